@@ -59,7 +59,7 @@ static bool make_tensor(struct ms_tensor *tensor, const char *dtype, const uint6
                         unsigned dims)
 {
     *tensor = (struct ms_tensor){.dims = dims};
-    if (dtype == NULL || !ms_dtype_find(dtype, &tensor->dtype))
+    if (dtype == NULL || !ms_tensor_find_dtype(dtype, &tensor->dtype))
         return ms_fault_set(fault(), "expected a dtype of safetensors, found %s",
                             dtype != NULL ? dtype : "none");
     if (dims > MS_TENSOR_DIMS_MAX || (dims > 0 && shape == NULL))

@@ -13,7 +13,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/driver/driver.h"
-#include "runtime/start/start.h"
+#include "runtime/start/lifetime.h"
 #include "runtime/state/state.h"
 #include "shim/cancellation.h"
 #include "shim/file_calls.h"
@@ -27,7 +27,7 @@ extern const int32_t ms_calls[MS_CALL_COUNT];
 
 __attribute__((destructor)) static void report(void)
 {
-    ms_finish();
+    ms_lifetime_end();
 }
 
 /* Each function is looked up when it is called first. */
@@ -89,7 +89,7 @@ static void start(void)
     if (__atomic_exchange_n(&done, true, __ATOMIC_ACQ_REL))
         return;
     fill_driver_table();
-    ms_start(environ);
+    ms_lifetime_begin(environ);
     if (ms_is_started())
         ms_others_tell();
 }

@@ -22,7 +22,7 @@ static void *substitute(void *real, const char *base, int version, bool per_thre
         return real;
     void *given = ms_substitute(real, base, version, per_thread);
     if (given != real)
-        ms_count(MS_COUNT_SUBSTITUTIONS, 1);
+        ms_counter_add(MS_COUNT_SUBSTITUTIONS, 1);
     return given;
 }
 
@@ -41,7 +41,7 @@ static struct ms_answer answer_for_own_export(void *own, const char *name)
 
 static struct ms_answer answer_driver_name(void *handle, const char *name)
 {
-    ms_count(MS_COUNT_LOOKUPS, 1);
+    ms_counter_add(MS_COUNT_LOOKUPS, 1);
     void *found = ms_libc_dlsym()(handle, name);
     if (found == NULL)
         return ask_next;
@@ -88,7 +88,7 @@ static CUresult published(CUresult result, const char *symbol, void **pfn, int v
 
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
 {
-    ms_count(MS_COUNT_LOOKUPS, 1);
+    ms_counter_add(MS_COUNT_LOOKUPS, 1);
     return published(MS_REAL(cuGetProcAddress)(symbol, pfn, cudaVersion, flags), symbol, pfn,
                      cudaVersion, flags);
 }
@@ -96,7 +96,7 @@ CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuin
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
                              CUdriverProcAddressQueryResult *symbolStatus)
 {
-    ms_count(MS_COUNT_LOOKUPS, 1);
+    ms_counter_add(MS_COUNT_LOOKUPS, 1);
     return published(MS_REAL(cuGetProcAddress_v2)(symbol, pfn, cudaVersion, flags, symbolStatus),
                      symbol, pfn, cudaVersion, flags);
 }

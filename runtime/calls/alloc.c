@@ -127,7 +127,7 @@ static bool is_green(CUcontext context)
 bool ms_alloc_may_defer(size_t bytes, CUcontext *context_out, CUdevice *device_out)
 {
     if (bytes < ms_config.min_bytes || bytes == 0 ||
-        ms_size_list_holds(&ms_config.excluded, bytes) || ms_is_capturing())
+        ms_config_holds_size(&ms_config.excluded, bytes) || ms_is_capturing())
         return false;
     return ms_driver.ctx_get_current(context_out) == CUDA_SUCCESS && *context_out != NULL &&
            !is_green(*context_out) && ms_driver.ctx_get_device(device_out) == CUDA_SUCCESS &&
@@ -176,8 +176,8 @@ bool ms_alloc_admits(CUdevice device, size_t bytes, const struct ms_pool *pool)
 
 void ms_alloc_promised(CUdevice device, size_t bytes, bool is_transient)
 {
-    ms_count(MS_COUNT_ALLOCATIONS, 1);
-    ms_count(MS_COUNT_REQUESTED_BYTES, bytes);
+    ms_counter_add(MS_COUNT_ALLOCATIONS, 1);
+    ms_counter_add(MS_COUNT_REQUESTED_BYTES, bytes);
     if (!is_transient)
         ms_window_open();
     ms_publish_device(device);
@@ -285,7 +285,7 @@ bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
         ms_allocation_destroy(allocation);
     else
         ms_delay_free(allocation);
-    ms_count(MS_COUNT_FREES, 1);
+    ms_counter_add(MS_COUNT_FREES, 1);
     ms_free_delayed(facts.context);
     if (is_done && !ms_defers_any())
         ms_pinned_pool_give_back(facts.context);
@@ -344,7 +344,7 @@ bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *res
     allocation->freed = record_event(stream, context);
     allocation->freed_in = context;
     ms_delay_free(allocation);
-    ms_count(MS_COUNT_FREES, 1);
+    ms_counter_add(MS_COUNT_FREES, 1);
     ms_free_passed(false);
     *result_out = CUDA_SUCCESS;
     return true;

@@ -79,7 +79,7 @@ static bool take(struct ms_allocation *allocation, size_t begin, size_t end)
     if (allocation->uncarvable || !carve(allocation) || !remove_overlaps(allocation, begin, end) ||
         !ms_space_add_block(allocation, begin, end))
         return false;
-    ms_count(MS_COUNT_BLOCKS, 1);
+    ms_counter_add(MS_COUNT_BLOCKS, 1);
     use_again(allocation, begin, end);
     return ms_lineage_set_dead(&allocation->lineage, begin, end, false);
 }

@@ -100,7 +100,7 @@ static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
         result = back_destination(copy, at, bytes);
     if (result != CUDA_SUCCESS)
         return result;
-    ms_count(MS_COUNT_FORWARDED_BYTES, bytes);
+    ms_counter_add(MS_COUNT_FORWARDED_BYTES, bytes);
     result = ms_replay(content, from, copy->destination_address + at, bytes, copy->stream);
     if (content->is_shadowed && result == CUDA_SUCCESS)
         ms_compare_copy(copy->source, from, bytes, copy->destination_address + at,
@@ -145,7 +145,7 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
     const size_t from = copy->from + at;
     if (content->locality == MS_REMOTE && ms_shard_enforces())
         return ms_shard_read_remote(copy->source, from, from + bytes);
-    ms_count(MS_COUNT_FORWARDED_BYTES, bytes);
+    ms_counter_add(MS_COUNT_FORWARDED_BYTES, bytes);
     struct ms_content moved = *content;
     moved.cached = false;
     moved.locality = MS_UNKNOWN;

@@ -113,7 +113,7 @@ static struct ms_recorded_launch *create_recorded(const struct ms_allocation_fac
     struct ms_recorded_launch *recorded = ms_recorded_launch_create();
     if (recorded == NULL)
         return NULL;
-    recorded->launch = ms_launch_create(call, layout, packed, pointers, reach->count);
+    recorded->launch = ms_call_record(call, layout, packed, pointers, reach->count);
     if (recorded->launch == NULL) {
         ms_heap_free(recorded);
         return NULL;
@@ -255,7 +255,7 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
         return false;
     const struct ms_allocation_facts *block = &operands.out->block;
     if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context != block->context ||
-        !ms_launch_may_wait(call, layout, block->device) || !ms_may_record(call->stream))
+        !ms_call_may_wait(call, layout, block->device) || !ms_may_record(call->stream))
         return false;
     struct ms_recorded_launch *recorded = create_recorded(block, call, layout, packed, reach);
     if (recorded == NULL)
@@ -265,7 +265,7 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
     if (is_recorded) {
         if (!block->is_transient)
             ms_window_extend();
-        ms_count(MS_COUNT_RECORDED_LAUNCHES, 1);
+        ms_counter_add(MS_COUNT_RECORDED_LAUNCHES, 1);
         ms_state_event(MS_EVENT_RECORD, block->id, block->address, block->bytes, 0, layout->name);
         ms_log(MS_DEBUG, "recorded a launch of %s on 0x%llx", layout->name, block->address);
     }
@@ -278,7 +278,7 @@ static bool list_sizes(const struct ms_concatenation *cat, size_t *sizes, size_t
     *count_out = 0;
     for (size_t i = 0; i < cat->count; i++) {
         struct ms_strided_copy rows;
-        ms_concatenation_input(cat, i, &rows);
+        ms_concatenate_input(cat, i, &rows);
         if (rows.dims > 0)
             return false;
         if (rows.width > 0)
@@ -293,7 +293,7 @@ static bool may_copy_inputs(const struct ms_concatenation *cat, CUstream stream)
     size_t count = 0;
     for (size_t i = 0; i < cat->count; i++) {
         struct ms_strided_copy rows;
-        ms_concatenation_input(cat, i, &rows);
+        ms_concatenate_input(cat, i, &rows);
         if (rows.dims == 0)
             continue;
         count += ms_move_count_rows(&rows);
@@ -311,7 +311,7 @@ static CUresult copy_inputs(const struct ms_concatenation *cat, CUstream stream)
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < cat->count && result == CUDA_SUCCESS; i++) {
         struct ms_strided_copy rows;
-        ms_concatenation_input(cat, i, &rows);
+        ms_concatenate_input(cat, i, &rows);
         if (rows.width == 0)
             continue;
         if (rows.dims > 0) {
@@ -340,9 +340,9 @@ static bool concatenate(const struct ms_call *call, const struct ms_param_layout
     struct ms_concatenation cat;
     CUdevice device;
     if (layout->rule != MS_RULE_CONCATENATE || reach->count == 0 || ms_is_capturing() ||
-        !ms_concatenation_find(call, layout, packed, &cat) ||
+        !ms_concatenate_find(call, layout, packed, &cat) ||
         ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
-        !ms_launch_may_wait(call, layout, device) || !may_copy_inputs(&cat, call->stream))
+        !ms_call_may_wait(call, layout, device) || !may_copy_inputs(&cat, call->stream))
         return false;
     ms_log(MS_DEBUG, "a launch of %s is %zu copies", layout->name, cat.count);
     *result_out = copy_inputs(&cat, call->stream);
@@ -356,8 +356,8 @@ static bool find_rows(const struct ms_call *call, const struct ms_param_layout *
 {
     for (size_t i = 0; i < reach->count; i++) {
         const size_t at = reach->hits[i].offset;
-        if (ms_strided_find(call, layout, packed, at, rows) ||
-            (at >= 8 && ms_strided_find(call, layout, packed, at - 8, rows)))
+        if (ms_strided_loop_find(call, layout, packed, at, rows) ||
+            (at >= 8 && ms_strided_loop_find(call, layout, packed, at - 8, rows)))
             return true;
     }
     return false;
@@ -372,7 +372,7 @@ static bool copy_rows(const struct ms_call *call, const struct ms_param_layout *
     CUdevice device;
     if (layout->rule != MS_RULE_FROM_OTHER || !find_rows(call, layout, packed, reach, &rows) ||
         ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
-        !ms_launch_may_wait(call, layout, device) ||
+        !ms_call_may_wait(call, layout, device) ||
         !ms_move_try_rows(&rows, call->stream, result_out))
         return false;
     ms_log(MS_DEBUG, "a launch of %s is a copy of rows", layout->name);
@@ -465,7 +465,7 @@ static bool launch_packed(const struct ms_call *call, struct ms_param_layout *la
 {
     struct ms_arguments arguments = {.layout = layout, .packed = packed};
     struct ms_pointer_scan reach;
-    ms_strided_find_numbers(layout, packed, &arguments.numbers);
+    ms_strided_loop_find_numbers(layout, packed, &arguments.numbers);
     ms_pointer_scan_find(&arguments, &reach);
     if (concatenate(call, layout, packed, &reach, result_out) ||
         copy_rows(call, layout, packed, &reach, result_out))
@@ -484,7 +484,7 @@ static bool launch(const struct ms_call *call, CUresult *result_out)
 {
     struct ms_param_layout *layout = ms_parameters_take(call->function);
     struct ms_packed packed;
-    if (layout == NULL || !ms_pack(call, layout, &packed)) {
+    if (layout == NULL || !ms_call_pack(call, layout, &packed)) {
         ms_log(MS_DEBUG, "the parameters of a launch are not known: everything deferred is "
                          "materialised");
         ms_parameters_drop(layout);
@@ -494,7 +494,7 @@ static bool launch(const struct ms_call *call, CUresult *result_out)
     ms_caller_kernel = layout->name; /* while the layout is held */
     const bool answered = launch_packed(call, layout, &packed, result_out);
     ms_caller_kernel = NULL;
-    ms_pack_cleanup(&packed);
+    ms_call_unpack(&packed);
     ms_parameters_drop(layout);
     return answered;
 }

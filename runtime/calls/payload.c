@@ -85,7 +85,7 @@ static bool look_later(const struct ms_rows *rows, CUstream stream)
         ms_heap_free(kept);
         return false;
     }
-    ms_count(MS_COUNT_LATE_PAYLOADS, 1);
+    ms_counter_add(MS_COUNT_LATE_PAYLOADS, 1);
     return true;
 }
 

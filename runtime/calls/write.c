@@ -162,7 +162,7 @@ bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
     if (!is_far(allocation) && ms_may_record(movement->stream)) {
         const struct ms_content fill = {.kind = MS_FILL, .pattern = pattern};
         *result_out = write_range(allocation, begin, begin + bytes, &fill, NULL, movement->stream);
-        ms_count(MS_COUNT_RECORDED_FILL_BYTES, bytes);
+        ms_counter_add(MS_COUNT_RECORDED_FILL_BYTES, bytes);
         ms_publish_event(MS_EVENT_RECORD, allocation, begin, bytes, "a fill");
     } else {
         *result_out = ms_write_prepare(allocation, begin, begin + bytes, movement->stream);
@@ -181,7 +181,7 @@ static struct ms_source *find_file(const void *source, size_t bytes, uint64_t *o
             file = ms_source_from_content(source, bytes, offset_out);
     }
     if (file != NULL)
-        ms_count(MS_COUNT_RECORDED_FILE_BYTES, bytes);
+        ms_counter_add(MS_COUNT_RECORDED_FILE_BYTES, bytes);
     return file;
 }
 
@@ -190,7 +190,7 @@ static struct ms_source *take_snapshot(size_t bytes)
 {
     struct ms_source *snapshot = ms_source_create_snapshot(bytes);
     if (snapshot != NULL)
-        ms_count(MS_COUNT_RECORDED_SNAPSHOT_BYTES, bytes);
+        ms_counter_add(MS_COUNT_RECORDED_SNAPSHOT_BYTES, bytes);
     else
         ms_publish_fallback(MS_REASON_SNAPSHOT_LIMIT, bytes, NULL);
     return snapshot;
@@ -210,7 +210,7 @@ static bool find_content(const void *source, size_t bytes, struct ms_content *co
     struct ms_source *found = find_file(source, bytes, &offset);
     *content = (struct ms_content){.kind = MS_FILL};
     if (found == NULL && is_zero(source, bytes)) {
-        ms_count(MS_COUNT_RECORDED_FILL_BYTES, bytes);
+        ms_counter_add(MS_COUNT_RECORDED_FILL_BYTES, bytes);
         return true;
     }
     if (found == NULL) {

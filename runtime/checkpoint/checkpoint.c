@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 #include "runtime/base/regular_file.h"
 #include "runtime/checkpoint/forms.h"
 #include "runtime/checkpoint/torch_file.h"
-#include "runtime/checkpoint/tensor_json.h"
+#include "runtime/document/json.h"
 
 enum { HEADER_MAX_BYTES = 100000000, INDEX_MAX_BYTES = 100000000 };
 
@@ -79,10 +80,10 @@ static bool parse_tensor(const struct ms_fault_context *reading, const char *ent
     const char *values[KEYS];
     const struct ms_place place = {NULL, tensor->name, 0}, at = {&place, keys[OFFSETS], 0};
     if (!ms_json_members(reading, &place, entry, keys, values, NULL) ||
-        !ms_json_tensor(reading, &place, values[DTYPE], values[SHAPE], tensor))
+        !ms_tensor_parse(reading, &place, values[DTYPE], values[SHAPE], tensor))
         return false;
     uint64_t end;
-    struct ms_json_walk walk = ms_json_walk(values[OFFSETS]);
+    struct ms_json_walk walk = {.in = values[OFFSETS]};
     if (!ms_json_is_list(values[OFFSETS]) || ms_json_size(values[OFFSETS]) != 2)
         return ms_fault_at(reading, &at, "expected [begin, end]");
     ms_json_next(&walk);
@@ -98,6 +99,13 @@ static bool parse_tensor(const struct ms_fault_context *reading, const char *ent
 }
 
 /* The order of a file: by offset, an empty tensor first, by name. */
+static uint64_t bytes_of(const struct ms_checkpoint *checkpoint, const struct record *record)
+{
+    struct ms_tensor form;
+    ms_forms_get(&checkpoint->forms, record->form, &form);
+    return form.bytes;
+}
+
 struct placed {
     uint64_t offset, bytes;
     const char *name;
@@ -107,8 +115,7 @@ struct placed {
 static struct placed placed_of(const struct ms_checkpoint *checkpoint, size_t index)
 {
     const struct record *record = &records_of(checkpoint)[index];
-    return (struct placed){record->offset, ms_forms_bytes(&checkpoint->forms, record->form),
-                           record->name, *record};
+    return (struct placed){record->offset, bytes_of(checkpoint, record), record->name, *record};
 }
 
 static int by_place(const void *a, const void *b)
@@ -165,7 +172,7 @@ static bool check_places(const struct ms_fault_context *reading, struct ms_check
                                "expected data_offsets to begin at %" PRIu64
                                ", where the tensor before ends, found %" PRIu64,
                                end, record->offset);
-        end += ms_forms_bytes(&checkpoint->forms, record->form);
+        end += bytes_of(checkpoint, record);
         record->offset += data_offset;
     }
     return end == data_bytes ||
@@ -176,7 +183,7 @@ static bool check_places(const struct ms_fault_context *reading, struct ms_check
 static bool parse_tensors(const struct ms_fault_context *reading, const char *header,
                           uint64_t data_bytes, struct ms_checkpoint *checkpoint)
 {
-    struct ms_json_walk walk = ms_json_walk(header);
+    struct ms_json_walk walk = {.in = header};
     if (!ms_json_is_object(header))
         return ms_fault_at(reading, NULL, "expected an object of tensors as header");
     if (!add_file_name(checkpoint, reading->file))
@@ -184,10 +191,9 @@ static bool parse_tensors(const struct ms_fault_context *reading, const char *he
     while (ms_json_next(&walk)) {
         if (ms_json_is_text(walk.key, "__metadata__"))
             continue;
-        char *name = ms_arena_text(&checkpoint->arena, ms_json_text_bytes(walk.key) + 1);
+        const char *name = ms_json_text(walk.key, &checkpoint->arena);
         if (name == NULL)
             return ms_fault_at(reading, NULL, "out of memory");
-        ms_json_text(walk.key, name);
         struct ms_tensor tensor = {.name = name};
         if (!parse_tensor(reading, walk.value, data_bytes, &tensor))
             return false;
@@ -230,7 +236,7 @@ static bool read_torch_file(const struct ms_fault_context *reading, int file, ui
                             struct ms_checkpoint *checkpoint)
 {
     struct ms_torch_tensors torch;
-    if (!ms_torch_read(reading, file, file_bytes, &checkpoint->arena, &torch))
+    if (!ms_torch_file_read(reading, file, file_bytes, &checkpoint->arena, &torch))
         return false;
     bool is_good = add_file_name(checkpoint, reading->file);
     for (size_t i = 0; i < torch.count && is_good; i++)
@@ -248,7 +254,7 @@ static bool read_any(const struct ms_fault_context *reading, int file, uint64_t 
 {
     unsigned char begin[16];
     const ssize_t bytes = pread(file, begin, sizeof(begin), 0);
-    return bytes > 0 && ms_torch_is_file(begin, (size_t)bytes)
+    return bytes > 0 && ms_torch_file_is(begin, (size_t)bytes)
                ? read_torch_file(reading, file, file_bytes, checkpoint)
                : read_header(reading, file, file_bytes, checkpoint);
 }
@@ -353,7 +359,7 @@ static size_t mark_placed(const struct ms_checkpoint *checkpoint, const struct m
                           const char *map, bool *is_placed)
 {
     struct wanted wanted = {.records = records_of(checkpoint)};
-    struct ms_json_walk walk = ms_json_walk(map);
+    struct ms_json_walk walk = {.in = map};
     size_t count = 0;
     for (; ms_json_next(&walk); count++) {
         wanted.string = walk.key;
@@ -425,20 +431,26 @@ static bool collect_indexed(const struct ms_fault_context *reading, const char *
 {
     const struct ms_place place = {NULL, "weight_map", 0};
     struct ms_hash_set set = {0};
-    struct ms_json_walk walk = ms_json_walk(map);
+    struct ms_arena texts = {0};
+    struct ms_json_walk walk = {.in = map};
+    const char *file = ""; /* tensors of one file mostly follow each other */
     bool is_good =
         ms_json_is_object(map) || ms_fault_at(reading, &place, "expected an object of file names");
     while (is_good && ms_json_next(&walk)) {
-        char file[256] = "";
-        if (ms_json_is_string(walk.value) && ms_json_text_bytes(walk.value) < sizeof(file))
-            ms_json_text(walk.value, file);
-        if (file[0] == '\0' || file[0] == '.' || strchr(file, '/') != NULL)
+        if (file[0] != '\0' && ms_json_is_text(walk.value, file))
+            continue;
+        file = ms_json_is_string(walk.value) ? ms_json_text(walk.value, &texts) : "";
+        if (file == NULL)
+            is_good = ms_fault_at(reading, &place, "out of memory");
+        else if (file[0] == '\0' || file[0] == '.' || strlen(file) > NAME_MAX ||
+                 strchr(file, '/') != NULL)
             is_good = ms_json_fault_at(reading, &place, walk.key,
                                        "expected the name of a file in this folder", "");
         else if (!add_new_name(checkpoint, &set, names, file))
             is_good = ms_fault_at(reading, &place, "out of memory");
     }
     ms_hash_set_cleanup(&set);
+    ms_arena_cleanup(&texts);
     if (names->count > 0)
         qsort(names->name, names->count, sizeof(*names->name), by_text);
     return is_good;
@@ -452,7 +464,7 @@ static bool read_index(const char *path, struct ms_checkpoint *checkpoint, struc
     char folder[4096];
     const char *index, *map = NULL;
     size_t bytes;
-    if (!ms_file_read(path, INDEX_MAX_BYTES, &text, &bytes, fault))
+    if (!ms_json_read_file(path, INDEX_MAX_BYTES, &text, &bytes, fault))
         return false;
     const char *slash = strrchr(path, '/');
     snprintf(folder, sizeof(folder), "%.*s", slash != NULL ? (int)(slash - path) : 1,

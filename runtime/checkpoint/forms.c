@@ -64,20 +64,10 @@ void ms_forms_get(const struct ms_forms *forms, uint32_t form, struct ms_tensor 
     const uint64_t *words = words_of(forms, form);
     tensor_out->elements = words[ELEMENTS];
     tensor_out->bytes = words[BYTES];
-    tensor_out->dtype = ms_forms_dtype(forms, form);
+    tensor_out->dtype = (enum ms_dtype)(uint32_t)words[KIND];
     tensor_out->dims = (unsigned)(words[KIND] >> 32);
     memset(tensor_out->shape, 0, sizeof(tensor_out->shape));
     memcpy(tensor_out->shape, words + SHAPE, tensor_out->dims * sizeof(words[0]));
-}
-
-uint64_t ms_forms_bytes(const struct ms_forms *forms, uint32_t form)
-{
-    return words_of(forms, form)[BYTES];
-}
-
-enum ms_dtype ms_forms_dtype(const struct ms_forms *forms, uint32_t form)
-{
-    return (enum ms_dtype)(uint32_t)words_of(forms, form)[KIND];
 }
 
 void ms_forms_cleanup(struct ms_forms *forms)

@@ -18,7 +18,5 @@ void ms_forms_end(struct ms_forms *forms);
 
 /* Sets dtype, shape, elements and bytes of the tensor. */
 void ms_forms_get(const struct ms_forms *forms, uint32_t form, struct ms_tensor *tensor_out);
-uint64_t ms_forms_bytes(const struct ms_forms *forms, uint32_t form);
-enum ms_dtype ms_forms_dtype(const struct ms_forms *forms, uint32_t form);
 
 void ms_forms_cleanup(struct ms_forms *forms);

@@ -656,32 +656,3 @@ void ms_pickle_cleanup(struct ms_pickle *pickle)
     ms_heap_free(pickle->values);
     ms_heap_free(pickle->cells);
 }
-
-bool ms_pickle_is_text(const struct ms_pickle *pickle, uint32_t value, const char *text)
-{
-    const struct ms_value *found = &pickle->values[value];
-    return found->kind == MS_VALUE_TEXT && found->text.length == strlen(text) &&
-           memcmp(pickle->text + found->text.at, text, found->text.length) == 0;
-}
-
-bool ms_pickle_is_global(const struct ms_pickle *pickle, uint32_t value, const char *module,
-                         const char *name)
-{
-    const struct ms_value *found = &pickle->values[value];
-    return found->kind == MS_VALUE_GLOBAL &&
-           ms_pickle_is_text(pickle, found->global.module, module) &&
-           ms_pickle_is_text(pickle, found->global.name, name);
-}
-
-bool ms_pickle_items(const struct ms_pickle *pickle, uint32_t tuple, uint32_t *items, int count)
-{
-    if (pickle->values[tuple].kind != MS_VALUE_TUPLE)
-        return false;
-    uint32_t cell = pickle->values[tuple].first;
-    for (int i = 0; i < count; i++, cell = pickle->cells[cell].next) {
-        if (cell == 0)
-            return false;
-        items[i] = pickle->cells[cell].value;
-    }
-    return true;
-}

@@ -67,10 +67,3 @@ struct ms_pickle {
 bool ms_pickle_read(const struct ms_fault_context *reading, const char *text, size_t bytes,
                     struct ms_pickle *pickle_out);
 void ms_pickle_cleanup(struct ms_pickle *pickle);
-
-bool ms_pickle_is_text(const struct ms_pickle *pickle, uint32_t value, const char *text);
-bool ms_pickle_is_global(const struct ms_pickle *pickle, uint32_t value, const char *module,
-                         const char *name);
-
-/* Returns the first `count` items of a tuple. Returns false if it has fewer. */
-bool ms_pickle_items(const struct ms_pickle *pickle, uint32_t tuple, uint32_t *items, int count);

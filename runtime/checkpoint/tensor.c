@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "runtime/document/json.h"
+
 const char ms_dtype_names[MS_DTYPE_COUNT][MS_DTYPE_NAME_BYTES] = {
 #define ROW(name, bits) #name,
     MS_DTYPES(ROW)
@@ -16,7 +18,7 @@ const unsigned ms_dtype_bits[MS_DTYPE_COUNT] = {
 #undef ROW
 };
 
-bool ms_dtype_find(const char *name, enum ms_dtype *dtype_out)
+bool ms_tensor_find_dtype(const char *name, enum ms_dtype *dtype_out)
 {
     for (int i = 0; i < MS_DTYPE_COUNT; i++) {
         if (strcmp(ms_dtype_names[i], name) == 0) {
@@ -60,12 +62,37 @@ bool ms_tensor_is_alike(const struct ms_tensor *a, const struct ms_tensor *b)
            memcmp(a->shape, b->shape, a->dims * sizeof(a->shape[0])) == 0;
 }
 
-int ms_tensor_by_place(const void *a, const void *b)
+/* --- in a JSON document */
+
+static bool find_dtype(const char *value, enum ms_dtype *dtype_out)
 {
-    const struct ms_tensor *left = a, *right = b;
-    if (left->offset != right->offset)
-        return left->offset < right->offset ? -1 : 1;
-    if (left->bytes != right->bytes)
-        return left->bytes < right->bytes ? -1 : 1;
-    return strcmp(left->name, right->name);
+    for (int i = 0; i < MS_DTYPE_COUNT; i++) {
+        if (ms_json_is_text(value, ms_dtype_names[i])) {
+            *dtype_out = (enum ms_dtype)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ms_tensor_parse(const struct ms_fault_context *reading, const struct ms_place *place,
+                     const char *dtype, const char *shape, struct ms_tensor *tensor)
+{
+    const struct ms_place at_dtype = {place, "dtype", 0}, at_shape = {place, "shape", 0};
+    if (!find_dtype(dtype, &tensor->dtype))
+        return ms_fault_at(reading, &at_dtype, "expected a dtype of safetensors, such as \"BF16\"");
+    tensor->dims = 0;
+    struct ms_json_walk walk = {.in = shape};
+    bool is_good = ms_json_is_list(shape);
+    while (is_good && ms_json_next(&walk)) {
+        const struct ms_place at = {&at_shape, NULL, tensor->dims};
+        is_good = tensor->dims < MS_TENSOR_DIMS_MAX;
+        if (is_good &&
+            !ms_json_count(reading, &at, walk.value, 0, INT64_MAX, &tensor->shape[tensor->dims++]))
+            return false;
+    }
+    if (!is_good)
+        return ms_fault_at(reading, &at_shape, "expected a list of at most 8 integers");
+    const char *fault = ms_tensor_measure(tensor);
+    return fault == NULL || ms_fault_at(reading, &at_shape, "%s", fault);
 }

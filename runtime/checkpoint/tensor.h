@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "runtime/document/fault.h"
+
 #define MS_DTYPES(ROW)  \
     ROW(BOOL, 8)        \
     ROW(U8, 8)          \
@@ -56,12 +58,13 @@ struct ms_tensor {
     enum ms_dtype dtype;
 };
 
-bool ms_dtype_find(const char *name, enum ms_dtype *dtype_out);
+bool ms_tensor_find_dtype(const char *name, enum ms_dtype *dtype_out);
 
 /* Sets elements and bytes from dtype and shape. Returns NULL, or why the shape is invalid. */
 const char *ms_tensor_measure(struct ms_tensor *tensor);
 
-/* For qsort: by offset, then an empty one first, then by name. */
-int ms_tensor_by_place(const void *a, const void *b);
-
 bool ms_tensor_is_alike(const struct ms_tensor *a, const struct ms_tensor *b); /* dtype and shape */
+
+/* Reads dtype and shape, which are values of the object at `place` of a JSON document. */
+bool ms_tensor_parse(const struct ms_fault_context *reading, const struct ms_place *place,
+                     const char *dtype, const char *shape, struct ms_tensor *tensor);

@@ -26,7 +26,7 @@ static const unsigned char zip_mark[] = {'P', 'K', 3, 4}, legacy_mark[] = {0x80,
 
 /* A safetensors file with a header of 67,324,752 bytes also begins with the zip mark, but 4 zeros
  * and a '{' follow, which is not a compression method. */
-bool ms_torch_is_file(const unsigned char *begin, size_t bytes)
+bool ms_torch_file_is(const unsigned char *begin, size_t bytes)
 {
     if (bytes < 4 || (bytes > 8 && begin[8] == '{'))
         return false;
@@ -106,6 +106,17 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct ms_tensor *)a)->name, ((const struct ms_tensor *)b)->name);
 }
 
+/* By offset, then an empty one first, then by name. */
+static int by_place(const void *a, const void *b)
+{
+    const struct ms_tensor *left = a, *right = b;
+    if (left->offset != right->offset)
+        return left->offset < right->offset ? -1 : 1;
+    if (left->bytes != right->bytes)
+        return left->bytes < right->bytes ? -1 : 1;
+    return strcmp(left->name, right->name);
+}
+
 static bool sort_tensors(const struct ms_fault_context *reading, struct ms_tensor *tensors,
                          size_t count)
 {
@@ -117,7 +128,7 @@ static bool sort_tensors(const struct ms_fault_context *reading, struct ms_tenso
             return ms_fault_at(reading, &place, "expected one tensor of this name");
     }
     if (count > 0)
-        qsort(tensors, count, sizeof(*tensors), ms_tensor_by_place);
+        qsort(tensors, count, sizeof(*tensors), by_place);
     return true;
 }
 
@@ -140,8 +151,8 @@ static bool place_tensors(const struct torch_file *file, const struct ms_torch_s
     return is_good;
 }
 
-bool ms_torch_read(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
-                   struct ms_arena *arena, struct ms_torch_tensors *tensors_out)
+bool ms_torch_file_read(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
+                        struct ms_arena *arena, struct ms_torch_tensors *tensors_out)
 {
     struct torch_file torch_file = {.reading = reading, .file = file};
     struct ms_torch_state state = {0};
@@ -155,6 +166,6 @@ bool ms_torch_read(const struct ms_fault_context *reading, int file, uint64_t fi
                          read_state(&torch_file, arena, &state) &&
                          place_tensors(&torch_file, &state, arena, tensors_out);
     ms_heap_free(state.views);
-    ms_zip_cleanup(&torch_file.zip);
+    ms_arena_cleanup(&torch_file.zip.arena);
     return is_good;
 }

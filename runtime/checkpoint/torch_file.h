@@ -17,8 +17,8 @@ struct ms_torch_tensors {
 
 /* True if torch.save wrote a file that begins with these bytes, as a zip file or before 1.6. Wants
  * at least 9 bytes, if the file has them. */
-bool ms_torch_is_file(const unsigned char *begin, size_t bytes);
+bool ms_torch_file_is(const unsigned char *begin, size_t bytes);
 
 /* `file` is open for reading and file_bytes long. Names, also the file's, are in the arena. */
-bool ms_torch_read(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
-                   struct ms_arena *arena, struct ms_torch_tensors *tensors_out);
+bool ms_torch_file_read(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
+                        struct ms_arena *arena, struct ms_torch_tensors *tensors_out);

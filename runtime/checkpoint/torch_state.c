@@ -100,6 +100,39 @@ struct walk {
     bool has_roots;    /* there are several */
 };
 
+/* --- values of the pickle */
+
+static bool is_text(const struct ms_pickle *pickle, uint32_t value, const char *text)
+{
+    const struct ms_value *found = &pickle->values[value];
+    return found->kind == MS_VALUE_TEXT && found->text.length == strlen(text) &&
+           memcmp(pickle->text + found->text.at, text, found->text.length) == 0;
+}
+
+static bool is_global(const struct ms_pickle *pickle, uint32_t value, const char *module,
+                      const char *name)
+{
+    const struct ms_value *found = &pickle->values[value];
+    return found->kind == MS_VALUE_GLOBAL && is_text(pickle, found->global.module, module) &&
+           is_text(pickle, found->global.name, name);
+}
+
+/* Returns the first `count` items of a tuple. Returns false if it has fewer. */
+static bool get_items(const struct ms_pickle *pickle, uint32_t tuple, uint32_t *items, int count)
+{
+    if (pickle->values[tuple].kind != MS_VALUE_TUPLE)
+        return false;
+    uint32_t cell = pickle->values[tuple].first;
+    for (int i = 0; i < count; i++, cell = pickle->cells[cell].next) {
+        if (cell == 0)
+            return false;
+        items[i] = pickle->cells[cell].value;
+    }
+    return true;
+}
+
+/* --- the walk */
+
 static bool fault_at(const struct walk *walk, const char *what)
 {
     const struct ms_place place = {NULL, walk->path_bytes > 0 ? walk->path : "data.pkl", 0};
@@ -117,7 +150,7 @@ static bool spend(struct walk *walk, size_t bytes)
 static enum made made_by(const struct ms_pickle *pickle, uint32_t function)
 {
     for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-        if (ms_pickle_is_global(pickle, function, functions[i].module, functions[i].name))
+        if (is_global(pickle, function, functions[i].module, functions[i].name))
             return functions[i].made;
     }
     return NO_TENSOR;
@@ -133,7 +166,7 @@ static enum made made_of(const struct ms_pickle *pickle, uint32_t value, uint32_
     *arguments_out = call->call.arguments;
     enum made made = made_by(pickle, call->call.function);
     if (made == A_SUBCLASS) { /* function, class, arguments, state */
-        if (!ms_pickle_items(pickle, call->call.arguments, items, 3))
+        if (!get_items(pickle, call->call.arguments, items, 3))
             return NO_TENSOR;
         *arguments_out = items[2];
         made = made_by(pickle, items[0]);
@@ -153,7 +186,7 @@ static bool find_made(struct walk *walk, uint32_t *value, enum made *made_out,
     while ((*made_out = made_of(&walk->pickle, *value, arguments_out)) == A_PARAMETER) {
         if (!spend(walk, 1))
             return false;
-        if (!ms_pickle_items(&walk->pickle, *arguments_out, value, 1))
+        if (!get_items(&walk->pickle, *arguments_out, value, 1))
             return fault_at(walk, "expected the tensor of a parameter");
     }
     return true;
@@ -207,7 +240,7 @@ static size_t find_type(const struct ms_pickle *pickle, uint32_t value, bool is_
     size_t i = 0;
     for (; i < TYPE_COUNT; i++) {
         const char *name = is_storage ? types[i].storage : types[i].name;
-        if (name[0] != '\0' && ms_pickle_is_text(pickle, global->global.name, name))
+        if (name[0] != '\0' && is_text(pickle, global->global.name, name))
             break;
     }
     return i;
@@ -267,7 +300,7 @@ static bool read_arguments(struct walk *walk, uint32_t arguments, struct rebuild
     uint32_t items[8];
     const bool has_dtype = rebuild->made == A_TENSOR_WITH_DTYPE;
     const int least = has_dtype ? 7 : 4, metadata = has_dtype ? 7 : 6;
-    if (!ms_pickle_items(&walk->pickle, arguments, items, least))
+    if (!get_items(&walk->pickle, arguments, items, least))
         return fault_at(walk, "expected a tensor's storage, offset, shape and strides");
     rebuild->storage = items[0];
     rebuild->first = items[1];
@@ -275,7 +308,7 @@ static bool read_arguments(struct walk *walk, uint32_t arguments, struct rebuild
     rebuild->stride = items[3];
     rebuild->dtype = has_dtype ? items[6] : 0;
     rebuild->is_changed = rebuild->made != A_QUANTIZED &&
-                          ms_pickle_items(&walk->pickle, arguments, items, metadata + 1) &&
+                          get_items(&walk->pickle, arguments, items, metadata + 1) &&
                           walk->pickle.values[items[metadata]].first != 0;
     return true;
 }
@@ -285,11 +318,10 @@ static bool read_storage(struct walk *walk, struct rebuild *rebuild, struct ms_t
 {
     const struct ms_value *values = walk->pickle.values, *storage = &values[rebuild->storage];
     uint32_t id[5];
-    if (storage->kind != MS_VALUE_PERSISTENT ||
-        !ms_pickle_items(&walk->pickle, storage->id, id, 5) ||
-        !ms_pickle_is_text(&walk->pickle, id[0], "storage") ||
-        values[id[1]].kind != MS_VALUE_GLOBAL || values[id[2]].kind != MS_VALUE_TEXT ||
-        values[id[4]].kind != MS_VALUE_INT || values[id[4]].number < 0)
+    if (storage->kind != MS_VALUE_PERSISTENT || !get_items(&walk->pickle, storage->id, id, 5) ||
+        !is_text(&walk->pickle, id[0], "storage") || values[id[1]].kind != MS_VALUE_GLOBAL ||
+        values[id[2]].kind != MS_VALUE_TEXT || values[id[4]].kind != MS_VALUE_INT ||
+        values[id[4]].number < 0)
         return fault_at(walk, "expected a storage with type, key, location and size");
     const struct ms_value *key = &values[id[2]];
     const char *text = walk->pickle.text + key->text.at;
@@ -468,7 +500,7 @@ static void drop_root(struct walk *walk, bool is_top_dict)
         made_of(pickle, pickle->cells[key->next].value, &arguments) != A_DICT)
         return;
     for (size_t i = 0; i < sizeof(roots) / sizeof(roots[0]); i++) {
-        if (!ms_pickle_is_text(pickle, key->value, roots[i]))
+        if (!is_text(pickle, key->value, roots[i]))
             continue;
         for (size_t view = 0; view < walk->state.count; view++)
             walk->state.views[view].tensor.name += strlen(roots[i]) + 1;

@@ -291,13 +291,8 @@ bool ms_zip_read(const struct ms_fault_context *reading, int file, uint64_t file
     if (is_good)
         *zip_out = zip;
     else
-        ms_zip_cleanup(&zip);
+        ms_arena_cleanup(&zip.arena);
     return is_good;
-}
-
-void ms_zip_cleanup(struct ms_zip *zip)
-{
-    ms_arena_cleanup(&zip->arena);
 }
 
 const struct ms_zip_record *ms_zip_find(const struct ms_zip *zip, const char *name)

@@ -23,7 +23,7 @@ struct ms_zip_record {
 
 /* Records sorted by the bytes of their names; names are unique, and no two records share a byte. */
 struct ms_zip {
-    struct ms_arena arena;
+    struct ms_arena arena; /* has names and records; the caller cleans it up */
     struct ms_zip_record *records;
     size_t count;
     const char *first; /* the first name in the directory, or NULL */
@@ -32,6 +32,5 @@ struct ms_zip {
 /* `file` is open for reading and file_bytes long. */
 bool ms_zip_read(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
                  struct ms_zip *zip_out);
-void ms_zip_cleanup(struct ms_zip *zip);
 
 const struct ms_zip_record *ms_zip_find(const struct ms_zip *zip, const char *name);

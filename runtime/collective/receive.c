@@ -213,8 +213,8 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
                                &sinkable, &parkable, receive);
     if (receive->sink != NULL) {
         const uint64_t sink = bytes_within(&sinkable, begin, end);
-        ms_count(MS_COUNT_SINK_BYTES, sink);
-        ms_count(MS_COUNT_MATERIALISED_BYTES, end - begin - sink);
+        ms_counter_add(MS_COUNT_SINK_BYTES, sink);
+        ms_counter_add(MS_COUNT_MATERIALISED_BYTES, end - begin - sink);
         ms_log(MS_DEBUG, "%llu of %zu bytes at 0x%llx that are received go to the sink",
                (unsigned long long)sink, end - begin, allocation->address + begin);
     }

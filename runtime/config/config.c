@@ -371,7 +371,7 @@ void ms_config_visit(const struct ms_config *config, ms_config_visitor *visit, v
 #undef MS_OPTION
 }
 
-bool ms_size_list_holds(const struct ms_size_list *sizes, uint64_t bytes)
+bool ms_config_holds_size(const struct ms_size_list *sizes, uint64_t bytes)
 {
     for (int i = 0; i < sizes->count; i++) {
         if (bytes >= sizes->ranges[i].first && bytes <= sizes->ranges[i].last)

@@ -49,7 +49,7 @@ struct ms_config {
     char runtime_dir[MS_PATH_BYTES]; /* $XDG_RUNTIME_DIR, or "" */
 };
 
-/* The settings of this process, constant after ms_start (start.h). */
+/* The settings of this process, constant after ms_lifetime_begin (lifetime.h). */
 extern struct ms_config ms_config;
 
 /* Fills *config from `environment` (as environ(7)), opens the log, and logs invalid variables. */
@@ -70,7 +70,7 @@ const char *ms_environment_find(char **environment, const char *name);
 typedef void ms_config_visitor(void *context, const char *variable, const char *value);
 void ms_config_visit(const struct ms_config *config, ms_config_visitor *visit, void *context);
 
-bool ms_size_list_holds(const struct ms_size_list *sizes, uint64_t bytes);
+bool ms_config_holds_size(const struct ms_size_list *sizes, uint64_t bytes);
 
 /* True if METASHARD in the environment is a valid "off". Logs nothing; for the constructor. */
 bool ms_config_is_off(void);

@@ -46,7 +46,7 @@ size_t ms_arrive_status(char *text, size_t bytes)
         (int)getpid(), facts.generation, ms_config.plan_mode == MS_ENFORCE ? "enforce" : "advise",
         facts.rank, facts.world, facts.tensors, facts.planned_bytes, facts.owned_bytes,
         ms_counter_get(MS_COUNT_REMOTE_READS), ms_counter_get(MS_COUNT_REMOTE_READ_BYTES),
-        ms_counter_get(MS_COUNT_REQUESTED_BYTES), ms_gauge_get(MS_GAUGE_BACKED),
+        ms_counter_get(MS_COUNT_REQUESTED_BYTES), ms_counter_get(MS_GAUGE_BACKED),
         ms_counter_get(MS_COUNT_PLAN_FREED_BYTES));
     return length > 0 ? (size_t)length : 0;
 }

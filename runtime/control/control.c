@@ -2,7 +2,6 @@
 #include "runtime/control/control.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -74,17 +73,10 @@ static void look_at_plan(void)
 
 static void *serve(__attribute__((unused)) void *unused)
 {
-    struct pollfd polled[1 + MS_SOCKET_POLLED];
     ms_transfer_let_cancel();
-    for (;;) {
-        polled[0] = (struct pollfd){.fd = control.wake, .events = POLLIN};
-        const nfds_t count = 1 + (nfds_t)ms_socket_list(polled + 1);
-        poll(polled, count, control.path[0] != '\0' || count > 2 ? LOOK_MS : -1);
-        if (polled[0].revents != 0)
-            return NULL;
-        ms_socket_serve(polled + 1, count - 1);
+    while (ms_socket_serve(control.wake, control.path[0] != '\0' ? LOOK_MS : -1))
         look_at_plan();
-    }
+    return NULL;
 }
 
 /* The thread may wait for an allocation that another thread holds for ever: one that waits for a

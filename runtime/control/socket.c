@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ enum {
     PLAN_MAX_BYTES = 256 << 20,
     ANSWER_BYTES = 2048,
     PATIENCE_S = 10,
+    LOOK_MS = 250,
     BACKLOG = 128
 };
 
@@ -128,20 +130,6 @@ void ms_socket_close(void)
     server.listener = -1;
     if (lstat(server.address.sun_path, &there) == 0 && there.st_ino == server.inode)
         unlink(server.address.sun_path);
-}
-
-size_t ms_socket_list(struct pollfd *polled_out)
-{
-    size_t count = 0;
-    if (server.listener < 0)
-        return 0;
-    polled_out[count++] = (struct pollfd){.fd = server.listener, .events = POLLIN};
-    for (int i = 0; i < MS_SOCKET_CLIENTS; i++) {
-        if (server.clients[i].descriptor >= 0)
-            polled_out[count++] =
-                (struct pollfd){.fd = server.clients[i].descriptor, .events = POLLIN};
-    }
-    return count;
 }
 
 /* A peer that does not read its answer loses it. */
@@ -296,7 +284,8 @@ static void serve_client(struct client *client)
     }
 }
 
-void ms_socket_serve(const struct pollfd *polled, size_t count)
+/* An answer may take as long as a plan does. */
+static void serve_ready(const struct pollfd *polled, size_t count)
 {
     for (int i = 0; i < MS_SOCKET_CLIENTS && server.listener >= 0; i++) {
         struct client *client = &server.clients[i];
@@ -312,4 +301,32 @@ void ms_socket_serve(const struct pollfd *polled, size_t count)
     }
     if (count > 0 && polled[0].revents != 0)
         accept_client();
+}
+
+/* Lists the descriptors to poll; returns how many. */
+static size_t list(struct pollfd *polled_out)
+{
+    size_t count = 0;
+    if (server.listener < 0)
+        return 0;
+    polled_out[count++] = (struct pollfd){.fd = server.listener, .events = POLLIN};
+    for (int i = 0; i < MS_SOCKET_CLIENTS; i++) {
+        if (server.clients[i].descriptor >= 0)
+            polled_out[count++] =
+                (struct pollfd){.fd = server.clients[i].descriptor, .events = POLLIN};
+    }
+    return count;
+}
+
+bool ms_socket_serve(int wake, int patience_ms)
+{
+    struct pollfd polled[2 + MS_SOCKET_CLIENTS];
+    polled[0] = (struct pollfd){.fd = wake, .events = POLLIN};
+    const size_t count = list(polled + 1);
+    const bool has_clients = count > 1; /* which are dropped if they say nothing */
+    poll(polled, 1 + (nfds_t)count, has_clients && patience_ms < 0 ? LOOK_MS : patience_ms);
+    if (polled[0].revents != 0)
+        return false;
+    serve_ready(polled + 1, count);
+    return true;
 }

@@ -3,11 +3,9 @@
  * it, except for opening, before the thread starts, and closing, after it ends. */
 #pragma once
 
-#include <poll.h>
 #include <stdbool.h>
-#include <stddef.h>
 
-enum { MS_SOCKET_CLIENTS = 32, MS_SOCKET_POLLED = 1 + MS_SOCKET_CLIENTS };
+enum { MS_SOCKET_CLIENTS = 32 };
 
 /* Replaces a socket that no process serves. Returns false if it cannot be made, which is logged. */
 bool ms_socket_open(const char *path);
@@ -15,8 +13,6 @@ bool ms_socket_open(const char *path);
 /* Closes all connections, and removes the socket if its name still belongs to this process. */
 void ms_socket_close(void);
 
-/* Lists the descriptors to poll; returns how many. */
-size_t ms_socket_list(struct pollfd *polled_out);
-
-/* Serves what is ready; an answer may take as long as a plan does. */
-void ms_socket_serve(const struct pollfd *polled, size_t count);
+/* Waits until something is ready, at most so many milliseconds (-1: for ever), and serves it.
+ * Returns false if `wake` can be read, instead. */
+bool ms_socket_serve(int wake, int patience_ms);

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "runtime/base/hash_set.h"
-#include "runtime/base/heap.h"
 #include "runtime/base/regular_file.h"
 
 /* --- strings */
@@ -88,7 +87,7 @@ static const char *end_of_plain(const char *string)
     return *at == '"' ? at : NULL;
 }
 
-size_t ms_json_text_bytes(const char *string)
+static size_t text_bytes(const char *string)
 {
     const char *end = end_of_plain(string);
     if (end != NULL)
@@ -100,18 +99,19 @@ size_t ms_json_text_bytes(const char *string)
     return bytes;
 }
 
-void ms_json_text(const char *string, char *out)
+char *ms_json_text(const char *string, struct ms_arena *arena)
 {
     const char *end = end_of_plain(string);
-    if (end != NULL) {
-        memcpy(out, string + 1, (size_t)(end - string - 1));
-        out[end - string - 1] = '\0';
-        return;
-    }
+    if (end != NULL)
+        return ms_arena_string(arena, string + 1, (size_t)(end - string - 1));
+    char *text = ms_arena_text(arena, text_bytes(string) + 1), *out = text;
+    if (text == NULL)
+        return NULL;
     struct decoder decoder = decode(string);
     for (int byte; (byte = next_byte(&decoder)) >= 0; out++)
         *out = (char)byte;
     *out = '\0';
+    return text;
 }
 
 bool ms_json_is_text(const char *string, const char *text)
@@ -192,23 +192,17 @@ static const char *skip_space(const char *at)
     return at;
 }
 
-struct ms_json_walk ms_json_walk(const char *value)
-{
-    const bool is_container = ms_json_is_object(value) || ms_json_is_list(value);
-    return (struct ms_json_walk){.at = is_container ? value + 1 : NULL,
-                                 .is_object = ms_json_is_object(value)};
-}
-
 bool ms_json_next(struct ms_json_walk *walk)
 {
-    if (walk->at == NULL)
+    const bool is_object = ms_json_is_object(walk->in);
+    if (!is_object && !ms_json_is_list(walk->in))
         return false;
-    const char *at = skip_space(walk->value != NULL ? behind_value(walk->value) : walk->at);
+    const char *at = skip_space(walk->value != NULL ? behind_value(walk->value) : walk->in + 1);
     if (*at == ',')
         at = skip_space(at + 1);
     if (*at == '}' || *at == ']')
         return false;
-    if (walk->is_object) {
+    if (is_object) {
         walk->key = at;
         at = skip_space(behind_string(at)) + 1;
     }
@@ -218,7 +212,7 @@ bool ms_json_next(struct ms_json_walk *walk)
 
 size_t ms_json_size(const char *value)
 {
-    struct ms_json_walk walk = ms_json_walk(value);
+    struct ms_json_walk walk = {.in = value};
     size_t count = 0;
     while (ms_json_next(&walk))
         count++;
@@ -228,12 +222,11 @@ size_t ms_json_size(const char *value)
 bool ms_json_fault_at(const struct ms_fault_context *reading, const struct ms_place *place,
                       const char *string, const char *reason, const char *expected)
 {
-    char *key = ms_heap_alloc(ms_json_text_bytes(string) + 1);
-    if (key != NULL)
-        ms_json_text(string, key);
+    struct ms_arena arena = {0};
+    const char *key = ms_json_text(string, &arena);
     const struct ms_place at = {place, key != NULL ? key : "...", 0};
     ms_fault_at(reading, &at, "%s%s", reason, expected);
-    ms_heap_free(key);
+    ms_arena_cleanup(&arena);
     return false;
 }
 
@@ -246,7 +239,7 @@ bool ms_json_members(const struct ms_fault_context *reading, const struct ms_pla
                            expected != NULL ? " with " : "", expected != NULL ? expected : "");
     for (size_t i = 0; keys[i] != NULL; i++)
         values_out[i] = NULL;
-    struct ms_json_walk walk = ms_json_walk(object);
+    struct ms_json_walk walk = {.in = object};
     while (ms_json_next(&walk)) {
         size_t i = 0;
         while (keys[i] != NULL && !ms_json_is_text(walk.key, keys[i]))
@@ -309,8 +302,8 @@ static bool read_all(int file, char *text, size_t bytes)
     return true;
 }
 
-bool ms_file_read(const char *path, size_t most, struct ms_pages *text_out, size_t *bytes_out,
-                  struct ms_fault *fault)
+bool ms_json_read_file(const char *path, size_t most, struct ms_pages *text_out, size_t *bytes_out,
+                       struct ms_fault *fault)
 {
     const struct ms_fault_context reading = {path, fault};
     struct stat stat;

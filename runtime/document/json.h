@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/arena.h"
 #include "runtime/base/pages.h"
 #include "runtime/document/fault.h"
 
@@ -43,25 +44,22 @@ static inline bool ms_json_is_string(const char *value)
 /*
  * The members of an object or the elements of a list; other values have none:
  *
- *     struct ms_json_walk walk = ms_json_walk(value);
+ *     struct ms_json_walk walk = {.in = value};
  *     while (ms_json_next(&walk))
  *         ... walk.key, walk.value
  */
 struct ms_json_walk {
+    const char *in;
     const char *key; /* a string; NULL in a list */
     const char *value;
-    const char *at; /* before the first */
-    bool is_object;
 };
-struct ms_json_walk ms_json_walk(const char *value);
 bool ms_json_next(struct ms_json_walk *walk);
 
 /* The number of members or elements. */
 size_t ms_json_size(const char *value);
 
-/* Strings are decoded. A string's bytes do not include the zero that ms_json_text adds. */
-size_t ms_json_text_bytes(const char *string);
-void ms_json_text(const char *string, char *out);
+/* Strings are decoded. Returns the text, in the arena; NULL if out of memory. */
+char *ms_json_text(const char *string, struct ms_arena *arena);
 bool ms_json_is_text(const char *string, const char *text); /* false for other values */
 bool ms_json_is_same(const char *string, const char *other);
 uint64_t ms_json_hash(const char *string); /* ms_hash_text() of the text */
@@ -81,5 +79,5 @@ bool ms_json_fault_at(const struct ms_fault_context *reading, const struct ms_pl
                       const char *string, const char *reason, const char *expected);
 
 /* Reads a whole file of at most `most` bytes. The caller cleans up the text. */
-bool ms_file_read(const char *path, size_t most, struct ms_pages *text_out, size_t *bytes_out,
-                  struct ms_fault *fault);
+bool ms_json_read_file(const char *path, size_t most, struct ms_pages *text_out, size_t *bytes_out,
+                       struct ms_fault *fault);

@@ -135,7 +135,7 @@ void ms_access_unfilled(void)
 
 CUresult ms_access_all(void)
 {
-    ms_count(MS_COUNT_SEALS, 1);
+    ms_counter_add(MS_COUNT_SEALS, 1);
     ms_examining_missed();
     const struct ms_why why = ms_why_begin(MS_REASON_SEALED);
     const CUresult result = ms_access(0, SIZE_MAX, MS_NEED_REACH_LIVE);

@@ -130,7 +130,7 @@ static void describe(const struct ms_extent *extent, char *text, size_t bytes)
         snprintf(text, bytes, "a fill with 0x%08x", (unsigned)content->pattern);
     else if (content->kind == MS_LAUNCHED)
         snprintf(text, bytes, "byte %llu of a recorded launch of %s", offset,
-                 ms_launch_name(content->recorded->launch));
+                 ms_call_name(content->recorded->launch));
     else if (content->kind == MS_SOURCE && ms_source_is_file(content->source))
         snprintf(text, bytes, "byte %llu of %s", offset, ms_source_path(content->source));
     else if (content->kind == MS_SOURCE)
@@ -195,13 +195,13 @@ static void compare(struct ms_allocation *allocation, struct ms_range range,
             result = compare_on_host(pair, allocation->context, stream, &found);
     }
     if (result == CUDA_SUCCESS) {
-        ms_count(MS_COUNT_VERIFY_RANGES, 1);
-        ms_count(MS_COUNT_VERIFY_BYTES, pair->bytes);
+        ms_counter_add(MS_COUNT_VERIFY_RANGES, 1);
+        ms_counter_add(MS_COUNT_VERIFY_BYTES, pair->bytes);
     } else {
-        ms_count(MS_COUNT_VERIFY_LEFT_OUT_BYTES, pair->bytes);
+        ms_counter_add(MS_COUNT_VERIFY_LEFT_OUT_BYTES, pair->bytes);
     }
     if (result == CUDA_SUCCESS && found.count > 0) {
-        ms_count(MS_COUNT_VERIFY_DIFFER, 1);
+        ms_counter_add(MS_COUNT_VERIFY_DIFFER, 1);
         report(allocation, range, pair, &found, stream);
         ms_lineage_change(&allocation->lineage, &range, 1, forget);
     }

@@ -226,7 +226,7 @@ static size_t evict_candidates(const struct way *way, const struct candidate *ca
             freed += evict_published(allocation, way);
         ms_space_release(allocation);
     }
-    ms_count(MS_COUNT_EVICTED_BYTES, freed);
+    ms_counter_add(MS_COUNT_EVICTED_BYTES, freed);
     return freed;
 }
 

@@ -136,7 +136,7 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
         struct ms_content content = extents[i].content;
         if (ms_content_is_present(&content))
             continue;
-        ms_count(MS_COUNT_MATERIALISED_BYTES, extents[i].end - extents[i].begin);
+        ms_counter_add(MS_COUNT_MATERIALISED_BYTES, extents[i].end - extents[i].begin);
         ms_origins_note(allocation, &extents[i]);
         if (content.kind == MS_SOURCE && ms_source_is_file(content.source))
             ms_loaded_note(content.source, content.source_offset, extents[i].end - extents[i].begin,
@@ -458,7 +458,7 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
         return result;
     if (!allocation->is_transient)
         ms_window_extend();
-    ms_count(MS_COUNT_MATERIALISED_BYTES, end - begin);
+    ms_counter_add(MS_COUNT_MATERIALISED_BYTES, end - begin);
     result = set_resident(allocation, begin, end);
     ms_publish_materialised(&note, allocation, begin, result);
     return result;

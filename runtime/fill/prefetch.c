@@ -133,7 +133,7 @@ static CUresult finish_part(struct part *part)
                    MS_COMPARE_REPLAYED);
     if (!ms_lineage_change(&allocation->lineage, part->files.list, part->files.count, set_cached))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    ms_count(MS_COUNT_MATERIALISED_BYTES, ms_ranges_bytes(&part->files));
+    ms_counter_add(MS_COUNT_MATERIALISED_BYTES, ms_ranges_bytes(&part->files));
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < part->others.count && result == CUDA_SUCCESS; i++)
         result = ms_materialise_alone(allocation, part->others.list[i].begin,
@@ -350,7 +350,7 @@ static void make_way(void)
 {
     const size_t freed = ms_evict_all(ms_evict_applies, give_back, NULL);
     const uint64_t stays = written_bytes();
-    ms_count(MS_COUNT_PLAN_FREED_BYTES, freed);
+    ms_counter_add(MS_COUNT_PLAN_FREED_BYTES, freed);
     if (freed == 0 && stays == 0)
         return;
     ms_log(freed > 0 ? MS_INFO : MS_WARN,
@@ -388,7 +388,7 @@ static bool prefetch(const char *why)
     const struct ms_why reason = ms_why_begin(MS_REASON_PREFETCH);
     const bool is_good = fill();
     ms_why_end(reason);
-    ms_count(MS_COUNT_PREFETCHES, 1);
+    ms_counter_add(MS_COUNT_PREFETCHES, 1);
     ms_shard_publish(why, began);
     if (!is_good)
         ms_log(MS_INFO, "not everything that the plan gives to this rank could be materialised; "

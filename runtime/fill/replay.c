@@ -57,7 +57,7 @@ static CUresult copy_piece(CUdeviceptr address, const void *host, size_t bytes, 
         return result;
     result = ms_driver_wait(stream);
     if (result == CUDA_SUCCESS)
-        ms_count(MS_COUNT_H2D_BYTES, bytes);
+        ms_counter_add(MS_COUNT_H2D_BYTES, bytes);
     return result;
 }
 
@@ -203,7 +203,7 @@ static bool run_beside_input(const struct ms_recorded_launch *recorded, uint64_t
     if (holds) {
         *result_out = define_input(allocation, recorded->input, stream);
         if (*result_out == CUDA_SUCCESS)
-            *result_out = ms_launch_run(recorded->launch, (const uint64_t[]){delta, 0}, stream);
+            *result_out = ms_call_run(recorded->launch, (const uint64_t[]){delta, 0}, stream);
         const CUresult waited = ms_driver_wait(stream);
         *result_out = *result_out != CUDA_SUCCESS ? *result_out : waited;
     }
@@ -231,7 +231,7 @@ static CUresult run_with_input(const struct ms_recorded_launch *recorded, uint64
         result = replay_recorded(&input, scratch.address, 0, bytes, stream);
     if (result == CUDA_SUCCESS) {
         const uint64_t deltas[] = {delta, scratch.address - read->address};
-        result = ms_launch_run(recorded->launch, deltas, stream);
+        result = ms_call_run(recorded->launch, deltas, stream);
     }
     const CUresult waited = ms_driver_wait(stream);
     ms_backing_release(&scratch);
@@ -247,12 +247,12 @@ CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr
     if (result == CUDA_SUCCESS)
         result = recorded->input != NULL
                      ? run_with_input(recorded, delta, stream)
-                     : ms_launch_run(recorded->launch, (const uint64_t[]){delta, delta}, stream);
+                     : ms_call_run(recorded->launch, (const uint64_t[]){delta, delta}, stream);
     if (result == CUDA_SUCCESS)
         ms_publish_replay(recorded, begin, end);
     else if (result != CUDA_ERROR_OUT_OF_MEMORY) /* logged where it is handled */
         ms_log(MS_ERROR, "the recorded launch of %s cannot be run again: CUDA error %d",
-               ms_launch_name(recorded->launch), (int)result);
+               ms_call_name(recorded->launch), (int)result);
     return result;
 }
 

@@ -53,7 +53,7 @@ static bool settle(const char *why)
     const bool is_good = materialise_all() && passed && !ms_defers_any();
     ms_why_end(reason);
     const uint64_t left = count_deferred();
-    ms_count(MS_COUNT_SETTLED_ALLOCATIONS, allocations > left ? allocations - left : 0);
+    ms_counter_add(MS_COUNT_SETTLED_ALLOCATIONS, allocations > left ? allocations - left : 0);
     ms_state_event_for(MS_EVENT_SETTLE, MS_REASON_SETTLE, 0, 0,
                        ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before, began, why);
     return is_good;
@@ -64,7 +64,7 @@ void ms_settle_now(const char *why)
     if (!ms_defers_any())
         return;
     ms_log(MS_DEBUG, "settling: %s", why);
-    ms_count(MS_COUNT_SETTLES, 1);
+    ms_counter_add(MS_COUNT_SETTLES, 1);
     ms_window_end();
     ms_overcommit_set_settled();
     if (settle(why))

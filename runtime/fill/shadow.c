@@ -11,7 +11,7 @@
 
 static void count_left_out(size_t bytes)
 {
-    ms_count(MS_COUNT_VERIFY_LEFT_OUT_BYTES, bytes);
+    ms_counter_add(MS_COUNT_VERIFY_LEFT_OUT_BYTES, bytes);
 }
 
 /* So many of each hundred in a row, spread evenly. */
@@ -141,7 +141,7 @@ bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (prepare(out, stream) && (in == NULL || prepare(in, stream))) {
         const uint64_t deltas[] = {delta_of(out), delta_of(in != NULL ? in : out)};
-        result = ms_launch_run(launch, deltas, stream);
+        result = ms_call_run(launch, deltas, stream);
     }
     return finish(&scope, true, result, out->end - out->begin, stream);
 }

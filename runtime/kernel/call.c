@@ -36,8 +36,8 @@ static bool read_extra(void **extra, const void **bytes_out, size_t *count_out)
     return *bytes_out != NULL || *count_out == 0;
 }
 
-bool ms_pack(const struct ms_call *call, const struct ms_param_layout *layout,
-             struct ms_packed *packed_out)
+bool ms_call_pack(const struct ms_call *call, const struct ms_param_layout *layout,
+                  struct ms_packed *packed_out)
 {
     packed_out->heap = NULL;
     if (call->extra != NULL) {
@@ -68,7 +68,7 @@ bool ms_pack(const struct ms_call *call, const struct ms_param_layout *layout,
     return true;
 }
 
-void ms_pack_cleanup(struct ms_packed *packed)
+void ms_call_unpack(struct ms_packed *packed)
 {
     ms_heap_free(packed->heap);
 }
@@ -114,8 +114,8 @@ static bool is_within(CUdevice device, CUdevice_attribute first, const unsigned 
     return true;
 }
 
-bool ms_launch_may_wait(const struct ms_call *call, const struct ms_param_layout *layout,
-                        CUdevice device)
+bool ms_call_may_wait(const struct ms_call *call, const struct ms_param_layout *layout,
+                      CUdevice device)
 {
     if (call->cooperative || layout->count > MAX_REPLAY_PARAMS)
         return false;
@@ -134,9 +134,9 @@ bool ms_launch_may_wait(const struct ms_call *call, const struct ms_param_layout
            (call->shared_bytes == 0 || call->shared_bytes <= (unsigned)shared);
 }
 
-struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_param_layout *layout,
-                                   const struct ms_packed *packed, const size_t *pointers,
-                                   size_t pointer_count)
+struct ms_launch *ms_call_record(const struct ms_call *call, struct ms_param_layout *layout,
+                                 const struct ms_packed *packed, const size_t *pointers,
+                                 size_t pointer_count)
 {
     struct ms_launch *launch = ms_heap_zalloc(sizeof(*launch) + packed->count);
     if (launch == NULL)
@@ -166,7 +166,7 @@ struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_param_l
     return launch;
 }
 
-void ms_launch_destroy(struct ms_launch *launch)
+void ms_call_forget(struct ms_launch *launch)
 {
     ms_parameters_drop(launch->layout);
     ms_heap_free(launch->attributes);
@@ -196,8 +196,8 @@ static CUresult run(const struct ms_launch *launch, void **params, void **extra,
 }
 
 /* The driver copies the parameters before the call returns, so they may be temporary. */
-CUresult ms_launch_run(const struct ms_launch *launch, const uint64_t deltas[MS_MAX_POINTERS],
-                       CUstream stream)
+CUresult ms_call_run(const struct ms_launch *launch, const uint64_t deltas[MS_MAX_POINTERS],
+                     CUstream stream)
 {
     unsigned char *bytes = ms_heap_alloc(launch->bytes + 1);
     if (bytes == NULL)
@@ -226,7 +226,7 @@ CUresult ms_launch_run(const struct ms_launch *launch, const uint64_t deltas[MS_
     return result;
 }
 
-const char *ms_launch_name(const struct ms_launch *launch)
+const char *ms_call_name(const struct ms_launch *launch)
 {
     return launch->layout->name;
 }

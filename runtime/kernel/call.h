@@ -29,9 +29,9 @@ struct ms_packed {
 };
 
 /* Packs the parameters. Returns false if their layout is unknown, or out of memory. */
-bool ms_pack(const struct ms_call *call, const struct ms_param_layout *layout,
-             struct ms_packed *packed_out);
-void ms_pack_cleanup(struct ms_packed *packed);
+bool ms_call_pack(const struct ms_call *call, const struct ms_param_layout *layout,
+                  struct ms_packed *packed_out);
+void ms_call_unpack(struct ms_packed *packed);
 
 /* A recorded launch's call. Immutable. */
 struct ms_launch;
@@ -40,18 +40,18 @@ struct ms_launch;
  * True if the driver would certainly accept the call, and running it later has the same effect: no
  * attribute ties it to other work, and the grid is within the limits of device and function.
  */
-bool ms_launch_may_wait(const struct ms_call *call, const struct ms_param_layout *layout,
-                        CUdevice device);
+bool ms_call_may_wait(const struct ms_call *call, const struct ms_param_layout *layout,
+                      CUdevice device);
 
 /* pointers: offsets of its pointers in the packed parameters. Returns NULL if out of memory. */
 enum { MS_MAX_POINTERS = 2 };
-struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_param_layout *layout,
-                                   const struct ms_packed *packed, const size_t *pointers,
-                                   size_t pointer_count);
-void ms_launch_destroy(struct ms_launch *launch);
+struct ms_launch *ms_call_record(const struct ms_call *call, struct ms_param_layout *layout,
+                                 const struct ms_packed *packed, const size_t *pointers,
+                                 size_t pointer_count);
+void ms_call_forget(struct ms_launch *launch);
 
 /* Runs it on stream, with deltas[i] added to pointer i. The stream's context must be current. */
-CUresult ms_launch_run(const struct ms_launch *launch, const uint64_t deltas[MS_MAX_POINTERS],
-                       CUstream stream);
+CUresult ms_call_run(const struct ms_launch *launch, const uint64_t deltas[MS_MAX_POINTERS],
+                     CUstream stream);
 
-const char *ms_launch_name(const struct ms_launch *launch);
+const char *ms_call_name(const struct ms_launch *launch);

@@ -221,9 +221,8 @@ static bool check_inputs(const struct ms_concatenation *cat, uint64_t result_byt
     return true;
 }
 
-bool ms_concatenation_find(const struct ms_call *call, const struct ms_param_layout *layout,
-                           const struct ms_packed *packed,
-                           struct ms_concatenation *concatenation_out)
+bool ms_concatenate_find(const struct ms_call *call, const struct ms_param_layout *layout,
+                         const struct ms_packed *packed, struct ms_concatenation *concatenation_out)
 {
     struct ms_concatenation *cat = concatenation_out;
     *cat = (struct ms_concatenation){.count = call->grid[1]};
@@ -258,8 +257,8 @@ static void add_dimension(struct ms_strided_copy *rows, uint64_t count, uint64_t
     rows->dims++;
 }
 
-void ms_concatenation_input(const struct ms_concatenation *concatenation, size_t input,
-                            struct ms_strided_copy *rows_out)
+void ms_concatenate_input(const struct ms_concatenation *concatenation, size_t input,
+                          struct ms_strided_copy *rows_out)
 {
     const struct ms_concatenation *cat = concatenation;
     struct input from;

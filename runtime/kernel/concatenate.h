@@ -31,10 +31,10 @@ struct ms_concatenation {
  * True if the launch only copies its inputs, none of which overlaps the result, to separate places
  * in it: the kernel's name, the sizes of its parameters and their content are what PyTorch makes.
  */
-bool ms_concatenation_find(const struct ms_call *call, const struct ms_param_layout *layout,
-                           const struct ms_packed *packed,
-                           struct ms_concatenation *concatenation_out);
+bool ms_concatenate_find(const struct ms_call *call, const struct ms_param_layout *layout,
+                         const struct ms_packed *packed,
+                         struct ms_concatenation *concatenation_out);
 
 /* Returns the copy of one input; its width is 0 if the input is empty. */
-void ms_concatenation_input(const struct ms_concatenation *concatenation, size_t input,
-                            struct ms_strided_copy *rows_out);
+void ms_concatenate_input(const struct ms_concatenation *concatenation, size_t input,
+                          struct ms_strided_copy *rows_out);

@@ -71,8 +71,8 @@ static bool counts(const struct ms_param_layout *layout, const struct ms_packed 
     return dims <= MAX_DIMS && product == word(packed, count_at);
 }
 
-bool ms_strided_find_numbers(const struct ms_param_layout *layout, const struct ms_packed *packed,
-                             struct ms_range *numbers_out)
+bool ms_strided_loop_find_numbers(const struct ms_param_layout *layout,
+                                  const struct ms_packed *packed, struct ms_range *numbers_out)
 {
     if (layout->rule != MS_RULE_FROM_OTHER || strstr(layout->name, loop_name) == NULL ||
         layout->count != 2 || layout->params[0].bytes != sizeof(int) ||
@@ -153,9 +153,9 @@ static bool read_rows(const struct ms_packed *packed, size_t at, unsigned dims, 
     return true;
 }
 
-bool ms_strided_find(const struct ms_call *call, const struct ms_param_layout *layout,
-                     const struct ms_packed *packed, size_t pointers,
-                     struct ms_strided_copy *rows_out)
+bool ms_strided_loop_find(const struct ms_call *call, const struct ms_param_layout *layout,
+                          const struct ms_packed *packed, size_t pointers,
+                          struct ms_strided_copy *rows_out)
 {
     unsigned dims;
     size_t at;

@@ -14,13 +14,13 @@
  * Finds the bytes of the parameters that are sizes and strides, used or not: no pointer lies there.
  * Returns false unless the kernel's rule, the sizes of its parameters and their content prove it.
  */
-bool ms_strided_find_numbers(const struct ms_param_layout *layout, const struct ms_packed *packed,
-                             struct ms_range *numbers_out);
+bool ms_strided_loop_find_numbers(const struct ms_param_layout *layout,
+                                  const struct ms_packed *packed, struct ms_range *numbers_out);
 
 /*
  * True if the launch only copies these rows: the kernel's name, the sizes of its parameters and
  * their content are what PyTorch makes for a copy without a cast. Its pointers are at `pointers`.
  */
-bool ms_strided_find(const struct ms_call *call, const struct ms_param_layout *layout,
-                     const struct ms_packed *packed, size_t pointers,
-                     struct ms_strided_copy *rows_out);
+bool ms_strided_loop_find(const struct ms_call *call, const struct ms_param_layout *layout,
+                          const struct ms_packed *packed, size_t pointers,
+                          struct ms_strided_copy *rows_out);

@@ -23,7 +23,7 @@ uint64_t ms_backing_device_bytes(CUdevice device)
 static void count_backed(CUdevice device, int64_t change)
 {
     atomic_fetch_add(&backed[device], change);
-    ms_count_backed(change);
+    ms_counter_move(MS_GAUGE_BACKED, change);
 }
 
 static bool has(CUdevice device, CUdevice_attribute attribute)

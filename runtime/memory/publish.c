@@ -163,9 +163,9 @@ void ms_publish_allocation(struct ms_allocation *allocation)
     if (!ms_is_recorded() || !has_news(allocation, deferred))
         return;
     const size_t live = ms_allocation_mapped_bytes(allocation);
-    ms_count_live((int64_t)(live - published->live_bytes));
+    ms_counter_move(MS_GAUGE_LIVE, (int64_t)(live - published->live_bytes));
     published->live_bytes = live;
-    ms_gauge_add(MS_GAUGE_DEFERRED, (int64_t)(deferred - published->deferred_bytes));
+    ms_counter_move(MS_GAUGE_DEFERRED, (int64_t)(deferred - published->deferred_bytes));
     published->deferred_bytes = deferred;
     published->backed_bytes = allocation->backing.backed_bytes;
     struct ms_state_block block = describe(allocation);
@@ -194,8 +194,8 @@ void ms_publish_freed(struct ms_allocation *allocation)
          at = ms_sorted_next(&allocation->blocks.all, at))
         ms_state_remove(&part->place);
     if (published->place.is_counted) {
-        ms_count_live(-(int64_t)published->live_bytes);
-        ms_gauge_add(MS_GAUGE_DEFERRED, -(int64_t)published->deferred_bytes);
+        ms_counter_move(MS_GAUGE_LIVE, -(int64_t)published->live_bytes);
+        ms_counter_move(MS_GAUGE_DEFERRED, -(int64_t)published->deferred_bytes);
     }
     ms_state_remove(&published->place);
 }
@@ -215,7 +215,7 @@ void ms_publish_materialised(const struct ms_publish_timer *note,
 {
     if (note->began == 0)
         return;
-    ms_count(MS_COUNT_MATERIALISE_NS, ms_state_now() - note->began);
+    ms_counter_add(MS_COUNT_MATERIALISE_NS, ms_state_now() - note->began);
     const uint64_t present = present_bytes(&allocation->lineage);
     const uint64_t bytes = present > note->present_bytes ? present - note->present_bytes : 0;
     thread_bytes += bytes;
@@ -228,23 +228,23 @@ void ms_publish_filled(uint64_t bytes, uint64_t began)
 {
     if (began == 0)
         return;
-    ms_count(MS_COUNT_MATERIALISE_NS, ms_state_now() - began);
+    ms_counter_add(MS_COUNT_MATERIALISE_NS, ms_state_now() - began);
     thread_bytes += bytes;
     ms_state_event(MS_EVENT_MATERIALISE, 0, 0, bytes, began, "files, of a batch of allocations");
 }
 
 void ms_publish_replay(const struct ms_recorded_launch *recorded, size_t begin, size_t end)
 {
-    ms_count(MS_COUNT_REPLAYED_LAUNCHES, 1);
+    ms_counter_add(MS_COUNT_REPLAYED_LAUNCHES, 1);
     ms_state_event(MS_EVENT_REPLAY, recorded->allocation_id, recorded->address + begin, end - begin,
-                   0, ms_launch_name(recorded->launch));
+                   0, ms_call_name(recorded->launch));
 }
 
 void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin, uint64_t bytes,
                             const char *tensor)
 {
-    ms_count(MS_COUNT_REMOTE_READS, 1);
-    ms_count(MS_COUNT_REMOTE_READ_BYTES, bytes);
+    ms_counter_add(MS_COUNT_REMOTE_READS, 1);
+    ms_counter_add(MS_COUNT_REMOTE_READ_BYTES, bytes);
     ms_state_event_for(MS_EVENT_REMOTE_READ, MS_REASON_REMOTE_READ, allocation->id,
                        allocation->address + begin, bytes, 0, tensor);
 }
@@ -277,7 +277,7 @@ void ms_publish_device(CUdevice device)
         ms_driver.device_get_name(name, sizeof(name), device) == CUDA_SUCCESS)
         ms_state_set_device((uint32_t)device, name);
     if (ms_driver.device_total_mem(&bytes, device) == CUDA_SUCCESS)
-        ms_count(MS_COUNT_DEVICE_BYTES, bytes);
+        ms_counter_add(MS_COUNT_DEVICE_BYTES, bytes);
     if (is_logged)
         log_start(device, name);
 }
@@ -290,7 +290,7 @@ void ms_publish_event(enum ms_event_kind kind, const struct ms_allocation *alloc
 
 void ms_publish_fallback(enum ms_reason reason, uint64_t bytes, const char *text)
 {
-    ms_count(MS_COUNT_FALLBACKS, 1);
+    ms_counter_add(MS_COUNT_FALLBACKS, 1);
     ms_state_event_for(MS_EVENT_FALLBACK, reason, 0, 0, bytes, 0, text);
 }
 
@@ -309,8 +309,8 @@ void ms_why_end(struct ms_why why)
     const enum ms_reason reason = (enum ms_reason)ms_caller_reason;
     const uint64_t bytes = thread_bytes - why.bytes;
     ms_caller_reason = why.before;
-    if (why.before != MS_REASON_CALL || bytes == 0 || !ms_reason_is_fallback(reason))
+    if (why.before != MS_REASON_CALL || bytes == 0 || !ms_explain_is_fallback(reason))
         return;
-    ms_count(MS_COUNT_FALLBACKS, 1);
+    ms_counter_add(MS_COUNT_FALLBACKS, 1);
     ms_state_event_for(MS_EVENT_FALLBACK, reason, 0, 0, bytes, why.began, NULL);
 }

@@ -15,7 +15,7 @@ static void destroy(struct ms_counted *counted)
     if (recorded->input != NULL)
         ms_lineage_cleanup(&recorded->input->lineage);
     ms_heap_free(recorded->input);
-    ms_launch_destroy(recorded->launch);
+    ms_call_forget(recorded->launch);
     ms_heap_free(recorded);
 }
 

@@ -144,34 +144,26 @@ static void add_group(struct ms_census *census, const struct ms_mesh *mesh, uint
                       const struct group *group, const struct ms_forms *forms,
                       struct ms_index_box *box)
 {
-    const struct member *first = group->members;
-    const uint64_t element_bytes =
-        group->times * (ms_dtype_bits[ms_forms_dtype(forms, first->form)] / 8);
-    uint64_t elements = 0;
-    if (is_listed(first->terms)) {
-        census->bytes[rank] += group->times * ms_listed_bytes(first->terms, rank);
-        return;
-    }
-    if (cuts_of(first->terms) == 0) { /* elements may be smaller than a byte */
-        census->bytes[rank] += group->times * ms_forms_bytes(forms, first->form);
-        return;
-    }
-    for (const struct member *member = first; member < first + group->count; member++) {
-        struct ms_tensor tensor;
+    const struct ms_terms *terms = group->members->terms;
+    struct ms_tensor tensor = {0};
+    uint64_t bytes = 0;
+    for (const struct member *member = group->members; member < group->members + group->count;
+         member++) {
         ms_forms_get(forms, member->form, &tensor);
-        ms_index_box_make(box, mesh, member->terms, &tensor, rank);
-        elements += member->times * box->elements;
+        bytes += member->times * ms_placement_unflat_bytes(mesh, member->terms, &tensor, rank, box);
     }
-    const struct ms_cut *last = &first->terms->cuts[first->terms->cut_count - 1];
-    if (last->kind != MS_CUT_SHARD) {
+    const struct ms_cut *last = cuts_of(terms) > 0 ? &terms->cuts[terms->cut_count - 1] : NULL;
+    if (last != NULL && last->kind != MS_CUT_SHARD) {
+        const uint64_t element_bytes = ms_dtype_bits[tensor.dtype] / 8;
+        const uint64_t elements = bytes / element_bytes;
         const uint32_t ranks = mesh->size[last->mesh_dim];
         const struct ms_range kept =
             ms_chunk_of(elements, ranks, ms_mesh_coordinate(mesh, rank, last->mesh_dim));
-        const uint64_t chunk = ms_chunk(elements, ranks);
-        elements = kept.end - kept.begin;
-        census->padding[rank] += (chunk - elements) * element_bytes;
+        const uint64_t most = ms_chunk(elements, ranks) * element_bytes;
+        bytes = (kept.end - kept.begin) * element_bytes;
+        census->padding[rank] += group->times * (most - bytes);
     }
-    census->bytes[rank] += elements * element_bytes;
+    census->bytes[rank] += group->times * bytes;
 }
 
 bool ms_census_init(struct ms_census *census, const struct ms_layout *layout)

@@ -1,8 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placements and explicit ranges of an entry: its terms. */
+/* An entry of a plan: what it selects, and its placements or explicit ranges: its terms. */
+#include <string.h>
+
+#include "runtime/plan/pattern.h"
 #include "runtime/plan/plan_internal.h"
 
-#include <string.h>
+/* The keys of an entry. */
+enum { NAME, SIZE, ORDER, DTYPE, SHAPE, PLACEMENTS, RANGES, ENTRY_KEYS };
+static const char *const entry_keys[] = {"name",  "size",       "order",  "dtype",
+                                         "shape", "placements", "ranges", NULL};
+
+/* --- terms */
 
 static bool parse_parts(const struct ms_fault_context *reading, const struct ms_place *place,
                         const char *value, struct ms_plan *plan, struct ms_cut *cut)
@@ -13,7 +21,7 @@ static bool parse_parts(const struct ms_fault_context *reading, const struct ms_
     uint64_t *parts = ms_arena_take(&plan->arena, count, sizeof(*parts));
     if (parts == NULL)
         return ms_fault_at(reading, place, "out of memory");
-    struct ms_json_walk walk = ms_json_walk(value);
+    struct ms_json_walk walk = {.in = value};
     for (size_t i = 0; ms_json_next(&walk); i++) {
         const struct ms_place at = {place, NULL, i};
         if (!ms_json_count(reading, &at, walk.value, 1, INT64_MAX, &parts[i]))
@@ -60,12 +68,8 @@ static bool parse_flat(const struct ms_fault_context *reading, const struct ms_p
         return unit == NULL || ms_fault_at(reading, &at_unit, "expected no unit beside \"zero3\"");
     if (!ms_json_is_string(unit) || ms_json_is_text(unit, ""))
         return ms_fault_at(reading, &at_unit, "expected the name of a unit");
-    char *name = ms_arena_text(&plan->arena, ms_json_text_bytes(unit) + 1);
-    if (name == NULL)
-        return ms_fault_at(reading, &at_unit, "out of memory");
-    ms_json_text(unit, name);
-    cut->unit = name;
-    return true;
+    cut->unit = ms_json_text(unit, &plan->arena);
+    return cut->unit != NULL || ms_fault_at(reading, &at_unit, "out of memory");
 }
 
 /* Adds nothing for "replicate". */
@@ -103,7 +107,7 @@ static bool find_mesh_dim(const struct ms_mesh *mesh, const char *name, unsigned
 static bool parse_by_name(const struct ms_fault_context *reading, const struct ms_place *place,
                           const char *object, struct ms_plan *plan, struct ms_terms *terms)
 {
-    struct ms_json_walk walk = ms_json_walk(object);
+    struct ms_json_walk walk = {.in = object};
     while (ms_json_next(&walk)) {
         unsigned dim;
         if (!find_mesh_dim(&plan->mesh, walk.key, &dim))
@@ -122,7 +126,7 @@ static bool parse_in_order(const struct ms_fault_context *reading, const struct 
     if (ms_json_size(list) > plan->mesh.dims)
         return ms_fault_at(reading, place, "expected at most %u placements, one per mesh dimension",
                            plan->mesh.dims);
-    struct ms_json_walk walk = ms_json_walk(list);
+    struct ms_json_walk walk = {.in = list};
     for (unsigned i = 0; ms_json_next(&walk); i++) {
         const struct ms_place at = {place, NULL, i};
         if (!parse_cut(reading, &at, walk.value, plan, terms, i))
@@ -158,8 +162,8 @@ static bool order_cuts(const struct ms_fault_context *reading, const struct ms_p
     return true;
 }
 
-bool ms_placements_parse(const struct ms_fault_context *reading, const struct ms_place *place,
-                         const char *value, struct ms_plan *plan, struct ms_terms *terms)
+static bool parse_placements(const struct ms_fault_context *reading, const struct ms_place *place,
+                             const char *value, struct ms_plan *plan, struct ms_terms *terms)
 {
     if (!ms_json_is_list(value) && !ms_json_is_object(value))
         return ms_fault_at(reading, place, "expected a list or an object of placements");
@@ -175,7 +179,7 @@ static bool parse_range(const struct ms_fault_context *reading, const struct ms_
                         const char *pair, uint64_t least, struct ms_range *range)
 {
     const struct ms_place at_begin = {place, NULL, 0}, at_end = {place, NULL, 1};
-    struct ms_json_walk walk = ms_json_walk(pair);
+    struct ms_json_walk walk = {.in = pair};
     if (!ms_json_is_list(pair) || ms_json_size(pair) != 2)
         return ms_fault_at(reading, place, "expected [begin, end]");
     ms_json_next(&walk);
@@ -190,7 +194,7 @@ static bool parse_rank_ranges(const struct ms_fault_context *reading, const stru
                               const char *list, struct ms_range **at)
 {
     struct ms_range *const first = *at;
-    struct ms_json_walk walk = ms_json_walk(list);
+    struct ms_json_walk walk = {.in = list};
     if (!ms_json_is_list(list))
         return ms_fault_at(reading, place, "expected a list of [begin, end]");
     for (size_t i = 0; ms_json_next(&walk); i++) {
@@ -209,15 +213,15 @@ static bool parse_rank_ranges(const struct ms_fault_context *reading, const stru
 /* Counts the ranges of all ranks, and the ranks. */
 static size_t count_ranges(const char *value, size_t *ranks_out)
 {
-    struct ms_json_walk walk = ms_json_walk(value);
+    struct ms_json_walk walk = {.in = value};
     size_t count = 0;
     for (*ranks_out = 0; ms_json_next(&walk); ++*ranks_out)
         count += ms_json_size(walk.value);
     return count;
 }
 
-bool ms_ranges_parse(const struct ms_fault_context *reading, const struct ms_place *place,
-                     const char *value, struct ms_plan *plan, struct ms_terms *terms)
+static bool parse_ranges(const struct ms_fault_context *reading, const struct ms_place *place,
+                         const char *value, struct ms_plan *plan, struct ms_terms *terms)
 {
     const size_t world = plan->mesh.world;
     size_t ranks;
@@ -229,7 +233,7 @@ bool ms_ranges_parse(const struct ms_fault_context *reading, const struct ms_pla
     struct ms_range *at = ms_arena_take(&plan->arena, count + 1, sizeof(*at));
     if (terms->ranges == NULL || at == NULL)
         return ms_fault_at(reading, place, "out of memory");
-    struct ms_json_walk walk = ms_json_walk(value);
+    struct ms_json_walk walk = {.in = value};
     for (size_t i = 0; ms_json_next(&walk); i++) {
         const struct ms_place here = {place, NULL, i};
         terms->ranges[i] = at;
@@ -249,7 +253,7 @@ static uint64_t hash_number(uint64_t hash, uint64_t number)
     return hash;
 }
 
-uint64_t ms_terms_hash(const struct ms_terms *terms)
+static uint64_t hash_terms(const struct ms_terms *terms)
 {
     uint64_t hash = ms_hash_begin();
     hash = hash_number(hash, terms->has_size ? terms->size : UINT64_MAX);
@@ -274,7 +278,7 @@ static bool is_same_cut(const struct ms_cut *a, const struct ms_cut *b)
 }
 
 /* Ranges are not compared: they are rarely those of two tensors. */
-bool ms_terms_are_same(const struct ms_terms *a, const struct ms_terms *b)
+static bool are_same(const struct ms_terms *a, const struct ms_terms *b)
 {
     if (a->has_size != b->has_size || (a->has_size && a->size != b->size) ||
         a->has_order != b->has_order || (a->has_order && a->order != b->order) ||
@@ -285,4 +289,135 @@ bool ms_terms_are_same(const struct ms_terms *a, const struct ms_terms *b)
             return false;
     }
     return true;
+}
+
+struct wanted_terms {
+    const struct ms_terms *all, *one;
+};
+
+static bool is_wanted(const void *context, uint32_t number)
+{
+    const struct wanted_terms *wanted = context;
+    return are_same(&wanted->all[number], wanted->one);
+}
+
+static bool add_terms(struct ms_plan_parser *parser, const struct ms_terms *terms, uint64_t hash)
+{
+    struct ms_plan *plan = parser->plan;
+    if (!ms_pages_grow(&plan->terms, (plan->terms_count + 1) * sizeof(*terms)) ||
+        (terms->ranges == NULL && !ms_hash_set_add(&parser->known_terms, hash, plan->terms_count)))
+        return false;
+    ((struct ms_terms *)plan->terms.memory)[plan->terms_count++] = *terms;
+    return true;
+}
+
+/* Gives the entry its terms. If another one has the same, theirs; what was taken for these since
+ * `before` is given back. */
+static bool set_terms(struct ms_plan_parser *parser, const struct ms_terms *terms,
+                      const struct ms_arena *before, struct ms_plan_entry *entry)
+{
+    const struct wanted_terms wanted = {parser->plan->terms.memory, terms};
+    const uint64_t hash = hash_terms(terms);
+    const uint32_t found = terms->ranges == NULL
+                               ? ms_hash_set_find(&parser->known_terms, hash, is_wanted, &wanted)
+                               : MS_NO_NUMBER;
+    if (found != MS_NO_NUMBER)
+        ms_arena_return(&parser->plan->arena, before);
+    else if (!add_terms(parser, terms, hash))
+        return false;
+    entry->terms = (found != MS_NO_NUMBER ? found : parser->plan->terms_count - 1) & INT32_MAX;
+    return true;
+}
+
+/* --- the whole entry */
+
+static bool parse_name(const struct ms_plan_parser *parser, const struct ms_place *place,
+                       const char *value, struct ms_plan_entry *entry)
+{
+    const struct ms_place at = {place, "name", 0};
+    if (value == NULL)
+        return true;
+    if (!ms_json_is_string(value) || ms_json_is_text(value, ""))
+        return ms_fault_at(parser->reading, &at, "expected a pattern of names");
+    char *name = ms_json_text(value, &parser->plan->arena);
+    if (name == NULL)
+        return ms_fault_at(parser->reading, &at, "out of memory");
+    bool is_exact;
+    const char *fault = ms_pattern_read(name, &is_exact);
+    if (fault != NULL)
+        return ms_fault_at(parser->reading, &at, "%s", fault);
+    entry->is_exact = is_exact;
+    entry->name = name;
+    return true;
+}
+
+static bool parse_number(const struct ms_plan_parser *parser, const struct ms_place *place,
+                         const char *key, const char *value, bool *has_out, uint64_t *number_out)
+{
+    const struct ms_place at = {place, key, 0};
+    *has_out = value != NULL;
+    return value == NULL || ms_json_count(parser->reading, &at, value, 0, INT64_MAX, number_out);
+}
+
+static bool parse_selection(const struct ms_plan_parser *parser, const struct ms_place *place,
+                            const char *const *values, struct ms_plan_entry *entry,
+                            struct ms_terms *terms)
+{
+    if (!parse_name(parser, place, values[NAME], entry) ||
+        !parse_number(parser, place, "size", values[SIZE], &terms->has_size, &terms->size) ||
+        !parse_number(parser, place, "order", values[ORDER], &terms->has_order, &terms->order))
+        return false;
+    return entry->name != NULL || terms->has_size || terms->has_order ||
+           ms_fault_at(parser->reading, place, "expected name, size or order");
+}
+
+static bool parse_like(const struct ms_plan_parser *parser, const struct ms_place *place,
+                       const char *const *values, struct ms_plan_entry *entry,
+                       const struct ms_terms *terms)
+{
+    struct ms_tensor like = {0};
+    const struct ms_place at = {place, "size", 0};
+    entry->form = MS_NO_NUMBER;
+    if ((values[DTYPE] != NULL) != (values[SHAPE] != NULL))
+        return ms_fault_at(parser->reading, place, "expected dtype and shape together");
+    if (values[DTYPE] == NULL)
+        return true;
+    if (!ms_tensor_parse(parser->reading, place, values[DTYPE], values[SHAPE], &like))
+        return false;
+    if (terms->has_size && terms->size != like.bytes)
+        return ms_fault_at(parser->reading, &at, "expected the %llu bytes of dtype and shape",
+                           (unsigned long long)like.bytes);
+    entry->form = ms_forms_add(&parser->plan->forms, &like);
+    return entry->form != MS_NO_NUMBER || ms_fault_at(parser->reading, place, "out of memory");
+}
+
+static bool parse_terms(const struct ms_plan_parser *parser, const struct ms_place *place,
+                        const char *const *values, struct ms_terms *terms)
+{
+    const struct ms_place at_placements = {place, "placements", 0},
+                          at_ranges = {place, "ranges", 0};
+    if (values[PLACEMENTS] != NULL && values[RANGES] != NULL)
+        return ms_fault_at(parser->reading, &at_ranges,
+                           "expected placements or ranges, found both");
+    return (values[PLACEMENTS] == NULL ||
+            parse_placements(parser->reading, &at_placements, values[PLACEMENTS], parser->plan,
+                             terms)) &&
+           (values[RANGES] == NULL ||
+            parse_ranges(parser->reading, &at_ranges, values[RANGES], parser->plan, terms));
+}
+
+bool ms_entry_parse(struct ms_plan_parser *parser, const struct ms_place *place, const char *value,
+                    struct ms_plan_entry *entry)
+{
+    const char *values[ENTRY_KEYS];
+    struct ms_terms terms = {0};
+    if (!ms_json_members(parser->reading, place, value, entry_keys, values,
+                         "name, size, order, dtype, shape, placements or ranges") ||
+        !parse_selection(parser, place, values, entry, &terms) ||
+        !parse_like(parser, place, values, entry, &terms))
+        return false;
+    const struct ms_arena before = parser->plan->arena;
+    return parse_terms(parser, place, values, &terms) &&
+           (set_terms(parser, &terms, &before, entry) ||
+            ms_fault_at(parser->reading, place, "out of memory"));
 }

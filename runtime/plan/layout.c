@@ -21,8 +21,8 @@ static bool is_match(const struct ms_plan *plan, size_t index, const struct ms_t
                                                     : ms_pattern_match(entry->name, tensor->name));
 }
 
-bool ms_plan_entry_meets(const struct ms_plan *plan, size_t entry, const struct ms_tensor *tensor,
-                         size_t order)
+bool ms_layout_entry_meets(const struct ms_plan *plan, size_t entry, const struct ms_tensor *tensor,
+                           size_t order)
 {
     return is_match(plan, entry, tensor, order);
 }

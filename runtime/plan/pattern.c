@@ -50,7 +50,8 @@ static const char *check_set(const char **set)
     return NULL;
 }
 
-const char *ms_pattern_check(const char *pattern)
+/* Returns NULL, or what is wrong with the pattern. */
+static const char *check(const char *pattern)
 {
     const char *fault = NULL;
     while (*pattern != '\0' && fault == NULL) {
@@ -74,7 +75,8 @@ bool ms_pattern_is_exact(const char *pattern)
     return true;
 }
 
-void ms_pattern_unescape(char *pattern)
+/* Removes the escapes, in place. */
+static void unescape(char *pattern)
 {
     char *to = pattern;
     for (const char *from = pattern; *from != '\0'; from++) {
@@ -83,6 +85,15 @@ void ms_pattern_unescape(char *pattern)
         *to++ = *from;
     }
     *to = '\0';
+}
+
+const char *ms_pattern_read(char *pattern, bool *is_exact_out)
+{
+    const char *fault = check(pattern);
+    *is_exact_out = fault == NULL && ms_pattern_is_exact(pattern);
+    if (*is_exact_out)
+        unescape(pattern);
+    return fault;
 }
 
 static bool match_set(const char **set, uint32_t character)

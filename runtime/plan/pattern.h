@@ -8,14 +8,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Returns NULL, or what is wrong with the pattern. */
-const char *ms_pattern_check(const char *pattern);
-
 /* True if the pattern has no unescaped *, ? or [. */
 bool ms_pattern_is_exact(const char *pattern);
 
-/* Removes the escapes of an exact pattern, in place. */
-void ms_pattern_unescape(char *pattern);
+/* Returns NULL, or what is wrong with the pattern. An exact one loses its escapes, in place. */
+const char *ms_pattern_read(char *pattern, bool *is_exact_out);
 
-/* The pattern has passed ms_pattern_check. */
+/* The pattern is one that ms_pattern_read accepts, as it was before. */
 bool ms_pattern_match(const char *pattern, const char *text);

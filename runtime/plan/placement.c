@@ -75,8 +75,9 @@ static void box_init(struct ms_index_box *box, const struct ms_tensor *tensor)
     }
 }
 
-void ms_index_box_make(struct ms_index_box *box, const struct ms_mesh *mesh,
-                       const struct ms_terms *terms, const struct ms_tensor *tensor, uint32_t rank)
+/* The box that the shard cuts leave to the rank; a flat cut does not change it. */
+static void box_make(struct ms_index_box *box, const struct ms_mesh *mesh,
+                     const struct ms_terms *terms, const struct ms_tensor *tensor, uint32_t rank)
 {
     box_init(box, tensor);
     for (unsigned i = 0; i < terms->cut_count; i++) {
@@ -113,7 +114,8 @@ static uint64_t padding_of(const struct ms_placement *placement, const struct ms
     return ms_chunk(elements, mesh->size[cut->mesh_dim]) - (kept.end - kept.begin);
 }
 
-uint64_t ms_listed_bytes(const struct ms_terms *terms, uint32_t rank)
+/* The bytes of a rank's explicit ranges. */
+static uint64_t listed_bytes(const struct ms_terms *terms, uint32_t rank)
 {
     uint64_t sum = 0;
     for (const struct ms_range *range = terms->ranges[rank]; range < terms->ranges[rank + 1];
@@ -126,6 +128,18 @@ uint64_t ms_listed_bytes(const struct ms_terms *terms, uint32_t rank)
 static bool is_whole(const struct ms_terms *terms)
 {
     return terms == NULL || (terms->cut_count == 0 && terms->ranges == NULL);
+}
+
+uint64_t ms_placement_unflat_bytes(const struct ms_mesh *mesh, const struct ms_terms *terms,
+                                   const struct ms_tensor *tensor, uint32_t rank,
+                                   struct ms_index_box *box)
+{
+    if (is_whole(terms)) /* elements may be smaller than a byte */
+        return tensor->bytes;
+    if (terms->ranges != NULL)
+        return listed_bytes(terms, rank);
+    box_make(box, mesh, terms, tensor, rank);
+    return box->elements * element_bytes(tensor);
 }
 
 /* For fsdp1, takes the whole box, and its place in the unit. `filled` is indexed by unit. */
@@ -142,7 +156,7 @@ static void share_make(struct ms_placement *placement, size_t index, struct ms_i
     }
     if (terms->ranges != NULL)
         return;
-    ms_index_box_make(box, &layout->plan->mesh, terms, &tensor, placement->rank);
+    box_make(box, &layout->plan->mesh, terms, &tensor, placement->rank);
     const struct ms_cut *last = &terms->cuts[terms->cut_count - 1];
     struct ms_range kept = {0, box->elements};
     if (last->kind == MS_CUT_ZERO3) {
@@ -218,7 +232,7 @@ uint64_t ms_placement_bytes(const struct ms_placement *placement, size_t tensor)
     const struct ms_terms *terms = ms_bound_terms(placement->layout, tensor);
     const struct share *share = share_of(placement, tensor);
     if (terms != NULL && terms->ranges != NULL)
-        return ms_listed_bytes(terms, placement->rank);
+        return listed_bytes(terms, placement->rank);
     const struct ms_tensor of = ms_layout_tensor(placement->layout, tensor);
     /* Elements may be smaller than a byte where all are kept. */
     return is_whole(terms) ? of.bytes : (share->end - share->begin) * element_bytes(&of);
@@ -313,7 +327,8 @@ static void set_strides(struct ms_cursor *cursor)
     }
 }
 
-void ms_cursor_init(struct ms_cursor *cursor, const struct ms_placement *placement, size_t tensor)
+void ms_placement_begin(struct ms_cursor *cursor, const struct ms_placement *placement,
+                        size_t tensor)
 {
     const struct ms_layout *layout = placement->layout;
     const struct ms_terms *terms = ms_bound_terms(layout, tensor);
@@ -331,7 +346,7 @@ void ms_cursor_init(struct ms_cursor *cursor, const struct ms_placement *placeme
         cursor->end = of.bytes;
         cursor->element_bytes = 1;
     } else {
-        ms_index_box_make(&cursor->box, &layout->plan->mesh, terms, &of, placement->rank);
+        box_make(&cursor->box, &layout->plan->mesh, terms, &of, placement->rank);
         cursor->at = share->begin;
         cursor->end = share->end;
         cursor->element_bytes = element_bytes(&of);
@@ -340,7 +355,7 @@ void ms_cursor_init(struct ms_cursor *cursor, const struct ms_placement *placeme
     cursor->next = next_run(cursor);
 }
 
-bool ms_cursor_next(struct ms_cursor *cursor, struct ms_range *range_out)
+bool ms_placement_next(struct ms_cursor *cursor, struct ms_range *range_out)
 {
     struct ms_range range = cursor->next;
     if (range.begin == range.end)

@@ -5,8 +5,8 @@
  *
  *     struct ms_cursor cursor;
  *     struct ms_range range;
- *     ms_cursor_init(&cursor, placement, tensor);
- *     while (ms_cursor_next(&cursor, &range))
+ *     ms_placement_begin(&cursor, placement, tensor);
+ *     while (ms_placement_next(&cursor, &range))
  *         ...
  */
 #pragma once
@@ -56,7 +56,8 @@ struct ms_cursor {
     struct ms_index_box box;
 };
 
-void ms_cursor_init(struct ms_cursor *cursor, const struct ms_placement *placement, size_t tensor);
+void ms_placement_begin(struct ms_cursor *cursor, const struct ms_placement *placement,
+                        size_t tensor);
 
 /* Returns the next range, ascending, never empty, never touching the last. False: no more. */
-bool ms_cursor_next(struct ms_cursor *cursor, struct ms_range *range_out);
+bool ms_placement_next(struct ms_cursor *cursor, struct ms_range *range_out);

@@ -1,155 +1,130 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/plan/plan.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/checkpoint/tensor_json.h"
-#include "runtime/plan/pattern.h"
+#include "runtime/base/launcher.h"
 #include "runtime/plan/plan_internal.h"
 
-/* The keys of an entry. */
-enum { NAME, SIZE, ORDER, DTYPE, SHAPE, PLACEMENTS, RANGES, ENTRY_KEYS };
-static const char *const entry_keys[] = {"name",  "size",       "order",  "dtype",
-                                         "shape", "placements", "ranges", NULL};
+/* --- the mesh */
 
-/* A plan while it is read. */
-struct parser {
-    const struct ms_fault_context *reading;
-    struct ms_plan *plan;
-    struct ms_hash_set known_terms;
-};
-
-static bool parse_name(const struct parser *parser, const struct ms_place *place, const char *value,
-                       struct ms_plan_entry *entry)
+/* Finds world and strides from the sizes. False: the world is too large. */
+static bool number_ranks(struct ms_mesh *mesh)
 {
-    const struct ms_place at = {place, "name", 0};
+    uint64_t world = 1;
+    for (unsigned i = mesh->dims; i-- > 0;) {
+        mesh->stride[i] = (uint32_t)world;
+        world *= mesh->size[i];
+        if (world > MS_WORLD_MAX)
+            return false;
+    }
+    mesh->world = (uint32_t)world;
+    return true;
+}
+
+static bool parse_sizes(const struct ms_fault_context *reading, const struct ms_place *place,
+                        const char *object, struct ms_plan *plan)
+{
+    const size_t count = ms_json_size(object);
+    if (!ms_json_is_object(object) || count < 1 || count > MS_MESH_DIMS_MAX)
+        return ms_fault_at(reading, place, "expected an object of 1 to 8 named sizes");
+    struct ms_mesh *mesh = &plan->mesh;
+    struct ms_json_walk walk = {.in = object};
+    while (ms_json_next(&walk)) {
+        const char *name = ms_json_text(walk.key, &plan->arena);
+        uint64_t size;
+        if (name == NULL)
+            return ms_fault_at(reading, place, "out of memory");
+        const struct ms_place at = {place, name, 0};
+        if (name[0] == '\0')
+            return ms_fault_at(reading, &at, "expected a name for the dimension");
+        if (!ms_json_count(reading, &at, walk.value, 1, MS_WORLD_MAX, &size))
+            return false;
+        mesh->name[mesh->dims] = name;
+        mesh->size[mesh->dims++] = (uint32_t)size;
+    }
+    return number_ranks(mesh) ||
+           ms_fault_at(reading, place, "expected a world of at most %d ranks", MS_WORLD_MAX);
+}
+
+static bool parse_world(const struct ms_fault_context *reading, const char *value,
+                        struct ms_mesh *mesh)
+{
+    const struct ms_place at = {NULL, "world_size", 0};
+    uint64_t world;
+    if (value == NULL && mesh->dims == 0)
+        return ms_fault_at(reading, NULL, "expected mesh or world_size");
     if (value == NULL)
         return true;
-    if (!ms_json_is_string(value) || ms_json_is_text(value, ""))
-        return ms_fault_at(parser->reading, &at, "expected a pattern of names");
-    char *name = ms_arena_text(&parser->plan->arena, ms_json_text_bytes(value) + 1);
-    if (name == NULL)
-        return ms_fault_at(parser->reading, &at, "out of memory");
-    ms_json_text(value, name);
-    const char *fault = ms_pattern_check(name);
-    if (fault != NULL)
-        return ms_fault_at(parser->reading, &at, "%s", fault);
-    entry->is_exact = ms_pattern_is_exact(name);
-    if (entry->is_exact)
-        ms_pattern_unescape(name);
-    entry->name = name;
+    if (!ms_json_count(reading, &at, value, 1, MS_WORLD_MAX, &world))
+        return false;
+    if (mesh->dims > 0)
+        return world == mesh->world ||
+               ms_fault_at(reading, &at, "expected the product of the mesh, %u", mesh->world);
+    *mesh = (struct ms_mesh){.dims = 1, .name = {"world"}, .size = {(uint32_t)world}};
+    return number_ranks(mesh);
+}
+
+/* The index along a dimension: in a list by its place, in an object by its name; or NULL. */
+static const char *find_coordinate(const char *value, const struct ms_mesh *mesh, unsigned dim)
+{
+    struct ms_json_walk walk = {.in = value};
+    for (unsigned i = 0; ms_json_next(&walk); i++) {
+        if (walk.key != NULL ? ms_json_is_text(walk.key, mesh->name[dim]) : i == dim)
+            return walk.value;
+    }
+    return NULL;
+}
+
+static bool parse_coordinates(const struct ms_fault_context *reading, const char *value,
+                              struct ms_plan *plan)
+{
+    const struct ms_mesh *mesh = &plan->mesh;
+    const struct ms_place place = {NULL, "coordinates", 0};
+    if ((!ms_json_is_list(value) && !ms_json_is_object(value)) || ms_json_size(value) != mesh->dims)
+        return ms_fault_at(reading, &place, "expected one index for each of %u mesh dimensions",
+                           mesh->dims);
+    for (unsigned i = 0; i < mesh->dims; i++) {
+        const struct ms_place at = {&place, ms_json_is_list(value) ? NULL : mesh->name[i], i};
+        uint64_t coordinate;
+        if (!ms_json_count(reading, &at, find_coordinate(value, mesh, i), 0, mesh->size[i] - 1,
+                           &coordinate))
+            return false;
+        plan->rank += (uint32_t)coordinate * mesh->stride[i];
+    }
     return true;
 }
 
-static bool parse_number(const struct parser *parser, const struct ms_place *place, const char *key,
-                         const char *value, bool *has_out, uint64_t *number_out)
+static bool parse_rank(const struct ms_fault_context *reading, const char *rank,
+                       const char *coordinates, struct ms_plan *plan)
 {
-    const struct ms_place at = {place, key, 0};
-    *has_out = value != NULL;
-    return value == NULL || ms_json_count(parser->reading, &at, value, 0, INT64_MAX, number_out);
-}
-
-static bool parse_selection(const struct parser *parser, const struct ms_place *place,
-                            const char *const *values, struct ms_plan_entry *entry,
-                            struct ms_terms *terms)
-{
-    if (!parse_name(parser, place, values[NAME], entry) ||
-        !parse_number(parser, place, "size", values[SIZE], &terms->has_size, &terms->size) ||
-        !parse_number(parser, place, "order", values[ORDER], &terms->has_order, &terms->order))
+    const struct ms_place at = {NULL, "rank", 0};
+    plan->has_rank = rank != NULL || coordinates != NULL;
+    if (rank != NULL && coordinates != NULL)
+        return ms_fault_at(reading, &at, "expected rank or coordinates, found both");
+    if (coordinates != NULL)
+        return parse_coordinates(reading, coordinates, plan);
+    uint64_t number = 0;
+    if (rank != NULL && !ms_json_count(reading, &at, rank, 0, plan->mesh.world - 1, &number))
         return false;
-    return entry->name != NULL || terms->has_size || terms->has_order ||
-           ms_fault_at(parser->reading, place, "expected name, size or order");
-}
-
-static bool parse_like(const struct parser *parser, const struct ms_place *place,
-                       const char *const *values, struct ms_plan_entry *entry,
-                       const struct ms_terms *terms)
-{
-    struct ms_tensor like = {0};
-    const struct ms_place at = {place, "size", 0};
-    entry->form = MS_NO_NUMBER;
-    if ((values[DTYPE] != NULL) != (values[SHAPE] != NULL))
-        return ms_fault_at(parser->reading, place, "expected dtype and shape together");
-    if (values[DTYPE] == NULL)
-        return true;
-    if (!ms_json_tensor(parser->reading, place, values[DTYPE], values[SHAPE], &like))
-        return false;
-    if (terms->has_size && terms->size != like.bytes)
-        return ms_fault_at(parser->reading, &at, "expected the %llu bytes of dtype and shape",
-                           (unsigned long long)like.bytes);
-    entry->form = ms_forms_add(&parser->plan->forms, &like);
-    return entry->form != MS_NO_NUMBER || ms_fault_at(parser->reading, place, "out of memory");
-}
-
-static bool parse_terms(const struct parser *parser, const struct ms_place *place,
-                        const char *const *values, struct ms_terms *terms)
-{
-    const struct ms_place at_placements = {place, "placements", 0},
-                          at_ranges = {place, "ranges", 0};
-    if (values[PLACEMENTS] != NULL && values[RANGES] != NULL)
-        return ms_fault_at(parser->reading, &at_ranges,
-                           "expected placements or ranges, found both");
-    return (values[PLACEMENTS] == NULL ||
-            ms_placements_parse(parser->reading, &at_placements, values[PLACEMENTS], parser->plan,
-                                terms)) &&
-           (values[RANGES] == NULL ||
-            ms_ranges_parse(parser->reading, &at_ranges, values[RANGES], parser->plan, terms));
-}
-
-struct wanted_terms {
-    const struct ms_terms *all, *one;
-};
-
-static bool is_wanted(const void *context, uint32_t number)
-{
-    const struct wanted_terms *wanted = context;
-    return ms_terms_are_same(&wanted->all[number], wanted->one);
-}
-
-static bool add_terms(struct parser *parser, const struct ms_terms *terms, uint64_t hash)
-{
-    struct ms_plan *plan = parser->plan;
-    if (!ms_pages_grow(&plan->terms, (plan->terms_count + 1) * sizeof(*terms)) ||
-        (terms->ranges == NULL && !ms_hash_set_add(&parser->known_terms, hash, plan->terms_count)))
-        return false;
-    ((struct ms_terms *)plan->terms.memory)[plan->terms_count++] = *terms;
+    plan->rank = (uint32_t)number;
     return true;
 }
 
-/* Gives the entry its terms. If another one has the same, theirs; what was taken for these since
- * `before` is given back. */
-static bool set_terms(struct parser *parser, const struct ms_terms *terms,
-                      const struct ms_arena *before, struct ms_plan_entry *entry)
+/* The document's members of these keys; NULL: not given. */
+static bool parse_mesh(const struct ms_fault_context *reading, const char *mesh,
+                       const char *world_size, const char *rank, const char *coordinates,
+                       struct ms_plan *plan)
 {
-    const struct wanted_terms wanted = {parser->plan->terms.memory, terms};
-    const uint64_t hash = ms_terms_hash(terms);
-    const uint32_t found = terms->ranges == NULL
-                               ? ms_hash_set_find(&parser->known_terms, hash, is_wanted, &wanted)
-                               : MS_NO_NUMBER;
-    if (found != MS_NO_NUMBER)
-        ms_arena_return(&parser->plan->arena, before);
-    else if (!add_terms(parser, terms, hash))
-        return false;
-    entry->terms = (found != MS_NO_NUMBER ? found : parser->plan->terms_count - 1) & INT32_MAX;
-    return true;
+    const struct ms_place at = {NULL, "mesh", 0};
+    return (mesh == NULL || parse_sizes(reading, &at, mesh, plan)) &&
+           parse_world(reading, world_size, &plan->mesh) &&
+           parse_rank(reading, rank, coordinates, plan);
 }
 
-static bool parse_entry(struct parser *parser, const struct ms_place *place, const char *value,
-                        struct ms_plan_entry *entry)
-{
-    const char *values[ENTRY_KEYS];
-    struct ms_terms terms = {0};
-    if (!ms_json_members(parser->reading, place, value, entry_keys, values,
-                         "name, size, order, dtype, shape, placements or ranges") ||
-        !parse_selection(parser, place, values, entry, &terms) ||
-        !parse_like(parser, place, values, entry, &terms))
-        return false;
-    const struct ms_arena before = parser->plan->arena;
-    return parse_terms(parser, place, values, &terms) &&
-           (set_terms(parser, &terms, &before, entry) ||
-            ms_fault_at(parser->reading, place, "out of memory"));
-}
+/* --- the document */
 
 struct wanted_name {
     const struct ms_plan_entry *entries;
@@ -169,7 +144,7 @@ uint32_t ms_plan_find_exact(const struct ms_plan *plan, const char *name)
 }
 
 /* Lists the entries for layouts. No two have the same exact name. */
-static bool list_entries(const struct parser *parser)
+static bool list_entries(const struct ms_plan_parser *parser)
 {
     struct ms_plan *plan = parser->plan;
     const struct ms_place list = {NULL, "tensors", 0};
@@ -195,11 +170,11 @@ static bool list_entries(const struct parser *parser)
     return true;
 }
 
-static bool parse_entries(struct parser *parser, const char *list)
+static bool parse_entries(struct ms_plan_parser *parser, const char *list)
 {
     struct ms_plan *plan = parser->plan;
     const struct ms_place place = {NULL, "tensors", 0};
-    struct ms_json_walk walk = ms_json_walk(list);
+    struct ms_json_walk walk = {.in = list};
     if (!ms_json_is_list(list))
         return ms_fault_at(parser->reading, &place, "expected a list of entries");
     while (ms_json_next(&walk)) {
@@ -209,14 +184,14 @@ static bool parse_entries(struct parser *parser, const char *list)
                                MS_PLAN_MAX_ENTRIES);
         if (!ms_pages_grow(&plan->entries, (plan->count + 1) * sizeof(struct ms_plan_entry)))
             return ms_fault_at(parser->reading, &place, "out of memory");
-        if (!parse_entry(parser, &at, walk.value, &ms_plan_entries(plan)[plan->count]))
+        if (!ms_entry_parse(parser, &at, walk.value, &ms_plan_entries(plan)[plan->count]))
             return false;
         plan->count++;
     }
     return list_entries(parser);
 }
 
-static bool parse_document(struct parser *parser, const char *document)
+static bool parse_document(struct ms_plan_parser *parser, const char *document)
 {
     enum { FORMAT, MESH, WORLD_SIZE, RANK, COORDINATES, TENSORS, KEYS };
     static const char *const keys[] = {"format",      "mesh",    "world_size", "rank",
@@ -228,9 +203,8 @@ static bool parse_document(struct parser *parser, const char *document)
         return false;
     if (!ms_json_is_text(values[FORMAT], "metashard-plan/1"))
         return ms_fault_at(parser->reading, &at_format, "expected \"metashard-plan/1\"");
-    const struct ms_mesh_values mesh = {values[MESH], values[WORLD_SIZE], values[RANK],
-                                        values[COORDINATES]};
-    return ms_mesh_parse(parser->reading, &mesh, parser->plan) &&
+    return parse_mesh(parser->reading, values[MESH], values[WORLD_SIZE], values[RANK],
+                      values[COORDINATES], parser->plan) &&
            parse_entries(parser, values[TENSORS]);
 }
 
@@ -241,7 +215,8 @@ bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_p
     const char *document;
     if (!ms_json_check(&reading, text, bytes, &document))
         return false;
-    struct parser parser = {.reading = &reading, .plan = ms_heap_zalloc(sizeof(*parser.plan))};
+    struct ms_plan_parser parser = {.reading = &reading,
+                                    .plan = ms_heap_zalloc(sizeof(*parser.plan))};
     const bool is_good = parser.plan != NULL ? parse_document(&parser, document)
                                              : ms_fault_at(&reading, NULL, "out of memory");
     ms_hash_set_cleanup(&parser.known_terms);
@@ -258,7 +233,7 @@ bool ms_plan_read(const char *path, struct ms_plan **plan_out, struct ms_fault *
 {
     struct ms_pages text;
     size_t bytes;
-    if (!ms_file_read(path, MS_JSON_MAX_BYTES, &text, &bytes, fault))
+    if (!ms_json_read_file(path, MS_JSON_MAX_BYTES, &text, &bytes, fault))
         return false;
     const bool is_good = ms_plan_parse(text.memory, bytes, path, plan_out, fault);
     ms_pages_cleanup(&text);
@@ -286,7 +261,7 @@ bool ms_plan_resize(struct ms_plan *plan, unsigned mesh_dim, uint32_t size)
     }
     struct ms_mesh mesh = plan->mesh;
     mesh.size[mesh_dim] = size;
-    if (!ms_mesh_number(&mesh))
+    if (!number_ranks(&mesh))
         return false;
     plan->mesh = mesh;
     plan->has_rank = false;
@@ -298,11 +273,54 @@ const struct ms_mesh *ms_plan_mesh(const struct ms_plan *plan)
     return &plan->mesh;
 }
 
-bool ms_plan_has_rank(const struct ms_plan *plan, uint32_t *rank_out)
+/* --- this process's rank */
+
+/* Reads digits only, at most nine. */
+static bool read_number(const char *name, const char *text, uint32_t *number_out,
+                        struct ms_fault *fault)
 {
-    *rank_out = plan->rank;
-    return plan->has_rank;
+    uint32_t number = 0;
+    const char *at = text;
+    for (; *at >= '0' && *at <= '9' && number < 100000000; at++)
+        number = number * 10 + (uint32_t)(*at - '0');
+    if (*at != '\0' || at == text)
+        return ms_fault_set(fault, "%s: expected a number, found %s", name, text);
+    *number_out = number;
+    return true;
 }
+
+bool ms_plan_find_rank(const struct ms_plan *plan, uint32_t *rank_out, bool *is_given_out,
+                       struct ms_fault *fault)
+{
+    const uint32_t world = plan->mesh.world;
+    *rank_out = plan->rank;
+    *is_given_out = plan->has_rank;
+    if (plan->has_rank)
+        return true;
+    for (size_t i = 0; i < MS_LAUNCHERS; i++) {
+        const char *rank = secure_getenv(ms_launchers[i].rank),
+                   *size = secure_getenv(ms_launchers[i].size);
+        uint32_t ranks = world, number = 0;
+        if (rank == NULL)
+            continue;
+        *is_given_out = true;
+        if (!read_number(ms_launchers[i].rank, rank, &number, fault) ||
+            (size != NULL && !read_number(ms_launchers[i].size, size, &ranks, fault)))
+            return false;
+        if (ranks != world)
+            return ms_fault_set(fault, "%s: expected the plan's %u, found %u", ms_launchers[i].size,
+                                world, ranks);
+        if (number >= world)
+            return ms_fault_set(fault, "%s: expected a rank below %u, found %u",
+                                ms_launchers[i].rank, world, number);
+        *rank_out = number;
+        return true;
+    }
+    return ms_fault_set(fault, "rank: expected rank or coordinates in the plan, or RANK, "
+                               "OMPI_COMM_WORLD_RANK, SLURM_PROCID or PMI_RANK in the environment");
+}
+
+/* --- entries */
 
 size_t ms_plan_count(const struct ms_plan *plan)
 {

@@ -43,22 +43,20 @@ void ms_plan_destroy(struct ms_plan *plan); /* may be NULL */
 bool ms_plan_resize(struct ms_plan *plan, unsigned mesh_dim, uint32_t size);
 
 const struct ms_mesh *ms_plan_mesh(const struct ms_plan *plan);
-bool ms_plan_has_rank(const struct ms_plan *plan, uint32_t *rank_out); /* `rank`, `coordinates` */
-size_t ms_plan_count(const struct ms_plan *plan);                      /* of entries */
+size_t ms_plan_count(const struct ms_plan *plan); /* of entries */
 
-/* True if the plan has the rank, or a launcher's variable is set: then call ms_rank_find. */
-bool ms_rank_is_given(const struct ms_plan *plan);
-
-/* This process's rank: from the plan, or from the launcher's environment. */
-bool ms_rank_find(const struct ms_plan *plan, uint32_t *rank_out, struct ms_fault *fault);
+/* This process's rank: from the plan (`rank`, `coordinates`), or from the launcher's environment,
+ * where it may be wrong. */
+bool ms_plan_find_rank(const struct ms_plan *plan, uint32_t *rank_out, bool *is_given_out,
+                       struct ms_fault *fault);
 
 /* An entry's name or pattern; NULL if it selects only by size and order. */
 const char *ms_plan_entry_name(const struct ms_plan *plan, size_t entry);
 /* The name, dtype and shape that an entry gives. Returns false if it gives no dtype and shape. */
 bool ms_plan_entry_tensor(const struct ms_plan *plan, size_t entry, struct ms_tensor *tensor_out);
 /* True if the entry selects the tensor at this place of the list. An earlier one may decide it. */
-bool ms_plan_entry_meets(const struct ms_plan *plan, size_t entry, const struct ms_tensor *tensor,
-                         size_t order);
+bool ms_layout_entry_meets(const struct ms_plan *plan, size_t entry, const struct ms_tensor *tensor,
+                           size_t order);
 /* True if the entry declares a tensor: has an exact name, dtype and shape. */
 bool ms_plan_entry_declares(const struct ms_plan *plan, size_t entry);
 

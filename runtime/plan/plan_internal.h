@@ -100,30 +100,25 @@ static inline const struct ms_terms *ms_bound_terms(const struct ms_layout *layo
     return entry != MS_NO_NUMBER ? ms_terms_of(layout->plan, entry) : NULL;
 }
 
-/* The document's members of these keys; NULL: not given. */
-struct ms_mesh_values {
-    const char *mesh, *world_size, *rank, *coordinates;
+/* A plan while it is read. */
+struct ms_plan_parser {
+    const struct ms_fault_context *reading;
+    struct ms_plan *plan;
+    struct ms_hash_set known_terms;
 };
-bool ms_mesh_parse(const struct ms_fault_context *reading, const struct ms_mesh_values *values,
-                   struct ms_plan *plan);
-bool ms_mesh_number(struct ms_mesh *mesh); /* world and strides from sizes; false: too large */
-bool ms_placements_parse(const struct ms_fault_context *reading, const struct ms_place *place,
-                         const char *value, struct ms_plan *plan, struct ms_terms *terms);
-bool ms_ranges_parse(const struct ms_fault_context *reading, const struct ms_place *place,
-                     const char *value, struct ms_plan *plan, struct ms_terms *terms);
+/* Reads one entry. What it says of placement is in the plan's terms, those of another entry that
+ * says the same. */
+bool ms_entry_parse(struct ms_plan_parser *parser, const struct ms_place *place, const char *value,
+                    struct ms_plan_entry *entry);
 
 /* The entry with this exact name; MS_NO_NUMBER: none. */
 uint32_t ms_plan_find_exact(const struct ms_plan *plan, const char *name);
 
-uint64_t ms_terms_hash(const struct ms_terms *terms);
-bool ms_terms_are_same(const struct ms_terms *a, const struct ms_terms *b);
-
-/* The box that the shard cuts leave to the rank; a flat cut does not change it. */
-void ms_index_box_make(struct ms_index_box *box, const struct ms_mesh *mesh,
-                       const struct ms_terms *terms, const struct ms_tensor *tensor, uint32_t rank);
-
-/* The bytes of a rank's explicit ranges. */
-uint64_t ms_listed_bytes(const struct ms_terms *terms, uint32_t rank);
+/* The bytes of a tensor that explicit ranges or shard cuts leave to the rank; a flat cut is not
+ * applied. `terms` may be NULL; `box` is for the calculation. */
+uint64_t ms_placement_unflat_bytes(const struct ms_mesh *mesh, const struct ms_terms *terms,
+                                   const struct ms_tensor *tensor, uint32_t rank,
+                                   struct ms_index_box *box);
 
 /* The chunk rule: `count` elements over `ranks`. */
 static inline uint64_t ms_chunk(uint64_t count, uint64_t ranks)

@@ -1,16 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ *     metashard self-check
+ *     version 0.1.0
+ *     driver 13000 580.65.06
+ *     device 73696d756c617465642d637564612d00
+ *     boot 5e3c1c0e-...
+ *     memory holds
+ *     ...
+ *     hint is not so: 0x302000000 was reserved
+ *     end
+ *
+ * A result is kept as a text, one file a device, with a line for each fact but the resolver's.
+ * Anything else is no report.
+ */
 #include "runtime/selfcheck/selfcheck.h"
 
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/lock.h"
+#include "runtime/base/quiet.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
-#include "runtime/selfcheck/kept.h"
+#include "runtime/selfcheck/checks.h"
+#include "runtime/state/page.h"
+#include "runtime/state/process.h"
 #include "runtime/state/state.h"
+
+enum { TEXT_BYTES = 4096 };
+#define HOLDS "holds\n"
+#define UNMET "is not so: "
+#define END "end\n"
 
 /* Other threads wait for the check of their device, so that all of a program's allocations are
  * treated alike. */
@@ -19,6 +44,180 @@ static _Atomic bool is_checked[MS_MAX_DEVICES];
 static unsigned attempts[MS_MAX_DEVICES] MS_GUARDED_BY(lock);
 
 static ms_resolver_check *resolver;
+
+/* --- small texts beside the state pages, which outlive the process */
+
+static bool is_own(int file)
+{
+    struct stat stat;
+    return fstat(file, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_uid == geteuid() &&
+           (stat.st_mode & 022) == 0;
+}
+
+/* Reads a text of less than `bytes` bytes. False if there is none, or it is longer, or another user
+ * could have written it. */
+static bool read_text(const char *name, char *text_out, size_t bytes)
+{
+    const int folder = ms_page_open_folder(&ms_config);
+    if (folder < 0)
+        return false;
+    const int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    close(folder);
+    if (file < 0)
+        return false;
+    const ssize_t got = is_own(file) ? read(file, text_out, bytes) : -1;
+    close(file);
+    if (got < 0 || (size_t)got == bytes)
+        return false;
+    text_out[got] = '\0';
+    return true;
+}
+
+/* Writes it whole or not at all. Errors are silent: the next process finds none. */
+static void write_text(const char *name, const char *text)
+{
+    char hidden[64];
+    struct ms_quiet quiet;
+    const size_t bytes = strlen(text);
+    const int folder = ms_page_open_folder(&ms_config);
+    if (folder < 0)
+        return;
+    snprintf(hidden, sizeof(hidden), MS_STATE_HIDDEN_PREFIX "%d-text", (int)getpid());
+    const int file =
+        openat(folder, hidden, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file >= 0) {
+        ms_quiet_begin(&quiet);
+        const bool is_whole = write(file, text, bytes) == (ssize_t)bytes;
+        ms_quiet_end(&quiet, !is_whole);
+        close(file);
+        if (!is_whole || renameat(folder, hidden, folder, name) != 0)
+            unlinkat(folder, hidden, 0);
+    }
+    close(folder);
+}
+
+/* --- a report as a text */
+
+/* What a report is valid for. */
+struct subject {
+    char device[40]; /* its UUID, as hexadecimal digits */
+    char driver[64]; /* the version of the driver, and of its kernel module if it says so */
+    char boot[40];
+};
+
+/* What NVIDIA's kernel module says of itself, which changes without a boot. "": there is none. */
+static void read_module_version(char *text, size_t bytes)
+{
+    const int file = open("/sys/module/nvidia/version", O_RDONLY | O_CLOEXEC);
+    const ssize_t got = file >= 0 ? read(file, text, bytes - 1) : 0;
+    if (file >= 0)
+        close(file);
+    text[got > 0 ? got : 0] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+}
+
+/* False if the driver cannot name the device: nothing is kept then. */
+static bool find_subject(CUdevice device, struct subject *subject_out)
+{
+    CUuuid uuid;
+    int version;
+    char module[40];
+    struct ms_process_identity identity;
+    ms_process_identify(&identity);
+    if (ms_driver.device_get_uuid(&uuid, device) != CUDA_SUCCESS ||
+        ms_driver.driver_get_version(&version) != CUDA_SUCCESS || identity.boot[0] == '\0')
+        return false;
+    for (size_t i = 0; i < sizeof(uuid.bytes); i++)
+        snprintf(subject_out->device + 2 * i, 3, "%02x", (unsigned char)uuid.bytes[i]);
+    read_module_version(module, sizeof(module));
+    snprintf(subject_out->driver, sizeof(subject_out->driver), "%d %s", version, module);
+    memcpy(subject_out->boot, identity.boot, sizeof(subject_out->boot));
+    return true;
+}
+
+static void name_of(const struct subject *subject, char name[64])
+{
+    snprintf(name, 64, ".selfcheck-%s", subject->device);
+}
+
+static int put_head(const struct subject *subject, char *text, size_t bytes)
+{
+    return snprintf(text, bytes,
+                    "metashard self-check\nversion %s\ndriver %s\ndevice %s\nboot %s\n",
+                    METASHARD_VERSION, subject->driver, subject->device, subject->boot);
+}
+
+/* Moves *at behind the word. False if it is not there. */
+static bool skip(const char **at, const char *word)
+{
+    const size_t length = strlen(word);
+    const bool is_there = strncmp(*at, word, length) == 0;
+    *at += is_there ? length : 0;
+    return is_there;
+}
+
+/* The rest of the line, of printable characters. */
+static bool read_seen(const char **at, char seen[MS_SEEN_BYTES])
+{
+    const size_t length = strcspn(*at, "\n");
+    if (length >= MS_SEEN_BYTES || (*at)[length] != '\n')
+        return false;
+    for (size_t i = 0; i < length; i++) {
+        if ((*at)[i] < ' ' || (*at)[i] > '~')
+            return false;
+    }
+    memcpy(seen, *at, length);
+    seen[length] = '\0';
+    *at += length + 1;
+    return true;
+}
+
+static bool read_fact(const char **at, enum ms_fact fact, struct ms_check_report *report)
+{
+    if (!skip(at, ms_facts[fact].name) || !skip(at, " "))
+        return false;
+    if (skip(at, HOLDS))
+        return true;
+    report->unmet |= MS_FACT_BIT(fact);
+    return skip(at, UNMET) && read_seen(at, report->seen[fact]);
+}
+
+/* False unless all of the text is a report of that subject. */
+static bool read_report(const struct subject *subject, struct ms_check_report *report_out)
+{
+    char name[64], text[TEXT_BYTES], head[TEXT_BYTES];
+    const char *at = text;
+    name_of(subject, name);
+    put_head(subject, head, sizeof(head));
+    *report_out = (struct ms_check_report){0};
+    if (!read_text(name, text, sizeof(text)) || !skip(&at, head))
+        return false;
+    for (enum ms_fact fact = 0; fact < MS_FACT_COUNT; fact++) {
+        if (fact != MS_FACT_RESOLVER && !read_fact(&at, fact, report_out))
+            return false;
+    }
+    return strcmp(at, END) == 0;
+}
+
+static void write_report(const struct subject *subject, const struct ms_check_report *report)
+{
+    char name[64], text[TEXT_BYTES];
+    size_t used = (size_t)put_head(subject, text, sizeof(text));
+    for (enum ms_fact fact = 0; fact < MS_FACT_COUNT; fact++) {
+        const bool is_unmet = (report->unmet & MS_FACT_BIT(fact)) != 0;
+        if (fact != MS_FACT_RESOLVER && is_unmet)
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s " UNMET "%s\n",
+                                     ms_facts[fact].name, report->seen[fact]);
+        else if (fact != MS_FACT_RESOLVER)
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s " HOLDS,
+                                     ms_facts[fact].name);
+    }
+    snprintf(text + used, sizeof(text) - used, END);
+    name_of(subject, name);
+    write_text(name, text);
+}
+
+/* --- checking */
 
 void ms_selfcheck_set_resolver(ms_resolver_check *check)
 {
@@ -39,19 +238,18 @@ static void run(CUcontext context, CUdevice device, struct ms_check_report *repo
 static enum ms_check_state check(CUcontext context, CUdevice device,
                                  struct ms_check_report *report_out)
 {
-    struct ms_check_subject subject;
+    struct subject subject;
     *report_out = (struct ms_check_report){0};
     if (ms_config.self_check == MS_SELF_CHECK_OFF)
         return MS_CHECK_OFF;
-    const bool is_named = ms_check_subject_find(device, &subject);
-    if (is_named && ms_config.self_check == MS_SELF_CHECK_ON &&
-        ms_check_kept_read(&subject, report_out))
+    const bool is_named = find_subject(device, &subject);
+    if (is_named && ms_config.self_check == MS_SELF_CHECK_ON && read_report(&subject, report_out))
         return MS_CHECK_KEPT;
     run(context, device, report_out);
     if (report_out->unknown != 0)
         return MS_CHECK_INCOMPLETE;
     if (is_named)
-        ms_check_kept_write(&subject, report_out);
+        write_report(&subject, report_out);
     return MS_CHECK_RUN;
 }
 

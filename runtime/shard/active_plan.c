@@ -196,12 +196,14 @@ static void let_wait(struct ms_plan *plan, const char *name)
 bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault)
 {
     uint32_t rank;
+    bool is_given;
     struct ms_fault why;
-    if (!ms_rank_is_given(plan)) {
+    const bool is_found = ms_plan_find_rank(plan, &rank, &is_given, &why);
+    if (!is_given) {
         let_wait(plan, name);
         return true;
     }
-    if (!ms_rank_find(plan, &rank, &why)) {
+    if (!is_found) {
         ms_plan_destroy(plan);
         return ms_fault_set(fault, "%s: %s", name, why.text);
     }
@@ -227,7 +229,7 @@ MS_HOLDS(ms_shard.lock) static void compare_rank_locked(uint32_t ranks, uint32_t
 
 bool ms_shard_set_rank(uint32_t ranks, uint32_t rank)
 {
-    ms_state_set_default_rank(rank, ranks);
+    ms_state_set_rank(rank, ranks, false);
     ms_lock_take(&ms_shard.lock);
     struct ms_plan *plan = ms_shard.waiting;
     const bool is_awaited = plan != NULL && ms_plan_mesh(plan)->world == ranks;

@@ -32,7 +32,7 @@ struct query {
 
 static void next_range(struct walk *walk)
 {
-    if (!ms_cursor_next(&walk->cursor, &walk->range))
+    if (!ms_placement_next(&walk->cursor, &walk->range))
         walk->range = (struct ms_range){UINT64_MAX, UINT64_MAX};
 }
 
@@ -43,7 +43,7 @@ static void walk_to(struct walk *walk, const struct ms_sheet *sheet, size_t posi
         walk->range.begin > begin) {
         walk->version = sheet->version;
         walk->position = position;
-        ms_cursor_init(&walk->cursor, sheet->placement, position);
+        ms_placement_begin(&walk->cursor, sheet->placement, position);
         next_range(walk);
     }
     while (walk->range.end <= begin)

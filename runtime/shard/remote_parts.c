@@ -1,9 +1,159 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/shard/remote_parts.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/heap.h"
 #include "runtime/config/config.h"
-#include "runtime/plan/layout_sizes.h"
+#include "runtime/plan/placement.h"
 #include "runtime/shard/shard_internal.h"
+
+/* --- the tensors of a layout by size: what a rank keeps of any tensor of a given size */
+
+struct member {
+    uint64_t bytes;
+    size_t unit, tensor;
+};
+
+struct sizes {
+    size_t count;
+    struct member *members;  /* sorted by unit, then in the order of the list */
+    size_t *places;          /* by tensor: its index in `members` */
+    struct member entries[]; /* the same, sorted by size */
+};
+
+static int by_size(const void *a, const void *b)
+{
+    const struct member *left = a, *right = b;
+    if (left->bytes != right->bytes)
+        return left->bytes < right->bytes ? -1 : 1;
+    return left->tensor < right->tensor ? -1 : left->tensor > right->tensor;
+}
+
+static int by_unit(const void *a, const void *b)
+{
+    const struct member *left = a, *right = b;
+    if (left->unit != right->unit)
+        return left->unit < right->unit ? -1 : 1;
+    return left->tensor < right->tensor ? -1 : left->tensor > right->tensor;
+}
+
+static void list_members(struct sizes *sizes, const struct ms_layout *layout)
+{
+    for (size_t i = 0; i < sizes->count; i++)
+        sizes->members[i] =
+            (struct member){ms_layout_tensor(layout, i).bytes, ms_layout_unit(layout, i), i};
+    qsort(sizes->members, sizes->count, sizeof(*sizes->members), by_unit);
+    for (size_t i = 0; i < sizes->count; i++)
+        sizes->places[sizes->members[i].tensor] = i;
+}
+
+static void sizes_destroy(struct sizes *sizes)
+{
+    if (sizes != NULL) {
+        ms_heap_free(sizes->members);
+        ms_heap_free(sizes->places);
+    }
+    ms_heap_free(sizes);
+}
+
+/* The layout must outlive it. Returns NULL if out of memory. Immutable. */
+static struct sizes *sizes_create(const struct ms_layout *layout)
+{
+    const size_t count = ms_layout_count(layout);
+    struct sizes *sizes = ms_heap_zalloc(sizeof(*sizes) + count * sizeof(*sizes->entries));
+    if (sizes == NULL)
+        return NULL;
+    sizes->count = count;
+    sizes->members = ms_heap_alloc((count + 1) * sizeof(*sizes->members));
+    sizes->places = ms_heap_alloc((count + 1) * sizeof(*sizes->places));
+    if (sizes->members == NULL || sizes->places == NULL) {
+        sizes_destroy(sizes);
+        return NULL;
+    }
+    list_members(sizes, layout);
+    memcpy(sizes->entries, sizes->members, count * sizeof(*sizes->entries));
+    qsort(sizes->entries, count, sizeof(*sizes->entries), by_size);
+    return sizes;
+}
+
+/* Returns the first tensor of at least `bytes` bytes. */
+static size_t find_size(const struct sizes *sizes, uint64_t bytes)
+{
+    size_t low = 0, high = sizes->count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (sizes->entries[middle].bytes < bytes)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool has_size(const struct sizes *sizes, uint64_t bytes)
+{
+    const size_t at = find_size(sizes, bytes);
+    return at < sizes->count && sizes->entries[at].bytes == bytes;
+}
+
+static bool add_kept(const struct ms_placement *placement, size_t tensor, struct ms_ranges *ours)
+{
+    struct ms_cursor cursor;
+    struct ms_range range;
+    bool is_good = true;
+    ms_placement_begin(&cursor, placement, tensor);
+    while (is_good && ms_placement_next(&cursor, &range))
+        is_good = ms_ranges_add(ours, range.begin, range.end);
+    return is_good;
+}
+
+/* True if the members at `place` and `other` are in one unit. */
+static bool is_together(const struct sizes *sizes, size_t place, size_t other)
+{
+    return other < sizes->count && sizes->members[other].unit == sizes->members[place].unit;
+}
+
+/* Counts how many neighbours of the tensor, without a gap, are as in the sequence. */
+static size_t count_neighbours(const struct sizes *sizes, size_t tensor,
+                               const struct ms_sequence *sequence)
+{
+    const size_t place = sizes->places[tensor];
+    size_t before = 0, behind = 0;
+    while (before < sequence->at && before < place &&
+           is_together(sizes, place, place - before - 1) &&
+           sizes->members[place - before - 1].bytes == sequence->bytes[sequence->at - before - 1])
+        before++;
+    while (sequence->at + behind + 1 < sequence->count &&
+           is_together(sizes, place, place + behind + 1) &&
+           sizes->members[place + behind + 1].bytes == sequence->bytes[sequence->at + behind + 1])
+        behind++;
+    return before + behind;
+}
+
+/* Adds, sorted, what the placement's rank keeps of all tensors of the size together: bytes that it
+ * keeps of one are kept of each. Of those with the most neighbours of the sequence around them in
+ * their unit, or, without a unit, in the list. Returns false if out of memory. */
+static bool add_ours(const struct sizes *sizes, const struct ms_placement *placement,
+                     const struct ms_sequence *sequence, struct ms_ranges *ours_out)
+{
+    const uint64_t bytes = sequence->bytes[sequence->at];
+    const size_t first = find_size(sizes, bytes);
+    size_t most = 0;
+    bool is_good = true;
+    for (size_t i = first; i < sizes->count && sizes->entries[i].bytes == bytes; i++) {
+        const size_t count = count_neighbours(sizes, sizes->entries[i].tensor, sequence);
+        if (count > most)
+            most = count;
+    }
+    for (size_t i = first; is_good && i < sizes->count && sizes->entries[i].bytes == bytes; i++) {
+        if (count_neighbours(sizes, sizes->entries[i].tensor, sequence) == most)
+            is_good = add_kept(placement, sizes->entries[i].tensor, ours_out);
+    }
+    ms_ranges_sort(ours_out);
+    return is_good;
+}
 
 /*
  * --- by the size alone: what a rank keeps of any tensor of so many bytes that the plan declares,
@@ -15,7 +165,7 @@ enum { MAX_KNOWN = 64 };
 
 static struct {
     uint64_t version; /* of the sheet that all this comes from; 0: none */
-    struct ms_layout_sizes *sizes;
+    struct sizes *sizes;
     size_t count; /* sizes that do not fit are found anew each time */
     struct {
         uint64_t bytes;
@@ -29,8 +179,8 @@ MS_HOLDS(ms_shard.lock) static bool follow_sheet(void)
         return true;
     while (sized.count > 0)
         ms_ranges_cleanup(&sized.known[--sized.count].remote);
-    ms_layout_sizes_destroy(sized.sizes);
-    sized.sizes = ms_layout_sizes_create(ms_shard.sheet.layout);
+    sizes_destroy(sized.sizes);
+    sized.sizes = sizes_create(ms_shard.sheet.layout);
     sized.version = sized.sizes != NULL ? ms_shard.sheet.version : 0;
     return sized.sizes != NULL;
 }
@@ -51,7 +201,7 @@ MS_HOLDS(ms_shard.lock) static bool add_declared(uint64_t bytes, struct ms_range
 {
     struct ms_ranges ours = {0};
     const bool is_found =
-        ms_layout_sizes_local(sized.sizes, ms_shard.sheet.placement, bytes, &ours);
+        add_ours(sized.sizes, ms_shard.sheet.placement, &(struct ms_sequence){&bytes, 1, 0}, &ours);
     return add_rest(bytes, is_found, &ours, remote);
 }
 
@@ -87,10 +237,10 @@ MS_HOLDS(ms_shard.lock) static bool add_by_entry(uint64_t bytes, struct ms_range
     if (!ms_unnamed_block_select_locked(&block, SIZE_MAX) ||
         !ms_sheet_init_locked(&sheet, &source, &fault))
         return false;
-    struct ms_layout_sizes *sizes = ms_layout_sizes_create(sheet.layout);
-    const bool is_found =
-        sizes != NULL && ms_layout_sizes_local(sizes, sheet.placement, bytes, &ours);
-    ms_layout_sizes_destroy(sizes);
+    struct sizes *sizes = sizes_create(sheet.layout);
+    const bool is_found = sizes != NULL && add_ours(sizes, sheet.placement,
+                                                    &(struct ms_sequence){&bytes, 1, 0}, &ours);
+    sizes_destroy(sizes);
     ms_sheet_cleanup_locked(&sheet);
     return add_rest(bytes, is_found, &ours, remote);
 }
@@ -102,11 +252,10 @@ static bool add_sized_locked(const struct ms_sequence *sequence, struct ms_range
     struct ms_ranges ours = {0};
     if (!ms_shard_has_sheet_locked() || !follow_sheet())
         return false;
-    if (!ms_layout_sizes_has(sized.sizes, bytes))
+    if (!has_size(sized.sizes, bytes))
         return add_by_entry(bytes, remote);
     if (sequence->count > 1) { /* its place there may decide which tensor of the size it is */
-        const bool is_found =
-            ms_layout_sizes_local_in(sized.sizes, ms_shard.sheet.placement, sequence, &ours);
+        const bool is_found = add_ours(sized.sizes, ms_shard.sheet.placement, sequence, &ours);
         return add_rest(bytes, is_found, &ours, remote);
     }
     const struct ms_ranges *known = find_known(bytes);

@@ -8,7 +8,13 @@
 
 #include "runtime/base/ranges.h"
 #include "runtime/memory/space.h"
-#include "runtime/plan/layout_sizes.h"
+
+/* Tensors that are concatenated, as FSDP1 does with those of a unit before it broadcasts them:
+ * their sizes in bytes, and the index of one. Their order identifies those of equal size. */
+struct ms_sequence {
+    const size_t *bytes; /* the caller's */
+    size_t count, at;
+};
 
 /*
  * Adds the parts of [begin, begin + bytes) of a claimed allocation that other ranks keep, sorted

@@ -52,7 +52,7 @@ void ms_shard_publish_facts(const struct ms_state_plan *facts)
 {
     ms_state_set_plan(facts);
     if (facts->generation > 0)
-        ms_state_set_rank(facts->rank, facts->world);
+        ms_state_set_rank(facts->rank, facts->world, true);
 }
 
 void ms_shard_publish(const char *what, uint64_t began)
@@ -90,7 +90,7 @@ MS_HOLDS(ms_shard.lock) static bool is_met_locked(size_t entry)
     const struct ms_layout *layout = ms_shard.sheet.layout;
     for (size_t i = 0; i < ms_layout_count(layout); i++) {
         const struct ms_tensor tensor = ms_layout_tensor(layout, i);
-        if (ms_plan_entry_meets(ms_shard.plan, entry, &tensor, i))
+        if (ms_layout_entry_meets(ms_shard.plan, entry, &tensor, i))
             return true;
     }
     return false;

@@ -148,7 +148,7 @@ bool ms_unnamed_block_select_locked(struct ms_unnamed_block *block, size_t order
     block->tensor = (struct ms_tensor){.dtype = MS_DTYPE_U8, .dims = 1, .shape = {bytes}};
     ms_tensor_measure(&block->tensor);
     for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
-        if (!ms_plan_entry_meets(ms_shard.plan, i, &block->tensor, order))
+        if (!ms_layout_entry_meets(ms_shard.plan, i, &block->tensor, order))
             continue;
         struct ms_tensor like;
         if (ms_plan_entry_tensor(ms_shard.plan, i, &like) && like.bytes == bytes)

@@ -320,7 +320,7 @@ static CUresult read_batch(struct ms_reader *reader, size_t number, size_t slot,
         bytes += range->bytes;
     }
     if (is_read)
-        ms_count(MS_COUNT_FILE_READ_BYTES, bytes);
+        ms_counter_add(MS_COUNT_FILE_READ_BYTES, bytes);
     return is_read ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
 

@@ -41,7 +41,7 @@ bool ms_snapshot_take(size_t bytes)
     const bool is_allowed =
         atomic_fetch_add(&snapshot_bytes, bytes) + bytes <= atomic_load(&snapshot_limit);
     if (is_allowed)
-        ms_gauge_add(MS_GAUGE_SNAPSHOT, (int64_t)bytes);
+        ms_counter_move(MS_GAUGE_SNAPSHOT, (int64_t)bytes);
     else
         atomic_fetch_sub(&snapshot_bytes, bytes);
     return is_allowed;
@@ -50,7 +50,7 @@ bool ms_snapshot_take(size_t bytes)
 void ms_snapshot_return(size_t bytes)
 {
     atomic_fetch_sub(&snapshot_bytes, bytes);
-    ms_gauge_add(MS_GAUGE_SNAPSHOT, -(int64_t)bytes);
+    ms_counter_move(MS_GAUGE_SNAPSHOT, -(int64_t)bytes);
 }
 
 MS_HOLDS(ms_files.lock) static bool is_watched_for_another_locked(const struct ms_source *file)
@@ -196,7 +196,7 @@ struct ms_source *ms_source_create_snapshot(size_t bytes)
 struct ms_source *ms_source_create_only_copy(size_t bytes)
 {
     atomic_fetch_add(&snapshot_bytes, bytes);
-    ms_gauge_add(MS_GAUGE_SNAPSHOT, (int64_t)bytes);
+    ms_counter_move(MS_GAUGE_SNAPSHOT, (int64_t)bytes);
     return create_snapshot(bytes);
 }
 

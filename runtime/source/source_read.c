@@ -360,7 +360,7 @@ static CUresult read_file(const struct ms_source *file, uint64_t offset, void *b
         ms_source_log_failure(&wanted.failure);
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
-    ms_count(MS_COUNT_FILE_READ_BYTES, bytes);
+    ms_counter_add(MS_COUNT_FILE_READ_BYTES, bytes);
     return CUDA_SUCCESS;
 }
 

@@ -195,7 +195,7 @@ static CUresult copy_pieces(struct transfer *transfer, size_t batch, const unsig
                           : ms_driver.memcpy_htod_async(copies[i].address, slot + copies[i].place,
                                                         copies[i].bytes, transfer->stream);
         if (result == CUDA_SUCCESS) {
-            ms_count(MS_COUNT_H2D_BYTES, rows * copies[i].bytes);
+            ms_counter_add(MS_COUNT_H2D_BYTES, rows * copies[i].bytes);
             transfer->bytes_done += rows * copies[i].bytes;
         }
     }

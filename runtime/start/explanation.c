@@ -19,7 +19,7 @@
 #include "runtime/state/explain.h"
 #include "runtime/state/page.h"
 #include "runtime/state/state.h"
-#include "runtime/state/view.h"
+#include "runtime/state/snapshot.h"
 
 /* --- causes, added up */
 
@@ -84,10 +84,7 @@ struct rank_page {
 
 static bool is_running(const struct ms_state_process *process)
 {
-    struct ms_state_identity identity = {process->pid, process->start_ticks, process->pid_namespace,
-                                         ""};
-    memcpy(identity.boot, process->boot, sizeof(identity.boot) - 1);
-    return process->ended_ns == 0 && ms_state_life(&identity) == MS_LIFE_ALIVE;
+    return process->ended_ns == 0 && ms_process_life(NULL, process) == MS_LIFE_ALIVE;
 }
 
 /* Of one rank the process counts that started last. */
@@ -113,11 +110,10 @@ static size_t list_ranks(int folder, const struct ms_state_process *own, struct 
     size_t count = 0;
     for (const struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
         struct ms_state_process process;
-        uint64_t changed_ns;
-        if (!ms_state_is_page(entry->d_name) || strlen(entry->d_name) >= sizeof(pages->name) ||
-            !ms_state_page_process(folder, entry->d_name, &process, &changed_ns))
+        uint64_t ran_ns;
+        if (strlen(entry->d_name) >= sizeof(pages->name) ||
+            !ms_page_process(folder, entry->d_name, &process, &ran_ns))
             continue;
-        const uint64_t ran_ns = process.ended_ns > changed_ns ? process.ended_ns : changed_ns;
         if (process.world == own->world && process.rank != own->rank &&
             memcmp(process.boot, own->boot, sizeof(own->boot)) == 0 &&
             (process.started_ns + ran_ns > own->started_ns || is_running(&process)))
@@ -157,7 +153,7 @@ static bool end_run(struct sums *sums)
 {
     char path[MS_PATH_BYTES];
     struct ms_state_process own;
-    uint64_t changed_ns;
+    uint64_t ran_ns;
     strcpy(path, ms_state_path());
     char *name = strrchr(path, '/');
     int folder = -1;
@@ -171,7 +167,7 @@ static bool end_run(struct sums *sums)
     if (folder >= 0)
         lock_folder(folder);
     ms_state_end();
-    if (folder >= 0 && pages != NULL && ms_state_page_process(folder, name, &own, &changed_ns) &&
+    if (folder >= 0 && pages != NULL && ms_page_process(folder, name, &own, &ran_ns) &&
         own.rank != MS_STATE_NO_RANK && own.world != MS_STATE_NO_RANK)
         count = list_ranks(folder, &own, pages);
     for (size_t i = 0; i < count; i++)

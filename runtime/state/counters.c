@@ -33,46 +33,30 @@ void ms_counters_share(_Atomic uint64_t *values)
     atomic_store_explicit(&shared, values, memory_order_release);
 }
 
-void ms_count(enum ms_counter counter, uint64_t amount)
+void ms_counter_add(enum ms_counter counter, uint64_t amount)
 {
     atomic_fetch_add_explicit(&figures()[counter], amount, memory_order_relaxed);
 }
 
-uint64_t ms_counter_get(enum ms_counter counter)
+uint64_t ms_counter_get(unsigned figure)
 {
-    return atomic_load_explicit(&figures()[counter], memory_order_relaxed);
+    return atomic_load_explicit(&figures()[figure], memory_order_relaxed);
 }
 
-uint64_t ms_gauge_get(enum ms_gauge gauge)
-{
-    return atomic_load_explicit(&figures()[gauge], memory_order_relaxed);
-}
-
-void ms_gauge_add(enum ms_gauge gauge, int64_t change)
-{
-    atomic_fetch_add_explicit(&figures()[gauge], (uint64_t)change, memory_order_relaxed);
-}
-
-void ms_gauge_set(enum ms_gauge gauge, uint64_t value)
+void ms_counter_set(enum ms_gauge gauge, uint64_t value)
 {
     atomic_store_explicit(&figures()[gauge], value, memory_order_relaxed);
 }
 
-static void add_with_peak(enum ms_gauge gauge, enum ms_gauge peak_gauge, int64_t change)
+void ms_counter_move(enum ms_gauge gauge, int64_t change)
 {
-    _Atomic uint64_t *values = figures();
-    const uint64_t now = atomic_fetch_add(&values[gauge], (uint64_t)change) + (uint64_t)change;
-    uint64_t peak = atomic_load(&values[peak_gauge]);
-    while (now > peak && !atomic_compare_exchange_weak(&values[peak_gauge], &peak, now))
+    _Atomic uint64_t *value = &figures()[gauge], *peak_value = value + 1;
+    if (gauge != MS_GAUGE_BACKED && gauge != MS_GAUGE_LIVE) {
+        atomic_fetch_add_explicit(value, (uint64_t)change, memory_order_relaxed);
+        return;
+    }
+    const uint64_t now = atomic_fetch_add(value, (uint64_t)change) + (uint64_t)change;
+    uint64_t peak = atomic_load(peak_value);
+    while (now > peak && !atomic_compare_exchange_weak(peak_value, &peak, now))
         ;
-}
-
-void ms_count_backed(int64_t change)
-{
-    add_with_peak(MS_GAUGE_BACKED, MS_GAUGE_BACKED_PEAK, change);
-}
-
-void ms_count_live(int64_t change)
-{
-    add_with_peak(MS_GAUGE_LIVE, MS_GAUGE_LIVE_PEAK, change);
 }

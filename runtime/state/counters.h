@@ -34,15 +34,13 @@ enum ms_gauge {
 enum { MS_COUNTER_NAME_BYTES = 32 };
 extern const char ms_counter_names[MS_FIGURE_COUNT][MS_COUNTER_NAME_BYTES];
 
-void ms_count(enum ms_counter counter, uint64_t amount);
-uint64_t ms_counter_get(enum ms_counter counter);
+void ms_counter_add(enum ms_counter counter, uint64_t amount);
 
-/* The peak follows its gauge. */
-void ms_count_backed(int64_t change);
-void ms_count_live(int64_t change);
-void ms_gauge_add(enum ms_gauge gauge, int64_t change);
-void ms_gauge_set(enum ms_gauge gauge, uint64_t value);
-uint64_t ms_gauge_get(enum ms_gauge gauge);
+/* The peak, which is the figure behind its gauge, follows it. */
+void ms_counter_move(enum ms_gauge gauge, int64_t change);
+void ms_counter_set(enum ms_gauge gauge, uint64_t value);
+
+uint64_t ms_counter_get(unsigned figure); /* a counter or a gauge */
 
 /* Moves the figures to these MS_FIGURE_COUNT values, which are 0 and never freed, while
  * ms_hot.recorded is set. In a forked child the values belong to the parent, and it is not set. */

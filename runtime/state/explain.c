@@ -158,7 +158,7 @@ const char *ms_check_state_name(uint32_t state)
     return state < MS_CHECK_STATE_COUNT ? names[state] : "?";
 }
 
-bool ms_reason_is_fallback(enum ms_reason reason)
+bool ms_explain_is_fallback(enum ms_reason reason)
 {
     return reason < MS_REASON_COUNT && reasons[reason].sentence != NULL;
 }

@@ -17,7 +17,7 @@ enum { MS_STATE_KIND_NAME_BYTES = 12 };
 extern const char ms_state_kind_names[MS_BYTES_KIND_COUNT][MS_STATE_KIND_NAME_BYTES];
 
 /* True for a reason why something could not stay deferred, which ms_explain explains. */
-bool ms_reason_is_fallback(enum ms_reason reason);
+bool ms_explain_is_fallback(enum ms_reason reason);
 
 /* Writes one or two sentences: what happened, and what the user can do about it. Returns false if
  * the reason is no fallback. `call` may be NULL; `text` is the kernel or the tensor, or NULL. */

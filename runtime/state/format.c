@@ -25,7 +25,7 @@ _Static_assert(sizeof(struct ms_state_block) == 376, "");
 _Static_assert(sizeof(struct ms_state_event) == 256, "");
 _Static_assert(sizeof(struct ms_state_cause) == 1024, "");
 
-size_t ms_state_record_bytes(enum ms_state_section section)
+size_t ms_format_record_bytes(enum ms_state_section section)
 {
     return record_bytes[section];
 }

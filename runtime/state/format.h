@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The state page: the layout of the file in which a process that uses CUDA publishes its state
- * (state.h writes it, view.h reads it). The file is mapped shared, so its content survives when the
+ * (state.h writes it, snapshot.h reads it). The file is mapped shared, so its content survives when the
  * process is killed.
  *
  *     | header | process | plan | options | figures and their names | devices | files | causes |
@@ -238,4 +238,4 @@ struct ms_state_cause {
 };
 
 /* The size of one record of a section. */
-size_t ms_state_record_bytes(enum ms_state_section section);
+size_t ms_format_record_bytes(enum ms_state_section section);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -16,6 +17,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
 #include "runtime/state/counters.h"
+#include "runtime/state/process.h"
 
 enum { KEPT_DAYS = 7, RUN_MINUTES = 10, MAX_PAGES = 4096, MAX_NAMES = 9 };
 enum { DEVICES = 64, FILES = 128, HIDDEN_HOURS = 1 };
@@ -25,16 +27,25 @@ enum { DEVICES = 64, FILES = 128, HIDDEN_HOURS = 1 };
 static void add_section(struct ms_state_header *header, enum ms_state_section section,
                         uint64_t count)
 {
-    const uint64_t bytes = ms_state_record_bytes(section);
+    const uint64_t bytes = ms_format_record_bytes(section);
     header->sections[section] = (struct ms_state_span){header->total_bytes, count, bytes};
     header->total_bytes += (count * bytes + 63) / 64 * 64;
 }
 
+static void count_option(void *context, __attribute__((unused)) const char *variable,
+                         __attribute__((unused)) const char *value)
+{
+    ++*(uint64_t *)context;
+}
+
 /* Beside the fixed sections, causes and samples get an eighth each, blocks and events the rest. */
-void ms_state_lay_out(struct ms_state_header *header_out, uint64_t bytes, uint64_t options,
-                      uint64_t figures)
+struct ms_state_header ms_page_lay_out(const struct ms_config *config)
 {
     enum { MOST_CAUSES = 512 };
+    uint64_t options = 0, bytes = config->state_bytes;
+    bytes = bytes < MS_STATE_LEAST_BYTES ? MS_STATE_LEAST_BYTES : bytes;
+    bytes = bytes > MS_STATE_MOST_BYTES ? MS_STATE_MOST_BYTES : bytes / 4096 * 4096;
+    ms_config_visit(config, count_option, &options);
     struct ms_state_header header = {.version = MS_STATE_VERSION,
                                      .mark = MS_STATE_MARK,
                                      .section_count = MS_SECTION_COUNT};
@@ -43,8 +54,8 @@ void ms_state_lay_out(struct ms_state_header *header_out, uint64_t bytes, uint64
     add_section(&header, MS_SECTION_PROCESS, 2);
     add_section(&header, MS_SECTION_PLAN, 2);
     add_section(&header, MS_SECTION_OPTIONS, options);
-    add_section(&header, MS_SECTION_FIGURES, figures);
-    add_section(&header, MS_SECTION_FIGURE_NAMES, figures);
+    add_section(&header, MS_SECTION_FIGURES, MS_FIGURE_COUNT);
+    add_section(&header, MS_SECTION_FIGURE_NAMES, MS_FIGURE_COUNT);
     add_section(&header, MS_SECTION_DEVICES, DEVICES);
     add_section(&header, MS_SECTION_FILES, FILES);
     const uint64_t eighth = (bytes - header.total_bytes) / 8;
@@ -55,10 +66,35 @@ void ms_state_lay_out(struct ms_state_header *header_out, uint64_t bytes, uint64
     add_section(&header, MS_SECTION_BLOCKS, half / sizeof(struct ms_state_block));
     add_section(&header, MS_SECTION_EVENTS,
                 (bytes - header.total_bytes - 63) / sizeof(struct ms_state_event));
-    *header_out = header;
+    header.total_bytes = bytes;
+    return header;
 }
 
-/* --- the file */
+/* --- the folder */
+
+bool ms_page_folder(const struct ms_config *config, unsigned index, char path_out[MS_PATH_BYTES])
+{
+    int length = -1;
+    if (config->state_dir[0] == '\0')
+        return false;
+    if (strcmp(config->state_dir, "auto") != 0)
+        length = index == 0 ? snprintf(path_out, MS_PATH_BYTES, "%s", config->state_dir) : -1;
+    else if (index == 0 && config->runtime_dir[0] == '/')
+        length = snprintf(path_out, MS_PATH_BYTES, "%s/metashard", config->runtime_dir);
+    else if (index <= 1)
+        length = snprintf(path_out, MS_PATH_BYTES, "/run/user/%u/metashard", (unsigned)geteuid());
+    else if (index == 2)
+        length = snprintf(path_out, MS_PATH_BYTES, "/tmp/metashard-%u", (unsigned)geteuid());
+    return length > 0 && length < MS_PATH_BYTES;
+}
+
+bool ms_page_is_name(const char *name)
+{
+    const size_t length = strlen(name), prefix = strlen(MS_STATE_PREFIX);
+    const size_t suffix = strlen(MS_STATE_SUFFIX);
+    return length > prefix + suffix && strncmp(name, MS_STATE_PREFIX, prefix) == 0 &&
+           strcmp(name + length - suffix, MS_STATE_SUFFIX) == 0;
+}
 
 static bool fail(char text[256], const char *format, const char *what, int error)
 {
@@ -66,7 +102,9 @@ static bool fail(char text[256], const char *format, const char *what, int error
     return false;
 }
 
-int ms_state_open_folder(const char *path, char text[256])
+/* Makes it if it does not exist. A link at its end is refused, and so is a folder in which others may
+ * create or rename files: -1, with the reason in `text`. */
+static int open_folder(const char *path, char text[256])
 {
     struct stat stat;
     if (mkdir(path, 0700) != 0 && errno != EEXIST) {
@@ -86,6 +124,19 @@ int ms_state_open_folder(const char *path, char text[256])
     return folder;
 }
 
+int ms_page_open_folder(const struct ms_config *config)
+{
+    char path[MS_PATH_BYTES], why[256];
+    int folder = -1;
+    if (getauxval(AT_SECURE) != 0)
+        return -1;
+    for (unsigned i = 0; folder < 0 && ms_page_folder(config, i, path); i++)
+        folder = open_folder(path, why);
+    return folder;
+}
+
+/* --- the file */
+
 /* Reserves the bytes: a mapped page without space on the disk would raise a SIGBUS. Beyond the
  * limit of a file's size, even the request raises a signal. */
 static bool reserve(int file, uint64_t bytes, char text[256])
@@ -98,7 +149,7 @@ static bool reserve(int file, uint64_t bytes, char text[256])
     return error == 0 || fail(text, "cannot reserve %s: %s", "its size", error);
 }
 
-static bool map(struct ms_state_page *page, int file, char text[256])
+static bool map(struct ms_page *page, int file, char text[256])
 {
     void *bytes = mmap(NULL, page->total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (bytes == MAP_FAILED)
@@ -107,11 +158,11 @@ static bool map(struct ms_state_page *page, int file, char text[256])
     return true;
 }
 
-bool ms_state_page_make(struct ms_state_page *page, const char *folder, uint64_t bytes,
-                        const struct ms_state_header *header, char text[256])
+static bool make_in(struct ms_page *page, const char *folder, const struct ms_state_header *header,
+                    char text[256])
 {
-    *page = (struct ms_state_page){.total_bytes = bytes};
-    page->folder = ms_state_open_folder(folder, text);
+    *page = (struct ms_page){.total_bytes = header->total_bytes};
+    page->folder = open_folder(folder, text);
     if (page->folder < 0)
         return false;
     snprintf(page->path, sizeof(page->path), "%s", folder);
@@ -120,7 +171,7 @@ bool ms_state_page_make(struct ms_state_page *page, const char *folder, uint64_t
     const int file = openat(page->folder, page->hidden_name,
                             O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     bool is_good = file >= 0 || fail(text, "cannot create a file in %.160s: %s", folder, errno);
-    is_good = is_good && reserve(file, bytes, text) && map(page, file, text);
+    is_good = is_good && reserve(file, page->total_bytes, text) && map(page, file, text);
     if (is_good)
         memcpy(page->bytes, header, sizeof(*header));
     const bool was_made = file >= 0;
@@ -134,30 +185,28 @@ bool ms_state_page_make(struct ms_state_page *page, const char *folder, uint64_t
     return is_good;
 }
 
-void ms_state_page_drop(struct ms_state_page *page)
+bool ms_page_make(struct ms_page *page, const struct ms_config *config,
+                  const struct ms_state_header *header, char text[256])
 {
-    unlinkat(page->folder, page->hidden_name, 0);
-    munmap(page->bytes, page->total_bytes);
-    close(page->folder);
+    char folder[MS_PATH_BYTES];
+    bool is_made = false;
+    for (unsigned i = 0; !is_made && ms_page_folder(config, i, folder); i++)
+        is_made = make_in(page, folder, header, text);
+    return is_made;
 }
 
 /* --- whose page is it */
 
-static struct ms_state_identity identity_of(const struct ms_state_process *process)
+bool ms_page_process(int folder, const char *name, struct ms_state_process *process_out,
+                     uint64_t *ran_ns_out)
 {
-    struct ms_state_identity identity = {process->pid, process->start_ticks, process->pid_namespace,
-                                         ""};
-    memcpy(identity.boot, process->boot, sizeof(identity.boot) - 1);
-    return identity;
-}
-
-bool ms_state_page_process(int folder, const char *name, struct ms_state_process *process_out,
-                           uint64_t *changed_ns_out)
-{
+    uint64_t changed_ns;
     struct ms_state_header header;
     struct ms_state_process process[2];
     struct stat stat;
     const struct ms_state_span *sections = header.sections;
+    if (!ms_page_is_name(name))
+        return false;
     const int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (file < 0)
         return false;
@@ -169,27 +218,27 @@ bool ms_state_page_process(int folder, const char *name, struct ms_state_process
               pread(file, process, sizeof(process), (off_t)sections[MS_SECTION_PROCESS].offset) ==
                   (ssize_t)sizeof(process);
     if (!is_good || sections[MS_SECTION_FIGURES].count != MS_FIGURE_COUNT ||
-        pread(file, changed_ns_out, sizeof(uint64_t),
+        pread(file, &changed_ns, sizeof(uint64_t),
               (off_t)sections[MS_SECTION_FIGURES].offset +
                   (off_t)(MS_GAUGE_CHANGED_NS * sizeof(uint64_t))) != (ssize_t)sizeof(uint64_t))
-        *changed_ns_out = 0;
+        changed_ns = 0;
     close(file);
     *process_out = process[is_good && process[0].sequence < process[1].sequence];
+    *ran_ns_out = process_out->ended_ns > changed_ns ? process_out->ended_ns : changed_ns;
     return is_good;
 }
 
 /* True for a page of this very process, before it called exec, or of one that has ended. */
-static bool may_be_replaced(int folder, const char *name, const struct ms_state_identity *own)
+static bool may_be_replaced(int folder, const char *name, const struct ms_process_identity *own)
 {
     struct ms_state_process process;
-    uint64_t changed_ns;
-    if (!ms_state_page_process(folder, name, &process, &changed_ns))
+    uint64_t ran_ns;
+    if (!ms_page_process(folder, name, &process, &ran_ns))
         return false;
-    const struct ms_state_identity identity = identity_of(&process);
-    return (ms_state_life_beside(own, &identity) == MS_LIFE_GONE ||
-            (identity.pid == own->pid && identity.start_ticks == own->start_ticks &&
-             identity.pid_namespace == own->pid_namespace &&
-             strcmp(identity.boot, own->boot) == 0));
+    return ms_process_life(own, &process) == MS_LIFE_GONE ||
+           (process.pid == own->pid && process.start_ticks == own->start_ticks &&
+            process.pid_namespace == own->pid_namespace &&
+            strncmp(own->boot, process.boot, sizeof(process.boot)) == 0);
 }
 
 /* --- cleaning */
@@ -232,7 +281,7 @@ static size_t list_pages(int folder, struct old_page *pages, time_t now)
     for (const struct dirent *entry; count < MAX_PAGES && (entry = readdir(list)) != NULL;) {
         if (strncmp(entry->d_name, MS_STATE_HIDDEN_PREFIX, strlen(MS_STATE_HIDDEN_PREFIX)) == 0)
             clean_hidden(folder, entry->d_name, now);
-        if (!ms_state_is_page(entry->d_name) || strlen(entry->d_name) >= sizeof(pages->name) ||
+        if (!ms_page_is_name(entry->d_name) || strlen(entry->d_name) >= sizeof(pages->name) ||
             fstatat(folder, entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) != 0 ||
             !S_ISREG(stat.st_mode))
             continue;
@@ -258,19 +307,16 @@ static bool may_be_too_many(const struct old_page *pages, size_t count, uint64_t
 
 /* Leaves those whose processes have ended. A page that is mapped does not always change the time of
  * its file. */
-static size_t keep_ended(int folder, const struct ms_state_identity *own, struct old_page *pages,
+static size_t keep_ended(int folder, const struct ms_process_identity *own, struct old_page *pages,
                          size_t count)
 {
     size_t kept = 0;
     for (size_t i = 0; i < count; i++) {
         struct ms_state_process process;
-        uint64_t changed_ns;
-        if (!ms_state_page_process(folder, pages[i].name, &process, &changed_ns))
+        uint64_t ran_ns;
+        if (!ms_page_process(folder, pages[i].name, &process, &ran_ns) ||
+            ms_process_life(own, &process) != MS_LIFE_GONE)
             continue;
-        const struct ms_state_identity identity = identity_of(&process);
-        if (ms_state_life_beside(own, &identity) != MS_LIFE_GONE)
-            continue;
-        const uint64_t ran_ns = process.ended_ns > changed_ns ? process.ended_ns : changed_ns;
         pages[kept] = pages[i];
         pages[kept].started = (int64_t)(process.started_ns / MS_NS_PER_S);
         pages[kept].ended = pages[kept].started + (int64_t)(ran_ns / MS_NS_PER_S);
@@ -319,7 +365,7 @@ static void remove_runs(int folder, const struct old_page *pages, size_t count, 
     }
 }
 
-static void clean(int folder, const struct ms_state_identity *own, uint64_t kept_bytes)
+static void clean(int folder, const struct ms_process_identity *own, uint64_t kept_bytes)
 {
     struct old_page *pages = ms_heap_alloc(MAX_PAGES * sizeof(*pages));
     const time_t now = time(NULL);
@@ -337,12 +383,12 @@ static void clean(int folder, const struct ms_state_identity *own, uint64_t kept
 
 /* --- showing */
 
-bool ms_state_page_show(struct ms_state_page *page, uint64_t kept_bytes, char text[256])
+bool ms_page_show(struct ms_page *page, uint64_t kept_bytes, char text[256])
 {
     char name[64] = "";
     int error = EEXIST;
-    struct ms_state_identity own;
-    ms_state_identify(&own);
+    struct ms_process_identity own;
+    ms_process_identify(&own);
     for (int i = 1; i <= MAX_NAMES && error == EEXIST; i++) {
         char number[24] = "";
         if (i > 1) /* another container that shares the folder has this process id as well */

@@ -19,6 +19,7 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
 #include "runtime/state/page.h"
+#include "runtime/state/process.h"
 #include "runtime/state/secrets.h"
 
 _Thread_local const char *ms_caller = NULL;
@@ -80,7 +81,7 @@ static void write_words(void *to_record, const void *value, size_t bytes, uint64
 static void write_record(enum ms_state_section section, uint64_t index, const void *value)
 {
     word *to = record(section, index);
-    write_words(to, value, ms_state_record_bytes(section),
+    write_words(to, value, ms_format_record_bytes(section),
                 __atomic_load_n(&to[0], __ATOMIC_RELAXED) + 2);
 }
 
@@ -89,9 +90,9 @@ static void write_pair(enum ms_state_section section, const void *value)
 {
     const word *first = record(section, 0), *second = record(section, 1);
     if (first[0] <= second[0])
-        write_words(record(section, 0), value, ms_state_record_bytes(section), second[0] + 2);
+        write_words(record(section, 0), value, ms_format_record_bytes(section), second[0] + 2);
     else
-        write_words(record(section, 1), value, ms_state_record_bytes(section), first[0] + 2);
+        write_words(record(section, 1), value, ms_format_record_bytes(section), first[0] + 2);
 }
 
 /* Cuts the text between two characters, and zeroes the rest. */
@@ -141,9 +142,9 @@ static void read_command(char *text, size_t bytes)
 
 static void describe_process(struct ms_state_process *process, bool has_command)
 {
-    struct ms_state_identity identity;
+    struct ms_process_identity identity;
     char text[sizeof(process->command)];
-    ms_state_identify(&identity);
+    ms_process_identify(&identity);
     *process = (struct ms_state_process){
         .pid = identity.pid,
         .start_ticks = identity.start_ticks,
@@ -177,12 +178,6 @@ static void put_option(void *context, const char *variable, const char *value)
     PUT_TEXT(option->value, value);
 }
 
-static void count_option(void *context, __attribute__((unused)) const char *variable,
-                         __attribute__((unused)) const char *value)
-{
-    ++*(uint64_t *)context;
-}
-
 static bool make_tables(void)
 {
     const uint64_t count = count_of(MS_SECTION_BLOCKS);
@@ -213,32 +208,15 @@ static void fill_page(const struct ms_config *config)
     state.sample_interval_ns = 1000000;
 }
 
-static void lay_out(const struct ms_config *config)
-{
-    uint64_t options = 0, bytes = config->state_bytes;
-    bytes = bytes < MS_STATE_LEAST_BYTES ? MS_STATE_LEAST_BYTES : bytes;
-    bytes = bytes > MS_STATE_MOST_BYTES ? MS_STATE_MOST_BYTES : bytes / 4096 * 4096;
-    ms_config_visit(config, count_option, &options);
-    ms_state_lay_out(&state.header, bytes, options, MS_FIGURE_COUNT);
-    state.header.total_bytes = bytes;
-}
-
 /* Makes the page as a file, filled. Returns false with the reason in `text`. */
 static bool start_file(const struct ms_config *config, char text[256])
 {
-    struct ms_state_page page = {0};
-    char folder[MS_PATH_BYTES];
-    for (unsigned i = 0; page.bytes == NULL && ms_state_folder(config, i, folder); i++)
-        ms_state_page_make(&page, folder, state.header.total_bytes, &state.header, text);
+    struct ms_page page;
+    if (!make_tables() || !ms_page_make(&page, config, &state.header, text))
+        return false;
     state.page = page.bytes;
-    if (page.bytes == NULL)
-        return false;
-    if (!make_tables()) {
-        ms_state_page_drop(&page);
-        return false;
-    }
     fill_page(config);
-    if (!ms_state_page_show(&page, config->state_kept_bytes, text))
+    if (!ms_page_show(&page, config->state_kept_bytes, text))
         return false;
     memcpy(state.path, page.path, sizeof(state.path));
     ms_log(MS_DEBUG, "the state page is %s", page.path);
@@ -274,7 +252,7 @@ MS_HOLDS(state.lock) static bool make_page_locked(void)
 {
     char text[256] = "";
     const struct ms_config *config = state.config;
-    lay_out(config);
+    state.header = ms_page_lay_out(config);
     const bool is_file = can_be_file(config) && start_file(config, text);
     if (!is_file && can_be_file(config))
         ms_log(strcmp(config->state_dir, "auto") != 0 ? MS_WARN : MS_INFO,
@@ -337,26 +315,17 @@ const char *ms_state_path(void)
     return has_page() ? state.path : "";
 }
 
-void ms_state_set_rank(uint32_t rank, uint32_t world)
+void ms_state_set_rank(uint32_t rank, uint32_t world, bool is_certain)
 {
     if (!ms_state_open())
         return;
     ms_lock_take(&state.lock);
-    state.process.rank = rank;
-    state.process.world = world;
-    write_pair(MS_SECTION_PROCESS, &state.process);
+    if (is_certain || (state.process.rank == MS_STATE_NO_RANK && world > 1)) {
+        state.process.rank = rank;
+        state.process.world = world;
+        write_pair(MS_SECTION_PROCESS, &state.process);
+    }
     ms_lock_drop(&state.lock);
-}
-
-void ms_state_set_default_rank(uint32_t rank, uint32_t world)
-{
-    if (!ms_state_open())
-        return;
-    ms_lock_take(&state.lock);
-    const bool is_known = state.process.rank != MS_STATE_NO_RANK;
-    ms_lock_drop(&state.lock);
-    if (!is_known && world > 1)
-        ms_state_set_rank(rank, world);
 }
 
 void ms_state_set_plan(const struct ms_state_plan *plan)
@@ -420,9 +389,9 @@ uint32_t ms_state_file(const char *path)
 static struct ms_state_sample take_sample(uint64_t now)
 {
     return (struct ms_state_sample){.time_ns = now > 0 ? now : 1,
-                                    .live_bytes = ms_gauge_get(MS_GAUGE_LIVE),
-                                    .deferred_bytes = ms_gauge_get(MS_GAUGE_DEFERRED),
-                                    .backed_bytes = ms_gauge_get(MS_GAUGE_BACKED),
+                                    .live_bytes = ms_counter_get(MS_GAUGE_LIVE),
+                                    .deferred_bytes = ms_counter_get(MS_GAUGE_DEFERRED),
+                                    .backed_bytes = ms_counter_get(MS_GAUGE_BACKED),
                                     .h2d_bytes = ms_counter_get(MS_COUNT_H2D_BYTES)};
 }
 
@@ -466,7 +435,7 @@ void ms_state_sample(void)
     const uint64_t now = now_ns();
     const uint64_t last = atomic_load_explicit(&state.last_sample_ns, memory_order_relaxed);
     const bool is_new = last == 0 || now - last >= atomic_load(&state.sample_interval_ns);
-    if (!is_new && ms_gauge_get(MS_GAUGE_BACKED) <=
+    if (!is_new && ms_counter_get(MS_GAUGE_BACKED) <=
                        atomic_load_explicit(&state.last_sample_backed, memory_order_relaxed))
         return;
     if (!ms_lock_try(&state.lock))
@@ -538,7 +507,7 @@ MS_HOLDS(state.lock) static bool find_slot_locked(uint64_t bytes, uint32_t *slot
         if (block_at(state.heap[0])->bytes >= bytes)
             return false;
         release_slot_locked(state.heap[0]);
-        ms_gauge_add(MS_GAUGE_BLOCKS_OUT, 1);
+        ms_counter_move(MS_GAUGE_BLOCKS_OUT, 1);
     }
     if (state.free_slot == UINT32_MAX)
         return false;
@@ -599,11 +568,11 @@ static void put_locked(struct ms_state_place *place, struct ms_state_block *bloc
         const bool was_out = place->is_counted;
         if (!find_slot_locked(block->bytes, &place->slot)) {
             if (!place->is_counted)
-                ms_gauge_add(MS_GAUGE_BLOCKS_OUT, 1);
+                ms_counter_move(MS_GAUGE_BLOCKS_OUT, 1);
             return;
         }
         if (was_out)
-            ms_gauge_add(MS_GAUGE_BLOCKS_OUT, -1);
+            ms_counter_move(MS_GAUGE_BLOCKS_OUT, -1);
         place->token = state.next_token++;
         state.tokens[place->slot] = place->token;
     } else if (is_same(old, block)) {
@@ -614,7 +583,7 @@ static void put_locked(struct ms_state_place *place, struct ms_state_block *bloc
     put_cause(block, old);
     put_origin(block, old);
     write_record(MS_SECTION_BLOCKS, place->slot, block);
-    ms_gauge_set(MS_GAUGE_CHANGED_NS, block->changed_ns);
+    ms_counter_set(MS_GAUGE_CHANGED_NS, block->changed_ns);
     if (!is_known) {
         heap_set(state.heap_count++, place->slot);
         heap_lift_locked(state.heap_count - 1);
@@ -629,7 +598,7 @@ void ms_state_put(struct ms_state_place *place, const struct ms_state_block *blo
     ms_lock_take(&state.lock);
     put_locked(place, &value);
     if (!place->is_counted)
-        ms_gauge_add(MS_GAUGE_BLOCKS, 1);
+        ms_counter_move(MS_GAUGE_BLOCKS, 1);
     place->is_counted = true;
     ms_lock_drop(&state.lock);
 }
@@ -642,8 +611,8 @@ void ms_state_remove(struct ms_state_place *place)
     if (has_slot_locked(place))
         release_slot_locked(place->slot);
     else
-        ms_gauge_add(MS_GAUGE_BLOCKS_OUT, -1);
-    ms_gauge_add(MS_GAUGE_BLOCKS, -1);
+        ms_counter_move(MS_GAUGE_BLOCKS_OUT, -1);
+    ms_counter_move(MS_GAUGE_BLOCKS, -1);
     ms_lock_drop(&state.lock);
     *place = (struct ms_state_place){0};
 }

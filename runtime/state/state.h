@@ -36,11 +36,9 @@ const char *ms_state_path(void);
 /* Nanoseconds since ms_state_prepare, or 0 without a page. */
 uint64_t ms_state_now(void);
 
-/* Sets the rank, if it is found out later than at the start. */
-void ms_state_set_rank(uint32_t rank, uint32_t world);
-
-/* The same, unless the rank is known already: a communicator may number processes differently. */
-void ms_state_set_default_rank(uint32_t rank, uint32_t world);
+/* Sets the rank, if it is found out later than at the start. One that is not certain replaces none:
+ * a communicator may number processes differently. */
+void ms_state_set_rank(uint32_t rank, uint32_t world, bool is_certain);
 
 /* `sequence` is ignored. */
 void ms_state_set_plan(const struct ms_state_plan *plan);

@@ -24,7 +24,7 @@
 #include "runtime/fill/access.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/space.h"
-#include "runtime/start/start.h"
+#include "runtime/start/lifetime.h"
 #include "runtime/state/counters.h"
 #include "tests/bench/movements.h"
 
@@ -458,7 +458,7 @@ static void open_device(const char *kernels, const char *folder)
     FILE *file = fopen(rules, "w");
     must(file != NULL && fprintf(file, "write-only %s\n", name) > 0 && fclose(file) == 0, rules);
     setenv("METASHARD_KERNEL_RULES", rules, 1);
-    ms_start(environ);
+    ms_lifetime_begin(environ);
     unlink(rules);
 }
 

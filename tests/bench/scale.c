@@ -33,7 +33,7 @@
 #include "runtime/kernel/call.h"
 #include "runtime/memory/space.h"
 #include "runtime/plan/plan.h"
-#include "runtime/start/start.h"
+#include "runtime/start/lifetime.h"
 #include "runtime/state/counters.h"
 #include "tests/bench/movements.h"
 
@@ -689,7 +689,7 @@ static void open_device(const char *kernels)
              cuModuleLoad(&module, kernels) == CUDA_SUCCESS &&
              cuModuleGetFunction(&kernel, module, name) == CUDA_SUCCESS,
          "a context and a kernel");
-    ms_start(environ);
+    ms_lifetime_begin(environ);
 }
 
 int main(int argc, char **argv)

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "runtime/state/state.h"
-#include "runtime/state/view.h"
+#include "runtime/state/snapshot.h"
 #include "tests/simcuda/harness/test.h"
 
 static char page_folder[64];

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "runtime/state/view.h"
+#include "runtime/state/snapshot.h"
 #include "tools/command_line.h"
 
 enum { MAX_FILES = 4096 };

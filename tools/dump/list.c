@@ -52,7 +52,7 @@ static void add_folder(struct found *found, const char *folder)
         found->is_good = false;
     }
     for (const struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
-        if (ms_state_is_page(entry->d_name))
+        if (ms_page_is_name(entry->d_name))
             add_page(found, folder, entry->d_name);
     }
     if (entries != NULL)
@@ -64,7 +64,7 @@ static void find_all(struct found *found)
     struct ms_config config;
     char folder[MS_PATH_BYTES], last[MS_PATH_BYTES] = "";
     ms_config_read_quietly(&config, environ);
-    for (unsigned i = 0; ms_state_folder(&config, i, folder); i++) {
+    for (unsigned i = 0; ms_page_folder(&config, i, folder); i++) {
         if (strcmp(folder, last) != 0)
             add_folder(found, folder);
         strcpy(last, folder);

@@ -22,7 +22,7 @@ const char *folders_text(void)
     char folder[MS_PATH_BYTES], last[MS_PATH_BYTES] = "";
     size_t used = 0;
     ms_config_read_quietly(&config, environ);
-    for (unsigned i = 0; ms_state_folder(&config, i, folder) && used < sizeof(text); i++) {
+    for (unsigned i = 0; ms_page_folder(&config, i, folder) && used < sizeof(text); i++) {
         if (strcmp(folder, last) != 0)
             used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s",
                                      used > 0 ? " or " : "", folder);
@@ -39,7 +39,7 @@ static bool find_page(const char *pid, char path_out[MS_PATH_BYTES + 64])
     struct ms_config config;
     char folder[MS_PATH_BYTES];
     ms_config_read_quietly(&config, environ);
-    for (unsigned i = 0; ms_state_folder(&config, i, folder); i++) {
+    for (unsigned i = 0; ms_page_folder(&config, i, folder); i++) {
         snprintf(path_out, MS_PATH_BYTES + 64, "%s/" MS_STATE_PREFIX "%s" MS_STATE_SUFFIX, folder,
                  pid);
         if (access(path_out, F_OK) == 0)

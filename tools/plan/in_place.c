@@ -11,8 +11,8 @@ uint64_t in_place_bytes(const struct ms_placement *placement, size_t tensor, uin
     static struct ms_cursor cursor;
     struct ms_range range;
     uint64_t touched = 0, begin = 0; /* of the granules that are not counted yet */
-    ms_cursor_init(&cursor, placement, tensor);
-    while (begin < bytes && ms_cursor_next(&cursor, &range)) {
+    ms_placement_begin(&cursor, placement, tensor);
+    while (begin < bytes && ms_placement_next(&cursor, &range)) {
         const uint64_t first = range.begin / IN_PLACE_GRANULE * IN_PLACE_GRANULE;
         const uint64_t last = (range.end - 1) / IN_PLACE_GRANULE * IN_PLACE_GRANULE;
         const uint64_t end = last + IN_PLACE_GRANULE < bytes ? last + IN_PLACE_GRANULE : bytes;

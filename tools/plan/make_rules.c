@@ -58,7 +58,7 @@ static json_t *load_rules(const char *path)
     struct ms_pages text = {0};
     size_t bytes;
     json_t *entries = NULL;
-    if (ms_file_read(path, RULES_MAX_BYTES, &text, &bytes, &fault)) {
+    if (ms_json_read_file(path, RULES_MAX_BYTES, &text, &bytes, &fault)) {
         entries = json_loadb(text.memory, bytes, JSON_REJECT_DUPLICATES, &error);
         if (entries == NULL)
             ms_fault_at_line(&reading, error.line, error.column, error.text);

@@ -243,8 +243,8 @@ static void put_ranges(struct writer *object, const struct ms_placement *placeme
     static struct ms_cursor cursor;
     struct ms_range range;
     struct writer list = json_begin(object, "ranges", '[', true);
-    ms_cursor_init(&cursor, placement, tensor);
-    while (ms_cursor_next(&cursor, &range))
+    ms_placement_begin(&cursor, placement, tensor);
+    while (ms_placement_next(&cursor, &range))
         put_value(&list, NULL, "[%" PRIu64 ", %" PRIu64 "]", range.begin, range.end);
     json_end(&list, ']');
 }
@@ -294,6 +294,7 @@ static int explain(const struct options *options, const struct ms_layout *layout
     struct ms_fault fault;
     uint32_t rank;
     uint64_t number;
+    bool is_given;
     if (options->rank != NULL) {
         if (!read_count(options->rank, ms_plan_mesh(plan)->world - 1, &number)) {
             fprintf(stderr, "--rank: expected a rank below %" PRIu32 "\n",
@@ -301,7 +302,7 @@ static int explain(const struct options *options, const struct ms_layout *layout
             return USAGE;
         }
         rank = (uint32_t)number;
-    } else if (!ms_rank_find(plan, &rank, &fault)) {
+    } else if (!ms_plan_find_rank(plan, &rank, &is_given, &fault)) {
         fprintf(stderr, "%s\n", fault.text);
         return BAD;
     }

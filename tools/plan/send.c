@@ -34,7 +34,7 @@ static char *read_message(const char *path, size_t *bytes_out)
     struct ms_pages text;
     char *message;
     size_t bytes;
-    if (!ms_file_read(path, PLAN_MAX_BYTES, &text, &bytes, &fault)) {
+    if (!ms_json_read_file(path, PLAN_MAX_BYTES, &text, &bytes, &fault)) {
         fprintf(stderr, "%s\n", fault.text);
         return NULL;
     }

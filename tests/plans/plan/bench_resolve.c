@@ -66,8 +66,8 @@ static uint64_t walk(const struct ms_layout *layout, const struct ms_placement *
     struct ms_range range;
     uint64_t count = 0;
     for (size_t i = 0; i < ms_layout_count(layout); i++) {
-        ms_cursor_init(&cursor, placement, i);
-        while (ms_cursor_next(&cursor, &range))
+        ms_placement_begin(&cursor, placement, i);
+        while (ms_placement_next(&cursor, &range))
             count++;
     }
     return count;

@@ -57,8 +57,8 @@ static void check_ranges(const struct ms_placement *placement, const struct ms_l
     struct ms_range range;
     uint64_t end = 0, bytes = 0;
     int count = 0;
-    ms_cursor_init(&cursor, placement, index);
-    for (; count < RANGES_MAX && ms_cursor_next(&cursor, &range); count++) {
+    ms_placement_begin(&cursor, placement, index);
+    for (; count < RANGES_MAX && ms_placement_next(&cursor, &range); count++) {
         MUST(range.begin < range.end && range.end <= tensor.bytes);
         MUST(count == 0 || range.begin > end);
         end = range.end;
@@ -95,9 +95,9 @@ static void check_entry(const struct ms_layout *layout, size_t index)
     const size_t seen = ms_layout_entry(layout, index);
     const size_t end = seen != SIZE_MAX ? seen : ms_plan_count(plan);
     const struct ms_tensor tensor = ms_layout_tensor(layout, index);
-    MUST(seen == SIZE_MAX || ms_plan_entry_meets(plan, seen, &tensor, index));
+    MUST(seen == SIZE_MAX || ms_layout_entry_meets(plan, seen, &tensor, index));
     for (size_t i = 0; i < end; i++)
-        MUST(!ms_plan_entry_meets(plan, i, &tensor, index));
+        MUST(!ms_layout_entry_meets(plan, i, &tensor, index));
 }
 
 void check_layout(const struct ms_layout *layout)

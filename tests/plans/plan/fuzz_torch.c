@@ -42,7 +42,7 @@ static void check_zip(const struct ms_fault_context *reading, int file, const ui
         }
     }
     free(taken);
-    ms_zip_cleanup(&zip);
+    ms_arena_cleanup(&zip.arena);
 }
 
 static void check_tensors(const struct ms_torch_tensors *torch, size_t size)
@@ -64,7 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct ms_torch_tensors torch;
     const int file = in_file(data, size);
     check_zip(&reading, file, data, size);
-    if (ms_torch_read(&reading, file, size, &arena, &torch)) {
+    if (ms_torch_file_read(&reading, file, size, &arena, &torch)) {
         check_tensors(&torch, size);
         ms_heap_free(torch.tensors);
     } else {

@@ -86,14 +86,14 @@ static void put_events(uint64_t number, const char *name)
 static void change_figures(int step)
 {
     const bool is_rise = step < 2 * STEPS / 3;
-    ms_count(MS_COUNT_REQUESTED_BYTES, 5 * MIB);
-    ms_count(MS_COUNT_RECORDED_FILE_BYTES, 4 * MIB);
-    ms_count(MS_COUNT_H2D_BYTES, MIB + 1);
-    ms_count(MS_COUNT_FALLBACKS, 1);
-    ms_count(MS_COUNT_MATERIALISE_NS, 12345678);
-    ms_count_live(is_rise ? 5 * (int64_t)MIB + 17 : -(int64_t)MIB);
-    ms_gauge_add(MS_GAUGE_DEFERRED, is_rise ? 4 * (int64_t)MIB + 5 : -2 * (int64_t)MIB);
-    ms_count_backed(step % 3 == 2 ? -(int64_t)MIB : (int64_t)MIB);
+    ms_counter_add(MS_COUNT_REQUESTED_BYTES, 5 * MIB);
+    ms_counter_add(MS_COUNT_RECORDED_FILE_BYTES, 4 * MIB);
+    ms_counter_add(MS_COUNT_H2D_BYTES, MIB + 1);
+    ms_counter_add(MS_COUNT_FALLBACKS, 1);
+    ms_counter_add(MS_COUNT_MATERIALISE_NS, 12345678);
+    ms_counter_move(MS_GAUGE_LIVE, is_rise ? 5 * (int64_t)MIB + 17 : -(int64_t)MIB);
+    ms_counter_move(MS_GAUGE_DEFERRED, is_rise ? 4 * (int64_t)MIB + 5 : -2 * (int64_t)MIB);
+    ms_counter_move(MS_GAUGE_BACKED, step % 3 == 2 ? -(int64_t)MIB : (int64_t)MIB);
     pause_ms(12);
     ms_state_sample();
 }
@@ -109,7 +109,7 @@ int main(int argc, char **argv)
     ms_state_open();
     if (!ms_is_recorded())
         return 1;
-    ms_count(MS_COUNT_DEVICE_BYTES, 100 * MIB);
+    ms_counter_add(MS_COUNT_DEVICE_BYTES, 100 * MIB);
     ms_state_set_device(0, argc > 2 ? argv[2] : "a device");
     for (int i = 2; i < argc; i++) {
         put_block((uint64_t)i - 2, argv[i]);

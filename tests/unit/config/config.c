@@ -69,11 +69,12 @@ MS_TEST(values)
     CHECK_EQ(config.min_bytes, 512 << 10);
     CHECK_EQ(config.snapshot_bytes, 1 << 30);
     CHECK_EQ(config.overcommit, 3);
-    CHECK(ms_size_list_holds(&config.excluded, 20 << 20));
-    CHECK(!ms_size_list_holds(&config.excluded, (20 << 20) + 1));
-    CHECK(ms_size_list_holds(&config.excluded, 1024) && ms_size_list_holds(&config.excluded, 2048));
-    CHECK(!ms_size_list_holds(&config.excluded, 1023) &&
-          !ms_size_list_holds(&config.excluded, 2049));
+    CHECK(ms_config_holds_size(&config.excluded, 20 << 20));
+    CHECK(!ms_config_holds_size(&config.excluded, (20 << 20) + 1));
+    CHECK(ms_config_holds_size(&config.excluded, 1024) &&
+          ms_config_holds_size(&config.excluded, 2048));
+    CHECK(!ms_config_holds_size(&config.excluded, 1023) &&
+          !ms_config_holds_size(&config.excluded, 2049));
     CHECK_EQ(config.log.level, MS_DEBUG);
     char expected[64];
     snprintf(expected, sizeof(expected), "/tmp/%d.json", (int)getpid());

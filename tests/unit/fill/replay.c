@@ -151,7 +151,7 @@ static struct ms_recorded_launch *record(CUdeviceptr out, CUdeviceptr in, uint64
         .function = (CUfunction)1, .grid = {1, 1, 1}, .block = {1, 1, 1}, .stream = FAKE_STREAM};
     const size_t offsets[2] = {0, 8};
     struct ms_recorded_launch *recorded = ms_recorded_launch_create();
-    recorded->launch = ms_launch_create(&call, layout, &packed, offsets, 2);
+    recorded->launch = ms_call_record(&call, layout, &packed, offsets, 2);
     recorded->allocation_id = 4711;
     recorded->address = out;
     recorded->context = FAKE_CONTEXT;

@@ -70,11 +70,11 @@ static bool find(const struct parameters *parameters)
     const struct ms_packed packed = {.bytes = (const unsigned char *)parameters,
                                      .count = sizeof(*parameters)};
     struct ms_concatenation found;
-    if (!ms_concatenation_find(&call, layout, &packed, &found))
+    if (!ms_concatenate_find(&call, layout, &packed, &found))
         return false;
     count = 0;
     for (size_t i = 0; i < found.count; i++) {
-        ms_concatenation_input(&found, i, &pieces[count]);
+        ms_concatenate_input(&found, i, &pieces[count]);
         count += pieces[count].width > 0;
     }
     return true;
@@ -236,10 +236,10 @@ static bool find_strided(const struct strided *parameters)
     const struct ms_packed packed = {.bytes = (const unsigned char *)parameters,
                                      .count = sizeof(*parameters)};
     struct ms_concatenation found;
-    if (!ms_concatenation_find(&call, layout, &packed, &found))
+    if (!ms_concatenate_find(&call, layout, &packed, &found))
         return false;
-    ms_concatenation_input(&found, 0, &pieces[0]);
-    ms_concatenation_input(&found, 1, &pieces[1]);
+    ms_concatenate_input(&found, 0, &pieces[0]);
+    ms_concatenate_input(&found, 1, &pieces[1]);
     return true;
 }
 

@@ -156,12 +156,12 @@ MS_TEST(parameters_are_packed_as_the_device_sees_them)
     void *params[] = {&first, &second, &third};
     const struct ms_call call = {.function = (CUfunction)THREE, .params = params};
     struct ms_packed packed;
-    CHECK(ms_pack(&call, layout, &packed));
+    CHECK(ms_call_pack(&call, layout, &packed));
     const unsigned char wanted[20] = {0x11, 0x11, 0x11, 0x11, 0,    0,    0,    0,    0x22, 0x22,
                                       0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x33, 0x33, 0x33, 0x33};
     CHECK_EQ(packed.count, sizeof(wanted));
     CHECK_BYTES(packed.bytes, wanted, sizeof(wanted));
-    ms_pack_cleanup(&packed);
+    ms_call_unpack(&packed);
 }
 
 MS_TEST(a_packed_buffer_needs_no_layout)
@@ -174,12 +174,12 @@ MS_TEST(a_packed_buffer_needs_no_layout)
                      CU_LAUNCH_PARAM_END};
     struct ms_call call = {.function = (CUfunction)UNKNOWN, .extra = extra};
     struct ms_packed packed;
-    CHECK(ms_pack(&call, layout, &packed));
+    CHECK(ms_call_pack(&call, layout, &packed));
     CHECK_EQ(packed.count, size);
     CHECK(packed.bytes == buffer);
     call.extra = NULL;
-    CHECK(!ms_pack(&call, layout, &packed));
+    CHECK(!ms_call_pack(&call, layout, &packed));
     void *strange[] = {(void *)7, buffer, CU_LAUNCH_PARAM_END};
     call.extra = strange;
-    CHECK(!ms_pack(&call, layout, &packed));
+    CHECK(!ms_call_pack(&call, layout, &packed));
 }

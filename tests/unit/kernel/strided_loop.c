@@ -64,7 +64,7 @@ static void set_calculator(size_t at)
 static bool finds_numbers(size_t at)
 {
     struct ms_range numbers = {0, 0};
-    if (!ms_strided_find_numbers(layout, &packed, &numbers))
+    if (!ms_strided_loop_find_numbers(layout, &packed, &numbers))
         return false;
     CHECK_EQ(numbers.begin, at);
     CHECK_EQ(numbers.end, at + sizeof(struct calculator));
@@ -153,7 +153,7 @@ static void start_copy(void)
 static bool finds(void)
 {
     memcpy(packed.local, &copy, sizeof(copy));
-    return ms_strided_find(&call, layout, &packed, offsetof(struct behind, pointers), &rows);
+    return ms_strided_loop_find(&call, layout, &packed, offsetof(struct behind, pointers), &rows);
 }
 
 MS_TEST(a_copy_of_columns_is_rows)

@@ -218,7 +218,7 @@ MS_TEST(random_writes_match_the_model)
     }
     for (int i = 0; i < SOURCES; i++)
         ms_source_drop(sources[i]);
-    CHECK_EQ(ms_gauge_get(MS_GAUGE_SNAPSHOT), 0); /* every reference was given back */
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0); /* every reference was given back */
 }
 
 MS_TEST(contiguous_pieces_of_a_source_join)
@@ -257,9 +257,9 @@ MS_TEST(a_copied_picture_survives_the_change)
     CHECK_EQ(picture[0].content.source_offset, 47);
     CHECK_EQ(picture[1].end, 120);
     CHECK_EQ(picture[1].content.kind, MS_UNDEFINED);
-    CHECK_EQ(ms_gauge_get(MS_GAUGE_SNAPSHOT), SOURCES * BYTES);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), SOURCES * BYTES);
     ms_extents_free(picture, count);
-    CHECK_EQ(ms_gauge_get(MS_GAUGE_SNAPSHOT), (SOURCES - 1) * BYTES);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), (SOURCES - 1) * BYTES);
 }
 
 MS_TEST(a_part_is_a_lineage_of_its_own)
@@ -327,7 +327,7 @@ MS_TEST(a_snapshot_beyond_the_limit_is_refused)
     struct ms_source *first = snapshot_of(text, sizeof(text));
     CHECK(first != NULL);
     CHECK(snapshot_of(text, sizeof(text)) == NULL);
-    CHECK_EQ(ms_gauge_get(MS_GAUGE_SNAPSHOT), 100);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 100);
     ms_source_drop(first);
     struct ms_source *again = snapshot_of(text, sizeof(text));
     CHECK(again != NULL);

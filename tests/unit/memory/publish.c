@@ -84,7 +84,7 @@ MS_TEST(without_a_page_nothing_is_noted)
     start(false);
     set(0, 1, &fill);
     CHECK(!allocation->published.place.is_counted);
-    CHECK_EQ(ms_gauge_get(MS_GAUGE_LIVE), 0);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_LIVE), 0);
     CHECK_EQ(allocation->lineage.changed_end, BYTES); /* for a page that comes later */
     ms_publish_freed(allocation);
     const struct ms_publish_timer note = ms_publish_begin(allocation);

@@ -110,7 +110,7 @@ static size_t first_that_meets(const struct ms_plan *plan, const struct ms_tenso
                                size_t order)
 {
     size_t i = 0;
-    while (i < ms_plan_count(plan) && !ms_plan_entry_meets(plan, i, tensor, order))
+    while (i < ms_plan_count(plan) && !ms_layout_entry_meets(plan, i, tensor, order))
         i++;
     return i < ms_plan_count(plan) ? i : SIZE_MAX;
 }

@@ -53,8 +53,8 @@ static const char *ranges_of(const struct used *used, uint32_t rank, size_t tens
     size_t length = 0;
     CHECK(placement != NULL);
     text[0] = '\0';
-    ms_cursor_init(&cursor, placement, tensor);
-    for (int i = 0; ms_cursor_next(&cursor, &range); i++) {
+    ms_placement_begin(&cursor, placement, tensor);
+    for (int i = 0; ms_placement_next(&cursor, &range); i++) {
         if (i == 16) {
             strcpy(text + length, "..");
             break;

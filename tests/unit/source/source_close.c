@@ -85,13 +85,13 @@ MS_TEST(what_was_kept_is_read_from_the_copy)
     close_source(source);
     CHECK(keep(source));
     CHECK(!ms_source_is_closed(source));
-    CHECK_EQ(ms_gauge_get(MS_GAUGE_SNAPSHOT), BYTES);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), BYTES);
     change();
     CHECK_EQ(read_into(source, seen), CUDA_SUCCESS);
     CHECK_BYTES(seen, original, BYTES);
     CHECK(ms_source_is_current(source));
     ms_source_drop(source);
-    CHECK_EQ(ms_gauge_get(MS_GAUGE_SNAPSHOT), 0);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
 }
 
 MS_TEST(without_a_copy_the_change_is_told)
@@ -133,7 +133,7 @@ MS_TEST(what_has_changed_is_not_kept)
     CHECK_EQ(pwrite(file, "new", 3, 5), 3);
     close(file);
     CHECK(!keep(source));
-    CHECK_EQ(ms_gauge_get(MS_GAUGE_SNAPSHOT), 0);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
     CHECK_EQ(read_into(source, seen), CUDA_ERROR_OPERATING_SYSTEM);
     ms_source_drop(source);
 }
@@ -159,7 +159,7 @@ MS_TEST(nothing_else_is_kept)
     struct ms_source *source = make_source();
     const struct stat *stat = ms_source_stat(source);
     CHECK(ms_source_keep(stat->st_dev, stat->st_ino));
-    CHECK_EQ(ms_gauge_get(MS_GAUGE_SNAPSHOT), 0);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
     ms_source_drop(source);
 }
 

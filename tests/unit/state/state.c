@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "runtime/driver/flags.h"
-#include "runtime/start/start.h"
+#include "runtime/start/lifetime.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
@@ -88,11 +88,11 @@ MS_TEST(the_command_line_can_be_left_out)
 MS_TEST(figures_are_those_of_the_counters)
 {
     page_folder_make();
-    ms_count(MS_COUNT_LOOKUPS, 5); /* before there is a page */
+    ms_counter_add(MS_COUNT_LOOKUPS, 5); /* before there is a page */
     page_start(1 * MIB);
-    ms_count(MS_COUNT_LOOKUPS, 2);
-    ms_count_backed(30);
-    ms_count_backed(-20);
+    ms_counter_add(MS_COUNT_LOOKUPS, 2);
+    ms_counter_move(MS_GAUGE_BACKED, 30);
+    ms_counter_move(MS_GAUGE_BACKED, -20);
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK_EQ(ms_snapshot_figure(&snapshot, "lookups"), 7);
     CHECK_EQ(ms_snapshot_figure(&snapshot, "backed_bytes"), 10);
@@ -106,12 +106,12 @@ MS_TEST(the_rank_of_a_communicator_counts_only_where_none_is_known)
     page_folder_make();
     unsetenv("RANK");
     page_start(1 * MIB);
-    ms_state_set_default_rank(0, 1); /* of one process: it says nothing */
+    ms_state_set_rank(0, 1, false); /* of one process: it says nothing */
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK_EQ(snapshot.process.rank, MS_STATE_NO_RANK);
     ms_snapshot_cleanup(&snapshot);
-    ms_state_set_default_rank(5, 6);
-    ms_state_set_default_rank(1, 2);
+    ms_state_set_rank(5, 6, false);
+    ms_state_set_rank(1, 2, false);
     snapshot = page_read(getpid());
     CHECK_EQ(snapshot.process.rank, 5);
     CHECK_EQ(snapshot.process.world, 6);
@@ -290,12 +290,12 @@ MS_TEST(samples_cover_all_of_the_life_and_keep_the_peak)
     const struct timespec pause = {.tv_nsec = 1100000};
     uint64_t peak_at = 0;
     for (int i = 0; i < 2500; i++) { /* more than there is room for */
-        ms_count_backed(1);
+        ms_counter_move(MS_GAUGE_BACKED, 1);
         if (i == 700) {
-            ms_count_backed(1000000);
+            ms_counter_move(MS_GAUGE_BACKED, 1000000);
             ms_state_sample();
             peak_at = ms_state_now();
-            ms_count_backed(-1000000);
+            ms_counter_move(MS_GAUGE_BACKED, -1000000);
         }
         ms_state_sample();
         nanosleep(&pause, NULL);
@@ -475,15 +475,15 @@ MS_TEST(a_forked_child_writes_nothing)
 {
     page_folder_make();
     setenv("METASHARD_STATE_DIR", page_folder, 1);
-    ms_start(environ);
+    ms_lifetime_begin(environ);
     CHECK(ms_state_open());
-    ms_count(MS_COUNT_LOOKUPS, 1);
+    ms_counter_add(MS_COUNT_LOOKUPS, 1);
     const pid_t child = fork();
     if (child == 0) {
         struct ms_state_place place = {0};
         const struct ms_state_block block = block_of(1, MIB);
-        ms_count(MS_COUNT_LOOKUPS, 100);
-        ms_count_backed(100);
+        ms_counter_add(MS_COUNT_LOOKUPS, 100);
+        ms_counter_move(MS_GAUGE_BACKED, 100);
         ms_state_put(&place, &block);
         ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0, NULL);
         ms_state_sample();
@@ -507,7 +507,7 @@ MS_TEST(there_is_no_page_before_the_first_record)
     const struct ms_config config = page_config(1 * MIB);
     ms_state_prepare(&config);
     CHECK(ms_is_recorded());
-    ms_count(MS_COUNT_LOOKUPS, 3);
+    ms_counter_add(MS_COUNT_LOOKUPS, 3);
     ms_state_sample();
     const pid_t child = fork();
     if (child == 0) { /* it ends without a record */
@@ -517,7 +517,7 @@ MS_TEST(there_is_no_page_before_the_first_record)
     must_end_well(child);
     CHECK_EQ(page_count(), 0);
     ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0, "the first");
-    ms_count(MS_COUNT_LOOKUPS, 1);
+    ms_counter_add(MS_COUNT_LOOKUPS, 1);
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK_EQ(snapshot.event_count, 1);
     CHECK_EQ(ms_snapshot_figure(&snapshot, "lookups"), 4); /* counted before and after */
@@ -529,7 +529,7 @@ MS_TEST(a_child_that_is_forked_before_makes_no_page)
 {
     page_folder_make();
     setenv("METASHARD_STATE_DIR", page_folder, 1);
-    ms_start(environ);
+    ms_lifetime_begin(environ);
     const pid_t child = fork();
     if (child == 0) {
         ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0, NULL);

@@ -118,7 +118,7 @@ def run_command(command: list[str], environment: dict[str, str]) -> int:
 
 
 def state_folders(environment: dict[str, str]) -> list[str]:
-    """Where pages can be, as runtime/state/folder.c has it."""
+    """Where pages can be, as runtime/state/page.c has it."""
     folder = environment.get("METASHARD_STATE_DIR", "auto")
     if folder != "auto":
         return [folder] if folder else []

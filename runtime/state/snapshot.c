@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/state/view.h"
+#include "runtime/state/snapshot.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -59,7 +59,7 @@ static bool check_span(struct page *page, int section)
     const struct ms_state_span *span = &page->header.sections[section];
     const uint64_t at =
         offsetof(struct ms_state_header, sections) + (uint64_t)section * sizeof(*span);
-    const uint64_t record = ms_state_record_bytes((enum ms_state_section)section);
+    const uint64_t record = ms_format_record_bytes((enum ms_state_section)section);
     const uint64_t total = page->header.total_bytes;
     if (span->record_bytes != record)
         return ms_fault_at(&page->reading, NULL,
@@ -232,7 +232,7 @@ static bool read_pair(struct page *page, enum ms_state_section section, void *re
 {
     void *records;
     size_t count;
-    const size_t size = ms_state_record_bytes(section);
+    const size_t size = ms_format_record_bytes(section);
     const uint64_t torn = page->torn;
     if (!read_records(page, section, &records, &count))
         return false;
@@ -407,11 +407,7 @@ static void clean_process(struct ms_snapshot *snapshot)
     CLEAN(process->command);
     CLEAN(process->folder);
     CLEAN(snapshot->plan.name);
-    const struct ms_state_identity own = {process->pid, process->start_ticks,
-                                          process->pid_namespace, ""};
-    struct ms_state_identity identity = own;
-    memcpy(identity.boot, process->boot, sizeof(identity.boot));
-    snapshot->life = ms_state_life(&identity);
+    snapshot->life = ms_process_life(NULL, process);
 }
 
 static void clean_lists(struct ms_snapshot *snapshot)

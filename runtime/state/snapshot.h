@@ -11,8 +11,8 @@
 #include <stddef.h>
 
 #include "runtime/document/fault.h"
-#include "runtime/state/folder.h"
 #include "runtime/state/format.h"
+#include "runtime/state/process.h"
 
 /* All texts end with a zero and are printable (base/utf8.h). Numbers are as the file has
  * them: sums of a damaged file may be wrong, but an index is in range or 0. */

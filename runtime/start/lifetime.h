@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The life of the runtime in a process: nothing before ms_start(), the report in ms_finish().
+ * The life of the runtime in a process: nothing before ms_lifetime_begin(), the report in ms_lifetime_end().
  */
 #pragma once
 
@@ -8,7 +8,7 @@
 
 /* Reads the configuration and begins to defer. ms_driver must be filled. Called after the program's
  * first successful cuInit; later calls do nothing. */
-void ms_start(char **environment);
+void ms_lifetime_begin(char **environment);
 
 /* At exit, writes the summary line and the dump, if started. Calls no driver function. */
-void ms_finish(void);
+void ms_lifetime_end(void);

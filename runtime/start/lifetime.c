@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/start/start.h"
+#include "runtime/start/lifetime.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -55,7 +55,7 @@ static void start(void)
     ms_control_start();
 }
 
-void ms_start(char **environment)
+void ms_lifetime_begin(char **environment)
 {
     if (ms_is_started())
         return;
@@ -76,7 +76,7 @@ static void log_summary(void)
            "%" PRIu64 " allocations of %.1f MiB deferred, at most %.1f MiB backed; %.1f MiB copied "
            "to the device, %.1f MiB recorded from files, %.1f MiB from memory",
            ms_counter_get(MS_COUNT_ALLOCATIONS), mib(ms_counter_get(MS_COUNT_REQUESTED_BYTES)),
-           mib(ms_gauge_get(MS_GAUGE_BACKED_PEAK)), mib(ms_counter_get(MS_COUNT_H2D_BYTES)),
+           mib(ms_counter_get(MS_GAUGE_BACKED_PEAK)), mib(ms_counter_get(MS_COUNT_H2D_BYTES)),
            mib(ms_counter_get(MS_COUNT_RECORDED_FILE_BYTES)),
            mib(ms_counter_get(MS_COUNT_RECORDED_SNAPSHOT_BYTES)));
 }
@@ -167,7 +167,7 @@ static void say_next(bool is_dumped)
         ms_say("info", "for more, run: metashard-dump show %s", path);
 }
 
-void ms_finish(void)
+void ms_lifetime_end(void)
 {
     if (!ms_is_started())
         return;
