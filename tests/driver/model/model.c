@@ -122,6 +122,7 @@ static void *run_thread(void *argument)
     OK(cuCtxSetCurrent(model_context));
     model_host_begin();
     model_blocks_begin();
+    model_launches_begin();
     for (number = 0; number < operations && !atomic_load(&is_over); number++) {
         draws = mix(mix(seed + mix(model_thread + 1)) + number);
         const struct model_operation *operation = draw_operation();

@@ -175,4 +175,5 @@ struct model_operation {
 };
 extern const struct model_operation model_memory[], model_copies[], model_launches[], model_files[],
     model_plans[];
-void model_launches_init(const char *kernels, const char *torch_kernels);
+void model_launches_init(const char *kernels, const char *torch_kernels); /* once */
+void model_launches_begin(void);                                          /* in each thread */

@@ -133,8 +133,10 @@ static void make_block_of(struct model_block *block, enum model_kind kind, size_
 
 static void make_block(struct model_block *block)
 {
-    const enum model_kind kind =
+    enum model_kind kind =
         (enum model_kind)model_below(block->is_shared ? MODEL_REPORTED : MODEL_KINDS);
+    if (model_is_left_out(kinds[kind]))
+        kind = MODEL_PLAIN;
     make_block_of(block, kind, draw_bytes(kind == MODEL_REPORTED ? ARENA_PART : MODEL_MOST));
 }
 
@@ -234,7 +236,8 @@ struct model_range model_new_range(size_t bytes)
     struct model_block *block = &own[model_below(MODEL_OWN)];
     if (block->at != 0)
         free_block(block);
-    make_block_of(block, (enum model_kind)model_below(MODEL_REPORTED), bytes);
+    const enum model_kind kind = (enum model_kind)model_below(MODEL_REPORTED);
+    make_block_of(block, model_is_left_out(kinds[kind]) ? MODEL_PLAIN : kind, bytes);
     return (struct model_range){block, 0, block->bytes};
 }
 
@@ -489,6 +492,78 @@ static void free_elsewhere(void)
     forget_block(block);
 }
 
+/* --- questions, and what must be refused or do nothing */
+
+/* What the driver tells of memory there: of a block, or of the arena that it is a part of. */
+struct told {
+    CUdeviceptr base;
+    size_t bytes;
+};
+
+static struct told told_of(const struct model_block *block)
+{
+    if (block->kind == MODEL_REPORTED)
+        return (struct told){arena, (size_t)MODEL_OWN * ARENA_PART};
+    if (block->kind == MODEL_MAPPED)
+        return (struct told){block->reserved, 2 * (block->part + block->gap)};
+    return (struct told){block->at, block->bytes};
+}
+
+static struct told told_of_mapping(const struct model_block *block, CUdeviceptr at)
+{
+    if (block->kind == MODEL_MAPPED)
+        return (struct told){at - (at - block->mapped) % block->part, block->part};
+    return told_of(block);
+}
+
+static void check_told(const struct model_block *block, struct told seen, struct told wanted)
+{
+    if (seen.base != wanted.base || seen.bytes != wanted.bytes)
+        model_fail("%s: %zu bytes at %#llx are told of, and must be %zu at %#llx",
+                   kinds[block->kind], seen.bytes, (unsigned long long)seen.base, wanted.bytes,
+                   (unsigned long long)wanted.base);
+}
+
+static void ask(void)
+{
+    const struct model_range range = model_own_range(MODEL_MOST, 1);
+    const CUdeviceptr at = model_address(range);
+    struct told mapping, memory;
+    unsigned type;
+    int ordinal;
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                        CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    void *data[] = {&type, &memory.base, &memory.bytes, &ordinal};
+    OK(cuMemGetAddressRange(&mapping.base, &mapping.bytes, at));
+    OK(cuPointerGetAttributes(4, attributes, data, at));
+    check_told(range.block, mapping, told_of_mapping(range.block, at));
+    check_told(range.block, memory, told_of(range.block));
+    if (type != CU_MEMORYTYPE_DEVICE || ordinal != 0)
+        model_fail("memory of type %u, device %d", type, ordinal);
+}
+
+static void refused(CUresult result, const char *what)
+{
+    if (result != CUDA_ERROR_INVALID_VALUE)
+        model_fail("%s: CUDA error %d, and must be refused", what, (int)result);
+}
+
+static void misuse(void)
+{
+    const struct model_range range = model_own_range(MODEL_MOST, 1);
+    const CUdeviceptr at = model_address(range), end = range.block->at + range.block->bytes;
+    unsigned char byte = 0;
+    OK(cuMemcpyHtoD(at, &byte, 0));
+    OK(cuMemsetD8(at, 1, 0));
+    OK(cuMemcpyDtoD(at, at, 0));
+    if (range.block->kind > MODEL_POOLED)
+        return;
+    refused(cuMemFree(at + (range.at == 0)), "to free the middle of a block");
+    refused(cuMemcpyDtoD(range.block->at, end - 1, (size_t)64 << 20), "a copy over the end");
+}
+
 const struct model_operation model_memory[] = {
     {"free", operate_free, 40},
     {"new block", operate_new, 40},
@@ -498,5 +573,7 @@ const struct model_operation model_memory[] = {
     {"read everything", model_read_all, 3},
     {"free in another current context", free_elsewhere, 20},
     {"reservations with gaps", operate_remap, 4},
+    {"ask", ask, 15},
+    {"misuse", misuse, 6},
     {NULL, NULL, 0},
 };

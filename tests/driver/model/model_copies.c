@@ -96,7 +96,10 @@ static void on_device(void)
     const CUstream stream = model_one_in(4) ? CU_STREAM_LEGACY : model_stream();
     model_order(from, stream);
     model_order(to, stream);
-    if (stream == CU_STREAM_LEGACY)
+    if (model_one_in(8)) /* of one device */
+        OK(cuMemcpyPeerAsync(model_address(to), model_context, model_address(from), model_context,
+                             to.bytes, stream));
+    else if (stream == CU_STREAM_LEGACY)
         OK(is_any ? cuMemcpy(model_address(to), model_address(from), to.bytes)
                   : cuMemcpyDtoD(model_address(to), model_address(from), to.bytes));
     else
@@ -148,6 +151,27 @@ static void bounce(void)
     model_move(to, from);
     model_done(to, stream);
     model_done(from, stream);
+}
+
+static void through_array(void)
+{
+    enum { WIDTH = 4096 };
+    static _Thread_local CUarray array;
+    struct model_range from, to;
+    const CUDA_ARRAY_DESCRIPTOR descriptor = {.Width = WIDTH,
+                                              .Format = CU_AD_FORMAT_UNSIGNED_INT8,
+                                              .NumChannels = 1};
+    if (array == NULL)
+        OK(cuArrayCreate(&array, &descriptor));
+    if (!model_ranges(&from, &to, WIDTH, 1))
+        return;
+    model_order(from, CU_STREAM_LEGACY);
+    model_order(to, CU_STREAM_LEGACY);
+    OK(cuMemcpyDtoA(array, 0, model_address(from), from.bytes));
+    OK(cuMemcpyAtoD(model_address(to), array, 0, to.bytes));
+    model_move(to, from);
+    model_done(to, CU_STREAM_LEGACY);
+    model_done(from, CU_STREAM_LEGACY);
 }
 
 /* --- copies of rows and boxes */
@@ -362,6 +386,7 @@ const struct model_operation model_copies[] = {
     {"copy on the device", on_device, 100},
     {"copy to the host", to_host, 120},
     {"bounce", bounce, 15},
+    {"copy through an array", through_array, 8},
     {"copy a box on the device", box_on_device, 25},
     {"copy a box from the host", box_from_host, 15},
     {"copy a box to the host", box_to_host, 15},

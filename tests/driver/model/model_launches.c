@@ -10,12 +10,27 @@
 
 enum { MOST = 64 << 10, LATE_BYTES = 2048, GATHERED = 16 };
 
-static CUmodule kernels, torch;
+static CUmodule kernels;
+static const char *torch_path;
+static _Thread_local CUmodule torch;
 
-void model_launches_init(const char *kernels_path, const char *torch_path)
+void model_launches_init(const char *kernels_path, const char *path_of_torch)
 {
     OK(cuModuleLoad(&kernels, kernels_path));
+    torch_path = path_of_torch;
+}
+
+void model_launches_begin(void)
+{
     OK(cuModuleLoad(&torch, torch_path));
+}
+
+/* The results of recorded launches outlive the code. */
+static void reload(void)
+{
+    model_wait();
+    OK(cuModuleUnload(torch));
+    model_launches_begin();
 }
 
 /* A launch whose parameters are given by pointers or packed. */
@@ -118,15 +133,10 @@ static void draw_numbers(struct model_range range, float *values, size_t count, 
                                to.low, to.high, is_normal);
 }
 
-static void initialise(void)
+static void initialise_range(struct model_range range)
 {
     static fill_kernel *const ways[] = {fill_words, fill_floats, count_up, draw_numbers,
                                         draw_numbers};
-    struct model_range range = model_range(MOST, 4);
-    if (model_one_in(2) && range.block->bytes <= 4 * (size_t)MOST) {
-        range.at = 0; /* the whole block, as a framework does */
-        range.bytes = range.block->bytes / 4 * 4;
-    }
     const CUstream stream = model_stream();
     float *values = malloc(range.bytes);
     model_order(range, stream);
@@ -134,6 +144,16 @@ static void initialise(void)
     model_write(range, values);
     model_done(range, stream);
     free(values);
+}
+
+static void initialise(void)
+{
+    struct model_range range = model_range(MOST, 4);
+    if (model_one_in(2) && range.block->bytes <= 4 * (size_t)MOST) {
+        range.at = 0; /* the whole block, as a framework does */
+        range.bytes = range.block->bytes / 4 * 4;
+    }
+    initialise_range(range);
 }
 
 /* --- kernels from one element to the same or another */
@@ -175,13 +195,27 @@ static void change_floats(struct model_range to, struct model_range from, CUstre
     apply_floats(to, from, operand, multiplies);
 }
 
-static void change_in_place(void)
+static void change_range(struct model_range range)
 {
-    const struct model_range range = model_range(MOST, 4);
     const CUstream stream = model_stream();
     model_order(range, stream);
     change_floats(range, range, stream);
     model_done(range, stream);
+}
+
+static void change_in_place(void)
+{
+    change_range(model_range(MOST, 4));
+}
+
+/* As constructors make it: drawn, and changed a few times; at times much larger than the rest. */
+static void new_tensor(void)
+{
+    const size_t most = model_one_in(8) ? 1 << 20 : MOST / 4;
+    const struct model_range range = model_new_range(4 * (16 + model_below(most)));
+    initialise_range(range);
+    for (size_t changes = model_below(4); changes > 0; changes--)
+        change_range(range);
 }
 
 static void change_other(void)
@@ -264,7 +298,7 @@ static void slice_columns(void)
 
 /* --- addresses that the launch does not show */
 
-/* out[i] = *table[i], the table being in device memory. */
+/* out[i] = *table[i], the table being in device memory, or in pinned memory. */
 static void gather(void)
 {
     enum { COUNT = 4 };
@@ -282,13 +316,17 @@ static void gather(void)
         table[i] = model_address(words[i]);
         model_order(words[i], stream);
     }
+    const void *pinned = memcpy(model_pinned(sizeof(table)), table, sizeof(table));
     CUdeviceptr out_at = model_address(out), table_at = model_address(places);
     uint64_t count = COUNT;
     model_order(places, stream);
     model_order(out, stream);
-    OK(cuMemcpyHtoDAsync(table_at, memcpy(model_pinned(sizeof(table)), table, sizeof(table)),
-                         sizeof(table), stream));
-    model_write(places, table);
+    if (model_one_in(2)) {
+        table_at = (CUdeviceptr)(uintptr_t)pinned;
+    } else {
+        OK(cuMemcpyHtoDAsync(table_at, pinned, sizeof(table), stream));
+        model_write(places, table);
+    }
     launch((struct launch){kernels, "gather32", 1, 3, {&out_at, &table_at, &count}}, stream);
     for (int i = 0; i < COUNT; i++)
         model_move((struct model_range){out.block, out.at + 4 * (size_t)i, 4}, words[i]);
@@ -435,6 +473,15 @@ static void queue(const struct step *step, CUstream stream)
     }
 }
 
+static CUDA_MEMSET_NODE_PARAMS set_of(const struct step *step)
+{
+    return (CUDA_MEMSET_NODE_PARAMS){.dst = model_address(step->to),
+                                     .value = step->value,
+                                     .elementSize = 1,
+                                     .width = step->to.bytes,
+                                     .height = 1};
+}
+
 static CUgraphNode add_node(CUgraph graph, const struct step *step, CUgraphNode before)
 {
     CUgraphNode node;
@@ -444,8 +491,7 @@ static CUgraphNode add_node(CUgraph graph, const struct step *step, CUgraphNode 
     void *params[] = {&args};
     memset(&args, 0, sizeof(args));
     args = (struct add_args){to, step->to.bytes / 4, step->value};
-    const CUDA_MEMSET_NODE_PARAMS set = {
-        .dst = to, .value = step->value, .elementSize = 1, .width = step->to.bytes, .height = 1};
+    const CUDA_MEMSET_NODE_PARAMS set = set_of(step);
     const CUDA_KERNEL_NODE_PARAMS kernel = {.func = add_function(),
                                             .gridDimX = 1,
                                             .gridDimY = 1,
@@ -473,10 +519,19 @@ static CUgraphNode add_node(CUgraph graph, const struct step *step, CUgraphNode 
     return node;
 }
 
+/* Of a graph that is executable already. */
+static void change_set(CUgraphExec executable, CUgraphNode node, struct step *step)
+{
+    step->value = (uint32_t)model_random() & 0xff;
+    const CUDA_MEMSET_NODE_PARAMS set = set_of(step);
+    OK(cuGraphExecMemsetNodeSetParams(executable, node, &set, model_context));
+}
+
 static void graph(void)
 {
     enum { MOST_STEPS = 5 };
     struct step steps[MOST_STEPS];
+    CUgraphNode nodes[MOST_STEPS] = {NULL};
     const size_t count = 1 + model_below(MOST_STEPS);
     const CUstream stream = model_own_stream();
     CUgraph graph;
@@ -493,12 +548,15 @@ static void graph(void)
             queue(&steps[i], stream);
         OK(cuStreamEndCapture(stream, &graph));
     } else {
-        CUgraphNode last = NULL;
         OK(cuGraphCreate(&graph, 0));
         for (size_t i = 0; i < count; i++)
-            last = add_node(graph, &steps[i], last);
+            nodes[i] = add_node(graph, &steps[i], i > 0 ? nodes[i - 1] : NULL);
     }
     OK(cuGraphInstantiate(&executable, graph, 0));
+    for (size_t i = 0; i < count; i++) {
+        if (nodes[i] != NULL && steps[i].kind == STEP_SET && model_one_in(2))
+            change_set(executable, nodes[i], &steps[i]);
+    }
     for (size_t times = 1 + model_below(3); times > 0; times--) {
         OK(cuGraphLaunch(executable, stream));
         for (size_t i = 0; i < count; i++)
@@ -598,10 +656,12 @@ static void queued_before(void)
 const struct model_operation model_launches[] = {
     {"initialise", initialise, 60},
     {"change in place", change_in_place, 25},
+    {"new tensor", new_tensor, 12},
+    {"load the kernels anew", reload, 3},
     {"change another", change_other, 30},
     {"add", add, 15},
     {"slice columns", slice_columns, 15},
-    {"gather", gather, 2},
+    {"gather", gather, 4},
     {"a kernel of unknown parameters", unknown, 1},
     {"copy late", copy_late, 6},
     {"hold a stream", hold, 6},

@@ -57,8 +57,6 @@ static size_t draw_plan(char *text)
 void model_plans_begin(void)
 {
     char text[DRAWN_PLAN_BYTES];
-    if (!has_plans(NULL))
-        return;
     large = drawn_file_make(model_folder, model_has_names());
     if (!has_plans("first"))
         return;
@@ -145,8 +143,7 @@ static struct model_range load(void)
 
 static void load_tensor(void)
 {
-    if (has_plans(NULL))
-        load();
+    load();
 }
 
 static void read_range(struct model_range range)

@@ -46,7 +46,7 @@ KNOWN = [
     # Memory was unmapped under work that a wait had not waited for.
     *(("from scratch", "driver:cuStreamSynchronize", number) for number in (1, 4, 9)),
     # The range of a piece of memory was told as the allocation's.
-    ("random program", "driver:cuCtxGetDevice", 14),
+    *(("random program", "driver:cuCtxGetDevice", number) for number in (31, 44)),
     # Device memory was kept for ever.
     *(("goes on", f"driver:{name}", number) for name in ("cuMemRelease", "cuMemUnmap", "cuMemAddressFree")
       for number in (1, 8)),
@@ -340,20 +340,25 @@ class FromScratch(Once):
                 "--rank", "1", "--ranks", "3", "--dim", "36", "--layers", "1", "--vocab", "9", "--end"]
 
 
-class Differential(Once):
+class Model(Once):
+    """Of one thread, so that the calls are the same each time. Left out: changes of its file, where what fails is no call of
+    CUDA; other contexts, since a program goes on in the wrong one when one cannot be popped; memory that it maps itself, for whose
+    record there must be memory; and slices of columns: when the heap is out while one is recorded, its kernel finds no memory."""
     name = "random program"
     calls = (1800, 160, 750)
+    settings = {"SIMCUDA_DEVICES": "2"}
+    without = ("change the file", "delete the file", "a child of fork changes the file", "a child of vfork changes the file",
+               "a host function changes the file", "copy in another current context", "free in another current context",
+               "cuMemMap", "remap", "reservations with gaps", "slice columns")
 
     def command(self, folder):
-        return [self.place.program("driver", "differential", "program"), "3", "120", os.path.join(folder, "data"),
+        return [self.place.program("driver", "model", "model"), "--seed", "3", "--ops", "120", "--threads", "1",
+                "--without", ",".join(self.without), folder,
                 self.place.program("simcuda", "test_kernels.so"), self.place.program("simcuda", "torch_kernels.so")]
 
     def judge(self, done, kind):
-        # It prints as it goes: what comes before the error is as without.
-        if done.status == 1:
-            lines = done.out.splitlines()
-            if lines and "CUDA error" in lines[-1] and self.sound.out.startswith("\n".join(lines[:-1])):
-                return "told", None
+        if done.status == 1 and "CUDA error" in done.out:
+            return "told", None
         return super().judge(done, kind)
 
 
@@ -520,7 +525,7 @@ def make(options, folder):
     import check_flows
     place = Place(options, folder)
     by_name = {flow.name: flow for flow in check_flows.FLOWS}
-    out = [Persistent(place, False), Persistent(place, True), MainJob(place), FromScratch(place), Differential(place), Planned(place), Sent(place)]
+    out = [Persistent(place, False), Persistent(place, True), MainJob(place), FromScratch(place), Model(place), Planned(place), Sent(place)]
     out += [Nccl(place, "NCCL FSDP1 rank 0", by_name["FSDP1, coalesced"], 0),
             Nccl(place, "NCCL FSDP1 rank 1", by_name["FSDP1, coalesced"], 1),
             Nccl(place, "NCCL accelerate rank 1", by_name["accelerate, FSDP2"], 1)]
