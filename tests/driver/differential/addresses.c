@@ -61,7 +61,7 @@ static CUdeviceptr defer(void)
 }
 
 /* Four strided copies beside what is deferred. */
-static void strided(void)
+SCENARIO(strided)
 {
     const CUdeviceptr deferred = defer();
     for (unsigned i = 0; i < 4; i++) {
@@ -74,7 +74,7 @@ static void strided(void)
 }
 
 /* The source has memory already, or the destination has. */
-static void strided_in_memory(void)
+SCENARIO(strided_in_memory)
 {
     const CUdeviceptr deferred = defer();
     const CUdeviceptr from = load_file(MATRIX_BYTES);
@@ -102,12 +102,12 @@ static void pass_host_address(int access)
     print_bytes("beside it", block, 4096);
 }
 
-static void closed_memory(void)
+SCENARIO(closed_memory)
 {
     pass_host_address(PROT_NONE);
 }
 
-static void open_memory(void)
+SCENARIO(open_memory)
 {
     pass_host_address(PROT_READ);
 }
@@ -133,7 +133,7 @@ static CUdeviceptr numbered(unsigned number)
     return block;
 }
 
-static void packed_parameter(void)
+SCENARIO(packed_parameter)
 {
     CUdeviceptr out = allocate(4096);
     struct record record = {1, numbered(1) + MIB};
@@ -151,7 +151,7 @@ static void read_records(CUdeviceptr table, uint64_t count)
         print_word(out + 4 * i);
 }
 
-static void packed_records(void)
+SCENARIO(packed_records)
 {
     enum { COUNT = 20 };
     struct record records[COUNT];
@@ -164,7 +164,7 @@ static void packed_records(void)
 
 /* In a large copy, which becomes a snapshot, around the places where that is cut for the
  * processor's caches (pointer_scan.c). */
-static void records_of_a_snapshot(void)
+SCENARIO(records_of_a_snapshot)
 {
     enum { COUNT = 9, PART = 32 << 10 };
     unsigned char *host = malloc(4 * MIB);
@@ -181,7 +181,7 @@ static void records_of_a_snapshot(void)
 }
 
 /* Of each address some bytes, and in a second copy the others; the later ones first, or last. */
-static void in_two_copies(void)
+SCENARIO(in_two_copies)
 {
     for (unsigned first = 1; first < 8; first++) {
         for (unsigned order = 0; order < 2; order++) {
@@ -198,15 +198,3 @@ static void in_two_copies(void)
         }
     }
 }
-
-const struct scenario scenarios[] = {
-    {"strided", strided},
-    {"strided_in_memory", strided_in_memory},
-    {"closed_memory", closed_memory},
-    {"open_memory", open_memory},
-    {"packed_parameter", packed_parameter},
-    {"packed_records", packed_records},
-    {"records_of_a_snapshot", records_of_a_snapshot},
-    {"in_two_copies", in_two_copies},
-    {NULL, NULL},
-};

@@ -2,7 +2,6 @@
 /* A caching allocator that carves its allocations into blocks and reports them, as PyTorch's
  * does. */
 #include <dlfcn.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,41 +12,27 @@
 #include "tests/driver/differential/c10.h"
 #include "tests/driver/differential/scenario.h"
 
-static const struct c10_device device = {1, 0};
-
 static CUdeviceptr take(CUdeviceptr address, size_t bytes)
 {
-    REPORT((void *)(uintptr_t)address, (int64_t)bytes, 1, 2, device);
+    report(address, (int64_t)bytes);
     return address;
 }
 
 static void give(CUdeviceptr address, size_t bytes)
 {
-    REPORT((void *)(uintptr_t)address, -(int64_t)bytes, 1, 2, device);
+    report(address, -(int64_t)bytes);
 }
 
 static CUstream stream; /* of add and copy; the legacy one unless a scenario sets it */
 
-static CUresult try_add(CUdeviceptr address, uint32_t value, uint64_t count)
-{
-    struct {
-        CUdeviceptr address;
-        uint64_t count;
-        uint32_t value;
-    } args = {address, count, value};
-    void *params[] = {&args};
-    return cuLaunchKernel(function("add_in_place32"), 4, 1, 1, 64, 1, 1, 0, stream, params, NULL);
-}
-
 static void add(CUdeviceptr address, uint32_t value, uint64_t count)
 {
-    OK(try_add(address, value, count));
+    OK(try_add(address, value, count, stream));
 }
 
 static void copy(CUdeviceptr to, CUdeviceptr from, uint64_t count)
 {
-    void *params[] = {&to, &from, &count};
-    OK(cuLaunchKernel(function("copy32"), 4, 1, 1, 64, 1, 1, 0, stream, params, NULL));
+    copy_words(to, from, count, stream);
 }
 
 static void print_told(void)
@@ -60,7 +45,7 @@ static void print_told(void)
 
 /* One allocation for a whole model, as transformers warms the allocator up: of each tensor an
  * eighth is kept. */
-static void carved(void)
+SCENARIO(carved)
 {
     const CUdeviceptr whole = allocate(128 * MIB);
     const CUdeviceptr shards = allocate(16 * MIB);
@@ -77,7 +62,7 @@ static void carved(void)
 }
 
 /* 128 experts in 48 layers, three matrices each, in one allocation; an eighth of each is kept. */
-static void experts(void)
+SCENARIO(experts)
 {
     enum { COUNT = 128 * 48 * 3, WHOLE = 8 << 10, PART = WHOLE / 8 };
     const unsigned char *file = map_file(8 * MIB);
@@ -97,7 +82,7 @@ static void experts(void)
 }
 
 /* Written in so many pieces that a block is better off in memory. Its neighbour is not. */
-static void shredded(void)
+SCENARIO(shredded)
 {
     enum { PIECES = 140000, STRIDE = 64 };
     const CUdeviceptr whole = allocate(64 * MIB);
@@ -110,19 +95,26 @@ static void shredded(void)
     print_bytes("some of the other", smooth + 7 * MIB, MIB);
 }
 
-/* An unknown kernel touches the block it is given, and no other. */
-static void one_block(void)
+/* Four blocks of 16 MiB, of other numbers each, in one allocation. */
+static CUdeviceptr make_four(void)
 {
     const CUdeviceptr whole = allocate(64 * MIB);
     for (int i = 0; i < 4; i++)
         uniform(take(whole + (size_t)i * 16 * MIB, 16 * MIB), 4 * MIB, (uint64_t)i);
+    return whole;
+}
+
+/* An unknown kernel touches the block it is given, and no other. */
+SCENARIO(one_block)
+{
+    const CUdeviceptr whole = make_four();
     add(whole + 16 * MIB, 5, 4 * MIB);
     print_bytes("touched", whole + 16 * MIB + 100, MIB);
     print_bytes("read", whole + 48 * MIB, MIB);
 }
 
 /* Blocks of all sizes in one granule, which take turns. */
-static void neighbours(void)
+SCENARIO(neighbours)
 {
     const CUdeviceptr whole = allocate(4 * MIB);
     CUdeviceptr at = whole;
@@ -139,7 +131,7 @@ static void neighbours(void)
 }
 
 /* Work is queued on a block that was given back, and memory runs out. */
-static void freed_but_queued(void)
+SCENARIO(freed_but_queued)
 {
     const CUdeviceptr whole = allocate(24 * MIB);
     const CUdeviceptr kept = allocate(8 * MIB);
@@ -148,7 +140,7 @@ static void freed_but_queued(void)
     add(whole, 1, 6 * MIB);
     add(take(kept, 8 * MIB), 1, 2 * MIB);
     OK(cuCtxSynchronize());
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    stream = make_stream();
     for (uint32_t i = 0; i < 8; i++)
         add(whole, i, 6 * MIB);
     copy(kept, whole + 8 * MIB, 2 * MIB);
@@ -165,10 +157,10 @@ static void freed_but_queued(void)
 }
 
 /* What a block leaves behind makes room for the next one: when the device is done with it. */
-static void left_behind(void)
+SCENARIO(left_behind)
 {
     const CUdeviceptr whole = allocate(64 * MIB);
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    stream = make_stream();
     for (int i = 0; i < 3; i++) {
         const CUdeviceptr block = take(whole + (size_t)(i % 2) * 32 * MIB, 24 * MIB);
         OK(cuMemsetD8Async(block, (unsigned char)(i + 1), 24 * MIB, stream));
@@ -182,33 +174,24 @@ static void left_behind(void)
     stream = NULL;
 }
 
-static atomic_bool is_open;
-
-static void CUDA_CB wait_at_gate(void *unused)
-{
-    (void)unused;
-    while (!atomic_load(&is_open))
-        usleep(100);
-}
-
 /* A block goes back while work on it is queued behind something that this thread does later. */
-static void left_in_use(void)
+SCENARIO(left_in_use)
 {
     const CUdeviceptr whole = allocate(64 * MIB);
     const CUdeviceptr kept = allocate(4 * MIB);
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    stream = make_stream();
     const CUdeviceptr first = take(whole, 24 * MIB);
     OK(cuMemsetD8Async(first, 3, 24 * MIB, stream));
     add(first, 1, 6 * MIB);
     add(take(kept, 4 * MIB), 1, MIB);
-    OK(cuLaunchHostFunc(stream, wait_at_gate, NULL));
+    hold(stream);
     add(first, 2, 6 * MIB);
     copy(kept, first + 8 * MIB, MIB);
     give(first, 24 * MIB);
     const CUdeviceptr second = take(whole + 32 * MIB, 24 * MIB);
     OK(cuMemsetD8Async(second, 5, 24 * MIB, stream));
     add(second, 1, 6 * MIB);
-    atomic_store(&is_open, true);
+    let_go();
     OK(cuStreamSynchronize(stream));
     stream = NULL;
     print_bytes("kept", kept, 4 * MIB);
@@ -216,7 +199,7 @@ static void left_in_use(void)
 }
 
 /* Steps of a training that never settles. */
-static void for_ever(void)
+SCENARIO(for_ever)
 {
     const CUdeviceptr whole = allocate(64 * MIB);
     for (int i = 0; i < 40; i++) {
@@ -231,7 +214,7 @@ static void for_ever(void)
 }
 
 /* When deferral has ended, what is handed out has memory at once. */
-static void after_settling(void)
+SCENARIO(after_settling)
 {
     const CUdeviceptr whole = allocate(32 * MIB);
     uniform(take(whole, 8 * MIB), 2 * MIB, 1);
@@ -250,7 +233,7 @@ static void after_settling(void)
 }
 
 /* A program that uses what it was not handed out. */
-static void outside(void)
+SCENARIO(outside)
 {
     const CUdeviceptr whole = allocate(16 * MIB);
     uniform(take(whole, 4 * MIB), MIB, 1);
@@ -261,7 +244,7 @@ static void outside(void)
 }
 
 /* A stale address among the parameters, which the kernel does not use. */
-static void stale(void)
+SCENARIO(stale)
 {
     const CUdeviceptr whole = allocate(64 * MIB);
     give(take(whole + 32 * MIB, 16 * MIB), 16 * MIB);
@@ -271,7 +254,7 @@ static void stale(void)
 }
 
 /* A pointer that is formed a little before the block that it is for. */
-static void little_before(void)
+SCENARIO(little_before)
 {
     const CUdeviceptr whole = allocate(16 * MIB);
     uniform(take(whole, 4 * MIB), MIB, 1);
@@ -281,7 +264,7 @@ static void little_before(void)
 }
 
 /* A pointer to the end of a block, and so a little before the next one, with a gap between them. */
-static void across_a_gap(void)
+SCENARIO(across_a_gap)
 {
     const CUdeviceptr whole = allocate(16 * MIB);
     uniform(take(whole, 4 * MIB), MIB, 1);
@@ -292,7 +275,7 @@ static void across_a_gap(void)
 }
 
 /* Written before anything was handed out: the allocation stays whole. */
-static void written_before(void)
+SCENARIO(written_before)
 {
     unsigned char *bytes = malloc(16 * MIB);
     for (size_t i = 0; i < 16 * MIB; i++)
@@ -306,7 +289,7 @@ static void written_before(void)
 }
 
 /* What nobody has written is anything, but the same for who reads it and for who reads a copy. */
-static void undefined_input(void)
+SCENARIO(undefined_input)
 {
     unsigned char *bytes[2];
     const CUdeviceptr blocks[] = {take(allocate(8 * MIB), 8 * MIB),
@@ -321,7 +304,7 @@ static void undefined_input(void)
 }
 
 /* A kernel that reads what it has just written: from one block to itself is not from another. */
-static void within(void)
+SCENARIO(within)
 {
     const CUdeviceptr block = take(allocate(8 * MIB), 8 * MIB);
     uniform(block, 2 * MIB, 1);
@@ -330,7 +313,7 @@ static void within(void)
 }
 
 /* A new block over old ones that were never given back, and giving back what was not handed out. */
-static void odd_reports(void)
+SCENARIO(odd_reports)
 {
     const CUdeviceptr whole = allocate(16 * MIB);
     uniform(take(whole, 4 * MIB), MIB, 1);
@@ -373,11 +356,9 @@ static void print_through(CUtensorMap *map)
 }
 
 /* A matrix product reads one weight through a tensor map, and writes its result through another. */
-static void described(void)
+SCENARIO(described)
 {
-    const CUdeviceptr whole = allocate(64 * MIB);
-    for (int i = 0; i < 4; i++)
-        uniform(take(whole + (size_t)i * 16 * MIB, 16 * MIB), 4 * MIB, (uint64_t)i);
+    const CUdeviceptr whole = make_four();
     CUtensorMap in = map_of(whole + 16 * MIB, 16 * MIB);
     print_through(&in);
     CUtensorMap out = map_of(whole + 52 * MIB, 4 * MIB);
@@ -386,11 +367,9 @@ static void described(void)
 }
 
 /* Another address in the map of a block: the block there. */
-static void described_elsewhere(void)
+SCENARIO(described_elsewhere)
 {
-    const CUdeviceptr whole = allocate(64 * MIB);
-    for (int i = 0; i < 4; i++)
-        uniform(take(whole + (size_t)i * 16 * MIB, 16 * MIB), 4 * MIB, (uint64_t)i);
+    const CUdeviceptr whole = make_four();
     CUtensorMap map = map_of(allocate(4096), 4096);
     OK(cuTensorMapReplaceAddress(&map, (void *)(uintptr_t)(whole + 20 * MIB)));
     print_through(&map);
@@ -400,7 +379,7 @@ static void described_elsewhere(void)
 
 /* A map is used again for the next block in the same place, with other content: memory that others
  * left behind is given back, also that which was only read. The map's own stays. */
-static void described_again(void)
+SCENARIO(described_again)
 {
     const CUdeviceptr whole = allocate(32 * MIB);
     const CUdeviceptr file = load_file(16 * MIB);
@@ -421,9 +400,8 @@ static void described_again(void)
 }
 
 /* Memory of a captured graph is used whenever it is launched, whether or not it is handed out. */
-static void captured(void)
+SCENARIO(captured)
 {
-    CUstream captured_stream;
     CUgraph graph;
     CUgraphExec exec;
     const CUdeviceptr whole = allocate(16 * MIB);
@@ -431,7 +409,7 @@ static void captured(void)
     /* There may be no room for it beside the others. No block is in it while the capture begins. */
     const CUdeviceptr other = allocate(58 * MIB);
     give(take(other, 2 * MIB), 2 * MIB);
-    OK(cuStreamCreate(&captured_stream, CU_STREAM_NON_BLOCKING));
+    const CUstream captured_stream = make_stream();
     uniform(take(whole, 2 * MIB), MIB / 2, 1);
     take(kept, 4 * MIB);
     OK(cuCtxSynchronize());
@@ -442,7 +420,7 @@ static void captured(void)
     give(whole + 8 * MIB, 4 * MIB);
     OK(cuStreamEndCapture(captured_stream, &graph));
     OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    const CUresult result = try_add(take(other, 58 * MIB), 9, 58 * MIB / 4);
+    const CUresult result = try_add(take(other, 58 * MIB), 9, 58 * MIB / 4, NULL);
     printf("%s\n", result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY ? "full" : "?");
     give(other, 58 * MIB);
     OK(cuGraphLaunch(exec, captured_stream));
@@ -452,7 +430,7 @@ static void captured(void)
 
 /* Memory that others have a handle of is not given up when its block is returned: they would not
  * see the block that comes there next. */
-static void exported(void)
+SCENARIO(exported)
 {
     const CUdeviceptr range = allocate(8 * MIB);
     uniform(take(range, 8 * MIB), 2 * MIB, 2);
@@ -462,7 +440,7 @@ static void exported(void)
     const off_t place = lseek(file, 0, SEEK_CUR);
     give(range, 8 * MIB);
     const CUdeviceptr other = allocate(60 * MIB);
-    printf("no room: %d\n", try_add(take(other, 60 * MIB), 9, 60 * MIB / 4));
+    printf("no room: %d\n", try_add(take(other, 60 * MIB), 9, 60 * MIB / 4, NULL));
     give(other, 60 * MIB);
     OK(cuMemsetD8(take(range, 8 * MIB), 4, 8 * MIB));
     OK(cuCtxSynchronize());
@@ -473,7 +451,7 @@ static void exported(void)
 }
 
 /* Each from the one before: no more than two of them may need memory at a time. */
-static void chain(void)
+SCENARIO(chain)
 {
     CUdeviceptr blocks[8];
     for (int i = 0; i < 8; i++)
@@ -486,7 +464,7 @@ static void chain(void)
 }
 
 /* PyTorch is there and reports nothing: an older or a changed one. */
-static void silent(void)
+SCENARIO(silent)
 {
     if (dlopen(getenv("LIBC10_CUDA"), RTLD_NOW) == NULL)
         exit(2);
@@ -595,7 +573,7 @@ static void read_some(void)
     print_bytes("read", block->address + begin, pick(block->bytes - begin) + 1);
 }
 
-static void random_blocks(void)
+SCENARIO(random)
 {
     const char *seed = getenv("BLOCKS_SEED");
     const char *ops = getenv("BLOCKS_OPS");
@@ -623,33 +601,3 @@ static void random_blocks(void)
         print_bytes("at the end", live[i].address, live[i].bytes);
     print_told();
 }
-
-const struct scenario scenarios[] = {
-    {"carved", carved},
-    {"experts", experts},
-    {"shredded", shredded},
-    {"one_block", one_block},
-    {"neighbours", neighbours},
-    {"freed_but_queued", freed_but_queued},
-    {"left_behind", left_behind},
-    {"left_in_use", left_in_use},
-    {"for_ever", for_ever},
-    {"after_settling", after_settling},
-    {"outside", outside},
-    {"stale", stale},
-    {"little_before", little_before},
-    {"across_a_gap", across_a_gap},
-    {"written_before", written_before},
-    {"undefined_input", undefined_input},
-    {"within", within},
-    {"odd_reports", odd_reports},
-    {"described", described},
-    {"described_elsewhere", described_elsewhere},
-    {"described_again", described_again},
-    {"captured", captured},
-    {"exported", exported},
-    {"chain", chain},
-    {"silent", silent},
-    {"random", random_blocks},
-    {NULL, NULL},
-};

@@ -174,7 +174,7 @@ static void check_values(const char *name, const struct tensor *inputs, size_t c
 /* --- scenarios */
 
 /* Every kernel, in every dimension: the values. */
-static void values(void)
+SCENARIO(values)
 {
     const struct tensor inputs[] = {loaded(6, 40, 64), loaded(6, 24, 64), loaded(6, 8, 64)};
     const struct tensor planes[] = {inputs[0], loaded(2, 40, 64)};
@@ -229,19 +229,19 @@ static void take_experts(struct tensor make(uint32_t, uint32_t, uint32_t))
     print_bytes("this rank's experts", mine, shard);
 }
 
-static void experts(void)
+SCENARIO(experts)
 {
     take_experts(loaded);
 }
 
 /* A row is one launch then. */
-static void drawn_experts(void)
+SCENARIO(drawn_experts)
 {
     take_experts(drawn);
 }
 
 /* Rows that are parts of a launch, which would run for each of them. */
-static void drawn_whole(void)
+SCENARIO(drawn_whole)
 {
     const struct tensor inputs[] = {drawn(16, 256, 64), drawn(16, 256, 64)};
     const struct tensor out = result_of(inputs, 2, 1);
@@ -252,7 +252,7 @@ static void drawn_whole(void)
 
 /* 128 experts in 48 layers, three tensors each: transformers has them all in one piece of memory,
  * larger than the device. */
-static void many_pieces(void)
+SCENARIO(many_pieces)
 {
     enum { PIECES = 128 * 48 * 3, PIECE = 4096 };
     const size_t step = MIB + MIB / 8;
@@ -265,7 +265,7 @@ static void many_pieces(void)
 }
 
 /* Columns of tensors, which are no longer there when the result is needed. */
-static void strided(void)
+SCENARIO(strided)
 {
     struct tensor inputs[] = {loaded(4, 64, 256), loaded(4, 32, 256)};
     const struct tensor whole[] = {inputs[0], inputs[1]};
@@ -278,7 +278,7 @@ static void strided(void)
     print_bytes("columns of freed tensors", out.at, bytes_of(&out));
 }
 
-static void strided_values(void)
+SCENARIO(strided_values)
 {
     struct tensor inputs[] = {loaded(4, 64, 256), loaded(4, 32, 256)};
     inputs[0].at += 32 * 4;
@@ -289,7 +289,7 @@ static void strided_values(void)
 }
 
 /* Where rows are not what is copied: too short, */
-static void short_rows(void)
+SCENARIO(short_rows)
 {
     const struct tensor inputs[] = {loaded(64, 64, 8), loaded(64, 64, 4)};
     const struct tensor out = result_of(inputs, 2, 2);
@@ -298,7 +298,7 @@ static void short_rows(void)
 }
 
 /* too many, of both inputs together, */
-static void many_rows(void)
+SCENARIO(many_rows)
 {
     const struct tensor inputs[] = {loaded(4096, 2, 32), loaded(4096, 1, 32)};
     const struct tensor out = result_of(inputs, 2, 1);
@@ -307,7 +307,7 @@ static void many_rows(void)
 }
 
 /* and one of the inputs, or the result, in memory. */
-static void in_memory(void)
+SCENARIO(in_memory)
 {
     const struct tensor inputs[] = {loaded(8, 64, 64), loaded(8, 64, 64)};
     const struct tensor out = result_of(inputs, 2, 1);
@@ -320,7 +320,7 @@ static void in_memory(void)
 }
 
 /* What lies around it, and in the inputs later, is another matter. */
-static void into_a_part(void)
+SCENARIO(into_a_part)
 {
     const struct tensor inputs[] = {loaded(8, 64, 64), loaded(8, 64, 64)};
     const struct tensor shape = result_of(inputs, 2, 1);
@@ -331,9 +331,3 @@ static void into_a_part(void)
     OK(cuMemsetD8(inputs[0].at, 0, bytes_of(&inputs[0]))); /* what was copied stays */
     print_bytes("a part of a tensor", larger, 4 * bytes_of(&shape));
 }
-
-const struct scenario scenarios[] = {
-    {"values", values},           {"experts", experts},         {"drawn_experts", drawn_experts},
-    {"drawn_whole", drawn_whole}, {"strided", strided},         {"strided_values", strided_values},
-    {"short_rows", short_rows},   {"many_rows", many_rows},     {"in_memory", in_memory},
-    {"into_a_part", into_a_part}, {"many_pieces", many_pieces}, {NULL, NULL}};

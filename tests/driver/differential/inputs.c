@@ -210,18 +210,6 @@ MS_TEST(zero_sizes)
     CHECK_EQ(cuMemcpyDtoH(&nothing, tensor, 0), CUDA_SUCCESS);
 }
 
-MS_TEST(ranges_over_the_end_are_refused)
-{
-    start();
-    static unsigned char buffer[8 << 20];
-    const CUdeviceptr tensor = device_allocate(4 * MIB - 100);
-    CHECK_EQ(cuMemcpyHtoD(tensor, buffer, 8 * MIB), CUDA_ERROR_INVALID_VALUE);
-    CHECK_EQ(cuMemcpyDtoH(buffer, tensor + MIB, 7 * MIB), CUDA_ERROR_INVALID_VALUE);
-    CHECK_EQ(cuMemsetD8(tensor, 1, 8 * MIB), CUDA_ERROR_INVALID_VALUE);
-    CHECK_EQ(cuMemsetD8(tensor, 1, 4 * MIB - 100), CUDA_SUCCESS);
-    CHECK_EQ(read_byte(tensor + 4 * MIB - 101), 1);
-}
-
 MS_TEST(overlapping_copies_deliver_bytes_of_the_source)
 {
     start();

@@ -2,30 +2,18 @@
 /* Scenarios: small copies from host memory while their stream waits, which may hold addresses. */
 #include "tests/driver/differential/scenario.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
-#include "tests/driver/differential/c10.h"
-
 enum { WORDS = 8, COPIES = 64 };
 
-static _Atomic int may_go;
-
-static void CUDA_CB wait_until_it_may_go(void *unused)
-{
-    (void)unused;
-    while (!may_go)
-        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-}
-
-static CUstream hold(unsigned flags)
+static CUstream make_held(unsigned flags)
 {
     CUstream stream;
     OK(cuStreamCreate(&stream, flags));
-    OK(cuLaunchHostFunc(stream, wait_until_it_may_go, NULL));
+    hold(stream);
     return stream;
 }
 
@@ -45,29 +33,29 @@ static CUdeviceptr small(size_t bytes)
 }
 
 /* Nothing ends until the program has queued all, so a call that waits never returns. */
-static void behind_held_work(void)
+SCENARIO(behind_held_work)
 {
     const CUdeviceptr block = load_file(8 * MIB), table = small(COPIES * 64);
     unsigned char *pinned = (unsigned char *)pin(COPIES * 64);
-    const CUstream stream = hold(CU_STREAM_NON_BLOCKING);
+    const CUstream stream = make_held(CU_STREAM_NON_BLOCKING);
     for (int i = 0; i < COPIES; i++) {
         memset(pinned + 64 * i, i, 64);
         OK(cuMemcpyHtoDAsync(table + 64 * i, pinned + 64 * i, 64, stream));
     }
-    may_go = 1;
+    let_go();
     OK(cuStreamSynchronize(stream));
     print_bytes("table", table, COPIES * 64);
     OK(cuMemFree(block));
 }
 
 /* The legacy stream waits for streams that block with it. */
-static void behind_the_legacy_stream(void)
+SCENARIO(behind_the_legacy_stream)
 {
     const CUdeviceptr block = load_file(8 * MIB), table = small(64);
     uint64_t *pinned = pin(64);
-    const CUstream stream = hold(CU_STREAM_DEFAULT);
+    const CUstream stream = make_held(CU_STREAM_DEFAULT);
     OK(cuMemcpyHtoDAsync(table, pinned, 64, CU_STREAM_LEGACY));
-    may_go = 1;
+    let_go();
     OK(cuStreamSynchronize(stream));
     print_bytes("table", table, 64);
     OK(cuMemFree(block));
@@ -76,10 +64,21 @@ static void behind_the_legacy_stream(void)
 static CUdeviceptr behind_a_table(CUstream stream, CUdeviceptr table)
 {
     const CUdeviceptr to = small(4 * WORDS);
-    const uint64_t count = WORDS;
-    void *params[] = {(void *)&to, (void *)&table, (void *)&count};
-    OK(cuLaunchKernel(function("gather32"), 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    gather_words(to, table, WORDS, stream);
     return to;
+}
+
+static CUdeviceptr behind_a_copy(CUstream stream, CUdeviceptr table, const uint64_t *from)
+{
+    OK(cuMemcpyHtoDAsync(table, from, 8 * WORDS, stream));
+    return behind_a_table(stream, table);
+}
+
+static void print_gathered(CUdeviceptr to, CUstream stream)
+{
+    let_go();
+    OK(cuStreamSynchronize(stream));
+    print_bytes("gathered", to, 4 * WORDS);
 }
 
 static void point(uint64_t *table, CUdeviceptr block)
@@ -89,17 +88,14 @@ static void point(uint64_t *table, CUdeviceptr block)
 }
 
 /* The program writes the addresses after the copy is queued, and before the stream gets there. */
-static void written_late(void)
+SCENARIO(written_late)
 {
     const CUdeviceptr block = load_file(8 * MIB), table = small(8 * WORDS);
     uint64_t *pinned = pin(8 * WORDS);
-    const CUstream stream = hold(CU_STREAM_NON_BLOCKING);
-    OK(cuMemcpyHtoDAsync(table, pinned, 8 * WORDS, stream));
-    const CUdeviceptr to = behind_a_table(stream, table);
+    const CUstream stream = make_held(CU_STREAM_NON_BLOCKING);
+    const CUdeviceptr to = behind_a_copy(stream, table, pinned);
     point(pinned, block);
-    may_go = 1;
-    OK(cuStreamSynchronize(stream));
-    print_bytes("gathered", to, 4 * WORDS);
+    print_gathered(to, stream);
     print_bytes("block", block, 8 * MIB);
 }
 
@@ -114,7 +110,7 @@ static void CUDA_CB write_table(void *unused)
 }
 
 /* Rows, from a host function. The address is in the last row. */
-static void rows_written_late(void)
+SCENARIO(rows_written_late)
 {
     const CUdeviceptr block = load_file(8 * MIB), table = small(4 * 8 * WORDS);
     uint64_t *pinned = pin(8 * 8 * WORDS);
@@ -138,107 +134,84 @@ static void rows_written_late(void)
 }
 
 /* A copy to pinned memory that is still on its way, and from there on. */
-static void by_way_of_the_host(void)
+SCENARIO(by_way_of_the_host)
 {
     const CUdeviceptr block = load_file(8 * MIB);
     const CUdeviceptr first = small(8 * WORDS), table = small(8 * WORDS);
     uint64_t *addresses = pin(8 * WORDS), *pinned = pin(8 * WORDS);
-    const CUstream stream = hold(CU_STREAM_NON_BLOCKING);
+    const CUstream stream = make_held(CU_STREAM_NON_BLOCKING);
     OK(cuMemcpyHtoDAsync(first, addresses, 8 * WORDS, stream));
     OK(cuMemcpyDtoHAsync(pinned, first, 8 * WORDS, stream));
-    OK(cuMemcpyHtoDAsync(table, pinned, 8 * WORDS, stream));
-    const CUdeviceptr to = behind_a_table(stream, table);
+    const CUdeviceptr to = behind_a_copy(stream, table, pinned);
     point(addresses, block);
-    may_go = 1;
-    OK(cuStreamSynchronize(stream));
-    print_bytes("gathered", to, 4 * WORDS);
+    print_gathered(to, stream);
 }
 
 /* Pageable memory is the program's again when the call returns. */
-static void passing(void)
+SCENARIO(passing)
 {
     const CUdeviceptr block = load_file(8 * MIB), table = small(8 * WORDS);
     uint64_t *host =
         mmap(NULL, 8 * WORDS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    const CUstream stream = hold(CU_STREAM_NON_BLOCKING);
+    const CUstream stream = make_held(CU_STREAM_NON_BLOCKING);
     point(host, block);
     OK(cuMemcpyHtoDAsync(table, host, 8 * WORDS, stream));
     munmap(host, 8 * WORDS);
     const CUdeviceptr to = behind_a_table(stream, table);
-    may_go = 1;
-    OK(cuStreamSynchronize(stream));
-    print_bytes("gathered", to, 4 * WORDS);
+    print_gathered(to, stream);
 }
 
 /* Behind the kernel that reads it, but before its stream gets to the copy of its address. */
-static void freed_in_the_order_of_the_stream(void)
+SCENARIO(freed_in_the_order_of_the_stream)
 {
     const CUdeviceptr block = load_file(8 * MIB), table = small(8 * WORDS);
     uint64_t *pinned = pin(8 * WORDS);
-    const CUstream stream = hold(CU_STREAM_NON_BLOCKING);
+    const CUstream stream = make_held(CU_STREAM_NON_BLOCKING);
     point(pinned, block);
-    OK(cuMemcpyHtoDAsync(table, pinned, 8 * WORDS, stream));
-    const CUdeviceptr to = behind_a_table(stream, table);
+    const CUdeviceptr to = behind_a_copy(stream, table, pinned);
     OK(cuMemFreeAsync(block, stream));
-    may_go = 1;
-    OK(cuStreamSynchronize(stream));
-    print_bytes("gathered", to, 4 * WORDS);
+    print_gathered(to, stream);
 }
 
 /* What it held is what the kernel must read. One part is overwritten in the same stream, one in a
  * stream that waits for the kernel. */
-static void overwritten_in_the_order_of_the_stream(void)
+SCENARIO(overwritten_in_the_order_of_the_stream)
 {
     const CUdeviceptr block = load_file(8 * MIB), table = small(8 * WORDS);
     uint64_t *pinned = pin(8 * WORDS);
-    const CUstream stream = hold(CU_STREAM_NON_BLOCKING);
-    CUstream other;
+    const CUstream stream = make_held(CU_STREAM_NON_BLOCKING);
+    const CUstream other = make_stream();
     CUevent event;
-    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     point(pinned, block);
-    OK(cuMemcpyHtoDAsync(table, pinned, 8 * WORDS, stream));
-    const CUdeviceptr to = behind_a_table(stream, table);
+    const CUdeviceptr to = behind_a_copy(stream, table, pinned);
     OK(cuMemcpyHtoDAsync(block, pin(4 * MIB), 4 * MIB, stream));
     OK(cuEventRecord(event, stream));
     OK(cuStreamWaitEvent(other, event, 0));
     OK(cuMemsetD8Async(block + 4 * MIB, 5, 4 * MIB, other));
-    may_go = 1;
+    let_go();
     OK(cuStreamSynchronize(other));
     print_bytes("gathered", to, 4 * WORDS);
     print_bytes("block", block, 8 * MIB);
 }
 
-/* As a caching allocator does; without the shim nobody listens. */
-static void report(CUdeviceptr block, int64_t bytes)
-{
-    __typeof__(&REPORT) tell =
-        (__typeof__(tell))dlsym(RTLD_DEFAULT,
-                                "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
-    if (tell != NULL)
-        tell((void *)(uintptr_t)block, bytes, 1, 2, (struct c10_device){1, 0});
-}
-
 /* The same of a block that goes back to a caching allocator. */
-static void returned_before_the_stream_got_there(void)
+SCENARIO(returned_before_the_stream_got_there)
 {
     const CUdeviceptr block = allocate(16 * MIB), table = small(8 * WORDS);
     uint64_t *pinned = pin(8 * WORDS);
     report(block, 8 * MIB);
     OK(cuMemsetD8(block, 5, 8 * MIB));
     OK(cuCtxSynchronize()); /* the stream below waits for no other */
-    const CUstream stream = hold(CU_STREAM_NON_BLOCKING);
+    const CUstream stream = make_held(CU_STREAM_NON_BLOCKING);
     point(pinned, block);
-    OK(cuMemcpyHtoDAsync(table, pinned, 8 * WORDS, stream));
-    const CUdeviceptr to = behind_a_table(stream, table);
+    const CUdeviceptr to = behind_a_copy(stream, table, pinned);
     report(block, -8 * (int64_t)MIB);
-    may_go = 1;
-    OK(cuStreamSynchronize(stream));
-    print_bytes("gathered", to, 4 * WORDS);
+    print_gathered(to, stream);
 }
 
 /* A kernel can follow it to whatever addresses the host puts there. */
-static void address_of_the_host(void)
+SCENARIO(address_of_the_host)
 {
     const CUdeviceptr block = load_file(8 * MIB), table = small(64), out = small(64);
     const uint64_t pinned = (uintptr_t)pin(64);
@@ -247,17 +220,3 @@ static void address_of_the_host(void)
     print_bytes("what any kernel has written", out, 64);
     OK(cuMemFree(block));
 }
-
-const struct scenario scenarios[] = {
-    {"behind_held_work", behind_held_work},
-    {"behind_the_legacy_stream", behind_the_legacy_stream},
-    {"written_late", written_late},
-    {"rows_written_late", rows_written_late},
-    {"by_way_of_the_host", by_way_of_the_host},
-    {"passing", passing},
-    {"address_of_the_host", address_of_the_host},
-    {"freed_in_the_order_of_the_stream", freed_in_the_order_of_the_stream},
-    {"overwritten_in_the_order_of_the_stream", overwritten_in_the_order_of_the_stream},
-    {"returned_before_the_stream_got_there", returned_before_the_stream_got_there},
-    {NULL, NULL},
-};

@@ -15,13 +15,6 @@ static CUdeviceptr in_stream(size_t bytes, CUstream stream)
     return at;
 }
 
-static CUstream make_stream(void)
-{
-    CUstream stream;
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    return stream;
-}
-
 static CUmemoryPool default_pool(void)
 {
     CUmemoryPool pool;
@@ -48,43 +41,7 @@ static CUdeviceptr from_pool(size_t bytes, CUmemoryPool pool, CUstream stream)
 
 static void add(CUdeviceptr address, uint64_t count, uint32_t value, CUstream stream)
 {
-    struct {
-        CUdeviceptr address;
-        uint64_t count;
-        uint32_t value;
-    } argument = {address, count, value};
-    void *params[] = {&argument};
-    OK(cuLaunchKernel(function("add_in_place32"), 16, 1, 1, 64, 1, 1, 0, stream, params, NULL));
-}
-
-/* A stream that stands still until it is let go. */
-struct gate {
-    pthread_mutex_t lock;
-    pthread_cond_t opened;
-    bool is_open;
-};
-
-static void pass(void *argument)
-{
-    struct gate *gate = argument;
-    pthread_mutex_lock(&gate->lock);
-    while (!gate->is_open)
-        pthread_cond_wait(&gate->opened, &gate->lock);
-    pthread_mutex_unlock(&gate->lock);
-}
-
-static void close_gate(struct gate *gate, CUstream stream)
-{
-    *gate = (struct gate){.lock = PTHREAD_MUTEX_INITIALIZER, .opened = PTHREAD_COND_INITIALIZER};
-    OK(cuLaunchHostFunc(stream, pass, gate));
-}
-
-static void open_gate(struct gate *gate)
-{
-    pthread_mutex_lock(&gate->lock);
-    gate->is_open = true;
-    pthread_cond_signal(&gate->opened);
-    pthread_mutex_unlock(&gate->lock);
+    OK(try_add(address, value, count, stream));
 }
 
 static void print_figures(const char *when, CUmemoryPool pool)
@@ -122,7 +79,7 @@ static size_t free_bytes(void)
 }
 
 /* Of what is loaded, a part is kept. */
-static void sliced(void)
+SCENARIO(sliced)
 {
     const CUstream stream = make_stream();
     const CUdeviceptr loaded = load_file(8 * MIB);
@@ -137,9 +94,8 @@ static void sliced(void)
 }
 
 /* Neither the free nor what follows waits for a stream that stands still. */
-static void stands_still(void)
+SCENARIO(stands_still)
 {
-    struct gate gate;
     const CUstream stream = make_stream();
     const size_t before = free_bytes();
     const CUdeviceptr pooled = in_stream(8 * MIB, stream);
@@ -149,7 +105,7 @@ static void stands_still(void)
     add(pooled, 2 * MIB, 1, stream);
     add(plain_memory, 2 * MIB, 1, stream);
     OK(cuStreamSynchronize(stream));
-    close_gate(&gate, stream);
+    hold(stream);
     const CUdeviceptr kept = allocate(4096);
     OK(cuMemcpyDtoDAsync(kept, pooled + MIB, 2048, stream));
     OK(cuMemcpyDtoDAsync(kept + 2048, plain_memory + MIB, 2048, stream));
@@ -161,7 +117,7 @@ static void stands_still(void)
     const CUdeviceptr other = in_stream(16 * MIB, CU_STREAM_PER_THREAD);
     OK(cuMemsetD8Async(other, 3, 16 * MIB, CU_STREAM_PER_THREAD));
     printf("used: %d\n", before - free_bytes() >= 32 * MIB);
-    open_gate(&gate);
+    let_go();
     OK(cuStreamSynchronize(stream));
     print_figures("afterwards", default_pool());
     print_bytes("kept", kept, 4096);
@@ -172,7 +128,7 @@ static void stands_still(void)
 }
 
 /* Made in one stream, used and freed in another that waits for it. */
-static void handed_on(void)
+SCENARIO(handed_on)
 {
     CUevent made, used;
     const CUstream first = make_stream(), second = make_stream();
@@ -194,7 +150,7 @@ static void handed_on(void)
     print_bytes("the last", result, 4 * MIB);
 }
 
-static void figures(void)
+SCENARIO(figures)
 {
     const CUstream stream = make_stream();
     const CUmemoryPool pool = make_pool();
@@ -244,7 +200,7 @@ static void figures(void)
 }
 
 /* The current pool is another one, and the default one again when that is destroyed. */
-static void current_pool(void)
+SCENARIO(current_pool)
 {
     const CUmemoryPool pool = make_pool();
     OK(cuDeviceSetMemPool(0, pool));
@@ -259,7 +215,7 @@ static void current_pool(void)
     OK(cuMemFree(second));
 }
 
-static void refused(void)
+SCENARIO(refused)
 {
     CUdeviceptr at = 0;
     CUgraph graph;
@@ -287,7 +243,7 @@ static void refused(void)
 }
 
 /* Freed in one stream while another is captured. */
-static void freed_meanwhile(void)
+SCENARIO(freed_meanwhile)
 {
     CUgraph graph;
     const CUstream stream = make_stream(), captured = make_stream();
@@ -307,7 +263,7 @@ static void freed_meanwhile(void)
 }
 
 /* Each step allocates, sets, computes and frees, as with PyTorch's backend:cudaMallocAsync. */
-static void train(void)
+SCENARIO(train)
 {
     enum { STEPS = 150, TENSORS = 4 };
     const CUdeviceptr parameters = in_stream(8 * MIB, NULL);
@@ -331,7 +287,7 @@ static void train(void)
 }
 
 /* The next model, when the first is gone. */
-static void train_and_load(void)
+SCENARIO(train_and_load)
 {
     const CUdeviceptr model = in_stream(16 * MIB, NULL);
     OK(cuMemsetD32(model, 1, 4 * MIB));
@@ -351,7 +307,7 @@ static void train_and_load(void)
 }
 
 /* A capture settles, too, and is no sign that the program has loaded. */
-static void captured_early(void)
+SCENARIO(captured_early)
 {
     CUgraph graph;
     const CUstream stream = make_stream();
@@ -366,7 +322,7 @@ static void captured_early(void)
 }
 
 /* The other device has access when the pool gives it, and not by cuCtxEnablePeerAccess. */
-static void shared(void)
+SCENARIO(shared)
 {
     CUcontext here, there;
     CUdevice device;
@@ -398,7 +354,7 @@ static void shared(void)
 }
 
 /* Freed memory that the device is not done with is waited for only when there is no other. */
-static void short_of_memory(void)
+SCENARIO(short_of_memory)
 {
     const CUstream stream = make_stream();
     for (uint32_t i = 0; i < 20; i++) {
@@ -414,7 +370,7 @@ static void short_of_memory(void)
  * As RAPIDS' cuda_async_memory_resource: a pool of its own that keeps what is freed, warmed up by
  * half of the device, and shared by two streams that hand buffers to each other.
  */
-static void warmed_up(void)
+SCENARIO(warmed_up)
 {
     enum { COLUMNS = 6 };
     CUevent made;
@@ -473,7 +429,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-static void threads(void)
+SCENARIO(threads)
 {
     pthread_t running[4];
     CUcontext context;
@@ -508,13 +464,12 @@ static CUdeviceptr written(bool is_pooled, CUstream stream)
 static void free_elsewhere(CUcontext memory, CUcontext another, CUstream stream, int current,
                            bool is_far)
 {
-    struct gate gate;
     CUdeviceptr freed[2], made = 0;
     make_current(memory, another, OF_THE_MEMORY);
     for (int i = 0; i < 2; i++)
         freed[i] = written(i == 0, CU_STREAM_PER_THREAD);
     make_current(memory, another, current);
-    close_gate(&gate, stream);
+    hold(stream);
     for (int i = 0; i < 2; i++) {
         printf("%d", (int)cuMemFreeAsync(freed[i], stream));
         printf(" %d\n", (int)cuMemFreeAsync(freed[i], stream));
@@ -524,7 +479,7 @@ static void free_elsewhere(CUcontext memory, CUcontext another, CUstream stream,
     if (!is_far)
         printf("set: %d\n", (int)cuMemsetD8Async(made, 9, 4 * MIB, stream));
     printf("freed: %d\n", (int)cuMemFreeAsync(made, stream));
-    open_gate(&gate);
+    let_go();
     OK(cuStreamSynchronize(stream));
 }
 
@@ -549,18 +504,18 @@ static void elsewhere(CUdevice device)
     print_used();
 }
 
-static void in_another_context(void)
+SCENARIO(in_another_context)
 {
     elsewhere(0);
 }
 
-static void on_another_device(void)
+SCENARIO(on_another_device)
 {
     elsewhere(1);
 }
 
 /* Its stream goes with its context, and the event of the free with both. */
-static void freed_in_what_ends(void)
+SCENARIO(freed_in_what_ends)
 {
     CUcontext memory, another;
     OK(cuCtxGetCurrent(&memory));
@@ -578,24 +533,3 @@ static void freed_in_what_ends(void)
     printf("%d\n", free_bytes() == before);
     print_bytes("what comes then", load_file(4 * MIB), 4 * MIB);
 }
-
-const struct scenario scenarios[] = {
-    {"in_another_context", in_another_context},
-    {"on_another_device", on_another_device},
-    {"freed_in_what_ends", freed_in_what_ends},
-    {"sliced", sliced},
-    {"stands_still", stands_still},
-    {"handed_on", handed_on},
-    {"figures", figures},
-    {"current_pool", current_pool},
-    {"refused", refused},
-    {"freed_meanwhile", freed_meanwhile},
-    {"train", train},
-    {"train_and_load", train_and_load},
-    {"captured_early", captured_early},
-    {"shared", shared},
-    {"short_of_memory", short_of_memory},
-    {"warmed_up", warmed_up},
-    {"threads", threads},
-    {NULL, NULL},
-};

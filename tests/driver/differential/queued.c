@@ -6,7 +6,6 @@
  */
 #include "tests/driver/differential/scenario.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,19 +13,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/driver/differential/c10.h"
-
 enum { WORDS = 8 };
 static const size_t block_bytes = 8 * MIB;
-
-static _Atomic int may_go;
-
-static void CUDA_CB wait_until_it_may_go(void *unused)
-{
-    (void)unused;
-    while (!may_go)
-        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-}
 
 /* Work in a stream that is held: it reads words where the table in host memory points. */
 struct work {
@@ -59,9 +47,7 @@ static uint64_t *manage(void)
 
 static void gather(const struct work *work, CUdeviceptr table)
 {
-    const uint64_t count = WORDS;
-    void *params[] = {(void *)&work->out, &table, (void *)&count};
-    OK(cuLaunchKernel(function("gather32"), 1, 1, 1, 1, 1, 1, 0, work->stream, params, NULL));
+    gather_words(work->out, table, WORDS, work->stream);
 }
 
 static CUdeviceptr small(void)
@@ -122,7 +108,7 @@ static struct work make_work(const struct kind *kind)
     if (!kind->has_graph)
         return work;
     CUgraph captured;
-    OK(cuStreamCreate(&work.stream, CU_STREAM_NON_BLOCKING));
+    work.stream = make_stream();
     OK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     copy_and_kernel(&work);
     OK(cuStreamEndCapture(work.stream, &captured));
@@ -131,16 +117,15 @@ static struct work make_work(const struct kind *kind)
 }
 
 /* What is deferred ends with the earlier blocks, so each starts with nothing deferred. */
-static struct work hold(const struct kind *kind, unsigned flags)
+static struct work queue_work(const struct kind *kind, unsigned flags)
 {
     struct work work = make_work(kind);
     OK(cuCtxSynchronize());
-    may_go = 0;
     if (flags == CU_STREAM_DEFAULT)
         work.stream = CU_STREAM_LEGACY;
     else
         OK(cuStreamCreate(&work.stream, flags));
-    OK(cuLaunchHostFunc(work.stream, wait_until_it_may_go, NULL));
+    hold(work.stream);
     kind->queue(&work);
     return work;
 }
@@ -150,7 +135,7 @@ static void go(struct work *work, CUdeviceptr block)
     for (int i = 0; i < WORDS; i++)
         copy_of_table[i] = block + (CUdeviceptr)i * (MIB / 2 + 8);
     memcpy(work->table, copy_of_table, sizeof(copy_of_table));
-    may_go = 1;
+    let_go();
     OK(cuStreamSynchronize(work->stream));
     print_bytes("gathered", work->out, 4 * WORDS);
 }
@@ -182,8 +167,7 @@ static struct memory of_pool(CUstream stream)
 
 static void free_to_pool(const struct memory *memory)
 {
-    CUstream stream;
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    const CUstream stream = make_stream();
     OK(cuMemFreeAsync(memory->address, stream));
     OK(cuStreamSynchronize(stream));
 }
@@ -244,11 +228,10 @@ static void write_block(CUdeviceptr block, CUstream stream, bool part)
 
 static void try_way(const struct kind *kind, unsigned flags, const struct way *way, bool part)
 {
-    CUstream own;
     printf("%s, %s, %s\n", flags == CU_STREAM_DEFAULT ? "legacy" : "another stream", way->name,
            part ? "a part in memory" : "nothing in memory");
-    OK(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
-    struct work work = hold(kind, flags);
+    const CUstream own = make_stream();
+    struct work work = queue_work(kind, flags);
     const struct memory memory = way->allocate(own);
     write_block(memory.address, own, part);
     go(&work, memory.address);
@@ -270,10 +253,10 @@ static const struct kind copies = {copy_and_kernel, pin_mapped, false},
                          host_functions = {host_function, pin_mapped, false},
                          graphs = {graph, pin_mapped, true};
 
-#define EACH(kind)                \
-    static void each_##kind(void) \
-    {                             \
-        each(&kind);              \
+#define EACH(kind)   \
+    SCENARIO(kind)   \
+    {                \
+        each(&kind); \
     }
 EACH(copies)
 EACH(of_managed)
@@ -285,12 +268,11 @@ EACH(graphs)
 /* --- other places and moments */
 
 /* The handle is made before the work is queued. */
-static void made_before(void)
+SCENARIO(made_before)
 {
     const struct memory memory = make_handle();
-    CUstream own;
-    OK(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
-    struct work work = hold(&copies, CU_STREAM_NON_BLOCKING);
+    const CUstream own = make_stream();
+    struct work work = queue_work(&copies, CU_STREAM_NON_BLOCKING);
     set_access(&memory);
     write_block(memory.address, own, true);
     go(&work, memory.address);
@@ -298,14 +280,13 @@ static void made_before(void)
 }
 
 /* The work is that of another context of the device. */
-static void in_another_context(void)
+SCENARIO(in_another_context)
 {
     CUcontext first, second;
-    CUstream own;
     OK(cuCtxGetCurrent(&first));
-    OK(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+    const CUstream own = make_stream();
     OK(cuCtxCreate(&second, NULL, 0, 0));
-    struct work work = hold(&copies, CU_STREAM_NON_BLOCKING);
+    struct work work = queue_work(&copies, CU_STREAM_NON_BLOCKING);
     OK(cuCtxSetCurrent(first));
     const CUdeviceptr block = allocate(block_bytes);
     write_block(block, own, true);
@@ -321,17 +302,16 @@ static CUcontext context_of_thread;
 static void *queue_in_thread(void *work)
 {
     OK(cuCtxSetCurrent(context_of_thread));
-    *(struct work *)work = hold(&kernels, CU_STREAM_NON_BLOCKING);
+    *(struct work *)work = queue_work(&kernels, CU_STREAM_NON_BLOCKING);
     return NULL;
 }
 
-static void by_another_thread(void)
+SCENARIO(by_another_thread)
 {
     pthread_t thread;
     struct work work;
-    CUstream own;
     OK(cuCtxGetCurrent(&context_of_thread));
-    OK(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+    const CUstream own = make_stream();
     pthread_create(&thread, NULL, queue_in_thread, &work);
     pthread_join(thread, NULL);
     const CUdeviceptr block = allocate(block_bytes);
@@ -341,13 +321,12 @@ static void by_another_thread(void)
 }
 
 /* Something was deferred when the work was queued, which needed all of it. */
-static void in_a_window(void)
+SCENARIO(in_a_window)
 {
     for (int i = 0; i < 2; i++) {
         const CUdeviceptr other = load_file(block_bytes);
-        CUstream own;
-        OK(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
-        struct work work = hold(i == 0 ? &graphs : &kernels, CU_STREAM_NON_BLOCKING);
+        const CUstream own = make_stream();
+        struct work work = queue_work(i == 0 ? &graphs : &kernels, CU_STREAM_NON_BLOCKING);
         const CUdeviceptr block = allocate(block_bytes);
         write_block(block, own, true);
         go(&work, block);
@@ -356,47 +335,32 @@ static void in_a_window(void)
 }
 
 /* Idle before it is queued, or done before something is allocated: deferred as ever. */
-static void over_by_then(void)
+SCENARIO(over_by_then)
 {
-    CUstream own;
-    OK(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
-    struct work work = hold(&copies, CU_STREAM_NON_BLOCKING);
+    const CUstream own = make_stream();
+    struct work work = queue_work(&copies, CU_STREAM_NON_BLOCKING);
     go(&work, (CUdeviceptr)(uintptr_t)manage_bytes(block_bytes));
     const CUdeviceptr block = allocate(block_bytes);
     write_block(block, own, false);
     OK(cuMemFree(block));
 }
 
-/* As a caching allocator does; without the shim nobody listens. */
-static void report(CUdeviceptr block, int64_t bytes)
-{
-    __typeof__(&REPORT) tell =
-        (__typeof__(tell))dlsym(RTLD_DEFAULT,
-                                "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
-    if (tell != NULL)
-        tell((void *)(uintptr_t)block, bytes, 1, 2, (struct c10_device){1, 0});
-}
-
 /* By a kernel that is not recorded. */
 static void use(CUdeviceptr block)
 {
-    const CUdeviceptr from = block + block_bytes / 2;
-    const uint64_t count = 16;
-    void *params[] = {(void *)&block, (void *)&from, (void *)&count};
     OK(cuMemsetD8(block, 7, block_bytes));
-    OK(cuLaunchKernel(function("copy32"), 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    copy_words(block, block + block_bytes / 2, 16, NULL);
 }
 
 /* The allocation is older than the work, but the block in it is not. */
-static void handed_out(void)
+SCENARIO(handed_out)
 {
     const CUdeviceptr segment = allocate(2 * block_bytes), block = segment + block_bytes;
-    CUstream own;
-    OK(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+    const CUstream own = make_stream();
     report(segment, block_bytes);
     use(segment);
     OK(cuCtxSynchronize());
-    struct work work = hold(&copies, CU_STREAM_NON_BLOCKING);
+    struct work work = queue_work(&copies, CU_STREAM_NON_BLOCKING);
     report(block, block_bytes);
     write_block(block, own, true);
     go(&work, block);
@@ -470,7 +434,7 @@ static void (*const writes[])(CUdeviceptr block) = {write_file, write_snapshot, 
 enum { WRITES = sizeof(writes) / sizeof(writes[0]) };
 
 /* A part comes into memory after the rest was written. */
-static void beside_what_is_read(void)
+SCENARIO(beside_what_is_read)
 {
     for (int i = 0; i < WRITES; i++) {
         const CUdeviceptr block = allocate(block_bytes);
@@ -481,7 +445,7 @@ static void beside_what_is_read(void)
     }
 }
 
-static void beside_what_is_used(void)
+SCENARIO(beside_what_is_used)
 {
     for (int i = 0; i < WRITES; i++) {
         const CUdeviceptr block = allocate(block_bytes);
@@ -494,7 +458,7 @@ static void beside_what_is_used(void)
 }
 
 /* The memory is there before the rest is written. */
-static void beside_what_was_there(void)
+SCENARIO(beside_what_was_there)
 {
     for (int i = 0; i < WRITES; i++) {
         const CUdeviceptr block = allocate(block_bytes);
@@ -539,7 +503,7 @@ static void copy_back(CUdeviceptr block, CUdeviceptr bucket, size_t tensors)
         OK(cuMemcpyDtoD(block + i * tensor_bytes, bucket + i * tensor_bytes, tensor_bytes));
 }
 
-static void copied_back(void)
+SCENARIO(copied_back)
 {
     const CUdeviceptr block = load_tensors();
     copy_back(block, make_bucket(block, TENSORS), TENSORS);
@@ -548,7 +512,7 @@ static void copied_back(void)
 }
 
 /* The last tensor begins in the last granule of the one before. */
-static void copied_back_in_part(void)
+SCENARIO(copied_back_in_part)
 {
     const CUdeviceptr block = load_tensors();
     copy_back(block, make_bucket(block, TENSORS - 1), TENSORS - 1);
@@ -556,47 +520,23 @@ static void copied_back_in_part(void)
 }
 
 /* A kernel that is queued may come to what stands beside the copy. */
-static void copied_back_behind_a_kernel(void)
+SCENARIO(copied_back_behind_a_kernel)
 {
     const CUdeviceptr block = load_tensors(), bucket = make_bucket(block, TENSORS - 1);
     struct work work = {.out = small()};
     const CUdeviceptr table = small();
-    CUstream own;
     point_unseen(table, block + 4 * MIB);
     function("gather32");
-    OK(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
-    OK(cuStreamCreate(&work.stream, CU_STREAM_NON_BLOCKING));
+    const CUstream own = make_stream();
+    work.stream = make_stream();
     OK(cuCtxSynchronize());
-    may_go = 0;
-    OK(cuLaunchHostFunc(work.stream, wait_until_it_may_go, NULL));
+    hold(work.stream);
     gather(&work, table);
     for (size_t i = 0; i < TENSORS - 1; i++)
         OK(cuMemcpyDtoDAsync(block + i * tensor_bytes, bucket + i * tensor_bytes, tensor_bytes,
                              own));
     OK(cuStreamSynchronize(own));
-    may_go = 1;
+    let_go();
     OK(cuStreamSynchronize(work.stream));
     print_bytes("gathered", work.out, 4 * WORDS);
 }
-
-const struct scenario scenarios[] = {
-    {"copied_back", copied_back},
-    {"copied_back_in_part", copied_back_in_part},
-    {"copied_back_behind_a_kernel", copied_back_behind_a_kernel},
-    {"beside_what_is_read", beside_what_is_read},
-    {"beside_what_is_used", beside_what_is_used},
-    {"beside_what_was_there", beside_what_was_there},
-    {"copies", each_copies},
-    {"of_managed", each_of_managed},
-    {"kernels", each_kernels},
-    {"kernels_of_managed", each_kernels_of_managed},
-    {"host_functions", each_host_functions},
-    {"graphs", each_graphs},
-    {"made_before", made_before},
-    {"in_another_context", in_another_context},
-    {"by_another_thread", by_another_thread},
-    {"in_a_window", in_a_window},
-    {"over_by_then", over_by_then},
-    {"handed_out", handed_out},
-    {NULL, NULL},
-};

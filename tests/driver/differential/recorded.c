@@ -8,7 +8,7 @@
 #include "tests/driver/differential/scenario.h"
 
 /* A chain of launches, with other writes between and behind them, read in parts and whole. */
-static void chain(void)
+SCENARIO(chain)
 {
     const CUdeviceptr block = allocate(16 * MIB);
     uniform(block, 4 * MIB, 1);
@@ -24,7 +24,7 @@ static void chain(void)
 }
 
 /* A rank's rows, of which the whole is freed before they are needed. */
-static void moved(void)
+SCENARIO(moved)
 {
     const CUdeviceptr whole = allocate(32 * MIB);
     const CUdeviceptr rows = allocate(8 * MIB);
@@ -54,7 +54,7 @@ static CUresult copy_columns(CUdeviceptr to, CUdeviceptr matrix, size_t pitch, s
 }
 
 /* A rank's columns, of which the whole is freed before they are needed. */
-static void columns(void)
+SCENARIO(columns)
 {
     enum { PITCH = 16 << 10, WIDTH = 2 << 10, ROWS = 2048 };
     const CUdeviceptr whole = load_file((size_t)PITCH * ROWS);
@@ -69,7 +69,7 @@ static void columns(void)
 
 /* Where rows are not what is copied: a launch would run for each of them, and memory is there
  * already. */
-static void other_columns(void)
+SCENARIO(other_columns)
 {
     enum { PITCH = 4 << 10, WIDTH = 512, ROWS = 2048 };
     const CUdeviceptr whole = allocate((size_t)PITCH * ROWS);
@@ -91,7 +91,7 @@ static void other_columns(void)
 }
 
 /* Rows that fit, but not twice: there is no room to play them all at once. */
-static void little_room(void)
+SCENARIO(little_room)
 {
     const CUdeviceptr whole = allocate(64 * MIB);
     const CUdeviceptr rows = allocate(44 * MIB);
@@ -102,7 +102,7 @@ static void little_room(void)
 }
 
 /* Copies of copies, with launches on each. */
-static void moved_twice(void)
+SCENARIO(moved_twice)
 {
     CUdeviceptr blocks[3];
     for (int i = 0; i < 3; i++)
@@ -119,7 +119,7 @@ static void moved_twice(void)
 }
 
 /* More launches than may lie on each other. */
-static void deep(void)
+SCENARIO(deep)
 {
     const CUdeviceptr block = allocate(4 * MIB);
     for (uint64_t i = 0; i < 20; i++)
@@ -128,7 +128,7 @@ static void deep(void)
 }
 
 /* The kernel belongs to another context than the block: it could not be run for it later. */
-static void from_another_context(void)
+SCENARIO(from_another_context)
 {
     CUcontext home, other;
     const CUdeviceptr block = allocate(4 * MIB);
@@ -143,16 +143,13 @@ static void from_another_context(void)
 }
 
 /* The rule says write-only, but this launch has an input: its bytes must be those of now. */
-static void has_an_input(void)
+SCENARIO(has_an_input)
 {
-    uint64_t count = MIB;
-    CUdeviceptr block = allocate(4 * MIB);
-    CUdeviceptr input = allocate(MIB); /* the driver's own */
+    const CUdeviceptr block = allocate(4 * MIB);
+    const CUdeviceptr input = allocate(MIB); /* the driver's own */
     OK(cuMemsetD8(input, 1, MIB));
-    count = MIB / 4;
-    void *params[] = {&block, &input, &count};
     OK(cuMemsetD8(block, 9, 4 * MIB));
-    OK(cuLaunchKernel(function("copy32"), 4, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    copy_words(block, input, MIB / 4, NULL);
     OK(cuMemsetD8(input, 2, MIB));
     print_bytes("copied before the input changed", block, 4 * MIB);
 }
@@ -176,7 +173,7 @@ static void uniform_with(CUdeviceptr address, uint64_t count, uint64_t seed,
 }
 
 /* Attributes that say how a kernel runs go with it; one that says when does not wait. */
-static void with_attributes(void)
+SCENARIO(with_attributes)
 {
     const CUdeviceptr block = allocate(16 * MIB);
     CUlaunchAttribute how[] = {{.id = CU_LAUNCH_ATTRIBUTE_IGNORE},
@@ -193,7 +190,7 @@ static void with_attributes(void)
 }
 
 /* What the driver refuses is refused, and leaves everything as it was. */
-static void refused(void)
+SCENARIO(refused)
 {
     CUdeviceptr block = allocate(4 * MIB);
     uint32_t value = 5;
@@ -216,7 +213,7 @@ static void refused(void)
 
 /* A copy to the host that is still under way when the bytes are written again: the stream of the
  * second call waits for the legacy stream, although there is nothing in it. */
-static void read_while_written(void)
+SCENARIO(read_while_written)
 {
     CUstream stream;
     unsigned char *pinned;
@@ -245,36 +242,27 @@ static void read_while_written(void)
     print_host("read before it was freed", pinned, 4 * MIB);
 }
 
-static void CUDA_CB wait_for_flag(void *flag)
-{
-    while (__atomic_load_n((int *)flag, __ATOMIC_ACQUIRE) == 0)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-}
-
 /* Work that waits for what comes later runs after it, although it was queued before. */
-static void behind_a_host_function(void)
+SCENARIO(behind_a_host_function)
 {
-    static int flag;
-    CUstream stream, other;
+    const CUstream stream = make_stream(), other = make_stream();
     CUdeviceptr block = allocate(4 * MIB);
     uint64_t count = MIB;
     uint64_t seed = 1;
     uint64_t offset = 2;
     void *params[] = {&block, &count, &seed, &offset};
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     const CUfunction kernel = function("uniform32");
-    OK(cuLaunchHostFunc(stream, wait_for_flag, &flag));
+    hold(stream);
     OK(cuLaunchKernel(kernel, 16, 1, 1, 64, 1, 1, 0, stream, params, NULL));
     OK(cuMemsetD8Async(block, 0x44, 4 * MIB, other));
     OK(cuStreamSynchronize(other));
-    __atomic_store_n(&flag, 1, __ATOMIC_RELEASE);
+    let_go();
     OK(cuStreamSynchronize(stream));
     print_bytes("the launch came last", block, 4 * MIB);
 }
 
 /* A copy of bytes that are in memory already, into a block that is not. */
-static void copy_of_read(void)
+SCENARIO(copy_of_read)
 {
     const CUdeviceptr whole = allocate(8 * MIB);
     const CUdeviceptr slice = allocate(4 * MIB);
@@ -287,7 +275,7 @@ static void copy_of_read(void)
 }
 
 /* A launch is played into a granule that holds other bytes already. */
-static void beside_resident(void)
+SCENARIO(beside_resident)
 {
     const CUdeviceptr block = allocate(8 * MIB);
     uniform(block, 2 * MIB, 6);
@@ -298,7 +286,7 @@ static void beside_resident(void)
 }
 
 /* What nobody has written is anything, but always the same. */
-static void undefined_is_stable(void)
+SCENARIO(undefined_is_stable)
 {
     unsigned char *first = malloc(8 * MIB);
     unsigned char *second = malloc(8 * MIB);
@@ -323,7 +311,7 @@ static void undefined_is_stable(void)
 }
 
 /* A file that has changed can no longer restore what was read from it. */
-static void lost_file_under_pressure(void)
+SCENARIO(lost_file_under_pressure)
 {
     const CUdeviceptr block = load_file(24 * MIB);
     print_bytes("read", block, 24 * MIB);
@@ -376,7 +364,7 @@ static void print_pieces(const char *name, CUdeviceptr base)
     print_bytes(name, base + (size_t)4 * PIECE, PIECE);
 }
 
-static void beside_gaps(void)
+SCENARIO(beside_gaps)
 {
     CUmemGenericAllocationHandle handles[PIECES];
     const CUdeviceptr base = reserve_pieces(handles), other = load_file(PIECE);
@@ -392,23 +380,20 @@ static void beside_gaps(void)
 }
 
 /* A kernel without a rule reads what was recorded on both sides of a gap. */
-static void beside_gaps_read(void)
+SCENARIO(beside_gaps_read)
 {
     CUmemGenericAllocationHandle handles[PIECES];
     const CUdeviceptr base = reserve_pieces(handles), out = allocate(PIECE);
     uniform(base + PIECE, PIECE / 4, 3);
     fill(base + (size_t)4 * PIECE, 5, PIECE / 8);
-    CUdeviceptr from = base + (size_t)4 * PIECE;
-    uint64_t count = PIECE / 4;
-    void *params[] = {(void *)&out, &from, &count};
-    OK(cuLaunchKernel(function("copy32"), 1, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    copy_words(out, base + (size_t)4 * PIECE, PIECE / 4, NULL);
     print_bytes("copied by a kernel", out, PIECE);
     print_pieces("read", base);
     printf("copied over the gap: %d\n", (int)cuMemcpyDtoD(base + (size_t)3 * PIECE - 64, out, 128));
 }
 
 /* A part of what a launch has written is unmapped, and other memory comes there. */
-static void unmapped_after(void)
+SCENARIO(unmapped_after)
 {
     CUmemGenericAllocationHandle handles[PIECES];
     const CUdeviceptr base = reserve_pieces(handles);
@@ -431,27 +416,3 @@ static void unmapped_after(void)
     print_bytes("behind", base + 2 * PIECE, PIECE);
     printf("set where it was: %d\n", (int)cuMemsetD8(base + PIECE, 1, 64));
 }
-
-const struct scenario scenarios[] = {
-    {"beside_gaps", beside_gaps},
-    {"beside_gaps_read", beside_gaps_read},
-    {"unmapped_after", unmapped_after},
-    {"chain", chain},
-    {"moved", moved},
-    {"columns", columns},
-    {"other_columns", other_columns},
-    {"little_room", little_room},
-    {"moved_twice", moved_twice},
-    {"behind_a_host_function", behind_a_host_function},
-    {"beside_resident", beside_resident},
-    {"copy_of_read", copy_of_read},
-    {"deep", deep},
-    {"from_another_context", from_another_context},
-    {"has_an_input", has_an_input},
-    {"with_attributes", with_attributes},
-    {"refused", refused},
-    {"read_while_written", read_while_written},
-    {"undefined_is_stable", undefined_is_stable},
-    {"lost_file_under_pressure", lost_file_under_pressure},
-    {NULL, NULL},
-};

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/driver/differential/scenario.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +14,8 @@
 #include <time.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "tests/driver/differential/c10.h"
 
 static const char *kernels_path, *data_path;
 
@@ -79,6 +84,65 @@ void uniform(CUdeviceptr address, uint64_t count, uint64_t seed)
     uint64_t offset = 5;
     void *params[] = {&address, &count, &seed, &offset};
     OK(cuLaunchKernel(function("uniform32"), 16, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+}
+
+CUresult try_add(CUdeviceptr address, uint32_t value, uint64_t count, CUstream stream)
+{
+    struct {
+        CUdeviceptr address;
+        uint64_t count;
+        uint32_t value;
+    } args = {address, count, value};
+    void *params[] = {&args};
+    return cuLaunchKernel(function("add_in_place32"), 4, 1, 1, 64, 1, 1, 0, stream, params, NULL);
+}
+
+void copy_words(CUdeviceptr to, CUdeviceptr from, uint64_t count, CUstream stream)
+{
+    void *params[] = {&to, &from, &count};
+    OK(cuLaunchKernel(function("copy32"), 4, 1, 1, 64, 1, 1, 0, stream, params, NULL));
+}
+
+void gather_words(CUdeviceptr to, CUdeviceptr table, uint64_t count, CUstream stream)
+{
+    void *params[] = {&to, &table, &count};
+    OK(cuLaunchKernel(function("gather32"), 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+}
+
+CUstream make_stream(void)
+{
+    CUstream stream;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+static atomic_bool may_go;
+
+static void CUDA_CB wait_until_it_may_go(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&may_go))
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
+void hold(CUstream stream)
+{
+    atomic_store(&may_go, false);
+    OK(cuLaunchHostFunc(stream, wait_until_it_may_go, NULL));
+}
+
+void let_go(void)
+{
+    atomic_store(&may_go, true);
+}
+
+void report(CUdeviceptr block, int64_t bytes)
+{
+    __typeof__(&REPORT) tell =
+        (__typeof__(tell))dlsym(RTLD_DEFAULT,
+                                "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+    if (tell != NULL)
+        tell((void *)(uintptr_t)block, bytes, 1, 2, (struct c10_device){1, 0});
 }
 
 struct capture {
@@ -158,6 +222,14 @@ CUdeviceptr load_file(size_t bytes)
     return block;
 }
 
+static struct scenario *scenarios;
+
+void scenario_register(struct scenario *scenario)
+{
+    scenario->next = scenarios;
+    scenarios = scenario;
+}
+
 int main(int count, char **arguments)
 {
     CUcontext context;
@@ -168,7 +240,7 @@ int main(int count, char **arguments)
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&context, 0));
     OK(cuCtxSetCurrent(context));
-    for (const struct scenario *scenario = scenarios; scenario->name != NULL; scenario++) {
+    for (const struct scenario *scenario = scenarios; scenario != NULL; scenario = scenario->next) {
         if (strcmp(scenario->name, arguments[2]) == 0) {
             scenario->run();
             return 0;

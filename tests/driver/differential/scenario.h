@@ -32,6 +32,21 @@ void unload_kernels(void);
 void fill(CUdeviceptr address, uint32_t value, uint64_t count);
 void uniform(CUdeviceptr address, uint64_t count, uint64_t seed);
 
+/* The same of add_in_place32, copy32 and gather32 (to[i] = *from[i]), in a stream. */
+CUresult try_add(CUdeviceptr address, uint32_t value, uint64_t count, CUstream stream);
+void copy_words(CUdeviceptr to, CUdeviceptr from, uint64_t count, CUstream stream);
+void gather_words(CUdeviceptr to, CUdeviceptr table, uint64_t count, CUstream stream);
+
+CUstream make_stream(void); /* one that does not block with the legacy stream */
+
+/* The stream stands still until let_go; one at a time. */
+void hold(CUstream stream);
+void let_go(void);
+
+/* As a caching allocator tells of its blocks: of one that goes back, with -bytes. Where libc10 is
+ * not, the shim alone listens. */
+void report(CUdeviceptr block, int64_t bytes);
+
 /* Calls `then` while another thread captures a stream, in a mode that leaves this thread alone. */
 void beside_capture(void (*then)(CUdeviceptr), CUdeviceptr block);
 
@@ -46,9 +61,19 @@ void overwrite_file(size_t bytes);
 /* The same without a call of libc that the shim would see, as another process does it. */
 void overwrite_file_unseen(size_t bytes);
 
-/* The program's own; ends with a row without a name. */
+/* SCENARIO(name) { ... } registers itself. */
 struct scenario {
     const char *name;
     void (*run)(void);
+    struct scenario *next;
 };
-extern const struct scenario scenarios[];
+void scenario_register(struct scenario *scenario);
+
+#define SCENARIO(scenario_name)                                                                  \
+    static void run_##scenario_name(void);                                                       \
+    static struct scenario record_##scenario_name = {#scenario_name, run_##scenario_name, NULL}; \
+    __attribute__((constructor)) static void register_##scenario_name(void)                      \
+    {                                                                                            \
+        scenario_register(&record_##scenario_name);                                              \
+    }                                                                                            \
+    static void run_##scenario_name(void)

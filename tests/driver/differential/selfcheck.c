@@ -55,14 +55,14 @@ static void launches(void)
     print_bytes("all", block, 16 * MIB);
 }
 
-static void everything(void)
+SCENARIO(everything)
 {
     pieces();
     launches();
 }
 
 /* The first allocation comes during a capture, the second one after it. */
-static void in_capture(void)
+SCENARIO(in_capture)
 {
     CUstream stream;
     CUgraph graph;
@@ -100,7 +100,7 @@ static void *capture(void *unused)
 
 /* Another thread captures all the time, and none of its captures ends because of the check. While
  * one goes on, an allocation is the driver's: there are many, so that some come in between. */
-static void beside_captures(void)
+SCENARIO(beside_captures)
 {
     pthread_t thread;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -123,7 +123,7 @@ static void *allocate_one(void *unused)
     return (void *)(uintptr_t)allocate(4 * MIB);
 }
 
-static void threads(void)
+SCENARIO(threads)
 {
     enum { THREADS = 8 };
     pthread_t all[THREADS];
@@ -138,13 +138,13 @@ static void threads(void)
     puts("all allocated");
 }
 
-static void two_devices(void)
+SCENARIO(two_devices)
 {
     CUcontext other;
     OK(cuDevicePrimaryCtxRetain(&other, 1));
-    everything();
+    run_everything();
     OK(cuCtxSetCurrent(other));
-    everything();
+    run_everything();
 }
 
 static void CUDA_CB wait_for_host(void *unused)
@@ -155,7 +155,7 @@ static void CUDA_CB wait_for_host(void *unused)
 }
 
 /* Work is queued that waits for what this thread does after its first allocation. */
-static void busy(void)
+SCENARIO(busy)
 {
     CUstream stream;
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -168,7 +168,7 @@ static void busy(void)
 }
 
 /* The program's own handles, of which one is a granule. */
-static void mapped(void)
+SCENARIO(mapped)
 {
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
@@ -185,16 +185,6 @@ static void mapped(void)
     print_bytes("both", address, 6 * MIB);
 }
 
-static void none(void)
+SCENARIO(none)
 {
 }
-
-const struct scenario scenarios[] = {{"everything", everything},
-                                     {"in_capture", in_capture},
-                                     {"beside_captures", beside_captures},
-                                     {"threads", threads},
-                                     {"two_devices", two_devices},
-                                     {"busy", busy},
-                                     {"mapped", mapped},
-                                     {"none", none},
-                                     {NULL, NULL}};

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Copies and sets of other shapes, several devices and contexts, exports and captures. Runs with
- * the shim and without it.
- */
+/* Several devices and contexts, exports, captures and attributes. Runs with the shim and without
+ * it; ../groups/moves.def has the copies and sets. */
 #include <cuda.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -40,90 +38,6 @@ static void read_all(CUdeviceptr address)
     CHECK_EQ(cuMemcpyDtoH(seen, address, sizeof(seen)), CUDA_SUCCESS);
 }
 
-MS_TEST(a_pitched_set_keeps_what_is_between_the_rows)
-{
-    start();
-    const CUdeviceptr address = allocate_ramp();
-    CHECK_EQ(cuMemsetD2D8(address + 1024, 4096, 0xaa, 100, 50), CUDA_SUCCESS);
-    CHECK_EQ(cuMemsetD2D32(address + 2 * MIB, 8192, 0xbbbbbbbb, 10, 20), CUDA_SUCCESS);
-    CHECK_EQ(cuMemsetD2D16Async(address + 3 * MIB, 512, 0xcccc, 7, 9, NULL), CUDA_SUCCESS);
-    read_all(address);
-    for (size_t i = 0; i < sizeof(seen); i++) {
-        unsigned char wanted = (unsigned char)i;
-        if (i >= 1024 && (i - 1024) % 4096 < 100 && (i - 1024) / 4096 < 50)
-            wanted = 0xaa;
-        if (i >= 2 * MIB && (i - 2 * MIB) % 8192 < 40 && (i - 2 * MIB) / 8192 < 20)
-            wanted = 0xbb;
-        if (i >= 3 * MIB && (i - 3 * MIB) % 512 < 14 && (i - 3 * MIB) / 512 < 9)
-            wanted = 0xcc;
-        CHECK_EQ(seen[i], wanted);
-    }
-}
-
-MS_TEST(a_box_is_copied_out_of_and_into_deferred_memory)
-{
-    start();
-    const CUdeviceptr from = allocate_ramp(), to = allocate_ramp();
-    const CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                                .srcDevice = from,
-                                .srcXInBytes = 5,
-                                .srcY = 2,
-                                .srcZ = 1,
-                                .srcPitch = 1000,
-                                .srcHeight = 30,
-                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                                .dstDevice = to,
-                                .dstPitch = 1024,
-                                .dstHeight = 32,
-                                .WidthInBytes = 200,
-                                .Height = 20,
-                                .Depth = 3};
-    CHECK_EQ(cuMemcpy3D(&copy), CUDA_SUCCESS);
-    read_all(to);
-    for (size_t z = 0; z < 3; z++) {
-        for (size_t y = 0; y < 20; y++) {
-            const size_t source = ((z + 1) * 30 + y + 2) * 1000 + 5;
-            const size_t target = (z * 32 + y) * 1024;
-            for (size_t x = 0; x < 200; x++)
-                CHECK_EQ(seen[target + x], (unsigned char)(source + x));
-            CHECK_EQ(seen[target + 200], (unsigned char)(target + 200));
-        }
-    }
-}
-
-MS_TEST(a_pattern_moved_to_another_alignment)
-{
-    start();
-    const CUdeviceptr from = allocate_ramp(), to = allocate_ramp();
-    CHECK_EQ(cuMemsetD32(from, 0x44332211, MIB), CUDA_SUCCESS);
-    for (size_t shift = 0; shift < 8; shift++)
-        CHECK_EQ(cuMemcpyDtoD(to + shift * 1001, from + 4 * shift + 3, 1000), CUDA_SUCCESS);
-    read_all(to);
-    for (size_t shift = 0; shift < 8; shift++) {
-        for (size_t i = 0; i < 1000; i++)
-            CHECK_EQ(seen[shift * 1001 + i], 0x11 * (1 + (3 + i) % 4));
-    }
-}
-
-MS_TEST(a_copy_between_two_devices)
-{
-    setenv("SIMCUDA_DEVICES", "2", 1);
-    start();
-    CUcontext second;
-    CUdeviceptr there;
-    const CUdeviceptr here = allocate_ramp();
-    CHECK_EQ(cuDevicePrimaryCtxRetain(&second, 1), CUDA_SUCCESS);
-    CHECK_EQ(cuCtxSetCurrent(second), CUDA_SUCCESS);
-    CHECK_EQ(cuMemAlloc(&there, 4 * MIB), CUDA_SUCCESS);
-    CHECK_EQ(cuMemsetD8(there, 1, 4 * MIB), CUDA_SUCCESS);
-    CHECK_EQ(cuMemcpyPeer(there + MIB, second, here + 7, context, MIB), CUDA_SUCCESS);
-    read_all(there);
-    CHECK_EQ(seen[MIB - 1], 1);
-    for (size_t i = 0; i < MIB; i++)
-        CHECK_EQ(seen[MIB + i], (unsigned char)(i + 7));
-    CHECK_EQ(seen[2 * MIB], 1);
-}
-
 MS_TEST(peer_access_reaches_memory_allocated_before_and_after)
 {
     setenv("SIMCUDA_DEVICES", "2", 1);
@@ -158,14 +72,20 @@ MS_TEST(peer_access_reaches_memory_allocated_before_and_after)
     }
 }
 
+static CUstream begin_capture(CUstreamCaptureMode mode)
+{
+    CUstream stream;
+    CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    CHECK_EQ(cuStreamBeginCapture(stream, mode), CUDA_SUCCESS);
+    return stream;
+}
+
 MS_TEST(allocating_during_a_capture_is_refused_as_ever)
 {
     start();
-    CUstream stream;
     CUgraph graph = NULL;
     CUdeviceptr address = 0;
-    CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-    CHECK_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    const CUstream stream = begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
     CHECK_EQ(cuMemAlloc(&address, 8 * MIB), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     CHECK_EQ(cuMemAlloc(&address, 8 * MIB), CUDA_SUCCESS);
@@ -174,11 +94,9 @@ MS_TEST(allocating_during_a_capture_is_refused_as_ever)
 MS_TEST(freeing_during_a_capture_is_refused_as_ever)
 {
     start();
-    CUstream stream;
     CUgraph graph = NULL;
     const CUdeviceptr address = allocate_ramp();
-    CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-    CHECK_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    const CUstream stream = begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
     CHECK_EQ(cuMemFree(address), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     read_all(address);
@@ -249,13 +167,11 @@ MS_TEST(another_thread_frees_while_a_stream_is_captured)
 MS_TEST(own_driver_calls_do_not_end_a_capture)
 {
     start();
-    CUstream stream;
     CUgraph graph;
     CUgraphExec executable;
     const CUdeviceptr from = allocate_ramp(), to = allocate_ramp();
     CHECK_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
-    CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-    CHECK_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    const CUstream stream = begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
     CHECK_EQ(cuMemcpyDtoDAsync(to, from + 9, MIB, stream), CUDA_SUCCESS);
     CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
     CHECK_EQ(cuGraphInstantiate(&executable, graph, 0), CUDA_SUCCESS);

@@ -105,7 +105,7 @@ static void search(struct blocks *model, size_t batch)
 }
 
 /* The first steps of a training program, which halves its batch until it fits. */
-static void batch_search(void)
+SCENARIO(batch_search)
 {
     struct blocks model = {.count = 0};
     make_model(&model, 4, 2 * MIB);
@@ -113,7 +113,7 @@ static void batch_search(void)
     give_all(&model);
 }
 
-static void model_in_search(void)
+SCENARIO(model_in_search)
 {
     for (size_t batch = 16; batch >= 4; batch /= 2) {
         struct blocks model = {.count = 0};
@@ -124,7 +124,7 @@ static void model_in_search(void)
 }
 
 /* The state of an optimizer is made of zeros, which are recorded, after the first steps. */
-static void optimizer_state(void)
+SCENARIO(optimizer_state)
 {
     struct blocks model = {.count = 0};
     int count = 0;
@@ -142,7 +142,7 @@ static void optimizer_state(void)
     give_all(&model);
 }
 
-static void settled(void)
+SCENARIO(settled)
 {
     struct blocks model = {.count = 0};
     make_model(&model, 3, 8 * MIB);
@@ -200,18 +200,18 @@ static void load_and_use(bool at_once, bool with_helpers)
     give_all(&parts);
 }
 
-static void larger_model(void)
+SCENARIO(larger_model)
 {
     load_and_use(false, false);
 }
 
-static void larger_model_with_helpers(void)
+SCENARIO(larger_model_with_helpers)
 {
     load_and_use(false, true);
 }
 
 /* The next model of the same process, which has computed before. */
-static void next_model(void)
+SCENARIO(next_model)
 {
     struct blocks parts = {.count = 0};
     load(&parts, false, false);
@@ -222,7 +222,7 @@ static void next_model(void)
 }
 
 /* Whatever was taken, exactly what is free then can be used, and no granule more. */
-static void just_fits(void)
+SCENARIO(just_fits)
 {
     for (unsigned seed = 1; seed <= 12; seed++) {
         struct blocks blocks = {.count = 0};
@@ -257,7 +257,7 @@ static void just_fits(void)
 }
 
 /* Memory comes in granules. The device has an odd number of MiB. */
-static void rounded(void)
+SCENARIO(rounded)
 {
     struct blocks blocks = {.count = 0};
     size_t free, total;
@@ -274,7 +274,7 @@ static void rounded(void)
  * What a recorded copy reads needs room of its own while it is replayed; there is none left in the
  * end.
  */
-static void recorded_copy(void)
+SCENARIO(recorded_copy)
 {
     struct blocks blocks = {.count = 0};
     size_t free, total;
@@ -296,7 +296,7 @@ static void recorded_copy(void)
 }
 
 /* A launch that finds no memory is a sign, too. */
-static void after_a_launch(void)
+SCENARIO(after_a_launch)
 {
     struct blocks blocks = {.count = 0};
     make_model(&blocks, 1, 16 * MIB);
@@ -312,7 +312,7 @@ static void after_a_launch(void)
 }
 
 /* A capture begins again and again while there is not enough memory for what is deferred. */
-static void captured_short(void)
+SCENARIO(captured_short)
 {
     CUstream stream;
     CUgraph graph;
@@ -329,19 +329,3 @@ static void captured_short(void)
     }
     give_all(&parts);
 }
-
-const struct scenario scenarios[] = {
-    {"captured_short", captured_short},
-    {"batch_search", batch_search},
-    {"model_in_search", model_in_search},
-    {"optimizer_state", optimizer_state},
-    {"settled", settled},
-    {"larger_model", larger_model},
-    {"larger_model_with_helpers", larger_model_with_helpers},
-    {"next_model", next_model},
-    {"just_fits", just_fits},
-    {"rounded", rounded},
-    {"recorded_copy", recorded_copy},
-    {"after_a_launch", after_a_launch},
-    {NULL, NULL},
-};

@@ -75,7 +75,7 @@ static void use_freed(CUdeviceptr block)
     OK(cuMemFree(later));
 }
 
-static void after_a_free(void)
+SCENARIO(after_a_free)
 {
     function("gather32");
     beside = make_set(3);
@@ -95,7 +95,7 @@ static void CUDA_CB wait_for_it(void *unused)
 }
 
 /* Freed in the order of a stream that has not got there: the driver keeps the memory as well. */
-static void after_a_stream_free(void)
+SCENARIO(after_a_stream_free)
 {
     CUstream own;
     CUdeviceptr pooled;
@@ -116,7 +116,7 @@ static void after_a_stream_free(void)
 }
 
 /* The others' bytes, without all that. */
-static void others_alone(void)
+SCENARIO(others_alone)
 {
     print_bytes("allocated meanwhile", make_set(5), 4 * MIB);
     print_bytes("beside", make_set(3), 4 * MIB);
@@ -148,19 +148,19 @@ static void hidden_address(size_t offset)
     print_bytes("the block", block, 4 * MIB);
 }
 
-static void hidden_beside_memory(void)
+SCENARIO(hidden_beside_memory)
 {
     hidden_address(MIB);
 }
 
-static void hidden_elsewhere(void)
+SCENARIO(hidden_elsewhere)
 {
     hidden_address(3 * MIB);
 }
 
 /* --- a description whose size reaches over the end of its allocation */
 
-static void long_texture(void)
+SCENARIO(long_texture)
 {
     CUdeviceptr out;
     CUtexObject object = 0;
@@ -185,13 +185,3 @@ static void long_texture(void)
     print_bytes("the block", block, bytes);
     print_bytes("beside", beside, 4 * MIB);
 }
-
-const struct scenario scenarios[] = {
-    {"after_a_free", after_a_free},
-    {"after_a_stream_free", after_a_stream_free},
-    {"others_alone", others_alone},
-    {"hidden_beside_memory", hidden_beside_memory},
-    {"hidden_elsewhere", hidden_elsewhere},
-    {"long_texture", long_texture},
-    {NULL, NULL},
-};

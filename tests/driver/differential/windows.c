@@ -18,7 +18,7 @@ static void work(void)
     OK(cuMemFree(small));
 }
 
-static void overwrite_after(void)
+SCENARIO(overwrite_after)
 {
     const CUdeviceptr block = load_file(8 * MIB);
     work();
@@ -26,7 +26,7 @@ static void overwrite_after(void)
     print_bytes("after settling", block, 8 * MIB);
 }
 
-static void overwrite_before(void)
+SCENARIO(overwrite_before)
 {
     const CUdeviceptr block = load_file(8 * MIB);
     overwrite_file_unseen(8 * MIB);
@@ -37,7 +37,7 @@ static void overwrite_before(void)
 }
 
 /* What a capture or a graph will use is materialised in time. */
-static void overwrite_captured(void)
+SCENARIO(overwrite_captured)
 {
     CUstream stream;
     CUgraph graph;
@@ -50,7 +50,7 @@ static void overwrite_captured(void)
 }
 
 /* Bytes that were read stay as they were read. */
-static void overwrite_read(void)
+SCENARIO(overwrite_read)
 {
     const CUdeviceptr block = load_file(8 * MIB);
     print_bytes("read", block, 8 * MIB);
@@ -61,7 +61,7 @@ static void overwrite_read(void)
 }
 
 /* One block is lost; the other is not, and nobody is told twice. */
-static void overwrite_one(void)
+SCENARIO(overwrite_one)
 {
     const CUdeviceptr lost = load_file(8 * MIB);
     const CUdeviceptr kept = allocate(8 * MIB);
@@ -74,7 +74,7 @@ static void overwrite_one(void)
 }
 
 /* A few launches in a long time are no sign that the program has moved on. */
-static void slow_work(void)
+SCENARIO(slow_work)
 {
     const CUdeviceptr block = load_file(8 * MIB);
     const CUdeviceptr small = allocate(4096);
@@ -85,9 +85,9 @@ static void slow_work(void)
     print_bytes("loaded", block, 8 * MIB);
 }
 
-static void second_window(void)
+SCENARIO(second_window)
 {
-    overwrite_after();
+    run_overwrite_after();
     const CUdeviceptr second = allocate(16 * MIB);
     uniform(second, 4 * MIB, 3);
     print_bytes("a part of the second model", second + MIB, MIB);
@@ -95,7 +95,7 @@ static void second_window(void)
 }
 
 /* Recorded launches must outlive their code. */
-static void unload(void)
+SCENARIO(unload)
 {
     const CUdeviceptr block = allocate(8 * MIB);
     uniform(block, 2 * MIB, 1);
@@ -104,7 +104,7 @@ static void unload(void)
 }
 
 /* Reads of more than the device has; what was read before can be played again. */
-static void pressure(void)
+SCENARIO(pressure)
 {
     CUdeviceptr blocks[4];
     for (unsigned i = 0; i < 4; i++) {
@@ -119,7 +119,7 @@ static void pressure(void)
 }
 
 /* The program's own requests find room as well. */
-static void pressure_for_others(void)
+SCENARIO(pressure_for_others)
 {
     CUdeviceptr read = allocate(40 * MIB);
     CUdeviceptr pooled;
@@ -133,7 +133,7 @@ static void pressure_for_others(void)
 }
 
 /* Resident memory is nobody's to take. */
-static void out_of_memory(void)
+SCENARIO(out_of_memory)
 {
     CUdeviceptr first = allocate(40 * MIB);
     CUdeviceptr second = allocate(40 * MIB);
@@ -157,7 +157,7 @@ static void out_of_memory(void)
     print_bytes("second", second, 40 * MIB);
 }
 
-static void allocate_until_failure(void)
+SCENARIO(allocate_until_failure)
 {
     enum { MOST = 1000 };
     static CUdeviceptr blocks[MOST];
@@ -171,7 +171,7 @@ static void allocate_until_failure(void)
 }
 
 /* A kernel that follows a table in ordinary host memory, where the device can read it. */
-static void pageable_table(void)
+SCENARIO(pageable_table)
 {
     uint64_t count = 2;
     uint32_t out[2];
@@ -189,20 +189,3 @@ static void pageable_table(void)
     printf("gathered %x %x\n", out[0], out[1]);
     free(table);
 }
-
-const struct scenario scenarios[] = {
-    {"overwrite_after", overwrite_after},
-    {"overwrite_before", overwrite_before},
-    {"overwrite_captured", overwrite_captured},
-    {"overwrite_one", overwrite_one},
-    {"overwrite_read", overwrite_read},
-    {"second_window", second_window},
-    {"slow_work", slow_work},
-    {"unload", unload},
-    {"pressure", pressure},
-    {"pressure_for_others", pressure_for_others},
-    {"out_of_memory", out_of_memory},
-    {"pageable_table", pageable_table},
-    {"allocate_until_failure", allocate_until_failure},
-    {NULL, NULL},
-};

@@ -3,8 +3,6 @@
 
 #include <dlfcn.h>
 
-void *tested;
-
 void must(CUresult result, const char *call, int line)
 {
     if (result == CUDA_SUCCESS)
@@ -43,15 +41,22 @@ unsigned char *make_bytes(size_t count, unsigned seed)
     return bytes;
 }
 
-CUdeviceptr make_block(unsigned seed)
+CUdeviceptr make_block_of(size_t size, unsigned seed)
 {
     CUdeviceptr block;
-    unsigned char *bytes = make_bytes(BLOCK_BYTES / 2, seed);
-    MUST(cuMemAlloc_v2(&block, BLOCK_BYTES));
-    MUST(cuMemsetD32_v2(block, 0x01020304 + seed, BLOCK_BYTES / 4));
-    MUST(cuMemcpyHtoD_v2(block + BLOCK_BYTES / 4, bytes, BLOCK_BYTES / 2));
+    unsigned char *bytes = make_bytes(size / 2, seed);
+    MUST(cuMemAlloc_v2(&block, size));
+    MUST(cuMemsetD8_v2(block, (unsigned char)seed, size));
+    MUST(cuMemsetD32_v2(block, 0x01020304 + seed, size / 4));
+    MUST(cuMemcpyHtoD_v2(block + size / 4, bytes, size / 2));
+    MUST(cuCtxSynchronize());
     free(bytes);
     return block;
+}
+
+CUdeviceptr make_block(unsigned seed)
+{
+    return make_block_of(BLOCK_BYTES, seed);
 }
 
 static const char *kernels_path;
@@ -84,10 +89,9 @@ void print_gathered(CUdeviceptr table, uint64_t count)
         printf("gathered %08x\n", words[i]);
 }
 
-static const struct scenario *const chapters[] = {memory_scenarios,  copy_scenarios,
-                                                  launch_scenarios,  stream_scenarios,
-                                                  hidden_scenarios,  device_scenarios,
-                                                  mapping_scenarios, bounds_scenarios};
+static const struct scenario *const chapters[] = {memory_scenarios, launch_scenarios,
+                                                  stream_scenarios, hidden_scenarios,
+                                                  device_scenarios, mapping_scenarios};
 enum { CHAPTERS = sizeof(chapters) / sizeof(chapters[0]) };
 
 static const struct scenario *find(const char *symbol)
@@ -101,8 +105,36 @@ static const struct scenario *find(const char *symbol)
     return NULL;
 }
 
+/* The per-thread twin of an entry of moves.def. */
+static const char *twin_of(const char *symbol)
+{
+    if (strncmp(symbol, "cuGraph", strlen("cuGraph")) == 0)
+        return "";
+    return strstr(symbol, "Async") != NULL || strncmp(symbol, "cuStream", strlen("cuStream")) == 0
+               ? "_ptsz"
+               : "_ptds";
+}
+
+static const struct move *find_move(const char *symbol)
+{
+    for (const struct move *move = moves; move->symbol != NULL; move++) {
+        const size_t length = strlen(move->symbol);
+        if (strncmp(symbol, move->symbol, length) == 0 &&
+            (symbol[length] == '\0' || strcmp(symbol + length, twin_of(move->symbol)) == 0))
+            return move;
+    }
+    return NULL;
+}
+
 static void list(void)
 {
+    for (const struct move *move = moves; move->symbol != NULL; move++) {
+        if (move != find_move(move->symbol))
+            continue;
+        printf("%s \n", move->symbol);
+        if (twin_of(move->symbol)[0] != '\0')
+            printf("%s%s \n", move->symbol, twin_of(move->symbol));
+    }
     for (int i = 0; i < CHAPTERS; i++) {
         for (const struct scenario *scenario = chapters[i]; scenario->symbol != NULL; scenario++)
             printf("%s %s\n", scenario->symbol, scenario->with != NULL ? scenario->with : "");
@@ -129,8 +161,9 @@ int main(int count, char **arguments)
         return 0;
     }
     const struct scenario *scenario = count >= 3 ? find(arguments[2]) : NULL;
+    const struct move *move = count >= 3 ? find_move(arguments[2]) : NULL;
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
-    if (driver == NULL || count < 3 || (count == 3 && scenario == NULL))
+    if (driver == NULL || count < 3 || (count == 3 && scenario == NULL && move == NULL))
         return 2;
     kernels_path = arguments[1];
     char symbol[128];
@@ -146,6 +179,8 @@ int main(int count, char **arguments)
     MUST(cuCtxSetCurrent(context));
     if (count == 4)
         call_with_zeroes();
+    else if (move != NULL)
+        run_moves(move);
     else
         scenario->run();
     return 0;

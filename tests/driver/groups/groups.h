@@ -16,13 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/driver/groups/moves.h"
 #include "tests/simcuda/driver/newer.h"
 
 #define MIB ((size_t)1 << 20)
-
-/* The entry under test, as a function of the type of `symbol`. */
-extern void *tested;
-#define TESTED(symbol) ((__typeof__(&symbol))tested)
 
 /* A call that must succeed, and one whose result is observed. */
 void must(CUresult result, const char *call, int line);
@@ -37,6 +34,7 @@ enum { BLOCK_BYTES = 8 << 20 };
 
 /* A block of which every byte is known and nothing is in memory. */
 CUdeviceptr make_block(unsigned seed);
+CUdeviceptr make_block_of(size_t bytes, unsigned seed);
 
 /* Distinct bytes of the heap. */
 unsigned char *make_bytes(size_t count, unsigned seed);
@@ -53,7 +51,21 @@ struct scenario {
     const char *with; /* other entries that would do the same, taken away with it; or NULL */
 };
 
+/* Two rows: of an entry, and of its twin for the per-thread default stream. */
+#define TWINS_PTDS(symbol, name, run)  \
+    {symbol name, run, NULL},          \
+    {                                  \
+        symbol "_ptds" name, run, NULL \
+    }
+#define TWINS_PTSZ(symbol, name, run)  \
+    {symbol name, run, NULL},          \
+    {                                  \
+        symbol "_ptsz" name, run, NULL \
+    }
+
 /* By chapter; each ends with a row without a symbol. */
-extern const struct scenario memory_scenarios[], copy_scenarios[], launch_scenarios[],
-    stream_scenarios[], hidden_scenarios[], device_scenarios[], mapping_scenarios[],
-    bounds_scenarios[];
+extern const struct scenario memory_scenarios[], launch_scenarios[], stream_scenarios[],
+    hidden_scenarios[], device_scenarios[], mapping_scenarios[];
+
+/* The scenario of an entry of moves.def: the rows of one symbol, beginning with the first. */
+void run_moves(const struct move *first);

@@ -25,41 +25,21 @@ static CUdeviceptr device_table(void)
     return table;
 }
 
-static void copied(void)
-{
-    CUdeviceptr host[COUNT];
-    const CUdeviceptr table = device_table();
-    fill_table(host);
-    SEEN(TESTED(cuMemcpyHtoD_v2)(table, host, sizeof(host)));
-    print_gathered(table, COUNT);
-}
-
-static void copied_async(void)
-{
-    CUdeviceptr host[COUNT];
-    const CUdeviceptr table = device_table();
-    fill_table(host);
-    SEEN(TESTED(cuMemcpyHtoDAsync_v2)(table, host, sizeof(host), NULL));
-    print_gathered(table, COUNT);
-}
-
-static void copied_anyhow(void)
-{
-    CUdeviceptr host[COUNT];
-    const CUdeviceptr table = device_table();
-    fill_table(host);
-    SEEN(TESTED(cuMemcpy)(table, (CUdeviceptr)(uintptr_t)host, sizeof(host)));
-    print_gathered(table, COUNT);
-}
-
-static void copied_anyhow_async(void)
-{
-    CUdeviceptr host[COUNT];
-    const CUdeviceptr table = device_table();
-    fill_table(host);
-    SEEN(TESTED(cuMemcpyAsync)(table, (CUdeviceptr)(uintptr_t)host, sizeof(host), NULL));
-    print_gathered(table, COUNT);
-}
+/* The table is in memory of the host first, and the call brings it to the device. */
+#define BROUGHT(name, call)                       \
+    static void name(void)                        \
+    {                                             \
+        CUdeviceptr host[COUNT];                  \
+        const CUdeviceptr table = device_table(); \
+        fill_table(host);                         \
+        SEEN(call);                               \
+        print_gathered(table, COUNT);             \
+    }
+BROUGHT(copied, TESTED(cuMemcpyHtoD_v2)(table, host, sizeof(host)))
+BROUGHT(copied_async, TESTED(cuMemcpyHtoDAsync_v2)(table, host, sizeof(host), NULL))
+BROUGHT(copied_anyhow, TESTED(cuMemcpy)(table, (CUdeviceptr)(uintptr_t)host, sizeof(host)))
+BROUGHT(copied_anyhow_async,
+        TESTED(cuMemcpyAsync)(table, (CUdeviceptr)(uintptr_t)host, sizeof(host), NULL))
 
 /* A copy between devices whose source is pinned memory. */
 static void copied_from_pinned(void)
@@ -72,42 +52,38 @@ static void copied_from_pinned(void)
     print_gathered(table, COUNT);
 }
 
-static void copied_in_rows(void)
+static const CUDA_MEMCPY2D *rows(CUdeviceptr table, const CUdeviceptr *host)
 {
-    CUdeviceptr host[COUNT];
-    const CUdeviceptr table = device_table();
-    fill_table(host);
-    const CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
-                                .srcHost = host,
-                                .srcPitch = sizeof(host[0]),
-                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                                .dstDevice = table,
-                                .dstPitch = sizeof(host[0]),
-                                .WidthInBytes = sizeof(host[0]),
-                                .Height = COUNT};
-    SEEN(TESTED(cuMemcpy2D_v2)(&copy));
-    print_gathered(table, COUNT);
+    static CUDA_MEMCPY2D copy;
+    copy = (CUDA_MEMCPY2D){.srcMemoryType = CU_MEMORYTYPE_HOST,
+                           .srcHost = host,
+                           .srcPitch = sizeof(host[0]),
+                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .dstDevice = table,
+                           .dstPitch = sizeof(host[0]),
+                           .WidthInBytes = sizeof(host[0]),
+                           .Height = COUNT};
+    return &copy;
 }
+BROUGHT(copied_in_rows, TESTED(cuMemcpy2D_v2)(rows(table, host)))
 
-static void copied_in_a_box(void)
+static const CUDA_MEMCPY3D *box(CUdeviceptr table, const CUdeviceptr *host)
 {
-    CUdeviceptr host[COUNT];
-    const CUdeviceptr table = device_table();
-    fill_table(host);
-    const CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
-                                .srcHost = host,
-                                .srcPitch = sizeof(host[0]),
-                                .srcHeight = 2,
-                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                                .dstDevice = table,
-                                .dstPitch = sizeof(host[0]),
-                                .dstHeight = 2,
-                                .WidthInBytes = sizeof(host[0]),
-                                .Height = 2,
-                                .Depth = 2};
-    SEEN(TESTED(cuMemcpy3D_v2)(&copy));
-    print_gathered(table, COUNT);
+    static CUDA_MEMCPY3D copy;
+    copy = (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_HOST,
+                           .srcHost = host,
+                           .srcPitch = sizeof(host[0]),
+                           .srcHeight = 2,
+                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .dstDevice = table,
+                           .dstPitch = sizeof(host[0]),
+                           .dstHeight = 2,
+                           .WidthInBytes = sizeof(host[0]),
+                           .Height = 2,
+                           .Depth = 2};
+    return &copy;
 }
+BROUGHT(copied_in_a_box, TESTED(cuMemcpy3D_v2)(box(table, host)))
 
 /* Two halves make an address. */
 static void set_in_halves(void)
@@ -122,61 +98,39 @@ static void set_in_halves(void)
     print_gathered(table, COUNT);
 }
 
-static void through_an_array(void)
-{
-    CUarray array;
-    CUdeviceptr host[COUNT];
-    const CUDA_ARRAY_DESCRIPTOR descriptor = {.Width = sizeof(host),
-                                              .Format = CU_AD_FORMAT_UNSIGNED_INT8,
-                                              .NumChannels = 1};
-    const CUdeviceptr table = device_table();
-    MUST(cuArrayCreate_v2(&array, &descriptor));
-    fill_table(host);
-    SEEN(TESTED(cuMemcpyHtoA_v2)(array, 0, host, sizeof(host)));
-    MUST(cuMemcpyAtoD_v2(table, array, 0, sizeof(host)));
-    print_gathered(table, COUNT);
-}
-
-static void through_an_array_async(void)
-{
-    CUarray array;
-    CUdeviceptr host[COUNT];
-    const CUDA_ARRAY_DESCRIPTOR descriptor = {.Width = sizeof(host),
-                                              .Format = CU_AD_FORMAT_UNSIGNED_INT8,
-                                              .NumChannels = 1};
-    const CUdeviceptr table = device_table();
-    MUST(cuArrayCreate_v2(&array, &descriptor));
-    fill_table(host);
-    SEEN(TESTED(cuMemcpyHtoAAsync_v2)(array, 0, host, sizeof(host), NULL));
-    MUST(cuCtxSynchronize());
-    MUST(cuMemcpyAtoD_v2(table, array, 0, sizeof(host)));
-    print_gathered(table, COUNT);
-}
+/* Into an array, and from there to the device. */
+#define THROUGH_ARRAY(name, call)                                                       \
+    static void name(void)                                                              \
+    {                                                                                   \
+        CUarray array;                                                                  \
+        CUdeviceptr host[COUNT];                                                        \
+        const CUDA_ARRAY_DESCRIPTOR descriptor = {.Width = sizeof(host),                \
+                                                  .Format = CU_AD_FORMAT_UNSIGNED_INT8, \
+                                                  .NumChannels = 1};                    \
+        const CUdeviceptr table = device_table();                                       \
+        MUST(cuArrayCreate_v2(&array, &descriptor));                                    \
+        fill_table(host);                                                               \
+        SEEN(call);                                                                     \
+        MUST(cuCtxSynchronize());                                                       \
+        MUST(cuMemcpyAtoD_v2(table, array, 0, sizeof(host)));                           \
+        print_gathered(table, COUNT);                                                   \
+    }
+THROUGH_ARRAY(through_an_array, TESTED(cuMemcpyHtoA_v2)(array, 0, host, sizeof(host)))
+THROUGH_ARRAY(through_an_array_async,
+              TESTED(cuMemcpyHtoAAsync_v2)(array, 0, host, sizeof(host), NULL))
 
 /* Memory that the kernel reads and the host writes. */
-static void in_pinned(void)
-{
-    CUdeviceptr *pinned;
-    SEEN(TESTED(cuMemAllocHost_v2)((void **)&pinned, 4096));
-    fill_table(pinned);
-    print_gathered((CUdeviceptr)(uintptr_t)pinned, COUNT);
-}
-
-static void in_pinned_as_before(void)
-{
-    CUdeviceptr *pinned;
-    SEEN(TESTED(cuMemAllocHost)((void **)&pinned, 4096));
-    fill_table(pinned);
-    print_gathered((CUdeviceptr)(uintptr_t)pinned, COUNT);
-}
-
-static void in_mapped(void)
-{
-    CUdeviceptr *pinned;
-    SEEN(TESTED(cuMemHostAlloc)((void **)&pinned, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
-    fill_table(pinned);
-    print_gathered((CUdeviceptr)(uintptr_t)pinned, COUNT);
-}
+#define IN_PINNED(name, call)                                  \
+    static void name(void)                                     \
+    {                                                          \
+        CUdeviceptr *pinned;                                   \
+        SEEN(call);                                            \
+        fill_table(pinned);                                    \
+        print_gathered((CUdeviceptr)(uintptr_t)pinned, COUNT); \
+    }
+IN_PINNED(in_pinned, TESTED(cuMemAllocHost_v2)((void **)&pinned, 4096))
+IN_PINNED(in_pinned_as_before, TESTED(cuMemAllocHost)((void **)&pinned, 4096))
+IN_PINNED(in_mapped, TESTED(cuMemHostAlloc)((void **)&pinned, 4096, CU_MEMHOSTALLOC_DEVICEMAP))
 
 static void in_registered(void)
 {
@@ -495,36 +449,34 @@ static void unregistered(void)
 }
 
 /* A launch that is only recorded must not lose its code. */
-static void unloaded(void)
+static CUdeviceptr record_uniform(CUfunction kernel)
 {
     CUdeviceptr block;
-    uint64_t count = 2 * MIB;
-    uint64_t seed = 1;
-    uint64_t offset = 2;
-    CUmodule module;
-    CUfunction kernel;
+    uint64_t count = 2 * MIB, seed = 1, offset = 2;
     MUST(cuMemAlloc_v2(&block, BLOCK_BYTES));
-    MUST(cuModuleLoad(&module, getenv("GROUPS_KERNELS")));
-    MUST(cuModuleGetFunction(&kernel, module, "uniform32"));
     void *params[] = {&block, &count, &seed, &offset};
     MUST(cuLaunchKernel(kernel, 8, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    return block;
+}
+
+static void unloaded(void)
+{
+    CUmodule module;
+    CUfunction kernel;
+    MUST(cuModuleLoad(&module, getenv("GROUPS_KERNELS")));
+    MUST(cuModuleGetFunction(&kernel, module, "uniform32"));
+    const CUdeviceptr block = record_uniform(kernel);
     SEEN(TESTED(cuModuleUnload)(module));
     print_device("block", block, BLOCK_BYTES);
 }
 
 static void library_unloaded(void)
 {
-    CUdeviceptr block;
-    uint64_t count = 2 * MIB;
-    uint64_t seed = 1;
-    uint64_t offset = 2;
     CUlibrary library;
     CUkernel kernel;
-    MUST(cuMemAlloc_v2(&block, BLOCK_BYTES));
     MUST(cuLibraryLoadFromFile(&library, getenv("GROUPS_KERNELS"), NULL, NULL, 0, NULL, NULL, 0));
     MUST(cuLibraryGetKernel(&kernel, library, "uniform32"));
-    void *params[] = {&block, &count, &seed, &offset};
-    MUST(cuLaunchKernel((CUfunction)kernel, 8, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    const CUdeviceptr block = record_uniform((CUfunction)kernel);
     SEEN(TESTED(cuLibraryUnload)(library));
     print_device("block", block, BLOCK_BYTES);
 }
@@ -556,19 +508,13 @@ const struct scenario hidden_scenarios[] = {
     {"cuMemHostUnregister", unregistered, NULL},
     {"cuModuleUnload", unloaded, NULL},
     {"cuLibraryUnload", library_unloaded, NULL},
-    {"cuMemcpyHtoA_v2", through_an_array, NULL},
-    {"cuMemcpyHtoA_v2_ptds", through_an_array, NULL},
-    {"cuMemcpyHtoAAsync_v2", through_an_array_async, NULL},
-    {"cuMemcpyHtoAAsync_v2_ptsz", through_an_array_async, NULL},
+    TWINS_PTDS("cuMemcpyHtoA_v2", "", through_an_array),
+    TWINS_PTSZ("cuMemcpyHtoAAsync_v2", "", through_an_array_async),
     /* A second scenario of an entry has a name behind a colon. */
-    {"cuMemcpyHtoD_v2:table", copied, NULL},
-    {"cuMemcpyHtoD_v2_ptds:table", copied, NULL},
-    {"cuMemcpyHtoDAsync_v2:table", copied_async, NULL},
-    {"cuMemcpyHtoDAsync_v2_ptsz:table", copied_async, NULL},
-    {"cuMemcpy:table", copied_anyhow, NULL},
-    {"cuMemcpy_ptds:table", copied_anyhow, NULL},
-    {"cuMemcpyAsync:table", copied_anyhow_async, NULL},
-    {"cuMemcpyAsync_ptsz:table", copied_anyhow_async, NULL},
+    TWINS_PTDS("cuMemcpyHtoD_v2", ":table", copied),
+    TWINS_PTSZ("cuMemcpyHtoDAsync_v2", ":table", copied_async),
+    TWINS_PTDS("cuMemcpy", ":table", copied_anyhow),
+    TWINS_PTSZ("cuMemcpyAsync", ":table", copied_anyhow_async),
     {"cuMemcpyDtoD_v2:table", copied_from_pinned, NULL},
     {"cuMemcpyDtoD_v2:external", copied_from_external, NULL},
     {"cuMemcpy2D_v2:table", copied_in_rows, NULL},
@@ -586,12 +532,9 @@ const struct scenario hidden_scenarios[] = {
     {"cuMemSetAccess:host", in_mapping, NULL},
     {"cuMemUnmap:host", unmapped, NULL},
     {"cuMemHostAlloc:alias", at_another_address, NULL},
-    {"cuMemAllocFromPoolAsync:host", in_host_pool, NULL},
-    {"cuMemAllocFromPoolAsync_ptsz:host", in_host_pool, NULL},
+    TWINS_PTSZ("cuMemAllocFromPoolAsync", ":host", in_host_pool),
     {"cuMemAllocFromPoolAsync:managed", in_managed_pool, NULL},
-    {"cuMemAllocAsync:managed", in_pool_of_the_device, NULL},
-    {"cuMemAllocAsync_ptsz:managed", in_pool_of_the_device, NULL},
-    {"cuMemFreeAsync:host", freed_pooled, NULL},
-    {"cuMemFreeAsync_ptsz:host", freed_pooled, NULL},
+    TWINS_PTSZ("cuMemAllocAsync", ":managed", in_pool_of_the_device),
+    TWINS_PTSZ("cuMemFreeAsync", ":host", freed_pooled),
     {NULL, NULL, NULL},
 };

@@ -49,50 +49,45 @@ static void launched(void)
     print_sum(fourth);
 }
 
-static void launched_ex(void)
+/* A launch of add_in_place32 over a part of a block. */
+#define ADDED(name, call)                        \
+    static void name(void)                       \
+    {                                            \
+        const CUdeviceptr block = make_block(1); \
+        struct add add = {block + MIB, MIB, 77}; \
+        void *params[] = {&add};                 \
+        SEEN(call);                              \
+        print_sum(block);                        \
+    }
+#define ADD find_kernel("add_in_place32")
+
+static const CUlaunchConfig *in_blocks(void)
 {
-    const CUdeviceptr block = make_block(1);
-    struct add add = {block + MIB, MIB, 77};
-    void *params[] = {&add};
-    const CUlaunchConfig config = {.gridDimX = 4,
-                                   .gridDimY = 1,
-                                   .gridDimZ = 1,
-                                   .blockDimX = 64,
-                                   .blockDimY = 1,
-                                   .blockDimZ = 1};
-    SEEN(TESTED(cuLaunchKernelEx)(&config, find_kernel("add_in_place32"), params, NULL));
-    print_sum(block);
+    static const CUlaunchConfig config = {.gridDimX = 4,
+                                          .gridDimY = 1,
+                                          .gridDimZ = 1,
+                                          .blockDimX = 64,
+                                          .blockDimY = 1,
+                                          .blockDimZ = 1};
+    return &config;
 }
 
-static void launched_together(void)
+static CUDA_LAUNCH_PARAMS *in_stream(void **params)
 {
-    const CUdeviceptr block = make_block(1);
-    struct add add = {block + MIB, MIB, 77};
-    void *params[] = {&add};
-    SEEN(TESTED(cuLaunchCooperativeKernel)(find_kernel("add_in_place32"), 4, 1, 1, 64, 1, 1, 0,
-                                           NULL, params));
-    print_sum(block);
+    static CUDA_LAUNCH_PARAMS launch = {.gridDimX = 4,
+                                        .gridDimY = 1,
+                                        .gridDimZ = 1,
+                                        .blockDimX = 64,
+                                        .blockDimY = 1,
+                                        .blockDimZ = 1};
+    launch.function = ADD;
+    launch.kernelParams = params;
+    MUST(cuStreamCreate(&launch.hStream, CU_STREAM_NON_BLOCKING));
+    return &launch;
 }
-
-static void launched_on_devices(void)
-{
-    CUstream stream;
-    const CUdeviceptr block = make_block(1);
-    struct add add = {block + MIB, MIB, 77};
-    void *params[] = {&add};
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    CUDA_LAUNCH_PARAMS launches = {.function = find_kernel("add_in_place32"),
-                                   .gridDimX = 4,
-                                   .gridDimY = 1,
-                                   .gridDimZ = 1,
-                                   .blockDimX = 64,
-                                   .blockDimY = 1,
-                                   .blockDimZ = 1,
-                                   .hStream = stream,
-                                   .kernelParams = params};
-    SEEN(TESTED(cuLaunchCooperativeKernelMultiDevice)(&launches, 1, 0));
-    print_sum(block);
-}
+ADDED(launched_ex, TESTED(cuLaunchKernelEx)(in_blocks(), ADD, params, NULL))
+ADDED(launched_together, TESTED(cuLaunchCooperativeKernel)(ADD, 4, 1, 1, 64, 1, 1, 0, NULL, params))
+ADDED(launched_on_devices, TESTED(cuLaunchCooperativeKernelMultiDevice)(in_stream(params), 1, 0))
 
 /* The oldest way: parameters are set one by one, and looked at then; the launch is looked at
  * too. */
@@ -124,26 +119,16 @@ static void parameter_set(void)
     print_sum(block);
 }
 
-static void launched_the_old_way(void)
-{
-    const struct add add = {make_block(1), MIB, 3};
-    SEEN(TESTED(cuLaunch)(set_parameters(&add)));
-    print_sum(add.address);
-}
-
-static void launched_grid(void)
-{
-    const struct add add = {make_block(1), MIB, 3};
-    SEEN(TESTED(cuLaunchGrid)(set_parameters(&add), 4, 1));
-    print_sum(add.address);
-}
-
-static void launched_grid_async(void)
-{
-    const struct add add = {make_block(1), MIB, 3};
-    SEEN(TESTED(cuLaunchGridAsync)(set_parameters(&add), 4, 1, NULL));
-    print_sum(add.address);
-}
+#define OLD(name, call)                                 \
+    static void name(void)                              \
+    {                                                   \
+        const struct add add = {make_block(1), MIB, 3}; \
+        SEEN(call);                                     \
+        print_sum(add.address);                         \
+    }
+OLD(launched_the_old_way, TESTED(cuLaunch)(set_parameters(&add)))
+OLD(launched_grid, TESTED(cuLaunchGrid)(set_parameters(&add), 4, 1))
+OLD(launched_grid_async, TESTED(cuLaunchGridAsync)(set_parameters(&add), 4, 1, NULL))
 
 /*
  * The parameters of a handle that is a kernel are asked for in another way. If the shim did not
@@ -242,12 +227,9 @@ static void graph_launched(void)
 }
 
 const struct scenario launch_scenarios[] = {
-    {"cuLaunchKernel", launched, NULL},
-    {"cuLaunchKernel_ptsz", launched, NULL},
-    {"cuLaunchKernelEx", launched_ex, NULL},
-    {"cuLaunchKernelEx_ptsz", launched_ex, NULL},
-    {"cuLaunchCooperativeKernel", launched_together, NULL},
-    {"cuLaunchCooperativeKernel_ptsz", launched_together, NULL},
+    TWINS_PTSZ("cuLaunchKernel", "", launched),
+    TWINS_PTSZ("cuLaunchKernelEx", "", launched_ex),
+    TWINS_PTSZ("cuLaunchCooperativeKernel", "", launched_together),
     {"cuLaunchCooperativeKernelMultiDevice", launched_on_devices, NULL},
     {"cuParamSetv", parameters_set, NULL},
     {"cuParamSeti", parameter_set, NULL},
@@ -256,7 +238,6 @@ const struct scenario launch_scenarios[] = {
     {"cuLaunchGridAsync", launched_grid_async, NULL},
     {"cuLibraryGetKernel", kernel_of_library, NULL},
     {"cuLibraryEnumerateKernels", kernels_of_library, NULL},
-    {"cuGraphLaunch", graph_launched, NULL},
-    {"cuGraphLaunch_ptsz", graph_launched, NULL},
+    TWINS_PTSZ("cuGraphLaunch", "", graph_launched),
     {NULL, NULL, NULL},
 };

@@ -258,31 +258,21 @@ static void shared_by_range(void)
 }
 
 /* A block is mapped memory, which a switch writes to from then on. */
-static void bound_to_a_switch(void)
-{
-    CUmemGenericAllocationHandle object;
-    const unsigned stored = 0x01020304;
-    const CUmulticastObjectProp prop = {.numDevices = 1, .size = 2 * MIB};
-    const CUdeviceptr block = make_block(1);
-    MUST(cuMulticastCreate(&object, &prop));
-    MUST(cuMulticastAddDevice(object, 0));
-    SEEN(TESTED(cuMulticastBindAddr)(object, 0, block, 2 * MIB, 0));
-    SEEN(simcuda_multicast_store(object, MIB, &stored, sizeof(stored)));
-    print_device("block", block, BLOCK_BYTES);
-}
-
-static void bound_to_a_switch_2(void)
-{
-    CUmemGenericAllocationHandle object;
-    const unsigned stored = 0x01020304;
-    const CUmulticastObjectProp prop = {.numDevices = 1, .size = 2 * MIB};
-    const CUdeviceptr block = make_block(1);
-    MUST(cuMulticastCreate(&object, &prop));
-    MUST(cuMulticastAddDevice(object, 0));
-    SEEN(TESTED(cuMulticastBindAddr_v2)(object, 0, 0, block, 2 * MIB, 0));
-    SEEN(simcuda_multicast_store(object, MIB, &stored, sizeof(stored)));
-    print_device("block", block, BLOCK_BYTES);
-}
+#define BOUND(name, call)                                                      \
+    static void name(void)                                                     \
+    {                                                                          \
+        CUmemGenericAllocationHandle object;                                   \
+        const unsigned stored = 0x01020304;                                    \
+        const CUmulticastObjectProp prop = {.numDevices = 1, .size = 2 * MIB}; \
+        const CUdeviceptr block = make_block(1);                               \
+        MUST(cuMulticastCreate(&object, &prop));                               \
+        MUST(cuMulticastAddDevice(object, 0));                                 \
+        SEEN(call);                                                            \
+        SEEN(simcuda_multicast_store(object, MIB, &stored, sizeof(stored)));   \
+        print_device("block", block, BLOCK_BYTES);                             \
+    }
+BOUND(bound_to_a_switch, TESTED(cuMulticastBindAddr)(object, 0, block, 2 * MIB, 0))
+BOUND(bound_to_a_switch_2, TESTED(cuMulticastBindAddr_v2)(object, 0, 0, block, 2 * MIB, 0))
 
 static void bound_to_an_endpoint(void)
 {
@@ -362,13 +352,10 @@ const struct scenario memory_scenarios[] = {
     {"cuMemAlloc_v2", is_deferred, NULL},
     {"cuInit", initialised, NULL},
     {"cuMemFree_v2", freed, NULL},
-    {"cuMemFreeAsync", freed_in_a_stream, NULL},
-    {"cuMemFreeAsync_ptsz", freed_in_a_stream, NULL},
+    TWINS_PTSZ("cuMemFreeAsync", "", freed_in_a_stream),
     {"cuMemAllocPitch_v2", room_for_pitched, NULL},
-    {"cuMemAllocAsync", room_in_a_stream, NULL},
-    {"cuMemAllocAsync_ptsz", room_in_a_stream, NULL},
-    {"cuMemAllocFromPoolAsync", room_in_a_pool, NULL},
-    {"cuMemAllocFromPoolAsync_ptsz", room_in_a_pool, NULL},
+    TWINS_PTSZ("cuMemAllocAsync", "", room_in_a_stream),
+    TWINS_PTSZ("cuMemAllocFromPoolAsync", "", room_in_a_pool),
     {"cuMemPoolCreate", pool_made, NULL},
     {"cuMemPoolDestroy", pool_destroyed, NULL},
     {"cuMemPoolGetAttribute", pool_asked, NULL},

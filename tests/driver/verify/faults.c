@@ -27,7 +27,7 @@ static void launch(const char *kernel, void **params)
 }
 
 /* An inner part of the result alone is replayed. */
-static void neighbours(void)
+SCENARIO(neighbours)
 {
     uint64_t count = BYTES / 4;
     CUdeviceptr block = allocate(BYTES);
@@ -37,7 +37,7 @@ static void neighbours(void)
     print_bytes("part", block + PART, PART);
 }
 
-static void drift(void)
+SCENARIO(drift)
 {
     uint64_t count = BYTES / 4;
     CUdeviceptr block = allocate(BYTES);
@@ -46,7 +46,7 @@ static void drift(void)
     print_bytes("all", block, BYTES);
 }
 
-static void file(void)
+SCENARIO(file)
 {
     const CUdeviceptr block = load_file(BYTES);
     overwrite_file_unseen(BYTES);
@@ -54,7 +54,7 @@ static void file(void)
 }
 
 /* Straight into memory that is not the shim's. */
-static void file_in_part(void)
+SCENARIO(file_in_part)
 {
     const CUdeviceptr block = load_file(BYTES), small = allocate(4096);
     overwrite_file_unseen(BYTES);
@@ -63,7 +63,7 @@ static void file_in_part(void)
 }
 
 /* The source of the copy is written by what is before it in the stream. */
-static void order(void)
+SCENARIO(order)
 {
     CUstream stream;
     unsigned char *pinned;
@@ -108,17 +108,17 @@ static void stage(bool into_memory)
     free(content);
 }
 
-static void staged(void)
+SCENARIO(staged)
 {
     stage(false);
 }
 
-static void staged_into_memory(void)
+SCENARIO(staged_into_memory)
 {
     stage(true);
 }
 
-static void granules(void)
+SCENARIO(granules)
 {
     const CUdeviceptr block = allocate(BYTES);
     unsigned char *bytes = distinct_bytes(BYTES);
@@ -169,28 +169,28 @@ static void press(CUdeviceptr block)
     print_bytes("other", other, available);
 }
 
-static void stray_at_exit(void)
+SCENARIO(stray_at_exit)
 {
     stray(leave);
 }
 
-static void stray_freed(void)
+SCENARIO(stray_freed)
 {
     stray(release);
 }
 
-static void stray_overwritten(void)
+SCENARIO(stray_overwritten)
 {
     stray(overwrite);
 }
 
-static void stray_under_pressure(void)
+SCENARIO(stray_under_pressure)
 {
     stray(press);
 }
 
 /* Of several allocations some may be left out; what depends on these is left out, too. */
-static void several(void)
+SCENARIO(several)
 {
     CUdeviceptr blocks[4];
     for (unsigned i = 0; i < 4; i++) {
@@ -203,24 +203,8 @@ static void several(void)
         print_bytes("block", blocks[i], BYTES);
 }
 
-static void killed(void)
+SCENARIO(killed)
 {
-    several();
+    run_several();
     _exit(0);
 }
-
-const struct scenario scenarios[] = {{"neighbours", neighbours},
-                                     {"drift", drift},
-                                     {"file", file},
-                                     {"file_in_part", file_in_part},
-                                     {"order", order},
-                                     {"staged", staged},
-                                     {"staged_into_memory", staged_into_memory},
-                                     {"granules", granules},
-                                     {"stray_at_exit", stray_at_exit},
-                                     {"stray_freed", stray_freed},
-                                     {"stray_overwritten", stray_overwritten},
-                                     {"stray_under_pressure", stray_under_pressure},
-                                     {"several", several},
-                                     {"killed", killed},
-                                     {NULL, NULL}};
