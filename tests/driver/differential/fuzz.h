@@ -51,6 +51,19 @@ void *fuzz_stand_in(const char *name);
 #define TWIN(other_one, symbol, other) \
     ((__typeof__(&symbol))fuzz_entry((other_one) ? FUZZ_##other : FUZZ_##symbol))
 
+/* A call of the default stream, and one of a stream that is drawn: each of the entry, or of its
+ * twin. */
+#define SEE_NOW(twin, symbol, ...)                           \
+    do {                                                     \
+        fuzz_default_stream(twin);                           \
+        SEE(TWIN(twin, symbol, symbol##_ptds)(__VA_ARGS__)); \
+    } while (0)
+#define SEE_QUEUED(twin, symbol, ...)                               \
+    do {                                                            \
+        const CUstream drawn = fuzz_stream(twin);                   \
+        SEE(TWIN(twin, symbol, symbol##_ptsz)(__VA_ARGS__, drawn)); \
+    } while (0)
+
 /* --- the operation that runs: what it draws and what it observes */
 
 uint64_t fuzz_random(void);

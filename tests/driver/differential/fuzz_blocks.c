@@ -181,12 +181,10 @@ void fuzz_define(CUdeviceptr at, size_t bytes)
     const bool twin = fuzz_one_in(2);
     switch (fuzz_below(3)) {
     case 0:
-        fuzz_default_stream(twin);
-        SEE(TWIN(twin, cuMemsetD8_v2, cuMemsetD8_v2_ptds)(at, (unsigned char)fuzz_random(), bytes));
+        SEE_NOW(twin, cuMemsetD8_v2, at, (unsigned char)fuzz_random(), bytes);
         return;
     case 1:
-        fuzz_default_stream(twin);
-        SEE(TWIN(twin, cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds)(at, fuzz_source(bytes), bytes));
+        SEE_NOW(twin, cuMemcpyHtoD_v2, at, fuzz_source(bytes), bytes);
         return;
     default:
         fuzz_default_stream(false);
@@ -339,8 +337,7 @@ void fuzz_read(CUdeviceptr at, size_t bytes)
 {
     const bool twin = fuzz_one_in(2);
     memset(fuzz_scratch, 0, bytes);
-    fuzz_default_stream(twin);
-    SEE(TWIN(twin, cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds)(fuzz_scratch, at, bytes));
+    SEE_NOW(twin, cuMemcpyDtoH_v2, fuzz_scratch, at, bytes);
     fuzz_see_bytes(fuzz_scratch, bytes);
 }
 

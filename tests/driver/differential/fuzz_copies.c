@@ -9,40 +9,28 @@
 static void set_8(struct fuzz_range range, bool twin, bool async)
 {
     const unsigned char value = (unsigned char)(fuzz_one_in(3) ? 0 : fuzz_random());
-    if (async) {
-        const CUstream stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemsetD8Async, cuMemsetD8Async_ptsz)(range.at, value, range.bytes,
-                                                              stream));
-        return;
-    }
-    fuzz_default_stream(twin);
-    SEE(TWIN(twin, cuMemsetD8_v2, cuMemsetD8_v2_ptds)(range.at, value, range.bytes));
+    if (async)
+        SEE_QUEUED(twin, cuMemsetD8Async, range.at, value, range.bytes);
+    else
+        SEE_NOW(twin, cuMemsetD8_v2, range.at, value, range.bytes);
 }
 
 static void set_16(struct fuzz_range range, bool twin, bool async)
 {
     const unsigned short value = (unsigned short)fuzz_random();
-    if (async) {
-        const CUstream stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemsetD16Async, cuMemsetD16Async_ptsz)(range.at, value, range.bytes / 2,
-                                                                stream));
-        return;
-    }
-    fuzz_default_stream(twin);
-    SEE(TWIN(twin, cuMemsetD16_v2, cuMemsetD16_v2_ptds)(range.at, value, range.bytes / 2));
+    if (async)
+        SEE_QUEUED(twin, cuMemsetD16Async, range.at, value, range.bytes / 2);
+    else
+        SEE_NOW(twin, cuMemsetD16_v2, range.at, value, range.bytes / 2);
 }
 
 static void set_32(struct fuzz_range range, bool twin, bool async)
 {
     const unsigned value = (unsigned)(fuzz_one_in(3) ? 0 : fuzz_random());
-    if (async) {
-        const CUstream stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemsetD32Async, cuMemsetD32Async_ptsz)(range.at, value, range.bytes / 4,
-                                                                stream));
-        return;
-    }
-    fuzz_default_stream(twin);
-    SEE(TWIN(twin, cuMemsetD32_v2, cuMemsetD32_v2_ptds)(range.at, value, range.bytes / 4));
+    if (async)
+        SEE_QUEUED(twin, cuMemsetD32Async, range.at, value, range.bytes / 4);
+    else
+        SEE_NOW(twin, cuMemsetD32_v2, range.at, value, range.bytes / 4);
 }
 
 static void set(void)
@@ -76,17 +64,13 @@ static void from_host(void)
     CUstream stream;
     switch (fuzz_below(4)) {
     case 0:
-        fuzz_default_stream(twin);
-        SEE(TWIN(twin, cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds)(range.at, source, range.bytes));
+        SEE_NOW(twin, cuMemcpyHtoD_v2, range.at, source, range.bytes);
         break;
     case 1:
-        stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz)(range.at, source,
-                                                                        range.bytes, stream));
+        SEE_QUEUED(twin, cuMemcpyHtoDAsync_v2, range.at, source, range.bytes);
         break;
     case 2:
-        fuzz_default_stream(twin);
-        SEE(TWIN(twin, cuMemcpy, cuMemcpy_ptds)(range.at, host, range.bytes));
+        SEE_NOW(twin, cuMemcpy, range.at, host, range.bytes);
         break;
     default:
         stream = fuzz_stream(twin);
@@ -108,8 +92,7 @@ static void from_passing_memory(void)
         memcpy(host, fuzz_source(range.bytes), range.bytes);
     const CUdeviceptr at = (CUdeviceptr)(uintptr_t)host;
     if (fuzz_one_in(2)) {
-        fuzz_default_stream(twin);
-        SEE(TWIN(twin, cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds)(range.at, host, range.bytes));
+        SEE_NOW(twin, cuMemcpyHtoD_v2, range.at, host, range.bytes);
     } else {
         const CUstream stream = fuzz_stream(twin);
         copy_async(twin, range.at, at, range.bytes, stream,
@@ -134,17 +117,13 @@ static void on_device(void)
     CUstream stream;
     switch (fuzz_below(4)) {
     case 0:
-        fuzz_default_stream(twin);
-        SEE(TWIN(twin, cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds)(to.at, from.at, to.bytes));
+        SEE_NOW(twin, cuMemcpyDtoD_v2, to.at, from.at, to.bytes);
         break;
     case 1:
-        stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz)(to.at, from.at, to.bytes,
-                                                                        stream));
+        SEE_QUEUED(twin, cuMemcpyDtoDAsync_v2, to.at, from.at, to.bytes);
         break;
     case 2:
-        fuzz_default_stream(twin);
-        SEE(TWIN(twin, cuMemcpy, cuMemcpy_ptds)(to.at, from.at, to.bytes));
+        SEE_NOW(twin, cuMemcpy, to.at, from.at, to.bytes);
         break;
     default:
         stream = fuzz_stream(twin);
@@ -162,17 +141,13 @@ static void to_host(void)
     CUstream stream;
     switch (fuzz_below(4)) {
     case 0:
-        fuzz_default_stream(twin);
-        SEE(TWIN(twin, cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds)(host, range.at, range.bytes));
+        SEE_NOW(twin, cuMemcpyDtoH_v2, host, range.at, range.bytes);
         break;
     case 1:
-        stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz)(host, range.at, range.bytes,
-                                                                        stream));
+        SEE_QUEUED(twin, cuMemcpyDtoHAsync_v2, host, range.at, range.bytes);
         break;
     case 2:
-        fuzz_default_stream(twin);
-        SEE(TWIN(twin, cuMemcpy, cuMemcpy_ptds)(place, range.at, range.bytes));
+        SEE_NOW(twin, cuMemcpy, place, range.at, range.bytes);
         break;
     default:
         stream = fuzz_stream(twin);
@@ -203,15 +178,10 @@ static void between_peers(void)
     if (!fuzz_two_ranges(&from, &to, FUZZ_BLOCK_MOST, 1))
         return;
     const bool twin = fuzz_one_in(2);
-    if (fuzz_one_in(2)) {
-        fuzz_default_stream(twin);
-        SEE(TWIN(twin, cuMemcpyPeer, cuMemcpyPeer_ptds)(to.at, fuzz_context, from.at, fuzz_context,
-                                                        to.bytes));
-        return;
-    }
-    const CUstream stream = fuzz_stream(twin);
-    SEE(TWIN(twin, cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz)(to.at, fuzz_context, from.at,
-                                                              fuzz_context, to.bytes, stream));
+    if (fuzz_one_in(2))
+        SEE_NOW(twin, cuMemcpyPeer, to.at, fuzz_context, from.at, fuzz_context, to.bytes);
+    else
+        SEE_QUEUED(twin, cuMemcpyPeerAsync, to.at, fuzz_context, from.at, fuzz_context, to.bytes);
 }
 
 /* Calls that must be refused, or do nothing. */

@@ -241,14 +241,10 @@ static void through_array(void)
     if (array == NULL)
         SEE(CALL(cuArrayCreate_v2)(&array, &descriptor));
     fill_table(host);
-    if (fuzz_one_in(2)) {
-        fuzz_default_stream(twin);
-        SEE(TWIN(twin, cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds)(array, 0, host, TABLE_BYTES));
-    } else {
-        const CUstream stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz)(array, 0, host, TABLE_BYTES,
-                                                                        stream));
-    }
+    if (fuzz_one_in(2))
+        SEE_NOW(twin, cuMemcpyHtoA_v2, array, 0, host, TABLE_BYTES);
+    else
+        SEE_QUEUED(twin, cuMemcpyHtoAAsync_v2, array, 0, host, TABLE_BYTES);
     fuzz_wait();
     fuzz_default_stream(false);
     SEE(CALL(cuMemcpyAtoD_v2)(table, array, 0, TABLE_BYTES));

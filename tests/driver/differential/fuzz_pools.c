@@ -19,9 +19,7 @@ static CUdeviceptr allocate(CUmemoryPool pool, size_t bytes)
 {
     CUdeviceptr at = 0;
     const bool twin = fuzz_one_in(2);
-    const CUstream stream = fuzz_stream(twin);
-    SEE(TWIN(twin, cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz)(&at, bytes, pool,
-                                                                          stream));
+    SEE_QUEUED(twin, cuMemAllocFromPoolAsync, &at, bytes, pool);
     fuzz_say("  %zu bytes\n", bytes);
     return at;
 }
@@ -29,8 +27,7 @@ static CUdeviceptr allocate(CUmemoryPool pool, size_t bytes)
 static void free_in_stream(CUdeviceptr at)
 {
     const bool twin = fuzz_one_in(2);
-    const CUstream stream = fuzz_stream(twin);
-    SEE(TWIN(twin, cuMemFreeAsync, cuMemFreeAsync_ptsz)(at, stream));
+    SEE_QUEUED(twin, cuMemFreeAsync, at);
 }
 
 static void see_figure(CUmemoryPool pool, CUmemPool_attribute attribute)

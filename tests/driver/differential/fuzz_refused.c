@@ -19,15 +19,12 @@ static bool draw_stray(struct fuzz_range *range_out)
 
 static void stray_to_host(struct fuzz_range range, bool twin)
 {
-    fuzz_default_stream(twin);
-    SEE(TWIN(twin, cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds)(fuzz_scratch, range.at, range.bytes));
+    SEE_NOW(twin, cuMemcpyDtoH_v2, fuzz_scratch, range.at, range.bytes);
 }
 
 static void stray_from_host(struct fuzz_range range, bool twin)
 {
-    const CUstream stream = fuzz_stream(twin);
-    SEE(TWIN(twin, cuMemcpyHtoDAsync_v2,
-             cuMemcpyHtoDAsync_v2_ptsz)(range.at, fuzz_source(range.bytes), range.bytes, stream));
+    SEE_QUEUED(twin, cuMemcpyHtoDAsync_v2, range.at, fuzz_source(range.bytes), range.bytes);
 }
 
 static void stray_within(struct fuzz_range range, bool twin)
@@ -42,8 +39,7 @@ static void stray_within(struct fuzz_range range, bool twin)
 
 static void stray_set(struct fuzz_range range, bool twin)
 {
-    const CUstream stream = fuzz_stream(twin);
-    SEE(TWIN(twin, cuMemsetD8Async, cuMemsetD8Async_ptsz)(range.at, 5, range.bytes, stream));
+    SEE_QUEUED(twin, cuMemsetD8Async, range.at, 5, range.bytes);
 }
 
 static void stray(void)
@@ -167,13 +163,10 @@ static void copy_box_between_peers(void)
                                      .Height = batch.bytes / pitch,
                                      .Depth = 1};
     const bool twin = fuzz_one_in(2);
-    if (fuzz_one_in(2)) {
-        const CUstream stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz)(&copy, stream));
-    } else {
-        fuzz_default_stream(twin);
-        SEE(TWIN(twin, cuMemcpy3DPeer, cuMemcpy3DPeer_ptds)(&copy));
-    }
+    if (fuzz_one_in(2))
+        SEE_QUEUED(twin, cuMemcpy3DPeerAsync, &copy);
+    else
+        SEE_NOW(twin, cuMemcpy3DPeer, &copy);
     fuzz_wait();
     fuzz_read(batch.to, batch.bytes);
 }

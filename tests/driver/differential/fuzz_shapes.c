@@ -26,43 +26,28 @@ static bool draw_rows(struct rows *rows_out, size_t width)
 static void set_rows_8(struct rows rows, bool twin, bool async)
 {
     const unsigned char value = (unsigned char)fuzz_random();
-    if (async) {
-        const CUstream stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz)(rows.at, rows.pitch, value,
-                                                                  rows.count, rows.height, stream));
-        return;
-    }
-    fuzz_default_stream(twin);
-    SEE(TWIN(twin, cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds)(rows.at, rows.pitch, value, rows.count,
-                                                          rows.height));
+    if (async)
+        SEE_QUEUED(twin, cuMemsetD2D8Async, rows.at, rows.pitch, value, rows.count, rows.height);
+    else
+        SEE_NOW(twin, cuMemsetD2D8_v2, rows.at, rows.pitch, value, rows.count, rows.height);
 }
 
 static void set_rows_16(struct rows rows, bool twin, bool async)
 {
     const unsigned short value = (unsigned short)fuzz_random();
-    if (async) {
-        const CUstream stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz)(
-            rows.at, rows.pitch, value, rows.count, rows.height, stream));
-        return;
-    }
-    fuzz_default_stream(twin);
-    SEE(TWIN(twin, cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds)(rows.at, rows.pitch, value, rows.count,
-                                                            rows.height));
+    if (async)
+        SEE_QUEUED(twin, cuMemsetD2D16Async, rows.at, rows.pitch, value, rows.count, rows.height);
+    else
+        SEE_NOW(twin, cuMemsetD2D16_v2, rows.at, rows.pitch, value, rows.count, rows.height);
 }
 
 static void set_rows_32(struct rows rows, bool twin, bool async)
 {
     const unsigned value = (unsigned)fuzz_random();
-    if (async) {
-        const CUstream stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz)(
-            rows.at, rows.pitch, value, rows.count, rows.height, stream));
-        return;
-    }
-    fuzz_default_stream(twin);
-    SEE(TWIN(twin, cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds)(rows.at, rows.pitch, value, rows.count,
-                                                            rows.height));
+    if (async)
+        SEE_QUEUED(twin, cuMemsetD2D32Async, rows.at, rows.pitch, value, rows.count, rows.height);
+    else
+        SEE_NOW(twin, cuMemsetD2D32_v2, rows.at, rows.pitch, value, rows.count, rows.height);
 }
 
 static void set_rows(void)
@@ -131,8 +116,7 @@ static void copy_plane(void)
     const bool twin = fuzz_one_in(2);
     const size_t way = fuzz_below(3);
     if (way == 2) {
-        const CUstream stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz)(&copy, stream));
+        SEE_QUEUED(twin, cuMemcpy2DAsync_v2, &copy);
     } else {
         fuzz_default_stream(twin);
         if (way == 1)
@@ -166,13 +150,10 @@ static void copy_box(void)
         .Height = 1 + fuzz_below(height),
         .Depth = rows / height};
     const bool twin = fuzz_one_in(2);
-    if (fuzz_one_in(2)) {
-        const CUstream stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz)(&copy, stream));
-    } else {
-        fuzz_default_stream(twin);
-        SEE(TWIN(twin, cuMemcpy3D_v2, cuMemcpy3D_v2_ptds)(&copy));
-    }
+    if (fuzz_one_in(2))
+        SEE_QUEUED(twin, cuMemcpy3DAsync_v2, &copy);
+    else
+        SEE_NOW(twin, cuMemcpy3D_v2, &copy);
     see_sides(&sides);
 }
 
@@ -198,8 +179,7 @@ static void through_array(void)
         SEE(TWIN(twin, cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds)(array, 0, fuzz_source(from.bytes),
                                                               from.bytes));
     fuzz_wait();
-    fuzz_default_stream(other);
-    SEE(TWIN(other, cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds)(to.at, array, 0, to.bytes));
+    SEE_NOW(other, cuMemcpyAtoD_v2, to.at, array, 0, to.bytes);
     fuzz_wait();
 }
 
