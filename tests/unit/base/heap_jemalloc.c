@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 enum { CUT_AT = 856, WHOLE = 2632 }; /* private-jemalloc.sh */
 
@@ -96,11 +96,10 @@ static void *use_and_end(void *seed)
     return use_heap(seed);
 }
 
-MS_TEST(what_is_cut_off_is_not_used)
+MS_TEST_AFTER(expect_whole, what_is_cut_off_is_not_used)
 {
     enum { THREADS = 6 };
     pthread_t threads[THREADS];
-    expect_whole();
     CHECK_EQ(pthread_key_create(&key, use_at_the_end), 0);
     for (int round = 0; round < 2; round++) {
         for (uintptr_t i = 0; i < THREADS; i++)
@@ -111,9 +110,8 @@ MS_TEST(what_is_cut_off_is_not_used)
     use_heap((void *)99);
 }
 
-MS_TEST(nor_in_a_child)
+MS_TEST_AFTER(expect_whole, nor_in_a_child)
 {
-    expect_whole();
     use_heap((void *)5);
     const pid_t child = fork();
     if (child == 0) {
@@ -126,10 +124,9 @@ MS_TEST(nor_in_a_child)
     check_untouched();
 }
 
-MS_TEST(nor_out_of_memory)
+MS_TEST_AFTER(expect_whole, nor_out_of_memory)
 {
     const struct rlimit limit = {64 << 20, 64 << 20};
-    expect_whole();
     if (ms_test_is_watched())
         ms_test_skip("valgrind needs memory of its own, and so does an emulator");
     CHECK_EQ(setrlimit(RLIMIT_AS, &limit), 0);

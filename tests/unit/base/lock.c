@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/memory/space.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 #ifdef __clang__ /* sees most of what follows at compile time */
 #pragma clang diagnostic ignored "-Wthread-safety-analysis"
@@ -123,16 +123,14 @@ MS_TEST(a_lock_of_no_higher_rank_ends_the_process_with_both_names)
     check_ends(take_two_of_a_rank, ORDER(leases, leases));
 }
 
-MS_TEST(a_claim_under_a_lock_and_a_turn_under_a_claim_end_the_process)
+MS_TEST_AFTER(add_allocations, a_claim_under_a_lock_and_a_turn_under_a_claim_end_the_process)
 {
-    add_allocations();
     check_ends(claim_under_a_lock, ORDER(claim, files));
     check_ends(take_a_turn_under_a_claim, ORDER(prefetch, claim));
 }
 
-MS_TEST(claims_against_the_order_of_addresses_end_the_process)
+MS_TEST_AFTER(add_allocations, claims_against_the_order_of_addresses_end_the_process)
 {
-    add_allocations();
     check_ends(claim_downwards, "a claim at 0x1000 is wanted while one up to 0x3000 is held; "
                                 "docs/locking.md has the order\n");
     check_ends(claim_twice, "a claim at 0x1000 is wanted while one up to 0x2000 is held; "
@@ -144,9 +142,8 @@ MS_TEST(what_is_dropped_must_be_held)
     check_ends(drop_what_is_not_held, "files is released and not held\n");
 }
 
-MS_TEST(what_is_in_order_goes_on)
+MS_TEST_AFTER(add_allocations, what_is_in_order_goes_on)
 {
-    add_allocations();
     ms_lock_take(&turn);
     struct ms_allocation *first = claim(0), *second = claim(1);
     ms_lock_take(&low);

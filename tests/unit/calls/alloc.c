@@ -2,7 +2,7 @@
 
 #include "runtime/calls/alloc.h"
 #include "runtime/config/config.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
 /* The nth allocation of a record fails; the linker's --wrap leads here. */
@@ -23,11 +23,10 @@ static bool allocate(CUdeviceptr *address_out)
     return ms_alloc(FAKE_GRANULE, address_out, &result) && result == CUDA_SUCCESS;
 }
 
-MS_TEST(addresses_go_back_where_there_is_no_record_of_them)
+MS_TEST_AFTER(fake_start, addresses_go_back_where_there_is_no_record_of_them)
 {
     CUdeviceptr address;
     CUresult result;
-    fake_start();
     seen = 0;
     failing = 1;
     CHECK(!allocate(&address));
@@ -52,10 +51,9 @@ static void replace_meanwhile(void)
     ms_space_release(allocation);
 }
 
-MS_TEST(what_took_its_place_during_the_wait_is_not_freed)
+MS_TEST_AFTER(fake_start, what_took_its_place_during_the_wait_is_not_freed)
 {
     CUresult result;
-    fake_start();
     CHECK(allocate(&freed));
     fake.on_wait = replace_meanwhile;
     CHECK(ms_alloc_free(freed, &result));
@@ -65,10 +63,9 @@ MS_TEST(what_took_its_place_during_the_wait_is_not_freed)
     fake_check_empty();
 }
 
-MS_TEST(nothing_is_freed_where_the_wait_fails)
+MS_TEST_AFTER(fake_start, nothing_is_freed_where_the_wait_fails)
 {
     CUresult result;
-    fake_start();
     CHECK(allocate(&freed));
     fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
     CHECK(ms_alloc_free(freed, &result));

@@ -12,7 +12,7 @@
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
 #include "tests/unit/source/files.h"
@@ -108,9 +108,24 @@ static CUresult run(CUdeviceptr to, CUdeviceptr from, size_t bytes)
     return ms_move_run(&movement);
 }
 
-static bool copy_all(CUresult *result_out)
+/* It is answered: recorded or played. */
+static void must_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
-    return copy(destination->address, source->address, BYTES, result_out);
+    CUresult result;
+    CHECK(copy(to, from, bytes, &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+}
+
+static void must_copy_all(void)
+{
+    must_copy(destination->address, source->address, BYTES);
+}
+
+/* The driver is to make it. */
+static void check_forwarded(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    CUresult result;
+    CHECK(!copy(to, from, bytes, &result));
 }
 
 /* Nothing is held for a call that has been made, or was never to be made: what is cached can be
@@ -134,14 +149,11 @@ static void be_busy(bool is_busy)
 
 /* --- what is recorded */
 
-MS_TEST(lineage_moves_without_memory_and_without_work)
+MS_TEST_BETWEEN(start, end, lineage_moves_without_memory_and_without_work)
 {
-    CUresult result;
-    start();
     set(source, 0, 4, &pattern);
     set_snapshot(source, 4 * FAKE_GRANULE, 5 * FAKE_GRANULE);
-    CHECK(copy(destination->address + 1, source->address, 5 * FAKE_GRANULE, &result));
-    CHECK_EQ(result, CUDA_SUCCESS);
+    must_copy(destination->address + 1, source->address, 5 * FAKE_GRANULE);
     CHECK_EQ(fake.work_count, 0);
     CHECK_EQ(source->backing.backed_bytes + destination->backing.backed_bytes, 0);
     CHECK_EQ(at(destination, 1).pattern, 0x03020104); /* as far as it was moved */
@@ -151,41 +163,31 @@ MS_TEST(lineage_moves_without_memory_and_without_work)
     for (size_t i = 0; i < 4 * FAKE_GRANULE; i++)
         CHECK_EQ(bytes_of(destination)[1 + i], 1 + i % 4);
     CHECK_BYTES(bytes_of(destination) + 1 + 4 * FAKE_GRANULE, host, sizeof(host));
-    end();
 }
 
-MS_TEST(what_was_never_written_is_zero_in_both_places_once_it_is_copied)
+MS_TEST_BETWEEN(start, end, what_was_never_written_is_zero_in_both_places_once_it_is_copied)
 {
-    CUresult result;
-    start();
-    CHECK(copy_all(&result));
-    CHECK_EQ(result, CUDA_SUCCESS);
+    must_copy_all();
     CHECK(at(source, 0).kind == MS_FILL && at(source, 0).pattern == 0);
     CHECK(at(destination, 0).kind == MS_FILL && at(destination, 0).pattern == 0);
-    end();
 }
 
-MS_TEST(what_a_plan_said_of_the_source_is_not_said_of_the_copy)
+MS_TEST_BETWEEN(start, end, what_a_plan_said_of_the_source_is_not_said_of_the_copy)
 {
-    CUresult result;
-    start();
     set(source, 0, 8,
         &(struct ms_content){
             .kind = MS_FILL, .pattern = 1, .locality = MS_REMOTE, .is_remote_copy = true});
-    CHECK(copy_all(&result) && result == CUDA_SUCCESS);
+    must_copy_all();
     CHECK(at(destination, 0).locality == MS_UNKNOWN && !at(destination, 0).is_remote_copy);
-    end();
 }
 
 /* --- what is replayed */
 
-MS_TEST(into_memory_lineage_is_played_in_the_order_of_the_stream)
+MS_TEST_BETWEEN(start, end, into_memory_lineage_is_played_in_the_order_of_the_stream)
 {
-    CUresult result;
-    start();
     set(source, 0, 8, &sevens);
     set(destination, 2, 4, &resident);
-    CHECK(copy_all(&result) && result == CUDA_SUCCESS);
+    must_copy_all();
     CHECK_EQ(fake.work_count, 1);
     CHECK_EQ(fake.work[0].address, destination->address + 2 * FAKE_GRANULE);
     CHECK_EQ(fake.work[0].bytes, 2 * FAKE_GRANULE);
@@ -194,78 +196,61 @@ MS_TEST(into_memory_lineage_is_played_in_the_order_of_the_stream)
     CHECK_EQ(destination->backing.backed_bytes, 2 * FAKE_GRANULE);
     CHECK(at(destination, 0).kind == MS_FILL && at(destination, 2).kind == MS_RESIDENT);
 
-    CHECK(copy(program, source->address, BYTES, &result));
-    CHECK_EQ(result, CUDA_SUCCESS);
+    must_copy(program, source->address, BYTES);
     CHECK_EQ(((unsigned char *)(uintptr_t)program)[BYTES - 1], 7);
     CHECK_EQ(source->backing.backed_bytes, 0);
-    end();
 }
 
-MS_TEST(a_piece_is_cut_where_the_destination_changes)
+MS_TEST_BETWEEN(start, end, a_piece_is_cut_where_the_destination_changes)
 {
-    CUresult result;
-    start();
     set(source, 0, 4, &sevens);
     set(destination, 0, 1, &resident);
     set(destination, 2, 3, &resident);
-    CHECK(copy(destination->address, source->address, 4 * FAKE_GRANULE, &result));
-    CHECK_EQ(result, CUDA_SUCCESS);
+    must_copy(destination->address, source->address, 4 * FAKE_GRANULE);
     CHECK_EQ(fake.work_count, 2);
     CHECK_EQ(destination->lineage.kind_bytes[MS_FILL], 2 * FAKE_GRANULE);
     CHECK_EQ(read_bytes(destination, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(bytes_of(destination)[4 * FAKE_GRANULE - 1], 7);
-    end();
 }
 
 /* No granule is in memory for a part of its bytes alone. */
-MS_TEST(what_is_recorded_in_a_granule_with_memory_is_played_at_once)
+MS_TEST_BETWEEN(start, end, what_is_recorded_in_a_granule_with_memory_is_played_at_once)
 {
-    CUresult result;
-    start();
     set_snapshot(source, 0, FAKE_GRANULE);
     fake_set(destination, 0, 1000, &resident);
     fake_set(destination, 2000, 3000, &resident);
-    CHECK(copy(destination->address, source->address, FAKE_GRANULE, &result));
-    CHECK_EQ(result, CUDA_SUCCESS);
+    must_copy(destination->address, source->address, FAKE_GRANULE);
     CHECK_EQ(fake.work_count, 4);
     CHECK(ms_lineage_is_present(&destination->lineage, 0, FAKE_GRANULE));
     CHECK_BYTES(bytes_of(destination), host, sizeof(host));
-    end();
 }
 
 /* Without a plan, too; whole or a part of it. */
-MS_TEST(what_was_read_is_copied_and_not_read_twice)
+MS_TEST_BETWEEN(start, end, what_was_read_is_copied_and_not_read_twice)
 {
-    CUresult result;
-    start();
     static struct test_file file; /* removed when the process ends */
     struct ms_allocation *block = fake_allocation(FAKE_GRANULE);
     make_test_file(&file, "/tmp", FAKE_GRANULE);
     fake_set(block, 0, FAKE_GRANULE,
              &(struct ms_content){.kind = MS_SOURCE, .source = file.source, .cached = true});
     ms_source_drop(file.source);
-    CHECK(copy(destination->address, block->address, FAKE_GRANULE, &result));
-    CHECK_EQ(result, CUDA_SUCCESS);
+    must_copy(destination->address, block->address, FAKE_GRANULE);
     CHECK_EQ(at(destination, 0).kind, MS_RESIDENT);
     CHECK_EQ(fake.work_count, 1);
     CHECK_EQ(fake.work[0].call, FAKE_memcpy_dtod_async);
-    CHECK(copy(destination->address + FAKE_GRANULE, block->address, FAKE_GRANULE / 2, &result));
-    CHECK_EQ(result, CUDA_SUCCESS);
+    must_copy(destination->address + FAKE_GRANULE, block->address, FAKE_GRANULE / 2);
     CHECK_EQ(at(destination, 1).kind, MS_RESIDENT);
     CHECK_EQ(fake.work_count, 2);
     CHECK_EQ(fake.work[1].call, FAKE_memcpy_dtod_async);
     CHECK(at(block, 0).cached);
     fake_allocation_free(block);
-    end();
 }
 
-MS_TEST(what_is_in_memory_is_for_the_driver_and_held)
+MS_TEST_BETWEEN(start, end, what_is_in_memory_is_for_the_driver_and_held)
 {
-    CUresult result;
-    start();
     set(source, 0, 8, &resident);
     set(destination, 0, 8, &pattern);
-    CHECK(!copy_all(&result));
+    check_forwarded(destination->address, source->address, BYTES);
     CHECK(ms_lineage_is_resident(&destination->lineage, 0, BYTES));
     CHECK_EQ(fake.work_count, 0); /* what is overwritten is not replayed */
     struct ms_allocation *spare = fake_allocation(FAKE_GRANULE);
@@ -275,49 +260,40 @@ MS_TEST(what_is_in_memory_is_for_the_driver_and_held)
     fake_allocation_free(spare);
     ms_read_end();
     check_none_held();
-    end();
 }
 
-MS_TEST(of_no_bytes_or_of_the_programs_memory_the_driver_makes_it)
+MS_TEST_BETWEEN(start, end, of_no_bytes_or_of_the_programs_memory_the_driver_makes_it)
 {
-    CUresult result;
-    start();
     set(destination, 0, 8, &pattern);
-    CHECK(!copy(destination->address, source->address, 0, &result));
+    check_forwarded(destination->address, source->address, 0);
     CHECK_EQ(at(destination, 0).kind, MS_FILL);
-    CHECK(!copy(destination->address, program, BYTES, &result));
+    check_forwarded(destination->address, program, BYTES);
     ms_read_end();
     CHECK(ms_lineage_is_resident(&destination->lineage, 0, BYTES));
     CHECK_EQ(fake.work_count, 0);
     check_none_held();
-    end();
 }
 
 /* A call that the driver refuses changes nothing. */
-MS_TEST(what_the_driver_may_refuse_keeps_what_it_would_overwrite)
+MS_TEST_BETWEEN(start, end, what_the_driver_may_refuse_keeps_what_it_would_overwrite)
 {
-    CUresult result;
-    start();
     set(destination, 0, 8, &sevens);
-    CHECK(!copy(destination->address, program + FAKE_GRANULE, BYTES,
-                &result)); /* its end is nowhere */
+    check_forwarded(destination->address, program + FAKE_GRANULE, BYTES); /* its end is nowhere */
     ms_read_end();
     CHECK_EQ(bytes_of(destination)[BYTES - 1], 7);
 
     set(source, 0, 8, &resident);
     set(destination, 0, 8, &nines);
     fake.refused_stream = FAKE_STREAM;
-    CHECK(!copy_all(&result));
+    check_forwarded(destination->address, source->address, BYTES);
     ms_read_end();
     CHECK_EQ(bytes_of(destination)[BYTES - 1], 9);
-    end();
 }
 
-MS_TEST(what_goes_beyond_an_allocation_is_refused_and_changes_nothing)
+MS_TEST_BETWEEN(start, end, what_goes_beyond_an_allocation_is_refused_and_changes_nothing)
 {
     CUresult result = CUDA_SUCCESS;
     struct ms_movement movement;
-    start();
     set(source, 0, 8, &sevens);
     movement = row(destination->address, source->address + 1, BYTES);
     CHECK(ms_copy_on_device(&movement, &result));
@@ -327,7 +303,6 @@ MS_TEST(what_goes_beyond_an_allocation_is_refused_and_changes_nothing)
     CHECK_EQ(result, CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(at(destination, 0).kind, MS_UNDEFINED);
     check_none_held();
-    end();
 }
 
 /* --- when nothing may be recorded */
@@ -335,14 +310,13 @@ MS_TEST(what_goes_beyond_an_allocation_is_refused_and_changes_nothing)
 MS_TEST(behind_work_that_may_wait_and_in_a_capture_the_driver_copies)
 {
     for (int way = 0; way < 2; way++) {
-        CUresult result;
         start();
         set(source, 0, 8, &sevens);
         if (way == 0)
             ms_order_set_capture(true);
         else
             be_busy(true);
-        CHECK(!copy_all(&result));
+        check_forwarded(destination->address, source->address, BYTES);
         ms_read_end();
         CHECK_EQ(bytes_of(source)[BYTES - 1], 7);
         CHECK(ms_lineage_is_resident(&destination->lineage, 0, BYTES));
@@ -355,13 +329,12 @@ MS_TEST(behind_work_that_may_wait_and_in_a_capture_the_driver_copies)
 
 /* --- what other ranks have, and what is stored */
 
-MS_TEST(what_is_absent_is_absent_in_the_copy_and_is_not_given_to_the_driver)
+MS_TEST_BETWEEN(start, end, what_is_absent_is_absent_in_the_copy_and_is_not_given_to_the_driver)
 {
     CUresult result;
-    start();
     set(source, 2, 4, &absent);
     set(destination, 0, 8, &resident);
-    CHECK(copy_all(&result) && result == CUDA_SUCCESS);
+    must_copy_all();
     CHECK(at(destination, 2).kind == MS_ABSENT && at(destination, 2).locality == MS_REMOTE);
     CHECK_EQ(at(destination, 4).kind, MS_RESIDENT);
     CHECK(copy(program, source->address, BYTES, &result));
@@ -370,10 +343,9 @@ MS_TEST(what_is_absent_is_absent_in_the_copy_and_is_not_given_to_the_driver)
     /* Also behind work that may wait. */
     be_busy(true);
     set(destination, 0, 8, &resident);
-    CHECK(copy_all(&result) && result == CUDA_SUCCESS);
+    must_copy_all();
     CHECK(at(destination, 2).kind == MS_ABSENT && at(destination, 4).kind == MS_RESIDENT);
     be_busy(false);
-    end();
 }
 
 /* Granules [0, 4) of the source are in a store of nines. */
@@ -391,38 +363,31 @@ static void set_stored(void)
     ms_parked_drop(content.parked);
 }
 
-MS_TEST(what_is_stored_moves_by_lineage_or_goes_straight_to_its_place)
+MS_TEST_BETWEEN(start, end, what_is_stored_moves_by_lineage_or_goes_straight_to_its_place)
 {
-    CUresult result;
-    start();
     set_stored();
-    CHECK(copy(destination->address, source->address, 4 * FAKE_GRANULE, &result));
-    CHECK(result == CUDA_SUCCESS && at(destination, 0).kind == MS_PARKED);
+    must_copy(destination->address, source->address, 4 * FAKE_GRANULE);
+    CHECK(at(destination, 0).kind == MS_PARKED);
     CHECK_EQ(fake.work_count, 0);
-    CHECK(copy(program, destination->address, 4 * FAKE_GRANULE, &result));
-    CHECK_EQ(result, CUDA_SUCCESS);
+    must_copy(program, destination->address, 4 * FAKE_GRANULE);
     CHECK_EQ(((unsigned char *)(uintptr_t)program)[4 * FAKE_GRANULE - 1], 9);
     CHECK_EQ(destination->backing.backed_bytes, 0);
     CHECK(fake.calls[FAKE_stream_synchronize] > 0); /* the store may go */
 
     /* A little of it is brought into its place first. */
-    CHECK(copy(program, destination->address, FAKE_GRANULE, &result));
-    CHECK(result == CUDA_SUCCESS && at(destination, 0).kind == MS_RESIDENT);
+    must_copy(program, destination->address, FAKE_GRANULE);
+    CHECK(at(destination, 0).kind == MS_RESIDENT);
     CHECK_EQ(bytes_of(destination)[0], 9);
-    end();
 }
 
-MS_TEST(what_is_stored_on_one_device_does_not_move_to_another)
+MS_TEST_BETWEEN(start, end, what_is_stored_on_one_device_does_not_move_to_another)
 {
-    CUresult result;
-    start();
     set_stored();
     destination->device = 1;
-    CHECK(copy(destination->address, source->address, 4 * FAKE_GRANULE, &result));
+    must_copy(destination->address, source->address, 4 * FAKE_GRANULE);
     destination->device = 0;
-    CHECK(result == CUDA_SUCCESS && at(destination, 0).kind == MS_RESIDENT);
+    CHECK(at(destination, 0).kind == MS_RESIDENT);
     CHECK_EQ(bytes_of(destination)[4 * FAKE_GRANULE - 1], 9);
-    end();
 }
 
 /* --- failures */

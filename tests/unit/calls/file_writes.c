@@ -6,6 +6,7 @@
 
 #include "runtime/driver/flags.h"
 #include "runtime/state/counters.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
 
@@ -36,18 +37,15 @@ static int prepare(void)
     return ms_file_writes_prepare("open", stat_of_file.st_dev, stat_of_file.st_ino);
 }
 
-MS_TEST(bytes_are_in_memory_before_their_file_changes)
+MS_TEST_BETWEEN(start, end, bytes_are_in_memory_before_their_file_changes)
 {
-    start();
     CHECK_EQ(prepare(), 0);
     CHECK(ms_lineage_is_resident(&allocation->lineage, 0, FAKE_GRANULE));
     CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, FAKE_GRANULE);
-    end();
 }
 
-MS_TEST(a_change_that_would_destroy_bytes_is_refused)
+MS_TEST_BETWEEN(start, end, a_change_that_would_destroy_bytes_is_refused)
 {
-    start();
     ms_source_set_snapshot_limit(0);
     for (unsigned nth = 1; nth <= 8; nth++) { /* whatever is tried again */
         fake.total_bytes = 0;
@@ -55,7 +53,6 @@ MS_TEST(a_change_that_would_destroy_bytes_is_refused)
     }
     fake.total_bytes = FAKE_GRANULE;
     CHECK_EQ(prepare(), 0);
-    end();
 }
 
 struct writer {
@@ -81,10 +78,9 @@ static void start_writer(struct writer *writer)
 }
 
 /* The first one waits for a claim; the second one finds that somebody is at it. */
-MS_TEST(who_changes_a_file_too_waits_until_it_is_prepared)
+MS_TEST_BETWEEN(start, end, who_changes_a_file_too_waits_until_it_is_prepared)
 {
     static struct writer first, second;
-    start();
     CHECK(ms_space_claim(allocation->address) == allocation);
     start_writer(&first);
     start_writer(&second);
@@ -93,7 +89,6 @@ MS_TEST(who_changes_a_file_too_waits_until_it_is_prepared)
     pthread_join(first.thread, NULL);
     pthread_join(second.thread, NULL);
     CHECK(ms_lineage_is_resident(&allocation->lineage, 0, FAKE_GRANULE));
-    end();
 }
 
 /* --- files that were deleted */
@@ -116,15 +111,13 @@ static bool is_let_go(void)
     return !ms_source_may_be_of(stat_of_file.st_dev, stat_of_file.st_ino);
 }
 
-MS_TEST(bytes_are_in_memory_when_their_file_is_deleted)
+MS_TEST_BETWEEN(start, end, bytes_are_in_memory_when_their_file_is_deleted)
 {
-    start();
     delete_file();
     CHECK(ms_lineage_is_resident(&allocation->lineage, 0, FAKE_GRANULE));
     CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, FAKE_GRANULE);
     CHECK(is_let_go() && !may_be_read());
     CHECK(!ms_has_files());
-    end();
 }
 
 /* Neither read nor kept: with its file they are lost, and reading them fails. */
@@ -165,11 +158,10 @@ MS_TEST(a_deleted_file_stays_where_there_is_no_room)
 }
 
 /* The file system is not asked of a file without a lease: a check shows it. */
-MS_TEST(a_check_finds_that_a_file_was_deleted)
+MS_TEST_BETWEEN(start, end, a_check_finds_that_a_file_was_deleted)
 {
     dev_t device;
     ino_t inode;
-    start();
     CHECK(!ms_source_find_deleted(&device, &inode));
     CHECK_EQ(unlink(file.path), 0);
     CHECK(!ms_source_find_deleted(&device, &inode));
@@ -180,5 +172,4 @@ MS_TEST(a_check_finds_that_a_file_was_deleted)
     CHECK(!ms_source_find_deleted(&device, &inode));
     CHECK(ms_lineage_is_resident(&allocation->lineage, 0, FAKE_GRANULE));
     CHECK(is_let_go());
-    end();
 }

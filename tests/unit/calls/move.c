@@ -3,7 +3,7 @@
 
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
 enum { GRANULES = 4, BYTES = GRANULES * FAKE_GRANULE };
@@ -57,23 +57,20 @@ static size_t resident(const struct ms_allocation *allocation)
     return allocation->lineage.resident_bytes;
 }
 
-MS_TEST(a_copy_on_the_device_is_recorded)
+MS_TEST_BETWEEN(start, end, a_copy_on_the_device_is_recorded)
 {
     bool is_held;
-    start();
     const struct ms_movement movement = row(MS_COPY_ON_DEVICE, ms_side_of_device(other->address),
                                             ms_side_of_device(one->address), BYTES);
     CHECK_EQ(begin(&movement, &is_held), MS_ANSWERED);
     CHECK(!is_held && resident(one) == 0 && resident(other) == 0);
-    end();
 }
 
 /* The driver derives what it is: out of an allocation to other memory is a copy of it. */
-MS_TEST(any_copy_is_what_its_addresses_say)
+MS_TEST_BETWEEN(start, end, any_copy_is_what_its_addresses_say)
 {
     unsigned char host[FAKE_GRANULE];
     bool is_held;
-    start();
     const struct ms_movement read = row(MS_COPY_ANY, ms_side_of_device((uintptr_t)host),
                                         ms_side_of_device(one->address), FAKE_GRANULE);
     CHECK_EQ(begin(&read, &is_held), MS_FORWARD);
@@ -83,13 +80,11 @@ MS_TEST(any_copy_is_what_its_addresses_say)
         row(MS_COPY_ANY, ms_side_of_device(one->address), ms_side_of_device(other->address), 0);
     CHECK_EQ(begin(&nothing, &is_held), MS_FORWARD);
     CHECK(!is_held && resident(other) == 0);
-    end();
 }
 
-MS_TEST(a_box_makes_both_sides_real_and_nothing_else)
+MS_TEST_BETWEEN(start, end, a_box_makes_both_sides_real_and_nothing_else)
 {
     bool is_held;
-    start();
     const CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
                                 .srcDevice = one->address,
                                 .srcPitch = FAKE_GRANULE,
@@ -105,24 +100,20 @@ MS_TEST(a_box_makes_both_sides_real_and_nothing_else)
     CHECK_EQ(begin(&movement, &is_held), MS_FORWARD);
     CHECK(!is_held && resident(one) > 0 && resident(one) <= 2 * FAKE_GRANULE);
     CHECK(resident(other) > 0 && resident(other) <= 2 * FAKE_GRANULE);
-    end();
 }
 
-MS_TEST(what_is_not_modelled_makes_all_real)
+MS_TEST_BETWEEN(start, end, what_is_not_modelled_makes_all_real)
 {
     bool is_held;
-    start();
     const struct ms_movement movement =
         row(MS_COPY_UNKNOWN, ms_side_of_device(program), ms_side_of_device(program), FAKE_GRANULE);
     CHECK_EQ(begin(&movement, &is_held), MS_FORWARD);
     CHECK(!is_held && resident(one) == BYTES && resident(other) == BYTES);
-    end();
 }
 
-MS_TEST(what_strays_is_not_looked_at)
+MS_TEST_BETWEEN(start, end, what_strays_is_not_looked_at)
 {
     bool is_held;
-    start();
     const struct ms_movement beyond =
         row(MS_COPY_ON_DEVICE, ms_side_of_device(other->address + BYTES - 16),
             ms_side_of_device(one->address), 32);
@@ -138,14 +129,12 @@ MS_TEST(what_strays_is_not_looked_at)
     rows.height = GRANULES;
     rows.from = (struct ms_side){0};
     CHECK_EQ(ms_move_pass(&rows), MS_FORWARD);
-    end();
 }
 
 /* The driver says what is wrong with it. */
-MS_TEST(no_struct_is_forwarded)
+MS_TEST_BETWEEN(start, end, no_struct_is_forwarded)
 {
     bool is_held;
-    start();
     const struct ms_movement box = ms_movement_of_box(NULL, FAKE_STREAM);
     const struct ms_movement plane = ms_movement_of_plane(NULL, FAKE_STREAM);
     const struct ms_movement peers = ms_movement_of_peers(NULL, FAKE_STREAM);
@@ -153,7 +142,6 @@ MS_TEST(no_struct_is_forwarded)
     CHECK_EQ(begin(&plane, &is_held), MS_FORWARD);
     CHECK_EQ(begin(&peers, &is_held), MS_FORWARD);
     CHECK(resident(one) == 0 && resident(other) == 0);
-    end();
 }
 
 MS_TEST(a_set_of_too_many_elements_is_of_all_bytes)

@@ -7,7 +7,7 @@
 
 #include "runtime/calls/host_memory.h"
 #include "runtime/state/counters.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
 #define FAR ((CUdeviceptr)0x5a5b00200000)
@@ -55,18 +55,16 @@ static size_t hits(size_t at, uint64_t word)
     return reach.count;
 }
 
-MS_TEST(far_addresses_count_wherever_they_lie)
+MS_TEST_AFTER(start, far_addresses_count_wherever_they_lie)
 {
-    start();
     for (size_t at = 0; at + 8 <= PARAM_BYTES; at++) {
         CHECK_EQ(hits(at, FAR + 4711), 1);
         CHECK_EQ(hits(at, FAR + 2 * BYTES), 0);
     }
 }
 
-MS_TEST(near_addresses_count_where_a_pointer_can_lie)
+MS_TEST_AFTER(start, near_addresses_count_where_a_pointer_can_lie)
 {
-    start();
     for (size_t at = 0; at + 8 <= PARAM_BYTES; at++)
         CHECK_EQ(hits(at, NEAR + 4711), at % 8 == 0 && at >= 8);
     layout->known = false; /* the program has packed them, of a kernel that tells nothing */
@@ -75,9 +73,8 @@ MS_TEST(near_addresses_count_where_a_pointer_can_lie)
     CHECK_EQ(hits(4, NEAR), 0);
 }
 
-MS_TEST(numbers_are_no_addresses)
+MS_TEST_AFTER(start, numbers_are_no_addresses)
 {
-    start();
     arguments.numbers = (struct ms_range){16, 48};
     for (size_t at = 0; at + 8 <= PARAM_BYTES; at++)
         CHECK_EQ(hits(at, FAR), at + 8 <= 16 || at >= 48);
@@ -85,9 +82,8 @@ MS_TEST(numbers_are_no_addresses)
     CHECK_EQ(hits(40, NEAR), 0);
 }
 
-MS_TEST(host_memory_means_everything)
+MS_TEST_AFTER(start, host_memory_means_everything)
 {
-    start();
     ms_host_memory_add(HOST_MEMORY, 4096);
     for (size_t at = 0; at + 8 <= PARAM_BYTES; at++) {
         CHECK_EQ(hits(at, HOST_MEMORY + 100), 0);
@@ -197,10 +193,9 @@ MS_TEST(many_pointers_are_found_in_their_order)
     CHECK(wanted > 16 && !reach.everything);
 }
 
-MS_TEST(the_highest_word_is_behind_all_allocations)
+MS_TEST_AFTER(start, the_highest_word_is_behind_all_allocations)
 {
     struct ms_allocation_facts facts;
-    start();
     CHECK(!ms_space_find_pointed(UINT64_MAX, &facts));
     CHECK(!ms_space_strays(UINT64_MAX, 1));
 }

@@ -5,7 +5,7 @@
 
 #include "runtime/config/config.h"
 #include "runtime/fill/access.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
 enum { BYTES = 2 * FAKE_GRANULE };
@@ -80,38 +80,32 @@ static void end(void)
     fake_check_empty();
 }
 
-MS_TEST(a_handle_is_released_as_often_as_it_was_taken)
+MS_TEST_BETWEEN(start, end, a_handle_is_released_as_often_as_it_was_taken)
 {
     CUmemGenericAllocationHandle again;
     CUresult result;
-    start();
     CHECK(ms_handle_retain(place + 5, &again, &result) && result == CUDA_SUCCESS);
     CHECK_EQ(again, handle);
     CHECK_EQ(release(handle), CUDA_SUCCESS);
     CHECK_EQ(release(handle), CUDA_SUCCESS);
     CHECK_EQ(release(handle), CUDA_ERROR_INVALID_VALUE); /* it lives by its mapping */
-    end();
 }
 
-MS_TEST(addresses_with_a_mapping_are_not_freed)
+MS_TEST_BETWEEN(start, end, addresses_with_a_mapping_are_not_freed)
 {
-    start();
     CHECK_EQ(release(handle), CUDA_SUCCESS);
     CHECK_EQ(free_place(), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(fake.reservations, 1);
-    end();
 }
 
-MS_TEST(nothing_is_mapped_where_something_is)
+MS_TEST_BETWEEN(start, end, nothing_is_mapped_where_something_is)
 {
-    start();
     const CUmemGenericAllocationHandle other = create();
     CHECK_EQ(map(place, other), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(map(place + FAKE_GRANULE, other), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(fake.calls[FAKE_mem_map] + fake.calls[FAKE_mem_create], 0);
     CHECK_EQ(release(other), CUDA_SUCCESS);
     CHECK_EQ(release(handle), CUDA_SUCCESS);
-    end();
 }
 
 static CUresult refuse(CUdeviceptr address, size_t bytes, size_t offset,
@@ -121,10 +115,9 @@ static CUresult refuse(CUdeviceptr address, size_t bytes, size_t offset,
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-MS_TEST(a_part_of_a_handle_is_for_the_driver)
+MS_TEST_BETWEEN(start, end, a_part_of_a_handle_is_for_the_driver)
 {
     CUresult result;
-    start();
     const CUmemGenericAllocationHandle other = create();
     ms_driver.mem_map = refuse;
     CHECK(ms_program_map(place + BYTES, FAKE_GRANULE, 0, other, 0, &result));
@@ -133,12 +126,10 @@ MS_TEST(a_part_of_a_handle_is_for_the_driver)
     CHECK_EQ(result, CUDA_ERROR_NOT_SUPPORTED);
     CHECK_EQ(release(other), CUDA_SUCCESS);
     CHECK_EQ(release(handle), CUDA_SUCCESS);
-    end();
 }
 
-MS_TEST(no_handle_of_the_driver_is_left_when_it_cannot_be_mapped)
+MS_TEST_BETWEEN(start, end, no_handle_of_the_driver_is_left_when_it_cannot_be_mapped)
 {
-    start();
     CUmemGenericAllocationHandle number = handle;
     fake_fail(FAKE_mem_map, 1, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(ms_handle_make_real(&number), CUDA_ERROR_UNKNOWN);
@@ -146,7 +137,6 @@ MS_TEST(no_handle_of_the_driver_is_left_when_it_cannot_be_mapped)
     CHECK_EQ(ms_handle_make_real(&number), CUDA_SUCCESS);
     CHECK(number != handle && fake.handles == 1);
     CHECK_EQ(release(handle), CUDA_SUCCESS);
-    end();
 }
 
 static bool has_waited;
@@ -170,10 +160,9 @@ static CUresult memcpy_htod(CUdeviceptr to, const void *from, size_t bytes)
 }
 
 /* Queued work may use what moves. */
-MS_TEST(bytes_move_under_one_handle_when_the_device_is_done_with_them)
+MS_TEST_BETWEEN(start, end, bytes_move_under_one_handle_when_the_device_is_done_with_them)
 {
     const struct ms_content fill = {.kind = MS_FILL, .pattern = 0x07070707};
-    start();
     set_access();
     struct ms_allocation *allocation = ms_space_find_claimed(place);
     fake_set(allocation, 0, BYTES, &fill);
@@ -188,5 +177,4 @@ MS_TEST(bytes_move_under_one_handle_when_the_device_is_done_with_them)
     CHECK_EQ(allocation->backing.count, 1);
     CHECK_EQ(((unsigned char *)(uintptr_t)place)[BYTES - 1], 7);
     CHECK_EQ(release(handle), CUDA_SUCCESS);
-    end();
 }

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
 enum { BYTES = 2 * FAKE_GRANULE };
@@ -50,38 +50,32 @@ static bool set(CUdeviceptr address, uint32_t value, unsigned element, size_t co
     return ms_write_set(&movement, result_out);
 }
 
-MS_TEST(a_set_is_recorded)
+MS_TEST_BETWEEN(start, end, a_set_is_recorded)
 {
     CUresult result;
-    start();
     CHECK(set(allocation->address, 0x0102, 2, BYTES / 2, &result));
     CHECK(result == CUDA_SUCCESS && content().kind == MS_FILL);
     CHECK_EQ(content().pattern, 0x01020102);
     CHECK_EQ(fake.work_count, 0);
-    end();
 }
 
-MS_TEST(a_set_beyond_an_allocation_is_refused_and_changes_nothing)
+MS_TEST_BETWEEN(start, end, a_set_beyond_an_allocation_is_refused_and_changes_nothing)
 {
     CUresult result = CUDA_SUCCESS;
-    start();
     CHECK(set(allocation->address + 1, 3, 1, BYTES, &result));
     CHECK_EQ(result, CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(content().pattern, 0x09090909);
-    end();
 }
 
 /* It knows who has access. */
-MS_TEST(memory_of_another_device_is_set_by_the_driver)
+MS_TEST_BETWEEN(start, end, memory_of_another_device_is_set_by_the_driver)
 {
     CUresult result;
-    start();
     fake.device = 1;
     CHECK(!set(allocation->address, 3, 1, BYTES, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     fake.device = 0;
     CHECK_EQ(content().kind, MS_RESIDENT);
-    end();
 }
 
 /* --- copies from the host */
@@ -99,10 +93,9 @@ static bool copy(CUdeviceptr to, bool waits, CUresult *result_out)
     return ms_write_from_host(&movement, result_out);
 }
 
-MS_TEST(an_address_in_a_snapshot_brings_what_it_means_into_memory)
+MS_TEST_BETWEEN(start, end, an_address_in_a_snapshot_brings_what_it_means_into_memory)
 {
     CUresult result;
-    start();
     fake_needs_hints();
     struct ms_allocation *other = fake_allocation(BYTES);
     const CUdeviceptr address = allocation->address + 100;
@@ -112,7 +105,6 @@ MS_TEST(an_address_in_a_snapshot_brings_what_it_means_into_memory)
     CHECK_EQ(ms_lineage_at(&other->lineage, 0).content.kind, MS_SOURCE);
     CHECK(ms_lineage_is_present(&allocation->lineage, 0, BYTES));
     fake_allocation_free(other);
-    end();
 }
 
 MS_TEST(a_copy_that_waits_has_waited_for_what_is_before_it)

@@ -10,7 +10,7 @@
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/use_plan.h"
 
@@ -50,6 +50,12 @@ static void write_all(void)
     memset((void *)(uintptr_t)allocation->address, 6, allocation->bytes);
 }
 
+static void queue_and_write(void)
+{
+    write_all();
+    ms_receive_queued(&receive, FAKE_STREAM);
+}
+
 static unsigned char byte_at(size_t offset)
 {
     return ((unsigned char *)(uintptr_t)allocation->address)[offset];
@@ -75,14 +81,12 @@ static bool is_memory(size_t offset)
 
 /* --- into the sink */
 
-MS_TEST(only_what_is_ours_gets_memory)
+MS_TEST_BETWEEN(start, end, only_what_is_ours_gets_memory)
 {
-    start();
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.backed_bytes, HALF);
     CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE);
-    write_all();
-    ms_receive_queued(&receive, FAKE_STREAM);
+    queue_and_write();
     CHECK(!is_memory(HALF) && !is_memory(BYTES - 1)); /* it has run */
     CHECK(kind_at(0) == MS_RESIDENT && kind_at(HALF - 1) == MS_RESIDENT);
     CHECK(kind_at(HALF) == MS_ABSENT && kind_at(BYTES - 1) == MS_ABSENT);
@@ -91,20 +95,16 @@ MS_TEST(only_what_is_ours_gets_memory)
     CHECK_EQ(read_bytes(0, HALF), CUDA_SUCCESS);
     CHECK_EQ(read_bytes(0, HALF + 1), CUDA_ERROR_NOT_PERMITTED);
     CHECK_EQ(fake.events, 0);
-    end();
 }
 
-MS_TEST(without_a_sink_it_is_received_whole)
+MS_TEST_BETWEEN(start, end, without_a_sink_it_is_received_whole)
 {
-    start();
     ms_facts_set_unmet(0, MS_FACT_BIT(MS_FACT_ALIAS));
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
     CHECK_EQ(fake.physical_bytes, BYTES);
-    write_all();
-    ms_receive_queued(&receive, FAKE_STREAM);
+    queue_and_write();
     CHECK(kind_at(0) == MS_RESIDENT && kind_at(BYTES - 1) == MS_RESIDENT);
-    end();
 }
 
 MS_TEST(a_granule_that_is_shared_is_kept_whole)
@@ -112,32 +112,26 @@ MS_TEST(a_granule_that_is_shared_is_kept_whole)
     start_with(5 * FAKE_GRANULE);
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
-    write_all();
-    ms_receive_queued(&receive, FAKE_STREAM);
+    queue_and_write();
     CHECK(kind_at(3 * FAKE_GRANULE - 1) == MS_RESIDENT && kind_at(3 * FAKE_GRANULE) == MS_ABSENT);
     end();
 }
 
-MS_TEST(what_has_memory_is_received_there)
+MS_TEST_BETWEEN(start, end, what_has_memory_is_received_there)
 {
-    start();
     CHECK_EQ(read_bytes(6 * FAKE_GRANULE, 7 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(prepare(), CUDA_SUCCESS);
-    write_all();
-    ms_receive_queued(&receive, FAKE_STREAM);
+    queue_and_write();
     CHECK(kind_at(6 * FAKE_GRANULE) == MS_RESIDENT && byte_at(6 * FAKE_GRANULE) == 6);
     CHECK(kind_at(5 * FAKE_GRANULE) == MS_ABSENT && kind_at(7 * FAKE_GRANULE) == MS_ABSENT);
     CHECK_EQ(allocation->backing.backed_bytes, HALF + FAKE_GRANULE);
-    end();
 }
 
-MS_TEST(whoever_uses_the_granules_waits_for_a_broadcast_that_has_not_run)
+MS_TEST_BETWEEN(start, end, whoever_uses_the_granules_waits_for_a_broadcast_that_has_not_run)
 {
-    start();
     fake.is_busy = true;
     CHECK_EQ(prepare(), CUDA_SUCCESS);
-    write_all();
-    ms_receive_queued(&receive, FAKE_STREAM);
+    queue_and_write();
     CHECK(is_memory(HALF) && is_memory(BYTES - 1));
     CHECK_EQ(fake.calls[FAKE_event_synchronize], 0);
     CHECK_EQ(ms_backing_sink_wait(&allocation->backing, 0, HALF), CUDA_SUCCESS);
@@ -146,38 +140,32 @@ MS_TEST(whoever_uses_the_granules_waits_for_a_broadcast_that_has_not_run)
     CHECK_EQ(fake.calls[FAKE_event_synchronize], 1);
     CHECK(is_memory(HALF) && !is_memory(BYTES - 1));
     CHECK_EQ(fake.events, 0);
-    end();
 }
 
 /* What it would write there would be lost when the sink goes. */
-MS_TEST(a_kernel_meets_no_sink)
+MS_TEST_BETWEEN(start, end, a_kernel_meets_no_sink)
 {
-    start();
     fake.is_busy = true;
     CHECK_EQ(prepare(), CUDA_SUCCESS);
-    write_all();
-    ms_receive_queued(&receive, FAKE_STREAM);
+    queue_and_write();
     CHECK(is_memory(HALF));
     CHECK(ms_space_claim(allocation->address) == allocation);
     CHECK_EQ(ms_materialise(allocation, HALF, BYTES, MS_NEED_REACH), CUDA_SUCCESS);
     ms_space_release(allocation);
     CHECK_EQ(fake.calls[FAKE_event_synchronize], 1);
     CHECK(!is_memory(HALF) && !is_memory(BYTES - 1));
-    end();
 }
 
-MS_TEST(the_allocation_may_go_before_the_broadcast_is_queued)
+MS_TEST_AFTER(start, the_allocation_may_go_before_the_broadcast_is_queued)
 {
-    start();
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     fake_allocation_free(allocation);
     ms_receive_queued(&receive, FAKE_STREAM);
     fake_check_empty();
 }
 
-MS_TEST(the_event_of_a_broadcast_is_for_the_allocation_that_received)
+MS_TEST_BETWEEN(start, end, the_event_of_a_broadcast_is_for_the_allocation_that_received)
 {
-    start();
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     allocation->id++; /* another one lies there, whose sink may have the record's address */
     ms_receive_queued(&receive, FAKE_STREAM);
@@ -185,7 +173,6 @@ MS_TEST(the_event_of_a_broadcast_is_for_the_allocation_that_received)
     CHECK_EQ(fake.events, 0);
     allocation->id--;
     ms_backing_sink_cancel(&allocation->backing, receive.sink);
-    end();
 }
 
 /* --- like any other write */
@@ -250,8 +237,7 @@ MS_TEST(what_is_only_passing_is_stored)
     CHECK(receive.parked != NULL);
     CHECK_EQ(allocation->backing.backed_bytes, 0);
     CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE);
-    write_all();
-    ms_receive_queued(&receive, FAKE_STREAM);
+    queue_and_write();
     CHECK(kind_at(0) == MS_PARKED && kind_at(HALF) == MS_ABSENT);
     CHECK(!is_memory(0) && !is_memory(HALF));
     CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE);
@@ -286,8 +272,7 @@ MS_TEST(what_cannot_be_lent_gets_memory_of_its_own)
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     CHECK(receive.parked == NULL && receive.sink != NULL);
     CHECK_EQ(allocation->backing.backed_bytes, HALF);
-    write_all();
-    ms_receive_queued(&receive, FAKE_STREAM);
+    queue_and_write();
     CHECK(kind_at(0) == MS_RESIDENT && kind_at(HALF) == MS_ABSENT);
     end();
 }

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 static char folder[] = "/tmp/metashard-socket-XXXXXX";
 static char path[64], moved[64];
@@ -63,17 +63,15 @@ static int serve(const char *name)
 
 /* --- the name */
 
-MS_TEST(its_own_name_goes_at_the_end)
+MS_TEST_AFTER(start, its_own_name_goes_at_the_end)
 {
-    start();
     CHECK(inode_of(path) != 0);
     ms_socket_close();
     CHECK_EQ(inode_of(path), 0);
 }
 
-MS_TEST(a_name_that_is_another_sockets_by_now_stays)
+MS_TEST_AFTER(start, a_name_that_is_another_sockets_by_now_stays)
 {
-    start();
     CHECK_EQ(rename(path, moved), 0); /* it lives, so the other one has another inode */
     serve(path);
     const ino_t other = inode_of(path);
@@ -165,10 +163,9 @@ MS_TEST(a_plan_has_a_size_at_most)
     ms_socket_close();
 }
 
-MS_TEST(a_line_has_a_length_at_most)
+MS_TEST_AFTER(start, a_line_has_a_length_at_most)
 {
     char line[64];
-    start();
     memset(line, 'x', sizeof(line) - 1);
     line[sizeof(line) - 1] = '\0';
     const int client = connect_client();
@@ -178,9 +175,8 @@ MS_TEST(a_line_has_a_length_at_most)
     ms_socket_close();
 }
 
-MS_TEST(a_client_that_says_nothing_is_dropped)
+MS_TEST_AFTER(start, a_client_that_says_nothing_is_dropped)
 {
-    start();
     const int silent = connect_client(), other = connect_client();
     serve_ready();
     ahead_s = 9;
@@ -193,10 +189,9 @@ MS_TEST(a_client_that_says_nothing_is_dropped)
     ms_socket_close();
 }
 
-MS_TEST(there_are_so_many_clients_at_most)
+MS_TEST_AFTER(start, there_are_so_many_clients_at_most)
 {
     int clients[MS_SOCKET_CLIENTS];
-    start();
     for (int i = 0; i < MS_SOCKET_CLIENTS; i++) {
         clients[i] = connect_client();
         serve_ready();

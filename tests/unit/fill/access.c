@@ -11,7 +11,7 @@
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/active_plan.h"
 #include "runtime/state/counters.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 #define ADDRESS ((CUdeviceptr)0x5a5b00200000)
 #define CONTEXT ((CUcontext)1)
@@ -286,9 +286,8 @@ MS_TEST(what_this_rank_keeps)
     }
 }
 
-MS_TEST(what_other_ranks_keep)
+MS_TEST_AFTER(put_plan_in_force, what_other_ranks_keep)
 {
-    put_plan_in_force();
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
         const uint64_t before = ms_counter_get(MS_COUNT_REMOTE_READS);
         start();
@@ -308,25 +307,22 @@ static void check_refusal(enum ms_need need, enum part part, const char *wanted)
     end();
 }
 
-MS_TEST(what_other_ranks_keep_in_enforce_mode)
+MS_TEST_AFTER(put_plan_in_force, what_other_ranks_keep_in_enforce_mode)
 {
-    put_plan_in_force();
     ms_config.plan_mode = MS_ENFORCE;
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++)
         check_refusal(need, AWAY, expected[need].refused);
 }
 
-MS_TEST(what_only_other_ranks_have)
+MS_TEST_AFTER(put_plan_in_force, what_only_other_ranks_have)
 {
-    put_plan_in_force();
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++)
         check_refusal(need, ABSENT, expected[need].absent);
 }
 
 /* Rows that fault leave no wrong bytes where a kernel would not fault. */
-MS_TEST(what_other_ranks_keep_in_a_granule_that_has_memory)
+MS_TEST_AFTER(put_plan_in_force, what_other_ranks_keep_in_a_granule_that_has_memory)
 {
-    put_plan_in_force();
     ms_config.plan_mode = MS_ENFORCE;
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
         const bool faults =
@@ -382,9 +378,8 @@ MS_TEST(a_stream_of_another_context)
     end();
 }
 
-MS_TEST(what_a_capture_overwrites_is_replayed)
+MS_TEST_BETWEEN(put_plan_in_force, end, what_a_capture_overwrites_is_replayed)
 {
-    put_plan_in_force();
     ms_config.plan_mode = MS_ENFORCE;
     start();
     ms_order_set_capture(true);
@@ -392,7 +387,6 @@ MS_TEST(what_a_capture_overwrites_is_replayed)
     CHECK_PLACEMENT(MS_NEED_OVERWRITE, FILLED, ABSENT, "rrrrr");
     CHECK_EQ(set_bytes, 2 * GRANULE);
     ms_order_set_capture(false);
-    end();
 }
 
 MS_TEST(rows_leave_gaps_out_only_where_other_ranks_keep_something)

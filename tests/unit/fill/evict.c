@@ -8,6 +8,7 @@
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
 
@@ -63,9 +64,8 @@ static void check_kept(void)
     CHECK_EQ(allocation->lineage.cached_bytes, 4 * FAKE_GRANULE);
 }
 
-MS_TEST(what_lineage_restores_is_given_back)
+MS_TEST_BETWEEN(start, end, what_lineage_restores_is_given_back)
 {
-    start();
     CHECK(try_again());
     CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
     CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
@@ -77,7 +77,6 @@ MS_TEST(what_lineage_restores_is_given_back)
     const unsigned char *bytes = (const unsigned char *)(uintptr_t)allocation->address;
     CHECK(bytes[0] == 7 && bytes[4 * FAKE_GRANULE - 1] == 7);
     CHECK(bytes[4 * FAKE_GRANULE] == 3 && bytes[6 * FAKE_GRANULE - 1] == 3);
-    end();
 }
 
 MS_TEST(only_a_call_without_memory_is_tried_again_and_not_for_ever)
@@ -98,9 +97,8 @@ MS_TEST(only_a_call_without_memory_is_tried_again_and_not_for_ever)
     end();
 }
 
-MS_TEST(the_device_is_waited_for_first)
+MS_TEST_BETWEEN(start, end, the_device_is_waited_for_first)
 {
-    start();
     const unsigned unmaps = fake.calls[FAKE_mem_unmap];
     fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
     check_kept();
@@ -108,7 +106,6 @@ MS_TEST(the_device_is_waited_for_first)
     CHECK(fake.calls[FAKE_event_synchronize] > 0);
     fake.wait_result = CUDA_SUCCESS;
     CHECK(try_again());
-    end();
 }
 
 /* Who may have no wait loses nothing. */
@@ -126,35 +123,29 @@ MS_TEST(nothing_is_taken_when_a_call_before_it_fails)
     }
 }
 
-MS_TEST(nothing_is_taken_during_a_capture)
+MS_TEST_BETWEEN(start, end, nothing_is_taken_during_a_capture)
 {
-    start();
     ms_order_set_capture(true);
     const unsigned events = fake.calls[FAKE_event_create];
     check_kept();
     CHECK_EQ(fake.calls[FAKE_event_create], events); /* nor is anything waited for */
     ms_order_set_capture(false);
-    end();
 }
 
-MS_TEST(nothing_is_taken_between_a_read_and_its_call)
+MS_TEST_BETWEEN(start, end, nothing_is_taken_between_a_read_and_its_call)
 {
-    start();
     ms_read_begin();
     check_kept();
     ms_read_end();
     CHECK(try_again());
-    end();
 }
 
-MS_TEST(a_read_that_fails_holds_nothing)
+MS_TEST_BETWEEN(start, end, a_read_that_fails_holds_nothing)
 {
-    start();
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(ms_access(allocation->address + 6 * FAKE_GRANULE, FAKE_GRANULE, MS_NEED_READ),
              CUDA_ERROR_UNKNOWN);
     CHECK(try_again());
-    end();
 }
 
 static void read_meanwhile(void)
@@ -176,9 +167,8 @@ static void replace_meanwhile(void)
     allocation->id++;
 }
 
-MS_TEST(what_is_used_during_the_wait_is_kept)
+MS_TEST_BETWEEN(start, end, what_is_used_during_the_wait_is_kept)
 {
-    start();
     fake.on_wait = read_meanwhile;
     check_kept();
     CHECK(fake.on_wait == NULL);
@@ -187,7 +177,6 @@ MS_TEST(what_is_used_during_the_wait_is_kept)
     fake.on_wait = replace_meanwhile;
     check_kept();
     CHECK(try_again());
-    end();
 }
 
 static struct ms_allocation *other;
@@ -198,29 +187,24 @@ static void free_meanwhile(void)
     fake_allocation_free(other);
 }
 
-MS_TEST(an_allocation_may_go_during_the_wait)
+MS_TEST_BETWEEN(start, end, an_allocation_may_go_during_the_wait)
 {
-    start();
     other = fake_allocation(FAKE_GRANULE);
     fake_set(other, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .cached = true});
     fake.on_wait = free_meanwhile;
     CHECK(try_again());
     CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
-    end();
 }
 
-MS_TEST(a_claimed_allocation_is_left_out)
+MS_TEST_BETWEEN(start, end, a_claimed_allocation_is_left_out)
 {
-    start();
     CHECK(ms_space_claim(allocation->address) == allocation);
     check_kept();
     ms_space_release(allocation);
-    end();
 }
 
-MS_TEST(the_sink_and_what_is_buried_go_as_well)
+MS_TEST_BETWEEN(start, end, the_sink_and_what_is_buried_go_as_well)
 {
-    start();
     CHECK(try_again());
     CHECK(!try_again());
     CHECK_EQ(ms_backing_sink_map(&allocation->backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
@@ -236,15 +220,13 @@ MS_TEST(the_sink_and_what_is_buried_go_as_well)
     CHECK_EQ(fake.physical_bytes, 3 * FAKE_GRANULE);
     CHECK(try_again());
     CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
-    end();
 }
 
 /* --- what cannot be restored */
 
-MS_TEST(what_a_changed_file_cannot_restore_stays)
+MS_TEST_AFTER(start, what_a_changed_file_cannot_restore_stays)
 {
     static struct test_file file;
-    start();
     make_test_file(&file, "/tmp", FAKE_GRANULE);
     const struct ms_content content = {.kind = MS_SOURCE, .source = file.source};
     set(7, 8, &content);
@@ -259,10 +241,9 @@ MS_TEST(what_a_changed_file_cannot_restore_stays)
     ms_source_drop(file.source);
 }
 
-MS_TEST(a_failure_for_bytes_is_told)
+MS_TEST_BETWEEN(start, end, a_failure_for_bytes_is_told)
 {
     int attempts = 0;
-    start();
     open_log(MS_ERROR);
     CHECK(ms_try_bytes_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
     CHECK_EQ(count_log_lines("no memory for the bytes"), 0);
@@ -270,7 +251,6 @@ MS_TEST(a_failure_for_bytes_is_told)
     CHECK_EQ(count_log_lines("no memory for the bytes"), 1);
     CHECK(!ms_try_bytes_again(CUDA_ERROR_UNKNOWN, &attempts));
     CHECK_EQ(count_log_lines("no memory for the bytes"), 1);
-    end();
 }
 
 /* --- what blocks left behind */
@@ -291,9 +271,8 @@ static void carve(void)
     ms_space_release(allocation);
 }
 
-MS_TEST(dead_memory_goes_back_unless_a_graph_uses_it)
+MS_TEST_BETWEEN(carve, end, dead_memory_goes_back_unless_a_graph_uses_it)
 {
-    carve();
     set(0, 2, &(struct ms_content){.kind = MS_FILL, .cached = true});
     allocation->keeps_dead = true;
     CHECK(try_again());
@@ -306,12 +285,10 @@ MS_TEST(dead_memory_goes_back_unless_a_graph_uses_it)
     CHECK_EQ(allocation->lineage.dead_bytes, 2 * FAKE_GRANULE);
     CHECK_EQ(fake_memory_at(allocation->address + 2 * FAKE_GRANULE), 0);
     CHECK_EQ(ms_space_leftover_bytes(), 0);
-    end();
 }
 
-MS_TEST(leftovers_are_trimmed_when_there_are_many_and_the_device_is_idle)
+MS_TEST_BETWEEN(carve, end, leftovers_are_trimmed_when_there_are_many_and_the_device_is_idle)
 {
-    carve();
     ms_config.leftover_bytes = 2 * FAKE_GRANULE;
     ms_evict_leftover();
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
@@ -326,23 +303,19 @@ MS_TEST(leftovers_are_trimmed_when_there_are_many_and_the_device_is_idle)
     ms_evict_leftover_of(allocation->address);
     CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
     CHECK_EQ(ms_space_leftover_bytes(), 0);
-    end();
 }
 
-MS_TEST(trimming_leaves_what_is_cached)
+MS_TEST_BETWEEN(carve, end, trimming_leaves_what_is_cached)
 {
-    carve();
     set(0, 2, &(struct ms_content){.kind = MS_FILL, .cached = true});
     ms_config.leftover_bytes = FAKE_GRANULE;
     ms_evict_leftover();
     CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
     CHECK_EQ(allocation->lineage.cached_bytes, 2 * FAKE_GRANULE);
-    end();
 }
 
-MS_TEST(a_read_in_another_context_is_for_good)
+MS_TEST_BETWEEN(start, end, a_read_in_another_context_is_for_good)
 {
-    start();
     CHECK_EQ(ms_need_in(allocation, MS_NEED_READ, FAKE_STREAM), MS_NEED_READ);
     CHECK_EQ(ms_need_in(allocation, MS_NEED_READ, CU_STREAM_LEGACY), MS_NEED_READ);
     allocation->context = (CUcontext)2;
@@ -351,5 +324,4 @@ MS_TEST(a_read_in_another_context_is_for_good)
     allocation->context = FAKE_CONTEXT;
     fake.refused_stream = FAKE_STREAM;
     CHECK_EQ(ms_need_in(allocation, MS_NEED_READ, FAKE_STREAM), MS_NEED_READ_WRITE);
-    end();
 }

@@ -3,6 +3,7 @@
 
 #include "runtime/fill/materialise.h"
 #include "runtime/state/counters.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
 
@@ -49,63 +50,51 @@ static void check_bytes(void)
     CHECK_BYTES((void *)(uintptr_t)part->address, file.data + AT, PART);
 }
 
-MS_TEST(a_part_of_what_is_in_memory_is_copied)
+MS_TEST_BETWEEN(start, end, a_part_of_what_is_in_memory_is_copied)
 {
-    start();
     CHECK_EQ(need(whole, MS_NEED_READ), BYTES);
     CHECK_EQ(need(part, MS_NEED_READ), 0);
     check_bytes();
     CHECK(ms_lineage_at(&part->lineage, 0).content.cached);
-    end();
 }
 
-MS_TEST(around_a_part_that_is_in_memory_the_rest_is_read)
+MS_TEST_BETWEEN(start, end, around_a_part_that_is_in_memory_the_rest_is_read)
 {
-    start();
     CHECK_EQ(need(part, MS_NEED_READ), PART);
     CHECK_EQ(need(whole, MS_NEED_READ), BYTES - PART);
     check_bytes();
-    end();
 }
 
-MS_TEST(what_may_have_been_written_since_is_read)
+MS_TEST_BETWEEN(start, end, what_may_have_been_written_since_is_read)
 {
-    start();
     need(whole, MS_NEED_READ_WRITE);
     memset((void *)(uintptr_t)whole->address, 1, BYTES);
     CHECK_EQ(need(part, MS_NEED_READ), PART);
     CHECK_BYTES((void *)(uintptr_t)part->address, file.data + AT, PART);
-    end();
 }
 
-MS_TEST(what_is_gone_is_read)
+MS_TEST_BETWEEN(start, end, what_is_gone_is_read)
 {
-    start();
     need(whole, MS_NEED_READ);
     fake_allocation_free(whole);
     CHECK_EQ(need(part, MS_NEED_READ), PART);
     whole = fake_allocation(BYTES);
     CHECK_BYTES((void *)(uintptr_t)part->address, file.data + AT, PART);
-    end();
 }
 
-MS_TEST(what_another_thread_works_on_is_read)
+MS_TEST_BETWEEN(start, end, what_another_thread_works_on_is_read)
 {
-    start();
     need(whole, MS_NEED_READ);
     CHECK(ms_space_claim(whole->address) == whole);
     CHECK_EQ(need(part, MS_NEED_READ), PART);
     ms_space_release(whole);
     check_bytes();
-    end();
 }
 
-MS_TEST(what_the_driver_does_not_copy_is_read)
+MS_TEST_BETWEEN(start, end, what_the_driver_does_not_copy_is_read)
 {
-    start();
     need(whole, MS_NEED_READ);
     fake_fail(FAKE_memcpy_dtod_async, 1, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(need(part, MS_NEED_READ), PART);
     check_bytes();
-    end();
 }

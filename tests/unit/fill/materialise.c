@@ -5,7 +5,7 @@
 
 #include "runtime/driver/flags.h"
 #include "runtime/memory/order.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
 
@@ -76,9 +76,8 @@ static struct ms_content at(size_t granule)
     return ms_lineage_at(&allocation->lineage, granule * FAKE_GRANULE).content;
 }
 
-MS_TEST(what_is_read_can_be_played_again_where_that_costs_nothing)
+MS_TEST_BETWEEN(start, end, what_is_read_can_be_played_again_where_that_costs_nothing)
 {
-    start();
     CHECK_EQ(run(MS_NEED_READ, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
     check_bytes();
     CHECK(at(0).kind == MS_FILL && at(0).cached);
@@ -91,23 +90,19 @@ MS_TEST(what_is_read_can_be_played_again_where_that_costs_nothing)
     const size_t work = fake.work_count;
     CHECK_EQ(run(MS_NEED_READ, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(fake.work_count, work);
-    end();
 }
 
-MS_TEST(what_may_be_written_is_resident)
+MS_TEST_BETWEEN(start, end, what_may_be_written_is_resident)
 {
-    start();
     CHECK_EQ(run(MS_NEED_READ_WRITE, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
     check_bytes();
     CHECK(ms_lineage_is_resident(&allocation->lineage, 0, 4 * FAKE_GRANULE));
     CHECK_EQ(allocation->reads, 0);
-    end();
 }
 
 /* A kernel that comes there unseen must find the right bytes. */
-MS_TEST(granules_that_get_memory_are_filled_whole)
+MS_TEST_BETWEEN(start, end, granules_that_get_memory_are_filled_whole)
 {
-    start();
     CHECK_EQ(run(MS_NEED_READ_WRITE, 6, FAKE_GRANULE + 6), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
     CHECK_EQ(allocation->lineage.resident_bytes, 2 * FAKE_GRANULE);
@@ -117,7 +112,6 @@ MS_TEST(granules_that_get_memory_are_filled_whole)
     CHECK(at(0).kind == MS_FILL && at(0).cached && at(1).kind == MS_RESIDENT);
     CHECK_EQ(allocation->lineage.cached_bytes, FAKE_GRANULE);
     CHECK(at(2).kind == MS_SOURCE);
-    end();
 }
 
 /* Whatever the call needs of its own bytes. */
@@ -155,14 +149,12 @@ MS_TEST(what_other_ranks_keep_is_not_filled)
     end();
 }
 
-MS_TEST(what_was_never_written_gets_memory_and_no_content)
+MS_TEST_BETWEEN(start, end, what_was_never_written_gets_memory_and_no_content)
 {
-    start();
     const size_t work = fake.work_count;
     CHECK_EQ(run(MS_NEED_READ, 4 * FAKE_GRANULE, BYTES), CUDA_SUCCESS);
     CHECK_EQ(fake.work_count, work);
     CHECK(at(4).kind == MS_RESIDENT); /* what is seen once must stay the same */
-    end();
 }
 
 MS_TEST(nothing_is_present_that_is_not_there_when_a_call_fails)
@@ -190,19 +182,16 @@ MS_TEST(nothing_is_present_that_is_not_there_when_a_call_fails)
 }
 
 /* Queued pieces must not outlive the call, also when a later one failed. */
-MS_TEST(waits_for_what_it_has_queued)
+MS_TEST_BETWEEN(start, end, waits_for_what_it_has_queued)
 {
-    start();
     fake_fail(FAKE_memset_d8_async, 1, CUDA_ERROR_LAUNCH_FAILED);
     CHECK_EQ(run(MS_NEED_READ, 0, 2 * FAKE_GRANULE), CUDA_ERROR_LAUNCH_FAILED);
     CHECK_EQ(fake.calls[FAKE_memset_d32_async], 1);
     CHECK_EQ(fake.calls[FAKE_stream_synchronize], 1);
-    end();
 }
 
-MS_TEST(what_is_absent_is_refused_where_it_is_needed)
+MS_TEST_BETWEEN(start, end, what_is_absent_is_refused_where_it_is_needed)
 {
-    start();
     set(5, 6, &absent);
     CHECK_EQ(run(MS_NEED_READ, 0, BYTES), CUDA_ERROR_NOT_PERMITTED);
     CHECK_EQ(run(MS_NEED_SEND, 0, BYTES), CUDA_ERROR_NOT_PERMITTED);
@@ -210,12 +199,10 @@ MS_TEST(what_is_absent_is_refused_where_it_is_needed)
     CHECK_EQ(run(MS_NEED_KEEP, 0, BYTES), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.backed_bytes, BYTES - FAKE_GRANULE);
     CHECK(at(5).kind == MS_ABSENT);
-    end();
 }
 
-MS_TEST(the_dead_stay_dead_for_those_who_say_so)
+MS_TEST_BETWEEN(start, end, the_dead_stay_dead_for_those_who_say_so)
 {
-    start();
     CHECK(ms_space_claim(allocation->address) == allocation);
     CHECK(ms_lineage_set_dead(&allocation->lineage, 4 * FAKE_GRANULE, 6 * FAKE_GRANULE, true));
     CHECK(ms_space_add_block(allocation, 0, 4 * FAKE_GRANULE));
@@ -226,43 +213,30 @@ MS_TEST(the_dead_stay_dead_for_those_who_say_so)
     CHECK(at(4).kind == MS_DEAD && at(6).kind == MS_RESIDENT);
     CHECK_EQ(run(MS_NEED_READ_WRITE, 0, BYTES), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
-    end();
 }
 
-MS_TEST(what_is_overwritten_is_not_played)
+MS_TEST_BETWEEN(start, end, what_is_overwritten_is_not_played)
 {
-    start();
     const size_t work = fake.work_count;
-    CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK_EQ(ms_materialise(allocation, 0, 3 * FAKE_GRANULE, MS_NEED_OVERWRITE), CUDA_SUCCESS);
-    ms_space_release(allocation);
+    CHECK_EQ(run(MS_NEED_OVERWRITE, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(fake.work_count, work);
     CHECK(ms_lineage_is_resident(&allocation->lineage, 0, 4 * FAKE_GRANULE));
-    end();
 }
 
 /* A kernel that is queued before the write may find its address in a copy that nobody has seen. */
-MS_TEST(what_is_overwritten_behind_a_late_payload_is_played)
+MS_TEST_BETWEEN(start, end, what_is_overwritten_behind_a_late_payload_is_played)
 {
-    start();
     atomic_fetch_add(&ms_hot.late_payloads, 1);
-    CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK_EQ(ms_materialise(allocation, 0, 3 * FAKE_GRANULE, MS_NEED_OVERWRITE), CUDA_SUCCESS);
-    ms_space_release(allocation);
+    CHECK_EQ(run(MS_NEED_OVERWRITE, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
     atomic_fetch_sub(&ms_hot.late_payloads, 1);
     check_bytes();
-    end();
 }
 
 /* What is captured is written later, or never. */
-MS_TEST(what_a_capture_overwrites_is_played)
+MS_TEST_BETWEEN(start, end, what_a_capture_overwrites_is_played)
 {
-    start();
     ms_order_set_capture(true);
-    CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK_EQ(ms_materialise(allocation, 0, 3 * FAKE_GRANULE, MS_NEED_OVERWRITE), CUDA_SUCCESS);
-    ms_space_release(allocation);
+    CHECK_EQ(run(MS_NEED_OVERWRITE, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
     ms_order_set_capture(false);
     check_bytes();
-    end();
 }

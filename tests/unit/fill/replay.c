@@ -7,6 +7,7 @@
 
 #include "runtime/kernel/call.h"
 #include "runtime/memory/recorded_launch.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
 
@@ -178,9 +179,8 @@ static void check_words(CUdeviceptr at, size_t bytes, size_t offset)
     CHECK_BYTES(host(at), wanted, bytes);
 }
 
-MS_TEST(scratch_memory_stays_until_the_launch_has_read_it)
+MS_TEST_AFTER(start, scratch_memory_stays_until_the_launch_has_read_it)
 {
-    start();
     const CUdeviceptr memory = fake_program_memory(BYTES);
     const struct ms_recorded_launch *recorded = record(1 << 20, 1 << 30, 12);
     CHECK_EQ(ms_replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
@@ -189,9 +189,8 @@ MS_TEST(scratch_memory_stays_until_the_launch_has_read_it)
     fake_program_memory_free(memory);
 }
 
-MS_TEST(an_input_that_was_written_since_is_not_read_in_its_place)
+MS_TEST_AFTER(start, an_input_that_was_written_since_is_not_read_in_its_place)
 {
-    start();
     struct ms_allocation *input = fake_allocation(BYTES);
     const CUdeviceptr memory = fake_program_memory(BYTES);
     struct ms_content now = twos;
@@ -207,9 +206,8 @@ MS_TEST(an_input_that_was_written_since_is_not_read_in_its_place)
     fake_program_memory_free(memory);
 }
 
-MS_TEST(an_input_that_is_what_it_was_is_read_in_its_place)
+MS_TEST_AFTER(start, an_input_that_is_what_it_was_is_read_in_its_place)
 {
-    start();
     struct ms_allocation *input = fake_allocation(BYTES);
     const CUdeviceptr memory = fake_program_memory(BYTES);
     struct ms_content now = ones;
@@ -226,10 +224,9 @@ MS_TEST(an_input_that_is_what_it_was_is_read_in_its_place)
 }
 
 /* It holds what somebody else has left there, and each replay must give the same. */
-MS_TEST(what_an_input_in_its_place_never_got_is_defined)
+MS_TEST_AFTER(start, what_an_input_in_its_place_never_got_is_defined)
 {
     enum { WRITTEN = 64 };
-    start();
     struct ms_allocation *input = fake_allocation(BYTES);
     const CUdeviceptr memory = fake_program_memory(BYTES);
     const struct ms_content undefined = {.kind = MS_UNDEFINED};
@@ -252,9 +249,8 @@ MS_TEST(what_an_input_in_its_place_never_got_is_defined)
 }
 
 /* Of a small block this may be all of it. */
-MS_TEST(an_input_that_was_never_written_has_scratch_memory_too)
+MS_TEST_AFTER(start, an_input_that_was_never_written_has_scratch_memory_too)
 {
-    start();
     struct ms_allocation *input = fake_allocation(BYTES);
     const CUdeviceptr memory = fake_program_memory(BYTES);
     const struct ms_content undefined = {.kind = MS_UNDEFINED};
@@ -269,10 +265,9 @@ MS_TEST(an_input_that_was_never_written_has_scratch_memory_too)
 }
 
 /* Its window begins within a word, and ends within one. */
-MS_TEST(a_part_of_a_launch_is_replayed_by_whole_elements)
+MS_TEST_AFTER(start, a_part_of_a_launch_is_replayed_by_whole_elements)
 {
     enum { AT = 4097, PART = 30 };
-    start();
     const CUdeviceptr memory = fake_program_memory(BYTES);
     const struct ms_content launched = {.kind = MS_LAUNCHED,
                                         .recorded = record(1 << 20, 0, 0),

@@ -8,7 +8,7 @@
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
 enum { GRANULES = 80, BYTES = GRANULES * FAKE_GRANULE, HALF = FAKE_GRANULE / 2 };
@@ -53,21 +53,18 @@ static void check_bytes(size_t at, size_t behind, unsigned char byte)
         CHECK_EQ(bytes[at], byte);
 }
 
-MS_TEST(what_the_next_copy_overwrites_is_not_brought_in)
+MS_TEST_BETWEEN(start, end, what_the_next_copy_overwrites_is_not_brought_in)
 {
-    start();
     const size_t work = fake.work_count;
     write_bytes(0, HALF);
     CHECK(ms_has_unfilled() && !is_present(HALF, FAKE_GRANULE));
     write_bytes(HALF, 2 * FAKE_GRANULE);
     CHECK(!ms_has_unfilled());
     CHECK_EQ(fake.work_count, work);
-    end();
 }
 
-MS_TEST(the_rest_is_there_before_a_launch)
+MS_TEST_BETWEEN(start, end, the_rest_is_there_before_a_launch)
 {
-    start();
     write_bytes(HALF, 2 * FAKE_GRANULE + HALF);
     CHECK(!is_present(0, HALF));
     ms_access_unfilled();
@@ -76,31 +73,25 @@ MS_TEST(the_rest_is_there_before_a_launch)
     check_bytes(HALF, 2 * FAKE_GRANULE + HALF, 1);
     check_bytes(2 * FAKE_GRANULE + HALF, 3 * FAKE_GRANULE, 7);
     CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
-    end();
 }
 
 /* In whichever way it comes. */
-MS_TEST(what_is_there_is_not_noted_any_more)
+MS_TEST_BETWEEN(start, end, what_is_there_is_not_noted_any_more)
 {
-    start();
     write_bytes(0, HALF);
     CHECK_EQ(ms_access(allocation->address + HALF, 1, MS_NEED_READ_WRITE), CUDA_SUCCESS);
     CHECK(!ms_has_unfilled() && is_present(0, FAKE_GRANULE));
-    end();
 }
 
-MS_TEST(where_nothing_would_be_filled_nothing_is_noted)
+MS_TEST_BETWEEN(start, end, where_nothing_would_be_filled_nothing_is_noted)
 {
-    start();
     fake_set(allocation, HALF, FAKE_GRANULE, &absent);
     write_bytes(0, HALF);
     CHECK(!ms_has_unfilled());
-    end();
 }
 
-MS_TEST(beside_a_kernel_that_is_queued_it_is_filled_at_once)
+MS_TEST_BETWEEN(start, end, beside_a_kernel_that_is_queued_it_is_filled_at_once)
 {
-    start();
     ms_examining_launched();
     fake.is_busy = true;
     write_bytes(0, HALF);
@@ -108,23 +99,19 @@ MS_TEST(beside_a_kernel_that_is_queued_it_is_filled_at_once)
     fake.is_busy = false;
     write_bytes(2 * FAKE_GRANULE, 2 * FAKE_GRANULE + HALF);
     CHECK(ms_has_unfilled());
-    end();
 }
 
-MS_TEST(in_a_capture_it_is_filled_at_once)
+MS_TEST_BETWEEN(start, end, in_a_capture_it_is_filled_at_once)
 {
-    start();
     ms_order_set_capture(true);
     write_bytes(0, HALF);
     ms_order_set_capture(false);
     CHECK(!ms_has_unfilled() && is_present(0, FAKE_GRANULE));
-    end();
 }
 
-MS_TEST(of_more_than_are_noted_the_rest_is_filled_at_once)
+MS_TEST_BETWEEN(start, end, of_more_than_are_noted_the_rest_is_filled_at_once)
 {
     CUdeviceptr granules[MS_MAX_UNFILLED];
-    start();
     for (size_t i = 0; i < GRANULES; i++)
         write_bytes(i * FAKE_GRANULE, i * FAKE_GRANULE + HALF);
     CHECK_EQ(ms_unfilled_list(granules), MS_MAX_UNFILLED);
@@ -132,5 +119,4 @@ MS_TEST(of_more_than_are_noted_the_rest_is_filled_at_once)
     CHECK(is_present(MS_MAX_UNFILLED * FAKE_GRANULE, BYTES));
     ms_access_unfilled();
     CHECK(is_present(0, BYTES));
-    end();
 }

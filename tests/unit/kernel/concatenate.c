@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 /* Parameters as PyTorch packs them, for N = 4 inputs, elements of 4 bytes, one shape. */
 enum { INPUTS = 4, METADATA = INPUTS * 21, METADATA_BYTES = (METADATA + 32 + 7) / 8 * 8 };
@@ -80,9 +80,8 @@ static bool find(const struct parameters *parameters)
     return true;
 }
 
-MS_TEST(inputs_become_copies)
+MS_TEST_AFTER(start, inputs_become_copies)
 {
-    start();
     CHECK(find(&good));
     CHECK_EQ(count, 2);
     CHECK_EQ(pieces[0].from, 0x20000);
@@ -94,9 +93,8 @@ MS_TEST(inputs_become_copies)
     CHECK_EQ(pieces[1].width, 120);
 }
 
-MS_TEST(rows_are_one_piece)
+MS_TEST_AFTER(start, rows_are_one_piece)
 {
-    start();
     set_name(NAME("2"));
     struct parameters rows = good;
     /* 2 and 6 rows of 5 elements */
@@ -130,9 +128,8 @@ static struct parameters columns(void)
     return parameters;
 }
 
-MS_TEST(columns_are_rows)
+MS_TEST_AFTER(start, columns_are_rows)
 {
-    start();
     const struct parameters parameters = columns();
     CHECK(find(&parameters));
     CHECK_EQ(count, 2);
@@ -146,9 +143,8 @@ MS_TEST(columns_are_rows)
     CHECK_EQ(pieces[1].dim[0].from_stride, 24);
 }
 
-MS_TEST(the_result_may_have_gaps_and_not_overlap_itself)
+MS_TEST_AFTER(start, the_result_may_have_gaps_and_not_overlap_itself)
 {
-    start();
     struct parameters parameters = columns();
     parameters.stride[0] = 9;
     CHECK(find(&parameters));
@@ -275,9 +271,8 @@ MS_TEST(inputs_have_strides)
     CHECK(!find_strided(&strided));
 }
 
-MS_TEST(what_is_not_dense_is_left_alone)
+MS_TEST_AFTER(start, what_is_not_dense_is_left_alone)
 {
-    start();
     struct parameters other = good;
     other.dense[2] = 0;
     CHECK(!find(&other));
@@ -286,9 +281,8 @@ MS_TEST(what_is_not_dense_is_left_alone)
     CHECK(!find(&other));
 }
 
-MS_TEST(inputs_inside_of_the_output_are_left_alone)
+MS_TEST_AFTER(start, inputs_inside_of_the_output_are_left_alone)
 {
-    start();
     struct parameters other = good;
     other.input[2] = 0x10000 + 8;
     CHECK(!find(&other));
@@ -297,9 +291,8 @@ MS_TEST(inputs_inside_of_the_output_are_left_alone)
     CHECK(!find(&other));
 }
 
-MS_TEST(other_parameters_are_left_alone)
+MS_TEST_AFTER(start, other_parameters_are_left_alone)
 {
-    start();
     CHECK(find(&good));
     for (unsigned i = 0; i < 5; i++) {
         layout->params[i].bytes++;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "runtime/kernel/call.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 /* A driver with two functions, `three` (int, pointer, int) and `unknown`, and a kernel of one
  * int. */
@@ -70,9 +70,8 @@ static struct ms_param_layout *look(uintptr_t function)
     return layout;
 }
 
-MS_TEST(a_layout_is_asked_for_once)
+MS_TEST_AFTER(start, a_layout_is_asked_for_once)
 {
-    start();
     struct ms_param_layout *layout = look(THREE);
     CHECK(layout->known);
     CHECK_EQ(layout->count, 3);
@@ -99,18 +98,16 @@ MS_TEST(a_question_that_fails_leaves_no_list)
     CHECK(look(THREE)->known);
 }
 
-MS_TEST(not_to_know_is_remembered_too)
+MS_TEST_AFTER(start, not_to_know_is_remembered_too)
 {
-    start();
     CHECK(!look(UNKNOWN)->known);
     const int asked = questions;
     CHECK(!look(UNKNOWN)->known);
     CHECK_EQ(questions, asked);
 }
 
-MS_TEST(unloading_forgets)
+MS_TEST_AFTER(start, unloading_forgets)
 {
-    start();
     struct ms_param_layout *before = ms_parameters_take((CUfunction)THREE);
     ms_parameters_forget(NULL);
     const int asked = questions;
@@ -121,9 +118,8 @@ MS_TEST(unloading_forgets)
     ms_parameters_drop(after);
 }
 
-MS_TEST(a_kernel_handle_is_asked_as_a_kernel)
+MS_TEST_AFTER(start, a_kernel_handle_is_asked_as_a_kernel)
 {
-    start();
     ms_parameters_add_kernel((CUkernel)KERNEL, (CUlibrary)1);
     struct ms_param_layout *layout = look(KERNEL);
     CHECK(layout->is_kernel);
@@ -135,9 +131,8 @@ MS_TEST(a_kernel_handle_is_asked_as_a_kernel)
     CHECK(!look(KERNEL)->is_kernel);
 }
 
-MS_TEST(many_handles_are_kept_apart)
+MS_TEST_AFTER(start, many_handles_are_kept_apart)
 {
-    start();
     for (uintptr_t i = 1; i < 3000; i++)
         ms_parameters_add_kernel((CUkernel)(i * 64 + 1), (CUlibrary)i);
     CHECK_EQ(look(THREE)->count, 3);
@@ -146,9 +141,8 @@ MS_TEST(many_handles_are_kept_apart)
     CHECK_EQ(look(THREE)->count, 3);
 }
 
-MS_TEST(parameters_are_packed_as_the_device_sees_them)
+MS_TEST_AFTER(start, parameters_are_packed_as_the_device_sees_them)
 {
-    start();
     struct ms_param_layout *layout = look(THREE);
     uint32_t first = 0x11111111;
     uint64_t second = UINT64_C(0x2222222222222222);
@@ -164,9 +158,8 @@ MS_TEST(parameters_are_packed_as_the_device_sees_them)
     ms_call_unpack(&packed);
 }
 
-MS_TEST(a_packed_buffer_needs_no_layout)
+MS_TEST_AFTER(start, a_packed_buffer_needs_no_layout)
 {
-    start();
     struct ms_param_layout *layout = look(UNKNOWN);
     unsigned char buffer[24] = {1, 2, 3};
     size_t size = sizeof(buffer);

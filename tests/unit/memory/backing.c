@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "runtime/memory/addresses.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
 enum { GRANULES = 24, BYTES = GRANULES * FAKE_GRANULE };
@@ -44,6 +44,11 @@ static void reserve(size_t bytes)
 {
     fake_start();
     CHECK_EQ(ms_addresses_reserve_backing(&backing, 0, bytes), CUDA_SUCCESS);
+}
+
+static void start(void)
+{
+    reserve(BYTES);
 }
 
 static void release(void)
@@ -116,9 +121,8 @@ MS_TEST(nothing_is_reserved_when_a_call_fails)
 
 /* --- covering */
 
-MS_TEST(covers_the_gaps_and_nothing_twice)
+MS_TEST_BETWEEN(start, release, covers_the_gaps_and_nothing_twice)
 {
-    reserve(BYTES);
     CHECK_EQ(cover(2, 4), CUDA_SUCCESS);
     CHECK_EQ(cover(6, 7), CUDA_SUCCESS);
     byte_at(3)[0] = 9;
@@ -130,7 +134,6 @@ MS_TEST(covers_the_gaps_and_nothing_twice)
     const unsigned created = fake.calls[FAKE_mem_create];
     CHECK_EQ(cover(1, 8), CUDA_SUCCESS);
     CHECK_EQ(fake.calls[FAKE_mem_create], created);
-    release();
 }
 
 MS_TEST(what_was_mapped_stays_and_nothing_is_half_mapped_when_a_call_fails)
@@ -167,9 +170,8 @@ MS_TEST(what_gives_back_is_tried_once_more)
     }
 }
 
-MS_TEST(uncovers_whole_chunks_only)
+MS_TEST_BETWEEN(start, release, uncovers_whole_chunks_only)
 {
-    reserve(BYTES);
     CHECK_EQ(cover(0, 2), CUDA_SUCCESS);
     CHECK_EQ(cover(2, 5), CUDA_SUCCESS);
     CHECK_EQ(cover(5, 6), CUDA_SUCCESS);
@@ -177,7 +179,6 @@ MS_TEST(uncovers_whole_chunks_only)
     CHECK_EQ(backing.count, 1);
     CHECK_EQ(backing.backed_bytes, 2 * FAKE_GRANULE);
     check_sums(0);
-    release();
 }
 
 /* --- a slow, obvious twin: a chunk's number by granule, 0: none */
@@ -224,12 +225,11 @@ static void check_twin(void)
     check_sums(0);
 }
 
-MS_TEST(is_as_a_list_of_granules)
+MS_TEST_BETWEEN(start, release, is_as_a_list_of_granules)
 {
     const unsigned seed = 20261123;
     printf("# seed %u\n", seed);
     srand(seed);
-    reserve(BYTES);
     for (int round = 0; round < 2000; round++) {
         const size_t first = (size_t)rand() % GRANULES;
         const size_t end = first + 1 + (size_t)rand() % (GRANULES - first);
@@ -242,14 +242,12 @@ MS_TEST(is_as_a_list_of_granules)
         }
         check_twin();
     }
-    release();
 }
 
 /* --- the sink */
 
-MS_TEST(the_sink_lies_under_what_is_not_backed)
+MS_TEST_BETWEEN(start, release, the_sink_lies_under_what_is_not_backed)
 {
-    reserve(BYTES);
     CHECK_EQ(cover(2, 4), CUDA_SUCCESS);
     CHECK_EQ(ms_backing_sink_map(&backing, FAKE_GRANULE + 5, 6 * FAKE_GRANULE - 5), CUDA_SUCCESS);
     const int sink = fake_memory_at(address_of(1));
@@ -273,7 +271,6 @@ MS_TEST(the_sink_lies_under_what_is_not_backed)
     CHECK_EQ(ms_backing_sink_map(&backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
     check_sums(1);
     ms_backing_sink_unmap(&backing, 0, FAKE_GRANULE);
-    release();
 }
 
 MS_TEST(no_sink_stays_when_a_call_fails)
@@ -309,9 +306,8 @@ static CUresult create_late(CUmemGenericAllocationHandle *handle, size_t bytes,
     return result;
 }
 
-MS_TEST(of_two_sinks_the_first_is_kept)
+MS_TEST_BETWEEN(start, release, of_two_sinks_the_first_is_kept)
 {
-    reserve(BYTES);
     CHECK_EQ(ms_addresses_reserve_backing(&faster, 0, FAKE_GRANULE), CUDA_SUCCESS);
     real_create = ms_driver.mem_create;
     ms_driver.mem_create = create_late;
@@ -322,7 +318,6 @@ MS_TEST(of_two_sinks_the_first_is_kept)
     ms_backing_sink_unmap(&backing, 0, FAKE_GRANULE);
     ms_backing_sink_unmap(&faster, 0, FAKE_GRANULE);
     ms_backing_release(&faster);
-    release();
 }
 
 /* Another thread wants memory meanwhile. */
@@ -333,22 +328,19 @@ static CUresult map_under_pressure(CUdeviceptr address, size_t bytes, size_t off
     return real_map(address, bytes, offset, handle, flags);
 }
 
-MS_TEST(a_sink_that_is_about_to_be_mapped_is_not_dropped)
+MS_TEST_BETWEEN(start, release, a_sink_that_is_about_to_be_mapped_is_not_dropped)
 {
-    reserve(BYTES);
     real_map = ms_driver.mem_map;
     ms_driver.mem_map = map_under_pressure;
     CHECK_EQ(ms_backing_sink_map(&backing, 0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
     ms_driver.mem_map = real_map;
     ms_backing_sink_unmap(&backing, 0, 2 * FAKE_GRANULE);
     CHECK(ms_backing_drop_sink(0));
-    release();
 }
 
-MS_TEST(what_the_program_has_a_handle_of_is_not_uncovered)
+MS_TEST_BETWEEN(start, release, what_the_program_has_a_handle_of_is_not_uncovered)
 {
     CUmemGenericAllocationHandle handle;
-    reserve(BYTES);
     CHECK_EQ(cover(0, 2), CUDA_SUCCESS);
     CHECK_EQ(cover(2, 3), CUDA_SUCCESS);
     CHECK_EQ(ms_backing_make_real(&backing, 0, 2 * FAKE_GRANULE, &handle), CUDA_SUCCESS);
@@ -357,7 +349,6 @@ MS_TEST(what_the_program_has_a_handle_of_is_not_uncovered)
     ms_backing_unmap(&backing, 0, 2 * FAKE_GRANULE);
     CHECK_EQ(backing.backed_bytes, 0);
     CHECK_EQ(ms_driver.mem_release(handle), CUDA_SUCCESS);
-    release();
 }
 
 /* --- the sink for queued work */
@@ -382,9 +373,8 @@ static struct ms_sink_mapping *sink_two(void)
     return sink;
 }
 
-MS_TEST(what_is_sunk_waits_for_its_work)
+MS_TEST_BETWEEN(start, release, what_is_sunk_waits_for_its_work)
 {
-    reserve(BYTES);
     struct ms_sink_mapping *sink = sink_two();
     CHECK_EQ(cover(2, 4), CUDA_ERROR_NOT_PERMITTED); /* nothing is queued yet */
     CHECK_EQ(ms_backing_sink_wait(&backing, 0, BYTES), CUDA_ERROR_NOT_PERMITTED);
@@ -404,19 +394,15 @@ MS_TEST(what_is_sunk_waits_for_its_work)
     CHECK_EQ(fake.calls[FAKE_event_synchronize], 2);
     check_sums(0);
     CHECK_EQ(fake.events, 0);
-    release();
 }
 
-MS_TEST(what_is_sunk_goes_with_the_backing)
+MS_TEST_BETWEEN(start, release, what_is_sunk_goes_with_the_backing)
 {
-    reserve(BYTES);
     ms_backing_sink_attach_event(&backing, sink_two(), new_event());
-    release();
 }
 
-MS_TEST(work_that_was_not_queued_leaves_nothing_sunk)
+MS_TEST_BETWEEN(start, release, work_that_was_not_queued_leaves_nothing_sunk)
 {
-    reserve(BYTES);
     struct ms_sink_mapping *sink = sink_two();
     ms_backing_sink_cancel(&backing, NULL);
     check_sums(3);
@@ -425,7 +411,6 @@ MS_TEST(work_that_was_not_queued_leaves_nothing_sunk)
     ms_backing_sink_cancel(&backing, sink); /* it is gone */
     ms_backing_sink_attach_event(&backing, sink, new_event());
     CHECK_EQ(fake.events, 0);
-    release();
 }
 
 MS_TEST(nothing_is_sunk_for_work_when_a_call_fails)
@@ -456,10 +441,9 @@ static void make_lender(void)
     CHECK_EQ(ms_backing_cover(&lender, 2 * FAKE_GRANULE, 3 * FAKE_GRANULE), CUDA_SUCCESS);
 }
 
-MS_TEST(what_is_lent_is_the_lenders_memory)
+MS_TEST_BETWEEN(start, release, what_is_lent_is_the_lenders_memory)
 {
     struct ms_sink_mapping *sink;
-    reserve(BYTES);
     make_lender();
     CHECK_EQ(ms_backing_lend_map_for(&backing, &lender, two, FAKE_CONTEXT, &sink), CUDA_SUCCESS);
     CHECK_EQ(fake_memory_at(address_of(2)), fake_memory_at(lender.address));
@@ -473,7 +457,6 @@ MS_TEST(what_is_lent_is_the_lenders_memory)
     CHECK_EQ(ms_backing_sink_wait(&backing, 0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(fake.mappings, 2);
     ms_backing_release(&lender);
-    release();
 }
 
 MS_TEST(nothing_is_lent_when_a_call_fails)
@@ -498,9 +481,8 @@ MS_TEST(nothing_is_lent_when_a_call_fails)
 
 /* --- peers */
 
-MS_TEST(peers_reach_what_is_mapped_now_and_later)
+MS_TEST_BETWEEN(start, release, peers_reach_what_is_mapped_now_and_later)
 {
-    reserve(BYTES);
     CHECK_EQ(cover(0, 1), CUDA_SUCCESS);
     ms_backing_set_peer(0, 3, true);
     ms_backing_set_peer(0, MS_MAX_DEVICES, true); /* there is none */
@@ -513,7 +495,6 @@ MS_TEST(peers_reach_what_is_mapped_now_and_later)
     CHECK_EQ(cover(2, 3), CUDA_SUCCESS);
     for (size_t i = 0; i < 3; i++)
         CHECK_EQ(fake_access_at(address_of(i)), 1);
-    release();
 }
 
 /* --- the end of the process */
@@ -528,14 +509,12 @@ static CUresult unmap_too_late(CUdeviceptr address, size_t bytes)
     return CUDA_ERROR_DEINITIALIZED;
 }
 
-MS_TEST(a_driver_that_has_shut_down_is_asked_once)
+MS_TEST_BETWEEN(start, release, a_driver_that_has_shut_down_is_asked_once)
 {
-    reserve(BYTES);
     CHECK_EQ(cover(0, 1), CUDA_SUCCESS);
     real_unmap = ms_driver.mem_unmap;
     ms_driver.mem_unmap = unmap_too_late;
     CHECK_EQ(ms_backing_uncover(&backing, 0, FAKE_GRANULE), FAKE_GRANULE);
     CHECK_EQ(unmaps, 1);
     ms_driver.mem_unmap = real_unmap;
-    release();
 }

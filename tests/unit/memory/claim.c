@@ -6,7 +6,7 @@
 
 #include "runtime/memory/far_address.h"
 #include "runtime/memory/space.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 enum { BYTES = 1 << 20 };
 #define LOW MS_FAR_ADDRESS
@@ -70,9 +70,8 @@ static void start_other(CUdeviceptr first, CUdeviceptr second)
     usleep(20000);
 }
 
-MS_TEST(a_claim_waits_for_the_one_before)
+MS_TEST_AFTER(start, a_claim_waits_for_the_one_before)
 {
-    start();
     CHECK(ms_space_claim(LOW + 5) == &low);
     start_other(LOW, 0);
     CHECK(!atomic_load(&other.has_got));
@@ -82,9 +81,8 @@ MS_TEST(a_claim_waits_for_the_one_before)
     CHECK(other.first_got == &low);
 }
 
-MS_TEST(who_waits_for_what_is_freed_gets_nothing)
+MS_TEST_AFTER(start, who_waits_for_what_is_freed_gets_nothing)
 {
-    start();
     CHECK(ms_space_claim(LOW) == &low);
     start_other(LOW, 0);
     CHECK(!atomic_load(&other.has_got));
@@ -112,10 +110,9 @@ MS_TEST(two_claims_are_waited_for_in_the_order_of_addresses)
     }
 }
 
-MS_TEST(two_addresses_of_one_allocation_are_one_claim)
+MS_TEST_AFTER(start, two_addresses_of_one_allocation_are_one_claim)
 {
     struct ms_allocation *a, *b;
-    start();
     ms_space_claim_two(LOW + 100, LOW, &a, &b);
     CHECK(a == &low && b == &low);
     ms_space_unclaim(&low);
@@ -126,9 +123,8 @@ MS_TEST(two_addresses_of_one_allocation_are_one_claim)
 
 /* --- bounds */
 
-MS_TEST(a_range_that_leaves_its_allocation_strays)
+MS_TEST_AFTER(start, a_range_that_leaves_its_allocation_strays)
 {
-    start();
     CHECK(!ms_space_strays(LOW, BYTES));
     CHECK(!ms_space_strays(LOW + BYTES - 1, 1));
     CHECK(ms_space_strays(LOW, BYTES + 1));
@@ -139,10 +135,9 @@ MS_TEST(a_range_that_leaves_its_allocation_strays)
     CHECK(!ms_space_strays(LOW + 10 * BYTES, 1)); /* nothing of the shim's */
 }
 
-MS_TEST(a_pointer_a_little_before_a_block_means_it)
+MS_TEST_AFTER(start, a_pointer_a_little_before_a_block_means_it)
 {
     struct ms_allocation_facts facts;
-    start();
     CHECK(ms_space_claim(LOW) == &low);
     CHECK(ms_space_add_block(&low, 8192, 16384));
     ms_space_unclaim(&low);
@@ -175,11 +170,10 @@ static int takes(void)
     return count;
 }
 
-MS_TEST(what_others_look_up_changes_under_the_lock)
+MS_TEST_AFTER(start, what_others_look_up_changes_under_the_lock)
 {
     struct ms_allocation_facts facts;
     size_t end;
-    start();
     CHECK(ms_space_look_up(LOW, &facts));
     index_lock = last_taken;
     CHECK(ms_space_claim(LOW) == &low);

@@ -5,7 +5,7 @@
 
 #include "runtime/driver/flags.h"
 #include "runtime/memory/order.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
 #define OTHER ((CUcontext)2)
@@ -20,9 +20,8 @@ static void bury(CUcontext context)
     ms_delay_free(allocation);
 }
 
-MS_TEST(what_is_buried_keeps_its_memory_until_its_context_was_waited_for)
+MS_TEST_AFTER(fake_start, what_is_buried_keeps_its_memory_until_its_context_was_waited_for)
 {
-    fake_start();
     bury(FAKE_CONTEXT);
     bury(OTHER);
     CHECK(ms_owns_any()); /* calls that may unbury are not passed by */
@@ -54,9 +53,8 @@ static void bury_in_stream(size_t granules)
     ms_delay_free(allocation);
 }
 
-MS_TEST(what_is_freed_in_a_stream_goes_when_the_stream_got_there)
+MS_TEST_AFTER(fake_start, what_is_freed_in_a_stream_goes_when_the_stream_got_there)
 {
-    fake_start();
     fake.is_busy = true;
     bury_in_stream(1);
     ms_free_passed(true);
@@ -79,9 +77,8 @@ MS_TEST(what_is_freed_in_a_stream_goes_when_the_stream_got_there)
     fake_check_empty();
 }
 
-MS_TEST(a_context_that_is_gone_is_not_waited_for)
+MS_TEST_AFTER(fake_start, a_context_that_is_gone_is_not_waited_for)
 {
-    fake_start();
     bury(FAKE_CONTEXT);
     bury(OTHER);
     fake.wait_result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -104,9 +101,8 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
     return __real_pthread_mutex_lock(mutex);
 }
 
-MS_TEST(the_list_changes_under_its_lock)
+MS_TEST_AFTER(fake_start, the_list_changes_under_its_lock)
 {
-    fake_start();
     struct ms_allocation *allocation = fake_allocation(FAKE_GRANULE);
     ms_space_remove(ms_space_claim(allocation->address));
     takes = 0;

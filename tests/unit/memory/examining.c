@@ -6,7 +6,7 @@
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/backing.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 enum { CONTEXTS = 80 };
 
@@ -110,9 +110,8 @@ MS_TEST(nothing_is_asked_before_work_can_read_what_the_host_writes)
     CHECK_EQ(all_marks, 2);
 }
 
-MS_TEST(what_was_found_done_is_not_asked_for_again)
+MS_TEST_AFTER(set_up, what_was_found_done_is_not_asked_for_again)
 {
-    set_up();
     ms_examining_begin();
     CHECK(is_complete() && is_complete());
     ms_examining_begin(); /* more of it */
@@ -122,9 +121,8 @@ MS_TEST(what_was_found_done_is_not_asked_for_again)
     CHECK_EQ(atomic_load(&ms_hot.deferred), 1);
 }
 
-MS_TEST(it_is_asked_again_when_nothing_was_deferred_meanwhile)
+MS_TEST_AFTER(set_up, it_is_asked_again_when_nothing_was_deferred_meanwhile)
 {
-    set_up();
     ms_examining_begin();
     CHECK(is_complete());
     ms_examining_end();
@@ -136,9 +134,8 @@ MS_TEST(it_is_asked_again_when_nothing_was_deferred_meanwhile)
     CHECK_EQ(all_marks, 4);
 }
 
-MS_TEST(a_call_that_can_reach_anything_is_waited_for)
+MS_TEST_AFTER(set_up, a_call_that_can_reach_anything_is_waited_for)
 {
-    set_up();
     ms_examining_begin();
     CHECK(is_complete());
     ms_examining_missed();
@@ -146,9 +143,8 @@ MS_TEST(a_call_that_can_reach_anything_is_waited_for)
     CHECK(!is_complete());
 }
 
-MS_TEST(a_call_that_comes_while_the_driver_is_asked_counts)
+MS_TEST_AFTER(set_up, a_call_that_comes_while_the_driver_is_asked_counts)
 {
-    set_up();
     ms_examining_begin();
     on_mark = ms_examining_missed;
     CHECK(is_complete());
@@ -157,9 +153,8 @@ MS_TEST(a_call_that_comes_while_the_driver_is_asked_counts)
     CHECK_EQ(all_marks, 2);
 }
 
-MS_TEST(each_context_that_reaches_the_device_is_asked)
+MS_TEST_AFTER(set_up, each_context_that_reaches_the_device_is_asked)
 {
-    set_up();
     ms_examining_add_context(context_of(2), 0);
     ms_examining_add_context(context_of(2), 0);
     ms_examining_add_context(context_of(3), 1);
@@ -177,9 +172,8 @@ MS_TEST(each_context_that_reaches_the_device_is_asked)
     CHECK(!is_complete());
 }
 
-MS_TEST(devices_are_found_done_one_by_one)
+MS_TEST_AFTER(set_up, devices_are_found_done_one_by_one)
 {
-    set_up();
     ms_examining_add_context(context_of(2), 1);
     is_busy[2] = true;
     ms_examining_begin();
@@ -193,9 +187,8 @@ static bool no_kernel(void)
     return ms_examining_no_kernel(context_of(1));
 }
 
-MS_TEST(without_a_launch_there_is_no_kernel_whatever_else_is_queued)
+MS_TEST_AFTER(set_up, without_a_launch_there_is_no_kernel_whatever_else_is_queued)
 {
-    set_up();
     ms_examining_add_context(context_of(2), 1);
     ms_examining_begin();
     is_busy[2] = true;
@@ -214,9 +207,8 @@ MS_TEST(without_a_launch_there_is_no_kernel_whatever_else_is_queued)
 }
 
 /* Launches are not seen then. */
-MS_TEST(while_nothing_is_deferred_kernels_are_asked_for_each_time)
+MS_TEST_AFTER(set_up, while_nothing_is_deferred_kernels_are_asked_for_each_time)
 {
-    set_up();
     CHECK(no_kernel());
     ms_examining_begin();
     is_busy[1] = true;
@@ -230,9 +222,8 @@ MS_TEST(while_nothing_is_deferred_kernels_are_asked_for_each_time)
     CHECK(!no_kernel());
 }
 
-MS_TEST(a_launch_while_the_driver_is_asked_counts)
+MS_TEST_AFTER(set_up, a_launch_while_the_driver_is_asked_counts)
 {
-    set_up();
     ms_examining_begin();
     on_mark = ms_examining_launched;
     CHECK(no_kernel());
@@ -241,9 +232,8 @@ MS_TEST(a_launch_while_the_driver_is_asked_counts)
     CHECK(!no_kernel());
 }
 
-MS_TEST(with_more_contexts_than_are_kept_nothing_is_complete)
+MS_TEST_AFTER(set_up, with_more_contexts_than_are_kept_nothing_is_complete)
 {
-    set_up();
     for (uintptr_t i = 1; i < CONTEXTS; i++)
         ms_examining_add_context(context_of(i), 0);
     ms_examining_begin();
@@ -251,9 +241,8 @@ MS_TEST(with_more_contexts_than_are_kept_nothing_is_complete)
     CHECK(!no_kernel());
 }
 
-MS_TEST(what_the_driver_cannot_tell_counts_as_done)
+MS_TEST_AFTER(set_up, what_the_driver_cannot_tell_counts_as_done)
 {
-    set_up();
     can_tell = false;
     is_busy[1] = true;
     ms_examining_begin();

@@ -9,7 +9,7 @@
 #include "runtime/memory/invariants.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/state/counters.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 #include "tests/unit/snapshot_of.h"
 
 /* The slow, obvious twin: what each byte holds. */
@@ -221,9 +221,8 @@ MS_TEST(random_writes_match_the_model)
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0); /* every reference was given back */
 }
 
-MS_TEST(contiguous_pieces_of_a_source_join)
+MS_TEST_AFTER(make_sources, contiguous_pieces_of_a_source_join)
 {
-    make_sources();
     struct ms_lineage lineage;
     CHECK(ms_lineage_init(&lineage, BYTES));
     for (size_t at = 0; at < 64; at += 16) {
@@ -238,9 +237,8 @@ MS_TEST(contiguous_pieces_of_a_source_join)
     ms_lineage_cleanup(&lineage);
 }
 
-MS_TEST(a_copied_picture_survives_the_change)
+MS_TEST_AFTER(make_sources, a_copied_picture_survives_the_change)
 {
-    make_sources();
     struct ms_lineage lineage;
     CHECK(ms_lineage_init(&lineage, BYTES));
     const struct ms_content content = {.kind = MS_SOURCE, .source = sources[1], .source_offset = 7};
@@ -262,9 +260,8 @@ MS_TEST(a_copied_picture_survives_the_change)
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), (SOURCES - 1) * BYTES);
 }
 
-MS_TEST(a_part_is_a_lineage_of_its_own)
+MS_TEST_AFTER(make_sources, a_part_is_a_lineage_of_its_own)
 {
-    make_sources();
     struct ms_lineage lineage, part;
     CHECK(ms_lineage_init(&lineage, BYTES));
     const struct ms_content content = {.kind = MS_SOURCE, .source = sources[1], .source_offset = 7};
@@ -283,9 +280,8 @@ MS_TEST(a_part_is_a_lineage_of_its_own)
     ms_lineage_cleanup(&part);
 }
 
-MS_TEST(what_is_forgotten_is_dead_unless_it_is_present)
+MS_TEST_AFTER(make_sources, what_is_forgotten_is_dead_unless_it_is_present)
 {
-    make_sources();
     struct ms_lineage lineage;
     CHECK(ms_lineage_init(&lineage, BYTES));
     const struct ms_content fill = {.kind = MS_FILL};

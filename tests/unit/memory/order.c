@@ -6,7 +6,7 @@
 #include "runtime/driver/facts.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/order.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 #define CONTEXT ((CUcontext)1)
 #define STREAM ((CUstream)7)
@@ -120,9 +120,8 @@ static int queries_of_stream(void)
     return queries;
 }
 
-MS_TEST(a_wait_is_short_after_one_of_its_own_kind_was_in_vain)
+MS_TEST_AFTER(set_up, a_wait_is_short_after_one_of_its_own_kind_was_in_vain)
 {
-    set_up();
     is_busy = true;
     const int patient = queries_of_context(), hasty = queries_of_context();
     CHECK(patient > hasty && hasty > 0);
@@ -135,18 +134,16 @@ MS_TEST(a_wait_is_short_after_one_of_its_own_kind_was_in_vain)
     CHECK_EQ(queries_of_stream(), hasty);
 }
 
-MS_TEST(where_the_driver_cannot_tell_a_context_is_never_idle)
+MS_TEST_AFTER(set_up, where_the_driver_cannot_tell_a_context_is_never_idle)
 {
-    set_up();
     knows_marks = false;
     CHECK(!ms_context_is_idle(CONTEXT));
     CHECK_EQ(marks, 1);
     CHECK_EQ(queries, 0);
 }
 
-MS_TEST(a_context_with_a_capture_is_not_asked)
+MS_TEST_AFTER(set_up, a_context_with_a_capture_is_not_asked)
 {
-    set_up();
     ms_order_set_capture(true);
     CHECK(!ms_context_is_idle(CONTEXT));
     CHECK_EQ(marks, 0);
@@ -155,9 +152,8 @@ MS_TEST(a_context_with_a_capture_is_not_asked)
     CHECK_EQ(marks, 1);
 }
 
-MS_TEST(a_context_is_waited_for_by_an_event_where_the_driver_has_it)
+MS_TEST_AFTER(set_up, a_context_is_waited_for_by_an_event_where_the_driver_has_it)
 {
-    set_up();
     CHECK_EQ(ms_context_wait(CONTEXT), CUDA_SUCCESS);
     CHECK_EQ(waits, 1);
     CHECK_EQ(synchronisations, 0);
@@ -167,9 +163,8 @@ MS_TEST(a_context_is_waited_for_by_an_event_where_the_driver_has_it)
     CHECK_EQ(synchronisations, 1);
 }
 
-MS_TEST(a_context_whose_events_come_too_early_is_waited_for_without)
+MS_TEST_AFTER(set_up, a_context_whose_events_come_too_early_is_waited_for_without)
 {
-    set_up();
     ms_facts_set_unmet(0, MS_FACT_BIT(MS_FACT_CONTEXT_EVENT));
     CHECK_EQ(ms_context_wait(CONTEXT), CUDA_SUCCESS);
     CHECK_EQ(marks + waits, 0);
@@ -177,18 +172,16 @@ MS_TEST(a_context_whose_events_come_too_early_is_waited_for_without)
     CHECK(!ms_context_is_idle(CONTEXT));
 }
 
-MS_TEST(a_context_with_a_capture_is_not_waited_for)
+MS_TEST_AFTER(set_up, a_context_with_a_capture_is_not_waited_for)
 {
-    set_up();
     ms_order_set_capture(true);
     CHECK_EQ(ms_context_wait(CONTEXT), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     CHECK_EQ(marks + waits + synchronisations, 0);
     ms_order_set_capture(false);
 }
 
-MS_TEST(only_during_a_capture_the_driver_is_asked_what_that_allows)
+MS_TEST_AFTER(set_up, only_during_a_capture_the_driver_is_asked_what_that_allows)
 {
-    set_up();
     is_busy = true;
     CHECK_EQ(ms_capture_allows(), CUDA_SUCCESS);
     CHECK_EQ(queries, 0);
@@ -198,9 +191,8 @@ MS_TEST(only_during_a_capture_the_driver_is_asked_what_that_allows)
     ms_order_set_capture(false);
 }
 
-MS_TEST(whether_host_memory_may_change_is_asked_without_a_wait)
+MS_TEST_AFTER(set_up, whether_host_memory_may_change_is_asked_without_a_wait)
 {
-    set_up();
     CHECK(!ms_host_may_change(STREAM));
     is_busy = true;
     queries = 0;
@@ -222,9 +214,8 @@ static void *wait_in_thread(void *result)
     return NULL;
 }
 
-MS_TEST(a_thread_that_may_not_wait_waits_for_no_context)
+MS_TEST_AFTER(set_up, a_thread_that_may_not_wait_waits_for_no_context)
 {
-    set_up();
     pthread_t thread;
     CUresult result = CUDA_SUCCESS;
     CHECK(pthread_create(&thread, NULL, wait_in_thread, &result) == 0);
@@ -254,9 +245,8 @@ static void start_other(void)
     CHECK(!atomic_load(&may_begin));
 }
 
-MS_TEST(a_capture_does_not_begin_while_a_context_is_waited_for)
+MS_TEST_AFTER(set_up, a_capture_does_not_begin_while_a_context_is_waited_for)
 {
-    set_up();
     on_mark = start_other;
     CHECK_EQ(ms_context_wait(CONTEXT), CUDA_SUCCESS);
     pthread_join(other, NULL);
@@ -265,9 +255,8 @@ MS_TEST(a_capture_does_not_begin_while_a_context_is_waited_for)
     atomic_store(&may_begin, false);
 }
 
-MS_TEST(a_capture_does_not_begin_while_a_context_is_asked)
+MS_TEST_AFTER(set_up, a_capture_does_not_begin_while_a_context_is_asked)
 {
-    set_up();
     on_mark = start_other;
     CHECK(ms_context_is_idle(CONTEXT));
     pthread_join(other, NULL);

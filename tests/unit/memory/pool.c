@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/pool.h"
 
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
 enum { MIB = 1 << 20 };
@@ -25,9 +25,8 @@ static uint64_t figure(CUmemPool_attribute attribute)
     return value;
 }
 
-MS_TEST(the_high_mark_is_that_of_the_sum)
+MS_TEST_AFTER(fake_start, the_high_mark_is_that_of_the_sum)
 {
-    fake_start();
     struct ms_pool *pool = ms_pool_find(FAKE_POOL, 0);
     CHECK(pool != NULL && ms_pool_handle(pool) == FAKE_POOL);
     set_drivers(5 * MIB);
@@ -48,9 +47,8 @@ MS_TEST(the_high_mark_is_that_of_the_sum)
     CHECK_EQ(figure(used_high), 1 * MIB);
 }
 
-MS_TEST(what_is_freed_is_kept_up_to_the_threshold)
+MS_TEST_AFTER(fake_start, what_is_freed_is_kept_up_to_the_threshold)
 {
-    fake_start();
     struct ms_pool *pool = ms_pool_find(FAKE_POOL, 0);
     ms_pool_count(pool, 4 * MIB);
     ms_pool_uncount(pool, 4 * MIB);
@@ -92,9 +90,8 @@ MS_TEST(a_pool_that_is_destroyed_or_shared_gives_nothing)
     CHECK(ms_pool_find(FAKE_POOL, 0) == NULL);
 }
 
-MS_TEST(a_pool_that_others_reach_is_left_to_the_driver)
+MS_TEST_AFTER(fake_start, a_pool_that_others_reach_is_left_to_the_driver)
 {
-    fake_start();
     CHECK(ms_pool_find(FAKE_POOL, 0) != NULL);
     ms_pool_set_shared(FAKE_POOL);
     CHECK(ms_pool_find(FAKE_POOL, 0) == NULL);

@@ -4,6 +4,7 @@
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "tests/state/page_folder.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
 
@@ -23,6 +24,11 @@ static void start(bool with_page)
         page_start(1 << 20);
     }
     allocation = fake_allocation(BYTES);
+}
+
+static void start_with_page(void)
+{
+    start(true);
 }
 
 static void end(void)
@@ -92,10 +98,9 @@ MS_TEST(without_a_page_nothing_is_noted)
     end();
 }
 
-MS_TEST(a_record_has_the_bytes_of_each_kind)
+MS_TEST_BETWEEN(start_with_page, end, a_record_has_the_bytes_of_each_kind)
 {
     static unsigned char bytes[FAKE_GRANULE];
-    start(true);
     ms_source_set_snapshot_limit(BYTES);
     const struct ms_content snapshot_content = {.kind = MS_SOURCE,
                                                 .source = snapshot_of(bytes, sizeof(bytes))};
@@ -134,12 +139,10 @@ MS_TEST(a_record_has_the_bytes_of_each_kind)
     CHECK(ms_space_claim(allocation->address) == allocation);
     ms_space_remove(allocation);
     CHECK(ms_space_add(allocation));
-    end();
 }
 
-MS_TEST(only_what_has_changed_is_written_again)
+MS_TEST_BETWEEN(start_with_page, end, only_what_has_changed_is_written_again)
 {
-    start(true);
     set(0, 1, &fill);
     const uint64_t before = written(0);
     ms_space_release(ms_space_claim(allocation->address));
@@ -151,12 +154,10 @@ MS_TEST(only_what_has_changed_is_written_again)
     CHECK_EQ(ms_backing_cover(&allocation->backing, 0, 1), CUDA_SUCCESS);
     ms_space_release(allocation); /* memory alone */
     CHECK(written(0) > after);
-    end();
 }
 
-MS_TEST(parts_have_records_of_their_own)
+MS_TEST_BETWEEN(start_with_page, end, parts_have_records_of_their_own)
 {
-    start(true);
     take_block(1, 3);
     take_block(5, 6);
     set(1, 2, &fill);
@@ -177,13 +178,11 @@ MS_TEST(parts_have_records_of_their_own)
     snapshot = page_read(getpid());
     CHECK_EQ(snapshot.block_count, 0);
     ms_snapshot_cleanup(&snapshot);
-    end();
 }
 
 /* A loop that trains takes and returns blocks all the time. */
-MS_TEST(parts_are_not_told_while_nothing_is_deferred)
+MS_TEST_BETWEEN(start_with_page, end, parts_are_not_told_while_nothing_is_deferred)
 {
-    start(true);
     take_block(0, 2);
     set(0, 4, &resident);
     take_block(2, 4);
@@ -191,7 +190,6 @@ MS_TEST(parts_are_not_told_while_nothing_is_deferred)
     CHECK_EQ(count_records(), 2);
     set(0, 1, &fill); /* then all that has changed since is told */
     CHECK_EQ(count_records(), 3);
-    end();
 }
 
 static bool name_it(const struct ms_allocation *named, size_t begin, size_t behind, char *name_out,
@@ -202,9 +200,8 @@ static bool name_it(const struct ms_allocation *named, size_t begin, size_t behi
     return true;
 }
 
-MS_TEST(a_record_has_the_name_of_its_tensor)
+MS_TEST_BETWEEN(start_with_page, end, a_record_has_the_name_of_its_tensor)
 {
-    start(true);
     ms_publish_set_namer(name_it);
     CHECK(ms_space_claim(allocation->address) == allocation);
     allocation->lineage.changed_begin = allocation->lineage.changed_end = 0;
@@ -213,14 +210,12 @@ MS_TEST(a_record_has_the_name_of_its_tensor)
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK(strcmp(snapshot.blocks[0].name, "tensor 2 to 3") == 0);
     ms_snapshot_cleanup(&snapshot);
-    end();
 }
 
 /* --- events */
 
-MS_TEST(what_is_materialised_is_told_when_it_succeeds)
+MS_TEST_BETWEEN(start_with_page, end, what_is_materialised_is_told_when_it_succeeds)
 {
-    start(true);
     set(0, 4, &fill);
     struct ms_publish_timer note = ms_publish_begin(allocation);
     CHECK(note.began > 0);
@@ -233,7 +228,6 @@ MS_TEST(what_is_materialised_is_told_when_it_succeeds)
     CHECK_EQ(event.block, allocation->id);
     CHECK_EQ(event.address, allocation->address + FAKE_GRANULE);
     CHECK_EQ(event.bytes, 2 * FAKE_GRANULE);
-    end();
 }
 
 static void materialise(size_t first, size_t behind)
@@ -243,9 +237,9 @@ static void materialise(size_t first, size_t behind)
     ms_publish_materialised(&note, allocation, first * FAKE_GRANULE, CUDA_SUCCESS);
 }
 
-MS_TEST(the_outer_reason_counts_and_is_a_fallback_when_something_was_materialised)
+MS_TEST_BETWEEN(start_with_page, end,
+                the_outer_reason_counts_and_is_a_fallback_when_something_was_materialised)
 {
-    start(true);
     set(0, 8, &fill);
     struct ms_why outer = ms_why_begin(MS_REASON_SEALED);
     CHECK_EQ(ms_caller_reason, MS_REASON_SEALED);
@@ -271,12 +265,10 @@ MS_TEST(the_outer_reason_counts_and_is_a_fallback_when_something_was_materialise
     materialise(4, 5);
     ms_why_end(settling);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 1); /* that is none */
-    end();
 }
 
-MS_TEST(other_events_are_counted_and_told)
+MS_TEST_BETWEEN(start_with_page, end, other_events_are_counted_and_told)
 {
-    start(true);
     ms_publish_event(MS_EVENT_EVICT, allocation, FAKE_GRANULE, 5, "a text");
     struct ms_state_event event = last_event();
     CHECK(event.kind == MS_EVENT_EVICT && event.bytes == 5);
@@ -295,12 +287,10 @@ MS_TEST(other_events_are_counted_and_told)
     ms_publish_filled(9, ms_state_now());
     event = last_event();
     CHECK(event.kind == MS_EVENT_MATERIALISE && event.bytes == 9);
-    end();
 }
 
-MS_TEST(a_device_is_asked_for_its_name_and_memory_once)
+MS_TEST_BETWEEN(start_with_page, end, a_device_is_asked_for_its_name_and_memory_once)
 {
-    start(true);
     ms_publish_device(1);
     ms_publish_device(1);
     CHECK_EQ(fake.calls[FAKE_device_get_name], 1);
@@ -310,5 +300,4 @@ MS_TEST(a_device_is_asked_for_its_name_and_memory_once)
     CHECK_EQ(snapshot.device_count, 2);
     CHECK(strcmp(snapshot.devices[1].name, "fake device 1") == 0);
     ms_snapshot_cleanup(&snapshot);
-    end();
 }

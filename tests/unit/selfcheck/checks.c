@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "runtime/driver/flags.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
 static struct ms_driver right; /* the fake driver's functions, which the faulty ones call */
@@ -33,9 +33,8 @@ static void expect(enum ms_fact fact)
     fake_check_empty();
 }
 
-MS_TEST(all_facts_hold_and_everything_is_given_back)
+MS_TEST_AFTER(begin, all_facts_hold_and_everything_is_given_back)
 {
-    begin();
     run();
     CHECK_EQ(report.unmet | report.refused | report.unknown, 0);
     CHECK_EQ(fake.calls[FAKE_mem_create], 3);
@@ -48,6 +47,13 @@ MS_TEST(all_facts_hold_and_everything_is_given_back)
 
 /* --- planted faults: each is found, and nothing else */
 
+#define PLANTED(name, field, function, fact) \
+    MS_TEST_AFTER(begin, name)               \
+    {                                        \
+        ms_driver.field = function;          \
+        expect(fact);                        \
+    }
+
 static size_t to_end_of_handle(CUdeviceptr address, size_t bytes)
 {
     const size_t left = FAKE_GRANULE - address % FAKE_GRANULE;
@@ -59,36 +65,21 @@ static CUresult short_set(CUdeviceptr address, unsigned value, size_t count, CUs
     return right.memset_d32_async(address, value, to_end_of_handle(address, 4 * count) / 4, stream);
 }
 
-MS_TEST(a_set_that_ends_with_its_handle)
-{
-    begin();
-    ms_driver.memset_d32_async = short_set;
-    expect(MS_FACT_SET);
-}
+PLANTED(a_set_that_ends_with_its_handle, memset_d32_async, short_set, MS_FACT_SET)
 
 static CUresult short_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
     return right.memcpy_dtod_async(to, from, to_end_of_handle(from, bytes), stream);
 }
 
-MS_TEST(a_copy_on_the_device_that_ends_with_its_handle)
-{
-    begin();
-    ms_driver.memcpy_dtod_async = short_copy;
-    expect(MS_FACT_COPY);
-}
+PLANTED(a_copy_on_the_device_that_ends_with_its_handle, memcpy_dtod_async, short_copy, MS_FACT_COPY)
 
 static CUresult short_read(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
     return right.memcpy_dtoh_async(to, from, to_end_of_handle(from, bytes), stream);
 }
 
-MS_TEST(a_copy_to_the_host_that_ends_with_its_handle)
-{
-    begin();
-    ms_driver.memcpy_dtoh_async = short_read;
-    expect(MS_FACT_COPY);
-}
+PLANTED(a_copy_to_the_host_that_ends_with_its_handle, memcpy_dtoh_async, short_read, MS_FACT_COPY)
 
 static CUresult one_row_less(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
@@ -97,12 +88,7 @@ static CUresult one_row_less(const CUDA_MEMCPY2D *copy, CUstream stream)
     return right.memcpy_2d_async(&less, stream);
 }
 
-MS_TEST(a_2d_copy_that_leaves_out_a_row)
-{
-    begin();
-    ms_driver.memcpy_2d_async = one_row_less;
-    expect(MS_FACT_COPY_2D);
-}
+PLANTED(a_2d_copy_that_leaves_out_a_row, memcpy_2d_async, one_row_less, MS_FACT_COPY_2D)
 
 static CUresult small_granules(size_t *granule, const CUmemAllocationProp *prop,
                                CUmemAllocationGranularity_flags option)
@@ -118,9 +104,8 @@ static CUresult has_rdma(int *value, CUdevice_attribute attribute, CUdevice devi
     return *value ? CUDA_SUCCESS : right.device_get_attribute(value, attribute, device);
 }
 
-MS_TEST(a_granularity_of_its_own)
+MS_TEST_AFTER(begin, a_granularity_of_its_own)
 {
-    begin();
     ms_driver.mem_get_granularity = small_granules;
     ms_driver.device_get_attribute = has_rdma;
     expect(MS_FACT_GRANULARITY);
@@ -132,12 +117,7 @@ static CUresult no_hints(CUdeviceptr *address, size_t bytes, size_t alignment,
     return right.mem_address_reserve(address, bytes, alignment, 0, flags);
 }
 
-MS_TEST(a_hint_that_is_not_honoured)
-{
-    begin();
-    ms_driver.mem_address_reserve = no_hints;
-    expect(MS_FACT_HINT);
-}
+PLANTED(a_hint_that_is_not_honoured, mem_address_reserve, no_hints, MS_FACT_HINT)
 
 /* Maps a copy of the memory where it is mapped already. */
 static CUresult map_apart(CUdeviceptr address, size_t bytes, size_t offset,
@@ -153,12 +133,7 @@ static CUresult map_apart(CUdeviceptr address, size_t bytes, size_t offset,
     return result;
 }
 
-MS_TEST(memory_that_is_another_at_a_second_address)
-{
-    begin();
-    ms_driver.mem_map = map_apart;
-    expect(MS_FACT_ALIAS);
-}
+PLANTED(memory_that_is_another_at_a_second_address, mem_map, map_apart, MS_FACT_ALIAS)
 
 static CUresult refuse_fourth(CUdeviceptr address, size_t bytes, size_t offset,
                               CUmemGenericAllocationHandle handle, unsigned long long flags)
@@ -167,9 +142,8 @@ static CUresult refuse_fourth(CUdeviceptr address, size_t bytes, size_t offset,
                              : CUDA_ERROR_INVALID_VALUE;
 }
 
-MS_TEST(a_second_address_that_is_refused)
+MS_TEST_AFTER(begin, a_second_address_that_is_refused)
 {
-    begin();
     ms_driver.mem_map = refuse_fourth;
     expect(MS_FACT_ALIAS);
     CHECK_EQ(report.refused, MS_FACT_BIT(MS_FACT_ALIAS));
@@ -199,9 +173,8 @@ static CUresult query_late(CUstream stream)
     return right.stream_query(stream);
 }
 
-MS_TEST(a_source_that_is_read_late)
+MS_TEST_AFTER(begin, a_source_that_is_read_late)
 {
-    begin();
     ms_driver.memcpy_htod_async = copy_late;
     ms_driver.stream_query = query_late;
     expect(MS_FACT_SOURCE);
@@ -268,9 +241,8 @@ MS_TEST(an_event_of_the_context_that_is_complete_too_early)
     expect(MS_FACT_CONTEXT_EVENT);
 }
 
-MS_TEST(a_driver_without_events_of_the_context)
+MS_TEST_AFTER(begin, a_driver_without_events_of_the_context)
 {
-    begin();
     fake_fail(FAKE_ctx_record_event, 1, CUDA_ERROR_NOT_SUPPORTED);
     run();
     CHECK(fake_has_failed());
@@ -296,9 +268,8 @@ static CUresult unmap_counted(CUdeviceptr address, size_t bytes)
     return right.mem_unmap(address, bytes);
 }
 
-MS_TEST(an_address_that_leads_to_what_was_unmapped)
+MS_TEST_AFTER(begin, an_address_that_leads_to_what_was_unmapped)
 {
-    begin();
     ms_driver.mem_map = map_stale;
     ms_driver.mem_unmap = unmap_counted;
     expect(MS_FACT_REMAP);
@@ -311,9 +282,8 @@ static CUresult refuse_granules(CUmemGenericAllocationHandle *handle, size_t byt
                                  : right.mem_create(handle, bytes, prop, flags);
 }
 
-MS_TEST(memory_that_cannot_be_made)
+MS_TEST_AFTER(begin, memory_that_cannot_be_made)
 {
-    begin();
     ms_driver.mem_create = refuse_granules;
     run();
     CHECK_EQ(report.unmet, MS_FACT_BIT(MS_FACT_MEMORY));
@@ -324,9 +294,8 @@ MS_TEST(memory_that_cannot_be_made)
 
 /* --- no answer */
 
-MS_TEST(no_memory_is_taken_where_little_is_free)
+MS_TEST_AFTER(begin, no_memory_is_taken_where_little_is_free)
 {
-    begin();
     fake.total_bytes = (size_t)15 * FAKE_GRANULE;
     run();
     CHECK_EQ(report.unmet, 0);
@@ -350,9 +319,8 @@ MS_TEST(an_error_of_the_program_is_no_answer_and_nothing_is_left)
     }
 }
 
-MS_TEST(a_capture_leaves_the_events_of_the_context_alone)
+MS_TEST_AFTER(begin, a_capture_leaves_the_events_of_the_context_alone)
 {
-    begin();
     ms_hot.captures = 1;
     run();
     ms_hot.captures = 0;
@@ -362,9 +330,8 @@ MS_TEST(a_capture_leaves_the_events_of_the_context_alone)
     fake_check_empty();
 }
 
-MS_TEST(a_device_that_does_not_finish_is_left_alone)
+MS_TEST_AFTER(begin, a_device_that_does_not_finish_is_left_alone)
 {
-    begin();
     fake.is_busy = true;
     run();
     CHECK_EQ(report.unmet, 0);

@@ -7,8 +7,8 @@
 
 #include "runtime/driver/facts.h"
 #include "runtime/driver/flags.h"
-#include "tests/simcuda/harness/test.h"
 #include "tests/state/page_folder.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
 static struct ms_driver right;
@@ -78,9 +78,8 @@ static struct seen in_another_process(void)
     return seen;
 }
 
-MS_TEST(once_a_device)
+MS_TEST_AFTER(begin, once_a_device)
 {
-    begin();
     CHECK(allows(0) && allows(0));
     CHECK_EQ(checks(), 1);
     CHECK(allows(1));
@@ -89,9 +88,8 @@ MS_TEST(once_a_device)
     fake_check_empty();
 }
 
-MS_TEST(another_process_believes_it)
+MS_TEST_AFTER(begin, another_process_believes_it)
 {
-    begin();
     CHECK_EQ(in_another_process().checks, 1);
     const struct seen second = in_another_process();
     CHECK(second.allows);
@@ -102,9 +100,8 @@ MS_TEST(another_process_believes_it)
     CHECK_EQ(in_another_process().checks, 0);
 }
 
-MS_TEST(off_makes_no_call)
+MS_TEST_AFTER(begin, off_makes_no_call)
 {
-    begin();
     ms_config.self_check = MS_SELF_CHECK_OFF;
     CHECK(allows(0));
     for (enum fake_call call = 0; call < FAKE_CALLS; call++)
@@ -119,9 +116,8 @@ static CUresult short_set(CUdeviceptr address, unsigned value, size_t count, CUs
     return right.memset_d32_async(address, value, count / 2, stream);
 }
 
-MS_TEST(without_a_way_around_it_nothing_is_deferred)
+MS_TEST_AFTER(begin, without_a_way_around_it_nothing_is_deferred)
 {
-    begin();
     ms_driver.memset_d32_async = short_set;
     for (unsigned process = 0; process < 2; process++) {
         const struct seen seen = in_another_process();
@@ -138,9 +134,8 @@ static CUresult refuse_fourth(CUdeviceptr address, size_t bytes, size_t offset,
                              : CUDA_ERROR_INVALID_VALUE;
 }
 
-MS_TEST(with_a_way_around_it_goes_on_on_that_device)
+MS_TEST_AFTER(begin, with_a_way_around_it_goes_on_on_that_device)
 {
-    begin();
     ms_driver.mem_map = refuse_fourth;
     CHECK(allows(1));
     ms_driver.mem_map = right.mem_map;
@@ -151,9 +146,8 @@ MS_TEST(with_a_way_around_it_goes_on_on_that_device)
     CHECK_EQ(checks(), 3); /* the first one was asked again: a call was refused */
 }
 
-MS_TEST(a_call_that_fails_once_is_no_answer)
+MS_TEST_AFTER(begin, a_call_that_fails_once_is_no_answer)
 {
-    begin();
     fake_fail(FAKE_mem_map, 4, CUDA_ERROR_INVALID_VALUE);
     CHECK(allows(0));
     CHECK(fake_has_failed());
@@ -167,9 +161,8 @@ static bool is_wrong(char *seen, size_t bytes)
     return false;
 }
 
-MS_TEST(the_resolver_is_asked_in_each_process)
+MS_TEST_AFTER(begin, the_resolver_is_asked_in_each_process)
 {
-    begin();
     ms_selfcheck_set_resolver(is_wrong);
     const struct seen first = in_another_process();
     CHECK(!first.allows);
@@ -183,9 +176,8 @@ MS_TEST(the_resolver_is_asked_in_each_process)
 
 /* --- when it cannot be asked now */
 
-MS_TEST(little_memory_is_no_failure_and_it_is_asked_later)
+MS_TEST_AFTER(begin, little_memory_is_no_failure_and_it_is_asked_later)
 {
-    begin();
     const size_t total = fake.total_bytes;
     fake.total_bytes = FAKE_GRANULE;
     CHECK(allows(0) && allows(0));
@@ -196,9 +188,8 @@ MS_TEST(little_memory_is_no_failure_and_it_is_asked_later)
     CHECK_EQ(text_count(), 1);
 }
 
-MS_TEST(memory_that_is_short_for_good_is_not_asked_for_ever)
+MS_TEST_AFTER(begin, memory_that_is_short_for_good_is_not_asked_for_ever)
 {
-    begin();
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
     for (int i = 0; i < 40; i++) {
         fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
@@ -208,9 +199,8 @@ MS_TEST(memory_that_is_short_for_good_is_not_asked_for_ever)
     fake_check_empty();
 }
 
-MS_TEST(a_device_that_does_not_finish_is_not_asked_again)
+MS_TEST_AFTER(begin, a_device_that_does_not_finish_is_not_asked_again)
 {
-    begin();
     fake.is_busy = true;
     CHECK(allows(0));
     CHECK_EQ(checks(), 1);
@@ -220,9 +210,8 @@ MS_TEST(a_device_that_does_not_finish_is_not_asked_again)
     CHECK_EQ(text_count(), 0);
 }
 
-MS_TEST(nothing_is_asked_during_a_capture)
+MS_TEST_AFTER(begin, nothing_is_asked_during_a_capture)
 {
-    begin();
     ms_hot.captures = 1;
     CHECK(allows(0));
     for (enum fake_call call = 0; call < FAKE_CALLS; call++)
@@ -237,12 +226,11 @@ static void *ask(void *unused)
     return ms_selfcheck_allows(FAKE_CONTEXT, 0) ? unused : NULL;
 }
 
-MS_TEST(threads_wait_for_one_check)
+MS_TEST_AFTER(begin, threads_wait_for_one_check)
 {
     enum { THREADS = 8 };
     pthread_t threads[THREADS];
     void *result;
-    begin();
     for (int i = 0; i < THREADS; i++)
         CHECK_EQ(pthread_create(&threads[i], NULL, ask, &threads), 0);
     for (int i = 0; i < THREADS; i++) {
@@ -287,10 +275,9 @@ static void expect_ignored(const char *text, size_t length)
     CHECK_EQ(seen.unmet, 0);
 }
 
-MS_TEST(a_text_that_was_cut_or_changed_is_ignored)
+MS_TEST_AFTER(begin, a_text_that_was_cut_or_changed_is_ignored)
 {
     char text[4096], other[4096];
-    begin();
     CHECK_EQ(in_another_process().checks, 1);
     const size_t length = read_text(text, sizeof(text));
     /* Each in a process of its own, which takes a second there. */
@@ -310,10 +297,9 @@ MS_TEST(a_text_that_was_cut_or_changed_is_ignored)
     CHECK_EQ(in_another_process().checks, 0);
 }
 
-MS_TEST(a_text_of_another_driver_is_ignored)
+MS_TEST_AFTER(begin, a_text_of_another_driver_is_ignored)
 {
     char text[4096];
-    begin();
     CHECK_EQ(in_another_process().checks, 1);
     text[read_text(text, sizeof(text) - 1)] = '\0';
     char *version = strstr(text, "driver 13000");
@@ -322,9 +308,8 @@ MS_TEST(a_text_of_another_driver_is_ignored)
     expect_ignored(text, strlen(text));
 }
 
-MS_TEST(a_text_that_others_can_write_is_ignored)
+MS_TEST_AFTER(begin, a_text_that_others_can_write_is_ignored)
 {
-    begin();
     CHECK_EQ(in_another_process().checks, 1);
     CHECK_EQ(chmod(text_path(), 0666), 0);
     CHECK_EQ(in_another_process().checks, 1);
@@ -336,9 +321,8 @@ MS_TEST(a_text_that_others_can_write_is_ignored)
     CHECK_EQ(in_another_process().checks, 1);
 }
 
-MS_TEST(no_folder_no_text)
+MS_TEST_AFTER(begin, no_folder_no_text)
 {
-    begin();
     ms_config.state_dir[0] = '\0';
     CHECK_EQ(in_another_process().checks, 1);
     CHECK_EQ(in_another_process().checks, 1);

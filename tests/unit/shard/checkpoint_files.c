@@ -2,6 +2,7 @@
 /* The line that explains a copy which waits while headers are read. Nothing here measures time. */
 #include "runtime/shard/checkpoint_files.h"
 
+#include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
 
 static struct ms_source *make_checkpoint(char path_out[64])
@@ -108,9 +109,8 @@ static void remove_names(void)
     unlink(beside);
 }
 
-MS_TEST(what_is_saved_again_under_its_name_is_known_once)
+MS_TEST_AFTER(make_names, what_is_saved_again_under_its_name_is_known_once)
 {
-    make_names();
     struct ms_source *first = save(saved, "x", 0);
     CHECK_EQ(index_of(first), 0);
     for (int version = 1; version <= 5; version++) {
@@ -124,9 +124,8 @@ MS_TEST(what_is_saved_again_under_its_name_is_known_once)
     remove_names();
 }
 
-MS_TEST(what_takes_the_place_of_a_file_that_is_gone_is_known_once)
+MS_TEST_AFTER(make_names, what_takes_the_place_of_a_file_that_is_gone_is_known_once)
 {
-    make_names();
     struct ms_source *first = save(saved, "x", 0);
     CHECK_EQ(index_of(first), 0);
     unlink(saved);
@@ -138,9 +137,8 @@ MS_TEST(what_takes_the_place_of_a_file_that_is_gone_is_known_once)
     remove_names();
 }
 
-MS_TEST(what_is_there_beside_it_or_has_other_tensors_is_another)
+MS_TEST_AFTER(make_names, what_is_there_beside_it_or_has_other_tensors_is_another)
 {
-    make_names();
     struct ms_source *first = save(saved, "x", 0);
     CHECK_EQ(index_of(first), 0);
     struct ms_source *copy = save(beside, "x", 1);
@@ -155,10 +153,9 @@ MS_TEST(what_is_there_beside_it_or_has_other_tensors_is_another)
 }
 
 /* A file is forgotten only when there are many others, and then read again. */
-MS_TEST(files_that_were_forgotten_are_read_again)
+MS_TEST_AFTER(make_names, files_that_were_forgotten_are_read_again)
 {
     enum { FILES = 12 };
-    make_names();
     ms_checkpoint_files_most = FILES - 2;
     struct ms_source *kept = save(beside, "z", 0);
     CHECK_EQ(index_of(kept), 0);

@@ -6,6 +6,7 @@
 #include "runtime/shard/active_plan.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
 #include "tests/unit/use_plan.h"
@@ -72,18 +73,15 @@ MS_TEST(without_a_plan_all_is_open)
     end();
 }
 
-MS_TEST(memory_without_a_name_is_open)
+MS_TEST_BETWEEN(start, end, memory_without_a_name_is_open)
 {
-    start();
     fake_set(allocation, 0, BYTES, &fill);
     judge(0, BYTES);
     CHECK_STANDING(0, BYTES, MS_UNKNOWN);
-    end();
 }
 
-MS_TEST(a_named_tensor_is_ours_and_away_to_the_byte)
+MS_TEST_BETWEEN(start, end, a_named_tensor_is_ours_and_away_to_the_byte)
 {
-    start();
     name_tensor(allocation->address + 5, 1001, "a");
     judge(0, BYTES);
     CHECK_EQ(standing_at(4), MS_UNKNOWN);
@@ -94,12 +92,10 @@ MS_TEST(a_named_tensor_is_ours_and_away_to_the_byte)
     CHECK_EQ(describe()->tensors, 1);
     CHECK_EQ(facts.planned_bytes, 1001);
     CHECK_EQ(facts.owned_bytes, 500);
-    end();
 }
 
-MS_TEST(only_what_is_asked_about_and_has_no_memory_is_judged)
+MS_TEST_BETWEEN(start, end, only_what_is_asked_about_and_has_no_memory_is_judged)
 {
-    start();
     name_tensor(allocation->address, BYTES, "w");
     fake_set(allocation, 0, FAKE_GRANULE, &fill);
     fake_set(allocation, FAKE_GRANULE, 2 * FAKE_GRANULE, &resident);
@@ -119,13 +115,11 @@ MS_TEST(only_what_is_asked_about_and_has_no_memory_is_judged)
     judge(0, BYTES);
     CHECK_STANDING(3 * FAKE_GRANULE, HALF, MS_UNKNOWN); /* dead */
     CHECK_STANDING(HALF, BYTES, MS_LOCAL);
-    end();
 }
 
-MS_TEST(what_was_judged_stays_until_it_is_written_anew)
+MS_TEST_BETWEEN(start, end, what_was_judged_stays_until_it_is_written_anew)
 {
     struct ms_fault fault;
-    start();
     name_tensor(allocation->address, BYTES, "w");
     judge(0, BYTES);
     CHECK_STANDING(0, HALF, MS_REMOTE);
@@ -138,7 +132,6 @@ MS_TEST(what_was_judged_stays_until_it_is_written_anew)
     judge(0, BYTES);
     CHECK_STANDING(0, BYTES, MS_UNKNOWN);
     CHECK(!ms_shard_unname(allocation->address, BYTES + 1, &fault));
-    end();
 }
 
 /* A checkpoint of one file with the tensors "x", of 3000 bytes, and "y", of 1000 behind it. */
@@ -169,11 +162,10 @@ static struct ms_source *make_checkpoint(uint64_t *data_out)
     return source;
 }
 
-MS_TEST(a_tensor_of_a_file_is_known_by_where_it_was_copied_from)
+MS_TEST_BETWEEN(start, end, a_tensor_of_a_file_is_known_by_where_it_was_copied_from)
 {
     uint64_t data;
     char name[8];
-    start();
     struct ms_source *source = make_checkpoint(&data);
     const struct ms_content content = {.kind = MS_SOURCE,
                                        .source = source,
@@ -192,26 +184,22 @@ MS_TEST(a_tensor_of_a_file_is_known_by_where_it_was_copied_from)
     CHECK(ms_shard_name_of(allocation, 2100, 2101, name, sizeof(name)) && strcmp(name, "y") == 0);
     CHECK(!ms_shard_name_of(allocation, 3100, 3200, name, sizeof(name)));
     ms_source_drop(source);
-    end();
 }
 
-MS_TEST(a_plan_that_does_not_fit_decides_nothing)
+MS_TEST_BETWEEN(start, end, a_plan_that_does_not_fit_decides_nothing)
 {
-    start();
     open_log(MS_ERROR);
     name_tensor(allocation->address, HALF, "w"); /* which is declared with another shape */
     judge(0, BYTES);
     CHECK_STANDING(0, BYTES, MS_UNKNOWN);
     CHECK_EQ(count_log_lines("the plan is not followed"), 1);
-    end();
 }
 
 /* --- names */
 
-MS_TEST(names_tell_what_other_ranks_keep)
+MS_TEST_BETWEEN(start, end, names_tell_what_other_ranks_keep)
 {
     struct ms_ranges remote = {0};
-    start();
     name_tensor(allocation->address + FAKE_GRANULE, 1000, "a");
     CHECK(!ms_shard_named_remote_parts(allocation, FAKE_GRANULE, FAKE_GRANULE + 999, &remote));
     CHECK(!ms_shard_named_remote_parts(allocation, 0, 1000, &remote));
@@ -225,14 +213,13 @@ MS_TEST(names_tell_what_other_ranks_keep)
     CHECK(ms_shard_name_of(allocation, FAKE_GRANULE + 3, BYTES, name, sizeof(name)));
     CHECK(strcmp(name, "a") == 0);
     CHECK(!ms_shard_name_of(allocation, FAKE_GRANULE - 1, BYTES, name, sizeof(name)));
-    end();
 }
 
 /* --- reading what is remote */
 
-MS_TEST(reads_of_what_is_away_are_counted_and_told_once_for_each_call_and_tensor)
+MS_TEST_BETWEEN(start, end,
+                reads_of_what_is_away_are_counted_and_told_once_for_each_call_and_tensor)
 {
-    start();
     open_log(MS_INFO);
     name_tensor(allocation->address, BYTES, "w");
     judge(0, BYTES);
@@ -248,12 +235,10 @@ MS_TEST(reads_of_what_is_away_are_counted_and_told_once_for_each_call_and_tensor
     CHECK_EQ(count_log_lines("reads 10 bytes of tensor w, from byte 262134 on"), 1);
     CHECK_EQ(count_log_lines("cuA reads"), 1);
     CHECK_EQ(count_log_lines("cuB reads"), 1);
-    end();
 }
 
-MS_TEST(in_enforce_mode_they_are_refused_and_told_each_time)
+MS_TEST_BETWEEN(start, end, in_enforce_mode_they_are_refused_and_told_each_time)
 {
-    start();
     open_log(MS_ERROR);
     ms_config.plan_mode = MS_ENFORCE;
     name_tensor(allocation->address, BYTES, "w");
@@ -263,12 +248,10 @@ MS_TEST(in_enforce_mode_they_are_refused_and_told_each_time)
     CHECK_EQ(ms_shard_read_remote(allocation, HALF, BYTES), CUDA_SUCCESS);
     CHECK_EQ(count_log_lines("METASHARD_PLAN_MODE is enforce"), 3);
     CHECK_EQ(ms_counter_get(MS_COUNT_REMOTE_READ_BYTES), 3 * HALF);
-    end();
 }
 
-MS_TEST(another_plan_forgets_what_was_seen)
+MS_TEST_BETWEEN(start, end, another_plan_forgets_what_was_seen)
 {
-    start();
     name_tensor(allocation->address, BYTES, "w");
     judge(0, BYTES);
     CHECK_EQ(describe()->tensors, 1);
@@ -281,13 +264,11 @@ MS_TEST(another_plan_forgets_what_was_seen)
     judge(0, BYTES);
     CHECK_STANDING(0, HALF, MS_LOCAL);
     CHECK_STANDING(HALF, BYTES, MS_REMOTE);
-    end();
 }
 
 /* A name that only the size in a plan told is not the next plan's. */
-MS_TEST(a_guess_is_forgotten_with_its_plan)
+MS_TEST_BETWEEN(start, end, a_guess_is_forgotten_with_its_plan)
 {
-    start();
     open_log(MS_ERROR);
     struct ms_allocation *other = fake_allocation(HALF);
     ms_shard_match_blocks();
@@ -308,5 +289,4 @@ MS_TEST(a_guess_is_forgotten_with_its_plan)
     CHECK_STANDING(0, HALF, MS_REMOTE);
     CHECK_STANDING(HALF, BYTES, MS_LOCAL);
     fake_allocation_free(other);
-    end();
 }

@@ -14,7 +14,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/source/source.h"
 #include "tests/simcuda/harness/deny.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 /* Three tensors, of which two have the same size and differ late. */
 enum { LARGE = 300000, SMALL = 70000, DATA = 2 * LARGE + SMALL };
@@ -60,6 +60,11 @@ static void make_file(const char *text)
     atomic_fetch_add(&ms_hot.mapped, 1); /* as the shim does */
 }
 
+static void start(void)
+{
+    make_file(header);
+}
+
 /* Where these bytes are found in the data, or -1. They lie in memory of their own, as staged bytes
  * do. */
 static int64_t find(const unsigned char *bytes, size_t count)
@@ -80,9 +85,8 @@ static int64_t find(const unsigned char *bytes, size_t count)
     return source != NULL ? (int64_t)(offset - 8 - strlen(header)) : -1;
 }
 
-MS_TEST(staged_bytes_are_found_in_the_file)
+MS_TEST_AFTER(start, staged_bytes_are_found_in_the_file)
 {
-    make_file(header);
     if (find(data, LARGE) != 0)
         ms_test_skip("this kernel does not tell about mappings (device numbers)");
     CHECK_EQ(find(data + LARGE, LARGE), LARGE);
@@ -90,9 +94,8 @@ MS_TEST(staged_bytes_are_found_in_the_file)
     CHECK_EQ(find(data, LARGE), 0);
 }
 
-MS_TEST(one_other_bit_anywhere_is_another_tensor)
+MS_TEST_AFTER(start, one_other_bit_anywhere_is_another_tensor)
 {
-    make_file(header);
     static const size_t places[] = {0, 63, 64, 65, 200000, 262208, LARGE - 1};
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         unsigned char *bytes = malloc(LARGE);
@@ -104,16 +107,14 @@ MS_TEST(one_other_bit_anywhere_is_another_tensor)
     CHECK_EQ(find(data, LARGE - 1), -1); /* no tensor has that size */
 }
 
-MS_TEST(a_file_that_is_not_mapped_is_not_looked_at)
+MS_TEST_AFTER(start, a_file_that_is_not_mapped_is_not_looked_at)
 {
-    make_file(header);
     munmap(mapped, 4096);
     CHECK_EQ(find(data, LARGE), -1);
 }
 
-MS_TEST(a_file_that_has_changed_is_read_anew)
+MS_TEST_AFTER(start, a_file_that_has_changed_is_read_anew)
 {
-    make_file(header);
     if (find(data, LARGE) != 0)
         ms_test_skip("this kernel does not tell about mappings (device numbers)");
     data[5] ^= 1;
@@ -129,9 +130,8 @@ MS_TEST(a_file_that_has_changed_is_read_anew)
     CHECK_EQ(find(data + 2 * LARGE, SMALL), 2 * LARGE);
 }
 
-MS_TEST(a_file_that_can_be_stored_to_is_left_alone)
+MS_TEST_AFTER(start, a_file_that_can_be_stored_to_is_left_alone)
 {
-    make_file(header);
     const int writer = open(path, O_RDWR);
     void *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, writer, 0);
     close(writer);
@@ -186,9 +186,8 @@ MS_TEST(a_file_that_is_no_checkpoint_is_not_opened)
     CHECK(!was_opened(events));
 }
 
-MS_TEST(a_pipe_in_the_place_of_a_file_is_not_opened)
+MS_TEST_AFTER(start, a_pipe_in_the_place_of_a_file_is_not_opened)
 {
-    make_file(header);
     unlink(path);
     CHECK_EQ(mkfifo(path, 0600), 0);
     const int events = watch(path);
@@ -199,16 +198,14 @@ MS_TEST(a_pipe_in_the_place_of_a_file_is_not_opened)
     CHECK(!was_opened(events));
 }
 
-MS_TEST(a_mapping_that_lost_its_pages_does_no_harm)
+MS_TEST_AFTER(start, a_mapping_that_lost_its_pages_does_no_harm)
 {
-    make_file(header);
     CHECK_EQ(truncate(path, 0), 0);
     CHECK_EQ(find(data, LARGE), -1);
 }
 
-MS_TEST(a_header_is_looked_at_where_other_processes_cannot_be)
+MS_TEST_AFTER(start, a_header_is_looked_at_where_other_processes_cannot_be)
 {
-    make_file(header);
     deny(SYS_process_vm_readv, EPERM);
     if (find(data, LARGE) != 0)
         ms_test_skip("this kernel does not tell about mappings (device numbers)");

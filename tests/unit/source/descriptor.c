@@ -15,7 +15,7 @@
 #include "runtime/source/reader.h"
 #include "runtime/source/source.h"
 #include "tests/simcuda/harness/deny.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 enum { FILES = 200, DESCRIPTORS = 64, BYTES = 96 << 10 };
 
@@ -125,9 +125,8 @@ static int count_log_lines(const char *with)
     return count;
 }
 
-MS_TEST(more_files_than_descriptors)
+MS_TEST_AFTER(make_sources, more_files_than_descriptors)
 {
-    make_sources();
     for (int i = 0; i < FILES; i++)
         check_source(i);
     for (int i = FILES - 1; i >= 0; i--) /* there is one source for each file */
@@ -144,10 +143,9 @@ static void *read_all(__attribute__((unused)) void *argument)
     return NULL;
 }
 
-MS_TEST(many_threads)
+MS_TEST_AFTER(make_sources, many_threads)
 {
     pthread_t threads[8];
-    make_sources();
     for (int i = 0; i < 8; i++)
         CHECK_EQ(pthread_create(&threads[i], NULL, read_all, NULL), 0);
     for (int i = 0; i < 8; i++)
@@ -192,16 +190,14 @@ static void read_with(unsigned thread_count)
 }
 
 /* Those that read past the page cache have a descriptor for each file, too. */
-MS_TEST(readers)
+MS_TEST_AFTER(make_sources, readers)
 {
-    make_sources();
     read_with(1);
     read_with(16);
 }
 
-MS_TEST(cold_files)
+MS_TEST_AFTER(make_sources, cold_files)
 {
-    make_sources();
     for (int i = 0; i < FILES; i++) {
         const int file = open(name_of(i), O_RDONLY | O_CLOEXEC);
         fdatasync(file);
@@ -269,9 +265,8 @@ MS_TEST(a_file_that_was_deleted)
 }
 
 /* One that cannot be opened again is kept, while there are descriptors. */
-MS_TEST(a_file_without_a_name_is_kept)
+MS_TEST_AFTER(make_sources, a_file_without_a_name_is_kept)
 {
-    make_sources();
     const int shard = FILES - 1;
     ms_source_drop(sources[shard]);
     const int file = open(name_of(shard), O_RDONLY | O_CLOEXEC);
@@ -287,10 +282,9 @@ MS_TEST(a_file_without_a_name_is_kept)
 }
 
 /* One that the program is about to change is copied, and the copy needs no name. */
-MS_TEST(a_copy_of_a_file_without_a_descriptor)
+MS_TEST_AFTER(make_sources, a_copy_of_a_file_without_a_descriptor)
 {
     char path[MS_PATH_BYTES];
-    make_sources();
     for (int i = 0; i < FILES; i += FILES - 1) {
         const struct stat *stat = ms_source_stat(sources[i]);
         CHECK(ms_source_close(stat->st_dev, stat->st_ino, path));
@@ -305,9 +299,8 @@ MS_TEST(a_copy_of_a_file_without_a_descriptor)
 
 /* --- where there is none for a moment, either */
 
-MS_TEST(a_line_when_no_descriptor_is_free)
+MS_TEST_AFTER(make_sources, a_line_when_no_descriptor_is_free)
 {
-    make_sources();
     limit_descriptors(3);
     for (int i = 0; i < 3; i++)
         CHECK(ms_source_from_mapping(bytes_of(1), BYTES, &(uint64_t){0}) == NULL);

@@ -18,7 +18,7 @@
 
 #include "runtime/source/source.h"
 #include "tests/simcuda/harness/deny.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 enum { BYTES = 256 << 10 };
 
@@ -70,6 +70,26 @@ static struct ms_source *find(const unsigned char *address, size_t bytes, uint64
     return ms_source_from_mapping(address, bytes, offset_out);
 }
 
+/* The source of the whole file, as it is then. */
+static struct stat found_as;
+
+static struct ms_source *find_whole(void)
+{
+    uint64_t offset;
+    struct ms_source *source = find(map(PROT_READ, MAP_PRIVATE), BYTES, &offset);
+    CHECK(source != NULL);
+    CHECK_EQ(fstat(file, &found_as), 0);
+    return source;
+}
+
+/* To what it was then, or a nanosecond beside it. */
+static void set_time_back(long beside_ns)
+{
+    struct timespec times[2] = {found_as.st_atim, found_as.st_mtim};
+    times[1].tv_nsec ^= beside_ns;
+    CHECK_EQ(futimens(file, times), 0);
+}
+
 /* The driver writes to files of its own under a claim, and who prepares a file waits for claims. */
 MS_TEST(no_other_inode_is_taken_for_that_of_a_source)
 {
@@ -88,9 +108,8 @@ MS_TEST(no_other_inode_is_taken_for_that_of_a_source)
     CHECK(!ms_source_may_be_of(stat.st_dev, stat.st_ino));
 }
 
-MS_TEST(a_clean_private_mapping_is_the_file)
+MS_TEST_AFTER(make_file, a_clean_private_mapping_is_the_file)
 {
-    make_file();
     unsigned char *address = map(PROT_READ | PROT_WRITE, MAP_PRIVATE);
     uint64_t offset;
     struct ms_source *source = find(address + 1000, 100000, &offset);
@@ -106,9 +125,8 @@ MS_TEST(a_clean_private_mapping_is_the_file)
     ms_source_drop(source);
 }
 
-MS_TEST(a_written_private_page_is_not_the_file)
+MS_TEST_AFTER(make_file, a_written_private_page_is_not_the_file)
 {
-    make_file();
     unsigned char *address = map(PROT_READ | PROT_WRITE, MAP_PRIVATE);
     address[70000] = 1;
     uint64_t offset;
@@ -117,9 +135,8 @@ MS_TEST(a_written_private_page_is_not_the_file)
     CHECK(find(address + 128 * 1024, 1000, &offset) != NULL); /* pages away from it still are */
 }
 
-MS_TEST(a_file_that_can_be_stored_to_is_not_trusted)
+MS_TEST_AFTER(make_file, a_file_that_can_be_stored_to_is_not_trusted)
 {
-    make_file();
     unsigned char *address = map(PROT_READ, MAP_PRIVATE);
     map(PROT_READ | PROT_WRITE, MAP_SHARED);
     uint64_t offset;
@@ -135,9 +152,8 @@ MS_TEST(memory_without_a_file_has_no_source)
     free(heap);
 }
 
-MS_TEST(a_range_behind_the_end_of_the_file_is_not_trusted)
+MS_TEST_AFTER(make_file, a_range_behind_the_end_of_the_file_is_not_trusted)
 {
-    make_file();
     unsigned char *address = map(PROT_READ, MAP_PRIVATE);
     CHECK_EQ(truncate(path, 100000), 0);
     uint64_t offset;
@@ -146,9 +162,8 @@ MS_TEST(a_range_behind_the_end_of_the_file_is_not_trusted)
 }
 
 /* A write through it is seen by no one. */
-MS_TEST(a_file_that_is_open_for_writing_is_not_trusted)
+MS_TEST_AFTER(make_file, a_file_that_is_open_for_writing_is_not_trusted)
 {
-    make_file();
     unsigned char *address = map(PROT_READ, MAP_PRIVATE);
     uint64_t offset;
     struct ms_source *source = find(address, BYTES, &offset);
@@ -167,60 +182,41 @@ MS_TEST(a_file_that_is_open_for_writing_is_not_trusted)
     }
 }
 
-static CUresult read_all(const struct ms_source *source, uint64_t offset)
+static CUresult read_all(const struct ms_source *source)
 {
     static unsigned char buffer[BYTES];
     const void *bytes;
-    return ms_source_read(source, offset, buffer, BYTES, &bytes);
+    return ms_source_read(source, 0, buffer, BYTES, &bytes);
 }
 
-MS_TEST(a_file_overwritten_later_is_refused)
+MS_TEST_AFTER(make_file, a_file_overwritten_later_is_refused)
 {
-    make_file();
-    unsigned char *address = map(PROT_READ, MAP_PRIVATE);
-    uint64_t offset;
-    struct ms_source *source = find(address, BYTES, &offset);
-    CHECK(source != NULL);
-    CHECK_EQ(read_all(source, offset), CUDA_SUCCESS);
+    struct ms_source *source = find_whole();
+    CHECK_EQ(read_all(source), CUDA_SUCCESS);
     write_byte(); /* same size, at once after the recording */
-    CHECK_EQ(read_all(source, offset), CUDA_ERROR_OPERATING_SYSTEM);
+    CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
 }
 
-MS_TEST(a_modification_time_set_back_does_not_hide_a_change)
+MS_TEST_AFTER(make_file, a_modification_time_set_back_does_not_hide_a_change)
 {
-    make_file();
-    unsigned char *address = map(PROT_READ, MAP_PRIVATE);
-    uint64_t offset;
-    struct ms_source *source = find(address, BYTES, &offset);
-    CHECK(source != NULL);
-    struct stat stat;
-    CHECK_EQ(fstat(file, &stat), 0);
+    struct ms_source *source = find_whole();
     write_byte();
-    const struct timespec times[2] = {stat.st_atim, stat.st_mtim};
-    CHECK_EQ(futimens(file, times), 0);
-    CHECK_EQ(read_all(source, offset), CUDA_ERROR_OPERATING_SYSTEM);
+    set_time_back(0);
+    CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
 }
 
-MS_TEST(a_truncated_file_is_refused)
+MS_TEST_AFTER(make_file, a_truncated_file_is_refused)
 {
-    make_file();
-    unsigned char *address = map(PROT_READ, MAP_PRIVATE);
-    uint64_t offset;
-    struct ms_source *source = find(address, BYTES, &offset);
-    CHECK(source != NULL);
+    struct ms_source *source = find_whole();
     CHECK_EQ(truncate(path, BYTES / 2), 0);
-    CHECK_EQ(read_all(source, offset), CUDA_ERROR_OPERATING_SYSTEM);
+    CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
 }
 
-MS_TEST(an_unlinked_file_still_works)
+MS_TEST_AFTER(make_file, an_unlinked_file_still_works)
 {
-    make_file();
-    unsigned char *address = map(PROT_READ, MAP_PRIVATE);
-    uint64_t offset;
-    struct ms_source *source = find(address, BYTES, &offset);
-    CHECK(source != NULL);
+    struct ms_source *source = find_whole();
     unlink(path);
-    CHECK_EQ(read_all(source, offset), CUDA_SUCCESS);
+    CHECK_EQ(read_all(source), CUDA_SUCCESS);
 }
 
 /* Another link, or one less, is innocent; but not what comes with the next change time. */
@@ -228,19 +224,13 @@ MS_TEST(a_link_does_not_hide_what_comes_later)
 {
     char other[sizeof(path) + 2];
     make_file();
-    unsigned char *address = map(PROT_READ, MAP_PRIVATE);
-    uint64_t offset;
-    struct ms_source *source = find(address, BYTES, &offset);
-    CHECK(source != NULL);
-    struct stat stat;
-    CHECK_EQ(fstat(file, &stat), 0);
+    struct ms_source *source = find_whole();
     snprintf(other, sizeof(other), "%s-2", path);
     CHECK_EQ(link(path, other), 0);
-    CHECK_EQ(read_all(source, offset), CUDA_SUCCESS);
+    CHECK_EQ(read_all(source), CUDA_SUCCESS);
     write_byte();
-    const struct timespec times[2] = {stat.st_atim, stat.st_mtim};
-    CHECK_EQ(futimens(file, times), 0);
-    CHECK_EQ(read_all(source, offset), CUDA_ERROR_OPERATING_SYSTEM);
+    set_time_back(0);
+    CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
     unlink(other);
 }
 
@@ -250,30 +240,22 @@ MS_TEST(a_link_hides_a_write_whose_time_is_set_back)
 {
     char other[sizeof(path) + 2];
     make_file();
-    unsigned char *address = map(PROT_READ, MAP_PRIVATE);
-    uint64_t offset;
-    struct ms_source *source = find(address, BYTES, &offset);
-    CHECK(source != NULL);
-    struct stat stat;
-    CHECK_EQ(fstat(file, &stat), 0);
+    struct ms_source *source = find_whole();
     snprintf(other, sizeof(other), "%s-2", path);
     write_byte();
     CHECK_EQ(link(path, other), 0);
-    struct timespec times[2] = {stat.st_atim, stat.st_mtim};
-    CHECK_EQ(futimens(file, times), 0);
-    CHECK_EQ(read_all(source, offset), CUDA_SUCCESS);
+    set_time_back(0);
+    CHECK_EQ(read_all(source), CUDA_SUCCESS);
     unlink(other);
-    times[1].tv_nsec ^= 1;
-    CHECK_EQ(futimens(file, times), 0);
-    CHECK_EQ(read_all(source, offset), CUDA_ERROR_OPERATING_SYSTEM);
+    set_time_back(1);
+    CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
 }
 
 /* Opening a pipe, a terminal or a tape has side effects. */
-MS_TEST(a_name_that_leads_to_no_file_is_not_opened)
+MS_TEST_AFTER(make_file, a_name_that_leads_to_no_file_is_not_opened)
 {
     char events[4096];
     struct stat stat_;
-    make_file();
     unlink(path);
     CHECK_EQ(mkfifo(path, 0600), 0);
     CHECK_EQ(stat(path, &stat_), 0);
@@ -286,9 +268,8 @@ MS_TEST(a_name_that_leads_to_no_file_is_not_opened)
     close(watch);
 }
 
-MS_TEST(two_tensors_of_one_file_share_a_descriptor)
+MS_TEST_AFTER(make_file, two_tensors_of_one_file_share_a_descriptor)
 {
-    make_file();
     unsigned char *address = map(PROT_READ, MAP_PRIVATE);
     uint64_t offset;
     struct ms_source *first = find(address, 70000, &offset);
@@ -296,7 +277,7 @@ MS_TEST(two_tensors_of_one_file_share_a_descriptor)
     CHECK(first != NULL && first == second);
     CHECK_EQ(offset, 80000);
     ms_source_drop(first);
-    CHECK_EQ(read_all(second, 0), CUDA_SUCCESS);
+    CHECK_EQ(read_all(second), CUDA_SUCCESS);
     ms_source_drop(second);
 }
 
@@ -324,14 +305,25 @@ static bool enter_overlay(char *folder)
     return mount("overlay", "merged", "overlay", 0, options) == 0;
 }
 
-MS_TEST(a_file_on_an_overlay_is_found)
+static char overlay[] = "/tmp/metashard-overlay-XXXXXX";
+
+static void start_on_overlay(void)
 {
-    char folder[] = "/tmp/metashard-overlay-XXXXXX";
-    if (!enter_overlay(folder)) {
-        rmdir(folder);
+    if (!enter_overlay(overlay)) {
+        rmdir(overlay);
         ms_test_skip("overlays cannot be mounted here");
     }
     strcpy(path, "merged/file");
+}
+
+static void leave_overlay(void)
+{
+    if (chdir("/") == 0 && umount2(overlay, MNT_DETACH) == 0)
+        rmdir(overlay);
+}
+
+MS_TEST_BETWEEN(start_on_overlay, leave_overlay, a_file_on_an_overlay_is_found)
+{
     unsigned char *address = map(PROT_READ, MAP_PRIVATE);
     uint64_t offset;
     struct ms_source *source = find(address + 100000, 70000, &offset);
@@ -341,20 +333,12 @@ MS_TEST(a_file_on_an_overlay_is_found)
     CHECK_EQ(ms_source_read(source, offset, seen, sizeof(seen), &bytes), CUDA_SUCCESS);
     CHECK_BYTES(bytes, "checkpoint", 10);
     ms_source_drop(source);
-    if (chdir("/") == 0 && umount2(folder, MNT_DETACH) == 0)
-        rmdir(folder);
 }
 
 /* Neither the lease nor the writers of an overlay's file include its mappings. */
 static void check_stored_to_on_overlay(int protection)
 {
-    char folder[] = "/tmp/metashard-overlay-XXXXXX";
     uint64_t offset;
-    if (!enter_overlay(folder)) {
-        rmdir(folder);
-        ms_test_skip("overlays cannot be mounted here");
-    }
-    strcpy(path, "merged/file");
     write_byte(); /* the file is the upper one from now on */
     const int writer = open(path, O_RDWR);
     unsigned char *stored = mmap(NULL, BYTES, protection, MAP_SHARED, writer, 0);
@@ -364,30 +348,24 @@ static void check_stored_to_on_overlay(int protection)
     CHECK(find(address, BYTES, &offset) == NULL);
     munmap(stored, BYTES);
     CHECK(find(address, BYTES, &offset) != NULL);
-    if (chdir("/") == 0 && umount2(folder, MNT_DETACH) == 0)
-        rmdir(folder);
 }
 
-MS_TEST(a_file_on_an_overlay_that_can_be_stored_to_is_not_trusted)
+MS_TEST_BETWEEN(start_on_overlay, leave_overlay,
+                a_file_on_an_overlay_that_can_be_stored_to_is_not_trusted)
 {
     check_stored_to_on_overlay(PROT_READ | PROT_WRITE);
 }
 
-MS_TEST(a_file_on_an_overlay_that_mprotect_can_make_so_is_not_trusted)
+MS_TEST_BETWEEN(start_on_overlay, leave_overlay,
+                a_file_on_an_overlay_that_mprotect_can_make_so_is_not_trusted)
 {
     check_stored_to_on_overlay(PROT_READ);
 }
 
 /* The mapping goes on showing the lower file; what is opened under its name, device and inode is
  * the upper one. */
-MS_TEST(a_file_that_was_copied_up_is_not_what_is_mapped)
+MS_TEST_BETWEEN(start_on_overlay, leave_overlay, a_file_that_was_copied_up_is_not_what_is_mapped)
 {
-    char folder[] = "/tmp/metashard-overlay-XXXXXX";
-    if (!enter_overlay(folder)) {
-        rmdir(folder);
-        ms_test_skip("overlays cannot be mounted here");
-    }
-    strcpy(path, "merged/file");
     unsigned char *address = map(PROT_READ, MAP_PRIVATE);
     uint64_t offset;
     const int writer = open(path, O_WRONLY);
@@ -399,8 +377,6 @@ MS_TEST(a_file_that_was_copied_up_is_not_what_is_mapped)
     CHECK(changed == NULL);
     CHECK(same != NULL);
     ms_source_drop(same);
-    if (chdir("/") == 0 && umount2(folder, MNT_DETACH) == 0)
-        rmdir(folder);
 }
 
 /* --- the two ways to look: asking the kernel for a mapping, and reading its list, which older
@@ -551,9 +527,8 @@ static struct ms_mapping mapping_of(const char *name)
     return mapping;
 }
 
-MS_TEST(what_is_no_regular_file_is_not_opened)
+MS_TEST_AFTER(make_file, what_is_no_regular_file_is_not_opened)
 {
-    make_file();
     struct ms_mapping mapping = mapping_of(path);
     CHECK(ms_mapping_open(&mapping) >= 0);
     unlink(path);
@@ -566,9 +541,8 @@ MS_TEST(what_is_no_regular_file_is_not_opened)
     CHECK_EQ(ms_mapping_open(&mapping), -1);
 }
 
-MS_TEST(another_file_of_that_name_is_not_taken_for_the_mapped_one)
+MS_TEST_AFTER(make_file, another_file_of_that_name_is_not_taken_for_the_mapped_one)
 {
-    make_file();
     struct ms_mapping mapping = mapping_of(path);
     mapping.inode++;
     CHECK_EQ(ms_mapping_open(&mapping), -1);

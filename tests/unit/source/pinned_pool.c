@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/source/pinned_pool.h"
 
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
 static struct ms_pinned_area take(CUcontext context, size_t bytes)
@@ -13,9 +13,8 @@ static struct ms_pinned_area take(CUcontext context, size_t bytes)
     return area;
 }
 
-MS_TEST(what_is_kept_serves_who_wants_no_more)
+MS_TEST_AFTER(fake_start, what_is_kept_serves_who_wants_no_more)
 {
-    fake_start();
     const struct ms_pinned_area small = take(FAKE_CONTEXT, 4096);
     ms_pinned_pool_drop(&small);
     const struct ms_pinned_area large = take(FAKE_CONTEXT, 4097);
@@ -24,9 +23,8 @@ MS_TEST(what_is_kept_serves_who_wants_no_more)
     CHECK_EQ(fake.calls[FAKE_mem_host_alloc], 2);
 }
 
-MS_TEST(what_is_kept_belongs_to_a_context)
+MS_TEST_AFTER(fake_start, what_is_kept_belongs_to_a_context)
 {
-    fake_start();
     const struct ms_pinned_area area = take(FAKE_CONTEXT, 4096);
     ms_pinned_pool_drop(&area);
     CHECK(take((CUcontext)2, 4096).memory != area.memory);
@@ -36,10 +34,9 @@ MS_TEST(what_is_kept_belongs_to_a_context)
     CHECK_EQ(fake.calls[FAKE_mem_free_host], 1);
 }
 
-MS_TEST(without_pinned_memory_there_is_other)
+MS_TEST_AFTER(fake_start, without_pinned_memory_there_is_other)
 {
     struct ms_pinned_area area;
-    fake_start();
     fake_fail(FAKE_mem_host_alloc, 1, CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(ms_pinned_pool_take(FAKE_CONTEXT, 4096, &area), CUDA_SUCCESS);
     CHECK(!area.is_pinned);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/source/reader.h"
 
+#include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
 
 enum { BLOCK = MS_READER_BLOCK, SLOT = 256 << 10, SLOTS = 3, MAX_RANGES = 600 };
@@ -89,10 +90,9 @@ static void check_all(size_t bytes, size_t part_bytes, unsigned threads)
     ms_reader_destroy(reader);
 }
 
-MS_TEST(every_batch_comes_once)
+MS_TEST_AFTER(start, every_batch_comes_once)
 {
     static const size_t part_bytes[] = {7000, 65535, 65536, 100001, 4 << 20};
-    start();
     for (size_t i = 0; i < 5; i++) {
         for (unsigned threads = 0; threads < 4; threads++) {
             make_cold(&file);
@@ -128,9 +128,8 @@ MS_TEST(places_leave_room_for_whole_blocks)
 }
 
 /* Nothing is written to a slot that was not given back. */
-MS_TEST(slots_are_the_callers_until_they_are_given_back)
+MS_TEST_AFTER(start, slots_are_the_callers_until_they_are_given_back)
 {
-    start();
     for (unsigned threads = 0; threads < 3; threads += 2) {
         struct ms_read_done done[SLOTS];
         struct ms_read_done more;
@@ -147,9 +146,8 @@ MS_TEST(slots_are_the_callers_until_they_are_given_back)
     }
 }
 
-MS_TEST(what_is_cancelled_ends)
+MS_TEST_AFTER(start, what_is_cancelled_ends)
 {
-    start();
     for (unsigned threads = 0; threads < 3; threads += 2) {
         struct ms_read_done done;
         struct ms_reader *reader = create(make_batches(file.bytes, MIB), threads);
@@ -170,9 +168,8 @@ MS_TEST(what_is_cancelled_ends)
 }
 
 /* Whoever of the threads sees it first says it. */
-MS_TEST(a_failure_is_told_once)
+MS_TEST_AFTER(start, a_failure_is_told_once)
 {
-    start();
     open_log(MS_WARN);
     const size_t count = make_batches(file.bytes, MIB);
     CHECK_EQ(truncate(file.path, 1), 0);

@@ -23,7 +23,7 @@
 #include "runtime/source/lease.h"
 #include "runtime/source/source.h"
 #include "tests/simcuda/harness/deny.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 enum { PAGE = 4096, COPIED = 64 << 10, BYTES = 4 * COPIED };
 
@@ -94,6 +94,12 @@ static CUresult read_source(const struct ms_source *source)
 static void deny_leases(void)
 {
     deny_with(SYS_fcntl, 1, F_SETLEASE, EACCES);
+}
+
+static void make_file_without_leases(void)
+{
+    make_file();
+    deny_leases();
 }
 
 /* --- counting */
@@ -228,9 +234,8 @@ MS_TEST(a_copy_from_a_file_with_a_lease_is_flat)
     check_flat(copy_from_file, CALLS, 0);
 }
 
-MS_TEST(a_copy_from_a_file_of_unknown_writers_is_flat)
+MS_TEST_AFTER(deny_leases, a_copy_from_a_file_of_unknown_writers_is_flat)
 {
-    deny_leases();
     check_flat(copy_from_file, CALLS, 0);
 }
 
@@ -287,9 +292,8 @@ MS_TEST(a_staged_copy_is_flat_by_reading)
 
 /* --- files that can be stored to, from some moment on */
 
-MS_TEST(a_mapping_to_store_is_noticed_by_the_next_copy)
+MS_TEST_AFTER(make_file, a_mapping_to_store_is_noticed_by_the_next_copy)
 {
-    make_file();
     const unsigned char *mapped = map();
     struct ms_source *source = find_first(mapped);
     unsigned char *stored = map_to_store();
@@ -299,9 +303,8 @@ MS_TEST(a_mapping_to_store_is_noticed_by_the_next_copy)
     CHECK_EQ(read_source(source), CUDA_SUCCESS);
 }
 
-MS_TEST(a_store_after_the_copy_is_refused)
+MS_TEST_AFTER(make_file, a_store_after_the_copy_is_refused)
 {
-    make_file();
     struct ms_source *source = find_first(map());
     unsigned char *stored = map_to_store();
     stored[5] ^= 1;
@@ -312,10 +315,8 @@ MS_TEST(a_store_after_the_copy_is_refused)
 
 /* Where the kernel does not say who writes, a mapping of this process is found when the bytes are
  * read; and when it has gone by then, the times have changed. */
-MS_TEST(a_store_after_the_copy_is_refused_where_writers_are_unknown)
+MS_TEST_AFTER(make_file_without_leases, a_store_after_the_copy_is_refused_where_writers_are_unknown)
 {
-    deny_leases();
-    make_file();
     struct ms_source *source = find_first(map());
     unsigned char *stored = map_to_store();
     CHECK_EQ(read_source(source), CUDA_ERROR_OPERATING_SYSTEM);
@@ -352,11 +353,9 @@ static void store_there(const int *ends, unsigned char where)
 /* Where the kernel does not say who writes, its stores to pages that it had stored to before are
  * not seen. Those in a new mapping are. A page beside an old one may be as old: the kernel keeps
  * some together (large folios). */
-MS_TEST(a_store_of_another_process_to_an_old_page_is_not_seen)
+MS_TEST_AFTER(make_file_without_leases, a_store_of_another_process_to_an_old_page_is_not_seen)
 {
     int here[2], there[2];
-    deny_leases();
-    make_file();
     CHECK_EQ(pipe(here), 0);
     CHECK_EQ(pipe(there), 0);
     const pid_t child = fork();
@@ -377,10 +376,8 @@ MS_TEST(a_store_of_another_process_to_an_old_page_is_not_seen)
 }
 
 /* A page that was stored to stays so across mprotect, and changes no time any more. */
-MS_TEST(a_mapping_that_can_become_writable_counts)
+MS_TEST_AFTER(make_file_without_leases, a_mapping_that_can_become_writable_counts)
 {
-    deny_leases();
-    make_file();
     const unsigned char *mapped = map();
     ms_source_drop(find_first(mapped));
     unsigned char *stored = map_to_store();
@@ -393,20 +390,16 @@ MS_TEST(a_mapping_that_can_become_writable_counts)
 }
 
 /* safetensors maps files so. */
-MS_TEST(a_shared_mapping_that_cannot_become_writable_does_not_count)
+MS_TEST_AFTER(make_file_without_leases, a_shared_mapping_that_cannot_become_writable_does_not_count)
 {
-    deny_leases();
-    make_file();
     unsigned char *shared = map_at(NULL, O_RDONLY, PROT_READ, MAP_SHARED, 0);
     ms_source_drop(find_first(map()));
     CHECK(find(shared) != NULL);
     CHECK_EQ(mprotect(shared, BYTES, PROT_READ | PROT_WRITE), -1);
 }
 
-MS_TEST(a_mapping_to_store_that_is_moved_counts)
+MS_TEST_AFTER(make_file_without_leases, a_mapping_to_store_that_is_moved_counts)
 {
-    deny_leases();
-    make_file();
     const unsigned char *mapped = map();
     ms_source_drop(find_first(mapped));
     unsigned char *stored = map_to_store();
@@ -426,10 +419,8 @@ static void *store_in_thread(void *unused)
     return unused;
 }
 
-MS_TEST(a_store_of_another_thread_is_refused)
+MS_TEST_AFTER(make_file_without_leases, a_store_of_another_thread_is_refused)
 {
-    deny_leases();
-    make_file();
     struct ms_source *source = find_first(map());
     pthread_t thread;
     CHECK_EQ(pthread_create(&thread, NULL, store_in_thread, NULL), 0);
@@ -438,11 +429,10 @@ MS_TEST(a_store_of_another_thread_is_refused)
 }
 
 /* The mapping is the child's alone by then: the kernel knows of it. */
-MS_TEST(a_mapping_that_a_child_has_left_counts)
+MS_TEST_AFTER(make_file, a_mapping_that_a_child_has_left_counts)
 {
     int end[2], status;
     char byte;
-    make_file();
     const unsigned char *mapped = map();
     ms_source_drop(find_first(mapped));
     unsigned char *stored = map_to_store();

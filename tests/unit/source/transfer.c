@@ -9,6 +9,7 @@
 #include "runtime/source/pinned_pool.h"
 #include "runtime/state/counters.h"
 #include "tests/simcuda/harness/deny.h"
+#include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
 
 enum { BLOCK = 4096, MAX_QUEUED = 1 << 17, MAX_EVENTS = 1024 };
@@ -333,10 +334,9 @@ static void check_random(uint64_t state)
     CHECK(staging_bytes <= ms_config.staging_bytes || staging_bytes == 256 * KIB);
 }
 
-MS_TEST(random_runs)
+MS_TEST_AFTER(make_files, random_runs)
 {
     static const size_t stagings[] = {0, 300 * 1024, 1 << 20, 64 << 20};
-    make_files();
 #ifdef __SANITIZE_THREAD__
     const unsigned rounds = 24; /* each combination once */
 #else
@@ -349,9 +349,8 @@ MS_TEST(random_runs)
 }
 
 /* The first run ends behind many others that lie in it. */
-MS_TEST(runs_within_a_run)
+MS_TEST_AFTER(make_files, runs_within_a_run)
 {
-    make_files();
     make_memory(20 * MIB);
     start(2 * MIB, 4);
     size_t count = 0;
@@ -363,9 +362,8 @@ MS_TEST(runs_within_a_run)
     CHECK_EQ(ms_counter_get(MS_COUNT_FILE_READ_BYTES) - before, 6 * MIB);
 }
 
-MS_TEST(nothing_to_do)
+MS_TEST_AFTER(make_files, nothing_to_do)
 {
-    make_files();
     make_memory(MIB);
     start(MIB, 4);
     check_transfer(requests, 0);
@@ -463,10 +461,9 @@ static bool has_direct(const struct test_file *file)
     return works;
 }
 
-MS_TEST(what_is_cold_stays_cold)
+MS_TEST_AFTER(make_files, what_is_cold_stays_cold)
 {
     struct test_file *file = &files[0];
-    make_files();
     if (!has_direct(file))
         ms_test_skip("/tmp does not do without the page cache");
     for (unsigned threads = 0; threads < 5; threads += 4) {
@@ -477,9 +474,8 @@ MS_TEST(what_is_cold_stays_cold)
 }
 
 /* As from a kernel without cachestat: what is seen in the page cache is taken from there. */
-MS_TEST(kernels_that_do_not_tell_about_the_page_cache)
+MS_TEST_AFTER(make_files, kernels_that_do_not_tell_about_the_page_cache)
 {
-    make_files();
     deny(451, ENOSYS);
     const bool is_cold = make_cold(&files[0]);
     check_whole(&files[0], 4);
@@ -495,9 +491,8 @@ MS_TEST(kernels_that_do_not_tell_about_the_page_cache)
     check_whole(&files[0], 0);
 }
 
-MS_TEST(a_file_half_in_the_page_cache)
+MS_TEST_AFTER(make_files, a_file_half_in_the_page_cache)
 {
-    make_files();
     for (unsigned threads = 0; threads < 5; threads += 4) {
         make_cold(&files[0]);
         char *bytes = malloc(2 * MIB);
@@ -507,9 +502,8 @@ MS_TEST(a_file_half_in_the_page_cache)
     }
 }
 
-MS_TEST(file_systems_that_refuse_to_go_past_the_page_cache)
+MS_TEST_AFTER(make_files, file_systems_that_refuse_to_go_past_the_page_cache)
 {
-    make_files();
     deny_with(SYS_openat, 2, O_DIRECT, EINVAL);
     make_cold(&files[0]);
     check_whole(&files[0], 4);
@@ -527,17 +521,15 @@ MS_TEST(a_file_in_memory)
     check_whole(&file, 0);
 }
 
-MS_TEST(without_pinned_memory)
+MS_TEST_AFTER(make_files, without_pinned_memory)
 {
-    make_files();
     refuses_pinned = true;
     check_whole(&files[0], 4);
     check_whole(&files[0], 0);
 }
 
-MS_TEST(staging_is_kept_until_it_is_given_back)
+MS_TEST_AFTER(make_files, staging_is_kept_until_it_is_given_back)
 {
-    make_files();
     check_whole(&files[0], 4);
     CHECK_EQ(live_staging, 1);
     requests[0] = make_run(&files[1], 0, files[1].bytes, 0);
@@ -679,9 +671,8 @@ MS_TEST(cancelled_while_threads_read)
 }
 
 /* Each driver call in its turn; nothing stays behind, and the next transfer works. */
-MS_TEST(failing_driver_calls)
+MS_TEST_AFTER(make_files, failing_driver_calls)
 {
-    make_files();
     make_memory(files[0].bytes);
     CUresult result;
     int failed = 0;

@@ -13,7 +13,7 @@
 
 #include "runtime/source/source.h"
 #include "tests/simcuda/harness/deny.h"
-#include "tests/simcuda/harness/test.h"
+#include "tests/unit/between.h"
 
 enum { BYTES = 256 << 10 };
 
@@ -57,6 +57,15 @@ static struct ms_source *find(const unsigned char *address)
 {
     uint64_t offset;
     return ms_source_from_mapping(address, BYTES, &offset);
+}
+
+/* A test that has none cannot be done here. */
+static struct ms_source *find_first(void)
+{
+    struct ms_source *source = find(map(O_RDONLY, PROT_READ, MAP_PRIVATE));
+    if (source == NULL)
+        ms_test_skip("this kernel does not tell about mappings");
+    return source;
 }
 
 static CUresult read_all(const struct ms_source *source)
@@ -309,9 +318,7 @@ static unsigned char *store_unseen(void)
 MS_TEST(stores_on_tmpfs_are_refused)
 {
     make_file("/dev/shm");
-    struct ms_source *source = find(map(O_RDONLY, PROT_READ, MAP_PRIVATE));
-    if (source == NULL)
-        ms_test_skip("this kernel does not tell about mappings");
+    struct ms_source *source = find_first();
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
     store_unseen(); /* by this process, in a mapping that is made after the look */
     CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
@@ -320,9 +327,7 @@ MS_TEST(stores_on_tmpfs_are_refused)
 MS_TEST(stores_on_tmpfs_in_between_are_refused)
 {
     make_file("/dev/shm");
-    struct ms_source *source = find(map(O_RDONLY, PROT_READ, MAP_PRIVATE));
-    if (source == NULL)
-        ms_test_skip("this kernel does not tell about mappings");
+    struct ms_source *source = find_first();
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
     munmap(store_unseen(), BYTES);
     CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
@@ -396,9 +401,8 @@ static int first_free(void)
     return descriptor;
 }
 
-MS_TEST(in_the_programs_table_locks_stay)
+MS_TEST_AFTER(deny_table, in_the_programs_table_locks_stay)
 {
-    deny_table();
     make_file("/tmp");
     unsigned char *address = map(O_RDONLY, PROT_READ, MAP_PRIVATE);
     const int file = open(path, O_RDONLY);
@@ -411,13 +415,10 @@ MS_TEST(in_the_programs_table_locks_stay)
     CHECK(!can_others_lock());
 }
 
-MS_TEST(in_the_programs_table_a_lock_on_a_source_stays)
+MS_TEST_AFTER(deny_table, in_the_programs_table_a_lock_on_a_source_stays)
 {
-    deny_table();
     make_file("/tmp");
-    struct ms_source *source = find(map(O_RDONLY, PROT_READ, MAP_PRIVATE));
-    if (source == NULL)
-        ms_test_skip("this kernel does not tell about mappings");
+    struct ms_source *source = find_first();
     CHECK(ms_source_descriptor(source) >= 512);
     const int file = open(path, O_RDONLY);
     struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
@@ -427,13 +428,10 @@ MS_TEST(in_the_programs_table_a_lock_on_a_source_stays)
     CHECK(!can_others_lock());
 }
 
-MS_TEST(a_number_that_the_program_took_is_not_closed)
+MS_TEST_AFTER(deny_table, a_number_that_the_program_took_is_not_closed)
 {
-    deny_table();
     make_file("/tmp");
-    struct ms_source *source = find(map(O_RDONLY, PROT_READ, MAP_PRIVATE));
-    if (source == NULL)
-        ms_test_skip("this kernel does not tell about mappings");
+    struct ms_source *source = find_first();
     const int number = ms_source_descriptor(source);
     CHECK_EQ(dup2(0, number), number);
     CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);

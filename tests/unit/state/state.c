@@ -15,6 +15,7 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
 #include "tests/state/page_folder.h"
+#include "tests/unit/between.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -41,9 +42,8 @@ int clock_gettime(clockid_t clock, struct timespec *time)
 
 /* --- what it holds */
 
-MS_TEST(the_process_and_its_settings_are_there)
+MS_TEST_AFTER(page_folder_make, the_process_and_its_settings_are_there)
 {
-    page_folder_make();
     setenv("RANK", "3", 1);
     setenv("WORLD_SIZE", "8", 1);
     page_start(1 * MIB);
@@ -73,9 +73,8 @@ MS_TEST(the_process_and_its_settings_are_there)
     ms_snapshot_cleanup(&snapshot);
 }
 
-MS_TEST(the_command_line_can_be_left_out)
+MS_TEST_AFTER(page_folder_make, the_command_line_can_be_left_out)
 {
-    page_folder_make();
     struct ms_config config = page_config(1 * MIB);
     config.state_command = false;
     ms_state_prepare(&config);
@@ -85,9 +84,8 @@ MS_TEST(the_command_line_can_be_left_out)
     ms_snapshot_cleanup(&snapshot);
 }
 
-MS_TEST(figures_are_those_of_the_counters)
+MS_TEST_AFTER(page_folder_make, figures_are_those_of_the_counters)
 {
-    page_folder_make();
     ms_counter_add(MS_COUNT_LOOKUPS, 5); /* before there is a page */
     page_start(1 * MIB);
     ms_counter_add(MS_COUNT_LOOKUPS, 2);
@@ -101,9 +99,8 @@ MS_TEST(figures_are_those_of_the_counters)
     ms_snapshot_cleanup(&snapshot);
 }
 
-MS_TEST(the_rank_of_a_communicator_counts_only_where_none_is_known)
+MS_TEST_AFTER(page_folder_make, the_rank_of_a_communicator_counts_only_where_none_is_known)
 {
-    page_folder_make();
     unsetenv("RANK");
     page_start(1 * MIB);
     ms_state_set_rank(0, 1, false); /* of one process: it says nothing */
@@ -120,11 +117,10 @@ MS_TEST(the_rank_of_a_communicator_counts_only_where_none_is_known)
 
 /* --- no room */
 
-MS_TEST(a_full_table_keeps_the_biggest_blocks)
+MS_TEST_AFTER(page_folder_make, a_full_table_keeps_the_biggest_blocks)
 {
     enum { BLOCKS = 4000 };
     static struct ms_state_place places[BLOCKS];
-    page_folder_make();
     page_start(MS_STATE_LEAST_BYTES);
     for (uint64_t i = 0; i < BLOCKS; i++) { /* in no order of their sizes */
         const struct ms_state_block block = block_of(i + 1, MIB + (i * 7919) % BLOCKS);
@@ -179,11 +175,10 @@ static long long count_reads(void)
 }
 
 /* Whoever made it so: reading it ends soon. */
-MS_TEST(a_page_of_half_written_records_does_not_hold_its_reader_up)
+MS_TEST_AFTER(page_folder_make, a_page_of_half_written_records_does_not_hold_its_reader_up)
 {
     struct ms_state_header header;
     const uint64_t odd = 3;
-    page_folder_make();
     page_start(16 * MIB);
     const int file = open(page_path(getpid()), O_RDWR | O_CLOEXEC);
     CHECK_EQ(pread(file, &header, sizeof(header), 0), sizeof(header));
@@ -202,10 +197,9 @@ MS_TEST(a_page_of_half_written_records_does_not_hold_its_reader_up)
     ms_snapshot_cleanup(&snapshot);
 }
 
-MS_TEST(a_full_ring_keeps_the_last_events_and_counts_the_others)
+MS_TEST_AFTER(page_folder_make, a_full_ring_keeps_the_last_events_and_counts_the_others)
 {
     enum { EVENTS = 5000 };
-    page_folder_make();
     page_start(MS_STATE_LEAST_BYTES);
     for (uint64_t i = 0; i < EVENTS; i++)
         ms_state_event(MS_EVENT_RECORD, i, 0, 3 * i, 0, "a text");
@@ -236,11 +230,10 @@ MS_TEST(no_sentence_offers_a_rule)
     }
 }
 
-MS_TEST(causes_are_added_up_and_the_rest_is_together)
+MS_TEST_AFTER(page_folder_make, causes_are_added_up_and_the_rest_is_together)
 {
     char text[32];
     uint64_t count = 0, bytes = 0;
-    page_folder_make();
     page_start(MS_STATE_LEAST_BYTES);
     ms_caller = "cuCall";
     for (int i = 0; i < 2000; i++) {
@@ -265,9 +258,8 @@ MS_TEST(causes_are_added_up_and_the_rest_is_together)
 }
 
 /* Threads take the time before they take their turn. */
-MS_TEST(a_cause_that_comes_in_late_is_not_before_the_first)
+MS_TEST_AFTER(page_folder_make, a_cause_that_comes_in_late_is_not_before_the_first)
 {
-    page_folder_make();
     page_start(MS_STATE_LEAST_BYTES);
     while (ms_state_now() < 2000000)
         ;
@@ -283,9 +275,8 @@ MS_TEST(a_cause_that_comes_in_late_is_not_before_the_first)
     ms_snapshot_cleanup(&snapshot);
 }
 
-MS_TEST(samples_cover_all_of_the_life_and_keep_the_peak)
+MS_TEST_AFTER(page_folder_make, samples_cover_all_of_the_life_and_keep_the_peak)
 {
-    page_folder_make();
     page_start(MS_STATE_LEAST_BYTES);
     const struct timespec pause = {.tv_nsec = 1100000};
     uint64_t peak_at = 0;
@@ -318,10 +309,9 @@ MS_TEST(samples_cover_all_of_the_life_and_keep_the_peak)
 
 /* --- blocks */
 
-MS_TEST(a_block_keeps_what_it_was_backed_for)
+MS_TEST_AFTER(page_folder_make, a_block_keeps_what_it_was_backed_for)
 {
     struct ms_state_place place = {0};
-    page_folder_make();
     page_start(1 * MIB);
     struct ms_state_block block = block_of(1, 4 * MIB);
     ms_state_put(&place, &block);
@@ -343,9 +333,8 @@ MS_TEST(a_block_keeps_what_it_was_backed_for)
     ms_snapshot_cleanup(&snapshot);
 }
 
-MS_TEST(what_is_no_text_does_not_reach_a_reader)
+MS_TEST_AFTER(page_folder_make, what_is_no_text_does_not_reach_a_reader)
 {
-    page_folder_make();
     page_start(1 * MIB);
     ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0,
                    "a\033[31m\n\xff\xc3\xa9\xe2\x80\xa8z\xc2\x9b\xe2\x80\xae");
@@ -357,10 +346,9 @@ MS_TEST(what_is_no_text_does_not_reach_a_reader)
 
 /* --- who may write where */
 
-MS_TEST(page_and_folder_are_private)
+MS_TEST_AFTER(page_folder_make, page_and_folder_are_private)
 {
     struct stat of_page, of_folder;
-    page_folder_make();
     strcat(page_folder, "/new");
     umask(0);
     page_start(1 * MIB);
@@ -381,19 +369,17 @@ static void start_somewhere(const char *folder)
     ms_state_open();
 }
 
-MS_TEST(a_folder_that_others_may_write_is_not_used)
+MS_TEST_AFTER(page_folder_make, a_folder_that_others_may_write_is_not_used)
 {
-    page_folder_make();
     CHECK_EQ(chmod(page_folder, 0770), 0);
     page_start(1 * MIB);
     CHECK(!ms_is_recorded());
     CHECK_EQ(page_count(), 0);
 }
 
-MS_TEST(a_link_is_not_followed)
+MS_TEST_AFTER(page_folder_make, a_link_is_not_followed)
 {
     char target[80], link[80];
-    page_folder_make();
     snprintf(target, sizeof(target), "%s/target", page_folder);
     snprintf(link, sizeof(link), "%s/link", page_folder);
     CHECK_EQ(mkdir(target, 0700), 0);
@@ -403,11 +389,10 @@ MS_TEST(a_link_is_not_followed)
     CHECK_EQ(rmdir(target), 0); /* it is empty */
 }
 
-MS_TEST(a_planted_name_is_left_alone_and_another_one_taken)
+MS_TEST_AFTER(page_folder_make, a_planted_name_is_left_alone_and_another_one_taken)
 {
     char victim[80], name[128];
     struct stat stat_of;
-    page_folder_make();
     snprintf(victim, sizeof(victim), "%s/victim", page_folder);
     const int file = open(victim, O_WRONLY | O_CREAT, 0600);
     CHECK(file >= 0 && write(file, "mine", 4) == 4);
@@ -422,9 +407,8 @@ MS_TEST(a_planted_name_is_left_alone_and_another_one_taken)
     CHECK(S_ISREG(stat_of.st_mode));
 }
 
-MS_TEST(an_empty_setting_means_none)
+MS_TEST_AFTER(page_folder_make, an_empty_setting_means_none)
 {
-    page_folder_make();
     start_somewhere("");
     CHECK(!ms_is_recorded());
     CHECK_EQ(ms_state_now(), 0);
@@ -433,19 +417,17 @@ MS_TEST(an_empty_setting_means_none)
     CHECK_EQ(page_count(), 0);
 }
 
-MS_TEST(a_size_out_of_range_is_brought_into_it)
+MS_TEST_AFTER(page_folder_make, a_size_out_of_range_is_brought_into_it)
 {
     struct stat stat_of;
-    page_folder_make();
     page_start(0);
     CHECK_EQ(stat(page_path(getpid()), &stat_of), 0);
     CHECK_EQ(stat_of.st_size, MS_STATE_LEAST_BYTES);
 }
 
 /* A limit on the size of files would be a signal that ends the program. */
-MS_TEST(a_limit_on_the_size_of_files_means_no_page)
+MS_TEST_AFTER(page_folder_make, a_limit_on_the_size_of_files_means_no_page)
 {
-    page_folder_make();
     const struct rlimit limit = {1 << 16, 1 << 16};
     CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
     page_start(1 * MIB);
@@ -471,9 +453,8 @@ static void must_end_well(pid_t child)
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-MS_TEST(a_forked_child_writes_nothing)
+MS_TEST_AFTER(page_folder_make, a_forked_child_writes_nothing)
 {
-    page_folder_make();
     setenv("METASHARD_STATE_DIR", page_folder, 1);
     ms_lifetime_begin(environ);
     CHECK(ms_state_open());
@@ -501,9 +482,8 @@ MS_TEST(a_forked_child_writes_nothing)
     CHECK_EQ(page_count(), 1);
 }
 
-MS_TEST(there_is_no_page_before_the_first_record)
+MS_TEST_AFTER(page_folder_make, there_is_no_page_before_the_first_record)
 {
-    page_folder_make();
     const struct ms_config config = page_config(1 * MIB);
     ms_state_prepare(&config);
     CHECK(ms_is_recorded());
@@ -525,9 +505,8 @@ MS_TEST(there_is_no_page_before_the_first_record)
     CHECK_EQ(page_count(), 1);
 }
 
-MS_TEST(a_child_that_is_forked_before_makes_no_page)
+MS_TEST_AFTER(page_folder_make, a_child_that_is_forked_before_makes_no_page)
 {
-    page_folder_make();
     setenv("METASHARD_STATE_DIR", page_folder, 1);
     ms_lifetime_begin(environ);
     const pid_t child = fork();
@@ -557,9 +536,8 @@ static pid_t run_process(bool is_killed)
     return child;
 }
 
-MS_TEST(a_killed_process_leaves_its_page)
+MS_TEST_AFTER(page_folder_make, a_killed_process_leaves_its_page)
 {
-    page_folder_make();
     const pid_t child = run_process(true);
     struct ms_snapshot snapshot = page_read(child);
     CHECK_EQ(snapshot.life, MS_LIFE_GONE);
@@ -644,9 +622,8 @@ MS_TEST(the_ranks_of_a_run_go_together)
     }
 }
 
-MS_TEST(the_newest_run_stays_however_large_it_is)
+MS_TEST_AFTER(page_folder_make, the_newest_run_stays_however_large_it_is)
 {
-    page_folder_make();
     const pid_t old = leave_page(0, 2, 1000), first = leave_page(0, 2, 10),
                 second = leave_page(1, 2, 10);
     clean_pages(1);
@@ -655,9 +632,8 @@ MS_TEST(the_newest_run_stays_however_large_it_is)
 }
 
 /* Two nodes' worth of one world, hours apart, are two runs. */
-MS_TEST(other_ranks_of_the_same_world_hours_later_are_another_run)
+MS_TEST_AFTER(page_folder_make, other_ranks_of_the_same_world_hours_later_are_another_run)
 {
-    page_folder_make();
     const pid_t old = leave_page(0, 4, 8000), young = leave_page(1, 4, 10);
     clean_pages(1);
     CHECK(!is_there(old) && is_there(young));
@@ -732,9 +708,8 @@ MS_TEST(old_pages_go_and_those_of_living_processes_stay)
     waitpid(alive, NULL, 0);
 }
 
-MS_TEST(a_program_that_calls_exec_has_one_page)
+MS_TEST_AFTER(page_folder_make, a_program_that_calls_exec_has_one_page)
 {
-    page_folder_make();
     setenv("METASHARD_STATE_DIR", page_folder, 1);
     const pid_t child = fork();
     if (child == 0) {
