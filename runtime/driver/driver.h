@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA driver as the runtime sees it: a table of real functions, filled before ms_lifetime_begin() and
- * constant afterwards. The runtime calls no cu* symbol: that would re-enter the shim.
+ * The CUDA driver as the runtime sees it: a table of real functions, filled before
+ * ms_lifetime_begin() and constant afterwards. The runtime calls no cu* symbol: that would re-enter
+ * the shim.
  */
 #pragma once
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The life of the runtime in a process: nothing before ms_lifetime_begin(), the report in ms_lifetime_end().
- */
+/* The life of the runtime in a process: nothing before ms_lifetime_begin(), the report in
+ * ms_lifetime_end(). */
 #pragma once
 
 #include "runtime/config/config.h"

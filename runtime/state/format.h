@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The state page: the layout of the file in which a process that uses CUDA publishes its state
- * (state.h writes it, snapshot.h reads it). The file is mapped shared, so its content survives when the
- * process is killed.
+ * (state.h writes it, snapshot.h reads it). The file is mapped shared, so its content survives when
+ * the process is killed.
  *
  *     | header | process | plan | options | figures and their names | devices | files | causes |
  *     | samples (ring) | blocks (table) | events (ring) |

@@ -102,8 +102,8 @@ static bool fail(char text[256], const char *format, const char *what, int error
     return false;
 }
 
-/* Makes it if it does not exist. A link at its end is refused, and so is a folder in which others may
- * create or rename files: -1, with the reason in `text`. */
+/* Makes it if it does not exist. A link at its end is refused, and so is a folder in which others
+ * may create or rename files: -1, with the reason in `text`. */
 static int open_folder(const char *path, char text[256])
 {
     struct stat stat;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The file of the state page, and the folder that it is in: makes and maps it, with its sections laid out and empty, and removes
- * pages of processes that have ended. What is written there is up to state.c.
+ * The file of the state page, and the folder that it is in: makes and maps it, with its sections
+ * laid out and empty, and removes pages of processes that have ended. What is written there is up
+ * to state.c.
  */
 #pragma once
 
