@@ -15,7 +15,7 @@
 #include "runtime/fill/replay.h"
 #include "runtime/fill/settle.h"
 #include "runtime/kernel/parameters.h"
-#include "runtime/memory/addresses.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
@@ -35,60 +35,6 @@ static bool can_map_memory(CUdevice device)
                                           CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
                                           device) == CUDA_SUCCESS &&
            supported != 0;
-}
-
-struct ms_allocation *ms_alloc_create(const struct ms_backing *backing, CUcontext context,
-                                      size_t bytes, enum ms_kind kind, struct ms_pool *pool,
-                                      bool is_transient)
-{
-    static _Atomic uint64_t next_id = 1;
-    const struct ms_content content = {.kind = kind};
-    struct ms_allocation *allocation = ms_heap_zalloc(sizeof(*allocation));
-    if (allocation == NULL)
-        return NULL;
-    if (!ms_lineage_init(&allocation->lineage, bytes))
-        goto err_free;
-    if (!ms_lineage_set(&allocation->lineage, 0, bytes, &content))
-        goto err_lineage;
-    allocation->backing = *backing;
-    allocation->address = backing->address;
-    allocation->bytes = bytes;
-    allocation->context = context;
-    allocation->device = backing->device;
-    allocation->backing.is_pooled = pool != NULL;
-    allocation->is_transient = is_transient;
-    allocation->id = atomic_fetch_add(&next_id, 1);
-    allocation->lineage.changed_end = bytes;
-    ms_publish_allocation(allocation);
-    if (pool != NULL)
-        ms_pool_count(pool, ms_pooled_bytes(allocation));
-    allocation->pool = pool;
-    if (!ms_space_add(allocation))
-        goto err_noted;
-    return allocation;
-
-err_noted:
-    ms_publish_freed(allocation);
-    if (pool != NULL)
-        ms_pool_uncount(pool, ms_pooled_bytes(allocation));
-err_lineage:
-    ms_lineage_cleanup(&allocation->lineage);
-err_free:
-    ms_heap_free(allocation);
-    return NULL;
-}
-
-static struct ms_allocation *create_allocation(CUcontext context, CUdevice device, size_t bytes,
-                                               struct ms_pool *pool, bool is_transient)
-{
-    struct ms_backing backing;
-    if (ms_addresses_reserve_backing(&backing, device, bytes) != CUDA_SUCCESS)
-        return NULL;
-    struct ms_allocation *allocation =
-        ms_alloc_create(&backing, context, bytes, MS_UNDEFINED, pool, is_transient);
-    if (allocation == NULL)
-        ms_backing_release(&backing);
-    return allocation;
 }
 
 void ms_alloc_forget(struct ms_allocation *allocation)
@@ -193,11 +139,11 @@ static bool promise(CUcontext context, CUdevice device, size_t bytes, struct ms_
     /* If it cannot be deferred, the driver decides what the program gets. */
     const bool is_transient = pool != NULL && ms_pooled_is_transient(bytes);
     const struct ms_allocation *allocation =
-        create_allocation(context, device, bytes, pool, is_transient);
+        ms_allocation_reserve(context, device, bytes, pool, is_transient);
     if (allocation == NULL)
         return false;
     if (pool != NULL)
-        ms_pooled_begin(allocation->backing.bytes, is_transient);
+        ms_pooled_begin(allocation->granule_bytes, is_transient);
     ms_alloc_promised(device, bytes, is_transient);
     ms_state_event(MS_EVENT_ALLOCATE, allocation->id, allocation->address, bytes, 0, NULL);
     ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", bytes, allocation->address);

@@ -5,6 +5,8 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
+#include "runtime/memory/allocation.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
@@ -20,10 +22,10 @@ static struct ms_allocation *claim(CUdeviceptr address)
 
 static void add_change(struct ms_allocation *allocation)
 {
-    allocation->changes++;
+    ms_allocation_touch(allocation);
     /* A graph uses its addresses at each launch, whether or not they are handed out. */
     if (ms_is_capturing())
-        allocation->keeps_dead = true;
+        ms_allocation_keep_dead(allocation);
 }
 
 /* At the first block: all else is dead from now on. An allocation used as a whole stays whole. */
@@ -31,7 +33,8 @@ static bool carve(struct ms_allocation *allocation)
 {
     if (allocation->blocks.carved)
         return true;
-    if (!ms_lineage_is_unwritten(&allocation->lineage))
+    if (ms_bytes_any(allocation, 0, allocation->bytes,
+                     MS_DEFERRED | MS_OF_KIND(MS_RESIDENT) | MS_OF_KIND(MS_DEAD)))
         allocation->uncarvable = true;
     return !allocation->uncarvable &&
            ms_lineage_set_dead(&allocation->lineage, 0, allocation->bytes, true);
@@ -129,7 +132,7 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
     const CUdevice device = allocation->device;
     bool is_deferred = false;
     if (bytes > 0 && ms_fits(allocation, address, bytes) && take(allocation, begin, begin + bytes))
-        is_deferred = !ms_lineage_is_resident(&allocation->lineage, begin, begin + bytes);
+        is_deferred = ms_bytes_any(allocation, begin, begin + bytes, MS_NOT_RESIDENT);
     ms_space_release(allocation);
     if (is_deferred && !ms_window_is_settled())
         ms_evict_leftover();

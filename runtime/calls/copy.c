@@ -11,6 +11,7 @@
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/publish.h"
@@ -324,9 +325,10 @@ static bool run(struct copy *copy, CUresult *result_out)
     }
     /* The driver decides what an overlapping copy does. */
     if (source != NULL && !overlaps(copy) &&
-        !ms_lineage_is_resident(&source->lineage, copy->from, copy->from + bytes)) {
+        ms_bytes_any(source, copy->from, copy->from + bytes, MS_NOT_RESIDENT)) {
         const bool may_record = ms_may_record(copy->stream);
-        if (may_record || ms_lineage_has_absent(&source->lineage, copy->from, copy->from + bytes)) {
+        if (may_record ||
+            ms_bytes_any(source, copy->from, copy->from + bytes, MS_OF_KIND(MS_ABSENT))) {
             *result_out = may_record ? copy_recorded(copy) : copy_extents(copy, false);
             if (*result_out == CUDA_SUCCESS && copy->destination != NULL && !copy->is_row)
                 ms_materialise_granules_later(copy->destination, copy->to, copy->to + bytes);

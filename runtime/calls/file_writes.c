@@ -42,7 +42,12 @@ static bool may_need(const struct ms_lineage *lineage)
 
 static bool lineage_needs(const struct ms_lineage *lineage)
 {
-    return may_need(lineage) && ms_lineage_any(lineage, 0, lineage->bytes, needs);
+    bool found = false;
+    struct ms_walk walk = ms_walk_all(lineage);
+    for (const struct ms_extent *extent;
+         may_need(lineage) && !found && (extent = ms_walk_next(&walk)) != NULL;)
+        found = needs(&extent->content);
+    return found;
 }
 
 /* Finds the next extents from `from` on, side by side, that need the file and are not remote. */

@@ -20,6 +20,7 @@
 #include "runtime/kernel/concatenate.h"
 #include "runtime/kernel/strided_loop.h"
 #include "runtime/memory/examining.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
@@ -198,12 +199,12 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part 
  * absent bytes can never be read. */
 static bool is_forbidden(const struct ms_part *part)
 {
-    if (ms_lineage_has_absent(&part->allocation->lineage, part->begin, part->end))
+    if (ms_bytes_any(part->allocation, part->begin, part->end, MS_OF_KIND(MS_ABSENT)))
         return true;
     if (!ms_shard_enforces())
         return false;
     ms_shard_query_placement(part->allocation, part->begin, part->end);
-    return ms_lineage_has_remote(&part->allocation->lineage, part->begin, part->end);
+    return ms_bytes_any(part->allocation, part->begin, part->end, MS_OF_OTHERS);
 }
 
 static bool record_in(const struct ms_part *out, const struct ms_part *in,
@@ -213,7 +214,7 @@ static bool record_in(const struct ms_part *out, const struct ms_part *in,
     const struct ms_depths below = ms_recorded_launch_depths(lineage, out->begin, out->end);
     if (out->begin >= out->end || (in != NULL && in->begin >= in->end) ||
         !ms_space_is_in_blocks(out->allocation, out->begin, out->end) ||
-        !ms_lineage_is_missing(lineage, out->begin, out->end) ||
+        ms_bytes_any(out->allocation, out->begin, out->end, MS_PRESENT) ||
         below.launches + 1 > MS_MAX_LAUNCH_DEPTH || is_forbidden(out) ||
         (in != NULL && is_forbidden(in)))
         return false;

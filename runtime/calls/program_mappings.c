@@ -11,7 +11,7 @@
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/addresses.h"
-#include "runtime/memory/delayed_free.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/handles.h"
 #include "runtime/memory/order.h"
@@ -461,13 +461,10 @@ bool ms_addresses_free(CUdeviceptr address, size_t bytes, CUresult *result_out)
 static struct ms_allocation *claim_new(const struct ms_reservation *reservation,
                                        const struct ms_handle *handle)
 {
-    struct ms_backing backing;
-    struct ms_allocation *allocation = NULL;
-    if (ms_backing_adopt(&backing, handle->prop.location.id, reservation->address,
-                         reservation->bytes) == CUDA_SUCCESS)
-        allocation = ms_alloc_create(&backing, handle->context, reservation->bytes, MS_UNMAPPED,
-                                     NULL, false);
-    return allocation != NULL ? ms_space_claim(reservation->address) : NULL;
+    return ms_allocation_adopt(handle->context, handle->prop.location.id, reservation->address,
+                               reservation->bytes) != NULL
+               ? ms_space_claim(reservation->address)
+               : NULL;
 }
 
 /* Frees a claimed allocation in which nothing is mapped any more. Else ends the claim. */
@@ -583,7 +580,7 @@ static CUresult put_kept(struct ms_allocation *allocation, const struct ms_progr
     for (size_t i = 0; i < handle->pieces.count; i++)
         set_content(allocation, mapping->begin + handle->pieces.all[i].begin,
                     mapping->begin + handle->pieces.all[i].end, MS_RESIDENT);
-    allocation->keeps_dead = true;
+    ms_allocation_keep_dead(allocation);
     ms_pieces_end(&handle->pieces, allocation->device);
     return CUDA_SUCCESS;
 }
@@ -830,7 +827,7 @@ static CUresult unmap_one(struct ms_allocation *allocation,
         result = ms_backing_take_pieces(backing, mapping->begin, mapping->end, &keeper->pieces);
     if (result != CUDA_SUCCESS)
         return result;
-    allocation->changes++;
+    ms_allocation_touch(allocation);
     ms_publish_event(MS_EVENT_FREE, allocation, mapping->begin, mapping->end - mapping->begin,
                      NULL);
     ms_shard_forget(allocation, mapping->begin, mapping->end);

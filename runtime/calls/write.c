@@ -14,6 +14,7 @@
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
@@ -123,7 +124,7 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
     *result_out = ms_write_bound(allocation, begin);
     if (*result_out == CUDA_SUCCESS) {
         ms_space_add_use(allocation, begin, begin + bytes);
-        if (!ms_lineage_is_present(&allocation->lineage, begin, begin + bytes))
+        if (ms_bytes_any(allocation, begin, begin + bytes, MS_MISSING))
             return allocation;
         *result_out = ms_materialise(allocation, begin, begin + bytes, MS_NEED_READ_WRITE);
     }
@@ -277,7 +278,7 @@ static bool is_present(CUdeviceptr address, size_t bytes)
         return false;
     const size_t begin = ms_offset(allocation, address);
     const bool is_present = ms_fits(allocation, address, bytes) &&
-                            ms_lineage_is_present(&allocation->lineage, begin, begin + bytes);
+                            !ms_bytes_any(allocation, begin, begin + bytes, MS_MISSING);
     ms_space_release(allocation);
     return is_present;
 }

@@ -8,6 +8,7 @@
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
 #include "runtime/shard/active_plan.h"
@@ -37,11 +38,6 @@ static bool list_sinkable(const struct ms_allocation *allocation, size_t begin, 
     ms_ranges_cleanup(&whole);
     ms_ranges_cleanup(&backed);
     return is_good;
-}
-
-static bool is_remote_copy(const struct ms_content *content)
-{
-    return content->is_remote_copy;
 }
 
 /* Lists the granules of [begin, end), neither sinkable nor backed, where parked memory can lie. */
@@ -200,7 +196,7 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
     ms_space_add_use(allocation, begin, end);
     /* Remote copies: concatenated tensors, which will be copied back. In its own place, what comes
      * in granules with local bytes may stay; copied on from there, it would take memory again. */
-    const bool passes = ms_lineage_any(&allocation->lineage, begin, end, is_remote_copy);
+    const bool passes = ms_bytes_any(allocation, begin, end, MS_REMOTE_COPY);
     if (!ms_list_remote_parts(allocation, begin, end - begin, NULL, &remote_parts) ||
         !list_sinkable(allocation, begin, end, &remote_parts, &sinkable) ||
         (passes && !list_storable(allocation, begin, end, &sinkable, &parkable)))

@@ -773,11 +773,6 @@ void ms_backing_sink_unmap(const struct ms_backing *backing, size_t begin, size_
     unmap_sink_granules(backing, round_down(backing, begin), round_up(backing, end));
 }
 
-bool ms_backing_is_one_chunk(const struct ms_backing *backing)
-{
-    return backing->count == 1 && backing->backed_bytes == backing->bytes;
-}
-
 void ms_backing_set_peer(CUdevice device, CUdevice peer, bool enabled)
 {
     if (device < 0 || device >= MS_MAX_DEVICES || peer < 0 || peer >= MS_MAX_DEVICES)

@@ -197,9 +197,6 @@ bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_
 /* All memory of the device that the shim holds. */
 uint64_t ms_backing_device_bytes(CUdevice device);
 
-/* True if one chunk backs the whole allocation. */
-bool ms_backing_is_one_chunk(const struct ms_backing *backing);
-
 /*
  * Gives `peer` access to memory of `device` from now on, or takes it. The caller then calls
  * ms_backing_apply_access for every allocation of that device.

@@ -3,10 +3,10 @@
 
 #include <stdatomic.h>
 
-#include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 
@@ -17,21 +17,6 @@ static struct {
     _Atomic uint64_t backed_bytes; /* of those with an event */
     _Atomic uint64_t bytes[MS_MAX_DEVICES];
 } delayed = {.lock = MS_LOCK_INIT(delayed_free)};
-
-void ms_allocation_destroy(struct ms_allocation *allocation)
-{
-    const size_t pooled = ms_pooled_bytes(allocation);
-    ms_backing_release(&allocation->backing);
-    if (allocation->shadow != NULL)
-        ms_backing_release(allocation->shadow);
-    if (allocation->pool != NULL)
-        ms_pool_uncount(allocation->pool, pooled);
-    ms_state_sample();
-    ms_lineage_cleanup(&allocation->lineage);
-    ms_sorted_cleanup(&allocation->blocks.all);
-    ms_heap_free(allocation->shadow);
-    ms_heap_free(allocation);
-}
 
 /* sign: 1 or -1. */
 static void count(const struct ms_allocation *allocation, int64_t sign)

@@ -9,9 +9,6 @@
 
 #include "runtime/memory/space.h"
 
-/* Frees an allocation that is in no index, with its memory. No queued work may use it. */
-void ms_allocation_destroy(struct ms_allocation *allocation);
-
 /* Takes over an allocation that is in no index, to free it later: when its event `freed` is
  * complete, or without one when its context was waited for. */
 void ms_delay_free(struct ms_allocation *allocation);

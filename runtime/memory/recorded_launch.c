@@ -48,14 +48,13 @@ struct ms_depths ms_recorded_launch_depths(const struct ms_lineage *lineage, siz
     return depths;
 }
 
-static bool is_outdated(const struct ms_content *content)
-{
-    return !ms_content_is_current(content);
-}
-
 static bool is_current(const struct ms_lineage *lineage)
 {
-    return !ms_lineage_any(lineage, 0, lineage->bytes, is_outdated);
+    bool is_current = true;
+    struct ms_walk walk = ms_walk_all(lineage);
+    for (const struct ms_extent *extent; is_current && (extent = ms_walk_next(&walk)) != NULL;)
+        is_current = ms_content_is_current(&extent->content);
+    return is_current;
 }
 
 bool ms_content_is_current(const struct ms_content *content)

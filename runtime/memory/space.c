@@ -255,6 +255,16 @@ struct ms_block *ms_space_block_behind(const struct ms_allocation *allocation, s
     return ms_sorted_item(&allocation->blocks.all, ms_space_find_block(allocation, offset));
 }
 
+bool ms_space_next_block(const struct ms_allocation *allocation, size_t offset,
+                         struct ms_range *block_out)
+{
+    const bool carved = allocation->blocks.carved;
+    const struct ms_block *block = carved ? ms_space_block_behind(allocation, offset) : NULL;
+    *block_out = block != NULL ? (struct ms_range){block->begin, block->end}
+                               : (struct ms_range){0, allocation->bytes};
+    return carved ? block != NULL : offset < allocation->bytes;
+}
+
 struct ms_range ms_space_block_at(const struct ms_allocation *allocation, size_t offset)
 {
     const struct ms_block *block = ms_space_block_behind(allocation, offset);

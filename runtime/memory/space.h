@@ -50,6 +50,8 @@ struct ms_allocation {
     uint64_t id;          /* unique in the process, never reused */
     struct ms_pool *pool; /* that counts it; NULL: it is of cuMemAlloc */
     CUdevice device;
+    size_t granule, granule_bytes; /* all of its granules, which may reach behind its end */
+    bool is_programs;              /* the program has reserved the addresses (backing.h) */
     bool is_transient; /* takes the place of what was freed: no sign of a program that loads */
     /* guarded by space.lock */
     bool claimed;
@@ -64,8 +66,7 @@ struct ms_allocation {
     struct ms_backing backing;
     struct ms_backing *shadow; /* METASHARD=verify: fill/shadow.h; owned; NULL: there is none */
     struct ms_published published;
-    uint32_t reads;        /* number of times it was materialised for reading */
-    uint32_t changes;      /* number of times a block was taken or returned */
+    uint32_t touches;      /* allocation.h */
     size_t leftover_bytes; /* bytes of returned blocks that still have memory */
     size_t least_pieces;   /* a block in fewer pieces is left as it is (ms_bound_lineage) */
     bool uncarvable;       /* was written before its first block was taken: it stays one block */
@@ -81,9 +82,8 @@ struct ms_allocation {
 static inline size_t ms_pooled_bytes(const struct ms_allocation *allocation)
 {
     enum { UNIT = 512 };
-    return allocation->bytes < allocation->backing.granule
-               ? (allocation->bytes + UNIT - 1) / UNIT * UNIT
-               : allocation->backing.bytes;
+    return allocation->bytes < allocation->granule ? (allocation->bytes + UNIT - 1) / UNIT * UNIT
+                                                   : allocation->granule_bytes;
 }
 
 /* What is immutable of an allocation. */
@@ -116,6 +116,11 @@ bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin,
 
 /* The block at an offset; if it lies in none, or there are none, the whole allocation. */
 struct ms_range ms_space_block_at(const struct ms_allocation *allocation, size_t offset);
+
+/* The first block that ends behind offset; an allocation without any is one. False if there is
+ * none. */
+bool ms_space_next_block(const struct ms_allocation *allocation, size_t offset,
+                         struct ms_range *block_out);
 
 /* The first block that ends behind offset, or NULL; and its position. */
 struct ms_block *ms_space_block_behind(const struct ms_allocation *allocation, size_t offset);

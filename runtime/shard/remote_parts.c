@@ -6,6 +6,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/config/config.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/plan/placement.h"
 #include "runtime/shard/shard_internal.h"
 
@@ -284,12 +285,12 @@ static bool is_known(const struct ms_content *content)
 }
 
 /* Returns false if out of memory. */
-static bool look_at(const struct ms_lineage *lineage, size_t begin, size_t end,
+static bool look_at(const struct ms_allocation *allocation, size_t begin, size_t end,
                     struct findings *found)
 {
     bool is_good = true;
     *found = (struct findings){.is_open = true};
-    struct ms_walk walk = ms_walk_begin(lineage, begin, end);
+    struct ms_walk walk = ms_bytes_walk(allocation, begin, end);
     for (const struct ms_extent *extent; is_good && (extent = ms_walk_next(&walk)) != NULL;) {
         const struct ms_content *content = &extent->content;
         const size_t from = extent->begin > begin ? extent->begin : begin;
@@ -361,7 +362,7 @@ bool ms_list_remote_parts(struct ms_allocation *allocation, size_t begin, size_t
     ms_shard_query_placement(allocation, begin, end);
     if (ms_shard_named_remote_parts(allocation, begin, end, remote_parts))
         return true;
-    bool is_good = look_at(&allocation->lineage, begin, end, &found);
+    bool is_good = look_at(allocation, begin, end, &found);
     if (is_good && !found.is_cut)
         is_good = add_found(begin, sequence != NULL ? sequence : &alone, &found, remote_parts);
     ms_ranges_cleanup(&found.remote);

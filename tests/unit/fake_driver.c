@@ -11,7 +11,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/config/config.h"
 #include "runtime/memory/addresses.h"
-#include "runtime/memory/delayed_free.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/invariants.h"
 #include "tests/simcuda/harness/test.h"
 
@@ -754,16 +754,8 @@ void fake_program_memory_free(CUdeviceptr address)
 
 struct ms_allocation *fake_allocation(size_t bytes)
 {
-    static uint64_t last_id;
-    struct ms_allocation *allocation = ms_heap_zalloc(sizeof(*allocation));
-    WANT(allocation != NULL && ms_lineage_init(&allocation->lineage, bytes));
-    WANT(ms_addresses_reserve_backing(&allocation->backing, 0, bytes) == CUDA_SUCCESS);
-    allocation->address = allocation->backing.address;
-    allocation->bytes = bytes;
-    allocation->context = FAKE_CONTEXT;
-    allocation->id = ++last_id;
-    allocation->lineage.changed_end = bytes;
-    WANT(ms_space_add(allocation));
+    struct ms_allocation *allocation = ms_allocation_reserve(FAKE_CONTEXT, 0, bytes, NULL, false);
+    WANT(allocation != NULL);
     return allocation;
 }
 

@@ -228,7 +228,7 @@ MS_TEST(what_is_recorded_in_a_granule_with_memory_is_played_at_once)
     CHECK(copy(destination->address, source->address, FAKE_GRANULE, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     CHECK_EQ(fake.work_count, 4);
-    CHECK(ms_lineage_is_present(&destination->lineage, 0, FAKE_GRANULE));
+    CHECK(!ms_lineage_any(&destination->lineage, 0, FAKE_GRANULE, MS_MISSING));
     CHECK_BYTES(bytes_of(destination), host, sizeof(host));
     end();
 }
@@ -266,7 +266,7 @@ MS_TEST(what_is_in_memory_is_for_the_driver_and_held)
     set(source, 0, 8, &resident);
     set(destination, 0, 8, &pattern);
     CHECK(!copy_all(&result));
-    CHECK(ms_lineage_is_resident(&destination->lineage, 0, BYTES));
+    CHECK(!ms_lineage_any(&destination->lineage, 0, BYTES, MS_NOT_RESIDENT));
     CHECK_EQ(fake.work_count, 0); /* what is overwritten is not replayed */
     struct ms_allocation *spare = fake_allocation(FAKE_GRANULE);
     fake_set(spare, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .cached = true});
@@ -287,7 +287,7 @@ MS_TEST(of_no_bytes_or_of_the_programs_memory_the_driver_makes_it)
     CHECK_EQ(at(destination, 0).kind, MS_FILL);
     CHECK(!copy(destination->address, program, BYTES, &result));
     ms_read_end();
-    CHECK(ms_lineage_is_resident(&destination->lineage, 0, BYTES));
+    CHECK(!ms_lineage_any(&destination->lineage, 0, BYTES, MS_NOT_RESIDENT));
     CHECK_EQ(fake.work_count, 0);
     check_none_held();
     end();
@@ -345,7 +345,7 @@ MS_TEST(behind_work_that_may_wait_and_in_a_capture_the_driver_copies)
         CHECK(!copy_all(&result));
         ms_read_end();
         CHECK_EQ(bytes_of(source)[BYTES - 1], 7);
-        CHECK(ms_lineage_is_resident(&destination->lineage, 0, BYTES));
+        CHECK(!ms_lineage_any(&destination->lineage, 0, BYTES, MS_NOT_RESIDENT));
         if (way == 0)
             ms_order_set_capture(false);
         be_busy(false);

@@ -263,7 +263,7 @@ static void defer(void)
 /* What the bytes point to came into memory. */
 static bool ends_in_memory(void)
 {
-    const bool is_there = ms_lineage_is_present(&deferred->lineage, 0, FAKE_GRANULE);
+    const bool is_there = !ms_lineage_any(&deferred->lineage, 0, FAKE_GRANULE, MS_MISSING);
     fake_allocation_free(deferred);
     fake_check_empty();
     return is_there;

@@ -178,6 +178,8 @@ static void start(void)
         .bytes = PARTS * GRANULE,
         .context = CONTEXT,
         .id = 1,
+        .granule = GRANULE,
+        .granule_bytes = PARTS * GRANULE,
         .backing = {.address = ADDRESS, .bytes = PARTS * GRANULE, .granule = GRANULE}};
     CHECK(ms_lineage_init(&allocation.lineage, allocation.bytes));
     CHECK(ms_space_add_block(&allocation, FILLED * GRANULE, DEAD * GRANULE));

@@ -5,6 +5,7 @@
 
 #include "runtime/config/config.h"
 #include "runtime/fill/access.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
@@ -166,7 +167,7 @@ static void read_meanwhile(void)
 static void change_meanwhile(void)
 {
     fake.on_wait = NULL;
-    allocation->changes++;
+    ms_allocation_touch(allocation);
 }
 
 /* Freed, and another one lies there. */

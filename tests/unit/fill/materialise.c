@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/driver/flags.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/order.h"
 #include "tests/simcuda/harness/test.h"
 #include "tests/unit/fake_driver.h"
@@ -85,7 +86,7 @@ MS_TEST(what_is_read_can_be_played_again_where_that_costs_nothing)
     CHECK(at(1).kind == MS_FILL && at(1).cached);
     CHECK(at(2).kind == MS_RESIDENT); /* a snapshot is not kept twice */
     CHECK_EQ(allocation->backing.backed_bytes, 4 * FAKE_GRANULE);
-    CHECK_EQ(allocation->reads, 1);
+    CHECK_EQ(ms_allocation_touches(allocation), 1);
 
     /* Again: there is nothing to do. */
     const size_t work = fake.work_count;
@@ -99,8 +100,8 @@ MS_TEST(what_may_be_written_is_resident)
     start();
     CHECK_EQ(run(MS_NEED_READ_WRITE, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
     check_bytes();
-    CHECK(ms_lineage_is_resident(&allocation->lineage, 0, 4 * FAKE_GRANULE));
-    CHECK_EQ(allocation->reads, 0);
+    CHECK(!ms_lineage_any(&allocation->lineage, 0, 4 * FAKE_GRANULE, MS_NOT_RESIDENT));
+    CHECK_EQ(ms_allocation_touches(allocation), 0);
     end();
 }
 
@@ -237,7 +238,7 @@ MS_TEST(what_is_overwritten_is_not_played)
     CHECK_EQ(ms_materialise(allocation, 0, 3 * FAKE_GRANULE, MS_NEED_OVERWRITE), CUDA_SUCCESS);
     ms_space_release(allocation);
     CHECK_EQ(fake.work_count, work);
-    CHECK(ms_lineage_is_resident(&allocation->lineage, 0, 4 * FAKE_GRANULE));
+    CHECK(!ms_lineage_any(&allocation->lineage, 0, 4 * FAKE_GRANULE, MS_NOT_RESIDENT));
     end();
 }
 

@@ -43,7 +43,7 @@ static void write_bytes(size_t begin, size_t behind)
 
 static bool is_present(size_t begin, size_t behind)
 {
-    return ms_lineage_is_present(&allocation->lineage, begin, behind);
+    return !ms_lineage_any(&allocation->lineage, begin, behind, MS_MISSING);
 }
 
 static void check_bytes(size_t at, size_t behind, unsigned char byte)
