@@ -18,6 +18,7 @@
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/examining.h"
+#include "runtime/memory/granules.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/space.h"
@@ -40,7 +41,7 @@ static bool can_map_memory(CUdevice device)
 void ms_alloc_forget(struct ms_allocation *allocation)
 {
     if (allocation->pool != NULL)
-        ms_pooled_end(allocation->backing.bytes, allocation->backing.backed_bytes,
+        ms_pooled_end(allocation->granule_bytes, ms_granules_backed_bytes(allocation),
                       allocation->is_transient);
     ms_shard_forget(allocation, 0, allocation->bytes);
     ms_publish_freed(allocation);
@@ -224,13 +225,13 @@ bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
     if (is_done)
         ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx, %zu of them backed", allocation->bytes, address,
-           allocation->backing.backed_bytes);
+           ms_granules_backed_bytes(allocation));
     ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
     ms_alloc_forget(allocation);
     if (is_done)
         ms_allocation_destroy(allocation);
     else
-        ms_delay_free(allocation);
+        ms_delay_free(allocation, NULL, NULL);
     ms_counter_add(MS_COUNT_FREES, 1);
     ms_free_delayed(facts.context);
     if (is_done && !ms_defers_any())
@@ -284,12 +285,10 @@ bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *res
         return false;
     }
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx in a stream, %zu of them backed", allocation->bytes,
-           address, allocation->backing.backed_bytes);
+           address, ms_granules_backed_bytes(allocation));
     ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
     ms_alloc_forget(allocation);
-    allocation->freed = record_event(stream, context);
-    allocation->freed_in = context;
-    ms_delay_free(allocation);
+    ms_delay_free(allocation, record_event(stream, context), context);
     ms_counter_add(MS_COUNT_FREES, 1);
     ms_free_passed(false);
     *result_out = CUDA_SUCCESS;
@@ -317,7 +316,7 @@ CUresult ms_alloc_set_pool_access(CUmemoryPool handle, CUdevice peer, bool enabl
     struct ms_allocation *allocation = NULL;
     while (result == CUDA_SUCCESS && (allocation = ms_space_claim_after(allocation)) != NULL) {
         if (ms_pool_handle(allocation->pool) == handle && allocation->device != peer)
-            result = ms_backing_apply_access(&allocation->backing, peer, enabled);
+            result = ms_granules_set_peer(allocation, peer, enabled);
     }
     ms_space_release(allocation);
     return result;
@@ -333,7 +332,7 @@ void ms_alloc_end_context(CUcontext context)
     CUdeviceptr at = 0;
     for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
         at = allocation->address + allocation->bytes;
-        if (allocation->context == context && !allocation->backing.is_programs) {
+        if (allocation->context == context && !allocation->is_programs) {
             ms_alloc_forget(allocation);
             ms_allocation_destroy(allocation);
         } else {
@@ -348,9 +347,8 @@ CUresult ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled)
     CUresult result = CUDA_SUCCESS;
     struct ms_allocation *allocation = NULL;
     while (result == CUDA_SUCCESS && (allocation = ms_space_claim_after(allocation)) != NULL) {
-        if (allocation->device == device && allocation->pool == NULL &&
-            !allocation->backing.is_programs)
-            result = ms_backing_apply_access(&allocation->backing, peer, enabled);
+        if (allocation->device == device && allocation->pool == NULL && !allocation->is_programs)
+            result = ms_granules_set_peer(allocation, peer, enabled);
     }
     ms_space_release(allocation);
     return result;

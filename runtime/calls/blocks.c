@@ -7,6 +7,7 @@
 #include "runtime/fill/evict.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
@@ -28,75 +29,35 @@ static void add_change(struct ms_allocation *allocation)
         ms_allocation_keep_dead(allocation);
 }
 
-/* At the first block: all else is dead from now on. An allocation used as a whole stays whole. */
-static bool carve(struct ms_allocation *allocation)
+/* False: no block begins there. */
+static bool give_back(struct ms_allocation *allocation, size_t begin)
 {
-    if (allocation->blocks.carved)
-        return true;
-    if (ms_bytes_any(allocation, 0, allocation->bytes,
-                     MS_DEFERRED | MS_OF_KIND(MS_RESIDENT) | MS_OF_KIND(MS_DEAD)))
-        allocation->uncarvable = true;
-    return !allocation->uncarvable &&
-           ms_lineage_set_dead(&allocation->lineage, 0, allocation->bytes, true);
-}
-
-/* Forgets the block [begin, end). */
-static bool forget(struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    ms_shard_forget(allocation, begin, end);
-    if (!ms_lineage_forget(&allocation->lineage, begin, end))
+    size_t end;
+    if (!ms_carve_return(allocation, begin, &end))
         return false;
-    if (!allocation->keeps_dead)
-        ms_space_set_leftover(allocation,
-                              allocation->leftover_bytes +
-                                  ms_lineage_present_bytes(&allocation->lineage, begin, end));
+    ms_shard_forget(allocation, begin, end);
     return true;
 }
 
-/* Makes [begin, end) a block again. */
-static void use_again(struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    const size_t left = allocation->leftover_bytes;
-    const size_t used = left > 0 ? ms_lineage_present_bytes(&allocation->lineage, begin, end) : 0;
-    ms_space_set_leftover(allocation, used < left ? left - used : 0);
-}
-
-/* Removes blocks that overlap a new one: their return was not reported. */
-static bool remove_overlaps(struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    for (;;) {
-        const struct ms_block *old = ms_space_block_behind(allocation, begin);
-        if (old == NULL || old->begin >= end)
-            return true;
-        size_t old_end;
-        const size_t old_begin = old->begin;
-        if (!ms_space_remove_block(allocation, old_begin, &old_end) ||
-            !forget(allocation, old_begin, old_end))
-            return false;
-    }
-}
-
+/* Blocks that overlap the new one were returned, which was not reported. */
 static bool take(struct ms_allocation *allocation, size_t begin, size_t end)
 {
+    struct ms_range old;
     add_change(allocation);
-    if (allocation->uncarvable || !carve(allocation) || !remove_overlaps(allocation, begin, end) ||
-        !ms_space_add_block(allocation, begin, end))
-        return false;
-    ms_counter_add(MS_COUNT_BLOCKS, 1);
-    use_again(allocation, begin, end);
-    return ms_lineage_set_dead(&allocation->lineage, begin, end, false);
+    while (ms_space_next_block(allocation, begin, &old) && old.begin < end &&
+           give_back(allocation, old.begin))
+        ;
+    const bool is_taken = ms_carve_take(allocation, begin, end);
+    ms_counter_add(MS_COUNT_BLOCKS, is_taken);
+    return is_taken;
 }
 
-/* True if a new block would lie on whole granules left by others: none of it could be deferred. */
 static bool lies_on_leftover(const struct ms_allocation *allocation, CUdeviceptr address,
                              size_t bytes)
 {
-    const size_t granule = allocation->backing.granule;
-    if (allocation->leftover_bytes < granule || bytes < granule ||
-        !ms_fits(allocation, address, bytes))
-        return false;
     const size_t begin = ms_offset(allocation, address);
-    return ms_lineage_present_bytes(&allocation->lineage, begin, begin + bytes) >= granule;
+    return ms_fits(allocation, address, bytes) &&
+           ms_carve_meets_leftover(allocation, begin, begin + bytes);
 }
 
 static struct ms_allocation *claim_for_block(CUdeviceptr address, size_t bytes)
@@ -150,11 +111,7 @@ void ms_block_returned(CUdeviceptr address)
     struct ms_allocation *allocation = claim(address);
     if (allocation == NULL)
         return;
-    const size_t begin = ms_offset(allocation, address);
-    size_t end;
-    if (ms_space_remove_block(allocation, begin, &end)) {
+    if (give_back(allocation, ms_offset(allocation, address)))
         add_change(allocation);
-        forget(allocation, begin, end);
-    }
     ms_space_release(allocation);
 }

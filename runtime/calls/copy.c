@@ -114,9 +114,7 @@ static CUresult set_content(const struct copy *copy, size_t at, size_t bytes,
                             const struct ms_content *content)
 {
     const size_t to = copy->to + at;
-    return ms_lineage_set(&copy->destination->lineage, to, to + bytes, content)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_OUT_OF_MEMORY;
+    return ms_bytes_set(copy->destination, to, to + bytes, content);
 }
 
 /* Bytes that are absent in the source become absent in the destination, whatever was there. */
@@ -167,7 +165,7 @@ static CUresult copy_deferred(const struct copy *copy, const struct ms_extent *e
         bool present = true;
         if (copy->destination != NULL) {
             const size_t to = copy->to + at;
-            const struct ms_extent there = ms_lineage_at(&copy->destination->lineage, to);
+            const struct ms_extent there = ms_bytes_at(copy->destination, to);
             if (there.end - to < bytes)
                 bytes = there.end - to;
             present = ms_content_is_present(&there.content);
@@ -190,9 +188,7 @@ static CUresult define(const struct copy *copy, struct ms_extent *extent)
     extent->content.is_shadowed =
         ms_verifies() && ms_shadow_write(copy->source, extent->begin, extent->end, &extent->content,
                                          NULL, copy->stream);
-    return ms_lineage_set(&copy->source->lineage, extent->begin, extent->end, &extent->content)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_OUT_OF_MEMORY;
+    return ms_bytes_set(copy->source, extent->begin, extent->end, &extent->content);
 }
 
 static CUresult copy_extent(const struct copy *copy, struct ms_extent *extent, bool may_record)
@@ -217,7 +213,7 @@ static CUresult copy_extents(const struct copy *copy, bool may_record)
 {
     size_t count;
     struct ms_extent *extents =
-        ms_lineage_copy(&copy->source->lineage, copy->from, copy->from + copy->bytes, &count);
+        ms_bytes_copy(copy->source, copy->from, copy->from + copy->bytes, &count);
     if (extents == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CUDA_SUCCESS;
@@ -247,9 +243,8 @@ static CUresult copy_recorded(const struct copy *copy)
             remote_parts.list[i].begin += copy->to - copy->from;
             remote_parts.list[i].end += copy->to - copy->from;
         }
-        if (!ms_lineage_change(&copy->destination->lineage, remote_parts.list, remote_parts.count,
-                               set_remote_copy))
-            result = CUDA_ERROR_OUT_OF_MEMORY;
+        result = ms_bytes_change(copy->destination, remote_parts.list, remote_parts.count,
+                                 set_remote_copy);
     }
     ms_ranges_cleanup(&remote_parts);
     return result;
@@ -308,7 +303,7 @@ static bool run(struct copy *copy, CUresult *result_out)
     if (strayed != NULL) {
         /* Of what the program has not mapped the driver knows what it is. */
         *result_out = CUDA_ERROR_INVALID_VALUE;
-        return !strayed->backing.is_programs;
+        return !strayed->is_programs;
     }
     if (source != NULL) {
         copy->from = ms_offset(source, copy->source_address);

@@ -13,6 +13,7 @@
 #include "runtime/fill/origins.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/restore.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/granules.h"
@@ -346,9 +347,8 @@ static void keep_residents(void)
 {
     struct ms_allocation *allocation = NULL;
     while ((allocation = ms_space_claim_after(allocation)) != NULL) {
-        if (allocation->was_resident)
+        if (ms_allocation_take_restored(allocation))
             ms_materialise(allocation, 0, allocation->bytes, MS_NEED_KEEP);
-        allocation->was_resident = false;
     }
 }
 

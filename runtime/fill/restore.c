@@ -44,7 +44,7 @@ static void set_source(struct ms_allocation *allocation, struct ms_range range,
     if (ms_bytes_set(allocation, range.begin, range.end, &content) != CUDA_SUCCESS)
         return;
     ms_shard_add_copy(source, offset, range.end - range.begin);
-    allocation->was_resident = true;
+    ms_allocation_set_restored(allocation);
     restoring->bytes += range.end - range.begin;
 }
 

@@ -26,6 +26,11 @@ uint32_t ms_allocation_touches(const struct ms_allocation *allocation);
 void ms_allocation_keep_dead(struct ms_allocation *allocation);
 bool ms_allocation_keeps_dead(const struct ms_allocation *allocation);
 
+/* Bytes of it were resident, and can be replayed now (restore.h); true if so, since the last time
+ * that it was asked. */
+void ms_allocation_set_restored(struct ms_allocation *allocation);
+bool ms_allocation_take_restored(struct ms_allocation *allocation);
+
 /*
  * Its shadow: memory beside it, as large as it is (fill/shadow.h). The address, or 0 if there is
  * none; memory for the granules of [begin, end), which may fail; and none for those that lie there.

@@ -26,6 +26,16 @@ static inline struct ms_extent ms_bytes_at(const struct ms_allocation *allocatio
     return extent;
 }
 
+/* True if the block at an offset is in so many pieces that their record costs more than they are
+ * worth: then gather it, and tell when that is done. */
+bool ms_bytes_are_scattered(const struct ms_allocation *allocation, size_t offset,
+                            struct ms_range *block_out);
+void ms_bytes_gathered(struct ms_allocation *allocation, struct ms_range block);
+
+/* A lineage of [begin, end) alone (ms_lineage_extract). */
+bool ms_bytes_extract(const struct ms_allocation *allocation, size_t begin, size_t end,
+                      struct ms_lineage *part_out);
+
 /* Sets the content of [begin, end), to which it belongs as a whole. */
 CUresult ms_bytes_set(struct ms_allocation *allocation, size_t begin, size_t end,
                       const struct ms_content *content);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/give_back.h"
 
+#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/recorded_launch.h"
 
 bool ms_give_back_applies(const struct ms_allocation *allocation, enum ms_give_back what)
 {
     if (what == MS_LEFTOVER)
-        return allocation->leftover_bytes > 0;
-    return allocation->backing.backed_bytes > 0 &&
-           (allocation->lineage.resident_bytes < allocation->lineage.bytes ||
-            (allocation->blocks.carved && !allocation->keeps_dead));
+        return MS_OWN(allocation)->leftover_bytes > 0;
+    return MS_OWN(allocation)->backing.backed_bytes > 0 &&
+           (MS_OWN(allocation)->lineage.resident_bytes < MS_OWN(allocation)->lineage.bytes ||
+            (MS_OWN(allocation)->blocks.carved && !MS_OWN(allocation)->keeps_dead));
 }
 
 /* A file that has changed can no longer restore what was read from it. */
@@ -17,9 +18,10 @@ static void keep_what_is_lost(struct ms_allocation *allocation)
 {
     static const struct ms_content resident = {.kind = MS_RESIDENT};
     struct ms_extent extent;
-    for (size_t at = 0; ms_lineage_next(&allocation->lineage, &at, allocation->bytes, &extent);) {
+    for (size_t at = 0;
+         ms_lineage_next(&MS_OWN(allocation)->lineage, &at, allocation->bytes, &extent);) {
         if (extent.content.cached && !ms_content_is_current(&extent.content))
-            ms_lineage_set(&allocation->lineage, extent.begin, extent.end, &resident);
+            ms_lineage_set(&MS_OWN(allocation)->lineage, extent.begin, extent.end, &resident);
     }
 }
 
@@ -28,19 +30,19 @@ static size_t give_up_resident(struct ms_allocation *allocation, size_t begin, s
 {
     static const struct ms_content dead = {.kind = MS_DEAD};
     size_t stop;
-    const bool is_pinned = ms_backing_is_pinned(&allocation->backing, begin, &stop);
+    const bool is_pinned = ms_backing_is_pinned(&MS_OWN(allocation)->backing, begin, &stop);
     if (stop > end)
         stop = end;
     if (!is_pinned)
-        ms_lineage_set(&allocation->lineage, begin, stop, &dead);
+        ms_lineage_set(&MS_OWN(allocation)->lineage, begin, stop, &dead);
     return stop;
 }
 
 static void give_up_dead(struct ms_allocation *allocation)
 {
-    const struct ms_blocks *blocks = &allocation->blocks;
+    const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     ms_space_set_leftover(allocation, 0);
-    if (!blocks->carved || allocation->keeps_dead)
+    if (!blocks->carved || MS_OWN(allocation)->keeps_dead)
         return;
     size_t at = 0;
     struct ms_position next = {0, 0};
@@ -50,7 +52,7 @@ static void give_up_dead(struct ms_allocation *allocation)
         next = ms_sorted_next(&blocks->all, next);
         const size_t end = block != NULL ? block->begin : allocation->bytes;
         while (at < end) {
-            const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+            const struct ms_extent extent = ms_lineage_at(&MS_OWN(allocation)->lineage, at);
             size_t stop = extent.end < end ? extent.end : end;
             if (extent.content.kind == MS_RESIDENT)
                 stop = give_up_resident(allocation, at, stop);
@@ -63,15 +65,16 @@ static void give_up_dead(struct ms_allocation *allocation)
 static size_t uncover(struct ms_allocation *allocation)
 {
     size_t freed = 0, begin = 0;
-    struct ms_walk walk = ms_walk_all(&allocation->lineage);
+    struct ms_walk walk = ms_walk_all(&MS_OWN(allocation)->lineage);
     for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
         if (!ms_content_is_present(&extent->content))
             continue;
-        freed += ms_backing_uncover(&allocation->backing, begin, extent->begin);
+        freed += ms_backing_uncover(&MS_OWN(allocation)->backing, begin, extent->begin);
         begin = extent->end;
     }
     /* The last granule reaches behind the end of the allocation. */
-    return freed + ms_backing_uncover(&allocation->backing, begin, allocation->backing.bytes);
+    return freed + ms_backing_uncover(&MS_OWN(allocation)->backing, begin,
+                                      MS_OWN(allocation)->backing.bytes);
 }
 
 size_t ms_give_back(struct ms_allocation *allocation, enum ms_give_back what)
@@ -79,7 +82,7 @@ size_t ms_give_back(struct ms_allocation *allocation, enum ms_give_back what)
     give_up_dead(allocation);
     if (what == MS_RESTORABLE) {
         keep_what_is_lost(allocation);
-        ms_lineage_drop_caches(&allocation->lineage);
+        ms_lineage_drop_caches(&MS_OWN(allocation)->lineage);
     }
     return uncover(allocation);
 }

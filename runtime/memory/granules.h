@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include "runtime/base/ranges.h"
 #include "runtime/memory/space.h"
 
 /* Gives memory to all granules that have a byte of [begin, end), after waiting for sinks there.
@@ -20,6 +21,10 @@ bool ms_granules_next(const struct ms_allocation *allocation, struct ms_range *r
 
 /* True if one handle is the memory of all of the range. */
 bool ms_granules_are_one(const struct ms_allocation *allocation, size_t begin, size_t end);
+
+/* Gives the device access to its memory, or takes it; that of the granules that have none yet is by
+ * ms_backing_set_peer. */
+CUresult ms_granules_set_peer(struct ms_allocation *allocation, CUdevice peer, bool enabled);
 
 /* Bytes that have memory. */
 size_t ms_granules_backed_bytes(const struct ms_allocation *allocation);
@@ -38,6 +43,16 @@ static inline struct ms_range ms_granules_around(const struct ms_allocation *all
  * it. The device must be done with it then. */
 CUresult ms_granules_sink(struct ms_allocation *allocation, size_t begin, size_t end);
 void ms_granules_unsink(struct ms_allocation *allocation, size_t begin, size_t end);
+
+/*
+ * For work that is queued later: maps memory that is lent, or the sink (NULL), to the ranges, which
+ * are granules without memory. Then tell the event that follows the work, when it is queued; or
+ * NULL when it was not queued after all.
+ */
+CUresult ms_granules_lend(struct ms_allocation *allocation, const struct ms_ranges *ranges,
+                          const struct ms_backing *lender, struct ms_sink_mapping **lent_out);
+void ms_granules_lent(struct ms_allocation *allocation, const struct ms_sink_mapping *lent,
+                      CUevent event);
 
 /* Unmaps what was mapped for queued work that has a byte of [begin, end), after waiting for it. */
 CUresult ms_granules_wait(struct ms_allocation *allocation, size_t begin, size_t end);

@@ -105,8 +105,8 @@ static unsigned possible(const struct ms_lineage *lineage)
         states &= ~(MS_OF_KIND(MS_RESIDENT) | MS_PRESENT | MS_CACHED);
     if (present + unused == lineage->bytes)
         states &= ~(unsigned)(MS_WANTING | MS_UNDECIDED);
-    if (lineage->kind_bytes[MS_ABSENT] == 0)
-        states &= ~MS_OF_KIND(MS_ABSENT);
+    for (unsigned kind = MS_UNDEFINED + 1; kind < MS_RESIDENT; kind++)
+        states &= lineage->kind_bytes[kind] == 0 ? ~MS_OF_KIND(kind) : ~0u;
     if (lineage->remote_bytes == 0)
         states &= ~(unsigned)MS_OF_OTHERS;
     return states;

@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/memory/bytes.h"
 
 _Static_assert(offsetof(struct ms_recorded_launch, counted) == 0, "as lineage wants it");
 
@@ -32,12 +33,12 @@ void ms_recorded_launch_drop(struct ms_recorded_launch *recorded)
     ms_counted_drop(&recorded->counted);
 }
 
-struct ms_depths ms_recorded_launch_depths(const struct ms_lineage *lineage, size_t begin,
+struct ms_depths ms_recorded_launch_depths(const struct ms_allocation *allocation, size_t begin,
                                            size_t end)
 {
     struct ms_depths depths = {0, 0};
     struct ms_extent extent;
-    while (ms_lineage_next(lineage, &begin, end, &extent)) {
+    while (ms_bytes_next(allocation, &begin, end, &extent)) {
         const struct ms_recorded_launch *recorded = extent.content.recorded;
         if (extent.content.kind != MS_LAUNCHED)
             continue;

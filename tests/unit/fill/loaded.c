@@ -3,6 +3,7 @@
 
 #include "runtime/fill/materialise.h"
 #include "runtime/state/counters.h"
+#include "runtime/memory/memory_internal.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
 
@@ -55,7 +56,7 @@ MS_TEST(a_part_of_what_is_in_memory_is_copied)
     CHECK_EQ(need(whole, MS_NEED_READ), BYTES);
     CHECK_EQ(need(part, MS_NEED_READ), 0);
     check_bytes();
-    CHECK(ms_lineage_at(&part->lineage, 0).content.cached);
+    CHECK(ms_lineage_at(&MS_OWN(part)->lineage, 0).content.cached);
     end();
 }
 
