@@ -92,16 +92,7 @@ CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdevicep
 /* The index of the first chunk that ends behind offset. */
 static size_t chunk_behind(const struct ms_backing *backing, size_t offset)
 {
-    size_t low = 0;
-    size_t high = backing->count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (backing->chunks[middle].end <= offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return MS_ARRAY_FIND(at, backing->count, backing->chunks[at].end <= offset);
 }
 
 /* A call that frees something is made once more if it fails: nothing else frees it later. But a

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/config/config.h"
 #include "runtime/memory/bytes.h"
@@ -82,15 +83,7 @@ static struct sizes *sizes_create(const struct ms_layout *layout)
 /* Returns the first tensor of at least `bytes` bytes. */
 static size_t find_size(const struct sizes *sizes, uint64_t bytes)
 {
-    size_t low = 0, high = sizes->count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (sizes->entries[middle].bytes < bytes)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return MS_ARRAY_FIND(at, sizes->count, sizes->entries[at].bytes < bytes);
 }
 
 static bool has_size(const struct sizes *sizes, uint64_t bytes)
