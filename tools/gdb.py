@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Printers and commands for gdb:  (gdb) source tools/gdb.py
 
-print *allocation, allocation->lineage, an extent or a recorded launch: in words, with sizes and kinds.
+print *allocation, a lineage, an extent or a recorded launch: in words, with sizes and kinds.
 metashard allocations    every allocation of the process: address, size, what of it is deferred and backed
 metashard claims         those that a thread works on now
 metashard lineage EXPR   the extents of an allocation (a pointer), or of a lineage
@@ -83,12 +83,18 @@ class Lineage(Printer):
             yield f"[{index}]", extent_text(extent)
 
 
+def inside(allocation):
+    """All of it (runtime/memory/memory_internal.h)."""
+    return allocation.address.cast(gdb.lookup_type("struct ms_inside").pointer()).dereference()
+
+
 def allocation_text(value):
-    blocks = value["blocks"]
+    own = inside(value)
+    blocks = own["blocks"]
     parts = f"{int(blocks['all']['count'])} blocks" if blocks["carved"] else "one block"
     return (f"allocation {int(value['id'])} at {int(value['address']):#x}, {size_text(value['bytes'])}, "
-            f"device {int(value['device'])}, {parts}, {size_text(value['lineage']['deferred_bytes'])} deferred, "
-            f"{size_text(value['backing']['backed_bytes'])} backed{', claimed' if value['claimed'] else ''}")
+            f"device {int(value['device'])}, {parts}, {size_text(own['lineage']['deferred_bytes'])} deferred, "
+            f"{size_text(own['backing']['backed_bytes'])} backed{', claimed' if own['claimed'] else ''}")
 
 
 class Allocation(Printer):
@@ -96,7 +102,7 @@ class Allocation(Printer):
         return allocation_text(self.value)
 
     def children(self):
-        yield "lineage", self.value["lineage"]
+        yield "lineage", inside(self.value)["lineage"]
 
 
 class RecordedLaunch(Printer):
@@ -129,14 +135,14 @@ class Command(gdb.Command):
         what, _, rest = argument.partition(" ")
         if what in ("allocations", "claims") and not rest:
             for allocation in all_allocations():
-                if what == "allocations" or allocation["claimed"]:
+                if what == "allocations" or inside(allocation)["claimed"]:
                     print(allocation_text(allocation))
         elif what == "lineage" and rest:
             value = gdb.parse_and_eval(rest)
             if value.type.strip_typedefs().code == gdb.TYPE_CODE_PTR:
                 value = value.dereference()
             if str(value.type.unqualified().strip_typedefs()) == "struct ms_allocation":
-                value = value["lineage"]
+                value = inside(value)["lineage"]
             for extent in extents(value):
                 print(extent_text(extent))
         else:

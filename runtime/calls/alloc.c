@@ -15,9 +15,10 @@
 #include "runtime/fill/replay.h"
 #include "runtime/fill/settle.h"
 #include "runtime/kernel/parameters.h"
-#include "runtime/memory/addresses.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/examining.h"
+#include "runtime/memory/granules.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/space.h"
@@ -37,64 +38,10 @@ static bool can_map_memory(CUdevice device)
            supported != 0;
 }
 
-struct ms_allocation *ms_alloc_create(const struct ms_backing *backing, CUcontext context,
-                                      size_t bytes, enum ms_kind kind, struct ms_pool *pool,
-                                      bool is_transient)
-{
-    static _Atomic uint64_t next_id = 1;
-    const struct ms_content content = {.kind = kind};
-    struct ms_allocation *allocation = ms_heap_zalloc(sizeof(*allocation));
-    if (allocation == NULL)
-        return NULL;
-    if (!ms_lineage_init(&allocation->lineage, bytes))
-        goto err_free;
-    if (!ms_lineage_set(&allocation->lineage, 0, bytes, &content))
-        goto err_lineage;
-    allocation->backing = *backing;
-    allocation->address = backing->address;
-    allocation->bytes = bytes;
-    allocation->context = context;
-    allocation->device = backing->device;
-    allocation->backing.is_pooled = pool != NULL;
-    allocation->is_transient = is_transient;
-    allocation->id = atomic_fetch_add(&next_id, 1);
-    allocation->lineage.changed_end = bytes;
-    ms_publish_allocation(allocation);
-    if (pool != NULL)
-        ms_pool_count(pool, ms_pooled_bytes(allocation));
-    allocation->pool = pool;
-    if (!ms_space_add(allocation))
-        goto err_noted;
-    return allocation;
-
-err_noted:
-    ms_publish_freed(allocation);
-    if (pool != NULL)
-        ms_pool_uncount(pool, ms_pooled_bytes(allocation));
-err_lineage:
-    ms_lineage_cleanup(&allocation->lineage);
-err_free:
-    ms_heap_free(allocation);
-    return NULL;
-}
-
-static struct ms_allocation *create_allocation(CUcontext context, CUdevice device, size_t bytes,
-                                               struct ms_pool *pool, bool is_transient)
-{
-    struct ms_backing backing;
-    if (ms_addresses_reserve_backing(&backing, device, bytes) != CUDA_SUCCESS)
-        return NULL;
-    struct ms_allocation *allocation =
-        ms_alloc_create(&backing, context, bytes, MS_UNDEFINED, pool, is_transient);
-    if (allocation == NULL)
-        ms_backing_release(&backing);
-    return allocation;
-}
-
 void ms_alloc_forget(struct ms_allocation *allocation)
 {
     if (allocation->pool != NULL)
-        ms_pooled_end(allocation->backing.bytes, allocation->backing.backed_bytes,
+        ms_pooled_end(allocation->granule_bytes, ms_granules_backed_bytes(allocation),
                       allocation->is_transient);
     ms_shard_forget(allocation, 0, allocation->bytes);
     ms_publish_freed(allocation);
@@ -193,11 +140,11 @@ static bool promise(CUcontext context, CUdevice device, size_t bytes, struct ms_
     /* If it cannot be deferred, the driver decides what the program gets. */
     const bool is_transient = pool != NULL && ms_pooled_is_transient(bytes);
     const struct ms_allocation *allocation =
-        create_allocation(context, device, bytes, pool, is_transient);
+        ms_allocation_reserve(context, device, bytes, pool, is_transient);
     if (allocation == NULL)
         return false;
     if (pool != NULL)
-        ms_pooled_begin(allocation->backing.bytes, is_transient);
+        ms_pooled_begin(allocation->granule_bytes, is_transient);
     ms_alloc_promised(device, bytes, is_transient);
     ms_state_event(MS_EVENT_ALLOCATE, allocation->id, allocation->address, bytes, 0, NULL);
     ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", bytes, allocation->address);
@@ -278,13 +225,13 @@ bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
     if (is_done)
         ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx, %zu of them backed", allocation->bytes, address,
-           allocation->backing.backed_bytes);
+           ms_granules_backed_bytes(allocation));
     ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
     ms_alloc_forget(allocation);
     if (is_done)
         ms_allocation_destroy(allocation);
     else
-        ms_delay_free(allocation);
+        ms_delay_free(allocation, NULL, NULL);
     ms_counter_add(MS_COUNT_FREES, 1);
     ms_free_delayed(facts.context);
     if (is_done && !ms_defers_any())
@@ -338,12 +285,10 @@ bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *res
         return false;
     }
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx in a stream, %zu of them backed", allocation->bytes,
-           address, allocation->backing.backed_bytes);
+           address, ms_granules_backed_bytes(allocation));
     ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
     ms_alloc_forget(allocation);
-    allocation->freed = record_event(stream, context);
-    allocation->freed_in = context;
-    ms_delay_free(allocation);
+    ms_delay_free(allocation, record_event(stream, context), context);
     ms_counter_add(MS_COUNT_FREES, 1);
     ms_free_passed(false);
     *result_out = CUDA_SUCCESS;
@@ -371,7 +316,7 @@ CUresult ms_alloc_set_pool_access(CUmemoryPool handle, CUdevice peer, bool enabl
     struct ms_allocation *allocation = NULL;
     while (result == CUDA_SUCCESS && (allocation = ms_space_claim_after(allocation)) != NULL) {
         if (ms_pool_handle(allocation->pool) == handle && allocation->device != peer)
-            result = ms_backing_apply_access(&allocation->backing, peer, enabled);
+            result = ms_granules_set_peer(allocation, peer, enabled);
     }
     ms_space_release(allocation);
     return result;
@@ -387,7 +332,7 @@ void ms_alloc_end_context(CUcontext context)
     CUdeviceptr at = 0;
     for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
         at = allocation->address + allocation->bytes;
-        if (allocation->context == context && !allocation->backing.is_programs) {
+        if (allocation->context == context && !allocation->is_programs) {
             ms_alloc_forget(allocation);
             ms_allocation_destroy(allocation);
         } else {
@@ -402,9 +347,8 @@ CUresult ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled)
     CUresult result = CUDA_SUCCESS;
     struct ms_allocation *allocation = NULL;
     while (result == CUDA_SUCCESS && (allocation = ms_space_claim_after(allocation)) != NULL) {
-        if (allocation->device == device && allocation->pool == NULL &&
-            !allocation->backing.is_programs)
-            result = ms_backing_apply_access(&allocation->backing, peer, enabled);
+        if (allocation->device == device && allocation->pool == NULL && !allocation->is_programs)
+            result = ms_granules_set_peer(allocation, peer, enabled);
     }
     ms_space_release(allocation);
     return result;

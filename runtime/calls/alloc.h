@@ -63,11 +63,5 @@ bool ms_alloc_admits(CUdevice device, size_t bytes, const struct ms_pool *pool);
 /* The program was promised so many bytes; is_transient as in pooled.h. */
 void ms_alloc_promised(CUdevice device, size_t bytes, bool is_transient);
 
-/* An allocation of `bytes` bytes with this backing, which it takes over, of a pool or (NULL) not.
- * NULL if out of memory: the backing is still the caller's. */
-struct ms_allocation *ms_alloc_create(const struct ms_backing *backing, CUcontext context,
-                                      size_t bytes, enum ms_kind kind, struct ms_pool *pool,
-                                      bool is_transient);
-
 /* Removes a claimed allocation from all records but its own. */
 void ms_alloc_forget(struct ms_allocation *allocation);

@@ -5,6 +5,9 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
+#include "runtime/memory/allocation.h"
+#include "runtime/memory/bytes.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
@@ -20,80 +23,41 @@ static struct ms_allocation *claim(CUdeviceptr address)
 
 static void add_change(struct ms_allocation *allocation)
 {
-    allocation->changes++;
+    ms_allocation_touch(allocation);
     /* A graph uses its addresses at each launch, whether or not they are handed out. */
     if (ms_is_capturing())
-        allocation->keeps_dead = true;
+        ms_allocation_keep_dead(allocation);
 }
 
-/* At the first block: all else is dead from now on. An allocation used as a whole stays whole. */
-static bool carve(struct ms_allocation *allocation)
+/* False: no block begins there. */
+static bool give_back(struct ms_allocation *allocation, size_t begin)
 {
-    if (allocation->blocks.carved)
-        return true;
-    if (!ms_lineage_is_unwritten(&allocation->lineage))
-        allocation->uncarvable = true;
-    return !allocation->uncarvable &&
-           ms_lineage_set_dead(&allocation->lineage, 0, allocation->bytes, true);
-}
-
-/* Forgets the block [begin, end). */
-static bool forget(struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    ms_shard_forget(allocation, begin, end);
-    if (!ms_lineage_forget(&allocation->lineage, begin, end))
+    size_t end;
+    if (!ms_carve_return(allocation, begin, &end))
         return false;
-    if (!allocation->keeps_dead)
-        ms_space_set_leftover(allocation,
-                              allocation->leftover_bytes +
-                                  ms_lineage_present_bytes(&allocation->lineage, begin, end));
+    ms_shard_forget(allocation, begin, end);
     return true;
 }
 
-/* Makes [begin, end) a block again. */
-static void use_again(struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    const size_t left = allocation->leftover_bytes;
-    const size_t used = left > 0 ? ms_lineage_present_bytes(&allocation->lineage, begin, end) : 0;
-    ms_space_set_leftover(allocation, used < left ? left - used : 0);
-}
-
-/* Removes blocks that overlap a new one: their return was not reported. */
-static bool remove_overlaps(struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    for (;;) {
-        const struct ms_block *old = ms_space_block_behind(allocation, begin);
-        if (old == NULL || old->begin >= end)
-            return true;
-        size_t old_end;
-        const size_t old_begin = old->begin;
-        if (!ms_space_remove_block(allocation, old_begin, &old_end) ||
-            !forget(allocation, old_begin, old_end))
-            return false;
-    }
-}
-
+/* Blocks that overlap the new one were returned, which was not reported. */
 static bool take(struct ms_allocation *allocation, size_t begin, size_t end)
 {
+    struct ms_range old;
     add_change(allocation);
-    if (allocation->uncarvable || !carve(allocation) || !remove_overlaps(allocation, begin, end) ||
-        !ms_space_add_block(allocation, begin, end))
-        return false;
-    ms_counter_add(MS_COUNT_BLOCKS, 1);
-    use_again(allocation, begin, end);
-    return ms_lineage_set_dead(&allocation->lineage, begin, end, false);
+    while (ms_space_next_block(allocation, begin, &old) && old.begin < end &&
+           give_back(allocation, old.begin))
+        ;
+    const bool is_taken = ms_carve_take(allocation, begin, end);
+    ms_counter_add(MS_COUNT_BLOCKS, is_taken);
+    return is_taken;
 }
 
-/* True if a new block would lie on whole granules left by others: none of it could be deferred. */
 static bool lies_on_leftover(const struct ms_allocation *allocation, CUdeviceptr address,
                              size_t bytes)
 {
-    const size_t granule = allocation->backing.granule;
-    if (allocation->leftover_bytes < granule || bytes < granule ||
-        !ms_fits(allocation, address, bytes))
-        return false;
     const size_t begin = ms_offset(allocation, address);
-    return ms_lineage_present_bytes(&allocation->lineage, begin, begin + bytes) >= granule;
+    return ms_fits(allocation, address, bytes) &&
+           ms_carve_meets_leftover(allocation, begin, begin + bytes);
 }
 
 static struct ms_allocation *claim_for_block(CUdeviceptr address, size_t bytes)
@@ -129,7 +93,7 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
     const CUdevice device = allocation->device;
     bool is_deferred = false;
     if (bytes > 0 && ms_fits(allocation, address, bytes) && take(allocation, begin, begin + bytes))
-        is_deferred = !ms_lineage_is_resident(&allocation->lineage, begin, begin + bytes);
+        is_deferred = ms_bytes_any(allocation, begin, begin + bytes, MS_NOT_RESIDENT);
     ms_space_release(allocation);
     if (is_deferred && !ms_window_is_settled())
         ms_evict_leftover();
@@ -147,11 +111,7 @@ void ms_block_returned(CUdeviceptr address)
     struct ms_allocation *allocation = claim(address);
     if (allocation == NULL)
         return;
-    const size_t begin = ms_offset(allocation, address);
-    size_t end;
-    if (ms_space_remove_block(allocation, begin, &end)) {
+    if (give_back(allocation, ms_offset(allocation, address)))
         add_change(allocation);
-        forget(allocation, begin, end);
-    }
     ms_space_release(allocation);
 }

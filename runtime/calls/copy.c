@@ -11,6 +11,7 @@
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/publish.h"
@@ -113,9 +114,7 @@ static CUresult set_content(const struct copy *copy, size_t at, size_t bytes,
                             const struct ms_content *content)
 {
     const size_t to = copy->to + at;
-    return ms_lineage_set(&copy->destination->lineage, to, to + bytes, content)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_OUT_OF_MEMORY;
+    return ms_bytes_set(copy->destination, to, to + bytes, content);
 }
 
 /* Bytes that are absent in the source become absent in the destination, whatever was there. */
@@ -166,7 +165,7 @@ static CUresult copy_deferred(const struct copy *copy, const struct ms_extent *e
         bool present = true;
         if (copy->destination != NULL) {
             const size_t to = copy->to + at;
-            const struct ms_extent there = ms_lineage_at(&copy->destination->lineage, to);
+            const struct ms_extent there = ms_bytes_at(copy->destination, to);
             if (there.end - to < bytes)
                 bytes = there.end - to;
             present = ms_content_is_present(&there.content);
@@ -189,9 +188,7 @@ static CUresult define(const struct copy *copy, struct ms_extent *extent)
     extent->content.is_shadowed =
         ms_verifies() && ms_shadow_write(copy->source, extent->begin, extent->end, &extent->content,
                                          NULL, copy->stream);
-    return ms_lineage_set(&copy->source->lineage, extent->begin, extent->end, &extent->content)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_OUT_OF_MEMORY;
+    return ms_bytes_set(copy->source, extent->begin, extent->end, &extent->content);
 }
 
 static CUresult copy_extent(const struct copy *copy, struct ms_extent *extent, bool may_record)
@@ -216,7 +213,7 @@ static CUresult copy_extents(const struct copy *copy, bool may_record)
 {
     size_t count;
     struct ms_extent *extents =
-        ms_lineage_copy(&copy->source->lineage, copy->from, copy->from + copy->bytes, &count);
+        ms_bytes_copy(copy->source, copy->from, copy->from + copy->bytes, &count);
     if (extents == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CUDA_SUCCESS;
@@ -246,9 +243,8 @@ static CUresult copy_recorded(const struct copy *copy)
             remote_parts.list[i].begin += copy->to - copy->from;
             remote_parts.list[i].end += copy->to - copy->from;
         }
-        if (!ms_lineage_change(&copy->destination->lineage, remote_parts.list, remote_parts.count,
-                               set_remote_copy))
-            result = CUDA_ERROR_OUT_OF_MEMORY;
+        result = ms_bytes_change(copy->destination, remote_parts.list, remote_parts.count,
+                                 set_remote_copy);
     }
     ms_ranges_cleanup(&remote_parts);
     return result;
@@ -307,7 +303,7 @@ static bool run(struct copy *copy, CUresult *result_out)
     if (strayed != NULL) {
         /* Of what the program has not mapped the driver knows what it is. */
         *result_out = CUDA_ERROR_INVALID_VALUE;
-        return !strayed->backing.is_programs;
+        return !strayed->is_programs;
     }
     if (source != NULL) {
         copy->from = ms_offset(source, copy->source_address);
@@ -324,9 +320,10 @@ static bool run(struct copy *copy, CUresult *result_out)
     }
     /* The driver decides what an overlapping copy does. */
     if (source != NULL && !overlaps(copy) &&
-        !ms_lineage_is_resident(&source->lineage, copy->from, copy->from + bytes)) {
+        ms_bytes_any(source, copy->from, copy->from + bytes, MS_NOT_RESIDENT)) {
         const bool may_record = ms_may_record(copy->stream);
-        if (may_record || ms_lineage_has_absent(&source->lineage, copy->from, copy->from + bytes)) {
+        if (may_record ||
+            ms_bytes_any(source, copy->from, copy->from + bytes, MS_OF_KIND(MS_ABSENT))) {
             *result_out = may_record ? copy_recorded(copy) : copy_extents(copy, false);
             if (*result_out == CUDA_SUCCESS && copy->destination != NULL && !copy->is_row)
                 ms_materialise_granules_later(copy->destination, copy->to, copy->to + bytes);

@@ -11,6 +11,7 @@
 #include "runtime/base/log.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/active_plan.h"
@@ -42,15 +43,21 @@ static bool may_need(const struct ms_lineage *lineage)
 
 static bool lineage_needs(const struct ms_lineage *lineage)
 {
-    return may_need(lineage) && ms_lineage_any(lineage, 0, lineage->bytes, needs);
+    bool found = false;
+    struct ms_walk walk = ms_walk_all(lineage);
+    for (const struct ms_extent *extent;
+         may_need(lineage) && !found && (extent = ms_walk_next(&walk)) != NULL;)
+        found = needs(&extent->content);
+    return found;
 }
 
 /* Finds the next extents from `from` on, side by side, that need the file and are not remote. */
-static bool find_needing(const struct ms_lineage *lineage, size_t from, struct ms_range *range_out)
+static bool find_needing(const struct ms_allocation *allocation, size_t from,
+                         struct ms_range *range_out)
 {
     bool found = false;
     struct ms_extent extent;
-    while (may_need(lineage) && ms_lineage_next(lineage, &from, lineage->bytes, &extent)) {
+    while (ms_bytes_next(allocation, &from, allocation->bytes, &extent)) {
         const bool is_needing = extent.content.locality != MS_REMOTE && needs(&extent.content);
         if (found && !is_needing)
             break;
@@ -72,8 +79,7 @@ static CUresult copy_part(struct ms_allocation *allocation, const struct ms_exte
     struct ms_content content = extent->content;
     content.source = copy;
     content.source_offset = 0;
-    if (!ms_lineage_set(&allocation->lineage, extent->begin, extent->end, &content))
-        result = CUDA_ERROR_OUT_OF_MEMORY;
+    result = ms_bytes_set(allocation, extent->begin, extent->end, &content);
     ms_source_drop(copy);
     return result;
 }
@@ -81,10 +87,9 @@ static CUresult copy_part(struct ms_allocation *allocation, const struct ms_exte
 /* Bytes in memory stay there; the result of a launch cannot be kept on the host. */
 static CUresult copy_range(struct ms_allocation *allocation, struct ms_range range)
 {
-    static const struct ms_content resident = {.kind = MS_RESIDENT};
     CUresult result = CUDA_SUCCESS;
     for (size_t at = range.begin; at < range.end && result == CUDA_SUCCESS;) {
-        struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        struct ms_extent extent = ms_bytes_at(allocation, at);
         if (extent.end > range.end)
             extent.end = range.end;
         if (extent.content.kind == MS_SOURCE && !extent.content.cached &&
@@ -94,8 +99,8 @@ static CUresult copy_range(struct ms_allocation *allocation, struct ms_range ran
         if (!extent.content.cached)
             result = extent.content.kind == MS_SOURCE ? copy_part(allocation, &extent)
                                                       : CUDA_ERROR_OUT_OF_MEMORY;
-        else if (!ms_lineage_set(&allocation->lineage, extent.begin, extent.end, &resident))
-            result = CUDA_ERROR_OUT_OF_MEMORY;
+        else
+            result = ms_bytes_set_kind(allocation, extent.begin, extent.end, MS_RESIDENT);
     }
     return result;
 }
@@ -111,9 +116,11 @@ static CUresult save(struct ms_allocation *allocation, way *save_range, uint64_t
 {
     CUresult result = CUDA_SUCCESS;
     struct ms_range range = {0, 0};
-    if (may_need(&allocation->lineage))
-        ms_shard_query_placement(allocation, 0, allocation->bytes);
-    while (result == CUDA_SUCCESS && find_needing(&allocation->lineage, range.end, &range)) {
+    if (!ms_bytes_any(allocation, 0, allocation->bytes,
+                      MS_OF_KIND(MS_SOURCE) | MS_OF_KIND(MS_LAUNCHED)))
+        return result;
+    ms_shard_query_placement(allocation, 0, allocation->bytes);
+    while (result == CUDA_SUCCESS && find_needing(allocation, range.end, &range)) {
         result = save_range(allocation, range);
         if (result == CUDA_SUCCESS)
             *bytes += range.end - range.begin;

@@ -19,6 +19,7 @@
 #include "runtime/fill/shadow.h"
 #include "runtime/kernel/concatenate.h"
 #include "runtime/kernel/strided_loop.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
@@ -128,13 +129,12 @@ static struct ms_recorded_launch *create_recorded(const struct ms_allocation_fac
 static bool add_recorded(const struct ms_part *out, const struct ms_part *in,
                          struct ms_recorded_launch *recorded, CUstream stream)
 {
-    struct ms_lineage *lineage = &out->allocation->lineage;
     struct ms_content launched = {.kind = MS_LAUNCHED, .recorded = recorded};
     recorded->address = out->allocation->address + out->begin;
-    if (!ms_lineage_extract(lineage, out->begin, out->end, &recorded->before))
+    if (!ms_bytes_extract(out->allocation, out->begin, out->end, &recorded->before))
         return false;
     launched.is_shadowed = ms_verifies() && ms_shadow_launch(out, in, recorded->launch, stream);
-    return ms_lineage_set(lineage, out->begin, out->end, &launched);
+    return ms_bytes_set(out->allocation, out->begin, out->end, &launched) == CUDA_SUCCESS;
 }
 
 /* The block ends where the program's mappings end: a kernel that writes beyond fails. Empty if
@@ -164,8 +164,7 @@ static bool can_be_input(const struct ms_part *part)
     enum { ROUNDING = 512 };
     struct ms_extent extent;
     size_t sent = 0, left = 0;
-    for (size_t at = part->begin;
-         ms_lineage_next(&part->allocation->lineage, &at, part->end, &extent);) {
+    for (size_t at = part->begin; ms_bytes_next(part->allocation, &at, part->end, &extent);) {
         if (extent.content.kind == MS_RESIDENT || is_snapshot(&extent.content) ||
             (ms_content_is_nothing(&extent.content) && part->end - extent.begin >= ROUNDING))
             return false;
@@ -177,13 +176,12 @@ static bool can_be_input(const struct ms_part *part)
 
 static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part *in)
 {
-    const struct ms_lineage *lineage = &in->allocation->lineage;
-    const struct ms_depths below = ms_recorded_launch_depths(lineage, in->begin, in->end);
+    const struct ms_depths below = ms_recorded_launch_depths(in->allocation, in->begin, in->end);
     const uint32_t depth = 1 + below.launches, input_depth = 1 + below.inputs;
     if (depth > MS_MAX_LAUNCH_DEPTH || input_depth > MS_MAX_INPUT_DEPTH || !can_be_input(in))
         return false;
     struct ms_launch_input *input = recorded->input = ms_heap_zalloc(sizeof(*input));
-    if (input == NULL || !ms_lineage_extract(lineage, in->begin, in->end, &input->lineage))
+    if (input == NULL || !ms_bytes_extract(in->allocation, in->begin, in->end, &input->lineage))
         return false;
     ms_lineage_drop_caches(&input->lineage);
     recorded->depth = depth > recorded->depth ? depth : recorded->depth;
@@ -198,22 +196,21 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part 
  * absent bytes can never be read. */
 static bool is_forbidden(const struct ms_part *part)
 {
-    if (ms_lineage_has_absent(&part->allocation->lineage, part->begin, part->end))
+    if (ms_bytes_any(part->allocation, part->begin, part->end, MS_OF_KIND(MS_ABSENT)))
         return true;
     if (!ms_shard_enforces())
         return false;
     ms_shard_query_placement(part->allocation, part->begin, part->end);
-    return ms_lineage_has_remote(&part->allocation->lineage, part->begin, part->end);
+    return ms_bytes_any(part->allocation, part->begin, part->end, MS_OF_OTHERS);
 }
 
 static bool record_in(const struct ms_part *out, const struct ms_part *in,
                       struct ms_recorded_launch *recorded, CUstream stream)
 {
-    const struct ms_lineage *lineage = &out->allocation->lineage;
-    const struct ms_depths below = ms_recorded_launch_depths(lineage, out->begin, out->end);
+    const struct ms_depths below = ms_recorded_launch_depths(out->allocation, out->begin, out->end);
     if (out->begin >= out->end || (in != NULL && in->begin >= in->end) ||
         !ms_space_is_in_blocks(out->allocation, out->begin, out->end) ||
-        !ms_lineage_is_missing(lineage, out->begin, out->end) ||
+        ms_bytes_any(out->allocation, out->begin, out->end, MS_PRESENT) ||
         below.launches + 1 > MS_MAX_LAUNCH_DEPTH || is_forbidden(out) ||
         (in != NULL && is_forbidden(in)))
         return false;

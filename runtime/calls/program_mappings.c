@@ -11,9 +11,11 @@
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/addresses.h"
-#include "runtime/memory/delayed_free.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/examining.h"
+#include "runtime/memory/granules.h"
 #include "runtime/memory/handles.h"
+#include "runtime/memory/mappings.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
@@ -197,15 +199,6 @@ static bool again(CUresult *result, struct attempt *attempt)
     return ms_try_bytes_again(*result, &attempt->attempts);
 }
 
-static CUresult join(struct ms_backing *backing, size_t begin, size_t end, struct ms_source *copy,
-                     bool may_give_up, bool *is_lost_out)
-{
-    *is_lost_out = false;
-    return copy != NULL ? ms_backing_join(backing, begin, end, ms_source_data(copy), may_give_up,
-                                          is_lost_out)
-                        : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
 /* The pieces stay: they are ended when the handle has become real. */
 static CUresult join_pieces(const struct ms_handle *handle, CUmemGenericAllocationHandle *real)
 {
@@ -222,7 +215,9 @@ static CUresult join_pieces(const struct ms_handle *handle, CUmemGenericAllocati
         if (result == CUDA_SUCCESS)
             result = ms_backing_cover(&scratch, 0, handle->bytes);
         if (result == CUDA_SUCCESS)
-            result = join(&scratch, 0, handle->bytes, copy, false, &is_lost);
+            result = copy != NULL ? ms_backing_join(&scratch, 0, handle->bytes,
+                                                    ms_source_data(copy), false, &is_lost)
+                                  : CUDA_ERROR_OUT_OF_MEMORY;
         if (result == CUDA_SUCCESS)
             result = ms_backing_make_real(&scratch, 0, handle->bytes, real);
         ms_backing_release(&scratch);
@@ -239,36 +234,20 @@ static CUresult create_memory(const struct ms_handle *handle, CUmemGenericAlloca
                                     : ms_driver.mem_create(real, handle->bytes, &handle->prop, 0);
 }
 
-static void set_content(struct ms_allocation *allocation, size_t begin, size_t end,
-                        enum ms_kind kind)
-{
-    const struct ms_content content = {.kind = kind};
-    if (!ms_lineage_set(&allocation->lineage, begin, end, &content))
-        ms_fatal("there is no memory for the record of a mapping at 0x%llx",
-                 allocation->address + begin);
-}
-
 /* All of it lies in one chunk then. */
 static CUresult join_chunks(struct ms_allocation *allocation,
                             const struct ms_program_mapping *mapping, struct attempt *attempt)
 {
-    bool is_lost;
     if (attempt->waited != allocation->context) {
         attempt->wanted = allocation->context;
         return CUDA_ERROR_NOT_READY;
     }
     struct ms_source *copy = ms_source_create_only_copy(mapping->end - mapping->begin);
-    const CUresult result =
-        join(&allocation->backing, mapping->begin, mapping->end, copy, attempt->is_last, &is_lost);
     attempt->joins = copy != NULL;
-    if (is_lost) {
-        const struct ms_content content = {.kind = MS_SOURCE, .source = copy};
-        if (!ms_lineage_set(&allocation->lineage, mapping->begin, mapping->end, &content))
-            ms_fatal("there is no memory for the record of %zu bytes at 0x%llx",
-                     mapping->end - mapping->begin, allocation->address + mapping->begin);
-    }
-    if (copy != NULL)
-        ms_source_drop(copy);
+    if (copy == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = ms_mappings_join(allocation, mapping, copy, attempt->is_last);
+    ms_source_drop(copy);
     return result;
 }
 
@@ -282,10 +261,10 @@ static CUresult gather(struct ms_allocation *allocation, const struct ms_program
         result = ms_driver_enter(allocation->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!ms_backing_lies_in_one_chunk(&allocation->backing, mapping->begin, mapping->end))
+    if (!ms_granules_are_one(allocation, mapping->begin, mapping->end))
         result = join_chunks(allocation, mapping, attempt);
     if (result == CUDA_SUCCESS)
-        result = ms_backing_make_real(&allocation->backing, mapping->begin, mapping->end, real);
+        result = ms_mappings_pin(allocation, mapping, real);
     ms_driver_leave(&scope);
     return result;
 }
@@ -300,8 +279,8 @@ static CUresult map_unused(struct ms_allocation *allocation,
         return result;
     result = ms_driver.mem_map(allocation->address + mapping->begin, handle->bytes, 0, *real, 0);
     if (result == CUDA_SUCCESS)
-        result = ms_backing_add_real(&allocation->backing, mapping->begin, mapping->end);
-    if (result != CUDA_SUCCESS)
+        ms_mappings_add_real(allocation, mapping);
+    else
         ms_driver.mem_release(*real);
     return result;
 }
@@ -316,12 +295,9 @@ static CUresult make_mapping_real(const struct ms_handle *handle, struct attempt
     struct ms_allocation *allocation = ms_space_claim(handle->address);
     const CUresult result = mapping.is_accessible ? gather(allocation, &mapping, attempt, real)
                                                   : map_unused(allocation, &mapping, handle, real);
-    if (result == CUDA_SUCCESS) {
-        mapping.is_real = true;
-        ms_space_put_mapping(allocation, &mapping);
+    if (result == CUDA_SUCCESS)
         ms_publish_event(MS_EVENT_PIN, allocation, mapping.begin, handle->bytes,
                          "a handle that the driver must know");
-    }
     ms_space_release(allocation);
     return result;
 }
@@ -421,14 +397,9 @@ static bool is_whole_mappings(CUdeviceptr address, size_t bytes)
 
 static bool meets_mapping(const struct ms_reservation *reservation, CUdeviceptr at, size_t bytes)
 {
-    bool found = false;
     struct ms_allocation *allocation = ms_space_claim(reservation->address);
-    if (allocation != NULL) {
-        const struct ms_backing *backing = &allocation->backing;
-        const size_t begin = at - allocation->address;
-        const size_t index = ms_backing_mapping_behind(backing, begin);
-        found = index < backing->mapping_count && backing->mappings[index].begin < begin + bytes;
-    }
+    const size_t begin = at - reservation->address;
+    const bool found = allocation != NULL && ms_mappings_meet(allocation, begin, begin + bytes);
     ms_space_release(allocation);
     return found;
 }
@@ -461,19 +432,16 @@ bool ms_addresses_free(CUdeviceptr address, size_t bytes, CUresult *result_out)
 static struct ms_allocation *claim_new(const struct ms_reservation *reservation,
                                        const struct ms_handle *handle)
 {
-    struct ms_backing backing;
-    struct ms_allocation *allocation = NULL;
-    if (ms_backing_adopt(&backing, handle->prop.location.id, reservation->address,
-                         reservation->bytes) == CUDA_SUCCESS)
-        allocation = ms_alloc_create(&backing, handle->context, reservation->bytes, MS_UNMAPPED,
-                                     NULL, false);
-    return allocation != NULL ? ms_space_claim(reservation->address) : NULL;
+    return ms_allocation_adopt(handle->context, handle->prop.location.id, reservation->address,
+                               reservation->bytes) != NULL
+               ? ms_space_claim(reservation->address)
+               : NULL;
 }
 
-/* Frees a claimed allocation in which nothing is mapped any more. Else ends the claim. */
+/* Ends the claim on an allocation; or its life, if nothing is mapped in it any more. */
 static void release_or_free(struct ms_allocation *allocation)
 {
-    if (allocation == NULL || allocation->backing.mapping_count > 0) {
+    if (ms_mappings_meet(allocation, 0, allocation->bytes)) {
         ms_space_release(allocation);
         return;
     }
@@ -494,9 +462,9 @@ static bool defer_mapping(const struct ms_reservation *reservation, CUdeviceptr 
     const struct ms_program_mapping mapping = {.begin = begin,
                                                .end = begin + handle->bytes,
                                                .handle = handle->number};
-    const bool is_deferred =
-        allocation->device == handle->prop.location.id && allocation->context == handle->context &&
-        begin % allocation->backing.granule == 0 && ms_space_put_mapping(allocation, &mapping);
+    const bool is_deferred = allocation->device == handle->prop.location.id &&
+                             allocation->context == handle->context &&
+                             ms_mappings_add(allocation, &mapping);
     if (is_deferred) {
         handle->address = address;
         handle->mappings++;
@@ -520,9 +488,7 @@ static void add_real_mapping(struct ms_reservation *reservation, CUdeviceptr add
     const size_t begin = address - allocation->address;
     const struct ms_program_mapping mapping = {
         .begin = begin, .end = begin + bytes, .handle = number, .is_real = true};
-    if (!ms_space_put_mapping(allocation, &mapping) ||
-        ms_backing_add_real(&allocation->backing, mapping.begin, mapping.end) != CUDA_SUCCESS)
-        ms_fatal("there is no memory for the record of a mapping at 0x%llx", address);
+    ms_mappings_add_real(allocation, &mapping);
     if (handle != NULL)
         handle->mappings++;
     ms_space_count_promised(allocation->device, (int64_t)bytes);
@@ -570,49 +536,20 @@ bool ms_program_map(CUdeviceptr address, size_t bytes, size_t offset,
 
 /* --- access */
 
-/* Content that the program has kept by its handle, to where it is mapped now. */
-static CUresult put_kept(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
-{
-    struct ms_handle *handle = mapping->is_real ? NULL : ms_handle_find(mapping->handle);
-    if (handle == NULL || handle->pieces.count == 0)
-        return CUDA_SUCCESS;
-    const CUresult result =
-        ms_backing_put_pieces(&allocation->backing, mapping->begin, &handle->pieces);
-    if (result != CUDA_SUCCESS)
-        return result;
-    for (size_t i = 0; i < handle->pieces.count; i++)
-        set_content(allocation, mapping->begin + handle->pieces.all[i].begin,
-                    mapping->begin + handle->pieces.all[i].end, MS_RESIDENT);
-    allocation->keeps_dead = true;
-    ms_pieces_end(&handle->pieces, allocation->device);
-    return CUDA_SUCCESS;
-}
-
-static CUresult set_mapping_access(CUdeviceptr address, const struct ms_program_mapping *old,
+static CUresult set_mapping_access(CUdeviceptr address, const struct ms_program_mapping *mapping,
                                    const CUmemAccessDesc *desc)
 {
-    struct ms_program_mapping mapping = *old;
+    struct ms_handle *handle = mapping->is_real ? NULL : ms_handle_find(mapping->handle);
+    const size_t bytes = mapping->end - mapping->begin;
     CUresult result = CUDA_SUCCESS;
     struct ms_allocation *allocation = ms_space_claim(address);
-    if (mapping.is_real)
-        result = ms_driver.mem_set_access(address, mapping.end - mapping.begin, desc, 1);
-    if (result == CUDA_SUCCESS && !mapping.is_accessible) {
-        mapping.is_accessible = true;
-        set_content(allocation, mapping.begin, mapping.end,
-                    mapping.is_real             ? MS_RESIDENT
-                    : allocation->blocks.carved ? MS_DEAD
-                                                : MS_UNDEFINED);
-        ms_space_put_mapping(allocation, &mapping);
-        result = put_kept(allocation, &mapping);
-        if (result != CUDA_SUCCESS) {
-            mapping.is_accessible = false;
-            set_content(allocation, mapping.begin, mapping.end, MS_UNMAPPED);
-            ms_space_put_mapping(allocation, &mapping);
-        }
-    }
-    if (result == CUDA_SUCCESS && !old->is_accessible) {
-        ms_publish_event(MS_EVENT_ALLOCATE, allocation, mapping.begin, mapping.end - mapping.begin,
-                         NULL);
+    if (mapping->is_real)
+        result = ms_driver.mem_set_access(address, bytes, desc, 1);
+    if (result == CUDA_SUCCESS && !mapping->is_accessible) {
+        result = ms_mappings_set_access(allocation, mapping, true,
+                                        handle != NULL ? &handle->pieces : NULL);
+        if (result == CUDA_SUCCESS)
+            ms_publish_event(MS_EVENT_ALLOCATE, allocation, mapping->begin, bytes, NULL);
     }
     ms_space_release(allocation);
     return result;
@@ -626,10 +563,7 @@ static void follow_access(CUdeviceptr address, CUdeviceptr end, bool is_accessib
     while (address < end && ms_space_find_mapping(address, &mapping, &facts)) {
         if (mapping.is_accessible != is_accessible) {
             struct ms_allocation *allocation = ms_space_claim(address);
-            mapping.is_accessible = is_accessible;
-            set_content(allocation, mapping.begin, mapping.end,
-                        is_accessible ? MS_RESIDENT : MS_UNMAPPED);
-            ms_space_put_mapping(allocation, &mapping);
+            ms_mappings_set_access(allocation, &mapping, is_accessible, NULL);
             ms_space_release(allocation);
         }
         address = facts.address + mapping.end;
@@ -741,30 +675,13 @@ bool ms_program_get_access(CUdeviceptr address, const CUmemLocation *location,
 
 /* --- unmapping */
 
-/* True if the program can still read what stands in the range, through another mapping. */
-static bool is_alive(const struct ms_allocation *allocation,
-                     const struct ms_program_mapping *mapping)
-{
-    const struct ms_blocks *blocks = &allocation->blocks;
-    if (blocks->carved && !blocks->strayed) {
-        const struct ms_block *block = ms_space_block_behind(allocation, mapping->begin);
-        return block != NULL && block->begin < mapping->end;
-    }
-    for (size_t at = mapping->begin; at < mapping->end;) {
-        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-        if (!ms_content_is_nothing(&extent.content))
-            return true;
-        at = extent.end;
-    }
-    return false;
-}
-
 /* The handle, if the program keeps what stands in the range by it alone. */
 static struct ms_handle *find_keeper(const struct ms_allocation *allocation,
                                      const struct ms_program_mapping *mapping)
 {
     struct ms_handle *handle = mapping->is_real ? NULL : ms_handle_find(mapping->handle);
-    return handle != NULL && handle->users > 0 && is_alive(allocation, mapping) ? handle : NULL;
+    return handle != NULL && handle->users > 0 && ms_mappings_is_alive(allocation, mapping) ? handle
+                                                                                            : NULL;
 }
 
 /* Before memory is unmapped whose handle the program keeps. If it came in pieces, it stays so:
@@ -778,8 +695,7 @@ static CUresult keep_content(CUdeviceptr address, const struct ms_program_mappin
     const CUresult result = handle != NULL ? ms_materialise(allocation, mapping->begin,
                                                             mapping->end, MS_NEED_READ_WRITE)
                                            : CUDA_SUCCESS;
-    const bool is_one =
-        ms_backing_lies_in_one_chunk(&allocation->backing, mapping->begin, mapping->end);
+    const bool is_one = ms_granules_are_one(allocation, mapping->begin, mapping->end);
     ms_why_end(why);
     ms_space_release(allocation);
     return handle != NULL && result == CUDA_SUCCESS && is_one ? make_real(handle, attempt) : result;
@@ -797,58 +713,30 @@ static CUresult keep_contents(CUdeviceptr at, CUdeviceptr end, struct attempt *a
     return result;
 }
 
-/* What lies outside of the mapping is still the program's. */
-static bool add_rest(struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    return begin >= end || ms_space_add_block(allocation, begin, end);
-}
-
-static void cut_blocks(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
-{
-    for (;;) {
-        const struct ms_block *block = ms_space_block_behind(allocation, mapping->begin);
-        if (block == NULL || block->begin >= mapping->end)
-            return;
-        size_t end;
-        const size_t begin = block->begin;
-        if (!ms_space_remove_block(allocation, begin, &end) ||
-            !add_rest(allocation, begin, mapping->begin) ||
-            !add_rest(allocation, mapping->end, end))
-            ms_fatal("there is no memory for the record of a block at 0x%llx",
-                     allocation->address + begin);
-    }
-}
-
+/* Ends the claim. */
 static CUresult unmap_one(struct ms_allocation *allocation,
                           const struct ms_program_mapping *mapping)
 {
+    const size_t bytes = mapping->end - mapping->begin;
     struct ms_handle *handle = ms_handle_find(mapping->handle);
-    struct ms_backing *backing = &allocation->backing;
     struct ms_handle *keeper = find_keeper(allocation, mapping);
-    CUresult result = ms_backing_sink_wait(backing, mapping->begin, mapping->end);
-    if (result == CUDA_SUCCESS && keeper != NULL)
-        result = ms_backing_take_pieces(backing, mapping->begin, mapping->end, &keeper->pieces);
-    if (result != CUDA_SUCCESS)
+    const CUresult result =
+        ms_mappings_keep(allocation, mapping, keeper != NULL ? &keeper->pieces : NULL);
+    if (result != CUDA_SUCCESS) {
+        ms_space_release(allocation);
         return result;
-    allocation->changes++;
-    ms_publish_event(MS_EVENT_FREE, allocation, mapping->begin, mapping->end - mapping->begin,
-                     NULL);
+    }
+    ms_publish_event(MS_EVENT_FREE, allocation, mapping->begin, bytes, NULL);
     ms_shard_forget(allocation, mapping->begin, mapping->end);
-    cut_blocks(allocation, mapping);
-    const size_t left = allocation->leftover_bytes;
-    const size_t present =
-        ms_lineage_present_bytes(&allocation->lineage, mapping->begin, mapping->end);
-    ms_space_set_leftover(allocation, present < left ? left - present : 0);
-    ms_backing_unmap(backing, mapping->begin, mapping->end);
-    set_content(allocation, mapping->begin, mapping->end, MS_UNMAPPED);
-    ms_space_drop_mapping(allocation, mapping->begin);
+    ms_mappings_remove(allocation, mapping);
     if (mapping->is_real)
-        ms_space_count_promised(allocation->device, -(int64_t)(mapping->end - mapping->begin));
+        ms_space_count_promised(allocation->device, -(int64_t)bytes);
     if (handle != NULL) {
         handle->address = 0;
         handle->mappings--;
         end_if_unused(handle);
     }
+    release_or_free(allocation);
     return CUDA_SUCCESS;
 }
 
@@ -865,10 +753,8 @@ static CUresult unmap_locked(CUdeviceptr address, size_t bytes, struct attempt *
     result = keep_contents(address, end, attempt);
     while (address < end && result == CUDA_SUCCESS &&
            ms_space_find_mapping(address, &mapping, &facts)) {
-        struct ms_allocation *allocation = ms_space_claim(address);
-        result = unmap_one(allocation, &mapping);
+        result = unmap_one(ms_space_claim(address), &mapping);
         address = facts.address + mapping.end;
-        release_or_free(allocation);
     }
     return result;
 }

@@ -14,30 +14,22 @@
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
 #include "runtime/source/content.h"
 #include "runtime/state/counters.h"
 
-/*
- * Some 50 bytes each. In a large block more is allowed: one that is copied row by row has a piece
- * for each row. What is left to other ranks stays in pieces, so the next look is at twice as many.
- */
 CUresult ms_write_bound(struct ms_allocation *allocation, size_t offset)
 {
-    enum { LEAST_PIECES = 1 << 17, BYTES_FOR_ONE = 512 << 10 };
-    if (allocation->lineage.extents.count <= LEAST_PIECES)
-        return CUDA_SUCCESS;
-    const struct ms_range block = ms_space_block_at(allocation, offset);
-    const size_t pieces = ms_lineage_pieces(&allocation->lineage, block.begin, block.end);
-    if (pieces <= LEAST_PIECES || pieces <= allocation->least_pieces ||
-        pieces <= (block.end - block.begin) / BYTES_FOR_ONE)
+    struct ms_range block;
+    if (!ms_bytes_are_scattered(allocation, offset, &block))
         return CUDA_SUCCESS;
     const struct ms_why why = ms_why_begin(MS_REASON_PIECES);
     const CUresult result = ms_materialise(allocation, block.begin, block.end, MS_NEED_KEEP);
     ms_why_end(why);
-    allocation->least_pieces = 2 * ms_lineage_pieces(&allocation->lineage, block.begin, block.end);
+    ms_bytes_gathered(allocation, block);
     return result;
 }
 
@@ -76,7 +68,7 @@ static CUresult write_range(struct ms_allocation *allocation, size_t begin, size
                             CUstream stream)
 {
     size_t count;
-    struct ms_extent *old = ms_lineage_copy(&allocation->lineage, begin, end, &count);
+    struct ms_extent *old = ms_bytes_copy(allocation, begin, end, &count);
     if (old == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CUDA_SUCCESS;
@@ -88,8 +80,7 @@ static CUresult write_range(struct ms_allocation *allocation, size_t begin, size
         if (!ms_content_is_present(&old[i].content)) {
             part.is_shadowed =
                 ms_verifies() && ms_shadow_write(allocation, from, to, &part, bytes, stream);
-            if (!ms_lineage_set(&allocation->lineage, from, to, &part))
-                result = CUDA_ERROR_OUT_OF_MEMORY;
+            result = ms_bytes_set(allocation, from, to, &part);
             continue;
         }
         result = ms_materialise(allocation, from, to, MS_NEED_READ_WRITE);
@@ -116,14 +107,14 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
     const size_t begin = ms_offset(allocation, address);
     if (!ms_fits(allocation, address, bytes)) {
         /* Of what the program has not mapped the driver knows what it is. */
-        *result_out = allocation->backing.is_programs ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        *result_out = allocation->is_programs ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
         ms_space_release(allocation);
         return NULL;
     }
     *result_out = ms_write_bound(allocation, begin);
     if (*result_out == CUDA_SUCCESS) {
         ms_space_add_use(allocation, begin, begin + bytes);
-        if (!ms_lineage_is_present(&allocation->lineage, begin, begin + bytes))
+        if (ms_bytes_any(allocation, begin, begin + bytes, MS_MISSING))
             return allocation;
         *result_out = ms_materialise(allocation, begin, begin + bytes, MS_NEED_READ_WRITE);
     }
@@ -277,7 +268,7 @@ static bool is_present(CUdeviceptr address, size_t bytes)
         return false;
     const size_t begin = ms_offset(allocation, address);
     const bool is_present = ms_fits(allocation, address, bytes) &&
-                            ms_lineage_is_present(&allocation->lineage, begin, begin + bytes);
+                            !ms_bytes_any(allocation, begin, begin + bytes, MS_MISSING);
     ms_space_release(allocation);
     return is_present;
 }

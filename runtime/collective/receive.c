@@ -8,6 +8,8 @@
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/memory/bytes.h"
+#include "runtime/memory/granules.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
 #include "runtime/shard/active_plan.h"
@@ -20,7 +22,7 @@
 static bool list_sinkable(const struct ms_allocation *allocation, size_t begin, size_t end,
                           const struct ms_ranges *remote_parts, struct ms_ranges *sinkable)
 {
-    const size_t granule = allocation->backing.granule;
+    const size_t granule = allocation->granule;
     struct ms_ranges backed = {0}, whole = {0};
     bool is_good = true;
     for (size_t i = 0; i < remote_parts->count && is_good; i++) {
@@ -30,18 +32,14 @@ static bool list_sinkable(const struct ms_allocation *allocation, size_t begin, 
         if (from / granule < to / granule)
             is_good = ms_ranges_add(&whole, from / granule * granule, to / granule * granule);
     }
-    for (size_t i = 0; i < allocation->backing.count && is_good; i++)
-        is_good = ms_ranges_add(&backed, allocation->backing.chunks[i].begin,
-                                allocation->backing.chunks[i].end);
+    struct ms_range chunk = {0, allocation->granule_bytes};
+    for (; is_good && ms_granules_next(allocation, &chunk);
+         chunk = (struct ms_range){chunk.end, allocation->granule_bytes})
+        is_good = ms_ranges_add(&backed, chunk.begin, chunk.end);
     is_good = is_good && ms_ranges_subtract(&whole, &backed, sinkable);
     ms_ranges_cleanup(&whole);
     ms_ranges_cleanup(&backed);
     return is_good;
-}
-
-static bool is_remote_copy(const struct ms_content *content)
-{
-    return content->is_remote_copy;
 }
 
 /* Lists the granules of [begin, end), neither sinkable nor backed, where parked memory can lie. */
@@ -65,7 +63,7 @@ static CUresult cover_rest(struct ms_allocation *allocation, size_t begin, size_
     for (size_t i = 0; i <= taken->count && result == CUDA_SUCCESS; i++) {
         const size_t stop = i < taken->count ? taken->list[i].begin : end;
         if (begin < stop)
-            result = ms_backing_cover(&allocation->backing, begin, stop);
+            result = ms_granules_cover(allocation, begin, stop);
         begin = i < taken->count ? taken->list[i].end : end;
     }
     return result;
@@ -83,22 +81,20 @@ static CUresult set_received(struct ms_allocation *allocation, size_t begin, siz
                              const struct ms_ranges *gone, const struct ms_ranges *parked_ranges,
                              struct ms_parked *parked)
 {
-    static const struct ms_content resident = {.kind = MS_RESIDENT};
-    static const struct ms_content absent = {.kind = MS_ABSENT, .locality = MS_REMOTE};
     struct ms_content content = {.kind = MS_PARKED, .parked = parked};
     uint64_t at = 0;
-    bool is_good = ms_lineage_set(&allocation->lineage, begin, end, &resident);
-    for (size_t i = 0; i < gone->count && is_good; i++) {
+    CUresult result = ms_bytes_set_kind(allocation, begin, end, MS_RESIDENT);
+    for (size_t i = 0; i < gone->count && result == CUDA_SUCCESS; i++) {
         const struct ms_range range = cut_to(gone->list[i], begin, end);
-        is_good = ms_lineage_set(&allocation->lineage, range.begin, range.end, &absent);
+        result = ms_bytes_set_kind(allocation, range.begin, range.end, MS_ABSENT);
     }
-    for (size_t i = 0; parked != NULL && i < parked_ranges->count && is_good; i++) {
+    for (size_t i = 0; parked != NULL && i < parked_ranges->count && result == CUDA_SUCCESS; i++) {
         const struct ms_range range = cut_to(parked_ranges->list[i], begin, end);
         content.source_offset = at + (range.begin - parked_ranges->list[i].begin);
-        is_good = ms_lineage_set(&allocation->lineage, range.begin, range.end, &content);
+        result = ms_bytes_set(allocation, range.begin, range.end, &content);
         at += parked_ranges->list[i].end - parked_ranges->list[i].begin;
     }
-    return is_good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return result;
 }
 
 /* Maps new parked memory under the ranges until the work is done; else they get memory. */
@@ -112,8 +108,7 @@ static CUresult lend_parked(struct ms_allocation *allocation, const struct ms_ra
                           : CUDA_ERROR_NOT_SUPPORTED;
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_backing_lend_map_for(&allocation->backing, ms_parked_backing(parked),
-                                     parkable->list, allocation->context, &receive->lent);
+    result = ms_granules_lend(allocation, parkable, ms_parked_backing(parked), &receive->lent);
     if (result == CUDA_SUCCESS)
         receive->parked = parked;
     else
@@ -141,8 +136,8 @@ static CUresult find_memory(struct ms_allocation *allocation, size_t begin, size
 /* No work is queued: neither the sink nor the parked memory has to wait. */
 static void take_back(struct ms_allocation *allocation, struct ms_receive *receive)
 {
-    ms_backing_sink_cancel(&allocation->backing, receive->sink);
-    ms_backing_sink_cancel(&allocation->backing, receive->lent);
+    ms_granules_lent(allocation, receive->sink, NULL);
+    ms_granules_lent(allocation, receive->lent, NULL);
     ms_parked_drop(receive->parked);
     *receive = (struct ms_receive){0};
 }
@@ -151,12 +146,11 @@ static CUresult sink_and_park(struct ms_allocation *allocation, size_t begin, si
                               const struct ms_ranges *absent, const struct ms_ranges *sinkable,
                               const struct ms_ranges *parkable, struct ms_receive *receive)
 {
-    CUresult result = ms_backing_sink_wait(&allocation->backing, begin, end);
+    CUresult result = ms_granules_wait(allocation, begin, end);
     if (result == CUDA_SUCCESS)
         result = find_memory(allocation, begin, end, sinkable, parkable, receive);
     if (result == CUDA_SUCCESS)
-        result = ms_backing_sink_map_for(&allocation->backing, sinkable->list, sinkable->count,
-                                         allocation->context, &receive->sink);
+        result = ms_granules_lend(allocation, sinkable, NULL, &receive->sink);
     if (result == CUDA_SUCCESS)
         result = set_received(allocation, begin, end, absent, parkable, receive->parked);
     if (result != CUDA_SUCCESS)
@@ -185,7 +179,7 @@ static bool has_small_parts(const struct ms_allocation *allocation, size_t bytes
     enum { LEAST_SEGMENT = 2 << 20 };
     const size_t own = bytes - bytes_within(remote_parts, 0, allocation->bytes);
     const size_t part = own > bytes / (unsigned)ranks ? own : bytes / (unsigned)ranks;
-    const size_t least = allocation->blocks.carved ? LEAST_SEGMENT : 0;
+    const size_t least = ms_space_is_carved(allocation) ? LEAST_SEGMENT : 0;
     return (part > least ? part : least) < ms_config.min_bytes;
 }
 
@@ -200,7 +194,7 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
     ms_space_add_use(allocation, begin, end);
     /* Remote copies: concatenated tensors, which will be copied back. In its own place, what comes
      * in granules with local bytes may stay; copied on from there, it would take memory again. */
-    const bool passes = ms_lineage_any(&allocation->lineage, begin, end, is_remote_copy);
+    const bool passes = ms_bytes_any(allocation, begin, end, MS_REMOTE_COPY);
     if (!ms_list_remote_parts(allocation, begin, end - begin, NULL, &remote_parts) ||
         !list_sinkable(allocation, begin, end, &remote_parts, &sinkable) ||
         (passes && !list_storable(allocation, begin, end, &sinkable, &parkable)))
@@ -263,7 +257,7 @@ static void hand_over(const struct ms_receive *receive, const struct ms_sink_map
 {
     struct ms_allocation *allocation = ms_space_claim(receive->address);
     if (allocation != NULL && allocation->id == receive->allocation_id)
-        ms_backing_sink_attach_event(&allocation->backing, sink, event);
+        ms_granules_lent(allocation, sink, event);
     else
         ms_driver.event_destroy(event);
     ms_space_release(allocation);
@@ -273,7 +267,7 @@ static void unmap_sink(const struct ms_receive *receive)
 {
     struct ms_allocation *allocation = ms_space_claim(receive->address);
     if (allocation != NULL && allocation->id == receive->allocation_id)
-        ms_backing_sink_wait(&allocation->backing, 0, allocation->bytes);
+        ms_granules_wait(allocation, 0, allocation->bytes);
     ms_space_release(allocation);
 }
 

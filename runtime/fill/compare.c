@@ -8,6 +8,8 @@
 #include "runtime/base/log.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
+#include "runtime/memory/allocation.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
@@ -151,7 +153,7 @@ static void hex(const unsigned char *values, size_t count, char *text)
 static void report(const struct ms_allocation *allocation, struct ms_range range,
                    const struct pair *pair, const struct difference *found, CUstream stream)
 {
-    const struct ms_extent extent = ms_lineage_at(&allocation->lineage, range.begin + found->first);
+    const struct ms_extent extent = ms_bytes_at(allocation, range.begin + found->first);
     unsigned char values[2][SHOWN] = {{0}};
     char texts[2][3 * SHOWN] = {"?", "?"}, lineage[512], name[120], tensor[136] = "";
     size_t shown = pair->bytes - found->first;
@@ -203,7 +205,7 @@ static void compare(struct ms_allocation *allocation, struct ms_range range,
     if (result == CUDA_SUCCESS && found.count > 0) {
         ms_counter_add(MS_COUNT_VERIFY_DIFFER, 1);
         report(allocation, range, pair, &found, stream);
-        ms_lineage_change(&allocation->lineage, &range, 1, forget);
+        ms_bytes_change(allocation, &range, 1, forget);
     }
     ms_driver_leave(&scope);
 }
@@ -211,7 +213,8 @@ static void compare(struct ms_allocation *allocation, struct ms_range range,
 static void compare_range(struct ms_allocation *allocation, struct ms_range range)
 {
     const struct pair pair = {allocation->address + range.begin,
-                              allocation->shadow->address + range.begin, range.end - range.begin};
+                              ms_allocation_shadow(allocation) + range.begin,
+                              range.end - range.begin};
     if (pair.bytes > 0)
         compare(allocation, range, &pair, true);
 }
@@ -221,9 +224,9 @@ void ms_compare(struct ms_allocation *allocation, size_t begin, size_t end, enum
 {
     struct ms_range run = {0, 0};
     struct ms_extent extent;
-    if (allocation->shadow == NULL)
+    if (ms_allocation_shadow(allocation) == 0)
         return;
-    while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+    while (ms_bytes_next(allocation, &begin, end, &extent)) {
         if (!extent.content.is_shadowed || extent.content.cached != (what == MS_COMPARE_CACHED))
             continue;
         if (extent.begin != run.end) {
@@ -238,7 +241,7 @@ void ms_compare(struct ms_allocation *allocation, size_t begin, size_t end, enum
 void ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t bytes, CUdeviceptr copy,
                      bool is_plain, CUstream stream)
 {
-    const struct pair pair = {copy, from->shadow->address + from_at, bytes};
+    const struct pair pair = {copy, ms_allocation_shadow(from) + from_at, bytes};
     const struct ms_range range = {from_at, from_at + bytes};
     if (ms_shadow_wait(stream) == CUDA_SUCCESS)
         compare(from, range, &pair, is_plain);
@@ -251,8 +254,9 @@ static void compare_cached(void)
     for (CUdeviceptr at = 0; ms_space_first_behind(at, &facts);) {
         at = facts.address + facts.bytes;
         struct ms_allocation *allocation = ms_space_try_claim(facts.address);
-        if (allocation != NULL && allocation->lineage.cached_bytes > 0 &&
-            allocation->shadow != NULL && ms_context_is_idle(allocation->context))
+        if (allocation != NULL && ms_allocation_shadow(allocation) != 0 &&
+            ms_bytes_any(allocation, 0, allocation->bytes, MS_CACHED) &&
+            ms_context_is_idle(allocation->context))
             ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
         ms_space_release(allocation);
     }

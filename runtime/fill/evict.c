@@ -11,11 +11,12 @@
 #include "runtime/fill/compare.h"
 #include "runtime/fill/overcommit.h"
 #include "runtime/fill/shadow.h"
-#include "runtime/memory/space.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/delayed_free.h"
+#include "runtime/memory/give_back.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
-#include "runtime/memory/recorded_launch.h"
+#include "runtime/memory/space.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 
@@ -43,7 +44,7 @@ enum ms_need ms_need_in(const struct ms_allocation *allocation, enum ms_need nee
 struct candidate {
     CUdeviceptr address;
     uint64_t id;
-    uint32_t reads, changes;
+    uint32_t touches;
     CUcontext context;
 };
 
@@ -57,22 +58,19 @@ struct way {
 
 bool ms_evict_applies(const struct ms_allocation *allocation)
 {
-    return allocation->backing.backed_bytes > 0 &&
-           (allocation->lineage.resident_bytes < allocation->lineage.bytes ||
-            (allocation->blocks.carved && !allocation->keeps_dead));
+    return ms_give_back_applies(allocation, MS_RESTORABLE);
 }
 
 static bool has_leftover(const struct ms_allocation *allocation)
 {
-    return allocation->leftover_bytes > 0;
+    return ms_give_back_applies(allocation, MS_LEFTOVER);
 }
 
 static struct candidate candidate_of(const struct ms_allocation *allocation)
 {
     return (struct candidate){.address = allocation->address,
                               .id = allocation->id,
-                              .reads = allocation->reads,
-                              .changes = allocation->changes,
+                              .touches = ms_allocation_touches(allocation),
                               .context = allocation->context};
 }
 
@@ -120,86 +118,17 @@ static bool wait_for_contexts(const struct way *way, const struct candidate *can
     return true;
 }
 
-/* A file that has changed can no longer restore what was read from it. */
-static void keep_what_is_lost(struct ms_allocation *allocation)
-{
-    static const struct ms_content resident = {.kind = MS_RESIDENT};
-    struct ms_extent extent;
-    for (size_t at = 0; ms_lineage_next(&allocation->lineage, &at, allocation->bytes, &extent);) {
-        if (extent.content.cached && !ms_content_is_current(&extent.content))
-            ms_lineage_set(&allocation->lineage, extent.begin, extent.end, &resident);
-    }
-}
-
-/* The first part of a resident range, unless others may use its memory. Returns its end. */
-static size_t give_up_resident(struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    static const struct ms_content dead = {.kind = MS_DEAD};
-    size_t stop;
-    const bool is_pinned = ms_backing_is_pinned(&allocation->backing, begin, &stop);
-    if (stop > end)
-        stop = end;
-    if (!is_pinned)
-        ms_lineage_set(&allocation->lineage, begin, stop, &dead);
-    return stop;
-}
-
-/* The memory of blocks that were returned. */
-static void give_up_dead(struct ms_allocation *allocation)
-{
-    const struct ms_blocks *blocks = &allocation->blocks;
-    ms_space_set_leftover(allocation, 0);
-    if (!blocks->carved || allocation->keeps_dead)
-        return;
-    size_t at = 0;
-    struct ms_position next = {0, 0};
-    for (const struct ms_block *block; at < allocation->bytes;
-         at = block != NULL ? block->end : allocation->bytes) {
-        block = ms_sorted_item(&blocks->all, next);
-        next = ms_sorted_next(&blocks->all, next);
-        const size_t end = block != NULL ? block->begin : allocation->bytes;
-        while (at < end) {
-            const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-            size_t stop = extent.end < end ? extent.end : end;
-            if (extent.content.kind == MS_RESIDENT)
-                stop = give_up_resident(allocation, at, stop);
-            at = stop;
-        }
-    }
-}
-
-/* The runs in which nothing is present. */
-static size_t uncover(struct ms_allocation *allocation)
-{
-    size_t freed = 0, begin = 0;
-    struct ms_walk walk = ms_walk_all(&allocation->lineage);
-    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
-        if (!ms_content_is_present(&extent->content))
-            continue;
-        freed += ms_backing_uncover(&allocation->backing, begin, extent->begin);
-        begin = extent->end;
-    }
-    /* The last granule reaches behind the end of the allocation. */
-    return freed + ms_backing_uncover(&allocation->backing, begin, allocation->backing.bytes);
-}
-
-/* The device has been waited for since the last change of its blocks, and since what is cached was
- * read last. */
 static size_t evict(struct ms_allocation *allocation, void *argument)
 {
     (void)argument;
-    give_up_dead(allocation);
-    keep_what_is_lost(allocation);
     ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
-    ms_lineage_drop_caches(&allocation->lineage);
-    return uncover(allocation);
+    return ms_give_back(allocation, MS_RESTORABLE);
 }
 
 static size_t evict_leftover(struct ms_allocation *allocation, void *argument)
 {
     (void)argument;
-    give_up_dead(allocation);
-    return uncover(allocation);
+    return ms_give_back(allocation, MS_LEFTOVER);
 }
 
 static size_t evict_published(struct ms_allocation *allocation, const struct way *way)
@@ -210,8 +139,8 @@ static size_t evict_published(struct ms_allocation *allocation, const struct way
     return freed;
 }
 
-/* The device is waited for before `evict` sees an allocation, and nothing has changed in it
- * since. */
+/* The device is waited for before `evict` sees an allocation, and nothing has begun to use it, nor
+ * have its blocks changed, since. */
 static size_t evict_candidates(const struct way *way, const struct candidate *candidates,
                                size_t count)
 {
@@ -221,8 +150,7 @@ static size_t evict_candidates(const struct way *way, const struct candidate *ca
     for (size_t i = 0; i < count; i++) {
         struct ms_allocation *allocation = ms_space_try_claim(candidates[i].address);
         if (allocation != NULL && allocation->id == candidates[i].id &&
-            allocation->reads == candidates[i].reads &&
-            allocation->changes == candidates[i].changes)
+            ms_allocation_touches(allocation) == candidates[i].touches)
             freed += evict_published(allocation, way);
         ms_space_release(allocation);
     }

@@ -10,6 +10,9 @@
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/fill/unfilled.h"
+#include "runtime/memory/allocation.h"
+#include "runtime/memory/bytes.h"
+#include "runtime/memory/granules.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
@@ -35,7 +38,7 @@ static size_t list_files(const struct ms_allocation *allocation, size_t begin, s
     size_t count = 0;
     struct ms_extent extent;
     *bytes_out = 0;
-    while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+    while (ms_bytes_next(allocation, &begin, end, &extent)) {
         const size_t bytes = extent.end - extent.begin;
         if (!is_missing_file(&extent.content))
             continue;
@@ -81,7 +84,7 @@ static CUresult replay_missing(const struct ms_allocation *allocation, size_t be
     bool files_done;
     CUresult result = replay_files(allocation, begin, end, stream, &files_done);
     struct ms_extent extent;
-    while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+    while (result == CUDA_SUCCESS && ms_bytes_next(allocation, &begin, end, &extent)) {
         if (!ms_content_is_present(&extent.content) && !ms_content_is_nothing(&extent.content) &&
             !(files_done && is_missing_file(&extent.content)))
             result = replay_extent(allocation, &extent, stream);
@@ -89,67 +92,24 @@ static CUresult replay_missing(const struct ms_allocation *allocation, size_t be
     return result;
 }
 
-static CUresult cover(struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    const CUresult result = ms_backing_cover(&allocation->backing, begin, end);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        ms_log(MS_INFO,
-               "out of device memory while backing bytes %zu to %zu of the allocation of "
-               "%zu bytes at 0x%llx",
-               begin, end, allocation->bytes, allocation->address);
-    return result;
-}
-
-/* Files, fills and launches stay replayable. A snapshot becomes resident, which frees host
- * memory. */
-static bool can_be_cached(const struct ms_content *content)
-{
-    return content->kind == MS_FILL || content->kind == MS_LAUNCHED ||
-           (content->kind == MS_SOURCE && ms_source_is_file(content->source));
-}
-
-static void make_present(struct ms_content *content)
-{
-    if (ms_content_is_present(content))
-        return;
-    if (can_be_cached(content))
-        content->cached = true;
-    else
-        *content = (struct ms_content){.kind = MS_RESIDENT};
-    if (content->locality != MS_LOCAL)
-        content->locality = MS_UNKNOWN; /* read all the same */
-    content->is_remote_copy = false;
-}
-
-/* Sets the lineage after all of [begin, end) came into memory. */
+/* All of [begin, end) came into memory. */
 static CUresult set_present(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    enum { MANY = 64 }; /* extents for which the lineage is made anew, at once */
     const struct ms_range range = {begin, end};
-    size_t count;
+    struct ms_extent extent;
     ms_compare(allocation, begin, end, MS_COMPARE_REPLAYED);
-    struct ms_extent *extents = ms_lineage_copy(&allocation->lineage, begin, end, &count);
-    if (extents == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        struct ms_content content = extents[i].content;
-        if (ms_content_is_present(&content))
+    for (size_t at = begin; ms_bytes_next(allocation, &at, end, &extent);) {
+        const struct ms_content *content = &extent.content;
+        const size_t bytes = extent.end - extent.begin;
+        if (ms_content_is_present(content))
             continue;
-        ms_counter_add(MS_COUNT_MATERIALISED_BYTES, extents[i].end - extents[i].begin);
-        ms_origins_note(allocation, &extents[i]);
-        if (content.kind == MS_SOURCE && ms_source_is_file(content.source))
-            ms_loaded_note(content.source, content.source_offset, extents[i].end - extents[i].begin,
-                           allocation->address + extents[i].begin);
-        make_present(&content);
-        if (count <= MANY &&
-            !ms_lineage_set(&allocation->lineage, extents[i].begin, extents[i].end, &content))
-            result = CUDA_ERROR_OUT_OF_MEMORY;
+        ms_counter_add(MS_COUNT_MATERIALISED_BYTES, bytes);
+        ms_origins_note(allocation, &extent);
+        if (is_missing_file(content))
+            ms_loaded_note(content->source, content->source_offset, bytes,
+                           allocation->address + extent.begin);
     }
-    if (count > MANY && !ms_lineage_change(&allocation->lineage, &range, 1, make_present))
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    ms_extents_free(extents, count);
-    return result;
+    return ms_bytes_set_present(allocation, &range, 1);
 }
 
 /* Copies what else of the files of [begin, end) is in memory. */
@@ -159,7 +119,7 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
     CUresult result = CUDA_SUCCESS;
     struct ms_extent extent;
     for (size_t next = begin;
-         result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &next, end, &extent);) {
+         result == CUDA_SUCCESS && ms_bytes_next(allocation, &next, end, &extent);) {
         const struct ms_content *content = &extent.content;
         if (!is_missing_file(content))
             continue;
@@ -177,8 +137,8 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
 
 static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    CUresult result = cover(allocation, begin, end);
-    if (result != CUDA_SUCCESS || allocation->lineage.deferred_bytes == 0)
+    CUresult result = ms_granules_cover(allocation, begin, end);
+    if (result != CUDA_SUCCESS || !ms_bytes_any(allocation, begin, end, MS_DEFERRED))
         return result;
     CUstream stream;
     result = ms_fill_stream(allocation->context, &stream);
@@ -214,20 +174,18 @@ static bool may_run_in_place(const struct ms_allocation *allocation, const struc
                                   allocation->address + extent->begin) ||
         recorded->address < allocation->address)
         return false;
-    const size_t granule = allocation->backing.granule;
     const size_t recorded_begin = ms_offset(allocation, recorded->address);
     const size_t recorded_end = recorded_begin + recorded->before.bytes;
     if (recorded_end > allocation->bytes ||
         !ms_space_is_accessible(allocation, recorded_begin, recorded_end - recorded_begin) ||
-        !ms_lineage_is_missing(&allocation->lineage, recorded_begin, recorded_end))
+        ms_bytes_any(allocation, recorded_begin, recorded_end, MS_PRESENT))
         return false;
-    begin = begin / granule * granule;
-    end = (end + granule - 1) / granule * granule;
+    const struct ms_range all = ms_granules_around(allocation, begin, end);
     *run_out = (struct in_place){.recorded = recorded,
                                  .recorded_begin = recorded_begin,
                                  .recorded_end = recorded_end,
-                                 .begin = begin > recorded_begin ? begin : recorded_begin,
-                                 .end = end < recorded_end ? end : recorded_end};
+                                 .begin = all.begin > recorded_begin ? all.begin : recorded_begin,
+                                 .end = all.end < recorded_end ? all.end : recorded_end};
     return true;
 }
 
@@ -236,7 +194,7 @@ static bool find_in_place(const struct ms_allocation *allocation, size_t begin, 
 {
     struct ms_extent extent;
     bool found = false;
-    for (size_t at = begin; !found && ms_lineage_next(&allocation->lineage, &at, end, &extent);)
+    for (size_t at = begin; !found && ms_bytes_next(allocation, &at, end, &extent);)
         found = may_run_in_place(allocation, &extent, begin, end, run_out);
     return found;
 }
@@ -248,7 +206,7 @@ static CUresult replay_around(const struct ms_allocation *allocation, const stru
     CUresult result = CUDA_SUCCESS;
     struct ms_extent extent;
     for (size_t at = run->begin;
-         result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &at, run->end, &extent);) {
+         result == CUDA_SUCCESS && ms_bytes_next(allocation, &at, run->end, &extent);) {
         const bool is_there = extent.content.kind == MS_LAUNCHED &&
                               extent.content.recorded == run->recorded &&
                               extent.content.source_offset == extent.begin - run->recorded_begin;
@@ -263,11 +221,11 @@ static CUresult replay_around(const struct ms_allocation *allocation, const stru
 static CUresult replay_in_place(struct ms_allocation *allocation, const struct in_place *run)
 {
     CUstream stream;
-    CUresult result = cover(allocation, run->begin, run->end);
+    CUresult result = ms_granules_cover(allocation, run->begin, run->end);
     if (result == CUDA_SUCCESS)
         result = ms_fill_stream(allocation->context, &stream);
     if (result == CUDA_SUCCESS)
-        result = ms_backing_sink_map(&allocation->backing, run->recorded_begin, run->recorded_end);
+        result = ms_granules_sink(allocation, run->recorded_begin, run->recorded_end);
     if (result != CUDA_SUCCESS)
         return result;
     result =
@@ -276,16 +234,8 @@ static CUresult replay_in_place(struct ms_allocation *allocation, const struct i
     if (result == CUDA_SUCCESS)
         result = replay_around(allocation, run, stream);
     const CUresult waited = ms_driver_wait(stream);
-    ms_backing_sink_unmap(&allocation->backing, run->recorded_begin, run->recorded_end);
+    ms_granules_unsink(allocation, run->recorded_begin, run->recorded_end);
     return result != CUDA_SUCCESS ? result : waited;
-}
-
-static CUresult set_resident(struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    static const struct ms_content resident = {.kind = MS_RESIDENT};
-    if (!ms_lineage_set(&allocation->lineage, begin, end, &resident))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return CUDA_SUCCESS;
 }
 
 static CUresult replay_range(struct ms_allocation *allocation, size_t begin, size_t end)
@@ -317,7 +267,7 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
     if (result != CUDA_SUCCESS)
         return result;
     /* At once: what is materialised together lies in one handle. */
-    result = cover(allocation, begin, end);
+    result = ms_granules_cover(allocation, begin, end);
     if (result == CUDA_SUCCESS)
         result = replay_all(allocation, begin, end);
     ms_driver_leave(&scope);
@@ -343,7 +293,7 @@ static void log_error(const struct ms_allocation *allocation, size_t begin, size
 /* In every mode, because there is nothing to read. */
 static CUresult refuse_absent(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    if (!ms_lineage_has_absent(&allocation->lineage, begin, end))
+    if (!ms_bytes_any(allocation, begin, end, MS_OF_KIND(MS_ABSENT)))
         return CUDA_SUCCESS;
     ms_log(
         MS_ERROR,
@@ -361,8 +311,8 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
     const bool is_cached = need->becomes == MS_BECOMES_CACHED;
     CUresult result = refuse_absent(allocation, begin, end);
     if (is_cached)
-        allocation->reads++;
-    if (result == CUDA_SUCCESS && !ms_lineage_is_present(&allocation->lineage, begin, end)) {
+        ms_allocation_touch(allocation);
+    if (result == CUDA_SUCCESS && ms_bytes_any(allocation, begin, end, MS_MISSING)) {
         if (!allocation->is_transient)
             ms_window_extend();
         const struct ms_publish_timer note = ms_publish_begin(allocation);
@@ -371,9 +321,9 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
         ms_publish_materialised(&note, allocation, begin, result);
     }
     if (result == CUDA_SUCCESS && !is_cached &&
-        !ms_lineage_is_resident(&allocation->lineage, begin, end)) {
+        ms_bytes_any(allocation, begin, end, MS_NOT_RESIDENT)) {
         ms_compare(allocation, begin, end, MS_COMPARE_CACHED);
-        result = set_resident(allocation, begin, end);
+        result = ms_bytes_set_kind(allocation, begin, end, MS_RESIDENT);
         ms_shadow_trim(allocation, begin, end);
     }
     return result;
@@ -400,11 +350,11 @@ static CUresult materialise_chosen(struct ms_allocation *allocation, size_t begi
     CUresult result = CUDA_SUCCESS;
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
         size_t stop = at;
-        struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        struct ms_extent extent = ms_bytes_at(allocation, at);
         while (stop < end && !is_left_out(&extent.content, need)) {
             stop = extent.end;
             if (stop < end)
-                extent = ms_lineage_at(&allocation->lineage, stop);
+                extent = ms_bytes_at(allocation, stop);
         }
         if (stop > end)
             stop = end;
@@ -423,10 +373,10 @@ static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin
 {
     CUresult result = CUDA_SUCCESS;
     struct ms_extent extent;
-    while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+    while (result == CUDA_SUCCESS && ms_bytes_next(allocation, &begin, end, &extent)) {
         struct ms_range range = {extent.begin, extent.end};
         while (extent.content.locality == MS_REMOTE && result == CUDA_SUCCESS &&
-               ms_backing_next(&allocation->backing, &range)) {
+               ms_granules_next(allocation, &range)) {
             result = materialise(allocation, range.begin, range.end, need);
             range = (struct ms_range){range.end, extent.end};
         }
@@ -444,13 +394,13 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
         if (kept != CUDA_SUCCESS)
             return kept;
     }
-    if (ms_lineage_is_resident(&allocation->lineage, begin, end))
+    if (!ms_bytes_any(allocation, begin, end, MS_NOT_RESIDENT))
         return CUDA_SUCCESS;
     struct ms_driver_scope scope;
     const struct ms_publish_timer note = ms_publish_begin(allocation);
     CUresult result = ms_driver_enter(allocation->context, &scope);
     if (result == CUDA_SUCCESS) {
-        result = cover(allocation, begin, end);
+        result = ms_granules_cover(allocation, begin, end);
         ms_driver_leave(&scope);
     }
     log_error(allocation, begin, end, result);
@@ -459,7 +409,7 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
     if (!allocation->is_transient)
         ms_window_extend();
     ms_counter_add(MS_COUNT_MATERIALISED_BYTES, end - begin);
-    result = set_resident(allocation, begin, end);
+    result = ms_bytes_set_kind(allocation, begin, end, MS_RESIDENT);
     ms_publish_materialised(&note, allocation, begin, result);
     return result;
 }
@@ -469,10 +419,10 @@ static CUresult overwrite_mapped(struct ms_allocation *allocation, size_t begin,
                                  const struct ms_need_row *need)
 {
     CUresult result = CUDA_SUCCESS;
-    if (allocation->lineage.kind_bytes[MS_UNMAPPED] == 0)
+    if (!ms_bytes_any(allocation, begin, end, MS_OF_KIND(MS_UNMAPPED)))
         return overwrite(allocation, begin, end, need);
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
-        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        const struct ms_extent extent = ms_bytes_at(allocation, at);
         const size_t stop = extent.end < end ? extent.end : end;
         if (extent.content.kind != MS_UNMAPPED)
             result = overwrite(allocation, at, stop, need);
@@ -491,11 +441,11 @@ static bool fills_granule(const struct ms_content *content)
 }
 
 /* The end of what can be filled, or is present, from `at` on; `at` itself: there is nothing. */
-static size_t end_of_filled(const struct ms_lineage *lineage, size_t at, size_t end)
+static size_t end_of_filled(const struct ms_allocation *allocation, size_t at, size_t end)
 {
     struct ms_extent extent;
     size_t stop = at;
-    while (ms_lineage_next(lineage, &at, end, &extent) &&
+    while (ms_bytes_next(allocation, &at, end, &extent) &&
            (fills_granule(&extent.content) || ms_content_is_present(&extent.content)))
         stop = extent.end;
     return stop;
@@ -503,40 +453,29 @@ static size_t end_of_filled(const struct ms_lineage *lineage, size_t at, size_t 
 
 static void fill_backed(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const struct ms_lineage *lineage = &allocation->lineage;
     struct ms_extent extent;
     ms_shard_query_placement(allocation, begin, end);
     for (size_t at = begin, stop; at < end; at = stop) {
-        stop = end_of_filled(lineage, at, end);
+        stop = end_of_filled(allocation, at, end);
         if (stop > at)
             materialise(allocation, at, stop, &ms_needs[MS_NEED_READ]);
-        else if (ms_lineage_next(lineage, &at, end, &extent))
+        else if (ms_bytes_next(allocation, &at, end, &extent))
             stop = extent.end;
     }
-}
-
-/* All granules that have a byte of [begin, end). */
-static struct ms_range granules_of(const struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    const size_t granule = allocation->backing.granule;
-    const size_t last = (end + granule - 1) / granule * granule;
-    return (struct ms_range){begin / granule * granule,
-                             last < allocation->bytes ? last : allocation->bytes};
 }
 
 static void fill_all_backed(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_range backed = {begin, end};
-    for (; ms_backing_next(&allocation->backing, &backed);
-         backed = (struct ms_range){backed.end, end}) {
-        if (!ms_lineage_is_present(&allocation->lineage, backed.begin, backed.end))
+    for (; ms_granules_next(allocation, &backed); backed = (struct ms_range){backed.end, end}) {
+        if (ms_bytes_any(allocation, backed.begin, backed.end, MS_MISSING))
             fill_backed(allocation, backed.begin, backed.end);
     }
 }
 
 void ms_materialise_granules(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const struct ms_range all = granules_of(allocation, begin, end);
+    const struct ms_range all = ms_granules_around(allocation, begin, end);
     fill_all_backed(allocation, all.begin, all.end);
     ms_unfilled_remove(allocation->address + all.begin, allocation->address + all.end);
 }
@@ -546,10 +485,10 @@ static bool is_unfilled(struct ms_allocation *allocation, size_t begin, size_t e
 {
     struct ms_extent extent;
     bool found = false;
-    if (ms_lineage_is_present(&allocation->lineage, begin, end))
+    if (!ms_bytes_any(allocation, begin, end, MS_MISSING))
         return false;
     ms_shard_query_placement(allocation, begin, end);
-    while (!found && ms_lineage_next(&allocation->lineage, &begin, end, &extent))
+    while (!found && ms_bytes_next(allocation, &begin, end, &extent))
         found = !ms_content_is_present(&extent.content) && fills_granule(&extent.content);
     return found;
 }
@@ -565,12 +504,12 @@ static void note_unfilled(struct ms_allocation *allocation, size_t begin, size_t
 
 void ms_materialise_granules_later(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const struct ms_range all = granules_of(allocation, begin, end);
+    const struct ms_range all = ms_granules_around(allocation, begin, end);
     fill_all_backed(allocation, begin, end);
-    for (struct ms_range backed = all; ms_backing_next(&allocation->backing, &backed);
+    for (struct ms_range backed = all; ms_granules_next(allocation, &backed);
          backed = (struct ms_range){backed.end, all.end}) {
-        const bool is_whole = ms_lineage_is_present(&allocation->lineage, backed.begin, backed.end);
-        const size_t step = is_whole ? backed.end - backed.begin : allocation->backing.granule;
+        const bool is_whole = !ms_bytes_any(allocation, backed.begin, backed.end, MS_MISSING);
+        const size_t step = is_whole ? backed.end - backed.begin : allocation->granule;
         for (size_t at = backed.begin; at < backed.end; at += step)
             note_unfilled(allocation, at, at + step < backed.end ? at + step : backed.end);
     }
@@ -601,16 +540,16 @@ CUresult ms_materialise_alone(struct ms_allocation *allocation, size_t begin, si
     if (row->becomes == MS_BECOMES_OVERWRITTEN)
         return overwrite_mapped(allocation, begin, end, row);
     if (row->becomes == MS_BECOMES_PINNED)
-        allocation->keeps_dead = true;
+        ms_allocation_keep_dead(allocation);
     if (faults) /* such a kernel meets no memory, also not the sink */
-        result = ms_backing_sink_wait(&allocation->backing, begin, end);
+        result = ms_granules_wait(allocation, begin, end);
     /* while the content still identifies the tensor */
     ms_shard_query_placement(allocation, begin, end);
     if (result == CUDA_SUCCESS && row->remote != MS_REMOTE_ALLOWED && !leaves_remote(row))
         result = ms_shard_read_remote(allocation, begin, end);
     if (result == CUDA_SUCCESS)
         result = materialise_chosen(allocation, begin, end, row);
-    if (result == CUDA_SUCCESS && faults && ms_lineage_has_remote(&allocation->lineage, begin, end))
+    if (result == CUDA_SUCCESS && faults && ms_bytes_any(allocation, begin, end, MS_OF_OTHERS))
         result = materialise_edges(allocation, begin, end, row);
     return result;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 
@@ -100,13 +101,5 @@ void ms_origins_cleanup(struct ms_origins *copy)
 
 size_t ms_origins_find(const struct ms_origins *copy, CUdeviceptr address)
 {
-    size_t low = 0, high = copy->count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (copy->list[middle].address < address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return MS_ARRAY_FIND(at, copy->count, copy->list[at].address < address);
 }

@@ -5,7 +5,8 @@
 
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
-#include "runtime/memory/space.h"
+#include "runtime/memory/bytes.h"
+#include "runtime/memory/granules.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
 
@@ -88,12 +89,12 @@ static bool is_overcommitted(CUdevice device, uint64_t live, size_t bytes, size_
 }
 
 /* Whole granules in [begin, end) that have no memory. */
-static uint64_t unbacked_bytes(const struct ms_backing *backing, size_t begin, size_t end)
+static uint64_t unbacked_bytes(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const size_t granule = backing->granule, stop = end / granule * granule;
+    const size_t granule = allocation->granule, stop = end / granule * granule;
     struct ms_range range = {(begin + granule - 1) / granule * granule, stop};
     uint64_t bytes = range.begin < stop ? stop - range.begin : 0;
-    while (ms_backing_next(backing, &range)) {
+    while (ms_granules_next(allocation, &range)) {
         bytes -= range.end - range.begin;
         range = (struct ms_range){range.end, stop};
     }
@@ -103,17 +104,16 @@ static uint64_t unbacked_bytes(const struct ms_backing *backing, size_t begin, s
 /* Bytes of granules whose content is all remote. */
 static uint64_t left_out_bytes(const struct ms_allocation *allocation)
 {
-    const struct ms_lineage *lineage = &allocation->lineage;
     uint64_t bytes = 0;
     size_t begin = 0;
-    struct ms_walk walk = ms_walk_all(lineage);
+    struct ms_walk walk = ms_bytes_walk(allocation, 0, allocation->bytes);
     for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
         if (extent->content.locality == MS_REMOTE || extent->content.kind == MS_ABSENT)
             continue;
-        bytes += unbacked_bytes(&allocation->backing, begin, extent->begin);
+        bytes += unbacked_bytes(allocation, begin, extent->begin);
         begin = extent->end;
     }
-    return bytes + unbacked_bytes(&allocation->backing, begin, allocation->backing.bytes);
+    return bytes + unbacked_bytes(allocation, begin, allocation->granule_bytes);
 }
 
 /* Bytes that were allocated and, by the plan, are never needed. */

@@ -13,7 +13,10 @@
 #include "runtime/fill/origins.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/restore.h"
+#include "runtime/memory/allocation.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/memory/examining.h"
+#include "runtime/memory/granules.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/active_plan.h"
@@ -59,9 +62,8 @@ static bool is_wanted(const struct ms_content *content)
 /* Lists local bytes that are not present. */
 static bool list_wanted(struct batch *batch, struct part *part)
 {
-    const struct ms_lineage *lineage = &part->allocation->lineage;
     bool is_good = true;
-    struct ms_walk walk = ms_walk_all(lineage);
+    struct ms_walk walk = ms_bytes_walk(part->allocation, 0, part->allocation->bytes);
     for (const struct ms_extent *extent; is_good && (extent = ms_walk_next(&walk)) != NULL;) {
         if (!is_wanted(&extent->content))
             continue;
@@ -78,7 +80,7 @@ static bool list_wanted(struct batch *batch, struct part *part)
 /* The granules under the ranges; those that touch get one handle. */
 static CUresult cover(struct ms_allocation *allocation, const struct ms_ranges *ranges)
 {
-    const uint64_t granule = allocation->backing.granule;
+    const uint64_t granule = allocation->granule;
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < ranges->count && result == CUDA_SUCCESS;) {
         const uint64_t begin = ranges->list[i].begin;
@@ -87,7 +89,7 @@ static CUresult cover(struct ms_allocation *allocation, const struct ms_ranges *
              i < ranges->count && ranges->list[i].begin / granule <= (end + granule - 1) / granule;
              i++)
             end = ranges->list[i].end;
-        result = ms_backing_cover(&allocation->backing, begin, end);
+        result = ms_granules_cover(allocation, begin, end);
     }
     return result;
 }
@@ -120,21 +122,15 @@ static CUresult add_allocation(struct batch *batch, struct ms_allocation *alloca
     return CUDA_SUCCESS;
 }
 
-static void set_cached(struct ms_content *content)
-{
-    content->cached = true;
-}
-
 static CUresult finish_part(struct part *part)
 {
     struct ms_allocation *allocation = part->allocation;
     for (size_t i = 0; i < part->files.count; i++)
         ms_compare(allocation, part->files.list[i].begin, part->files.list[i].end,
                    MS_COMPARE_REPLAYED);
-    if (!ms_lineage_change(&allocation->lineage, part->files.list, part->files.count, set_cached))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    ms_counter_add(MS_COUNT_MATERIALISED_BYTES, ms_ranges_bytes(&part->files));
-    CUresult result = CUDA_SUCCESS;
+    CUresult result = ms_bytes_set_present(allocation, part->files.list, part->files.count);
+    if (result == CUDA_SUCCESS)
+        ms_counter_add(MS_COUNT_MATERIALISED_BYTES, ms_ranges_bytes(&part->files));
     for (size_t i = 0; i < part->others.count && result == CUDA_SUCCESS; i++)
         result = ms_materialise_alone(allocation, part->others.list[i].begin,
                                       part->others.list[i].end, MS_NEED_READ);
@@ -255,8 +251,7 @@ static bool list_cached(const struct ms_allocation *allocation, const struct ms_
                         struct ms_ranges *cached)
 {
     struct ms_extent extent;
-    for (size_t at = range->begin;
-         ms_lineage_next(&allocation->lineage, &at, range->end, &extent);) {
+    for (size_t at = range->begin; ms_bytes_next(allocation, &at, range->end, &extent);) {
         const struct ms_content *content = &extent.content;
         if (content->kind == MS_RESIDENT || (content->cached && !ms_content_is_current(content)))
             return false;
@@ -269,12 +264,11 @@ static bool list_cached(const struct ms_allocation *allocation, const struct ms_
 /* True if some granule of the range, or the last part of one, holds only what other ranks keep. */
 static bool has_remote_granule(const struct ms_allocation *allocation, const struct ms_range *range)
 {
-    const size_t granule = allocation->backing.granule;
+    const size_t granule = allocation->granule;
     size_t begin = range->begin; /* of the first granule from which on all is remote */
     bool is_found = false;
     struct ms_extent extent;
-    for (size_t at = range->begin;
-         ms_lineage_next(&allocation->lineage, &at, range->end, &extent);) {
+    for (size_t at = range->begin; ms_bytes_next(allocation, &at, range->end, &extent);) {
         if (extent.content.locality != MS_REMOTE)
             begin = (extent.end + granule - 1) / granule * granule;
         is_found |= extent.end >= begin + granule ||
@@ -288,35 +282,20 @@ static void set_missing(struct ms_content *content)
     content->cached = false;
 }
 
-/* The last granule reaches behind the end of the allocation. */
-static struct ms_range range_of(const struct ms_allocation *allocation,
-                                const struct ms_chunk *chunk)
-{
-    return (struct ms_range){chunk->begin,
-                             chunk->end < allocation->bytes ? chunk->end : allocation->bytes};
-}
-
-static void set_read(struct ms_content *content)
-{
-    content->cached = true;
-    if (content->locality != MS_LOCAL)
-        content->locality = MS_UNKNOWN; /* read all the same */
-}
-
 /* A chunk goes as a whole: the prefetch reads again what of it is this rank's. The plan is asked
  * only about what is missing. */
-static size_t give_back_chunk(struct ms_allocation *allocation, const struct ms_chunk *chunk)
+static size_t give_back_chunk(struct ms_allocation *allocation, struct ms_range chunk)
 {
-    const struct ms_range range = range_of(allocation, chunk);
+    const struct ms_range range = ms_granules_around(allocation, chunk.begin, chunk.end);
     struct ms_ranges cached = {0};
     size_t freed = 0;
     if (list_cached(allocation, &range, &cached) &&
-        ms_lineage_change(&allocation->lineage, &range, 1, set_missing)) {
+        ms_bytes_change(allocation, &range, 1, set_missing) == CUDA_SUCCESS) {
         ms_shard_query_placement(allocation, range.begin, range.end);
         if (has_remote_granule(allocation, &range))
-            freed = ms_backing_uncover(&allocation->backing, chunk->begin, chunk->end);
+            freed = ms_granules_uncover(allocation, chunk.begin, chunk.end);
         else
-            ms_lineage_change(&allocation->lineage, cached.list, cached.count, set_read);
+            ms_bytes_set_present(allocation, cached.list, cached.count);
     }
     ms_ranges_cleanup(&cached);
     return freed;
@@ -326,12 +305,10 @@ static size_t give_back(struct ms_allocation *allocation, void *argument)
 {
     size_t freed = 0;
     (void)argument;
-    for (size_t i = 0; i < allocation->backing.count;) {
-        const struct ms_chunk chunk = allocation->backing.chunks[i];
-        const size_t given = give_back_chunk(allocation, &chunk);
-        freed += given;
-        i += given == 0;
-    }
+    struct ms_range chunk = {0, allocation->granule_bytes};
+    for (; ms_granules_next(allocation, &chunk);
+         chunk = (struct ms_range){chunk.end, allocation->granule_bytes})
+        freed += give_back_chunk(allocation, chunk);
     return freed;
 }
 
@@ -342,7 +319,9 @@ static uint64_t written_bytes(void)
     uint64_t bytes = 0;
     struct ms_allocation *allocation = NULL;
     while ((allocation = ms_space_claim_after(allocation)) != NULL)
-        bytes += allocation->lineage.resident_bytes > 0 ? allocation->backing.backed_bytes : 0;
+        bytes += ms_bytes_any(allocation, 0, allocation->bytes, MS_OF_KIND(MS_RESIDENT))
+                     ? ms_granules_backed_bytes(allocation)
+                     : 0;
     return bytes;
 }
 
@@ -368,9 +347,8 @@ static void keep_residents(void)
 {
     struct ms_allocation *allocation = NULL;
     while ((allocation = ms_space_claim_after(allocation)) != NULL) {
-        if (allocation->was_resident)
+        if (ms_allocation_take_restored(allocation))
             ms_materialise(allocation, 0, allocation->bytes, MS_NEED_KEEP);
-        allocation->was_resident = false;
     }
 }
 
@@ -410,7 +388,7 @@ bool ms_prefetch_run(const char *why)
 static void reopen(struct ms_allocation *allocation)
 {
     const struct ms_range all = {0, allocation->bytes};
-    ms_lineage_change(&allocation->lineage, &all, 1, ms_content_forget_locality);
+    ms_bytes_change(allocation, &all, 1, ms_content_forget_locality);
 }
 
 void ms_prefetch_prepare(bool is_first)

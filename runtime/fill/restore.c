@@ -7,6 +7,8 @@
 #include "runtime/fill/evict.h"
 #include "runtime/fill/origins.h"
 #include "runtime/fill/replay.h"
+#include "runtime/memory/allocation.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/shard/active_plan.h"
 #include "runtime/source/pinned_pool.h"
 
@@ -39,10 +41,10 @@ static void set_source(struct ms_allocation *allocation, struct ms_range range,
 {
     const struct ms_content content = {
         .kind = MS_SOURCE, .cached = true, .source = source, .source_offset = offset};
-    if (!ms_lineage_set(&allocation->lineage, range.begin, range.end, &content))
+    if (ms_bytes_set(allocation, range.begin, range.end, &content) != CUDA_SUCCESS)
         return;
     ms_shard_add_copy(source, offset, range.end - range.begin);
-    allocation->was_resident = true;
+    ms_allocation_set_restored(allocation);
     restoring->bytes += range.end - range.begin;
 }
 
@@ -51,7 +53,7 @@ static void restore_range(struct ms_allocation *allocation, struct ms_range rang
                           const struct ms_origin *origin, CUstream stream,
                           const struct ms_pinned_area *area, struct restoring *restoring)
 {
-    const size_t granule = allocation->backing.granule;
+    const size_t granule = allocation->granule;
     const size_t step = granule < COMPARED_BYTES ? granule : COMPARED_BYTES;
     struct ms_source *source = restoring->sources[origin->file];
     for (size_t at = range.begin; at < range.end;) {
@@ -73,7 +75,7 @@ static void restore_origin(struct ms_allocation *allocation, const struct ms_ori
     struct ms_extent extent;
     if (restoring->sources[origin->file] == NULL)
         return;
-    for (size_t at = begin; ms_lineage_next(&allocation->lineage, &at, end, &extent);) {
+    for (size_t at = begin; ms_bytes_next(allocation, &at, end, &extent);) {
         if (extent.content.kind == MS_RESIDENT)
             restore_range(allocation, (struct ms_range){extent.begin, extent.end}, origin, stream,
                           area, restoring);
@@ -105,8 +107,8 @@ static size_t restore(struct ms_allocation *allocation, void *context)
 
 static bool may_be_restored(const struct ms_allocation *allocation)
 {
-    return allocation->lineage.resident_bytes > 0 && allocation->backing.backed_bytes > 0 &&
-           !allocation->keeps_dead;
+    return ms_bytes_any(allocation, 0, allocation->bytes, MS_OF_KIND(MS_RESIDENT)) &&
+           !ms_allocation_keeps_dead(allocation);
 }
 
 size_t ms_restore_residents(void)

@@ -5,11 +5,11 @@
 #include <stdint.h>
 
 #include "runtime/base/log.h"
-#include "runtime/fill/access.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/fill/overcommit.h"
 #include "runtime/fill/prefetch.h"
-#include "runtime/memory/space.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
 #include "runtime/state/counters.h"
@@ -35,11 +35,8 @@ static uint64_t count_deferred(void)
 {
     uint64_t count = 0;
     struct ms_allocation *allocation = NULL;
-    while ((allocation = ms_space_claim_after(allocation)) != NULL) {
-        const struct ms_lineage *lineage = &allocation->lineage;
-        count += lineage->bytes - lineage->kind_bytes[MS_UNMAPPED] - lineage->dead_bytes >
-                 lineage->resident_bytes + lineage->cached_bytes;
-    }
+    while ((allocation = ms_space_claim_after(allocation)) != NULL)
+        count += ms_bytes_any(allocation, 0, allocation->bytes, MS_WANTING);
     return count;
 }
 

@@ -92,16 +92,7 @@ CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdevicep
 /* The index of the first chunk that ends behind offset. */
 static size_t chunk_behind(const struct ms_backing *backing, size_t offset)
 {
-    size_t low = 0;
-    size_t high = backing->count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (backing->chunks[middle].end <= offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return MS_ARRAY_FIND(at, backing->count, backing->chunks[at].end <= offset);
 }
 
 /* A call that frees something is made once more if it fails: nothing else frees it later. But a
@@ -771,11 +762,6 @@ CUresult ms_backing_lend_map_for(struct ms_backing *backing, const struct ms_bac
 void ms_backing_sink_unmap(const struct ms_backing *backing, size_t begin, size_t end)
 {
     unmap_sink_granules(backing, round_down(backing, begin), round_up(backing, end));
-}
-
-bool ms_backing_is_one_chunk(const struct ms_backing *backing)
-{
-    return backing->count == 1 && backing->backed_bytes == backing->bytes;
 }
 
 void ms_backing_set_peer(CUdevice device, CUdevice peer, bool enabled)

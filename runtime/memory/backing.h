@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/range.h"
 #include "runtime/driver/driver.h"
 
@@ -90,16 +91,7 @@ bool ms_backing_serves(const CUmemAllocationProp *prop, CUdevice device);
 /* The index of the first mapping that ends behind offset. */
 static inline size_t ms_backing_mapping_behind(const struct ms_backing *backing, size_t offset)
 {
-    size_t low = 0;
-    size_t high = backing->mapping_count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (backing->mappings[middle].end <= offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return MS_ARRAY_FIND(at, backing->mapping_count, backing->mappings[at].end <= offset);
 }
 
 /* `bytes`, rounded up to whole granules. */
@@ -196,9 +188,6 @@ bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_
 
 /* All memory of the device that the shim holds. */
 uint64_t ms_backing_device_bytes(CUdevice device);
-
-/* True if one chunk backs the whole allocation. */
-bool ms_backing_is_one_chunk(const struct ms_backing *backing);
 
 /*
  * Gives `peer` access to memory of `device` from now on, or takes it. The caller then calls

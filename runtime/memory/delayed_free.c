@@ -3,10 +3,11 @@
 
 #include <stdatomic.h>
 
-#include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/memory/allocation.h"
+#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 
@@ -18,42 +19,34 @@ static struct {
     _Atomic uint64_t bytes[MS_MAX_DEVICES];
 } delayed = {.lock = MS_LOCK_INIT(delayed_free)};
 
-void ms_allocation_destroy(struct ms_allocation *allocation)
-{
-    const size_t pooled = ms_pooled_bytes(allocation);
-    ms_backing_release(&allocation->backing);
-    if (allocation->shadow != NULL)
-        ms_backing_release(allocation->shadow);
-    if (allocation->pool != NULL)
-        ms_pool_uncount(allocation->pool, pooled);
-    ms_state_sample();
-    ms_lineage_cleanup(&allocation->lineage);
-    ms_sorted_cleanup(&allocation->blocks.all);
-    ms_heap_free(allocation->shadow);
-    ms_heap_free(allocation);
-}
-
 /* sign: 1 or -1. */
 static void count(const struct ms_allocation *allocation, int64_t sign)
 {
-    if (allocation->freed == NULL)
+    if (MS_OWN(allocation)->freed == NULL)
         return;
-    const struct ms_backing *backing = &allocation->backing;
+    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
     atomic_fetch_add(&delayed.backed_bytes, (uint64_t)(sign * (int64_t)backing->backed_bytes));
     atomic_fetch_add(&delayed.bytes[allocation->device],
                      (uint64_t)(sign * (int64_t)backing->bytes));
 }
 
 /* It counts as owned, so that calls which may free it still come to the shim. */
-void ms_delay_free(struct ms_allocation *allocation)
+static void add(struct ms_allocation *allocation)
 {
     atomic_fetch_add(&ms_hot.owned, 1);
     count(allocation, 1);
     ms_lock_take(&delayed.lock);
-    allocation->next_delayed = delayed.first;
+    MS_OWN(allocation)->next_delayed = delayed.first;
     delayed.first = allocation;
     atomic_store(&delayed.is_any, true);
     ms_lock_drop(&delayed.lock);
+}
+
+void ms_delay_free(struct ms_allocation *allocation, CUevent freed, CUcontext freed_in)
+{
+    MS_OWN(allocation)->freed = freed;
+    MS_OWN(allocation)->freed_in = freed_in;
+    add(allocation);
 }
 
 static struct ms_allocation *take_all(void)
@@ -74,22 +67,23 @@ enum how { BY_EVENTS, PATIENTLY, BY_WAITING, AS_GONE };
 /* The context whose work may use it; of the event, too. */
 static CUcontext user_of(const struct ms_allocation *allocation)
 {
-    return allocation->freed_in != NULL ? allocation->freed_in : allocation->context;
+    return MS_OWN(allocation)->freed_in != NULL ? MS_OWN(allocation)->freed_in
+                                                : allocation->context;
 }
 
 static bool is_done(const struct ms_allocation *allocation, enum how how)
 {
     const CUcontext context = user_of(allocation);
-    if (how == AS_GONE || (allocation->freed != NULL &&
-                           ms_event_passes(allocation->freed, context, how == PATIENTLY)))
+    if (how == AS_GONE || (MS_OWN(allocation)->freed != NULL &&
+                           ms_event_passes(MS_OWN(allocation)->freed, context, how == PATIENTLY)))
         return true;
     return how == BY_WAITING && ms_context_wait(context) == CUDA_SUCCESS;
 }
 
 static void destroy(struct ms_allocation *allocation, enum how how)
 {
-    if (allocation->freed != NULL && how != AS_GONE)
-        ms_driver.event_destroy(allocation->freed);
+    if (MS_OWN(allocation)->freed != NULL && how != AS_GONE)
+        ms_driver.event_destroy(MS_OWN(allocation)->freed);
     ms_allocation_destroy(allocation);
 }
 
@@ -102,7 +96,7 @@ static bool destroy_done(CUcontext context, enum how how)
     for (struct ms_allocation *allocation = take_all(), *next; allocation != NULL;
          allocation = next) {
         const bool is_meant = context == NULL || user_of(allocation) == context;
-        next = allocation->next_delayed;
+        next = MS_OWN(allocation)->next_delayed;
         atomic_fetch_sub(&ms_hot.owned, 1);
         count(allocation, -1);
         const bool is_asked = how >= BY_WAITING || asked < MOST_ASKED;
@@ -111,7 +105,7 @@ static bool destroy_done(CUcontext context, enum how how)
             is_any = true;
         } else {
             asked += is_asked;
-            ms_delay_free(allocation);
+            add(allocation);
         }
     }
     return is_any;
@@ -135,8 +129,8 @@ bool ms_delayed_free_holds(CUdeviceptr address)
         return false;
     ms_lock_take(&delayed.lock);
     const struct ms_allocation *at = delayed.first;
-    while (at != NULL && address - at->address >= at->backing.bytes)
-        at = at->next_delayed;
+    while (at != NULL && address - at->address >= at->granule_bytes)
+        at = MS_OWN(at)->next_delayed;
     ms_lock_drop(&delayed.lock);
     return at != NULL;
 }

@@ -9,12 +9,9 @@
 
 #include "runtime/memory/space.h"
 
-/* Frees an allocation that is in no index, with its memory. No queued work may use it. */
-void ms_allocation_destroy(struct ms_allocation *allocation);
-
-/* Takes over an allocation that is in no index, to free it later: when its event `freed` is
- * complete, or without one when its context was waited for. */
-void ms_delay_free(struct ms_allocation *allocation);
+/* Takes over an allocation that is in no index, to free it later: when the event is complete, which
+ * it takes over, too; or without one (NULL) when the context was waited for. NULL: its own. */
+void ms_delay_free(struct ms_allocation *allocation, CUevent freed, CUcontext freed_in);
 
 /*
  * Destroys what events show to be done, not during a capture. Asks for a few only, if many are not.

@@ -81,16 +81,7 @@ static struct {
 /* The index of the first one that begins behind address. */
 static size_t behind(CUdeviceptr address)
 {
-    size_t low = 0;
-    size_t high = reservations.count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (reservations.all[middle].address <= address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return MS_ARRAY_FIND(at, reservations.count, reservations.all[at].address <= address);
 }
 
 bool ms_reservation_add(CUdeviceptr address, size_t bytes)

@@ -3,6 +3,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/memory/extent_states.h"
+#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/recorded_launch.h"
 
@@ -188,7 +189,7 @@ bool ms_backing_is_valid(const struct ms_backing *backing, struct ms_violation *
 
 static bool blocks_are_valid(const struct ms_allocation *allocation, struct ms_violation *violation)
 {
-    const struct ms_blocks *blocks = &allocation->blocks;
+    const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     uint64_t at = 0;
     struct ms_position next = {0, 0};
     for (const struct ms_block *block; (block = ms_sorted_item(&blocks->all, next)) != NULL;
@@ -217,10 +218,10 @@ static bool is_backed(const struct ms_backing *backing, size_t *at, size_t begin
 /* True if the extent lies where its kind may lie among the blocks. */
 static bool is_placed(const struct ms_allocation *allocation, const struct ms_extent *extent)
 {
-    const struct ms_blocks *blocks = &allocation->blocks;
+    const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     const struct ms_block *block = ms_space_block_behind(allocation, extent->begin);
     if (extent->content.kind == MS_UNMAPPED)
-        return allocation->backing.is_programs;
+        return allocation->is_programs;
     if (extent->content.kind == MS_DEAD)
         return blocks->carved && (block == NULL || block->begin >= extent->end);
     return ms_content_is_present(&extent->content) ||
@@ -265,7 +266,7 @@ static bool refers_to_enough(const struct ms_extent *extent)
 static size_t remote_bytes_of(const struct ms_allocation *allocation,
                               const struct ms_extent *extent)
 {
-    const struct ms_blocks *blocks = &allocation->blocks;
+    const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     size_t bytes = extent->end - extent->begin;
     struct ms_position at = ms_space_find_block(allocation, extent->begin);
     for (const struct ms_block *block;
@@ -281,11 +282,12 @@ static bool extents_are_valid(const struct ms_allocation *allocation,
                               struct ms_violation *violation)
 {
     size_t chunk = 0, outside = 0;
-    struct ms_walk walk = ms_walk_all(&allocation->lineage);
+    struct ms_walk walk = ms_walk_all(&MS_OWN(allocation)->lineage);
     for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
         const bool is_present = ms_content_is_present(&extent->content);
         outside += is_present ? remote_bytes_of(allocation, extent) : 0;
-        if (is_present && !is_backed(&allocation->backing, &chunk, extent->begin, extent->end))
+        if (is_present &&
+            !is_backed(&MS_OWN(allocation)->backing, &chunk, extent->begin, extent->end))
             return extent_violates(violation, "what is present is backed", extent);
         if (!is_placed(allocation, extent))
             return extent_violates(violation,
@@ -295,18 +297,18 @@ static bool extents_are_valid(const struct ms_allocation *allocation,
             return extent_violates(violation, "what an extent refers to can give its bytes",
                                    extent);
     }
-    return allocation->blocks.strayed || allocation->leftover_bytes <= outside ||
+    return MS_OWN(allocation)->blocks.strayed || MS_OWN(allocation)->leftover_bytes <= outside ||
            violates(violation, "leftover_bytes are present, in no block", 0, allocation->bytes);
 }
 
 bool ms_allocation_is_valid(const struct ms_allocation *allocation, struct ms_violation *violation)
 {
-    const struct ms_backing *backing = &allocation->backing;
-    if (allocation->lineage.bytes != allocation->bytes || allocation->bytes > backing->bytes ||
-        allocation->address != backing->address)
+    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
+    if (MS_OWN(allocation)->lineage.bytes != allocation->bytes ||
+        allocation->bytes > backing->bytes || allocation->address != backing->address)
         return violates(violation, "lineage and backing are the allocation's", 0,
                         allocation->bytes);
-    return ms_lineage_is_valid(&allocation->lineage, violation) &&
+    return ms_lineage_is_valid(&MS_OWN(allocation)->lineage, violation) &&
            ms_backing_is_valid(backing, violation) && blocks_are_valid(allocation, violation) &&
            extents_are_valid(allocation, violation);
 }
@@ -318,12 +320,13 @@ static bool is_due(const struct ms_allocation *allocation)
 {
     enum { FOR_A_CLAIM = 512 };
     static _Thread_local size_t saved __attribute__((tls_model("initial-exec")));
-    const struct ms_backing *backing = &allocation->backing;
+    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
     size_t sink = 0;
     for (const struct ms_sink_mapping *at = backing->sinks; at != NULL; at = at->next)
         sink += at->count;
-    const size_t cost = allocation->lineage.extents.count + allocation->blocks.all.count +
-                        backing->count + sink * (sink + backing->count);
+    const size_t cost = MS_OWN(allocation)->lineage.extents.count +
+                        MS_OWN(allocation)->blocks.all.count + backing->count +
+                        sink * (sink + backing->count);
     saved += FOR_A_CLAIM;
     if (cost > saved)
         return false;

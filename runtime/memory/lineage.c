@@ -87,60 +87,42 @@ bool ms_lineage_next(const struct ms_lineage *lineage, size_t *at, size_t end,
     return true;
 }
 
-bool ms_lineage_is_resident(const struct ms_lineage *lineage, size_t begin, size_t end)
-{
-    if (lineage->resident_bytes == lineage->bytes)
-        return true;
-    /* Neighbours differ, so a resident range lies in one extent. */
-    const struct ms_extent *extent = find(lineage, begin);
-    return extent->content.kind == MS_RESIDENT && extent->end >= end;
-}
-
 size_t ms_lineage_pieces(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
     return 1 + ms_sorted_distance(&lineage->extents, ms_sorted_find(&lineage->extents, begin),
                                   ms_sorted_find(&lineage->extents, end - 1));
 }
 
-bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end,
-                    bool (*is)(const struct ms_content *content))
+/* What the sums do not exclude. */
+static unsigned possible(const struct ms_lineage *lineage)
 {
+    const size_t present = lineage->resident_bytes + lineage->cached_bytes;
+    const size_t unused = lineage->dead_bytes + lineage->kind_bytes[MS_UNMAPPED];
+    unsigned states = ~0u;
+    if (lineage->resident_bytes == lineage->bytes)
+        states = MS_OF_KIND(MS_RESIDENT) | MS_PRESENT;
+    if (present == 0)
+        states &= ~(MS_OF_KIND(MS_RESIDENT) | MS_PRESENT | MS_CACHED);
+    if (present + unused == lineage->bytes)
+        states &= ~(unsigned)(MS_WANTING | MS_UNDECIDED);
+    for (unsigned kind = MS_UNDEFINED + 1; kind < MS_RESIDENT; kind++)
+        states &= lineage->kind_bytes[kind] == 0 ? ~MS_OF_KIND(kind) : ~0u;
+    if (lineage->remote_bytes == 0)
+        states &= ~(unsigned)MS_OF_OTHERS;
+    return states;
+}
+
+bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end, unsigned states)
+{
+    states &= possible(lineage);
+    if (states == 0 || begin >= end)
+        return false;
     struct ms_walk walk = ms_walk_begin(lineage, begin, end);
-    for (const struct ms_extent *extent; begin < end && (extent = ms_walk_next(&walk)) != NULL;) {
-        if (is(&extent->content))
+    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
+        if (ms_content_states(&extent->content) & states)
             return true;
     }
     return false;
-}
-
-static bool is_remote(const struct ms_content *content)
-{
-    return content->locality == MS_REMOTE;
-}
-
-bool ms_lineage_has_remote(const struct ms_lineage *lineage, size_t begin, size_t end)
-{
-    return lineage->remote_bytes > 0 && ms_lineage_any(lineage, begin, end, is_remote);
-}
-
-static bool is_absent(const struct ms_content *content)
-{
-    return content->kind == MS_ABSENT;
-}
-
-bool ms_lineage_has_absent(const struct ms_lineage *lineage, size_t begin, size_t end)
-{
-    return lineage->kind_bytes[MS_ABSENT] > 0 && ms_lineage_any(lineage, begin, end, is_absent);
-}
-
-static bool is_missing(const struct ms_content *content)
-{
-    return !ms_content_is_present(content);
-}
-
-bool ms_lineage_is_present(const struct ms_lineage *lineage, size_t begin, size_t end)
-{
-    return !ms_lineage_any(lineage, begin, end, is_missing);
 }
 
 size_t ms_lineage_present_bytes(const struct ms_lineage *lineage, size_t begin, size_t end)
@@ -158,12 +140,6 @@ size_t ms_lineage_present_bytes(const struct ms_lineage *lineage, size_t begin, 
 bool ms_lineage_is_unwritten(const struct ms_lineage *lineage)
 {
     return lineage->deferred_bytes + lineage->resident_bytes + lineage->dead_bytes == 0;
-}
-
-bool ms_lineage_is_missing(const struct ms_lineage *lineage, size_t begin, size_t end)
-{
-    return lineage->resident_bytes + lineage->cached_bytes == 0 ||
-           !ms_lineage_any(lineage, begin, end, ms_content_is_present);
 }
 
 bool ms_extent_continues(const struct ms_extent *left, const struct ms_extent *right)

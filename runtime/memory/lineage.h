@@ -82,6 +82,34 @@ static inline bool ms_content_is_present(const struct ms_content *content)
     return content->kind == MS_RESIDENT || content->cached;
 }
 
+/* States of a byte, for questions about ranges (ms_lineage_any): a bit for each kind, and these. */
+#define MS_OF_KIND(kind) (1u << (kind))
+enum {
+    MS_NOT_RESIDENT = (1 << MS_RESIDENT) - 1, /* all other kinds */
+    MS_DEFERRED = MS_NOT_RESIDENT & ~(1 << MS_UNDEFINED | 1 << MS_DEAD | 1 << MS_UNMAPPED),
+    MS_PRESENT = 1 << MS_KIND_COUNT,
+    MS_MISSING = MS_PRESENT << 1,   /* not present */
+    MS_WANTING = MS_PRESENT << 2,   /* the same, and the program may use it */
+    MS_UNDECIDED = MS_PRESENT << 3, /* the same, and the plan was not asked, or does not say */
+    MS_CACHED = MS_PRESENT << 4,
+    MS_OF_OTHERS = MS_PRESENT << 5, /* MS_REMOTE */
+    MS_REMOTE_COPY = MS_PRESENT << 6,
+};
+
+_Static_assert(MS_RESIDENT + 1 == MS_KIND_COUNT, "MS_NOT_RESIDENT has all others");
+
+static inline unsigned ms_content_states(const struct ms_content *content)
+{
+    const bool is_present = ms_content_is_present(content);
+    const bool is_wanting = !is_present && content->kind != MS_DEAD && content->kind != MS_UNMAPPED;
+    return MS_OF_KIND(content->kind) | (is_present ? MS_PRESENT : MS_MISSING) |
+           (is_wanting ? MS_WANTING : 0u) |
+           (is_wanting && content->locality == MS_UNKNOWN ? MS_UNDECIDED : 0u) |
+           (content->cached ? MS_CACHED : 0u) |
+           (content->locality == MS_REMOTE ? MS_OF_OTHERS : 0u) |
+           (content->is_remote_copy ? MS_REMOTE_COPY : 0u);
+}
+
 /* Forgets the locality, except that absent bytes stay remote. */
 static inline void ms_content_forget_locality(struct ms_content *content)
 {
@@ -146,30 +174,15 @@ const struct ms_extent *ms_walk_next(struct ms_walk *walk);
 /* The number of extents of [begin, end). */
 size_t ms_lineage_pieces(const struct ms_lineage *lineage, size_t begin, size_t end);
 
-/* True when that is true of some extent of [begin, end). */
-bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end,
-                    bool (*is)(const struct ms_content *content));
-
-/* True when some byte of [begin, end) is remote. */
-bool ms_lineage_has_remote(const struct ms_lineage *lineage, size_t begin, size_t end);
-
-/* True when some byte of [begin, end) is absent. */
-bool ms_lineage_has_absent(const struct ms_lineage *lineage, size_t begin, size_t end);
-
-/* True when every byte of [begin, end) is resident. */
-bool ms_lineage_is_resident(const struct ms_lineage *lineage, size_t begin, size_t end);
-
-/* True when every byte of [begin, end) is present. */
-bool ms_lineage_is_present(const struct ms_lineage *lineage, size_t begin, size_t end);
+/* True if some byte of [begin, end) has one of the states. Looks at extents up to the first such
+ * one, and at none if the sums tell. */
+bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end, unsigned states);
 
 /* How many bytes of [begin, end) are present. */
 size_t ms_lineage_present_bytes(const struct ms_lineage *lineage, size_t begin, size_t end);
 
 /* True when nothing was ever written. */
 bool ms_lineage_is_unwritten(const struct ms_lineage *lineage);
-
-/* True when no byte of [begin, end) is present. */
-bool ms_lineage_is_missing(const struct ms_lineage *lineage, size_t begin, size_t end);
 
 /* Undefined bytes in [begin, end) become dead, or dead bytes undefined; others stay. */
 bool ms_lineage_set_dead(struct ms_lineage *lineage, size_t begin, size_t end, bool dead);

@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/memory/bytes.h"
 
 _Static_assert(offsetof(struct ms_recorded_launch, counted) == 0, "as lineage wants it");
 
@@ -32,12 +33,12 @@ void ms_recorded_launch_drop(struct ms_recorded_launch *recorded)
     ms_counted_drop(&recorded->counted);
 }
 
-struct ms_depths ms_recorded_launch_depths(const struct ms_lineage *lineage, size_t begin,
+struct ms_depths ms_recorded_launch_depths(const struct ms_allocation *allocation, size_t begin,
                                            size_t end)
 {
     struct ms_depths depths = {0, 0};
     struct ms_extent extent;
-    while (ms_lineage_next(lineage, &begin, end, &extent)) {
+    while (ms_bytes_next(allocation, &begin, end, &extent)) {
         const struct ms_recorded_launch *recorded = extent.content.recorded;
         if (extent.content.kind != MS_LAUNCHED)
             continue;
@@ -48,14 +49,13 @@ struct ms_depths ms_recorded_launch_depths(const struct ms_lineage *lineage, siz
     return depths;
 }
 
-static bool is_outdated(const struct ms_content *content)
-{
-    return !ms_content_is_current(content);
-}
-
 static bool is_current(const struct ms_lineage *lineage)
 {
-    return !ms_lineage_any(lineage, 0, lineage->bytes, is_outdated);
+    bool is_current = true;
+    struct ms_walk walk = ms_walk_all(lineage);
+    for (const struct ms_extent *extent; is_current && (extent = ms_walk_next(&walk)) != NULL;)
+        is_current = ms_content_is_current(&extent->content);
+    return is_current;
 }
 
 bool ms_content_is_current(const struct ms_content *content)

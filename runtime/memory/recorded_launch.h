@@ -47,10 +47,11 @@ struct ms_recorded_launch *ms_recorded_launch_create(void);
 void ms_recorded_launch_drop(struct ms_recorded_launch *recorded);
 
 /* The greatest depth and input_depth of the recorded launches in [begin, end). */
+struct ms_allocation;
 struct ms_depths {
     uint32_t launches, inputs;
 };
-struct ms_depths ms_recorded_launch_depths(const struct ms_lineage *lineage, size_t begin,
+struct ms_depths ms_recorded_launch_depths(const struct ms_allocation *allocation, size_t begin,
                                            size_t end);
 
 /* True if launched content at this address of that allocation is where its launch wrote it. */

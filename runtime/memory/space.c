@@ -11,6 +11,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/far_address.h"
+#include "runtime/memory/memory_internal.h"
 
 /* An allocation, beside the addresses that only its pointers can have: those of its guards, too. A
  * search reads nothing else. Those of two allocations do not overlap. */
@@ -71,15 +72,16 @@ MS_HOLDS(space.lock) static struct ms_allocation *find_locked(CUdeviceptr addres
 
 MS_HOLDS(space.lock) static void count_unbacked_locked(struct ms_allocation *allocation)
 {
-    const size_t unbacked = allocation->backing.mapped_bytes - allocation->backing.backed_bytes;
+    const size_t unbacked =
+        MS_OWN(allocation)->backing.mapped_bytes - MS_OWN(allocation)->backing.backed_bytes;
     atomic_fetch_add(&space.unbacked_bytes[allocation->device],
-                     (int64_t)unbacked - (int64_t)allocation->counted_unbacked);
-    allocation->counted_unbacked = unbacked;
+                     (int64_t)unbacked - (int64_t)MS_OWN(allocation)->counted_unbacked);
+    MS_OWN(allocation)->counted_unbacked = unbacked;
 }
 
 static struct place place_of(struct ms_allocation *allocation)
 {
-    const struct ms_backing *backing = &allocation->backing;
+    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
     const size_t guard = backing->is_programs ? 0 : backing->granule;
     return (struct place){allocation->address - guard, allocation->address + backing->bytes + guard,
                           allocation};
@@ -88,9 +90,9 @@ static struct place place_of(struct ms_allocation *allocation)
 /* Of addresses that the program has reserved, its handles are counted. */
 static void count_promised(const struct ms_allocation *allocation, bool added)
 {
-    if (allocation->backing.is_programs)
+    if (allocation->is_programs)
         return;
-    const uint64_t bytes = allocation->bytes, reserved = allocation->backing.bytes;
+    const uint64_t bytes = allocation->bytes, reserved = MS_OWN(allocation)->backing.bytes;
     atomic_fetch_add(&space.live_bytes[allocation->device], added ? bytes : -bytes);
     atomic_fetch_add(&space.reserved_bytes[allocation->device], added ? reserved : -reserved);
 }
@@ -126,9 +128,9 @@ bool ms_space_add(struct ms_allocation *allocation)
         ms_lock_drop(&space.lock);
         return false;
     }
-    allocation->claimed = false;
-    allocation->counted_deferred = true;
-    allocation->counted_unbacked = 0;
+    MS_OWN(allocation)->claimed = false;
+    MS_OWN(allocation)->counted_deferred = true;
+    MS_OWN(allocation)->counted_unbacked = 0;
     count_unbacked_locked(allocation);
     count_promised(allocation, true);
     set_bounds_locked();
@@ -149,9 +151,9 @@ void ms_space_remove(struct ms_allocation *allocation)
     count_promised(allocation, false);
     set_bounds_locked();
     atomic_fetch_sub(&space.unbacked_bytes[allocation->device],
-                     (int64_t)allocation->counted_unbacked);
-    atomic_fetch_sub(&space.leftover_bytes, allocation->leftover_bytes);
-    if (allocation->counted_deferred)
+                     (int64_t)MS_OWN(allocation)->counted_unbacked);
+    atomic_fetch_sub(&space.leftover_bytes, MS_OWN(allocation)->leftover_bytes);
+    if (MS_OWN(allocation)->counted_deferred)
         ms_examining_end();
     atomic_fetch_sub(&ms_hot.owned, 1);
     ms_claim_remove();
@@ -167,7 +169,7 @@ static bool is_empty(void)
 
 static void set_claimed(struct ms_allocation *allocation)
 {
-    allocation->claimed = true;
+    MS_OWN(allocation)->claimed = true;
     ms_claim_add(allocation->address + allocation->bytes);
 }
 
@@ -177,7 +179,7 @@ static struct ms_allocation *claim_locked(struct ms_allocation *(*find)(CUdevice
                                           CUdeviceptr address)
 {
     struct ms_allocation *allocation;
-    while ((allocation = find(address)) != NULL && allocation->claimed)
+    while ((allocation = find(address)) != NULL && MS_OWN(allocation)->claimed)
         pthread_cond_wait(&space.released, &space.lock.mutex);
     if (allocation != NULL)
         set_claimed(allocation);
@@ -201,7 +203,7 @@ struct ms_allocation *ms_space_try_claim(CUdeviceptr address)
         return NULL;
     ms_lock_take(&space.lock);
     struct ms_allocation *allocation = find_locked(address);
-    if (allocation != NULL && allocation->claimed)
+    if (allocation != NULL && MS_OWN(allocation)->claimed)
         allocation = NULL;
     if (allocation != NULL)
         set_claimed(allocation);
@@ -244,7 +246,7 @@ void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_o
 
 struct ms_position ms_space_find_block(const struct ms_allocation *allocation, size_t offset)
 {
-    const struct ms_sorted *all = &allocation->blocks.all;
+    const struct ms_sorted *all = &MS_OWN(allocation)->blocks.all;
     const struct ms_position at = ms_sorted_find(all, offset);
     const struct ms_block *block = ms_sorted_item(all, at);
     return block != NULL && block->end <= offset ? ms_sorted_next(all, at) : at;
@@ -252,7 +254,22 @@ struct ms_position ms_space_find_block(const struct ms_allocation *allocation, s
 
 struct ms_block *ms_space_block_behind(const struct ms_allocation *allocation, size_t offset)
 {
-    return ms_sorted_item(&allocation->blocks.all, ms_space_find_block(allocation, offset));
+    return ms_sorted_item(&MS_OWN(allocation)->blocks.all, ms_space_find_block(allocation, offset));
+}
+
+bool ms_space_is_carved(const struct ms_allocation *allocation)
+{
+    return MS_OWN(allocation)->blocks.carved;
+}
+
+bool ms_space_next_block(const struct ms_allocation *allocation, size_t offset,
+                         struct ms_range *block_out)
+{
+    const bool carved = MS_OWN(allocation)->blocks.carved;
+    const struct ms_block *block = carved ? ms_space_block_behind(allocation, offset) : NULL;
+    *block_out = block != NULL ? (struct ms_range){block->begin, block->end}
+                               : (struct ms_range){0, allocation->bytes};
+    return carved ? block != NULL : offset < allocation->bytes;
 }
 
 struct ms_range ms_space_block_at(const struct ms_allocation *allocation, size_t offset)
@@ -265,7 +282,7 @@ struct ms_range ms_space_block_at(const struct ms_allocation *allocation, size_t
 
 bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const struct ms_blocks *blocks = &allocation->blocks;
+    const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     if (!blocks->carved || blocks->strayed)
         return true;
     struct ms_position at = ms_space_find_block(allocation, begin);
@@ -280,7 +297,7 @@ bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin,
 
 bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    struct ms_blocks *blocks = &allocation->blocks;
+    struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     const struct ms_block block = {.begin = begin, .end = end};
     ms_lock_take(&space.lock);
     blocks->all.item_bytes = sizeof(block);
@@ -293,7 +310,7 @@ bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t e
 
 bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out)
 {
-    struct ms_blocks *blocks = &allocation->blocks;
+    struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     ms_lock_take(&space.lock);
     const struct ms_position at = ms_space_find_block(allocation, begin);
     struct ms_block *block = ms_sorted_item(&blocks->all, at);
@@ -309,7 +326,7 @@ bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_
 
 void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    struct ms_blocks *blocks = &allocation->blocks;
+    struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     if (!blocks->carved || blocks->strayed)
         return;
     const struct ms_block *block = ms_space_block_behind(allocation, begin);
@@ -326,7 +343,7 @@ enum { BEFORE = 512 }; /* a pointer so little before a block may be meant for it
 MS_HOLDS(space.lock)
 static struct ms_range find_pointed_locked(const struct ms_allocation *allocation, int64_t offset)
 {
-    const struct ms_blocks *blocks = &allocation->blocks;
+    const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     if (!blocks->carved)
         return (struct ms_range){.begin = 0, .end = allocation->bytes};
     struct ms_range found = {0, 0};
@@ -346,7 +363,7 @@ static struct ms_range find_pointed_locked(const struct ms_allocation *allocatio
 bool ms_space_put_mapping(struct ms_allocation *allocation,
                           const struct ms_program_mapping *mapping)
 {
-    struct ms_backing *backing = &allocation->backing;
+    struct ms_backing *backing = &MS_OWN(allocation)->backing;
     struct ms_program_mapping **all = &backing->mappings;
     ms_lock_take(&space.lock);
     const size_t at = ms_backing_mapping_behind(backing, mapping->begin);
@@ -366,7 +383,7 @@ bool ms_space_put_mapping(struct ms_allocation *allocation,
 
 void ms_space_drop_mapping(struct ms_allocation *allocation, size_t begin)
 {
-    struct ms_backing *backing = &allocation->backing;
+    struct ms_backing *backing = &MS_OWN(allocation)->backing;
     ms_lock_take(&space.lock);
     const size_t at = ms_backing_mapping_behind(backing, begin);
     backing->mapped_bytes -= backing->mappings[at].end - begin;
@@ -378,7 +395,7 @@ void ms_space_drop_mapping(struct ms_allocation *allocation, size_t begin)
 
 bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin, size_t bytes)
 {
-    const struct ms_backing *backing = &allocation->backing;
+    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
     const size_t end = begin + bytes;
     if (!backing->is_programs)
         return true;
@@ -393,7 +410,7 @@ bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin
 
 struct ms_range ms_space_accessible_around(const struct ms_allocation *allocation, size_t offset)
 {
-    const struct ms_backing *backing = &allocation->backing;
+    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
     const struct ms_program_mapping *all = backing->mappings;
     size_t first = ms_backing_mapping_behind(backing, offset);
     size_t last = first;
@@ -429,7 +446,7 @@ bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocat
         return true;
     ms_lock_take(&space.lock);
     struct ms_allocation *allocation = next_locked(address);
-    const bool is_free = allocation == NULL || !allocation->claimed;
+    const bool is_free = allocation == NULL || !MS_OWN(allocation)->claimed;
     if (is_free && allocation != NULL)
         set_claimed(allocation);
     ms_lock_drop(&space.lock);
@@ -440,19 +457,18 @@ bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocat
 
 void ms_space_unclaim(struct ms_allocation *allocation)
 {
-    const struct ms_lineage *lineage = &allocation->lineage;
-    const bool deferred =
-        lineage->resident_bytes + lineage->dead_bytes < ms_allocation_mapped_bytes(allocation);
+    const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
+    const bool deferred = lineage->resident_bytes + lineage->dead_bytes < ms_mapped_bytes(lineage);
     ms_lock_take(&space.lock);
-    if (deferred != allocation->counted_deferred) {
+    if (deferred != MS_OWN(allocation)->counted_deferred) {
         if (deferred)
             ms_examining_begin();
         else
             ms_examining_end();
-        allocation->counted_deferred = deferred;
+        MS_OWN(allocation)->counted_deferred = deferred;
     }
     count_unbacked_locked(allocation);
-    allocation->claimed = false;
+    MS_OWN(allocation)->claimed = false;
     ms_claim_remove();
     pthread_cond_broadcast(&space.released);
     ms_lock_drop(&space.lock);
@@ -465,7 +481,7 @@ static struct ms_allocation_facts facts_of(const struct ms_allocation *allocatio
                                         .context = allocation->context,
                                         .device = allocation->device,
                                         .id = allocation->id,
-                                        .is_programs = allocation->backing.is_programs,
+                                        .is_programs = allocation->is_programs,
                                         .pool = ms_pool_handle(allocation->pool),
                                         .is_transient = allocation->is_transient};
 }
@@ -496,9 +512,9 @@ bool ms_space_find_mapping(CUdeviceptr address, struct ms_program_mapping *mappi
         return false;
     ms_lock_take(&space.lock);
     const struct ms_allocation *allocation = find_locked(address);
-    bool is_found = allocation != NULL && allocation->backing.is_programs;
+    bool is_found = allocation != NULL && allocation->is_programs;
     if (is_found) {
-        const struct ms_backing *backing = &allocation->backing;
+        const struct ms_backing *backing = &MS_OWN(allocation)->backing;
         const size_t at = ms_backing_mapping_behind(backing, address - allocation->address);
         is_found = at < backing->mapping_count &&
                    backing->mappings[at].begin <= address - allocation->address;
@@ -580,7 +596,7 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes)
         return false;
     ms_lock_take(&space.lock);
     const struct ms_allocation *found = find_surroundings_locked(address).allocation;
-    const bool strays = found != NULL && !found->backing.is_programs &&
+    const bool strays = found != NULL && !found->is_programs &&
                         (address < found->address || address - found->address > found->bytes ||
                          bytes > found->bytes - (address - found->address));
     ms_lock_drop(&space.lock);
@@ -591,7 +607,7 @@ MS_HOLDS(space.lock)
 static bool find_block_locked(CUdeviceptr pointer, const struct ms_allocation *allocation,
                               struct ms_allocation_facts *facts_out)
 {
-    if (allocation == NULL || !allocation->counted_deferred)
+    if (allocation == NULL || !MS_OWN(allocation)->counted_deferred)
         return false;
     const struct ms_range range =
         find_pointed_locked(allocation, (int64_t)(pointer - allocation->address));
@@ -609,7 +625,7 @@ static struct ms_range find_between_blocks_locked(const struct surroundings *nea
                                                   CUdeviceptr pointer)
 {
     const struct ms_allocation *allocation = near->allocation;
-    const struct ms_blocks *blocks = &allocation->blocks;
+    const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     struct ms_range nothing = {near->begin, near->end};
     if (!blocks->carved || blocks->strayed || pointer < allocation->address)
         return (struct ms_range){0, 0};
@@ -629,7 +645,7 @@ MS_HOLDS(space.lock)
 static struct ms_range find_nothing_locked(const struct surroundings *near, CUdeviceptr pointer,
                                            size_t neighbours)
 {
-    if (near->allocation != NULL && near->allocation->counted_deferred)
+    if (near->allocation != NULL && MS_OWN(near->allocation)->counted_deferred)
         return find_between_blocks_locked(near, pointer);
     const struct ms_sorted *places = &space.places;
     struct ms_position first = near->at, behind = first;
@@ -637,11 +653,11 @@ static struct ms_range find_nothing_locked(const struct surroundings *near, CUde
     if (near->allocation != NULL)
         behind = ms_sorted_next(places, behind);
     for (size_t i = 0; i < neighbours && (place = place_before_locked(first)) != NULL &&
-                       !place->allocation->counted_deferred;
+                       !MS_OWN(place->allocation)->counted_deferred;
          i++)
         first = ms_sorted_previous(places, first);
     for (size_t i = 0; i < neighbours && (place = place_locked(behind)) != NULL &&
-                       !place->allocation->counted_deferred;
+                       !MS_OWN(place->allocation)->counted_deferred;
          i++)
         behind = ms_sorted_next(places, behind);
     return (struct ms_range){end_before_locked(first), begin_from_locked(behind)};
@@ -694,8 +710,8 @@ uint64_t ms_space_reserved_bytes(CUdevice device)
 
 void ms_space_set_leftover(struct ms_allocation *allocation, size_t bytes)
 {
-    atomic_fetch_add(&space.leftover_bytes, bytes - allocation->leftover_bytes);
-    allocation->leftover_bytes = bytes;
+    atomic_fetch_add(&space.leftover_bytes, bytes - MS_OWN(allocation)->leftover_bytes);
+    MS_OWN(allocation)->leftover_bytes = bytes;
 }
 
 uint64_t ms_space_leftover_bytes(void)

@@ -29,61 +29,26 @@ struct ms_block {
     uint32_t unpublished; /* changes since it was published (publish.c) */
 };
 
-/* The blocks of a carved allocation: sorted, without overlap. */
-struct ms_blocks {
-    bool carved;          /* else the allocation is one block */
-    bool strayed;         /* the program has used bytes outside of all blocks */
-    struct ms_sorted all; /* struct ms_block */
-};
-
-/* What was last published of an allocation. */
-struct ms_published {
-    struct ms_state_place place;
-    uint64_t deferred_bytes, backed_bytes, live_bytes;
-};
-
+/* What all may know of an allocation; the rest is in memory_internal.h. Immutable after
+ * ms_space_add. */
 struct ms_allocation {
-    /* immutable after ms_space_add */
     CUdeviceptr address;
     size_t bytes; /* as the program asked */
     CUcontext context;
     uint64_t id;          /* unique in the process, never reused */
     struct ms_pool *pool; /* that counts it; NULL: it is of cuMemAlloc */
     CUdevice device;
+    size_t granule, granule_bytes; /* all of its granules, which may reach behind its end */
+    bool is_programs;              /* the program has reserved the addresses (backing.h) */
     bool is_transient; /* takes the place of what was freed: no sign of a program that loads */
-    /* guarded by space.lock */
-    bool claimed;
-    bool counted_deferred;   /* in ms_hot.deferred */
-    size_t counted_unbacked; /* in the device's unbacked bytes */
-
-    /* changed under the claim and space.lock, read under either */
-    struct ms_blocks blocks;
-
-    /* guarded by the claim */
-    struct ms_lineage lineage;
-    struct ms_backing backing;
-    struct ms_backing *shadow; /* METASHARD=verify: fill/shadow.h; owned; NULL: there is none */
-    struct ms_published published;
-    uint32_t reads;        /* number of times it was materialised for reading */
-    uint32_t changes;      /* number of times a block was taken or returned */
-    size_t leftover_bytes; /* bytes of returned blocks that still have memory */
-    size_t least_pieces;   /* a block in fewer pieces is left as it is (ms_bound_lineage) */
-    bool uncarvable;       /* was written before its first block was taken: it stays one block */
-    bool was_resident;     /* since a plan came, which then makes it so again (restore.h) */
-    bool keeps_dead;       /* a captured graph or an exported handle may use its dead bytes */
-
-    struct ms_allocation *next_delayed; /* delayed_free.h */
-    CUevent freed;                      /* after the program's uses; or NULL */
-    CUcontext freed_in; /* whose work may use it, if not its own context's; or NULL */
 };
 
 /* What it counts in its pool: whole granules; if it is smaller than one, units of 512 bytes. */
 static inline size_t ms_pooled_bytes(const struct ms_allocation *allocation)
 {
     enum { UNIT = 512 };
-    return allocation->bytes < allocation->backing.granule
-               ? (allocation->bytes + UNIT - 1) / UNIT * UNIT
-               : allocation->backing.bytes;
+    return allocation->bytes < allocation->granule ? (allocation->bytes + UNIT - 1) / UNIT * UNIT
+                                                   : allocation->granule_bytes;
 }
 
 /* What is immutable of an allocation. */
@@ -114,8 +79,16 @@ void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end
  */
 bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin, size_t end);
 
+/* A caching allocator takes blocks from it. */
+bool ms_space_is_carved(const struct ms_allocation *allocation);
+
 /* The block at an offset; if it lies in none, or there are none, the whole allocation. */
 struct ms_range ms_space_block_at(const struct ms_allocation *allocation, size_t offset);
+
+/* The first block that ends behind offset; an allocation without any is one. False if there is
+ * none. */
+bool ms_space_next_block(const struct ms_allocation *allocation, size_t offset,
+                         struct ms_range *block_out);
 
 /* The first block that ends behind offset, or NULL; and its position. */
 struct ms_block *ms_space_block_behind(const struct ms_allocation *allocation, size_t offset);
@@ -142,12 +115,6 @@ struct ms_range ms_space_accessible_around(const struct ms_allocation *allocatio
 
 /* Memory of the device that was promised to the program without an allocation. */
 void ms_space_count_promised(CUdevice device, int64_t bytes);
-
-/* Bytes of an allocation that have memory, or may get some. */
-static inline size_t ms_allocation_mapped_bytes(const struct ms_allocation *allocation)
-{
-    return allocation->bytes - allocation->lineage.kind_bytes[MS_UNMAPPED];
-}
 
 /* Adds the allocation to the index, unclaimed. If out of memory: false, and the caller still owns
  * it. */

@@ -9,6 +9,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/checkpoint_files.h"
 #include "runtime/shard/named_tensors.h"
@@ -341,7 +342,7 @@ void ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t
 
 static void set_extents(const struct ms_allocation *allocation)
 {
-    struct ms_walk walk = ms_walk_all(&allocation->lineage);
+    struct ms_walk walk = ms_bytes_walk(allocation, 0, allocation->bytes);
     for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
         if (extent->content.kind == MS_SOURCE)
             ms_shard_add_copy(extent->content.source, extent->content.source_offset,

@@ -323,15 +323,7 @@ static uint64_t reach_of(const struct ms_checkpoint_file *file, size_t index)
 /* The first tensor by place that may reach behind begin. */
 static size_t first_behind(const struct ms_checkpoint_file *file, uint64_t begin)
 {
-    size_t low = 0, high = file->count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (reach_of(file, middle) <= begin)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return MS_ARRAY_FIND(at, file->count, reach_of(file, at) <= begin);
 }
 
 bool ms_checkpoint_files_visit(const struct ms_checkpoint_file *file, uint64_t begin, uint64_t end,

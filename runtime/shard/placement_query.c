@@ -7,6 +7,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/base/ranges.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/checkpoint_files.h"
@@ -128,19 +129,13 @@ static void query_by_address(struct query *query, uint64_t allocation_id,
     }
 }
 
-static bool is_open(const struct ms_content *content)
-{
-    return content->locality == MS_UNKNOWN && content->kind != MS_DEAD &&
-           content->kind != MS_UNMAPPED && !ms_content_is_present(content);
-}
-
 MS_HOLDS(ms_shard.lock)
 static void query_locked(struct query *query, const struct ms_allocation *allocation, size_t begin,
                          size_t end)
 {
-    struct ms_walk walk = ms_walk_begin(&allocation->lineage, begin, end);
+    struct ms_walk walk = ms_bytes_walk(allocation, begin, end);
     for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
-        if (!is_open(&extent->content))
+        if ((ms_content_states(&extent->content) & MS_UNDECIDED) == 0)
             continue;
         if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))
             query_file(query, extent);
@@ -167,15 +162,15 @@ static void apply(struct query *query, struct ms_allocation *allocation)
     ms_ranges_sort(&query->ours);
     ms_ranges_sort(&query->planned);
     if (!query->is_out_of_memory && ms_ranges_subtract(&query->planned, &query->ours, &remote)) {
-        ms_lineage_change(&allocation->lineage, query->ours.list, query->ours.count, set_ours);
-        ms_lineage_change(&allocation->lineage, remote.list, remote.count, set_remote);
+        ms_bytes_change(allocation, query->ours.list, query->ours.count, set_ours);
+        ms_bytes_change(allocation, remote.list, remote.count, set_remote);
     }
     ms_ranges_cleanup(&remote);
 }
 
 void ms_shard_query_placement(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    if (!ms_shard_is_active() || !ms_lineage_any(&allocation->lineage, begin, end, is_open))
+    if (!ms_shard_is_active() || !ms_bytes_any(allocation, begin, end, MS_UNDECIDED))
         return;
     struct query *query = ms_heap_zalloc(sizeof(*query));
     if (query == NULL)
@@ -200,7 +195,8 @@ bool ms_shard_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault)
         const size_t begin = ms_offset(allocation, address);
         const struct ms_range range = {begin, begin + bytes};
         ms_shard_forget(allocation, range.begin, range.end);
-        is_good = ms_lineage_change(&allocation->lineage, &range, 1, ms_content_forget_locality);
+        is_good =
+            ms_bytes_change(allocation, &range, 1, ms_content_forget_locality) == CUDA_SUCCESS;
     }
     ms_space_release(allocation);
     if (!fits)
@@ -256,7 +252,7 @@ bool ms_shard_name_of(const struct ms_allocation *allocation, size_t begin, size
 {
     if (!ms_shard_is_active() || begin >= end)
         return false;
-    struct ms_extent extent = ms_lineage_at(&allocation->lineage, begin);
+    struct ms_extent extent = ms_bytes_at(allocation, begin);
     extent.end = extent.end < end ? extent.end : end;
     ms_lock_take(&ms_shard.lock);
     const struct reader reader = find_tensor_locked(allocation, &extent);
@@ -324,7 +320,7 @@ static void publish_remote_reads_locked(const struct ms_allocation *allocation, 
     bool is_found = false;
     uint64_t bytes = 0;
     struct ms_extent extent;
-    for (size_t at = begin; ms_lineage_next(&allocation->lineage, &at, end, &extent);) {
+    for (size_t at = begin; ms_bytes_next(allocation, &at, end, &extent);) {
         if (extent.content.locality != MS_REMOTE)
             continue;
         bytes += extent.end - extent.begin;
@@ -351,7 +347,7 @@ static void publish_remote_reads_locked(const struct ms_allocation *allocation, 
 
 CUresult ms_shard_read_remote(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    if (!ms_lineage_has_remote(&allocation->lineage, begin, end))
+    if (!ms_bytes_any(allocation, begin, end, MS_OF_OTHERS))
         return CUDA_SUCCESS;
     ms_lock_take(&ms_shard.lock);
     if (ms_shard.plan != NULL)

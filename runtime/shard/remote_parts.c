@@ -4,8 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/config/config.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/plan/placement.h"
 #include "runtime/shard/shard_internal.h"
 
@@ -81,15 +83,7 @@ static struct sizes *sizes_create(const struct ms_layout *layout)
 /* Returns the first tensor of at least `bytes` bytes. */
 static size_t find_size(const struct sizes *sizes, uint64_t bytes)
 {
-    size_t low = 0, high = sizes->count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (sizes->entries[middle].bytes < bytes)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return MS_ARRAY_FIND(at, sizes->count, sizes->entries[at].bytes < bytes);
 }
 
 static bool has_size(const struct sizes *sizes, uint64_t bytes)
@@ -284,12 +278,12 @@ static bool is_known(const struct ms_content *content)
 }
 
 /* Returns false if out of memory. */
-static bool look_at(const struct ms_lineage *lineage, size_t begin, size_t end,
+static bool look_at(const struct ms_allocation *allocation, size_t begin, size_t end,
                     struct findings *found)
 {
     bool is_good = true;
     *found = (struct findings){.is_open = true};
-    struct ms_walk walk = ms_walk_begin(lineage, begin, end);
+    struct ms_walk walk = ms_bytes_walk(allocation, begin, end);
     for (const struct ms_extent *extent; is_good && (extent = ms_walk_next(&walk)) != NULL;) {
         const struct ms_content *content = &extent->content;
         const size_t from = extent->begin > begin ? extent->begin : begin;
@@ -361,7 +355,7 @@ bool ms_list_remote_parts(struct ms_allocation *allocation, size_t begin, size_t
     ms_shard_query_placement(allocation, begin, end);
     if (ms_shard_named_remote_parts(allocation, begin, end, remote_parts))
         return true;
-    bool is_good = look_at(&allocation->lineage, begin, end, &found);
+    bool is_good = look_at(allocation, begin, end, &found);
     if (is_good && !found.is_cut)
         is_good = add_found(begin, sequence != NULL ? sequence : &alone, &found, remote_parts);
     ms_ranges_cleanup(&found.remote);

@@ -9,6 +9,7 @@
 
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/shard/checkpoint_files.h"
 #include "runtime/shard/named_tensors.h"
 #include "runtime/shard/shard_internal.h"
@@ -28,31 +29,23 @@ static bool add_block(struct list *list, const struct ms_allocation *allocation,
     return true;
 }
 
-static bool is_of_file(const struct ms_content *content)
-{
-    return content->kind == MS_SOURCE && ms_source_is_file(content->source);
-}
-
 /* True if a file identifies bytes of the range: then it is no candidate. */
 static bool is_given(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    return ms_lineage_any(&allocation->lineage, begin, end, is_of_file);
+    bool found = false;
+    struct ms_extent extent;
+    while (!found && ms_bytes_next(allocation, &begin, end, &extent))
+        found = extent.content.kind == MS_SOURCE && ms_source_is_file(extent.content.source);
+    return found;
 }
 
 static bool add_blocks(struct list *list, const struct ms_allocation *allocation)
 {
-    const struct ms_blocks *blocks = &allocation->blocks;
-    if (!blocks->carved)
-        return is_given(allocation, 0, allocation->bytes) ||
-               add_block(list, allocation, 0, allocation->bytes);
     bool is_good = true;
-    struct ms_position at = {0, 0};
-    for (const struct ms_block *block;
-         is_good && (block = ms_sorted_item(&blocks->all, at)) != NULL;
-         at = ms_sorted_next(&blocks->all, at)) {
-        is_good = is_given(allocation, block->begin, block->end) ||
-                  add_block(list, allocation, block->begin, block->end);
-    }
+    struct ms_range block;
+    for (size_t at = 0; is_good && ms_space_next_block(allocation, at, &block); at = block.end)
+        is_good = is_given(allocation, block.begin, block.end) ||
+                  add_block(list, allocation, block.begin, block.end);
     return is_good;
 }
 

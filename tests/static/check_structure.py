@@ -7,7 +7,8 @@ connected component of more than one file is a knot: none of its files can be un
 must be so all the same stands in EXCEPTIONS; a row there that no circle needs is an error, so the table only shrinks.
 
 Folders have an order, FLOORS: a file includes, and needs symbols of, its own folder and of floors below it. The map in
-docs/design.md has each of them. None holds more than MOST of all lines.
+docs/design.md has each of them. None holds more than MOST of all lines. What a header named x_internal.h has, such as the
+inside of an allocation, is its folder's own.
 """
 import collections
 import json
@@ -162,6 +163,8 @@ def check_floors(texts, references):
         for included in re.findall(r'#include "((?:shim|runtime|tools)/[^"]+)"', text):
             if not is_down(folder_of(path), folder_of(included)):
                 faults.append(f"{path} includes {included}, which is not below it")
+            if included.endswith("_internal.h") and folder_of(path) != folder_of(included):
+                faults.append(f"{path} includes {included}, which is the own of {folder_of(included)}/")
     for (begin, end), names in sorted(references.items()):
         if begin in texts and end in texts and not is_down(folder_of(begin), folder_of(end)):
             faults.append(f"{begin} needs {end}, which is not below it: {', '.join(sorted(names)[:4])}")

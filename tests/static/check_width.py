@@ -18,11 +18,9 @@ MEANINGS = {
     "crossing": "functions of the runtime that another file of runtime or shim uses",
     "one_user": "those of them that one file uses",
     "rooms": "those that another folder uses",
-    "members": "uses of a mutable member of struct ms_allocation outside of runtime/memory/",
     "strangers": "those that do not bear the name of their file",
     "concerns": "calls of what CONCERNS has, outside of the file that defines it",
 }
-RECORD = os.path.join("runtime", "memory", "space.h")
 # What whoever writes an entry point or a kind of call has to remember.
 CONCERNS = {
     "strays": r"ms_pointer_strays|ms_pointer_rows_stray|ms_space_strays",
@@ -59,13 +57,6 @@ def users_of(references, sources):
     return users
 
 
-def mutable_members(text):
-    """Of struct ms_allocation: what comes after its immutable part."""
-    body = re.search(r"struct ms_allocation \{(.*?)\n\};", text, re.S)[1]
-    after = COMMENT.sub("", body[body.index("/* guarded by space.lock */"):])
-    return set(re.findall(r"(\w+)(?:\[\w*\])?;", after))
-
-
 def bears_name(name, path):
     """The prefix is the file, in singular or plural."""
     stem = os.path.basename(path)[:-2]
@@ -79,9 +70,6 @@ def find(build):
     functions = {name for path, text in texts.items() if path.endswith(".c")
                  for name in re.findall(r"^[a-z][\w \*]*?\b(\w+)\([^;]*?\)\s*\n\{", text, re.M)}
     users = {key: files for key, files in users_of(references, sources).items() if key[0] in functions}
-    with open(os.path.join(check_structure.SOURCE, RECORD), encoding="utf-8") as file:
-        members = mutable_members(file.read())
-    member = re.compile(r"\b(?:allocation|to|from|other|in|out|part->allocation|evicted)->(%s)\b" % "|".join(sorted(members)))
     concern = re.compile(r"\b(?:%s)\b" % "|".join(CONCERNS.values()))
     owner = {name: path for name, path in users}
     found = {
@@ -90,15 +78,12 @@ def find(build):
         "rooms": [f"{path}: {name}" for (name, path), files in sorted(users.items())
                   if {os.path.dirname(file) for file in files} != {os.path.dirname(path)}],
         "strangers": [f"{path}: {name}" for name, path in sorted(users) if not bears_name(name, path)],
-        "members": [], "concerns": [],
+        "concerns": [],
     }
     for path, text in sorted(texts.items()):
         if not path.endswith(".c"):
             continue
-        for number, line in enumerate(text.splitlines(), 1):
-            if not path.startswith("runtime/memory/"):
-                found["members"] += [f"{path}: {match[0]}" for match in member.finditer(line)]
-            found["concerns"] += [f"{path}: {match[0]}" for match in concern.finditer(line) if owner.get(match[0]) != path]
+        found["concerns"] += [f"{path}: {match[0]}" for match in concern.finditer(text) if owner.get(match[0]) != path]
     return found
 
 

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/space.h"
 #include "tests/unit/between.h"
 
@@ -20,19 +21,19 @@ static struct ms_lock low = MS_LOCK_INIT(files);
 static struct ms_lock high = MS_LOCK_INIT(leases);
 static struct ms_lock also_high = MS_LOCK_INIT(leases);
 
-static struct ms_allocation allocations[] = {
-    {.address = 0x1000, .bytes = 0x1000, .backing = {.bytes = 0x1000}},
-    {.address = 0x2000, .bytes = 0x1000, .backing = {.bytes = 0x1000}}};
+static struct ms_inside allocations[] = {
+    {.facts = {.address = 0x1000, .bytes = 0x1000}, .backing = {.bytes = 0x1000}},
+    {.facts = {.address = 0x2000, .bytes = 0x1000}, .backing = {.bytes = 0x1000}}};
 
 static struct ms_allocation *claim(int i)
 {
-    return ms_space_claim(allocations[i].address);
+    return ms_space_claim(allocations[i].facts.address);
 }
 
 static void add_allocations(void)
 {
-    CHECK(ms_space_add(&allocations[0]));
-    CHECK(ms_space_add(&allocations[1]));
+    CHECK(ms_space_add(&allocations[0].facts));
+    CHECK(ms_space_add(&allocations[1].facts));
 }
 
 /* Runs body in a child, which must end by SIGABRT with this text as the end of its only line. */

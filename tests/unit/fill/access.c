@@ -7,6 +7,7 @@
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
+#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/active_plan.h"
@@ -129,7 +130,7 @@ static CUresult memset_d8(CUdeviceptr address, unsigned char value, size_t bytes
 
 /* --- one allocation */
 
-static struct ms_allocation allocation;
+static struct ms_inside allocation;
 static struct ms_recorded_launch recorded;
 
 static void keep(struct ms_counted *counted)
@@ -173,29 +174,31 @@ static void start(void)
     };
     ms_counted_init(&recorded.counted, keep);
     CHECK(ms_lineage_init(&recorded.before, GRANULE));
-    allocation = (struct ms_allocation){
-        .address = ADDRESS,
-        .bytes = PARTS * GRANULE,
-        .context = CONTEXT,
-        .id = 1,
+    allocation = (struct ms_inside){
+        .facts = {.address = ADDRESS,
+                  .bytes = PARTS * GRANULE,
+                  .context = CONTEXT,
+                  .id = 1,
+                  .granule = GRANULE,
+                  .granule_bytes = PARTS * GRANULE},
         .backing = {.address = ADDRESS, .bytes = PARTS * GRANULE, .granule = GRANULE}};
-    CHECK(ms_lineage_init(&allocation.lineage, allocation.bytes));
-    CHECK(ms_space_add_block(&allocation, FILLED * GRANULE, DEAD * GRANULE));
-    CHECK(ms_space_add_block(&allocation, LAUNCHED * GRANULE, PARTS * GRANULE));
+    CHECK(ms_lineage_init(&allocation.lineage, allocation.facts.bytes));
+    CHECK(ms_space_add_block(&allocation.facts, FILLED * GRANULE, DEAD * GRANULE));
+    CHECK(ms_space_add_block(&allocation.facts, LAUNCHED * GRANULE, PARTS * GRANULE));
     cover(LAUNCHED);
     set(FILLED, (struct ms_content){.kind = MS_FILL, .pattern = 0x01010101});
     set(DEAD, (struct ms_content){.kind = MS_DEAD});
     set(LAUNCHED, (struct ms_content){.kind = MS_LAUNCHED, .cached = true, .recorded = &recorded});
     set(AWAY, (struct ms_content){.kind = MS_FILL, .locality = MS_REMOTE, .pattern = 0x01010101});
     set(ABSENT, (struct ms_content){.kind = MS_ABSENT, .locality = MS_REMOTE});
-    CHECK(ms_space_add(&allocation));
+    CHECK(ms_space_add(&allocation.facts));
     set_bytes = 0;
 }
 
 static void end(void)
 {
-    CHECK(ms_space_claim(ADDRESS) == &allocation);
-    ms_space_remove(&allocation);
+    CHECK(ms_space_claim(ADDRESS) == &allocation.facts);
+    ms_space_remove(&allocation.facts);
     ms_lineage_cleanup(&allocation.lineage);
     ms_sorted_cleanup(&allocation.blocks.all);
     ms_lineage_cleanup(&recorded.before);
@@ -362,8 +365,8 @@ MS_TEST(a_stream_of_another_context)
 {
     start();
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
-        const enum ms_need elsewhere = ms_need_in(&allocation, need, STREAM);
-        CHECK_EQ(ms_need_in(&allocation, need, CU_STREAM_LEGACY), need);
+        const enum ms_need elsewhere = ms_need_in(&allocation.facts, need, STREAM);
+        CHECK_EQ(ms_need_in(&allocation.facts, need, CU_STREAM_LEGACY), need);
         CHECK_EQ(elsewhere == need, !expected[need].is_held);
         CHECK(!expected[elsewhere].is_held);
         CHECK_EQ(expected[elsewhere].is_pinned, expected[need].is_pinned);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/addresses.h"
 
-#include "runtime/memory/space.h"
 #include "runtime/memory/far_address.h"
+#include "runtime/memory/memory_internal.h"
+#include "runtime/memory/space.h"
 #include "tests/simcuda/harness/test.h"
 
 #define GIB ((size_t)1 << 30)
@@ -46,12 +47,11 @@ MS_TEST(wishes_are_far_and_do_not_meet)
 MS_TEST(wishes_go_round_what_is_in_use)
 {
     const CUdeviceptr first = reserved(3 * GRANULE);
-    struct ms_allocation allocation = {
-        .address = first + GRANULE,
-        .bytes = GRANULE - 100,
+    struct ms_inside inside = {
+        .facts = {.address = first + GRANULE, .bytes = GRANULE - 100},
         .backing = {.address = first + GRANULE, .bytes = GRANULE, .granule = GRANULE},
         .lineage = {.bytes = GRANULE}};
-    CHECK(ms_space_add(&allocation));
+    CHECK(ms_space_add(&inside.facts));
     bool went_round = false;
     for (int i = 0; i < 20; i++) {
         const CUdeviceptr address = reserved(1000 * GIB);

@@ -102,7 +102,7 @@ MS_TEST(reserves_whole_granules_between_guards)
     CHECK_EQ(cover(0, 3), CUDA_SUCCESS);
     CHECK_EQ(fake_memory_at(backing.address - 1), 0);
     CHECK_EQ(fake_memory_at(address_of(3)), 0);
-    CHECK(ms_backing_is_one_chunk(&backing));
+    CHECK(ms_backing_lies_in_one_chunk(&backing, 0, backing.bytes));
     release();
 }
 

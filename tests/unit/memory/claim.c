@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "runtime/memory/far_address.h"
+#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/space.h"
 #include "tests/unit/between.h"
 
@@ -12,18 +13,16 @@ enum { BYTES = 1 << 20 };
 #define LOW MS_FAR_ADDRESS
 #define HIGH (MS_FAR_ADDRESS + ((CUdeviceptr)1 << 30))
 
-static struct ms_allocation low, high;
+static struct ms_inside low, high;
 
-static void add(struct ms_allocation *allocation, CUdeviceptr address)
+static void add(struct ms_inside *inside, CUdeviceptr address)
 {
-    *allocation = (struct ms_allocation){
-        .address = address,
-        .bytes = BYTES,
-        .id = address,
+    *inside = (struct ms_inside){
+        .facts = {.address = address, .bytes = BYTES, .id = address},
         .backing = {.address = address, .bytes = BYTES, .granule = 4096},
         .lineage = {.bytes = BYTES},
     };
-    CHECK(ms_space_add(allocation));
+    CHECK(ms_space_add(&inside->facts));
 }
 
 static void start(void)
@@ -72,21 +71,21 @@ static void start_other(CUdeviceptr first, CUdeviceptr second)
 
 MS_TEST_AFTER(start, a_claim_waits_for_the_one_before)
 {
-    CHECK(ms_space_claim(LOW + 5) == &low);
+    CHECK(ms_space_claim(LOW + 5) == &low.facts);
     start_other(LOW, 0);
     CHECK(!atomic_load(&other.has_got));
     CHECK(ms_space_try_claim(LOW) == NULL);
-    ms_space_unclaim(&low);
+    ms_space_unclaim(&low.facts);
     pthread_join(other.thread, NULL);
-    CHECK(other.first_got == &low);
+    CHECK(other.first_got == &low.facts);
 }
 
 MS_TEST_AFTER(start, who_waits_for_what_is_freed_gets_nothing)
 {
-    CHECK(ms_space_claim(LOW) == &low);
+    CHECK(ms_space_claim(LOW) == &low.facts);
     start_other(LOW, 0);
     CHECK(!atomic_load(&other.has_got));
-    ms_space_remove(&low);
+    ms_space_remove(&low.facts);
     pthread_join(other.thread, NULL);
     CHECK(other.first_got == NULL);
 }
@@ -95,18 +94,19 @@ MS_TEST(two_claims_are_waited_for_in_the_order_of_addresses)
 {
     for (int way = 0; way < 2; way++) {
         start();
-        CHECK(ms_space_claim(LOW) == &low);
+        CHECK(ms_space_claim(LOW) == &low.facts);
         start_other(way == 0 ? HIGH : LOW, way == 0 ? LOW : HIGH);
         CHECK(!atomic_load(&other.has_got));
-        CHECK(ms_space_try_claim(HIGH) == &high); /* it has none while it waits for the first */
-        ms_space_unclaim(&high);
-        ms_space_unclaim(&low);
+        CHECK(ms_space_try_claim(HIGH) ==
+              &high.facts); /* it has none while it waits for the first */
+        ms_space_unclaim(&high.facts);
+        ms_space_unclaim(&low.facts);
         pthread_join(other.thread, NULL);
-        CHECK(other.first_got == (way == 0 ? &high : &low));
-        CHECK(other.second_got == (way == 0 ? &low : &high));
-        CHECK(ms_space_claim(LOW) == &low && ms_space_claim(HIGH) == &high);
-        ms_space_remove(&low);
-        ms_space_remove(&high);
+        CHECK(other.first_got == (way == 0 ? &high.facts : &low.facts));
+        CHECK(other.second_got == (way == 0 ? &low.facts : &high.facts));
+        CHECK(ms_space_claim(LOW) == &low.facts && ms_space_claim(HIGH) == &high.facts);
+        ms_space_remove(&low.facts);
+        ms_space_remove(&high.facts);
     }
 }
 
@@ -114,11 +114,11 @@ MS_TEST_AFTER(start, two_addresses_of_one_allocation_are_one_claim)
 {
     struct ms_allocation *a, *b;
     ms_space_claim_two(LOW + 100, LOW, &a, &b);
-    CHECK(a == &low && b == &low);
-    ms_space_unclaim(&low);
+    CHECK(a == &low.facts && b == &low.facts);
+    ms_space_unclaim(&low.facts);
     ms_space_claim_two(LOW, HIGH + BYTES, &a, &b);
-    CHECK(a == &low && b == NULL);
-    ms_space_unclaim(&low);
+    CHECK(a == &low.facts && b == NULL);
+    ms_space_unclaim(&low.facts);
 }
 
 /* --- bounds */
@@ -138,9 +138,9 @@ MS_TEST_AFTER(start, a_range_that_leaves_its_allocation_strays)
 MS_TEST_AFTER(start, a_pointer_a_little_before_a_block_means_it)
 {
     struct ms_allocation_facts facts;
-    CHECK(ms_space_claim(LOW) == &low);
-    CHECK(ms_space_add_block(&low, 8192, 16384));
-    ms_space_unclaim(&low);
+    CHECK(ms_space_claim(LOW) == &low.facts);
+    CHECK(ms_space_add_block(&low.facts, 8192, 16384));
+    ms_space_unclaim(&low.facts);
     CHECK(ms_space_find_pointed(LOW + 8192 - 512, &facts));
     CHECK(facts.address == LOW + 8192 && facts.bytes == 8192);
     CHECK(!ms_space_find_pointed(LOW + 8192 - 513, &facts));
@@ -176,17 +176,17 @@ MS_TEST_AFTER(start, what_others_look_up_changes_under_the_lock)
     size_t end;
     CHECK(ms_space_look_up(LOW, &facts));
     index_lock = last_taken;
-    CHECK(ms_space_claim(LOW) == &low);
+    CHECK(ms_space_claim(LOW) == &low.facts);
     takes();
-    CHECK(ms_space_add_block(&low, 0, 4096));
+    CHECK(ms_space_add_block(&low.facts, 0, 4096));
     CHECK_EQ(takes(), 1);
-    CHECK(ms_space_remove_block(&low, 0, &end));
+    CHECK(ms_space_remove_block(&low.facts, 0, &end));
     CHECK_EQ(takes(), 1);
-    ms_space_add_use(&low, 0, 4096);
+    ms_space_add_use(&low.facts, 0, 4096);
     CHECK_EQ(takes(), 1);
     const struct ms_program_mapping mapping = {.begin = 0, .end = 4096};
-    CHECK(ms_space_put_mapping(&low, &mapping));
+    CHECK(ms_space_put_mapping(&low.facts, &mapping));
     CHECK_EQ(takes(), 1);
-    ms_space_drop_mapping(&low, 0);
+    ms_space_drop_mapping(&low.facts, 0);
     CHECK_EQ(takes(), 1);
 }

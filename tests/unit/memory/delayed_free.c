@@ -17,7 +17,7 @@ static void bury(CUcontext context)
     fake_set(allocation, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
     allocation->context = context;
     ms_space_remove(ms_space_claim(allocation->address));
-    ms_delay_free(allocation);
+    ms_delay_free(allocation, NULL, NULL);
 }
 
 MS_TEST_AFTER(fake_start, what_is_buried_keeps_its_memory_until_its_context_was_waited_for)
@@ -48,9 +48,10 @@ static void bury_in_stream(size_t granules)
     struct ms_allocation *allocation = fake_allocation(granules * FAKE_GRANULE);
     fake_set(allocation, 0, granules * FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
     ms_space_remove(ms_space_claim(allocation->address));
-    CHECK_EQ(ms_driver.event_create(&allocation->freed, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
-    CHECK_EQ(ms_driver.event_record(allocation->freed, FAKE_STREAM), CUDA_SUCCESS);
-    ms_delay_free(allocation);
+    CUevent freed;
+    CHECK_EQ(ms_driver.event_create(&freed, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    CHECK_EQ(ms_driver.event_record(freed, FAKE_STREAM), CUDA_SUCCESS);
+    ms_delay_free(allocation, freed, NULL);
 }
 
 MS_TEST_AFTER(fake_start, what_is_freed_in_a_stream_goes_when_the_stream_got_there)
@@ -106,7 +107,7 @@ MS_TEST_AFTER(fake_start, the_list_changes_under_its_lock)
     struct ms_allocation *allocation = fake_allocation(FAKE_GRANULE);
     ms_space_remove(ms_space_claim(allocation->address));
     takes = 0;
-    ms_delay_free(allocation);
+    ms_delay_free(allocation, NULL, NULL);
     CHECK_EQ(takes, 1);
     CHECK(ms_delayed_free_holds(allocation->address));
     CHECK_EQ(takes, 2);

@@ -8,6 +8,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/memory/extent_states.h"
+#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/recorded_launch.h"
 #include "tests/simcuda/harness/test.h"
 #include "tests/unit/snapshot_of.h"
@@ -25,7 +26,7 @@ enum { GRANULE = 64, BYTES = 1000 };
 static struct ms_recorded_launch recorded = {.counted = {.references = 1},
                                              .before = {.bytes = BYTES}};
 static struct ms_chunk chunks[2];
-static struct ms_allocation allocation;
+static struct ms_inside allocation;
 static struct ms_extent *extents; /* of it */
 
 static struct ms_sink_mapping *add_sunk(struct ms_range range)
@@ -55,15 +56,14 @@ static void make(void)
                                          64);
     chunks[0] = (struct ms_chunk){0, 2 * GRANULE};
     chunks[1] = (struct ms_chunk){8 * GRANULE, 9 * GRANULE};
-    allocation = (struct ms_allocation){.address = 1 << 20,
-                                        .bytes = BYTES,
-                                        .backing = {.address = 1 << 20,
-                                                    .bytes = 16 * GRANULE,
-                                                    .granule = GRANULE,
-                                                    .chunks = chunks,
-                                                    .count = 2,
-                                                    .backed_bytes = 3 * GRANULE},
-                                        .leftover_bytes = GRANULE};
+    allocation = (struct ms_inside){.facts = {.address = 1 << 20, .bytes = BYTES},
+                                    .backing = {.address = 1 << 20,
+                                                .bytes = 16 * GRANULE,
+                                                .granule = GRANULE,
+                                                .chunks = chunks,
+                                                .count = 2,
+                                                .backed_bytes = 3 * GRANULE},
+                                    .leftover_bytes = GRANULE};
     CHECK(ms_lineage_init(&allocation.lineage, BYTES));
     set(0, 64, (struct ms_content){.kind = MS_RESIDENT});
     set(64, 128, (struct ms_content){.kind = MS_FILL, .locality = MS_LOCAL, .cached = true});
@@ -76,9 +76,9 @@ static void make(void)
     set(640, 900, (struct ms_content){.locality = MS_REMOTE});
     set(900, BYTES, (struct ms_content){.kind = MS_DEAD});
     CHECK_EQ(allocation.lineage.extents.count, 10);
-    CHECK(ms_space_add_block(&allocation, 0, 256));
-    CHECK(ms_space_add_block(&allocation, 256, 512));
-    CHECK(ms_space_add_block(&allocation, 640, 900));
+    CHECK(ms_space_add_block(&allocation.facts, 0, 256));
+    CHECK(ms_space_add_block(&allocation.facts, 256, 512));
+    CHECK(ms_space_add_block(&allocation.facts, 640, 900));
     add_sunk((struct ms_range){448, 512});
     ms_source_drop(copy);
 }
@@ -87,9 +87,9 @@ static void check_rule(void (*break_it)(void), const char *rule)
 {
     struct ms_violation violation = {.rule = "none"};
     make();
-    CHECK(ms_allocation_is_valid(&allocation, &violation));
+    CHECK(ms_allocation_is_valid(&allocation.facts, &violation));
     break_it();
-    CHECK(!ms_allocation_is_valid(&allocation, &violation));
+    CHECK(!ms_allocation_is_valid(&allocation.facts, &violation));
     if (strcmp(violation.rule, rule) != 0)
         ms_test_fail(__FILE__, __LINE__, "\"%s\" was found instead of \"%s\"", violation.rule,
                      rule);
@@ -209,12 +209,12 @@ MS_BREAKS(sink_twice, "no granule is mapped to a sink twice")
 
 MS_BREAKS(take_another_address, "lineage and backing are the allocation's")
 {
-    allocation.address += GRANULE;
+    allocation.facts.address += GRANULE;
 }
 
 MS_BREAKS(take_another_size, "lineage and backing are the allocation's")
 {
-    allocation.bytes--;
+    allocation.facts.bytes--;
 }
 
 MS_BREAKS(swap_blocks, "blocks are sorted parts of a carved allocation")
@@ -331,7 +331,7 @@ static int signal_of_claims(int claims)
     const pid_t child = fork();
     if (child == 0) {
         while (claims-- > 0)
-            ms_check_allocation(&allocation);
+            ms_check_allocation(&allocation.facts);
         _exit(0);
     }
     CHECK(child > 0 && waitpid(child, &status, 0) == child);

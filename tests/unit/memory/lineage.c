@@ -93,23 +93,24 @@ static void check_same(const struct ms_lineage *lineage, const struct byte *twin
         CHECK_EQ(seen.present, twin[at].present);
         CHECK_EQ(seen.locality, twin[at].locality);
         CHECK_EQ(seen.is_remote_copy, twin[at].is_remote_copy);
-        CHECK_EQ(ms_lineage_has_remote(lineage, at, at + 1), seen.locality == MS_REMOTE);
-        CHECK_EQ(ms_lineage_has_absent(lineage, at, at + 1), seen.kind == MS_ABSENT);
+        CHECK_EQ(ms_lineage_any(lineage, at, at + 1, MS_OF_OTHERS), seen.locality == MS_REMOTE);
+        CHECK_EQ(ms_lineage_any(lineage, at, at + 1, MS_OF_KIND(MS_ABSENT)),
+                 seen.kind == MS_ABSENT);
         remote += seen.locality == MS_REMOTE;
         absent += seen.kind == MS_ABSENT;
-        CHECK_EQ(ms_lineage_is_present(lineage, at, at + 1), seen.present);
-        CHECK_EQ(ms_lineage_is_missing(lineage, at, at + 1), !seen.present);
+        CHECK_EQ(!ms_lineage_any(lineage, at, at + 1, MS_MISSING), seen.present);
+        CHECK_EQ(!ms_lineage_any(lineage, at, at + 1, MS_PRESENT), !seen.present);
         present += seen.present;
         resident += seen.kind == MS_RESIDENT;
     }
     CHECK_EQ(lineage->resident_bytes, resident);
     CHECK_EQ(lineage->remote_bytes, remote);
-    CHECK_EQ(ms_lineage_has_remote(lineage, 0, BYTES), remote > 0);
+    CHECK_EQ(ms_lineage_any(lineage, 0, BYTES, MS_OF_OTHERS), remote > 0);
     CHECK_EQ(lineage->kind_bytes[MS_ABSENT], absent);
-    CHECK_EQ(ms_lineage_has_absent(lineage, 0, BYTES), absent > 0);
+    CHECK_EQ(ms_lineage_any(lineage, 0, BYTES, MS_OF_KIND(MS_ABSENT)), absent > 0);
     CHECK_EQ(lineage->resident_bytes + lineage->cached_bytes, present);
-    CHECK_EQ(ms_lineage_is_present(lineage, 0, BYTES), present == BYTES);
-    CHECK_EQ(ms_lineage_is_missing(lineage, 0, BYTES), present == 0);
+    CHECK_EQ(!ms_lineage_any(lineage, 0, BYTES, MS_MISSING), present == BYTES);
+    CHECK_EQ(!ms_lineage_any(lineage, 0, BYTES, MS_PRESENT), present == 0);
 }
 
 static struct ms_content random_content(void)

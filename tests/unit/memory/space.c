@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/memory/far_address.h"
+#include "runtime/memory/memory_internal.h"
 #include "tests/simcuda/harness/test.h"
 
 /* The slow, obvious twin: a place for each address that an allocation may have, in use or not. */
@@ -13,7 +14,7 @@ enum { PLACES = 300, ROUNDS = 20000, BYTES = 1000, STEP = 4096 };
 /* Half of them are near addresses, the others far ones. */
 #define FIRST (MS_FAR_ADDRESS - (CUdeviceptr)PLACES / 2 * STEP)
 
-static struct ms_allocation allocations[PLACES];
+static struct ms_inside allocations[PLACES];
 static bool used[PLACES];
 
 static CUdeviceptr address_of(int place)
@@ -23,21 +24,19 @@ static CUdeviceptr address_of(int place)
 
 static void add(int place)
 {
-    allocations[place] = (struct ms_allocation){
-        .address = address_of(place),
-        .bytes = BYTES,
-        .id = (uint64_t)place + 1,
+    allocations[place] = (struct ms_inside){
+        .facts = {.address = address_of(place), .bytes = BYTES, .id = (uint64_t)place + 1},
         .backing = {.address = address_of(place), .bytes = BYTES, .granule = 1},
         .lineage = {.bytes = BYTES},
     };
-    CHECK(ms_space_add(&allocations[place]));
+    CHECK(ms_space_add(&allocations[place].facts));
     used[place] = true;
 }
 
 static void drop(int place)
 {
     struct ms_allocation *claimed = ms_space_claim(address_of(place) + BYTES - 1);
-    CHECK(claimed == &allocations[place]);
+    CHECK(claimed == &allocations[place].facts);
     ms_space_remove(claimed);
     used[place] = false;
 }
@@ -69,7 +68,7 @@ static void check_walk(void)
     CUdeviceptr at = 0;
     for (int place = next_used(0); place < PLACES; place = next_used(place + 1)) {
         struct ms_allocation *allocation = ms_space_claim_next(at);
-        CHECK(allocation == &allocations[place]);
+        CHECK(allocation == &allocations[place].facts);
         at = allocation->address + allocation->bytes;
         ms_space_unclaim(allocation); /* they are a place and no more: not valid, nor published */
     }

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/mappings.h"
+
+#include "runtime/base/log.h"
+#include "runtime/memory/allocation.h"
+#include "runtime/memory/bytes.h"
+#include "runtime/memory/carve.h"
+#include "runtime/memory/memory_internal.h"
+
+_Noreturn static void fail(const struct ms_allocation *allocation, size_t begin)
+{
+    ms_fatal("there is no memory for the record of a mapping at 0x%llx",
+             allocation->address + begin);
+}
+
+static void set_content(struct ms_allocation *allocation, size_t begin, size_t end,
+                        enum ms_kind kind)
+{
+    if (ms_bytes_set_kind(allocation, begin, end, kind) != CUDA_SUCCESS)
+        fail(allocation, begin);
+}
+
+bool ms_mappings_meet(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
+    const size_t at = ms_backing_mapping_behind(backing, begin);
+    return at < backing->mapping_count && backing->mappings[at].begin < end;
+}
+
+bool ms_mappings_add(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
+{
+    return mapping->begin % allocation->granule == 0 && ms_space_put_mapping(allocation, mapping);
+}
+
+void ms_mappings_add_real(struct ms_allocation *allocation,
+                          const struct ms_program_mapping *mapping)
+{
+    struct ms_program_mapping real = *mapping;
+    real.is_real = true;
+    if (!ms_space_put_mapping(allocation, &real) ||
+        ms_backing_add_real(&MS_OWN(allocation)->backing, real.begin, real.end) != CUDA_SUCCESS)
+        fail(allocation, real.begin);
+}
+
+CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_program_mapping *mapping,
+                         CUmemGenericAllocationHandle *real_out)
+{
+    struct ms_program_mapping real = *mapping;
+    const CUresult result =
+        ms_backing_make_real(&MS_OWN(allocation)->backing, real.begin, real.end, real_out);
+    real.is_real = true;
+    if (result == CUDA_SUCCESS)
+        ms_space_put_mapping(allocation, &real);
+    return result;
+}
+
+CUresult ms_mappings_join(struct ms_allocation *allocation,
+                          const struct ms_program_mapping *mapping, struct ms_source *copy,
+                          bool may_give_up)
+{
+    const struct ms_content content = {.kind = MS_SOURCE, .source = copy};
+    bool is_lost;
+    const CUresult result =
+        ms_backing_join(&MS_OWN(allocation)->backing, mapping->begin, mapping->end,
+                        ms_source_data(copy), may_give_up, &is_lost);
+    if (is_lost && ms_bytes_set(allocation, mapping->begin, mapping->end, &content) != CUDA_SUCCESS)
+        fail(allocation, mapping->begin);
+    return result;
+}
+
+static void set_access(struct ms_allocation *allocation, const struct ms_program_mapping *mapping,
+                       bool is_accessible, enum ms_kind kind)
+{
+    struct ms_program_mapping changed = *mapping;
+    changed.is_accessible = is_accessible;
+    set_content(allocation, mapping->begin, mapping->end, kind);
+    ms_space_put_mapping(allocation, &changed);
+}
+
+CUresult ms_mappings_set_access(struct ms_allocation *allocation,
+                                const struct ms_program_mapping *mapping, bool is_accessible,
+                                struct ms_pieces *pieces)
+{
+    const enum ms_kind unwritten = MS_OWN(allocation)->blocks.carved ? MS_DEAD : MS_UNDEFINED;
+    const enum ms_kind kind = mapping->is_real ? MS_RESIDENT : unwritten;
+    set_access(allocation, mapping, is_accessible, is_accessible ? kind : MS_UNMAPPED);
+    if (pieces == NULL || pieces->count == 0)
+        return CUDA_SUCCESS;
+    const CUresult result =
+        ms_backing_put_pieces(&MS_OWN(allocation)->backing, mapping->begin, pieces);
+    if (result != CUDA_SUCCESS) {
+        set_access(allocation, mapping, false, MS_UNMAPPED);
+        return result;
+    }
+    for (size_t i = 0; i < pieces->count; i++)
+        set_content(allocation, mapping->begin + pieces->all[i].begin,
+                    mapping->begin + pieces->all[i].end, MS_RESIDENT);
+    ms_allocation_keep_dead(allocation);
+    ms_pieces_end(pieces, allocation->device);
+    return CUDA_SUCCESS;
+}
+
+bool ms_mappings_is_alive(const struct ms_allocation *allocation,
+                          const struct ms_program_mapping *mapping)
+{
+    const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
+    if (blocks->carved && !blocks->strayed) {
+        const struct ms_block *block = ms_space_block_behind(allocation, mapping->begin);
+        return block != NULL && block->begin < mapping->end;
+    }
+    return ms_bytes_any(allocation, mapping->begin, mapping->end,
+                        MS_DEFERRED | MS_OF_KIND(MS_RESIDENT));
+}
+
+CUresult ms_mappings_keep(struct ms_allocation *allocation,
+                          const struct ms_program_mapping *mapping, struct ms_pieces *pieces_out)
+{
+    struct ms_backing *backing = &MS_OWN(allocation)->backing;
+    const CUresult result = ms_backing_sink_wait(backing, mapping->begin, mapping->end);
+    return result == CUDA_SUCCESS && pieces_out != NULL
+               ? ms_backing_take_pieces(backing, mapping->begin, mapping->end, pieces_out)
+               : result;
+}
+
+void ms_mappings_remove(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
+{
+    ms_allocation_touch(allocation);
+    ms_carve_cut(allocation, mapping->begin, mapping->end);
+    ms_backing_unmap(&MS_OWN(allocation)->backing, mapping->begin, mapping->end);
+    set_content(allocation, mapping->begin, mapping->end, MS_UNMAPPED);
+    ms_space_drop_mapping(allocation, mapping->begin);
+}
