@@ -76,23 +76,29 @@ static struct stat convert(const struct answer *answer)
     return stat;
 }
 
-static _Atomic bool is_denied;
-
-bool ms_file_stat_asks(void)
+enum ms_file_told ms_file_stat(int descriptor, struct stat *stat_out)
 {
-    return !atomic_load_explicit(&is_denied, memory_order_relaxed);
+    static _Atomic bool is_denied;
+    const bool asks = !atomic_load_explicit(&is_denied, memory_order_relaxed);
+    struct answer answer;
+    if (asks && syscall(SYS_statx, descriptor, "", EMPTY_PATH | FORCE_SYNC, (unsigned)BASIC,
+                        &answer) == 0) {
+        *stat_out = convert(&answer);
+        return MS_FILE_ASKED;
+    }
+    if (asks && errno != ENOSYS && errno != EPERM)
+        return MS_FILE_UNTOLD;
+    atomic_store_explicit(&is_denied, true, memory_order_relaxed);
+    return ms_file_stat_cached(descriptor, stat_out) ? MS_FILE_KEPT : MS_FILE_UNTOLD;
 }
 
-bool ms_file_stat(int descriptor, struct stat *stat_out)
+/* --- locks */
+
+/* Unlike F_GETLK, this also finds this process's own locks. */
+enum ms_file_locks ms_file_ask_for_locks(int descriptor)
 {
-    struct answer answer;
-    if (ms_file_stat_asks() && syscall(SYS_statx, descriptor, "", EMPTY_PATH | FORCE_SYNC,
-                                       (unsigned)BASIC, &answer) == 0) {
-        *stat_out = convert(&answer);
-        return true;
-    }
-    if (ms_file_stat_asks() && errno != ENOSYS && errno != EPERM)
-        return false;
-    atomic_store_explicit(&is_denied, true, memory_order_relaxed);
-    return ms_file_stat_cached(descriptor, stat_out);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    if (syscall(SYS_fcntl, descriptor, F_OFD_GETLK, &lock) != 0)
+        return MS_FILE_LOCKS_UNKNOWN;
+    return lock.l_type != F_UNLCK ? MS_FILE_LOCKED : MS_FILE_UNLOCKED;
 }

@@ -23,10 +23,14 @@ bool ms_file_leaves_room(int descriptor, unsigned of_four);
 /*
  * Asks the file system, also where the kernel keeps attributes of files that another machine may
  * change (AT_STATX_FORCE_SYNC). Where the call does not exist, or a sandbox denies it, gets what
- * the kernel keeps; ms_file_stat_asks is false from then on.
+ * the kernel keeps.
  */
-bool ms_file_stat(int descriptor, struct stat *stat_out);
-bool ms_file_stat_asks(void);
+enum ms_file_told { MS_FILE_UNTOLD /* it failed */, MS_FILE_KEPT, MS_FILE_ASKED };
+enum ms_file_told ms_file_stat(int descriptor, struct stat *stat_out);
+
+/* Whether anybody has a POSIX or OFD lock on the file, also this process. */
+enum ms_file_locks { MS_FILE_UNLOCKED, MS_FILE_LOCKED, MS_FILE_LOCKS_UNKNOWN };
+enum ms_file_locks ms_file_ask_for_locks(int descriptor);
 
 static inline void ms_file_close(int descriptor)
 {

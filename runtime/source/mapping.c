@@ -15,8 +15,6 @@
 
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
-#include "runtime/source/lease.h"
-#include "runtime/source/trust.h"
 
 /* pagemap entry bits, Documentation/admin-guide/mm/pagemap.rst of the Linux kernel. A page that the
  * kernel is moving counts as swapped; the last bit tells whose it is then, too. */
@@ -78,13 +76,7 @@ static enum answer ask(int maps, unsigned flags, uintptr_t address, char *name, 
 
 /* --- the mappings of files, one after the other */
 
-static size_t lines_read; /* by the last walk */
-static bool must_read;    /* the kernel has not answered a query */
-
-size_t ms_mapping_lines_read(void)
-{
-    return lines_read;
-}
+static bool must_read; /* the kernel has not answered a query */
 
 /* A mapping without its path. */
 struct found {
@@ -122,7 +114,6 @@ static void walk_end(const struct walk *walk)
 {
     if (walk->maps >= 0)
         ms_file_close(walk->maps);
-    lines_read = walk->lines;
 }
 
 /* A read may end within a line, which is kept. */
@@ -206,7 +197,8 @@ static void convert(const struct walk *walk, const struct found *found,
                                        .file_offset = found->offset,
                                        .device = found->device,
                                        .inode = found->inode,
-                                       .shared = found->is_shared};
+                                       .shared = found->is_shared,
+                                       .lines_read = walk->lines};
     if (walk->is_by_line)
         snprintf(mapping_out->path, sizeof(mapping_out->path), "%s", walk->path);
     else if (ask(walk->maps, OF_FILES, found->begin, mapping_out->path, sizeof(mapping_out->path),
@@ -371,31 +363,59 @@ bool ms_mapping_peek(const void *address, void *buffer, size_t bytes)
     return got == (long)bytes;
 }
 
-/* Linux 5.14 has a call for that. */
-bool ms_mapping_touch(const void *address, size_t bytes)
+bool ms_mapping_ends_locks(int descriptor)
 {
-    enum { POPULATE_READ = 22 };
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), end = (uintptr_t)address + bytes;
-    uintptr_t at = (uintptr_t)address & ~(page - 1);
-    char byte;
-    const struct iovec to = {&byte, 1};
-    if (syscall(SYS_madvise, at, end - at, POPULATE_READ) == 0)
-        return true;
-    for (bool is_there = errno == EINVAL; at < end; at += page) {
-        const struct iovec from = {(void *)at, 1};
-        is_there =
-            is_there && syscall(SYS_process_vm_readv, getpid(), &to, 1UL, &from, 1UL, 0UL) == 1;
-        if (!is_there)
-            return false;
-    }
-    return true;
+    return !ms_file_thread_has_own_table() && ms_file_ask_for_locks(descriptor) != MS_FILE_UNLOCKED;
+}
+
+/* True if it has the flags that ms_mapping_open sets. A descriptor that dup2 put there has not. */
+static bool is_ours(int descriptor)
+{
+    return (syscall(SYS_fcntl, descriptor, F_GETFD) & FD_CLOEXEC) != 0 &&
+           (syscall(SYS_fcntl, descriptor, F_GETFL) & O_NONBLOCK) != 0;
+}
+
+void ms_mapping_close(int descriptor)
+{
+    if (ms_file_thread_has_own_table() ||
+        (is_ours(descriptor) && ms_file_ask_for_locks(descriptor) == MS_FILE_UNLOCKED))
+        ms_file_close(descriptor);
+}
+
+/* Files with a write lease of the program. Never taken out: bytes of such a file are copied at
+ * once. With more, so are those of all. */
+enum { MAX_LEASED = 16 };
+static struct {
+    _Atomic uint64_t device, inode;
+} leased[MAX_LEASED];
+static _Atomic uint32_t leased_count;
+
+static bool is_leased(dev_t device, ino_t inode)
+{
+    const uint32_t count = atomic_load(&leased_count);
+    bool is_found = count > MAX_LEASED;
+    for (uint32_t i = 0; i < count && i < MAX_LEASED; i++)
+        is_found |=
+            atomic_load(&leased[i].device) == device && atomic_load(&leased[i].inode) == inode;
+    return is_found;
+}
+
+void ms_mapping_note_lease(dev_t device, ino_t inode)
+{
+    if (is_leased(device, inode))
+        return;
+    const uint32_t place = atomic_fetch_add(&leased_count, 1);
+    if (place >= MAX_LEASED)
+        return;
+    atomic_store(&leased[place].device, device);
+    atomic_store(&leased[place].inode, inode);
 }
 
 /* For the program's table. A locked file stays open where it is, and is not opened again. */
 static int move_up(int descriptor, const struct stat *stat)
 {
     enum { HIGH = 512 };
-    if (ms_trust_is_locked(descriptor)) {
+    if (ms_mapping_ends_locks(descriptor)) {
         held[held_count].device = stat->st_dev;
         held[held_count++].inode = stat->st_ino;
         return -1;
@@ -410,7 +430,7 @@ static int move_up(int descriptor, const struct stat *stat)
 static bool may_be_opened(const struct stat *stat)
 {
     size_t i = 0;
-    if (ms_lease_is_of_program(stat->st_dev, stat->st_ino))
+    if (is_leased(stat->st_dev, stat->st_ino))
         return false;
     while (i < held_count && (held[i].device != stat->st_dev || held[i].inode != stat->st_ino))
         i++;
@@ -445,7 +465,7 @@ static int open_verified(const char *path, const struct ms_mapping *mapping)
     if ((stat.st_ino == mapping->inode && stat.st_dev == mapping->device) ||
         maps_like(descriptor, mapping))
         return descriptor;
-    ms_trust_close(descriptor);
+    ms_mapping_close(descriptor);
     return -1;
 }
 
@@ -455,7 +475,7 @@ int ms_mapping_open_again(const char *path, const struct stat *wanted, struct st
     if (descriptor < 0 ||
         (stat_out->st_ino == wanted->st_ino && stat_out->st_dev == wanted->st_dev))
         return descriptor;
-    ms_trust_close(descriptor);
+    ms_mapping_close(descriptor);
     errno = 0;
     return -1;
 }
