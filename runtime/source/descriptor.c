@@ -8,7 +8,7 @@
 
 static _Atomic bool is_short;
 
-int ms_file_open(const char *path, int flags)
+int ms_descriptor_open(const char *path, int flags)
 {
     const int descriptor = (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0);
     if (descriptor < 0 && (errno == EMFILE || errno == ENFILE))
@@ -16,12 +16,12 @@ int ms_file_open(const char *path, int flags)
     return descriptor;
 }
 
-bool ms_file_was_short(void)
+bool ms_descriptor_was_short(void)
 {
     return atomic_exchange(&is_short, false);
 }
 
-bool ms_file_leaves_room(int descriptor, unsigned of_four)
+bool ms_descriptor_leaves_room(int descriptor, unsigned of_four)
 {
     struct rlimit limit;
     return getrlimit(RLIMIT_NOFILE, &limit) != 0 ||
@@ -76,7 +76,7 @@ static struct stat convert(const struct answer *answer)
     return stat;
 }
 
-enum ms_file_told ms_file_stat(int descriptor, struct stat *stat_out)
+enum ms_descriptor_told ms_descriptor_stat(int descriptor, struct stat *stat_out)
 {
     static _Atomic bool is_denied;
     const bool asks = !atomic_load_explicit(&is_denied, memory_order_relaxed);
@@ -84,21 +84,22 @@ enum ms_file_told ms_file_stat(int descriptor, struct stat *stat_out)
     if (asks && syscall(SYS_statx, descriptor, "", EMPTY_PATH | FORCE_SYNC, (unsigned)BASIC,
                         &answer) == 0) {
         *stat_out = convert(&answer);
-        return MS_FILE_ASKED;
+        return MS_DESCRIPTOR_ASKED;
     }
     if (asks && errno != ENOSYS && errno != EPERM)
-        return MS_FILE_UNTOLD;
+        return MS_DESCRIPTOR_UNTOLD;
     atomic_store_explicit(&is_denied, true, memory_order_relaxed);
-    return ms_file_stat_cached(descriptor, stat_out) ? MS_FILE_KEPT : MS_FILE_UNTOLD;
+    return ms_descriptor_stat_cached(descriptor, stat_out) ? MS_DESCRIPTOR_KEPT
+                                                           : MS_DESCRIPTOR_UNTOLD;
 }
 
 /* --- locks */
 
 /* Unlike F_GETLK, this also finds this process's own locks. */
-enum ms_file_locks ms_file_ask_for_locks(int descriptor)
+enum ms_descriptor_locks ms_descriptor_ask_for_locks(int descriptor)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     if (syscall(SYS_fcntl, descriptor, F_OFD_GETLK, &lock) != 0)
-        return MS_FILE_LOCKS_UNKNOWN;
-    return lock.l_type != F_UNLCK ? MS_FILE_LOCKED : MS_FILE_UNLOCKED;
+        return MS_DESCRIPTOR_LOCKS_UNKNOWN;
+    return lock.l_type != F_UNLCK ? MS_DESCRIPTOR_LOCKED : MS_DESCRIPTOR_UNLOCKED;
 }

@@ -26,10 +26,10 @@ static struct {
 static uint64_t read_break_ns(void)
 {
     char text[32] = "";
-    const int file = ms_file_open("/proc/sys/fs/lease-break-time", O_RDONLY);
-    const ssize_t got = file >= 0 ? ms_file_read(file, text, sizeof(text) - 1, 0) : 0;
+    const int file = ms_descriptor_open("/proc/sys/fs/lease-break-time", O_RDONLY);
+    const ssize_t got = file >= 0 ? ms_descriptor_read(file, text, sizeof(text) - 1, 0) : 0;
     if (file >= 0)
-        ms_file_close(file);
+        ms_descriptor_close(file);
     return got > 0 ? strtoull(text, NULL, 10) * second_ns : 0;
 }
 

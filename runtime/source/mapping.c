@@ -101,7 +101,7 @@ struct walk {
 
 static void walk_begin(struct walk *walk, unsigned flags, uintptr_t at)
 {
-    walk->maps = ms_file_open("/proc/self/maps", O_RDONLY);
+    walk->maps = ms_descriptor_open("/proc/self/maps", O_RDONLY);
     walk->flags = flags;
     walk->at = at;
     walk->is_by_line = false;
@@ -113,7 +113,7 @@ static void walk_begin(struct walk *walk, unsigned flags, uintptr_t at)
 static void walk_end(const struct walk *walk)
 {
     if (walk->maps >= 0)
-        ms_file_close(walk->maps);
+        ms_descriptor_close(walk->maps);
 }
 
 /* A read may end within a line, which is kept. */
@@ -279,7 +279,7 @@ static bool find(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out)
 static enum answer ask_for_pages(uintptr_t begin, uintptr_t end, bool *are_present_out)
 {
     const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const int descriptor = ms_file_open("/proc/self/pagemap", O_RDONLY);
+    const int descriptor = ms_descriptor_open("/proc/self/pagemap", O_RDONLY);
     if (descriptor < 0)
         return UNKNOWN;
 
@@ -291,8 +291,8 @@ static enum answer ask_for_pages(uintptr_t begin, uintptr_t end, bool *are_prese
         size_t wanted = last - page + 1;
         if (wanted > sizeof(entries) / sizeof(entries[0]))
             wanted = sizeof(entries) / sizeof(entries[0]);
-        const ssize_t got = ms_file_read(descriptor, entries, wanted * sizeof(entries[0]),
-                                         page * sizeof(entries[0]));
+        const ssize_t got = ms_descriptor_read(descriptor, entries, wanted * sizeof(entries[0]),
+                                               page * sizeof(entries[0]));
         if (got < (ssize_t)sizeof(entries[0])) {
             answer = UNKNOWN;
             break;
@@ -306,7 +306,7 @@ static enum answer ask_for_pages(uintptr_t begin, uintptr_t end, bool *are_prese
         }
         page += count;
     }
-    ms_file_close(descriptor);
+    ms_descriptor_close(descriptor);
     *are_present_out = are_present && answer == YES;
     return answer;
 }
@@ -345,11 +345,12 @@ static bool maps_like(int descriptor, const struct ms_mapping *mapping)
 
 static bool peek_by_file(const void *address, void *buffer, size_t bytes)
 {
-    const int memory = ms_file_open("/proc/self/mem", O_RDONLY);
+    const int memory = ms_descriptor_open("/proc/self/mem", O_RDONLY);
     if (memory < 0)
         return false;
-    const bool is_read = ms_file_read(memory, buffer, bytes, (uintptr_t)address) == (ssize_t)bytes;
-    ms_file_close(memory);
+    const bool is_read =
+        ms_descriptor_read(memory, buffer, bytes, (uintptr_t)address) == (ssize_t)bytes;
+    ms_descriptor_close(memory);
     return is_read;
 }
 
@@ -365,7 +366,8 @@ bool ms_mapping_peek(const void *address, void *buffer, size_t bytes)
 
 bool ms_mapping_ends_locks(int descriptor)
 {
-    return !ms_file_thread_has_own_table() && ms_file_ask_for_locks(descriptor) != MS_FILE_UNLOCKED;
+    return !ms_file_thread_has_own_table() &&
+           ms_descriptor_ask_for_locks(descriptor) != MS_DESCRIPTOR_UNLOCKED;
 }
 
 /* True if it has the flags that ms_mapping_open sets. A descriptor that dup2 put there has not. */
@@ -378,8 +380,8 @@ static bool is_ours(int descriptor)
 void ms_mapping_close(int descriptor)
 {
     if (ms_file_thread_has_own_table() ||
-        (is_ours(descriptor) && ms_file_ask_for_locks(descriptor) == MS_FILE_UNLOCKED))
-        ms_file_close(descriptor);
+        (is_ours(descriptor) && ms_descriptor_ask_for_locks(descriptor) == MS_DESCRIPTOR_UNLOCKED))
+        ms_descriptor_close(descriptor);
 }
 
 /* Files with a write lease of the program. Never taken out: bytes of such a file are copied at
@@ -423,7 +425,7 @@ static int move_up(int descriptor, const struct stat *stat)
     const int high = (int)syscall(SYS_fcntl, descriptor, F_DUPFD_CLOEXEC, HIGH);
     if (high < 0)
         return descriptor;
-    ms_file_close(descriptor);
+    ms_descriptor_close(descriptor);
     return high;
 }
 
@@ -442,17 +444,17 @@ static int open_regular(const char *path, struct stat *stat_out)
 {
     char link[40];
     int descriptor = -1;
-    const int found = ms_file_open(path, O_PATH);
+    const int found = ms_descriptor_open(path, O_PATH);
     if (found < 0)
         return -1;
-    if (ms_file_stat_cached(found, stat_out) && S_ISREG(stat_out->st_mode) &&
+    if (ms_descriptor_stat_cached(found, stat_out) && S_ISREG(stat_out->st_mode) &&
         may_be_opened(stat_out)) {
         snprintf(link, sizeof(link), "/proc/thread-self/fd/%d", found);
-        descriptor = ms_file_open(link, O_RDONLY | O_NONBLOCK);
+        descriptor = ms_descriptor_open(link, O_RDONLY | O_NONBLOCK);
         if (descriptor >= 0 && !ms_file_thread_has_own_table())
             descriptor = move_up(descriptor, stat_out);
     }
-    ms_file_close(found);
+    ms_descriptor_close(found);
     return descriptor;
 }
 

@@ -180,12 +180,12 @@ static int open_direct(const struct ms_source *source)
     if (!ms_file_thread_has_own_table()) /* closing it would end locks */
         return REFUSED;
     snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", source->descriptor);
-    const int descriptor = ms_file_open(path, O_RDONLY | O_DIRECT);
+    const int descriptor = ms_descriptor_open(path, O_RDONLY | O_DIRECT);
     /* The last quarter of the limit is for what the file thread needs. */
-    if (descriptor >= 0 && ms_file_leaves_room(descriptor, 3) && fits_alignment(descriptor))
+    if (descriptor >= 0 && ms_descriptor_leaves_room(descriptor, 3) && fits_alignment(descriptor))
         return descriptor;
     if (descriptor >= 0)
-        ms_file_close(descriptor);
+        ms_descriptor_close(descriptor);
     return REFUSED;
 }
 
@@ -206,7 +206,7 @@ static int get_direct(struct direct_file *file)
     if (atomic_compare_exchange_strong(&file->descriptor, &descriptor, opened))
         return opened;
     if (opened >= 0)
-        ms_file_close(opened); /* another thread was faster */
+        ms_descriptor_close(opened); /* another thread was faster */
     return descriptor;
 }
 
@@ -420,7 +420,7 @@ static void close_direct(void *argument)
     const struct ms_reader *reader = argument;
     for (size_t i = 0; i < reader->file_count; i++) {
         if (atomic_load(&reader->files[i].descriptor) >= 0)
-            ms_file_close(atomic_load(&reader->files[i].descriptor));
+            ms_descriptor_close(atomic_load(&reader->files[i].descriptor));
     }
 }
 
@@ -491,7 +491,7 @@ static void read_here(void *argument)
 static void log_failure(struct ms_reader *reader)
 {
     if (reader->failed == CUDA_ERROR_OPERATING_SYSTEM && !reader->is_given)
-        ms_source_log_failure(&reader->failure);
+        ms_source_read_log_failure(&reader->failure);
     reader->is_given = true;
 }
 

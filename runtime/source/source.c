@@ -181,7 +181,7 @@ static void close_file(void *argument)
     struct ms_source *file = argument;
     ms_source_let_go(file);
     if (atomic_load(&file->copy) >= 0) {
-        ms_file_close(atomic_load(&file->copy));
+        ms_descriptor_close(atomic_load(&file->copy));
         ms_source_count_bytes(-file->recorded.st_size, MS_SNAPSHOT_ANY);
     }
 }
@@ -205,11 +205,11 @@ static void destroy_file(struct ms_counted *counted)
 static bool stays_open(int descriptor, const char *path, const struct stat *stat)
 {
     struct stat now;
-    if (!ms_file_thread_has_own_table() || ms_file_leaves_room(descriptor, 2))
+    if (!ms_file_thread_has_own_table() || ms_descriptor_leaves_room(descriptor, 2))
         return true;
     const int again = ms_mapping_open_again(path, stat, &now);
     if (again >= 0)
-        ms_file_close(again);
+        ms_descriptor_close(again);
     return again < 0;
 }
 
@@ -275,7 +275,7 @@ static bool open_again(struct ms_source *file, struct ms_source_failure *failure
     const int descriptor = ms_mapping_open_again(file->path, &file->recorded, &now);
     if (descriptor >= 0) {
         if (!publish(file, descriptor))
-            ms_file_close(descriptor);
+            ms_descriptor_close(descriptor);
         return true;
     }
     *failure_out =
@@ -310,7 +310,7 @@ void ms_source_end_use(const struct ms_source *file)
     const int descriptor = --used->users == 0 ? atomic_exchange(&used->descriptor, -1) : -1;
     ms_lock_drop(&ms_files.lock);
     if (descriptor >= 0)
-        ms_file_close(descriptor);
+        ms_descriptor_close(descriptor);
 }
 
 /* --- all */

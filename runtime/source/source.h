@@ -97,12 +97,12 @@ bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buf
                         struct ms_source_failure *failure_out);
 
 /* Logs one line. Not in the file thread. */
-void ms_source_log_failure(const struct ms_source_failure *failure);
+void ms_source_read_log_failure(const struct ms_source_failure *failure);
 
 /* --- for all threads */
 
 /* True if the bytes of a file are certainly what they were; for a snapshot, always. */
-bool ms_source_is_current(const struct ms_source *source);
+bool ms_source_read_is_current(const struct ms_source *source);
 
 /* A file that this process changes: before, while its bytes are materialised, and after. */
 enum ms_source_state {

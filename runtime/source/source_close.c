@@ -71,7 +71,7 @@ static int make_copy(const struct ms_source *file)
     if (copy >= 0 && copy_bytes(file, copy))
         return copy;
     if (copy >= 0)
-        ms_file_close(copy);
+        ms_descriptor_close(copy);
     ms_source_count_bytes(-(int64_t)bytes, MS_SNAPSHOT_ANY);
     return -1;
 }
@@ -152,7 +152,7 @@ static bool is_gone(struct ms_source *file)
     if (!ms_source_begin_use(file, &failure))
         return true;
     const bool is_gone =
-        ms_file_stat(file->descriptor, &now) && ms_trust_has_lost_links(file, &now);
+        ms_descriptor_stat(file->descriptor, &now) && ms_trust_has_lost_links(file, &now);
     ms_source_end_use(file);
     return is_gone;
 }
@@ -210,7 +210,7 @@ MS_HOLDS(ms_files.lock) static bool is_deleted_locked(const struct ms_source *fi
     if (file->is_answered || atomic_load(&file->state) != MS_SOURCE_IS_OPEN)
         return false;
     return atomic_load(&file->is_deleted) ||
-           (atomic_load(&file->lease.is_taken) && ms_file_stat(file->descriptor, &now) &&
+           (atomic_load(&file->lease.is_taken) && ms_descriptor_stat(file->descriptor, &now) &&
             ms_trust_has_lost_links(file, &now));
 }
 
@@ -280,11 +280,11 @@ void ms_source_close_lease(dev_t device, ino_t inode)
 
 enum { PERIOD_NS = 50 * 1000 * 1000 };
 
-static ms_lease_breaker *breaker, *deleted; /* immutable after ms_source_close_start */
+static ms_source_close_answer *breaker, *deleted; /* immutable after ms_source_close_start */
 static struct ms_lock thread_lock = MS_LOCK_INIT(lease_thread); /* guards what follows */
 static bool is_running MS_GUARDED_BY(thread_lock);
 
-void ms_source_close_start(ms_lease_breaker *breaker_, ms_lease_breaker *deleted_)
+void ms_source_close_start(ms_source_close_answer *breaker_, ms_source_close_answer *deleted_)
 {
     breaker = breaker_;
     deleted = deleted_;

@@ -28,14 +28,14 @@ bool ms_source_close_keep(dev_t device, ino_t inode);
  * Called on the lease thread when another process waits to change the file: materialises what comes
  * from it, and gives the lease back (ms_source_close_lease).
  */
-typedef void ms_lease_breaker(dev_t device, ino_t inode);
+typedef void ms_source_close_answer(dev_t device, ino_t inode);
 
 /*
  * Called once, before any lease. `deleted` is called on the lease thread, too, for a file that has
  * lost its last link, and whose deletion nobody has answered: of files with a lease by asking the
  * file system, of others if a check has shown it.
  */
-void ms_source_close_start(ms_lease_breaker *breaker, ms_lease_breaker *deleted);
+void ms_source_close_start(ms_source_close_answer *breaker, ms_source_close_answer *deleted);
 
 /* Starts the lease thread if it is needed, or there are leases. If that fails, gives all leases
  * back. On a thread of the program. */

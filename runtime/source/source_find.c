@@ -33,11 +33,11 @@ static bool may_write(const struct search *search, const char *number)
 {
     char path[320], text[512];
     snprintf(path, sizeof(path), "/proc/self/task/%d/fdinfo/%s", (int)search->thread, number);
-    const int info = ms_file_open(path, O_RDONLY);
+    const int info = ms_descriptor_open(path, O_RDONLY);
     if (info < 0)
         return true;
-    const ssize_t got = ms_file_read(info, text, sizeof(text) - 1, 0);
-    ms_file_close(info);
+    const ssize_t got = ms_descriptor_read(info, text, sizeof(text) - 1, 0);
+    ms_descriptor_close(info);
     text[got > 0 ? got : 0] = '\0';
     const char *found = strstr(text, "flags:");
     if (found == NULL)
@@ -75,7 +75,7 @@ static bool is_open_for_writing(pid_t thread, dev_t device, ino_t inode)
     char path[64];
     snprintf(path, sizeof(path), "/proc/self/task/%d/fd", (int)thread);
     const struct search search = {.thread = thread,
-                                  .folder = ms_file_open(path, O_RDONLY | O_DIRECTORY),
+                                  .folder = ms_descriptor_open(path, O_RDONLY | O_DIRECTORY),
                                   .device = device,
                                   .inode = inode};
     long got = -1;
@@ -83,7 +83,7 @@ static bool is_open_for_writing(pid_t thread, dev_t device, ino_t inode)
     while (!found && (got = syscall(SYS_getdents64, search.folder, entries, sizeof(entries))) > 0)
         found = any_writes(&search, entries, got);
     if (search.folder >= 0)
-        ms_file_close(search.folder);
+        ms_descriptor_close(search.folder);
     return found || got < 0;
 }
 
@@ -260,12 +260,12 @@ static void find_by_range(struct ms_wanted_source *wanted)
 static void find(void *argument)
 {
     struct ms_wanted_source *wanted = argument;
-    ms_file_was_short();
+    ms_descriptor_was_short();
     if (!wanted->is_absent)
         find_by_range(wanted);
     if (wanted->found == NULL && (!wanted->is_absent || wanted->is_last))
         ms_source_content_find(wanted);
-    wanted->was_short = ms_file_was_short();
+    wanted->was_short = ms_descriptor_was_short();
 }
 
 /* Once, since all later copies have the same cause. */

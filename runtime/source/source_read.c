@@ -19,7 +19,7 @@ ssize_t ms_source_read_by(const struct ms_source *file, int descriptor, void *bu
     _Atomic unsigned *under_read = &((struct ms_source *)file)->under_read;
     atomic_fetch_add(under_read, 1);
     const int copy = atomic_load(&file->copy);
-    const ssize_t got = ms_file_read(copy >= 0 ? copy : descriptor, buffer, bytes, offset);
+    const ssize_t got = ms_descriptor_read(copy >= 0 ? copy : descriptor, buffer, bytes, offset);
     const int error = errno;
     atomic_fetch_sub(under_read, 1);
     errno = error;
@@ -121,7 +121,7 @@ static void log_unreadable(const struct ms_source_failure *failure)
            is_deleted ? "; it was deleted where it comes from, and the copied bytes are lost" : "");
 }
 
-void ms_source_log_failure(const struct ms_source_failure *failure)
+void ms_source_read_log_failure(const struct ms_source_failure *failure)
 {
     const struct ms_source *file = failure->file;
     switch (failure->kind) {
@@ -187,7 +187,7 @@ static CUresult read_file(const struct ms_source *file, uint64_t offset, void *b
                                   .failure = {.file = file, .kind = MS_SOURCE_LOST}};
     ms_file_thread_call(read_bytes, &wanted);
     if (!wanted.is_read) {
-        ms_source_log_failure(&wanted.failure);
+        ms_source_read_log_failure(&wanted.failure);
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     ms_counter_add(MS_COUNT_FILE_READ_BYTES, bytes);
@@ -205,7 +205,7 @@ CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *b
     return read_file(source, offset, buffer, bytes);
 }
 
-bool ms_source_is_current(const struct ms_source *source)
+bool ms_source_read_is_current(const struct ms_source *source)
 {
     struct wanted_bytes none = {.file = source};
     if (!source->is_file)

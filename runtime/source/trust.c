@@ -75,7 +75,7 @@ bool ms_trust_wait(int descriptor, struct stat *stat)
     for (int attempt = 0; attempt < 5 && !is_coarse(stat); attempt++) {
         const struct stat before = *stat;
         nanosleep(&(struct timespec){.tv_nsec = tick_ns}, NULL);
-        if (!ms_file_stat(descriptor, stat))
+        if (!ms_descriptor_stat(descriptor, stat))
             return false;
         if (same_time(before.st_mtim, stat->st_mtim) && same_time(before.st_ctim, stat->st_ctim))
             return true;
@@ -156,12 +156,12 @@ static bool has_times(const struct stat *stat)
 static bool look(int descriptor, const struct ms_file_system *system, struct stat *stat_out)
 {
     struct stat kept;
-    if (!ms_file_stat_cached(descriptor, &kept))
+    if (!ms_descriptor_stat_cached(descriptor, &kept))
         return false;
-    const enum ms_file_told told = ms_file_stat(descriptor, stat_out);
-    if (told == MS_FILE_UNTOLD || (system->is_local && !system->is_overlay))
-        return told != MS_FILE_UNTOLD;
-    if (told == MS_FILE_KEPT && !system->is_overlay) {
+    const enum ms_descriptor_told told = ms_descriptor_stat(descriptor, stat_out);
+    if (told == MS_DESCRIPTOR_UNTOLD || (system->is_local && !system->is_overlay))
+        return told != MS_DESCRIPTOR_UNTOLD;
+    if (told == MS_DESCRIPTOR_KEPT && !system->is_overlay) {
         atomic_store(&was_not_asked, true);
         return false;
     }
@@ -178,7 +178,7 @@ static bool is_sealed(int descriptor)
  * the kernel does not count writers of a memfd: a file without a name in memory may have some. */
 static bool is_in_use(int descriptor, struct ms_file_system *system, const struct stat *stat)
 {
-    if (ms_file_ask_for_locks(descriptor) == MS_FILE_LOCKED)
+    if (ms_descriptor_ask_for_locks(descriptor) == MS_DESCRIPTOR_LOCKED)
         return true;
     system->hides_stores = system->is_in_memory && !is_sealed(descriptor);
     if (system->is_in_memory && !system->hides_stores)
@@ -248,7 +248,7 @@ static bool check(const struct ms_source *file, struct ms_source_failure *failur
     *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_LOST};
     if (atomic_load(&file->copy) >= 0)
         return true; /* no read of the file itself has gone on since it was checked last */
-    if (!ms_file_stat(file->descriptor, &failure_out->now)) {
+    if (!ms_descriptor_stat(file->descriptor, &failure_out->now)) {
         failure_out->error = errno;
         return false;
     }

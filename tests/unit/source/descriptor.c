@@ -317,8 +317,8 @@ MS_TEST(the_same_as_fstat)
     struct stat asked, kept;
     make_files();
     const int file = open(name_of(3), O_RDONLY | O_CLOEXEC);
-    CHECK_EQ(ms_file_stat(file, &asked), MS_FILE_ASKED);
-    CHECK(ms_file_stat_cached(file, &kept));
+    CHECK_EQ(ms_descriptor_stat(file, &asked), MS_DESCRIPTOR_ASKED);
+    CHECK(ms_descriptor_stat_cached(file, &kept));
     CHECK_EQ(asked.st_dev, kept.st_dev);
     CHECK_EQ(asked.st_ino, kept.st_ino);
     CHECK_EQ(asked.st_mode, kept.st_mode);
@@ -326,7 +326,7 @@ MS_TEST(the_same_as_fstat)
     CHECK_EQ(asked.st_size, kept.st_size);
     CHECK(memcmp(&asked.st_mtim, &kept.st_mtim, sizeof(kept.st_mtim)) == 0);
     CHECK(memcmp(&asked.st_ctim, &kept.st_ctim, sizeof(kept.st_ctim)) == 0);
-    CHECK_EQ(ms_file_stat(-1, &asked), MS_FILE_UNTOLD);
+    CHECK_EQ(ms_descriptor_stat(-1, &asked), MS_DESCRIPTOR_UNTOLD);
     CHECK_EQ(errno, EBADF);
 }
 
@@ -335,9 +335,9 @@ static void check_without_statx(int error)
     struct stat kept;
     make_files();
     const int file = open(name_of(3), O_RDONLY | O_CLOEXEC);
-    CHECK_EQ(ms_file_stat(file, &kept), MS_FILE_ASKED);
+    CHECK_EQ(ms_descriptor_stat(file, &kept), MS_DESCRIPTOR_ASKED);
     deny(SYS_statx, error);
-    CHECK_EQ(ms_file_stat(file, &kept), MS_FILE_KEPT);
+    CHECK_EQ(ms_descriptor_stat(file, &kept), MS_DESCRIPTOR_KEPT);
     CHECK_EQ(kept.st_size, BYTES);
     sources[3] = find(3); /* local */
     CHECK(sources[3] != NULL);

@@ -95,7 +95,7 @@ MS_TEST(what_was_kept_is_read_from_the_copy)
     change();
     CHECK_EQ(read_into(source, seen), CUDA_SUCCESS);
     CHECK_BYTES(seen, original, BYTES);
-    CHECK(ms_source_is_current(source));
+    CHECK(ms_source_read_is_current(source));
     ms_source_drop(source);
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
 }
