@@ -359,7 +359,8 @@ static void *map(enum call call, void *address, size_t bytes, int protection, in
     return found(address, bytes, protection, flags, file, offset);
 }
 
-/* Counts those of a file from its start on: where a checkpoint's header is (source/content.c). */
+/* Counts those of a file from its start on: where a checkpoint's header is
+ * (source/source_content.c). */
 #define MMAP(name)                                                                         \
     CALL(void *, name,                                                                     \
          (void *address, size_t bytes, int protection, int flags, int file, off_t offset)) \

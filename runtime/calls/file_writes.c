@@ -16,7 +16,8 @@
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/active_plan.h"
 #include "runtime/source/file_thread.h"
-#include "runtime/source/lease.h"
+#include "runtime/source/mapping.h"
+#include "runtime/source/source_close.h"
 #include "runtime/state/caller.h"
 
 /* The size of one host copy, taken when out of device memory, at most. */
@@ -28,7 +29,7 @@ static bool lineage_needs(const struct ms_lineage *lineage);
 static bool needs(const struct ms_content *content)
 {
     if (content->kind == MS_SOURCE)
-        return ms_source_is_closed(content->source);
+        return ms_source_state(content->source) == MS_SOURCE_IS_CLOSED;
     if (content->kind != MS_LAUNCHED)
         return false;
     const struct ms_launch_input *input = content->recorded->input;
@@ -71,15 +72,18 @@ static bool find_needing(const struct ms_allocation *allocation, size_t from,
 /* Makes a host copy the source of a part of an extent that comes from the file itself. */
 static CUresult copy_part(struct ms_allocation *allocation, const struct ms_extent *extent)
 {
-    struct ms_source *copy;
-    CUresult result = ms_source_copy(extent->content.source, extent->content.source_offset,
-                                     extent->end - extent->begin, &copy);
-    if (result != CUDA_SUCCESS)
-        return result;
+    const size_t bytes = extent->end - extent->begin;
+    const void *unused;
+    struct ms_source *copy = ms_source_create_snapshot(bytes, MS_SNAPSHOT_LIMITED);
+    if (copy == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     struct ms_content content = extent->content;
+    CUresult result =
+        ms_source_read(content.source, content.source_offset, ms_source_data(copy), bytes, &unused);
     content.source = copy;
     content.source_offset = 0;
-    result = ms_bytes_set(allocation, extent->begin, extent->end, &content);
+    if (result == CUDA_SUCCESS)
+        result = ms_bytes_set(allocation, extent->begin, extent->end, &content);
     ms_source_drop(copy);
     return result;
 }
@@ -295,7 +299,7 @@ static CUresult save_everything(dev_t device, ino_t inode, const char *path, uin
     const CUresult result = save_with((struct patience){.sleeps = SLEEPS}, bytes);
     if (result == CUDA_SUCCESS || is_device_lost(result))
         return result;
-    if (ms_source_keep(device, inode)) {
+    if (ms_source_close_keep(device, inode)) {
         ms_log(MS_INFO, "%s: a copy of it was taken, because its bytes could not be materialised",
                path);
         return CUDA_SUCCESS;
@@ -310,14 +314,13 @@ static int prepare_locked(const char *what, const char *call, dev_t device, ino_
 {
     char path[MS_PATH_BYTES];
     uint64_t bytes = 0;
-    if (what == is_deleted ? !ms_source_close_deleted(device, inode, path)
-                           : !ms_source_close(device, inode, path))
+    if (!ms_source_close(device, inode, what == is_deleted, path))
         return 0;
     const struct ms_why why = ms_why_begin(MS_REASON_FILE_WRITE);
     const CUresult result = save_everything(device, inode, path, &bytes);
     ms_why_end(why);
     const int error = answer(what, call, path, bytes, result);
-    ms_source_end_close(device, inode, error == 0);
+    ms_source_close_end(device, inode, error == 0);
     return error;
 }
 
@@ -370,9 +373,9 @@ void ms_file_writes_let_go(const char *call, dev_t device, ino_t inode)
 
 void ms_file_writes_prepare_lease(const char *call, dev_t device, ino_t inode)
 {
-    ms_lease_note_of_program(device, inode);
+    ms_mapping_note_lease(device, inode);
     if (prepare_here(is_leased, call, device, inode) != 0)
-        ms_source_drop_leases_of(device, inode);
+        ms_source_close_lease(device, inode);
 }
 
 void ms_file_writes_answer_deletion(dev_t device, ino_t inode)
@@ -396,10 +399,10 @@ static bool can_have_turn(void)
 static bool keep_without_turn(dev_t device, ino_t inode)
 {
     char path[MS_PATH_BYTES];
-    const bool is_closed_here = ms_source_close(device, inode, path);
-    const bool is_kept = ms_source_keep(device, inode);
+    const bool is_closed_here = ms_source_close(device, inode, false, path);
+    const bool is_kept = ms_source_close_keep(device, inode);
     if (is_closed_here && !is_kept)
-        ms_source_end_close(device, inode, false);
+        ms_source_close_end(device, inode, false);
     return is_kept;
 }
 
@@ -407,5 +410,5 @@ void ms_file_writes_answer(dev_t device, ino_t inode)
 {
     if (can_have_turn() || !keep_without_turn(device, inode))
         ms_file_writes_prepare(another_process, device, inode);
-    ms_source_drop_leases_of(device, inode);
+    ms_source_close_lease(device, inode);
 }

@@ -19,7 +19,7 @@
  * A child that shares the memory (vfork), and a signal handler that has interrupted a call of the
  * shim, count as another process: for them it returns 0 at once, and takes no lock. Otherwise the
  * thread does not wait for ever for a claim unless the driver may be called: when the bytes cannot
- * be brought into memory, a host copy of the whole file is taken (ms_source_keep).
+ * be brought into memory, a host copy of the whole file is taken (ms_source_close_keep).
  *
  * Cheap, and without a turn, for a file that nothing comes from: then a thread with a claim may
  * call it, too, because the driver writes files of its own. For other files, no claim may be held.
@@ -46,5 +46,5 @@ void ms_file_writes_answer_deletion(dev_t device, ino_t inode);
 void ms_file_writes_prepare_lease(const char *call, dev_t device, ino_t inode);
 
 /* The same as ms_file_writes_prepare for another process, which waits for the lease
- * (source/lease.h) and always gets it. */
+ * (source/source_close.h) and always gets it. */
 void ms_file_writes_answer(dev_t device, ino_t inode);

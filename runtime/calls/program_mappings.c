@@ -210,7 +210,7 @@ static CUresult join_pieces(const struct ms_handle *handle, CUmemGenericAllocati
         return result;
     result = ms_addresses_reserve_backing(&scratch, handle->prop.location.id, handle->bytes);
     if (result == CUDA_SUCCESS) {
-        struct ms_source *copy = ms_source_create_only_copy(handle->bytes);
+        struct ms_source *copy = ms_source_create_snapshot(handle->bytes, MS_SNAPSHOT_ANY);
         result = ms_backing_put_pieces(&scratch, 0, &handle->pieces);
         if (result == CUDA_SUCCESS)
             result = ms_backing_cover(&scratch, 0, handle->bytes);
@@ -242,7 +242,8 @@ static CUresult join_chunks(struct ms_allocation *allocation,
         attempt->wanted = allocation->context;
         return CUDA_ERROR_NOT_READY;
     }
-    struct ms_source *copy = ms_source_create_only_copy(mapping->end - mapping->begin);
+    struct ms_source *copy =
+        ms_source_create_snapshot(mapping->end - mapping->begin, MS_SNAPSHOT_ANY);
     attempt->joins = copy != NULL;
     if (copy == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;

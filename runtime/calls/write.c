@@ -18,7 +18,7 @@
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
-#include "runtime/source/content.h"
+#include "runtime/source/trust.h"
 #include "runtime/state/counters.h"
 
 CUresult ms_write_bound(struct ms_allocation *allocation, size_t offset)
@@ -165,12 +165,8 @@ bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
 
 static struct ms_source *find_file(const void *source, size_t bytes, uint64_t *offset_out)
 {
-    struct ms_source *file = NULL;
-    if (bytes >= ms_shard_least_copy()) {
-        file = ms_source_from_mapping(source, bytes, offset_out);
-        if (file == NULL)
-            file = ms_source_from_content(source, bytes, offset_out);
-    }
+    struct ms_source *file =
+        bytes >= ms_shard_least_copy() ? ms_source_find(source, bytes, offset_out) : NULL;
     if (file != NULL)
         ms_counter_add(MS_COUNT_RECORDED_FILE_BYTES, bytes);
     return file;
@@ -179,7 +175,7 @@ static struct ms_source *find_file(const void *source, size_t bytes, uint64_t *o
 /* Its bytes are copied when they are examined (expose_content). */
 static struct ms_source *take_snapshot(size_t bytes)
 {
-    struct ms_source *snapshot = ms_source_create_snapshot(bytes);
+    struct ms_source *snapshot = ms_source_create_snapshot(bytes, MS_SNAPSHOT_LIMITED);
     if (snapshot != NULL)
         ms_counter_add(MS_COUNT_RECORDED_SNAPSHOT_BYTES, bytes);
     else
@@ -222,7 +218,7 @@ static void drop_found(const struct ms_content *content)
  * one that was closed since it was found is not found anywhere. */
 static bool is_still_there(const struct ms_content *content)
 {
-    return content->kind != MS_SOURCE || ms_source_is_open(content->source);
+    return content->kind != MS_SOURCE || ms_source_state(content->source) == MS_SOURCE_IS_OPEN;
 }
 
 static const char *describe(const struct ms_content *content)
@@ -240,8 +236,8 @@ static CUresult expose_content(const void *source, size_t bytes, const struct ms
         return CUDA_SUCCESS;
     if (!ms_source_is_file(content->source))
         return ms_pointer_scan_copy(ms_source_data(content->source), source, bytes);
-    return ms_source_is_older(content->source) ? CUDA_SUCCESS
-                                               : ms_pointer_scan_expose(source, bytes);
+    return ms_trust_is_older(content->source) ? CUDA_SUCCESS
+                                              : ms_pointer_scan_expose(source, bytes);
 }
 
 /* Prepares the copy for the driver: backs its destination. */

@@ -16,30 +16,46 @@ static struct {
     struct ms_lock lock;
     struct ms_origin origins[ORIGINS];
     uint64_t count; /* since all were forgotten */
-    struct ms_source_name *files[FILES];
+    struct ms_source_name files[FILES];
     size_t file_count;
 } table = {.lock = MS_LOCK_INIT(origins)};
 
 MS_HOLDS(table.lock) static void forget_all_locked(void)
 {
     while (table.file_count > 0)
-        ms_heap_free(table.files[--table.file_count]);
+        ms_heap_free((char *)table.files[--table.file_count].path);
     table.count = 0;
+}
+
+/* Its path is the table's own. NULL: out of memory. */
+static struct ms_source_name copy_name(const struct ms_source_name *name)
+{
+    const size_t bytes = strlen(name->path) + 1;
+    char *path = ms_heap_alloc(bytes);
+    if (path != NULL)
+        memcpy(path, name->path, bytes);
+    return (struct ms_source_name){name->device, name->inode, path};
+}
+
+static bool is_same(const struct ms_source_name *a, const struct ms_source_name *b)
+{
+    return a->inode == b->inode && a->device == b->device && strcmp(a->path, b->path) == 0;
 }
 
 /* Returns file_count if out of memory. The newest is mostly the one. */
 MS_HOLDS(table.lock) static size_t find_file_locked(const struct ms_source *source)
 {
+    const struct ms_source_name name = ms_source_find_name(source);
     for (size_t at = table.file_count; at > 0; at--) {
-        if (ms_source_has_name(source, table.files[at - 1]))
+        if (is_same(&name, &table.files[at - 1]))
             return at - 1;
     }
     if (table.file_count == FILES)
         forget_all_locked();
-    struct ms_source_name *name = ms_source_make_name(source);
-    if (name == NULL)
+    const struct ms_source_name copy = copy_name(&name);
+    if (copy.path == NULL)
         return table.file_count;
-    table.files[table.file_count++] = name;
+    table.files[table.file_count++] = copy;
     return table.file_count - 1;
 }
 
@@ -80,7 +96,7 @@ bool ms_origins_copy(struct ms_origins *copy_out)
     if (is_good && count > 0) {
         memcpy(copy_out->list, table.origins, count * sizeof(*copy_out->list));
         for (size_t at = 0; at < table.file_count; at++)
-            copy_out->files[at] = ms_source_copy_name(table.files[at]);
+            copy_out->files[at] = copy_name(&table.files[at]);
     }
     ms_lock_drop(&table.lock);
     if (is_good && count > 0)
@@ -93,7 +109,7 @@ bool ms_origins_copy(struct ms_origins *copy_out)
 void ms_origins_cleanup(struct ms_origins *copy)
 {
     for (size_t at = 0; copy->files != NULL && at < copy->file_count; at++)
-        ms_heap_free(copy->files[at]);
+        ms_heap_free((char *)copy->files[at].path);
     ms_heap_free(copy->list);
     ms_heap_free(copy->files);
     *copy = (struct ms_origins){0};

@@ -25,7 +25,7 @@ struct ms_origin {
 struct ms_origins {
     struct ms_origin *list; /* by address, and of one address the newest first */
     size_t count;
-    struct ms_source_name **files; /* copies; NULL: out of memory */
+    struct ms_source_name *files; /* copies; one without a path: out of memory */
     size_t file_count;
 };
 

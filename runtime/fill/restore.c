@@ -119,8 +119,8 @@ size_t ms_restore_residents(void)
     const size_t count = restoring.origins.file_count;
     restoring.sources = ms_heap_zalloc(count * sizeof(*restoring.sources));
     for (size_t i = 0; restoring.sources != NULL && i < count; i++)
-        restoring.sources[i] = restoring.origins.files[i] != NULL
-                                   ? ms_source_by_name(restoring.origins.files[i])
+        restoring.sources[i] = restoring.origins.files[i].path != NULL
+                                   ? ms_source_find_again(&restoring.origins.files[i])
                                    : NULL;
     if (restoring.sources != NULL)
         ms_evict_all(may_be_restored, restore, &restoring);

@@ -246,7 +246,7 @@ static bool refers_to_enough(const struct ms_extent *extent)
     switch (content->kind) {
     case MS_SOURCE:
         return ms_source_is_file(content->source)
-                   ? holds(ms_source_file_bytes(content->source), extent)
+                   ? holds((uint64_t)ms_source_stat(content->source)->st_size, extent)
                    : !content->cached;
     case MS_LAUNCHED:
         return holds(content->recorded->before.bytes, extent) &&

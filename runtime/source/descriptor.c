@@ -8,7 +8,7 @@
 
 static _Atomic bool is_short;
 
-int ms_file_open(const char *path, int flags)
+int ms_descriptor_open(const char *path, int flags)
 {
     const int descriptor = (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0);
     if (descriptor < 0 && (errno == EMFILE || errno == ENFILE))
@@ -16,12 +16,12 @@ int ms_file_open(const char *path, int flags)
     return descriptor;
 }
 
-bool ms_file_was_short(void)
+bool ms_descriptor_was_short(void)
 {
     return atomic_exchange(&is_short, false);
 }
 
-bool ms_file_leaves_room(int descriptor, unsigned of_four)
+bool ms_descriptor_leaves_room(int descriptor, unsigned of_four)
 {
     struct rlimit limit;
     return getrlimit(RLIMIT_NOFILE, &limit) != 0 ||
@@ -76,23 +76,30 @@ static struct stat convert(const struct answer *answer)
     return stat;
 }
 
-static _Atomic bool is_denied;
-
-bool ms_file_stat_asks(void)
+enum ms_descriptor_told ms_descriptor_stat(int descriptor, struct stat *stat_out)
 {
-    return !atomic_load_explicit(&is_denied, memory_order_relaxed);
+    static _Atomic bool is_denied;
+    const bool asks = !atomic_load_explicit(&is_denied, memory_order_relaxed);
+    struct answer answer;
+    if (asks && syscall(SYS_statx, descriptor, "", EMPTY_PATH | FORCE_SYNC, (unsigned)BASIC,
+                        &answer) == 0) {
+        *stat_out = convert(&answer);
+        return MS_DESCRIPTOR_ASKED;
+    }
+    if (asks && errno != ENOSYS && errno != EPERM)
+        return MS_DESCRIPTOR_UNTOLD;
+    atomic_store_explicit(&is_denied, true, memory_order_relaxed);
+    return ms_descriptor_stat_cached(descriptor, stat_out) ? MS_DESCRIPTOR_KEPT
+                                                           : MS_DESCRIPTOR_UNTOLD;
 }
 
-bool ms_file_stat(int descriptor, struct stat *stat_out)
+/* --- locks */
+
+/* Unlike F_GETLK, this also finds this process's own locks. */
+enum ms_descriptor_locks ms_descriptor_ask_for_locks(int descriptor)
 {
-    struct answer answer;
-    if (ms_file_stat_asks() && syscall(SYS_statx, descriptor, "", EMPTY_PATH | FORCE_SYNC,
-                                       (unsigned)BASIC, &answer) == 0) {
-        *stat_out = convert(&answer);
-        return true;
-    }
-    if (ms_file_stat_asks() && errno != ENOSYS && errno != EPERM)
-        return false;
-    atomic_store_explicit(&is_denied, true, memory_order_relaxed);
-    return ms_file_stat_cached(descriptor, stat_out);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    if (syscall(SYS_fcntl, descriptor, F_OFD_GETLK, &lock) != 0)
+        return MS_DESCRIPTOR_LOCKS_UNKNOWN;
+    return lock.l_type != F_UNLCK ? MS_DESCRIPTOR_LOCKED : MS_DESCRIPTOR_UNLOCKED;
 }

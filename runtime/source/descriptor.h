@@ -12,34 +12,47 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-int ms_file_open(const char *path, int flags);
+int ms_descriptor_open(const char *path, int flags);
 
 /* True if since the last call a file was not opened because there was no free descriptor. */
-bool ms_file_was_short(void);
+bool ms_descriptor_was_short(void);
 
 /* True if the number is within so many quarters of the process's limit. */
-bool ms_file_leaves_room(int descriptor, unsigned of_four);
+bool ms_descriptor_leaves_room(int descriptor, unsigned of_four);
 
 /*
  * Asks the file system, also where the kernel keeps attributes of files that another machine may
  * change (AT_STATX_FORCE_SYNC). Where the call does not exist, or a sandbox denies it, gets what
- * the kernel keeps; ms_file_stat_asks is false from then on.
+ * the kernel keeps.
  */
-bool ms_file_stat(int descriptor, struct stat *stat_out);
-bool ms_file_stat_asks(void);
+enum ms_descriptor_told {
+    MS_DESCRIPTOR_UNTOLD /* it failed */,
+    MS_DESCRIPTOR_KEPT,
+    MS_DESCRIPTOR_ASKED
+};
+enum ms_descriptor_told ms_descriptor_stat(int descriptor, struct stat *stat_out);
 
-static inline void ms_file_close(int descriptor)
+/* Whether anybody has a POSIX or OFD lock on the file, also this process. */
+enum ms_descriptor_locks {
+    MS_DESCRIPTOR_UNLOCKED,
+    MS_DESCRIPTOR_LOCKED,
+    MS_DESCRIPTOR_LOCKS_UNKNOWN
+};
+enum ms_descriptor_locks ms_descriptor_ask_for_locks(int descriptor);
+
+static inline void ms_descriptor_close(int descriptor)
 {
     syscall(SYS_close, descriptor);
 }
 
 /* What the kernel keeps. */
-static inline bool ms_file_stat_cached(int descriptor, struct stat *stat_out)
+static inline bool ms_descriptor_stat_cached(int descriptor, struct stat *stat_out)
 {
     return syscall(SYS_fstat, descriptor, stat_out) == 0;
 }
 
-static inline ssize_t ms_file_read(int descriptor, void *buffer, size_t bytes, uint64_t offset)
+static inline ssize_t ms_descriptor_read(int descriptor, void *buffer, size_t bytes,
+                                         uint64_t offset)
 {
     return syscall(SYS_pread64, descriptor, buffer, bytes, offset);
 }

@@ -58,7 +58,7 @@ static _Thread_local bool is_inside __attribute__((tls_model("initial-exec")));
 static bool close_all_copies(void)
 {
     char entries[2048];
-    const int folder = ms_file_open("/proc/thread-self/fd", O_RDONLY | O_DIRECTORY);
+    const int folder = ms_descriptor_open("/proc/thread-self/fd", O_RDONLY | O_DIRECTORY);
     if (folder < 0)
         return false;
     long got;
@@ -93,7 +93,7 @@ static void fill_standard_places(void)
 {
     int descriptor = FIRST_CLOSED;
     while (descriptor >= 0 && descriptor < 3)
-        descriptor = ms_file_open("/dev/null", O_RDONLY);
+        descriptor = ms_descriptor_open("/dev/null", O_RDONLY);
     if (descriptor >= 3)
         syscall(SYS_close, descriptor);
 }

@@ -9,11 +9,11 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/lock.h"
+#include "runtime/config/config.h"
 #include "runtime/source/descriptor.h"
 
 static const uint64_t second_ns = UINT64_C(1000000000);
 
-static bool are_allowed;  /* set before any lease is taken */
 static uint64_t break_ns; /* lease-break-time; only the file thread uses it. 0: not read yet */
 
 static struct {
@@ -23,46 +23,13 @@ static struct {
     bool is_woken;
 } leases = {.lock = MS_LOCK_INIT(leases), .more = PTHREAD_COND_INITIALIZER};
 
-void ms_lease_allow(void)
-{
-    are_allowed = true;
-}
-
-/* Never taken out: bytes of such a file are copied at once. With more, so are those of all. */
-enum { MOST_OF_PROGRAM = 16 };
-static struct {
-    _Atomic uint64_t device, inode;
-} of_program[MOST_OF_PROGRAM];
-static _Atomic uint32_t of_program_count;
-
-bool ms_lease_is_of_program(dev_t device, ino_t inode)
-{
-    const uint32_t count = atomic_load(&of_program_count);
-    bool is_found = count > MOST_OF_PROGRAM;
-    for (uint32_t i = 0; i < count && i < MOST_OF_PROGRAM; i++)
-        is_found |= atomic_load(&of_program[i].device) == device &&
-                    atomic_load(&of_program[i].inode) == inode;
-    return is_found;
-}
-
-void ms_lease_note_of_program(dev_t device, ino_t inode)
-{
-    if (ms_lease_is_of_program(device, inode))
-        return;
-    const uint32_t place = atomic_fetch_add(&of_program_count, 1);
-    if (place >= MOST_OF_PROGRAM)
-        return;
-    atomic_store(&of_program[place].device, device);
-    atomic_store(&of_program[place].inode, inode);
-}
-
 static uint64_t read_break_ns(void)
 {
     char text[32] = "";
-    const int file = ms_file_open("/proc/sys/fs/lease-break-time", O_RDONLY);
-    const ssize_t got = file >= 0 ? ms_file_read(file, text, sizeof(text) - 1, 0) : 0;
+    const int file = ms_descriptor_open("/proc/sys/fs/lease-break-time", O_RDONLY);
+    const ssize_t got = file >= 0 ? ms_descriptor_read(file, text, sizeof(text) - 1, 0) : 0;
     if (file >= 0)
-        ms_file_close(file);
+        ms_descriptor_close(file);
     return got > 0 ? strtoull(text, NULL, 10) * second_ns : 0;
 }
 
@@ -81,7 +48,7 @@ void ms_lease_take(struct ms_lease *lease, int descriptor)
     const struct f_owner_ex owner = {F_OWNER_TID, (pid_t)syscall(SYS_gettid)};
     if (break_ns == 0)
         break_ns = read_break_ns();
-    if (!are_allowed || break_ns < LEAST_SECONDS * second_ns ||
+    if (!ms_config.leases || break_ns < LEAST_SECONDS * second_ns ||
         syscall(SYS_fcntl, descriptor, F_SETOWN_EX, &owner) != 0)
         return;
     const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);

@@ -20,31 +20,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/*
- * Called on the lease thread when another process waits to change the file: materialises what comes
- * from it, and gives the lease back (source.h).
- */
-typedef void ms_lease_breaker(dev_t device, ino_t inode);
-
-/*
- * Called once, before any lease (lease_thread.c). are_allowed: leases are taken. `deleted` is
- * called on the lease thread, too, for a file that has lost its last link.
- */
-void ms_lease_start(bool are_allowed, ms_lease_breaker *breaker, ms_lease_breaker *deleted);
-void ms_lease_allow(void);
-
 struct ms_lease {
     _Atomic bool is_taken;
     _Atomic uint64_t held_ns; /* when it was last seen to be held */
 };
-
-/*
- * The program is about to take a write lease of this file, or has one: from now on nobody opens it
- * here, which would break that lease, and the kernel's signal for it ends the program. For any
- * thread, also in a handler of a signal.
- */
-void ms_lease_note_of_program(dev_t device, ino_t inode);
-bool ms_lease_is_of_program(dev_t device, ino_t inode);
 
 /* --- in the file thread, and in those that it starts */
 
@@ -62,14 +41,11 @@ void ms_lease_drop(struct ms_lease *lease, int descriptor);
 /* A check has found a file without links: the lease thread looks at all files, once. */
 void ms_lease_wake(void);
 
-/* --- in the lease thread */
+/* --- in the lease thread (source_close.c) */
 
 /* Waits until there are leases, or ms_lease_wake is called. */
 void ms_lease_wait(void);
 
-/* --- on a thread of the program */
+/* --- for any thread */
 
 bool ms_lease_any(void);
-
-/* Starts the lease thread. If that fails, gives all leases back. */
-void ms_lease_serve(void);

@@ -15,8 +15,6 @@
 
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
-#include "runtime/source/lease.h"
-#include "runtime/source/trust.h"
 
 /* pagemap entry bits, Documentation/admin-guide/mm/pagemap.rst of the Linux kernel. A page that the
  * kernel is moving counts as swapped; the last bit tells whose it is then, too. */
@@ -78,13 +76,7 @@ static enum answer ask(int maps, unsigned flags, uintptr_t address, char *name, 
 
 /* --- the mappings of files, one after the other */
 
-static size_t lines_read; /* by the last walk */
-static bool must_read;    /* the kernel has not answered a query */
-
-size_t ms_mapping_lines_read(void)
-{
-    return lines_read;
-}
+static bool must_read; /* the kernel has not answered a query */
 
 /* A mapping without its path. */
 struct found {
@@ -109,7 +101,7 @@ struct walk {
 
 static void walk_begin(struct walk *walk, unsigned flags, uintptr_t at)
 {
-    walk->maps = ms_file_open("/proc/self/maps", O_RDONLY);
+    walk->maps = ms_descriptor_open("/proc/self/maps", O_RDONLY);
     walk->flags = flags;
     walk->at = at;
     walk->is_by_line = false;
@@ -121,8 +113,7 @@ static void walk_begin(struct walk *walk, unsigned flags, uintptr_t at)
 static void walk_end(const struct walk *walk)
 {
     if (walk->maps >= 0)
-        ms_file_close(walk->maps);
-    lines_read = walk->lines;
+        ms_descriptor_close(walk->maps);
 }
 
 /* A read may end within a line, which is kept. */
@@ -206,7 +197,8 @@ static void convert(const struct walk *walk, const struct found *found,
                                        .file_offset = found->offset,
                                        .device = found->device,
                                        .inode = found->inode,
-                                       .shared = found->is_shared};
+                                       .shared = found->is_shared,
+                                       .lines_read = walk->lines};
     if (walk->is_by_line)
         snprintf(mapping_out->path, sizeof(mapping_out->path), "%s", walk->path);
     else if (ask(walk->maps, OF_FILES, found->begin, mapping_out->path, sizeof(mapping_out->path),
@@ -287,7 +279,7 @@ static bool find(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out)
 static enum answer ask_for_pages(uintptr_t begin, uintptr_t end, bool *are_present_out)
 {
     const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const int descriptor = ms_file_open("/proc/self/pagemap", O_RDONLY);
+    const int descriptor = ms_descriptor_open("/proc/self/pagemap", O_RDONLY);
     if (descriptor < 0)
         return UNKNOWN;
 
@@ -299,8 +291,8 @@ static enum answer ask_for_pages(uintptr_t begin, uintptr_t end, bool *are_prese
         size_t wanted = last - page + 1;
         if (wanted > sizeof(entries) / sizeof(entries[0]))
             wanted = sizeof(entries) / sizeof(entries[0]);
-        const ssize_t got = ms_file_read(descriptor, entries, wanted * sizeof(entries[0]),
-                                         page * sizeof(entries[0]));
+        const ssize_t got = ms_descriptor_read(descriptor, entries, wanted * sizeof(entries[0]),
+                                               page * sizeof(entries[0]));
         if (got < (ssize_t)sizeof(entries[0])) {
             answer = UNKNOWN;
             break;
@@ -314,7 +306,7 @@ static enum answer ask_for_pages(uintptr_t begin, uintptr_t end, bool *are_prese
         }
         page += count;
     }
-    ms_file_close(descriptor);
+    ms_descriptor_close(descriptor);
     *are_present_out = are_present && answer == YES;
     return answer;
 }
@@ -353,11 +345,12 @@ static bool maps_like(int descriptor, const struct ms_mapping *mapping)
 
 static bool peek_by_file(const void *address, void *buffer, size_t bytes)
 {
-    const int memory = ms_file_open("/proc/self/mem", O_RDONLY);
+    const int memory = ms_descriptor_open("/proc/self/mem", O_RDONLY);
     if (memory < 0)
         return false;
-    const bool is_read = ms_file_read(memory, buffer, bytes, (uintptr_t)address) == (ssize_t)bytes;
-    ms_file_close(memory);
+    const bool is_read =
+        ms_descriptor_read(memory, buffer, bytes, (uintptr_t)address) == (ssize_t)bytes;
+    ms_descriptor_close(memory);
     return is_read;
 }
 
@@ -371,31 +364,60 @@ bool ms_mapping_peek(const void *address, void *buffer, size_t bytes)
     return got == (long)bytes;
 }
 
-/* Linux 5.14 has a call for that. */
-bool ms_mapping_touch(const void *address, size_t bytes)
+bool ms_mapping_ends_locks(int descriptor)
 {
-    enum { POPULATE_READ = 22 };
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), end = (uintptr_t)address + bytes;
-    uintptr_t at = (uintptr_t)address & ~(page - 1);
-    char byte;
-    const struct iovec to = {&byte, 1};
-    if (syscall(SYS_madvise, at, end - at, POPULATE_READ) == 0)
-        return true;
-    for (bool is_there = errno == EINVAL; at < end; at += page) {
-        const struct iovec from = {(void *)at, 1};
-        is_there =
-            is_there && syscall(SYS_process_vm_readv, getpid(), &to, 1UL, &from, 1UL, 0UL) == 1;
-        if (!is_there)
-            return false;
-    }
-    return true;
+    return !ms_file_thread_has_own_table() &&
+           ms_descriptor_ask_for_locks(descriptor) != MS_DESCRIPTOR_UNLOCKED;
+}
+
+/* True if it has the flags that ms_mapping_open sets. A descriptor that dup2 put there has not. */
+static bool is_ours(int descriptor)
+{
+    return (syscall(SYS_fcntl, descriptor, F_GETFD) & FD_CLOEXEC) != 0 &&
+           (syscall(SYS_fcntl, descriptor, F_GETFL) & O_NONBLOCK) != 0;
+}
+
+void ms_mapping_close(int descriptor)
+{
+    if (ms_file_thread_has_own_table() ||
+        (is_ours(descriptor) && ms_descriptor_ask_for_locks(descriptor) == MS_DESCRIPTOR_UNLOCKED))
+        ms_descriptor_close(descriptor);
+}
+
+/* Files with a write lease of the program. Never taken out: bytes of such a file are copied at
+ * once. With more, so are those of all. */
+enum { MAX_LEASED = 16 };
+static struct {
+    _Atomic uint64_t device, inode;
+} leased[MAX_LEASED];
+static _Atomic uint32_t leased_count;
+
+static bool is_leased(dev_t device, ino_t inode)
+{
+    const uint32_t count = atomic_load(&leased_count);
+    bool is_found = count > MAX_LEASED;
+    for (uint32_t i = 0; i < count && i < MAX_LEASED; i++)
+        is_found |=
+            atomic_load(&leased[i].device) == device && atomic_load(&leased[i].inode) == inode;
+    return is_found;
+}
+
+void ms_mapping_note_lease(dev_t device, ino_t inode)
+{
+    if (is_leased(device, inode))
+        return;
+    const uint32_t place = atomic_fetch_add(&leased_count, 1);
+    if (place >= MAX_LEASED)
+        return;
+    atomic_store(&leased[place].device, device);
+    atomic_store(&leased[place].inode, inode);
 }
 
 /* For the program's table. A locked file stays open where it is, and is not opened again. */
 static int move_up(int descriptor, const struct stat *stat)
 {
     enum { HIGH = 512 };
-    if (ms_trust_is_locked(descriptor)) {
+    if (ms_mapping_ends_locks(descriptor)) {
         held[held_count].device = stat->st_dev;
         held[held_count++].inode = stat->st_ino;
         return -1;
@@ -403,14 +425,14 @@ static int move_up(int descriptor, const struct stat *stat)
     const int high = (int)syscall(SYS_fcntl, descriptor, F_DUPFD_CLOEXEC, HIGH);
     if (high < 0)
         return descriptor;
-    ms_file_close(descriptor);
+    ms_descriptor_close(descriptor);
     return high;
 }
 
 static bool may_be_opened(const struct stat *stat)
 {
     size_t i = 0;
-    if (ms_lease_is_of_program(stat->st_dev, stat->st_ino))
+    if (is_leased(stat->st_dev, stat->st_ino))
         return false;
     while (i < held_count && (held[i].device != stat->st_dev || held[i].inode != stat->st_ino))
         i++;
@@ -422,17 +444,17 @@ static int open_regular(const char *path, struct stat *stat_out)
 {
     char link[40];
     int descriptor = -1;
-    const int found = ms_file_open(path, O_PATH);
+    const int found = ms_descriptor_open(path, O_PATH);
     if (found < 0)
         return -1;
-    if (ms_file_stat_cached(found, stat_out) && S_ISREG(stat_out->st_mode) &&
+    if (ms_descriptor_stat_cached(found, stat_out) && S_ISREG(stat_out->st_mode) &&
         may_be_opened(stat_out)) {
         snprintf(link, sizeof(link), "/proc/thread-self/fd/%d", found);
-        descriptor = ms_file_open(link, O_RDONLY | O_NONBLOCK);
+        descriptor = ms_descriptor_open(link, O_RDONLY | O_NONBLOCK);
         if (descriptor >= 0 && !ms_file_thread_has_own_table())
             descriptor = move_up(descriptor, stat_out);
     }
-    ms_file_close(found);
+    ms_descriptor_close(found);
     return descriptor;
 }
 
@@ -445,7 +467,7 @@ static int open_verified(const char *path, const struct ms_mapping *mapping)
     if ((stat.st_ino == mapping->inode && stat.st_dev == mapping->device) ||
         maps_like(descriptor, mapping))
         return descriptor;
-    ms_trust_close(descriptor);
+    ms_mapping_close(descriptor);
     return -1;
 }
 
@@ -455,7 +477,7 @@ int ms_mapping_open_again(const char *path, const struct stat *wanted, struct st
     if (descriptor < 0 ||
         (stat_out->st_ino == wanted->st_ino && stat_out->st_dev == wanted->st_dev))
         return descriptor;
-    ms_trust_close(descriptor);
+    ms_mapping_close(descriptor);
     errno = 0;
     return -1;
 }

@@ -23,6 +23,7 @@ struct ms_mapping {
     ino_t inode;
     bool shared;
     bool is_present;          /* if private: all pages of the range are there */
+    size_t lines_read;        /* of the list, to find it; 0: the kernel answers queries */
     char path[MS_PATH_BYTES]; /* from the kernel; may end in " (deleted)" */
 };
 
@@ -32,9 +33,6 @@ struct ms_mapping {
  * pages that were written or swapped.
  */
 bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mapping_out);
-
-/* How many lines of the list the last of these calls has read; 0: the kernel answers queries. */
-size_t ms_mapping_lines_read(void);
 
 /* Calls visit for every mapping of a file's start. Returns false if the list cannot be read. */
 typedef void ms_mapping_visitor(void *context, const struct ms_mapping *mapping);
@@ -52,13 +50,25 @@ bool ms_mapping_is_stored_to(dev_t device, ino_t inode, bool *lasts_out);
  * false without a signal. Does not read memory of devices. */
 bool ms_mapping_peek(const void *address, void *buffer, size_t bytes);
 
-/* Reads a byte of each page, as whoever copies from there would: a handler of the program may
- * answer (userfaultfd(2)). For the thread that copies. Returns false if that cannot be done. */
-bool ms_mapping_touch(const void *address, size_t bytes);
-
 /* Returns a read-only descriptor of the mapped file, verified by device and inode, or -1. */
 int ms_mapping_open(const struct ms_mapping *mapping);
 
 /* Opens a file again, by its path. Returns -1 if it cannot be opened, or is another one by now:
  * then stat_out is that of the other one, and errno 0. */
 int ms_mapping_open_again(const char *path, const struct stat *wanted, struct stat *stat_out);
+
+/*
+ * The program is about to take a write lease of this file, or has one: from now on nobody opens it
+ * here, which would break that lease, and the kernel's signal for it ends the program. For any
+ * thread, also in a handler of a signal.
+ */
+void ms_mapping_note_lease(dev_t device, ino_t inode);
+
+/*
+ * Closes a descriptor of a file. In the program's table (file_thread.h) only if it is still ours
+ * and no lock would end with it; otherwise it stays open.
+ */
+void ms_mapping_close(int descriptor);
+
+/* True if locks of the program may end when a descriptor of the file is closed. */
+bool ms_mapping_ends_locks(int descriptor);

@@ -19,6 +19,7 @@
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/source_internal.h"
+#include "runtime/source/trust.h"
 #include "runtime/state/counters.h"
 
 enum {
@@ -54,7 +55,8 @@ struct ms_reader {
     size_t free_count;
     struct ms_read_done *done;
     size_t done_count;
-    CUresult failed; /* CUDA_SUCCESS: no failure */
+    size_t delivered; /* only the thread that uses the reader counts */
+    CUresult failed;  /* CUDA_SUCCESS: no failure */
     struct ms_source_failure failure;
     bool is_given; /* the failure was logged */
     bool is_over;  /* no more reads */
@@ -177,13 +179,13 @@ static int open_direct(const struct ms_source *source)
     char path[40];
     if (!ms_file_thread_has_own_table()) /* closing it would end locks */
         return REFUSED;
-    snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", ms_source_descriptor(source));
-    const int descriptor = ms_file_open(path, O_RDONLY | O_DIRECT);
+    snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", source->descriptor);
+    const int descriptor = ms_descriptor_open(path, O_RDONLY | O_DIRECT);
     /* The last quarter of the limit is for what the file thread needs. */
-    if (descriptor >= 0 && ms_file_leaves_room(descriptor, 3) && fits_alignment(descriptor))
+    if (descriptor >= 0 && ms_descriptor_leaves_room(descriptor, 3) && fits_alignment(descriptor))
         return descriptor;
     if (descriptor >= 0)
-        ms_file_close(descriptor);
+        ms_descriptor_close(descriptor);
     return REFUSED;
 }
 
@@ -204,7 +206,7 @@ static int get_direct(struct direct_file *file)
     if (atomic_compare_exchange_strong(&file->descriptor, &descriptor, opened))
         return opened;
     if (opened >= 0)
-        ms_file_close(opened); /* another thread was faster */
+        ms_descriptor_close(opened); /* another thread was faster */
     return descriptor;
 }
 
@@ -248,7 +250,7 @@ static uint64_t stretch_end(const struct ms_file_range *range, uint64_t begin)
 /* Returns the end of the stretches from `begin` that are all cached, or all not. */
 static uint64_t find_alike(const struct ms_file_range *range, uint64_t begin, bool *cached_out)
 {
-    const int descriptor = ms_source_descriptor(range->source);
+    const int descriptor = range->source->descriptor;
     const uint64_t end = range->offset + range->bytes;
     uint64_t at = stretch_end(range, begin);
     *cached_out = is_cached(descriptor, begin, at);
@@ -285,7 +287,7 @@ static bool read_large(struct ms_reader *reader, const struct ms_file_range *ran
 static bool check(const struct ms_source *source, struct ms_source_failure *failure_out)
 {
     /* Twice, since one failed check may not mean that the file has changed. */
-    return ms_source_check(source, failure_out) || ms_source_check(source, failure_out);
+    return ms_trust_check(source, failure_out) || ms_trust_check(source, failure_out);
 }
 
 static bool read_range(struct ms_reader *reader, const struct ms_file_range *range,
@@ -374,8 +376,8 @@ static bool is_for_caller(const struct ms_reading *what)
     const struct ms_file_range *first_part = &what->ranges[what->batches[0].first];
     const struct ms_file_range *last_part = &what->ranges[last->first + last->count - 1];
     return what->busy_threads <= 1 &&
-           count_cached_pages(ms_source_descriptor(first_part->source), first_part->offset) > 0 &&
-           count_cached_pages(ms_source_descriptor(last_part->source),
+           count_cached_pages(first_part->source->descriptor, first_part->offset) > 0 &&
+           count_cached_pages(last_part->source->descriptor,
                               last_part->offset + last_part->bytes - 1) > 0;
 }
 
@@ -418,7 +420,7 @@ static void close_direct(void *argument)
     const struct ms_reader *reader = argument;
     for (size_t i = 0; i < reader->file_count; i++) {
         if (atomic_load(&reader->files[i].descriptor) >= 0)
-            ms_file_close(atomic_load(&reader->files[i].descriptor));
+            ms_descriptor_close(atomic_load(&reader->files[i].descriptor));
     }
 }
 
@@ -489,8 +491,22 @@ static void read_here(void *argument)
 static void log_failure(struct ms_reader *reader)
 {
     if (reader->failed == CUDA_ERROR_OPERATING_SYSTEM && !reader->is_given)
-        ms_source_log_failure(&reader->failure);
+        ms_source_read_log_failure(&reader->failure);
     reader->is_given = true;
+}
+
+/* Once all is read: what is not checked for each batch. */
+static void check_mappings(void *argument)
+{
+    struct ms_reader *reader = argument;
+    struct ms_source_failure failure;
+    bool is_good = true;
+    for (size_t i = 0; i < reader->file_count && is_good; i++)
+        is_good = ms_trust_check_mappings(reader->files[i].source, &failure);
+    if (!is_good) {
+        reader->failed = CUDA_ERROR_OPERATING_SYSTEM;
+        reader->failure = failure;
+    }
 }
 
 CUresult ms_reader_next(struct ms_reader *reader, uint64_t wait_ns, struct ms_read_done *done_out)
@@ -511,32 +527,10 @@ CUresult ms_reader_next(struct ms_reader *reader, uint64_t wait_ns, struct ms_re
     else if (result == CUDA_SUCCESS)
         result = CUDA_ERROR_NOT_READY;
     ms_lock_drop(&reader->lock);
-    if (result == CUDA_ERROR_OPERATING_SYSTEM)
-        log_failure(reader);
-    return result;
-}
-
-static void check_mappings(void *argument)
-{
-    struct ms_reader *reader = argument;
-    struct ms_source_failure failure;
-    bool is_good = true;
-    for (size_t i = 0; i < reader->file_count && is_good; i++)
-        is_good = ms_source_check_mappings(reader->files[i].source, &failure);
-    ms_lock_take(&reader->lock);
-    if (!is_good && reader->failed == CUDA_SUCCESS) {
-        reader->failed = CUDA_ERROR_OPERATING_SYSTEM;
-        reader->failure = failure;
+    if (result == CUDA_SUCCESS && ++reader->delivered == reader->what.batch_count) {
+        ms_file_thread_call(check_mappings, reader);
+        result = reader->failed; /* nobody reads any more */
     }
-    ms_lock_drop(&reader->lock);
-}
-
-CUresult ms_reader_check(struct ms_reader *reader)
-{
-    ms_file_thread_call(check_mappings, reader);
-    ms_lock_take(&reader->lock);
-    const CUresult result = reader->failed;
-    ms_lock_drop(&reader->lock);
     if (result == CUDA_ERROR_OPERATING_SYSTEM)
         log_failure(reader);
     return result;

@@ -11,7 +11,8 @@
  * for head and tail, which are not used. If the file system refuses that, the page cache is used.
  *
  * After every read the file is compared with its record, as in source.h: the reader delivers a
- * batch only if its files were found unchanged.
+ * batch only if its files were found unchanged, and the last one only if no file was stored to
+ * unseen (ms_trust_check_mappings).
  *
  * Calls no CUDA function. One thread uses a reader. The threads that it starts share the file
  * thread's table (file_thread.h), block all signals, and are joined by ms_reader_destroy.
@@ -80,9 +81,6 @@ struct ms_read_done {
  * batches were delivered.
  */
 CUresult ms_reader_next(struct ms_reader *reader, uint64_t wait_ns, struct ms_read_done *done_out);
-
-/* After all batches: checks what is not checked for each (ms_source_check_mappings). */
-CUresult ms_reader_check(struct ms_reader *reader);
 
 /* Lets the slot be filled again. The last one given back is in the caches, and is filled first. */
 void ms_reader_give_back(struct ms_reader *reader, size_t slot);

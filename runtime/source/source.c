@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/source/source.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,13 +17,125 @@
 #include "runtime/source/lease.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/source_internal.h"
-#include "runtime/source/trust.h"
-#include "runtime/source/writers.h"
 #include "runtime/state/counters.h"
 
 _Static_assert(offsetof(struct ms_source, counted) == 0, "as lineage wants it");
 
 struct ms_files ms_files = {.lock = MS_LOCK_INIT(files)};
+
+/* --- snapshots */
+
+static _Atomic uint64_t snapshot_bytes;
+static _Atomic uint64_t snapshot_limit = UINT64_MAX;
+
+bool ms_source_count_bytes(int64_t change, enum ms_snapshot_limit limit)
+{
+    const bool is_within = atomic_fetch_add(&snapshot_bytes, (uint64_t)change) + (uint64_t)change <=
+                           atomic_load(&snapshot_limit);
+    const bool is_allowed = is_within || limit == MS_SNAPSHOT_ANY;
+    if (is_allowed)
+        ms_counter_move(MS_GAUGE_SNAPSHOT, change);
+    else
+        atomic_fetch_sub(&snapshot_bytes, (uint64_t)change);
+    return is_allowed;
+}
+
+static void destroy_snapshot(struct ms_counted *counted)
+{
+    struct ms_source *snapshot = (struct ms_source *)counted;
+    ms_source_count_bytes(-(int64_t)snapshot->bytes, MS_SNAPSHOT_ANY);
+    ms_heap_free(snapshot);
+}
+
+/*
+ * New memory is filled with zeros before it is copied to, and in pages of 4 KiB most of that time
+ * goes into faults. So a large snapshot gets huge pages where the system has them. Of the heap,
+ * which gives the same memory to the next one.
+ */
+static void use_huge_pages(const struct ms_source *snapshot)
+{
+    enum { HUGE_PAGE_BYTES = 2 << 20 };
+    const uintptr_t end = (uintptr_t)ms_snapshot_bytes(snapshot) + snapshot->bytes;
+    const uintptr_t first = ((uintptr_t)ms_snapshot_bytes(snapshot) + HUGE_PAGE_BYTES - 1) /
+                            HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    const uintptr_t last = end / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if (first < last)
+        madvise((void *)first, last - first, MADV_HUGEPAGE);
+}
+
+struct ms_source *ms_source_create_snapshot(size_t bytes, enum ms_snapshot_limit limit)
+{
+    const size_t head = offsetof(struct ms_source, descriptor);
+    if (!ms_source_count_bytes((int64_t)bytes, limit))
+        return NULL;
+    struct ms_source *snapshot = ms_heap_alloc(head + bytes);
+    if (snapshot == NULL) {
+        ms_source_count_bytes(-(int64_t)bytes, MS_SNAPSHOT_ANY);
+        return NULL;
+    }
+    memset(snapshot, 0, head);
+    ms_counted_init(&snapshot->counted, destroy_snapshot);
+    snapshot->bytes = bytes;
+    use_huge_pages(snapshot);
+    return snapshot;
+}
+
+void *ms_source_data(struct ms_source *snapshot)
+{
+    return ms_snapshot_bytes(snapshot);
+}
+
+/* --- writers that have closed a file (inotify(7)): stores through a mapping are over by then, at
+ * the latest when it is unmapped */
+
+static int events = -1;
+
+/* Returns a number for the file, equal for all its descriptors; -1: it cannot be watched. */
+static int watch(int descriptor)
+{
+    char link[40];
+    if (events < 0)
+        events = (int)syscall(SYS_inotify_init1, IN_NONBLOCK | IN_CLOEXEC);
+    snprintf(link, sizeof(link), "/proc/thread-self/fd/%d", descriptor);
+    return events < 0 ? -1 : (int)syscall(SYS_inotify_add_watch, events, link, IN_CLOSE_WRITE);
+}
+
+/* -1: all may be. */
+MS_HOLDS(ms_files.lock) static void add_closed_writer_locked(int watch)
+{
+    for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
+        if (file->system.hides_stores && (file->watch == watch || watch < 0))
+            file->was_writable = true;
+    }
+}
+
+MS_HOLDS(ms_files.lock) static void look_for_closed_locked(void)
+{
+    union {
+        struct inotify_event event;
+        char bytes[4096];
+    } told;
+    long got;
+    while (events >= 0 && (got = syscall(SYS_read, events, &told, sizeof(told))) > 0) {
+        for (long at = 0; at < got;) {
+            const struct inotify_event *event = (const struct inotify_event *)(told.bytes + at);
+            if ((event->mask & IN_CLOSE_WRITE) != 0 || (event->mask & IN_Q_OVERFLOW) != 0)
+                add_closed_writer_locked(event->wd);
+            at += (long)(sizeof(*event) + event->len);
+        }
+    }
+}
+
+bool ms_source_had_writer(const struct ms_source *file)
+{
+    ms_lock_take(&ms_files.lock);
+    look_for_closed_locked();
+    const bool was_writable = file->was_writable;
+    ms_lock_drop(&ms_files.lock);
+    return was_writable;
+}
+
+/* --- files */
 
 /* The number of sources whose inode has this hash. */
 static _Atomic uint32_t by_inode[1024];
@@ -31,26 +145,6 @@ static _Atomic uint32_t *count_of(dev_t device, ino_t inode)
     const uint64_t mixed =
         ((uint64_t)inode ^ (uint64_t)device << 32) * UINT64_C(0x9e3779b97f4a7c15);
     return &by_inode[mixed >> 54];
-}
-
-static _Atomic uint64_t snapshot_bytes;
-static _Atomic uint64_t snapshot_limit = UINT64_MAX;
-
-bool ms_snapshot_take(size_t bytes)
-{
-    const bool is_allowed =
-        atomic_fetch_add(&snapshot_bytes, bytes) + bytes <= atomic_load(&snapshot_limit);
-    if (is_allowed)
-        ms_counter_move(MS_GAUGE_SNAPSHOT, (int64_t)bytes);
-    else
-        atomic_fetch_sub(&snapshot_bytes, bytes);
-    return is_allowed;
-}
-
-void ms_snapshot_return(size_t bytes)
-{
-    atomic_fetch_sub(&snapshot_bytes, bytes);
-    ms_counter_move(MS_GAUGE_SNAPSHOT, -(int64_t)bytes);
 }
 
 MS_HOLDS(ms_files.lock) static bool is_watched_for_another_locked(const struct ms_source *file)
@@ -67,13 +161,13 @@ void ms_source_let_go(struct ms_source *file)
     ms_lock_take(&ms_files.lock);
     const bool is_done = file->is_let_go;
     if (!is_done && file->watch >= 0 && !is_watched_for_another_locked(file))
-        ms_writers_unwatch(file->watch);
+        syscall(SYS_inotify_rm_watch, events, file->watch);
     ms_lock_drop(&ms_files.lock);
     if (is_done)
         return;
     if (file->stays_open) { /* else ms_source_end_use closes it */
         ms_lease_drop(&file->lease, file->descriptor);
-        ms_trust_close(file->descriptor);
+        ms_mapping_close(file->descriptor);
     }
     ms_lock_take(&ms_files.lock);
     file->is_let_go = true;
@@ -87,8 +181,8 @@ static void close_file(void *argument)
     struct ms_source *file = argument;
     ms_source_let_go(file);
     if (atomic_load(&file->copy) >= 0) {
-        ms_file_close(atomic_load(&file->copy));
-        ms_snapshot_return((size_t)file->recorded.st_size);
+        ms_descriptor_close(atomic_load(&file->copy));
+        ms_source_count_bytes(-file->recorded.st_size, MS_SNAPSHOT_ANY);
     }
 }
 
@@ -111,15 +205,16 @@ static void destroy_file(struct ms_counted *counted)
 static bool stays_open(int descriptor, const char *path, const struct stat *stat)
 {
     struct stat now;
-    if (!ms_file_thread_has_own_table() || ms_file_leaves_room(descriptor, 2))
+    if (!ms_file_thread_has_own_table() || ms_descriptor_leaves_room(descriptor, 2))
         return true;
     const int again = ms_mapping_open_again(path, stat, &now);
     if (again >= 0)
-        ms_file_close(again);
+        ms_descriptor_close(again);
     return again < 0;
 }
 
 struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
+                                        const struct ms_file_system *system,
                                         const struct ms_mapping *mapping)
 {
     struct ms_source *file = ms_heap_zalloc(sizeof(*file));
@@ -134,13 +229,12 @@ struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
     file->recorded = *stat;
     file->own_last = *stat;
     file->last = &file->own_last;
-    file->is_in_memory = ms_trust_is_in_memory(descriptor);
-    file->hides_stores = ms_trust_hides_stores(descriptor);
+    file->system = *system;
     file->mapped_device = mapping->device;
     file->mapped_inode = mapping->inode;
     snprintf(file->path, sizeof(file->path), "%s", mapping->path);
     ms_lock_take(&ms_files.lock);
-    file->watch = file->hides_stores ? ms_writers_watch(descriptor) : -1;
+    file->watch = system->hides_stores ? watch(descriptor) : -1;
     file->next = ms_files.first;
     ms_files.first = file;
     atomic_fetch_add(count_of(stat->st_dev, stat->st_ino), 1);
@@ -149,76 +243,81 @@ struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
     return file;
 }
 
-static void destroy_snapshot(struct ms_counted *counted)
+bool ms_source_may_be_of(dev_t device, ino_t inode)
 {
-    struct ms_source *snapshot = (struct ms_source *)counted;
-    ms_snapshot_return(snapshot->bytes);
-    ms_heap_free(snapshot);
+    if (atomic_load(count_of(device, inode)) == 0)
+        return false;
+    ms_lock_take(&ms_files.lock);
+    const struct ms_source *file = ms_files.first;
+    while (file != NULL &&
+           (file->recorded.st_dev != device || file->recorded.st_ino != inode || file->is_let_go))
+        file = file->next;
+    ms_lock_drop(&ms_files.lock);
+    return file != NULL;
 }
 
-/*
- * New memory is filled with zeros before it is copied to, and in pages of 4 KiB most of that time
- * goes into faults. So a large snapshot gets huge pages where the system has them. Of the heap,
- * which gives the same memory to the next one.
- */
-static void use_huge_pages(const struct ms_source *snapshot)
+/* --- descriptors that are not kept */
+
+/* Returns false if another thread has opened it meanwhile. */
+static bool publish(struct ms_source *file, int descriptor)
 {
-    enum { HUGE_PAGE_BYTES = 2 << 20 };
-    const uintptr_t end = (uintptr_t)ms_snapshot_bytes(snapshot) + snapshot->bytes;
-    const uintptr_t first = ((uintptr_t)ms_snapshot_bytes(snapshot) + HUGE_PAGE_BYTES - 1) /
-                            HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    const uintptr_t last = end / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    if (first < last)
-        madvise((void *)first, last - first, MADV_HUGEPAGE);
+    ms_lock_take(&ms_files.lock);
+    const bool is_first = file->descriptor < 0;
+    if (is_first)
+        file->descriptor = descriptor;
+    ms_lock_drop(&ms_files.lock);
+    return is_first;
 }
 
-/* The bytes are taken from what snapshots may have. */
-static struct ms_source *create_snapshot(size_t bytes)
+static bool open_again(struct ms_source *file, struct ms_source_failure *failure_out)
 {
-    const size_t head = offsetof(struct ms_source, descriptor);
-    struct ms_source *snapshot = ms_heap_alloc(head + bytes);
-    if (snapshot == NULL) {
-        ms_snapshot_return(bytes);
-        return NULL;
+    struct stat now;
+    const int descriptor = ms_mapping_open_again(file->path, &file->recorded, &now);
+    if (descriptor >= 0) {
+        if (!publish(file, descriptor))
+            ms_descriptor_close(descriptor);
+        return true;
     }
-    memset(snapshot, 0, head);
-    ms_counted_init(&snapshot->counted, destroy_snapshot);
-    snapshot->bytes = bytes;
-    use_huge_pages(snapshot);
-    return snapshot;
+    *failure_out =
+        (struct ms_source_failure){.file = file,
+                                   .kind = errno != 0 ? MS_SOURCE_LOST : MS_SOURCE_CHANGED,
+                                   .error = errno,
+                                   .now = now};
+    return false;
 }
 
-struct ms_source *ms_source_create_snapshot(size_t bytes)
+bool ms_source_begin_use(const struct ms_source *file, struct ms_source_failure *failure_out)
 {
-    return ms_snapshot_take(bytes) ? create_snapshot(bytes) : NULL;
+    struct ms_source *used = (struct ms_source *)file; /* no source is really const */
+    if (file->stays_open)
+        return true;
+    ms_lock_take(&ms_files.lock);
+    used->users++;
+    const bool is_open = file->descriptor >= 0 || atomic_load(&file->copy) >= 0;
+    ms_lock_drop(&ms_files.lock);
+    if (is_open || open_again(used, failure_out))
+        return true;
+    ms_source_end_use(file);
+    return false;
 }
 
-struct ms_source *ms_source_create_only_copy(size_t bytes)
+void ms_source_end_use(const struct ms_source *file)
 {
-    atomic_fetch_add(&snapshot_bytes, bytes);
-    ms_counter_move(MS_GAUGE_SNAPSHOT, (int64_t)bytes);
-    return create_snapshot(bytes);
+    struct ms_source *used = (struct ms_source *)file;
+    if (file->stays_open)
+        return;
+    ms_lock_take(&ms_files.lock);
+    const int descriptor = --used->users == 0 ? atomic_exchange(&used->descriptor, -1) : -1;
+    ms_lock_drop(&ms_files.lock);
+    if (descriptor >= 0)
+        ms_descriptor_close(descriptor);
 }
 
-void *ms_source_data(struct ms_source *snapshot)
-{
-    return ms_snapshot_bytes(snapshot);
-}
-
-struct ms_source *ms_source_take(struct ms_source *source)
-{
-    ms_counted_take(&source->counted);
-    return source;
-}
+/* --- all */
 
 void ms_source_drop(struct ms_source *source)
 {
     ms_counted_drop(&source->counted);
-}
-
-uint64_t ms_source_file_bytes(const struct ms_source *file)
-{
-    return (uint64_t)file->recorded.st_size;
 }
 
 const struct stat *ms_source_stat(const struct ms_source *file)
@@ -236,30 +335,9 @@ bool ms_source_is_file(const struct ms_source *source)
     return source->is_file;
 }
 
-bool ms_source_may_be_of(dev_t device, ino_t inode)
+enum ms_source_state ms_source_state(const struct ms_source *source)
 {
-    if (atomic_load(count_of(device, inode)) == 0)
-        return false;
-    ms_lock_take(&ms_files.lock);
-    const struct ms_source *file = ms_files.first;
-    while (file != NULL &&
-           (file->recorded.st_dev != device || file->recorded.st_ino != inode || file->is_let_go))
-        file = file->next;
-    ms_lock_drop(&ms_files.lock);
-    return file != NULL;
-}
-
-static struct timespec started; /* written once, before any source exists */
-
-void ms_source_start(void)
-{
-    clock_gettime(CLOCK_REALTIME_COARSE, &started);
-}
-
-bool ms_source_is_older(const struct ms_source *source)
-{
-    const struct timespec changed = source->recorded.st_ctim;
-    return changed.tv_sec < started.tv_sec;
+    return atomic_load(&source->state);
 }
 
 const char *ms_source_path(const struct ms_source *source)

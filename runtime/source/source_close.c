@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files that this process, or another one that waits for a lease, is about to change, and files
- * that were deleted. */
+ * that were deleted. And the lease thread, which looks for those of other processes. */
+#include "runtime/source/source_close.h"
+
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
+#include "runtime/base/lock.h"
+#include "runtime/base/thread.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/source_internal.h"
+#include "runtime/source/trust.h"
 
 /* Moves the file's sources from one state to another. path_out (may be NULL): the path of one. */
 static bool change_state(dev_t device, ino_t inode, enum ms_source_state from,
@@ -28,102 +34,12 @@ static bool change_state(dev_t device, ino_t inode, enum ms_source_state from,
     return found;
 }
 
-/* --- leases: checked in the file thread, given back in the lease thread */
-
-struct leases {
-    bool of_all, is_found;
-    dev_t device;
-    ino_t inode;
-};
-
-static void find_broken(void *argument)
-{
-    struct leases *leases = argument;
-    ms_lock_take(&ms_files.lock);
-    for (struct ms_source *file = ms_files.first; file != NULL && !leases->is_found;
-         file = file->next) {
-        leases->is_found = ms_lease_is_broken(&file->lease, file->descriptor);
-        leases->device = file->recorded.st_dev;
-        leases->inode = file->recorded.st_ino;
-    }
-    ms_lock_drop(&ms_files.lock);
-}
-
-bool ms_source_find_broken(dev_t *device_out, ino_t *inode_out)
-{
-    struct leases leases = {.is_found = false};
-    ms_file_thread_call(find_broken, &leases);
-    *device_out = leases.device;
-    *inode_out = leases.inode;
-    return leases.is_found;
-}
-
-static void drop_leases(void *argument)
-{
-    const struct leases *leases = argument;
-    ms_lock_take(&ms_files.lock);
-    for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
-        if (leases->of_all ||
-            (file->recorded.st_dev == leases->device && file->recorded.st_ino == leases->inode))
-            ms_lease_drop(&file->lease, file->descriptor);
-    }
-    ms_lock_drop(&ms_files.lock);
-}
-
-void ms_source_drop_leases_of(dev_t device, ino_t inode)
-{
-    struct leases leases = {.device = device, .inode = inode};
-    ms_file_thread_call(drop_leases, &leases);
-}
-
-void ms_source_drop_leases(void)
-{
-    struct leases leases = {.of_all = true};
-    ms_file_thread_call(drop_leases, &leases);
-}
-
-/* --- deleted files, and those that nothing needs any more */
-
+/* A file that is about to change. */
 struct wanted {
     dev_t device;
     ino_t inode;
     bool is_found; /* or is done */
 };
-
-/* Files without a lease may be on another machine: they are not asked again and again. */
-MS_HOLDS(ms_files.lock) static bool is_deleted_locked(const struct ms_source *file)
-{
-    struct stat now;
-    if (file->is_answered || atomic_load(&file->state) != MS_SOURCE_IS_OPEN)
-        return false;
-    return atomic_load(&file->is_deleted) ||
-           (atomic_load(&file->lease.is_taken) && ms_file_stat(file->descriptor, &now) &&
-            ms_source_has_lost_links(file, &now));
-}
-
-static void find_deleted(void *argument)
-{
-    struct wanted *wanted = argument;
-    ms_lock_take(&ms_files.lock);
-    const struct ms_source *file = ms_files.first;
-    while (file != NULL && !is_deleted_locked(file))
-        file = file->next;
-    wanted->is_found = file != NULL;
-    if (file != NULL) {
-        wanted->device = file->recorded.st_dev;
-        wanted->inode = file->recorded.st_ino;
-    }
-    ms_lock_drop(&ms_files.lock);
-}
-
-bool ms_source_find_deleted(dev_t *device_out, ino_t *inode_out)
-{
-    struct wanted wanted = {.is_found = false};
-    ms_file_thread_call(find_deleted, &wanted);
-    *device_out = wanted.device;
-    *inode_out = wanted.inode;
-    return wanted.is_found;
-}
 
 /* --- a copy of a whole file, made in the file thread */
 
@@ -141,21 +57,22 @@ static bool copy_bytes(const struct ms_source *file, int copy)
             return false;
         at += bytes;
     }
-    return ms_source_check(file, &failure) && ms_source_check_mappings(file, &failure);
+    return ms_trust_check(file, &failure) && ms_trust_check_mappings(file, &failure);
 }
 
 static int make_copy(const struct ms_source *file)
 {
     const size_t bytes = (size_t)file->recorded.st_size;
     /* In the program's table it could be closed, or be another file. */
-    if (!ms_file_thread_has_own_table() || !ms_snapshot_take(bytes))
+    if (!ms_file_thread_has_own_table() ||
+        !ms_source_count_bytes((int64_t)bytes, MS_SNAPSHOT_LIMITED))
         return -1;
     const int copy = (int)syscall(SYS_memfd_create, "metashard", (unsigned)MFD_CLOEXEC);
     if (copy >= 0 && copy_bytes(file, copy))
         return copy;
     if (copy >= 0)
-        ms_file_close(copy);
-    ms_snapshot_return(bytes);
+        ms_descriptor_close(copy);
+    ms_source_count_bytes(-(int64_t)bytes, MS_SNAPSHOT_ANY);
     return -1;
 }
 
@@ -204,14 +121,12 @@ static void keep_all(void *argument)
     }
 }
 
-bool ms_source_keep(dev_t device, ino_t inode)
+bool ms_source_close_keep(dev_t device, ino_t inode)
 {
     struct wanted wanted = {.device = device, .inode = inode};
     ms_file_thread_call(keep_all, &wanted);
     return wanted.is_found;
 }
-
-/* --- closing */
 
 /* Nobody reads the file itself any more. */
 static bool is_useless(const struct ms_source *file)
@@ -229,21 +144,6 @@ static void let_go_of_useless(void *argument)
     }
 }
 
-bool ms_source_close(dev_t device, ino_t inode, char *path_out)
-{
-    return change_state(device, inode, MS_SOURCE_IS_OPEN, MS_SOURCE_IS_CLOSED, path_out);
-}
-
-bool ms_source_is_closed(const struct ms_source *source)
-{
-    return atomic_load_explicit(&source->state, memory_order_relaxed) == MS_SOURCE_IS_CLOSED;
-}
-
-bool ms_source_is_open(const struct ms_source *source)
-{
-    return atomic_load(&source->state) == MS_SOURCE_IS_OPEN;
-}
-
 /* Once a file is gone, its inode may be that of a new one, which is a source, too. */
 static bool is_gone(struct ms_source *file)
 {
@@ -252,7 +152,7 @@ static bool is_gone(struct ms_source *file)
     if (!ms_source_begin_use(file, &failure))
         return true;
     const bool is_gone =
-        ms_file_stat(file->descriptor, &now) && ms_source_has_lost_links(file, &now);
+        ms_descriptor_stat(file->descriptor, &now) && ms_trust_has_lost_links(file, &now);
     ms_source_end_use(file);
     return is_gone;
 }
@@ -282,20 +182,144 @@ static void reopen_others(void *argument)
         ms_source_drop(file);
 }
 
-bool ms_source_close_deleted(dev_t device, ino_t inode, char *path_out)
+bool ms_source_close(dev_t device, ino_t inode, bool is_deleted, char *path_out)
 {
-    struct wanted wanted = {.device = device, .inode = inode};
-    if (!ms_source_close(device, inode, path_out))
+    struct wanted wanted = {.device = device, .inode = inode, .is_found = true};
+    if (!change_state(device, inode, MS_SOURCE_IS_OPEN, MS_SOURCE_IS_CLOSED, path_out))
         return false;
-    ms_file_thread_call(reopen_others, &wanted);
+    if (is_deleted)
+        ms_file_thread_call(reopen_others, &wanted);
     return wanted.is_found;
 }
 
-void ms_source_end_close(dev_t device, ino_t inode, bool is_lost)
+void ms_source_close_end(dev_t device, ino_t inode, bool is_lost)
 {
     change_state(device, inode, MS_SOURCE_IS_CLOSED,
                  is_lost ? MS_SOURCE_IS_LOST : MS_SOURCE_IS_OPEN, NULL);
     struct wanted wanted = {.device = device, .inode = inode};
     if (is_lost)
         ms_file_thread_call(let_go_of_useless, &wanted);
+}
+
+/* --- leases, and deleted files: the lease thread asks the file thread */
+
+/* Files without a lease may be on another machine: they are not asked again and again. */
+MS_HOLDS(ms_files.lock) static bool is_deleted_locked(const struct ms_source *file)
+{
+    struct stat now;
+    if (file->is_answered || atomic_load(&file->state) != MS_SOURCE_IS_OPEN)
+        return false;
+    return atomic_load(&file->is_deleted) ||
+           (atomic_load(&file->lease.is_taken) && ms_descriptor_stat(file->descriptor, &now) &&
+            ms_trust_has_lost_links(file, &now));
+}
+
+MS_HOLDS(ms_files.lock) static bool is_broken_locked(const struct ms_source *file)
+{
+    return ms_lease_is_broken(&file->lease, file->descriptor);
+}
+
+static void find(struct wanted *wanted, bool (*is_locked)(const struct ms_source *file))
+{
+    ms_lock_take(&ms_files.lock);
+    const struct ms_source *file = ms_files.first;
+    while (file != NULL && !is_locked(file))
+        file = file->next;
+    wanted->is_found = file != NULL;
+    if (file != NULL) {
+        wanted->device = file->recorded.st_dev;
+        wanted->inode = file->recorded.st_ino;
+    }
+    ms_lock_drop(&ms_files.lock);
+}
+
+static void find_broken(void *wanted)
+{
+    find(wanted, is_broken_locked);
+}
+
+static void find_deleted(void *wanted)
+{
+    find(wanted, is_deleted_locked);
+}
+
+static bool find_one(ms_file_call *look, dev_t *device_out, ino_t *inode_out)
+{
+    struct wanted wanted = {.is_found = false};
+    ms_file_thread_call(look, &wanted);
+    *device_out = wanted.device;
+    *inode_out = wanted.inode;
+    return wanted.is_found;
+}
+
+bool ms_source_close_find_deleted(dev_t *device_out, ino_t *inode_out)
+{
+    return find_one(find_deleted, device_out, inode_out);
+}
+
+/* Of the wanted file; NULL: of all. */
+static void drop_there(void *argument)
+{
+    const struct wanted *wanted = argument;
+    ms_lock_take(&ms_files.lock);
+    for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
+        if (wanted == NULL ||
+            (file->recorded.st_dev == wanted->device && file->recorded.st_ino == wanted->inode))
+            ms_lease_drop(&file->lease, file->descriptor);
+    }
+    ms_lock_drop(&ms_files.lock);
+}
+
+void ms_source_close_lease(dev_t device, ino_t inode)
+{
+    struct wanted wanted = {.device = device, .inode = inode};
+    ms_file_thread_call(drop_there, &wanted);
+}
+
+/* --- its life */
+
+enum { PERIOD_NS = 50 * 1000 * 1000 };
+
+static ms_source_close_answer *breaker, *deleted; /* immutable after ms_source_close_start */
+static struct ms_lock thread_lock = MS_LOCK_INIT(lease_thread); /* guards what follows */
+static bool is_running MS_GUARDED_BY(thread_lock);
+
+void ms_source_close_start(ms_source_close_answer *breaker_, ms_source_close_answer *deleted_)
+{
+    breaker = breaker_;
+    deleted = deleted_;
+}
+
+static void *serve(__attribute__((unused)) void *argument)
+{
+    dev_t device;
+    ino_t inode;
+    pthread_setname_np(pthread_self(), "metashard-lease");
+    for (;;) {
+        ms_lease_wait();
+        nanosleep(&(struct timespec){.tv_nsec = PERIOD_NS}, NULL);
+        while (find_one(find_broken, &device, &inode))
+            breaker(device, inode);
+        while (ms_source_close_find_deleted(&device, &inode))
+            deleted(device, inode);
+    }
+    return NULL;
+}
+
+void ms_source_close_serve(bool is_needed)
+{
+    bool is_served = true;
+    if (!is_needed && !ms_lease_any())
+        return;
+    ms_lock_take(&thread_lock);
+    if (!is_running && deleted != NULL) {
+        pthread_t created;
+        is_served = ms_thread_create(&created, serve, NULL) == 0;
+        if (is_served)
+            pthread_detach(created);
+        is_running = is_served;
+    }
+    ms_lock_drop(&thread_lock);
+    if (!is_served)
+        ms_file_thread_call(drop_there, NULL);
 }

@@ -1,167 +1,150 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding the file that is mapped at an address, and deciding whether to trust it. */
+/* Finding the file that copied bytes are of: by the mapping at their address, or by content. */
+#include <dirent.h>
+#include <errno.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
-#include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/mapping.h"
+#include "runtime/source/source_close.h"
+#include "runtime/source/source_content.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
-#include "runtime/source/writers.h"
 
-MS_HOLDS(ms_files.lock) static struct ms_source *find_file_locked(const struct stat *stat)
+/* --- writers in this process */
+
+struct search {
+    pid_t thread;
+    int folder; /* its descriptors, as links to files */
+    dev_t device;
+    ino_t inode;
+};
+
+/* Reads "flags:" and an octal number from the descriptor's fdinfo. An unknown one may write. */
+static bool may_write(const struct search *search, const char *number)
 {
-    for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
-        if (ms_trust_is_unchanged(file->last, stat) &&
-            atomic_load(&file->state) == MS_SOURCE_IS_OPEN && ms_counted_try_take(&file->counted))
-            return file;
-    }
-    return NULL;
+    char path[320], text[512];
+    snprintf(path, sizeof(path), "/proc/self/task/%d/fdinfo/%s", (int)search->thread, number);
+    const int info = ms_descriptor_open(path, O_RDONLY);
+    if (info < 0)
+        return true;
+    const ssize_t got = ms_descriptor_read(info, text, sizeof(text) - 1, 0);
+    ms_descriptor_close(info);
+    text[got > 0 ? got : 0] = '\0';
+    const char *found = strstr(text, "flags:");
+    if (found == NULL)
+        return true;
+    const unsigned long flags = strtoul(found + strlen("flags:"), NULL, 8);
+    return (flags & O_PATH) == 0 && (flags & O_ACCMODE) != O_RDONLY;
 }
 
-static struct ms_source *find_file(const struct stat *stat)
+static bool writes(const struct search *search, const char *number)
 {
-    ms_lock_take(&ms_files.lock);
-    struct ms_source *file = find_file_locked(stat);
-    ms_lock_drop(&ms_files.lock);
-    return file;
+    struct stat file;
+    return fstatat(search->folder, number, &file, 0) == 0 && file.st_ino == search->inode &&
+           file.st_dev == search->device && may_write(search, number);
+}
+
+static bool any_writes(const struct search *search, const char *entries, long bytes)
+{
+    bool found = false;
+    for (long at = 0; at < bytes && !found;) {
+        const struct dirent64 *entry = (const struct dirent64 *)(entries + at);
+        found = entry->d_name[0] != '.' && writes(search, entry->d_name);
+        at += entry->d_reclen;
+    }
+    return found;
 }
 
 /*
- * Whom it asks:
- *
- *     while the file has a lease      nobody: no descriptor is open for writing, nor mapped
- *     else                            the kernel, for writers
- *     if it does not know of them     the mappings of this process, of which there may be 65,530
- *
- * An overlay maps the file of a layer, whose mappings its lease and its writers do not include. But
- * under a lease nobody gets a descriptor for a new one.
- *
- * So mappings are looked at when the file becomes a source, and again when bytes were read
- * (ms_source_check_mappings). A mapping that is made in between changes the file's times when it is
- * first stored to; where it might not, every copy looks.
+ * True if that thread has a descriptor open for writing to that file, or this is unknown. Checks
+ * all descriptors (/proc/self/task/TID/fd, proc(5)), some microseconds for each. Misses one in
+ * transit in a socket, or in another table (CLONE_FILES).
  */
-static bool may_be_stored_to(struct ms_source *file, bool is_new)
+static bool is_open_for_writing(pid_t thread, dev_t device, ino_t inode)
 {
-    const bool is_leased = ms_lease_is_intact(&file->lease, file->descriptor);
-    const bool is_overlay = ms_trust_is_overlay(file->descriptor);
-    if (is_leased && !is_overlay)
-        return false;
-    const enum ms_writers writers =
-        is_leased ? MS_WRITERS_UNKNOWN : ms_trust_ask_for_writers(file->descriptor);
-    if (writers != MS_WRITERS_UNKNOWN)
-        return writers == MS_WRITER;
-    const bool may_hide = file->hides_stores || is_overlay;
-    if (!is_new && !file->looks_again && (is_leased || !may_hide))
-        return false;
-    bool lasts;
-    if (ms_mapping_is_stored_to(file->mapped_device, file->mapped_inode, &lasts))
-        return true;
-    file->looks_again = !lasts;
-    return false;
+    _Alignas(struct dirent64) char entries[4096];
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/self/task/%d/fd", (int)thread);
+    const struct search search = {.thread = thread,
+                                  .folder = ms_descriptor_open(path, O_RDONLY | O_DIRECTORY),
+                                  .device = device,
+                                  .inode = inode};
+    long got = -1;
+    bool found = search.folder < 0;
+    while (!found && (got = syscall(SYS_getdents64, search.folder, entries, sizeof(entries))) > 0)
+        found = any_writes(&search, entries, got);
+    if (search.folder >= 0)
+        ms_descriptor_close(search.folder);
+    return found || got < 0;
 }
 
-bool ms_source_may_be_stored_to(struct ms_source *file, bool is_new)
+/* A file system of other machines cannot be asked. Once. */
+static void log_old_attributes(void)
 {
-    struct ms_source_failure failure;
-    if (!ms_source_begin_use(file, &failure))
-        return true;
-    const bool may_be = may_be_stored_to(file, is_new);
-    ms_source_end_use(file);
-    return may_be;
+    static _Atomic bool is_logged;
+    if (!atomic_exchange(&is_logged, true))
+        ms_log(
+            MS_WARN,
+            "statx is not there, or a sandbox denies it, so changes of files on network file "
+            "systems and FUSE would not be seen: copies from such files are kept in host memory; "
+            "allow statx, or copy the checkpoint to a local disk");
 }
 
-/* Takes the descriptor, also if it fails. Only this thread adds files. */
-static struct ms_source *take_file(int descriptor, const struct ms_mapping *mapping, uint64_t end)
+struct own_writers {
+    pid_t thread;
+    const struct stat *file;
+    bool are_there;
+};
+
+static void look_for_writers(void *argument)
 {
-    struct stat stat;
-    struct ms_source *file = NULL;
-    bool known = false, is_new = false;
-    if (ms_trust_look(descriptor, &stat) && (uint64_t)stat.st_size >= end &&
-        ms_trust_wait(descriptor, &stat)) {
-        file = find_file(&stat);
-        known = file != NULL;
-        if (!known && !ms_trust_is_in_use(descriptor, &stat))
-            file = ms_source_create_file(descriptor, &stat, mapping);
-        is_new = file != NULL && !known;
+    struct own_writers *writers = argument;
+    writers->are_there =
+        is_open_for_writing(writers->thread, writers->file->st_dev, writers->file->st_ino);
+}
+
+/* If this process has the file open for writing, which no call may have shown, drops it and returns
+ * NULL. Looks only now, since later opens for writing are intercepted (calls/file_writes.h). */
+static struct ms_source *accept_file(struct ms_source *file)
+{
+    ms_source_close_serve(file != NULL);
+    if (file == NULL && ms_trust_was_not_asked())
+        log_old_attributes();
+    if (file == NULL || atomic_load(&file->is_unwritten) || atomic_load(&file->lease.is_taken))
+        return file;
+    struct own_writers writers = {.thread = (pid_t)syscall(SYS_gettid),
+                                  .file = &file->recorded,
+                                  .are_there = true};
+    ms_file_thread_call(look_for_writers, &writers);
+    if (!writers.are_there) {
+        atomic_store(&file->is_unwritten, true);
+        return file;
     }
-    if (known || file == NULL)
-        ms_trust_close(descriptor);
-    else if (file->stays_open && ms_trust_is_local(descriptor))
-        ms_lease_take(&file->lease, descriptor);
-    /* This also finds writers that could store before the file was watched. */
-    const bool is_bad =
-        file != NULL && (((known || file->hides_stores) && !ms_source_is_current(file)) ||
-                         ms_source_may_be_stored_to(file, is_new));
-    if (is_new)
-        ms_source_end_use(file);
-    if (is_bad)
-        ms_source_drop(file);
-    return is_bad ? NULL : file;
+    ms_source_drop(file);
+    return NULL;
 }
 
-struct wanted_file {
-    const struct ms_mapping *mapping;
-    uint64_t end;
-    struct ms_source *found;
-};
+/* --- files that were found before */
 
-static void find_by_mapping(void *argument)
+struct ms_source_name ms_source_find_name(const struct ms_source *file)
 {
-    struct wanted_file *wanted = argument;
-    const int descriptor = ms_mapping_open(wanted->mapping);
-    if (descriptor >= 0)
-        wanted->found = take_file(descriptor, wanted->mapping, wanted->end);
+    return (struct ms_source_name){file->mapped_device, file->mapped_inode, file->path};
 }
 
-struct ms_source *ms_source_from_file(const struct ms_mapping *mapping, uint64_t end)
-{
-    struct wanted_file wanted = {.mapping = mapping, .end = end};
-    ms_file_thread_call(find_by_mapping, &wanted);
-    return wanted.found;
-}
-
-/* As the kernel lists its mappings. */
-struct ms_source_name {
-    dev_t device;
-    ino_t inode;
-    char path[];
-};
-
-struct ms_source_name *ms_source_make_name(const struct ms_source *file)
-{
-    const size_t length = strlen(file->path);
-    struct ms_source_name *name = ms_heap_alloc(sizeof(*name) + length + 1);
-    if (name == NULL)
-        return NULL;
-    name->device = file->mapped_device;
-    name->inode = file->mapped_inode;
-    memcpy(name->path, file->path, length + 1);
-    return name;
-}
-
-struct ms_source_name *ms_source_copy_name(const struct ms_source_name *name)
-{
-    const size_t bytes = sizeof(*name) + strlen(name->path) + 1;
-    struct ms_source_name *copy = ms_heap_alloc(bytes);
-    return copy != NULL ? memcpy(copy, name, bytes) : NULL;
-}
-
-bool ms_source_has_name(const struct ms_source *file, const struct ms_source_name *name)
-{
-    return file->mapped_inode == name->inode && file->mapped_device == name->device &&
-           strcmp(file->path, name->path) == 0;
-}
-
-struct ms_source *ms_source_by_name(const struct ms_source_name *name)
+struct ms_source *ms_source_find_again(const struct ms_source_name *name)
 {
     struct ms_mapping mapping = {.device = name->device, .inode = name->inode};
-    memcpy(mapping.path, name->path, strlen(name->path) + 1);
-    return ms_source_unless_written(ms_source_from_file(&mapping, 0));
+    snprintf(mapping.path, sizeof(mapping.path), "%s", name->path);
+    return accept_file(ms_trust_open(&mapping, 0));
 }
 
 enum { COMPARED_BYTES = 64 << 10 };
@@ -180,19 +163,15 @@ static bool has_same_bytes(const struct ms_source *file, const struct ms_wanted_
             return false;
         done += now;
     }
-    return ms_source_check(file, &failure);
+    return true;
 }
 
 /* True if the descriptor reads what lies at the mapped address. */
 static bool is_mapped(const struct ms_source *file, const struct ms_wanted_source *wanted)
 {
     struct ms_source_failure failure;
-    if (!ms_source_begin_use(file, &failure))
-        return false;
-    const bool is_same =
-        !ms_trust_may_be_copy(file->descriptor, &file->recorded) || has_same_bytes(file, wanted);
-    ms_source_end_use(file);
-    return is_same;
+    return !file->system.may_be_copy ||
+           (has_same_bytes(file, wanted) && ms_trust_check(file, &failure));
 }
 
 /*
@@ -211,7 +190,7 @@ static struct place {
 } places[PLACES];
 static size_t next_place;
 
-static void add_place(const struct ms_mapping *mapping, uintptr_t address, size_t lines,
+static void add_place(const struct ms_mapping *mapping, uintptr_t address,
                       const struct ms_source *file)
 {
     places[next_place++ % PLACES] = (struct place){
@@ -220,7 +199,7 @@ static void add_place(const struct ms_mapping *mapping, uintptr_t address, size_
         .file_offset = mapping->file_offset - (address - mapping->begin),
         .device = file->recorded.st_dev,
         .inode = file->recorded.st_ino,
-        .lines = lines,
+        .lines = mapping->lines_read,
     };
 }
 
@@ -246,16 +225,15 @@ static bool find_by_place(struct ms_wanted_source *wanted, const struct place *p
     wanted->found = find_open_file(place->device, place->inode);
     if (wanted->found == NULL)
         return false;
-    if (has_same_bytes(wanted->found, wanted) && !ms_source_may_be_stored_to(wanted->found, false))
+    if (has_same_bytes(wanted->found, wanted) && ms_trust_is_sure(wanted->found))
         return true;
     ms_source_drop(wanted->found);
     wanted->found = NULL;
     return false;
 }
 
-static void find_by_range(void *argument)
+static void find_by_range(struct ms_wanted_source *wanted)
 {
-    struct ms_wanted_source *wanted = argument;
     struct ms_mapping mapping;
     for (size_t i = 0; i < PLACES; i++) {
         if (find_by_place(wanted, &places[i]))
@@ -263,64 +241,31 @@ static void find_by_range(void *argument)
     }
     if (!ms_mapping_find(wanted->address, wanted->bytes, &mapping))
         return;
-    const size_t lines = ms_mapping_lines_read();
     wanted->offset = mapping.file_offset;
-    wanted->found = ms_source_from_file(&mapping, mapping.file_offset + wanted->bytes);
+    wanted->found = ms_trust_open(&mapping, mapping.file_offset + wanted->bytes);
     if (wanted->found == NULL)
         return;
-    wanted->is_absent = wanted->found->is_in_memory && !mapping.shared && !mapping.is_present;
+    wanted->is_absent =
+        wanted->found->system.is_in_memory && !mapping.shared && !mapping.is_present;
     if (!wanted->is_absent && is_mapped(wanted->found, wanted)) {
-        if (lines > 0)
-            add_place(&mapping, (uintptr_t)wanted->address, lines, wanted->found);
+        if (mapping.lines_read > 0)
+            add_place(&mapping, (uintptr_t)wanted->address, wanted->found);
         return;
     }
     ms_source_drop(wanted->found);
     wanted->found = NULL;
 }
 
-struct writers {
-    pid_t thread;
-    const struct stat *file;
-    bool are_there;
-};
-
-static void look_for_writers(void *argument)
+/* In the file thread. */
+static void find(void *argument)
 {
-    struct writers *writers = argument;
-    writers->are_there =
-        ms_is_open_for_writing(writers->thread, writers->file->st_dev, writers->file->st_ino);
-}
-
-/* Looks only now, since later opens for writing are intercepted (calls/file_writes.h). */
-struct ms_source *ms_source_unless_written(struct ms_source *file)
-{
-    if (file != NULL || ms_lease_any())
-        ms_lease_serve();
-    if (file == NULL || atomic_load(&file->is_unwritten) || atomic_load(&file->lease.is_taken))
-        return file;
-    struct writers writers = {.thread = (pid_t)syscall(SYS_gettid),
-                              .file = &file->recorded,
-                              .are_there = true};
-    ms_file_thread_call(look_for_writers, &writers);
-    if (!writers.are_there) {
-        atomic_store(&file->is_unwritten, true);
-        return file;
-    }
-    ms_source_drop(file);
-    return NULL;
-}
-
-struct search {
-    void (*find)(void *wanted);
-    struct ms_wanted_source *wanted;
-};
-
-static void search(void *argument)
-{
-    const struct search *search = argument;
-    ms_file_was_short();
-    search->find(search->wanted);
-    search->wanted->was_short = ms_file_was_short();
+    struct ms_wanted_source *wanted = argument;
+    ms_descriptor_was_short();
+    if (!wanted->is_absent)
+        find_by_range(wanted);
+    if (wanted->found == NULL && (!wanted->is_absent || wanted->is_last))
+        ms_source_content_find(wanted);
+    wanted->was_short = ms_descriptor_was_short();
 }
 
 /* Once, since all later copies have the same cause. */
@@ -336,36 +281,43 @@ static void log_shortage(size_t bytes)
             bytes);
 }
 
-/* A file system of other machines cannot be asked. Once. */
-static void log_old_attributes(void)
+/* Reads a byte of each page, as whoever copies from there would: a handler of the program may
+ * answer (userfaultfd(2)). On the thread that copies. Linux 5.14 has a call for that. */
+static bool touch(const void *address, size_t bytes)
 {
-    static _Atomic bool is_logged;
-    if (!atomic_exchange(&is_logged, true))
-        ms_log(
-            MS_WARN,
-            "statx is not there, or a sandbox denies it, so changes of files on network file "
-            "systems and FUSE would not be seen: copies from such files are kept in host memory; "
-            "allow statx, or copy the checkpoint to a local disk");
+    enum { POPULATE_READ = 22 };
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), end = (uintptr_t)address + bytes;
+    uintptr_t at = (uintptr_t)address & ~(page - 1);
+    char byte;
+    const struct iovec to = {&byte, 1};
+    if (syscall(SYS_madvise, at, end - at, POPULATE_READ) == 0)
+        return true;
+    for (bool is_there = errno == EINVAL; at < end; at += page) {
+        const struct iovec from = {(void *)at, 1};
+        is_there =
+            is_there && syscall(SYS_process_vm_readv, getpid(), &to, 1UL, &from, 1UL, 0UL) == 1;
+        if (!is_there)
+            return false;
+    }
+    return true;
 }
 
-struct ms_source *ms_source_find(void (*find)(void *wanted), struct ms_wanted_source *wanted)
+static struct ms_source *find_wanted(struct ms_wanted_source *wanted)
 {
-    struct search there = {find, wanted};
-    ms_file_thread_call(search, &there);
+    ms_file_thread_call(find, wanted);
     if (wanted->found == NULL && wanted->was_short)
         log_shortage(wanted->bytes);
-    if (wanted->found == NULL && ms_trust_was_not_asked())
-        log_old_attributes();
-    return ms_source_unless_written(wanted->found);
+    return accept_file(wanted->found);
 }
 
-struct ms_source *ms_source_from_mapping(const void *address, size_t bytes, uint64_t *offset_out)
+struct ms_source *ms_source_find(const void *address, size_t bytes, uint64_t *offset_out)
 {
     struct ms_wanted_source wanted = {.address = address, .bytes = bytes};
-    struct ms_source *file = ms_source_find(find_by_range, &wanted);
-    if (wanted.is_absent && ms_mapping_touch(address, bytes)) {
-        wanted.is_absent = false;
-        file = ms_source_find(find_by_range, &wanted);
+    struct ms_source *file = find_wanted(&wanted);
+    if (wanted.is_absent) {
+        wanted.is_last = true;
+        wanted.is_absent = !touch(address, bytes);
+        file = find_wanted(&wanted);
     }
     *offset_out = wanted.offset;
     return file;

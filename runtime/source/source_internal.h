@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The struct of a source, for the files that implement source.h: source.c (all sources),
- * source_find.c (the file of an address), source_read.c (reading, and checking for changes),
- * source_close.c (files that are about to change, and their leases).
+ * The struct of a source, for the files that implement source.h: source.c (its life), source_find.c
+ * (the file of an address) and source_content.c (by content), trust.c (is it what it was),
+ * source_read.c (reading), source_close.c (files that are about to change, and their leases).
  */
 #pragma once
 
@@ -17,12 +17,16 @@
 #include "runtime/source/lease.h"
 #include "runtime/source/source.h"
 
-/* A file that this process changes: before, while its bytes are materialised, and after. */
-enum ms_source_state {
-    MS_SOURCE_IS_OPEN,
-    MS_SOURCE_IS_CLOSED,
-    MS_SOURCE_IS_LOST,
-    MS_SOURCE_IS_KEPT /* all its bytes are in a copy */
+/* What the file system shows of changes (trust.h). Immutable once the file can be found. */
+struct ms_file_system {
+    bool is_local; /* the kernel knows all users of files there: no other machine writes */
+    bool is_overlay;
+    bool is_in_memory; /* tmpfs and hugetlbfs: only there a handler of the program (userfaultfd) may
+                        * give a mapping pages that are not the file's */
+    bool hides_stores; /* those through a mapping never show in the times, and are not sealed
+                        * (F_SEAL_WRITE): the file is watched for closed writers */
+    bool may_be_copy;  /* on an overlay, there may have been a copy-up since the process began: then
+                        * a mapping may be of another file than the descriptor */
 };
 
 struct ms_source {
@@ -38,12 +42,11 @@ struct ms_source {
     uint32_t users;   /* of one that does not; guarded by ms_files.lock */
     _Atomic int copy; /* a descriptor of the shim's copy of all bytes; -1: none */
     _Atomic unsigned under_read; /* reads of the file itself in progress */
-    bool is_in_memory;           /* ms_trust_is_in_memory */
-    bool hides_stores;           /* ms_trust_hides_stores; then it is watched for closed writers */
-    int watch;                   /* -1: it cannot be watched */
+    struct ms_file_system system;
+    int watch;         /* -1: it cannot be watched */
     bool was_writable; /* somebody could write since it was recorded; guarded by ms_files.lock */
     _Atomic bool is_deleted; /* a check has found that no link is left */
-    bool is_answered;        /* ms_source_close_deleted; guarded by ms_files.lock */
+    bool is_answered;        /* its deletion; guarded by ms_files.lock */
     bool is_let_go;          /* its descriptor is closed; guarded by ms_files.lock */
     struct ms_lease lease;
     /* Since it can be found by its inode, this process has not had it open for writing unseen. */
@@ -69,21 +72,22 @@ extern struct ms_files {
     struct ms_source *first;
 } ms_files;
 
-/* Takes bytes from what snapshots may have. ms_snapshot_return gives them back. */
-bool ms_snapshot_take(size_t bytes);
-void ms_snapshot_return(size_t bytes);
-
 /* Adds a file to the list, in use. Takes the descriptor. Returns NULL if out of memory. */
 struct ms_mapping;
 struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
+                                        const struct ms_file_system *system,
                                         const struct ms_mapping *mapping);
 
+/* True if a writer has closed the file since it was recorded, of one that is watched. */
+bool ms_source_had_writer(const struct ms_source *file);
+
 /* Closes its descriptor and gives back its lease, once. In the file thread. A thread that still
- * reads it may read another file: ms_source_check tells. */
+ * reads it may read another file: ms_trust_check tells. */
 void ms_source_let_go(struct ms_source *file);
 
-/* True if some link was left when it became a source, and none is now. In the file thread. */
-bool ms_source_has_lost_links(const struct ms_source *file, const struct stat *now);
+/* Adds to the bytes that snapshots have, or takes some out; false, and nothing is added, if that
+ * would be too many. */
+bool ms_source_count_bytes(int64_t change, enum ms_snapshot_limit limit);
 
 /*
  * A bracket around all that needs the descriptor: in the file thread, and in those that it starts.
@@ -93,10 +97,6 @@ bool ms_source_has_lost_links(const struct ms_source *file, const struct stat *n
 bool ms_source_begin_use(const struct ms_source *file, struct ms_source_failure *failure_out);
 void ms_source_end_use(const struct ms_source *file);
 
-/* True if somebody may store to the file through a mapping, and no check of the file would show it.
- * For a copy from it; source_find.c says what is asked. In the file thread. */
-bool ms_source_may_be_stored_to(struct ms_source *file, bool is_new);
-
 /* What is looked for in the file thread, and the source that was found for it. */
 struct ms_wanted_source {
     const void *address;
@@ -104,8 +104,6 @@ struct ms_wanted_source {
     uint64_t offset;
     struct ms_source *found;
     bool is_absent; /* pages are not there, and only reading them tells what they are */
+    bool is_last;   /* that was tried */
     bool was_short; /* of descriptors */
 };
-
-/* Calls `find` there for what is wanted. Returns the source unless the program writes its file. */
-struct ms_source *ms_source_find(void (*find)(void *wanted), struct ms_wanted_source *wanted);

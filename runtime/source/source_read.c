@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a source, and checking its file for changes: in the file thread and in the reader's. */
+/* Reading a source: in the file thread and in the reader's. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,177 +10,7 @@
 #include "runtime/source/mapping.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
-#include "runtime/source/writers.h"
 #include "runtime/state/counters.h"
-
-/* --- descriptors that are not kept */
-
-/* Returns false if another thread has opened it meanwhile. */
-static bool publish(struct ms_source *file, int descriptor)
-{
-    ms_lock_take(&ms_files.lock);
-    const bool is_first = file->descriptor < 0;
-    if (is_first)
-        file->descriptor = descriptor;
-    ms_lock_drop(&ms_files.lock);
-    return is_first;
-}
-
-static bool open_again(struct ms_source *file, struct ms_source_failure *failure_out)
-{
-    struct stat now;
-    const int descriptor = ms_mapping_open_again(file->path, &file->recorded, &now);
-    if (descriptor >= 0) {
-        if (!publish(file, descriptor))
-            ms_file_close(descriptor);
-        return true;
-    }
-    *failure_out =
-        (struct ms_source_failure){.file = file,
-                                   .kind = errno != 0 ? MS_SOURCE_LOST : MS_SOURCE_CHANGED,
-                                   .error = errno,
-                                   .now = now};
-    return false;
-}
-
-bool ms_source_begin_use(const struct ms_source *file, struct ms_source_failure *failure_out)
-{
-    struct ms_source *used = (struct ms_source *)file; /* no source is really const */
-    if (file->stays_open)
-        return true;
-    ms_lock_take(&ms_files.lock);
-    used->users++;
-    const bool is_open = file->descriptor >= 0 || atomic_load(&file->copy) >= 0;
-    ms_lock_drop(&ms_files.lock);
-    if (is_open || open_again(used, failure_out))
-        return true;
-    ms_source_end_use(file);
-    return false;
-}
-
-void ms_source_end_use(const struct ms_source *file)
-{
-    struct ms_source *used = (struct ms_source *)file;
-    if (file->stays_open)
-        return;
-    ms_lock_take(&ms_files.lock);
-    const int descriptor = --used->users == 0 ? atomic_exchange(&used->descriptor, -1) : -1;
-    ms_lock_drop(&ms_files.lock);
-    if (descriptor >= 0)
-        ms_file_close(descriptor);
-}
-
-/* --- */
-
-/* A new link count explains one new change time; the next one needs its own reason. */
-static bool is_unchanged(const struct ms_source *file, const struct stat *now)
-{
-    ms_lock_take(&ms_files.lock);
-    const bool is_same = ms_trust_is_unchanged(file->last, now);
-    if (is_same)
-        *file->last = *now;
-    ms_lock_drop(&ms_files.lock);
-    return is_same;
-}
-
-static void add_closed_writer(int watch)
-{
-    for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
-        if (file->hides_stores && (file->watch == watch || watch < 0))
-            file->was_writable = true;
-    }
-}
-
-/* True if somebody had the file open for writing, or has it now. */
-static bool could_be_stored_to(const struct ms_source *file)
-{
-    ms_lock_take(&ms_files.lock);
-    ms_writers_look(add_closed_writer);
-    const bool was_writable = file->was_writable;
-    ms_lock_drop(&ms_files.lock);
-    return was_writable || ms_trust_ask_for_writers(file->descriptor) == MS_WRITER;
-}
-
-static void set_last(const struct ms_source *file, const struct stat *now)
-{
-    ms_lock_take(&ms_files.lock);
-    *file->last = *now;
-    ms_lock_drop(&ms_files.lock);
-}
-
-/* While the lease was held nobody changed a byte. New times are recorded for the next check. A
- * lease of an overlay does not keep another machine from changing the file of a layer. */
-static bool is_held(const struct ms_source *file, const struct stat *now)
-{
-    /* No source is really const, and checking its lease changes nothing that others see. */
-    if (!ms_lease_is_intact((struct ms_lease *)&file->lease, file->descriptor))
-        return false;
-    if (ms_trust_is_overlay(file->descriptor) && !ms_trust_is_unwritten(&file->recorded, now))
-        return false;
-    set_last(file, now);
-    return true;
-}
-
-bool ms_source_has_lost_links(const struct ms_source *file, const struct stat *now)
-{
-    return now->st_nlink == 0 && file->recorded.st_nlink > 0;
-}
-
-/* Only notes it: who brings the bytes in calls the driver, and waits for claims. */
-static void note_deletion(struct ms_source *file, const struct stat *now)
-{
-    if (ms_source_has_lost_links(file, now) && !atomic_exchange(&file->is_deleted, true))
-        ms_lease_wake();
-}
-
-static bool check(const struct ms_source *file, struct ms_source_failure *failure_out)
-{
-    *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_LOST};
-    if (atomic_load(&file->copy) >= 0)
-        return true; /* no read of the file itself has gone on since it was checked last */
-    if (!ms_file_stat(file->descriptor, &failure_out->now)) {
-        failure_out->error = errno;
-        return false;
-    }
-    note_deletion((struct ms_source *)file, &failure_out->now);
-    failure_out->kind = MS_SOURCE_CHANGED;
-    if (is_held(file, &failure_out->now))
-        return true;
-    if (!is_unchanged(file, &failure_out->now))
-        return false;
-    failure_out->kind = MS_SOURCE_WRITTEN;
-    return !file->hides_stores || !could_be_stored_to(file);
-}
-
-/* Called after a read: a write before it shows in the times. Asks for the state first: once the
- * file is given up, its descriptor's number may be another file's. */
-bool ms_source_check(const struct ms_source *file, struct ms_source_failure *failure_out)
-{
-    *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_GIVEN_UP};
-    if (atomic_load(&file->state) == MS_SOURCE_IS_LOST)
-        return false;
-    if (!ms_source_begin_use(file, failure_out))
-        return false;
-    const bool is_same = check(file, failure_out);
-    ms_source_end_use(file);
-    return is_same;
-}
-
-/* Who is asked for stores: ms_source_may_be_stored_to. */
-bool ms_source_check_mappings(const struct ms_source *file, struct ms_source_failure *failure_out)
-{
-    bool lasts;
-    if (atomic_load(&file->copy) >= 0)
-        return true;
-    if (!ms_source_begin_use(file, failure_out))
-        return false;
-    const bool is_known = ms_lease_is_intact((struct ms_lease *)&file->lease, file->descriptor)
-                              ? !file->looks_again
-                              : ms_trust_ask_for_writers(file->descriptor) != MS_WRITERS_UNKNOWN;
-    ms_source_end_use(file);
-    *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_STORED_TO};
-    return is_known || !ms_mapping_is_stored_to(file->mapped_device, file->mapped_inode, &lasts);
-}
 
 /* No source is really const: nobody sees how many reads there are, but for ms_source_keep. */
 ssize_t ms_source_read_by(const struct ms_source *file, int descriptor, void *buffer, size_t bytes,
@@ -189,7 +19,7 @@ ssize_t ms_source_read_by(const struct ms_source *file, int descriptor, void *bu
     _Atomic unsigned *under_read = &((struct ms_source *)file)->under_read;
     atomic_fetch_add(under_read, 1);
     const int copy = atomic_load(&file->copy);
-    const ssize_t got = ms_file_read(copy >= 0 ? copy : descriptor, buffer, bytes, offset);
+    const ssize_t got = ms_descriptor_read(copy >= 0 ? copy : descriptor, buffer, bytes, offset);
     const int error = errno;
     atomic_fetch_sub(under_read, 1);
     errno = error;
@@ -291,7 +121,7 @@ static void log_unreadable(const struct ms_source_failure *failure)
            is_deleted ? "; it was deleted where it comes from, and the copied bytes are lost" : "");
 }
 
-void ms_source_log_failure(const struct ms_source_failure *failure)
+void ms_source_read_log_failure(const struct ms_source_failure *failure)
 {
     const struct ms_source *file = failure->file;
     switch (failure->kind) {
@@ -346,8 +176,8 @@ static void read_bytes(void *argument)
     wanted->is_read =
         ms_source_read_now(wanted->file, wanted->offset, wanted->buffer, wanted->bytes,
                            &wanted->failure) &&
-        ms_source_check(wanted->file, &wanted->failure) &&
-        (wanted->bytes == 0 || ms_source_check_mappings(wanted->file, &wanted->failure));
+        ms_trust_check(wanted->file, &wanted->failure) &&
+        (wanted->bytes == 0 || ms_trust_check_mappings(wanted->file, &wanted->failure));
     ms_source_end_use(wanted->file);
 }
 
@@ -357,7 +187,7 @@ static CUresult read_file(const struct ms_source *file, uint64_t offset, void *b
                                   .failure = {.file = file, .kind = MS_SOURCE_LOST}};
     ms_file_thread_call(read_bytes, &wanted);
     if (!wanted.is_read) {
-        ms_source_log_failure(&wanted.failure);
+        ms_source_read_log_failure(&wanted.failure);
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     ms_counter_add(MS_COUNT_FILE_READ_BYTES, bytes);
@@ -375,21 +205,7 @@ CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *b
     return read_file(source, offset, buffer, bytes);
 }
 
-CUresult ms_source_copy(const struct ms_source *file, uint64_t offset, size_t bytes,
-                        struct ms_source **copy_out)
-{
-    struct ms_source *copy = ms_source_create_snapshot(bytes);
-    if (copy == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = read_file(file, offset, ms_snapshot_bytes(copy), bytes);
-    if (result == CUDA_SUCCESS)
-        *copy_out = copy;
-    else
-        ms_source_drop(copy);
-    return result;
-}
-
-bool ms_source_is_current(const struct ms_source *source)
+bool ms_source_read_is_current(const struct ms_source *source)
 {
     struct wanted_bytes none = {.file = source};
     if (!source->is_file)

@@ -6,15 +6,17 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
 #include <time.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/source/pinned_pool.h"
 #include "runtime/source/reader.h"
-#include "runtime/source/schedule.h"
 #include "runtime/state/counters.h"
 
 #define SECOND_NS UINT64_C(1000000000)
@@ -35,8 +37,277 @@ static const _Atomic bool *cancel_flag(void)
     return may_be_cancelled ? &is_cancelled : &is_never;
 }
 
+/* --- the schedule */
+
+/*
+ * What to read for a transfer, and where it goes. Requests that overlap or nearly touch in their
+ * file become one range to read. Ranges fill batches, one slot each. Copies go from there:
+ *
+ *     requests   | A            |     | C     |            of one file
+ *                 | B    |
+ *     ranges     | 1            :  gap :   || 2   |        cut where a slot is full
+ *     copies     A, B of range 1 ...
+ *
+ * Each wanted byte is in exactly one range, and in one copy for each request that wants it.
+ */
+
+/* Bytes of a slot, and their destination. */
+struct slot_copy {
+    size_t place, bytes;
+    CUdeviceptr address;
+};
+
+/* Constant once it is made. */
+struct schedule {
+    struct ms_file_range *ranges;
+    struct ms_read_batch *batches;
+    struct slot_copy *copies;
+    size_t *first_copy; /* of each batch, and the end of the last batch's */
+    size_t range_count, batch_count, copy_count;
+    size_t wanted_bytes; /* of all copies */
+};
+
+enum {
+    MAX_RANGES = 1024,     /* in a batch: enough small reads to keep one thread busy */
+    MAX_ROW_GAP = 64 << 10 /* see count_rows */
+};
+
+/* A schedule in the making. */
+struct maker {
+    struct schedule *schedule;
+    size_t range_capacity, batch_capacity, copy_capacity;
+    size_t slot_bytes;
+    size_t used; /* of the last batch's slot */
+    bool out_of_memory;
+};
+
+/* Room for one more. */
+#define GROW(maker, array, count, capacity) \
+    (MS_ARRAY_GROW(array, count, capacity) || ran_out(maker))
+
+static bool ran_out(struct maker *maker)
+{
+    maker->out_of_memory = true;
+    return false;
+}
+
+static bool add_batch(struct maker *maker)
+{
+    struct schedule *schedule = maker->schedule;
+    if (!GROW(maker, schedule->batches, schedule->batch_count, maker->batch_capacity))
+        return false;
+    schedule->batches[schedule->batch_count++] = (struct ms_read_batch){schedule->range_count, 0};
+    maker->used = 0;
+    return true;
+}
+
+static bool append_range(struct maker *maker, const struct ms_file_range *range)
+{
+    struct schedule *schedule = maker->schedule;
+    if (!GROW(maker, schedule->ranges, schedule->range_count, maker->range_capacity))
+        return false;
+    schedule->ranges[schedule->range_count++] = *range;
+    schedule->batches[schedule->batch_count - 1].count++;
+    return true;
+}
+
+static bool is_batch_open(const struct schedule *schedule)
+{
+    return schedule->batch_count > 0 &&
+           schedule->batches[schedule->batch_count - 1].count < MAX_RANGES;
+}
+
+/* Adds [begin, end) of a file, cut where slots are full. */
+static void add_range(struct maker *maker, const struct ms_source *source, uint64_t begin,
+                      uint64_t end)
+{
+    while (begin < end) {
+        if (!is_batch_open(maker->schedule) && !add_batch(maker))
+            return;
+        struct ms_file_range range = {.source = source, .offset = begin};
+        range.bytes = ms_reader_place(begin, (size_t)(end - begin), maker->slot_bytes, &maker->used,
+                                      &range.place);
+        if (range.bytes == 0 ? !add_batch(maker) : !append_range(maker, &range))
+            return;
+        begin += range.bytes;
+    }
+}
+
+/* True if at most one whole block lies between them that neither touches. */
+static bool are_close(uint64_t end, uint64_t begin)
+{
+    return begin / MS_READER_BLOCK <= (end - 1) / MS_READER_BLOCK + 2;
+}
+
+static void make_ranges(struct maker *maker, const struct ms_read_request *requests, size_t count)
+{
+    const struct ms_source *source = requests[0].source;
+    uint64_t begin = requests[0].offset;
+    uint64_t end = begin + requests[0].bytes;
+    for (size_t i = 1; i < count && !maker->out_of_memory; i++) {
+        const uint64_t request_end = requests[i].offset + requests[i].bytes;
+        if (requests[i].source != source || !are_close(end, requests[i].offset)) {
+            add_range(maker, source, begin, end);
+            source = requests[i].source;
+            begin = requests[i].offset;
+            end = request_end;
+        } else if (request_end > end) {
+            end = request_end;
+        }
+    }
+    add_range(maker, source, begin, end);
+}
+
+/* Extends the batch's last copy if this one follows it on both sides. */
+static void add_copy(struct maker *maker, size_t batch, const struct slot_copy *copy)
+{
+    struct schedule *schedule = maker->schedule;
+    schedule->wanted_bytes += copy->bytes;
+    if (schedule->copy_count > schedule->first_copy[batch]) {
+        struct slot_copy *last = &schedule->copies[schedule->copy_count - 1];
+        if (last->place + last->bytes == copy->place &&
+            last->address + last->bytes == copy->address) {
+            last->bytes += copy->bytes;
+            return;
+        }
+    }
+    if (GROW(maker, schedule->copies, schedule->copy_count, maker->copy_capacity))
+        schedule->copies[schedule->copy_count++] = *copy;
+}
+
+/* The part of the request that lies in the range. */
+static struct slot_copy cut(const struct ms_read_request *request,
+                            const struct ms_file_range *range)
+{
+    const uint64_t request_end = request->offset + request->bytes;
+    const uint64_t range_end = range->offset + range->bytes;
+    const uint64_t begin = request->offset > range->offset ? request->offset : range->offset;
+    const uint64_t end = request_end < range_end ? request_end : range_end;
+    return (struct slot_copy){.place = range->place + (size_t)(begin - range->offset),
+                              .bytes = (size_t)(end - begin),
+                              .address = request->address + (begin - request->offset)};
+}
+
+/* The requests that reach into a range, while ranges are visited in order. */
+struct sweep {
+    const struct ms_read_request *requests;
+    size_t count;
+    size_t next;    /* the first that no range has reached */
+    size_t *active; /* those that have begun and not ended */
+    size_t active_count;
+};
+
+static void add_copies(struct maker *maker, struct sweep *sweep, size_t batch,
+                       const struct ms_file_range *range)
+{
+    const uint64_t range_end = range->offset + range->bytes;
+    while (sweep->next < sweep->count && sweep->requests[sweep->next].source == range->source &&
+           sweep->requests[sweep->next].offset < range_end)
+        sweep->active[sweep->active_count++] = sweep->next++;
+    size_t kept = 0;
+    for (size_t i = 0; i < sweep->active_count; i++) {
+        const struct ms_read_request *request = &sweep->requests[sweep->active[i]];
+        const struct slot_copy copy = cut(request, range);
+        add_copy(maker, batch, &copy);
+        if (request->offset + request->bytes > range_end)
+            sweep->active[kept++] = sweep->active[i];
+    }
+    sweep->active_count = kept;
+}
+
+static void make_copies(struct maker *maker, const struct ms_read_request *requests, size_t count)
+{
+    struct schedule *schedule = maker->schedule;
+    struct sweep sweep = {.requests = requests, .count = count};
+    sweep.active = ms_heap_alloc(count * sizeof(*sweep.active));
+    schedule->first_copy =
+        ms_heap_alloc((schedule->batch_count + 1) * sizeof(*schedule->first_copy));
+    maker->out_of_memory = sweep.active == NULL || schedule->first_copy == NULL;
+    for (size_t i = 0; i < schedule->batch_count && !maker->out_of_memory; i++) {
+        const struct ms_read_batch *batch = &schedule->batches[i];
+        schedule->first_copy[i] = schedule->copy_count;
+        for (size_t j = 0; j < batch->count && !maker->out_of_memory; j++)
+            add_copies(maker, &sweep, i, &schedule->ranges[batch->first + j]);
+    }
+    if (!maker->out_of_memory)
+        schedule->first_copy[schedule->batch_count] = schedule->copy_count;
+    ms_heap_free(sweep.active);
+}
+
+static int by_place_in_file(const void *a, const void *b)
+{
+    const struct ms_read_request *left = a;
+    const struct ms_read_request *right = b;
+    if (left->source != right->source)
+        return (uintptr_t)left->source < (uintptr_t)right->source ? -1 : 1;
+    if (left->offset != right->offset)
+        return left->offset < right->offset ? -1 : 1;
+    return left->address < right->address ? -1 : left->address > right->address;
+}
+
+/* They usually are. This avoids qsort, which may use the program's heap. */
+static bool are_sorted(const struct ms_read_request *requests, size_t count)
+{
+    for (size_t i = 1; i < count; i++) {
+        if (by_place_in_file(&requests[i - 1], &requests[i]) > 0)
+            return false;
+    }
+    return true;
+}
+
+static void free_schedule(struct schedule *schedule)
+{
+    ms_heap_free(schedule->ranges);
+    ms_heap_free(schedule->batches);
+    ms_heap_free(schedule->copies);
+    ms_heap_free(schedule->first_copy);
+}
+
+/* Sorts the requests; none is empty. If out of memory, returns false and needs no cleanup. */
+static bool make_schedule(struct schedule *schedule, struct ms_read_request *requests, size_t count,
+                          size_t slot_bytes)
+{
+    *schedule = (struct schedule){0};
+    struct maker maker = {.schedule = schedule, .slot_bytes = slot_bytes};
+    if (!are_sorted(requests, count))
+        qsort(requests, count, sizeof(*requests), by_place_in_file);
+    make_ranges(&maker, requests, count);
+    if (!maker.out_of_memory)
+        make_copies(&maker, requests, count);
+    if (maker.out_of_memory)
+        free_schedule(schedule);
+    return !maker.out_of_memory;
+}
+
+/*
+ * Returns how many of `count` copies of one batch, from copies[0], lie at equal distances on both
+ * sides, so that they are one copy of rows: at least 1.
+ * A driver may refuse a copy of rows if memory is missing between them. It accepts rows that are
+ * less than its smallest granule apart, since no granule lies between two of them.
+ */
+static size_t count_rows(const struct slot_copy *copies, size_t count)
+{
+    if (count < 2)
+        return count;
+    const size_t bytes = copies[0].bytes;
+    const size_t pitch = copies[1].place - copies[0].place;
+    const CUdeviceptr distance = copies[1].address - copies[0].address;
+    if (copies[1].place < copies[0].place + bytes ||
+        copies[1].address < copies[0].address + bytes || pitch > INT32_MAX ||
+        distance > INT32_MAX || distance - bytes >= MAX_ROW_GAP)
+        return 1;
+    size_t rows = 1;
+    while (rows < count && copies[rows].bytes == bytes &&
+           copies[rows].place == copies[0].place + rows * pitch &&
+           copies[rows].address == copies[0].address + rows * distance)
+        rows++;
+    return rows;
+}
+
+/* --- a transfer */
+
 struct transfer {
-    struct ms_schedule schedule;
+    struct schedule schedule;
     struct ms_reader *reader;
     CUstream stream;
 
@@ -166,7 +437,7 @@ static bool start_reading(struct transfer *transfer)
 
 /* --- copying */
 
-static CUresult copy_rows(const struct transfer *transfer, const struct ms_slot_copy *copies,
+static CUresult copy_rows(const struct transfer *transfer, const struct slot_copy *copies,
                           size_t rows, const unsigned char *slot)
 {
     const CUDA_MEMCPY2D copy = {
@@ -184,13 +455,13 @@ static CUresult copy_rows(const struct transfer *transfer, const struct ms_slot_
 
 static CUresult copy_pieces(struct transfer *transfer, size_t batch, const unsigned char *slot)
 {
-    const struct ms_slot_copy *copies = transfer->schedule.copies;
+    const struct slot_copy *copies = transfer->schedule.copies;
     const size_t end = transfer->schedule.first_copy[batch + 1];
     CUresult result = CUDA_SUCCESS;
     size_t rows;
     for (size_t i = transfer->schedule.first_copy[batch]; i < end && result == CUDA_SUCCESS;
          i += rows) {
-        rows = ms_schedule_rows(&copies[i], end - i);
+        rows = count_rows(&copies[i], end - i);
         result = rows > 1 ? copy_rows(transfer, &copies[i], rows, slot)
                           : ms_driver.memcpy_htod_async(copies[i].address, slot + copies[i].place,
                                                         copies[i].bytes, transfer->stream);
@@ -282,8 +553,6 @@ static CUresult carry_out(struct transfer *transfer, CUcontext context)
         result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
         result = move_batches(transfer);
-        if (result == CUDA_SUCCESS)
-            result = ms_reader_check(transfer->reader);
         ms_reader_destroy(transfer->reader);
     }
     /* Also after a failure: queued copies must not outlive staging. */
@@ -313,10 +582,10 @@ static CUresult transfer_runs(struct ms_read_request *requests, size_t count, CU
     struct transfer transfer = {.stream = stream, .began_ns = ms_clock_ns(CLOCK_MONOTONIC)};
     transfer.reported_ns = transfer.began_ns;
     transfer.slot_bytes = choose_slot_bytes(sum_bytes(requests, count));
-    if (!ms_schedule_init(&transfer.schedule, requests, count, transfer.slot_bytes))
+    if (!make_schedule(&transfer.schedule, requests, count, transfer.slot_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     const CUresult result = carry_out(&transfer, context);
-    ms_schedule_cleanup(&transfer.schedule);
+    free_schedule(&transfer.schedule);
     return result;
 }
 

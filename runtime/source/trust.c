@@ -8,6 +8,8 @@
 
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
+#include "runtime/source/mapping.h"
+#include "runtime/source/source_internal.h"
 
 #ifndef F_SEAL_WRITE
 #define F_SEAL_WRITE 0x0008
@@ -36,7 +38,7 @@ static int64_t age_ns(const struct timespec *now, struct timespec then)
     return (now->tv_sec - then.tv_sec) * SECOND_NS + (now->tv_nsec - then.tv_nsec);
 }
 
-bool ms_trust_is_unwritten(const struct stat *then, const struct stat *now)
+static bool is_unwritten(const struct stat *then, const struct stat *now)
 {
     return then->st_size == now->st_size && same_time(then->st_mtim, now->st_mtim);
 }
@@ -45,8 +47,7 @@ bool ms_trust_is_unwritten(const struct stat *then, const struct stat *now)
  * one innocent reason for a new change time. */
 bool ms_trust_is_unchanged(const struct stat *then, const struct stat *now)
 {
-    return then->st_dev == now->st_dev && then->st_ino == now->st_ino &&
-           ms_trust_is_unwritten(then, now) &&
+    return then->st_dev == now->st_dev && then->st_ino == now->st_ino && is_unwritten(then, now) &&
            (same_time(then->st_ctim, now->st_ctim) || then->st_nlink != now->st_nlink);
 }
 
@@ -74,7 +75,7 @@ bool ms_trust_wait(int descriptor, struct stat *stat)
     for (int attempt = 0; attempt < 5 && !is_coarse(stat); attempt++) {
         const struct stat before = *stat;
         nanosleep(&(struct timespec){.tv_nsec = tick_ns}, NULL);
-        if (!ms_file_stat(descriptor, stat))
+        if (!ms_descriptor_stat(descriptor, stat))
             return false;
         if (same_time(before.st_mtim, stat->st_mtim) && same_time(before.st_ctim, stat->st_ctim))
             return true;
@@ -83,35 +84,6 @@ bool ms_trust_wait(int descriptor, struct stat *stat)
 }
 
 /* --- others */
-
-enum answer { NO, YES, UNKNOWN };
-
-/* Unlike F_GETLK, this also finds this process's own locks. */
-static enum answer ask_for_locks(int descriptor)
-{
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    if (syscall(SYS_fcntl, descriptor, F_OFD_GETLK, &lock) != 0)
-        return UNKNOWN;
-    return lock.l_type != F_UNLCK ? YES : NO;
-}
-
-bool ms_trust_is_locked(int descriptor)
-{
-    return ask_for_locks(descriptor) != NO;
-}
-
-/* True if it has the flags that ms_mapping_open sets. A descriptor that dup2 put there has not. */
-static bool is_ours(int descriptor)
-{
-    return (syscall(SYS_fcntl, descriptor, F_GETFD) & FD_CLOEXEC) != 0 &&
-           (syscall(SYS_fcntl, descriptor, F_GETFL) & O_NONBLOCK) != 0;
-}
-
-void ms_trust_close(int descriptor)
-{
-    if (ms_file_thread_has_own_table() || (is_ours(descriptor) && !ms_trust_is_locked(descriptor)))
-        ms_file_close(descriptor);
-}
 
 #ifndef ZFS_SUPER_MAGIC
 #define ZFS_SUPER_MAGIC 0x2fc12fc1 /* OpenZFS, zfs_super.c */
@@ -132,44 +104,41 @@ bool ms_trust_is_local_type(uint32_t type)
     return false;
 }
 
-/* 0: not known. */
-static uint32_t type_of(int descriptor)
+/* Of an unknown type nothing is true. */
+static struct ms_file_system learn_system(int descriptor)
 {
     struct statfs system;
-    return syscall(SYS_fstatfs, descriptor, &system) == 0 ? (uint32_t)system.f_type : 0;
+    if (syscall(SYS_fstatfs, descriptor, &system) != 0)
+        return (struct ms_file_system){.is_local = false};
+    const uint32_t type = (uint32_t)system.f_type;
+    return (struct ms_file_system){.is_local = ms_trust_is_local_type(type),
+                                   .is_overlay = type == OVERLAYFS_SUPER_MAGIC,
+                                   .is_in_memory = type == TMPFS_MAGIC || type == HUGETLBFS_MAGIC};
 }
 
-bool ms_trust_is_local(int descriptor)
-{
-    return ms_trust_is_local_type(type_of(descriptor));
-}
-
-bool ms_trust_is_overlay(int descriptor)
-{
-    return type_of(descriptor) == OVERLAYFS_SUPER_MAGIC;
-}
+/* Whether somebody has the file open for writing, or mapped through a descriptor that was open for
+ * writing: a mapping keeps its descriptor's file open. */
+enum writers { NO_WRITER, WRITER, WRITERS_UNKNOWN };
 
 /*
  * A read lease is refused while somebody may write, by a descriptor or a mapping. It is given back
  * at once. A process that opens the file for writing meanwhile waits for that; the signal goes to
- * this thread, which blocks it.
+ * this thread, which blocks it. Unknown on file systems of other machines, of other users' files,
+ * and where nobody has an overlay's file open: it is mapped as the file of a layer below. Not for a
+ * descriptor with a lease, which would be given back.
  */
-enum ms_writers ms_trust_ask_for_writers(int descriptor)
+static enum writers ask_for_writers(int descriptor, const struct ms_file_system *system)
 {
     const struct f_owner_ex owner = {F_OWNER_TID, (pid_t)syscall(SYS_gettid)};
-    if (!ms_trust_is_local(descriptor) || syscall(SYS_fcntl, descriptor, F_SETOWN_EX, &owner) != 0)
-        return MS_WRITERS_UNKNOWN;
+    if (!system->is_local || syscall(SYS_fcntl, descriptor, F_SETOWN_EX, &owner) != 0)
+        return WRITERS_UNKNOWN;
     if (syscall(SYS_fcntl, descriptor, F_SETLEASE, F_RDLCK) != 0)
-        return errno == EAGAIN ? MS_WRITER : MS_WRITERS_UNKNOWN;
+        return errno == EAGAIN ? WRITER : WRITERS_UNKNOWN;
     syscall(SYS_fcntl, descriptor, F_SETLEASE, F_UNLCK);
-    return ms_trust_is_overlay(descriptor) ? MS_WRITERS_UNKNOWN : MS_NO_WRITER;
+    return system->is_overlay ? WRITERS_UNKNOWN : NO_WRITER;
 }
 
-bool ms_trust_is_in_memory(int descriptor)
-{
-    const uint32_t type = type_of(descriptor);
-    return type == TMPFS_MAGIC || type == HUGETLBFS_MAGIC;
-}
+/* --- before a file becomes a source */
 
 static _Atomic bool was_not_asked;
 
@@ -178,19 +147,280 @@ static bool has_times(const struct stat *stat)
     return stat->st_mtim.tv_sec != 0 || stat->st_ctim.tv_sec != 0;
 }
 
-bool ms_trust_look(int descriptor, struct stat *stat_out)
+/*
+ * Gets what the file system says of the file. False if a change would not show: on a file system of
+ * other machines, which may be below an overlay, the file must have times, and they must be what
+ * the kernel keeps: if not, it has changed behind the kernel, whose pages of it may be older. Where
+ * nobody can be asked, false there, but not for overlays.
+ */
+static bool look(int descriptor, const struct ms_file_system *system, struct stat *stat_out)
 {
     struct stat kept;
-    if (!ms_file_stat_cached(descriptor, &kept) || !ms_file_stat(descriptor, stat_out))
+    if (!ms_descriptor_stat_cached(descriptor, &kept))
         return false;
-    const bool is_overlay = ms_trust_is_overlay(descriptor);
-    if (ms_trust_is_local(descriptor) && !is_overlay)
-        return true;
-    if (!ms_file_stat_asks() && !is_overlay) {
+    const enum ms_descriptor_told told = ms_descriptor_stat(descriptor, stat_out);
+    if (told == MS_DESCRIPTOR_UNTOLD || (system->is_local && !system->is_overlay))
+        return told != MS_DESCRIPTOR_UNTOLD;
+    if (told == MS_DESCRIPTOR_KEPT && !system->is_overlay) {
         atomic_store(&was_not_asked, true);
         return false;
     }
     return has_times(stat_out) && ms_trust_is_unchanged(&kept, stat_out);
+}
+
+static bool is_sealed(int descriptor)
+{
+    const long seals = syscall(SYS_fcntl, descriptor, F_GET_SEALS);
+    return seals >= 0 && (seals & F_SEAL_WRITE) != 0;
+}
+
+/* Who has deleted a file wants its space as soon as the program has it neither open nor mapped. And
+ * the kernel does not count writers of a memfd: a file without a name in memory may have some. */
+static bool is_in_use(int descriptor, struct ms_file_system *system, const struct stat *stat)
+{
+    if (ms_descriptor_ask_for_locks(descriptor) == MS_DESCRIPTOR_LOCKED)
+        return true;
+    system->hides_stores = system->is_in_memory && !is_sealed(descriptor);
+    if (system->is_in_memory && !system->hides_stores)
+        return false;
+    return stat->st_nlink == 0 || ask_for_writers(descriptor, system) == WRITER;
+}
+
+bool ms_trust_is_in_use(int descriptor, const struct stat *stat)
+{
+    struct ms_file_system system = learn_system(descriptor);
+    return is_in_use(descriptor, &system, stat);
+}
+
+/* --- once it is one */
+
+/* A new link count explains one new change time; the next one needs its own reason. */
+static bool is_as_before(const struct ms_source *file, const struct stat *now)
+{
+    ms_lock_take(&ms_files.lock);
+    const bool is_same = ms_trust_is_unchanged(file->last, now);
+    if (is_same)
+        *file->last = *now;
+    ms_lock_drop(&ms_files.lock);
+    return is_same;
+}
+
+/* True if somebody had the file open for writing, or has it now. */
+static bool could_be_stored_to(const struct ms_source *file)
+{
+    return ms_source_had_writer(file) || ask_for_writers(file->descriptor, &file->system) == WRITER;
+}
+
+static void set_last(const struct ms_source *file, const struct stat *now)
+{
+    ms_lock_take(&ms_files.lock);
+    *file->last = *now;
+    ms_lock_drop(&ms_files.lock);
+}
+
+/* While the lease was held nobody changed a byte. New times are recorded for the next check. A
+ * lease of an overlay does not keep another machine from changing the file of a layer. */
+static bool is_held(const struct ms_source *file, const struct stat *now)
+{
+    /* No source is really const, and checking its lease changes nothing that others see. */
+    if (!ms_lease_is_intact((struct ms_lease *)&file->lease, file->descriptor))
+        return false;
+    if (file->system.is_overlay && !is_unwritten(&file->recorded, now))
+        return false;
+    set_last(file, now);
+    return true;
+}
+
+bool ms_trust_has_lost_links(const struct ms_source *file, const struct stat *now)
+{
+    return now->st_nlink == 0 && file->recorded.st_nlink > 0;
+}
+
+/* Only notes it: who brings the bytes in calls the driver, and waits for claims. */
+static void note_deletion(struct ms_source *file, const struct stat *now)
+{
+    if (ms_trust_has_lost_links(file, now) && !atomic_exchange(&file->is_deleted, true))
+        ms_lease_wake();
+}
+
+static bool check(const struct ms_source *file, struct ms_source_failure *failure_out)
+{
+    *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_LOST};
+    if (atomic_load(&file->copy) >= 0)
+        return true; /* no read of the file itself has gone on since it was checked last */
+    if (!ms_descriptor_stat(file->descriptor, &failure_out->now)) {
+        failure_out->error = errno;
+        return false;
+    }
+    note_deletion((struct ms_source *)file, &failure_out->now);
+    failure_out->kind = MS_SOURCE_CHANGED;
+    if (is_held(file, &failure_out->now))
+        return true;
+    if (!is_as_before(file, &failure_out->now))
+        return false;
+    failure_out->kind = MS_SOURCE_WRITTEN;
+    return !file->system.hides_stores || !could_be_stored_to(file);
+}
+
+/* Called after a read: a write before it shows in the times. Asks for the state first: once the
+ * file is given up, its descriptor's number may be another file's. */
+bool ms_trust_check(const struct ms_source *file, struct ms_source_failure *failure_out)
+{
+    *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_GIVEN_UP};
+    if (atomic_load(&file->state) == MS_SOURCE_IS_LOST)
+        return false;
+    if (!ms_source_begin_use(file, failure_out))
+        return false;
+    const bool is_same = check(file, failure_out);
+    ms_source_end_use(file);
+    return is_same;
+}
+
+/* Who is asked for stores: may_be_stored_to. */
+bool ms_trust_check_mappings(const struct ms_source *file, struct ms_source_failure *failure_out)
+{
+    bool lasts;
+    if (atomic_load(&file->copy) >= 0)
+        return true;
+    if (!ms_source_begin_use(file, failure_out))
+        return false;
+    const bool is_known = ms_lease_is_intact((struct ms_lease *)&file->lease, file->descriptor)
+                              ? !file->looks_again
+                              : ask_for_writers(file->descriptor, &file->system) != WRITERS_UNKNOWN;
+    ms_source_end_use(file);
+    *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_STORED_TO};
+    return is_known || !ms_mapping_is_stored_to(file->mapped_device, file->mapped_inode, &lasts);
+}
+
+/*
+ * Whom it asks:
+ *
+ *     while the file has a lease      nobody: no descriptor is open for writing, nor mapped
+ *     else                            the kernel, for writers
+ *     if it does not know of them     the mappings of this process, of which there may be 65,530
+ *
+ * An overlay maps the file of a layer, whose mappings its lease and its writers do not include. But
+ * under a lease nobody gets a descriptor for a new one.
+ *
+ * So mappings are looked at when the file becomes a source, and again when bytes were read
+ * (ms_trust_check_mappings). A mapping that is made in between changes the file's times when it is
+ * first stored to; where it might not, every copy looks.
+ */
+static bool ask_who_stores(struct ms_source *file, bool is_new)
+{
+    const bool is_leased = ms_lease_is_intact(&file->lease, file->descriptor);
+    const bool is_overlay = file->system.is_overlay;
+    if (is_leased && !is_overlay)
+        return false;
+    const enum writers writers =
+        is_leased ? WRITERS_UNKNOWN : ask_for_writers(file->descriptor, &file->system);
+    if (writers != WRITERS_UNKNOWN)
+        return writers == WRITER;
+    const bool may_hide = file->system.hides_stores || is_overlay;
+    if (!is_new && !file->looks_again && (is_leased || !may_hide))
+        return false;
+    bool lasts;
+    if (ms_mapping_is_stored_to(file->mapped_device, file->mapped_inode, &lasts))
+        return true;
+    file->looks_again = !lasts;
+    return false;
+}
+
+/* True if somebody may store to the file through a mapping, and no check of it would show that. */
+static bool may_be_stored_to(struct ms_source *file, bool is_new)
+{
+    struct ms_source_failure failure;
+    if (!ms_source_begin_use(file, &failure))
+        return true;
+    const bool may_be = ask_who_stores(file, is_new);
+    ms_source_end_use(file);
+    return may_be;
+}
+
+bool ms_trust_is_sure(struct ms_source *file)
+{
+    struct ms_source_failure failure;
+    return ms_trust_check(file, &failure) && !may_be_stored_to(file, false);
+}
+
+/* --- making it one */
+
+MS_HOLDS(ms_files.lock) static struct ms_source *find_file_locked(const struct stat *stat)
+{
+    for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
+        if (ms_trust_is_unchanged(file->last, stat) &&
+            atomic_load(&file->state) == MS_SOURCE_IS_OPEN && ms_counted_try_take(&file->counted))
+            return file;
+    }
+    return NULL;
+}
+
+static struct ms_source *find_file(const struct stat *stat)
+{
+    ms_lock_take(&ms_files.lock);
+    struct ms_source *file = find_file_locked(stat);
+    ms_lock_drop(&ms_files.lock);
+    return file;
+}
+
+/* The upper file's change time is not before the copy-up. */
+static bool may_be_copy(const struct ms_file_system *system, const struct stat *stat)
+{
+    return system->is_overlay && stat->st_ctim.tv_sec >= began.tv_sec - 1;
+}
+
+/* Takes the descriptor, also if it fails. Only this thread adds files. */
+static struct ms_source *take_file(int descriptor, const struct ms_mapping *mapping, uint64_t end)
+{
+    struct stat stat;
+    struct ms_source_failure failure;
+    struct ms_source *file = NULL;
+    struct ms_file_system system = learn_system(descriptor);
+    bool known = false, is_new = false;
+    if (look(descriptor, &system, &stat) && (uint64_t)stat.st_size >= end &&
+        ms_trust_wait(descriptor, &stat)) {
+        file = find_file(&stat);
+        known = file != NULL;
+        system.may_be_copy = may_be_copy(&system, &stat);
+        if (!known && !is_in_use(descriptor, &system, &stat))
+            file = ms_source_create_file(descriptor, &stat, &system, mapping);
+        is_new = file != NULL && !known;
+    }
+    if (known || file == NULL)
+        ms_mapping_close(descriptor);
+    else if (file->stays_open && system.is_local)
+        ms_lease_take(&file->lease, descriptor);
+    /* This also finds writers that could store before the file was watched. */
+    const bool is_bad =
+        file != NULL &&
+        (((known || file->system.hides_stores) && !ms_trust_check(file, &failure)) ||
+         may_be_stored_to(file, is_new));
+    if (is_new)
+        ms_source_end_use(file);
+    if (is_bad)
+        ms_source_drop(file);
+    return is_bad ? NULL : file;
+}
+
+struct wanted_file {
+    const struct ms_mapping *mapping;
+    uint64_t end;
+    struct ms_source *found;
+};
+
+static void find_by_mapping(void *argument)
+{
+    struct wanted_file *wanted = argument;
+    const int descriptor = ms_mapping_open(wanted->mapping);
+    if (descriptor >= 0)
+        wanted->found = take_file(descriptor, wanted->mapping, wanted->end);
+}
+
+struct ms_source *ms_trust_open(const struct ms_mapping *mapping, uint64_t end)
+{
+    struct wanted_file wanted = {.mapping = mapping, .end = end};
+    ms_file_thread_call(find_by_mapping, &wanted);
+    return wanted.found;
 }
 
 bool ms_trust_was_not_asked(void)
@@ -198,28 +428,7 @@ bool ms_trust_was_not_asked(void)
     return atomic_exchange(&was_not_asked, false);
 }
 
-bool ms_trust_hides_stores(int descriptor)
+bool ms_trust_is_older(const struct ms_source *file)
 {
-    if (!ms_trust_is_in_memory(descriptor))
-        return false;
-    const long seals = syscall(SYS_fcntl, descriptor, F_GET_SEALS);
-    return seals < 0 || (seals & F_SEAL_WRITE) == 0;
-}
-
-/* Who has deleted a file wants its space as soon as the program has it neither open nor mapped. And
- * the kernel does not count writers of a memfd: a file without a name in memory may have some. */
-bool ms_trust_is_in_use(int descriptor, const struct stat *stat)
-{
-    if (ask_for_locks(descriptor) == YES)
-        return true;
-    const bool hides_stores = ms_trust_hides_stores(descriptor);
-    if (!hides_stores && ms_trust_is_in_memory(descriptor))
-        return false; /* sealed */
-    return stat->st_nlink == 0 || ms_trust_ask_for_writers(descriptor) == MS_WRITER;
-}
-
-/* The upper file's change time is not before the copy-up. */
-bool ms_trust_may_be_copy(int descriptor, const struct stat *stat)
-{
-    return ms_trust_is_overlay(descriptor) && stat->st_ctim.tv_sec >= began.tv_sec - 1;
+    return file->recorded.st_ctim.tv_sec < began.tv_sec;
 }

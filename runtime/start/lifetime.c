@@ -20,7 +20,7 @@
 #include "runtime/kernel/rules.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
-#include "runtime/source/lease.h"
+#include "runtime/source/source_close.h"
 #include "runtime/source/source.h"
 #include "runtime/start/explanation.h"
 #include "runtime/state/counters.h"
@@ -44,8 +44,7 @@ static void start(void)
         pthread_atfork(NULL, NULL, become_inert);
     ms_state_prepare(&ms_config);
     ms_publish_set_namer(ms_shard_name_of);
-    ms_source_start();
-    ms_lease_start(ms_config.leases, ms_file_writes_answer, ms_file_writes_answer_deletion);
+    ms_source_close_start(ms_file_writes_answer, ms_file_writes_answer_deletion);
     ms_source_set_snapshot_limit(ms_config.snapshot_bytes);
     if (ms_config.kernel_rules[0] != '\0')
         ms_rules_read(ms_config.kernel_rules);

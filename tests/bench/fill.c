@@ -21,6 +21,7 @@
 #include "runtime/config/config.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/transfer.h"
+#include "runtime/source/trust.h"
 
 #define MIB ((size_t)1 << 20)
 enum { MAX_ROUNDS = 99, COPY_MIB = 64 };
@@ -145,7 +146,7 @@ static void make_file(const char *folder)
     fstat(file, &stat);
     struct ms_mapping mapping = {.device = stat.st_dev, .inode = stat.st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", path);
-    source = ms_source_from_file(&mapping, bytes);
+    source = ms_trust_open(&mapping, bytes);
     unlink(path);
     require(source != NULL, "the file as a source");
 }

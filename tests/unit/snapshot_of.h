@@ -8,7 +8,7 @@
 /* A snapshot of the bytes, or NULL as ms_source_create_snapshot. */
 static inline struct ms_source *snapshot_of(const void *address, size_t bytes)
 {
-    struct ms_source *snapshot = ms_source_create_snapshot(bytes);
+    struct ms_source *snapshot = ms_source_create_snapshot(bytes, MS_SNAPSHOT_LIMITED);
     if (snapshot != NULL)
         memcpy(ms_source_data(snapshot), address, bytes);
     return snapshot;

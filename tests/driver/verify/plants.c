@@ -8,7 +8,7 @@
 
 #include "runtime/memory/backing.h"
 #include "runtime/memory/order.h"
-#include "runtime/source/content.h"
+#include "runtime/source/source_content.h"
 #include "runtime/source/trust.h"
 
 static bool is_planted(const char *fault)
@@ -18,11 +18,11 @@ static bool is_planted(const char *fault)
 }
 
 /* A file that has changed is read all the same. */
-bool __real_ms_trust_is_unchanged(const struct stat *then, const struct stat *now);
-bool __wrap_ms_trust_is_unchanged(const struct stat *then, const struct stat *now);
-bool __wrap_ms_trust_is_unchanged(const struct stat *then, const struct stat *now)
+bool __real_ms_trust_check(const struct ms_source *file, struct ms_source_failure *failure_out);
+bool __wrap_ms_trust_check(const struct ms_source *file, struct ms_source_failure *failure_out);
+bool __wrap_ms_trust_check(const struct ms_source *file, struct ms_source_failure *failure_out)
 {
-    return is_planted("file") || __real_ms_trust_is_unchanged(then, now);
+    return is_planted("file") || __real_ms_trust_check(file, failure_out);
 }
 
 /* A write is recorded although queued work is before it. */
@@ -34,17 +34,13 @@ bool __wrap_ms_may_record(CUstream stream)
 }
 
 /* Staged bytes are taken for the next tensor of their size. */
-struct ms_source *__real_ms_source_from_content(const void *address, size_t bytes,
-                                                uint64_t *offset_out);
-struct ms_source *__wrap_ms_source_from_content(const void *address, size_t bytes,
-                                                uint64_t *offset_out);
-struct ms_source *__wrap_ms_source_from_content(const void *address, size_t bytes,
-                                                uint64_t *offset_out)
+void __real_ms_source_content_find(struct ms_wanted_source *wanted);
+void __wrap_ms_source_content_find(struct ms_wanted_source *wanted);
+void __wrap_ms_source_content_find(struct ms_wanted_source *wanted)
 {
-    struct ms_source *found = __real_ms_source_from_content(address, bytes, offset_out);
-    if (found != NULL && is_planted("staged"))
-        *offset_out += bytes;
-    return found;
+    __real_ms_source_content_find(wanted);
+    if (wanted->found != NULL && is_planted("staged"))
+        wanted->offset += wanted->bytes;
 }
 
 /* The sink stays under what gets memory: under the second that does, which is no shadow. */

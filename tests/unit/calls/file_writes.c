@@ -6,6 +6,7 @@
 
 #include "runtime/driver/flags.h"
 #include "runtime/memory/memory_internal.h"
+#include "runtime/source/source_close.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -150,7 +151,7 @@ MS_TEST(a_deleted_file_stays_where_there_is_no_room)
     fake.total_bytes = 0;
     delete_file();
     CHECK(!is_let_go() && may_be_read());
-    CHECK(!ms_source_find_deleted(&device, &inode));
+    CHECK(!ms_source_close_find_deleted(&device, &inode));
     CHECK_EQ(count_log_lines("keeps its space"), 1);
     fake.total_bytes = FAKE_GRANULE;
     CHECK_EQ(prepare(), 0);
@@ -163,14 +164,14 @@ MS_TEST_BETWEEN(start, end, a_check_finds_that_a_file_was_deleted)
 {
     dev_t device;
     ino_t inode;
-    CHECK(!ms_source_find_deleted(&device, &inode));
+    CHECK(!ms_source_close_find_deleted(&device, &inode));
     CHECK_EQ(unlink(file.path), 0);
-    CHECK(!ms_source_find_deleted(&device, &inode));
+    CHECK(!ms_source_close_find_deleted(&device, &inode));
     CHECK(may_be_read());
-    CHECK(ms_source_find_deleted(&device, &inode));
+    CHECK(ms_source_close_find_deleted(&device, &inode));
     CHECK(device == stat_of_file.st_dev && inode == stat_of_file.st_ino);
     ms_file_writes_answer_deletion(device, inode);
-    CHECK(!ms_source_find_deleted(&device, &inode));
+    CHECK(!ms_source_close_find_deleted(&device, &inode));
     CHECK(!ms_lineage_any(&MS_OWN(allocation)->lineage, 0, FAKE_GRANULE, MS_NOT_RESIDENT));
     CHECK(is_let_go());
 }

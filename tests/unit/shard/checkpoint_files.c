@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The line that explains a copy which waits while headers are read. Nothing here measures time. */
 #include "runtime/shard/checkpoint_files.h"
+#include "runtime/source/trust.h"
 
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
@@ -20,7 +21,7 @@ static struct ms_source *make_checkpoint(char path_out[64])
     CHECK_EQ(stat(path_out, &stat_), 0);
     struct ms_mapping mapping = {.device = stat_.st_dev, .inode = stat_.st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", path_out);
-    struct ms_source *source = ms_source_from_file(&mapping, sizeof(length) + length + 4);
+    struct ms_source *source = ms_trust_open(&mapping, sizeof(length) + length + 4);
     CHECK(source != NULL);
     return source;
 }
@@ -72,7 +73,7 @@ static struct ms_source *save(const char *path, const char *tensor, int version)
     CHECK_EQ(stat(path, &stat_), 0);
     struct ms_mapping mapping = {.device = stat_.st_dev, .inode = stat_.st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", path);
-    struct ms_source *source = ms_source_from_file(&mapping, sizeof(length) + length + 4);
+    struct ms_source *source = ms_trust_open(&mapping, sizeof(length) + length + 4);
     CHECK(source != NULL);
     return source;
 }

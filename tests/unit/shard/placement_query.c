@@ -5,6 +5,7 @@
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/order.h"
 #include "runtime/shard/active_plan.h"
+#include "runtime/source/trust.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
@@ -155,7 +156,7 @@ static struct ms_source *make_checkpoint(uint64_t *data_out)
     struct ms_mapping mapping = {.device = stat_.st_dev, .inode = stat_.st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", path);
     *data_out = sizeof(length) + length;
-    struct ms_source *source = ms_source_from_file(&mapping, *data_out + sizeof(data));
+    struct ms_source *source = ms_trust_open(&mapping, *data_out + sizeof(data));
     CHECK(source != NULL);
     /* Its headers are read now; then the file has done its work. */
     ms_shard_add_copy(source, *data_out, 1);

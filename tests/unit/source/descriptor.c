@@ -13,7 +13,7 @@
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/source/reader.h"
-#include "runtime/source/source.h"
+#include "runtime/source/source_close.h"
 #include "tests/simcuda/harness/deny.h"
 #include "tests/unit/between.h"
 
@@ -62,7 +62,7 @@ static struct ms_source *find(int number)
     void *mapped = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, file, 0);
     CHECK(mapped != MAP_FAILED);
     close(file);
-    struct ms_source *source = ms_source_from_mapping(mapped, BYTES, &offset);
+    struct ms_source *source = ms_source_find(mapped, BYTES, &offset);
     CHECK(source == NULL || offset == 0);
     CHECK_EQ(munmap(mapped, BYTES), 0);
     return source;
@@ -185,7 +185,6 @@ static void read_with(unsigned thread_count)
         ms_reader_give_back(reader, done.slot);
         got++;
     }
-    CHECK_EQ(ms_reader_check(reader), CUDA_SUCCESS);
     ms_reader_destroy(reader);
 }
 
@@ -275,7 +274,7 @@ MS_TEST_AFTER(make_sources, a_file_without_a_name_is_kept)
     close(file);
     delete_file(shard);
     uint64_t offset;
-    sources[shard] = ms_source_from_mapping(mapped, BYTES, &offset);
+    sources[shard] = ms_source_find(mapped, BYTES, &offset);
     if (sources[shard] == NULL)
         ms_test_skip("a file without a name cannot be opened here");
     check_source(shard);
@@ -287,8 +286,8 @@ MS_TEST_AFTER(make_sources, a_copy_of_a_file_without_a_descriptor)
     char path[MS_PATH_BYTES];
     for (int i = 0; i < FILES; i += FILES - 1) {
         const struct stat *stat = ms_source_stat(sources[i]);
-        CHECK(ms_source_close(stat->st_dev, stat->st_ino, path));
-        if (!ms_source_keep(stat->st_dev, stat->st_ino))
+        CHECK(ms_source_close(stat->st_dev, stat->st_ino, false, path));
+        if (!ms_source_close_keep(stat->st_dev, stat->st_ino))
             ms_test_skip("no copies can be made here");
         write_file(i, i + 1);
         check_source(i);
@@ -303,7 +302,7 @@ MS_TEST_AFTER(make_sources, a_line_when_no_descriptor_is_free)
 {
     limit_descriptors(3);
     for (int i = 0; i < 3; i++)
-        CHECK(ms_source_from_mapping(bytes_of(1), BYTES, &(uint64_t){0}) == NULL);
+        CHECK(ms_source_find(bytes_of(1), BYTES, &(uint64_t){0}) == NULL);
     limit_descriptors(DESCRIPTORS);
     CHECK_EQ(count_log_lines("no descriptor is free"), 1);
     CHECK_EQ(count_log_lines("ulimit -n"), 1);
@@ -318,8 +317,8 @@ MS_TEST(the_same_as_fstat)
     struct stat asked, kept;
     make_files();
     const int file = open(name_of(3), O_RDONLY | O_CLOEXEC);
-    CHECK(ms_file_stat(file, &asked));
-    CHECK(ms_file_stat_cached(file, &kept));
+    CHECK_EQ(ms_descriptor_stat(file, &asked), MS_DESCRIPTOR_ASKED);
+    CHECK(ms_descriptor_stat_cached(file, &kept));
     CHECK_EQ(asked.st_dev, kept.st_dev);
     CHECK_EQ(asked.st_ino, kept.st_ino);
     CHECK_EQ(asked.st_mode, kept.st_mode);
@@ -327,7 +326,7 @@ MS_TEST(the_same_as_fstat)
     CHECK_EQ(asked.st_size, kept.st_size);
     CHECK(memcmp(&asked.st_mtim, &kept.st_mtim, sizeof(kept.st_mtim)) == 0);
     CHECK(memcmp(&asked.st_ctim, &kept.st_ctim, sizeof(kept.st_ctim)) == 0);
-    CHECK(!ms_file_stat(-1, &asked));
+    CHECK_EQ(ms_descriptor_stat(-1, &asked), MS_DESCRIPTOR_UNTOLD);
     CHECK_EQ(errno, EBADF);
 }
 
@@ -335,11 +334,10 @@ static void check_without_statx(int error)
 {
     struct stat kept;
     make_files();
-    deny(SYS_statx, error);
-    CHECK(ms_file_stat_asks());
     const int file = open(name_of(3), O_RDONLY | O_CLOEXEC);
-    CHECK(ms_file_stat(file, &kept));
-    CHECK(!ms_file_stat_asks());
+    CHECK_EQ(ms_descriptor_stat(file, &kept), MS_DESCRIPTOR_ASKED);
+    deny(SYS_statx, error);
+    CHECK_EQ(ms_descriptor_stat(file, &kept), MS_DESCRIPTOR_KEPT);
     CHECK_EQ(kept.st_size, BYTES);
     sources[3] = find(3); /* local */
     CHECK(sources[3] != NULL);

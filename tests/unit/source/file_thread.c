@@ -73,12 +73,12 @@ static bool has_own_table(void)
 
 static void open_inside(void *argument)
 {
-    *(int *)argument = ms_file_open(path, O_RDONLY);
+    *(int *)argument = ms_descriptor_open(path, O_RDONLY);
 }
 
 static void close_inside(void *argument)
 {
-    ms_file_close(*(int *)argument);
+    ms_descriptor_close(*(int *)argument);
 }
 
 /* --- the table */

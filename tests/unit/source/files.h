@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "runtime/source/mapping.h"
-#include "runtime/source/source.h"
+#include "runtime/source/trust.h"
 #include "tests/simcuda/harness/test.h"
 
 struct test_file {
@@ -82,7 +82,7 @@ static inline void make_test_file(struct test_file *file, const char *folder, si
     CHECK_EQ(fstat(file->descriptor, &stat), 0);
     struct ms_mapping mapping = {.device = stat.st_dev, .inode = stat.st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", file->path);
-    file->source = ms_source_from_file(&mapping, bytes);
+    file->source = ms_trust_open(&mapping, bytes);
     CHECK(file->source != NULL);
 }
 

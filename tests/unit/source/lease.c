@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "runtime/config/config.h"
 #include "tests/simcuda/harness/test.h"
 
 static char path[] = "/tmp/metashard-lease-XXXXXX";
@@ -30,7 +31,7 @@ MS_TEST(a_lease_is_taken_where_that_is_allowed_and_given_back)
     const int file = make_file();
     ms_lease_take(&lease, file);
     CHECK(!atomic_load(&lease.is_taken) && !ms_lease_any());
-    ms_lease_allow();
+    ms_config.leases = true;
     ms_lease_take(&lease, file);
     if (!atomic_load(&lease.is_taken))
         ms_test_skip("no leases here");
@@ -49,7 +50,7 @@ MS_TEST(a_file_that_is_open_for_writing_gets_none)
 {
     struct ms_lease lease = {false};
     const int file = make_file(), writer = open(path, O_WRONLY);
-    ms_lease_allow();
+    ms_config.leases = true;
     ms_lease_take(&lease, file);
     CHECK(!atomic_load(&lease.is_taken) && !ms_lease_any());
     close(writer);

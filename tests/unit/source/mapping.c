@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/source/source.h"
+#include "runtime/source/trust.h"
 #include "tests/simcuda/harness/deny.h"
 #include "tests/unit/between.h"
 
@@ -67,7 +67,7 @@ static void write_byte(void)
 
 static struct ms_source *find(const unsigned char *address, size_t bytes, uint64_t *offset_out)
 {
-    return ms_source_from_mapping(address, bytes, offset_out);
+    return ms_source_find(address, bytes, offset_out);
 }
 
 /* The source of the whole file, as it is then. */
@@ -263,7 +263,7 @@ MS_TEST_AFTER(make_file, a_name_that_leads_to_no_file_is_not_opened)
     snprintf(mapping.path, sizeof(mapping.path), "%s", path);
     const int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     CHECK(watch >= 0 && inotify_add_watch(watch, path, IN_OPEN) >= 0);
-    CHECK(ms_source_from_file(&mapping, 0) == NULL);
+    CHECK(ms_trust_open(&mapping, 0) == NULL);
     CHECK_EQ(read(watch, events, sizeof(events)), -1);
     close(watch);
 }

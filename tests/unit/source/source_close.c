@@ -10,7 +10,8 @@
 
 #include "runtime/config/config.h"
 #include "runtime/source/file_thread.h"
-#include "runtime/source/source.h"
+#include "runtime/source/source_close.h"
+#include "runtime/source/trust.h"
 #include "runtime/state/counters.h"
 #include "tests/simcuda/harness/test.h"
 
@@ -39,26 +40,31 @@ static struct ms_source *make_source(void)
     void *mapped = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, again, 0);
     CHECK(mapped != MAP_FAILED);
     close(again);
-    struct ms_source *source = ms_source_from_mapping(mapped, BYTES, &offset);
+    struct ms_source *source = ms_source_find(mapped, BYTES, &offset);
     CHECK(source != NULL);
     CHECK_EQ(munmap(mapped, BYTES), 0);
     return source;
+}
+
+static bool is_closed(const struct ms_source *source)
+{
+    return ms_source_state(source) == MS_SOURCE_IS_CLOSED;
 }
 
 static void close_source(const struct ms_source *source)
 {
     char name[MS_PATH_BYTES];
     const struct stat *stat = ms_source_stat(source);
-    CHECK(ms_source_close(stat->st_dev, stat->st_ino, name));
+    CHECK(ms_source_close(stat->st_dev, stat->st_ino, false, name));
     CHECK(strcmp(name, path) == 0);
-    CHECK(ms_source_is_closed(source));
+    CHECK(is_closed(source));
 }
 
 static bool keep(const struct ms_source *source)
 {
     const struct stat *stat = ms_source_stat(source);
-    const bool is_kept = ms_source_keep(stat->st_dev, stat->st_ino);
-    ms_source_end_close(stat->st_dev, stat->st_ino, is_kept);
+    const bool is_kept = ms_source_close_keep(stat->st_dev, stat->st_ino);
+    ms_source_close_end(stat->st_dev, stat->st_ino, is_kept);
     return is_kept;
 }
 
@@ -84,12 +90,12 @@ MS_TEST(what_was_kept_is_read_from_the_copy)
     struct ms_source *source = make_source();
     close_source(source);
     CHECK(keep(source));
-    CHECK(!ms_source_is_closed(source));
+    CHECK(!is_closed(source));
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), BYTES);
     change();
     CHECK_EQ(read_into(source, seen), CUDA_SUCCESS);
     CHECK_BYTES(seen, original, BYTES);
-    CHECK(ms_source_is_current(source));
+    CHECK(ms_source_read_is_current(source));
     ms_source_drop(source);
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
 }
@@ -106,7 +112,7 @@ static bool close_deleted(const struct ms_source *source)
 {
     char name[MS_PATH_BYTES];
     const struct stat *stat = ms_source_stat(source);
-    return ms_source_close_deleted(stat->st_dev, stat->st_ino, name);
+    return ms_source_close(stat->st_dev, stat->st_ino, true, name);
 }
 
 /* Somebody answers the deletion of a file that had this one's inode before. */
@@ -114,12 +120,11 @@ MS_TEST(only_a_file_without_links_is_deleted)
 {
     struct ms_source *source = make_source();
     CHECK(!close_deleted(source));
-    CHECK(ms_source_is_open(source));
+    CHECK_EQ(ms_source_state(source), MS_SOURCE_IS_OPEN);
     CHECK_EQ(read_into(source, seen), CUDA_SUCCESS);
     CHECK_EQ(unlink(path), 0);
     CHECK(close_deleted(source));
-    CHECK(ms_source_is_closed(source));
-    CHECK(!ms_source_is_open(source));
+    CHECK(is_closed(source));
     ms_source_drop(source);
 }
 
@@ -158,7 +163,7 @@ MS_TEST(nothing_else_is_kept)
 {
     struct ms_source *source = make_source();
     const struct stat *stat = ms_source_stat(source);
-    CHECK(ms_source_keep(stat->st_dev, stat->st_ino));
+    CHECK(ms_source_close_keep(stat->st_dev, stat->st_ino));
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
     ms_source_drop(source);
 }
@@ -175,7 +180,7 @@ static void *read_again_and_again(void *source)
     while (!atomic_load(&is_over)) {
         memset(buffer, 0, sizeof(buffer));
         if (!ms_source_read_now(source, 0, buffer, BYTES, &failure) ||
-            !ms_source_check(source, &failure) || memcmp(buffer, original, BYTES) != 0)
+            !ms_trust_check(source, &failure) || memcmp(buffer, original, BYTES) != 0)
             atomic_fetch_add(&wrong, 1);
         atomic_fetch_add(&read_count, 1);
     }

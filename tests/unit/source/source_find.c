@@ -19,9 +19,9 @@
 #include <unistd.h>
 
 #include "runtime/driver/flags.h"
-#include "runtime/source/content.h"
+#include "runtime/source/file_thread.h"
 #include "runtime/source/lease.h"
-#include "runtime/source/source.h"
+#include "runtime/source/source_content.h"
 #include "tests/simcuda/harness/deny.h"
 #include "tests/unit/between.h"
 
@@ -71,7 +71,7 @@ static unsigned char *map_to_store(void)
 static struct ms_source *find(const unsigned char *address)
 {
     uint64_t offset;
-    return ms_source_from_mapping(address, COPIED, &offset);
+    return ms_source_find(address, COPIED, &offset);
 }
 
 /* The source of the first copy; a test that has none cannot be done here. */
@@ -182,10 +182,16 @@ static void copy_from_memory(const unsigned char *mapped)
     CHECK(find(memory) == NULL);
 }
 
+static void search_content(void *wanted)
+{
+    ms_source_content_find(wanted);
+}
+
 static void copy_from_other_memory(const unsigned char *mapped)
 {
-    uint64_t offset;
-    CHECK(ms_source_from_content(mapped, COPIED, &offset) == NULL);
+    struct ms_wanted_source wanted = {.address = mapped, .bytes = COPIED};
+    ms_file_thread_call(search_content, &wanted);
+    CHECK(wanted.found == NULL);
 }
 
 /* What the second copy looks at: the first finds out about the kernel, and about the file. */
@@ -230,7 +236,7 @@ MS_TEST(a_copy_from_a_file_is_flat)
 
 MS_TEST(a_copy_from_a_file_with_a_lease_is_flat)
 {
-    ms_lease_allow();
+    ms_config.leases = true;
     check_flat(copy_from_file, CALLS, 0);
 }
 
@@ -456,7 +462,7 @@ static void check_bytes_at(const unsigned char *address, bool must_be_found)
     static unsigned char buffer[COPIED];
     uint64_t offset;
     const void *bytes;
-    struct ms_source *source = ms_source_from_mapping(address, COPIED, &offset);
+    struct ms_source *source = ms_source_find(address, COPIED, &offset);
     CHECK(source != NULL || !must_be_found);
     if (source == NULL)
         return;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/source/content.h"
+#include "runtime/source/source_content.h"
 
 #include <ctype.h>
 #include <stdatomic.h>
@@ -13,7 +13,7 @@
 #include "runtime/base/pages.h"
 #include "runtime/driver/flags.h"
 #include "runtime/source/mapping.h"
-#include "runtime/source/source_internal.h"
+#include "runtime/source/trust.h"
 
 /* The format allows headers of 100 MB. */
 enum { MAX_HEADER_BYTES = 100 * 1000 * 1000, COMPARED_BYTES = 256 << 10, PROBED_BYTES = 64 };
@@ -41,6 +41,11 @@ static bool peek(const struct file *file, uint64_t offset, void *buffer, size_t 
 {
     struct ms_source_failure failure;
     return ms_source_read_now(file->source, offset, buffer, bytes, &failure);
+}
+
+static uint64_t file_bytes(const struct file *file)
+{
+    return (uint64_t)ms_source_stat(file->source)->st_size;
 }
 
 static void destroy(struct file *file)
@@ -85,11 +90,11 @@ static bool add_tensor(struct file *file, uint64_t offset, uint64_t bytes)
 static void read_header(struct file *file, const char *header, uint64_t data_at)
 {
     static const char key[] = "\"data_offsets\"";
-    const uint64_t file_bytes = ms_source_file_bytes(file->source);
+    const uint64_t all_bytes = file_bytes(file);
     for (const char *at = header; (at = strstr(at, key)) != NULL;) {
         uint64_t begin, end;
         at += strlen(key);
-        if (read_offsets(at, &begin, &end) && begin < end && end <= file_bytes - data_at &&
+        if (read_offsets(at, &begin, &end) && begin < end && end <= all_bytes - data_at &&
             !add_tensor(file, data_at + begin, end - begin))
             return;
     }
@@ -119,9 +124,9 @@ static void read_file(struct file *file)
 {
     unsigned char start[START_BYTES];
     uint64_t length;
-    const uint64_t file_bytes = ms_source_file_bytes(file->source);
-    if (file_bytes < sizeof(start) || !peek(file, 0, start, sizeof(start)) ||
-        !is_start(start, &length) || length > file_bytes - 8)
+    const uint64_t all_bytes = file_bytes(file);
+    if (all_bytes < sizeof(start) || !peek(file, 0, start, sizeof(start)) ||
+        !is_start(start, &length) || length > all_bytes - 8)
         return;
     struct ms_pages header = {0};
     if (!ms_pages_grow(&header, length + 1)) /* its end is a zero */
@@ -139,7 +144,7 @@ static struct file *add_file(const struct ms_mapping *mapping)
     file->device = mapping->device;
     file->inode = mapping->inode;
     file->is_tried = looks_like_checkpoint(mapping);
-    file->source = file->is_tried ? ms_source_from_file(mapping, 0) : NULL;
+    file->source = file->is_tried ? ms_trust_open(mapping, 0) : NULL;
     if (file->source != NULL)
         read_file(file);
     if (file->source != NULL && file->count == 0) {
@@ -155,7 +160,8 @@ static struct file *add_file(const struct ms_mapping *mapping)
 /* Otherwise it is read again: it has changed, or could not be a source then, perhaps too new. */
 static bool is_as_before(const struct file *file)
 {
-    return file->source != NULL ? ms_source_is_current(file->source) : !file->is_tried;
+    struct ms_source_failure failure;
+    return file->source != NULL ? ms_trust_check(file->source, &failure) : !file->is_tried;
 }
 
 static void visit(__attribute__((unused)) void *context, const struct ms_mapping *mapping)
@@ -203,7 +209,7 @@ static bool holds(const struct file *file, const struct tensor *tensor, const ch
             return false;
         done += now;
     }
-    return ms_source_is_current(file->source) && !ms_source_may_be_stored_to(file->source, false);
+    return ms_trust_is_sure(file->source);
 }
 
 /* Starts after the last match, and wraps around. */
@@ -257,9 +263,10 @@ static void look_for_files(void)
     atomic_store(&last_visit.mapped, mapped);
 }
 
-static void find_content(void *argument)
+void ms_source_content_find(struct ms_wanted_source *wanted)
 {
-    struct ms_wanted_source *wanted = argument;
+    if (!atomic_load(&last_visit.found_any) && !is_visit_due())
+        return;
     look_for_files();
     char *buffer = files != NULL ? ms_heap_alloc(COMPARED_BYTES) : NULL;
     if (buffer == NULL)
@@ -269,18 +276,9 @@ static void find_content(void *argument)
             file->source != NULL ? find_tensor(file, wanted->address, wanted->bytes, buffer) : NULL;
         if (tensor == NULL)
             continue;
+        ms_counted_take(&file->source->counted);
         wanted->offset = tensor->offset;
-        wanted->found = ms_source_take(file->source);
+        wanted->found = file->source;
     }
     ms_heap_free(buffer);
-}
-
-struct ms_source *ms_source_from_content(const void *address, size_t bytes, uint64_t *offset_out)
-{
-    if (!atomic_load(&last_visit.found_any) && !is_visit_due())
-        return NULL;
-    struct ms_wanted_source wanted = {.address = address, .bytes = bytes};
-    struct ms_source *file = ms_source_find(find_content, &wanted);
-    *offset_out = wanted.offset;
-    return file;
 }
