@@ -7,7 +7,7 @@
 #include "runtime/base/version.h"
 #include "runtime/control/arrive.h"
 #include "runtime/fill/settle.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "shim/cancellation.h"
 #include "shim/off.h"
 
@@ -85,7 +85,7 @@ int metashard_name(uint64_t address, size_t bytes, const char *name, const char 
 int metashard_unname(uint64_t address, size_t bytes)
 {
     MS_ENTER("metashard_unname");
-    return end(is_on() && ms_shard_unname(address, bytes, fault()));
+    return end(is_on() && ms_placement_query_unname(address, bytes, fault()));
 }
 
 int metashard_materialise(void)

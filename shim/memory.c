@@ -25,21 +25,21 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     }
     do
         result = MS_REAL(cuMemAlloc_v2)(dptr, bytesize);
-    while (ms_try_again(result, &attempts));
+    while (ms_evict_try_again(result, &attempts));
     return result;
 }
 
 /* Other ways to allocate: by the driver, after eviction where that is necessary. */
-#define ALLOCATE(symbol, parameters, arguments)  \
-    CUresult symbol parameters                   \
-    {                                            \
-        int attempts = 0;                        \
-        CUresult result;                         \
-        MS_ENTER(#symbol);                       \
-        do                                       \
-            result = MS_REAL(symbol) arguments;  \
-        while (ms_try_again(result, &attempts)); \
-        return result;                           \
+#define ALLOCATE(symbol, parameters, arguments)        \
+    CUresult symbol parameters                         \
+    {                                                  \
+        int attempts = 0;                              \
+        CUresult result;                               \
+        MS_ENTER(#symbol);                             \
+        do                                             \
+            result = MS_REAL(symbol) arguments;        \
+        while (ms_evict_try_again(result, &attempts)); \
+        return result;                                 \
     }
 ALLOCATE(cuMemAllocPitch_v2,
          (CUdeviceptr * dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
@@ -71,7 +71,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     MS_INSIDE;
     if (ms_owns_any())
-        ms_free_passed(false);
+        ms_delayed_free_pass(false);
     const CUresult result = MS_REAL(cuMemGetInfo_v2)(free, total);
     if (result == CUDA_SUCCESS && free != NULL && ms_is_started())
         return ms_query_free_memory(free);

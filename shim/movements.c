@@ -34,7 +34,7 @@
             return MS_REAL(symbol) entry_kind##_ARGUMENTS nowhere;                              \
         result = MS_REAL(symbol) entry_kind##_ARGUMENTS arguments;                              \
         if (is_held)                                                                            \
-            ms_read_end();                                                                      \
+            ms_evict_let_go();                                                                  \
         return result;                                                                          \
     }
 

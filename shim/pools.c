@@ -51,7 +51,7 @@ static CUresult published(CUresult result, const CUdeviceptr *address, size_t by
             return result;                                                            \
         do                                                                            \
             result = MS_REAL(symbol) arguments;                                       \
-        while (ms_try_again(result, &attempts));                                      \
+        while (ms_evict_try_again(result, &attempts));                                \
         return published(result, dptr, bytesize);                                     \
     }
 #define ALLOCATE_IN_STREAM(symbol, default_stream)                            \
@@ -127,7 +127,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
     MS_INSIDE;
-    ms_free_passed(false);
+    ms_delayed_free_pass(false);
     const CUresult result = MS_REAL(cuMemPoolGetAttribute)(pool, attr, value);
     if (result == CUDA_SUCCESS)
         ms_pool_add_figures(pool, attr, value);
@@ -137,7 +137,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
     MS_INSIDE;
-    ms_free_passed(false);
+    ms_delayed_free_pass(false);
     const CUresult result = MS_REAL(cuMemPoolSetAttribute)(pool, attr, value);
     if (result == CUDA_SUCCESS)
         ms_pool_reset_high(pool, attr);
@@ -147,7 +147,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
     MS_INSIDE;
-    ms_free_passed(false);
+    ms_delayed_free_pass(false);
     return MS_REAL(cuMemPoolTrimTo)(pool, ms_pool_trim(pool, minBytesToKeep));
 }
 

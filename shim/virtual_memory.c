@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Physical memory and mappings. Those of the program are deferred (program_mappings.h). What it got
+ * Physical memory and mappings. Those of the program are deferred (vmm.h). What it got
  * from cuMemAlloc cannot be taken apart: that is an error there, and here. To share it is not: the
  * allocation is then materialised whole.
  */
 #include "runtime/base/log.h"
 #include "runtime/calls/host_memory.h"
 #include "runtime/calls/pointer.h"
-#include "runtime/calls/program_mappings.h"
+#include "runtime/calls/vmm.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
@@ -35,7 +35,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CU
                                 ? ms_addresses_reserve_for_program(ptr, size, alignment)
                                 : MS_REAL(cuMemAddressReserve)(ptr, size, alignment, addr, flags);
     if (result == CUDA_SUCCESS && ms_is_started())
-        ms_addresses_reserved(*ptr, size);
+        ms_vmm_reserved(*ptr, size);
     return result;
 }
 
@@ -45,7 +45,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
     MS_ENTER("cuMemAddressFree");
     if (meets_block(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
-    if (ms_is_started() && ms_addresses_free(ptr, size, &result))
+    if (ms_is_started() && ms_vmm_free_addresses(ptr, size, &result))
         return result;
     return MS_REAL(cuMemAddressFree)(ptr, size);
 }
@@ -59,13 +59,13 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     CUresult result;
     MS_ENTER("cuMemCreate");
     if (ms_ready_to_defer() && flags == 0 && !ms_nccl_is_inside(__builtin_return_address(0)) &&
-        ms_handle_defer(size, prop, handle, &result)) {
+        ms_vmm_defer(size, prop, handle, &result)) {
         ms_observer_prepare(false);
         return result;
     }
     do
         result = MS_REAL(cuMemCreate)(handle, size, prop, flags);
-    while (ms_try_again(result, &attempts));
+    while (ms_evict_try_again(result, &attempts));
     return result;
 }
 
@@ -73,7 +73,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     CUresult result;
     MS_ENTER("cuMemRelease");
-    return ms_handle_release(handle, &result) ? result : MS_REAL(cuMemRelease)(handle);
+    return ms_vmm_release(handle, &result) ? result : MS_REAL(cuMemRelease)(handle);
 }
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
@@ -81,7 +81,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 {
     CUresult result;
     MS_ENTER("cuMemGetAllocationPropertiesFromHandle");
-    return ms_handle_properties(handle, prop, &result)
+    return ms_vmm_handle_properties(handle, prop, &result)
                ? result
                : MS_REAL(cuMemGetAllocationPropertiesFromHandle)(prop, handle);
 }
@@ -93,7 +93,7 @@ CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocat
 {
     MS_ENTER("cuMemExportToShareableHandle");
     const CUresult result =
-        ms_handle_can_export(handle, handleType) ? ms_handle_make_real(&handle) : CUDA_SUCCESS;
+        ms_vmm_can_export(handle, handleType) ? ms_handle_make_real(&handle) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS
                ? result
                : MS_REAL(cuMemExportToShareableHandle)(shareableHandle, handle, handleType, flags);
@@ -142,7 +142,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     MS_ENTER("cuMemMap");
     if (meets_block(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
-    if (ms_is_started() && ms_program_map(ptr, size, offset, handle, flags, &result))
+    if (ms_is_started() && ms_vmm_map(ptr, size, offset, handle, flags, &result))
         return result;
     return MS_REAL(cuMemMap)(ptr, size, offset, handle, flags);
 }
@@ -153,7 +153,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     MS_ENTER("cuMemUnmap");
     if (meets_block(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
-    if (!ms_owns_any() || !ms_program_unmap(ptr, size, &result))
+    if (!ms_owns_any() || !ms_vmm_unmap(ptr, size, &result))
         result = MS_REAL(cuMemUnmap)(ptr, size);
     if (result == CUDA_SUCCESS)
         ms_host_memory_cut(ptr, size);
@@ -176,7 +176,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
     MS_ENTER("cuMemSetAccess");
     if (meets_block(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
-    if (!ms_owns_any() || !ms_program_set_access(ptr, size, desc, count, &result))
+    if (!ms_owns_any() || !ms_vmm_set_access(ptr, size, desc, count, &result))
         result = MS_REAL(cuMemSetAccess)(ptr, size, desc, count);
     if (result == CUDA_SUCCESS && ms_is_started() && host_may_write(desc, count))
         ms_host_memory_add(ptr, size);
@@ -188,7 +188,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
     CUresult result;
     if (meets_block(ptr, 1))
         return CUDA_ERROR_INVALID_VALUE;
-    if (ms_owns_any() && ms_program_get_access(ptr, location, flags, &result))
+    if (ms_owns_any() && ms_vmm_get_access(ptr, location, flags, &result))
         return result;
     return MS_REAL(cuMemGetAccess)(flags, location, ptr);
 }
@@ -218,7 +218,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
         return ms_nccl_is_inside(__builtin_return_address(0))
                    ? retain_for_nccl(handle, addr)
                    : MS_REAL(cuMemRetainAllocationHandle)(handle, NULL);
-    if (ms_owns_any() && ms_handle_retain((CUdeviceptr)(uintptr_t)addr, handle, &result))
+    if (ms_owns_any() && ms_vmm_retain((CUdeviceptr)(uintptr_t)addr, handle, &result))
         return result;
     return MS_REAL(cuMemRetainAllocationHandle)(handle, addr);
 }

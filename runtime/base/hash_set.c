@@ -82,7 +82,7 @@ void ms_hash_set_cleanup(struct ms_hash_set *set)
 }
 
 /* The kernel gives each process 16 random bytes. */
-uint64_t ms_hash_begin(void)
+uint64_t ms_hash_set_begin(void)
 {
     static const uint64_t none = 0x243f6a8885a308d3u;
     const void *random = (const void *)(uintptr_t)getauxval(AT_RANDOM);
@@ -91,16 +91,16 @@ uint64_t ms_hash_begin(void)
     return seed;
 }
 
-uint64_t ms_hash_bytes(const void *bytes, size_t count)
+uint64_t ms_hash_set_bytes(const void *bytes, size_t count)
 {
     const unsigned char *at = bytes;
-    uint64_t hash = ms_hash_begin();
+    uint64_t hash = ms_hash_set_begin();
     for (size_t i = 0; i < count; i++)
         hash = ms_hash_add(hash, at[i]);
     return ms_hash_end(hash);
 }
 
-uint64_t ms_hash_text(const char *text)
+uint64_t ms_hash_set_text(const char *text)
 {
-    return ms_hash_bytes(text, strlen(text));
+    return ms_hash_set_bytes(text, strlen(text));
 }

@@ -31,7 +31,7 @@ void ms_hash_set_cleanup(struct ms_hash_set *set);
 
 /* A hash of bytes, one after the other: begin, add each, end. It differs from process to process,
  * so that no file can be made of names that all have the same one. */
-uint64_t ms_hash_begin(void);
+uint64_t ms_hash_set_begin(void);
 static inline uint64_t ms_hash_add(uint64_t hash, unsigned char byte)
 {
     return (hash ^ byte) * 0x9ddfea08eb382d69u;
@@ -42,5 +42,5 @@ static inline uint64_t ms_hash_end(uint64_t hash)
     return hash ^ hash >> 29;
 }
 
-uint64_t ms_hash_bytes(const void *bytes, size_t count);
-uint64_t ms_hash_text(const char *text);
+uint64_t ms_hash_set_bytes(const void *bytes, size_t count);
+uint64_t ms_hash_set_text(const char *text);

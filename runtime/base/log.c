@@ -110,7 +110,7 @@ static void log_left_out(unsigned place)
 {
     const uint32_t count = atomic_exchange(&places[place].left_out, 0);
     if (count > 0)
-        ms_say("info", "%u more lines like the next one were left out", (unsigned)count);
+        ms_log_say("info", "%u more lines like the next one were left out", (unsigned)count);
 }
 
 void ms_log(enum ms_log_level level, const char *format, ...)
@@ -139,14 +139,14 @@ void ms_log_finish(void)
     for (int i = 0; i < PLACES; i++)
         count += atomic_exchange(&places[i].left_out, 0);
     if (count > 0)
-        ms_say("info", "%u lines were left out, because there were too many of their kind",
-               (unsigned)count);
+        ms_log_say("info", "%u lines were left out, because there were too many of their kind",
+                   (unsigned)count);
     if (unread > 0)
-        ms_say("info", "%u lines were left out, because nobody read them from the pipe in time",
-               (unsigned)unread);
+        ms_log_say("info", "%u lines were left out, because nobody read them from the pipe in time",
+                   (unsigned)unread);
 }
 
-void ms_say(const char *word, const char *format, ...)
+void ms_log_say(const char *word, const char *format, ...)
 {
     const int saved_errno = errno;
     va_list args;

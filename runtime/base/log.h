@@ -25,7 +25,7 @@ void ms_log_finish(void);
 void ms_log(enum ms_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* The same at any level and without the limit, for what the user asked for; `word` is the level. */
-void ms_say(const char *word, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void ms_log_say(const char *word, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Ends the process: an invariant of ours is broken, and going on could compute wrong numbers. */
 _Noreturn void ms_fatal(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -23,7 +23,7 @@
 #include "runtime/memory/publish.h"
 #include "runtime/memory/space.h"
 #include "runtime/selfcheck/selfcheck.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/source/pinned_pool.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
@@ -178,9 +178,9 @@ bool ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream stream,
     CUcontext context = NULL;
     CUdevice device;
     if (address_out == NULL || !ms_alloc_may_defer(bytes, &context, &device) ||
-        ms_stream_context(stream) != context)
+        ms_order_stream_context(stream) != context)
         return false;
-    ms_free_passed(true);
+    ms_delayed_free_pass(true);
     if (handle == NULL && ms_driver.device_get_mem_pool(&handle, device) != CUDA_SUCCESS)
         return false;
     struct ms_pool *pool = ms_pool_find(handle, device);
@@ -195,10 +195,10 @@ bool ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream stream,
 static CUresult wait_for_device(CUcontext context, bool *is_done_out)
 {
     *is_done_out = false;
-    CUresult result = ms_capture_allows();
+    CUresult result = ms_order_capture_allows();
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_context_wait(context);
+    result = ms_order_context_wait(context);
     *is_done_out = result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return *is_done_out ? result : CUDA_SUCCESS;
 }
@@ -218,7 +218,7 @@ bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
     struct ms_allocation *allocation = ms_space_claim(address);
     if (allocation == NULL || allocation->id != facts.id) {
         /* Another thread has freed it meanwhile. */
-        ms_space_release(allocation);
+        ms_claim_release(allocation);
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
@@ -231,9 +231,9 @@ bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
     if (is_done)
         ms_allocation_destroy(allocation);
     else
-        ms_delay_free(allocation, NULL, NULL);
+        ms_delayed_free_add(allocation, NULL, NULL);
     ms_counter_add(MS_COUNT_FREES, 1);
-    ms_free_delayed(facts.context);
+    ms_delayed_free_run(facts.context);
     if (is_done && !ms_defers_any())
         ms_pinned_pool_give_back(facts.context);
     return true;
@@ -267,13 +267,13 @@ static bool is_captured(CUstream stream)
 bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_out)
 {
     struct ms_allocation_facts facts;
-    const CUcontext context = ms_stream_context(stream);
+    const CUcontext context = ms_order_stream_context(stream);
     if (!ms_space_look_up(address, &facts) || facts.is_programs || facts.address != address ||
         is_captured(stream) || context == NULL)
         return false;
     /* The shim does not see when it ends, and its events with it. */
     if (context != facts.context && is_green(context))
-        return ms_stream_wait(stream) == CUDA_SUCCESS && ms_alloc_free(address, result_out);
+        return ms_order_stream_wait(stream) == CUDA_SUCCESS && ms_alloc_free(address, result_out);
     /* Addresses of it that a stream has not got to yet would mean nothing once it is gone. */
     *result_out =
         ms_has_late_payloads() ? ms_access(address, facts.bytes, MS_NEED_REACH) : CUDA_SUCCESS;
@@ -281,16 +281,16 @@ bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *res
         return true;
     struct ms_allocation *allocation = ms_space_claim(address);
     if (allocation == NULL || allocation->id != facts.id) {
-        ms_space_release(allocation);
+        ms_claim_release(allocation);
         return false;
     }
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx in a stream, %zu of them backed", allocation->bytes,
            address, ms_granules_backed_bytes(allocation));
     ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
     ms_alloc_forget(allocation);
-    ms_delay_free(allocation, record_event(stream, context), context);
+    ms_delayed_free_add(allocation, record_event(stream, context), context);
     ms_counter_add(MS_COUNT_FREES, 1);
-    ms_free_passed(false);
+    ms_delayed_free_pass(false);
     *result_out = CUDA_SUCCESS;
     return true;
 }
@@ -314,17 +314,17 @@ CUresult ms_alloc_set_pool_access(CUmemoryPool handle, CUdevice peer, bool enabl
 {
     CUresult result = CUDA_SUCCESS;
     struct ms_allocation *allocation = NULL;
-    while (result == CUDA_SUCCESS && (allocation = ms_space_claim_after(allocation)) != NULL) {
+    while (result == CUDA_SUCCESS && (allocation = ms_claim_after(allocation)) != NULL) {
         if (ms_pool_handle(allocation->pool) == handle && allocation->device != peer)
             result = ms_granules_set_peer(allocation, peer, enabled);
     }
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return result;
 }
 
 void ms_alloc_end_context(CUcontext context)
 {
-    ms_fill_stream_forget(context);
+    ms_replay_forget_stream(context);
     ms_pinned_pool_forget(context);
     ms_parameters_forget(NULL);
     ms_delayed_free_forget(context);
@@ -336,7 +336,7 @@ void ms_alloc_end_context(CUcontext context)
             ms_alloc_forget(allocation);
             ms_allocation_destroy(allocation);
         } else {
-            ms_space_release(allocation);
+            ms_claim_release(allocation);
         }
     }
 }
@@ -346,10 +346,10 @@ CUresult ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled)
     ms_backing_set_peer(device, peer, enabled);
     CUresult result = CUDA_SUCCESS;
     struct ms_allocation *allocation = NULL;
-    while (result == CUDA_SUCCESS && (allocation = ms_space_claim_after(allocation)) != NULL) {
+    while (result == CUDA_SUCCESS && (allocation = ms_claim_after(allocation)) != NULL) {
         if (allocation->device == device && allocation->pool == NULL && !allocation->is_programs)
             result = ms_granules_set_peer(allocation, peer, enabled);
     }
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return result;
 }

@@ -45,7 +45,7 @@ void ms_alloc_add_green_context(CUcontext context);
 /* Allows or forbids access from `peer` to allocations of `device`. */
 CUresult ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled);
 
-/* --- what all ways to defer an allocation share (program_mappings.c) */
+/* --- what all ways to defer an allocation share (vmm.c) */
 
 /* True if so many bytes may be deferred in the current context. */
 bool ms_alloc_may_defer(size_t bytes, CUcontext *context_out, CUdevice *device_out);

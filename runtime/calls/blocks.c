@@ -11,7 +11,7 @@
 #include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
@@ -66,7 +66,7 @@ static struct ms_allocation *claim_for_block(CUdeviceptr address, size_t bytes)
     if (allocation == NULL || ms_window_is_settled() ||
         !lies_on_leftover(allocation, address, bytes))
         return allocation;
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     ms_evict_leftover_of(address);
     return claim(address);
 }
@@ -78,9 +78,10 @@ static void back_if_needed(CUdeviceptr address, size_t bytes, CUcontext context,
     const bool may_defer = !ms_window_is_settled() && !ms_is_capturing();
     if (may_defer && ms_examining_is_complete(context, device))
         return;
-    const struct ms_why why = ms_why_begin(may_defer ? MS_REASON_UNEXAMINED : MS_REASON_HANDED_OUT);
+    const struct ms_why why =
+        ms_publish_why_begin(may_defer ? MS_REASON_UNEXAMINED : MS_REASON_HANDED_OUT);
     ms_access(address, bytes, MS_NEED_READ_WRITE);
-    ms_why_end(why);
+    ms_publish_why_end(why);
 }
 
 void ms_block_taken(CUdeviceptr address, size_t bytes)
@@ -94,7 +95,7 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
     bool is_deferred = false;
     if (bytes > 0 && ms_fits(allocation, address, bytes) && take(allocation, begin, begin + bytes))
         is_deferred = ms_bytes_any(allocation, begin, begin + bytes, MS_NOT_RESIDENT);
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     if (is_deferred && !ms_window_is_settled())
         ms_evict_leftover();
     if (is_deferred)
@@ -113,5 +114,5 @@ void ms_block_returned(CUdeviceptr address)
         return;
     if (give_back(allocation, ms_offset(allocation, address)))
         add_change(allocation);
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
 }

@@ -16,7 +16,7 @@
 #include "runtime/memory/parked.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/shard/remote_parts.h"
 #include "runtime/state/counters.h"
 
@@ -46,7 +46,7 @@ static CUresult back_destination(const struct copy *copy, size_t at, size_t byte
 static CUresult materialise_source(const struct copy *copy, size_t at, size_t bytes)
 {
     return ms_materialise(copy->source, copy->from + at, copy->from + at + bytes,
-                          ms_need_in(copy->source, MS_NEED_READ, copy->stream));
+                          ms_evict_need_in(copy->source, MS_NEED_READ, copy->stream));
 }
 
 /* Copies a piece whose bytes are in device memory, or must get there to keep their value. */
@@ -149,7 +149,7 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
     moved.cached = false;
     moved.locality = MS_UNKNOWN;
     moved.is_remote_copy = false;
-    moved.pattern = ms_pattern_move(content->pattern, from, copy->to + at);
+    moved.pattern = ms_lineage_move_pattern(content->pattern, from, copy->to + at);
     moved.is_shadowed =
         ms_verifies() && ms_shadow_copy(copy->destination, copy->to + at, copy->source, from, bytes,
                                         content, copy->stream);
@@ -219,7 +219,7 @@ static CUresult copy_extents(const struct copy *copy, bool may_record)
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
         result = copy_extent(copy, &extents[i], may_record);
-    ms_extents_free(extents, count);
+    ms_lineage_free_copy(extents, count);
     return result;
 }
 
@@ -233,10 +233,10 @@ static void set_remote_copy(struct ms_content *content)
 static CUresult copy_recorded(const struct copy *copy)
 {
     struct ms_ranges remote_parts = {0};
-    ms_shard_query_placement(copy->source, copy->from, copy->from + copy->bytes);
+    ms_placement_query(copy->source, copy->from, copy->from + copy->bytes);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (copy->destination == NULL || copy->is_row ||
-        ms_list_remote_parts(copy->source, copy->from, copy->bytes, copy->sequence, &remote_parts))
+        ms_remote_parts_list(copy->source, copy->from, copy->bytes, copy->sequence, &remote_parts))
         result = copy_extents(copy, true);
     if (remote_parts.count > 0 && result == CUDA_SUCCESS) {
         for (size_t i = 0; i < remote_parts.count; i++) {
@@ -321,7 +321,7 @@ static bool run(struct copy *copy, CUresult *result_out)
     /* The driver decides what an overlapping copy does. */
     if (source != NULL && !overlaps(copy) &&
         ms_bytes_any(source, copy->from, copy->from + bytes, MS_NOT_RESIDENT)) {
-        const bool may_record = ms_may_record(copy->stream);
+        const bool may_record = ms_order_may_record(copy->stream);
         if (may_record ||
             ms_bytes_any(source, copy->from, copy->from + bytes, MS_OF_KIND(MS_ABSENT))) {
             *result_out = may_record ? copy_recorded(copy) : copy_extents(copy, false);
@@ -349,8 +349,8 @@ bool ms_copy_on_device(const struct ms_movement *movement, CUresult *result_out)
                        &copy.destination);
     const bool is_answered =
         (copy.source != NULL || copy.destination != NULL) && run(&copy, result_out);
-    ms_space_release(copy.source);
+    ms_claim_release(copy.source);
     if (copy.destination != copy.source)
-        ms_space_release(copy.destination);
+        ms_claim_release(copy.destination);
     return is_answered;
 }

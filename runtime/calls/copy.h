@@ -10,6 +10,6 @@
  * One row, of which at least one side may be in an allocation. Returns true if it is answered:
  * recorded, done, or refused. Returns false if the driver has to copy: both sides are in memory,
  * and what it reads must not be evicted meanwhile, for which the caller keeps a bracket
- * (ms_read_begin) open.
+ * (ms_evict_hold) open.
  */
 bool ms_copy_on_device(const struct ms_movement *movement, CUresult *result_out);

@@ -14,7 +14,7 @@
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/source_close.h"
@@ -45,9 +45,9 @@ static bool may_need(const struct ms_lineage *lineage)
 static bool lineage_needs(const struct ms_lineage *lineage)
 {
     bool found = false;
-    struct ms_walk walk = ms_walk_all(lineage);
+    struct ms_walk walk = ms_lineage_walk_all(lineage);
     for (const struct ms_extent *extent;
-         may_need(lineage) && !found && (extent = ms_walk_next(&walk)) != NULL;)
+         may_need(lineage) && !found && (extent = ms_lineage_walk_next(&walk)) != NULL;)
         found = needs(&extent->content);
     return found;
 }
@@ -123,7 +123,7 @@ static CUresult save(struct ms_allocation *allocation, way *save_range, uint64_t
     if (!ms_bytes_any(allocation, 0, allocation->bytes,
                       MS_OF_KIND(MS_SOURCE) | MS_OF_KIND(MS_LAUNCHED)))
         return result;
-    ms_shard_query_placement(allocation, 0, allocation->bytes);
+    ms_placement_query(allocation, 0, allocation->bytes);
     while (result == CUDA_SUCCESS && find_needing(allocation, range.end, &range)) {
         result = save_range(allocation, range);
         if (result == CUDA_SUCCESS)
@@ -144,11 +144,11 @@ struct patience {
 enum { SLEEP_NS = 10 * 1000 * 1000, SLEEPS = 200 };
 #define MS_CLAIMED CUDA_ERROR_NOT_READY /* an allocation stays claimed */
 
-/* Like ms_space_claim_after. */
+/* Like ms_claim_after. */
 static CUresult claim_after(struct ms_allocation **allocation, struct patience *patience)
 {
     const CUdeviceptr at = *allocation != NULL ? (*allocation)->address + (*allocation)->bytes : 0;
-    ms_space_release(*allocation);
+    ms_claim_release(*allocation);
     *allocation = NULL;
     if (patience->is_endless) {
         *allocation = ms_space_claim_next(at);
@@ -171,7 +171,7 @@ static CUresult save_all(way *save_range, struct patience *patience, uint64_t *b
         if (result == CUDA_SUCCESS)
             result = claim_after(&allocation, patience);
     }
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return result;
 }
 
@@ -187,7 +187,7 @@ static CUresult save_until_clean(way *save_range, struct patience *patience, uin
         before = *bytes;
         do
             result = save_all(save_range, patience, bytes);
-        while (save_range == into_memory && ms_try_again(result, &attempts));
+        while (save_range == into_memory && ms_evict_try_again(result, &attempts));
     }
     return result;
 }
@@ -316,9 +316,9 @@ static int prepare_locked(const char *what, const char *call, dev_t device, ino_
     uint64_t bytes = 0;
     if (!ms_source_close(device, inode, what == is_deleted, path))
         return 0;
-    const struct ms_why why = ms_why_begin(MS_REASON_FILE_WRITE);
+    const struct ms_why why = ms_publish_why_begin(MS_REASON_FILE_WRITE);
     const CUresult result = save_everything(device, inode, path, &bytes);
-    ms_why_end(why);
+    ms_publish_why_end(why);
     const int error = answer(what, call, path, bytes, result);
     ms_source_close_end(device, inode, error == 0);
     return error;

@@ -24,7 +24,7 @@
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
@@ -200,7 +200,7 @@ static bool is_forbidden(const struct ms_part *part)
         return true;
     if (!ms_shard_enforces())
         return false;
-    ms_shard_query_placement(part->allocation, part->begin, part->end);
+    ms_placement_query(part->allocation, part->begin, part->end);
     return ms_bytes_any(part->allocation, part->begin, part->end, MS_OF_OTHERS);
 }
 
@@ -234,9 +234,9 @@ static bool claim_and_record(const struct operands *operands, struct ms_recorded
         is_recorded =
             record_in(&out_part, operands->in != NULL ? &in_part : NULL, recorded, stream);
     }
-    ms_space_release(out);
+    ms_claim_release(out);
     if (in != out)
-        ms_space_release(in);
+        ms_claim_release(in);
     return is_recorded;
 }
 
@@ -252,7 +252,7 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
         return false;
     const struct ms_allocation_facts *block = &operands.out->block;
     if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context != block->context ||
-        !ms_call_may_wait(call, layout, block->device) || !ms_may_record(call->stream))
+        !ms_call_may_wait(call, layout, block->device) || !ms_order_may_record(call->stream))
         return false;
     struct ms_recorded_launch *recorded = create_recorded(block, call, layout, packed, reach);
     if (recorded == NULL)
@@ -297,7 +297,7 @@ static bool may_copy_inputs(const struct ms_concatenation *cat, CUstream stream)
         if (count > MS_MAX_ROWS || !ms_move_may_run_rows(&rows))
             return false;
     }
-    return count == 0 || ms_may_record(stream);
+    return count == 0 || ms_order_may_record(stream);
 }
 
 static CUresult copy_inputs(const struct ms_concatenation *cat, CUstream stream)
@@ -422,9 +422,9 @@ static CUresult touch_all(enum ms_reason reason)
 {
     CUdevice device;
     const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
-    const struct ms_why why = ms_why_begin(reason);
+    const struct ms_why why = ms_publish_why_begin(reason);
     const CUresult result = ms_access_all();
-    ms_why_end(why);
+    ms_publish_why_end(why);
     if (ms_driver.ctx_get_device(&device) == CUDA_SUCCESS)
         add_used(device, before);
     return result;
@@ -443,8 +443,8 @@ static CUresult touch_reached(const struct ms_arguments *arguments,
     if (reach->count == 0)
         return CUDA_SUCCESS;
     CUresult result = CUDA_SUCCESS;
-    const struct ms_why why =
-        ms_why_begin(layout->rule == MS_RULE_RUN ? MS_REASON_NO_RULE : MS_REASON_RULE_MISSED);
+    const struct ms_why why = ms_publish_why_begin(
+        layout->rule == MS_RULE_RUN ? MS_REASON_NO_RULE : MS_REASON_RULE_MISSED);
     for (size_t i = 0; i < reach->count && result == CUDA_SUCCESS; i++) {
         const struct ms_allocation_facts *block = &reach->hits[i].block;
         ms_log(MS_DEBUG, "a launch of %s reaches 0x%llx, which is materialised", layout->name,
@@ -453,7 +453,7 @@ static CUresult touch_reached(const struct ms_arguments *arguments,
         result = ms_access(block->address, block->bytes, MS_NEED_REACH);
         add_used(block->device, before);
     }
-    ms_why_end(why);
+    ms_publish_why_end(why);
     return result;
 }
 
@@ -509,9 +509,9 @@ bool ms_launch(const struct ms_call *call, CUresult *result_out)
 
 CUresult ms_launch_unload(CUlibrary library)
 {
-    const struct ms_why why = ms_why_begin(MS_REASON_UNLOAD);
+    const struct ms_why why = ms_publish_why_begin(MS_REASON_UNLOAD);
     const CUresult result = ms_access(0, SIZE_MAX, MS_NEED_LAUNCHED);
-    ms_why_end(why);
+    ms_publish_why_end(why);
     if (result == CUDA_SUCCESS)
         ms_parameters_forget(library);
     return result;

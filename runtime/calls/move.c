@@ -57,7 +57,7 @@ static bool try_movement(bool (*try)(const struct ms_movement *movement, CUresul
     bool is_answered;
     do
         is_answered = try(movement, result_out);
-    while (is_answered && ms_try_bytes_again(*result_out, &attempts));
+    while (is_answered && ms_evict_try_bytes_again(*result_out, &attempts));
     if (is_answered && !(ms_space_look_up(movement->to.begin, &to) && to.is_transient))
         ms_window_extend();
     return is_answered;
@@ -82,10 +82,10 @@ static bool copy_to_host(const struct ms_movement *movement, bool *held_out, CUr
 
 static bool try_on_device(const struct ms_movement *movement, CUresult *result_out)
 {
-    ms_read_begin();
+    ms_evict_hold();
     const bool is_answered = ms_copy_on_device(movement, result_out);
     if (is_answered)
-        ms_read_end();
+        ms_evict_let_go();
     return is_answered;
 }
 
@@ -134,7 +134,7 @@ CUresult ms_move_run(const struct ms_movement *movement)
     result = ms_driver.memcpy_dtod_async(movement->to.begin, movement->from.begin, movement->width,
                                          movement->stream);
     if (is_held)
-        ms_read_end();
+        ms_evict_let_go();
     return result;
 }
 
@@ -173,7 +173,7 @@ static bool is_worth_it(const struct ms_allocation *source, size_t begin, size_t
 {
     size_t launches = 0;
     struct ms_walk walk = ms_bytes_walk(source, begin, end);
-    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         const struct ms_content *content = &extent->content;
         if (ms_content_is_present(content))
             return false;
@@ -213,9 +213,9 @@ bool ms_move_may_run_rows(const struct ms_strided_copy *rows)
     measure(rows, &to, &from);
     ms_space_claim_two(from.begin, to.begin, &source, &destination);
     const bool can = can_copy_claimed(source, destination, &from, &to, rows);
-    ms_space_release(source);
+    ms_claim_release(source);
     if (destination != source)
-        ms_space_release(destination);
+        ms_claim_release(destination);
     return can;
 }
 
@@ -264,7 +264,7 @@ CUresult ms_move_run_rows(const struct ms_strided_copy *rows, CUstream stream)
 
 bool ms_move_try_rows(const struct ms_strided_copy *rows, CUstream stream, CUresult *result_out)
 {
-    if (!ms_move_may_run_rows(rows) || !ms_may_record(stream))
+    if (!ms_move_may_run_rows(rows) || !ms_order_may_record(stream))
         return false;
     *result_out = ms_move_run_rows(rows, stream);
     return true;

@@ -23,7 +23,7 @@
 
 enum ms_verdict { MS_ANSWERED, MS_STRAYS, MS_FORWARD };
 
-/* *held_out: what it reads is held; ms_read_end (evict.h) must follow the driver's call. */
+/* *held_out: what it reads is held; ms_evict_let_go (evict.h) must follow the driver's call. */
 enum ms_verdict ms_move_begin(const struct ms_movement *movement, bool *held_out,
                               CUresult *result_out);
 

@@ -104,7 +104,7 @@ CUresult ms_payload_expose_rows(const struct ms_rows *rows, CUstream stream)
     if (!ms_pointer_is_host(rows->begin) || ms_is_capturing())
         return ms_pointer_scan_expose_all();
     /* Of pageable memory, the driver has taken the bytes when the call returns. */
-    if (!ms_host_memory_holds(rows->begin) || !ms_host_may_change(stream))
+    if (!ms_host_memory_holds(rows->begin) || !ms_order_host_may_change(stream))
         return ms_pointer_scan_expose_rows(rows);
     return look_later(rows, stream) ? CUDA_SUCCESS : ms_pointer_scan_expose_all();
 }

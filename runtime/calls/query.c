@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "runtime/calls/program_mappings.h"
+#include "runtime/calls/vmm.h"
 #include "runtime/fill/access.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/space.h"
@@ -71,7 +71,7 @@ static bool handle_attribute(void *value_out, CUpointer_attribute attribute,
     CUmemAllocationProp prop;
     const bool is_types = attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES;
     if ((!is_types && attribute != CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE) ||
-        !ms_mapping_properties(mapping, &prop))
+        !ms_vmm_mapping_properties(mapping, &prop))
         return false;
     return is_types ? give(value_out, prop.requestedHandleTypes, 8)
                     : give(value_out, prop.allocFlags.gpuDirectRDMACapable, 4);

@@ -17,7 +17,7 @@
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/source/trust.h"
 #include "runtime/state/counters.h"
 
@@ -26,9 +26,9 @@ CUresult ms_write_bound(struct ms_allocation *allocation, size_t offset)
     struct ms_range block;
     if (!ms_bytes_are_scattered(allocation, offset, &block))
         return CUDA_SUCCESS;
-    const struct ms_why why = ms_why_begin(MS_REASON_PIECES);
+    const struct ms_why why = ms_publish_why_begin(MS_REASON_PIECES);
     const CUresult result = ms_materialise(allocation, block.begin, block.end, MS_NEED_KEEP);
-    ms_why_end(why);
+    ms_publish_why_end(why);
     ms_bytes_gathered(allocation, block);
     return result;
 }
@@ -89,7 +89,7 @@ static CUresult write_range(struct ms_allocation *allocation, size_t begin, size
         if (ms_verifies() && bytes != NULL && result == CUDA_SUCCESS)
             verify(allocation, from, to, &part, bytes, stream);
     }
-    ms_extents_free(old, count);
+    ms_lineage_free_copy(old, count);
     if (result == CUDA_SUCCESS)
         ms_materialise_granules_later(allocation, begin, end);
     return result;
@@ -108,7 +108,7 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
     if (!ms_fits(allocation, address, bytes)) {
         /* Of what the program has not mapped the driver knows what it is. */
         *result_out = allocation->is_programs ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-        ms_space_release(allocation);
+        ms_claim_release(allocation);
         return NULL;
     }
     *result_out = ms_write_bound(allocation, begin);
@@ -118,7 +118,7 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
             return allocation;
         *result_out = ms_materialise(allocation, begin, begin + bytes, MS_NEED_READ_WRITE);
     }
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return NULL;
 }
 
@@ -143,14 +143,14 @@ bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
     if (allocation == NULL)
         return *result_out != CUDA_SUCCESS;
     if (address % movement->element != 0) {
-        ms_space_release(allocation);
+        ms_claim_release(allocation);
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
 
     const size_t begin = ms_offset(allocation, address);
     bool is_answered = true;
-    if (!is_far(allocation) && ms_may_record(movement->stream)) {
+    if (!is_far(allocation) && ms_order_may_record(movement->stream)) {
         const struct ms_content fill = {.kind = MS_FILL, .pattern = pattern};
         *result_out = write_range(allocation, begin, begin + bytes, &fill, NULL, movement->stream);
         ms_counter_add(MS_COUNT_RECORDED_FILL_BYTES, bytes);
@@ -159,7 +159,7 @@ bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
         *result_out = ms_write_prepare(allocation, begin, begin + bytes, movement->stream);
         is_answered = *result_out != CUDA_SUCCESS;
     }
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return is_answered;
 }
 
@@ -252,7 +252,7 @@ static bool back_for_copy(CUdeviceptr destination, const void *source, size_t by
         return *result_out != CUDA_SUCCESS;
     const size_t begin = ms_offset(allocation, destination);
     *result_out = ms_write_prepare(allocation, begin, begin + bytes, stream);
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return *result_out != CUDA_SUCCESS;
 }
 
@@ -265,7 +265,7 @@ static bool is_present(CUdeviceptr address, size_t bytes)
     const size_t begin = ms_offset(allocation, address);
     const bool is_present = ms_fits(allocation, address, bytes) &&
                             !ms_bytes_any(allocation, begin, begin + bytes, MS_MISSING);
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return is_present;
 }
 
@@ -288,7 +288,7 @@ static bool record_copy(CUdeviceptr destination, const void *source, size_t byte
         if (content->kind == MS_SOURCE && ms_shard_is_active())
             ms_shard_add_copy(content->source, content->source_offset, bytes);
     }
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return is_recorded || back_for_copy(destination, source, bytes, stream, result_out);
 }
 
@@ -310,7 +310,7 @@ bool ms_write_from_host(const struct ms_movement *movement, CUresult *result_out
     }
     struct ms_content content;
     if (!ms_space_look_up(to, &facts) || !ms_pointer_is_host(from) || is_present(to, bytes) ||
-        !ms_may_record(stream) || !find_content(source, bytes, &content))
+        !ms_order_may_record(stream) || !find_content(source, bytes, &content))
         return back_for_copy(to, source, bytes, stream, result_out);
     const bool is_answered = record_copy(to, source, bytes, &content, stream, result_out);
     drop_found(&content);

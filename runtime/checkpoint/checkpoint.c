@@ -332,7 +332,7 @@ static bool list_names(const struct ms_checkpoint *checkpoint, struct ms_hash_se
         return ms_fault_set(fault, "out of memory");
     for (uint32_t i = 0; i < checkpoint->count; i++) {
         wanted.name = wanted.records[i].name;
-        const uint64_t hash = ms_hash_text(wanted.name);
+        const uint64_t hash = ms_hash_set_text(wanted.name);
         const uint32_t other = ms_hash_set_find(set, hash, has_name, &wanted);
         char name[MS_FAULT_NAME_BYTES];
         if (other != MS_NO_NUMBER) {
@@ -420,7 +420,7 @@ static bool add_new_name(struct ms_checkpoint *checkpoint, struct ms_hash_set *s
                          struct names *names, const char *file)
 {
     const struct file_names wanted = {names, file};
-    const uint64_t hash = ms_hash_text(file);
+    const uint64_t hash = ms_hash_set_text(file);
     return ms_hash_set_find(set, hash, is_file, &wanted) != MS_NO_NUMBER ||
            (add_name(checkpoint, names, file) &&
             ms_hash_set_add(set, hash, (uint32_t)names->count - 1));

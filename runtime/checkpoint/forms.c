@@ -40,7 +40,7 @@ uint32_t ms_forms_add(struct ms_forms *forms, const struct ms_tensor *tensor)
     uint64_t words[WORDS_MAX];
     const size_t count = write_words(tensor, words);
     const struct wanted wanted = {forms, words, count};
-    const uint64_t hash = ms_hash_bytes(words + BYTES, (count - BYTES) * sizeof(words[0]));
+    const uint64_t hash = ms_hash_set_bytes(words + BYTES, (count - BYTES) * sizeof(words[0]));
     const uint32_t found = ms_hash_set_find(&forms->known, hash, is_wanted, &wanted);
     if (found != MS_NO_NUMBER)
         return found;

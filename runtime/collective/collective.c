@@ -105,7 +105,7 @@ static bool is_in_one_handle(const void *address)
     struct ms_allocation *allocation = ms_space_claim(address_of(address));
     const bool is_one =
         allocation == NULL || ms_granules_are_one(allocation, 0, allocation->granule_bytes);
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return is_one;
 }
 
@@ -138,7 +138,7 @@ CUresult ms_collective_prepare(const struct ms_operation *operation)
 static void finish(void)
 {
     for (; under_way.reads > 0; under_way.reads--)
-        ms_read_end();
+        ms_evict_let_go();
     for (unsigned i = 0; i < under_way.receive_count; i++)
         ms_receive_queued(&receives()[i].receive, receives()[i].stream);
     under_way.receive_count = 0;

@@ -5,7 +5,7 @@
 
 #include "runtime/base/lock.h"
 #include "runtime/fill/prefetch.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 
 /* A communicator that does not fit is asked for its rank each time. */
 enum { MAX_COMMUNICATORS = 1024 };

@@ -12,7 +12,7 @@
 #include "runtime/memory/granules.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/shard/remote_parts.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
@@ -195,7 +195,7 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
     /* Remote copies: concatenated tensors, which will be copied back. In its own place, what comes
      * in granules with local bytes may stay; copied on from there, it would take memory again. */
     const bool passes = ms_bytes_any(allocation, begin, end, MS_REMOTE_COPY);
-    if (!ms_list_remote_parts(allocation, begin, end - begin, NULL, &remote_parts) ||
+    if (!ms_remote_parts_list(allocation, begin, end - begin, NULL, &remote_parts) ||
         !list_sinkable(allocation, begin, end, &remote_parts, &sinkable) ||
         (passes && !list_storable(allocation, begin, end, &sinkable, &parkable)))
         result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -232,7 +232,7 @@ static bool try_receive(CUdeviceptr address, size_t bytes, int ranks, struct ms_
         const size_t begin = ms_offset(allocation, address);
         *result = receive_into(allocation, begin, begin + bytes, ranks, receive);
     }
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return fits;
 }
 
@@ -246,7 +246,7 @@ CUresult ms_access_receive(CUdeviceptr address, size_t bytes, int ranks,
         if (!ms_shard_receives_parts(ranks) ||
             !try_receive(address, bytes, ranks, receive_out, &result))
             return ms_access(address, bytes, MS_NEED_OVERWRITE);
-    } while (ms_try_bytes_again(result, &attempts));
+    } while (ms_evict_try_bytes_again(result, &attempts));
     ms_window_extend();
     return result;
 }
@@ -260,7 +260,7 @@ static void hand_over(const struct ms_receive *receive, const struct ms_sink_map
         ms_granules_lent(allocation, sink, event);
     else
         ms_driver.event_destroy(event);
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
 }
 
 static void unmap_sink(const struct ms_receive *receive)
@@ -268,7 +268,7 @@ static void unmap_sink(const struct ms_receive *receive)
     struct ms_allocation *allocation = ms_space_claim(receive->address);
     if (allocation != NULL && allocation->id == receive->allocation_id)
         ms_granules_wait(allocation, 0, allocation->bytes);
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
 }
 
 static CUresult record(CUstream stream, CUevent *event_out)
@@ -311,7 +311,7 @@ static CUresult follow(const struct ms_receive *receive, CUstream stream)
         result = record(stream, &event);
     if (result != CUDA_SUCCESS)
         return result;
-    if (ms_event_poll(event, ms_config.receive_ms) == CUDA_SUCCESS &&
+    if (ms_order_event_poll(event, ms_config.receive_ms) == CUDA_SUCCESS &&
         (receive->sink != NULL || receive->lent != NULL))
         unmap_sink(receive);
     ms_driver.event_destroy(event);

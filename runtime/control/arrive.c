@@ -8,7 +8,7 @@
 #include "runtime/config/config.h"
 #include "runtime/fill/prefetch.h"
 #include "runtime/plan/plan.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 
 static bool put_in_force(struct ms_plan *plan, const char *name, struct ms_fault *fault)
@@ -35,7 +35,7 @@ bool ms_arrive_file(const char *path, struct ms_fault *fault)
 size_t ms_arrive_status(char *text, size_t bytes)
 {
     struct ms_state_plan facts;
-    ms_shard_describe(&facts);
+    ms_summary_describe(&facts);
     const int length = snprintf(
         text, bytes,
         "{\"pid\": %d, \"plans\": %" PRIu64 ", \"mode\": \"%s\", \"rank\": %" PRIu32

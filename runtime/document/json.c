@@ -146,9 +146,9 @@ uint64_t ms_json_hash(const char *string)
 {
     const char *end = end_of_plain(string);
     if (end != NULL)
-        return ms_hash_bytes(string + 1, (size_t)(end - string - 1));
+        return ms_hash_set_bytes(string + 1, (size_t)(end - string - 1));
     struct decoder decoder = decode(string);
-    uint64_t hash = ms_hash_begin();
+    uint64_t hash = ms_hash_set_begin();
     for (int byte; (byte = next_byte(&decoder)) >= 0;)
         hash = ms_hash_add(hash, (unsigned char)byte);
     return ms_hash_end(hash);

@@ -11,7 +11,7 @@
 #include "runtime/memory/granules.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 
 /* Claims the first allocation that meets [*at, end), of which *part_out lies there, and moves *at
@@ -20,7 +20,7 @@ static struct ms_allocation *claim_part(CUdeviceptr *at, CUdeviceptr end, struct
 {
     struct ms_allocation *allocation = *at < end ? ms_space_claim_next(*at) : NULL;
     if (allocation == NULL || allocation->address >= end) {
-        ms_space_release(allocation);
+        ms_claim_release(allocation);
         return NULL;
     }
     const CUdeviceptr allocation_end = allocation->address + allocation->bytes;
@@ -38,9 +38,9 @@ static CUresult access_once(CUdeviceptr at, CUdeviceptr end, enum ms_need need, 
          result == CUDA_SUCCESS && (allocation = claim_part(&at, end, &part)) != NULL;) {
         if (ms_needs[need].extents == MS_EXTENTS_ALL)
             ms_space_add_use(allocation, part.begin, part.end);
-        result =
-            ms_materialise(allocation, part.begin, part.end, ms_need_in(allocation, need, stream));
-        ms_space_release(allocation);
+        result = ms_materialise(allocation, part.begin, part.end,
+                                ms_evict_need_in(allocation, need, stream));
+        ms_claim_release(allocation);
     }
     return result;
 }
@@ -54,11 +54,11 @@ static CUresult access_in(CUdeviceptr address, size_t bytes, enum ms_need need, 
     CUresult result;
     do {
         if (holds)
-            ms_read_begin();
+            ms_evict_hold();
         result = access_once(address, end, need, stream);
         if (holds && result != CUDA_SUCCESS)
-            ms_read_end();
-    } while (ms_try_bytes_again(result, &attempts));
+            ms_evict_let_go();
+    } while (ms_evict_try_bytes_again(result, &attempts));
     return result;
 }
 
@@ -80,9 +80,9 @@ static bool meets_remote(CUdeviceptr at, CUdeviceptr end)
     struct ms_range part;
     for (struct ms_allocation *allocation;
          !found && (allocation = claim_part(&at, end, &part)) != NULL;) {
-        ms_shard_query_placement(allocation, part.begin, part.end);
+        ms_placement_query(allocation, part.begin, part.end);
         found = ms_bytes_any(allocation, part.begin, part.end, MS_OF_OTHERS);
-        ms_space_release(allocation);
+        ms_claim_release(allocation);
     }
     return found;
 }
@@ -109,7 +109,7 @@ void ms_access_granules_later(CUdeviceptr address, size_t bytes)
     for (struct ms_allocation *allocation;
          (allocation = claim_part(&address, end, &part)) != NULL;) {
         ms_materialise_granules_later(allocation, part.begin, part.end);
-        ms_space_release(allocation);
+        ms_claim_release(allocation);
     }
 }
 
@@ -124,7 +124,7 @@ static void fill_granule(CUdeviceptr granule)
     const size_t begin = ms_offset(allocation, granule);
     ms_materialise_granules(allocation, begin, begin + 1);
     ms_unfilled_remove(granule, granule + 1); /* if the allocation is another one by now */
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
 }
 
 void ms_access_unfilled(void)
@@ -139,9 +139,9 @@ CUresult ms_access_all(void)
 {
     ms_counter_add(MS_COUNT_SEALS, 1);
     ms_examining_missed();
-    const struct ms_why why = ms_why_begin(MS_REASON_SEALED);
+    const struct ms_why why = ms_publish_why_begin(MS_REASON_SEALED);
     const CUresult result = ms_access(0, SIZE_MAX, MS_NEED_REACH_LIVE);
-    ms_why_end(why);
+    ms_publish_why_end(why);
     return result;
 }
 
@@ -155,7 +155,7 @@ static CUresult export_allocation(CUdeviceptr address, bool *one_handle_out)
     *one_handle_out = ms_granules_are_one(allocation, 0, allocation->granule_bytes);
     ms_publish_event(MS_EVENT_PIN, allocation, 0, allocation->bytes,
                      "an allocation that is exported");
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return result;
 }
 
@@ -163,10 +163,10 @@ CUresult ms_access_export(CUdeviceptr address, bool *one_handle_out)
 {
     int attempts = 0;
     CUresult result;
-    const struct ms_why why = ms_why_begin(MS_REASON_EXPORT);
+    const struct ms_why why = ms_publish_why_begin(MS_REASON_EXPORT);
     do
         result = export_allocation(address, one_handle_out);
-    while (ms_try_bytes_again(result, &attempts));
-    ms_why_end(why);
+    while (ms_evict_try_bytes_again(result, &attempts));
+    ms_publish_why_end(why);
     return result;
 }

@@ -13,7 +13,7 @@
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/source/pinned_pool.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
@@ -163,7 +163,7 @@ static void report(const struct ms_allocation *allocation, struct ms_range range
         hex(values[1], shown, texts[1]);
     }
     describe(&extent, lineage, sizeof(lineage));
-    if (ms_shard_name_of(allocation, extent.begin, extent.end, name, sizeof(name)))
+    if (ms_placement_query_name(allocation, extent.begin, extent.end, name, sizeof(name)))
         snprintf(tensor, sizeof(tensor), ", tensor %s", name);
     ms_log(MS_ERROR,
            "verify: %llu of the bytes %llu to %llu of the allocation of %zu bytes at 0x%llx%s are "
@@ -256,9 +256,9 @@ static void compare_cached(void)
         struct ms_allocation *allocation = ms_space_try_claim(facts.address);
         if (allocation != NULL && ms_allocation_shadow(allocation) != 0 &&
             ms_bytes_any(allocation, 0, allocation->bytes, MS_CACHED) &&
-            ms_context_is_idle(allocation->context))
+            ms_order_context_is_idle(allocation->context))
             ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
-        ms_space_release(allocation);
+        ms_claim_release(allocation);
     }
 }
 
@@ -272,8 +272,8 @@ void ms_compare_finish(void)
     const unsigned long long bytes = ms_counter_get(MS_COUNT_VERIFY_LEFT_OUT_BYTES);
     if (bytes > 0)
         snprintf(left_out, sizeof(left_out), "; %llu bytes were left out", bytes);
-    ms_say("verify", "%llu ranges, %llu bytes compared, %llu differ%s",
-           (unsigned long long)ms_counter_get(MS_COUNT_VERIFY_RANGES),
-           (unsigned long long)ms_counter_get(MS_COUNT_VERIFY_BYTES),
-           (unsigned long long)ms_counter_get(MS_COUNT_VERIFY_DIFFER), left_out);
+    ms_log_say("verify", "%llu ranges, %llu bytes compared, %llu differ%s",
+               (unsigned long long)ms_counter_get(MS_COUNT_VERIFY_RANGES),
+               (unsigned long long)ms_counter_get(MS_COUNT_VERIFY_BYTES),
+               (unsigned long long)ms_counter_get(MS_COUNT_VERIFY_DIFFER), left_out);
 }

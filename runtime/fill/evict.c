@@ -25,20 +25,22 @@ enum { MAX_CANDIDATES = 256, PATIENCE = 10000 };
 /* Reads that were prepared and may not have reached the driver yet. */
 static _Atomic uint32_t reads_in_call;
 
-void ms_read_begin(void)
+void ms_evict_hold(void)
 {
     atomic_fetch_add(&reads_in_call, 1);
 }
 
-void ms_read_end(void)
+void ms_evict_let_go(void)
 {
     atomic_fetch_sub(&reads_in_call, 1);
 }
 
-enum ms_need ms_need_in(const struct ms_allocation *allocation, enum ms_need need, CUstream stream)
+enum ms_need ms_evict_need_in(const struct ms_allocation *allocation, enum ms_need need,
+                              CUstream stream)
 {
     const enum ms_need elsewhere = ms_needs[need].elsewhere;
-    return elsewhere == need || ms_stream_context(stream) == allocation->context ? need : elsewhere;
+    return elsewhere == need || ms_order_stream_context(stream) == allocation->context ? need
+                                                                                       : elsewhere;
 }
 
 struct candidate {
@@ -86,7 +88,7 @@ static size_t find_candidates(const struct way *way, struct candidate *candidate
             continue;
         if (way->applies(allocation))
             candidates[count++] = candidate_of(allocation);
-        ms_space_release(allocation);
+        ms_claim_release(allocation);
     }
     return count;
 }
@@ -104,7 +106,7 @@ static bool reads_are_queued(void)
 
 static bool wait_for(CUcontext context)
 {
-    return ms_context_wait(context) == CUDA_SUCCESS;
+    return ms_order_context_wait(context) == CUDA_SUCCESS;
 }
 
 static bool wait_for_contexts(const struct way *way, const struct candidate *candidates,
@@ -152,7 +154,7 @@ static size_t evict_candidates(const struct way *way, const struct candidate *ca
         if (allocation != NULL && allocation->id == candidates[i].id &&
             ms_allocation_touches(allocation) == candidates[i].touches)
             freed += evict_published(allocation, way);
-        ms_space_release(allocation);
+        ms_claim_release(allocation);
     }
     ms_counter_add(MS_COUNT_EVICTED_BYTES, freed);
     return freed;
@@ -180,7 +182,7 @@ size_t ms_evict_all(bool (*applies)(const struct ms_allocation *allocation), ms_
 }
 
 static _Atomic uint64_t trimmed_bytes; /* ever */
-static const struct way trimming = {has_leftover, ms_context_is_idle, evict_leftover, NULL};
+static const struct way trimming = {has_leftover, ms_order_context_is_idle, evict_leftover, NULL};
 
 /*
  * While a model is made, freeing returned blocks saves much memory. A program that trains would do
@@ -213,7 +215,7 @@ void ms_evict_leftover_of(CUdeviceptr address)
     if (allocation == NULL)
         return;
     const struct candidate candidate = candidate_of(allocation);
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     atomic_fetch_add(&trimmed_bytes, evict_candidates(&trimming, &candidate, 1));
 }
 
@@ -228,7 +230,7 @@ static bool drop_sinks(void)
 static bool relieve(void)
 {
     const uint64_t began = ms_state_now();
-    const bool is_unburied = ms_free_delayed(NULL);
+    const bool is_unburied = ms_delayed_free_run(NULL);
     const bool is_dropped = drop_sinks();
     const size_t freed = ms_evict_all(ms_evict_applies, evict, NULL) + ms_shadow_give_up();
     ms_state_event_for(MS_EVENT_PRESSURE, MS_REASON_PRESSURE, 0, 0, freed, began, NULL);
@@ -237,7 +239,7 @@ static bool relieve(void)
     return freed > 0 || is_unburied || is_dropped;
 }
 
-bool ms_try_again(CUresult result, int *attempts)
+bool ms_evict_try_again(CUresult result, int *attempts)
 {
     enum { MAX_ATTEMPTS = 3 };
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !ms_owns_any())
@@ -260,9 +262,9 @@ static bool is_news(void)
            since > (uint64_t)QUIET_SECONDS * MS_NS_PER_S;
 }
 
-bool ms_try_bytes_again(CUresult result, int *attempts)
+bool ms_evict_try_bytes_again(CUresult result, int *attempts)
 {
-    if (ms_try_again(result, attempts))
+    if (ms_evict_try_again(result, attempts))
         return true;
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return false;

@@ -16,11 +16,11 @@
  * and unmapped what lineage can restore. *attempts counts the attempts from 0. They are limited,
  * because an attempt may free what the last one took. The caller holds no claim.
  */
-bool ms_try_again(CUresult result, int *attempts);
+bool ms_evict_try_again(CUresult result, int *attempts);
 
 /* The same for bytes that were promised to the program before: a failure is logged
  * (overcommit.h). */
-bool ms_try_bytes_again(CUresult result, int *attempts);
+bool ms_evict_try_bytes_again(CUresult result, int *attempts);
 
 /*
  * Waits for the device, then calls evict for every claimed allocation to which it applies, such as
@@ -47,9 +47,10 @@ void ms_evict_leftover_of(CUdeviceptr address);
  * A bracket around the preparation of a read (ms_access opens it for what becomes cached) and the
  * call itself: between them nothing is taken away. Both cheap.
  */
-void ms_read_begin(void);
-void ms_read_end(void);
+void ms_evict_hold(void);
+void ms_evict_let_go(void);
 
 /* The need that applies to the allocation when the call is queued in stream: need itself, or its
  * `elsewhere` in needs.def. */
-enum ms_need ms_need_in(const struct ms_allocation *allocation, enum ms_need need, CUstream stream);
+enum ms_need ms_evict_need_in(const struct ms_allocation *allocation, enum ms_need need,
+                              CUstream stream);

@@ -16,7 +16,7 @@
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/source/transfer.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
@@ -454,7 +454,7 @@ static size_t end_of_filled(const struct ms_allocation *allocation, size_t at, s
 static void fill_backed(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_extent extent;
-    ms_shard_query_placement(allocation, begin, end);
+    ms_placement_query(allocation, begin, end);
     for (size_t at = begin, stop; at < end; at = stop) {
         stop = end_of_filled(allocation, at, end);
         if (stop > at)
@@ -487,7 +487,7 @@ static bool is_unfilled(struct ms_allocation *allocation, size_t begin, size_t e
     bool found = false;
     if (!ms_bytes_any(allocation, begin, end, MS_MISSING))
         return false;
-    ms_shard_query_placement(allocation, begin, end);
+    ms_placement_query(allocation, begin, end);
     while (!found && ms_bytes_next(allocation, &begin, end, &extent))
         found = !ms_content_is_present(&extent.content) && fills_granule(&extent.content);
     return found;
@@ -544,7 +544,7 @@ CUresult ms_materialise_alone(struct ms_allocation *allocation, size_t begin, si
     if (faults) /* such a kernel meets no memory, also not the sink */
         result = ms_granules_wait(allocation, begin, end);
     /* while the content still identifies the tensor */
-    ms_shard_query_placement(allocation, begin, end);
+    ms_placement_query(allocation, begin, end);
     if (result == CUDA_SUCCESS && row->remote != MS_REMOTE_ALLOWED && !leaves_remote(row))
         result = ms_shard_read_remote(allocation, begin, end);
     if (result == CUDA_SUCCESS)

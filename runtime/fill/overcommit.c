@@ -8,7 +8,7 @@
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/granules.h"
 #include "runtime/memory/publish.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 
 enum {
     USED_PART = 4, /* of what has no memory: more than the helpers of initialising ever use */
@@ -107,7 +107,7 @@ static uint64_t left_out_bytes(const struct ms_allocation *allocation)
     uint64_t bytes = 0;
     size_t begin = 0;
     struct ms_walk walk = ms_bytes_walk(allocation, 0, allocation->bytes);
-    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (extent->content.locality == MS_REMOTE || extent->content.kind == MS_ABSENT)
             continue;
         bytes += unbacked_bytes(allocation, begin, extent->begin);
@@ -123,10 +123,10 @@ static uint64_t unneeded_bytes(CUdevice device)
     if (!ms_shard_is_active())
         return 0;
     struct ms_allocation *allocation = NULL;
-    while ((allocation = ms_space_claim_after(allocation)) != NULL) {
+    while ((allocation = ms_claim_after(allocation)) != NULL) {
         if (allocation->device != device)
             continue;
-        ms_shard_query_placement(allocation, 0, allocation->bytes);
+        ms_placement_query(allocation, 0, allocation->bytes);
         bytes += left_out_bytes(allocation);
     }
     return bytes;

@@ -19,7 +19,7 @@
 #include "runtime/memory/granules.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/source/transfer.h"
 #include "runtime/state/counters.h"
 
@@ -64,7 +64,8 @@ static bool list_wanted(struct batch *batch, struct part *part)
 {
     bool is_good = true;
     struct ms_walk walk = ms_bytes_walk(part->allocation, 0, part->allocation->bytes);
-    for (const struct ms_extent *extent; is_good && (extent = ms_walk_next(&walk)) != NULL;) {
+    for (const struct ms_extent *extent;
+         is_good && (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (!is_wanted(&extent->content))
             continue;
         ms_origins_note(part->allocation, extent);
@@ -98,7 +99,7 @@ static void part_cleanup(struct part *part)
 {
     ms_ranges_cleanup(&part->files);
     ms_ranges_cleanup(&part->others);
-    ms_space_release(part->allocation);
+    ms_claim_release(part->allocation);
 }
 
 /* Adds a claimed allocation, which the batch then owns. A failure adds nothing. */
@@ -106,7 +107,7 @@ static CUresult add_allocation(struct batch *batch, struct ms_allocation *alloca
 {
     struct part part = {.allocation = allocation};
     const size_t runs_before = batch->run_count;
-    ms_shard_query_placement(allocation, 0, allocation->bytes);
+    ms_placement_query(allocation, 0, allocation->bytes);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (list_wanted(batch, &part))
         result = cover(allocation, &part.files);
@@ -192,7 +193,7 @@ static CUresult fill_batch(struct batch *batch, CUdeviceptr *at, bool *more_out)
             break;
         *more_out = is_full(batch, allocation);
         if (*more_out) {
-            ms_space_release(allocation);
+            ms_claim_release(allocation);
             break;
         }
         next = allocation->address + allocation->bytes;
@@ -230,7 +231,7 @@ static bool fill(void)
         if (result == CUDA_SUCCESS)
             continue;
         more = true;
-        if (ms_try_again(result, &attempts))
+        if (ms_evict_try_again(result, &attempts))
             continue;
         if (batch->limit == 1) {
             is_good = false;
@@ -253,7 +254,8 @@ static bool list_cached(const struct ms_allocation *allocation, const struct ms_
     struct ms_extent extent;
     for (size_t at = range->begin; ms_bytes_next(allocation, &at, range->end, &extent);) {
         const struct ms_content *content = &extent.content;
-        if (content->kind == MS_RESIDENT || (content->cached && !ms_content_is_current(content)))
+        if (content->kind == MS_RESIDENT ||
+            (content->cached && !ms_recorded_launch_is_current(content)))
             return false;
         if (content->cached && !ms_ranges_add(cached, extent.begin, extent.end))
             return false;
@@ -291,7 +293,7 @@ static size_t give_back_chunk(struct ms_allocation *allocation, struct ms_range 
     size_t freed = 0;
     if (list_cached(allocation, &range, &cached) &&
         ms_bytes_change(allocation, &range, 1, set_missing) == CUDA_SUCCESS) {
-        ms_shard_query_placement(allocation, range.begin, range.end);
+        ms_placement_query(allocation, range.begin, range.end);
         if (has_remote_granule(allocation, &range))
             freed = ms_granules_uncover(allocation, chunk.begin, chunk.end);
         else
@@ -318,7 +320,7 @@ static uint64_t written_bytes(void)
 {
     uint64_t bytes = 0;
     struct ms_allocation *allocation = NULL;
-    while ((allocation = ms_space_claim_after(allocation)) != NULL)
+    while ((allocation = ms_claim_after(allocation)) != NULL)
         bytes += ms_bytes_any(allocation, 0, allocation->bytes, MS_OF_KIND(MS_RESIDENT))
                      ? ms_granules_backed_bytes(allocation)
                      : 0;
@@ -346,7 +348,7 @@ static void make_way(void)
 static void keep_residents(void)
 {
     struct ms_allocation *allocation = NULL;
-    while ((allocation = ms_space_claim_after(allocation)) != NULL) {
+    while ((allocation = ms_claim_after(allocation)) != NULL) {
         if (ms_allocation_take_restored(allocation))
             ms_materialise(allocation, 0, allocation->bytes, MS_NEED_KEEP);
     }
@@ -361,13 +363,13 @@ static struct ms_lock turn = MS_LOCK_INIT(prefetch);
 static bool prefetch(const char *why)
 {
     ms_log(MS_DEBUG, "materialising what the plan gives to this rank: %s", why);
-    ms_shard_match_blocks();
+    ms_unnamed_blocks_match();
     const uint64_t began = ms_state_now();
-    const struct ms_why reason = ms_why_begin(MS_REASON_PREFETCH);
+    const struct ms_why reason = ms_publish_why_begin(MS_REASON_PREFETCH);
     const bool is_good = fill();
-    ms_why_end(reason);
+    ms_publish_why_end(reason);
     ms_counter_add(MS_COUNT_PREFETCHES, 1);
-    ms_shard_publish(why, began);
+    ms_summary_publish(why, began);
     if (!is_good)
         ms_log(MS_INFO, "not everything that the plan gives to this rank could be materialised; "
                         "it stays deferred");
@@ -396,9 +398,9 @@ void ms_prefetch_prepare(bool is_first)
     struct ms_allocation *allocation = NULL;
     if (is_first)
         ms_shard_catch_up();
-    while (!is_first && (allocation = ms_space_claim_after(allocation)) != NULL)
+    while (!is_first && (allocation = ms_claim_after(allocation)) != NULL)
         reopen(allocation);
-    ms_shard_publish("a plan came into force", 0);
+    ms_summary_publish("a plan came into force", 0);
 }
 
 void ms_prefetch_arrive(bool is_first)

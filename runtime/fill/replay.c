@@ -40,9 +40,9 @@ static CUresult replay_fill(uint32_t pattern, size_t offset, CUdeviceptr address
     const size_t tail_at = head + 4 * words;
     CUresult result = set_bytes(pattern, offset, address, head, stream);
     if (result == CUDA_SUCCESS && words > 0)
-        result =
-            ms_driver.memset_d32_async(address + head, ms_pattern_move(pattern, offset + head, 0),
-                                       words, stream);
+        result = ms_driver.memset_d32_async(address + head,
+                                            ms_lineage_move_pattern(pattern, offset + head, 0),
+                                            words, stream);
     if (result == CUDA_SUCCESS)
         result = set_bytes(pattern, offset + tail_at, address + tail_at, bytes - tail_at, stream);
     return result;
@@ -127,7 +127,8 @@ static bool is_same(const struct ms_content *a, size_t begin_a, const struct ms_
     if (a->kind != b->kind)
         return false;
     if (a->kind == MS_FILL)
-        return ms_pattern_move(a->pattern, begin_a, 0) == ms_pattern_move(b->pattern, begin_b, 0);
+        return ms_lineage_move_pattern(a->pattern, begin_a, 0) ==
+               ms_lineage_move_pattern(b->pattern, begin_b, 0);
     return ms_content_is_nothing(a) ||
            (a->owned == b->owned && a->source_offset == b->source_offset);
 }
@@ -208,7 +209,7 @@ static bool run_beside_input(const struct ms_recorded_launch *recorded, uint64_t
         *result_out = *result_out != CUDA_SUCCESS ? *result_out : waited;
     }
     if (!is_own)
-        ms_space_release(allocation);
+        ms_claim_release(allocation);
     return holds;
 }
 
@@ -406,7 +407,7 @@ CUresult ms_fill_stream(CUcontext context, CUstream *stream_out)
     return CUDA_SUCCESS;
 }
 
-void ms_fill_stream_forget(CUcontext context)
+void ms_replay_forget_stream(CUcontext context)
 {
     ms_lock_take(&streams.lock);
     for (int i = 0; i < streams.count; i++) {

@@ -9,7 +9,7 @@
 #include "runtime/fill/replay.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/source/pinned_pool.h"
 
 enum { COMPARED_BYTES = 1 << 20 };

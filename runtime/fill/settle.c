@@ -11,7 +11,7 @@
 #include "runtime/fill/prefetch.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/publish.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
@@ -35,7 +35,7 @@ static uint64_t count_deferred(void)
 {
     uint64_t count = 0;
     struct ms_allocation *allocation = NULL;
-    while ((allocation = ms_space_claim_after(allocation)) != NULL)
+    while ((allocation = ms_claim_after(allocation)) != NULL)
         count += ms_bytes_any(allocation, 0, allocation->bytes, MS_WANTING);
     return count;
 }
@@ -45,10 +45,10 @@ static bool settle(const char *why)
 {
     const uint64_t allocations = count_deferred();
     const uint64_t began = ms_state_now(), before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
-    const struct ms_why reason = ms_why_begin(MS_REASON_SETTLE);
+    const struct ms_why reason = ms_publish_why_begin(MS_REASON_SETTLE);
     const bool passed = ms_prefetch_run(why);
     const bool is_good = materialise_all() && passed && !ms_defers_any();
-    ms_why_end(reason);
+    ms_publish_why_end(reason);
     const uint64_t left = count_deferred();
     ms_counter_add(MS_COUNT_SETTLED_ALLOCATIONS, allocations > left ? allocations - left : 0);
     ms_state_event_for(MS_EVENT_SETTLE, MS_REASON_SETTLE, 0, 0,

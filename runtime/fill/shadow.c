@@ -40,12 +40,12 @@ CUresult ms_shadow_wait(CUstream stream)
 {
     CUevent event;
     if (ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
-        return ms_stream_wait(stream);
+        return ms_order_stream_wait(stream);
     CUresult result = ms_driver.event_record(event, stream);
     if (result == CUDA_SUCCESS)
         result = ms_driver.event_synchronize(event);
     else
-        result = ms_stream_wait(stream); /* a stream of another context */
+        result = ms_order_stream_wait(stream); /* a stream of another context */
     ms_driver.event_destroy(event);
     return result;
 }
@@ -156,7 +156,7 @@ size_t ms_shadow_give_up(void)
         struct ms_allocation *allocation = ms_space_try_claim(facts.address);
         if (allocation != NULL)
             freed += give_up(allocation);
-        ms_space_release(allocation);
+        ms_claim_release(allocation);
     }
     if (freed > 0)
         ms_log(MS_INFO,

@@ -416,7 +416,7 @@ static int64_t bytes_of(const struct ms_pieces *pieces)
     return bytes;
 }
 
-void ms_pieces_end(struct ms_pieces *pieces, CUdevice device)
+void ms_backing_end_pieces(struct ms_pieces *pieces, CUdevice device)
 {
     count_backed(device, -bytes_of(pieces));
     for (size_t i = 0; i < pieces->count; i++)
@@ -443,7 +443,7 @@ CUresult ms_backing_take_pieces(const struct ms_backing *backing, size_t begin, 
     if (result == CUDA_SUCCESS)
         *pieces_out = taken;
     else
-        ms_pieces_end(&taken, backing->device);
+        ms_backing_end_pieces(&taken, backing->device);
     return result;
 }
 
@@ -510,7 +510,7 @@ static CUresult replace(struct ms_backing *backing, struct ms_chunk chunk, const
         result = fill_one_chunk(backing, chunk, copy, &whole);
         *is_lost_out = result != CUDA_SUCCESS &&
                        ms_backing_put_pieces(backing, chunk.begin, &old) != CUDA_SUCCESS;
-        ms_pieces_end(&old, backing->device);
+        ms_backing_end_pieces(&old, backing->device);
     }
     release(whole.handle);
     return result;

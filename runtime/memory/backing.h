@@ -181,7 +181,7 @@ CUresult ms_backing_take_pieces(const struct ms_backing *backing, size_t begin, 
                                 struct ms_pieces *pieces_out);
 CUresult ms_backing_put_pieces(struct ms_backing *backing, size_t begin,
                                const struct ms_pieces *pieces);
-void ms_pieces_end(struct ms_pieces *pieces, CUdevice device);
+void ms_backing_end_pieces(struct ms_pieces *pieces, CUdevice device);
 
 /* True if the chunk at offset, which is backed, is pinned. *end_out is where it ends. */
 bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end_out);

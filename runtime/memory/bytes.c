@@ -15,7 +15,7 @@ bool ms_bytes_any(const struct ms_allocation *allocation, size_t begin, size_t e
 
 struct ms_walk ms_bytes_walk(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    return ms_walk_begin(&MS_OWN(allocation)->lineage, begin, end);
+    return ms_lineage_walk(&MS_OWN(allocation)->lineage, begin, end);
 }
 
 bool ms_bytes_next(const struct ms_allocation *allocation, size_t *at, size_t end,

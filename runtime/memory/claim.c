@@ -5,7 +5,7 @@
 #include "runtime/memory/invariants.h"
 #include "runtime/memory/publish.h"
 
-void ms_space_release(struct ms_allocation *allocation)
+void ms_claim_release(struct ms_allocation *allocation)
 {
     if (allocation == NULL)
         return;
@@ -15,9 +15,9 @@ void ms_space_release(struct ms_allocation *allocation)
     ms_space_unclaim(allocation);
 }
 
-struct ms_allocation *ms_space_claim_after(struct ms_allocation *before)
+struct ms_allocation *ms_claim_after(struct ms_allocation *before)
 {
     const CUdeviceptr at = before != NULL ? before->address + before->bytes : 0;
-    ms_space_release(before);
+    ms_claim_release(before);
     return ms_space_claim_next(at);
 }

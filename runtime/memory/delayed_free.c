@@ -42,7 +42,7 @@ static void add(struct ms_allocation *allocation)
     ms_lock_drop(&delayed.lock);
 }
 
-void ms_delay_free(struct ms_allocation *allocation, CUevent freed, CUcontext freed_in)
+void ms_delayed_free_add(struct ms_allocation *allocation, CUevent freed, CUcontext freed_in)
 {
     MS_OWN(allocation)->freed = freed;
     MS_OWN(allocation)->freed_in = freed_in;
@@ -74,10 +74,11 @@ static CUcontext user_of(const struct ms_allocation *allocation)
 static bool is_done(const struct ms_allocation *allocation, enum how how)
 {
     const CUcontext context = user_of(allocation);
-    if (how == AS_GONE || (MS_OWN(allocation)->freed != NULL &&
-                           ms_event_passes(MS_OWN(allocation)->freed, context, how == PATIENTLY)))
+    if (how == AS_GONE ||
+        (MS_OWN(allocation)->freed != NULL &&
+         ms_order_event_passes(MS_OWN(allocation)->freed, context, how == PATIENTLY)))
         return true;
-    return how == BY_WAITING && ms_context_wait(context) == CUDA_SUCCESS;
+    return how == BY_WAITING && ms_order_context_wait(context) == CUDA_SUCCESS;
 }
 
 static void destroy(struct ms_allocation *allocation, enum how how)
@@ -111,12 +112,12 @@ static bool destroy_done(CUcontext context, enum how how)
     return is_any;
 }
 
-bool ms_free_delayed(CUcontext context)
+bool ms_delayed_free_run(CUcontext context)
 {
     return !ms_is_capturing() && destroy_done(context, BY_WAITING);
 }
 
-void ms_free_passed(bool patient)
+void ms_delayed_free_pass(bool patient)
 {
     const bool is_much = atomic_load(&delayed.backed_bytes) > ms_config.leftover_bytes;
     if (!ms_is_capturing())

@@ -11,14 +11,14 @@
 
 /* Takes over an allocation that is in no index, to free it later: when the event is complete, which
  * it takes over, too; or without one (NULL) when the context was waited for. NULL: its own. */
-void ms_delay_free(struct ms_allocation *allocation, CUevent freed, CUcontext freed_in);
+void ms_delayed_free_add(struct ms_allocation *allocation, CUevent freed, CUcontext freed_in);
 
 /*
  * Destroys what events show to be done, not during a capture. Asks for a few only, if many are not.
  * If patient, waits a moment when it is more memory than METASHARD_LEFTOVER_BYTES. The caller holds
  * no claim.
  */
-void ms_free_passed(bool patient);
+void ms_delayed_free_pass(bool patient);
 
 /* True for an address that the program has freed, and the driver still knows. */
 bool ms_delayed_free_holds(CUdeviceptr address);
@@ -31,7 +31,7 @@ uint64_t ms_delayed_free_bytes(CUdevice device);
  * capture. For calls that wait for it anyway: others must not wait where the driver does not. True
  * when any was.
  */
-bool ms_free_delayed(CUcontext context);
+bool ms_delayed_free_run(CUcontext context);
 
 /* The context was destroyed, and its work with it. */
 void ms_delayed_free_forget(CUcontext context);

@@ -58,7 +58,7 @@ void ms_examining_forget_context(CUcontext context)
 /* What a driver cannot tell counts as done. */
 static bool is_done(CUcontext context)
 {
-    const CUresult state = ms_context_poll(context);
+    const CUresult state = ms_order_context_poll(context);
     return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -77,11 +77,12 @@ static bool are_done(CUcontext current, CUdevice device)
 
 static bool are_idle(CUcontext current, uint64_t ms)
 {
-    if (atomic_load(&are_too_many) || (!is_known(current) && !ms_context_ends_within(current, ms)))
+    if (atomic_load(&are_too_many) ||
+        (!is_known(current) && !ms_order_context_ends_within(current, ms)))
         return false;
     for (int at = 0; at < MAX_CONTEXTS; at++) {
         const CUcontext context = atomic_load(&contexts[at].context);
-        if (context != NULL && !ms_context_ends_within(context, ms))
+        if (context != NULL && !ms_order_context_ends_within(context, ms))
             return false;
     }
     return true;

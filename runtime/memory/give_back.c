@@ -20,7 +20,7 @@ static void keep_what_is_lost(struct ms_allocation *allocation)
     struct ms_extent extent;
     for (size_t at = 0;
          ms_lineage_next(&MS_OWN(allocation)->lineage, &at, allocation->bytes, &extent);) {
-        if (extent.content.cached && !ms_content_is_current(&extent.content))
+        if (extent.content.cached && !ms_recorded_launch_is_current(&extent.content))
             ms_lineage_set(&MS_OWN(allocation)->lineage, extent.begin, extent.end, &resident);
     }
 }
@@ -65,8 +65,8 @@ static void give_up_dead(struct ms_allocation *allocation)
 static size_t uncover(struct ms_allocation *allocation)
 {
     size_t freed = 0, begin = 0;
-    struct ms_walk walk = ms_walk_all(&MS_OWN(allocation)->lineage);
-    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = ms_lineage_walk_all(&MS_OWN(allocation)->lineage);
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (!ms_content_is_present(&extent->content))
             continue;
         freed += ms_backing_uncover(&MS_OWN(allocation)->backing, begin, extent->begin);

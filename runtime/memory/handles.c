@@ -65,7 +65,7 @@ void ms_handle_end_if_unused(struct ms_handle *handle)
 {
     if (handle->users > 0 || handle->mappings > 0)
         return;
-    ms_pieces_end(&handle->pieces, handle->prop.location.id);
+    ms_backing_end_pieces(&handle->pieces, handle->prop.location.id);
     handles.all[place_of(handle->number)] = NULL;
     handles.free_places[handles.free_count++] = place_of(handle->number);
     ms_heap_free(handle);
@@ -84,7 +84,7 @@ static size_t behind(CUdeviceptr address)
     return MS_ARRAY_FIND(at, reservations.count, reservations.all[at].address <= address);
 }
 
-bool ms_reservation_add(CUdeviceptr address, size_t bytes)
+bool ms_handle_add_reservation(CUdeviceptr address, size_t bytes)
 {
     if (!MS_ARRAY_GROW(reservations.all, reservations.count, reservations.capacity))
         return false;
@@ -96,7 +96,7 @@ bool ms_reservation_add(CUdeviceptr address, size_t bytes)
     return true;
 }
 
-void ms_reservation_remove(CUdeviceptr address)
+void ms_handle_remove_reservation(CUdeviceptr address)
 {
     const size_t at = behind(address);
     if (at == 0 || reservations.all[at - 1].address != address)
@@ -106,7 +106,7 @@ void ms_reservation_remove(CUdeviceptr address)
     reservations.count--;
 }
 
-struct ms_reservation *ms_reservation_find(CUdeviceptr address, size_t bytes)
+struct ms_reservation *ms_handle_find_reservation(CUdeviceptr address, size_t bytes)
 {
     const size_t at = behind(address);
     if (at == 0)

@@ -2,7 +2,7 @@
 /*
  * Handles of physical memory that the program has created (cuMemCreate) and that the driver has not
  * been asked for: the program gets a number of the shim's own. And the addresses that the program
- * has reserved. Both are guarded by the turn of program_mappings.c.
+ * has reserved. Both are guarded by the turn of vmm.c.
  *
  * A handle becomes *real* when somebody needs the driver's own. The program keeps its number.
  */
@@ -51,8 +51,8 @@ struct ms_reservation {
 };
 
 /* False if out of memory: nothing is deferred there. */
-bool ms_reservation_add(CUdeviceptr address, size_t bytes);
-void ms_reservation_remove(CUdeviceptr address);
+bool ms_handle_add_reservation(CUdeviceptr address, size_t bytes);
+void ms_handle_remove_reservation(CUdeviceptr address);
 
 /* The reservation in which the range lies. NULL if there is none. */
-struct ms_reservation *ms_reservation_find(CUdeviceptr address, size_t bytes);
+struct ms_reservation *ms_handle_find_reservation(CUdeviceptr address, size_t bytes);

@@ -69,13 +69,13 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage, struct ms_violation *
     struct ms_lineage sums = {0};
     size_t at = 0;
     const struct ms_extent *before = NULL;
-    struct ms_walk walk = ms_walk_all(lineage);
-    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = ms_lineage_walk_all(lineage);
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (extent->begin != at || extent->end <= at)
             return extent_violates(violation, "extents are sorted, without gaps", extent);
         if (!ms_content_is_legal(&extent->content))
             return extent_violates(violation, "states are those of extent_states.h", extent);
-        if (before != NULL && ms_extent_continues(before, extent))
+        if (before != NULL && ms_lineage_continues(before, extent))
             return extent_violates(violation, "neighbours differ", extent);
         add(&sums, extent);
         at = extent->end;
@@ -282,8 +282,8 @@ static bool extents_are_valid(const struct ms_allocation *allocation,
                               struct ms_violation *violation)
 {
     size_t chunk = 0, outside = 0;
-    struct ms_walk walk = ms_walk_all(&MS_OWN(allocation)->lineage);
-    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = ms_lineage_walk_all(&MS_OWN(allocation)->lineage);
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         const bool is_present = ms_content_is_present(&extent->content);
         outside += is_present ? remote_bytes_of(allocation, extent) : 0;
         if (is_present &&

@@ -29,17 +29,17 @@ bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes)
     return ms_sorted_insert(&lineage->extents, (struct ms_position){0, 0}, &all, 1);
 }
 
-struct ms_walk ms_walk_begin(const struct ms_lineage *lineage, size_t begin, size_t end)
+struct ms_walk ms_lineage_walk(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
     return (struct ms_walk){&lineage->extents, ms_sorted_find(&lineage->extents, begin), end};
 }
 
-struct ms_walk ms_walk_all(const struct ms_lineage *lineage)
+struct ms_walk ms_lineage_walk_all(const struct ms_lineage *lineage)
 {
     return (struct ms_walk){&lineage->extents, {0, 0}, lineage->bytes};
 }
 
-const struct ms_extent *ms_walk_next(struct ms_walk *walk)
+const struct ms_extent *ms_lineage_walk_next(struct ms_walk *walk)
 {
     const struct ms_extent *extent = ms_sorted_item(walk->extents, walk->at);
     walk->at = ms_sorted_next(walk->extents, walk->at);
@@ -48,8 +48,8 @@ const struct ms_extent *ms_walk_next(struct ms_walk *walk)
 
 void ms_lineage_cleanup(struct ms_lineage *lineage)
 {
-    struct ms_walk walk = ms_walk_all(lineage);
-    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;)
+    struct ms_walk walk = ms_lineage_walk_all(lineage);
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;)
         let_go(extent);
     ms_sorted_cleanup(&lineage->extents);
     *lineage = (struct ms_lineage){0};
@@ -117,8 +117,8 @@ bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end, 
     states &= possible(lineage);
     if (states == 0 || begin >= end)
         return false;
-    struct ms_walk walk = ms_walk_begin(lineage, begin, end);
-    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = ms_lineage_walk(lineage, begin, end);
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (ms_content_states(&extent->content) & states)
             return true;
     }
@@ -128,8 +128,9 @@ bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end, 
 size_t ms_lineage_present_bytes(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
     size_t bytes = 0;
-    struct ms_walk walk = ms_walk_begin(lineage, begin, end);
-    for (const struct ms_extent *extent; begin < end && (extent = ms_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = ms_lineage_walk(lineage, begin, end);
+    for (const struct ms_extent *extent;
+         begin < end && (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         const size_t stop = extent->end < end ? extent->end : end;
         bytes += ms_content_is_present(&extent->content) ? stop - begin : 0;
         begin = stop;
@@ -142,7 +143,7 @@ bool ms_lineage_is_unwritten(const struct ms_lineage *lineage)
     return lineage->deferred_bytes + lineage->resident_bytes + lineage->dead_bytes == 0;
 }
 
-bool ms_extent_continues(const struct ms_extent *left, const struct ms_extent *right)
+bool ms_lineage_continues(const struct ms_extent *left, const struct ms_extent *right)
 {
     const struct ms_content *a = &left->content;
     const struct ms_content *b = &right->content;
@@ -192,7 +193,7 @@ struct replacement {
 static void add_piece(struct replacement *made, const struct ms_extent *piece)
 {
     struct ms_extent *last = made->added > 0 ? &made->pieces[made->added - 1] : NULL;
-    if (last != NULL && ms_extent_continues(last, piece))
+    if (last != NULL && ms_lineage_continues(last, piece))
         last->end = piece->end;
     else
         made->pieces[made->added++] = *piece;
@@ -324,7 +325,7 @@ bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t e
     struct ms_extent extent;
     for (size_t at = begin; ms_lineage_next(lineage, &at, end, &extent);) {
         const size_t to = extent.begin - begin;
-        extent.content.pattern = ms_pattern_move(extent.content.pattern, extent.begin, to);
+        extent.content.pattern = ms_lineage_move_pattern(extent.content.pattern, extent.begin, to);
         ms_content_forget_locality(&extent.content);
         extent.content.is_shadowed = false;
         if (!ms_lineage_set(part_out, to, extent.end - begin, &extent.content)) {
@@ -352,12 +353,12 @@ struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin
                                   size_t *count_out)
 {
     const size_t count = ms_lineage_pieces(lineage, begin, end);
-    struct ms_walk walk = ms_walk_begin(lineage, begin, end);
+    struct ms_walk walk = ms_lineage_walk(lineage, begin, end);
     struct ms_extent *copy = ms_heap_alloc(count * sizeof(*copy));
     if (copy == NULL)
         return NULL;
     size_t at = 0;
-    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL; at++) {
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL; at++) {
         copy[at] = *extent;
         hold(extent);
     }
@@ -367,14 +368,14 @@ struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin
     return copy;
 }
 
-void ms_extents_free(struct ms_extent *extents, size_t count)
+void ms_lineage_free_copy(struct ms_extent *extents, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         let_go(&extents[i]);
     ms_heap_free(extents);
 }
 
-uint32_t ms_pattern_move(uint32_t pattern, size_t from, size_t to)
+uint32_t ms_lineage_move_pattern(uint32_t pattern, size_t from, size_t to)
 {
     /* The byte that stood at `from` must come to stand at `to`. */
     const unsigned shift = 8 * (unsigned)((to - from) & 3);

@@ -44,7 +44,7 @@ enum ms_kind {
     MS_KIND_COUNT
 };
 
-/* Who keeps some bytes by the sharding plan (active_plan.h). A new write makes it unknown again. */
+/* Who keeps some bytes by the sharding plan (shard.h). A new write makes it unknown again. */
 enum ms_locality {
     MS_UNKNOWN, /* the plan was not asked, or does not say */
     MS_LOCAL,   /* this rank */
@@ -139,7 +139,7 @@ struct ms_lineage {
 };
 
 /* True when two neighbours hold the same, one behind the other. */
-bool ms_extent_continues(const struct ms_extent *left, const struct ms_extent *right);
+bool ms_lineage_continues(const struct ms_extent *left, const struct ms_extent *right);
 
 bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes); /* all undefined */
 void ms_lineage_cleanup(struct ms_lineage *lineage);
@@ -159,17 +159,17 @@ bool ms_lineage_next(const struct ms_lineage *lineage, size_t *at, size_t end,
  * For loops that do not change the lineage: its extents, whole, from the one that contains `begin`
  * to the last that begins before `end`.
  *
- *     struct ms_walk walk = ms_walk_begin(lineage, begin, end);
- *     for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;)
+ *     struct ms_walk walk = ms_lineage_walk(lineage, begin, end);
+ *     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;)
  */
 struct ms_walk {
     const struct ms_sorted *extents;
     struct ms_position at;
     size_t end;
 };
-struct ms_walk ms_walk_begin(const struct ms_lineage *lineage, size_t begin, size_t end);
-struct ms_walk ms_walk_all(const struct ms_lineage *lineage);
-const struct ms_extent *ms_walk_next(struct ms_walk *walk);
+struct ms_walk ms_lineage_walk(const struct ms_lineage *lineage, size_t begin, size_t end);
+struct ms_walk ms_lineage_walk_all(const struct ms_lineage *lineage);
+const struct ms_extent *ms_lineage_walk_next(struct ms_walk *walk);
 
 /* The number of extents of [begin, end). */
 size_t ms_lineage_pieces(const struct ms_lineage *lineage, size_t begin, size_t end);
@@ -209,11 +209,11 @@ void ms_lineage_drop_caches(struct ms_lineage *lineage);
 
 /*
  * A copy of the extents of [begin, end), cut to it, each with a reference, which stays valid while
- * the lineage changes. NULL if out of memory. Free it with ms_extents_free.
+ * the lineage changes. NULL if out of memory. Free it with ms_lineage_free_copy.
  */
 struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin, size_t end,
                                   size_t *count_out);
-void ms_extents_free(struct ms_extent *extents, size_t count);
+void ms_lineage_free_copy(struct ms_extent *extents, size_t count);
 
 /* The pattern of a fill after its bytes moved from one offset to another. */
-uint32_t ms_pattern_move(uint32_t pattern, size_t from, size_t to);
+uint32_t ms_lineage_move_pattern(uint32_t pattern, size_t from, size_t to);

@@ -96,7 +96,7 @@ CUresult ms_mappings_set_access(struct ms_allocation *allocation,
         set_content(allocation, mapping->begin + pieces->all[i].begin,
                     mapping->begin + pieces->all[i].end, MS_RESIDENT);
     ms_allocation_keep_dead(allocation);
-    ms_pieces_end(pieces, allocation->device);
+    ms_backing_end_pieces(pieces, allocation->device);
     return CUDA_SUCCESS;
 }
 

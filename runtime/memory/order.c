@@ -10,7 +10,7 @@
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 
-CUresult ms_event_poll(CUevent event, uint64_t ms)
+CUresult ms_order_event_poll(CUevent event, uint64_t ms)
 {
     enum { SPINS = 64, STEP_NS = 50 * 1000 };
     const uint64_t steps = ms * (UINT64_C(1000000) / STEP_NS);
@@ -26,7 +26,7 @@ CUresult ms_event_poll(CUevent event, uint64_t ms)
 }
 
 /* No capture begins meanwhile (ms_order_set_capture). */
-CUresult ms_context_record(CUcontext context, CUevent event)
+CUresult ms_order_context_record(CUcontext context, CUevent event)
 {
     if (!ms_fact_holds_everywhere(MS_FACT_CONTEXT_EVENT))
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -49,10 +49,10 @@ static CUresult poll_queued(CUstream stream, CUcontext context, uint64_t ms)
     CUresult state = ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING);
     if (state != CUDA_SUCCESS)
         return state;
-    state =
-        context != NULL ? ms_context_record(context, event) : ms_driver.event_record(event, stream);
+    state = context != NULL ? ms_order_context_record(context, event)
+                            : ms_driver.event_record(event, stream);
     if (state == CUDA_SUCCESS)
-        state = ms_event_poll(event, ms);
+        state = ms_order_event_poll(event, ms);
     ms_driver.event_destroy(event);
     return state;
 }
@@ -78,7 +78,7 @@ static CUresult wait_a_moment(CUstream stream)
     return wait_a_moment_for(stream, NULL);
 }
 
-CUresult ms_context_poll(CUcontext context)
+CUresult ms_order_context_poll(CUcontext context)
 {
     struct ms_driver_scope scope;
     CUresult result = ms_driver_enter(context, &scope);
@@ -89,12 +89,12 @@ CUresult ms_context_poll(CUcontext context)
     return result;
 }
 
-bool ms_context_is_idle(CUcontext context)
+bool ms_order_context_is_idle(CUcontext context)
 {
-    return ms_context_poll(context) == CUDA_SUCCESS;
+    return ms_order_context_poll(context) == CUDA_SUCCESS;
 }
 
-bool ms_context_ends_within(CUcontext context, uint64_t ms)
+bool ms_order_context_ends_within(CUcontext context, uint64_t ms)
 {
     struct ms_driver_scope scope;
     if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
@@ -104,7 +104,7 @@ bool ms_context_ends_within(CUcontext context, uint64_t ms)
     return has_ended;
 }
 
-CUcontext ms_stream_context(CUstream stream)
+CUcontext ms_order_stream_context(CUstream stream)
 {
     CUcontext context;
     const bool is_default = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
@@ -113,7 +113,7 @@ CUcontext ms_stream_context(CUstream stream)
     return result == CUDA_SUCCESS ? context : NULL;
 }
 
-CUresult ms_stream_wait(CUstream stream)
+CUresult ms_order_stream_wait(CUstream stream)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUresult result = ms_driver.exchange_capture_mode(&mode);
@@ -124,15 +124,15 @@ CUresult ms_stream_wait(CUstream stream)
     return result;
 }
 
-bool ms_event_passes(CUevent event, CUcontext context, bool patient)
+bool ms_order_event_passes(CUevent event, CUcontext context, bool patient)
 {
     static _Atomic bool in_vain;
     struct ms_driver_scope scope;
     if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
         return false;
-    const CUresult state = patient
-                               ? ms_event_poll(event, atomic_load(&in_vain) ? 0 : ms_config.idle_ms)
-                               : ms_driver.event_query(event);
+    const CUresult state =
+        patient ? ms_order_event_poll(event, atomic_load(&in_vain) ? 0 : ms_config.idle_ms)
+                : ms_driver.event_query(event);
     if (patient)
         atomic_store(&in_vain, state == CUDA_ERROR_NOT_READY);
     ms_driver_leave(&scope);
@@ -145,7 +145,7 @@ static CUresult wait_in(CUcontext context)
     CUevent event;
     if (ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
         return ms_driver.ctx_synchronize();
-    CUresult result = ms_context_record(context, event);
+    CUresult result = ms_order_context_record(context, event);
     if (result == CUDA_SUCCESS)
         result = ms_driver.event_synchronize(event);
     else if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
@@ -161,7 +161,7 @@ void ms_order_forbid_waits(void)
     may_not_wait = true;
 }
 
-CUresult ms_context_wait(CUcontext context)
+CUresult ms_order_context_wait(CUcontext context)
 {
     struct ms_driver_scope scope;
     if (may_not_wait)
@@ -174,7 +174,7 @@ CUresult ms_context_wait(CUcontext context)
     return result;
 }
 
-CUresult ms_capture_allows(void)
+CUresult ms_order_capture_allows(void)
 {
     CUevent event;
     if (!ms_is_capturing() ||
@@ -185,7 +185,7 @@ CUresult ms_capture_allows(void)
     return result;
 }
 
-bool ms_may_record(CUstream stream)
+bool ms_order_may_record(CUstream stream)
 {
     if (ms_is_capturing())
         return false;
@@ -202,7 +202,7 @@ bool ms_may_record(CUstream stream)
 }
 
 /* A stream that is not idle by itself needs no event. */
-bool ms_host_may_change(CUstream stream)
+bool ms_order_host_may_change(CUstream stream)
 {
     return ms_is_gated() && (ms_driver.stream_query(stream) == CUDA_ERROR_NOT_READY ||
                              poll_queued(stream, NULL, 0) != CUDA_SUCCESS);

@@ -14,7 +14,7 @@
  * it did not finish the last time. Never during a capture, where the call becomes a node of a
  * graph.
  */
-bool ms_may_record(CUstream stream);
+bool ms_order_may_record(CUstream stream);
 
 /*
  * Work was queued that may wait for the host, for memory or for other work, or that writes host
@@ -30,49 +30,49 @@ void ms_order_set_capture(bool begun);
 
 /* True if the host memory that a call is about to read may still be written before the stream gets
  * to it. Waits for nothing. Not during a capture. */
-bool ms_host_may_change(CUstream stream);
+bool ms_order_host_may_change(CUstream stream);
 
 /*
  * True if all work of the context is done, or ends within a moment. False during a capture, and if
  * the driver has no cuCtxRecordEvent (CUDA 12.5).
  */
-bool ms_context_is_idle(CUcontext context);
+bool ms_order_context_is_idle(CUcontext context);
 
 /* The same: CUDA_SUCCESS if idle, CUDA_ERROR_NOT_READY if not, CUDA_ERROR_NOT_SUPPORTED if the
  * driver cannot tell, or another error. */
-CUresult ms_context_poll(CUcontext context);
+CUresult ms_order_context_poll(CUcontext context);
 
 /* The same for work that ends within so many milliseconds. */
-bool ms_context_ends_within(CUcontext context, uint64_t ms);
+bool ms_order_context_ends_within(CUcontext context, uint64_t ms);
 
 /*
  * Records an event behind all work of the context. That would end captures, so during one it
  * returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. CUDA_ERROR_NOT_SUPPORTED if the driver cannot
  * (CUDA 12.5), or does it wrongly (facts.h).
  */
-CUresult ms_context_record(CUcontext context, CUevent event);
+CUresult ms_order_context_record(CUcontext context, CUevent event);
 
 /* Waits for an event, for about so many milliseconds: CUDA_ERROR_NOT_READY if that was not enough.
  * Spins first: even an idle stream takes some microseconds to get to the event. */
-CUresult ms_event_poll(CUevent event, uint64_t ms);
+CUresult ms_order_event_poll(CUevent event, uint64_t ms);
 
 /* The context of a stream, which need not be current. NULL: the driver names none. */
-CUcontext ms_stream_context(CUstream stream);
+CUcontext ms_order_stream_context(CUstream stream);
 
 /* Waits for the stream, also while other streams are captured. */
-CUresult ms_stream_wait(CUstream stream);
+CUresult ms_order_stream_wait(CUstream stream);
 
 /* True if the event of that context is complete; `patient`: or will be within a moment. */
-bool ms_event_passes(CUevent event, CUcontext context, bool patient);
+bool ms_order_event_passes(CUevent event, CUcontext context, bool patient);
 
 /*
  * Waits for all work that is queued in the context now, as cuCtxSynchronize does. During a capture
  * returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and does not end it.
  */
-CUresult ms_context_wait(CUcontext context);
+CUresult ms_order_context_wait(CUcontext context);
 
-/* From now on this thread waits for no context: ms_context_wait returns CUDA_ERROR_NOT_READY. For a
- * thread that a stream waits for. */
+/* From now on this thread waits for no context: ms_order_context_wait returns
+ * CUDA_ERROR_NOT_READY. For a thread that a stream waits for. */
 void ms_order_forbid_waits(void);
 
 /*
@@ -80,7 +80,7 @@ void ms_order_forbid_waits(void);
  * CUDA_SUCCESS without a capture. To be called outside of ms_driver_enter, which would allow the
  * call.
  */
-CUresult ms_capture_allows(void);
+CUresult ms_order_capture_allows(void);
 
 /* The offset of an address in its allocation. */
 static inline size_t ms_offset(const struct ms_allocation *allocation, CUdeviceptr address)

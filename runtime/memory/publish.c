@@ -298,7 +298,7 @@ void ms_publish_fallback(enum ms_reason reason, uint64_t bytes, const char *text
 
 /* --- reasons */
 
-struct ms_why ms_why_begin(enum ms_reason reason)
+struct ms_why ms_publish_why_begin(enum ms_reason reason)
 {
     const struct ms_why why = {ms_caller_reason, ms_state_now(), thread_bytes};
     if (ms_caller_reason == MS_REASON_CALL)
@@ -306,7 +306,7 @@ struct ms_why ms_why_begin(enum ms_reason reason)
     return why;
 }
 
-void ms_why_end(struct ms_why why)
+void ms_publish_why_end(struct ms_why why)
 {
     const enum ms_reason reason = (enum ms_reason)ms_caller_reason;
     const uint64_t bytes = thread_bytes - why.bytes;

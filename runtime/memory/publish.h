@@ -50,12 +50,13 @@ void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin
 void ms_publish_device(CUdevice device);
 
 /*
- * Until ms_why_end, what the thread materialises has this reason, unless an outer one is set. If
- * anything was materialised and ms_explain knows the reason, ms_why_end publishes a fallback.
+ * Until ms_publish_why_end, what the thread materialises has this reason, unless an outer one is
+ * set. If anything was materialised and ms_explain knows the reason, ms_publish_why_end publishes a
+ * fallback.
  */
 struct ms_why {
     uint32_t before;
     uint64_t began, bytes;
 };
-struct ms_why ms_why_begin(enum ms_reason reason);
-void ms_why_end(struct ms_why why);
+struct ms_why ms_publish_why_begin(enum ms_reason reason);
+void ms_publish_why_end(struct ms_why why);

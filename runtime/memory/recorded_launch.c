@@ -52,13 +52,14 @@ struct ms_depths ms_recorded_launch_depths(const struct ms_allocation *allocatio
 static bool is_current(const struct ms_lineage *lineage)
 {
     bool is_current = true;
-    struct ms_walk walk = ms_walk_all(lineage);
-    for (const struct ms_extent *extent; is_current && (extent = ms_walk_next(&walk)) != NULL;)
-        is_current = ms_content_is_current(&extent->content);
+    struct ms_walk walk = ms_lineage_walk_all(lineage);
+    for (const struct ms_extent *extent;
+         is_current && (extent = ms_lineage_walk_next(&walk)) != NULL;)
+        is_current = ms_recorded_launch_is_current(&extent->content);
     return is_current;
 }
 
-bool ms_content_is_current(const struct ms_content *content)
+bool ms_recorded_launch_is_current(const struct ms_content *content)
 {
     if (content->kind == MS_SOURCE)
         return ms_source_read_is_current(content->source);

@@ -64,4 +64,4 @@ static inline bool ms_recorded_launch_is_at(const struct ms_content *content,
 }
 
 /* True if a replay would still give the same bytes: no file behind the content has changed. */
-bool ms_content_is_current(const struct ms_content *content);
+bool ms_recorded_launch_is_current(const struct ms_content *content);

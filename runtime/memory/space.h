@@ -146,10 +146,10 @@ bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocat
 
 /* For walks over all: ends the claim on `before`, and claims the next allocation above it. Begins
  * with NULL and ends with NULL. */
-struct ms_allocation *ms_space_claim_after(struct ms_allocation *before);
+struct ms_allocation *ms_claim_after(struct ms_allocation *before);
 
 /* Publishes what has changed, then ends the claim (claim.c). allocation may be NULL. */
-void ms_space_release(struct ms_allocation *allocation);
+void ms_claim_release(struct ms_allocation *allocation);
 
 /* Ends a claim without publishing: counts the allocation as deferred or not. */
 void ms_space_unclaim(struct ms_allocation *allocation);

@@ -255,7 +255,7 @@ static uint64_t hash_number(uint64_t hash, uint64_t number)
 
 static uint64_t hash_terms(const struct ms_terms *terms)
 {
-    uint64_t hash = ms_hash_begin();
+    uint64_t hash = ms_hash_set_begin();
     hash = hash_number(hash, terms->has_size ? terms->size : UINT64_MAX);
     hash = hash_number(hash, terms->has_order ? terms->order : UINT64_MAX);
     for (unsigned i = 0; i < terms->cut_count; i++) {

@@ -68,7 +68,7 @@ static bool has_name(const void *context, uint32_t number)
 static uint32_t find_given(const struct given *given, const char *name)
 {
     const struct wanted wanted = {given->layout, name};
-    return ms_hash_set_find(&given->first, ms_hash_text(name), has_name, &wanted);
+    return ms_hash_set_find(&given->first, ms_hash_set_text(name), has_name, &wanted);
 }
 
 static bool list_names(struct given *given)
@@ -77,7 +77,7 @@ static bool list_names(struct given *given)
     for (uint32_t i = 0; i < layout->source.count; i++) {
         const struct ms_tensor tensor = given_at(layout, i);
         if (find_given(given, tensor.name) == MS_NO_NUMBER &&
-            !ms_hash_set_add(&given->first, ms_hash_text(tensor.name), i))
+            !ms_hash_set_add(&given->first, ms_hash_set_text(tensor.name), i))
             return false;
     }
     return true;

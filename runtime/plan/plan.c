@@ -140,7 +140,7 @@ static bool has_name(const void *context, uint32_t number)
 uint32_t ms_plan_find_exact(const struct ms_plan *plan, const char *name)
 {
     const struct wanted_name wanted = {ms_plan_entries(plan), name};
-    return ms_hash_set_find(&plan->exact, ms_hash_text(name), has_name, &wanted);
+    return ms_hash_set_find(&plan->exact, ms_hash_set_text(name), has_name, &wanted);
 }
 
 /* Lists the entries for layouts. No two have the same exact name. */
@@ -165,7 +165,7 @@ static bool list_entries(const struct ms_plan_parser *parser)
         if (other != MS_NO_NUMBER)
             return ms_fault_at(parser->reading, &at, "name %s is already that of tensors[%u]",
                                entry->name, other);
-        ms_hash_set_add(&plan->exact, ms_hash_text(entry->name), i);
+        ms_hash_set_add(&plan->exact, ms_hash_set_text(entry->name), i);
     }
     return true;
 }

@@ -405,11 +405,11 @@ static bool find_sets(struct run *run, unsigned char value)
 {
     const size_t bytes = WINDOW;
     bool are_done = false;
-    CUresult state = ms_event_poll(run->event, EVENT_PATIENCE_MS);
+    CUresult state = ms_order_event_poll(run->event, EVENT_PATIENCE_MS);
     for (int ms = 0; state == CUDA_ERROR_NOT_READY && !are_done && ms < PATIENCE_MS;
          ms += EVENT_PATIENCE_MS) {
         are_done = ms_driver.stream_query(run->work) != CUDA_ERROR_NOT_READY;
-        state = ms_event_poll(run->event, EVENT_PATIENCE_MS);
+        state = ms_order_event_poll(run->event, EVENT_PATIENCE_MS);
     }
     if (state != CUDA_SUCCESS)
         return answer(run, UNKNOWN, "the event is not complete: CUDA error %d", (int)state);
@@ -432,7 +432,7 @@ static bool check_context_event(struct run *run)
     const unsigned char value = SET_VALUE + 2 * SETS;
     if (!queue_sets(run, value))
         return false;
-    const CUresult result = ms_context_record(run->context, run->event);
+    const CUresult result = ms_order_context_record(run->context, run->event);
     return result == CUDA_ERROR_NOT_SUPPORTED ||
            (good(run, result, "cuCtxRecordEvent") && find_sets(run, value));
 }

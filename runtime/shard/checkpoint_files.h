@@ -5,7 +5,7 @@
  * alone. One that is saved again, with the same tensors in the same places, takes the place of the
  * one before: its tensors are those.
  *
- * Guarded by the lock of active_plan.c. Reads headers of files; calls no driver function.
+ * Guarded by the lock of shard.c. Reads headers of files; calls no driver function.
  */
 #pragma once
 

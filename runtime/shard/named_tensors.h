@@ -3,7 +3,7 @@
  * Named tensors: ranges of allocations that are tensors because the program said so, or because
  * nothing else has the size and place that the plan gives. Ranges do not overlap.
  *
- * Guarded by the lock of active_plan.c.
+ * Guarded by the lock of shard.c.
  */
 #pragma once
 

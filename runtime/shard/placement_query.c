@@ -134,7 +134,7 @@ static void query_locked(struct query *query, const struct ms_allocation *alloca
                          size_t end)
 {
     struct ms_walk walk = ms_bytes_walk(allocation, begin, end);
-    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if ((ms_content_states(&extent->content) & MS_UNDECIDED) == 0)
             continue;
         if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))
@@ -168,7 +168,7 @@ static void apply(struct query *query, struct ms_allocation *allocation)
     ms_ranges_cleanup(&remote);
 }
 
-void ms_shard_query_placement(struct ms_allocation *allocation, size_t begin, size_t end)
+void ms_placement_query(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     if (!ms_shard_is_active() || !ms_bytes_any(allocation, begin, end, MS_UNDECIDED))
         return;
@@ -186,7 +186,7 @@ void ms_shard_query_placement(struct ms_allocation *allocation, size_t begin, si
     ms_heap_free(query);
 }
 
-bool ms_shard_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault)
+bool ms_placement_query_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault)
 {
     struct ms_allocation *allocation = ms_space_claim(address);
     const bool fits = allocation != NULL && ms_fits(allocation, address, bytes);
@@ -198,7 +198,7 @@ bool ms_shard_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault)
         is_good =
             ms_bytes_change(allocation, &range, 1, ms_content_forget_locality) == CUDA_SUCCESS;
     }
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     if (!fits)
         return ms_fault_set(fault, "no allocation that the shim defers holds %zu bytes at 0x%llx",
                             bytes, address);
@@ -247,8 +247,8 @@ static struct reader find_tensor_locked(const struct ms_allocation *allocation,
     return reader;
 }
 
-bool ms_shard_name_of(const struct ms_allocation *allocation, size_t begin, size_t end,
-                      char *name_out, size_t bytes)
+bool ms_placement_query_name(const struct ms_allocation *allocation, size_t begin, size_t end,
+                             char *name_out, size_t bytes)
 {
     if (!ms_shard_is_active() || begin >= end)
         return false;
@@ -276,8 +276,8 @@ static size_t find_named_locked(const struct ms_allocation *allocation, size_t b
     return at;
 }
 
-bool ms_shard_named_remote_parts(const struct ms_allocation *allocation, size_t begin, size_t end,
-                                 struct ms_ranges *remote)
+bool ms_placement_query_remote_parts(const struct ms_allocation *allocation, size_t begin,
+                                     size_t end, struct ms_ranges *remote)
 {
     struct query query = {0};
     ms_lock_take(&ms_shard.lock);

@@ -225,17 +225,17 @@ MS_HOLDS(ms_shard.lock) static bool add_by_entry(uint64_t bytes, struct ms_range
     struct ms_sheet sheet = {0};
     struct ms_fault fault;
     struct ms_ranges ours = {0};
-    const struct ms_layout_source source = {.at = ms_unnamed_block_tensor,
+    const struct ms_layout_source source = {.at = ms_shard_unnamed_tensor,
                                             .context = &block,
                                             .count = 1};
     if (!ms_unnamed_block_select_locked(&block, SIZE_MAX) ||
-        !ms_sheet_init_locked(&sheet, &source, &fault))
+        !ms_shard_init_sheet_locked(&sheet, &source, &fault))
         return false;
     struct sizes *sizes = sizes_create(sheet.layout);
     const bool is_found = sizes != NULL && add_ours(sizes, sheet.placement,
                                                     &(struct ms_sequence){&bytes, 1, 0}, &ours);
     sizes_destroy(sizes);
-    ms_sheet_cleanup_locked(&sheet);
+    ms_shard_cleanup_sheet_locked(&sheet);
     return add_rest(bytes, is_found, &ours, remote);
 }
 
@@ -284,7 +284,8 @@ static bool look_at(const struct ms_allocation *allocation, size_t begin, size_t
     bool is_good = true;
     *found = (struct findings){.is_open = true};
     struct ms_walk walk = ms_bytes_walk(allocation, begin, end);
-    for (const struct ms_extent *extent; is_good && (extent = ms_walk_next(&walk)) != NULL;) {
+    for (const struct ms_extent *extent;
+         is_good && (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         const struct ms_content *content = &extent->content;
         const size_t from = extent->begin > begin ? extent->begin : begin;
         const size_t to = extent->end < end ? extent->end : end;
@@ -344,7 +345,7 @@ static bool add_found(size_t begin, const struct ms_sequence *sequence, struct f
     return is_good;
 }
 
-bool ms_list_remote_parts(struct ms_allocation *allocation, size_t begin, size_t bytes,
+bool ms_remote_parts_list(struct ms_allocation *allocation, size_t begin, size_t bytes,
                           const struct ms_sequence *sequence, struct ms_ranges *remote_parts)
 {
     const struct ms_sequence alone = {.bytes = &bytes, .count = 1};
@@ -352,8 +353,8 @@ bool ms_list_remote_parts(struct ms_allocation *allocation, size_t begin, size_t
     struct findings found = {0};
     if (!ms_config.receive_parts || !ms_shard_is_active())
         return true;
-    ms_shard_query_placement(allocation, begin, end);
-    if (ms_shard_named_remote_parts(allocation, begin, end, remote_parts))
+    ms_placement_query(allocation, begin, end);
+    if (ms_placement_query_remote_parts(allocation, begin, end, remote_parts))
         return true;
     bool is_good = look_at(allocation, begin, end, &found);
     if (is_good && !found.is_cut)

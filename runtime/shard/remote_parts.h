@@ -19,9 +19,9 @@ struct ms_sequence {
 /*
  * Adds the parts of [begin, begin + bytes) of a claimed allocation that other ranks keep, sorted
  * and exact to the byte. It knows them from the tensor's name; else from what the plan says of its
- * content (active_plan.h) and what was copied there from remote bytes; or, if its content says
+ * content (shard.h) and what was copied there from remote bytes; or, if its content says
  * nothing, from its size. `sequence` is the one that the tensor is in, or NULL.
  * Adds nothing with METASHARD_RECEIVE_PARTS=off. Returns false if out of memory.
  */
-bool ms_list_remote_parts(struct ms_allocation *allocation, size_t begin, size_t bytes,
+bool ms_remote_parts_list(struct ms_allocation *allocation, size_t begin, size_t bytes,
                           const struct ms_sequence *sequence, struct ms_ranges *remote_parts);

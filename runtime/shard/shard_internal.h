@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What active_plan.c and placement_query.c share about the active plan. */
+/* What shard.c and placement_query.c share about the active plan. */
 #pragma once
 
 #include "runtime/base/lock.h"
 #include "runtime/plan/placement.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 
 /* A list of tensors with what this rank keeps of each. */
 struct ms_sheet {
@@ -58,9 +58,9 @@ MS_HOLDS(ms_shard.lock) bool ms_shard_has_sheet_locked(void);
 
 /* Makes a layout of these tensors alone, which must outlive the sheet, over the active plan. */
 MS_HOLDS(ms_shard.lock)
-bool ms_sheet_init_locked(struct ms_sheet *sheet, const struct ms_layout_source *source,
-                          struct ms_fault *fault);
-MS_HOLDS(ms_shard.lock) void ms_sheet_cleanup_locked(struct ms_sheet *sheet);
+bool ms_shard_init_sheet_locked(struct ms_sheet *sheet, const struct ms_layout_source *source,
+                                struct ms_fault *fault);
+MS_HOLDS(ms_shard.lock) void ms_shard_cleanup_sheet_locked(struct ms_sheet *sheet);
 
 /* Selects the block's entry: the first one without a name that matches the block as the order-th of
  * its kind, and gives it a dtype and shape. Returns false if none does. */
@@ -68,7 +68,7 @@ MS_HOLDS(ms_shard.lock)
 bool ms_unnamed_block_select_locked(struct ms_unnamed_block *block, size_t order);
 
 /* For a struct ms_layout_source over an array of blocks. */
-struct ms_tensor ms_unnamed_block_tensor(const void *blocks, size_t index);
+struct ms_tensor ms_shard_unnamed_tensor(const void *blocks, size_t index);
 
 /* Makes the sheet of ms_shard.unnamed. */
 MS_HOLDS(ms_shard.lock) void ms_shard_make_unnamed_sheet_locked(void);

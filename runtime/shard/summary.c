@@ -34,7 +34,7 @@ MS_HOLDS(ms_shard.lock) static void add_seen_locked(struct ms_state_plan *facts)
     }
 }
 
-void ms_shard_describe(struct ms_state_plan *facts_out)
+void ms_summary_describe(struct ms_state_plan *facts_out)
 {
     *facts_out = (struct ms_state_plan){.generation = ms_shard_generation(),
                                         .enforced = ms_config.plan_mode == MS_ENFORCE};
@@ -48,20 +48,20 @@ void ms_shard_describe(struct ms_state_plan *facts_out)
     ms_lock_drop(&ms_shard.lock);
 }
 
-void ms_shard_publish_facts(const struct ms_state_plan *facts)
+void ms_summary_publish_facts(const struct ms_state_plan *facts)
 {
     ms_state_set_plan(facts);
     if (facts->generation > 0)
         ms_state_set_rank(facts->rank, facts->world, true);
 }
 
-void ms_shard_publish(const char *what, uint64_t began)
+void ms_summary_publish(const char *what, uint64_t began)
 {
     struct ms_state_plan facts;
     if (!ms_is_recorded())
         return;
-    ms_shard_describe(&facts);
-    ms_shard_publish_facts(&facts);
+    ms_summary_describe(&facts);
+    ms_summary_publish_facts(&facts);
     ms_state_event(MS_EVENT_PLAN, 0, 0, facts.owned_bytes, began, what);
 }
 
@@ -105,7 +105,7 @@ MS_HOLDS(ms_shard.lock) static bool is_ambiguous_locked(size_t entry)
     return false;
 }
 
-void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context)
+void ms_summary_visit_unmatched(ms_shard_visitor *visit, void *context)
 {
     ms_lock_take(&ms_shard.lock);
     const size_t count = ms_shard_has_sheet_locked() ? ms_plan_count(ms_shard.plan) : 0;
@@ -127,7 +127,7 @@ void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context)
     ms_lock_drop(&ms_shard.lock);
 }
 
-void ms_shard_visit_ambiguous(ms_shard_visitor *visit, void *context)
+void ms_summary_visit_ambiguous(ms_shard_visitor *visit, void *context)
 {
     ms_lock_take(&ms_shard.lock);
     for (size_t i = 0; i < ms_shard.ambiguous_count; i++)

@@ -62,9 +62,9 @@ static bool collect(struct list *list)
 {
     bool is_good = true;
     struct ms_allocation *allocation = NULL;
-    while (is_good && (allocation = ms_space_claim_after(allocation)) != NULL)
+    while (is_good && (allocation = ms_claim_after(allocation)) != NULL)
         is_good = add_blocks(list, allocation);
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     if (list->count > 0)
         qsort(list->blocks, list->count, sizeof(*list->blocks), by_age);
     return is_good;
@@ -190,7 +190,7 @@ MS_HOLDS(ms_shard.lock) static void match_locked(struct list *list)
         match_unnamed_locked(list);
 }
 
-void ms_shard_match_blocks(void)
+void ms_unnamed_blocks_match(void)
 {
     struct list list = {0};
     const bool is_good = collect(&list);

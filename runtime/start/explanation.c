@@ -223,8 +223,8 @@ static void say_reason(const struct sums *sums, struct sum *first)
         snprintf(bytes, sizeof(bytes), ", %.1f MiB", (double)sum / (1 << 20));
     if (sums->ranks > 1)
         snprintf(ranks, sizeof(ranks), ", on %zu ranks", sums->ranks);
-    ms_say("explain", "%s (%" PRIu64 " time%s%s%s)%s", sentence, count, count > 1 ? "s" : "", bytes,
-           ranks, others);
+    ms_log_say("explain", "%s (%" PRIu64 " time%s%s%s)%s", sentence, count, count > 1 ? "s" : "",
+               bytes, ranks, others);
 }
 
 bool ms_explanation_end(void)
@@ -240,8 +240,8 @@ bool ms_explanation_end(void)
     for (struct sum *first; is_last && (first = find_most(&sums, MS_REASON_COUNT)) != NULL;)
         say_reason(&sums, first);
     if (is_last && sums.count == 0)
-        ms_say("explain",
-               "nothing to explain: what was deferred stayed so until its bytes were used");
+        ms_log_say("explain",
+                   "nothing to explain: what was deferred stayed so until its bytes were used");
     ms_heap_free(sums.rows);
     return is_last;
 }

@@ -19,7 +19,7 @@
 #include "runtime/fill/compare.h"
 #include "runtime/kernel/rules.h"
 #include "runtime/memory/publish.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/source/source_close.h"
 #include "runtime/source/source.h"
 #include "runtime/start/explanation.h"
@@ -43,7 +43,7 @@ static void start(void)
     if (madvise(&ms_hot, sizeof(ms_hot), MADV_WIPEONFORK) != 0)
         pthread_atfork(NULL, NULL, become_inert);
     ms_state_prepare(&ms_config);
-    ms_publish_set_namer(ms_shard_name_of);
+    ms_publish_set_namer(ms_placement_query_name);
     ms_source_close_start(ms_file_writes_answer, ms_file_writes_answer_deletion);
     ms_source_set_snapshot_limit(ms_config.snapshot_bytes);
     if (ms_config.kernel_rules[0] != '\0')
@@ -116,13 +116,13 @@ static void log_plan(void)
     struct ms_state_plan facts;
     struct name_text unmatched = {.reason = MS_REASON_UNMATCHED};
     struct name_text ambiguous = {.reason = MS_REASON_AMBIGUOUS};
-    ms_shard_describe(&facts);
+    ms_summary_describe(&facts);
     if (facts.generation > 0 || facts.tensors > 0)
-        ms_shard_publish_facts(&facts);
+        ms_summary_publish_facts(&facts);
     if (facts.tensors == 0)
         return;
-    ms_shard_visit_unmatched(add_name, &unmatched);
-    ms_shard_visit_ambiguous(add_name, &ambiguous);
+    ms_summary_visit_unmatched(add_name, &unmatched);
+    ms_summary_visit_ambiguous(add_name, &ambiguous);
     warn_of_names(facts.name, "entries that match no tensor of the program", &unmatched);
     warn_of_names(facts.name, "entries that match more than one block and so decide nothing",
                   &ambiguous);
@@ -163,7 +163,7 @@ static void say_next(bool is_dumped)
 {
     const char *path = is_dumped ? ms_config.dump_path : ms_state_path();
     if (path[0] != '\0')
-        ms_say("info", "for more, run: metashard-dump show %s", path);
+        ms_log_say("info", "for more, run: metashard-dump show %s", path);
 }
 
 void ms_lifetime_end(void)

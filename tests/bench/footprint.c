@@ -191,7 +191,7 @@ static size_t count_extents(CUdeviceptr address)
 {
     struct ms_allocation *allocation = ms_space_claim(address);
     const size_t extents = MS_OWN(allocation)->lineage.extents.count;
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return extents;
 }
 

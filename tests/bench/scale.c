@@ -505,7 +505,7 @@ static double fill_segment(CUdeviceptr segment, size_t first, const unsigned cha
     const size_t tensors = count - first < SEGMENT_TENSORS ? count - first : SEGMENT_TENSORS;
     const double before = now();
     must(ms_access_read(segment, tensors * STEP, CU_STREAM_LEGACY) == CUDA_SUCCESS, "reading");
-    ms_read_end();
+    ms_evict_let_go();
     const double seconds = now() - before;
     for (size_t i = 0; i < tensors; i += 1 + tensors / 8)
         must(memcmp((const void *)(uintptr_t)(segment + i * STEP), tensor_of(mapped, first + i),

@@ -63,7 +63,7 @@ static void release(CUdeviceptr address)
 static void read_back(CUdeviceptr address, size_t size)
 {
     must(ms_access_read(address, size, CU_STREAM_LEGACY) == CUDA_SUCCESS, "reading");
-    ms_read_end();
+    ms_evict_let_go();
 }
 
 /* A block of one granule, which is set and read: the most that is kept for each byte. */

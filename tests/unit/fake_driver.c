@@ -774,7 +774,7 @@ void fake_set(struct ms_allocation *allocation, size_t begin, size_t end,
     if (ms_content_is_present(content))
         WANT(ms_backing_cover(&MS_OWN(allocation)->backing, begin, end) == CUDA_SUCCESS);
     WANT(ms_lineage_set(&MS_OWN(allocation)->lineage, begin, end, content));
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
 }
 
 static void check_memory(const struct ms_allocation *allocation, const struct ms_extent *extent)
@@ -795,8 +795,8 @@ void fake_check_allocation(const struct ms_allocation *allocation)
     struct ms_violation violation;
     if (!ms_lineage_is_valid(&MS_OWN(allocation)->lineage, &violation))
         end_test("%s: \"%s\" is not true", __func__, violation.rule);
-    struct ms_walk walk = ms_walk_all(&MS_OWN(allocation)->lineage);
-    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = ms_lineage_walk_all(&MS_OWN(allocation)->lineage);
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (ms_content_is_present(&extent->content))
             check_memory(allocation, extent);
     }

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "tests/simcuda/harness/test.h"
 
 static inline void use_plan_text(const char *text)

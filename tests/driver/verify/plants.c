@@ -26,11 +26,11 @@ bool __wrap_ms_trust_check(const struct ms_source *file, struct ms_source_failur
 }
 
 /* A write is recorded although queued work is before it. */
-bool __real_ms_may_record(CUstream stream);
-bool __wrap_ms_may_record(CUstream stream);
-bool __wrap_ms_may_record(CUstream stream)
+bool __real_ms_order_may_record(CUstream stream);
+bool __wrap_ms_order_may_record(CUstream stream);
+bool __wrap_ms_order_may_record(CUstream stream)
 {
-    return is_planted("order") || __real_ms_may_record(stream);
+    return is_planted("order") || __real_ms_order_may_record(stream);
 }
 
 /* Staged bytes are taken for the next tensor of their size. */

@@ -143,7 +143,7 @@ MS_TEST(what_was_asked_for_is_said_at_any_level)
     char line[2048];
     open_log(MS_ERROR);
     for (int i = 0; i < 300; i++)
-        ms_say("explain", "sentence %d", i);
+        ms_log_say("explain", "sentence %d", i);
     CHECK_EQ(count("] explain: sentence ", line), 300);
 }
 
@@ -162,7 +162,7 @@ MS_TEST(a_pipe_that_nobody_reads)
     CHECK_EQ(read(reader, text, sizeof(text)), 0);
     ms_log_open(MS_INFO, path);
     for (int i = 0; i < LINES; i++)
-        ms_say("info", "line %d of a log that is longer than a pipe", i);
+        ms_log_say("info", "line %d of a log that is longer than a pipe", i);
     CHECK(read(reader, text, sizeof(text)) > 0);
     CHECK(strstr(text, "line 7 of") != NULL);
     memset(text, 0, sizeof(text));

@@ -73,7 +73,7 @@ static CUresult read_bytes(struct ms_allocation *allocation, size_t begin, size_
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     const CUresult result = ms_materialise(allocation, begin, behind, MS_NEED_READ);
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return result;
 }
 
@@ -136,7 +136,7 @@ static void check_none_held(void)
     int attempts = 0;
     struct ms_allocation *spare = fake_allocation(FAKE_GRANULE);
     fake_set(spare, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .cached = true});
-    ms_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts);
+    ms_evict_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts);
     CHECK_EQ(MS_OWN(spare)->backing.backed_bytes, 0);
     fake_allocation_free(spare);
 }
@@ -257,9 +257,9 @@ MS_TEST_BETWEEN(start, end, what_is_in_memory_is_for_the_driver_and_held)
     struct ms_allocation *spare = fake_allocation(FAKE_GRANULE);
     fake_set(spare, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .cached = true});
     int attempts = 0;
-    CHECK(!ms_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
+    CHECK(!ms_evict_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
     fake_allocation_free(spare);
-    ms_read_end();
+    ms_evict_let_go();
     check_none_held();
 }
 
@@ -269,7 +269,7 @@ MS_TEST_BETWEEN(start, end, of_no_bytes_or_of_the_programs_memory_the_driver_mak
     check_forwarded(destination->address, source->address, 0);
     CHECK_EQ(at(destination, 0).kind, MS_FILL);
     check_forwarded(destination->address, program, BYTES);
-    ms_read_end();
+    ms_evict_let_go();
     CHECK(!ms_lineage_any(&MS_OWN(destination)->lineage, 0, BYTES, MS_NOT_RESIDENT));
     CHECK_EQ(fake.work_count, 0);
     check_none_held();
@@ -280,14 +280,14 @@ MS_TEST_BETWEEN(start, end, what_the_driver_may_refuse_keeps_what_it_would_overw
 {
     set(destination, 0, 8, &sevens);
     check_forwarded(destination->address, program + FAKE_GRANULE, BYTES); /* its end is nowhere */
-    ms_read_end();
+    ms_evict_let_go();
     CHECK_EQ(bytes_of(destination)[BYTES - 1], 7);
 
     set(source, 0, 8, &resident);
     set(destination, 0, 8, &nines);
     fake.refused_stream = FAKE_STREAM;
     check_forwarded(destination->address, source->address, BYTES);
-    ms_read_end();
+    ms_evict_let_go();
     CHECK_EQ(bytes_of(destination)[BYTES - 1], 9);
 }
 
@@ -318,7 +318,7 @@ MS_TEST(behind_work_that_may_wait_and_in_a_capture_the_driver_copies)
         else
             be_busy(true);
         check_forwarded(destination->address, source->address, BYTES);
-        ms_read_end();
+        ms_evict_let_go();
         CHECK_EQ(bytes_of(source)[BYTES - 1], 7);
         CHECK(!ms_lineage_any(&MS_OWN(destination)->lineage, 0, BYTES, MS_NOT_RESIDENT));
         if (way == 0)
@@ -508,7 +508,7 @@ MS_TEST(bytes_are_those_of_plain_memory)
         else if (what == 8)
             read_randomly(allocation, twin[area]);
         else
-            ms_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts);
+            ms_evict_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts);
         fake_check_allocation(source);
         fake_check_allocation(destination);
     }

@@ -76,7 +76,7 @@ MS_TEST_BETWEEN(start, end, any_copy_is_what_its_addresses_say)
                                         ms_side_of_device(one->address), FAKE_GRANULE);
     CHECK_EQ(begin(&read, &is_held), MS_FORWARD);
     CHECK(is_held && MS_OWN(one)->lineage.cached_bytes == FAKE_GRANULE);
-    ms_read_end();
+    ms_evict_let_go();
     const struct ms_movement nothing =
         row(MS_COPY_ANY, ms_side_of_device(one->address), ms_side_of_device(other->address), 0);
     CHECK_EQ(begin(&nothing, &is_held), MS_FORWARD);

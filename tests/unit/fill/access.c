@@ -10,7 +10,7 @@
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 
@@ -247,7 +247,7 @@ static CUresult get(enum ms_need need, enum part first, enum part last)
     const CUresult result =
         ms_access(ADDRESS + first * (size_t)GRANULE, (last - first + 1) * (size_t)GRANULE, need);
     if (result == CUDA_SUCCESS && ms_needs[need].becomes == MS_BECOMES_CACHED)
-        ms_read_end();
+        ms_evict_let_go();
     return result;
 }
 
@@ -354,7 +354,7 @@ MS_TEST(what_is_held_is_not_evicted)
         CHECK_EQ(ms_access(ADDRESS, GRANULE, need), CUDA_SUCCESS);
         CHECK_EQ(ms_evict_all(ms_evict_applies, evict, NULL), !expected[need].is_held);
         if (expected[need].is_held)
-            ms_read_end();
+            ms_evict_let_go();
         CHECK_EQ(ms_evict_all(ms_evict_applies, evict, NULL), 1);
         end();
     }
@@ -365,8 +365,8 @@ MS_TEST(a_stream_of_another_context)
 {
     start();
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
-        const enum ms_need elsewhere = ms_need_in(&allocation.facts, need, STREAM);
-        CHECK_EQ(ms_need_in(&allocation.facts, need, CU_STREAM_LEGACY), need);
+        const enum ms_need elsewhere = ms_evict_need_in(&allocation.facts, need, STREAM);
+        CHECK_EQ(ms_evict_need_in(&allocation.facts, need, CU_STREAM_LEGACY), need);
         CHECK_EQ(elsewhere == need, !expected[need].is_held);
         CHECK(!expected[elsewhere].is_held);
         CHECK_EQ(expected[elsewhere].is_pinned, expected[need].is_pinned);
@@ -377,7 +377,7 @@ MS_TEST(a_stream_of_another_context)
     CHECK_EQ(ms_access_read(ADDRESS, GRANULE, STREAM), CUDA_SUCCESS);
     CHECK_PLACEMENT(MS_NEED_READ, FILLED, FILLED, "r");
     CHECK_EQ(ms_evict_all(ms_evict_applies, evict, NULL), 0);
-    ms_read_end();
+    ms_evict_let_go();
     end();
 }
 

@@ -30,7 +30,7 @@ static CUresult read_bytes(size_t first, size_t end)
     CHECK(ms_space_claim(allocation->address) == allocation);
     const CUresult result =
         ms_materialise(allocation, first * FAKE_GRANULE, end * FAKE_GRANULE, MS_NEED_READ);
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return result;
 }
 
@@ -56,7 +56,7 @@ static void end(void)
 static bool try_again(void)
 {
     int attempts = 0;
-    return ms_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts);
+    return ms_evict_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts);
 }
 
 static void check_kept(void)
@@ -85,13 +85,13 @@ MS_TEST(only_a_call_without_memory_is_tried_again_and_not_for_ever)
 {
     int attempts = 0;
     fake_start();
-    CHECK(!ms_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts)); /* nothing is ours */
+    CHECK(!ms_evict_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts)); /* nothing is ours */
     start();
-    CHECK(!ms_try_again(CUDA_SUCCESS, &attempts));
-    CHECK(!ms_try_again(CUDA_ERROR_INVALID_VALUE, &attempts));
+    CHECK(!ms_evict_try_again(CUDA_SUCCESS, &attempts));
+    CHECK(!ms_evict_try_again(CUDA_ERROR_INVALID_VALUE, &attempts));
     CHECK_EQ(attempts, 0);
     int tries = 0;
-    while (ms_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts)) {
+    while (ms_evict_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts)) {
         CHECK_EQ(read_bytes(0, 4), CUDA_SUCCESS); /* what the try itself takes */
         tries++;
     }
@@ -136,9 +136,9 @@ MS_TEST_BETWEEN(start, end, nothing_is_taken_during_a_capture)
 
 MS_TEST_BETWEEN(start, end, nothing_is_taken_between_a_read_and_its_call)
 {
-    ms_read_begin();
+    ms_evict_hold();
     check_kept();
-    ms_read_end();
+    ms_evict_let_go();
     CHECK(try_again());
 }
 
@@ -202,7 +202,7 @@ MS_TEST_BETWEEN(start, end, a_claimed_allocation_is_left_out)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     check_kept();
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
 }
 
 MS_TEST_BETWEEN(start, end, the_sink_and_what_is_buried_go_as_well)
@@ -218,7 +218,7 @@ MS_TEST_BETWEEN(start, end, the_sink_and_what_is_buried_go_as_well)
     other = fake_allocation(FAKE_GRANULE);
     fake_set(other, 0, FAKE_GRANULE, &resident);
     ms_space_remove(ms_space_claim(other->address));
-    ms_delay_free(other, NULL, NULL);
+    ms_delayed_free_add(other, NULL, NULL);
     CHECK_EQ(fake.physical_bytes, 3 * FAKE_GRANULE);
     CHECK(try_again());
     CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
@@ -247,11 +247,11 @@ MS_TEST_BETWEEN(start, end, a_failure_for_bytes_is_told)
 {
     int attempts = 0;
     open_log(MS_ERROR);
-    CHECK(ms_try_bytes_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
+    CHECK(ms_evict_try_bytes_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
     CHECK_EQ(count_log_lines("no memory for the bytes"), 0);
-    CHECK(!ms_try_bytes_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
+    CHECK(!ms_evict_try_bytes_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
     CHECK_EQ(count_log_lines("no memory for the bytes"), 1);
-    CHECK(!ms_try_bytes_again(CUDA_ERROR_UNKNOWN, &attempts));
+    CHECK(!ms_evict_try_bytes_again(CUDA_ERROR_UNKNOWN, &attempts));
     CHECK_EQ(count_log_lines("no memory for the bytes"), 1);
 }
 
@@ -271,7 +271,7 @@ static void carve(void)
                  CUDA_SUCCESS);
     CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, 0, BYTES, &resident));
     ms_space_set_leftover(allocation, 2 * FAKE_GRANULE);
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
 }
 
 MS_TEST_BETWEEN(carve, end, dead_memory_goes_back_unless_a_graph_uses_it)
@@ -319,12 +319,12 @@ MS_TEST_BETWEEN(carve, end, trimming_leaves_what_is_cached)
 
 MS_TEST_BETWEEN(start, end, a_read_in_another_context_is_for_good)
 {
-    CHECK_EQ(ms_need_in(allocation, MS_NEED_READ, FAKE_STREAM), MS_NEED_READ);
-    CHECK_EQ(ms_need_in(allocation, MS_NEED_READ, CU_STREAM_LEGACY), MS_NEED_READ);
+    CHECK_EQ(ms_evict_need_in(allocation, MS_NEED_READ, FAKE_STREAM), MS_NEED_READ);
+    CHECK_EQ(ms_evict_need_in(allocation, MS_NEED_READ, CU_STREAM_LEGACY), MS_NEED_READ);
     allocation->context = (CUcontext)2;
-    CHECK_EQ(ms_need_in(allocation, MS_NEED_READ, FAKE_STREAM), MS_NEED_READ_WRITE);
-    CHECK_EQ(ms_need_in(allocation, MS_NEED_READ, CU_STREAM_LEGACY), MS_NEED_READ_WRITE);
+    CHECK_EQ(ms_evict_need_in(allocation, MS_NEED_READ, FAKE_STREAM), MS_NEED_READ_WRITE);
+    CHECK_EQ(ms_evict_need_in(allocation, MS_NEED_READ, CU_STREAM_LEGACY), MS_NEED_READ_WRITE);
     allocation->context = FAKE_CONTEXT;
     fake.refused_stream = FAKE_STREAM;
-    CHECK_EQ(ms_need_in(allocation, MS_NEED_READ, FAKE_STREAM), MS_NEED_READ_WRITE);
+    CHECK_EQ(ms_evict_need_in(allocation, MS_NEED_READ, FAKE_STREAM), MS_NEED_READ_WRITE);
 }

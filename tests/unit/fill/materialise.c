@@ -56,7 +56,7 @@ static CUresult run(enum ms_need need, size_t begin, size_t behind)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     const CUresult result = ms_materialise(allocation, begin, behind, need);
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     fake_check_allocation(allocation);
     return result;
 }
@@ -210,7 +210,7 @@ MS_TEST_BETWEEN(start, end, the_dead_stay_dead_for_those_who_say_so)
                               true));
     CHECK(ms_space_add_block(allocation, 0, 4 * FAKE_GRANULE));
     CHECK(ms_space_add_block(allocation, 6 * FAKE_GRANULE, BYTES));
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     CHECK_EQ(run(MS_NEED_REACH_LIVE, 0, BYTES), CUDA_SUCCESS);
     CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, BYTES - 2 * FAKE_GRANULE);
     CHECK(at(4).kind == MS_DEAD && at(6).kind == MS_RESIDENT);

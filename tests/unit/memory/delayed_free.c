@@ -17,7 +17,7 @@ static void bury(CUcontext context)
     fake_set(allocation, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
     allocation->context = context;
     ms_space_remove(ms_space_claim(allocation->address));
-    ms_delay_free(allocation, NULL, NULL);
+    ms_delayed_free_add(allocation, NULL, NULL);
 }
 
 MS_TEST_AFTER(fake_start, what_is_buried_keeps_its_memory_until_its_context_was_waited_for)
@@ -28,17 +28,17 @@ MS_TEST_AFTER(fake_start, what_is_buried_keeps_its_memory_until_its_context_was_
     CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
 
     ms_order_set_capture(true);
-    CHECK(!ms_free_delayed(NULL));
+    CHECK(!ms_delayed_free_run(NULL));
     ms_order_set_capture(false);
     fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
-    CHECK(!ms_free_delayed(NULL));
+    CHECK(!ms_delayed_free_run(NULL));
     CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
     fake.wait_result = CUDA_SUCCESS;
 
-    CHECK(ms_free_delayed(OTHER) && !ms_free_delayed(OTHER));
+    CHECK(ms_delayed_free_run(OTHER) && !ms_delayed_free_run(OTHER));
     CHECK_EQ(fake.physical_bytes, FAKE_GRANULE);
     CHECK(ms_owns_any());
-    CHECK(ms_free_delayed(NULL) && !ms_free_delayed(NULL));
+    CHECK(ms_delayed_free_run(NULL) && !ms_delayed_free_run(NULL));
     CHECK(!ms_owns_any());
     fake_check_empty();
 }
@@ -51,30 +51,30 @@ static void bury_in_stream(size_t granules)
     CUevent freed;
     CHECK_EQ(ms_driver.event_create(&freed, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
     CHECK_EQ(ms_driver.event_record(freed, FAKE_STREAM), CUDA_SUCCESS);
-    ms_delay_free(allocation, freed, NULL);
+    ms_delayed_free_add(allocation, freed, NULL);
 }
 
 MS_TEST_AFTER(fake_start, what_is_freed_in_a_stream_goes_when_the_stream_got_there)
 {
     fake.is_busy = true;
     bury_in_stream(1);
-    ms_free_passed(true);
+    ms_delayed_free_pass(true);
     CHECK_EQ(fake.physical_bytes, FAKE_GRANULE);
     CHECK_EQ(ms_delayed_free_bytes(0), FAKE_GRANULE);
     CHECK_EQ(fake.calls[FAKE_event_query], 1); /* asked, and not waited for */
     bury_in_stream(1);
-    ms_free_passed(true);
+    ms_delayed_free_pass(true);
     CHECK(fake.calls[FAKE_event_query] > 3); /* so much that a moment is waited */
     fake.is_busy = false;
     ms_order_set_capture(true);
-    ms_free_passed(true);
+    ms_delayed_free_pass(true);
     CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
     ms_order_set_capture(false);
-    ms_free_passed(true);
+    ms_delayed_free_pass(true);
     CHECK_EQ(ms_delayed_free_bytes(0), 0);
     fake.is_busy = true;
     bury_in_stream(1);
-    CHECK(ms_free_delayed(NULL)); /* it waits for the context */
+    CHECK(ms_delayed_free_run(NULL)); /* it waits for the context */
     fake_check_empty();
 }
 
@@ -107,11 +107,11 @@ MS_TEST_AFTER(fake_start, the_list_changes_under_its_lock)
     struct ms_allocation *allocation = fake_allocation(FAKE_GRANULE);
     ms_space_remove(ms_space_claim(allocation->address));
     takes = 0;
-    ms_delay_free(allocation, NULL, NULL);
+    ms_delayed_free_add(allocation, NULL, NULL);
     CHECK_EQ(takes, 1);
     CHECK(ms_delayed_free_holds(allocation->address));
     CHECK_EQ(takes, 2);
-    CHECK(ms_free_delayed(NULL));
+    CHECK(ms_delayed_free_run(NULL));
     CHECK_EQ(takes, 3);
     fake_check_empty();
 }

@@ -118,26 +118,26 @@ MS_TEST(many_handles_come_and_go_in_any_order)
 MS_TEST(a_range_in_a_reservation_finds_it)
 {
     const CUdeviceptr at = (CUdeviceptr)1 << 40;
-    CHECK(ms_reservation_find(at, 1) == NULL);
-    CHECK(ms_reservation_add(at, 8 * GRANULE));
-    struct ms_reservation *found = ms_reservation_find(at, 8 * GRANULE);
+    CHECK(ms_handle_find_reservation(at, 1) == NULL);
+    CHECK(ms_handle_add_reservation(at, 8 * GRANULE));
+    struct ms_reservation *found = ms_handle_find_reservation(at, 8 * GRANULE);
     CHECK(found != NULL);
     CHECK_EQ(found->address, at);
     CHECK_EQ(found->bytes, 8 * GRANULE);
     CHECK(!found->has_others);
-    CHECK(ms_reservation_find(at + 7 * GRANULE, GRANULE) == found);
-    CHECK(ms_reservation_find(at + 7 * GRANULE, GRANULE + 1) == NULL);
-    CHECK(ms_reservation_find(at - 1, 2) == NULL);
-    CHECK(ms_reservation_find(at + 8 * GRANULE, 1) == NULL);
-    CHECK(ms_reservation_find(at + GRANULE, SIZE_MAX) == NULL);
-    CHECK(ms_reservation_find(UINT64_MAX, 1) == NULL);
+    CHECK(ms_handle_find_reservation(at + 7 * GRANULE, GRANULE) == found);
+    CHECK(ms_handle_find_reservation(at + 7 * GRANULE, GRANULE + 1) == NULL);
+    CHECK(ms_handle_find_reservation(at - 1, 2) == NULL);
+    CHECK(ms_handle_find_reservation(at + 8 * GRANULE, 1) == NULL);
+    CHECK(ms_handle_find_reservation(at + GRANULE, SIZE_MAX) == NULL);
+    CHECK(ms_handle_find_reservation(UINT64_MAX, 1) == NULL);
     found->has_others = true;
-    CHECK(ms_reservation_find(at + GRANULE, GRANULE)->has_others);
-    ms_reservation_remove(at + GRANULE); /* not where it begins */
-    CHECK(ms_reservation_find(at, 1) != NULL);
-    ms_reservation_remove(at);
-    CHECK(ms_reservation_find(at, 1) == NULL);
-    ms_reservation_remove(at);
+    CHECK(ms_handle_find_reservation(at + GRANULE, GRANULE)->has_others);
+    ms_handle_remove_reservation(at + GRANULE); /* not where it begins */
+    CHECK(ms_handle_find_reservation(at, 1) != NULL);
+    ms_handle_remove_reservation(at);
+    CHECK(ms_handle_find_reservation(at, 1) == NULL);
+    ms_handle_remove_reservation(at);
 }
 
 /* In any order, side by side. */
@@ -145,15 +145,15 @@ MS_TEST(many_reservations_are_told_apart)
 {
     enum { COUNT = 101 };
     for (uint64_t i = 0; i < COUNT; i++)
-        CHECK(ms_reservation_add((1 + i * 37 % COUNT) * GRANULE, GRANULE));
+        CHECK(ms_handle_add_reservation((1 + i * 37 % COUNT) * GRANULE, GRANULE));
     for (uint64_t i = 1; i <= COUNT; i++) {
-        const struct ms_reservation *found = ms_reservation_find(i * GRANULE + 5, 10);
+        const struct ms_reservation *found = ms_handle_find_reservation(i * GRANULE + 5, 10);
         CHECK(found != NULL);
         CHECK_EQ(found->address, i * GRANULE);
-        CHECK(ms_reservation_find(i * GRANULE + 5, GRANULE) == NULL); /* over a border */
+        CHECK(ms_handle_find_reservation(i * GRANULE + 5, GRANULE) == NULL); /* over a border */
     }
     for (uint64_t i = 1; i <= COUNT; i += 2)
-        ms_reservation_remove(i * GRANULE);
+        ms_handle_remove_reservation(i * GRANULE);
     for (uint64_t i = 1; i <= COUNT; i++)
-        CHECK_EQ(ms_reservation_find(i * GRANULE, GRANULE) != NULL, i % 2 == 0);
+        CHECK_EQ(ms_handle_find_reservation(i * GRANULE, GRANULE) != NULL, i % 2 == 0);
 }

@@ -177,10 +177,10 @@ static void change_some(struct ms_lineage *lineage, struct byte *twin)
 
 static const struct ms_extent *extent_of(const struct ms_lineage *of, size_t index)
 {
-    struct ms_walk walk = ms_walk_all(of);
-    const struct ms_extent *extent = ms_walk_next(&walk);
+    struct ms_walk walk = ms_lineage_walk_all(of);
+    const struct ms_extent *extent = ms_lineage_walk_next(&walk);
     while (index-- > 0)
-        extent = ms_walk_next(&walk);
+        extent = ms_lineage_walk_next(&walk);
     return extent;
 }
 
@@ -257,7 +257,7 @@ MS_TEST_AFTER(make_sources, a_copied_picture_survives_the_change)
     CHECK_EQ(picture[1].end, 120);
     CHECK_EQ(picture[1].content.kind, MS_UNDEFINED);
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), SOURCES * BYTES);
-    ms_extents_free(picture, count);
+    ms_lineage_free_copy(picture, count);
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), (SOURCES - 1) * BYTES);
 }
 
@@ -309,7 +309,7 @@ MS_TEST(patterns_keep_their_bytes_when_moved)
     const uint32_t pattern = 0x44332211;
     for (size_t from = 0; from < 8; from++) {
         for (size_t to = 0; to < 8; to++) {
-            const uint32_t moved = ms_pattern_move(pattern, from, to);
+            const uint32_t moved = ms_lineage_move_pattern(pattern, from, to);
             for (size_t i = 0; i < 4; i++)
                 CHECK_EQ(moved >> (8 * ((to + i) & 3)) & 0xff,
                          pattern >> (8 * ((from + i) & 3)) & 0xff);

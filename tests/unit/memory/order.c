@@ -102,21 +102,21 @@ static void set_up(void)
     is_busy = is_stream_busy = false;
     on_mark = NULL;
     /* What was found idle makes the next waits patient again. */
-    CHECK(ms_context_is_idle(CONTEXT) && ms_may_record(STREAM));
+    CHECK(ms_order_context_is_idle(CONTEXT) && ms_order_may_record(STREAM));
     queries = marks = waits = synchronisations = 0;
 }
 
 static int queries_of_context(void)
 {
     queries = 0;
-    CHECK(!ms_context_is_idle(CONTEXT));
+    CHECK(!ms_order_context_is_idle(CONTEXT));
     return queries;
 }
 
 static int queries_of_stream(void)
 {
     queries = 0;
-    CHECK(!ms_may_record(STREAM));
+    CHECK(!ms_order_may_record(STREAM));
     return queries;
 }
 
@@ -128,7 +128,7 @@ MS_TEST_AFTER(set_up, a_wait_is_short_after_one_of_its_own_kind_was_in_vain)
     CHECK_EQ(queries_of_stream(), patient);
     CHECK_EQ(queries_of_stream(), hasty);
     is_busy = false;
-    CHECK(ms_context_is_idle(CONTEXT));
+    CHECK(ms_order_context_is_idle(CONTEXT));
     is_busy = true;
     CHECK_EQ(queries_of_context(), patient);
     CHECK_EQ(queries_of_stream(), hasty);
@@ -137,7 +137,7 @@ MS_TEST_AFTER(set_up, a_wait_is_short_after_one_of_its_own_kind_was_in_vain)
 MS_TEST_AFTER(set_up, where_the_driver_cannot_tell_a_context_is_never_idle)
 {
     knows_marks = false;
-    CHECK(!ms_context_is_idle(CONTEXT));
+    CHECK(!ms_order_context_is_idle(CONTEXT));
     CHECK_EQ(marks, 1);
     CHECK_EQ(queries, 0);
 }
@@ -145,20 +145,20 @@ MS_TEST_AFTER(set_up, where_the_driver_cannot_tell_a_context_is_never_idle)
 MS_TEST_AFTER(set_up, a_context_with_a_capture_is_not_asked)
 {
     ms_order_set_capture(true);
-    CHECK(!ms_context_is_idle(CONTEXT));
+    CHECK(!ms_order_context_is_idle(CONTEXT));
     CHECK_EQ(marks, 0);
     ms_order_set_capture(false);
-    CHECK(ms_context_is_idle(CONTEXT));
+    CHECK(ms_order_context_is_idle(CONTEXT));
     CHECK_EQ(marks, 1);
 }
 
 MS_TEST_AFTER(set_up, a_context_is_waited_for_by_an_event_where_the_driver_has_it)
 {
-    CHECK_EQ(ms_context_wait(CONTEXT), CUDA_SUCCESS);
+    CHECK_EQ(ms_order_context_wait(CONTEXT), CUDA_SUCCESS);
     CHECK_EQ(waits, 1);
     CHECK_EQ(synchronisations, 0);
     knows_marks = false;
-    CHECK_EQ(ms_context_wait(CONTEXT), CUDA_SUCCESS);
+    CHECK_EQ(ms_order_context_wait(CONTEXT), CUDA_SUCCESS);
     CHECK_EQ(waits, 1);
     CHECK_EQ(synchronisations, 1);
 }
@@ -166,16 +166,16 @@ MS_TEST_AFTER(set_up, a_context_is_waited_for_by_an_event_where_the_driver_has_i
 MS_TEST_AFTER(set_up, a_context_whose_events_come_too_early_is_waited_for_without)
 {
     ms_facts_set_unmet(0, MS_FACT_BIT(MS_FACT_CONTEXT_EVENT));
-    CHECK_EQ(ms_context_wait(CONTEXT), CUDA_SUCCESS);
+    CHECK_EQ(ms_order_context_wait(CONTEXT), CUDA_SUCCESS);
     CHECK_EQ(marks + waits, 0);
     CHECK_EQ(synchronisations, 1);
-    CHECK(!ms_context_is_idle(CONTEXT));
+    CHECK(!ms_order_context_is_idle(CONTEXT));
 }
 
 MS_TEST_AFTER(set_up, a_context_with_a_capture_is_not_waited_for)
 {
     ms_order_set_capture(true);
-    CHECK_EQ(ms_context_wait(CONTEXT), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK_EQ(ms_order_context_wait(CONTEXT), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     CHECK_EQ(marks + waits + synchronisations, 0);
     ms_order_set_capture(false);
 }
@@ -183,34 +183,34 @@ MS_TEST_AFTER(set_up, a_context_with_a_capture_is_not_waited_for)
 MS_TEST_AFTER(set_up, only_during_a_capture_the_driver_is_asked_what_that_allows)
 {
     is_busy = true;
-    CHECK_EQ(ms_capture_allows(), CUDA_SUCCESS);
+    CHECK_EQ(ms_order_capture_allows(), CUDA_SUCCESS);
     CHECK_EQ(queries, 0);
     ms_order_set_capture(true);
-    CHECK_EQ(ms_capture_allows(), CUDA_ERROR_NOT_READY);
+    CHECK_EQ(ms_order_capture_allows(), CUDA_ERROR_NOT_READY);
     CHECK_EQ(queries, 1);
     ms_order_set_capture(false);
 }
 
 MS_TEST_AFTER(set_up, whether_host_memory_may_change_is_asked_without_a_wait)
 {
-    CHECK(!ms_host_may_change(STREAM));
+    CHECK(!ms_order_host_may_change(STREAM));
     is_busy = true;
     queries = 0;
-    CHECK(ms_host_may_change(STREAM)); /* other streams that it would wait for */
+    CHECK(ms_order_host_may_change(STREAM)); /* other streams that it would wait for */
     const int asked = queries;
     CHECK(asked < queries_of_stream());
     is_stream_busy = true;
     queries = 0;
-    CHECK(ms_host_may_change(STREAM));
+    CHECK(ms_order_host_may_change(STREAM));
     CHECK_EQ(queries, 0);
     atomic_store(&ms_hot.gated, 0);
-    CHECK(!ms_host_may_change(STREAM));
+    CHECK(!ms_order_host_may_change(STREAM));
 }
 
 static void *wait_in_thread(void *result)
 {
     ms_order_forbid_waits();
-    *(CUresult *)result = ms_context_wait(CONTEXT);
+    *(CUresult *)result = ms_order_context_wait(CONTEXT);
     return NULL;
 }
 
@@ -222,7 +222,7 @@ MS_TEST_AFTER(set_up, a_thread_that_may_not_wait_waits_for_no_context)
     pthread_join(thread, NULL);
     CHECK_EQ(result, CUDA_ERROR_NOT_READY);
     CHECK_EQ(marks + waits + synchronisations, 0);
-    CHECK_EQ(ms_context_wait(CONTEXT), CUDA_SUCCESS);
+    CHECK_EQ(ms_order_context_wait(CONTEXT), CUDA_SUCCESS);
 }
 
 /* --- a capture of another thread */
@@ -248,7 +248,7 @@ static void start_other(void)
 MS_TEST_AFTER(set_up, a_capture_does_not_begin_while_a_context_is_waited_for)
 {
     on_mark = start_other;
-    CHECK_EQ(ms_context_wait(CONTEXT), CUDA_SUCCESS);
+    CHECK_EQ(ms_order_context_wait(CONTEXT), CUDA_SUCCESS);
     pthread_join(other, NULL);
     CHECK(atomic_load(&may_begin));
     ms_order_set_capture(false);
@@ -258,7 +258,7 @@ MS_TEST_AFTER(set_up, a_capture_does_not_begin_while_a_context_is_waited_for)
 MS_TEST_AFTER(set_up, a_capture_does_not_begin_while_a_context_is_asked)
 {
     on_mark = start_other;
-    CHECK(ms_context_is_idle(CONTEXT));
+    CHECK(ms_order_context_is_idle(CONTEXT));
     pthread_join(other, NULL);
     CHECK(atomic_load(&may_begin));
     ms_order_set_capture(false);

@@ -52,7 +52,7 @@ static void take_block(size_t first, size_t behind)
     CHECK(ms_space_add_block(allocation, first * FAKE_GRANULE, behind * FAKE_GRANULE));
     CHECK(ms_lineage_set_dead(&MS_OWN(allocation)->lineage, first * FAKE_GRANULE,
                               behind * FAKE_GRANULE, false));
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
 }
 
 /* When a record was written last. */
@@ -146,14 +146,14 @@ MS_TEST_BETWEEN(start_with_page, end, only_what_has_changed_is_written_again)
 {
     set(0, 1, &fill);
     const uint64_t before = written(0);
-    ms_space_release(ms_space_claim(allocation->address));
+    ms_claim_release(ms_space_claim(allocation->address));
     CHECK_EQ(written(0), before);
     set(1, 2, &fill);
     const uint64_t after = written(0);
     CHECK(after > before);
     CHECK(ms_space_claim(allocation->address) == allocation);
     CHECK_EQ(ms_backing_cover(&MS_OWN(allocation)->backing, 0, 1), CUDA_SUCCESS);
-    ms_space_release(allocation); /* memory alone */
+    ms_claim_release(allocation); /* memory alone */
     CHECK(written(0) > after);
 }
 
@@ -206,7 +206,7 @@ MS_TEST_BETWEEN(start_with_page, end, a_record_has_the_name_of_its_tensor)
     ms_publish_set_namer(name_it);
     CHECK(ms_space_claim(allocation->address) == allocation);
     MS_OWN(allocation)->lineage.changed_begin = MS_OWN(allocation)->lineage.changed_end = 0;
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     set(2, 3, &fill);
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK(strcmp(snapshot.blocks[0].name, "tensor 2 to 3") == 0);
@@ -242,19 +242,19 @@ MS_TEST_BETWEEN(start_with_page, end,
                 the_outer_reason_counts_and_is_a_fallback_when_something_was_materialised)
 {
     set(0, 8, &fill);
-    struct ms_why outer = ms_why_begin(MS_REASON_SEALED);
+    struct ms_why outer = ms_publish_why_begin(MS_REASON_SEALED);
     CHECK_EQ(ms_caller_reason, MS_REASON_SEALED);
-    ms_why_end(outer);
+    ms_publish_why_end(outer);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 0); /* nothing was */
 
-    outer = ms_why_begin(MS_REASON_SEALED);
-    const struct ms_why inner = ms_why_begin(MS_REASON_EXPORT);
+    outer = ms_publish_why_begin(MS_REASON_SEALED);
+    const struct ms_why inner = ms_publish_why_begin(MS_REASON_EXPORT);
     materialise(0, 2);
     CHECK_EQ(last_event().reason, MS_REASON_SEALED);
-    ms_why_end(inner);
+    ms_publish_why_end(inner);
     CHECK_EQ(ms_caller_reason, MS_REASON_SEALED);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 0);
-    ms_why_end(outer);
+    ms_publish_why_end(outer);
     CHECK_EQ(ms_caller_reason, MS_REASON_CALL);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 1);
     const struct ms_state_event event = last_event();
@@ -262,9 +262,9 @@ MS_TEST_BETWEEN(start_with_page, end,
     CHECK_EQ(event.reason, MS_REASON_SEALED);
     CHECK_EQ(event.bytes, 2 * FAKE_GRANULE);
 
-    const struct ms_why settling = ms_why_begin(MS_REASON_SETTLE);
+    const struct ms_why settling = ms_publish_why_begin(MS_REASON_SETTLE);
     materialise(4, 5);
-    ms_why_end(settling);
+    ms_publish_why_end(settling);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 1); /* that is none */
 }
 

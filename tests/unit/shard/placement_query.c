@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the plan in force says of an allocation (shard/active_plan.h), and of reads of what is
+/* What the plan in force says of an allocation (shard/shard.h), and of reads of what is
  * remote. */
 #include "runtime/config/config.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/order.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/source/trust.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
@@ -37,8 +37,8 @@ static void end(void)
 static void judge(size_t begin, size_t behind)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
-    ms_shard_query_placement(allocation, begin, behind);
-    ms_space_release(allocation);
+    ms_placement_query(allocation, begin, behind);
+    ms_claim_release(allocation);
 }
 
 static enum ms_locality standing_at(size_t offset)
@@ -56,7 +56,7 @@ static struct ms_state_plan facts;
 
 static const struct ms_state_plan *describe(void)
 {
-    ms_shard_describe(&facts);
+    ms_summary_describe(&facts);
     return &facts;
 }
 
@@ -71,7 +71,7 @@ MS_TEST(without_a_plan_all_is_open)
     CHECK_STANDING(0, BYTES, MS_UNKNOWN);
     CHECK(!ms_shard_is_active() && ms_shard_generation() == 0);
     CHECK_EQ(ms_shard_read_remote(allocation, 0, BYTES), CUDA_SUCCESS);
-    CHECK(!ms_shard_name_of(allocation, 0, BYTES, name, sizeof(name)));
+    CHECK(!ms_placement_query_name(allocation, 0, BYTES, name, sizeof(name)));
     end();
 }
 
@@ -113,7 +113,7 @@ MS_TEST_BETWEEN(start, end, only_what_is_asked_about_and_has_no_memory_is_judged
     CHECK(ms_lineage_set_dead(&MS_OWN(allocation)->lineage, 3 * FAKE_GRANULE, HALF, true));
     CHECK(ms_space_add_block(allocation, 0, 3 * FAKE_GRANULE));
     CHECK(ms_space_add_block(allocation, HALF, BYTES));
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     judge(0, BYTES);
     CHECK_STANDING(3 * FAKE_GRANULE, HALF, MS_UNKNOWN); /* dead */
     CHECK_STANDING(HALF, BYTES, MS_LOCAL);
@@ -129,11 +129,11 @@ MS_TEST_BETWEEN(start, end, what_was_judged_stays_until_it_is_written_anew)
     CHECK_STANDING(0, FAKE_GRANULE, MS_UNKNOWN);
     judge(0, BYTES);
     CHECK_STANDING(0, HALF, MS_REMOTE);
-    CHECK(ms_shard_unname(allocation->address, BYTES, &fault));
+    CHECK(ms_placement_query_unname(allocation->address, BYTES, &fault));
     CHECK_STANDING(0, BYTES, MS_UNKNOWN);
     judge(0, BYTES);
     CHECK_STANDING(0, BYTES, MS_UNKNOWN);
-    CHECK(!ms_shard_unname(allocation->address, BYTES + 1, &fault));
+    CHECK(!ms_placement_query_unname(allocation->address, BYTES + 1, &fault));
 }
 
 /* A checkpoint of one file with the tensors "x", of 3000 bytes, and "y", of 1000 behind it. */
@@ -182,9 +182,11 @@ MS_TEST_BETWEEN(start, end, a_tensor_of_a_file_is_known_by_where_it_was_copied_f
     CHECK_EQ(describe()->tensors, 2);
     CHECK_EQ(facts.planned_bytes, 4000);
     CHECK_EQ(facts.owned_bytes, 2000);
-    CHECK(ms_shard_name_of(allocation, 200, 300, name, sizeof(name)) && strcmp(name, "x") == 0);
-    CHECK(ms_shard_name_of(allocation, 2100, 2101, name, sizeof(name)) && strcmp(name, "y") == 0);
-    CHECK(!ms_shard_name_of(allocation, 3100, 3200, name, sizeof(name)));
+    CHECK(ms_placement_query_name(allocation, 200, 300, name, sizeof(name)) &&
+          strcmp(name, "x") == 0);
+    CHECK(ms_placement_query_name(allocation, 2100, 2101, name, sizeof(name)) &&
+          strcmp(name, "y") == 0);
+    CHECK(!ms_placement_query_name(allocation, 3100, 3200, name, sizeof(name)));
     ms_source_drop(source);
 }
 
@@ -203,18 +205,18 @@ MS_TEST_BETWEEN(start, end, names_tell_what_other_ranks_keep)
 {
     struct ms_ranges remote = {0};
     name_tensor(allocation->address + FAKE_GRANULE, 1000, "a");
-    CHECK(!ms_shard_named_remote_parts(allocation, FAKE_GRANULE, FAKE_GRANULE + 999, &remote));
-    CHECK(!ms_shard_named_remote_parts(allocation, 0, 1000, &remote));
+    CHECK(!ms_placement_query_remote_parts(allocation, FAKE_GRANULE, FAKE_GRANULE + 999, &remote));
+    CHECK(!ms_placement_query_remote_parts(allocation, 0, 1000, &remote));
     CHECK_EQ(remote.count, 0);
-    CHECK(ms_shard_named_remote_parts(allocation, FAKE_GRANULE, FAKE_GRANULE + 1000, &remote));
+    CHECK(ms_placement_query_remote_parts(allocation, FAKE_GRANULE, FAKE_GRANULE + 1000, &remote));
     CHECK_EQ(remote.count, 1);
     CHECK_EQ(remote.list[0].begin, FAKE_GRANULE);
     CHECK_EQ(remote.list[0].end, FAKE_GRANULE + 500);
     ms_ranges_cleanup(&remote);
     char name[2];
-    CHECK(ms_shard_name_of(allocation, FAKE_GRANULE + 3, BYTES, name, sizeof(name)));
+    CHECK(ms_placement_query_name(allocation, FAKE_GRANULE + 3, BYTES, name, sizeof(name)));
     CHECK(strcmp(name, "a") == 0);
-    CHECK(!ms_shard_name_of(allocation, FAKE_GRANULE - 1, BYTES, name, sizeof(name)));
+    CHECK(!ms_placement_query_name(allocation, FAKE_GRANULE - 1, BYTES, name, sizeof(name)));
 }
 
 /* --- reading what is remote */
@@ -273,20 +275,20 @@ MS_TEST_BETWEEN(start, end, a_guess_is_forgotten_with_its_plan)
 {
     open_log(MS_ERROR);
     struct ms_allocation *other = fake_allocation(HALF);
-    ms_shard_match_blocks();
+    ms_unnamed_blocks_match();
     judge(0, BYTES);
     CHECK_STANDING(0, HALF, MS_REMOTE);
     use_plan(1, HALF); /* the same name, of the other block */
-    ms_shard_match_blocks();
+    ms_unnamed_blocks_match();
     fake_set(allocation, 0, BYTES, &fill);
     judge(0, BYTES);
     CHECK_STANDING(0, BYTES, MS_UNKNOWN);
     char name[2];
-    CHECK(ms_shard_name_of(other, 0, HALF, name, sizeof(name)) && strcmp(name, "w") == 0);
+    CHECK(ms_placement_query_name(other, 0, HALF, name, sizeof(name)) && strcmp(name, "w") == 0);
     CHECK_EQ(count_log_lines("the plan is not followed"), 0);
     use_plan_text("{\"format\": \"metashard-plan/1\", \"mesh\": {\"r\": 2}, \"rank\": 1, "
                   "\"tensors\": [{\"order\": 0, \"placements\": [{\"shard\": 0}]}]}");
-    ms_shard_match_blocks();
+    ms_unnamed_blocks_match();
     judge(0, BYTES);
     CHECK_STANDING(0, HALF, MS_REMOTE);
     CHECK_STANDING(HALF, BYTES, MS_LOCAL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/calls/program_mappings.h"
+#include "runtime/calls/vmm.h"
 
 #include <string.h>
 
@@ -22,28 +22,28 @@ static CUmemGenericAllocationHandle create(void)
                                       .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     CUmemGenericAllocationHandle created;
     CUresult result;
-    CHECK(ms_handle_defer(BYTES, &prop, &created, &result) && result == CUDA_SUCCESS);
+    CHECK(ms_vmm_defer(BYTES, &prop, &created, &result) && result == CUDA_SUCCESS);
     return created;
 }
 
 static CUresult map(CUdeviceptr address, CUmemGenericAllocationHandle mapped)
 {
     CUresult result;
-    CHECK(ms_program_map(address, BYTES, 0, mapped, 0, &result));
+    CHECK(ms_vmm_map(address, BYTES, 0, mapped, 0, &result));
     return result;
 }
 
 static CUresult release(CUmemGenericAllocationHandle released)
 {
     CUresult result;
-    CHECK(ms_handle_release(released, &result));
+    CHECK(ms_vmm_release(released, &result));
     return result;
 }
 
 static CUresult free_place(void)
 {
     CUresult result;
-    CHECK(ms_addresses_free(place, 2 * BYTES, &result));
+    CHECK(ms_vmm_free_addresses(place, 2 * BYTES, &result));
     return result;
 }
 
@@ -55,7 +55,7 @@ static void start(void)
     ms_config.overcommit = 16;
     ms_config.self_check = MS_SELF_CHECK_OFF;
     CHECK_EQ(ms_driver.mem_address_reserve(&place, 2 * BYTES, FAKE_GRANULE, 0, 0), CUDA_SUCCESS);
-    ms_addresses_reserved(place, 2 * BYTES);
+    ms_vmm_reserved(place, 2 * BYTES);
     handle = create();
     CHECK_EQ(map(place, handle), CUDA_SUCCESS);
 }
@@ -63,14 +63,14 @@ static void start(void)
 static void set_access(void)
 {
     CUresult result;
-    CHECK(ms_program_set_access(place, BYTES, &access_of_device, 1, &result));
+    CHECK(ms_vmm_set_access(place, BYTES, &access_of_device, 1, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
 }
 
 static void unmap(void)
 {
     CUresult result;
-    CHECK(ms_program_unmap(place, BYTES, &result) && result == CUDA_SUCCESS);
+    CHECK(ms_vmm_unmap(place, BYTES, &result) && result == CUDA_SUCCESS);
 }
 
 /* Once the handle is released. */
@@ -85,7 +85,7 @@ MS_TEST_BETWEEN(start, end, a_handle_is_released_as_often_as_it_was_taken)
 {
     CUmemGenericAllocationHandle again;
     CUresult result;
-    CHECK(ms_handle_retain(place + 5, &again, &result) && result == CUDA_SUCCESS);
+    CHECK(ms_vmm_retain(place + 5, &again, &result) && result == CUDA_SUCCESS);
     CHECK_EQ(again, handle);
     CHECK_EQ(release(handle), CUDA_SUCCESS);
     CHECK_EQ(release(handle), CUDA_SUCCESS);
@@ -121,9 +121,9 @@ MS_TEST_BETWEEN(start, end, a_part_of_a_handle_is_for_the_driver)
     CUresult result;
     const CUmemGenericAllocationHandle other = create();
     ms_driver.mem_map = refuse;
-    CHECK(ms_program_map(place + BYTES, FAKE_GRANULE, 0, other, 0, &result));
+    CHECK(ms_vmm_map(place + BYTES, FAKE_GRANULE, 0, other, 0, &result));
     CHECK_EQ(result, CUDA_ERROR_NOT_SUPPORTED);
-    CHECK(ms_program_map(place + BYTES, BYTES, FAKE_GRANULE, other, 0, &result));
+    CHECK(ms_vmm_map(place + BYTES, BYTES, FAKE_GRANULE, other, 0, &result));
     CHECK_EQ(result, CUDA_ERROR_NOT_SUPPORTED);
     CHECK_EQ(release(other), CUDA_SUCCESS);
     CHECK_EQ(release(handle), CUDA_SUCCESS);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "runtime/calls/program_mappings.h"
+#include "runtime/calls/vmm.h"
 
 #include <time.h>
 
@@ -18,10 +18,10 @@
 #include "runtime/memory/mappings.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/state/caller.h"
 
-static struct ms_lock turn = MS_LOCK_INIT(program_mappings);
+static struct ms_lock turn = MS_LOCK_INIT(vmm);
 
 /* --- handles */
 
@@ -55,8 +55,8 @@ static bool promise(size_t bytes, const CUmemAllocationProp *prop, CUcontext con
     return true;
 }
 
-bool ms_handle_defer(size_t bytes, const CUmemAllocationProp *prop,
-                     CUmemGenericAllocationHandle *handle_out, CUresult *result_out)
+bool ms_vmm_defer(size_t bytes, const CUmemAllocationProp *prop,
+                  CUmemGenericAllocationHandle *handle_out, CUresult *result_out)
 {
     CUcontext context = NULL;
     CUdevice device;
@@ -77,14 +77,14 @@ static void end_if_unused(struct ms_handle *handle)
     ms_handle_end_if_unused(handle);
 }
 
-bool ms_handle_release(CUmemGenericAllocationHandle number, CUresult *result_out)
+bool ms_vmm_release(CUmemGenericAllocationHandle number, CUresult *result_out)
 {
     if (!ms_handle_is_ours(number))
         return false;
     ms_lock_take(&turn);
     struct ms_handle *handle = ms_handle_find(number);
     *result_out =
-        handle != NULL && handle->users > 0 ? ms_capture_allows() : CUDA_ERROR_INVALID_VALUE;
+        handle != NULL && handle->users > 0 ? ms_order_capture_allows() : CUDA_ERROR_INVALID_VALUE;
     if (*result_out == CUDA_SUCCESS && handle->users == 1 && handle->real != 0)
         *result_out = ms_driver.mem_release(handle->real);
     if (*result_out == CUDA_SUCCESS) {
@@ -95,8 +95,8 @@ bool ms_handle_release(CUmemGenericAllocationHandle number, CUresult *result_out
     return true;
 }
 
-bool ms_handle_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle_out,
-                      CUresult *result_out)
+bool ms_vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle_out,
+                   CUresult *result_out)
 {
     struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;
@@ -115,8 +115,8 @@ bool ms_handle_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle_
     return is_ours;
 }
 
-bool ms_handle_properties(CUmemGenericAllocationHandle number, CUmemAllocationProp *prop_out,
-                          CUresult *result_out)
+bool ms_vmm_handle_properties(CUmemGenericAllocationHandle number, CUmemAllocationProp *prop_out,
+                              CUresult *result_out)
 {
     if (!ms_handle_is_ours(number))
         return false;
@@ -130,7 +130,8 @@ bool ms_handle_properties(CUmemGenericAllocationHandle number, CUmemAllocationPr
     return true;
 }
 
-bool ms_mapping_properties(const struct ms_program_mapping *mapping, CUmemAllocationProp *prop_out)
+bool ms_vmm_mapping_properties(const struct ms_program_mapping *mapping,
+                               CUmemAllocationProp *prop_out)
 {
     ms_lock_take(&turn);
     const struct ms_handle *handle = ms_handle_find(mapping->handle);
@@ -140,11 +141,11 @@ bool ms_mapping_properties(const struct ms_program_mapping *mapping, CUmemAlloca
     return handle != NULL;
 }
 
-bool ms_handle_can_export(CUmemGenericAllocationHandle number, CUmemAllocationHandleType type)
+bool ms_vmm_can_export(CUmemGenericAllocationHandle number, CUmemAllocationHandleType type)
 {
     CUmemAllocationProp prop;
     CUresult result;
-    return !ms_handle_properties(number, &prop, &result) || result != CUDA_SUCCESS ||
+    return !ms_vmm_handle_properties(number, &prop, &result) || result != CUDA_SUCCESS ||
            (prop.requestedHandleTypes & type) != 0;
 }
 
@@ -164,15 +165,15 @@ struct attempt {
 
 /*
  * The device cannot be waited for while a stream captures: that would end the capture. The driver
- * allows the program's call meanwhile (ms_capture_allows), so it waits for the end of captures, for
- * a while: the capturing thread may wait for this one.
+ * allows the program's call meanwhile (ms_order_capture_allows), so it waits for the end of
+ * captures, for a while: the capturing thread may wait for this one.
  */
 static CUresult wait_for_context(CUcontext context)
 {
     enum { STEP_NS = MS_NS_PER_MS, MOST_SECONDS = 2 };
     const uint64_t end = ms_clock_ns(CLOCK_MONOTONIC) + (uint64_t)MOST_SECONDS * MS_NS_PER_S;
     CUresult result;
-    while ((result = ms_context_wait(context)) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+    while ((result = ms_order_context_wait(context)) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
            ms_clock_ns(CLOCK_MONOTONIC) < end)
         nanosleep(&(struct timespec){.tv_nsec = STEP_NS}, NULL);
     if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
@@ -193,10 +194,10 @@ static bool again(CUresult *result, struct attempt *attempt)
         return *result == CUDA_SUCCESS;
     }
     if (*result == CUDA_ERROR_OUT_OF_MEMORY && attempt->joins && !attempt->is_last) {
-        attempt->is_last = !ms_try_again(*result, &attempt->attempts);
+        attempt->is_last = !ms_evict_try_again(*result, &attempt->attempts);
         return true;
     }
-    return ms_try_bytes_again(*result, &attempt->attempts);
+    return ms_evict_try_bytes_again(*result, &attempt->attempts);
 }
 
 /* The pieces stay: they are ended when the handle has become real. */
@@ -299,26 +300,26 @@ static CUresult make_mapping_real(const struct ms_handle *handle, struct attempt
     if (result == CUDA_SUCCESS)
         ms_publish_event(MS_EVENT_PIN, allocation, mapping.begin, handle->bytes,
                          "a handle that the driver must know");
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return result;
 }
 
 static CUresult make_real(struct ms_handle *handle, struct attempt *attempt)
 {
     CUmemGenericAllocationHandle real = 0;
-    CUresult result = ms_capture_allows();
+    CUresult result = ms_order_capture_allows();
     if (handle->real != 0 || result != CUDA_SUCCESS)
         return result;
-    const struct ms_why why = ms_why_begin(MS_REASON_EXPORT);
+    const struct ms_why why = ms_publish_why_begin(MS_REASON_EXPORT);
     result = handle->address == 0 ? create_memory(handle, &real)
                                   : make_mapping_real(handle, attempt, &real);
-    ms_why_end(why);
+    ms_publish_why_end(why);
     if (result != CUDA_SUCCESS)
         return result;
     /* What is mapped is counted until it is unmapped (unmap_one). */
     if (handle->address == 0)
         ms_space_count_promised(handle->prop.location.id, -(int64_t)handle->bytes);
-    ms_pieces_end(&handle->pieces, handle->prop.location.id);
+    ms_backing_end_pieces(&handle->pieces, handle->prop.location.id);
     handle->real = real;
     handle->address = 0;
     /* The program's last reference is gone: only the mapping holds the memory. */
@@ -401,29 +402,29 @@ static bool meets_mapping(const struct ms_reservation *reservation, CUdeviceptr 
     struct ms_allocation *allocation = ms_space_claim(reservation->address);
     const size_t begin = at - reservation->address;
     const bool found = allocation != NULL && ms_mappings_meet(allocation, begin, begin + bytes);
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return found;
 }
 
 /* --- addresses */
 
-void ms_addresses_reserved(CUdeviceptr address, size_t bytes)
+void ms_vmm_reserved(CUdeviceptr address, size_t bytes)
 {
     ms_lock_take(&turn);
-    ms_reservation_add(address, bytes);
+    ms_handle_add_reservation(address, bytes);
     ms_lock_drop(&turn);
 }
 
-bool ms_addresses_free(CUdeviceptr address, size_t bytes, CUresult *result_out)
+bool ms_vmm_free_addresses(CUdeviceptr address, size_t bytes, CUresult *result_out)
 {
     ms_lock_take(&turn);
-    const struct ms_reservation *reservation = ms_reservation_find(address, bytes);
+    const struct ms_reservation *reservation = ms_handle_find_reservation(address, bytes);
     if (reservation != NULL && meets_mapping(reservation, address, bytes))
         *result_out = CUDA_ERROR_INVALID_VALUE;
     else
         *result_out = ms_driver.mem_address_free(address, bytes);
     if (*result_out == CUDA_SUCCESS && reservation != NULL)
-        ms_reservation_remove(address);
+        ms_handle_remove_reservation(address);
     ms_lock_drop(&turn);
     return true;
 }
@@ -443,7 +444,7 @@ static struct ms_allocation *claim_new(const struct ms_reservation *reservation,
 static void release_or_free(struct ms_allocation *allocation)
 {
     if (ms_mappings_meet(allocation, 0, allocation->bytes)) {
-        ms_space_release(allocation);
+        ms_claim_release(allocation);
         return;
     }
     ms_alloc_forget(allocation);
@@ -493,17 +494,17 @@ static void add_real_mapping(struct ms_reservation *reservation, CUdeviceptr add
     if (handle != NULL)
         handle->mappings++;
     ms_space_count_promised(allocation->device, (int64_t)bytes);
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
 }
 
 static CUresult map_locked(CUdeviceptr address, size_t bytes, size_t offset,
                            CUmemGenericAllocationHandle number, unsigned long long flags,
                            struct attempt *attempt)
 {
-    struct ms_reservation *reservation = ms_reservation_find(address, bytes);
+    struct ms_reservation *reservation = ms_handle_find_reservation(address, bytes);
     struct ms_handle *handle = ms_handle_find(number);
     CUmemGenericAllocationHandle real = number;
-    CUresult result = ms_capture_allows();
+    CUresult result = ms_order_capture_allows();
     if (result != CUDA_SUCCESS)
         return result;
     if (reservation != NULL && meets_mapping(reservation, address, bytes))
@@ -522,9 +523,8 @@ static CUresult map_locked(CUdeviceptr address, size_t bytes, size_t offset,
     return result;
 }
 
-bool ms_program_map(CUdeviceptr address, size_t bytes, size_t offset,
-                    CUmemGenericAllocationHandle handle, unsigned long long flags,
-                    CUresult *result_out)
+bool ms_vmm_map(CUdeviceptr address, size_t bytes, size_t offset,
+                CUmemGenericAllocationHandle handle, unsigned long long flags, CUresult *result_out)
 {
     struct attempt attempt = {0};
     do {
@@ -552,7 +552,7 @@ static CUresult set_mapping_access(CUdeviceptr address, const struct ms_program_
         if (result == CUDA_SUCCESS)
             ms_publish_event(MS_EVENT_ALLOCATE, allocation, mapping->begin, bytes, NULL);
     }
-    ms_space_release(allocation);
+    ms_claim_release(allocation);
     return result;
 }
 
@@ -565,7 +565,7 @@ static void follow_access(CUdeviceptr address, CUdeviceptr end, bool is_accessib
         if (mapping.is_accessible != is_accessible) {
             struct ms_allocation *allocation = ms_space_claim(address);
             ms_mappings_set_access(allocation, &mapping, is_accessible, NULL);
-            ms_space_release(allocation);
+            ms_claim_release(allocation);
         }
         address = facts.address + mapping.end;
     }
@@ -614,7 +614,7 @@ static CUresult set_access_locked(CUdeviceptr address, size_t bytes, const CUmem
 {
     struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;
-    CUresult result = ms_capture_allows();
+    CUresult result = ms_order_capture_allows();
     if (result != CUDA_SUCCESS)
         return result;
     if (desc == NULL || count == 0 || !is_whole_mappings(address, bytes))
@@ -632,8 +632,8 @@ static CUresult set_access_locked(CUdeviceptr address, size_t bytes, const CUmem
     return result;
 }
 
-bool ms_program_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *desc,
-                           size_t count, CUresult *result_out)
+bool ms_vmm_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *desc, size_t count,
+                       CUresult *result_out)
 {
     struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;
@@ -658,8 +658,8 @@ static bool is_device(int id)
            CUDA_SUCCESS;
 }
 
-bool ms_program_get_access(CUdeviceptr address, const CUmemLocation *location,
-                           unsigned long long *flags_out, CUresult *result_out)
+bool ms_vmm_get_access(CUdeviceptr address, const CUmemLocation *location,
+                       unsigned long long *flags_out, CUresult *result_out)
 {
     struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;
@@ -692,13 +692,13 @@ static CUresult keep_content(CUdeviceptr address, const struct ms_program_mappin
 {
     struct ms_allocation *allocation = ms_space_claim(address);
     struct ms_handle *handle = find_keeper(allocation, mapping);
-    const struct ms_why why = ms_why_begin(MS_REASON_EXPORT);
+    const struct ms_why why = ms_publish_why_begin(MS_REASON_EXPORT);
     const CUresult result = handle != NULL ? ms_materialise(allocation, mapping->begin,
                                                             mapping->end, MS_NEED_READ_WRITE)
                                            : CUDA_SUCCESS;
     const bool is_one = ms_granules_are_one(allocation, mapping->begin, mapping->end);
-    ms_why_end(why);
-    ms_space_release(allocation);
+    ms_publish_why_end(why);
+    ms_claim_release(allocation);
     return handle != NULL && result == CUDA_SUCCESS && is_one ? make_real(handle, attempt) : result;
 }
 
@@ -724,7 +724,7 @@ static CUresult unmap_one(struct ms_allocation *allocation,
     const CUresult result =
         ms_mappings_keep(allocation, mapping, keeper != NULL ? &keeper->pieces : NULL);
     if (result != CUDA_SUCCESS) {
-        ms_space_release(allocation);
+        ms_claim_release(allocation);
         return result;
     }
     ms_publish_event(MS_EVENT_FREE, allocation, mapping->begin, bytes, NULL);
@@ -746,7 +746,7 @@ static CUresult unmap_locked(CUdeviceptr address, size_t bytes, struct attempt *
     struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;
     const CUdeviceptr end = address + bytes;
-    CUresult result = ms_capture_allows();
+    CUresult result = ms_order_capture_allows();
     if (result != CUDA_SUCCESS)
         return result;
     if (!is_whole_mappings(address, bytes))
@@ -760,7 +760,7 @@ static CUresult unmap_locked(CUdeviceptr address, size_t bytes, struct attempt *
     return result;
 }
 
-bool ms_program_unmap(CUdeviceptr address, size_t bytes, CUresult *result_out)
+bool ms_vmm_unmap(CUdeviceptr address, size_t bytes, CUresult *result_out)
 {
     struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;

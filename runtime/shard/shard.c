@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/shard/active_plan.h"
+#include "runtime/shard/shard.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -15,7 +15,7 @@
 #include "runtime/shard/named_tensors.h"
 #include "runtime/shard/shard_internal.h"
 
-struct ms_shard ms_shard = {.lock = MS_LOCK_INIT(active_plan)};
+struct ms_shard ms_shard = {.lock = MS_LOCK_INIT(shard)};
 
 static _Atomic uint64_t generation; /* changes under the lock */
 static _Atomic uint32_t world;      /* of the plan in force */
@@ -44,7 +44,7 @@ bool ms_shard_receives_parts(int ranks)
 
 /* --- sheets */
 
-void ms_sheet_cleanup_locked(struct ms_sheet *sheet)
+void ms_shard_cleanup_sheet_locked(struct ms_sheet *sheet)
 {
     ms_placement_destroy(sheet->placement);
     ms_layout_destroy(sheet->layout);
@@ -52,24 +52,24 @@ void ms_sheet_cleanup_locked(struct ms_sheet *sheet)
     *sheet = (struct ms_sheet){0};
 }
 
-bool ms_sheet_init_locked(struct ms_sheet *sheet, const struct ms_layout_source *source,
-                          struct ms_fault *fault)
+bool ms_shard_init_sheet_locked(struct ms_sheet *sheet, const struct ms_layout_source *source,
+                                struct ms_fault *fault)
 {
     static uint64_t versions; /* guarded by the lock */
-    ms_sheet_cleanup_locked(sheet);
+    ms_shard_cleanup_sheet_locked(sheet);
     sheet->version = ++versions;
     sheet->positions = ms_heap_alloc((source->count + 1) * sizeof(*sheet->positions));
     if (sheet->positions == NULL)
         return ms_fault_set(fault, "out of memory");
     if (!ms_layout_create_of(ms_shard.plan, source, sheet->positions, &sheet->layout, fault)) {
         sheet->layout = NULL;
-        ms_sheet_cleanup_locked(sheet);
+        ms_shard_cleanup_sheet_locked(sheet);
         return false;
     }
     sheet->placement = ms_placement_create(sheet->layout, ms_shard.rank);
     if (sheet->placement != NULL)
         return true;
-    ms_sheet_cleanup_locked(sheet);
+    ms_shard_cleanup_sheet_locked(sheet);
     return ms_fault_set(fault, "out of memory");
 }
 
@@ -103,7 +103,7 @@ MS_HOLDS(ms_shard.lock) static bool make_sheet(struct ms_fault *fault)
                                             .count =
                                                 ms_shard.known_count + ms_named_tensors_count(),
                                             .has_declared = true};
-    return ms_sheet_init_locked(&ms_shard.sheet, &source, fault);
+    return ms_shard_init_sheet_locked(&ms_shard.sheet, &source, fault);
 }
 
 /* A plan that does not fit the program's tensors decides nothing about them. */
@@ -115,7 +115,7 @@ bool ms_shard_has_sheet_locked(void)
     const bool has_room = grow_seen_locked();
     if (ms_shard.is_stale || !has_room) {
         ms_shard.is_stale = false;
-        ms_sheet_cleanup_locked(&ms_shard.sheet);
+        ms_shard_cleanup_sheet_locked(&ms_shard.sheet);
         if (!has_room || !make_sheet(&fault))
             ms_log(MS_ERROR, "%s: %s; the plan is not followed", ms_shard.name,
                    has_room ? fault.text : "out of memory");
@@ -123,7 +123,7 @@ bool ms_shard_has_sheet_locked(void)
     return ms_shard.sheet.layout != NULL;
 }
 
-struct ms_tensor ms_unnamed_block_tensor(const void *blocks, size_t index)
+struct ms_tensor ms_shard_unnamed_tensor(const void *blocks, size_t index)
 {
     return ((const struct ms_unnamed_block *)blocks)[index].tensor;
 }
@@ -131,10 +131,10 @@ struct ms_tensor ms_unnamed_block_tensor(const void *blocks, size_t index)
 void ms_shard_make_unnamed_sheet_locked(void)
 {
     struct ms_fault fault;
-    const struct ms_layout_source source = {.at = ms_unnamed_block_tensor,
+    const struct ms_layout_source source = {.at = ms_shard_unnamed_tensor,
                                             .context = ms_shard.unnamed,
                                             .count = ms_shard.unnamed_count};
-    if (!ms_sheet_init_locked(&ms_shard.unnamed_sheet, &source, &fault))
+    if (!ms_shard_init_sheet_locked(&ms_shard.unnamed_sheet, &source, &fault))
         ms_log(MS_ERROR, "%s: %s; entries without a name are not followed", ms_shard.name,
                fault.text);
 }
@@ -143,8 +143,8 @@ void ms_shard_make_unnamed_sheet_locked(void)
 
 MS_HOLDS(ms_shard.lock) static void forget_locked(void)
 {
-    ms_sheet_cleanup_locked(&ms_shard.sheet);
-    ms_sheet_cleanup_locked(&ms_shard.unnamed_sheet);
+    ms_shard_cleanup_sheet_locked(&ms_shard.sheet);
+    ms_shard_cleanup_sheet_locked(&ms_shard.unnamed_sheet);
     ms_heap_free(ms_shard.unnamed);
     ms_shard.unnamed = NULL;
     ms_shard.unnamed_count = 0;
@@ -343,7 +343,7 @@ void ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t
 static void set_extents(const struct ms_allocation *allocation)
 {
     struct ms_walk walk = ms_bytes_walk(allocation, 0, allocation->bytes);
-    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (extent->content.kind == MS_SOURCE)
             ms_shard_add_copy(extent->content.source, extent->content.source_offset,
                               extent->end - extent->begin);
@@ -353,7 +353,7 @@ static void set_extents(const struct ms_allocation *allocation)
 void ms_shard_catch_up(void)
 {
     struct ms_allocation *allocation = NULL;
-    while ((allocation = ms_space_claim_after(allocation)) != NULL)
+    while ((allocation = ms_claim_after(allocation)) != NULL)
         set_extents(allocation);
 }
 
