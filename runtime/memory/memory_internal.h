@@ -54,7 +54,4 @@ struct ms_inside {
 _Static_assert(offsetof(struct ms_inside, facts) == 0, "MS_OWN wants it");
 
 /* All of an allocation. */
-#define MS_OWN(allocation) \
-    _Generic((allocation), struct ms_allocation *                         \
-             : (struct ms_inside *)(allocation), const struct ms_allocation * \
-             : (const struct ms_inside *)(allocation))
+#define MS_OWN(allocation) ((struct ms_inside *)(allocation))
