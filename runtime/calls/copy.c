@@ -16,8 +16,8 @@
 #include "runtime/memory/parked.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/shard/shard.h"
 #include "runtime/shard/remote_parts.h"
+#include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 
 /* Smaller pieces are first replayed in place with what surrounds them; otherwise rows would be

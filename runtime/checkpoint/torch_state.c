@@ -7,8 +7,8 @@
 
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
-#include "runtime/checkpoint/pickle.h"
 #include "runtime/base/utf8.h"
+#include "runtime/checkpoint/pickle.h"
 
 enum {
     DEPTH_MAX = 2048,

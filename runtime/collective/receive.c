@@ -12,8 +12,8 @@
 #include "runtime/memory/granules.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
-#include "runtime/shard/shard.h"
 #include "runtime/shard/remote_parts.h"
+#include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 

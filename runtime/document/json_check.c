@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "runtime/base/hash_set.h"
-#include "runtime/document/json.h"
 #include "runtime/base/utf8.h"
+#include "runtime/document/json.h"
 
 /* A key of an object whose end has not been seen. */
 struct key {

@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 
 #include "runtime/base/log.h"
-#include "runtime/memory/space.h"
 #include "runtime/memory/far_address.h"
+#include "runtime/memory/space.h"
 
 /*
  * Between what Linux gives to programs that are loaded (x86-64: up to 0x565555554000, and their

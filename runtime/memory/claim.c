@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a claim. It publishes what has changed (publish.h) while the allocation is still
  * claimed, so it lies above the index of allocations. */
-#include "runtime/memory/space.h"
 #include "runtime/memory/invariants.h"
 #include "runtime/memory/publish.h"
+#include "runtime/memory/space.h"
 
 void ms_claim_release(struct ms_allocation *allocation)
 {

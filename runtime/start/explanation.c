@@ -18,8 +18,8 @@
 #include "runtime/base/log.h"
 #include "runtime/state/explain.h"
 #include "runtime/state/page.h"
-#include "runtime/state/state.h"
 #include "runtime/state/snapshot.h"
+#include "runtime/state/state.h"
 
 /* --- causes, added up */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels that do nothing and take one struct of so many bytes by value. */
-#include "tests/simcuda/driver/kernel.h"
+#include "tools/simcuda/driver/kernel.h"
 
 #define TAKES(bytes)              \
     SIMCUDA_KERNEL(takes_##bytes) \

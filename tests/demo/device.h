@@ -45,7 +45,7 @@ void device_open(void);
  * two loads apart. */
 uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, uint64_t length);
 
-/* Loads a kernel library of tests/simcuda/kernels, with scratch memory for reads of at most so many
+/* Loads a kernel library of tools/simcuda/kernels, with scratch memory for reads of at most so many
  * bytes. */
 void device_load_kernels(const char *path, size_t scratch_bytes);
 

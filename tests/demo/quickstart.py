@@ -68,7 +68,7 @@ class Job:
         self.tool = lambda name: os.path.join(arguments.build, "tests", "demo", name)
         self.preload = arguments.preload or os.path.join(arguments.build, "shim",
                                                          "libmetashard.so")
-        self.simulator = os.path.join(arguments.build, "tests", "simcuda")
+        self.simulator = os.path.join(arguments.build, "tools", "simcuda")
         for needed in (self.tool("client"), self.preload.split(":")[-1]):
             if not os.path.exists(needed):
                 fail(f"{needed} is not there: build first, or run ./quickstart")

@@ -14,17 +14,17 @@ import time
 
 from run_tools import SOURCE, code_version
 
-# Of tests/simcuda/tests/test_*.c; what the design leans on most comes first.
+# Of tools/simcuda/tests/test_*.c; what the design leans on most comes first.
 SUBJECTS = ["vmm", "memory", "copy", "stream", "query", "launch", "capture", "graph", "lookup",
             "environment"]
 PROBE, RECORDER = "tests/gpu/probe", "tests/gpu/liblaunch_recorder.so"
-SHIM, SIMULATOR = "shim/libmetashard.so", "tests/simcuda/libcuda.so.1"
+SHIM, SIMULATOR = "shim/libmetashard.so", "tools/simcuda/libcuda.so.1"
 PLAN_TOOL, DUMP_TOOL = "tools/metashard-plan", "tools/metashard-dump"
-PROBE_KERNELS, TEST_KERNELS = "tests/gpu/libprobe_sim_kernels.so", "tests/simcuda/test_kernels.so"
+PROBE_KERNELS, TEST_KERNELS = "tests/gpu/libprobe_sim_kernels.so", "tools/simcuda/test_kernels.so"
 CONFORMANCE = [f"tests/gpu/conformance_{subject}" for subject in SUBJECTS]
-# Of tests/simcuda/tests/nccl/test_*.c; only where nccl.h is.
+# Of tools/simcuda/tests/nccl/test_*.c; only where nccl.h is.
 NCCL_SUBJECTS = ["alone", "collectives", "comms", "groups", "numbers", "registration"]
-NCCL_ALIAS, SIMULATED_NCCL = "tests/gpu/nccl_alias", "tests/simcuda/nccl/libnccl.so.2"
+NCCL_ALIAS, SIMULATED_NCCL = "tests/gpu/nccl_alias", "tools/simcuda/nccl/libnccl.so.2"
 NCCL_CONFORMANCE = [f"tests/gpu/conformance_nccl_{subject}" for subject in NCCL_SUBJECTS]
 NCCL_TARGETS = [SIMULATED_NCCL, NCCL_ALIAS, *NCCL_CONFORMANCE]
 # The most important first.
@@ -32,7 +32,7 @@ TARGETS = [PROBE, SHIM, RECORDER, PLAN_TOOL, DUMP_TOOL, SIMULATOR, PROBE_KERNELS
            *NCCL_TARGETS]
 IMPORTANT = TARGETS.index(CONFORMANCE[0])  # so many are needed in the first call
 # PyTorch on the simulated driver (run --rehearse).
-STAND_IN, TORCH_KERNELS = "tests/simcuda/cudart/libcudart.so.13", "tests/simcuda/torch/torch_host.so"
+STAND_IN, TORCH_KERNELS = "tools/simcuda/cudart/libcudart.so.13", "tools/simcuda/torch/torch_host.so"
 REHEARSAL_TARGETS = [STAND_IN, TORCH_KERNELS]
 HEADER_PLACES = ["/usr/local/cuda/include", "/usr/local/cuda-13.0/include", "/opt/cuda/include",
                  "/usr/include", "/usr/local/include", "/usr/lib/cuda/include"]

@@ -70,7 +70,7 @@ def check_hang(build):
 
 def check_wrong_driver(build):
     """The simulated driver must never pass for the real one."""
-    libraries = os.path.join(build, "tests", "simcuda")
+    libraries = os.path.join(build, "tools", "simcuda")
     status, error, _ = run(build, "--only", "vmm.granularity",
                            environment=dict(os.environ, LD_LIBRARY_PATH=libraries))
     assert status != 0 and "the real driver was wanted" in error, (status, error)

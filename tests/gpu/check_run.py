@@ -287,7 +287,7 @@ def check_build_made_elsewhere(build):
                 file.write(code + "\n")
             rows = run(carried, out, "--only", "probe-first", "--only", "conformance", "--again")
             assert rows["probe-first"]["result"] == "done", rows
-            assert "not built: tests/simcuda/test_kernels.so" in rows["conformance"]["in_short"], rows
+            assert "not built: tools/simcuda/test_kernels.so" in rows["conformance"]["in_short"], rows
             assert said in rows["build"]["in_short"] and ("other code" in rows["build"]["in_short"]) == bool(said), rows
         assert not os.path.exists(os.path.join(carried, "build.ninja"))
 
@@ -314,7 +314,7 @@ def check_headers(build):
 
 def check_device_that_does_not_answer(build):
     """What the device is asked is seen to fail; then the run stops, and names the part."""
-    simulated = {"LD_LIBRARY_PATH": os.path.join(build, "tests", "simcuda")}
+    simulated = {"LD_LIBRARY_PATH": os.path.join(build, "tools", "simcuda")}
     assert health(without_shim(**simulated)) is None
     for fault in ("cuMemsetD8_v2:1=719", "cuMemcpyDtoH_v2:1=700"):
         reason = health(dict(without_shim(**simulated), SIMCUDA_FAULTS=fault))
@@ -341,7 +341,7 @@ def check_flow_that_hangs(build):
     and stacks tell where."""
     before = flow_torch.SCRIPT, flow_torch.reason_to_skip, dict(os.environ)
     flow_torch.SCRIPT, flow_torch.reason_to_skip = HANGS_UNDER_THE_SHIM, lambda shim: None
-    os.environ["LD_LIBRARY_PATH"] = os.path.join(build, "tests", "simcuda")
+    os.environ["LD_LIBRARY_PATH"] = os.path.join(build, "tools", "simcuda")
     try:
         with tempfile.TemporaryDirectory() as keep:
             out = os.path.join(keep, "out.json")
@@ -373,7 +373,7 @@ def check_order(build):
         with tempfile.NamedTemporaryFile("r", encoding="utf-8") as out:
             subprocess.run([probe, "--quick", "--group", group, "--out", out.name, "--kernels",
                             os.path.join(build, build_all.PROBE_KERNELS)], check=True, stderr=subprocess.DEVNULL,
-                           env=without_shim(LD_LIBRARY_PATH=os.path.join(build, "tests", "simcuda")))
+                           env=without_shim(LD_LIBRARY_PATH=os.path.join(build, "tools", "simcuda")))
             assert not faulting & set(json.load(out)["sections"]), group
 
 

@@ -13,7 +13,7 @@
  */
 #pragma once
 
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 #include <setjmp.h>
 #include <signal.h>

@@ -51,8 +51,8 @@ class Side:
 
     def __init__(self, build, simulated, settings=()):
         self.build = build
-        libraries = os.path.join(build, "tests", "simcuda")
-        environment = {"SIM_DATA": os.path.join(SOURCE, "tests", "simcuda", "data")}
+        libraries = os.path.join(build, "tools", "simcuda")
+        environment = {"SIM_DATA": os.path.join(SOURCE, "tools", "simcuda", "data")}
         if simulated:
             environment.update(LD_LIBRARY_PATH=libraries,
                                SIM_KERNELS=os.path.join(libraries, "test_kernels.so"),

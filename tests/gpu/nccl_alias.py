@@ -33,7 +33,7 @@ class Experiment:
         driver = None
         if options.simulated:
             self.library = Library(os.path.realpath(os.path.join(options.build, build_all.SIMULATED_NCCL)), 22809)
-            driver = os.path.join(options.build, "tests", "simcuda")
+            driver = os.path.join(options.build, "tools", "simcuda")
         else:
             self.library = find_nccl(options.python)
             if self.library is None:

@@ -30,7 +30,7 @@ class NcclSide(Side):
     def __init__(self, options, simulated, library, settings=(), shim=None):
         super().__init__(options.build, simulated, settings)
         self.shim = shim
-        driver = os.path.join(options.build, "tests", "simcuda") if simulated else None
+        driver = os.path.join(options.build, "tools", "simcuda") if simulated else None
         self.environment.update(nccl_environment(library, driver), RANKS_MOST=str(options.ranks))
         if options.ranks > 1:
             way = ways_of(library)["hosts"]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The probe's kernels for the simulated driver: what the PTX in probe_kernel.c does. */
-#include "tests/simcuda/driver/kernel.h"
+#include "tools/simcuda/driver/kernel.h"
 
 #include <stdint.h>
 #include <time.h>

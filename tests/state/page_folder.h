@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/state/state.h"
 #include "runtime/state/snapshot.h"
-#include "tests/simcuda/harness/test.h"
+#include "runtime/state/state.h"
+#include "tools/simcuda/harness/test.h"
 
 static char page_folder[64];
 

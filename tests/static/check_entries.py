@@ -22,7 +22,7 @@ ROW = (r"MS_ENTRY\((?P<class_>OWN|OBSERVE|SEAL|FORWARD), (?P<symbol>\w+), (?P<ba
        r"(?P<version>\d+), (?P<per_thread>[01])(?:,\s+(?P<reason>\w+|\"[^\"\n]*\"))?\)$")
 TWINS = re.compile(r'^MS_ENTRY_TWINS\((\w+), (\w+), (\w+), (\d+), (\w+), (\d+),\s+(\w+|"[^"\n]*")\)$', re.M)
 SHORTEST_REASON = 20
-DATA = os.path.join(SOURCE, "tests", "simcuda", "data")
+DATA = os.path.join(SOURCE, "tools", "simcuda", "data")
 # What libcudart 13.5.37, cuda-bindings 13.5.0 and NCCL 2.30.7 look up: the names in their files (strings).
 LOOKED_UP = ("libcudart-13.5-names.txt", "cuda-bindings-13.5-names.txt", "nccl-2.30.7-names.txt")
 
@@ -79,7 +79,7 @@ def exported(library):
 
 def simulated():
     """The rows of the simulated driver, which has the same functions."""
-    with open(os.path.join(SOURCE, "tests", "simcuda", "driver", "functions.def")) as file:
+    with open(os.path.join(SOURCE, "tools", "simcuda", "driver", "functions.def")) as file:
         return re.findall(r"^SIM_FUNCTION\((\w+), (\w+), (\d+), ([01])\)$", file.read(), re.M)
 
 
@@ -128,7 +128,7 @@ def main():
         faults.append(f"{sys.argv[1]}: only {len(header)} declarations found, that cannot be right")
     faults += [f"{name} is declared in cuda.h and has no row" for name in header - set(symbols)]
     ours = {(row.symbol, row.base, row.version, row.per_thread) for row in rows}
-    faults += [f"tests/simcuda/driver/functions.def and shim/entries.def differ: {row}" for row in ours ^ set(simulated())]
+    faults += [f"tools/simcuda/driver/functions.def and shim/entries.def differ: {row}" for row in ours ^ set(simulated())]
     for stub in sys.argv[2:]:
         if os.path.exists(stub):
             faults += [f"{name} is exported by {stub} and has no row"

@@ -21,8 +21,9 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 FETCHED = os.path.join(SOURCE, ".headers", "nvidia", "cu13", "include")
 # jansson may be built in the build folder instead.
 # Built only where the headers of a library are that a bare machine has no use for.
-OPTIONAL = tuple(os.path.join(SOURCE, "tests", *name) for name in (
-    ("simcuda", "cublas", ""), ("simcuda", "tests", "test_cublas.c"), ("robust", "overwrite", "server.c")))
+OPTIONAL = tuple(os.path.join(SOURCE, *name) for name in (
+    ("tools", "simcuda", "cublas", ""), ("tools", "simcuda", "tests", "test_cublas.c"),
+    ("tests", "robust", "overwrite", "server.c")))
 PACKAGES = ["libc6-dev", "linux-libc-dev", "libjansson-dev"]
 DROPPED_WITH_NEXT = ("-o", "-MQ", "-MF", "-isystem")
 

@@ -2,7 +2,7 @@
 /* Tests of one file that begin, and end, in the same way. */
 #pragma once
 
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 /* MS_TEST_AFTER(start, name) { ... }: start() comes first. */
 #define MS_TEST_AFTER(start, name)  \

@@ -14,7 +14,7 @@
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/invariants.h"
 #include "runtime/memory/memory_internal.h"
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 struct fake_driver fake;
 

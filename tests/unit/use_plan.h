@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "runtime/shard/shard.h"
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 static inline void use_plan_text(const char *text)
 {

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 #include "tests/driver/differential/scenario.h"
-#include "tests/simcuda/kernels/torch_kernels.h"
+#include "tools/simcuda/kernels/torch_kernels.h"
 
 enum { ROWS = 2048, COLUMNS = 512, MATRIX_BYTES = ROWS * COLUMNS * 4 };
 

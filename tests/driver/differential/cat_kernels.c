@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/driver/differential/cat_kernels.h"
 
-#include "tests/simcuda/torch/host.h"
+#include "tools/simcuda/torch/host.h"
 
 /* Names that are macros are expanded on the way. */
 #define KERNEL(name) SIMCUDA_KERNEL(name)

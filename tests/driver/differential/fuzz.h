@@ -24,7 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "tests/simcuda/driver/newer.h"
+#include "tools/simcuda/driver/newer.h"
 
 /* --- functions of the driver */
 
@@ -43,7 +43,7 @@ bool fuzz_is_newer(enum fuzz_entry entry);
 extern uint32_t *fuzz_hits; /* by entry */
 
 #define CALL(symbol) ((__typeof__(&symbol))fuzz_entry(FUZZ_##symbol))
-/* What the simulated driver exports beside the driver's functions (tests/simcuda/driver/hook.h,
+/* What the simulated driver exports beside the driver's functions (tools/simcuda/driver/hook.h,
  * gl.h). */
 void *fuzz_stand_in(const char *name);
 #define FUZZ_STAND_IN(name) ((__typeof__(&name))fuzz_stand_in(#name))
@@ -157,7 +157,7 @@ CUstream fuzz_stream(bool per_thread);
 void fuzz_default_stream(bool per_thread);
 void fuzz_wait(void); /* for everything that is queued */
 
-/* --- kernels of tests/simcuda/kernels (fuzz_launches.c) */
+/* --- kernels of tools/simcuda/kernels (fuzz_launches.c) */
 
 CUfunction fuzz_kernel(const char *name);
 void fuzz_launch(CUfunction function, void **params);

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/simcuda/driver/hook.h"
+#include "tools/simcuda/driver/hook.h"
 
 /* --- host memory */
 
@@ -371,7 +371,7 @@ void fuzz_end_program(void)
 /* --- witnesses */
 
 /* Whether there is memory behind an address, as the simulated driver tells
- * (tests/simcuda/driver/hook.h). */
+ * (tools/simcuda/driver/hook.h). */
 static bool is_in_memory(CUdeviceptr at)
 {
     static simcuda_find_piece_function *find;

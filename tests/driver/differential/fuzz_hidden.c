@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/simcuda/driver/gl.h"
+#include "tools/simcuda/driver/gl.h"
 
 enum { COUNT = 4, TABLE_BYTES = COUNT * 8, PAGE = 4096, GRANULE = 64 << 10 };
 

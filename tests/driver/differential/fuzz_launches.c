@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/simcuda/kernels/torch_kernels.h"
+#include "tools/simcuda/kernels/torch_kernels.h"
 
 enum { MOST = 256 << 10 };
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/simcuda/driver/hook.h"
+#include "tools/simcuda/driver/hook.h"
 
 enum { PAGE = 4096 };
 

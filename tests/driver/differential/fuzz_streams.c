@@ -9,7 +9,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "tests/simcuda/tests/peer.h"
+#include "tools/simcuda/tests/peer.h"
 
 enum { LATE_BYTES = 4096, MOST = 64 << 10 };
 

@@ -28,7 +28,7 @@ SETTINGS = {
     "a slow device": (dict(EVERYTHING, SIMCUDA_EAGER="0", SIMCUDA_DELAY_US="30", SIMCUDA_POISON="2"), 0.05),
 }
 # What the driver is like, alone and under the shim: of each row one value is drawn for each batch, from its seed. Rows
-# may be added at the end, whose variables are settings of tests/simcuda/driver/simcuda.h. The first value is the likelier one, and
+# may be added at the end, whose variables are settings of tools/simcuda/driver/simcuda.h. The first value is the likelier one, and
 # what kept programs and the slice of `hooks` are run with.
 WORLDS = {
     "addresses": ({}, {"SIMCUDA_LOW": "1"}, {"SIMCUDA_HINTS": "0"}, {"SIMCUDA_LOW": "1", "SIMCUDA_HINTS": "0"},
@@ -46,7 +46,7 @@ WORLDS = {
     "mode of plans": ({}, {"METASHARD_PLAN_MODE": "enforce"}),
 }
 PLANS = "a plan by a call,a plan by a file,a plan by the socket"
-# Drivers with other exports than 13.0 are libraries of their own, in these folders of tests/simcuda. The newest is the default.
+# Drivers with other exports than 13.0 are libraries of their own, in these folders of tools/simcuda. The newest is the default.
 NEWEST = "profile13.5"
 OTHER_DRIVERS = {"12.4": "profile12.4", "12.9": "profile12", "13.0": "", "13.1": NEWEST, "13.2": NEWEST, "13.4": NEWEST}
 # What may stand in the log: what the shim refuses, and plans that are not valid.
@@ -139,7 +139,7 @@ class Fuzzer:
         self.preload = preload or os.path.join(build, "shim", "libmetashard.so")
         self.environment = environment or {}
         self.program = os.path.join(build, "tests", "driver", "differential", "fuzz")
-        self.kernels = [os.path.join(build, "tests", "simcuda", name)
+        self.kernels = [os.path.join(build, "tools", "simcuda", name)
                         for name in ("test_kernels.so", "torch_kernels.so")]
         listed = subprocess.run([self.program, "--list"], env=self.base(), capture_output=True, text=True,
                                 check=True).stdout
@@ -165,7 +165,7 @@ class Fuzzer:
     def base(self):
         kept = {name: value for name, value in os.environ.items()
                 if not name.startswith(("METASHARD", "SIMCUDA_", "FUZZ_", "LD_PRELOAD", "RANK", "WORLD_SIZE"))}
-        kept.setdefault("LD_LIBRARY_PATH", os.path.join(self.build, "tests", "simcuda"))
+        kept.setdefault("LD_LIBRARY_PATH", os.path.join(self.build, "tools", "simcuda"))
         return kept
 
     def left_out(self, batch):
@@ -180,7 +180,7 @@ class Fuzzer:
     def side(self, batch, folder, with_shim, prints=False):
         os.makedirs(folder, exist_ok=True)
         environment = in_granules(self.base() | ALONE | batch.world, batch.world)
-        default = os.path.join(self.build, "tests", "simcuda")
+        default = os.path.join(self.build, "tools", "simcuda")
         is_default = os.path.realpath(environment["LD_LIBRARY_PATH"]) == os.path.realpath(default)
         other = OTHER_DRIVERS.get(environment.get("SIMCUDA_PROFILE"), NEWEST if is_default else None)
         if other is not None:

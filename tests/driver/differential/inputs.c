@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "tests/harness/preload.h"
-#include "tests/simcuda/harness/device.h"
+#include "tools/simcuda/harness/device.h"
 
 static CUcontext context;
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "tests/harness/preload.h"
-#include "tests/simcuda/driver/hook.h"
-#include "tests/simcuda/tests/program.h"
+#include "tools/simcuda/driver/hook.h"
+#include "tools/simcuda/tests/program.h"
 
 #define READWRITE CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 
@@ -110,7 +110,7 @@ static inline void check_same(CUdeviceptr address, size_t bytes, uint32_t word)
     }
 }
 
-/* --- launches of tests/simcuda/kernels/test_kernels.c */
+/* --- launches of tools/simcuda/kernels/test_kernels.c */
 
 static inline CUfunction kernel(const char *name)
 {

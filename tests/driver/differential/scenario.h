@@ -24,7 +24,7 @@ void print_bytes(const char *name, CUdeviceptr address, size_t bytes);
 /* Prints a hash of host memory. */
 void print_host(const char *name, const void *bytes, size_t count);
 
-/* A kernel of tests/simcuda/kernels/test_kernels.c. */
+/* A kernel of tools/simcuda/kernels/test_kernels.c. */
 CUfunction function(const char *name);
 void unload_kernels(void);
 

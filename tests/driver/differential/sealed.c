@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/simcuda/harness/device.h"
+#include "tools/simcuda/harness/device.h"
 
 enum { COUNT = 1 << 20 };
 

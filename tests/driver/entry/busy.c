@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/simcuda/driver/hook.h"
+#include "tools/simcuda/driver/hook.h"
 
 #define BYTES ((size_t)4 << 20)
 

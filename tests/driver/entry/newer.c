@@ -28,7 +28,7 @@ CUresult cuFutureRead(unsigned char *byte, CUdeviceptr address, long a, double b
 /* One for each row, which adds the row's number to the sum. */
 enum {
 #define SIM_FUNCTION(symbol, base, version, per_thread) ROW_##symbol,
-#include "tests/simcuda/driver/functions.def"
+#include "tools/simcuda/driver/functions.def"
 #undef SIM_FUNCTION
     ROWS
 };
@@ -41,7 +41,7 @@ enum {
         *sum += ROW_##symbol;                                                                   \
         return result;                                                                          \
     }
-#include "tests/simcuda/driver/functions.def"
+#include "tools/simcuda/driver/functions.def"
 #undef SIM_FUNCTION
 
 static const struct {
@@ -50,7 +50,7 @@ static const struct {
     read_function *function;
 } futures[ROWS] = {
 #define SIM_FUNCTION(symbol, base, version, per_thread) {#base, per_thread, future_##symbol},
-#include "tests/simcuda/driver/functions.def"
+#include "tools/simcuda/driver/functions.def"
 #undef SIM_FUNCTION
 };
 

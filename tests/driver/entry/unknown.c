@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "tests/driver/entry/newer.h"
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 static _Thread_local volatile int takes; /* of locks, by this thread; dlsym may change it */
 

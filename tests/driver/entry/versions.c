@@ -8,14 +8,14 @@
 #include <string.h>
 
 #include "tests/driver/entry/newer.h"
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 static const struct row {
     const char *symbol, *base;
     int version, per_thread;
 } rows[] = {
 #define SIM_FUNCTION(symbol, base, version, per_thread) {#symbol, #base, version, per_thread},
-#include "tests/simcuda/driver/functions.def"
+#include "tools/simcuda/driver/functions.def"
 #undef SIM_FUNCTION
 };
 enum { ROWS = sizeof(rows) / sizeof(rows[0]), BLOCK_BYTES = 1 << 20 };

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "tests/driver/groups/moves.h"
-#include "tests/simcuda/driver/newer.h"
+#include "tools/simcuda/driver/newer.h"
 
 #define MIB ((size_t)1 << 20)
 

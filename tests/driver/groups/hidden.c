@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "tests/driver/groups/groups.h"
-#include "tests/simcuda/driver/gl.h"
+#include "tools/simcuda/driver/gl.h"
 
 enum { COUNT = 4 };
 

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "tests/driver/groups/groups.h"
-#include "tests/simcuda/driver/hook.h"
+#include "tools/simcuda/driver/hook.h"
 
 static const CUmemAllocationProp on_device = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                               .requestedHandleTypes =

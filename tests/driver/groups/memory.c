@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Allocating, freeing, asking, mapping and sharing. */
 #include "tests/driver/groups/groups.h"
-#include "tests/simcuda/driver/hook.h"
+#include "tools/simcuda/driver/hook.h"
 
 /* groups.py looks at how much memory the device had to have. */
 static void is_deferred(void)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/simcuda/driver/newer.h"
+#include "tools/simcuda/driver/newer.h"
 
 #define MIB ((size_t)1 << 20)
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "tests/driver/groups/groups.h"
-#include "tests/simcuda/tests/peer.h"
+#include "tools/simcuda/tests/peer.h"
 
 static unsigned char *late;     /* pinned memory that a host function writes */
 static CUdeviceptr copied_late; /* of memory that was allocated before something was queued */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/simcuda/kernels/torch_kernels.h"
+#include "tools/simcuda/kernels/torch_kernels.h"
 
 enum { MOST = 64 << 10, LATE_BYTES = 2048, GATHERED = 16 };
 

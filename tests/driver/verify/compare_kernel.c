@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A host version of the shim's own kernel (runtime/fill/compare.ptx), for SIMCUDA_PTX_KERNELS. */
-#include "tests/simcuda/driver/kernel.h"
+#include "tools/simcuda/driver/kernel.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels that no rule may name; the tests name them. */
-#include "tests/simcuda/driver/kernel.h"
+#include "tools/simcuda/driver/kernel.h"
 
 /* neighbours32(out, in, count): each element of the result depends on two of the old ones. */
 SIMCUDA_KERNEL(neighbours32)

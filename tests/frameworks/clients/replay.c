@@ -25,7 +25,7 @@ static const struct row rows[] = {
 #undef MS_ENTRY
 };
 
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 #include <cuda.h>
 #include <dlfcn.h>

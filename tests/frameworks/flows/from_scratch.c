@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/simcuda/kernels/torch_kernels.h"
+#include "tools/simcuda/kernels/torch_kernels.h"
 
 enum { MAX_TENSORS = 1024, MAX_GRID = 1056 };
 

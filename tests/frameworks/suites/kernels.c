@@ -3,7 +3,7 @@
  * Host versions of the kernels that the suites compile, by the names that they have there. For
  * SIMCUDA_PTX_KERNELS.
  */
-#include "tests/simcuda/driver/kernel.h"
+#include "tools/simcuda/driver/kernel.h"
 
 #include <stdbool.h>
 #include <string.h>

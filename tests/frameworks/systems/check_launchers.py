@@ -31,7 +31,7 @@ def check(name, seen, wanted=True):
 def environment_of(options, folder):
     torch, nccl = subprocess.run([options.python, os.path.join(HERE, "..", "torch", "release.py")], capture_output=True,
                                  text=True, check=True).stdout.split()
-    sim = os.path.join(os.path.abspath(options.build), "tests", "simcuda")
+    sim = os.path.join(os.path.abspath(options.build), "tools", "simcuda")
     libraries = [os.path.join(os.path.abspath(options.build), "shim", "libmetashard.so"),
                  os.path.join(sim, "cudart", "libcudart.so.13"), os.path.join(sim, "nccl", "libnccl.so.2")]
     common = {name: value for name, value in os.environ.items()

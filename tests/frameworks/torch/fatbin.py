@@ -89,7 +89,7 @@ def kernels(path, wanted_arch=90, pattern=""):
 
 
 def write_layouts(found, path):
-    """The file of SIMCUDA_FATBIN_LAYOUTS (tests/simcuda/driver/fatbin.c)."""
+    """The file of SIMCUDA_FATBIN_LAYOUTS (tools/simcuda/driver/fatbin.c)."""
     with open(path, "w", encoding="ascii") as file:
         for name in sorted(found):
             file.write(" ".join([name] + [f"{offset}:{size}" for offset, size in found[name]]) + "\n")

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/checkpoint/torch_state.h"
 #include "runtime/base/utf8.h"
+#include "runtime/checkpoint/torch_state.h"
 #include "tests/plans/plan/fuzz_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

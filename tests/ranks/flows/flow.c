@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/ranks/flows/flow.h"
 #include "tests/ranks/flows/cache.h"
+#include "tests/ranks/flows/flow.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 #include "shim/metashard.h"
 #include "tests/demo/safetensors.h"
-#include "tests/simcuda/kernels/torch_kernels.h"
+#include "tools/simcuda/kernels/torch_kernels.h"
 
 enum { ELEMENT = sizeof(float), POLLS = 60000, NAME_BYTES = 128 };
 

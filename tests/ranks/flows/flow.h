@@ -12,7 +12,7 @@
  *   --model FOLDER         tensors.txt has a line "NAME DIMENSION..." of each tensor, for all ranks; rank 0 maps the
  *                          *.safetensors that has them
  *   --out FILE             where the bytes go that this rank reads in the end
- *   --kernels FILE         kernels as PyTorch's (tests/simcuda/kernels): copies of columns and fills are kernels
+ *   --kernels FILE         kernels as PyTorch's (tools/simcuda/kernels): copies of columns and fills are kernels
  *   --cat FILE             torch.cat is a kernel (flow_kernels.c), and not a copy for each tensor
  *   --bucket-bytes N       how much is broadcast as one
  *   --keep                 whole tensors stay, and what the rank needs of them it reads in place

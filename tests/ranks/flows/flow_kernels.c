@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/ranks/flows/flow_kernels.h"
 
-#include "tests/simcuda/driver/simcuda.h"
-#include "tests/simcuda/kernels/torch_kernels.h"
-#include "tests/simcuda/torch/host.h"
+#include "tools/simcuda/driver/simcuda.h"
+#include "tools/simcuda/kernels/torch_kernels.h"
+#include "tools/simcuda/torch/host.h"
 
 /* Names that are macros are expanded on the way. */
 #define KERNEL(name) SIMCUDA_KERNEL(name)

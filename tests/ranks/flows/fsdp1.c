@@ -15,7 +15,7 @@
  */
 #include "tests/ranks/flows/flow.h"
 #include "tests/ranks/flows/flow_kernels.h"
-#include "tests/simcuda/kernels/torch_kernels.h"
+#include "tools/simcuda/kernels/torch_kernels.h"
 
 #include <stdlib.h>
 #include <string.h>

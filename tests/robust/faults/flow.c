@@ -26,7 +26,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/simcuda/kernels/torch_kernels.h"
+#include "tools/simcuda/kernels/torch_kernels.h"
 
 enum { KIB = 1024, FILE_BYTES = 12 * 1024 * KIB, STICKY = 3, WRONG = 4 };
 

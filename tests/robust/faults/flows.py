@@ -89,6 +89,9 @@ class Place:
     def program(self, *path):
         return os.path.join(self.tests, *path)
 
+    def simulated(self, *path):
+        return os.path.join(os.path.dirname(self.tests), "tools", "simcuda", *path)
+
     def preload(self, *libraries):
         return ":".join(filter(None, [self.sanitizer, *libraries]))
 
@@ -121,7 +124,7 @@ def base_environment(place, folder):
                    if not key.startswith(("METASHARD", "SIMCUDA_", "SIMNCCL_", "FAULTS_", "OMPI_", "SLURM_", "PMI_"))
                    and key not in ("RANK", "WORLD_SIZE", "LD_PRELOAD")}
     environment.update(
-        LD_LIBRARY_PATH=f"{place.tests}/simcuda:{place.tests}/simcuda/nccl", SIMCUDA_STATS=os.path.join(folder, "stats"),
+        LD_LIBRARY_PATH=f"{place.simulated()}:{place.simulated('nccl')}", SIMCUDA_STATS=os.path.join(folder, "stats"),
         SIMCUDA_GRANULE_KIB="64", SIMCUDA_POISON="2", METASHARD_MIN_BYTES="1", METASHARD_SETTLE_MS="0",
         METASHARD_SELFCHECK="off",  # tests/unit/selfcheck lets each of its calls fail
         METASHARD_STATE_DIR=os.path.join(folder, "state"), METASHARD_DUMP=os.path.join(folder, "dump"))
@@ -283,8 +286,8 @@ class Persistent(Flow):
         return super().prepare()
 
     def command(self, folder):
-        return [self.place.program("robust", "faults", "flow"), self.place.program("simcuda", "test_kernels.so"),
-                self.place.program("simcuda", "torch_kernels.so"), self.data, *self.options]
+        return [self.place.program("robust", "faults", "flow"), self.place.simulated("test_kernels.so"),
+                self.place.simulated("torch_kernels.so"), self.data, *self.options]
 
     def judge(self, done, kind):
         sticky = kind == "driver-sticky"
@@ -336,7 +339,7 @@ class FromScratch(Once):
     calls = (1150, 260, 110)
 
     def command(self, folder):
-        return [self.place.program("frameworks", "flows", "from_scratch"), "--kernels", self.place.program("simcuda", "torch_kernels.so"),
+        return [self.place.program("frameworks", "flows", "from_scratch"), "--kernels", self.place.simulated("torch_kernels.so"),
                 "--rank", "1", "--ranks", "3", "--dim", "36", "--layers", "1", "--vocab", "9", "--end"]
 
 
@@ -354,7 +357,7 @@ class Model(Once):
     def command(self, folder):
         return [self.place.program("driver", "model", "model"), "--seed", "3", "--ops", "120", "--threads", "1",
                 "--without", ",".join(self.without), folder,
-                self.place.program("simcuda", "test_kernels.so"), self.place.program("simcuda", "torch_kernels.so")]
+                self.place.simulated("test_kernels.so"), self.place.simulated("torch_kernels.so")]
 
     def judge(self, done, kind):
         if done.status == 1 and "CUDA error" in done.out:
@@ -464,7 +467,7 @@ class Nccl(Flow):
             models.SHAPES["faults"] = [("embed", [101, 33]), ("layers.0.q", [5, 7]), ("layers.0.o_proj", [129, 65]),
                                        ("norm", [65])]
             Nccl.model = models.Model(folder, "faults")
-        self.options = types.SimpleNamespace(programs=programs, kernels=self.place.program("simcuda", "torch_kernels.so"),
+        self.options = types.SimpleNamespace(programs=programs, kernels=self.place.simulated("torch_kernels.so"),
                                              plan=self.place.plan_tool, granule=64 * KIB, bucket=8 * KIB, shim={}, users=False,
                                              preload="", cat=os.path.join(programs, "flow_kernels.so"))
         return super().prepare()

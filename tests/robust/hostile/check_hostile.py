@@ -39,13 +39,13 @@ class Case:
     """One run. jobs: how many lines say "right"; said: what a line of the shim must match, or None for silence."""
 
     def __init__(self, place, *arguments, jobs=1, said=None, deferred=True, preload=None, limits=(), prefix="",
-                 driver="simcuda", **settings):
+                 driver="", **settings):
         self.folder = tempfile.mkdtemp(dir=place.folder)
         self.jobs, self.said, self.deferred = jobs, said, deferred
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith(("METASHARD", "SIMCUDA_"))}
         environment.update(
-            LD_LIBRARY_PATH=place.built(driver), SIMCUDA_GRANULE_KIB="64", SIMCUDA_POISON="2", METASHARD_MIN_BYTES="65536",
+            LD_LIBRARY_PATH=place.simulated(driver), SIMCUDA_GRANULE_KIB="64", SIMCUDA_POISON="2", METASHARD_MIN_BYTES="65536",
             METASHARD_STATE_DIR=os.path.join(self.folder, "state"), METASHARD_DUMP=os.path.join(self.folder, "dump-%p"))
         environment.update({name: value.replace("FOLDER", self.folder) for name, value in settings.items()})
         libraries = place.preload if preload is None else preload
@@ -280,7 +280,7 @@ def check_file_systems(place):
 def check_drivers(place):
     place.check("a driver without virtual memory management", "job", driver=os.path.join("robust", "hostile", "old"), deferred=None,
                 said="steps aside")
-    place.check("a driver of CUDA 12.9", "job", driver=os.path.join("simcuda", "profile12"))
+    place.check("a driver of CUDA 12.9", "job", driver="profile12")
     place.check("a driver that hides what is new", "job", SIMCUDA_PROFILE="12")
 
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "shim/metashard.h"
-#include "tests/simcuda/kernels/torch_kernels.h"
+#include "tools/simcuda/kernels/torch_kernels.h"
 
 enum { IDLE_US = 30000 /* longer than the script's METASHARD_SETTLE_MS */ };
 

@@ -14,7 +14,7 @@
 #include <time.h>
 
 #include "tests/robust/overwrite/checkpoint.h"
-#include "tests/simcuda/driver/hook.h"
+#include "tools/simcuda/driver/hook.h"
 
 enum { TOO_LONG_S = 100 }; /* more than lease-break-time; a test that hangs is ended by SIGALRM */
 

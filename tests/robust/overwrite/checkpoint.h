@@ -10,7 +10,7 @@
 
 #include "shim/metashard.h"
 #include "tests/harness/preload.h"
-#include "tests/simcuda/harness/device.h"
+#include "tools/simcuda/harness/device.h"
 
 enum { BYTES = 4 << 20, WRITTEN = 4096 };
 

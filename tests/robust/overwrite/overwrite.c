@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "tests/robust/overwrite/checkpoint.h"
-#include "tests/simcuda/harness/deny.h"
+#include "tools/simcuda/harness/deny.h"
 
 /* --- one row for each way; it leaves the file changed */
 

@@ -11,7 +11,7 @@
 #include <time.h>
 
 #include "tests/robust/overwrite/checkpoint.h"
-#include "tests/simcuda/harness/deny.h"
+#include "tools/simcuda/harness/deny.h"
 
 /* The server's file, and what of it is seen here. */
 static char served[sizeof(path)], mounted[80], layered[80];

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "tests/simcuda/harness/device.h"
+#include "tools/simcuda/harness/device.h"
 
 struct nccl_id {
     char internal[128];

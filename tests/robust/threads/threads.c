@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Threads of a program that end, or stand still, where it hurts most: the gate of the simulated
- * driver (tests/simcuda/driver/hook.h) stops one within a driver call, and others do what must wait
+ * driver (tools/simcuda/driver/hook.h) stops one within a driver call, and others do what must wait
  * for it, or must not. The same without the shim.
  */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "tests/simcuda/driver/hook.h"
 #include "tests/harness/preload.h"
-#include "tests/simcuda/harness/device.h"
+#include "tools/simcuda/driver/hook.h"
+#include "tools/simcuda/harness/device.h"
 
 enum { TOO_LONG_S = 30 }; /* a test that hangs is ended by SIGALRM */
 

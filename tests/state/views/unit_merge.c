@@ -2,8 +2,8 @@
 /* Several processes as one: what the page cannot show at its size. */
 #include <stdlib.h>
 
-#include "tests/simcuda/harness/test.h"
 #include "tools/dump/merge.h"
+#include "tools/simcuda/harness/test.h"
 
 enum { SAMPLES = 1000, PEAK = 537, MOST = 10 };
 

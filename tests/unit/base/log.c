@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 static char path[64];
 

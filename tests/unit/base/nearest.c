@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 /* The nearest of some words, or "none". */
 static const char *nearest_to(const char *text)

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "runtime/base/log.h"
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 static volatile sig_atomic_t caught;
 

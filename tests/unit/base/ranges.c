@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 /* The slow, obvious twin: a list is a set of numbers. */
 enum { NUMBERS = 200 };

@@ -10,7 +10,7 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 static char folder[64];
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 /* The slow, obvious twin: an array that is moved whole. */
 enum { MOST = 4000, STEPS = 20000, FEW = 3 };

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 /* The character in UTF-8. */
 static size_t encode(uint32_t character, char *out)

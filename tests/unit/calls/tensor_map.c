@@ -3,7 +3,7 @@
  * kernels, in tests/driver/differential/blocks.c. */
 #include "runtime/calls/tensor_map.h"
 
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 #define EXTENT(type, rank, dims, strides)                                     \
     ms_tensor_map_extent(CU_TENSOR_MAP_DATA_TYPE_##type, rank, dims, strides, \

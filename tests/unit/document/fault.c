@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "tests/plans/plan/fuzz_check.h"
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 static const char *const characters[] = {"a", "\xcf\x80", "\xe2\x82\xac", "\xf0\x9f\x90\x8d"};
 

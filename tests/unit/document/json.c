@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "runtime/base/hash_set.h"
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 static struct ms_fault fault;
 static const struct ms_fault_context reading = {"f", &fault};

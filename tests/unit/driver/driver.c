@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/driver/driver.h"
 
-#include "tests/simcuda/harness/test.h"
 #include "tests/unit/fake_driver.h"
+#include "tools/simcuda/harness/test.h"
 
 #define OTHER ((CUcontext)2)
 

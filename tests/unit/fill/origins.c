@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "runtime/source/source_internal.h"
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 enum { MOST_FILES = 1024, MOST_ORIGINS = 16384, BYTES = 64 << 10 };
 

@@ -2,8 +2,8 @@
 #include "runtime/fill/overcommit.h"
 
 #include "runtime/config/config.h"
-#include "tests/simcuda/harness/test.h"
 #include "tests/unit/fake_driver.h"
+#include "tools/simcuda/harness/test.h"
 
 enum { GRANULES = 64 }; /* of the device */
 

@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/simcuda/harness/test.h"
-#include "tests/simcuda/kernels/torch_kernels.h"
+#include "tools/simcuda/harness/test.h"
+#include "tools/simcuda/kernels/torch_kernels.h"
 
 #define FILL TORCH_NAME(TORCH_FILL)
 #define ADD_OF_TWO                                                                              \

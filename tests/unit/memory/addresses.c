@@ -4,7 +4,7 @@
 #include "runtime/memory/far_address.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/space.h"
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 #define GIB ((size_t)1 << 30)
 #define GRANULE ((size_t)2 << 20)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/handles.h"
 
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 enum { MANY = 1000 };
 #define GRANULE ((size_t)2 << 20)

@@ -10,8 +10,8 @@
 #include "runtime/memory/extent_states.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/recorded_launch.h"
-#include "tests/simcuda/harness/test.h"
 #include "tests/unit/snapshot_of.h"
+#include "tools/simcuda/harness/test.h"
 
 /*
  * A valid allocation, of which the tests break one thing at a time:

@@ -3,8 +3,8 @@
 
 #include "runtime/base/range.h"
 #include "runtime/memory/backing.h"
-#include "tests/simcuda/harness/test.h"
 #include "tests/unit/fake_driver.h"
+#include "tools/simcuda/harness/test.h"
 
 static const struct ms_range ranges[] = {{FAKE_GRANULE, 3 * FAKE_GRANULE},
                                          {7 * FAKE_GRANULE, 8 * FAKE_GRANULE}};

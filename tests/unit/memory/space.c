@@ -7,7 +7,7 @@
 
 #include "runtime/memory/far_address.h"
 #include "runtime/memory/memory_internal.h"
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 /* The slow, obvious twin: a place for each address that an allocation may have, in use or not. */
 enum { PLACES = 300, ROUNDS = 20000, BYTES = 1000, STEP = 4096 };

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 enum { ENTRIES_MAX = 60, TENSORS_MAX = 40, NAME_BYTES = 256 };
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "runtime/plan/census.h"
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 #define MESH(mesh) "{\"format\": \"metashard-plan/1\", \"mesh\": {" mesh "}, \"tensors\": ["
 #define TENSOR(shape, placements) \

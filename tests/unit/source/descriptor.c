@@ -14,8 +14,8 @@
 #include "runtime/config/config.h"
 #include "runtime/source/reader.h"
 #include "runtime/source/source_close.h"
-#include "tests/simcuda/harness/deny.h"
 #include "tests/unit/between.h"
+#include "tools/simcuda/harness/deny.h"
 
 enum { FILES = 200, DESCRIPTORS = 64, BYTES = 96 << 10 };
 

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "runtime/source/descriptor.h"
-#include "tests/simcuda/harness/deny.h"
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/deny.h"
+#include "tools/simcuda/harness/test.h"
 
 /* close_range(2), on all machines. */
 enum { CLOSE_RANGE = 436 };

@@ -16,7 +16,7 @@
 
 #include "runtime/source/mapping.h"
 #include "runtime/source/trust.h"
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 struct test_file {
     char path[64];

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "runtime/config/config.h"
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 static char path[] = "/tmp/metashard-lease-XXXXXX";
 

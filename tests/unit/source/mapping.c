@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #include "runtime/source/trust.h"
-#include "tests/simcuda/harness/deny.h"
 #include "tests/unit/between.h"
+#include "tools/simcuda/harness/deny.h"
 
 enum { BYTES = 256 << 10 };
 

@@ -13,7 +13,7 @@
 #include "runtime/source/source_close.h"
 #include "runtime/source/trust.h"
 #include "runtime/state/counters.h"
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 enum { BYTES = 1 << 20 };
 

@@ -13,8 +13,8 @@
 
 #include "runtime/driver/flags.h"
 #include "runtime/source/source.h"
-#include "tests/simcuda/harness/deny.h"
 #include "tests/unit/between.h"
+#include "tools/simcuda/harness/deny.h"
 
 /* Three tensors, of which two have the same size and differ late. */
 enum { LARGE = 300000, SMALL = 70000, DATA = 2 * LARGE + SMALL };

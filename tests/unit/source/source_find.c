@@ -22,8 +22,8 @@
 #include "runtime/source/file_thread.h"
 #include "runtime/source/lease.h"
 #include "runtime/source/source_content.h"
-#include "tests/simcuda/harness/deny.h"
 #include "tests/unit/between.h"
+#include "tools/simcuda/harness/deny.h"
 
 enum { PAGE = 4096, COPIED = 64 << 10, BYTES = 4 * COPIED };
 

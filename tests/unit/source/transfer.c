@@ -8,9 +8,9 @@
 #include "runtime/config/config.h"
 #include "runtime/source/pinned_pool.h"
 #include "runtime/state/counters.h"
-#include "tests/simcuda/harness/deny.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
+#include "tools/simcuda/harness/deny.h"
 
 enum { BLOCK = 4096, MAX_QUEUED = 1 << 17, MAX_EVENTS = 1024 };
 #define MIB ((size_t)1 << 20)

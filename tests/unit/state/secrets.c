@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/simcuda/harness/test.h"
+#include "tools/simcuda/harness/test.h"
 
 /* '|' between arguments, of which each has an end. */
 static const char *masked(const char *arguments, size_t text_bytes)

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One description of every copy: `depth` slices of `height` rows of `width` bytes. The entry points
+ * fill it in, copy.c checks and runs it.
+ */
+#pragma once
+
+#include "tools/simcuda/driver/sim.h"
+
+struct sim_box {
+    CUmemorytype type; /* HOST, DEVICE, or UNIFIED: the address tells */
+    uint64_t address;  /* of the first byte */
+    size_t pitch;      /* from row to row */
+    size_t slice;      /* from slice to slice */
+};
+struct sim_copy {
+    const char *name;
+    struct sim_box to, from;
+    size_t width, height, depth;
+    bool is_async;
+    bool reads_in_order; /* also a pageable source is read only when the stream gets there */
+};
+
+/* Both return what the entry point returns. */
+CUresult sim_copy_submit(const struct sim_copy *copy, CUstream stream, bool per_thread);
+CUresult sim_copy_flat(const char *name, CUmemorytype to_type, uint64_t to, CUmemorytype from_type,
+                       uint64_t from, size_t bytes, bool is_async, CUstream stream,
+                       bool per_thread);
+/* Bytes from the first to the last one of a box; false: more than an address can reach. */
+bool sim_box_span(const struct sim_box *box, size_t width, size_t height, size_t depth,
+                  size_t *bytes_out);
+/*
+ * For a box of the device: would work that touches it be legal? Counts an illegal access and
+ * returns its error when not.
+ */
+CUresult sim_box_check(const struct sim_box *box, size_t width, size_t height, size_t depth,
+                       CUdevice device, bool write, const char *name);
