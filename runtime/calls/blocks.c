@@ -40,16 +40,16 @@ static bool give_back(struct ms_allocation *allocation, size_t begin)
 }
 
 /* Blocks that overlap the new one were returned, which was not reported. */
-static bool take(struct ms_allocation *allocation, size_t begin, size_t end)
+static enum ms_carved take(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_range old;
     add_change(allocation);
     while (ms_space_next_block(allocation, begin, &old) && old.begin < end &&
            give_back(allocation, old.begin))
         ;
-    const bool is_taken = ms_carve_take(allocation, begin, end);
-    ms_counter_add(MS_COUNT_BLOCKS, is_taken);
-    return is_taken;
+    const enum ms_carved carved = ms_carve_take(allocation, begin, end);
+    ms_counter_add(MS_COUNT_BLOCKS, carved == MS_CARVED);
+    return carved;
 }
 
 static bool lies_on_leftover(const struct ms_allocation *allocation, CUdeviceptr address,
@@ -92,10 +92,14 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
     const size_t begin = ms_offset(allocation, address);
     const CUcontext context = allocation->context;
     const CUdevice device = allocation->device;
-    bool is_deferred = false;
-    if (bytes > 0 && ms_fits(allocation, address, bytes) && take(allocation, begin, begin + bytes))
-        is_deferred = ms_bytes_any(allocation, begin, begin + bytes, MS_NOT_RESIDENT);
+    enum ms_carved carved = MS_CARVED_NOT;
+    if (bytes > 0 && ms_fits(allocation, address, bytes))
+        carved = take(allocation, begin, begin + bytes);
+    const bool is_deferred =
+        carved == MS_CARVED && ms_bytes_any(allocation, begin, begin + bytes, MS_NOT_RESIDENT);
     ms_claim_release(allocation);
+    if (carved == MS_CARVED_FAILED)
+        ms_access(address, bytes, MS_NEED_READ_WRITE);
     if (is_deferred && !ms_window_is_settled())
         ms_evict_leftover();
     if (is_deferred)

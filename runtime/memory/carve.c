@@ -4,15 +4,13 @@
 #include "runtime/base/log.h"
 #include "runtime/memory/memory_internal.h"
 
-static bool carve(struct ms_allocation *allocation)
+/* True if it has blocks, or can get its first one. */
+static bool can_carve(struct ms_allocation *allocation)
 {
-    struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
-    if (MS_OWN(allocation)->blocks.carved)
-        return true;
-    if (!ms_lineage_is_unwritten(lineage))
+    if (!MS_OWN(allocation)->blocks.carved &&
+        !ms_lineage_is_unwritten(&MS_OWN(allocation)->lineage))
         MS_OWN(allocation)->uncarvable = true;
-    return !MS_OWN(allocation)->uncarvable &&
-           ms_lineage_set_dead(lineage, 0, allocation->bytes, true);
+    return !MS_OWN(allocation)->uncarvable;
 }
 
 /* What is present there is not left over any more. */
@@ -24,13 +22,23 @@ static void use_again(struct ms_allocation *allocation, size_t begin, size_t end
     ms_space_set_leftover(allocation, used < left ? left - used : 0);
 }
 
-bool ms_carve_take(struct ms_allocation *allocation, size_t begin, size_t end)
+enum ms_carved ms_carve_take(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    if (MS_OWN(allocation)->uncarvable || !carve(allocation) ||
-        !ms_space_add_block(allocation, begin, end))
-        return false;
+    struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
+    const bool is_first = !MS_OWN(allocation)->blocks.carved;
+    if (!can_carve(allocation) ||
+        (is_first && !ms_lineage_set_dead(lineage, 0, allocation->bytes, true)))
+        return MS_CARVED_NOT;
+    if (!ms_space_add_block(allocation, begin, end)) {
+        if (is_first)
+            ms_lineage_set_dead(lineage, 0, allocation->bytes, false); /* needs no memory */
+        return is_first ? MS_CARVED_NOT : MS_CARVED_FAILED;
+    }
     use_again(allocation, begin, end);
-    return ms_lineage_set_dead(&MS_OWN(allocation)->lineage, begin, end, false);
+    if (ms_lineage_set_dead(lineage, begin, end, false))
+        return MS_CARVED;
+    ms_space_remove_block(allocation, begin, &end);
+    return MS_CARVED_FAILED;
 }
 
 bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end_out)

@@ -8,9 +8,17 @@
 
 #include "runtime/memory/space.h"
 
-/* Makes [begin, end), which meets no block, a block. With the first one all else becomes dead. An
- * allocation that was used as a whole before stays whole. False: it is no block. */
-bool ms_carve_take(struct ms_allocation *allocation, size_t begin, size_t end);
+/*
+ * Makes [begin, end), which meets no block, a block. With the first one all else becomes dead.
+ *
+ *     MS_CARVED         it is one
+ *     MS_CARVED_NOT     the allocation was used as a whole before, or there is no memory for the
+ *                       record: it stays whole
+ *     MS_CARVED_FAILED  there is no memory for the record: it is none, and its bytes are dead,
+ *                       although the program will use them
+ */
+enum ms_carved { MS_CARVED, MS_CARVED_NOT, MS_CARVED_FAILED };
+enum ms_carved ms_carve_take(struct ms_allocation *allocation, size_t begin, size_t end);
 
 /* The block that begins there is none any more. False: there is no such block. */
 bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end_out);

@@ -346,7 +346,7 @@ class FromScratch(Once):
 class Model(Once):
     """Of one thread, so that the calls are the same each time. Left out: changes of its file, where what fails is no call of
     CUDA; other contexts, since a program goes on in the wrong one when one cannot be popped; memory that it maps itself, for whose
-    record there must be memory; and slices of columns: when the heap is out while one is recorded, its kernel finds no memory."""
+    record there must be memory; and slices of columns (Slices)."""
     name = "random program"
     calls = (1800, 160, 750)
     settings = {"SIMCUDA_DEVICES": "2"}
@@ -363,6 +363,15 @@ class Model(Once):
         if done.status == 1 and "CUDA error" in done.out:
             return "told", None
         return super().judge(done, kind)
+
+
+class Slices(Model):
+    """With slices of columns. While the heap stays out, a block for whose record there is no memory gets none, a line says so,
+    and the kernel that goes there fails."""
+    name = "random program with slices"
+    kinds = ["heap"]
+    calls = (1800, 264, 750)
+    without = Model.without[:-1]
 
 
 class Planned(Flow):
@@ -528,7 +537,7 @@ def make(options, folder):
     import check_flows
     place = Place(options, folder)
     by_name = {flow.name: flow for flow in check_flows.FLOWS}
-    out = [Persistent(place, False), Persistent(place, True), MainJob(place), FromScratch(place), Model(place), Planned(place), Sent(place)]
+    out = [Persistent(place, False), Persistent(place, True), MainJob(place), FromScratch(place), Model(place), Slices(place), Planned(place), Sent(place)]
     out += [Nccl(place, "NCCL FSDP1 rank 0", by_name["FSDP1, coalesced"], 0),
             Nccl(place, "NCCL FSDP1 rank 1", by_name["FSDP1, coalesced"], 1),
             Nccl(place, "NCCL accelerate rank 1", by_name["accelerate, FSDP2"], 1)]
