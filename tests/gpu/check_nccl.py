@@ -76,7 +76,7 @@ def check_alias(build):
 def check_wrong_library(build):
     """The simulated NCCL must never pass for the real one; without any, nothing is run."""
     library = os.path.join(build, "tools", "simcuda", "nccl", "libnccl.so.2")
-    folders = f"{os.path.join(build, 'tests', 'simcuda')}:{os.path.dirname(library)}"
+    folders = f"{os.path.join(build, 'tools', 'simcuda')}:{os.path.dirname(library)}"
     for program, more in (("nccl_conformance.py", ["--ranks", "1", "--only", "nccl_alone.groups"]), ("nccl_alias.py", [])):
         status, error, _ = run(build, program, *more, NCCL_LIBRARY=library, LD_LIBRARY_PATH=folders)
         assert status != 0 and "was wanted" in error, (program, status, error)

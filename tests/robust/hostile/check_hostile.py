@@ -102,6 +102,9 @@ class Place:
     def built(self, *path):
         return os.path.join(self.tests, *path)
 
+    def simulated(self, *path):
+        return os.path.join(os.path.dirname(self.tests), "tools", "simcuda", *path)
+
     def check(self, name, *arguments, **settings):
         report(name, Case(self, *arguments, **settings).wrong())
 

@@ -58,8 +58,8 @@ class Place:
     def environment(self, **settings):
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith(("METASHARD", "SIMCUDA_")) and name != "LD_PRELOAD"}
-        environment.update(LD_LIBRARY_PATH=os.path.join(os.path.dirname(self.tests), "tools", "simcuda"), SIMCUDA_GRANULE_KIB="64",
-                           METASHARD_MIN_BYTES="65536", METASHARD_STATE_DIR="", **settings)
+        environment.update(LD_LIBRARY_PATH=os.path.join(os.path.dirname(self.tests), "tools", "simcuda"),
+                           SIMCUDA_GRANULE_KIB="64", METASHARD_MIN_BYTES="65536", METASHARD_STATE_DIR="", **settings)
         return environment
 
     def run(self, mode="job", before=None, **settings):

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Another process with an event, for tests that wait for one: the program simcuda/peer, beside the
- * simulated driver, without what is preloaded here. It ends when this process does.
+ * Another process with an event, for tests that wait for one: the program tools/simcuda/peer, beside
+ * the simulated driver, without what is preloaded here. It ends when this process does.
  */
 #pragma once
 
@@ -43,7 +43,7 @@ static inline char **sim_peer_environment(void)
     return out;
 }
 
-/* In the folder simcuda that is next to the program's, or to one above it. */
+/* In the folder tools/simcuda that is beside the program, or beside a folder above it. */
 static inline struct sim_peer sim_peer_start(void)
 {
     char self[PATH_MAX] = {0}, path[PATH_MAX + 32];
@@ -54,7 +54,7 @@ static inline struct sim_peer sim_peer_start(void)
         pipe2(from, O_CLOEXEC) != 0)
         sim_peer_fail("peer");
     do
-        snprintf(path, sizeof(path), "%s/simcuda/peer", dirname(self));
+        snprintf(path, sizeof(path), "%s/tools/simcuda/peer", dirname(self));
     while (access(path, X_OK) != 0 && strlen(self) > 1);
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
