@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Another process with an event, for tests that wait for one: the program tools/simcuda/peer, beside
- * the simulated driver, without what is preloaded here. It ends when this process does.
+ * Another process with an event, for tests that wait for one: the program tools/simcuda/peer,
+ * beside the simulated driver, without what is preloaded here. It ends when this process does.
  */
 #pragma once
 
