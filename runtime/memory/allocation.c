@@ -15,7 +15,7 @@ static struct ms_allocation *create(struct ms_backing *backing, CUcontext contex
     static _Atomic uint64_t next_id = 1;
     const struct ms_content content = {.kind = kind};
     struct ms_inside *inside = ms_heap_zalloc(sizeof(*inside));
-    struct ms_allocation *allocation = &inside->facts;
+    struct ms_allocation *allocation = (struct ms_allocation *)inside;
     if (inside == NULL)
         goto err_backing;
     if (!ms_lineage_init(&inside->lineage, bytes))
