@@ -247,17 +247,33 @@ void ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t bytes, C
         compare(from, range, &pair, is_plain);
 }
 
-/* Other threads may have claims, and the device may be busy for ever. */
+/* False: another thread has a claim, or the device is busy for longer than the patience. */
+static bool compare_cached_of(struct ms_allocation *allocation, uint64_t patience_ms)
+{
+    if (allocation == NULL)
+        return false;
+    if (ms_allocation_shadow(allocation) == 0 ||
+        !ms_bytes_any(allocation, 0, allocation->bytes, MS_CACHED))
+        return true;
+    if (!ms_order_context_ends_within(allocation->context, patience_ms))
+        return false;
+    ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
+    return true;
+}
+
+/* The device may be busy for ever: the process waits for it once. */
 static void compare_cached(void)
 {
+    enum { PATIENCE_MS = 1000 };
+    uint64_t patience_ms = PATIENCE_MS;
     struct ms_allocation_facts facts;
     for (CUdeviceptr at = 0; ms_space_first_behind(at, &facts);) {
         at = facts.address + facts.bytes;
         struct ms_allocation *allocation = ms_space_try_claim(facts.address);
-        if (allocation != NULL && ms_allocation_shadow(allocation) != 0 &&
-            ms_bytes_any(allocation, 0, allocation->bytes, MS_CACHED) &&
-            ms_order_context_is_idle(allocation->context))
-            ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
+        if (!compare_cached_of(allocation, patience_ms)) {
+            ms_counter_add(MS_COUNT_VERIFY_LEFT_OUT_BYTES, facts.bytes);
+            patience_ms = 0;
+        }
         ms_claim_release(allocation);
     }
 }

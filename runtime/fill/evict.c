@@ -182,7 +182,13 @@ size_t ms_evict_all(bool (*applies)(const struct ms_allocation *allocation), ms_
 }
 
 static _Atomic uint64_t trimmed_bytes; /* ever */
-static const struct way trimming = {has_leftover, ms_order_context_is_idle, evict_leftover, NULL};
+
+static bool is_idle(CUcontext context)
+{
+    return ms_order_context_poll(context) == CUDA_SUCCESS;
+}
+
+static const struct way trimming = {has_leftover, is_idle, evict_leftover, NULL};
 
 /*
  * While a model is made, freeing returned blocks saves much memory. A program that trains would do

@@ -89,11 +89,6 @@ CUresult ms_order_context_poll(CUcontext context)
     return result;
 }
 
-bool ms_order_context_is_idle(CUcontext context)
-{
-    return ms_order_context_poll(context) == CUDA_SUCCESS;
-}
-
 bool ms_order_context_ends_within(CUcontext context, uint64_t ms)
 {
     struct ms_driver_scope scope;

@@ -33,13 +33,10 @@ void ms_order_set_capture(bool begun);
 bool ms_order_host_may_change(CUstream stream);
 
 /*
- * True if all work of the context is done, or ends within a moment. False during a capture, and if
- * the driver has no cuCtxRecordEvent (CUDA 12.5).
+ * CUDA_SUCCESS if all work of the context is done, or ends within a moment; CUDA_ERROR_NOT_READY if
+ * not; CUDA_ERROR_NOT_SUPPORTED if the driver cannot tell (cuCtxRecordEvent is of CUDA 12.5);
+ * another error, during a capture, say.
  */
-bool ms_order_context_is_idle(CUcontext context);
-
-/* The same: CUDA_SUCCESS if idle, CUDA_ERROR_NOT_READY if not, CUDA_ERROR_NOT_SUPPORTED if the
- * driver cannot tell, or another error. */
 CUresult ms_order_context_poll(CUcontext context);
 
 /* The same for work that ends within so many milliseconds. */
