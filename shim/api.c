@@ -7,6 +7,7 @@
 #include "runtime/base/version.h"
 #include "runtime/control/arrive.h"
 #include "runtime/fill/settle.h"
+#include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "shim/cancellation.h"
 #include "shim/off.h"

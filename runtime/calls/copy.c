@@ -16,7 +16,7 @@
 #include "runtime/memory/parked.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/shard/remote_parts.h"
+#include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 
@@ -236,7 +236,8 @@ static CUresult copy_recorded(const struct copy *copy)
     ms_placement_query(copy->source, copy->from, copy->from + copy->bytes);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (copy->destination == NULL || copy->is_row ||
-        ms_remote_parts_list(copy->source, copy->from, copy->bytes, copy->sequence, &remote_parts))
+        ms_placement_query_list_remote(copy->source, copy->from, copy->bytes, copy->sequence,
+                                       &remote_parts))
         result = copy_extents(copy, true);
     if (remote_parts.count > 0 && result == CUDA_SUCCESS) {
         for (size_t i = 0; i < remote_parts.count; i++) {

@@ -14,6 +14,7 @@
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
+#include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/mapping.h"

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "runtime/driver/driver.h"
-#include "runtime/shard/remote_parts.h"
+#include "runtime/shard/placement_query.h"
 
 /* One side: rows of memory of that type. Type 0: it is an array, a value, or nothing. */
 struct ms_side {

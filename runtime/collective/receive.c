@@ -12,7 +12,7 @@
 #include "runtime/memory/granules.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
-#include "runtime/shard/remote_parts.h"
+#include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
@@ -195,7 +195,7 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
     /* Remote copies: concatenated tensors, which will be copied back. In its own place, what comes
      * in granules with local bytes may stay; copied on from there, it would take memory again. */
     const bool passes = ms_bytes_any(allocation, begin, end, MS_REMOTE_COPY);
-    if (!ms_remote_parts_list(allocation, begin, end - begin, NULL, &remote_parts) ||
+    if (!ms_placement_query_list_remote(allocation, begin, end - begin, NULL, &remote_parts) ||
         !list_sinkable(allocation, begin, end, &remote_parts, &sinkable) ||
         (passes && !list_storable(allocation, begin, end, &sinkable, &parkable)))
         result = CUDA_ERROR_OUT_OF_MEMORY;

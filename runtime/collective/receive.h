@@ -11,8 +11,8 @@
  * If tensors were put one behind the other to be received together, the memory is parked memory
  * (parked.h), and what arrives there is *parked*: the tensors, the flat parameter and the shard
  * that PyTorch makes of it one after the other are copies by lineage, and take that memory once.
- * Granules that have memory already, or that others share, are excepted. remote_parts.h finds what
- * is remote of a tensor that is received.
+ * Granules that have memory already, or that others share, are excepted. placement_query.h finds
+ * what is remote of a tensor that is received.
  */
 #pragma once
 

@@ -35,7 +35,7 @@ bool ms_arrive_file(const char *path, struct ms_fault *fault)
 size_t ms_arrive_status(char *text, size_t bytes)
 {
     struct ms_state_plan facts;
-    ms_summary_describe(&facts);
+    ms_shard_describe(&facts);
     const int length = snprintf(
         text, bytes,
         "{\"pid\": %d, \"plans\": %" PRIu64 ", \"mode\": \"%s\", \"rank\": %" PRIu32

@@ -11,6 +11,7 @@
 #include "runtime/memory/granules.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
+#include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 

@@ -13,6 +13,7 @@
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
+#include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/source/pinned_pool.h"
 #include "runtime/state/caller.h"

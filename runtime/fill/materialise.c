@@ -16,6 +16,7 @@
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
+#include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/source/transfer.h"
 #include "runtime/state/caller.h"

@@ -8,6 +8,7 @@
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/granules.h"
 #include "runtime/memory/publish.h"
+#include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 
 enum {

@@ -19,6 +19,7 @@
 #include "runtime/memory/granules.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
+#include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/source/transfer.h"
 #include "runtime/state/counters.h"
@@ -363,13 +364,13 @@ static struct ms_lock turn = MS_LOCK_INIT(prefetch);
 static bool prefetch(const char *why)
 {
     ms_log(MS_DEBUG, "materialising what the plan gives to this rank: %s", why);
-    ms_unnamed_blocks_match();
+    ms_shard_match_unnamed();
     const uint64_t began = ms_state_now();
     const struct ms_why reason = ms_publish_why_begin(MS_REASON_PREFETCH);
     const bool is_good = fill();
     ms_publish_why_end(reason);
     ms_counter_add(MS_COUNT_PREFETCHES, 1);
-    ms_summary_publish(why, began);
+    ms_shard_publish(why, began);
     if (!is_good)
         ms_log(MS_INFO, "not everything that the plan gives to this rank could be materialised; "
                         "it stays deferred");
@@ -400,7 +401,7 @@ void ms_prefetch_prepare(bool is_first)
         ms_shard_catch_up();
     while (!is_first && (allocation = ms_claim_after(allocation)) != NULL)
         reopen(allocation);
-    ms_summary_publish("a plan came into force", 0);
+    ms_shard_publish("a plan came into force", 0);
 }
 
 void ms_prefetch_arrive(bool is_first)

@@ -56,7 +56,7 @@ struct ms_content {
     enum ms_kind kind : 8; /* small, because a large model has very many extents */
     enum ms_locality locality : 8;
     bool cached : 1;         /* the bytes are in device memory as well; MS_FILL and later kinds */
-    bool is_remote_copy : 1; /* a copy of remote bytes (remote_parts.h). Never present. */
+    bool is_remote_copy : 1; /* a copy of remote bytes (placement_query.h). Never present. */
     bool is_shadowed : 1;    /* the allocation's shadow holds the bytes too (fill/shadow.h) */
     uint32_t pattern;        /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
     union {

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan's decision on an allocation's bytes, and the program's reads of remote ones. */
+#include "runtime/shard/placement_query.h"
+
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/base/ranges.h"
+#include "runtime/config/config.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
+#include "runtime/plan/placement.h"
 #include "runtime/shard/checkpoint_files.h"
-#include "runtime/shard/named_tensors.h"
 #include "runtime/shard/shard_internal.h"
 #include "runtime/state/caller.h"
 
@@ -113,8 +117,8 @@ static bool query_named(struct query *query, const struct ms_sheet *sheet, size_
 static void query_by_address(struct query *query, uint64_t allocation_id,
                              const struct ms_extent *extent)
 {
-    for (size_t i = 0; i < ms_named_tensors_count(); i++) {
-        struct ms_named_tensor *named = ms_named_tensors_at(i);
+    for (size_t i = 0; i < ms_shard_named_count(); i++) {
+        struct ms_named_tensor *named = ms_shard_named_at(i);
         if (named->allocation_id == allocation_id &&
             query_named(query, &ms_shard.sheet, ms_shard.sheet.positions[ms_shard.known_count + i],
                         extent, named->begin, named->end))
@@ -238,8 +242,8 @@ static struct reader find_tensor_locked(const struct ms_allocation *allocation,
                                       reader.file_begin + (extent->end - extent->begin), take_first,
                                       &reader);
     }
-    for (size_t i = 0; i < ms_named_tensors_count(); i++) {
-        const struct ms_named_tensor *named = ms_named_tensors_at(i);
+    for (size_t i = 0; i < ms_shard_named_count(); i++) {
+        const struct ms_named_tensor *named = ms_shard_named_at(i);
         if (named->allocation_id == allocation->id && named->begin <= extent->begin &&
             extent->begin < named->end)
             reader = (struct reader){named->name, extent->begin - named->begin, 0};
@@ -263,13 +267,13 @@ bool ms_placement_query_name(const struct ms_allocation *allocation, size_t begi
     return is_named;
 }
 
-/* The index of the name of exactly these bytes, or ms_named_tensors_count() if there is none. */
+/* The index of the name of exactly these bytes, or ms_shard_named_count() if there is none. */
 MS_HOLDS(ms_shard.lock)
 static size_t find_named_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     size_t at = 0;
-    for (; at < ms_named_tensors_count(); at++) {
-        const struct ms_named_tensor *named = ms_named_tensors_at(at);
+    for (; at < ms_shard_named_count(); at++) {
+        const struct ms_named_tensor *named = ms_shard_named_at(at);
         if (named->allocation_id == allocation->id && named->begin == begin && named->end == end)
             break;
     }
@@ -282,8 +286,8 @@ bool ms_placement_query_remote_parts(const struct ms_allocation *allocation, siz
     struct query query = {0};
     ms_lock_take(&ms_shard.lock);
     const size_t at = ms_shard_has_sheet_locked() ? find_named_locked(allocation, begin, end)
-                                                  : ms_named_tensors_count();
-    const bool is_named = at < ms_named_tensors_count();
+                                                  : ms_shard_named_count();
+    const bool is_named = at < ms_shard_named_count();
     if (is_named)
         query_part(&query, &ms_shard.sheet, ms_shard.sheet.positions[ms_shard.known_count + at],
                    (struct ms_range){0, end - begin}, begin);
@@ -354,4 +358,358 @@ CUresult ms_shard_read_remote(const struct ms_allocation *allocation, size_t beg
         publish_remote_reads_locked(allocation, begin, end);
     ms_lock_drop(&ms_shard.lock);
     return ms_shard_enforces() ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
+}
+
+/* --- the tensors of a layout by size: what a rank keeps of any tensor of a given size */
+
+struct member {
+    uint64_t bytes;
+    size_t unit, tensor;
+};
+
+struct sizes {
+    size_t count;
+    struct member *members;  /* sorted by unit, then in the order of the list */
+    size_t *places;          /* by tensor: its index in `members` */
+    struct member entries[]; /* the same, sorted by size */
+};
+
+static int by_size(const void *a, const void *b)
+{
+    const struct member *left = a, *right = b;
+    if (left->bytes != right->bytes)
+        return left->bytes < right->bytes ? -1 : 1;
+    return left->tensor < right->tensor ? -1 : left->tensor > right->tensor;
+}
+
+static int by_unit(const void *a, const void *b)
+{
+    const struct member *left = a, *right = b;
+    if (left->unit != right->unit)
+        return left->unit < right->unit ? -1 : 1;
+    return left->tensor < right->tensor ? -1 : left->tensor > right->tensor;
+}
+
+static void list_members(struct sizes *sizes, const struct ms_layout *layout)
+{
+    for (size_t i = 0; i < sizes->count; i++)
+        sizes->members[i] =
+            (struct member){ms_layout_tensor(layout, i).bytes, ms_layout_unit(layout, i), i};
+    qsort(sizes->members, sizes->count, sizeof(*sizes->members), by_unit);
+    for (size_t i = 0; i < sizes->count; i++)
+        sizes->places[sizes->members[i].tensor] = i;
+}
+
+static void sizes_destroy(struct sizes *sizes)
+{
+    if (sizes != NULL) {
+        ms_heap_free(sizes->members);
+        ms_heap_free(sizes->places);
+    }
+    ms_heap_free(sizes);
+}
+
+/* The layout must outlive it. Returns NULL if out of memory. Immutable. */
+static struct sizes *sizes_create(const struct ms_layout *layout)
+{
+    const size_t count = ms_layout_count(layout);
+    struct sizes *sizes = ms_heap_zalloc(sizeof(*sizes) + count * sizeof(*sizes->entries));
+    if (sizes == NULL)
+        return NULL;
+    sizes->count = count;
+    sizes->members = ms_heap_alloc((count + 1) * sizeof(*sizes->members));
+    sizes->places = ms_heap_alloc((count + 1) * sizeof(*sizes->places));
+    if (sizes->members == NULL || sizes->places == NULL) {
+        sizes_destroy(sizes);
+        return NULL;
+    }
+    list_members(sizes, layout);
+    memcpy(sizes->entries, sizes->members, count * sizeof(*sizes->entries));
+    qsort(sizes->entries, count, sizeof(*sizes->entries), by_size);
+    return sizes;
+}
+
+/* Returns the first tensor of at least `bytes` bytes. */
+static size_t find_size(const struct sizes *sizes, uint64_t bytes)
+{
+    return MS_ARRAY_FIND(at, sizes->count, sizes->entries[at].bytes < bytes);
+}
+
+static bool has_size(const struct sizes *sizes, uint64_t bytes)
+{
+    const size_t at = find_size(sizes, bytes);
+    return at < sizes->count && sizes->entries[at].bytes == bytes;
+}
+
+static bool add_kept(const struct ms_placement *placement, size_t tensor, struct ms_ranges *ours)
+{
+    struct ms_cursor cursor;
+    struct ms_range range;
+    bool is_good = true;
+    ms_placement_begin(&cursor, placement, tensor);
+    while (is_good && ms_placement_next(&cursor, &range))
+        is_good = ms_ranges_add(ours, range.begin, range.end);
+    return is_good;
+}
+
+/* True if the members at `place` and `other` are in one unit. */
+static bool is_together(const struct sizes *sizes, size_t place, size_t other)
+{
+    return other < sizes->count && sizes->members[other].unit == sizes->members[place].unit;
+}
+
+/* Counts how many neighbours of the tensor, without a gap, are as in the sequence. */
+static size_t count_neighbours(const struct sizes *sizes, size_t tensor,
+                               const struct ms_sequence *sequence)
+{
+    const size_t place = sizes->places[tensor];
+    size_t before = 0, behind = 0;
+    while (before < sequence->at && before < place &&
+           is_together(sizes, place, place - before - 1) &&
+           sizes->members[place - before - 1].bytes == sequence->bytes[sequence->at - before - 1])
+        before++;
+    while (sequence->at + behind + 1 < sequence->count &&
+           is_together(sizes, place, place + behind + 1) &&
+           sizes->members[place + behind + 1].bytes == sequence->bytes[sequence->at + behind + 1])
+        behind++;
+    return before + behind;
+}
+
+/* Adds, sorted, what the placement's rank keeps of all tensors of the size together: bytes that it
+ * keeps of one are kept of each. Of those with the most neighbours of the sequence around them in
+ * their unit, or, without a unit, in the list. Returns false if out of memory. */
+static bool add_ours(const struct sizes *sizes, const struct ms_placement *placement,
+                     const struct ms_sequence *sequence, struct ms_ranges *ours_out)
+{
+    const uint64_t bytes = sequence->bytes[sequence->at];
+    const size_t first = find_size(sizes, bytes);
+    size_t most = 0;
+    bool is_good = true;
+    for (size_t i = first; i < sizes->count && sizes->entries[i].bytes == bytes; i++) {
+        const size_t count = count_neighbours(sizes, sizes->entries[i].tensor, sequence);
+        if (count > most)
+            most = count;
+    }
+    for (size_t i = first; is_good && i < sizes->count && sizes->entries[i].bytes == bytes; i++) {
+        if (count_neighbours(sizes, sizes->entries[i].tensor, sequence) == most)
+            is_good = add_kept(placement, sizes->entries[i].tensor, ours_out);
+    }
+    ms_ranges_sort(ours_out);
+    return is_good;
+}
+
+/*
+ * --- by the size alone: what a rank keeps of any tensor of so many bytes that the plan declares,
+ * or that an entry without a name and an order selects. Programs that get their tensors from
+ * another rank have no file that would identify them.
+ */
+
+enum { MAX_KNOWN = 64 };
+
+static struct {
+    uint64_t version; /* of the sheet that all this comes from; 0: none */
+    struct sizes *sizes;
+    size_t count; /* sizes that do not fit are found anew each time */
+    struct {
+        uint64_t bytes;
+        struct ms_ranges remote;
+    } known[MAX_KNOWN];
+} sized MS_GUARDED_BY(ms_shard.lock);
+
+MS_HOLDS(ms_shard.lock) static bool follow_sheet(void)
+{
+    if (sized.version == ms_shard.sheet.version)
+        return true;
+    while (sized.count > 0)
+        ms_ranges_cleanup(&sized.known[--sized.count].remote);
+    sizes_destroy(sized.sizes);
+    sized.sizes = sizes_create(ms_shard.sheet.layout);
+    sized.version = sized.sizes != NULL ? ms_shard.sheet.version : 0;
+    return sized.sizes != NULL;
+}
+
+/* Adds the others of `bytes` bytes, if `ours` was found; frees that. */
+static bool add_rest(uint64_t bytes, bool is_found, struct ms_ranges *ours,
+                     struct ms_ranges *remote)
+{
+    struct ms_ranges all = {0};
+    const bool is_good =
+        is_found && ms_ranges_add(&all, 0, bytes) && ms_ranges_subtract(&all, ours, remote);
+    ms_ranges_cleanup(&all);
+    ms_ranges_cleanup(ours);
+    return is_good;
+}
+
+MS_HOLDS(ms_shard.lock) static bool add_declared(uint64_t bytes, struct ms_ranges *remote)
+{
+    struct ms_ranges ours = {0};
+    const bool is_found =
+        add_ours(sized.sizes, ms_shard.sheet.placement, &(struct ms_sequence){&bytes, 1, 0}, &ours);
+    return add_rest(bytes, is_found, &ours, remote);
+}
+
+/* Returns NULL if the table is full, or out of memory. */
+MS_HOLDS(ms_shard.lock) static const struct ms_ranges *find_known(uint64_t bytes)
+{
+    for (size_t i = 0; i < sized.count; i++) {
+        if (sized.known[i].bytes == bytes)
+            return &sized.known[i].remote;
+    }
+    if (sized.count == MAX_KNOWN)
+        return NULL;
+    struct ms_ranges remote = {0};
+    if (!add_declared(bytes, &remote)) {
+        ms_ranges_cleanup(&remote);
+        return NULL;
+    }
+    sized.known[sized.count].bytes = bytes;
+    sized.known[sized.count].remote = remote;
+    return &sized.known[sized.count++].remote;
+}
+
+/* For a tensor that the plan does not declare, but that an entry may select by size. */
+MS_HOLDS(ms_shard.lock) static bool add_by_entry(uint64_t bytes, struct ms_ranges *remote)
+{
+    struct ms_unnamed_block block = {.end = bytes};
+    struct ms_sheet sheet = {0};
+    struct ms_fault fault;
+    struct ms_ranges ours = {0};
+    const struct ms_layout_source source = {.at = ms_shard_unnamed_tensor,
+                                            .context = &block,
+                                            .count = 1};
+    if (!ms_shard_select_unnamed_locked(&block, SIZE_MAX) ||
+        !ms_shard_init_sheet_locked(&sheet, &source, &fault))
+        return false;
+    struct sizes *sizes = sizes_create(sheet.layout);
+    const bool is_found = sizes != NULL && add_ours(sizes, sheet.placement,
+                                                    &(struct ms_sequence){&bytes, 1, 0}, &ours);
+    sizes_destroy(sizes);
+    ms_shard_cleanup_sheet_locked(&sheet);
+    return add_rest(bytes, is_found, &ours, remote);
+}
+
+MS_HOLDS(ms_shard.lock)
+static bool add_sized_locked(const struct ms_sequence *sequence, struct ms_ranges *remote)
+{
+    const uint64_t bytes = sequence->bytes[sequence->at];
+    struct ms_ranges ours = {0};
+    if (!ms_shard_has_sheet_locked() || !follow_sheet())
+        return false;
+    if (!has_size(sized.sizes, bytes))
+        return add_by_entry(bytes, remote);
+    if (sequence->count > 1) { /* its place there may decide which tensor of the size it is */
+        const bool is_found = add_ours(sized.sizes, ms_shard.sheet.placement, sequence, &ours);
+        return add_rest(bytes, is_found, &ours, remote);
+    }
+    const struct ms_ranges *known = find_known(bytes);
+    return known != NULL ? ms_ranges_add_all(remote, known) : add_declared(bytes, remote);
+}
+
+/* --- by the content */
+
+/* True if bytes of a file continue outside: then the range is not a tensor in its place. */
+static bool is_cut(const struct ms_extent *extent, size_t begin, size_t end)
+{
+    return extent->content.kind == MS_SOURCE && (extent->begin < begin || extent->end > end);
+}
+
+/* What the extents of a range say about the tensor that will be received there. */
+struct findings {
+    bool is_cut;  /* the range is no tensor in its place */
+    bool is_open; /* they say nothing */
+    struct ms_ranges remote, copies;
+};
+
+/* Received bytes say nothing: in reused memory, they may be another tensor's. */
+static bool is_known(const struct ms_content *content)
+{
+    return content->kind != MS_ABSENT && content->locality != MS_UNKNOWN;
+}
+
+/* Returns false if out of memory. */
+static bool look_at(const struct ms_allocation *allocation, size_t begin, size_t end,
+                    struct findings *found)
+{
+    bool is_good = true;
+    *found = (struct findings){.is_open = true};
+    struct ms_walk walk = ms_bytes_walk(allocation, begin, end);
+    for (const struct ms_extent *extent;
+         is_good && (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+        const struct ms_content *content = &extent->content;
+        const size_t from = extent->begin > begin ? extent->begin : begin;
+        const size_t to = extent->end < end ? extent->end : end;
+        found->is_cut |= is_cut(extent, begin, end);
+        found->is_open &= !is_known(content);
+        if (content->is_remote_copy)
+            is_good = ms_ranges_add(&found->copies, from, to);
+        else if (is_known(content) && content->locality == MS_REMOTE)
+            is_good = ms_ranges_add(&found->remote, from, to);
+    }
+    return is_good;
+}
+
+/*
+ * Adds the bytes, from `begin` on, that are remote for the tensor in the sequence's turn. If the
+ * plan has several tensors of that size, only bytes that are remote in all of them that it can be.
+ * Returns false if the active plan has none of that size, or out of memory.
+ */
+static bool list_sized(size_t begin, const struct ms_sequence *sequence, struct ms_ranges *remote)
+{
+    const size_t first = remote->count;
+    ms_lock_take(&ms_shard.lock);
+    const bool is_good = add_sized_locked(sequence, remote);
+    ms_lock_drop(&ms_shard.lock);
+    for (size_t i = first; i < remote->count && is_good; i++) {
+        remote->list[i].begin += begin;
+        remote->list[i].end += begin;
+    }
+    return is_good;
+}
+
+/* Adds what is in both, which are sorted. */
+static bool add_common(const struct ms_ranges *left, const struct ms_ranges *right,
+                       struct ms_ranges *both)
+{
+    struct ms_ranges only = {0};
+    const bool is_good =
+        ms_ranges_subtract(left, right, &only) && ms_ranges_subtract(left, &only, both);
+    ms_ranges_cleanup(&only);
+    return is_good;
+}
+
+/*
+ * Adds what the tensor's content says is remote, or what its size says if the content says nothing;
+ * and what was copied here from remote bytes. Those may be another tensor's that lay here, so next
+ * to the size, only bytes that are remote by both are added.
+ */
+static bool add_found(size_t begin, const struct ms_sequence *sequence, struct findings *found,
+                      struct ms_ranges *remote_parts)
+{
+    const bool is_sized = found->is_open && list_sized(begin, sequence, &found->remote);
+    if (is_sized && found->copies.count > 0)
+        return add_common(&found->remote, &found->copies, remote_parts);
+    const bool is_good = ms_ranges_add_all(remote_parts, &found->remote) &&
+                         ms_ranges_add_all(remote_parts, &found->copies);
+    ms_ranges_sort(remote_parts);
+    return is_good;
+}
+
+bool ms_placement_query_list_remote(struct ms_allocation *allocation, size_t begin, size_t bytes,
+                                    const struct ms_sequence *sequence,
+                                    struct ms_ranges *remote_parts)
+{
+    const struct ms_sequence alone = {.bytes = &bytes, .count = 1};
+    const size_t end = begin + bytes;
+    struct findings found = {0};
+    if (!ms_config.receive_parts || !ms_shard_is_active())
+        return true;
+    ms_placement_query(allocation, begin, end);
+    if (ms_placement_query_remote_parts(allocation, begin, end, remote_parts))
+        return true;
+    bool is_good = look_at(allocation, begin, end, &found);
+    if (is_good && !found.is_cut)
+        is_good = add_found(begin, sequence != NULL ? sequence : &alone, &found, remote_parts);
+    ms_ranges_cleanup(&found.remote);
+    ms_ranges_cleanup(&found.copies);
+    return is_good;
 }

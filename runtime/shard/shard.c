@@ -4,22 +4,25 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/checkpoint_files.h"
-#include "runtime/shard/named_tensors.h"
 #include "runtime/shard/shard_internal.h"
+#include "runtime/state/state.h"
 
 struct ms_shard ms_shard = {.lock = MS_LOCK_INIT(shard)};
 
 static _Atomic uint64_t generation; /* changes under the lock */
 static _Atomic uint32_t world;      /* of the plan in force */
-static _Atomic uint32_t names;      /* ms_named_tensors_count, for reads without the lock */
+static _Atomic uint32_t names;      /* ms_shard_named_count, for reads without the lock */
 
 uint64_t ms_shard_generation(void)
 {
@@ -94,14 +97,13 @@ MS_HOLDS(ms_shard.lock) static bool grow_seen_locked(void)
 static struct ms_tensor tensor_at(__attribute__((unused)) const void *context, size_t index)
 {
     return index < ms_shard.known_count ? ms_checkpoint_files_at(index)
-                                        : ms_named_tensors_at(index - ms_shard.known_count)->tensor;
+                                        : ms_shard_named_at(index - ms_shard.known_count)->tensor;
 }
 
 MS_HOLDS(ms_shard.lock) static bool make_sheet(struct ms_fault *fault)
 {
     const struct ms_layout_source source = {.at = tensor_at,
-                                            .count =
-                                                ms_shard.known_count + ms_named_tensors_count(),
+                                            .count = ms_shard.known_count + ms_shard_named_count(),
                                             .has_declared = true};
     return ms_shard_init_sheet_locked(&ms_shard.sheet, &source, fault);
 }
@@ -153,10 +155,10 @@ MS_HOLDS(ms_shard.lock) static void forget_locked(void)
     ms_shard.ambiguous_count = 0;
     if (ms_shard.is_seen != NULL)
         memset(ms_shard.is_seen, 0, ms_shard.known_count);
-    ms_named_tensors_forget_guesses();
-    atomic_store(&names, (uint32_t)ms_named_tensors_count());
-    for (size_t i = 0; i < ms_named_tensors_count(); i++)
-        ms_named_tensors_at(i)->is_seen = false;
+    ms_shard_named_forget_guesses();
+    atomic_store(&names, (uint32_t)ms_shard_named_count());
+    for (size_t i = 0; i < ms_shard_named_count(); i++)
+        ms_shard_named_at(i)->is_seen = false;
     ms_shard.is_stale = true;
 }
 
@@ -362,11 +364,11 @@ void ms_shard_catch_up(void)
 bool ms_shard_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,
                           const struct ms_tensor *like, bool is_guess)
 {
-    struct ms_named_tensor *tensor = ms_named_tensors_add(allocation_id, begin, end, name, like);
+    struct ms_named_tensor *tensor = ms_shard_named_add(allocation_id, begin, end, name, like);
     if (tensor != NULL)
         tensor->is_guess = is_guess;
     ms_shard.is_stale = true;
-    atomic_store(&names, (uint32_t)ms_named_tensors_count());
+    atomic_store(&names, (uint32_t)ms_shard_named_count());
     return tensor != NULL;
 }
 
@@ -395,8 +397,406 @@ void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_
     if (atomic_load_explicit(&names, memory_order_relaxed) == 0)
         return;
     ms_lock_take(&ms_shard.lock);
-    if (ms_named_tensors_forget(allocation->id, begin, end))
+    if (ms_shard_named_forget(allocation->id, begin, end))
         ms_shard.is_stale = true;
-    atomic_store(&names, (uint32_t)ms_named_tensors_count());
+    atomic_store(&names, (uint32_t)ms_shard_named_count());
+    ms_lock_drop(&ms_shard.lock);
+}
+
+/* --- named tensors */
+
+static struct {
+    struct ms_named_tensor **list;
+    size_t count, capacity;
+} named;
+
+size_t ms_shard_named_count(void)
+{
+    return named.count;
+}
+
+struct ms_named_tensor *ms_shard_named_at(size_t index)
+{
+    return named.list[index];
+}
+
+static bool overlaps(const struct ms_named_tensor *one, uint64_t allocation_id, size_t begin,
+                     size_t end)
+{
+    return one->allocation_id == allocation_id && one->begin < end && begin < one->end;
+}
+
+bool ms_shard_named_hold(uint64_t allocation_id, size_t begin, size_t end)
+{
+    for (size_t i = 0; i < named.count; i++) {
+        if (overlaps(named.list[i], allocation_id, begin, end))
+            return true;
+    }
+    return false;
+}
+
+bool ms_shard_named_forget(uint64_t allocation_id, size_t begin, size_t end)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < named.count; i++) {
+        if (overlaps(named.list[i], allocation_id, begin, end))
+            ms_heap_free(named.list[i]);
+        else
+            named.list[kept++] = named.list[i];
+    }
+    const bool found = kept < named.count;
+    named.count = kept;
+    return found;
+}
+
+void ms_shard_named_forget_guesses(void)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < named.count; i++) {
+        if (named.list[i]->is_guess)
+            ms_heap_free(named.list[i]);
+        else
+            named.list[kept++] = named.list[i];
+    }
+    named.count = kept;
+}
+
+struct ms_named_tensor *ms_shard_named_add(uint64_t allocation_id, size_t begin, size_t end,
+                                           const char *name, const struct ms_tensor *like)
+{
+    ms_shard_named_forget(allocation_id, begin, end);
+    if (!MS_ARRAY_GROW(named.list, named.count, named.capacity))
+        return NULL;
+    struct ms_named_tensor *one = ms_heap_zalloc(sizeof(*one) + strlen(name) + 1);
+    if (one == NULL)
+        return NULL;
+    one->allocation_id = allocation_id;
+    one->begin = begin;
+    one->end = end;
+    one->tensor = *like;
+    one->tensor.name = strcpy(one->name, name);
+    one->tensor.file = NULL;
+    named.list[named.count++] = one;
+    return one;
+}
+
+/*
+ * --- blocks that are tensors of the plan though nothing names them, in programs that copy from no
+ * checkpoint. A declared tensor is the one block of its size, if no other tensor and no other block
+ * has that size. If the program names nothing, the entries without a name identify blocks by size
+ * and order.
+ */
+
+struct list {
+    struct ms_unnamed_block *blocks;
+    size_t count, capacity;
+};
+
+static bool add_block(struct list *list, const struct ms_allocation *allocation, size_t begin,
+                      size_t end)
+{
+    if (!MS_ARRAY_GROW(list->blocks, list->count, list->capacity))
+        return false;
+    list->blocks[list->count++] =
+        (struct ms_unnamed_block){.allocation_id = allocation->id, .begin = begin, .end = end};
+    return true;
+}
+
+/* True if a file identifies bytes of the range: then it is no candidate. */
+static bool is_given(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    bool found = false;
+    struct ms_extent extent;
+    while (!found && ms_bytes_next(allocation, &begin, end, &extent))
+        found = extent.content.kind == MS_SOURCE && ms_source_is_file(extent.content.source);
+    return found;
+}
+
+static bool add_blocks(struct list *list, const struct ms_allocation *allocation)
+{
+    bool is_good = true;
+    struct ms_range block;
+    for (size_t at = 0; is_good && ms_space_next_block(allocation, at, &block); at = block.end)
+        is_good = is_given(allocation, block.begin, block.end) ||
+                  add_block(list, allocation, block.begin, block.end);
+    return is_good;
+}
+
+/* Orders allocations by age, and blocks of one allocation by address. */
+static int by_age(const void *a, const void *b)
+{
+    const struct ms_unnamed_block *left = a, *right = b;
+    if (left->allocation_id != right->allocation_id)
+        return left->allocation_id < right->allocation_id ? -1 : 1;
+    return left->begin < right->begin ? -1 : left->begin > right->begin;
+}
+
+static bool collect(struct list *list)
+{
+    bool is_good = true;
+    struct ms_allocation *allocation = NULL;
+    while (is_good && (allocation = ms_claim_after(allocation)) != NULL)
+        is_good = add_blocks(list, allocation);
+    ms_claim_release(allocation);
+    if (list->count > 0)
+        qsort(list->blocks, list->count, sizeof(*list->blocks), by_age);
+    return is_good;
+}
+
+/* Declared tensors, by their size alone. */
+
+/* Counts the blocks of the size that have no name; *block_out is the last of them. */
+MS_HOLDS(ms_shard.lock)
+static size_t count_blocks_locked(const struct list *list, uint64_t bytes,
+                                  const struct ms_unnamed_block **block_out)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        const struct ms_unnamed_block *block = &list->blocks[i];
+        if (block->end - block->begin != bytes ||
+            ms_shard_named_hold(block->allocation_id, block->begin, block->end))
+            continue;
+        count++;
+        *block_out = block;
+    }
+    return count;
+}
+
+/* Counts the declared tensors of the size that have no place. */
+MS_HOLDS(ms_shard.lock)
+static size_t count_declared_locked(const size_t *unplaced, size_t count, uint64_t bytes)
+{
+    size_t found = 0;
+    struct ms_tensor tensor;
+    for (size_t i = 0; i < count; i++)
+        found += ms_plan_entry_tensor(ms_shard.plan, unplaced[i], &tensor) && tensor.bytes == bytes;
+    return found;
+}
+
+MS_HOLDS(ms_shard.lock)
+static void match_declared_locked(const struct list *list, const size_t *unplaced, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct ms_tensor tensor;
+        if (!ms_plan_entry_tensor(ms_shard.plan, unplaced[i], &tensor))
+            continue;
+        const struct ms_unnamed_block *block = NULL;
+        const size_t blocks = count_blocks_locked(list, tensor.bytes, &block);
+        if (blocks == 1 && count_declared_locked(unplaced, count, tensor.bytes) == 1)
+            ms_shard_name_locked(block->allocation_id, block->begin, block->end, tensor.name,
+                                 &tensor, true);
+        else if (blocks > 0)
+            ms_shard.ambiguous[ms_shard.ambiguous_count++] = unplaced[i];
+    }
+}
+
+/* Lists the entries whose declared tensor has no place: it stands in the layout as declared. */
+MS_HOLDS(ms_shard.lock) static size_t list_unplaced_locked(size_t *unplaced)
+{
+    size_t count = 0, declared = 0;
+    for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
+        struct ms_tensor tensor;
+        if (!ms_plan_entry_declares(ms_shard.plan, i) ||
+            !ms_plan_entry_tensor(ms_shard.plan, i, &tensor))
+            continue;
+        if (ms_layout_is_declaration(ms_shard.sheet.layout, declared++) && tensor.bytes > 0)
+            unplaced[count++] = i;
+    }
+    return count;
+}
+
+/* Entries without a name. */
+
+/* Finds the first entry without a name that matches the block, and any dtype and shape it has. */
+bool ms_shard_select_unnamed_locked(struct ms_unnamed_block *block, size_t order)
+{
+    const uint64_t bytes = block->end - block->begin;
+    block->tensor = (struct ms_tensor){.dtype = MS_DTYPE_U8, .dims = 1, .shape = {bytes}};
+    ms_tensor_measure(&block->tensor);
+    for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
+        if (!ms_layout_entry_meets(ms_shard.plan, i, &block->tensor, order))
+            continue;
+        struct ms_tensor like;
+        if (ms_plan_entry_tensor(ms_shard.plan, i, &like) && like.bytes == bytes)
+            block->tensor = like;
+        block->tensor.name = NULL; /* the entry has none either */
+        return true;
+    }
+    return false;
+}
+
+MS_HOLDS(ms_shard.lock) static bool has_unnamed_locked(void)
+{
+    for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
+        if (ms_plan_entry_name(ms_shard.plan, i) == NULL)
+            return true;
+    }
+    return false;
+}
+
+/* The shard takes over the list. */
+MS_HOLDS(ms_shard.lock) static void match_unnamed_locked(struct list *list)
+{
+    ms_heap_free(ms_shard.unnamed);
+    ms_shard.unnamed = list->blocks;
+    ms_shard.unnamed_count = list->count;
+    *list = (struct list){0};
+    for (size_t i = 0; i < ms_shard.unnamed_count; i++) {
+        struct ms_unnamed_block *block = &ms_shard.unnamed[i];
+        block->is_selected = ms_shard_select_unnamed_locked(block, i);
+    }
+    ms_shard_make_unnamed_sheet_locked();
+}
+
+MS_HOLDS(ms_shard.lock) static void match_locked(struct list *list)
+{
+    size_t *unplaced = ms_heap_alloc((ms_plan_count(ms_shard.plan) + 1) * sizeof(*unplaced));
+    ms_heap_free(ms_shard.ambiguous);
+    ms_shard.ambiguous_count = 0;
+    ms_shard.ambiguous = ms_heap_alloc((ms_plan_count(ms_shard.plan) + 1) * sizeof(*unplaced));
+    if (unplaced != NULL && ms_shard.ambiguous != NULL && ms_checkpoint_files_count() == 0)
+        match_declared_locked(list, unplaced, list_unplaced_locked(unplaced));
+    ms_heap_free(unplaced);
+    if (ms_checkpoint_files_count() == 0 && ms_shard_named_count() == 0 && has_unnamed_locked())
+        match_unnamed_locked(list);
+}
+
+void ms_shard_match_unnamed(void)
+{
+    struct list list = {0};
+    const bool is_good = collect(&list);
+    ms_lock_take(&ms_shard.lock);
+    if (is_good && ms_shard.plan != NULL && ms_shard_has_sheet_locked())
+        match_locked(&list);
+    ms_lock_drop(&ms_shard.lock);
+    ms_heap_free(list.blocks);
+}
+
+/* --- facts about the active plan: what was found, and what was not */
+
+static void add_tensor(struct ms_state_plan *facts, const struct ms_sheet *sheet, size_t given)
+{
+    const size_t position = sheet->positions[given];
+    facts->tensors++;
+    facts->planned_bytes += ms_layout_tensor(sheet->layout, position).bytes;
+    facts->owned_bytes += ms_placement_bytes(sheet->placement, position);
+}
+
+/* Counts each tensor that was found in the program's memory. */
+MS_HOLDS(ms_shard.lock) static void add_seen_locked(struct ms_state_plan *facts)
+{
+    for (size_t i = 0; ms_shard_has_sheet_locked() && i < ms_shard.known_count; i++) {
+        if (ms_shard.is_seen[i])
+            add_tensor(facts, &ms_shard.sheet, i);
+    }
+    for (size_t i = 0; ms_shard_has_sheet_locked() && i < ms_shard_named_count(); i++) {
+        if (ms_shard_named_at(i)->is_seen)
+            add_tensor(facts, &ms_shard.sheet, ms_shard.known_count + i);
+    }
+    for (size_t i = 0; ms_shard.unnamed_sheet.layout != NULL && i < ms_shard.unnamed_count; i++) {
+        if (ms_shard.unnamed[i].is_seen)
+            add_tensor(facts, &ms_shard.unnamed_sheet, i);
+    }
+}
+
+void ms_shard_describe(struct ms_state_plan *facts_out)
+{
+    *facts_out = (struct ms_state_plan){.generation = ms_shard_generation(),
+                                        .enforced = ms_config.plan_mode == MS_ENFORCE};
+    ms_lock_take(&ms_shard.lock);
+    if (ms_shard.plan != NULL) {
+        snprintf(facts_out->name, sizeof(facts_out->name), "%s", ms_shard.name);
+        facts_out->rank = ms_shard.rank;
+        facts_out->world = ms_plan_mesh(ms_shard.plan)->world;
+        add_seen_locked(facts_out);
+    }
+    ms_lock_drop(&ms_shard.lock);
+}
+
+void ms_shard_publish_facts(const struct ms_state_plan *facts)
+{
+    ms_state_set_plan(facts);
+    if (facts->generation > 0)
+        ms_state_set_rank(facts->rank, facts->world, true);
+}
+
+void ms_shard_publish(const char *what, uint64_t began)
+{
+    struct ms_state_plan facts;
+    if (!ms_is_recorded())
+        return;
+    ms_shard_describe(&facts);
+    ms_shard_publish_facts(&facts);
+    ms_state_event(MS_EVENT_PLAN, 0, 0, facts.owned_bytes, began, what);
+}
+
+static void mark_entry(bool *is_met, const struct ms_sheet *sheet, size_t position)
+{
+    const size_t entry = ms_layout_entry(sheet->layout, position);
+    if (entry != SIZE_MAX)
+        is_met[entry] = true;
+}
+
+/* Marks the entries that decide a tensor of a file, or a named or unnamed one. */
+MS_HOLDS(ms_shard.lock) static void mark_entries_locked(bool *is_met)
+{
+    const size_t given = ms_shard.known_count + ms_shard_named_count();
+    for (size_t i = 0; i < given; i++)
+        mark_entry(is_met, &ms_shard.sheet, ms_shard.sheet.positions[i]);
+    for (size_t i = 0; ms_shard.unnamed_sheet.layout != NULL && i < ms_shard.unnamed_count; i++) {
+        if (ms_shard.unnamed[i].is_selected)
+            mark_entry(is_met, &ms_shard.unnamed_sheet, ms_shard.unnamed_sheet.positions[i]);
+    }
+}
+
+/* True if some tensor matches the entry, though another entry decides it. */
+MS_HOLDS(ms_shard.lock) static bool is_met_locked(size_t entry)
+{
+    const struct ms_layout *layout = ms_shard.sheet.layout;
+    for (size_t i = 0; i < ms_layout_count(layout); i++) {
+        const struct ms_tensor tensor = ms_layout_tensor(layout, i);
+        if (ms_layout_entry_meets(ms_shard.plan, entry, &tensor, i))
+            return true;
+    }
+    return false;
+}
+
+MS_HOLDS(ms_shard.lock) static bool is_ambiguous_locked(size_t entry)
+{
+    for (size_t i = 0; i < ms_shard.ambiguous_count; i++) {
+        if (ms_shard.ambiguous[i] == entry)
+            return true;
+    }
+    return false;
+}
+
+void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context)
+{
+    ms_lock_take(&ms_shard.lock);
+    const size_t count = ms_shard_has_sheet_locked() ? ms_plan_count(ms_shard.plan) : 0;
+    bool *is_met = ms_heap_zalloc(count + 1);
+    if (is_met != NULL && count > 0)
+        mark_entries_locked(is_met);
+    size_t declared = 0;
+    for (size_t i = 0; i < count && is_met != NULL; i++) {
+        const bool declares = ms_plan_entry_declares(ms_shard.plan, i);
+        /* Only the declaration itself matches. */
+        const bool is_unplaced =
+            declares && ms_layout_is_declaration(ms_shard.sheet.layout, declared++);
+        /* A declaration has an exact name: if it has a place, its tensor matches it. */
+        if (!is_ambiguous_locked(i) &&
+            (is_unplaced || (!declares && !is_met[i] && !is_met_locked(i))))
+            visit(context, i, ms_plan_entry_name(ms_shard.plan, i));
+    }
+    ms_heap_free(is_met);
+    ms_lock_drop(&ms_shard.lock);
+}
+
+void ms_shard_visit_ambiguous(ms_shard_visitor *visit, void *context)
+{
+    ms_lock_take(&ms_shard.lock);
+    for (size_t i = 0; i < ms_shard.ambiguous_count; i++)
+        visit(context, ms_shard.ambiguous[i],
+              ms_plan_entry_name(ms_shard.plan, ms_shard.ambiguous[i]));
     ms_lock_drop(&ms_shard.lock);
 }

@@ -13,7 +13,6 @@
  */
 #pragma once
 
-#include "runtime/base/ranges.h"
 #include "runtime/memory/space.h"
 #include "runtime/plan/plan.h"
 
@@ -64,47 +63,27 @@ void ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t
 /* The same for all that was copied before there was a plan. Takes claims itself. */
 void ms_shard_catch_up(void);
 
-/* Asks the plan about the unknown bytes in [begin, end) of the allocation: they become local or
- * remote, or stay unknown. Whole extents are asked about. What cannot be asked stays unknown. */
-void ms_placement_query(struct ms_allocation *allocation, size_t begin, size_t end);
-
-/* The program reads remote bytes in [begin, end): counts them, or returns an error for the call. */
-CUresult ms_shard_read_remote(const struct ms_allocation *allocation, size_t begin, size_t end);
-
 /* Names the tensor at [address, address + bytes). Returns false with the reason in the fault. The
  * name is forgotten when the memory is freed. */
 bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
                    const struct ms_tensor *like, struct ms_fault *fault);
 
-/* Finds the name of the tensor at the beginning of [begin, end) of the allocation, if a plan made
- * it known; cut to `bytes`. Returns false if there is none. */
-bool ms_placement_query_name(const struct ms_allocation *allocation, size_t begin, size_t end,
-                             char *name_out, size_t bytes);
-
-/* True if [begin, end) of the allocation is exactly a tensor with a name; adds the remote parts,
- * all of them, or fewer if out of memory. */
-bool ms_placement_query_remote_parts(const struct ms_allocation *allocation, size_t begin,
-                                     size_t end, struct ms_ranges *remote);
-
-/* Removes all names from the range, and forgets what they decided. */
-bool ms_placement_query_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault);
-
 /* Forgets the names of blocks in [begin, end), which are gone. Cheap if there are none. */
 void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_t end);
 
 /* Finds blocks, by size and order, for tensors that have no other place. Takes claims itself. */
-void ms_unnamed_blocks_match(void);
+void ms_shard_match_unnamed(void);
 
 /* The active plan at one moment, with its tensors that were found in the program's memory; in a
  * process without a plan all zero but for its mode. */
-void ms_summary_describe(struct ms_state_plan *facts_out);
+void ms_shard_describe(struct ms_state_plan *facts_out);
 
 /* Publishes that to the state page. `what` says what happened to the plan, for an event. */
-void ms_summary_publish_facts(const struct ms_state_plan *facts);
-void ms_summary_publish(const char *what, uint64_t began);
+void ms_shard_publish_facts(const struct ms_state_plan *facts);
+void ms_shard_publish(const char *what, uint64_t began);
 
 /* Visits the entries that match no tensor of a known file and no named tensor, and the entries that
  * match more than one block. `name` may be NULL; `index` is that in the plan. */
 typedef void ms_shard_visitor(void *context, size_t index, const char *name);
-void ms_summary_visit_unmatched(ms_shard_visitor *visit, void *context);
-void ms_summary_visit_ambiguous(ms_shard_visitor *visit, void *context);
+void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context);
+void ms_shard_visit_ambiguous(ms_shard_visitor *visit, void *context);

@@ -3,8 +3,37 @@
 #pragma once
 
 #include "runtime/base/lock.h"
+#include "runtime/checkpoint/tensor.h"
+#include "runtime/memory/space.h"
 #include "runtime/plan/placement.h"
 #include "runtime/shard/shard.h"
+
+/*
+ * Named tensors: ranges of allocations that are tensors because the program said so, or because
+ * nothing else has the size and place that the plan gives. Ranges do not overlap.
+ */
+struct ms_named_tensor {
+    uint64_t allocation_id;
+    size_t begin, end; /* in the allocation */
+    struct ms_tensor tensor;
+    bool is_guess; /* by the plan in force, and forgotten with it */
+    bool is_seen;  /* the plan was asked about it */
+    char name[];   /* the tensor's */
+};
+
+size_t ms_shard_named_count(void);
+struct ms_named_tensor *ms_shard_named_at(size_t index); /* valid until it is forgotten */
+
+/* Replaces what overlaps it. Returns it; NULL if out of memory. */
+struct ms_named_tensor *ms_shard_named_add(uint64_t allocation_id, size_t begin, size_t end,
+                                           const char *name, const struct ms_tensor *like);
+
+/* Returns true if there was one in that range. */
+bool ms_shard_named_forget(uint64_t allocation_id, size_t begin, size_t end);
+
+void ms_shard_named_forget_guesses(void);
+
+bool ms_shard_named_hold(uint64_t allocation_id, size_t begin, size_t end);
 
 /* A list of tensors with what this rank keeps of each. */
 struct ms_sheet {
@@ -23,7 +52,7 @@ struct ms_unnamed_block {
 };
 
 struct ms_shard {
-    struct ms_lock lock;  /* guards all of it, checkpoint_files.h and named_tensors.h */
+    struct ms_lock lock;  /* guards all of it, and checkpoint_files.h */
     struct ms_plan *plan; /* NULL if none is active */
     char name[512];
     uint32_t rank;
@@ -65,7 +94,7 @@ MS_HOLDS(ms_shard.lock) void ms_shard_cleanup_sheet_locked(struct ms_sheet *shee
 /* Selects the block's entry: the first one without a name that matches the block as the order-th of
  * its kind, and gives it a dtype and shape. Returns false if none does. */
 MS_HOLDS(ms_shard.lock)
-bool ms_unnamed_block_select_locked(struct ms_unnamed_block *block, size_t order);
+bool ms_shard_select_unnamed_locked(struct ms_unnamed_block *block, size_t order);
 
 /* For a struct ms_layout_source over an array of blocks. */
 struct ms_tensor ms_shard_unnamed_tensor(const void *blocks, size_t index);

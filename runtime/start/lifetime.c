@@ -19,6 +19,7 @@
 #include "runtime/fill/compare.h"
 #include "runtime/kernel/rules.h"
 #include "runtime/memory/publish.h"
+#include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/source/source.h"
 #include "runtime/source/source_close.h"
@@ -116,13 +117,13 @@ static void log_plan(void)
     struct ms_state_plan facts;
     struct name_text unmatched = {.reason = MS_REASON_UNMATCHED};
     struct name_text ambiguous = {.reason = MS_REASON_AMBIGUOUS};
-    ms_summary_describe(&facts);
+    ms_shard_describe(&facts);
     if (facts.generation > 0 || facts.tensors > 0)
-        ms_summary_publish_facts(&facts);
+        ms_shard_publish_facts(&facts);
     if (facts.tensors == 0)
         return;
-    ms_summary_visit_unmatched(add_name, &unmatched);
-    ms_summary_visit_ambiguous(add_name, &ambiguous);
+    ms_shard_visit_unmatched(add_name, &unmatched);
+    ms_shard_visit_ambiguous(add_name, &ambiguous);
     warn_of_names(facts.name, "entries that match no tensor of the program", &unmatched);
     warn_of_names(facts.name, "entries that match more than one block and so decide nothing",
                   &ambiguous);

@@ -4,6 +4,7 @@
 #include "runtime/config/config.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/order.h"
+#include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/source/trust.h"
 #include "runtime/state/caller.h"
@@ -56,7 +57,7 @@ static struct ms_state_plan facts;
 
 static const struct ms_state_plan *describe(void)
 {
-    ms_summary_describe(&facts);
+    ms_shard_describe(&facts);
     return &facts;
 }
 
@@ -275,11 +276,11 @@ MS_TEST_BETWEEN(start, end, a_guess_is_forgotten_with_its_plan)
 {
     open_log(MS_ERROR);
     struct ms_allocation *other = fake_allocation(HALF);
-    ms_unnamed_blocks_match();
+    ms_shard_match_unnamed();
     judge(0, BYTES);
     CHECK_STANDING(0, HALF, MS_REMOTE);
     use_plan(1, HALF); /* the same name, of the other block */
-    ms_unnamed_blocks_match();
+    ms_shard_match_unnamed();
     fake_set(allocation, 0, BYTES, &fill);
     judge(0, BYTES);
     CHECK_STANDING(0, BYTES, MS_UNKNOWN);
@@ -288,7 +289,7 @@ MS_TEST_BETWEEN(start, end, a_guess_is_forgotten_with_its_plan)
     CHECK_EQ(count_log_lines("the plan is not followed"), 0);
     use_plan_text("{\"format\": \"metashard-plan/1\", \"mesh\": {\"r\": 2}, \"rank\": 1, "
                   "\"tensors\": [{\"order\": 0, \"placements\": [{\"shard\": 0}]}]}");
-    ms_unnamed_blocks_match();
+    ms_shard_match_unnamed();
     judge(0, BYTES);
     CHECK_STANDING(0, HALF, MS_REMOTE);
     CHECK_STANDING(HALF, BYTES, MS_LOCAL);
