@@ -5,7 +5,7 @@
 
 #include "runtime/base/thread.h"
 #include "runtime/base/version.h"
-#include "runtime/control/arrive.h"
+#include "runtime/control/control.h"
 #include "runtime/fill/settle.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
@@ -46,14 +46,14 @@ int metashard_plan_file(const char *path)
 {
     MS_ENTER("metashard_plan_file");
     return end(is_on() && (path != NULL || ms_fault_set(fault(), "expected a path")) &&
-               ms_arrive_file(path, fault()));
+               ms_control_file(path, fault()));
 }
 
 int metashard_plan_text(const char *json, size_t bytes)
 {
     MS_ENTER("metashard_plan_text");
     return end(is_on() && (json != NULL || ms_fault_set(fault(), "expected a text")) &&
-               ms_arrive_text(json, bytes, "metashard_plan_text", fault()));
+               ms_control_text(json, bytes, "metashard_plan_text", fault()));
 }
 
 static bool make_tensor(struct ms_tensor *tensor, const char *dtype, const uint64_t *shape,
@@ -101,5 +101,5 @@ int metashard_materialise(void)
 size_t metashard_status(char *text, size_t bytes)
 {
     MS_ENTER("metashard_status");
-    return ms_arrive_status(text, bytes);
+    return ms_control_status(text, bytes);
 }

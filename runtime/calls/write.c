@@ -163,10 +163,11 @@ bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
     return is_answered;
 }
 
+/* To look for a shorter copy in files costs more than a snapshot, unless a plan wants to know. */
 static struct ms_source *find_file(const void *source, size_t bytes, uint64_t *offset_out)
 {
-    struct ms_source *file =
-        bytes >= ms_shard_least_copy() ? ms_source_find(source, bytes, offset_out) : NULL;
+    const size_t least = ms_shard_is_active() ? (size_t)4 << 10 : (size_t)64 << 10;
+    struct ms_source *file = bytes >= least ? ms_source_find(source, bytes, offset_out) : NULL;
     if (file != NULL)
         ms_counter_add(MS_COUNT_RECORDED_FILE_BYTES, bytes);
     return file;

@@ -28,23 +28,24 @@ MS_HOLDS(table.lock) static int find_locked(const void *handle)
 }
 
 static void add_and_log(const void *handle, const struct ms_communicator *communicator,
-                        bool (*set)(uint32_t ranks, uint32_t rank))
+                        bool is_split_off)
 {
     const bool is_first = !ms_shard_is_active();
     ms_communicator_add(handle, communicator);
     if (communicator->ranks > 0 && communicator->rank >= 0 &&
-        set((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
+        ms_shard_add_communicator((uint32_t)communicator->ranks, (uint32_t)communicator->rank,
+                                  is_split_off))
         ms_prefetch_prepare(is_first);
 }
 
 void ms_communicator_made(const void *handle, const struct ms_communicator *communicator)
 {
-    add_and_log(handle, communicator, ms_shard_set_rank);
+    add_and_log(handle, communicator, false);
 }
 
 void ms_communicator_split_off(const void *handle, const struct ms_communicator *communicator)
 {
-    add_and_log(handle, communicator, ms_shard_add_group);
+    add_and_log(handle, communicator, true);
 }
 
 void ms_communicator_add(const void *handle, const struct ms_communicator *communicator)

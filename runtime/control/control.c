@@ -2,6 +2,9 @@
 #include "runtime/control/control.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -9,20 +12,384 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/log.h"
+#include "runtime/base/pages.h"
 #include "runtime/base/thread.h"
 #include "runtime/config/config.h"
-#include "runtime/control/arrive.h"
-#include "runtime/control/socket.h"
+#include "runtime/control/control_internal.h"
+#include "runtime/fill/prefetch.h"
+#include "runtime/fill/settle.h"
+#include "runtime/plan/plan.h"
+#include "runtime/shard/shard.h"
 #include "runtime/source/transfer.h"
+#include "runtime/state/counters.h"
+
+/* --- plans that arrive */
+
+static bool put_in_force(struct ms_plan *plan, const char *name, struct ms_fault *fault)
+{
+    const bool is_first = !ms_shard_is_active();
+    if (!ms_shard_set(plan, name, fault))
+        return false;
+    ms_prefetch_arrive(is_first);
+    return true;
+}
+
+bool ms_control_text(const char *text, size_t bytes, const char *name, struct ms_fault *fault)
+{
+    struct ms_plan *plan;
+    return ms_plan_parse(text, bytes, name, &plan, fault) && put_in_force(plan, name, fault);
+}
+
+bool ms_control_file(const char *path, struct ms_fault *fault)
+{
+    struct ms_plan *plan;
+    return ms_plan_read(path, &plan, fault) && put_in_force(plan, path, fault);
+}
+
+size_t ms_control_status(char *text, size_t bytes)
+{
+    struct ms_state_plan facts;
+    ms_shard_describe(&facts);
+    const int length = snprintf(
+        text, bytes,
+        "{\"pid\": %d, \"plans\": %" PRIu64 ", \"mode\": \"%s\", \"rank\": %" PRIu32
+        ", \"world_size\": %" PRIu32 ", \"tensors\": %" PRIu64 ", \"planned_bytes\": %" PRIu64
+        ", \"owned_bytes\": %" PRIu64 ", \"remote_reads\": %" PRIu64
+        ", \"remote_read_bytes\": %" PRIu64 ", \"requested_bytes\": %" PRIu64
+        ", \"backed_bytes\": %" PRIu64 ", \"plan_freed_bytes\": %" PRIu64 "}",
+        (int)getpid(), facts.generation, ms_config.plan_mode == MS_ENFORCE ? "enforce" : "advise",
+        facts.rank, facts.world, facts.tensors, facts.planned_bytes, facts.owned_bytes,
+        ms_counter_get(MS_COUNT_REMOTE_READS), ms_counter_get(MS_COUNT_REMOTE_READ_BYTES),
+        ms_counter_get(MS_COUNT_REQUESTED_BYTES), ms_counter_get(MS_GAUGE_BACKED),
+        ms_counter_get(MS_COUNT_PLAN_FREED_BYTES));
+    return length > 0 ? (size_t)length : 0;
+}
+
+/* --- the socket */
 
 enum {
+    LINE_BYTES = 64,
+    PLAN_MAX_BYTES = 256 << 20,
+    ANSWER_BYTES = 2048,
+    PATIENCE_S = 10,
     LOOK_MS = 250,
-    PATIENCE = 20 /* looks, 5 s: how long a writer may pause within a plan */
+    BACKLOG = 128
 };
+
+struct client {
+    int descriptor;    /* -1: none */
+    uint64_t heard_ns; /* when it last sent something */
+    char line[LINE_BYTES];
+    size_t line_length;
+    struct ms_pages plan; /* none while a line is being read */
+    size_t plan_bytes, plan_length;
+};
+
+static struct {
+    int listener; /* -1: none */
+    struct sockaddr_un address;
+    ino_t inode;
+    struct client clients[MS_CONTROL_CLIENTS];
+} server = {.listener = -1};
+
+/* --- opening */
+
+/* Returns true if the name is free now: unused, or the socket of a process that has ended. */
+static bool make_room(void)
+{
+    struct stat there;
+    if (lstat(server.address.sun_path, &there) != 0)
+        return errno == ENOENT;
+    if (!S_ISSOCK(there.st_mode)) {
+        errno = EEXIST;
+        return false;
+    }
+    const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (probe < 0)
+        return false;
+    const bool is_served =
+        connect(probe, (struct sockaddr *)&server.address, sizeof(server.address)) == 0 ||
+        errno != ECONNREFUSED;
+    close(probe);
+    errno = EADDRINUSE;
+    return !is_served && unlink(server.address.sun_path) == 0;
+}
+
+/* The mode is set before the name exists; the umask can only restrict it. */
+static bool open_listener(void)
+{
+    struct stat made;
+    server.listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (server.listener < 0)
+        return false;
+    const bool is_bound =
+        fchmod(server.listener, 0600) == 0 && make_room() &&
+        bind(server.listener, (struct sockaddr *)&server.address, sizeof(server.address)) == 0;
+    if (is_bound && listen(server.listener, BACKLOG) == 0 &&
+        lstat(server.address.sun_path, &made) == 0) {
+        server.inode = made.st_ino;
+        return true;
+    }
+    const int error = errno;
+    if (is_bound)
+        unlink(server.address.sun_path);
+    close(server.listener);
+    server.listener = -1;
+    errno = error;
+    return false;
+}
+
+bool ms_control_open(const char *path)
+{
+    server.address.sun_family = AF_UNIX;
+    for (int i = 0; i < MS_CONTROL_CLIENTS; i++)
+        server.clients[i].descriptor = -1;
+    if (strlen(path) >= sizeof(server.address.sun_path)) {
+        ms_log(MS_WARN, "METASHARD_CONTROL: expected a path of less than %zu bytes, found %s",
+               sizeof(server.address.sun_path), path);
+        return false;
+    }
+    strcpy(server.address.sun_path, path);
+    if (open_listener())
+        return true;
+    ms_log(MS_WARN, "METASHARD_CONTROL: cannot make the socket %s: %s", path, strerror(errno));
+    return false;
+}
+
+/* --- clients */
+
+static void drop(struct client *client)
+{
+    if (client->descriptor >= 0)
+        close(client->descriptor);
+    ms_pages_cleanup(&client->plan);
+    *client = (struct client){.descriptor = -1};
+}
+
+void ms_control_close(void)
+{
+    struct stat there;
+    if (server.listener < 0)
+        return;
+    for (int i = 0; i < MS_CONTROL_CLIENTS; i++)
+        drop(&server.clients[i]);
+    close(server.listener);
+    server.listener = -1;
+    if (lstat(server.address.sun_path, &there) == 0 && there.st_ino == server.inode)
+        unlink(server.address.sun_path);
+}
+
+/* A peer that does not read its answer loses it. */
+static void answer(struct client *client, const char *word, const char *text)
+{
+    char line[ANSWER_BYTES];
+    const int length = snprintf(line, sizeof(line) - 1, "%s %s", word, text);
+    size_t bytes = (size_t)length < sizeof(line) - 1 ? (size_t)length : sizeof(line) - 2;
+    line[bytes++] = '\n';
+    if (send(client->descriptor, line, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)bytes)
+        ms_log(MS_DEBUG, "the control socket's peer did not take its answer");
+}
+
+static bool is_own_user(int descriptor)
+{
+    struct ucred peer;
+    socklen_t length = sizeof(peer);
+    return getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+           peer.uid == geteuid();
+}
+
+/* Sleeps, because a connection that cannot be accepted stays pending and poll returns at once. */
+static void wait_for_descriptor(void)
+{
+    static bool is_given;
+    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
+        return;
+    if (!is_given)
+        ms_log(MS_WARN, "METASHARD_CONTROL: cannot accept a connection, which has to wait: %s",
+               strerror(errno));
+    is_given = true;
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+}
+
+static void accept_client(void)
+{
+    const int descriptor = accept4(server.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    struct client *client = NULL;
+    if (descriptor < 0) {
+        wait_for_descriptor();
+        return;
+    }
+    for (int i = 0; i < MS_CONTROL_CLIENTS && client == NULL; i++) {
+        if (server.clients[i].descriptor < 0)
+            client = &server.clients[i];
+    }
+    struct client refused = {.descriptor = descriptor};
+    if (client == NULL || !is_own_user(descriptor)) {
+        answer(&refused, "error", client == NULL ? "too many connections" : "not the same user");
+        drop(&refused);
+        return;
+    }
+    *client =
+        (struct client){.descriptor = descriptor, .heard_ns = ms_clock_ns(CLOCK_MONOTONIC_COARSE)};
+}
+
+/* --- requests */
+
+static void take_plan(struct client *client)
+{
+    struct ms_fault fault;
+    if (ms_control_text(client->plan.memory, client->plan_bytes, "the control socket", &fault))
+        answer(client, "ok", "the plan is active");
+    else
+        answer(client, "error", fault.text);
+    ms_pages_cleanup(&client->plan);
+}
+
+static void begin_plan(struct client *client, const char *number)
+{
+    char *end;
+    const unsigned long long bytes = strtoull(number, &end, 10);
+    if (number[0] < '0' || number[0] > '9' || *end != '\0' || bytes == 0 ||
+        bytes > PLAN_MAX_BYTES) {
+        answer(client, "error", "expected plan and a number of bytes, at most 268435456");
+        drop(client);
+        return;
+    }
+    client->plan_bytes = bytes;
+    client->plan_length = 0;
+    if (ms_pages_grow(&client->plan, bytes))
+        return;
+    answer(client, "error", "out of memory");
+    drop(client);
+}
+
+static void obey(struct client *client)
+{
+    char status[ANSWER_BYTES - 8];
+    if (strncmp(client->line, "plan ", 5) == 0) {
+        begin_plan(client, client->line + 5);
+    } else if (strcmp(client->line, "materialise") == 0) {
+        ms_settle_now("the control socket asked for it");
+        answer(client, "ok", "everything that can be materialised is in memory");
+    } else if (strcmp(client->line, "status") == 0) {
+        ms_control_status(status, sizeof(status));
+        answer(client, "ok", status);
+    } else {
+        answer(client, "error", "expected plan BYTES, materialise or status");
+        drop(client);
+    }
+}
+
+static void take_line(struct client *client, const char **at, size_t *left)
+{
+    while (*left > 0 && **at != '\n' && client->line_length < LINE_BYTES - 1) {
+        client->line[client->line_length++] = *(*at)++;
+        --*left;
+    }
+    client->line[client->line_length] = '\0';
+    if (*left == 0)
+        return;
+    const bool is_line = **at == '\n';
+    if (is_line) {
+        ++*at;
+        --*left;
+    }
+    client->line_length = 0;
+    obey(client); /* a line that is too long is no request */
+}
+
+static void take_bytes(struct client *client, const char **at, size_t *left)
+{
+    const size_t wanted = client->plan_bytes - client->plan_length;
+    const size_t now = *left < wanted ? *left : wanted;
+    memcpy((char *)client->plan.memory + client->plan_length, *at, now);
+    client->plan_length += now;
+    *at += now;
+    *left -= now;
+    if (client->plan_length == client->plan_bytes)
+        take_plan(client);
+}
+
+static void serve_client(struct client *client)
+{
+    char buffer[65536];
+    const ssize_t got = recv(client->descriptor, buffer, sizeof(buffer), MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (got <= 0) {
+        drop(client);
+        return;
+    }
+    const char *at = buffer;
+    size_t left = (size_t)got;
+    client->heard_ns = ms_clock_ns(CLOCK_MONOTONIC_COARSE);
+    while (left > 0 && client->descriptor >= 0) {
+        if (client->plan.memory != NULL)
+            take_bytes(client, &at, &left);
+        else
+            take_line(client, &at, &left);
+    }
+}
+
+/* An answer may take as long as a plan does. */
+static void serve_ready(const struct pollfd *polled, size_t count)
+{
+    for (int i = 0; i < MS_CONTROL_CLIENTS && server.listener >= 0; i++) {
+        struct client *client = &server.clients[i];
+        for (size_t j = 1; j < count; j++) {
+            if (client->descriptor == polled[j].fd && polled[j].revents != 0) {
+                serve_client(client);
+                break;
+            }
+        }
+        if (client->descriptor >= 0 && ms_clock_ns(CLOCK_MONOTONIC_COARSE) - client->heard_ns >
+                                           PATIENCE_S * UINT64_C(1000000000))
+            drop(client);
+    }
+    if (count > 0 && polled[0].revents != 0)
+        accept_client();
+}
+
+/* Lists the descriptors to poll; returns how many. */
+static size_t list(struct pollfd *polled_out)
+{
+    size_t count = 0;
+    if (server.listener < 0)
+        return 0;
+    polled_out[count++] = (struct pollfd){.fd = server.listener, .events = POLLIN};
+    for (int i = 0; i < MS_CONTROL_CLIENTS; i++) {
+        if (server.clients[i].descriptor >= 0)
+            polled_out[count++] =
+                (struct pollfd){.fd = server.clients[i].descriptor, .events = POLLIN};
+    }
+    return count;
+}
+
+bool ms_control_serve(int wake, int patience_ms)
+{
+    struct pollfd polled[2 + MS_CONTROL_CLIENTS];
+    polled[0] = (struct pollfd){.fd = wake, .events = POLLIN};
+    const size_t count = list(polled + 1);
+    const bool has_clients = count > 1; /* which are dropped if they say nothing */
+    poll(polled, 1 + (nfds_t)count, has_clients && patience_ms < 0 ? LOOK_MS : patience_ms);
+    if (polled[0].revents != 0)
+        return false;
+    serve_ready(polled + 1, count);
+    return true;
+}
+
+/* --- the thread */
+
+/* Looks, 5 s: how long a writer may pause within a plan. */
+enum { PATIENCE = 20 };
 
 /* Used by the thread alone, except where a comment says otherwise. */
 static struct {
@@ -43,7 +410,7 @@ static bool is_same(const struct stat *a, const struct stat *b)
 
 static bool read_plan(const struct stat *now, struct ms_fault *fault)
 {
-    if (!ms_arrive_file(control.path, fault))
+    if (!ms_control_file(control.path, fault))
         return false;
     control.read = *now;
     return true;
@@ -74,7 +441,7 @@ static void look_at_plan(void)
 static void *serve(__attribute__((unused)) void *unused)
 {
     ms_transfer_let_cancel();
-    while (ms_socket_serve(control.wake, control.path[0] != '\0' ? LOOK_MS : -1))
+    while (ms_control_serve(control.wake, control.path[0] != '\0' ? LOOK_MS : -1))
         look_at_plan();
     return NULL;
 }
@@ -83,10 +450,10 @@ static void *serve(__attribute__((unused)) void *unused)
  * collective whose peer has died. Returns false if it did not end. */
 static bool join_soon(void)
 {
-    enum { PATIENCE_S = 5 };
+    enum { JOIN_S = 5 };
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += PATIENCE_S;
+    until.tv_sec += JOIN_S;
     return pthread_timedjoin_np(control.thread, NULL, &until) == 0;
 }
 
@@ -109,7 +476,7 @@ static void finish(void)
     const uint64_t one = 1;
     ms_transfer_cancel();
     if (write(control.wake, &one, sizeof(one)) != sizeof(one) || join_soon())
-        ms_socket_close();
+        ms_control_close();
     else /* with its socket, which the next process that wants the name replaces */
         ms_log(MS_WARN, "the thread for plans waits for another thread of the program, and is left "
                         "behind");
@@ -125,7 +492,7 @@ static void start_thread(void)
         ms_log(MS_WARN, "cannot start the thread for later plans: %s", strerror(error));
         if (control.wake >= 0)
             close(control.wake);
-        ms_socket_close(); /* there is no thread to answer */
+        ms_control_close(); /* there is no thread to answer */
     } else if (atexit(finish) != 0) {
         ms_log(MS_WARN, "the thread for later plans does not run: no atexit function can end it");
         finish();
@@ -149,7 +516,7 @@ void ms_control_start(void)
         !read_plan(&control.seen, &fault))
         refuse(&control.seen, &fault);
     const bool has_socket =
-        ms_config.control_path[0] != '\0' && ms_socket_open(ms_config.control_path);
+        ms_config.control_path[0] != '\0' && ms_control_open(ms_config.control_path);
     if (control.path[0] != '\0' || has_socket)
         start_thread();
 }

@@ -10,9 +10,23 @@
  *     plan BYTES     followed by a plan of so many bytes, which becomes active; "ok" when what it
  *                    gives to this rank is in memory
  *     materialise    materialises everything deferred, as when the program settles
- *     status         "ok " and a JSON object (arrive.h)
+ *     status         "ok " and a JSON object (ms_control_status)
  */
 #pragma once
 
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "runtime/document/fault.h"
+
 /* Reads the plan if its file exists; may start the thread. Called once, at the start. */
 void ms_control_start(void);
+
+/* A plan arrives: it becomes active, and what it gives to this rank comes into memory. `name` is
+ * for messages. On failure the fault has the reason, and the old plan stays active. */
+bool ms_control_text(const char *text, size_t bytes, const char *name, struct ms_fault *fault);
+bool ms_control_file(const char *path, struct ms_fault *fault);
+
+/* Writes the status for the socket and metashard_status, one JSON object in one line, cut to
+ * `bytes` including the NUL. Returns its full length without the NUL. */
+size_t ms_control_status(char *text, size_t bytes);

@@ -3,11 +3,14 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "runtime/base/hash_set.h"
 #include "runtime/base/regular_file.h"
+#include "runtime/base/utf8.h"
 
 /* --- strings */
 
@@ -131,7 +134,8 @@ bool ms_json_is_text(const char *string, const char *text)
     return byte < 0 && *text == '\0';
 }
 
-bool ms_json_is_same(const char *string, const char *other)
+/* Two strings, which may be written differently. */
+static bool is_same(const char *string, const char *other)
 {
     struct decoder left = decode(string), right = decode(other);
     int byte, other_byte;
@@ -328,4 +332,408 @@ bool ms_json_read_file(const char *path, size_t most, struct ms_pages *text_out,
     *text_out = text;
     *bytes_out = (size_t)stat.st_size;
     return true;
+}
+
+/* --- whether a text is JSON; if not, where it stops to be */
+
+/* A key of an object whose end has not been seen. */
+struct key {
+    uint32_t at; /* in the text */
+    uint32_t hash;
+};
+
+struct check {
+    const struct ms_fault_context *reading;
+    const char *text, *end, *at;
+    unsigned depth;
+    struct level {
+        bool is_object;
+        uint32_t first_key;
+    } level[MS_JSON_DEPTH];
+    struct ms_pages keys;
+    size_t key_count;
+};
+
+/* --- where */
+
+enum { NEAR_BYTES = 20 };
+
+/* The bytes of what stands there, at most NEAR_BYTES. */
+static int token_bytes(const char *at, const char *end)
+{
+    const char *behind = at + 1;
+    const size_t left = (size_t)(end - at);
+    const char *limit = left > NEAR_BYTES ? at + NEAR_BYTES : end;
+    if (*at == '"') {
+        while (behind < limit && *behind != '"' && *behind != '\n')
+            behind++;
+        behind += behind < limit && *behind == '"';
+    } else if (strchr("{}[]:,", *at) == NULL) {
+        while (behind < limit && strchr("{}[]:,\" \t\r\n", *behind) == NULL)
+            behind++;
+    }
+    return (int)(behind - at);
+}
+
+/* Lines and columns are counted from 1, columns in characters. */
+static bool __attribute__((format(printf, 3, 4)))
+fault_at(const struct check *check, const char *at, const char *format, ...)
+{
+    char expected[80], reason[160];
+    int line = 1, column = 1;
+    va_list args;
+    for (const char *before = check->text; before < at; before++) {
+        column += ((unsigned char)*before & 0xc0) != 0x80;
+        if (*before == '\n') {
+            line++;
+            column = 1;
+        }
+    }
+    va_start(args, format);
+    vsnprintf(expected, sizeof(expected), format, args);
+    va_end(args);
+    if (at == check->end)
+        snprintf(reason, sizeof(reason), "%s near end of file", expected);
+    else
+        snprintf(reason, sizeof(reason), "%s near '%.*s'", expected, token_bytes(at, check->end),
+                 at);
+    return ms_fault_at_line(check->reading, line, column, reason);
+}
+
+#ifdef __clang_analyzer__ /* so that it knows the result */
+#define fault_at(...) (fault_at(__VA_ARGS__), false)
+#endif
+
+/* --- scalars */
+
+/* NUL is no character of JSON. */
+static char peek(const struct check *check)
+{
+    return check->at < check->end ? *check->at : '\0';
+}
+
+static void pass_space(struct check *check)
+{
+    while (check->at < check->end &&
+           (*check->at == ' ' || *check->at == '\n' || *check->at == '\r' || *check->at == '\t'))
+        check->at++;
+}
+
+/* Returns the value of four hexadecimal digits, or -1. */
+static int read_hex(const char *at, const char *end)
+{
+    int value = 0;
+    for (int i = 0; i < 4; i++, at++) {
+        const char lower = at < end ? (char)(*at | 0x20) : '\0';
+        if (lower >= 'a' && lower <= 'f')
+            value = value * 16 + lower - 'a' + 10;
+        else if (at < end && *at >= '0' && *at <= '9')
+            value = value * 16 + *at - '0';
+        else
+            return -1;
+    }
+    return value;
+}
+
+static bool is_high(int unit)
+{
+    return unit >= 0xd800 && unit < 0xdc00;
+}
+
+static bool is_low(int unit)
+{
+    return unit >= 0xdc00 && unit < 0xe000;
+}
+
+/* Checks the escape at `at`, and moves behind it. */
+static bool check_escape(struct check *check)
+{
+    const char *const at = check->at;
+    const char kind = at + 1 < check->end ? at[1] : '\0';
+    if (kind != 'u') {
+        check->at += 2;
+        return (kind != '\0' && strchr("\"\\/bfnrt", kind) != NULL) ||
+               fault_at(check, at, "expected an escape");
+    }
+    const int unit = read_hex(at + 2, check->end);
+    const bool is_pair = is_high(unit) && check->end - at >= 12 && at[6] == '\\' && at[7] == 'u' &&
+                         is_low(read_hex(at + 8, check->end));
+    check->at += is_pair ? 12 : 6;
+    if (unit < 0)
+        return fault_at(check, at, "expected \\u and four hexadecimal digits");
+    if (unit == 0)
+        return fault_at(check, at, "expected no NUL in a string");
+    return (!is_high(unit) && !is_low(unit)) || is_pair ||
+           fault_at(check, at, "expected both halves of a surrogate pair");
+}
+
+static bool check_string(struct check *check)
+{
+    const char *const begin = check->at++;
+    while (check->at < check->end && *check->at != '"') {
+        const unsigned char byte = (unsigned char)*check->at;
+        if (byte < 0x20)
+            return fault_at(check, check->at, "expected no control character 0x%x in a string",
+                            byte);
+        if (byte == '\\') {
+            if (!check_escape(check))
+                return false;
+        } else if (byte < 0x80) {
+            check->at++;
+        } else {
+            const size_t bytes =
+                ms_utf8_character_bytes(check->at, (size_t)(check->end - check->at));
+            if (bytes == 0)
+                return fault_at(check, check->at, "expected UTF-8, found byte 0x%x", byte);
+            check->at += bytes;
+        }
+    }
+    if (check->at == check->end)
+        return fault_at(check, begin, "expected a '\"' at the end of the string");
+    check->at++;
+    return true;
+}
+
+static bool skip_digits(struct check *check)
+{
+    const char *begin = check->at;
+    while (peek(check) >= '0' && peek(check) <= '9')
+        check->at++;
+    return check->at > begin;
+}
+
+static bool fits_64_bits(const char *digits, const char *end, bool is_negative)
+{
+    int64_t value = 0;
+    for (; digits < end; digits++) {
+        const int digit = is_negative ? -(*digits - '0') : *digits - '0';
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, digit, &value))
+            return false;
+    }
+    return true;
+}
+
+static bool check_number(struct check *check)
+{
+    const char *const begin = check->at;
+    const bool is_negative = *begin == '-';
+    check->at += is_negative;
+    const char *const digits = check->at;
+    if (!skip_digits(check) || (*digits == '0' && check->at > digits + 1))
+        return fault_at(check, begin, "expected a number");
+    const char *const behind = check->at;
+    if (peek(check) == '.') {
+        check->at++;
+        if (!skip_digits(check))
+            return fault_at(check, begin, "expected a number");
+    }
+    if (peek(check) == 'e' || peek(check) == 'E') {
+        check->at++;
+        check->at += peek(check) == '+' || peek(check) == '-';
+        if (!skip_digits(check))
+            return fault_at(check, begin, "expected a number");
+    }
+    return check->at > behind || fits_64_bits(digits, behind, is_negative) ||
+           fault_at(check, begin, "expected an integer of 64 bits");
+}
+
+static bool check_word(struct check *check)
+{
+    static const char *const words[] = {"true", "false", "null"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        const size_t length = strlen(words[i]);
+        if ((size_t)(check->end - check->at) >= length &&
+            memcmp(check->at, words[i], length) == 0) {
+            check->at += length;
+            return true;
+        }
+    }
+    return fault_at(check, check->at, "expected a value");
+}
+
+static bool check_scalar(struct check *check)
+{
+    const char first = peek(check);
+    return first == '"'                                     ? check_string(check)
+           : first == '-' || (first >= '0' && first <= '9') ? check_number(check)
+                                                            : check_word(check);
+}
+
+/* --- keys */
+
+/* Few keys are compared one with another; of many, a set is made. */
+enum { FEW_KEYS = 8 };
+
+struct same_key {
+    const char *text;
+    const struct key *keys;
+    const struct key *one;
+};
+
+static bool is_same_key(const void *context, uint32_t number)
+{
+    const struct same_key *same = context;
+    const struct key *other = &same->keys[number];
+    return other->hash == same->one->hash &&
+           is_same(same->text + other->at, same->text + same->one->at);
+}
+
+static bool fault_twice(const struct check *check, const struct key *key)
+{
+    return fault_at(check, check->text + key->at, "expected each key once");
+}
+
+static bool check_many_keys(const struct check *check, const struct key *keys, size_t count)
+{
+    struct ms_hash_set set = {0};
+    struct same_key same = {check->text, keys, NULL};
+    bool is_good = ms_hash_set_reserve(&set, count);
+    if (!is_good)
+        ms_fault_at(check->reading, NULL, "out of memory");
+    for (size_t i = 0; i < count && is_good; i++) {
+        same.one = &keys[i];
+        is_good = ms_hash_set_find(&set, keys[i].hash, is_same_key, &same) == MS_NO_NUMBER
+                      ? ms_hash_set_add(&set, keys[i].hash, (uint32_t)i)
+                      : fault_twice(check, &keys[i]);
+    }
+    ms_hash_set_cleanup(&set);
+    return is_good;
+}
+
+static bool check_keys(const struct check *check, const struct key *keys, size_t count)
+{
+    if (count > FEW_KEYS)
+        return check_many_keys(check, keys, count);
+    for (size_t i = 1; i < count; i++) {
+        const struct same_key same = {check->text, keys, &keys[i]};
+        for (uint32_t j = 0; j < i; j++) {
+            if (is_same_key(&same, j))
+                return fault_twice(check, &keys[i]);
+        }
+    }
+    return true;
+}
+
+/* Checks a key and the ':' behind it. */
+static bool check_key(struct check *check)
+{
+    const char *const key = check->at;
+    if (peek(check) != '"')
+        return fault_at(check, key, "expected a key");
+    if (!check_string(check))
+        return false;
+    if (!ms_pages_grow(&check->keys, (check->key_count + 1) * sizeof(struct key)))
+        return ms_fault_at(check->reading, NULL, "out of memory");
+    struct key *keys = check->keys.memory;
+    keys[check->key_count++] =
+        (struct key){(uint32_t)(key - check->text), (uint32_t)ms_json_hash(key)};
+    pass_space(check);
+    if (peek(check) != ':')
+        return fault_at(check, check->at, "expected ':'");
+    check->at++;
+    pass_space(check);
+    return true;
+}
+
+/* --- the whole */
+
+static bool open_level(struct check *check)
+{
+    if (check->depth == MS_JSON_DEPTH)
+        return fault_at(check, check->at, "expected nesting of at most %d", MS_JSON_DEPTH);
+    check->level[check->depth++] = (struct level){*check->at == '{', (uint32_t)check->key_count};
+    check->at++;
+    return true;
+}
+
+static bool close_level(struct check *check)
+{
+    const struct level *level = &check->level[--check->depth];
+    const struct key *keys = check->keys.memory;
+    const size_t count = check->key_count - level->first_key;
+    check->at++;
+    if (count > 1 && !check_keys(check, keys + level->first_key, count))
+        return false;
+    check->key_count = level->first_key;
+    return true;
+}
+
+static char closing(const struct check *check)
+{
+    return check->level[check->depth - 1].is_object ? '}' : ']';
+}
+
+/* Moves behind a value, and behind all that it ends: to the next value, or the end. */
+static bool leave_value(struct check *check)
+{
+    while (check->depth > 0) {
+        pass_space(check);
+        if (peek(check) == ',') {
+            check->at++;
+            return true;
+        }
+        if (peek(check) != closing(check))
+            return fault_at(check, check->at, "expected ',' or '%c'", closing(check));
+        if (!close_level(check))
+            return false;
+    }
+    return true;
+}
+
+/* Goes from value to value. One that is a container is entered. */
+static bool check_values(struct check *check)
+{
+    bool is_entered = false;
+    do {
+        pass_space(check);
+        if (is_entered && peek(check) == closing(check)) {
+            if (!close_level(check))
+                return false;
+        } else {
+            if (check->depth > 0 && check->level[check->depth - 1].is_object && !check_key(check))
+                return false;
+            is_entered = peek(check) == '{' || peek(check) == '[';
+            if (is_entered) {
+                if (!open_level(check))
+                    return false;
+                continue;
+            }
+            if (!check_scalar(check))
+                return false;
+        }
+        is_entered = false;
+        if (!leave_value(check))
+            return false;
+    } while (check->depth > 0);
+    return true;
+}
+
+static bool check_whole(struct check *check, const char **root_out)
+{
+    pass_space(check);
+    *root_out = check->at;
+    if (peek(check) != '{' && peek(check) != '[')
+        return fault_at(check, check->at, "expected '[' or '{'");
+    if (!check_values(check))
+        return false;
+    pass_space(check);
+    return check->at == check->end || fault_at(check, check->at, "expected the end of the file");
+}
+
+bool ms_json_check(const struct ms_fault_context *reading, const char *text, size_t bytes,
+                   const char **root_out)
+{
+    struct check check;
+    check.reading = reading;
+    check.text = check.at = text;
+    check.end = text + bytes;
+    check.depth = 0;
+    check.keys = (struct ms_pages){0};
+    check.key_count = 0;
+    if (bytes > MS_JSON_MAX_BYTES)
+        return ms_fault_at(reading, NULL, "expected at most %d bytes", MS_JSON_MAX_BYTES);
+    const bool is_good = check_whole(&check, root_out);
+    ms_pages_cleanup(&check.keys);
+    return is_good;
 }

@@ -61,8 +61,7 @@ size_t ms_json_size(const char *value);
 /* Strings are decoded. Returns the text, in the arena; NULL if out of memory. */
 char *ms_json_text(const char *string, struct ms_arena *arena);
 bool ms_json_is_text(const char *string, const char *text); /* false for other values */
-bool ms_json_is_same(const char *string, const char *other);
-uint64_t ms_json_hash(const char *string); /* ms_hash_set_text() of the text */
+uint64_t ms_json_hash(const char *string);                  /* ms_hash_set_text() of the text */
 
 /* Finds an object's members by `keys`, which ends with NULL; a missing one is NULL. Another key is
  * a fault, if it is said what was expected, and so is another value than an object. */

@@ -1,9 +1,160 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An entry of a plan: what it selects, and its placements or explicit ranges: its terms. */
+#include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
-#include "runtime/plan/pattern.h"
 #include "runtime/plan/plan_internal.h"
+
+/* --- patterns of names (docs/plan-format.md). Matching takes at most as many steps as the product
+ * of both lengths, and no recursion. Text is valid UTF-8. */
+
+/* Returns the character at *text, and moves behind it. Valid UTF-8; never moves past the zero. */
+static uint32_t next_character(const char **text)
+{
+    const unsigned char first = (unsigned char)*(*text)++;
+    if (first < 0xc0)
+        return first;
+    uint32_t character = first & (first < 0xe0 ? 0x1f : first < 0xf0 ? 0x0f : 0x07);
+    while (((unsigned char)**text & 0xc0) == 0x80)
+        character = character << 6 | ((unsigned char)*(*text)++ & 0x3f);
+    return character;
+}
+
+/* Reads a member of a set, which is a character or a range, and moves *set behind it. */
+static void next_member(const char **set, uint32_t *low_out, uint32_t *high_out)
+{
+    *low_out = *high_out = next_character(set);
+    if ((*set)[0] == '-' && (*set)[1] != ']' && (*set)[1] != '\0') {
+        (*set)++;
+        *high_out = next_character(set);
+    }
+}
+
+static const char *behind_negation(const char *set, bool *is_negated_out)
+{
+    *is_negated_out = *set == '!' || *set == '^';
+    return set + *is_negated_out;
+}
+
+/* *set is behind its '['; a ']' that comes first is a member. Returns NULL, or what is wrong. */
+static const char *check_set(const char **set)
+{
+    bool is_negated;
+    *set = behind_negation(*set, &is_negated);
+    for (bool is_first = true; is_first || **set != ']'; is_first = false) {
+        if (**set == '\0')
+            return "expected a ']' after the '[' of the pattern";
+        uint32_t low, high;
+        next_member(set, &low, &high);
+        if (low > high)
+            return "expected a range in [] to end after its beginning";
+    }
+    (*set)++;
+    return NULL;
+}
+
+/* Returns NULL, or what is wrong with the pattern. */
+static const char *check(const char *pattern)
+{
+    const char *fault = NULL;
+    while (*pattern != '\0' && fault == NULL) {
+        const char character = *pattern++;
+        if (character == '[')
+            fault = check_set(&pattern);
+        else if (character == '\\' && *pattern++ == '\0')
+            return "expected a character after the '\\' at the end of the pattern";
+    }
+    return fault;
+}
+
+bool ms_entry_is_exact(const char *pattern)
+{
+    for (; *pattern != '\0'; pattern++) {
+        if (*pattern == '*' || *pattern == '?' || *pattern == '[')
+            return false;
+        if (*pattern == '\\')
+            pattern++;
+    }
+    return true;
+}
+
+/* Removes the escapes, in place. */
+static void unescape(char *pattern)
+{
+    char *to = pattern;
+    for (const char *from = pattern; *from != '\0'; from++) {
+        if (*from == '\\')
+            from++;
+        *to++ = *from;
+    }
+    *to = '\0';
+}
+
+static const char *read_pattern(char *pattern, bool *is_exact_out)
+{
+    const char *fault = check(pattern);
+    *is_exact_out = fault == NULL && ms_entry_is_exact(pattern);
+    if (*is_exact_out)
+        unescape(pattern);
+    return fault;
+}
+
+static bool match_set(const char **set, uint32_t character)
+{
+    bool is_negated, is_member = false;
+    *set = behind_negation(*set, &is_negated);
+    for (bool is_first = true; is_first || **set != ']'; is_first = false) {
+        uint32_t low, high;
+        next_member(set, &low, &high);
+        is_member |= low <= character && character <= high;
+    }
+    (*set)++;
+    return is_member != is_negated;
+}
+
+/* Matches one element of the pattern, not '*', with a character, and moves *pattern behind it. */
+static bool match_one(const char **pattern, uint32_t character)
+{
+    switch (**pattern) {
+    case '?':
+        (*pattern)++;
+        return true;
+    case '[':
+        (*pattern)++;
+        return match_set(pattern, character);
+    case '\\':
+        (*pattern)++;
+        break;
+    default:
+        break;
+    }
+    return next_character(pattern) == character;
+}
+
+/* Retries only the last '*': it can take whatever an earlier one could take. */
+static bool match_pattern(const char *pattern, const char *text)
+{
+    const char *star_pattern = NULL, *star_text = NULL;
+    while (*text != '\0') {
+        if (*pattern == '*') {
+            star_pattern = ++pattern;
+            star_text = text;
+            continue;
+        }
+        const uint32_t character = next_character(&text);
+        if (*pattern != '\0' && match_one(&pattern, character))
+            continue;
+        if (star_pattern == NULL)
+            return false;
+        next_character(&star_text);
+        pattern = star_pattern;
+        text = star_text;
+    }
+    while (*pattern == '*')
+        pattern++;
+    return *pattern == '\0';
+}
 
 /* The keys of an entry. */
 enum { NAME, SIZE, ORDER, DTYPE, SHAPE, PLACEMENTS, RANGES, ENTRY_KEYS };
@@ -343,7 +494,7 @@ static bool parse_name(const struct ms_plan_parser *parser, const struct ms_plac
     if (name == NULL)
         return ms_fault_at(parser->reading, &at, "out of memory");
     bool is_exact;
-    const char *fault = ms_pattern_read(name, &is_exact);
+    const char *fault = read_pattern(name, &is_exact);
     if (fault != NULL)
         return ms_fault_at(parser->reading, &at, "%s", fault);
     entry->is_exact = is_exact;
@@ -406,8 +557,8 @@ static bool parse_terms(const struct ms_plan_parser *parser, const struct ms_pla
             parse_ranges(parser->reading, &at_ranges, values[RANGES], parser->plan, terms));
 }
 
-bool ms_entry_parse(struct ms_plan_parser *parser, const struct ms_place *place, const char *value,
-                    struct ms_plan_entry *entry)
+static bool parse_entry(struct ms_plan_parser *parser, const struct ms_place *place,
+                        const char *value, struct ms_plan_entry *entry)
 {
     const char *values[ENTRY_KEYS];
     struct ms_terms terms = {0};
@@ -420,4 +571,111 @@ bool ms_entry_parse(struct ms_plan_parser *parser, const struct ms_place *place,
     return parse_terms(parser, place, values, &terms) &&
            (set_terms(parser, &terms, &before, entry) ||
             ms_fault_at(parser->reading, place, "out of memory"));
+}
+
+/* --- all entries */
+
+struct wanted_name {
+    const struct ms_plan_entry *entries;
+    const char *name;
+};
+
+static bool has_name(const void *context, uint32_t number)
+{
+    const struct wanted_name *wanted = context;
+    return strcmp(wanted->entries[number].name, wanted->name) == 0;
+}
+
+static uint32_t find_exact(const struct ms_plan *plan, const char *name)
+{
+    const struct wanted_name wanted = {ms_plan_entries(plan), name};
+    return ms_hash_set_find(&plan->exact, ms_hash_set_text(name), has_name, &wanted);
+}
+
+/* Lists the entries for layouts. No two have the same exact name. */
+static bool list_entries(const struct ms_plan_parser *parser)
+{
+    struct ms_plan *plan = parser->plan;
+    const struct ms_place list = {NULL, "tensors", 0};
+    uint32_t exact = 0;
+    for (uint32_t i = 0; i < plan->count; i++)
+        exact += ms_plan_entries(plan)[i].is_exact;
+    if (!ms_hash_set_reserve(&plan->exact, exact) ||
+        !ms_pages_grow(&plan->others, (plan->count - exact) * sizeof(uint32_t)))
+        return ms_fault_at(parser->reading, NULL, "out of memory");
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const struct ms_plan_entry *entry = &ms_plan_entries(plan)[i];
+        const struct ms_place at = {&list, NULL, i};
+        if (!entry->is_exact) {
+            ((uint32_t *)plan->others.memory)[plan->other_count++] = i;
+            continue;
+        }
+        const uint32_t other = find_exact(plan, entry->name);
+        if (other != MS_NO_NUMBER)
+            return ms_fault_at(parser->reading, &at, "name %s is already that of tensors[%u]",
+                               entry->name, other);
+        ms_hash_set_add(&plan->exact, ms_hash_set_text(entry->name), i);
+    }
+    return true;
+}
+
+bool ms_entry_parse_all(struct ms_plan_parser *parser, const char *list)
+{
+    struct ms_plan *plan = parser->plan;
+    const struct ms_place place = {NULL, "tensors", 0};
+    struct ms_json_walk walk = {.in = list};
+    if (!ms_json_is_list(list))
+        return ms_fault_at(parser->reading, &place, "expected a list of entries");
+    while (ms_json_next(&walk)) {
+        const struct ms_place at = {&place, NULL, plan->count};
+        if (plan->count == MS_PLAN_MAX_ENTRIES)
+            return ms_fault_at(parser->reading, &place, "expected at most %d entries",
+                               MS_PLAN_MAX_ENTRIES);
+        if (!ms_pages_grow(&plan->entries, (plan->count + 1) * sizeof(struct ms_plan_entry)))
+            return ms_fault_at(parser->reading, &place, "out of memory");
+        if (!parse_entry(parser, &at, walk.value, &ms_plan_entries(plan)[plan->count]))
+            return false;
+        plan->count++;
+    }
+    return list_entries(parser);
+}
+
+/* --- what they say */
+
+struct ms_entry_says ms_entry_at(const struct ms_plan *plan, size_t index)
+{
+    const struct ms_plan_entry *one = &ms_plan_entries(plan)[index];
+    struct ms_entry_says entry = {.name = one->name, .has_form = one->form != MS_NO_NUMBER};
+    entry.declares = one->is_exact && entry.has_form;
+    if (entry.has_form)
+        ms_forms_get(&plan->forms, one->form, &entry.tensor);
+    entry.tensor.name = one->name;
+    return entry;
+}
+
+bool ms_entry_meets(const struct ms_plan *plan, size_t index, const struct ms_tensor *tensor,
+                    size_t order)
+{
+    const struct ms_plan_entry *entry = &ms_plan_entries(plan)[index];
+    const struct ms_terms *terms = ms_terms_of(plan, index);
+    if ((terms->has_size && terms->size != tensor->bytes) ||
+        (terms->has_order && terms->order != order))
+        return false;
+    if (entry->name == NULL)
+        return true;
+    return tensor->name != NULL && (entry->is_exact ? strcmp(entry->name, tensor->name) == 0
+                                                    : match_pattern(entry->name, tensor->name));
+}
+
+uint32_t ms_entry_find(const struct ms_plan *plan, const struct ms_tensor *tensor, size_t order)
+{
+    const uint32_t *others = plan->others.memory;
+    uint32_t best = tensor->name != NULL ? find_exact(plan, tensor->name) : MS_NO_NUMBER;
+    if (best != MS_NO_NUMBER && !ms_entry_meets(plan, best, tensor, order))
+        best = MS_NO_NUMBER;
+    for (uint32_t i = 0; i < plan->other_count && others[i] < best; i++) {
+        if (ms_entry_meets(plan, others[i], tensor, order))
+            best = others[i];
+    }
+    return best;
 }

@@ -4,42 +4,7 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/plan/pattern.h"
 #include "runtime/plan/plan_internal.h"
-
-static bool is_match(const struct ms_plan *plan, size_t index, const struct ms_tensor *tensor,
-                     size_t order)
-{
-    const struct ms_plan_entry *entry = &ms_plan_entries(plan)[index];
-    const struct ms_terms *terms = ms_terms_of(plan, index);
-    if ((terms->has_size && terms->size != tensor->bytes) ||
-        (terms->has_order && terms->order != order))
-        return false;
-    if (entry->name == NULL)
-        return true;
-    return tensor->name != NULL && (entry->is_exact ? strcmp(entry->name, tensor->name) == 0
-                                                    : ms_pattern_match(entry->name, tensor->name));
-}
-
-bool ms_layout_entry_meets(const struct ms_plan *plan, size_t entry, const struct ms_tensor *tensor,
-                           size_t order)
-{
-    return is_match(plan, entry, tensor, order);
-}
-
-static uint32_t first_match(const struct ms_plan *plan, const struct ms_tensor *tensor,
-                            size_t order)
-{
-    const uint32_t *others = plan->others.memory;
-    uint32_t best = tensor->name != NULL ? ms_plan_find_exact(plan, tensor->name) : MS_NO_NUMBER;
-    if (best != MS_NO_NUMBER && !is_match(plan, best, tensor, order))
-        best = MS_NO_NUMBER;
-    for (uint32_t i = 0; i < plan->other_count && others[i] < best; i++) {
-        if (is_match(plan, others[i], tensor, order))
-            best = others[i];
-    }
-    return best;
-}
 
 /* --- the list */
 
@@ -91,8 +56,9 @@ static bool add_tensor(struct ms_layout *layout, bool is_given, uint32_t tensor,
 {
     if (!ms_pages_grow(&layout->bound, (layout->count + 1) * sizeof(struct ms_bound)))
         return ms_fault_set(fault, "out of memory");
-    *ms_layout_bound(layout, layout->count++) =
-        (struct ms_bound){.is_given = is_given, .tensor = tensor & INT32_MAX};
+    *ms_layout_bound(layout, layout->count++) = (struct ms_bound){.is_given = is_given,
+                                                                  .tensor = tensor & INT32_MAX,
+                                                                  .entry = MS_NO_NUMBER};
     return true;
 }
 
@@ -102,8 +68,9 @@ static bool list_declared(struct ms_layout *layout, const struct given *given, s
 {
     const struct ms_plan *plan = layout->plan;
     for (uint32_t i = 0; i < plan->count; i++) {
-        struct ms_tensor declared;
-        if (!ms_plan_entry_declares(plan, i) || !ms_plan_entry_tensor(plan, i, &declared))
+        const struct ms_entry_says entry = ms_entry_at(plan, i);
+        const struct ms_tensor declared = entry.tensor;
+        if (!entry.declares)
             continue;
         const uint32_t found = find_given(given, declared.name);
         if (found == MS_NO_NUMBER) {
@@ -194,8 +161,8 @@ static const char *check_bound(const struct ms_plan *plan, uint32_t entry,
                                const struct ms_tensor *tensor)
 {
     const struct ms_terms *terms = ms_terms_of(plan, entry);
-    struct ms_tensor like;
-    if (ms_plan_entry_tensor(plan, entry, &like) && !ms_tensor_is_alike(&like, tensor))
+    const struct ms_entry_says says = ms_entry_at(plan, entry);
+    if (says.has_form && !ms_tensor_is_alike(&says.tensor, tensor))
         return "has another dtype or shape than its entry says";
     if (terms->ranges != NULL)
         return check_ranges(terms, plan->mesh.world, tensor->bytes);
@@ -240,8 +207,8 @@ static bool add_member(struct ms_layout *layout, const struct member *member, bo
     if (unit->mesh_dim != cut->mesh_dim)
         return ms_fault_set(fault, "tensors[%u]: unit %s: expected one flat mesh dimension",
                             bound->entry, unit->name);
-    if (ms_layout_tensor(layout, unit->first).dtype !=
-        ms_layout_tensor(layout, member->tensor).dtype)
+    if (ms_layout_at(layout, unit->first).tensor.dtype !=
+        ms_layout_at(layout, member->tensor).tensor.dtype)
         return ms_fault_set(fault, "tensors[%u]: unit %s: expected tensors of one dtype",
                             bound->entry, unit->name);
     return true;
@@ -281,8 +248,8 @@ static bool bind_tensors(struct ms_layout *layout, struct ms_fault *fault)
     const struct ms_plan *plan = layout->plan;
     bool is_good = true;
     for (size_t i = 0; i < layout->count && is_good; i++) {
-        const struct ms_tensor tensor = ms_layout_tensor(layout, i);
-        const uint32_t entry = first_match(plan, &tensor, i);
+        const struct ms_tensor tensor = ms_layout_at(layout, i).tensor;
+        const uint32_t entry = ms_entry_find(plan, &tensor, i);
         const char *wrong = entry != MS_NO_NUMBER ? check_bound(plan, entry, &tensor) : NULL;
         ms_layout_bound(layout, i)->entry = entry;
         if (wrong != NULL)
@@ -345,48 +312,14 @@ void ms_layout_destroy(struct ms_layout *layout)
     ms_heap_free(layout);
 }
 
-size_t ms_layout_count(const struct ms_layout *layout)
+struct ms_laid ms_layout_at(const struct ms_layout *layout, size_t index)
 {
-    return layout->count;
-}
-
-struct ms_tensor ms_layout_tensor(const struct ms_layout *layout, size_t tensor)
-{
-    const struct ms_bound *bound = ms_layout_bound(layout, tensor);
-    struct ms_tensor found = {0};
-    if (bound->is_given)
-        return given_at(layout, bound->tensor);
-    ms_plan_entry_tensor(layout->plan, bound->tensor, &found);
-    return found;
-}
-
-bool ms_layout_is_declaration(const struct ms_layout *layout, size_t tensor)
-{
-    return !ms_layout_bound(layout, tensor)->is_given;
-}
-
-size_t ms_layout_entry(const struct ms_layout *layout, size_t tensor)
-{
-    const uint32_t entry = ms_layout_bound(layout, tensor)->entry;
-    return entry != MS_NO_NUMBER ? entry : SIZE_MAX;
-}
-
-size_t ms_layout_unit(const struct ms_layout *layout, size_t tensor)
-{
-    return fsdp1_cut(layout, tensor) != NULL ? ms_layout_bound(layout, tensor)->unit : SIZE_MAX;
-}
-
-bool ms_layout_is_placed(const struct ms_layout *layout, size_t tensor)
-{
-    return ms_layout_bound(layout, tensor)->entry != MS_NO_NUMBER;
-}
-
-uint64_t ms_layout_bytes(const struct ms_layout *layout)
-{
-    return layout->bytes;
-}
-
-const struct ms_plan *ms_layout_plan(const struct ms_layout *layout)
-{
-    return layout->plan;
+    const struct ms_bound *bound = ms_layout_bound(layout, index);
+    const bool is_decided = bound->entry != MS_NO_NUMBER;
+    return (struct ms_laid){.tensor = bound->is_given
+                                          ? given_at(layout, bound->tensor)
+                                          : ms_entry_at(layout->plan, bound->tensor).tensor,
+                            .entry = is_decided ? bound->entry : SIZE_MAX,
+                            .unit = fsdp1_cut(layout, index) != NULL ? bound->unit : SIZE_MAX,
+                            .is_declaration = !bound->is_given};
 }

@@ -61,3 +61,15 @@ void ms_placement_begin(struct ms_cursor *cursor, const struct ms_placement *pla
 
 /* Returns the next range, ascending, never empty, never touching the last. False: no more. */
 bool ms_placement_next(struct ms_cursor *cursor, struct ms_range *range_out);
+
+/* The bytes that each rank keeps. A model repeats its layers, so tensors that are alike are cut
+ * once for each rank. */
+struct ms_census {
+    uint32_t world;
+    uint64_t *bytes;   /* by rank */
+    uint64_t *padding; /* by rank: what flat shards add to that */
+};
+
+/* Returns false if out of memory. */
+bool ms_census_init(struct ms_census *census, const struct ms_layout *layout);
+void ms_census_cleanup(struct ms_census *census);

@@ -126,71 +126,6 @@ static bool parse_mesh(const struct ms_fault_context *reading, const char *mesh,
 
 /* --- the document */
 
-struct wanted_name {
-    const struct ms_plan_entry *entries;
-    const char *name;
-};
-
-static bool has_name(const void *context, uint32_t number)
-{
-    const struct wanted_name *wanted = context;
-    return strcmp(wanted->entries[number].name, wanted->name) == 0;
-}
-
-uint32_t ms_plan_find_exact(const struct ms_plan *plan, const char *name)
-{
-    const struct wanted_name wanted = {ms_plan_entries(plan), name};
-    return ms_hash_set_find(&plan->exact, ms_hash_set_text(name), has_name, &wanted);
-}
-
-/* Lists the entries for layouts. No two have the same exact name. */
-static bool list_entries(const struct ms_plan_parser *parser)
-{
-    struct ms_plan *plan = parser->plan;
-    const struct ms_place list = {NULL, "tensors", 0};
-    uint32_t exact = 0;
-    for (uint32_t i = 0; i < plan->count; i++)
-        exact += ms_plan_entries(plan)[i].is_exact;
-    if (!ms_hash_set_reserve(&plan->exact, exact) ||
-        !ms_pages_grow(&plan->others, (plan->count - exact) * sizeof(uint32_t)))
-        return ms_fault_at(parser->reading, NULL, "out of memory");
-    for (uint32_t i = 0; i < plan->count; i++) {
-        const struct ms_plan_entry *entry = &ms_plan_entries(plan)[i];
-        const struct ms_place at = {&list, NULL, i};
-        if (!entry->is_exact) {
-            ((uint32_t *)plan->others.memory)[plan->other_count++] = i;
-            continue;
-        }
-        const uint32_t other = ms_plan_find_exact(plan, entry->name);
-        if (other != MS_NO_NUMBER)
-            return ms_fault_at(parser->reading, &at, "name %s is already that of tensors[%u]",
-                               entry->name, other);
-        ms_hash_set_add(&plan->exact, ms_hash_set_text(entry->name), i);
-    }
-    return true;
-}
-
-static bool parse_entries(struct ms_plan_parser *parser, const char *list)
-{
-    struct ms_plan *plan = parser->plan;
-    const struct ms_place place = {NULL, "tensors", 0};
-    struct ms_json_walk walk = {.in = list};
-    if (!ms_json_is_list(list))
-        return ms_fault_at(parser->reading, &place, "expected a list of entries");
-    while (ms_json_next(&walk)) {
-        const struct ms_place at = {&place, NULL, plan->count};
-        if (plan->count == MS_PLAN_MAX_ENTRIES)
-            return ms_fault_at(parser->reading, &place, "expected at most %d entries",
-                               MS_PLAN_MAX_ENTRIES);
-        if (!ms_pages_grow(&plan->entries, (plan->count + 1) * sizeof(struct ms_plan_entry)))
-            return ms_fault_at(parser->reading, &place, "out of memory");
-        if (!ms_entry_parse(parser, &at, walk.value, &ms_plan_entries(plan)[plan->count]))
-            return false;
-        plan->count++;
-    }
-    return list_entries(parser);
-}
-
 static bool parse_document(struct ms_plan_parser *parser, const char *document)
 {
     enum { FORMAT, MESH, WORLD_SIZE, RANK, COORDINATES, TENSORS, KEYS };
@@ -205,7 +140,7 @@ static bool parse_document(struct ms_plan_parser *parser, const char *document)
         return ms_fault_at(parser->reading, &at_format, "expected \"metashard-plan/1\"");
     return parse_mesh(parser->reading, values[MESH], values[WORLD_SIZE], values[RANK],
                       values[COORDINATES], parser->plan) &&
-           parse_entries(parser, values[TENSORS]);
+           ms_entry_parse_all(parser, values[TENSORS]);
 }
 
 bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_plan **plan_out,
@@ -268,11 +203,6 @@ bool ms_plan_resize(struct ms_plan *plan, unsigned mesh_dim, uint32_t size)
     return true;
 }
 
-const struct ms_mesh *ms_plan_mesh(const struct ms_plan *plan)
-{
-    return &plan->mesh;
-}
-
 /* --- this process's rank */
 
 /* Reads digits only, at most nine. */
@@ -318,32 +248,4 @@ bool ms_plan_find_rank(const struct ms_plan *plan, uint32_t *rank_out, bool *is_
     }
     return ms_fault_set(fault, "rank: expected rank or coordinates in the plan, or RANK, "
                                "OMPI_COMM_WORLD_RANK, SLURM_PROCID or PMI_RANK in the environment");
-}
-
-/* --- entries */
-
-size_t ms_plan_count(const struct ms_plan *plan)
-{
-    return plan->count;
-}
-
-const char *ms_plan_entry_name(const struct ms_plan *plan, size_t entry)
-{
-    return ms_plan_entries(plan)[entry].name;
-}
-
-bool ms_plan_entry_tensor(const struct ms_plan *plan, size_t entry, struct ms_tensor *tensor_out)
-{
-    const struct ms_plan_entry *one = &ms_plan_entries(plan)[entry];
-    if (one->form == MS_NO_NUMBER)
-        return false;
-    *tensor_out = (struct ms_tensor){.name = one->name};
-    ms_forms_get(&plan->forms, one->form, tensor_out);
-    return true;
-}
-
-bool ms_plan_entry_declares(const struct ms_plan *plan, size_t entry)
-{
-    const struct ms_plan_entry *one = &ms_plan_entries(plan)[entry];
-    return one->is_exact && one->form != MS_NO_NUMBER;
 }

@@ -5,7 +5,7 @@
  *   plan        the parsed document; knows entries, but only those tensors that it declares
  *   layout      a plan over a list of tensors: each tensor with the entry that decides it
  *   placement   what one rank gets of the tensors of a layout (placement.h)
- *   census      the bytes that each rank gets (census.h)
+ *   census      the bytes that each rank gets (placement.h)
  *
  * Everything is immutable once created (but see ms_plan_resize) and owned by the caller; any thread
  * may use it. These functions do not recurse, and trust no input.
@@ -14,7 +14,10 @@
 
 #include <stddef.h>
 
+#include "runtime/base/arena.h"
+#include "runtime/base/hash_set.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/forms.h"
 #include "runtime/checkpoint/tensor.h"
 #include "runtime/document/fault.h"
 
@@ -29,8 +32,21 @@ struct ms_mesh {
     uint32_t size[MS_MESH_DIMS_MAX], stride[MS_MESH_DIMS_MAX];
 };
 
-struct ms_plan;
-struct ms_layout;
+/* Others read `mesh` and `count`. */
+struct ms_plan {
+    struct ms_arena arena; /* names, and what terms point to */
+    struct ms_mesh mesh;
+    bool has_rank;
+    uint32_t rank;
+    uint32_t count; /* of entries */
+    struct ms_pages entries;
+    struct ms_pages terms; /* by number */
+    uint32_t terms_count;
+    struct ms_forms forms;
+    struct ms_hash_set exact; /* entries with an exact name, by it */
+    struct ms_pages others;   /* the other entries, in their order */
+    uint32_t other_count;
+};
 
 /* `file` is the name for faults. */
 bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_plan **plan_out,
@@ -42,23 +58,25 @@ void ms_plan_destroy(struct ms_plan *plan); /* may be NULL */
  * the new world is too large. */
 bool ms_plan_resize(struct ms_plan *plan, unsigned mesh_dim, uint32_t size);
 
-const struct ms_mesh *ms_plan_mesh(const struct ms_plan *plan);
-size_t ms_plan_count(const struct ms_plan *plan); /* of entries */
-
 /* This process's rank: from the plan (`rank`, `coordinates`), or from the launcher's environment,
  * where it may be wrong. */
 bool ms_plan_find_rank(const struct ms_plan *plan, uint32_t *rank_out, bool *is_given_out,
                        struct ms_fault *fault);
 
-/* An entry's name or pattern; NULL if it selects only by size and order. */
-const char *ms_plan_entry_name(const struct ms_plan *plan, size_t entry);
-/* The name, dtype and shape that an entry gives. Returns false if it gives no dtype and shape. */
-bool ms_plan_entry_tensor(const struct ms_plan *plan, size_t entry, struct ms_tensor *tensor_out);
+struct ms_entry_says {
+    const char *name;        /* or its pattern; NULL if it selects only by size and order */
+    bool has_form;           /* it gives dtype and shape */
+    bool declares;           /* it declares a tensor: has an exact name, dtype and shape */
+    struct ms_tensor tensor; /* its name, and with has_form dtype and shape */
+};
+struct ms_entry_says ms_entry_at(const struct ms_plan *plan, size_t index);
+
 /* True if the entry selects the tensor at this place of the list. An earlier one may decide it. */
-bool ms_layout_entry_meets(const struct ms_plan *plan, size_t entry, const struct ms_tensor *tensor,
-                           size_t order);
-/* True if the entry declares a tensor: has an exact name, dtype and shape. */
-bool ms_plan_entry_declares(const struct ms_plan *plan, size_t entry);
+bool ms_entry_meets(const struct ms_plan *plan, size_t index, const struct ms_tensor *tensor,
+                    size_t order);
+
+/* True if the pattern has no unescaped *, ? or [. */
+bool ms_entry_is_exact(const char *pattern);
 
 /* Tensors to lay a plan over. Those without a name (NULL) match only entries without a name. */
 struct ms_layout_source {
@@ -67,6 +85,18 @@ struct ms_layout_source {
     size_t count;      /* below 2^31 */
     bool has_declared; /* the plan's declarations come first; each tensor must have a name */
     bool is_complete;  /* a declared tensor that is not among them is a fault */
+};
+
+/* Others read `plan`, `count` and `bytes`. */
+struct ms_layout {
+    struct ms_arena arena;
+    const struct ms_plan *plan;
+    struct ms_layout_source source;
+    size_t count;
+    uint64_t bytes; /* of all tensors, whole */
+    struct ms_pages bound;
+    struct ms_unit *units;
+    size_t unit_count;
 };
 
 /* positions_out: each given tensor's index in the layout, which plan and tensors must outlive: it
@@ -81,15 +111,11 @@ bool ms_layout_create(const struct ms_plan *plan, const struct ms_checkpoint *ch
                       struct ms_layout **layout_out, struct ms_fault *fault);
 void ms_layout_destroy(struct ms_layout *layout); /* may be NULL */
 
-size_t ms_layout_count(const struct ms_layout *layout);
-struct ms_tensor ms_layout_tensor(const struct ms_layout *layout, size_t tensor);
-/* True if none of the given tensors is this one: it is known from its declaration alone. */
-bool ms_layout_is_declaration(const struct ms_layout *layout, size_t tensor);
-/* The entry that decides a tensor, or SIZE_MAX. */
-size_t ms_layout_entry(const struct ms_layout *layout, size_t tensor);
-/* The number of the tensor's flat unit, from 0, or SIZE_MAX. */
-size_t ms_layout_unit(const struct ms_layout *layout, size_t tensor);
-/* False: no entry matches; the tensor is replicated. */
-bool ms_layout_is_placed(const struct ms_layout *layout, size_t tensor);
-uint64_t ms_layout_bytes(const struct ms_layout *layout); /* of all tensors, whole */
-const struct ms_plan *ms_layout_plan(const struct ms_layout *layout);
+/* A tensor of a layout. */
+struct ms_laid {
+    struct ms_tensor tensor;
+    size_t entry;        /* that decides it; SIZE_MAX: none does, and it is replicated */
+    size_t unit;         /* the number of its flat unit, from 0; SIZE_MAX: it is in none */
+    bool is_declaration; /* it is none of the given ones, and known from its declaration alone */
+};
+struct ms_laid ms_layout_at(const struct ms_layout *layout, size_t index);

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The structs of plans and layouts, for runtime/plan/ only. */
+/* The inside of plans and layouts, for runtime/plan/ only. */
 #pragma once
 
-#include "runtime/base/arena.h"
-#include "runtime/base/hash_set.h"
-#include "runtime/checkpoint/forms.h"
 #include "runtime/document/json.h"
 #include "runtime/plan/placement.h"
 
@@ -38,21 +35,6 @@ struct ms_plan_entry {
     uint32_t terms : 31;
 };
 
-struct ms_plan {
-    struct ms_arena arena; /* names, and what terms point to */
-    struct ms_mesh mesh;
-    bool has_rank;
-    uint32_t rank;
-    uint32_t count;
-    struct ms_pages entries;
-    struct ms_pages terms; /* by number */
-    uint32_t terms_count;
-    struct ms_forms forms;
-    struct ms_hash_set exact; /* entries with an exact name, by it */
-    struct ms_pages others;   /* the other entries, in their order */
-    uint32_t other_count;
-};
-
 static inline struct ms_plan_entry *ms_plan_entries(const struct ms_plan *plan)
 {
     return plan->entries.memory;
@@ -77,17 +59,6 @@ struct ms_bound {
     uint32_t unit;         /* fsdp1 */
 };
 
-struct ms_layout {
-    struct ms_arena arena;
-    const struct ms_plan *plan;
-    struct ms_layout_source source;
-    size_t count;
-    struct ms_pages bound; /* struct ms_bound */
-    struct ms_unit *units;
-    size_t unit_count;
-    uint64_t bytes;
-};
-
 static inline struct ms_bound *ms_layout_bound(const struct ms_layout *layout, size_t tensor)
 {
     return (struct ms_bound *)layout->bound.memory + tensor;
@@ -106,19 +77,12 @@ struct ms_plan_parser {
     struct ms_plan *plan;
     struct ms_hash_set known_terms;
 };
-/* Reads one entry. What it says of placement is in the plan's terms, those of another entry that
- * says the same. */
-bool ms_entry_parse(struct ms_plan_parser *parser, const struct ms_place *place, const char *value,
-                    struct ms_plan_entry *entry);
+/* Reads the list of all entries into the plan. What an entry says of placement is in the plan's
+ * terms, those of another entry that says the same. */
+bool ms_entry_parse_all(struct ms_plan_parser *parser, const char *list);
 
-/* The entry with this exact name; MS_NO_NUMBER: none. */
-uint32_t ms_plan_find_exact(const struct ms_plan *plan, const char *name);
-
-/* The bytes of a tensor that explicit ranges or shard cuts leave to the rank; a flat cut is not
- * applied. `terms` may be NULL; `box` is for the calculation. */
-uint64_t ms_placement_unflat_bytes(const struct ms_mesh *mesh, const struct ms_terms *terms,
-                                   const struct ms_tensor *tensor, uint32_t rank,
-                                   struct ms_index_box *box);
+/* The entry that decides the tensor at this place of the list; MS_NO_NUMBER: none. */
+uint32_t ms_entry_find(const struct ms_plan *plan, const struct ms_tensor *tensor, size_t order);
 
 /* The chunk rule: `count` elements over `ranks`. */
 static inline uint64_t ms_chunk(uint64_t count, uint64_t ranks)

@@ -16,7 +16,7 @@
 size_t ms_checkpoint_files_most = 4096;
 
 /* Its tensors are known one after the other, by offset, as the format lists them. */
-struct ms_checkpoint_file {
+struct file {
     struct stat stat;
     size_t first, count; /* of all tensors; none: not a checkpoint */
     /* By tensor, the greatest end up to there. NULL: none overlaps; those of torch.save may. */
@@ -38,7 +38,7 @@ static struct {
     size_t count;
     struct known_checkpoint *checkpoint;
     size_t checkpoint_count, checkpoint_capacity;
-    struct ms_checkpoint_file *file;
+    struct file *file;
     size_t file_count, file_capacity;
     size_t oldest; /* the file whose place is taken next, once there are so many */
     size_t last;   /* the file of the last query */
@@ -72,7 +72,7 @@ static bool is_same(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-static struct ms_checkpoint_file *find_file(const struct stat *stat)
+static struct file *find_file(const struct stat *stat)
 {
     if (known.last < known.file_count && is_same(&known.file[known.last].stat, stat))
         return &known.file[known.last];
@@ -87,9 +87,9 @@ static struct ms_checkpoint_file *find_file(const struct stat *stat)
 
 /* Adds the file even if it is no checkpoint, so that it is not read again. One that was forgotten
  * is read again when it is needed. */
-static struct ms_checkpoint_file *add_file(const struct stat *stat)
+static struct file *add_file(const struct stat *stat)
 {
-    struct ms_checkpoint_file *file;
+    struct file *file;
     if (known.file_count < ms_checkpoint_files_most) {
         if (!MS_ARRAY_GROW(known.file, known.file_count, known.file_capacity))
             return NULL;
@@ -98,7 +98,7 @@ static struct ms_checkpoint_file *add_file(const struct stat *stat)
         file = &known.file[known.oldest++ % ms_checkpoint_files_most];
         ms_heap_free(file->reach);
     }
-    *file = (struct ms_checkpoint_file){.stat = *stat};
+    *file = (struct file){.stat = *stat};
     return file;
 }
 
@@ -112,7 +112,7 @@ static bool overlap(size_t first, size_t end)
 }
 
 /* Tensors [first, end) of all are those of one file. */
-static bool add_tensors(struct ms_checkpoint_file *file, size_t first, size_t end)
+static bool add_tensors(struct file *file, size_t first, size_t end)
 {
     uint64_t reach = 0;
     if (overlap(first, end)) {
@@ -156,7 +156,7 @@ static bool add_files(const struct ms_checkpoint *checkpoint, size_t first)
             i++;
         if (stat(path, &now) != 0)
             continue;
-        struct ms_checkpoint_file *file = find_file(&now);
+        struct file *file = find_file(&now);
         if (file == NULL)
             file = add_file(&now);
         if (file == NULL || (file->count == 0 && !add_tensors(file, first + begin, first + i)))
@@ -298,10 +298,11 @@ static struct ms_checkpoint *open_checkpoint(const struct ms_source *source)
     return NULL;
 }
 
-const struct ms_checkpoint_file *ms_checkpoint_files_find(const struct ms_source *source)
+/* The file behind a source, or NULL if it is no checkpoint; each file is read once. */
+static const struct file *find(const struct ms_source *source)
 {
     const struct stat *stat = ms_source_stat(source);
-    const struct ms_checkpoint_file *file = find_file(stat);
+    const struct file *file = find_file(stat);
     if (file == NULL) {
         struct ms_checkpoint *checkpoint = open_checkpoint(source);
         if (checkpoint != NULL && !add_checkpoint(checkpoint))
@@ -314,26 +315,28 @@ const struct ms_checkpoint_file *ms_checkpoint_files_find(const struct ms_source
     return file != NULL && file->count > 0 ? file : NULL;
 }
 
-static uint64_t reach_of(const struct ms_checkpoint_file *file, size_t index)
+static uint64_t reach_of(const struct file *file, size_t index)
 {
     return file->reach != NULL ? file->reach[index] : end_of(file->first + index);
 }
 
 /* The first tensor by place that may reach behind begin. */
-static size_t first_behind(const struct ms_checkpoint_file *file, uint64_t begin)
+static size_t first_behind(const struct file *file, uint64_t begin)
 {
     return MS_ARRAY_FIND(at, file->count, reach_of(file, at) <= begin);
 }
 
-bool ms_checkpoint_files_visit(const struct ms_checkpoint_file *file, uint64_t begin, uint64_t end,
+void ms_checkpoint_files_visit(const struct ms_source *source, uint64_t begin, uint64_t end,
                                ms_checkpoint_files_visitor *visit, void *context)
 {
+    const struct file *file = find(source);
+    if (file == NULL)
+        return;
     for (size_t i = first_behind(file, begin); i < file->count; i++) {
         const struct ms_tensor tensor = ms_checkpoint_files_at(file->first + i);
         if (tensor.offset >= end)
             break;
         if (tensor.offset + tensor.bytes > begin && !visit(context, file->first + i, &tensor))
-            return false;
+            break;
     }
-    return true;
 }

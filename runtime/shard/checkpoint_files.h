@@ -16,8 +16,6 @@
  * program that saves and loads for days has other files each time. Tests make it small. */
 extern size_t ms_checkpoint_files_most;
 
-struct ms_checkpoint_file;
-
 /* The program's copy waits while headers are read: a line says so if that took longer. A second;
  * tests set it. */
 extern uint64_t ms_checkpoint_files_slow_ns;
@@ -26,13 +24,10 @@ extern uint64_t ms_checkpoint_files_slow_ns;
 size_t ms_checkpoint_files_count(void);
 struct ms_tensor ms_checkpoint_files_at(size_t index);
 
-/* The file behind a source, or NULL if it is no checkpoint; each file is read once. */
-const struct ms_checkpoint_file *ms_checkpoint_files_find(const struct ms_source *source);
-
-/* Calls visit for each tensor with bytes in [begin, end) of the file, by offset; `index` is that of
- * ms_checkpoint_files_at. Returns false as soon as visit does. The tensor is gone after the call,
- * its name is not. */
+/* Calls visit for each tensor with bytes in [begin, end) of the file behind the source, by offset,
+ * if that is a checkpoint, until it returns false; `index` is that of ms_checkpoint_files_at. Each
+ * file is read once, before the first visit. The tensor is gone after the call, its name is not. */
 typedef bool ms_checkpoint_files_visitor(void *context, size_t index,
                                          const struct ms_tensor *tensor);
-bool ms_checkpoint_files_visit(const struct ms_checkpoint_file *file, uint64_t begin, uint64_t end,
+void ms_checkpoint_files_visit(const struct ms_source *source, uint64_t begin, uint64_t end,
                                ms_checkpoint_files_visitor *visit, void *context);

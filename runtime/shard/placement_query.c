@@ -74,6 +74,7 @@ static void query_part(struct query *query, const struct ms_sheet *sheet, size_t
         query->is_out_of_memory = true;
 }
 
+MS_HOLDS(ms_shard.lock)
 static bool query_tensor(void *context, size_t index, const struct ms_tensor *tensor)
 {
     struct query *query = context;
@@ -81,8 +82,8 @@ static bool query_tensor(void *context, size_t index, const struct ms_tensor *te
     const uint64_t begin = query->begin > tensor->offset ? query->begin : tensor->offset;
     const uint64_t end = query->end < tensor_end ? query->end : tensor_end;
     const struct ms_range part = {begin - tensor->offset, end - tensor->offset};
-    if (index >= ms_shard.known_count)
-        return true; /* became known just now; asked next time */
+    if (!ms_shard_has_sheet_locked()) /* the headers may have been read just now */
+        return false;
     ms_shard.is_seen[index] = true;
     query_part(query, &ms_shard.sheet, ms_shard.sheet.positions[index], part,
                query->at + (begin - query->begin));
@@ -92,14 +93,11 @@ static bool query_tensor(void *context, size_t index, const struct ms_tensor *te
 MS_HOLDS(ms_shard.lock)
 static void query_file(struct query *query, const struct ms_extent *extent)
 {
-    const struct ms_checkpoint_file *file = ms_checkpoint_files_find(extent->content.source);
-    /* That may have added tensors. */
-    if (file == NULL || !ms_shard_has_sheet_locked())
-        return;
     query->begin = extent->content.source_offset;
     query->end = query->begin + (extent->end - extent->begin);
     query->at = extent->begin;
-    ms_checkpoint_files_visit(file, query->begin, query->end, query_tensor, query);
+    ms_checkpoint_files_visit(extent->content.source, query->begin, query->end, query_tensor,
+                              query);
 }
 
 /* Handles the part of a named range that is in the extent. */
@@ -117,8 +115,8 @@ static bool query_named(struct query *query, const struct ms_sheet *sheet, size_
 static void query_by_address(struct query *query, uint64_t allocation_id,
                              const struct ms_extent *extent)
 {
-    for (size_t i = 0; i < ms_shard_named_count(); i++) {
-        struct ms_named_tensor *named = ms_shard_named_at(i);
+    for (size_t i = 0; i < ms_shard.named_count; i++) {
+        struct ms_named_tensor *named = ms_shard.named[i];
         if (named->allocation_id == allocation_id &&
             query_named(query, &ms_shard.sheet, ms_shard.sheet.positions[ms_shard.known_count + i],
                         extent, named->begin, named->end))
@@ -235,15 +233,13 @@ static struct reader find_tensor_locked(const struct ms_allocation *allocation,
     struct reader reader = {"a block", extent->begin, 0};
     const struct ms_content *content = &extent->content;
     if (content->kind == MS_SOURCE && ms_source_is_file(content->source)) {
-        const struct ms_checkpoint_file *file = ms_checkpoint_files_find(content->source);
         reader.file_begin = content->source_offset;
-        if (file != NULL)
-            ms_checkpoint_files_visit(file, reader.file_begin,
-                                      reader.file_begin + (extent->end - extent->begin), take_first,
-                                      &reader);
+        ms_checkpoint_files_visit(content->source, reader.file_begin,
+                                  reader.file_begin + (extent->end - extent->begin), take_first,
+                                  &reader);
     }
-    for (size_t i = 0; i < ms_shard_named_count(); i++) {
-        const struct ms_named_tensor *named = ms_shard_named_at(i);
+    for (size_t i = 0; i < ms_shard.named_count; i++) {
+        const struct ms_named_tensor *named = ms_shard.named[i];
         if (named->allocation_id == allocation->id && named->begin <= extent->begin &&
             extent->begin < named->end)
             reader = (struct reader){named->name, extent->begin - named->begin, 0};
@@ -267,27 +263,29 @@ bool ms_placement_query_name(const struct ms_allocation *allocation, size_t begi
     return is_named;
 }
 
-/* The index of the name of exactly these bytes, or ms_shard_named_count() if there is none. */
+/* The index of the name of exactly these bytes, or ms_shard.named_count if there is none. */
 MS_HOLDS(ms_shard.lock)
 static size_t find_named_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     size_t at = 0;
-    for (; at < ms_shard_named_count(); at++) {
-        const struct ms_named_tensor *named = ms_shard_named_at(at);
+    for (; at < ms_shard.named_count; at++) {
+        const struct ms_named_tensor *named = ms_shard.named[at];
         if (named->allocation_id == allocation->id && named->begin == begin && named->end == end)
             break;
     }
     return at;
 }
 
-bool ms_placement_query_remote_parts(const struct ms_allocation *allocation, size_t begin,
-                                     size_t end, struct ms_ranges *remote)
+/* True if [begin, end) of the allocation is exactly a tensor with a name; adds the remote parts,
+ * all of them, or fewer if out of memory. */
+static bool list_named(const struct ms_allocation *allocation, size_t begin, size_t end,
+                       struct ms_ranges *remote)
 {
     struct query query = {0};
     ms_lock_take(&ms_shard.lock);
     const size_t at = ms_shard_has_sheet_locked() ? find_named_locked(allocation, begin, end)
-                                                  : ms_shard_named_count();
-    const bool is_named = at < ms_shard_named_count();
+                                                  : ms_shard.named_count;
+    const bool is_named = at < ms_shard.named_count;
     if (is_named)
         query_part(&query, &ms_shard.sheet, ms_shard.sheet.positions[ms_shard.known_count + at],
                    (struct ms_range){0, end - begin}, begin);
@@ -345,7 +343,7 @@ static void publish_remote_reads_locked(const struct ms_allocation *allocation, 
                "%s reads %" PRIu64 " bytes of tensor %s, from byte %" PRIu64 " on, which the plan "
                "%s gives to other ranks than %" PRIu32 " of %" PRIu32 "%s",
                who.call, bytes, reader.tensor, reader.begin, ms_shard.name, ms_shard.rank,
-               ms_plan_mesh(ms_shard.plan)->world,
+               ms_shard.plan->mesh.world,
                ms_shard_enforces() ? "; METASHARD_PLAN_MODE is enforce" : "");
 }
 
@@ -394,7 +392,7 @@ static void list_members(struct sizes *sizes, const struct ms_layout *layout)
 {
     for (size_t i = 0; i < sizes->count; i++)
         sizes->members[i] =
-            (struct member){ms_layout_tensor(layout, i).bytes, ms_layout_unit(layout, i), i};
+            (struct member){ms_layout_at(layout, i).tensor.bytes, ms_layout_at(layout, i).unit, i};
     qsort(sizes->members, sizes->count, sizeof(*sizes->members), by_unit);
     for (size_t i = 0; i < sizes->count; i++)
         sizes->places[sizes->members[i].tensor] = i;
@@ -412,7 +410,7 @@ static void sizes_destroy(struct sizes *sizes)
 /* The layout must outlive it. Returns NULL if out of memory. Immutable. */
 static struct sizes *sizes_create(const struct ms_layout *layout)
 {
-    const size_t count = ms_layout_count(layout);
+    const size_t count = layout->count;
     struct sizes *sizes = ms_heap_zalloc(sizeof(*sizes) + count * sizeof(*sizes->entries));
     if (sizes == NULL)
         return NULL;
@@ -571,14 +569,9 @@ MS_HOLDS(ms_shard.lock) static const struct ms_ranges *find_known(uint64_t bytes
 MS_HOLDS(ms_shard.lock) static bool add_by_entry(uint64_t bytes, struct ms_ranges *remote)
 {
     struct ms_unnamed_block block = {.end = bytes};
-    struct ms_sheet sheet = {0};
-    struct ms_fault fault;
+    struct ms_sheet sheet;
     struct ms_ranges ours = {0};
-    const struct ms_layout_source source = {.at = ms_shard_unnamed_tensor,
-                                            .context = &block,
-                                            .count = 1};
-    if (!ms_shard_select_unnamed_locked(&block, SIZE_MAX) ||
-        !ms_shard_init_sheet_locked(&sheet, &source, &fault))
+    if (!ms_shard_select_locked(&block, &sheet))
         return false;
     struct sizes *sizes = sizes_create(sheet.layout);
     const bool is_found = sizes != NULL && add_ours(sizes, sheet.placement,
@@ -704,7 +697,7 @@ bool ms_placement_query_list_remote(struct ms_allocation *allocation, size_t beg
     if (!ms_config.receive_parts || !ms_shard_is_active())
         return true;
     ms_placement_query(allocation, begin, end);
-    if (ms_placement_query_remote_parts(allocation, begin, end, remote_parts))
+    if (list_named(allocation, begin, end, remote_parts))
         return true;
     bool is_good = look_at(allocation, begin, end, &found);
     if (is_good && !found.is_cut)

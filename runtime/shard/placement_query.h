@@ -25,11 +25,6 @@ CUresult ms_shard_read_remote(const struct ms_allocation *allocation, size_t beg
 bool ms_placement_query_name(const struct ms_allocation *allocation, size_t begin, size_t end,
                              char *name_out, size_t bytes);
 
-/* True if [begin, end) of the allocation is exactly a tensor with a name; adds the remote parts,
- * all of them, or fewer if out of memory. */
-bool ms_placement_query_remote_parts(const struct ms_allocation *allocation, size_t begin,
-                                     size_t end, struct ms_ranges *remote);
-
 /* Removes all names from the range, and forgets what they decided. */
 bool ms_placement_query_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault);
 

@@ -22,16 +22,11 @@ struct ms_shard ms_shard = {.lock = MS_LOCK_INIT(shard)};
 
 static _Atomic uint64_t generation; /* changes under the lock */
 static _Atomic uint32_t world;      /* of the plan in force */
-static _Atomic uint32_t names;      /* ms_shard_named_count, for reads without the lock */
-
-uint64_t ms_shard_generation(void)
-{
-    return atomic_load_explicit(&generation, memory_order_relaxed);
-}
+static _Atomic uint32_t names;      /* ms_shard.named_count, for reads without the lock */
 
 bool ms_shard_is_active(void)
 {
-    return ms_shard_generation() != 0;
+    return atomic_load_explicit(&generation, memory_order_relaxed) != 0;
 }
 
 bool ms_shard_enforces(void)
@@ -55,8 +50,10 @@ void ms_shard_cleanup_sheet_locked(struct ms_sheet *sheet)
     *sheet = (struct ms_sheet){0};
 }
 
-bool ms_shard_init_sheet_locked(struct ms_sheet *sheet, const struct ms_layout_source *source,
-                                struct ms_fault *fault)
+/* Makes a layout of these tensors alone, which must outlive the sheet, over the active plan. */
+MS_HOLDS(ms_shard.lock)
+static bool init_sheet_locked(struct ms_sheet *sheet, const struct ms_layout_source *source,
+                              struct ms_fault *fault)
 {
     static uint64_t versions; /* guarded by the lock */
     ms_shard_cleanup_sheet_locked(sheet);
@@ -97,15 +94,15 @@ MS_HOLDS(ms_shard.lock) static bool grow_seen_locked(void)
 static struct ms_tensor tensor_at(__attribute__((unused)) const void *context, size_t index)
 {
     return index < ms_shard.known_count ? ms_checkpoint_files_at(index)
-                                        : ms_shard_named_at(index - ms_shard.known_count)->tensor;
+                                        : ms_shard.named[index - ms_shard.known_count]->tensor;
 }
 
 MS_HOLDS(ms_shard.lock) static bool make_sheet(struct ms_fault *fault)
 {
     const struct ms_layout_source source = {.at = tensor_at,
-                                            .count = ms_shard.known_count + ms_shard_named_count(),
+                                            .count = ms_shard.known_count + ms_shard.named_count,
                                             .has_declared = true};
-    return ms_shard_init_sheet_locked(&ms_shard.sheet, &source, fault);
+    return init_sheet_locked(&ms_shard.sheet, &source, fault);
 }
 
 /* A plan that does not fit the program's tensors decides nothing about them. */
@@ -125,20 +122,62 @@ bool ms_shard_has_sheet_locked(void)
     return ms_shard.sheet.layout != NULL;
 }
 
-struct ms_tensor ms_shard_unnamed_tensor(const void *blocks, size_t index)
+/* --- named tensors */
+
+static bool overlaps(const struct ms_named_tensor *one, uint64_t allocation_id, size_t begin,
+                     size_t end)
 {
-    return ((const struct ms_unnamed_block *)blocks)[index].tensor;
+    return one->allocation_id == allocation_id && one->begin < end && begin < one->end;
 }
 
-void ms_shard_make_unnamed_sheet_locked(void)
+MS_HOLDS(ms_shard.lock)
+static bool has_name_locked(uint64_t allocation_id, size_t begin, size_t end)
 {
-    struct ms_fault fault;
-    const struct ms_layout_source source = {.at = ms_shard_unnamed_tensor,
-                                            .context = ms_shard.unnamed,
-                                            .count = ms_shard.unnamed_count};
-    if (!ms_shard_init_sheet_locked(&ms_shard.unnamed_sheet, &source, &fault))
-        ms_log(MS_ERROR, "%s: %s; entries without a name are not followed", ms_shard.name,
-               fault.text);
+    bool found = false;
+    for (size_t i = 0; !found && i < ms_shard.named_count; i++)
+        found = overlaps(ms_shard.named[i], allocation_id, begin, end);
+    return found;
+}
+
+/* Forgets those of the range, or, without an allocation, those that the plan in force guessed. */
+MS_HOLDS(ms_shard.lock)
+static void forget_names_locked(uint64_t allocation_id, size_t begin, size_t end)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < ms_shard.named_count; i++) {
+        struct ms_named_tensor *one = ms_shard.named[i];
+        if (allocation_id == 0 ? one->is_guess : overlaps(one, allocation_id, begin, end))
+            ms_heap_free(one);
+        else
+            ms_shard.named[kept++] = one;
+    }
+    ms_shard.is_stale |= kept < ms_shard.named_count;
+    ms_shard.named_count = kept;
+    atomic_store(&names, (uint32_t)kept);
+}
+
+/* Replaces what overlaps it. is_guess: the plan in force says so, and not the program. */
+MS_HOLDS(ms_shard.lock)
+static bool add_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,
+                            const struct ms_tensor *like, bool is_guess)
+{
+    forget_names_locked(allocation_id, begin, end);
+    if (!MS_ARRAY_GROW(ms_shard.named, ms_shard.named_count, ms_shard.named_capacity))
+        return false;
+    struct ms_named_tensor *one = ms_heap_zalloc(sizeof(*one) + strlen(name) + 1);
+    if (one == NULL)
+        return false;
+    one->allocation_id = allocation_id;
+    one->begin = begin;
+    one->end = end;
+    one->is_guess = is_guess;
+    one->tensor = *like;
+    one->tensor.name = strcpy(one->name, name);
+    one->tensor.file = NULL;
+    ms_shard.named[ms_shard.named_count++] = one;
+    ms_shard.is_stale = true;
+    atomic_store(&names, (uint32_t)ms_shard.named_count);
+    return true;
 }
 
 /* --- the active plan */
@@ -155,10 +194,9 @@ MS_HOLDS(ms_shard.lock) static void forget_locked(void)
     ms_shard.ambiguous_count = 0;
     if (ms_shard.is_seen != NULL)
         memset(ms_shard.is_seen, 0, ms_shard.known_count);
-    ms_shard_named_forget_guesses();
-    atomic_store(&names, (uint32_t)ms_shard_named_count());
-    for (size_t i = 0; i < ms_shard_named_count(); i++)
-        ms_shard_named_at(i)->is_seen = false;
+    forget_names_locked(0, 0, 0);
+    for (size_t i = 0; i < ms_shard.named_count; i++)
+        ms_shard.named[i]->is_seen = false;
     ms_shard.is_stale = true;
 }
 
@@ -175,11 +213,11 @@ static void put_in_force_locked(struct ms_plan *plan, const char *name, uint32_t
     ms_plan_destroy(ms_shard.plan);
     ms_shard.plan = plan;
     ms_shard.rank = rank;
-    atomic_store(&world, ms_plan_mesh(plan)->world);
+    atomic_store(&world, plan->mesh.world);
     snprintf(ms_shard.name, sizeof(ms_shard.name), "%s", name);
     const uint64_t number = atomic_fetch_add(&generation, 1) + 1;
     ms_log(MS_INFO, "%s: plan %" PRIu64 ", of rank %" PRIu32 " of %" PRIu32, name, number, rank,
-           ms_plan_mesh(plan)->world);
+           plan->mesh.world);
 }
 
 static void let_wait(struct ms_plan *plan, const char *name)
@@ -187,7 +225,7 @@ static void let_wait(struct ms_plan *plan, const char *name)
     ms_log(MS_WARN,
            "%s: the rank of this process is not known (rank or coordinates in the plan, or a "
            "launcher's RANK): the plan waits for a communicator of %" PRIu32 " ranks",
-           name, ms_plan_mesh(plan)->world);
+           name, plan->mesh.world);
     ms_lock_take(&ms_shard.lock);
     drop_waiting_locked();
     ms_shard.waiting = plan;
@@ -220,8 +258,8 @@ bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault
 /* Logs once: other communicators may number the same processes differently for good reasons. */
 MS_HOLDS(ms_shard.lock) static void compare_rank_locked(uint32_t ranks, uint32_t rank)
 {
-    if (ms_shard.plan == NULL || ms_plan_mesh(ms_shard.plan)->world != ranks ||
-        ms_shard.rank == rank || ms_shard.is_contradicted)
+    if (ms_shard.plan == NULL || ms_shard.plan->mesh.world != ranks || ms_shard.rank == rank ||
+        ms_shard.is_contradicted)
         return;
     ms_shard.is_contradicted = true;
     ms_log(MS_WARN,
@@ -230,20 +268,15 @@ MS_HOLDS(ms_shard.lock) static void compare_rank_locked(uint32_t ranks, uint32_t
            ms_shard.name, ms_shard.rank, rank, ranks);
 }
 
-bool ms_shard_set_rank(uint32_t ranks, uint32_t rank)
+/* Of all ranks, or another's. Returns true if the waiting plan's rank is known now. */
+MS_HOLDS(ms_shard.lock)
+static bool add_world_locked(uint32_t ranks, uint32_t rank, uint32_t *rank_out)
 {
-    ms_state_set_rank(rank, ranks, false);
-    ms_lock_take(&ms_shard.lock);
-    struct ms_plan *plan = ms_shard.waiting;
-    const bool is_awaited = plan != NULL && ms_plan_mesh(plan)->world == ranks;
-    if (is_awaited) {
-        ms_shard.waiting = NULL;
-        put_in_force_locked(plan, ms_shard.waiting_name, rank);
-    } else {
-        compare_rank_locked(ranks, rank);
-    }
-    ms_lock_drop(&ms_shard.lock);
-    return is_awaited;
+    *rank_out = rank;
+    if (ms_shard.waiting != NULL && ms_shard.waiting->mesh.world == ranks)
+        return true;
+    compare_rank_locked(ranks, rank);
+    return false;
 }
 
 /* The one dimension of that size, or mesh->dims if there is none or several. */
@@ -276,7 +309,7 @@ static bool is_complete_locked(const struct ms_mesh *mesh, uint32_t *rank_out)
 /* Only logs, because programs may have groups that do not concern the plan. */
 MS_HOLDS(ms_shard.lock) static void compare_group_locked(uint32_t ranks, uint32_t rank)
 {
-    const struct ms_mesh *mesh = ms_plan_mesh(ms_shard.plan);
+    const struct ms_mesh *mesh = &ms_shard.plan->mesh;
     bool is_of_size = false, is_along = false;
     for (unsigned i = 0; i < mesh->dims; i++) {
         is_of_size |= mesh->size[i] == ranks;
@@ -292,26 +325,38 @@ MS_HOLDS(ms_shard.lock) static void compare_group_locked(uint32_t ranks, uint32_
            ms_shard.name, ms_shard.rank, rank, ranks);
 }
 
-bool ms_shard_add_group(uint32_t ranks, uint32_t rank)
+/* Of all ranks, or along a dimension of the mesh. The same. */
+MS_HOLDS(ms_shard.lock)
+static bool add_group_locked(uint32_t ranks, uint32_t rank, uint32_t *rank_out)
 {
-    uint32_t found;
-    bool is_known = false;
-    ms_lock_take(&ms_shard.lock);
-    struct ms_plan *plan = ms_shard.waiting;
-    if (plan != NULL && ranks > 1) {
-        const struct ms_mesh *mesh = ms_plan_mesh(plan);
-        const unsigned dim = find_dimension(mesh, ranks);
-        if (dim < mesh->dims && rank < ranks)
-            ms_shard.coordinates[dim] = rank + 1;
-        is_known = is_complete_locked(mesh, &found);
-        if (mesh->world == ranks && rank < ranks) {
-            is_known = true;
-            found = rank;
-        }
-    } else if (ms_shard.plan != NULL && ranks > 1) {
-        compare_group_locked(ranks, rank);
+    if (ranks <= 1)
+        return false;
+    if (ms_shard.waiting == NULL) {
+        if (ms_shard.plan != NULL)
+            compare_group_locked(ranks, rank);
+        return false;
     }
+    const struct ms_mesh *mesh = &ms_shard.waiting->mesh;
+    const unsigned dim = find_dimension(mesh, ranks);
+    if (dim < mesh->dims && rank < ranks)
+        ms_shard.coordinates[dim] = rank + 1;
+    const bool is_complete = is_complete_locked(mesh, rank_out);
+    if (mesh->world != ranks || rank >= ranks)
+        return is_complete;
+    *rank_out = rank;
+    return true;
+}
+
+bool ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_split_off)
+{
+    uint32_t found = 0;
+    if (!is_split_off)
+        ms_state_set_rank(rank, ranks);
+    ms_lock_take(&ms_shard.lock);
+    const bool is_known = is_split_off ? add_group_locked(ranks, rank, &found)
+                                       : add_world_locked(ranks, rank, &found);
     if (is_known) {
+        struct ms_plan *plan = ms_shard.waiting;
         ms_shard.waiting = NULL;
         put_in_force_locked(plan, ms_shard.waiting_name, found);
     }
@@ -319,16 +364,14 @@ bool ms_shard_add_group(uint32_t ranks, uint32_t rank)
     return is_known;
 }
 
-size_t ms_shard_least_copy(void)
-{
-    return ms_shard_is_active() ? (size_t)4 << 10 : (size_t)64 << 10;
-}
-
+/* The headers may have been read just now. */
 static bool set_seen(void *context, size_t index, const struct ms_tensor *tensor)
 {
     (void)context, (void)tensor;
-    ms_shard.is_seen[index] = true;
-    return true;
+    const bool has_room = grow_seen_locked();
+    if (has_room)
+        ms_shard.is_seen[index] = true;
+    return has_room;
 }
 
 void ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t bytes)
@@ -336,9 +379,7 @@ void ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t
     if (!ms_source_is_file(source))
         return;
     ms_lock_take(&ms_shard.lock);
-    const struct ms_checkpoint_file *file = ms_checkpoint_files_find(source);
-    if (file != NULL && grow_seen_locked())
-        ms_checkpoint_files_visit(file, offset, offset + bytes, set_seen, NULL);
+    ms_checkpoint_files_visit(source, offset, offset + bytes, set_seen, NULL);
     ms_lock_drop(&ms_shard.lock);
 }
 
@@ -361,17 +402,6 @@ void ms_shard_catch_up(void)
 
 /* --- names */
 
-bool ms_shard_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,
-                          const struct ms_tensor *like, bool is_guess)
-{
-    struct ms_named_tensor *tensor = ms_shard_named_add(allocation_id, begin, end, name, like);
-    if (tensor != NULL)
-        tensor->is_guess = is_guess;
-    ms_shard.is_stale = true;
-    atomic_store(&names, (uint32_t)ms_shard_named_count());
-    return tensor != NULL;
-}
-
 bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
                    const struct ms_tensor *like, struct ms_fault *fault)
 {
@@ -387,7 +417,7 @@ bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
                             name, like->bytes, bytes);
     const size_t begin = (size_t)(address - facts.address);
     ms_lock_take(&ms_shard.lock);
-    const bool is_good = ms_shard_name_locked(facts.id, begin, begin + bytes, name, like, false);
+    const bool is_good = add_name_locked(facts.id, begin, begin + bytes, name, like, false);
     ms_lock_drop(&ms_shard.lock);
     return is_good || ms_fault_set(fault, "out of memory");
 }
@@ -397,87 +427,8 @@ void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_
     if (atomic_load_explicit(&names, memory_order_relaxed) == 0)
         return;
     ms_lock_take(&ms_shard.lock);
-    if (ms_shard_named_forget(allocation->id, begin, end))
-        ms_shard.is_stale = true;
-    atomic_store(&names, (uint32_t)ms_shard_named_count());
+    forget_names_locked(allocation->id, begin, end);
     ms_lock_drop(&ms_shard.lock);
-}
-
-/* --- named tensors */
-
-static struct {
-    struct ms_named_tensor **list;
-    size_t count, capacity;
-} named;
-
-size_t ms_shard_named_count(void)
-{
-    return named.count;
-}
-
-struct ms_named_tensor *ms_shard_named_at(size_t index)
-{
-    return named.list[index];
-}
-
-static bool overlaps(const struct ms_named_tensor *one, uint64_t allocation_id, size_t begin,
-                     size_t end)
-{
-    return one->allocation_id == allocation_id && one->begin < end && begin < one->end;
-}
-
-bool ms_shard_named_hold(uint64_t allocation_id, size_t begin, size_t end)
-{
-    for (size_t i = 0; i < named.count; i++) {
-        if (overlaps(named.list[i], allocation_id, begin, end))
-            return true;
-    }
-    return false;
-}
-
-bool ms_shard_named_forget(uint64_t allocation_id, size_t begin, size_t end)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < named.count; i++) {
-        if (overlaps(named.list[i], allocation_id, begin, end))
-            ms_heap_free(named.list[i]);
-        else
-            named.list[kept++] = named.list[i];
-    }
-    const bool found = kept < named.count;
-    named.count = kept;
-    return found;
-}
-
-void ms_shard_named_forget_guesses(void)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < named.count; i++) {
-        if (named.list[i]->is_guess)
-            ms_heap_free(named.list[i]);
-        else
-            named.list[kept++] = named.list[i];
-    }
-    named.count = kept;
-}
-
-struct ms_named_tensor *ms_shard_named_add(uint64_t allocation_id, size_t begin, size_t end,
-                                           const char *name, const struct ms_tensor *like)
-{
-    ms_shard_named_forget(allocation_id, begin, end);
-    if (!MS_ARRAY_GROW(named.list, named.count, named.capacity))
-        return NULL;
-    struct ms_named_tensor *one = ms_heap_zalloc(sizeof(*one) + strlen(name) + 1);
-    if (one == NULL)
-        return NULL;
-    one->allocation_id = allocation_id;
-    one->begin = begin;
-    one->end = end;
-    one->tensor = *like;
-    one->tensor.name = strcpy(one->name, name);
-    one->tensor.file = NULL;
-    named.list[named.count++] = one;
-    return one;
 }
 
 /*
@@ -554,7 +505,7 @@ static size_t count_blocks_locked(const struct list *list, uint64_t bytes,
     for (size_t i = 0; i < list->count; i++) {
         const struct ms_unnamed_block *block = &list->blocks[i];
         if (block->end - block->begin != bytes ||
-            ms_shard_named_hold(block->allocation_id, block->begin, block->end))
+            has_name_locked(block->allocation_id, block->begin, block->end))
             continue;
         count++;
         *block_out = block;
@@ -567,9 +518,8 @@ MS_HOLDS(ms_shard.lock)
 static size_t count_declared_locked(const size_t *unplaced, size_t count, uint64_t bytes)
 {
     size_t found = 0;
-    struct ms_tensor tensor;
     for (size_t i = 0; i < count; i++)
-        found += ms_plan_entry_tensor(ms_shard.plan, unplaced[i], &tensor) && tensor.bytes == bytes;
+        found += ms_entry_at(ms_shard.plan, unplaced[i]).tensor.bytes == bytes;
     return found;
 }
 
@@ -577,14 +527,12 @@ MS_HOLDS(ms_shard.lock)
 static void match_declared_locked(const struct list *list, const size_t *unplaced, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        struct ms_tensor tensor;
-        if (!ms_plan_entry_tensor(ms_shard.plan, unplaced[i], &tensor))
-            continue;
+        const struct ms_tensor tensor = ms_entry_at(ms_shard.plan, unplaced[i]).tensor;
         const struct ms_unnamed_block *block = NULL;
         const size_t blocks = count_blocks_locked(list, tensor.bytes, &block);
         if (blocks == 1 && count_declared_locked(unplaced, count, tensor.bytes) == 1)
-            ms_shard_name_locked(block->allocation_id, block->begin, block->end, tensor.name,
-                                 &tensor, true);
+            add_name_locked(block->allocation_id, block->begin, block->end, tensor.name, &tensor,
+                            true);
         else if (blocks > 0)
             ms_shard.ambiguous[ms_shard.ambiguous_count++] = unplaced[i];
     }
@@ -594,12 +542,10 @@ static void match_declared_locked(const struct list *list, const size_t *unplace
 MS_HOLDS(ms_shard.lock) static size_t list_unplaced_locked(size_t *unplaced)
 {
     size_t count = 0, declared = 0;
-    for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
-        struct ms_tensor tensor;
-        if (!ms_plan_entry_declares(ms_shard.plan, i) ||
-            !ms_plan_entry_tensor(ms_shard.plan, i, &tensor))
-            continue;
-        if (ms_layout_is_declaration(ms_shard.sheet.layout, declared++) && tensor.bytes > 0)
+    for (size_t i = 0; i < ms_shard.plan->count; i++) {
+        const struct ms_entry_says entry = ms_entry_at(ms_shard.plan, i);
+        if (entry.declares && ms_layout_at(ms_shard.sheet.layout, declared++).is_declaration &&
+            entry.tensor.bytes > 0)
             unplaced[count++] = i;
     }
     return count;
@@ -608,27 +554,41 @@ MS_HOLDS(ms_shard.lock) static size_t list_unplaced_locked(size_t *unplaced)
 /* Entries without a name. */
 
 /* Finds the first entry without a name that matches the block, and any dtype and shape it has. */
-bool ms_shard_select_unnamed_locked(struct ms_unnamed_block *block, size_t order)
+MS_HOLDS(ms_shard.lock)
+static bool select_entry_locked(struct ms_unnamed_block *block, size_t order)
 {
     const uint64_t bytes = block->end - block->begin;
     block->tensor = (struct ms_tensor){.dtype = MS_DTYPE_U8, .dims = 1, .shape = {bytes}};
     ms_tensor_measure(&block->tensor);
-    for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
-        if (!ms_layout_entry_meets(ms_shard.plan, i, &block->tensor, order))
+    for (size_t i = 0; i < ms_shard.plan->count; i++) {
+        if (!ms_entry_meets(ms_shard.plan, i, &block->tensor, order))
             continue;
-        struct ms_tensor like;
-        if (ms_plan_entry_tensor(ms_shard.plan, i, &like) && like.bytes == bytes)
-            block->tensor = like;
+        const struct ms_entry_says entry = ms_entry_at(ms_shard.plan, i);
+        if (entry.has_form && entry.tensor.bytes == bytes)
+            block->tensor = entry.tensor;
         block->tensor.name = NULL; /* the entry has none either */
         return true;
     }
     return false;
 }
 
+static struct ms_tensor unnamed_at(const void *blocks, size_t index)
+{
+    return ((const struct ms_unnamed_block *)blocks)[index].tensor;
+}
+
+bool ms_shard_select_locked(struct ms_unnamed_block *block, struct ms_sheet *sheet_out)
+{
+    struct ms_fault fault;
+    const struct ms_layout_source source = {.at = unnamed_at, .context = block, .count = 1};
+    *sheet_out = (struct ms_sheet){0};
+    return select_entry_locked(block, SIZE_MAX) && init_sheet_locked(sheet_out, &source, &fault);
+}
+
 MS_HOLDS(ms_shard.lock) static bool has_unnamed_locked(void)
 {
-    for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
-        if (ms_plan_entry_name(ms_shard.plan, i) == NULL)
+    for (size_t i = 0; i < ms_shard.plan->count; i++) {
+        if (ms_entry_at(ms_shard.plan, i).name == NULL)
             return true;
     }
     return false;
@@ -643,21 +603,27 @@ MS_HOLDS(ms_shard.lock) static void match_unnamed_locked(struct list *list)
     *list = (struct list){0};
     for (size_t i = 0; i < ms_shard.unnamed_count; i++) {
         struct ms_unnamed_block *block = &ms_shard.unnamed[i];
-        block->is_selected = ms_shard_select_unnamed_locked(block, i);
+        block->is_selected = select_entry_locked(block, i);
     }
-    ms_shard_make_unnamed_sheet_locked();
+    struct ms_fault fault;
+    const struct ms_layout_source source = {.at = unnamed_at,
+                                            .context = ms_shard.unnamed,
+                                            .count = ms_shard.unnamed_count};
+    if (!init_sheet_locked(&ms_shard.unnamed_sheet, &source, &fault))
+        ms_log(MS_ERROR, "%s: %s; entries without a name are not followed", ms_shard.name,
+               fault.text);
 }
 
 MS_HOLDS(ms_shard.lock) static void match_locked(struct list *list)
 {
-    size_t *unplaced = ms_heap_alloc((ms_plan_count(ms_shard.plan) + 1) * sizeof(*unplaced));
+    size_t *unplaced = ms_heap_alloc((ms_shard.plan->count + 1) * sizeof(*unplaced));
     ms_heap_free(ms_shard.ambiguous);
     ms_shard.ambiguous_count = 0;
-    ms_shard.ambiguous = ms_heap_alloc((ms_plan_count(ms_shard.plan) + 1) * sizeof(*unplaced));
+    ms_shard.ambiguous = ms_heap_alloc((ms_shard.plan->count + 1) * sizeof(*unplaced));
     if (unplaced != NULL && ms_shard.ambiguous != NULL && ms_checkpoint_files_count() == 0)
         match_declared_locked(list, unplaced, list_unplaced_locked(unplaced));
     ms_heap_free(unplaced);
-    if (ms_checkpoint_files_count() == 0 && ms_shard_named_count() == 0 && has_unnamed_locked())
+    if (ms_checkpoint_files_count() == 0 && ms_shard.named_count == 0 && has_unnamed_locked())
         match_unnamed_locked(list);
 }
 
@@ -678,7 +644,7 @@ static void add_tensor(struct ms_state_plan *facts, const struct ms_sheet *sheet
 {
     const size_t position = sheet->positions[given];
     facts->tensors++;
-    facts->planned_bytes += ms_layout_tensor(sheet->layout, position).bytes;
+    facts->planned_bytes += ms_layout_at(sheet->layout, position).tensor.bytes;
     facts->owned_bytes += ms_placement_bytes(sheet->placement, position);
 }
 
@@ -689,8 +655,8 @@ MS_HOLDS(ms_shard.lock) static void add_seen_locked(struct ms_state_plan *facts)
         if (ms_shard.is_seen[i])
             add_tensor(facts, &ms_shard.sheet, i);
     }
-    for (size_t i = 0; ms_shard_has_sheet_locked() && i < ms_shard_named_count(); i++) {
-        if (ms_shard_named_at(i)->is_seen)
+    for (size_t i = 0; ms_shard_has_sheet_locked() && i < ms_shard.named_count; i++) {
+        if (ms_shard.named[i]->is_seen)
             add_tensor(facts, &ms_shard.sheet, ms_shard.known_count + i);
     }
     for (size_t i = 0; ms_shard.unnamed_sheet.layout != NULL && i < ms_shard.unnamed_count; i++) {
@@ -701,23 +667,16 @@ MS_HOLDS(ms_shard.lock) static void add_seen_locked(struct ms_state_plan *facts)
 
 void ms_shard_describe(struct ms_state_plan *facts_out)
 {
-    *facts_out = (struct ms_state_plan){.generation = ms_shard_generation(),
+    *facts_out = (struct ms_state_plan){.generation = atomic_load(&generation),
                                         .enforced = ms_config.plan_mode == MS_ENFORCE};
     ms_lock_take(&ms_shard.lock);
     if (ms_shard.plan != NULL) {
         snprintf(facts_out->name, sizeof(facts_out->name), "%s", ms_shard.name);
         facts_out->rank = ms_shard.rank;
-        facts_out->world = ms_plan_mesh(ms_shard.plan)->world;
+        facts_out->world = ms_shard.plan->mesh.world;
         add_seen_locked(facts_out);
     }
     ms_lock_drop(&ms_shard.lock);
-}
-
-void ms_shard_publish_facts(const struct ms_state_plan *facts)
-{
-    ms_state_set_plan(facts);
-    if (facts->generation > 0)
-        ms_state_set_rank(facts->rank, facts->world, true);
 }
 
 void ms_shard_publish(const char *what, uint64_t began)
@@ -726,13 +685,14 @@ void ms_shard_publish(const char *what, uint64_t began)
     if (!ms_is_recorded())
         return;
     ms_shard_describe(&facts);
-    ms_shard_publish_facts(&facts);
-    ms_state_event(MS_EVENT_PLAN, 0, 0, facts.owned_bytes, began, what);
+    ms_state_set_plan(&facts);
+    if (what != NULL)
+        ms_state_event(MS_EVENT_PLAN, 0, 0, facts.owned_bytes, began, what);
 }
 
 static void mark_entry(bool *is_met, const struct ms_sheet *sheet, size_t position)
 {
-    const size_t entry = ms_layout_entry(sheet->layout, position);
+    const size_t entry = ms_layout_at(sheet->layout, position).entry;
     if (entry != SIZE_MAX)
         is_met[entry] = true;
 }
@@ -740,7 +700,7 @@ static void mark_entry(bool *is_met, const struct ms_sheet *sheet, size_t positi
 /* Marks the entries that decide a tensor of a file, or a named or unnamed one. */
 MS_HOLDS(ms_shard.lock) static void mark_entries_locked(bool *is_met)
 {
-    const size_t given = ms_shard.known_count + ms_shard_named_count();
+    const size_t given = ms_shard.known_count + ms_shard.named_count;
     for (size_t i = 0; i < given; i++)
         mark_entry(is_met, &ms_shard.sheet, ms_shard.sheet.positions[i]);
     for (size_t i = 0; ms_shard.unnamed_sheet.layout != NULL && i < ms_shard.unnamed_count; i++) {
@@ -753,9 +713,9 @@ MS_HOLDS(ms_shard.lock) static void mark_entries_locked(bool *is_met)
 MS_HOLDS(ms_shard.lock) static bool is_met_locked(size_t entry)
 {
     const struct ms_layout *layout = ms_shard.sheet.layout;
-    for (size_t i = 0; i < ms_layout_count(layout); i++) {
-        const struct ms_tensor tensor = ms_layout_tensor(layout, i);
-        if (ms_layout_entry_meets(ms_shard.plan, entry, &tensor, i))
+    for (size_t i = 0; i < layout->count; i++) {
+        const struct ms_tensor tensor = ms_layout_at(layout, i).tensor;
+        if (ms_entry_meets(ms_shard.plan, entry, &tensor, i))
             return true;
     }
     return false;
@@ -770,33 +730,24 @@ MS_HOLDS(ms_shard.lock) static bool is_ambiguous_locked(size_t entry)
     return false;
 }
 
-void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context)
+void ms_shard_visit_idle(ms_shard_visitor *visit, void *context)
 {
     ms_lock_take(&ms_shard.lock);
-    const size_t count = ms_shard_has_sheet_locked() ? ms_plan_count(ms_shard.plan) : 0;
+    const size_t count = ms_shard_has_sheet_locked() ? ms_shard.plan->count : 0;
     bool *is_met = ms_heap_zalloc(count + 1);
     if (is_met != NULL && count > 0)
         mark_entries_locked(is_met);
     size_t declared = 0;
     for (size_t i = 0; i < count && is_met != NULL; i++) {
-        const bool declares = ms_plan_entry_declares(ms_shard.plan, i);
+        const bool declares = ms_entry_at(ms_shard.plan, i).declares;
         /* Only the declaration itself matches. */
         const bool is_unplaced =
-            declares && ms_layout_is_declaration(ms_shard.sheet.layout, declared++);
+            declares && ms_layout_at(ms_shard.sheet.layout, declared++).is_declaration;
         /* A declaration has an exact name: if it has a place, its tensor matches it. */
-        if (!is_ambiguous_locked(i) &&
-            (is_unplaced || (!declares && !is_met[i] && !is_met_locked(i))))
-            visit(context, i, ms_plan_entry_name(ms_shard.plan, i));
+        const bool is_ambiguous = is_ambiguous_locked(i);
+        if (is_ambiguous || is_unplaced || (!declares && !is_met[i] && !is_met_locked(i)))
+            visit(context, i, ms_entry_at(ms_shard.plan, i).name, is_ambiguous);
     }
     ms_heap_free(is_met);
-    ms_lock_drop(&ms_shard.lock);
-}
-
-void ms_shard_visit_ambiguous(ms_shard_visitor *visit, void *context)
-{
-    ms_lock_take(&ms_shard.lock);
-    for (size_t i = 0; i < ms_shard.ambiguous_count; i++)
-        visit(context, ms_shard.ambiguous[i],
-              ms_plan_entry_name(ms_shard.plan, ms_shard.ambiguous[i]));
     ms_lock_drop(&ms_shard.lock);
 }

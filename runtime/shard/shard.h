@@ -31,30 +31,19 @@ bool ms_shard_receives_parts(int ranks);
 
 /*
  * Activates a plan and takes ownership of it, for the rank that it or the environment names. `name`
- * is for messages. Replaces an earlier plan: its decisions are forgotten (ms_shard_generation
- * grows). Returns false with the reason in the fault, and nothing has changed. If the rank is not
- * known, the plan waits for a communicator of as many ranks as its world has.
+ * is for messages. Replaces an earlier plan: its decisions are forgotten. Returns false
+ * with the reason in the fault, and nothing has changed. If the rank is not known, the plan waits
+ * for a communicator of as many ranks as its world has.
  */
 bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault);
 
-/* A communicator of so many ranks was made. Returns true if that activated a waiting plan. Logs a
- * warning if the rank differs from that of the active plan. */
-bool ms_shard_set_rank(uint32_t ranks, uint32_t rank);
-
 /*
- * A communicator was split off another: it has all ranks of the plan, or those along the mesh
- * dimension of that size, if only one dimension has it. Returns true if now the coordinates of all
- * dimensions are known, which activates a waiting plan. Logs a group that is along no dimension of
- * the active plan.
+ * A communicator of so many ranks was made. One that was split off another has all ranks of the
+ * plan, or those along the mesh dimension of that size, if only one dimension has it. Returns true
+ * if now the rank, or the coordinates of all dimensions, are known, which activates a waiting plan.
+ * Logs a rank that contradicts the active plan, and a group that is along none of its dimensions.
  */
-bool ms_shard_add_group(uint32_t ranks, uint32_t rank);
-
-/* Grows with each plan; 0 before the first. */
-uint64_t ms_shard_generation(void);
-
-/* The least length of a copy that is looked for in files: for shorter ones that costs more than a
- * snapshot. Smaller with a plan. */
-size_t ms_shard_least_copy(void);
+bool ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_split_off);
 
 /* The program has copied this range of a file: its tensors are in the program's memory. The first
  * copy from a checkpoint reads the headers. */
@@ -78,12 +67,11 @@ void ms_shard_match_unnamed(void);
  * process without a plan all zero but for its mode. */
 void ms_shard_describe(struct ms_state_plan *facts_out);
 
-/* Publishes that to the state page. `what` says what happened to the plan, for an event. */
-void ms_shard_publish_facts(const struct ms_state_plan *facts);
+/* Publishes that to the state page, with an event that says what happened to the plan, or NULL. */
 void ms_shard_publish(const char *what, uint64_t began);
 
-/* Visits the entries that match no tensor of a known file and no named tensor, and the entries that
- * match more than one block. `name` may be NULL; `index` is that in the plan. */
-typedef void ms_shard_visitor(void *context, size_t index, const char *name);
-void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context);
-void ms_shard_visit_ambiguous(ms_shard_visitor *visit, void *context);
+/* Visits the entries that decide nothing: those that match no tensor of a known file and no named
+ * tensor, and those that match more than one block, which are ambiguous. `name` may be NULL;
+ * `index` is that in the plan. */
+typedef void ms_shard_visitor(void *context, size_t index, const char *name, bool is_ambiguous);
+void ms_shard_visit_idle(ms_shard_visitor *visit, void *context);

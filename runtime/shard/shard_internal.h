@@ -21,20 +21,6 @@ struct ms_named_tensor {
     char name[];   /* the tensor's */
 };
 
-size_t ms_shard_named_count(void);
-struct ms_named_tensor *ms_shard_named_at(size_t index); /* valid until it is forgotten */
-
-/* Replaces what overlaps it. Returns it; NULL if out of memory. */
-struct ms_named_tensor *ms_shard_named_add(uint64_t allocation_id, size_t begin, size_t end,
-                                           const char *name, const struct ms_tensor *like);
-
-/* Returns true if there was one in that range. */
-bool ms_shard_named_forget(uint64_t allocation_id, size_t begin, size_t end);
-
-void ms_shard_named_forget_guesses(void);
-
-bool ms_shard_named_hold(uint64_t allocation_id, size_t begin, size_t end);
-
 /* A list of tensors with what this rank keeps of each. */
 struct ms_sheet {
     struct ms_layout *layout; /* NULL if there is none */
@@ -67,6 +53,9 @@ struct ms_shard {
     bool is_stale;      /* the sheet must be made anew */
     bool *is_seen;      /* by known tensor: it was found in the program's memory */
 
+    struct ms_named_tensor **named;
+    size_t named_count, named_capacity;
+
     struct ms_sheet unnamed_sheet; /* positions: of the blocks */
     struct ms_unnamed_block *unnamed;
     size_t unnamed_count;
@@ -85,24 +74,8 @@ extern struct ms_shard ms_shard;
 /* False if there is no plan, or it does not fit the program's tensors and so decides nothing. */
 MS_HOLDS(ms_shard.lock) bool ms_shard_has_sheet_locked(void);
 
-/* Makes a layout of these tensors alone, which must outlive the sheet, over the active plan. */
+/* Selects the first entry without a name and an order that a block of its size matches, and makes
+ * the sheet of the block alone, which must outlive it. False: none matches, or out of memory. */
 MS_HOLDS(ms_shard.lock)
-bool ms_shard_init_sheet_locked(struct ms_sheet *sheet, const struct ms_layout_source *source,
-                                struct ms_fault *fault);
+bool ms_shard_select_locked(struct ms_unnamed_block *block, struct ms_sheet *sheet_out);
 MS_HOLDS(ms_shard.lock) void ms_shard_cleanup_sheet_locked(struct ms_sheet *sheet);
-
-/* Selects the block's entry: the first one without a name that matches the block as the order-th of
- * its kind, and gives it a dtype and shape. Returns false if none does. */
-MS_HOLDS(ms_shard.lock)
-bool ms_shard_select_unnamed_locked(struct ms_unnamed_block *block, size_t order);
-
-/* For a struct ms_layout_source over an array of blocks. */
-struct ms_tensor ms_shard_unnamed_tensor(const void *blocks, size_t index);
-
-/* Makes the sheet of ms_shard.unnamed. */
-MS_HOLDS(ms_shard.lock) void ms_shard_make_unnamed_sheet_locked(void);
-
-/* is_guess: the plan in force says so, and not the program. */
-MS_HOLDS(ms_shard.lock)
-bool ms_shard_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,
-                          const struct ms_tensor *like, bool is_guess);

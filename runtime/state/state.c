@@ -315,16 +315,20 @@ const char *ms_state_path(void)
     return has_page() ? state.path : "";
 }
 
-void ms_state_set_rank(uint32_t rank, uint32_t world, bool is_certain)
+MS_HOLDS(state.lock) static void set_rank_locked(uint32_t rank, uint32_t world)
+{
+    state.process.rank = rank;
+    state.process.world = world;
+    write_pair(MS_SECTION_PROCESS, &state.process);
+}
+
+void ms_state_set_rank(uint32_t rank, uint32_t world)
 {
     if (!ms_state_open())
         return;
     ms_lock_take(&state.lock);
-    if (is_certain || (state.process.rank == MS_STATE_NO_RANK && world > 1)) {
-        state.process.rank = rank;
-        state.process.world = world;
-        write_pair(MS_SECTION_PROCESS, &state.process);
-    }
+    if (state.process.rank == MS_STATE_NO_RANK && world > 1)
+        set_rank_locked(rank, world);
     ms_lock_drop(&state.lock);
 }
 
@@ -334,6 +338,8 @@ void ms_state_set_plan(const struct ms_state_plan *plan)
         return;
     ms_lock_take(&state.lock);
     write_pair(MS_SECTION_PLAN, plan);
+    if (plan->generation > 0)
+        set_rank_locked(plan->rank, plan->world);
     ms_lock_drop(&state.lock);
 }
 

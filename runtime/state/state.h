@@ -36,11 +36,11 @@ const char *ms_state_path(void);
 /* Nanoseconds since ms_state_prepare, or 0 without a page. */
 uint64_t ms_state_now(void);
 
-/* Sets the rank, if it is found out later than at the start. One that is not certain replaces none:
- * a communicator may number processes differently. */
-void ms_state_set_rank(uint32_t rank, uint32_t world, bool is_certain);
+/* Sets the rank that a communicator gives. It replaces none: a communicator may number processes
+ * differently. */
+void ms_state_set_rank(uint32_t rank, uint32_t world);
 
-/* `sequence` is ignored. */
+/* Its rank is that of the process, if a plan is active. `sequence` is ignored. */
 void ms_state_set_plan(const struct ms_state_plan *plan);
 void ms_state_set_device(uint32_t device, const char *name);
 void ms_state_set_check(uint32_t device, enum ms_check_state check, bool steps_aside,

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/plan/census.h"
+#include "runtime/plan/placement.h"
 #include "tools/json_writer.h"
 #include "tools/plan/commands.h"
 #include "tools/plan/in_place.h"
@@ -95,7 +95,7 @@ int run_estimate(const struct options *options)
         !ms_layout_create(plan, checkpoint, &layout, &fault)) {
         fprintf(stderr, "%s\n", fault.text);
     } else if (!in_place_measure(layout, 0, &in_place) ||
-               !in_place_whole_bytes(layout, ms_plan_mesh(plan)->world, &whole_in_place) ||
+               !in_place_whole_bytes(layout, plan->mesh.world, &whole_in_place) ||
                !ms_census_init(&census, layout)) {
         fputs("metashard-plan: out of memory\n", stderr);
     } else {

@@ -28,10 +28,10 @@ uint64_t in_place_bytes(const struct ms_placement *placement, size_t tensor, uin
 
 bool in_place_whole_bytes(const struct ms_layout *layout, uint32_t world, uint64_t *bytes_out)
 {
-    const size_t count = ms_layout_count(layout);
+    const size_t count = layout->count;
     uint64_t all = 0, most = 0;
     for (size_t i = 0; i < count; i++)
-        all += ms_layout_tensor(layout, i).bytes;
+        all += ms_layout_at(layout, i).tensor.bytes;
     /* Only where tensors are cut as one is there more than a look at the first rank. */
     for (uint32_t rank = 0; rank < world && most < all; rank += 1 + world / LOOKED_AT) {
         struct ms_placement *placement = ms_placement_create(layout, rank);
@@ -39,7 +39,8 @@ bool in_place_whole_bytes(const struct ms_layout *layout, uint32_t world, uint64
         if (placement == NULL)
             return false;
         for (size_t i = 0; i < count; i++)
-            whole += ms_placement_bytes(placement, i) > 0 ? ms_layout_tensor(layout, i).bytes : 0;
+            whole +=
+                ms_placement_bytes(placement, i) > 0 ? ms_layout_at(layout, i).tensor.bytes : 0;
         most = whole > most ? whole : most;
         ms_placement_destroy(placement);
     }
@@ -54,8 +55,8 @@ bool in_place_measure(const struct ms_layout *layout, uint32_t rank,
     if (placement == NULL)
         return false;
     *found_out = (struct in_place_needs){0};
-    for (size_t i = 0; i < ms_layout_count(layout); i++) {
-        const uint64_t bytes = ms_layout_tensor(layout, i).bytes;
+    for (size_t i = 0; i < layout->count; i++) {
+        const uint64_t bytes = ms_layout_at(layout, i).tensor.bytes;
         const uint64_t touched = in_place_bytes(placement, i, bytes);
         found_out->bytes += touched;
         if (touched == bytes && bytes > IN_PLACE_GRANULE &&

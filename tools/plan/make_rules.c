@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "runtime/document/json.h"
-#include "runtime/plan/pattern.h"
+#include "runtime/plan/plan.h"
 
 enum { RULES_MAX_BYTES = 256 << 20 };
 
@@ -83,7 +83,7 @@ static json_t *copy_rules(json_t *entries, bool has_declarations)
     for (size_t i = 0; i < json_array_size(copy); i++) {
         json_t *rule = json_array_get(copy, i), *shape = json_object_get(rule, "shape");
         const char *name = json_string_value(json_object_get(rule, "name"));
-        const bool is_exact = name != NULL && ms_pattern_is_exact(name);
+        const bool is_exact = name != NULL && ms_entry_is_exact(name);
         if (is_exact && !has_declarations) {
             json_object_del(rule, "dtype");
             json_object_del(rule, "shape");
@@ -142,6 +142,7 @@ void rules_cleanup(struct rules *rules)
 
 json_t *rules_find(const struct rules *rules, size_t order)
 {
-    const size_t entry = rules->layout != NULL ? ms_layout_entry(rules->layout, order) : SIZE_MAX;
+    const size_t entry =
+        rules->layout != NULL ? ms_layout_at(rules->layout, order).entry : SIZE_MAX;
     return entry != SIZE_MAX ? json_array_get(rules->entries, entry) : NULL;
 }

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include "runtime/config/config.h"
-#include "runtime/plan/census.h"
+#include "runtime/plan/placement.h"
 #include "runtime/plan/placement.h"
 #include "tools/json_writer.h"
 #include "tools/plan/commands.h"
@@ -96,12 +96,12 @@ static struct extremes extremes_of(const struct ms_census *census)
 static size_t report_unplaced(const struct ms_layout *layout)
 {
     size_t count = 0;
-    for (size_t i = 0; i < ms_layout_count(layout); i++) {
-        if (ms_layout_is_placed(layout, i))
+    for (size_t i = 0; i < layout->count; i++) {
+        if (ms_layout_at(layout, i).entry != SIZE_MAX)
             continue;
         if (count++ < 10) {
             fputs("not placed: ", stdout);
-            put_escaped(stdout, ms_layout_tensor(layout, i).name, "\\");
+            put_escaped(stdout, ms_layout_at(layout, i).tensor.name, "\\");
             putchar('\n');
         }
     }
@@ -111,9 +111,9 @@ static size_t report_unplaced(const struct ms_layout *layout)
 static void report_census(const struct ms_layout *layout, const struct ms_census *census)
 {
     const struct extremes found = extremes_of(census);
-    const uint64_t whole = ms_layout_bytes(layout);
+    const uint64_t whole = layout->bytes;
     const double mean = (double)found.sum / census->world;
-    printf("tensors: %zu, %" PRIu64 " bytes\n", ms_layout_count(layout), whole);
+    printf("tensors: %zu, %" PRIu64 " bytes\n", layout->count, whole);
     printf("ranks: %" PRIu32 "\n", census->world);
     printf("most: %" PRIu64 " bytes (rank %" PRIu32 ")\n", found.most, found.most_rank);
     printf("least: %" PRIu64 " bytes (rank %" PRIu32 ")\n", found.least, found.least_rank);
@@ -126,12 +126,11 @@ static void report_census(const struct ms_layout *layout, const struct ms_census
 static void report_in_place(const struct ms_layout *layout, const struct in_place_needs *in_place)
 {
     printf("in place, enforced: %" PRIu64 " bytes, in granules of 2 MiB\n", in_place->bytes);
-    printf("in place, advised: %" PRIu64 " bytes: a kernel gets whole tensors\n",
-           ms_layout_bytes(layout));
+    printf("in place, advised: %" PRIu64 " bytes: a kernel gets whole tensors\n", layout->bytes);
     if (in_place->columns == 0)
         return;
     printf("whole in place: %zu (", in_place->columns);
-    put_escaped(stdout, ms_layout_tensor(layout, in_place->a_column).name, "\\");
+    put_escaped(stdout, ms_layout_at(layout, in_place->a_column).tensor.name, "\\");
     puts(in_place->columns > 1 ? " and others): their parts lie in all granules; copy them out"
                                : "): its part lies in all granules; copy it out");
 }
@@ -169,8 +168,8 @@ static size_t report_json(const struct ms_layout *layout, const struct ms_census
     const struct extremes found = extremes_of(census);
     size_t unplaced = 0;
     struct writer object = json_document(stdout);
-    put_number(&object, "tensors", ms_layout_count(layout));
-    put_number(&object, "bytes", ms_layout_bytes(layout));
+    put_number(&object, "tensors", layout->count);
+    put_number(&object, "bytes", layout->bytes);
     put_number(&object, "world_size", census->world);
     put_extreme(&object, "most", found.most_rank, found.most);
     put_extreme(&object, "least", found.least_rank, found.least);
@@ -178,10 +177,10 @@ static size_t report_json(const struct ms_layout *layout, const struct ms_census
     put_number(&object, "in_place", in_place->bytes);
     put_number(&object, "in_place_whole", in_place->columns);
     struct writer list = json_begin(&object, "not_placed", '[', true);
-    for (size_t i = 0; i < ms_layout_count(layout); i++) {
-        if (ms_layout_is_placed(layout, i))
+    for (size_t i = 0; i < layout->count; i++) {
+        if (ms_layout_at(layout, i).entry != SIZE_MAX)
             continue;
-        put_string(&list, NULL, ms_layout_tensor(layout, i).name);
+        put_string(&list, NULL, ms_layout_at(layout, i).tensor.name);
         unplaced++;
     }
     json_end(&list, ']');
@@ -254,10 +253,10 @@ static void print_json(const struct ms_layout *layout, const struct ms_placement
 {
     struct writer object = json_document(stdout);
     put_number(&object, "rank", rank);
-    put_number(&object, "world_size", ms_plan_mesh(ms_layout_plan(layout))->world);
+    put_number(&object, "world_size", layout->plan->mesh.world);
     struct writer list = json_begin(&object, "tensors", '[', false);
-    for (size_t i = 0; i < ms_layout_count(layout); i++) {
-        const struct ms_tensor tensor = ms_layout_tensor(layout, i);
+    for (size_t i = 0; i < layout->count; i++) {
+        const struct ms_tensor tensor = ms_layout_at(layout, i).tensor;
         struct writer row = json_begin(&list, NULL, '{', true);
         put_string(&row, "name", tensor.name);
         put_string(&row, "dtype", ms_dtype_names[tensor.dtype]);
@@ -275,9 +274,9 @@ static void print_text(const struct ms_layout *layout, const struct ms_placement
 {
     printf("rank %" PRIu32 " keeps %" PRIu64 " of %" PRIu64
            " bytes; in place counts granules of 2 MiB\n",
-           rank, ms_placement_total(placement), ms_layout_bytes(layout));
-    for (size_t i = 0; i < ms_layout_count(layout); i++) {
-        const struct ms_tensor tensor = ms_layout_tensor(layout, i);
+           rank, ms_placement_total(placement), layout->bytes);
+    for (size_t i = 0; i < layout->count; i++) {
+        const struct ms_tensor tensor = ms_layout_at(layout, i).tensor;
         printf("%12" PRIu64 " of %12" PRIu64 ", in place %12" PRIu64 "  ",
                ms_placement_bytes(placement, i), tensor.bytes,
                in_place_bytes(placement, i, tensor.bytes));
@@ -290,15 +289,14 @@ static void print_text(const struct ms_layout *layout, const struct ms_placement
 
 static int explain(const struct options *options, const struct ms_layout *layout)
 {
-    const struct ms_plan *plan = ms_layout_plan(layout);
+    const struct ms_plan *plan = layout->plan;
     struct ms_fault fault;
     uint32_t rank;
     uint64_t number;
     bool is_given;
     if (options->rank != NULL) {
-        if (!read_count(options->rank, ms_plan_mesh(plan)->world - 1, &number)) {
-            fprintf(stderr, "--rank: expected a rank below %" PRIu32 "\n",
-                    ms_plan_mesh(plan)->world);
+        if (!read_count(options->rank, plan->mesh.world - 1, &number)) {
+            fprintf(stderr, "--rank: expected a rank below %" PRIu32 "\n", plan->mesh.world);
             return USAGE;
         }
         rank = (uint32_t)number;
@@ -373,7 +371,7 @@ static bool measure_in_place(const struct opened *opened, struct in_place_needs 
 /* `file` is the plan, for faults. */
 static int fit(const struct opened *opened, uint64_t memory, const char *file)
 {
-    const struct ms_mesh *mesh = ms_plan_mesh(opened->plan);
+    const struct ms_mesh *mesh = &opened->plan->mesh;
     uint32_t low = 0, high = 1;
     uint64_t most = UINT64_MAX;
     struct in_place_needs in_place;
@@ -392,7 +390,7 @@ static int fit(const struct opened *opened, uint64_t memory, const char *file)
     }
     if (!fits(opened, high, memory, &most)) {
         printf("does not fit: %" PRIu64 " bytes on rank 0 of %" PRIu32 " ranks\n", most,
-               ms_plan_mesh(opened->plan)->world);
+               opened->plan->mesh.world);
         return BAD;
     }
     if (!measure_in_place(opened, &in_place)) {
@@ -400,7 +398,7 @@ static int fit(const struct opened *opened, uint64_t memory, const char *file)
         return BAD;
     }
     printf("world: %" PRIu32 "\nmost: %" PRIu64 " bytes, for a program that copies its part out\n",
-           ms_plan_mesh(opened->plan)->world, most);
+           opened->plan->mesh.world, most);
     printf("in place, enforced: %" PRIu64 " bytes, in granules of 2 MiB%s\n", in_place.bytes,
            in_place.bytes > memory ? ": that does not fit" : "");
     return GOOD;
@@ -417,7 +415,7 @@ static int fit_plan(const struct options *options, uint64_t memory)
     }
     if (!opened_open(&opened, options->words.files[0], options->words.files[1]))
         return BAD;
-    if (opened.checkpoint == NULL && ms_layout_count(opened.layout) == 0)
+    if (opened.checkpoint == NULL && opened.layout->count == 0)
         fprintf(stderr,
                 "%s: tensors: no entry declares a tensor; expected a checkpoint beside it\n",
                 options->words.files[0]);

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/plan/census.h"
+#include "runtime/plan/placement.h"
 #include "runtime/plan/placement.h"
 
 #define GOAL_ONE 0.050 /* seconds */
@@ -65,7 +65,7 @@ static uint64_t walk(const struct ms_layout *layout, const struct ms_placement *
     static struct ms_cursor cursor;
     struct ms_range range;
     uint64_t count = 0;
-    for (size_t i = 0; i < ms_layout_count(layout); i++) {
+    for (size_t i = 0; i < layout->count; i++) {
         ms_placement_begin(&cursor, placement, i);
         while (ms_placement_next(&cursor, &range))
             count++;
@@ -156,7 +156,7 @@ static void measure(const char *name, const char *text)
         parse[runs] = parsed - begin;
         list[runs] = now() - parsed;
     }
-    const uint32_t rank = ms_plan_mesh(plan)->world / 2;
+    const uint32_t rank = plan->mesh.world / 2;
     uint64_t ranges;
     if (one_rank(layout, rank, &one, &ranges) != all_ranks(layout, rank, &all))
         stop("one rank has other bytes alone than among all");

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "runtime/plan/census.h"
+#include "runtime/plan/placement.h"
 #include "runtime/plan/placement.h"
 
 enum { RANGES_MAX = 2000, CENSUS_RANKS_MAX = 4096 };
@@ -53,7 +53,7 @@ static void check_ranges(const struct ms_placement *placement, const struct ms_l
                          size_t index)
 {
     static struct ms_cursor cursor;
-    const struct ms_tensor tensor = ms_layout_tensor(layout, index);
+    const struct ms_tensor tensor = ms_layout_at(layout, index).tensor;
     struct ms_range range;
     uint64_t end = 0, bytes = 0;
     int count = 0;
@@ -74,8 +74,8 @@ static void check_rank(const struct ms_layout *layout, uint32_t rank,
     struct ms_placement *placement = ms_placement_create(layout, rank);
     uint64_t total = 0;
     MUST(placement != NULL);
-    for (size_t i = 0; i < ms_layout_count(layout); i++) {
-        MUST(ms_placement_bytes(placement, i) <= ms_layout_tensor(layout, i).bytes);
+    for (size_t i = 0; i < layout->count; i++) {
+        MUST(ms_placement_bytes(placement, i) <= ms_layout_at(layout, i).tensor.bytes);
         total += ms_placement_bytes(placement, i);
         if (i < 64)
             check_ranges(placement, layout, i);
@@ -91,21 +91,21 @@ static void check_rank(const struct ms_layout *layout, uint32_t rank,
 /* The slow way: one entry after the other. */
 static void check_entry(const struct ms_layout *layout, size_t index)
 {
-    const struct ms_plan *plan = ms_layout_plan(layout);
-    const size_t seen = ms_layout_entry(layout, index);
-    const size_t end = seen != SIZE_MAX ? seen : ms_plan_count(plan);
-    const struct ms_tensor tensor = ms_layout_tensor(layout, index);
-    MUST(seen == SIZE_MAX || ms_layout_entry_meets(plan, seen, &tensor, index));
+    const struct ms_plan *plan = layout->plan;
+    const size_t seen = ms_layout_at(layout, index).entry;
+    const size_t end = seen != SIZE_MAX ? seen : plan->count;
+    const struct ms_tensor tensor = ms_layout_at(layout, index).tensor;
+    MUST(seen == SIZE_MAX || ms_entry_meets(plan, seen, &tensor, index));
     for (size_t i = 0; i < end; i++)
-        MUST(!ms_layout_entry_meets(plan, i, &tensor, index));
+        MUST(!ms_entry_meets(plan, i, &tensor, index));
 }
 
 void check_layout(const struct ms_layout *layout)
 {
-    const uint32_t world = ms_plan_mesh(ms_layout_plan(layout))->world;
+    const uint32_t world = layout->plan->mesh.world;
     struct ms_census census;
     const bool has_census = world <= CENSUS_RANKS_MAX;
-    for (size_t i = 0; i < ms_layout_count(layout) && i < 64; i++)
+    for (size_t i = 0; i < layout->count && i < 64; i++)
         check_entry(layout, i);
     if (has_census) {
         MUST(ms_census_init(&census, layout));

@@ -85,15 +85,15 @@ static void measure_plan(const char *path, long before)
     printf("peak %ld\nafter %ld\n", peak() - resident, anonymous() - before);
     if (!ms_layout_create(plan, NULL, &layout, &fault))
         stop(fault.text);
-    struct ms_placement *placement = ms_placement_create(layout, ms_plan_mesh(plan)->world / 2);
+    struct ms_placement *placement = ms_placement_create(layout, plan->mesh.world / 2);
     if (placement == NULL)
         stop("out of memory");
     printf("bound %ld\n", anonymous() - before);
-    for (size_t i = 0; i < ms_plan_count(plan); i++) {
-        const char *name = ms_plan_entry_name(plan, i);
+    for (size_t i = 0; i < plan->count; i++) {
+        const char *name = ms_entry_at(plan, i).name;
         names += name != NULL ? strlen(name) + 1 : 0;
     }
-    printf("names %zu\ntensors %zu\n", names, ms_plan_count(plan));
+    printf("names %zu\ntensors %u\n", names, plan->count);
     ms_placement_destroy(placement);
     ms_layout_destroy(layout);
     ms_plan_destroy(plan);

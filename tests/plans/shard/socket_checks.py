@@ -12,7 +12,7 @@ from workplace import Control, Run, check_memory, expect, is_error, is_ok, range
 
 RANK, WORLD = 1, 4
 ANSWER_S = 10  # that another client may take at most
-CLIENTS, PATIENCE_S = 32, 10  # of the socket (runtime/control/socket.h)
+CLIENTS, PATIENCE_S = 32, 10  # of the socket (runtime/control/control_internal.h)
 
 
 class Session:

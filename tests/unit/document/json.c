@@ -194,17 +194,17 @@ MS_TEST(texts_are_decoded)
     CHECK(!ms_json_next(&walk));
 }
 
+/* Two members may not have the same key. */
 MS_TEST(equal_texts_may_be_written_differently)
 {
-    const char *strings[8];
-    unsigned count = 0;
-    struct ms_json_walk walk = {
-        .in = good("[\"ab\", \"\\u0061b\", \"a\\u0062\", \"a\", \"\", \"abc\", \"b\"]")};
-    while (ms_json_next(&walk))
-        strings[count++] = walk.value;
-    for (unsigned i = 0; i < count; i++) {
-        for (unsigned j = 0; j < count; j++)
-            CHECK_EQ(ms_json_is_same(strings[i], strings[j]), i == j || (i < 3 && j < 3));
+    static const char *const strings[] = {"ab", "\\u0061b", "a\\u0062", "a", "", "abc", "b"};
+    enum { COUNT = sizeof(strings) / sizeof(strings[0]) };
+    for (unsigned i = 0; i < COUNT; i++) {
+        for (unsigned j = 0; j < COUNT; j++) {
+            char text[64];
+            snprintf(text, sizeof(text), "{\"%s\": 0, \"%s\": 0}", strings[i], strings[j]);
+            CHECK_EQ(check_bytes(text, strlen(text)) == NULL, i == j || (i < 3 && j < 3));
+        }
     }
 }
 

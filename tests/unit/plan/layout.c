@@ -110,9 +110,9 @@ static size_t first_that_meets(const struct ms_plan *plan, const struct ms_tenso
                                size_t order)
 {
     size_t i = 0;
-    while (i < ms_plan_count(plan) && !ms_layout_entry_meets(plan, i, tensor, order))
+    while (i < plan->count && !ms_entry_meets(plan, i, tensor, order))
         i++;
-    return i < ms_plan_count(plan) ? i : SIZE_MAX;
+    return i < plan->count ? i : SIZE_MAX;
 }
 
 static struct ms_tensor tensor_at(const void *tensors, size_t index)
@@ -143,16 +143,15 @@ static unsigned check_seed(uint64_t seed)
     struct ms_fault fault;
     CHECK(ms_layout_create_of(plan, &source, positions, &layout, &fault));
     for (unsigned i = 0; i < count; i++) {
-        const size_t seen = ms_layout_entry(layout, i);
+        const size_t seen = ms_layout_at(layout, i).entry;
         const size_t wanted = first_that_meets(plan, &tensors[i], i);
         if (seen != wanted)
             ms_test_fail(__FILE__, __LINE__,
                          "seed %llu, tensor %u (%s): entry %zd (%s), expected %zd (%s)",
                          (unsigned long long)first_seed, i,
                          tensors[i].name != NULL ? tensors[i].name : "no name", (ssize_t)seen,
-                         seen != SIZE_MAX ? ms_plan_entry_name(plan, seen) : "none",
-                         (ssize_t)wanted,
-                         wanted != SIZE_MAX ? ms_plan_entry_name(plan, wanted) : "none");
+                         seen != SIZE_MAX ? ms_entry_at(plan, seen).name : "none", (ssize_t)wanted,
+                         wanted != SIZE_MAX ? ms_entry_at(plan, wanted).name : "none");
         late += wanted != 0 && wanted != SIZE_MAX;
     }
     ms_layout_destroy(layout);
@@ -196,7 +195,7 @@ MS_TEST(what_has_one_name_counts_once)
     const struct ms_layout_source source = {
         .at = tensor_at, .context = tensors, .count = GIVEN, .has_declared = true};
     CHECK(ms_layout_create_of(plan, &source, positions, &layout, &fault));
-    CHECK_EQ(ms_layout_count(layout), 4);
+    CHECK_EQ(layout->count, 4);
     for (size_t i = 0; i < GIVEN; i++)
         CHECK_EQ(positions[i], given[i].position);
     ms_layout_destroy(layout);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/plan/census.h"
+#include "runtime/plan/placement.h"
 #include "tools/simcuda/harness/test.h"
 
 #define MESH(mesh) "{\"format\": \"metashard-plan/1\", \"mesh\": {" mesh "}, \"tensors\": ["
@@ -72,7 +72,7 @@ static void check_all(const char *text, const char *const *wanted, uint32_t worl
     struct used used;
     if (!use(&used, text))
         ms_test_fail(__FILE__, __LINE__, "%s", used.fault.text);
-    CHECK_EQ(ms_plan_mesh(used.plan)->world, world);
+    CHECK_EQ(used.plan->mesh.world, world);
     struct ms_census census;
     CHECK(ms_census_init(&census, used.layout));
     for (uint32_t rank = 0; rank < world; rank++) {
@@ -243,11 +243,11 @@ MS_TEST(a_plan_over_another_mesh)
     CHECK(use(&used, ALONE("\"dp\": 2", "8", "[{\"shard\": 0}]")));
     ms_layout_destroy(used.layout);
     CHECK(ms_plan_resize(used.plan, 0, 4));
-    CHECK_EQ(ms_plan_mesh(used.plan)->world, 4);
+    CHECK_EQ(used.plan->mesh.world, 4);
     CHECK(ms_layout_create(used.plan, NULL, &used.layout, &used.fault));
     CHECK_RANGES(&used, 3, 0, "12-16");
     CHECK(!ms_plan_resize(used.plan, 0, MS_WORLD_MAX + 1));
-    CHECK_EQ(ms_plan_mesh(used.plan)->world, 4);
+    CHECK_EQ(used.plan->mesh.world, 4);
     leave(&used);
     CHECK(use(&used, MESH("\"dp\": 2") "{\"name\": \"a\", \"ranges\": [[], []]}]}"));
     CHECK(!ms_plan_resize(used.plan, 0, 1));

@@ -26,6 +26,21 @@ static struct ms_source *make_checkpoint(char path_out[64])
     return source;
 }
 
+static bool take_index(void *context, size_t index, const struct ms_tensor *tensor)
+{
+    CHECK_EQ(tensor->bytes, 4);
+    *(size_t *)context = index;
+    return true;
+}
+
+/* The index of its only tensor; SIZE_MAX: it is no checkpoint that is known. */
+static size_t index_of(const struct ms_source *source)
+{
+    size_t index = SIZE_MAX;
+    ms_checkpoint_files_visit(source, 0, UINT64_MAX, take_index, &index);
+    return index;
+}
+
 /* How many lines say that headers took long, when so many nanoseconds are too long. */
 static int count_slow_lines(uint64_t slow_ns)
 {
@@ -33,7 +48,7 @@ static int count_slow_lines(uint64_t slow_ns)
     open_log(MS_WARN);
     ms_checkpoint_files_slow_ns = slow_ns;
     struct ms_source *source = make_checkpoint(path);
-    CHECK(ms_checkpoint_files_find(source) != NULL);
+    CHECK_EQ(index_of(source), 0);
     unlink(path);
     ms_source_drop(source);
     return count_log_lines("s to read the names and places of its tensors");
@@ -76,23 +91,6 @@ static struct ms_source *save(const char *path, const char *tensor, int version)
     struct ms_source *source = ms_trust_open(&mapping, sizeof(length) + length + 4);
     CHECK(source != NULL);
     return source;
-}
-
-static bool take_index(void *context, size_t index, const struct ms_tensor *tensor)
-{
-    CHECK_EQ(tensor->bytes, 4);
-    *(size_t *)context = index;
-    return true;
-}
-
-/* The index of its only tensor; SIZE_MAX: it is no checkpoint that is known. */
-static size_t index_of(const struct ms_source *source)
-{
-    size_t index = SIZE_MAX;
-    const struct ms_checkpoint_file *file = ms_checkpoint_files_find(source);
-    if (file != NULL)
-        CHECK(ms_checkpoint_files_visit(file, 0, UINT64_MAX, take_index, &index));
-    return index;
 }
 
 static char saved[64], beside[64];

@@ -70,7 +70,7 @@ MS_TEST(without_a_plan_all_is_open)
     allocation = fake_allocation(BYTES);
     judge(0, BYTES);
     CHECK_STANDING(0, BYTES, MS_UNKNOWN);
-    CHECK(!ms_shard_is_active() && ms_shard_generation() == 0);
+    CHECK(!ms_shard_is_active() && describe()->generation == 0);
     CHECK_EQ(ms_shard_read_remote(allocation, 0, BYTES), CUDA_SUCCESS);
     CHECK(!ms_placement_query_name(allocation, 0, BYTES, name, sizeof(name)));
     end();
@@ -205,14 +205,17 @@ MS_TEST_BETWEEN(start, end, a_plan_that_does_not_fit_decides_nothing)
 MS_TEST_BETWEEN(start, end, names_tell_what_other_ranks_keep)
 {
     struct ms_ranges remote = {0};
+    ms_config.receive_parts = true;
     name_tensor(allocation->address + FAKE_GRANULE, 1000, "a");
-    CHECK(!ms_placement_query_remote_parts(allocation, FAKE_GRANULE, FAKE_GRANULE + 999, &remote));
-    CHECK(!ms_placement_query_remote_parts(allocation, 0, 1000, &remote));
-    CHECK_EQ(remote.count, 0);
-    CHECK(ms_placement_query_remote_parts(allocation, FAKE_GRANULE, FAKE_GRANULE + 1000, &remote));
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK(ms_placement_query_list_remote(allocation, FAKE_GRANULE, 1000, NULL, &remote));
     CHECK_EQ(remote.count, 1);
     CHECK_EQ(remote.list[0].begin, FAKE_GRANULE);
     CHECK_EQ(remote.list[0].end, FAKE_GRANULE + 500);
+    remote.count = 0;
+    CHECK(ms_placement_query_list_remote(allocation, 0, 999, NULL, &remote));
+    CHECK_EQ(remote.count, 0); /* it has no name, and no tensor has its size */
+    ms_claim_release(allocation);
     ms_ranges_cleanup(&remote);
     char name[2];
     CHECK(ms_placement_query_name(allocation, FAKE_GRANULE + 3, BYTES, name, sizeof(name)));
@@ -260,9 +263,9 @@ MS_TEST_BETWEEN(start, end, another_plan_forgets_what_was_seen)
     name_tensor(allocation->address, BYTES, "w");
     judge(0, BYTES);
     CHECK_EQ(describe()->tensors, 1);
-    const uint64_t generation = ms_shard_generation();
+    const uint64_t generation = describe()->generation;
     use_plan(0, BYTES);
-    CHECK(ms_shard_generation() > generation);
+    CHECK(describe()->generation > generation);
     CHECK_EQ(describe()->tensors, 0);
     CHECK_EQ(facts.rank, 0);
     fake_set(allocation, 0, BYTES, &fill);

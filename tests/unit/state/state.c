@@ -103,12 +103,12 @@ MS_TEST_AFTER(page_folder_make, the_rank_of_a_communicator_counts_only_where_non
 {
     unsetenv("RANK");
     page_start(1 * MIB);
-    ms_state_set_rank(0, 1, false); /* of one process: it says nothing */
+    ms_state_set_rank(0, 1); /* of one process: it says nothing */
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK_EQ(snapshot.process.rank, MS_STATE_NO_RANK);
     ms_snapshot_cleanup(&snapshot);
-    ms_state_set_rank(5, 6, false);
-    ms_state_set_rank(1, 2, false);
+    ms_state_set_rank(5, 6);
+    ms_state_set_rank(1, 2);
     snapshot = page_read(getpid());
     CHECK_EQ(snapshot.process.rank, 5);
     CHECK_EQ(snapshot.process.world, 6);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/control/socket.h"
+#include "runtime/control/control_internal.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static void make_folder(void)
 static void start(void)
 {
     make_folder();
-    CHECK(ms_socket_open(path));
+    CHECK(ms_control_open(path));
 }
 
 static ino_t inode_of(const char *name)
@@ -66,7 +66,7 @@ static int serve(const char *name)
 MS_TEST_AFTER(start, its_own_name_goes_at_the_end)
 {
     CHECK(inode_of(path) != 0);
-    ms_socket_close();
+    ms_control_close();
     CHECK_EQ(inode_of(path), 0);
 }
 
@@ -75,7 +75,7 @@ MS_TEST_AFTER(start, a_name_that_is_another_sockets_by_now_stays)
     CHECK_EQ(rename(path, moved), 0); /* it lives, so the other one has another inode */
     serve(path);
     const ino_t other = inode_of(path);
-    ms_socket_close();
+    ms_control_close();
     CHECK_EQ(inode_of(path), other);
 }
 
@@ -84,7 +84,7 @@ MS_TEST(what_is_no_socket_keeps_its_name)
     make_folder();
     const int file = open(path, O_CREAT | O_WRONLY, 0600);
     const ino_t inode = inode_of(path);
-    CHECK(!ms_socket_open(path));
+    CHECK(!ms_control_open(path));
     CHECK_EQ(inode_of(path), inode);
     close(file);
 }
@@ -94,11 +94,11 @@ MS_TEST(a_socket_that_somebody_serves_keeps_its_name)
     make_folder();
     const int listener = serve(path);
     const ino_t inode = inode_of(path);
-    CHECK(!ms_socket_open(path));
+    CHECK(!ms_control_open(path));
     CHECK_EQ(inode_of(path), inode);
     close(listener);
-    CHECK(ms_socket_open(path)); /* nobody does any more */
-    ms_socket_close();
+    CHECK(ms_control_open(path)); /* nobody does any more */
+    ms_control_close();
 }
 
 /* --- clients */
@@ -125,7 +125,7 @@ static int connect_client(void)
 static void serve_ready(void)
 {
     for (int i = 0; i < 4; i++)
-        CHECK(ms_socket_serve(-1, 0));
+        CHECK(ms_control_serve(-1, 0));
 }
 
 static const char *ask(int client, const char *request)
@@ -160,7 +160,7 @@ MS_TEST(a_plan_has_a_size_at_most)
     const int client = connect_client();
     CHECK_EQ(strcmp(ask(client, "plan 268435456\n"), ""), 0); /* its bytes are waited for */
     CHECK(!is_dropped(client));
-    ms_socket_close();
+    ms_control_close();
 }
 
 MS_TEST_AFTER(start, a_line_has_a_length_at_most)
@@ -172,7 +172,7 @@ MS_TEST_AFTER(start, a_line_has_a_length_at_most)
     CHECK_EQ(strcmp(ask(client, line), ""), 0); /* it may be a long one */
     CHECK(strstr(ask(client, "x"), "error expected plan BYTES") != NULL);
     CHECK(is_dropped(client));
-    ms_socket_close();
+    ms_control_close();
 }
 
 MS_TEST_AFTER(start, a_client_that_says_nothing_is_dropped)
@@ -186,13 +186,13 @@ MS_TEST_AFTER(start, a_client_that_says_nothing_is_dropped)
     serve_ready();
     CHECK(is_dropped(silent));
     CHECK(!is_dropped(other));
-    ms_socket_close();
+    ms_control_close();
 }
 
 MS_TEST_AFTER(start, there_are_so_many_clients_at_most)
 {
-    int clients[MS_SOCKET_CLIENTS];
-    for (int i = 0; i < MS_SOCKET_CLIENTS; i++) {
+    int clients[MS_CONTROL_CLIENTS];
+    for (int i = 0; i < MS_CONTROL_CLIENTS; i++) {
         clients[i] = connect_client();
         serve_ready();
     }
@@ -201,7 +201,7 @@ MS_TEST_AFTER(start, there_are_so_many_clients_at_most)
     close(clients[3]);
     serve_ready();
     CHECK(strstr(ask(connect_client(), "status\n"), "ok ") != NULL);
-    ms_socket_close();
+    ms_control_close();
 }
 
 /* Also where the socket's mode was changed. */
@@ -221,8 +221,8 @@ MS_TEST(another_user_is_refused)
         _exit(recv(client, answer, sizeof(answer) - 1, 0) <= 0 ||
               strstr(answer, "error not the same user") == NULL);
     }
-    CHECK(ms_socket_serve(-1, 10000));
-    ms_socket_close();
+    CHECK(ms_control_serve(-1, 10000));
+    ms_control_close();
     CHECK_EQ(waitpid(child, &status, 0), child);
     CHECK_EQ(status, 0);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/plan/pattern.h"
+/* Entries of plans: the patterns of their names. */
+#include "runtime/plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,13 +9,43 @@
 
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
 
+/* A plan of one entry with this name, or NULL. */
+static struct ms_plan *plan_of(const char *pattern)
+{
+    static const char head[] = "{\"format\": \"metashard-plan/1\", \"world_size\": 1, "
+                               "\"tensors\": [{\"name\": \"";
+    char *text = malloc(sizeof(head) + 2 * strlen(pattern) + 8), *at = text + sizeof(head) - 1;
+    struct ms_plan *plan = NULL;
+    struct ms_fault fault;
+    CHECK(text != NULL);
+    strcpy(text, head);
+    for (const char *from = pattern; *from != '\0'; from++) {
+        if (*from == '\\')
+            *at++ = '\\';
+        *at++ = *from;
+    }
+    strcpy(at, "\"}]}");
+    if (!ms_plan_parse(text, strlen(text), "plan", &plan, &fault))
+        plan = NULL;
+    free(text);
+    return plan;
+}
+
 static bool is_accepted(const char *pattern)
 {
-    char text[64];
-    bool is_exact;
-    CHECK(strlen(pattern) < sizeof(text));
-    strcpy(text, pattern);
-    return ms_pattern_read(text, &is_exact) == NULL;
+    struct ms_plan *plan = plan_of(pattern);
+    ms_plan_destroy(plan);
+    return plan != NULL;
+}
+
+static bool matches(const char *pattern, const char *text)
+{
+    struct ms_plan *plan = plan_of(pattern);
+    const struct ms_tensor tensor = {.name = text};
+    CHECK(plan != NULL);
+    const bool is_match = ms_entry_meets(plan, 0, &tensor, 0);
+    ms_plan_destroy(plan);
+    return is_match;
 }
 
 MS_TEST(the_whole_name_matches)
@@ -67,7 +98,7 @@ MS_TEST(the_whole_name_matches)
                 {"*[0-9].w", "l.x.w", false}};
     for (size_t i = 0; i < COUNT(rows); i++) {
         if (!is_accepted(rows[i].pattern) ||
-            ms_pattern_match(rows[i].pattern, rows[i].text) != rows[i].is_match)
+            matches(rows[i].pattern, rows[i].text) != rows[i].is_match)
             ms_test_fail(__FILE__, __LINE__, "%s and %s: expected %s", rows[i].pattern,
                          rows[i].text, rows[i].is_match ? "a match" : "no match");
     }
@@ -75,14 +106,14 @@ MS_TEST(the_whole_name_matches)
 
 MS_TEST(characters_are_code_points)
 {
-    CHECK(ms_pattern_match("?", "\xcf\x80"));
-    CHECK(ms_pattern_match("?", "\xf0\x9f\x98\x80"));
-    CHECK(!ms_pattern_match("??", "\xcf\x80"));
-    CHECK(ms_pattern_match("[\xce\xb1-\xcf\x89]", "\xcf\x80"));
-    CHECK(!ms_pattern_match("[!\xce\xb1-\xcf\x89]", "\xcf\x80"));
-    CHECK(!ms_pattern_match("[\xce\xb1-\xcf\x89]", "z"));
-    CHECK(ms_pattern_match("*\xcf\x80*", "a\xcf\x80"));
-    CHECK(ms_pattern_match("\\\xcf\x80", "\xcf\x80"));
+    CHECK(matches("?", "\xcf\x80"));
+    CHECK(matches("?", "\xf0\x9f\x98\x80"));
+    CHECK(!matches("??", "\xcf\x80"));
+    CHECK(matches("[\xce\xb1-\xcf\x89]", "\xcf\x80"));
+    CHECK(!matches("[!\xce\xb1-\xcf\x89]", "\xcf\x80"));
+    CHECK(!matches("[\xce\xb1-\xcf\x89]", "z"));
+    CHECK(matches("*\xcf\x80*", "a\xcf\x80"));
+    CHECK(matches("\\\xcf\x80", "\xcf\x80"));
 }
 
 MS_TEST(bad_patterns_are_refused)
@@ -106,13 +137,11 @@ MS_TEST(exact_patterns_lose_their_escapes)
                 {"a-b", "a-b"}};
     for (size_t i = 0; i < COUNT(rows); i++) {
         const char *name = rows[i].name != NULL ? rows[i].name : rows[i].pattern;
-        char text[32];
-        bool is_exact;
-        strcpy(text, rows[i].pattern);
-        CHECK_EQ(ms_pattern_is_exact(text), rows[i].name != NULL);
-        CHECK(ms_pattern_read(text, &is_exact) == NULL);
-        CHECK_EQ(is_exact, rows[i].name != NULL);
-        CHECK_BYTES(text, name, strlen(name) + 1);
+        CHECK_EQ(ms_entry_is_exact(rows[i].pattern), rows[i].name != NULL);
+        struct ms_plan *plan = plan_of(rows[i].pattern);
+        CHECK(plan != NULL);
+        CHECK_BYTES(ms_entry_at(plan, 0).name, name, strlen(name) + 1);
+        ms_plan_destroy(plan);
     }
 }
 
@@ -127,9 +156,9 @@ MS_TEST(many_stars_are_not_slow)
     strcpy(pattern + 2 * STARS, "b");
     memset(text, 'a', LENGTH);
     text[LENGTH] = '\0';
-    CHECK(!ms_pattern_match(pattern, text));
+    CHECK(!matches(pattern, text));
     text[LENGTH - 1] = 'b';
-    CHECK(ms_pattern_match(pattern, text));
+    CHECK(matches(pattern, text));
     free(pattern);
     free(text);
 }
