@@ -365,6 +365,7 @@ bool ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_split_off)
 }
 
 /* The headers may have been read just now. */
+MS_HOLDS(ms_shard.lock)
 static bool set_seen(void *context, size_t index, const struct ms_tensor *tensor)
 {
     (void)context, (void)tensor;
