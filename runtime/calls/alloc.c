@@ -18,7 +18,6 @@
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/examining.h"
-#include "runtime/memory/granules.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/space.h"
@@ -41,7 +40,7 @@ static bool can_map_memory(CUdevice device)
 void ms_alloc_forget(struct ms_allocation *allocation)
 {
     if (allocation->pool != NULL)
-        ms_pooled_end(allocation->granule_bytes, ms_granules_backed_bytes(allocation),
+        ms_pooled_end(allocation->granule_bytes, allocation->backing.backed_bytes,
                       allocation->is_transient);
     ms_shard_forget(allocation, 0, allocation->bytes);
     ms_publish_freed(allocation);
@@ -225,7 +224,7 @@ bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
     if (is_done)
         ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx, %zu of them backed", allocation->bytes, address,
-           ms_granules_backed_bytes(allocation));
+           allocation->backing.backed_bytes);
     ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
     ms_alloc_forget(allocation);
     if (is_done)
@@ -285,7 +284,7 @@ bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *res
         return false;
     }
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx in a stream, %zu of them backed", allocation->bytes,
-           address, ms_granules_backed_bytes(allocation));
+           address, allocation->backing.backed_bytes);
     ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
     ms_alloc_forget(allocation);
     ms_delayed_free_add(allocation, record_event(stream, context), context);
@@ -316,7 +315,7 @@ CUresult ms_alloc_set_pool_access(CUmemoryPool handle, CUdevice peer, bool enabl
     struct ms_allocation *allocation = NULL;
     while (result == CUDA_SUCCESS && (allocation = ms_claim_after(allocation)) != NULL) {
         if (ms_pool_handle(allocation->pool) == handle && allocation->device != peer)
-            result = ms_granules_set_peer(allocation, peer, enabled);
+            result = ms_backing_apply_access(&allocation->backing, peer, enabled);
     }
     ms_claim_release(allocation);
     return result;
@@ -348,7 +347,7 @@ CUresult ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled)
     struct ms_allocation *allocation = NULL;
     while (result == CUDA_SUCCESS && (allocation = ms_claim_after(allocation)) != NULL) {
         if (allocation->device == device && allocation->pool == NULL && !allocation->is_programs)
-            result = ms_granules_set_peer(allocation, peer, enabled);
+            result = ms_backing_apply_access(&allocation->backing, peer, enabled);
     }
     ms_claim_release(allocation);
     return result;

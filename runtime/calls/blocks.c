@@ -6,7 +6,6 @@
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
 #include "runtime/memory/allocation.h"
-#include "runtime/memory/bytes.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
@@ -23,10 +22,10 @@ static struct ms_allocation *claim(CUdeviceptr address)
 
 static void add_change(struct ms_allocation *allocation)
 {
-    ms_allocation_touch(allocation);
+    allocation->touches++;
     /* A graph uses its addresses at each launch, whether or not they are handed out. */
     if (ms_is_capturing())
-        ms_allocation_keep_dead(allocation);
+        allocation->keeps_dead = true;
 }
 
 /* False: no block begins there. */
@@ -95,8 +94,8 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
     enum ms_carved carved = MS_CARVED_NOT;
     if (bytes > 0 && ms_fits(allocation, address, bytes))
         carved = take(allocation, begin, begin + bytes);
-    const bool is_deferred =
-        carved == MS_CARVED && ms_bytes_any(allocation, begin, begin + bytes, MS_NOT_RESIDENT);
+    const bool is_deferred = carved == MS_CARVED && ms_lineage_any(&allocation->lineage, begin,
+                                                                   begin + bytes, MS_NOT_RESIDENT);
     ms_claim_release(allocation);
     if (carved == MS_CARVED_FAILED)
         ms_access(address, bytes, MS_NEED_READ_WRITE);

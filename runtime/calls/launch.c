@@ -132,7 +132,7 @@ static bool add_recorded(const struct ms_part *out, const struct ms_part *in,
 {
     struct ms_content launched = {.kind = MS_LAUNCHED, .recorded = recorded};
     recorded->address = out->allocation->address + out->begin;
-    if (!ms_bytes_extract(out->allocation, out->begin, out->end, &recorded->before))
+    if (!ms_lineage_extract(&out->allocation->lineage, out->begin, out->end, &recorded->before))
         return false;
     launched.is_shadowed = ms_verifies() && ms_shadow_launch(out, in, recorded->launch, stream);
     return ms_bytes_set(out->allocation, out->begin, out->end, &launched) == CUDA_SUCCESS;
@@ -165,7 +165,8 @@ static bool can_be_input(const struct ms_part *part)
     enum { ROUNDING = 512 };
     struct ms_extent extent;
     size_t sent = 0, left = 0;
-    for (size_t at = part->begin; ms_bytes_next(part->allocation, &at, part->end, &extent);) {
+    for (size_t at = part->begin;
+         ms_lineage_next(&part->allocation->lineage, &at, part->end, &extent);) {
         if (extent.content.kind == MS_RESIDENT || is_snapshot(&extent.content) ||
             (ms_content_is_nothing(&extent.content) && part->end - extent.begin >= ROUNDING))
             return false;
@@ -182,7 +183,8 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part 
     if (depth > MS_MAX_LAUNCH_DEPTH || input_depth > MS_MAX_INPUT_DEPTH || !can_be_input(in))
         return false;
     struct ms_launch_input *input = recorded->input = ms_heap_zalloc(sizeof(*input));
-    if (input == NULL || !ms_bytes_extract(in->allocation, in->begin, in->end, &input->lineage))
+    if (input == NULL ||
+        !ms_lineage_extract(&in->allocation->lineage, in->begin, in->end, &input->lineage))
         return false;
     ms_lineage_drop_caches(&input->lineage);
     recorded->depth = depth > recorded->depth ? depth : recorded->depth;
@@ -197,12 +199,12 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part 
  * absent bytes can never be read. */
 static bool is_forbidden(const struct ms_part *part)
 {
-    if (ms_bytes_any(part->allocation, part->begin, part->end, MS_OF_KIND(MS_ABSENT)))
+    if (ms_lineage_any(&part->allocation->lineage, part->begin, part->end, MS_OF_KIND(MS_ABSENT)))
         return true;
     if (!ms_shard_enforces())
         return false;
     ms_placement_query(part->allocation, part->begin, part->end);
-    return ms_bytes_any(part->allocation, part->begin, part->end, MS_OF_OTHERS);
+    return ms_lineage_any(&part->allocation->lineage, part->begin, part->end, MS_OF_OTHERS);
 }
 
 static bool record_in(const struct ms_part *out, const struct ms_part *in,
@@ -211,7 +213,7 @@ static bool record_in(const struct ms_part *out, const struct ms_part *in,
     const struct ms_depths below = ms_recorded_launch_depths(out->allocation, out->begin, out->end);
     if (out->begin >= out->end || (in != NULL && in->begin >= in->end) ||
         !ms_space_is_in_blocks(out->allocation, out->begin, out->end) ||
-        ms_bytes_any(out->allocation, out->begin, out->end, MS_PRESENT) ||
+        ms_lineage_any(&out->allocation->lineage, out->begin, out->end, MS_PRESENT) ||
         below.launches + 1 > MS_MAX_LAUNCH_DEPTH || is_forbidden(out) ||
         (in != NULL && is_forbidden(in)))
         return false;

@@ -10,7 +10,6 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
-#include "runtime/memory/bytes.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/window.h"
 
@@ -172,7 +171,7 @@ static void measure(const struct ms_strided_copy *rows, struct extent *to, struc
 static bool is_worth_it(const struct ms_allocation *source, size_t begin, size_t end, size_t rows)
 {
     size_t launches = 0;
-    struct ms_walk walk = ms_bytes_walk(source, begin, end);
+    struct ms_walk walk = ms_lineage_walk(&source->lineage, begin, end);
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         const struct ms_content *content = &extent->content;
         if (ms_content_is_present(content))
@@ -185,7 +184,7 @@ static bool is_worth_it(const struct ms_allocation *source, size_t begin, size_t
 static bool is_missing(const struct ms_allocation *allocation, const struct extent *range)
 {
     const size_t begin = ms_offset(allocation, range->begin);
-    return !ms_bytes_any(allocation, begin, begin + range->bytes, MS_PRESENT);
+    return !ms_lineage_any(&allocation->lineage, begin, begin + range->bytes, MS_PRESENT);
 }
 
 /* If some of the source is absent, only a copy by rows can leave that out. */
@@ -198,7 +197,7 @@ static bool can_copy_claimed(const struct ms_allocation *source,
         (from->begin < to->begin + to->bytes && to->begin < from->begin + from->bytes))
         return false;
     const size_t begin = ms_offset(source, from->begin), end = begin + from->bytes;
-    if (ms_bytes_any(source, begin, end, MS_OF_KIND(MS_ABSENT)))
+    if (ms_lineage_any(&source->lineage, begin, end, MS_OF_KIND(MS_ABSENT)))
         return true;
     return rows->width >= MIN_WIDTH && destination != NULL && is_missing(destination, to) &&
            is_worth_it(source, begin, end, ms_move_count_rows(rows));

@@ -13,7 +13,6 @@
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/examining.h"
-#include "runtime/memory/granules.h"
 #include "runtime/memory/handles.h"
 #include "runtime/memory/mappings.h"
 #include "runtime/memory/order.h"
@@ -263,7 +262,7 @@ static CUresult gather(struct ms_allocation *allocation, const struct ms_program
         result = ms_driver_enter(allocation->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!ms_granules_are_one(allocation, mapping->begin, mapping->end))
+    if (!ms_backing_is_one_chunk(&allocation->backing, mapping->begin, mapping->end))
         result = join_chunks(allocation, mapping, attempt);
     if (result == CUDA_SUCCESS)
         result = ms_mappings_pin(allocation, mapping, real);
@@ -696,7 +695,7 @@ static CUresult keep_content(CUdeviceptr address, const struct ms_program_mappin
     const CUresult result = handle != NULL ? ms_materialise(allocation, mapping->begin,
                                                             mapping->end, MS_NEED_READ_WRITE)
                                            : CUDA_SUCCESS;
-    const bool is_one = ms_granules_are_one(allocation, mapping->begin, mapping->end);
+    const bool is_one = ms_backing_is_one_chunk(&allocation->backing, mapping->begin, mapping->end);
     ms_publish_why_end(why);
     ms_claim_release(allocation);
     return handle != NULL && result == CUDA_SUCCESS && is_one ? make_real(handle, attempt) : result;

@@ -68,7 +68,7 @@ static CUresult write_range(struct ms_allocation *allocation, size_t begin, size
                             CUstream stream)
 {
     size_t count;
-    struct ms_extent *old = ms_bytes_copy(allocation, begin, end, &count);
+    struct ms_extent *old = ms_lineage_copy(&allocation->lineage, begin, end, &count);
     if (old == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CUDA_SUCCESS;
@@ -114,7 +114,7 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
     *result_out = ms_write_bound(allocation, begin);
     if (*result_out == CUDA_SUCCESS) {
         ms_space_add_use(allocation, begin, begin + bytes);
-        if (ms_bytes_any(allocation, begin, begin + bytes, MS_MISSING))
+        if (ms_lineage_any(&allocation->lineage, begin, begin + bytes, MS_MISSING))
             return allocation;
         *result_out = ms_materialise(allocation, begin, begin + bytes, MS_NEED_READ_WRITE);
     }
@@ -265,7 +265,7 @@ static bool is_present(CUdeviceptr address, size_t bytes)
         return false;
     const size_t begin = ms_offset(allocation, address);
     const bool is_present = ms_fits(allocation, address, bytes) &&
-                            !ms_bytes_any(allocation, begin, begin + bytes, MS_MISSING);
+                            !ms_lineage_any(&allocation->lineage, begin, begin + bytes, MS_MISSING);
     ms_claim_release(allocation);
     return is_present;
 }

@@ -11,7 +11,7 @@
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
 #include "runtime/memory/examining.h"
-#include "runtime/memory/granules.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/state/counters.h"
 
 static CUdeviceptr address_of(const void *pointer)
@@ -103,8 +103,8 @@ static CUresult prepare_write(const struct ms_operation *operation)
 static bool is_in_one_handle(const void *address)
 {
     struct ms_allocation *allocation = ms_space_claim(address_of(address));
-    const bool is_one =
-        allocation == NULL || ms_granules_are_one(allocation, 0, allocation->granule_bytes);
+    const bool is_one = allocation == NULL ||
+                        ms_backing_is_one_chunk(&allocation->backing, 0, allocation->granule_bytes);
     ms_claim_release(allocation);
     return is_one;
 }

@@ -9,7 +9,7 @@
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/bytes.h"
-#include "runtime/memory/granules.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
 #include "runtime/shard/placement_query.h"
@@ -33,7 +33,7 @@ static bool list_sinkable(const struct ms_allocation *allocation, size_t begin, 
             is_good = ms_ranges_add(&whole, from / granule * granule, to / granule * granule);
     }
     struct ms_range chunk = {0, allocation->granule_bytes};
-    for (; is_good && ms_granules_next(allocation, &chunk);
+    for (; is_good && ms_backing_next(&allocation->backing, &chunk);
          chunk = (struct ms_range){chunk.end, allocation->granule_bytes})
         is_good = ms_ranges_add(&backed, chunk.begin, chunk.end);
     is_good = is_good && ms_ranges_subtract(&whole, &backed, sinkable);
@@ -63,7 +63,7 @@ static CUresult cover_rest(struct ms_allocation *allocation, size_t begin, size_
     for (size_t i = 0; i <= taken->count && result == CUDA_SUCCESS; i++) {
         const size_t stop = i < taken->count ? taken->list[i].begin : end;
         if (begin < stop)
-            result = ms_granules_cover(allocation, begin, stop);
+            result = ms_allocation_cover(allocation, begin, stop);
         begin = i < taken->count ? taken->list[i].end : end;
     }
     return result;
@@ -108,7 +108,8 @@ static CUresult lend_parked(struct ms_allocation *allocation, const struct ms_ra
                           : CUDA_ERROR_NOT_SUPPORTED;
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_granules_lend(allocation, parkable, ms_parked_backing(parked), &receive->lent);
+    result = ms_backing_lend(&allocation->backing, ms_parked_backing(parked), parkable->list,
+                             parkable->count, allocation->context, &receive->lent);
     if (result == CUDA_SUCCESS)
         receive->parked = parked;
     else
@@ -136,8 +137,8 @@ static CUresult find_memory(struct ms_allocation *allocation, size_t begin, size
 /* No work is queued: neither the sink nor the parked memory has to wait. */
 static void take_back(struct ms_allocation *allocation, struct ms_receive *receive)
 {
-    ms_granules_lent(allocation, receive->sink, NULL);
-    ms_granules_lent(allocation, receive->lent, NULL);
+    ms_backing_lent(&allocation->backing, receive->sink, NULL);
+    ms_backing_lent(&allocation->backing, receive->lent, NULL);
     ms_parked_drop(receive->parked);
     *receive = (struct ms_receive){0};
 }
@@ -146,11 +147,12 @@ static CUresult sink_and_park(struct ms_allocation *allocation, size_t begin, si
                               const struct ms_ranges *absent, const struct ms_ranges *sinkable,
                               const struct ms_ranges *parkable, struct ms_receive *receive)
 {
-    CUresult result = ms_granules_wait(allocation, begin, end);
+    CUresult result = ms_backing_sink_wait(&allocation->backing, begin, end);
     if (result == CUDA_SUCCESS)
         result = find_memory(allocation, begin, end, sinkable, parkable, receive);
     if (result == CUDA_SUCCESS)
-        result = ms_granules_lend(allocation, sinkable, NULL, &receive->sink);
+        result = ms_backing_lend(&allocation->backing, NULL, sinkable->list, sinkable->count,
+                                 allocation->context, &receive->sink);
     if (result == CUDA_SUCCESS)
         result = set_received(allocation, begin, end, absent, parkable, receive->parked);
     if (result != CUDA_SUCCESS)
@@ -194,7 +196,7 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
     ms_space_add_use(allocation, begin, end);
     /* Remote copies: concatenated tensors, which will be copied back. In its own place, what comes
      * in granules with local bytes may stay; copied on from there, it would take memory again. */
-    const bool passes = ms_bytes_any(allocation, begin, end, MS_REMOTE_COPY);
+    const bool passes = ms_lineage_any(&allocation->lineage, begin, end, MS_REMOTE_COPY);
     if (!ms_placement_query_list_remote(allocation, begin, end - begin, NULL, &remote_parts) ||
         !list_sinkable(allocation, begin, end, &remote_parts, &sinkable) ||
         (passes && !list_storable(allocation, begin, end, &sinkable, &parkable)))
@@ -257,7 +259,7 @@ static void hand_over(const struct ms_receive *receive, const struct ms_sink_map
 {
     struct ms_allocation *allocation = ms_space_claim(receive->address);
     if (allocation != NULL && allocation->id == receive->allocation_id)
-        ms_granules_lent(allocation, sink, event);
+        ms_backing_lent(&allocation->backing, sink, event);
     else
         ms_driver.event_destroy(event);
     ms_claim_release(allocation);
@@ -267,7 +269,7 @@ static void unmap_sink(const struct ms_receive *receive)
 {
     struct ms_allocation *allocation = ms_space_claim(receive->address);
     if (allocation != NULL && allocation->id == receive->allocation_id)
-        ms_granules_wait(allocation, 0, allocation->bytes);
+        ms_backing_sink_wait(&allocation->backing, 0, allocation->bytes);
     ms_claim_release(allocation);
 }
 

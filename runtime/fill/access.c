@@ -6,9 +6,8 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/unfilled.h"
-#include "runtime/memory/bytes.h"
 #include "runtime/memory/examining.h"
-#include "runtime/memory/granules.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/placement_query.h"
@@ -82,7 +81,7 @@ static bool meets_remote(CUdeviceptr at, CUdeviceptr end)
     for (struct ms_allocation *allocation;
          !found && (allocation = claim_part(&at, end, &part)) != NULL;) {
         ms_placement_query(allocation, part.begin, part.end);
-        found = ms_bytes_any(allocation, part.begin, part.end, MS_OF_OTHERS);
+        found = ms_lineage_any(&allocation->lineage, part.begin, part.end, MS_OF_OTHERS);
         ms_claim_release(allocation);
     }
     return found;
@@ -153,7 +152,7 @@ static CUresult export_allocation(CUdeviceptr address, bool *one_handle_out)
     if (allocation == NULL)
         return CUDA_SUCCESS;
     const CUresult result = ms_materialise(allocation, 0, allocation->bytes, MS_NEED_PIN);
-    *one_handle_out = ms_granules_are_one(allocation, 0, allocation->granule_bytes);
+    *one_handle_out = ms_backing_is_one_chunk(&allocation->backing, 0, allocation->granule_bytes);
     ms_publish_event(MS_EVENT_PIN, allocation, 0, allocation->bytes,
                      "an allocation that is exported");
     ms_claim_release(allocation);

@@ -154,7 +154,7 @@ static void hex(const unsigned char *values, size_t count, char *text)
 static void report(const struct ms_allocation *allocation, struct ms_range range,
                    const struct pair *pair, const struct difference *found, CUstream stream)
 {
-    const struct ms_extent extent = ms_bytes_at(allocation, range.begin + found->first);
+    const struct ms_extent extent = ms_lineage_at(&allocation->lineage, range.begin + found->first);
     unsigned char values[2][SHOWN] = {{0}};
     char texts[2][3 * SHOWN] = {"?", "?"}, lineage[512], name[120], tensor[136] = "";
     size_t shown = pair->bytes - found->first;
@@ -214,8 +214,7 @@ static void compare(struct ms_allocation *allocation, struct ms_range range,
 static void compare_range(struct ms_allocation *allocation, struct ms_range range)
 {
     const struct pair pair = {allocation->address + range.begin,
-                              ms_allocation_shadow(allocation) + range.begin,
-                              range.end - range.begin};
+                              allocation->shadow->address + range.begin, range.end - range.begin};
     if (pair.bytes > 0)
         compare(allocation, range, &pair, true);
 }
@@ -225,9 +224,9 @@ void ms_compare(struct ms_allocation *allocation, size_t begin, size_t end, enum
 {
     struct ms_range run = {0, 0};
     struct ms_extent extent;
-    if (ms_allocation_shadow(allocation) == 0)
+    if (allocation->shadow == NULL)
         return;
-    while (ms_bytes_next(allocation, &begin, end, &extent)) {
+    while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
         if (!extent.content.is_shadowed || extent.content.cached != (what == MS_COMPARE_CACHED))
             continue;
         if (extent.begin != run.end) {
@@ -242,7 +241,7 @@ void ms_compare(struct ms_allocation *allocation, size_t begin, size_t end, enum
 void ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t bytes, CUdeviceptr copy,
                      bool is_plain, CUstream stream)
 {
-    const struct pair pair = {copy, ms_allocation_shadow(from) + from_at, bytes};
+    const struct pair pair = {copy, from->shadow->address + from_at, bytes};
     const struct ms_range range = {from_at, from_at + bytes};
     if (ms_shadow_wait(stream) == CUDA_SUCCESS)
         compare(from, range, &pair, is_plain);
@@ -253,8 +252,8 @@ static bool compare_cached_of(struct ms_allocation *allocation, uint64_t patienc
 {
     if (allocation == NULL)
         return false;
-    if (ms_allocation_shadow(allocation) == 0 ||
-        !ms_bytes_any(allocation, 0, allocation->bytes, MS_CACHED))
+    if (allocation->shadow == NULL ||
+        !ms_lineage_any(&allocation->lineage, 0, allocation->bytes, MS_CACHED))
         return true;
     if (!ms_order_context_ends_within(allocation->context, patience_ms))
         return false;

@@ -72,7 +72,7 @@ static struct candidate candidate_of(const struct ms_allocation *allocation)
 {
     return (struct candidate){.address = allocation->address,
                               .id = allocation->id,
-                              .touches = ms_allocation_touches(allocation),
+                              .touches = allocation->touches,
                               .context = allocation->context};
 }
 
@@ -152,7 +152,7 @@ static size_t evict_candidates(const struct way *way, const struct candidate *ca
     for (size_t i = 0; i < count; i++) {
         struct ms_allocation *allocation = ms_space_try_claim(candidates[i].address);
         if (allocation != NULL && allocation->id == candidates[i].id &&
-            ms_allocation_touches(allocation) == candidates[i].touches)
+            allocation->touches == candidates[i].touches)
             freed += evict_published(allocation, way);
         ms_claim_release(allocation);
     }

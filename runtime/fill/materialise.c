@@ -12,7 +12,6 @@
 #include "runtime/fill/unfilled.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
-#include "runtime/memory/granules.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
@@ -39,7 +38,7 @@ static size_t list_files(const struct ms_allocation *allocation, size_t begin, s
     size_t count = 0;
     struct ms_extent extent;
     *bytes_out = 0;
-    while (ms_bytes_next(allocation, &begin, end, &extent)) {
+    while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
         const size_t bytes = extent.end - extent.begin;
         if (!is_missing_file(&extent.content))
             continue;
@@ -85,7 +84,7 @@ static CUresult replay_missing(const struct ms_allocation *allocation, size_t be
     bool files_done;
     CUresult result = replay_files(allocation, begin, end, stream, &files_done);
     struct ms_extent extent;
-    while (result == CUDA_SUCCESS && ms_bytes_next(allocation, &begin, end, &extent)) {
+    while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
         if (!ms_content_is_present(&extent.content) && !ms_content_is_nothing(&extent.content) &&
             !(files_done && is_missing_file(&extent.content)))
             result = replay_extent(allocation, &extent, stream);
@@ -99,7 +98,7 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
     const struct ms_range range = {begin, end};
     struct ms_extent extent;
     ms_compare(allocation, begin, end, MS_COMPARE_REPLAYED);
-    for (size_t at = begin; ms_bytes_next(allocation, &at, end, &extent);) {
+    for (size_t at = begin; ms_lineage_next(&allocation->lineage, &at, end, &extent);) {
         const struct ms_content *content = &extent.content;
         const size_t bytes = extent.end - extent.begin;
         if (ms_content_is_present(content))
@@ -120,7 +119,7 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
     CUresult result = CUDA_SUCCESS;
     struct ms_extent extent;
     for (size_t next = begin;
-         result == CUDA_SUCCESS && ms_bytes_next(allocation, &next, end, &extent);) {
+         result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &next, end, &extent);) {
         const struct ms_content *content = &extent.content;
         if (!is_missing_file(content))
             continue;
@@ -138,8 +137,8 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
 
 static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    CUresult result = ms_granules_cover(allocation, begin, end);
-    if (result != CUDA_SUCCESS || !ms_bytes_any(allocation, begin, end, MS_DEFERRED))
+    CUresult result = ms_allocation_cover(allocation, begin, end);
+    if (result != CUDA_SUCCESS || !ms_lineage_any(&allocation->lineage, begin, end, MS_DEFERRED))
         return result;
     CUstream stream;
     result = ms_fill_stream(allocation->context, &stream);
@@ -179,9 +178,9 @@ static bool may_run_in_place(const struct ms_allocation *allocation, const struc
     const size_t recorded_end = recorded_begin + recorded->before.bytes;
     if (recorded_end > allocation->bytes ||
         !ms_space_is_accessible(allocation, recorded_begin, recorded_end - recorded_begin) ||
-        ms_bytes_any(allocation, recorded_begin, recorded_end, MS_PRESENT))
+        ms_lineage_any(&allocation->lineage, recorded_begin, recorded_end, MS_PRESENT))
         return false;
-    const struct ms_range all = ms_granules_around(allocation, begin, end);
+    const struct ms_range all = ms_allocation_granules(allocation, begin, end);
     *run_out = (struct in_place){.recorded = recorded,
                                  .recorded_begin = recorded_begin,
                                  .recorded_end = recorded_end,
@@ -195,7 +194,7 @@ static bool find_in_place(const struct ms_allocation *allocation, size_t begin, 
 {
     struct ms_extent extent;
     bool found = false;
-    for (size_t at = begin; !found && ms_bytes_next(allocation, &at, end, &extent);)
+    for (size_t at = begin; !found && ms_lineage_next(&allocation->lineage, &at, end, &extent);)
         found = may_run_in_place(allocation, &extent, begin, end, run_out);
     return found;
 }
@@ -207,7 +206,7 @@ static CUresult replay_around(const struct ms_allocation *allocation, const stru
     CUresult result = CUDA_SUCCESS;
     struct ms_extent extent;
     for (size_t at = run->begin;
-         result == CUDA_SUCCESS && ms_bytes_next(allocation, &at, run->end, &extent);) {
+         result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &at, run->end, &extent);) {
         const bool is_there = extent.content.kind == MS_LAUNCHED &&
                               extent.content.recorded == run->recorded &&
                               extent.content.source_offset == extent.begin - run->recorded_begin;
@@ -222,11 +221,11 @@ static CUresult replay_around(const struct ms_allocation *allocation, const stru
 static CUresult replay_in_place(struct ms_allocation *allocation, const struct in_place *run)
 {
     CUstream stream;
-    CUresult result = ms_granules_cover(allocation, run->begin, run->end);
+    CUresult result = ms_allocation_cover(allocation, run->begin, run->end);
     if (result == CUDA_SUCCESS)
         result = ms_fill_stream(allocation->context, &stream);
     if (result == CUDA_SUCCESS)
-        result = ms_granules_sink(allocation, run->recorded_begin, run->recorded_end);
+        result = ms_backing_sink_map(&allocation->backing, run->recorded_begin, run->recorded_end);
     if (result != CUDA_SUCCESS)
         return result;
     result =
@@ -235,7 +234,7 @@ static CUresult replay_in_place(struct ms_allocation *allocation, const struct i
     if (result == CUDA_SUCCESS)
         result = replay_around(allocation, run, stream);
     const CUresult waited = ms_driver_wait(stream);
-    ms_granules_unsink(allocation, run->recorded_begin, run->recorded_end);
+    ms_backing_sink_unmap(&allocation->backing, run->recorded_begin, run->recorded_end);
     return result != CUDA_SUCCESS ? result : waited;
 }
 
@@ -268,7 +267,7 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
     if (result != CUDA_SUCCESS)
         return result;
     /* At once: what is materialised together lies in one handle. */
-    result = ms_granules_cover(allocation, begin, end);
+    result = ms_allocation_cover(allocation, begin, end);
     if (result == CUDA_SUCCESS)
         result = replay_all(allocation, begin, end);
     ms_driver_leave(&scope);
@@ -294,7 +293,7 @@ static void log_error(const struct ms_allocation *allocation, size_t begin, size
 /* In every mode, because there is nothing to read. */
 static CUresult refuse_absent(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    if (!ms_bytes_any(allocation, begin, end, MS_OF_KIND(MS_ABSENT)))
+    if (!ms_lineage_any(&allocation->lineage, begin, end, MS_OF_KIND(MS_ABSENT)))
         return CUDA_SUCCESS;
     ms_log(
         MS_ERROR,
@@ -312,8 +311,8 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
     const bool is_cached = need->becomes == MS_BECOMES_CACHED;
     CUresult result = refuse_absent(allocation, begin, end);
     if (is_cached)
-        ms_allocation_touch(allocation);
-    if (result == CUDA_SUCCESS && ms_bytes_any(allocation, begin, end, MS_MISSING)) {
+        allocation->touches++;
+    if (result == CUDA_SUCCESS && ms_lineage_any(&allocation->lineage, begin, end, MS_MISSING)) {
         if (!allocation->is_transient)
             ms_window_extend();
         const struct ms_publish_timer note = ms_publish_begin(allocation);
@@ -322,7 +321,7 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
         ms_publish_materialised(&note, allocation, begin, result);
     }
     if (result == CUDA_SUCCESS && !is_cached &&
-        ms_bytes_any(allocation, begin, end, MS_NOT_RESIDENT)) {
+        ms_lineage_any(&allocation->lineage, begin, end, MS_NOT_RESIDENT)) {
         ms_compare(allocation, begin, end, MS_COMPARE_CACHED);
         result = ms_bytes_set_kind(allocation, begin, end, MS_RESIDENT);
         ms_shadow_trim(allocation, begin, end);
@@ -351,11 +350,11 @@ static CUresult materialise_chosen(struct ms_allocation *allocation, size_t begi
     CUresult result = CUDA_SUCCESS;
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
         size_t stop = at;
-        struct ms_extent extent = ms_bytes_at(allocation, at);
+        struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
         while (stop < end && !is_left_out(&extent.content, need)) {
             stop = extent.end;
             if (stop < end)
-                extent = ms_bytes_at(allocation, stop);
+                extent = ms_lineage_at(&allocation->lineage, stop);
         }
         if (stop > end)
             stop = end;
@@ -374,10 +373,10 @@ static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin
 {
     CUresult result = CUDA_SUCCESS;
     struct ms_extent extent;
-    while (result == CUDA_SUCCESS && ms_bytes_next(allocation, &begin, end, &extent)) {
+    while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
         struct ms_range range = {extent.begin, extent.end};
         while (extent.content.locality == MS_REMOTE && result == CUDA_SUCCESS &&
-               ms_granules_next(allocation, &range)) {
+               ms_backing_next(&allocation->backing, &range)) {
             result = materialise(allocation, range.begin, range.end, need);
             range = (struct ms_range){range.end, extent.end};
         }
@@ -395,13 +394,13 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
         if (kept != CUDA_SUCCESS)
             return kept;
     }
-    if (!ms_bytes_any(allocation, begin, end, MS_NOT_RESIDENT))
+    if (!ms_lineage_any(&allocation->lineage, begin, end, MS_NOT_RESIDENT))
         return CUDA_SUCCESS;
     struct ms_driver_scope scope;
     const struct ms_publish_timer note = ms_publish_begin(allocation);
     CUresult result = ms_driver_enter(allocation->context, &scope);
     if (result == CUDA_SUCCESS) {
-        result = ms_granules_cover(allocation, begin, end);
+        result = ms_allocation_cover(allocation, begin, end);
         ms_driver_leave(&scope);
     }
     log_error(allocation, begin, end, result);
@@ -420,10 +419,10 @@ static CUresult overwrite_mapped(struct ms_allocation *allocation, size_t begin,
                                  const struct ms_need_row *need)
 {
     CUresult result = CUDA_SUCCESS;
-    if (!ms_bytes_any(allocation, begin, end, MS_OF_KIND(MS_UNMAPPED)))
+    if (!ms_lineage_any(&allocation->lineage, begin, end, MS_OF_KIND(MS_UNMAPPED)))
         return overwrite(allocation, begin, end, need);
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
-        const struct ms_extent extent = ms_bytes_at(allocation, at);
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
         const size_t stop = extent.end < end ? extent.end : end;
         if (extent.content.kind != MS_UNMAPPED)
             result = overwrite(allocation, at, stop, need);
@@ -446,7 +445,7 @@ static size_t end_of_filled(const struct ms_allocation *allocation, size_t at, s
 {
     struct ms_extent extent;
     size_t stop = at;
-    while (ms_bytes_next(allocation, &at, end, &extent) &&
+    while (ms_lineage_next(&allocation->lineage, &at, end, &extent) &&
            (fills_granule(&extent.content) || ms_content_is_present(&extent.content)))
         stop = extent.end;
     return stop;
@@ -460,7 +459,7 @@ static void fill_backed(struct ms_allocation *allocation, size_t begin, size_t e
         stop = end_of_filled(allocation, at, end);
         if (stop > at)
             materialise(allocation, at, stop, &ms_needs[MS_NEED_READ]);
-        else if (ms_bytes_next(allocation, &at, end, &extent))
+        else if (ms_lineage_next(&allocation->lineage, &at, end, &extent))
             stop = extent.end;
     }
 }
@@ -468,15 +467,16 @@ static void fill_backed(struct ms_allocation *allocation, size_t begin, size_t e
 static void fill_all_backed(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_range backed = {begin, end};
-    for (; ms_granules_next(allocation, &backed); backed = (struct ms_range){backed.end, end}) {
-        if (ms_bytes_any(allocation, backed.begin, backed.end, MS_MISSING))
+    for (; ms_backing_next(&allocation->backing, &backed);
+         backed = (struct ms_range){backed.end, end}) {
+        if (ms_lineage_any(&allocation->lineage, backed.begin, backed.end, MS_MISSING))
             fill_backed(allocation, backed.begin, backed.end);
     }
 }
 
 void ms_materialise_granules(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const struct ms_range all = ms_granules_around(allocation, begin, end);
+    const struct ms_range all = ms_allocation_granules(allocation, begin, end);
     fill_all_backed(allocation, all.begin, all.end);
     ms_unfilled_remove(allocation->address + all.begin, allocation->address + all.end);
 }
@@ -486,10 +486,10 @@ static bool is_unfilled(struct ms_allocation *allocation, size_t begin, size_t e
 {
     struct ms_extent extent;
     bool found = false;
-    if (!ms_bytes_any(allocation, begin, end, MS_MISSING))
+    if (!ms_lineage_any(&allocation->lineage, begin, end, MS_MISSING))
         return false;
     ms_placement_query(allocation, begin, end);
-    while (!found && ms_bytes_next(allocation, &begin, end, &extent))
+    while (!found && ms_lineage_next(&allocation->lineage, &begin, end, &extent))
         found = !ms_content_is_present(&extent.content) && fills_granule(&extent.content);
     return found;
 }
@@ -505,11 +505,12 @@ static void note_unfilled(struct ms_allocation *allocation, size_t begin, size_t
 
 void ms_materialise_granules_later(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const struct ms_range all = ms_granules_around(allocation, begin, end);
+    const struct ms_range all = ms_allocation_granules(allocation, begin, end);
     fill_all_backed(allocation, begin, end);
-    for (struct ms_range backed = all; ms_granules_next(allocation, &backed);
+    for (struct ms_range backed = all; ms_backing_next(&allocation->backing, &backed);
          backed = (struct ms_range){backed.end, all.end}) {
-        const bool is_whole = !ms_bytes_any(allocation, backed.begin, backed.end, MS_MISSING);
+        const bool is_whole =
+            !ms_lineage_any(&allocation->lineage, backed.begin, backed.end, MS_MISSING);
         const size_t step = is_whole ? backed.end - backed.begin : allocation->granule;
         for (size_t at = backed.begin; at < backed.end; at += step)
             note_unfilled(allocation, at, at + step < backed.end ? at + step : backed.end);
@@ -541,16 +542,17 @@ CUresult ms_materialise_alone(struct ms_allocation *allocation, size_t begin, si
     if (row->becomes == MS_BECOMES_OVERWRITTEN)
         return overwrite_mapped(allocation, begin, end, row);
     if (row->becomes == MS_BECOMES_PINNED)
-        ms_allocation_keep_dead(allocation);
+        allocation->keeps_dead = true;
     if (faults) /* such a kernel meets no memory, also not the sink */
-        result = ms_granules_wait(allocation, begin, end);
+        result = ms_backing_sink_wait(&allocation->backing, begin, end);
     /* while the content still identifies the tensor */
     ms_placement_query(allocation, begin, end);
     if (result == CUDA_SUCCESS && row->remote != MS_REMOTE_ALLOWED && !leaves_remote(row))
         result = ms_shard_read_remote(allocation, begin, end);
     if (result == CUDA_SUCCESS)
         result = materialise_chosen(allocation, begin, end, row);
-    if (result == CUDA_SUCCESS && faults && ms_bytes_any(allocation, begin, end, MS_OF_OTHERS))
+    if (result == CUDA_SUCCESS && faults &&
+        ms_lineage_any(&allocation->lineage, begin, end, MS_OF_OTHERS))
         result = materialise_edges(allocation, begin, end, row);
     return result;
 }

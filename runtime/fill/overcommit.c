@@ -5,8 +5,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
-#include "runtime/memory/bytes.h"
-#include "runtime/memory/granules.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
@@ -95,7 +94,7 @@ static uint64_t unbacked_bytes(const struct ms_allocation *allocation, size_t be
     const size_t granule = allocation->granule, stop = end / granule * granule;
     struct ms_range range = {(begin + granule - 1) / granule * granule, stop};
     uint64_t bytes = range.begin < stop ? stop - range.begin : 0;
-    while (ms_granules_next(allocation, &range)) {
+    while (ms_backing_next(&allocation->backing, &range)) {
         bytes -= range.end - range.begin;
         range = (struct ms_range){range.end, stop};
     }
@@ -107,7 +106,7 @@ static uint64_t left_out_bytes(const struct ms_allocation *allocation)
 {
     uint64_t bytes = 0;
     size_t begin = 0;
-    struct ms_walk walk = ms_bytes_walk(allocation, 0, allocation->bytes);
+    struct ms_walk walk = ms_lineage_walk(&allocation->lineage, 0, allocation->bytes);
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (extent->content.locality == MS_REMOTE || extent->content.kind == MS_ABSENT)
             continue;

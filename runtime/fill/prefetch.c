@@ -16,7 +16,6 @@
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/examining.h"
-#include "runtime/memory/granules.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/placement_query.h"
@@ -64,7 +63,7 @@ static bool is_wanted(const struct ms_content *content)
 static bool list_wanted(struct batch *batch, struct part *part)
 {
     bool is_good = true;
-    struct ms_walk walk = ms_bytes_walk(part->allocation, 0, part->allocation->bytes);
+    struct ms_walk walk = ms_lineage_walk(&part->allocation->lineage, 0, part->allocation->bytes);
     for (const struct ms_extent *extent;
          is_good && (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (!is_wanted(&extent->content))
@@ -91,7 +90,7 @@ static CUresult cover(struct ms_allocation *allocation, const struct ms_ranges *
              i < ranges->count && ranges->list[i].begin / granule <= (end + granule - 1) / granule;
              i++)
             end = ranges->list[i].end;
-        result = ms_granules_cover(allocation, begin, end);
+        result = ms_allocation_cover(allocation, begin, end);
     }
     return result;
 }
@@ -253,7 +252,8 @@ static bool list_cached(const struct ms_allocation *allocation, const struct ms_
                         struct ms_ranges *cached)
 {
     struct ms_extent extent;
-    for (size_t at = range->begin; ms_bytes_next(allocation, &at, range->end, &extent);) {
+    for (size_t at = range->begin;
+         ms_lineage_next(&allocation->lineage, &at, range->end, &extent);) {
         const struct ms_content *content = &extent.content;
         if (content->kind == MS_RESIDENT ||
             (content->cached && !ms_recorded_launch_is_current(content)))
@@ -271,7 +271,8 @@ static bool has_remote_granule(const struct ms_allocation *allocation, const str
     size_t begin = range->begin; /* of the first granule from which on all is remote */
     bool is_found = false;
     struct ms_extent extent;
-    for (size_t at = range->begin; ms_bytes_next(allocation, &at, range->end, &extent);) {
+    for (size_t at = range->begin;
+         ms_lineage_next(&allocation->lineage, &at, range->end, &extent);) {
         if (extent.content.locality != MS_REMOTE)
             begin = (extent.end + granule - 1) / granule * granule;
         is_found |= extent.end >= begin + granule ||
@@ -289,14 +290,14 @@ static void set_missing(struct ms_content *content)
  * only about what is missing. */
 static size_t give_back_chunk(struct ms_allocation *allocation, struct ms_range chunk)
 {
-    const struct ms_range range = ms_granules_around(allocation, chunk.begin, chunk.end);
+    const struct ms_range range = ms_allocation_granules(allocation, chunk.begin, chunk.end);
     struct ms_ranges cached = {0};
     size_t freed = 0;
     if (list_cached(allocation, &range, &cached) &&
         ms_bytes_change(allocation, &range, 1, set_missing) == CUDA_SUCCESS) {
         ms_placement_query(allocation, range.begin, range.end);
         if (has_remote_granule(allocation, &range))
-            freed = ms_granules_uncover(allocation, chunk.begin, chunk.end);
+            freed = ms_backing_uncover(&allocation->backing, chunk.begin, chunk.end, false);
         else
             ms_bytes_set_present(allocation, cached.list, cached.count);
     }
@@ -309,7 +310,7 @@ static size_t give_back(struct ms_allocation *allocation, void *argument)
     size_t freed = 0;
     (void)argument;
     struct ms_range chunk = {0, allocation->granule_bytes};
-    for (; ms_granules_next(allocation, &chunk);
+    for (; ms_backing_next(&allocation->backing, &chunk);
          chunk = (struct ms_range){chunk.end, allocation->granule_bytes})
         freed += give_back_chunk(allocation, chunk);
     return freed;
@@ -322,8 +323,8 @@ static uint64_t written_bytes(void)
     uint64_t bytes = 0;
     struct ms_allocation *allocation = NULL;
     while ((allocation = ms_claim_after(allocation)) != NULL)
-        bytes += ms_bytes_any(allocation, 0, allocation->bytes, MS_OF_KIND(MS_RESIDENT))
-                     ? ms_granules_backed_bytes(allocation)
+        bytes += ms_lineage_any(&allocation->lineage, 0, allocation->bytes, MS_OF_KIND(MS_RESIDENT))
+                     ? allocation->backing.backed_bytes
                      : 0;
     return bytes;
 }
@@ -350,8 +351,9 @@ static void keep_residents(void)
 {
     struct ms_allocation *allocation = NULL;
     while ((allocation = ms_claim_after(allocation)) != NULL) {
-        if (ms_allocation_take_restored(allocation))
+        if (allocation->was_resident)
             ms_materialise(allocation, 0, allocation->bytes, MS_NEED_KEEP);
+        allocation->was_resident = false;
     }
 }
 

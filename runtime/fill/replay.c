@@ -5,8 +5,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/memory/addresses.h"
-#include "runtime/memory/bytes.h"
-#include "runtime/memory/granules.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
@@ -137,7 +136,7 @@ static bool is_same(const struct ms_content *a, size_t begin_a, const struct ms_
 static bool has_memory(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_range range = {begin, end};
-    while (ms_granules_next(allocation, &range) && range.begin == begin) {
+    while (ms_backing_next(&allocation->backing, &range) && range.begin == begin) {
         begin = range.end;
         range = (struct ms_range){begin, end};
     }
@@ -154,7 +153,7 @@ static bool holds_input(const struct ms_allocation *allocation,
     if (allocation->id != input->allocation_id || begin + bytes > allocation->bytes)
         return false;
     for (size_t at = 0; at < bytes;) {
-        const struct ms_extent here = ms_bytes_at(allocation, begin + at);
+        const struct ms_extent here = ms_lineage_at(&allocation->lineage, begin + at);
         const struct ms_extent then = ms_lineage_at(&input->lineage, at);
         if (!is_same(&here.content, begin, &then.content, 0) ||
             (!here.content.cached && !ms_content_is_nothing(&here.content)))
@@ -182,7 +181,7 @@ static CUresult define_input(const struct ms_allocation *allocation,
     const size_t end = at + input->lineage.bytes;
     struct ms_extent extent;
     CUresult result = CUDA_SUCCESS;
-    while (result == CUDA_SUCCESS && ms_bytes_next(allocation, &at, end, &extent)) {
+    while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &at, end, &extent)) {
         if (ms_content_is_nothing(&extent.content))
             result = replay_unwritten(&extent, allocation->address + extent.begin, stream);
     }

@@ -44,7 +44,7 @@ static void set_source(struct ms_allocation *allocation, struct ms_range range,
     if (ms_bytes_set(allocation, range.begin, range.end, &content) != CUDA_SUCCESS)
         return;
     ms_shard_add_copy(source, offset, range.end - range.begin);
-    ms_allocation_set_restored(allocation);
+    allocation->was_resident = true;
     restoring->bytes += range.end - range.begin;
 }
 
@@ -75,7 +75,7 @@ static void restore_origin(struct ms_allocation *allocation, const struct ms_ori
     struct ms_extent extent;
     if (restoring->sources[origin->file] == NULL)
         return;
-    for (size_t at = begin; ms_bytes_next(allocation, &at, end, &extent);) {
+    for (size_t at = begin; ms_lineage_next(&allocation->lineage, &at, end, &extent);) {
         if (extent.content.kind == MS_RESIDENT)
             restore_range(allocation, (struct ms_range){extent.begin, extent.end}, origin, stream,
                           area, restoring);
@@ -107,8 +107,8 @@ static size_t restore(struct ms_allocation *allocation, void *context)
 
 static bool may_be_restored(const struct ms_allocation *allocation)
 {
-    return ms_bytes_any(allocation, 0, allocation->bytes, MS_OF_KIND(MS_RESIDENT)) &&
-           !ms_allocation_keeps_dead(allocation);
+    return ms_lineage_any(&allocation->lineage, 0, allocation->bytes, MS_OF_KIND(MS_RESIDENT)) &&
+           !allocation->keeps_dead;
 }
 
 size_t ms_restore_residents(void)

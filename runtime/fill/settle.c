@@ -9,7 +9,6 @@
 #include "runtime/fill/access.h"
 #include "runtime/fill/overcommit.h"
 #include "runtime/fill/prefetch.h"
-#include "runtime/memory/bytes.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
@@ -36,7 +35,7 @@ static uint64_t count_deferred(void)
     uint64_t count = 0;
     struct ms_allocation *allocation = NULL;
     while ((allocation = ms_claim_after(allocation)) != NULL)
-        count += ms_bytes_any(allocation, 0, allocation->bytes, MS_WANTING);
+        count += ms_lineage_any(&allocation->lineage, 0, allocation->bytes, MS_WANTING);
     return count;
 }
 

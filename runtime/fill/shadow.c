@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/fill/shadow.h"
 
+#include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/replay.h"
-#include "runtime/memory/allocation.h"
+#include "runtime/memory/addresses.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
@@ -21,10 +22,25 @@ static bool is_sampled(const struct ms_allocation *allocation)
     return allocation->id * percent / 100 != (allocation->id - 1) * percent / 100;
 }
 
+static bool reserve(struct ms_allocation *allocation)
+{
+    if (allocation->shadow != NULL)
+        return true;
+    struct ms_backing *shadow = ms_heap_alloc(sizeof(*shadow));
+    if (shadow == NULL || ms_addresses_reserve_backing(shadow, allocation->device,
+                                                       allocation->bytes) != CUDA_SUCCESS) {
+        ms_heap_free(shadow);
+        return false;
+    }
+    allocation->shadow = shadow;
+    return true;
+}
+
 /* Memory of the shadow for [begin, end). False: it gets none. */
 static bool cover(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    return is_sampled(allocation) && ms_allocation_cover_shadow(allocation, begin, end);
+    return is_sampled(allocation) && reserve(allocation) &&
+           ms_backing_cover(allocation->shadow, begin, end) == CUDA_SUCCESS;
 }
 
 /* The legacy stream is that of the current context, so that stays. */
@@ -71,7 +87,7 @@ bool ms_shadow_write(struct ms_allocation *allocation, size_t begin, size_t end,
         return false;
     const bool has_memory = cover(allocation, begin, end);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    const CUdeviceptr address = has_memory ? ms_allocation_shadow(allocation) + begin : 0;
+    const CUdeviceptr address = has_memory ? allocation->shadow->address + begin : 0;
     if (has_memory)
         result = host != NULL ? ms_driver.memcpy_htod_async(address, host, bytes, stream)
                               : ms_replay(content, begin, address, bytes, stream);
@@ -88,8 +104,8 @@ bool ms_shadow_copy(struct ms_allocation *to, size_t to_at, const struct ms_allo
         content->is_shadowed && to->device == from->device && cover(to, to_at, to_at + bytes);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (has_memory)
-        result = ms_driver.memcpy_dtod_async(ms_allocation_shadow(to) + to_at,
-                                             ms_allocation_shadow(from) + from_at, bytes, stream);
+        result = ms_driver.memcpy_dtod_async(to->shadow->address + to_at,
+                                             from->shadow->address + from_at, bytes, stream);
     return finish(&scope, has_memory, result, bytes, stream);
 }
 
@@ -100,9 +116,10 @@ static bool prepare(const struct ms_part *part, CUstream stream)
     struct ms_allocation *allocation = part->allocation;
     bool is_good = cover(allocation, part->begin, part->end);
     struct ms_extent extent;
-    for (size_t at = part->begin; is_good && ms_bytes_next(allocation, &at, part->end, &extent);) {
+    for (size_t at = part->begin;
+         is_good && ms_lineage_next(&allocation->lineage, &at, part->end, &extent);) {
         if (ms_content_is_nothing(&extent.content))
-            is_good = ms_driver.memset_d8_async(ms_allocation_shadow(allocation) + extent.begin, 0,
+            is_good = ms_driver.memset_d8_async(allocation->shadow->address + extent.begin, 0,
                                                 extent.end - extent.begin, stream) == CUDA_SUCCESS;
         else
             is_good = extent.content.is_shadowed;
@@ -112,7 +129,7 @@ static bool prepare(const struct ms_part *part, CUstream stream)
 
 static uint64_t delta_of(const struct ms_part *part)
 {
-    return ms_allocation_shadow(part->allocation) - part->allocation->address;
+    return part->allocation->shadow->address - part->allocation->address;
 }
 
 bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
@@ -132,15 +149,28 @@ bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
 void ms_shadow_trim(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_driver_scope scope; /* unmapping would end a capture */
-    if (ms_allocation_shadow(allocation) == 0 || !enter(&scope))
+    struct ms_backing *shadow = allocation->shadow;
+    if (shadow == NULL || !enter(&scope))
         return;
-    ms_allocation_uncover_shadow(allocation, begin, end);
+    ms_backing_uncover(shadow, begin, end < allocation->bytes ? end : shadow->bytes, false);
     ms_driver_leave(&scope);
 }
 
+static void forget(struct ms_content *content)
+{
+    content->is_shadowed = false;
+}
+
+/* All of it: no byte has a shadow then. */
 static size_t give_up(struct ms_allocation *allocation)
 {
-    const size_t freed = ms_allocation_give_up_shadow(allocation);
+    const size_t freed = allocation->shadow != NULL ? allocation->shadow->backed_bytes : 0;
+    if (freed == 0 ||
+        ms_bytes_change_range(allocation, 0, allocation->bytes, forget) != CUDA_SUCCESS)
+        return 0;
+    ms_backing_release(allocation->shadow);
+    ms_heap_free(allocation->shadow);
+    allocation->shadow = NULL;
     count_left_out(freed);
     return freed;
 }

@@ -17,26 +17,6 @@ struct ms_allocation *ms_allocation_adopt(CUcontext context, CUdevice device, CU
 /* Frees an allocation that is in no index, with its memory. No queued work may use it. */
 void ms_allocation_destroy(struct ms_allocation *allocation);
 
-/* Work that is queued later may use its memory, or its blocks have changed: who has waited for the
- * device before must wait again. The number of times that this happened. */
-void ms_allocation_touch(struct ms_allocation *allocation);
-uint32_t ms_allocation_touches(const struct ms_allocation *allocation);
-
-/* A captured graph or an exported handle may use its memory, whatever the program returns. */
-void ms_allocation_keep_dead(struct ms_allocation *allocation);
-bool ms_allocation_keeps_dead(const struct ms_allocation *allocation);
-
-/* Bytes of it were resident, and can be replayed now (restore.h); true if so, since the last time
- * that it was asked. */
-void ms_allocation_set_restored(struct ms_allocation *allocation);
-bool ms_allocation_take_restored(struct ms_allocation *allocation);
-
-/*
- * Its shadow: memory beside it, as large as it is (fill/shadow.h). The address, or 0 if there is
- * none; memory for the granules of [begin, end), which may fail; and none for those that lie there.
- * The last one frees all of it, so that no byte has a shadow, and returns how many bytes that had.
- */
-CUdeviceptr ms_allocation_shadow(const struct ms_allocation *allocation);
-bool ms_allocation_cover_shadow(struct ms_allocation *allocation, size_t begin, size_t end);
-void ms_allocation_uncover_shadow(struct ms_allocation *allocation, size_t begin, size_t end);
-size_t ms_allocation_give_up_shadow(struct ms_allocation *allocation);
+/* Gives memory to all granules of a claimed allocation that have a byte of [begin, end), after
+ * waiting for sinks there. Running out of memory is logged, and leaves what was given before. */
+CUresult ms_allocation_cover(struct ms_allocation *allocation, size_t begin, size_t end);

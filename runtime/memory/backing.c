@@ -89,12 +89,6 @@ CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdevicep
     return result;
 }
 
-/* The index of the first chunk that ends behind offset. */
-static size_t chunk_behind(const struct ms_backing *backing, size_t offset)
-{
-    return MS_ARRAY_FIND(at, backing->count, backing->chunks[at].end <= offset);
-}
-
 /* A call that frees something is made once more if it fails: nothing else frees it later. But a
  * driver that has shut down, while this thread outlives it, has freed everything. */
 static bool is_failure(CUresult result)
@@ -187,25 +181,17 @@ CUresult ms_backing_sink_wait(struct ms_backing *backing, size_t begin, size_t e
     return CUDA_SUCCESS;
 }
 
-void ms_backing_sink_cancel(struct ms_backing *backing, const struct ms_sink_mapping *mapping)
+void ms_backing_lent(struct ms_backing *backing, const struct ms_sink_mapping *lent, CUevent event)
 {
     struct ms_sink_mapping **at = &backing->sinks;
-    while (*at != NULL && *at != mapping)
+    while (*at != NULL && *at != lent)
         at = &(*at)->next;
-    if (*at != NULL)
+    if (*at != NULL && event != NULL)
+        (*at)->event = event;
+    else if (*at != NULL)
         end_mapping(backing, at);
-}
-
-void ms_backing_sink_attach_event(struct ms_backing *backing, const struct ms_sink_mapping *mapping,
-                                  CUevent event)
-{
-    for (struct ms_sink_mapping *at = backing->sinks; at != NULL; at = at->next) {
-        if (at == mapping) {
-            at->event = event;
-            return;
-        }
-    }
-    ms_driver.event_destroy(event); /* the allocation was freed meanwhile */
+    else if (event != NULL)
+        ms_driver.event_destroy(event); /* the allocation was freed meanwhile */
 }
 
 /* --- */
@@ -325,7 +311,7 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
     const CUresult waited = ms_backing_sink_wait(backing, at, stop);
     if (waited != CUDA_SUCCESS)
         return waited;
-    for (size_t i = chunk_behind(backing, at); at < stop; i++) {
+    for (size_t i = ms_backing_chunk_behind(backing, at); at < stop; i++) {
         const bool beyond = i == backing->count;
         const size_t gap_end =
             beyond || backing->chunks[i].begin > stop ? stop : backing->chunks[i].begin;
@@ -345,7 +331,7 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
 
 bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range)
 {
-    const size_t at = chunk_behind(backing, range->begin);
+    const size_t at = ms_backing_chunk_behind(backing, range->begin);
     if (at == backing->count || backing->chunks[at].begin >= range->end)
         return false;
     if (range->begin < backing->chunks[at].begin)
@@ -355,10 +341,12 @@ bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range)
     return range->begin < range->end;
 }
 
-static size_t unmap_chunks(struct ms_backing *backing, size_t begin, size_t end, bool pinned_too)
+size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end, bool pinned_too)
 {
     size_t freed = 0;
-    const size_t first = chunk_behind(backing, begin);
+    if (backing->count == 0)
+        return 0;
+    const size_t first = ms_backing_chunk_behind(backing, begin);
     size_t kept = first, i = first;
     for (; i < backing->count && backing->chunks[i].begin < end; i++) {
         const struct ms_chunk chunk = backing->chunks[i];
@@ -377,31 +365,13 @@ static size_t unmap_chunks(struct ms_backing *backing, size_t begin, size_t end,
     return freed;
 }
 
-size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end)
-{
-    return backing->count > 0 ? unmap_chunks(backing, begin, end, false) : 0;
-}
-
 /* --- real mappings */
-
-void ms_backing_unmap(struct ms_backing *backing, size_t begin, size_t end)
-{
-    if (backing->count > 0)
-        unmap_chunks(backing, begin, end, true);
-}
-
-bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end_out)
-{
-    const struct ms_chunk *chunk = &backing->chunks[chunk_behind(backing, offset)];
-    *end_out = chunk->end;
-    return chunk->is_pinned;
-}
 
 CUresult ms_backing_add_real(struct ms_backing *backing, size_t begin, size_t end)
 {
     if (!grow(backing))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    insert_chunk(backing, chunk_behind(backing, begin),
+    insert_chunk(backing, ms_backing_chunk_behind(backing, begin),
                  (struct ms_chunk){.begin = begin, .end = end, .is_pinned = true});
     return CUDA_SUCCESS;
 }
@@ -430,7 +400,7 @@ CUresult ms_backing_take_pieces(const struct ms_backing *backing, size_t begin, 
 {
     struct ms_pieces taken = {ms_heap_alloc((backing->count + 1) * sizeof(*taken.all)), 0};
     CUresult result = taken.all != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    for (size_t i = chunk_behind(backing, begin);
+    for (size_t i = ms_backing_chunk_behind(backing, begin);
          result == CUDA_SUCCESS && i < backing->count && backing->chunks[i].begin < end; i++) {
         const struct ms_chunk *chunk = &backing->chunks[i];
         struct ms_piece *piece = &taken.all[taken.count];
@@ -455,7 +425,7 @@ static CUresult put_piece(struct ms_backing *backing, size_t begin, const struct
     const CUresult result =
         map_handle(backing, piece->handle, backing->address + chunk.begin, chunk.end - chunk.begin);
     if (result == CUDA_SUCCESS)
-        insert_chunk(backing, chunk_behind(backing, chunk.begin), chunk);
+        insert_chunk(backing, ms_backing_chunk_behind(backing, chunk.begin), chunk);
     return result;
 }
 
@@ -466,7 +436,7 @@ CUresult ms_backing_put_pieces(struct ms_backing *backing, size_t begin,
     for (size_t i = 0; i < pieces->count && result == CUDA_SUCCESS; i++)
         result = put_piece(backing, begin, &pieces->all[i]);
     if (result != CUDA_SUCCESS)
-        unmap_chunks(backing, begin, begin + pieces->all[pieces->count - 1].end, false);
+        ms_backing_uncover(backing, begin, begin + pieces->all[pieces->count - 1].end, false);
     return result;
 }
 
@@ -490,7 +460,7 @@ static CUresult fill_one_chunk(struct ms_backing *backing, struct ms_chunk chunk
         result =
             ms_driver.memcpy_htod(backing->address + chunk.begin, copy, chunk.end - chunk.begin);
     if (result != CUDA_SUCCESS)
-        unmap_chunks(backing, chunk.begin, chunk.end, false);
+        ms_backing_uncover(backing, chunk.begin, chunk.end, false);
     return result;
 }
 
@@ -506,7 +476,7 @@ static CUresult replace(struct ms_backing *backing, struct ms_chunk chunk, const
         return result;
     result = ms_backing_take_pieces(backing, chunk.begin, chunk.end, &old);
     if (result == CUDA_SUCCESS) {
-        unmap_chunks(backing, chunk.begin, chunk.end, false);
+        ms_backing_uncover(backing, chunk.begin, chunk.end, false);
         result = fill_one_chunk(backing, chunk, copy, &whole);
         *is_lost_out = result != CUDA_SUCCESS &&
                        ms_backing_put_pieces(backing, chunk.begin, &old) != CUDA_SUCCESS;
@@ -530,7 +500,7 @@ CUresult ms_backing_join(struct ms_backing *backing, size_t begin, size_t end, v
     while (!*is_lost_out && is_worth_a_try(result, &attempts));
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !may_give_up || *is_lost_out)
         return result;
-    unmap_chunks(backing, begin, end, false);
+    ms_backing_uncover(backing, begin, end, false);
     do
         result = fill_one_chunk(backing, chunk, copy, NULL);
     while (is_worth_a_try(result, &attempts));
@@ -538,22 +508,15 @@ CUresult ms_backing_join(struct ms_backing *backing, size_t begin, size_t end, v
     return result;
 }
 
-bool ms_backing_lies_in_one_chunk(const struct ms_backing *backing, size_t begin, size_t end)
-{
-    const size_t at = chunk_behind(backing, begin);
-    return at < backing->count && backing->chunks[at].begin <= begin &&
-           backing->chunks[at].end >= end;
-}
-
 CUresult ms_backing_make_real(struct ms_backing *backing, size_t begin, size_t end,
                               CUmemGenericAllocationHandle *real_out)
 {
-    if (!ms_backing_lies_in_one_chunk(backing, begin, end))
+    if (!ms_backing_is_one_chunk(backing, begin, end))
         return CUDA_ERROR_INVALID_VALUE;
     const CUresult result =
         ms_driver.mem_retain(real_out, (void *)(uintptr_t)(backing->address + begin));
     if (result == CUDA_SUCCESS)
-        backing->chunks[chunk_behind(backing, begin)].is_pinned = true;
+        backing->chunks[ms_backing_chunk_behind(backing, begin)].is_pinned = true;
     return result;
 }
 
@@ -623,7 +586,7 @@ static bool next_gap(const struct ms_backing *backing, size_t at, size_t stop, s
                      size_t *end_out)
 {
     size_t end = stop;
-    for (size_t i = chunk_behind(backing, at); i < backing->count; i++) {
+    for (size_t i = ms_backing_chunk_behind(backing, at); i < backing->count; i++) {
         if (at < backing->chunks[i].begin) {
             end = backing->chunks[i].begin;
             break;
@@ -700,8 +663,8 @@ static struct ms_sink_mapping *create_mapping(const struct ms_backing *backing,
     return mapping;
 }
 
-CUresult ms_backing_sink_map_for(struct ms_backing *backing, const struct ms_range *ranges,
-                                 size_t count, CUcontext context, struct ms_sink_mapping **sink_out)
+static CUresult lend_sink(struct ms_backing *backing, const struct ms_range *ranges, size_t count,
+                          CUcontext context, struct ms_sink_mapping **sink_out)
 {
     CUmemGenericAllocationHandle sink;
     struct ms_sink_mapping *mapping = create_mapping(backing, ranges, count, context);
@@ -737,9 +700,9 @@ static CUresult lend(const struct ms_backing *backing, const struct ms_backing *
     return result;
 }
 
-CUresult ms_backing_lend_map_for(struct ms_backing *backing, const struct ms_backing *lender,
-                                 const struct ms_range *ranges, CUcontext context,
-                                 struct ms_sink_mapping **sink_out)
+static CUresult lend_chunks(struct ms_backing *backing, const struct ms_backing *lender,
+                            const struct ms_range *ranges, CUcontext context,
+                            struct ms_sink_mapping **sink_out)
 {
     struct ms_sink_mapping *mapping = create_mapping(backing, ranges, lender->count, context);
     if (mapping == NULL)
@@ -757,6 +720,14 @@ CUresult ms_backing_lend_map_for(struct ms_backing *backing, const struct ms_bac
     else
         end_mapping(backing, &backing->sinks);
     return result;
+}
+
+CUresult ms_backing_lend(struct ms_backing *backing, const struct ms_backing *lender,
+                         const struct ms_range *ranges, size_t count, CUcontext context,
+                         struct ms_sink_mapping **lent_out)
+{
+    return lender != NULL ? lend_chunks(backing, lender, ranges, context, lent_out)
+                          : lend_sink(backing, ranges, count, context, lent_out);
 }
 
 void ms_backing_sink_unmap(const struct ms_backing *backing, size_t begin, size_t end)

@@ -107,12 +107,27 @@ void ms_backing_release(struct ms_backing *backing);
  */
 CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end);
 
-/* Cuts *range to its first backed part. False if there is none. */
+/* The index of the first chunk that ends behind offset. */
+static inline size_t ms_backing_chunk_behind(const struct ms_backing *backing, size_t offset)
+{
+    return MS_ARRAY_FIND(at, backing->count, backing->chunks[at].end <= offset);
+}
+
+/* Cuts *range to its first part that lies in one chunk. False if there is none. */
 bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range);
 
-/* Unmaps every chunk that lies whole in [begin, end) and is not pinned, and returns how many bytes
- * that freed. The device must be done with them. */
-size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end);
+/* True if one chunk is the memory of all of the range. */
+static inline bool ms_backing_is_one_chunk(const struct ms_backing *backing, size_t begin,
+                                           size_t end)
+{
+    const size_t at = ms_backing_chunk_behind(backing, begin);
+    return at < backing->count && backing->chunks[at].begin <= begin &&
+           backing->chunks[at].end >= end;
+}
+
+/* Unmaps every chunk that lies whole in [begin, end), unless it is pinned and those are not meant,
+ * and returns how many bytes that freed. The device must be done with them. */
+size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end, bool pinned_too);
 
 /*
  * Maps the device's sink, one throw-away granule, to every granule of [begin, end) that is not
@@ -123,30 +138,20 @@ CUresult ms_backing_sink_map(struct ms_backing *backing, size_t begin, size_t en
 void ms_backing_sink_unmap(const struct ms_backing *backing, size_t begin, size_t end);
 
 /*
- * Maps the sink for work that is queued later, in that context: to the granules of `ranges`, none
- * of which is backed or mapped. When the work is queued, attach an event that follows it; the
- * backing then owns it.
+ * For work that is queued later, in that context: maps the sink to the ranges, which are granules
+ * without memory; or, with a lender, its memory, whose chunks are as long as the ranges, and which
+ * must live until the work is done. Then tell the event that follows the work, which the backing
+ * owns, when it is queued; or NULL when it was not queued after all. Lending fails with
+ * CUDA_ERROR_NOT_SUPPORTED if the driver cannot name a mapping's handle.
  */
-CUresult ms_backing_sink_map_for(struct ms_backing *backing, const struct ms_range *ranges,
-                                 size_t count, CUcontext context,
-                                 struct ms_sink_mapping **sink_out);
-/*
- * The same with the memory of `lender`, whose chunks are as long as the ranges, and which must live
- * until the work is done. Fails with CUDA_ERROR_NOT_SUPPORTED if the driver cannot name a mapping's
- * handle.
- */
-CUresult ms_backing_lend_map_for(struct ms_backing *backing, const struct ms_backing *lender,
-                                 const struct ms_range *ranges, CUcontext context,
-                                 struct ms_sink_mapping **sink_out);
-void ms_backing_sink_attach_event(struct ms_backing *backing, const struct ms_sink_mapping *mapping,
-                                  CUevent event);
+CUresult ms_backing_lend(struct ms_backing *backing, const struct ms_backing *lender,
+                         const struct ms_range *ranges, size_t count, CUcontext context,
+                         struct ms_sink_mapping **lent_out);
+void ms_backing_lent(struct ms_backing *backing, const struct ms_sink_mapping *lent, CUevent event);
 
 /* Unmaps sink mappings that touch [begin, end), after waiting for their work. Fails if that is not
  * queued yet. */
 CUresult ms_backing_sink_wait(struct ms_backing *backing, size_t begin, size_t end);
-
-/* Unmaps a mapping whose work was not queued after all. `mapping` may be NULL. */
-void ms_backing_sink_cancel(struct ms_backing *backing, const struct ms_sink_mapping *mapping);
 
 /* Frees the device's sink, which is made again when needed. False if there is none, or it is being
  * mapped. */
@@ -154,14 +159,11 @@ bool ms_backing_drop_sink(CUdevice device);
 
 /*
  * Real mappings. ms_backing_add_real takes over what the driver has mapped to [begin, end).
- * ms_backing_make_real pins the chunk of [begin, end), and names its handle. ms_backing_unmap
- * unmaps all chunks there.
+ * ms_backing_make_real pins the chunk of [begin, end), and names its handle.
  */
-bool ms_backing_lies_in_one_chunk(const struct ms_backing *backing, size_t begin, size_t end);
 CUresult ms_backing_add_real(struct ms_backing *backing, size_t begin, size_t end);
 CUresult ms_backing_make_real(struct ms_backing *backing, size_t begin, size_t end,
                               CUmemGenericAllocationHandle *real_out);
-void ms_backing_unmap(struct ms_backing *backing, size_t begin, size_t end);
 
 /*
  * Makes one chunk of those in [begin, end), all of which is backed. The bytes go through `copy`, of
@@ -182,9 +184,6 @@ CUresult ms_backing_take_pieces(const struct ms_backing *backing, size_t begin, 
 CUresult ms_backing_put_pieces(struct ms_backing *backing, size_t begin,
                                const struct ms_pieces *pieces);
 void ms_backing_end_pieces(struct ms_pieces *pieces, CUdevice device);
-
-/* True if the chunk at offset, which is backed, is pinned. *end_out is where it ends. */
-bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end_out);
 
 /* All memory of the device that the shim holds. */
 uint64_t ms_backing_device_bytes(CUdevice device);

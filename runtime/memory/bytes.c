@@ -8,28 +8,6 @@ static CUresult result_of(bool is_good)
     return is_good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-bool ms_bytes_any(const struct ms_allocation *allocation, size_t begin, size_t end, unsigned states)
-{
-    return ms_lineage_any(&MS_OWN(allocation)->lineage, begin, end, states);
-}
-
-struct ms_walk ms_bytes_walk(const struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    return ms_lineage_walk(&MS_OWN(allocation)->lineage, begin, end);
-}
-
-bool ms_bytes_next(const struct ms_allocation *allocation, size_t *at, size_t end,
-                   struct ms_extent *extent_out)
-{
-    return ms_lineage_next(&MS_OWN(allocation)->lineage, at, end, extent_out);
-}
-
-struct ms_extent *ms_bytes_copy(const struct ms_allocation *allocation, size_t begin, size_t end,
-                                size_t *count_out)
-{
-    return ms_lineage_copy(&MS_OWN(allocation)->lineage, begin, end, count_out);
-}
-
 /*
  * Some 50 bytes each. In a large block more is allowed: one that is copied row by row has a piece
  * for each row. What is left to other ranks stays in pieces, so the next look is at twice as many.
@@ -38,10 +16,10 @@ bool ms_bytes_are_scattered(const struct ms_allocation *allocation, size_t offse
                             struct ms_range *block_out)
 {
     enum { LEAST_PIECES = 1 << 17, BYTES_FOR_ONE = 512 << 10 };
-    if (MS_OWN(allocation)->lineage.extents.count <= LEAST_PIECES)
+    if (allocation->lineage.extents.count <= LEAST_PIECES)
         return false;
     const struct ms_range block = *block_out = ms_space_block_at(allocation, offset);
-    const size_t pieces = ms_lineage_pieces(&MS_OWN(allocation)->lineage, block.begin, block.end);
+    const size_t pieces = ms_lineage_pieces(&allocation->lineage, block.begin, block.end);
     return pieces > LEAST_PIECES && pieces > MS_OWN(allocation)->least_pieces &&
            pieces > (block.end - block.begin) / BYTES_FOR_ONE;
 }
@@ -49,25 +27,19 @@ bool ms_bytes_are_scattered(const struct ms_allocation *allocation, size_t offse
 void ms_bytes_gathered(struct ms_allocation *allocation, struct ms_range block)
 {
     MS_OWN(allocation)->least_pieces =
-        2 * ms_lineage_pieces(&MS_OWN(allocation)->lineage, block.begin, block.end);
-}
-
-bool ms_bytes_extract(const struct ms_allocation *allocation, size_t begin, size_t end,
-                      struct ms_lineage *part_out)
-{
-    return ms_lineage_extract(&MS_OWN(allocation)->lineage, begin, end, part_out);
+        2 * ms_lineage_pieces(&allocation->lineage, block.begin, block.end);
 }
 
 CUresult ms_bytes_set(struct ms_allocation *allocation, size_t begin, size_t end,
                       const struct ms_content *content)
 {
-    return result_of(ms_lineage_set(&MS_OWN(allocation)->lineage, begin, end, content));
+    return result_of(ms_lineage_set(&allocation->lineage, begin, end, content));
 }
 
 CUresult ms_bytes_change(struct ms_allocation *allocation, const struct ms_range *ranges,
                          size_t count, ms_content_change *change)
 {
-    return result_of(ms_lineage_change(&MS_OWN(allocation)->lineage, ranges, count, change));
+    return result_of(ms_lineage_change(&allocation->lineage, ranges, count, change));
 }
 
 static bool can_be_cached(const struct ms_content *content)

@@ -8,33 +8,11 @@
 
 #include "runtime/memory/space.h"
 
-/* True if some byte of [begin, end) has one of the states: MS_PRESENT | MS_OF_KIND(MS_FILL), ... */
-bool ms_bytes_any(const struct ms_allocation *allocation, size_t begin, size_t end,
-                  unsigned states);
-
-/* Its extents. Only the second of them may be used while the content changes. */
-struct ms_walk ms_bytes_walk(const struct ms_allocation *allocation, size_t begin, size_t end);
-bool ms_bytes_next(const struct ms_allocation *allocation, size_t *at, size_t end,
-                   struct ms_extent *extent_out);
-struct ms_extent *ms_bytes_copy(const struct ms_allocation *allocation, size_t begin, size_t end,
-                                size_t *count_out);
-
-static inline struct ms_extent ms_bytes_at(const struct ms_allocation *allocation, size_t offset)
-{
-    struct ms_extent extent;
-    ms_bytes_next(allocation, &offset, allocation->bytes, &extent);
-    return extent;
-}
-
 /* True if the block at an offset is in so many pieces that their record costs more than they are
  * worth: then gather it, and tell when that is done. */
 bool ms_bytes_are_scattered(const struct ms_allocation *allocation, size_t offset,
                             struct ms_range *block_out);
 void ms_bytes_gathered(struct ms_allocation *allocation, struct ms_range block);
-
-/* A lineage of [begin, end) alone (ms_lineage_extract). */
-bool ms_bytes_extract(const struct ms_allocation *allocation, size_t begin, size_t end,
-                      struct ms_lineage *part_out);
 
 /* Sets the content of [begin, end), to which it belongs as a whole. */
 CUresult ms_bytes_set(struct ms_allocation *allocation, size_t begin, size_t end,

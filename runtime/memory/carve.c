@@ -7,8 +7,7 @@
 /* True if it has blocks, or can get its first one. */
 static bool can_carve(struct ms_allocation *allocation)
 {
-    if (!MS_OWN(allocation)->blocks.carved &&
-        !ms_lineage_is_unwritten(&MS_OWN(allocation)->lineage))
+    if (!MS_OWN(allocation)->blocks.carved && !ms_lineage_is_unwritten(&allocation->lineage))
         MS_OWN(allocation)->uncarvable = true;
     return !MS_OWN(allocation)->uncarvable;
 }
@@ -17,14 +16,13 @@ static bool can_carve(struct ms_allocation *allocation)
 static void use_again(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const size_t left = MS_OWN(allocation)->leftover_bytes;
-    const size_t used =
-        left > 0 ? ms_lineage_present_bytes(&MS_OWN(allocation)->lineage, begin, end) : 0;
+    const size_t used = left > 0 ? ms_lineage_present_bytes(&allocation->lineage, begin, end) : 0;
     ms_space_set_leftover(allocation, used < left ? left - used : 0);
 }
 
 enum ms_carved ms_carve_take(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
+    struct ms_lineage *lineage = &allocation->lineage;
     const bool is_first = !MS_OWN(allocation)->blocks.carved;
     if (!can_carve(allocation) ||
         (is_first && !ms_lineage_set_dead(lineage, 0, allocation->bytes, true)))
@@ -45,11 +43,10 @@ bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end
 {
     if (!ms_space_remove_block(allocation, begin, end_out))
         return false;
-    if (ms_lineage_forget(&MS_OWN(allocation)->lineage, begin, *end_out) &&
-        !MS_OWN(allocation)->keeps_dead)
-        ms_space_set_leftover(allocation, MS_OWN(allocation)->leftover_bytes +
-                                              ms_lineage_present_bytes(&MS_OWN(allocation)->lineage,
-                                                                       begin, *end_out));
+    if (ms_lineage_forget(&allocation->lineage, begin, *end_out) && !allocation->keeps_dead)
+        ms_space_set_leftover(allocation,
+                              MS_OWN(allocation)->leftover_bytes +
+                                  ms_lineage_present_bytes(&allocation->lineage, begin, *end_out));
     return true;
 }
 
@@ -77,5 +74,5 @@ bool ms_carve_meets_leftover(const struct ms_allocation *allocation, size_t begi
 {
     const size_t granule = allocation->granule;
     return MS_OWN(allocation)->leftover_bytes >= granule && end - begin >= granule &&
-           ms_lineage_present_bytes(&MS_OWN(allocation)->lineage, begin, end) >= granule;
+           ms_lineage_present_bytes(&allocation->lineage, begin, end) >= granule;
 }

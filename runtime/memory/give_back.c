@@ -8,9 +8,9 @@ bool ms_give_back_applies(const struct ms_allocation *allocation, enum ms_give_b
 {
     if (what == MS_LEFTOVER)
         return MS_OWN(allocation)->leftover_bytes > 0;
-    return MS_OWN(allocation)->backing.backed_bytes > 0 &&
-           (MS_OWN(allocation)->lineage.resident_bytes < MS_OWN(allocation)->lineage.bytes ||
-            (MS_OWN(allocation)->blocks.carved && !MS_OWN(allocation)->keeps_dead));
+    return allocation->backing.backed_bytes > 0 &&
+           (allocation->lineage.resident_bytes < allocation->lineage.bytes ||
+            (MS_OWN(allocation)->blocks.carved && !allocation->keeps_dead));
 }
 
 /* A file that has changed can no longer restore what was read from it. */
@@ -18,10 +18,9 @@ static void keep_what_is_lost(struct ms_allocation *allocation)
 {
     static const struct ms_content resident = {.kind = MS_RESIDENT};
     struct ms_extent extent;
-    for (size_t at = 0;
-         ms_lineage_next(&MS_OWN(allocation)->lineage, &at, allocation->bytes, &extent);) {
+    for (size_t at = 0; ms_lineage_next(&allocation->lineage, &at, allocation->bytes, &extent);) {
         if (extent.content.cached && !ms_recorded_launch_is_current(&extent.content))
-            ms_lineage_set(&MS_OWN(allocation)->lineage, extent.begin, extent.end, &resident);
+            ms_lineage_set(&allocation->lineage, extent.begin, extent.end, &resident);
     }
 }
 
@@ -29,12 +28,11 @@ static void keep_what_is_lost(struct ms_allocation *allocation)
 static size_t give_up_resident(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     static const struct ms_content dead = {.kind = MS_DEAD};
-    size_t stop;
-    const bool is_pinned = ms_backing_is_pinned(&MS_OWN(allocation)->backing, begin, &stop);
-    if (stop > end)
-        stop = end;
-    if (!is_pinned)
-        ms_lineage_set(&MS_OWN(allocation)->lineage, begin, stop, &dead);
+    const struct ms_backing *backing = &allocation->backing;
+    const struct ms_chunk *chunk = &backing->chunks[ms_backing_chunk_behind(backing, begin)];
+    const size_t stop = chunk->end < end ? chunk->end : end;
+    if (!chunk->is_pinned)
+        ms_lineage_set(&allocation->lineage, begin, stop, &dead);
     return stop;
 }
 
@@ -42,7 +40,7 @@ static void give_up_dead(struct ms_allocation *allocation)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     ms_space_set_leftover(allocation, 0);
-    if (!blocks->carved || MS_OWN(allocation)->keeps_dead)
+    if (!blocks->carved || allocation->keeps_dead)
         return;
     size_t at = 0;
     struct ms_position next = {0, 0};
@@ -52,7 +50,7 @@ static void give_up_dead(struct ms_allocation *allocation)
         next = ms_sorted_next(&blocks->all, next);
         const size_t end = block != NULL ? block->begin : allocation->bytes;
         while (at < end) {
-            const struct ms_extent extent = ms_lineage_at(&MS_OWN(allocation)->lineage, at);
+            const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
             size_t stop = extent.end < end ? extent.end : end;
             if (extent.content.kind == MS_RESIDENT)
                 stop = give_up_resident(allocation, at, stop);
@@ -65,16 +63,16 @@ static void give_up_dead(struct ms_allocation *allocation)
 static size_t uncover(struct ms_allocation *allocation)
 {
     size_t freed = 0, begin = 0;
-    struct ms_walk walk = ms_lineage_walk_all(&MS_OWN(allocation)->lineage);
+    struct ms_walk walk = ms_lineage_walk_all(&allocation->lineage);
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (!ms_content_is_present(&extent->content))
             continue;
-        freed += ms_backing_uncover(&MS_OWN(allocation)->backing, begin, extent->begin);
+        freed += ms_backing_uncover(&allocation->backing, begin, extent->begin, false);
         begin = extent->end;
     }
     /* The last granule reaches behind the end of the allocation. */
-    return freed + ms_backing_uncover(&MS_OWN(allocation)->backing, begin,
-                                      MS_OWN(allocation)->backing.bytes);
+    return freed +
+           ms_backing_uncover(&allocation->backing, begin, allocation->backing.bytes, false);
 }
 
 size_t ms_give_back(struct ms_allocation *allocation, enum ms_give_back what)
@@ -82,7 +80,7 @@ size_t ms_give_back(struct ms_allocation *allocation, enum ms_give_back what)
     give_up_dead(allocation);
     if (what == MS_RESTORABLE) {
         keep_what_is_lost(allocation);
-        ms_lineage_drop_caches(&MS_OWN(allocation)->lineage);
+        ms_lineage_drop_caches(&allocation->lineage);
     }
     return uncover(allocation);
 }

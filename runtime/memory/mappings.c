@@ -22,7 +22,7 @@ static void set_content(struct ms_allocation *allocation, size_t begin, size_t e
 
 bool ms_mappings_meet(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
+    const struct ms_backing *backing = &allocation->backing;
     const size_t at = ms_backing_mapping_behind(backing, begin);
     return at < backing->mapping_count && backing->mappings[at].begin < end;
 }
@@ -38,7 +38,7 @@ void ms_mappings_add_real(struct ms_allocation *allocation,
     struct ms_program_mapping real = *mapping;
     real.is_real = true;
     if (!ms_space_put_mapping(allocation, &real) ||
-        ms_backing_add_real(&MS_OWN(allocation)->backing, real.begin, real.end) != CUDA_SUCCESS)
+        ms_backing_add_real(&allocation->backing, real.begin, real.end) != CUDA_SUCCESS)
         fail(allocation, real.begin);
 }
 
@@ -47,7 +47,7 @@ CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_progr
 {
     struct ms_program_mapping real = *mapping;
     const CUresult result =
-        ms_backing_make_real(&MS_OWN(allocation)->backing, real.begin, real.end, real_out);
+        ms_backing_make_real(&allocation->backing, real.begin, real.end, real_out);
     real.is_real = true;
     if (result == CUDA_SUCCESS)
         ms_space_put_mapping(allocation, &real);
@@ -60,9 +60,8 @@ CUresult ms_mappings_join(struct ms_allocation *allocation,
 {
     const struct ms_content content = {.kind = MS_SOURCE, .source = copy};
     bool is_lost;
-    const CUresult result =
-        ms_backing_join(&MS_OWN(allocation)->backing, mapping->begin, mapping->end,
-                        ms_source_data(copy), may_give_up, &is_lost);
+    const CUresult result = ms_backing_join(&allocation->backing, mapping->begin, mapping->end,
+                                            ms_source_data(copy), may_give_up, &is_lost);
     if (is_lost && ms_bytes_set(allocation, mapping->begin, mapping->end, &content) != CUDA_SUCCESS)
         fail(allocation, mapping->begin);
     return result;
@@ -86,8 +85,7 @@ CUresult ms_mappings_set_access(struct ms_allocation *allocation,
     set_access(allocation, mapping, is_accessible, is_accessible ? kind : MS_UNMAPPED);
     if (pieces == NULL || pieces->count == 0)
         return CUDA_SUCCESS;
-    const CUresult result =
-        ms_backing_put_pieces(&MS_OWN(allocation)->backing, mapping->begin, pieces);
+    const CUresult result = ms_backing_put_pieces(&allocation->backing, mapping->begin, pieces);
     if (result != CUDA_SUCCESS) {
         set_access(allocation, mapping, false, MS_UNMAPPED);
         return result;
@@ -95,7 +93,7 @@ CUresult ms_mappings_set_access(struct ms_allocation *allocation,
     for (size_t i = 0; i < pieces->count; i++)
         set_content(allocation, mapping->begin + pieces->all[i].begin,
                     mapping->begin + pieces->all[i].end, MS_RESIDENT);
-    ms_allocation_keep_dead(allocation);
+    allocation->keeps_dead = true;
     ms_backing_end_pieces(pieces, allocation->device);
     return CUDA_SUCCESS;
 }
@@ -108,14 +106,14 @@ bool ms_mappings_is_alive(const struct ms_allocation *allocation,
         const struct ms_block *block = ms_space_block_behind(allocation, mapping->begin);
         return block != NULL && block->begin < mapping->end;
     }
-    return ms_bytes_any(allocation, mapping->begin, mapping->end,
-                        MS_DEFERRED | MS_OF_KIND(MS_RESIDENT));
+    return ms_lineage_any(&allocation->lineage, mapping->begin, mapping->end,
+                          MS_DEFERRED | MS_OF_KIND(MS_RESIDENT));
 }
 
 CUresult ms_mappings_keep(struct ms_allocation *allocation,
                           const struct ms_program_mapping *mapping, struct ms_pieces *pieces_out)
 {
-    struct ms_backing *backing = &MS_OWN(allocation)->backing;
+    struct ms_backing *backing = &allocation->backing;
     const CUresult result = ms_backing_sink_wait(backing, mapping->begin, mapping->end);
     return result == CUDA_SUCCESS && pieces_out != NULL
                ? ms_backing_take_pieces(backing, mapping->begin, mapping->end, pieces_out)
@@ -124,9 +122,9 @@ CUresult ms_mappings_keep(struct ms_allocation *allocation,
 
 void ms_mappings_remove(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
 {
-    ms_allocation_touch(allocation);
+    allocation->touches++;
     ms_carve_cut(allocation, mapping->begin, mapping->end);
-    ms_backing_unmap(&MS_OWN(allocation)->backing, mapping->begin, mapping->end);
+    ms_backing_uncover(&allocation->backing, mapping->begin, mapping->end, true);
     set_content(allocation, mapping->begin, mapping->end, MS_UNMAPPED);
     ms_space_drop_mapping(allocation, mapping->begin);
 }

@@ -35,16 +35,10 @@ struct ms_inside {
     struct ms_blocks blocks;
 
     /* guarded by the claim */
-    struct ms_lineage lineage;
-    struct ms_backing backing;
-    struct ms_backing *shadow; /* METASHARD=verify: fill/shadow.h; owned; NULL: there is none */
     struct ms_published published;
-    uint32_t touches;      /* allocation.h */
     size_t leftover_bytes; /* bytes of returned blocks that still have memory */
     size_t least_pieces;   /* a block in fewer pieces is left as it is (ms_bytes_are_scattered) */
     bool uncarvable;       /* was written before its first block was taken: it stays one block */
-    bool was_resident;     /* since a plan came, which then makes it so again (restore.h) */
-    bool keeps_dead;       /* a captured graph or an exported handle may use its dead bytes */
 
     struct ms_allocation *next_delayed; /* delayed_free.h */
     CUevent freed;                      /* after the program's uses; or NULL */

@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/memory/bytes.h"
+#include "runtime/memory/space.h"
 
 _Static_assert(offsetof(struct ms_recorded_launch, counted) == 0, "as lineage wants it");
 
@@ -38,7 +38,7 @@ struct ms_depths ms_recorded_launch_depths(const struct ms_allocation *allocatio
 {
     struct ms_depths depths = {0, 0};
     struct ms_extent extent;
-    while (ms_bytes_next(allocation, &begin, end, &extent)) {
+    while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
         const struct ms_recorded_launch *recorded = extent.content.recorded;
         if (extent.content.kind != MS_LAUNCHED)
             continue;

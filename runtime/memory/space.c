@@ -72,8 +72,7 @@ MS_HOLDS(space.lock) static struct ms_allocation *find_locked(CUdeviceptr addres
 
 MS_HOLDS(space.lock) static void count_unbacked_locked(struct ms_allocation *allocation)
 {
-    const size_t unbacked =
-        MS_OWN(allocation)->backing.mapped_bytes - MS_OWN(allocation)->backing.backed_bytes;
+    const size_t unbacked = allocation->backing.mapped_bytes - allocation->backing.backed_bytes;
     atomic_fetch_add(&space.unbacked_bytes[allocation->device],
                      (int64_t)unbacked - (int64_t)MS_OWN(allocation)->counted_unbacked);
     MS_OWN(allocation)->counted_unbacked = unbacked;
@@ -81,7 +80,7 @@ MS_HOLDS(space.lock) static void count_unbacked_locked(struct ms_allocation *all
 
 static struct place place_of(struct ms_allocation *allocation)
 {
-    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
+    const struct ms_backing *backing = &allocation->backing;
     const size_t guard = backing->is_programs ? 0 : backing->granule;
     return (struct place){allocation->address - guard, allocation->address + backing->bytes + guard,
                           allocation};
@@ -92,7 +91,7 @@ static void count_promised(const struct ms_allocation *allocation, bool added)
 {
     if (allocation->is_programs)
         return;
-    const uint64_t bytes = allocation->bytes, reserved = MS_OWN(allocation)->backing.bytes;
+    const uint64_t bytes = allocation->bytes, reserved = allocation->backing.bytes;
     atomic_fetch_add(&space.live_bytes[allocation->device], added ? bytes : -bytes);
     atomic_fetch_add(&space.reserved_bytes[allocation->device], added ? reserved : -reserved);
 }
@@ -363,7 +362,7 @@ static struct ms_range find_pointed_locked(const struct ms_allocation *allocatio
 bool ms_space_put_mapping(struct ms_allocation *allocation,
                           const struct ms_program_mapping *mapping)
 {
-    struct ms_backing *backing = &MS_OWN(allocation)->backing;
+    struct ms_backing *backing = &allocation->backing;
     struct ms_program_mapping **all = &backing->mappings;
     ms_lock_take(&space.lock);
     const size_t at = ms_backing_mapping_behind(backing, mapping->begin);
@@ -383,7 +382,7 @@ bool ms_space_put_mapping(struct ms_allocation *allocation,
 
 void ms_space_drop_mapping(struct ms_allocation *allocation, size_t begin)
 {
-    struct ms_backing *backing = &MS_OWN(allocation)->backing;
+    struct ms_backing *backing = &allocation->backing;
     ms_lock_take(&space.lock);
     const size_t at = ms_backing_mapping_behind(backing, begin);
     backing->mapped_bytes -= backing->mappings[at].end - begin;
@@ -395,7 +394,7 @@ void ms_space_drop_mapping(struct ms_allocation *allocation, size_t begin)
 
 bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin, size_t bytes)
 {
-    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
+    const struct ms_backing *backing = &allocation->backing;
     const size_t end = begin + bytes;
     if (!backing->is_programs)
         return true;
@@ -410,7 +409,7 @@ bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin
 
 struct ms_range ms_space_accessible_around(const struct ms_allocation *allocation, size_t offset)
 {
-    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
+    const struct ms_backing *backing = &allocation->backing;
     const struct ms_program_mapping *all = backing->mappings;
     size_t first = ms_backing_mapping_behind(backing, offset);
     size_t last = first;
@@ -457,7 +456,7 @@ bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocat
 
 void ms_space_unclaim(struct ms_allocation *allocation)
 {
-    const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
+    const struct ms_lineage *lineage = &allocation->lineage;
     const bool deferred = lineage->resident_bytes + lineage->dead_bytes < ms_mapped_bytes(lineage);
     ms_lock_take(&space.lock);
     if (deferred != MS_OWN(allocation)->counted_deferred) {
@@ -514,7 +513,7 @@ bool ms_space_find_mapping(CUdeviceptr address, struct ms_program_mapping *mappi
     const struct ms_allocation *allocation = find_locked(address);
     bool is_found = allocation != NULL && allocation->is_programs;
     if (is_found) {
-        const struct ms_backing *backing = &MS_OWN(allocation)->backing;
+        const struct ms_backing *backing = &allocation->backing;
         const size_t at = ms_backing_mapping_behind(backing, address - allocation->address);
         is_found = at < backing->mapping_count &&
                    backing->mappings[at].begin <= address - allocation->address;

@@ -29,9 +29,9 @@ struct ms_block {
     uint32_t unpublished; /* changes since it was published (publish.c) */
 };
 
-/* What all may know of an allocation; the rest is in memory_internal.h. Immutable after
- * ms_space_add. */
+/* What all may know of an allocation; the rest is in memory_internal.h. */
 struct ms_allocation {
+    /* immutable after ms_space_add */
     CUdeviceptr address;
     size_t bytes; /* as the program asked */
     CUcontext context;
@@ -41,7 +41,29 @@ struct ms_allocation {
     size_t granule, granule_bytes; /* all of its granules, which may reach behind its end */
     bool is_programs;              /* the program has reserved the addresses (backing.h) */
     bool is_transient; /* takes the place of what was freed: no sign of a program that loads */
+
+    /* guarded by the claim; changed by what lineage.h and bytes.h, and backing.h, have for that */
+    struct ms_lineage lineage;
+    struct ms_backing backing;
+    struct ms_backing *shadow; /* METASHARD=verify: fill/shadow.h; owned; NULL: there is none */
+
+    /* guarded by the claim */
+    uint32_t touches;  /* how often queued work got a use for its memory, or its blocks changed: who
+                          has waited for the device before must wait again */
+    bool was_resident; /* since a plan came, which then makes it so again (restore.h) */
+    bool keeps_dead;   /* a captured graph or an exported handle may use its memory, whatever the
+                          program returns */
 };
+
+/* All granules that have a byte of [begin, end), cut to the allocation. */
+static inline struct ms_range ms_allocation_granules(const struct ms_allocation *allocation,
+                                                     size_t begin, size_t end)
+{
+    const size_t granule = allocation->granule;
+    const size_t last = (end + granule - 1) / granule * granule;
+    return (struct ms_range){begin / granule * granule,
+                             last < allocation->bytes ? last : allocation->bytes};
+}
 
 /* What it counts in its pool: whole granules; if it is smaller than one, units of 512 bytes. */
 static inline size_t ms_pooled_bytes(const struct ms_allocation *allocation)

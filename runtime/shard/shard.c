@@ -12,7 +12,6 @@
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
-#include "runtime/memory/bytes.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/checkpoint_files.h"
 #include "runtime/shard/shard_internal.h"
@@ -386,7 +385,7 @@ void ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t
 
 static void set_extents(const struct ms_allocation *allocation)
 {
-    struct ms_walk walk = ms_bytes_walk(allocation, 0, allocation->bytes);
+    struct ms_walk walk = ms_lineage_walk(&allocation->lineage, 0, allocation->bytes);
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (extent->content.kind == MS_SOURCE)
             ms_shard_add_copy(extent->content.source, extent->content.source_offset,
@@ -459,7 +458,7 @@ static bool is_given(const struct ms_allocation *allocation, size_t begin, size_
 {
     bool found = false;
     struct ms_extent extent;
-    while (!found && ms_bytes_next(allocation, &begin, end, &extent))
+    while (!found && ms_lineage_next(&allocation->lineage, &begin, end, &extent))
         found = extent.content.kind == MS_SOURCE && ms_source_is_file(extent.content.source);
     return found;
 }

@@ -23,7 +23,6 @@
 #include "runtime/calls/launch.h"
 #include "runtime/fill/access.h"
 #include "runtime/kernel/call.h"
-#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/space.h"
 #include "runtime/start/lifetime.h"
 #include "runtime/state/counters.h"
@@ -190,7 +189,7 @@ static void launch_on(CUdeviceptr block)
 static size_t count_extents(CUdeviceptr address)
 {
     struct ms_allocation *allocation = ms_space_claim(address);
-    const size_t extents = MS_OWN(allocation)->lineage.extents.count;
+    const size_t extents = allocation->lineage.extents.count;
     ms_claim_release(allocation);
     return extents;
 }

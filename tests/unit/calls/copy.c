@@ -10,7 +10,6 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
-#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
 #include "tests/unit/between.h"
@@ -79,7 +78,7 @@ static CUresult read_bytes(struct ms_allocation *allocation, size_t begin, size_
 
 static struct ms_content at(const struct ms_allocation *allocation, size_t granule)
 {
-    return ms_lineage_at(&MS_OWN(allocation)->lineage, granule * FAKE_GRANULE).content;
+    return ms_lineage_at(&allocation->lineage, granule * FAKE_GRANULE).content;
 }
 
 static struct ms_movement row(CUdeviceptr to, CUdeviceptr from, size_t bytes)
@@ -137,7 +136,7 @@ static void check_none_held(void)
     struct ms_allocation *spare = fake_allocation(FAKE_GRANULE);
     fake_set(spare, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .cached = true});
     ms_evict_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts);
-    CHECK_EQ(MS_OWN(spare)->backing.backed_bytes, 0);
+    CHECK_EQ(spare->backing.backed_bytes, 0);
     fake_allocation_free(spare);
 }
 
@@ -156,7 +155,7 @@ MS_TEST_BETWEEN(start, end, lineage_moves_without_memory_and_without_work)
     set_snapshot(source, 4 * FAKE_GRANULE, 5 * FAKE_GRANULE);
     must_copy(destination->address + 1, source->address, 5 * FAKE_GRANULE);
     CHECK_EQ(fake.work_count, 0);
-    CHECK_EQ(MS_OWN(source)->backing.backed_bytes + MS_OWN(destination)->backing.backed_bytes, 0);
+    CHECK_EQ(source->backing.backed_bytes + destination->backing.backed_bytes, 0);
     CHECK_EQ(at(destination, 1).pattern, 0x03020104); /* as far as it was moved */
     CHECK_EQ(at(destination, 5).kind, MS_SOURCE);
     check_none_held();
@@ -193,13 +192,13 @@ MS_TEST_BETWEEN(start, end, into_memory_lineage_is_played_in_the_order_of_the_st
     CHECK_EQ(fake.work[0].address, destination->address + 2 * FAKE_GRANULE);
     CHECK_EQ(fake.work[0].bytes, 2 * FAKE_GRANULE);
     CHECK(fake.work[0].stream == FAKE_STREAM);
-    CHECK_EQ(MS_OWN(source)->backing.backed_bytes, 0);
-    CHECK_EQ(MS_OWN(destination)->backing.backed_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(source->backing.backed_bytes, 0);
+    CHECK_EQ(destination->backing.backed_bytes, 2 * FAKE_GRANULE);
     CHECK(at(destination, 0).kind == MS_FILL && at(destination, 2).kind == MS_RESIDENT);
 
     must_copy(program, source->address, BYTES);
     CHECK_EQ(((unsigned char *)(uintptr_t)program)[BYTES - 1], 7);
-    CHECK_EQ(MS_OWN(source)->backing.backed_bytes, 0);
+    CHECK_EQ(source->backing.backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, a_piece_is_cut_where_the_destination_changes)
@@ -209,7 +208,7 @@ MS_TEST_BETWEEN(start, end, a_piece_is_cut_where_the_destination_changes)
     set(destination, 2, 3, &resident);
     must_copy(destination->address, source->address, 4 * FAKE_GRANULE);
     CHECK_EQ(fake.work_count, 2);
-    CHECK_EQ(MS_OWN(destination)->lineage.kind_bytes[MS_FILL], 2 * FAKE_GRANULE);
+    CHECK_EQ(destination->lineage.kind_bytes[MS_FILL], 2 * FAKE_GRANULE);
     CHECK_EQ(read_bytes(destination, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(bytes_of(destination)[4 * FAKE_GRANULE - 1], 7);
 }
@@ -222,7 +221,7 @@ MS_TEST_BETWEEN(start, end, what_is_recorded_in_a_granule_with_memory_is_played_
     fake_set(destination, 2000, 3000, &resident);
     must_copy(destination->address, source->address, FAKE_GRANULE);
     CHECK_EQ(fake.work_count, 4);
-    CHECK(!ms_lineage_any(&MS_OWN(destination)->lineage, 0, FAKE_GRANULE, MS_MISSING));
+    CHECK(!ms_lineage_any(&destination->lineage, 0, FAKE_GRANULE, MS_MISSING));
     CHECK_BYTES(bytes_of(destination), host, sizeof(host));
 }
 
@@ -252,7 +251,7 @@ MS_TEST_BETWEEN(start, end, what_is_in_memory_is_for_the_driver_and_held)
     set(source, 0, 8, &resident);
     set(destination, 0, 8, &pattern);
     check_forwarded(destination->address, source->address, BYTES);
-    CHECK(!ms_lineage_any(&MS_OWN(destination)->lineage, 0, BYTES, MS_NOT_RESIDENT));
+    CHECK(!ms_lineage_any(&destination->lineage, 0, BYTES, MS_NOT_RESIDENT));
     CHECK_EQ(fake.work_count, 0); /* what is overwritten is not replayed */
     struct ms_allocation *spare = fake_allocation(FAKE_GRANULE);
     fake_set(spare, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .cached = true});
@@ -270,7 +269,7 @@ MS_TEST_BETWEEN(start, end, of_no_bytes_or_of_the_programs_memory_the_driver_mak
     CHECK_EQ(at(destination, 0).kind, MS_FILL);
     check_forwarded(destination->address, program, BYTES);
     ms_evict_let_go();
-    CHECK(!ms_lineage_any(&MS_OWN(destination)->lineage, 0, BYTES, MS_NOT_RESIDENT));
+    CHECK(!ms_lineage_any(&destination->lineage, 0, BYTES, MS_NOT_RESIDENT));
     CHECK_EQ(fake.work_count, 0);
     check_none_held();
 }
@@ -320,7 +319,7 @@ MS_TEST(behind_work_that_may_wait_and_in_a_capture_the_driver_copies)
         check_forwarded(destination->address, source->address, BYTES);
         ms_evict_let_go();
         CHECK_EQ(bytes_of(source)[BYTES - 1], 7);
-        CHECK(!ms_lineage_any(&MS_OWN(destination)->lineage, 0, BYTES, MS_NOT_RESIDENT));
+        CHECK(!ms_lineage_any(&destination->lineage, 0, BYTES, MS_NOT_RESIDENT));
         if (way == 0)
             ms_order_set_capture(false);
         be_busy(false);
@@ -372,7 +371,7 @@ MS_TEST_BETWEEN(start, end, what_is_stored_moves_by_lineage_or_goes_straight_to_
     CHECK_EQ(fake.work_count, 0);
     must_copy(program, destination->address, 4 * FAKE_GRANULE);
     CHECK_EQ(((unsigned char *)(uintptr_t)program)[4 * FAKE_GRANULE - 1], 9);
-    CHECK_EQ(MS_OWN(destination)->backing.backed_bytes, 0);
+    CHECK_EQ(destination->backing.backed_bytes, 0);
     CHECK(fake.calls[FAKE_stream_synchronize] > 0); /* the store may go */
 
     /* A little of it is brought into its place first. */

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "runtime/driver/flags.h"
-#include "runtime/memory/memory_internal.h"
+#include "runtime/memory/space.h"
 #include "runtime/source/source_close.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
@@ -42,7 +42,7 @@ static int prepare(void)
 MS_TEST_BETWEEN(start, end, bytes_are_in_memory_before_their_file_changes)
 {
     CHECK_EQ(prepare(), 0);
-    CHECK(!ms_lineage_any(&MS_OWN(allocation)->lineage, 0, FAKE_GRANULE, MS_NOT_RESIDENT));
+    CHECK(!ms_lineage_any(&allocation->lineage, 0, FAKE_GRANULE, MS_NOT_RESIDENT));
     CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, FAKE_GRANULE);
 }
 
@@ -90,7 +90,7 @@ MS_TEST_BETWEEN(start, end, who_changes_a_file_too_waits_until_it_is_prepared)
     ms_claim_release(allocation);
     pthread_join(first.thread, NULL);
     pthread_join(second.thread, NULL);
-    CHECK(!ms_lineage_any(&MS_OWN(allocation)->lineage, 0, FAKE_GRANULE, MS_NOT_RESIDENT));
+    CHECK(!ms_lineage_any(&allocation->lineage, 0, FAKE_GRANULE, MS_NOT_RESIDENT));
 }
 
 /* --- files that were deleted */
@@ -116,7 +116,7 @@ static bool is_let_go(void)
 MS_TEST_BETWEEN(start, end, bytes_are_in_memory_when_their_file_is_deleted)
 {
     delete_file();
-    CHECK(!ms_lineage_any(&MS_OWN(allocation)->lineage, 0, FAKE_GRANULE, MS_NOT_RESIDENT));
+    CHECK(!ms_lineage_any(&allocation->lineage, 0, FAKE_GRANULE, MS_NOT_RESIDENT));
     CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, FAKE_GRANULE);
     CHECK(is_let_go() && !may_be_read());
     CHECK(!ms_has_files());
@@ -132,7 +132,7 @@ MS_TEST(bytes_of_other_ranks_are_not_read_when_their_file_is_deleted)
     const uint64_t before = ms_counter_get(MS_COUNT_FILE_READ_BYTES);
     delete_file();
     CHECK_EQ(ms_counter_get(MS_COUNT_FILE_READ_BYTES), before);
-    CHECK_EQ(MS_OWN(allocation)->lineage.remote_bytes, FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.remote_bytes, FAKE_GRANULE);
     CHECK_EQ(fake.physical_bytes, 0);
     CHECK(is_let_go() && !may_be_read());
     CHECK_EQ(count_log_lines("or deleted, after"), 1);
@@ -172,6 +172,6 @@ MS_TEST_BETWEEN(start, end, a_check_finds_that_a_file_was_deleted)
     CHECK(device == stat_of_file.st_dev && inode == stat_of_file.st_ino);
     ms_file_writes_answer_deletion(device, inode);
     CHECK(!ms_source_close_find_deleted(&device, &inode));
-    CHECK(!ms_lineage_any(&MS_OWN(allocation)->lineage, 0, FAKE_GRANULE, MS_NOT_RESIDENT));
+    CHECK(!ms_lineage_any(&allocation->lineage, 0, FAKE_GRANULE, MS_NOT_RESIDENT));
     CHECK(is_let_go());
 }

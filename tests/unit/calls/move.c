@@ -3,7 +3,7 @@
 
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
-#include "runtime/memory/memory_internal.h"
+#include "runtime/memory/space.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
@@ -55,7 +55,7 @@ static enum ms_verdict begin(const struct ms_movement *movement, bool *held_out)
 
 static size_t resident(const struct ms_allocation *allocation)
 {
-    return MS_OWN(allocation)->lineage.resident_bytes;
+    return allocation->lineage.resident_bytes;
 }
 
 MS_TEST_BETWEEN(start, end, a_copy_on_the_device_is_recorded)
@@ -75,7 +75,7 @@ MS_TEST_BETWEEN(start, end, any_copy_is_what_its_addresses_say)
     const struct ms_movement read = row(MS_COPY_ANY, ms_side_of_device((uintptr_t)host),
                                         ms_side_of_device(one->address), FAKE_GRANULE);
     CHECK_EQ(begin(&read, &is_held), MS_FORWARD);
-    CHECK(is_held && MS_OWN(one)->lineage.cached_bytes == FAKE_GRANULE);
+    CHECK(is_held && one->lineage.cached_bytes == FAKE_GRANULE);
     ms_evict_let_go();
     const struct ms_movement nothing =
         row(MS_COPY_ANY, ms_side_of_device(one->address), ms_side_of_device(other->address), 0);

@@ -7,6 +7,7 @@
 
 #include "runtime/calls/host_memory.h"
 #include "runtime/memory/memory_internal.h"
+#include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -16,12 +17,18 @@
 #define HOST_MEMORY ((CUdeviceptr)0x7f1234500000)
 enum { BYTES = 1 << 20, PARAM_BYTES = 128 };
 
-static struct ms_inside far = {.facts = {.address = FAR, .bytes = BYTES, .id = 1},
-                               .backing = {.address = FAR, .bytes = BYTES, .granule = 4096},
-                               .lineage = {.bytes = BYTES}};
-static struct ms_inside near = {.facts = {.address = NEAR, .bytes = BYTES, .id = 2},
-                                .backing = {.address = NEAR, .bytes = BYTES, .granule = 4096},
-                                .lineage = {.bytes = BYTES}};
+static struct ms_inside far = {
+    .facts = {.address = FAR,
+              .bytes = BYTES,
+              .id = 1,
+              .backing = {.address = FAR, .bytes = BYTES, .granule = 4096},
+              .lineage = {.bytes = BYTES}}};
+static struct ms_inside near = {
+    .facts = {.address = NEAR,
+              .bytes = BYTES,
+              .id = 2,
+              .backing = {.address = NEAR, .bytes = BYTES, .granule = 4096},
+              .lineage = {.bytes = BYTES}}};
 static struct ms_packed packed;
 static struct ms_param_layout *layout;
 static struct ms_arguments arguments;
@@ -96,11 +103,14 @@ static void add_more(struct ms_inside *inside, CUdeviceptr address, enum ms_kind
 {
     struct ms_allocation *allocation = &inside->facts;
     *inside = (struct ms_inside){
-        .facts = {.address = address, .bytes = BYTES, .id = address},
-        .backing = {.address = address, .bytes = BYTES, .granule = 4096, .mapped_bytes = BYTES}};
+        .facts = {.address = address,
+                  .bytes = BYTES,
+                  .id = address,
+                  .backing = {
+                      .address = address, .bytes = BYTES, .granule = 4096, .mapped_bytes = BYTES}}};
     const struct ms_content content = {.kind = kind};
-    CHECK(ms_lineage_init(&inside->lineage, BYTES) &&
-          ms_lineage_set(&inside->lineage, 0, BYTES, &content) && ms_space_add(allocation));
+    CHECK(ms_lineage_init(&inside->facts.lineage, BYTES) &&
+          ms_lineage_set(&inside->facts.lineage, 0, BYTES, &content) && ms_space_add(allocation));
     CHECK(ms_space_claim(address) == allocation);
     for (size_t at = 0; kind == MS_UNDEFINED && at < BYTES; at += 8192)
         CHECK(ms_space_add_block(allocation, at, at + 4096));
@@ -225,9 +235,11 @@ MS_TEST(more_blocks_than_fit_mean_everything)
 MS_TEST(upper_halves_count_where_an_allocation_lies)
 {
     static struct ms_inside farther = {
-        .facts = {.address = HOST_MEMORY, .bytes = BYTES, .id = 3},
-        .backing = {.address = HOST_MEMORY, .bytes = BYTES, .granule = 4096},
-        .lineage = {.bytes = BYTES}};
+        .facts = {.address = HOST_MEMORY,
+                  .bytes = BYTES,
+                  .id = 3,
+                  .backing = {.address = HOST_MEMORY, .bytes = BYTES, .granule = 4096},
+                  .lineage = {.bytes = BYTES}}};
     start();
     CHECK(ms_space_add(&farther.facts));
     const uint32_t here = FAR >> 32, between = 0x5b5b;
@@ -254,7 +266,7 @@ static void defer(void)
 /* What the bytes point to came into memory. */
 static bool ends_in_memory(void)
 {
-    const bool is_there = !ms_lineage_any(&MS_OWN(deferred)->lineage, 0, FAKE_GRANULE, MS_MISSING);
+    const bool is_there = !ms_lineage_any(&deferred->lineage, 0, FAKE_GRANULE, MS_MISSING);
     fake_allocation_free(deferred);
     fake_check_empty();
     return is_there;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "runtime/memory/memory_internal.h"
+#include "runtime/memory/space.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
@@ -32,7 +32,7 @@ static void end(void)
 
 static struct ms_content content(void)
 {
-    return ms_lineage_at(&MS_OWN(allocation)->lineage, 0).content;
+    return ms_lineage_at(&allocation->lineage, 0).content;
 }
 
 /* --- sets */
@@ -103,8 +103,8 @@ MS_TEST_BETWEEN(start, end, an_address_in_a_snapshot_brings_what_it_means_into_m
     memcpy(host + 4711, &address, sizeof(address));
     CHECK(copy(other->address, false, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
-    CHECK_EQ(ms_lineage_at(&MS_OWN(other)->lineage, 0).content.kind, MS_SOURCE);
-    CHECK(!ms_lineage_any(&MS_OWN(allocation)->lineage, 0, BYTES, MS_MISSING));
+    CHECK_EQ(ms_lineage_at(&other->lineage, 0).content.kind, MS_SOURCE);
+    CHECK(!ms_lineage_any(&allocation->lineage, 0, BYTES, MS_MISSING));
     fake_allocation_free(other);
 }
 

@@ -8,7 +8,6 @@
 #include "runtime/config/config.h"
 #include "runtime/driver/facts.h"
 #include "runtime/fill/materialise.h"
-#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
@@ -64,7 +63,7 @@ static unsigned char byte_at(size_t offset)
 
 static enum ms_kind kind_at(size_t offset)
 {
-    return ms_lineage_at(&MS_OWN(allocation)->lineage, offset).content.kind;
+    return ms_lineage_at(&allocation->lineage, offset).content.kind;
 }
 
 static CUresult read_bytes(size_t begin, size_t behind)
@@ -85,7 +84,7 @@ static bool is_memory(size_t offset)
 MS_TEST_BETWEEN(start, end, only_what_is_ours_gets_memory)
 {
     CHECK_EQ(prepare(), CUDA_SUCCESS);
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, HALF);
+    CHECK_EQ(allocation->backing.backed_bytes, HALF);
     CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE);
     queue_and_write();
     CHECK(!is_memory(HALF) && !is_memory(BYTES - 1)); /* it has run */
@@ -102,7 +101,7 @@ MS_TEST_BETWEEN(start, end, without_a_sink_it_is_received_whole)
 {
     ms_facts_set_unmet(0, MS_FACT_BIT(MS_FACT_ALIAS));
     CHECK_EQ(prepare(), CUDA_SUCCESS);
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, BYTES);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
     CHECK_EQ(fake.physical_bytes, BYTES);
     queue_and_write();
     CHECK(kind_at(0) == MS_RESIDENT && kind_at(BYTES - 1) == MS_RESIDENT);
@@ -112,7 +111,7 @@ MS_TEST(a_granule_that_is_shared_is_kept_whole)
 {
     start_with(5 * FAKE_GRANULE);
     CHECK_EQ(prepare(), CUDA_SUCCESS);
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
     queue_and_write();
     CHECK(kind_at(3 * FAKE_GRANULE - 1) == MS_RESIDENT && kind_at(3 * FAKE_GRANULE) == MS_ABSENT);
     end();
@@ -125,7 +124,7 @@ MS_TEST_BETWEEN(start, end, what_has_memory_is_received_there)
     queue_and_write();
     CHECK(kind_at(6 * FAKE_GRANULE) == MS_RESIDENT && byte_at(6 * FAKE_GRANULE) == 6);
     CHECK(kind_at(5 * FAKE_GRANULE) == MS_ABSENT && kind_at(7 * FAKE_GRANULE) == MS_ABSENT);
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, HALF + FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, HALF + FAKE_GRANULE);
 }
 
 MS_TEST_BETWEEN(start, end, whoever_uses_the_granules_waits_for_a_broadcast_that_has_not_run)
@@ -135,9 +134,9 @@ MS_TEST_BETWEEN(start, end, whoever_uses_the_granules_waits_for_a_broadcast_that
     queue_and_write();
     CHECK(is_memory(HALF) && is_memory(BYTES - 1));
     CHECK_EQ(fake.calls[FAKE_event_synchronize], 0);
-    CHECK_EQ(ms_backing_sink_wait(&MS_OWN(allocation)->backing, 0, HALF), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_sink_wait(&allocation->backing, 0, HALF), CUDA_SUCCESS);
     CHECK(is_memory(HALF)); /* beside it */
-    CHECK_EQ(ms_backing_cover(&MS_OWN(allocation)->backing, HALF, HALF + 1), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_cover(&allocation->backing, HALF, HALF + 1), CUDA_SUCCESS);
     CHECK_EQ(fake.calls[FAKE_event_synchronize], 1);
     CHECK(is_memory(HALF) && !is_memory(BYTES - 1));
     CHECK_EQ(fake.events, 0);
@@ -170,10 +169,10 @@ MS_TEST_BETWEEN(start, end, the_event_of_a_broadcast_is_for_the_allocation_that_
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     allocation->id++; /* another one lies there, whose sink may have the record's address */
     ms_receive_queued(&receive, FAKE_STREAM);
-    CHECK(MS_OWN(allocation)->backing.sinks == receive.sink && receive.sink->event == NULL);
+    CHECK(allocation->backing.sinks == receive.sink && receive.sink->event == NULL);
     CHECK_EQ(fake.events, 0);
     allocation->id--;
-    ms_backing_sink_cancel(&MS_OWN(allocation)->backing, receive.sink);
+    ms_backing_lent(&allocation->backing, receive.sink, NULL);
 }
 
 /* --- like any other write */
@@ -197,8 +196,8 @@ MS_TEST(all_is_kept_where_the_plan_has_no_say)
             bytes = HALF, address += FAKE_GRANULE; /* no tensor */
         CHECK_EQ(ms_access_receive(address, bytes, ranks, &receive), CUDA_SUCCESS);
         CHECK(receive.sink == NULL && receive.lent == NULL && receive.parked == NULL);
-        CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, way == 4 ? HALF : BYTES);
-        CHECK_EQ(MS_OWN(allocation)->lineage.kind_bytes[MS_ABSENT], 0);
+        CHECK_EQ(allocation->backing.backed_bytes, way == 4 ? HALF : BYTES);
+        CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 0);
         ms_receive_queued(&receive, FAKE_STREAM);
         if (way == 2)
             ms_order_set_capture(false);
@@ -222,8 +221,8 @@ static void start_put_together(size_t first, size_t behind)
     allocation = fake_allocation(BYTES);
     use_plan(0, 1); /* none of them by its size */
     static const struct ms_content zero = {.kind = MS_FILL};
-    CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, range.begin, range.end, &zero));
-    CHECK(ms_lineage_change(&MS_OWN(allocation)->lineage, &range, 1, set_remote_copy));
+    CHECK(ms_lineage_set(&allocation->lineage, range.begin, range.end, &zero));
+    CHECK(ms_lineage_change(&allocation->lineage, &range, 1, set_remote_copy));
 }
 
 static void start_passing(void)
@@ -236,7 +235,7 @@ MS_TEST(what_is_only_passing_is_stored)
     start_passing();
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     CHECK(receive.parked != NULL);
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, 0);
+    CHECK_EQ(allocation->backing.backed_bytes, 0);
     CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE);
     queue_and_write();
     CHECK(kind_at(0) == MS_PARKED && kind_at(HALF) == MS_ABSENT);
@@ -256,8 +255,8 @@ MS_TEST(each_range_has_its_own_place_in_the_store)
     for (size_t i = 0; i < GRANULES; i++)
         memset((void *)(uintptr_t)(allocation->address + i * FAKE_GRANULE), (int)i, FAKE_GRANULE);
     ms_receive_queued(&receive, FAKE_STREAM);
-    CHECK_EQ(MS_OWN(allocation)->lineage.kind_bytes[MS_PARKED], 6 * FAKE_GRANULE);
-    CHECK_EQ(MS_OWN(allocation)->lineage.kind_bytes[MS_ABSENT], 2 * FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.kind_bytes[MS_PARKED], 6 * FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 2 * FAKE_GRANULE);
     CHECK_EQ(read_bytes(0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(read_bytes(4 * FAKE_GRANULE, BYTES), CUDA_SUCCESS);
     for (size_t i = 0; i < GRANULES; i++)
@@ -272,7 +271,7 @@ MS_TEST(what_cannot_be_lent_gets_memory_of_its_own)
     fake_fail(FAKE_mem_retain, 1, CUDA_ERROR_NOT_SUPPORTED);
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     CHECK(receive.parked == NULL && receive.sink != NULL);
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, HALF);
+    CHECK_EQ(allocation->backing.backed_bytes, HALF);
     queue_and_write();
     CHECK(kind_at(0) == MS_RESIDENT && kind_at(HALF) == MS_ABSENT);
     end();
@@ -283,11 +282,11 @@ MS_TEST(what_cannot_be_lent_gets_memory_of_its_own)
 static void check_undone(void)
 {
     CHECK(receive.sink == NULL && receive.lent == NULL && receive.parked == NULL);
-    CHECK(MS_OWN(allocation)->backing.sinks == NULL);
-    CHECK_EQ(MS_OWN(allocation)->lineage.kind_bytes[MS_ABSENT], 0);
-    CHECK_EQ(MS_OWN(allocation)->lineage.kind_bytes[MS_PARKED], 0);
+    CHECK(allocation->backing.sinks == NULL);
+    CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 0);
+    CHECK_EQ(allocation->lineage.kind_bytes[MS_PARKED], 0);
     ms_backing_drop_sink(0);
-    CHECK_EQ(fake.physical_bytes, MS_OWN(allocation)->backing.backed_bytes);
+    CHECK_EQ(fake.physical_bytes, allocation->backing.backed_bytes);
     CHECK_EQ(fake.events, 0);
     CHECK_EQ(fake.pushed_contexts, 0);
     fake_check_allocation(allocation);

@@ -141,13 +141,13 @@ static void keep(struct ms_counted *counted)
 static void set(enum part part, struct ms_content content)
 {
     const size_t begin = part * (size_t)GRANULE;
-    CHECK(ms_lineage_set(&allocation.lineage, begin, begin + GRANULE, &content));
+    CHECK(ms_lineage_set(&allocation.facts.lineage, begin, begin + GRANULE, &content));
 }
 
 static void cover(enum part part)
 {
     const size_t begin = part * (size_t)GRANULE;
-    CHECK_EQ(ms_backing_cover(&allocation.backing, begin, begin + GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_cover(&allocation.facts.backing, begin, begin + GRANULE), CUDA_SUCCESS);
 }
 
 /* Nothing has memory but what the launch made, which was read. */
@@ -180,9 +180,9 @@ static void start(void)
                   .context = CONTEXT,
                   .id = 1,
                   .granule = GRANULE,
-                  .granule_bytes = PARTS * GRANULE},
-        .backing = {.address = ADDRESS, .bytes = PARTS * GRANULE, .granule = GRANULE}};
-    CHECK(ms_lineage_init(&allocation.lineage, allocation.facts.bytes));
+                  .granule_bytes = PARTS * GRANULE,
+                  .backing = {.address = ADDRESS, .bytes = PARTS * GRANULE, .granule = GRANULE}}};
+    CHECK(ms_lineage_init(&allocation.facts.lineage, allocation.facts.bytes));
     CHECK(ms_space_add_block(&allocation.facts, FILLED * GRANULE, DEAD * GRANULE));
     CHECK(ms_space_add_block(&allocation.facts, LAUNCHED * GRANULE, PARTS * GRANULE));
     cover(LAUNCHED);
@@ -199,10 +199,10 @@ static void end(void)
 {
     CHECK(ms_space_claim(ADDRESS) == &allocation.facts);
     ms_space_remove(&allocation.facts);
-    ms_lineage_cleanup(&allocation.lineage);
+    ms_lineage_cleanup(&allocation.facts.lineage);
     ms_sorted_cleanup(&allocation.blocks.all);
     ms_lineage_cleanup(&recorded.before);
-    ms_backing_release(&allocation.backing);
+    ms_backing_release(&allocation.facts.backing);
 }
 
 static void put_plan_in_force(void)
@@ -222,7 +222,8 @@ static const char *placement(enum part first, enum part last)
     static char text[PARTS + 1];
     size_t count = 0;
     for (enum part part = first; part <= last; part++) {
-        const struct ms_extent extent = ms_lineage_at(&allocation.lineage, part * (size_t)GRANULE);
+        const struct ms_extent extent =
+            ms_lineage_at(&allocation.facts.lineage, part * (size_t)GRANULE);
         text[count++] = "-cr"[extent.content.kind == MS_RESIDENT ? 2 : extent.content.cached];
     }
     text[count] = 0;
@@ -284,7 +285,7 @@ MS_TEST(what_this_rank_keeps)
         CHECK_PLACEMENT(need, FILLED, LAUNCHED, expected[need].local);
         CHECK_EQ(set_bytes, expected[need].replayed * GRANULE);
         CHECK_EQ(allocation.blocks.strayed, expected[need].is_use);
-        CHECK_EQ(allocation.keeps_dead, expected[need].is_pinned);
+        CHECK_EQ(allocation.facts.keeps_dead, expected[need].is_pinned);
         end();
     }
 }

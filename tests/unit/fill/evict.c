@@ -7,7 +7,6 @@
 #include "runtime/fill/access.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/delayed_free.h"
-#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
@@ -43,7 +42,7 @@ static void start(void)
     set(4, 6, &resident);
     memset((void *)(uintptr_t)(allocation->address + 4 * FAKE_GRANULE), 3, 2 * FAKE_GRANULE);
     CHECK_EQ(read_bytes(0, 4), CUDA_SUCCESS);
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
 }
 
 static void end(void)
@@ -62,17 +61,17 @@ static bool try_again(void)
 static void check_kept(void)
 {
     CHECK(!try_again());
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, 6 * FAKE_GRANULE);
-    CHECK_EQ(MS_OWN(allocation)->lineage.cached_bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.cached_bytes, 4 * FAKE_GRANULE);
 }
 
 MS_TEST_BETWEEN(start, end, what_lineage_restores_is_given_back)
 {
     CHECK(try_again());
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
     CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
-    CHECK_EQ(MS_OWN(allocation)->lineage.cached_bytes, 0);
-    CHECK_EQ(MS_OWN(allocation)->lineage.resident_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.cached_bytes, 0);
+    CHECK_EQ(allocation->lineage.resident_bytes, 2 * FAKE_GRANULE);
     CHECK_EQ(ms_counter_get(MS_COUNT_EVICTED_BYTES), 4 * FAKE_GRANULE);
     fake_check_allocation(allocation);
     CHECK_EQ(read_bytes(0, 6), CUDA_SUCCESS);
@@ -159,7 +158,7 @@ static void read_meanwhile(void)
 static void change_meanwhile(void)
 {
     fake.on_wait = NULL;
-    ms_allocation_touch(allocation);
+    allocation->touches++;
 }
 
 /* Freed, and another one lies there. */
@@ -195,7 +194,7 @@ MS_TEST_BETWEEN(start, end, an_allocation_may_go_during_the_wait)
     fake_set(other, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .cached = true});
     fake.on_wait = free_meanwhile;
     CHECK(try_again());
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
 }
 
 MS_TEST_BETWEEN(start, end, a_claimed_allocation_is_left_out)
@@ -209,8 +208,8 @@ MS_TEST_BETWEEN(start, end, the_sink_and_what_is_buried_go_as_well)
 {
     CHECK(try_again());
     CHECK(!try_again());
-    CHECK_EQ(ms_backing_sink_map(&MS_OWN(allocation)->backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
-    ms_backing_sink_unmap(&MS_OWN(allocation)->backing, 0, FAKE_GRANULE);
+    CHECK_EQ(ms_backing_sink_map(&allocation->backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
+    ms_backing_sink_unmap(&allocation->backing, 0, FAKE_GRANULE);
     CHECK_EQ(fake.physical_bytes, 3 * FAKE_GRANULE);
     CHECK(try_again());
     CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
@@ -235,8 +234,8 @@ MS_TEST_AFTER(start, what_a_changed_file_cannot_restore_stays)
     CHECK_EQ(read_bytes(7, 8), CUDA_SUCCESS);
     CHECK_EQ(truncate(file.path, 5), 0);
     CHECK(try_again());
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, 3 * FAKE_GRANULE);
-    CHECK_EQ(MS_OWN(allocation)->lineage.resident_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.resident_bytes, 3 * FAKE_GRANULE);
     CHECK_BYTES((void *)(uintptr_t)(allocation->address + 7 * FAKE_GRANULE), file.data,
                 FAKE_GRANULE);
     end();
@@ -266,10 +265,9 @@ static void carve(void)
     CHECK(ms_space_add_block(allocation, 0, 2 * FAKE_GRANULE));
     CHECK(ms_space_add_block(allocation, 4 * FAKE_GRANULE, BYTES));
     for (size_t i = 0; i < GRANULES; i += 2)
-        CHECK_EQ(ms_backing_cover(&MS_OWN(allocation)->backing, i * FAKE_GRANULE,
-                                  (i + 2) * FAKE_GRANULE),
+        CHECK_EQ(ms_backing_cover(&allocation->backing, i * FAKE_GRANULE, (i + 2) * FAKE_GRANULE),
                  CUDA_SUCCESS);
-    CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, 0, BYTES, &resident));
+    CHECK(ms_lineage_set(&allocation->lineage, 0, BYTES, &resident));
     ms_space_set_leftover(allocation, 2 * FAKE_GRANULE);
     ms_claim_release(allocation);
 }
@@ -277,15 +275,15 @@ static void carve(void)
 MS_TEST_BETWEEN(carve, end, dead_memory_goes_back_unless_a_graph_uses_it)
 {
     set(0, 2, &(struct ms_content){.kind = MS_FILL, .cached = true});
-    MS_OWN(allocation)->keeps_dead = true;
+    allocation->keeps_dead = true;
     CHECK(try_again());
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
     CHECK(fake_memory_at(allocation->address + 2 * FAKE_GRANULE) > 0);
     CHECK(!try_again());
-    MS_OWN(allocation)->keeps_dead = false;
+    allocation->keeps_dead = false;
     CHECK(try_again());
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, 4 * FAKE_GRANULE);
-    CHECK_EQ(MS_OWN(allocation)->lineage.dead_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.dead_bytes, 2 * FAKE_GRANULE);
     CHECK_EQ(fake_memory_at(allocation->address + 2 * FAKE_GRANULE), 0);
     CHECK_EQ(ms_space_leftover_bytes(), 0);
 }
@@ -294,17 +292,17 @@ MS_TEST_BETWEEN(carve, end, leftovers_are_trimmed_when_there_are_many_and_the_de
 {
     ms_config.leftover_bytes = 2 * FAKE_GRANULE;
     ms_evict_leftover();
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, BYTES);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
     ms_config.leftover_bytes = 2 * FAKE_GRANULE - 1;
     fake.is_busy = true;
     ms_evict_leftover();
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, BYTES);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
     CHECK_EQ(ms_space_leftover_bytes(), 2 * FAKE_GRANULE);
     fake.is_busy = false;
     ms_evict_leftover(); /* in vain the last time: not before there is more */
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, BYTES);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
     ms_evict_leftover_of(allocation->address);
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
     CHECK_EQ(ms_space_leftover_bytes(), 0);
 }
 
@@ -313,8 +311,8 @@ MS_TEST_BETWEEN(carve, end, trimming_leaves_what_is_cached)
     set(0, 2, &(struct ms_content){.kind = MS_FILL, .cached = true});
     ms_config.leftover_bytes = FAKE_GRANULE;
     ms_evict_leftover();
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, 6 * FAKE_GRANULE);
-    CHECK_EQ(MS_OWN(allocation)->lineage.cached_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.cached_bytes, 2 * FAKE_GRANULE);
 }
 
 MS_TEST_BETWEEN(start, end, a_read_in_another_context_is_for_good)

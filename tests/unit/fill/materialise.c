@@ -5,7 +5,6 @@
 
 #include "runtime/driver/flags.h"
 #include "runtime/memory/allocation.h"
-#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/order.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -75,7 +74,7 @@ static void check_bytes(void)
 
 static struct ms_content at(size_t granule)
 {
-    return ms_lineage_at(&MS_OWN(allocation)->lineage, granule * FAKE_GRANULE).content;
+    return ms_lineage_at(&allocation->lineage, granule * FAKE_GRANULE).content;
 }
 
 MS_TEST_BETWEEN(start, end, what_is_read_can_be_played_again_where_that_costs_nothing)
@@ -85,8 +84,8 @@ MS_TEST_BETWEEN(start, end, what_is_read_can_be_played_again_where_that_costs_no
     CHECK(at(0).kind == MS_FILL && at(0).cached);
     CHECK(at(1).kind == MS_FILL && at(1).cached);
     CHECK(at(2).kind == MS_RESIDENT); /* a snapshot is not kept twice */
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, 4 * FAKE_GRANULE);
-    CHECK_EQ(ms_allocation_touches(allocation), 1);
+    CHECK_EQ(allocation->backing.backed_bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(allocation->touches, 1);
 
     /* Again: there is nothing to do. */
     const size_t work = fake.work_count;
@@ -98,21 +97,21 @@ MS_TEST_BETWEEN(start, end, what_may_be_written_is_resident)
 {
     CHECK_EQ(run(MS_NEED_READ_WRITE, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
     check_bytes();
-    CHECK(!ms_lineage_any(&MS_OWN(allocation)->lineage, 0, 4 * FAKE_GRANULE, MS_NOT_RESIDENT));
-    CHECK_EQ(ms_allocation_touches(allocation), 0);
+    CHECK(!ms_lineage_any(&allocation->lineage, 0, 4 * FAKE_GRANULE, MS_NOT_RESIDENT));
+    CHECK_EQ(allocation->touches, 0);
 }
 
 /* A kernel that comes there unseen must find the right bytes. */
 MS_TEST_BETWEEN(start, end, granules_that_get_memory_are_filled_whole)
 {
     CHECK_EQ(run(MS_NEED_READ_WRITE, 6, FAKE_GRANULE + 6), CUDA_SUCCESS);
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, 3 * FAKE_GRANULE);
-    CHECK_EQ(MS_OWN(allocation)->lineage.resident_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.resident_bytes, 2 * FAKE_GRANULE);
     const unsigned char *bytes = (const unsigned char *)(uintptr_t)allocation->address;
     CHECK(bytes[5] == 2 && bytes[6] == 3 && bytes[FAKE_GRANULE + 5] == 7 &&
           bytes[FAKE_GRANULE + 6] == 7);
     CHECK(at(0).kind == MS_FILL && at(0).cached && at(1).kind == MS_RESIDENT);
-    CHECK_EQ(MS_OWN(allocation)->lineage.cached_bytes, FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.cached_bytes, FAKE_GRANULE);
     CHECK(at(2).kind == MS_SOURCE);
 }
 
@@ -131,7 +130,7 @@ MS_TEST(what_stands_beside_them_is_filled_for_each_need)
             (const unsigned char *)(uintptr_t)allocation->address + 4 * FAKE_GRANULE;
         CHECK(at(4).cached && bytes[0] == 7 && bytes[9] == 7);
         CHECK(bytes[FAKE_GRANULE - 1] == 4 && bytes[FAKE_GRANULE - 10] == 3);
-        CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, 2 * FAKE_GRANULE);
+        CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
         end();
     }
 }
@@ -146,8 +145,8 @@ MS_TEST(what_other_ranks_keep_is_not_filled)
     fake_set(allocation, 100, 200, &absent);
     CHECK_EQ(run(MS_NEED_READ, 300, 400), CUDA_SUCCESS);
     CHECK(at(0).locality == MS_REMOTE && !at(0).cached);
-    CHECK_EQ(MS_OWN(allocation)->lineage.cached_bytes, FAKE_GRANULE - 200);
-    CHECK_EQ(MS_OWN(allocation)->lineage.kind_bytes[MS_ABSENT], 100);
+    CHECK_EQ(allocation->lineage.cached_bytes, FAKE_GRANULE - 200);
+    CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 100);
     end();
 }
 
@@ -163,14 +162,14 @@ MS_TEST(nothing_is_present_that_is_not_there_when_a_call_fails)
 {
     for (unsigned nth = 1;; nth++) {
         start();
-        const size_t deferred = MS_OWN(allocation)->lineage.deferred_bytes;
+        const size_t deferred = allocation->lineage.deferred_bytes;
         fake_fail(FAKE_ANY, nth, CUDA_ERROR_LAUNCH_FAILED);
         const CUresult result = run(MS_NEED_READ, 0, 4 * FAKE_GRANULE);
         CHECK_EQ(fake.pushed_contexts, 0);
         CHECK_EQ(fake.capture_mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
         if (result != CUDA_SUCCESS) {
             CHECK_EQ(result, CUDA_ERROR_LAUNCH_FAILED);
-            CHECK_EQ(MS_OWN(allocation)->lineage.deferred_bytes, deferred);
+            CHECK_EQ(allocation->lineage.deferred_bytes, deferred);
             CHECK(at(0).kind == MS_FILL && !at(0).cached && at(2).kind == MS_SOURCE);
         }
         const bool has_failed = fake_has_failed();
@@ -197,25 +196,24 @@ MS_TEST_BETWEEN(start, end, what_is_absent_is_refused_where_it_is_needed)
     set(5, 6, &absent);
     CHECK_EQ(run(MS_NEED_READ, 0, BYTES), CUDA_ERROR_NOT_PERMITTED);
     CHECK_EQ(run(MS_NEED_SEND, 0, BYTES), CUDA_ERROR_NOT_PERMITTED);
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, FAKE_GRANULE);
     CHECK_EQ(run(MS_NEED_KEEP, 0, BYTES), CUDA_SUCCESS);
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, BYTES - FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES - FAKE_GRANULE);
     CHECK(at(5).kind == MS_ABSENT);
 }
 
 MS_TEST_BETWEEN(start, end, the_dead_stay_dead_for_those_who_say_so)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK(ms_lineage_set_dead(&MS_OWN(allocation)->lineage, 4 * FAKE_GRANULE, 6 * FAKE_GRANULE,
-                              true));
+    CHECK(ms_lineage_set_dead(&allocation->lineage, 4 * FAKE_GRANULE, 6 * FAKE_GRANULE, true));
     CHECK(ms_space_add_block(allocation, 0, 4 * FAKE_GRANULE));
     CHECK(ms_space_add_block(allocation, 6 * FAKE_GRANULE, BYTES));
     ms_claim_release(allocation);
     CHECK_EQ(run(MS_NEED_REACH_LIVE, 0, BYTES), CUDA_SUCCESS);
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, BYTES - 2 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES - 2 * FAKE_GRANULE);
     CHECK(at(4).kind == MS_DEAD && at(6).kind == MS_RESIDENT);
     CHECK_EQ(run(MS_NEED_READ_WRITE, 0, BYTES), CUDA_SUCCESS);
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, BYTES);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
 }
 
 MS_TEST_BETWEEN(start, end, what_is_overwritten_is_not_played)
@@ -223,7 +221,7 @@ MS_TEST_BETWEEN(start, end, what_is_overwritten_is_not_played)
     const size_t work = fake.work_count;
     CHECK_EQ(run(MS_NEED_OVERWRITE, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(fake.work_count, work);
-    CHECK(!ms_lineage_any(&MS_OWN(allocation)->lineage, 0, 4 * FAKE_GRANULE, MS_NOT_RESIDENT));
+    CHECK(!ms_lineage_any(&allocation->lineage, 0, 4 * FAKE_GRANULE, MS_NOT_RESIDENT));
 }
 
 /* A kernel that is queued before the write may find its address in a copy that nobody has seen. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "runtime/kernel/call.h"
-#include "runtime/memory/memory_internal.h"
+#include "runtime/memory/space.h"
 #include "runtime/memory/recorded_launch.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -260,7 +260,7 @@ MS_TEST_AFTER(start, an_input_that_was_never_written_has_scratch_memory_too)
     CHECK_EQ(ms_replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
     CHECK_EQ(stream_synchronize(FAKE_STREAM), CUDA_SUCCESS);
     CHECK_EQ(*(unsigned char *)host(memory + BYTES - 1), 0);
-    CHECK_EQ(MS_OWN(input)->backing.backed_bytes, 0);
+    CHECK_EQ(input->backing.backed_bytes, 0);
     fake_allocation_free(input);
     fake_program_memory_free(memory);
 }

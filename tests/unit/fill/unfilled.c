@@ -7,7 +7,6 @@
 #include "runtime/fill/access.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/examining.h"
-#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/order.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -44,7 +43,7 @@ static void write_bytes(size_t begin, size_t behind)
 
 static bool is_present(size_t begin, size_t behind)
 {
-    return !ms_lineage_any(&MS_OWN(allocation)->lineage, begin, behind, MS_MISSING);
+    return !ms_lineage_any(&allocation->lineage, begin, behind, MS_MISSING);
 }
 
 static void check_bytes(size_t at, size_t behind, unsigned char byte)
@@ -73,7 +72,7 @@ MS_TEST_BETWEEN(start, end, the_rest_is_there_before_a_launch)
     check_bytes(0, HALF, 7);
     check_bytes(HALF, 2 * FAKE_GRANULE + HALF, 1);
     check_bytes(2 * FAKE_GRANULE + HALF, 3 * FAKE_GRANULE, 7);
-    CHECK_EQ(MS_OWN(allocation)->backing.backed_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
 }
 
 /* In whichever way it comes. */

@@ -102,7 +102,7 @@ MS_TEST(reserves_whole_granules_between_guards)
     CHECK_EQ(cover(0, 3), CUDA_SUCCESS);
     CHECK_EQ(fake_memory_at(backing.address - 1), 0);
     CHECK_EQ(fake_memory_at(address_of(3)), 0);
-    CHECK(ms_backing_lies_in_one_chunk(&backing, 0, backing.bytes));
+    CHECK(ms_backing_is_one_chunk(&backing, 0, backing.bytes));
     release();
 }
 
@@ -175,7 +175,7 @@ MS_TEST_BETWEEN(start, release, uncovers_whole_chunks_only)
     CHECK_EQ(cover(0, 2), CUDA_SUCCESS);
     CHECK_EQ(cover(2, 5), CUDA_SUCCESS);
     CHECK_EQ(cover(5, 6), CUDA_SUCCESS);
-    CHECK_EQ(ms_backing_uncover(&backing, 1, 6 * FAKE_GRANULE), 4 * FAKE_GRANULE);
+    CHECK_EQ(ms_backing_uncover(&backing, 1, 6 * FAKE_GRANULE, false), 4 * FAKE_GRANULE);
     CHECK_EQ(backing.count, 1);
     CHECK_EQ(backing.backed_bytes, 2 * FAKE_GRANULE);
     check_sums(0);
@@ -237,7 +237,7 @@ MS_TEST_BETWEEN(start, release, is_as_a_list_of_granules)
             CHECK_EQ(cover(first, end), CUDA_SUCCESS);
             twin_cover(first, end);
         } else {
-            ms_backing_uncover(&backing, first * FAKE_GRANULE, end * FAKE_GRANULE);
+            ms_backing_uncover(&backing, first * FAKE_GRANULE, end * FAKE_GRANULE, false);
             twin_uncover(first, end);
         }
         check_twin();
@@ -344,9 +344,9 @@ MS_TEST_BETWEEN(start, release, what_the_program_has_a_handle_of_is_not_uncovere
     CHECK_EQ(cover(0, 2), CUDA_SUCCESS);
     CHECK_EQ(cover(2, 3), CUDA_SUCCESS);
     CHECK_EQ(ms_backing_make_real(&backing, 0, 2 * FAKE_GRANULE, &handle), CUDA_SUCCESS);
-    CHECK_EQ(ms_backing_uncover(&backing, 0, BYTES), FAKE_GRANULE);
+    CHECK_EQ(ms_backing_uncover(&backing, 0, BYTES, false), FAKE_GRANULE);
     CHECK_EQ(backing.backed_bytes, 2 * FAKE_GRANULE);
-    ms_backing_unmap(&backing, 0, 2 * FAKE_GRANULE);
+    ms_backing_uncover(&backing, 0, 2 * FAKE_GRANULE, true);
     CHECK_EQ(backing.backed_bytes, 0);
     CHECK_EQ(ms_driver.mem_release(handle), CUDA_SUCCESS);
 }
@@ -367,7 +367,7 @@ static CUevent new_event(void)
 static struct ms_sink_mapping *sink_two(void)
 {
     struct ms_sink_mapping *sink;
-    CHECK_EQ(ms_backing_sink_map_for(&backing, two, 2, FAKE_CONTEXT, &sink), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_lend(&backing, NULL, two, 2, FAKE_CONTEXT, &sink), CUDA_SUCCESS);
     check_sums(3);
     CHECK_EQ(fake_memory_at(address_of(1)), fake_memory_at(address_of(5)));
     return sink;
@@ -379,7 +379,7 @@ MS_TEST_BETWEEN(start, release, what_is_sunk_waits_for_its_work)
     CHECK_EQ(cover(2, 4), CUDA_ERROR_NOT_PERMITTED); /* nothing is queued yet */
     CHECK_EQ(ms_backing_sink_wait(&backing, 0, BYTES), CUDA_ERROR_NOT_PERMITTED);
     check_sums(3);
-    ms_backing_sink_attach_event(&backing, sink, new_event());
+    ms_backing_lent(&backing, sink, new_event());
 
     CHECK_EQ(cover(8, 9), CUDA_SUCCESS); /* beside it: no wait */
     CHECK_EQ(ms_backing_sink_wait(&backing, 3 * FAKE_GRANULE, 5 * FAKE_GRANULE), CUDA_SUCCESS);
@@ -398,18 +398,18 @@ MS_TEST_BETWEEN(start, release, what_is_sunk_waits_for_its_work)
 
 MS_TEST_BETWEEN(start, release, what_is_sunk_goes_with_the_backing)
 {
-    ms_backing_sink_attach_event(&backing, sink_two(), new_event());
+    ms_backing_lent(&backing, sink_two(), new_event());
 }
 
 MS_TEST_BETWEEN(start, release, work_that_was_not_queued_leaves_nothing_sunk)
 {
     struct ms_sink_mapping *sink = sink_two();
-    ms_backing_sink_cancel(&backing, NULL);
+    ms_backing_lent(&backing, NULL, NULL);
     check_sums(3);
-    ms_backing_sink_cancel(&backing, sink);
+    ms_backing_lent(&backing, sink, NULL);
     check_sums(0);
-    ms_backing_sink_cancel(&backing, sink); /* it is gone */
-    ms_backing_sink_attach_event(&backing, sink, new_event());
+    ms_backing_lent(&backing, sink, NULL); /* it is gone */
+    ms_backing_lent(&backing, sink, new_event());
     CHECK_EQ(fake.events, 0);
 }
 
@@ -419,7 +419,7 @@ MS_TEST(nothing_is_sunk_for_work_when_a_call_fails)
         struct ms_sink_mapping *sink = NULL;
         reserve(BYTES);
         fake_fail(FAKE_ANY, nth, CUDA_ERROR_OUT_OF_MEMORY);
-        const CUresult result = ms_backing_sink_map_for(&backing, two, 2, FAKE_CONTEXT, &sink);
+        const CUresult result = ms_backing_lend(&backing, NULL, two, 2, FAKE_CONTEXT, &sink);
         CHECK_EQ(sink != NULL, result == CUDA_SUCCESS);
         CHECK_EQ(backing.sinks != NULL, result == CUDA_SUCCESS);
         check_sums(result == CUDA_SUCCESS ? 3 : 0);
@@ -445,13 +445,13 @@ MS_TEST_BETWEEN(start, release, what_is_lent_is_the_lenders_memory)
 {
     struct ms_sink_mapping *sink;
     make_lender();
-    CHECK_EQ(ms_backing_lend_map_for(&backing, &lender, two, FAKE_CONTEXT, &sink), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_lend(&backing, &lender, two, 2, FAKE_CONTEXT, &sink), CUDA_SUCCESS);
     CHECK_EQ(fake_memory_at(address_of(2)), fake_memory_at(lender.address));
     CHECK_EQ(fake_memory_at(address_of(5)), fake_memory_at(lender.address + 2 * FAKE_GRANULE));
     CHECK_EQ(backing.backed_bytes, 0);
     CHECK_EQ(fake.physical_bytes, 3 * FAKE_GRANULE);
     CHECK_EQ(fake.handles, 0);
-    ms_backing_sink_attach_event(&backing, sink, new_event());
+    ms_backing_lent(&backing, sink, new_event());
     CHECK_EQ(ms_backing_sink_wait(&backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(fake.mappings, 4);
     CHECK_EQ(ms_backing_sink_wait(&backing, 0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
@@ -466,8 +466,7 @@ MS_TEST(nothing_is_lent_when_a_call_fails)
         reserve(BYTES);
         make_lender();
         fake_fail(FAKE_ANY, nth, CUDA_ERROR_NOT_SUPPORTED);
-        const CUresult result =
-            ms_backing_lend_map_for(&backing, &lender, two, FAKE_CONTEXT, &sink);
+        const CUresult result = ms_backing_lend(&backing, &lender, two, 2, FAKE_CONTEXT, &sink);
         CHECK_EQ(sink != NULL, result == CUDA_SUCCESS);
         CHECK_EQ(fake.mappings, result == CUDA_SUCCESS ? 4 : 2);
         CHECK_EQ(fake.handles, 0);
@@ -514,7 +513,7 @@ MS_TEST_BETWEEN(start, release, a_driver_that_has_shut_down_is_asked_once)
     CHECK_EQ(cover(0, 1), CUDA_SUCCESS);
     real_unmap = ms_driver.mem_unmap;
     ms_driver.mem_unmap = unmap_too_late;
-    CHECK_EQ(ms_backing_uncover(&backing, 0, FAKE_GRANULE), FAKE_GRANULE);
+    CHECK_EQ(ms_backing_uncover(&backing, 0, FAKE_GRANULE, false), FAKE_GRANULE);
     CHECK_EQ(unmaps, 1);
     ms_driver.mem_unmap = real_unmap;
 }

@@ -18,9 +18,11 @@ static struct ms_inside low, high;
 static void add(struct ms_inside *inside, CUdeviceptr address)
 {
     *inside = (struct ms_inside){
-        .facts = {.address = address, .bytes = BYTES, .id = address},
-        .backing = {.address = address, .bytes = BYTES, .granule = 4096},
-        .lineage = {.bytes = BYTES},
+        .facts = {.address = address,
+                  .bytes = BYTES,
+                  .id = address,
+                  .backing = {.address = address, .bytes = BYTES, .granule = 4096},
+                  .lineage = {.bytes = BYTES}},
     };
     CHECK(ms_space_add(&inside->facts));
 }

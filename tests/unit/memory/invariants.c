@@ -9,6 +9,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/memory/extent_states.h"
 #include "runtime/memory/memory_internal.h"
+#include "runtime/memory/space.h"
 #include "runtime/memory/recorded_launch.h"
 #include "tests/unit/snapshot_of.h"
 #include "tools/simcuda/harness/test.h"
@@ -33,15 +34,15 @@ static struct ms_sink_mapping *add_sunk(struct ms_range range)
 {
     struct ms_sink_mapping *sink = ms_heap_zalloc(sizeof(*sink) + sizeof(sink->ranges[0]));
     CHECK(sink != NULL);
-    *sink = (struct ms_sink_mapping){.next = allocation.backing.sinks, .count = 1};
+    *sink = (struct ms_sink_mapping){.next = allocation.facts.backing.sinks, .count = 1};
     sink->ranges[0] = range;
-    return allocation.backing.sinks = sink;
+    return allocation.facts.backing.sinks = sink;
 }
 
 static void set(size_t begin, size_t end, struct ms_content content)
 {
-    CHECK(ms_lineage_set(&allocation.lineage, begin, end, &content));
-    extents = ms_sorted_item(&allocation.lineage.extents, (struct ms_position){0, 0});
+    CHECK(ms_lineage_set(&allocation.facts.lineage, begin, end, &content));
+    extents = ms_sorted_item(&allocation.facts.lineage.extents, (struct ms_position){0, 0});
 }
 
 static struct ms_block *block_at(size_t index)
@@ -56,15 +57,16 @@ static void make(void)
                                          64);
     chunks[0] = (struct ms_chunk){0, 2 * GRANULE};
     chunks[1] = (struct ms_chunk){8 * GRANULE, 9 * GRANULE};
-    allocation = (struct ms_inside){.facts = {.address = 1 << 20, .bytes = BYTES},
-                                    .backing = {.address = 1 << 20,
-                                                .bytes = 16 * GRANULE,
-                                                .granule = GRANULE,
-                                                .chunks = chunks,
-                                                .count = 2,
-                                                .backed_bytes = 3 * GRANULE},
+    allocation = (struct ms_inside){.facts = {.address = 1 << 20,
+                                              .bytes = BYTES,
+                                              .backing = {.address = 1 << 20,
+                                                          .bytes = 16 * GRANULE,
+                                                          .granule = GRANULE,
+                                                          .chunks = chunks,
+                                                          .count = 2,
+                                                          .backed_bytes = 3 * GRANULE}},
                                     .leftover_bytes = GRANULE};
-    CHECK(ms_lineage_init(&allocation.lineage, BYTES));
+    CHECK(ms_lineage_init(&allocation.facts.lineage, BYTES));
     set(0, 64, (struct ms_content){.kind = MS_RESIDENT});
     set(64, 128, (struct ms_content){.kind = MS_FILL, .locality = MS_LOCAL, .cached = true});
     set(128, 256, (struct ms_content){.kind = MS_FILL, .is_remote_copy = true});
@@ -75,7 +77,7 @@ static void make(void)
     set(576, 640, (struct ms_content){.kind = MS_DEAD});
     set(640, 900, (struct ms_content){.locality = MS_REMOTE});
     set(900, BYTES, (struct ms_content){.kind = MS_DEAD});
-    CHECK_EQ(allocation.lineage.extents.count, 10);
+    CHECK_EQ(allocation.facts.lineage.extents.count, 10);
     CHECK(ms_space_add_block(&allocation.facts, 0, 256));
     CHECK(ms_space_add_block(&allocation.facts, 256, 512));
     CHECK(ms_space_add_block(&allocation.facts, 640, 900));
@@ -117,7 +119,7 @@ MS_BREAKS(add_an_empty_extent, "extents are sorted, without gaps")
 
 MS_BREAKS(end_too_early, "extents end where the lineage does")
 {
-    ms_sorted_remove(&allocation.lineage.extents, (struct ms_position){0, 9}, 1);
+    ms_sorted_remove(&allocation.facts.lineage.extents, (struct ms_position){0, 9}, 1);
 }
 
 MS_BREAKS(cache_what_is_undefined, "states are those of extent_states.h")
@@ -132,42 +134,42 @@ MS_BREAKS(make_neighbours_alike, "neighbours differ")
 
 MS_BREAKS(change_deferred_bytes, "deferred_bytes is the sum of its extents")
 {
-    allocation.lineage.deferred_bytes++;
+    allocation.facts.lineage.deferred_bytes++;
 }
 
 MS_BREAKS(change_resident_bytes, "resident_bytes is the sum of its extents")
 {
-    allocation.lineage.resident_bytes--;
+    allocation.facts.lineage.resident_bytes--;
 }
 
 MS_BREAKS(change_dead_bytes, "dead_bytes is the sum of its extents")
 {
-    allocation.lineage.dead_bytes++;
+    allocation.facts.lineage.dead_bytes++;
 }
 
 MS_BREAKS(change_cached_bytes, "cached_bytes is the sum of its extents")
 {
-    allocation.lineage.cached_bytes++;
+    allocation.facts.lineage.cached_bytes++;
 }
 
 MS_BREAKS(change_away_bytes, "remote_bytes is the sum of its extents")
 {
-    allocation.lineage.remote_bytes--;
+    allocation.facts.lineage.remote_bytes--;
 }
 
 MS_BREAKS(change_file_bytes, "file_bytes is the sum of its extents")
 {
-    allocation.lineage.file_bytes++;
+    allocation.facts.lineage.file_bytes++;
 }
 
 MS_BREAKS(change_kind_bytes, "kind_bytes is the sum of its extents")
 {
-    allocation.lineage.kind_bytes[MS_LAUNCHED]++;
+    allocation.facts.lineage.kind_bytes[MS_LAUNCHED]++;
 }
 
 MS_BREAKS(change_more_than_there_is, "what has changed lies in the lineage")
 {
-    allocation.lineage.changed_end = BYTES + 1;
+    allocation.facts.lineage.changed_end = BYTES + 1;
 }
 
 MS_BREAKS(swap_chunks, "chunks are granules, sorted")
@@ -189,17 +191,17 @@ MS_BREAKS(leave_the_reservation, "chunks are granules, sorted")
 
 MS_BREAKS(change_backed_bytes, "backed_bytes is the sum of its chunks")
 {
-    allocation.backing.backed_bytes -= GRANULE;
+    allocation.facts.backing.backed_bytes -= GRANULE;
 }
 
 MS_BREAKS(sink_half_a_granule, "sink mappings are sorted granules")
 {
-    allocation.backing.sinks->ranges[0].begin += GRANULE / 2;
+    allocation.facts.backing.sinks->ranges[0].begin += GRANULE / 2;
 }
 
 MS_BREAKS(sink_what_is_backed, "no granule is both backed and mapped to a sink")
 {
-    allocation.backing.sinks->ranges[0].end += GRANULE;
+    allocation.facts.backing.sinks->ranges[0].end += GRANULE;
 }
 
 MS_BREAKS(sink_twice, "no granule is mapped to a sink twice")
@@ -234,14 +236,14 @@ MS_BREAKS(carve_no_more, "blocks are sorted parts of a carved allocation")
 
 MS_BREAKS(unmap_what_is_present, "what is present is backed")
 {
-    allocation.backing.count--;
-    allocation.backing.backed_bytes -= GRANULE;
+    allocation.facts.backing.count--;
+    allocation.facts.backing.backed_bytes -= GRANULE;
 }
 
 MS_BREAKS(unmap_half_of_what_is_present, "what is present is backed")
 {
     chunks[0].end = GRANULE;
-    allocation.backing.backed_bytes -= GRANULE;
+    allocation.facts.backing.backed_bytes -= GRANULE;
 }
 
 MS_BREAKS(leave_dead_bytes_in_a_block, "what is dead lies in no block, and what is deferred in one")
@@ -350,14 +352,15 @@ MS_TEST(the_process_ends)
 MS_TEST(many_extents_are_checked_sometimes)
 {
     make();
-    CHECK(ms_lineage_set(&allocation.lineage, 640, 900, &(struct ms_content){.kind = MS_FILL}));
+    CHECK(
+        ms_lineage_set(&allocation.facts.lineage, 640, 900, &(struct ms_content){.kind = MS_FILL}));
     for (size_t at = 640; at < 900; at += 2)
         set(at, at + 1, (struct ms_content){.kind = MS_FILL, .pattern = 1});
     for (size_t at = 128; at < 256; at += 2)
         set(at, at + 1, (struct ms_content){.kind = MS_FILL, .pattern = 1});
     for (size_t at = 256; at < 512; at += 2)
         set(at, at + 1, (struct ms_content){.kind = MS_FILL, .pattern = 1});
-    CHECK(allocation.lineage.extents.count > 512);
+    CHECK(allocation.facts.lineage.extents.count > 512);
     CHECK_EQ(signal_of_claims(100), 0);
     allocation.leftover_bytes++;
     CHECK_EQ(signal_of_claims(1), 0);

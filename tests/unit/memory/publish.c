@@ -48,10 +48,10 @@ static void take_block(size_t first, size_t behind)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     if (!MS_OWN(allocation)->blocks.carved)
-        CHECK(ms_lineage_set_dead(&MS_OWN(allocation)->lineage, 0, BYTES, true));
+        CHECK(ms_lineage_set_dead(&allocation->lineage, 0, BYTES, true));
     CHECK(ms_space_add_block(allocation, first * FAKE_GRANULE, behind * FAKE_GRANULE));
-    CHECK(ms_lineage_set_dead(&MS_OWN(allocation)->lineage, first * FAKE_GRANULE,
-                              behind * FAKE_GRANULE, false));
+    CHECK(ms_lineage_set_dead(&allocation->lineage, first * FAKE_GRANULE, behind * FAKE_GRANULE,
+                              false));
     ms_claim_release(allocation);
 }
 
@@ -92,7 +92,7 @@ MS_TEST(without_a_page_nothing_is_noted)
     set(0, 1, &fill);
     CHECK(!MS_OWN(allocation)->published.place.is_counted);
     CHECK_EQ(ms_counter_get(MS_GAUGE_LIVE), 0);
-    CHECK_EQ(MS_OWN(allocation)->lineage.changed_end, BYTES); /* for a page that comes later */
+    CHECK_EQ(allocation->lineage.changed_end, BYTES); /* for a page that comes later */
     ms_publish_freed(allocation);
     const struct ms_publish_timer note = ms_publish_begin(allocation);
     CHECK_EQ(note.began, 0);
@@ -152,7 +152,7 @@ MS_TEST_BETWEEN(start_with_page, end, only_what_has_changed_is_written_again)
     const uint64_t after = written(0);
     CHECK(after > before);
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK_EQ(ms_backing_cover(&MS_OWN(allocation)->backing, 0, 1), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_cover(&allocation->backing, 0, 1), CUDA_SUCCESS);
     ms_claim_release(allocation); /* memory alone */
     CHECK(written(0) > after);
 }
@@ -205,7 +205,7 @@ MS_TEST_BETWEEN(start_with_page, end, a_record_has_the_name_of_its_tensor)
 {
     ms_publish_set_namer(name_it);
     CHECK(ms_space_claim(allocation->address) == allocation);
-    MS_OWN(allocation)->lineage.changed_begin = MS_OWN(allocation)->lineage.changed_end = 0;
+    allocation->lineage.changed_begin = allocation->lineage.changed_end = 0;
     ms_claim_release(allocation);
     set(2, 3, &fill);
     struct ms_snapshot snapshot = page_read(getpid());

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/space.h"
 
 #include <stdio.h>
@@ -6,7 +7,6 @@
 #include <string.h>
 
 #include "runtime/memory/far_address.h"
-#include "runtime/memory/memory_internal.h"
 #include "tools/simcuda/harness/test.h"
 
 /* The slow, obvious twin: a place for each address that an allocation may have, in use or not. */
@@ -25,9 +25,11 @@ static CUdeviceptr address_of(int place)
 static void add(int place)
 {
     allocations[place] = (struct ms_inside){
-        .facts = {.address = address_of(place), .bytes = BYTES, .id = (uint64_t)place + 1},
-        .backing = {.address = address_of(place), .bytes = BYTES, .granule = 1},
-        .lineage = {.bytes = BYTES},
+        .facts = {.address = address_of(place),
+                  .bytes = BYTES,
+                  .id = (uint64_t)place + 1,
+                  .backing = {.address = address_of(place), .bytes = BYTES, .granule = 1},
+                  .lineage = {.bytes = BYTES}},
     };
     CHECK(ms_space_add(&allocations[place].facts));
     used[place] = true;

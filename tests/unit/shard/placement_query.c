@@ -2,7 +2,6 @@
 /* What the plan in force says of an allocation (shard/shard.h), and of reads of what is
  * remote. */
 #include "runtime/config/config.h"
-#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/order.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
@@ -44,7 +43,7 @@ static void judge(size_t begin, size_t behind)
 
 static enum ms_locality standing_at(size_t offset)
 {
-    return ms_lineage_at(&MS_OWN(allocation)->lineage, offset).content.locality;
+    return ms_lineage_at(&allocation->lineage, offset).content.locality;
 }
 
 #define CHECK_STANDING(begin, behind, wanted)      \
@@ -91,7 +90,7 @@ MS_TEST_BETWEEN(start, end, a_named_tensor_is_ours_and_away_to_the_byte)
     CHECK_STANDING(5, 5 + 501, MS_REMOTE);
     CHECK_STANDING(5 + 501, 5 + 1001, MS_LOCAL);
     CHECK_EQ(standing_at(5 + 1001), MS_UNKNOWN);
-    CHECK_EQ(MS_OWN(allocation)->lineage.remote_bytes, 501);
+    CHECK_EQ(allocation->lineage.remote_bytes, 501);
     CHECK_EQ(describe()->tensors, 1);
     CHECK_EQ(facts.planned_bytes, 1001);
     CHECK_EQ(facts.owned_bytes, 500);
@@ -111,7 +110,7 @@ MS_TEST_BETWEEN(start, end, only_what_is_asked_about_and_has_no_memory_is_judged
                    MS_REMOTE); /* an extent is asked about whole */
     CHECK_STANDING(3 * FAKE_GRANULE, BYTES, MS_UNKNOWN);
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK(ms_lineage_set_dead(&MS_OWN(allocation)->lineage, 3 * FAKE_GRANULE, HALF, true));
+    CHECK(ms_lineage_set_dead(&allocation->lineage, 3 * FAKE_GRANULE, HALF, true));
     CHECK(ms_space_add_block(allocation, 0, 3 * FAKE_GRANULE));
     CHECK(ms_space_add_block(allocation, HALF, BYTES));
     ms_claim_release(allocation);
