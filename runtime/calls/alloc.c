@@ -217,7 +217,7 @@ bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
     struct ms_allocation *allocation = ms_space_claim(address);
     if (allocation == NULL || allocation->id != facts.id) {
         /* Another thread has freed it meanwhile. */
-        ms_claim_release(allocation);
+        ms_space_release(allocation);
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
@@ -280,7 +280,7 @@ bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *res
         return true;
     struct ms_allocation *allocation = ms_space_claim(address);
     if (allocation == NULL || allocation->id != facts.id) {
-        ms_claim_release(allocation);
+        ms_space_release(allocation);
         return false;
     }
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx in a stream, %zu of them backed", allocation->bytes,
@@ -313,11 +313,11 @@ CUresult ms_alloc_set_pool_access(CUmemoryPool handle, CUdevice peer, bool enabl
 {
     CUresult result = CUDA_SUCCESS;
     struct ms_allocation *allocation = NULL;
-    while (result == CUDA_SUCCESS && (allocation = ms_claim_after(allocation)) != NULL) {
+    while (result == CUDA_SUCCESS && (allocation = ms_space_walk(allocation)) != NULL) {
         if (ms_pool_handle(allocation->pool) == handle && allocation->device != peer)
             result = ms_backing_apply_access(&allocation->backing, peer, enabled);
     }
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return result;
 }
 
@@ -335,7 +335,7 @@ void ms_alloc_end_context(CUcontext context)
             ms_alloc_forget(allocation);
             ms_allocation_destroy(allocation);
         } else {
-            ms_claim_release(allocation);
+            ms_space_release(allocation);
         }
     }
 }
@@ -345,10 +345,10 @@ CUresult ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled)
     ms_backing_set_peer(device, peer, enabled);
     CUresult result = CUDA_SUCCESS;
     struct ms_allocation *allocation = NULL;
-    while (result == CUDA_SUCCESS && (allocation = ms_claim_after(allocation)) != NULL) {
+    while (result == CUDA_SUCCESS && (allocation = ms_space_walk(allocation)) != NULL) {
         if (allocation->device == device && allocation->pool == NULL && !allocation->is_programs)
             result = ms_backing_apply_access(&allocation->backing, peer, enabled);
     }
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return result;
 }

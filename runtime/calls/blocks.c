@@ -43,7 +43,7 @@ static enum ms_carved take(struct ms_allocation *allocation, size_t begin, size_
 {
     struct ms_range old;
     add_change(allocation);
-    while (ms_space_next_block(allocation, begin, &old) && old.begin < end &&
+    while (ms_carve_next_block(allocation, begin, &old) && old.begin < end &&
            give_back(allocation, old.begin))
         ;
     const enum ms_carved carved = ms_carve_take(allocation, begin, end);
@@ -65,7 +65,7 @@ static struct ms_allocation *claim_for_block(CUdeviceptr address, size_t bytes)
     if (allocation == NULL || ms_window_is_settled() ||
         !lies_on_leftover(allocation, address, bytes))
         return allocation;
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     ms_evict_leftover_of(address);
     return claim(address);
 }
@@ -96,7 +96,7 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
         carved = take(allocation, begin, begin + bytes);
     const bool is_deferred = carved == MS_CARVED && ms_lineage_any(&allocation->lineage, begin,
                                                                    begin + bytes, MS_NOT_RESIDENT);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     if (carved == MS_CARVED_FAILED)
         ms_access(address, bytes, MS_NEED_READ_WRITE);
     if (is_deferred && !ms_window_is_settled())
@@ -117,5 +117,5 @@ void ms_block_returned(CUdeviceptr address)
         return;
     if (give_back(allocation, ms_offset(allocation, address)))
         add_change(allocation);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
 }

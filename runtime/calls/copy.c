@@ -11,6 +11,7 @@
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
@@ -308,11 +309,11 @@ static bool run(struct copy *copy, CUresult *result_out)
     }
     if (source != NULL) {
         copy->from = ms_offset(source, copy->source_address);
-        ms_space_add_use(copy->source, copy->from, copy->from + bytes);
+        ms_carve_add_use(copy->source, copy->from, copy->from + bytes);
     }
     if (copy->destination != NULL) {
         copy->to = ms_offset(copy->destination, copy->destination_address);
-        ms_space_add_use(copy->destination, copy->to, copy->to + bytes);
+        ms_carve_add_use(copy->destination, copy->to, copy->to + bytes);
         *result_out = ms_write_bound(copy->destination, copy->to);
         if (*result_out != CUDA_SUCCESS)
             return true;
@@ -350,8 +351,8 @@ bool ms_copy_on_device(const struct ms_movement *movement, CUresult *result_out)
                        &copy.destination);
     const bool is_answered =
         (copy.source != NULL || copy.destination != NULL) && run(&copy, result_out);
-    ms_claim_release(copy.source);
+    ms_space_release(copy.source);
     if (copy.destination != copy.source)
-        ms_claim_release(copy.destination);
+        ms_space_release(copy.destination);
     return is_answered;
 }

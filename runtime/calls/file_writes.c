@@ -145,11 +145,11 @@ struct patience {
 enum { SLEEP_NS = 10 * 1000 * 1000, SLEEPS = 200 };
 #define MS_CLAIMED CUDA_ERROR_NOT_READY /* an allocation stays claimed */
 
-/* Like ms_claim_after. */
+/* Like ms_space_walk. */
 static CUresult claim_after(struct ms_allocation **allocation, struct patience *patience)
 {
     const CUdeviceptr at = *allocation != NULL ? (*allocation)->address + (*allocation)->bytes : 0;
-    ms_claim_release(*allocation);
+    ms_space_release(*allocation);
     *allocation = NULL;
     if (patience->is_endless) {
         *allocation = ms_space_claim_next(at);
@@ -172,7 +172,7 @@ static CUresult save_all(way *save_range, struct patience *patience, uint64_t *b
         if (result == CUDA_SUCCESS)
             result = claim_after(&allocation, patience);
     }
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return result;
 }
 

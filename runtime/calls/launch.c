@@ -19,6 +19,7 @@
 #include "runtime/fill/shadow.h"
 #include "runtime/kernel/concatenate.h"
 #include "runtime/kernel/strided_loop.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
@@ -176,9 +177,30 @@ static bool can_be_input(const struct ms_part *part)
     return sent == 0 || sent < left;
 }
 
+struct depths {
+    uint32_t launches, inputs;
+};
+
+/* The greatest depth and input_depth of the recorded launches in a part. */
+static struct depths depths_of(const struct ms_part *part)
+{
+    struct depths depths = {0, 0};
+    struct ms_extent extent;
+    size_t at = part->begin;
+    while (ms_lineage_next(&part->allocation->lineage, &at, part->end, &extent)) {
+        const struct ms_recorded_launch *recorded = extent.content.recorded;
+        if (extent.content.kind != MS_LAUNCHED)
+            continue;
+        depths.launches = recorded->depth > depths.launches ? recorded->depth : depths.launches;
+        depths.inputs =
+            recorded->input_depth > depths.inputs ? recorded->input_depth : depths.inputs;
+    }
+    return depths;
+}
+
 static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part *in)
 {
-    const struct ms_depths below = ms_recorded_launch_depths(in->allocation, in->begin, in->end);
+    const struct depths below = depths_of(in);
     const uint32_t depth = 1 + below.launches, input_depth = 1 + below.inputs;
     if (depth > MS_MAX_LAUNCH_DEPTH || input_depth > MS_MAX_INPUT_DEPTH || !can_be_input(in))
         return false;
@@ -186,7 +208,6 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part 
     if (input == NULL ||
         !ms_lineage_extract(&in->allocation->lineage, in->begin, in->end, &input->lineage))
         return false;
-    ms_lineage_drop_caches(&input->lineage);
     recorded->depth = depth > recorded->depth ? depth : recorded->depth;
     recorded->input_depth =
         input_depth > recorded->input_depth ? input_depth : recorded->input_depth;
@@ -210,9 +231,9 @@ static bool is_forbidden(const struct ms_part *part)
 static bool record_in(const struct ms_part *out, const struct ms_part *in,
                       struct ms_recorded_launch *recorded, CUstream stream)
 {
-    const struct ms_depths below = ms_recorded_launch_depths(out->allocation, out->begin, out->end);
+    const struct depths below = depths_of(out);
     if (out->begin >= out->end || (in != NULL && in->begin >= in->end) ||
-        !ms_space_is_in_blocks(out->allocation, out->begin, out->end) ||
+        !ms_carve_is_block(out->allocation, out->begin, out->end) ||
         ms_lineage_any(&out->allocation->lineage, out->begin, out->end, MS_PRESENT) ||
         below.launches + 1 > MS_MAX_LAUNCH_DEPTH || is_forbidden(out) ||
         (in != NULL && is_forbidden(in)))
@@ -237,9 +258,9 @@ static bool claim_and_record(const struct operands *operands, struct ms_recorded
         is_recorded =
             record_in(&out_part, operands->in != NULL ? &in_part : NULL, recorded, stream);
     }
-    ms_claim_release(out);
+    ms_space_release(out);
     if (in != out)
-        ms_claim_release(in);
+        ms_space_release(in);
     return is_recorded;
 }
 

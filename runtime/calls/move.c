@@ -212,9 +212,9 @@ bool ms_move_may_run_rows(const struct ms_strided_copy *rows)
     measure(rows, &to, &from);
     ms_space_claim_two(from.begin, to.begin, &source, &destination);
     const bool can = can_copy_claimed(source, destination, &from, &to, rows);
-    ms_claim_release(source);
+    ms_space_release(source);
     if (destination != source)
-        ms_claim_release(destination);
+        ms_space_release(destination);
     return can;
 }
 

@@ -299,7 +299,7 @@ static CUresult make_mapping_real(const struct ms_handle *handle, struct attempt
     if (result == CUDA_SUCCESS)
         ms_publish_event(MS_EVENT_PIN, allocation, mapping.begin, handle->bytes,
                          "a handle that the driver must know");
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return result;
 }
 
@@ -401,7 +401,7 @@ static bool meets_mapping(const struct ms_reservation *reservation, CUdeviceptr 
     struct ms_allocation *allocation = ms_space_claim(reservation->address);
     const size_t begin = at - reservation->address;
     const bool found = allocation != NULL && ms_mappings_meet(allocation, begin, begin + bytes);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return found;
 }
 
@@ -443,7 +443,7 @@ static struct ms_allocation *claim_new(const struct ms_reservation *reservation,
 static void release_or_free(struct ms_allocation *allocation)
 {
     if (ms_mappings_meet(allocation, 0, allocation->bytes)) {
-        ms_claim_release(allocation);
+        ms_space_release(allocation);
         return;
     }
     ms_alloc_forget(allocation);
@@ -493,7 +493,7 @@ static void add_real_mapping(struct ms_reservation *reservation, CUdeviceptr add
     if (handle != NULL)
         handle->mappings++;
     ms_space_count_promised(allocation->device, (int64_t)bytes);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
 }
 
 static CUresult map_locked(CUdeviceptr address, size_t bytes, size_t offset,
@@ -551,7 +551,7 @@ static CUresult set_mapping_access(CUdeviceptr address, const struct ms_program_
         if (result == CUDA_SUCCESS)
             ms_publish_event(MS_EVENT_ALLOCATE, allocation, mapping->begin, bytes, NULL);
     }
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return result;
 }
 
@@ -564,7 +564,7 @@ static void follow_access(CUdeviceptr address, CUdeviceptr end, bool is_accessib
         if (mapping.is_accessible != is_accessible) {
             struct ms_allocation *allocation = ms_space_claim(address);
             ms_mappings_set_access(allocation, &mapping, is_accessible, NULL);
-            ms_claim_release(allocation);
+            ms_space_release(allocation);
         }
         address = facts.address + mapping.end;
     }
@@ -697,7 +697,7 @@ static CUresult keep_content(CUdeviceptr address, const struct ms_program_mappin
                                            : CUDA_SUCCESS;
     const bool is_one = ms_backing_is_one_chunk(&allocation->backing, mapping->begin, mapping->end);
     ms_publish_why_end(why);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return handle != NULL && result == CUDA_SUCCESS && is_one ? make_real(handle, attempt) : result;
 }
 
@@ -723,7 +723,7 @@ static CUresult unmap_one(struct ms_allocation *allocation,
     const CUresult result =
         ms_mappings_keep(allocation, mapping, keeper != NULL ? &keeper->pieces : NULL);
     if (result != CUDA_SUCCESS) {
-        ms_claim_release(allocation);
+        ms_space_release(allocation);
         return result;
     }
     ms_publish_event(MS_EVENT_FREE, allocation, mapping->begin, bytes, NULL);

@@ -14,6 +14,7 @@
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
@@ -24,12 +25,12 @@
 CUresult ms_write_bound(struct ms_allocation *allocation, size_t offset)
 {
     struct ms_range block;
-    if (!ms_bytes_are_scattered(allocation, offset, &block))
+    if (!ms_carve_is_scattered(allocation, offset, &block))
         return CUDA_SUCCESS;
     const struct ms_why why = ms_publish_why_begin(MS_REASON_PIECES);
     const CUresult result = ms_materialise(allocation, block.begin, block.end, MS_NEED_KEEP);
     ms_publish_why_end(why);
-    ms_bytes_gathered(allocation, block);
+    ms_carve_gathered(allocation, block);
     return result;
 }
 
@@ -108,17 +109,17 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
     if (!ms_fits(allocation, address, bytes)) {
         /* Of what the program has not mapped the driver knows what it is. */
         *result_out = allocation->is_programs ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-        ms_claim_release(allocation);
+        ms_space_release(allocation);
         return NULL;
     }
     *result_out = ms_write_bound(allocation, begin);
     if (*result_out == CUDA_SUCCESS) {
-        ms_space_add_use(allocation, begin, begin + bytes);
+        ms_carve_add_use(allocation, begin, begin + bytes);
         if (ms_lineage_any(&allocation->lineage, begin, begin + bytes, MS_MISSING))
             return allocation;
         *result_out = ms_materialise(allocation, begin, begin + bytes, MS_NEED_READ_WRITE);
     }
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return NULL;
 }
 
@@ -143,7 +144,7 @@ bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
     if (allocation == NULL)
         return *result_out != CUDA_SUCCESS;
     if (address % movement->element != 0) {
-        ms_claim_release(allocation);
+        ms_space_release(allocation);
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
@@ -159,7 +160,7 @@ bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
         *result_out = ms_write_prepare(allocation, begin, begin + bytes, movement->stream);
         is_answered = *result_out != CUDA_SUCCESS;
     }
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return is_answered;
 }
 
@@ -253,7 +254,7 @@ static bool back_for_copy(CUdeviceptr destination, const void *source, size_t by
         return *result_out != CUDA_SUCCESS;
     const size_t begin = ms_offset(allocation, destination);
     *result_out = ms_write_prepare(allocation, begin, begin + bytes, stream);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return *result_out != CUDA_SUCCESS;
 }
 
@@ -266,7 +267,7 @@ static bool is_present(CUdeviceptr address, size_t bytes)
     const size_t begin = ms_offset(allocation, address);
     const bool is_present = ms_fits(allocation, address, bytes) &&
                             !ms_lineage_any(&allocation->lineage, begin, begin + bytes, MS_MISSING);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return is_present;
 }
 
@@ -289,7 +290,7 @@ static bool record_copy(CUdeviceptr destination, const void *source, size_t byte
         if (content->kind == MS_SOURCE && ms_shard_is_active())
             ms_shard_add_copy(content->source, content->source_offset, bytes);
     }
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return is_recorded || back_for_copy(destination, source, bytes, stream, result_out);
 }
 

@@ -105,7 +105,7 @@ static bool is_in_one_handle(const void *address)
     struct ms_allocation *allocation = ms_space_claim(address_of(address));
     const bool is_one = allocation == NULL ||
                         ms_backing_is_one_chunk(&allocation->backing, 0, allocation->granule_bytes);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return is_one;
 }
 

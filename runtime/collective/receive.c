@@ -8,6 +8,7 @@
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/order.h"
@@ -181,7 +182,7 @@ static bool has_small_parts(const struct ms_allocation *allocation, size_t bytes
     enum { LEAST_SEGMENT = 2 << 20 };
     const size_t own = bytes - bytes_within(remote_parts, 0, allocation->bytes);
     const size_t part = own > bytes / (unsigned)ranks ? own : bytes / (unsigned)ranks;
-    const size_t least = ms_space_is_carved(allocation) ? LEAST_SEGMENT : 0;
+    const size_t least = allocation->is_carved ? LEAST_SEGMENT : 0;
     return (part > least ? part : least) < ms_config.min_bytes;
 }
 
@@ -193,7 +194,7 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
     *receive = (struct ms_receive){.address = allocation->address,
                                    .allocation_id = allocation->id,
                                    .context = allocation->context};
-    ms_space_add_use(allocation, begin, end);
+    ms_carve_add_use(allocation, begin, end);
     /* Remote copies: concatenated tensors, which will be copied back. In its own place, what comes
      * in granules with local bytes may stay; copied on from there, it would take memory again. */
     const bool passes = ms_lineage_any(&allocation->lineage, begin, end, MS_REMOTE_COPY);
@@ -234,7 +235,7 @@ static bool try_receive(CUdeviceptr address, size_t bytes, int ranks, struct ms_
         const size_t begin = ms_offset(allocation, address);
         *result = receive_into(allocation, begin, begin + bytes, ranks, receive);
     }
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return fits;
 }
 
@@ -262,7 +263,7 @@ static void hand_over(const struct ms_receive *receive, const struct ms_sink_map
         ms_backing_lent(&allocation->backing, sink, event);
     else
         ms_driver.event_destroy(event);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
 }
 
 static void unmap_sink(const struct ms_receive *receive)
@@ -270,7 +271,7 @@ static void unmap_sink(const struct ms_receive *receive)
     struct ms_allocation *allocation = ms_space_claim(receive->address);
     if (allocation != NULL && allocation->id == receive->allocation_id)
         ms_backing_sink_wait(&allocation->backing, 0, allocation->bytes);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
 }
 
 static CUresult record(CUstream stream, CUevent *event_out)

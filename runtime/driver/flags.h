@@ -79,4 +79,22 @@ static inline bool ms_is_quiet_for_copies(void)
     return __atomic_load_n((const both *)&ms_hot.owned, __ATOMIC_RELAXED) == UINT64_C(1) << 32;
 }
 
+/* A call that can reach anything is about to be queued. */
+static inline void ms_examining_missed(void)
+{
+    atomic_fetch_add(&ms_hot.unexamined, 1);
+}
+
+/* Something is deferred, or about to be: calls are examined until the matching end. */
+static inline void ms_examining_begin(void)
+{
+    atomic_fetch_add(&ms_hot.deferred, 1);
+}
+
+static inline void ms_examining_end(void)
+{
+    if (atomic_fetch_sub(&ms_hot.deferred, 1) == 1)
+        ms_examining_missed();
+}
+
 #endif

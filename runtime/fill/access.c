@@ -6,6 +6,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/unfilled.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/order.h"
@@ -20,7 +21,7 @@ static struct ms_allocation *claim_part(CUdeviceptr *at, CUdeviceptr end, struct
 {
     struct ms_allocation *allocation = *at < end ? ms_space_claim_next(*at) : NULL;
     if (allocation == NULL || allocation->address >= end) {
-        ms_claim_release(allocation);
+        ms_space_release(allocation);
         return NULL;
     }
     const CUdeviceptr allocation_end = allocation->address + allocation->bytes;
@@ -37,10 +38,10 @@ static CUresult access_once(CUdeviceptr at, CUdeviceptr end, enum ms_need need, 
     for (struct ms_allocation *allocation;
          result == CUDA_SUCCESS && (allocation = claim_part(&at, end, &part)) != NULL;) {
         if (ms_needs[need].extents == MS_EXTENTS_ALL)
-            ms_space_add_use(allocation, part.begin, part.end);
+            ms_carve_add_use(allocation, part.begin, part.end);
         result = ms_materialise(allocation, part.begin, part.end,
                                 ms_evict_need_in(allocation, need, stream));
-        ms_claim_release(allocation);
+        ms_space_release(allocation);
     }
     return result;
 }
@@ -82,7 +83,7 @@ static bool meets_remote(CUdeviceptr at, CUdeviceptr end)
          !found && (allocation = claim_part(&at, end, &part)) != NULL;) {
         ms_placement_query(allocation, part.begin, part.end);
         found = ms_lineage_any(&allocation->lineage, part.begin, part.end, MS_OF_OTHERS);
-        ms_claim_release(allocation);
+        ms_space_release(allocation);
     }
     return found;
 }
@@ -109,7 +110,7 @@ void ms_access_granules_later(CUdeviceptr address, size_t bytes)
     for (struct ms_allocation *allocation;
          (allocation = claim_part(&address, end, &part)) != NULL;) {
         ms_materialise_granules_later(allocation, part.begin, part.end);
-        ms_claim_release(allocation);
+        ms_space_release(allocation);
     }
 }
 
@@ -124,7 +125,7 @@ static void fill_granule(CUdeviceptr granule)
     const size_t begin = ms_offset(allocation, granule);
     ms_materialise_granules(allocation, begin, begin + 1);
     ms_unfilled_remove(granule, granule + 1); /* if the allocation is another one by now */
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
 }
 
 void ms_access_unfilled(void)
@@ -155,7 +156,7 @@ static CUresult export_allocation(CUdeviceptr address, bool *one_handle_out)
     *one_handle_out = ms_backing_is_one_chunk(&allocation->backing, 0, allocation->granule_bytes);
     ms_publish_event(MS_EVENT_PIN, allocation, 0, allocation->bytes,
                      "an allocation that is exported");
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return result;
 }
 

@@ -274,7 +274,7 @@ static void compare_cached(void)
             ms_counter_add(MS_COUNT_VERIFY_LEFT_OUT_BYTES, facts.bytes);
             patience_ms = 0;
         }
-        ms_claim_release(allocation);
+        ms_space_release(allocation);
     }
 }
 

@@ -13,7 +13,7 @@
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/delayed_free.h"
-#include "runtime/memory/give_back.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/space.h"
@@ -60,12 +60,12 @@ struct way {
 
 bool ms_evict_applies(const struct ms_allocation *allocation)
 {
-    return ms_give_back_applies(allocation, MS_RESTORABLE);
+    return ms_carve_may_give_back(allocation, MS_RESTORABLE);
 }
 
 static bool has_leftover(const struct ms_allocation *allocation)
 {
-    return ms_give_back_applies(allocation, MS_LEFTOVER);
+    return ms_carve_may_give_back(allocation, MS_LEFTOVER);
 }
 
 static struct candidate candidate_of(const struct ms_allocation *allocation)
@@ -88,7 +88,7 @@ static size_t find_candidates(const struct way *way, struct candidate *candidate
             continue;
         if (way->applies(allocation))
             candidates[count++] = candidate_of(allocation);
-        ms_claim_release(allocation);
+        ms_space_release(allocation);
     }
     return count;
 }
@@ -124,13 +124,13 @@ static size_t evict(struct ms_allocation *allocation, void *argument)
 {
     (void)argument;
     ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
-    return ms_give_back(allocation, MS_RESTORABLE);
+    return ms_carve_give_back(allocation, MS_RESTORABLE);
 }
 
 static size_t evict_leftover(struct ms_allocation *allocation, void *argument)
 {
     (void)argument;
-    return ms_give_back(allocation, MS_LEFTOVER);
+    return ms_carve_give_back(allocation, MS_LEFTOVER);
 }
 
 static size_t evict_published(struct ms_allocation *allocation, const struct way *way)
@@ -154,7 +154,7 @@ static size_t evict_candidates(const struct way *way, const struct candidate *ca
         if (allocation != NULL && allocation->id == candidates[i].id &&
             allocation->touches == candidates[i].touches)
             freed += evict_published(allocation, way);
-        ms_claim_release(allocation);
+        ms_space_release(allocation);
     }
     ms_counter_add(MS_COUNT_EVICTED_BYTES, freed);
     return freed;
@@ -199,7 +199,7 @@ static bool may_trim(void)
     enum { TIMES = 4 };
     uint64_t bytes = 0;
     for (CUdevice device = 0; device < MS_MAX_DEVICES; device++)
-        bytes += ms_space_live_bytes(device);
+        bytes += ms_space_sums(device).live;
     return atomic_load(&trimmed_bytes) < TIMES * bytes;
 }
 
@@ -207,11 +207,11 @@ void ms_evict_leftover(void)
 {
     /* If the last try freed nothing, the next one waits until there is more. */
     static _Atomic uint64_t enough;
-    const uint64_t before = ms_space_leftover_bytes();
+    const uint64_t before = ms_carve_leftover_bytes();
     if (before <= ms_config.leftover_bytes || before <= atomic_load(&enough) || !may_trim())
         return;
     atomic_fetch_add(&trimmed_bytes, evict_all(&trimming));
-    const uint64_t after = ms_space_leftover_bytes();
+    const uint64_t after = ms_carve_leftover_bytes();
     atomic_store(&enough, after < before ? 0 : after + ms_config.leftover_bytes);
 }
 
@@ -221,7 +221,7 @@ void ms_evict_leftover_of(CUdeviceptr address)
     if (allocation == NULL)
         return;
     const struct candidate candidate = candidate_of(allocation);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     atomic_fetch_add(&trimmed_bytes, evict_candidates(&trimming, &candidate, 1));
 }
 

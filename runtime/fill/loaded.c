@@ -95,7 +95,7 @@ struct ms_range ms_loaded_copy(struct ms_allocation *allocation, const struct ms
             other != NULL && other->context == allocation->context &&
             copy_from(other, &place, &wanted, address + (wanted.begin - offset), stream);
         if (!is_own)
-            ms_claim_release(other);
+            ms_space_release(other);
         if (!done)
             continue;
         ms_loaded_note(file, place.offset, place.bytes, place.address);

@@ -35,7 +35,7 @@ void ms_overcommit_set_used(CUdevice device, uint64_t bytes)
 void ms_overcommit_set_settled(void)
 {
     for (CUdevice device = 0; device < MS_MAX_DEVICES; device++) {
-        if (ms_space_live_bytes(device) > 0)
+        if (ms_space_sums(device).live > 0)
             atomic_store(&devices[device].is_settled, true);
     }
 }
@@ -59,7 +59,7 @@ static bool is_computing(CUdevice device)
 {
     const uint64_t used = atomic_load(&devices[device].used_bytes);
     return atomic_load(&devices[device].is_short) || atomic_load(&devices[device].is_settled) ||
-           (used > 0 && used >= ms_space_unbacked_bytes(device) / USED_PART);
+           (used > 0 && used >= ms_space_sums(device).unbacked / USED_PART);
 }
 
 /* A program that has freed its model may make the next one. */
@@ -123,7 +123,7 @@ static uint64_t unneeded_bytes(CUdevice device)
     if (!ms_shard_is_active())
         return 0;
     struct ms_allocation *allocation = NULL;
-    while ((allocation = ms_claim_after(allocation)) != NULL) {
+    while ((allocation = ms_space_walk(allocation)) != NULL) {
         if (allocation->device != device)
             continue;
         ms_placement_query(allocation, 0, allocation->bytes);
@@ -146,7 +146,7 @@ static bool fits(CUdevice device, size_t bytes, bool *is_tight_out)
     if (ms_driver.mem_get_info(&free, &total) != CUDA_SUCCESS)
         return true;
     const uint64_t has = free + ms_backing_device_bytes(device);
-    uint64_t promised = ms_space_reserved_bytes(device) + ms_backing_rounded(device, bytes);
+    uint64_t promised = ms_space_sums(device).reserved + ms_backing_rounded(device, bytes);
     if (promised > has)
         promised -= unneeded_bytes(device);
     if (promised <= has) {
@@ -164,7 +164,7 @@ bool ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_out)
 {
     size_t total;
     *is_tight_out = false;
-    const uint64_t live = ms_space_live_bytes(device);
+    const uint64_t live = ms_space_sums(device).live;
     if (ms_driver.device_total_mem(&total, device) != CUDA_SUCCESS)
         return true;
     set_live(device, live, total);

@@ -99,7 +99,7 @@ static void part_cleanup(struct part *part)
 {
     ms_ranges_cleanup(&part->files);
     ms_ranges_cleanup(&part->others);
-    ms_claim_release(part->allocation);
+    ms_space_release(part->allocation);
 }
 
 /* Adds a claimed allocation, which the batch then owns. A failure adds nothing. */
@@ -193,7 +193,7 @@ static CUresult fill_batch(struct batch *batch, CUdeviceptr *at, bool *more_out)
             break;
         *more_out = is_full(batch, allocation);
         if (*more_out) {
-            ms_claim_release(allocation);
+            ms_space_release(allocation);
             break;
         }
         next = allocation->address + allocation->bytes;
@@ -322,7 +322,7 @@ static uint64_t written_bytes(void)
 {
     uint64_t bytes = 0;
     struct ms_allocation *allocation = NULL;
-    while ((allocation = ms_claim_after(allocation)) != NULL)
+    while ((allocation = ms_space_walk(allocation)) != NULL)
         bytes += ms_lineage_any(&allocation->lineage, 0, allocation->bytes, MS_OF_KIND(MS_RESIDENT))
                      ? allocation->backing.backed_bytes
                      : 0;
@@ -350,7 +350,7 @@ static void make_way(void)
 static void keep_residents(void)
 {
     struct ms_allocation *allocation = NULL;
-    while ((allocation = ms_claim_after(allocation)) != NULL) {
+    while ((allocation = ms_space_walk(allocation)) != NULL) {
         if (allocation->was_resident)
             ms_materialise(allocation, 0, allocation->bytes, MS_NEED_KEEP);
         allocation->was_resident = false;
@@ -401,7 +401,7 @@ void ms_prefetch_prepare(bool is_first)
     struct ms_allocation *allocation = NULL;
     if (is_first)
         ms_shard_catch_up();
-    while (!is_first && (allocation = ms_claim_after(allocation)) != NULL)
+    while (!is_first && (allocation = ms_space_walk(allocation)) != NULL)
         reopen(allocation);
     ms_shard_publish("a plan came into force", 0);
 }

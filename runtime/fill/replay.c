@@ -208,7 +208,7 @@ static bool run_beside_input(const struct ms_recorded_launch *recorded, uint64_t
         *result_out = *result_out != CUDA_SUCCESS ? *result_out : waited;
     }
     if (!is_own)
-        ms_claim_release(allocation);
+        ms_space_release(allocation);
     return holds;
 }
 

@@ -186,7 +186,7 @@ size_t ms_shadow_give_up(void)
         struct ms_allocation *allocation = ms_space_try_claim(facts.address);
         if (allocation != NULL)
             freed += give_up(allocation);
-        ms_claim_release(allocation);
+        ms_space_release(allocation);
     }
     if (freed > 0)
         ms_log(MS_INFO,

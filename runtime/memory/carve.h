@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The blocks of a claimed allocation that a caching allocator carves (space.h). The content of a
- * block that was returned is dead at once. Its memory is not, as queued work may still use it: it
- * is left over until it is given back (give_back.h).
+ * The blocks of a claimed allocation that a caching allocator carves: how they come and go, and
+ * what is given back of the memory. The content of a block that was returned is dead at once. Its
+ * memory is not, as queued work may still use it: it is left over until it is given back.
+ *
+ * Blocks change under the claim and ms_space_lock, because a scan of pointers looks at them without
+ * a claim (space.h).
  */
 #pragma once
 
@@ -30,3 +33,37 @@ void ms_carve_cut(struct ms_allocation *allocation, size_t begin, size_t end);
 /* True if a block there would lie on whole granules that are left over: none of it could be
  * deferred. */
 bool ms_carve_meets_leftover(const struct ms_allocation *allocation, size_t begin, size_t end);
+
+/* The first block that ends behind offset; an allocation that is not carved is one. False if there
+ * is none. */
+bool ms_carve_next_block(const struct ms_allocation *allocation, size_t offset,
+                         struct ms_range *block_out);
+
+/* True if something of [begin, end) may be deferred: all of it lies in blocks, the allocation is
+ * one block, or the program uses what is in none. */
+bool ms_carve_is_block(const struct ms_allocation *allocation, size_t begin, size_t end);
+
+/* A call of the program uses [begin, end). */
+void ms_carve_add_use(struct ms_allocation *allocation, size_t begin, size_t end);
+
+/* True if the block at an offset is in so many pieces that their record costs more than they are
+ * worth: then gather it, and tell when that is done. */
+bool ms_carve_is_scattered(const struct ms_allocation *allocation, size_t offset,
+                           struct ms_range *block_out);
+void ms_carve_gathered(struct ms_allocation *allocation, struct ms_range block);
+
+/*
+ * What to give back: the memory of blocks that were returned, except what others may use; or that
+ * of all bytes that can be replayed, too. The device must be done with it, and nothing may have
+ * begun to use it since it was waited for.
+ */
+enum ms_give_back { MS_LEFTOVER, MS_RESTORABLE };
+
+/* True if there may be such memory. */
+bool ms_carve_may_give_back(const struct ms_allocation *allocation, enum ms_give_back what);
+
+/* Returns how many bytes of memory that freed. */
+size_t ms_carve_give_back(struct ms_allocation *allocation, enum ms_give_back what);
+
+/* Bytes of returned blocks, of all allocations, that still have memory. */
+uint64_t ms_carve_leftover_bytes(void);

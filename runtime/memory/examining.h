@@ -12,24 +12,6 @@
 #include "runtime/driver/driver.h"
 #include "runtime/driver/flags.h"
 
-/* A call that can reach anything is about to be queued. */
-static inline void ms_examining_missed(void)
-{
-    atomic_fetch_add(&ms_hot.unexamined, 1);
-}
-
-/* Something is deferred, or about to be: calls are examined until the matching end. */
-static inline void ms_examining_begin(void)
-{
-    atomic_fetch_add(&ms_hot.deferred, 1);
-}
-
-static inline void ms_examining_end(void)
-{
-    if (atomic_fetch_sub(&ms_hot.deferred, 1) == 1)
-        ms_examining_missed();
-}
-
 /*
  * From now on queued work may read host memory that the program writes later: pinned memory is
  * there, or a device reads all memory. Before, work knows no address that is younger than itself,

@@ -194,7 +194,7 @@ static bool blocks_are_valid(const struct ms_allocation *allocation, struct ms_v
     struct ms_position next = {0, 0};
     for (const struct ms_block *block; (block = ms_sorted_item(&blocks->all, next)) != NULL;
          next = ms_sorted_next(&blocks->all, next)) {
-        if (!blocks->carved || block->begin < at || block->end <= block->begin ||
+        if (!allocation->is_carved || block->begin < at || block->end <= block->begin ||
             block->end > allocation->bytes)
             return violates(violation, "blocks are sorted parts of a carved allocation",
                             block->begin, block->end);
@@ -219,13 +219,13 @@ static bool is_backed(const struct ms_backing *backing, size_t *at, size_t begin
 static bool is_placed(const struct ms_allocation *allocation, const struct ms_extent *extent)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    const struct ms_block *block = ms_space_block_behind(allocation, extent->begin);
+    const struct ms_block *block = ms_block_behind(allocation, extent->begin);
     if (extent->content.kind == MS_UNMAPPED)
         return allocation->is_programs;
     if (extent->content.kind == MS_DEAD)
-        return blocks->carved && (block == NULL || block->begin >= extent->end);
-    return ms_content_is_present(&extent->content) ||
-           ms_space_is_in_blocks(allocation, extent->begin, extent->end);
+        return allocation->is_carved && (block == NULL || block->begin >= extent->end);
+    return ms_content_is_present(&extent->content) || !allocation->is_carved || blocks->strayed ||
+           ms_blocks_hold(blocks, extent->begin, extent->end);
 }
 
 static bool holds(uint64_t bytes, const struct ms_extent *extent)
@@ -268,7 +268,7 @@ static size_t remote_bytes_of(const struct ms_allocation *allocation,
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     size_t bytes = extent->end - extent->begin;
-    struct ms_position at = ms_space_find_block(allocation, extent->begin);
+    struct ms_position at = ms_blocks_find(blocks, extent->begin);
     for (const struct ms_block *block;
          (block = ms_sorted_item(&blocks->all, at)) != NULL && block->begin < extent->end;
          at = ms_sorted_next(&blocks->all, at)) {

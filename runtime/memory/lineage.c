@@ -34,11 +34,6 @@ struct ms_walk ms_lineage_walk(const struct ms_lineage *lineage, size_t begin, s
     return (struct ms_walk){&lineage->extents, ms_sorted_find(&lineage->extents, begin), end};
 }
 
-struct ms_walk ms_lineage_walk_all(const struct ms_lineage *lineage)
-{
-    return (struct ms_walk){&lineage->extents, {0, 0}, lineage->bytes};
-}
-
 const struct ms_extent *ms_lineage_walk_next(struct ms_walk *walk)
 {
     const struct ms_extent *extent = ms_sorted_item(walk->extents, walk->at);
@@ -68,19 +63,13 @@ static void cut_front(struct ms_extent *extent, size_t begin)
     extent->begin = begin;
 }
 
-struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset)
-{
-    struct ms_extent extent = *find(lineage, offset);
-    cut_front(&extent, offset);
-    return extent;
-}
-
 bool ms_lineage_next(const struct ms_lineage *lineage, size_t *at, size_t end,
                      struct ms_extent *extent_out)
 {
     if (*at >= end)
         return false;
-    *extent_out = ms_lineage_at(lineage, *at);
+    *extent_out = *find(lineage, *at);
+    cut_front(extent_out, *at);
     if (extent_out->end > end)
         extent_out->end = end;
     *at = extent_out->end;
@@ -125,35 +114,21 @@ bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end, 
     return false;
 }
 
-size_t ms_lineage_present_bytes(const struct ms_lineage *lineage, size_t begin, size_t end)
+/* The content of b begins where that of a does, or, if it refers to something, so many bytes behind
+ * that. */
+static bool is_same(const struct ms_content *a, const struct ms_content *b, uint64_t bytes)
 {
-    size_t bytes = 0;
-    struct ms_walk walk = ms_lineage_walk(lineage, begin, end);
-    for (const struct ms_extent *extent;
-         begin < end && (extent = ms_lineage_walk_next(&walk)) != NULL;) {
-        const size_t stop = extent->end < end ? extent->end : end;
-        bytes += ms_content_is_present(&extent->content) ? stop - begin : 0;
-        begin = stop;
-    }
-    return bytes;
-}
-
-bool ms_lineage_is_unwritten(const struct ms_lineage *lineage)
-{
-    return lineage->deferred_bytes + lineage->resident_bytes + lineage->dead_bytes == 0;
-}
-
-bool ms_lineage_continues(const struct ms_extent *left, const struct ms_extent *right)
-{
-    const struct ms_content *a = &left->content;
-    const struct ms_content *b = &right->content;
     if (a->kind != b->kind || a->cached != b->cached || a->locality != b->locality ||
         a->is_remote_copy != b->is_remote_copy || a->is_shadowed != b->is_shadowed)
         return false;
     if (refers(a->kind))
-        return a->owned == b->owned &&
-               a->source_offset + (left->end - left->begin) == b->source_offset;
+        return a->owned == b->owned && a->source_offset + bytes == b->source_offset;
     return a->kind != MS_FILL || a->pattern == b->pattern;
+}
+
+bool ms_lineage_continues(const struct ms_extent *left, const struct ms_extent *right)
+{
+    return is_same(&left->content, &right->content, left->end - left->begin);
 }
 
 static void account(struct ms_lineage *lineage, const struct ms_extent *extent, bool added)
@@ -277,44 +252,44 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
     return true;
 }
 
-bool ms_lineage_set_dead(struct ms_lineage *lineage, size_t begin, size_t end, bool dead)
-{
-    const struct ms_content wanted = {.kind = dead ? MS_DEAD : MS_UNDEFINED};
-    struct ms_extent extent;
-    while (ms_lineage_next(lineage, &begin, end, &extent)) {
-        if (ms_content_is_nothing(&extent.content) && extent.content.kind != MS_UNMAPPED &&
-            !ms_lineage_set(lineage, extent.begin, extent.end, &wanted))
-            return false;
-    }
-    return true;
-}
-
-bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end)
-{
-    static const struct ms_content resident = {.kind = MS_RESIDENT};
-    static const struct ms_content dead = {.kind = MS_DEAD};
-    struct ms_extent extent;
-    while (ms_lineage_next(lineage, &begin, end, &extent)) {
-        const bool present = ms_content_is_present(&extent.content);
-        if (extent.content.kind != MS_UNMAPPED &&
-            !ms_lineage_set(lineage, extent.begin, extent.end, present ? &resident : &dead))
-            return false;
-    }
-    return true;
-}
-
 bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges, size_t count,
                        ms_content_change *change)
 {
     struct ms_extent extent;
     for (size_t i = 0; i < count; i++) {
         for (size_t at = ranges[i].begin; ms_lineage_next(lineage, &at, ranges[i].end, &extent);) {
+            const struct ms_content before = extent.content;
             change(&extent.content);
-            if (!ms_lineage_set(lineage, extent.begin, extent.end, &extent.content))
+            if (!is_same(&before, &extent.content, 0) &&
+                !ms_lineage_set(lineage, extent.begin, extent.end, &extent.content))
                 return false;
         }
     }
     return true;
+}
+
+static bool can_be_cached(const struct ms_content *content)
+{
+    return content->kind == MS_FILL || content->kind == MS_LAUNCHED ||
+           (content->kind == MS_SOURCE && ms_source_is_file(content->source));
+}
+
+static void make_present(struct ms_content *content)
+{
+    if (ms_content_is_present(content))
+        return;
+    if (can_be_cached(content))
+        content->cached = true;
+    else
+        *content = (struct ms_content){.kind = MS_RESIDENT};
+    if (content->locality != MS_LOCAL)
+        content->locality = MS_UNKNOWN; /* read all the same */
+    content->is_remote_copy = false;
+}
+
+bool ms_lineage_set_present(struct ms_lineage *lineage, const struct ms_range *ranges, size_t count)
+{
+    return ms_lineage_change(lineage, ranges, count, make_present);
 }
 
 bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t end,
@@ -327,26 +302,13 @@ bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t e
         const size_t to = extent.begin - begin;
         extent.content.pattern = ms_lineage_move_pattern(extent.content.pattern, extent.begin, to);
         ms_content_forget_locality(&extent.content);
-        extent.content.is_shadowed = false;
+        extent.content.cached = extent.content.is_shadowed = false;
         if (!ms_lineage_set(part_out, to, extent.end - begin, &extent.content)) {
             ms_lineage_cleanup(part_out);
             return false;
         }
     }
     return true;
-}
-
-/* Whole extents change, so no more of them are needed, and no memory. */
-void ms_lineage_drop_caches(struct ms_lineage *lineage)
-{
-    struct ms_extent extent;
-    for (size_t at = 0;
-         lineage->cached_bytes > 0 && ms_lineage_next(lineage, &at, lineage->bytes, &extent);) {
-        if (!extent.content.cached)
-            continue;
-        extent.content.cached = false;
-        ms_lineage_set(lineage, extent.begin, extent.end, &extent.content);
-    }
 }
 
 struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin, size_t end,
@@ -373,11 +335,4 @@ void ms_lineage_free_copy(struct ms_extent *extents, size_t count)
     for (size_t i = 0; i < count; i++)
         let_go(&extents[i]);
     ms_heap_free(extents);
-}
-
-uint32_t ms_lineage_move_pattern(uint32_t pattern, size_t from, size_t to)
-{
-    /* The byte that stood at `from` must come to stand at `to`. */
-    const unsigned shift = 8 * (unsigned)((to - from) & 3);
-    return shift == 0 ? pattern : pattern << shift | pattern >> (32 - shift);
 }

@@ -148,12 +148,17 @@ void ms_lineage_cleanup(struct ms_lineage *lineage);
 bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
                     const struct ms_content *content);
 
-/* The extent that contains offset, cut so that it begins there. */
-struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset);
-
 /* The first extent of [*at, end), cut to it; *at moves behind it. False when there is none. */
 bool ms_lineage_next(const struct ms_lineage *lineage, size_t *at, size_t end,
                      struct ms_extent *extent_out);
+
+/* The extent that contains offset, cut so that it begins there. */
+static inline struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset)
+{
+    struct ms_extent extent;
+    ms_lineage_next(lineage, &offset, lineage->bytes, &extent);
+    return extent;
+}
 
 /*
  * For loops that do not change the lineage: its extents, whole, from the one that contains `begin`
@@ -168,7 +173,10 @@ struct ms_walk {
     size_t end;
 };
 struct ms_walk ms_lineage_walk(const struct ms_lineage *lineage, size_t begin, size_t end);
-struct ms_walk ms_lineage_walk_all(const struct ms_lineage *lineage);
+static inline struct ms_walk ms_lineage_walk_all(const struct ms_lineage *lineage)
+{
+    return (struct ms_walk){&lineage->extents, {0, 0}, lineage->bytes};
+}
 const struct ms_extent *ms_lineage_walk_next(struct ms_walk *walk);
 
 /* The number of extents of [begin, end). */
@@ -177,18 +185,6 @@ size_t ms_lineage_pieces(const struct ms_lineage *lineage, size_t begin, size_t 
 /* True if some byte of [begin, end) has one of the states. Looks at extents up to the first such
  * one, and at none if the sums tell. */
 bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end, unsigned states);
-
-/* How many bytes of [begin, end) are present. */
-size_t ms_lineage_present_bytes(const struct ms_lineage *lineage, size_t begin, size_t end);
-
-/* True when nothing was ever written. */
-bool ms_lineage_is_unwritten(const struct ms_lineage *lineage);
-
-/* Undefined bytes in [begin, end) become dead, or dead bytes undefined; others stay. */
-bool ms_lineage_set_dead(struct ms_lineage *lineage, size_t begin, size_t end, bool dead);
-
-/* Forgets deferred content: in [begin, end) present bytes become resident, mapped ones dead. */
-bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end);
 
 /*
  * Calls `change` for the content of every extent, cut to the ranges, which do not overlap. False if
@@ -199,13 +195,15 @@ typedef void ms_content_change(struct ms_content *content);
 bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges, size_t count,
                        ms_content_change *change);
 
-/* A lineage of [begin, end) alone, with offsets from 0. Its locality is unknown, and it has no
- * shadow. */
+/* They came into memory. What can be replayed is cached then, and the rest resident. A snapshot
+ * becomes resident, which frees host memory. */
+bool ms_lineage_set_present(struct ms_lineage *lineage, const struct ms_range *ranges,
+                            size_t count);
+
+/* A lineage of [begin, end) alone, with offsets from 0. Its locality is unknown, nothing of it is
+ * cached, and it has no shadow. */
 bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t end,
                         struct ms_lineage *part_out);
-
-/* Cached bytes become deferred: their device memory is gone. */
-void ms_lineage_drop_caches(struct ms_lineage *lineage);
 
 /*
  * A copy of the extents of [begin, end), cut to it, each with a reference, which stays valid while
@@ -215,5 +213,10 @@ struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin
                                   size_t *count_out);
 void ms_lineage_free_copy(struct ms_extent *extents, size_t count);
 
-/* The pattern of a fill after its bytes moved from one offset to another. */
-uint32_t ms_lineage_move_pattern(uint32_t pattern, size_t from, size_t to);
+/* The pattern of a fill after its bytes moved from one offset to another: the byte that stood at
+ * `from` comes to stand at `to`. */
+static inline uint32_t ms_lineage_move_pattern(uint32_t pattern, size_t from, size_t to)
+{
+    const unsigned shift = 8 * (unsigned)((to - from) & 3);
+    return shift == 0 ? pattern : pattern << shift | pattern >> (32 - shift);
+}

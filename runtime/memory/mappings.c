@@ -1,11 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/mappings.h"
 
+#include <string.h>
+
+#include "runtime/base/array.h"
 #include "runtime/base/log.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/memory_internal.h"
+
+bool ms_mappings_put(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
+{
+    struct ms_backing *backing = &allocation->backing;
+    struct ms_program_mapping **all = &backing->mappings;
+    ms_lock_take(&ms_space_lock);
+    const size_t at = ms_backing_mapping_behind(backing, mapping->begin);
+    const bool is_there = at < backing->mapping_count && (*all)[at].begin == mapping->begin;
+    const bool has_room =
+        is_there || MS_ARRAY_GROW(*all, backing->mapping_count, backing->mapping_capacity);
+    if (has_room && !is_there) {
+        memmove(&(*all)[at + 1], &(*all)[at], (backing->mapping_count - at) * sizeof(**all));
+        backing->mapping_count++;
+        backing->mapped_bytes += mapping->end - mapping->begin;
+    }
+    if (has_room)
+        (*all)[at] = *mapping;
+    ms_lock_drop(&ms_space_lock);
+    return has_room;
+}
+
+void ms_mappings_drop(struct ms_allocation *allocation, size_t begin)
+{
+    struct ms_backing *backing = &allocation->backing;
+    ms_lock_take(&ms_space_lock);
+    const size_t at = ms_backing_mapping_behind(backing, begin);
+    backing->mapped_bytes -= backing->mappings[at].end - begin;
+    backing->mapping_count--;
+    memmove(&backing->mappings[at], &backing->mappings[at + 1],
+            (backing->mapping_count - at) * sizeof(*backing->mappings));
+    ms_lock_drop(&ms_space_lock);
+}
 
 _Noreturn static void fail(const struct ms_allocation *allocation, size_t begin)
 {
@@ -29,7 +64,7 @@ bool ms_mappings_meet(const struct ms_allocation *allocation, size_t begin, size
 
 bool ms_mappings_add(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
 {
-    return mapping->begin % allocation->granule == 0 && ms_space_put_mapping(allocation, mapping);
+    return mapping->begin % allocation->granule == 0 && ms_mappings_put(allocation, mapping);
 }
 
 void ms_mappings_add_real(struct ms_allocation *allocation,
@@ -37,7 +72,7 @@ void ms_mappings_add_real(struct ms_allocation *allocation,
 {
     struct ms_program_mapping real = *mapping;
     real.is_real = true;
-    if (!ms_space_put_mapping(allocation, &real) ||
+    if (!ms_mappings_put(allocation, &real) ||
         ms_backing_add_real(&allocation->backing, real.begin, real.end) != CUDA_SUCCESS)
         fail(allocation, real.begin);
 }
@@ -50,7 +85,7 @@ CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_progr
         ms_backing_make_real(&allocation->backing, real.begin, real.end, real_out);
     real.is_real = true;
     if (result == CUDA_SUCCESS)
-        ms_space_put_mapping(allocation, &real);
+        ms_mappings_put(allocation, &real);
     return result;
 }
 
@@ -73,14 +108,14 @@ static void set_access(struct ms_allocation *allocation, const struct ms_program
     struct ms_program_mapping changed = *mapping;
     changed.is_accessible = is_accessible;
     set_content(allocation, mapping->begin, mapping->end, kind);
-    ms_space_put_mapping(allocation, &changed);
+    ms_mappings_put(allocation, &changed);
 }
 
 CUresult ms_mappings_set_access(struct ms_allocation *allocation,
                                 const struct ms_program_mapping *mapping, bool is_accessible,
                                 struct ms_pieces *pieces)
 {
-    const enum ms_kind unwritten = MS_OWN(allocation)->blocks.carved ? MS_DEAD : MS_UNDEFINED;
+    const enum ms_kind unwritten = allocation->is_carved ? MS_DEAD : MS_UNDEFINED;
     const enum ms_kind kind = mapping->is_real ? MS_RESIDENT : unwritten;
     set_access(allocation, mapping, is_accessible, is_accessible ? kind : MS_UNMAPPED);
     if (pieces == NULL || pieces->count == 0)
@@ -102,8 +137,8 @@ bool ms_mappings_is_alive(const struct ms_allocation *allocation,
                           const struct ms_program_mapping *mapping)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    if (blocks->carved && !blocks->strayed) {
-        const struct ms_block *block = ms_space_block_behind(allocation, mapping->begin);
+    if (allocation->is_carved && !blocks->strayed) {
+        const struct ms_block *block = ms_block_behind(allocation, mapping->begin);
         return block != NULL && block->begin < mapping->end;
     }
     return ms_lineage_any(&allocation->lineage, mapping->begin, mapping->end,
@@ -126,5 +161,5 @@ void ms_mappings_remove(struct ms_allocation *allocation, const struct ms_progra
     ms_carve_cut(allocation, mapping->begin, mapping->end);
     ms_backing_uncover(&allocation->backing, mapping->begin, mapping->end, true);
     set_content(allocation, mapping->begin, mapping->end, MS_UNMAPPED);
-    ms_space_drop_mapping(allocation, mapping->begin);
+    ms_mappings_drop(allocation, mapping->begin);
 }

@@ -2,14 +2,35 @@
 /* What only memory/ knows of an allocation. */
 #pragma once
 
+#include "runtime/base/lock.h"
 #include "runtime/memory/space.h"
 
 /* The blocks of a carved allocation: sorted, without overlap. */
 struct ms_blocks {
-    bool carved;          /* else the allocation is one block */
     bool strayed;         /* the program has used bytes outside of all blocks */
     struct ms_sorted all; /* struct ms_block */
 };
+
+/* The position of the first block that ends behind offset. */
+static inline struct ms_position ms_blocks_find(const struct ms_blocks *blocks, size_t offset)
+{
+    const struct ms_position at = ms_sorted_find(&blocks->all, offset);
+    const struct ms_block *block = ms_sorted_item(&blocks->all, at);
+    return block != NULL && block->end <= offset ? ms_sorted_next(&blocks->all, at) : at;
+}
+
+/* True if all of [begin, end) lies in blocks. */
+static inline bool ms_blocks_hold(const struct ms_blocks *blocks, size_t begin, size_t end)
+{
+    struct ms_position at = ms_blocks_find(blocks, begin);
+    for (; begin < end; at = ms_sorted_next(&blocks->all, at)) {
+        const struct ms_block *block = ms_sorted_item(&blocks->all, at);
+        if (block == NULL || block->begin > begin)
+            return false;
+        begin = block->end;
+    }
+    return true;
+}
 
 /* What was last published of an allocation. */
 struct ms_published {
@@ -26,18 +47,18 @@ static inline size_t ms_mapped_bytes(const struct ms_lineage *lineage)
 struct ms_inside {
     struct ms_allocation facts; /* first: a pointer to them is one to all of it */
 
-    /* guarded by space.lock */
+    /* guarded by ms_space_lock */
     bool claimed;
     bool counted_deferred;   /* in ms_hot.deferred */
     size_t counted_unbacked; /* in the device's unbacked bytes */
 
-    /* changed under the claim and space.lock, read under either */
+    /* changed under the claim and ms_space_lock, read under either */
     struct ms_blocks blocks;
 
     /* guarded by the claim */
     struct ms_published published;
     size_t leftover_bytes; /* bytes of returned blocks that still have memory */
-    size_t least_pieces;   /* a block in fewer pieces is left as it is (ms_bytes_are_scattered) */
+    size_t least_pieces;   /* a block in fewer pieces is left as it is (ms_carve_is_scattered) */
     bool uncarvable;       /* was written before its first block was taken: it stays one block */
 
     struct ms_allocation *next_delayed; /* delayed_free.h */
@@ -45,7 +66,34 @@ struct ms_inside {
     CUcontext freed_in; /* whose work may use it, if not its own context's; or NULL */
 };
 
+/* Guards the index of allocations, and what is said here. It is never held across a driver call. */
+extern struct ms_lock ms_space_lock;
+
+extern _Atomic uint64_t ms_space_leftover; /* the sum of leftover_bytes over all allocations */
+
 _Static_assert(offsetof(struct ms_inside, facts) == 0, "MS_OWN wants it");
 
 /* All of an allocation. */
 #define MS_OWN(allocation) ((struct ms_inside *)(allocation))
+
+/* The first block that ends behind offset, or NULL. */
+static inline struct ms_block *ms_block_behind(const struct ms_allocation *allocation,
+                                               size_t offset)
+{
+    const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
+    return ms_sorted_item(&blocks->all, ms_blocks_find(blocks, offset));
+}
+
+/* Ends a claim without publishing: counts the allocation as deferred or not. */
+void ms_space_unclaim(struct ms_allocation *allocation);
+
+/* carve.c: adds the block [begin, end), or removes the one that begins there. False if out of
+ * memory, or if there is no such block. And what becomes of content. */
+bool ms_carve_add_block(struct ms_allocation *allocation, size_t begin, size_t end);
+bool ms_carve_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out);
+void ms_carve_set_leftover(struct ms_allocation *allocation, size_t bytes);
+ms_content_change ms_carve_make_dead, ms_carve_make_undefined, ms_carve_forget;
+
+/* mappings.c: adds one, or changes the one that begins there, false if out of memory; removes. */
+bool ms_mappings_put(struct ms_allocation *allocation, const struct ms_program_mapping *mapping);
+void ms_mappings_drop(struct ms_allocation *allocation, size_t begin);

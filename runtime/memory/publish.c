@@ -69,7 +69,7 @@ static struct ms_state_block describe(const struct ms_allocation *allocation)
         .cached_bytes = lineage->cached_bytes,
         .remote_bytes = lineage->remote_bytes,
         .device = (uint32_t)allocation->device,
-        .flags = MS_OWN(allocation)->blocks.carved ? MS_BLOCK_CARVED : 0,
+        .flags = allocation->is_carved ? MS_BLOCK_CARVED : 0,
     };
     block.kind_bytes[MS_BYTES_UNDEFINED] =
         block.bytes - lineage->dead_bytes - lineage->deferred_bytes - lineage->resident_bytes;
@@ -126,7 +126,7 @@ static bool is_due(const struct ms_allocation *allocation, struct ms_block *part
 static void publish_parts(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    struct ms_position at = ms_space_find_block(allocation, begin);
+    struct ms_position at = ms_blocks_find(blocks, begin);
     for (struct ms_block *part;
          (part = ms_sorted_item(&blocks->all, at)) != NULL && part->begin < end;
          at = ms_sorted_next(&blocks->all, at)) {
@@ -150,7 +150,7 @@ static bool has_news(const struct ms_allocation *allocation, uint64_t deferred)
     if (!published->place.is_counted || published->backed_bytes != allocation->backing.backed_bytes)
         return true;
     const bool is_settled =
-        MS_OWN(allocation)->blocks.carved && deferred == 0 && published->deferred_bytes == 0;
+        allocation->is_carved && deferred == 0 && published->deferred_bytes == 0;
     return lineage->changed_begin < lineage->changed_end && !is_settled;
 }
 
@@ -169,7 +169,7 @@ void ms_publish_allocation(struct ms_allocation *allocation)
     published->deferred_bytes = deferred;
     published->backed_bytes = allocation->backing.backed_bytes;
     struct ms_state_block block = describe(allocation);
-    if (is_changed && !MS_OWN(allocation)->blocks.carved) {
+    if (is_changed && !allocation->is_carved) {
         const struct ms_extent first = ms_lineage_at(lineage, 0);
         const struct ms_extent extent = ms_lineage_at(lineage, lineage->changed_begin);
         add_file(&block, &first.content);

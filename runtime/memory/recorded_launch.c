@@ -28,27 +28,6 @@ struct ms_recorded_launch *ms_recorded_launch_create(void)
     return recorded;
 }
 
-void ms_recorded_launch_drop(struct ms_recorded_launch *recorded)
-{
-    ms_counted_drop(&recorded->counted);
-}
-
-struct ms_depths ms_recorded_launch_depths(const struct ms_allocation *allocation, size_t begin,
-                                           size_t end)
-{
-    struct ms_depths depths = {0, 0};
-    struct ms_extent extent;
-    while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
-        const struct ms_recorded_launch *recorded = extent.content.recorded;
-        if (extent.content.kind != MS_LAUNCHED)
-            continue;
-        depths.launches = recorded->depth > depths.launches ? recorded->depth : depths.launches;
-        depths.inputs =
-            recorded->input_depth > depths.inputs ? recorded->input_depth : depths.inputs;
-    }
-    return depths;
-}
-
 static bool is_current(const struct ms_lineage *lineage)
 {
     bool is_current = true;

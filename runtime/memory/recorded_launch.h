@@ -44,15 +44,10 @@ struct ms_launch_input {
 
 /* With one reference, the other fields 0. NULL if out of memory. */
 struct ms_recorded_launch *ms_recorded_launch_create(void);
-void ms_recorded_launch_drop(struct ms_recorded_launch *recorded);
-
-/* The greatest depth and input_depth of the recorded launches in [begin, end). */
-struct ms_allocation;
-struct ms_depths {
-    uint32_t launches, inputs;
-};
-struct ms_depths ms_recorded_launch_depths(const struct ms_allocation *allocation, size_t begin,
-                                           size_t end);
+static inline void ms_recorded_launch_drop(struct ms_recorded_launch *recorded)
+{
+    ms_counted_drop(&recorded->counted);
+}
 
 /* True if launched content at this address of that allocation is where its launch wrote it. */
 static inline bool ms_recorded_launch_is_at(const struct ms_content *content,

@@ -9,9 +9,10 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
-#include "runtime/memory/examining.h"
 #include "runtime/memory/far_address.h"
+#include "runtime/memory/invariants.h"
 #include "runtime/memory/memory_internal.h"
+#include "runtime/memory/publish.h"
 
 /* An allocation, beside the addresses that only its pointers can have: those of its guards, too. A
  * search reads nothing else. Those of two allocations do not overlap. */
@@ -20,28 +21,27 @@ struct place {
     struct ms_allocation *allocation;
 };
 
+struct ms_lock ms_space_lock = MS_LOCK_INIT(space);
+_Atomic uint64_t ms_space_leftover;
+
 static struct {
-    struct ms_lock lock;
     pthread_cond_t released;
-    struct ms_sorted places; /* guarded by lock */
+    struct ms_sorted places; /* guarded by ms_space_lock */
     /* Reserved minus backed bytes, by device; changed when a claim ends. */
     _Atomic int64_t unbacked_bytes[MS_MAX_DEVICES];
-    _Atomic uint64_t leftover_bytes;
     _Atomic uint64_t live_bytes[MS_MAX_DEVICES], reserved_bytes[MS_MAX_DEVICES];
     struct {
         _Atomic uint64_t begin, end;
     } bounds[MS_BOUNDS]; /* around all allocations and their guards */
-} space = {.lock = MS_LOCK_INIT(space),
-           .released = PTHREAD_COND_INITIALIZER,
-           .places = {.item_bytes = sizeof(struct place)}};
+} space = {.released = PTHREAD_COND_INITIALIZER, .places = {.item_bytes = sizeof(struct place)}};
 
-MS_HOLDS(space.lock) static const struct place *place_locked(struct ms_position at)
+MS_HOLDS(ms_space_lock) static const struct place *place_locked(struct ms_position at)
 {
     return ms_sorted_item(&space.places, at);
 }
 
 /* The first allocation whose upper guard ends behind address. */
-MS_HOLDS(space.lock) static struct ms_position reach_behind_locked(CUdeviceptr address)
+MS_HOLDS(ms_space_lock) static struct ms_position reach_behind_locked(CUdeviceptr address)
 {
     const struct ms_position at = ms_sorted_find(&space.places, address);
     const struct place *place = place_locked(at);
@@ -49,7 +49,7 @@ MS_HOLDS(space.lock) static struct ms_position reach_behind_locked(CUdeviceptr a
 }
 
 /* The first allocation that ends behind address. */
-MS_HOLDS(space.lock) static struct ms_position lower_bound_locked(CUdeviceptr address)
+MS_HOLDS(ms_space_lock) static struct ms_position lower_bound_locked(CUdeviceptr address)
 {
     const struct ms_position at = reach_behind_locked(address);
     const struct place *place = place_locked(at);
@@ -58,19 +58,19 @@ MS_HOLDS(space.lock) static struct ms_position lower_bound_locked(CUdeviceptr ad
     return at;
 }
 
-MS_HOLDS(space.lock) static struct ms_allocation *next_locked(CUdeviceptr address)
+MS_HOLDS(ms_space_lock) static struct ms_allocation *next_locked(CUdeviceptr address)
 {
     const struct place *place = place_locked(lower_bound_locked(address));
     return place != NULL ? place->allocation : NULL;
 }
 
-MS_HOLDS(space.lock) static struct ms_allocation *find_locked(CUdeviceptr address)
+MS_HOLDS(ms_space_lock) static struct ms_allocation *find_locked(CUdeviceptr address)
 {
     struct ms_allocation *allocation = next_locked(address);
     return allocation != NULL && allocation->address <= address ? allocation : NULL;
 }
 
-MS_HOLDS(space.lock) static void count_unbacked_locked(struct ms_allocation *allocation)
+MS_HOLDS(ms_space_lock) static void count_unbacked_locked(struct ms_allocation *allocation)
 {
     const size_t unbacked = allocation->backing.mapped_bytes - allocation->backing.backed_bytes;
     atomic_fetch_add(&space.unbacked_bytes[allocation->device],
@@ -102,14 +102,14 @@ void ms_space_count_promised(CUdevice device, int64_t bytes)
     atomic_fetch_add(&space.reserved_bytes[device], (uint64_t)bytes);
 }
 
-MS_HOLDS(space.lock)
+MS_HOLDS(ms_space_lock)
 static void set_bound_locked(unsigned bound, const struct place *first, const struct place *last)
 {
     atomic_store(&space.bounds[bound].begin, first != NULL ? first->begin : 0);
     atomic_store(&space.bounds[bound].end, first != NULL ? last->end : 0);
 }
 
-MS_HOLDS(space.lock) static void set_bounds_locked(void)
+MS_HOLDS(ms_space_lock) static void set_bounds_locked(void)
 {
     const struct ms_position far = lower_bound_locked(MS_FAR_ADDRESS);
     const struct place *first = place_locked((struct ms_position){0, 0});
@@ -122,9 +122,9 @@ MS_HOLDS(space.lock) static void set_bounds_locked(void)
 bool ms_space_add(struct ms_allocation *allocation)
 {
     const struct place place = place_of(allocation);
-    ms_lock_take(&space.lock);
+    ms_lock_take(&ms_space_lock);
     if (!ms_sorted_insert(&space.places, lower_bound_locked(allocation->address), &place, 1)) {
-        ms_lock_drop(&space.lock);
+        ms_lock_drop(&ms_space_lock);
         return false;
     }
     MS_OWN(allocation)->claimed = false;
@@ -135,13 +135,13 @@ bool ms_space_add(struct ms_allocation *allocation)
     set_bounds_locked();
     atomic_fetch_add(&ms_hot.owned, 1);
     atomic_fetch_add(&ms_hot.deferred, 1);
-    ms_lock_drop(&space.lock);
+    ms_lock_drop(&ms_space_lock);
     return true;
 }
 
 void ms_space_remove(struct ms_allocation *allocation)
 {
-    ms_lock_take(&space.lock);
+    ms_lock_take(&ms_space_lock);
     const struct ms_position at = lower_bound_locked(allocation->address);
     const struct place *place = place_locked(at);
     if (place == NULL || place->allocation != allocation)
@@ -151,13 +151,13 @@ void ms_space_remove(struct ms_allocation *allocation)
     set_bounds_locked();
     atomic_fetch_sub(&space.unbacked_bytes[allocation->device],
                      (int64_t)MS_OWN(allocation)->counted_unbacked);
-    atomic_fetch_sub(&space.leftover_bytes, MS_OWN(allocation)->leftover_bytes);
+    atomic_fetch_sub(&ms_space_leftover, MS_OWN(allocation)->leftover_bytes);
     if (MS_OWN(allocation)->counted_deferred)
         ms_examining_end();
     atomic_fetch_sub(&ms_hot.owned, 1);
     ms_claim_remove();
     pthread_cond_broadcast(&space.released);
-    ms_lock_drop(&space.lock);
+    ms_lock_drop(&ms_space_lock);
 }
 
 /* A forked child owns nothing, and a thread that it does not have may hold the lock (flags.h). */
@@ -173,13 +173,13 @@ static void set_claimed(struct ms_allocation *allocation)
 }
 
 /* Waits until find(address) gives an unclaimed allocation, or none, and claims it. */
-MS_HOLDS(space.lock)
+MS_HOLDS(ms_space_lock)
 static struct ms_allocation *claim_locked(struct ms_allocation *(*find)(CUdeviceptr),
                                           CUdeviceptr address)
 {
     struct ms_allocation *allocation;
     while ((allocation = find(address)) != NULL && MS_OWN(allocation)->claimed)
-        pthread_cond_wait(&space.released, &space.lock.mutex);
+        pthread_cond_wait(&space.released, &ms_space_lock.mutex);
     if (allocation != NULL)
         set_claimed(allocation);
     return allocation;
@@ -190,9 +190,9 @@ struct ms_allocation *ms_space_claim(CUdeviceptr address)
     if (is_empty())
         return NULL;
     ms_claim_check(address);
-    ms_lock_take(&space.lock);
+    ms_lock_take(&ms_space_lock);
     struct ms_allocation *allocation = claim_locked(find_locked, address);
-    ms_lock_drop(&space.lock);
+    ms_lock_drop(&ms_space_lock);
     return allocation;
 }
 
@@ -200,21 +200,21 @@ struct ms_allocation *ms_space_try_claim(CUdeviceptr address)
 {
     if (is_empty())
         return NULL;
-    ms_lock_take(&space.lock);
+    ms_lock_take(&ms_space_lock);
     struct ms_allocation *allocation = find_locked(address);
     if (allocation != NULL && MS_OWN(allocation)->claimed)
         allocation = NULL;
     if (allocation != NULL)
         set_claimed(allocation);
-    ms_lock_drop(&space.lock);
+    ms_lock_drop(&ms_space_lock);
     return allocation;
 }
 
 struct ms_allocation *ms_space_find_claimed(CUdeviceptr address)
 {
-    ms_lock_take(&space.lock);
+    ms_lock_take(&ms_space_lock);
     struct ms_allocation *allocation = find_locked(address);
-    ms_lock_drop(&space.lock);
+    ms_lock_drop(&ms_space_lock);
     return allocation;
 }
 
@@ -225,7 +225,7 @@ void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_o
     if (is_empty())
         return;
     ms_claim_check(a < b ? a : b);
-    ms_lock_take(&space.lock);
+    ms_lock_take(&ms_space_lock);
     if (a > b) {
         struct ms_allocation **swapped = a_out;
         a_out = b_out;
@@ -238,115 +238,20 @@ void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_o
     *a_out = first;
     /* Both addresses may lie in one allocation, which must not be claimed twice. */
     *b_out = first != NULL && find_locked(b) == first ? first : claim_locked(find_locked, b);
-    ms_lock_drop(&space.lock);
-}
-
-/* --- blocks */
-
-struct ms_position ms_space_find_block(const struct ms_allocation *allocation, size_t offset)
-{
-    const struct ms_sorted *all = &MS_OWN(allocation)->blocks.all;
-    const struct ms_position at = ms_sorted_find(all, offset);
-    const struct ms_block *block = ms_sorted_item(all, at);
-    return block != NULL && block->end <= offset ? ms_sorted_next(all, at) : at;
-}
-
-struct ms_block *ms_space_block_behind(const struct ms_allocation *allocation, size_t offset)
-{
-    return ms_sorted_item(&MS_OWN(allocation)->blocks.all, ms_space_find_block(allocation, offset));
-}
-
-bool ms_space_is_carved(const struct ms_allocation *allocation)
-{
-    return MS_OWN(allocation)->blocks.carved;
-}
-
-bool ms_space_next_block(const struct ms_allocation *allocation, size_t offset,
-                         struct ms_range *block_out)
-{
-    const bool carved = MS_OWN(allocation)->blocks.carved;
-    const struct ms_block *block = carved ? ms_space_block_behind(allocation, offset) : NULL;
-    *block_out = block != NULL ? (struct ms_range){block->begin, block->end}
-                               : (struct ms_range){0, allocation->bytes};
-    return carved ? block != NULL : offset < allocation->bytes;
-}
-
-struct ms_range ms_space_block_at(const struct ms_allocation *allocation, size_t offset)
-{
-    const struct ms_block *block = ms_space_block_behind(allocation, offset);
-    if (block == NULL || block->begin > offset)
-        return (struct ms_range){0, allocation->bytes};
-    return (struct ms_range){block->begin, block->end};
-}
-
-bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    if (!blocks->carved || blocks->strayed)
-        return true;
-    struct ms_position at = ms_space_find_block(allocation, begin);
-    for (; begin < end; at = ms_sorted_next(&blocks->all, at)) {
-        const struct ms_block *block = ms_sorted_item(&blocks->all, at);
-        if (block == NULL || block->begin > begin)
-            return false;
-        begin = block->end;
-    }
-    return true;
-}
-
-bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    const struct ms_block block = {.begin = begin, .end = end};
-    ms_lock_take(&space.lock);
-    blocks->all.item_bytes = sizeof(block);
-    const bool is_added =
-        ms_sorted_insert(&blocks->all, ms_space_find_block(allocation, begin), &block, 1);
-    blocks->carved |= is_added;
-    ms_lock_drop(&space.lock);
-    return is_added;
-}
-
-bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out)
-{
-    struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    ms_lock_take(&space.lock);
-    const struct ms_position at = ms_space_find_block(allocation, begin);
-    struct ms_block *block = ms_sorted_item(&blocks->all, at);
-    const bool found = block != NULL && block->begin == begin;
-    if (found) {
-        *end_out = block->end;
-        ms_state_remove(&block->place);
-        ms_sorted_remove(&blocks->all, at, 1);
-    }
-    ms_lock_drop(&space.lock);
-    return found;
-}
-
-void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    if (!blocks->carved || blocks->strayed)
-        return;
-    const struct ms_block *block = ms_space_block_behind(allocation, begin);
-    if (block != NULL && block->begin <= begin && end <= block->end)
-        return;
-    ms_lock_take(&space.lock);
-    blocks->strayed = true;
-    ms_lock_drop(&space.lock);
+    ms_lock_drop(&ms_space_lock);
 }
 
 enum { BEFORE = 512 }; /* a pointer so little before a block may be meant for it */
 
 /* The blocks that a pointer at this offset may refer to, as one range, perhaps empty. */
-MS_HOLDS(space.lock)
+MS_HOLDS(ms_space_lock)
 static struct ms_range find_pointed_locked(const struct ms_allocation *allocation, int64_t offset)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    if (!blocks->carved)
+    if (!allocation->is_carved)
         return (struct ms_range){.begin = 0, .end = allocation->bytes};
     struct ms_range found = {0, 0};
-    struct ms_position at = ms_space_find_block(allocation, offset < 0 ? 0 : (size_t)offset);
+    struct ms_position at = ms_blocks_find(blocks, offset < 0 ? 0 : (size_t)offset);
     for (const struct ms_block *block; (block = ms_sorted_item(&blocks->all, at)) != NULL &&
                                        (int64_t)block->begin - offset <= BEFORE;
          at = ms_sorted_next(&blocks->all, at)) {
@@ -358,39 +263,6 @@ static struct ms_range find_pointed_locked(const struct ms_allocation *allocatio
 }
 
 /* --- mappings of the program */
-
-bool ms_space_put_mapping(struct ms_allocation *allocation,
-                          const struct ms_program_mapping *mapping)
-{
-    struct ms_backing *backing = &allocation->backing;
-    struct ms_program_mapping **all = &backing->mappings;
-    ms_lock_take(&space.lock);
-    const size_t at = ms_backing_mapping_behind(backing, mapping->begin);
-    const bool is_there = at < backing->mapping_count && (*all)[at].begin == mapping->begin;
-    const bool has_room =
-        is_there || MS_ARRAY_GROW(*all, backing->mapping_count, backing->mapping_capacity);
-    if (has_room && !is_there) {
-        memmove(&(*all)[at + 1], &(*all)[at], (backing->mapping_count - at) * sizeof(**all));
-        backing->mapping_count++;
-        backing->mapped_bytes += mapping->end - mapping->begin;
-    }
-    if (has_room)
-        (*all)[at] = *mapping;
-    ms_lock_drop(&space.lock);
-    return has_room;
-}
-
-void ms_space_drop_mapping(struct ms_allocation *allocation, size_t begin)
-{
-    struct ms_backing *backing = &allocation->backing;
-    ms_lock_take(&space.lock);
-    const size_t at = ms_backing_mapping_behind(backing, begin);
-    backing->mapped_bytes -= backing->mappings[at].end - begin;
-    backing->mapping_count--;
-    memmove(&backing->mappings[at], &backing->mappings[at + 1],
-            (backing->mapping_count - at) * sizeof(*backing->mappings));
-    ms_lock_drop(&space.lock);
-}
 
 bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin, size_t bytes)
 {
@@ -432,9 +304,9 @@ struct ms_allocation *ms_space_claim_next(CUdeviceptr address)
     if (is_empty())
         return NULL;
     ms_claim_check(address);
-    ms_lock_take(&space.lock);
+    ms_lock_take(&ms_space_lock);
     struct ms_allocation *allocation = claim_locked(next_locked, address);
-    ms_lock_drop(&space.lock);
+    ms_lock_drop(&ms_space_lock);
     return allocation;
 }
 
@@ -443,12 +315,12 @@ bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocat
     *allocation_out = NULL;
     if (is_empty())
         return true;
-    ms_lock_take(&space.lock);
+    ms_lock_take(&ms_space_lock);
     struct ms_allocation *allocation = next_locked(address);
     const bool is_free = allocation == NULL || !MS_OWN(allocation)->claimed;
     if (is_free && allocation != NULL)
         set_claimed(allocation);
-    ms_lock_drop(&space.lock);
+    ms_lock_drop(&ms_space_lock);
     if (is_free)
         *allocation_out = allocation;
     return is_free;
@@ -458,7 +330,7 @@ void ms_space_unclaim(struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = &allocation->lineage;
     const bool deferred = lineage->resident_bytes + lineage->dead_bytes < ms_mapped_bytes(lineage);
-    ms_lock_take(&space.lock);
+    ms_lock_take(&ms_space_lock);
     if (deferred != MS_OWN(allocation)->counted_deferred) {
         if (deferred)
             ms_examining_begin();
@@ -470,7 +342,24 @@ void ms_space_unclaim(struct ms_allocation *allocation)
     MS_OWN(allocation)->claimed = false;
     ms_claim_remove();
     pthread_cond_broadcast(&space.released);
-    ms_lock_drop(&space.lock);
+    ms_lock_drop(&ms_space_lock);
+}
+
+void ms_space_release(struct ms_allocation *allocation)
+{
+    if (allocation == NULL)
+        return;
+    if (MS_DEBUG_CHECKS)
+        ms_check_allocation(allocation);
+    ms_publish_allocation(allocation);
+    ms_space_unclaim(allocation);
+}
+
+struct ms_allocation *ms_space_walk(struct ms_allocation *before)
+{
+    const CUdeviceptr at = before != NULL ? before->address + before->bytes : 0;
+    ms_space_release(before);
+    return ms_space_claim_next(at);
 }
 
 static struct ms_allocation_facts facts_of(const struct ms_allocation *allocation)
@@ -491,17 +380,12 @@ static bool copy_facts(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr a
 {
     if (is_empty())
         return false;
-    ms_lock_take(&space.lock);
+    ms_lock_take(&ms_space_lock);
     const struct ms_allocation *allocation = find(address);
     if (allocation != NULL)
         *facts_out = facts_of(allocation);
-    ms_lock_drop(&space.lock);
+    ms_lock_drop(&ms_space_lock);
     return allocation != NULL;
-}
-
-bool ms_space_look_up(CUdeviceptr address, struct ms_allocation_facts *facts_out)
-{
-    return copy_facts(find_locked, address, facts_out);
 }
 
 bool ms_space_find_mapping(CUdeviceptr address, struct ms_program_mapping *mapping_out,
@@ -509,7 +393,7 @@ bool ms_space_find_mapping(CUdeviceptr address, struct ms_program_mapping *mappi
 {
     if (is_empty())
         return false;
-    ms_lock_take(&space.lock);
+    ms_lock_take(&ms_space_lock);
     const struct ms_allocation *allocation = find_locked(address);
     bool is_found = allocation != NULL && allocation->is_programs;
     if (is_found) {
@@ -521,7 +405,7 @@ bool ms_space_find_mapping(CUdeviceptr address, struct ms_program_mapping *mappi
             *mapping_out = backing->mappings[at];
         *facts_out = facts_of(allocation);
     }
-    ms_lock_drop(&space.lock);
+    ms_lock_drop(&ms_space_lock);
     return is_found;
 }
 
@@ -538,17 +422,6 @@ void ms_space_bounds(struct ms_range bounds_out[MS_BOUNDS])
     }
 }
 
-bool ms_space_may_hold(CUdeviceptr address)
-{
-    struct ms_range bounds[MS_BOUNDS];
-    ms_space_bounds(bounds);
-    for (unsigned i = 0; i < MS_BOUNDS; i++) {
-        if (address >= bounds[i].begin && address < bounds[i].end)
-            return true;
-    }
-    return false;
-}
-
 /* The addresses around one that mean the same: those of the allocation at that position; or, if it
  * is NULL, a gap before that position. */
 struct surroundings {
@@ -562,25 +435,25 @@ static bool is_first(struct ms_position at)
     return at.leaf == 0 && at.item == 0;
 }
 
-MS_HOLDS(space.lock) static const struct place *place_before_locked(struct ms_position at)
+MS_HOLDS(ms_space_lock) static const struct place *place_before_locked(struct ms_position at)
 {
     return is_first(at) ? NULL : place_locked(ms_sorted_previous(&space.places, at));
 }
 
 /* The end of what lies before a position, and the begin of what lies there. */
-MS_HOLDS(space.lock) static CUdeviceptr end_before_locked(struct ms_position at)
+MS_HOLDS(ms_space_lock) static CUdeviceptr end_before_locked(struct ms_position at)
 {
     const struct place *before = place_before_locked(at);
     return before != NULL ? before->end : 0;
 }
 
-MS_HOLDS(space.lock) static CUdeviceptr begin_from_locked(struct ms_position at)
+MS_HOLDS(ms_space_lock) static CUdeviceptr begin_from_locked(struct ms_position at)
 {
     const struct place *place = place_locked(at);
     return place != NULL ? place->begin : UINT64_MAX;
 }
 
-MS_HOLDS(space.lock) static struct surroundings find_surroundings_locked(CUdeviceptr address)
+MS_HOLDS(ms_space_lock) static struct surroundings find_surroundings_locked(CUdeviceptr address)
 {
     const struct ms_position at = reach_behind_locked(address);
     const struct place *place = place_locked(at);
@@ -593,16 +466,16 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes)
 {
     if (is_empty())
         return false;
-    ms_lock_take(&space.lock);
+    ms_lock_take(&ms_space_lock);
     const struct ms_allocation *found = find_surroundings_locked(address).allocation;
     const bool strays = found != NULL && !found->is_programs &&
                         (address < found->address || address - found->address > found->bytes ||
                          bytes > found->bytes - (address - found->address));
-    ms_lock_drop(&space.lock);
+    ms_lock_drop(&ms_space_lock);
     return strays;
 }
 
-MS_HOLDS(space.lock)
+MS_HOLDS(ms_space_lock)
 static bool find_block_locked(CUdeviceptr pointer, const struct ms_allocation *allocation,
                               struct ms_allocation_facts *facts_out)
 {
@@ -619,16 +492,16 @@ static bool find_block_locked(CUdeviceptr pointer, const struct ms_allocation *a
 }
 
 /* The addresses between the blocks around a pointer, or none. */
-MS_HOLDS(space.lock)
+MS_HOLDS(ms_space_lock)
 static struct ms_range find_between_blocks_locked(const struct surroundings *near,
                                                   CUdeviceptr pointer)
 {
     const struct ms_allocation *allocation = near->allocation;
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     struct ms_range nothing = {near->begin, near->end};
-    if (!blocks->carved || blocks->strayed || pointer < allocation->address)
+    if (!allocation->is_carved || blocks->strayed || pointer < allocation->address)
         return (struct ms_range){0, 0};
-    const struct ms_position at = ms_space_find_block(allocation, pointer - allocation->address);
+    const struct ms_position at = ms_blocks_find(blocks, pointer - allocation->address);
     const struct ms_block *next = ms_sorted_item(&blocks->all, at);
     const struct ms_block *before =
         ms_sorted_item(&blocks->all, ms_sorted_previous(&blocks->all, at));
@@ -640,7 +513,7 @@ static struct ms_range find_between_blocks_locked(const struct surroundings *nea
 }
 
 /* Addresses around a pointer that refer to nothing: in up to so many allocations on either side. */
-MS_HOLDS(space.lock)
+MS_HOLDS(ms_space_lock)
 static struct ms_range find_nothing_locked(const struct surroundings *near, CUdeviceptr pointer,
                                            size_t neighbours)
 {
@@ -671,7 +544,7 @@ size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count, size
     *nothing_out = (struct ms_range){0, 0};
     if (is_empty())
         return 0;
-    ms_lock_take(&space.lock);
+    ms_lock_take(&ms_space_lock);
     for (size_t i = 0; i < count; i++) {
         const CUdeviceptr pointer = pointers[i].pointer;
         if (pointer < near.begin || pointer >= near.end)
@@ -683,45 +556,16 @@ size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count, size
     }
     if (count > 0)
         *nothing_out = find_nothing_locked(&near, pointers[count - 1].pointer, neighbours);
-    ms_lock_drop(&space.lock);
+    ms_lock_drop(&ms_space_lock);
     return found;
 }
 
-bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out)
-{
-    struct ms_pointed one = {.pointer = pointer};
-    struct ms_range nothing;
-    const bool is_found = ms_space_find_all_pointed(&one, 1, 0, &nothing) == 1;
-    if (is_found)
-        *facts_out = one.block;
-    return is_found;
-}
-
-uint64_t ms_space_live_bytes(CUdevice device)
-{
-    return device >= 0 && device < MS_MAX_DEVICES ? atomic_load(&space.live_bytes[device]) : 0;
-}
-
-uint64_t ms_space_reserved_bytes(CUdevice device)
-{
-    return device >= 0 && device < MS_MAX_DEVICES ? atomic_load(&space.reserved_bytes[device]) : 0;
-}
-
-void ms_space_set_leftover(struct ms_allocation *allocation, size_t bytes)
-{
-    atomic_fetch_add(&space.leftover_bytes, bytes - MS_OWN(allocation)->leftover_bytes);
-    MS_OWN(allocation)->leftover_bytes = bytes;
-}
-
-uint64_t ms_space_leftover_bytes(void)
-{
-    return atomic_load_explicit(&space.leftover_bytes, memory_order_relaxed);
-}
-
-uint64_t ms_space_unbacked_bytes(CUdevice device)
+struct ms_space_sums ms_space_sums(CUdevice device)
 {
     if (device < 0 || device >= MS_MAX_DEVICES)
-        return 0;
-    const int64_t bytes = atomic_load(&space.unbacked_bytes[device]);
-    return bytes > 0 ? (uint64_t)bytes : 0;
+        return (struct ms_space_sums){0};
+    const int64_t unbacked = atomic_load(&space.unbacked_bytes[device]);
+    return (struct ms_space_sums){.live = atomic_load(&space.live_bytes[device]),
+                                  .reserved = atomic_load(&space.reserved_bytes[device]),
+                                  .unbacked = unbacked > 0 ? (uint64_t)unbacked : 0};
 }

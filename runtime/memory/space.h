@@ -2,11 +2,11 @@
 /*
  * The address space: an index of the allocations that the shim owns, and the claims on them.
  *
- * space.lock guards the index and the claim flags. It is never held across a driver call. A *claim*
- * gives one thread an allocation and guards its lineage and backing. A claim may be held across the
- * shim's own driver calls, none of which runs code of the program. A thread takes two claims only
- * in the order of addresses (ms_space_claim_two). A thread that waits for a claim holds no
- * lock but turns (docs/locking.md).
+ * ms_space_lock guards the index and the claim flags. It is never held across a driver call. A
+ * *claim* gives one thread an allocation and guards its lineage and backing. A claim may be held
+ * across the shim's own driver calls, none of which runs code of the program. A thread takes two
+ * claims only in the order of addresses (ms_space_claim_two). A thread that waits for a claim holds
+ * no lock but turns (docs/locking.md).
  */
 #pragma once
 
@@ -41,6 +41,10 @@ struct ms_allocation {
     size_t granule, granule_bytes; /* all of its granules, which may reach behind its end */
     bool is_programs;              /* the program has reserved the addresses (backing.h) */
     bool is_transient; /* takes the place of what was freed: no sign of a program that loads */
+
+    /* A caching allocator takes blocks from it (carve.h). Changed under the claim and
+     * ms_space_lock, read under either. */
+    bool is_carved;
 
     /* guarded by the claim; changed by what lineage.h and bytes.h, and backing.h, have for that */
     struct ms_lineage lineage;
@@ -85,45 +89,6 @@ struct ms_allocation_facts {
     bool is_transient;
 };
 
-/*
- * Adds the block [begin, end) to a claimed allocation, or removes the block that begins there.
- * False if out of memory, or if there is no such block.
- */
-bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t end);
-bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out);
-
-/* A call of the program uses [begin, end) of a claimed allocation. */
-void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end);
-
-/*
- * True if something of [begin, end) may be deferred: all of it lies in blocks, the allocation is
- * one block, or the program uses what is in none.
- */
-bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin, size_t end);
-
-/* A caching allocator takes blocks from it. */
-bool ms_space_is_carved(const struct ms_allocation *allocation);
-
-/* The block at an offset; if it lies in none, or there are none, the whole allocation. */
-struct ms_range ms_space_block_at(const struct ms_allocation *allocation, size_t offset);
-
-/* The first block that ends behind offset; an allocation without any is one. False if there is
- * none. */
-bool ms_space_next_block(const struct ms_allocation *allocation, size_t offset,
-                         struct ms_range *block_out);
-
-/* The first block that ends behind offset, or NULL; and its position. */
-struct ms_block *ms_space_block_behind(const struct ms_allocation *allocation, size_t offset);
-struct ms_position ms_space_find_block(const struct ms_allocation *allocation, size_t offset);
-
-/*
- * The mappings of a claimed allocation at addresses that the program has reserved (backing.h).
- * ms_space_put_mapping adds one, or changes the one that begins there; false if out of memory.
- */
-bool ms_space_put_mapping(struct ms_allocation *allocation,
-                          const struct ms_program_mapping *mapping);
-void ms_space_drop_mapping(struct ms_allocation *allocation, size_t begin);
-
 /* The mapping that contains address, and its allocation. False if there is none. */
 bool ms_space_find_mapping(CUdeviceptr address, struct ms_program_mapping *mapping_out,
                            struct ms_allocation_facts *facts_out);
@@ -166,21 +131,21 @@ struct ms_allocation *ms_space_claim_next(CUdeviceptr address);
 /* The same without waiting: false if another thread has claimed it. */
 bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocation_out);
 
+/* Publishes what has changed, then ends the claim. NULL: does nothing. */
+void ms_space_release(struct ms_allocation *allocation);
+
 /* For walks over all: ends the claim on `before`, and claims the next allocation above it. Begins
  * with NULL and ends with NULL. */
-struct ms_allocation *ms_claim_after(struct ms_allocation *before);
+struct ms_allocation *ms_space_walk(struct ms_allocation *before);
 
-/* Publishes what has changed, then ends the claim (claim.c). allocation may be NULL. */
-void ms_claim_release(struct ms_allocation *allocation);
-
-/* Ends a claim without publishing: counts the allocation as deferred or not. */
-void ms_space_unclaim(struct ms_allocation *allocation);
-
-/* Copies the facts of the allocation that contains address. False if there is none. */
-bool ms_space_look_up(CUdeviceptr address, struct ms_allocation_facts *facts_out);
-
-/* The same for the first allocation that ends behind address. */
+/* Copies the facts of the first allocation that ends behind address. False if there is none. */
 bool ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out);
+
+/* The same for the one that contains address. */
+static inline bool ms_space_look_up(CUdeviceptr address, struct ms_allocation_facts *facts_out)
+{
+    return ms_space_first_behind(address, facts_out) && facts_out->address <= address;
+}
 
 /*
  * Two ranges of addresses, near and far ones (addresses.h), that contain all allocations with their
@@ -191,7 +156,13 @@ enum { MS_NEAR, MS_FAR, MS_BOUNDS };
 void ms_space_bounds(struct ms_range bounds_out[MS_BOUNDS]);
 
 /* True if the address lies within these bounds. Takes no lock. */
-bool ms_space_may_hold(CUdeviceptr address);
+static inline bool ms_space_may_hold(CUdeviceptr address)
+{
+    struct ms_range bounds[MS_BOUNDS];
+    ms_space_bounds(bounds);
+    return (address >= bounds[MS_NEAR].begin && address < bounds[MS_NEAR].end) ||
+           (address >= bounds[MS_FAR].begin && address < bounds[MS_FAR].end);
+}
 
 /* True if the range begins in the shim's reservation for an allocation but does not lie in the
  * allocation. */
@@ -215,17 +186,19 @@ size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count, size
                                  struct ms_range *nothing_out);
 
 /* The same for one pointer: true if it is kept. */
-bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out);
+static inline bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out)
+{
+    struct ms_pointed one = {.pointer = pointer};
+    struct ms_range nothing;
+    const bool is_found = ms_space_find_all_pointed(&one, 1, 0, &nothing) == 1;
+    if (is_found)
+        *facts_out = one.block;
+    return is_found;
+}
 
-/* Sets a claimed allocation's leftover_bytes; and the sum over all allocations. */
-void ms_space_set_leftover(struct ms_allocation *allocation, size_t bytes);
-uint64_t ms_space_leftover_bytes(void);
-
-/* Bytes of the device's allocations, as the program asked. */
-uint64_t ms_space_live_bytes(CUdevice device);
-
-/* The same in whole granules: the memory that they would take if all were backed. */
-uint64_t ms_space_reserved_bytes(CUdevice device);
-
-/* Bytes of the device's allocations that are not backed. */
-uint64_t ms_space_unbacked_bytes(CUdevice device);
+/* Bytes of a device's allocations, as the program asked; in whole granules, which is what they
+ * would take if all were backed; and of what is not backed. */
+struct ms_space_sums {
+    uint64_t live, reserved, unbacked;
+};
+struct ms_space_sums ms_space_sums(CUdevice device);

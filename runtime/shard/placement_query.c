@@ -200,7 +200,7 @@ bool ms_placement_query_unname(CUdeviceptr address, size_t bytes, struct ms_faul
         is_good =
             ms_bytes_change(allocation, &range, 1, ms_content_forget_locality) == CUDA_SUCCESS;
     }
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     if (!fits)
         return ms_fault_set(fault, "no allocation that the shim defers holds %zu bytes at 0x%llx",
                             bytes, address);

@@ -12,6 +12,7 @@
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/checkpoint_files.h"
 #include "runtime/shard/shard_internal.h"
@@ -396,7 +397,7 @@ static void set_extents(const struct ms_allocation *allocation)
 void ms_shard_catch_up(void)
 {
     struct ms_allocation *allocation = NULL;
-    while ((allocation = ms_claim_after(allocation)) != NULL)
+    while ((allocation = ms_space_walk(allocation)) != NULL)
         set_extents(allocation);
 }
 
@@ -467,7 +468,7 @@ static bool add_blocks(struct list *list, const struct ms_allocation *allocation
 {
     bool is_good = true;
     struct ms_range block;
-    for (size_t at = 0; is_good && ms_space_next_block(allocation, at, &block); at = block.end)
+    for (size_t at = 0; is_good && ms_carve_next_block(allocation, at, &block); at = block.end)
         is_good = is_given(allocation, block.begin, block.end) ||
                   add_block(list, allocation, block.begin, block.end);
     return is_good;
@@ -486,9 +487,9 @@ static bool collect(struct list *list)
 {
     bool is_good = true;
     struct ms_allocation *allocation = NULL;
-    while (is_good && (allocation = ms_claim_after(allocation)) != NULL)
+    while (is_good && (allocation = ms_space_walk(allocation)) != NULL)
         is_good = add_blocks(list, allocation);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     if (list->count > 0)
         qsort(list->blocks, list->count, sizeof(*list->blocks), by_age);
     return is_good;

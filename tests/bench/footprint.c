@@ -190,7 +190,7 @@ static size_t count_extents(CUdeviceptr address)
 {
     struct ms_allocation *allocation = ms_space_claim(address);
     const size_t extents = allocation->lineage.extents.count;
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return extents;
 }
 

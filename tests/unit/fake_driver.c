@@ -773,7 +773,7 @@ void fake_set(struct ms_allocation *allocation, size_t begin, size_t end,
     if (ms_content_is_present(content))
         WANT(ms_backing_cover(&allocation->backing, begin, end) == CUDA_SUCCESS);
     WANT(ms_lineage_set(&allocation->lineage, begin, end, content));
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
 }
 
 static void check_memory(const struct ms_allocation *allocation, const struct ms_extent *extent)

@@ -48,7 +48,7 @@ static void replace_meanwhile(void)
     fake.on_wait = NULL;
     struct ms_allocation *allocation = ms_space_claim(freed);
     allocation->id += 1000;
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
 }
 
 MS_TEST_AFTER(fake_start, what_took_its_place_during_the_wait_is_not_freed)

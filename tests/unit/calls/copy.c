@@ -72,7 +72,7 @@ static CUresult read_bytes(struct ms_allocation *allocation, size_t begin, size_
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     const CUresult result = ms_materialise(allocation, begin, behind, MS_NEED_READ);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return result;
 }
 

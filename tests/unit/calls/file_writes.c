@@ -87,7 +87,7 @@ MS_TEST_BETWEEN(start, end, who_changes_a_file_too_waits_until_it_is_prepared)
     start_writer(&first);
     start_writer(&second);
     CHECK(!atomic_load(&first.is_done) && !atomic_load(&second.is_done));
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     pthread_join(first.thread, NULL);
     pthread_join(second.thread, NULL);
     CHECK(!ms_lineage_any(&allocation->lineage, 0, FAKE_GRANULE, MS_NOT_RESIDENT));

@@ -113,7 +113,7 @@ static void add_more(struct ms_inside *inside, CUdeviceptr address, enum ms_kind
           ms_lineage_set(&inside->facts.lineage, 0, BYTES, &content) && ms_space_add(allocation));
     CHECK(ms_space_claim(address) == allocation);
     for (size_t at = 0; kind == MS_UNDEFINED && at < BYTES; at += 8192)
-        CHECK(ms_space_add_block(allocation, at, at + 4096));
+        CHECK(ms_carve_add_block(allocation, at, at + 4096));
     ms_space_unclaim(allocation);
 }
 

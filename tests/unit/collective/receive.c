@@ -70,7 +70,7 @@ static CUresult read_bytes(size_t begin, size_t behind)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     const CUresult result = ms_materialise(allocation, begin, behind, MS_NEED_READ);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return result;
 }
 
@@ -151,7 +151,7 @@ MS_TEST_BETWEEN(start, end, a_kernel_meets_no_sink)
     CHECK(is_memory(HALF));
     CHECK(ms_space_claim(allocation->address) == allocation);
     CHECK_EQ(ms_materialise(allocation, HALF, BYTES, MS_NEED_REACH), CUDA_SUCCESS);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     CHECK_EQ(fake.calls[FAKE_event_synchronize], 1);
     CHECK(!is_memory(HALF) && !is_memory(BYTES - 1));
 }

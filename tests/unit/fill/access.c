@@ -183,8 +183,8 @@ static void start(void)
                   .granule_bytes = PARTS * GRANULE,
                   .backing = {.address = ADDRESS, .bytes = PARTS * GRANULE, .granule = GRANULE}}};
     CHECK(ms_lineage_init(&allocation.facts.lineage, allocation.facts.bytes));
-    CHECK(ms_space_add_block(&allocation.facts, FILLED * GRANULE, DEAD * GRANULE));
-    CHECK(ms_space_add_block(&allocation.facts, LAUNCHED * GRANULE, PARTS * GRANULE));
+    CHECK(ms_carve_add_block(&allocation.facts, FILLED * GRANULE, DEAD * GRANULE));
+    CHECK(ms_carve_add_block(&allocation.facts, LAUNCHED * GRANULE, PARTS * GRANULE));
     cover(LAUNCHED);
     set(FILLED, (struct ms_content){.kind = MS_FILL, .pattern = 0x01010101});
     set(DEAD, (struct ms_content){.kind = MS_DEAD});

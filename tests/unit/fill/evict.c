@@ -9,6 +9,8 @@
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
+#include "runtime/memory/memory_internal.h"
+#include "runtime/memory/carve.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
@@ -29,7 +31,7 @@ static CUresult read_bytes(size_t first, size_t end)
     CHECK(ms_space_claim(allocation->address) == allocation);
     const CUresult result =
         ms_materialise(allocation, first * FAKE_GRANULE, end * FAKE_GRANULE, MS_NEED_READ);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return result;
 }
 
@@ -201,7 +203,7 @@ MS_TEST_BETWEEN(start, end, a_claimed_allocation_is_left_out)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     check_kept();
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
 }
 
 MS_TEST_BETWEEN(start, end, the_sink_and_what_is_buried_go_as_well)
@@ -262,14 +264,14 @@ static void carve(void)
     fake_start();
     allocation = fake_allocation(BYTES);
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK(ms_space_add_block(allocation, 0, 2 * FAKE_GRANULE));
-    CHECK(ms_space_add_block(allocation, 4 * FAKE_GRANULE, BYTES));
+    CHECK(ms_carve_add_block(allocation, 0, 2 * FAKE_GRANULE));
+    CHECK(ms_carve_add_block(allocation, 4 * FAKE_GRANULE, BYTES));
     for (size_t i = 0; i < GRANULES; i += 2)
         CHECK_EQ(ms_backing_cover(&allocation->backing, i * FAKE_GRANULE, (i + 2) * FAKE_GRANULE),
                  CUDA_SUCCESS);
     CHECK(ms_lineage_set(&allocation->lineage, 0, BYTES, &resident));
-    ms_space_set_leftover(allocation, 2 * FAKE_GRANULE);
-    ms_claim_release(allocation);
+    ms_carve_set_leftover(allocation, 2 * FAKE_GRANULE);
+    ms_space_release(allocation);
 }
 
 MS_TEST_BETWEEN(carve, end, dead_memory_goes_back_unless_a_graph_uses_it)
@@ -285,7 +287,7 @@ MS_TEST_BETWEEN(carve, end, dead_memory_goes_back_unless_a_graph_uses_it)
     CHECK_EQ(allocation->backing.backed_bytes, 4 * FAKE_GRANULE);
     CHECK_EQ(allocation->lineage.dead_bytes, 2 * FAKE_GRANULE);
     CHECK_EQ(fake_memory_at(allocation->address + 2 * FAKE_GRANULE), 0);
-    CHECK_EQ(ms_space_leftover_bytes(), 0);
+    CHECK_EQ(ms_carve_leftover_bytes(), 0);
 }
 
 MS_TEST_BETWEEN(carve, end, leftovers_are_trimmed_when_there_are_many_and_the_device_is_idle)
@@ -297,13 +299,13 @@ MS_TEST_BETWEEN(carve, end, leftovers_are_trimmed_when_there_are_many_and_the_de
     fake.is_busy = true;
     ms_evict_leftover();
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
-    CHECK_EQ(ms_space_leftover_bytes(), 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_carve_leftover_bytes(), 2 * FAKE_GRANULE);
     fake.is_busy = false;
     ms_evict_leftover(); /* in vain the last time: not before there is more */
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
     ms_evict_leftover_of(allocation->address);
     CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
-    CHECK_EQ(ms_space_leftover_bytes(), 0);
+    CHECK_EQ(ms_carve_leftover_bytes(), 0);
 }
 
 MS_TEST_BETWEEN(carve, end, trimming_leaves_what_is_cached)

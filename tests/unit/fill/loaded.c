@@ -41,7 +41,7 @@ static size_t need(struct ms_allocation *allocation, enum ms_need need)
     const uint64_t before = ms_counter_get(MS_COUNT_H2D_BYTES);
     CHECK(ms_space_claim(allocation->address) == allocation);
     CHECK_EQ(ms_materialise(allocation, 0, allocation->bytes, need), CUDA_SUCCESS);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     return ms_counter_get(MS_COUNT_H2D_BYTES) - before;
 }
 
@@ -88,7 +88,7 @@ MS_TEST_BETWEEN(start, end, what_another_thread_works_on_is_read)
     need(whole, MS_NEED_READ);
     CHECK(ms_space_claim(whole->address) == whole);
     CHECK_EQ(need(part, MS_NEED_READ), PART);
-    ms_claim_release(whole);
+    ms_space_release(whole);
     check_bytes();
 }
 

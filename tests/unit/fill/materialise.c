@@ -6,6 +6,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/order.h"
+#include "runtime/memory/memory_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
@@ -55,7 +56,7 @@ static CUresult run(enum ms_need need, size_t begin, size_t behind)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     const CUresult result = ms_materialise(allocation, begin, behind, need);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     fake_check_allocation(allocation);
     return result;
 }
@@ -205,10 +206,11 @@ MS_TEST_BETWEEN(start, end, what_is_absent_is_refused_where_it_is_needed)
 MS_TEST_BETWEEN(start, end, the_dead_stay_dead_for_those_who_say_so)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK(ms_lineage_set_dead(&allocation->lineage, 4 * FAKE_GRANULE, 6 * FAKE_GRANULE, true));
-    CHECK(ms_space_add_block(allocation, 0, 4 * FAKE_GRANULE));
-    CHECK(ms_space_add_block(allocation, 6 * FAKE_GRANULE, BYTES));
-    ms_claim_release(allocation);
+    CHECK(ms_lineage_set(&allocation->lineage, 4 * FAKE_GRANULE, 6 * FAKE_GRANULE,
+                         &(struct ms_content){.kind = MS_DEAD}));
+    CHECK(ms_carve_add_block(allocation, 0, 4 * FAKE_GRANULE));
+    CHECK(ms_carve_add_block(allocation, 6 * FAKE_GRANULE, BYTES));
+    ms_space_release(allocation);
     CHECK_EQ(run(MS_NEED_REACH_LIVE, 0, BYTES), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.backed_bytes, BYTES - 2 * FAKE_GRANULE);
     CHECK(at(4).kind == MS_DEAD && at(6).kind == MS_RESIDENT);

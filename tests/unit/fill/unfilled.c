@@ -37,7 +37,7 @@ static void write_bytes(size_t begin, size_t behind)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     CHECK_EQ(ms_materialise_for_copy(allocation, begin, behind), CUDA_SUCCESS);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     memset((char *)(uintptr_t)allocation->address + begin, 1, behind - begin);
 }
 

@@ -78,9 +78,9 @@ static void make(void)
     set(640, 900, (struct ms_content){.locality = MS_REMOTE});
     set(900, BYTES, (struct ms_content){.kind = MS_DEAD});
     CHECK_EQ(allocation.facts.lineage.extents.count, 10);
-    CHECK(ms_space_add_block(&allocation.facts, 0, 256));
-    CHECK(ms_space_add_block(&allocation.facts, 256, 512));
-    CHECK(ms_space_add_block(&allocation.facts, 640, 900));
+    CHECK(ms_carve_add_block(&allocation.facts, 0, 256));
+    CHECK(ms_carve_add_block(&allocation.facts, 256, 512));
+    CHECK(ms_carve_add_block(&allocation.facts, 640, 900));
     add_sunk((struct ms_range){448, 512});
     ms_source_drop(copy);
 }
@@ -231,7 +231,7 @@ MS_BREAKS(end_a_block_behind_all, "blocks are sorted parts of a carved allocatio
 
 MS_BREAKS(carve_no_more, "blocks are sorted parts of a carved allocation")
 {
-    allocation.blocks.carved = false;
+    allocation.facts.is_carved = false;
 }
 
 MS_BREAKS(unmap_what_is_present, "what is present is backed")
@@ -255,7 +255,7 @@ MS_BREAKS(leave_dead_bytes_without_blocks,
           "what is dead lies in no block, and what is deferred in one")
 {
     ms_sorted_cleanup(&allocation.blocks.all);
-    allocation.blocks.carved = false;
+    allocation.facts.is_carved = false;
 }
 
 MS_BREAKS(defer_outside_of_blocks, "what is dead lies in no block, and what is deferred in one")

@@ -9,6 +9,7 @@
 #include "runtime/memory/invariants.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/state/counters.h"
+#include "runtime/memory/memory_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/snapshot_of.h"
 
@@ -184,6 +185,18 @@ static const struct ms_extent *extent_of(const struct ms_lineage *of, size_t ind
     return extent;
 }
 
+static bool change_all(struct ms_lineage *lineage, size_t begin, size_t end,
+                       ms_content_change *change)
+{
+    const struct ms_range range = {begin, end};
+    return ms_lineage_change(lineage, &range, 1, change);
+}
+
+static void drop_cache(struct ms_content *content)
+{
+    content->cached = false;
+}
+
 MS_TEST(random_writes_match_the_model)
 {
     const unsigned seed = 20240611;
@@ -206,7 +219,7 @@ MS_TEST(random_writes_match_the_model)
         if (recorded % 3 == 0)
             change_some(&lineage, twin);
         if (recorded % 50 == 0) {
-            ms_lineage_drop_caches(&lineage);
+            CHECK(change_all(&lineage, 0, BYTES, drop_cache));
             for (size_t at = 0; at < BYTES; at++)
                 twin[at].present = twin[at].kind == MS_RESIDENT;
         }
@@ -287,15 +300,15 @@ MS_TEST_AFTER(make_sources, what_is_forgotten_is_dead_unless_it_is_present)
     CHECK(ms_lineage_init(&lineage, BYTES));
     const struct ms_content fill = {.kind = MS_FILL};
     const struct ms_content cached = {.kind = MS_FILL, .cached = true};
-    CHECK(ms_lineage_set_dead(&lineage, 0, BYTES, true));
+    CHECK(change_all(&lineage, 0, BYTES, ms_carve_make_dead));
     CHECK_EQ(lineage.dead_bytes, BYTES);
-    CHECK(ms_lineage_set_dead(&lineage, 10, 60, false));
+    CHECK(change_all(&lineage, 10, 60, ms_carve_make_undefined));
     CHECK_EQ(lineage.dead_bytes, BYTES - 50);
     CHECK(ms_lineage_set(&lineage, 20, 30, &fill));
     CHECK(ms_lineage_set(&lineage, 30, 40, &cached));
-    CHECK(ms_lineage_set_dead(&lineage, 10, 60, true)); /* what was written stays */
+    CHECK(change_all(&lineage, 10, 60, ms_carve_make_dead)); /* what was written stays */
     CHECK_EQ(lineage.deferred_bytes, 20);
-    CHECK(ms_lineage_forget(&lineage, 10, 60));
+    CHECK(change_all(&lineage, 10, 60, ms_carve_forget));
     check_valid(&lineage);
     CHECK_EQ(lineage.deferred_bytes, 0);
     CHECK_EQ(lineage.resident_bytes, 10);

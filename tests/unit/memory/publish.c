@@ -47,12 +47,13 @@ static void set(size_t first, size_t behind, const struct ms_content *content)
 static void take_block(size_t first, size_t behind)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
-    if (!MS_OWN(allocation)->blocks.carved)
-        CHECK(ms_lineage_set_dead(&allocation->lineage, 0, BYTES, true));
-    CHECK(ms_space_add_block(allocation, first * FAKE_GRANULE, behind * FAKE_GRANULE));
-    CHECK(ms_lineage_set_dead(&allocation->lineage, first * FAKE_GRANULE, behind * FAKE_GRANULE,
-                              false));
-    ms_claim_release(allocation);
+    if (!allocation->is_carved)
+        CHECK(
+            ms_lineage_set(&allocation->lineage, 0, BYTES, &(struct ms_content){.kind = MS_DEAD}));
+    CHECK(ms_carve_add_block(allocation, first * FAKE_GRANULE, behind * FAKE_GRANULE));
+    CHECK(ms_lineage_set(&allocation->lineage, first * FAKE_GRANULE, behind * FAKE_GRANULE,
+                         &(struct ms_content){.kind = MS_UNDEFINED}));
+    ms_space_release(allocation);
 }
 
 /* When a record was written last. */
@@ -146,14 +147,14 @@ MS_TEST_BETWEEN(start_with_page, end, only_what_has_changed_is_written_again)
 {
     set(0, 1, &fill);
     const uint64_t before = written(0);
-    ms_claim_release(ms_space_claim(allocation->address));
+    ms_space_release(ms_space_claim(allocation->address));
     CHECK_EQ(written(0), before);
     set(1, 2, &fill);
     const uint64_t after = written(0);
     CHECK(after > before);
     CHECK(ms_space_claim(allocation->address) == allocation);
     CHECK_EQ(ms_backing_cover(&allocation->backing, 0, 1), CUDA_SUCCESS);
-    ms_claim_release(allocation); /* memory alone */
+    ms_space_release(allocation); /* memory alone */
     CHECK(written(0) > after);
 }
 
@@ -206,7 +207,7 @@ MS_TEST_BETWEEN(start_with_page, end, a_record_has_the_name_of_its_tensor)
     ms_publish_set_namer(name_it);
     CHECK(ms_space_claim(allocation->address) == allocation);
     allocation->lineage.changed_begin = allocation->lineage.changed_end = 0;
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     set(2, 3, &fill);
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK(strcmp(snapshot.blocks[0].name, "tensor 2 to 3") == 0);

@@ -8,6 +8,7 @@
 #include "runtime/source/trust.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
+#include "runtime/memory/memory_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
@@ -38,7 +39,7 @@ static void judge(size_t begin, size_t behind)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     ms_placement_query(allocation, begin, behind);
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
 }
 
 static enum ms_locality standing_at(size_t offset)
@@ -110,10 +111,11 @@ MS_TEST_BETWEEN(start, end, only_what_is_asked_about_and_has_no_memory_is_judged
                    MS_REMOTE); /* an extent is asked about whole */
     CHECK_STANDING(3 * FAKE_GRANULE, BYTES, MS_UNKNOWN);
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK(ms_lineage_set_dead(&allocation->lineage, 3 * FAKE_GRANULE, HALF, true));
-    CHECK(ms_space_add_block(allocation, 0, 3 * FAKE_GRANULE));
-    CHECK(ms_space_add_block(allocation, HALF, BYTES));
-    ms_claim_release(allocation);
+    CHECK(ms_lineage_set(&allocation->lineage, 3 * FAKE_GRANULE, HALF,
+                         &(struct ms_content){.kind = MS_DEAD}));
+    CHECK(ms_carve_add_block(allocation, 0, 3 * FAKE_GRANULE));
+    CHECK(ms_carve_add_block(allocation, HALF, BYTES));
+    ms_space_release(allocation);
     judge(0, BYTES);
     CHECK_STANDING(3 * FAKE_GRANULE, HALF, MS_UNKNOWN); /* dead */
     CHECK_STANDING(HALF, BYTES, MS_LOCAL);
@@ -214,7 +216,7 @@ MS_TEST_BETWEEN(start, end, names_tell_what_other_ranks_keep)
     remote.count = 0;
     CHECK(ms_placement_query_list_remote(allocation, 0, 999, NULL, &remote));
     CHECK_EQ(remote.count, 0); /* it has no name, and no tensor has its size */
-    ms_claim_release(allocation);
+    ms_space_release(allocation);
     ms_ranges_cleanup(&remote);
     char name[2];
     CHECK(ms_placement_query_name(allocation, FAKE_GRANULE + 3, BYTES, name, sizeof(name)));
