@@ -66,7 +66,7 @@ static struct ms_allocation *claim_for_block(CUdeviceptr address, size_t bytes)
         !lies_on_leftover(allocation, address, bytes))
         return allocation;
     ms_space_release(allocation);
-    ms_evict_leftover_of(address);
+    ms_evict_leftover(address);
     return claim(address);
 }
 
@@ -100,7 +100,7 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
     if (carved == MS_CARVED_FAILED)
         ms_access(address, bytes, MS_NEED_READ_WRITE);
     if (is_deferred && !ms_window_is_settled())
-        ms_evict_leftover();
+        ms_evict_leftover(0);
     if (is_deferred)
         back_if_needed(address, bytes, context, device);
 }

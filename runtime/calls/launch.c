@@ -439,7 +439,8 @@ static enum ms_reason why_unbounded(const struct ms_arguments *arguments,
 /* Counts what was materialised since `before` as used by a kernel. */
 static void add_used(CUdevice device, uint64_t before)
 {
-    ms_overcommit_set_used(device, ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before);
+    ms_overcommit_note(MS_OVERCOMMIT_USED, device,
+                       ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before);
 }
 
 static CUresult touch_all(enum ms_reason reason)
@@ -525,7 +526,7 @@ bool ms_launch(const struct ms_call *call, CUresult *result_out)
     const bool answered = launch(call, result_out);
     if (!answered) {
         ms_examining_launched();
-        ms_access_unfilled();
+        ms_materialise_unfilled();
         ms_order_add_gate();
     }
     return answered;

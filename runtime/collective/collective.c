@@ -58,7 +58,7 @@ static bool may_be_late(const struct ms_operation *operation)
 }
 
 /* What is sent is often copied back over the tensors that it was made of: then it is known that no
- * kernel is queued (unfilled.h), although NCCL still waits for other ranks. */
+ * kernel is queued (materialise.c), although NCCL still waits for other ranks. */
 static void look_at_kernels(void)
 {
     CUcontext context;

@@ -37,7 +37,7 @@ struct ms_hot {
     _Atomic uint32_t mapped;        /* how often the program mapped a file from its start on */
     _Atomic uint32_t late_payloads; /* copies to be looked at (payload.h) */
     _Atomic uint32_t unexamined;    /* how often calls began to pass unexamined (examining.h) */
-    _Atomic uint32_t unfilled;      /* granules that the next launch must fill (unfilled.h) */
+    _Atomic uint32_t unfilled;      /* granules that the next launch must fill (materialise.c) */
     char rest_of_page[MS_HOT_PAGE - 13 * sizeof(uint32_t)];
 };
 

@@ -5,7 +5,6 @@
 #include "runtime/base/range.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
-#include "runtime/fill/unfilled.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/allocation.h"
@@ -112,28 +111,6 @@ void ms_access_granules_later(CUdeviceptr address, size_t bytes)
         ms_materialise_granules_later(allocation, part.begin, part.end);
         ms_space_release(allocation);
     }
-}
-
-/* Each stays in the list until it is filled: another thread that launches waits for the claim. */
-static void fill_granule(CUdeviceptr granule)
-{
-    struct ms_allocation *allocation = ms_space_claim(granule);
-    if (allocation == NULL) {
-        ms_unfilled_remove(granule, granule + 1);
-        return;
-    }
-    const size_t begin = ms_offset(allocation, granule);
-    ms_materialise_granules(allocation, begin, begin + 1);
-    ms_unfilled_remove(granule, granule + 1); /* if the allocation is another one by now */
-    ms_space_release(allocation);
-}
-
-void ms_access_unfilled(void)
-{
-    CUdeviceptr granules[MS_MAX_UNFILLED];
-    const size_t count = ms_has_unfilled() ? ms_unfilled_list(granules) : 0;
-    for (size_t i = 0; i < count; i++)
-        fill_granule(granules[i]);
 }
 
 CUresult ms_access_all(void)

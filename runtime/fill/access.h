@@ -24,9 +24,6 @@ CUresult ms_access_rows(const struct ms_rows *rows);
 /* ms_materialise_granules_later of a range of addresses. */
 void ms_access_granules_later(CUdeviceptr address, size_t bytes);
 
-/* Before work that may read anything that has memory: fills what was left (unfilled.h). */
-void ms_access_unfilled(void);
-
 /* MS_NEED_REACH_LIVE for all allocations. For calls that are not modelled. */
 CUresult ms_access_all(void);
 

@@ -58,7 +58,7 @@ struct way {
     void *argument; /* for evict */
 };
 
-bool ms_evict_applies(const struct ms_allocation *allocation)
+static bool can_restore(const struct ms_allocation *allocation)
 {
     return ms_carve_may_give_back(allocation, MS_RESTORABLE);
 }
@@ -177,7 +177,7 @@ static size_t evict_all(const struct way *way)
 size_t ms_evict_all(bool (*applies)(const struct ms_allocation *allocation), ms_evictor *evict_,
                     void *argument)
 {
-    const struct way way = {applies, wait_for, evict_, argument};
+    const struct way way = {applies != NULL ? applies : can_restore, wait_for, evict_, argument};
     return evict_all(&way);
 }
 
@@ -203,7 +203,7 @@ static bool may_trim(void)
     return atomic_load(&trimmed_bytes) < TIMES * bytes;
 }
 
-void ms_evict_leftover(void)
+static void trim_all(void)
 {
     /* If the last try freed nothing, the next one waits until there is more. */
     static _Atomic uint64_t enough;
@@ -215,7 +215,7 @@ void ms_evict_leftover(void)
     atomic_store(&enough, after < before ? 0 : after + ms_config.leftover_bytes);
 }
 
-void ms_evict_leftover_of(CUdeviceptr address)
+static void trim_one(CUdeviceptr address)
 {
     struct ms_allocation *allocation = may_trim() ? ms_space_try_claim(address) : NULL;
     if (allocation == NULL)
@@ -223,6 +223,14 @@ void ms_evict_leftover_of(CUdeviceptr address)
     const struct candidate candidate = candidate_of(allocation);
     ms_space_release(allocation);
     atomic_fetch_add(&trimmed_bytes, evict_candidates(&trimming, &candidate, 1));
+}
+
+void ms_evict_leftover(CUdeviceptr address)
+{
+    if (address != 0)
+        trim_one(address);
+    else
+        trim_all();
 }
 
 static bool drop_sinks(void)
@@ -238,7 +246,7 @@ static bool relieve(void)
     const uint64_t began = ms_state_now();
     const bool is_unburied = ms_delayed_free_run(NULL);
     const bool is_dropped = drop_sinks();
-    const size_t freed = ms_evict_all(ms_evict_applies, evict, NULL) + ms_shadow_give_up();
+    const size_t freed = ms_evict_all(NULL, evict, NULL) + ms_shadow_give_up();
     ms_state_event_for(MS_EVENT_PRESSURE, MS_REASON_PRESSURE, 0, 0, freed, began, NULL);
     if (freed > 0)
         ms_log(MS_DEBUG, "out of device memory: %zu bytes that can be restored were freed", freed);
@@ -274,7 +282,7 @@ bool ms_evict_try_bytes_again(CUresult result, int *attempts)
         return true;
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return false;
-    ms_overcommit_set_failed();
+    ms_overcommit_note(MS_OVERCOMMIT_FAILED, 0, 0);
     if (is_news())
         ms_log(MS_ERROR, "%s fails: there is no memory for the bytes that it needs",
                ms_caller != NULL ? ms_caller : "a call");

@@ -23,25 +23,21 @@ bool ms_evict_try_again(CUresult result, int *attempts);
 bool ms_evict_try_bytes_again(CUresult result, int *attempts);
 
 /*
- * Waits for the device, then calls evict for every claimed allocation to which it applies, such as
- * those that have evictable memory. Leaves out busy allocations, and all of them during a capture.
- * Returns the sum of the bytes that evict frees.
+ * Waits for the device, then calls evict for every claimed allocation to which it applies (NULL: of
+ * which lineage can restore something). Leaves out busy allocations, and all of them during a
+ * capture. Returns the sum of the bytes that evict frees.
  */
 struct ms_allocation;
 typedef size_t ms_evictor(struct ms_allocation *allocation, void *argument);
 size_t ms_evict_all(bool (*applies)(const struct ms_allocation *allocation), ms_evictor *evict,
                     void *argument);
-bool ms_evict_applies(const struct ms_allocation *allocation);
 
 /*
  * A block was handed out without memory. Frees the memory of returned blocks above
- * METASHARD_LEFTOVER_BYTES, if the device is done with it within a moment. The caller holds no
- * claim.
+ * METASHARD_LEFTOVER_BYTES, if the device is done with it within a moment; or, with an address,
+ * that of its allocation alone, without the limit. The caller holds no claim.
  */
-void ms_evict_leftover(void);
-
-/* The same for the allocation at address alone, without the limit. */
-void ms_evict_leftover_of(CUdeviceptr address);
+void ms_evict_leftover(CUdeviceptr address);
 
 /*
  * A bracket around the preparation of a read (ms_access opens it for what becomes cached) and the

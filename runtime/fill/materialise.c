@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/fill/materialise.h"
 
+#include <stdatomic.h>
+#include <string.h>
+
 #include "runtime/base/heap.h"
+#include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/compare.h"
@@ -9,9 +13,9 @@
 #include "runtime/fill/origins.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
-#include "runtime/fill/unfilled.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
+#include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
@@ -474,11 +478,84 @@ static void fill_all_backed(struct ms_allocation *allocation, size_t begin, size
     }
 }
 
+/*
+ * Granules with memory of which a part is not filled yet. A copy has written the rest, and the next
+ * one mostly writes this part as well: what is brought in between them is sent in vain. Nothing
+ * comes there unseen meanwhile: when the first granule is noted, no kernel of the program is
+ * queued, and a launch that is not recorded fills them first (ms_materialise_unfilled).
+ */
+enum { MAX_UNFILLED = 64 };
+
+static struct {
+    struct ms_lock lock;
+    CUdeviceptr granules[MAX_UNFILLED];
+    size_t count; /* also in ms_hot.unfilled, for those without the lock */
+} unfilled = {.lock = MS_LOCK_INIT(unfilled)};
+
+static void set_count_locked(size_t count)
+{
+    unfilled.count = count;
+    atomic_store(&ms_hot.unfilled, (uint32_t)count);
+}
+
+/* While some are noted, no kernel can have been queued: its launch would have filled them. */
+static bool may_wait(CUcontext context)
+{
+    return !ms_is_capturing() && !ms_has_late_payloads() &&
+           (ms_has_unfilled() || ms_examining_no_kernel(context));
+}
+
+static bool add_locked(CUdeviceptr granule)
+{
+    for (size_t i = 0; i < unfilled.count; i++) {
+        if (unfilled.granules[i] == granule)
+            return true;
+    }
+    if (unfilled.count == MAX_UNFILLED)
+        return false;
+    unfilled.granules[unfilled.count] = granule;
+    set_count_locked(unfilled.count + 1);
+    return true;
+}
+
+static bool add_unfilled(CUdeviceptr granule, CUcontext context)
+{
+    if (!may_wait(context))
+        return false;
+    ms_lock_take(&unfilled.lock);
+    const bool is_noted = add_locked(granule);
+    ms_lock_drop(&unfilled.lock);
+    return is_noted;
+}
+
+static void remove_unfilled(CUdeviceptr begin, CUdeviceptr end)
+{
+    if (!ms_has_unfilled())
+        return;
+    ms_lock_take(&unfilled.lock);
+    size_t kept = 0;
+    for (size_t i = 0; i < unfilled.count; i++) {
+        if (unfilled.granules[i] < begin || unfilled.granules[i] >= end)
+            unfilled.granules[kept++] = unfilled.granules[i];
+    }
+    set_count_locked(kept);
+    ms_lock_drop(&unfilled.lock);
+}
+
+static size_t list_unfilled(CUdeviceptr granules_out[MAX_UNFILLED])
+{
+    ms_lock_take(&unfilled.lock);
+    const size_t count = unfilled.count;
+    memcpy(granules_out, unfilled.granules, count * sizeof(*granules_out));
+    ms_lock_drop(&unfilled.lock);
+    return count;
+}
+
 void ms_materialise_granules(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_range all = ms_allocation_granules(allocation, begin, end);
     fill_all_backed(allocation, all.begin, all.end);
-    ms_unfilled_remove(allocation->address + all.begin, allocation->address + all.end);
+    remove_unfilled(allocation->address + all.begin, allocation->address + all.end);
 }
 
 /* There is something that would be filled. */
@@ -498,8 +575,8 @@ static bool is_unfilled(struct ms_allocation *allocation, size_t begin, size_t e
 static void note_unfilled(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     if (!is_unfilled(allocation, begin, end))
-        ms_unfilled_remove(allocation->address + begin, allocation->address + end);
-    else if (!ms_unfilled_add(allocation->address + begin, allocation->context))
+        remove_unfilled(allocation->address + begin, allocation->address + end);
+    else if (!add_unfilled(allocation->address + begin, allocation->context))
         ms_materialise_granules(allocation, begin, end);
 }
 
@@ -515,6 +592,28 @@ void ms_materialise_granules_later(struct ms_allocation *allocation, size_t begi
         for (size_t at = backed.begin; at < backed.end; at += step)
             note_unfilled(allocation, at, at + step < backed.end ? at + step : backed.end);
     }
+}
+
+/* Each stays in the list until it is filled: another thread that launches waits for the claim. */
+static void fill_noted(CUdeviceptr granule)
+{
+    struct ms_allocation *allocation = ms_space_claim(granule);
+    if (allocation == NULL) {
+        remove_unfilled(granule, granule + 1);
+        return;
+    }
+    const size_t begin = ms_offset(allocation, granule);
+    ms_materialise_granules(allocation, begin, begin + 1);
+    remove_unfilled(granule, granule + 1); /* if the allocation is another one by now */
+    ms_space_release(allocation);
+}
+
+void ms_materialise_unfilled(void)
+{
+    CUdeviceptr granules[MAX_UNFILLED];
+    const size_t count = ms_has_unfilled() ? list_unfilled(granules) : 0;
+    for (size_t i = 0; i < count; i++)
+        fill_noted(granules[i]);
 }
 
 CUresult ms_materialise_for_copy(struct ms_allocation *allocation, size_t begin, size_t end)

@@ -46,8 +46,12 @@ CUresult ms_materialise_alone(struct ms_allocation *allocation, size_t begin, si
 void ms_materialise_granules(struct ms_allocation *allocation, size_t begin, size_t end);
 
 /* The same after a write of [begin, end): what it has recorded is played at once, and what stands
- * beside it before the next launch (unfilled.h), since the next write may overwrite that. */
+ * beside it before the next launch, since the next write may overwrite that. */
 void ms_materialise_granules_later(struct ms_allocation *allocation, size_t begin, size_t end);
+
+/* Before work that may read anything that has memory: fills what was left for it. No claim is
+ * held. */
+void ms_materialise_unfilled(void);
 
 /* MS_NEED_OVERWRITE for a copy or set that the driver does: its granules are filled later. */
 CUresult ms_materialise_for_copy(struct ms_allocation *allocation, size_t begin, size_t end);

@@ -2,7 +2,7 @@
 /*
  * Origins: which bytes of which files were brought to which device memory. Once memory is resident
  * its lineage is gone, and its file is let go. When a plan comes then, what is still equal to its
- * file can get its lineage back (restore.h), and its memory can go.
+ * file can get its lineage back (prefetch.c), and its memory can go.
  *
  * Origins are hints: they are never removed, and whoever uses one compares, byte by byte, with the
  * file as it is now.

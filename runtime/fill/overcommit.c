@@ -26,13 +26,7 @@ static struct {
 
 static _Thread_local bool is_broken;
 
-void ms_overcommit_set_used(CUdevice device, uint64_t bytes)
-{
-    if (device >= 0 && device < MS_MAX_DEVICES)
-        atomic_fetch_add_explicit(&devices[device].used_bytes, bytes, memory_order_relaxed);
-}
-
-void ms_overcommit_set_settled(void)
+static void set_settled(void)
 {
     for (CUdevice device = 0; device < MS_MAX_DEVICES; device++) {
         if (ms_space_sums(device).live > 0)
@@ -40,12 +34,22 @@ void ms_overcommit_set_settled(void)
     }
 }
 
-void ms_overcommit_set_failed(void)
+static void set_failed(void)
 {
     CUdevice device;
     is_broken = true;
     if (ms_driver.ctx_get_device(&device) == CUDA_SUCCESS && device < MS_MAX_DEVICES)
         atomic_store(&devices[device].is_short, true);
+}
+
+void ms_overcommit_note(enum ms_overcommit_sign sign, CUdevice device, uint64_t bytes)
+{
+    if (sign == MS_OVERCOMMIT_SETTLED)
+        set_settled();
+    else if (sign == MS_OVERCOMMIT_FAILED)
+        set_failed();
+    else if (device >= 0 && device < MS_MAX_DEVICES)
+        atomic_fetch_add_explicit(&devices[device].used_bytes, bytes, memory_order_relaxed);
 }
 
 bool ms_overcommit_take_failed(void)

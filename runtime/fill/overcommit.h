@@ -29,17 +29,16 @@
  */
 bool ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_out);
 
-/* So many bytes were materialised for a kernel that runs. */
-void ms_overcommit_set_used(CUdevice device, uint64_t bytes);
-
-/* Everything on all devices was materialised by settling. */
-void ms_overcommit_set_settled(void);
-
 /*
- * A call fails on this thread because the current device has no memory for bytes that were
- * allocated before.
+ * A sign that the program computes:
+ *
+ *     MS_OVERCOMMIT_USED     so many bytes were materialised for a kernel that runs on the device
+ *     MS_OVERCOMMIT_SETTLED  everything on all devices was materialised by settling
+ *     MS_OVERCOMMIT_FAILED   a call fails on this thread because the current device has no memory
+ *                            for bytes that were allocated before
  */
-void ms_overcommit_set_failed(void);
+enum ms_overcommit_sign { MS_OVERCOMMIT_USED, MS_OVERCOMMIT_SETTLED, MS_OVERCOMMIT_FAILED };
+void ms_overcommit_note(enum ms_overcommit_sign sign, CUdevice device, uint64_t bytes);
 
-/* True once after ms_overcommit_set_failed on this thread. */
+/* True once after MS_OVERCOMMIT_FAILED on this thread. */
 bool ms_overcommit_take_failed(void);

@@ -7,9 +7,10 @@
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/parked.h"
-#include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/state/counters.h"
+#include "runtime/state/state.h"
+#include "runtime/kernel/call.h"
 
 enum { BOUNCE_BYTES = 8 << 20, MAX_CONTEXTS = 64 };
 
@@ -238,6 +239,14 @@ static CUresult run_with_input(const struct ms_recorded_launch *recorded, uint64
     return result != CUDA_SUCCESS ? result : waited;
 }
 
+/* It was run for [begin, end) of what it writes. */
+static void publish(const struct ms_recorded_launch *recorded, size_t begin, size_t end)
+{
+    ms_counter_add(MS_COUNT_REPLAYED_LAUNCHES, 1);
+    ms_state_event(MS_EVENT_REPLAY, recorded->allocation_id, recorded->address + begin, end - begin,
+                   0, ms_call_name(recorded->launch));
+}
+
 CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
                           size_t begin, size_t end, CUstream stream)
 {
@@ -249,7 +258,7 @@ CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr
                      ? run_with_input(recorded, delta, stream)
                      : ms_call_run(recorded->launch, (const uint64_t[]){delta, delta}, stream);
     if (result == CUDA_SUCCESS)
-        ms_publish_replay(recorded, begin, end);
+        publish(recorded, begin, end);
     else if (result != CUDA_ERROR_OUT_OF_MEMORY) /* logged where it is handled */
         ms_log(MS_ERROR, "the recorded launch of %s cannot be run again: CUDA error %d",
                ms_call_name(recorded->launch), (int)result);

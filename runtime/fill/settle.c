@@ -62,7 +62,7 @@ void ms_settle_now(const char *why)
     ms_log(MS_DEBUG, "settling: %s", why);
     ms_counter_add(MS_COUNT_SETTLES, 1);
     ms_window_end();
-    ms_overcommit_set_settled();
+    ms_overcommit_note(MS_OVERCOMMIT_SETTLED, 0, 0);
     if (settle(why))
         return;
     /* Remote bytes stay deferred. */

@@ -234,13 +234,6 @@ void ms_publish_filled(uint64_t bytes, uint64_t began)
     ms_state_event(MS_EVENT_MATERIALISE, 0, 0, bytes, began, "files, of a batch of allocations");
 }
 
-void ms_publish_replay(const struct ms_recorded_launch *recorded, size_t begin, size_t end)
-{
-    ms_counter_add(MS_COUNT_REPLAYED_LAUNCHES, 1);
-    ms_state_event(MS_EVENT_REPLAY, recorded->allocation_id, recorded->address + begin, end - begin,
-                   0, ms_call_name(recorded->launch));
-}
-
 void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin, uint64_t bytes,
                             const char *tensor)
 {
@@ -281,18 +274,6 @@ void ms_publish_device(CUdevice device)
         ms_counter_add(MS_COUNT_DEVICE_BYTES, bytes);
     if (is_logged)
         log_start(device, name);
-}
-
-void ms_publish_event(enum ms_event_kind kind, const struct ms_allocation *allocation, size_t begin,
-                      size_t bytes, const char *text)
-{
-    ms_state_event(kind, allocation->id, allocation->address + begin, bytes, 0, text);
-}
-
-void ms_publish_fallback(enum ms_reason reason, uint64_t bytes, const char *text)
-{
-    ms_counter_add(MS_COUNT_FALLBACKS, 1);
-    ms_state_event_for(MS_EVENT_FALLBACK, reason, 0, 0, bytes, 0, text);
 }
 
 /* --- reasons */

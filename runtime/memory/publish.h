@@ -6,6 +6,7 @@
 #pragma once
 
 #include "runtime/memory/space.h"
+#include "runtime/state/counters.h"
 #include "runtime/state/state.h"
 
 /* Sets the function that names tensors: it writes the name of the tensor at the start of [begin,
@@ -30,17 +31,21 @@ void ms_publish_materialised(const struct ms_publish_timer *note,
                              const struct ms_allocation *allocation, size_t begin, CUresult result);
 
 /* An event of [begin, begin + bytes) of an allocation. text may be NULL. */
-void ms_publish_event(enum ms_event_kind kind, const struct ms_allocation *allocation, size_t begin,
-                      size_t bytes, const char *text);
+static inline void ms_publish_event(enum ms_event_kind kind, const struct ms_allocation *allocation,
+                                    size_t begin, size_t bytes, const char *text)
+{
+    ms_state_event(kind, allocation->id, allocation->address + begin, bytes, 0, text);
+}
 
 /* Something could not stay deferred. `text` is that of ms_explain, or NULL. */
-void ms_publish_fallback(enum ms_reason reason, uint64_t bytes, const char *text);
+static inline void ms_publish_fallback(enum ms_reason reason, uint64_t bytes, const char *text)
+{
+    ms_counter_add(MS_COUNT_FALLBACKS, 1);
+    ms_state_event_for(MS_EVENT_FALLBACK, reason, 0, 0, bytes, 0, text);
+}
 
 /* A prefetch has filled so many bytes from files. */
 void ms_publish_filled(uint64_t bytes, uint64_t began);
-
-/* A recorded launch was run for [begin, end) of what it writes. */
-void ms_publish_replay(const struct ms_recorded_launch *recorded, size_t begin, size_t end);
 
 /* The call reads so many remote bytes. */
 void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin, uint64_t bytes,

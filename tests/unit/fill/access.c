@@ -353,10 +353,10 @@ MS_TEST(what_is_held_is_not_evicted)
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
         start();
         CHECK_EQ(ms_access(ADDRESS, GRANULE, need), CUDA_SUCCESS);
-        CHECK_EQ(ms_evict_all(ms_evict_applies, evict, NULL), !expected[need].is_held);
+        CHECK_EQ(ms_evict_all(NULL, evict, NULL), !expected[need].is_held);
         if (expected[need].is_held)
             ms_evict_let_go();
-        CHECK_EQ(ms_evict_all(ms_evict_applies, evict, NULL), 1);
+        CHECK_EQ(ms_evict_all(NULL, evict, NULL), 1);
         end();
     }
 }
@@ -377,7 +377,7 @@ MS_TEST(a_stream_of_another_context)
     }
     CHECK_EQ(ms_access_read(ADDRESS, GRANULE, STREAM), CUDA_SUCCESS);
     CHECK_PLACEMENT(MS_NEED_READ, FILLED, FILLED, "r");
-    CHECK_EQ(ms_evict_all(ms_evict_applies, evict, NULL), 0);
+    CHECK_EQ(ms_evict_all(NULL, evict, NULL), 0);
     ms_evict_let_go();
     end();
 }

@@ -293,17 +293,17 @@ MS_TEST_BETWEEN(carve, end, dead_memory_goes_back_unless_a_graph_uses_it)
 MS_TEST_BETWEEN(carve, end, leftovers_are_trimmed_when_there_are_many_and_the_device_is_idle)
 {
     ms_config.leftover_bytes = 2 * FAKE_GRANULE;
-    ms_evict_leftover();
+    ms_evict_leftover(0);
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
     ms_config.leftover_bytes = 2 * FAKE_GRANULE - 1;
     fake.is_busy = true;
-    ms_evict_leftover();
+    ms_evict_leftover(0);
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
     CHECK_EQ(ms_carve_leftover_bytes(), 2 * FAKE_GRANULE);
     fake.is_busy = false;
-    ms_evict_leftover(); /* in vain the last time: not before there is more */
+    ms_evict_leftover(0); /* in vain the last time: not before there is more */
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
-    ms_evict_leftover_of(allocation->address);
+    ms_evict_leftover(allocation->address);
     CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
     CHECK_EQ(ms_carve_leftover_bytes(), 0);
 }
@@ -312,7 +312,7 @@ MS_TEST_BETWEEN(carve, end, trimming_leaves_what_is_cached)
 {
     set(0, 2, &(struct ms_content){.kind = MS_FILL, .cached = true});
     ms_config.leftover_bytes = FAKE_GRANULE;
-    ms_evict_leftover();
+    ms_evict_leftover(0);
     CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
     CHECK_EQ(allocation->lineage.cached_bytes, 2 * FAKE_GRANULE);
 }
