@@ -55,15 +55,10 @@ void *ms_arena_take(struct ms_arena *arena, size_t count, size_t bytes)
     return take(arena, (arena->used + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1), wanted);
 }
 
-char *ms_arena_text(struct ms_arena *arena, size_t bytes)
-{
-    return take(arena, arena->used, bytes);
-}
-
 char *ms_arena_string(struct ms_arena *arena, const char *text, size_t length)
 {
-    char *copy = ms_arena_text(arena, length + 1);
-    if (copy != NULL)
+    char *copy = take(arena, arena->used, length + 1);
+    if (copy != NULL && text != NULL)
         memcpy(copy, text, length);
     return copy;
 }

@@ -12,8 +12,8 @@ struct ms_arena {
 
 /* Returns zeroed memory for count elements, aligned for any type, or NULL if out of memory. */
 void *ms_arena_take(struct ms_arena *arena, size_t count, size_t bytes);
-/* The same for texts, which need no alignment. */
-char *ms_arena_text(struct ms_arena *arena, size_t bytes);
+/* A copy of a text with a zero behind it; or, if it is NULL, room for one of that length. Texts
+ * need no alignment. */
 char *ms_arena_string(struct ms_arena *arena, const char *text, size_t length);
 /* Gives back what was taken since the arena was as `before` says, which is a copy of it. */
 void ms_arena_return(struct ms_arena *arena, const struct ms_arena *before);

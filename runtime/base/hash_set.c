@@ -99,8 +99,3 @@ uint64_t ms_hash_set_bytes(const void *bytes, size_t count)
         hash = ms_hash_add(hash, at[i]);
     return ms_hash_end(hash);
 }
-
-uint64_t ms_hash_set_text(const char *text)
-{
-    return ms_hash_set_bytes(text, strlen(text));
-}

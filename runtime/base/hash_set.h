@@ -6,6 +6,7 @@
 #pragma once
 
 #include <stdint.h>
+#include <string.h>
 
 #include "runtime/base/pages.h"
 
@@ -43,4 +44,7 @@ static inline uint64_t ms_hash_end(uint64_t hash)
 }
 
 uint64_t ms_hash_set_bytes(const void *bytes, size_t count);
-uint64_t ms_hash_set_text(const char *text);
+static inline uint64_t ms_hash_set_text(const char *text)
+{
+    return ms_hash_set_bytes(text, strlen(text));
+}

@@ -25,7 +25,7 @@ static bool read_number(const char *name, uint32_t *number_out)
     return true;
 }
 
-bool ms_launcher_rank(uint32_t *rank_out, uint32_t *world_out)
+static bool read_rank(uint32_t *rank_out, uint32_t *world_out)
 {
     for (size_t i = 0; i < MS_LAUNCHERS; i++) {
         if (!read_number(ms_launchers[i].rank, rank_out))
@@ -37,7 +37,7 @@ bool ms_launcher_rank(uint32_t *rank_out, uint32_t *world_out)
     return false;
 }
 
-const char *ms_launcher_job(void)
+static const char *find_job(void)
 {
     static const char *const names[] = {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID",
                                         "TORCHELASTIC_RUN_ID"};
@@ -48,4 +48,11 @@ const char *ms_launcher_job(void)
             return text;
     }
     return "";
+}
+
+struct ms_launched ms_launcher_read(void)
+{
+    struct ms_launched launched = {.job = find_job()};
+    launched.has_rank = read_rank(&launched.rank, &launched.world);
+    return launched;
 }

@@ -11,10 +11,13 @@ extern const struct ms_launcher {
     const char *rank, *size;
 } ms_launchers[MS_LAUNCHERS];
 
-/* Reads the first of RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID and PMI_RANK that is a number, and
- * the size that belongs to it (UINT32_MAX if unknown). Returns false if none is. */
-bool ms_launcher_rank(uint32_t *rank_out, uint32_t *world_out);
-
-/* The id of the job: SLURM_JOB_ID, PBS_JOBID, LSB_JOBID, or TORCHELASTIC_RUN_ID, by which torchrun
- * tells its jobs apart; "" if there is none. */
-const char *ms_launcher_job(void);
+struct ms_launched {
+    /* The first of RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID and PMI_RANK that is a number, and the
+     * size that belongs to it (UINT32_MAX if unknown). */
+    bool has_rank;
+    uint32_t rank, world;
+    /* The id of the job: SLURM_JOB_ID, PBS_JOBID, LSB_JOBID, or TORCHELASTIC_RUN_ID, by which
+     * torchrun tells its jobs apart; "" if there is none. */
+    const char *job;
+};
+struct ms_launched ms_launcher_read(void);

@@ -37,9 +37,9 @@ static bool is_pipe(int descriptor)
 
 void ms_log_open(enum ms_log_level level, const char *path)
 {
-    uint32_t rank, world;
-    if (ms_launcher_rank(&rank, &world))
-        snprintf(who, sizeof(who), "rank %u pid %d", rank, (int)getpid());
+    const struct ms_launched launched = ms_launcher_read();
+    if (launched.has_rank)
+        snprintf(who, sizeof(who), "rank %u pid %d", launched.rank, (int)getpid());
     else
         snprintf(who, sizeof(who), "pid %d", (int)getpid());
 

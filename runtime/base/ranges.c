@@ -86,11 +86,3 @@ bool ms_ranges_subtract(const struct ms_ranges *from, const struct ms_ranges *wh
     }
     return true;
 }
-
-uint64_t ms_ranges_bytes(const struct ms_ranges *ranges)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < ranges->count; i++)
-        bytes += ranges->list[i].end - ranges->list[i].begin;
-    return bytes;
-}

@@ -25,5 +25,3 @@ void ms_ranges_sort(struct ms_ranges *ranges);
 /* Adds to `rest_out` what lies in `from` and not in `what`; both are sorted. */
 bool ms_ranges_subtract(const struct ms_ranges *from, const struct ms_ranges *what,
                         struct ms_ranges *rest_out);
-
-uint64_t ms_ranges_bytes(const struct ms_ranges *ranges);

@@ -112,7 +112,8 @@ bool ms_alloc_admits(CUdevice device, size_t bytes, const struct ms_pool *pool)
     bool is_tight;
     if (!ms_overcommit_allows(device, bytes, &is_tight) &&
         !(pool != NULL && allows_trimmed(device, bytes, pool, &is_tight))) {
-        ms_state_event_for(MS_EVENT_FAIL, MS_REASON_OVERCOMMIT, 0, 0, bytes, 0, NULL);
+        ms_state_event(&(struct ms_event){
+            .kind = MS_EVENT_FAIL, .reason = MS_REASON_OVERCOMMIT, .bytes = bytes});
         return false;
     }
     if (is_tight)
@@ -145,7 +146,10 @@ static bool promise(CUcontext context, CUdevice device, size_t bytes, struct ms_
     if (pool != NULL)
         ms_pooled_begin(allocation->granule_bytes, is_transient);
     ms_alloc_promised(device, bytes, is_transient);
-    ms_state_event(MS_EVENT_ALLOCATE, allocation->id, allocation->address, bytes, 0, NULL);
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_ALLOCATE,
+                                      .block = allocation->id,
+                                      .address = allocation->address,
+                                      .bytes = bytes});
     ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", bytes, allocation->address);
     *address_out = allocation->address;
     *result_out = CUDA_SUCCESS;

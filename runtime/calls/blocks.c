@@ -62,7 +62,7 @@ static bool lies_on_leftover(const struct ms_allocation *allocation, CUdeviceptr
 static struct ms_allocation *claim_for_block(CUdeviceptr address, size_t bytes)
 {
     struct ms_allocation *allocation = claim(address);
-    if (allocation == NULL || ms_window_is_settled() ||
+    if (allocation == NULL || ms_window_now().is_settled ||
         !lies_on_leftover(allocation, address, bytes))
         return allocation;
     ms_space_release(allocation);
@@ -74,7 +74,7 @@ static struct ms_allocation *claim_for_block(CUdeviceptr address, size_t bytes)
  * tries again, and its program gets the error. */
 static void back_if_needed(CUdeviceptr address, size_t bytes, CUcontext context, CUdevice device)
 {
-    const bool may_defer = !ms_window_is_settled() && !ms_is_capturing();
+    const bool may_defer = !ms_window_now().is_settled && !ms_is_capturing();
     if (may_defer && ms_examining_is_complete(context, device))
         return;
     const struct ms_why why =
@@ -99,7 +99,7 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
     ms_space_release(allocation);
     if (carved == MS_CARVED_FAILED)
         ms_access(address, bytes, MS_NEED_READ_WRITE);
-    if (is_deferred && !ms_window_is_settled())
+    if (is_deferred && !ms_window_now().is_settled)
         ms_evict_leftover(0);
     if (is_deferred)
         back_if_needed(address, bytes, context, device);

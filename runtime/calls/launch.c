@@ -287,7 +287,11 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
         if (!block->is_transient)
             ms_window_extend();
         ms_counter_add(MS_COUNT_RECORDED_LAUNCHES, 1);
-        ms_state_event(MS_EVENT_RECORD, block->id, block->address, block->bytes, 0, layout->name);
+        ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD,
+                                          .block = block->id,
+                                          .address = block->address,
+                                          .bytes = block->bytes,
+                                          .text = layout->name});
         ms_log(MS_DEBUG, "recorded a launch of %s on 0x%llx", layout->name, block->address);
     }
     return is_recorded;

@@ -256,8 +256,11 @@ CUresult ms_move_run_rows(const struct ms_strided_copy *rows, CUstream stream)
     const CUresult result = copy_all(rows, stream);
     ms_access_granules_later(to.begin, to.bytes);
     ms_space_look_up(from.begin, &source);
-    ms_state_event(MS_EVENT_RECORD, source.id, from.begin, from.bytes, 0,
-                   "a copy of rows on the device");
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD,
+                                      .block = source.id,
+                                      .address = from.begin,
+                                      .bytes = from.bytes,
+                                      .text = "a copy of rows on the device"});
     return result;
 }
 

@@ -17,7 +17,7 @@ static _Atomic uint64_t settled_bytes; /* lasting when the window had ended; 0: 
 bool ms_pooled_is_wanted(void)
 {
     enum { FREED_PART = 8 }; /* with less the program has freed its model, as in overcommit.c */
-    if (!ms_window_has_moved_on()) {
+    if (!ms_window_now().has_moved_on) {
         atomic_store_explicit(&settled_bytes, 0, memory_order_relaxed);
         return true;
     }

@@ -107,7 +107,7 @@ char *ms_json_text(const char *string, struct ms_arena *arena)
     const char *end = end_of_plain(string);
     if (end != NULL)
         return ms_arena_string(arena, string + 1, (size_t)(end - string - 1));
-    char *text = ms_arena_text(arena, text_bytes(string) + 1), *out = text;
+    char *text = ms_arena_string(arena, NULL, text_bytes(string)), *out = text;
     if (text == NULL)
         return NULL;
     struct decoder decoder = decode(string);

@@ -247,7 +247,8 @@ static bool relieve(void)
     const bool is_unburied = ms_delayed_free_run(NULL);
     const bool is_dropped = drop_sinks();
     const size_t freed = ms_evict_all(NULL, evict, NULL) + ms_shadow_give_up();
-    ms_state_event_for(MS_EVENT_PRESSURE, MS_REASON_PRESSURE, 0, 0, freed, began, NULL);
+    ms_state_event(&(struct ms_event){
+        .kind = MS_EVENT_PRESSURE, .reason = MS_REASON_PRESSURE, .bytes = freed, .began = began});
     if (freed > 0)
         ms_log(MS_DEBUG, "out of device memory: %zu bytes that can be restored were freed", freed);
     return freed > 0 || is_unburied || is_dropped;
@@ -260,7 +261,7 @@ bool ms_evict_try_again(CUresult result, int *attempts)
         return false;
     if (++*attempts < MAX_ATTEMPTS && relieve())
         return true;
-    ms_state_event_for(MS_EVENT_FAIL, MS_REASON_NO_MEMORY, 0, 0, 0, 0, NULL);
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_FAIL, .reason = MS_REASON_NO_MEMORY});
     return false;
 }
 

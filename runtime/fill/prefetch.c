@@ -97,6 +97,14 @@ static CUresult cover(struct ms_allocation *allocation, const struct ms_ranges *
     return result;
 }
 
+static uint64_t sum_bytes(const struct ms_ranges *ranges)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < ranges->count; i++)
+        bytes += ranges->list[i].end - ranges->list[i].begin;
+    return bytes;
+}
+
 static void part_cleanup(struct part *part)
 {
     ms_ranges_cleanup(&part->files);
@@ -120,7 +128,7 @@ static CUresult add_allocation(struct batch *batch, struct ms_allocation *alloca
         part_cleanup(&part);
         return result;
     }
-    batch->bytes += ms_ranges_bytes(&part.files);
+    batch->bytes += sum_bytes(&part.files);
     batch->parts[batch->part_count++] = part;
     return CUDA_SUCCESS;
 }
@@ -133,7 +141,7 @@ static CUresult finish_part(struct part *part)
                    MS_COMPARE_REPLAYED);
     CUresult result = ms_bytes_set_present(allocation, part->files.list, part->files.count);
     if (result == CUDA_SUCCESS)
-        ms_counter_add(MS_COUNT_MATERIALISED_BYTES, ms_ranges_bytes(&part->files));
+        ms_counter_add(MS_COUNT_MATERIALISED_BYTES, sum_bytes(&part->files));
     for (size_t i = 0; i < part->others.count && result == CUDA_SUCCESS; i++)
         result = ms_materialise_alone(allocation, part->others.list[i].begin,
                                       part->others.list[i].end, MS_NEED_READ);

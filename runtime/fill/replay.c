@@ -243,8 +243,11 @@ static CUresult run_with_input(const struct ms_recorded_launch *recorded, uint64
 static void publish(const struct ms_recorded_launch *recorded, size_t begin, size_t end)
 {
     ms_counter_add(MS_COUNT_REPLAYED_LAUNCHES, 1);
-    ms_state_event(MS_EVENT_REPLAY, recorded->allocation_id, recorded->address + begin, end - begin,
-                   0, ms_call_name(recorded->launch));
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_REPLAY,
+                                      .block = recorded->allocation_id,
+                                      .address = recorded->address + begin,
+                                      .bytes = end - begin,
+                                      .text = ms_call_name(recorded->launch)});
 }
 
 CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,

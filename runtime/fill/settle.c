@@ -50,8 +50,11 @@ static bool settle(const char *why)
     ms_publish_why_end(reason);
     const uint64_t left = count_deferred();
     ms_counter_add(MS_COUNT_SETTLED_ALLOCATIONS, allocations > left ? allocations - left : 0);
-    ms_state_event_for(MS_EVENT_SETTLE, MS_REASON_SETTLE, 0, 0,
-                       ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before, began, why);
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_SETTLE,
+                                      .reason = MS_REASON_SETTLE,
+                                      .bytes = ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before,
+                                      .began = began,
+                                      .text = why});
     return is_good;
 }
 

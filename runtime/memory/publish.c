@@ -221,8 +221,11 @@ void ms_publish_materialised(const struct ms_publish_timer *note,
     const uint64_t bytes = present > note->present_bytes ? present - note->present_bytes : 0;
     thread_bytes += bytes;
     if (result == CUDA_SUCCESS)
-        ms_state_event(MS_EVENT_MATERIALISE, allocation->id, allocation->address + begin, bytes,
-                       note->began, NULL);
+        ms_state_event(&(struct ms_event){.kind = MS_EVENT_MATERIALISE,
+                                          .block = allocation->id,
+                                          .address = allocation->address + begin,
+                                          .bytes = bytes,
+                                          .began = note->began});
 }
 
 void ms_publish_filled(uint64_t bytes, uint64_t began)
@@ -231,7 +234,10 @@ void ms_publish_filled(uint64_t bytes, uint64_t began)
         return;
     ms_counter_add(MS_COUNT_MATERIALISE_NS, ms_state_now() - began);
     thread_bytes += bytes;
-    ms_state_event(MS_EVENT_MATERIALISE, 0, 0, bytes, began, "files, of a batch of allocations");
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_MATERIALISE,
+                                      .bytes = bytes,
+                                      .began = began,
+                                      .text = "files, of a batch of allocations"});
 }
 
 void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin, uint64_t bytes,
@@ -239,21 +245,25 @@ void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin
 {
     ms_counter_add(MS_COUNT_REMOTE_READS, 1);
     ms_counter_add(MS_COUNT_REMOTE_READ_BYTES, bytes);
-    ms_state_event_for(MS_EVENT_REMOTE_READ, MS_REASON_REMOTE_READ, allocation->id,
-                       allocation->address + begin, bytes, 0, tensor);
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_REMOTE_READ,
+                                      .reason = MS_REASON_REMOTE_READ,
+                                      .block = allocation->id,
+                                      .address = allocation->address + begin,
+                                      .bytes = bytes,
+                                      .text = tensor});
 }
 
 /* The line at the start, once for each device that is used. */
 static void log_start(CUdevice device, const char *name)
 {
-    uint32_t rank, world;
+    const struct ms_launched launched = ms_launcher_read();
     char of[64] = "";
     int version = 0;
     if (ms_driver.driver_get_version == NULL ||
         ms_driver.driver_get_version(&version) != CUDA_SUCCESS)
         version = 0;
-    if (ms_launcher_rank(&rank, &world) && world != UINT32_MAX)
-        snprintf(of, sizeof(of), ", rank %" PRIu32 " of %" PRIu32, rank, world);
+    if (launched.has_rank && launched.world != UINT32_MAX)
+        snprintf(of, sizeof(of), ", rank %" PRIu32 " of %" PRIu32, launched.rank, launched.world);
     ms_log(MS_INFO, "MetaShard %s on device %d, %s, driver of CUDA %d.%d%s", ms_version, device,
            name[0] != '\0' ? name : "without a name", version / 1000, version % 1000 / 10, of);
 }
@@ -269,7 +279,7 @@ void ms_publish_device(CUdevice device)
         return;
     if (ms_driver.device_get_name != NULL &&
         ms_driver.device_get_name(name, sizeof(name), device) == CUDA_SUCCESS)
-        ms_state_set_device((uint32_t)device, name);
+        ms_state_set_device((uint32_t)device, &(struct ms_device_facts){.name = name});
     if (ms_driver.device_total_mem(&bytes, device) == CUDA_SUCCESS)
         ms_counter_add(MS_COUNT_DEVICE_BYTES, bytes);
     if (is_logged)
@@ -291,8 +301,9 @@ void ms_publish_why_end(struct ms_why why)
     const enum ms_reason reason = (enum ms_reason)ms_caller_reason;
     const uint64_t bytes = thread_bytes - why.bytes;
     ms_caller_reason = why.before;
-    if (why.before != MS_REASON_CALL || bytes == 0 || !ms_explain_is_fallback(reason))
+    if (why.before != MS_REASON_CALL || bytes == 0 || !ms_explain(reason, NULL, NULL, NULL, 0))
         return;
     ms_counter_add(MS_COUNT_FALLBACKS, 1);
-    ms_state_event_for(MS_EVENT_FALLBACK, reason, 0, 0, bytes, why.began, NULL);
+    ms_state_event(&(struct ms_event){
+        .kind = MS_EVENT_FALLBACK, .reason = reason, .bytes = bytes, .began = why.began});
 }

@@ -34,14 +34,19 @@ void ms_publish_materialised(const struct ms_publish_timer *note,
 static inline void ms_publish_event(enum ms_event_kind kind, const struct ms_allocation *allocation,
                                     size_t begin, size_t bytes, const char *text)
 {
-    ms_state_event(kind, allocation->id, allocation->address + begin, bytes, 0, text);
+    ms_state_event(&(struct ms_event){.kind = kind,
+                                      .block = allocation->id,
+                                      .address = allocation->address + begin,
+                                      .bytes = bytes,
+                                      .text = text});
 }
 
 /* Something could not stay deferred. `text` is that of ms_explain, or NULL. */
 static inline void ms_publish_fallback(enum ms_reason reason, uint64_t bytes, const char *text)
 {
     ms_counter_add(MS_COUNT_FALLBACKS, 1);
-    ms_state_event_for(MS_EVENT_FALLBACK, reason, 0, 0, bytes, 0, text);
+    ms_state_event(&(struct ms_event){
+        .kind = MS_EVENT_FALLBACK, .reason = reason, .bytes = bytes, .text = text});
 }
 
 /* A prefetch has filled so many bytes from files. */

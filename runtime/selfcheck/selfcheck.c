@@ -275,7 +275,10 @@ static void publish(CUdevice device, enum ms_check_state state,
         used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s: %s", used > 0 ? "; " : "",
                                  row->name, report->seen[fact]);
     }
-    ms_state_set_check((uint32_t)device, state, !ms_facts_allow(device), text);
+    const struct ms_device_facts facts = {.check = state,
+                                          .steps_aside = !ms_facts_allow(device),
+                                          .unmet = text};
+    ms_state_set_device((uint32_t)device, &facts);
 }
 
 MS_HOLDS(lock) static void check_locked(CUcontext context, CUdevice device)

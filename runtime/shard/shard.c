@@ -688,7 +688,8 @@ void ms_shard_publish(const char *what, uint64_t began)
     ms_shard_describe(&facts);
     ms_state_set_plan(&facts);
     if (what != NULL)
-        ms_state_event(MS_EVENT_PLAN, 0, 0, facts.owned_bytes, began, what);
+        ms_state_event(&(struct ms_event){
+            .kind = MS_EVENT_PLAN, .bytes = facts.owned_bytes, .began = began, .text = what});
 }
 
 static void mark_entry(bool *is_met, const struct ms_sheet *sheet, size_t position)

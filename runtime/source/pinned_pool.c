@@ -46,8 +46,10 @@ CUresult ms_pinned_pool_take(CUcontext context, size_t bytes, struct ms_pinned_a
             return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (result == CUDA_SUCCESS)
-        ms_state_event_for(MS_EVENT_PIN, MS_REASON_CALL, 0, (uintptr_t)memory, bytes, 0,
-                           "host memory, to read files through");
+        ms_state_event(&(struct ms_event){.kind = MS_EVENT_PIN,
+                                          .address = (uintptr_t)memory,
+                                          .bytes = bytes,
+                                          .text = "host memory, to read files through"});
     *staging_out = (struct ms_pinned_area){memory, bytes, result == CUDA_SUCCESS, context};
     return CUDA_SUCCESS;
 }

@@ -207,7 +207,7 @@ static bool end_run(struct sums *sums)
     char path[MS_PATH_BYTES];
     struct ms_state_process own;
     uint64_t ran_ns;
-    strcpy(path, ms_state_path());
+    strcpy(path, ms_state_view().path);
     char *name = strrchr(path, '/');
     int folder = -1;
     if (name != NULL) {
@@ -219,7 +219,7 @@ static bool end_run(struct sums *sums)
     bool is_last = true;
     if (folder >= 0)
         lock_folder(folder);
-    ms_state_end();
+    ms_state_end(add_cause, sums);
     if (folder >= 0 && pages != NULL && ms_page_process(folder, name, &own, &ran_ns) &&
         own.rank != MS_STATE_NO_RANK && own.world != MS_STATE_NO_RANK)
         count = list_ranks(folder, &own, pages);
@@ -283,12 +283,10 @@ static bool explain(void)
 {
     struct sums sums = {ms_heap_zalloc(MOST_SUMS * sizeof(*sums.rows)), 0, 1};
     if (sums.rows == NULL) {
-        ms_state_end();
+        ms_state_end(NULL, NULL);
         return true;
     }
     const bool is_last = end_run(&sums);
-    if (is_last)
-        ms_state_visit_causes(add_cause, &sums);
     for (struct sum *first; is_last && (first = find_most(&sums, MS_REASON_COUNT)) != NULL;)
         say_reason(&sums, first);
     if (is_last && sums.count == 0)
@@ -341,7 +339,8 @@ static void add_name(void *context, size_t index, const char *name, bool is_ambi
                                          list->length > 0 ? ", " : "", name);
         list->named++;
     }
-    ms_state_cause(MS_EVENT_PLAN, list->reason, name);
+    ms_state_event(&(struct ms_event){
+        .kind = MS_EVENT_PLAN, .reason = list->reason, .text = name, .is_of_no_call = true});
 }
 
 static void warn_of_names(const char *plan, const char *what, const struct name_text *list)
@@ -372,9 +371,8 @@ static void log_plan(void)
  * page. */
 static void write_dump(const char *path)
 {
-    size_t bytes;
     struct stat stat_;
-    const void *page = ms_state_page(&bytes);
+    const struct ms_state_view view = ms_state_view();
     if (stat(path, &stat_) == 0 && S_ISFIFO(stat_.st_mode)) {
         ms_log(MS_WARN, "METASHARD_DUMP: %s is a pipe: expected a regular file", path);
         return;
@@ -382,11 +380,11 @@ static void write_dump(const char *path)
     /* O_NONBLOCK: if it has become a pipe */
     const int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0600);
     FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
-    int error = file == NULL ? errno : page == NULL ? ENOMEM : 0;
+    int error = file == NULL ? errno : view.page == NULL ? ENOMEM : 0;
     struct ms_quiet quiet;
     ms_quiet_begin(&quiet);
     if (file != NULL) {
-        if (page != NULL && fwrite(page, 1, bytes, file) != bytes)
+        if (view.page != NULL && fwrite(view.page, 1, view.bytes, file) != view.bytes)
             error = errno;
         if (fclose(file) != 0 && error == 0)
             error = errno;
@@ -401,7 +399,7 @@ static void write_dump(const char *path)
 /* Where to read more. */
 static void say_next(bool is_dumped)
 {
-    const char *path = is_dumped ? ms_config.dump_path : ms_state_path();
+    const char *path = is_dumped ? ms_config.dump_path : ms_state_view().path;
     if (path[0] != '\0')
         ms_log_say("info", "for more, run: metashard-dump show %s", path);
 }
@@ -418,7 +416,7 @@ void ms_lifetime_end(void)
         ms_state_open(); /* the program may have allocated nothing */
     const bool is_explained = ms_config.explain && explain();
     if (!ms_config.explain)
-        ms_state_end();
+        ms_state_end(NULL, NULL);
     if (is_dumped)
         write_dump(ms_config.dump_path);
     if (is_explained || ms_config.log.level >= MS_INFO)

@@ -43,11 +43,6 @@ uint64_t ms_counter_get(unsigned figure)
     return atomic_load_explicit(&figures()[figure], memory_order_relaxed);
 }
 
-void ms_counter_set(enum ms_gauge gauge, uint64_t value)
-{
-    atomic_store_explicit(&figures()[gauge], value, memory_order_relaxed);
-}
-
 void ms_counter_move(enum ms_gauge gauge, int64_t change)
 {
     _Atomic uint64_t *value = &figures()[gauge], *peak_value = value + 1;

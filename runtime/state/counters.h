@@ -27,7 +27,7 @@ enum ms_gauge {
     MS_GAUGE_SNAPSHOT,   /* host bytes that snapshots occupy */
     MS_GAUGE_BLOCKS,     /* live allocations and their parts */
     MS_GAUGE_BLOCKS_OUT, /* of them, without a record in the state page */
-    MS_GAUGE_CHANGED_NS, /* when a block changed last, since the page was made */
+    MS_GAUGE_CHANGED_NS, /* when a block changed last, since the page was made; state.c sets it */
     MS_FIGURE_COUNT
 };
 
@@ -38,7 +38,6 @@ void ms_counter_add(enum ms_counter counter, uint64_t amount);
 
 /* The peak, which is the figure behind its gauge, follows it. */
 void ms_counter_move(enum ms_gauge gauge, int64_t change);
-void ms_counter_set(enum ms_gauge gauge, uint64_t value);
 
 uint64_t ms_counter_get(unsigned figure); /* a counter or a gauge */
 

@@ -158,11 +158,6 @@ const char *ms_check_state_name(uint32_t state)
     return state < MS_CHECK_STATE_COUNT ? names[state] : "?";
 }
 
-bool ms_explain_is_fallback(enum ms_reason reason)
-{
-    return reason < MS_REASON_COUNT && reasons[reason].sentence != NULL;
-}
-
 /* Cuts a mangled name, which may be longer than a sentence. */
 bool ms_explain(enum ms_reason reason, const char *call, const char *text, char *sentence_out,
                 size_t bytes)

@@ -16,10 +16,8 @@ const char *ms_event_reason_text(uint32_t kind, uint32_t reason);
 enum { MS_STATE_KIND_NAME_BYTES = 12 };
 extern const char ms_state_kind_names[MS_BYTES_KIND_COUNT][MS_STATE_KIND_NAME_BYTES];
 
-/* True for a reason why something could not stay deferred, which ms_explain explains. */
-bool ms_explain_is_fallback(enum ms_reason reason);
-
 /* Writes one or two sentences: what happened, and what the user can do about it. Returns false if
- * the reason is no fallback. `call` may be NULL; `text` is the kernel or the tensor, or NULL. */
+ * the reason is no fallback, that is, why something could not stay deferred. `call` may be NULL;
+ * `text` is the kernel or the tensor, or NULL. With no bytes to write to it only answers. */
 bool ms_explain(enum ms_reason reason, const char *call, const char *text, char *sentence_out,
                 size_t bytes);

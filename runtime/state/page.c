@@ -39,7 +39,7 @@ static void count_option(void *context, __attribute__((unused)) const char *vari
 }
 
 /* Beside the fixed sections, causes and samples get an eighth each, blocks and events the rest. */
-struct ms_state_header ms_page_lay_out(const struct ms_config *config)
+static struct ms_state_header lay_out(const struct ms_config *config)
 {
     enum { MOST_CAUSES = 512 };
     uint64_t options = 0, bytes = config->state_bytes;
@@ -185,13 +185,26 @@ static bool make_in(struct ms_page *page, const char *folder, const struct ms_st
     return is_good;
 }
 
-bool ms_page_make(struct ms_page *page, const struct ms_config *config,
-                  const struct ms_state_header *header, char text[256])
+static bool make_in_memory(struct ms_page *page, const struct ms_state_header *header)
 {
+    void *bytes =
+        mmap(NULL, header->total_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *page = (struct ms_page){.bytes = bytes, .total_bytes = header->total_bytes, .folder = -1};
+    if (bytes != MAP_FAILED)
+        memcpy(bytes, header, sizeof(*header));
+    return bytes != MAP_FAILED;
+}
+
+bool ms_page_make(struct ms_page *page, const struct ms_config *config, bool is_file,
+                  char text[256])
+{
+    const struct ms_state_header header = lay_out(config);
     char folder[MS_PATH_BYTES];
     bool is_made = false;
+    if (!is_file)
+        return make_in_memory(page, &header);
     for (unsigned i = 0; !is_made && ms_page_folder(config, i, folder); i++)
-        is_made = make_in(page, folder, header, text);
+        is_made = make_in(page, folder, &header, text);
     return is_made;
 }
 
@@ -382,6 +395,12 @@ static void clean(int folder, const struct ms_process_identity *own, uint64_t ke
 }
 
 /* --- showing */
+
+void ms_page_drop(const struct ms_page *page)
+{
+    unlinkat(page->folder, page->hidden_name, 0);
+    close(page->folder);
+}
 
 bool ms_page_show(struct ms_page *page, uint64_t kept_bytes, char text[256])
 {

@@ -29,13 +29,11 @@ int ms_page_open_folder(const struct ms_config *config);
 /* True for the name of a state page. */
 bool ms_page_is_name(const char *name);
 
-/* Divides the page's bytes among the records of its sections. */
-struct ms_state_header ms_page_lay_out(const struct ms_config *config);
-
 /*
- * A file without a name that readers know, mapped, all zero behind the header. Its bytes are
- * reserved, so that a full file system fails here and does not raise a signal later. On failure,
- * `text` has the reason. Tries the folders in turn.
+ * A file without a name that readers know, mapped; or, without is_file, memory that no other
+ * process sees. Its bytes are divided among the records of its sections, all zero behind the
+ * header. Those of a file are reserved, so that a full file system fails here and does not raise a
+ * signal later. On failure, `text` has the reason. Tries the folders in turn.
  */
 struct ms_page {
     unsigned char *bytes;
@@ -44,8 +42,11 @@ struct ms_page {
     char hidden_name[64]; /* in the folder, until ms_page_show */
     char path[MS_PATH_BYTES];
 };
-bool ms_page_make(struct ms_page *page, const struct ms_config *config,
-                  const struct ms_state_header *header, char text[256]);
+bool ms_page_make(struct ms_page *page, const struct ms_config *config, bool is_file,
+                  char text[256]);
+
+/* Removes a file that cannot be completed, and closes the folder. */
+void ms_page_drop(const struct ms_page *page);
 
 /*
  * Gives the complete file its name, and closes the folder. Replaces a page of the same process id

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -155,9 +154,12 @@ static void describe_process(struct ms_state_process *process, bool has_command)
         .rank = MS_STATE_NO_RANK,
         .world = MS_STATE_NO_RANK,
     };
-    if (!ms_launcher_rank(&process->rank, &process->world))
-        process->rank = process->world = MS_STATE_NO_RANK;
-    PUT_TEXT(process->job, ms_launcher_job());
+    const struct ms_launched launched = ms_launcher_read();
+    if (launched.has_rank) {
+        process->rank = launched.rank;
+        process->world = launched.world;
+    }
+    PUT_TEXT(process->job, launched.job);
     PUT_TEXT(process->version, ms_version);
     PUT_TEXT(process->boot, identity.boot);
     if (gethostname(text, sizeof(text)) == 0)
@@ -208,33 +210,26 @@ static void fill_page(const struct ms_config *config)
     state.sample_interval_ns = 1000000;
 }
 
-/* Makes the page as a file, filled. Returns false with the reason in `text`. */
-static bool start_file(const struct ms_config *config, char text[256])
+/* Makes the page, filled. Returns false with the reason in `text`. */
+static bool start_page(const struct ms_config *config, bool is_file, char text[256])
 {
     struct ms_page page;
-    if (!make_tables() || !ms_page_make(&page, config, &state.header, text))
+    if (!ms_page_make(&page, config, is_file, text))
         return false;
     state.page = page.bytes;
+    memcpy(&state.header, page.bytes, sizeof(state.header));
+    if (!make_tables()) {
+        if (is_file)
+            ms_page_drop(&page);
+        return false;
+    }
     fill_page(config);
+    if (!is_file)
+        return true;
     if (!ms_page_show(&page, config->state_kept_bytes, text))
         return false;
     memcpy(state.path, page.path, sizeof(state.path));
     ms_log(MS_DEBUG, "the state page is %s", page.path);
-    return true;
-}
-
-/* Makes a page that no other process sees, for the explanations and the dump at exit. */
-static bool start_in_memory(const struct ms_config *config)
-{
-    void *bytes = mmap(NULL, state.header.total_bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (bytes == MAP_FAILED)
-        return false;
-    memcpy(bytes, &state.header, sizeof(state.header));
-    state.page = bytes;
-    if (!make_tables())
-        return false;
-    fill_page(config);
     return true;
 }
 
@@ -250,14 +245,13 @@ static bool can_be_in_memory(const struct ms_config *config)
 
 MS_HOLDS(state.lock) static bool make_page_locked(void)
 {
-    char text[256] = "";
+    char text[256] = "", unused[256];
     const struct ms_config *config = state.config;
-    state.header = ms_page_lay_out(config);
-    const bool is_file = can_be_file(config) && start_file(config, text);
+    const bool is_file = can_be_file(config) && start_page(config, true, text);
     if (!is_file && can_be_file(config))
         ms_log(strcmp(config->state_dir, "auto") != 0 ? MS_WARN : MS_INFO,
                "no state page is kept: %s", text[0] != '\0' ? text : "out of memory");
-    if (!is_file && !(can_be_in_memory(config) && start_in_memory(config)))
+    if (!is_file && !(can_be_in_memory(config) && start_page(config, false, unused)))
         return false;
     ms_counters_share(record(MS_SECTION_FIGURES, 0));
     return true;
@@ -292,27 +286,11 @@ void ms_state_prepare(const struct ms_config *config)
                                        : MS_NOT_RECORDED);
 }
 
-void ms_state_end(void)
+struct ms_state_view ms_state_view(void)
 {
     if (!has_page())
-        return;
-    ms_state_sample();
-    ms_lock_take(&state.lock);
-    state.process.ended_ns = now_ns();
-    write_pair(MS_SECTION_PROCESS, &state.process);
-    ms_lock_drop(&state.lock);
-}
-
-const void *ms_state_page(size_t *bytes_out)
-{
-    const bool is_there = ms_state_open();
-    *bytes_out = is_there ? state.header.total_bytes : 0;
-    return is_there ? state.page : NULL;
-}
-
-const char *ms_state_path(void)
-{
-    return has_page() ? state.path : "";
+        return (struct ms_state_view){.path = ""};
+    return (struct ms_state_view){state.page, state.header.total_bytes, state.path};
 }
 
 MS_HOLDS(state.lock) static void set_rank_locked(uint32_t rank, uint32_t world)
@@ -343,29 +321,20 @@ void ms_state_set_plan(const struct ms_state_plan *plan)
     ms_lock_drop(&state.lock);
 }
 
-void ms_state_set_device(uint32_t device, const char *name)
+void ms_state_set_device(uint32_t device, const struct ms_device_facts *facts)
 {
     struct ms_state_device value;
     if (!ms_state_open() || device >= count_of(MS_SECTION_DEVICES))
         return;
     ms_lock_take(&state.lock);
     value = *(const struct ms_state_device *)record(MS_SECTION_DEVICES, device);
-    PUT_TEXT(value.name, name);
-    write_record(MS_SECTION_DEVICES, device, &value);
-    ms_lock_drop(&state.lock);
-}
-
-void ms_state_set_check(uint32_t device, enum ms_check_state check, bool steps_aside,
-                        const char *unmet)
-{
-    struct ms_state_device value;
-    if (!ms_state_open() || device >= count_of(MS_SECTION_DEVICES))
-        return;
-    ms_lock_take(&state.lock);
-    value = *(const struct ms_state_device *)record(MS_SECTION_DEVICES, device);
-    value.check = check;
-    value.steps_aside = steps_aside;
-    PUT_TEXT(value.unmet, unmet);
+    if (facts->name != NULL)
+        PUT_TEXT(value.name, facts->name);
+    if (facts->check != MS_CHECK_NONE) {
+        value.check = facts->check;
+        value.steps_aside = facts->steps_aside;
+        PUT_TEXT(value.unmet, facts->unmet);
+    }
     write_record(MS_SECTION_DEVICES, device, &value);
     ms_lock_drop(&state.lock);
 }
@@ -589,7 +558,8 @@ static void put_locked(struct ms_state_place *place, struct ms_state_block *bloc
     put_cause(block, old);
     put_origin(block, old);
     write_record(MS_SECTION_BLOCKS, place->slot, block);
-    ms_counter_set(MS_GAUGE_CHANGED_NS, block->changed_ns);
+    word *figures = record(MS_SECTION_FIGURES, 0);
+    __atomic_store_n(&figures[MS_GAUGE_CHANGED_NS], block->changed_ns, __ATOMIC_RELAXED);
     if (!is_known) {
         heap_set(state.heap_count++, place->slot);
         heap_lift_locked(state.heap_count - 1);
@@ -695,11 +665,16 @@ static void add_cause(struct ms_state_cause *added)
     ms_lock_drop(&state.lock);
 }
 
-void ms_state_visit_causes(ms_state_visitor *visit, void *context)
+void ms_state_end(ms_state_visitor *visit, void *context)
 {
     if (!has_page())
         return;
-    for (uint64_t i = 0; i < count_of(MS_SECTION_CAUSES); i++) {
+    ms_state_sample();
+    ms_lock_take(&state.lock);
+    state.process.ended_ns = now_ns();
+    write_pair(MS_SECTION_PROCESS, &state.process);
+    ms_lock_drop(&state.lock);
+    for (uint64_t i = 0; visit != NULL && i < count_of(MS_SECTION_CAUSES); i++) {
         struct ms_state_cause cause;
         ms_lock_take(&state.lock);
         cause = *(const struct ms_state_cause *)record(MS_SECTION_CAUSES, i);
@@ -733,50 +708,35 @@ static void write_event(const struct ms_state_event *event)
     write_words(slot, event, sizeof(*event), 2 * number + 2);
 }
 
-void ms_state_event_for(enum ms_event_kind kind, enum ms_reason reason, uint64_t block,
-                        uint64_t address, uint64_t bytes, uint64_t began, const char *text)
+void ms_state_event(const struct ms_event *happened)
 {
     if (!ms_state_open())
         return;
+    const bool has_call = !happened->is_of_no_call;
     const uint64_t now = now_ns();
-    if (text == NULL)
-        text = ms_caller_kernel;
+    const char *text = happened->text != NULL || !has_call ? happened->text : ms_caller_kernel;
     struct ms_state_event event = {.time_ns = now,
-                                   .duration_ns = began > 0 ? now - began : 0,
-                                   .block = block,
-                                   .address = address,
-                                   .bytes = bytes,
-                                   .kind = kind,
-                                   .reason = reason,
+                                   .duration_ns = happened->began > 0 ? now - happened->began : 0,
+                                   .block = happened->block,
+                                   .address = happened->address,
+                                   .bytes = happened->bytes,
+                                   .kind = happened->kind,
+                                   .reason = happened->reason != MS_REASON_CALL ? happened->reason
+                                                                                : ms_caller_reason,
                                    .thread = thread_id()};
-    PUT_TEXT(event.call, ms_caller);
+    PUT_TEXT(event.call, has_call ? ms_caller : NULL);
     PUT_TEXT(event.text, text);
-    write_event(&event);
-    if (!is_cause(kind))
+    if (has_call)
+        write_event(&event);
+    if (has_call && !is_cause(happened->kind))
         return;
-    struct ms_state_cause cause = {.bytes = bytes,
+    struct ms_state_cause cause = {.bytes = event.bytes,
                                    .duration_ns = event.duration_ns,
                                    .first_ns = now,
                                    .last_ns = now,
-                                   .kind = kind,
-                                   .reason = reason};
+                                   .kind = event.kind,
+                                   .reason = event.reason};
     memcpy(cause.call, event.call, sizeof(cause.call));
     PUT_TEXT(cause.text, text);
     add_cause(&cause);
-}
-
-void ms_state_cause(enum ms_event_kind kind, enum ms_reason reason, const char *text)
-{
-    if (!ms_state_open())
-        return;
-    struct ms_state_cause cause = {.kind = kind, .reason = reason};
-    cause.first_ns = cause.last_ns = now_ns();
-    PUT_TEXT(cause.text, text);
-    add_cause(&cause);
-}
-
-void ms_state_event(enum ms_event_kind kind, uint64_t block, uint64_t address, uint64_t bytes,
-                    uint64_t began, const char *text)
-{
-    ms_state_event_for(kind, (enum ms_reason)ms_caller_reason, block, address, bytes, began, text);
 }

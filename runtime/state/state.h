@@ -24,14 +24,17 @@ void ms_state_prepare(const struct ms_config *config);
  * deferred: a figure that another thread changes just now may be missed. */
 bool ms_state_open(void);
 
-/* The process ends by itself. */
-void ms_state_end(void);
+/* The page as it is now; NULL, 0 bytes and "" if there is none. */
+struct ms_state_view {
+    const void *page;
+    size_t bytes;
+    const char *path; /* of its file; "": it is in memory */
+};
+struct ms_state_view ms_state_view(void);
 
-/* The page as it is now, made if there is none, or NULL and 0 bytes. */
-const void *ms_state_page(size_t *bytes_out);
-
-/* The file of the page, or "". */
-const char *ms_state_path(void);
+/* The process ends by itself. Calls visit, if it is not NULL, with each cause there was. */
+typedef void ms_state_visitor(void *context, const struct ms_state_cause *cause);
+void ms_state_end(ms_state_visitor *visit, void *context);
 
 /* Nanoseconds since ms_state_prepare, or 0 without a page. */
 uint64_t ms_state_now(void);
@@ -42,9 +45,15 @@ void ms_state_set_rank(uint32_t rank, uint32_t world);
 
 /* Its rank is that of the process, if a plan is active. `sequence` is ignored. */
 void ms_state_set_plan(const struct ms_state_plan *plan);
-void ms_state_set_device(uint32_t device, const char *name);
-void ms_state_set_check(uint32_t device, enum ms_check_state check, bool steps_aside,
-                        const char *unmet);
+
+/* What is not known of it (NULL, MS_CHECK_NONE) stays as it is. */
+struct ms_device_facts {
+    const char *name;
+    enum ms_check_state check;
+    bool steps_aside;  /* these two with the check */
+    const char *unmet; /* facts that do not hold */
+};
+void ms_state_set_device(uint32_t device, const struct ms_device_facts *facts);
 
 /* The number of a file, or 0 if the table is full. Slow the first time for a path. */
 uint32_t ms_state_file(const char *path);
@@ -65,18 +74,15 @@ void ms_state_remove(struct ms_state_place *place);
 /* The figures have changed: takes a sample, unless the last one is very recent. */
 void ms_state_sample(void);
 
-/* Writes an event, with the call and the kernel that the thread is in. `began` (ms_state_now) gives
- * the duration; 0: none. If `text` is NULL, the kernel takes its place. */
-void ms_state_event(enum ms_event_kind kind, uint64_t block, uint64_t address, uint64_t bytes,
-                    uint64_t began, const char *text);
-
-/* The same, for another reason than the thread's. */
-void ms_state_event_for(enum ms_event_kind kind, enum ms_reason reason, uint64_t block,
-                        uint64_t address, uint64_t bytes, uint64_t began, const char *text);
-
-/* An event that belongs to no call: counted as a cause, and nothing else. */
-void ms_state_cause(enum ms_event_kind kind, enum ms_reason reason, const char *text);
-
-/* Calls visit with each sentence that explains a fallback, the most bytes first. For the exit. */
-typedef void ms_state_visitor(void *context, const struct ms_state_cause *cause);
-void ms_state_visit_causes(ms_state_visitor *visit, void *context);
+/* Something has happened. What is not given is zero. */
+struct ms_event {
+    enum ms_event_kind kind;
+    enum ms_reason reason; /* MS_REASON_CALL: that of the thread */
+    uint64_t block;        /* its id */
+    uint64_t address, bytes;
+    uint64_t began;     /* ms_state_now; gives the duration */
+    const char *text;   /* NULL: the kernel that the thread launches */
+    bool is_of_no_call; /* it is counted as a cause, and is no event of a call */
+};
+/* Writes the event, with the call and the kernel that the thread is in. */
+void ms_state_event(const struct ms_event *happened);

@@ -12,20 +12,14 @@ enum { MIN_LAUNCHES = 64 };
 
 static _Atomic uint64_t last_event_ms;
 static _Atomic uint32_t launches_since;
-static _Atomic bool in_vain; /* settling left something; see ms_window_give_up */
-
-static _Atomic bool is_settled; /* and no allocation was deferred since */
-
-bool ms_window_is_settled(void)
-{
-    return atomic_load_explicit(&is_settled, memory_order_relaxed);
-}
-
+static _Atomic bool in_vain;      /* settling left something; see ms_window_give_up */
+static _Atomic bool is_settled;   /* and no allocation was deferred since */
 static _Atomic bool has_moved_on; /* the same, and not for a capture or a wish of the program */
 
-bool ms_window_has_moved_on(void)
+struct ms_window ms_window_now(void)
 {
-    return atomic_load_explicit(&has_moved_on, memory_order_relaxed);
+    return (struct ms_window){atomic_load_explicit(&is_settled, memory_order_relaxed),
+                              atomic_load_explicit(&has_moved_on, memory_order_relaxed)};
 }
 
 void ms_window_open(void)

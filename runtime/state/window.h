@@ -14,11 +14,11 @@ void ms_window_open(void);
 /* Something was recorded or materialised: the window stays open. */
 void ms_window_extend(void);
 
-/* True if settling ended the last window: what is handed out now should have memory. */
-bool ms_window_is_settled(void);
-
-/* True if it was settled because the program has moved on. */
-bool ms_window_has_moved_on(void);
+struct ms_window {
+    bool is_settled;   /* settling ended the last one: what is handed out now should have memory */
+    bool has_moved_on; /* it was settled because the program has moved on */
+};
+struct ms_window ms_window_now(void);
 
 /* The program launched work. Returns true, to one thread at a time, if it has moved on. */
 bool ms_window_is_due(void);

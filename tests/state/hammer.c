@@ -68,8 +68,12 @@ static void *write_all(void *argument)
         ms_state_put(&places[at], &block);
         const uint64_t said = number % 5 == 0 ? number % 32 : number;
         name_of(said, name);
-        ms_state_event(number % 5 == 0 ? MS_EVENT_EVICT : MS_EVENT_RECORD, said, said, said, 0,
-                       name);
+        ms_state_event(
+            &(struct ms_event){.kind = number % 5 == 0 ? MS_EVENT_EVICT : MS_EVENT_RECORD,
+                               .block = said,
+                               .address = said,
+                               .bytes = said,
+                               .text = name});
     }
     return NULL;
 }

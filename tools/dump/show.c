@@ -215,7 +215,7 @@ static enum color event_color(uint32_t kind)
 static bool is_given(const struct ms_state_cause *cause)
 {
     return cause->kind == MS_EVENT_MATERIALISE &&
-           ms_explain_is_fallback((enum ms_reason)cause->reason);
+           ms_explain((enum ms_reason)cause->reason, NULL, NULL, NULL, 0);
 }
 
 static void show_cause(const struct ms_state_cause *cause)

@@ -76,9 +76,13 @@ static void put_events(uint64_t number, const char *name)
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++) {
         if (events[i].takes_time)
             pause_ms(1);
-        ms_state_event_for(events[i].kind, events[i].reason, number + 1,
-                           0x7f0000000000 + (number << 32), (number + 1) * MIB + i,
-                           events[i].takes_time ? began : 0, name);
+        ms_state_event(&(struct ms_event){.kind = events[i].kind,
+                                          .reason = events[i].reason,
+                                          .block = number + 1,
+                                          .address = 0x7f0000000000 + (number << 32),
+                                          .bytes = (number + 1) * MIB + i,
+                                          .began = events[i].takes_time ? began : 0,
+                                          .text = name});
     }
 }
 
@@ -110,7 +114,7 @@ int main(int argc, char **argv)
     if (!ms_is_recorded())
         return 1;
     ms_counter_add(MS_COUNT_DEVICE_BYTES, 100 * MIB);
-    ms_state_set_device(0, argc > 2 ? argv[2] : "a device");
+    ms_state_set_device(0, &(struct ms_device_facts){.name = argc > 2 ? argv[2] : "a device"});
     for (int i = 2; i < argc; i++) {
         put_block((uint64_t)i - 2, argv[i]);
         put_events((uint64_t)i - 2, argv[i]);
@@ -121,6 +125,6 @@ int main(int argc, char **argv)
     fflush(stdout);
     while (getchar() != EOF)
         ;
-    ms_state_end();
+    ms_state_end(NULL, NULL);
     return 0;
 }

@@ -47,8 +47,10 @@ MS_TEST_AFTER(page_folder_make, the_process_and_its_settings_are_there)
     setenv("RANK", "3", 1);
     setenv("WORLD_SIZE", "8", 1);
     page_start(1 * MIB);
-    ms_state_set_check(1, MS_CHECK_KEPT, true, "set: ends; copy: ends");
-    ms_state_set_device(1, "a device");
+    ms_state_set_device(1, &(struct ms_device_facts){.check = MS_CHECK_KEPT,
+                                                     .steps_aside = true,
+                                                     .unmet = "set: ends; copy: ends"});
+    ms_state_set_device(1, &(struct ms_device_facts){.name = "a device"});
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK_EQ(snapshot.process.pid, getpid());
     CHECK_EQ(snapshot.process.rank, 3);
@@ -67,7 +69,7 @@ MS_TEST_AFTER(page_folder_make, the_process_and_its_settings_are_there)
                     strcmp(snapshot.options[i].value, "1048576") == 0;
     CHECK(is_given);
     ms_snapshot_cleanup(&snapshot);
-    ms_state_end();
+    ms_state_end(NULL, NULL);
     snapshot = page_read(getpid());
     CHECK(snapshot.process.ended_ns > 0);
     ms_snapshot_cleanup(&snapshot);
@@ -202,7 +204,8 @@ MS_TEST_AFTER(page_folder_make, a_full_ring_keeps_the_last_events_and_counts_the
     enum { EVENTS = 5000 };
     page_start(MS_STATE_LEAST_BYTES);
     for (uint64_t i = 0; i < EVENTS; i++)
-        ms_state_event(MS_EVENT_RECORD, i, 0, 3 * i, 0, "a text");
+        ms_state_event(&(struct ms_event){
+            .kind = MS_EVENT_RECORD, .block = i, .bytes = 3 * i, .text = "a text"});
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK(snapshot.event_count > 100 && snapshot.event_count < EVENTS);
     CHECK_EQ(snapshot.events_lost, EVENTS - snapshot.event_count);
@@ -238,7 +241,8 @@ MS_TEST_AFTER(page_folder_make, causes_are_added_up_and_the_rest_is_together)
     ms_caller = "cuCall";
     for (int i = 0; i < 2000; i++) {
         snprintf(text, sizeof(text), "kernel %d", i % 1000);
-        ms_state_event_for(MS_EVENT_FALLBACK, MS_REASON_NO_RULE, 0, 0, 10, 0, text);
+        ms_state_event(&(struct ms_event){
+            .kind = MS_EVENT_FALLBACK, .reason = MS_REASON_NO_RULE, .bytes = 10, .text = text});
     }
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK(snapshot.cause_count > 10);
@@ -263,9 +267,11 @@ MS_TEST_AFTER(page_folder_make, a_cause_that_comes_in_late_is_not_before_the_fir
     page_start(MS_STATE_LEAST_BYTES);
     while (ms_state_now() < 2000000)
         ;
-    ms_state_event_for(MS_EVENT_FALLBACK, MS_REASON_NO_RULE, 0, 0, 10, 0, "kernel");
+    ms_state_event(&(struct ms_event){
+        .kind = MS_EVENT_FALLBACK, .reason = MS_REASON_NO_RULE, .bytes = 10, .text = "kernel"});
     behind_ns = 1000000;
-    ms_state_event_for(MS_EVENT_FALLBACK, MS_REASON_NO_RULE, 0, 0, 10, 0, "kernel");
+    ms_state_event(&(struct ms_event){
+        .kind = MS_EVENT_FALLBACK, .reason = MS_REASON_NO_RULE, .bytes = 10, .text = "kernel"});
     behind_ns = 0;
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK_EQ(snapshot.cause_count, 1);
@@ -336,8 +342,10 @@ MS_TEST_AFTER(page_folder_make, a_block_keeps_what_it_was_backed_for)
 MS_TEST_AFTER(page_folder_make, what_is_no_text_does_not_reach_a_reader)
 {
     page_start(1 * MIB);
-    ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0,
-                   "a\033[31m\n\xff\xc3\xa9\xe2\x80\xa8z\xc2\x9b\xe2\x80\xae");
+    ms_state_event(
+        &(struct ms_event){.kind = MS_EVENT_RECORD,
+                           .block = 1,
+                           .text = "a\033[31m\n\xff\xc3\xa9\xe2\x80\xa8z\xc2\x9b\xe2\x80\xae"});
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK_EQ(snapshot.event_count, 1);
     CHECK(strcmp(snapshot.events[0].text, "a?[31m??\xc3\xa9???z?????") == 0);
@@ -412,8 +420,8 @@ MS_TEST_AFTER(page_folder_make, an_empty_setting_means_none)
     start_somewhere("");
     CHECK(!ms_is_recorded());
     CHECK_EQ(ms_state_now(), 0);
-    ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0, NULL);
-    ms_state_end();
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD, .block = 1});
+    ms_state_end(NULL, NULL);
     CHECK_EQ(page_count(), 0);
 }
 
@@ -441,7 +449,8 @@ MS_TEST(explanations_need_no_file)
     ms_state_prepare(&config);
     ms_state_open();
     CHECK(ms_is_recorded());
-    ms_state_event_for(MS_EVENT_FALLBACK, MS_REASON_SEALED, 0, 0, 1, 0, NULL);
+    ms_state_event(
+        &(struct ms_event){.kind = MS_EVENT_FALLBACK, .reason = MS_REASON_SEALED, .bytes = 1});
 }
 
 /* --- processes */
@@ -466,9 +475,9 @@ MS_TEST_AFTER(page_folder_make, a_forked_child_writes_nothing)
         ms_counter_add(MS_COUNT_LOOKUPS, 100);
         ms_counter_move(MS_GAUGE_BACKED, 100);
         ms_state_put(&place, &block);
-        ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0, NULL);
+        ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD, .block = 1});
         ms_state_sample();
-        ms_state_end();
+        ms_state_end(NULL, NULL);
         _exit(ms_is_recorded());
     }
     must_end_well(child);
@@ -491,12 +500,12 @@ MS_TEST_AFTER(page_folder_make, there_is_no_page_before_the_first_record)
     ms_state_sample();
     const pid_t child = fork();
     if (child == 0) { /* it ends without a record */
-        ms_state_end();
+        ms_state_end(NULL, NULL);
         _exit(0);
     }
     must_end_well(child);
     CHECK_EQ(page_count(), 0);
-    ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0, "the first");
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD, .block = 1, .text = "the first"});
     ms_counter_add(MS_COUNT_LOOKUPS, 1);
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK_EQ(snapshot.event_count, 1);
@@ -511,7 +520,7 @@ MS_TEST_AFTER(page_folder_make, a_child_that_is_forked_before_makes_no_page)
     ms_lifetime_begin(environ);
     const pid_t child = fork();
     if (child == 0) {
-        ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0, NULL);
+        ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD, .block = 1});
         _exit(ms_is_recorded() || ms_state_open());
     }
     must_end_well(child);
@@ -525,10 +534,11 @@ static pid_t run_process(bool is_killed)
     CHECK(child >= 0);
     if (child == 0) {
         page_start(MS_STATE_LEAST_BYTES);
-        ms_state_event(MS_EVENT_RECORD, 7, 0, 0, 0, "the last that it did");
+        ms_state_event(&(
+            struct ms_event){.kind = MS_EVENT_RECORD, .block = 7, .text = "the last that it did"});
         if (is_killed)
             raise(SIGKILL);
-        ms_state_end();
+        ms_state_end(NULL, NULL);
         _exit(0);
     }
     int status;
