@@ -11,7 +11,6 @@
 #include "runtime/base/log.h"
 #include "runtime/base/pages.h"
 #include "runtime/source/file_thread.h"
-#include "runtime/source/mapping.h"
 
 size_t ms_checkpoint_files_most = 4096;
 
@@ -249,7 +248,7 @@ struct headers {
 static void read_headers_there(void *argument)
 {
     struct headers *headers = argument;
-    if (ms_mapping_ends_locks(ms_source_descriptor(headers->source)))
+    if (ms_source_ends_locks(headers->source))
         ms_fault_set(headers->fault, "%s: another process has a lock on it", headers->path);
     else
         headers->is_read = ms_checkpoint_open(headers->path, &headers->checkpoint, headers->fault);

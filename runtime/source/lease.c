@@ -11,6 +11,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/config/config.h"
 #include "runtime/source/descriptor.h"
+#include "runtime/source/file_thread.h"
 
 static const uint64_t second_ns = UINT64_C(1000000000);
 
@@ -59,23 +60,35 @@ void ms_lease_take(struct ms_lease *lease, int descriptor)
     count(1);
 }
 
-/* The kernel keeps a writer waiting for at least break_ns. */
+/* The kernel keeps a writer waiting for at least break_ns. Not if the program can have closed the
+ * descriptor, and dropped the lease with it. */
+static bool was_held(const struct ms_lease *lease, uint64_t now)
+{
+    return ms_file_thread_has_own_table() &&
+           now + second_ns < atomic_load(&lease->held_ns) + break_ns;
+}
+
+static bool is_held(struct ms_lease *lease, int descriptor, uint64_t now)
+{
+    if (syscall(SYS_fcntl, descriptor, F_GETLEASE, 0) != F_RDLCK)
+        return false;
+    atomic_store(&lease->held_ns, now);
+    return true;
+}
+
+/* The question is left out while the lease thread has seen the lease a moment ago. */
 bool ms_lease_is_intact(struct ms_lease *lease, int descriptor)
 {
     if (!atomic_load(&lease->is_taken))
         return false;
     const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
-    if (syscall(SYS_fcntl, descriptor, F_GETLEASE, 0) == F_RDLCK) {
-        atomic_store(&lease->held_ns, now);
-        return true;
-    }
-    return now + second_ns < atomic_load(&lease->held_ns) + break_ns;
+    return was_held(lease, now) || is_held(lease, descriptor, now);
 }
 
-bool ms_lease_is_broken(const struct ms_lease *lease, int descriptor)
+bool ms_lease_is_broken(struct ms_lease *lease, int descriptor)
 {
     return atomic_load(&lease->is_taken) &&
-           syscall(SYS_fcntl, descriptor, F_GETLEASE, 0) != F_RDLCK;
+           !is_held(lease, descriptor, ms_clock_ns(CLOCK_MONOTONIC));
 }
 
 void ms_lease_drop(struct ms_lease *lease, int descriptor)

@@ -33,7 +33,7 @@ void ms_lease_take(struct ms_lease *lease, int descriptor);
 bool ms_lease_is_intact(struct ms_lease *lease, int descriptor);
 
 /* True if a process waits for it, or has waited too long. */
-bool ms_lease_is_broken(const struct ms_lease *lease, int descriptor);
+bool ms_lease_is_broken(struct ms_lease *lease, int descriptor);
 
 /* Called before the descriptor is closed, or when a process waits. */
 void ms_lease_drop(struct ms_lease *lease, int descriptor);

@@ -24,6 +24,31 @@
 
 enum { MAPS_CHUNK = 8192, MAX_KEPT = 64 };
 
+/* --- the kernel's own files about this process. They stay open where nobody else can close them,
+ * or take their numbers: in the file thread's table. */
+
+struct own_file {
+    const char *path;
+    int kept; /* -1: not open */
+};
+static struct own_file maps = {"/proc/self/maps", -1}, pages = {"/proc/self/pagemap", -1};
+
+static int open_own(struct own_file *file)
+{
+    if (file->kept >= 0)
+        return file->kept;
+    const int descriptor = ms_descriptor_open(file->path, O_RDONLY);
+    if (ms_file_thread_has_own_table())
+        file->kept = descriptor;
+    return descriptor;
+}
+
+static void close_own(const struct own_file *file, int descriptor)
+{
+    if (descriptor >= 0 && descriptor != file->kept)
+        ms_descriptor_close(descriptor);
+}
+
 /* Files that stay open in the program's table. Only the file thread uses this. */
 static struct {
     dev_t device;
@@ -53,20 +78,25 @@ struct query {
 
 enum answer { NO, YES, UNKNOWN };
 
-/* `name` may be NULL. NO: there is no such mapping. UNKNOWN: the kernel has no answer. */
-static enum answer ask(int maps, unsigned flags, uintptr_t address, char *name, size_t name_bytes,
+/* `name` may be NULL, and gets "" if it is too short. NO: there is no such mapping. UNKNOWN: the
+ * kernel has no answer. */
+static enum answer ask(int list, unsigned flags, uintptr_t address, char *name, size_t name_bytes,
                        struct query *query_out)
 {
     static _Atomic bool is_unknown_here;
-    if (maps < 0 || atomic_load_explicit(&is_unknown_here, memory_order_relaxed))
+    if (list < 0 || atomic_load_explicit(&is_unknown_here, memory_order_relaxed))
         return UNKNOWN;
     *query_out = (struct query){.size = sizeof(*query_out),
                                 .flags = flags,
                                 .address = address,
                                 .name_bytes = (uint32_t)name_bytes,
                                 .name = (uintptr_t)name};
-    if (syscall(SYS_ioctl, maps, _IOWR('f', 17, struct query), query_out) == 0)
+    if (syscall(SYS_ioctl, list, _IOWR('f', 17, struct query), query_out) == 0)
         return YES;
+    if (errno == ENAMETOOLONG && name != NULL) {
+        name[0] = '\0';
+        return ask(list, flags, address, NULL, 0, query_out);
+    }
     if (errno == ENOENT)
         return NO;
     if (errno == ENOTTY)
@@ -88,11 +118,12 @@ struct found {
 };
 
 struct walk {
-    int maps;
+    int asked;      /* for queries */
     unsigned flags; /* which mappings, and with OR_THE_NEXT also those behind */
     uintptr_t at;   /* the next query is about this address */
-    /* For a kernel without queries: the list of all, from the beginning on. */
-    bool is_by_line;
+    /* For a kernel without queries: the list of all, from the beginning on. Opened for each walk,
+     * because one may begin within another. */
+    int list; /* -1: not yet */
     size_t lines;
     const char *path; /* of the last one */
     char *line;
@@ -101,10 +132,10 @@ struct walk {
 
 static void walk_begin(struct walk *walk, unsigned flags, uintptr_t at)
 {
-    walk->maps = ms_descriptor_open("/proc/self/maps", O_RDONLY);
+    walk->asked = open_own(&maps);
     walk->flags = flags;
     walk->at = at;
-    walk->is_by_line = false;
+    walk->list = -1;
     walk->lines = 0;
     walk->line = walk->text;
     walk->text[0] = '\0';
@@ -112,8 +143,9 @@ static void walk_begin(struct walk *walk, unsigned flags, uintptr_t at)
 
 static void walk_end(const struct walk *walk)
 {
-    if (walk->maps >= 0)
-        ms_descriptor_close(walk->maps);
+    close_own(&maps, walk->asked);
+    if (walk->list >= 0)
+        ms_descriptor_close(walk->list);
 }
 
 /* A read may end within a line, which is kept. */
@@ -125,7 +157,7 @@ static enum answer next_line(struct walk *walk, char **line_out)
         memmove(walk->text, walk->line, kept);
         if (kept == MAPS_CHUNK) /* a line longer than the buffer: not a mapping to find */
             kept = 0;
-        const ssize_t got = syscall(SYS_read, walk->maps, walk->text + kept, MAPS_CHUNK - kept);
+        const ssize_t got = syscall(SYS_read, walk->list, walk->text + kept, MAPS_CHUNK - kept);
         walk->line = walk->text;
         walk->text[kept + (got > 0 ? (size_t)got : 0)] = '\0';
         if (got == 0)
@@ -159,27 +191,35 @@ static bool parse_line(struct walk *walk, const char *text, struct found *found_
     return is_shared || (walk->flags & THAT_ARE_SHARED) == 0;
 }
 
+static struct found found_by(const struct query *query)
+{
+    return (struct found){query->begin,
+                          query->end,
+                          query->offset,
+                          makedev(query->major_number, query->minor_number),
+                          query->inode,
+                          (query->is & THAT_ARE_SHARED) != 0,
+                          (query->is & THAT_ARE_WRITABLE) != 0};
+}
+
 /* UNKNOWN: the list cannot be read. */
 static enum answer walk_next(struct walk *walk, struct found *found_out)
 {
     struct query query;
     enum answer answer = UNKNOWN;
-    while (!walk->is_by_line &&
-           (answer = ask(walk->maps, walk->flags, walk->at, NULL, 0, &query)) == YES) {
+    while (walk->list < 0 &&
+           (answer = ask(walk->asked, walk->flags, walk->at, NULL, 0, &query)) == YES) {
         walk->at = query.end;
-        *found_out = (struct found){query.begin,
-                                    query.end,
-                                    query.offset,
-                                    makedev(query.major_number, query.minor_number),
-                                    query.inode,
-                                    (query.is & THAT_ARE_SHARED) != 0,
-                                    (query.is & THAT_ARE_WRITABLE) != 0};
+        *found_out = found_by(&query);
         if (query.inode != 0)
             return YES;
     }
-    if (answer == NO || walk->maps < 0)
+    if (walk->list < 0 && answer != NO) {
+        must_read = true;
+        walk->list = ms_descriptor_open(maps.path, O_RDONLY);
+    }
+    if (walk->list < 0)
         return answer;
-    walk->is_by_line = must_read = true;
     char *line;
     do
         answer = next_line(walk, &line);
@@ -187,21 +227,27 @@ static enum answer walk_next(struct walk *walk, struct found *found_out)
     return answer;
 }
 
-/* The last one. A second query gets the path, which is "" if too long. */
-static void convert(const struct walk *walk, const struct found *found,
-                    struct ms_mapping *mapping_out)
+/* All but the path. */
+static void convert(const struct found *found, size_t lines, struct ms_mapping *mapping_out)
+{
+    mapping_out->begin = found->begin;
+    mapping_out->end = found->end;
+    mapping_out->file_offset = found->offset;
+    mapping_out->device = found->device;
+    mapping_out->inode = found->inode;
+    mapping_out->shared = found->is_shared;
+    mapping_out->lines_read = lines;
+}
+
+/* The last one. A second query gets the path. */
+static void convert_last(const struct walk *walk, const struct found *found,
+                         struct ms_mapping *mapping_out)
 {
     struct query named;
-    *mapping_out = (struct ms_mapping){.begin = found->begin,
-                                       .end = found->end,
-                                       .file_offset = found->offset,
-                                       .device = found->device,
-                                       .inode = found->inode,
-                                       .shared = found->is_shared,
-                                       .lines_read = walk->lines};
-    if (walk->is_by_line)
+    convert(found, walk->lines, mapping_out);
+    if (walk->list >= 0)
         snprintf(mapping_out->path, sizeof(mapping_out->path), "%s", walk->path);
-    else if (ask(walk->maps, OF_FILES, found->begin, mapping_out->path, sizeof(mapping_out->path),
+    else if (ask(walk->asked, OF_FILES, found->begin, mapping_out->path, sizeof(mapping_out->path),
                  &named) != YES ||
              named.inode != found->inode)
         mapping_out->path[0] = '\0';
@@ -248,41 +294,92 @@ bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
     while ((answer = walk_next(&walk, &found)) == YES) {
         if (found.offset != 0)
             continue;
-        convert(&walk, &found, &mapping);
+        convert_last(&walk, &found, &mapping);
         visit(context, &mapping);
     }
     walk_end(&walk);
     return answer != UNKNOWN;
 }
 
-/* Finds the mapping of a file that has all of [begin, end). The list ascends. To find that there is
- * none, the kernel need not look behind. */
-static bool find(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out)
+/* The list ascends. */
+static enum answer find_by_line(uintptr_t begin, struct found *found_out,
+                                struct ms_mapping *mapping_out)
 {
     struct walk walk;
-    struct found found;
     enum answer answer;
     walk_begin(&walk, OF_FILES, begin);
     do
-        answer = walk_next(&walk, &found);
-    while (answer == YES && found.end <= begin);
-    const bool is_found = answer == YES && found.begin <= begin && end <= found.end;
-    if (is_found) {
-        convert(&walk, &found, mapping_out);
-        mapping_out->file_offset += begin - found.begin;
-    }
+        answer = walk_next(&walk, found_out);
+    while (answer == YES && found_out->end <= begin);
+    if (answer == YES)
+        convert_last(&walk, found_out, mapping_out);
     walk_end(&walk);
-    return is_found;
+    return answer;
+}
+
+/* Finds the mapping of a file that has all of [begin, end), by one query. To find that there is
+ * none, the kernel need not look behind. */
+static bool find(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out)
+{
+    struct query query;
+    struct found found = {.inode = 0};
+    const int asked = open_own(&maps);
+    enum answer answer =
+        ask(asked, OF_FILES, begin, mapping_out->path, sizeof(mapping_out->path), &query);
+    close_own(&maps, asked);
+    if (answer == YES) {
+        found = found_by(&query);
+        convert(&found, 0, mapping_out);
+    } else if (answer == UNKNOWN) {
+        answer = find_by_line(begin, &found, mapping_out);
+    }
+    if (answer != YES || found.inode == 0 || found.begin > begin || end > found.end)
+        return false;
+    mapping_out->file_offset += begin - found.begin;
+    return true;
+}
+
+/* --- pages */
+
+/* struct pm_scan_arg of <linux/fs.h>, Linux 6.7 and newer. */
+struct scan {
+    uint64_t size, flags, begin, end;
+    uint64_t walk_end; /* the answer: where it stopped */
+    uint64_t found, found_places, most_pages;
+    uint64_t inverted, all_of, any_of, told; /* categories */
+};
+enum scan_categories { IS_FILE = 1 << 2, IS_PRESENT = 1 << 3, IS_SWAPPED = 1 << 4 };
+
+/* One question for pages that are there, or swapped out, and not a file's. */
+static enum answer scan_pages(int descriptor, uintptr_t begin, uintptr_t end)
+{
+    static _Atomic bool is_unknown_here;
+    const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uint64_t place[3]; /* of the first one */
+    struct scan scan = {.size = sizeof(scan),
+                        .begin = begin / page_bytes * page_bytes,
+                        .end = (end + page_bytes - 1) / page_bytes * page_bytes,
+                        .found = (uintptr_t)place,
+                        .found_places = 1,
+                        .most_pages = 1,
+                        .inverted = IS_FILE,
+                        .all_of = IS_FILE,
+                        .any_of = IS_PRESENT | IS_SWAPPED,
+                        .told = IS_FILE | IS_PRESENT | IS_SWAPPED};
+    if (descriptor < 0 || atomic_load_explicit(&is_unknown_here, memory_order_relaxed))
+        return UNKNOWN;
+    const long count = syscall(SYS_ioctl, descriptor, _IOWR('f', 16, struct scan), &scan);
+    if (count < 0 && errno != EINTR)
+        atomic_store_explicit(&is_unknown_here, true, memory_order_relaxed);
+    if (count == 0 && scan.walk_end == scan.end)
+        return YES;
+    return count > 0 ? NO : UNKNOWN;
 }
 
 /* NO: a page is not a file's: of no file, or private and written, or swapped out. */
-static enum answer ask_for_pages(uintptr_t begin, uintptr_t end, bool *are_present_out)
+static enum answer read_pages(int descriptor, uintptr_t begin, uintptr_t end, bool *are_present_out)
 {
     const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const int descriptor = ms_descriptor_open("/proc/self/pagemap", O_RDONLY);
-    if (descriptor < 0)
-        return UNKNOWN;
-
     enum answer answer = YES;
     bool are_present = true;
     uint64_t entries[512];
@@ -306,9 +403,30 @@ static enum answer ask_for_pages(uintptr_t begin, uintptr_t end, bool *are_prese
         }
         page += count;
     }
-    ms_descriptor_close(descriptor);
     *are_present_out = are_present && answer == YES;
     return answer;
+}
+
+static enum answer ask_for_pages(uintptr_t begin, uintptr_t end)
+{
+    bool are_present;
+    const int descriptor = open_own(&pages);
+    enum answer answer = scan_pages(descriptor, begin, end);
+    if (answer == UNKNOWN && descriptor >= 0)
+        answer = read_pages(descriptor, begin, end, &are_present);
+    close_own(&pages, descriptor);
+    return answer;
+}
+
+bool ms_mapping_is_present(const void *address, size_t bytes)
+{
+    const uintptr_t begin = (uintptr_t)address;
+    bool are_present = false;
+    const int descriptor = open_own(&pages);
+    if (descriptor >= 0)
+        read_pages(descriptor, begin, begin + bytes, &are_present);
+    close_own(&pages, descriptor);
+    return are_present;
 }
 
 /* Where the whole list must be read, pages that are no file's spare that: most copies are of the
@@ -316,14 +434,12 @@ static enum answer ask_for_pages(uintptr_t begin, uintptr_t end, bool *are_prese
 bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mapping_out)
 {
     const uintptr_t begin = (uintptr_t)address, end = begin + bytes;
-    bool are_present = false;
-    enum answer pages = must_read ? ask_for_pages(begin, end, &are_present) : UNKNOWN;
-    if (pages == NO || !find(begin, end, mapping_out))
+    enum answer are_unwritten = must_read ? ask_for_pages(begin, end) : UNKNOWN;
+    if (are_unwritten == NO || !find(begin, end, mapping_out))
         return false;
-    if (pages == UNKNOWN && !mapping_out->shared)
-        pages = ask_for_pages(begin, end, &are_present);
-    mapping_out->is_present = are_present;
-    return mapping_out->shared || pages == YES;
+    if (are_unwritten == UNKNOWN && !mapping_out->shared)
+        are_unwritten = ask_for_pages(begin, end);
+    return mapping_out->shared || are_unwritten == YES;
 }
 
 /*
@@ -364,7 +480,7 @@ bool ms_mapping_peek(const void *address, void *buffer, size_t bytes)
     return got == (long)bytes;
 }
 
-bool ms_mapping_ends_locks(int descriptor)
+static bool ends_locks(int descriptor)
 {
     return !ms_file_thread_has_own_table() &&
            ms_descriptor_ask_for_locks(descriptor) != MS_DESCRIPTOR_UNLOCKED;
@@ -417,7 +533,7 @@ void ms_mapping_note_lease(dev_t device, ino_t inode)
 static int move_up(int descriptor, const struct stat *stat)
 {
     enum { HIGH = 512 };
-    if (ms_mapping_ends_locks(descriptor)) {
+    if (ends_locks(descriptor)) {
         held[held_count].device = stat->st_dev;
         held[held_count++].inode = stat->st_ino;
         return -1;

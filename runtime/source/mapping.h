@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * File mappings of this process, from /proc/self/maps and /proc/self/pagemap (proc(5)). Keeps no
- * state: every call looks again, because a program may map and unmap at any time. Linux 6.11 and
+ * File mappings of this process, from /proc/self/maps and /proc/self/pagemap (proc(5)), which stay
+ * open. Every call looks again, because a program may map and unmap at any time. Linux 6.11 and
  * newer is queried for one mapping; on older kernels the whole list is read, about a microsecond
  * for each mapping (source_find.c then remembers places). Only for the file thread (file_thread.h),
  * which owns the descriptors.
@@ -22,7 +22,6 @@ struct ms_mapping {
     dev_t device;
     ino_t inode;
     bool shared;
-    bool is_present;          /* if private: all pages of the range are there */
     size_t lines_read;        /* of the list, to find it; 0: the kernel answers queries */
     char path[MS_PATH_BYTES]; /* from the kernel; may end in " (deleted)" */
 };
@@ -33,6 +32,9 @@ struct ms_mapping {
  * pages that were written or swapped.
  */
 bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mapping_out);
+
+/* True if all pages of the range are there. */
+bool ms_mapping_is_present(const void *address, size_t bytes);
 
 /* Calls visit for every mapping of a file's start. Returns false if the list cannot be read. */
 typedef void ms_mapping_visitor(void *context, const struct ms_mapping *mapping);
@@ -69,6 +71,3 @@ void ms_mapping_note_lease(dev_t device, ino_t inode);
  * and no lock would end with it; otherwise it stays open.
  */
 void ms_mapping_close(int descriptor);
-
-/* True if locks of the program may end when a descriptor of the file is closed. */
-bool ms_mapping_ends_locks(int descriptor);

@@ -325,9 +325,10 @@ const struct stat *ms_source_stat(const struct ms_source *file)
     return &file->recorded;
 }
 
-int ms_source_descriptor(const struct ms_source *file)
+bool ms_source_ends_locks(const struct ms_source *file)
 {
-    return file->descriptor;
+    return !ms_file_thread_has_own_table() &&
+           ms_descriptor_ask_for_locks(file->descriptor) != MS_DESCRIPTOR_UNLOCKED;
 }
 
 bool ms_source_is_file(const struct ms_source *source)

@@ -85,7 +85,8 @@ struct ms_source_failure {
     struct stat now;
 };
 
-int ms_source_descriptor(const struct ms_source *file);
+/* True if locks of the program may end when a descriptor of the file is closed. */
+bool ms_source_ends_locks(const struct ms_source *file);
 
 /* pread by a descriptor of the file, which need not be ms_source_descriptor; of the copy instead,
  * once there is one (ms_source_keep). */

@@ -204,7 +204,7 @@ void ms_source_close_end(dev_t device, ino_t inode, bool is_lost)
 /* --- leases, and deleted files: the lease thread asks the file thread */
 
 /* Files without a lease may be on another machine: they are not asked again and again. */
-MS_HOLDS(ms_files.lock) static bool is_deleted_locked(const struct ms_source *file)
+MS_HOLDS(ms_files.lock) static bool is_deleted_locked(struct ms_source *file)
 {
     struct stat now;
     if (file->is_answered || atomic_load(&file->state) != MS_SOURCE_IS_OPEN)
@@ -214,15 +214,15 @@ MS_HOLDS(ms_files.lock) static bool is_deleted_locked(const struct ms_source *fi
             ms_trust_has_lost_links(file, &now));
 }
 
-MS_HOLDS(ms_files.lock) static bool is_broken_locked(const struct ms_source *file)
+MS_HOLDS(ms_files.lock) static bool is_broken_locked(struct ms_source *file)
 {
     return ms_lease_is_broken(&file->lease, file->descriptor);
 }
 
-static void find(struct wanted *wanted, bool (*is_locked)(const struct ms_source *file))
+static void find(struct wanted *wanted, bool (*is_locked)(struct ms_source *file))
 {
     ms_lock_take(&ms_files.lock);
-    const struct ms_source *file = ms_files.first;
+    struct ms_source *file = ms_files.first;
     while (file != NULL && !is_locked(file))
         file = file->next;
     wanted->is_found = file != NULL;

@@ -245,8 +245,8 @@ static void find_by_range(struct ms_wanted_source *wanted)
     wanted->found = ms_trust_open(&mapping, mapping.file_offset + wanted->bytes);
     if (wanted->found == NULL)
         return;
-    wanted->is_absent =
-        wanted->found->system.is_in_memory && !mapping.shared && !mapping.is_present;
+    wanted->is_absent = wanted->found->system.is_in_memory && !mapping.shared &&
+                        !ms_mapping_is_present(wanted->address, wanted->bytes);
     if (!wanted->is_absent && is_mapped(wanted->found, wanted)) {
         if (mapping.lines_read > 0)
             add_place(&mapping, (uintptr_t)wanted->address, wanted->found);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <linux/magic.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <sys/statfs.h>
 
 #include "runtime/source/descriptor.h"
@@ -219,9 +220,12 @@ static void set_last(const struct ms_source *file, const struct stat *now)
 }
 
 /* While the lease was held nobody changed a byte. New times are recorded for the next check. A
- * lease of an overlay does not keep another machine from changing the file of a layer. */
+ * lease of an overlay does not keep another machine from changing the file of a layer. In the
+ * program's table it may be that of another file: there the times count. */
 static bool is_held(const struct ms_source *file, const struct stat *now)
 {
+    if (!ms_file_thread_has_own_table())
+        return false;
     /* No source is really const, and checking its lease changes nothing that others see. */
     if (!ms_lease_is_intact((struct ms_lease *)&file->lease, file->descriptor))
         return false;
@@ -402,6 +406,46 @@ static struct ms_source *take_file(int descriptor, const struct ms_mapping *mapp
     return is_bad ? NULL : file;
 }
 
+/* --- one that is held already */
+
+/*
+ * Device and inode, as the kernel lists a mapping, name one file: not on btrfs, where they are not
+ * those that the file has, and files of two subvolumes may share them. Of an overlay they are those
+ * of the file below it. There, and on other machines, the mapping must have the path as well.
+ */
+static bool is_mapped_by(const struct ms_source *file, const struct ms_mapping *mapping)
+{
+    if (file->mapped_device != mapping->device || file->mapped_inode != mapping->inode)
+        return false;
+    const bool is_own =
+        file->recorded.st_dev == mapping->device && file->recorded.st_ino == mapping->inode;
+    return (is_own && file->system.is_local) ||
+           ((is_own || file->system.is_overlay) && mapping->path[0] != '\0' &&
+            strcmp(file->path, mapping->path) == 0);
+}
+
+/* A lease of an overlay is not for the file of a layer. */
+static bool is_certain(struct ms_source *file)
+{
+    return !file->system.is_overlay && ms_lease_is_intact(&file->lease, file->descriptor);
+}
+
+/* The last that was recorded comes first: others may be of what the file was before. */
+static struct ms_source *find_held(const struct ms_mapping *mapping, uint64_t end)
+{
+    ms_lock_take(&ms_files.lock);
+    struct ms_source *file = ms_files.first;
+    while (file != NULL &&
+           (!is_mapped_by(file, mapping) || (uint64_t)file->recorded.st_size < end ||
+            atomic_load(&file->state) != MS_SOURCE_IS_OPEN || !ms_counted_try_take(&file->counted)))
+        file = file->next;
+    ms_lock_drop(&ms_files.lock);
+    if (file == NULL || is_certain(file) || ms_trust_is_sure(file))
+        return file;
+    ms_source_drop(file);
+    return NULL;
+}
+
 struct wanted_file {
     const struct ms_mapping *mapping;
     uint64_t end;
@@ -411,6 +455,9 @@ struct wanted_file {
 static void find_by_mapping(void *argument)
 {
     struct wanted_file *wanted = argument;
+    wanted->found = find_held(wanted->mapping, wanted->end);
+    if (wanted->found != NULL)
+        return;
     const int descriptor = ms_mapping_open(wanted->mapping);
     if (descriptor >= 0)
         wanted->found = take_file(descriptor, wanted->mapping, wanted->end);

@@ -54,14 +54,20 @@ static void write_file(int number, int bytes_from)
     close(file);
 }
 
-static struct ms_source *find(int number)
+static void *map(int number)
 {
-    uint64_t offset;
     const int file = open(name_of(number), O_RDONLY | O_CLOEXEC);
     CHECK(file >= 0);
     void *mapped = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, file, 0);
     CHECK(mapped != MAP_FAILED);
     close(file);
+    return mapped;
+}
+
+static struct ms_source *find(int number)
+{
+    uint64_t offset;
+    void *mapped = map(number);
     struct ms_source *source = ms_source_find(mapped, BYTES, &offset);
     CHECK(source == NULL || offset == 0);
     CHECK_EQ(munmap(mapped, BYTES), 0);
@@ -268,10 +274,7 @@ MS_TEST_AFTER(make_sources, a_file_without_a_name_is_kept)
 {
     const int shard = FILES - 1;
     ms_source_drop(sources[shard]);
-    const int file = open(name_of(shard), O_RDONLY | O_CLOEXEC);
-    void *mapped = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, file, 0);
-    CHECK(mapped != MAP_FAILED);
-    close(file);
+    void *mapped = map(shard);
     delete_file(shard);
     uint64_t offset;
     sources[shard] = ms_source_find(mapped, BYTES, &offset);
@@ -300,9 +303,11 @@ MS_TEST_AFTER(make_sources, a_copy_of_a_file_without_a_descriptor)
 
 MS_TEST_AFTER(make_sources, a_line_when_no_descriptor_is_free)
 {
+    write_file(FILES, FILES);
+    const void *mapped = map(FILES);
     limit_descriptors(3);
     for (int i = 0; i < 3; i++)
-        CHECK(ms_source_find(bytes_of(1), BYTES, &(uint64_t){0}) == NULL);
+        CHECK(ms_source_find(mapped, BYTES, &(uint64_t){0}) == NULL);
     limit_descriptors(DESCRIPTORS);
     CHECK_EQ(count_log_lines("no descriptor is free"), 1);
     CHECK_EQ(count_log_lines("ulimit -n"), 1);

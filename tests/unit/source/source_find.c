@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -21,6 +22,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/lease.h"
+#include "runtime/source/source_close.h"
 #include "runtime/source/source_content.h"
 #include "tests/unit/between.h"
 #include "tools/simcuda/harness/deny.h"
@@ -112,15 +114,16 @@ struct query {
 
 /* Atomic, because the lease thread makes some, too. */
 static struct seen {
-    _Atomic size_t calls, queries;
+    _Atomic size_t calls, opens, queries;
     _Atomic size_t walks;      /* queries for which the kernel may go through many */
     _Atomic size_t read_bytes; /* of the list */
     _Atomic bool answers;      /* the kernel knows the query: since Linux 6.11 */
+    _Atomic bool scans;        /* and tells about pages in one answer: since 6.7 */
 } seen;
 
 static void forget_seen(void)
 {
-    seen.calls = seen.queries = seen.walks = seen.read_bytes = 0;
+    seen.calls = seen.opens = seen.queries = seen.walks = seen.read_bytes = 0;
 }
 
 /* The runtime's system calls for files all go through this function of libc, which also takes six
@@ -138,11 +141,14 @@ __attribute__((no_sanitize_address)) long syscall(long number, ...)
         *(void **)&real = dlsym(RTLD_NEXT, "syscall");
     const long result = real(number, words[0], words[1], words[2], words[3], words[4], words[5]);
     seen.calls += number != SYS_futex;
-    if (number == SYS_ioctl) {
+    seen.opens += number == SYS_openat && (words[2] & O_PATH) == 0;
+    if (number == SYS_ioctl && words[1] == (long)_IOWR('f', 17, char[104])) {
         seen.queries++;
         seen.answers = seen.answers || result >= 0;
         seen.walks += (((const struct query *)words[2])->flags & OR_THE_NEXT) != 0;
     }
+    if (number == SYS_ioctl && words[1] == (long)_IOWR('f', 16, char[96]))
+        seen.scans = seen.scans || result >= 0;
     if (number == SYS_read && result > 0)
         seen.read_bytes += (size_t)result;
     return result;
@@ -202,7 +208,7 @@ static void count_one(copy *run, const unsigned char *mapped)
     run(mapped);
 }
 
-enum { CALLS = 60, LIST_BYTES = 32 << 10 };
+enum { CALLS = 24, LIST_BYTES = 32 << 10 };
 
 /* Another deferred copy holds the file, as it does in a program. */
 static void check_flat(copy *run, size_t most_calls, size_t most_bytes)
@@ -268,6 +274,237 @@ MS_TEST(a_copy_from_memory_is_flat_by_reading)
     deny(SYS_ioctl, ENOTTY);
     check_flat(copy_from_memory, CALLS, 0);
 }
+
+/* --- a file that is held: nothing is opened, and the file is not asked */
+
+/* With a lease: which file is mapped there is one question; if the mapping is private, which of its
+ * pages were written is another. */
+static void check_held(int sharing, size_t most_calls)
+{
+    static const size_t places[] = {0, PAGE, COPIED, BYTES - COPIED};
+    uint64_t offset;
+    ms_config.leases = true;
+    make_file();
+    const unsigned char *mapped = map_at(NULL, O_RDONLY, PROT_READ, sharing, 0);
+    struct ms_source *held = find_first(mapped);
+    if (!held->lease.is_taken || !seen.answers || (sharing == MAP_PRIVATE && !seen.scans))
+        ms_test_skip("no lease here, or an older kernel");
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        forget_seen();
+        struct ms_source *source = ms_source_find(mapped + places[i], COPIED, &offset);
+        CHECK(source == held);
+        CHECK_EQ(offset, places[i]);
+        CHECK_EQ(seen.opens, 0);
+        CHECK(seen.calls <= most_calls);
+        ms_source_drop(source);
+    }
+    /* Another mapping of it is as good. */
+    const unsigned char *other = map_at(NULL, O_RDONLY, PROT_READ, sharing, PAGE);
+    forget_seen();
+    CHECK(ms_source_find(other, COPIED, &offset) == held);
+    CHECK_EQ(offset, PAGE);
+    CHECK_EQ(seen.opens, 0);
+    CHECK(seen.calls <= most_calls);
+}
+
+/* The lease thread does not run here: only a copy asks. */
+MS_TEST(a_copy_from_a_held_file_in_a_shared_mapping_is_one_call)
+{
+    check_held(MAP_SHARED, 1);
+}
+
+MS_TEST(a_copy_from_a_held_file_in_a_private_mapping_is_two_calls)
+{
+    check_held(MAP_PRIVATE, 2);
+}
+
+/* Its size and times are asked for, and whether somebody writes. */
+MS_TEST(a_copy_from_a_held_file_without_a_lease_opens_nothing)
+{
+    enum { MOST_CALLS = 7 };
+    make_file();
+    const unsigned char *mapped = map();
+    struct ms_source *held = find_first(mapped);
+    if (!seen.answers || !seen.scans)
+        ms_test_skip("an older kernel");
+    forget_seen();
+    CHECK(find(mapped + PAGE) == held);
+    CHECK_EQ(seen.opens, 0);
+    CHECK(seen.calls <= MOST_CALLS);
+}
+
+static void do_nothing(__attribute__((unused)) void *unused)
+{
+}
+
+/* A file is looked up (O_PATH) and opened once. Those of the kernel are two about this process, and
+ * how long it keeps a writer waiting. */
+MS_TEST(as_many_opens_as_files)
+{
+    enum { FILES = 4, ROUNDS = 8, OF_KERNEL = 3 };
+    static char paths[FILES][sizeof(path)];
+    const unsigned char *mapped[FILES];
+    struct ms_source *held[FILES];
+    ms_config.leases = true;
+    ms_file_thread_call(do_nothing, NULL);
+    for (int i = 0; i < FILES; i++) {
+        memcpy(path, "/tmp/metashard-find-XXXXXX", sizeof(path));
+        make_file();
+        memcpy(paths[i], path, sizeof(path));
+        mapped[i] = map();
+    }
+    forget_seen();
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < FILES; i++) {
+            struct ms_source *source = round == 0 ? find_first(mapped[i]) : find(mapped[i] + PAGE);
+            CHECK(source != NULL);
+            if (round == 0)
+                held[i] = source;
+            CHECK(source == held[i]);
+        }
+    }
+    for (int i = 0; i < FILES; i++)
+        unlink(paths[i]);
+    if (!seen.answers || !seen.scans || !held[0]->lease.is_taken)
+        ms_test_skip("no lease here, or an older kernel");
+    CHECK_EQ(seen.opens, FILES + OF_KERNEL);
+}
+
+/* --- a held file, and what else may be there */
+
+static void set_leases(void)
+{
+    ms_config.leases = true;
+}
+
+static void write_byte(off_t at, unsigned char byte)
+{
+    const int file = open(path, O_WRONLY | O_CLOEXEC);
+    CHECK(file >= 0);
+    CHECK_EQ(pwrite(file, &byte, 1, at), 1);
+    close(file);
+}
+
+static void check_found(const unsigned char *address, const struct ms_source *wanted,
+                        bool is_the_same)
+{
+    static unsigned char buffer[COPIED];
+    uint64_t offset;
+    const void *bytes;
+    struct ms_source *source = ms_source_find(address, COPIED, &offset);
+    CHECK(source != NULL);
+    CHECK_EQ(source == wanted, is_the_same);
+    CHECK_EQ(ms_source_read(source, offset, buffer, COPIED, &bytes), CUDA_SUCCESS);
+    CHECK_BYTES(bytes, address, COPIED);
+    ms_source_drop(source);
+}
+
+/* In place, without a lease: the held file's bytes are lost, but not those of a new copy. */
+MS_TEST(a_held_file_that_has_changed_is_another_source)
+{
+    make_file();
+    const unsigned char *mapped = map();
+    struct ms_source *held = find_first(mapped);
+    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+    write_byte(5, 99);
+    check_found(mapped, held, false);
+    CHECK_EQ(read_source(held), CUDA_ERROR_OPERATING_SYSTEM);
+}
+
+MS_TEST(a_held_file_that_was_cut_off_is_no_source_of_what_is_gone)
+{
+    make_file();
+    const unsigned char *mapped = map();
+    struct ms_source *held = find_first(mapped);
+    CHECK_EQ(truncate(path, PAGE), 0);
+    CHECK(find(mapped + PAGE) == NULL);
+    CHECK_EQ(read_source(held), CUDA_ERROR_OPERATING_SYSTEM);
+}
+
+/* Another file has its name by now. */
+static void check_replaced(void)
+{
+    char other[sizeof(path)];
+    make_file();
+    const unsigned char *mapped = map();
+    struct ms_source *held = find_first(mapped);
+    memcpy(other, path, sizeof(path));
+    memcpy(path, "/tmp/metashard-find-XXXXXX", sizeof(path));
+    data[5] ^= 1;
+    make_file();
+    CHECK_EQ(rename(path, other), 0);
+    memcpy(path, other, sizeof(path));
+    check_found(mapped, held, true);
+    check_found(map(), held, false);
+    CHECK_EQ(read_source(held), CUDA_SUCCESS);
+}
+
+MS_TEST(a_held_file_that_was_replaced_is_still_itself)
+{
+    check_replaced();
+}
+
+MS_TEST_AFTER(set_leases, a_held_file_with_a_lease_that_was_replaced_is_still_itself)
+{
+    check_replaced();
+}
+
+static void check_unlinked(void)
+{
+    make_file();
+    const unsigned char *mapped = map();
+    struct ms_source *held = find_first(mapped);
+    unlink(path);
+    check_found(mapped + PAGE, held, true);
+}
+
+MS_TEST(a_held_file_without_a_name_is_still_itself)
+{
+    check_unlinked();
+}
+
+MS_TEST_AFTER(set_leases, a_held_file_with_a_lease_without_a_name_is_still_itself)
+{
+    check_unlinked();
+}
+
+/* At an address where the held file was mapped. */
+MS_TEST_AFTER(set_leases, another_file_or_memory_where_a_held_file_was)
+{
+    char other[sizeof(path)];
+    make_file();
+    unsigned char *mapped = map_at(NULL, O_RDONLY, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0);
+    struct ms_source *held = find_first(mapped);
+    check_found(mapped, held, true);
+    mapped[COPIED] ^= 1;
+    check_found(mapped, held, true);
+    CHECK(find(mapped + PAGE) == NULL); /* with a page that was written */
+    memcpy(other, path, sizeof(path));
+    memcpy(path, "/tmp/metashard-find-XXXXXX", sizeof(path));
+    make_file();
+    map_at(mapped, O_RDONLY, PROT_READ, MAP_PRIVATE, 0);
+    check_found(mapped, held, false);
+    CHECK(mmap(mapped, BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == mapped);
+    CHECK(find(mapped) == NULL);
+    unlink(other);
+}
+
+MS_TEST_AFTER(set_leases, a_held_file_whose_lease_was_given_back_is_asked)
+{
+    make_file();
+    const unsigned char *mapped = map();
+    struct ms_source *held = find_first(mapped);
+    if (!held->lease.is_taken)
+        ms_test_skip("no lease here");
+    check_found(mapped, held, true);
+    ms_source_close_lease(held->recorded.st_dev, held->recorded.st_ino);
+    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+    write_byte(5, 99);
+    check_found(mapped, held, false);
+    CHECK_EQ(read_source(held), CUDA_ERROR_OPERATING_SYSTEM);
+}
+
+/* --- copies of other memory */
 
 /* Calls of none is what it takes while nothing is mapped anew. */
 static void check_staged_is_flat(void)

@@ -6,6 +6,7 @@
 #include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/statfs.h>
@@ -13,7 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/source/source.h"
+#include "runtime/config/config.h"
+#include "runtime/source/source_internal.h"
 #include "tests/unit/between.h"
 #include "tools/simcuda/harness/deny.h"
 
@@ -423,7 +425,7 @@ MS_TEST_AFTER(deny_table, in_the_programs_table_a_lock_on_a_source_stays)
 {
     make_file("/tmp");
     struct ms_source *source = find_first();
-    CHECK(ms_source_descriptor(source) >= 512);
+    CHECK(source->descriptor >= 512);
     const int file = open(path, O_RDONLY);
     struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
     CHECK_EQ(fcntl(file, F_SETLK, &lock), 0);
@@ -436,9 +438,30 @@ MS_TEST_AFTER(deny_table, a_number_that_the_program_took_is_not_closed)
 {
     make_file("/tmp");
     struct ms_source *source = find_first();
-    const int number = ms_source_descriptor(source);
+    const int number = source->descriptor;
     CHECK_EQ(dup2(0, number), number);
     CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
     ms_source_drop(source);
     CHECK(fcntl(number, F_GETFD) >= 0);
+}
+
+/* A lease was seen a moment ago, but it went with the descriptor. The other file may have one. */
+MS_TEST_AFTER(deny_table, a_number_that_is_another_files_is_not_read)
+{
+    ms_config.leases = true;
+    for (int has_lease = 0; has_lease < 2; has_lease++) {
+        char first[sizeof(path)];
+        make_file("/tmp");
+        struct ms_source *source = find_first();
+        CHECK_EQ(read_all(source), CUDA_SUCCESS);
+        memcpy(first, path, sizeof(path));
+        make_file("/tmp");
+        const int other = open(path, O_RDONLY);
+        if (has_lease && fcntl(other, F_SETLEASE, F_RDLCK) != 0)
+            ms_test_skip("no leases here");
+        CHECK_EQ(dup2(other, source->descriptor), source->descriptor);
+        CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
+        unlink(first);
+        unlink(path);
+    }
 }
