@@ -473,6 +473,42 @@ MS_TEST_AFTER(make_files, what_is_cold_stays_cold)
     }
 }
 
+/* A rank copies each tensor from the mapping, and then reads its rows. Of the others nothing comes
+ * into the page cache, neither by looking for the file nor ahead of what is read. */
+static void check_rows_alone(struct test_file *file, size_t row_bytes)
+{
+    enum { TENSORS = 32, FIRST_ROW = 16 << 10 };
+    uint64_t offset;
+    if (!make_cold(file) || !can_tell_cold(file))
+        ms_test_skip("this kernel does not tell what is in the page cache");
+    const unsigned char *mapped =
+        mmap(NULL, file->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, file->descriptor, 0);
+    CHECK(mapped != MAP_FAILED);
+    make_memory(TENSORS * row_bytes);
+    start(8 * MIB, 4);
+    for (size_t i = 0; i < TENSORS; i++) {
+        struct ms_source *source = ms_source_find(mapped + i * MIB, MIB, &offset);
+        if (source == NULL)
+            ms_test_skip("this kernel does not tell about mappings");
+        CHECK(source == file->source && offset == i * MIB);
+        ms_source_drop(source);
+        requests[i] = make_run(file, i * MIB + FIRST_ROW, row_bytes, i * row_bytes);
+    }
+    CHECK_EQ(count_cached(file), 0);
+    check_transfer(requests, TENSORS);
+    CHECK(count_cached(file) * BLOCK <= TENSORS * row_bytes * 11 / 10);
+    munmap((void *)mapped, file->bytes);
+}
+
+MS_TEST(what_nobody_uses_is_not_read_ahead)
+{
+    struct test_file file;
+    make_test_file(&file, "/tmp", 32 * MIB);
+    check_rows_alone(&file, 4 * KIB);
+    check_rows_alone(&file, 48 * KIB);
+    check_rows_alone(&file, 512 * KIB);
+}
+
 /* As from a kernel without cachestat: what is seen in the page cache is taken from there. */
 MS_TEST_AFTER(make_files, kernels_that_do_not_tell_about_the_page_cache)
 {
