@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that the program is about to change, and files that it deletes. While something on the
+ * Files that the program reads, that it is about to change, and that it deletes. Large reads are
+ * noted, because what is read may be copied to a device (source/reads.h); smaller ones cost one
+ * comparison more than libc's function. While something on the
  * device still comes from a file, the calls by which this process opens the file for writing, or
  * changes it through a descriptor, arrive here first: they bring the bytes into memory and then
  * call libc's own function. A write or a store needs a descriptor that was opened for writing, so
@@ -28,11 +30,14 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "runtime/base/log.h"
 #include "runtime/calls/file_writes.h"
 #include "runtime/driver/flags.h"
+#include "runtime/source/reads.h"
+#include "shim/off.h"
 #include "shim/real.h"
 
 enum call {
@@ -42,7 +47,7 @@ enum call {
     CALL_COUNT
 };
 
-enum { NAME_BYTES = sizeof("posix_fallocate64") };
+enum { NAME_BYTES = sizeof("__fread_unlocked_chk") };
 static const char names[CALL_COUNT][NAME_BYTES] = {
 #define MS_FILE_CALL(name) #name,
 #include "shim/file_calls.def"
@@ -340,6 +345,98 @@ REMOVE(renameat, (int from_folder, const char *from, int folder, const char *pat
 /* An exchange leaves both files their links. */
 REMOVE(renameat2, (int from_folder, const char *from, int folder, const char *path, unsigned flags),
        (from_folder, from, folder, path, flags), (flags & RENAME_EXCHANGE) == 0, folder, path)
+
+/* --- reads: large ones are noted. A read may come before anything else here, from an allocator,
+ * say. */
+
+static inline void note(int file, const void *buffer, ssize_t got, off_t offset)
+{
+    if (__builtin_expect(got >= MS_READS_LEAST, false) && !ms_is_off())
+        ms_reads_note(file, buffer, (size_t)got, offset);
+}
+
+__attribute__((noinline)) static void note_parts(int file, const struct iovec *parts, int count,
+                                                 ssize_t got, off_t offset)
+{
+    const int before = errno;
+    if (offset < 0)
+        offset = lseek(file, 0, SEEK_CUR) - got;
+    errno = before;
+    if (offset < 0)
+        return;
+    for (int i = 0; i < count && got > 0; i++) {
+        const ssize_t bytes = got < (ssize_t)parts[i].iov_len ? got : (ssize_t)parts[i].iov_len;
+        note(file, parts[i].iov_base, bytes, offset);
+        offset += bytes;
+        got -= bytes;
+    }
+}
+
+__attribute__((noinline)) static void note_stream(FILE *stream, const void *buffer, size_t bytes)
+{
+    const int before = errno;
+    const off_t end = ftello(stream);
+    if (end >= (off_t)bytes)
+        note(fileno(stream), buffer, (ssize_t)bytes, end - (off_t)bytes);
+    errno = before;
+}
+
+#define READ(name, parameters, arguments, offset)      \
+    CALL(ssize_t, name, parameters)                    \
+    {                                                  \
+        const ssize_t got = REAL_CALL(name) arguments; \
+        note(file, buffer, got, offset);               \
+        return got;                                    \
+    }
+READ(read, (int file, void *buffer, size_t bytes), (file, buffer, bytes), -1)
+READ(__read_chk, (int file, void *buffer, size_t bytes, size_t room), (file, buffer, bytes, room),
+     -1)
+READ(pread, (int file, void *buffer, size_t bytes, off_t offset), (file, buffer, bytes, offset),
+     offset)
+READ(pread64, (int file, void *buffer, size_t bytes, off_t offset), (file, buffer, bytes, offset),
+     offset)
+READ(__pread_chk, (int file, void *buffer, size_t bytes, off_t offset, size_t room),
+     (file, buffer, bytes, offset, room), offset)
+READ(__pread64_chk, (int file, void *buffer, size_t bytes, off_t offset, size_t room),
+     (file, buffer, bytes, offset, room), offset)
+
+#define READ_PARTS(name, parameters, arguments, offset)                     \
+    CALL(ssize_t, name, parameters)                                         \
+    {                                                                       \
+        const ssize_t got = REAL_CALL(name) arguments;                      \
+        if (__builtin_expect(got >= MS_READS_LEAST, false) && !ms_is_off()) \
+            note_parts(file, parts, count, got, offset);                    \
+        return got;                                                         \
+    }
+READ_PARTS(readv, (int file, const struct iovec *parts, int count), (file, parts, count), -1)
+READ_PARTS(preadv, (int file, const struct iovec *parts, int count, off_t offset),
+           (file, parts, count, offset), offset)
+READ_PARTS(preadv64, (int file, const struct iovec *parts, int count, off_t offset),
+           (file, parts, count, offset), offset)
+READ_PARTS(preadv2, (int file, const struct iovec *parts, int count, off_t offset, int flags),
+           (file, parts, count, offset, flags), offset)
+READ_PARTS(preadv64v2, (int file, const struct iovec *parts, int count, off_t offset, int flags),
+           (file, parts, count, offset, flags), offset)
+
+#define READ_STREAM(name, parameters, arguments)                                    \
+    CALL(size_t, name, parameters)                                                  \
+    {                                                                               \
+        const size_t got = REAL_CALL(name) arguments;                               \
+        if (__builtin_expect(got * bytes >= MS_READS_LEAST, false) && !ms_is_off()) \
+            note_stream(stream, buffer, got *bytes);                                \
+        return got;                                                                 \
+    }
+READ_STREAM(fread, (void *buffer, size_t bytes, size_t count, FILE *stream),
+            (buffer, bytes, count, stream))
+READ_STREAM(fread_unlocked, (void *buffer, size_t bytes, size_t count, FILE *stream),
+            (buffer, bytes, count, stream))
+READ_STREAM(__fread_chk, (void *buffer, size_t room, size_t bytes, size_t count, FILE *stream),
+            (buffer, room, bytes, count, stream))
+READ_STREAM(__fread_unlocked_chk,
+            (void *buffer, size_t room, size_t bytes, size_t count, FILE *stream),
+            (buffer, room, bytes, count, stream))
+
+/* --- mappings */
 
 /* True if a store may change the file: only a shared mapping of a descriptor that can write. */
 static bool may_map(enum call call, int flags, int file)

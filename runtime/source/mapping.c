@@ -446,17 +446,21 @@ bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mappi
  * On overlay and btrfs, fstat returns another device number than the kernel shows for a mapping. So
  * a new mapping is compared with the old one, which costs another search.
  */
-static bool maps_like(int descriptor, const struct ms_mapping *mapping)
+static bool map(int descriptor, struct ms_mapping *own_out)
 {
     const long page = syscall(SYS_mmap, NULL, 1, PROT_READ, MAP_PRIVATE, descriptor, 0);
     if (page == -1)
         return false;
-    struct ms_mapping own;
     const uintptr_t begin = (uintptr_t)page;
-    const bool same = find(begin, begin + 1, &own) && own.device == mapping->device &&
-                      own.inode == mapping->inode;
+    const bool is_found = find(begin, begin + 1, own_out);
     munmap((void *)begin, 1);
-    return same;
+    return is_found;
+}
+
+static bool maps_like(int descriptor, const struct ms_mapping *mapping)
+{
+    struct ms_mapping own;
+    return map(descriptor, &own) && own.device == mapping->device && own.inode == mapping->inode;
 }
 
 static bool peek_by_file(const void *address, void *buffer, size_t bytes)
@@ -598,14 +602,29 @@ int ms_mapping_open_again(const char *path, const struct stat *wanted, struct st
     return -1;
 }
 
+static bool learn(int descriptor, struct ms_mapping *place)
+{
+    struct ms_mapping own;
+    const bool is_known = map(descriptor, &own);
+    if (is_known) {
+        place->device = own.device;
+        place->inode = own.inode;
+    } else {
+        ms_mapping_close(descriptor);
+    }
+    return is_known;
+}
+
 /*
  * Opens by name first. A file that was unlinked or renamed since is opened through the kernel's
  * link for the mapping, which needs privileges (proc(5), map_files). Without them this fails, and
  * the caller takes a snapshot.
  */
-int ms_mapping_open(const struct ms_mapping *mapping)
+int ms_mapping_open(struct ms_mapping *mapping)
 {
     const int descriptor = open_verified(mapping->path, mapping);
+    if (mapping->is_read)
+        return descriptor < 0 || learn(descriptor, mapping) ? descriptor : -1;
     if (descriptor >= 0)
         return descriptor;
     char link[96];

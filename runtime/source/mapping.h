@@ -24,6 +24,7 @@ struct ms_mapping {
     bool shared;
     size_t lines_read;        /* of the list, to find it; 0: the kernel answers queries */
     char path[MS_PATH_BYTES]; /* from the kernel; may end in " (deleted)" */
+    bool is_read;             /* not a mapping, but a place where the file was read (reads.h) */
 };
 
 /*
@@ -52,8 +53,9 @@ bool ms_mapping_is_stored_to(dev_t device, ino_t inode, bool *lasts_out);
  * false without a signal. Does not read memory of devices. */
 bool ms_mapping_peek(const void *address, void *buffer, size_t bytes);
 
-/* Returns a read-only descriptor of the mapped file, verified by device and inode, or -1. */
-int ms_mapping_open(const struct ms_mapping *mapping);
+/* Returns a read-only descriptor of the mapped file, verified by device and inode, or -1. Of a file
+ * that was read, then has those of a mapping, which some file systems have two of. */
+int ms_mapping_open(struct ms_mapping *mapping);
 
 /* Opens a file again, by its path. Returns -1 if it cannot be opened, or is another one by now:
  * then stat_out is that of the other one, and errno 0. */

@@ -153,8 +153,7 @@ static bool is_byte_cached(int descriptor, uint64_t offset)
     return is_perhaps_cached(descriptor, offset) && can_be_read_at_once(descriptor, offset);
 }
 
-/* Checks only both ends: missing pages between them are read all the same, but more slowly. */
-static bool is_cached(int descriptor, uint64_t begin, uint64_t end)
+bool ms_reader_is_cached(int descriptor, uint64_t begin, uint64_t end)
 {
     return is_byte_cached(descriptor, begin) && is_byte_cached(descriptor, end - 1);
 }
@@ -253,10 +252,10 @@ static uint64_t find_alike(const struct ms_file_range *range, uint64_t begin, bo
     const int descriptor = range->source->descriptor;
     const uint64_t end = range->offset + range->bytes;
     uint64_t at = stretch_end(range, begin);
-    *cached_out = is_cached(descriptor, begin, at);
+    *cached_out = ms_reader_is_cached(descriptor, begin, at);
     while (at < end) {
         const uint64_t next = stretch_end(range, at);
-        if (is_cached(descriptor, at, next) != *cached_out)
+        if (ms_reader_is_cached(descriptor, at, next) != *cached_out)
             break;
         at = next;
     }

@@ -62,6 +62,10 @@ struct ms_reading {
     const _Atomic bool *cancelled; /* true: no read begins any more */
 };
 
+/* True if both ends of a range of a file are in the page cache, or this is unknown: missing pages
+ * between them are read all the same, but more slowly. */
+bool ms_reader_is_cached(int descriptor, uint64_t begin, uint64_t end);
+
 struct ms_reader;
 
 /* Starts to read. If no thread can be started, ms_reader_next reads. NULL if out of memory. */

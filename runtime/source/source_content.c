@@ -138,13 +138,14 @@ static void read_file(struct file *file)
 
 static struct file *add_file(const struct ms_mapping *mapping)
 {
+    struct ms_mapping wanted = *mapping;
     struct file *file = ms_heap_zalloc(sizeof(*file));
     if (file == NULL)
         return NULL;
     file->device = mapping->device;
     file->inode = mapping->inode;
     file->is_tried = looks_like_checkpoint(mapping);
-    file->source = file->is_tried ? ms_trust_open(mapping, 0) : NULL;
+    file->source = file->is_tried ? ms_trust_open(&wanted, 0) : NULL;
     if (file->source != NULL)
         read_file(file);
     if (file->source != NULL && file->count == 0) {

@@ -14,6 +14,8 @@
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/mapping.h"
+#include "runtime/source/reader.h"
+#include "runtime/source/reads.h"
 #include "runtime/source/source_close.h"
 #include "runtime/source/source_content.h"
 #include "runtime/source/source_internal.h"
@@ -215,30 +217,80 @@ static struct ms_source *find_open_file(dev_t device, ino_t inode)
     return file;
 }
 
-static bool find_by_place(struct ms_wanted_source *wanted, const struct place *place)
+static void find_by_place(struct ms_wanted_source *wanted, const struct place *place)
 {
     const uintptr_t begin = (uintptr_t)wanted->address;
     if (begin < place->begin || begin + wanted->bytes > place->end ||
         wanted->bytes > place->lines * BYTES_FOR_LINE)
-        return false;
+        return;
     wanted->offset = place->file_offset + (begin - place->begin);
-    wanted->found = find_open_file(place->device, place->inode);
-    if (wanted->found == NULL)
-        return false;
-    if (has_same_bytes(wanted->found, wanted) && ms_trust_is_sure(wanted->found))
-        return true;
-    ms_source_drop(wanted->found);
-    wanted->found = NULL;
-    return false;
+    struct ms_source *file = find_open_file(place->device, place->inode);
+    if (file != NULL && has_same_bytes(file, wanted) && ms_trust_is_sure(file))
+        wanted->found = file;
+    else if (file != NULL)
+        ms_source_drop(file);
 }
+
+/* --- files that were read */
+
+/* What the program has read is mostly in the page cache. Nothing is read from a disk again. */
+static bool was_read(const struct ms_source *file, const struct ms_wanted_source *wanted)
+{
+    enum { READ_BYTES = 256 << 10 };
+    static unsigned char read[READ_BYTES]; /* for the file thread */
+    struct ms_source_failure failure;
+    for (size_t done = 0; done < wanted->bytes;) {
+        const size_t left = wanted->bytes - done, most = done == 0 ? 512 : sizeof(read);
+        const size_t now = left < most ? left : most;
+        const uint64_t at = wanted->offset + done;
+        if (!ms_reader_is_cached(file->descriptor, at, at + now) ||
+            !ms_source_read_now(file, at, read, now, &failure) ||
+            memcmp((const char *)wanted->address + done, read, now) != 0)
+            return false;
+        done += now;
+    }
+    return ms_trust_is_sure((struct ms_source *)file);
+}
+
+static struct ms_source *open_place(struct ms_mapping *place, uint64_t end)
+{
+    struct ms_source *file = find_open_file(place->device, place->inode);
+    return file != NULL ? file : ms_trust_open(place, end);
+}
+
+/* The next place is not tried if a file is not trusted: asking again would take long. */
+static void find_by_note(struct ms_wanted_source *wanted)
+{
+    struct ms_source_failure failure;
+    struct ms_source *file = NULL;
+    struct ms_mapping place;
+    bool is_there = false;
+    for (size_t at = 0; !is_there && ms_reads_next(wanted->address, wanted->bytes, &at, &place);) {
+        wanted->offset = place.file_offset;
+        file = open_place(&place, wanted->offset + wanted->bytes);
+        if (file == NULL)
+            break;
+        if (ms_source_begin_use(file, &failure)) {
+            is_there = was_read(file, wanted);
+            ms_source_end_use(file);
+        }
+        if (!is_there)
+            ms_source_drop(file);
+    }
+    if (is_there)
+        wanted->found = file;
+}
+
+/* --- files that are mapped */
 
 static void find_by_range(struct ms_wanted_source *wanted)
 {
     struct ms_mapping mapping;
-    for (size_t i = 0; i < PLACES; i++) {
-        if (find_by_place(wanted, &places[i]))
-            return;
-    }
+    find_by_note(wanted);
+    for (size_t i = 0; i < PLACES && wanted->found == NULL; i++)
+        find_by_place(wanted, &places[i]);
+    if (wanted->found != NULL)
+        return;
     if (!ms_mapping_find(wanted->address, wanted->bytes, &mapping))
         return;
     wanted->offset = mapping.file_offset;

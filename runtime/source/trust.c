@@ -447,7 +447,7 @@ static struct ms_source *find_held(const struct ms_mapping *mapping, uint64_t en
 }
 
 struct wanted_file {
-    const struct ms_mapping *mapping;
+    struct ms_mapping *mapping;
     uint64_t end;
     struct ms_source *found;
 };
@@ -463,7 +463,7 @@ static void find_by_mapping(void *argument)
         wanted->found = take_file(descriptor, wanted->mapping, wanted->end);
 }
 
-struct ms_source *ms_trust_open(const struct ms_mapping *mapping, uint64_t end)
+struct ms_source *ms_trust_open(struct ms_mapping *mapping, uint64_t end)
 {
     struct wanted_file wanted = {.mapping = mapping, .end = end};
     ms_file_thread_call(find_by_mapping, &wanted);

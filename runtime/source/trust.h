@@ -25,7 +25,7 @@
  * no name, and is not sealed. For any thread.
  */
 struct ms_mapping;
-struct ms_source *ms_trust_open(const struct ms_mapping *mapping, uint64_t end);
+struct ms_source *ms_trust_open(struct ms_mapping *mapping, uint64_t end);
 
 /* True if since the last call a file was refused because nobody can be asked. For any thread. */
 bool ms_trust_was_not_asked(void);

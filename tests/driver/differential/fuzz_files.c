@@ -23,6 +23,7 @@ static struct {
     char path[4096], other[4096];
     size_t bytes;
     unsigned char *mapping; /* NULL: unmapped */
+    unsigned char *read;    /* or read, and not mapped */
     struct fuzz_block *block;
 } source;
 
@@ -50,7 +51,23 @@ static void unmap(void)
 {
     if (source.mapping != NULL)
         munmap(source.mapping, source.bytes);
-    source.mapping = NULL;
+    free(source.read);
+    source.mapping = source.read = NULL;
+}
+
+/* Large reads are noted, small ones are not. What was read may change before it is copied. */
+static void read_file(int file)
+{
+    const size_t first = fuzz_one_in(2) ? source.bytes : fuzz_below(source.bytes);
+    source.read = malloc(source.bytes);
+    if (pread(file, source.read, first, 0) != (ssize_t)first ||
+        lseek(file, (off_t)first, SEEK_SET) != (off_t)first ||
+        read(file, source.read + first, source.bytes - first) != (ssize_t)(source.bytes - first)) {
+        perror(source.path);
+        exit(2);
+    }
+    if (fuzz_one_in(3))
+        source.read[fuzz_below(source.bytes)] ^= 1;
 }
 
 static void load(void)
@@ -62,12 +79,16 @@ static void load(void)
     write_file(source.path, source.bytes);
     write_file(source.other, 4096);
     const int file = open(source.path, O_RDONLY | O_CLOEXEC);
-    source.mapping =
-        mmap(NULL, source.bytes, PROT_READ, fuzz_one_in(4) ? MAP_SHARED : MAP_PRIVATE, file, 0);
+    if (fuzz_one_in(2))
+        read_file(file);
+    else
+        source.mapping =
+            mmap(NULL, source.bytes, PROT_READ, fuzz_one_in(4) ? MAP_SHARED : MAP_PRIVATE, file, 0);
     close(file);
+    const unsigned char *bytes = source.mapping != NULL ? source.mapping : source.read;
     source.block = fuzz_new_block(source.bytes);
     fuzz_default_stream(false);
-    SEE(CALL(cuMemcpyHtoD_v2)(source.block->at, source.mapping, source.bytes));
+    SEE(CALL(cuMemcpyHtoD_v2)(source.block->at, bytes, source.bytes));
     if (fuzz_one_in(2))
         unmap();
     if (fuzz_one_in(4))

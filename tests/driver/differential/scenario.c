@@ -180,6 +180,11 @@ void beside_capture(void (*then)(CUdeviceptr), CUdeviceptr block)
 }
 
 /* A file of distinct bytes, mapped. */
+const char *scenario_file(void)
+{
+    return data_path;
+}
+
 void *map_file(size_t bytes)
 {
     unsigned char *content = malloc(bytes);

@@ -50,6 +50,9 @@ void report(CUdeviceptr block, int64_t bytes);
 /* Calls `then` while another thread captures a stream, in a mode that leaves this thread alone. */
 void beside_capture(void (*then)(CUdeviceptr), CUdeviceptr block);
 
+/* The path of FILE. */
+const char *scenario_file(void);
+
 /* A file of distinct bytes, mapped. Each call makes it anew. */
 void *map_file(size_t bytes);
 

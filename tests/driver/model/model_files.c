@@ -18,7 +18,8 @@
 
 enum { FILE_BYTES = 1 << 20, CHILD_SECONDS = 60 };
 
-static _Thread_local unsigned char *file, *written;
+static _Thread_local unsigned char *file, *written; /* mapped */
+static _Thread_local unsigned char *in_memory;      /* what was read of it */
 
 /* --- four tensors of a checkpoint, and bytes behind them */
 
@@ -49,7 +50,8 @@ const unsigned char *model_in_file(size_t bytes)
     size_t at = model_below(FILE_END - bytes);
     if (model_one_in(2))
         at = BEGIN + tensors[model_below(4)];
-    return (model_one_in(4) ? written : file) + (at + bytes > FILE_END ? 0 : at);
+    const unsigned char *from = model_one_in(4) ? written : model_one_in(3) ? in_memory : file;
+    return from + (at + bytes > FILE_END ? 0 : at);
 }
 
 static void unmap_file(void)
@@ -61,12 +63,32 @@ static void unmap_file(void)
     file = written = NULL;
 }
 
+/* In parts, some too small to be noted. And the program may change what it has read. */
+static void read_file(int descriptor)
+{
+    if (in_memory == NULL)
+        in_memory = malloc(FILE_BYTES);
+    for (size_t done = 0; done < FILE_END;) {
+        const size_t left = FILE_END - done, most = 1 + model_below(FILE_END);
+        const ssize_t got = model_one_in(2) ? pread(descriptor, in_memory + done,
+                                                    most < left ? most : left, (off_t)done)
+                                            : read(descriptor, in_memory + done, left);
+        if (got < 0)
+            model_fail("the file cannot be read");
+        done += got == 0 ? left : (size_t)got;
+        lseek(descriptor, (off_t)done, SEEK_SET);
+    }
+    if (model_one_in(2))
+        model_draw_content(in_memory + BEGIN + model_below(900000), 3000);
+}
+
 static void map_file(void)
 {
     char path[4096];
     path_of(path, "");
     const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
     unmap_file();
+    read_file(descriptor);
     file = mmap(NULL, FILE_BYTES, PROT_READ, model_one_in(2) ? MAP_PRIVATE : MAP_SHARED, descriptor,
                 0);
     written = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, 0);

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the program has read of files, and where to. A loader that reads, instead of mapping, hides
+ * where its bytes come from; notes of its large reads tell:
+ *
+ *     file      |  header  |  tensor  |  tensor  |
+ *                               |          `------------.
+ *     memory         ..... [ tensor ] .......... [ part | part ] ...
+ *
+ * A note is a guess. The memory may have been changed since, or be another's by now: who follows a
+ * note compares all bytes with the file's.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/source/mapping.h"
+
+/* Smaller reads are not noted. */
+enum { MS_READS_LEAST = 64 << 10 };
+
+/*
+ * The program has read so many bytes to the address, from `offset` of the descriptor's file on; -1:
+ * up to where the descriptor stands now. For any thread, also in a handler of a signal or a forked
+ * child: nothing is allocated, and if others are busy with notes for long, this one is left out.
+ */
+void ms_reads_note(int descriptor, const void *address, size_t bytes, int64_t offset);
+
+/*
+ * The places in files where the bytes of [address, address + bytes) may be, one after the other;
+ * *at is 0 before the first. First where they would be if all was read as its middle was: a loader
+ * may read in parts, and the ends through a buffer. Then where so many bytes were read, or almost,
+ * up to their end, the last read first: the loader may have copied them to this memory. In
+ * *place_out: device and inode by stat(2), the path, and file_offset. False behind the last.
+ */
+bool ms_reads_next(const void *address, size_t bytes, size_t *at, struct ms_mapping *place_out);

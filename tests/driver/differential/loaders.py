@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""loaders.py PROGRAM KERNELS SHIM: what a loader reads is a reference to its file, as what it maps, at any limit of host copies."""
+from scenarios import main
+
+MIB = 1 << 20
+TENSOR = 4 * MIB
+ALL = 8 * TENSOR
+LIMIT = {"METASHARD_SNAPSHOT_BYTES": "1M"}
+READERS = ("with_pread", "with_read", "in_parts", "with_preadv", "with_readv", "with_preadv2", "fortified", "with_fread",
+           "with_fortified_fread", "buffered", "by_threads", "staged", "whole", "copied_on")
+
+
+def all_scenarios(test):
+    for scenario in READERS:
+        _, dump = test.both(scenario, LIMIT)
+        test.check(f"{scenario}: all is the file's", dump["recorded_file_bytes"] == ALL, dump)
+        test.check(f"{scenario}: only what was used has memory", dump["backed_bytes_peak"] <= TENSOR, dump["backed_bytes_peak"])
+        test.check(f"{scenario}: nothing is kept on the host", dump["recorded_snapshot_bytes"] == 0, dump)
+    _, dump = test.both("halves", LIMIT)
+    test.check("a part of what was read is the file's", dump["recorded_file_bytes"] == ALL // 2, dump)
+    test.check("and only what was used has memory", dump["backed_bytes_peak"] <= TENSOR // 2, dump["backed_bytes_peak"])
+    for scenario in ("changed", "mapped_anew", "number_of_another"):
+        for settings in ({}, LIMIT):
+            test.both(scenario, settings)
+    _, dump = test.both("changed")
+    test.check("changed bytes are not the file's", dump["recorded_file_bytes"] == 0, dump)
+    for settings in ({}, LIMIT, {"METASHARD_LEASES": "off"}):
+        test.both("written_since", settings)
+
+
+main(all_scenarios)
