@@ -47,12 +47,12 @@ static void set(size_t first, size_t behind, const struct ms_content *content)
 static void take_block(size_t first, size_t behind)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
+    struct ms_lineage *lineage = &allocation->lineage;
+    const struct ms_range all = {0, BYTES}, block = {first * FAKE_GRANULE, behind * FAKE_GRANULE};
     if (!allocation->is_carved)
-        CHECK(
-            ms_lineage_set(&allocation->lineage, 0, BYTES, &(struct ms_content){.kind = MS_DEAD}));
-    CHECK(ms_carve_add_block(allocation, first * FAKE_GRANULE, behind * FAKE_GRANULE));
-    CHECK(ms_lineage_set(&allocation->lineage, first * FAKE_GRANULE, behind * FAKE_GRANULE,
-                         &(struct ms_content){.kind = MS_UNDEFINED}));
+        CHECK(ms_lineage_change(lineage, &all, 1, ms_carve_make_dead));
+    CHECK(ms_carve_add_block(allocation, block.begin, block.end));
+    CHECK(ms_lineage_change(lineage, &block, 1, ms_carve_make_undefined));
     ms_space_release(allocation);
 }
 
