@@ -237,6 +237,7 @@ static void convert(const struct found *found, size_t lines, struct ms_mapping *
     mapping_out->inode = found->inode;
     mapping_out->shared = found->is_shared;
     mapping_out->lines_read = lines;
+    mapping_out->is_read = false;
 }
 
 /* The last one. A second query gets the path. */
