@@ -84,7 +84,8 @@ static inline void *real_of(enum call call)
 static bool prepare(enum call call, bool is_known, const struct stat *file, int before)
 {
     const int error =
-        is_known ? ms_file_writes_prepare(names[call], file->st_dev, file->st_ino) : 0;
+        is_known ? ms_file_writes_prepare(MS_FILE_CHANGES, names[call], file->st_dev, file->st_ino)
+                 : 0;
     errno = error != 0 ? error : before;
     return error == 0;
 }
@@ -281,7 +282,7 @@ static void prepare_lease(enum call call, int descriptor)
     struct stat file;
     const int before = errno;
     if (fstat(descriptor, &file) == 0)
-        ms_file_writes_prepare_lease(names[call], file.st_dev, file.st_ino);
+        ms_file_writes_prepare(MS_FILE_LEASED, names[call], file.st_dev, file.st_ino);
     errno = before;
 }
 
@@ -318,7 +319,7 @@ __attribute__((noinline)) static void let_go(enum call call, int folder, const c
     struct stat now;
     const int before = errno;
     if (!find_link(folder, path, &now) || now.st_dev != file->st_dev || now.st_ino != file->st_ino)
-        ms_file_writes_let_go(names[call], file->st_dev, file->st_ino);
+        ms_file_writes_prepare(MS_FILE_DELETED, names[call], file->st_dev, file->st_ino);
     errno = before;
 }
 

@@ -77,7 +77,7 @@ CUresult cuGraphicsResourceGetMappedPointer_v2(CUdeviceptr *pDevPtr, size_t *pSi
 static CUresult has_added_global(CUresult result, const CUdeviceptr *address)
 {
     if (result == CUDA_SUCCESS && address != NULL && ms_is_started() &&
-        ms_pointer_is_managed(*address))
+        ms_pointer_is(*address, MS_MANAGED))
         ms_host_memory_add_global();
     return result;
 }

@@ -5,7 +5,6 @@
  */
 #include "runtime/calls/launch.h"
 #include "runtime/driver/flags.h"
-#include "runtime/memory/order.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/quick.h"
 #include "shim/stream.h"
@@ -14,10 +13,7 @@
 static bool launch(struct ms_call *call, CUstream default_stream, CUresult *result_out)
 {
     /* NCCL's launches touch only its own memory and what was prepared. */
-    if (!ms_defers_any() || ms_nccl_is_calling()) {
-        ms_order_add_gate();
-        return false;
-    }
+    call->is_prepared = ms_nccl_is_calling();
     call->stream = ms_stream(call->stream, default_stream);
     return ms_launch(call, result_out);
 }

@@ -6,7 +6,6 @@
 #include "runtime/calls/pointer.h"
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
-#include "runtime/fill/evict.h"
 #include "runtime/memory/delayed_free.h"
 #include "shim/init.h"
 #include "shim/nccl_wrappers.h"
@@ -15,7 +14,6 @@
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
-    int attempts = 0;
     CUresult result;
     MS_ENTER("cuMemAlloc_v2");
     if (ms_ready_to_defer() && !ms_nccl_is_inside(__builtin_return_address(0)) &&
@@ -23,28 +21,17 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
         ms_observer_prepare(false);
         return result;
     }
-    do
-        result = MS_REAL(cuMemAlloc_v2)(dptr, bytesize);
-    while (ms_evict_try_again(result, &attempts));
-    return result;
+    return MS_REAL_WITH_MEMORY(cuMemAlloc_v2, (dptr, bytesize));
 }
 
-/* Other ways to allocate: by the driver, after eviction where that is necessary. */
-#define ALLOCATE(symbol, parameters, arguments)        \
-    CUresult symbol parameters                         \
-    {                                                  \
-        int attempts = 0;                              \
-        CUresult result;                               \
-        MS_ENTER(#symbol);                             \
-        do                                             \
-            result = MS_REAL(symbol) arguments;        \
-        while (ms_evict_try_again(result, &attempts)); \
-        return result;                                 \
-    }
-ALLOCATE(cuMemAllocPitch_v2,
-         (CUdeviceptr * dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
-          unsigned int ElementSizeBytes),
-         (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes))
+/* Another way to allocate: by the driver, after eviction where that is necessary. */
+CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
+                            unsigned int ElementSizeBytes)
+{
+    MS_ENTER("cuMemAllocPitch_v2");
+    return MS_REAL_WITH_MEMORY(cuMemAllocPitch_v2,
+                               (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
+}
 
 /* Whether the driver frees memory for this thread: some do without a current context, too
  * (NVIDIA/cuda-python#2750). Asked with the address that is nothing. */
@@ -81,7 +68,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 /* The reserved addresses around an allocation are known to the driver but not to the program. */
 static CUdeviceptr known(CUdeviceptr address)
 {
-    return ms_pointer_strays(address, 1) ? MS_NOWHERE : address;
+    return ms_bounded(address, 1);
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)

@@ -11,19 +11,25 @@
 /* More operations than the driver takes in one call. */
 enum { MOST = 256 };
 
-/* The address is in the same place for waiting and writing. */
-static bool operation_strays(const CUstreamBatchMemOpParams *operation)
+/* Of an operation that waits or writes: the address is in the same place for both. */
+static size_t operation_bytes(const CUstreamBatchMemOpParams *operation)
 {
     switch ((int)operation->operation) {
     case CU_STREAM_MEM_OP_WAIT_VALUE_32:
     case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-        return ms_pointer_strays(operation->writeValue.address, sizeof(cuuint32_t));
+        return sizeof(cuuint32_t);
     case CU_STREAM_MEM_OP_WAIT_VALUE_64:
     case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-        return ms_pointer_strays(operation->writeValue.address, sizeof(cuuint64_t));
+        return sizeof(cuuint64_t);
     default:
-        return false;
+        return 0;
     }
+}
+
+static bool operation_strays(const CUstreamBatchMemOpParams *operation)
+{
+    const size_t bytes = operation_bytes(operation);
+    return bytes > 0 && ms_pointer_strays(operation->writeValue.address, bytes);
 }
 
 CUresult ms_memory_values_bound(const CUstreamBatchMemOpParams *operations, unsigned count,
@@ -64,7 +70,7 @@ CUresult ms_memory_values_bound(const CUstreamBatchMemOpParams *operations, unsi
     MS_QUICK_COPY(symbol, (CUstream stream, CUdeviceptr addr, type value, unsigned int flags),   \
                   (stream, addr, value, flags))                                                  \
     {                                                                                            \
-        const CUdeviceptr bounded = ms_pointer_strays(addr, sizeof(value)) ? MS_NOWHERE : addr;  \
+        const CUdeviceptr bounded = ms_bounded(addr, sizeof(value));                             \
         const CUresult result = ms_move_seal();                                                  \
         return result != CUDA_SUCCESS ? result : MS_REAL(symbol)(stream, bounded, value, flags); \
     }

@@ -8,7 +8,6 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/calls/move.h"
-#include "runtime/fill/evict.h"
 #include "shim/newer.h"
 #include "shim/quick.h"
 #include "shim/stream.h"
@@ -33,8 +32,7 @@
         if (verdict == MS_STRAYS)                                                               \
             return MS_REAL(symbol) entry_kind##_ARGUMENTS nowhere;                              \
         result = MS_REAL(symbol) entry_kind##_ARGUMENTS arguments;                              \
-        if (is_held)                                                                            \
-            ms_evict_let_go();                                                                  \
+        ms_move_end(is_held);                                                                   \
         return result;                                                                          \
     }
 

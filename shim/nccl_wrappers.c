@@ -22,6 +22,7 @@
 #include "runtime/collective/communicator.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/state/caller.h"
 #include "shim/cancellation.h"
 #include "shim/nccl_real.h"
@@ -121,7 +122,8 @@ static bool ask(const struct way *way, ncclComm_t comm, struct ms_communicator *
     if (!query(way, comm, found))
         return false;
     found->is_blocking = false;
-    ms_communicator_add(comm, found);
+    found->origin = MS_MET;
+    ms_communicator_set(comm, found);
     return true;
 }
 
@@ -301,7 +303,7 @@ static ncclResult_t made(const struct way *way, ncclResult_t result, const ncclC
 {
     if (is_made(way, result) && *comm != NULL) {
         ms_nccl_add_comm(*comm, way->nccl);
-        ms_communicator_made(*comm, &self);
+        ms_communicator_set(*comm, &self);
     }
     return result;
 }
@@ -353,7 +355,8 @@ static ncclResult_t set_child(const struct way *way, ncclResult_t result, ncclCo
     if (is_blocking(config) && ms_communicator_find(parent, &of_parent) && of_parent.is_blocking &&
         query(way, *newcomm, &self)) {
         self.is_blocking = true;
-        ms_communicator_split_off(*newcomm, &self);
+        self.origin = MS_SPLIT_OFF;
+        ms_communicator_set(*newcomm, &self);
     }
     return result;
 }
@@ -391,15 +394,15 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 }
 
 /* Forgets the communicator first, because the next one may get the same handle at once. */
-#define END(name)                         \
-    ncclResult_t name(ncclComm_t comm)    \
-    {                                     \
-        FIND(name, comm);                 \
-        if (way.is_ours) {                \
-            ms_communicator_forget(comm); \
-            ms_nccl_forget_comm(comm);    \
-        }                                 \
-        return GO_OUT(name, (comm));      \
+#define END(name)                            \
+    ncclResult_t name(ncclComm_t comm)       \
+    {                                        \
+        FIND(name, comm);                    \
+        if (way.is_ours) {                   \
+            ms_communicator_set(comm, NULL); \
+            ms_nccl_forget_comm(comm);       \
+        }                                    \
+        return GO_OUT(name, (comm));         \
     }
 END(ncclCommDestroy)
 END(ncclCommAbort)
@@ -412,7 +415,7 @@ static ncclResult_t pin(const struct way *way, const void *buff, size_t size)
     bool is_one_handle;
     if (!way->is_ours || !ms_owns_any())
         return ncclSuccess;
-    const CUresult result = ms_collective_pin(buff, size, &is_one_handle);
+    const CUresult result = ms_access_export((CUdeviceptr)(uintptr_t)buff, size, &is_one_handle);
     if (result != CUDA_SUCCESS)
         ms_log(MS_ERROR, "%s: cannot materialise the buffer: CUDA error %d", ms_caller,
                (int)result);

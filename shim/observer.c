@@ -52,10 +52,7 @@ static void observe(void *block, int64_t size)
 {
     atomic_store_explicit(&has_reported, true, memory_order_relaxed);
     MS_ENTER("the caching allocator");
-    if (size > 0)
-        ms_block_taken((CUdeviceptr)(uintptr_t)block, (size_t)size);
-    else
-        ms_block_returned((CUdeviceptr)(uintptr_t)block);
+    ms_block_report((CUdeviceptr)(uintptr_t)block, size);
 }
 
 #define DEFINE_REPORT(symbol, name)                                                     \

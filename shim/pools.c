@@ -5,9 +5,7 @@
 #include "runtime/calls/alloc.h"
 #include "runtime/calls/host_memory.h"
 #include "runtime/calls/pointer.h"
-#include "runtime/calls/pooled.h"
 #include "runtime/driver/flags.h"
-#include "runtime/fill/evict.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/pool.h"
 #include "shim/init.h"
@@ -21,7 +19,7 @@ static bool deferred(const void *caller, CUdeviceptr *address, size_t bytes, CUm
 {
     if (!ms_ready_to_defer())
         return false;
-    if (!ms_pooled_is_wanted()) {
+    if (!ms_alloc_wants_pooled()) {
         ms_pool_use_kept(pool, bytes);
         return false;
     }
@@ -34,7 +32,8 @@ static bool deferred(const void *caller, CUdeviceptr *address, size_t bytes, CUm
 /* Pools may be of host or managed memory. */
 static CUresult published(CUresult result, const CUdeviceptr *address, size_t bytes)
 {
-    if (result == CUDA_SUCCESS && ms_is_started() && ms_pointer_is_host_writable(*address))
+    if (result == CUDA_SUCCESS && ms_is_started() &&
+        ms_pointer_is(*address, MS_PINNED | MS_MANAGED))
         ms_host_memory_add(*address, bytes);
     return result;
 }
@@ -43,15 +42,12 @@ static CUresult published(CUresult result, const CUdeviceptr *address, size_t by
 #define ALLOCATE(symbol, parameters, arguments, is_given, pool, default_stream)       \
     CUresult symbol parameters                                                        \
     {                                                                                 \
-        int attempts = 0;                                                             \
         CUresult result;                                                              \
         MS_ENTER(#symbol);                                                            \
         if ((is_given) && deferred(__builtin_return_address(0), dptr, bytesize, pool, \
                                    ms_stream(hStream, default_stream), &result))      \
             return result;                                                            \
-        do                                                                            \
-            result = MS_REAL(symbol) arguments;                                       \
-        while (ms_evict_try_again(result, &attempts));                                \
+        result = MS_REAL_WITH_MEMORY(symbol, arguments);                              \
         return published(result, dptr, bytesize);                                     \
     }
 #define ALLOCATE_IN_STREAM(symbol, default_stream)                            \

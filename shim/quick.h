@@ -2,7 +2,9 @@
 /* What the entry points are made of: the way to the driver that costs next to nothing. */
 #pragma once
 
+#include "runtime/calls/pointer.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
 #include "runtime/state/caller.h"
 #include "shim/cancellation.h"
 #include "shim/real.h"
@@ -35,6 +37,30 @@
     }                                                                                            \
     static CUresult inside_##symbol parameters
 
+/* An entry whose call the driver gets when `prepared`, what the call uses, is CUDA_SUCCESS. */
+#define MS_PREPARED(symbol, prepared, parameters, arguments)                \
+    CUresult symbol parameters                                              \
+    {                                                                       \
+        MS_ENTER(#symbol);                                                  \
+        const CUresult result = prepared;                                   \
+        return result != CUDA_SUCCESS ? result : MS_REAL(symbol) arguments; \
+    }
+
 /* The null address. For a copy or set that strays (ms_pointer_strays), the driver is called with
  * this address, so that it checks its other arguments first and then refuses the call. */
 #define MS_NOWHERE ((CUdeviceptr)0)
+static inline CUdeviceptr ms_bounded(CUdeviceptr address, size_t bytes)
+{
+    return ms_pointer_strays(address, bytes) ? MS_NOWHERE : address;
+}
+
+/* The driver's answer to a call that needs memory: it is asked again when some was freed. */
+#define MS_REAL_WITH_MEMORY(symbol, arguments)           \
+    __extension__({                                      \
+        int attempts_ = 0;                               \
+        CUresult result_;                                \
+        do                                               \
+            result_ = MS_REAL(symbol) arguments;         \
+        while (ms_evict_try_again(result_, &attempts_)); \
+        result_;                                         \
+    })

@@ -16,6 +16,6 @@ struct ms_sealed ms_seal_enter(uint32_t index)
         return sealed;
     MS_ENTER(entry < MS_ENTRY_COUNT ? ms_entry_symbol(entry) : "an unknown function");
     ms_log(MS_DEBUG, "%s is not modelled: everything deferred is materialised", ms_caller);
-    sealed.result = ms_access_all();
+    sealed.result = ms_access_all(MS_REASON_SEALED);
     return sealed;
 }

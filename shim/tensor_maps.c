@@ -12,79 +12,51 @@ static CUresult prepare(CUtensorMapDataType type, uint32_t rank, void *address,
                         const cuuint64_t *dims, const cuuint64_t *strides,
                         CUtensorMapInterleave interleave)
 {
-    return ms_owns_any()
-               ? ms_tensor_map_access((CUdeviceptr)(uintptr_t)address,
-                                      ms_tensor_map_extent(type, rank, dims, strides, interleave))
-               : CUDA_SUCCESS;
+    return ms_owns_any() ? ms_tensor_map_access((CUdeviceptr)(uintptr_t)address, type, rank, dims,
+                                                strides, interleave)
+                         : CUDA_SUCCESS;
 }
 
-CUresult cuTensorMapEncodeTiled(CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType,
-                                cuuint32_t tensorRank, void *globalAddress,
-                                const cuuint64_t *globalDim, const cuuint64_t *globalStrides,
-                                const cuuint32_t *boxDim, const cuuint32_t *elementStrides,
-                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
-                                CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill)
-{
-    MS_ENTER("cuTensorMapEncodeTiled");
-    const CUresult result =
-        prepare(tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, interleave);
-    return result != CUDA_SUCCESS
-               ? result
-               : MS_REAL(cuTensorMapEncodeTiled)(tensorMap, tensorDataType, tensorRank,
-                                                 globalAddress, globalDim, globalStrides, boxDim,
-                                                 elementStrides, interleave, swizzle, l2Promotion,
-                                                 oobFill);
-}
+MS_PREPARED(cuTensorMapEncodeTiled,
+            prepare(tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
+                    interleave),
+            (CUtensorMap * tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
+             void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides,
+             const cuuint32_t *boxDim, const cuuint32_t *elementStrides,
+             CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+             CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill),
+            (tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, boxDim,
+             elementStrides, interleave, swizzle, l2Promotion, oobFill))
 
-CUresult cuTensorMapEncodeIm2col(CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType,
-                                 cuuint32_t tensorRank, void *globalAddress,
-                                 const cuuint64_t *globalDim, const cuuint64_t *globalStrides,
-                                 const int *pixelBoxLowerCorner, const int *pixelBoxUpperCorner,
-                                 cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn,
-                                 const cuuint32_t *elementStrides, CUtensorMapInterleave interleave,
-                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
-                                 CUtensorMapFloatOOBfill oobFill)
-{
-    MS_ENTER("cuTensorMapEncodeIm2col");
-    const CUresult result =
-        prepare(tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, interleave);
-    return result != CUDA_SUCCESS
-               ? result
-               : MS_REAL(cuTensorMapEncodeIm2col)(tensorMap, tensorDataType, tensorRank,
-                                                  globalAddress, globalDim, globalStrides,
-                                                  pixelBoxLowerCorner, pixelBoxUpperCorner,
-                                                  channelsPerPixel, pixelsPerColumn, elementStrides,
-                                                  interleave, swizzle, l2Promotion, oobFill);
-}
+MS_PREPARED(cuTensorMapEncodeIm2col,
+            prepare(tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
+                    interleave),
+            (CUtensorMap * tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
+             void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides,
+             const int *pixelBoxLowerCorner, const int *pixelBoxUpperCorner,
+             cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn,
+             const cuuint32_t *elementStrides, CUtensorMapInterleave interleave,
+             CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
+             CUtensorMapFloatOOBfill oobFill),
+            (tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
+             pixelBoxLowerCorner, pixelBoxUpperCorner, channelsPerPixel, pixelsPerColumn,
+             elementStrides, interleave, swizzle, l2Promotion, oobFill))
 
-CUresult cuTensorMapEncodeIm2colWide(
-    CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
-    void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides,
-    int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth, cuuint32_t channelsPerPixel,
-    cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave,
-    CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
-    CUtensorMapFloatOOBfill oobFill)
-{
-    MS_ENTER("cuTensorMapEncodeIm2colWide");
-    const CUresult result =
-        prepare(tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, interleave);
-    return result != CUDA_SUCCESS
-               ? result
-               : MS_REAL(cuTensorMapEncodeIm2colWide)(tensorMap, tensorDataType, tensorRank,
-                                                      globalAddress, globalDim, globalStrides,
-                                                      pixelBoxLowerCornerWidth,
-                                                      pixelBoxUpperCornerWidth, channelsPerPixel,
-                                                      pixelsPerColumn, elementStrides, interleave,
-                                                      mode, swizzle, l2Promotion, oobFill);
-}
+MS_PREPARED(cuTensorMapEncodeIm2colWide,
+            prepare(tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
+                    interleave),
+            (CUtensorMap * tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
+             void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides,
+             int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth,
+             cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn,
+             const cuuint32_t *elementStrides, CUtensorMapInterleave interleave,
+             CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle,
+             CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill),
+            (tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides,
+             pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth, channelsPerPixel, pixelsPerColumn,
+             elementStrides, interleave, mode, swizzle, l2Promotion, oobFill))
 
-/* The map keeps the extent of the tensor that it was made over, which the driver does not tell. */
-CUresult cuTensorMapReplaceAddress(CUtensorMap *tensorMap, void *globalAddress)
-{
-    MS_ENTER("cuTensorMapReplaceAddress");
-    const CUresult result =
-        ms_owns_any() ? ms_tensor_map_access((CUdeviceptr)(uintptr_t)globalAddress, SIZE_MAX)
-                      : CUDA_SUCCESS;
-    return result != CUDA_SUCCESS ? result
-                                  : MS_REAL(cuTensorMapReplaceAddress)(tensorMap, globalAddress);
-}
+/* The map keeps the extent of the tensor that it was made over, which the driver does not tell: a
+ * rank of 0. */
+MS_PREPARED(cuTensorMapReplaceAddress, prepare(0, 0, globalAddress, NULL, NULL, 0),
+            (CUtensorMap * tensorMap, void *globalAddress), (tensorMap, globalAddress))

@@ -10,7 +10,6 @@
 #include "runtime/calls/vmm.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/access.h"
-#include "runtime/fill/evict.h"
 #include "runtime/memory/addresses.h"
 #include "shim/init.h"
 #include "shim/nccl_wrappers.h"
@@ -55,7 +54,6 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                      const CUmemAllocationProp *prop, unsigned long long flags)
 {
-    int attempts = 0;
     CUresult result;
     MS_ENTER("cuMemCreate");
     if (ms_ready_to_defer() && flags == 0 && !ms_nccl_is_inside(__builtin_return_address(0)) &&
@@ -63,10 +61,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
         ms_observer_prepare(false);
         return result;
     }
-    do
-        result = MS_REAL(cuMemCreate)(handle, size, prop, flags);
-    while (ms_evict_try_again(result, &attempts));
-    return result;
+    return MS_REAL_WITH_MEMORY(cuMemCreate, (handle, size, prop, flags));
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
@@ -87,51 +82,28 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 }
 
 /* The driver knows no number of the shim's, and refuses it. */
-CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
-                                      CUmemAllocationHandleType handleType,
-                                      unsigned long long flags)
-{
-    MS_ENTER("cuMemExportToShareableHandle");
-    const CUresult result =
-        ms_vmm_can_export(handle, handleType) ? ms_handle_make_real(&handle) : CUDA_SUCCESS;
-    return result != CUDA_SUCCESS
-               ? result
-               : MS_REAL(cuMemExportToShareableHandle)(shareableHandle, handle, handleType, flags);
-}
+MS_PREPARED(cuMemExportToShareableHandle, ms_vmm_export(&handle, handleType),
+            (void *shareableHandle, CUmemGenericAllocationHandle handle,
+             CUmemAllocationHandleType handleType, unsigned long long flags),
+            (shareableHandle, handle, handleType, flags))
 
-CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
-                            CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
-                            unsigned long long flags)
-{
-    MS_ENTER("cuMulticastBindMem");
-    const CUresult result = ms_handle_make_real(&memHandle);
-    return result != CUDA_SUCCESS
-               ? result
-               : MS_REAL(cuMulticastBindMem)(mcHandle, mcOffset, memHandle, memOffset, size, flags);
-}
+MS_PREPARED(cuMulticastBindMem, ms_handle_make_real(&memHandle),
+            (CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
+             CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+             unsigned long long flags),
+            (mcHandle, mcOffset, memHandle, memOffset, size, flags))
 
-CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
-                               CUmemGenericAllocationHandle memHandle, size_t memOffset,
-                               size_t size, unsigned long long flags)
-{
-    MS_ENTER("cuMulticastBindMem");
-    const CUresult result = ms_handle_make_real(&memHandle);
-    return result != CUDA_SUCCESS
-               ? result
-               : MS_REAL(cuMulticastBindMem_v2)(mcHandle, dev, mcOffset, memHandle, memOffset, size,
-                                                flags);
-}
+MS_PREPARED(cuMulticastBindMem_v2, ms_handle_make_real(&memHandle),
+            (CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+             CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+             unsigned long long flags),
+            (mcHandle, dev, mcOffset, memHandle, memOffset, size, flags))
 
-CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset,
-                                  CUmemGenericAllocationHandle memHandle, cuuint64_t memOffset,
-                                  cuuint64_t size, unsigned long long flags)
-{
-    MS_ENTER("cuLogicalEndpointBindMem");
-    const CUresult result = ms_handle_make_real(&memHandle);
-    return result != CUDA_SUCCESS ? result
-                                  : MS_REAL(cuLogicalEndpointBindMem)(leId, dev, offset, memHandle,
-                                                                      memOffset, size, flags);
-}
+MS_PREPARED(cuLogicalEndpointBindMem, ms_handle_make_real(&memHandle),
+            (CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset,
+             CUmemGenericAllocationHandle memHandle, cuuint64_t memOffset, cuuint64_t size,
+             unsigned long long flags),
+            (leId, dev, offset, memHandle, memOffset, size, flags))
 
 /* --- mappings */
 
@@ -199,7 +171,7 @@ static CUresult retain_for_nccl(CUmemGenericAllocationHandle *handle, void *addr
 {
     MS_ENTER("cuMemRetainAllocationHandle");
     bool one_handle = true;
-    CUresult result = ms_access_export((CUdeviceptr)(uintptr_t)addr, &one_handle);
+    CUresult result = ms_access_export((CUdeviceptr)(uintptr_t)addr, 1, &one_handle);
     if (result == CUDA_SUCCESS && !one_handle) {
         ms_log(MS_WARN,
                "the allocation at %p has several physical handles and cannot be "
@@ -234,46 +206,25 @@ static CUresult pin(CUdeviceptr address, size_t bytes)
                : ms_access(address, bytes, MS_NEED_PIN);
 }
 
-CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
-                                       CUmemRangeHandleType handleType, unsigned long long flags)
-{
-    MS_ENTER("cuMemGetHandleForAddressRange");
-    const CUresult result = pin(dptr, size);
-    return result != CUDA_SUCCESS
-               ? result
-               : MS_REAL(cuMemGetHandleForAddressRange)(handle, dptr, size, handleType, flags);
-}
+MS_PREPARED(cuMemGetHandleForAddressRange, pin(dptr, size),
+            (void *handle, CUdeviceptr dptr, size_t size, CUmemRangeHandleType handleType,
+             unsigned long long flags),
+            (handle, dptr, size, handleType, flags))
 
-CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
-                             CUdeviceptr memptr, size_t size, unsigned long long flags)
-{
-    MS_ENTER("cuMulticastBindAddr");
-    const CUresult result = pin(memptr, size);
-    return result != CUDA_SUCCESS
-               ? result
-               : MS_REAL(cuMulticastBindAddr)(mcHandle, mcOffset, memptr, size, flags);
-}
+MS_PREPARED(cuMulticastBindAddr, pin(memptr, size),
+            (CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr,
+             size_t size, unsigned long long flags),
+            (mcHandle, mcOffset, memptr, size, flags))
 
-CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev,
-                                size_t mcOffset, CUdeviceptr memptr, size_t size,
-                                unsigned long long flags)
-{
-    MS_ENTER("cuMulticastBindAddr");
-    const CUresult result = pin(memptr, size);
-    return result != CUDA_SUCCESS
-               ? result
-               : MS_REAL(cuMulticastBindAddr_v2)(mcHandle, dev, mcOffset, memptr, size, flags);
-}
+MS_PREPARED(cuMulticastBindAddr_v2, pin(memptr, size),
+            (CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+             CUdeviceptr memptr, size_t size, unsigned long long flags),
+            (mcHandle, dev, mcOffset, memptr, size, flags))
 
-CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset,
-                                   void *ptr, cuuint64_t size, unsigned long long flags)
-{
-    MS_ENTER("cuLogicalEndpointBindAddr");
-    const CUresult result = pin((CUdeviceptr)(uintptr_t)ptr, size);
-    return result != CUDA_SUCCESS
-               ? result
-               : MS_REAL(cuLogicalEndpointBindAddr)(leId, dev, offset, ptr, size, flags);
-}
+MS_PREPARED(cuLogicalEndpointBindAddr, pin((CUdeviceptr)(uintptr_t)ptr, size),
+            (CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset, void *ptr, cuuint64_t size,
+             unsigned long long flags),
+            (leId, dev, offset, ptr, size, flags))
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 {

@@ -6,7 +6,6 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
-#include "runtime/calls/pooled.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/access.h"
@@ -37,11 +36,76 @@ static bool can_map_memory(CUdevice device)
            supported != 0;
 }
 
+/* --- pools
+ *
+ * A program that takes its memory from a pool allocates and frees in each training step. Once it
+ * has freed a few times what it had at most, an allocation that takes the place of what was freed
+ * is *transient*: neither it nor what is written there keeps the window of deferral open. When the
+ * program has settled because it moved on, the driver serves the pools, until the program has freed
+ * nearly all of what it kept.
+ */
+
+/* Bytes of allocations from pools. A race between threads moves a limit a little. */
+static _Atomic uint64_t live_bytes;
+static _Atomic uint64_t most_bytes;    /* that were live in this window */
+static _Atomic uint64_t freed_bytes;   /* in this window, of those with memory */
+static _Atomic uint64_t lasting_bytes; /* live, and not transient */
+static _Atomic uint64_t settled_bytes; /* lasting when the window had ended; 0: not known */
+
+bool ms_alloc_wants_pooled(void)
+{
+    enum { FREED_PART = 8 }; /* with less the program has freed its model, as in overcommit.c */
+    if (!ms_window_now().has_moved_on) {
+        atomic_store_explicit(&settled_bytes, 0, memory_order_relaxed);
+        return true;
+    }
+    const uint64_t lasting = atomic_load_explicit(&lasting_bytes, memory_order_relaxed);
+    const uint64_t settled = atomic_load_explicit(&settled_bytes, memory_order_relaxed);
+    if (settled == 0)
+        atomic_store_explicit(&settled_bytes, lasting, memory_order_relaxed);
+    if (lasting >= settled / FREED_PART)
+        return false;
+    atomic_store(&most_bytes, atomic_load(&live_bytes));
+    atomic_store(&freed_bytes, 0);
+    return true;
+}
+
+/* True for the next allocation, of so many bytes. */
+static bool takes_place(size_t bytes)
+{
+    enum { TIMES = 4 }; /* as many as for leftovers in evict.c */
+    const uint64_t most = atomic_load(&most_bytes);
+    return atomic_load(&live_bytes) + bytes <= most && atomic_load(&freed_bytes) >= TIMES * most;
+}
+
+static void begin_pooled(const struct ms_allocation *allocation)
+{
+    const size_t bytes = allocation->granule_bytes;
+    const uint64_t live = atomic_fetch_add(&live_bytes, bytes) + bytes;
+    if (live > atomic_load(&most_bytes))
+        atomic_store(&most_bytes, live);
+    if (!allocation->is_transient)
+        atomic_fetch_add(&lasting_bytes, bytes);
+}
+
+/* What never had memory is what a program loads from; but in a loop that only sets it, it counts in
+ * the end. */
+static void end_pooled(const struct ms_allocation *allocation)
+{
+    enum { UNUSED_PART = 64 };
+    const size_t bytes = allocation->granule_bytes, backed = allocation->backing.backed_bytes;
+    atomic_fetch_sub(&live_bytes, bytes);
+    atomic_fetch_add(&freed_bytes, backed + (bytes - backed) / UNUSED_PART);
+    if (!allocation->is_transient)
+        atomic_fetch_sub(&lasting_bytes, bytes);
+}
+
+/* --- what all ways to defer share */
+
 void ms_alloc_forget(struct ms_allocation *allocation)
 {
     if (allocation->pool != NULL)
-        ms_pooled_end(allocation->granule_bytes, allocation->backing.backed_bytes,
-                      allocation->is_transient);
+        end_pooled(allocation);
     ms_shard_forget(allocation, 0, allocation->bytes);
     ms_publish_freed(allocation);
     ms_space_remove(allocation);
@@ -70,50 +134,49 @@ static bool is_green(CUcontext context)
     return count > MAX_GREEN;
 }
 
-bool ms_alloc_may_defer(size_t bytes, CUcontext *context_out, CUdevice *device_out)
+bool ms_alloc_may_defer(size_t bytes, struct ms_promise *promise_out)
 {
+    *promise_out = (struct ms_promise){.bytes = bytes};
     if (bytes < ms_config.min_bytes || bytes == 0 ||
         ms_config_holds_size(&ms_config.excluded, bytes) || ms_is_capturing())
         return false;
-    return ms_driver.ctx_get_current(context_out) == CUDA_SUCCESS && *context_out != NULL &&
-           !is_green(*context_out) && ms_driver.ctx_get_device(device_out) == CUDA_SUCCESS &&
-           can_map_memory(*device_out);
+    return ms_driver.ctx_get_current(&promise_out->context) == CUDA_SUCCESS &&
+           promise_out->context != NULL && !is_green(promise_out->context) &&
+           ms_driver.ctx_get_device(&promise_out->device) == CUDA_SUCCESS &&
+           can_map_memory(promise_out->device);
 }
 
-bool ms_alloc_begin(CUcontext current, CUdevice device, size_t bytes)
+/* False: the driver serves it, because the self-check or queued work (examining.h) forbids to
+ * defer. True: ms_examining_end must follow. */
+static bool begin(const struct ms_promise *promise)
 {
-    if (!ms_selfcheck_allows(current, device))
+    if (!ms_selfcheck_allows(promise->context, promise->device))
         return false;
     if (ms_driver_any_is_pageable())
         ms_examining_expect();
     ms_examining_begin();
-    if (ms_examining_is_complete(current, device))
+    if (ms_examining_is_complete(promise->context, promise->device))
         return true;
     ms_examining_end();
-    ms_publish_fallback(MS_REASON_UNEXAMINED, bytes, NULL);
+    ms_publish_fallback(MS_REASON_UNEXAMINED, promise->bytes, NULL);
     return false;
 }
 
-void ms_alloc_end(void)
-{
-    ms_examining_end();
-}
-
 /* What the driver keeps for the pool has room for this allocation, too. */
-static bool allows_trimmed(CUdevice device, size_t bytes, const struct ms_pool *pool,
-                           bool *is_tight_out)
+static bool allows_trimmed(const struct ms_promise *promise, bool *is_tight_out)
 {
-    return ms_driver.mem_pool_trim_to(ms_pool_handle(pool), 0) == CUDA_SUCCESS &&
-           ms_overcommit_allows(device, bytes, is_tight_out);
+    return ms_driver.mem_pool_trim_to(ms_pool_handle(promise->pool), 0) == CUDA_SUCCESS &&
+           ms_overcommit_allows(promise->device, promise->bytes, is_tight_out);
 }
 
-bool ms_alloc_admits(CUdevice device, size_t bytes, const struct ms_pool *pool)
+/* True if the program may have so many bytes more. May settle. */
+static bool admits(const struct ms_promise *promise)
 {
     bool is_tight;
-    if (!ms_overcommit_allows(device, bytes, &is_tight) &&
-        !(pool != NULL && allows_trimmed(device, bytes, pool, &is_tight))) {
+    if (!ms_overcommit_allows(promise->device, promise->bytes, &is_tight) &&
+        !(promise->pool != NULL && allows_trimmed(promise, &is_tight))) {
         ms_state_event(&(struct ms_event){
-            .kind = MS_EVENT_FAIL, .reason = MS_REASON_OVERCOMMIT, .bytes = bytes});
+            .kind = MS_EVENT_FAIL, .reason = MS_REASON_OVERCOMMIT, .bytes = promise->bytes});
         return false;
     }
     if (is_tight)
@@ -121,73 +184,73 @@ bool ms_alloc_admits(CUdevice device, size_t bytes, const struct ms_pool *pool)
     return true;
 }
 
-void ms_alloc_promised(CUdevice device, size_t bytes, bool is_transient)
+static bool keep(struct ms_promise *promise, ms_promise_maker *make, void *argument,
+                 CUresult *result_out)
 {
-    ms_counter_add(MS_COUNT_ALLOCATIONS, 1);
-    ms_counter_add(MS_COUNT_REQUESTED_BYTES, bytes);
-    if (!is_transient)
-        ms_window_open();
-    ms_publish_device(device);
-}
-
-static bool promise(CUcontext context, CUdevice device, size_t bytes, struct ms_pool *pool,
-                    CUdeviceptr *address_out, CUresult *result_out)
-{
-    if (!ms_alloc_admits(device, bytes, pool)) {
+    if (!admits(promise)) {
         *result_out = CUDA_ERROR_OUT_OF_MEMORY;
         return true;
     }
+    promise->is_transient = promise->pool != NULL && takes_place(promise->bytes);
     /* If it cannot be deferred, the driver decides what the program gets. */
-    const bool is_transient = pool != NULL && ms_pooled_is_transient(bytes);
-    const struct ms_allocation *allocation =
-        ms_allocation_reserve(context, device, bytes, pool, is_transient);
-    if (allocation == NULL)
+    if (!make(promise, argument))
         return false;
-    if (pool != NULL)
-        ms_pooled_begin(allocation->granule_bytes, is_transient);
-    ms_alloc_promised(device, bytes, is_transient);
-    ms_state_event(&(struct ms_event){.kind = MS_EVENT_ALLOCATE,
-                                      .block = allocation->id,
-                                      .address = allocation->address,
-                                      .bytes = bytes});
-    ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", bytes, allocation->address);
-    *address_out = allocation->address;
+    ms_counter_add(MS_COUNT_ALLOCATIONS, 1);
+    ms_counter_add(MS_COUNT_REQUESTED_BYTES, promise->bytes);
+    if (!promise->is_transient)
+        ms_window_open();
+    ms_publish_device(promise->device);
     *result_out = CUDA_SUCCESS;
     return true;
 }
 
-/* Of the pool, or of cuMemAlloc. */
-static bool allocate(CUcontext context, CUdevice device, size_t bytes, struct ms_pool *pool,
-                     CUdeviceptr *address_out, CUresult *result_out)
+bool ms_alloc_promise(struct ms_promise *promise, ms_promise_maker *make, void *argument,
+                      CUresult *result_out)
 {
-    if (!ms_alloc_begin(context, device, bytes))
+    if (!begin(promise))
         return false;
-    const bool is_answered = promise(context, device, bytes, pool, address_out, result_out);
-    ms_alloc_end();
+    const bool is_answered = keep(promise, make, argument, result_out);
+    ms_examining_end();
     return is_answered;
+}
+
+/* --- allocations */
+
+static bool reserve(const struct ms_promise *promise, void *argument)
+{
+    CUdeviceptr *address_out = argument;
+    const struct ms_allocation *allocation =
+        ms_allocation_reserve(promise->context, promise->device, promise->bytes, promise->pool,
+                              promise->is_transient);
+    if (allocation == NULL)
+        return false;
+    if (promise->pool != NULL)
+        begin_pooled(allocation);
+    ms_publish_event(MS_EVENT_ALLOCATE, allocation, 0, promise->bytes, NULL);
+    ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", promise->bytes, allocation->address);
+    *address_out = allocation->address;
+    return true;
 }
 
 bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
 {
-    CUcontext context = NULL;
-    CUdevice device;
-    return address_out != NULL && ms_alloc_may_defer(bytes, &context, &device) &&
-           allocate(context, device, bytes, NULL, address_out, result_out);
+    struct ms_promise promise;
+    return address_out != NULL && ms_alloc_may_defer(bytes, &promise) &&
+           ms_alloc_promise(&promise, reserve, address_out, result_out);
 }
 
 bool ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream stream,
                         CUdeviceptr *address_out, CUresult *result_out)
 {
-    CUcontext context = NULL;
-    CUdevice device;
-    if (address_out == NULL || !ms_alloc_may_defer(bytes, &context, &device) ||
-        ms_order_stream_context(stream) != context)
+    struct ms_promise promise;
+    if (address_out == NULL || !ms_alloc_may_defer(bytes, &promise) ||
+        ms_order_stream_context(stream) != promise.context)
         return false;
     ms_delayed_free_pass(true);
-    if (handle == NULL && ms_driver.device_get_mem_pool(&handle, device) != CUDA_SUCCESS)
+    if (handle == NULL && ms_driver.device_get_mem_pool(&handle, promise.device) != CUDA_SUCCESS)
         return false;
-    struct ms_pool *pool = ms_pool_find(handle, device);
-    return pool != NULL && allocate(context, device, bytes, pool, address_out, result_out);
+    promise.pool = ms_pool_find(handle, promise.device);
+    return promise.pool != NULL && ms_alloc_promise(&promise, reserve, address_out, result_out);
 }
 
 /*
@@ -206,6 +269,16 @@ static CUresult wait_for_device(CUcontext context, bool *is_done_out)
     return *is_done_out ? result : CUDA_SUCCESS;
 }
 
+/* The program has freed it, and gets no more at it. */
+static void forget_freed(struct ms_allocation *allocation, const char *how)
+{
+    ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx%s, %zu of them backed", allocation->bytes,
+           allocation->address, how, allocation->backing.backed_bytes);
+    ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
+    ms_alloc_forget(allocation);
+    ms_counter_add(MS_COUNT_FREES, 1);
+}
+
 /* The wait holds no claim, because it may last as long as a host function of the program, and other
  * threads must be able to go on meanwhile. */
 bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
@@ -218,24 +291,19 @@ bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
                                            : CUDA_ERROR_INVALID_VALUE;
     if (*result_out != CUDA_SUCCESS)
         return true;
-    struct ms_allocation *allocation = ms_space_claim(address);
-    if (allocation == NULL || allocation->id != facts.id) {
+    struct ms_allocation *allocation = ms_space_claim_same(address, facts.id);
+    if (allocation == NULL) {
         /* Another thread has freed it meanwhile. */
-        ms_space_release(allocation);
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
     if (is_done)
         ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
-    ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx, %zu of them backed", allocation->bytes, address,
-           allocation->backing.backed_bytes);
-    ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
-    ms_alloc_forget(allocation);
+    forget_freed(allocation, "");
     if (is_done)
         ms_allocation_destroy(allocation);
     else
         ms_delayed_free_add(allocation, NULL, NULL);
-    ms_counter_add(MS_COUNT_FREES, 1);
     ms_delayed_free_run(facts.context);
     if (is_done && !ms_defers_any())
         ms_pinned_pool_give_back(facts.context);
@@ -282,17 +350,11 @@ bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *res
         ms_has_late_payloads() ? ms_access(address, facts.bytes, MS_NEED_REACH) : CUDA_SUCCESS;
     if (*result_out != CUDA_SUCCESS)
         return true;
-    struct ms_allocation *allocation = ms_space_claim(address);
-    if (allocation == NULL || allocation->id != facts.id) {
-        ms_space_release(allocation);
+    struct ms_allocation *allocation = ms_space_claim_same(address, facts.id);
+    if (allocation == NULL)
         return false;
-    }
-    ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx in a stream, %zu of them backed", allocation->bytes,
-           address, allocation->backing.backed_bytes);
-    ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
-    ms_alloc_forget(allocation);
+    forget_freed(allocation, " in a stream");
     ms_delayed_free_add(allocation, record_event(stream, context), context);
-    ms_counter_add(MS_COUNT_FREES, 1);
     ms_delayed_free_pass(false);
     *result_out = CUDA_SUCCESS;
     return true;
@@ -316,12 +378,11 @@ CUresult ms_alloc_share_pool(CUmemoryPool handle)
 CUresult ms_alloc_set_pool_access(CUmemoryPool handle, CUdevice peer, bool enabled)
 {
     CUresult result = CUDA_SUCCESS;
-    struct ms_allocation *allocation = NULL;
+    MS_CLAIMED struct ms_allocation *allocation = NULL;
     while (result == CUDA_SUCCESS && (allocation = ms_space_walk(allocation)) != NULL) {
         if (ms_pool_handle(allocation->pool) == handle && allocation->device != peer)
             result = ms_backing_apply_access(&allocation->backing, peer, enabled);
     }
-    ms_space_release(allocation);
     return result;
 }
 
@@ -348,11 +409,10 @@ CUresult ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled)
 {
     ms_backing_set_peer(device, peer, enabled);
     CUresult result = CUDA_SUCCESS;
-    struct ms_allocation *allocation = NULL;
+    MS_CLAIMED struct ms_allocation *allocation = NULL;
     while (result == CUDA_SUCCESS && (allocation = ms_space_walk(allocation)) != NULL) {
         if (allocation->device == device && allocation->pool == NULL && !allocation->is_programs)
             result = ms_backing_apply_access(&allocation->backing, peer, enabled);
     }
-    ms_space_release(allocation);
     return result;
 }

@@ -19,9 +19,12 @@
 bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out);
 
 /* The same of a memory pool (NULL: of the current one), in a stream. Only plain pools are deferred
- * (memory/pool.h), and only if ms_pooled_is_wanted (pooled.h). */
+ * (memory/pool.h), and only if ms_alloc_wants_pooled. */
 bool ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream stream,
                         CUdeviceptr *address_out, CUresult *result_out);
+
+/* False: the driver serves the next allocation of a pool. Cheap. */
+bool ms_alloc_wants_pooled(void);
 
 /* Frees the allocation that starts at address, after waiting for the device as cuMemFree does. The
  * thread needs no context: whether it may free is the driver's to say. */
@@ -47,21 +50,23 @@ CUresult ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled);
 
 /* --- what all ways to defer an allocation share (vmm.c) */
 
+/* Memory that the program is promised. */
+struct ms_promise {
+    size_t bytes;
+    CUcontext context; /* the current one */
+    CUdevice device;
+    struct ms_pool *pool; /* NULL: none */
+    bool is_transient;    /* takes the place of what was freed in the pool */
+};
+
 /* True if so many bytes may be deferred in the current context. */
-bool ms_alloc_may_defer(size_t bytes, CUcontext *context_out, CUdevice *device_out);
+bool ms_alloc_may_defer(size_t bytes, struct ms_promise *promise_out);
 
-/*
- * Before so many bytes begin to be deferred on the device. False: the driver serves it, because the
- * self-check or queued work (examining.h) forbids to defer. True: ms_alloc_end must follow.
- */
-bool ms_alloc_begin(CUcontext current, CUdevice device, size_t bytes);
-void ms_alloc_end(void);
-
-/* True if the program may have so many bytes more, of a pool or (NULL) not. May settle. */
-bool ms_alloc_admits(CUdevice device, size_t bytes, const struct ms_pool *pool);
-
-/* The program was promised so many bytes; is_transient as in pooled.h. */
-void ms_alloc_promised(CUdevice device, size_t bytes, bool is_transient);
+/* Keeps a promise that may be made; `make` makes the record. Returns false if it cannot be, or the
+ * self-check or queued work forbids to defer: the driver serves the call. May settle. */
+typedef bool ms_promise_maker(const struct ms_promise *promise, void *argument);
+bool ms_alloc_promise(struct ms_promise *promise, ms_promise_maker *make, void *argument,
+                      CUresult *result_out);
 
 /* Removes a claimed allocation from all records but its own. */
 void ms_alloc_forget(struct ms_allocation *allocation);

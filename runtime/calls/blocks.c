@@ -77,13 +77,14 @@ static void back_if_needed(CUdeviceptr address, size_t bytes, CUcontext context,
     const bool may_defer = !ms_window_now().is_settled && !ms_is_capturing();
     if (may_defer && ms_examining_is_complete(context, device))
         return;
-    const struct ms_why why =
-        ms_publish_why_begin(may_defer ? MS_REASON_UNEXAMINED : MS_REASON_HANDED_OUT);
-    ms_access(address, bytes, MS_NEED_READ_WRITE);
-    ms_publish_why_end(why);
+    ms_access_uses(&(struct ms_use){.need = MS_NEED_READ_WRITE,
+                                    .begin = address,
+                                    .bytes = bytes,
+                                    .why = may_defer ? MS_REASON_UNEXAMINED : MS_REASON_HANDED_OUT},
+                   1);
 }
 
-void ms_block_taken(CUdeviceptr address, size_t bytes)
+static void taken(CUdeviceptr address, size_t bytes)
 {
     struct ms_allocation *allocation = claim_for_block(address, bytes);
     if (allocation == NULL)
@@ -105,17 +106,22 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
         back_if_needed(address, bytes, context, device);
 }
 
-void ms_block_returned(CUdeviceptr address)
+static void returned(CUdeviceptr address)
 {
     struct ms_allocation_facts block;
     /* Addresses of it that a stream has not got to yet would mean nothing once it is dead. */
     if (ms_has_late_payloads() && ms_space_may_hold(address) &&
         ms_space_find_pointed(address, &block))
         ms_access(block.address, block.bytes, MS_NEED_REACH);
-    struct ms_allocation *allocation = claim(address);
-    if (allocation == NULL)
-        return;
-    if (give_back(allocation, ms_offset(allocation, address)))
+    MS_CLAIMED struct ms_allocation *allocation = claim(address);
+    if (allocation != NULL && give_back(allocation, ms_offset(allocation, address)))
         add_change(allocation);
-    ms_space_release(allocation);
+}
+
+void ms_block_report(CUdeviceptr address, int64_t bytes)
+{
+    if (bytes > 0)
+        taken(address, (size_t)bytes);
+    else
+        returned(address);
 }

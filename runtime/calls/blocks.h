@@ -6,15 +6,14 @@
  */
 #pragma once
 
-#include <stddef.h>
+#include <stdint.h>
 
 #include "runtime/driver/driver.h"
 
 /*
- * A caching allocator has handed out, or taken back, a block: a part of an allocation. The first
- * block makes the allocation carved: its blocks are units of their own, and bytes in no block are
- * dead. Queued work may still use a block that was taken back. Does nothing if the shim owns no
- * allocation there.
+ * A caching allocator has handed out a block of so many bytes, a part of an allocation; or, if
+ * bytes is not above 0, it has taken back the block that begins there. The first block makes the
+ * allocation carved: its blocks are units of their own, and bytes in no block are dead. Queued work
+ * may still use a block that was taken back. Does nothing if the shim owns no allocation there.
  */
-void ms_block_taken(CUdeviceptr address, size_t bytes);
-void ms_block_returned(CUdeviceptr address);
+void ms_block_report(CUdeviceptr address, int64_t bytes);

@@ -347,12 +347,9 @@ bool ms_copy_on_device(const struct ms_movement *movement, CUresult *result_out)
                         .stream = movement->stream,
                         .is_row = movement->is_row,
                         .sequence = movement->sequence};
-    ms_space_claim_two(copy.source_address, copy.destination_address, &copy.source,
-                       &copy.destination);
-    const bool is_answered =
-        (copy.source != NULL || copy.destination != NULL) && run(&copy, result_out);
-    ms_space_release(copy.source);
-    if (copy.destination != copy.source)
-        ms_space_release(copy.destination);
-    return is_answered;
+    MS_CLAIMED_BOTH const struct ms_claims claims =
+        ms_claims_begin(copy.source_address, copy.destination_address);
+    copy.source = claims.first;
+    copy.destination = claims.second;
+    return (copy.source != NULL || copy.destination != NULL) && run(&copy, result_out);
 }

@@ -143,7 +143,7 @@ struct patience {
     int sleeps;
 };
 enum { SLEEP_NS = 10 * 1000 * 1000, SLEEPS = 200 };
-#define MS_CLAIMED CUDA_ERROR_NOT_READY /* an allocation stays claimed */
+#define MS_STAYS_CLAIMED CUDA_ERROR_NOT_READY /* an allocation stays claimed */
 
 /* Like ms_space_walk. */
 static CUresult claim_after(struct ms_allocation **allocation, struct patience *patience)
@@ -157,7 +157,7 @@ static CUresult claim_after(struct ms_allocation **allocation, struct patience *
     }
     while (!ms_space_try_claim_next(at, allocation)) {
         if (patience->sleeps-- <= 0)
-            return MS_CLAIMED;
+            return MS_STAYS_CLAIMED;
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
     }
     return CUDA_SUCCESS;
@@ -165,14 +165,13 @@ static CUresult claim_after(struct ms_allocation **allocation, struct patience *
 
 static CUresult save_all(way *save_range, struct patience *patience, uint64_t *bytes)
 {
-    struct ms_allocation *allocation = NULL;
+    MS_CLAIMED struct ms_allocation *allocation = NULL;
     CUresult result = claim_after(&allocation, patience);
     while (result == CUDA_SUCCESS && allocation != NULL) {
         result = save(allocation, save_range, bytes);
         if (result == CUDA_SUCCESS)
             result = claim_after(&allocation, patience);
     }
-    ms_space_release(allocation);
     return result;
 }
 
@@ -224,38 +223,40 @@ static bool may_not_call(void)
 
 static const char another_process[] = "another process";
 
-/* What happens to the file, as messages say it. */
-static const char changes[] = "is about to change", is_deleted[] = "was deleted",
-                  is_leased[] = "gets a write lease";
+static const char *const says[] = {
+    [MS_FILE_CHANGES] = "is about to change",
+    [MS_FILE_DELETED] = "was deleted",
+    [MS_FILE_LEASED] = "gets a write lease",
+};
 
 /* Nothing destroys the bytes. */
-static int keep(const char *what, const char *call, const char *path, CUresult result)
+static int keep(enum ms_file_change what, const char *call, const char *path, CUresult result)
 {
-    if (what == is_deleted)
+    if (what == MS_FILE_DELETED)
         ms_log(MS_WARN,
                "%s: it %s (%s), but bytes of the device still come from it and cannot be "
                "materialised (CUDA error %d): it keeps its space until they are needed no more; "
                "call metashard_materialise() before it is deleted, free what is not needed, or "
                "raise METASHARD_SNAPSHOT_BYTES",
-               path, what, call, (int)result);
+               path, says[what], call, (int)result);
     else
         ms_log(MS_WARN,
                "%s: it %s (%s), but bytes of the device still come from it and cannot be "
                "materialised (CUDA error %d): the shim's lease is given up, and if the file "
                "changes, they are lost",
-               path, what, call, (int)result);
+               path, says[what], call, (int)result);
     return ETXTBSY;
 }
 
-static int answer(const char *what, const char *call, const char *path, uint64_t bytes,
+static int answer(enum ms_file_change what, const char *call, const char *path, uint64_t bytes,
                   CUresult result)
 {
     if (bytes > 0)
         ms_log(MS_INFO, "%s: it %s (%s), so %llu bytes that come from it were materialised", path,
-               what, call, (unsigned long long)bytes);
+               says[what], call, (unsigned long long)bytes);
     if (result == CUDA_SUCCESS || is_device_lost(result))
         return 0;
-    if (what != changes)
+    if (what != MS_FILE_CHANGES)
         return keep(what, call, path, result);
     if (call == another_process) {
         ms_log(
@@ -305,17 +306,17 @@ static CUresult save_everything(dev_t device, ino_t inode, const char *path, uin
                path);
         return CUDA_SUCCESS;
     }
-    return result == MS_CLAIMED && !may_not_call()
+    return result == MS_STAYS_CLAIMED && !may_not_call()
                ? save_with((struct patience){.is_endless = true}, bytes)
                : result;
 }
 
 MS_HOLDS(turn)
-static int prepare_locked(const char *what, const char *call, dev_t device, ino_t inode)
+static int prepare_locked(enum ms_file_change what, const char *call, dev_t device, ino_t inode)
 {
     char path[MS_PATH_BYTES];
     uint64_t bytes = 0;
-    if (!ms_source_close(device, inode, what == is_deleted, path))
+    if (!ms_source_close(device, inode, what == MS_FILE_DELETED, path))
         return 0;
     const struct ms_why why = ms_publish_why_begin(MS_REASON_FILE_WRITE);
     const CUresult result = save_everything(device, inode, path, &bytes);
@@ -336,7 +337,7 @@ static bool counts_as_another_process(void)
     return ms_calls_inside > 0 || ms_file_thread_is_of_parent();
 }
 
-static int prepare(const char *what, const char *call, dev_t device, ino_t inode)
+static int prepare(enum ms_file_change what, const char *call, dev_t device, ino_t inode)
 {
     int cancel_state;
     if (!ms_source_may_be_of(device, inode))
@@ -352,36 +353,18 @@ static int prepare(const char *what, const char *call, dev_t device, ino_t inode
     return error;
 }
 
-static int prepare_here(const char *what, const char *call, dev_t device, ino_t inode)
+int ms_file_writes_prepare(enum ms_file_change what, const char *call, dev_t device, ino_t inode)
 {
+    if (what == MS_FILE_LEASED)
+        ms_mapping_note_lease(device, inode);
     if (counts_as_another_process())
         return 0;
     ms_calls_inside++;
-    const int error = prepare(what, call, device, inode);
+    const int error = prepare(what, call != NULL ? call : another_process, device, inode);
     ms_calls_inside--;
-    return error;
-}
-
-int ms_file_writes_prepare(const char *call, dev_t device, ino_t inode)
-{
-    return prepare_here(changes, call, device, inode);
-}
-
-void ms_file_writes_let_go(const char *call, dev_t device, ino_t inode)
-{
-    prepare_here(is_deleted, call, device, inode);
-}
-
-void ms_file_writes_prepare_lease(const char *call, dev_t device, ino_t inode)
-{
-    ms_mapping_note_lease(device, inode);
-    if (prepare_here(is_leased, call, device, inode) != 0)
+    if (what == MS_FILE_LEASED && error != 0)
         ms_source_close_lease(device, inode);
-}
-
-void ms_file_writes_answer_deletion(dev_t device, ino_t inode)
-{
-    ms_file_writes_let_go(another_process, device, inode);
+    return error;
 }
 
 static bool can_have_turn(void)
@@ -407,9 +390,21 @@ static bool keep_without_turn(dev_t device, ino_t inode)
     return is_kept;
 }
 
-void ms_file_writes_answer(dev_t device, ino_t inode)
+/* Another process waits for the lease, and always gets it. */
+static void answer_breaker(dev_t device, ino_t inode)
 {
     if (can_have_turn() || !keep_without_turn(device, inode))
-        ms_file_writes_prepare(another_process, device, inode);
+        ms_file_writes_prepare(MS_FILE_CHANGES, NULL, device, inode);
     ms_source_close_lease(device, inode);
+}
+
+/* The lease thread has found a file without links. */
+static void answer_deletion(dev_t device, ino_t inode)
+{
+    ms_file_writes_prepare(MS_FILE_DELETED, NULL, device, inode);
+}
+
+void ms_file_writes_start(void)
+{
+    ms_source_close_start(answer_breaker, answer_deletion);
 }

@@ -62,11 +62,6 @@ void ms_host_memory_add_alias(uint64_t address, uint64_t alias, size_t bytes)
     ms_lock_drop(&host.lock);
 }
 
-void ms_host_memory_add(uint64_t address, size_t bytes)
-{
-    ms_host_memory_add_alias(address, address, bytes);
-}
-
 static bool is_out_of_bounds(uint64_t begin, uint64_t end)
 {
     return end <= atomic_load(&host.begin) || begin >= atomic_load(&host.end);

@@ -12,13 +12,16 @@
 
 #include "runtime/base/range.h"
 
-/* Tracks [address, address + bytes), or ends the tracking of all that was added for a first
- * address. After a range that could not be stored, every address counts as tracked. */
-void ms_host_memory_add(uint64_t address, size_t bytes);
-void ms_host_memory_forget(uint64_t address);
-
-/* The device reaches the memory added at `address` at another address too. Forgotten with it. */
+/* Tracks [alias, alias + bytes), where the device reaches the memory at `address`; mostly both are
+ * the same. After a range that could not be stored, every address counts as tracked. */
 void ms_host_memory_add_alias(uint64_t address, uint64_t alias, size_t bytes);
+static inline void ms_host_memory_add(uint64_t address, size_t bytes)
+{
+    ms_host_memory_add_alias(address, address, bytes);
+}
+
+/* Ends the tracking of all that was added for a first address. */
+void ms_host_memory_forget(uint64_t address);
 
 /* Ends the tracking of [address, address + bytes), and of nothing else. */
 void ms_host_memory_cut(uint64_t address, size_t bytes);

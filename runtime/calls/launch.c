@@ -248,25 +248,20 @@ static bool claim_and_record(const struct operands *operands, struct ms_recorded
                              CUstream stream)
 {
     const struct ms_pointed *second = operands->in != NULL ? operands->in : operands->out;
-    struct ms_allocation *out, *in;
-    bool is_recorded = false;
-    ms_space_claim_two(operands->out->block.address, second->block.address, &out, &in);
-    if (out != NULL && in != NULL && out->id == operands->out->block.id &&
-        in->id == second->block.id) {
-        const struct ms_part out_part = part_of(out, operands->out);
-        const struct ms_part in_part = part_of(in, second);
-        is_recorded =
-            record_in(&out_part, operands->in != NULL ? &in_part : NULL, recorded, stream);
-    }
-    ms_space_release(out);
-    if (in != out)
-        ms_space_release(in);
-    return is_recorded;
+    MS_CLAIMED_BOTH const struct ms_claims claims =
+        ms_claims_begin(operands->out->block.address, second->block.address);
+    struct ms_allocation *const out = claims.first, *const in = claims.second;
+    if (out == NULL || in == NULL || out->id != operands->out->block.id ||
+        in->id != second->block.id)
+        return false;
+    const struct ms_part out_part = part_of(out, operands->out), in_part = part_of(in, second);
+    return record_in(&out_part, operands->in != NULL ? &in_part : NULL, recorded, stream);
 }
 
-static bool record(const struct ms_call *call, struct ms_param_layout *layout,
-                   const struct ms_arguments *arguments, const struct ms_pointer_scan *reach)
+static bool record(const struct ms_call *call, const struct ms_arguments *arguments,
+                   const struct ms_pointer_scan *reach)
 {
+    struct ms_param_layout *layout = arguments->layout;
     struct operands operands;
     CUcontext context;
     const struct ms_packed *packed = arguments->packed;
@@ -297,80 +292,28 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
     return is_recorded;
 }
 
-/* Lists the inputs of torch.cat if each is one piece. Returns false if there are rows. */
-static bool list_sizes(const struct ms_concatenation *cat, size_t *sizes, size_t *count_out)
+static void find_input(const void *concatenation, size_t i, struct ms_strided_copy *rows_out)
 {
-    *count_out = 0;
-    for (size_t i = 0; i < cat->count; i++) {
-        struct ms_strided_copy rows;
-        ms_concatenate_input(cat, i, &rows);
-        if (rows.dims > 0)
-            return false;
-        if (rows.width > 0)
-            sizes[(*count_out)++] = rows.width;
-    }
-    return true;
-}
-
-/* True if all inputs that are rows can be copied row by row; otherwise the kernel should run. */
-static bool may_copy_inputs(const struct ms_concatenation *cat, CUstream stream)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < cat->count; i++) {
-        struct ms_strided_copy rows;
-        ms_concatenate_input(cat, i, &rows);
-        if (rows.dims == 0)
-            continue;
-        count += ms_move_count_rows(&rows);
-        if (count > MS_MAX_ROWS || !ms_move_may_run_rows(&rows))
-            return false;
-    }
-    return count == 0 || ms_order_may_record(stream);
-}
-
-static CUresult copy_inputs(const struct ms_concatenation *cat, CUstream stream)
-{
-    size_t sizes[MS_MAX_INPUTS];
-    struct ms_sequence sequence = {.bytes = sizes};
-    const bool is_sequence = list_sizes(cat, sizes, &sequence.count);
-    CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < cat->count && result == CUDA_SUCCESS; i++) {
-        struct ms_strided_copy rows;
-        ms_concatenate_input(cat, i, &rows);
-        if (rows.width == 0)
-            continue;
-        if (rows.dims > 0) {
-            result = ms_move_run_rows(&rows, stream);
-        } else {
-            const struct ms_movement part = {.kind = MS_COPY_ON_DEVICE,
-                                             .stream = stream,
-                                             .width = rows.width,
-                                             .height = 1,
-                                             .depth = 1,
-                                             .to = ms_side_of_device(rows.to),
-                                             .from = ms_side_of_device(rows.from),
-                                             .sequence = is_sequence ? &sequence : NULL};
-            result = ms_move_run(&part);
-            sequence.at++;
-        }
-    }
-    return result;
+    ms_concatenate_input(concatenation, i, rows_out);
 }
 
 /* True if the launch only copies, and the copies are done; *result_out is then what it returns. */
-static bool concatenate(const struct ms_call *call, const struct ms_param_layout *layout,
-                        const struct ms_packed *packed, const struct ms_pointer_scan *reach,
-                        CUresult *result_out)
+static bool concatenate(const struct ms_call *call, const struct ms_arguments *arguments,
+                        const struct ms_pointer_scan *reach, CUresult *result_out)
 {
+    const struct ms_param_layout *layout = arguments->layout;
+    const struct ms_packed *packed = arguments->packed;
     struct ms_concatenation cat;
     CUdevice device;
     if (layout->rule != MS_RULE_CONCATENATE || reach->count == 0 || ms_is_capturing() ||
         !ms_concatenate_find(call, layout, packed, &cat) ||
         ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
-        !ms_call_may_wait(call, layout, device) || !may_copy_inputs(&cat, call->stream))
+        !ms_call_may_wait(call, layout, device))
+        return false;
+    const struct ms_parts inputs = {cat.count, find_input, &cat};
+    if (!ms_move_try_parts(&inputs, call->stream, result_out))
         return false;
     ms_log(MS_DEBUG, "a launch of %s is %zu copies", layout->name, cat.count);
-    *result_out = copy_inputs(&cat, call->stream);
     return true;
 }
 
@@ -388,17 +331,28 @@ static bool find_rows(const struct ms_call *call, const struct ms_param_layout *
     return false;
 }
 
-/* True if the launch copies rows, and they are copied. It reads only the copy's parameters. */
-static bool copy_rows(const struct ms_call *call, const struct ms_param_layout *layout,
-                      const struct ms_packed *packed, const struct ms_pointer_scan *reach,
-                      CUresult *result_out)
+static void find_itself(const void *rows, size_t i, struct ms_strided_copy *rows_out)
 {
+    (void)i;
+    *rows_out = *(const struct ms_strided_copy *)rows;
+}
+
+/* True if the launch copies rows, and they are copied. It reads only the copy's parameters. */
+static bool copy_rows(const struct ms_call *call, const struct ms_arguments *arguments,
+                      const struct ms_pointer_scan *reach, CUresult *result_out)
+{
+    const struct ms_param_layout *layout = arguments->layout;
+    const struct ms_packed *packed = arguments->packed;
     struct ms_strided_copy rows;
     CUdevice device;
     if (layout->rule != MS_RULE_FROM_OTHER || !find_rows(call, layout, packed, reach, &rows) ||
         ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
-        !ms_call_may_wait(call, layout, device) ||
-        !ms_move_try_rows(&rows, call->stream, result_out))
+        !ms_call_may_wait(call, layout, device))
+        return false;
+    if (rows.dims == 0)
+        rows.dim[rows.dims++].count = 1; /* one row, which is a copy only where rows are */
+    const struct ms_parts parts = {1, find_itself, &rows};
+    if (!ms_move_try_parts(&parts, call->stream, result_out))
         return false;
     ms_log(MS_DEBUG, "a launch of %s is a copy of rows", layout->name);
     return true;
@@ -451,9 +405,7 @@ static CUresult touch_all(enum ms_reason reason)
 {
     CUdevice device;
     const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
-    const struct ms_why why = ms_publish_why_begin(reason);
-    const CUresult result = ms_access_all();
-    ms_publish_why_end(why);
+    const CUresult result = ms_access_all(reason);
     if (ms_driver.ctx_get_device(&device) == CUDA_SUCCESS)
         add_used(device, before);
     return result;
@@ -471,76 +423,73 @@ static CUresult touch_reached(const struct ms_arguments *arguments,
     }
     if (reach->count == 0)
         return CUDA_SUCCESS;
-    CUresult result = CUDA_SUCCESS;
-    const struct ms_why why = ms_publish_why_begin(
-        layout->rule == MS_RULE_RUN ? MS_REASON_NO_RULE : MS_REASON_RULE_MISSED);
-    for (size_t i = 0; i < reach->count && result == CUDA_SUCCESS; i++) {
+    struct ms_use uses[MS_MAX_HITS];
+    for (size_t i = 0; i < reach->count; i++) {
         const struct ms_allocation_facts *block = &reach->hits[i].block;
+        uses[i] = (struct ms_use){.need = MS_NEED_REACH,
+                                  .begin = block->address,
+                                  .bytes = block->bytes,
+                                  .why = layout->rule == MS_RULE_RUN ? MS_REASON_NO_RULE
+                                                                     : MS_REASON_RULE_MISSED};
         ms_log(MS_DEBUG, "a launch of %s reaches 0x%llx, which is materialised", layout->name,
                block->address);
-        const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
-        result = ms_access(block->address, block->bytes, MS_NEED_REACH);
-        add_used(block->device, before);
     }
-    ms_publish_why_end(why);
+    const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
+    const CUresult result = ms_access_uses(uses, reach->count);
+    add_used(reach->hits[0].block.device, before); /* mostly all are of one device */
     return result;
 }
 
-static bool launch_packed(const struct ms_call *call, struct ms_param_layout *layout,
-                          struct ms_packed *packed, CUresult *result_out)
+static bool launch_packed(const struct ms_call *call, const struct ms_arguments *arguments,
+                          CUresult *result_out)
 {
-    struct ms_arguments arguments = {.layout = layout, .packed = packed};
     struct ms_pointer_scan reach;
-    ms_strided_loop_find_numbers(layout, packed, &arguments.numbers);
-    ms_pointer_scan_find(&arguments, &reach);
-    if (concatenate(call, layout, packed, &reach, result_out) ||
-        copy_rows(call, layout, packed, &reach, result_out))
+    ms_pointer_scan_find(arguments, &reach);
+    if (concatenate(call, arguments, &reach, result_out) ||
+        copy_rows(call, arguments, &reach, result_out))
         return true;
-    if (record(call, layout, &arguments, &reach)) {
+    if (record(call, arguments, &reach)) {
         *result_out = CUDA_SUCCESS;
         return true;
     }
     if (ms_window_is_due())
         ms_settle_now("the program launches work and allocates and loads nothing");
-    *result_out = touch_reached(&arguments, &reach);
+    *result_out = touch_reached(arguments, &reach);
     return *result_out != CUDA_SUCCESS;
 }
 
 static bool launch(const struct ms_call *call, CUresult *result_out)
 {
-    struct ms_param_layout *layout = ms_parameters_take(call->function);
-    struct ms_packed packed;
-    if (layout == NULL || !ms_call_pack(call, layout, &packed)) {
+    struct ms_arguments arguments;
+    struct ms_packed room;
+    if (!ms_call_begin(call, &room, &arguments)) {
         ms_log(MS_DEBUG, "the parameters of a launch are not known: everything deferred is "
                          "materialised");
-        ms_parameters_drop(layout);
         *result_out = touch_all(MS_REASON_PARAMETERS);
         return *result_out != CUDA_SUCCESS;
     }
-    ms_caller_kernel = layout->name; /* while the layout is held */
-    const bool answered = launch_packed(call, layout, &packed, result_out);
+    ms_caller_kernel = arguments.layout->name; /* while the layout is held */
+    const bool answered = launch_packed(call, &arguments, result_out);
     ms_caller_kernel = NULL;
-    ms_call_unpack(&packed);
-    ms_parameters_drop(layout);
+    ms_call_end(&arguments);
     return answered;
 }
 
 bool ms_launch(const struct ms_call *call, CUresult *result_out)
 {
-    const bool answered = launch(call, result_out);
-    if (!answered) {
+    if (ms_defers_any() && !call->is_prepared) {
+        if (launch(call, result_out))
+            return true;
         ms_examining_launched();
         ms_materialise_unfilled();
-        ms_order_add_gate();
     }
-    return answered;
+    ms_order_add_gate();
+    return false;
 }
 
 CUresult ms_launch_unload(CUlibrary library)
 {
-    const struct ms_why why = ms_publish_why_begin(MS_REASON_UNLOAD);
     const CUresult result = ms_access(0, SIZE_MAX, MS_NEED_LAUNCHED);
-    ms_publish_why_end(why);
     if (result == CUDA_SUCCESS)
         ms_parameters_forget(library);
     return result;

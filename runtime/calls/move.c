@@ -13,21 +13,6 @@
 #include "runtime/memory/order.h"
 #include "runtime/state/window.h"
 
-static bool is_empty(const struct ms_movement *movement)
-{
-    return movement->width == 0 || movement->height == 0 || movement->depth == 0;
-}
-
-static struct ms_rows rows_of(const struct ms_movement *movement, const struct ms_side *side)
-{
-    return (struct ms_rows){.begin = side->begin,
-                            .width = movement->width,
-                            .height = movement->height,
-                            .depth = movement->depth,
-                            .pitch = side->pitch,
-                            .slice = side->slice};
-}
-
 /* Most are one row. */
 static inline bool strays(const struct ms_movement *movement, const struct ms_side *side)
 {
@@ -35,7 +20,7 @@ static inline bool strays(const struct ms_movement *movement, const struct ms_si
         return false;
     if (movement->height == 1 && movement->depth == 1)
         return ms_pointer_strays(side->begin, movement->width);
-    const struct ms_rows rows = rows_of(movement, side);
+    const struct ms_rows rows = ms_movement_rows(movement, side);
     return ms_pointer_rows_stray(&rows);
 }
 
@@ -65,18 +50,13 @@ static bool try_movement(bool (*try)(const struct ms_movement *movement, CUresul
 /* What is read is held. */
 static bool read_to_host(const struct ms_movement *movement, bool *held_out, CUresult *result_out)
 {
-    *result_out = ms_access_read(movement->from.begin, movement->width, movement->stream);
+    const struct ms_use uses[] = {{MS_NEED_READ, movement->from.begin, movement->width,
+                                   movement->stream},
+                                  {MS_NEED_READ_WRITE, movement->to.begin, movement->width}};
+    /* Of a destination that is in an allocation the driver decides if that is allowed. */
+    *result_out = ms_access_uses(uses, ms_pointer_is_owned(movement->to.begin) ? 2 : 1);
     *held_out = *result_out == CUDA_SUCCESS;
     return !*held_out;
-}
-
-/* A destination that is in an allocation: the driver decides if that is allowed. */
-static bool copy_to_host(const struct ms_movement *movement, bool *held_out, CUresult *result_out)
-{
-    const CUdeviceptr to = movement->to.begin;
-    *result_out =
-        ms_pointer_is_owned(to) ? ms_access(to, movement->width, MS_NEED_READ_WRITE) : CUDA_SUCCESS;
-    return *result_out != CUDA_SUCCESS || read_to_host(movement, held_out, result_out);
 }
 
 static bool try_on_device(const struct ms_movement *movement, CUresult *result_out)
@@ -94,12 +74,13 @@ static bool copy_on_device(const struct ms_movement *movement, bool *held_out, C
     const CUdeviceptr from = movement->from.begin;
     if (movement->width == 0)
         return false;
-    if (!ms_pointer_is_owned(from) && ms_pointer_is_pinned(from)) {
+    const bool is_owned = ms_pointer_is_owned(from);
+    if (!is_owned && ms_pointer_is(from, MS_PINNED)) {
         struct ms_movement as = *movement;
         as.waits = false;
         return try_movement(ms_write_from_host, &as, result_out);
     }
-    *result_out = ms_pointer_is_owned(from) ? CUDA_SUCCESS : ms_payload_expose_unowned(from);
+    *result_out = is_owned ? CUDA_SUCCESS : ms_payload_expose_unowned(from);
     if (*result_out != CUDA_SUCCESS)
         return true;
     *held_out = !try_movement(try_on_device, movement, result_out);
@@ -132,15 +113,15 @@ CUresult ms_move_run(const struct ms_movement *movement)
         return result;
     result = ms_driver.memcpy_dtod_async(movement->to.begin, movement->from.begin, movement->width,
                                          movement->stream);
-    if (is_held)
-        ms_evict_let_go();
+    ms_move_end(is_held);
     return result;
 }
 
 /* --- rows on the device */
 
-/* Lineage must cost less than the bytes. */
-enum { MIN_WIDTH = 64 };
+/* Lineage must cost less than the bytes; and a row is a piece of its block, of which ms_write_bound
+ * allows 131,072. */
+enum { MIN_WIDTH = 64, MAX_ROWS = 8000 };
 
 /* All bytes between the first and the last. */
 struct extent {
@@ -148,10 +129,10 @@ struct extent {
     size_t bytes;
 };
 
-size_t ms_move_count_rows(const struct ms_strided_copy *rows)
+static size_t count_rows(const struct ms_strided_copy *rows)
 {
     size_t count = 1;
-    for (unsigned i = 0; i < rows->dims && count <= MS_MAX_ROWS; i++)
+    for (unsigned i = 0; i < rows->dims && count <= MAX_ROWS; i++)
         count *= rows->dim[i].count;
     return count;
 }
@@ -200,22 +181,17 @@ static bool can_copy_claimed(const struct ms_allocation *source,
     if (ms_lineage_any(&source->lineage, begin, end, MS_OF_KIND(MS_ABSENT)))
         return true;
     return rows->width >= MIN_WIDTH && destination != NULL && is_missing(destination, to) &&
-           is_worth_it(source, begin, end, ms_move_count_rows(rows));
+           is_worth_it(source, begin, end, count_rows(rows));
 }
 
-bool ms_move_may_run_rows(const struct ms_strided_copy *rows)
+static bool may_run_rows(const struct ms_strided_copy *rows)
 {
-    struct ms_allocation *source, *destination;
     struct extent to, from;
-    if (rows->width == 0 || ms_move_count_rows(rows) > MS_MAX_ROWS)
+    if (rows->width == 0 || count_rows(rows) > MAX_ROWS)
         return false;
     measure(rows, &to, &from);
-    ms_space_claim_two(from.begin, to.begin, &source, &destination);
-    const bool can = can_copy_claimed(source, destination, &from, &to, rows);
-    ms_space_release(source);
-    if (destination != source)
-        ms_space_release(destination);
-    return can;
+    MS_CLAIMED_BOTH const struct ms_claims claims = ms_claims_begin(from.begin, to.begin);
+    return can_copy_claimed(claims.first, claims.second, &from, &to, rows);
 }
 
 /* The first dimension varies fastest, as in memory. The driver copies what changed meanwhile. */
@@ -248,7 +224,7 @@ static CUresult copy_all(const struct ms_strided_copy *rows, CUstream stream)
     }
 }
 
-CUresult ms_move_run_rows(const struct ms_strided_copy *rows, CUstream stream)
+static CUresult run_rows(const struct ms_strided_copy *rows, CUstream stream)
 {
     struct ms_allocation_facts source = {0};
     struct extent to, from;
@@ -264,11 +240,81 @@ CUresult ms_move_run_rows(const struct ms_strided_copy *rows, CUstream stream)
     return result;
 }
 
-bool ms_move_try_rows(const struct ms_strided_copy *rows, CUstream stream, CUresult *result_out)
+/* --- parts of one call */
+
+/* Lists the parts if each is one piece. Returns false if there are rows. */
+static bool list_sizes(const struct ms_parts *parts, size_t *sizes, size_t *count_out)
 {
-    if (!ms_move_may_run_rows(rows) || !ms_order_may_record(stream))
+    *count_out = 0;
+    for (size_t i = 0; i < parts->count; i++) {
+        struct ms_strided_copy rows;
+        parts->find(parts->of, i, &rows);
+        if (rows.dims > 0)
+            return false;
+        if (rows.width > 0)
+            sizes[(*count_out)++] = rows.width;
+    }
+    return true;
+}
+
+/* True if all parts that are rows can be copied row by row. */
+static bool may_run_parts(const struct ms_parts *parts, CUstream stream)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < parts->count; i++) {
+        struct ms_strided_copy rows;
+        parts->find(parts->of, i, &rows);
+        if (rows.dims == 0)
+            continue;
+        count += count_rows(&rows);
+        if (count > MAX_ROWS || !may_run_rows(&rows))
+            return false;
+    }
+    return count == 0 || ms_order_may_record(stream);
+}
+
+static CUresult run_parts(const struct ms_parts *parts, CUstream stream)
+{
+    size_t sizes[MS_MAX_PARTS];
+    struct ms_sequence sequence = {.bytes = sizes};
+    const bool is_sequence = list_sizes(parts, sizes, &sequence.count);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < parts->count && result == CUDA_SUCCESS; i++) {
+        struct ms_strided_copy rows;
+        parts->find(parts->of, i, &rows);
+        if (rows.width == 0)
+            continue;
+        if (rows.dims > 0) {
+            result = run_rows(&rows, stream);
+            continue;
+        }
+        const struct ms_movement piece = {.kind = MS_COPY_ON_DEVICE,
+                                          .stream = stream,
+                                          .width = rows.width,
+                                          .height = 1,
+                                          .depth = 1,
+                                          .to = ms_side_of_device(rows.to),
+                                          .from = ms_side_of_device(rows.from),
+                                          .sequence = is_sequence ? &sequence : NULL};
+        result = ms_move_run(&piece);
+        sequence.at++;
+    }
+    return result;
+}
+
+bool ms_move_try_parts(const struct ms_parts *parts, CUstream stream, CUresult *result_out)
+{
+    if (!may_run_parts(parts, stream))
         return false;
-    *result_out = ms_move_run_rows(rows, stream);
+    *result_out = run_parts(parts, stream);
+    return true;
+}
+
+static bool try_rows(const struct ms_strided_copy *rows, CUstream stream, CUresult *result_out)
+{
+    if (!may_run_rows(rows) || !ms_order_may_record(stream))
+        return false;
+    *result_out = run_rows(rows, stream);
     return true;
 }
 
@@ -284,41 +330,22 @@ static bool copy_plane(const struct ms_movement *movement, CUresult *result_out)
                                          .dims = 1,
                                          .dim = {{movement->height, to->pitch, from->pitch}}};
     return ms_side_is_device(*from) && ms_side_is_device(*to) && !from->is_refused &&
-           !to->is_refused && !is_empty(movement) && ms_pointer_is_owned(from->begin) &&
-           ms_move_try_rows(&rows, movement->stream, result_out);
-}
-
-/* What the bytes that are read point to: kernels can come to it now. */
-static CUresult expose(const struct ms_movement *movement)
-{
-    const struct ms_side *from = &movement->from;
-    const CUdeviceptr begin = from->begin;
-    if (is_empty(movement))
-        return CUDA_SUCCESS;
-    if (movement->element != 0)
-        return ms_pointer_scan_expose_pattern(ms_movement_pattern(movement));
-    if (from->type == 0 || from->type == CU_MEMORYTYPE_ARRAY || begin == 0 ||
-        (ms_side_is_device(*from) && ms_pointer_is_owned(begin)))
-        return CUDA_SUCCESS;
-    if (ms_side_is_device(*from) &&
-        (!ms_pointer_is_host(begin) ||
-         (from->type == CU_MEMORYTYPE_DEVICE && !ms_pointer_is_pinned(begin))))
-        return ms_payload_expose_unowned(begin);
-    const struct ms_rows rows = rows_of(movement, from);
-    return ms_payload_expose_rows(&rows, movement->stream);
+           !to->is_refused && !ms_movement_is_empty(movement) && ms_pointer_is_owned(from->begin) &&
+           try_rows(&rows, movement->stream, result_out);
 }
 
 static CUresult access_side(const struct ms_movement *movement, const struct ms_side *side)
 {
-    const struct ms_rows rows = rows_of(movement, side);
-    return ms_side_is_device(*side) && !is_empty(movement) ? ms_access_rows(&rows) : CUDA_SUCCESS;
+    const struct ms_rows rows = ms_movement_rows(movement, side);
+    return ms_side_is_device(*side) && !ms_movement_is_empty(movement) ? ms_access_rows(&rows)
+                                                                       : CUDA_SUCCESS;
 }
 
 static bool make_real(const struct ms_movement *movement, CUresult *result_out)
 {
     *result_out = access_side(movement, &movement->from);
     if (*result_out == CUDA_SUCCESS)
-        *result_out = expose(movement);
+        *result_out = ms_payload_expose(movement);
     if (*result_out == CUDA_SUCCESS)
         *result_out = access_side(movement, &movement->to);
     return *result_out != CUDA_SUCCESS;
@@ -332,7 +359,7 @@ static bool answer(const struct ms_movement *movement, bool *held_out, CUresult 
     case MS_COPY_ON_DEVICE:
         return copy_on_device(movement, held_out, result_out);
     case MS_COPY_TO_HOST:
-        return copy_to_host(movement, held_out, result_out);
+        return read_to_host(movement, held_out, result_out);
     case MS_COPY_ANY:
         return copy_any(movement, held_out, result_out);
     case MS_COPY_PLANE:
@@ -340,7 +367,7 @@ static bool answer(const struct ms_movement *movement, bool *held_out, CUresult 
     case MS_SET:
         return try_movement(ms_write_set, movement, result_out);
     case MS_COPY_UNKNOWN:
-        *result_out = ms_access_all();
+        *result_out = ms_access_all(MS_REASON_SEALED);
         return *result_out != CUDA_SUCCESS;
     case MS_COPY_BOX:
     case MS_SET_ROWS:
@@ -364,5 +391,5 @@ enum ms_verdict ms_move_begin(const struct ms_movement *movement, bool *held_out
 CUresult ms_move_seal(void)
 {
     ms_order_add_gate();
-    return ms_defers_any() ? ms_access_all() : CUDA_SUCCESS;
+    return ms_defers_any() ? ms_access_all(MS_REASON_SEALED) : CUDA_SUCCESS;
 }

@@ -19,13 +19,19 @@
 #include "runtime/calls/movement.h"
 #include "runtime/calls/pointer.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
 #include "runtime/memory/order.h"
 
 enum ms_verdict { MS_ANSWERED, MS_STRAYS, MS_FORWARD };
 
-/* *held_out: what it reads is held; ms_evict_let_go (evict.h) must follow the driver's call. */
+/* *held_out: what it reads is held until ms_move_end, which must follow the driver's call. */
 enum ms_verdict ms_move_begin(const struct ms_movement *movement, bool *held_out,
                               CUresult *result_out);
+static inline void ms_move_end(bool is_held)
+{
+    if (is_held)
+        ms_evict_let_go();
+}
 
 /* True if a side of it strays. */
 bool ms_move_strays(const struct ms_movement *movement);
@@ -54,22 +60,19 @@ CUresult ms_move_seal(void);
 /* One row. */
 CUresult ms_move_run(const struct ms_movement *movement);
 
+/* Copies that together are one call, such as the inputs of torch.cat. */
+enum { MS_MAX_PARTS = 256 };
+struct ms_parts {
+    size_t count; /* at most MS_MAX_PARTS */
+    void (*find)(const void *of, size_t part, struct ms_strided_copy *rows_out);
+    const void *of;
+};
+
 /*
- * Many rows, as of a slice of a tensor by columns. Each is a copy by itself, so the slice's content
- * is known without memory for the tensor. A kernel, or a copy by the driver, would need all of the
- * tensor in memory. A row is a piece of its block, of which ms_write_bound allows 131,072.
+ * True if all parts are copied, or that has failed. A part of one piece may always be. One of many
+ * rows, as a slice of a tensor by columns, is copied row by row, so that the slice's content is
+ * known without memory for the tensor: a kernel, or a copy by the driver, would need all of the
+ * tensor in memory. False if rows are too many or too short, or if one side has no lineage that
+ * would be kept, or nothing may be recorded on the stream (order.h).
  */
-enum { MS_MAX_ROWS = 8000 };
-
-/* The number of rows; counting stops above MS_MAX_ROWS. */
-size_t ms_move_count_rows(const struct ms_strided_copy *rows);
-
-/* True if copying row by row is worth it: false if rows are too many or too short, or if one side
- * has no lineage that would be kept. */
-bool ms_move_may_run_rows(const struct ms_strided_copy *rows);
-
-/* Copies the rows, in the order of stream, on which writes may be recorded now (order.h). */
-CUresult ms_move_run_rows(const struct ms_strided_copy *rows, CUstream stream);
-
-/* The same if it may be done and is worth it: true if the rows are copied, or that has failed. */
-bool ms_move_try_rows(const struct ms_strided_copy *rows, CUstream stream, CUresult *result_out);
+bool ms_move_try_parts(const struct ms_parts *parts, CUstream stream, CUresult *result_out);

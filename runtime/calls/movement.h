@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/strided_copy.h"
 #include "runtime/driver/driver.h"
 #include "runtime/shard/placement_query.h"
 
@@ -68,6 +69,22 @@ static inline uint32_t ms_movement_pattern(const struct ms_movement *movement)
     if (movement->element == 2)
         return (movement->value & 0xffff) * UINT32_C(0x00010001);
     return movement->value;
+}
+
+static inline bool ms_movement_is_empty(const struct ms_movement *movement)
+{
+    return movement->width == 0 || movement->height == 0 || movement->depth == 0;
+}
+
+static inline struct ms_rows ms_movement_rows(const struct ms_movement *movement,
+                                              const struct ms_side *side)
+{
+    return (struct ms_rows){.begin = side->begin,
+                            .width = movement->width,
+                            .height = movement->height,
+                            .depth = movement->depth,
+                            .pitch = side->pitch,
+                            .slice = side->slice};
 }
 
 /* Bytes of elements; SIZE_MAX if there are not so many. */

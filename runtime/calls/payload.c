@@ -91,12 +91,13 @@ static bool look_later(const struct ms_rows *rows, CUstream stream)
 
 CUresult ms_payload_expose_unowned(CUdeviceptr source)
 {
-    const bool is_plain = ms_pointer_is_device(source) && !ms_pointer_is_managed(source) &&
+    const bool is_plain = ms_pointer_is_device(source) && !ms_pointer_is(source, MS_MANAGED) &&
                           !ms_host_memory_holds(source);
     return is_plain ? CUDA_SUCCESS : ms_pointer_scan_expose_all();
 }
 
-CUresult ms_payload_expose_rows(const struct ms_rows *rows, CUstream stream)
+/* Host memory that is copied in the order of stream. */
+static CUresult expose_rows(const struct ms_rows *rows, CUstream stream)
 {
     if (rows->begin == 0 || rows->width == 0)
         return CUDA_SUCCESS;
@@ -109,9 +110,21 @@ CUresult ms_payload_expose_rows(const struct ms_rows *rows, CUstream stream)
     return look_later(rows, stream) ? CUDA_SUCCESS : ms_pointer_scan_expose_all();
 }
 
-CUresult ms_payload_expose_row(const void *source, size_t bytes, CUstream stream)
+CUresult ms_payload_expose(const struct ms_movement *movement)
 {
-    const struct ms_rows row = {
-        .begin = (uintptr_t)source, .width = bytes, .height = 1, .depth = 1};
-    return ms_payload_expose_rows(&row, stream);
+    const struct ms_side *from = &movement->from;
+    const CUdeviceptr begin = from->begin;
+    if (ms_movement_is_empty(movement))
+        return CUDA_SUCCESS;
+    if (movement->element != 0)
+        return ms_pointer_scan_expose_pattern(ms_movement_pattern(movement));
+    if (from->type == 0 || from->type == CU_MEMORYTYPE_ARRAY || begin == 0 ||
+        (ms_side_is_device(*from) && ms_pointer_is_owned(begin)))
+        return CUDA_SUCCESS;
+    if (ms_side_is_device(*from) &&
+        (!ms_pointer_is_host(begin) ||
+         (from->type == CU_MEMORYTYPE_DEVICE && !ms_pointer_is(begin, MS_PINNED))))
+        return ms_payload_expose_unowned(begin);
+    const struct ms_rows rows = ms_movement_rows(movement, from);
+    return expose_rows(&rows, movement->stream);
 }

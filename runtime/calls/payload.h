@@ -14,16 +14,12 @@
  */
 #pragma once
 
-#include <stddef.h>
+#include "runtime/calls/movement.h"
 
-#include "runtime/base/strided_copy.h"
-#include "runtime/driver/driver.h"
+/* Of the bytes that a copy reads, or a set repeats: kernels can come to what they point to now. To
+ * be called right before the copy is queued. Bytes of allocations point to nothing deferred. */
+CUresult ms_payload_expose(const struct ms_movement *movement);
 
-/* Host memory that is copied in the order of stream. To be called right before the copy is
- * queued. */
-CUresult ms_payload_expose_rows(const struct ms_rows *rows, CUstream stream);
-CUresult ms_payload_expose_row(const void *source, size_t bytes, CUstream stream);
-
-/* Memory that is no allocation, and that may not be read here: what the host can write may hold any
- * address. */
+/* The same of device memory that is no allocation, and that may not be read here: what the host can
+ * write may hold any address. */
 CUresult ms_payload_expose_unowned(CUdeviceptr source);

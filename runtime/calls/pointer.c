@@ -11,22 +11,6 @@ bool ms_pointer_is_owned(CUdeviceptr address)
     return ms_space_look_up(address, &facts);
 }
 
-/* The driver's memory type of an address, or 0. Returns false if the driver cannot answer. */
-static bool ask_type(CUdeviceptr address, unsigned *type_out)
-{
-    const CUresult result =
-        ms_driver.pointer_get_attribute(type_out, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
-    if (result == CUDA_ERROR_INVALID_VALUE)
-        *type_out = 0;
-    return result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE;
-}
-
-bool ms_pointer_is_device(CUdeviceptr address)
-{
-    unsigned type;
-    return ask_type(address, &type) && type == CU_MEMORYTYPE_DEVICE;
-}
-
 static bool ask(void *value_out, CUpointer_attribute attribute, CUdeviceptr address)
 {
     return ms_driver.pointer_get_attribute(value_out, attribute, address) == CUDA_SUCCESS;
@@ -43,27 +27,29 @@ bool ms_pointer_is_whole(CUdeviceptr address, size_t bytes, CUdevice device)
            address - begin <= whole_bytes && bytes <= whole_bytes - (address - begin);
 }
 
-bool ms_pointer_is_host(CUdeviceptr address)
+/* Of the driver's memory type of an address, or none. */
+static unsigned ask_kind(CUdeviceptr address)
 {
-    unsigned type;
-    return ask_type(address, &type) && (type == 0 || type == CU_MEMORYTYPE_HOST);
+    unsigned type = 0;
+    const CUresult result =
+        ms_driver.pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+    if (result == CUDA_ERROR_INVALID_VALUE || (result == CUDA_SUCCESS && type == 0))
+        return MS_UNKNOWN_TO_DRIVER;
+    if (result != CUDA_SUCCESS)
+        return 0;
+    return type == CU_MEMORYTYPE_DEVICE ? MS_ON_DEVICE : type == CU_MEMORYTYPE_HOST ? MS_PINNED : 0;
 }
 
-bool ms_pointer_is_pinned(CUdeviceptr address)
-{
-    unsigned type;
-    return ask_type(address, &type) && type == CU_MEMORYTYPE_HOST;
-}
-
-bool ms_pointer_is_managed(CUdeviceptr address)
+static bool is_managed(CUdeviceptr address)
 {
     unsigned managed = 0;
     return ask(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) && managed != 0;
 }
 
-bool ms_pointer_is_host_writable(CUdeviceptr address)
+bool ms_pointer_is(CUdeviceptr address, unsigned kinds)
 {
-    return ms_pointer_is_pinned(address) || ms_pointer_is_managed(address);
+    return ((kinds & ~MS_MANAGED) != 0 && (ask_kind(address) & kinds) != 0) ||
+           ((kinds & MS_MANAGED) != 0 && is_managed(address));
 }
 
 bool ms_pointer_meets_allocation(CUdeviceptr address, size_t bytes)

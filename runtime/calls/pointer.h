@@ -10,23 +10,31 @@
 
 bool ms_pointer_is_owned(CUdeviceptr address);
 
-/* True for device memory that is in no allocation, as the driver knows it. */
-bool ms_pointer_is_device(CUdeviceptr address);
+/* What the driver says that an address is. */
+enum {
+    MS_ON_DEVICE = 1,
+    MS_PINNED = 2,
+    MS_UNKNOWN_TO_DRIVER = 4, /* the driver can answer, and does not know it */
+    MS_MANAGED = 8,
+};
+
+/* True if it is one of these kinds. False if the driver cannot answer. */
+bool ms_pointer_is(CUdeviceptr address, unsigned kinds);
+
+/* True for device memory that is in no allocation. */
+static inline bool ms_pointer_is_device(CUdeviceptr address)
+{
+    return ms_pointer_is(address, MS_ON_DEVICE);
+}
+
+/* True for memory that this process can read. */
+static inline bool ms_pointer_is_host(CUdeviceptr address)
+{
+    return ms_pointer_is(address, MS_PINNED | MS_UNKNOWN_TO_DRIVER);
+}
 
 /* True if one piece of that device's memory holds the range for the driver. Not for allocations. */
 bool ms_pointer_is_whole(CUdeviceptr address, size_t bytes, CUdevice device);
-
-/* True for memory that this process can read: pinned, or unknown to a driver that can answer. */
-bool ms_pointer_is_host(CUdeviceptr address);
-
-/* True for host memory that the driver knows. */
-bool ms_pointer_is_pinned(CUdeviceptr address);
-
-/* True for managed memory, as the driver knows it. */
-bool ms_pointer_is_managed(CUdeviceptr address);
-
-/* True for pinned or managed memory. */
-bool ms_pointer_is_host_writable(CUdeviceptr address);
 
 /* True if [address, address + bytes) meets an allocation. */
 bool ms_pointer_meets_allocation(CUdeviceptr address, size_t bytes);

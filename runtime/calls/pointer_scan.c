@@ -234,7 +234,7 @@ bool ms_pointer_scan_is_clean(const void *bytes, size_t count)
 CUresult ms_pointer_scan_expose_all(void)
 {
     ms_counter_add(MS_COUNT_PAYLOAD_SEALS, 1);
-    return ms_access_all();
+    return ms_access_all(MS_REASON_SEALED);
 }
 
 CUresult ms_pointer_scan_expose(const void *bytes, size_t count)

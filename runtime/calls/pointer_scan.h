@@ -29,13 +29,6 @@ struct ms_pointer_scan {
     bool everything; /* more hits than fit, or memory that the host can write */
 };
 
-/* The parameters of a launch. */
-struct ms_arguments {
-    const struct ms_param_layout *layout;
-    const struct ms_packed *packed;
-    struct ms_range numbers; /* in packed, where no pointer lies; may be empty */
-};
-
 /* True if the word at this offset in the packed parameters may be a pointer. */
 bool ms_pointer_scan_is_possible(const struct ms_arguments *arguments, size_t at, uint64_t word);
 

@@ -48,8 +48,11 @@ static bool ends_in_allocation(CUdeviceptr address, size_t bytes)
            bytes <= facts.bytes - (size_t)(address - facts.address);
 }
 
-CUresult ms_tensor_map_access(CUdeviceptr address, size_t bytes)
+CUresult ms_tensor_map_access(CUdeviceptr address, CUtensorMapDataType type, uint32_t rank,
+                              const cuuint64_t *dims, const cuuint64_t *strides,
+                              CUtensorMapInterleave interleave)
 {
+    const size_t bytes = ms_tensor_map_extent(type, rank, dims, strides, interleave);
     struct ms_allocation_facts block;
     if (ends_in_allocation(address, bytes))
         return ms_access(address, bytes, MS_NEED_DESCRIBE);

@@ -15,16 +15,18 @@
 #include "runtime/driver/driver.h"
 
 /*
- * The bytes from a map's address to the end of its tensor: `rank` dimensions, and the strides of
- * all but the first. Types of less than a byte count as a byte. SIZE_MAX: not known, because the
- * layout is interleaved, the type is new, the arguments are invalid, or the sum overflows.
+ * A map is about to be made over a tensor: `rank` dimensions, and the strides of all but the first.
+ * If its bytes do not end in the allocation, or are not known, they are the block that the address
+ * points to. CUDA_SUCCESS: the call may be forwarded.
+ */
+CUresult ms_tensor_map_access(CUdeviceptr address, CUtensorMapDataType type, uint32_t rank,
+                              const cuuint64_t *dims, const cuuint64_t *strides,
+                              CUtensorMapInterleave interleave);
+
+/*
+ * For tensor_map.c and its unit test: the bytes from a map's address to the end of its tensor.
+ * Types of less than a byte count as a byte. SIZE_MAX: not known, because the layout is
+ * interleaved, the type is new, the arguments are invalid, or the sum overflows.
  */
 size_t ms_tensor_map_extent(CUtensorMapDataType type, uint32_t rank, const cuuint64_t *dims,
                             const cuuint64_t *strides, CUtensorMapInterleave interleave);
-
-/*
- * A map is about to be made over these bytes (SIZE_MAX: not known). Bytes that do not end in the
- * allocation, or are not known, are the block that the address points to. CUDA_SUCCESS: the call
- * may be forwarded.
- */
-CUresult ms_tensor_map_access(CUdeviceptr address, size_t bytes);

@@ -33,39 +33,33 @@ static bool is_granules(const CUmemAllocationProp *prop, size_t bytes)
            bytes % granule == 0 && ms_backing_rounded(prop->location.id, bytes) == bytes;
 }
 
-static bool promise(size_t bytes, const CUmemAllocationProp *prop, CUcontext context,
-                    CUmemGenericAllocationHandle *handle_out, CUresult *result_out)
+struct created {
+    const CUmemAllocationProp *prop;
+    CUmemGenericAllocationHandle *number_out;
+};
+
+static bool create(const struct ms_promise *promise, void *argument)
 {
-    const CUdevice device = prop->location.id;
-    if (!ms_alloc_admits(device, bytes, NULL)) {
-        *result_out = CUDA_ERROR_OUT_OF_MEMORY;
-        return true;
-    }
+    const struct created *created = argument;
     ms_lock_take(&turn);
-    const struct ms_handle *handle = ms_handle_create(bytes, prop, context);
+    const struct ms_handle *handle =
+        ms_handle_create(promise->bytes, created->prop, promise->context);
     if (handle != NULL)
-        *handle_out = handle->number;
+        *created->number_out = handle->number;
     ms_lock_drop(&turn);
-    if (handle == NULL)
-        return false;
-    ms_space_count_promised(device, (int64_t)bytes);
-    ms_alloc_promised(device, bytes, false);
-    *result_out = CUDA_SUCCESS;
-    return true;
+    if (handle != NULL)
+        ms_space_count_promised(promise->device, (int64_t)promise->bytes);
+    return handle != NULL;
 }
 
 bool ms_vmm_defer(size_t bytes, const CUmemAllocationProp *prop,
                   CUmemGenericAllocationHandle *handle_out, CUresult *result_out)
 {
-    CUcontext context = NULL;
-    CUdevice device;
-    if (handle_out == NULL || !ms_alloc_may_defer(bytes, &context, &device) ||
-        !ms_backing_serves(prop, device) || !is_granules(prop, bytes) ||
-        !ms_alloc_begin(context, device, bytes))
-        return false;
-    const bool is_answered = promise(bytes, prop, context, handle_out, result_out);
-    ms_alloc_end();
-    return is_answered;
+    struct ms_promise promise;
+    struct created created = {prop, handle_out};
+    return handle_out != NULL && ms_alloc_may_defer(bytes, &promise) &&
+           ms_backing_serves(prop, promise.device) && is_granules(prop, bytes) &&
+           ms_alloc_promise(&promise, create, &created, result_out);
 }
 
 /* Gives back what the handle stands for when the program can no longer get at it. */
@@ -140,7 +134,8 @@ bool ms_vmm_mapping_properties(const struct ms_program_mapping *mapping,
     return handle != NULL;
 }
 
-bool ms_vmm_can_export(CUmemGenericAllocationHandle number, CUmemAllocationHandleType type)
+/* False for a handle of ours that was not created for such an export. */
+static bool can_export(CUmemGenericAllocationHandle number, CUmemAllocationHandleType type)
 {
     CUmemAllocationProp prop;
     CUresult result;
@@ -257,7 +252,7 @@ static CUresult gather(struct ms_allocation *allocation, const struct ms_program
                        struct attempt *attempt, CUmemGenericAllocationHandle *real)
 {
     struct ms_driver_scope scope;
-    CUresult result = ms_materialise(allocation, mapping->begin, mapping->end, MS_NEED_READ_WRITE);
+    CUresult result = ms_materialise(allocation, mapping->begin, mapping->end, MS_NEED_HANDLE);
     if (result == CUDA_SUCCESS)
         result = ms_driver_enter(allocation->context, &scope);
     if (result != CUDA_SUCCESS)
@@ -293,13 +288,12 @@ static CUresult make_mapping_real(const struct ms_handle *handle, struct attempt
     struct ms_allocation_facts facts;
     if (!ms_space_find_mapping(handle->address, &mapping, &facts))
         return CUDA_ERROR_INVALID_VALUE;
-    struct ms_allocation *allocation = ms_space_claim(handle->address);
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(handle->address);
     const CUresult result = mapping.is_accessible ? gather(allocation, &mapping, attempt, real)
                                                   : map_unused(allocation, &mapping, handle, real);
     if (result == CUDA_SUCCESS)
         ms_publish_event(MS_EVENT_PIN, allocation, mapping.begin, handle->bytes,
                          "a handle that the driver must know");
-    ms_space_release(allocation);
     return result;
 }
 
@@ -309,10 +303,8 @@ static CUresult make_real(struct ms_handle *handle, struct attempt *attempt)
     CUresult result = ms_order_capture_allows();
     if (handle->real != 0 || result != CUDA_SUCCESS)
         return result;
-    const struct ms_why why = ms_publish_why_begin(MS_REASON_EXPORT);
     result = handle->address == 0 ? create_memory(handle, &real)
                                   : make_mapping_real(handle, attempt, &real);
-    ms_publish_why_end(why);
     if (result != CUDA_SUCCESS)
         return result;
     /* What is mapped is counted until it is unmapped (unmap_one). */
@@ -339,6 +331,11 @@ static CUresult make_number_real(CUmemGenericAllocationHandle *number, struct at
     }
     ms_lock_drop(&turn);
     return result;
+}
+
+CUresult ms_vmm_export(CUmemGenericAllocationHandle *number, CUmemAllocationHandleType type)
+{
+    return can_export(*number, type) ? ms_handle_make_real(number) : CUDA_SUCCESS;
 }
 
 CUresult ms_handle_make_real(CUmemGenericAllocationHandle *number)
@@ -398,11 +395,9 @@ static bool is_whole_mappings(CUdeviceptr address, size_t bytes)
 
 static bool meets_mapping(const struct ms_reservation *reservation, CUdeviceptr at, size_t bytes)
 {
-    struct ms_allocation *allocation = ms_space_claim(reservation->address);
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(reservation->address);
     const size_t begin = at - reservation->address;
-    const bool found = allocation != NULL && ms_mappings_meet(allocation, begin, begin + bytes);
-    ms_space_release(allocation);
-    return found;
+    return allocation != NULL && ms_mappings_meet(allocation, begin, begin + bytes);
 }
 
 /* --- addresses */
@@ -479,7 +474,7 @@ static void add_real_mapping(struct ms_reservation *reservation, CUdeviceptr add
                              CUmemGenericAllocationHandle number)
 {
     struct ms_handle *handle = ms_handle_find(number);
-    struct ms_allocation *allocation = ms_space_claim(reservation->address);
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(reservation->address);
     if (allocation == NULL && handle != NULL && !reservation->has_others)
         allocation = claim_new(reservation, handle);
     if (allocation == NULL) {
@@ -493,7 +488,6 @@ static void add_real_mapping(struct ms_reservation *reservation, CUdeviceptr add
     if (handle != NULL)
         handle->mappings++;
     ms_space_count_promised(allocation->device, (int64_t)bytes);
-    ms_space_release(allocation);
 }
 
 static CUresult map_locked(CUdeviceptr address, size_t bytes, size_t offset,
@@ -542,7 +536,7 @@ static CUresult set_mapping_access(CUdeviceptr address, const struct ms_program_
     struct ms_handle *handle = mapping->is_real ? NULL : ms_handle_find(mapping->handle);
     const size_t bytes = mapping->end - mapping->begin;
     CUresult result = CUDA_SUCCESS;
-    struct ms_allocation *allocation = ms_space_claim(address);
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address);
     if (mapping->is_real)
         result = ms_driver.mem_set_access(address, bytes, desc, 1);
     if (result == CUDA_SUCCESS && !mapping->is_accessible) {
@@ -551,7 +545,6 @@ static CUresult set_mapping_access(CUdeviceptr address, const struct ms_program_
         if (result == CUDA_SUCCESS)
             ms_publish_event(MS_EVENT_ALLOCATE, allocation, mapping->begin, bytes, NULL);
     }
-    ms_space_release(allocation);
     return result;
 }
 
@@ -562,9 +555,8 @@ static void follow_access(CUdeviceptr address, CUdeviceptr end, bool is_accessib
     struct ms_allocation_facts facts;
     while (address < end && ms_space_find_mapping(address, &mapping, &facts)) {
         if (mapping.is_accessible != is_accessible) {
-            struct ms_allocation *allocation = ms_space_claim(address);
+            MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address);
             ms_mappings_set_access(allocation, &mapping, is_accessible, NULL);
-            ms_space_release(allocation);
         }
         address = facts.address + mapping.end;
     }
@@ -691,12 +683,10 @@ static CUresult keep_content(CUdeviceptr address, const struct ms_program_mappin
 {
     struct ms_allocation *allocation = ms_space_claim(address);
     struct ms_handle *handle = find_keeper(allocation, mapping);
-    const struct ms_why why = ms_publish_why_begin(MS_REASON_EXPORT);
-    const CUresult result = handle != NULL ? ms_materialise(allocation, mapping->begin,
-                                                            mapping->end, MS_NEED_READ_WRITE)
-                                           : CUDA_SUCCESS;
+    const CUresult result =
+        handle != NULL ? ms_materialise(allocation, mapping->begin, mapping->end, MS_NEED_HANDLE)
+                       : CUDA_SUCCESS;
     const bool is_one = ms_backing_is_one_chunk(&allocation->backing, mapping->begin, mapping->end);
-    ms_publish_why_end(why);
     ms_space_release(allocation);
     return handle != NULL && result == CUDA_SUCCESS && is_one ? make_real(handle, attempt) : result;
 }

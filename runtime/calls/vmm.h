@@ -8,7 +8,7 @@
  * given to another device, or unmapped while its content is alive. Its range is then in memory, by
  * that one handle, and stays there.
  *
- * "bool ms_x(..., result_out)" is as in calls.h. One thread at a time does any of this (locks.def).
+ * "bool ms_x(..., result_out)" is as in alloc.h. One thread at a time does any of this (locks.def).
  */
 #pragma once
 
@@ -34,11 +34,11 @@ bool ms_vmm_handle_properties(CUmemGenericAllocationHandle handle, CUmemAllocati
 bool ms_vmm_mapping_properties(const struct ms_program_mapping *mapping,
                                CUmemAllocationProp *prop_out);
 
-/* False for a handle of ours that was not created for such an export. */
-bool ms_vmm_can_export(CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type);
-
 /* Replaces the number of a handle of ours by the driver's, which it then has. Any other stays. */
 CUresult ms_handle_make_real(CUmemGenericAllocationHandle *handle);
+
+/* The same for an export. A number that was not created for this type stays, and is refused. */
+CUresult ms_vmm_export(CUmemGenericAllocationHandle *handle, CUmemAllocationHandleType type);
 
 /* The same for all handles that are mapped in the range. */
 CUresult ms_mappings_make_real(CUdeviceptr address, size_t bytes);

@@ -27,9 +27,7 @@ CUresult ms_write_bound(struct ms_allocation *allocation, size_t offset)
     struct ms_range block;
     if (!ms_carve_is_scattered(allocation, offset, &block))
         return CUDA_SUCCESS;
-    const struct ms_why why = ms_publish_why_begin(MS_REASON_PIECES);
-    const CUresult result = ms_materialise(allocation, block.begin, block.end, MS_NEED_KEEP);
-    ms_publish_why_end(why);
+    const CUresult result = ms_materialise(allocation, block.begin, block.end, MS_NEED_GATHER);
     ms_carve_gathered(allocation, block);
     return result;
 }
@@ -96,29 +94,36 @@ static CUresult write_range(struct ms_allocation *allocation, size_t begin, size
     return result;
 }
 
-/* Claims the allocation for a write of [address, address + bytes). Returns NULL if the call is to
- * be forwarded (*result_out is CUDA_SUCCESS, and the range is resident) or refused. */
+/* True if a write of [address, address + bytes) may be recorded. False if it is to be forwarded
+ * (*result_out is CUDA_SUCCESS, and the range is resident) or refused. */
+static bool begin_write(struct ms_allocation *allocation, CUdeviceptr address, size_t bytes,
+                        CUresult *result_out)
+{
+    const size_t begin = ms_offset(allocation, address);
+    if (!ms_fits(allocation, address, bytes)) {
+        /* Of what the program has not mapped the driver knows what it is. */
+        *result_out = allocation->is_programs ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        return false;
+    }
+    *result_out = ms_write_bound(allocation, begin);
+    if (*result_out != CUDA_SUCCESS)
+        return false;
+    ms_carve_add_use(allocation, begin, begin + bytes);
+    if (ms_lineage_any(&allocation->lineage, begin, begin + bytes, MS_MISSING))
+        return true;
+    *result_out = ms_materialise(allocation, begin, begin + bytes, MS_NEED_READ_WRITE);
+    return false;
+}
+
+/* Claims the allocation for a write that may be recorded. NULL: there is none, or begin_write says
+ * no. */
 static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
                                              CUresult *result_out)
 {
     struct ms_allocation *allocation = ms_space_claim(address);
     *result_out = CUDA_SUCCESS;
-    if (allocation == NULL)
-        return NULL;
-    const size_t begin = ms_offset(allocation, address);
-    if (!ms_fits(allocation, address, bytes)) {
-        /* Of what the program has not mapped the driver knows what it is. */
-        *result_out = allocation->is_programs ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-        ms_space_release(allocation);
-        return NULL;
-    }
-    *result_out = ms_write_bound(allocation, begin);
-    if (*result_out == CUDA_SUCCESS) {
-        ms_carve_add_use(allocation, begin, begin + bytes);
-        if (ms_lineage_any(&allocation->lineage, begin, begin + bytes, MS_MISSING))
-            return allocation;
-        *result_out = ms_materialise(allocation, begin, begin + bytes, MS_NEED_READ_WRITE);
-    }
+    if (allocation == NULL || begin_write(allocation, address, bytes, result_out))
+        return allocation;
     ms_space_release(allocation);
     return NULL;
 }
@@ -140,11 +145,10 @@ bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
     *result_out = ms_pointer_scan_expose_pattern(pattern);
     if (*result_out != CUDA_SUCCESS)
         return true;
-    struct ms_allocation *allocation = claim_for_write(address, bytes, result_out);
+    MS_CLAIMED struct ms_allocation *allocation = claim_for_write(address, bytes, result_out);
     if (allocation == NULL)
         return *result_out != CUDA_SUCCESS;
     if (address % movement->element != 0) {
-        ms_space_release(allocation);
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
@@ -160,7 +164,6 @@ bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
         *result_out = ms_write_prepare(allocation, begin, begin + bytes, movement->stream);
         is_answered = *result_out != CUDA_SUCCESS;
     }
-    ms_space_release(allocation);
     return is_answered;
 }
 
@@ -243,55 +246,50 @@ static CUresult expose_content(const void *source, size_t bytes, const struct ms
 }
 
 /* Prepares the copy for the driver: backs its destination. */
-static bool back_for_copy(CUdeviceptr destination, const void *source, size_t bytes,
-                          CUstream stream, CUresult *result_out)
+static bool back_for_copy(const struct ms_movement *movement, CUresult *result_out)
 {
-    *result_out = ms_payload_expose_row(source, bytes, stream);
+    const CUdeviceptr destination = movement->to.begin;
+    const size_t bytes = movement->width;
+    *result_out = ms_payload_expose(movement);
     if (*result_out != CUDA_SUCCESS)
         return true;
-    struct ms_allocation *allocation = claim_for_write(destination, bytes, result_out);
+    MS_CLAIMED struct ms_allocation *allocation = claim_for_write(destination, bytes, result_out);
     if (allocation == NULL)
         return *result_out != CUDA_SUCCESS;
     const size_t begin = ms_offset(allocation, destination);
-    *result_out = ms_write_prepare(allocation, begin, begin + bytes, stream);
-    ms_space_release(allocation);
+    *result_out = ms_write_prepare(allocation, begin, begin + bytes, movement->stream);
     return *result_out != CUDA_SUCCESS;
 }
 
 /* What is present is written by the driver: nobody needs to know what the bytes are. */
 static bool is_present(CUdeviceptr address, size_t bytes)
 {
-    struct ms_allocation *allocation = ms_space_claim(address);
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address);
     if (allocation == NULL)
         return false;
     const size_t begin = ms_offset(allocation, address);
-    const bool is_present = ms_fits(allocation, address, bytes) &&
-                            !ms_lineage_any(&allocation->lineage, begin, begin + bytes, MS_MISSING);
-    ms_space_release(allocation);
-    return is_present;
+    return ms_fits(allocation, address, bytes) &&
+           !ms_lineage_any(&allocation->lineage, begin, begin + bytes, MS_MISSING);
 }
 
-/* Returns false if the driver has to copy after all. */
-static bool record_copy(CUdeviceptr destination, const void *source, size_t bytes,
-                        const struct ms_content *content, CUstream stream, CUresult *result_out)
+/* False: the driver has to copy after all. */
+static bool write_content(const struct ms_movement *movement, const struct ms_content *content,
+                          CUresult *result_out)
 {
-    /* Before the claim: the bytes may point to this allocation. */
-    *result_out = expose_content(source, bytes, content);
-    if (*result_out != CUDA_SUCCESS)
-        return true;
-    struct ms_allocation *allocation = claim_for_write(destination, bytes, result_out);
+    const void *const source = (const void *)(uintptr_t)movement->from.begin;
+    const size_t bytes = movement->width;
+    MS_CLAIMED struct ms_allocation *allocation =
+        claim_for_write(movement->to.begin, bytes, result_out);
     if (allocation == NULL)
         return *result_out != CUDA_SUCCESS;
-    const bool is_recorded = is_still_there(content);
-    if (is_recorded) {
-        const size_t begin = ms_offset(allocation, destination);
-        *result_out = write_range(allocation, begin, begin + bytes, content, source, stream);
-        ms_publish_event(MS_EVENT_RECORD, allocation, begin, bytes, describe(content));
-        if (content->kind == MS_SOURCE && ms_shard_is_active())
-            ms_shard_add_copy(content->source, content->source_offset, bytes);
-    }
-    ms_space_release(allocation);
-    return is_recorded || back_for_copy(destination, source, bytes, stream, result_out);
+    if (!is_still_there(content))
+        return false;
+    const size_t begin = ms_offset(allocation, movement->to.begin);
+    *result_out = write_range(allocation, begin, begin + bytes, content, source, movement->stream);
+    ms_publish_event(MS_EVENT_RECORD, allocation, begin, bytes, describe(content));
+    if (content->kind == MS_SOURCE && ms_shard_is_active())
+        ms_shard_add_copy(content->source, content->source_offset, bytes);
+    return true;
 }
 
 bool ms_write_from_host(const struct ms_movement *movement, CUresult *result_out)
@@ -305,16 +303,20 @@ bool ms_write_from_host(const struct ms_movement *movement, CUresult *result_out
         return false;
     if (ms_space_look_up(from, &facts)) {
         /* Not host memory: the driver decides whether that is allowed. */
-        *result_out = ms_access(from, bytes, MS_NEED_READ_WRITE);
-        if (*result_out == CUDA_SUCCESS)
-            *result_out = ms_access(to, bytes, MS_NEED_READ_WRITE);
+        const struct ms_use uses[] = {{MS_NEED_READ_WRITE, from, bytes},
+                                      {MS_NEED_READ_WRITE, to, bytes}};
+        *result_out = ms_access_uses(uses, 2);
         return *result_out != CUDA_SUCCESS;
     }
     struct ms_content content;
     if (!ms_space_look_up(to, &facts) || !ms_pointer_is_host(from) || is_present(to, bytes) ||
         !ms_order_may_record(stream) || !find_content(source, bytes, &content))
-        return back_for_copy(to, source, bytes, stream, result_out);
-    const bool is_answered = record_copy(to, source, bytes, &content, stream, result_out);
+        return back_for_copy(movement, result_out);
+    /* Before the claim: the bytes may point to this allocation. */
+    *result_out = expose_content(source, bytes, &content);
+    const bool is_answered = *result_out != CUDA_SUCCESS ||
+                             write_content(movement, &content, result_out) ||
+                             back_for_copy(movement, result_out);
     drop_found(&content);
     /* The driver would have waited for earlier work too, and programs rely on that. */
     if (is_answered && movement->waits && *result_out == CUDA_SUCCESS)

@@ -41,11 +41,6 @@ static _Thread_local struct {
     unsigned receive_count; /* of receives() */
 } under_way __attribute__((tls_model("initial-exec")));
 
-bool ms_collective_matters(void)
-{
-    return ms_defers_any() || (ms_owns_any() && ms_is_capturing());
-}
-
 /* NULL: out of memory. */
 static struct under_way_receive *receives(void)
 {
@@ -66,33 +61,50 @@ static void look_at_kernels(void)
         ms_examining_no_kernel(context);
 }
 
-static CUresult prepare_read(const struct ms_operation *operation)
+static enum ms_need need_of_read(const struct ms_operation *operation)
 {
-    const CUdeviceptr address = address_of(operation->read);
     if (!operation->sends)
-        return ms_access(address, operation->read_bytes, MS_NEED_READ_WRITE);
-    if (may_be_late(operation))
-        return ms_access(address, operation->read_bytes, MS_NEED_SEND_LATER);
+        return MS_NEED_READ_WRITE;
+    return may_be_late(operation) ? MS_NEED_SEND_LATER : MS_NEED_SEND;
+}
+
+/* Perhaps only what this rank keeps is received. */
+static bool receives_parts(const struct ms_operation *operation)
+{
+    return operation->written_bytes > 0 && operation->receives && !overlaps(operation) &&
+           !may_be_late(operation) && under_way.receive_count < RECEIVES && receives() != NULL;
+}
+
+static CUresult prepare_uses(const struct ms_operation *operation)
+{
+    struct ms_use uses[2];
+    size_t count = 0;
+    if (operation->read_bytes > 0)
+        uses[count++] = (struct ms_use){need_of_read(operation), address_of(operation->read),
+                                        operation->read_bytes};
+    /* With a partial overlap the rest is replayed too: it costs no more than a read. */
+    if (operation->written_bytes > 0 && !receives_parts(operation))
+        uses[count++] =
+            (struct ms_use){overlaps(operation) ? MS_NEED_READ_WRITE : MS_NEED_OVERWRITE,
+                            address_of(operation->written), operation->written_bytes};
     const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
-    const CUresult result = ms_access(address, operation->read_bytes, MS_NEED_SEND);
-    under_way.reads += result == CUDA_SUCCESS;
-    if (result == CUDA_SUCCESS && ms_counter_get(MS_COUNT_MATERIALISED_BYTES) != before)
+    const CUresult result = count > 0 ? ms_access_uses(uses, count) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS || count == 0 || uses[0].need != MS_NEED_SEND)
+        return result;
+    under_way.reads++;
+    if (ms_counter_get(MS_COUNT_MATERIALISED_BYTES) != before)
         look_at_kernels();
     return result;
 }
 
-static CUresult prepare_write(const struct ms_operation *operation)
+static CUresult prepare_receive(const struct ms_operation *operation)
 {
-    const CUdeviceptr address = address_of(operation->written);
-    /* With a partial overlap the rest is replayed too: it costs no more than a read. */
-    if (overlaps(operation))
-        return ms_access(address, operation->written_bytes, MS_NEED_READ_WRITE);
-    if (!operation->receives || may_be_late(operation) || under_way.receive_count == RECEIVES ||
-        receives() == NULL)
-        return ms_access(address, operation->written_bytes, MS_NEED_OVERWRITE);
+    if (!receives_parts(operation))
+        return CUDA_SUCCESS;
     struct under_way_receive *added = receives() + under_way.receive_count;
     const CUresult result =
-        ms_access_receive(address, operation->written_bytes, operation->ranks, &added->receive);
+        ms_access_receive(address_of(operation->written), operation->written_bytes,
+                          operation->ranks, &added->receive);
     if (added->receive.address != 0) {
         added->is_called = false;
         under_way.receive_count++;
@@ -102,11 +114,9 @@ static CUresult prepare_write(const struct ms_operation *operation)
 
 static bool is_in_one_handle(const void *address)
 {
-    struct ms_allocation *allocation = ms_space_claim(address_of(address));
-    const bool is_one = allocation == NULL ||
-                        ms_backing_is_one_chunk(&allocation->backing, 0, allocation->granule_bytes);
-    ms_space_release(allocation);
-    return is_one;
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address_of(address));
+    return allocation == NULL ||
+           ms_backing_is_one_chunk(&allocation->backing, 0, allocation->granule_bytes);
 }
 
 /* NCCL registers the buffers of a captured operation if each lies in one handle, which must be the
@@ -126,10 +136,10 @@ static void look_at_captured(const struct ms_operation *operation)
 CUresult ms_collective_prepare(const struct ms_operation *operation)
 {
     CUresult result = CUDA_SUCCESS;
-    if (ms_defers_any() && operation->read_bytes > 0)
-        result = prepare_read(operation);
-    if (ms_defers_any() && operation->written_bytes > 0 && result == CUDA_SUCCESS)
-        result = prepare_write(operation);
+    if (ms_defers_any())
+        result = prepare_uses(operation);
+    if (ms_defers_any() && result == CUDA_SUCCESS)
+        result = prepare_receive(operation);
     if (ms_is_capturing())
         look_at_captured(operation);
     return result;
@@ -160,21 +170,4 @@ void ms_collective_group(bool begins)
         under_way.groups++;
     else if (under_way.groups > 0 && --under_way.groups == 0)
         finish();
-}
-
-CUresult ms_collective_pin(const void *address, size_t bytes, bool *one_handle_out)
-{
-    const CUdeviceptr end = address_of(address) + bytes;
-    struct ms_allocation_facts facts;
-    CUresult result = CUDA_SUCCESS;
-    *one_handle_out = true;
-    for (CUdeviceptr at = address_of(address);
-         result == CUDA_SUCCESS && at < end && ms_space_first_behind(at, &facts) &&
-         facts.address < end;
-         at = facts.address + facts.bytes) {
-        bool is_one;
-        result = ms_access_export(facts.address, &is_one);
-        *one_handle_out &= is_one;
-    }
-    return result;
 }

@@ -16,6 +16,7 @@
 #include <stddef.h>
 
 #include "runtime/driver/driver.h"
+#include "runtime/driver/flags.h"
 
 /* What one call reads, and overwrites whole. Either may be empty, and both may be the same. */
 struct ms_operation {
@@ -31,12 +32,11 @@ struct ms_operation {
 CUresult ms_collective_prepare(const struct ms_operation *operation);
 
 /* False if there is nothing to prepare. Relaxed loads. */
-bool ms_collective_matters(void);
+static inline bool ms_collective_matters(void)
+{
+    return ms_defers_any() || (ms_owns_any() && ms_is_capturing());
+}
+
 void ms_collective_called(CUstream stream);
 
 void ms_collective_group(bool begins);
-
-/* The call will share the physical memory of [address, address + bytes): materialises whole
- * allocations, for good. Each gets one handle, unless it was backed in pieces earlier; then
- * *one_handle_out is false. */
-CUresult ms_collective_pin(const void *address, size_t bytes, bool *one_handle_out);

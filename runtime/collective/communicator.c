@@ -27,28 +27,17 @@ MS_HOLDS(table.lock) static int find_locked(const void *handle)
     return at;
 }
 
-static void add_and_log(const void *handle, const struct ms_communicator *communicator,
-                        bool is_split_off)
+/* A plan may wait for its rank. */
+static void tell_plan(const struct ms_communicator *communicator)
 {
     const bool is_first = !ms_shard_is_active();
-    ms_communicator_add(handle, communicator);
     if (communicator->ranks > 0 && communicator->rank >= 0 &&
         ms_shard_add_communicator((uint32_t)communicator->ranks, (uint32_t)communicator->rank,
-                                  is_split_off))
+                                  communicator->origin == MS_SPLIT_OFF))
         ms_prefetch_prepare(is_first);
 }
 
-void ms_communicator_made(const void *handle, const struct ms_communicator *communicator)
-{
-    add_and_log(handle, communicator, false);
-}
-
-void ms_communicator_split_off(const void *handle, const struct ms_communicator *communicator)
-{
-    add_and_log(handle, communicator, true);
-}
-
-void ms_communicator_add(const void *handle, const struct ms_communicator *communicator)
+static void add(const void *handle, const struct ms_communicator *communicator)
 {
     ms_lock_take(&table.lock);
     const int at = find_locked(handle);
@@ -60,6 +49,26 @@ void ms_communicator_add(const void *handle, const struct ms_communicator *commu
     ms_lock_drop(&table.lock);
 }
 
+static void forget(const void *handle)
+{
+    ms_lock_take(&table.lock);
+    const int at = find_locked(handle);
+    if (at < table.count)
+        table.entries[at] = table.entries[--table.count];
+    ms_lock_drop(&table.lock);
+}
+
+void ms_communicator_set(const void *handle, const struct ms_communicator *communicator)
+{
+    if (communicator == NULL) {
+        forget(handle);
+        return;
+    }
+    add(handle, communicator);
+    if (communicator->origin != MS_MET)
+        tell_plan(communicator);
+}
+
 bool ms_communicator_find(const void *handle, struct ms_communicator *communicator_out)
 {
     ms_lock_take(&table.lock);
@@ -69,13 +78,4 @@ bool ms_communicator_find(const void *handle, struct ms_communicator *communicat
         *communicator_out = table.entries[at].is;
     ms_lock_drop(&table.lock);
     return found;
-}
-
-void ms_communicator_forget(const void *handle)
-{
-    ms_lock_take(&table.lock);
-    const int at = find_locked(handle);
-    if (at < table.count)
-        table.entries[at] = table.entries[--table.count];
-    ms_lock_drop(&table.lock);
 }

@@ -228,14 +228,13 @@ static bool try_receive(CUdeviceptr address, size_t bytes, int ranks, struct ms_
 {
     if (ms_is_capturing())
         return false;
-    struct ms_allocation *allocation = ms_space_claim(address);
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address);
     const bool fits = allocation != NULL && ms_fits(allocation, address, bytes) &&
                       ms_fact_holds(allocation->device, MS_FACT_ALIAS);
     if (fits) {
         const size_t begin = ms_offset(allocation, address);
         *result = receive_into(allocation, begin, begin + bytes, ranks, receive);
     }
-    ms_space_release(allocation);
     return fits;
 }
 
@@ -258,20 +257,20 @@ CUresult ms_access_receive(CUdeviceptr address, size_t bytes, int ranks,
 static void hand_over(const struct ms_receive *receive, const struct ms_sink_mapping *sink,
                       CUevent event)
 {
-    struct ms_allocation *allocation = ms_space_claim(receive->address);
-    if (allocation != NULL && allocation->id == receive->allocation_id)
+    MS_CLAIMED struct ms_allocation *allocation =
+        ms_space_claim_same(receive->address, receive->allocation_id);
+    if (allocation != NULL)
         ms_backing_lent(&allocation->backing, sink, event);
     else
         ms_driver.event_destroy(event);
-    ms_space_release(allocation);
 }
 
 static void unmap_sink(const struct ms_receive *receive)
 {
-    struct ms_allocation *allocation = ms_space_claim(receive->address);
-    if (allocation != NULL && allocation->id == receive->allocation_id)
+    MS_CLAIMED struct ms_allocation *allocation =
+        ms_space_claim_same(receive->address, receive->allocation_id);
+    if (allocation != NULL)
         ms_backing_sink_wait(&allocation->backing, 0, allocation->bytes);
-    ms_space_release(allocation);
 }
 
 static CUresult record(CUstream stream, CUevent *event_out)

@@ -14,76 +14,97 @@
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 
-/* Claims the first allocation that meets [*at, end), of which *part_out lies there, and moves *at
- * behind it. NULL: there is none. */
-static struct ms_allocation *claim_part(CUdeviceptr *at, CUdeviceptr end, struct ms_range *part_out)
+/* Visits, claimed, each allocation that meets [at, end), with the part of it that lies there. */
+typedef CUresult visitor(struct ms_allocation *allocation, struct ms_range part, void *argument);
+static CUresult visit_parts(CUdeviceptr at, CUdeviceptr end, visitor *visit, void *argument)
 {
-    struct ms_allocation *allocation = *at < end ? ms_space_claim_next(*at) : NULL;
-    if (allocation == NULL || allocation->address >= end) {
-        ms_space_release(allocation);
-        return NULL;
-    }
-    const CUdeviceptr allocation_end = allocation->address + allocation->bytes;
-    part_out->begin = allocation->address > *at ? 0 : ms_offset(allocation, *at);
-    part_out->end = allocation_end < end ? allocation->bytes : ms_offset(allocation, end);
-    *at = allocation_end;
-    return allocation;
-}
-
-static CUresult access_once(CUdeviceptr at, CUdeviceptr end, enum ms_need need, CUstream stream)
-{
-    struct ms_range part;
     CUresult result = CUDA_SUCCESS;
-    for (struct ms_allocation *allocation;
-         result == CUDA_SUCCESS && (allocation = claim_part(&at, end, &part)) != NULL;) {
-        if (ms_needs[need].extents == MS_EXTENTS_ALL)
-            ms_carve_add_use(allocation, part.begin, part.end);
-        result = ms_materialise(allocation, part.begin, part.end,
-                                ms_evict_need_in(allocation, need, stream));
-        ms_space_release(allocation);
+    while (result == CUDA_SUCCESS && at < end) {
+        MS_CLAIMED struct ms_allocation *allocation = ms_space_claim_next(at);
+        if (allocation == NULL || allocation->address >= end)
+            break;
+        const CUdeviceptr allocation_end = allocation->address + allocation->bytes;
+        const struct ms_range part = {allocation->address > at ? 0 : ms_offset(allocation, at),
+                                      allocation_end < end ? allocation->bytes
+                                                           : ms_offset(allocation, end)};
+        at = allocation_end;
+        result = visit(allocation, part, argument);
     }
     return result;
 }
 
-/* Holds cached bytes for the call, but not while this thread itself waits for memory. */
-static CUresult access_in(CUdeviceptr address, size_t bytes, enum ms_need need, CUstream stream)
+static CUresult use_part(struct ms_allocation *allocation, struct ms_range part, void *argument)
 {
-    const CUdeviceptr end = bytes <= UINT64_MAX - address ? address + bytes : UINT64_MAX;
-    const bool holds = ms_needs[need].becomes == MS_BECOMES_CACHED;
+    const struct ms_use *use = argument;
+    const CUstream stream = use->stream != NULL ? use->stream : CU_STREAM_LEGACY;
+    if (ms_needs[use->need].extents == MS_EXTENTS_ALL)
+        ms_carve_add_use(allocation, part.begin, part.end);
+    return ms_materialise(allocation, part.begin, part.end,
+                          ms_evict_need_in(allocation, use->need, stream));
+}
+
+static CUresult use_once(struct ms_use use)
+{
+    const CUdeviceptr end =
+        use.bytes <= UINT64_MAX - use.begin ? use.begin + use.bytes : UINT64_MAX;
+    return visit_parts(use.begin, end, use_part, &use);
+}
+
+static CUresult use_all_once(const struct ms_use *uses, size_t count)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = use_once(uses[i]);
+    return result;
+}
+
+/* A call has one reason. */
+static enum ms_reason reason_of(const struct ms_use *uses)
+{
+    return uses->why != MS_REASON_CALL ? uses->why : ms_needs[uses->need].why;
+}
+
+static bool may_hold(const struct ms_use *uses, size_t count)
+{
+    size_t i = 0;
+    while (i < count && ms_needs[uses[i].need].becomes != MS_BECOMES_CACHED)
+        i++;
+    return i < count;
+}
+
+/* Holds cached bytes for the call, but not while this thread itself waits for memory. */
+CUresult ms_access_uses(const struct ms_use *uses, size_t count)
+{
+    const bool holds = may_hold(uses, count);
+    const struct ms_why why = ms_publish_why_begin(reason_of(uses));
     int attempts = 0;
     CUresult result;
     do {
         if (holds)
             ms_evict_hold();
-        result = access_once(address, end, need, stream);
+        result = use_all_once(uses, count);
         if (holds && result != CUDA_SUCCESS)
             ms_evict_let_go();
     } while (ms_evict_try_bytes_again(result, &attempts));
+    ms_publish_why_end(why);
     return result;
 }
 
-/* The streams of a communicator belong to the current context. */
-CUresult ms_access(CUdeviceptr address, size_t bytes, enum ms_need need)
+static CUresult find_remote(struct ms_allocation *allocation, struct ms_range part, void *argument)
 {
-    return access_in(address, bytes, need, CU_STREAM_LEGACY);
-}
-
-CUresult ms_access_read(CUdeviceptr address, size_t bytes, CUstream stream)
-{
-    return access_in(address, bytes, MS_NEED_READ, stream);
+    bool *found = argument;
+    if (!*found) {
+        ms_placement_query(allocation, part.begin, part.end);
+        *found = ms_lineage_any(&allocation->lineage, part.begin, part.end, MS_OF_OTHERS);
+    }
+    return CUDA_SUCCESS;
 }
 
 /* True if some byte of the range is remote. */
 static bool meets_remote(CUdeviceptr at, CUdeviceptr end)
 {
     bool found = false;
-    struct ms_range part;
-    for (struct ms_allocation *allocation;
-         !found && (allocation = claim_part(&at, end, &part)) != NULL;) {
-        ms_placement_query(allocation, part.begin, part.end);
-        found = ms_lineage_any(&allocation->lineage, part.begin, part.end, MS_OF_OTHERS);
-        ms_space_release(allocation);
-    }
+    visit_parts(at, end, find_remote, &found);
     return found;
 }
 
@@ -102,49 +123,43 @@ CUresult ms_access_rows(const struct ms_rows *rows)
     return result;
 }
 
-void ms_access_granules_later(CUdeviceptr address, size_t bytes)
+static CUresult fill_later(struct ms_allocation *allocation, struct ms_range part, void *unused)
 {
-    struct ms_range part;
-    const CUdeviceptr end = address + bytes;
-    for (struct ms_allocation *allocation;
-         (allocation = claim_part(&address, end, &part)) != NULL;) {
-        ms_materialise_granules_later(allocation, part.begin, part.end);
-        ms_space_release(allocation);
-    }
+    (void)unused;
+    ms_materialise_granules_later(allocation, part.begin, part.end);
+    return CUDA_SUCCESS;
 }
 
-CUresult ms_access_all(void)
+void ms_access_granules_later(CUdeviceptr address, size_t bytes)
+{
+    visit_parts(address, address + bytes, fill_later, NULL);
+}
+
+CUresult ms_access_all(enum ms_reason why)
 {
     ms_counter_add(MS_COUNT_SEALS, 1);
     ms_examining_missed();
-    const struct ms_why why = ms_publish_why_begin(MS_REASON_SEALED);
-    const CUresult result = ms_access(0, SIZE_MAX, MS_NEED_REACH_LIVE);
-    ms_publish_why_end(why);
-    return result;
+    return ms_access_uses(
+        &(struct ms_use){.need = MS_NEED_REACH_LIVE, .bytes = SIZE_MAX, .why = why}, 1);
 }
 
-static CUresult export_allocation(CUdeviceptr address, bool *one_handle_out)
+CUresult ms_access_export(CUdeviceptr address, size_t bytes, bool *one_handle_out)
 {
-    struct ms_allocation *allocation = ms_space_claim(address);
+    const CUdeviceptr end = address + bytes;
+    struct ms_allocation_facts facts;
+    CUresult result = CUDA_SUCCESS;
     *one_handle_out = true;
-    if (allocation == NULL)
-        return CUDA_SUCCESS;
-    const CUresult result = ms_materialise(allocation, 0, allocation->bytes, MS_NEED_PIN);
-    *one_handle_out = ms_backing_is_one_chunk(&allocation->backing, 0, allocation->granule_bytes);
-    ms_publish_event(MS_EVENT_PIN, allocation, 0, allocation->bytes,
-                     "an allocation that is exported");
-    ms_space_release(allocation);
-    return result;
-}
-
-CUresult ms_access_export(CUdeviceptr address, bool *one_handle_out)
-{
-    int attempts = 0;
-    CUresult result;
-    const struct ms_why why = ms_publish_why_begin(MS_REASON_EXPORT);
-    do
-        result = export_allocation(address, one_handle_out);
-    while (ms_evict_try_bytes_again(result, &attempts));
-    ms_publish_why_end(why);
+    while (result == CUDA_SUCCESS && address < end && ms_space_first_behind(address, &facts) &&
+           facts.address < end) {
+        address = facts.address + facts.bytes;
+        result = ms_access(facts.address, facts.bytes, MS_NEED_PIN);
+        MS_CLAIMED struct ms_allocation *allocation = ms_space_claim_same(facts.address, facts.id);
+        if (allocation == NULL)
+            continue;
+        *one_handle_out &=
+            ms_backing_is_one_chunk(&allocation->backing, 0, allocation->granule_bytes);
+        ms_publish_event(MS_EVENT_PIN, allocation, 0, allocation->bytes,
+                         "an allocation that is exported");
+    }
     return result;
 }

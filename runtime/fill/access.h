@@ -11,11 +11,26 @@
 #include "runtime/base/strided_copy.h"
 #include "runtime/fill/materialise.h"
 
-/* What lies in allocations of [address, address + bytes) becomes what needs.def says. */
-CUresult ms_access(CUdeviceptr address, size_t bytes, enum ms_need need);
+/* What a call does with [begin, begin + bytes). Anything there that is in no allocation is left. */
+struct ms_use {
+    enum ms_need need; /* what happens to it (needs.def) */
+    CUdeviceptr begin;
+    size_t bytes;
+    CUstream stream;    /* in whose order; NULL: one of the current context */
+    enum ms_reason why; /* MS_REASON_CALL: as needs.def says. The first one's counts */
+};
 
-/* MS_NEED_READ in the order of a stream; ms_access takes the current context's. */
-CUresult ms_access_read(CUdeviceptr address, size_t bytes, CUstream stream);
+/*
+ * Prepares all uses of one call. Where memory is short, what can be restored is freed, and they are
+ * prepared again. If one of them makes bytes cached, all of them are held, and ms_evict_let_go must
+ * follow the call. After a failure nothing is held.
+ */
+CUresult ms_access_uses(const struct ms_use *uses, size_t count);
+
+static inline CUresult ms_access(CUdeviceptr address, size_t bytes, enum ms_need need)
+{
+    return ms_access_uses(&(struct ms_use){.need = need, .begin = address, .bytes = bytes}, 1);
+}
 
 /* MS_NEED_READ_WRITE for a box of rows: from its first byte to its last, gaps included. Where a
  * plan gives some of that to other ranks: row by row. */
@@ -24,11 +39,12 @@ CUresult ms_access_rows(const struct ms_rows *rows);
 /* ms_materialise_granules_later of a range of addresses. */
 void ms_access_granules_later(CUdeviceptr address, size_t bytes);
 
-/* MS_NEED_REACH_LIVE for all allocations. For calls that are not modelled. */
-CUresult ms_access_all(void);
+/* MS_NEED_REACH_LIVE for all allocations. For calls that are not modelled (MS_REASON_SEALED), and
+ * kernels that can reach anything. */
+CUresult ms_access_all(enum ms_reason why);
 
 /*
- * MS_NEED_PIN for the whole allocation that holds address, in one handle if nothing of it was
- * backed before. *one_handle_out: it is in one handle.
+ * The call will share the memory of [address, address + bytes): MS_NEED_PIN for the whole
+ * allocations. Each is in one handle if nothing of it was backed before. *one_handle_out: each is.
  */
-CUresult ms_access_export(CUdeviceptr address, bool *one_handle_out);
+CUresult ms_access_export(CUdeviceptr address, size_t bytes, bool *one_handle_out);

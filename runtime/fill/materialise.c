@@ -625,9 +625,9 @@ CUresult ms_materialise_for_copy(struct ms_allocation *allocation, size_t begin,
 }
 
 const struct ms_need_row ms_needs[MS_NEED_COUNT] = {
-#define MS_NEED(name, becomes, elsewhere, remote, absent, extents)                     \
-    [MS_NEED_##name] = {MS_BECOMES_##becomes, MS_NEED_##elsewhere, MS_REMOTE_##remote, \
-                        MS_ABSENT_##absent, MS_EXTENTS_##extents},
+#define MS_NEED(name, becomes, elsewhere, remote, absent, extents, why)                 \
+    [MS_NEED_##name] = {MS_BECOMES_##becomes, MS_NEED_##elsewhere,  MS_REMOTE_##remote, \
+                        MS_ABSENT_##absent,   MS_EXTENTS_##extents, MS_REASON_##why},
 #include "runtime/fill/needs.def"
 #undef MS_NEED
 };
@@ -659,9 +659,11 @@ CUresult ms_materialise_alone(struct ms_allocation *allocation, size_t begin, si
 CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
                         enum ms_need need)
 {
+    const struct ms_why why = ms_publish_why_begin(ms_needs[need].why);
     const CUresult result = ms_materialise_alone(allocation, begin, end, need);
     /* What is sent is mostly cut to pieces: what stands beside a piece would be read twice. */
     if (result == CUDA_SUCCESS && need != MS_NEED_SEND && need != MS_NEED_SEND_LATER)
         ms_materialise_granules(allocation, begin, end);
+    ms_publish_why_end(why);
     return result;
 }

@@ -9,7 +9,7 @@
 
 /* Each row of needs.def says what holds for its need. */
 enum ms_need {
-#define MS_NEED(name, becomes, elsewhere, remote, absent, extents) MS_NEED_##name,
+#define MS_NEED(name, becomes, elsewhere, remote, absent, extents, why) MS_NEED_##name,
 #include "runtime/fill/needs.def"
 #undef MS_NEED
     MS_NEED_COUNT
@@ -26,6 +26,7 @@ struct ms_need_row {
     enum { MS_REMOTE_COUNTED, MS_REMOTE_ALLOWED, MS_REMOTE_LEFT, MS_REMOTE_FAULTS } remote;
     enum { MS_ABSENT_REFUSED, MS_ABSENT_LEFT } absent;
     enum { MS_EXTENTS_ALL, MS_EXTENTS_LIVE, MS_EXTENTS_LAUNCHED } extents;
+    enum ms_reason why;
 };
 extern const struct ms_need_row ms_needs[MS_NEED_COUNT];
 

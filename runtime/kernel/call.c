@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/kernel/strided_loop.h"
 
 enum { MAX_REPLAY_PARAMS = 64 };
 
@@ -71,6 +72,25 @@ bool ms_call_pack(const struct ms_call *call, const struct ms_param_layout *layo
 void ms_call_unpack(struct ms_packed *packed)
 {
     ms_heap_free(packed->heap);
+}
+
+bool ms_call_begin(const struct ms_call *call, struct ms_packed *room,
+                   struct ms_arguments *arguments_out)
+{
+    struct ms_param_layout *layout = ms_parameters_take(call->function);
+    *arguments_out = (struct ms_arguments){.layout = layout, .packed = room};
+    if (layout == NULL || !ms_call_pack(call, layout, room)) {
+        ms_parameters_drop(layout);
+        return false;
+    }
+    ms_strided_loop_find_numbers(layout, room, &arguments_out->numbers);
+    return true;
+}
+
+void ms_call_end(const struct ms_arguments *arguments)
+{
+    ms_call_unpack(arguments->packed);
+    ms_parameters_drop(arguments->layout);
 }
 
 /* Attributes that say how to run a kernel, not when. */

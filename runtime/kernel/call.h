@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/range.h"
 #include "runtime/driver/driver.h"
 #include "runtime/kernel/parameters.h"
 
@@ -17,6 +18,7 @@ struct ms_call {
     const CUlaunchAttribute *attributes;
     unsigned attribute_count;
     bool cooperative;
+    bool is_prepared;       /* what it reaches is in memory already */
     void **params, **extra; /* as in cuLaunchKernel */
 };
 
@@ -28,7 +30,20 @@ struct ms_packed {
     unsigned char local[4096];
 };
 
-/* Packs the parameters. Returns false if their layout is unknown, or out of memory. */
+/* The parameters of a launch. */
+struct ms_arguments {
+    struct ms_param_layout *layout; /* a reference */
+    struct ms_packed *packed;
+    struct ms_range numbers; /* in packed, where no pointer lies (strided_loop.h); may be empty */
+};
+
+/* Finds the parameters, in `room` if they fit. Returns false if their layout is unknown, or out of
+ * memory. True: ms_call_end must follow. */
+bool ms_call_begin(const struct ms_call *call, struct ms_packed *room,
+                   struct ms_arguments *arguments_out);
+void ms_call_end(const struct ms_arguments *arguments);
+
+/* For call.c and its unit test: the packing. */
 bool ms_call_pack(const struct ms_call *call, const struct ms_param_layout *layout,
                   struct ms_packed *packed_out);
 void ms_call_unpack(struct ms_packed *packed);

@@ -290,7 +290,8 @@ void ms_publish_device(CUdevice device)
 
 struct ms_why ms_publish_why_begin(enum ms_reason reason)
 {
-    const struct ms_why why = {ms_caller_reason, ms_state_now(), thread_bytes};
+    const uint64_t began = reason != MS_REASON_CALL ? ms_state_now() : 0;
+    const struct ms_why why = {ms_caller_reason, began, thread_bytes};
     if (ms_caller_reason == MS_REASON_CALL)
         ms_caller_reason = reason;
     return why;

@@ -355,6 +355,15 @@ void ms_space_release(struct ms_allocation *allocation)
     ms_space_unclaim(allocation);
 }
 
+struct ms_allocation *ms_space_claim_same(CUdeviceptr address, uint64_t id)
+{
+    struct ms_allocation *allocation = ms_space_claim(address);
+    if (allocation == NULL || allocation->id == id)
+        return allocation;
+    ms_space_release(allocation);
+    return NULL;
+}
+
 struct ms_allocation *ms_space_walk(struct ms_allocation *before)
 {
     const CUdeviceptr at = before != NULL ? before->address + before->bytes : 0;

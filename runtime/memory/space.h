@@ -138,6 +138,38 @@ void ms_space_release(struct ms_allocation *allocation);
  * with NULL and ends with NULL. */
 struct ms_allocation *ms_space_walk(struct ms_allocation *before);
 
+/*
+ * Claims that end with the block in which their variable stands:
+ *
+ *     MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address);
+ *     MS_CLAIMED_BOTH struct ms_claims claims = ms_claims_begin(address, other);
+ */
+#define MS_CLAIMED __attribute__((cleanup(ms_claim_end)))
+static inline void ms_claim_end(struct ms_allocation **allocation)
+{
+    ms_space_release(*allocation);
+}
+
+struct ms_claims {
+    struct ms_allocation *first, *second;
+};
+#define MS_CLAIMED_BOTH __attribute__((cleanup(ms_claims_end)))
+static inline struct ms_claims ms_claims_begin(CUdeviceptr first, CUdeviceptr second)
+{
+    struct ms_claims claims;
+    ms_space_claim_two(first, second, &claims.first, &claims.second);
+    return claims;
+}
+static inline void ms_claims_end(const struct ms_claims *claims)
+{
+    ms_space_release(claims->first);
+    if (claims->second != claims->first)
+        ms_space_release(claims->second);
+}
+
+/* Claims the allocation at an address if it is still the one with this id. */
+struct ms_allocation *ms_space_claim_same(CUdeviceptr address, uint64_t id);
+
 /* Copies the facts of the first allocation that ends behind address. False if there is none. */
 bool ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out);
 

@@ -55,7 +55,7 @@ static void start(void)
         pthread_atfork(NULL, NULL, become_inert);
     ms_state_prepare(&ms_config);
     ms_publish_set_namer(ms_placement_query_name);
-    ms_source_close_start(ms_file_writes_answer, ms_file_writes_answer_deletion);
+    ms_file_writes_start();
     ms_source_set_snapshot_limit(ms_config.snapshot_bytes);
     if (ms_config.kernel_rules[0] != '\0')
         ms_rules_read(ms_config.kernel_rules);

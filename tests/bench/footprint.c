@@ -294,17 +294,17 @@ static void weigh_blocks(void)
     begin();
     const CUdeviceptr segment = allocate(count * 2 * PIECE);
     for (size_t i = 0; i < count; i++)
-        ms_block_taken(segment + (size_t)order[i] * 2 * PIECE, PIECE);
+        ms_block_report(segment + (size_t)order[i] * 2 * PIECE, PIECE);
     tell("block of an allocation, never written", count, BLOCK_BOUND);
     for (size_t i = 0; i < count; i++)
         set(segment + (size_t)order[count - 1 - i] * 2 * PIECE, i, PIECE);
     tell("block of an allocation, of its own content", count, BLOCK_BOUND);
     for (size_t i = 0; i < count / 2; i++)
-        ms_block_returned(segment + (size_t)order[i] * 2 * PIECE);
+        ms_block_report(segment + (size_t)order[i] * 2 * PIECE, 0);
     tell("block of an allocation, when as many were returned", count - count / 2, BLOCK_BOUND);
     shuffle();
     for (size_t i = 0; i < count; i++) {
-        ms_block_taken(segment + (size_t)order[i] * 2 * PIECE, PIECE);
+        ms_block_report(segment + (size_t)order[i] * 2 * PIECE, PIECE);
         set(segment + (size_t)order[i] * 2 * PIECE, i, PIECE);
     }
     tell("block of an allocation, when all were taken again", count, BLOCK_BOUND);
@@ -319,7 +319,7 @@ static void weigh_small_copies(void)
     begin();
     const CUdeviceptr segment = allocate(count * 2 * PIECE);
     for (size_t i = 0; i < count; i++) {
-        ms_block_taken(segment + (size_t)order[i] * 2 * PIECE, PIECE);
+        ms_block_report(segment + (size_t)order[i] * 2 * PIECE, PIECE);
         copy_from(segment + (size_t)order[i] * 2 * PIECE, bytes, BYTES);
     }
     tell("block of an allocation, with a copy of 64 host bytes", count, 2 * BLOCK_BOUND);
@@ -331,7 +331,7 @@ static void weigh_launches(void)
     begin();
     const CUdeviceptr segment = allocate(count * 2 * PIECE);
     for (size_t i = 0; i < count; i++) {
-        ms_block_taken(segment + (size_t)order[i] * 2 * PIECE, PIECE);
+        ms_block_report(segment + (size_t)order[i] * 2 * PIECE, PIECE);
         launch_on(segment + (size_t)order[i] * 2 * PIECE);
     }
     tell("block of an allocation, with a recorded launch of 64 bytes", count, LAUNCH_BOUND);
@@ -345,7 +345,7 @@ static void weigh_file(const unsigned char *mapped)
     begin();
     const CUdeviceptr segment = allocate(count * STEP);
     for (size_t i = 0; i < count; i++) {
-        ms_block_taken(segment + (size_t)order[i] * STEP, TENSOR_BYTES);
+        ms_block_report(segment + (size_t)order[i] * STEP, TENSOR_BYTES);
         copy_from(segment + (size_t)order[i] * STEP, mapped, TENSOR_BYTES);
     }
     tell("block of an allocation, with bytes of a file", count, BLOCK_BOUND);

@@ -332,7 +332,7 @@ static void measure_blocks(void)
     const CUdeviceptr segment = allocate(count * 2 * PIECE);
     begin();
     for (size_t i = 0; i < count; i++)
-        ms_block_taken(segment + i * 2 * PIECE, PIECE);
+        ms_block_report(segment + i * 2 * PIECE, PIECE);
     end(take, 0);
     begin();
     for (size_t i = 0; i < CALLS; i++)
@@ -340,15 +340,15 @@ static void measure_blocks(void)
     end("blocks of one allocation: which one does a pointer mean", CALLS);
     begin();
     for (size_t i = 0; i < count; i++)
-        ms_block_returned(segment + i * 2 * PIECE);
+        ms_block_report(segment + i * 2 * PIECE, 0);
     end(give, 0);
     if (may_last(mixed)) {
         uint32_t *order = shuffled();
         for (size_t i = 0; i < count; i++)
-            ms_block_taken(segment + i * 2 * PIECE, PIECE);
+            ms_block_report(segment + i * 2 * PIECE, PIECE);
         begin();
         for (size_t i = 0; i < count; i++)
-            ms_block_returned(segment + (size_t)order[i] * 2 * PIECE);
+            ms_block_report(segment + (size_t)order[i] * 2 * PIECE, 0);
         end(mixed, 0);
         free(order);
     }
@@ -371,7 +371,7 @@ static void measure_written_blocks(void)
     begin();
     for (size_t i = 0; i < count; i++) {
         const CUdeviceptr block = segment + (size_t)order[i] * 2 * PIECE;
-        ms_block_taken(block, PIECE);
+        ms_block_report(block, PIECE);
         set(block, i, PIECE);
     }
     end(take, 0);
@@ -383,7 +383,7 @@ static void measure_written_blocks(void)
     end("blocks of one allocation: memset one again", CALLS);
     begin();
     for (size_t i = 0; i < count; i++)
-        ms_block_returned(segment + (size_t)order[count - 1 - i] * 2 * PIECE);
+        ms_block_report(segment + (size_t)order[count - 1 - i] * 2 * PIECE, 0);
     end(give, 0);
     free(order);
     release(segment);
@@ -433,7 +433,7 @@ static void measure_segments(void)
     for (size_t i = 0; i < count; i++) {
         if (i % BLOCKS == 0)
             addresses[i / BLOCKS] = allocate(SEGMENT);
-        ms_block_taken(BLOCK(i), PIECE);
+        ms_block_report(BLOCK(i), PIECE);
         set(BLOCK(i), i, PIECE);
     }
     end(take, 0);
@@ -445,7 +445,7 @@ static void measure_segments(void)
     end("blocks of segments: memset one again", CALLS);
     begin();
     for (size_t i = 0; i < count; i++)
-        ms_block_returned(BLOCK(i));
+        ms_block_report(BLOCK(i), 0);
     for (size_t i = 0; i < segments; i++)
         release(addresses[i]);
     end(give, 0);
@@ -504,7 +504,7 @@ static double fill_segment(CUdeviceptr segment, size_t first, const unsigned cha
 {
     const size_t tensors = count - first < SEGMENT_TENSORS ? count - first : SEGMENT_TENSORS;
     const double before = now();
-    must(ms_access_read(segment, tensors * STEP, CU_STREAM_LEGACY) == CUDA_SUCCESS, "reading");
+    must(ms_access(segment, tensors * STEP, MS_NEED_READ) == CUDA_SUCCESS, "reading");
     ms_evict_let_go();
     const double seconds = now() - before;
     for (size_t i = 0; i < tensors; i += 1 + tensors / 8)
@@ -532,7 +532,7 @@ static void measure_tensors(void)
     for (size_t i = 0; i < count; i++) {
         if (i % SEGMENT_TENSORS == 0)
             addresses[i / SEGMENT_TENSORS] = allocate((size_t)SEGMENT_TENSORS * STEP);
-        ms_block_taken(TENSOR(i), TENSOR_BYTES);
+        ms_block_report(TENSOR(i), TENSOR_BYTES);
     }
     const uint64_t before = ms_counter_get(MS_COUNT_RECORDED_FILE_BYTES);
     use_idle_streams(true);

@@ -62,7 +62,7 @@ static void release(CUdeviceptr address)
 
 static void read_back(CUdeviceptr address, size_t size)
 {
-    must(ms_access_read(address, size, CU_STREAM_LEGACY) == CUDA_SUCCESS, "reading");
+    must(ms_access(address, size, MS_NEED_READ) == CUDA_SUCCESS, "reading");
     ms_evict_let_go();
 }
 

@@ -36,7 +36,8 @@ static void end(void)
 
 static int prepare(void)
 {
-    return ms_file_writes_prepare("open", stat_of_file.st_dev, stat_of_file.st_ino);
+    return ms_file_writes_prepare(MS_FILE_CHANGES, "open", stat_of_file.st_dev,
+                                  stat_of_file.st_ino);
 }
 
 MS_TEST_BETWEEN(start, end, bytes_are_in_memory_before_their_file_changes)
@@ -98,7 +99,7 @@ MS_TEST_BETWEEN(start, end, who_changes_a_file_too_waits_until_it_is_prepared)
 static void delete_file(void)
 {
     CHECK_EQ(unlink(file.path), 0);
-    ms_file_writes_let_go("unlink", stat_of_file.st_dev, stat_of_file.st_ino);
+    ms_file_writes_prepare(MS_FILE_DELETED, "unlink", stat_of_file.st_dev, stat_of_file.st_ino);
 }
 
 static bool may_be_read(void)
@@ -170,7 +171,7 @@ MS_TEST_BETWEEN(start, end, a_check_finds_that_a_file_was_deleted)
     CHECK(may_be_read());
     CHECK(ms_source_close_find_deleted(&device, &inode));
     CHECK(device == stat_of_file.st_dev && inode == stat_of_file.st_ino);
-    ms_file_writes_answer_deletion(device, inode);
+    ms_file_writes_prepare(MS_FILE_DELETED, NULL, device, inode);
     CHECK(!ms_source_close_find_deleted(&device, &inode));
     CHECK(!ms_lineage_any(&allocation->lineage, 0, FAKE_GRANULE, MS_NOT_RESIDENT));
     CHECK(is_let_go());

@@ -11,6 +11,7 @@
 #include "runtime/memory/order.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/shard.h"
+#include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 
@@ -24,6 +25,7 @@ enum part { FILLED, DEAD, LAUNCHED, AWAY, ABSENT };
 /* --- a driver that only counts */
 
 static size_t set_bytes;
+static uint32_t set_reason;
 
 static CUresult ctx_get_current(CUcontext *context)
 {
@@ -125,6 +127,7 @@ static CUresult memset_d8(CUdeviceptr address, unsigned char value, size_t bytes
 {
     CHECK(address >= ADDRESS && value == 1 && stream != NULL);
     set_bytes += bytes;
+    set_reason = ms_caller_reason;
     return CUDA_SUCCESS;
 }
 
@@ -193,6 +196,7 @@ static void start(void)
     set(ABSENT, (struct ms_content){.kind = MS_ABSENT, .locality = MS_REMOTE});
     CHECK(ms_space_add(&allocation.facts));
     set_bytes = 0;
+    set_reason = MS_REASON_CALL;
 }
 
 static void end(void)
@@ -273,8 +277,10 @@ static const struct expected {
     [MS_NEED_DESCRIBE] = {"rrr", 1, "r", 1, "-", "-", .is_use = true, .is_pinned = true},
     [MS_NEED_REACH_LIVE] = {"r-r", 1, "r", 1, "-", "-"},
     [MS_NEED_KEEP] = {"r-r", 1, "-", 0, "-", "-"},
+    [MS_NEED_GATHER] = {"r-r", 1, "-", 0, "-", "-"},
     [MS_NEED_LAUNCHED] = {"--r", 0, "-", 0, "-", "-"},
     [MS_NEED_PIN] = {"rrr", 1, "r", 1, NULL, NULL, .is_use = true, .is_pinned = true},
+    [MS_NEED_HANDLE] = {"rrr", 1, "r", 1, NULL, NULL, .is_use = true},
 };
 
 MS_TEST(what_this_rank_keeps)
@@ -282,6 +288,7 @@ MS_TEST(what_this_rank_keeps)
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
         start();
         CHECK_EQ(get(need, FILLED, LAUNCHED), CUDA_SUCCESS);
+        CHECK_EQ(set_reason, set_bytes > 0 ? ms_needs[need].why : MS_REASON_CALL);
         CHECK_PLACEMENT(need, FILLED, LAUNCHED, expected[need].local);
         CHECK_EQ(set_bytes, expected[need].replayed * GRANULE);
         CHECK_EQ(allocation.blocks.strayed, expected[need].is_use);
@@ -364,6 +371,7 @@ MS_TEST(what_is_held_is_not_evicted)
 /* There it becomes resident; the rest of its contract is the same. */
 MS_TEST(a_stream_of_another_context)
 {
+    const struct ms_use use = {MS_NEED_READ, ADDRESS, GRANULE, STREAM};
     start();
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
         const enum ms_need elsewhere = ms_evict_need_in(&allocation.facts, need, STREAM);
@@ -375,7 +383,7 @@ MS_TEST(a_stream_of_another_context)
         CHECK_EQ(ms_needs[elsewhere].absent, ms_needs[need].absent);
         CHECK_EQ(ms_needs[elsewhere].extents, ms_needs[need].extents);
     }
-    CHECK_EQ(ms_access_read(ADDRESS, GRANULE, STREAM), CUDA_SUCCESS);
+    CHECK_EQ(ms_access_uses(&use, 1), CUDA_SUCCESS);
     CHECK_PLACEMENT(MS_NEED_READ, FILLED, FILLED, "r");
     CHECK_EQ(ms_evict_all(NULL, evict, NULL), 0);
     ms_evict_let_go();
