@@ -252,10 +252,20 @@ static bool was_read(const struct ms_source *file, const struct ms_wanted_source
     return ms_trust_is_sure((struct ms_source *)file);
 }
 
+/* The last file stays open, whether or not something is found: the next copy is likely from it. */
 static struct ms_source *open_place(struct ms_mapping *place, uint64_t end)
 {
+    static struct ms_source *last; /* for the file thread */
     struct ms_source *file = find_open_file(place->device, place->inode);
-    return file != NULL ? file : ms_trust_open(place, end);
+    if (file == NULL)
+        file = ms_trust_open(place, end);
+    if (file == NULL || file == last)
+        return file;
+    if (last != NULL)
+        ms_source_drop(last);
+    ms_counted_take(&file->counted);
+    last = file;
+    return file;
 }
 
 /* The next place is not tried if a file is not trusted: asking again would take long. */

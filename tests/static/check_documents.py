@@ -114,7 +114,7 @@ def check_exceptions():
 
 
 # Pages that compare memory or bytes without and with the preload.
-COMPARED = ("allocators-simulated", "flows-simulated", "nccl-simulated", "scale-simulated", "serving-simulated", "systems-default-simulated",
+COMPARED = ("allocators-simulated", "flows-simulated", "loaders-simulated", "nccl-simulated", "scale-simulated", "serving-simulated", "systems-default-simulated",
             "systems-large-simulated", "systems-simulated", "training")
 
 

@@ -16,6 +16,7 @@ README = "README.md"
 RESULTS = os.path.join("docs", "results", "benchmarks-simulated.md")
 SCALE = os.path.join("docs", "results", "scale-simulated.md")
 WIRE = os.path.join("docs", "results", "nccl-simulated.md")
+LOADERS = os.path.join("docs", "results", "loaders-simulated.md")
 FLOWS = os.path.join("docs", "results", "flows-simulated.md")
 BEGIN, END = "<!-- Made by tests/static/readme_figures.py --write: {} -->\n", "<!-- until here -->\n"
 RANKS = "8"  # of the tables
@@ -131,7 +132,15 @@ def scale_table(results):
     return markdown(["model", "ranks", "allocated", "this rank's shard", "in memory at most", "made by"], rows)
 
 
-PARTS = {"scale": scale_table, "quickstart": lambda results: f"```\n{results.quickstart}```\n", "PyTorch": torch_table, "NCCL": nccl_table}
+def loaders_table(results):
+    del results
+    rows = [[record["loader"], *(record[column].replace(" / ", " | ") for column in ("device", "disk", "opens", "CPU"))]
+            for record in records_of(LOADERS, ("loader",)).values()]
+    head = ["", *(f"{what} {how}" for what in ("device", "disk", "opens", "CPU") for how in ("without", "with"))]
+    return markdown(head, [" | ".join(row).split(" | ") for row in rows])
+
+
+PARTS = {"loaders": loaders_table, "scale": scale_table, "quickstart": lambda results: f"```\n{results.quickstart}```\n", "PyTorch": torch_table, "NCCL": nccl_table}
 
 
 def whole(figure):
@@ -148,12 +157,14 @@ def sentences(results):
     counts = sorted((int(ranks) for what, ranks in results.rows if what == scratch))
     size = results.figure(scratch, "shard", "1")
     wire = re.search(r"^## ([\d.]+) MiB in \d+ tensors", read(WIRE), re.M)
+    loaded = re.search(r"checkpoint of (\d+) MiB.*?of each tensor's rows, (\d+) MiB", read(LOADERS), re.S)
     part = records_of(WIRE, ("flow", "ranks"))[NCCL[1], RANKS]["shard"]
     return (
         (r"checkpoint on disk<br>(\d+) MiB", [checkpoint]),
         (r"this rank's rows<br>(\d+) MiB", [shard]),
         (r"On a machine with (\d+) cores", [cores[1]]),
             (r"installs PyTorch ([\d.]+) ", [wheel[1]]),
+        (r"checkpoint of (\d+) MiB whole to the device and keeps (\d+)", [loaded[1], loaded[2]]),
         (r"Llama's shape with (\d+) MiB in bfloat16, (\d+) ranks", [whole(size), RANKS]),
         (r"are the\nsame for (\d[\d, ]* and \d+) ranks", [f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}"]),
         (r"(\w+) ranks that do on the wire", [WORDS[RANKS]]),
