@@ -91,7 +91,7 @@ def inside(allocation):
 def allocation_text(value):
     own = inside(value)
     blocks = own["blocks"]
-    parts = f"{int(blocks['all']['count'])} blocks" if blocks["carved"] else "one block"
+    parts = f"{int(blocks['all']['count'])} blocks" if value["is_carved"] else "one block"
     return (f"allocation {int(value['id'])} at {int(value['address']):#x}, {size_text(value['bytes'])}, "
             f"device {int(value['device'])}, {parts}, {size_text(value['lineage']['deferred_bytes'])} deferred, "
             f"{size_text(value['backing']['backed_bytes'])} backed{', claimed' if own['claimed'] else ''}")
