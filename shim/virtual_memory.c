@@ -87,19 +87,19 @@ MS_PREPARED(cuMemExportToShareableHandle, ms_vmm_export(&handle, handleType),
              CUmemAllocationHandleType handleType, unsigned long long flags),
             (shareableHandle, handle, handleType, flags))
 
-MS_PREPARED(cuMulticastBindMem, ms_handle_make_real(&memHandle),
+MS_PREPARED(cuMulticastBindMem, ms_vmm_make_handle_real(&memHandle),
             (CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
              CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
              unsigned long long flags),
             (mcHandle, mcOffset, memHandle, memOffset, size, flags))
 
-MS_PREPARED(cuMulticastBindMem_v2, ms_handle_make_real(&memHandle),
+MS_PREPARED(cuMulticastBindMem_v2, ms_vmm_make_handle_real(&memHandle),
             (CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
              CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
              unsigned long long flags),
             (mcHandle, dev, mcOffset, memHandle, memOffset, size, flags))
 
-MS_PREPARED(cuLogicalEndpointBindMem, ms_handle_make_real(&memHandle),
+MS_PREPARED(cuLogicalEndpointBindMem, ms_vmm_make_handle_real(&memHandle),
             (CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset,
              CUmemGenericAllocationHandle memHandle, cuuint64_t memOffset, cuuint64_t size,
              unsigned long long flags),
@@ -200,7 +200,7 @@ static CUresult pin(CUdeviceptr address, size_t bytes)
 {
     if (!ms_owns_any())
         return CUDA_SUCCESS;
-    const CUresult result = ms_mappings_make_real(address, bytes);
+    const CUresult result = ms_vmm_make_real(address, bytes);
     return result != CUDA_SUCCESS || !meets_block(address, bytes)
                ? result
                : ms_access(address, bytes, MS_NEED_PIN);

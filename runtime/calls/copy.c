@@ -97,7 +97,7 @@ static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
     if (content->cached || content->kind == MS_LAUNCHED || content->kind == MS_PARKED)
         return copy_resident(copy, at, bytes);
     const size_t from = copy->from + at;
-    CUresult result = ms_shard_read_remote(copy->source, from, from + bytes);
+    CUresult result = ms_placement_query_read_remote(copy->source, from, from + bytes);
     if (result == CUDA_SUCCESS)
         result = back_destination(copy, at, bytes);
     if (result != CUDA_SUCCESS)
@@ -144,7 +144,7 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
         return copy_resident(copy, at, bytes);
     const size_t from = copy->from + at;
     if (content->locality == MS_REMOTE && ms_shard_enforces())
-        return ms_shard_read_remote(copy->source, from, from + bytes);
+        return ms_placement_query_read_remote(copy->source, from, from + bytes);
     ms_counter_add(MS_COUNT_FORWARDED_BYTES, bytes);
     struct ms_content moved = *content;
     moved.cached = false;

@@ -335,10 +335,10 @@ static CUresult make_number_real(CUmemGenericAllocationHandle *number, struct at
 
 CUresult ms_vmm_export(CUmemGenericAllocationHandle *number, CUmemAllocationHandleType type)
 {
-    return can_export(*number, type) ? ms_handle_make_real(number) : CUDA_SUCCESS;
+    return can_export(*number, type) ? ms_vmm_make_handle_real(number) : CUDA_SUCCESS;
 }
 
-CUresult ms_handle_make_real(CUmemGenericAllocationHandle *number)
+CUresult ms_vmm_make_handle_real(CUmemGenericAllocationHandle *number)
 {
     struct attempt attempt = {0};
     CUresult result;
@@ -366,7 +366,7 @@ static CUresult make_range_real(CUdeviceptr at, CUdeviceptr end, struct attempt 
     return result;
 }
 
-CUresult ms_mappings_make_real(CUdeviceptr address, size_t bytes)
+CUresult ms_vmm_make_real(CUdeviceptr address, size_t bytes)
 {
     struct attempt attempt = {0};
     CUresult result;

@@ -35,13 +35,13 @@ bool ms_vmm_mapping_properties(const struct ms_program_mapping *mapping,
                                CUmemAllocationProp *prop_out);
 
 /* Replaces the number of a handle of ours by the driver's, which it then has. Any other stays. */
-CUresult ms_handle_make_real(CUmemGenericAllocationHandle *handle);
+CUresult ms_vmm_make_handle_real(CUmemGenericAllocationHandle *handle);
 
 /* The same for an export. A number that was not created for this type stays, and is refused. */
 CUresult ms_vmm_export(CUmemGenericAllocationHandle *handle, CUmemAllocationHandleType type);
 
 /* The same for all handles that are mapped in the range. */
-CUresult ms_mappings_make_real(CUdeviceptr address, size_t bytes);
+CUresult ms_vmm_make_real(CUdeviceptr address, size_t bytes);
 
 bool ms_vmm_map(CUdeviceptr address, size_t bytes, size_t offset,
                 CUmemGenericAllocationHandle handle, unsigned long long flags,

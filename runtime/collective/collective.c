@@ -103,8 +103,8 @@ static CUresult prepare_receive(const struct ms_operation *operation)
         return CUDA_SUCCESS;
     struct under_way_receive *added = receives() + under_way.receive_count;
     const CUresult result =
-        ms_access_receive(address_of(operation->written), operation->written_bytes,
-                          operation->ranks, &added->receive);
+        ms_receive_prepare(address_of(operation->written), operation->written_bytes,
+                           operation->ranks, &added->receive);
     if (added->receive.address != 0) {
         added->is_called = false;
         under_way.receive_count++;

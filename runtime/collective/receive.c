@@ -238,8 +238,8 @@ static bool try_receive(CUdeviceptr address, size_t bytes, int ranks, struct ms_
     return fits;
 }
 
-CUresult ms_access_receive(CUdeviceptr address, size_t bytes, int ranks,
-                           struct ms_receive *receive_out)
+CUresult ms_receive_prepare(CUdeviceptr address, size_t bytes, int ranks,
+                            struct ms_receive *receive_out)
 {
     int attempts = 0;
     CUresult result;

@@ -29,8 +29,8 @@ struct ms_receive {
 };
 
 /* The call will overwrite [address, address + bytes) with bytes that all of so many ranks get. */
-CUresult ms_access_receive(CUdeviceptr address, size_t bytes, int ranks,
-                           struct ms_receive *receive_out);
+CUresult ms_receive_prepare(CUdeviceptr address, size_t bytes, int ranks,
+                            struct ms_receive *receive_out);
 
 /* The receive is queued on stream. Waits until it has run, for at most METASHARD_RECEIVE_MS. */
 void ms_receive_queued(const struct ms_receive *receive, CUstream stream);

@@ -190,7 +190,7 @@ static void compare(struct ms_allocation *allocation, struct ms_range range,
     CUstream stream;
     if (ms_driver_enter(allocation->context, &scope) != CUDA_SUCCESS)
         return;
-    CUresult result = ms_fill_stream(allocation->context, &stream);
+    CUresult result = ms_replay_stream(allocation->context, &stream);
     if (result == CUDA_SUCCESS) {
         result = is_plain ? compare_on_device(pair, allocation->context, stream, &found)
                           : CUDA_ERROR_NOT_SUPPORTED;

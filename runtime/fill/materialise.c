@@ -145,7 +145,7 @@ static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, s
     if (result != CUDA_SUCCESS || !ms_lineage_any(&allocation->lineage, begin, end, MS_DEFERRED))
         return result;
     CUstream stream;
-    result = ms_fill_stream(allocation->context, &stream);
+    result = ms_replay_stream(allocation->context, &stream);
     if (result != CUDA_SUCCESS)
         return result;
     result = copy_loaded(allocation, begin, end, stream);
@@ -227,7 +227,7 @@ static CUresult replay_in_place(struct ms_allocation *allocation, const struct i
     CUstream stream;
     CUresult result = ms_allocation_cover(allocation, run->begin, run->end);
     if (result == CUDA_SUCCESS)
-        result = ms_fill_stream(allocation->context, &stream);
+        result = ms_replay_stream(allocation->context, &stream);
     if (result == CUDA_SUCCESS)
         result = ms_backing_sink_map(&allocation->backing, run->recorded_begin, run->recorded_end);
     if (result != CUDA_SUCCESS)
@@ -647,7 +647,7 @@ CUresult ms_materialise_alone(struct ms_allocation *allocation, size_t begin, si
     /* while the content still identifies the tensor */
     ms_placement_query(allocation, begin, end);
     if (result == CUDA_SUCCESS && row->remote != MS_REMOTE_ALLOWED && !leaves_remote(row))
-        result = ms_shard_read_remote(allocation, begin, end);
+        result = ms_placement_query_read_remote(allocation, begin, end);
     if (result == CUDA_SUCCESS)
         result = materialise_chosen(allocation, begin, end, row);
     if (result == CUDA_SUCCESS && faults &&

@@ -157,7 +157,7 @@ static CUresult transfer(const struct batch *batch, CUcontext context)
     CUresult result = ms_driver_enter(context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_fill_stream(context, &stream);
+    result = ms_replay_stream(context, &stream);
     if (result == CUDA_SUCCESS)
         result = ms_transfer(batch->runs, batch->run_count, context, stream);
     ms_driver_leave(&scope);
@@ -339,7 +339,7 @@ static size_t restore(struct ms_allocation *allocation, void *context)
     if (at == restoring->origins.count || restoring->origins.list[at].address >= end ||
         ms_driver_enter(allocation->context, &scope) != CUDA_SUCCESS)
         return 0;
-    if (ms_fill_stream(allocation->context, &stream) == CUDA_SUCCESS &&
+    if (ms_replay_stream(allocation->context, &stream) == CUDA_SUCCESS &&
         ms_pinned_pool_take(allocation->context, (size_t)2 * COMPARED_BYTES, &area) ==
             CUDA_SUCCESS) {
         for (; at < restoring->origins.count && restoring->origins.list[at].address < end; at++)

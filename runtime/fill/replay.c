@@ -393,7 +393,7 @@ MS_HOLDS(streams.lock) static CUstream find_stream_locked(CUcontext context)
     return NULL;
 }
 
-CUresult ms_fill_stream(CUcontext context, CUstream *stream_out)
+CUresult ms_replay_stream(CUcontext context, CUstream *stream_out)
 {
     ms_lock_take(&streams.lock);
     CUstream stream = find_stream_locked(context);

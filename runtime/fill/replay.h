@@ -35,5 +35,5 @@ CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr
  * The shim's own stream for filling memory: one per context, which waits for no stream of the
  * program. `context` must be current. ms_replay_forget_stream is for a destroyed context.
  */
-CUresult ms_fill_stream(CUcontext context, CUstream *stream_out);
+CUresult ms_replay_stream(CUcontext context, CUstream *stream_out);
 void ms_replay_forget_stream(CUcontext context);

@@ -347,7 +347,8 @@ static void publish_remote_reads_locked(const struct ms_allocation *allocation, 
                ms_shard_enforces() ? "; METASHARD_PLAN_MODE is enforce" : "");
 }
 
-CUresult ms_shard_read_remote(const struct ms_allocation *allocation, size_t begin, size_t end)
+CUresult ms_placement_query_read_remote(const struct ms_allocation *allocation, size_t begin,
+                                        size_t end)
 {
     if (!ms_lineage_any(&allocation->lineage, begin, end, MS_OF_OTHERS))
         return CUDA_SUCCESS;

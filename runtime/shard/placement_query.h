@@ -18,7 +18,8 @@
 void ms_placement_query(struct ms_allocation *allocation, size_t begin, size_t end);
 
 /* The program reads remote bytes in [begin, end): counts them, or returns an error for the call. */
-CUresult ms_shard_read_remote(const struct ms_allocation *allocation, size_t begin, size_t end);
+CUresult ms_placement_query_read_remote(const struct ms_allocation *allocation, size_t begin,
+                                        size_t end);
 
 /* Finds the name of the tensor at the beginning of [begin, end) of the allocation, if a plan made
  * it known; cut to `bytes`. Returns false if there is none. */

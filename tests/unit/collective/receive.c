@@ -41,7 +41,7 @@ static void end(void)
 
 static CUresult prepare(void)
 {
-    return ms_access_receive(allocation->address, allocation->bytes, 2, &receive);
+    return ms_receive_prepare(allocation->address, allocation->bytes, 2, &receive);
 }
 
 /* What the broadcast does. */
@@ -194,7 +194,7 @@ MS_TEST(all_is_kept_where_the_plan_has_no_say)
             bytes++; /* it is in no one allocation */
         else
             bytes = HALF, address += FAKE_GRANULE; /* no tensor */
-        CHECK_EQ(ms_access_receive(address, bytes, ranks, &receive), CUDA_SUCCESS);
+        CHECK_EQ(ms_receive_prepare(address, bytes, ranks, &receive), CUDA_SUCCESS);
         CHECK(receive.sink == NULL && receive.lent == NULL && receive.parked == NULL);
         CHECK_EQ(allocation->backing.backed_bytes, way == 4 ? HALF : BYTES);
         CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 0);

@@ -71,7 +71,7 @@ MS_TEST(without_a_plan_all_is_open)
     judge(0, BYTES);
     CHECK_STANDING(0, BYTES, MS_UNKNOWN);
     CHECK(!ms_shard_is_active() && describe()->generation == 0);
-    CHECK_EQ(ms_shard_read_remote(allocation, 0, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(ms_placement_query_read_remote(allocation, 0, BYTES), CUDA_SUCCESS);
     CHECK(!ms_placement_query_name(allocation, 0, BYTES, name, sizeof(name)));
     end();
 }
@@ -233,12 +233,12 @@ MS_TEST_BETWEEN(start, end,
     name_tensor(allocation->address, BYTES, "w");
     judge(0, BYTES);
     ms_caller = "cuA";
-    CHECK_EQ(ms_shard_read_remote(allocation, HALF, BYTES), CUDA_SUCCESS); /* ours */
+    CHECK_EQ(ms_placement_query_read_remote(allocation, HALF, BYTES), CUDA_SUCCESS); /* ours */
     CHECK_EQ(ms_counter_get(MS_COUNT_REMOTE_READS), 0);
-    CHECK_EQ(ms_shard_read_remote(allocation, HALF - 10, BYTES), CUDA_SUCCESS);
-    CHECK_EQ(ms_shard_read_remote(allocation, 0, 5), CUDA_SUCCESS);
+    CHECK_EQ(ms_placement_query_read_remote(allocation, HALF - 10, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(ms_placement_query_read_remote(allocation, 0, 5), CUDA_SUCCESS);
     ms_caller = "cuB";
-    CHECK_EQ(ms_shard_read_remote(allocation, 0, 1), CUDA_SUCCESS);
+    CHECK_EQ(ms_placement_query_read_remote(allocation, 0, 1), CUDA_SUCCESS);
     CHECK_EQ(ms_counter_get(MS_COUNT_REMOTE_READS), 3);
     CHECK_EQ(ms_counter_get(MS_COUNT_REMOTE_READ_BYTES), 16);
     CHECK_EQ(count_log_lines("reads 10 bytes of tensor w, from byte 262134 on"), 1);
@@ -253,8 +253,8 @@ MS_TEST_BETWEEN(start, end, in_enforce_mode_they_are_refused_and_told_each_time)
     name_tensor(allocation->address, BYTES, "w");
     judge(0, BYTES);
     for (int i = 0; i < 3; i++)
-        CHECK_EQ(ms_shard_read_remote(allocation, 0, BYTES), CUDA_ERROR_NOT_PERMITTED);
-    CHECK_EQ(ms_shard_read_remote(allocation, HALF, BYTES), CUDA_SUCCESS);
+        CHECK_EQ(ms_placement_query_read_remote(allocation, 0, BYTES), CUDA_ERROR_NOT_PERMITTED);
+    CHECK_EQ(ms_placement_query_read_remote(allocation, HALF, BYTES), CUDA_SUCCESS);
     CHECK_EQ(count_log_lines("METASHARD_PLAN_MODE is enforce"), 3);
     CHECK_EQ(ms_counter_get(MS_COUNT_REMOTE_READ_BYTES), 3 * HALF);
 }
