@@ -31,10 +31,15 @@ enum {
     MAX_THREADS = 64
 };
 
-/* A descriptor that reads past the page cache; opened at its first use. */
-enum { NOT_OPENED = -1, REFUSED = -2 };
+/* A descriptor that reads past the page cache; opened at its first use, and left to the source. */
+enum {
+    NOT_OPENED = MS_DIRECT_NOT_OPENED,
+    REFUSED = MS_DIRECT_REFUSED,
+    NO_ROOM = -3 /* refused as well, but perhaps not the next time */
+};
 struct direct_file {
     const struct ms_source *source;
+    int was_left; /* by a reader before; the source's */
     _Atomic int descriptor;
 };
 
@@ -180,12 +185,14 @@ static int open_direct(const struct ms_source *source)
         return REFUSED;
     snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", source->descriptor);
     const int descriptor = ms_descriptor_open(path, O_RDONLY | O_DIRECT);
+    if (descriptor < 0)
+        return errno == EINVAL ? REFUSED : NO_ROOM;
     /* The last quarter of the limit is for what the file thread needs. */
-    if (descriptor >= 0 && ms_descriptor_leaves_room(descriptor, 3) && fits_alignment(descriptor))
+    const bool has_room = ms_descriptor_leaves_room(descriptor, 3);
+    if (has_room && fits_alignment(descriptor))
         return descriptor;
-    if (descriptor >= 0)
-        ms_descriptor_close(descriptor);
-    return REFUSED;
+    ms_descriptor_close(descriptor);
+    return has_room ? REFUSED : NO_ROOM;
 }
 
 static struct direct_file *find_file(struct ms_reader *reader, const struct ms_source *source)
@@ -271,7 +278,7 @@ static bool read_large(struct ms_reader *reader, const struct ms_file_range *ran
     for (uint64_t at = range->offset; at < end && is_read;) {
         bool cached = true;
         const uint64_t stop =
-            atomic_load(&file->descriptor) != REFUSED ? find_alike(range, at, &cached) : end;
+            atomic_load(&file->descriptor) >= NOT_OPENED ? find_alike(range, at, &cached) : end;
         const uint64_t done = cached ? at : read_direct(file, at, stop, to + (at - range->offset));
         while (sem_wait(&reader->cores) != 0) /* EINTR */
             ;
@@ -409,23 +416,40 @@ static bool list_files(struct ms_reader *reader)
             continue;
         struct direct_file *file = &reader->files[reader->file_count++];
         file->source = what->ranges[i].source;
-        atomic_init(&file->descriptor, NOT_OPENED);
+        file->was_left = atomic_load(&file->source->direct);
+        atomic_init(&file->descriptor, file->was_left);
     }
     return true;
 }
 
-static void close_direct(void *argument)
+/*
+ * So that the next reader opens none. Not to a source whose descriptors come and go, or that was
+ * let go, which happens in this thread, too. At most a quarter of the limit, so that there is room
+ * for other files. No source is really const.
+ */
+static bool leave(const struct direct_file *file, int descriptor)
+{
+    struct ms_source *source = (struct ms_source *)file->source;
+    int none = NOT_OPENED;
+    return source->stays_open && !source->is_let_go && ms_descriptor_leaves_room(descriptor, 1) &&
+           atomic_compare_exchange_strong(&source->direct, &none, descriptor);
+}
+
+static void leave_or_close(void *argument)
 {
     const struct ms_reader *reader = argument;
     for (size_t i = 0; i < reader->file_count; i++) {
-        if (atomic_load(&reader->files[i].descriptor) >= 0)
-            ms_descriptor_close(atomic_load(&reader->files[i].descriptor));
+        const struct direct_file *file = &reader->files[i];
+        const int descriptor = atomic_load(&file->descriptor);
+        const bool is_sources = descriptor == file->was_left;
+        if (!is_sources && descriptor != NO_ROOM && !leave(file, descriptor) && descriptor >= 0)
+            ms_descriptor_close(descriptor);
     }
 }
 
 static void free_reader(struct ms_reader *reader)
 {
-    ms_file_thread_call(close_direct, reader);
+    ms_file_thread_call(leave_or_close, reader);
     sem_destroy(&reader->cores);
     pthread_cond_destroy(&reader->more_done);
     pthread_cond_destroy(&reader->more_room);

@@ -169,6 +169,9 @@ void ms_source_let_go(struct ms_source *file)
         ms_lease_drop(&file->lease, file->descriptor);
         ms_mapping_close(file->descriptor);
     }
+    const int direct = atomic_exchange(&file->direct, MS_DIRECT_REFUSED);
+    if (direct >= 0)
+        ms_descriptor_close(direct);
     ms_lock_take(&ms_files.lock);
     file->is_let_go = true;
     file->watch = -1;
@@ -223,6 +226,7 @@ struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
     ms_counted_init(&file->counted, destroy_file);
     file->is_file = true;
     file->descriptor = descriptor;
+    file->direct = MS_DIRECT_NOT_OPENED;
     file->copy = -1;
     file->stays_open = stays_open(descriptor, mapping->path, stat);
     file->users = 1;

@@ -17,6 +17,10 @@
 #include "runtime/source/lease.h"
 #include "runtime/source/source.h"
 
+/* In place of a descriptor that reads past the page cache: no reader has left one, or the file
+ * system has none. */
+enum { MS_DIRECT_NOT_OPENED = -1, MS_DIRECT_REFUSED = -2 };
+
 /* What the file system shows of changes (trust.h). Immutable once the file can be found. */
 struct ms_file_system {
     bool is_local; /* the kernel knows all users of files there: no other machine writes */
@@ -38,9 +42,10 @@ struct ms_source {
 
     /* file */
     _Atomic int descriptor; /* -1: ms_source_begin_use opens it */
-    bool stays_open;  /* else it is closed after each use; immutable once the file can be found */
-    uint32_t users;   /* of one that does not; guarded by ms_files.lock */
-    _Atomic int copy; /* a descriptor of the shim's copy of all bytes; -1: none */
+    bool stays_open;    /* else it is closed after each use; immutable once the file can be found */
+    _Atomic int direct; /* reads past the page cache (reader.c); closed with the other */
+    uint32_t users;     /* of one that does not; guarded by ms_files.lock */
+    _Atomic int copy;   /* a descriptor of the shim's copy of all bytes; -1: none */
     _Atomic unsigned under_read; /* reads of the file itself in progress */
     struct ms_file_system system;
     int watch;         /* -1: it cannot be watched */

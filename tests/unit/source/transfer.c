@@ -7,6 +7,8 @@
 
 #include "runtime/config/config.h"
 #include "runtime/source/pinned_pool.h"
+#include "runtime/source/source_close.h"
+#include "runtime/source/source_internal.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
@@ -471,6 +473,25 @@ MS_TEST_AFTER(make_files, what_is_cold_stays_cold)
         check_whole(file, threads);
         CHECK(!is_cold || count_cached(file) < 64);
     }
+}
+
+/* Later transfers have what the first has opened, until the file is let go. */
+MS_TEST_AFTER(make_files, past_the_page_cache_a_file_is_opened_once)
+{
+    struct test_file *file = &files[0];
+    if (!has_direct(file) || !make_cold(file) || !can_tell_cold(file))
+        ms_test_skip("/tmp does not do without the page cache, or does not tell");
+    check_whole(file, 4);
+    deny_with(SYS_openat, 2, O_DIRECT, EINVAL);
+    check_whole(file, 4);
+    CHECK(count_cached(file) < 64);
+    CHECK(file->source->direct >= 0);
+    const struct stat stat = *ms_source_stat(file->source);
+    char path[MS_PATH_BYTES];
+    CHECK(ms_source_close(stat.st_dev, stat.st_ino, false, path));
+    ms_source_close_end(stat.st_dev, stat.st_ino, true);
+    CHECK_EQ(file->source->direct, MS_DIRECT_REFUSED);
+    CHECK_EQ(transfer(requests, 1), CUDA_ERROR_OPERATING_SYSTEM);
 }
 
 /* A rank copies each tensor from the mapping, and then reads its rows. Of the others nothing comes
