@@ -91,6 +91,8 @@ static enum answer ask(int list, unsigned flags, uintptr_t address, char *name, 
                                 .address = address,
                                 .name_bytes = (uint32_t)name_bytes,
                                 .name = (uintptr_t)name};
+    if (name != NULL)
+        memset(name, 0, name_bytes); /* tools do not know that the kernel sets it */
     if (syscall(SYS_ioctl, list, _IOWR('f', 17, struct query), query_out) == 0)
         return YES;
     if (errno == ENAMETOOLONG && name != NULL) {
