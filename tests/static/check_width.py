@@ -19,6 +19,7 @@ MEANINGS = {
     "one_user": "those of them that one file uses",
     "rooms": "those that another folder uses",
     "strangers": "those that do not bear the name of their file",
+    "members": "uses, outside of memory/, of members of struct ms_allocation that change",
     "concerns": "calls of what CONCERNS has, outside of the file that defines it",
 }
 # What whoever writes an entry point or a kind of call has to remember.
@@ -40,6 +41,8 @@ CONCERNS = {
     "transient": r"is_transient",
     "is anything deferred": r"ms_defers_any",
 }
+# Of struct ms_allocation (space.h): what a claim guards.
+MEMBERS = re.compile(r"->(?:lineage|backing|shadow|touches|was_resident|keeps_dead|is_carved)\b")
 IMPLEMENTATIONS = {"heap_jemalloc", "heap_libc"}
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 
@@ -80,11 +83,14 @@ def find(build):
         "rooms": [f"{path}: {name}" for (name, path), files in sorted(users.items())
                   if {os.path.dirname(file) for file in files} != {os.path.dirname(path)}],
         "strangers": [f"{path}: {name}" for name, path in sorted(users) if not bears_name(name, path)],
+        "members": [],
         "concerns": [],
     }
     for path, text in sorted(texts.items()):
         if not path.endswith(".c"):
             continue
+        if not path.startswith("runtime/memory/"):
+            found["members"] += [f"{path}: {match[0]}" for match in MEMBERS.finditer(text)]
         found["concerns"] += [f"{path}: {match[0]}" for match in concern.finditer(text) if owner.get(match[0]) != path]
     return found
 
