@@ -248,13 +248,14 @@ MS_TEST_AFTER(set_up, a_handler_may_read)
 {
     enum { COUNT = 30000, MORE = 1000 };
     const uintptr_t base = UINT64_C(1) << 40, step = (uintptr_t)2 * MS_READS_LEAST;
-    const struct itimerval often = {{0, 200}, {0, 200}};
     for (size_t i = 0; i < COUNT; i++)
         ms_reads_note(file.descriptor, (void *)(base + i * step), MS_READS_LEAST, 0);
     signal(SIGALRM, interrupt);
-    CHECK_EQ(setitimer(ITIMER_REAL, &often, NULL), 0);
-    for (size_t i = 1; i < MORE; i++)
+    for (size_t i = 1; i < MORE; i++) {
+        const struct itimerval once = {.it_value.tv_usec = (suseconds_t)(1 + i % 64)};
+        CHECK_EQ(setitimer(ITIMER_REAL, &once, NULL), 0);
         ms_reads_note(file.descriptor, (void *)(base - i * step), MS_READS_LEAST, 0);
+    }
     signal(SIGALRM, SIG_IGN);
     read_to(memory, BYTES, 0);
     CHECK(is_of_file(memory, BYTES, 0));
