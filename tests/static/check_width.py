@@ -19,7 +19,7 @@ MEANINGS = {
     "one_user": "those of them that one file uses",
     "rooms": "those that another folder uses",
     "strangers": "those that do not bear the name of their file",
-    "members": "uses, outside of memory/, of members of struct ms_allocation that change",
+    "members": "uses, outside of memory/, of members of struct ms_allocation that change; handed to its functions they are none",
     "concerns": "calls of what CONCERNS has, outside of the file that defines it",
 }
 # What whoever writes an entry point or a kind of call has to remember.
@@ -43,6 +43,7 @@ CONCERNS = {
 }
 # Of struct ms_allocation (space.h): what a claim guards.
 MEMBERS = re.compile(r"->(?:lineage|backing|shadow|touches|was_resident|keeps_dead|is_carved)\b")
+HANDED = re.compile(r"\bms_(?:lineage|backing)_\w+\(\s*&?\w+(?:->\w+)?->(?:lineage|backing|shadow)\b")
 IMPLEMENTATIONS = {"heap_jemalloc", "heap_libc"}
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 
@@ -90,7 +91,7 @@ def find(build):
         if not path.endswith(".c"):
             continue
         if not path.startswith("runtime/memory/"):
-            found["members"] += [f"{path}: {match[0]}" for match in MEMBERS.finditer(text)]
+            found["members"] += [f"{path}: {match[0]}" for match in MEMBERS.finditer(HANDED.sub("", text))]
         found["concerns"] += [f"{path}: {match[0]}" for match in concern.finditer(text) if owner.get(match[0]) != path]
     return found
 
