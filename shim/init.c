@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The shim starts nothing before the program's own cuInit has succeeded: no thread, no file, no
- * output, no memory. A constructor reads one environment variable (off.c). That of resolver.c sets
- * a pointer. What only an allocation needs begins with the first one (ms_ready_to_defer).
+ * output, no memory. Large reads alone are noted before, in static memory (source/reads.h). A
+ * constructor reads one environment variable (off.c). That of resolver.c sets a pointer. What only
+ * an allocation needs begins with the first one (ms_ready_to_defer).
  */
 #include "shim/init.h"
 

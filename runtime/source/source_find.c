@@ -149,19 +149,25 @@ struct ms_source *ms_source_find_again(const struct ms_source_name *name)
     return accept_file(ms_trust_open(&mapping, 0));
 }
 
-enum { COMPARED_BYTES = 64 << 10 };
+enum { COMPARED_BYTES = 64 << 10, PROBED_BYTES = 512 };
 
-/* Compares bytes of the mapping with those of the descriptor. */
-static bool has_same_bytes(const struct ms_source *file, const struct ms_wanted_source *wanted)
+/* Compares bytes of the program's memory with those of the descriptor; if only_cached, false where
+ * that would read from a disk. Memory that may not be read is not touched, because no handler of
+ * the program answers for this thread. */
+static bool has_same_bytes(const struct ms_source *file, const struct ms_wanted_source *wanted,
+                           bool only_cached)
 {
-    static unsigned char mapped[COMPARED_BYTES], opened[COMPARED_BYTES]; /* for the file thread */
+    static unsigned char copied[COMPARED_BYTES], opened[COMPARED_BYTES]; /* for the file thread */
     struct ms_source_failure failure;
     for (size_t done = 0; done < wanted->bytes;) {
-        const size_t left = wanted->bytes - done;
-        const size_t now = left < sizeof(mapped) ? left : sizeof(mapped);
-        if (!ms_mapping_peek((const char *)wanted->address + done, mapped, now) ||
-            !ms_source_read_now(file, wanted->offset + done, opened, now, &failure) ||
-            memcmp(mapped, opened, now) != 0)
+        /* The first comparison is short: most guesses differ at once. */
+        const size_t left = wanted->bytes - done, most = done == 0 ? PROBED_BYTES : COMPARED_BYTES;
+        const size_t now = left < most ? left : most;
+        const uint64_t at = wanted->offset + done;
+        if ((only_cached && !ms_reader_is_cached(file->descriptor, at, at + now)) ||
+            !ms_mapping_peek((const char *)wanted->address + done, copied, now) ||
+            !ms_source_read_now(file, at, opened, now, &failure) ||
+            memcmp(copied, opened, now) != 0)
             return false;
         done += now;
     }
@@ -173,7 +179,7 @@ static bool is_mapped(const struct ms_source *file, const struct ms_wanted_sourc
 {
     struct ms_source_failure failure;
     return !file->system.may_be_copy ||
-           (has_same_bytes(file, wanted) && ms_trust_check(file, &failure));
+           (has_same_bytes(file, wanted, false) && ms_trust_check(file, &failure));
 }
 
 /*
@@ -225,32 +231,13 @@ static void find_by_place(struct ms_wanted_source *wanted, const struct place *p
         return;
     wanted->offset = place->file_offset + (begin - place->begin);
     struct ms_source *file = find_open_file(place->device, place->inode);
-    if (file != NULL && has_same_bytes(file, wanted) && ms_trust_is_sure(file))
+    if (file != NULL && has_same_bytes(file, wanted, false) && ms_trust_is_sure(file))
         wanted->found = file;
     else if (file != NULL)
         ms_source_drop(file);
 }
 
 /* --- files that were read */
-
-/* What the program has read is mostly in the page cache. Nothing is read from a disk again. */
-static bool was_read(const struct ms_source *file, const struct ms_wanted_source *wanted)
-{
-    enum { READ_BYTES = 256 << 10 };
-    static unsigned char read[READ_BYTES]; /* for the file thread */
-    struct ms_source_failure failure;
-    for (size_t done = 0; done < wanted->bytes;) {
-        const size_t left = wanted->bytes - done, most = done == 0 ? 512 : sizeof(read);
-        const size_t now = left < most ? left : most;
-        const uint64_t at = wanted->offset + done;
-        if (!ms_reader_is_cached(file->descriptor, at, at + now) ||
-            !ms_source_read_now(file, at, read, now, &failure) ||
-            memcmp((const char *)wanted->address + done, read, now) != 0)
-            return false;
-        done += now;
-    }
-    return ms_trust_is_sure((struct ms_source *)file);
-}
 
 /* The last file stays open, whether or not something is found: the next copy is likely from it. */
 static struct ms_source *open_place(struct ms_mapping *place, uint64_t end)
@@ -281,7 +268,8 @@ static void find_by_note(struct ms_wanted_source *wanted)
         if (file == NULL)
             break;
         if (ms_source_begin_use(file, &failure)) {
-            is_there = was_read(file, wanted);
+            /* What was read is mostly in the page cache. Nothing is read from a disk again. */
+            is_there = has_same_bytes(file, wanted, true) && ms_trust_is_sure(file);
             ms_source_end_use(file);
         }
         if (!is_there)

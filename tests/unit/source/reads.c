@@ -164,6 +164,19 @@ MS_TEST_AFTER(set_up, a_file_that_was_just_written)
     CHECK(!is_of_file(memory, BYTES, 0));
 }
 
+/* Whose handler would answer on the thread that copies. */
+MS_TEST_AFTER(set_up, memory_that_may_not_be_read)
+{
+    unsigned char *pages =
+        mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED);
+    read_to(pages, BYTES, 0);
+    CHECK_EQ(mprotect(pages + PART, PART, PROT_NONE), 0);
+    CHECK(!is_of_file(pages, BYTES, 0));
+    CHECK_EQ(mprotect(pages + PART, PART, PROT_READ), 0);
+    CHECK(is_of_file(pages, BYTES, 0));
+}
+
 MS_TEST_AFTER(set_up, what_is_past_its_end)
 {
     read_to(memory, BYTES, 0);
