@@ -466,14 +466,26 @@ static bool maps_like(int descriptor, const struct ms_mapping *mapping)
     return map(descriptor, &own) && own.device == mapping->device && own.inode == mapping->inode;
 }
 
+/* As a load would find it. The kernel reads the set of signals before it refuses what to do. */
+static bool may_be_read(uintptr_t address)
+{
+    enum { NOTHING = -1, SET_BYTES = 8 };
+    return syscall(SYS_rt_sigprocmask, NOTHING, address & ~(uintptr_t)(SET_BYTES - 1), NULL,
+                   SET_BYTES) != 0 &&
+           errno != EFAULT;
+}
+
+/* Gives what may not be read, too. */
 static bool peek_by_file(const void *address, void *buffer, size_t bytes)
 {
     const int memory = ms_descriptor_open("/proc/self/mem", O_RDONLY);
     if (memory < 0)
         return false;
-    const bool is_read =
-        ms_descriptor_read(memory, buffer, bytes, (uintptr_t)address) == (ssize_t)bytes;
+    bool is_read = ms_descriptor_read(memory, buffer, bytes, (uintptr_t)address) == (ssize_t)bytes;
     ms_descriptor_close(memory);
+    const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)address;
+    for (uintptr_t at = begin; at < begin + bytes && is_read; at += page_bytes - at % page_bytes)
+        is_read = may_be_read(at);
     return is_read;
 }
 

@@ -49,8 +49,8 @@ bool ms_mapping_visit(ms_mapping_visitor *visit, void *context);
  */
 bool ms_mapping_is_stored_to(dev_t device, ino_t inode, bool *lasts_out);
 
-/* Reads bytes of this process. If a mapping has lost its pages (its file was truncated), returns
- * false without a signal. Does not read memory of devices. */
+/* Reads bytes of this process. Where a load would get a signal (the file was truncated, the memory
+ * may not be read), returns false without one. Does not read memory of devices. */
 bool ms_mapping_peek(const void *address, void *buffer, size_t bytes);
 
 /* Returns a read-only descriptor of the mapped file, verified by device and inode, or -1. Of a file

@@ -8,6 +8,7 @@
 #include "runtime/source/source.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
+#include "tools/simcuda/harness/deny.h"
 
 enum { BYTES = 3 << 20, PART = 1 << 20, HEAD = 100 };
 
@@ -164,8 +165,8 @@ MS_TEST_AFTER(set_up, a_file_that_was_just_written)
     CHECK(!is_of_file(memory, BYTES, 0));
 }
 
-/* Whose handler would answer on the thread that copies. */
-MS_TEST_AFTER(set_up, memory_that_may_not_be_read)
+/* A handler of the program might answer, on the thread that copies. */
+static void check_memory_that_may_not_be_read(void)
 {
     unsigned char *pages =
         mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -175,6 +176,17 @@ MS_TEST_AFTER(set_up, memory_that_may_not_be_read)
     CHECK(!is_of_file(pages, BYTES, 0));
     CHECK_EQ(mprotect(pages + PART, PART, PROT_READ), 0);
     CHECK(is_of_file(pages, BYTES, 0));
+}
+
+MS_TEST_AFTER(set_up, memory_that_may_not_be_read)
+{
+    check_memory_that_may_not_be_read();
+}
+
+MS_TEST_AFTER(set_up, memory_that_may_not_be_read_where_the_call_is_denied)
+{
+    deny(SYS_process_vm_readv, EPERM);
+    check_memory_that_may_not_be_read();
 }
 
 MS_TEST_AFTER(set_up, what_is_past_its_end)
