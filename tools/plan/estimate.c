@@ -29,11 +29,34 @@ static void print_row(const char *what, uint64_t without, uint64_t with)
            size_text(texts[1], with), saved);
 }
 
+static uint64_t least_of(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Of the rank with the most. Padding of flat placements is no saving of less than nothing. */
+static uint64_t shard_of(const struct ms_census *census, uint64_t whole)
+{
+    uint64_t shard = 0;
+    for (uint32_t rank = 0; rank < census->world; rank++) {
+        const uint64_t bytes = census->bytes[rank] + census->padding[rank];
+        shard = bytes > shard ? bytes : shard;
+    }
+    return least_of(shard, whole);
+}
+
+/* What a rank but the sender's has of a tensor that is broadcast while it keeps its shard already:
+ * the granules of its part, and the one that takes all other bytes. */
+static uint64_t received_of(const struct in_place_needs *in_place, uint64_t largest)
+{
+    return least_of(in_place->most + IN_PLACE_GRANULE, largest);
+}
+
 static void print_estimate(const struct ms_checkpoint *checkpoint, const struct ms_census *census,
                            uint64_t whole_in_place, const struct in_place_needs *in_place)
 {
     const size_t count = ms_checkpoint_count(checkpoint);
-    uint64_t whole = 0, shard = 0;
+    uint64_t whole = 0;
     struct ms_tensor largest = {.name = "none"};
     char texts[3][32];
     for (size_t i = 0; i < count; i++) {
@@ -42,18 +65,14 @@ static void print_estimate(const struct ms_checkpoint *checkpoint, const struct 
         if (tensor.bytes > largest.bytes)
             largest = tensor;
     }
-    for (uint32_t rank = 0; rank < census->world; rank++) {
-        const uint64_t bytes = census->bytes[rank] + census->padding[rank];
-        shard = bytes > shard ? bytes : shard;
-    }
-    /* Padding of flat placements is no saving of less than nothing. */
-    const uint64_t kept = shard < whole ? shard : whole;
-    const uint64_t one_more = largest.bytes < whole - kept ? largest.bytes : whole - kept;
+    const uint64_t kept = shard_of(census, whole);
+    const uint64_t one_more = least_of(largest.bytes, whole - kept);
+    const uint64_t part_more = least_of(received_of(in_place, largest.bytes), one_more);
     printf("weights: %zu tensors, %s; the largest, ", count, size_text(texts[0], whole));
     put_escaped(stdout, largest.name, "\\");
     printf(", has %s\n", size_text(texts[1], largest.bytes));
     printf("each of %" PRIu32 " ranks keeps at most %s of them\n\n", census->world,
-           size_text(texts[2], shard));
+           size_text(texts[2], kept));
     printf("%-44s %11s %11s %9s\n", "device memory of a rank, for the weights", "without", "with",
            "saved");
     print_row("built or loaded whole, then sharded", whole, kept);
@@ -61,6 +80,10 @@ static void print_estimate(const struct ms_checkpoint *checkpoint, const struct 
     print_row("only the rank's own rows are loaded", kept, kept);
     print_row("whole tensors, used in place", whole, whole_in_place);
     print_row("the same, with a plan that is enforced", whole, in_place->bytes);
+    puts("of a rank to which rank 0 sends them, with a plan");
+    print_row("broadcast one by one, each then sharded", kept + one_more, kept + part_more);
+    print_row("broadcast one by one, used in place", whole,
+              least_of(in_place->bytes + IN_PLACE_GRANULE, whole));
     puts("copied to the device by a rank");
     print_row("whole tensors from files, then sharded", whole, kept);
     print_row("whole tensors from files, used in place", whole, whole_in_place);
@@ -68,7 +91,9 @@ static void print_estimate(const struct ms_checkpoint *checkpoint, const struct 
     puts(
         "\nIn place means that kernels are given pointers into the whole tensors; a plan is "
         "enforced\n"
-        "with METASHARD_PLAN_MODE=enforce, and takes granules of 2 MiB.\n"
+        "with METASHARD_PLAN_MODE=enforce, and takes granules of 2 MiB. Rank 0, which sends, takes "
+        "at\n"
+        "most what it takes without MetaShard, and an allocator's segments come on top.\n"
         "\nNot counted, because a checkpoint does not show it: gradients, the optimizer's states,\n"
         "activations, buffers of frameworks and of NCCL, and other copies of the weights. A "
         "tensor\n"
@@ -94,7 +119,7 @@ int run_estimate(const struct options *options)
     if (!ms_plan_parse(text, strlen(text), "plan", &plan, &fault) ||
         !ms_layout_create(plan, checkpoint, &layout, &fault)) {
         fprintf(stderr, "%s\n", fault.text);
-    } else if (!in_place_measure(layout, 0, &in_place) ||
+    } else if (!in_place_measure_most(layout, plan->mesh.world, &in_place) ||
                !in_place_whole_bytes(layout, plan->mesh.world, &whole_in_place) ||
                !ms_census_init(&census, layout)) {
         fputs("metashard-plan: out of memory\n", stderr);

@@ -59,6 +59,7 @@ bool in_place_measure(const struct ms_layout *layout, uint32_t rank,
         const uint64_t bytes = ms_layout_at(layout, i).tensor.bytes;
         const uint64_t touched = in_place_bytes(placement, i, bytes);
         found_out->bytes += touched;
+        found_out->most = touched > found_out->most ? touched : found_out->most;
         if (touched == bytes && bytes > IN_PLACE_GRANULE &&
             ms_placement_bytes(placement, i) <= bytes / 2) {
             found_out->columns++;
@@ -66,5 +67,19 @@ bool in_place_measure(const struct ms_layout *layout, uint32_t rank,
         }
     }
     ms_placement_destroy(placement);
+    return true;
+}
+
+bool in_place_measure_most(const struct ms_layout *layout, uint32_t world,
+                           struct in_place_needs *found_out)
+{
+    struct in_place_needs found;
+    *found_out = (struct in_place_needs){0};
+    for (uint32_t rank = 0; rank < world; rank += 1 + world / LOOKED_AT) {
+        if (!in_place_measure(layout, rank, &found))
+            return false;
+        if (found.bytes > found_out->bytes)
+            *found_out = found;
+    }
     return true;
 }
