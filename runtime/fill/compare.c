@@ -214,7 +214,7 @@ static void compare(struct ms_allocation *allocation, struct ms_range range,
 static void compare_range(struct ms_allocation *allocation, struct ms_range range)
 {
     const struct pair pair = {allocation->address + range.begin,
-                              allocation->shadow->address + range.begin, range.end - range.begin};
+                              ms_shadow_address(allocation, range.begin), range.end - range.begin};
     if (pair.bytes > 0)
         compare(allocation, range, &pair, true);
 }
@@ -224,7 +224,7 @@ void ms_compare(struct ms_allocation *allocation, size_t begin, size_t end, enum
 {
     struct ms_range run = {0, 0};
     struct ms_extent extent;
-    if (allocation->shadow == NULL)
+    if (ms_shadow_address(allocation, 0) == 0)
         return;
     while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
         if (!extent.content.is_shadowed || extent.content.cached != (what == MS_COMPARE_CACHED))
@@ -241,7 +241,7 @@ void ms_compare(struct ms_allocation *allocation, size_t begin, size_t end, enum
 void ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t bytes, CUdeviceptr copy,
                      bool is_plain, CUstream stream)
 {
-    const struct pair pair = {copy, from->shadow->address + from_at, bytes};
+    const struct pair pair = {copy, ms_shadow_address(from, from_at), bytes};
     const struct ms_range range = {from_at, from_at + bytes};
     if (ms_shadow_wait(stream) == CUDA_SUCCESS)
         compare(from, range, &pair, is_plain);
@@ -252,7 +252,7 @@ static bool compare_cached_of(struct ms_allocation *allocation, uint64_t patienc
 {
     if (allocation == NULL)
         return false;
-    if (allocation->shadow == NULL ||
+    if (ms_shadow_address(allocation, 0) == 0 ||
         !ms_lineage_any(&allocation->lineage, 0, allocation->bytes, MS_CACHED))
         return true;
     if (!ms_order_context_ends_within(allocation->context, patience_ms))

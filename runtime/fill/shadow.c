@@ -87,7 +87,7 @@ bool ms_shadow_write(struct ms_allocation *allocation, size_t begin, size_t end,
         return false;
     const bool has_memory = cover(allocation, begin, end);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    const CUdeviceptr address = has_memory ? allocation->shadow->address + begin : 0;
+    const CUdeviceptr address = ms_shadow_address(allocation, begin);
     if (has_memory)
         result = host != NULL ? ms_driver.memcpy_htod_async(address, host, bytes, stream)
                               : ms_replay(content, begin, address, bytes, stream);
@@ -104,8 +104,8 @@ bool ms_shadow_copy(struct ms_allocation *to, size_t to_at, const struct ms_allo
         content->is_shadowed && to->device == from->device && cover(to, to_at, to_at + bytes);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (has_memory)
-        result = ms_driver.memcpy_dtod_async(to->shadow->address + to_at,
-                                             from->shadow->address + from_at, bytes, stream);
+        result = ms_driver.memcpy_dtod_async(ms_shadow_address(to, to_at),
+                                             ms_shadow_address(from, from_at), bytes, stream);
     return finish(&scope, has_memory, result, bytes, stream);
 }
 
@@ -119,7 +119,7 @@ static bool prepare(const struct ms_part *part, CUstream stream)
     for (size_t at = part->begin;
          is_good && ms_lineage_next(&allocation->lineage, &at, part->end, &extent);) {
         if (ms_content_is_nothing(&extent.content))
-            is_good = ms_driver.memset_d8_async(allocation->shadow->address + extent.begin, 0,
+            is_good = ms_driver.memset_d8_async(ms_shadow_address(allocation, extent.begin), 0,
                                                 extent.end - extent.begin, stream) == CUDA_SUCCESS;
         else
             is_good = extent.content.is_shadowed;
@@ -129,7 +129,7 @@ static bool prepare(const struct ms_part *part, CUstream stream)
 
 static uint64_t delta_of(const struct ms_part *part)
 {
-    return part->allocation->shadow->address - part->allocation->address;
+    return ms_shadow_address(part->allocation, 0) - part->allocation->address;
 }
 
 bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
@@ -164,12 +164,13 @@ static void forget(struct ms_content *content)
 /* All of it: no byte has a shadow then. */
 static size_t give_up(struct ms_allocation *allocation)
 {
-    const size_t freed = allocation->shadow != NULL ? allocation->shadow->backed_bytes : 0;
+    struct ms_backing *shadow = allocation->shadow;
+    const size_t freed = shadow != NULL ? shadow->backed_bytes : 0;
     if (freed == 0 ||
         ms_bytes_change_range(allocation, 0, allocation->bytes, forget) != CUDA_SUCCESS)
         return 0;
-    ms_backing_release(allocation->shadow);
-    ms_heap_free(allocation->shadow);
+    ms_backing_release(shadow);
+    ms_heap_free(shadow);
     allocation->shadow = NULL;
     count_left_out(freed);
     return freed;

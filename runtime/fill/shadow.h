@@ -29,6 +29,12 @@ static inline bool ms_verifies(void)
     return ms_config.mode == MS_VERIFY;
 }
 
+/* Where the shadow of the byte at `at` is; 0: the allocation has none. */
+static inline CUdeviceptr ms_shadow_address(const struct ms_allocation *allocation, size_t at)
+{
+    return allocation->shadow != NULL ? allocation->shadow->address + at : 0;
+}
+
 /*
  * A write of [begin, end), of `host` bytes or, if that is NULL, a fill, is recorded as this
  * content. Returns true if the bytes have a shadow now. So do the others here.

@@ -34,15 +34,16 @@ CONCERNS = {
     "retry": r"ms_evict_try_again|ms_evict_try_bytes_again",
     "hold": r"ms_evict_hold|ms_evict_let_go",
     "why": r"ms_publish_why_begin|ms_publish_why_end",
-    "shadow": r"ms_shadow_\w+",
+    "shadow": r"ms_shadow_(?!address\b)\w+",
     "window": r"ms_window_\w+",
     "publish": r"ms_publish_\w+",
     "capture": r"ms_is_capturing|ms_stream_is_capturing",
     "transient": r"is_transient",
     "is anything deferred": r"ms_defers_any",
 }
-# Of struct ms_allocation (space.h): what a claim guards.
-MEMBERS = re.compile(r"->(?:lineage|backing|shadow|touches|was_resident|keeps_dead|is_carved)\b")
+# Of struct ms_allocation (space.h): what a claim guards. Inputs of launches, and what a replay or a comparison places, have
+# members of these names too.
+MEMBERS = re.compile(r"(?<!\binput)(?<!\bread)(?<!\bplaced)(?<!\bpair)->(?:lineage|backing|shadow|touches|was_resident|keeps_dead|is_carved)\b")
 HANDED = re.compile(r"\bms_(?:lineage|backing)_\w+\(\s*&?\w+(?:->\w+)?->(?:lineage|backing|shadow)\b")
 IMPLEMENTATIONS = {"heap_jemalloc", "heap_libc"}
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
