@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_commands.py: what ./quickstart and ./check say, before and while they install and build. TAP.
+"""check_commands.py: what ./quickstart and ./check say, before and while they install and build, and of what ran. TAP.
 
 Wrong arguments are answered by a shell that finds no other program: nothing can be installed or built by then. Building
 is that of tests/setup/common.sh, with a ninja that only talks, on no terminal.
 """
+import json
 import os
 import re
 import shutil
@@ -98,8 +99,42 @@ def check_functions():
         check(f"{script} calls only what there is", set(called) <= set(there), set(called) - set(there))
 
 
+def write_log(folder, name, tests):
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+        for test, lines in tests.items():
+            result = "ERROR" if any(line.startswith("not ok") for line in lines) else "OK"
+            file.write(json.dumps({"name": "metashard:unit / " + test, "result": result, "stdout": "\n".join(lines)}) + "\n")
+    return os.path.join(folder, name)
+
+
+def count(*arguments):
+    done = subprocess.run([sys.executable, os.path.join(SOURCE, "tests", "setup", "count.py"), *arguments],
+                          capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.splitlines()
+
+
+def check_count():
+    """A test that is run again is not lost from sight, and one that fails twice has failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = write_log(folder, "log-gcc.json", {"a": ["ok 1 x", "not ok 2 y", "# why"], "b": ["ok 1 z # SKIP no"]})
+        check("a failed case is counted", count("gcc=" + log) == (1, [
+            "skipped gcc: metashard:unit / b: z", "gcc: 1 passed, 1 failed, 1 skipped", "FAILED gcc: metashard:unit / a: y",
+            "    # why", "1 passed, 1 failed, 1 skipped"]), count("gcc=" + log))
+        check("it is named, to be run again", count("--again", log) == (0, ["a"]))
+        write_log(folder, "again-gcc.json", {"a": ["ok 1 x", "ok 2 y"]})
+        check("what passes then is unstable", count("gcc=" + log) == (0, [
+            "skipped gcc: metashard:unit / b: z", "gcc: 2 passed, 0 failed, 1 skipped", "UNSTABLE gcc: metashard:unit / a: y",
+            "    # why", "2 passed, 0 failed, 1 skipped"]), count("gcc=" + log))
+        write_log(folder, "again-gcc.json", {"a": ["not ok 1 x", "ok 2 y"]})
+        check("another case that fails then has failed", count("gcc=" + log)[1][-1] == "1 passed, 1 failed, 1 skipped")
+        many = write_log(folder, "log-many.json", {name: ["not ok 1 x"] for name in "abcd"})
+        check("many are not run again", count("--again", many) == (0, []))
+        check("nor is what left no log", count("--again", os.path.join(folder, "log-none.json")) == (0, []))
+
+
 def main():
     check_functions()
+    check_count()
     for script, cases in WRONG.items():
         for arguments in cases:
             check_arguments(script, arguments)
