@@ -116,17 +116,20 @@ def count(*arguments):
 def check_count():
     """A test that is run again is not lost from sight, and one that fails twice has failed."""
     with tempfile.TemporaryDirectory() as folder:
-        log = write_log(folder, "log-gcc.json", {"a": ["ok 1 x", "not ok 2 y", "# why"], "b": ["ok 1 z # SKIP no"]})
-        check("a failed case is counted", count("gcc=" + log) == (1, [
-            "skipped gcc: metashard:unit / b: z", "gcc: 1 passed, 1 failed, 1 skipped", "FAILED gcc: metashard:unit / a: y",
-            "    # why", "1 passed, 1 failed, 1 skipped"]), count("gcc=" + log))
+        log = write_log(folder, "log-x.json", {"a": ["ok 1 x", "not ok 2 y", "# why"], "b": ["ok 1 z # SKIP no"]})
+        check("a failed case is counted", count("x=" + log) == (1, [
+            "skipped x: metashard:unit / b: z", "x: 1 passed, 1 failed, 1 skipped", "FAILED x: metashard:unit / a: y",
+            "    # why", "1 passed, 1 failed, 1 skipped"]), count("x=" + log))
         check("it is named, to be run again", count("--again", log) == (0, ["a"]))
-        write_log(folder, "again-gcc.json", {"a": ["ok 1 x", "ok 2 y"]})
-        check("what passes then is unstable", count("gcc=" + log) == (0, [
-            "skipped gcc: metashard:unit / b: z", "gcc: 2 passed, 0 failed, 1 skipped", "UNSTABLE gcc: metashard:unit / a: y",
-            "    # why", "2 passed, 0 failed, 1 skipped"]), count("gcc=" + log))
-        write_log(folder, "again-gcc.json", {"a": ["not ok 1 x", "ok 2 y"]})
-        check("another case that fails then has failed", count("gcc=" + log)[1][-1] == "1 passed, 1 failed, 1 skipped")
+        write_log(folder, "again-x.json", {"a": ["ok 1 x", "ok 2 y"]})
+        check("what passes then is unstable", count("x=" + log) == (0, [
+            "skipped x: metashard:unit / b: z", "x: 2 passed, 0 failed, 1 skipped", "UNSTABLE x: metashard:unit / a: y",
+            "    # why", "2 passed, 0 failed, 1 skipped"]), count("x=" + log))
+        write_log(folder, "again-x.json", {"a": ["not ok 1 x", "ok 2 y"]})
+        check("another case that fails then has failed", count("x=" + log)[1][-1] == "1 passed, 1 failed, 1 skipped")
+        os.rename(log, os.path.join(folder, "log-gcc.json"))
+        check("few cases are a fault", "FAILED gcc: 3 cases, at least 5000 expected" in
+              count("gcc=" + os.path.join(folder, "log-gcc.json"))[1])
         many = write_log(folder, "log-many.json", {name: ["not ok 1 x"] for name in "abcd"})
         check("many are not run again", count("--again", many) == (0, []))
         check("nor is what left no log", count("--again", os.path.join(folder, "log-none.json")) == (0, []))

@@ -17,6 +17,7 @@ import sys
 CASE = re.compile(r"^(not )?ok\b\s*(\d*)\s*([^#]*)(#\s*SKIP.*)?", re.I)
 SAID = 12  # lines of what a failed case said
 AGAIN = 3  # tests of a build, at most: more is no accident
+LEAST = {"gcc": 5000}  # cases of a build: with fewer, whole suites were forgotten
 GOOD = ("OK", "EXPECTEDFAIL", "SKIP")
 
 
@@ -37,7 +38,8 @@ def cases_of(test):
     result = test["result"]
     good = result in GOOD
     if not cases:
-        cases = [("", "skipped" if result == "SKIP" else "passed" if good else "failed", last_words(test, "stdout", "stderr"))]
+        reason = re.search(r"^1\.\.0 # SKIP (.*)", test.get("stdout", ""), re.M)
+        cases = [(reason[1] if reason else "", "skipped" if result == "SKIP" else "passed" if good else "failed", last_words(test, "stdout", "stderr"))]
     elif not good and all(outcome != "failed" for _, outcome, _ in cases):
         cases.append((f"ended with {result}", "failed", last_words(test, "stdout", "stderr")))
     return cases
@@ -96,6 +98,9 @@ def main():
                     failures += [f"FAILED {build}: {test['name']}: {name}", *("    " + line for line in said)]
                 if outcome == "skipped":
                     print(f"skipped {build}: {test['name']}: {name}")
+        if sum(counts.values()) < LEAST.get(build, 0):
+            failures.append(f"FAILED {build}: {sum(counts.values())} cases, at least {LEAST[build]} expected")
+            counts["failed"] += 1
         print(f"{build}: {counts['passed']} passed, {counts['failed']} failed, "
               f"{counts['skipped']} skipped")
         for outcome, count in counts.items():
