@@ -10,6 +10,8 @@
  *         const char *function, uint32_t line, bool include_device_assertions
  *         [, CUDAErrorLogCapture *])
  *
+ * Before PyTorch 2.10 `line` is an int, which is passed in the same way.
+ *
  * The dynamic linker finds this definition first. If the error is the shim's shortage, it makes
  * PyTorch's allocator throw its own exception, by a request for more than any device has: the
  * allocator refuses 1 EiB at once (c10/cuda/CUDACachingAllocator.cpp, malloc), and touches nothing.
@@ -28,11 +30,13 @@
 typedef void check_function(int32_t error, const char *file, const char *function, uint32_t line,
                             bool with_assertions, void *log);
 
-/* The name in PyTorch 2.15, and in 2.1 to 2.11, which have no last parameter (it is not read). */
+/* The name since PyTorch 2.14; in 2.10 to 2.13; in 2.1 to 2.9. The older ones have no last
+ * parameter (it is not read). */
 #define CHECK _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jbPNS0_19CUDAErrorLogCaptureE
-#define CHECK_OF_2_11 _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb
+#define CHECK_OF_2_13 _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb
+#define CHECK_OF_2_9 _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_ib
 
-check_function CHECK, CHECK_OF_2_11;
+check_function CHECK, CHECK_OF_2_13, CHECK_OF_2_9;
 
 static void *find(const char *library_name, const char *name)
 {
@@ -85,4 +89,5 @@ static void throw_out_of_memory(void)
     }
 DEFINE_CHECK(CHECK,
              "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jbPNS0_19CUDAErrorLogCaptureE")
-DEFINE_CHECK(CHECK_OF_2_11, "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb")
+DEFINE_CHECK(CHECK_OF_2_13, "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb")
+DEFINE_CHECK(CHECK_OF_2_9, "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_ib")

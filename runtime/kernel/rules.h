@@ -6,11 +6,12 @@
  */
 #pragma once
 
+/* What each class promises is said in kernel-rules.txt. */
 enum ms_rule {
-    MS_RULE_RUN,        /* no rule: the kernel runs */
-    MS_RULE_WRITE_ONLY, /* one pointer; reads no memory, writes elements */
-    MS_RULE_IN_PLACE,   /* {out, in}, equal or of two blocks; element i depends only on element i */
-    MS_RULE_FROM_OTHER, /* {out, in} of two blocks; an element depends on any of the other's */
+    MS_RULE_RUN,         /* nothing, or no rule: the kernel runs */
+    MS_RULE_WRITE_ONLY,  /* stores through one pointer; loads no memory of the program */
+    MS_RULE_IN_PLACE,    /* {out, in}, equal or of two blocks; element i needs only element i */
+    MS_RULE_FROM_OTHER,  /* {out, in} of two blocks; an element may need any of the other's */
     MS_RULE_CONCATENATE, /* torch.cat (concatenate.h) */
     MS_RULE_COUNT
 };

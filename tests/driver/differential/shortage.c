@@ -3,11 +3,13 @@
  * Programs that look for an out-of-memory where it belongs: at the allocation. For a device of 64
  * MiB (shortage.py).
  */
+#include <setjmp.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "tests/driver/differential/c10.h"
 #include "tests/driver/differential/scenario.h"
 
 enum { MOST = 64 };
@@ -328,4 +330,57 @@ SCENARIO(captured_short)
         OK(cuGraphDestroy(graph));
     }
     give_all(&parts);
+}
+
+static jmp_buf thrown;
+
+static void throw(int8_t type, size_t bytes)
+{
+    printf("OutOfMemoryError: %zu GiB, device type %d\n", bytes >> 30, type);
+    longjmp(thrown, 1);
+}
+
+/* As each release of PyTorch checks results: of a launch that finds no memory, and all others. */
+static void check_launch(void (*check)(CUresult result))
+{
+    struct blocks blocks = {.count = 0};
+    make_model(&blocks, 1, 16 * MIB);
+    c10_on_request(throw);
+    check(CUDA_SUCCESS);
+    check(CUDA_ERROR_OUT_OF_MEMORY); /* of something else */
+    OK(take(&blocks, 70 * MIB));
+    if (setjmp(thrown) == 0)
+        check(use(blocks.all[1], 70 * MIB));
+    check(CUDA_ERROR_OUT_OF_MEMORY);
+    give_all(&blocks);
+}
+
+static void check_2_14(CUresult result)
+{
+    CHECK_14((int32_t)result, "file", "function", 3000000000, true, &thrown);
+}
+
+static void check_2_10(CUresult result)
+{
+    CHECK_10((int32_t)result, "file", "function", 3000000000, true);
+}
+
+static void check_2_4(CUresult result)
+{
+    CHECK_4((int32_t)result, "file", "function", -7, false);
+}
+
+SCENARIO(checked_by_2_14)
+{
+    check_launch(check_2_14);
+}
+
+SCENARIO(checked_by_2_10)
+{
+    check_launch(check_2_10);
+}
+
+SCENARIO(checked_by_2_4)
+{
+    check_launch(check_2_4);
 }

@@ -20,7 +20,20 @@ def recorded_copy(test):
                "fails" not in seen.stderr, f"{dump}{seen.stderr}")
 
 
+def checked(test):
+    """What PyTorch's check of results is given, and its allocator (shim/torch_errors.c)."""
+    for scenario, called in (("2_14", "2.14, with a log: error {}, file:3000000000, function, with assertions; last error {}"),
+                             ("2_10", "2.10: error {}, file:3000000000, function, with assertions; last error {}"),
+                             ("2_4", "2.4: error {}, file:-7, function; last error {}")):
+        seen, _ = test.run(f"checked_by_{scenario}", SMALL)
+        wanted = [called.format(0, 2), called.format(2, 2), "OutOfMemoryError: 1073741824 GiB, device type 1",
+                  called.format(2, 0)]
+        test.check(f"PyTorch {scenario.replace('_', '.')}: a shortage is its allocator's error, and nothing else is",
+                   (seen.returncode, seen.stdout.splitlines()) == (0, wanted), f"{seen.stdout}{seen.stderr}")
+
+
 def all_scenarios(test):
+    checked(test)
     recorded_copy(test)
     for scenario in "batch_search", "model_in_search", "optimizer_state", "settled", "just_fits":
         seen, dump = test.both(scenario, SMALL)

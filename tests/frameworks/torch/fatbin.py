@@ -2,7 +2,7 @@
 """The kernels in the CUDA code of a shared object: mangled names and where their parameters lie.
 
 Reads the fat binaries of `.nv_fatbin` (containers of ELF images, one for each architecture,
-compressed with zstd by nvcc 13) and, in an image, the section `.nv.info.KERNEL`, whose attributes
+compressed with LZ4, by nvcc 13 with zstd) and, in an image, the section `.nv.info.KERNEL`, whose attributes
 KPARAM_INFO tell offset and size of each parameter: what cuFuncGetParamInfo answers.
 """
 import mmap
@@ -28,9 +28,19 @@ def sections(data):
         yield bytes(data[begin:data.find(b"\0", begin)]).decode(), row[4], row[5]
 
 
+def unpack(packed, flags, whole):
+    """An image as it was before it was compressed to `packed`, with `whole` bytes."""
+    if flags & COMPRESSED_ZSTD:
+        import zstandard
+        return zstandard.ZstdDecompressor().decompress(packed)
+    if flags & COMPRESSED_LZ4:
+        import lz4.block
+        return lz4.block.decompress(packed, uncompressed_size=whole)
+    return bytes(packed[:whole])
+
+
 def images(data, begin, size):
     """(fat binary's number, architecture, ELF image) in a section of fat binaries."""
-    import zstandard
     at, number = begin, 0
     while at + 16 <= begin + size:
         magic, _, head, length = struct.unpack_from("<IHHQ", data, at)
@@ -42,12 +52,10 @@ def images(data, begin, size):
             kind, _, entry_head, stored, packed = struct.unpack_from("<HHIQI", data, entry)
             arch, flags = struct.unpack_from("<I", data, entry + 28)[0], struct.unpack_from("<Q", data, entry + 40)[0]
             raw = entry + entry_head
-            if kind == KIND_ELF and flags & COMPRESSED_LZ4:
-                raise ValueError(f"fat binary {number}: compressed with LZ4, expected zstd")
             if kind == KIND_ELF:
-                yield number, arch, (lambda raw=raw, packed=packed, stored=stored, flags=flags:
-                                     zstandard.ZstdDecompressor().decompress(data[raw:raw + packed])
-                                     if flags & COMPRESSED_ZSTD else bytes(data[raw:raw + stored]))
+                whole = struct.unpack_from("<Q", data, entry + 56)[0] if flags & COMPRESSED_LZ4 else stored
+                yield number, arch, (lambda raw=raw, packed=packed or stored, whole=whole, flags=flags:
+                                     unpack(data[raw:raw + packed], flags, whole))
             entry += entry_head + stored
         at, number = end, number + 1
 

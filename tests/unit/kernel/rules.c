@@ -79,6 +79,27 @@ MS_TEST(built_in_rules_know_casts)
              MS_RULE_RUN);
 }
 
+/* From the wheel of PyTorch 2.15: loops whose functor has pointers of its own. */
+MS_TEST(functors_with_pointers_run)
+{
+    static const char *const loops[] = {
+        "_ZN2at6native29vectorized_elementwise_kernelILi2EZZZNS0_46_GLOBAL__N__3be26839_13_"
+        "AmpKernels_cu_3810c27339_amp_non_finite_check_and_unscale_cuda_ERNS_6TensorES4_RKS3_"
+        "ENKUlvE_clEvENKUlvE_clEvEUldE_St5arrayIPcLm2EELb0EEEviT0_T1_",
+        "_ZN2at6native29vectorized_elementwise_kernelILi2EZZNS0_74_GLOBAL__N__dc35d8c1_35_"
+        "SparseBinaryOpIntersectionKernel_cu_e5d96c45_6436742_sparse_binary_op_intersection_"
+        "kernel_implINS2_18CUDAKernelLauncherENS2_36CUDAValueSelectionIntersectionKernelINS2_"
+        "5MulOpEEElLl0EEEvRNS_6TensorERKS8_SB_RKSt6vectorIlSaIlEERKSt8optionalIS8_ESK_bbENKUlvE3_"
+        "clEvEUllE_St5arrayIPcLm2EELb0EEEviT0_T1_",
+        "_ZN2at6native29vectorized_elementwise_kernelILi2EZZNS0_62_GLOBAL__N__5a78220c_23_"
+        "FlattenIndicesKernel_cu_e5d96c45_5093821_flatten_indices_implINS2_"
+        "18CUDAKernelLauncherElLl0"
+        "EEENS_6TensorERKS5_N3c108ArrayRefIlEEENKUlvE0_clEvEUllE_St5arrayIPcLm2EELb0EEEviT0_T1_"};
+    ms_rules_read("");
+    for (size_t i = 0; i < sizeof(loops) / sizeof(loops[0]); i++)
+        CHECK_EQ(ms_rules_match(loops[i]), MS_RULE_RUN);
+}
+
 MS_TEST(other_kernels_run)
 {
     ms_rules_read("");
