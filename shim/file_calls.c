@@ -36,6 +36,7 @@
 #include "runtime/base/log.h"
 #include "runtime/calls/file_writes.h"
 #include "runtime/driver/flags.h"
+#include "runtime/source/held_files.h"
 #include "runtime/source/reads.h"
 #include "shim/off.h"
 #include "shim/real.h"
@@ -350,14 +351,21 @@ REMOVE(renameat2, (int from_folder, const char *from, int folder, const char *pa
 /* --- reads: large ones are noted. A read may come before anything else here, from an allocator,
  * say. */
 
-static inline void note(int file, const void *buffer, ssize_t got, off_t offset)
+static inline void note(int file, const void *buffer, ssize_t got, off_t offset, uint32_t held)
 {
     if (__builtin_expect(got >= MS_READS_LEAST, false) && !ms_is_off())
-        ms_reads_note(file, buffer, (size_t)got, offset);
+        ms_reads_note(file, buffer, (size_t)got, offset, held);
+}
+
+/* Only for calls that name an offset: where a descriptor stood when it was read from is not
+ * certain, since other threads may move it. */
+static inline uint32_t hold(int file)
+{
+    return ms_is_started() ? ms_held_files_hold(file) : 0;
 }
 
 __attribute__((noinline)) static void note_parts(int file, const struct iovec *parts, int count,
-                                                 ssize_t got, off_t offset)
+                                                 ssize_t got, off_t offset, uint32_t held)
 {
     const int before = errno;
     if (offset < 0)
@@ -367,7 +375,7 @@ __attribute__((noinline)) static void note_parts(int file, const struct iovec *p
         return;
     for (int i = 0; i < count && got > 0; i++) {
         const ssize_t bytes = got < (ssize_t)parts[i].iov_len ? got : (ssize_t)parts[i].iov_len;
-        note(file, parts[i].iov_base, bytes, offset);
+        note(file, parts[i].iov_base, bytes, offset, held);
         offset += bytes;
         got -= bytes;
     }
@@ -378,35 +386,44 @@ __attribute__((noinline)) static void note_stream(FILE *stream, const void *buff
     const int before = errno;
     const off_t end = ftello(stream);
     if (end >= (off_t)bytes)
-        note(fileno(stream), buffer, (ssize_t)bytes, end - (off_t)bytes);
+        note(fileno(stream), buffer, (ssize_t)bytes, end - (off_t)bytes, 0);
     errno = before;
 }
 
-#define READ(name, parameters, arguments, offset)      \
+#define READ(name, parameters, arguments)              \
     CALL(ssize_t, name, parameters)                    \
     {                                                  \
         const ssize_t got = REAL_CALL(name) arguments; \
-        note(file, buffer, got, offset);               \
+        note(file, buffer, got, -1, 0);                \
         return got;                                    \
     }
-READ(read, (int file, void *buffer, size_t bytes), (file, buffer, bytes), -1)
-READ(__read_chk, (int file, void *buffer, size_t bytes, size_t room), (file, buffer, bytes, room),
-     -1)
-READ(pread, (int file, void *buffer, size_t bytes, off_t offset), (file, buffer, bytes, offset),
-     offset)
-READ(pread64, (int file, void *buffer, size_t bytes, off_t offset), (file, buffer, bytes, offset),
-     offset)
-READ(__pread_chk, (int file, void *buffer, size_t bytes, off_t offset, size_t room),
-     (file, buffer, bytes, offset, room), offset)
-READ(__pread64_chk, (int file, void *buffer, size_t bytes, off_t offset, size_t room),
-     (file, buffer, bytes, offset, room), offset)
+#define READ_AT(name, parameters, arguments)                \
+    CALL(ssize_t, name, parameters)                         \
+    {                                                       \
+        if (__builtin_expect(bytes < MS_READS_LEAST, true)) \
+            return REAL_CALL(name) arguments;               \
+        const uint32_t held = hold(file);                   \
+        const ssize_t got = REAL_CALL(name) arguments;      \
+        note(file, buffer, got, offset, held);              \
+        return got;                                         \
+    }
+READ(read, (int file, void *buffer, size_t bytes), (file, buffer, bytes))
+READ(__read_chk, (int file, void *buffer, size_t bytes, size_t room), (file, buffer, bytes, room))
+READ_AT(pread, (int file, void *buffer, size_t bytes, off_t offset), (file, buffer, bytes, offset))
+READ_AT(pread64, (int file, void *buffer, size_t bytes, off_t offset),
+        (file, buffer, bytes, offset))
+READ_AT(__pread_chk, (int file, void *buffer, size_t bytes, off_t offset, size_t room),
+        (file, buffer, bytes, offset, room))
+READ_AT(__pread64_chk, (int file, void *buffer, size_t bytes, off_t offset, size_t room),
+        (file, buffer, bytes, offset, room))
 
 #define READ_PARTS(name, parameters, arguments, offset)                     \
     CALL(ssize_t, name, parameters)                                         \
     {                                                                       \
+        const uint32_t held = (offset) >= 0 ? hold(file) : 0;               \
         const ssize_t got = REAL_CALL(name) arguments;                      \
         if (__builtin_expect(got >= MS_READS_LEAST, false) && !ms_is_off()) \
-            note_parts(file, parts, count, got, offset);                    \
+            note_parts(file, parts, count, got, offset, held);              \
         return got;                                                         \
     }
 READ_PARTS(readv, (int file, const struct iovec *parts, int count), (file, parts, count), -1)

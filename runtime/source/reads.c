@@ -3,17 +3,21 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/base/checksum.h"
 #include "runtime/base/lock.h"
 
 /* Static, because a program may read where it must not allocate. Pages without notes take no
  * memory. When there are too many ranges, all are forgotten; of files, the oldest. */
 enum { MAX_RANGES = 32 << 10, MAX_FILES = 1024, MAX_READS = 64 };
+/* One checksum for so many bytes of a read, and for what is left at its end. */
+enum { PART_BYTES = 64 << 10, MAX_CHECKSUMS = 1 << 20 };
 
 struct file {
     dev_t device;
@@ -25,8 +29,11 @@ struct file {
 
 struct range {
     uintptr_t begin, end;
-    uint64_t offset; /* of begin, in the file */
-    uint32_t file;   /* its number */
+    uint64_t offset;                /* of begin, in the file */
+    uint32_t file;                  /* its number */
+    uint32_t held;                  /* 0: it has no checksums */
+    uintptr_t read_begin, read_end; /* before anything was read over it */
+    uint64_t first_checksum;
 };
 
 /* What was read last, wherever to. */
@@ -42,6 +49,11 @@ static MS_GUARDED_BY(lock) struct range ranges[MAX_RANGES]; /* ascending, none o
 static MS_GUARDED_BY(lock) size_t range_count;
 static MS_GUARDED_BY(lock) struct last_read reads[MAX_READS];
 static MS_GUARDED_BY(lock) size_t read_count; /* ever */
+
+/* A ring. Who has reserved places fills them without the lock: if they are reserved again
+ * meanwhile, wrong ones may stay there, and what was read is not recognised. */
+static _Atomic uint64_t checksums[MAX_CHECKSUMS];
+static MS_GUARDED_BY(lock) uint64_t checksum_count; /* ever reserved */
 
 /* A handler may have interrupted the thread that has the lock, and in a forked child it may have no
  * owner any more: so nobody waits for long. */
@@ -59,6 +71,16 @@ static bool take(void) MS_LOCK_ATTRIBUTE(no_thread_safety_analysis)
 
 /* --- files */
 
+bool ms_reads_path(int descriptor, char path_out[MS_PATH_BYTES])
+{
+    char link[32];
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", descriptor);
+    const ssize_t length = readlink(link, path_out, MS_PATH_BYTES);
+    const bool is_whole = length > 0 && length < MS_PATH_BYTES;
+    path_out[is_whole ? length : 0] = '\0';
+    return is_whole;
+}
+
 MS_HOLDS(lock) static struct file *find_file_locked(const struct stat *stat)
 {
     const uint32_t kept = file_count < MAX_FILES ? file_count : MAX_FILES;
@@ -74,14 +96,10 @@ MS_HOLDS(lock) static struct file *find_file_locked(const struct stat *stat)
 MS_HOLDS(lock)
 static void set_path_locked(struct file *file, int descriptor, struct timespec changed)
 {
-    char link[32];
     if (file->changed.tv_sec == changed.tv_sec && file->changed.tv_nsec == changed.tv_nsec)
         return;
     file->changed = changed;
-    snprintf(link, sizeof(link), "/proc/self/fd/%d", descriptor);
-    const ssize_t length = readlink(link, file->path, sizeof(file->path));
-    const bool is_whole = length > 0 && (size_t)length < sizeof(file->path);
-    file->path[is_whole ? length : 0] = '\0';
+    ms_reads_path(descriptor, file->path);
 }
 
 MS_HOLDS(lock) static struct file *add_file_locked(const struct stat *stat)
@@ -132,13 +150,14 @@ MS_HOLDS(lock) static void remove_locked(uintptr_t begin, uintptr_t end)
     replace_locked(first, last, 0);
 }
 
-/* A read that goes on where the one before it ended makes that longer. */
+/* A read that goes on where the one before it ended makes that longer, if neither has checksums. */
 MS_HOLDS(lock) static void add_range_locked(const struct range *range)
 {
     remove_locked(range->begin, range->end);
     const size_t at = find_range_locked(range->begin);
     struct range *before = at > 0 ? &ranges[at - 1] : NULL;
     if (before != NULL && before->end == range->begin && before->file == range->file &&
+        before->held == 0 && range->held == 0 &&
         before->offset + (before->end - before->begin) == range->offset) {
         before->end = range->end;
         return;
@@ -152,16 +171,76 @@ MS_HOLDS(lock) static void add_range_locked(const struct range *range)
     ranges[at] = *range;
 }
 
+/* --- checksums */
+
+static bool reserve_checksums(size_t count, uint64_t *first_out)
+{
+    if (!take())
+        return false;
+    *first_out = checksum_count;
+    checksum_count += count;
+    ms_lock_drop(&lock);
+    return count <= MAX_CHECKSUMS;
+}
+
+/* False: the note has none. */
+static bool add_checksums(const unsigned char *address, size_t bytes, uint64_t *first_out)
+{
+    if (!reserve_checksums((bytes + PART_BYTES - 1) / PART_BYTES, first_out))
+        return false;
+    uint64_t at = *first_out;
+    for (size_t done = 0; done < bytes; done += PART_BYTES) {
+        const size_t left = bytes - done;
+        const uint64_t sum = ms_checksum(address + done, left < PART_BYTES ? left : PART_BYTES);
+        atomic_store_explicit(&checksums[at++ % MAX_CHECKSUMS], sum, memory_order_relaxed);
+    }
+    return true;
+}
+
+MS_HOLDS(lock)
+static bool find_part_locked(uintptr_t address, struct ms_reads_part *part)
+{
+    const size_t at = find_range_locked(address);
+    if (at == range_count || ranges[at].begin > address || ranges[at].held == 0)
+        return false;
+    const struct range *range = &ranges[at];
+    const uint64_t number = (address - range->read_begin) / PART_BYTES;
+    const uint64_t place = range->first_checksum + number;
+    if (checksum_count - place > MAX_CHECKSUMS)
+        return false;
+    part->begin = range->read_begin + number * PART_BYTES;
+    const size_t left = range->read_end - part->begin;
+    part->bytes = left < PART_BYTES ? left : PART_BYTES;
+    part->file_offset = range->offset - range->begin + part->begin;
+    part->checksum = atomic_load_explicit(&checksums[place % MAX_CHECKSUMS], memory_order_relaxed);
+    part->held = range->held;
+    return true;
+}
+
+bool ms_reads_find_part(const void *address, struct ms_reads_part *part_out)
+{
+    if (!take())
+        return false;
+    const bool is_found = find_part_locked((uintptr_t)address, part_out);
+    ms_lock_drop(&lock);
+    return is_found;
+}
+
 /* --- notes */
 
-static void note(int descriptor, uintptr_t address, size_t bytes, int64_t offset)
+static void note(int descriptor, uintptr_t address, size_t bytes, int64_t offset, uint32_t held)
 {
+    uint64_t first = 0;
     struct stat stat;
     if (syscall(SYS_fstat, descriptor, &stat) != 0 || !S_ISREG(stat.st_mode))
         return;
     if (offset < 0)
         offset = syscall(SYS_lseek, descriptor, 0L, SEEK_CUR) - (int64_t)bytes;
-    if (offset < 0 || !take())
+    if (offset < 0)
+        return;
+    if (held != 0 && !add_checksums((const unsigned char *)address, bytes, &first))
+        held = 0;
+    if (!take())
         return;
     struct file *file = find_file_locked(&stat);
     if (file == NULL)
@@ -171,14 +250,18 @@ static void note(int descriptor, uintptr_t address, size_t bytes, int64_t offset
     add_range_locked(&(struct range){.begin = address,
                                      .end = address + bytes,
                                      .offset = (uint64_t)offset,
-                                     .file = file->number});
+                                     .file = file->number,
+                                     .held = held,
+                                     .read_begin = address,
+                                     .read_end = address + bytes,
+                                     .first_checksum = first});
     ms_lock_drop(&lock);
 }
 
-void ms_reads_note(int descriptor, const void *address, size_t bytes, int64_t offset)
+void ms_reads_note(int descriptor, const void *address, size_t bytes, int64_t offset, uint32_t held)
 {
     const int before = errno;
-    note(descriptor, (uintptr_t)address, bytes, offset);
+    note(descriptor, (uintptr_t)address, bytes, offset, held);
     errno = before;
 }
 

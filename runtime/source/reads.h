@@ -8,7 +8,8 @@
  *     memory         ..... [ tensor ] .......... [ part | part ] ...
  *
  * A note is a guess. The memory may have been changed since, or be another's by now: who follows a
- * note compares all bytes with the file's.
+ * note compares all bytes with the file's. Of what was read past the page cache, in a file that is
+ * held (held_files.h), notes have checksums: who follows one computes them again.
  */
 #pragma once
 
@@ -23,10 +24,30 @@ enum { MS_READS_LEAST = 64 << 10 };
 
 /*
  * The program has read so many bytes to the address, from `offset` of the descriptor's file on; -1:
- * up to where the descriptor stands now. For any thread, also in a handler of a signal or a forked
- * child: nothing is allocated, and if others are busy with notes for long, this one is left out.
+ * up to where the descriptor stands now. `held`: by which number the file was held before that, or
+ * 0. For any thread, also in a handler of a signal or a forked child: nothing is allocated, and if
+ * others are busy with notes for long, this one is left out.
  */
-void ms_reads_note(int descriptor, const void *address, size_t bytes, int64_t offset);
+void ms_reads_note(int descriptor, const void *address, size_t bytes, int64_t offset,
+                   uint32_t held);
+
+/*
+ * What was read past the page cache has a checksum for each 64 KiB of a read: of the bytes that
+ * were read to [begin, begin + bytes), from file_offset of the file that was held by that number.
+ */
+struct ms_reads_part {
+    uintptr_t begin;
+    size_t bytes;
+    uint64_t file_offset, checksum;
+    uint32_t held;
+};
+
+/* Finds the part that was read to the address. False if there is none, or its checksum is
+ * forgotten: those of the last 64 GiB are kept. */
+bool ms_reads_find_part(const void *address, struct ms_reads_part *part_out);
+
+/* The path of the file of a descriptor of the program. False if it is too long, or none. */
+bool ms_reads_path(int descriptor, char path_out[MS_PATH_BYTES]);
 
 /*
  * The places in files where the bytes of [address, address + bytes) may be, one after the other;

@@ -10,9 +10,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "runtime/base/checksum.h"
 #include "runtime/base/log.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
+#include "runtime/source/held_files.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/reader.h"
 #include "runtime/source/reads.h"
@@ -151,25 +153,73 @@ struct ms_source *ms_source_find_again(const struct ms_source_name *name)
 
 enum { COMPARED_BYTES = 64 << 10, PROBED_BYTES = 512 };
 
-/* Compares bytes of the program's memory with those of the descriptor; if only_cached, false where
- * that would read from a disk. Memory that may not be read is not touched, because no handler of
- * the program answers for this thread. */
-static bool has_same_bytes(const struct ms_source *file, const struct ms_wanted_source *wanted,
-                           bool only_cached)
+static unsigned char copied[COMPARED_BYTES], opened[COMPARED_BYTES]; /* for the file thread */
+
+/*
+ * How many of the wanted bytes, from `done` on, are as the program has read them from there past
+ * the page cache, while the file was held: up to the end of a part with a checksum (reads.h), which
+ * may lie around them.
+ */
+static size_t count_as_read(const struct ms_source *file, const struct ms_wanted_source *wanted,
+                            size_t done)
 {
-    static unsigned char copied[COMPARED_BYTES], opened[COMPARED_BYTES]; /* for the file thread */
+    struct ms_reads_part part;
+    const uintptr_t address = (uintptr_t)wanted->address + done;
+    if (!ms_reads_find_part((const void *)address, &part) ||
+        part.file_offset + (address - part.begin) != wanted->offset + done ||
+        !ms_held_files_has(part.held, file) || part.bytes > sizeof(copied) ||
+        !ms_mapping_peek((const void *)part.begin, copied, part.bytes) ||
+        ms_checksum(copied, part.bytes) != part.checksum)
+        return 0;
+    const size_t known = part.begin + part.bytes - address, left = wanted->bytes - done;
+    return known < left ? known : left;
+}
+
+/* Memory that may not be read is not touched, because no handler of the program answers for this
+ * thread. */
+static bool has_same_part(const struct ms_source *file, const struct ms_wanted_source *wanted,
+                          size_t done, size_t bytes)
+{
     struct ms_source_failure failure;
-    for (size_t done = 0; done < wanted->bytes;) {
+    return ms_mapping_peek((const char *)wanted->address + done, copied, bytes) &&
+           ms_source_read_now(file, wanted->offset + done, opened, bytes, &failure) &&
+           memcmp(copied, opened, bytes) == 0;
+}
+
+/* Compares bytes of the program's memory with those of the descriptor. */
+static bool has_same_bytes(const struct ms_source *file, const struct ms_wanted_source *wanted)
+{
+    size_t now;
+    for (size_t done = 0; done < wanted->bytes; done += now) {
         /* The first comparison is short: most guesses differ at once. */
         const size_t left = wanted->bytes - done, most = done == 0 ? PROBED_BYTES : COMPARED_BYTES;
-        const size_t now = left < most ? left : most;
-        const uint64_t at = wanted->offset + done;
-        if ((only_cached && !ms_reader_is_cached(file->descriptor, at, at + now)) ||
-            !ms_mapping_peek((const char *)wanted->address + done, copied, now) ||
-            !ms_source_read_now(file, at, opened, now, &failure) ||
-            memcmp(copied, opened, now) != 0)
+        now = left < most ? left : most;
+        if (!has_same_part(file, wanted, done, now))
             return false;
-        done += now;
+    }
+    return true;
+}
+
+/*
+ * The same for what the program has read. From a disk only the ends are read again, if they came by
+ * small reads and the middle past the page cache.
+ */
+static bool has_what_was_read(const struct ms_source *file, const struct ms_wanted_source *wanted)
+{
+    enum { PAGE_BYTES = 4096, SHARE = 16 };
+    const bool is_direct = count_as_read(file, wanted, wanted->bytes / 2) > 0;
+    size_t room = is_direct ? wanted->bytes / SHARE : 0, now;
+    for (size_t done = 0; done < wanted->bytes; done += now) {
+        const size_t left = wanted->bytes - done;
+        const size_t most = done == 0 ? PROBED_BYTES : is_direct ? PAGE_BYTES : COMPARED_BYTES;
+        const uint64_t at = wanted->offset + done;
+        if (is_direct && (now = count_as_read(file, wanted, done)) > 0)
+            continue;
+        now = left < most ? left : most;
+        const bool is_cached = ms_reader_is_cached(file->descriptor, at, at + now);
+        if ((!is_cached && now > room) || !has_same_part(file, wanted, done, now))
+            return false;
+        room -= is_cached ? 0 : now;
     }
     return true;
 }
@@ -179,7 +229,7 @@ static bool is_mapped(const struct ms_source *file, const struct ms_wanted_sourc
 {
     struct ms_source_failure failure;
     return !file->system.may_be_copy ||
-           (has_same_bytes(file, wanted, false) && ms_trust_check(file, &failure));
+           (has_same_bytes(file, wanted) && ms_trust_check(file, &failure));
 }
 
 /*
@@ -231,7 +281,7 @@ static void find_by_place(struct ms_wanted_source *wanted, const struct place *p
         return;
     wanted->offset = place->file_offset + (begin - place->begin);
     struct ms_source *file = find_open_file(place->device, place->inode);
-    if (file != NULL && has_same_bytes(file, wanted, false) && ms_trust_is_sure(file))
+    if (file != NULL && has_same_bytes(file, wanted) && ms_trust_is_sure(file))
         wanted->found = file;
     else if (file != NULL)
         ms_source_drop(file);
@@ -269,7 +319,7 @@ static void find_by_note(struct ms_wanted_source *wanted)
             break;
         if (ms_source_begin_use(file, &failure)) {
             /* What was read is mostly in the page cache. Nothing is read from a disk again. */
-            is_there = has_same_bytes(file, wanted, true) && ms_trust_is_sure(file);
+            is_there = has_what_was_read(file, wanted) && ms_trust_is_sure(file);
             ms_source_end_use(file);
         }
         if (!is_there)

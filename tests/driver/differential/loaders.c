@@ -327,3 +327,160 @@ SCENARIO(number_of_another)
     for (int i = 0; i < 2; i++)
         print_bytes("tensor", blocks[i], TENSOR);
 }
+
+/* --- past the page cache: nothing of the file is there when it is copied from */
+
+enum { DIRECT_BLOCK = 4096 };
+#define DIRECT_BYTES (TENSOR + 2 * DIRECT_BLOCK)
+
+static int open_directly(void)
+{
+    const int file = make_checkpoint();
+    must(fdatasync(file) == 0 && posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0, "fadvise");
+    close(file);
+    const int direct = open(scenario_file(), O_RDONLY | O_DIRECT);
+    return direct >= 0 ? direct : open(scenario_file(), O_RDONLY); /* a file system without */
+}
+
+static unsigned char *map_pages(void)
+{
+    unsigned char *pages =
+        mmap(NULL, DIRECT_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(pages != MAP_FAILED, "mmap");
+    return pages;
+}
+
+/* Reads whole blocks around the tensor, in parts if `step` is less. Returns where it is. */
+static unsigned char *read_around(int file, unsigned char *pages, off_t at, size_t step)
+{
+    const off_t begin = at / DIRECT_BLOCK * DIRECT_BLOCK;
+    const size_t bytes = (size_t)(at - begin) + TENSOR;
+    const size_t wanted = (bytes + DIRECT_BLOCK - 1) / DIRECT_BLOCK * DIRECT_BLOCK;
+    for (size_t done = 0; done < wanted; done += step) {
+        const size_t now = wanted - done < step ? wanted - done : step;
+        const ssize_t got = pread(file, pages + done, now, begin + (off_t)done);
+        must(got == (ssize_t)now || done + (size_t)got >= bytes, "pread"); /* the file's end */
+    }
+    return pages + (at - begin);
+}
+
+/* A buffer for each tensor. */
+static void load_directly(size_t step)
+{
+    const int file = open_directly();
+    for (int i = 0; i < TENSORS; i++) {
+        unsigned char *pages = map_pages();
+        copy(i, read_around(file, pages, place(i), step));
+        must(munmap(pages, DIRECT_BYTES) == 0, "munmap");
+    }
+    close(file);
+    use();
+}
+
+SCENARIO(directly)
+{
+    load_directly(DIRECT_BYTES);
+}
+
+SCENARIO(directly_in_parts)
+{
+    load_directly(MIB / 2);
+}
+
+/* As fastsafetensors: threads, each with a buffer for a part, and blocks that are read twice. */
+struct load {
+    int file, first;
+    CUcontext context;
+};
+
+static void *load_parts(void *argument)
+{
+    enum { PART = 512 << 10 };
+    const struct load *load = argument;
+    unsigned char *pages = map_pages();
+    OK(cuCtxSetCurrent(load->context));
+    for (size_t done = (size_t)load->first * PART; done < TENSORS * TENSOR; done += 2 * PART) {
+        const off_t at = HEAD + (off_t)done, begin = at / DIRECT_BLOCK * DIRECT_BLOCK;
+        must(pread(load->file, pages, PART + DIRECT_BLOCK, begin) >= (at - begin) + PART, "pread");
+        OK(cuMemcpyHtoD(blocks[done / TENSOR] + done % TENSOR, pages + (at - begin), PART));
+    }
+    return NULL;
+}
+
+SCENARIO(directly_by_threads)
+{
+    pthread_t other;
+    const int file = open_directly();
+    for (int i = 0; i < TENSORS; i++)
+        blocks[i] = allocate(TENSOR);
+    struct load first = {file, 0, NULL}, second = {dup(file), 1, NULL};
+    OK(cuCtxGetCurrent(&first.context));
+    second.context = first.context;
+    must(pthread_create(&other, NULL, load_parts, &second) == 0, "pthread_create");
+    load_parts(&first);
+    pthread_join(other, NULL);
+    use();
+}
+
+SCENARIO(directly_with_preadv)
+{
+    const int file = open_directly();
+    for (int i = 0; i < TENSORS; i++) {
+        unsigned char *pages = map_pages();
+        const off_t begin = place(i) / DIRECT_BLOCK * DIRECT_BLOCK;
+        const struct iovec parts[] = {{pages, MIB}, {pages + MIB, DIRECT_BYTES - MIB}};
+        must(preadv(file, parts, 2, begin) >= (ssize_t)TENSOR + place(i) - begin, "preadv");
+        copy(i, pages + (place(i) - begin));
+    }
+    use();
+}
+
+SCENARIO(directly_changed)
+{
+    const int file = open_directly();
+    for (int i = 0; i < TENSORS; i++) {
+        unsigned char *tensor = read_around(file, map_pages(), place(i), MIB);
+        tensor[(size_t)i * (TENSOR - 1) / (TENSORS - 1)] ^= 1;
+        copy(i, tensor);
+    }
+    for (int i = 0; i < TENSORS; i++)
+        print_bytes("tensor", blocks[i], TENSOR);
+}
+
+/* One buffer, read over from two places; what is copied is of both. */
+SCENARIO(directly_read_over)
+{
+    const int file = open_directly();
+    unsigned char *pages = map_pages();
+    unsigned char *tensor = read_around(file, pages, place(0), DIRECT_BYTES);
+    must(pread(file, pages + MIB, MIB, 0) == (ssize_t)MIB, "pread");
+    copy(0, tensor);
+    tensor = read_around(file, pages, place(1), DIRECT_BYTES);
+    copy(1, tensor);
+    for (int i = 0; i < 2; i++)
+        print_bytes("tensor", blocks[i], TENSOR);
+}
+
+SCENARIO(directly_written_since)
+{
+    const int file = open_directly();
+    unsigned char *tensor = read_around(file, map_pages(), place(0), DIRECT_BYTES);
+    overwrite_file_unseen(TENSOR);
+    copy(0, tensor);
+    tensor = read_around(file, map_pages(), place(1), DIRECT_BYTES);
+    copy(1, tensor);
+    overwrite_file(2 * TENSOR);
+    for (int i = 0; i < 2; i++)
+        print_bytes("tensor", blocks[i], TENSOR);
+}
+
+SCENARIO(directly_mapped_anew)
+{
+    const int file = open_directly();
+    unsigned char *pages = map_pages();
+    unsigned char *tensor = read_around(file, pages, place(0), DIRECT_BYTES);
+    must(mmap(pages, DIRECT_BYTES, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 8 << 20) == pages,
+         "mmap");
+    copy(0, tensor);
+    print_bytes("tensor", blocks[0], TENSOR);
+}

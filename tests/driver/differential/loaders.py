@@ -8,7 +8,8 @@ TENSOR = 4 * MIB
 ALL = 8 * TENSOR
 LIMIT = {"METASHARD_SNAPSHOT_BYTES": "1M"}
 READERS = ("with_pread", "with_read", "in_parts", "with_preadv", "with_readv", "with_preadv2", "fortified", "with_fread",
-           "with_fortified_fread", "buffered", "by_threads", "staged", "whole", "copied_on")
+           "with_fortified_fread", "buffered", "by_threads", "staged", "whole", "copied_on", "directly", "directly_in_parts",
+           "directly_by_threads", "directly_with_preadv")
 
 
 def all_scenarios(test):
@@ -20,13 +21,15 @@ def all_scenarios(test):
     _, dump = test.both("halves", LIMIT)
     test.check("a part of what was read is the file's", dump["recorded_file_bytes"] == ALL // 2, dump)
     test.check("and only what was used has memory", dump["backed_bytes_peak"] <= TENSOR // 2, dump["backed_bytes_peak"])
-    for scenario in ("changed", "mapped_anew", "number_of_another"):
+    for scenario in ("changed", "mapped_anew", "number_of_another", "directly_changed", "directly_read_over", "directly_mapped_anew"):
         for settings in ({}, LIMIT):
             test.both(scenario, settings)
-    _, dump = test.both("changed")
-    test.check("changed bytes are not the file's", dump["recorded_file_bytes"] == 0, dump)
+    for scenario in ("changed", "directly_changed"):
+        _, dump = test.both(scenario)
+        test.check(f"{scenario}: what was is not the file's", dump["recorded_file_bytes"] == 0, dump)
     for settings in ({}, LIMIT, {"METASHARD_LEASES": "off"}):
         test.both("written_since", settings)
+        test.both("directly_written_since", settings)
 
 
 main(all_scenarios)

@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/source/held_files.h"
 #include "runtime/source/trust.h"
 #include "tests/unit/between.h"
 #include "tools/simcuda/harness/deny.h"
@@ -377,6 +378,15 @@ MS_TEST_BETWEEN(start_on_overlay, leave_overlay, a_file_that_was_copied_up_is_no
     CHECK(changed == NULL);
     CHECK(same != NULL);
     ms_source_drop(same);
+}
+
+/* Nor is what a descriptor from before that reads, which cannot be compared with it. */
+MS_TEST_BETWEEN(start_on_overlay, leave_overlay, a_file_on_an_overlay_is_not_held)
+{
+    const int direct = open(path, O_RDONLY | O_DIRECT);
+    if (direct < 0)
+        ms_test_skip("nothing is read past the page cache here");
+    CHECK_EQ(ms_held_files_hold(direct), 0);
 }
 
 /* --- the two ways to look: asking the kernel for a mapping, and reading its list, which older

@@ -24,7 +24,7 @@ static void set_up(void)
 static void read_to(unsigned char *at, size_t bytes, off_t offset)
 {
     CHECK_EQ(pread(file.descriptor, at, bytes, offset), (ssize_t)bytes);
-    ms_reads_note(file.descriptor, at, bytes, offset);
+    ms_reads_note(file.descriptor, at, bytes, offset, 0);
 }
 
 static bool is_of_file(const unsigned char *at, size_t bytes, uint64_t offset)
@@ -58,7 +58,7 @@ MS_TEST_AFTER(set_up, what_was_read_where_the_descriptor_stood)
 {
     CHECK_EQ(lseek(file.descriptor, PART, SEEK_SET), PART);
     CHECK_EQ(read(file.descriptor, memory, PART), PART);
-    ms_reads_note(file.descriptor, memory, PART, -1);
+    ms_reads_note(file.descriptor, memory, PART, -1, 0);
     CHECK(is_of_file(memory, PART, PART));
     CHECK_EQ(lseek(file.descriptor, 0, SEEK_CUR), 2 * PART);
 }
@@ -211,16 +211,16 @@ MS_TEST(what_is_no_regular_file_has_no_note)
     int pipes[2];
     memory = malloc(PART);
     CHECK_EQ(pipe(pipes), 0);
-    ms_reads_note(pipes[0], memory, PART, 0);
-    ms_reads_note(-1, memory, PART, 0);
+    ms_reads_note(pipes[0], memory, PART, 0, 0);
+    ms_reads_note(-1, memory, PART, 0, 0);
     CHECK(!is_noted(memory, PART, &place));
 }
 
 MS_TEST_AFTER(set_up, errno_stays)
 {
     errno = ENOTTY;
-    ms_reads_note(-1, memory, PART, -1);
-    ms_reads_note(file.descriptor, memory, PART, 0);
+    ms_reads_note(-1, memory, PART, -1, 0);
+    ms_reads_note(file.descriptor, memory, PART, 0, 0);
     CHECK_EQ(errno, ENOTTY);
 }
 
@@ -231,7 +231,7 @@ MS_TEST_AFTER(set_up, many_reads)
     struct ms_mapping place;
     const uintptr_t base = UINT64_C(1) << 40;
     for (size_t i = 0; i < COUNT; i++)
-        ms_reads_note(file.descriptor, (void *)(base + i * STEP), MS_READS_LEAST, 0);
+        ms_reads_note(file.descriptor, (void *)(base + i * STEP), MS_READS_LEAST, 0, 0);
     CHECK(is_noted((void *)(base + (COUNT - 1) * (uintptr_t)STEP), MS_READS_LEAST, &place));
     CHECK(strcmp(place.path, file.path) == 0);
     CHECK(!is_noted((void *)(base + (COUNT - 1) * (uintptr_t)STEP + MS_READS_LEAST),
@@ -250,7 +250,7 @@ MS_TEST_AFTER(set_up, many_files)
         snprintf(path, sizeof(path), "%s.%d", file.path, i);
         const int other = open(path, O_RDWR | O_CREAT, 0600);
         CHECK(other >= 0);
-        ms_reads_note(other, memory + PART, PART, 0);
+        ms_reads_note(other, memory + PART, PART, 0, 0);
         close(other);
     }
     for (int i = 0; i < COUNT; i++) {
@@ -265,7 +265,7 @@ MS_TEST_AFTER(set_up, many_files)
 static void interrupt(int number)
 {
     (void)number;
-    ms_reads_note(file.descriptor, memory + PART, PART, PART);
+    ms_reads_note(file.descriptor, memory + PART, PART, PART, 0);
 }
 
 /* Nobody waits for ever. Each note moves all that are behind it, which a handler interrupts. */
@@ -274,12 +274,12 @@ MS_TEST_AFTER(set_up, a_handler_may_read)
     enum { COUNT = 30000, MORE = 1000 };
     const uintptr_t base = UINT64_C(1) << 40, step = (uintptr_t)2 * MS_READS_LEAST;
     for (size_t i = 0; i < COUNT; i++)
-        ms_reads_note(file.descriptor, (void *)(base + i * step), MS_READS_LEAST, 0);
+        ms_reads_note(file.descriptor, (void *)(base + i * step), MS_READS_LEAST, 0, 0);
     signal(SIGALRM, interrupt);
     for (size_t i = 1; i < MORE; i++) {
         const struct itimerval once = {.it_value.tv_usec = (suseconds_t)(1 + i % 64)};
         CHECK_EQ(setitimer(ITIMER_REAL, &once, NULL), 0);
-        ms_reads_note(file.descriptor, (void *)(base - i * step), MS_READS_LEAST, 0);
+        ms_reads_note(file.descriptor, (void *)(base - i * step), MS_READS_LEAST, 0, 0);
     }
     signal(SIGALRM, SIG_IGN);
     read_to(memory, BYTES, 0);
