@@ -14,6 +14,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/driver/driver.h"
+#include "runtime/kernel/rules.h"
 #include "runtime/start/lifetime.h"
 #include "runtime/state/state.h"
 #include "shim/cancellation.h"
@@ -21,6 +22,7 @@
 #include "shim/off.h"
 #include "shim/others.h"
 #include "shim/real.h"
+#include "shim/torch_release.h"
 
 /* By field of ms_driver: how far the thunk, in assembly, is from this table. */
 enum { MS_CALL_COUNT = sizeof(struct ms_driver) / sizeof(void *) };
@@ -90,6 +92,7 @@ static void start(void)
     if (__atomic_exchange_n(&done, true, __ATOMIC_ACQ_REL))
         return;
     fill_driver_table();
+    ms_rules_hold = ms_torch_release_is_proved;
     ms_lifetime_begin(environ);
     if (ms_is_started())
         ms_others_tell();

@@ -26,7 +26,14 @@ struct rule {
 
 /* Immutable after ms_rules_read. */
 static struct rule rules[MAX_RULES];
-static int rule_count;
+static int rule_count, user_rule_count; /* the user's come first */
+
+static bool always(void)
+{
+    return true;
+}
+
+bool (*ms_rules_hold)(void) = always;
 
 extern const char ms_builtin_rules[]; /* kernel-rules.txt, ended by a zero */
 
@@ -149,6 +156,7 @@ void ms_rules_read(const char *user_path)
         ms_heap_free(rules[rule_count - 1].pattern);
     if (user_path[0] != '\0')
         add_user_rules(user_path);
+    user_rule_count = rule_count;
     add_builtin_rules();
 }
 
@@ -164,7 +172,7 @@ enum ms_rule ms_rules_match(const char *name)
     pthread_once(&once, read_builtin_rules);
     for (int i = 0; i < rule_count; i++) {
         if (fnmatch(rules[i].pattern, name, 0) == 0)
-            return rules[i].class_;
+            return i < user_rule_count || ms_rules_hold() ? rules[i].class_ : MS_RULE_RUN;
     }
     return MS_RULE_RUN;
 }

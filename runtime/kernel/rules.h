@@ -6,6 +6,8 @@
  */
 #pragma once
 
+#include <stdbool.h>
+
 /* What each class promises is said in kernel-rules.txt. */
 enum ms_rule {
     MS_RULE_RUN,         /* nothing, or no rule: the kernel runs */
@@ -15,6 +17,10 @@ enum ms_rule {
     MS_RULE_CONCATENATE, /* torch.cat (concatenate.h) */
     MS_RULE_COUNT
 };
+
+/* Asked when a built-in rule matches: does the process have a PyTorch of which they are true? Set
+ * before the first match. */
+extern bool (*ms_rules_hold)(void);
 
 extern const char *const ms_rule_names[MS_RULE_COUNT];
 

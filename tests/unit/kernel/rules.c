@@ -121,6 +121,23 @@ MS_TEST(rules_of_the_user_come_first)
     CHECK_EQ(ms_rules_match(TORCH_NAME(TORCH_MUL)), MS_RULE_IN_PLACE);
 }
 
+static bool no(void)
+{
+    return false;
+}
+
+/* Of a PyTorch that nobody has checked. */
+MS_TEST(built_in_rules_may_not_hold)
+{
+    const char *path = write_rules("write-only my_*_kernel\nin-place *MulFunctor*\n");
+    ms_rules_hold = no;
+    ms_rules_read(path);
+    unlink(path);
+    CHECK_EQ(ms_rules_match(FILL), MS_RULE_RUN);
+    CHECK_EQ(ms_rules_match("my_first_kernel"), MS_RULE_WRITE_ONLY);
+    CHECK_EQ(ms_rules_match(TORCH_NAME(TORCH_MUL)), MS_RULE_IN_PLACE);
+}
+
 MS_TEST(bad_lines_are_named_and_left_out)
 {
     const char *path = write_rules("write-only good\nwriteonly x\nin-place\nin-place a b\n"

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""releases.py [--write]: the releases of PyTorch that check_wheel.py --keep has proved (releases.json), as the shim knows
+them (shim/torch_releases.def) and as a page (docs/results/torch-releases.md). Without --write: are both up to date?
+"""
+import json
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+KEPT = os.path.join(HERE, "releases.json")
+LIST = os.path.join(SOURCE, "shim", "torch_releases.def")
+PAGE = os.path.join(SOURCE, "docs", "results", "torch-releases.md")
+CLASSES = ("write-only", "in-place", "from-other", "concatenate")
+
+
+def number(release):
+    return tuple(int(part) for part in release.split("."))
+
+
+def read():
+    if not os.path.exists(KEPT):
+        return {}
+    with open(KEPT, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def keep(release, found):
+    """What a check has found; each release is a line."""
+    kept = dict(read(), **{release: found})
+    lines = [f"  {json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept, key=number)]
+    with open(KEPT, "w", encoding="utf-8") as file:
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def list_of(kept):
+    rows = "".join(f'MS_RELEASE("{release}", "{found["commit"]}",\n           "{found["build_id"]}")\n'
+                   for release, found in kept.items())
+    return ("/* SPDX-License-Identifier: Apache-2.0 */\n"
+            "/* The releases of PyTorch whose kernels the rules are true of. tests/frameworks/torch/releases.py\n"
+            " * writes this list.\n"
+            " *\n"
+            " *     MS_RELEASE(version, commit of its sources, build-id of libtorch_cuda.so in PyPI's wheel)\n"
+            " */\n" + rows)
+
+
+def page_of(kept):
+    rows = []
+    for release, found in kept.items():
+        counts = " | ".join(f"{found['rules'][name]:,}" for name in CLASSES)
+        rows.append(f"| {release} | {found['cuda']} | {found['kernels']:,} | {counts} | `{found['check']}` |")
+    return f"""# Releases of PyTorch
+
+`tests/frameworks/torch/releases.py --write` prints this page from what
+[check_wheel.py](../../tests/frameworks/torch/check_wheel.py) has found in each release's wheel on PyPI (x86-64), in its
+code for sm_90. Of all of them it holds that
+
+- the allocator reports its blocks through the symbol that MetaShard interposes, so blocks are the unit of deferral;
+- results are checked through the symbol in the last column, so that a shortage within a launch is a
+  `torch.OutOfMemoryError`;
+- each [rule](../../runtime/kernel/kernel-rules.txt) names kernels whose parameters lie where its class expects them, and
+  none that reads several inputs, a whole tensor, or pointers in device memory;
+- kernels that copy, fill, draw or initialise without a rule are in
+  [families.txt](../../tests/frameworks/torch/families.txt): their blocks come into memory whole.
+
+The columns in the middle count kernels that are recorded, by class.
+
+| release | CUDA | kernels | {" | ".join(CLASSES)} | check of results |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+{chr(10).join(rows)}
+
+Another build of the same sources, for another Python or CUDA, counts as the release. With a PyTorch that is not in this
+table no kernel is recorded by a built-in rule, and [a line](../troubleshooting.md#a-pytorch-that-was-not-checked) says so.
+"""
+
+
+def main():
+    kept = read()
+    stale = []
+    for path, text in ((LIST, list_of(kept)), (PAGE, page_of(kept))):
+        if "--write" in sys.argv:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            continue
+        with open(path, encoding="utf-8") as file:
+            if file.read() != text:
+                stale.append(f"{os.path.relpath(path, SOURCE)} is stale: python3 tests/frameworks/torch/releases.py --write")
+    print("\n".join(stale) or f"{len(kept)} releases")
+    return len(stale) > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
