@@ -22,6 +22,7 @@
 #include "runtime/base/log.h"
 #include "runtime/calls/blocks.h"
 #include "runtime/driver/flags.h"
+#include "runtime/memory/ready.h"
 #include "shim/cancellation.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/real.h"
@@ -55,20 +56,39 @@ static void observe(void *block, int64_t size)
     ms_block_report((CUdeviceptr)(uintptr_t)block, size);
 }
 
+/* Functions of their own, so that a ready block needs no frame. `original` is libc10's, or NULL. */
+static __attribute__((noinline)) void pass_on(void *block, int64_t size, size_t allocated,
+                                              size_t reserved, struct device device,
+                                              report_function *original)
+{
+    if (ms_owns_any())
+        observe(block, size);
+    if (original != NULL)
+        original(block, size, allocated, reserved, device);
+}
+
+static __attribute__((noinline)) void find(_Atomic(report_function *) *original_out,
+                                           const char *name, void *block, int64_t size,
+                                           size_t allocated, size_t reserved, struct device device)
+{
+    report_function *original = find_report(name);
+    atomic_store_explicit(original_out, original, memory_order_relaxed);
+    pass_on(block, size, allocated, reserved, device, original);
+}
+
 #define DEFINE_REPORT(symbol, name)                                                     \
     void symbol(void *block, int64_t size, size_t allocated, size_t reserved,           \
                 struct device device)                                                   \
     {                                                                                   \
-        static _Atomic(report_function *) original;                                     \
-        report_function *go_on = atomic_load_explicit(&original, memory_order_relaxed); \
-        if (go_on == NULL) {                                                            \
-            go_on = find_report(name);                                                  \
-            atomic_store_explicit(&original, go_on, memory_order_relaxed);              \
-        }                                                                               \
-        if (ms_owns_any())                                                              \
-            observe(block, size);                                                       \
-        if (go_on != NULL)                                                              \
-            go_on(block, size, allocated, reserved, device);                            \
+        static _Atomic(report_function *) found;                                        \
+        report_function *original = atomic_load_explicit(&found, memory_order_relaxed); \
+        if (original != NULL && ms_owns_any() &&                                        \
+            ms_ready_report((CUdeviceptr)(uintptr_t)block, size))                       \
+            original(block, size, allocated, reserved, device);                         \
+        else if (original != NULL)                                                      \
+            pass_on(block, size, allocated, reserved, device, original);                \
+        else                                                                            \
+            find(&found, name, block, size, allocated, reserved, device);               \
     }
 DEFINE_REPORT(REPORT, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")
 DEFINE_REPORT(REPORT_OF_1_13, "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE")

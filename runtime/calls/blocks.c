@@ -43,6 +43,7 @@ static enum ms_carved take(struct ms_allocation *allocation, size_t begin, size_
 {
     struct ms_range old;
     add_change(allocation);
+    ms_carve_settle(allocation, begin, end);
     while (ms_carve_next_block(allocation, begin, &old) && old.begin < end &&
            give_back(allocation, old.begin))
         ;
@@ -51,30 +52,29 @@ static enum ms_carved take(struct ms_allocation *allocation, size_t begin, size_
     return carved;
 }
 
-static bool lies_on_leftover(const struct ms_allocation *allocation, CUdeviceptr address,
-                             size_t bytes)
+static bool lies_on_leftover(CUdeviceptr address, size_t bytes)
 {
-    const size_t begin = ms_offset(allocation, address);
-    return ms_fits(allocation, address, bytes) &&
-           ms_carve_meets_leftover(allocation, begin, begin + bytes);
+    MS_CLAIMED struct ms_allocation *allocation = claim(address);
+    return allocation != NULL && ms_fits(allocation, address, bytes) &&
+           ms_carve_meets_leftover(allocation, ms_offset(allocation, address),
+                                   ms_offset(allocation, address) + bytes);
 }
 
-static struct ms_allocation *claim_for_block(CUdeviceptr address, size_t bytes)
+/* Where nothing is deferred, launches are not seen. There a block that is handed out again, with
+ * the memory that it had, is the sign of a program that computes. */
+static bool has_moved_on(void)
 {
-    struct ms_allocation *allocation = claim(address);
-    if (allocation == NULL || ms_window_now().is_settled ||
-        !lies_on_leftover(allocation, address, bytes))
-        return allocation;
-    ms_space_release(allocation);
-    ms_evict_leftover(address);
-    return claim(address);
+    return !ms_defers_any() && ms_window_is_due();
 }
 
 /* Of a block that was handed out and counts as deferred. If that fails, the launch that uses it
  * tries again, and its program gets the error. */
 static void back_if_needed(CUdeviceptr address, size_t bytes, CUcontext context, CUdevice device)
 {
-    const bool may_defer = !ms_window_now().is_settled && !ms_is_capturing();
+    const bool is_settled = ms_window_now().is_settled;
+    if (!is_settled)
+        ms_evict_leftover(0);
+    const bool may_defer = !is_settled && !ms_is_capturing();
     if (may_defer && ms_examining_is_complete(context, device))
         return;
     ms_access_uses(&(struct ms_use){.need = MS_NEED_READ_WRITE,
@@ -84,26 +84,36 @@ static void back_if_needed(CUdeviceptr address, size_t bytes, CUcontext context,
                    1);
 }
 
+/* A block that was handed out in an allocation, and what has become of it. */
+struct taken {
+    enum ms_carved carved;
+    bool is_deferred;
+    CUcontext context;
+    CUdevice device;
+};
+
+static struct taken take_reported(CUdeviceptr address, size_t bytes)
+{
+    MS_CLAIMED struct ms_allocation *allocation = claim(address);
+    if (allocation == NULL || bytes == 0 || !ms_fits(allocation, address, bytes))
+        return (struct taken){.carved = MS_CARVED_NOT};
+    const size_t begin = ms_offset(allocation, address);
+    const enum ms_carved carved = take(allocation, begin, begin + bytes);
+    return (struct taken){carved,
+                          carved == MS_CARVED && ms_lineage_any(&allocation->lineage, begin,
+                                                                begin + bytes, MS_NOT_RESIDENT),
+                          allocation->context, allocation->device};
+}
+
 static void taken(CUdeviceptr address, size_t bytes)
 {
-    struct ms_allocation *allocation = claim_for_block(address, bytes);
-    if (allocation == NULL)
-        return;
-    const size_t begin = ms_offset(allocation, address);
-    const CUcontext context = allocation->context;
-    const CUdevice device = allocation->device;
-    enum ms_carved carved = MS_CARVED_NOT;
-    if (bytes > 0 && ms_fits(allocation, address, bytes))
-        carved = take(allocation, begin, begin + bytes);
-    const bool is_deferred = carved == MS_CARVED && ms_lineage_any(&allocation->lineage, begin,
-                                                                   begin + bytes, MS_NOT_RESIDENT);
-    ms_space_release(allocation);
-    if (carved == MS_CARVED_FAILED)
+    if (!ms_window_now().is_settled && lies_on_leftover(address, bytes) && !has_moved_on())
+        ms_evict_leftover(address);
+    const struct taken block = take_reported(address, bytes);
+    if (block.carved == MS_CARVED_FAILED)
         ms_access(address, bytes, MS_NEED_READ_WRITE);
-    if (is_deferred && !ms_window_now().is_settled)
-        ms_evict_leftover(0);
-    if (is_deferred)
-        back_if_needed(address, bytes, context, device);
+    if (block.is_deferred)
+        back_if_needed(address, bytes, block.context, block.device);
 }
 
 static void returned(CUdeviceptr address)
@@ -114,7 +124,11 @@ static void returned(CUdeviceptr address)
         ms_space_find_pointed(address, &block))
         ms_access(block.address, block.bytes, MS_NEED_REACH);
     MS_CLAIMED struct ms_allocation *allocation = claim(address);
-    if (allocation != NULL && give_back(allocation, ms_offset(allocation, address)))
+    if (allocation == NULL)
+        return;
+    const size_t begin = ms_offset(allocation, address);
+    ms_carve_settle(allocation, begin, begin + 1);
+    if (give_back(allocation, begin))
         add_change(allocation);
 }
 

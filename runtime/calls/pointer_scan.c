@@ -54,7 +54,6 @@ bool ms_pointer_scan_is_possible(const struct ms_arguments *arguments, size_t at
 struct batch {
     struct ms_pointed all[16];
     size_t count;
-    size_t done; /* of all batches of a scan */
 };
 enum { BATCH = sizeof(((struct batch *)0)->all) / sizeof(struct ms_pointed) };
 
@@ -81,22 +80,18 @@ static void add_hits(const struct ms_pointed *hits, size_t count, struct ms_poin
     }
 }
 
-/* Returns addresses around the last word that mean nothing: in the more allocations, the more words
- * were looked up before. */
+/* Returns addresses around the last word that mean nothing. */
 static struct ms_range look_up(struct batch *batch, const struct bounds *bounds,
                                struct ms_pointer_scan *reach)
 {
-    enum { FOR_A_WORD = 4 };
     const struct ms_range *host = &bounds->ranges[HOST];
-    batch->done += batch->count;
     struct ms_range nothing, no_host = {0, host->end > host->begin ? 0 : UINT64_MAX};
     for (size_t i = 0; i < batch->count; i++) {
         if (!is_in(&no_host, batch->all[i].pointer))
             no_host = ms_host_memory_gap(batch->all[i].pointer);
         reach->everything |= no_host.end == no_host.begin;
     }
-    const size_t found =
-        ms_space_find_all_pointed(batch->all, batch->count, FOR_A_WORD * batch->done, &nothing);
+    const size_t found = ms_space_find_all_pointed(batch->all, batch->count, &nothing);
     add_hits(batch->all, found, reach);
     batch->count = 0;
     nothing.begin = nothing.begin > no_host.begin ? nothing.begin : no_host.begin;
@@ -111,7 +106,7 @@ void ms_pointer_scan_find(const struct ms_arguments *arguments, struct ms_pointe
     struct batch batch;
     size_t at, most = 1; /* in a batch: the first word may say that all others mean nothing */
     uint64_t word;
-    batch.count = batch.done = reach_out->count = 0;
+    batch.count = reach_out->count = 0;
     reach_out->everything = false;
     ms_word_scan_begin(&words, arguments->packed->bytes, arguments->packed->count, bounds.ranges);
     while (!reach_out->everything && ms_word_scan_next(&words, &at, &word)) {

@@ -668,7 +668,7 @@ bool ms_vmm_get_access(CUdeviceptr address, const CUmemLocation *location,
 /* --- unmapping */
 
 /* The handle, if the program keeps what stands in the range by it alone. */
-static struct ms_handle *find_keeper(const struct ms_allocation *allocation,
+static struct ms_handle *find_keeper(struct ms_allocation *allocation,
                                      const struct ms_program_mapping *mapping)
 {
     struct ms_handle *handle = mapping->is_real ? NULL : ms_handle_find(mapping->handle);

@@ -9,6 +9,10 @@
 
 enum { GROUP = MS_WORD_GROUP, LANES = sizeof(ms_lanes), PARTS = GROUP / LANES, UPPER_AT = 4 };
 
+/* Addresses whose byte 5 is the highest one that is not zero: all far ones, and those of Linux's
+ * mappings. */
+static const struct ms_range with_byte_5 = {UINT64_C(1) << 40, UINT64_C(1) << 48};
+
 static ms_lanes spread(unsigned value)
 {
     return (ms_lanes){0} + (unsigned char)value;
@@ -116,6 +120,60 @@ static uint64_t mark(const struct ms_word_window *window, const unsigned char *b
     return marks;
 }
 
+/*
+ * True if all words of a group that begin at steps of 8, and the next one, lie in a range of
+ * addresses with byte 5, and no such address begins between them: none has a byte above. A word
+ * that begins 1 or 2 bytes behind one of these has no byte 5 itself. One that begins 3 or 4, 5, and
+ * 6 or 7 bytes behind has byte 2, 4 and 5 of the next one above its byte 5.
+ */
+static inline bool is_skipped(const unsigned char *bytes, uint64_t begin, uint64_t count)
+{
+    enum { BYTE_2 = 2, BYTE_4 = 4, WORD = 8 };
+    ms_lanes value, zeroes; /* at which places of two words one of all has a zero */
+    memcpy(&value, bytes + GROUP + WORD - LANES, sizeof(value));
+    zeroes = (ms_lanes)(value == 0);
+    for (unsigned part = 0; part < PARTS; part++) {
+        memcpy(&value, bytes + part * LANES, sizeof(value));
+        zeroes |= (ms_lanes)(value == 0);
+    }
+#pragma GCC unroll 9
+    for (unsigned at = 0; at <= GROUP; at += WORD) {
+        uint64_t word;
+        memcpy(&word, bytes + at, sizeof(word));
+        if (word - begin >= count)
+            return false;
+    }
+    const uint64_t places = (1 << BYTE_2 | 1 << BYTE_4) * (1 | 1 << WORD);
+    return (bits_of(zeroes) & places) == 0;
+}
+
+static inline struct ms_range meet(struct ms_range one, struct ms_range other)
+{
+    return (struct ms_range){one.begin > other.begin ? one.begin : other.begin,
+                             one.end < other.end ? one.end : other.end};
+}
+
+static bool are_with_byte_5(const struct ms_words *words)
+{
+    for (unsigned i = 0; i < words->window_count; i++) {
+        const struct ms_range *range = &words->windows[i].range;
+        if (range->begin < with_byte_5.begin || range->end > with_byte_5.end)
+            return false;
+    }
+    return true;
+}
+
+/* Goes over groups that are skipped whole. */
+static __attribute__((noinline)) void skip_groups(struct ms_words *words)
+{
+    const struct ms_range range = meet(words->skipped, with_byte_5);
+    if (range.end <= range.begin || !are_with_byte_5(words))
+        return;
+    while (words->group + GROUP + sizeof(uint64_t) <= words->count &&
+           is_skipped(words->bytes + words->group, range.begin, range.end - range.begin))
+        words->group += GROUP;
+}
+
 /* Finds the next group that may hold a match. The last one begins early enough to be whole; if
  * there is only one, zeros follow the bytes. */
 static bool next_group(struct ms_words *words)
@@ -123,6 +181,8 @@ static bool next_group(struct ms_words *words)
     enum { READ = GROUP + 7 };
     unsigned char only[READ + 1];
     for (words->group += GROUP; words->group + 8 <= words->count; words->group += GROUP) {
+        if (words->skipped.end > 0)
+            skip_groups(words);
         const size_t left = words->count - words->group;
         const size_t back = left < READ && words->count >= READ ? READ - left : 0;
         const unsigned char *bytes = words->bytes + words->group - back;

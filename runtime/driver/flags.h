@@ -38,7 +38,9 @@ struct ms_hot {
     _Atomic uint32_t late_payloads; /* copies to be looked at (payload.h) */
     _Atomic uint32_t unexamined;    /* how often calls began to pass unexamined (examining.h) */
     _Atomic uint32_t unfilled;      /* granules that the next launch must fill (materialise.c) */
-    char rest_of_page[MS_HOT_PAGE - 13 * sizeof(uint32_t)];
+    _Atomic uint32_t
+        keeps_memory; /* what is handed out again has the memory that it had (window.h) */
+    char rest_of_page[MS_HOT_PAGE - 14 * sizeof(uint32_t)];
 };
 
 extern struct ms_hot ms_hot;
@@ -57,10 +59,17 @@ MS_IS_SET(ms_is_capturing, captures)
 MS_IS_SET(ms_has_files, files)
 MS_IS_SET(ms_has_late_payloads, late_payloads)
 MS_IS_SET(ms_has_unfilled, unfilled)
+MS_IS_SET(ms_keeps_memory, keeps_memory)
 MS_IS_SET(ms_owns_any, owned)
 MS_IS_SET(ms_is_gated, gated)
 MS_IS_SET(ms_defers_any, deferred)
 #undef MS_IS_SET
+
+/* Until the next window of deferral opens. */
+static inline void ms_keep_memory(void)
+{
+    atomic_store_explicit(&ms_hot.keeps_memory, 1, memory_order_relaxed);
+}
 
 /* Nothing is deferred, and the gate flag is set: a call may go straight to the driver. One load. */
 static inline bool ms_is_quiet(void)

@@ -68,8 +68,10 @@ static bool has_leftover(const struct ms_allocation *allocation)
     return ms_carve_may_give_back(allocation, MS_LEFTOVER);
 }
 
-static struct candidate candidate_of(const struct ms_allocation *allocation)
+/* From now on each change of its blocks is a touch. */
+static struct candidate candidate_of(struct ms_allocation *allocation)
 {
+    ms_carve_settle(allocation, 0, allocation->bytes);
     return (struct candidate){.address = allocation->address,
                               .id = allocation->id,
                               .touches = allocation->touches,
@@ -200,7 +202,10 @@ static bool may_trim(void)
     uint64_t bytes = 0;
     for (CUdevice device = 0; device < MS_MAX_DEVICES; device++)
         bytes += ms_space_sums(device).live;
-    return atomic_load(&trimmed_bytes) < TIMES * bytes;
+    const bool may = atomic_load(&trimmed_bytes) < TIMES * bytes;
+    if (!may)
+        ms_keep_memory();
+    return may;
 }
 
 static void trim_all(void)

@@ -64,12 +64,12 @@ void ms_settle_now(const char *why)
         return;
     ms_log(MS_DEBUG, "settling: %s", why);
     ms_counter_add(MS_COUNT_SETTLES, 1);
-    ms_window_end();
+    ms_window_end(false);
     ms_overcommit_note(MS_OVERCOMMIT_SETTLED, 0, 0);
     if (settle(why))
         return;
     /* Remote bytes stay deferred. */
-    ms_window_give_up();
+    ms_window_end(true);
     if (!ms_shard_is_active())
         ms_log(MS_INFO, "not everything could be materialised while settling; it stays deferred");
 }

@@ -2,10 +2,144 @@
 #include "runtime/memory/carve.h"
 
 #include <stdatomic.h>
+#include <time.h>
 
 #include "runtime/base/log.h"
 #include "runtime/memory/memory_internal.h"
+#include "runtime/memory/ready.h"
 #include "runtime/memory/recorded_launch.h"
+
+struct ms_lock ms_space_lock = MS_LOCK_INIT(space);
+_Atomic uint64_t ms_space_leftover;
+
+/* --- ready blocks */
+
+struct ms_ready_blocks ms_ready;
+
+_Static_assert(MS_READY_PLACES < UINT16_MAX, "numbers of places are small");
+
+static struct ms_lock ready_lock = MS_LOCK_INIT(ready);
+
+/* A thread that reports is busy for some instructions. It may have been interrupted there by this
+ * thread, if this one has the higher priority. */
+static void begin_ready(void) MS_LOCK_ATTRIBUTE(acquire_capability(ready_lock));
+static void begin_ready(void)
+{
+    static const struct timespec moment = {.tv_nsec = 1000};
+    ms_lock_take(&ready_lock);
+    while (atomic_exchange_explicit(&ms_ready.is_busy, true, memory_order_acquire))
+        nanosleep(&moment, NULL);
+}
+
+static void end_ready(void) MS_LOCK_ATTRIBUTE(release_capability(ready_lock));
+static void end_ready(void)
+{
+    atomic_store_explicit(&ms_ready.is_busy, false, memory_order_release);
+    ms_lock_drop(&ready_lock);
+}
+
+static bool is_handed_out(const struct ms_ready *one)
+{
+    return one->bytes > 0;
+}
+
+/* The first one that was handed out and meets [begin, end), or NULL. */
+MS_HOLDS(ready_lock) static struct ms_ready *find_ready(CUdeviceptr begin, CUdeviceptr end)
+{
+    for (unsigned at = ms_ready.all[0].next; at != 0; at = ms_ready.all[at].next) {
+        struct ms_ready *one = &ms_ready.all[at];
+        if (one->address < end && begin < one->address + one->bytes)
+            return one;
+    }
+    return NULL;
+}
+
+/* A place for the address: one that it has, an empty one, or that of another which is not handed
+ * out. NULL: there is none. */
+MS_HOLDS(ready_lock) static struct ms_ready *find_ready_place(CUdeviceptr address)
+{
+    static unsigned next_way; /* that is given up */
+    struct ms_ready *one = ms_ready_find(address);
+    struct ms_ready *const set = ms_ready_set(address);
+    for (unsigned way = 0; one == NULL && way < MS_READY_WAYS; way++)
+        one = set[way].address == 0 ? &set[way] : NULL;
+    for (unsigned way = 0; one == NULL && way < MS_READY_WAYS; way++) {
+        struct ms_ready *const other = &set[next_way++ % MS_READY_WAYS];
+        one = is_handed_out(other) ? NULL : other;
+    }
+    return one == NULL || is_handed_out(one) ? NULL : one;
+}
+
+/* In verify mode what a block holds is compared when it is taken back. */
+static bool may_be_ready(const struct ms_allocation *allocation)
+{
+    const struct ms_lineage *lineage = &allocation->lineage;
+    return allocation->shadow == NULL &&
+           lineage->resident_bytes + lineage->dead_bytes == ms_mapped_bytes(lineage);
+}
+
+/* The block that began there was taken back: notes whether it is ready. */
+static void add_ready(struct ms_allocation *allocation, size_t offset)
+{
+    const struct ms_extent extent = ms_lineage_at(&allocation->lineage, offset);
+    if (extent.content.kind != MS_RESIDENT || !may_be_ready(allocation))
+        return;
+    begin_ready();
+    struct ms_ready *one = find_ready_place(allocation->address + offset);
+    if (one != NULL)
+        *one = (struct ms_ready){.address = allocation->address + offset,
+                                 .end = allocation->address + extent.end,
+                                 .granule = (uint32_t)allocation->granule};
+    MS_OWN(allocation)->has_ready = true;
+    atomic_store_explicit(&ms_ready.is_any, true, memory_order_relaxed);
+    end_ready();
+}
+
+MS_HOLDS(ready_lock) static void forget_ready_locked(struct ms_allocation *allocation)
+{
+    for (unsigned at = 1; at <= MS_READY_PLACES; at++) {
+        struct ms_ready *one = &ms_ready.all[at];
+        if (one->address - allocation->address < allocation->bytes)
+            one->address = 0;
+    }
+    MS_OWN(allocation)->has_ready = false;
+}
+
+/* Of those that were handed out, the first one that meets a range counts as taken back. False if
+ * there is none; if that is so of the whole allocation, none is ready any more. */
+static bool take_out_ready(struct ms_allocation *allocation, size_t first, size_t behind,
+                           struct ms_range *block_out)
+{
+    const CUdeviceptr address = allocation->address;
+    if (!MS_OWN(allocation)->has_ready)
+        return false;
+    begin_ready();
+    struct ms_ready *one = find_ready(address + first, address + behind);
+    if (one != NULL) {
+        const size_t at = one->address - address;
+        *block_out = (struct ms_range){at, at + one->bytes};
+        ms_ready_take_back(one);
+    } else if (first == 0 && behind >= allocation->bytes) {
+        forget_ready_locked(allocation);
+    }
+    end_ready();
+    return one != NULL;
+}
+
+/* True if the range lies in one that was handed out. */
+static bool ready_holds(const struct ms_allocation *allocation, size_t first, size_t behind)
+{
+    const CUdeviceptr address = allocation->address;
+    if (!MS_OWN(allocation)->has_ready)
+        return false;
+    begin_ready();
+    const struct ms_ready *one = ms_ready_find(address + first);
+    if (one == NULL || !is_handed_out(one))
+        one = find_ready(address + first, address + first + 1);
+    const bool is_held = one != NULL && address + behind <= one->address + one->bytes;
+    end_ready();
+    return is_held;
+}
 
 /* --- blocks */
 
@@ -25,17 +159,23 @@ bool ms_carve_is_block(const struct ms_allocation *allocation, size_t begin, siz
     return !allocation->is_carved || blocks->strayed || ms_blocks_hold(blocks, begin, end);
 }
 
+static void stray(struct ms_allocation *allocation)
+{
+    ms_lock_take(&ms_space_lock);
+    MS_OWN(allocation)->blocks.strayed = true;
+    ms_lock_drop(&ms_space_lock);
+}
+
 void ms_carve_add_use(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
+    const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     if (!allocation->is_carved || blocks->strayed)
         return;
     const struct ms_block *block = ms_block_behind(allocation, begin);
     if (block != NULL && block->begin <= begin && end <= block->end)
         return;
-    ms_lock_take(&ms_space_lock);
-    blocks->strayed = true;
-    ms_lock_drop(&ms_space_lock);
+    if (!ready_holds(allocation, begin, end))
+        stray(allocation);
 }
 
 bool ms_carve_add_block(struct ms_allocation *allocation, size_t begin, size_t end)
@@ -156,7 +296,29 @@ bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end
     if (change(allocation, begin, *end_out, ms_carve_forget) && !allocation->keeps_dead)
         ms_carve_set_leftover(allocation, MS_OWN(allocation)->leftover_bytes +
                                               present_bytes(allocation, begin, *end_out));
+    add_ready(allocation, begin);
     return true;
+}
+
+/* A block that cannot be recorded is part of the whole, whose memory stays. */
+static void make_block(struct ms_allocation *allocation, const struct ms_range *block)
+{
+    struct ms_range old;
+    size_t old_end;
+    while (ms_carve_next_block(allocation, block->begin, &old) && old.begin < block->end &&
+           ms_carve_return(allocation, old.begin, &old_end))
+        ;
+    if (ms_carve_take(allocation, block->begin, block->end) == MS_CARVED)
+        return;
+    allocation->keeps_dead = true;
+    stray(allocation);
+}
+
+void ms_carve_settle(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_range block;
+    while (take_out_ready(allocation, begin, end, &block))
+        make_block(allocation, &block);
 }
 
 /* What lies outside is still the program's. */
@@ -168,6 +330,7 @@ static bool add_rest(struct ms_allocation *allocation, size_t begin, size_t end)
 void ms_carve_cut(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_block *block;
+    ms_carve_settle(allocation, 0, allocation->bytes);
     while ((block = ms_block_behind(allocation, begin)) != NULL && block->begin < end) {
         size_t block_end;
         const size_t block_begin = block->begin;
@@ -200,12 +363,13 @@ static struct ms_range block_at(const struct ms_allocation *allocation, size_t o
  * Some 50 bytes each. In a large block more is allowed: one that is copied row by row has a piece
  * for each row. What is left to other ranks stays in pieces, so the next look is at twice as many.
  */
-bool ms_carve_is_scattered(const struct ms_allocation *allocation, size_t offset,
+bool ms_carve_is_scattered(struct ms_allocation *allocation, size_t offset,
                            struct ms_range *block_out)
 {
     enum { LEAST_PIECES = 1 << 17, BYTES_FOR_ONE = 512 << 10 };
     if (allocation->lineage.extents.count <= LEAST_PIECES)
         return false;
+    ms_carve_settle(allocation, offset, offset + 1);
     const struct ms_range block = *block_out = block_at(allocation, offset);
     const size_t pieces = ms_lineage_pieces(&allocation->lineage, block.begin, block.end);
     return pieces > LEAST_PIECES && pieces > MS_OWN(allocation)->least_pieces &&
@@ -219,11 +383,6 @@ void ms_carve_gathered(struct ms_allocation *allocation, struct ms_range block)
 }
 
 /* --- giving back */
-
-uint64_t ms_carve_leftover_bytes(void)
-{
-    return atomic_load_explicit(&ms_space_leftover, memory_order_relaxed);
-}
 
 bool ms_carve_may_give_back(const struct ms_allocation *allocation, enum ms_give_back what)
 {

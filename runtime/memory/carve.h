@@ -9,6 +9,8 @@
  */
 #pragma once
 
+#include <stdatomic.h>
+
 #include "runtime/memory/space.h"
 
 /*
@@ -25,6 +27,14 @@ enum ms_carved ms_carve_take(struct ms_allocation *allocation, size_t begin, siz
 
 /* The block that begins there is none any more. False: there is no such block. */
 bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end_out);
+
+/*
+ * Blocks that were handed out while they were ready (ready.h), and meet [begin, end), become blocks
+ * as all others: before the functions here are asked about what lies there. If that is all of the
+ * allocation, none is ready any more: before it gets wrong that they have memory, or that a change
+ * of them is not seen.
+ */
+void ms_carve_settle(struct ms_allocation *allocation, size_t begin, size_t end);
 
 /* [begin, end) is unmapped: what lies there is in no block, and not left over. Ends the process if
  * there is no memory for the record. */
@@ -48,7 +58,7 @@ void ms_carve_add_use(struct ms_allocation *allocation, size_t begin, size_t end
 
 /* True if the block at an offset is in so many pieces that their record costs more than they are
  * worth: then gather it, and tell when that is done. */
-bool ms_carve_is_scattered(const struct ms_allocation *allocation, size_t offset,
+bool ms_carve_is_scattered(struct ms_allocation *allocation, size_t offset,
                            struct ms_range *block_out);
 void ms_carve_gathered(struct ms_allocation *allocation, struct ms_range block);
 
@@ -66,4 +76,8 @@ bool ms_carve_may_give_back(const struct ms_allocation *allocation, enum ms_give
 size_t ms_carve_give_back(struct ms_allocation *allocation, enum ms_give_back what);
 
 /* Bytes of returned blocks, of all allocations, that still have memory. */
-uint64_t ms_carve_leftover_bytes(void);
+extern _Atomic uint64_t ms_space_leftover;
+static inline uint64_t ms_carve_leftover_bytes(void)
+{
+    return atomic_load_explicit(&ms_space_leftover, memory_order_relaxed);
+}

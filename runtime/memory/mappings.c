@@ -106,6 +106,7 @@ static void set_access(struct ms_allocation *allocation, const struct ms_program
                        bool is_accessible, enum ms_kind kind)
 {
     struct ms_program_mapping changed = *mapping;
+    ms_carve_settle(allocation, 0, allocation->bytes);
     changed.is_accessible = is_accessible;
     set_content(allocation, mapping->begin, mapping->end, kind);
     ms_mappings_put(allocation, &changed);
@@ -133,10 +134,11 @@ CUresult ms_mappings_set_access(struct ms_allocation *allocation,
     return CUDA_SUCCESS;
 }
 
-bool ms_mappings_is_alive(const struct ms_allocation *allocation,
+bool ms_mappings_is_alive(struct ms_allocation *allocation,
                           const struct ms_program_mapping *mapping)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
+    ms_carve_settle(allocation, mapping->begin, mapping->end);
     if (allocation->is_carved && !blocks->strayed) {
         const struct ms_block *block = ms_block_behind(allocation, mapping->begin);
         return block != NULL && block->begin < mapping->end;

@@ -38,7 +38,7 @@ CUresult ms_mappings_set_access(struct ms_allocation *allocation,
                                 struct ms_pieces *pieces);
 
 /* True if something stands there that the program could read through another mapping. */
-bool ms_mappings_is_alive(const struct ms_allocation *allocation,
+bool ms_mappings_is_alive(struct ms_allocation *allocation,
                           const struct ms_program_mapping *mapping);
 
 /* Before it is removed: waits for sinks, and takes its memory into pieces, unless that is NULL. */

@@ -57,8 +57,9 @@ struct ms_inside {
 
     /* guarded by the claim */
     struct ms_published published;
-    size_t leftover_bytes; /* bytes of returned blocks that still have memory */
+    size_t leftover_bytes; /* bytes of returned blocks that still have memory (ms_space_leftover) */
     size_t least_pieces;   /* a block in fewer pieces is left as it is (ms_carve_is_scattered) */
+    bool has_ready;        /* or had: some of its blocks are ready (ready.h) */
     bool uncarvable;       /* was written before its first block was taken: it stays one block */
 
     struct ms_allocation *next_delayed; /* delayed_free.h */
@@ -68,8 +69,6 @@ struct ms_inside {
 
 /* Guards the index of allocations, and what is said here. It is never held across a driver call. */
 extern struct ms_lock ms_space_lock;
-
-extern _Atomic uint64_t ms_space_leftover; /* the sum of leftover_bytes over all allocations */
 
 _Static_assert(offsetof(struct ms_inside, facts) == 0, "MS_OWN wants it");
 

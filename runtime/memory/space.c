@@ -9,6 +9,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/far_address.h"
 #include "runtime/memory/invariants.h"
 #include "runtime/memory/memory_internal.h"
@@ -21,19 +22,20 @@ struct place {
     struct ms_allocation *allocation;
 };
 
-struct ms_lock ms_space_lock = MS_LOCK_INIT(space);
-_Atomic uint64_t ms_space_leftover;
-
 static struct {
     pthread_cond_t released;
-    struct ms_sorted places; /* guarded by ms_space_lock */
+    struct ms_sorted places;   /* guarded by ms_space_lock */
+    struct ms_sorted deferred; /* struct ms_range: of those places that count as deferred */
+    bool misses_deferred;      /* there was no memory for one of them */
     /* Reserved minus backed bytes, by device; changed when a claim ends. */
     _Atomic int64_t unbacked_bytes[MS_MAX_DEVICES];
     _Atomic uint64_t live_bytes[MS_MAX_DEVICES], reserved_bytes[MS_MAX_DEVICES];
     struct {
         _Atomic uint64_t begin, end;
     } bounds[MS_BOUNDS]; /* around all allocations and their guards */
-} space = {.released = PTHREAD_COND_INITIALIZER, .places = {.item_bytes = sizeof(struct place)}};
+} space = {.released = PTHREAD_COND_INITIALIZER,
+           .places = {.item_bytes = sizeof(struct place)},
+           .deferred = {.item_bytes = sizeof(struct ms_range)}};
 
 MS_HOLDS(ms_space_lock) static const struct place *place_locked(struct ms_position at)
 {
@@ -119,6 +121,25 @@ MS_HOLDS(ms_space_lock) static void set_bounds_locked(void)
     set_bound_locked(MS_FAR, first_far, place_locked(ms_sorted_find(&space.places, UINT64_MAX)));
 }
 
+/* Does not change ms_hot.deferred. */
+MS_HOLDS(ms_space_lock)
+static void count_deferred_locked(struct ms_allocation *allocation, bool is_deferred)
+{
+    const struct place place = place_of(allocation);
+    const struct ms_range range = {place.begin, place.end};
+    const struct ms_position at = ms_sorted_find(&space.deferred, range.begin);
+    const struct ms_range *item = ms_sorted_item(&space.deferred, at);
+    MS_OWN(allocation)->counted_deferred = is_deferred;
+    if (!is_deferred && item != NULL && item->begin == range.begin)
+        ms_sorted_remove(&space.deferred, at, 1);
+    else if (is_deferred && !ms_sorted_insert(&space.deferred,
+                                              item != NULL && item->begin < range.begin
+                                                  ? ms_sorted_next(&space.deferred, at)
+                                                  : at,
+                                              &range, 1))
+        space.misses_deferred = true;
+}
+
 bool ms_space_add(struct ms_allocation *allocation)
 {
     const struct place place = place_of(allocation);
@@ -128,7 +149,7 @@ bool ms_space_add(struct ms_allocation *allocation)
         return false;
     }
     MS_OWN(allocation)->claimed = false;
-    MS_OWN(allocation)->counted_deferred = true;
+    count_deferred_locked(allocation, true);
     MS_OWN(allocation)->counted_unbacked = 0;
     count_unbacked_locked(allocation);
     count_promised(allocation, true);
@@ -141,6 +162,7 @@ bool ms_space_add(struct ms_allocation *allocation)
 
 void ms_space_remove(struct ms_allocation *allocation)
 {
+    ms_carve_settle(allocation, 0, allocation->bytes);
     ms_lock_take(&ms_space_lock);
     const struct ms_position at = lower_bound_locked(allocation->address);
     const struct place *place = place_locked(at);
@@ -152,8 +174,10 @@ void ms_space_remove(struct ms_allocation *allocation)
     atomic_fetch_sub(&space.unbacked_bytes[allocation->device],
                      (int64_t)MS_OWN(allocation)->counted_unbacked);
     atomic_fetch_sub(&ms_space_leftover, MS_OWN(allocation)->leftover_bytes);
-    if (MS_OWN(allocation)->counted_deferred)
+    if (MS_OWN(allocation)->counted_deferred) {
+        count_deferred_locked(allocation, false);
         ms_examining_end();
+    }
     atomic_fetch_sub(&ms_hot.owned, 1);
     ms_claim_remove();
     pthread_cond_broadcast(&space.released);
@@ -326,17 +350,22 @@ bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocat
     return is_free;
 }
 
-void ms_space_unclaim(struct ms_allocation *allocation)
+static bool is_deferred(const struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = &allocation->lineage;
-    const bool deferred = lineage->resident_bytes + lineage->dead_bytes < ms_mapped_bytes(lineage);
+    return lineage->resident_bytes + lineage->dead_bytes < ms_mapped_bytes(lineage);
+}
+
+void ms_space_unclaim(struct ms_allocation *allocation)
+{
+    const bool deferred = is_deferred(allocation);
     ms_lock_take(&ms_space_lock);
     if (deferred != MS_OWN(allocation)->counted_deferred) {
         if (deferred)
             ms_examining_begin();
         else
             ms_examining_end();
-        MS_OWN(allocation)->counted_deferred = deferred;
+        count_deferred_locked(allocation, deferred);
     }
     count_unbacked_locked(allocation);
     MS_OWN(allocation)->claimed = false;
@@ -351,6 +380,8 @@ void ms_space_release(struct ms_allocation *allocation)
         return;
     if (MS_DEBUG_CHECKS)
         ms_check_allocation(allocation);
+    if (is_deferred(allocation))
+        ms_carve_settle(allocation, 0, allocation->bytes);
     ms_publish_allocation(allocation);
     ms_space_unclaim(allocation);
 }
@@ -521,31 +552,26 @@ static struct ms_range find_between_blocks_locked(const struct surroundings *nea
     return nothing;
 }
 
-/* Addresses around a pointer that refer to nothing: in up to so many allocations on either side. */
+/* Addresses around a pointer that refer to nothing. */
 MS_HOLDS(ms_space_lock)
-static struct ms_range find_nothing_locked(const struct surroundings *near, CUdeviceptr pointer,
-                                           size_t neighbours)
+static struct ms_range find_nothing_locked(const struct surroundings *near, CUdeviceptr pointer)
 {
     if (near->allocation != NULL && MS_OWN(near->allocation)->counted_deferred)
         return find_between_blocks_locked(near, pointer);
-    const struct ms_sorted *places = &space.places;
-    struct ms_position first = near->at, behind = first;
-    const struct place *place;
-    if (near->allocation != NULL)
-        behind = ms_sorted_next(places, behind);
-    for (size_t i = 0; i < neighbours && (place = place_before_locked(first)) != NULL &&
-                       !MS_OWN(place->allocation)->counted_deferred;
-         i++)
-        first = ms_sorted_previous(places, first);
-    for (size_t i = 0; i < neighbours && (place = place_locked(behind)) != NULL &&
-                       !MS_OWN(place->allocation)->counted_deferred;
-         i++)
-        behind = ms_sorted_next(places, behind);
-    return (struct ms_range){end_before_locked(first), begin_from_locked(behind)};
+    const struct ms_position at = ms_sorted_find(&space.deferred, pointer);
+    const struct ms_range *before = ms_sorted_item(&space.deferred, at), *next = before;
+    if (before == NULL || before->begin > pointer)
+        before = NULL;
+    else
+        next = ms_sorted_item(&space.deferred, ms_sorted_next(&space.deferred, at));
+    if (space.misses_deferred)
+        return (struct ms_range){0, 0};
+    return (struct ms_range){before != NULL ? before->end : 0,
+                             next != NULL ? next->begin : UINT64_MAX};
 }
 
 /* Pointers in a row mostly lie near each other. */
-size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count, size_t neighbours,
+size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count,
                                  struct ms_range *nothing_out)
 {
     size_t found = 0;
@@ -564,7 +590,7 @@ size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count, size
         pointers[found++].pointer = pointer;
     }
     if (count > 0)
-        *nothing_out = find_nothing_locked(&near, pointers[count - 1].pointer, neighbours);
+        *nothing_out = find_nothing_locked(&near, pointers[count - 1].pointer);
     ms_lock_drop(&ms_space_lock);
     return found;
 }

@@ -206,15 +206,15 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes);
  * parameters holds stale addresses; but if the program has used dead bytes of the allocation, it
  * refers to the whole allocation. Keeps those that refer to something of which a part is deferred,
  * in their order, and returns their number. No pointer into *nothing_out refers to such a thing:
- * a range around the last one, over up to so many neighbouring allocations on either side. It is
- * empty if it does not end behind its begin.
+ * a range around the last one, up to what is deferred next on either side. It is empty if it does
+ * not end behind its begin.
  */
 struct ms_pointed {
     size_t offset; /* the caller's */
     CUdeviceptr pointer;
     struct ms_allocation_facts block;
 };
-size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count, size_t neighbours,
+size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count,
                                  struct ms_range *nothing_out);
 
 /* The same for one pointer: true if it is kept. */
@@ -222,7 +222,7 @@ static inline bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocati
 {
     struct ms_pointed one = {.pointer = pointer};
     struct ms_range nothing;
-    const bool is_found = ms_space_find_all_pointed(&one, 1, 0, &nothing) == 1;
+    const bool is_found = ms_space_find_all_pointed(&one, 1, &nothing) == 1;
     if (is_found)
         *facts_out = one.block;
     return is_found;

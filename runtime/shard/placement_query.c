@@ -112,19 +112,23 @@ static bool query_named(struct query *query, const struct ms_sheet *sheet, size_
     return true;
 }
 
-static void query_by_address(struct query *query, uint64_t allocation_id,
+MS_HOLDS(ms_shard.lock)
+static void query_by_address(struct query *query, const struct ms_allocation *allocation,
                              const struct ms_extent *extent)
 {
-    for (size_t i = 0; i < ms_shard.named_count; i++) {
-        struct ms_named_tensor *named = ms_shard.named[i];
-        if (named->allocation_id == allocation_id &&
-            query_named(query, &ms_shard.sheet, ms_shard.sheet.positions[ms_shard.known_count + i],
-                        extent, named->begin, named->end))
-            named->is_seen = true;
+    struct ms_named_tensor *named;
+    for (size_t at = extent->begin;
+         at < extent->end &&
+         (named = ms_shard_named_in_locked(allocation->address + at, extent->end - at)) != NULL;
+         at = named->end) {
+        query_named(query, &ms_shard.sheet,
+                    ms_shard.sheet.positions[ms_shard.known_count + named->at], extent,
+                    named->begin, named->end);
+        named->is_seen = true;
     }
     for (size_t i = 0; i < ms_shard.unnamed_count && ms_shard.unnamed_sheet.layout != NULL; i++) {
         struct ms_unnamed_block *block = &ms_shard.unnamed[i];
-        if (block->is_selected && block->allocation_id == allocation_id &&
+        if (block->is_selected && block->allocation_id == allocation->id &&
             query_named(query, &ms_shard.unnamed_sheet, ms_shard.unnamed_sheet.positions[i], extent,
                         block->begin, block->end))
             block->is_seen = true;
@@ -142,7 +146,7 @@ static void query_locked(struct query *query, const struct ms_allocation *alloca
         if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))
             query_file(query, extent);
         if (ms_shard_has_sheet_locked())
-            query_by_address(query, allocation->id, extent);
+            query_by_address(query, allocation, extent);
     }
 }
 
@@ -238,12 +242,10 @@ static struct reader find_tensor_locked(const struct ms_allocation *allocation,
                                   reader.file_begin + (extent->end - extent->begin), take_first,
                                   &reader);
     }
-    for (size_t i = 0; i < ms_shard.named_count; i++) {
-        const struct ms_named_tensor *named = ms_shard.named[i];
-        if (named->allocation_id == allocation->id && named->begin <= extent->begin &&
-            extent->begin < named->end)
-            reader = (struct reader){named->name, extent->begin - named->begin, 0};
-    }
+    const struct ms_named_tensor *named =
+        ms_shard_named_in_locked(allocation->address + extent->begin, 1);
+    if (named != NULL)
+        reader = (struct reader){named->name, extent->begin - named->begin, 0};
     return reader;
 }
 
@@ -267,13 +269,10 @@ bool ms_placement_query_name(const struct ms_allocation *allocation, size_t begi
 MS_HOLDS(ms_shard.lock)
 static size_t find_named_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    size_t at = 0;
-    for (; at < ms_shard.named_count; at++) {
-        const struct ms_named_tensor *named = ms_shard.named[at];
-        if (named->allocation_id == allocation->id && named->begin == begin && named->end == end)
-            break;
-    }
-    return at;
+    const struct ms_named_tensor *named =
+        ms_shard_named_in_locked(allocation->address + begin, end - begin);
+    return named != NULL && named->begin == begin && named->end == end ? named->at
+                                                                       : ms_shard.named_count;
 }
 
 /* True if [begin, end) of the allocation is exactly a tensor with a name; adds the remote parts,

@@ -18,7 +18,8 @@
 #include "runtime/shard/shard_internal.h"
 #include "runtime/state/state.h"
 
-struct ms_shard ms_shard = {.lock = MS_LOCK_INIT(shard)};
+struct ms_shard ms_shard = {.lock = MS_LOCK_INIT(shard),
+                            .named_places = {.item_bytes = sizeof(struct ms_named_place)}};
 
 static _Atomic uint64_t generation; /* changes under the lock */
 static _Atomic uint32_t world;      /* of the plan in force */
@@ -124,56 +125,67 @@ bool ms_shard_has_sheet_locked(void)
 
 /* --- named tensors */
 
-static bool overlaps(const struct ms_named_tensor *one, uint64_t allocation_id, size_t begin,
-                     size_t end)
+/* The last one takes its place. */
+MS_HOLDS(ms_shard.lock) static void forget_name_locked(struct ms_named_tensor *one)
 {
-    return one->allocation_id == allocation_id && one->begin < end && begin < one->end;
+    struct ms_named_tensor *last = ms_shard.named[--ms_shard.named_count];
+    ms_shard.named[one->at] = last;
+    last->at = one->at;
+    ms_sorted_remove(&ms_shard.named_places, ms_sorted_find(&ms_shard.named_places, one->address),
+                     1);
+    ms_heap_free(one);
+    ms_shard.is_stale = true;
+    atomic_store(&names, (uint32_t)ms_shard.named_count);
 }
 
-MS_HOLDS(ms_shard.lock)
-static bool has_name_locked(uint64_t allocation_id, size_t begin, size_t end)
+MS_HOLDS(ms_shard.lock) static void forget_names_locked(CUdeviceptr address, size_t bytes)
 {
-    bool found = false;
-    for (size_t i = 0; !found && i < ms_shard.named_count; i++)
-        found = overlaps(ms_shard.named[i], allocation_id, begin, end);
-    return found;
+    for (struct ms_named_tensor *one; (one = ms_shard_named_in_locked(address, bytes)) != NULL;)
+        forget_name_locked(one);
 }
 
-/* Forgets those of the range, or, without an allocation, those that the plan in force guessed. */
-MS_HOLDS(ms_shard.lock)
-static void forget_names_locked(uint64_t allocation_id, size_t begin, size_t end)
+/* Those that the plan in force guessed. */
+MS_HOLDS(ms_shard.lock) static void forget_guesses_locked(void)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < ms_shard.named_count; i++) {
-        struct ms_named_tensor *one = ms_shard.named[i];
-        if (allocation_id == 0 ? one->is_guess : overlaps(one, allocation_id, begin, end))
-            ms_heap_free(one);
-        else
-            ms_shard.named[kept++] = one;
+    for (size_t i = ms_shard.named_count; i-- > 0;) {
+        if (ms_shard.named[i]->is_guess)
+            forget_name_locked(ms_shard.named[i]);
     }
-    ms_shard.is_stale |= kept < ms_shard.named_count;
-    ms_shard.named_count = kept;
-    atomic_store(&names, (uint32_t)kept);
+}
+
+MS_HOLDS(ms_shard.lock) static bool add_place_locked(struct ms_named_tensor *one)
+{
+    struct ms_sorted *places = &ms_shard.named_places;
+    const struct ms_named_place place = {one->address, one};
+    const struct ms_position at = ms_sorted_find(places, one->address);
+    const struct ms_named_place *before = ms_sorted_item(places, at);
+    const bool is_behind = before != NULL && before->address < one->address;
+    return ms_sorted_insert(places, is_behind ? ms_sorted_next(places, at) : at, &place, 1);
 }
 
 /* Replaces what overlaps it. is_guess: the plan in force says so, and not the program. */
 MS_HOLDS(ms_shard.lock)
-static bool add_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,
+static bool add_name_locked(CUdeviceptr allocation, struct ms_range range, const char *name,
                             const struct ms_tensor *like, bool is_guess)
 {
-    forget_names_locked(allocation_id, begin, end);
+    forget_names_locked(allocation + range.begin, range.end - range.begin);
     if (!MS_ARRAY_GROW(ms_shard.named, ms_shard.named_count, ms_shard.named_capacity))
         return false;
     struct ms_named_tensor *one = ms_heap_zalloc(sizeof(*one) + strlen(name) + 1);
     if (one == NULL)
         return false;
-    one->allocation_id = allocation_id;
-    one->begin = begin;
-    one->end = end;
+    one->address = allocation + range.begin;
+    one->at = ms_shard.named_count;
+    one->begin = range.begin;
+    one->end = range.end;
     one->is_guess = is_guess;
     one->tensor = *like;
     one->tensor.name = strcpy(one->name, name);
     one->tensor.file = NULL;
+    if (!add_place_locked(one)) {
+        ms_heap_free(one);
+        return false;
+    }
     ms_shard.named[ms_shard.named_count++] = one;
     ms_shard.is_stale = true;
     atomic_store(&names, (uint32_t)ms_shard.named_count);
@@ -194,7 +206,7 @@ MS_HOLDS(ms_shard.lock) static void forget_locked(void)
     ms_shard.ambiguous_count = 0;
     if (ms_shard.is_seen != NULL)
         memset(ms_shard.is_seen, 0, ms_shard.known_count);
-    forget_names_locked(0, 0, 0);
+    forget_guesses_locked();
     for (size_t i = 0; i < ms_shard.named_count; i++)
         ms_shard.named[i]->is_seen = false;
     ms_shard.is_stale = true;
@@ -417,8 +429,15 @@ bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
                             " bytes of dtype and shape, found %zu",
                             name, like->bytes, bytes);
     const size_t begin = (size_t)(address - facts.address);
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim_same(address, facts.id);
+    if (allocation == NULL)
+        return ms_fault_set(fault, "tensor %s: the memory at 0x%llx is freed meanwhile", name,
+                            address);
+    /* So that the name is forgotten when the block is taken back. */
+    ms_carve_settle(allocation, begin, begin + bytes);
+    const struct ms_range range = {begin, begin + bytes};
     ms_lock_take(&ms_shard.lock);
-    const bool is_good = add_name_locked(facts.id, begin, begin + bytes, name, like, false);
+    const bool is_good = bytes == 0 || add_name_locked(facts.address, range, name, like, false);
     ms_lock_drop(&ms_shard.lock);
     return is_good || ms_fault_set(fault, "out of memory");
 }
@@ -428,7 +447,7 @@ void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_
     if (atomic_load_explicit(&names, memory_order_relaxed) == 0)
         return;
     ms_lock_take(&ms_shard.lock);
-    forget_names_locked(allocation->id, begin, end);
+    forget_names_locked(allocation->address + begin, end - begin);
     ms_lock_drop(&ms_shard.lock);
 }
 
@@ -449,8 +468,10 @@ static bool add_block(struct list *list, const struct ms_allocation *allocation,
 {
     if (!MS_ARRAY_GROW(list->blocks, list->count, list->capacity))
         return false;
-    list->blocks[list->count++] =
-        (struct ms_unnamed_block){.allocation_id = allocation->id, .begin = begin, .end = end};
+    list->blocks[list->count++] = (struct ms_unnamed_block){.address = allocation->address,
+                                                            .allocation_id = allocation->id,
+                                                            .begin = begin,
+                                                            .end = end};
     return true;
 }
 
@@ -464,10 +485,11 @@ static bool is_given(const struct ms_allocation *allocation, size_t begin, size_
     return found;
 }
 
-static bool add_blocks(struct list *list, const struct ms_allocation *allocation)
+static bool add_blocks(struct list *list, struct ms_allocation *allocation)
 {
     bool is_good = true;
     struct ms_range block;
+    ms_carve_settle(allocation, 0, allocation->bytes);
     for (size_t at = 0; is_good && ms_carve_next_block(allocation, at, &block); at = block.end)
         is_good = is_given(allocation, block.begin, block.end) ||
                   add_block(list, allocation, block.begin, block.end);
@@ -506,7 +528,8 @@ static size_t count_blocks_locked(const struct list *list, uint64_t bytes,
     for (size_t i = 0; i < list->count; i++) {
         const struct ms_unnamed_block *block = &list->blocks[i];
         if (block->end - block->begin != bytes ||
-            has_name_locked(block->allocation_id, block->begin, block->end))
+            ms_shard_named_in_locked(block->address + block->begin, block->end - block->begin) !=
+                NULL)
             continue;
         count++;
         *block_out = block;
@@ -532,8 +555,8 @@ static void match_declared_locked(const struct list *list, const size_t *unplace
         const struct ms_unnamed_block *block = NULL;
         const size_t blocks = count_blocks_locked(list, tensor.bytes, &block);
         if (blocks == 1 && count_declared_locked(unplaced, count, tensor.bytes) == 1)
-            add_name_locked(block->allocation_id, block->begin, block->end, tensor.name, &tensor,
-                            true);
+            add_name_locked(block->address, (struct ms_range){block->begin, block->end},
+                            tensor.name, &tensor, true);
         else if (blocks > 0)
             ms_shard.ambiguous[ms_shard.ambiguous_count++] = unplaced[i];
     }

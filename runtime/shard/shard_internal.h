@@ -3,6 +3,7 @@
 #pragma once
 
 #include "runtime/base/lock.h"
+#include "runtime/base/sorted.h"
 #include "runtime/checkpoint/tensor.h"
 #include "runtime/memory/space.h"
 #include "runtime/plan/placement.h"
@@ -13,12 +14,18 @@
  * nothing else has the size and place that the plan gives. Ranges do not overlap.
  */
 struct ms_named_tensor {
-    uint64_t allocation_id;
+    CUdeviceptr address;
+    size_t at;         /* its place among ms_shard.named */
     size_t begin, end; /* in the allocation */
     struct ms_tensor tensor;
     bool is_guess; /* by the plan in force, and forgotten with it */
     bool is_seen;  /* the plan was asked about it */
     char name[];   /* the tensor's */
+};
+
+struct ms_named_place {
+    uint64_t address;
+    struct ms_named_tensor *named;
 };
 
 /* A list of tensors with what this rank keeps of each. */
@@ -31,6 +38,7 @@ struct ms_sheet {
 
 /* A block that no file and no name identifies, in programs without files. */
 struct ms_unnamed_block {
+    CUdeviceptr address;
     uint64_t allocation_id;
     size_t begin, end;
     struct ms_tensor tensor;
@@ -55,6 +63,7 @@ struct ms_shard {
 
     struct ms_named_tensor **named;
     size_t named_count, named_capacity;
+    struct ms_sorted named_places; /* struct ms_named_place: of the same ones */
 
     struct ms_sheet unnamed_sheet; /* positions: of the blocks */
     struct ms_unnamed_block *unnamed;
@@ -70,6 +79,21 @@ struct ms_shard {
 };
 
 extern struct ms_shard ms_shard;
+
+/* The first named tensor that meets a range, or NULL. */
+MS_HOLDS(ms_shard.lock)
+static inline struct ms_named_tensor *ms_shard_named_in_locked(CUdeviceptr begin, size_t bytes)
+{
+    const struct ms_sorted *places = &ms_shard.named_places;
+    struct ms_position at = ms_sorted_find(places, begin);
+    for (const struct ms_named_place *place;
+         (place = ms_sorted_item(places, at)) != NULL && place->address < begin + bytes;
+         at = ms_sorted_next(places, at)) {
+        if (begin < place->address + (place->named->end - place->named->begin))
+            return place->named;
+    }
+    return NULL;
+}
 
 /* False if there is no plan, or it does not fit the program's tensors and so decides nothing. */
 MS_HOLDS(ms_shard.lock) bool ms_shard_has_sheet_locked(void);

@@ -17,12 +17,12 @@ const char ms_counter_names[MS_FIGURE_COUNT][MS_COUNTER_NAME_BYTES] = {
 };
 
 static _Atomic uint64_t own[MS_FIGURE_COUNT];
-static _Atomic(_Atomic uint64_t *) shared; /* NULL: own */
+_Atomic(_Atomic uint64_t *) ms_counter_figures = own; /* or shared ones */
 
 static _Atomic uint64_t *figures(void)
 {
-    _Atomic uint64_t *values = atomic_load_explicit(&shared, memory_order_acquire);
-    return values != NULL && ms_is_recorded() ? values : own;
+    _Atomic uint64_t *values = atomic_load_explicit(&ms_counter_figures, memory_order_acquire);
+    return ms_is_recorded() ? values : own;
 }
 
 /* May miss what another thread counts just now: at most a lookup, as nothing is deferred yet. */
@@ -30,7 +30,7 @@ void ms_counters_share(_Atomic uint64_t *values)
 {
     for (int i = 0; i < MS_FIGURE_COUNT; i++)
         atomic_store(&values[i], atomic_load(&own[i]));
-    atomic_store_explicit(&shared, values, memory_order_release);
+    atomic_store_explicit(&ms_counter_figures, values, memory_order_release);
 }
 
 void ms_counter_add(enum ms_counter counter, uint64_t amount)

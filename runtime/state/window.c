@@ -6,13 +6,14 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
 
 /* Fewer launches than this do not show that the program has moved on, however long they take. */
 enum { MIN_LAUNCHES = 64 };
 
 static _Atomic uint64_t last_event_ms;
 static _Atomic uint32_t launches_since;
-static _Atomic bool in_vain;      /* settling left something; see ms_window_give_up */
+static _Atomic bool in_vain;      /* settling left something; see ms_window_end */
 static _Atomic bool is_settled;   /* and no allocation was deferred since */
 static _Atomic bool has_moved_on; /* the same, and not for a capture or a wish of the program */
 
@@ -24,6 +25,7 @@ struct ms_window ms_window_now(void)
 
 void ms_window_open(void)
 {
+    atomic_store_explicit(&ms_hot.keeps_memory, 0, memory_order_relaxed);
     atomic_store_explicit(&has_moved_on, false, memory_order_relaxed);
     atomic_store_explicit(&is_settled, false, memory_order_relaxed);
     ms_window_extend();
@@ -58,15 +60,14 @@ bool ms_window_is_due(void)
         return false;
     start_waiting(); /* so that other threads do not come here too */
     atomic_store_explicit(&has_moved_on, true, memory_order_relaxed);
+    ms_window_end(false);
     return true;
 }
 
-void ms_window_end(void)
+void ms_window_end(bool is_in_vain)
 {
+    if (is_in_vain)
+        atomic_store_explicit(&in_vain, true, memory_order_relaxed);
     atomic_store(&is_settled, true);
-}
-
-void ms_window_give_up(void)
-{
-    atomic_store_explicit(&in_vain, true, memory_order_relaxed);
+    ms_keep_memory();
 }

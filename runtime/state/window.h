@@ -20,11 +20,10 @@ struct ms_window {
 };
 struct ms_window ms_window_now(void);
 
-/* The program launched work. Returns true, to one thread at a time, if it has moved on. */
+/* The program launched work. Returns true, to one thread at a time, if it has moved on. That ends
+ * the window. */
 bool ms_window_is_due(void);
 
-/* Settling ends the window. */
-void ms_window_end(void);
-
-/* Settling left something: it is not tried again before something new is recorded. */
-void ms_window_give_up(void);
+/* Settling ends the window. If it was in vain, that is, left something, it is not tried again
+ * before something new is recorded. */
+void ms_window_end(bool is_in_vain);

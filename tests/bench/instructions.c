@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * instructions KERNELS BLOCKS [resident]: calls that touch none of BLOCKS deferred blocks, for
- * instructions.py, which counts the shim's instructions in `measured` under callgrind. One line for
- * each kind of call: its name, and how often it was made inside `measured`; or, after a minus, why
- * it was not. With "resident" the blocks have been materialised before.
+ * instructions KERNELS BLOCKS [resident | pointers]: calls that touch none of BLOCKS deferred
+ * blocks, for instructions.py, which counts the shim's instructions in `measured` under callgrind.
+ * One line for each kind of call: its name, and how often it was made inside `measured`; or, after
+ * a minus, why it was not. With "resident" the blocks have been materialised before.
  */
 #include <cuda.h>
 #include <stdbool.h>
@@ -144,12 +144,39 @@ static void report_launches(CUmodule module, const char *name, CUresult (*call)(
     }
 }
 
+/* The parameters point to blocks that have memory, while one is deferred that they do not reach.
+ * Rows by the steps from one pointer to the next: the same block, the next one, far ones. */
+static void report_pointers(CUmodule module)
+{
+    enum { WORDS = PARAMETER_BYTES_MAX / sizeof(CUdeviceptr) };
+    static const long steps[] = {0, 1, 7, 397};
+    CUdeviceptr deferred;
+    resident = true;
+    renew_blocks();
+    must(cuMemAlloc(&deferred, BLOCK_BYTES));
+    must(cuModuleGetFunction(&kernel, module, "takes_4096"));
+    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+        char text[64];
+        for (long word = 0; word < WORDS; word++)
+            parameters.words[word] = blocks[word * steps[i] % block_count] + (CUdeviceptr)word * 8;
+        must(launch());
+        must(cuCtxSynchronize());
+        if (is_backed(deferred))
+            exit(1);
+        measured(launch);
+        snprintf(text, sizeof(text), "cuLaunchKernel, %d pointers in steps of %ld", (int)WORDS,
+                 steps[i]);
+        printf("%s\t%d\n", text, ROUNDS);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3)
         return 2;
     CUcontext context;
     CUmodule module;
+    const bool points = argc > 3 && strcmp(argv[3], "pointers") == 0;
     block_count = atol(argv[2]);
     resident = argc > 3 && strcmp(argv[3], "resident") == 0;
     blocks = calloc((size_t)block_count + 1, sizeof(*blocks));
@@ -161,6 +188,10 @@ int main(int argc, char **argv)
     memset(host, 0x5a, sizeof(host)); /* under valgrind zeroes could be a part of an address */
     for (size_t i = 0; i < PARAMETER_BYTES_MAX / sizeof(CUdeviceptr); i++)
         parameters.words[i] = small;
+    if (points) {
+        report_pointers(module);
+        return 0;
+    }
     report("cuMemcpyHtoDAsync_v2", copy_from_host);
     report("cuMemcpyDtoDAsync_v2", copy_on_device);
     report("cuMemsetD8Async", set);

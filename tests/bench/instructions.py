@@ -23,6 +23,7 @@ LIMIT = 12
 BOUNDS_LIMIT = 600
 LAUNCH_LIMIT = 1100
 WORD_LIMIT = 18
+POINTERS_LIMIT = 8000
 BLOCKS = ("0", "1", "100000")
 # Each block takes three granules of addresses, and under valgrind a process has 128 GiB of them.
 SMALL_GRANULES = {"SIMCUDA_GRANULE_KIB": "64", "METASHARD_MIN_BYTES": str(128 << 10),
@@ -49,7 +50,7 @@ def costs(part):
 
 
 def added_instructions(part, shim, entry):
-    """Of a part that callgrind wrote; None when the driver was not called through the shim."""
+    """Of a part that callgrind wrote, and whether the driver was called through the shim."""
     added, forwarded = 0, False
     for place, callee, instructions in costs(part):
         if place != shim or callee is not None and callee[0] == shim:
@@ -58,7 +59,7 @@ def added_instructions(part, shim, entry):
             forwarded = True
         else:
             added += instructions
-    return added if forwarded else None
+    return added, forwarded
 
 
 def without_debug_information(folder, *files):
@@ -69,17 +70,18 @@ def without_debug_information(folder, *files):
     return copies
 
 
-def count(files, *state):
-    """By name of the call: instructions added to one, or why they were not counted."""
+def count(files, *state, settings=None, is_forwarded=True):
+    """By name of the call: instructions added to one, or why they were not counted. Some calls the shim may answer
+    itself: then all of its instructions count."""
     with tempfile.TemporaryDirectory() as folder:
-        program, kernels, _, shim = without_debug_information(folder, *files)
+        program, kernels, _, shim, *_ = without_debug_information(folder, *files)
         out = os.path.join(folder, "out")
         run = subprocess.run(
             ["valgrind", "--quiet", "--tool=callgrind", "--toggle-collect=measured",
-             "--dump-after=measured", "--compress-strings=no", "--compress-pos=no",
+             "--dump-after=measured", "--compress-strings=no", "--compress-pos=no", "--demangle=no",
              f"--callgrind-out-file={out}", program, kernels, *state],
             env=dict(os.environ, LD_PRELOAD=shim, LD_LIBRARY_PATH=folder,
-                     **SMALL_GRANULES),
+                     **{**SMALL_GRANULES, **(settings or {})}),
             capture_output=True, text=True)
         if run.returncode != 0:
             sys.exit(f"{program} {' '.join(state)}: exit {run.returncode}\n{run.stderr}")
@@ -89,8 +91,8 @@ def count(files, *state):
             name, rounds = line.split("\t")
             counts[name] = rounds[1:]
             if rounds[0] != "-":
-                added = added_instructions(next(parts), shim, name.split(",")[0])
-                if added is None:
+                added, forwarded = added_instructions(next(parts), shim, name.split(",")[0])
+                if is_forwarded and not forwarded:
                     sys.exit(f"{name}: the driver was not called through the shim")
                 counts[name] = added / int(rounds)
         return counts
@@ -110,8 +112,19 @@ def check_scan(files):
     return faults
 
 
+def check_pointers(files):
+    """Launches with 512 pointers to allocations that have memory, while another is deferred."""
+    faults = 0
+    for blocks in ("1", "64", "1000"):
+        for name, added in count(files, blocks, "pointers").items():
+            good = added <= POINTERS_LIMIT
+            faults += not good
+            print(f"{'ok' if good else 'TOO MANY':8} {name}, {blocks} allocations: {added} of {POINTERS_LIMIT}")
+    return faults
+
+
 def check(files):
-    faults = check_scan(files)
+    faults = check_scan(files) + check_pointers(files)
     for state in ("0", "1 resident", "1000 resident"):
         for name, added in count(files, *state.split()).items():
             is_launch = name.startswith("cuLaunch")

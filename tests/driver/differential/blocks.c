@@ -213,6 +213,82 @@ SCENARIO(for_ever)
     }
 }
 
+/* Sixteen blocks of 1 MiB, of which all were used, given back and handed out again: with the memory
+ * that they had. */
+enum { READY = 16 };
+static CUdeviceptr make_ready(CUdeviceptr whole)
+{
+    for (size_t i = 0; i < READY; i++)
+        add(take(whole + i * MIB, MIB), (uint32_t)i, MIB / 4);
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < READY; i++)
+            give(whole + i * MIB, MIB);
+        for (size_t i = 0; i < READY; i++)
+            OK(cuMemsetD8(take(whole + i * MIB, MIB), (unsigned char)i, MIB));
+    }
+    return whole;
+}
+
+/* They are in use when memory runs out, all but those that were given back. */
+SCENARIO(ready_when_short)
+{
+    const CUdeviceptr whole = allocate(24 * MIB), other = allocate(50 * MIB);
+    make_ready(whole);
+    for (size_t i = 0; i < READY / 2; i++)
+        give(whole + i * MIB, MIB);
+    add(take(other, 50 * MIB), 1, 12 * MIB);
+    for (size_t i = READY / 2; i < READY; i++)
+        print_bytes("kept", whole + i * MIB, MIB);
+    for (size_t i = 0; i < 2; i++)
+        add(take(whole + i * MIB, MIB), 7, 1);
+    print_bytes("other", other, 50 * MIB);
+}
+
+/* A kernel is queued on one that is taken back, while memory runs out. */
+SCENARIO(ready_and_queued)
+{
+    const CUdeviceptr whole = allocate(24 * MIB), other = allocate(54 * MIB);
+    make_ready(whole);
+    stream = make_stream();
+    for (size_t i = 0; i < READY; i++) {
+        add(whole + i * MIB, 1, MIB / 4);
+        give(whole + i * MIB, MIB);
+        add(take(whole + i * MIB, MIB), 2, MIB / 4);
+        give(whole + i * MIB, MIB);
+    }
+    stream = NULL;
+    add(take(other, 54 * MIB), 1, 13 * MIB);
+    print_bytes("other", other, 54 * MIB);
+}
+
+/* Something is deferred beside them: what they are counts again. */
+SCENARIO(ready_then_deferred)
+{
+    const CUdeviceptr whole = make_ready(allocate(24 * MIB));
+    uniform(take(whole + 18 * MIB, 4 * MIB), MIB, 1);
+    add(whole + 3 * MIB, 5, MIB / 4);
+    uniform(whole + 5 * MIB, MIB / 4, 2);
+    give(whole + 7 * MIB, MIB);
+    uniform(take(whole + 7 * MIB, MIB / 2), MIB / 8, 3);
+    take(whole + 8 * MIB + MIB / 2, 2 * MIB); /* over three that were never given back */
+    add(whole + 8 * MIB + MIB / 2, 1, MIB / 2);
+    copy(whole + 12 * MIB, whole + 18 * MIB, MIB / 4);
+    print_bytes("all", whole, 16 * MIB);
+    print_bytes("deferred", whole + 18 * MIB, 4 * MIB);
+}
+
+/* One is used from its middle on by a copy: that is no use of dead memory. */
+SCENARIO(ready_and_copied)
+{
+    const CUdeviceptr whole = make_ready(allocate(24 * MIB));
+    unsigned char bytes[4096];
+    memset(bytes, 9, sizeof(bytes));
+    OK(cuMemcpyHtoD(whole + 3 * MIB + 8192, bytes, sizeof(bytes)));
+    uniform(take(whole + 18 * MIB, 4 * MIB), MIB, 1);
+    copy(whole, whole + 23 * MIB, 0); /* a stale address */
+    print_bytes("copied", whole + 3 * MIB, MIB);
+}
+
 /* When deferral has ended, what is handed out has memory at once. */
 SCENARIO(after_settling)
 {

@@ -91,6 +91,14 @@ def with_time(test):
     test.check("what a map is made over stays, and other memory is given back",
                dump["evicted_bytes"] >= 16 * MIB, dump["evicted_bytes"])
     test.both("captured", SMALL, alone={})
+    _, dump = test.both("ready_when_short", SMALL, alone={})
+    test.check("only what was given back made room", dump["evicted_bytes"] >= 8 * MIB, dump["evicted_bytes"])
+    test.check("each block was counted", dump["observed_blocks"] == 16 * 4 + 1 + 2, dump["observed_blocks"])
+    for delay in ("0", "2000"):
+        test.both("ready_and_queued", dict(SMALL, SIMCUDA_DELAY_US=delay), alone={})
+    test.both("ready_then_deferred")
+    _, dump = test.both("ready_and_copied")
+    test.check("a stale address reaches nothing that is deferred", dump["deferred_bytes"] == 4 * MIB, dump)
     # Without the shim there is no room for the other one.
     seen, _ = test.run("exported", SMALL)
     test.check("memory that was exported stays where it is",

@@ -87,6 +87,27 @@ MS_TEST(every_word_in_a_window_is_found)
     }
 }
 
+/* Addresses in a row, of which most are skipped; some bytes among them are others. */
+MS_TEST(what_begins_between_words_that_are_skipped_is_found)
+{
+    const struct ms_range windows[MS_WORD_WINDOWS] = {{0x5a5b00000000, 0x5a5e00000000},
+                                                      {0x010000000000, 0x010000001000}};
+    const struct ms_range skipped = {rand() % 2 == 0 ? 0 : 0x5a5b00000000, 0x5a5c00000000};
+    static const unsigned char special[] = {0, 0, 0, 1, 0x5a, 0x5b, 0x5d};
+    for (int round = 0; round < ROUNDS; round++) {
+        const size_t begin = (size_t)rand() % 16, count = MOST - begin - (size_t)rand() % 16;
+        for (size_t at = begin; at + 8 <= MOST; at += 8) {
+            const uint64_t word =
+                0x5a5b00000000 + (uint64_t)rand() + ((uint64_t)(rand() % 9 == 0) << 32);
+            memcpy(bytes + at, &word, sizeof(word));
+        }
+        for (int i = rand() % 12; i > 0; i--)
+            bytes[rand() % MOST] = special[(size_t)rand() % sizeof(special)];
+        check_skipping(windows, begin, count, 0, skipped);
+        check_skipping(windows, begin, count, (size_t)rand() % MOST, skipped);
+    }
+}
+
 MS_TEST(both_ends_of_a_window_count)
 {
     const struct ms_range windows[MS_WORD_WINDOWS] = {{0x5a5b00000000, 0x5a5c00000001}};

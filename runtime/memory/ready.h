@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ready blocks: a caching allocator took the block back, all of it has memory, and nothing of its
+ * allocation is deferred. To hand it out and take it back again changes nothing that a launch could
+ * meet, so that is only noted here, in a few instructions: a program that trains does little else.
+ *
+ * Who needs the blocks as they are first makes them so (ms_carve_settle). An allocation that is
+ * deferred again, whose dead memory is about to go back, or whose mappings change, has no ready
+ * blocks from then on, and each report reaches carve.h.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/driver/flags.h"
+#include "runtime/memory/space.h"
+#include "runtime/state/counters.h"
+
+/* A place for an address is one of a few. If they are full of blocks that are handed out, the next
+ * one is not noted. */
+enum {
+    MS_READY_WAYS = 4,
+    MS_READY_SET_BITS = 10,
+    MS_READY_PLACES = MS_READY_WAYS << MS_READY_SET_BITS
+};
+
+struct ms_ready {
+    CUdeviceptr address; /* 0: an empty place */
+    CUdeviceptr end;     /* there is memory up to here */
+    uint64_t bytes;      /* handed out; 0: it is not */
+    uint32_t granule;
+    uint16_t before, next; /* of those that were handed out, in their order; 0: none */
+};
+
+/* Changed by who has set `busy`. To report waits for nobody. */
+extern struct ms_ready_blocks {
+    _Atomic bool is_busy, is_any; /* or was */
+    struct ms_ready
+        all[1 + MS_READY_PLACES]; /* the first is no place: it begins and ends the list */
+} ms_ready;
+
+/* The places that an address may have. */
+static inline struct ms_ready *ms_ready_set(CUdeviceptr address)
+{
+    const uint64_t hash = address * UINT64_C(0x9e3779b97f4a7c15);
+    return &ms_ready.all[1 + MS_READY_WAYS * (hash >> (64 - MS_READY_SET_BITS))];
+}
+
+/* The place that it has, or NULL. */
+static inline struct ms_ready *ms_ready_find(CUdeviceptr address)
+{
+    struct ms_ready *const set = ms_ready_set(address);
+    for (unsigned way = 0; way < MS_READY_WAYS; way++) {
+        if (set[way].address == address)
+            return &set[way];
+    }
+    return NULL;
+}
+
+static inline void ms_ready_hand_out(struct ms_ready *one, uint64_t bytes)
+{
+    const uint16_t at = (uint16_t)(one - ms_ready.all), last = ms_ready.all[0].before;
+    one->bytes = bytes;
+    one->next = 0;
+    one->before = last;
+    ms_ready.all[last].next = at;
+    ms_ready.all[0].before = at;
+}
+
+static inline void ms_ready_take_back(struct ms_ready *one)
+{
+    ms_ready.all[one->before].next = one->next;
+    ms_ready.all[one->next].before = one->before;
+    one->bytes = 0;
+}
+
+/*
+ * True if a ready block at the address is handed out, with so many bytes; or, if bytes is not above
+ * 0, if one that was handed out so is taken back. False: nothing was done. While a stream is
+ * captured, or where memory should rather go back than be handed out again, no block is ready.
+ */
+static inline bool ms_ready_report(CUdeviceptr address, int64_t bytes)
+{
+    bool is_noted = false;
+    if (!atomic_load_explicit(&ms_ready.is_any, memory_order_relaxed) || ms_is_capturing() ||
+        atomic_exchange_explicit(&ms_ready.is_busy, true, memory_order_acquire))
+        return false;
+    struct ms_ready *const one = ms_ready_find(address);
+    if (one != NULL && one->bytes > 0) {
+        is_noted = bytes <= 0;
+        if (is_noted)
+            ms_ready_take_back(one);
+    } else if (one != NULL && bytes > 0 && (uint64_t)bytes <= one->end - address &&
+               ((uint64_t)bytes < one->granule || ms_keeps_memory())) {
+        ms_ready_hand_out(one, (uint64_t)bytes);
+        ms_counter_add_inline(MS_COUNT_BLOCKS, 1);
+        is_noted = true;
+    }
+    atomic_store_explicit(&ms_ready.is_busy, false, memory_order_release);
+    return is_noted;
+}
