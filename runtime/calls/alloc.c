@@ -12,6 +12,7 @@
 #include "runtime/fill/compare.h"
 #include "runtime/fill/overcommit.h"
 #include "runtime/fill/replay.h"
+#include "runtime/fill/scratch.h"
 #include "runtime/fill/settle.h"
 #include "runtime/kernel/parameters.h"
 #include "runtime/memory/allocation.h"
@@ -305,8 +306,10 @@ bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
     else
         ms_delayed_free_add(allocation, NULL, NULL);
     ms_delayed_free_run(facts.context);
-    if (is_done && !ms_defers_any())
+    if (is_done && !ms_defers_any()) {
         ms_pinned_pool_give_back(facts.context);
+        ms_scratch_drop();
+    }
     return true;
 }
 
@@ -390,6 +393,7 @@ void ms_alloc_end_context(CUcontext context)
 {
     ms_replay_forget_stream(context);
     ms_pinned_pool_forget(context);
+    ms_scratch_drop();
     ms_parameters_forget(NULL);
     ms_delayed_free_forget(context);
     ms_examining_forget_context(context);

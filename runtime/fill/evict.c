@@ -10,6 +10,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/compare.h"
 #include "runtime/fill/overcommit.h"
+#include "runtime/fill/scratch.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/delayed_free.h"
@@ -238,9 +239,10 @@ void ms_evict_leftover(CUdeviceptr address)
         trim_all();
 }
 
+/* The sink is mapped in scratch memory. */
 static bool drop_sinks(void)
 {
-    bool any = false;
+    bool any = ms_scratch_drop();
     for (CUdevice device = 0; device < MS_MAX_DEVICES; device++)
         any = ms_backing_drop_sink(device) || any;
     return any;

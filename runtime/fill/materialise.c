@@ -220,25 +220,49 @@ static CUresult replay_around(const struct ms_allocation *allocation, const stru
     return result;
 }
 
+/* Mapping the sink takes a call a granule, which should follow what is kept, not what was made. */
+static bool is_small_part(const struct ms_allocation *allocation, const struct in_place *run)
+{
+    enum { FEW = 8, TIMES = 2 };
+    const struct ms_range all =
+        ms_allocation_granules(allocation, run->recorded_begin, run->recorded_end);
+    const struct ms_range part = ms_allocation_granules(allocation, run->begin, run->end);
+    const size_t kept = part.end - part.begin, sunk = all.end - all.begin - kept;
+    return sunk > FEW * allocation->granule && sunk > TIMES * kept;
+}
+
 /* Runs the launch over all that it writes: the part is in memory, the rest is mapped to the
  * sink. */
+static CUresult run_in_place(struct ms_allocation *allocation, const struct in_place *run,
+                             CUstream stream)
+{
+    CUresult result =
+        ms_backing_sink_map(&allocation->backing, run->recorded_begin, run->recorded_end);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result =
+        ms_replay_launch(run->recorded, allocation->address + run->recorded_begin,
+                         run->begin - run->recorded_begin, run->end - run->recorded_begin, stream);
+    const CUresult waited = ms_driver_wait(stream);
+    ms_backing_sink_unmap(&allocation->backing, run->recorded_begin, run->recorded_end);
+    return result != CUDA_SUCCESS ? result : waited;
+}
+
 static CUresult replay_in_place(struct ms_allocation *allocation, const struct in_place *run)
 {
     CUstream stream;
     CUresult result = ms_allocation_cover(allocation, run->begin, run->end);
     if (result == CUDA_SUCCESS)
         result = ms_replay_stream(allocation->context, &stream);
-    if (result == CUDA_SUCCESS)
-        result = ms_backing_sink_map(&allocation->backing, run->recorded_begin, run->recorded_end);
     if (result != CUDA_SUCCESS)
         return result;
-    result =
-        ms_replay_launch(run->recorded, allocation->address + run->recorded_begin,
-                         run->begin - run->recorded_begin, run->end - run->recorded_begin, stream);
+    result = is_small_part(allocation, run)
+                 ? ms_replay_part(run->recorded, run->begin - run->recorded_begin,
+                                  allocation->address + run->begin, run->end - run->begin, stream)
+                 : run_in_place(allocation, run, stream);
     if (result == CUDA_SUCCESS)
         result = replay_around(allocation, run, stream);
     const CUresult waited = ms_driver_wait(stream);
-    ms_backing_sink_unmap(&allocation->backing, run->recorded_begin, run->recorded_end);
     return result != CUDA_SUCCESS ? result : waited;
 }
 

@@ -4,6 +4,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
+#include "runtime/fill/scratch.h"
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/parked.h"
@@ -281,35 +282,37 @@ static CUresult replay_window(const struct ms_recorded_launch *recorded, size_t 
     size_t end = (offset + bytes + LARGEST_ELEMENT - 1) / LARGEST_ELEMENT * LARGEST_ELEMENT;
     if (end > recorded->before.bytes)
         end = recorded->before.bytes;
-    struct ms_backing scratch;
-    CUresult result =
-        ms_addresses_reserve_backing(&scratch, recorded->device, recorded->before.bytes);
+    struct ms_scratch own, *scratch;
+    CUdeviceptr block;
+    CUresult result = ms_scratch_take(recorded->device, recorded->before.bytes, begin, end, &own,
+                                      &scratch, &block);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_backing_cover(&scratch, begin, end);
-    if (result != CUDA_SUCCESS)
-        goto release;
-    result = ms_backing_sink_map(&scratch, 0, scratch.bytes);
-    if (result != CUDA_SUCCESS)
-        goto release;
-    result = ms_replay_launch(recorded, scratch.address, begin, end, stream);
+    result = ms_replay_launch(recorded, block, begin, end, stream);
     if (result == CUDA_SUCCESS)
-        result = ms_driver.memcpy_dtod_async(address, scratch.address + offset, bytes, stream);
+        result = ms_driver.memcpy_dtod_async(address, block + offset, bytes, stream);
     const CUresult waited = ms_driver_wait(stream);
-    if (result == CUDA_SUCCESS)
-        result = waited;
-    ms_backing_sink_unmap(&scratch, 0, scratch.bytes);
-release:
-    ms_backing_release(&scratch);
-    return result;
+    ms_scratch_give_back(scratch);
+    return result != CUDA_SUCCESS ? result : waited;
 }
 
-/* At once, or, without memory for that, in windows; the launch then runs once a window. */
-static CUresult replay_moved(const struct ms_recorded_launch *recorded, size_t offset,
-                             CUdeviceptr address, size_t bytes, CUstream stream)
+static const size_t min_window = (size_t)8 << 20;
+
+/* How much is replayed at a time: scratch memory for it is a small part of what the device holds,
+ * and the launch runs a few times only. */
+static size_t window_of(CUdevice device, size_t bytes)
 {
-    static const size_t min_window = (size_t)8 << 20;
-    size_t window = bytes;
+    enum { HELD_PART = 256, MOST_WINDOWS = 4 };
+    const size_t by_device = ms_backing_device_bytes(device) / HELD_PART;
+    const size_t by_work = (bytes + MOST_WINDOWS - 1) / MOST_WINDOWS;
+    const size_t window = by_device > by_work ? by_device : by_work;
+    return window > min_window ? window : min_window - MS_SCRATCH_ALIGNMENT;
+}
+
+CUresult ms_replay_part(const struct ms_recorded_launch *recorded, size_t offset,
+                        CUdeviceptr address, size_t bytes, CUstream stream)
+{
+    size_t window = window_of(recorded->device, bytes);
     for (size_t done = 0; done < bytes;) {
         const size_t now = bytes - done < window ? bytes - done : window;
         const CUresult result = replay_window(recorded, offset + done, address + done, now, stream);
@@ -327,7 +330,7 @@ CUresult ms_replay_any(const struct ms_content *content, size_t offset, CUdevice
                        size_t bytes, CUstream stream)
 {
     if (content->kind == MS_LAUNCHED)
-        return replay_moved(content->recorded, content->source_offset, address, bytes, stream);
+        return ms_replay_part(content->recorded, content->source_offset, address, bytes, stream);
     return ms_replay(content, offset, address, bytes, stream);
 }
 

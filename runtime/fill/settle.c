@@ -9,6 +9,7 @@
 #include "runtime/fill/access.h"
 #include "runtime/fill/overcommit.h"
 #include "runtime/fill/prefetch.h"
+#include "runtime/fill/scratch.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
@@ -47,6 +48,7 @@ static bool settle(const char *why)
     const struct ms_why reason = ms_publish_why_begin(MS_REASON_SETTLE);
     const bool passed = ms_prefetch_run(why);
     const bool is_good = materialise_all() && passed && !ms_defers_any();
+    ms_scratch_drop();
     ms_publish_why_end(reason);
     const uint64_t left = count_deferred();
     ms_counter_add(MS_COUNT_SETTLED_ALLOCATIONS, allocations > left ? allocations - left : 0);

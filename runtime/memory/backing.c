@@ -616,18 +616,22 @@ static void unmap_sink_granules(const struct ms_backing *backing, size_t from, s
         unmap_granules(backing, (struct ms_range){begin, end});
 }
 
-/* Maps the sink to every granule of [begin, end), or to none if that fails. */
+/* Maps the sink to every granule of [begin, end), or to none if that fails. Access is given to all
+ * of it at once. */
 static CUresult sink_granules(const struct ms_backing *backing, CUmemGenericAllocationHandle sink,
                               size_t begin, size_t end)
 {
-    for (size_t at = begin; at < end; at += backing->granule) {
-        const CUresult result = map_handle(backing, sink, backing->address + at, backing->granule);
-        if (result != CUDA_SUCCESS) {
-            unmap_granules(backing, (struct ms_range){begin, at});
-            return result;
-        }
+    size_t at = begin;
+    CUresult result = CUDA_SUCCESS;
+    while (result == CUDA_SUCCESS && at < end) {
+        result = ms_driver.mem_map(backing->address + at, backing->granule, 0, sink, 0);
+        at += result == CUDA_SUCCESS ? backing->granule : 0;
     }
-    return CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        result = set_access(backing, backing->address + begin, end - begin);
+    if (result != CUDA_SUCCESS)
+        unmap_granules(backing, (struct ms_range){begin, at});
+    return result;
 }
 
 CUresult ms_backing_sink_map(struct ms_backing *backing, size_t begin, size_t end)

@@ -10,6 +10,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/config/config.h"
+#include "runtime/fill/scratch.h"
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/invariants.h"
@@ -477,11 +478,8 @@ static CUresult mem_map(CUdeviceptr address, size_t bytes, size_t offset,
     return CUDA_SUCCESS;
 }
 
-static CUresult mem_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
-                               size_t count)
+static void set_access_of_one(struct mapping *mapping, const CUmemAccessDesc *access, size_t count)
 {
-    ENTER(mem_set_access);
-    struct mapping *mapping = get_mapping(address, bytes);
     for (size_t i = 0; i < count; i++) {
         const uint64_t bit = UINT64_C(1) << access[i].location.id;
         WANT(access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE);
@@ -489,8 +487,21 @@ static CUresult mem_set_access(CUdeviceptr address, size_t bytes, const CUmemAcc
                               ? mapping->access | bit
                               : mapping->access & ~bit;
     }
-    mprotect(to_host(address), bytes,
+    mprotect(to_host(mapping->begin), mapping->bytes,
              (mapping->access >> fake.device & 1) != 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+/* Of one mapping or of several, whole and without a gap. */
+static CUresult mem_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
+                               size_t count)
+{
+    ENTER(mem_set_access);
+    for (CUdeviceptr at = address; at < address + bytes;) {
+        struct mapping *mapping = find_mapping(at, 1);
+        WANT(mapping != NULL && mapping->begin == at && mapping->bytes <= address + bytes - at);
+        set_access_of_one(mapping, access, count);
+        at += mapping->bytes;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -811,6 +822,7 @@ void fake_check_allocation(const struct ms_allocation *allocation)
 
 void fake_check_empty(void)
 {
+    ms_scratch_drop();
     ms_backing_drop_sink(0);
     WANT(fake.mappings == 0);
     WANT(fake.handles == 0);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/fill/scratch.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/space.h"
 #include "runtime/memory/recorded_launch.h"
@@ -275,6 +276,7 @@ MS_TEST_AFTER(start, a_part_of_a_launch_is_replayed_by_whole_elements)
                                         .source_offset = AT};
     CHECK_EQ(ms_replay_any(&launched, 0, memory, PART, FAKE_STREAM), CUDA_SUCCESS);
     check_words(memory, PART, AT);
+    ms_scratch_drop();
     CHECK_EQ(fake.reservations, 1);
     fake_program_memory_free(memory);
 }

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/fill/scratch.h"
+
+#include <stdatomic.h>
+
+#include "runtime/driver/flags.h"
+#include "runtime/memory/addresses.h"
+
+static const size_t least_bytes = (size_t)8 << 20; /* of room on either side */
+
+static struct ms_scratch kept[MS_MAX_DEVICES];
+static _Atomic bool is_used[MS_MAX_DEVICES]; /* who has set it may use what is kept */
+static _Atomic unsigned kept_count;          /* of those that have a backing */
+
+static bool try_use(CUdevice device)
+{
+    bool no = false;
+    return device >= 0 && device < MS_MAX_DEVICES &&
+           atomic_compare_exchange_strong(&is_used[device], &no, true);
+}
+
+static void release(struct ms_scratch *scratch)
+{
+    const bool is_kept = scratch->is_kept;
+    if (scratch->room.bytes > 0) {
+        atomic_fetch_sub(&kept_count, is_kept);
+        ms_backing_sink_unmap(&scratch->room, scratch->begin, scratch->end);
+        ms_backing_release(&scratch->room);
+    }
+    *scratch = (struct ms_scratch){.is_kept = is_kept};
+}
+
+static size_t middle_of(const struct ms_scratch *scratch)
+{
+    return scratch->room.bytes / 2;
+}
+
+/* Room for a block, whichever part of it begins in the middle. Powers of two, so that blocks that
+ * grow do not need new room each time. */
+static CUresult reserve(struct ms_scratch *scratch, CUdevice device, size_t block_bytes)
+{
+    size_t half = least_bytes;
+    if (block_bytes > SIZE_MAX / 4)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    while (half < block_bytes + MS_SCRATCH_ALIGNMENT)
+        half *= 2;
+    if (middle_of(scratch) >= half)
+        return CUDA_SUCCESS;
+    release(scratch);
+    const CUresult result = ms_addresses_reserve_backing(&scratch->room, device, 2 * half);
+    if (result == CUDA_SUCCESS)
+        atomic_fetch_add(&kept_count, scratch->is_kept);
+    scratch->begin = scratch->end = middle_of(scratch);
+    return result;
+}
+
+/* More memory replaces what is there, and the sink behind it. */
+static CUresult grow(struct ms_scratch *scratch, size_t bytes)
+{
+    const size_t middle = middle_of(scratch), end = middle + bytes;
+    struct ms_backing *backing = &scratch->room;
+    if (bytes <= scratch->memory_bytes)
+        return CUDA_SUCCESS;
+    ms_backing_sink_unmap(backing, middle + scratch->memory_bytes,
+                          end < scratch->end ? end : scratch->end);
+    ms_backing_uncover(backing, middle, middle + scratch->memory_bytes, false);
+    scratch->memory_bytes = 0;
+    const CUresult result = ms_backing_cover(backing, middle, end);
+    if (result == CUDA_SUCCESS) {
+        scratch->memory_bytes = bytes;
+    } else {
+        ms_backing_sink_unmap(backing, scratch->begin, middle);
+        ms_backing_sink_unmap(backing, end, scratch->end);
+        scratch->begin = scratch->end = middle;
+    }
+    if (result == CUDA_SUCCESS && scratch->end < end)
+        scratch->end = end;
+    return result;
+}
+
+/* The sink where the block lies and nothing is yet. */
+static CUresult extend(struct ms_scratch *scratch, struct ms_range wanted)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (wanted.begin < scratch->begin) {
+        result = ms_backing_sink_map(&scratch->room, wanted.begin, scratch->begin);
+        scratch->begin = result == CUDA_SUCCESS ? wanted.begin : scratch->begin;
+    }
+    if (result == CUDA_SUCCESS && scratch->end < wanted.end) {
+        result = ms_backing_sink_map(&scratch->room, scratch->end, wanted.end);
+        scratch->end = result == CUDA_SUCCESS ? wanted.end : scratch->end;
+    }
+    return result;
+}
+
+static CUresult prepare(struct ms_scratch *scratch, CUdevice device, size_t block_bytes,
+                        size_t begin, size_t end, CUdeviceptr *address_out)
+{
+    const size_t aligned = begin / MS_SCRATCH_ALIGNMENT * MS_SCRATCH_ALIGNMENT;
+    CUresult result = reserve(scratch, device, block_bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    const size_t granule = scratch->room.granule;
+    const size_t at = middle_of(scratch) - aligned; /* of the block */
+    const struct ms_range wanted = {at / granule * granule,
+                                    (at + block_bytes + granule - 1) / granule * granule};
+    result = grow(scratch, (end - aligned + granule - 1) / granule * granule);
+    if (result == CUDA_SUCCESS)
+        result = extend(scratch, wanted);
+    *address_out = scratch->room.address + at;
+    return result;
+}
+
+CUresult ms_scratch_take(CUdevice device, size_t block_bytes, size_t begin, size_t end,
+                         struct ms_scratch *own, struct ms_scratch **scratch_out,
+                         CUdeviceptr *address_out)
+{
+    const bool is_kept = try_use(device);
+    struct ms_scratch *scratch = is_kept ? &kept[device] : own;
+    if (!is_kept)
+        *own = (struct ms_scratch){0};
+    scratch->is_kept = is_kept;
+    const CUresult result = prepare(scratch, device, block_bytes, begin, end, address_out);
+    if (result == CUDA_SUCCESS) {
+        *scratch_out = scratch;
+        return CUDA_SUCCESS;
+    }
+    release(scratch);
+    ms_scratch_give_back(scratch);
+    return result;
+}
+
+void ms_scratch_give_back(struct ms_scratch *scratch)
+{
+    if (scratch->is_kept)
+        atomic_store(&is_used[scratch - kept], false);
+    else
+        release(scratch);
+}
+
+bool ms_scratch_drop(void)
+{
+    bool any = false;
+    if (ms_is_capturing()) /* the driver may refuse to unmap */
+        return false;
+    for (CUdevice device = 0; device < MS_MAX_DEVICES && atomic_load(&kept_count) > 0; device++) {
+        if (!try_use(device))
+            continue;
+        any = kept[device].room.bytes > 0 || any;
+        release(&kept[device]);
+        atomic_store(&is_used[device], false);
+    }
+    return any;
+}
