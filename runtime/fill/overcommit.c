@@ -11,14 +11,17 @@
 #include "runtime/shard/shard.h"
 
 enum {
+    UNWRITTEN_TIMES = 32, /* the device's memory: an empty model of 10^12 parameters fits twice */
+    MOST_TIMES = 128,
     USED_PART = 4, /* of what has no memory: more than the helpers of initialising ever use */
     FREED_PART =
         8 /* of what the program had at most, or of the device: with less, it has freed its model */
 };
 
 static struct {
-    _Atomic uint64_t used_bytes; /* by kernels that ran */
-    _Atomic uint64_t most_bytes; /* that the program had */
+    _Atomic uint64_t used_bytes;    /* by kernels that ran */
+    _Atomic uint64_t most_bytes;    /* that the program had */
+    _Atomic uint64_t allowed_bytes; /* up to here what it has not written is not counted again */
     _Atomic bool is_settled;
     /* a call has failed for lack of memory: the program looks for what fits */
     _Atomic bool is_short;
@@ -74,22 +77,69 @@ static void set_live(CUdevice device, uint64_t live, size_t total)
     if (live < most / FREED_PART) {
         atomic_store(&devices[device].used_bytes, 0);
         atomic_store(&devices[device].is_settled, false);
+        atomic_store(&devices[device].allowed_bytes, 0);
     }
     if (live < most / FREED_PART || now > most)
         atomic_store(&devices[device].most_bytes, now);
 }
 
+/* Bytes that nobody has written, or only set: those of no file, no kernel and no copy. */
+static uint64_t unwritten_bytes_of(const struct ms_lineage *lineage)
+{
+    uint64_t bytes = lineage->bytes + lineage->kind_bytes[MS_FILL];
+    for (int kind = 0; kind < MS_KIND_COUNT; kind++)
+        bytes -= kind != MS_UNDEFINED ? lineage->kind_bytes[kind] : 0;
+    return bytes;
+}
+
+static uint64_t unwritten_bytes(CUdevice device)
+{
+    uint64_t bytes = 0;
+    struct ms_allocation *allocation = NULL;
+    while ((allocation = ms_space_walk(allocation)) != NULL)
+        bytes += allocation->device == device ? unwritten_bytes_of(&allocation->lineage) : 0;
+    return bytes;
+}
+
+/* A program may ask again and again: it is said once. */
+static bool refuse(CUdevice device, size_t bytes, const char *what, uint64_t times)
+{
+    static _Atomic bool is_said;
+    if (!atomic_exchange(&is_said, true))
+        ms_log(MS_WARN,
+               "an allocation of %zu bytes on device %d is refused: with it, the program would "
+               "have more than %llu times the device's memory%s (METASHARD_OVERCOMMIT)",
+               bytes, (int)device, (unsigned long long)times, what);
+    return true;
+}
+
+/*
+ * What the program fills with data of its own is asked for in earnest, up to a bound that no model
+ * reaches. What it has not written yet is counted only when the program has much more than when
+ * that was done last.
+ */
+static bool is_beyond_asked(CUdevice device, uint64_t live, size_t bytes, size_t total)
+{
+    if (live + bytes > MOST_TIMES * (uint64_t)total)
+        return refuse(device, bytes, "", MOST_TIMES);
+    if (live + bytes <= UNWRITTEN_TIMES * (uint64_t)total ||
+        live + bytes <= atomic_load(&devices[device].allowed_bytes))
+        return false;
+    if (unwritten_bytes(device) + bytes > UNWRITTEN_TIMES * (uint64_t)total)
+        return refuse(device, bytes, " in what it has not written yet", UNWRITTEN_TIMES);
+    atomic_store(&devices[device].allowed_bytes, live + bytes + total);
+    return false;
+}
+
 /* A program that allocates until it fails must fail. */
 static bool is_overcommitted(CUdevice device, uint64_t live, size_t bytes, size_t total)
 {
-    const uint64_t times = ms_config.overcommit > 0 ? ms_config.overcommit : 1;
-    if (bytes <= UINT64_MAX - live && (live + bytes) / times <= total)
-        return false;
-    ms_log(MS_INFO,
-           "an allocation of %zu bytes on device %d is refused: with it, the program would have "
-           "more than %llu times the device's memory (METASHARD_OVERCOMMIT)",
-           bytes, (int)device, (unsigned long long)times);
-    return true;
+    const uint64_t times = ms_config.overcommit;
+    if (bytes > UINT64_MAX - live)
+        return refuse(device, bytes, "", times > 0 ? times : MOST_TIMES);
+    if (times == 0)
+        return is_beyond_asked(device, live, bytes, total);
+    return (live + bytes) / times > total && refuse(device, bytes, "", times);
 }
 
 /* Whole granules in [begin, end) that have no memory. */

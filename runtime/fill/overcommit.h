@@ -4,7 +4,9 @@
  *
  * A program that makes or loads a model may allocate more than the device has, because it frees or
  * shards most of it before use. Until it computes, its allocations may take METASHARD_OVERCOMMIT
- * times the memory. A program that computes uses what it has, and expects an out-of-memory error
+ * times the memory. Where that is 0 they may take what it asks for and fills, but 32 times the
+ * memory in what it has not written, and 128 times at most. A program that computes uses what it
+ * has, and expects an out-of-memory error
  * from the allocation. From then on unbacked bytes count as used, so an allocation fails where it
  * fails without the shim.
  *

@@ -46,7 +46,7 @@ MS_TEST(defaults)
     CHECK(config.mode == MS_ON);
     CHECK_EQ(config.min_bytes, 2 << 20);
     CHECK_EQ(config.snapshot_bytes, 256 << 20);
-    CHECK_EQ(config.overcommit, 16);
+    CHECK_EQ(config.overcommit, 0);
     CHECK_EQ(config.settle_ms, 1000);
     CHECK_EQ(config.excluded.count, 0);
     CHECK_EQ(config.log.level, MS_WARN);
