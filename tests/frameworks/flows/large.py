@@ -7,7 +7,7 @@ from torch import nn
 
 from model import Shape
 
-Mixture = namedtuple("Mixture", "dim hidden expert_hidden layers dense experts vocab")
+Mixture = namedtuple("Mixture", "dim hidden expert_hidden layers dense experts vocab router_bias", defaults=[True])
 Many = namedtuple("Many", "layers tensors rows columns")
 
 
@@ -34,7 +34,7 @@ class MixtureLayer(nn.Module):
         if number < size.dense:
             self.feed_forward = Gated(size.dim, size.hidden)
             return
-        self.router = nn.Linear(size.dim, size.experts)
+        self.router = nn.Linear(size.dim, size.experts, bias=size.router_bias)
         self.shared = Gated(size.dim, size.expert_hidden)
         self.experts = nn.ModuleList(Gated(size.dim, size.expert_hidden) for _ in range(size.experts))
 
@@ -49,6 +49,13 @@ class MixtureModel(nn.Module):
 
     def reset_buffers(self, _):
         """It has none."""
+
+    @torch.no_grad()
+    def init_weights(self):
+        """On top of what the modules' constructors did, as Llama's."""
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.02)
 
 
 class ManyTensors(nn.Module):
@@ -66,6 +73,8 @@ class ManyTensors(nn.Module):
 
 SHAPES = {"70B": Shape(8192, 1024, 28672, 80, 128256), "405B": Shape(16384, 1024, 53248, 126, 128256),
           "671B-mixture": Mixture(7168, 18432, 2048, 61, 3, 256, 129280),
+          # 10^12 parameters in 69,915 tensors.
+          "1T-mixture": Mixture(7168, 18432, 2048, 61, 1, 384, 163840, False),
           "100000-tensors": Many(100, 1000, 1024, 1024),
           # Short ones of each, to try the scripts.
           "tiny-70B": Shape(8192, 1024, 28672, 1, 16032), "tiny-mixture": Mixture(7168, 18432, 2048, 2, 1, 16, 16160),

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""sparse_checkpoint.py SHAPE FOLDER --rank R --world N: safetensors files with all tensors of a model, which take next to no disk.
+"""sparse_checkpoint.py SHAPE FOLDER --rank R --world N [--experts SAMPLE]: safetensors files with all tensors of a model, which take next to no disk.
 
 SHAPE is a name of tests/frameworks/flows/large.py. The files are holes, but for the rank's rows of each tensor: there each page
 begins with eight bytes that are its tensor's and its own. hashes.json has the SHA-256 of the rank's rows of each tensor.
+--experts SAMPLE: of what flows/expert_parallel.py reads back with --sample SAMPLE all rows, and of no other tensor any.
 """
 import argparse
 import hashlib
@@ -38,6 +39,14 @@ def content(number, size):
     return words.reshape(-1)[:size]
 
 
+def sample_of(options):
+    """Names of what a rank of flows/expert_parallel.py reads back."""
+    from expert_parallel import keep_own_experts
+    model = build(shape(options.shape), "meta")
+    keep_own_experts(model, options)
+    return {name for name, _ in list(model.named_parameters())[::options.experts]}
+
+
 def files_of(tensors):
     files, filled = [[]], 0
     for name, tensor in tensors:
@@ -61,7 +70,7 @@ def write_file(path, tensors, numbers, hashes, options):
         begin = file.tell()
         file.truncate(begin + at)
         for name, tensor in tensors:
-            first, count = rows_of(tensor.shape[0], options.rank, options.world)
+            first, count = options.rows(name, tensor.shape[0])
             row = tensor.nbytes // tensor.shape[0]
             data = content(numbers[name], count * row)
             hashes[name] = hashlib.sha256(data).hexdigest()
@@ -76,7 +85,12 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--world", type=int, default=1)
+    parser.add_argument("--experts", type=int, metavar="SAMPLE")
     options = parser.parse_args()
+    options.rows = lambda name, count: rows_of(count, options.rank, options.world)
+    if options.experts:
+        whole = sample_of(options)
+        options.rows = lambda name, count: (0, count if name in whole else 0)
     os.makedirs(options.folder, exist_ok=True)
     tensors = list(build(shape(options.shape), "meta").named_parameters())
     numbers = {name: number for number, (name, _) in enumerate(tensors)}
