@@ -66,7 +66,7 @@ static CUresult copy_resident(const struct copy *copy, size_t at, size_t bytes)
 static bool may_move(const struct copy *copy, const struct ms_content *content)
 {
     if (content->kind == MS_PARKED)
-        return copy->destination->device == ms_parked_device(content->parked);
+        return copy->destination->device == ms_parked_backing(content->parked)->device;
     return content->kind != MS_LAUNCHED || copy->destination->context == content->recorded->context;
 }
 
@@ -150,6 +150,8 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
     moved.cached = false;
     moved.locality = MS_UNKNOWN;
     moved.is_remote_copy = false;
+    /* Parked bytes are copied on already. */
+    moved.is_in_sequence = copy->sequence != NULL && content->kind != MS_PARKED;
     moved.pattern = ms_lineage_move_pattern(content->pattern, from, copy->to + at);
     moved.is_shadowed =
         ms_verifies() && ms_shadow_copy(copy->destination, copy->to + at, copy->source, from, bytes,

@@ -168,7 +168,8 @@ static bool can_be_input(const struct ms_part *part)
     size_t sent = 0, left = 0;
     for (size_t at = part->begin;
          ms_lineage_next(&part->allocation->lineage, &at, part->end, &extent);) {
-        if (extent.content.kind == MS_RESIDENT || is_snapshot(&extent.content) ||
+        if (extent.content.kind == MS_RESIDENT || extent.content.kind == MS_PARKED ||
+            is_snapshot(&extent.content) ||
             (ms_content_is_nothing(&extent.content) && part->end - extent.begin >= ROUNDING))
             return false;
         if (extent.content.kind == MS_SOURCE)
@@ -234,7 +235,8 @@ static bool record_in(const struct ms_part *out, const struct ms_part *in,
     const struct depths below = depths_of(out);
     if (out->begin >= out->end || (in != NULL && in->begin >= in->end) ||
         !ms_carve_is_block(out->allocation, out->begin, out->end) ||
-        ms_lineage_any(&out->allocation->lineage, out->begin, out->end, MS_PRESENT) ||
+        ms_lineage_any(&out->allocation->lineage, out->begin, out->end,
+                       MS_PRESENT | MS_OF_KIND(MS_PARKED)) ||
         below.launches + 1 > MS_MAX_LAUNCH_DEPTH || is_forbidden(out) ||
         (in != NULL && is_forbidden(in)))
         return false;

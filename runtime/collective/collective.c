@@ -75,11 +75,28 @@ static bool receives_parts(const struct ms_operation *operation)
            !may_be_late(operation) && under_way.receive_count < RECEIVES && receives() != NULL;
 }
 
+/* What is sent to all ranks, from where it stands. */
+static bool park_sent(const struct ms_operation *operation)
+{
+    if (operation->read_bytes == 0 || operation->written_bytes > 0 || !operation->receives ||
+        may_be_late(operation) || under_way.receive_count == RECEIVES || receives() == NULL)
+        return false;
+    struct under_way_receive *added = receives() + under_way.receive_count;
+    if (ms_receive_prepare(address_of(operation->read), operation->read_bytes, operation->ranks,
+                           true, &added->receive) != CUDA_SUCCESS ||
+        added->receive.address == 0)
+        return false;
+    added->is_called = false;
+    under_way.receive_count++;
+    look_at_kernels();
+    return true;
+}
+
 static CUresult prepare_uses(const struct ms_operation *operation)
 {
     struct ms_use uses[2];
     size_t count = 0;
-    if (operation->read_bytes > 0)
+    if (operation->read_bytes > 0 && !park_sent(operation))
         uses[count++] = (struct ms_use){need_of_read(operation), address_of(operation->read),
                                         operation->read_bytes};
     /* With a partial overlap the rest is replayed too: it costs no more than a read. */
@@ -104,7 +121,7 @@ static CUresult prepare_receive(const struct ms_operation *operation)
     struct under_way_receive *added = receives() + under_way.receive_count;
     const CUresult result =
         ms_receive_prepare(address_of(operation->written), operation->written_bytes,
-                           operation->ranks, &added->receive);
+                           operation->ranks, false, &added->receive);
     if (added->receive.address != 0) {
         added->is_called = false;
         under_way.receive_count++;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/collective/receive.h"
 
+#include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/facts.h"
@@ -8,6 +9,7 @@
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/fill/replay.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/allocation.h"
@@ -15,19 +17,32 @@
 #include "runtime/memory/parked.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
+#include "runtime/source/transfer.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-/* Lists the unbacked granules of the ranges, including the first and the last of [begin, end):
- * other bytes in these are not in memory either, and what materialises them waits. */
-static bool list_sinkable(const struct ms_allocation *allocation, size_t begin, size_t end,
-                          const struct ms_ranges *remote_parts, struct ms_ranges *sinkable)
+/* The more pieces, the sooner memory goes that is needed no more; but each costs some calls. */
+enum { PIECES = 64 };
+
+/* True for what a kernel has put one behind the other, and has no memory: it is received or sent as
+ * a whole, and then copied on. */
+static bool is_passing(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    return !ms_has_late_payloads() &&
+           ms_lineage_any(&allocation->lineage, begin, end, MS_IN_SEQUENCE);
+}
+
+/* Lists the granules of [begin, end) without memory that lie whole in the ranges: the first and the
+ * last one too, because what else is in them is not in memory either, and what materialises that
+ * waits. */
+static bool list_unbacked(const struct ms_allocation *allocation, size_t begin, size_t end,
+                          const struct ms_ranges *ranges, struct ms_ranges *unbacked_out)
 {
     const size_t granule = allocation->granule;
     struct ms_ranges backed = {0}, whole = {0};
     bool is_good = true;
-    for (size_t i = 0; i < remote_parts->count && is_good; i++) {
-        const struct ms_range range = remote_parts->list[i];
+    for (size_t i = 0; i < ranges->count && is_good; i++) {
+        const struct ms_range range = ranges->list[i];
         const size_t from = range.begin + (range.begin > begin ? granule - 1 : 0);
         const size_t to = range.end + (range.end < end ? 0 : granule - 1);
         if (from / granule < to / granule)
@@ -37,34 +52,140 @@ static bool list_sinkable(const struct ms_allocation *allocation, size_t begin, 
     for (; is_good && ms_backing_next(&allocation->backing, &chunk);
          chunk = (struct ms_range){chunk.end, allocation->granule_bytes})
         is_good = ms_ranges_add(&backed, chunk.begin, chunk.end);
-    is_good = is_good && ms_ranges_subtract(&whole, &backed, sinkable);
+    is_good = is_good && ms_ranges_subtract(&whole, &backed, unbacked_out);
     ms_ranges_cleanup(&whole);
     ms_ranges_cleanup(&backed);
     return is_good;
 }
 
-/* Lists the granules of [begin, end), neither sinkable nor backed, where parked memory can lie. */
-static bool list_storable(const struct ms_allocation *allocation, size_t begin, size_t end,
-                          const struct ms_ranges *sinkable, struct ms_ranges *parkable)
+/* Lists those of all of [begin, end) where parked memory can lie. */
+static bool list_parkable(const struct ms_allocation *allocation, size_t begin, size_t end,
+                          const struct ms_ranges *except, struct ms_ranges *parkable_out)
 {
     struct ms_ranges whole = {0}, unbacked = {0};
     const bool is_good = ms_ranges_add(&whole, begin, end) &&
-                         list_sinkable(allocation, begin, end, &whole, &unbacked) &&
-                         ms_ranges_subtract(&unbacked, sinkable, parkable);
+                         list_unbacked(allocation, begin, end, &whole, &unbacked) &&
+                         ms_ranges_subtract(&unbacked, except, parkable_out);
     ms_ranges_cleanup(&whole);
     ms_ranges_cleanup(&unbacked);
     return is_good;
 }
 
-/* Backs what lies between the ranges. */
+/* --- pieces */
+
+static void drop_pieces(struct ms_park *park)
+{
+    for (size_t i = 0; i < park->count; i++)
+        ms_parked_drop(park->parked[i]);
+    ms_heap_free(park->parked);
+    ms_heap_free(park->ranges);
+    *park = (struct ms_park){0};
+}
+
+static size_t piece_bytes(const struct ms_allocation *allocation, const struct ms_ranges *ranges)
+{
+    size_t granules = 0;
+    for (size_t i = 0; i < ranges->count; i++)
+        granules += (ranges->list[i].end - ranges->list[i].begin) / allocation->granule;
+    return (granules + PIECES - 1) / PIECES * allocation->granule;
+}
+
+/* Cuts the ranges to pieces of at most so many bytes. */
+static size_t cut(const struct ms_ranges *ranges, size_t most, struct ms_range *pieces)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < ranges->count; i++) {
+        for (size_t at = ranges->list[i].begin; at < ranges->list[i].end; count++) {
+            const size_t left = ranges->list[i].end - at;
+            pieces[count] = (struct ms_range){at, at + (left < most ? left : most)};
+            at = pieces[count].end;
+        }
+    }
+    return count;
+}
+
+static CUresult create(const struct ms_allocation *allocation, const struct ms_ranges *ranges,
+                       bool is_filled, struct ms_park *park)
+{
+    const size_t most = PIECES + ranges->count;
+    *park = (struct ms_park){.ranges = ms_heap_alloc(most * sizeof(*park->ranges)),
+                             .parked = ms_heap_alloc(most * sizeof(struct ms_parked *))};
+    if (park->ranges == NULL || park->parked == NULL) {
+        drop_pieces(park);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    const size_t count = cut(ranges, piece_bytes(allocation, ranges), park->ranges);
+    CUresult result = CUDA_SUCCESS;
+    while (park->count < count && result == CUDA_SUCCESS) {
+        const struct ms_range piece = park->ranges[park->count];
+        result = ms_parked_create(allocation->context, allocation->device, piece.end - piece.begin,
+                                  is_filled, &park->parked[park->count]);
+        park->count += result == CUDA_SUCCESS;
+    }
+    if (result != CUDA_SUCCESS)
+        drop_pieces(park);
+    return result;
+}
+
+static CUresult lend(struct ms_allocation *allocation, const struct ms_park *park,
+                     struct ms_sink_mapping **lent_out)
+{
+    const struct ms_backing **lenders = ms_heap_alloc(park->count * sizeof(*lenders));
+    if (lenders == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (size_t i = 0; i < park->count; i++)
+        lenders[i] = ms_parked_backing(park->parked[i]);
+    const CUresult result = ms_backing_lend(&allocation->backing, lenders, park->ranges,
+                                            park->count, allocation->context, lent_out);
+    ms_heap_free(lenders);
+    return result;
+}
+
+/* Makes pieces for the ranges, and maps them there until the work is done. Fails if there are
+ * none. */
+static CUresult lend_parked(struct ms_allocation *allocation, const struct ms_ranges *ranges,
+                            bool is_filled, struct ms_park *park_out,
+                            struct ms_sink_mapping **lent_out)
+{
+    CUresult result = ranges->count > 0 ? create(allocation, ranges, is_filled, park_out)
+                                        : CUDA_ERROR_NOT_SUPPORTED;
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = lend(allocation, park_out, lent_out);
+    if (result != CUDA_SUCCESS)
+        drop_pieces(park_out);
+    return result;
+}
+
+/* The content of [begin, end) becomes parked, where there are pieces. */
+static CUresult set_parked(struct ms_allocation *allocation, size_t begin, size_t end,
+                           const struct ms_park *park)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < park->count && result == CUDA_SUCCESS; i++) {
+        const struct ms_range piece = park->ranges[i];
+        const size_t from = piece.begin > begin ? piece.begin : begin;
+        const size_t to = piece.end < end ? piece.end : end;
+        const struct ms_content content = {.kind = MS_PARKED,
+                                           .parked = park->parked[i],
+                                           .source_offset = from - piece.begin};
+        result = ms_bytes_set(allocation, from, to, &content);
+    }
+    return result;
+}
+
+/* --- receiving */
+
+/* Backs what lies between the ranges, or also fills it. */
 static CUresult cover_rest(struct ms_allocation *allocation, size_t begin, size_t end,
-                           const struct ms_ranges *taken)
+                           const struct ms_ranges *taken, bool fills)
 {
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i <= taken->count && result == CUDA_SUCCESS; i++) {
         const size_t stop = i < taken->count ? taken->list[i].begin : end;
         if (begin < stop)
-            result = ms_allocation_cover(allocation, begin, stop);
+            result = fills ? ms_materialise(allocation, begin, stop, MS_NEED_SEND_LATER)
+                           : ms_allocation_cover(allocation, begin, stop);
         begin = i < taken->count ? taken->list[i].end : end;
     }
     return result;
@@ -76,46 +197,16 @@ static struct ms_range cut_to(struct ms_range range, size_t begin, size_t end)
                              range.end < end ? range.end : end};
 }
 
-/* Marks [begin, end) as resident, except what is in the ranges: absent, or parked, each from its
- * own offset in the parked memory on. */
+/* Marks [begin, end) as resident, except what is in the ranges, which is absent, or parked. */
 static CUresult set_received(struct ms_allocation *allocation, size_t begin, size_t end,
-                             const struct ms_ranges *gone, const struct ms_ranges *parked_ranges,
-                             struct ms_parked *parked)
+                             const struct ms_ranges *gone, const struct ms_park *park)
 {
-    struct ms_content content = {.kind = MS_PARKED, .parked = parked};
-    uint64_t at = 0;
     CUresult result = ms_bytes_set_kind(allocation, begin, end, MS_RESIDENT);
     for (size_t i = 0; i < gone->count && result == CUDA_SUCCESS; i++) {
         const struct ms_range range = cut_to(gone->list[i], begin, end);
         result = ms_bytes_set_kind(allocation, range.begin, range.end, MS_ABSENT);
     }
-    for (size_t i = 0; parked != NULL && i < parked_ranges->count && result == CUDA_SUCCESS; i++) {
-        const struct ms_range range = cut_to(parked_ranges->list[i], begin, end);
-        content.source_offset = at + (range.begin - parked_ranges->list[i].begin);
-        result = ms_bytes_set(allocation, range.begin, range.end, &content);
-        at += parked_ranges->list[i].end - parked_ranges->list[i].begin;
-    }
-    return result;
-}
-
-/* Maps new parked memory under the ranges until the work is done; else they get memory. */
-static CUresult lend_parked(struct ms_allocation *allocation, const struct ms_ranges *parkable,
-                            struct ms_receive *receive)
-{
-    struct ms_parked *parked;
-    CUresult result = parkable->count > 0
-                          ? ms_parked_create(allocation->context, allocation->device,
-                                             parkable->list, parkable->count, &parked)
-                          : CUDA_ERROR_NOT_SUPPORTED;
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = ms_backing_lend(&allocation->backing, ms_parked_backing(parked), parkable->list,
-                             parkable->count, allocation->context, &receive->lent);
-    if (result == CUDA_SUCCESS)
-        receive->parked = parked;
-    else
-        ms_parked_drop(parked);
-    return result;
+    return result == CUDA_SUCCESS ? set_parked(allocation, begin, end, park) : result;
 }
 
 /* Memory for [begin, end), except what goes to the sink. */
@@ -124,12 +215,13 @@ static CUresult find_memory(struct ms_allocation *allocation, size_t begin, size
                             struct ms_receive *receive)
 {
     struct ms_ranges taken = {0};
-    if (lend_parked(allocation, parkable, receive) != CUDA_SUCCESS)
-        return cover_rest(allocation, begin, end, sinkable);
+    /* Without parked memory there, it gets some of its own. */
+    if (lend_parked(allocation, parkable, false, &receive->park, &receive->lent) != CUDA_SUCCESS)
+        return cover_rest(allocation, begin, end, sinkable, false);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (ms_ranges_add_all(&taken, sinkable) && ms_ranges_add_all(&taken, parkable)) {
         ms_ranges_sort(&taken);
-        result = cover_rest(allocation, begin, end, &taken);
+        result = cover_rest(allocation, begin, end, &taken, false);
     }
     ms_ranges_cleanup(&taken);
     return result;
@@ -140,7 +232,7 @@ static void take_back(struct ms_allocation *allocation, struct ms_receive *recei
 {
     ms_backing_lent(&allocation->backing, receive->sink, NULL);
     ms_backing_lent(&allocation->backing, receive->lent, NULL);
-    ms_parked_drop(receive->parked);
+    drop_pieces(&receive->park);
     *receive = (struct ms_receive){0};
 }
 
@@ -151,11 +243,11 @@ static CUresult sink_and_park(struct ms_allocation *allocation, size_t begin, si
     CUresult result = ms_backing_sink_wait(&allocation->backing, begin, end);
     if (result == CUDA_SUCCESS)
         result = find_memory(allocation, begin, end, sinkable, parkable, receive);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && sinkable->count > 0)
         result = ms_backing_lend(&allocation->backing, NULL, sinkable->list, sinkable->count,
                                  allocation->context, &receive->sink);
     if (result == CUDA_SUCCESS)
-        result = set_received(allocation, begin, end, absent, parkable, receive->parked);
+        result = set_received(allocation, begin, end, absent, &receive->park);
     if (result != CUDA_SUCCESS)
         take_back(allocation, receive);
     return result;
@@ -186,69 +278,244 @@ static bool has_small_parts(const struct ms_allocation *allocation, size_t bytes
     return (part > least ? part : least) < ms_config.min_bytes;
 }
 
-static CUresult receive_into(struct ms_allocation *allocation, size_t begin, size_t end, int ranks,
-                             struct ms_receive *receive)
+static void count_received(const struct ms_allocation *allocation, size_t begin, size_t end,
+                           const struct ms_ranges *sinkable, const struct ms_receive *receive)
+{
+    const uint64_t sink = receive->sink != NULL ? bytes_within(sinkable, begin, end) : 0;
+    if (receive->sink == NULL && receive->lent == NULL)
+        return;
+    ms_counter_add(MS_COUNT_SINK_BYTES, sink);
+    ms_counter_add(MS_COUNT_MATERIALISED_BYTES, end - begin - sink);
+    ms_log(MS_DEBUG, "%llu of %zu bytes at 0x%llx that are received go to the sink",
+           (unsigned long long)sink, end - begin, allocation->address + begin);
+}
+
+/* What a rank keeps of [begin, end). Remote copies are concatenated tensors, which will be copied
+ * back. In its own place, what comes in granules with local bytes may stay; copied on from there,
+ * it would take memory again. */
+static CUresult receive_parts(struct ms_allocation *allocation, size_t begin, size_t end, int ranks,
+                              struct ms_receive *receive)
 {
     struct ms_ranges remote_parts = {0}, sinkable = {0}, parkable = {0};
     CUresult result = CUDA_SUCCESS;
-    *receive = (struct ms_receive){.address = allocation->address,
-                                   .allocation_id = allocation->id,
-                                   .context = allocation->context};
-    ms_carve_add_use(allocation, begin, end);
-    /* Remote copies: concatenated tensors, which will be copied back. In its own place, what comes
-     * in granules with local bytes may stay; copied on from there, it would take memory again. */
+    const bool keeps_parts = ms_shard_receives_parts(ranks);
     const bool passes = ms_lineage_any(&allocation->lineage, begin, end, MS_REMOTE_COPY);
-    if (!ms_placement_query_list_remote(allocation, begin, end - begin, NULL, &remote_parts) ||
-        !list_sinkable(allocation, begin, end, &remote_parts, &sinkable) ||
-        (passes && !list_storable(allocation, begin, end, &sinkable, &parkable)))
+    if ((keeps_parts &&
+         (!ms_placement_query_list_remote(allocation, begin, end - begin, NULL, &remote_parts) ||
+          !list_unbacked(allocation, begin, end, &remote_parts, &sinkable))) ||
+        ((sinkable.count > 0 ? passes : is_passing(allocation, begin, end)) &&
+         !list_parkable(allocation, begin, end, &sinkable, &parkable)))
         result = CUDA_ERROR_OUT_OF_MEMORY;
-    else if (sinkable.count == 0 ||
-             (!passes && has_small_parts(allocation, end - begin, &remote_parts, ranks)))
+    else if (sinkable.count == 0
+                 ? parkable.count == 0
+                 : !passes && has_small_parts(allocation, end - begin, &remote_parts, ranks))
         result = ms_materialise(allocation, begin, end, MS_NEED_OVERWRITE);
     else
-        result = sink_and_park(allocation, begin, end, passes ? &remote_parts : &sinkable,
-                               &sinkable, &parkable, receive);
-    if (receive->sink != NULL) {
-        const uint64_t sink = bytes_within(&sinkable, begin, end);
-        ms_counter_add(MS_COUNT_SINK_BYTES, sink);
-        ms_counter_add(MS_COUNT_MATERIALISED_BYTES, end - begin - sink);
-        ms_log(MS_DEBUG, "%llu of %zu bytes at 0x%llx that are received go to the sink",
-               (unsigned long long)sink, end - begin, allocation->address + begin);
-    }
+        result = sink_and_park(allocation, begin, end,
+                               passes && sinkable.count > 0 ? &remote_parts : &sinkable, &sinkable,
+                               &parkable, receive);
+    count_received(allocation, begin, end, &sinkable, receive);
     ms_ranges_cleanup(&remote_parts);
     ms_ranges_cleanup(&sinkable);
     ms_ranges_cleanup(&parkable);
     return result;
 }
 
+/* --- sending */
+
+/* What launches make can be made again: it is cached while it is sent. */
+static bool can_be_parked(const struct ms_content *content)
+{
+    return content->kind != MS_LAUNCHED && content->kind != MS_ABSENT;
+}
+
+static bool may_send_parked(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_extent extent;
+    bool may = is_passing(allocation, begin, end);
+    while (may && ms_lineage_next(&allocation->lineage, &begin, end, &extent))
+        may = can_be_parked(&extent.content);
+    return may;
+}
+
+/* [begin, end) of an allocation, which goes into pieces. */
+struct filling {
+    const struct ms_allocation *allocation;
+    size_t begin, end;
+    const struct ms_park *park;
+};
+
+/* An extent, cut to a piece, and its place there. */
+struct part {
+    size_t piece, at; /* from where the next one is looked for; zero: from the start */
+    struct ms_extent extent;
+    CUdeviceptr address;
+};
+
+static bool next_part(const struct filling *filling, struct part *part)
+{
+    const struct ms_park *park = filling->park;
+    for (; part->piece < park->count; part->piece++) {
+        const struct ms_range piece = park->ranges[part->piece];
+        const size_t from = piece.begin > filling->begin ? piece.begin : filling->begin;
+        const size_t to = piece.end < filling->end ? piece.end : filling->end;
+        if (part->at < from)
+            part->at = from;
+        if (ms_lineage_next(&filling->allocation->lineage, &part->at, to, &part->extent)) {
+            part->address = ms_parked_backing(park->parked[part->piece])->address +
+                            (part->extent.begin - piece.begin);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_file(const struct ms_content *content)
+{
+    return content->kind == MS_SOURCE && ms_source_is_file(content->source);
+}
+
+/* The files' parts as requests, or only their number (NULL). */
+static size_t list_files(const struct filling *filling, struct ms_read_request *requests)
+{
+    size_t count = 0;
+    for (struct part part = {0}; next_part(filling, &part);) {
+        const struct ms_content *content = &part.extent.content;
+        if (!is_file(content))
+            continue;
+        if (requests != NULL)
+            requests[count] =
+                (struct ms_read_request){content->source, content->source_offset,
+                                         part.extent.end - part.extent.begin, part.address};
+        count++;
+    }
+    return count;
+}
+
+static CUresult fill_from_files(const struct filling *filling, CUstream stream)
+{
+    const size_t count = list_files(filling, NULL);
+    if (count == 0)
+        return CUDA_SUCCESS;
+    struct ms_read_request *requests = ms_heap_alloc(count * sizeof(*requests));
+    if (requests == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    list_files(filling, requests);
+    const CUresult result = ms_transfer(requests, count, filling->allocation->context, stream);
+    ms_heap_free(requests);
+    return result;
+}
+
+/* Bytes that were never written are those that happen to be there. */
+static CUresult fill_pieces(const struct filling *filling, CUstream stream)
+{
+    CUresult result = fill_from_files(filling, stream);
+    struct part part = {0};
+    while (result == CUDA_SUCCESS && next_part(filling, &part)) {
+        const struct ms_extent *extent = &part.extent;
+        if (!is_file(&extent->content) && !ms_content_is_nothing(&extent->content))
+            result = ms_replay(&extent->content, extent->begin, part.address,
+                               extent->end - extent->begin, stream);
+    }
+    return result;
+}
+
+static CUresult fill(const struct filling *filling)
+{
+    CUstream stream;
+    struct ms_driver_scope scope;
+    const CUcontext context = filling->allocation->context;
+    CUresult result = ms_driver_enter(context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_replay_stream(context, &stream);
+    if (result == CUDA_SUCCESS) {
+        result = fill_pieces(filling, stream);
+        /* Also after a failure: queued work must not outlive this call. */
+        const CUresult waited = ms_driver_wait(stream);
+        result = result != CUDA_SUCCESS ? result : waited;
+    }
+    ms_driver_leave(&scope);
+    return result;
+}
+
+/* Brings what is sent into parked memory instead of its own place, so that the copies back are
+ * lineage, and change nothing. */
+static CUresult park_and_fill(struct ms_allocation *allocation, size_t begin, size_t end,
+                              const struct ms_ranges *parkable, struct ms_receive *receive)
+{
+    CUresult result = ms_backing_sink_wait(&allocation->backing, begin, end);
+    if (result == CUDA_SUCCESS)
+        result = cover_rest(allocation, begin, end, parkable, true);
+    if (result == CUDA_SUCCESS)
+        result = lend_parked(allocation, parkable, true, &receive->park, &receive->lent);
+    if (result == CUDA_SUCCESS)
+        result = fill(&(struct filling){allocation, begin, end, &receive->park});
+    if (result == CUDA_SUCCESS)
+        result = set_parked(allocation, begin, end, &receive->park);
+    if (result == CUDA_SUCCESS)
+        ms_counter_add(MS_COUNT_MATERIALISED_BYTES, end - begin);
+    else
+        take_back(allocation, receive);
+    return result;
+}
+
+static CUresult send_parked(struct ms_allocation *allocation, size_t begin, size_t end,
+                            struct ms_receive *receive)
+{
+    struct ms_ranges sinkable = {0}, parkable = {0};
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (list_parkable(allocation, begin, end, &sinkable, &parkable))
+        result = parkable.count > 0 ? park_and_fill(allocation, begin, end, &parkable, receive)
+                                    : ms_materialise(allocation, begin, end, MS_NEED_SEND_LATER);
+    ms_ranges_cleanup(&parkable);
+    return result;
+}
+
+/* --- before the call */
+
+/* Others are like any that are read or written. */
+static bool is_special(const struct ms_allocation *allocation, size_t begin, size_t end, int ranks,
+                       bool is_root)
+{
+    return is_root ? may_send_parked(allocation, begin, end)
+                   : ms_shard_receives_parts(ranks) || is_passing(allocation, begin, end);
+}
+
 /* Refuses captured operations, whose memory must not change, more than one allocation, and a device
  * without sinks. */
-static bool try_receive(CUdeviceptr address, size_t bytes, int ranks, struct ms_receive *receive,
-                        CUresult *result)
+static bool try_prepare(CUdeviceptr address, size_t bytes, int ranks, bool is_root,
+                        struct ms_receive *receive, CUresult *result)
 {
     if (ms_is_capturing())
         return false;
     MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address);
-    const bool fits = allocation != NULL && ms_fits(allocation, address, bytes) &&
-                      ms_fact_holds(allocation->device, MS_FACT_ALIAS);
-    if (fits) {
-        const size_t begin = ms_offset(allocation, address);
-        *result = receive_into(allocation, begin, begin + bytes, ranks, receive);
-    }
-    return fits;
+    if (allocation == NULL || !ms_fits(allocation, address, bytes) ||
+        !ms_fact_holds(allocation->device, MS_FACT_ALIAS))
+        return false;
+    const size_t begin = ms_offset(allocation, address), end = begin + bytes;
+    if (!is_special(allocation, begin, end, ranks, is_root))
+        return false;
+    *receive = (struct ms_receive){.address = allocation->address,
+                                   .allocation_id = allocation->id,
+                                   .context = allocation->context};
+    ms_carve_add_use(allocation, begin, end);
+    *result = is_root ? send_parked(allocation, begin, end, receive)
+                      : receive_parts(allocation, begin, end, ranks, receive);
+    return true;
 }
 
-CUresult ms_receive_prepare(CUdeviceptr address, size_t bytes, int ranks,
+CUresult ms_receive_prepare(CUdeviceptr address, size_t bytes, int ranks, bool is_root,
                             struct ms_receive *receive_out)
 {
     int attempts = 0;
     CUresult result;
     *receive_out = (struct ms_receive){0};
     do {
-        if (!ms_shard_receives_parts(ranks) ||
-            !try_receive(address, bytes, ranks, receive_out, &result))
-            return ms_access(address, bytes, MS_NEED_OVERWRITE);
-    } while (ms_evict_try_bytes_again(result, &attempts));
+        if (!ms_config.receive_parts ||
+            !try_prepare(address, bytes, ranks, is_root, receive_out, &result))
+            return is_root ? CUDA_SUCCESS : ms_access(address, bytes, MS_NEED_OVERWRITE);
+    } while (!is_root && ms_evict_try_bytes_again(result, &attempts));
     ms_window_extend();
     return result;
 }
@@ -284,7 +551,7 @@ static CUresult record(CUstream stream, CUevent *event_out)
     return result;
 }
 
-/* Users of the memory wait for events: one each for the sink, the lent and the parked memory. */
+/* Users of the memory wait for events: one each for the sink, the lent memory and its pieces. */
 static CUresult hand_events_over(const struct ms_receive *receive, CUstream stream)
 {
     const struct ms_sink_mapping *const sink[] = {receive->sink, receive->lent};
@@ -294,9 +561,10 @@ static CUresult hand_events_over(const struct ms_receive *receive, CUstream stre
         if (sink[i] != NULL && (result = record(stream, &event)) == CUDA_SUCCESS)
             hand_over(receive, sink[i], event);
     }
-    if (receive->parked != NULL && result == CUDA_SUCCESS &&
-        (result = record(stream, &event)) == CUDA_SUCCESS)
-        ms_parked_attach_event(receive->parked, event);
+    for (size_t i = 0; i < receive->park.count && result == CUDA_SUCCESS; i++) {
+        if ((result = record(stream, &event)) == CUDA_SUCCESS)
+            ms_parked_attach_event(receive->park.parked[i], event);
+    }
     return result;
 }
 
@@ -320,7 +588,7 @@ static CUresult follow(const struct ms_receive *receive, CUstream stream)
     return CUDA_SUCCESS;
 }
 
-void ms_receive_queued(const struct ms_receive *receive, CUstream stream)
+void ms_receive_queued(struct ms_receive *receive, CUstream stream)
 {
     struct ms_driver_scope scope;
     if (receive->address != 0 && ms_driver_enter(receive->context, &scope) == CUDA_SUCCESS) {
@@ -329,5 +597,5 @@ void ms_receive_queued(const struct ms_receive *receive, CUstream stream)
             ms_log(MS_ERROR, "cannot wait for received bytes: CUDA error %d", (int)result);
         ms_driver_leave(&scope);
     }
-    ms_parked_drop(receive->parked);
+    drop_pieces(&receive->park);
 }

@@ -8,9 +8,10 @@
  *     granules  | sink | sink |  memory  |  memory  | sink | sink |
  *     lineage   |   absent    |      resident       |   absent    |
  *
- * If tensors were put one behind the other to be received together, the memory is parked memory
- * (parked.h), and what arrives there is *parked*: the tensors, the flat parameter and the shard
- * that PyTorch makes of it one after the other are copies by lineage, and take that memory once.
+ * If tensors were put one behind the other to be received together, with a plan or without, the
+ * memory is parked memory (parked.h), and what arrives there is *parked*: the tensors, the flat
+ * parameter and the shard that PyTorch makes of it one after the other are copies by lineage, and
+ * take that memory once. So it is with what the root sends, which is copied back over the tensors.
  * Granules that have memory already, or that others share, are excepted. placement_query.h finds
  * what is remote of a tensor that is received.
  */
@@ -19,18 +20,27 @@
 #include "runtime/base/ranges.h"
 #include "runtime/memory/space.h"
 
-/* One receive, until it is queued. */
+/* Parked memory, each piece with its place in the allocation: whole granules, ascending. */
+struct ms_park {
+    size_t count; /* 0: there is none */
+    struct ms_range *ranges;
+    struct ms_parked **parked; /* references */
+};
+
+/* One receive, or what a root sends in the same way, until it is queued. */
 struct ms_receive {
     CUdeviceptr address; /* of the allocation; 0: it is like any other write */
     uint64_t allocation_id;
     struct ms_sink_mapping *sink, *lent; /* NULL: nothing */
-    struct ms_parked *parked;            /* a reference, or NULL */
+    struct ms_park park;
     CUcontext context;
 };
 
-/* The call will overwrite [address, address + bytes) with bytes that all of so many ranks get. */
-CUresult ms_receive_prepare(CUdeviceptr address, size_t bytes, int ranks,
+/* The call will overwrite [address, address + bytes) with bytes that all of so many ranks get; or,
+ * on the root, send what stands there. On the root an address of 0 then means: like any other
+ * read. */
+CUresult ms_receive_prepare(CUdeviceptr address, size_t bytes, int ranks, bool is_root,
                             struct ms_receive *receive_out);
 
-/* The receive is queued on stream. Waits until it has run, for at most METASHARD_RECEIVE_MS. */
-void ms_receive_queued(const struct ms_receive *receive, CUstream stream);
+/* It is queued on stream. Waits until it has run, for at most METASHARD_RECEIVE_MS. */
+void ms_receive_queued(struct ms_receive *receive, CUstream stream);

@@ -302,6 +302,22 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
     return result;
 }
 
+/* Parked bytes have memory already, which goes as they come: so not all of them come at once. */
+static CUresult play_in_steps(struct ms_allocation *allocation, size_t begin, size_t end,
+                              const struct ms_need_row *need)
+{
+    static const size_t step = (size_t)32 << 20;
+    const bool has_parked = ms_lineage_any(&allocation->lineage, begin, end, MS_OF_KIND(MS_PARKED));
+    CUresult result = CUDA_SUCCESS;
+    for (size_t at = begin, stop; at < end && result == CUDA_SUCCESS; at = stop) {
+        stop = (at / step + 1) * step;
+        if (stop > end || !has_parked || need->becomes == MS_BECOMES_PINNED)
+            stop = end;
+        result = play(allocation, at, stop);
+    }
+    return result;
+}
+
 /* Logs an error of the call, unless it was logged before (a file, a plan, out of memory) or the
  * driver is shutting down. */
 static void log_error(const struct ms_allocation *allocation, size_t begin, size_t end,
@@ -344,7 +360,7 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
         if (!allocation->is_transient)
             ms_window_extend();
         const struct ms_publish_timer note = ms_publish_begin(allocation);
-        result = play(allocation, begin, end);
+        result = play_in_steps(allocation, begin, end, need);
         log_error(allocation, begin, end, result);
         ms_publish_materialised(&note, allocation, begin, result);
     }

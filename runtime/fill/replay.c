@@ -91,7 +91,7 @@ static CUresult replay_parked(const struct ms_content *content, CUdeviceptr addr
     const CUresult result = ms_parked_wait(content->parked);
     if (result != CUDA_SUCCESS)
         return result;
-    const CUdeviceptr from = ms_parked_address(content->parked) + content->source_offset;
+    const CUdeviceptr from = ms_parked_backing(content->parked)->address + content->source_offset;
     return ms_driver.memcpy_dtod_async(address, from, bytes, stream);
 }
 

@@ -693,10 +693,10 @@ static CUresult lend_sink(struct ms_backing *backing, const struct ms_range *ran
 }
 
 static CUresult lend(const struct ms_backing *backing, const struct ms_backing *lender,
-                     const struct ms_chunk *chunk, struct ms_range range)
+                     struct ms_range range)
 {
     CUmemGenericAllocationHandle handle;
-    CUresult result = ms_driver.mem_retain(&handle, (void *)(lender->address + chunk->begin));
+    CUresult result = ms_driver.mem_retain(&handle, (void *)(uintptr_t)lender->address);
     if (result != CUDA_SUCCESS)
         return result;
     result = map_handle(backing, handle, backing->address + range.begin, range.end - range.begin);
@@ -704,18 +704,18 @@ static CUresult lend(const struct ms_backing *backing, const struct ms_backing *
     return result;
 }
 
-static CUresult lend_chunks(struct ms_backing *backing, const struct ms_backing *lender,
-                            const struct ms_range *ranges, CUcontext context,
+static CUresult lend_chunks(struct ms_backing *backing, const struct ms_backing *const *lenders,
+                            const struct ms_range *ranges, size_t count, CUcontext context,
                             struct ms_sink_mapping **sink_out)
 {
-    struct ms_sink_mapping *mapping = create_mapping(backing, ranges, lender->count, context);
+    struct ms_sink_mapping *mapping = create_mapping(backing, ranges, count, context);
     if (mapping == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CUDA_SUCCESS;
     mapping->is_lent = true;
     mapping->count = 0;
-    while (mapping->count < lender->count && result == CUDA_SUCCESS) {
-        result = lend(backing, lender, &lender->chunks[mapping->count], ranges[mapping->count]);
+    while (mapping->count < count && result == CUDA_SUCCESS) {
+        result = lend(backing, lenders[mapping->count], ranges[mapping->count]);
         mapping->count += result == CUDA_SUCCESS;
     }
     backing->sinks = mapping;
@@ -726,12 +726,12 @@ static CUresult lend_chunks(struct ms_backing *backing, const struct ms_backing 
     return result;
 }
 
-CUresult ms_backing_lend(struct ms_backing *backing, const struct ms_backing *lender,
+CUresult ms_backing_lend(struct ms_backing *backing, const struct ms_backing *const *lenders,
                          const struct ms_range *ranges, size_t count, CUcontext context,
                          struct ms_sink_mapping **lent_out)
 {
-    return lender != NULL ? lend_chunks(backing, lender, ranges, context, lent_out)
-                          : lend_sink(backing, ranges, count, context, lent_out);
+    return lenders != NULL ? lend_chunks(backing, lenders, ranges, count, context, lent_out)
+                           : lend_sink(backing, ranges, count, context, lent_out);
 }
 
 void ms_backing_sink_unmap(const struct ms_backing *backing, size_t begin, size_t end)

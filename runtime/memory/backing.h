@@ -139,12 +139,12 @@ void ms_backing_sink_unmap(const struct ms_backing *backing, size_t begin, size_
 
 /*
  * For work that is queued later, in that context: maps the sink to the ranges, which are granules
- * without memory; or, with a lender, its memory, whose chunks are as long as the ranges, and which
- * must live until the work is done. Then tell the event that follows the work, which the backing
- * owns, when it is queued; or NULL when it was not queued after all. Lending fails with
+ * without memory; or, with lenders, one for each range, their memory, which is a chunk as long as
+ * the range, and must live until the work is done. Then tell the event that follows the work, which
+ * the backing owns, when it is queued; or NULL when it was not queued after all. Lending fails with
  * CUDA_ERROR_NOT_SUPPORTED if the driver cannot name a mapping's handle.
  */
-CUresult ms_backing_lend(struct ms_backing *backing, const struct ms_backing *lender,
+CUresult ms_backing_lend(struct ms_backing *backing, const struct ms_backing *const *lenders,
                          const struct ms_range *ranges, size_t count, CUcontext context,
                          struct ms_sink_mapping **lent_out);
 void ms_backing_lent(struct ms_backing *backing, const struct ms_sink_mapping *lent, CUevent event);

@@ -4,6 +4,14 @@
 
 #include "runtime/memory/lineage.h"
 
+/* What a copy has put in sequence, and can still be copied on without memory. */
+static inline bool ms_content_is_passing(const struct ms_content *content)
+{
+    return content->kind == MS_FILL || content->kind == MS_SOURCE || content->kind == MS_LAUNCHED
+               ? !content->cached
+               : content->kind == MS_PARKED;
+}
+
 static inline bool ms_content_is_legal(const struct ms_content *content)
 {
     enum {
@@ -39,6 +47,8 @@ static inline bool ms_content_is_legal(const struct ms_content *content)
         [MS_RESIDENT] = {.plain = UNKNOWN},
     };
     if (content->kind >= MS_KIND_COUNT || (content->cached && content->is_remote_copy))
+        return false;
+    if (content->is_in_sequence && !ms_content_is_passing(content))
         return false;
     /* What a replay gives can be compared. */
     if (content->is_shadowed && content->kind != MS_FILL && content->kind != MS_SOURCE &&

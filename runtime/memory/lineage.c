@@ -119,7 +119,8 @@ bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end, 
 static bool is_same(const struct ms_content *a, const struct ms_content *b, uint64_t bytes)
 {
     if (a->kind != b->kind || a->cached != b->cached || a->locality != b->locality ||
-        a->is_remote_copy != b->is_remote_copy || a->is_shadowed != b->is_shadowed)
+        a->is_remote_copy != b->is_remote_copy || a->is_shadowed != b->is_shadowed ||
+        a->is_in_sequence != b->is_in_sequence)
         return false;
     if (refers(a->kind))
         return a->owned == b->owned && a->source_offset + bytes == b->source_offset;
@@ -284,7 +285,7 @@ static void make_present(struct ms_content *content)
         *content = (struct ms_content){.kind = MS_RESIDENT};
     if (content->locality != MS_LOCAL)
         content->locality = MS_UNKNOWN; /* read all the same */
-    content->is_remote_copy = false;
+    content->is_remote_copy = content->is_in_sequence = false;
 }
 
 bool ms_lineage_set_present(struct ms_lineage *lineage, const struct ms_range *ranges, size_t count)
@@ -303,6 +304,7 @@ bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t e
         extent.content.pattern = ms_lineage_move_pattern(extent.content.pattern, extent.begin, to);
         ms_content_forget_locality(&extent.content);
         extent.content.cached = extent.content.is_shadowed = false;
+        extent.content.is_in_sequence = false;
         if (!ms_lineage_set(part_out, to, extent.end - begin, &extent.content)) {
             ms_lineage_cleanup(part_out);
             return false;

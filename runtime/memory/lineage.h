@@ -58,6 +58,7 @@ struct ms_content {
     bool cached : 1;         /* the bytes are in device memory as well; MS_FILL and later kinds */
     bool is_remote_copy : 1; /* a copy of remote bytes (placement_query.h). Never present. */
     bool is_shadowed : 1;    /* the allocation's shadow holds the bytes too (fill/shadow.h) */
+    bool is_in_sequence : 1; /* a kernel put it behind other tensors (receive.h). Never present */
     uint32_t pattern;        /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
     union {
         struct ms_source *source;            /* MS_SOURCE */
@@ -94,6 +95,7 @@ enum {
     MS_CACHED = MS_PRESENT << 4,
     MS_OF_OTHERS = MS_PRESENT << 5, /* MS_REMOTE */
     MS_REMOTE_COPY = MS_PRESENT << 6,
+    MS_IN_SEQUENCE = MS_PRESENT << 7,
 };
 
 _Static_assert(MS_RESIDENT + 1 == MS_KIND_COUNT, "MS_NOT_RESIDENT has all others");
@@ -107,7 +109,8 @@ static inline unsigned ms_content_states(const struct ms_content *content)
            (is_wanting && content->locality == MS_UNKNOWN ? MS_UNDECIDED : 0u) |
            (content->cached ? MS_CACHED : 0u) |
            (content->locality == MS_REMOTE ? MS_OF_OTHERS : 0u) |
-           (content->is_remote_copy ? MS_REMOTE_COPY : 0u);
+           (content->is_remote_copy ? MS_REMOTE_COPY : 0u) |
+           (content->is_in_sequence ? MS_IN_SEQUENCE : 0u);
 }
 
 /* Forgets the locality, except that absent bytes stay remote. */

@@ -13,6 +13,7 @@ struct ms_parked {
     CUcontext context;         /* immutable */
     struct ms_backing backing; /* immutable, and all of it backed */
     _Atomic(CUevent) event;    /* set once; NULL: nothing is queued yet */
+    bool is_filled;            /* immutable: the work only reads */
 };
 
 _Static_assert(offsetof(struct ms_parked, counted) == 0, "as lineage wants it");
@@ -30,36 +31,21 @@ static void destroy(struct ms_counted *counted)
     ms_heap_free(parked);
 }
 
-/* A chunk for each of them. */
-static CUresult cover_each(struct ms_backing *backing, const struct ms_range *ranges, size_t count)
+CUresult ms_parked_create(CUcontext context, CUdevice device, size_t bytes, bool is_filled,
+                          struct ms_parked **parked_out)
 {
-    CUresult result = CUDA_SUCCESS;
-    size_t at = 0;
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        const size_t bytes = ranges[i].end - ranges[i].begin;
-        result = ms_backing_cover(backing, at, at + bytes);
-        at += bytes;
-    }
-    return result;
-}
-
-CUresult ms_parked_create(CUcontext context, CUdevice device, const struct ms_range *ranges,
-                          size_t count, struct ms_parked **parked_out)
-{
-    size_t bytes = 0;
     struct ms_parked *parked = ms_heap_zalloc(sizeof(*parked));
     if (parked == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    for (size_t i = 0; i < count; i++)
-        bytes += ranges[i].end - ranges[i].begin;
     CUresult result = ms_addresses_reserve_backing(&parked->backing, device, bytes);
     if (result != CUDA_SUCCESS)
         goto err_free;
-    result = cover_each(&parked->backing, ranges, count);
+    result = ms_backing_cover(&parked->backing, 0, bytes);
     if (result != CUDA_SUCCESS)
         goto err_release;
     ms_counted_init(&parked->counted, destroy);
     parked->context = context;
+    parked->is_filled = is_filled;
     *parked_out = parked;
     return CUDA_SUCCESS;
 
@@ -75,16 +61,6 @@ const struct ms_backing *ms_parked_backing(const struct ms_parked *parked)
     return &parked->backing;
 }
 
-CUdeviceptr ms_parked_address(const struct ms_parked *parked)
-{
-    return parked->backing.address;
-}
-
-CUdevice ms_parked_device(const struct ms_parked *parked)
-{
-    return parked->backing.device;
-}
-
 void ms_parked_attach_event(struct ms_parked *parked, CUevent event)
 {
     atomic_store(&parked->event, event);
@@ -93,6 +69,8 @@ void ms_parked_attach_event(struct ms_parked *parked, CUevent event)
 CUresult ms_parked_wait(struct ms_parked *parked)
 {
     const CUevent event = atomic_load(&parked->event);
+    if (parked->is_filled)
+        return CUDA_SUCCESS;
     if (event != NULL)
         return ms_driver_wait_for(parked->context, event);
     ms_log(MS_ERROR, "bytes are used that a collective of an open group is to write");

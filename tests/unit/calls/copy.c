@@ -12,6 +12,7 @@
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
+#include "runtime/shard/placement_query.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
@@ -352,10 +353,10 @@ MS_TEST_BETWEEN(start, end, what_is_absent_is_absent_in_the_copy_and_is_not_give
 static void set_stored(void)
 {
     CUevent event;
-    const struct ms_range range = {0, 4 * FAKE_GRANULE};
     struct ms_content content = {.kind = MS_PARKED};
-    CHECK_EQ(ms_parked_create(FAKE_CONTEXT, 0, &range, 1, &content.parked), CUDA_SUCCESS);
-    memset((void *)(uintptr_t)ms_parked_address(content.parked), 9, 4 * FAKE_GRANULE);
+    CHECK_EQ(ms_parked_create(FAKE_CONTEXT, 0, 4 * FAKE_GRANULE, false, &content.parked),
+             CUDA_SUCCESS);
+    memset((void *)(uintptr_t)ms_parked_backing(content.parked)->address, 9, 4 * FAKE_GRANULE);
     CHECK_EQ(ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
     CHECK_EQ(ms_driver.event_record(event, FAKE_STREAM), CUDA_SUCCESS);
     ms_parked_attach_event(content.parked, event);
@@ -388,6 +389,37 @@ MS_TEST_BETWEEN(start, end, what_is_stored_on_one_device_does_not_move_to_anothe
     destination->device = 0;
     CHECK(at(destination, 0).kind == MS_RESIDENT);
     CHECK_EQ(bytes_of(destination)[4 * FAKE_GRANULE - 1], 9);
+}
+
+/* --- in sequence */
+
+/* The first of two tensors that one kernel puts one behind the other. */
+static void must_put_first(void)
+{
+    static const size_t sizes[] = {4 * FAKE_GRANULE, FAKE_GRANULE};
+    static const struct ms_sequence sequence = {.bytes = sizes, .count = 2};
+    struct ms_movement movement = row(destination->address, source->address, 4 * FAKE_GRANULE);
+    movement.sequence = &sequence;
+    CHECK_EQ(ms_move_run(&movement), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start, end, what_a_kernel_has_put_behind_other_tensors_says_so)
+{
+    set(source, 0, 4, &sevens);
+    must_put_first();
+    CHECK(at(destination, 3).kind == MS_FILL && at(destination, 3).is_in_sequence);
+    must_copy(source->address, destination->address, 4 * FAKE_GRANULE);
+    CHECK(!at(source, 0).is_in_sequence);
+    CHECK_EQ(read_bytes(destination, 0, FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK(!at(destination, 0).is_in_sequence && at(destination, 1).is_in_sequence);
+}
+
+/* It is copied on already. */
+MS_TEST_BETWEEN(start, end, what_is_stored_is_in_no_sequence)
+{
+    set_stored();
+    must_put_first();
+    CHECK(at(destination, 0).kind == MS_PARKED && !at(destination, 0).is_in_sequence);
 }
 
 /* --- failures */

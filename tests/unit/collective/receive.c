@@ -7,11 +7,14 @@
 
 #include "runtime/config/config.h"
 #include "runtime/driver/facts.h"
+#include "runtime/driver/flags.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/order.h"
+#include "runtime/memory/parked.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
+#include "tests/unit/snapshot_of.h"
 #include "tests/unit/use_plan.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE, HALF = BYTES / 2 };
@@ -41,7 +44,7 @@ static void end(void)
 
 static CUresult prepare(void)
 {
-    return ms_receive_prepare(allocation->address, allocation->bytes, 2, &receive);
+    return ms_receive_prepare(allocation->address, allocation->bytes, 2, false, &receive);
 }
 
 /* What the broadcast does. */
@@ -194,8 +197,8 @@ MS_TEST(all_is_kept_where_the_plan_has_no_say)
             bytes++; /* it is in no one allocation */
         else
             bytes = HALF, address += FAKE_GRANULE; /* no tensor */
-        CHECK_EQ(ms_receive_prepare(address, bytes, ranks, &receive), CUDA_SUCCESS);
-        CHECK(receive.sink == NULL && receive.lent == NULL && receive.parked == NULL);
+        CHECK_EQ(ms_receive_prepare(address, bytes, ranks, false, &receive), CUDA_SUCCESS);
+        CHECK(receive.sink == NULL && receive.lent == NULL && receive.park.count == 0);
         CHECK_EQ(allocation->backing.backed_bytes, way == 4 ? HALF : BYTES);
         CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 0);
         ms_receive_queued(&receive, FAKE_STREAM);
@@ -234,7 +237,7 @@ MS_TEST(what_is_only_passing_is_stored)
 {
     start_passing();
     CHECK_EQ(prepare(), CUDA_SUCCESS);
-    CHECK(receive.parked != NULL);
+    CHECK(receive.park.count > 0);
     CHECK_EQ(allocation->backing.backed_bytes, 0);
     CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE);
     queue_and_write();
@@ -270,18 +273,80 @@ MS_TEST(what_cannot_be_lent_gets_memory_of_its_own)
     start_passing();
     fake_fail(FAKE_mem_retain, 1, CUDA_ERROR_NOT_SUPPORTED);
     CHECK_EQ(prepare(), CUDA_SUCCESS);
-    CHECK(receive.parked == NULL && receive.sink != NULL);
+    CHECK(receive.park.count == 0 && receive.sink != NULL);
     CHECK_EQ(allocation->backing.backed_bytes, HALF);
     queue_and_write();
     CHECK(kind_at(0) == MS_RESIDENT && kind_at(HALF) == MS_ABSENT);
     end();
 }
 
+/* --- without a plan */
+
+/* A kernel has put tensors that nobody has written in the allocation. */
+static void start_in_sequence(void)
+{
+    static const struct ms_content zero = {.kind = MS_FILL, .is_in_sequence = true};
+    fake_start();
+    allocation = fake_allocation(BYTES);
+    CHECK(ms_lineage_set(&allocation->lineage, 0, BYTES, &zero));
+}
+
+MS_TEST_BETWEEN(start_in_sequence, end, what_is_copied_on_is_parked_and_goes_piece_by_piece)
+{
+    static const struct ms_content zero = {.kind = MS_FILL};
+    CHECK_EQ(prepare(), CUDA_SUCCESS);
+    CHECK(receive.sink == NULL && receive.lent != NULL);
+    CHECK_EQ(allocation->backing.backed_bytes, 0);
+    CHECK_EQ(fake.physical_bytes, BYTES); /* and no sink */
+    queue_and_write();
+    CHECK_EQ(allocation->lineage.kind_bytes[MS_PARKED], BYTES);
+    CHECK(!is_memory(0) && !is_memory(BYTES - 1));
+    CHECK(ms_lineage_set(&allocation->lineage, FAKE_GRANULE, HALF, &zero));
+    CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE);
+    CHECK_EQ(read_bytes(HALF, BYTES), CUDA_SUCCESS);
+    CHECK(byte_at(HALF) == 6 && byte_at(BYTES - 1) == 6);
+    CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE); /* one place for each byte */
+}
+
+MS_TEST_BETWEEN(start_in_sequence, end, what_has_memory_already_is_not_parked)
+{
+    CHECK_EQ(read_bytes(FAKE_GRANULE, 2 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(prepare(), CUDA_SUCCESS);
+    queue_and_write();
+    CHECK_EQ(allocation->lineage.kind_bytes[MS_PARKED], BYTES - FAKE_GRANULE);
+    CHECK(kind_at(FAKE_GRANULE) == MS_RESIDENT && byte_at(FAKE_GRANULE) == 6);
+}
+
+MS_TEST(what_is_received_in_its_place_or_may_be_reached_is_not_parked)
+{
+    for (int way = 0; way < 4; way++) {
+        static const struct ms_content zero = {.kind = MS_FILL};
+        start_in_sequence();
+        if (way == 0)
+            CHECK(ms_lineage_set(&allocation->lineage, 0, BYTES, &zero));
+        else if (way == 1)
+            ms_config.receive_parts = false;
+        else if (way == 2)
+            ms_facts_set_unmet(0, MS_FACT_BIT(MS_FACT_ALIAS));
+        else
+            atomic_fetch_add(&ms_hot.late_payloads, 1);
+        CHECK_EQ(prepare(), CUDA_SUCCESS);
+        CHECK_EQ(receive.address, 0); /* nobody waits for it */
+        CHECK_EQ(allocation->lineage.resident_bytes, BYTES);
+        ms_receive_queued(&receive, FAKE_STREAM);
+        if (way == 3)
+            atomic_fetch_sub(&ms_hot.late_payloads, 1);
+        end();
+    }
+}
+
 /* --- failures */
+
+static void (*const starts[])(void) = {start, start_passing, start_in_sequence};
 
 static void check_undone(void)
 {
-    CHECK(receive.sink == NULL && receive.lent == NULL && receive.parked == NULL);
+    CHECK(receive.sink == NULL && receive.lent == NULL && receive.park.count == 0);
     CHECK(allocation->backing.sinks == NULL);
     CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 0);
     CHECK_EQ(allocation->lineage.kind_bytes[MS_PARKED], 0);
@@ -294,13 +359,10 @@ static void check_undone(void)
 
 MS_TEST(nothing_is_left_under_the_allocation_when_a_call_fails)
 {
-    for (int way = 0; way < 2; way++) {
+    for (int way = 0; way < 3; way++) {
         bool has_failed = true;
         for (unsigned nth = 1; has_failed; nth++) {
-            if (way == 0)
-                start();
-            else
-                start_passing();
+            starts[way]();
             fake_fail(FAKE_ANY, nth, CUDA_ERROR_LAUNCH_FAILED);
             const CUresult result = prepare();
             has_failed = fake_has_failed();
@@ -312,7 +374,7 @@ MS_TEST(nothing_is_left_under_the_allocation_when_a_call_fails)
             }
             write_all();
             ms_receive_queued(&receive, FAKE_STREAM);
-            CHECK_EQ(kind_at(HALF), MS_ABSENT);
+            CHECK_EQ(kind_at(HALF) == MS_ABSENT, way < 2);
             CHECK_EQ(read_bytes(0, HALF), CUDA_SUCCESS);
             CHECK(byte_at(0) == 6 && byte_at(HALF - 1) == 6);
             end();
@@ -323,13 +385,10 @@ MS_TEST(nothing_is_left_under_the_allocation_when_a_call_fails)
 /* What is queued cannot be waited for then; whatever of it is known goes with the allocation. */
 MS_TEST(nothing_is_lost_when_a_call_fails_after_the_broadcast)
 {
-    for (int way = 0; way < 2; way++) {
+    for (int way = 0; way < 3; way++) {
         bool has_failed = true;
         for (unsigned nth = 1; has_failed; nth++) {
-            if (way == 0)
-                start();
-            else
-                start_passing();
+            starts[way]();
             CHECK_EQ(prepare(), CUDA_SUCCESS);
             write_all();
             fake_fail(FAKE_ANY, nth, CUDA_ERROR_LAUNCH_FAILED);
@@ -338,5 +397,140 @@ MS_TEST(nothing_is_lost_when_a_call_fails_after_the_broadcast)
             fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
             end();
         }
+    }
+}
+
+/* --- on the root */
+
+static unsigned char host[HALF];
+
+/* A kernel has put a tensor of nines and a host copy in the allocation. */
+static void start_sending(void)
+{
+    fake_start();
+    ms_source_set_snapshot_limit(BYTES);
+    for (size_t i = 0; i < sizeof(host); i++)
+        host[i] = (unsigned char)(i * 13);
+    const struct ms_content nines = {.kind = MS_FILL,
+                                     .pattern = 0x09090909,
+                                     .is_in_sequence = true};
+    const struct ms_content copied = {.kind = MS_SOURCE,
+                                      .source = snapshot_of(host, HALF),
+                                      .is_in_sequence = true};
+    allocation = fake_allocation(BYTES);
+    fake_set(allocation, 0, HALF, &nines);
+    fake_set(allocation, HALF, BYTES, &copied);
+    ms_source_drop(copied.source);
+}
+
+static bool prepare_to_send(void)
+{
+    return ms_receive_prepare(allocation->address, BYTES, 2, true, &receive) == CUDA_SUCCESS &&
+           receive.address != 0;
+}
+
+static bool holds_all(void)
+{
+    const unsigned char *bytes = (const unsigned char *)(uintptr_t)allocation->address;
+    return bytes[0] == 9 && bytes[HALF - 1] == 9 && memcmp(bytes + HALF, host, HALF) == 0;
+}
+
+static size_t parked_bytes(void)
+{
+    return allocation->lineage.kind_bytes[MS_PARKED];
+}
+
+MS_TEST_BETWEEN(start_sending, end, what_a_root_sends_stands_in_its_place_while_it_is_sent)
+{
+    CHECK(prepare_to_send());
+    CHECK(holds_all());
+    CHECK_EQ(parked_bytes(), BYTES);
+    CHECK_EQ(allocation->backing.backed_bytes, 0);
+    CHECK_EQ(fake.physical_bytes, BYTES);
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK(fake_memory_at(allocation->address) == 0);
+    CHECK_EQ(read_bytes(0, BYTES), CUDA_SUCCESS);
+    CHECK(holds_all());
+    CHECK_EQ(fake.physical_bytes, BYTES); /* one place for each byte */
+}
+
+/* NCCL only reads them. */
+MS_TEST_BETWEEN(start_sending, end, nobody_waits_for_it_before_a_copy)
+{
+    CHECK(prepare_to_send());
+    const struct ms_extent extent = ms_lineage_at(&allocation->lineage, HALF);
+    CHECK_EQ(ms_parked_wait(extent.content.parked), CUDA_SUCCESS);
+    CHECK_EQ(fake.calls[FAKE_event_synchronize], 0);
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK_EQ(ms_parked_wait(extent.content.parked), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start_sending, end, what_has_memory_is_sent_from_there)
+{
+    CHECK_EQ(read_bytes(FAKE_GRANULE, 2 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK(prepare_to_send());
+    CHECK_EQ(parked_bytes(), BYTES - FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.resident_bytes, FAKE_GRANULE); /* it is not evicted */
+    CHECK(holds_all());
+    ms_receive_queued(&receive, FAKE_STREAM);
+}
+
+MS_TEST_AFTER(start_sending, the_allocation_may_go_before_it_is_queued)
+{
+    CHECK(prepare_to_send());
+    fake_allocation_free(allocation);
+    CHECK(fake.physical_bytes > 0); /* NCCL will read it */
+    ms_receive_queued(&receive, FAKE_STREAM);
+    fake_check_empty();
+}
+
+MS_TEST(other_bytes_are_like_all_that_is_read)
+{
+    static const struct ms_content plain = {.kind = MS_FILL},
+                                   absent = {.kind = MS_ABSENT, .locality = MS_REMOTE};
+    for (int way = 0; way < 5; way++) {
+        start_sending();
+        if (way == 0)
+            fake_set(allocation, 0, BYTES, &plain); /* no kernel has put it there */
+        else if (way == 1)
+            fake_set(allocation, 0, FAKE_GRANULE, &absent);
+        else if (way == 2)
+            ms_config.receive_parts = false;
+        else if (way == 3)
+            atomic_fetch_add(&ms_hot.late_payloads, 1);
+        else
+            ms_order_set_capture(true);
+        CHECK(!prepare_to_send());
+        CHECK_EQ(parked_bytes(), 0);
+        CHECK_EQ(fake.physical_bytes, 0);
+        if (way == 3)
+            atomic_fetch_sub(&ms_hot.late_payloads, 1);
+        if (way == 4)
+            ms_order_set_capture(false);
+        end();
+    }
+}
+
+MS_TEST(a_call_that_fails_leaves_the_bytes_where_they_were)
+{
+    bool has_failed = true;
+    for (unsigned nth = 1; has_failed; nth++) {
+        start_sending();
+        fake_fail(FAKE_ANY, nth, CUDA_ERROR_LAUNCH_FAILED);
+        const bool is_parked = prepare_to_send();
+        has_failed = fake_has_failed();
+        fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
+        if (is_parked) {
+            CHECK(holds_all());
+            ms_receive_queued(&receive, FAKE_STREAM);
+        } else {
+            CHECK(allocation->backing.sinks == NULL);
+            CHECK_EQ(parked_bytes(), 0);
+            CHECK_EQ(fake.events, 0);
+            CHECK_EQ(fake.pushed_contexts, 0);
+        }
+        CHECK_EQ(read_bytes(0, BYTES), CUDA_SUCCESS);
+        CHECK(holds_all());
+        end();
     }
 }

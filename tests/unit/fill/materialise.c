@@ -6,6 +6,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/order.h"
+#include "runtime/memory/parked.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/fill/access.h"
 #include "runtime/memory/examining.h"
@@ -352,4 +353,51 @@ MS_TEST_BETWEEN(start_beside, end_beside, of_more_than_are_noted_the_rest_is_fil
     CHECK(is_present(MOST_NOTED * FAKE_GRANULE, MANY_BYTES));
     ms_materialise_unfilled();
     CHECK(is_present(0, MANY_BYTES));
+}
+
+/* --- parked bytes */
+
+enum { STEP = 32 << 20, STEPS = 3 };
+static size_t most_bytes;
+
+static void note_most(void)
+{
+    if (fake.physical_bytes > most_bytes)
+        most_bytes = fake.physical_bytes;
+}
+
+/* A block of several steps, with a piece for each. */
+static void start_parked(void)
+{
+    fake_start();
+    allocation = fake_allocation((size_t)STEPS * STEP);
+    for (size_t i = 0; i < STEPS; i++) {
+        struct ms_content content = {.kind = MS_PARKED};
+        CUevent event;
+        CHECK_EQ(ms_parked_create(FAKE_CONTEXT, 0, STEP, false, &content.parked), CUDA_SUCCESS);
+        memset((void *)(uintptr_t)ms_parked_backing(content.parked)->address, (int)i, STEP);
+        CHECK_EQ(ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+        ms_parked_attach_event(content.parked, event);
+        fake_set(allocation, i * STEP, (i + 1) * STEP, &content);
+        ms_parked_drop(content.parked);
+    }
+    fake.on_wait = note_most;
+    most_bytes = 0;
+}
+
+MS_TEST_BETWEEN(start_parked, end, parked_bytes_come_step_by_step)
+{
+    CHECK_EQ(run(MS_NEED_READ, 0, allocation->bytes), CUDA_SUCCESS);
+    const unsigned char *bytes = (const unsigned char *)(uintptr_t)allocation->address;
+    for (size_t i = 0; i < STEPS; i++)
+        CHECK(bytes[i * STEP] == i && bytes[(i + 1) * STEP - 1] == i);
+    CHECK_EQ(fake.physical_bytes, allocation->bytes);
+    CHECK_EQ(most_bytes, allocation->bytes + STEP);
+}
+
+/* An export is of one handle. */
+MS_TEST_BETWEEN(start_parked, end, what_is_exported_comes_at_once)
+{
+    CHECK_EQ(run(MS_NEED_PIN, 0, allocation->bytes), CUDA_SUCCESS);
+    CHECK_EQ(allocation->backing.count, 1);
 }

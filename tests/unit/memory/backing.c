@@ -432,22 +432,31 @@ MS_TEST(nothing_is_sunk_for_work_when_a_call_fails)
 
 /* --- lending */
 
-static struct ms_backing lender;
+static struct ms_backing lender[2];
+static const struct ms_backing *const lenders[] = {&lender[0], &lender[1]};
 
-static void make_lender(void)
+static void make_lenders(void)
 {
-    CHECK_EQ(ms_addresses_reserve_backing(&lender, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
-    CHECK_EQ(ms_backing_cover(&lender, 0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
-    CHECK_EQ(ms_backing_cover(&lender, 2 * FAKE_GRANULE, 3 * FAKE_GRANULE), CUDA_SUCCESS);
+    for (size_t i = 0; i < 2; i++) {
+        const size_t bytes = two[i].end - two[i].begin;
+        CHECK_EQ(ms_addresses_reserve_backing(&lender[i], 0, bytes), CUDA_SUCCESS);
+        CHECK_EQ(ms_backing_cover(&lender[i], 0, bytes), CUDA_SUCCESS);
+    }
 }
 
-MS_TEST_BETWEEN(start, release, what_is_lent_is_the_lenders_memory)
+static void release_lenders(void)
+{
+    ms_backing_release(&lender[0]);
+    ms_backing_release(&lender[1]);
+}
+
+MS_TEST_BETWEEN(start, release, what_is_lent_is_each_lenders_memory)
 {
     struct ms_sink_mapping *sink;
-    make_lender();
-    CHECK_EQ(ms_backing_lend(&backing, &lender, two, 2, FAKE_CONTEXT, &sink), CUDA_SUCCESS);
-    CHECK_EQ(fake_memory_at(address_of(2)), fake_memory_at(lender.address));
-    CHECK_EQ(fake_memory_at(address_of(5)), fake_memory_at(lender.address + 2 * FAKE_GRANULE));
+    make_lenders();
+    CHECK_EQ(ms_backing_lend(&backing, lenders, two, 2, FAKE_CONTEXT, &sink), CUDA_SUCCESS);
+    CHECK_EQ(fake_memory_at(address_of(1)), fake_memory_at(lender[0].address));
+    CHECK_EQ(fake_memory_at(address_of(5)), fake_memory_at(lender[1].address));
     CHECK_EQ(backing.backed_bytes, 0);
     CHECK_EQ(fake.physical_bytes, 3 * FAKE_GRANULE);
     CHECK_EQ(fake.handles, 0);
@@ -456,7 +465,7 @@ MS_TEST_BETWEEN(start, release, what_is_lent_is_the_lenders_memory)
     CHECK_EQ(fake.mappings, 4);
     CHECK_EQ(ms_backing_sink_wait(&backing, 0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(fake.mappings, 2);
-    ms_backing_release(&lender);
+    release_lenders();
 }
 
 MS_TEST(nothing_is_lent_when_a_call_fails)
@@ -464,14 +473,14 @@ MS_TEST(nothing_is_lent_when_a_call_fails)
     for (unsigned nth = 1;; nth++) {
         struct ms_sink_mapping *sink = NULL;
         reserve(BYTES);
-        make_lender();
+        make_lenders();
         fake_fail(FAKE_ANY, nth, CUDA_ERROR_NOT_SUPPORTED);
-        const CUresult result = ms_backing_lend(&backing, &lender, two, 2, FAKE_CONTEXT, &sink);
+        const CUresult result = ms_backing_lend(&backing, lenders, two, 2, FAKE_CONTEXT, &sink);
         CHECK_EQ(sink != NULL, result == CUDA_SUCCESS);
         CHECK_EQ(fake.mappings, result == CUDA_SUCCESS ? 4 : 2);
         CHECK_EQ(fake.handles, 0);
         const bool has_failed = fake_has_failed();
-        ms_backing_release(&lender);
+        release_lenders();
         release();
         if (!has_failed)
             return;

@@ -304,6 +304,9 @@ static bool may_be(const struct ms_content *content)
     if (content->is_remote_copy &&
         (ms_content_is_nothing(content) || content->locality == MS_LOCAL))
         return false;
+    if (content->is_in_sequence &&
+        (ms_content_is_present(content) || ms_content_is_nothing(content) || kind == MS_ABSENT))
+        return false;
     if (kind == MS_ABSENT)
         return content->locality == MS_REMOTE;
     return content->locality == MS_UNKNOWN ||
@@ -312,15 +315,17 @@ static bool may_be(const struct ms_content *content)
 
 MS_TEST(legal_states)
 {
-    for (int i = 0; i < MS_KIND_COUNT * 3 * 2 * 2; i++) {
-        const struct ms_content content = {.kind = (enum ms_kind)(i / 12),
+    for (int i = 0; i < MS_KIND_COUNT * 3 * 2 * 2 * 2; i++) {
+        const struct ms_content content = {.kind = (enum ms_kind)(i / 24),
                                            .locality = (enum ms_locality)(i % 3),
                                            .cached = i / 3 % 2 != 0,
-                                           .is_remote_copy = i / 6 % 2 != 0};
+                                           .is_remote_copy = i / 6 % 2 != 0,
+                                           .is_in_sequence = i / 12 % 2 != 0};
         if (ms_content_is_legal(&content) != may_be(&content))
-            ms_test_fail(__FILE__, __LINE__, "kind %d, locality %d, cached %d, remote copy %d",
+            ms_test_fail(__FILE__, __LINE__,
+                         "kind %d, locality %d, cached %d, remote copy %d, sequence %d",
                          (int)content.kind, (int)content.locality, content.cached,
-                         content.is_remote_copy);
+                         content.is_remote_copy, content.is_in_sequence);
     }
 }
 

@@ -23,7 +23,7 @@ struct byte {
     uint64_t offset;     /* in either */
     bool present;
     enum ms_locality locality;
-    bool is_remote_copy;
+    bool is_remote_copy, is_in_sequence;
 };
 
 static struct ms_source *sources[SOURCES];
@@ -65,6 +65,7 @@ static struct byte byte_of(const struct ms_content *content, size_t begin, size_
     byte.present = content->kind == MS_RESIDENT || content->cached;
     byte.locality = content->locality;
     byte.is_remote_copy = content->is_remote_copy;
+    byte.is_in_sequence = content->is_in_sequence;
     return byte;
 }
 
@@ -94,6 +95,7 @@ static void check_same(const struct ms_lineage *lineage, const struct byte *twin
         CHECK_EQ(seen.present, twin[at].present);
         CHECK_EQ(seen.locality, twin[at].locality);
         CHECK_EQ(seen.is_remote_copy, twin[at].is_remote_copy);
+        CHECK_EQ(seen.is_in_sequence, twin[at].is_in_sequence);
         CHECK_EQ(ms_lineage_any(lineage, at, at + 1, MS_OF_OTHERS), seen.locality == MS_REMOTE);
         CHECK_EQ(ms_lineage_any(lineage, at, at + 1, MS_OF_KIND(MS_ABSENT)),
                  seen.kind == MS_ABSENT);
@@ -135,6 +137,8 @@ static struct ms_content random_content(void)
         content.locality = MS_REMOTE;
     content.cached = rand() % 3 == 0;
     content.cached &= ms_content_is_legal(&content);
+    content.is_in_sequence = rand() % 4 == 0;
+    content.is_in_sequence &= ms_content_is_legal(&content);
     return content;
 }
 
@@ -168,7 +172,8 @@ static void change_some(struct ms_lineage *lineage, struct byte *twin)
             struct ms_content content = {.kind = twin[at].kind,
                                          .locality = twin[at].locality,
                                          .cached = twin[at].present && twin[at].kind != MS_RESIDENT,
-                                         .is_remote_copy = twin[at].is_remote_copy};
+                                         .is_remote_copy = twin[at].is_remote_copy,
+                                         .is_in_sequence = twin[at].is_in_sequence};
             set_standing(&content);
             twin[at].locality = content.locality;
             twin[at].is_remote_copy = content.is_remote_copy;

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/parked.h"
 
-#include "runtime/base/range.h"
 #include "runtime/memory/backing.h"
 #include "tests/unit/fake_driver.h"
 #include "tools/simcuda/harness/test.h"
 
-static const struct ms_range ranges[] = {{FAKE_GRANULE, 3 * FAKE_GRANULE},
-                                         {7 * FAKE_GRANULE, 8 * FAKE_GRANULE}};
+enum { BYTES = 3 * FAKE_GRANULE };
 
 static CUevent new_event(void)
 {
@@ -16,17 +14,14 @@ static CUevent new_event(void)
     return event;
 }
 
-MS_TEST(each_range_is_a_chunk_behind_the_one_before)
+MS_TEST(all_of_it_is_one_chunk)
 {
     struct ms_parked *parked;
     fake_start();
-    CHECK_EQ(ms_parked_create(FAKE_CONTEXT, 0, ranges, 2, &parked), CUDA_SUCCESS);
+    CHECK_EQ(ms_parked_create(FAKE_CONTEXT, 0, BYTES, false, &parked), CUDA_SUCCESS);
     const struct ms_backing *backing = ms_parked_backing(parked);
-    CHECK_EQ(backing->count, 2);
-    CHECK(backing->chunks[0].begin == 0 && backing->chunks[0].end == 2 * FAKE_GRANULE);
-    CHECK_EQ(backing->chunks[1].end, 3 * FAKE_GRANULE);
-    CHECK_EQ(ms_parked_address(parked), backing->address);
-    CHECK_EQ(ms_parked_device(parked), 0);
+    CHECK_EQ(backing->count, 1);
+    CHECK(backing->chunks[0].begin == 0 && backing->chunks[0].end == BYTES);
     ms_parked_drop(parked);
     ms_parked_drop(NULL);
     fake_check_empty();
@@ -36,7 +31,7 @@ MS_TEST(its_bytes_are_waited_for_and_so_is_its_end)
 {
     struct ms_parked *parked;
     fake_start();
-    CHECK_EQ(ms_parked_create((CUcontext)2, 0, ranges, 2, &parked), CUDA_SUCCESS);
+    CHECK_EQ(ms_parked_create((CUcontext)2, 0, BYTES, false, &parked), CUDA_SUCCESS);
     CHECK_EQ(ms_parked_wait(parked), CUDA_ERROR_NOT_PERMITTED); /* nothing is queued yet */
     ms_parked_attach_event(parked, new_event());
     CHECK_EQ(ms_parked_wait(parked), CUDA_SUCCESS);
@@ -56,7 +51,7 @@ MS_TEST(nothing_is_left_when_a_call_fails)
         struct ms_parked *parked;
         fake_start();
         fake_fail(FAKE_ANY, nth, CUDA_ERROR_OUT_OF_MEMORY);
-        const CUresult result = ms_parked_create(FAKE_CONTEXT, 0, ranges, 2, &parked);
+        const CUresult result = ms_parked_create(FAKE_CONTEXT, 0, BYTES, false, &parked);
         has_failed = fake_has_failed();
         if (result == CUDA_SUCCESS)
             ms_parked_drop(parked);
