@@ -77,6 +77,8 @@ the ranks but 0; *to the device* what all ranks copied there; *into one* what a 
 `goal`: with a plan no rank of 8 but 0 takes more than 1.25 x its shard and a bucket, which has {bucket}, or is one larger
 tensor.
 `bus`: neither without nor with a plan is more copied to all devices together than without the preload.
+`once`: without a plan no rank, rank 0 included, takes more than 1.25 x its shard and two buckets, of a model whose tensors
+all fit into one.
 `said`: with a plan the worst rank but 0 takes what `metashard-plan estimate` says, within 5 %, and at most a segment of
 the allocator (20 MiB) more.
 
