@@ -116,12 +116,14 @@ static void ask_for_a_handle(void)
     free_alone(at, 64 << 10);
 }
 
-/* Pins: the memory stays in its place from then on. */
+/* Pins: the memory stays in its place from then on. Only whole pages can be: where they begin in
+ * the block may be another place under the shim. */
 static void pin_by_range(void)
 {
     int descriptor = -1;
     const CUdeviceptr at = make_alone(FUZZ_BLOCK_MOST);
-    fuzz_loud(CALL(cuMemGetHandleForAddressRange)(&descriptor, at, FUZZ_BLOCK_MOST,
+    const CUdeviceptr first_page = (at + PAGE - 1) / PAGE * PAGE;
+    fuzz_loud(CALL(cuMemGetHandleForAddressRange)(&descriptor, first_page, FUZZ_BLOCK_MOST - PAGE,
                                                   CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0),
               "cuMemGetHandleForAddressRange");
     if (descriptor >= 0)
