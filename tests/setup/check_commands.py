@@ -132,6 +132,8 @@ def check_count():
               count("gcc=" + os.path.join(folder, "log-gcc.json"))[1])
         many = write_log(folder, "log-many.json", {name: ["not ok 1 x"] for name in "abcd"})
         check("many are not run again", count("--again", many) == (0, []))
+        drawn = write_log(folder, "log-drawn.json", {"fuzz, a fresh slice": ["not ok 1 x"]})
+        check("nor is what draws something new each time", count("--again", drawn) == (0, []))
         check("nor is what left no log", count("--again", os.path.join(folder, "log-none.json")) == (0, []))
 
 

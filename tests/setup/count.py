@@ -16,6 +16,7 @@ import sys
 
 CASE = re.compile(r"^(not )?ok\b\s*(\d*)\s*([^#]*)(#\s*SKIP.*)?", re.I)
 SAID = 12  # lines of what a failed case said
+FRESH = re.compile(r"fuzz|random|\bmodel\b")  # what they draw is new each time: to pass then says nothing of what was found
 AGAIN = 3  # tests of a build, at most: more is no accident
 LEAST = {"gcc": 5000}  # cases of a build: with fewer, whole suites were forgotten
 GOOD = ("OK", "EXPECTEDFAIL", "SKIP")
@@ -61,7 +62,7 @@ def failed_tests(path):
 def print_again(path):
     """Meson's name for a test begins with the project and the suites."""
     names = [test["name"].rpartition(" / ")[2] for test in failed_tests(path)]
-    if 0 < len(names) <= AGAIN and os.path.exists(path):
+    if 0 < len(names) <= AGAIN and os.path.exists(path) and not any(map(FRESH.search, names)):
         print("\n".join(names))
 
 

@@ -76,8 +76,8 @@ the ranks but 0; *to the device* what all ranks copied there; *into one* what a 
 `never`: neither without nor with a plan does any rank take more memory than without the preload.
 `goal`: with a plan no rank of 8 but 0 takes more than 1.25 x its shard and a bucket, which has {bucket}, or is one larger
 tensor.
-`bus`: neither without nor with a plan is more copied to all devices together than without the preload, but for the
-self-check of a driver's and a build's first processes, at most 0.25 MiB each.
+`bus`: neither without nor with a plan is more copied to all devices together than without the preload. The self-check
+of the driver and the build was made by a process before them.
 `once`: without a plan no rank, rank 0 included, takes more than 1.25 x its shard and two buckets, of a model whose tensors
 all fit into one.
 `said`: with a plan the worst rank but 0 takes what `metashard-plan estimate` says, within 5 %, and at most a segment of
