@@ -103,6 +103,16 @@ static const char *parse_SIZES(const char *text, ms_type_SIZES *value_out)
     return NULL;
 }
 
+static const char *parse_PERCENT(const char *text, ms_type_PERCENT *value_out)
+{
+    unsigned long long number;
+    char *end;
+    if (!read_digits(text, &end, &number) || *end != '\0' || number > 100)
+        return "a whole number from 0 to 100";
+    *value_out = number;
+    return NULL;
+}
+
 static const char *parse_NUMBER(const char *text, ms_type_NUMBER *value_out)
 {
     unsigned long long number;
@@ -229,9 +239,26 @@ static char **select_settings(char **environment, struct settings *settings)
     return settings->entries;
 }
 
-static bool is_gone(const char *name)
+/* What people type that no variable is near to, and what was one: what there is instead. */
+static const char *find_instead(const char *name)
 {
-    return strcmp(name, "METASHARD_HASHES") == 0 || strcmp(name, "METASHARD_HASHES_LIKE") == 0;
+    static const char *const names[][2] = {
+        {"_HASHES", "metashard verify -- COMMAND, or METASHARD=verify, compares what comes into "
+                    "device memory"},
+        {"_HASHES_LIKE", "metashard verify -- COMMAND, or METASHARD=verify, compares what comes "
+                         "into device memory"},
+        {"_DEBUG", "METASHARD_LOG=debug says what it does"},
+        {"_VERBOSE", "METASHARD_LOG=info says what it does"},
+        {"_ENABLE", "METASHARD=on, the default, or off"},
+        {"_ENABLED", "METASHARD=on, the default, or off"},
+        {"_DISABLE", "METASHARD=off"},
+        {"_DISABLED", "METASHARD=off"},
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcmp(name + sizeof(prefix) - 1, names[i][0]) == 0)
+            return names[i][1];
+    }
+    return NULL;
 }
 
 static void warn_about_unknown_names(char **environment)
@@ -243,18 +270,27 @@ static void warn_about_unknown_names(char **environment)
             continue;
         char name[64];
         snprintf(name, sizeof(name), "%.*s", (int)(end - *entry), *entry);
-        const char *known = find_option(name);
-        if (is_gone(name))
-            ms_log(MS_WARN,
-                   "%s is not a variable of MetaShard any more and is ignored: metashard verify -- "
-                   "COMMAND, or METASHARD=verify, compares what comes into device memory",
-                   name);
+        const char *known = find_option(name), *instead = find_instead(name);
+        if (instead != NULL)
+            ms_log(MS_WARN, "%s is not a variable of MetaShard and is ignored: %s", name, instead);
         else if (known == NULL)
             ms_log(MS_WARN, "%.*s is not a variable of MetaShard and is ignored",
                    (int)(end - *entry), *entry);
         else if (strcmp(known, name) != 0)
             ms_log(MS_WARN, "%s is not a variable of MetaShard and is ignored; did you mean %s?",
                    name, known);
+    }
+}
+
+/* META_SHARD_LOG. */
+static void warn_about_other_prefix(char **environment)
+{
+    static const char other[] = "META_SHARD";
+    for (char **entry = environment; entry != NULL && *entry != NULL; entry++) {
+        if (strncmp(*entry, other, sizeof(other) - 1) == 0)
+            ms_log(MS_WARN,
+                   "%.*s is not a variable of MetaShard and is ignored: they begin with %s",
+                   (int)strcspn(*entry, "="), *entry, prefix);
     }
 }
 
@@ -299,6 +335,7 @@ void ms_config_read(struct ms_config *config, char **environment)
         return;
     struct settings settings;
     char **selected = select_settings(environment, &settings);
+    warn_about_other_prefix(environment);
     if (*selected == NULL)
         return;
     read_variables(config, selected, true);
@@ -326,6 +363,11 @@ static void format_BYTES(char *text, const ms_type_BYTES *value)
 }
 
 static void format_NUMBER(char *text, const ms_type_NUMBER *value)
+{
+    format_BYTES(text, value);
+}
+
+static void format_PERCENT(char *text, const ms_type_PERCENT *value)
 {
     format_BYTES(text, value);
 }

@@ -38,6 +38,7 @@ typedef enum ms_plan_mode ms_type_PLAN_MODE;
 typedef enum ms_self_check ms_type_SELF_CHECK;
 typedef uint64_t ms_type_BYTES;
 typedef uint64_t ms_type_NUMBER;
+typedef uint64_t ms_type_PERCENT;
 typedef struct ms_size_list ms_type_SIZES;
 typedef struct ms_log_setting ms_type_LOG;
 typedef char ms_type_PATH[MS_PATH_BYTES];

@@ -9,10 +9,16 @@ const char ms_counter_names[MS_FIGURE_COUNT][MS_COUNTER_NAME_BYTES] = {
 #define MS_COUNTER(id, name) #name,
 #include "runtime/state/counters.def"
 #undef MS_COUNTER
-    [MS_GAUGE_BACKED] = "backed_bytes",     [MS_GAUGE_BACKED_PEAK] = "backed_bytes_peak",
-    [MS_GAUGE_LIVE] = "live_bytes",         [MS_GAUGE_LIVE_PEAK] = "live_bytes_peak",
-    [MS_GAUGE_DEFERRED] = "deferred_bytes", [MS_GAUGE_SNAPSHOT] = "snapshot_bytes",
-    [MS_GAUGE_BLOCKS] = "blocks_live",      [MS_GAUGE_BLOCKS_OUT] = "blocks_left_out",
+    [MS_GAUGE_BACKED] = "backed_bytes",
+    [MS_GAUGE_BACKED_PEAK] = "backed_bytes_peak",
+    [MS_GAUGE_LIVE] = "live_bytes",
+    [MS_GAUGE_LIVE_PEAK] = "live_bytes_peak",
+    [MS_GAUGE_DEFERRED] = "deferred_bytes",
+    [MS_GAUGE_SNAPSHOT] = "snapshot_bytes",
+    [MS_GAUGE_BLOCKS] = "blocks_live",
+    [MS_GAUGE_BLOCKS_OUT] = "blocks_left_out",
+    [MS_GAUGE_LOADED_PEAK] = "loaded_backed_bytes_peak",
+    [MS_GAUGE_LOADED_LIVE_PEAK] = "loaded_live_bytes_peak",
     [MS_GAUGE_CHANGED_NS] = "changed_ns",
 };
 

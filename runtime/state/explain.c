@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/state/kernel_name.h"
+
 const char ms_state_kind_names[MS_BYTES_KIND_COUNT][MS_STATE_KIND_NAME_BYTES] = {
     "undefined", "dead", "fill", "file", "snapshot", "launch", "parked", "absent", "resident"};
 
@@ -42,16 +44,16 @@ static const struct {
          "docs/entry-points.md lists them."},
     [MS_REASON_NO_RULE] =
         {"a kernel without a rule",
-         "No rule names the kernel %k, so the blocks that it reaches were materialised whole. "
-         "Launch it after the weights are sharded. The shim cannot know whether the kernel may "
-         "be recorded: one that adds to what is there, reduces or mixes elements must not be. If "
-         "you know its source, kernel-rules.txt says what a rule in METASHARD_KERNEL_RULES "
-         "promises; a wrong rule gives wrong bytes."},
+         "The kernel %k used these tensors, so they are in memory: normal where the program "
+         "computes. Where it only initialises or loads, launch it after the weights are sharded; "
+         "or, if you know its source, kernel-rules.txt says what a rule in METASHARD_KERNEL_RULES "
+         "promises. "
+         "A wrong rule gives wrong bytes."},
     [MS_REASON_RULE_MISSED] =
         {"a launch that does not fit its rule",
-         "A rule names the kernel %k, but a launch of it was not recorded: its pointers were not "
-         "those that the rule's class allows, something of its block was in memory already, or "
-         "its stream was busy. METASHARD_LOG=debug logs the blocks. The cost is memory only."},
+         "A launch of the kernel %k was not recorded, though a rule names it: its pointers were "
+         "not those that the rule's class allows, something of its block was in memory already, "
+         "or its stream was busy. METASHARD_LOG=debug logs the blocks. The cost is memory only."},
     [MS_REASON_PARAMETERS] =
         {"a launch with unknown parameters",
          "The driver does not report the parameters of a kernel that %c launched, so everything "
@@ -158,7 +160,7 @@ const char *ms_check_state_name(uint32_t state)
     return state < MS_CHECK_STATE_COUNT ? names[state] : "?";
 }
 
-/* Cuts a mangled name, which may be longer than a sentence. */
+/* Cuts a name that is longer than a sentence. */
 bool ms_explain(enum ms_reason reason, const char *call, const char *text, char *sentence_out,
                 size_t bytes)
 {
@@ -167,11 +169,12 @@ bool ms_explain(enum ms_reason reason, const char *call, const char *text, char 
         return false;
     if (call == NULL || call[0] == '\0')
         call = "a call";
-    if (text == NULL || text[0] == '\0')
-        text = "whose name is not known";
+    char kernel[256] = "whose name is not known";
+    if (text != NULL && text[0] != '\0')
+        ms_kernel_name_shorten(text, kernel, sizeof(kernel));
     size_t used = 0;
     for (const char *at = reasons[reason].sentence; *at != '\0' && used < bytes;) {
-        const char *name = at[0] != '%' ? NULL : at[1] == 'c' ? call : text;
+        const char *name = at[0] != '%' ? NULL : at[1] == 'c' ? call : kernel;
         const int length = name != NULL ? MOST : (int)strcspn(at, "%");
         used += (size_t)snprintf(sentence_out + used, bytes - used, "%.*s%s", length,
                                  name != NULL ? name : at,

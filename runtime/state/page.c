@@ -45,6 +45,9 @@ static struct ms_state_header lay_out(const struct ms_config *config)
     uint64_t options = 0, bytes = config->state_bytes;
     bytes = bytes < MS_STATE_LEAST_BYTES ? MS_STATE_LEAST_BYTES : bytes;
     bytes = bytes > MS_STATE_MOST_BYTES ? MS_STATE_MOST_BYTES : bytes / 4096 * 4096;
+    if (bytes / 4096 != config->state_bytes / 4096)
+        ms_log(MS_WARN, "METASHARD_STATE_BYTES=%llu is not from 512K to 1G: using %llu",
+               (unsigned long long)config->state_bytes, (unsigned long long)bytes);
     ms_config_visit(config, count_option, &options);
     struct ms_state_header header = {.version = MS_STATE_VERSION,
                                      .mark = MS_STATE_MARK,

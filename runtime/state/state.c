@@ -139,7 +139,7 @@ static void read_command(char *text, size_t bytes)
     ms_heap_free(arguments);
 }
 
-static void describe_process(struct ms_state_process *process, bool has_command)
+static void describe_process(struct ms_state_process *process, const struct ms_config *config)
 {
     struct ms_process_identity identity;
     char text[sizeof(process->command)];
@@ -159,12 +159,12 @@ static void describe_process(struct ms_state_process *process, bool has_command)
         process->rank = launched.rank;
         process->world = launched.world;
     }
-    PUT_TEXT(process->job, launched.job);
+    PUT_TEXT(process->job, config->job[0] != '\0' ? config->job : launched.job);
     PUT_TEXT(process->version, ms_version);
     PUT_TEXT(process->boot, identity.boot);
     if (gethostname(text, sizeof(text)) == 0)
         PUT_TEXT(process->host, text);
-    if (has_command) {
+    if (config->state_command) {
         read_command(text, sizeof(text));
         PUT_TEXT(process->command, text);
     }
@@ -204,7 +204,7 @@ static void fill_page(const struct ms_config *config)
         struct ms_state_figure_name *name = record(MS_SECTION_FIGURE_NAMES, (uint64_t)i);
         PUT_TEXT(name->text, ms_counter_names[i]);
     }
-    describe_process(&state.process, config->state_command);
+    describe_process(&state.process, config);
     write_pair(MS_SECTION_PROCESS, &state.process);
     state.next_token = 1;
     state.sample_interval_ns = 1000000;
@@ -708,10 +708,22 @@ static void write_event(const struct ms_state_event *event)
     write_words(slot, event, sizeof(*event), 2 * number + 2);
 }
 
+/* The program has loaded: what it takes for its work follows. */
+static void note_loaded(void)
+{
+    word *figures = record(MS_SECTION_FIGURES, 0);
+    __atomic_store_n(&figures[MS_GAUGE_LOADED_PEAK], ms_counter_get(MS_GAUGE_BACKED_PEAK),
+                     __ATOMIC_RELAXED);
+    __atomic_store_n(&figures[MS_GAUGE_LOADED_LIVE_PEAK], ms_counter_get(MS_GAUGE_LIVE_PEAK),
+                     __ATOMIC_RELAXED);
+}
+
 void ms_state_event(const struct ms_event *happened)
 {
     if (!ms_state_open())
         return;
+    if (happened->kind == MS_EVENT_SETTLE)
+        note_loaded();
     const bool has_call = !happened->is_of_no_call;
     const uint64_t now = now_ns();
     const char *text = happened->text != NULL || !has_call ? happened->text : ms_caller_kernel;

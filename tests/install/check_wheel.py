@@ -172,12 +172,21 @@ def check_run(there, library):
     job = there.options.job
     done = there.run("run", "--", job)
     found = re.search(r"^process (\d+) rank -1 byte 0$", done.stdout, re.M)
-    check("a program runs under it, and the last line says how to look", (done.returncode, bool(found)), (0, True))
+    check("a program runs under it", (done.returncode, bool(found)), (0, True))
     pid = found[1] if found else "0"
     page = os.path.join(there.state, f"metashard-{pid}.state")
-    check("with the pages of its processes", done.stderr.splitlines()[-1:],
-          [f"metashard: what happened in device memory: metashard dump show {page}"])
-    check("which the tool shows", pid in there.run("dump", "show", page).stdout)
+    lines = done.stderr.splitlines() or [""]
+    check("the last lines say what it was worth", re.match(
+        r"metashard: peak of device memory: \d[\d.]* \w+ instead of \d[\d.]* \w+ \(-\d+ %\)$", lines[0]) is not None or lines)
+    check("and how to see more", lines[-1], f"metashard: more: METASHARD_STATE_DIR={there.state} metashard show")
+    check("which shows the last run", there.run("show").stdout.startswith(f"process {pid}"))
+    check("as does the tool, by the page", pid in there.run("dump", "show", page).stdout)
+    check("and a list has it", pid in there.run("list").stdout)
+    done = there.run("run", "--", job, METASHARD="off")
+    check("switched off: it says so", done.stderr.splitlines()[-1:], ["metashard: METASHARD=off: the command ran without it"])
+    done = there.run("run", "--", job, METASHARD_STATE_DIR="")
+    check("without a folder for pages: it says so", done.stderr.splitlines()[-1:],
+          ["metashard: METASHARD_STATE_DIR is empty, so no process has left a state page to show"])
     check("without, if it is not wanted", there.run("run", "--quiet", "--", job).stderr, "")
     done = there.run("run", "--log", "info:log", "--plan", "/dev/null", "--explain", "--", "sh", "-c",
                      'printf "%s\\n" "$LD_PRELOAD" "$METASHARD_LOG" "$METASHARD_PLAN" "$METASHARD_EXPLAIN"; exit 3', LD_PRELOAD="libc.so.6")
@@ -188,7 +197,7 @@ def check_run(there, library):
     done = there.run("run", "--", there.program("metashard"), "run", "--quiet", "--", "sh", "-c", 'echo "$LD_PRELOAD"')
     check("within itself it is not preloaded twice", done.stdout.strip(), library)
     check("wrong usage and missing programs have their own statuses", [there.run(*words).returncode for words in (
-        ["run"], ["run", "--", "no-such-program"], ["run", "--plan", "/nowhere", "--", "true"], ["ruin"], [])], [2, 127, 2, 2, 2])
+        ["run"], ["run", "--", "no-such-program"], ["run", "--", os.path.join(SOURCE, "README.md")], ["run", "--plan", "/nowhere", "--", "true"], ["ruin"], [])], [2, 127, 126, 2, 2, 2])
 
 
 def check_signals(there):

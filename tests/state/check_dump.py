@@ -90,12 +90,12 @@ def check_killed(folder, job):
     status, out, errors = dump("show", page_of(folder, job))
     check("a killed process is shown", (status, errors), (0, ""))
     check("and said to be killed",
-          out.startswith(f"process {job.pid}, rank 1 of 2: killed after "))
+          out.startswith(f"process {job.pid}, rank 1 of 2: killed, last change after "))
     for name, wanted in {
             "what was requested": r"^  requested +28\.0 MiB   in 5 allocations",
             "what is deferred": r"^  deferred +17\.0 MiB ", "what is backed": r"^  backed +6\.0 MiB ",
             "what it was worth, first": r"^  in .*\n\n  peak 6\.0 MiB instead of 23\.0 MiB \(-74 %\), of these allocations$",
-            "causes before the tables": r"(?s)^Causes by bytes\n.*^Blocks by size\n",
+            "causes before the tables": r"(?s)^What brought bytes into memory\n.*^Blocks by size\n",
             "what was saved": r"^  saved +17\.0 MiB ", "what was skipped": r"^  skipped +14\.0 MiB ",
             "the job": r"^  in .*, job 4711, MetaShard ",
             "the command": r"^  \S+/job .* wait$", "the time": r"^  time +[\d.]+ [mu]?s ",
@@ -103,8 +103,8 @@ def check_killed(folder, job):
             "a tensor by its name": r"^Tensors by name\n.*\n +8\.0 MiB +6\.0 MiB +2\.0 MiB  first\.weight$",
             "why a block has memory": r"^  4 .* resident  +resident  backed for cuLaunchKernel of fill32: a kernel "
                                       r"without a rule$",
-            "the cause with the most bytes": r"^Causes by bytes\n.*\n +4\.0 MiB +1 .* fallback +cuLaunchKernel, fill32: ",
-            "what can be done about it": r"fill32,\s+so\s+the\s+blocks\s[^\"]*Launch\s+it\s+after\s+the\s+weights\s+are\s+sharded",
+            "the cause with the most bytes": r"^What brought bytes into memory\n.*\n +4\.0 MiB +1 .* fallback +cuLaunchKernel, fill32: ",
+            "what can be done about it": r"fill32\s+used\s+these\s+tensors[^\"]*launch\s+it\s+after\s+the\s+weights\s+are\s+sharded",
             "the last event": r"record +3\.0 MiB +5  cuMemsetD8_v2, a fill\n\Z"}.items():
         check(f"of it: {name}", re.search(wanted, out, re.M) is not None or out)
 
@@ -173,7 +173,7 @@ def check_sealed(folder, data):
     check("METASHARD_EXPLAIN tells each once", (done.returncode, len(lines)), (0, 2))
     check("in the form of the log", all(re.match(r"metashard\[pid \d+\] explain: ", line) for line in lines))
     check("which call", any("cuMemcpy3DPeer is not modelled" in line for line in lines))
-    check("which kernel, and where rules are described", any("the kernel fill32" in line and "kernel-rules.txt" in line
+    check("which kernel, and where rules are described", any("kernel fill32" in line and "kernel-rules.txt" in line
                                                              for line in lines))
     check("no rule is offered for a kernel that may reduce", any(offer in done.stderr for offer in RULE_CLASSES), False)
     done = subprocess.run([JOB, data, KERNELS], capture_output=True, text=True,
@@ -303,6 +303,56 @@ def check_settled(folder):
     at = lines.index("settled 5.0 MiB of 14 allocations, 3 times")
     check("what was settled, when and why", lines[at + 1:at + 3],
           ["3.0 MiB last after 0.0 us: the program has moved on", "2.0 MiB last after 0.0 us: a capture begins"])
+
+
+def make_run(folder, job, first_pid, started, peaks, loaded=None):
+    """A page of each rank, with the peak of its memory, in MiB; without the shim 100."""
+    os.makedirs(folder, exist_ok=True)
+    for rank, peak in enumerate(peaks):
+        parts = make_page.records()
+        parts["process"] = [make_page.process(pid=first_pid + rank, rank=rank, world=len(peaks), started_ns=started + rank, ended=9,
+                                              job=job)] * 2
+        figures = {"backed_bytes_peak": peak, "live_bytes_peak": 100,
+                   **({"loaded_backed_bytes_peak": loaded, "loaded_live_bytes_peak": 80} if loaded else {})}
+        parts["figures"] = [struct.pack("<Q", value * MIB) for value in figures.values()]
+        parts["names"] = [make_page.text(name, 48) for name in figures]
+        parts["causes"] = [make_page.cause(kind=kind, reason=2, what=what, size=size * MIB) for kind, what, size in (
+            (5, "_Z11replay_onlyPf", 9), (11, "_ZN2at6native13reduce_kernelILi512ENS0_8ReduceOpIdEEEEvT1_", 3),
+            (11, "_ZN2at6native13reduce_kernelILi128ENS0_8ReduceOpIdEEEEvT1_", 2))]
+        with open(os.path.join(folder, f"metashard-{first_pid + rank}.state"), "wb") as file:
+            file.write(make_page.page(parts))
+
+
+def check_runs(folder):
+    """Which run is meant, and what it was worth."""
+    pages = os.path.join(folder, "runs")
+    make_run(pages, "", 100, 10**18, (1, 2))
+    make_run(pages, "", 110, 10**18 + 10, (3, 4))
+    seen = [line.split()[:2] for line in dump("show", METASHARD_STATE_DIR=pages)[1].splitlines()[3:5]]
+    check("show without a process: the last run, of which each rank is there once", seen, [["0", "110"], ["1", "111"]])
+    make_run(pages, "a", 200, 10**18 + 20, (40, 60), loaded=50)
+    make_run(pages, "b", 300, 10**18 + 30, (5,))
+    check("or the newest job", dump("show", METASHARD_STATE_DIR=pages)[1].startswith("process 300, rank 0 of 1"))
+    seen = [line.split()[:2] for line in dump("show", "--job", "a", METASHARD_STATE_DIR=pages)[1].splitlines()[3:5]]
+    check("or the job that is named", seen, [["0", "200"], ["1", "201"]])
+    seen = [line.split()[0] for line in dump("list", "--job", "a", METASHARD_STATE_DIR=pages)[1].splitlines()[1:]]
+    check("whose processes are listed alone", seen, ["201", "200"])
+    status, out, errors = dump("show", "--job", "c", METASHARD_STATE_DIR=pages)
+    check("a job without pages", (status, out, errors), (1, "", f"metashard-dump: no process of job c has a state page in {pages}\n"))
+    check("in short: the worst rank, its loading beside all, and what was brought in whole",
+          dump("show", "--brief", "--job", "a", METASHARD_STATE_DIR=pages)[1].splitlines(),
+          ["peak of device memory while it loaded of rank 1, the worst of 2 processes: 50.0 MiB instead of 80.0 MiB (-38 %)",
+           "peak of device memory in all of rank 1, the worst of 2 processes: 60.0 MiB instead of 100.0 MiB (-40 %)",
+           "could not stay deferred: 10.0 MiB, 12 times, for cuLaunchKernel of reduce_kernel<ReduceOp> (a kernel without a rule)"])
+    check("of one that has not settled", dump("show", "--brief", METASHARD_STATE_DIR=pages)[1].splitlines()[0],
+          "peak of device memory: 5.0 MiB instead of 100.0 MiB (-95 %)")
+    out = dump("show", "--job", "a", METASHARD_STATE_DIR=pages)[1]
+    check("kernels of one short name are one cause, which is explained once, and what was replayed for it is none",
+          (out.count("10.0 MiB      12"), out.count("Do this."), "replay_only" in out), (1, 1, False))
+    causes = json.loads(dump("show", "--json", METASHARD_STATE_DIR=pages)[1])["causes"]
+    check("for programs names are whole", sum(cause["text"].startswith("_ZN2at6native13reduce_kernel") for cause in causes), 2)
+    check("of one process: loading, and all", re.search(r"^  while it loaded: peak 50\.0 MiB instead of 80\.0 MiB$", dump(
+        "show", os.path.join(pages, "metashard-201.state"))[1], re.M) is not None)
 
 
 def check_names(folder):
@@ -492,7 +542,7 @@ def check_secrets(folder, data):
 
 
 def check_usage():
-    for arguments in ([], ["show"], ["frobnicate"], ["list", "x"], ["diff", "x"], ["show", "x", "--nonsense"],
+    for arguments in ([], ["show", "--job"], ["frobnicate"], ["list", "x"], ["diff", "x"], ["show", "x", "--nonsense"],
                       ["list", "--events"]):
         status, out, errors = dump(*arguments)
         check(f"metashard-dump {' '.join(arguments)}: usage", (status, out, errors.count("\n") == 1 or arguments == []),
@@ -550,6 +600,7 @@ def main():
         check_json(folder, job)
         check_terminal(page_of(folder, job))
         check_settled(folder)
+        check_runs(folder)
         check_names(folder)
         check_bad(folder, page_of(folder, job))
         check_hostile(folder)

@@ -18,9 +18,8 @@ def text(value, size):
     return data + bytes(size - len(data))
 
 
-def process(sequence=2, pid=4242, rank=1, world=2, started=1, ended=0, command="python train.py"):
-    return struct.pack("<QQQQQQQQII3Q", sequence, pid, 77, 4026531836, 0, 10**18, started, ended, rank, world, 0, 0,
-                       0) + \
+def process(sequence=2, pid=4242, rank=1, world=2, started=1, ended=0, command="python train.py", job="", started_ns=10**18):
+    return struct.pack("<QQQQQQQQII", sequence, pid, 77, 4026531836, 0, started_ns, started, ended, rank, world) + text(job, 24) + \
         text("0.1.0", 32) + text("b007", 40) + text("host", 64) + text(command, 1024) + text("/work", 256)
 
 

@@ -12,7 +12,7 @@ enum { MAX_FILES = 4096 };
 
 struct options {
     struct words words;
-    const char *json, *events, *help, *version, *color, *width, *html, *trace;
+    const char *json, *events, *brief, *help, *version, *color, *width, *html, *trace, *job;
 };
 
 /* Snapshots of one or more processes. */
@@ -22,9 +22,18 @@ struct view {
 };
 
 /* Opens the process ids and files of the command line, and sorts them by rank or leaves them in
- * order. Reports a failure and returns false. */
+ * order. Without any, the pages of the job of --job, or else of the newest page. Kernels have short
+ * names, but with --json. Reports a failure and returns false. */
 bool view_open(struct view *view, const struct options *options, bool is_by_rank);
 void view_close(struct view *view);
+
+/* All pages of the usual folders, or those of a job, the newest first. False if some cannot be
+ * read, which was said; the others are there. */
+bool view_find(struct view *view, const char *job);
+
+/* Of pages that are sorted so: leaves the first, with the others of its run, of the same job, or
+ * at least of as many ranks; each rank once. */
+void view_keep_newest(struct view *view);
 
 /* The folders where pages are looked for, "A or B". The buffer is one for all. */
 const char *folders_text(void);
@@ -84,6 +93,9 @@ const char *rank_text(const struct ms_snapshot *snapshot, const char *unknown);
 int run_list(const struct options *options);
 int run_show(const struct options *options);
 int run_diff(const struct options *options);
+
+/* What a run was worth, in two or three lines. */
+void show_brief(const struct view *view);
 
 /* Writes the view as one JSON object (docs/state-schema.json). `most`: rows of each list of a
  * process; `most_merged`: of a list of all processes. What is left out is counted. */

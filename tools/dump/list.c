@@ -1,84 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* metashard-dump list: the processes that have a state page, the newest first. */
-#include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "runtime/state/page.h"
 #include "tools/dump/line.h"
-
-struct found {
-    struct ms_snapshot *snapshots;
-    size_t count;
-    bool is_good;  /* what could not be read was reported */
-    size_t faults; /* pages that could not be read */
-};
-
-enum { SHOWN_FAULTS = 3 }; /* of another version of MetaShard there may be very many */
-
-/* Ignores a page that was removed meanwhile. */
-static void add_page(struct found *found, const char *folder, const char *name)
-{
-    char path[MS_PATH_BYTES + NAME_MAX + 2];
-    struct ms_fault fault;
-    struct ms_snapshot *grown = realloc(found->snapshots, (found->count + 1) * sizeof(*grown));
-    if (grown == NULL) {
-        found->is_good = false;
-        return;
-    }
-    found->snapshots = grown;
-    snprintf(path, sizeof(path), "%s/%s", folder, name);
-    if (ms_snapshot_read(path, &grown[found->count], &fault)) {
-        found->count++;
-    } else if (access(path, F_OK) == 0) {
-        if (found->faults++ < SHOWN_FAULTS)
-            fprintf(stderr, "%s\n", fault.text);
-        found->is_good = false;
-    }
-}
-
-/* A folder that does not exist has no pages. */
-static void add_folder(struct found *found, const char *folder)
-{
-    DIR *entries = opendir(folder);
-    if (entries == NULL && errno != ENOENT && errno != ENOTDIR) {
-        fprintf(stderr, "metashard-dump: %s: %s\n", folder, strerror(errno));
-        found->is_good = false;
-    }
-    for (const struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
-        if (ms_page_is_name(entry->d_name))
-            add_page(found, folder, entry->d_name);
-    }
-    if (entries != NULL)
-        closedir(entries);
-}
-
-static void find_all(struct found *found)
-{
-    struct ms_config config;
-    char folder[MS_PATH_BYTES], last[MS_PATH_BYTES] = "";
-    ms_config_read_quietly(&config, environ);
-    for (unsigned i = 0; ms_page_folder(&config, i, folder); i++) {
-        if (strcmp(folder, last) != 0)
-            add_folder(found, folder);
-        strcpy(last, folder);
-    }
-    if (found->faults > SHOWN_FAULTS)
-        fprintf(stderr, "and %zu more pages cannot be read\n", found->faults - SHOWN_FAULTS);
-}
-
-static int newest_first(const void *a, const void *b)
-{
-    const struct ms_snapshot *left = a, *right = b;
-    const uint64_t left_ns = left->process.started_ns, right_ns = right->process.started_ns;
-    return left_ns < right_ns ? 1 : left_ns > right_ns ? -1 : 0;
-}
 
 /* "12 min": since the page was made. The buffer is one for all. */
 static const char *age_text(const struct ms_snapshot *snapshot)
@@ -135,10 +61,11 @@ static void show_row(const struct ms_snapshot *snapshot)
         line(color, "%*s%s", INDENT, "", text);
 }
 
-static void show_rows(const struct view *view)
+static void show_rows(const struct view *view, const char *job)
 {
     if (view->count == 0) {
-        printf("no process has a state page in %s\n", folders_text());
+        printf("no process%s%s has a state page in %s\n", job != NULL ? " of job " : "",
+               job != NULL ? job : "", folders_text());
         return;
     }
     line(DIM, "%9s %5s %-7s %7s %10s %11s %11s %11s  %s", "pid", "rank", "state", "age", "ran",
@@ -151,19 +78,14 @@ static void show_rows(const struct view *view)
 /* Reports pages that cannot be read, and shows the others. */
 int run_list(const struct options *options)
 {
-    struct found found = {.is_good = true};
+    struct view view;
     if (!line_setup(options))
         return USAGE;
-    find_all(&found);
-    if (found.count > 0)
-        qsort(found.snapshots, found.count, sizeof(*found.snapshots), newest_first);
-    const struct view view = {found.snapshots, found.count};
+    const bool is_good = view_find(&view, options->job);
     if (options->json != NULL)
         write_list_json(stdout, &view);
     else
-        show_rows(&view);
-    for (size_t i = 0; i < found.count; i++)
-        ms_snapshot_cleanup(&found.snapshots[i]);
-    free(found.snapshots);
-    return found.is_good ? GOOD : BAD;
+        show_rows(&view, options->job);
+    view_close(&view);
+    return is_good ? GOOD : BAD;
 }

@@ -3,9 +3,9 @@
 #include "tools/dump/dump.h"
 
 static const char usage[] =
-    "usage: metashard-dump list [--json]\n"
-    "       metashard-dump show PID|FILE... [--json | --events]\n"
-    "       metashard-dump show PID|FILE... [--html OUT] [--trace OUT]\n"
+    "usage: metashard-dump list [--job JOB] [--json]\n"
+    "       metashard-dump show [PID|FILE... | --job JOB] [--json | --events | --brief]\n"
+    "       metashard-dump show [PID|FILE... | --job JOB] [--html OUT] [--trace OUT]\n"
     "       metashard-dump diff PID|FILE PID|FILE\n"
     "       metashard-dump --help | --version\n"
     "each takes --color auto|always|never, and --width CHARACTERS (0: lines are not cut)\n";
@@ -14,7 +14,7 @@ enum { LIST = 1, SHOW = 2, DIFF = 4 };
 
 static const struct command commands[] = {
     {"list", LIST, run_list, 0, 0},
-    {"show", SHOW, run_show, 1, MAX_FILES},
+    {"show", SHOW, run_show, 0, MAX_FILES},
     {"diff", DIFF, run_diff, 2, 2},
     {0},
 };
@@ -22,6 +22,8 @@ static const struct command commands[] = {
 static const struct row rows[] = {
     {TO(json), no_argument, LIST | SHOW},
     {TO(events), no_argument, SHOW},
+    {TO(brief), no_argument, SHOW},
+    {TO(job), required_argument, LIST | SHOW},
     {TO(html), required_argument, SHOW},
     {TO(trace), required_argument, SHOW},
     {TO(color), required_argument, LIST | SHOW | DIFF},

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/state/kernel_name.h"
 #include "runtime/state/page.h"
 
 static bool is_number(const char *text)
@@ -67,6 +68,38 @@ static bool open_one(struct ms_snapshot *snapshot, const char *name)
     return true;
 }
 
+/* Not for programs, which want what METASHARD_KERNEL_RULES can name. */
+static void shorten_kernels(struct ms_snapshot *snapshot)
+{
+    char text[sizeof(snapshot->causes->text)];
+    for (size_t i = 0; i < snapshot->cause_count; i++) {
+        ms_kernel_name_shorten(snapshot->causes[i].text, text, sizeof(text));
+        strcpy(snapshot->causes[i].text, text);
+    }
+    for (size_t i = 0; i < snapshot->event_count; i++) {
+        ms_kernel_name_shorten(snapshot->events[i].text, text, sizeof(snapshot->events[i].text));
+        strcpy(snapshot->events[i].text, text);
+    }
+    for (size_t i = 0; i < snapshot->block_count; i++) {
+        ms_kernel_name_shorten(snapshot->blocks[i].backed_call, text,
+                               sizeof(snapshot->blocks[i].backed_call));
+        strcpy(snapshot->blocks[i].backed_call, text);
+    }
+}
+
+static bool open_last(struct view *view, const char *job)
+{
+    view_find(view, job);
+    if (view->count == 0)
+        fprintf(stderr, "metashard-dump: no process%s%s has a state page in %s\n",
+                job != NULL ? " of job " : "", job != NULL ? job : "", folders_text());
+    else if (job == NULL)
+        view_keep_newest(view);
+    for (size_t i = 0; i < view->count; i++)
+        name_blocks((struct ms_snapshot *)&view->processes[i]);
+    return view->count > 0;
+}
+
 static int by_rank(const void *a, const void *b)
 {
     const struct ms_state_process *left = &((const struct ms_snapshot *)a)->process;
@@ -76,19 +109,31 @@ static int by_rank(const void *a, const void *b)
     return left->pid < right->pid ? -1 : left->pid > right->pid;
 }
 
+static bool open_all(struct view *view, const struct words *words)
+{
+    struct ms_snapshot *processes = calloc(words->file_count, sizeof(*processes));
+    *view = (struct view){processes, 0};
+    for (size_t i = 0; i < words->file_count; i++) {
+        if (processes == NULL || !open_one(&processes[i], words->files[i]))
+            return false;
+        view->count++;
+    }
+    return true;
+}
+
 bool view_open(struct view *view, const struct options *options, bool is_by_rank)
 {
-    struct ms_snapshot *processes = calloc(options->words.file_count, sizeof(*processes));
-    *view = (struct view){processes, 0};
-    for (size_t i = 0; i < options->words.file_count; i++) {
-        if (processes == NULL || !open_one(&processes[i], options->words.files[i])) {
-            view_close(view);
-            return false;
-        }
-        view->count++;
+    const bool is_open = options->words.file_count > 0 ? open_all(view, &options->words)
+                                                       : open_last(view, options->job);
+    struct ms_snapshot *processes = (struct ms_snapshot *)view->processes;
+    if (!is_open) {
+        view_close(view);
+        return false;
     }
     if (is_by_rank && view->count > 1)
         qsort(processes, view->count, sizeof(*processes), by_rank);
+    for (size_t i = 0; i < view->count && options->json == NULL; i++)
+        shorten_kernels(&processes[i]);
     return true;
 }
 
@@ -141,7 +186,7 @@ struct totals totals_of(const struct ms_snapshot *snapshot)
 
 static const char *const lives[][2] = {
     [MS_LIFE_ALIVE] = {"running", "running for"},
-    [MS_LIFE_GONE] = {"killed", "killed after"},
+    [MS_LIFE_GONE] = {"killed", "killed, last change after"},
     [MS_LIFE_UNKNOWN] = {"unknown", "perhaps running, last seen after"},
 };
 

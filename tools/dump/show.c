@@ -33,6 +33,16 @@ static void show_headline(const struct totals *totals)
          bytes_text(without), percent);
 }
 
+/* Loading and what follows are two things: only the first is less. */
+static void show_loaded(const struct ms_snapshot *snapshot)
+{
+    const uint64_t with = ms_snapshot_figure(snapshot, "loaded_backed_bytes_peak");
+    const uint64_t without = ms_snapshot_figure(snapshot, "loaded_live_bytes_peak");
+    if (without > 0)
+        line(BOLD, "  while it loaded: peak %s instead of %s", bytes_text(with),
+             bytes_text(without));
+}
+
 static void show_totals(const struct totals *totals, uint64_t allocations)
 {
     for (enum total i = 0; i < TOTAL_COUNT; i++) {
@@ -97,8 +107,8 @@ static void show_notes(const struct ms_snapshot *snapshot)
     const uint64_t fallbacks = ms_snapshot_figure(snapshot, "fallbacks");
     const uint64_t outside = ms_snapshot_figure(snapshot, "remote_reads");
     if (fallbacks > 0)
-        line(YELLOW, "  something could not stay deferred, %" PRIu64 " times: see the causes",
-             fallbacks);
+        line(YELLOW, "  %" PRIu64 " %s brought in more than was read: see below", fallbacks,
+             fallbacks == 1 ? "call" : "calls");
     if (outside > 0)
         line(YELLOW, "  %" PRIu64 " reads of what the plan gives to other ranks", outside);
     if (snapshot->torn_records > 0)
@@ -211,14 +221,17 @@ static enum color event_color(uint32_t kind)
                : PLAIN;
 }
 
-/* What was materialised for a fallback is part of the fallback. */
+/* Not why bytes have memory: what was replayed or materialised for another row is a part of it, and
+ * what was evicted has none. */
 static bool is_given(const struct ms_state_cause *cause)
 {
-    return cause->kind == MS_EVENT_MATERIALISE &&
-           ms_explain((enum ms_reason)cause->reason, NULL, NULL, NULL, 0);
+    return cause->kind == MS_EVENT_REPLAY || cause->kind == MS_EVENT_EVICT ||
+           (cause->kind == MS_EVENT_MATERIALISE &&
+            ms_explain((enum ms_reason)cause->reason, NULL, NULL, NULL, 0));
 }
 
-static void show_cause(const struct ms_state_cause *cause)
+/* With its sentence, if it is the first for that reason. */
+static void show_cause(const struct ms_state_cause *cause, bool is_first)
 {
     const bool is_plain = cause->reason == MS_REASON_CALL && cause->kind != MS_EVENT_MATERIALISE;
     char text[1024];
@@ -229,8 +242,17 @@ static void show_cause(const struct ms_state_cause *cause)
              cause->call[0] != '\0' && cause->text[0] != '\0' ? ", " : "", cause->text,
              is_plain ? "" : ": ", is_plain ? "" : ms_reason_text(cause->reason));
     hanging(event_color(cause->kind), 34, text);
-    if (cause->sentence[0] != '\0')
+    if (is_first && cause->sentence[0] != '\0')
         paragraph(DIM, 34, cause->sentence);
+}
+
+static bool is_first_for_reason(const struct ms_state_cause *causes, size_t at)
+{
+    for (size_t i = 0; i < at; i++) {
+        if (causes[i].reason == causes[at].reason && causes[i].sentence[0] != '\0')
+            return false;
+    }
+    return true;
 }
 
 static void show_causes(const struct view *view)
@@ -241,13 +263,13 @@ static void show_causes(const struct view *view)
         if (!is_given(&causes[i]))
             causes[kept++] = causes[i];
     }
-    if (count > 0) {
+    if (kept > 0) {
         line(PLAIN, "%s", "");
-        line(BOLD, "Causes by bytes");
+        line(BOLD, "What brought bytes into memory");
         line(DIM, "  %11s %7s %10s  %-16s %s", "bytes", "times", "time", "kind", "call: why");
     }
     for (size_t i = 0; i < kept && i < SHOWN_CAUSES; i++)
-        show_cause(&causes[i]);
+        show_cause(&causes[i], is_first_for_reason(causes, i));
     show_rest(SHOWN_CAUSES, kept);
     free(causes);
 }
@@ -309,6 +331,7 @@ static void show_one(const struct view *view)
     show_title(snapshot);
     line(PLAIN, "%s", "");
     show_headline(&totals);
+    show_loaded(snapshot);
     show_totals(&totals, ms_snapshot_figure(snapshot, "deferred_allocations"));
     show_settled(snapshot);
     show_plan(&snapshot->plan);
@@ -352,6 +375,10 @@ static void show_ranks(const struct view *view)
 
 static void show_text(const struct view *view, const struct options *options)
 {
+    if (options->brief != NULL) {
+        show_brief(view);
+        return;
+    }
     if (options->events != NULL) {
         show_events(view, SIZE_MAX);
         return;
@@ -365,7 +392,7 @@ static void show_text(const struct view *view, const struct options *options)
 
 static int run_outputs(const struct options *options, const struct view *view)
 {
-    const bool is_text = options->json != NULL || options->events != NULL;
+    const bool is_text = options->json != NULL || options->events != NULL || options->brief != NULL;
     if (is_standard(options->html) + is_standard(options->trace) + is_text > 1) {
         fputs("metashard-dump: standard output is given twice\n", stderr);
         return USAGE;
@@ -387,8 +414,8 @@ int run_show(const struct options *options)
     const int status = run_outputs(options, &view);
     if (status == GOOD && options->json != NULL)
         write_json(stdout, &view, SIZE_MAX, SIZE_MAX);
-    else if (status == GOOD &&
-             (options->events != NULL || (options->html == NULL && options->trace == NULL)))
+    else if (status == GOOD && (options->events != NULL || options->brief != NULL ||
+                                (options->html == NULL && options->trace == NULL)))
         show_text(&view, options);
     view_close(&view);
     return status;

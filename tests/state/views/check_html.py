@@ -147,7 +147,7 @@ def check_size(tool, folder):
 def check_ends(tool, make_page, folder):
     killed = Page(make_page, os.path.join(folder, "killed"), ["a"]).kill()
     _, text = check_file(tool, "a killed process", [killed], folder)
-    check("a killed process: it says so", not text or '<span class="life killed">killed after ' in text[:text.index("</main>")])
+    check("a killed process: it says so", not text or '<span class="life killed">killed, last change after ' in text[:text.index("</main>")])
     empty = Page(make_page, os.path.join(folder, "empty"), []).end()
     _, text = check_file(tool, "a process without blocks", [empty], folder)
     check("a process without blocks: it says so", not text or

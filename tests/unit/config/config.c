@@ -178,7 +178,7 @@ MS_TEST(a_variable_that_is_gone_names_what_to_use)
                            NULL};
     read_config(environment);
     CHECK_EQ(lines(complaints), 2);
-    CHECK(strstr(complaints, "METASHARD_HASHES is not a variable of MetaShard any more") != NULL);
+    CHECK(strstr(complaints, "METASHARD_HASHES is not a variable of MetaShard") != NULL);
     CHECK(strstr(complaints, "METASHARD_HASHES_LIKE is not a variable") != NULL);
     CHECK(strstr(complaints, "metashard verify -- COMMAND, or METASHARD=verify") != NULL);
 }

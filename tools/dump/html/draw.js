@@ -179,7 +179,7 @@ ${OTHERS.map(figure => card(part, figure))}</dl></details>
 `;
   });
 
-  const LIVES = {running: 'running for', ended: 'ended after', killed: 'killed after',
+  const LIVES = {running: 'running for', ended: 'ended after', killed: 'killed, last change after',
     unknown: 'perhaps running, last seen after'};
   const life = process => html`<span class="life ${process.state}">${LIVES[process.state]} ${
     datum(process.time_ns, timeText(process.time_ns))}</span>`;

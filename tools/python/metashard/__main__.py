@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: metashard run [OPTION...] -- COMMAND [ARGUMENT...]
+       metashard show|list [ARGUMENT...]
        metashard plan|dump|verify [ARGUMENT...]
        metashard path
        metashard --version
 
 run     runs a command, and all that it starts, under MetaShard: metashard run -- torchrun train.py
+show    shows what MetaShard did in the last run, or in a process: metashard-dump(1)
+list    lists the processes that ran under MetaShard
 plan    makes, checks and explains sharding plans: metashard-plan(1)
-dump    shows what MetaShard did in a process: metashard-dump(1)
+dump    is metashard-dump(1): show, list and diff
 verify  runs a command, and compares what comes into its device memory: metashard-verify(1)
 path    prints the path of libmetashard.so, for LD_PRELOAD
 
@@ -21,6 +24,7 @@ from . import installed, run
 
 WRONG_USAGE = 2
 TOOLS = ("plan", "dump", "verify")
+OF_DUMP = ("show", "list")
 
 
 def run_tool(name: str, arguments: list[str]) -> int:
@@ -42,10 +46,12 @@ def main(arguments: Optional[list[str]] = None) -> int:
             print(installed.library())
         elif command == "run":
             return run.main(rest)
+        elif command in OF_DUMP:
+            return run_tool("dump", arguments)
         elif command in TOOLS:
             return run_tool(command, rest)
         else:
-            run.say(f"expected run, plan, dump, verify or path, found {' '.join(arguments) or 'nothing'}; see --help")
+            run.say(f"expected run, show, list, plan, dump, verify or path, found {' '.join(arguments) or 'nothing'}; see --help")
             return WRONG_USAGE
     except (installed.Fault, OSError) as error:
         run.say(str(error))

@@ -10,7 +10,9 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
 import sys
+import time
 
 from . import installed, kernel
 
@@ -18,11 +20,12 @@ USAGE = """metashard run [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR] [-
        metashard run --kernel [--prefix DIR] [--remove] [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR]"""
 EPILOGUE = """All variables of MetaShard (docs/environment.md) may also be set as usual: the command gets the whole environment."""
 
-MOST_NAMED = 8  # pages in the last line
 NOT_FOUND, NOT_STARTED = 127, 126  # as shells have them
 PR_SET_PDEATHSIG = 1
-# SIGTSTP and its kin are left alone: a terminal stops the command and this process together.
-FORWARDED = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
+# Not SIGTSTP and its kin: a terminal stops the command and this process together. Nor what the kernel sends for a fault.
+NOT_FORWARDED = {signal.SIGKILL, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCHLD, signal.SIGSEGV,
+                 signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS, signal.SIGABRT}
+FORWARDED = signal.valid_signals() - NOT_FORWARDED
 
 
 def say(text: str) -> None:
@@ -70,12 +73,19 @@ def settings_of(options: argparse.Namespace) -> dict[str, str]:
     return found
 
 
+def job_of() -> dict[str, str]:
+    """A name for this run, by which `metashard show` finds its processes, unless a scheduler has one for all nodes."""
+    if any(os.environ.get(name) for name in ("METASHARD_JOB", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")):
+        return {}
+    return {"METASHARD_JOB": f"{time.strftime('%m%d-%H%M%S')}-{os.getpid()}"}
+
+
 def environment_of(settings: dict[str, str]) -> dict[str, str]:
     preloads = [path for path in re.split("[ :]+", os.environ.get("LD_PRELOAD", "")) if path]
     library = installed.library()
     if library not in map(os.path.realpath, preloads):
         preloads.insert(0, library)
-    return {**os.environ, **settings, "LD_PRELOAD": ":".join(preloads)}
+    return {**os.environ, **job_of(), **settings, "LD_PRELOAD": ":".join(preloads)}
 
 
 def start(command: list[str], environment: dict[str, str], mask: set[int | signal.Signals]) -> int:
@@ -139,16 +149,30 @@ def list_pages(environment: dict[str, str]) -> set[tuple[str, int]]:
     return found
 
 
-def last_line(environment: dict[str, str], pages: list[str]) -> str:
+def without_pages(environment: dict[str, str]) -> str:
+    """Why there is nothing to show."""
+    folders = state_folders(environment)
+    if environment.get("METASHARD", "").lower() in ("off", "0", "false", "no"):
+        return "METASHARD=off: the command ran without it"
+    if not folders:
+        return "METASHARD_STATE_DIR is empty, so no process has left a state page to show"
+    if not any(os.access(path if os.path.isdir(path) else os.path.dirname(path), os.W_OK) for path in folders):
+        return f"no state page can be written in {' or '.join(folders)}: set METASHARD_STATE_DIR"
+    return "no process of the command deferred device memory; METASHARD_LOG=info says more of each"
+
+
+def last_lines(environment: dict[str, str], pages: list[str]) -> list[str]:
+    """What the run was worth, and the command that shows more."""
     if not pages:
-        return "no process of the command deferred device memory; METASHARD_LOG=info says more of each"
-    # metashard-dump knows the pages of the usual folders by their process ids.
+        return [without_pages(environment)]
+    try:
+        done = subprocess.run([installed.find("metashard-dump"), "show", "--brief", "--width", "0", *pages],
+                              capture_output=True, text=True, check=False)
+    except (installed.Fault, OSError) as error:  # the exit status is the command's
+        return [str(error)]
     is_usual = environment.get("METASHARD_STATE_DIR", "auto") == "auto"
-    names = [path.rpartition("-")[2].partition(".")[0] if is_usual else path for path in pages]
-    if len(pages) <= MOST_NAMED:
-        return f"what happened in device memory: metashard dump show {' '.join(names)}"
     prefix = "" if is_usual else f"METASHARD_STATE_DIR={os.path.dirname(pages[0])} "
-    return f"what happened in the device memory of {len(pages)} processes: {prefix}metashard dump list"
+    return [*(done.stdout + done.stderr).splitlines(), f"more: {prefix}metashard show"]
 
 
 def end_as(status: int) -> int:
@@ -169,11 +193,15 @@ def main(arguments: list[str]) -> int:
     if options.kernel:
         return kernel.main(settings, options.prefix, options.remove)
     environment = environment_of(settings)
-    if shutil.which(options.command[0], path=environment.get("PATH")) is None:
-        say(f"{options.command[0]}: no such program in PATH")
-        return NOT_FOUND
+    program = options.command[0]
+    if shutil.which(program, path=environment.get("PATH")) is None:
+        is_there = "/" in program and os.path.isfile(program)
+        say(f"{program}: not executable: chmod +x, or put its interpreter before it" if is_there else
+            f"{program}: no such program in PATH")
+        return NOT_STARTED if is_there else NOT_FOUND
     before = list_pages(environment)
     status = run_command(options.command, environment)
     if not options.quiet:
-        say(last_line(environment, sorted(path for path, _ in list_pages(environment) - before)))
+        for line in last_lines(environment, sorted(path for path, _ in list_pages(environment) - before)):
+            say(line)
     return end_as(status)
