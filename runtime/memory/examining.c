@@ -93,17 +93,16 @@ void ms_examining_launched(void)
     atomic_fetch_add(&launches, 1);
 }
 
-/* As in order.c: after a wait without success the next one is short. */
 bool ms_examining_no_kernel(CUcontext current)
 {
-    static _Atomic bool in_vain;
+    static struct ms_patience patience;
     static _Atomic uint64_t idle_after; /* launches, and one more; 0: never */
     const uint64_t now = UINT64_C(1) + atomic_load(&launches) + atomic_load(&ms_hot.unexamined);
     const bool is_counted = ms_defers_any(); /* until the end of it, which changes `now` */
     if (is_counted && atomic_load(&idle_after) == now)
         return true;
-    const bool is_idle = are_idle(current, atomic_load(&in_vain) ? 0 : ms_config.idle_ms);
-    atomic_store(&in_vain, !is_idle);
+    const bool is_idle = are_idle(current, ms_order_patience(&patience));
+    ms_order_waited(&patience, !is_idle);
     if (is_idle && is_counted)
         atomic_store(&idle_after, now);
     return is_idle;

@@ -25,6 +25,23 @@ CUresult ms_order_event_poll(CUevent event, uint64_t ms)
     return state;
 }
 
+uint64_t ms_order_patience(const struct ms_patience *patience)
+{
+    enum { TIMES = 50, LONG_MS = 1000 }; /* with the usual METASHARD_IDLE_MS that is a second */
+    const uint64_t usual = ms_config.idle_ms,
+                   longer = usual < LONG_MS / TIMES ? usual * TIMES : LONG_MS;
+    if (atomic_load(&patience->was_in_vain))
+        return 0;
+    return atomic_load(&patience->is_over) || usual > longer ? usual : longer;
+}
+
+void ms_order_waited(struct ms_patience *patience, bool is_in_vain)
+{
+    if (is_in_vain && !atomic_load(&patience->was_in_vain))
+        atomic_store(&patience->is_over, true);
+    atomic_store(&patience->was_in_vain, is_in_vain);
+}
+
 /* No capture begins meanwhile (ms_order_set_capture). */
 CUresult ms_order_context_record(CUcontext context, CUevent event)
 {
@@ -57,19 +74,14 @@ static CUresult poll_queued(CUstream stream, CUcontext context, uint64_t ms)
     return state;
 }
 
-/*
- * The same, for a moment. The work may wait for this very thread, so the wait is limited. After a
- * wait without success the next one of its kind is short, until something was found idle. A context
- * may be busy for long while the stream of a copy is not.
- */
+/* The same, for a moment. A context may be busy for long while the stream of a copy is not. */
 static CUresult wait_a_moment_for(CUstream stream, CUcontext context)
 {
-    static _Atomic bool was_busy[2];
-    _Atomic bool *in_vain = &was_busy[context != NULL];
-    const CUresult state =
-        poll_queued(stream, context, atomic_load(in_vain) ? 0 : ms_config.idle_ms);
+    static struct ms_patience kinds[2];
+    struct ms_patience *patience = &kinds[context != NULL];
+    const CUresult state = poll_queued(stream, context, ms_order_patience(patience));
     if (state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY)
-        atomic_store(in_vain, state == CUDA_ERROR_NOT_READY);
+        ms_order_waited(patience, state == CUDA_ERROR_NOT_READY);
     return state;
 }
 
@@ -121,15 +133,14 @@ CUresult ms_order_stream_wait(CUstream stream)
 
 bool ms_order_event_passes(CUevent event, CUcontext context, bool patient)
 {
-    static _Atomic bool in_vain;
+    static struct ms_patience patience;
     struct ms_driver_scope scope;
     if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
         return false;
-    const CUresult state =
-        patient ? ms_order_event_poll(event, atomic_load(&in_vain) ? 0 : ms_config.idle_ms)
-                : ms_driver.event_query(event);
+    const CUresult state = patient ? ms_order_event_poll(event, ms_order_patience(&patience))
+                                   : ms_driver.event_query(event);
     if (patient)
-        atomic_store(&in_vain, state == CUDA_ERROR_NOT_READY);
+        ms_order_waited(&patience, state == CUDA_ERROR_NOT_READY);
     ms_driver_leave(&scope);
     return state == CUDA_SUCCESS;
 }

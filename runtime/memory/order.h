@@ -53,6 +53,18 @@ CUresult ms_order_context_record(CUcontext context, CUevent event);
  * Spins first: even an idle stream takes some microseconds to get to the event. */
 CUresult ms_order_event_poll(CUevent event, uint64_t ms);
 
+/*
+ * How long the waits of a kind may last at most, which are for work that may wait for this very
+ * thread. After one in vain the next is short, until something was found idle. Until one has lasted
+ * for a second in vain, all may last that long: queued work is rarely stuck, but devices and
+ * machines may be slow.
+ */
+struct ms_patience {
+    _Atomic bool was_in_vain, is_over;
+};
+uint64_t ms_order_patience(const struct ms_patience *patience); /* milliseconds */
+void ms_order_waited(struct ms_patience *patience, bool is_in_vain);
+
 /* The context of a stream, which need not be current. NULL: the driver names none. */
 CUcontext ms_order_stream_context(CUstream stream);
 

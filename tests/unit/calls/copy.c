@@ -437,6 +437,7 @@ static bool fail_nth(unsigned nth, bool is_busy)
     set(destination, 1, 6, &resident);
     memset(bytes_of(destination) + FAKE_GRANULE, 5, 5 * FAKE_GRANULE);
     be_busy(is_busy);
+    ms_config.idle_ms = 0; /* each query of a wait would be a case of its own */
     fake_fail(FAKE_ANY, nth, CUDA_ERROR_LAUNCH_FAILED);
     const CUresult result =
         run(destination->address + 100, source->address + 100, 5 * FAKE_GRANULE);

@@ -135,8 +135,29 @@ MS_TEST_AFTER(set_up, a_wait_is_short_after_one_of_its_own_kind_was_in_vain)
     is_busy = false;
     CHECK(is_idle());
     is_busy = true;
-    CHECK_EQ(queries_of_context(), patient);
+    const int usual = queries_of_context();
+    CHECK(usual < patient && usual > hasty);
     CHECK_EQ(queries_of_stream(), hasty);
+}
+
+/* Each test has a process of its own, and set_up found all idle. */
+MS_TEST_AFTER(set_up, waits_last_for_longer_until_one_was_in_vain)
+{
+    struct ms_patience patience = {false, false};
+    ms_config.idle_ms = 20;
+    CHECK_EQ(ms_order_patience(&patience), 1000);
+    ms_order_waited(&patience, false);
+    CHECK_EQ(ms_order_patience(&patience), 1000);
+    ms_order_waited(&patience, true);
+    CHECK_EQ(ms_order_patience(&patience), 0);
+    ms_order_waited(&patience, false);
+    CHECK_EQ(ms_order_patience(&patience), 20);
+    ms_config.idle_ms = 5000;
+    CHECK_EQ(ms_order_patience(&patience), 5000);
+    patience = (struct ms_patience){false, false};
+    CHECK_EQ(ms_order_patience(&patience), 5000);
+    ms_config.idle_ms = 0;
+    CHECK_EQ(ms_order_patience(&patience), 0);
 }
 
 MS_TEST_AFTER(set_up, where_the_driver_cannot_tell_a_context_is_never_idle)
