@@ -20,6 +20,7 @@
 #include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
+#include "runtime/memory/regular.h"
 #include "runtime/memory/space.h"
 #include "runtime/selfcheck/selfcheck.h"
 #include "runtime/shard/shard.h"
@@ -227,6 +228,8 @@ static bool reserve(const struct ms_promise *promise, void *argument)
         return false;
     if (promise->pool != NULL)
         begin_pooled(allocation);
+    else
+        ms_regular_begin(promise->bytes);
     ms_publish_event(MS_EVENT_ALLOCATE, allocation, 0, promise->bytes, NULL);
     ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", promise->bytes, allocation->address);
     *address_out = allocation->address;
@@ -280,6 +283,18 @@ static void forget_freed(struct ms_allocation *allocation, const char *how)
     ms_counter_add(MS_COUNT_FREES, 1);
 }
 
+/* True if the program would have needed more memory without the shim, or a plan or verify mode
+ * should see what it allocates next. */
+static bool has_saved(const struct ms_allocation *allocation)
+{
+    const struct ms_lineage *lineage = &allocation->lineage;
+    const size_t nothing = lineage->bytes - lineage->deferred_bytes - lineage->resident_bytes;
+    return ms_shard_is_active() || allocation->shadow != NULL ||
+           lineage->deferred_bytes > lineage->cached_bytes ||
+           (nothing < lineage->bytes &&
+            allocation->backing.backed_bytes < allocation->granule_bytes);
+}
+
 /* The wait holds no claim, because it may last as long as a host function of the program, and other
  * threads must be able to go on meanwhile. */
 bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
@@ -300,6 +315,8 @@ bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
     }
     if (is_done)
         ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
+    if (facts.pool == NULL)
+        ms_regular_end(facts.bytes, has_saved(allocation));
     forget_freed(allocation, "");
     if (is_done)
         ms_allocation_destroy(allocation);
@@ -395,6 +412,7 @@ void ms_alloc_end_context(CUcontext context)
     ms_pinned_pool_forget(context);
     ms_scratch_drop();
     ms_parameters_forget(NULL);
+    ms_regular_forget();
     ms_delayed_free_forget(context);
     ms_examining_forget_context(context);
     CUdeviceptr at = 0;
