@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/facts.h"
 #include "runtime/driver/flags.h"
@@ -25,20 +26,27 @@ CUresult ms_order_event_poll(CUevent event, uint64_t ms)
     return state;
 }
 
-uint64_t ms_order_patience(const struct ms_patience *patience)
+enum { TIMES = 50, LONG_MS = 1000 }; /* of the usual wait: with 20 ms that is a second */
+#define LONG_WAITS_NS (UINT64_C(10) * MS_NS_PER_S)
+
+uint64_t ms_order_patience(struct ms_patience *patience)
 {
-    enum { TIMES = 50, LONG_MS = 1000 }; /* with the usual METASHARD_IDLE_MS that is a second */
     const uint64_t usual = ms_config.idle_ms,
                    longer = usual < LONG_MS / TIMES ? usual * TIMES : LONG_MS;
+    atomic_store(&patience->began_ns, ms_clock_ns(CLOCK_MONOTONIC));
     if (atomic_load(&patience->was_in_vain))
         return 0;
-    return atomic_load(&patience->is_over) || usual > longer ? usual : longer;
+    return atomic_load(&patience->spent_ns) >= LONG_WAITS_NS || usual > longer ? usual : longer;
 }
 
+/* Threads that wait at once count as one that began with the last of them. */
 void ms_order_waited(struct ms_patience *patience, bool is_in_vain)
 {
+    const uint64_t waited = ms_clock_ns(CLOCK_MONOTONIC) - atomic_load(&patience->began_ns);
     if (is_in_vain && !atomic_load(&patience->was_in_vain))
-        atomic_store(&patience->is_over, true);
+        atomic_store(&patience->spent_ns, LONG_WAITS_NS);
+    else if (waited > MS_NS_PER_MS && waited < LONG_WAITS_NS)
+        atomic_fetch_add(&patience->spent_ns, waited);
     atomic_store(&patience->was_in_vain, is_in_vain);
 }
 

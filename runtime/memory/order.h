@@ -56,13 +56,14 @@ CUresult ms_order_event_poll(CUevent event, uint64_t ms);
 /*
  * How long the waits of a kind may last at most, which are for work that may wait for this very
  * thread. After one in vain the next is short, until something was found idle. Until one has lasted
- * for a second in vain, all may last that long: queued work is rarely stuck, but devices and
- * machines may be slow.
+ * for a second in vain, or all have lasted for ten seconds together, each may last a second: queued
+ * work is rarely stuck, but devices and machines may be slow.
  */
 struct ms_patience {
-    _Atomic bool was_in_vain, is_over;
+    _Atomic bool was_in_vain;
+    _Atomic uint64_t began_ns, spent_ns;
 };
-uint64_t ms_order_patience(const struct ms_patience *patience); /* milliseconds */
+uint64_t ms_order_patience(struct ms_patience *patience); /* milliseconds, from now on */
 void ms_order_waited(struct ms_patience *patience, bool is_in_vain);
 
 /* The context of a stream, which need not be current. NULL: the driver names none. */

@@ -143,7 +143,7 @@ MS_TEST_AFTER(set_up, a_wait_is_short_after_one_of_its_own_kind_was_in_vain)
 /* Each test has a process of its own, and set_up found all idle. */
 MS_TEST_AFTER(set_up, waits_last_for_longer_until_one_was_in_vain)
 {
-    struct ms_patience patience = {false, false};
+    struct ms_patience patience = {0};
     ms_config.idle_ms = 20;
     CHECK_EQ(ms_order_patience(&patience), 1000);
     ms_order_waited(&patience, false);
@@ -154,10 +154,21 @@ MS_TEST_AFTER(set_up, waits_last_for_longer_until_one_was_in_vain)
     CHECK_EQ(ms_order_patience(&patience), 20);
     ms_config.idle_ms = 5000;
     CHECK_EQ(ms_order_patience(&patience), 5000);
-    patience = (struct ms_patience){false, false};
+    patience = (struct ms_patience){0};
     CHECK_EQ(ms_order_patience(&patience), 5000);
     ms_config.idle_ms = 0;
     CHECK_EQ(ms_order_patience(&patience), 0);
+}
+
+MS_TEST_AFTER(set_up, long_waits_are_over_when_they_have_lasted_for_ten_seconds)
+{
+    struct ms_patience patience = {0};
+    ms_config.idle_ms = 20;
+    for (int second = 0; second < 11; second++) {
+        CHECK_EQ(ms_order_patience(&patience), second < 10 ? 1000 : 20);
+        patience.began_ns -= UINT64_C(1000000000);
+        ms_order_waited(&patience, false);
+    }
 }
 
 MS_TEST_AFTER(set_up, where_the_driver_cannot_tell_a_context_is_never_idle)
