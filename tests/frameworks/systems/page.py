@@ -85,12 +85,12 @@ def text(result):
 # --- the page
 
 
-PAGE = """# Systems, {size}simulated driver and NCCL
+PAGE = """# Systems{size}, simulated driver and NCCL
 
 {date}: {cores} cores, {memory_gib} GiB of memory, no GPU, Python {python}, PyTorch {torch} from PyPI; the simulated driver,
 the simulated NCCL and the stand-in for the CUDA runtime, all of this repository. Made by
-`tests/frameworks/systems/run --continue --json FILE --results PAGE --picture SVG`, in one run or several: {passed} checks passed,
-{failed} failed; what is not in the tables has not been run. No figure here is one of a GPU.
+`tests/frameworks/systems/run {options}--continue --json FILE --results PAGE`, in one run or several: {passed} checks
+passed, {failed} failed; what is not in the tables has not been run. No figure here is one of a GPU.
 
 Each row is a script of `tests/frameworks/systems`, as users of that system write it; nothing in it knows of MetaShard. All its
 ranks ran at the same time, each a process with a simulated device of its own, and real PyTorch's `nccl` backend
@@ -168,13 +168,22 @@ def slack_shares(result, ran):
                      for world, found in sorted(shards.items()))
 
 
+def options_of(result):
+    """What decides on the figures, as it is typed."""
+    slack = result["slack_bytes"] / (1 << 20)
+    settings = "" if result.get("settings", "patient") == "patient" else f"--settings {result['settings']} "
+    worlds = ",".join(map(str, sorted({record["world"] for record in result["records"]})))
+    return f"{settings}--ranks {worlds} --scale {result['scale']:g} --slack-mib {slack:g} "
+
+
 def write_page(path, result, has_picture):
     ran = [record for record in result["records"] if record["skipped"] is None]
     model = max(sum(rank["shard_bytes"] for rank in record["ranks"]) for record in ran)
     day = datetime.date.fromisoformat(result["date"])
     page = PAGE.format(**{"granule_kib": 2048, **result, "date": f"{day.day} {day:%B %Y}",
                              "settings": SETTINGS[result.get("settings", "patient")]}, model=mib(model), host="350",
-                       size="a larger model, " if result["scale"] >= 1 else "",
+                       size=" at default settings" if result.get("settings") == "default" else
+                       ", a larger model" if result["scale"] >= 1 else "", options=options_of(result),
                        passed=result["checks"]["passed"], failed=result["checks"]["failed"] or "none")
     page += PICTURE if has_picture else ""
     for world in sorted({record["world"] for record in result["records"]}):
