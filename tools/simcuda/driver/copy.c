@@ -123,12 +123,14 @@ static void count_bytes(const struct copy_work *job)
 {
     const uint64_t bytes = job->copy.width * job->copy.height * job->copy.depth;
     pthread_mutex_lock(&sim_lock);
-    if (job->to.is_device && job->from.is_device)
+    if (job->to.is_device && job->from.is_device) {
         sim_stats.d2d_bytes += bytes;
-    else if (job->to.is_device)
+    } else if (job->to.is_device) {
         sim_stats.h2d_bytes += bytes;
-    else if (job->from.is_device)
+    } else if (job->from.is_device) {
         sim_stats.d2h_bytes += bytes;
+        sim_stats.unknown_reads += sim_is_dry();
+    }
     pthread_mutex_unlock(&sim_lock);
 }
 
@@ -142,13 +144,23 @@ static CUresult check_place(const struct copy_work *job, const struct sim_box *b
                          job->copy.name);
 }
 
+/* What a dry run leaves out: copies within devices, and of others what is more than a message. */
+static bool skips(const struct copy_work *job)
+{
+    const bool is_within = job->to.is_device && job->from.is_device;
+    const size_t bytes = job->copy.width * job->copy.height * job->copy.depth;
+    return sim_is_dry() && (job->to.is_device || job->from.is_device) &&
+           (is_within || bytes > SIM_DRY_BYTES);
+}
+
 static void run(struct sim_work *work)
 {
     const struct copy_work *job = (struct copy_work *)work;
     if (check_place(job, &job->copy.from, &job->from, false) != CUDA_SUCCESS ||
         check_place(job, &job->copy.to, &job->to, true) != CUDA_SUCCESS)
         return;
-    move(&job->copy);
+    if (!skips(job))
+        move(&job->copy);
     count_bytes(job);
 }
 
@@ -241,9 +253,9 @@ CUresult sim_copy_submit(const struct sim_copy *copy, CUstream stream, bool per_
     bool waits = !copy->is_async ? !is_between_devices : job->to.is_pageable;
     if (!waits && job->from.is_pageable && !is_capturing && !copy->reads_in_order &&
         !sim_config.reads_late) {
-        if (copy->width * copy->height * copy->depth <= STAGING_MAX_BYTES)
+        if (copy->width * copy->height * copy->depth <= STAGING_MAX_BYTES && !skips(job))
             stage(job);
-        waits = job->staging == NULL;
+        waits = job->staging == NULL && !skips(job);
     }
     result = sim_stream_submit(stream, per_thread, &job->work);
     return result != CUDA_SUCCESS || !waits || is_capturing ? result

@@ -29,7 +29,8 @@ struct fault {
 
 pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;
 struct sim_stats sim_stats;
-struct sim_config sim_config = {.devices = 1, .memory_bytes = (size_t)8192 << 20};
+struct sim_config sim_config = {
+    .devices = 1, .memory_bytes = (size_t)8192 << 20, .capability = 90, .multiprocessors = 4};
 _Thread_local struct sim_thread sim_thread;
 
 static pthread_once_t configured = PTHREAD_ONCE_INIT;
@@ -291,6 +292,10 @@ static void configure(void)
     sim_config.jitter_us = (unsigned)setting("SIMCUDA_JITTER_US", 0, 1000 * 1000, 0);
     sim_config.frees_anywhere = setting("SIMCUDA_FREE_ANYWHERE", 0, 1, 0) == 1;
     sim_config.driver_version = read_version();
+    sim_config.is_dry = setting("SIMCUDA_DRY", 0, 1, 0) == 1;
+    sim_config.capability = (int)setting("SIMCUDA_CAPABILITY", 70, 129, 90);
+    sim_config.multiprocessors = (int)setting("SIMCUDA_MULTIPROCESSORS", 1, 1024, 4);
+    sim_config.context_bytes = setting("SIMCUDA_CONTEXT_MIB", 0, (size_t)1 << 20, 0) << 20;
     sim_config.broken = read_broken();
     sim_config.has_switch = setting("SIMCUDA_MULTICAST", 0, 1, 0) == 1;
     read_faults();
@@ -510,6 +515,7 @@ static void write_stats(void)
         {"d2d_bytes", sim_stats.d2d_bytes},
         {"memset_bytes", sim_stats.memset_bytes},
         {"launches", sim_stats.launches},
+        {"unknown_reads", sim_stats.unknown_reads},
         {"create_calls", sim_stats.create_calls},
         {"map_calls", sim_stats.map_calls},
         {"illegal_accesses", sim_stats.illegal_accesses},

@@ -3,6 +3,7 @@
 #include "tools/simcuda/driver/state.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct sim_device sim_devices[SIM_DEVICES_MAX] = {
@@ -91,6 +92,52 @@ static const int attributes[CU_DEVICE_ATTRIBUTE_MAX] = {
 };
 #undef VALUE
 
+/* Bytes of shared memory that a block can ask for (CUDA programming guide, capabilities). */
+static int shared_bytes_of(int capability)
+{
+    switch (capability) {
+    case 70:
+        return 98304;
+    case 75:
+        return 65536;
+    case 80:
+    case 87:
+        return 166912;
+    case 86:
+    case 89:
+    case 120:
+    case 121:
+        return 101376;
+    default:
+        return 232448;
+    }
+}
+
+/* What the environment says of the device, or else the table. */
+static int attribute_of(CUdevice_attribute attribute)
+{
+    switch ((int)attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+        return sim_config.capability / 10;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+        return sim_config.capability % 10;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+        return sim_config.multiprocessors;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+        return shared_bytes_of(sim_config.capability);
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
+        return shared_bytes_of(sim_config.capability) + 1024;
+    default:
+        return attributes[attribute];
+    }
+}
+
+static const char *name_of_devices(void)
+{
+    const char *name = getenv("SIMCUDA_NAME");
+    return name != NULL && name[0] != '\0' ? name : "Simulated CUDA device";
+}
+
 CUresult sim_device_check(CUdevice device)
 {
     return device >= 0 && device < sim_config.devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
@@ -123,7 +170,7 @@ CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
         return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = sim_device_check(dev);
     if (result == CUDA_SUCCESS)
-        snprintf(name, (size_t)len, "Simulated CUDA device");
+        snprintf(name, (size_t)len, "%s", name_of_devices());
     return result;
 }
 
@@ -183,7 +230,7 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
     else if (attrib == CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED)
         *pi = sim_driver_version() >= 13000; /* the first that has this attribute */
     else
-        *pi = attributes[attrib];
+        *pi = attribute_of(attrib);
     return CUDA_SUCCESS;
 }
 
@@ -194,8 +241,8 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
         return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = sim_device_check(dev);
     if (result == CUDA_SUCCESS) {
-        *major = attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR];
-        *minor = attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR];
+        *major = sim_config.capability / 10;
+        *minor = sim_config.capability % 10;
     }
     return result;
 }

@@ -101,7 +101,8 @@ CUresult sim_module_open_data(const void *data, bool is_library, struct sim_modu
         return CUDA_ERROR_INVALID_VALUE;
     uint32_t magic;
     memcpy(&magic, data, sizeof magic);
-    if (magic == fatbin_magic || magic == fatbin_wrapper_magic) {
+    if (magic == fatbin_magic || magic == fatbin_wrapper_magic ||
+        (sim_is_dry() && is_device_code(data))) {
         *module_out = open_module(NULL, is_library);
         (*module_out)->is_fatbin = true;
         return CUDA_SUCCESS;
@@ -201,9 +202,10 @@ static void set_attributes(struct sim_function *function)
 {
     function->attributes[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = SIM_MAX_THREADS;
     function->attributes[CU_FUNC_ATTRIBUTE_NUM_REGS] = 32;
-    function->attributes[CU_FUNC_ATTRIBUTE_PTX_VERSION] = 90;
-    function->attributes[CU_FUNC_ATTRIBUTE_BINARY_VERSION] = 90;
-    function->attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] = 48 * 1024;
+    function->attributes[CU_FUNC_ATTRIBUTE_PTX_VERSION] = sim_capability();
+    function->attributes[CU_FUNC_ATTRIBUTE_BINARY_VERSION] = sim_capability();
+    function->attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] =
+        SIM_DEFAULT_SHARED_BYTES;
     function->attributes[CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT] = -1;
 }
 

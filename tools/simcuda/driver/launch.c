@@ -66,9 +66,9 @@ static CUresult measure(const struct sim_function *function, const struct sim_la
             return result;
         return packed_out->size < function->params_bytes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     }
-    /* Without a layout nobody can tell how many pointers to follow. */
+    /* Without a layout nobody can tell how many pointers to follow; a dry run follows none. */
     if (function->params == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+        return sim_is_dry() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < function->params_count; i++) {
         if (call->params == NULL || call->params[i] == NULL)
             return CUDA_ERROR_INVALID_VALUE;
@@ -125,6 +125,22 @@ static CUresult make_launch(struct sim_function *function, const struct sim_laun
     return CUDA_SUCCESS;
 }
 
+/* A kernel is launched as its function in the library's module, if there is one already: what was
+ * set of that holds too. */
+static unsigned dynamic_shared_locked(const struct sim_function *function)
+{
+    const int attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    const struct sim_module *module = function->module;
+    const struct sim_function *twin =
+        module != NULL && module->inner != NULL ? module->inner->functions : NULL;
+    while (twin != NULL && strcmp(twin->name, function->name) != 0)
+        twin = twin->next;
+    const int own = function->attributes[attribute];
+    return (unsigned)(twin != NULL && twin->attributes[attribute] > own
+                          ? twin->attributes[attribute]
+                          : own);
+}
+
 CUresult sim_launch_make(const struct sim_launch_call *call, struct sim_launch **launch_out)
 {
     if (call->function == NULL)
@@ -135,8 +151,8 @@ CUresult sim_launch_make(const struct sim_launch_call *call, struct sim_launch *
     struct sim_function *function = sim_function_find_locked(call->function);
     bool shared_fits = true;
     if (function != NULL) {
-        const int limit = function->attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];
-        shared_fits = call->shared_bytes <= (unsigned)limit;
+        shared_fits = call->shared_bytes <= SIM_DEFAULT_SHARED_BYTES ||
+                      call->shared_bytes <= dynamic_shared_locked(function);
         function->is_loaded = true;
         atomic_fetch_add(&function->references, 1);
     }
@@ -197,7 +213,8 @@ void sim_launch_run(const struct sim_launch *launch)
     seen.module = launch->function->module; /* it may be unloaded meanwhile */
     sim_stats.launches++;
     pthread_mutex_unlock(&sim_lock);
-    launch->function->run(&seen, (void **)launch->params);
+    if (!sim_is_dry())
+        launch->function->run(&seen, (void **)launch->params);
 }
 
 struct launch_work {

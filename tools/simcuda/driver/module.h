@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 enum { SIM_MAX_PARAM_BYTES = 32764, SIM_MAX_THREADS = 1024, SIM_MAX_SHARED_BYTES = 232448 };
+enum { SIM_DEFAULT_SHARED_BYTES = 48 * 1024 }; /* that a launch has without asking for more */
 
 /* What the calls of CUDA 3 set one by one before cuLaunch; guarded by sim_lock. */
 struct sim_legacy_args {
@@ -81,5 +82,8 @@ CUresult sim_module_list_locked(struct sim_module *module, unsigned room, void *
 /* The host version of a kernel in a fat binary, and its layout; NULL, after a complaint, when there
  * is none. */
 simcuda_kernel *sim_fatbin_find(const char *name, const struct simcuda_param **params_out);
+
+/* Every kernel of a dry run. */
+simcuda_kernel sim_dry_kernel;
 
 void sim_function_drop(struct sim_function *function);

@@ -110,6 +110,7 @@ struct sim_stats {
     uint64_t physical_bytes_now, physical_bytes_peak;
     uint64_t h2d_bytes, d2h_bytes, d2d_bytes, memset_bytes;
     uint64_t launches, create_calls, map_calls, illegal_accesses, races;
+    uint64_t unknown_reads; /* in a dry run, copies to the host */
 };
 extern struct sim_stats sim_stats;
 
@@ -173,6 +174,10 @@ CUresult sim_memory_create(size_t bytes, CUdeviceptr *address_out);
 /* Managed memory instead. */
 CUresult sim_memory_create_managed(size_t bytes, CUdeviceptr *address_out);
 void sim_memory_release(CUdeviceptr address);
+
+/* Is nothing computed? And what the devices are: 10 * major + minor (dry.c). */
+bool sim_is_dry(void);
+int sim_capability(void);
 
 /* The current context's device ordinal, or an error as the driver gives it. */
 CUresult sim_current_device(CUdevice *device_out);

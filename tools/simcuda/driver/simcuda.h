@@ -75,6 +75,12 @@
  *   SIMCUDA_LOG=<path>         one line for every driver call; %p in the path is the process id
  *   SIMCUDA_FATBIN_KERNELS=<path>, SIMCUDA_FATBIN_LAYOUTS=<path>
  *                              host versions of the kernels in fat binaries, and their layouts (fatbin.c)
+ *   SIMCUDA_DRY=1              nothing is computed: kernels, fills and copies within devices do nothing, and need no host
+ *                              versions; copies between host and device are made up to 1 MiB (dry.c)
+ *   SIMCUDA_NAME=<text>, SIMCUDA_CAPABILITY=<n>, SIMCUDA_MULTIPROCESSORS=<n>
+ *                              what the devices are: default "Simulated CUDA device", 90 (for 9.0) and 4
+ *   SIMCUDA_CONTEXT_MIB=<n>    what a primary context takes of its device's memory, as the context, the code and the
+ *                              libraries of a real program do; default 0
  *   SIMCUDA_PTX_KERNELS=<path> a kernel library with host versions of the kernels of all PTX, which is recognised by its
  *                              first word, .version, and of all cubins. Without it these are invalid images
  *   SIMCUDA_STATS=<path>       statistics as a JSON object, written when the process ends; %p too
@@ -83,8 +89,9 @@
  *                              whole run of tests, most of which begin with an environment without SIMCUDA_
  *
  * Statistics: physical_bytes_peak, physical_bytes_now (device memory that exists, all devices),
- * h2d_bytes, d2h_bytes, d2d_bytes, memset_bytes (moved by copies and fills), launches, create_calls
- * and map_calls (cuMemCreate, cuMemMap that succeeded), illegal_accesses, races (memory unmapped or
+ * h2d_bytes, d2h_bytes, d2d_bytes, memset_bytes (moved by copies and fills), launches,
+ * unknown_reads (copies to the host in a dry run, of what nobody computed), create_calls and
+ * map_calls (cuMemCreate, cuMemMap that succeeded), illegal_accesses, races (memory unmapped or
  * released under work that still used it), live_handles and live_reservations (VMM objects the
  * program has not released).
  *

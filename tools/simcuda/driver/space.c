@@ -248,7 +248,8 @@ static size_t draw_limit_locked(void)
 
 size_t sim_physical_free_bytes_locked(CUdevice device)
 {
-    const size_t used = sim_devices[device].used_bytes, limit = draw_limit_locked();
+    const size_t own = sim_devices[device].primary != NULL ? sim_config.context_bytes : 0;
+    const size_t used = sim_devices[device].used_bytes + own, limit = draw_limit_locked();
     return limit > used ? limit - used : 0;
 }
 

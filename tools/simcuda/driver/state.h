@@ -44,9 +44,16 @@ struct sim_config {
     unsigned jitter_us;
     bool frees_anywhere; /* memory, without a current context too */
     int driver_version;  /* 0: the one that the library was built for */
+    bool is_dry;         /* nothing is computed (dry.c) */
+    int capability;      /* 10 * major + minor */
+    int multiprocessors;
+    size_t context_bytes; /* what a primary context takes of its device */
 };
 extern struct sim_config sim_config;
 #define SIM_GRANULE (sim_config.granule_bytes)
+
+/* A dry run copies what is not larger between host and device. */
+#define SIM_DRY_BYTES ((size_t)1 << 20)
 
 static inline bool sim_is_broken(enum sim_broken what)
 {

@@ -360,7 +360,7 @@ static ncclResult_t choose_by_color(struct child_job *job, int *members, int *co
     *count_out = 0;
     for (int i = 0; i < parent->nranks; i++) {
         if (cards[i].color == job->color && job->color != NCCL_SPLIT_NOCOLOR)
-            members[(*count_out)++] = cards[i].rank;
+            members[(*count_out)++] = nc_settings()->mirror ? i : cards[i].rank;
     }
     free(cards);
     return result;
@@ -416,7 +416,8 @@ static ncclResult_t make_child(struct child_job *job, const int *members, int co
     struct ncclComm *parent = job->job.comm;
     const struct nc_origin origin = {parent, members};
     struct id_card id = {0};
-    NC_TRY(agree_on_id(job, members, count, &id));
+    if (!nc_settings()->mirror)
+        NC_TRY(agree_on_id(job, members, count, &id));
     int rank = 0;
     while (rank < count && members[rank] != parent->rank)
         rank++;
@@ -611,7 +612,7 @@ static ncclResult_t count_link(const struct ncclComm *comm, int from, int to, ui
     if (comm->segment == NULL || from < 0 || from >= comm->nranks || to < 0 || to >= comm->nranks)
         return ncclInvalidArgument;
     *bytes_out = 0;
-    for (int lane = 0; lane < NC_LANES; lane++)
+    for (int lane = 0; !nc_settings()->mirror && lane < NC_LANES; lane++)
         *bytes_out += atomic_load(&nc_fifo(comm, lane, from, to)->payload);
     return ncclSuccess;
 }

@@ -4,7 +4,7 @@
  * driver.c: reaching the driver. number.c: arithmetic of the data types. segment.c: what ranks
  * share, waiting for each other. comm.c: life of a communicator; rendezvous.c: how its ranks meet.
  * group.c: groups and launching; calls.c: the entry points of operations; run.c: executing them.
- * registration.c.
+ * registration.c; mirror.c: one rank alone that stands for all.
  *
  * Locks. comm->lock guards the order of batches (tickets), registrations and operators of one rank;
  * nothing is waited for under it but its own condition. What ranks share is atomic.
@@ -43,6 +43,8 @@ struct nc_settings {
     unsigned shuffle;
     unsigned delay_us;
     unsigned timeout_ms;
+    bool mirror;
+    unsigned mirror_mib; /* of the device's memory, for each communicator */
 };
 const struct nc_settings *nc_settings(void);
 enum nc_fault { NC_FAULT_NONE, NC_FAULT_KILL, NC_FAULT_DELAY, NC_FAULT_ASYNC, NC_FAULT_ERROR };
@@ -356,6 +358,12 @@ struct nc_touch {
     bool write;
 };
 int nc_op_touches(const struct nc_op *op, struct nc_touch touches_out[2]);
+
+/* --- mirror.c */
+
+/* Instead of meeting the others, and of running an operation with them. */
+ncclResult_t nc_mirror_join(struct ncclComm *comm);
+void nc_mirror_run(const struct nc_op *op);
 
 /* --- registration.c */
 

@@ -271,6 +271,8 @@ static ncclResult_t wait_for_all(struct ncclComm *comm, const struct nc_origin *
 ncclResult_t nc_join(struct ncclComm *comm, const ncclUniqueId *ids, int count,
                      const struct nc_origin *origin)
 {
+    if (nc_settings()->mirror)
+        return nc_mirror_join(comm);
     NC_TRY(enter(comm, ids, count));
     nc_comm_list(comm);
     NC_TRY(wait_for_all(comm, origin));

@@ -703,6 +703,8 @@ static ncclResult_t run_peers(struct ncclComm *comm, struct nc_op **ops, size_t 
 static ncclResult_t run_ops(struct nc_batch *batch)
 {
     size_t at = 0;
+    for (; nc_settings()->mirror && at < batch->count; at++)
+        nc_mirror_run(batch->ops[at]);
     for (; at < batch->count; at++) {
         if (batch->ops[at]->kind == NC_SEND || batch->ops[at]->kind == NC_RECV)
             break;

@@ -348,6 +348,11 @@ static ncclResult_t wait_for_exchange(struct nc_wait *wait, int which, const int
 ncclResult_t nc_exchange(struct ncclComm *comm, int which, const int *who, int count,
                          const void *mine, size_t bytes, void *all_out, bool ignores_errors)
 {
+    if (nc_settings()->mirror) {
+        for (int i = 0; i < count; i++)
+            memcpy((unsigned char *)all_out + (size_t)i * bytes, mine, bytes);
+        return ncclSuccess;
+    }
     struct nc_rank *own = &comm->segment->ranks[comm->rank];
     const uint64_t seq = atomic_load(&own->exchanged[which]) + 1;
     struct nc_wait wait = {.comm = comm,

@@ -208,6 +208,8 @@ static void read_environment(void)
     settings.shuffle = number("SIMNCCL_SHUFFLE", 0, UINT32_MAX, 1);
     settings.delay_us = number("SIMNCCL_DELAY_US", 0, 10 * 1000 * 1000, 0);
     settings.timeout_ms = number("SIMNCCL_TIMEOUT_MS", 1, 24 * 3600 * 1000, 60000);
+    settings.mirror = number("SIMNCCL_MIRROR", 0, 1, 0) == 1;
+    settings.mirror_mib = number("SIMNCCL_MIRROR_MIB", 0, 1 << 20, 0);
     read_faults();
 }
 

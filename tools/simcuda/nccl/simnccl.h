@@ -45,6 +45,9 @@
  *                               as NCCL sorts; default 1. The same on all ranks
  *   SIMNCCL_DELAY_US=<n>        operations wait up to so long before they start; default 0
  *   SIMNCCL_TIMEOUT_MS=<n>      waiting without progress, also for other ranks to arrive; default 60000
+ *   SIMNCCL_MIRROR=1            there is no other process: the peers of this rank are taken to do what it does, with the same
+ *                               numbers (mirror.c). Nobody is waited for; what is more than 1 MiB is not moved
+ *   SIMNCCL_MIRROR_MIB=<n>      what each communicator of several ranks then takes of the device's memory; default 0
  *   SIMNCCL_FAULTS=[<comm>.]<rank>:<nth>=<what>[,...]
  *                               at the nth operation (from 0) of the communicator with this number (from 0,
  *                               in the order in which the process made them; without: any):

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SIMCUDA_DRY: memory is given and nothing is computed; and what the devices say that they are. */
+#include "tools/simcuda/tests/program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static CUdeviceptr memory_with(unsigned word)
+{
+    CUdeviceptr address;
+    OK(cuMemAlloc(&address, 4 * MIB));
+    OK(cuMemcpyHtoD(address, &word, sizeof(word)));
+    return address;
+}
+
+static unsigned word_at(CUdeviceptr address)
+{
+    unsigned word;
+    OK(cuMemcpyDtoH(&word, address, sizeof(word)));
+    return word;
+}
+
+MS_TEST(small_copies_are_made_and_nothing_else)
+{
+    static char large[4 * MIB];
+    setenv("SIMCUDA_DRY", "1", 1);
+    start();
+    const CUdeviceptr from = memory_with(7), to = memory_with(8);
+    CHECK_EQ(word_at(from), 7u);
+    OK(cuMemcpyDtoD(to, from, sizeof(unsigned)));
+    OK(cuMemsetD32(to, 9, 1));
+    CHECK_EQ(word_at(to), 8u);
+    memset(large, 1, sizeof(large));
+    OK(cuMemcpyHtoD(to, large, sizeof(large)));
+    OK(cuMemcpyDtoH(large, from, sizeof(large)));
+    CHECK_EQ(word_at(to), 8u);
+    CHECK_EQ(large[0], 1);
+}
+
+/* Those that touch what is not there are errors still. */
+MS_TEST(illegal_accesses_are_told)
+{
+    setenv("SIMCUDA_DRY", "1", 1);
+    start();
+    const CUdeviceptr address = reserve(2 * MIB);
+    FAILS(cuMemsetD32(address, 9, 1), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+MS_TEST(kernels_need_no_host_version_and_no_layout)
+{
+    static const char ptx[] = ".version 9.0\n";
+    CUmodule module;
+    CUfunction function;
+    int anything = 0;
+    void *params[] = {&anything};
+    size_t offset;
+    setenv("SIMCUDA_DRY", "1", 1);
+    start();
+    OK(cuModuleLoadData(&module, ptx));
+    OK(cuModuleGetFunction(&function, module, "no_such_kernel"));
+    OK(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+    OK(cuCtxSynchronize());
+    FAILS(cuFuncGetParamInfo(function, 0, &offset, NULL), CUDA_ERROR_NOT_SUPPORTED);
+    FAILS(cuLaunchKernel(function, 1, 1, 1, 2048, 1, 1, 0, NULL, params, NULL),
+          CUDA_ERROR_INVALID_VALUE);
+}
+
+/* Shared memory that the function of a kernel has asked for, the kernel has too. */
+MS_TEST(a_kernel_has_what_its_function_asked_for)
+{
+    static const char ptx[] = ".version 9.0\n";
+    CUlibrary library;
+    CUkernel kernel;
+    CUfunction function;
+    const unsigned shared = 80 << 10;
+    setenv("SIMCUDA_DRY", "1", 1);
+    start();
+    OK(cuLibraryLoadData(&library, ptx, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetKernel(&kernel, library, "any"));
+    FAILS(cuLaunchKernel((CUfunction)kernel, 1, 1, 1, 32, 1, 1, shared, NULL, NULL, NULL),
+          CUDA_ERROR_INVALID_VALUE);
+    OK(cuKernelGetFunction(&function, kernel));
+    OK(cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)shared));
+    OK(cuLaunchKernel((CUfunction)kernel, 1, 1, 1, 32, 1, 1, shared, NULL, NULL, NULL));
+}
+
+static int attribute(CUdevice_attribute name)
+{
+    int value;
+    OK(cuDeviceGetAttribute(&value, name, 0));
+    return value;
+}
+
+MS_TEST(a_device_is_what_the_environment_says)
+{
+    char name[64];
+    setenv("SIMCUDA_NAME", "NVIDIA A10G", 1);
+    setenv("SIMCUDA_CAPABILITY", "86", 1);
+    setenv("SIMCUDA_MULTIPROCESSORS", "80", 1);
+    start();
+    OK(cuDeviceGetName(name, sizeof(name), 0));
+    CHECK(strcmp(name, "NVIDIA A10G") == 0);
+    CHECK_EQ(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), 8);
+    CHECK_EQ(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR), 6);
+    CHECK_EQ(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT), 80);
+    CHECK_EQ(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN), 101376);
+}
+
+MS_TEST(a_context_takes_memory)
+{
+    CUdeviceptr address;
+    setenv("SIMCUDA_MEMORY_MIB", "64", 1);
+    setenv("SIMCUDA_CONTEXT_MIB", "24", 1);
+    start();
+    CHECK_EQ(free_bytes(), 40 * MIB);
+    FAILS(cuMemAlloc(&address, 42 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    OK(cuMemAlloc(&address, 40 * MIB));
+}
