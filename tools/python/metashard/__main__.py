@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: metashard run [OPTION...] -- COMMAND [ARGUMENT...]
        metashard show|list [ARGUMENT...]
+       metashard dry-run [OPTION...] -- COMMAND [ARGUMENT...]
        metashard plan|dump|verify [ARGUMENT...]
        metashard path
        metashard --version
@@ -8,6 +9,7 @@
 run     runs a command, and all that it starts, under MetaShard: metashard run -- torchrun train.py
 show    shows what MetaShard did in the last run, or in a process: metashard-dump(1)
 list    lists the processes that ran under MetaShard
+dry-run says whether the memory of a training job fits, without a GPU: metashard dry-run -- torchrun train.py
 plan    makes, checks and explains sharding plans: metashard-plan(1)
 dump    is metashard-dump(1): show, list and diff
 verify  runs a command, and compares what comes into its device memory: metashard-verify(1)
@@ -20,17 +22,19 @@ import os
 import sys
 from typing import Optional
 
-from . import installed, run
+from . import dry_run, installed, run
 
 WRONG_USAGE = 2
 TOOLS = ("plan", "dump", "verify")
+SCRIPTS = ("verify",)
 OF_DUMP = ("show", "list")
+COMMANDS = ("run", *OF_DUMP, "dry-run", *TOOLS)
 
 
 def run_tool(name: str, arguments: list[str]) -> int:
     path = installed.find(f"metashard-{name}")
-    # A script is run by this Python: there may be no other.
-    before = [sys.executable] if name == "verify" else []
+    # A script is run by this Python: there may be no other, and PyTorch is this one's.
+    before = [sys.executable] if name in SCRIPTS else []
     os.execv((before or [path])[0], [*before, path, *arguments])
 
 
@@ -46,12 +50,14 @@ def main(arguments: Optional[list[str]] = None) -> int:
             print(installed.library())
         elif command == "run":
             return run.main(rest)
+        elif command == "dry-run":
+            return dry_run.main(rest)
         elif command in OF_DUMP:
             return run_tool("dump", arguments)
         elif command in TOOLS:
             return run_tool(command, rest)
         else:
-            run.say(f"expected run, show, list, plan, dump, verify or path, found {' '.join(arguments) or 'nothing'}; see --help")
+            run.say(f"expected {', '.join(COMMANDS)} or path, found {' '.join(arguments) or 'nothing'}; see --help")
             return WRONG_USAGE
     except (installed.Fault, OSError) as error:
         run.say(str(error))

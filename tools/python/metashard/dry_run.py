@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`metashard dry-run`: the user's own job with real PyTorch on a simulated driver that computes nothing, and an answer whether
+its memory fits."""
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+
+from . import dry_run_answer, dry_run_gpus, dry_run_simulator, dry_run_store, installed, run
+
+USAGE = ("metashard dry-run [--gpu NAME|MIB] [--world N] [--rank R] [--steps N] [--json] [--with-metashard] [--snapshot FILE]\n"
+         "                         -- python|torchrun|accelerate launch TRAIN.PY [ARGUMENT...]")
+EPILOGUE = """The exit status is 0 if it fits, 1 if it does not, and 2 if that cannot be said.
+GPUs: """ + ", ".join(dry_run_gpus.GPUS) + ". docs/dry-run.md says what is simulated and how near it is."
+FITS, DOES_NOT_FIT, CANNOT_SAY = 0, 1, 2
+GPUS_PER_NODE = 8
+STEPS = 3
+
+
+def number(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"expected a number, found {text}")
+    return int(text)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="metashard dry-run", usage=USAGE, description=__doc__, epilog=EPILOGUE,
+                                     allow_abbrev=False)
+    parser.add_argument("--gpu", metavar="NAME|MIB", default=dry_run_gpus.DEFAULT,
+                        help=f"the GPU that each rank has ({dry_run_gpus.DEFAULT}), or how many MiB")
+    parser.add_argument("--world", metavar="N", type=number, help="ranks, whatever the command says")
+    parser.add_argument("--rank", metavar="R", type=number, default=0, help="the one that is run (0); the others do as it does")
+    parser.add_argument("--steps", metavar="N", type=number, default=STEPS,
+                        help=f"ends after so many steps of the optimizer ({STEPS}); 0: when the program ends")
+    parser.add_argument("--gpus-per-node", metavar="N", type=number, default=GPUS_PER_NODE, help=f"at most 16 ({GPUS_PER_NODE})")
+    parser.add_argument("--json", action="store_true", help="the answer as JSON on the standard output")
+    parser.add_argument("--with-metashard", action="store_true", help="a second time under MetaShard, side by side")
+    parser.add_argument("--snapshot", metavar="FILE", help="PyTorch's memory snapshot, for pytorch.org/memory_viz")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.command[:1] == ["--"]:
+        del options.command[0]
+    if not options.command:
+        parser.error("expected a command after --")
+    if options.world is not None and not 0 <= options.rank < options.world:
+        parser.error(f"there is no rank {options.rank} of {options.world}")
+    if not 1 <= options.gpus_per_node <= 16:
+        parser.error("--gpus-per-node is from 1 to 16")
+    return options
+
+
+def is_launcher(command: list[str]) -> bool:
+    """Will it start ranks by itself?"""
+    return os.path.basename(command[0]) in ("torchrun", "accelerate") or \
+        ("-m" in command and command[command.index("-m") + 1:][:1] in (["torch.distributed.run"], ["torch.distributed.launch"],
+                                                                       ["accelerate.commands.launch"]))
+
+
+def settings_of(options: argparse.Namespace, gpu: dry_run_gpus.Gpu, folder: str) -> dict[str, str]:
+    """Of the simulated machine, and of what watches the program."""
+    many = is_launcher(options.command) or (options.world or 1) > 1
+    found = {"SIMCUDA_DRY": "1", "SIMCUDA_EAGER": "1", "SIMCUDA_NAME": gpu.name, "SIMCUDA_MEMORY_MIB": str(gpu.mebibytes),
+             "SIMCUDA_CAPABILITY": str(gpu.capability), "SIMCUDA_MULTIPROCESSORS": str(gpu.multiprocessors),
+             "SIMCUDA_CONTEXT_MIB": str(gpu.context), "SIMCUDA_DEVICES": str(options.gpus_per_node if many else 1),
+             "SIMCUDA_STATS": os.path.join(folder, "driver-%p.json"), "SIMNCCL_MIRROR": "1",
+             "SIMNCCL_MIRROR_MIB": str(dry_run_gpus.NCCL_MIB), "TORCH_NCCL_ENABLE_MONITORING": "0",
+             "METASHARD_DRY_RUN": folder, "METASHARD_DRY_RANK": str(options.rank), "METASHARD_DRY_STEPS": str(options.steps)}
+    if options.world is not None:
+        found["METASHARD_DRY_WORLD"] = str(options.world)
+    if options.snapshot is not None:
+        found["METASHARD_DRY_SNAPSHOT"] = os.path.abspath(options.snapshot)
+    return found
+
+
+def world_of(options: argparse.Namespace) -> dict[str, str]:
+    """Of a plain `python train.py`, which no launcher tells its rank."""
+    if options.world is None or is_launcher(options.command):
+        return {}
+    local = min(options.world, options.gpus_per_node)
+    return {"RANK": str(options.rank), "WORLD_SIZE": str(options.world), "LOCAL_RANK": str(options.rank % local),
+            "LOCAL_WORLD_SIZE": str(local), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+def environment_of(options: argparse.Namespace, folder: str, port: int, with_metashard: bool) -> dict[str, str]:
+    simulator = dry_run_simulator.find(options.command[0])
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SIMCUDA_", "SIMNCCL_", "METASHARD_DRY_"))}
+    inside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dry_run_inside")
+    paths = {"LD_LIBRARY_PATH": ":".join(simulator.folders), "PYTHONPATH": inside}
+    before = {name: ":".join(filter(None, [value, kept.get(name, "")])) for name, value in paths.items()}
+    shim = [os.environ.get("METASHARD_LIBRARY") or installed.library()] if with_metashard else []
+    preloads = shim + simulator.preloads + [kept.get("LD_PRELOAD", "")]
+    return {**kept, **before, **settings_of(options, dry_run_gpus.find(options.gpu), folder), **world_of(options),
+            "METASHARD_DRY_STORE": str(port), "SIMNCCL_VERSION": simulator.nccl_version, "LD_PRELOAD": ":".join(filter(None, preloads)),
+            "PYTHONDONTWRITEBYTECODE": kept.get("PYTHONDONTWRITEBYTECODE", "1")}
+
+
+def read_folder(folder: str) -> list[dict]:
+    """What each process with a device wrote, with what its driver counted."""
+    found = []
+    for path in glob.glob(os.path.join(glob.escape(folder), "rank-*.json")):
+        with open(path, encoding="utf-8") as file:
+            result = json.load(file)
+        counted = path.replace("rank-", "driver-")
+        if os.path.exists(counted):
+            with open(counted, encoding="utf-8") as file:
+                result["driver"] = json.load(file)
+        found.append(result)
+    return sorted(found, key=lambda result: -result["peak_reserved"])
+
+
+def reason_of(status: int, results: list[dict]) -> str | None:
+    """Why there is no answer."""
+    if os.WIFSIGNALED(status):
+        what = f"the command was ended by {signal.Signals(os.WTERMSIG(status)).name}"
+        return what + (": the machine's own memory may be too small for what the program builds on the CPU"
+                       if os.WTERMSIG(status) == signal.SIGKILL else "")
+    code = os.waitstatus_to_exitcode(status)
+    if code in (run.NOT_FOUND, run.NOT_STARTED):
+        return "the command could not be started"
+    if code != 0:
+        return f"the command failed with exit status {code}; what it said is above"
+    return None if results else "the command did not use a GPU with PyTorch"
+
+
+def run_once(options: argparse.Namespace, with_metashard: bool) -> dict:
+    store, port = dry_run_store.start()
+    with tempfile.TemporaryDirectory(prefix="metashard-dry-") as folder:
+        status = run.run_command(options.command, environment_of(options, folder, port, with_metashard))
+        results = read_folder(folder)
+    dry_run_store.stop(store)
+    answer = {"gpu": options.gpu, "processes": len(results), **(results[0] if results else {})}
+    reason = reason_of(status, results)
+    shortages = answer.get("shortages", [])
+    answer["status"] = CANNOT_SAY if reason and not shortages else DOES_NOT_FIT if shortages and reason else FITS
+    answer["reason"] = reason
+    return answer
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    gpu = dry_run_gpus.find(options.gpu)
+    if shutil.which(options.command[0]) is None:
+        run.say(f"cannot say: {options.command[0]}: no such program in PATH")
+        return CANNOT_SAY
+    run.say(f"dry run on {gpu.name} ({gpu.mebibytes / 1024:.2f} GiB), simulated: nothing is computed, and every number that the "
+            "program prints is without meaning")
+    answers = [run_once(options, False)]
+    if options.with_metashard and answers[0]["status"] != CANNOT_SAY:
+        answers.append(run_once(options, True))
+    if options.json:
+        print(json.dumps(answers[0] if len(answers) == 1 else {"without": answers[0], "with": answers[1]}, indent=2))
+    else:
+        print(dry_run_answer.text(answers), file=sys.stderr)
+    return answers[-1]["status"] if answers[-1]["status"] == CANNOT_SAY else answers[0]["status"]

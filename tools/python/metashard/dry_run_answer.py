@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answer of a dry run, for a person: one screen."""
+from __future__ import annotations
+
+GIB = 1 << 30
+LEAST = GIB // 200  # of a row, which would be 0.00 otherwise
+WORDS = {0: "fits", 1: "does NOT fit", 2: "cannot say"}
+
+
+def gib(bytes_: float) -> str:
+    return f"{bytes_ / GIB:.2f} GiB"
+
+
+def shortage_lines(shortage: dict) -> list[str]:
+    lines = [f"  {gib(shortage['wanted'])} were wanted and {gib(shortage['free'])} were free: {gib(shortage['wanted'] - shortage['free'])} "
+             f"missing, in {shortage['phase']} of step {shortage['step']}"]
+    return lines + [f"    {line}" for line in shortage["lines"]]
+
+
+def verdict(answer: dict) -> str:
+    words = WORDS[answer["status"]]
+    if "total" not in answer:
+        return f"{words}: {answer['reason']}"
+    place = f"rank {answer['rank']} of {answer['world']}, {answer['device']}, {answer['steps']} steps"
+    if answer["status"] == 2:
+        return f"{words} ({place}): {answer['reason']}"
+    return f"{words} ({place})"
+
+
+def sums(answer: dict) -> list[str]:
+    outside, total = answer["outside"], answer["total"]
+    whole = answer["peak_reserved"] + outside
+    return [f"  device                {gib(total):>12}",
+            f"  peak reserved         {gib(answer['peak_reserved']):>12}   {100 * answer['peak_reserved'] / total:.0f} % of it",
+            f"  peak allocated        {gib(answer['peak_allocated']):>12}",
+            f"  outside the allocator {gib(outside):>12}   context, code, NCCL: from a table",
+            f"  left                  {gib(total - whole):>12}"]
+
+
+def kinds(answer: dict) -> list[str]:
+    if not answer.get("kinds"):
+        return []
+    rows = sorted((item for item in answer["kinds"].items() if item[1] >= LEAST), key=lambda item: -item[1])
+    rows.append(("fragmentation", answer["reserved_then"] - answer["peak_allocated"]))
+    title = f"  at the peak, in {answer['peak_phase']} of step {answer['peak_step']}:"
+    return [title] + [f"    {name:32} {gib(bytes_):>12}" for name, bytes_ in rows]
+
+
+def phases(answer: dict) -> list[str]:
+    rows = answer.get("phases", [])
+    return ["  by phase:                           reserved    allocated"] * bool(rows) + \
+        [f"    {row['phase']:26} {gib(row['reserved']):>14} {gib(row['allocated']):>12}" for row in rows]
+
+
+def places(answer: dict) -> list[str]:
+    rows = answer.get("places", [])[:5]
+    return ["  most of it from:"] * bool(rows) + \
+        [f"    {gib(row['bytes']):>12} in {row['blocks']} blocks, {row['kind']}: {row['place']}" for row in rows]
+
+
+def notes(answer: dict) -> list[str]:
+    found = list(answer.get("advice", []))
+    reads = answer.get("driver", {}).get("unknown_reads", 0)
+    if reads:
+        found.append(f"the program read {reads} times from the device, where nothing was computed: what it decided by that "
+                     "may be otherwise on a GPU")
+    if answer.get("retries"):
+        found.append(f"the allocator gave its cache back {answer['retries']} times to go on")
+    if answer.get("shortages") and answer["status"] == 0:
+        found.append(f"the program caught {len(answer['shortages'])} errors of too little memory")
+    return [f"  note: {text}" for text in found]
+
+
+def comparison(answers: list[dict]) -> list[str]:
+    if len(answers) < 2:
+        return []
+    rows = [("peak reserved", "peak_reserved"), ("peak allocated", "peak_allocated")]
+    found = ["  with MetaShard, of PyTorch's own counts and of the device:"]
+    found += [f"    {name:26} {gib(answers[0].get(key, 0)):>14} {gib(answers[1].get(key, 0)):>12}" for name, key in rows]
+    peaks = [answer.get("driver", {}).get("physical_bytes_peak") for answer in answers]
+    if None not in peaks:
+        found.append(f"    {'memory of the device':26} {gib(peaks[0]):>14} {gib(peaks[1]):>12}")
+    return found
+
+
+def text(answers: list[dict]) -> str:
+    answer = answers[0]
+    lines = ["", "metashard dry-run: " + verdict(answer)]
+    if answer.get("shortages"):
+        lines += shortage_lines(answer["shortages"][-1])
+    if "total" in answer:
+        lines += sums(answer) + phases(answer) + kinds(answer) + places(answer) + comparison(answers) + notes(answer)
+    return "\n".join(lines)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other ranks, which are not there: every store is the one of the command (dry_run_store.py), whose waits end, and groups on
+the CPU and objects give back what one rank has. What NCCL does without them, the simulated NCCL does (SIMNCCL_MIRROR)."""
+import copy
+import os
+import sys
+
+HOST, PORT = "127.0.0.1", int(os.environ.get("METASHARD_DRY_STORE") or 0)
+
+
+def change_objects(distributed, c10d):
+    """Collectives of Python objects: each rank has the same. They would travel through device memory, which has no numbers."""
+
+    def world(group):
+        return c10d.get_world_size(group)
+
+    def all_gather_object(object_list, obj, group=None, **named):
+        object_list[:] = [copy.deepcopy(obj) for _ in range(world(group))]
+
+    def gather_object(obj, object_gather_list=None, dst=None, group=None, group_dst=None, **named):
+        if object_gather_list:
+            all_gather_object(object_gather_list, obj, group)
+
+    def broadcast_object_list(object_list, src=None, group=None, device=None, group_src=None, **named):
+        return None
+
+    def scatter_object_list(scatter_object_output_list, scatter_object_input_list=None, src=None, group=None, **named):
+        if scatter_object_input_list:
+            scatter_object_output_list[0] = scatter_object_input_list[c10d.get_rank(group)]
+
+    for function in (all_gather_object, gather_object, broadcast_object_list, scatter_object_list):
+        setattr(c10d, function.__name__, function)
+        setattr(distributed, function.__name__, function)
+
+
+def change(torch):
+    distributed = torch.distributed
+    if not distributed.is_available():
+        return
+    from torch._C._distributed_c10d import FakeProcessGroup
+    from torch.distributed import distributed_c10d as c10d
+    rendezvous = sys.modules["torch.distributed.rendezvous"]  # the package has a function of that name
+    TCPStore = distributed.TCPStore
+
+    def store_of(world, timeout=None):
+        store = TCPStore(host_name=HOST, port=PORT, world_size=None, is_master=False,
+                         **({"timeout": timeout} if timeout is not None else {}))
+        if world:
+            store.set("metashard/world", str(world))
+        return store
+
+    def create_store(hostname, port, rank, world_size, timeout, use_libuv=True):
+        return store_of(world_size, timeout)
+
+    class OwnStore:
+        """In the place of a TCPStore or FileStore that a program makes by itself."""
+
+        def __new__(cls, *arguments, **named):
+            return store_of(int(os.environ.get("WORLD_SIZE", 1)))
+
+    class Gloo:
+        """In the place of ProcessGroupGloo."""
+
+        def __new__(cls, store, rank, size, *arguments, **named):
+            options = FakeProcessGroup.Options()
+            if hasattr(options, "simulate_uniform_ranks"):
+                options.simulate_uniform_ranks = True
+            return getattr(FakeProcessGroup, "_create_internal", FakeProcessGroup)(rank, size, options)
+
+    rendezvous._create_c10d_store = create_store
+    rendezvous.FileStore = distributed.TCPStore = distributed.FileStore = OwnStore
+    c10d.ProcessGroupGloo = Gloo
+    # DDP compares the shapes of parameters, which it gets from its peers by the device.
+    distributed._verify_params_across_processes = lambda *arguments, **named: None
+    c10d.monitored_barrier = distributed.monitored_barrier = lambda *arguments, **named: None
+    change_objects(distributed, c10d)

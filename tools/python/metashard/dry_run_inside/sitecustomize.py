@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs at the start of each Python of a dry run: PYTHONPATH has this folder first. What has to be otherwise in PyTorch is
+changed when it is imported, and the sitecustomize of the user's own, which this file hides, is run."""
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def run_hidden():
+    """The sitecustomize that would have been found without this one."""
+    places = [path for path in sys.path if os.path.abspath(path or ".") != HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", places)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+class AfterImport:
+    """Finds nothing by itself: changes the modules of `changes` as soon as they are there."""
+
+    def __init__(self, changes):
+        self.changes = changes
+
+    def find_spec(self, name, path=None, target=None):
+        change = self.changes.pop(name, None)
+        if change is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module):
+                execute(module)
+                change(module)
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def change_torch(module):
+    import metashard_dry_peers
+    import metashard_dry_watch
+    metashard_dry_peers.change(module)
+    metashard_dry_watch.start(module)
+
+
+def change_launcher(module):
+    import metashard_dry_launch
+    metashard_dry_launch.change_launcher(module)
+
+
+def change_spawn(module):
+    import metashard_dry_launch
+    metashard_dry_launch.change_spawn(module)
+
+
+if "METASHARD_DRY_RUN" in os.environ:
+    sys.meta_path.insert(0, AfterImport({"torch": change_torch, "torch.distributed.launcher.api": change_launcher,
+                                         "torch.multiprocessing.spawn": change_spawn}))
+try:
+    run_hidden()
+except Exception as error:  # as Python itself does with a sitecustomize
+    print(f"metashard: the hidden sitecustomize: {error}", file=sys.stderr)

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store that the ranks of a job share, of a job of which one rank runs: a server that PyTorch's TCPStore talks to. What this
+rank writes the others have written too, so nobody waits, and what is added is added by all.
+
+The protocol is that of torch/csrc/distributed/c10d/TCPStore.cpp and TCPStoreBackend.hpp, PyTorch 2.4 to 2.15."""
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socketserver
+import struct
+import threading
+
+# What another rank would have written: nobody looks at it but at its length, which is that of an NCCL id.
+UNKNOWN = bytes(128)
+WORLD_KEY = "metashard/world"  # written before anything else
+PR_SET_PDEATHSIG = 1
+QUERIES = ("validate", "set", "compare_set", "get", "add", "check", "wait", "count_keys", "delete", "append", "multi_get",
+           "multi_set", "cancel_wait", "ping", "queue_push", "queue_pop", "queue_len", "list_keys", "barrier")
+
+
+class Values:
+    """What is stored, and what each query answers."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.values: dict[str, bytes] = {}
+        self.queues: dict[str, list[bytes]] = {}
+
+    def world(self) -> int:
+        return int(self.values.get(WORLD_KEY, b"1"))
+
+    def add(self, key: str, amount: int) -> int:
+        total = int(self.values.get(key) or b"0") + amount * self.world()
+        self.values[key] = str(total).encode()
+        return total
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        if self.values.get(key, b"" if expected == b"" else None) == expected:
+            self.values[key] = desired
+        return self.values.get(key, expected)
+
+
+class Connection(socketserver.StreamRequestHandler):
+    """One client. Numbers are little-endian, as on the machines that run this; texts have their length of 64 bits before them."""
+    server: "Server"
+
+    def number(self, form: str = "<q") -> int:
+        data = self.rfile.read(struct.calcsize(form))
+        if len(data) < struct.calcsize(form):
+            raise EOFError
+        return struct.unpack(form, data)[0]
+
+    def data(self) -> bytes:
+        return self.rfile.read(self.number())
+
+    def key(self) -> str:
+        # PyTorch puts this before the keys of its own.
+        text = self.data().decode(errors="replace")
+        return text[1:] if text.startswith("/") else text
+
+    def keys(self) -> list[str]:
+        return [self.key() for _ in range(self.number())]
+
+    def give(self, form: str, *values: int) -> None:
+        self.wfile.write(struct.pack(form, *values))
+
+    def give_data(self, data: bytes) -> None:
+        self.wfile.write(struct.pack("<q", len(data)) + data)
+
+    def handle(self) -> None:
+        try:
+            while True:
+                query = QUERIES[self.number("<B")]
+                getattr(self, "on_" + query)(self.server.kept)
+        except (EOFError, OSError, IndexError):
+            return
+
+    def on_validate(self, kept: Values) -> None:
+        self.number("<I")
+
+    def on_ping(self, kept: Values) -> None:
+        self.give("<I", self.number("<I"))
+
+    def on_set(self, kept: Values) -> None:
+        key, value = self.key(), self.data()
+        with kept.lock:
+            kept.values[key] = value
+
+    def on_compare_set(self, kept: Values) -> None:
+        key, expected, desired = self.key(), self.data(), self.data()
+        with kept.lock:
+            now = kept.compare_set(key, expected, desired)
+        self.give_data(now)
+
+    def on_get(self, kept: Values) -> None:
+        self.give_data(kept.values.get(self.key(), UNKNOWN))
+
+    def on_add(self, kept: Values) -> None:
+        key, amount = self.key(), self.number()
+        with kept.lock:
+            total = kept.add(key, amount)
+        self.give("<q", total)
+
+    def on_check(self, kept: Values) -> None:
+        self.give("<B", 0 if all([key in kept.values for key in self.keys()]) else 1)
+
+    def on_wait(self, kept: Values) -> None:
+        self.keys()
+        self.give("<B", 0)
+
+    def on_cancel_wait(self, kept: Values) -> None:
+        self.give("<B", 1)
+
+    def on_count_keys(self, kept: Values) -> None:
+        self.give("<q", len(kept.values))
+
+    def on_delete(self, kept: Values) -> None:
+        self.give("<q", int(kept.values.pop(self.key(), None) is not None))
+
+    def on_append(self, kept: Values) -> None:
+        key, value = self.key(), self.data()
+        with kept.lock:
+            kept.values[key] = kept.values.get(key, b"") + value
+
+    def on_multi_get(self, kept: Values) -> None:
+        for key in self.keys():
+            self.give_data(kept.values.get(key, UNKNOWN))
+
+    def on_multi_set(self, kept: Values) -> None:
+        pairs = [(self.key(), self.data()) for _ in range(self.number())]
+        with kept.lock:
+            kept.values.update(pairs)
+
+    def on_queue_push(self, kept: Values) -> None:
+        key, value = self.key(), self.data()
+        with kept.lock:
+            kept.queues.setdefault(key, []).append(value)
+
+    def on_queue_pop(self, kept: Values) -> None:
+        queue = kept.queues.get(self.key())
+        self.give_data(queue.pop(0) if queue else UNKNOWN)
+
+    def on_queue_len(self, kept: Values) -> None:
+        self.give("<q", len(kept.queues.get(self.key(), [])))
+
+    def on_list_keys(self, kept: Values) -> None:
+        self.give("<q", len(kept.values))
+        for key in list(kept.values):
+            self.give_data(key.encode())
+
+    def on_barrier(self, kept: Values) -> None:
+        self.key()
+        self.number()
+        self.give("<B", 0)
+
+
+class Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Connection)
+        self.kept = Values()
+
+
+def start() -> tuple[int, int]:
+    """A process that serves, until it or this one is ended: its id, and the port."""
+    server = Server()
+    port = server.server_address[1]
+    child = os.fork()
+    if child == 0:
+        try:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            server.serve_forever()
+        finally:
+            os._exit(0)
+    server.server_close()
+    return child, port
+
+
+def stop(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
