@@ -12,6 +12,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/regular_file.h"
+#include "shim/torch_checks.h"
 
 /* The library with PyTorch's kernels. */
 struct library {
@@ -140,12 +141,14 @@ static bool decide(struct library *library)
 {
     struct said said;
     read_version(library->path, &said);
-    const bool is_proved = is_listed(library->build_id, said.commit);
+    const bool is_proved =
+        is_listed(library->build_id, said.commit) || ms_torch_checks_have(library->build_id);
     if (atomic_exchange(&decision, is_proved ? PROVED : UNKNOWN) == UNDECIDED && !is_proved)
         ms_log(MS_WARN,
                "this PyTorch (version %s, build-id %s) is none of the releases that MetaShard was "
                "checked with, up to %s: its kernels run at once instead of being recorded, which "
-               "takes memory earlier and changes nothing else (docs/troubleshooting.md)",
+               "takes memory earlier and changes nothing else; metashard-check-torch checks it, "
+               "once (docs/troubleshooting.md)",
                or_unknown(said.version), or_unknown(library->build_id),
                releases[sizeof(releases) / sizeof(releases[0]) - 1].version);
     return is_proved;

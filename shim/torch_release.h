@@ -6,6 +6,7 @@
  *
  * A release is known by the build-id of libtorch_cuda.so, which differs between wheels for
  * different Pythons, or by the commit of its sources, which version.py names in the folder above.
+ * What the user has checked is known by the build-id alone (torch_checks.h).
  */
 #pragma once
 

@@ -301,6 +301,20 @@ static void read_runtime_dir(struct ms_config *config, char **environment)
         memcpy(config->runtime_dir, text, strlen(text) + 1);
 }
 
+static void read_cache_dir(struct ms_config *config, char **environment)
+{
+    const char *cache = ms_environment_find(environment, "XDG_CACHE_HOME"),
+               *home = ms_environment_find(environment, "HOME");
+    const bool is_own = cache != NULL && cache[0] == '/';
+    const char *text = is_own ? cache : home;
+    const int length = text != NULL && text[0] == '/'
+                           ? snprintf(config->cache_dir, sizeof(config->cache_dir), "%s%s", text,
+                                      is_own ? "" : "/.cache")
+                           : 0;
+    if (length < 0 || (size_t)length >= sizeof(config->cache_dir))
+        config->cache_dir[0] = '\0';
+}
+
 /* A few lines for each option. NOLINTNEXTLINE(readability-function-size) */
 static void read_variables(struct ms_config *config, char **environment, bool is_logged)
 {
@@ -323,6 +337,7 @@ void ms_config_read_quietly(struct ms_config *config, char **environment)
     *config = (struct ms_config){0};
     struct settings settings;
     read_runtime_dir(config, environment);
+    read_cache_dir(config, environment);
     read_variables(config, select_settings(environment, &settings), false);
 }
 

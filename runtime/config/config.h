@@ -48,6 +48,7 @@ struct ms_config {
 #include "runtime/config/options.def"
 #undef MS_OPTION
     char runtime_dir[MS_PATH_BYTES]; /* $XDG_RUNTIME_DIR, or "" */
+    char cache_dir[MS_PATH_BYTES];   /* $XDG_CACHE_HOME, or $HOME/.cache, or "" */
 };
 
 /* The settings of this process, constant after ms_lifetime_begin (lifetime.h). */

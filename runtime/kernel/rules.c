@@ -35,8 +35,6 @@ static bool always(void)
 
 bool (*ms_rules_hold)(void) = always;
 
-extern const char ms_builtin_rules[]; /* kernel-rules.txt, ended by a zero */
-
 static bool find_class(const char *word, size_t length, enum ms_rule *class_out)
 {
     for (int i = 0; i < MS_RULE_COUNT; i++) {

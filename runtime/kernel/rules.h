@@ -31,5 +31,8 @@ extern const char *const ms_rule_names[MS_RULE_COUNT];
  */
 void ms_rules_read(const char *user_path);
 
+/* kernel-rules.txt, ended by a zero. */
+extern const char ms_builtin_rules[];
+
 /* `name` is the kernel's name as the driver knows it: mangled. */
 enum ms_rule ms_rules_match(const char *name);

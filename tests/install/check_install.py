@@ -25,7 +25,9 @@ BESIDE = {"metashard-plan": {"{mandir}/man5/metashard-plan.5", "{datadir}/metash
           "metashard-dump": {"{datadir}/metashard/state-schema.json"}}
 FILES = {"{libdir}/libmetashard.so", "{libdir}/pkgconfig/metashard.pc", "{includedir}/metashard.h",
          "{datadir}/metashard/kernel-rules.txt", "{mandir}/man7/metashard.7", "{bindir}/metashard-verify",
-         "{mandir}/man1/metashard-verify.1"}
+         "{mandir}/man1/metashard-verify.1", "{bindir}/metashard-check-torch", "{mandir}/man1/metashard-check-torch.1"}
+MODULES = os.path.join(SOURCE, "tools", "check_torch", "torch_check")
+FILES |= {"{datadir}/metashard/torch_check/" + name for name in os.listdir(MODULES) if name.endswith(".py")}
 DOCUMENTS = ("LICENSE", "NOTICE", "administrators.md", "design.md", "entry-points.md", "environment.md", "examples/plan_ctypes.py", "faq.md", "launchers.md",
              "limits.md", "locking.md", "plan-format.md", "security.md", "troubleshooting.md",
              *(f"design/{name}" for name in os.listdir(os.path.join(SOURCE, "docs", "design")) if name.endswith(".md")))
@@ -80,7 +82,7 @@ def check_manuals(mandir, tools):
     if shutil.which("man") is None:
         skip("man finds the pages in MANPATH", "man is not installed")
         return
-    pages = [("7", "metashard"), ("1", "metashard-verify")] + [("1", tool) for tool in tools]
+    pages = [("7", "metashard"), ("1", "metashard-verify"), ("1", "metashard-check-torch")] + [("1", tool) for tool in tools]
     pages += [("5", "metashard-plan")] if "metashard-plan" in tools else []
     found = [run(["man", "-w", section, name], MANPATH=mandir).strip() for section, name in pages]
     check("man finds the pages in MANPATH", found,
@@ -190,7 +192,7 @@ def check_verify(options, bindir, folder):
 
 
 def check_tools(bindir, tools, version):
-    for name in [*tools, "metashard-verify"]:
+    for name in [*tools, "metashard-verify", "metashard-check-torch"]:
         check(f"{name} runs", run([os.path.join(bindir, name), "--help"]).startswith(f"usage: {name} "))
         check(f"{name} has a version", run([os.path.join(bindir, name), "--version"]), f"{name} {version}\n")
 

@@ -78,6 +78,7 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 signal.signal(signal.SIGINT, lambda *_: print("int", flush=True))
 print("ready", flush=True)
 for _ in range(600): time.sleep(0.05)"""
+TOOLS = ("plan", "dump", "verify", "check-torch")
 results = []
 
 
@@ -159,10 +160,13 @@ def check_paths(there):
     check("--version says the version", re.fullmatch(r"metashard \d+\.\d+\.\d+\S*\n", there.run("--version").stdout) is not None)
     check("pages of the manual are where man looks", sorted(
         name for name in files_below(os.path.join(there.folder, "share", "man"))), sorted(
-        ["man1/metashard.1", "man1/metashard-dump.1", "man1/metashard-plan.1", "man1/metashard-verify.1", "man5/metashard-plan.5",
+        ["man1/metashard.1", "man1/metashard-check-torch.1", "man1/metashard-dump.1", "man1/metashard-plan.1", "man1/metashard-verify.1", "man5/metashard-plan.5",
          "man7/metashard.7"]))
-    check("each tool is run", [there.run(tool, "--help").stdout.split("\n")[0].split()[:2] for tool in ("plan", "dump", "verify")],
-          [["usage:", "metashard-plan"], ["usage:", "metashard-dump"], ["usage:", "metashard-verify"]])
+    check("each tool is run", [there.run(tool, "--help").stdout.split("\n")[0].split()[:2] for tool in TOOLS],
+          [["usage:", f"metashard-{tool}"] for tool in TOOLS])
+    done = there.run("check-torch")
+    check("check-torch looks at the PyTorch of its Python, which has none", (done.returncode, done.stderr),
+          (2, "metashard-check-torch: this Python has no PyTorch\n"))
     done = run([there.program("metashard-verify"), "--", "true"], PATH=os.path.dirname(there.program("x")) + ":" + os.environ["PATH"])
     check("metashard-verify finds the library", ("libmetashard.so" in done.stderr, "nothing was compared" in done.stderr), (False, True))
     return library

@@ -4,6 +4,7 @@
 stand-in for libtorch_cuda.so, whose build-id is STAND_IN's."""
 import json
 import os
+import sys
 
 from scenarios import main
 
@@ -11,7 +12,8 @@ SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", ".
 RULES = os.path.join(SOURCE, "runtime", "kernel", "kernel-rules.txt")
 STAND_IN = bytes.fromhex("11" * 20)
 MIB = 1 << 20
-PATIENT = {"METASHARD_KERNEL_RULES": "", "METASHARD_SETTLE_MS": "0", "METASHARD_IDLE_MS": "5000"}  # however busy the machine is
+PATIENT = {"METASHARD_KERNEL_RULES": "", "METASHARD_TORCH_CHECKS": "auto", "XDG_CACHE_HOME": "/nowhere",
+           "METASHARD_SETTLE_MS": "0", "METASHARD_IDLE_MS": "5000"}  # however busy the machine is
 
 
 def torch(folder, build_id, commit=None):
@@ -30,6 +32,45 @@ def torch(folder, build_id, commit=None):
         with open(version, "w") as file:
             file.write(f"from typing import Optional\n\n__version__ = '9.9.0+cu999'\ngit_version = '{commit}'\n")
     return dict(PATIENT, TORCH_LIBRARY=library)
+
+
+sys.path.insert(0, os.path.join(SOURCE, "tools", "check_torch"))
+from torch_check import kept  # noqa: E402
+
+
+def checks(test, build_id, other):
+    """What the user has checked himself, in his cache."""
+    cache = os.path.join(test.folder, "cache")
+    path = os.path.join(cache, "metashard", "torch-checks")
+    settings = dict(torch(test.folder, build_id, other), XDG_CACHE_HOME=cache)
+    with open(RULES, "rb") as file:
+        rules = file.read()
+
+    def run(name, recorded, said, **changed):
+        seen, dump = test.both("initialise", {**settings, **changed})
+        test.check(name, dump["recorded_launches"] == recorded and [word in line for word, line in zip(
+            said, seen.stderr.splitlines())] == [True] * len(said) and seen.stderr.count("\n") == len(said),
+            f"{dump['recorded_launches']}: {seen.stderr}")
+
+    kept.keep(path, build_id, rules, "9.9.0+cu999", True)
+    run("one that the user has checked: recorded, and nothing is said", 16, [])
+    os.chmod(path, 0o666)
+    run("in a file that others may write: no kernel is recorded", 0, ["is not used", "this PyTorch"])
+    os.chmod(path, 0o600)
+    elsewhere = os.path.join(cache, "elsewhere")
+    os.rename(path, elsewhere)
+    run("in a file that a variable names", 16, [], METASHARD_TORCH_CHECKS=elsewhere)
+    kept.keep(elsewhere, "22" * 20, rules, "9.9.1", True)
+    run("beside another one", 16, [], METASHARD_TORCH_CHECKS=elsewhere)
+    kept.keep(elsewhere, build_id, rules, "9.9.0+cu999", False)
+    run("checked again, and not good: no kernel is recorded", 0, ["this PyTorch"], METASHARD_TORCH_CHECKS=elsewhere)
+    kept.keep(elsewhere, build_id, rules + b"#\n", "9.9.0+cu999", True)
+    run("checked with other rules: no kernel is recorded", 0, ["this PyTorch"], METASHARD_TORCH_CHECKS=elsewhere)
+    kept.keep(elsewhere, build_id, rules, "9.9.0+cu999", True)
+    run("the file is not looked for", 0, ["this PyTorch"], METASHARD_TORCH_CHECKS="")
+    with open(elsewhere, "w", encoding="utf-8") as file:
+        file.write(f"metashard-torch-checks/2\n{build_id} {kept.sum_of(rules)} 9.9.0\n")
+    run("a file of another form", 0, ["this PyTorch"], METASHARD_TORCH_CHECKS=elsewhere)
 
 
 def releases(test):
@@ -59,6 +100,8 @@ def releases(test):
     seen, dump = test.both("initialise", settings)
     test.check("a newer release, the rules given by the user: recorded, and nothing is said",
                dump["recorded_launches"] == 16 and seen.stderr == "", f"{dump['recorded_launches']}: {seen.stderr}")
+
+    checks(test, changed, other)
 
 
 main(releases)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_planted.py: check_wheel.py notices each of these changes of the installed PyTorch. TAP."""
 import check_wheel
-import fatbin
 import wheels
+from torch_check import fatbin, promises
 
 LOOP = "29vectorized_elementwise_kernel"
 NCCL = "ncclAllGather"
@@ -16,22 +16,29 @@ class Silent:
     def __init__(self):
         self.failed = []
 
-    def check(self, name, good, _=""):
+    def check(self, name, good, detail="", is_harmless=False):
+        del detail, is_harmless
         self.failed += [] if good else [name]
 
 
 class Changed:
     """The wheel, with other symbols in one of its libraries."""
 
-    def __init__(self, wheel, library="", kind="", change=None):
-        self.wheel, self.library_changed, self.kind, self.change = wheel, library, kind, change
+    def __init__(self, wheel, library, defined=None, undefined=None):
+        self.wheel, self.library_changed, self.changes = wheel, library, (defined, undefined)
 
     def __getattr__(self, name):
         return getattr(self.wheel, name)
 
-    def symbols(self, name, kind):
-        found = self.wheel.symbols(name, kind)
-        return self.change(found) if (name, kind) == (self.library_changed, self.kind) else found
+    def changed(self, name, which, found):
+        change = self.changes[which] if name == self.library_changed else None
+        return change(found) if change is not None else found
+
+    def defined(self, name):
+        return self.changed(name, 0, self.wheel.defined(name))
+
+    def undefined(self, name):
+        return self.changed(name, 1, self.wheel.undefined(name))
 
 
 def without(piece):
@@ -67,23 +74,19 @@ def plants(wheel, kernels):
         kernels[loop]}, "no rule records"
     yield "there is a new kernel that copies", wheel, {**kernels, "_ZN2at6native17block_copy_kernelIfEEvPT_PKS2_l":
         [(0, 8)]}, "families"
-    yield "results are not checked by a symbol", Changed(wheel, "libtorch_cuda.so", "--undefined-only",
-        without(check_wheel.CHECK)), kernels, "calls it through"
-    yield "the check of results has a further parameter", Changed(wheel, "libc10_cuda.so", "--defined-only",
-        lambda symbols: without(check_wheel.CHECK)(symbols) | {check_wheel.CHECK + "EiPKcS2_jbPvS3_"}), kernels, \
+    yield "results are not checked by a symbol", Changed(wheel, "libtorch_cuda.so", undefined=without(promises.CHECK)), kernels, "calls it through"
+    yield "the check of results has a further parameter", Changed(wheel, "libc10_cuda.so", defined=lambda symbols: without(promises.CHECK)(symbols) | {promises.CHECK + "EiPKcS2_jbPvS3_"}), kernels, \
         "the check of results"
-    yield "blocks are not reported", Changed(wheel, "libc10_cuda.so", "--undefined-only",
-        without(check_wheel.OBSERVER)), kernels, "the allocator calls it"
-    yield "the report is within the allocator's library", Changed(wheel, "libc10_cuda.so", "--defined-only",
-        lambda symbols: symbols | {check_wheel.OBSERVER}), kernels, "defines none"
-    yield "NCCL is linked in", Changed(wheel, "libtorch_cuda.so", "--undefined-only", without(NCCL)), kernels, NCCL
+    yield "blocks are not reported", Changed(wheel, "libc10_cuda.so", undefined=without(promises.OBSERVER)), kernels, "the allocator calls it"
+    yield "the report is within the allocator's library", Changed(wheel, "libc10_cuda.so", defined=lambda symbols: symbols | {promises.OBSERVER}), kernels, "defines none"
+    yield "NCCL is linked in", Changed(wheel, "libtorch_cuda.so", undefined=without(NCCL)), kernels, NCCL
 
 
 def main():
     tap = check_wheel.Tap()
     wheel = wheels.installed()
     kernels = fatbin.kernels(wheel.library("libtorch_cuda.so"))
-    rules = check_wheel.read_rules(check_wheel.RULES)
+    rules = promises.read_rules(check_wheel.RULES)
     as_it_is = Silent()
     check_wheel.check(as_it_is, wheel, kernels, rules)
     tap.check("nothing is wrong with the wheel", not as_it_is.failed, as_it_is.failed)

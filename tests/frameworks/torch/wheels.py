@@ -1,48 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where check_wheel.py finds PyTorch's libraries: the installed wheel, the file of one, or a release from PyPI."""
 import contextlib
-import importlib.util
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import zipfile
 
-LIBRARIES = ("libtorch_cuda.so", "libc10_cuda.so", "libc10.so")
-
-
-class Wheel:
-    """The libraries of a wheel that lies unpacked in a folder, and what its version.py says."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
-            said = dict(re.findall(r"^(\w+)(?:: [\w\[\]]+)? = '([^']*)'$", file.read(), flags=re.M))
-        self.version, self.cuda, self.commit = said["__version__"].split("+")[0], said["cuda"], said["git_version"]
-        self.release = tuple(int(number) for number in re.findall(r"\d+", self.version)[:2])
-
-    def library(self, name):
-        return os.path.join(self.folder, "lib", name)
-
-    def symbols(self, name, kind):
-        listed = subprocess.run(["nm", "-D", kind, self.library(name)], check=True, capture_output=True, text=True)
-        return {line.split()[-1].split("@")[0] for line in listed.stdout.splitlines()}
-
-    def build_id(self):
-        notes = subprocess.run(["readelf", "-n", self.library(LIBRARIES[0])], check=True, capture_output=True, text=True)
-        return re.search(r"Build ID: (\w+)", notes.stdout)[1]
-
-
-def installed():
-    return Wheel(os.path.dirname(importlib.util.find_spec("torch").origin))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "tools", "check_torch"))
+from torch_check.library import LIBRARIES, Torch, installed  # noqa: E402
 
 
 def unpack(path, folder):
     with zipfile.ZipFile(path) as file:
         for name in ["version.py"] + [f"lib/{library}" for library in LIBRARIES]:
             file.extract(f"torch/{name}", folder)
-    return Wheel(os.path.join(folder, "torch"))
+    return Torch(os.path.join(folder, "torch"))
 
 
 def download(release, folder):

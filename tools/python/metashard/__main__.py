@@ -2,7 +2,7 @@
 """usage: metashard run [OPTION...] -- COMMAND [ARGUMENT...]
        metashard show|list [ARGUMENT...]
        metashard dry-run [OPTION...] -- COMMAND [ARGUMENT...]
-       metashard plan|dump|verify [ARGUMENT...]
+       metashard plan|dump|verify|check-torch [ARGUMENT...]
        metashard path
        metashard --version
 
@@ -15,6 +15,8 @@ dump    is metashard-dump(1): show, list and diff
 verify  runs a command, and compares what comes into its device memory: metashard-verify(1)
 path    prints the path of libmetashard.so, for LD_PRELOAD
 
+check-torch  checks a PyTorch that this MetaShard does not know, once: metashard-check-torch(1)
+
 Each takes --help."""
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ from typing import Optional
 from . import dry_run, installed, run
 
 WRONG_USAGE = 2
-TOOLS = ("plan", "dump", "verify")
-SCRIPTS = ("verify",)
+TOOLS = ("plan", "dump", "verify", "check-torch")
+SCRIPTS = ("verify", "check-torch")
 OF_DUMP = ("show", "list")
 COMMANDS = ("run", *OF_DUMP, "dry-run", *TOOLS)
 

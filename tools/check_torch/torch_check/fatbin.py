@@ -5,37 +5,28 @@ Reads the fat binaries of `.nv_fatbin` (containers of ELF images, one for each a
 compressed with LZ4, by nvcc 13 with zstd) and, in an image, the section `.nv.info.KERNEL`, whose attributes
 KPARAM_INFO tell offset and size of each parameter: what cuFuncGetParamInfo answers.
 """
-import mmap
-import re
+import collections
 import struct
+
+from . import compression, elf
 
 FATBIN_MAGIC = 0xBA55ED50
 KIND_ELF = 2
 COMPRESSED_ZSTD = 0x8000
 COMPRESSED_LZ4 = 0x2000
+PARAM_CBANK = 0x0A
 KPARAM_INFO = 0x17
 KPARAM_INFO_V2 = 0x45  # of kernels with more than 4 KiB of parameters
+INFO = ".nv.info."
 WITH_SIZE = 4  # format of an attribute that is followed by so many bytes
-
-
-def sections(data):
-    """(name, offset, size) of each section of a 64-bit little-endian ELF file."""
-    start = struct.unpack_from("<Q", data, 0x28)[0]
-    size, count, names = struct.unpack_from("<HHH", data, 0x3A)
-    rows = [struct.unpack_from("<IIQQQQIIQQ", data, start + i * size) for i in range(count)]
-    for row in rows:
-        begin = rows[names][4] + row[0]
-        yield bytes(data[begin:data.find(b"\0", begin)]).decode(), row[4], row[5]
 
 
 def unpack(packed, flags, whole):
     """An image as it was before it was compressed to `packed`, with `whole` bytes."""
     if flags & COMPRESSED_ZSTD:
-        import zstandard
-        return zstandard.ZstdDecompressor().decompress(packed)
+        return compression.zstd(packed)
     if flags & COMPRESSED_LZ4:
-        import lz4.block
-        return lz4.block.decompress(packed, uncompressed_size=whole)
+        return compression.lz4(packed, whole)
     return bytes(packed[:whole])
 
 
@@ -60,40 +51,60 @@ def images(data, begin, size):
         at, number = end, number + 1
 
 
-def parameters(info):
-    """[(offset, size)] by ordinal, from the bytes of a .nv.info section."""
-    found, at = {}, 0
+def attributes(info):
+    """(attribute, place of its value) in the bytes of a .nv.info section"""
+    at = 0
     while at + 4 <= len(info):
         form, attribute, value = struct.unpack_from("<BBH", info, at)
         at += 4
-        if form != WITH_SIZE:
-            continue
+        if form == WITH_SIZE:
+            yield attribute, at
+            at += value
+
+
+def parameters(info):
+    """[(offset, size)] by ordinal"""
+    found = {}
+    for attribute, at in attributes(info):
         if attribute == KPARAM_INFO:
             _, ordinal, offset, packed = struct.unpack_from("<IHHI", info, at)
             found[ordinal] = (offset, packed >> 18)
         if attribute == KPARAM_INFO_V2:
             _, ordinal, offset, size = struct.unpack_from("<IHHH", info, at)
             found[ordinal] = (offset, size)
-        at += value
     return [found[ordinal] for ordinal in sorted(found)]
 
 
-def kernels(path, wanted_arch=90, pattern=""):
+def constants(info):
+    """Where the parameters begin in the bank of constants, and their size."""
+    return next((struct.unpack_from("<HH", info, at + 4) for attribute, at in attributes(info) if attribute == PARAM_CBANK), (0, 0))
+
+
+def images_of(path, wanted_arch):
+    """The ELF images for one architecture in a shared object."""
+    with elf.File(path) as data:
+        for section in list(elf.sections(data)):
+            if section.name == ".nv_fatbin":
+                yield from (image() for _, arch, image in images(data, section.offset, section.size) if arch == wanted_arch)
+
+
+def architectures(path):
+    """{architecture: number of its images}"""
+    with elf.File(path) as data:
+        return collections.Counter(arch for section in list(elf.sections(data)) if section.name == ".nv_fatbin"
+                                   for _, arch, _ in images(data, section.offset, section.size))
+
+
+def kernels_in(image):
+    """(mangled name, the bytes of its .nv.info section) of each kernel in an ELF image."""
+    for section in elf.sections(image):
+        if section.name.startswith(INFO):
+            yield section.name[len(INFO):], image[section.offset:section.offset + section.size]
+
+
+def kernels(path, wanted_arch=90):
     """{mangled name: [(offset, size)]} of the kernels compiled for one architecture."""
-    found = {}
-    wanted = re.compile(pattern)
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for name, begin, size in list(sections(data)):
-            if name != ".nv_fatbin":
-                continue
-            for _, arch, image in images(data, begin, size):
-                if arch != wanted_arch:
-                    continue
-                elf = image()
-                for section, offset, length in sections(elf):
-                    if section.startswith(".nv.info.") and wanted.search(section):
-                        found[section[len(".nv.info."):]] = parameters(elf[offset:offset + length])
-    return found
+    return {name: parameters(info) for image in images_of(path, wanted_arch) for name, info in kernels_in(image)}
 
 
 def write_layouts(found, path):

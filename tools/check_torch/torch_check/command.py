@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""usage: metashard-check-torch [--without-code] [--nvdisasm FILE] [FOLDER]
+       metashard-check-torch --help | --version
+
+Checks the PyTorch of this Python, or the one in FOLDER (that has lib/libtorch_cuda.so): may its kernels be recorded, as the
+kernel rules say? It is needed once for a PyTorch that is newer than this MetaShard, a nightly, or one's own build. The
+result is kept in a file that MetaShard reads (METASHARD_TORCH_CHECKS). No kernel runs, and no GPU is needed.
+
+  --without-code   believes names and the layouts of parameters, and does not read machine code
+  --nvdisasm FILE  the disassembler (that of Triton, of the package nvidia-cuda-nvdisasm, or in PATH)
+  --help           prints this
+  --version        prints the version
+
+The exit status is 0 if all holds; 1 if something does not, which is said; 2 if nothing could be checked."""
+import collections
+import sys
+
+from . import compression, disassembly, fatbin, kept, library, machine_code, promises
+
+DIFFERS, NOT_CHECKED = 1, 2
+PREFERRED = 90  # which all wheels have
+FLAGS = ("--without-code", "--help", "--version")
+
+
+class Fault(Exception):
+    """Nothing can be checked; the text says why."""
+
+
+class Findings:
+    """Prints what is not as it should be."""
+
+    def __init__(self):
+        self.wrong = 0
+
+    def check(self, name, good, detail="", is_harmless=False):
+        if good:
+            return
+        self.wrong += not is_harmless
+        lines = str(detail)[:2000].splitlines() or [""]
+        print(f"{'note' if is_harmless else 'WRONG'}: not so: {name}: {lines[0]}")
+        print("".join(f"    {line}\n" for line in lines[1:]), end="", flush=True)
+
+
+def say(text):
+    print(f"metashard-check-torch: {text}", file=sys.stderr, flush=True)
+
+
+def parse(arguments):
+    """{option: value}, with FOLDER as one"""
+    found = {}
+    while arguments:
+        word, equals, value = arguments.pop(0).partition("=")
+        if word == "--nvdisasm" and (equals or arguments):
+            found[word] = value if equals else arguments.pop(0)
+        elif word in FLAGS and not equals:
+            found[word] = True
+        elif not word.startswith("-") and "FOLDER" not in found:
+            found["FOLDER"] = word + equals + value
+        else:
+            raise Fault(f"{word} is not understood; see --help")
+    return found
+
+
+def architecture_of(path):
+    found = fatbin.architectures(path)
+    if not found:
+        raise Fault(f"{path} has no kernels")
+    return PREFERRED if PREFERRED in found else max(found)
+
+
+def check(torch, options, findings):
+    with open(promises.rules_path(), encoding="utf-8") as file:
+        text = file.read()
+    rules, path = promises.read_rules(promises.rules_path()), torch.library(library.KERNELS)
+    architecture, nvdisasm = architecture_of(path), None
+    if "--without-code" not in options:
+        nvdisasm = disassembly.find(options.get("--nvdisasm"))
+        if nvdisasm is None:
+            raise Fault("there is no nvdisasm, which reads machine code: pip install nvidia-cuda-nvdisasm, or --without-code")
+    kernels = fatbin.kernels(path, architecture)
+    _, matched = promises.check(findings, torch, rules, kernels)
+    recorded = promises.classes(rules, matched)
+    counts = ", ".join(f"{count:,} {class_}" for class_, count in sorted(collections.Counter(recorded.values()).items()))
+    print(f"{len(kernels):,} kernels for sm_{architecture}, of which rules name {len(recorded):,}: {counts or 'none'}", flush=True)
+    if nvdisasm is not None:
+        print("reading their machine code, which takes a few minutes", flush=True)
+        machine_code.check(findings, nvdisasm, path, architecture, recorded)
+    return text.encode()
+
+
+def run(options):
+    torch = library.Torch(options["FOLDER"]) if "FOLDER" in options else library.installed()
+    build_id, target = torch.build_id(), kept.default_path()
+    print(f"PyTorch {torch.version}, build-id {build_id or 'none'}, in {torch.folder}", flush=True)
+    if not build_id:
+        raise Fault("its libtorch_cuda.so has no build-id, by which it could be known again: link it with --build-id")
+    findings = Findings()
+    rules = check(torch, options, findings)
+    kept.keep(target, build_id, rules, torch.version, findings.wrong == 0)
+    if findings.wrong > 0:
+        print("its kernels are not as the rules need them: MetaShard runs them at once, and is right")
+        return DIFFERS
+    print(f"all is as the rules need it, which is kept in {target}: MetaShard records kernels of this PyTorch from now on")
+    return 0
+
+
+def main(arguments, version):
+    try:
+        options = parse(list(arguments))
+        if "--help" in options or "--version" in options:
+            print(__doc__ if "--help" in options else f"metashard-check-torch {version}")
+            return 0
+        return run(options)
+    except (Fault, library.Missing, compression.Missing, OSError) as error:
+        say(str(error))
+        return NOT_CHECKED

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was checked here: a file of the user, which libmetashard.so reads (shim/torch_release.c).
+
+    metashard-torch-checks/1
+    BUILD-ID RULES VERSION
+
+RULES is the sum of the kernel rules that were checked: with others the check is no longer of any use.
+"""
+import os
+import re
+import tempfile
+
+FORMAT = "metashard-torch-checks/1"
+MASK = (1 << 64) - 1
+
+
+def default_path():
+    """As runtime/config/config.c has it."""
+    given = os.environ.get("METASHARD_TORCH_CHECKS", "auto")
+    if given != "auto":
+        return given
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    return os.path.join(cache if cache.startswith("/") else os.path.expanduser("~/.cache"), "metashard", "torch-checks")
+
+
+def sum_of(rules):
+    """FNV-1a of 64 bits."""
+    found = 0xCBF29CE484222325
+    for byte in rules:
+        found = (found ^ byte) * 0x100000001B3 & MASK
+    return f"{found:016x}"
+
+
+def read(path):
+    """The lines of checks in a file; none where it is another file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            first, *lines = file.read().splitlines() or [""]
+    except FileNotFoundError:
+        return []
+    return lines if first == FORMAT else []
+
+
+def keep(path, build_id, rules, version, is_good):
+    """Puts the check of a library in the place of earlier ones of it, or takes those away."""
+    lines = [line for line in read(path) if not line.startswith(build_id + " ")]
+    if is_good:
+        lines.append(f"{build_id} {sum_of(rules)} {re.sub('[^ -~]| ', '_', version)}")
+    folder = os.path.dirname(os.path.abspath(path))
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as file:  # of mode 600
+        file.write("\n".join([FORMAT, *lines]) + "\n")
+    os.replace(file.name, path)
