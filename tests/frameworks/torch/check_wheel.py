@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_wheel.py [--wheel FILE | --torch RELEASE] [--keep] [RULES [LAYOUTS [STAND-IN...]]]: what the shim expects of
+"""check_wheel.py [--wheel FILE | --torch RELEASE] [--code] [--keep] [RULES [LAYOUTS [STAND-IN...]]]: what the shim expects of
 PyTorch, held against the installed wheel, the file of one, or a release from PyPI, which is deleted afterwards. TAP.
 
 The block observer: libc10 exports the function that the shim interposes, and libc10_cuda calls it from
@@ -8,6 +8,7 @@ outside. So it is with the check of CUDA's results. The kernel rules: each of th
 are there, their parameters lie where the rule's class expects pointers, and kernels that copy, fill, draw or initialise
 have a rule or are in families.txt. With LAYOUTS, writes the layouts of all kernels there for the simulated driver.
 STAND-IN is one for the CUDA runtime or cuBLAS: it has all that PyTorch's libraries import of it.
+--code reads the machine code too, by nvdisasm: some minutes.
 --keep writes what was found into releases.json (releases.py makes of it what the shim knows, and a page).
 """
 import argparse
@@ -20,7 +21,7 @@ import sys
 
 import releases
 import wheels
-from torch_check import fatbin, promises
+from torch_check import disassembly, fatbin, machine_code, promises
 
 # Kernels of such names should have a rule, or a reason to have none (families.txt). Libraries bring their own.
 FAMILY = re.compile(r"copy|fill|distribution|cat|range|init", re.I)
@@ -129,6 +130,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--wheel", metavar="FILE")
     parser.add_argument("--torch", metavar="RELEASE")
+    parser.add_argument("--code", action="store_true")
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("rules", nargs="?", default=RULES)
     parser.add_argument("layouts", nargs="?")
@@ -138,7 +140,11 @@ def main():
     with wheels.opened(options.wheel, options.torch) as wheel:
         print(f"# PyTorch {wheel.version}, CUDA {wheel.cuda}, {wheel.commit}", flush=True)
         kernels = fatbin.kernels(wheel.library("libtorch_cuda.so"))
-        found = check(tap, wheel, kernels, promises.read_rules(options.rules))
+        rules = promises.read_rules(options.rules)
+        found = check(tap, wheel, kernels, rules)
+        if options.code:
+            recorded = promises.classes(rules, promises.match(rules, kernels))
+            found["code"] = machine_code.check(tap, disassembly.find(), wheel.library("libtorch_cuda.so"), 90, recorded)
         for stand_in in options.stand_ins:
             check_stand_in(tap, wheel, stand_in)
         if options.layouts:

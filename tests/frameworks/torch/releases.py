@@ -12,6 +12,9 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 KEPT = os.path.join(HERE, "releases.json")
 LIST = os.path.join(SOURCE, "shim", "torch_releases.def")
 PAGE = os.path.join(SOURCE, "docs", "results", "torch-releases.md")
+sys.path.insert(0, os.path.join(SOURCE, "tools", "check_torch"))
+from torch_check import machine_code  # noqa: E402
+
 CLASSES = ("write-only", "in-place", "from-other", "concatenate")
 
 
@@ -28,7 +31,10 @@ def read():
 
 def keep(release, found):
     """What a check has found; each release is a line."""
-    kept = dict(read(), **{release: found})
+    before = read()
+    if "code" in before.get(release, {}):  # of the same libraries
+        found = {"code": before[release]["code"], **found}
+    kept = dict(before, **{release: found})
     lines = [f"  {json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept, key=number)]
     with open(KEPT, "w", encoding="utf-8") as file:
         file.write("{\n" + ",\n".join(lines) + "\n}\n")
@@ -49,7 +55,8 @@ def page_of(kept):
     rows = []
     for release, found in kept.items():
         counts = " | ".join(f"{found['rules'][name]:,}" for name in CLASSES)
-        rows.append(f"| {release} | {found['cuda']} | {found['kernels']:,} | {counts} | `{found['check']}` |")
+        code = "read" if "code" in found else "names and layouts alone"
+        rows.append(f"| {release} | {found['cuda']} | {found['kernels']:,} | {counts} | {code} | `{found['check']}` |")
     return f"""# Releases of PyTorch
 
 `tests/frameworks/torch/releases.py --write` prints this page from what
@@ -64,10 +71,14 @@ code for sm_90. Of all of them it holds that
 - kernels that copy, fill, draw or initialise without a rule are in
   [families.txt](../../tests/frameworks/torch/families.txt): their blocks come into memory whole.
 
-The columns in the middle count kernels that are recorded, by class.
+The columns in the middle count kernels that are recorded, by class. Where the machine code was read (`--code`, with
+nvdisasm), each of them has none but known opcodes, no atomics, no memory of a block, no textures and no asynchronous
+copies; and the addresses of its loads and stores are made of the pointers of its class, its sizes and strides, and
+tables of its module alone: a write-only kernel loads through the two pointers of the random state, an in-place and a
+from-other one through `in`, and each stores through `out` ([machine_code.py](../../tools/check_torch/torch_check/machine_code.py)).
 
-| release | CUDA | kernels | {" | ".join(CLASSES)} | check of results |
-| --- | --- | --- | --- | --- | --- | --- | --- |
+| release | CUDA | kernels | {" | ".join(CLASSES)} | machine code | check of results |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {chr(10).join(rows)}
 
 Another build of the same sources, for another Python or CUDA, counts as the release. With a PyTorch that is not in this
@@ -77,7 +88,9 @@ table no kernel is recorded by a built-in rule, and [a line](../troubleshooting.
 
 def main():
     kept = read()
-    stale = []
+    stale = [f"{release}: {class_} kernels with the opcodes {sorted(set(opcodes) - machine_code.OPCODES)}"
+             for release, found in kept.items() for class_, opcodes in found.get("code", {}).items()
+             if not set(opcodes) <= machine_code.OPCODES]
     for path, text in ((LIST, list_of(kept)), (PAGE, page_of(kept))):
         if "--write" in sys.argv:
             with open(path, "w", encoding="utf-8") as file:

@@ -32,7 +32,8 @@ OPCODES = ARITHMETIC | PREDICATES | CONTROL | CONSTANTS | LOADS | STORES | LOCAL
 # What a value may be made of, beside words of parameters, of which word n is bit n.
 MODULE, LOADED, INDEXED, STACK = (1 << n for n in range(2000, 2004))
 
-REGISTERS, UNIFORM, LOCAL_MEMORY = 256, 256, 512  # places: registers, uniform ones, and all local memory
+UNIFORM, LOCAL_MEMORY = 256, 512  # places: registers, uniform ones, local memory by index, and behind it words that are spilled
+SPILLED = re.compile(r"\[R1(?:\+(0x[0-9a-f]+))?\]")
 ALL_PREDICATES = tuple(f"{kind}{number}" for kind in ("P", "UP") for number in range(8))
 WORDS = {"64": 2, "128": 4, "256": 8}
 
@@ -131,6 +132,13 @@ class Reader:
                 address.append(int(number) + 1 + (UNIFORM if kind == "UR" else 0))
             address += [place + 1 for place in address if place >= UNIFORM]  # a uniform addend is a pair
             width = next((WORDS[word] for word in read.opcode.split(".") if word in ("64", "128", "256")), 1)
+            spilled = SPILLED.fullmatch(where) if read.base in LOCAL else None
+            if spilled is not None:
+                first = LOCAL_MEMORY + 1 + int(spilled[1] or "0", 16) // 4
+                slots = tuple(range(first, first + width))
+                if read.base == "STL":
+                    return Step(read, slots, tuple(places(operands[-1], width)), 0, ())
+                return Step(read, tuple(places(operands[0], width)), slots, 0, ())
             if read.base in LOADS or read.base == "LDL":
                 target = next(operand for operand in operands if disassembly.REGISTER.match(operand) or operand in ("RZ",))
                 return Step(read, tuple(places(target, width)), (), 0, tuple(address))
@@ -187,7 +195,7 @@ class Flow:
     """The control flow of a kernel: blocks of steps."""
 
     def __init__(self, code, reader):
-        self.code, self.steps = code, [reader.step(read) for read in code.instructions]
+        self.code, self.steps = code, self.with_spills([reader.step(read) for read in code.instructions])
         count = len(self.steps)
         starts = {0} | {at for at in code.labels.values() if at < count}
         for number, read in enumerate(code.instructions):
@@ -198,6 +206,16 @@ class Flow:
         self.functions = {}  # entry of a function within the kernel: its blocks
         self.next = {start: self.followers(start) for start in self.starts}
         self.number, self.wanted = self.narrow()
+
+    @staticmethod
+    def with_spills(steps):
+        """A word of local memory that is stored to at a fixed place is a spilled register, which no index leads to. Other words are
+        of arrays: what is loaded from one may be anything that was stored by index."""
+        if sum(1 in step.to for step in steps) > 2:  # frames within the frame
+            raise Unclear("the stack pointer moves")
+        stored = {place for step in steps if step.read.base == "STL" for place in step.to}
+        return [step._replace(sources=tuple(place if place in stored else LOCAL_MEMORY for place in step.sources))
+                if step.read.base == "LDL" and not step.address else step for step in steps]
 
     def narrow(self):
         """(numbers of the places from which addresses are made, the steps that move those or change predicates)"""
@@ -337,6 +355,7 @@ class Follower:
     def __init__(self, flow):
         self.flow = flow
         self.number, self.local = flow.number, flow.number[LOCAL_MEMORY]
+        self.frame = [at for place, at in self.number.items() if place >= LOCAL_MEMORY]
         blank = State([0] * len(self.number))
         blank.held[self.number[1]] = STACK
         self.before, self.after = {0: blank}, {}
@@ -384,7 +403,10 @@ class Follower:
             if is_local:
                 state.held[self.local] |= value
             return value
-        return (0 if read.base in LOCAL else LOADED) | (state.held[self.local] if is_local else 0)
+        found = 0 if read.base in LOCAL else LOADED
+        for at in self.frame if is_local else ():
+            found |= state.held[at]
+        return found
 
     def take(self, number, step, state):
         predicate = step.read.predicate
