@@ -73,6 +73,7 @@ static bool has_other_memory(const struct ms_arguments *arguments,
 struct operands {
     const struct ms_pointed *out;
     const struct ms_pointed *in; /* NULL: nothing */
+    size_t offsets[2], count;    /* of their pointers in the parameters */
 };
 
 static bool is_inside(const struct ms_pointed *hit)
@@ -87,36 +88,63 @@ static bool is_same_block(const struct ms_allocation_facts *a, const struct ms_a
            b->address < a->address + a->bytes;
 }
 
+/*
+ * The padding of parameters is full of stale addresses. A kernel that stores through one pointer
+ * has it at the same place in each launch. Where that is shows a launch with no other address.
+ */
+static void learn_place(struct ms_param_layout *layout, const struct ms_pointer_scan *reach)
+{
+    uint32_t none = 0;
+    const uint32_t place = (uint32_t)reach->hits[0].offset + 1;
+    if (layout->rule != MS_RULE_WRITE_ONLY || reach->count != 1 ||
+        atomic_compare_exchange_strong(&layout->written_place, &none, place) || none == place)
+        return;
+    atomic_store(&layout->written_place, UINT32_MAX);
+}
+
+static const struct ms_pointed *find_written(const struct ms_pointer_scan *reach,
+                                             const struct ms_param_layout *layout)
+{
+    const uint32_t place = atomic_load(&layout->written_place);
+    for (size_t i = 0; i < reach->count; i++) {
+        if (reach->count == 1 || reach->hits[i].offset + 1 == place)
+            return &reach->hits[i];
+    }
+    return NULL;
+}
+
 /* True if the pointers fit the rule: one; or {out, in}, the same one twice or of two blocks. */
-static bool find_operands(const struct ms_pointer_scan *reach, enum ms_rule rule,
+static bool find_operands(const struct ms_pointer_scan *reach, const struct ms_param_layout *layout,
                           struct operands *operands_out)
 {
     const struct ms_pointed *hits = reach->hits;
-    if (reach->everything || reach->count == 0 || !is_inside(&hits[0]))
+    if (reach->everything || reach->count == 0)
         return false;
-    *operands_out = (struct operands){.out = &hits[0]};
-    if (rule == MS_RULE_WRITE_ONLY)
-        return reach->count == 1;
-    if (reach->count != 2 || hits[1].offset != hits[0].offset + 8)
+    if (layout->rule == MS_RULE_WRITE_ONLY) {
+        const struct ms_pointed *out = find_written(reach, layout);
+        *operands_out = (struct operands){out, NULL, {out != NULL ? out->offset : 0}, 1};
+        return out != NULL && is_inside(out);
+    }
+    if (reach->count != 2 || !is_inside(&hits[0]) || hits[1].offset != hits[0].offset + 8)
         return false;
+    *operands_out = (struct operands){&hits[0], NULL, {hits[0].offset, hits[1].offset}, 2};
     if (hits[1].pointer == hits[0].pointer)
-        return rule == MS_RULE_IN_PLACE;
+        return layout->rule == MS_RULE_IN_PLACE;
     operands_out->in = &hits[1];
     return is_inside(&hits[1]) && !is_same_block(&hits[0].block, &hits[1].block) &&
            hits[0].block.context == hits[1].block.context;
 }
 
-static struct ms_recorded_launch *create_recorded(const struct ms_allocation_facts *block,
+static struct ms_recorded_launch *create_recorded(const struct operands *operands,
                                                   const struct ms_call *call,
                                                   struct ms_param_layout *layout,
-                                                  const struct ms_packed *packed,
-                                                  const struct ms_pointer_scan *reach)
+                                                  const struct ms_packed *packed)
 {
-    const size_t pointers[2] = {reach->hits[0].offset, reach->hits[reach->count - 1].offset};
+    const struct ms_allocation_facts *block = &operands->out->block;
     struct ms_recorded_launch *recorded = ms_recorded_launch_create();
     if (recorded == NULL)
         return NULL;
-    recorded->launch = ms_call_record(call, layout, packed, pointers, reach->count);
+    recorded->launch = ms_call_record(call, layout, packed, operands->offsets, operands->count);
     if (recorded->launch == NULL) {
         ms_heap_free(recorded);
         return NULL;
@@ -268,19 +296,20 @@ static bool record(const struct ms_call *call, const struct ms_arguments *argume
     CUcontext context;
     const struct ms_packed *packed = arguments->packed;
     if (layout->rule == MS_RULE_RUN || layout->rule == MS_RULE_CONCATENATE ||
-        !find_operands(reach, layout->rule, &operands) || has_other_memory(arguments, reach) ||
+        !find_operands(reach, layout, &operands) || has_other_memory(arguments, reach) ||
         !ms_fact_holds(operands.out->block.device, MS_FACT_ALIAS)) /* a replay needs the sink */
         return false;
     const struct ms_allocation_facts *block = &operands.out->block;
     if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context != block->context ||
         !ms_call_may_wait(call, layout, block->device) || !ms_order_may_record(call->stream))
         return false;
-    struct ms_recorded_launch *recorded = create_recorded(block, call, layout, packed, reach);
+    struct ms_recorded_launch *recorded = create_recorded(&operands, call, layout, packed);
     if (recorded == NULL)
         return false;
     const bool is_recorded = claim_and_record(&operands, recorded, call->stream);
     ms_recorded_launch_drop(recorded); /* the lineage has its own reference */
     if (is_recorded) {
+        learn_place(layout, reach);
         if (!block->is_transient)
             ms_window_extend();
         ms_counter_add(MS_COUNT_RECORDED_LAUNCHES, 1);

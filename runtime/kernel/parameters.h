@@ -25,7 +25,9 @@ struct ms_param_layout {
     bool known;        /* false: the driver does not report the parameters */
     enum ms_rule rule; /* MS_RULE_RUN if the name is unknown */
     char *name;        /* "?" if unknown */
-    size_t bytes;      /* of the packed parameters */
+    /* Of a kernel that writes alone: behind the offset of its pointer; 0: not known. launch.c */
+    _Atomic uint32_t written_place;
+    size_t bytes; /* of the packed parameters */
     uint32_t count;
     struct ms_param params[];
 };

@@ -154,6 +154,21 @@ SCENARIO(has_an_input)
     print_bytes("copied before the input changed", block, 4 * MIB);
 }
 
+/* The seed is an address of another block, as what lies in the padding of parameters may be. What
+ * it makes is another one without the shim, so it is not printed. */
+SCENARIO(stale_parameter)
+{
+    const CUdeviceptr block = allocate(4 * MIB);
+    const CUdeviceptr other = allocate(4 * MIB);
+    OK(cuMemsetD8(other, 3, 4 * MIB));
+    uniform(block, MIB, 1);
+    uniform(block, MIB / 2, other);
+    print_bytes("behind it", block + 2 * MIB, 2 * MIB);
+    OK(cuMemsetD8(block, 2, 2 * MIB));
+    print_bytes("block", block, 4 * MIB);
+    print_bytes("other", other, 4 * MIB);
+}
+
 static void uniform_with(CUdeviceptr address, uint64_t count, uint64_t seed,
                          CUlaunchAttribute *attributes, unsigned attribute_count)
 {

@@ -27,6 +27,8 @@ def recorded(test):
     test.check("a kernel of another context than the block's is not recorded", dump["recorded_launches"] == 0, dump)
     _, dump = test.both("has_an_input")
     test.check("a launch with an input is not recorded", dump["recorded_launches"] == 0, dump)
+    _, dump = test.both("stale_parameter")
+    test.check("an address where the kernel has no pointer is none", dump["recorded_launches"] == 2, dump)
     _, dump = test.both("with_attributes")
     test.check("launches with attributes that only say how were recorded, and no other", dump["recorded_launches"] == 2, dump)
     test.both("refused")

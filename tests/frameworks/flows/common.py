@@ -70,15 +70,29 @@ def place(tensor, options):
     return {"whole": list(tensor.shape), "dim": placement.dim, "offset": offset}
 
 
+PIECE_BYTES = 64 << 20
+
+
+def pieces_of(tensor):
+    """Its bytes in host memory, not all at once: a large tensor's would be the most that the process takes."""
+    if not tensor.is_contiguous():
+        tensor = tensor.cpu().contiguous()
+    for piece in tensor.reshape(-1).split(PIECE_BYTES // tensor.element_size()):
+        yield piece.cpu().view(torch.uint8).numpy()
+
+
 def read_back(name, tensor, options, storages):
     # A name for the memory, so that tied weights can be counted once.
     key = (tensor.device, tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.nbytes)
     owner = storages.setdefault(key, name) if tensor.nbytes > 0 else name
-    data = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     if options.dump:
         os.makedirs(options.dump, exist_ok=True)
-        data.tofile(os.path.join(options.dump, name))
-    return {"sha256": hashlib.sha256(data).hexdigest(), "shape": list(tensor.shape),
+    with open(os.path.join(options.dump, name) if options.dump else os.devnull, "wb") as file:
+        digest = hashlib.sha256()
+        for data in pieces_of(tensor):
+            digest.update(data)
+            data.tofile(file)
+    return {"sha256": digest.hexdigest(), "shape": list(tensor.shape),
             "dtype": str(tensor.dtype).removeprefix("torch."), "bytes": tensor.nbytes, "storage": owner}
 
 
