@@ -89,6 +89,54 @@ ADDED(launched_ex, TESTED(cuLaunchKernelEx)(in_blocks(), ADD, params, NULL))
 ADDED(launched_together, TESTED(cuLaunchCooperativeKernel)(ADD, 4, 1, 1, 64, 1, 1, 0, NULL, params))
 ADDED(launched_on_devices, TESTED(cuLaunchCooperativeKernelMultiDevice)(in_stream(params), 1, 0))
 
+/*
+ * As the kernels of other libraries are launched (Triton, FlashAttention, Transformer Engine):
+ * in clusters, all blocks at once, before the kernel before has ended, with priorities, with packed
+ * parameters, and where the driver does not know how parameters lie. No rule names them, so all
+ * that they reach is in memory, and nothing else is asked of them.
+ */
+static CUlaunchAttribute *attributes(unsigned *count_out)
+{
+    static CUlaunchAttribute list[] = {
+        {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {2, 1, 1}},
+        {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE,
+         .value.clusterSchedulingPolicyPreference = CU_CLUSTER_SCHEDULING_POLICY_SPREAD},
+        {.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .value.cooperative = 1},
+        {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+         .value.programmaticStreamSerializationAllowed = 1},
+        {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY, .value.priority = 0},
+    };
+    *count_out = sizeof(list) / sizeof(list[0]);
+    return list;
+}
+
+static void launched_with_attributes(void)
+{
+    CUlaunchConfig config = *in_blocks();
+    unsigned count;
+    CUlaunchAttribute *list = attributes(&count);
+    struct add add;
+    size_t bytes = sizeof(add);
+    void *params[] = {&add};
+    void *packed[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &add, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                      CU_LAUNCH_PARAM_END};
+    for (unsigned i = 0; i < count; i++) {
+        add = (struct add){make_block(1 + i) + MIB, MIB, 77};
+        config.attrs = &list[i];
+        config.numAttrs = 1;
+        SEEN(TESTED(cuLaunchKernelEx)(&config, ADD, params, NULL));
+        print_sum(add.address - MIB);
+    }
+    config.attrs = list;
+    config.numAttrs = count;
+    add = (struct add){make_block(11), MIB, 5};
+    SEEN(TESTED(cuLaunchKernelEx)(&config, ADD, NULL, packed));
+    print_sum(add.address);
+    add = (struct add){make_block(12), MIB, 6};
+    SEEN(TESTED(cuLaunchKernelEx)(&config, find_kernel("unknown_layout"), NULL, packed));
+    print_sum(add.address);
+}
+
 /* The oldest way: parameters are set one by one, and looked at then; the launch is looked at
  * too. */
 static CUfunction set_parameters(const struct add *add)
@@ -229,6 +277,7 @@ static void graph_launched(void)
 const struct scenario launch_scenarios[] = {
     TWINS_PTSZ("cuLaunchKernel", "", launched),
     TWINS_PTSZ("cuLaunchKernelEx", "", launched_ex),
+    TWINS_PTSZ("cuLaunchKernelEx", ":attributes", launched_with_attributes),
     TWINS_PTSZ("cuLaunchCooperativeKernel", "", launched_together),
     {"cuLaunchCooperativeKernelMultiDevice", launched_on_devices, NULL},
     {"cuParamSetv", parameters_set, NULL},
