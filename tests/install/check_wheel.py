@@ -78,7 +78,7 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 signal.signal(signal.SIGINT, lambda *_: print("int", flush=True))
 print("ready", flush=True)
 for _ in range(600): time.sleep(0.05)"""
-TOOLS = ("plan", "dump", "verify", "check-torch")
+COMMANDS = ("plan", "dump", "verify", "check-torch")
 results = []
 
 
@@ -162,8 +162,8 @@ def check_paths(there):
         name for name in files_below(os.path.join(there.folder, "share", "man"))), sorted(
         ["man1/metashard.1", "man1/metashard-check-torch.1", "man1/metashard-dump.1", "man1/metashard-plan.1", "man1/metashard-verify.1", "man5/metashard-plan.5",
          "man7/metashard.7"]))
-    check("each tool is run", [there.run(tool, "--help").stdout.split("\n")[0].split()[:2] for tool in TOOLS],
-          [["usage:", f"metashard-{tool}"] for tool in TOOLS])
+    check("each tool is run", [there.run(tool, "--help").stdout.split("\n")[0].split()[:2] for tool in COMMANDS],
+          [["usage:", f"metashard-{tool}"] for tool in COMMANDS])
     done = there.run("check-torch")
     check("check-torch looks at the PyTorch of its Python, which has none", (done.returncode, done.stderr),
           (2, "metashard-check-torch: this Python has no PyTorch\n"))
