@@ -70,11 +70,11 @@ def settings_of(options: argparse.Namespace, gpu: dry_run_gpus.Gpu, folder: str)
              "SIMCUDA_CONTEXT_MIB": str(gpu.context), "SIMCUDA_DEVICES": str(options.gpus_per_node if many else 1),
              "SIMCUDA_STATS": os.path.join(folder, "driver-%p.json"), "SIMNCCL_MIRROR": "1",
              "SIMNCCL_MIRROR_MIB": str(dry_run_gpus.NCCL_MIB), "TORCH_NCCL_ENABLE_MONITORING": "0",
-             "METASHARD_DRY_RUN": folder, "METASHARD_DRY_RANK": str(options.rank), "METASHARD_DRY_STEPS": str(options.steps)}
+             "DRY_RUN_FOLDER": folder, "DRY_RUN_RANK": str(options.rank), "DRY_RUN_STEPS": str(options.steps)}
     if options.world is not None:
-        found["METASHARD_DRY_WORLD"] = str(options.world)
+        found["DRY_RUN_WORLD"] = str(options.world)
     if options.snapshot is not None:
-        found["METASHARD_DRY_SNAPSHOT"] = os.path.abspath(options.snapshot)
+        found["DRY_RUN_SNAPSHOT"] = os.path.abspath(options.snapshot)
     return found
 
 
@@ -89,14 +89,14 @@ def world_of(options: argparse.Namespace) -> dict[str, str]:
 
 def environment_of(options: argparse.Namespace, folder: str, port: int, with_metashard: bool) -> dict[str, str]:
     simulator = dry_run_simulator.find(options.command[0])
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SIMCUDA_", "SIMNCCL_", "METASHARD_DRY_"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SIMCUDA_", "SIMNCCL_", "DRY_RUN_"))}
     inside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dry_run_inside")
     paths = {"LD_LIBRARY_PATH": ":".join(simulator.folders), "PYTHONPATH": inside}
     before = {name: ":".join(filter(None, [value, kept.get(name, "")])) for name, value in paths.items()}
-    shim = [os.environ.get("METASHARD_LIBRARY") or installed.library()] if with_metashard else []
+    shim = [os.environ.get("DRY_RUN_LIBRARY") or installed.library()] if with_metashard else []
     preloads = shim + simulator.preloads + [kept.get("LD_PRELOAD", "")]
     return {**kept, **before, **settings_of(options, dry_run_gpus.find(options.gpu), folder), **world_of(options),
-            "METASHARD_DRY_STORE": str(port), "SIMNCCL_VERSION": simulator.nccl_version, "LD_PRELOAD": ":".join(filter(None, preloads)),
+            "DRY_RUN_STORE": str(port), "SIMNCCL_VERSION": simulator.nccl_version, "LD_PRELOAD": ":".join(filter(None, preloads)),
             "PYTHONDONTWRITEBYTECODE": kept.get("PYTHONDONTWRITEBYTECODE", "1")}
 
 

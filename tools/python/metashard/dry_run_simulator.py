@@ -46,8 +46,8 @@ def installed_library(name: str) -> str:
 
 
 def places() -> dict[str, str]:
-    """Of each library, by its name: METASHARD_SIMULATOR is the folder tools/simcuda of a build, otherwise they are installed."""
-    build = os.environ.get("METASHARD_SIMULATOR")
+    """Of each library, by its name: DRY_RUN_SIMULATOR is the folder tools/simcuda of a build, otherwise they are installed."""
+    build = os.environ.get("DRY_RUN_SIMULATOR")
     if build is None:
         return {name: installed_library(name) for name in PRELOADED + OTHERS}
     found = {}
@@ -55,7 +55,7 @@ def places() -> dict[str, str]:
         paths = [os.path.join(build, folder, name) for folder in ("", "cudart", "nccl", "cublas")]
         found[name] = next((os.path.abspath(path) for path in paths if os.path.exists(path)), "")
         if not found[name]:
-            raise installed.Fault(f"METASHARD_SIMULATOR: {name} is not in {build}")
+            raise installed.Fault(f"DRY_RUN_SIMULATOR: {name} is not in {build}")
     return found
 
 

@@ -150,7 +150,7 @@ static bool skips(const struct copy_work *job)
     const bool is_within = job->to.is_device && job->from.is_device;
     const size_t bytes = job->copy.width * job->copy.height * job->copy.depth;
     return sim_is_dry() && (job->to.is_device || job->from.is_device) &&
-           (is_within || bytes > SIM_DRY_BYTES);
+           bytes > (is_within ? SIM_DRY_WITHIN_BYTES : SIM_DRY_BYTES);
 }
 
 static void run(struct sim_work *work)

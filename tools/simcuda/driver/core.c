@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Start, settings, the first line of every call, injected faults, the call log, statistics. */
+#include "tools/simcuda/driver/hook.h"
 #include "tools/simcuda/driver/state.h"
 
 #include <dlfcn.h>
@@ -529,6 +530,12 @@ static void write_stats(void)
         fprintf(file, "%s\"%s\": %llu%s", i == 0 ? "{\n  " : "  ", rows[i].name,
                 (unsigned long long)rows[i].value, i + 1 == count ? "\n}\n" : ",\n");
     fclose(file);
+}
+
+__attribute__((visibility("default"))) void simcuda_write_statistics(void)
+{
+    if (stats_path[0] != '\0')
+        write_stats();
 }
 
 __attribute__((destructor)) static void finish(void)

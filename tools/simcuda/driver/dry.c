@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * SIMCUDA_DRY: a device that gives memory and computes nothing, for programs whose memory is asked
- * for and not their numbers. Kernels, fills and copies within devices do nothing, so device memory
- * that nobody writes costs the host nothing. Copies between host and device are made up to
- * SIM_DRY_BYTES, as sizes and messages are; larger ones are not, and leave the host's memory as it
- * is. A kernel needs neither a host version nor a layout, and PTX and cubins are modules.
+ * for and not their numbers. Kernels do nothing, and neither do fills and copies but small ones, so
+ * device memory that nobody writes costs the host nothing. Copies between host and device are made
+ * up to SIM_DRY_BYTES, as sizes and messages are, those within devices and fills up to
+ * SIM_DRY_WITHIN_BYTES; larger ones leave what they would write as it is. A kernel needs neither a
+ * host version nor a layout, and PTX and cubins are modules.
  */
 #include "tools/simcuda/driver/module.h"
 #include "tools/simcuda/driver/state.h"

@@ -69,6 +69,10 @@ simcuda_gate_wait_function simcuda_gate_wait;
 typedef void simcuda_gate_open_function(void);
 simcuda_gate_open_function simcuda_gate_open;
 
+/* Writes the file of SIMCUDA_STATS now, for a process that ends by _exit. */
+typedef void simcuda_write_statistics_function(void);
+simcuda_write_statistics_function simcuda_write_statistics;
+
 /* What a kernel does with cudaGraphSetConditional. */
 typedef void simcuda_set_conditional_function(CUgraphConditionalHandle handle, unsigned value);
 simcuda_set_conditional_function simcuda_set_conditional;

@@ -35,7 +35,9 @@ static void run(struct sim_work *work)
     if (sim_box_check(&fill->box, fill->width, fill->height, 1, fill->device, true, work->name) !=
         CUDA_SUCCESS)
         return;
-    for (size_t y = 0; y < (sim_is_dry() && !fill->is_host_memory ? 0 : fill->height); y++)
+    const bool is_large = fill->width * fill->height > SIM_DRY_WITHIN_BYTES;
+    const bool skips = sim_is_dry() && is_large && !fill->is_host_memory;
+    for (size_t y = 0; !skips && y < fill->height; y++)
         fill_row((char *)fill->box.address + y * fill->box.pitch,
                  sim_is_broken(SIM_BROKEN_SET)
                      ? sim_bytes_of_one_handle(fill->box.address, fill->width)

@@ -75,8 +75,8 @@
  *   SIMCUDA_LOG=<path>         one line for every driver call; %p in the path is the process id
  *   SIMCUDA_FATBIN_KERNELS=<path>, SIMCUDA_FATBIN_LAYOUTS=<path>
  *                              host versions of the kernels in fat binaries, and their layouts (fatbin.c)
- *   SIMCUDA_DRY=1              nothing is computed: kernels, fills and copies within devices do nothing, and need no host
- *                              versions; copies between host and device are made up to 1 MiB (dry.c)
+ *   SIMCUDA_DRY=1              nothing is computed: kernels do nothing, and need no host versions; copies between host and
+ *                              device are made up to 1 MiB, copies within devices and fills up to 64 KiB (dry.c)
  *   SIMCUDA_NAME=<text>, SIMCUDA_CAPABILITY=<n>, SIMCUDA_MULTIPROCESSORS=<n>
  *                              what the devices are: default "Simulated CUDA device", 90 (for 9.0) and 4
  *   SIMCUDA_CONTEXT_MIB=<n>    what a primary context takes of its device's memory, as the context, the code and the

@@ -52,8 +52,10 @@ struct sim_config {
 extern struct sim_config sim_config;
 #define SIM_GRANULE (sim_config.granule_bytes)
 
-/* A dry run copies what is not larger between host and device. */
+/* A dry run copies what is not larger between host and device; and copies and fills so much within
+ * devices, by which a program finds out what the device is. */
 #define SIM_DRY_BYTES ((size_t)1 << 20)
+#define SIM_DRY_WITHIN_BYTES ((size_t)64 << 10)
 
 static inline bool sim_is_broken(enum sim_broken what)
 {

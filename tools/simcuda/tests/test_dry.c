@@ -27,14 +27,25 @@ MS_TEST(small_copies_are_made_and_nothing_else)
     start();
     const CUdeviceptr from = memory_with(7), to = memory_with(8);
     CHECK_EQ(word_at(from), 7u);
-    OK(cuMemcpyDtoD(to, from, sizeof(unsigned)));
-    OK(cuMemsetD32(to, 9, 1));
+    OK(cuMemcpyDtoD(to, from, MIB));
+    OK(cuMemsetD32(to, 9, MIB / 4));
     CHECK_EQ(word_at(to), 8u);
     memset(large, 1, sizeof(large));
     OK(cuMemcpyHtoD(to, large, sizeof(large)));
     OK(cuMemcpyDtoH(large, from, sizeof(large)));
     CHECK_EQ(word_at(to), 8u);
     CHECK_EQ(large[0], 1);
+}
+
+MS_TEST(small_fills_and_copies_within_a_device_are_made)
+{
+    setenv("SIMCUDA_DRY", "1", 1);
+    start();
+    const CUdeviceptr from = memory_with(7), to = memory_with(8);
+    OK(cuMemcpyDtoD(to, from, sizeof(unsigned)));
+    CHECK_EQ(word_at(to), 7u);
+    OK(cuMemsetD32(to, 9, 1));
+    CHECK_EQ(word_at(to), 9u);
 }
 
 /* Those that touch what is not there are errors still. */

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launchers start one rank of those that they were asked for: that of METASHARD_DRY_RANK."""
+"""Launchers start one rank of those that they were asked for: that of DRY_RUN_RANK."""
 import os
 import sys
 
 
 def variables(world, local_world):
-    """What a launcher tells a rank. The world of the command line (METASHARD_DRY_WORLD) comes first."""
-    world = int(os.environ.get("METASHARD_DRY_WORLD") or world)
-    rank = int(os.environ.get("METASHARD_DRY_RANK") or 0)
+    """What a launcher tells a rank. The world of the command line (DRY_RUN_WORLD) comes first."""
+    world = int(os.environ.get("DRY_RUN_WORLD") or world)
+    rank = int(os.environ.get("DRY_RUN_RANK") or 0)
     if not 0 <= rank < world:
         sys.exit(f"metashard: cannot say: there is no rank {rank} in {world} ranks")
     local_world = max(1, min(local_world, world))
@@ -40,10 +40,10 @@ def change_spawn(module):
     """torch.multiprocessing.spawn: the function itself, for one of its processes."""
 
     def start_processes(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn", **others):
-        fn(int(os.environ.get("METASHARD_DRY_RANK") or 0) % nprocs, *args)
+        fn(int(os.environ.get("DRY_RUN_RANK") or 0) % nprocs, *args)
 
     def spawn(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn"):
         start_processes(fn, args, nprocs)
 
-    if os.environ.get("METASHARD_DRY_SPAWN", "1") == "1":
+    if os.environ.get("DRY_RUN_SPAWN", "1") == "1":
         module.start_processes, module.spawn = start_processes, spawn

@@ -5,7 +5,7 @@ import copy
 import os
 import sys
 
-HOST, PORT = "127.0.0.1", int(os.environ.get("METASHARD_DRY_STORE") or 0)
+HOST, PORT = "127.0.0.1", int(os.environ.get("DRY_RUN_STORE") or 0)
 
 
 def change_objects(distributed, c10d):

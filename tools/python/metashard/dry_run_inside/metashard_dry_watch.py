@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watches a program: where in a step it is, what its tensors are, what its allocator did. At its end writes the answer, as
-JSON, into the folder METASHARD_DRY_RUN."""
+JSON, into the folder DRY_RUN_FOLDER."""
 import atexit
+import ctypes
 import json
 import os
 import sys
@@ -30,7 +31,7 @@ class Watch:
         self.process = os.getpid()
         self.marks, self.labels, self.shortages, self.advice = [], [], [], set()
         self.steps, self.counts = 0, {}
-        self.step_limit = int(os.environ.get("METASHARD_DRY_STEPS") or 0)
+        self.step_limit = int(os.environ.get("DRY_RUN_STEPS") or 0)
         self.forward_hook = None
         self.is_written = False
 
@@ -82,6 +83,7 @@ class Watch:
         if self.step_limit and number >= self.step_limit:
             say(f"stopped after {number} steps of the optimizer (--steps)")
             self.write()
+            ctypes.CDLL("libcuda.so.1").simcuda_write_statistics()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
@@ -152,7 +154,7 @@ class Watch:
         if self.is_written or os.getpid() != self.process or not self.torch.cuda.is_initialized():
             return
         self.is_written = True
-        folder = os.environ["METASHARD_DRY_RUN"]
+        folder = os.environ["DRY_RUN_FOLDER"]
         with open(os.path.join(folder, f"rank-{self.process}.json.part"), "w", encoding="utf-8") as file:
             json.dump(self.answer(), file)
         os.rename(file.name, file.name[:-len(".part")])
@@ -174,9 +176,9 @@ class Watch:
             read = curve.read(snapshot["device_traces"][device], self.marks, self.labels) or {}
             # The program may have reset its peaks, and of a long history only the end is kept.
             found.update({name: max(value, found[name]) if name in found else value for name, value in read.items()})
-            if os.environ.get("METASHARD_DRY_SNAPSHOT"):
+            if os.environ.get("DRY_RUN_SNAPSHOT"):
                 import pickle
-                with open(os.environ["METASHARD_DRY_SNAPSHOT"], "wb") as file:
+                with open(os.environ["DRY_RUN_SNAPSHOT"], "wb") as file:
                     pickle.dump(snapshot, file)
         return found
 

@@ -55,7 +55,7 @@ def change_spawn(module):
     metashard_dry_launch.change_spawn(module)
 
 
-if "METASHARD_DRY_RUN" in os.environ:
+if "DRY_RUN_FOLDER" in os.environ:
     sys.meta_path.insert(0, AfterImport({"torch": change_torch, "torch.distributed.launcher.api": change_launcher,
                                          "torch.multiprocessing.spawn": change_spawn}))
 try:

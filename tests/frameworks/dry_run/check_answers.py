@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_answers.py: what `metashard dry-run` does without PyTorch: reads histories of an allocator, answers queries of a store,
+names what it cannot do. TAP."""
+import os
+import socket
+import struct
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+HERE = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(HERE))), "tools", "python")
+sys.path[:0] = [PACKAGE, os.path.join(PACKAGE, "metashard", "dry_run_inside")]
+
+import metashard_dry_curve as curve  # noqa: E402
+from metashard import dry_run_answer, dry_run_store  # noqa: E402
+
+GIB = 1 << 30
+number = failed = 0
+
+
+def check(name, found, wanted):
+    global number, failed
+    number += 1
+    good = found == wanted
+    failed += not good
+    print(f"{'ok' if good else 'not ok'} {number} {name}")
+    if not good:
+        print(f"# found {found}\n# wanted {wanted}")
+
+
+def entry(time, action, address, gibibytes, line=1):
+    return {"time_us": time, "action": action, "addr": address, "size": gibibytes * GIB,
+            "frames": [{"filename": "/x/torch/a.py", "line": 9}, {"filename": "train.py", "line": line}]}
+
+
+# One step: weights, an activation that backward frees, a temporary of forward, a gradient, a state.
+HISTORY = [entry(1, "segment_alloc", 0, 100), entry(2, "alloc", 0, 10, line=1), entry(11, "alloc", 20 * GIB, 20, line=2),
+           entry(12, "alloc", 50 * GIB, 5, line=3), entry(13, "free_requested", 50 * GIB, 5),
+           entry(21, "alloc", 60 * GIB, 10, line=4), entry(22, "free_requested", 20 * GIB, 20),
+           entry(23, "free_completed", 20 * GIB, 20), entry(31, "alloc", 80 * GIB, 8, line=5), entry(41, "segment_alloc", 0, 1)]
+MARKS = [(0, curve.BUILD, 1), (10, curve.FORWARD, 1), (20, curve.BACKWARD, 1), (25, curve.FORWARD, 1), (30, curve.OPTIMIZER, 1),
+         (40, curve.FORWARD, 2)]
+LABELS = [(30, {0: curve.WEIGHTS, 60 * GIB: curve.GRADIENTS})]
+
+
+def check_curve():
+    read = curve.read(HISTORY, MARKS, LABELS)
+    check("the peaks", (read["peak_reserved"], read["peak_allocated"]), (101 * GIB, 40 * GIB))
+    check("where the peak is", (read["peak_phase"], read["peak_step"]), (curve.BACKWARD, 1))
+    check("what is there at the peak", read["kinds"],
+          {curve.WEIGHTS: 10 * GIB, curve.ACTIVATIONS: 20 * GIB, curve.GRADIENTS: 10 * GIB})
+    check("the line that has most", (read["places"][0]["place"], read["places"][0]["bytes"]), ("train.py:2", 20 * GIB))
+    check("the peak of each phase", {row["phase"]: row["allocated"] // GIB for row in read["phases"]},
+          {curve.BUILD: 10, curve.FORWARD: 35, curve.BACKWARD: 40, curve.OPTIMIZER: 28, "later steps": 28})
+    guessed = curve.read(HISTORY, MARKS, [])
+    check("without labels, phases tell", guessed["kinds"],
+          {curve.WEIGHTS: 10 * GIB, curve.ACTIVATIONS: 20 * GIB, curve.GRADIENTS: 10 * GIB})
+    check("no history is no answer", curve.read([], [], []), None)
+
+
+def text(data):
+    return struct.pack("<q", len(data)) + data
+
+
+def check_store():
+    child, port = dry_run_store.start()
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            answers = client.makefile("rb")
+            client.sendall(b"\0" + struct.pack("<I", 0x3C85F7CE) + b"\x0d" + struct.pack("<I", 77))
+            check("a ping", struct.unpack("<I", answers.read(4))[0], 77)
+            client.sendall(b"\1" + text(b"/metashard/world") + text(b"8") + b"\1" + text(b"/own") + text(b"value"))
+            client.sendall(b"\4" + text(b"/count") + struct.pack("<q", 1))
+            check("all ranks add", struct.unpack("<q", answers.read(8))[0], 8)
+            client.sendall(b"\3" + text(b"/own"))
+            check("a value of this rank", answers.read(13), text(b"value"))
+            client.sendall(b"\3" + text(b"/another"))
+            check("one of another rank", answers.read(136), text(bytes(128)))
+            client.sendall(b"\5" + struct.pack("<q", 2) + text(b"/own") + text(b"/another"))
+            check("what is not there yet", answers.read(1), b"\1")
+            client.sendall(b"\6" + struct.pack("<q", 1) + text(b"/another"))
+            check("nobody waits", answers.read(1), b"\0")
+    finally:
+        dry_run_store.stop(child)
+
+
+def run(*arguments):
+    done = subprocess.run([sys.executable, "-m", "metashard", "dry-run", *arguments], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": "1"})
+    return done.returncode, (done.stderr.strip().splitlines() or [""])[-1]
+
+
+def check_bad_input():
+    check("no such GPU", run("--gpu", "abacus", "--", "python")[1].split(";")[0], "metashard: --gpu abacus: no such GPU")
+    check("no command", run("--world", "8")[0], 2)
+    check("no such rank", "no rank 8 of 8" in run("--world", "8", "--rank", "8", "--", "python")[1], True)
+    check("no such program", run("--", "no-such-program")[1], "metashard: cannot say: no-such-program: no such program in PATH")
+
+
+def check_text():
+    answer = {"status": 1, "reason": "the command failed", "total": 80 * GIB, "outside": GIB, "device": "a GPU", "rank": "0",
+              "world": "8", "steps": 0, "peak_reserved": 78 * GIB, "peak_allocated": 77 * GIB,
+              "shortages": [{"wanted": 4 * GIB, "free": GIB, "phase": "forward", "step": 1, "lines": ["train.py:3 y = f(x)"]}]}
+    lines = dry_run_answer.text([answer])
+    check("what does not fit, where and by how much",
+          "does NOT fit" in lines and "3.00 GiB missing, in forward of step 1" in lines and "train.py:3" in lines, True)
+
+
+check_curve()
+check_store()
+check_bad_input()
+check_text()
+print(f"1..{number}")
+sys.exit(failed > 0)
