@@ -102,8 +102,12 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
 {
     CUresult result;
     MS_ENTER("cuPointerGetAttribute");
-    if (ms_owns_any() && ms_query_pointer_attribute(data, attribute, ptr, &result))
+    if (ms_owns_any() && ms_query_pointer_attribute(data, attribute, ptr, &result)) {
+        if (attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
+            ms_nccl_is_inside(__builtin_return_address(0)))
+            *(unsigned *)data = 0; /* it then shares the driver's handle */
         return result;
+    }
     return MS_REAL(cuPointerGetAttribute)(data, attribute, known(ptr));
 }
 

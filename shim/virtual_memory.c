@@ -6,6 +6,7 @@
  */
 #include "runtime/base/log.h"
 #include "runtime/calls/host_memory.h"
+#include "runtime/calls/ipc.h"
 #include "runtime/calls/pointer.h"
 #include "runtime/calls/vmm.h"
 #include "runtime/driver/flags.h"
@@ -182,12 +183,13 @@ static CUresult retain_for_nccl(CUmemGenericAllocationHandle *handle, void *addr
     return result != CUDA_SUCCESS ? result : MS_REAL(cuMemRetainAllocationHandle)(handle, addr);
 }
 
-/* Memory from cuMemAlloc has no handle that the program could get. */
+/* Memory from cuMemAlloc has no handle that the program could get, and opened memory has none. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
     CUresult result;
     if (meets_block((CUdeviceptr)(uintptr_t)addr, 1))
-        return ms_nccl_is_inside(__builtin_return_address(0))
+        return ms_nccl_is_inside(__builtin_return_address(0)) &&
+                       !ms_ipc_is_opened((CUdeviceptr)(uintptr_t)addr)
                    ? retain_for_nccl(handle, addr)
                    : MS_REAL(cuMemRetainAllocationHandle)(handle, NULL);
     if (ms_owns_any() && ms_vmm_retain((CUdeviceptr)(uintptr_t)addr, handle, &result))
@@ -225,14 +227,3 @@ MS_PREPARED(cuLogicalEndpointBindAddr, pin((CUdeviceptr)(uintptr_t)ptr, size),
             (CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset, void *ptr, cuuint64_t size,
              unsigned long long flags),
             (leId, dev, offset, ptr, size, flags))
-
-CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
-{
-    if (meets_block(dptr, 1)) {
-        ms_log(MS_WARN,
-               "cuIpcGetMemHandle: the allocation at 0x%llx is mapped memory and cannot be "
-               "shared this way; METASHARD_EXCLUDE with its size leaves it to the driver",
-               dptr);
-    }
-    return MS_REAL(cuIpcGetMemHandle)(pHandle, dptr);
-}

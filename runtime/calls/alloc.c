@@ -297,22 +297,15 @@ static bool has_saved(const struct ms_allocation *allocation)
 
 /* The wait holds no claim, because it may last as long as a host function of the program, and other
  * threads must be able to go on meanwhile. */
-bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
+CUresult ms_alloc_end(const struct ms_allocation_facts *facts)
 {
-    struct ms_allocation_facts facts;
-    if (!ms_space_look_up(address, &facts) || facts.is_programs)
-        return false;
     bool is_done;
-    *result_out = facts.address == address ? wait_for_device(facts.context, &is_done)
-                                           : CUDA_ERROR_INVALID_VALUE;
-    if (*result_out != CUDA_SUCCESS)
-        return true;
-    struct ms_allocation *allocation = ms_space_claim_same(address, facts.id);
-    if (allocation == NULL) {
-        /* Another thread has freed it meanwhile. */
-        *result_out = CUDA_ERROR_INVALID_VALUE;
-        return true;
-    }
+    const CUresult result = wait_for_device(facts->context, &is_done);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct ms_allocation *allocation = ms_space_claim_same(facts->address, facts->id);
+    if (allocation == NULL)
+        return CUDA_ERROR_INVALID_VALUE; /* another thread has freed it meanwhile */
     if (is_done)
         ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
     if (facts.pool == NULL)
@@ -322,11 +315,21 @@ bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
         ms_allocation_destroy(allocation);
     else
         ms_delayed_free_add(allocation, NULL, NULL);
-    ms_delayed_free_run(facts.context);
+    ms_delayed_free_run(facts->context);
     if (is_done && !ms_defers_any()) {
-        ms_pinned_pool_give_back(facts.context);
+        ms_pinned_pool_give_back(facts->context);
         ms_scratch_drop();
     }
+    return CUDA_SUCCESS;
+}
+
+bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
+{
+    struct ms_allocation_facts facts;
+    if (!ms_space_look_up(address, &facts) || facts.is_programs)
+        return false;
+    *result_out = facts.address == address && !facts.is_opened ? ms_alloc_end(&facts)
+                                                               : CUDA_ERROR_INVALID_VALUE;
     return true;
 }
 
@@ -359,8 +362,8 @@ bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *res
 {
     struct ms_allocation_facts facts;
     const CUcontext context = ms_order_stream_context(stream);
-    if (!ms_space_look_up(address, &facts) || facts.is_programs || facts.address != address ||
-        is_captured(stream) || context == NULL)
+    if (!ms_space_look_up(address, &facts) || facts.is_programs || facts.is_opened ||
+        facts.address != address || is_captured(stream) || context == NULL)
         return false;
     /* The shim does not see when it ends, and its events with it. */
     if (context != facts.context && is_green(context))
@@ -433,7 +436,8 @@ CUresult ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled)
     CUresult result = CUDA_SUCCESS;
     MS_CLAIMED struct ms_allocation *allocation = NULL;
     while (result == CUDA_SUCCESS && (allocation = ms_space_walk(allocation)) != NULL) {
-        if (allocation->device == device && allocation->pool == NULL && !allocation->is_programs)
+        if (allocation->device == device && allocation->pool == NULL && !allocation->is_programs &&
+            (enabled || !allocation->is_opened))
             result = ms_backing_apply_access(&allocation->backing, peer, enabled);
     }
     return result;

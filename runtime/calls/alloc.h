@@ -30,8 +30,12 @@ bool ms_alloc_wants_pooled(void);
  * thread needs no context: whether it may free is the driver's to say. */
 bool ms_alloc_free(CUdeviceptr address, CUresult *result_out);
 
-/* The same in the order of a valid stream: waits for nothing. The memory goes back when the stream
- * has got there. Returns false for a stream that is captured: the driver refuses it. */
+/* The same for an allocation of which the program has that right: it is still the one of the
+ * facts. */
+CUresult ms_alloc_end(const struct ms_allocation_facts *facts);
+
+/* ms_alloc_free in the order of a valid stream: waits for nothing. The memory goes back when the
+ * stream has got there. Returns false for a stream that is captured: the driver refuses it. */
 bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_out);
 
 /* Other devices may reach the pool: its allocations are brought into memory, and later ones are the

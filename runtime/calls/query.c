@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "runtime/calls/ipc.h"
 #include "runtime/calls/vmm.h"
 #include "runtime/fill/access.h"
 #include "runtime/memory/delayed_free.h"
@@ -130,9 +131,10 @@ bool ms_query_pointer_attribute(void *value_out, CUpointer_attribute attribute, 
         return true;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         /* Each is a 4-byte boolean and false for mapped memory. */
         return give(value_out, false, 4);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        return give(value_out, ms_ipc_can_share(&facts), 4);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
         return give(value_out, FIRST_BUFFER_ID + facts.id, 8);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -147,7 +149,7 @@ bool ms_query_pointer_attribute(void *value_out, CUpointer_attribute attribute, 
         return give(value_out, CU_MEM_HANDLE_TYPE_NONE, 8);
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
         return give(value_out,
-                    facts.pool == NULL &&
+                    facts.pool == NULL && !facts.is_opened &&
                         device_has(facts.device,
                                    CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
                     4);

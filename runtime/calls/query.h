@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the driver's query functions return for allocations: the same as for memory from cuMemAlloc,
- * except where the memory really differs (cuIpcGetMemHandle cannot share it).
+ * except where the memory really differs (it cannot have SYNC_MEMOPS).
  */
 #pragma once
 

@@ -21,6 +21,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
 #include "runtime/base/pages.h"
+#include "runtime/base/peer.h"
 #include "runtime/base/thread.h"
 #include "runtime/config/config.h"
 #include "runtime/control/control_internal.h"
@@ -198,14 +199,6 @@ static void answer(struct client *client, const char *word, const char *text)
         ms_log(MS_DEBUG, "the control socket's peer did not take its answer");
 }
 
-static bool is_own_user(int descriptor)
-{
-    struct ucred peer;
-    socklen_t length = sizeof(peer);
-    return getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-           peer.uid == geteuid();
-}
-
 /* Sleeps, because a connection that cannot be accepted stays pending and poll returns at once. */
 static void wait_for_descriptor(void)
 {
@@ -232,7 +225,7 @@ static void accept_client(void)
             client = &server.clients[i];
     }
     struct client refused = {.descriptor = descriptor};
-    if (client == NULL || !is_own_user(descriptor)) {
+    if (client == NULL || !ms_peer_is_own_user(descriptor)) {
         answer(&refused, "error", client == NULL ? "too many connections" : "not the same user");
         drop(&refused);
         return;

@@ -27,6 +27,7 @@ static struct ms_allocation *create(struct ms_backing *backing, CUcontext contex
                                          .granule = backing->granule,
                                          .granule_bytes = backing->bytes,
                                          .is_programs = backing->is_programs,
+                                         .is_opened = kind == MS_RESIDENT,
                                          .is_transient = is_transient};
     allocation->backing = *backing;
     allocation->backing.is_pooled = pool != NULL;
@@ -72,6 +73,17 @@ struct ms_allocation *ms_allocation_adopt(CUcontext context, CUdevice device, CU
     return ms_backing_adopt(&backing, device, address, bytes) == CUDA_SUCCESS
                ? create(&backing, context, bytes, MS_UNMAPPED, NULL, false)
                : NULL;
+}
+
+struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
+                                         struct ms_backing *backing)
+{
+    struct ms_allocation *allocation = create(backing, context, bytes, MS_RESIDENT, NULL, false);
+    if (allocation == NULL)
+        return NULL;
+    /* Nothing of it is deferred, which the end of a claim counts. */
+    ms_space_release(ms_space_claim(allocation->address));
+    return allocation;
 }
 
 void ms_allocation_destroy(struct ms_allocation *allocation)

@@ -14,6 +14,11 @@ struct ms_allocation *ms_allocation_reserve(CUcontext context, CUdevice device, 
 struct ms_allocation *ms_allocation_adopt(CUcontext context, CUdevice device, CUdeviceptr address,
                                           size_t bytes);
 
+/* The same for memory of another process, all of which the backing has, which is taken over, also
+ * after a failure. */
+struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
+                                         struct ms_backing *backing);
+
 /* Frees an allocation that is in no index, with its memory. No queued work may use it. */
 void ms_allocation_destroy(struct ms_allocation *allocation);
 

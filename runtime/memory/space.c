@@ -410,6 +410,7 @@ static struct ms_allocation_facts facts_of(const struct ms_allocation *allocatio
                                         .device = allocation->device,
                                         .id = allocation->id,
                                         .is_programs = allocation->is_programs,
+                                        .is_opened = allocation->is_opened,
                                         .pool = ms_pool_handle(allocation->pool),
                                         .is_transient = allocation->is_transient};
 }

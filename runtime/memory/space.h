@@ -40,6 +40,7 @@ struct ms_allocation {
     CUdevice device;
     size_t granule, granule_bytes; /* all of its granules, which may reach behind its end */
     bool is_programs;              /* the program has reserved the addresses (backing.h) */
+    bool is_opened;    /* memory of another process (calls/ipc.h), all of it resident for good */
     bool is_transient; /* takes the place of what was freed: no sign of a program that loads */
 
     /* A caching allocator takes blocks from it (carve.h). Changed under the claim and
@@ -85,6 +86,7 @@ struct ms_allocation_facts {
     CUdevice device;
     uint64_t id;
     bool is_programs; /* the program has reserved the addresses (backing.h) */
+    bool is_opened;   /* memory of another process */
     CUmemoryPool pool;
     bool is_transient;
 };

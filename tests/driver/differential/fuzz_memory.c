@@ -97,11 +97,17 @@ static void set_attribute(void)
     free_alone(at, PAGE);
 }
 
+/* What other processes do with it: ipc.c. This one may not open it. */
 static void share_the_old_way(void)
 {
-    CUipcMemHandle handle;
+    enum { LAZY = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS };
+    CUipcMemHandle handle = {{0}};
+    CUdeviceptr there = 0;
     const CUdeviceptr at = make_alone(PAGE);
-    fuzz_loud(CALL(cuIpcGetMemHandle)(&handle, at), "cuIpcGetMemHandle");
+    SEE(CALL(cuIpcGetMemHandle)(&handle, at));
+    SEE(CALL(cuIpcOpenMemHandle)(&there, handle, LAZY));
+    SEE(CALL(cuIpcOpenMemHandle_v2)(&there, handle, LAZY));
+    SEE(CALL(cuIpcCloseMemHandle)(at));
     free_alone(at, PAGE);
 }
 

@@ -183,24 +183,6 @@ MS_TEST(own_driver_calls_do_not_end_a_capture)
     CHECK_EQ(seen[MIB], 0);
 }
 
-MS_TEST(an_allocation_cannot_be_shared_by_a_handle_of_another_process)
-{
-    start();
-    if (!device_has_shim())
-        ms_test_skip("memory of cuMemAlloc is shared by cuIpcGetMemHandle");
-    CUipcMemHandle legacy;
-    unsigned capable = 7;
-    const CUdeviceptr address = allocate_ramp();
-    CHECK_EQ(cuIpcGetMemHandle(&legacy, address), CUDA_ERROR_INVALID_VALUE);
-    CHECK_EQ(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                                   address),
-             CUDA_SUCCESS);
-    CHECK_EQ(capable, 0);
-    read_all(address);
-    for (size_t i = 0; i < sizeof(seen); i++)
-        CHECK_EQ(seen[i], (unsigned char)i);
-}
-
 static unsigned long long attribute(CUpointer_attribute which, CUdeviceptr address)
 {
     unsigned long long value = 0;

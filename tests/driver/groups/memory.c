@@ -241,6 +241,25 @@ static void shared_the_old_way(void)
     SEEN(TESTED(cuIpcGetMemHandle)(&handle, make_block(1)));
 }
 
+/* Of this process's own memory: the driver says so. */
+static void opened_the_old_way(void)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr there;
+    MUST(cuIpcGetMemHandle(&handle, make_block(1)));
+    SEEN(TESTED(cuIpcOpenMemHandle)(&there, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    SEEN(cuIpcCloseMemHandle(make_block(2)));
+}
+
+static void opened_the_old_way_2(void)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr there;
+    MUST(cuIpcGetMemHandle(&handle, make_block(1)));
+    SEEN(TESTED(cuIpcOpenMemHandle_v2)(&there, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    SEEN(TESTED(cuIpcOpenMemHandle_v2)(&there, handle, 0));
+}
+
 static void retained(void)
 {
     CUmemGenericAllocationHandle handle;
@@ -369,6 +388,8 @@ const struct scenario memory_scenarios[] = {
     {"cuPointerGetAttributes", attributes, NULL},
     {"cuPointerSetAttribute", set_attribute, NULL},
     {"cuIpcGetMemHandle", shared_the_old_way, NULL},
+    {"cuIpcOpenMemHandle", opened_the_old_way, NULL},
+    {"cuIpcOpenMemHandle_v2", opened_the_old_way_2, NULL},
     {"cuMemRetainAllocationHandle", retained, NULL},
     {"cuMemGetHandleForAddressRange", shared_by_range, NULL},
     {"cuMulticastBindAddr", bound_to_a_switch, NULL},

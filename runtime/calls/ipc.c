@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/calls/ipc.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/base/array.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/handout.h"
+#include "runtime/base/lock.h"
+#include "runtime/base/log.h"
+#include "runtime/calls/alloc.h"
+#include "runtime/fill/access.h"
+#include "runtime/memory/addresses.h"
+#include "runtime/memory/allocation.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/publish.h"
+#include "runtime/state/caller.h"
+
+/* What the program's handle holds. The same for the same allocation. */
+struct handle {
+    unsigned char magic[16];
+    struct ms_handout_key key;
+    uint64_t address, id;
+};
+_Static_assert(sizeof(struct handle) == sizeof(CUipcMemHandle), "a handle is what the driver's is");
+
+static const unsigned char magic[16] = {0x4d, 0x65, 0x74, 0x61, 0x53, 0x68, 0x61, 0x72,
+                                        0xe7, 0x1c, 0x0d, 0xb2, 0x96, 0x5a, 0x33, 0x01};
+
+/* What is asked of the other process: the memory from an offset on. */
+struct wanted {
+    uint64_t address, id, offset;
+};
+
+/* What comes with a descriptor: the handle that lies at [begin, end) of the allocation. */
+struct part {
+    uint64_t bytes, begin, end; /* bytes: of the whole allocation */
+    CUuuid device;
+};
+_Static_assert(sizeof(struct wanted) <= sizeof(struct ms_handout_text) &&
+                   sizeof(struct part) <= sizeof(struct ms_handout_text),
+               "both are messages");
+
+/* --- sharing */
+
+/* On the thread for that: a claim may be held for as long as another process is waited for. */
+static struct ms_allocation *claim_soon(CUdeviceptr address, uint64_t id)
+{
+    enum { STEP_NS = MS_NS_PER_MS, MOST_STEPS = 10000 };
+    struct ms_allocation_facts facts;
+    for (int i = 0; i < MOST_STEPS && ms_space_look_up(address, &facts) && facts.id == id; i++) {
+        struct ms_allocation *allocation = ms_space_try_claim(address);
+        if (allocation != NULL && allocation->id == id)
+            return allocation;
+        ms_space_release(allocation);
+        nanosleep(&(struct timespec){.tv_nsec = STEP_NS}, NULL);
+    }
+    return NULL;
+}
+
+static CUresult take_descriptor(const struct ms_allocation *allocation, size_t offset,
+                                int *descriptor_out)
+{
+    struct ms_driver_scope scope;
+    CUmemGenericAllocationHandle handle;
+    CUresult result = ms_driver_enter(allocation->context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_driver.mem_retain(&handle, (void *)(uintptr_t)(allocation->address + offset));
+    if (result == CUDA_SUCCESS) {
+        result = ms_driver.mem_export(descriptor_out, handle,
+                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+        ms_driver.mem_release(handle);
+    }
+    ms_driver_leave(&scope);
+    return result;
+}
+
+static bool find_part(const struct ms_allocation *allocation, uint64_t offset,
+                      struct part *part_out)
+{
+    const struct ms_backing *backing = &allocation->backing;
+    const size_t at = ms_backing_chunk_behind(backing, offset);
+    if (at == backing->count || backing->chunks[at].begin != offset)
+        return false;
+    *part_out =
+        (struct part){.bytes = allocation->bytes, .begin = offset, .end = backing->chunks[at].end};
+    return ms_driver.device_get_uuid(&part_out->device, allocation->device) == CUDA_SUCCESS;
+}
+
+static bool answer(const struct ms_handout_text *request, struct ms_handout_text *answer_out,
+                   int *descriptor_out)
+{
+    struct wanted wanted;
+    struct part part;
+    memcpy(&wanted, request, sizeof(wanted));
+    MS_CLAIMED struct ms_allocation *allocation = claim_soon(wanted.address, wanted.id);
+    if (allocation == NULL || !find_part(allocation, wanted.offset, &part))
+        return false;
+    const CUresult result = take_descriptor(allocation, wanted.offset, descriptor_out);
+    if (result != CUDA_SUCCESS)
+        ms_log(MS_WARN,
+               "the allocation of %zu bytes at 0x%llx, of which another process has a handle, "
+               "cannot be handed out: CUDA error %d",
+               allocation->bytes, allocation->address, (int)result);
+    memcpy(answer_out, &part, sizeof(part));
+    return result == CUDA_SUCCESS;
+}
+
+bool ms_ipc_can_share(const struct ms_allocation_facts *facts)
+{
+    return !facts->is_programs && !facts->is_opened && facts->pool == NULL &&
+           ms_backing_properties(facts->device).requestedHandleTypes != 0;
+}
+
+static void say_who_can_open(const struct ms_allocation_facts *facts)
+{
+    static _Atomic bool is_said;
+    if (!atomic_exchange(&is_said, true))
+        ms_log(
+            MS_WARN,
+            "%s: the allocation of %zu bytes at 0x%llx can be opened by processes that run under "
+            "MetaShard, too; for others, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, "
+            "or leave it to the driver by METASHARD_EXCLUDE=%zu",
+            ms_caller, facts->bytes, facts->address, facts->bytes);
+}
+
+bool ms_ipc_share(CUdeviceptr address, CUipcMemHandle *handle_out, CUresult *result_out)
+{
+    struct ms_allocation_facts facts;
+    CUdevice current;
+    bool is_one;
+    if (!ms_space_look_up(address, &facts) || !ms_ipc_can_share(&facts))
+        return false;
+    *result_out = ms_driver.ctx_get_device(&current);
+    if (*result_out == CUDA_SUCCESS && handle_out == NULL)
+        *result_out = CUDA_ERROR_INVALID_VALUE;
+    if (*result_out == CUDA_SUCCESS)
+        *result_out = ms_access_export(facts.address, facts.bytes, &is_one);
+    if (*result_out != CUDA_SUCCESS)
+        return true;
+    const struct ms_handout_key *key = ms_handout_key(answer);
+    if (key == NULL) {
+        *result_out = CUDA_ERROR_OPERATING_SYSTEM;
+        return true;
+    }
+    struct handle handle = {.key = *key, .address = facts.address, .id = facts.id};
+    memcpy(handle.magic, magic, sizeof(magic));
+    memcpy(handle_out, &handle, sizeof(handle));
+    say_who_can_open(&facts);
+    return true;
+}
+
+bool ms_ipc_is_handle(const CUipcMemHandle *handle)
+{
+    return memcmp(handle, magic, sizeof(magic)) == 0;
+}
+
+/* --- opening */
+
+/* What is open; ids are those of the allocations. */
+struct opened {
+    struct handle handle;
+    CUdeviceptr address;
+    uint64_t id;
+    size_t users;
+};
+
+static struct {
+    struct ms_lock lock; /* a turn */
+    struct opened *all;
+    size_t count, capacity;
+} opened = {.lock = MS_LOCK_INIT(opened)};
+
+static void remove_opened(struct opened *one)
+{
+    *one = opened.all[--opened.count];
+}
+
+/* With a context everything in it ends. */
+static void forget_ended(void)
+{
+    struct ms_allocation_facts facts;
+    for (size_t i = 0; i < opened.count;) {
+        if (ms_space_look_up(opened.all[i].address, &facts) && facts.id == opened.all[i].id)
+            i++;
+        else
+            remove_opened(&opened.all[i]);
+    }
+}
+
+static struct opened *find_by_handle(const struct handle *handle)
+{
+    for (size_t i = 0; i < opened.count; i++) {
+        if (memcmp(&opened.all[i].handle, handle, sizeof(*handle)) == 0)
+            return &opened.all[i];
+    }
+    return NULL;
+}
+
+/* Devices may have other numbers in the other process. */
+static CUresult find_device(const CUuuid *wanted, CUdevice *device_out)
+{
+    CUuuid uuid;
+    for (CUdevice device = 0; device < MS_MAX_DEVICES; device++) {
+        if (ms_driver.device_get_uuid(&uuid, device) != CUDA_SUCCESS)
+            break;
+        *device_out = device;
+        if (memcmp(&uuid, wanted, sizeof(uuid)) == 0)
+            return CUDA_SUCCESS;
+    }
+    ms_log(MS_ERROR, "%s: the memory is on a device that this process does not have", ms_caller);
+    return CUDA_ERROR_INVALID_HANDLE;
+}
+
+static bool is_next(const struct part *part, const struct ms_backing *backing, uint64_t offset)
+{
+    return part->begin == offset && part->end > offset && part->end <= backing->bytes &&
+           part->end % backing->granule == 0;
+}
+
+static CUresult map_part(struct ms_backing *backing, const struct part *part, int descriptor)
+{
+    struct ms_piece piece = {.begin = part->begin, .end = part->end};
+    CUresult result = ms_driver.mem_import(&piece.handle, (void *)(intptr_t)descriptor,
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_backing_put_pieces(backing, 0, &(struct ms_pieces){&piece, 1});
+    ms_driver.mem_release(piece.handle);
+    return result;
+}
+
+static CUresult ask(const struct handle *handle, uint64_t offset, struct part *part_out,
+                    int *descriptor_out)
+{
+    const struct wanted wanted = {handle->address, handle->id, offset};
+    struct ms_handout_text request = {0}, text;
+    memcpy(&request, &wanted, sizeof(wanted));
+    const char *why = ms_handout_ask(&handle->key, &request, &text, descriptor_out);
+    if (why != NULL) {
+        ms_log(MS_ERROR, "%s: the process that shares the memory does not give it: %s", ms_caller,
+               why);
+        return CUDA_ERROR_MAP_FAILED;
+    }
+    memcpy(part_out, &text, sizeof(*part_out));
+    return CUDA_SUCCESS;
+}
+
+/* Of the first part, the addresses for all. */
+static CUresult prepare(const struct part *first, struct ms_backing *backing_out)
+{
+    CUdevice device;
+    const CUresult result = find_device(&first->device, &device);
+    return result == CUDA_SUCCESS ? ms_addresses_reserve_backing(backing_out, device, first->bytes)
+                                  : result;
+}
+
+/* On success the backing has all of the memory; after a failure there is no backing. */
+static CUresult map_all(const struct handle *handle, struct ms_backing *backing_out,
+                        size_t *bytes_out)
+{
+    struct part part = {.end = 0};
+    CUresult result;
+    *backing_out = (struct ms_backing){0};
+    do {
+        const uint64_t offset = part.end;
+        int descriptor;
+        result = ask(handle, offset, &part, &descriptor);
+        if (result != CUDA_SUCCESS)
+            break;
+        if (offset == 0)
+            result = prepare(&part, backing_out);
+        if (result == CUDA_SUCCESS)
+            result = is_next(&part, backing_out, offset) ? map_part(backing_out, &part, descriptor)
+                                                         : CUDA_ERROR_INVALID_HANDLE;
+        close(descriptor);
+    } while (result == CUDA_SUCCESS && part.end < backing_out->bytes);
+    *bytes_out = part.bytes;
+    if (result != CUDA_SUCCESS && backing_out->bytes > 0)
+        ms_backing_release(backing_out);
+    return result;
+}
+
+static CUresult open_new(const struct handle *handle, CUcontext context, struct opened **one_out)
+{
+    struct ms_backing backing;
+    struct ms_driver_scope scope;
+    size_t bytes;
+    if (!MS_ARRAY_GROW(opened.all, opened.count, opened.capacity))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = ms_driver_enter(context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = map_all(handle, &backing, &bytes);
+    const struct ms_allocation *allocation =
+        result == CUDA_SUCCESS ? ms_allocation_open(context, bytes, &backing) : NULL;
+    ms_driver_leave(&scope);
+    if (allocation == NULL)
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_OUT_OF_MEMORY;
+    ms_publish_event(MS_EVENT_ALLOCATE, allocation, 0, bytes, "memory of another process");
+    *one_out = &opened.all[opened.count++];
+    **one_out =
+        (struct opened){.handle = *handle, .address = allocation->address, .id = allocation->id};
+    return CUDA_SUCCESS;
+}
+
+/* A device reaches memory of another one that its context has opened. */
+static CUresult give_access(CUdeviceptr address, CUdevice device)
+{
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address);
+    return allocation == NULL || allocation->device == device
+               ? CUDA_SUCCESS
+               : ms_backing_apply_access(&allocation->backing, device, true);
+}
+
+static CUresult open_locked(const struct handle *handle, CUcontext context, CUdevice device,
+                            CUdeviceptr *address_out)
+{
+    forget_ended();
+    struct opened *one = find_by_handle(handle);
+    CUresult result = one == NULL ? open_new(handle, context, &one) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = give_access(one->address, device);
+    if (result == CUDA_SUCCESS) {
+        one->users++;
+        *address_out = one->address;
+    }
+    return result;
+}
+
+static CUresult get_current(CUcontext *context_out, CUdevice *device_out)
+{
+    const CUresult result = ms_driver.ctx_get_device(device_out);
+    return result == CUDA_SUCCESS ? ms_driver.ctx_get_current(context_out) : result;
+}
+
+CUresult ms_ipc_open(const CUipcMemHandle *handle, unsigned flags, CUdeviceptr *address_out)
+{
+    struct handle named;
+    CUcontext context;
+    CUdevice device;
+    if (address_out == NULL || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = get_current(&context, &device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    memcpy(&named, handle, sizeof(named));
+    if (ms_handout_is_own(&named.key))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    result = ms_order_capture_allows();
+    if (result != CUDA_SUCCESS)
+        return result;
+    ms_lock_take(&opened.lock);
+    result = open_locked(&named, context, device, address_out);
+    ms_lock_drop(&opened.lock);
+    return result;
+}
+
+/* --- closing */
+
+/* One user less. True if that was the last one. */
+static bool drop_user_locked(uint64_t id, CUresult *result_out)
+{
+    struct opened *one = opened.all;
+    while (one < opened.all + opened.count && one->id != id)
+        one++;
+    const bool is_open = one < opened.all + opened.count;
+    *result_out = is_open ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    const bool is_last = is_open && --one->users == 0;
+    if (is_last)
+        remove_opened(one);
+    return is_last;
+}
+
+bool ms_ipc_close(CUdeviceptr address, CUresult *result_out)
+{
+    struct ms_allocation_facts facts;
+    CUdevice device;
+    if (!ms_space_look_up(address, &facts))
+        return false;
+    *result_out = ms_driver.ctx_get_device(&device);
+    if (*result_out == CUDA_SUCCESS)
+        *result_out = ms_order_capture_allows();
+    if (*result_out == CUDA_SUCCESS && (!facts.is_opened || facts.address != address))
+        *result_out = CUDA_ERROR_INVALID_VALUE;
+    if (*result_out != CUDA_SUCCESS)
+        return true;
+    ms_lock_take(&opened.lock);
+    const bool is_last = drop_user_locked(facts.id, result_out);
+    ms_lock_drop(&opened.lock);
+    if (is_last)
+        *result_out = ms_alloc_end(&facts);
+    return true;
+}
