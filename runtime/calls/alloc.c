@@ -308,8 +308,8 @@ CUresult ms_alloc_end(const struct ms_allocation_facts *facts)
         return CUDA_ERROR_INVALID_VALUE; /* another thread has freed it meanwhile */
     if (is_done)
         ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
-    if (facts.pool == NULL)
-        ms_regular_end(facts.bytes, has_saved(allocation));
+    if (facts->pool == NULL && !facts->is_opened)
+        ms_regular_end(facts->bytes, has_saved(allocation));
     forget_freed(allocation, "");
     if (is_done)
         ms_allocation_destroy(allocation);
