@@ -283,18 +283,6 @@ static void forget_freed(struct ms_allocation *allocation, const char *how)
     ms_counter_add(MS_COUNT_FREES, 1);
 }
 
-/* True if the program would have needed more memory without the shim, or a plan or verify mode
- * should see what it allocates next. */
-static bool has_saved(const struct ms_allocation *allocation)
-{
-    const struct ms_lineage *lineage = &allocation->lineage;
-    const size_t nothing = lineage->bytes - lineage->deferred_bytes - lineage->resident_bytes;
-    return ms_shard_is_active() || allocation->shadow != NULL ||
-           lineage->deferred_bytes > lineage->cached_bytes ||
-           (nothing < lineage->bytes &&
-            allocation->backing.backed_bytes < allocation->granule_bytes);
-}
-
 /* The wait holds no claim, because it may last as long as a host function of the program, and other
  * threads must be able to go on meanwhile. */
 CUresult ms_alloc_end(const struct ms_allocation_facts *facts)
@@ -309,7 +297,7 @@ CUresult ms_alloc_end(const struct ms_allocation_facts *facts)
     if (is_done)
         ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
     if (facts->pool == NULL && !facts->is_opened)
-        ms_regular_end(facts->bytes, has_saved(allocation));
+        ms_regular_end(facts->bytes, ms_shard_is_active() || ms_allocation_has_saved(allocation));
     forget_freed(allocation, "");
     if (is_done)
         ms_allocation_destroy(allocation);
