@@ -23,13 +23,13 @@ RANKS = "8"  # of the tables
 
 # The README's word for a flow, and its rows of PyTorch in the results. Of several the largest figure counts.
 TORCH = (
-    ("from scratch, as above", ["from scratch on the device, then fully_shard"]),
+    ("from scratch, as above", ["from scratch on the device, then `fully_shard`"]),
     ("safetensors, mapped or staged through pinned memory",
      ["safetensors, from the mapping", "safetensors, staged through pinned memory"]),
-    ("`torch.load(mmap=True)`", ["torch.load(mmap=True), copied into the model", "torch.load(mmap=True), to the device"]),
+    ("`torch.load(mmap=True)`", ["`torch.load(mmap=True)`, copied into the model", "`torch.load(mmap=True)`, to the device"]),
     ("one-piece allocation as transformers warms up, safetensors", ["one-piece warm-up as transformers does, safetensors"]),
     ("tensor parallel with uneven shards, loaded by DCP", ["tensor parallel, uneven, loaded by DCP"]),
-    ("model built on the host", ["model on the host, then fully_shard"]),
+    ("model built on the host", ["model on the host, then `fully_shard`"]),
 )
 # Flows of the page over NCCL that the README shows, by their names there.
 NCCL = ("FSDP1, `sync_module_states`, unit by unit", "`set_model_state_dict(broadcast_from_rank0)`",
@@ -60,21 +60,6 @@ class Results:
         if not quickstart:
             sys.exit(f"{RESULTS} has no output of the quickstart: run ninja benchmark-results")
         self.quickstart = quickstart[1]
-        table = re.search(r"^## In MiB$(.*?)^## ", self.text, re.M | re.S)
-        lines = [[word.strip() for word in line.strip("|").split("|")]
-                 for line in (table[1] if table else "").splitlines() if line.startswith("|")]
-        if not lines:
-            sys.exit(f"{RESULTS} has no table in MiB")
-        self.rows = {(line[0], line[1]): dict(zip(lines[0], line)) for line in lines[2:]}
-
-    def figure(self, what, column, ranks=RANKS):
-        figure = self.rows.get((what, ranks), {}).get(column, "")
-        if not figure:
-            sys.exit(f"{RESULTS} has no figure of {what}, {ranks} ranks, {column}")
-        return figure
-
-    def largest(self, flows, what, column):
-        return max((self.figure(f"PyTorch, {flow}: {what}", column) for flow in flows), key=float)
 
     def of_quickstart(self, pattern):
         match = re.search(pattern, self.quickstart, re.M)
@@ -87,19 +72,19 @@ def markdown(head, rows):
     return "".join("| " + " | ".join(line) + " |\n" for line in [head, ["---"] * len(head), *rows])
 
 
-def torch_table(results):
-    peak, sent = "peak memory", "bytes copied"
-    return markdown(["", "peak without", "peak with", "sent without", "sent with", "ideal"], [
-        [name, results.largest(flows, peak, "without"), results.largest(flows, peak, "with"),
-         results.largest(flows, sent, "without"), results.largest(flows, sent, "with"),
-         results.largest(flows, peak, "shard")] for name, flows in TORCH])
-
 
 def records_of(path, columns):
     """The rows of a page's first table, by the words of these columns."""
     found = [[word.strip() for word in line.strip("|").split("|")] for line in read(path).splitlines() if line.startswith("|")]
     records = [dict(zip(found[0], line)) for line in found[2:] if len(line) == len(found[0])]
     return {tuple(record[column] for column in columns): record for record in records}
+
+
+def torch_table(results):
+    del results
+    records, columns = records_of(FLOWS, ("program", "ranks")), ["peak without", "peak with", "sent without", "sent with", "shard"]
+    return markdown(["", *columns[:-1], "ideal"], [
+        [name, *[max((records[flow, RANKS][column] for flow in flows), key=float) for column in columns]] for name, flows in TORCH])
 
 
 def three(figures):
@@ -153,9 +138,9 @@ def sentences(results):
     checkpoint = whole(int(results.of_quickstart(r"^Checkpoint: \d+ tensors, (\d+) bytes")[1]) / 2 ** 20)
     cores = re.search(r"^(\d+) cores, \d+ GiB", results.text, re.M)
     wheel = re.search(r"PyTorch (\d+\.\d+)\.", read(FLOWS))
-    scratch = f"PyTorch, {TORCH[0][1][0]}: peak memory"
-    counts = sorted((int(ranks) for what, ranks in results.rows if what == scratch))
-    size = results.figure(scratch, "shard", "1")
+    scratch = {int(ranks): record["shard"] for (what, ranks), record in records_of(FLOWS, ("program", "ranks")).items()
+               if what == TORCH[0][1][0]}
+    counts, size = sorted(scratch), scratch[1]
     wire = re.search(r"^## ([\d.]+) MiB in \d+ tensors", read(WIRE), re.M)
     loaded = re.search(r"checkpoint of (\d+) MiB.*?of each tensor's rows, (\d+) MiB", read(LOADERS), re.S)
     part = records_of(WIRE, ("flow", "ranks"))[NCCL[1], RANKS]["shard"]
