@@ -55,23 +55,6 @@ static struct sim_module *open_module(void *image, bool is_library)
     return module;
 }
 
-CUresult sim_module_open_file(const char *path, bool is_library, struct sim_module **module_out)
-{
-    if (path == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    FILE *file = fopen(path, "rb");
-    if (file == NULL)
-        return CUDA_ERROR_FILE_NOT_FOUND;
-    fclose(file);
-    void *image = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (image == NULL) {
-        sim_complain("not a kernel library: %s", dlerror());
-        return CUDA_ERROR_INVALID_IMAGE;
-    }
-    *module_out = open_module(image, is_library);
-    return CUDA_SUCCESS;
-}
-
 /* Behind white space and comments of one line. */
 static bool is_ptx(const char *text)
 {
@@ -93,6 +76,30 @@ static bool is_device_code(const char *data)
         return false;
     memcpy(&machine, data + offsetof(Elf64_Ehdr, e_machine), sizeof machine);
     return machine == CUBIN_MACHINE;
+}
+
+CUresult sim_module_open_file(const char *path, bool is_library, struct sim_module **module_out)
+{
+    if (path == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        return CUDA_ERROR_FILE_NOT_FOUND;
+    char first[4096] = "";
+    const size_t bytes = fread(first, 1, sizeof first - 1, file);
+    fclose(file);
+    if (sim_is_dry() && bytes > 0 && is_device_code(first)) {
+        *module_out = open_module(NULL, is_library);
+        (*module_out)->is_fatbin = true;
+        return CUDA_SUCCESS;
+    }
+    void *image = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (image == NULL) {
+        sim_complain("not a kernel library: %s", dlerror());
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
+    *module_out = open_module(image, is_library);
+    return CUDA_SUCCESS;
 }
 
 CUresult sim_module_open_data(const void *data, bool is_library, struct sim_module **module_out)
@@ -197,13 +204,22 @@ static void set_layout(struct sim_function *function, const struct simcuda_param
     }
 }
 
+/* The architecture of the image that is run: that of the device, or the one before it for which
+ * programs are compiled (PyTorch's wheels have 7.5, 8.0, 8.6, 9.0, 10.0 and 12.0). */
+static int code_of(int capability)
+{
+    if (capability == 87 || capability == 89)
+        return 86;
+    return capability >= 90 ? capability / 10 * 10 : capability;
+}
+
 /* Plausible values of a compiled kernel; only those that can be set have a meaning here. */
 static void set_attributes(struct sim_function *function)
 {
     function->attributes[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = SIM_MAX_THREADS;
     function->attributes[CU_FUNC_ATTRIBUTE_NUM_REGS] = 32;
-    function->attributes[CU_FUNC_ATTRIBUTE_PTX_VERSION] = sim_capability();
-    function->attributes[CU_FUNC_ATTRIBUTE_BINARY_VERSION] = sim_capability();
+    function->attributes[CU_FUNC_ATTRIBUTE_PTX_VERSION] = code_of(sim_capability());
+    function->attributes[CU_FUNC_ATTRIBUTE_BINARY_VERSION] = code_of(sim_capability());
     function->attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] =
         SIM_DEFAULT_SHARED_BYTES;
     function->attributes[CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT] = -1;

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static CUdeviceptr memory_with(unsigned word)
 {
@@ -76,6 +77,23 @@ MS_TEST(kernels_need_no_host_version_and_no_layout)
           CUDA_ERROR_INVALID_VALUE);
 }
 
+/* As Triton keeps what it compiled. */
+MS_TEST(a_cubin_in_a_file_is_a_module)
+{
+    char path[] = "/tmp/simcuda-dry-XXXXXX";
+    CUmodule module;
+    CUfunction function;
+    setenv("SIMCUDA_DRY", "1", 1);
+    const int file = mkstemp(path);
+    CHECK_EQ(write(file, "// any\n.version 9.0\n", 20), 20);
+    close(file);
+    start();
+    OK(cuModuleLoad(&module, path));
+    unlink(path);
+    OK(cuModuleGetFunction(&function, module, "triton_"));
+    OK(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
+}
+
 /* Shared memory that the function of a kernel has asked for, the kernel has too. */
 MS_TEST(a_kernel_has_what_its_function_asked_for)
 {
@@ -126,4 +144,20 @@ MS_TEST(a_context_takes_memory)
     CHECK_EQ(free_bytes(), 40 * MIB);
     FAILS(cuMemAlloc(&address, 42 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     OK(cuMemAlloc(&address, 40 * MIB));
+}
+
+/* Code for 8.9 is that for 8.6 in most programs, and CUB looks for one that it was compiled for. */
+MS_TEST(a_kernel_is_of_an_architecture_that_programs_are_compiled_for)
+{
+    static const char ptx[] = ".version 9.0\n";
+    CUmodule module;
+    CUfunction function;
+    int version;
+    setenv("SIMCUDA_DRY", "1", 1);
+    setenv("SIMCUDA_CAPABILITY", "89", 1);
+    start();
+    OK(cuModuleLoadData(&module, ptx));
+    OK(cuModuleGetFunction(&function, module, "any"));
+    OK(cuFuncGetAttribute(&version, CU_FUNC_ATTRIBUTE_BINARY_VERSION, function));
+    CHECK_EQ(version, 86);
 }
