@@ -99,6 +99,9 @@ def build(options, mesh):
         for number, block in enumerate(model.layers):
             model.layers[number] = checkpoint_wrapper(
                 block, preserve_rng_state=False, **({"context_fn": selective} if options.checkpointing == "selective" else {}))
+    if options.compile:
+        for number, block in enumerate(model.layers):
+            model.layers[number] = torch.compile(block, fullgraph=True)
     policy = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
     for number, block in enumerate(model.layers):
         fully_shard(block, reshard_after_forward=number < len(model.layers) - 1, **policy)
@@ -115,6 +118,7 @@ def main():
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--length", type=int, default=8192)
     parser.add_argument("--checkpointing", choices=["none", "selective", "full"], default="selective")
+    parser.add_argument("--compile", action="store_true", help="each block by torch.compile")
     parser.add_argument("--steps", type=int, default=10)
     options = parser.parse_args()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
