@@ -2,7 +2,7 @@
 """The store that the ranks of a job share, of a job of which one rank runs: a server that PyTorch's TCPStore talks to. What this
 rank writes the others have written too, so nobody waits, and what is added is added by all.
 
-The protocol is that of torch/csrc/distributed/c10d/TCPStore.cpp and TCPStoreBackend.hpp, PyTorch 2.4 to 2.15."""
+The protocol is that of torch/csrc/distributed/c10d/TCPStore.cpp and TCPStoreBackend.hpp in PyTorch 2.15."""
 from __future__ import annotations
 
 import ctypes
