@@ -47,9 +47,10 @@ static socklen_t name_socket(const unsigned char *place, struct sockaddr_un *add
 {
     *address_out = (struct sockaddr_un){.sun_family = AF_UNIX};
     char *name = address_out->sun_path + 1; /* an abstract one */
-    size_t length = (size_t)sprintf(name, "metashard-");
+    const size_t room = sizeof(address_out->sun_path) - 1;
+    size_t length = (size_t)snprintf(name, room, "metashard-");
     for (int i = 0; i < MS_HANDOUT_KEY_BYTES; i++)
-        length += (size_t)sprintf(name + length, "%02x", place[i]);
+        length += (size_t)snprintf(name + length, room - length, "%02x", place[i]);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
 }
 

@@ -20,7 +20,6 @@
 #include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
-#include "runtime/memory/regular.h"
 #include "runtime/memory/space.h"
 #include "runtime/selfcheck/selfcheck.h"
 #include "runtime/shard/shard.h"
@@ -228,8 +227,6 @@ static bool reserve(const struct ms_promise *promise, void *argument)
         return false;
     if (promise->pool != NULL)
         begin_pooled(allocation);
-    else
-        ms_regular_begin(promise->bytes);
     ms_publish_event(MS_EVENT_ALLOCATE, allocation, 0, promise->bytes, NULL);
     ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", promise->bytes, allocation->address);
     *address_out = allocation->address;
@@ -296,8 +293,6 @@ CUresult ms_alloc_end(const struct ms_allocation_facts *facts)
         return CUDA_ERROR_INVALID_VALUE; /* another thread has freed it meanwhile */
     if (is_done)
         ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
-    if (facts->pool == NULL && !facts->is_opened)
-        ms_regular_end(facts->bytes, ms_shard_is_active() || ms_allocation_has_saved(allocation));
     forget_freed(allocation, "");
     if (is_done)
         ms_allocation_destroy(allocation);
@@ -403,7 +398,6 @@ void ms_alloc_end_context(CUcontext context)
     ms_pinned_pool_forget(context);
     ms_scratch_drop();
     ms_parameters_forget(NULL);
-    ms_regular_forget();
     ms_delayed_free_forget(context);
     ms_examining_forget_context(context);
     CUdeviceptr at = 0;

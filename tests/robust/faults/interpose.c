@@ -36,6 +36,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -305,6 +306,12 @@ FILE_ROW(EADDRINUSE, bind, (int file, const struct sockaddr *address, socklen_t 
 FILE_ROW(EADDRINUSE, listen, (int file, int backlog), (file, backlog))
 FILE_ROW(ECONNREFUSED, connect, (int file, const struct sockaddr *address, socklen_t bytes),
          (file, address, bytes))
+ROW(FILES | SIGNAL | DESCRIPTORS, OR_SIGNAL(EMFILE), -1, ssize_t, recvmsg,
+    (int file, struct msghdr *message, int flags), (file, message, flags))
+ROW(FILES | SIGNAL, OR_SIGNAL(EPIPE), -1, ssize_t, sendmsg,
+    (int file, const struct msghdr *message, int flags), (file, message, flags))
+ROW(FILES | SIGNAL, OR_SIGNAL(ENOSYS), -1, ssize_t, getrandom,
+    (void *bytes, size_t count, unsigned flags), (bytes, count, flags))
 ROW(FILES | SIGNAL | DESCRIPTORS, OR_SIGNAL(EMFILE), -1, int, accept4,
     (int file, struct sockaddr *address, socklen_t *bytes, int flags),
     (file, address, bytes, flags))
