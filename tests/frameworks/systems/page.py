@@ -89,8 +89,9 @@ PAGE = """# Systems{size}, simulated driver and NCCL
 
 {date}: {cores} cores, {memory_gib} GiB of memory, no GPU, Python {python}, PyTorch {torch} from PyPI; the simulated driver,
 the simulated NCCL and the stand-in for the CUDA runtime, all of this repository. Made by
-`tests/frameworks/systems/run {options}--continue --json FILE --results PAGE`, in one run or several: {passed} checks
-passed, {failed} failed; what is not in the tables has not been run. No figure here is one of a GPU.
+`tests/frameworks/systems/run {options}--continue --json FILE --results PAGE`,
+in one run or several: {passed} checks passed, {failed} failed; what is not in the tables has not been run. No figure here
+is one of a GPU.
 
 Each row is a script of `tests/frameworks/systems`, as users of that system write it; nothing in it knows of MetaShard. All its
 ranks ran at the same time, each a process with a simulated device of its own, and real PyTorch's `nccl` backend
