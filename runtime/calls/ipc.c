@@ -79,13 +79,17 @@ static CUresult take_descriptor(const struct ms_allocation *allocation, size_t o
     return result;
 }
 
-static bool find_part(const struct ms_backing *backing, uint64_t offset, struct part *part_out)
+/* The chunk that begins there. */
+static bool find_part(const struct ms_allocation *allocation, uint64_t offset,
+                      struct part *part_out)
 {
-    const size_t at = ms_backing_chunk_behind(backing, offset);
-    if (at == backing->count || backing->chunks[at].begin != offset)
+    struct ms_range chunk = {offset, allocation->granule_bytes};
+    if (offset >= allocation->granule_bytes || !ms_backing_next(&allocation->backing, &chunk) ||
+        chunk.begin != offset ||
+        (offset > 0 && ms_backing_is_one_chunk(&allocation->backing, offset - 1, offset + 1)))
         return false;
-    *part_out = (struct part){.begin = offset, .end = backing->chunks[at].end};
-    return ms_driver.device_get_uuid(&part_out->device, backing->device) == CUDA_SUCCESS;
+    *part_out = (struct part){.bytes = allocation->bytes, .begin = offset, .end = chunk.end};
+    return ms_driver.device_get_uuid(&part_out->device, allocation->device) == CUDA_SUCCESS;
 }
 
 static bool answer(const struct ms_handout_text *request, struct ms_handout_text *answer_out,
@@ -95,9 +99,8 @@ static bool answer(const struct ms_handout_text *request, struct ms_handout_text
     struct part part;
     memcpy(&wanted, request, sizeof(wanted));
     MS_CLAIMED struct ms_allocation *allocation = claim_soon(wanted.address, wanted.id);
-    if (allocation == NULL || !find_part(&allocation->backing, wanted.offset, &part))
+    if (allocation == NULL || !find_part(allocation, wanted.offset, &part))
         return false;
-    part.bytes = allocation->bytes;
     const CUresult result = take_descriptor(allocation, wanted.offset, descriptor_out);
     if (result != CUDA_SUCCESS)
         ms_log(MS_WARN,
