@@ -7,22 +7,24 @@
 #include "tools/dump/line.h"
 #include "tools/dump/merge.h"
 
-/* The process that took the most memory. */
-static const struct ms_snapshot *worst_of(const struct view *view)
+/* The process of which the figure is largest. */
+static const struct ms_snapshot *worst_of(const struct view *view, const char *figure)
 {
     const struct ms_snapshot *worst = &view->processes[0];
     for (size_t i = 1; i < view->count; i++) {
-        const struct ms_snapshot *other = &view->processes[i];
-        if (totals_of(other).of[TOTAL_BACKED_PEAK] > totals_of(worst).of[TOTAL_BACKED_PEAK])
-            worst = other;
+        if (ms_snapshot_figure(&view->processes[i], figure) > ms_snapshot_figure(worst, figure))
+            worst = &view->processes[i];
     }
     return worst;
 }
 
-/* Of the process that was worst, if there are several. */
-static void show_peak(const struct view *view, const char *of, uint64_t with, uint64_t without)
+/* Of the process that took the most, by the names of both figures. Nothing if there are none. */
+static void show_peak(const struct view *view, const char *of, const char *figure,
+                      const char *figure_without)
 {
-    const struct ms_snapshot *worst = worst_of(view);
+    const struct ms_snapshot *worst = worst_of(view, figure);
+    const uint64_t with = ms_snapshot_figure(worst, figure);
+    const uint64_t without = ms_snapshot_figure(worst, figure_without);
     char who[64] = "";
     if (view->count > 1)
         snprintf(who, sizeof(who), " of %s%s, the worst of %zu processes",
@@ -36,15 +38,13 @@ static void show_peak(const struct view *view, const char *of, uint64_t with, ui
 /* A program that computes takes what it did without MetaShard: loading has a peak of its own. */
 static void show_peaks(const struct view *view)
 {
-    const struct ms_snapshot *worst = worst_of(view);
-    const struct totals totals = totals_of(worst);
-    const uint64_t loaded = ms_snapshot_figure(worst, "loaded_backed_bytes_peak");
-    if (loaded > 0)
-        show_peak(view, " while it loaded", loaded,
-                  ms_snapshot_figure(worst, "loaded_live_bytes_peak"));
-    if (loaded < totals.of[TOTAL_BACKED_PEAK] || loaded == 0)
-        show_peak(view, loaded > 0 ? " in all" : "", totals.of[TOTAL_BACKED_PEAK],
-                  totals.of[TOTAL_LIVE_PEAK]);
+    static const char loaded[] = "loaded_backed_bytes_peak", all[] = "backed_bytes_peak";
+    const uint64_t while_loading = ms_snapshot_figure(worst_of(view, loaded), loaded);
+    const uint64_t in_all = ms_snapshot_figure(worst_of(view, all), all);
+    if (while_loading > 0)
+        show_peak(view, " while it loaded", loaded, "loaded_live_bytes_peak");
+    if (while_loading < in_all || while_loading == 0)
+        show_peak(view, while_loading > 0 ? " in all" : "", all, "live_bytes_peak");
 }
 
 /* What could not stay deferred and has the most bytes. */

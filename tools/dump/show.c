@@ -409,6 +409,8 @@ int run_show(const struct options *options)
     struct view view;
     if (!line_setup(options))
         return USAGE;
+    if (options->job != NULL && options->words.file_count > 0)
+        return usage_fault("show: expected processes or --job, found both");
     if (!view_open(&view, options, true))
         return BAD;
     const int status = run_outputs(options, &view);
