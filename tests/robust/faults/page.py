@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """page.py PAGE RECORD...: the page of what run --record has written: how many calls failed in which flow, and which."""
 import collections
+import datetime
 import json
+import os
 import re
 import sys
 
 HEAD = """# Every call fails once, on the simulated driver
 
-22 November 2026: 2 cores that other work shared, 24 GiB of memory, no GPU, gcc 12.2; the simulated driver of this repository.
+@DATE@: 2 cores that other work shared, 24 GiB of memory, no GPU, gcc 12.2; the simulated driver of this repository.
 Made by `tests/robust/faults/run --record FILE` and `tests/robust/faults/page.py`; `tests/robust/faults/run` alone runs everything, for about an
 hour and a half on two cores that are busy. What was found was mended on the way, and the rows that it concerned were run again.
 
@@ -118,8 +120,9 @@ def lists(points):
 
 def main():
     points = read(sys.argv[2:])
+    last = datetime.date.fromtimestamp(max(os.path.getmtime(path) for path in sys.argv[2:]))
     with open(sys.argv[1], "w") as file:
-        file.write(HEAD + "".join(tables(points)) + FOUND + "".join(lists(points)))
+        file.write(HEAD.replace("@DATE@", last.strftime("%-d %B %Y")) + "".join(tables(points)) + FOUND + "".join(lists(points)))
 
 
 if __name__ == "__main__":
