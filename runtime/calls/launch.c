@@ -317,7 +317,8 @@ static bool record(const struct ms_call *call, const struct ms_arguments *argume
                                           .block = block->id,
                                           .address = block->address,
                                           .bytes = block->bytes,
-                                          .text = layout->name});
+                                          .text = layout->name,
+                                          .loads = true});
         ms_log(MS_DEBUG, "recorded a launch of %s on 0x%llx", layout->name, block->address);
     }
     return is_recorded;

@@ -286,7 +286,12 @@ static bool write_content(const struct ms_movement *movement, const struct ms_co
         return false;
     const size_t begin = ms_offset(allocation, movement->to.begin);
     *result_out = write_range(allocation, begin, begin + bytes, content, source, movement->stream);
-    ms_publish_event(MS_EVENT_RECORD, allocation, begin, bytes, describe(content));
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD,
+                                      .block = allocation->id,
+                                      .address = allocation->address + begin,
+                                      .bytes = bytes,
+                                      .text = describe(content),
+                                      .loads = content->kind != MS_FILL});
     if (content->kind == MS_SOURCE && ms_shard_is_active())
         ms_shard_add_copy(content->source, content->source_offset, bytes);
     return true;

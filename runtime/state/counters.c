@@ -19,6 +19,7 @@ const char ms_counter_names[MS_FIGURE_COUNT][MS_COUNTER_NAME_BYTES] = {
     [MS_GAUGE_BLOCKS_OUT] = "blocks_left_out",
     [MS_GAUGE_LOADED_PEAK] = "loaded_backed_bytes_peak",
     [MS_GAUGE_LOADED_LIVE_PEAK] = "loaded_live_bytes_peak",
+    [MS_GAUGE_LOADED_NS] = "loaded_ns",
     [MS_GAUGE_CHANGED_NS] = "changed_ns",
 };
 

@@ -27,8 +27,9 @@ enum ms_gauge {
     MS_GAUGE_SNAPSHOT,         /* host bytes that snapshots occupy */
     MS_GAUGE_BLOCKS,           /* live allocations and their parts */
     MS_GAUGE_BLOCKS_OUT,       /* of them, without a record in the state page */
-    MS_GAUGE_LOADED_PEAK,      /* MS_GAUGE_BACKED_PEAK when it last settled; state.c sets it */
+    MS_GAUGE_LOADED_PEAK,      /* MS_GAUGE_BACKED_PEAK when it had loaded; state.c sets it */
     MS_GAUGE_LOADED_LIVE_PEAK, /* likewise */
+    MS_GAUGE_LOADED_NS,        /* that moment, since the page was made */
     MS_GAUGE_CHANGED_NS, /* when a block changed last, since the page was made; state.c sets it */
     MS_FIGURE_COUNT
 };

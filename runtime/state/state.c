@@ -14,6 +14,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/base/version.h"
+#include "runtime/driver/flags.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
@@ -709,21 +710,42 @@ static void write_event(const struct ms_state_event *event)
 }
 
 /* The program has loaded: what it takes for its work follows. */
-static void note_loaded(void)
+static void note_peaks(void)
 {
     word *figures = record(MS_SECTION_FIGURES, 0);
     __atomic_store_n(&figures[MS_GAUGE_LOADED_PEAK], ms_counter_get(MS_GAUGE_BACKED_PEAK),
                      __ATOMIC_RELAXED);
     __atomic_store_n(&figures[MS_GAUGE_LOADED_LIVE_PEAK], ms_counter_get(MS_GAUGE_LIVE_PEAK),
                      __ATOMIC_RELAXED);
+    __atomic_store_n(&figures[MS_GAUGE_LOADED_NS], now_ns(), __ATOMIC_RELAXED);
+}
+
+/* Loading ends when nothing is deferred any more. Computing opens windows of its own: one in which
+ * far less was loaded than in the largest is none of loading. */
+static void note_loaded(const struct ms_event *happened)
+{
+    static _Atomic uint64_t loaded, largest;
+    static _Atomic uint32_t seen;
+    if (happened->loads)
+        atomic_fetch_add(&loaded, happened->bytes);
+    const uint32_t now = atomic_load_explicit(&ms_hot.unexamined, memory_order_relaxed);
+    if (happened->kind != MS_EVENT_SETTLE &&
+        atomic_load_explicit(&seen, memory_order_relaxed) == now)
+        return;
+    atomic_store(&seen, now);
+    const uint64_t bytes = atomic_exchange(&loaded, 0), most = atomic_load(&largest);
+    if (bytes < most / 2 || (bytes == 0 && (most > 0 || happened->kind != MS_EVENT_SETTLE)))
+        return;
+    if (bytes > most)
+        atomic_store(&largest, bytes);
+    note_peaks();
 }
 
 void ms_state_event(const struct ms_event *happened)
 {
     if (!ms_state_open())
         return;
-    if (happened->kind == MS_EVENT_SETTLE)
-        note_loaded();
+    note_loaded(happened);
     const bool has_call = !happened->is_of_no_call;
     const uint64_t now = now_ns();
     const char *text = happened->text != NULL || !has_call ? happened->text : ms_caller_kernel;

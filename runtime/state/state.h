@@ -83,6 +83,7 @@ struct ms_event {
     uint64_t began;     /* ms_state_now; gives the duration */
     const char *text;   /* NULL: the kernel that the thread launches */
     bool is_of_no_call; /* it is counted as a cause, and is no event of a call */
+    bool loads;         /* a record of what a program loads: of a launch, a file or host memory */
 };
 /* Writes the event, with the call and the kernel that the thread is in. */
 void ms_state_event(const struct ms_event *happened);

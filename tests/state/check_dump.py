@@ -313,12 +313,13 @@ def make_run(folder, job, first_pid, started, peaks, loaded=None):
         parts["process"] = [make_page.process(pid=first_pid + rank, rank=rank, world=len(peaks), started_ns=started + rank, ended=9,
                                               job=job)] * 2
         figures = {"backed_bytes_peak": peak, "live_bytes_peak": 100,
-                   **({"loaded_backed_bytes_peak": loaded[rank], "loaded_live_bytes_peak": 80} if loaded else {})}
+                   **({"loaded_backed_bytes_peak": loaded[rank], "loaded_live_bytes_peak": 80, "loaded_ns": 1} if loaded else {})}
         parts["figures"] = [struct.pack("<Q", value * MIB) for value in figures.values()]
         parts["names"] = [make_page.text(name, 48) for name in figures]
         parts["causes"] = [make_page.cause(kind=kind, reason=2, what=what, size=size * MIB) for kind, what, size in (
             (5, "_Z11replay_onlyPf", 9), (11, "_ZN2at6native13reduce_kernelILi512ENS0_8ReduceOpIdEEEEvT1_", 3),
             (11, "_ZN2at6native13reduce_kernelILi128ENS0_8ReduceOpIdEEEEvT1_", 2))]
+        parts["causes"].append(make_page.cause(kind=11, reason=2, what="_Z5trainPf", size=50 * MIB, first_ns=2 * MIB))
         with open(os.path.join(folder, f"metashard-{first_pid + rank}.state"), "wb") as file:
             file.write(make_page.page(parts))
 
@@ -339,13 +340,14 @@ def check_runs(folder):
     check("whose processes are listed alone", seen, ["201", "200"])
     status, out, errors = dump("show", "--job", "c", METASHARD_STATE_DIR=pages)
     check("a job without pages", (status, out, errors), (1, "", f"metashard-dump: no process of job c has a state page in {pages}\n"))
-    check("in short: the worst rank, its loading beside all, and what was brought in whole",
+    check("in short: the worst rank, its loading beside all, and what was brought in whole while it loaded",
           dump("show", "--brief", "--job", "a", METASHARD_STATE_DIR=pages)[1].splitlines(),
           ["peak of device memory while it loaded of rank 0, the worst of 2 processes: 35.0 MiB instead of 80.0 MiB (-56 %)",
            "peak of device memory in all of rank 1, the worst of 2 processes: 60.0 MiB instead of 100.0 MiB (-40 %)",
            "could not stay deferred: 10.0 MiB, 12 times, for cuLaunchKernel of reduce_kernel<ReduceOp> (a kernel without a rule)"])
-    check("of one that has not settled", dump("show", "--brief", METASHARD_STATE_DIR=pages)[1].splitlines()[0],
-          "peak of device memory: 5.0 MiB instead of 100.0 MiB (-95 %)")
+    check("of one that has not loaded", dump("show", "--brief", METASHARD_STATE_DIR=pages)[1].splitlines(),
+          ["peak of device memory: 5.0 MiB instead of 100.0 MiB (-95 %)",
+           "could not stay deferred: 50.0 MiB, 3 times, for cuLaunchKernel of train (a kernel without a rule)"])
     out = dump("show", "--job", "a", METASHARD_STATE_DIR=pages)[1]
     check("kernels of one short name are one cause, which is explained once, and what was replayed for it is none",
           (out.count("10.0 MiB      12"), out.count("Do this."), "replay_only" in out), (1, 1, False))

@@ -39,8 +39,8 @@ def file(path):
     return struct.pack("<Q", 2) + text(path, 504)
 
 
-def cause(kind=4, reason=2, call="cuLaunchKernel", what="kernel", sentence="Do this.", size=100):
-    return struct.pack("<QQQQQQIIQ", 2, 3, size, 7, 1, 9, kind, reason, 0) + text(call, 64) + text(what, 320) + \
+def cause(kind=4, reason=2, call="cuLaunchKernel", what="kernel", sentence="Do this.", size=100, first_ns=1):
+    return struct.pack("<QQQQQQIIQ", 2, 3, size, 7, first_ns, first_ns + 8, kind, reason, 0) + text(call, 64) + text(what, 320) + \
         text(sentence, 576)
 
 

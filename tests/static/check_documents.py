@@ -55,6 +55,14 @@ def check_links(page, text):
     return count
 
 
+def check_tables(page, text):
+    """A blank line within a table makes text of the rest of it."""
+    lines = without_code(text).splitlines()
+    for before, line, after in zip(["", *lines], lines, [*lines[1:], ""]):
+        if line.startswith("|") and not before.startswith("|") and not re.fullmatch(r"\|[ :|-]+\|", after.strip()):
+            faults.append(f"{os.path.relpath(page, SOURCE)}: a row without a table's head: {line[:60]}")
+
+
 def messages():
     """Level and pattern of each message that is in the sources. A format may stand in a macro, with its backslashes."""
     found = []
@@ -142,6 +150,7 @@ def main():
     rows = check_exceptions()
     for page in documents:
         text = read(page)
+        check_tables(page, text)
         links += check_links(page, text)
         quoted += check_messages(page, text, known)
     for page in documents + manuals:

@@ -47,12 +47,28 @@ static void show_peaks(const struct view *view)
         show_peak(view, while_loading > 0 ? " in all" : "", all, "live_bytes_peak");
 }
 
-/* What could not stay deferred and has the most bytes. */
+/* When the last of them had loaded, on the view's clock; 0: none has. */
+static uint64_t loaded_ns(const struct view *view)
+{
+    uint64_t last = 0;
+    for (size_t p = 0; p < view->count; p++) {
+        const struct ms_snapshot *snapshot = &view->processes[p];
+        const uint64_t at = ms_snapshot_figure(snapshot, "loaded_ns");
+        if (at > 0 && at + view_shift_ns(view, snapshot) > last)
+            last = at + view_shift_ns(view, snapshot);
+    }
+    return last;
+}
+
+/* What could not stay deferred and has the most bytes. What comes after loading is the program's
+ * work, which needs its memory. */
 static void show_largest_cause(const struct view *view)
 {
     size_t count, at = 0;
     struct ms_state_cause *causes = view_causes(view, &count);
-    while (at < count && causes[at].kind != MS_EVENT_FALLBACK)
+    const uint64_t loaded = loaded_ns(view);
+    while (at < count &&
+           (causes[at].kind != MS_EVENT_FALLBACK || (loaded > 0 && causes[at].first_ns > loaded)))
         at++;
     if (at < count)
         line(PLAIN, "could not stay deferred: %s, %" PRIu64 " times, for %s%s%s (%s)",

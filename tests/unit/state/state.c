@@ -101,6 +101,27 @@ MS_TEST_AFTER(page_folder_make, figures_are_those_of_the_counters)
     ms_snapshot_cleanup(&snapshot);
 }
 
+static void load_and_end(uint64_t bytes, uint64_t peak)
+{
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD, .bytes = bytes, .loads = true});
+    ms_counter_move(MS_GAUGE_BACKED, (int64_t)(peak - ms_counter_get(MS_GAUGE_BACKED)));
+    ms_examining_begin();
+    ms_examining_end();
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_ALLOCATE});
+}
+
+MS_TEST_AFTER(page_folder_make, the_peak_of_loading_is_that_when_nothing_is_deferred_any_more)
+{
+    page_start(1 * MIB);
+    load_and_end(100, 3);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_LOADED_PEAK), 3);
+    load_and_end(80, 5); /* a second part */
+    CHECK_EQ(ms_counter_get(MS_GAUGE_LOADED_PEAK), 5);
+    load_and_end(20, 9); /* a step of training */
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_SETTLE});
+    CHECK_EQ(ms_counter_get(MS_GAUGE_LOADED_PEAK), 5);
+}
+
 MS_TEST_AFTER(page_folder_make, the_rank_of_a_communicator_counts_only_where_none_is_known)
 {
     unsetenv("RANK");

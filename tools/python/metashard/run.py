@@ -161,13 +161,23 @@ def without_pages(environment: dict[str, str]) -> str:
     return "no process of the command deferred device memory; METASHARD_LOG=info says more of each"
 
 
+def environment_of_tools(environment: dict[str, str]) -> dict[str, str]:
+    """Without the preload."""
+    return {**environment, "LD_PRELOAD": os.environ.get("LD_PRELOAD", "")}
+
+
 def last_lines(environment: dict[str, str], pages: list[str]) -> list[str]:
-    """What the run was worth, and the command that shows more."""
+    """What the run was worth, and the command that shows more. Another program may have made pages meanwhile: a name that
+    this run has given itself tells them apart."""
     if not pages:
         return [without_pages(environment)]
+    job = environment.get("METASHARD_JOB", "") if "METASHARD_JOB" not in os.environ else ""
     try:
-        done = subprocess.run([installed.find("metashard-dump"), "show", "--brief", "--width", "0", *pages],
-                              capture_output=True, text=True, check=False)
+        done = subprocess.run([installed.find("metashard-dump"), "show", "--brief", "--width", "0",
+                               *(["--job", job] if job else pages)],
+                              capture_output=True, text=True, check=False, env=environment_of_tools(environment))
+        if job and done.returncode != 0:
+            return [without_pages(environment)]
     except (installed.Fault, OSError) as error:  # the exit status is the command's
         return [str(error)]
     is_usual = environment.get("METASHARD_STATE_DIR", "auto") == "auto"
