@@ -186,6 +186,8 @@ def check_run(there, library):
     check("which shows the last run", there.run("show").stdout.startswith(f"process {pid}"))
     check("as does the tool, by the page", pid in there.run("dump", "show", page).stdout)
     check("and a list has it", pid in there.run("list").stdout)
+    done = there.run("run", "--", "sh", "-c", f"{job}; METASHARD_JOB=other {job}")
+    check("of its own processes, not of those that ran meanwhile", "the worst of" not in done.stderr and len(done.stderr.splitlines()), len(lines))
     done = there.run("run", "--", job, METASHARD="off")
     check("switched off: it says so", done.stderr.splitlines()[-1:], ["metashard: METASHARD=off: the command ran without it"])
     done = there.run("run", "--", job, METASHARD_STATE_DIR="")
