@@ -271,19 +271,23 @@ static bool is_equal(const struct ms_allocation *allocation, struct ms_range ran
                      const struct ms_pinned_area *area)
 {
     const size_t bytes = range.end - range.begin;
-    const void *of_file = area->memory;
+    unsigned char *const of_file = area->memory + COMPARED_BYTES;
     CUresult result =
         ms_driver.memcpy_dtoh_async(area->memory, allocation->address + range.begin, bytes, stream);
     const CUresult waited = ms_driver_wait(stream);
     if (result == CUDA_SUCCESS && waited == CUDA_SUCCESS)
-        result = ms_source_read(source, offset, area->memory + COMPARED_BYTES, bytes, &of_file);
+        result = ms_source_read(source, offset, of_file, bytes, NULL);
     return result == CUDA_SUCCESS && waited == CUDA_SUCCESS &&
            memcmp(area->memory, of_file, bytes) == 0;
 }
 
+/* Not of a file that is about to change: who closes it may have looked here already. From now on
+ * it waits for the claim. */
 static void set_source(struct ms_allocation *allocation, struct ms_range range,
                        struct ms_source *source, uint64_t offset, struct restoring *restoring)
 {
+    if (ms_source_state(source) != MS_SOURCE_IS_OPEN)
+        return;
     const struct ms_content content = {
         .kind = MS_SOURCE, .cached = true, .source = source, .source_offset = offset};
     if (ms_bytes_set(allocation, range.begin, range.end, &content) != CUDA_SUCCESS)

@@ -60,7 +60,8 @@ void ms_source_drop(struct ms_source *source);
 /*
  * Reads the source's bytes [offset, offset + bytes) into buffer. A snapshot's bytes are in memory:
  * *bytes_out points at them, and buffer is untouched. Fails with CUDA_ERROR_OPERATING_SYSTEM if the
- * file has changed or cannot be read; the reason is logged.
+ * file has changed or cannot be read; the reason is logged. bytes_out NULL: of a file, for who only
+ * guesses what is in it; that it is shorter by now, or has changed, is nothing to log.
  */
 CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *buffer, size_t bytes,
                         const void **bytes_out);

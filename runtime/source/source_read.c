@@ -181,15 +181,16 @@ static void read_bytes(void *argument)
     ms_source_end_use(wanted->file);
 }
 
-static CUresult read_file(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes)
+static CUresult read_file(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
+                          bool logs)
 {
     struct wanted_bytes wanted = {file, offset, buffer, bytes,
                                   .failure = {.file = file, .kind = MS_SOURCE_LOST}};
     ms_file_thread_call(read_bytes, &wanted);
-    if (!wanted.is_read) {
+    if (!wanted.is_read && logs)
         ms_source_read_log_failure(&wanted.failure);
+    if (!wanted.is_read)
         return CUDA_ERROR_OPERATING_SYSTEM;
-    }
     ms_counter_add(MS_COUNT_FILE_READ_BYTES, bytes);
     return CUDA_SUCCESS;
 }
@@ -201,8 +202,9 @@ CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *b
         *bytes_out = ms_snapshot_bytes(source) + offset;
         return CUDA_SUCCESS;
     }
-    *bytes_out = buffer;
-    return read_file(source, offset, buffer, bytes);
+    if (bytes_out != NULL)
+        *bytes_out = buffer;
+    return read_file(source, offset, buffer, bytes, bytes_out != NULL);
 }
 
 bool ms_source_read_is_current(const struct ms_source *source)

@@ -216,5 +216,7 @@ void fuzz_plans_begin(void);
 void fuzz_plans_init(void);
 /* FUZZ_PLANS: there are many plans, and tensors of several granules. */
 bool fuzz_draws_plans(void);
+/* One may arrive now. */
+void fuzz_plan_arrives(void);
 /* False: files have no headers, so that no tensor is known by a name. */
 bool fuzz_has_names(void);

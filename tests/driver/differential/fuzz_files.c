@@ -139,9 +139,11 @@ static int act(enum deed deed)
 
 /* --- everything is as it was */
 
+/* A plan may arrive before that, which the shim compares with the file as it is now. */
 static void end(void)
 {
     fuzz_wait();
+    fuzz_plan_arrives();
     fuzz_read(source.block->at, source.block->bytes);
     unmap();
     unlink(source.path);

@@ -125,6 +125,12 @@ static void plan_by_call(void)
     }
 }
 
+void fuzz_plan_arrives(void)
+{
+    if (fuzz_draws_plans() && fuzz_one_in(2))
+        plan_by_call();
+}
+
 /* METASHARD_PLAN is looked at four times a second: it arrives whenever it is seen. */
 static void plan_by_file(void)
 {
