@@ -75,6 +75,10 @@ def checkpoint_header():
 def check_running(folder, job):
     status, out, errors = dump("show", str(job.pid), METASHARD_STATE_DIR=folder)
     check("a process that runs is shown by its id", (status, errors), (0, ""))
+    seen = dump("metrics", "--job", "4711", METASHARD_STATE_DIR=folder)[1].splitlines()
+    check("its figures are metrics", f'metashard_live_peak_bytes{{pid="{job.pid}",rank="1",job="4711"}} {23 << 20}' in seen or seen)
+    check("each with a type and a help, and an end", (len(seen), seen[0], seen[-1]),
+          (31, "# TYPE metashard_live_bytes gauge", "# EOF"))
     check("and said to run", out.startswith(f"process {job.pid}, rank 1 of 2: running for "))
     status, out, errors = dump("list", METASHARD_STATE_DIR=folder)
     check("it is in the list, with its age and its folder",

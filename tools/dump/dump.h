@@ -92,6 +92,7 @@ const char *rank_text(const struct ms_snapshot *snapshot, const char *unknown);
 
 int run_list(const struct options *options);
 int run_show(const struct options *options);
+int run_metrics(const struct options *options);
 int run_diff(const struct options *options);
 
 /* What a run was worth, in two or three lines. */

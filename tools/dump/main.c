@@ -4,17 +4,19 @@
 
 static const char usage[] =
     "usage: metashard-dump list [--job JOB] [--json]\n"
+    "       metashard-dump metrics [--job JOB]\n"
     "       metashard-dump show [PID|FILE... | --job JOB] [--json | --events | --brief]\n"
     "       metashard-dump show [PID|FILE... | --job JOB] [--html OUT] [--trace OUT]\n"
     "       metashard-dump diff PID|FILE PID|FILE\n"
     "       metashard-dump --help | --version\n"
     "each takes --color auto|always|never, and --width CHARACTERS (0: lines are not cut)\n";
 
-enum { LIST = 1, SHOW = 2, DIFF = 4 };
+enum { LIST = 1, SHOW = 2, DIFF = 4, METRICS = 8 };
 
 static const struct command commands[] = {
     {"list", LIST, run_list, 0, 0},
     {"show", SHOW, run_show, 0, MAX_FILES},
+    {"metrics", METRICS, run_metrics, 0, 0},
     {"diff", DIFF, run_diff, 2, 2},
     {0},
 };
@@ -23,13 +25,13 @@ static const struct row rows[] = {
     {TO(json), no_argument, LIST | SHOW},
     {TO(events), no_argument, SHOW},
     {TO(brief), no_argument, SHOW},
-    {TO(job), required_argument, LIST | SHOW},
+    {TO(job), required_argument, LIST | SHOW | METRICS},
     {TO(html), required_argument, SHOW},
     {TO(trace), required_argument, SHOW},
     {TO(color), required_argument, LIST | SHOW | DIFF},
     {TO(width), required_argument, LIST | SHOW | DIFF},
-    {TO(help), no_argument, LIST | SHOW | DIFF, 'h'},
-    {TO(version), no_argument, LIST | SHOW | DIFF},
+    {TO(help), no_argument, LIST | SHOW | METRICS | DIFF, 'h'},
+    {TO(version), no_argument, LIST | SHOW | METRICS | DIFF},
     {0},
 };
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: metashard run [OPTION...] -- COMMAND [ARGUMENT...]
-       metashard show|list [ARGUMENT...]
+       metashard show|list|metrics [ARGUMENT...]
        metashard dry-run [OPTION...] -- COMMAND [ARGUMENT...]
        metashard plan|dump|verify|check-torch [ARGUMENT...]
        metashard path
@@ -9,6 +9,7 @@
 run     runs a command, and all that it starts, under MetaShard: metashard run -- torchrun train.py
 show    shows what MetaShard did in the last run, or in a process: metashard-dump(1)
 list    lists the processes that ran under MetaShard
+metrics prints figures of those that run, as OpenMetrics text
 dry-run says whether the memory of a training job fits, without a GPU: metashard dry-run -- torchrun train.py
 plan    makes, checks and explains sharding plans: metashard-plan(1)
 dump    is metashard-dump(1): show, list and diff
@@ -29,7 +30,7 @@ from . import dry_run, installed, run
 WRONG_USAGE = 2
 TOOLS = ("plan", "dump", "verify", "check-torch")
 SCRIPTS = ("verify", "check-torch")
-OF_DUMP = ("show", "list")
+OF_DUMP = ("show", "list", "metrics")
 COMMANDS = ("run", *OF_DUMP, "dry-run", *TOOLS)
 
 
