@@ -7,14 +7,30 @@
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/delayed_free.h"
+#include "runtime/memory/regular.h"
 #include "shim/init.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/observer.h"
 #include "shim/quick.h"
 
+static bool is_regular(CUdeviceptr *address_out, size_t bytes)
+{
+    struct ms_regular_size *const size = ms_regular_take(bytes);
+    if (size == NULL)
+        return false;
+    const bool is_served = MS_REAL(cuMemAlloc_v2)(address_out, bytes) == CUDA_SUCCESS;
+    if (is_served)
+        ms_regular_serve(size, *address_out);
+    else
+        ms_regular_put(size);
+    return is_served;
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
     CUresult result;
+    if (is_regular(dptr, bytesize))
+        return CUDA_SUCCESS;
     MS_ENTER("cuMemAlloc_v2");
     if (ms_ready_to_defer() && !ms_nccl_is_inside(__builtin_return_address(0)) &&
         ms_alloc(bytesize, dptr, &result)) {
@@ -45,6 +61,8 @@ static bool may_free(void)
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     CUresult result;
+    if (ms_is_started() && ms_regular_free(dptr))
+        return MS_REAL(cuMemFree_v2)(dptr);
     MS_ENTER("cuMemFree_v2");
     if (ms_owns_any() && may_free() && ms_alloc_free(dptr, &result))
         return result;

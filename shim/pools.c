@@ -8,6 +8,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/pool.h"
+#include "runtime/memory/regular.h"
 #include "shim/init.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/observer.h"
@@ -82,7 +83,7 @@ static bool has_context(void)
             ms_alloc_free_in_stream(dptr, ms_stream(hStream, default_stream), &result))     \
             return result;                                                                  \
         result = MS_REAL(symbol)(dptr, hStream);                                            \
-        if (result == CUDA_SUCCESS)                                                         \
+        if (result == CUDA_SUCCESS && !(ms_is_started() && ms_regular_free(dptr)))          \
             ms_host_memory_forget(dptr);                                                    \
         return result;                                                                      \
     }

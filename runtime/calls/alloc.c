@@ -20,6 +20,7 @@
 #include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
+#include "runtime/memory/regular.h"
 #include "runtime/memory/space.h"
 #include "runtime/selfcheck/selfcheck.h"
 #include "runtime/shard/shard.h"
@@ -192,7 +193,8 @@ static bool keep(struct ms_promise *promise, ms_promise_maker *make, void *argum
         *result_out = CUDA_ERROR_OUT_OF_MEMORY;
         return true;
     }
-    promise->is_transient = promise->pool != NULL && takes_place(promise->bytes);
+    if (promise->pool != NULL)
+        promise->is_transient = takes_place(promise->bytes);
     /* If it cannot be deferred, the driver decides what the program gets. */
     if (!make(promise, argument))
         return false;
@@ -227,6 +229,8 @@ static bool reserve(const struct ms_promise *promise, void *argument)
         return false;
     if (promise->pool != NULL)
         begin_pooled(allocation);
+    else
+        ms_regular_begin(promise->bytes);
     ms_publish_event(MS_EVENT_ALLOCATE, allocation, 0, promise->bytes, NULL);
     ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", promise->bytes, allocation->address);
     *address_out = allocation->address;
@@ -236,8 +240,10 @@ static bool reserve(const struct ms_promise *promise, void *argument)
 bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
 {
     struct ms_promise promise;
-    return address_out != NULL && ms_alloc_may_defer(bytes, &promise) &&
-           ms_alloc_promise(&promise, reserve, address_out, result_out);
+    if (address_out == NULL || !ms_alloc_may_defer(bytes, &promise))
+        return false;
+    promise.is_transient = ms_regular_expects(bytes);
+    return ms_alloc_promise(&promise, reserve, address_out, result_out);
 }
 
 bool ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream stream,
@@ -293,6 +299,8 @@ CUresult ms_alloc_end(const struct ms_allocation_facts *facts)
         return CUDA_ERROR_INVALID_VALUE; /* another thread has freed it meanwhile */
     if (is_done)
         ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
+    if (facts->pool == NULL && !facts->is_opened)
+        ms_regular_end(facts->bytes, ms_shard_is_active() || ms_allocation_has_saved(allocation));
     forget_freed(allocation, "");
     if (is_done)
         ms_allocation_destroy(allocation);
@@ -398,6 +406,7 @@ void ms_alloc_end_context(CUcontext context)
     ms_pinned_pool_forget(context);
     ms_scratch_drop();
     ms_parameters_forget(NULL);
+    ms_regular_forget();
     ms_delayed_free_forget(context);
     ms_examining_forget_context(context);
     CUdeviceptr at = 0;

@@ -60,7 +60,7 @@ struct ms_promise {
     CUcontext context; /* the current one */
     CUdevice device;
     struct ms_pool *pool; /* NULL: none */
-    bool is_transient;    /* takes the place of what was freed in the pool */
+    bool is_transient;    /* takes the place of what was freed, in the pool or by cuMemFree */
 };
 
 /* True if so many bytes may be deferred in the current context. */

@@ -86,6 +86,15 @@ struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
     return allocation;
 }
 
+bool ms_allocation_has_saved(const struct ms_allocation *allocation)
+{
+    const struct ms_lineage *lineage = &allocation->lineage;
+    const size_t nothing = lineage->bytes - lineage->deferred_bytes - lineage->resident_bytes;
+    return allocation->shadow != NULL || lineage->deferred_bytes > lineage->cached_bytes ||
+           (nothing < lineage->bytes &&
+            allocation->backing.backed_bytes < allocation->granule_bytes);
+}
+
 void ms_allocation_destroy(struct ms_allocation *allocation)
 {
     const size_t pooled = ms_pooled_bytes(allocation);

@@ -19,6 +19,9 @@ struct ms_allocation *ms_allocation_adopt(CUcontext context, CUdevice device, CU
 struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
                                          struct ms_backing *backing);
 
+/* True if the driver's own allocation would have taken more memory, or it is verified. */
+bool ms_allocation_has_saved(const struct ms_allocation *allocation);
+
 /* Frees an allocation that is in no index, with its memory. No queued work may use it. */
 void ms_allocation_destroy(struct ms_allocation *allocation);
 

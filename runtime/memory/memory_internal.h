@@ -51,6 +51,7 @@ struct ms_inside {
     bool claimed;
     bool counted_deferred;   /* in ms_hot.deferred */
     size_t counted_unbacked; /* in the device's unbacked bytes */
+    size_t counted_backed;   /* in what is owed (ms_space_owes_memory) */
 
     /* changed under the claim and ms_space_lock, read under either */
     struct ms_blocks blocks;

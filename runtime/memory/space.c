@@ -22,6 +22,8 @@ struct place {
     struct ms_allocation *allocation;
 };
 
+_Atomic int64_t ms_space_owed;
+
 static struct {
     pthread_cond_t released;
     struct ms_sorted places;   /* guarded by ms_space_lock */
@@ -72,12 +74,20 @@ MS_HOLDS(ms_space_lock) static struct ms_allocation *find_locked(CUdeviceptr add
     return allocation != NULL && allocation->address <= address ? allocation : NULL;
 }
 
+MS_HOLDS(ms_space_lock)
+static void count_backed_locked(struct ms_allocation *allocation, size_t bytes)
+{
+    atomic_fetch_add(&ms_space_owed, (int64_t)MS_OWN(allocation)->counted_backed - (int64_t)bytes);
+    MS_OWN(allocation)->counted_backed = bytes;
+}
+
 MS_HOLDS(ms_space_lock) static void count_unbacked_locked(struct ms_allocation *allocation)
 {
     const size_t unbacked = allocation->backing.mapped_bytes - allocation->backing.backed_bytes;
     atomic_fetch_add(&space.unbacked_bytes[allocation->device],
                      (int64_t)unbacked - (int64_t)MS_OWN(allocation)->counted_unbacked);
     MS_OWN(allocation)->counted_unbacked = unbacked;
+    count_backed_locked(allocation, allocation->backing.backed_bytes);
 }
 
 static struct place place_of(struct ms_allocation *allocation)
@@ -88,20 +98,24 @@ static struct place place_of(struct ms_allocation *allocation)
                           allocation};
 }
 
-/* Of addresses that the program has reserved, its handles are counted. */
-static void count_promised(const struct ms_allocation *allocation, bool added)
+static void count(CUdevice device, int64_t live, int64_t reserved)
 {
-    if (allocation->is_programs)
-        return;
-    const uint64_t bytes = allocation->bytes, reserved = allocation->backing.bytes;
-    atomic_fetch_add(&space.live_bytes[allocation->device], added ? bytes : -bytes);
-    atomic_fetch_add(&space.reserved_bytes[allocation->device], added ? reserved : -reserved);
+    atomic_fetch_add(&space.live_bytes[device], (uint64_t)live);
+    atomic_fetch_add(&space.reserved_bytes[device], (uint64_t)reserved);
+    atomic_fetch_add(&ms_space_owed, reserved);
+}
+
+/* Of addresses that the program has reserved, its handles are counted. */
+static void count_promised(const struct ms_allocation *allocation, int64_t sign)
+{
+    if (!allocation->is_programs)
+        count(allocation->device, sign * (int64_t)allocation->bytes,
+              sign * (int64_t)allocation->backing.bytes);
 }
 
 void ms_space_count_promised(CUdevice device, int64_t bytes)
 {
-    atomic_fetch_add(&space.live_bytes[device], (uint64_t)bytes);
-    atomic_fetch_add(&space.reserved_bytes[device], (uint64_t)bytes);
+    count(device, bytes, bytes);
 }
 
 MS_HOLDS(ms_space_lock)
@@ -150,9 +164,9 @@ bool ms_space_add(struct ms_allocation *allocation)
     }
     MS_OWN(allocation)->claimed = false;
     count_deferred_locked(allocation, true);
-    MS_OWN(allocation)->counted_unbacked = 0;
+    MS_OWN(allocation)->counted_unbacked = MS_OWN(allocation)->counted_backed = 0;
     count_unbacked_locked(allocation);
-    count_promised(allocation, true);
+    count_promised(allocation, 1);
     set_bounds_locked();
     atomic_fetch_add(&ms_hot.owned, 1);
     atomic_fetch_add(&ms_hot.deferred, 1);
@@ -169,7 +183,8 @@ void ms_space_remove(struct ms_allocation *allocation)
     if (place == NULL || place->allocation != allocation)
         ms_fatal("allocation 0x%llx is not in the index", allocation->address);
     ms_sorted_remove(&space.places, at, 1);
-    count_promised(allocation, false);
+    count_promised(allocation, -1);
+    count_backed_locked(allocation, 0);
     set_bounds_locked();
     atomic_fetch_sub(&space.unbacked_bytes[allocation->device],
                      (int64_t)MS_OWN(allocation)->counted_unbacked);

@@ -10,6 +10,7 @@
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -236,3 +237,10 @@ struct ms_space_sums {
     uint64_t live, reserved, unbacked;
 };
 struct ms_space_sums ms_space_sums(CUdevice device);
+
+/* True if something that was promised to the program, on any device, has no memory yet. */
+extern _Atomic int64_t ms_space_owed;
+static inline bool ms_space_owes_memory(void)
+{
+    return atomic_load_explicit(&ms_space_owed, memory_order_relaxed) > 0;
+}

@@ -49,10 +49,13 @@ def costs(part):
                 is_call = False
 
 
-def added_instructions(part, shim, entry):
-    """Of a part that callgrind wrote, and whether the driver was called through the shim."""
+def added_instructions(part, shim, driver, entry):
+    """Of a part that callgrind wrote, and whether the driver was called through the shim. What the simulated driver does
+    by functions of libc that the shim exports, too, is its own."""
     added, forwarded = 0, False
     for place, callee, instructions in costs(part):
+        if place == driver and callee is not None and callee[0] == shim:
+            added -= instructions
         if place != shim or callee is not None and callee[0] == shim:
             continue
         if callee is not None and callee[1] == entry:
@@ -74,7 +77,7 @@ def count(files, *state, settings=None, is_forwarded=True):
     """By name of the call: instructions added to one, or why they were not counted. Some calls the shim may answer
     itself: then all of its instructions count."""
     with tempfile.TemporaryDirectory() as folder:
-        program, kernels, _, shim, *_ = without_debug_information(folder, *files)
+        program, kernels, driver, shim, *_ = without_debug_information(folder, *files)
         out = os.path.join(folder, "out")
         run = subprocess.run(
             ["valgrind", "--quiet", "--tool=callgrind", "--toggle-collect=measured",
@@ -91,7 +94,7 @@ def count(files, *state, settings=None, is_forwarded=True):
             name, rounds = line.split("\t")
             counts[name] = rounds[1:]
             if rounds[0] != "-":
-                added, forwarded = added_instructions(next(parts), shim, name.split(",")[0])
+                added, forwarded = added_instructions(next(parts), shim, driver, name.split(",")[0])
                 if is_forwarded and not forwarded:
                     sys.exit(f"{name}: the driver was not called through the shim")
                 counts[name] = added / int(rounds)

@@ -7,6 +7,7 @@
  *     settled     the shim has settled, and a caching allocator hands out blocks and takes them back
  *     used        the same, but the program has used all it has, so there was nothing to settle
  *     allocating  the program allocates and frees
+ *     beside      the same, and there is an allocation that it has not used
  *     names N     the program names tensors, when it has named N
  */
 #include <cuda.h>
@@ -133,10 +134,17 @@ static void allocations(void)
         each(allocate);
         each(use_allocated);
         each(release);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     report_calls("cuMemAlloc_v2", allocate);
     each(use_allocated);
     report_calls("cuMemFree_v2", release);
+}
+
+static void allocations_beside(void)
+{
+    must(cuMemAlloc(&whole, 2 * ALLOCATED));
+    allocations();
 }
 
 enum { NAMED_BYTES = 512 };
@@ -179,6 +187,8 @@ int main(int argc, char **argv)
     must(cuModuleGetFunction(&kernel, module, "takes_16"));
     if (strcmp(argv[2], "allocating") == 0)
         allocations();
+    else if (strcmp(argv[2], "beside") == 0)
+        allocations_beside();
     else if (strcmp(argv[2], "names") == 0)
         names(argc > 3 ? atol(argv[3]) : 0);
     else

@@ -11,9 +11,8 @@ import sys
 
 from instructions import count
 
-# By way. Where it ends with a number, the ways of both numbers have the limit: the work does not grow with it. None:
-# it is counted, and has no limit.
-LIMITS = {"settled": 100, "used": 100, "names 1000": 5000, "names 100000": 5000, "allocating": None}
+# By way. Where it ends with a number, the ways of both numbers have the limit: the work does not grow with it.
+LIMITS = {"settled": 100, "used": 100, "names 1000": 5000, "names 100000": 5000, "allocating": 100, "beside": 100}
 SETTINGS = {"METASHARD_SETTLE_MS": "20"}
 
 
@@ -27,7 +26,7 @@ def main():
         is_forwarded = way in ("settled", "used")
         for name, added in count(sys.argv[1:6], *way.split(), settings=SETTINGS, is_forwarded=is_forwarded).items():
             call = name.split(", ")[-1]
-            good = LIMITS[way] is None or added <= LIMITS[way]
+            good = added <= LIMITS[way]
             faults += not good and "--check" in sys.argv
             print(f"{'ok' if good else 'TOO MANY':8} {way}, {call}: {added} of {LIMITS[way]}")
     return faults > 0

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/regular.h"
+
+#include "runtime/base/lock.h"
+#include "runtime/base/log.h"
+
+/* As many frees in a row make a size regular, and as many times what there was at once. The first
+ * one that is deferred again comes after FIRST_TURN, and each time after twice as many. */
+enum { LEAST_FREES = 16, TIMES = 4, FIRST_TURN = 16, LAST_TURN = 16 << 10 };
+
+struct ms_regular ms_regular;
+
+static struct ms_lock regular_lock = MS_LOCK_INIT(regular);
+
+/* What is known of a size, in the same place. Guarded by the lock. */
+static struct history {
+    uint32_t live, most; /* that are deferred; and were at once, since a free last saved memory */
+    uint32_t frees;      /* since then */
+    int32_t limit;       /* how many the driver may serve at once; 0: it is not regular */
+} histories[MS_REGULAR_SIZES];
+
+static struct ms_regular_size *size_of(const struct history *history)
+{
+    return &ms_regular.sizes[history - histories];
+}
+
+MS_HOLDS(regular_lock) static size_t granted_bytes(void)
+{
+    size_t bytes = 0;
+    for (unsigned i = 0; i < MS_REGULAR_SIZES; i++)
+        bytes += (size_t)histories[i].limit * atomic_load(&ms_regular.sizes[i].bytes);
+    return bytes;
+}
+
+MS_HOLDS(regular_lock) static void set_limit(struct history *history, int32_t limit)
+{
+    struct ms_regular_size *one = size_of(history);
+    atomic_fetch_add(&one->room, limit - history->limit);
+    history->limit = limit;
+}
+
+/* The place of a size. One that is not regular, and of which nothing is out, gives way to another.
+ * NULL: it is taken. */
+MS_HOLDS(regular_lock) static struct history *history_of(size_t bytes, bool may_begin)
+{
+    const unsigned at = ms_regular_hash(bytes, MS_REGULAR_SIZE_BITS);
+    struct ms_regular_size *one = &ms_regular.sizes[at];
+    struct history *history = &histories[at];
+    if (atomic_load(&one->bytes) == bytes)
+        return history;
+    if (!may_begin || history->live > 0 || history->limit > 0 || atomic_load(&one->room) != 0)
+        return NULL;
+    *history = (struct history){0};
+    atomic_store(&one->bytes, bytes);
+    return history;
+}
+
+bool ms_regular_expects(size_t bytes)
+{
+    ms_lock_take(&regular_lock);
+    const struct history *history = history_of(bytes, false);
+    const bool is_expected = history != NULL &&
+                             (int64_t)history->live < atomic_load(&size_of(history)->room) &&
+                             atomic_load(&size_of(history)->turn) > 0;
+    ms_lock_drop(&regular_lock);
+    return is_expected;
+}
+
+MS_HOLDS(regular_lock) static void add_live(struct history *history)
+{
+    struct ms_regular_size *one = size_of(history);
+    if (++history->live > history->most)
+        history->most = history->live;
+    if (atomic_load(&one->turn) <= 0)
+        atomic_store(&one->turn, atomic_load(&one->turns));
+}
+
+void ms_regular_begin(size_t bytes)
+{
+    if (bytes > MS_REGULAR_BYTES)
+        return;
+    ms_lock_take(&regular_lock);
+    struct history *history = history_of(bytes, true);
+    if (history != NULL)
+        add_live(history);
+    ms_lock_drop(&regular_lock);
+}
+
+MS_HOLDS(regular_lock) static void grant(struct history *history, size_t bytes)
+{
+    const size_t room = (MS_REGULAR_BYTES - granted_bytes()) / bytes;
+    const uint32_t places = MS_REGULAR_PLACES / 2;
+    const size_t wanted = history->most < places ? history->most : places;
+    atomic_store(&size_of(history)->turn, FIRST_TURN);
+    atomic_store(&size_of(history)->turns, FIRST_TURN);
+    set_limit(history, (int32_t)(wanted < room ? wanted : room));
+    if (history->limit > 0)
+        ms_log(MS_DEBUG, "%d allocations of %zu bytes at a time are left to the driver",
+               history->limit, bytes);
+}
+
+/* Of one that is deferred in its turn, though the size is regular. */
+static void add_turn(struct ms_regular_size *one)
+{
+    const int32_t turns = atomic_load(&one->turns);
+    const int32_t longer = turns < LAST_TURN ? 2 * turns : turns;
+    atomic_store(&one->turns, longer);
+    atomic_store(&one->turn, longer);
+}
+
+MS_HOLDS(regular_lock) static void add_free(struct history *history, size_t bytes)
+{
+    history->frees++;
+    if (history->limit > 0)
+        add_turn(size_of(history));
+    else if (history->frees >= LEAST_FREES && history->frees >= TIMES * history->most)
+        grant(history, bytes);
+}
+
+void ms_regular_end(size_t bytes, bool has_saved)
+{
+    if (bytes > MS_REGULAR_BYTES)
+        return;
+    ms_lock_take(&regular_lock);
+    struct history *history = history_of(bytes, false);
+    if (history != NULL) {
+        history->live -= history->live > 0;
+        if (has_saved) {
+            set_limit(history, 0);
+            history->frees = 0;
+            history->most = history->live;
+        } else {
+            add_free(history, bytes);
+        }
+    }
+    ms_lock_drop(&regular_lock);
+}
+
+/* Some may be of another context, and are then freed as what the shim knows nothing of. */
+void ms_regular_forget(void)
+{
+    for (unsigned i = 0; i < MS_REGULAR_PLACES; i++) {
+        const CUdeviceptr address = atomic_load(&ms_regular.places[i].address);
+        if (address > MS_REGULAR_TAKING)
+            ms_regular_free(address);
+    }
+}

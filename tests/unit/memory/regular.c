@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/regular.h"
+
+#include "tests/unit/between.h"
+
+enum { SIZE = 4 << 20, ENOUGH = 16 };
+#define AT(i) ((CUdeviceptr)0x302000000 + (CUdeviceptr)(i)*SIZE)
+
+static void start(void)
+{
+    atomic_store(&ms_hot.started, 1);
+}
+
+/* So many at once, which are freed. */
+static void defer(unsigned count, size_t bytes, bool has_saved)
+{
+    for (unsigned i = 0; i < count; i++)
+        ms_regular_begin(bytes);
+    for (unsigned i = 0; i < count; i++)
+        ms_regular_end(bytes, has_saved);
+}
+
+static bool serve(size_t bytes, CUdeviceptr address)
+{
+    struct ms_regular_size *size = ms_regular_take(bytes);
+    if (size != NULL)
+        ms_regular_serve(size, address);
+    return size != NULL;
+}
+
+MS_TEST_AFTER(start, what_is_freed_again_and_again_is_left_to_the_driver)
+{
+    for (int i = 0; i < ENOUGH; i++) {
+        CHECK(ms_regular_take(SIZE) == NULL);
+        defer(1, SIZE, false);
+    }
+    CHECK(serve(SIZE, AT(0)));
+    CHECK(!serve(SIZE, AT(1))); /* it never had two */
+    CHECK(ms_regular_take(2 * (size_t)SIZE) == NULL);
+    CHECK(!ms_regular_free(AT(1)) && ms_regular_free(AT(0)) && !ms_regular_free(AT(0)));
+    CHECK(serve(SIZE, AT(1)));
+}
+
+/* The driver could give the memory away that others need. */
+MS_TEST_AFTER(start, what_is_promised_gets_memory_first)
+{
+    for (int i = 0; i < ENOUGH; i++)
+        defer(1, SIZE, false);
+    ms_examining_begin();
+    CHECK(ms_regular_take(SIZE) == NULL);
+    ms_examining_end();
+    atomic_store(&ms_space_owed, 1);
+    CHECK(ms_regular_take(SIZE) == NULL);
+    atomic_store(&ms_space_owed, 0);
+    CHECK(serve(SIZE, AT(0)));
+    CHECK(ms_regular_free(AT(0)));
+}
+
+MS_TEST_AFTER(start, one_that_is_deferred_then_is_no_sign_of_a_program_that_loads)
+{
+    for (int i = 0; i < ENOUGH; i++) {
+        CHECK(!ms_regular_expects(SIZE));
+        defer(1, SIZE, false);
+    }
+    CHECK(ms_regular_expects(SIZE) && !ms_regular_expects(SIZE + 1));
+    ms_regular_begin(SIZE);
+    CHECK(!ms_regular_expects(SIZE)); /* it never had two */
+    ms_regular_end(SIZE, false);
+    while (serve(SIZE, AT(0)))
+        CHECK(ms_regular_free(AT(0)));
+    CHECK(!ms_regular_expects(SIZE)); /* but every so often one shows whether it loads */
+    ms_regular_begin(SIZE);
+    ms_regular_end(SIZE, true);
+    CHECK(!ms_regular_expects(SIZE));
+}
+
+MS_TEST_AFTER(start, as_many_are_left_to_it_as_there_were_at_once)
+{
+    enum { AT_ONCE = 8, TIMES = 4 };
+    for (int i = 0; i < TIMES; i++) {
+        CHECK(ms_regular_take(SIZE) == NULL);
+        defer(AT_ONCE, SIZE, false);
+    }
+    for (int i = 0; i < AT_ONCE; i++)
+        CHECK(serve(SIZE, AT(i)));
+    CHECK(!serve(SIZE, AT(AT_ONCE)));
+    for (int i = 0; i < AT_ONCE; i++)
+        CHECK(ms_regular_free(AT(i)));
+}
+
+MS_TEST_AFTER(start, all_sizes_together_are_limited)
+{
+    CUdeviceptr at = AT(0);
+    size_t served = 0;
+    for (size_t bytes = SIZE; bytes < SIZE + ((size_t)64 << 10); bytes += 4096) {
+        for (int i = 0; i < 4; i++)
+            defer(8, bytes, false);
+        for (; serve(bytes, at); at += 2 * (CUdeviceptr)SIZE)
+            served += bytes;
+    }
+    CHECK(served > MS_REGULAR_BYTES / 2 && served <= MS_REGULAR_BYTES);
+    for (int i = 0; i < 2 * ENOUGH; i++)
+        defer(1, MS_REGULAR_BYTES + 1, false);
+    CHECK(ms_regular_take(MS_REGULAR_BYTES + 1) == NULL);
+}
+
+/* The first one after 16, then after twice as many each time. */
+MS_TEST_AFTER(start, every_so_often_one_is_deferred)
+{
+    int served = 0, turns = 0;
+    for (int i = 0; i < ENOUGH; i++)
+        defer(1, SIZE, false);
+    for (int limit = ENOUGH; turns < 12; turns++) {
+        for (served = 0; serve(SIZE, AT(0)); served++)
+            CHECK(ms_regular_free(AT(0)));
+        CHECK_EQ(served, limit);
+        limit = limit < (16 << 10) ? 2 * limit : limit;
+        defer(1, SIZE, false);
+    }
+}
+
+MS_TEST_AFTER(start, a_size_that_saves_memory_is_deferred)
+{
+    for (int i = 0; i < ENOUGH - 1; i++)
+        defer(1, SIZE, false);
+    defer(1, SIZE, true);
+    for (int i = 0; i < ENOUGH - 1; i++) {
+        CHECK(ms_regular_take(SIZE) == NULL);
+        defer(1, SIZE, false);
+    }
+    defer(1, SIZE, false);
+    CHECK(serve(SIZE, AT(0)));
+    defer(1, SIZE, true);
+    CHECK(ms_regular_free(AT(0)));
+    CHECK(ms_regular_take(SIZE) == NULL);
+}
+
+MS_TEST_AFTER(start, what_a_context_took_with_it_may_be_served_again)
+{
+    for (int i = 0; i < ENOUGH; i++)
+        defer(1, SIZE, false);
+    CHECK(serve(SIZE, AT(0)));
+    ms_regular_forget();
+    CHECK(!ms_regular_free(AT(0)));
+    CHECK(serve(SIZE, AT(0)));
+}
+
+MS_TEST_AFTER(start, a_forked_child_takes_nothing)
+{
+    for (int i = 0; i < ENOUGH; i++)
+        defer(1, SIZE, false);
+    atomic_store(&ms_hot.started, 0);
+    CHECK(ms_regular_take(SIZE) == NULL);
+}
