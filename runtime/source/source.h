@@ -76,6 +76,7 @@ struct ms_source_failure {
         MS_SOURCE_LOST,
         MS_SOURCE_GIVEN_UP,
         MS_SOURCE_CHANGED,
+        MS_SOURCE_UNANSWERED, /* changed, after the kernel has taken its lease away */
         MS_SOURCE_WRITTEN,
         MS_SOURCE_STORED_TO,
         MS_SOURCE_UNREADABLE

@@ -26,6 +26,22 @@ ssize_t ms_source_read_by(const struct ms_source *file, int descriptor, void *bu
     return got;
 }
 
+/* Of a file that has become shorter, what has changed says more than that bytes are missing. */
+static void explain(const struct ms_source *file, uint64_t offset, size_t bytes, int error,
+                    struct ms_source_failure *failure_out)
+{
+    if (atomic_load(&file->state) != MS_SOURCE_IS_LOST && error == 0 &&
+        !ms_trust_check(file, failure_out))
+        return;
+    const bool is_lost = atomic_load(&file->state) == MS_SOURCE_IS_LOST;
+    *failure_out =
+        (struct ms_source_failure){.file = file,
+                                   .kind = is_lost ? MS_SOURCE_GIVEN_UP : MS_SOURCE_UNREADABLE,
+                                   .offset = offset,
+                                   .bytes = bytes,
+                                   .error = error};
+}
+
 static bool read_open(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
                       struct ms_source_failure *failure_out)
 {
@@ -36,13 +52,7 @@ static bool read_open(const struct ms_source *file, uint64_t offset, void *buffe
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0) {
-            const bool is_lost = atomic_load(&file->state) == MS_SOURCE_IS_LOST;
-            *failure_out = (struct ms_source_failure){.file = file,
-                                                      .kind = is_lost ? MS_SOURCE_GIVEN_UP
-                                                                      : MS_SOURCE_UNREADABLE,
-                                                      .offset = offset + done,
-                                                      .bytes = bytes - done,
-                                                      .error = got < 0 ? errno : 0};
+            explain(file, offset + done, bytes - done, got < 0 ? errno : 0, failure_out);
             return false;
         }
         done += (size_t)got;
@@ -76,8 +86,10 @@ static int format_number(char *text, size_t bytes, const char *what, uint64_t no
                                   (unsigned long long)then);
 }
 
-static void log_change(const struct ms_source *file, const struct stat *now)
+static void log_change(const struct ms_source_failure *failure)
 {
+    const struct ms_source *file = failure->file;
+    const struct stat *now = &failure->now;
     const struct stat *then = &file->recorded;
     char text[320] = "";
     const size_t bytes = sizeof(text) / 4; /* for each */
@@ -86,11 +98,20 @@ static void log_change(const struct ms_source *file, const struct stat *now)
     end += format_number(end, bytes, "links", now->st_nlink, then->st_nlink);
     end += format_time(end, bytes, "mtime", now->st_mtim, then->st_mtim);
     format_time(end, bytes, "ctime", now->st_ctim, then->st_ctim);
-    ms_log(MS_ERROR,
-           "%s: changed after the program copied it to the device and before it was needed (%s); "
-           "the copied bytes are lost: write another file and rename it over this one, or call "
-           "metashard_materialise() before it changes",
-           file->path, text[0] != '\0' ? text + 2 : "another file");
+    const char *what = text[0] != '\0' ? text + 2 : "another file";
+    if (failure->kind == MS_SOURCE_UNANSWERED)
+        ms_log(MS_ERROR,
+               "%s: changed by another process (%s), after the kernel had let it wait for "
+               "lease-break-time (/proc/sys/fs/lease-break-time): until then this process did not "
+               "bring the copied bytes into memory, since it was stopped, or the machine or the "
+               "disk too slow; they are lost: call metashard_materialise() before it changes",
+               file->path, what);
+    else
+        ms_log(MS_ERROR,
+               "%s: changed after the program copied it to the device and before it was needed "
+               "(%s); the copied bytes are lost: write another file and rename it over this one, "
+               "or call metashard_materialise() before it changes",
+               file->path, what);
 }
 
 static void log_loss(const struct ms_source *file, int error)
@@ -136,7 +157,8 @@ void ms_source_read_log_failure(const struct ms_source_failure *failure)
         log_loss(file, failure->error);
         return;
     case MS_SOURCE_CHANGED:
-        log_change(file, &failure->now);
+    case MS_SOURCE_UNANSWERED:
+        log_change(failure);
         return;
     case MS_SOURCE_WRITTEN:
         ms_log(MS_ERROR,

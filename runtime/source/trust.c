@@ -235,6 +235,14 @@ static bool is_held(const struct ms_source *file, const struct stat *now)
     return true;
 }
 
+/* Nobody has given it back, so who has changed the file has waited for lease-break-time, and then
+ * the kernel has taken the lease. Files of overlays may be changed by other machines. */
+static bool is_lease_gone(const struct ms_source *file)
+{
+    return ms_file_thread_has_own_table() && !file->system.is_overlay &&
+           atomic_load(&file->lease.is_taken);
+}
+
 bool ms_trust_has_lost_links(const struct ms_source *file, const struct stat *now)
 {
     return now->st_nlink == 0 && file->recorded.st_nlink > 0;
@@ -257,9 +265,9 @@ static bool check(const struct ms_source *file, struct ms_source_failure *failur
         return false;
     }
     note_deletion((struct ms_source *)file, &failure_out->now);
-    failure_out->kind = MS_SOURCE_CHANGED;
     if (is_held(file, &failure_out->now))
         return true;
+    failure_out->kind = is_lease_gone(file) ? MS_SOURCE_UNANSWERED : MS_SOURCE_CHANGED;
     if (!is_as_before(file, &failure_out->now))
         return false;
     failure_out->kind = MS_SOURCE_WRITTEN;

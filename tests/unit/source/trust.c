@@ -16,7 +16,9 @@
 
 #include "runtime/config/config.h"
 #include "runtime/source/source_internal.h"
+#include "runtime/source/file_thread.h"
 #include "tests/unit/between.h"
+#include "tests/unit/source/files.h"
 #include "tools/simcuda/harness/deny.h"
 
 enum { BYTES = 256 << 10 };
@@ -464,4 +466,31 @@ MS_TEST_AFTER(deny_table, a_number_that_is_another_files_is_not_read)
         unlink(first);
         unlink(path);
     }
+}
+
+/* --- leases */
+
+/* As the kernel does when somebody has waited for lease-break-time. */
+static void take_lease_away(void *argument)
+{
+    struct ms_source *source = argument;
+    CHECK_EQ(syscall(SYS_fcntl, source->descriptor, F_SETLEASE, F_UNLCK), 0);
+    atomic_store(&source->lease.held_ns, 0);
+}
+
+MS_TEST(a_writer_that_has_waited_too_long_is_told_of)
+{
+    ms_config.leases = true;
+    make_file("/tmp");
+    struct ms_source *source = find_first();
+    if (!atomic_load(&source->lease.is_taken))
+        ms_test_skip("no leases here");
+    open_log(MS_WARN);
+    CHECK(ms_file_thread_call(take_lease_away, source));
+    CHECK_EQ(read_all(source), CUDA_SUCCESS); /* nobody has changed it yet */
+    CHECK_EQ(truncate(path, 100), 0);
+    CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
+    CHECK_EQ(count_log_lines("(size 100, was "), 1);
+    CHECK_EQ(count_log_lines("lease-break-time"), 1);
+    ms_source_drop(source);
 }
