@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Code: tracks which handles are kernels, and runs recorded launches before an unload. */
-#include "runtime/calls/launch.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/kernel/parameters.h"
 #include "shim/quick.h"
 
@@ -25,12 +25,16 @@ CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, C
     return result;
 }
 
-#define UNLOAD(symbol, type, library)                                                       \
-    CUresult symbol(type code)                                                              \
-    {                                                                                       \
-        MS_ENTER(#symbol);                                                                  \
-        const CUresult result = ms_is_started() ? ms_launch_unload(library) : CUDA_SUCCESS; \
-        return result != CUDA_SUCCESS ? result : MS_REAL(symbol)(code);                     \
-    }
-UNLOAD(cuModuleUnload, CUmodule, NULL)
-UNLOAD(cuLibraryUnload, CUlibrary, code)
+/* Recorded launches run before the code of `library` (NULL: of some module) goes. */
+static CUresult prepare_unload(CUlibrary library)
+{
+    if (!ms_is_started())
+        return CUDA_SUCCESS;
+    const CUresult result = ms_access(0, SIZE_MAX, MS_NEED_LAUNCHED);
+    if (result == CUDA_SUCCESS)
+        ms_parameters_forget(library);
+    return result;
+}
+
+MS_PREPARED(cuModuleUnload, prepare_unload(NULL), (CUmodule hmod), (hmod))
+MS_PREPARED(cuLibraryUnload, prepare_unload(library), (CUlibrary library), (library))

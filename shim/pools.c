@@ -109,16 +109,9 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
     return result;
 }
 
-/* Another thread may get the same handle as soon as the driver has destroyed the pool. */
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
-    struct ms_pool *taken = ms_pool_take_handle(pool);
-    const CUresult result = MS_REAL(cuMemPoolDestroy)(pool);
-    if (result == CUDA_SUCCESS)
-        ms_pool_end(taken);
-    else
-        ms_pool_restore_handle(taken);
-    return result;
+    return ms_pool_destroy(pool, MS_REAL(cuMemPoolDestroy));
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
@@ -148,27 +141,10 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
     return MS_REAL(cuMemPoolTrimTo)(pool, ms_pool_trim(pool, minBytesToKeep));
 }
 
-static bool is_another(const CUmemAccessDesc *access, CUmemoryPool pool)
-{
-    return access->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-           ms_pool_find(pool, access->location.id) == NULL;
-}
-
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
 {
     MS_ENTER("cuMemPoolSetAccess");
-    CUresult result = CUDA_SUCCESS;
-    bool is_shared = false;
-    for (size_t i = 0; i < count && map != NULL && ms_is_started(); i++)
-        is_shared = is_another(&map[i], pool) || is_shared;
-    if (is_shared)
-        result = ms_alloc_share_pool(pool);
-    if (result == CUDA_SUCCESS)
-        result = MS_REAL(cuMemPoolSetAccess)(pool, map, count);
-    for (size_t i = 0; i < count && is_shared && result == CUDA_SUCCESS; i++) {
-        if (map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-            result = ms_alloc_set_pool_access(pool, map[i].location.id,
-                                              map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
-    }
-    return result;
+    return ms_is_started() && map != NULL
+               ? ms_alloc_set_pool_access(pool, map, count, MS_REAL(cuMemPoolSetAccess))
+               : MS_REAL(cuMemPoolSetAccess)(pool, map, count);
 }

@@ -7,11 +7,11 @@
 #include "runtime/base/log.h"
 #include "runtime/calls/host_memory.h"
 #include "runtime/calls/ipc.h"
-#include "runtime/calls/pointer.h"
 #include "runtime/calls/vmm.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/access.h"
 #include "runtime/memory/addresses.h"
+#include "runtime/memory/space.h"
 #include "shim/init.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/newer.h"
@@ -21,7 +21,9 @@
 /* Memory from cuMemAlloc. */
 static bool meets_block(CUdeviceptr address, size_t bytes)
 {
-    return ms_owns_any() && ms_pointer_meets_allocation(address, bytes);
+    struct ms_allocation_facts facts;
+    return ms_owns_any() && ms_space_first_behind(address, &facts) &&
+           facts.address < address + bytes && !facts.is_programs;
 }
 
 /* --- addresses */
@@ -83,24 +85,24 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 }
 
 /* The driver knows no number of the shim's, and refuses it. */
-MS_PREPARED(cuMemExportToShareableHandle, ms_vmm_export(&handle, handleType),
+MS_PREPARED(cuMemExportToShareableHandle, ms_vmm_make_handle_real(&handle, &handleType),
             (void *shareableHandle, CUmemGenericAllocationHandle handle,
              CUmemAllocationHandleType handleType, unsigned long long flags),
             (shareableHandle, handle, handleType, flags))
 
-MS_PREPARED(cuMulticastBindMem, ms_vmm_make_handle_real(&memHandle),
+MS_PREPARED(cuMulticastBindMem, ms_vmm_make_handle_real(&memHandle, NULL),
             (CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
              CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
              unsigned long long flags),
             (mcHandle, mcOffset, memHandle, memOffset, size, flags))
 
-MS_PREPARED(cuMulticastBindMem_v2, ms_vmm_make_handle_real(&memHandle),
+MS_PREPARED(cuMulticastBindMem_v2, ms_vmm_make_handle_real(&memHandle, NULL),
             (CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
              CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
              unsigned long long flags),
             (mcHandle, dev, mcOffset, memHandle, memOffset, size, flags))
 
-MS_PREPARED(cuLogicalEndpointBindMem, ms_vmm_make_handle_real(&memHandle),
+MS_PREPARED(cuLogicalEndpointBindMem, ms_vmm_make_handle_real(&memHandle, NULL),
             (CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset,
              CUmemGenericAllocationHandle memHandle, cuuint64_t memOffset, cuuint64_t size,
              unsigned long long flags),

@@ -374,7 +374,7 @@ bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *res
     return true;
 }
 
-CUresult ms_alloc_share_pool(CUmemoryPool handle)
+static CUresult share_pool(CUmemoryPool handle)
 {
     struct ms_allocation_facts facts;
     ms_pool_set_shared(handle);
@@ -389,14 +389,38 @@ CUresult ms_alloc_share_pool(CUmemoryPool handle)
     return CUDA_SUCCESS;
 }
 
-CUresult ms_alloc_set_pool_access(CUmemoryPool handle, CUdevice peer, bool enabled)
+static CUresult follow_pool_access(CUmemoryPool handle, const CUmemAccessDesc *access)
 {
     CUresult result = CUDA_SUCCESS;
+    if (access->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_SUCCESS;
     MS_CLAIMED struct ms_allocation *allocation = NULL;
     while (result == CUDA_SUCCESS && (allocation = ms_space_walk(allocation)) != NULL) {
-        if (ms_pool_handle(allocation->pool) == handle && allocation->device != peer)
-            result = ms_backing_apply_access(&allocation->backing, peer, enabled);
+        if (ms_pool_handle(allocation->pool) == handle && allocation->device != access->location.id)
+            result = ms_backing_apply_access(&allocation->backing, access->location.id,
+                                             access->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
     }
+    return result;
+}
+
+static bool is_another(const CUmemAccessDesc *access, CUmemoryPool handle)
+{
+    return access->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+           ms_pool_find(handle, access->location.id) == NULL;
+}
+
+CUresult ms_alloc_set_pool_access(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count,
+                                  CUresult (*set)(CUmemoryPool handle, const CUmemAccessDesc *map,
+                                                  size_t count))
+{
+    bool is_shared = false;
+    for (size_t i = 0; i < count; i++)
+        is_shared = is_another(&map[i], handle) || is_shared;
+    CUresult result = is_shared ? share_pool(handle) : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        result = set(handle, map, count);
+    for (size_t i = 0; i < count && is_shared && result == CUDA_SUCCESS; i++)
+        result = follow_pool_access(handle, &map[i]);
     return result;
 }
 

@@ -38,10 +38,11 @@ CUresult ms_alloc_end(const struct ms_allocation_facts *facts);
  * stream has got there. Returns false for a stream that is captured: the driver refuses it. */
 bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_out);
 
-/* Other devices may reach the pool: its allocations are brought into memory, and later ones are the
- * driver's. ms_alloc_set_pool_access follows the driver's call for each of these devices. */
-CUresult ms_alloc_share_pool(CUmemoryPool handle);
-CUresult ms_alloc_set_pool_access(CUmemoryPool handle, CUdevice peer, bool enabled);
+/* Sets who may reach the pool by `set`, the driver's function. If another device than its own may,
+ * its allocations are brought into memory, and later ones are the driver's. */
+CUresult ms_alloc_set_pool_access(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count,
+                                  CUresult (*set)(CUmemoryPool handle, const CUmemAccessDesc *map,
+                                                  size_t count));
 
 /* The driver has destroyed a context: everything in it ends. */
 void ms_alloc_end_context(CUcontext context);

@@ -518,11 +518,3 @@ bool ms_launch(const struct ms_call *call, CUresult *result_out)
     ms_order_add_gate();
     return false;
 }
-
-CUresult ms_launch_unload(CUlibrary library)
-{
-    const CUresult result = ms_access(0, SIZE_MAX, MS_NEED_LAUNCHED);
-    if (result == CUDA_SUCCESS)
-        ms_parameters_forget(library);
-    return result;
-}

@@ -9,7 +9,3 @@
 /* Returns true if the launch, with an explicit stream (never 0), is answered: recorded, or refused.
  * Returns false if it must be forwarded. */
 bool ms_launch(const struct ms_call *call, CUresult *result_out);
-
-/* Code of `library` (NULL: of some module) is about to be unloaded: recorded launches run now. Not
- * CUDA_SUCCESS: what the call must return instead. */
-CUresult ms_launch_unload(CUlibrary library);

@@ -13,15 +13,26 @@
 #include "runtime/memory/order.h"
 #include "runtime/state/window.h"
 
+/* The bytes from the first to the last. */
+static size_t span(const struct ms_movement *movement, const struct ms_side *side)
+{
+    size_t planes, lines, bytes;
+    if (ms_movement_is_empty(movement))
+        return 0;
+    if (__builtin_mul_overflow(movement->depth - 1, side->slice, &planes) ||
+        __builtin_mul_overflow(movement->height - 1, side->pitch, &lines) ||
+        __builtin_add_overflow(planes, lines, &bytes) ||
+        __builtin_add_overflow(bytes, movement->width, &bytes))
+        bytes = SIZE_MAX;
+    return bytes;
+}
+
 /* Most are one row. */
 static inline bool strays(const struct ms_movement *movement, const struct ms_side *side)
 {
-    if (!ms_side_is_device(*side))
-        return false;
-    if (movement->height == 1 && movement->depth == 1)
-        return ms_pointer_strays(side->begin, movement->width);
-    const struct ms_rows rows = ms_movement_rows(movement, side);
-    return ms_pointer_rows_stray(&rows);
+    const bool is_row = movement->height == 1 && movement->depth == 1;
+    return ms_side_is_device(*side) &&
+           ms_pointer_strays(side->begin, is_row ? movement->width : span(movement, side));
 }
 
 bool ms_move_strays(const struct ms_movement *movement)

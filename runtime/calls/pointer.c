@@ -52,28 +52,8 @@ bool ms_pointer_is(CUdeviceptr address, unsigned kinds)
            ((kinds & MS_MANAGED) != 0 && is_managed(address));
 }
 
-bool ms_pointer_meets_allocation(CUdeviceptr address, size_t bytes)
-{
-    struct ms_allocation_facts facts;
-    return ms_space_first_behind(address, &facts) && facts.address < address + bytes &&
-           !facts.is_programs;
-}
-
 bool ms_pointer_strays(CUdeviceptr address, size_t bytes)
 {
     return bytes > 0 && ((ms_space_may_hold(address) && ms_space_strays(address, bytes)) ||
                          ms_delayed_free_holds(address));
-}
-
-bool ms_pointer_rows_stray(const struct ms_rows *rows)
-{
-    size_t planes, lines, bytes;
-    if (rows->width == 0 || rows->height == 0 || rows->depth == 0)
-        return false;
-    if (__builtin_mul_overflow(rows->depth - 1, rows->slice, &planes) ||
-        __builtin_mul_overflow(rows->height - 1, rows->pitch, &lines) ||
-        __builtin_add_overflow(planes, lines, &bytes) ||
-        __builtin_add_overflow(bytes, rows->width, &bytes))
-        bytes = SIZE_MAX;
-    return ms_pointer_strays(rows->begin, bytes);
 }

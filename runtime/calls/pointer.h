@@ -5,7 +5,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "runtime/base/strided_copy.h"
 #include "runtime/driver/driver.h"
 
 bool ms_pointer_is_owned(CUdeviceptr address);
@@ -36,13 +35,9 @@ static inline bool ms_pointer_is_host(CUdeviceptr address)
 /* True if one piece of that device's memory holds the range for the driver. Not for allocations. */
 bool ms_pointer_is_whole(CUdeviceptr address, size_t bytes, CUdevice device);
 
-/* True if [address, address + bytes) meets an allocation. */
-bool ms_pointer_meets_allocation(CUdeviceptr address, size_t bytes);
-
 /*
  * True if [address, address + bytes) begins in an allocation, or in the reserved addresses around
  * one, and does not lie wholly in the allocation. Without the shim the driver would refuse it. With
  * the shim the driver knows the whole reservation, and memory up to the end of the last granule.
  */
 bool ms_pointer_strays(CUdeviceptr address, size_t bytes);
-bool ms_pointer_rows_stray(const struct ms_rows *rows); /* from the first byte to the last */

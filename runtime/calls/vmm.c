@@ -333,16 +333,12 @@ static CUresult make_number_real(CUmemGenericAllocationHandle *number, struct at
     return result;
 }
 
-CUresult ms_vmm_export(CUmemGenericAllocationHandle *number, CUmemAllocationHandleType type)
-{
-    return can_export(*number, type) ? ms_vmm_make_handle_real(number) : CUDA_SUCCESS;
-}
-
-CUresult ms_vmm_make_handle_real(CUmemGenericAllocationHandle *number)
+CUresult ms_vmm_make_handle_real(CUmemGenericAllocationHandle *number,
+                                 const CUmemAllocationHandleType *exported)
 {
     struct attempt attempt = {0};
     CUresult result;
-    if (!ms_handle_is_ours(*number))
+    if (!ms_handle_is_ours(*number) || (exported != NULL && !can_export(*number, *exported)))
         return CUDA_SUCCESS;
     do
         result = make_number_real(number, &attempt);

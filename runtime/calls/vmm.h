@@ -34,11 +34,10 @@ bool ms_vmm_handle_properties(CUmemGenericAllocationHandle handle, CUmemAllocati
 bool ms_vmm_mapping_properties(const struct ms_program_mapping *mapping,
                                CUmemAllocationProp *prop_out);
 
-/* Replaces the number of a handle of ours by the driver's, which it then has. Any other stays. */
-CUresult ms_vmm_make_handle_real(CUmemGenericAllocationHandle *handle);
-
-/* The same for an export. A number that was not created for this type stays, and is refused. */
-CUresult ms_vmm_export(CUmemGenericAllocationHandle *handle, CUmemAllocationHandleType type);
+/* Replaces the number of a handle of ours by the driver's, which it then has. Any other stays. So
+ * does, for an export of a type, one that was not created for that: the driver refuses it. */
+CUresult ms_vmm_make_handle_real(CUmemGenericAllocationHandle *handle,
+                                 const CUmemAllocationHandleType *exported);
 
 /* The same for all handles that are mapped in the range. */
 CUresult ms_vmm_make_real(CUdeviceptr address, size_t bytes);

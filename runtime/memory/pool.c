@@ -102,24 +102,6 @@ void ms_pool_set_shared(CUmemoryPool handle)
     ms_lock_drop(&pools.lock);
 }
 
-struct ms_pool *ms_pool_take_handle(CUmemoryPool handle)
-{
-    ms_lock_take(&pools.lock);
-    struct ms_pool *pool = find_locked(handle);
-    if (pool != NULL)
-        pool->is_gone = true;
-    ms_lock_drop(&pools.lock);
-    return pool;
-}
-
-void ms_pool_restore_handle(struct ms_pool *pool)
-{
-    ms_lock_take(&pools.lock);
-    if (pool != NULL)
-        pool->is_gone = false;
-    ms_lock_drop(&pools.lock);
-}
-
 MS_HOLDS(pools.lock) static void keep_locked(struct ms_pool *pool, uint64_t bytes)
 {
     atomic_fetch_add(&pools.kept_bytes[pool->device], bytes - pool->kept);
@@ -127,15 +109,32 @@ MS_HOLDS(pools.lock) static void keep_locked(struct ms_pool *pool, uint64_t byte
     pool->kept = bytes;
 }
 
-void ms_pool_end(struct ms_pool *pool)
+MS_HOLDS(pools.lock) static void end_locked(struct ms_pool *pool)
 {
-    if (pool == NULL)
-        return;
-    ms_lock_take(&pools.lock);
     if (pool->device >= 0)
         keep_locked(pool, 0);
     free_if_over_locked(pool);
+}
+
+/* Another thread may get the same handle as soon as the driver has destroyed the pool: so the pool
+ * has none meanwhile. */
+CUresult ms_pool_destroy(CUmemoryPool handle, CUresult (*destroy)(CUmemoryPool handle))
+{
+    ms_lock_take(&pools.lock);
+    struct ms_pool *pool = find_locked(handle);
+    if (pool != NULL)
+        pool->is_gone = true;
     ms_lock_drop(&pools.lock);
+    const CUresult result = destroy(handle);
+    if (pool == NULL)
+        return result;
+    ms_lock_take(&pools.lock);
+    if (result == CUDA_SUCCESS)
+        end_locked(pool);
+    else
+        pool->is_gone = false;
+    ms_lock_drop(&pools.lock);
+    return result;
 }
 
 CUmemoryPool ms_pool_handle(const struct ms_pool *pool)

@@ -28,10 +28,8 @@ struct ms_pool *ms_pool_find(CUmemoryPool handle, CUdevice device);
 /* Another device may reach the pool: from now on its memory is the driver's. */
 void ms_pool_set_shared(CUmemoryPool handle);
 
-/* Before the driver destroys a pool, the pool has no handle any more. Restored if it does not. */
-struct ms_pool *ms_pool_take_handle(CUmemoryPool handle);
-void ms_pool_restore_handle(struct ms_pool *pool);
-void ms_pool_end(struct ms_pool *pool); /* NULL: does nothing */
+/* Destroys a pool by `destroy`, the driver's function, and forgets it if that succeeds. */
+CUresult ms_pool_destroy(CUmemoryPool handle, CUresult (*destroy)(CUmemoryPool handle));
 
 CUmemoryPool ms_pool_handle(const struct ms_pool *pool); /* also of one that was destroyed */
 

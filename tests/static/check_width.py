@@ -24,7 +24,7 @@ MEANINGS = {
 }
 # What whoever writes an entry point or a kind of call has to remember.
 CONCERNS = {
-    "strays": r"ms_pointer_strays|ms_pointer_rows_stray|ms_space_strays",
+    "strays": r"ms_pointer_strays|ms_space_strays",
     "gate": r"ms_order_add_gate\w*",
     "payload": r"ms_payload_\w+",
     "may record": r"ms_order_\w*record\w*|ms_order_may_record\w*",

@@ -133,9 +133,9 @@ MS_TEST_BETWEEN(start, end, no_handle_of_the_driver_is_left_when_it_cannot_be_ma
 {
     CUmemGenericAllocationHandle number = handle;
     fake_fail(FAKE_mem_map, 1, CUDA_ERROR_UNKNOWN);
-    CHECK_EQ(ms_vmm_make_handle_real(&number), CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_vmm_make_handle_real(&number, NULL), CUDA_ERROR_UNKNOWN);
     CHECK(number == handle && fake.handles == 0 && fake.physical_bytes == 0);
-    CHECK_EQ(ms_vmm_make_handle_real(&number), CUDA_SUCCESS);
+    CHECK_EQ(ms_vmm_make_handle_real(&number, NULL), CUDA_SUCCESS);
     CHECK(number != handle && fake.handles == 1);
     CHECK_EQ(release(handle), CUDA_SUCCESS);
 }
@@ -174,7 +174,7 @@ MS_TEST_BETWEEN(start, end, bytes_move_under_one_handle_when_the_device_is_done_
     fake.on_wait = note_wait;
     ms_driver.memcpy_dtoh = memcpy_dtoh;
     ms_driver.memcpy_htod = memcpy_htod;
-    CHECK_EQ(ms_vmm_make_handle_real(&number), CUDA_SUCCESS);
+    CHECK_EQ(ms_vmm_make_handle_real(&number, NULL), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.count, 1);
     CHECK_EQ(((unsigned char *)(uintptr_t)place)[BYTES - 1], 7);
     CHECK_EQ(release(handle), CUDA_SUCCESS);
