@@ -222,9 +222,7 @@ bool ms_alloc_promise(struct ms_promise *promise, ms_promise_maker *make, void *
 static bool reserve(const struct ms_promise *promise, void *argument)
 {
     CUdeviceptr *address_out = argument;
-    const struct ms_allocation *allocation =
-        ms_allocation_reserve(promise->context, promise->device, promise->bytes, promise->pool,
-                              promise->is_transient);
+    const struct ms_allocation *allocation = ms_allocation_reserve(promise);
     if (allocation == NULL)
         return false;
     if (promise->pool != NULL)

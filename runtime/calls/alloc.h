@@ -12,7 +12,7 @@
 #include <stddef.h>
 
 #include "runtime/driver/driver.h"
-#include "runtime/memory/space.h"
+#include "runtime/memory/allocation.h"
 
 /* Allocates in the current context. The allocation is deferred if it is large enough and the device
  * can map memory; *address_out is then its address. */
@@ -54,15 +54,6 @@ void ms_alloc_add_green_context(CUcontext context);
 CUresult ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled);
 
 /* --- what all ways to defer an allocation share (vmm.c) */
-
-/* Memory that the program is promised. */
-struct ms_promise {
-    size_t bytes;
-    CUcontext context; /* the current one */
-    CUdevice device;
-    struct ms_pool *pool; /* NULL: none */
-    bool is_transient;    /* takes the place of what was freed, in the pool or by cuMemFree */
-};
 
 /* True if so many bytes may be deferred in the current context. */
 bool ms_alloc_may_defer(size_t bytes, struct ms_promise *promise_out);

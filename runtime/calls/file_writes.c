@@ -298,6 +298,7 @@ static CUresult save_with(struct patience patience, uint64_t *bytes)
 
 static CUresult save_everything(dev_t device, ino_t inode, const char *path, uint64_t *bytes)
 {
+    MS_WHY const struct ms_why why = ms_publish_why_begin(MS_REASON_FILE_WRITE);
     const CUresult result = save_with((struct patience){.sleeps = SLEEPS}, bytes);
     if (result == CUDA_SUCCESS || is_device_lost(result))
         return result;
@@ -318,9 +319,7 @@ static int prepare_locked(enum ms_file_change what, const char *call, dev_t devi
     uint64_t bytes = 0;
     if (!ms_source_close(device, inode, what == MS_FILE_DELETED, path))
         return 0;
-    const struct ms_why why = ms_publish_why_begin(MS_REASON_FILE_WRITE);
     const CUresult result = save_everything(device, inode, path, &bytes);
-    ms_publish_why_end(why);
     const int error = answer(what, call, path, bytes, result);
     ms_source_close_end(device, inode, error == 0);
     return error;

@@ -76,7 +76,7 @@ static bool may_hold(const struct ms_use *uses, size_t count)
 CUresult ms_access_uses(const struct ms_use *uses, size_t count)
 {
     const bool holds = may_hold(uses, count);
-    const struct ms_why why = ms_publish_why_begin(reason_of(uses));
+    MS_WHY const struct ms_why why = ms_publish_why_begin(reason_of(uses));
     int attempts = 0;
     CUresult result;
     do {
@@ -86,7 +86,6 @@ CUresult ms_access_uses(const struct ms_use *uses, size_t count)
         if (holds && result != CUDA_SUCCESS)
             ms_evict_let_go();
     } while (ms_evict_try_bytes_again(result, &attempts));
-    ms_publish_why_end(why);
     return result;
 }
 

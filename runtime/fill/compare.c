@@ -269,12 +269,11 @@ static void compare_cached(void)
     struct ms_allocation_facts facts;
     for (CUdeviceptr at = 0; ms_space_first_behind(at, &facts);) {
         at = facts.address + facts.bytes;
-        struct ms_allocation *allocation = ms_space_try_claim(facts.address);
+        MS_CLAIMED struct ms_allocation *allocation = ms_space_try_claim(facts.address);
         if (!compare_cached_of(allocation, patience_ms)) {
             ms_counter_add(MS_COUNT_VERIFY_LEFT_OUT_BYTES, facts.bytes);
             patience_ms = 0;
         }
-        ms_space_release(allocation);
     }
 }
 

@@ -86,12 +86,9 @@ static size_t find_candidates(const struct way *way, struct candidate *candidate
     struct ms_allocation_facts facts;
     while (count < MAX_CANDIDATES && ms_space_first_behind(*at, &facts)) {
         *at = facts.address + facts.bytes;
-        struct ms_allocation *allocation = ms_space_try_claim(facts.address);
-        if (allocation == NULL)
-            continue;
-        if (way->applies(allocation))
+        MS_CLAIMED struct ms_allocation *allocation = ms_space_try_claim(facts.address);
+        if (allocation != NULL && way->applies(allocation))
             candidates[count++] = candidate_of(allocation);
-        ms_space_release(allocation);
     }
     return count;
 }
@@ -153,11 +150,10 @@ static size_t evict_candidates(const struct way *way, const struct candidate *ca
     if (count == 0 || !reads_are_queued() || !wait_for_contexts(way, candidates, count))
         return 0;
     for (size_t i = 0; i < count; i++) {
-        struct ms_allocation *allocation = ms_space_try_claim(candidates[i].address);
+        MS_CLAIMED struct ms_allocation *allocation = ms_space_try_claim(candidates[i].address);
         if (allocation != NULL && allocation->id == candidates[i].id &&
             allocation->touches == candidates[i].touches)
             freed += evict_published(allocation, way);
-        ms_space_release(allocation);
     }
     ms_counter_add(MS_COUNT_EVICTED_BYTES, freed);
     return freed;

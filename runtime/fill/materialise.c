@@ -348,6 +348,13 @@ static CUresult refuse_absent(const struct ms_allocation *allocation, size_t beg
     return CUDA_ERROR_NOT_PERMITTED;
 }
 
+/* What takes the place of something that was freed is no sign of a program that loads. */
+static void extend_window(const struct ms_allocation *allocation)
+{
+    if (!allocation->is_transient)
+        ms_window_extend();
+}
+
 /* Whatever a plan says. */
 static CUresult materialise(struct ms_allocation *allocation, size_t begin, size_t end,
                             const struct ms_need_row *need)
@@ -357,8 +364,7 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
     if (is_cached)
         allocation->touches++;
     if (result == CUDA_SUCCESS && ms_lineage_any(&allocation->lineage, begin, end, MS_MISSING)) {
-        if (!allocation->is_transient)
-            ms_window_extend();
+        extend_window(allocation);
         const struct ms_publish_timer note = ms_publish_begin(allocation);
         result = play_in_steps(allocation, begin, end, need);
         log_error(allocation, begin, end, result);
@@ -450,8 +456,7 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
     log_error(allocation, begin, end, result);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!allocation->is_transient)
-        ms_window_extend();
+    extend_window(allocation);
     ms_counter_add(MS_COUNT_MATERIALISED_BYTES, end - begin);
     result = ms_bytes_set_kind(allocation, begin, end, MS_RESIDENT);
     ms_publish_materialised(&note, allocation, begin, result);
@@ -637,15 +642,12 @@ void ms_materialise_granules_later(struct ms_allocation *allocation, size_t begi
 /* Each stays in the list until it is filled: another thread that launches waits for the claim. */
 static void fill_noted(CUdeviceptr granule)
 {
-    struct ms_allocation *allocation = ms_space_claim(granule);
-    if (allocation == NULL) {
-        remove_unfilled(granule, granule + 1);
-        return;
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(granule);
+    if (allocation != NULL) {
+        const size_t begin = ms_offset(allocation, granule);
+        ms_materialise_granules(allocation, begin, begin + 1);
     }
-    const size_t begin = ms_offset(allocation, granule);
-    ms_materialise_granules(allocation, begin, begin + 1);
-    remove_unfilled(granule, granule + 1); /* if the allocation is another one by now */
-    ms_space_release(allocation);
+    remove_unfilled(granule, granule + 1); /* also if the allocation is another one by now */
 }
 
 void ms_materialise_unfilled(void)
@@ -699,11 +701,10 @@ CUresult ms_materialise_alone(struct ms_allocation *allocation, size_t begin, si
 CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
                         enum ms_need need)
 {
-    const struct ms_why why = ms_publish_why_begin(ms_needs[need].why);
+    MS_WHY const struct ms_why why = ms_publish_why_begin(ms_needs[need].why);
     const CUresult result = ms_materialise_alone(allocation, begin, end, need);
     /* What is sent is mostly cut to pieces: what stands beside a piece would be read twice. */
     if (result == CUDA_SUCCESS && need != MS_NEED_SEND && need != MS_NEED_SEND_LATER)
         ms_materialise_granules(allocation, begin, end);
-    ms_publish_why_end(why);
     return result;
 }

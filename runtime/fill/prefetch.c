@@ -230,6 +230,7 @@ static bool skip(CUdeviceptr *at)
 /* After a failure fills one by one, so that one allocation does not keep the others deferred. */
 static bool fill(void)
 {
+    MS_WHY const struct ms_why why = ms_publish_why_begin(MS_REASON_PREFETCH);
     struct batch *batch = ms_heap_zalloc(sizeof(*batch));
     bool is_good = batch != NULL, more = is_good;
     CUdeviceptr at = 0;
@@ -510,9 +511,7 @@ static bool prefetch(const char *why)
     ms_log(MS_DEBUG, "materialising what the plan gives to this rank: %s", why);
     ms_shard_match_unnamed();
     const uint64_t began = ms_state_now();
-    const struct ms_why reason = ms_publish_why_begin(MS_REASON_PREFETCH);
     const bool is_good = fill();
-    ms_publish_why_end(reason);
     ms_counter_add(MS_COUNT_PREFETCHES, 1);
     ms_shard_publish(why, began);
     if (!is_good)

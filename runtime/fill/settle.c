@@ -41,15 +41,21 @@ static uint64_t count_deferred(void)
 }
 
 /* False: something stays deferred. */
+static bool fill(const char *why)
+{
+    MS_WHY const struct ms_why reason = ms_publish_why_begin(MS_REASON_SETTLE);
+    const bool passed = ms_prefetch_run(why);
+    const bool is_good = materialise_all() && passed && !ms_defers_any();
+    ms_scratch_drop();
+    return is_good;
+}
+
+/* The same, counted and published. */
 static bool settle(const char *why)
 {
     const uint64_t allocations = count_deferred();
     const uint64_t began = ms_state_now(), before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
-    const struct ms_why reason = ms_publish_why_begin(MS_REASON_SETTLE);
-    const bool passed = ms_prefetch_run(why);
-    const bool is_good = materialise_all() && passed && !ms_defers_any();
-    ms_scratch_drop();
-    ms_publish_why_end(reason);
+    const bool is_good = fill(why);
     const uint64_t left = count_deferred();
     ms_counter_add(MS_COUNT_SETTLED_ALLOCATIONS, allocations > left ? allocations - left : 0);
     ms_state_event(&(struct ms_event){.kind = MS_EVENT_SETTLE,

@@ -184,10 +184,9 @@ size_t ms_shadow_give_up(void)
         return 0;
     for (CUdeviceptr at = 0; ms_space_first_behind(at, &facts);) {
         at = facts.address + facts.bytes;
-        struct ms_allocation *allocation = ms_space_try_claim(facts.address);
+        MS_CLAIMED struct ms_allocation *allocation = ms_space_try_claim(facts.address);
         if (allocation != NULL)
             freed += give_up(allocation);
-        ms_space_release(allocation);
     }
     if (freed > 0)
         ms_log(MS_INFO,

@@ -10,10 +10,12 @@
 #include "runtime/memory/publish.h"
 
 /* Takes over the backing. */
-static struct ms_allocation *create(struct ms_backing *backing, CUcontext context, size_t bytes,
-                                    enum ms_kind kind, struct ms_pool *pool, bool is_transient)
+static struct ms_allocation *create(struct ms_backing *backing, const struct ms_promise *promise,
+                                    enum ms_kind kind)
 {
     static _Atomic uint64_t next_id = 1;
+    const size_t bytes = promise->bytes;
+    struct ms_pool *pool = promise->pool;
     const struct ms_content content = {.kind = kind};
     struct ms_inside *inside = ms_heap_zalloc(sizeof(*inside));
     struct ms_allocation *allocation = (struct ms_allocation *)inside;
@@ -21,14 +23,14 @@ static struct ms_allocation *create(struct ms_backing *backing, CUcontext contex
         goto err_backing;
     *allocation = (struct ms_allocation){.address = backing->address,
                                          .bytes = bytes,
-                                         .context = context,
+                                         .context = promise->context,
                                          .id = atomic_fetch_add(&next_id, 1),
                                          .device = backing->device,
                                          .granule = backing->granule,
                                          .granule_bytes = backing->bytes,
                                          .is_programs = backing->is_programs,
                                          .is_opened = kind == MS_RESIDENT,
-                                         .is_transient = is_transient};
+                                         .is_transient = promise->is_transient};
     allocation->backing = *backing;
     allocation->backing.is_pooled = pool != NULL;
     if (!ms_lineage_init(&allocation->lineage, bytes))
@@ -57,12 +59,11 @@ err_backing:
     return NULL;
 }
 
-struct ms_allocation *ms_allocation_reserve(CUcontext context, CUdevice device, size_t bytes,
-                                            struct ms_pool *pool, bool is_transient)
+struct ms_allocation *ms_allocation_reserve(const struct ms_promise *promise)
 {
     struct ms_backing backing;
-    return ms_addresses_reserve_backing(&backing, device, bytes) == CUDA_SUCCESS
-               ? create(&backing, context, bytes, MS_UNDEFINED, pool, is_transient)
+    return ms_addresses_reserve_backing(&backing, promise->device, promise->bytes) == CUDA_SUCCESS
+               ? create(&backing, promise, MS_UNDEFINED)
                : NULL;
 }
 
@@ -70,15 +71,19 @@ struct ms_allocation *ms_allocation_adopt(CUcontext context, CUdevice device, CU
                                           size_t bytes)
 {
     struct ms_backing backing;
+    const struct ms_promise promise = {.bytes = bytes, .context = context, .device = device};
     return ms_backing_adopt(&backing, device, address, bytes) == CUDA_SUCCESS
-               ? create(&backing, context, bytes, MS_UNMAPPED, NULL, false)
+               ? create(&backing, &promise, MS_UNMAPPED)
                : NULL;
 }
 
 struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
                                          struct ms_backing *backing)
 {
-    struct ms_allocation *allocation = create(backing, context, bytes, MS_RESIDENT, NULL, false);
+    const struct ms_promise promise = {.bytes = bytes,
+                                       .context = context,
+                                       .device = backing->device};
+    struct ms_allocation *allocation = create(backing, &promise, MS_RESIDENT);
     if (allocation == NULL)
         return NULL;
     /* Nothing of it is deferred, which the end of a claim counts. */

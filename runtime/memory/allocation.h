@@ -4,13 +4,21 @@
 
 #include "runtime/memory/space.h"
 
+/* Memory that the program is promised. */
+struct ms_promise {
+    size_t bytes;
+    CUcontext context;
+    CUdevice device;
+    struct ms_pool *pool; /* NULL: none */
+    bool is_transient;    /* takes the place of what was freed in the pool */
+};
+
 /*
  * Makes an allocation, adds it to the index, unclaimed, and publishes it. NULL if it cannot be. The
  * first one has addresses of its own, and nothing in it was ever written. The second one lies at
  * addresses that the program has reserved, where nothing is mapped.
  */
-struct ms_allocation *ms_allocation_reserve(CUcontext context, CUdevice device, size_t bytes,
-                                            struct ms_pool *pool, bool is_transient);
+struct ms_allocation *ms_allocation_reserve(const struct ms_promise *promise);
 struct ms_allocation *ms_allocation_adopt(CUcontext context, CUdevice device, CUdeviceptr address,
                                           size_t bytes);
 

@@ -297,14 +297,14 @@ struct ms_why ms_publish_why_begin(enum ms_reason reason)
     return why;
 }
 
-void ms_publish_why_end(struct ms_why why)
+void ms_publish_why_end(const struct ms_why *why)
 {
     const enum ms_reason reason = (enum ms_reason)ms_caller_reason;
-    const uint64_t bytes = thread_bytes - why.bytes;
-    ms_caller_reason = why.before;
-    if (why.before != MS_REASON_CALL || bytes == 0 || !ms_explain(reason, NULL, NULL, NULL, 0))
+    const uint64_t bytes = thread_bytes - why->bytes;
+    ms_caller_reason = why->before;
+    if (why->before != MS_REASON_CALL || bytes == 0 || !ms_explain(reason, NULL, NULL, NULL, 0))
         return;
     ms_counter_add(MS_COUNT_FALLBACKS, 1);
     ms_state_event(&(struct ms_event){
-        .kind = MS_EVENT_FALLBACK, .reason = reason, .bytes = bytes, .began = why.began});
+        .kind = MS_EVENT_FALLBACK, .reason = reason, .bytes = bytes, .began = why->began});
 }

@@ -60,13 +60,17 @@ void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin
 void ms_publish_device(CUdevice device);
 
 /*
- * Until ms_publish_why_end, what the thread materialises has this reason, unless an outer one is
- * set. If anything was materialised and ms_explain knows the reason, ms_publish_why_end publishes a
- * fallback.
+ * Until the block ends in which the variable stands, what the thread materialises has this reason,
+ * unless an outer one is set:
+ *
+ *     MS_WHY const struct ms_why why = ms_publish_why_begin(MS_REASON_SETTLE);
+ *
+ * If anything was materialised and ms_explain knows the reason, the end publishes a fallback.
  */
+#define MS_WHY __attribute__((cleanup(ms_publish_why_end)))
 struct ms_why {
     uint32_t before;
     uint64_t began, bytes;
 };
 struct ms_why ms_publish_why_begin(enum ms_reason reason);
-void ms_publish_why_end(struct ms_why why);
+void ms_publish_why_end(const struct ms_why *why);

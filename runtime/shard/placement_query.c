@@ -194,21 +194,15 @@ void ms_placement_query(struct ms_allocation *allocation, size_t begin, size_t e
 
 bool ms_placement_query_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault)
 {
-    struct ms_allocation *allocation = ms_space_claim(address);
-    const bool fits = allocation != NULL && ms_fits(allocation, address, bytes);
-    bool is_good = fits;
-    if (fits) {
-        const size_t begin = ms_offset(allocation, address);
-        const struct ms_range range = {begin, begin + bytes};
-        ms_shard_forget(allocation, range.begin, range.end);
-        is_good =
-            ms_bytes_change(allocation, &range, 1, ms_content_forget_locality) == CUDA_SUCCESS;
-    }
-    ms_space_release(allocation);
-    if (!fits)
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address);
+    if (allocation == NULL || !ms_fits(allocation, address, bytes))
         return ms_fault_set(fault, "no allocation that the shim defers holds %zu bytes at 0x%llx",
                             bytes, address);
-    return is_good || ms_fault_set(fault, "out of memory");
+    const size_t begin = ms_offset(allocation, address);
+    const struct ms_range range = {begin, begin + bytes};
+    ms_shard_forget(allocation, range.begin, range.end);
+    return ms_bytes_change(allocation, &range, 1, ms_content_forget_locality) == CUDA_SUCCESS ||
+           ms_fault_set(fault, "out of memory");
 }
 
 /* --- reading what is remote */

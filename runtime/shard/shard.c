@@ -508,10 +508,9 @@ static int by_age(const void *a, const void *b)
 static bool collect(struct list *list)
 {
     bool is_good = true;
-    struct ms_allocation *allocation = NULL;
+    MS_CLAIMED struct ms_allocation *allocation = NULL;
     while (is_good && (allocation = ms_space_walk(allocation)) != NULL)
         is_good = add_blocks(list, allocation);
-    ms_space_release(allocation);
     if (list->count > 0)
         qsort(list->blocks, list->count, sizeof(*list->blocks), by_age);
     return is_good;

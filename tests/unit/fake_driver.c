@@ -765,7 +765,8 @@ void fake_program_memory_free(CUdeviceptr address)
 
 struct ms_allocation *fake_allocation(size_t bytes)
 {
-    struct ms_allocation *allocation = ms_allocation_reserve(FAKE_CONTEXT, 0, bytes, NULL, false);
+    const struct ms_promise promise = {.bytes = bytes, .context = FAKE_CONTEXT};
+    struct ms_allocation *allocation = ms_allocation_reserve(&promise);
     WANT(allocation != NULL);
     return allocation;
 }

@@ -245,17 +245,17 @@ MS_TEST_BETWEEN(start_with_page, end,
     set(0, 8, &fill);
     struct ms_why outer = ms_publish_why_begin(MS_REASON_SEALED);
     CHECK_EQ(ms_caller_reason, MS_REASON_SEALED);
-    ms_publish_why_end(outer);
+    ms_publish_why_end(&outer);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 0); /* nothing was */
 
     outer = ms_publish_why_begin(MS_REASON_SEALED);
     const struct ms_why inner = ms_publish_why_begin(MS_REASON_EXPORT);
     materialise(0, 2);
     CHECK_EQ(last_event().reason, MS_REASON_SEALED);
-    ms_publish_why_end(inner);
+    ms_publish_why_end(&inner);
     CHECK_EQ(ms_caller_reason, MS_REASON_SEALED);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 0);
-    ms_publish_why_end(outer);
+    ms_publish_why_end(&outer);
     CHECK_EQ(ms_caller_reason, MS_REASON_CALL);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 1);
     const struct ms_state_event event = last_event();
@@ -265,7 +265,7 @@ MS_TEST_BETWEEN(start_with_page, end,
 
     const struct ms_why settling = ms_publish_why_begin(MS_REASON_SETTLE);
     materialise(4, 5);
-    ms_publish_why_end(settling);
+    ms_publish_why_end(&settling);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 1); /* that is none */
 }
 
