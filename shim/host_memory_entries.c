@@ -78,7 +78,7 @@ static CUresult has_added_global(CUresult result, const CUdeviceptr *address)
 {
     if (result == CUDA_SUCCESS && address != NULL && ms_is_started() &&
         ms_pointer_is(*address, MS_MANAGED))
-        ms_host_memory_add_global();
+        ms_host_memory_add_reach(MS_REASON_GLOBALS);
     return result;
 }
 
@@ -96,6 +96,6 @@ CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library
 {
     const CUresult result = MS_REAL(cuLibraryGetManaged)(dptr, bytes, library, name);
     if (result == CUDA_SUCCESS && ms_is_started())
-        ms_host_memory_add_global();
+        ms_host_memory_add_reach(MS_REASON_GLOBALS);
     return result;
 }

@@ -23,8 +23,8 @@ static struct {
     size_t count, capacity;
     bool all;                    /* a range was lost because out of memory */
     _Atomic uint64_t begin, end; /* around all ranges */
-    _Atomic bool has_globals;
-} host = {.lock = MS_LOCK_INIT(host_memory)};
+    _Atomic uint32_t reach;      /* enum ms_reason */
+} host = {.lock = MS_LOCK_INIT(host_memory), .reach = MS_REASON_CALL};
 
 MS_HOLDS(host.lock) static void set_bounds_locked(void)
 {
@@ -100,15 +100,17 @@ void ms_host_memory_cut(uint64_t address, size_t bytes)
     ms_lock_drop(&host.lock);
 }
 
-void ms_host_memory_add_global(void)
+void ms_host_memory_add_reach(enum ms_reason why)
 {
+    uint32_t none = MS_REASON_CALL;
     ms_examining_expect();
-    atomic_store(&host.has_globals, true);
+    if (!atomic_compare_exchange_strong(&host.reach, &none, why) && why == MS_REASON_UNBOUNDED)
+        atomic_store(&host.reach, why);
 }
 
-bool ms_host_memory_has_globals(void)
+enum ms_reason ms_host_memory_reach(void)
 {
-    return atomic_load_explicit(&host.has_globals, memory_order_relaxed);
+    return (enum ms_reason)atomic_load_explicit(&host.reach, memory_order_relaxed);
 }
 
 bool ms_host_memory_holds(uint64_t address)

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "runtime/base/range.h"
+#include "runtime/state/format.h"
 
 /* Tracks [alias, alias + bytes), where the device reaches the memory at `address`; mostly both are
  * the same. After a range that could not be stored, every address counts as tracked. */
@@ -26,9 +27,12 @@ void ms_host_memory_forget(uint64_t address);
 /* Ends the tracking of [address, address + bytes), and of nothing else. */
 void ms_host_memory_cut(uint64_t address, size_t bytes);
 
-/* A global variable of some module is such memory: kernels reach it without an argument. */
-void ms_host_memory_add_global(void);
-bool ms_host_memory_has_globals(void);
+/* Kernels may reach such memory without an argument: a global variable of some module is such
+ * memory (MS_REASON_GLOBALS), or a copy put its address on the device (MS_REASON_UNBOUNDED). */
+void ms_host_memory_add_reach(enum ms_reason why);
+
+/* Why they may; MS_REASON_CALL: they may not. */
+enum ms_reason ms_host_memory_reach(void);
 
 bool ms_host_memory_holds(uint64_t address);
 

@@ -419,10 +419,9 @@ static enum ms_reason why_unbounded(const struct ms_arguments *arguments,
 {
     if (reach->everything)
         return MS_REASON_HOST_REACH;
-    if (ms_pointer_scan_is_unbounded())
-        return MS_REASON_UNBOUNDED;
-    if (ms_host_memory_has_globals())
-        return MS_REASON_GLOBALS;
+    const enum ms_reason reach_of_host = ms_host_memory_reach();
+    if (reach_of_host != MS_REASON_CALL)
+        return reach_of_host;
     return reaches_pageable_memory(arguments) ? MS_REASON_PAGEABLE_REACH : MS_REASON_CALL;
 }
 

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <time.h>
 
 #include "runtime/base/heap.h"
@@ -12,16 +13,207 @@
 #include "runtime/calls/host_memory.h"
 #include "runtime/calls/pointer.h"
 #include "runtime/calls/pointer_scan.h"
+#include "runtime/calls/word_scan.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
+#include "runtime/memory/far_address.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
+
+/* Addresses that mean something. */
+struct bounds {
+    struct ms_range ranges[MS_WORD_WINDOWS];
+};
+
+static struct bounds get_bounds(void)
+{
+    struct bounds bounds;
+    ms_pointer_scan_bounds(bounds.ranges);
+    return bounds;
+}
+
+static bool is_in(const struct ms_range *range, uint64_t word)
+{
+    return word >= range->begin && word < range->end;
+}
+
+static bool is_bounded(const struct bounds *bounds, uint64_t word)
+{
+    return is_in(&bounds->ranges[MS_NEAR], word) || is_in(&bounds->ranges[MS_FAR], word) ||
+           is_in(&bounds->ranges[MS_WORD_HOST], word);
+}
+
+/* --- addresses of which another call writes the rest */
+
+static uint64_t load(const unsigned char *bytes, size_t count)
+{
+    uint64_t word = 0;
+    memcpy(&word, bytes, count);
+    return word;
+}
+
+/* True if the value may be an address in this range without its lower `shift` bits. */
+static bool is_upper_part(const struct ms_range *range, uint64_t value, unsigned shift)
+{
+    return range->end > range->begin && value >= range->begin >> shift &&
+           value <= (range->end - 1) >> shift;
+}
+
+/* True if there is an allocation at such an address: the range may have wide gaps. */
+static bool has_upper_part(uint64_t value, unsigned shift)
+{
+    struct ms_allocation_facts facts;
+    return ms_space_first_behind(value << shift, &facts) && facts.address >> shift <= value;
+}
+
+/*
+ * Earlier writes before these bytes may be the beginning of an address whose last three to seven
+ * bytes these are. Fewer bytes say less: three bytes, and the four of a near address, which are a
+ * small number, count only if nothing else is written.
+ */
+static bool may_end_address(const struct bounds *bounds, const unsigned char *bytes, size_t count)
+{
+    const struct ms_range *far = &bounds->ranges[MS_FAR];
+    for (size_t at = 0; at < 4 && at + 4 <= count; at++) {
+        if (is_upper_part(far, load(bytes + at, 4), 32))
+            return true;
+    }
+    return (count == 4 && is_upper_part(&bounds->ranges[MS_NEAR], load(bytes, 4), 32)) ||
+           (count == 3 && is_upper_part(far, load(bytes, 3), 40));
+}
+
+static bool ends_address(const struct bounds *bounds, const unsigned char *bytes, size_t count)
+{
+    if (!may_end_address(bounds, bytes, count))
+        return false;
+    for (size_t at = 0; at < 4 && at + 4 <= count; at++) {
+        if (has_upper_part(load(bytes + at, 4), 32))
+            return true;
+    }
+    return count == 3 && has_upper_part(load(bytes, 3), 40);
+}
+
+/* --- bytes that kernels can read now */
+
+static CUresult expose(uint64_t word)
+{
+    struct ms_allocation_facts facts;
+    if (ms_space_find_pointed(word, &facts))
+        return ms_access(facts.address, facts.bytes, MS_NEED_REACH);
+    if (ms_host_memory_holds(word))
+        ms_host_memory_add_reach(MS_REASON_UNBOUNDED);
+    return CUDA_SUCCESS;
+}
+
+static CUresult expose_words(const struct bounds *bounds, const void *bytes, size_t count)
+{
+    struct ms_words words;
+    size_t at;
+    uint64_t word;
+    CUresult result = CUDA_SUCCESS;
+    ms_word_scan_begin(&words, bytes, count, bounds->ranges);
+    while (result == CUDA_SUCCESS && ms_defers_any() && ms_word_scan_next(&words, &at, &word)) {
+        if (ms_address_is_far(word) || at % 4 == 0)
+            result = expose(word);
+    }
+    return result;
+}
+
+/* These bytes may end with the first six or seven bytes of an address; the others are zero. */
+static CUresult expose_beginning(const unsigned char *bytes, size_t count)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t first = 6; first < 8 && first <= count && result == CUDA_SUCCESS; first++) {
+        const uint64_t word = load(bytes + count - first, first);
+        if (ms_address_is_far(word))
+            result = expose(word);
+    }
+    return result;
+}
+
+bool ms_payload_is_clean(const void *bytes, size_t count)
+{
+    const struct bounds bounds = get_bounds();
+    const unsigned char *end = (const unsigned char *)bytes + count;
+    struct ms_words words;
+    size_t at;
+    uint64_t word;
+    if (may_end_address(&bounds, bytes, count))
+        return false;
+    for (size_t first = 6; first < 8 && first <= count; first++) {
+        if (is_bounded(&bounds, load(end - first, first)))
+            return false;
+    }
+    ms_word_scan_begin(&words, bytes, count, bounds.ranges);
+    return !ms_word_scan_next(&words, &at, &word);
+}
+
+static CUresult expose_all(void)
+{
+    ms_counter_add(MS_COUNT_PAYLOAD_SEALS, 1);
+    return ms_access_all(MS_REASON_SEALED);
+}
+
+static CUresult expose_bytes(const void *bytes, size_t count)
+{
+    const struct bounds bounds = get_bounds();
+    if (ends_address(&bounds, bytes, count))
+        return expose_all();
+    const CUresult result = expose_words(&bounds, bytes, count);
+    return result == CUDA_SUCCESS ? expose_beginning(bytes, count) : result;
+}
+
+static CUresult expose_rows(const struct ms_rows *rows)
+{
+    const unsigned char *begin = (const unsigned char *)(uintptr_t)rows->begin;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t z = 0; z < rows->depth; z++) {
+        for (size_t y = 0; y < rows->height && result == CUDA_SUCCESS; y++)
+            result = expose_bytes(begin + z * rows->slice + y * rows->pitch, rows->width);
+    }
+    return result;
+}
+
+CUresult ms_payload_copy(void *to, const void *bytes, size_t count)
+{
+    enum { BLOCK = 32 << 10, OVERLAP = 8 }; /* words may begin in one block and end in the next */
+    const struct bounds bounds = get_bounds();
+    const unsigned char *from = bytes;
+    unsigned char *copy = to;
+    if (to == NULL)
+        return expose_bytes(bytes, count);
+    CUresult result = ends_address(&bounds, bytes, count) ? expose_all() : CUDA_SUCCESS;
+    for (size_t begin = 0; begin < count && result == CUDA_SUCCESS; begin += BLOCK) {
+        const size_t now = count - begin < BLOCK ? count - begin : BLOCK;
+        const size_t before = begin > 0 ? OVERLAP : 0;
+        memcpy(copy + begin, from + begin, now);
+        result = expose_words(&bounds, copy + begin - before, now + before);
+    }
+    return result == CUDA_SUCCESS ? expose_beginning(bytes, count) : result;
+}
+
+static CUresult expose_pattern(uint32_t pattern)
+{
+    const struct bounds bounds = get_bounds();
+    const struct ms_range *far = &bounds.ranges[MS_FAR];
+    const uint32_t pair = pattern & 0xffff;
+    const bool may_be =
+        is_upper_part(far, pattern, 32) || is_upper_part(&bounds.ranges[MS_NEAR], pattern, 32);
+    /* A pattern of two bytes may be the nonzero part of an address's upper half. */
+    const bool may_be_pair = pattern >> 16 == pair && is_upper_part(far, pair, 32);
+    if ((may_be && has_upper_part(pattern, 32)) || (may_be_pair && has_upper_part(pair, 32)))
+        return expose_all();
+    return expose((uint64_t)pattern << 32 | pattern);
+}
+
+/* --- bytes that may still change */
 
 static bool is_clean(const struct ms_rows *rows)
 {
     const unsigned char *begin = (const unsigned char *)(uintptr_t)rows->begin;
     for (size_t z = 0; z < rows->depth; z++) {
         for (size_t y = 0; y < rows->height; y++) {
-            if (!ms_pointer_scan_is_clean(begin + z * rows->slice + y * rows->pitch, rows->width))
+            if (!ms_payload_is_clean(begin + z * rows->slice + y * rows->pitch, rows->width))
                 return false;
         }
     }
@@ -29,11 +221,11 @@ static bool is_clean(const struct ms_rows *rows)
 }
 
 /* The stream, and with it its context, waits for this thread. */
-static void *expose(void *argument)
+static void *expose_late(void *argument)
 {
     const struct ms_rows *rows = argument;
     ms_order_forbid_waits();
-    const CUresult result = ms_pointer_scan_expose_rows(rows);
+    const CUresult result = expose_rows(rows);
     if (result != CUDA_SUCCESS)
         ms_fatal("a copy of rows of %zu bytes is queued, they hold addresses of deferred memory, "
                  "and that cannot be brought into memory now: CUDA error %d",
@@ -46,7 +238,7 @@ static void expose_in_thread(struct ms_rows *rows)
     enum { PATIENCE_S = 10 };
     pthread_t thread;
     struct timespec until;
-    const int error = ms_thread_create(&thread, expose, rows);
+    const int error = ms_thread_create(&thread, expose_late, rows);
     if (error != 0)
         ms_fatal("a copy is queued that holds addresses of deferred memory, and no thread can be "
                  "started to bring that into memory: error %d",
@@ -89,25 +281,27 @@ static bool look_later(const struct ms_rows *rows, CUstream stream)
     return true;
 }
 
+/* --- calls */
+
 CUresult ms_payload_expose_unowned(CUdeviceptr source)
 {
     const bool is_plain = ms_pointer_is_device(source) && !ms_pointer_is(source, MS_MANAGED) &&
                           !ms_host_memory_holds(source);
-    return is_plain ? CUDA_SUCCESS : ms_pointer_scan_expose_all();
+    return is_plain ? CUDA_SUCCESS : expose_all();
 }
 
 /* Host memory that is copied in the order of stream. */
-static CUresult expose_rows(const struct ms_rows *rows, CUstream stream)
+static CUresult expose_host(const struct ms_rows *rows, CUstream stream)
 {
     if (rows->begin == 0 || rows->width == 0)
         return CUDA_SUCCESS;
     /* Memory that is unreadable here may hold anything; what is captured is copied at any time. */
     if (!ms_pointer_is_host(rows->begin) || ms_is_capturing())
-        return ms_pointer_scan_expose_all();
+        return expose_all();
     /* Of pageable memory, the driver has taken the bytes when the call returns. */
     if (!ms_host_memory_holds(rows->begin) || !ms_order_host_may_change(stream))
-        return ms_pointer_scan_expose_rows(rows);
-    return look_later(rows, stream) ? CUDA_SUCCESS : ms_pointer_scan_expose_all();
+        return expose_rows(rows);
+    return look_later(rows, stream) ? CUDA_SUCCESS : expose_all();
 }
 
 CUresult ms_payload_expose(const struct ms_movement *movement)
@@ -117,7 +311,7 @@ CUresult ms_payload_expose(const struct ms_movement *movement)
     if (ms_movement_is_empty(movement))
         return CUDA_SUCCESS;
     if (movement->element != 0)
-        return ms_pointer_scan_expose_pattern(ms_movement_pattern(movement));
+        return expose_pattern(ms_movement_pattern(movement));
     if (from->type == 0 || from->type == CU_MEMORYTYPE_ARRAY || begin == 0 ||
         (ms_side_is_device(*from) && ms_pointer_is_owned(begin)))
         return CUDA_SUCCESS;
@@ -126,5 +320,5 @@ CUresult ms_payload_expose(const struct ms_movement *movement)
          (from->type == CU_MEMORYTYPE_DEVICE && !ms_pointer_is(begin, MS_PINNED))))
         return ms_payload_expose_unowned(begin);
     const struct ms_rows rows = ms_movement_rows(movement, from);
-    return expose_rows(&rows, movement->stream);
+    return expose_host(&rows, movement->stream);
 }

@@ -23,3 +23,11 @@ CUresult ms_payload_expose(const struct ms_movement *movement);
 /* The same of device memory that is no allocation, and that may not be read here: what the host can
  * write may hold any address. */
 CUresult ms_payload_expose_unowned(CUdeviceptr source);
+
+/* The same for bytes of the host, which a replay will read. They are copied on the way, and so are
+ * in the processor's caches; `to` NULL: not copied. */
+CUresult ms_payload_copy(void *to, const void *bytes, size_t count);
+
+/* For payload.c and its unit test: false if the bytes may hold a part of an address that could be
+ * exposed. Takes no lock. */
+bool ms_payload_is_clean(const void *bytes, size_t count);

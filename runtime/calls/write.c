@@ -7,7 +7,6 @@
 #include "runtime/calls/movement.h"
 #include "runtime/calls/payload.h"
 #include "runtime/calls/pointer.h"
-#include "runtime/calls/pointer_scan.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/compare.h"
@@ -142,7 +141,7 @@ bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
     const uint32_t pattern = ms_movement_pattern(movement);
     if (bytes == 0)
         return false;
-    *result_out = ms_pointer_scan_expose_pattern(pattern);
+    *result_out = ms_payload_expose(movement);
     if (*result_out != CUDA_SUCCESS)
         return true;
     MS_CLAIMED struct ms_allocation *allocation = claim_for_write(address, bytes, result_out);
@@ -239,10 +238,10 @@ static CUresult expose_content(const void *source, size_t bytes, const struct ms
 {
     if (content->kind == MS_FILL)
         return CUDA_SUCCESS;
-    if (!ms_source_is_file(content->source))
-        return ms_pointer_scan_copy(ms_source_data(content->source), source, bytes);
-    return ms_trust_is_older(content->source) ? CUDA_SUCCESS
-                                              : ms_pointer_scan_expose(source, bytes);
+    const bool is_file = ms_source_is_file(content->source);
+    if (is_file && ms_trust_is_older(content->source))
+        return CUDA_SUCCESS;
+    return ms_payload_copy(is_file ? NULL : ms_source_data(content->source), source, bytes);
 }
 
 /* Prepares the copy for the driver: backs its destination. */
