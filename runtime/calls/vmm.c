@@ -270,12 +270,14 @@ static CUresult map_unused(struct ms_allocation *allocation,
                            const struct ms_program_mapping *mapping, const struct ms_handle *handle,
                            CUmemGenericAllocationHandle *real)
 {
+    struct ms_program_mapping mapped = *mapping;
     CUresult result = create_memory(handle, real);
     if (result != CUDA_SUCCESS)
         return result;
+    mapped.is_real = true;
     result = ms_driver.mem_map(allocation->address + mapping->begin, handle->bytes, 0, *real, 0);
     if (result == CUDA_SUCCESS)
-        ms_mappings_add_real(allocation, mapping);
+        ms_mappings_add(allocation, &mapped);
     else
         ms_driver.mem_release(*real);
     return result;
@@ -480,7 +482,7 @@ static void add_real_mapping(struct ms_reservation *reservation, CUdeviceptr add
     const size_t begin = address - allocation->address;
     const struct ms_program_mapping mapping = {
         .begin = begin, .end = begin + bytes, .handle = number, .is_real = true};
-    ms_mappings_add_real(allocation, &mapping);
+    ms_mappings_add(allocation, &mapping);
     if (handle != NULL)
         handle->mappings++;
     ms_space_count_promised(allocation->device, (int64_t)bytes);

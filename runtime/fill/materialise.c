@@ -159,7 +159,7 @@ static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, s
 /* A recorded launch that can run at its own place, for a part of it: [begin, end) of the
  * allocation. */
 struct in_place {
-    const struct ms_recorded_launch *recorded;
+    struct ms_recorded_launch *recorded;
     size_t recorded_begin, recorded_end; /* of all that its launch writes */
     size_t begin, end;
 };
@@ -172,7 +172,7 @@ struct in_place {
 static bool may_run_in_place(const struct ms_allocation *allocation, const struct ms_extent *extent,
                              size_t begin, size_t end, struct in_place *run_out)
 {
-    const struct ms_recorded_launch *recorded = extent->content.recorded;
+    struct ms_recorded_launch *recorded = extent->content.recorded;
     if (extent->content.kind != MS_LAUNCHED ||
         !ms_recorded_launch_is_at(&extent->content, allocation->id,
                                   allocation->address + extent->begin) ||
@@ -256,9 +256,12 @@ static CUresult replay_in_place(struct ms_allocation *allocation, const struct i
         result = ms_replay_stream(allocation->context, &stream);
     if (result != CUDA_SUCCESS)
         return result;
+    const struct ms_content launched = {.kind = MS_LAUNCHED,
+                                        .recorded = run->recorded,
+                                        .source_offset = run->begin - run->recorded_begin};
     result = is_small_part(allocation, run)
-                 ? ms_replay_part(run->recorded, run->begin - run->recorded_begin,
-                                  allocation->address + run->begin, run->end - run->begin, stream)
+                 ? ms_replay_any(&launched, run->begin, allocation->address + run->begin,
+                                 run->end - run->begin, stream)
                  : run_in_place(allocation, run, stream);
     if (result == CUDA_SUCCESS)
         result = replay_around(allocation, run, stream);

@@ -309,8 +309,9 @@ static size_t window_of(CUdevice device, size_t bytes)
     return window > min_window ? window : min_window - MS_SCRATCH_ALIGNMENT;
 }
 
-CUresult ms_replay_part(const struct ms_recorded_launch *recorded, size_t offset,
-                        CUdeviceptr address, size_t bytes, CUstream stream)
+/* Runs it in scratch memory, from which bytes of what it writes are copied. Waits for stream. */
+static CUresult replay_part(const struct ms_recorded_launch *recorded, size_t offset,
+                            CUdeviceptr address, size_t bytes, CUstream stream)
 {
     size_t window = window_of(recorded->device, bytes);
     for (size_t done = 0; done < bytes;) {
@@ -330,7 +331,7 @@ CUresult ms_replay_any(const struct ms_content *content, size_t offset, CUdevice
                        size_t bytes, CUstream stream)
 {
     if (content->kind == MS_LAUNCHED)
-        return ms_replay_part(content->recorded, content->source_offset, address, bytes, stream);
+        return replay_part(content->recorded, content->source_offset, address, bytes, stream);
     return ms_replay(content, offset, address, bytes, stream);
 }
 

@@ -32,13 +32,6 @@ CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr
                           size_t begin, size_t end, CUstream stream);
 
 /*
- * Bytes [offset, offset + bytes) of what it writes, to address: runs it in scratch memory, from
- * which they are copied, and waits for stream.
- */
-CUresult ms_replay_part(const struct ms_recorded_launch *recorded, size_t offset,
-                        CUdeviceptr address, size_t bytes, CUstream stream);
-
-/*
  * The shim's own stream for filling memory: one per context, which waits for no stream of the
  * program. `context` must be current. ms_replay_forget_stream is for a destroyed context.
  */

@@ -79,8 +79,10 @@ bool ms_call_begin(const struct ms_call *call, struct ms_packed *room,
 {
     struct ms_param_layout *layout = ms_parameters_take(call->function);
     *arguments_out = (struct ms_arguments){.layout = layout, .packed = room};
-    if (layout == NULL || !ms_call_pack(call, layout, room)) {
-        ms_parameters_drop(layout);
+    if (layout == NULL)
+        return false;
+    if (!ms_call_pack(call, layout, room)) {
+        ms_counted_drop(&layout->counted);
         return false;
     }
     ms_strided_loop_find_numbers(layout, room, &arguments_out->numbers);
@@ -90,7 +92,7 @@ bool ms_call_begin(const struct ms_call *call, struct ms_packed *room,
 void ms_call_end(const struct ms_arguments *arguments)
 {
     ms_call_unpack(arguments->packed);
-    ms_parameters_drop(arguments->layout);
+    ms_counted_drop(&arguments->layout->counted);
 }
 
 /* Attributes that say how to run a kernel, not when. */
@@ -176,7 +178,7 @@ struct ms_launch *ms_call_record(const struct ms_call *call, struct ms_param_lay
     launch->shared_bytes = call->shared_bytes;
     launch->attribute_count = call->attribute_count;
     launch->layout = layout;
-    ms_parameters_hold(layout);
+    ms_counted_take(&layout->counted);
     launch->extra = call->extra != NULL;
     for (size_t i = 0; i < pointer_count; i++)
         launch->pointers[i] = (uint32_t)pointers[i];
@@ -188,7 +190,7 @@ struct ms_launch *ms_call_record(const struct ms_call *call, struct ms_param_lay
 
 void ms_call_forget(struct ms_launch *launch)
 {
-    ms_parameters_drop(launch->layout);
+    ms_counted_drop(&launch->layout->counted);
     ms_heap_free(launch->attributes);
     ms_heap_free(launch);
 }

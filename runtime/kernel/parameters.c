@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/kernel/parameters.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 #include "runtime/base/heap.h"
@@ -124,6 +123,13 @@ static bool ask_params(CUfunction function, uint32_t count, struct ms_param_layo
     return true;
 }
 
+static void destroy(struct ms_counted *counted)
+{
+    struct ms_param_layout *layout = (struct ms_param_layout *)counted;
+    ms_heap_free(layout->name);
+    ms_heap_free(layout);
+}
+
 static struct ms_param_layout *create(CUfunction function, bool is_kernel)
 {
     uint32_t count = 0;
@@ -137,24 +143,11 @@ static struct ms_param_layout *create(CUfunction function, bool is_kernel)
         ms_heap_free(layout);
         return NULL;
     }
-    atomic_init(&layout->references, 1);
+    ms_counted_init(&layout->counted, destroy);
     layout->is_kernel = is_kernel;
     layout->known = is_counted && ask_params(function, count, layout);
     layout->rule = ms_rules_match(layout->name);
     return layout;
-}
-
-void ms_parameters_hold(struct ms_param_layout *layout)
-{
-    atomic_fetch_add_explicit(&layout->references, 1, memory_order_relaxed);
-}
-
-void ms_parameters_drop(struct ms_param_layout *layout)
-{
-    if (layout != NULL && atomic_fetch_sub(&layout->references, 1) == 1) {
-        ms_heap_free(layout->name);
-        ms_heap_free(layout);
-    }
 }
 
 bool ms_parameters_has_word(const struct ms_param_layout *layout, size_t offset)
@@ -174,7 +167,7 @@ struct ms_param_layout *ms_parameters_take(CUfunction function)
     struct ms_param_layout *layout = slot != NULL ? slot->layout : NULL;
     const bool is_kernel = slot != NULL && slot->library != NULL;
     if (layout != NULL)
-        ms_parameters_hold(layout);
+        ms_counted_take(&layout->counted);
     ms_lock_drop(&table.lock);
     if (layout != NULL)
         return layout;
@@ -186,7 +179,7 @@ struct ms_param_layout *ms_parameters_take(CUfunction function)
     struct slot *free_slot = find_or_add_locked(function);
     if (free_slot != NULL && free_slot->layout == NULL) {
         free_slot->layout = layout;
-        ms_parameters_hold(layout);
+        ms_counted_take(&layout->counted);
     }
     ms_lock_drop(&table.lock);
     return layout;
@@ -206,7 +199,8 @@ void ms_parameters_forget(CUlibrary library)
     ms_lock_take(&table.lock);
     for (size_t i = 0; i < table.capacity; i++) {
         struct slot *slot = &table.slots[i];
-        ms_parameters_drop(slot->layout);
+        if (slot->layout != NULL)
+            ms_counted_drop(&slot->layout->counted);
         slot->layout = NULL;
         if (library != NULL && slot->library == library)
             slot->library = NULL;

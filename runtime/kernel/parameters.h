@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/driver/driver.h"
 #include "runtime/kernel/rules.h"
 
@@ -18,13 +19,13 @@ struct ms_param {
     uint32_t offset, bytes; /* in the packed parameters */
 };
 
-/* Immutable; reference-counted. */
+/* Immutable but for written_place. */
 struct ms_param_layout {
-    _Atomic uint32_t references;
-    bool is_kernel;    /* the handle is a CUkernel */
-    bool known;        /* false: the driver does not report the parameters */
-    enum ms_rule rule; /* MS_RULE_RUN if the name is unknown */
-    char *name;        /* "?" if unknown */
+    struct ms_counted counted; /* first */
+    bool is_kernel;            /* the handle is a CUkernel */
+    bool known;                /* false: the driver does not report the parameters */
+    enum ms_rule rule;         /* MS_RULE_RUN if the name is unknown */
+    char *name;                /* "?" if unknown */
     /* Of a kernel that writes alone: behind the offset of its pointer; 0: not known. launch.c */
     _Atomic uint32_t written_place;
     size_t bytes; /* of the packed parameters */
@@ -35,8 +36,6 @@ struct ms_param_layout {
 /* Returns a reference to the layout of a function, or of a CUkernel cast to one, or NULL if out of
  * memory. Calls the driver the first time. */
 struct ms_param_layout *ms_parameters_take(CUfunction function);
-void ms_parameters_hold(struct ms_param_layout *layout);
-void ms_parameters_drop(struct ms_param_layout *layout);
 
 /* True if an aligned pointer may lie at this offset: within one parameter, if those are known. */
 bool ms_parameters_has_word(const struct ms_param_layout *layout, size_t offset);

@@ -64,17 +64,12 @@ bool ms_mappings_meet(const struct ms_allocation *allocation, size_t begin, size
 
 bool ms_mappings_add(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
 {
-    return mapping->begin % allocation->granule == 0 && ms_mappings_put(allocation, mapping);
-}
-
-void ms_mappings_add_real(struct ms_allocation *allocation,
-                          const struct ms_program_mapping *mapping)
-{
-    struct ms_program_mapping real = *mapping;
-    real.is_real = true;
-    if (!ms_mappings_put(allocation, &real) ||
-        ms_backing_add_real(&allocation->backing, real.begin, real.end) != CUDA_SUCCESS)
-        fail(allocation, real.begin);
+    if (!mapping->is_real)
+        return mapping->begin % allocation->granule == 0 && ms_mappings_put(allocation, mapping);
+    if (!ms_mappings_put(allocation, mapping) ||
+        ms_backing_add_real(&allocation->backing, mapping->begin, mapping->end) != CUDA_SUCCESS)
+        fail(allocation, mapping->begin);
+    return true;
 }
 
 CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_program_mapping *mapping,

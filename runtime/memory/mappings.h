@@ -11,12 +11,9 @@
 /* True if a mapping meets [begin, end). */
 bool ms_mappings_meet(const struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* Adds a promised mapping, which nobody can use yet. False: its place or its record cannot be. */
+/* Adds a mapping: a promised one, which nobody can use yet (false: its place or its record cannot
+ * be); or a real one, which the driver has made, perhaps where a promised one is. */
 bool ms_mappings_add(struct ms_allocation *allocation, const struct ms_program_mapping *mapping);
-
-/* The driver has mapped memory there; or, where something is mapped, in place of that. */
-void ms_mappings_add_real(struct ms_allocation *allocation,
-                          const struct ms_program_mapping *mapping);
 
 /* Makes the memory of a mapping, which lies in one handle, real, and names it. */
 CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_program_mapping *mapping,

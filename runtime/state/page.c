@@ -198,8 +198,7 @@ static bool make_in_memory(struct ms_page *page, const struct ms_state_header *h
     return bytes != MAP_FAILED;
 }
 
-bool ms_page_make(struct ms_page *page, const struct ms_config *config, bool is_file,
-                  char text[256])
+static bool make(struct ms_page *page, const struct ms_config *config, bool is_file, char text[256])
 {
     const struct ms_state_header header = lay_out(config);
     char folder[MS_PATH_BYTES];
@@ -399,13 +398,8 @@ static void clean(int folder, const struct ms_process_identity *own, uint64_t ke
 
 /* --- showing */
 
-void ms_page_drop(const struct ms_page *page)
-{
-    unlinkat(page->folder, page->hidden_name, 0);
-    close(page->folder);
-}
-
-bool ms_page_show(struct ms_page *page, uint64_t kept_bytes, char text[256])
+/* Gives the complete file its name, and closes the folder. */
+static bool show(struct ms_page *page, uint64_t kept_bytes, char text[256])
 {
     char name[64] = "";
     int error = EEXIST;
@@ -431,4 +425,18 @@ bool ms_page_show(struct ms_page *page, uint64_t kept_bytes, char text[256])
     }
     close(page->folder);
     return error == 0;
+}
+
+bool ms_page_make(struct ms_page *page, const struct ms_config *config, bool is_file,
+                  ms_page_filler *fill, char text[256])
+{
+    if (!make(page, config, is_file, text))
+        return false;
+    if (fill(page, config))
+        return !is_file || show(page, config->state_kept_bytes, text);
+    if (is_file) {
+        unlinkat(page->folder, page->hidden_name, 0);
+        close(page->folder);
+    }
+    return false;
 }

@@ -30,33 +30,27 @@ int ms_page_open_folder(const struct ms_config *config);
 bool ms_page_is_name(const char *name);
 
 /*
- * A file without a name that readers know, mapped; or, without is_file, memory that no other
- * process sees. Its bytes are divided among the records of its sections, all zero behind the
- * header. Those of a file are reserved, so that a full file system fails here and does not raise a
- * signal later. On failure, `text` has the reason. Tries the folders in turn.
+ * A file, mapped; or, without is_file, memory that no other process sees. Its bytes are divided
+ * among the records of its sections, all zero behind the header, and `fill` writes them. Those of a
+ * file are reserved, so that a full file system fails here and does not raise a signal later. Tries
+ * the folders in turn. On failure, `text` has the reason, unless `fill` fails.
+ *
+ * A file has no name that readers know until it is filled. It replaces a page of the same process
+ * id whose process has ended (or has called exec). Then pages of ended processes are removed, by
+ * whole runs: those that ended more than 7 days ago, and the oldest while all together have more
+ * than METASHARD_STATE_KEPT_BYTES. The newest run stays, however large. A run is the ranks of one
+ * world, each once, that started within ten minutes.
  */
 struct ms_page {
     unsigned char *bytes;
     uint64_t total_bytes;
-    int folder;           /* descriptor */
-    char hidden_name[64]; /* in the folder, until ms_page_show */
+    int folder;           /* descriptor, until the page has its name */
+    char hidden_name[64]; /* in the folder, until then */
     char path[MS_PATH_BYTES];
 };
+typedef bool ms_page_filler(const struct ms_page *page, const struct ms_config *config);
 bool ms_page_make(struct ms_page *page, const struct ms_config *config, bool is_file,
-                  char text[256]);
-
-/* Removes a file that cannot be completed, and closes the folder. */
-void ms_page_drop(const struct ms_page *page);
-
-/*
- * Gives the complete file its name, and closes the folder. Replaces a page of the same process id
- * whose process has ended (or has called exec).
- *
- * Removes pages of ended processes, by whole runs: those that ended more than 7 days ago, and the
- * oldest while all together have more than `kept_bytes`. The newest run stays, however large. A run
- * is the ranks of one world, each once, that started within ten minutes.
- */
-bool ms_page_show(struct ms_page *page, uint64_t kept_bytes, char text[256]);
+                  ms_page_filler *fill, char text[256]);
 
 /* Reads the process of a page in a folder, and how long it ran: until it ended, or a block changed
  * last. */

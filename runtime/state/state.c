@@ -197,9 +197,13 @@ static bool make_tables(void)
     return true;
 }
 
-static void fill_page(const struct ms_config *config)
+static bool fill_page(const struct ms_page *page, const struct ms_config *config)
 {
     uint64_t options = 0;
+    state.page = page->bytes;
+    memcpy(&state.header, page->bytes, sizeof(state.header));
+    if (!make_tables())
+        return false;
     ms_config_visit(config, put_option, &options);
     for (int i = 0; i < MS_FIGURE_COUNT; i++) {
         struct ms_state_figure_name *name = record(MS_SECTION_FIGURE_NAMES, (uint64_t)i);
@@ -209,26 +213,17 @@ static void fill_page(const struct ms_config *config)
     write_pair(MS_SECTION_PROCESS, &state.process);
     state.next_token = 1;
     state.sample_interval_ns = 1000000;
+    return true;
 }
 
 /* Makes the page, filled. Returns false with the reason in `text`. */
 static bool start_page(const struct ms_config *config, bool is_file, char text[256])
 {
     struct ms_page page;
-    if (!ms_page_make(&page, config, is_file, text))
+    if (!ms_page_make(&page, config, is_file, fill_page, text))
         return false;
-    state.page = page.bytes;
-    memcpy(&state.header, page.bytes, sizeof(state.header));
-    if (!make_tables()) {
-        if (is_file)
-            ms_page_drop(&page);
-        return false;
-    }
-    fill_page(config);
     if (!is_file)
         return true;
-    if (!ms_page_show(&page, config->state_kept_bytes, text))
-        return false;
     memcpy(state.path, page.path, sizeof(state.path));
     ms_log(MS_DEBUG, "the state page is %s", page.path);
     return true;

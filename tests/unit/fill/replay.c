@@ -145,7 +145,7 @@ static struct ms_recorded_launch *record(CUdeviceptr out, CUdeviceptr in, uint64
     static char name[] = "multiply";
     struct ms_param_layout *layout = calloc(1, sizeof(*layout) + 2 * sizeof(layout->params[0]));
     *layout = (struct ms_param_layout){
-        .references = 1000, .known = true, .count = 2, .bytes = 16, .name = name};
+        .counted = {.references = 1000}, .known = true, .count = 2, .bytes = 16, .name = name};
     layout->params[0] = (struct ms_param){0, 8};
     layout->params[1] = (struct ms_param){8, 8};
     const CUdeviceptr pointers[2] = {out, in != 0 ? in : out};

@@ -66,7 +66,7 @@ static void start(void)
 static struct ms_param_layout *look(uintptr_t function)
 {
     struct ms_param_layout *layout = ms_parameters_take((CUfunction)function);
-    ms_parameters_drop(layout);
+    ms_counted_drop(&layout->counted);
     return layout;
 }
 
@@ -114,8 +114,8 @@ MS_TEST_AFTER(start, unloading_forgets)
     struct ms_param_layout *after = ms_parameters_take((CUfunction)THREE);
     CHECK(questions > asked);
     CHECK_EQ(before->count, after->count); /* who held it still may */
-    ms_parameters_drop(before);
-    ms_parameters_drop(after);
+    ms_counted_drop(&before->counted);
+    ms_counted_drop(&after->counted);
 }
 
 MS_TEST_AFTER(start, a_kernel_handle_is_asked_as_a_kernel)
