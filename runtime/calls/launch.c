@@ -113,7 +113,8 @@ static const struct ms_pointed *find_written(const struct ms_pointer_scan *reach
     return NULL;
 }
 
-/* True if the pointers fit the rule: one; or {out, in}, the same one twice or of two blocks. */
+/* True if the pointers fit the rule: one; {out, in}, the same one twice or of two blocks; or {in,
+ * out} of two blocks. */
 static bool find_operands(const struct ms_pointer_scan *reach, const struct ms_param_layout *layout,
                           struct operands *operands_out)
 {
@@ -127,10 +128,11 @@ static bool find_operands(const struct ms_pointer_scan *reach, const struct ms_p
     }
     if (reach->count != 2 || !is_inside(&hits[0]) || hits[1].offset != hits[0].offset + 8)
         return false;
-    *operands_out = (struct operands){&hits[0], NULL, {hits[0].offset, hits[1].offset}, 2};
+    const size_t out = layout->rule == MS_RULE_FROM_FIRST, in = 1 - out;
+    *operands_out = (struct operands){&hits[out], NULL, {hits[out].offset, hits[in].offset}, 2};
     if (hits[1].pointer == hits[0].pointer)
         return layout->rule == MS_RULE_IN_PLACE;
-    operands_out->in = &hits[1];
+    operands_out->in = &hits[in];
     return is_inside(&hits[1]) && !is_same_block(&hits[0].block, &hits[1].block) &&
            hits[0].block.context == hits[1].block.context;
 }

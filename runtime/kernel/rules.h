@@ -14,6 +14,7 @@ enum ms_rule {
     MS_RULE_WRITE_ONLY,  /* stores through one pointer; loads no memory of the program */
     MS_RULE_IN_PLACE,    /* {out, in}, equal or of two blocks; element i needs only element i */
     MS_RULE_FROM_OTHER,  /* {out, in} of two blocks; an element may need any of the other's */
+    MS_RULE_FROM_FIRST,  /* the same of {in, out} */
     MS_RULE_CONCATENATE, /* torch.cat (concatenate.h) */
     MS_RULE_COUNT
 };

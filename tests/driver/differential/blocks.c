@@ -388,6 +388,25 @@ SCENARIO(within)
     print_bytes("repeated", block, 8 * MIB);
 }
 
+/* From one block to another, and the pointer to the source is the first: the source is written anew
+ * and freed; then within one block. */
+SCENARIO(first_is_source)
+{
+    const CUdeviceptr from = take(allocate(8 * MIB), 8 * MIB);
+    const CUdeviceptr to = take(allocate(8 * MIB), 8 * MIB);
+    const CUdeviceptr last = take(allocate(8 * MIB), 8 * MIB);
+    uniform(from, 2 * MIB, 1);
+    OK(cuMemsetD8(to, 5, 8 * MIB));
+    send_words(from, to + 4 * MIB, MIB, NULL);
+    uniform(from, 2 * MIB, 2);
+    print_bytes("before and sent", to, 8 * MIB);
+    send_words(from, last, 2 * MIB, NULL);
+    give(from, 8 * MIB);
+    print_bytes("sent", last + 6 * MIB, MIB);
+    send_words(to, to + 4 * MIB, MIB, NULL);
+    print_bytes("within", to, 8 * MIB);
+}
+
 /* A new block over old ones that were never given back, and giving back what was not handed out. */
 SCENARIO(odd_reports)
 {

@@ -6,7 +6,7 @@ import os
 from scenarios import SMALL, main
 
 MIB = 1 << 20
-RULES = "write-only fill32\nwrite-only uniform32\nfrom-other copy32\n"
+RULES = "write-only fill32\nwrite-only uniform32\nfrom-other copy32\nfrom-first send32\n"
 
 
 def kinds(dump):
@@ -49,6 +49,8 @@ def alone(test):
     _, dump = test.both("stale")
     test.check("a stale address costs nothing", dump["backed_bytes_peak"] == 4 * MIB, dump)
     test.both("within")
+    _, dump = test.both("first_is_source")
+    test.check("what is sent on to another block is recorded", dump["recorded_launches"] == 2 + 2, dump["recorded_launches"])
     _, dump = test.both("chain")
     test.check("of a chain of copies no more than two wait", dump["recorded_launches"] == 1 + 2, dump)
     _, dump = test.both("described")

@@ -103,6 +103,12 @@ void copy_words(CUdeviceptr to, CUdeviceptr from, uint64_t count, CUstream strea
     OK(cuLaunchKernel(function("copy32"), 4, 1, 1, 64, 1, 1, 0, stream, params, NULL));
 }
 
+void send_words(CUdeviceptr from, CUdeviceptr to, uint64_t count, CUstream stream)
+{
+    void *params[] = {&from, &to, &count};
+    OK(cuLaunchKernel(function("send32"), 4, 1, 1, 64, 1, 1, 0, stream, params, NULL));
+}
+
 void gather_words(CUdeviceptr to, CUdeviceptr table, uint64_t count, CUstream stream)
 {
     void *params[] = {&to, &table, &count};

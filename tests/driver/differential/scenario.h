@@ -32,9 +32,11 @@ void unload_kernels(void);
 void fill(CUdeviceptr address, uint32_t value, uint64_t count);
 void uniform(CUdeviceptr address, uint64_t count, uint64_t seed);
 
-/* The same of add_in_place32, copy32 and gather32 (to[i] = *from[i]), in a stream. */
+/* The same of add_in_place32, copy32, send32 (copies from back to front, and has `from` first) and
+ * gather32 (to[i] = *from[i]), in a stream. */
 CUresult try_add(CUdeviceptr address, uint32_t value, uint64_t count, CUstream stream);
 void copy_words(CUdeviceptr to, CUdeviceptr from, uint64_t count, CUstream stream);
+void send_words(CUdeviceptr from, CUdeviceptr to, uint64_t count, CUstream stream);
 void gather_words(CUdeviceptr to, CUdeviceptr table, uint64_t count, CUstream stream);
 
 CUstream make_stream(void); /* one that does not block with the legacy stream */

@@ -35,7 +35,24 @@ LOOP = """
 .L_x_1:
         /*0130*/                   EXIT ;
 """
-CLASSES = {"in-place": LOOP, "write-only": LOOP.replace("LDG.E R4, desc[UR4][R6.64]", "MOV R4, 0x1")}
+# (in, out, count): what a thread loads, another one stores.
+TRANSPOSITION = """
+.text.transposition:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/                   S2R R0, SR_TID.X ;
+        /*0020*/                   ULDC.64 UR4, c[0x0][0x208] ;
+        /*0030*/                   LDC.64 R2, c[0x0][0x210] ;
+        /*0040*/                   LDC.64 R4, c[0x0][0x218] ;
+        /*0050*/                   IMAD.WIDE.U32 R2, R0, 0x4, R2 ;
+        /*0060*/                   LDG.E.CONSTANT R6, desc[UR4][R2.64] ;
+        /*0070*/                   STS [R0], R6 ;
+        /*0080*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*0090*/                   LDS R7, [R0+0x4] ;
+        /*00a0*/                   IMAD.WIDE.U32 R4, R0, 0x4, R4 ;
+        /*00b0*/                   STG.E desc[UR4][R4.64], R7 ;
+        /*00c0*/                   EXIT ;
+"""
+CLASSES = {"in-place": LOOP, "from-first": TRANSPOSITION, "write-only": LOOP.replace("LDG.E R4, desc[UR4][R6.64]", "MOV R4, 0x1")}
 # (what is changed, in which class, a piece of the code, what takes its place, what must be said)
 PLANTS = [
     ("an atomic", "in-place", "STG.E desc[UR4][R8.64], R4", "ATOMG.E.ADD PT, R4, desc[UR4][R8.64], R4", "opcodes ATOMG"),
@@ -51,13 +68,16 @@ PLANTS = [
      "what was loaded"),
     ("another place of the pointers", "in-place", "c[0x0][0x218]", "c[0x0][0x228]", "STG.E"),
     ("a load", "write-only", "MOV R4, 0x1", "LDG.E R4, desc[UR4][R6.64]", "LDG.E"),
+    ("an index that was exchanged", "from-first", "IMAD.WIDE.U32 R4, R0, 0x4, R4", "IMAD.WIDE.U32 R4, R7, 0x4, R4", "what was loaded"),
+    ("the pointers in the other order", "from-first", "c[0x0][0x210]", "c[0x0][0x218]", "LDG.E"),
     ("a branch that leads nowhere", "in-place", "BRA `(.L_x_1)", "BRX R6 -0x10", "where it leads is unknown"),
 ]
 
 
 def fault(class_, text):
     (name, code), = disassembly.parse(text.splitlines())
-    return machine_code.check_kernel(machine_code.Kernel(name, class_, PARAMETERS, BASE, SIZE), code)[1]
+    parameters = [(0, 8), (8, 8), (16, 8)] if class_ == "from-first" else PARAMETERS
+    return machine_code.check_kernel(machine_code.Kernel(name, class_, parameters, BASE, SIZE), code)[1]
 
 
 def main():

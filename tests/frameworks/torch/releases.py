@@ -15,7 +15,7 @@ PAGE = os.path.join(SOURCE, "docs", "results", "torch-releases.md")
 sys.path.insert(0, os.path.join(SOURCE, "tools", "check_torch"))
 from torch_check import machine_code  # noqa: E402
 
-CLASSES = ("write-only", "in-place", "from-other", "concatenate")
+CLASSES = ("write-only", "in-place", "from-other", "from-first", "concatenate")
 
 
 def number(release):
@@ -30,11 +30,9 @@ def read():
 
 
 def keep(release, found):
-    """What a check has found; each release is a line."""
+    """What a check has found, beside what another one has of the same libraries; each release is a line."""
     before = read()
-    if "code" in before.get(release, {}):  # of the same libraries
-        found = {"code": before[release]["code"], **found}
-    kept = dict(before, **{release: found})
+    kept = dict(before, **{release: {**before.get(release, {}), **found}})
     lines = [f"  {json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept, key=number)]
     with open(KEPT, "w", encoding="utf-8") as file:
         file.write("{\n" + ",\n".join(lines) + "\n}\n")
@@ -54,7 +52,7 @@ def list_of(kept):
 def page_of(kept):
     rows = []
     for release, found in kept.items():
-        counts = " | ".join(f"{found['rules'][name]:,}" for name in CLASSES)
+        counts = " | ".join(f"{found['rules'].get(name, 0):,}" for name in CLASSES)
         code = "read" if "code" in found else "names and layouts alone"
         rows.append(f"| {release} | {found['cuda']} | {found['kernels']:,} | {counts} | {code} | `{found['check']}` |")
     return f"""# Releases of PyTorch
@@ -72,10 +70,10 @@ code for sm_90. Of all of them it holds that
   [families.txt](../../tests/frameworks/torch/families.txt): their blocks come into memory whole.
 
 The columns in the middle count kernels that are recorded, by class. Where the machine code was read (`--code`, with
-nvdisasm), each of them has none but known opcodes, no atomics, no memory of a block, no textures and no asynchronous
-copies; and the addresses of its loads and stores are made of the pointers of its class, its sizes and strides, and
-tables of its module alone: a write-only kernel loads through the two pointers of the random state, an in-place and a
-from-other one through `in`, and each stores through `out` ([machine_code.py](../../tools/check_torch/torch_check/machine_code.py)).
+nvdisasm), each of them has none but known opcodes, no atomics, no textures, no asynchronous copies, and, but for
+from-first, no memory of a block; and the addresses of its loads and stores are made of the pointers of its class, its sizes and strides, and
+tables of its module alone: a write-only kernel loads through the two pointers of the random state, an in-place, a
+from-other and a from-first one through `in`, and each stores through `out` ([machine_code.py](../../tools/check_torch/torch_check/machine_code.py)).
 
 | release | CUDA | kernels | {" | ".join(CLASSES)} | machine code | check of results |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -88,9 +86,9 @@ table no kernel is recorded by a built-in rule, and [a line](../troubleshooting.
 
 def main():
     kept = read()
-    stale = [f"{release}: {class_} kernels with the opcodes {sorted(set(opcodes) - machine_code.OPCODES)}"
+    stale = [f"{release}: {class_} kernels with the opcodes {sorted(set(opcodes) - machine_code.allowed(class_))}"
              for release, found in kept.items() for class_, opcodes in found.get("code", {}).items()
-             if not set(opcodes) <= machine_code.OPCODES]
+             if not set(opcodes) <= machine_code.allowed(class_)]
     for path, text in ((LIST, list_of(kept)), (PAGE, page_of(kept))):
         if "--write" in sys.argv:
             with open(path, "w", encoding="utf-8") as file:

@@ -79,6 +79,15 @@ MS_TEST(built_in_rules_know_casts)
              MS_RULE_RUN);
 }
 
+/* From the wheel of PyTorch 2.15. */
+MS_TEST(built_in_rules_know_transpositions)
+{
+    ms_rules_read("");
+    CHECK_EQ(ms_rules_match("_ZN2at6native39_GLOBAL__N__b5857774_7_Copy_cu_11f9d6c527"
+                            "transpose_copy_tiled_kernelIjLi1ELi4ELi64ELb0EEEvPKT_PS3_llll"),
+             MS_RULE_FROM_FIRST);
+}
+
 /* From the wheel of PyTorch 2.15: loops whose functor has pointers of its own. */
 MS_TEST(functors_with_pointers_run)
 {

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from . import disassembly, fatbin, promises
 
-# Nothing else may be in a kernel that is recorded: no atomics, no reductions, no memory of a block or cluster, no texture,
-# no copies by the engine, no values of other threads.
+# Nothing else may be in a kernel that is recorded: no atomics, no reductions, no memory of a block or cluster (but for a class
+# that transposes), no texture, no copies by the engine, no values of other threads.
 ARITHMETIC = frozenset(
     "BMSK BREV DADD DFMA DMUL F2F F2FP F2I F2IP FADD FADD2 FCHK FFMA FFMA2 FLO FMNMX FMNMX3 FMUL FMUL2 FRND FSEL FSET FSWZADD "
     "HADD2 HFMA2 HMNMX2 HMUL2 HSET2 I2F I2FP I2I I2IP IABS IADD IADD3 IADD32I IDP IMAD IMNMX IMUL ISCADD LEA LOP LOP3 MOV MOV32I "
@@ -28,6 +28,7 @@ CONSTANTS = frozenset(("LDC", "LDCU", "ULDC"))
 LOADS, STORES = frozenset(("LD", "LDG")), frozenset(("ST", "STG"))
 LOCAL = frozenset(("LDL", "STL"))
 OPCODES = ARITHMETIC | PREDICATES | CONTROL | CONSTANTS | LOADS | STORES | LOCAL
+TILE = frozenset(("LDS", "STS"))  # memory of a block, through which a transposition goes
 
 # What a value may be made of, beside words of parameters, of which word n is bit n.
 MODULE, LOADED, INDEXED, STACK = (1 << n for n in range(2000, 2004))
@@ -36,6 +37,10 @@ UNIFORM, LOCAL_MEMORY = 256, 512  # places: registers, uniform ones, local memor
 SPILLED = re.compile(r"\[R1(?:\+(0x[0-9a-f]+))?\]")
 ALL_PREDICATES = tuple(f"{kind}{number}" for kind in ("P", "UP") for number in range(8))
 WORDS = {"64": 2, "128": 4, "256": 8}
+
+
+def allowed(class_):
+    return OPCODES | TILE if class_ == "from-first" else OPCODES
 
 
 class Access(NamedTuple):
@@ -52,6 +57,11 @@ def places(text, words=1):
             first = int(number) + (UNIFORM if kind == "UR" else 0)
             found += range(first, first + words)
     return found
+
+
+def width_of(opcode):
+    """Registers that a load or store moves."""
+    return next((WORDS[word] for word in opcode.split(".") if word in WORDS), 1)
 
 
 @functools.lru_cache(maxsize=None)
@@ -124,6 +134,10 @@ class Reader:
         operands = read.operands
         if read.base in CONTROL or not operands:
             return Step(read, (), (), 0, ())
+        if read.base == "STS":
+            return Step(read, (), (), 0, ())
+        if read.base == "LDS":  # anything that was stored
+            return Step(read, tuple(places(operands[0], width_of(read.opcode))), (), LOADED, ())
         if read.base in LOADS | STORES | LOCAL:
             where = next(operand for operand in operands if "[" in operand and not operand.startswith(("P", "!")))
             where = re.sub(r"^desc\[[^\]]*\]", "", where)
@@ -131,7 +145,7 @@ class Reader:
             for kind, number in re.findall(r"(U?R)(\d+)(?:\.U32)?\.64", where):
                 address.append(int(number) + 1 + (UNIFORM if kind == "UR" else 0))
             address += [place + 1 for place in address if place >= UNIFORM]  # a uniform addend is a pair
-            width = next((WORDS[word] for word in read.opcode.split(".") if word in ("64", "128", "256")), 1)
+            width = width_of(read.opcode)
             spilled = SPILLED.fullmatch(where) if read.base in LOCAL else None
             if spilled is not None:
                 first = LOCAL_MEMORY + 1 + int(spilled[1] or "0", 16) // 4
@@ -498,6 +512,8 @@ def promises_of(class_, name, parameters):
         # The pointer is somewhere in the closure.
         return [Promise(pair(closure[0] + at), (pair(state), pair(state + 8)), words_of(parameters, 0, 3) & ~pair(closure[0] + at))
                 for at in range(0, closure[1] - 4, 8)]
+    if class_ == "from-first":
+        return [Promise(words_of(parameters, 1), (words_of(parameters, 0),), words_of(parameters, *range(2, count)))]
     if class_ == "from-other":
         numbers, closure = words_of(parameters, 0, 1), parameters[1][0]
         return [Promise(pair(at), (pair(at + 8),), numbers & ~pair(at) & ~pair(at + 8))
@@ -537,8 +553,8 @@ class Kernel(NamedTuple):
 def check_kernel(kernel, code):
     """(opcodes, what is wrong or None)"""
     opcodes = {read.base for read in code.instructions}
-    if opcodes - OPCODES:
-        return opcodes, f"opcodes {' '.join(sorted(opcodes - OPCODES))}"
+    if opcodes - allowed(kernel.class_):
+        return opcodes, f"opcodes {' '.join(sorted(opcodes - allowed(kernel.class_)))}"
     try:
         accesses = follow(Flow(code, Reader(kernel.base, kernel.size)))
     except Unclear as error:

@@ -23,7 +23,8 @@ NEVER = [r"(St5arrayIPcLm|6detail5ArrayIPcLi)[3-9]E", r"13reduce_kernelI", r"25m
 # strides have a name of what they make, since 2.15 of what they do, and before 2.6 none.
 CASTS = ["27converting_copy_kernel_cudaI", "24float16_copy_kernel_cuda", "25bfloat16_copy_kernel_cuda"]
 LAST = (9, 0)
-GENERATIONS = {"6detail5ArrayIPcLi": ((2, 4), (2, 5)), "St5arrayIPcLm": ((2, 6), LAST), CASTS[0]: ((2, 15), LAST),
+TRANSPOSED = "27transpose_copy_tiled_kernelI"
+GENERATIONS = {TRANSPOSED: ((2, 15), LAST), "6detail5ArrayIPcLi": ((2, 4), (2, 5)), "St5arrayIPcLm": ((2, 6), LAST), CASTS[0]: ((2, 15), LAST),
                CASTS[1]: ((2, 6), (2, 14)), CASTS[2]: ((2, 6), (2, 14))}
 
 # The symbols of the check of results, behind CHECK (shim/torch_errors.c).
@@ -74,6 +75,8 @@ def pointers_fit(class_, name, parameters, release):
             return found is not None
         metadata = (int(found[2]) * 21 + 3) // 4 * 4 + int(found[3]) * 32
         return sizes == [POINTER, (metadata + 7) // 8 * 8, 32, 4, 4]
+    if class_ == "from-first":
+        return sizes == [POINTER, POINTER, 8, 8, 8, 8]  # (in, out, sizes and strides)
     if class_ == "write-only":
         return sizes[0] == INT and sizes[2] == POINTER
     if class_ == "in-place":

@@ -27,6 +27,18 @@ SIMCUDA_KERNEL(copy32)
 }
 SIMCUDA_PARAMS(copy32, {0, 8}, {8, 8}, {16, 8});
 
+/* send32(from, to, count): from the first to the last, as a transposition */
+SIMCUDA_KERNEL(send32)
+{
+    const uint64_t count = SIMCUDA_ARG(args, 2, uint64_t);
+    const uint32_t *from = launch->touch(launch, SIMCUDA_ARG(args, 0, CUdeviceptr), count * 4);
+    uint32_t *to =
+        from == NULL ? NULL : launch->touch(launch, SIMCUDA_ARG(args, 1, CUdeviceptr), count * 4);
+    for (uint64_t i = 0; to != NULL && i < count; i++)
+        to[i] = from[count - 1 - i];
+}
+SIMCUDA_PARAMS(send32, {0, 8}, {8, 8}, {16, 8});
+
 /* The parameters as one struct by value, which is how generated kernels often have them. */
 struct add_args {
     CUdeviceptr address;
@@ -220,6 +232,6 @@ SIMCUDA_PARAMS(gather_managed32, {0, 8}, {8, 8});
 
 SIMCUDA_GLOBAL(answer, uint32_t, 42);
 
-SIMCUDA_KERNEL_LIST("fill32", "copy32", "add_in_place32", "uniform32", "gather32", "read_map32",
-                    "read_texture32", "read_packed32", "read_records32", "gather_managed32",
-                    "no_params", "unknown_layout");
+SIMCUDA_KERNEL_LIST("fill32", "copy32", "send32", "add_in_place32", "uniform32", "gather32",
+                    "read_map32", "read_texture32", "read_packed32", "read_records32",
+                    "gather_managed32", "no_params", "unknown_layout");
