@@ -10,7 +10,7 @@ struct ms_promise {
     CUcontext context;
     CUdevice device;
     struct ms_pool *pool; /* NULL: none */
-    bool is_transient;    /* takes the place of what was freed in the pool */
+    bool is_transient;    /* takes the place of what was freed, in the pool or by cuMemFree */
 };
 
 /*
