@@ -27,7 +27,7 @@ struct bounds {
 
 static struct bounds get_bounds(void)
 {
-    struct bounds bounds;
+    struct bounds bounds = {0};
     ms_pointer_scan_bounds(bounds.ranges);
     return bounds;
 }

@@ -232,9 +232,10 @@ static void put_in_force_locked(struct ms_plan *plan, const char *name, uint32_t
            plan->mesh.world);
 }
 
+/* Launchers know no rank either, and need none: who has used memory is warned at the end. */
 static void let_wait(struct ms_plan *plan, const char *name)
 {
-    ms_log(MS_WARN,
+    ms_log(MS_INFO,
            "%s: the rank of this process is not known (rank or coordinates in the plan, or a "
            "launcher's RANK): the plan waits for a communicator of %" PRIu32 " ranks",
            name, plan->mesh.world);
@@ -265,6 +266,18 @@ bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault
     put_in_force_locked(plan, name, rank);
     ms_lock_drop(&ms_shard.lock);
     return true;
+}
+
+void ms_shard_warn_if_waiting(void)
+{
+    ms_lock_take(&ms_shard.lock);
+    if (ms_shard.waiting != NULL)
+        ms_log(MS_WARN,
+               "%s: the rank of this process is not known (rank or coordinates in the plan, or a "
+               "launcher's RANK), and no communicator of %" PRIu32
+               " ranks told it: the plan was not followed",
+               ms_shard.waiting_name, ms_shard.waiting->mesh.world);
+    ms_lock_drop(&ms_shard.lock);
 }
 
 /* Logs once: other communicators may number the same processes differently for good reasons. */

@@ -37,6 +37,9 @@ bool ms_shard_receives_parts(int ranks);
  */
 bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault);
 
+/* At the end of a process that has deferred something. */
+void ms_shard_warn_if_waiting(void);
+
 /*
  * A communicator of so many ranks was made. One that was split off another has all ranks of the
  * plan, or those along the mesh dimension of that size, if only one dimension has it. Returns true

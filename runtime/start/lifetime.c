@@ -356,6 +356,8 @@ static void log_plan(void)
     struct ms_state_plan facts;
     struct idle idle = {.unmatched = {.reason = MS_REASON_UNMATCHED},
                         .ambiguous = {.reason = MS_REASON_AMBIGUOUS}};
+    if (ms_counter_get(MS_COUNT_ALLOCATIONS) > 0)
+        ms_shard_warn_if_waiting();
     ms_shard_describe(&facts);
     if (facts.generation > 0 || facts.tensors > 0)
         ms_shard_publish(NULL, 0);

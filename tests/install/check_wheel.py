@@ -182,7 +182,8 @@ def check_run(there, library):
     lines = done.stderr.splitlines() or [""]
     check("the last lines say what it was worth", re.match(
         r"metashard: peak of device memory: \d[\d.]* \w+ instead of \d[\d.]* \w+ \(-\d+ %\)$", lines[0]) is not None or lines)
-    check("and how to see more", lines[-1], f"metashard: more: METASHARD_STATE_DIR={there.state} metashard show")
+    more = re.fullmatch(rf"metashard: more: METASHARD_STATE_DIR={re.escape(there.state)} metashard show --job (\S+)", lines[-1])
+    check("and how to see more", more is not None and there.run("show", "--job", more[1]).stdout.startswith(f"process {pid}") or lines)
     check("which shows the last run", there.run("show").stdout.startswith(f"process {pid}"))
     check("as does the tool, by the page", pid in there.run("dump", "show", page).stdout)
     check("and a list has it", pid in there.run("list").stdout)

@@ -2,6 +2,7 @@
 /* metashard-dump show --brief: what a run was worth, in a few lines. */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "runtime/state/explain.h"
 #include "tools/dump/line.h"
@@ -44,20 +45,29 @@ static void show_peaks(const struct view *view)
     if (while_loading > 0)
         show_peak(view, " while it loaded", loaded, "loaded_live_bytes_peak");
     if (while_loading < in_all || while_loading == 0)
-        show_peak(view, while_loading > 0 ? " in all" : "", all, "live_bytes_peak");
+        show_peak(view, while_loading > 0 ? " in all, of what was deferred," : "", all,
+                  "live_bytes_peak");
 }
 
-/* When the last of them had loaded, on the view's clock; 0: none has. */
-static uint64_t loaded_ns(const struct view *view)
+static bool is_same(const struct ms_state_cause *a, const struct ms_state_cause *b)
 {
-    uint64_t last = 0;
+    return a->kind == b->kind && a->reason == b->reason && strcmp(a->call, b->call) == 0 &&
+           strcmp(a->text, b->text) == 0;
+}
+
+/* It came before one of them had loaded. */
+static bool is_of_loading(const struct view *view, const struct ms_state_cause *cause)
+{
     for (size_t p = 0; p < view->count; p++) {
         const struct ms_snapshot *snapshot = &view->processes[p];
-        const uint64_t at = ms_snapshot_figure(snapshot, "loaded_ns");
-        if (at > 0 && at + view_shift_ns(view, snapshot) > last)
-            last = at + view_shift_ns(view, snapshot);
+        const uint64_t loaded = ms_snapshot_figure(snapshot, "loaded_ns");
+        for (size_t i = 0; i < snapshot->cause_count; i++) {
+            const struct ms_state_cause *own = &snapshot->causes[i];
+            if (is_same(own, cause) && (loaded == 0 || own->first_ns < loaded))
+                return true;
+        }
     }
-    return last;
+    return false;
 }
 
 /* What could not stay deferred and has the most bytes. What comes after loading is the program's
@@ -66,9 +76,8 @@ static void show_largest_cause(const struct view *view)
 {
     size_t count, at = 0;
     struct ms_state_cause *causes = view_causes(view, &count);
-    const uint64_t loaded = loaded_ns(view);
     while (at < count &&
-           (causes[at].kind != MS_EVENT_FALLBACK || (loaded > 0 && causes[at].first_ns > loaded)))
+           (causes[at].kind != MS_EVENT_FALLBACK || !is_of_loading(view, &causes[at])))
         at++;
     if (at < count)
         line(PLAIN, "could not stay deferred: %s, %" PRIu64 " times, for %s%s%s (%s)",

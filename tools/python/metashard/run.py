@@ -182,7 +182,8 @@ def last_lines(environment: dict[str, str], pages: list[str]) -> list[str]:
         return [str(error)]
     is_usual = environment.get("METASHARD_STATE_DIR", "auto") == "auto"
     prefix = "" if is_usual else f"METASHARD_STATE_DIR={os.path.dirname(pages[0])} "
-    return [*(done.stdout + done.stderr).splitlines(), f"more: {prefix}metashard show"]
+    which = f" --job {job}" if job else ""
+    return [*(done.stdout + done.stderr).splitlines(), f"more: {prefix}metashard show{which}"]
 
 
 def end_as(status: int) -> int:
