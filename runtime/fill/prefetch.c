@@ -14,6 +14,7 @@
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/origins.h"
 #include "runtime/fill/replay.h"
+#include "runtime/fill/restore.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/examining.h"
@@ -21,7 +22,6 @@
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
-#include "runtime/source/pinned_pool.h"
 #include "runtime/source/transfer.h"
 #include "runtime/state/counters.h"
 
@@ -256,138 +256,6 @@ static bool fill(void)
     return is_good;
 }
 
-/* --- lineage for what is resident */
-
-enum { COMPARED_BYTES = 1 << 20 };
-
-struct restoring {
-    struct ms_origins origins;
-    struct ms_source **sources; /* of its files; NULL: it is not there */
-    size_t bytes;
-};
-
-/* Compares [begin, end) of the allocation, at most COMPARED_BYTES, with bytes of the file. */
-static bool is_equal(const struct ms_allocation *allocation, struct ms_range range,
-                     const struct ms_source *source, uint64_t offset, CUstream stream,
-                     const struct ms_pinned_area *area)
-{
-    const size_t bytes = range.end - range.begin;
-    unsigned char *const of_file = area->memory + COMPARED_BYTES;
-    CUresult result =
-        ms_driver.memcpy_dtoh_async(area->memory, allocation->address + range.begin, bytes, stream);
-    const CUresult waited = ms_driver_wait(stream);
-    if (result == CUDA_SUCCESS && waited == CUDA_SUCCESS)
-        result = ms_source_read(source, offset, of_file, bytes, NULL);
-    return result == CUDA_SUCCESS && waited == CUDA_SUCCESS &&
-           memcmp(area->memory, of_file, bytes) == 0;
-}
-
-/* Not of a file that is about to change: who closes it may have looked here already. From now on
- * it waits for the claim. */
-static void set_source(struct ms_allocation *allocation, struct ms_range range,
-                       struct ms_source *source, uint64_t offset, struct restoring *restoring)
-{
-    if (ms_source_state(source) != MS_SOURCE_IS_OPEN)
-        return;
-    const struct ms_content content = {
-        .kind = MS_SOURCE, .cached = true, .source = source, .source_offset = offset};
-    if (ms_bytes_set(allocation, range.begin, range.end, &content) != CUDA_SUCCESS)
-        return;
-    ms_shard_add_copy(source, offset, range.end - range.begin);
-    allocation->was_resident = true;
-    restoring->bytes += range.end - range.begin;
-}
-
-/* Piece by piece; no piece lies in two granules. */
-static void restore_range(struct ms_allocation *allocation, struct ms_range range,
-                          const struct ms_origin *origin, CUstream stream,
-                          const struct ms_pinned_area *area, struct restoring *restoring)
-{
-    const size_t granule = allocation->granule;
-    const size_t step = granule < COMPARED_BYTES ? granule : COMPARED_BYTES;
-    struct ms_source *source = restoring->sources[origin->file];
-    for (size_t at = range.begin; at < range.end;) {
-        const size_t next = (at / step + 1) * step;
-        const struct ms_range piece = {at, next < range.end ? next : range.end};
-        const uint64_t offset = origin->offset + (allocation->address + at - origin->address);
-        if (is_equal(allocation, piece, source, offset, stream, area))
-            set_source(allocation, piece, source, offset, restoring);
-        at = piece.end;
-    }
-}
-
-static void restore_origin(struct ms_allocation *allocation, const struct ms_origin *origin,
-                           CUstream stream, const struct ms_pinned_area *area,
-                           struct restoring *restoring)
-{
-    const size_t begin = origin->address - allocation->address, most = allocation->bytes - begin;
-    const size_t end = begin + (origin->bytes < most ? origin->bytes : most);
-    struct ms_extent extent;
-    if (restoring->sources[origin->file] == NULL)
-        return;
-    for (size_t at = begin; ms_lineage_next(&allocation->lineage, &at, end, &extent);) {
-        if (extent.content.kind == MS_RESIDENT)
-            restore_range(allocation, (struct ms_range){extent.begin, extent.end}, origin, stream,
-                          area, restoring);
-    }
-}
-
-/* Nothing works with the allocation. */
-static size_t restore(struct ms_allocation *allocation, void *context)
-{
-    struct restoring *restoring = context;
-    struct ms_driver_scope scope;
-    struct ms_pinned_area area;
-    CUstream stream;
-    size_t at = ms_origins_find(&restoring->origins, allocation->address);
-    const CUdeviceptr end = allocation->address + allocation->bytes;
-    if (at == restoring->origins.count || restoring->origins.list[at].address >= end ||
-        ms_driver_enter(allocation->context, &scope) != CUDA_SUCCESS)
-        return 0;
-    if (ms_replay_stream(allocation->context, &stream) == CUDA_SUCCESS &&
-        ms_pinned_pool_take(allocation->context, (size_t)2 * COMPARED_BYTES, &area) ==
-            CUDA_SUCCESS) {
-        for (; at < restoring->origins.count && restoring->origins.list[at].address < end; at++)
-            restore_origin(allocation, &restoring->origins.list[at], stream, &area, restoring);
-        ms_pinned_pool_drop(&area);
-    }
-    ms_driver_leave(&scope);
-    return 0;
-}
-
-static bool may_be_restored(const struct ms_allocation *allocation)
-{
-    return ms_lineage_any(&allocation->lineage, 0, allocation->bytes, MS_OF_KIND(MS_RESIDENT)) &&
-           !allocation->keeps_dead;
-}
-
-/*
- * What is resident and equal to its file becomes cached, with that file as its source; its
- * allocations get was_resident. Waits for the device. The caller holds no claim, and no other
- * thread of the program may write to such memory. Returns the bytes.
- */
-static size_t restore_residents(void)
-{
-    struct restoring restoring = {0};
-    if (!ms_origins_copy(&restoring.origins))
-        return 0;
-    const size_t count = restoring.origins.file_count;
-    restoring.sources = ms_heap_zalloc(count * sizeof(*restoring.sources));
-    for (size_t i = 0; restoring.sources != NULL && i < count; i++)
-        restoring.sources[i] = restoring.origins.files[i].path != NULL
-                                   ? ms_source_find_again(&restoring.origins.files[i])
-                                   : NULL;
-    if (restoring.sources != NULL)
-        ms_evict_all(may_be_restored, restore, &restoring);
-    for (size_t i = 0; restoring.sources != NULL && i < count; i++) {
-        if (restoring.sources[i] != NULL)
-            ms_source_drop(restoring.sources[i]);
-    }
-    ms_heap_free(restoring.sources);
-    ms_origins_cleanup(&restoring.origins);
-    return restoring.bytes;
-}
-
 /* --- what was in memory before the plan came */
 
 /* Lists what of the range is cached. False if some of it could not be read again. */
@@ -489,17 +357,6 @@ static void make_way(void)
                  "METASHARD_PLAN_MODE=enforce what is equal to its file");
 }
 
-/* What was resident may be known to the program's kernels by an address that nobody has seen. */
-static void keep_residents(void)
-{
-    struct ms_allocation *allocation = NULL;
-    while ((allocation = ms_space_walk(allocation)) != NULL) {
-        if (allocation->was_resident)
-            ms_materialise(allocation, 0, allocation->bytes, MS_NEED_KEEP);
-        allocation->was_resident = false;
-    }
-}
-
 /* --- */
 
 /* One prefetch at a time. Taken before claims, and held while the thread waits for them. */
@@ -555,12 +412,12 @@ void ms_prefetch_arrive(bool is_first)
     }
     ms_lock_take(&turn);
     ms_examining_begin();
-    const bool restored = ms_shard_enforces() && restore_residents() > 0;
+    const bool restored = ms_shard_enforces() && ms_restore_all() > 0;
     ms_prefetch_prepare(is_first);
     make_way();
     prefetch("a plan has arrived");
     if (restored)
-        keep_residents();
+        ms_restore_keep();
     ms_examining_end();
     ms_lock_drop(&turn);
 }

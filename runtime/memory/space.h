@@ -56,7 +56,7 @@ struct ms_allocation {
     /* guarded by the claim */
     uint32_t touches;  /* how often queued work got a use for its memory, or its blocks changed: who
                           has waited for the device before must wait again */
-    bool was_resident; /* since a plan came, which then makes it so again (prefetch.c) */
+    bool was_resident; /* since a plan came, which then makes it so again (restore.c) */
     bool keeps_dead;   /* a captured graph or an exported handle may use its memory, whatever the
                           program returns */
 };
