@@ -6,6 +6,7 @@
 #include "runtime/base/thread.h"
 #include "runtime/base/version.h"
 #include "runtime/control/control.h"
+#include "runtime/control/suspension.h"
 #include "runtime/fill/settle.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
@@ -96,6 +97,18 @@ int metashard_materialise(void)
     if (is_good)
         ms_settle_now("the program asked for it");
     return end(is_good);
+}
+
+int metashard_suspend(const char *folder, char *text, size_t bytes)
+{
+    MS_ENTER("metashard_suspend");
+    return end(is_on() && ms_suspension_begin(folder, text, text != NULL ? bytes : 0, fault()));
+}
+
+int metashard_resume(void)
+{
+    MS_ENTER("metashard_resume");
+    return end(is_on() && ms_suspension_end(fault()));
 }
 
 size_t metashard_status(char *text, size_t bytes)

@@ -64,10 +64,29 @@ METASHARD_API int metashard_unname(uint64_t address, size_t bytes);
  * materialised stays deferred, and is tried again when it is used. */
 METASHARD_API int metashard_materialise(void);
 
+/*
+ * Gives the device memory of this process back, as far as the shim has made it, while the process
+ * lives (docs/suspend.md). Addresses stay. What is still in its file, and what recorded launches
+ * can make again, is dropped; the rest waits in host memory or, if `folder` is not NULL, in a file
+ * there that has no name (an absolute path). Waits for the device. Writes what became of the memory
+ * to `text` (may be NULL), as metashard_status does; keys: freed_bytes, replayed_bytes,
+ * stored_bytes, zero_bytes, stays_exported_bytes, stays_mapped_bytes, stays_bytes. Fails, and
+ * changes nothing, while a stream is captured or an NCCL group is open, or when there is no room
+ * for what has to wait. No other thread may use the device meanwhile.
+ *
+ * metashard_resume takes everything back. So does the first launch, and copies take what they use.
+ * Without enough device memory these fail (metashard_resume by -1, calls of the program by
+ * CUDA_ERROR_OUT_OF_MEMORY, after METASHARD_RESUME_MS), nothing is lost, and a later one may
+ * succeed.
+ */
+METASHARD_API int metashard_suspend(const char *folder, char *text, size_t bytes);
+METASHARD_API int metashard_resume(void);
+
 /* Writes one line of JSON, an object with the counters of the plan and of memory, to `text`, cut to
  * `bytes` including the NUL. Returns its full length without the NUL. Keys: pid, plans, mode, rank,
  * world_size, tensors, planned_bytes, owned_bytes, remote_reads, remote_read_bytes,
- * requested_bytes, backed_bytes, plan_freed_bytes (what plans have given back when they came). */
+ * requested_bytes, backed_bytes, plan_freed_bytes (what plans have given back when they came),
+ * suspended (true or false). */
 METASHARD_API size_t metashard_status(char *text, size_t bytes);
 
 /* Returns the version, such as "0.1.0"; also with METASHARD=off. */

@@ -17,6 +17,7 @@
 #include "runtime/fill/overcommit.h"
 #include "runtime/fill/settle.h"
 #include "runtime/fill/shadow.h"
+#include "runtime/fill/suspend.h"
 #include "runtime/kernel/concatenate.h"
 #include "runtime/kernel/strided_loop.h"
 #include "runtime/memory/carve.h"
@@ -510,6 +511,11 @@ static bool launch(const struct ms_call *call, CUresult *result_out)
 
 bool ms_launch(const struct ms_call *call, CUresult *result_out)
 {
+    if (ms_defers_any()) {
+        *result_out = ms_suspend_take_back();
+        if (*result_out != CUDA_SUCCESS)
+            return true;
+    }
     if (ms_defers_any() && !call->is_prepared) {
         if (launch(call, result_out))
             return true;

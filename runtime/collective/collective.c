@@ -41,6 +41,8 @@ static _Thread_local struct {
     unsigned receive_count; /* of receives() */
 } under_way __attribute__((tls_model("initial-exec")));
 
+static _Atomic uint32_t open_groups; /* threads that have some */
+
 /* NULL: out of memory. */
 static struct under_way_receive *receives(void)
 {
@@ -183,8 +185,15 @@ void ms_collective_called(CUstream stream)
 
 void ms_collective_group(bool begins)
 {
-    if (begins)
-        under_way.groups++;
-    else if (under_way.groups > 0 && --under_way.groups == 0)
-        finish();
+    if (begins && under_way.groups++ == 0)
+        atomic_fetch_add(&open_groups, 1);
+    if (begins || under_way.groups == 0 || --under_way.groups > 0)
+        return;
+    atomic_fetch_sub(&open_groups, 1);
+    finish();
+}
+
+bool ms_collective_is_in_group(void)
+{
+    return atomic_load(&open_groups) > 0;
 }

@@ -40,3 +40,6 @@ static inline bool ms_collective_matters(void)
 void ms_collective_called(CUstream stream);
 
 void ms_collective_group(bool begins);
+
+/* True if a thread has a group open. */
+bool ms_collective_is_in_group(void);

@@ -25,8 +25,10 @@
 #include "runtime/base/thread.h"
 #include "runtime/config/config.h"
 #include "runtime/control/control_internal.h"
+#include "runtime/control/suspension.h"
 #include "runtime/fill/prefetch.h"
 #include "runtime/fill/settle.h"
+#include "runtime/fill/suspend.h"
 #include "runtime/plan/plan.h"
 #include "runtime/shard/shard.h"
 #include "runtime/source/transfer.h"
@@ -65,19 +67,19 @@ size_t ms_control_status(char *text, size_t bytes)
         ", \"world_size\": %" PRIu32 ", \"tensors\": %" PRIu64 ", \"planned_bytes\": %" PRIu64
         ", \"owned_bytes\": %" PRIu64 ", \"remote_reads\": %" PRIu64
         ", \"remote_read_bytes\": %" PRIu64 ", \"requested_bytes\": %" PRIu64
-        ", \"backed_bytes\": %" PRIu64 ", \"plan_freed_bytes\": %" PRIu64 "}",
+        ", \"backed_bytes\": %" PRIu64 ", \"plan_freed_bytes\": %" PRIu64 ", \"suspended\": %s}",
         (int)getpid(), facts.generation, ms_config.plan_mode == MS_ENFORCE ? "enforce" : "advise",
         facts.rank, facts.world, facts.tensors, facts.planned_bytes, facts.owned_bytes,
         ms_counter_get(MS_COUNT_REMOTE_READS), ms_counter_get(MS_COUNT_REMOTE_READ_BYTES),
         ms_counter_get(MS_COUNT_REQUESTED_BYTES), ms_counter_get(MS_GAUGE_BACKED),
-        ms_counter_get(MS_COUNT_PLAN_FREED_BYTES));
+        ms_counter_get(MS_COUNT_PLAN_FREED_BYTES), ms_suspend_is_active() ? "true" : "false");
     return length > 0 ? (size_t)length : 0;
 }
 
 /* --- the socket */
 
 enum {
-    LINE_BYTES = 64,
+    LINE_BYTES = MS_PATH_BYTES + 64,
     PLAN_MAX_BYTES = 256 << 20,
     ANSWER_BYTES = 2048,
     PATIENCE_S = 10,
@@ -264,6 +266,21 @@ static void begin_plan(struct client *client, const char *number)
     drop(client);
 }
 
+static void begin_suspension(struct client *client, const char *folder)
+{
+    struct ms_fault fault;
+    char told[ANSWER_BYTES - 8];
+    const bool is_good = ms_suspension_begin(folder, told, sizeof(told), &fault);
+    answer(client, is_good ? "ok" : "error", is_good ? told : fault.text);
+}
+
+static void end_suspension(struct client *client)
+{
+    struct ms_fault fault;
+    const bool is_good = ms_suspension_end(&fault);
+    answer(client, is_good ? "ok" : "error", is_good ? "everything is back" : fault.text);
+}
+
 static void obey(struct client *client)
 {
     char status[ANSWER_BYTES - 8];
@@ -272,11 +289,17 @@ static void obey(struct client *client)
     } else if (strcmp(client->line, "materialise") == 0) {
         ms_settle_now("the control socket asked for it");
         answer(client, "ok", "everything that can be materialised is in memory");
+    } else if (strcmp(client->line, "suspend") == 0) {
+        begin_suspension(client, NULL);
+    } else if (strncmp(client->line, "suspend ", 8) == 0) {
+        begin_suspension(client, client->line + 8);
+    } else if (strcmp(client->line, "resume") == 0) {
+        end_suspension(client);
     } else if (strcmp(client->line, "status") == 0) {
         ms_control_status(status, sizeof(status));
         answer(client, "ok", status);
     } else {
-        answer(client, "error", "expected plan BYTES, materialise or status");
+        answer(client, "error", "expected plan BYTES, materialise, suspend, resume or status");
         drop(client);
     }
 }

@@ -10,6 +10,9 @@
  *     plan BYTES     followed by a plan of so many bytes, which becomes active; "ok" when what it
  *                    gives to this rank is in memory
  *     materialise    materialises everything deferred, as when the program settles
+ *     suspend        gives device memory back; "ok " and a JSON object (suspension.h)
+ *     suspend FOLDER the same, and what has to wait is in a file of that folder
+ *     resume         takes it back
  *     status         "ok " and a JSON object (ms_control_status)
  */
 #pragma once

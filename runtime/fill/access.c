@@ -5,6 +5,7 @@
 #include "runtime/base/range.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
+#include "runtime/fill/suspend.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/allocation.h"
@@ -138,6 +139,9 @@ CUresult ms_access_all(enum ms_reason why)
 {
     ms_counter_add(MS_COUNT_SEALS, 1);
     ms_examining_missed();
+    const CUresult result = ms_suspend_take_back();
+    if (result != CUDA_SUCCESS)
+        return result;
     return ms_access_uses(
         &(struct ms_use){.need = MS_NEED_REACH_LIVE, .bytes = SIZE_MAX, .why = why}, 1);
 }

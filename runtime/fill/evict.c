@@ -93,8 +93,7 @@ static size_t find_candidates(const struct way *way, struct candidate *candidate
     return count;
 }
 
-/* True once all reads that were prepared before now are queued. */
-static bool reads_are_queued(void)
+bool ms_evict_reads_are_queued(void)
 {
     for (int i = 0; i < PATIENCE; i++) {
         if (atomic_load(&reads_in_call) == 0)
@@ -147,7 +146,7 @@ static size_t evict_candidates(const struct way *way, const struct candidate *ca
                                size_t count)
 {
     size_t freed = 0;
-    if (count == 0 || !reads_are_queued() || !wait_for_contexts(way, candidates, count))
+    if (count == 0 || !ms_evict_reads_are_queued() || !wait_for_contexts(way, candidates, count))
         return 0;
     for (size_t i = 0; i < count; i++) {
         MS_CLAIMED struct ms_allocation *allocation = ms_space_try_claim(candidates[i].address);
@@ -236,7 +235,7 @@ void ms_evict_leftover(CUdeviceptr address)
 }
 
 /* The sink is mapped in scratch memory. */
-static bool drop_sinks(void)
+bool ms_evict_drop_sinks(void)
 {
     bool any = ms_scratch_drop();
     for (CUdevice device = 0; device < MS_MAX_DEVICES; device++)
@@ -248,7 +247,7 @@ static bool relieve(void)
 {
     const uint64_t began = ms_state_now();
     const bool is_unburied = ms_delayed_free_run(NULL);
-    const bool is_dropped = drop_sinks();
+    const bool is_dropped = ms_evict_drop_sinks();
     const size_t freed = ms_evict_all(NULL, evict, NULL) + ms_shadow_give_up();
     ms_state_event(&(struct ms_event){
         .kind = MS_EVENT_PRESSURE, .reason = MS_REASON_PRESSURE, .bytes = freed, .began = began});

@@ -46,6 +46,12 @@ void ms_evict_leftover(CUdeviceptr address);
 void ms_evict_hold(void);
 void ms_evict_let_go(void);
 
+/* True once all reads that were prepared before now are queued; false if that takes long. */
+bool ms_evict_reads_are_queued(void);
+
+/* Frees scratch memory and sinks that are not in use. False: there were none. */
+bool ms_evict_drop_sinks(void);
+
 /* The need that applies to the allocation when the call is queued in stream: need itself, or its
  * `elsewhere` in needs.def. */
 enum ms_need ms_evict_need_in(const struct ms_allocation *allocation, enum ms_need need,

@@ -687,6 +687,8 @@ CUresult ms_materialise_alone(struct ms_allocation *allocation, size_t begin, si
         return overwrite_mapped(allocation, begin, end, row);
     if (row->becomes == MS_BECOMES_PINNED)
         allocation->keeps_dead = true;
+    if (need == MS_NEED_PIN)
+        allocation->is_exported = true;
     if (faults) /* such a kernel meets no memory, also not the sink */
         result = ms_backing_sink_wait(&allocation->backing, begin, end);
     /* while the content still identifies the tensor */

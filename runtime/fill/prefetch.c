@@ -36,7 +36,11 @@ struct part {
     struct ms_ranges others; /* are replayed one by one */
 };
 
+/* What is filled: what the plan gives to this rank, or what was resident. */
+typedef bool wanted(const struct ms_allocation *allocation, const struct ms_content *content);
+
 struct batch {
+    wanted *is_wanted;
     struct part parts[MAX_PARTS];
     size_t part_count, limit;
     struct ms_read_request *runs;
@@ -55,20 +59,31 @@ static bool add_run(struct batch *batch, const struct ms_allocation *allocation,
     return true;
 }
 
-static bool is_wanted(const struct ms_content *content)
+static bool is_missing(const struct ms_content *content)
 {
-    return content->locality == MS_LOCAL && !ms_content_is_present(content) &&
-           !ms_content_is_nothing(content) && content->kind != MS_PARKED; /* that has its memory */
+    return !ms_content_is_present(content) && !ms_content_is_nothing(content) &&
+           content->kind != MS_PARKED; /* that has its memory */
 }
 
-/* Lists local bytes that are not present. */
+static bool is_local(const struct ms_allocation *allocation, const struct ms_content *content)
+{
+    (void)allocation;
+    return content->locality == MS_LOCAL && is_missing(content);
+}
+
+static bool was_resident(const struct ms_allocation *allocation, const struct ms_content *content)
+{
+    return allocation->was_resident && content->locality != MS_REMOTE && is_missing(content);
+}
+
+/* Lists wanted bytes, none of which is present. */
 static bool list_wanted(struct batch *batch, struct part *part)
 {
     bool is_good = true;
     struct ms_walk walk = ms_lineage_walk(&part->allocation->lineage, 0, part->allocation->bytes);
     for (const struct ms_extent *extent;
          is_good && (extent = ms_lineage_walk_next(&walk)) != NULL;) {
-        if (!is_wanted(&extent->content))
+        if (!batch->is_wanted(part->allocation, &extent->content))
             continue;
         ms_origins_note(part->allocation, extent);
         if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))
@@ -228,7 +243,7 @@ static bool skip(CUdeviceptr *at)
 }
 
 /* After a failure fills one by one, so that one allocation does not keep the others deferred. */
-static bool fill(void)
+static bool fill(wanted *is_wanted)
 {
     MS_WHY const struct ms_why why = ms_publish_why_begin(MS_REASON_PREFETCH);
     struct batch *batch = ms_heap_zalloc(sizeof(*batch));
@@ -236,7 +251,7 @@ static bool fill(void)
     CUdeviceptr at = 0;
     int attempts = 0;
     if (batch != NULL)
-        batch->limit = MAX_PARTS;
+        *batch = (struct batch){.is_wanted = is_wanted, .limit = MAX_PARTS};
     while (more) {
         const CUresult result = fill_batch(batch, &at, &more);
         if (result == CUDA_SUCCESS)
@@ -368,7 +383,7 @@ static bool prefetch(const char *why)
     ms_log(MS_DEBUG, "materialising what the plan gives to this rank: %s", why);
     ms_shard_match_unnamed();
     const uint64_t began = ms_state_now();
-    const bool is_good = fill();
+    const bool is_good = fill(is_local);
     ms_counter_add(MS_COUNT_PREFETCHES, 1);
     ms_shard_publish(why, began);
     if (!is_good)
@@ -392,6 +407,14 @@ static void reopen(struct ms_allocation *allocation)
 {
     const struct ms_range all = {0, allocation->bytes};
     ms_bytes_change(allocation, &all, 1, ms_content_forget_locality);
+}
+
+bool ms_prefetch_residents(void)
+{
+    ms_lock_take(&turn);
+    const bool is_good = fill(was_resident);
+    ms_lock_drop(&turn);
+    return is_good;
 }
 
 void ms_prefetch_prepare(bool is_first)

@@ -16,6 +16,10 @@
  */
 bool ms_prefetch_run(const char *why);
 
+/* The same, with or without a plan, for what was resident (restore.h), in the order of the files.
+ * */
+bool ms_prefetch_residents(void);
+
 /* A plan has come into force, the first or a later one: finds its tensors, and fetches nothing. */
 void ms_prefetch_prepare(bool is_first);
 

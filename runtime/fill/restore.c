@@ -17,12 +17,6 @@
 
 enum { COMPARED_BYTES = 1 << 20 };
 
-struct restoring {
-    struct ms_origins origins;
-    struct ms_source **sources; /* of its files; NULL: it is not there */
-    size_t bytes;
-};
-
 /* Compares [begin, end) of the allocation, at most COMPARED_BYTES, with bytes of the file. */
 static bool is_equal(const struct ms_allocation *allocation, struct ms_range range,
                      const struct ms_source *source, uint64_t offset, CUstream stream,
@@ -42,7 +36,7 @@ static bool is_equal(const struct ms_allocation *allocation, struct ms_range ran
 /* Not of a file that is about to change: who closes it may have looked here already. From now on
  * it waits for the claim. */
 static void set_source(struct ms_allocation *allocation, struct ms_range range,
-                       struct ms_source *source, uint64_t offset, struct restoring *restoring)
+                       struct ms_source *source, uint64_t offset, struct ms_restoring *restoring)
 {
     if (ms_source_state(source) != MS_SOURCE_IS_OPEN)
         return;
@@ -50,7 +44,8 @@ static void set_source(struct ms_allocation *allocation, struct ms_range range,
         .kind = MS_SOURCE, .cached = true, .source = source, .source_offset = offset};
     if (ms_bytes_set(allocation, range.begin, range.end, &content) != CUDA_SUCCESS)
         return;
-    ms_shard_add_copy(source, offset, range.end - range.begin);
+    if (ms_shard_is_active())
+        ms_shard_add_copy(source, offset, range.end - range.begin);
     allocation->was_resident = true;
     restoring->bytes += range.end - range.begin;
 }
@@ -58,16 +53,17 @@ static void set_source(struct ms_allocation *allocation, struct ms_range range,
 /* Piece by piece; no piece lies in two granules. */
 static void restore_range(struct ms_allocation *allocation, struct ms_range range,
                           const struct ms_origin *origin, CUstream stream,
-                          const struct ms_pinned_area *area, struct restoring *restoring)
+                          const struct ms_pinned_area *area, struct ms_restoring *restoring)
 {
     const size_t granule = allocation->granule;
     const size_t step = granule < COMPARED_BYTES ? granule : COMPARED_BYTES;
     struct ms_source *source = restoring->sources[origin->file];
     for (size_t at = range.begin; at < range.end;) {
         const size_t next = (at / step + 1) * step;
-        const struct ms_range piece = {at, next < range.end ? next : range.end};
+        struct ms_range piece = {at, next < range.end ? next : range.end};
         const uint64_t offset = origin->offset + (allocation->address + at - origin->address);
-        if (is_equal(allocation, piece, source, offset, stream, area))
+        if (!ms_backing_is_pinned(&allocation->backing, at, &piece.end) &&
+            is_equal(allocation, piece, source, offset, stream, area))
             set_source(allocation, piece, source, offset, restoring);
         at = piece.end;
     }
@@ -75,7 +71,7 @@ static void restore_range(struct ms_allocation *allocation, struct ms_range rang
 
 static void restore_origin(struct ms_allocation *allocation, const struct ms_origin *origin,
                            CUstream stream, const struct ms_pinned_area *area,
-                           struct restoring *restoring)
+                           struct ms_restoring *restoring)
 {
     const size_t begin = origin->address - allocation->address, most = allocation->bytes - begin;
     const size_t end = begin + (origin->bytes < most ? origin->bytes : most);
@@ -89,26 +85,40 @@ static void restore_origin(struct ms_allocation *allocation, const struct ms_ori
     }
 }
 
-/* Nothing works with the allocation. */
-static size_t restore(struct ms_allocation *allocation, void *context)
+static bool is_repeated(const struct ms_origin *origin)
 {
-    struct restoring *restoring = context;
+    const struct ms_origin *before = origin - 1;
+    return before->address == origin->address && before->bytes == origin->bytes &&
+           before->offset == origin->offset && before->file == origin->file;
+}
+
+void ms_restore(struct ms_allocation *allocation, struct ms_restoring *restoring)
+{
+    const struct ms_origin *list = restoring->origins.list;
     struct ms_driver_scope scope;
     struct ms_pinned_area area;
     CUstream stream;
     size_t at = ms_origins_find(&restoring->origins, allocation->address);
     const CUdeviceptr end = allocation->address + allocation->bytes;
-    if (at == restoring->origins.count || restoring->origins.list[at].address >= end ||
+    if (at == restoring->origins.count || list[at].address >= end ||
         ms_driver_enter(allocation->context, &scope) != CUDA_SUCCESS)
-        return 0;
+        return;
     if (ms_replay_stream(allocation->context, &stream) == CUDA_SUCCESS &&
         ms_pinned_pool_take(allocation->context, (size_t)2 * COMPARED_BYTES, &area) ==
             CUDA_SUCCESS) {
-        for (; at < restoring->origins.count && restoring->origins.list[at].address < end; at++)
-            restore_origin(allocation, &restoring->origins.list[at], stream, &area, restoring);
+        const size_t first = at;
+        for (; at < restoring->origins.count && list[at].address < end; at++) {
+            if (at == first || !is_repeated(&list[at]))
+                restore_origin(allocation, &list[at], stream, &area, restoring);
+        }
         ms_pinned_pool_drop(&area);
     }
     ms_driver_leave(&scope);
+}
+
+static size_t restore(struct ms_allocation *allocation, void *restoring)
+{
+    ms_restore(allocation, restoring);
     return 0;
 }
 
@@ -118,34 +128,52 @@ static bool may_be_restored(const struct ms_allocation *allocation)
            !allocation->keeps_dead;
 }
 
+bool ms_restore_begin(struct ms_restoring *restoring)
+{
+    *restoring = (struct ms_restoring){0};
+    if (!ms_origins_copy(&restoring->origins))
+        return false;
+    const size_t count = restoring->origins.file_count;
+    restoring->sources = ms_heap_zalloc(count * sizeof(*restoring->sources));
+    for (size_t i = 0; restoring->sources != NULL && i < count; i++)
+        restoring->sources[i] = restoring->origins.files[i].path != NULL
+                                    ? ms_source_find_again(&restoring->origins.files[i])
+                                    : NULL;
+    if (restoring->sources == NULL)
+        ms_origins_cleanup(&restoring->origins);
+    return restoring->sources != NULL;
+}
+
+void ms_restore_end(struct ms_restoring *restoring)
+{
+    for (size_t i = 0; i < restoring->origins.file_count; i++) {
+        if (restoring->sources[i] != NULL)
+            ms_source_drop(restoring->sources[i]);
+    }
+    ms_heap_free(restoring->sources);
+    ms_origins_cleanup(&restoring->origins);
+}
+
 size_t ms_restore_all(void)
 {
-    struct restoring restoring = {0};
-    if (!ms_origins_copy(&restoring.origins))
+    struct ms_restoring restoring;
+    if (!ms_restore_begin(&restoring))
         return 0;
-    const size_t count = restoring.origins.file_count;
-    restoring.sources = ms_heap_zalloc(count * sizeof(*restoring.sources));
-    for (size_t i = 0; restoring.sources != NULL && i < count; i++)
-        restoring.sources[i] = restoring.origins.files[i].path != NULL
-                                   ? ms_source_find_again(&restoring.origins.files[i])
-                                   : NULL;
-    if (restoring.sources != NULL)
-        ms_evict_all(may_be_restored, restore, &restoring);
-    for (size_t i = 0; restoring.sources != NULL && i < count; i++) {
-        if (restoring.sources[i] != NULL)
-            ms_source_drop(restoring.sources[i]);
-    }
-    ms_heap_free(restoring.sources);
-    ms_origins_cleanup(&restoring.origins);
+    ms_evict_all(may_be_restored, restore, &restoring);
+    ms_restore_end(&restoring);
     return restoring.bytes;
 }
 
-void ms_restore_keep(void)
+CUresult ms_restore_keep(void)
 {
+    CUresult result = CUDA_SUCCESS;
     struct ms_allocation *allocation = NULL;
     while ((allocation = ms_space_walk(allocation)) != NULL) {
-        if (allocation->was_resident)
-            ms_materialise(allocation, 0, allocation->bytes, MS_NEED_KEEP);
-        allocation->was_resident = false;
+        if (!allocation->was_resident)
+            continue;
+        const CUresult kept = ms_materialise(allocation, 0, allocation->bytes, MS_NEED_KEEP);
+        allocation->was_resident = kept != CUDA_SUCCESS;
+        result = result == CUDA_SUCCESS ? kept : result;
     }
+    return result;
 }

@@ -1,16 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lineage for what is resident: bytes that are still those of the file from which they came. */
+/*
+ * Lineage for what is resident: bytes that are still those of the file from which they came
+ * (origins.h) become cached, with that file as their source. Their allocation gets was_resident,
+ * since the program's kernels may know it by an address that nobody has seen.
+ */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
+#include "runtime/fill/origins.h"
+#include "runtime/memory/space.h"
+
+struct ms_restoring {
+    struct ms_origins origins;
+    struct ms_source **sources; /* of its files; NULL: it is not there */
+    size_t bytes;               /* that were found */
+};
+
+/* False: nothing is known, and there is nothing to end. */
+bool ms_restore_begin(struct ms_restoring *restoring);
+void ms_restore_end(struct ms_restoring *restoring);
+
+/* Of one claimed allocation, with which neither the device nor another thread works. */
+void ms_restore(struct ms_allocation *allocation, struct ms_restoring *restoring);
+
 /*
- * What is resident and equal to its file becomes cached, with that file as its source; its
- * allocations get was_resident. Waits for the device. The caller holds no claim, and no other
- * thread of the program may write to such memory. Returns the bytes.
+ * Of all allocations. Waits for the device. The caller holds no claim, and no other thread of the
+ * program may write to such memory. Returns the bytes.
  */
 size_t ms_restore_all(void);
 
-/* All of these allocations becomes resident again: it may be known to the program's kernels by an
- * address that nobody has seen. */
-void ms_restore_keep(void);
+/* All allocations with was_resident become resident again; one that cannot stays as it is, and the
+ * first failure is returned. The caller holds no claim. */
+CUresult ms_restore_keep(void);

@@ -329,6 +329,25 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
     return CUDA_SUCCESS;
 }
 
+bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end)
+{
+    const size_t at = ms_backing_chunk_behind(backing, offset);
+    const struct ms_chunk *chunk = at < backing->count ? &backing->chunks[at] : NULL;
+    const bool is_in = chunk != NULL && chunk->begin <= offset;
+    const size_t stop = chunk == NULL ? *end : is_in ? chunk->end : chunk->begin;
+    *end = stop < *end ? stop : *end;
+    return is_in && chunk->is_pinned;
+}
+
+size_t ms_backing_pinned_bytes(const struct ms_backing *backing)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < backing->count; i++)
+        bytes +=
+            backing->chunks[i].is_pinned ? backing->chunks[i].end - backing->chunks[i].begin : 0;
+    return bytes;
+}
+
 bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range)
 {
     const size_t at = ms_backing_chunk_behind(backing, range->begin);

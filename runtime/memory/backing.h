@@ -116,6 +116,13 @@ static inline size_t ms_backing_chunk_behind(const struct ms_backing *backing, s
 /* Cuts *range to its first part that lies in one chunk. False if there is none. */
 bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range);
 
+/* True if a pinned chunk has the byte at offset, which others may write. *end, behind offset, is
+ * moved down to where that ends. */
+bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end);
+
+/* The bytes of pinned chunks. */
+size_t ms_backing_pinned_bytes(const struct ms_backing *backing);
+
 /* True if one chunk is the memory of all of the range. */
 static inline bool ms_backing_is_one_chunk(const struct ms_backing *backing, size_t begin,
                                            size_t end)

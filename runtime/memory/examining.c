@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "runtime/config/config.h"
+#include "runtime/driver/facts.h"
 #include "runtime/memory/backing.h"
 #include "runtime/memory/order.h"
 
@@ -86,6 +87,23 @@ static bool are_idle(CUcontext current, uint64_t ms)
             return false;
     }
     return true;
+}
+
+static bool ends_within(CUcontext context, uint64_t ms)
+{
+    return ms_fact_holds_everywhere(MS_FACT_CONTEXT_EVENT)
+               ? ms_order_context_ends_within(context, ms)
+               : ms_order_context_wait(context) == CUDA_SUCCESS;
+}
+
+CUresult ms_examining_end_within(uint64_t ms)
+{
+    bool have_ended = !atomic_load(&are_too_many);
+    for (int at = 0; at < MAX_CONTEXTS && have_ended; at++) {
+        const CUcontext context = atomic_load(&contexts[at].context);
+        have_ended = context == NULL || ends_within(context, ms);
+    }
+    return have_ended ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 void ms_examining_launched(void)

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "runtime/driver/driver.h"
 #include "runtime/driver/flags.h"
@@ -35,6 +36,12 @@ void ms_examining_launched(void);
  * cannot tell, and during a capture.
  */
 bool ms_examining_no_kernel(CUcontext current);
+
+/*
+ * CUDA_SUCCESS if all work of all contexts is done within so many milliseconds, each; else
+ * CUDA_ERROR_NOT_READY. A driver that cannot tell is waited for.
+ */
+CUresult ms_examining_end_within(uint64_t ms);
 
 /* The contexts of the process. */
 void ms_examining_add_context(CUcontext context, CUdevice device);

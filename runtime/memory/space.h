@@ -56,7 +56,8 @@ struct ms_allocation {
     /* guarded by the claim */
     uint32_t touches;  /* how often queued work got a use for its memory, or its blocks changed: who
                           has waited for the device before must wait again */
-    bool was_resident; /* since a plan came, which then makes it so again (restore.c) */
+    bool was_resident; /* until it is so again (restore.h): before a plan came, or a suspension */
+    bool is_exported;  /* another process, or NCCL, uses its memory, which stays where it is */
     bool keeps_dead;   /* a captured graph or an exported handle may use its memory, whatever the
                           program returns */
 };

@@ -34,8 +34,8 @@ struct ms_file_system {
 };
 
 struct ms_source {
-    struct ms_counted counted; /* first: lineage.h */
-    bool is_file;
+    struct ms_counted counted;           /* first: lineage.h */
+    bool is_file, is_stored;             /* in a store (store.h) */
     _Atomic(enum ms_source_state) state; /* changed under ms_files.lock */
 
     size_t bytes; /* of a snapshot; its bytes have the place of all that follows */
@@ -65,11 +65,32 @@ struct ms_source {
     struct ms_source *next; /* in the list of open files, guarded by ms_files.lock */
 };
 
-/* The first byte of a snapshot: it has no more of the struct, because there may be very many. */
-static inline unsigned char *ms_snapshot_bytes(const struct ms_source *snapshot)
+/* A snapshot has no more of the struct, because there may be very many: its bytes, or where they
+ * are in a store. */
+struct ms_stored {
+    unsigned char *memory;
+    struct ms_counted *store; /* a reference */
+    bool is_file;
+};
+
+static inline unsigned char *ms_source_inside(const struct ms_source *snapshot)
 {
     return (unsigned char *)(uintptr_t)snapshot + offsetof(struct ms_source, descriptor);
 }
+
+static inline struct ms_stored *ms_source_stored(const struct ms_source *snapshot)
+{
+    return (struct ms_stored *)(void *)ms_source_inside(snapshot);
+}
+
+/* The first byte of a snapshot. */
+static inline unsigned char *ms_snapshot_bytes(const struct ms_source *snapshot)
+{
+    return snapshot->is_stored ? ms_source_stored(snapshot)->memory : ms_source_inside(snapshot);
+}
+
+_Static_assert(offsetof(struct ms_source, descriptor) % _Alignof(struct ms_stored) == 0,
+               "it has the place of a snapshot's bytes");
 
 /* The open files. One without references is about to leave. Never locked across a wait. */
 extern struct ms_files {

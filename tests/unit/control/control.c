@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/config/config.h"
 #include "runtime/control/control_internal.h"
 
 #include <fcntl.h>
@@ -165,13 +166,24 @@ MS_TEST(a_plan_has_a_size_at_most)
 
 MS_TEST_AFTER(start, a_line_has_a_length_at_most)
 {
-    char line[64];
+    char line[MS_PATH_BYTES + 64];
     memset(line, 'x', sizeof(line) - 1);
     line[sizeof(line) - 1] = '\0';
     const int client = connect_client();
     CHECK_EQ(strcmp(ask(client, line), ""), 0); /* it may be a long one */
     CHECK(strstr(ask(client, "x"), "error expected plan BYTES") != NULL);
     CHECK(is_dropped(client));
+    ms_control_close();
+}
+
+MS_TEST_AFTER(start, who_has_nothing_is_suspended_at_once)
+{
+    const int client = connect_client();
+    CHECK(strstr(ask(client, "suspend\n"), "ok {\"freed_bytes\": 0") != NULL);
+    CHECK(strstr(ask(client, "suspend here\n"), "error here: expected the absolute path") != NULL);
+    CHECK(strstr(ask(client, "suspend /nowhere\n"), "error /nowhere: expected") != NULL);
+    CHECK(strstr(ask(client, "resume\n"), "ok everything is back") != NULL);
+    CHECK(strstr(ask(client, "status\n"), "\"suspended\": false") != NULL);
     ms_control_close();
 }
 

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/control/suspension.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/collective/collective.h"
+#include "runtime/fill/suspend.h"
+
+static bool is_folder(const char *folder, struct ms_fault *fault)
+{
+    struct stat found;
+    return (folder[0] == '/' && stat(folder, &found) == 0 && S_ISDIR(found.st_mode) &&
+            access(folder, W_OK) == 0) ||
+           ms_fault_set(fault, "%s: expected the absolute path of a folder that can be written",
+                        folder);
+}
+
+bool ms_suspension_begin(const char *folder, char *text, size_t bytes, struct ms_fault *fault)
+{
+    struct ms_suspended told;
+    const bool has_folder = folder != NULL && folder[0] != '\0';
+    if (has_folder && !is_folder(folder, fault))
+        return false;
+    if (ms_collective_is_in_group())
+        return ms_fault_set(fault, "an NCCL group of the program is open");
+    if (!ms_suspend(has_folder ? folder : NULL, &told, fault))
+        return false;
+    snprintf(text, bytes,
+             "{\"freed_bytes\": %" PRIu64 ", \"replayed_bytes\": %" PRIu64
+             ", \"stored_bytes\": %" PRIu64 ", \"zero_bytes\": %" PRIu64
+             ", \"stays_exported_bytes\": %" PRIu64 ", \"stays_mapped_bytes\": %" PRIu64
+             ", \"stays_bytes\": %" PRIu64 "}",
+             told.freed, told.replayed, told.stored, told.zeros, told.stays_exported,
+             told.stays_mapped, told.stays_otherwise);
+    return true;
+}
+
+bool ms_suspension_end(struct ms_fault *fault)
+{
+    const CUresult result = ms_suspend_take_back();
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return ms_fault_set(fault, "the device has no memory for what was given back: nothing is "
+                                   "lost, and it may be resumed later");
+    return result == CUDA_SUCCESS ||
+           ms_fault_set(fault, "what was given back cannot be brought into memory: CUDA error %d",
+                        (int)result);
+}

@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/fill/suspend.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime/base/array.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/heap.h"
+#include "runtime/base/lock.h"
+#include "runtime/base/log.h"
+#include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
+#include "runtime/fill/prefetch.h"
+#include "runtime/fill/replay.h"
+#include "runtime/fill/restore.h"
+#include "runtime/fill/shadow.h"
+#include "runtime/memory/allocation.h"
+#include "runtime/memory/bytes.h"
+#include "runtime/memory/carve.h"
+#include "runtime/memory/delayed_free.h"
+#include "runtime/memory/examining.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/parked.h"
+#include "runtime/memory/publish.h"
+#include "runtime/source/pinned_pool.h"
+#include "runtime/source/store.h"
+#include "runtime/state/counters.h"
+
+_Atomic bool ms_suspend_is_set;
+
+/* One at a time. Taken before claims, and held while the thread waits for them. */
+static struct ms_lock turn = MS_LOCK_INIT(suspend);
+
+/* What is read from the device at once. */
+enum { PIECE_BYTES = 4 << 20 };
+
+/* New content for a range, which gets it when all of the device was read. */
+struct kept {
+    struct ms_allocation *allocation;
+    struct ms_range range;
+    struct ms_content content; /* with a reference */
+};
+
+struct suspension {
+    struct ms_allocation **claimed; /* all there are, by address */
+    size_t claimed_count, claimed_capacity;
+    struct kept *kept;
+    size_t kept_count, kept_capacity;
+    struct ms_restoring restoring;
+    bool can_restore;
+    struct ms_store *store;
+    struct ms_suspended *told;
+    struct ms_fault *fault;
+};
+
+static bool is_short_of_memory(const struct suspension *suspension)
+{
+    return ms_fault_set(suspension->fault, "out of host memory");
+}
+
+/* --- the program is held up */
+
+static bool claim_all(struct suspension *suspension)
+{
+    struct ms_allocation *allocation;
+    CUdeviceptr at = 0;
+    while ((allocation = ms_space_claim_next(at)) != NULL) {
+        at = allocation->address + allocation->bytes;
+        if (!MS_ARRAY_GROW(suspension->claimed, suspension->claimed_count,
+                           suspension->claimed_capacity)) {
+            ms_space_release(allocation);
+            return is_short_of_memory(suspension);
+        }
+        suspension->claimed[suspension->claimed_count++] = allocation;
+    }
+    return true;
+}
+
+static void release_all(struct suspension *suspension)
+{
+    for (size_t i = 0; i < suspension->claimed_count; i++)
+        ms_space_release(suspension->claimed[i]);
+    suspension->claimed_count = 0;
+}
+
+/*
+ * Claims are held, so no call of the program can begin. One that was past that, and had not reached
+ * the driver yet, gets a moment to do so.
+ */
+static bool is_quiet(void)
+{
+    static const struct timespec moment = {.tv_nsec = 10 * 1000 * 1000};
+    nanosleep(&moment, NULL);
+    return !ms_is_capturing() && !ms_has_late_payloads() && ms_evict_reads_are_queued() &&
+           ms_examining_end_within(0) == CUDA_SUCCESS;
+}
+
+/* No claim is held while the device is waited for: its work may wait for a thread that needs
+ * one. */
+static bool hold_up(struct suspension *suspension)
+{
+    enum { PATIENCE_S = 60 };
+    const uint64_t until = ms_clock_ns(CLOCK_MONOTONIC) + (uint64_t)PATIENCE_S * MS_NS_PER_S;
+    for (;;) {
+        const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
+        if (ms_is_capturing())
+            return ms_fault_set(suspension->fault, "a stream of the program is being captured");
+        if (now >= until || ms_examining_end_within((until - now) / MS_NS_PER_MS) != CUDA_SUCCESS)
+            return ms_fault_set(suspension->fault,
+                                "the device is still busy with the program's work after %d s",
+                                PATIENCE_S);
+        ms_delayed_free_run(NULL);
+        if (!claim_all(suspension))
+            return false;
+        if (is_quiet())
+            return true;
+        release_all(suspension);
+    }
+}
+
+/* --- what has to wait is read */
+
+static bool is_zero(const unsigned char *bytes, size_t count)
+{
+    return bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0;
+}
+
+static bool add_kept(struct suspension *suspension, struct ms_allocation *allocation,
+                     struct ms_range range, const unsigned char *bytes)
+{
+    const size_t count = range.end - range.begin;
+    struct ms_content content = {.kind = MS_FILL};
+    if (!MS_ARRAY_GROW(suspension->kept, suspension->kept_count, suspension->kept_capacity))
+        return is_short_of_memory(suspension);
+    if (is_zero(bytes, count)) {
+        suspension->told->zeros += count;
+    } else {
+        content = (struct ms_content){.kind = MS_SOURCE,
+                                      .source = ms_store_add(suspension->store, bytes, count,
+                                                             suspension->fault)};
+        if (content.source == NULL)
+            return false;
+        suspension->told->stored += count;
+    }
+    suspension->kept[suspension->kept_count++] = (struct kept){allocation, range, content};
+    return true;
+}
+
+/* Where the bytes of an extent are in device memory, or 0: they are in none that goes. *end is
+ * moved to where that ends. */
+static CUdeviceptr address_of(const struct ms_allocation *allocation,
+                              const struct ms_extent *extent, size_t *end)
+{
+    const struct ms_content *content = &extent->content;
+    *end = extent->end;
+    if (content->kind == MS_PARKED)
+        return ms_parked_backing(content->parked)->address + content->source_offset;
+    return content->kind == MS_RESIDENT &&
+                   !ms_backing_is_pinned(&allocation->backing, extent->begin, end)
+               ? allocation->address + extent->begin
+               : 0;
+}
+
+static bool read_range(struct suspension *suspension, struct ms_allocation *allocation,
+                       struct ms_range range, CUdeviceptr from, CUstream stream,
+                       const struct ms_pinned_area *area)
+{
+    for (size_t at = range.begin, next; at < range.end; at = next) {
+        next = at + PIECE_BYTES < range.end ? at + PIECE_BYTES : range.end;
+        const CUresult result =
+            ms_driver.memcpy_dtoh_async(area->memory, from + (at - range.begin), next - at, stream);
+        const CUresult waited = ms_driver_wait(stream);
+        if (result != CUDA_SUCCESS || waited != CUDA_SUCCESS)
+            return ms_fault_set(suspension->fault, "device memory cannot be read: CUDA error %d",
+                                (int)(result != CUDA_SUCCESS ? result : waited));
+        if (!add_kept(suspension, allocation, (struct ms_range){at, next}, area->memory))
+            return false;
+    }
+    return true;
+}
+
+static bool read_extents(struct suspension *suspension, struct ms_allocation *allocation,
+                         CUstream stream, const struct ms_pinned_area *area)
+{
+    struct ms_extent extent;
+    bool is_good = true;
+    for (size_t at = 0, end; is_good && at < allocation->bytes; at = end) {
+        extent = ms_lineage_at(&allocation->lineage, at);
+        const CUdeviceptr from = address_of(allocation, &extent, &end);
+        if (extent.content.kind == MS_PARKED &&
+            ms_parked_wait(extent.content.parked) != CUDA_SUCCESS)
+            return ms_fault_set(suspension->fault, "an NCCL group of the program is open");
+        if (from != 0)
+            is_good =
+                read_range(suspension, allocation, (struct ms_range){at, end}, from, stream, area);
+    }
+    return is_good;
+}
+
+static bool read_allocation(struct suspension *suspension, struct ms_allocation *allocation)
+{
+    struct ms_driver_scope scope;
+    struct ms_pinned_area area;
+    CUstream stream;
+    if (!ms_lineage_any(&allocation->lineage, 0, allocation->bytes,
+                        MS_OF_KIND(MS_RESIDENT) | MS_OF_KIND(MS_PARKED)))
+        return true;
+    if (ms_driver_enter(allocation->context, &scope) != CUDA_SUCCESS)
+        return ms_fault_set(suspension->fault, "a context of the program cannot be used");
+    bool is_good = ms_replay_stream(allocation->context, &stream) == CUDA_SUCCESS &&
+                   ms_pinned_pool_take(allocation->context, PIECE_BYTES, &area) == CUDA_SUCCESS;
+    if (!is_good)
+        is_short_of_memory(suspension);
+    else {
+        is_good = read_extents(suspension, allocation, stream, &area);
+        ms_pinned_pool_drop(&area);
+    }
+    ms_driver_leave(&scope);
+    return is_good;
+}
+
+/* Another process's, or one that others use. */
+static bool stays(const struct ms_allocation *allocation)
+{
+    return allocation->is_opened || allocation->is_exported;
+}
+
+/* What blocks have left behind goes first. */
+static bool prepare(struct suspension *suspension, struct ms_allocation *allocation)
+{
+    if (stays(allocation))
+        return true;
+    ms_carve_settle(allocation, 0, allocation->bytes);
+    if (ms_backing_sink_wait(&allocation->backing, 0, allocation->granule_bytes) != CUDA_SUCCESS)
+        return ms_fault_set(suspension->fault, "an NCCL group of the program is open");
+    suspension->told->freed += ms_carve_give_back(allocation, MS_LEFTOVER);
+    if (suspension->can_restore)
+        ms_restore(allocation, &suspension->restoring);
+    return read_allocation(suspension, allocation);
+}
+
+static size_t backed_bytes(const struct suspension *suspension)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < suspension->claimed_count; i++)
+        bytes += suspension->claimed[i]->backing.backed_bytes;
+    return bytes;
+}
+
+/* Changes nothing that a program could see. */
+static bool read_all(struct suspension *suspension, const char *folder)
+{
+    enum { ROUNDING = 2 };
+    suspension->store = ms_store_create(folder, ROUNDING * backed_bytes(suspension),
+                                        ms_config.suspend_bytes, suspension->fault);
+    bool is_good = suspension->store != NULL;
+    suspension->can_restore = ms_restore_begin(&suspension->restoring);
+    for (size_t i = 0; is_good && i < suspension->claimed_count; i++)
+        is_good = prepare(suspension, suspension->claimed[i]);
+    if (suspension->can_restore)
+        ms_restore_end(&suspension->restoring);
+    return is_good && ms_store_finish(suspension->store, suspension->fault);
+}
+
+/* --- memory goes */
+
+/* A captured graph uses what is in no block any more. */
+static void set_kept(const struct kept *kept)
+{
+    struct ms_allocation *allocation = kept->allocation;
+    const size_t begin = kept->range.begin, end = kept->range.end;
+    if (!ms_carve_is_block(allocation, begin, end))
+        ms_carve_add_use(allocation, begin, end);
+    if (ms_bytes_set(allocation, begin, end, &kept->content) == CUDA_SUCCESS)
+        allocation->was_resident = true;
+}
+
+static void tell_what_stays(struct ms_suspended *told, const struct ms_allocation *allocation)
+{
+    const size_t backed = allocation->backing.backed_bytes;
+    const size_t pinned = ms_backing_pinned_bytes(&allocation->backing);
+    told->stays_exported += stays(allocation) ? backed : 0;
+    told->stays_mapped += stays(allocation) ? 0 : pinned;
+    told->stays_otherwise += stays(allocation) ? 0 : backed - pinned;
+}
+
+static void give_back_all(struct suspension *suspension)
+{
+    struct ms_suspended *told = suspension->told;
+    for (size_t i = 0; i < suspension->kept_count; i++)
+        set_kept(&suspension->kept[i]);
+    for (size_t i = 0; i < suspension->claimed_count; i++) {
+        struct ms_allocation *allocation = suspension->claimed[i];
+        told->replayed += stays(allocation) ? 0 : allocation->lineage.cached_bytes;
+        if (!stays(allocation))
+            told->freed += ms_carve_give_back(allocation, MS_RESTORABLE);
+        tell_what_stays(told, allocation);
+    }
+}
+
+static void forget_kept(struct suspension *suspension)
+{
+    for (size_t i = 0; i < suspension->kept_count; i++) {
+        if (suspension->kept[i].content.kind == MS_SOURCE)
+            ms_source_drop(suspension->kept[i].content.source);
+    }
+    ms_heap_free(suspension->kept);
+    ms_heap_free(suspension->claimed);
+    if (suspension->store != NULL)
+        ms_store_drop(suspension->store);
+}
+
+static bool suspend(struct suspension *suspension, const char *folder)
+{
+    bool is_good = hold_up(suspension);
+    if (is_good) {
+        is_good = read_all(suspension, folder);
+        if (is_good)
+            give_back_all(suspension);
+    }
+    release_all(suspension);
+    forget_kept(suspension);
+    ms_evict_drop_sinks();
+    return is_good;
+}
+
+static void log_suspended(const struct ms_suspended *told)
+{
+    ms_log(MS_INFO,
+           "suspended: %" PRIu64 " bytes of device memory were given back; %" PRIu64
+           " come back from files and recorded launches, %" PRIu64
+           " wait outside of the device, %" PRIu64 " were zeros; %" PRIu64
+           " stay, because others use them, %" PRIu64 " because the program has their handle",
+           told->freed, told->replayed, told->stored, told->zeros, told->stays_exported,
+           told->stays_mapped);
+}
+
+bool ms_suspend(const char *folder, struct ms_suspended *told_out, struct ms_fault *fault)
+{
+    struct suspension suspension = {.told = told_out, .fault = fault};
+    *told_out = (struct ms_suspended){0};
+    if (ms_verifies())
+        return ms_fault_set(fault, "METASHARD=verify keeps everything twice: nothing is suspended");
+    if (!ms_owns_any())
+        return true;
+    ms_lock_take(&turn);
+    const bool was_set = atomic_exchange(&ms_suspend_is_set, true);
+    ms_examining_begin();
+    const bool is_good = suspend(&suspension, folder);
+    if (!is_good && !was_set && ms_restore_keep() == CUDA_SUCCESS)
+        atomic_store(&ms_suspend_is_set, false);
+    ms_examining_end();
+    ms_lock_drop(&turn);
+    if (is_good)
+        log_suspended(told_out);
+    return is_good;
+}
+
+/* --- and comes back */
+
+/* The bytes of a device that at least have to come back. */
+static uint64_t missing_bytes(CUdevice device, CUcontext *context_out)
+{
+    uint64_t bytes = 0;
+    struct ms_allocation *allocation = NULL;
+    *context_out = NULL;
+    while ((allocation = ms_space_walk(allocation)) != NULL) {
+        const struct ms_lineage *lineage = &allocation->lineage;
+        if (!allocation->was_resident || allocation->device != device)
+            continue;
+        bytes += lineage->deferred_bytes - lineage->cached_bytes - lineage->remote_bytes;
+        *context_out = allocation->context;
+    }
+    return bytes;
+}
+
+/* So that a process that cannot have all does not take what another one needs. */
+static bool has_room(CUdevice device)
+{
+    CUcontext context;
+    struct ms_driver_scope scope;
+    size_t unused = SIZE_MAX, total;
+    const uint64_t missing = missing_bytes(device, &context);
+    if (context == NULL || ms_driver_enter(context, &scope) != CUDA_SUCCESS)
+        return true;
+    if (ms_driver.mem_get_info(&unused, &total) != CUDA_SUCCESS)
+        unused = SIZE_MAX;
+    ms_driver_leave(&scope);
+    return unused >= missing;
+}
+
+static bool have_room(void)
+{
+    CUdevice device = 0;
+    while (device < MS_MAX_DEVICES && has_room(device))
+        device++;
+    return device == MS_MAX_DEVICES;
+}
+
+static CUresult take_back(void)
+{
+    int attempts = 0;
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!have_room() && (!ms_evict_try_again(result, &attempts) || !have_room()))
+        return result;
+    const struct ms_why reason = ms_publish_why_begin(MS_REASON_PREFETCH);
+    ms_prefetch_residents();
+    do
+        result = ms_restore_keep();
+    while (ms_evict_try_again(result, &attempts));
+    ms_publish_why_end(reason);
+    return result;
+}
+
+static CUresult take_back_patiently(void)
+{
+    static const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
+    const uint64_t until = ms_clock_ns(CLOCK_MONOTONIC) + ms_config.resume_ms * MS_NS_PER_MS;
+    CUresult result;
+    while ((result = take_back()) == CUDA_ERROR_OUT_OF_MEMORY &&
+           ms_clock_ns(CLOCK_MONOTONIC) < until)
+        nanosleep(&pause, NULL);
+    return result;
+}
+
+CUresult ms_suspend_take_back(void)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (!ms_suspend_is_active())
+        return result;
+    ms_lock_take(&turn);
+    if (ms_suspend_is_active()) {
+        ms_examining_begin();
+        result = take_back_patiently();
+        if (result == CUDA_SUCCESS)
+            atomic_store(&ms_suspend_is_set, false);
+        ms_examining_end();
+    }
+    ms_lock_drop(&turn);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        ms_log(MS_ERROR, "this process is suspended, and the device has no memory for what it has "
+                         "given back: nothing is lost, and a later metashard_resume may succeed");
+    else if (result == CUDA_SUCCESS)
+        ms_log(MS_DEBUG, "what was suspended is back");
+    return result;
+}

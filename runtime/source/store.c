@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/source/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/quiet.h"
+#include "runtime/source/source_internal.h"
+
+struct ms_store {
+    struct ms_counted counted;
+    int descriptor;        /* of the file, while it is filled; -1: host memory */
+    unsigned char *memory; /* of the whole store, at least as large as all that it takes */
+    size_t capacity, used; /* bytes, multiples of the page */
+    uint64_t taken, limit; /* bytes of sources */
+    char folder[MS_PATH_BYTES];
+};
+
+static size_t page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static size_t whole_pages(size_t bytes)
+{
+    return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+}
+
+static void destroy_store(struct ms_counted *counted)
+{
+    struct ms_store *store = (struct ms_store *)counted;
+    munmap(store->memory, store->capacity);
+    if (store->descriptor >= 0)
+        close(store->descriptor);
+    ms_heap_free(store);
+}
+
+/* Not by libc, whose functions the shim watches for the program's files. */
+static int open_by_kernel(const char *path, int flags)
+{
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0600);
+}
+
+/* 0: unknown. */
+static uint64_t available_bytes(void)
+{
+    char text[512];
+    const int descriptor = open_by_kernel("/proc/meminfo", O_RDONLY);
+    const ssize_t got =
+        descriptor >= 0 ? syscall(SYS_read, descriptor, text, sizeof(text) - 1) : -1;
+    if (descriptor >= 0)
+        close(descriptor);
+    text[got > 0 ? got : 0] = '\0';
+    const char *at = strstr(text, "MemAvailable:");
+    return at != NULL ? strtoull(at + strlen("MemAvailable:"), NULL, 10) << 10 : 0;
+}
+
+static uint64_t limit_of(const char *folder, uint64_t limit)
+{
+    const uint64_t available = folder == NULL ? available_bytes() : 0;
+    const uint64_t most = available > 0 ? available - available / 8 : UINT64_MAX;
+    return limit > 0 ? limit : most;
+}
+
+/* A file that has no name, or loses it at once. */
+static int make_file(const char *folder)
+{
+    const int descriptor = open_by_kernel(folder, O_TMPFILE | O_RDWR);
+    if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
+        return descriptor;
+    char path[MS_PATH_BYTES + sizeof("/metashard-XXXXXX")];
+    snprintf(path, sizeof(path), "%s/metashard-XXXXXX", folder);
+    const int named = mkostemp(path, O_CLOEXEC);
+    if (named >= 0)
+        syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+    return named;
+}
+
+/* The memory of a file reaches behind its end, where nobody reads. A forked child has no use for
+ * it. */
+static bool map(struct ms_store *store)
+{
+    const bool is_file = store->descriptor >= 0;
+    void *memory = mmap(NULL, store->capacity, PROT_READ | PROT_WRITE,
+                        is_file ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                        store->descriptor, 0);
+    if (memory == MAP_FAILED)
+        return false;
+    store->memory = memory;
+    madvise(memory, store->capacity, MADV_DONTFORK);
+    if (!is_file)
+        madvise(memory, store->capacity, MADV_HUGEPAGE);
+    return true;
+}
+
+struct ms_store *ms_store_create(const char *folder, size_t capacity, uint64_t limit,
+                                 struct ms_fault *fault)
+{
+    struct ms_store *store = ms_heap_zalloc(sizeof(*store));
+    if (store == NULL) {
+        ms_fault_set(fault, "out of host memory");
+        return NULL;
+    }
+    ms_counted_init(&store->counted, destroy_store);
+    store->descriptor = -1;
+    store->capacity = whole_pages(capacity) + page_bytes();
+    store->limit = limit_of(folder, limit);
+    if (folder != NULL)
+        snprintf(store->folder, sizeof(store->folder), "%s", folder);
+    const bool is_open = folder == NULL || (store->descriptor = make_file(folder)) >= 0;
+    if (is_open && map(store))
+        return store;
+    ms_fault_set(fault, "%s: %s", folder != NULL ? folder : "host memory", strerror(errno));
+    if (store->descriptor >= 0)
+        close(store->descriptor);
+    ms_heap_free(store);
+    return NULL;
+}
+
+static bool write_all(int descriptor, const unsigned char *bytes, size_t count, off_t at)
+{
+    while (count > 0) {
+        const ssize_t written = syscall(SYS_pwrite64, descriptor, bytes, count, at);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0)
+            return false;
+        bytes += written;
+        at += written;
+        count -= (size_t)written;
+    }
+    return true;
+}
+
+/* Not by a store where it is a file's: that would end the process when the folder is full. */
+static bool put(const struct ms_store *store, const void *bytes, size_t count,
+                struct ms_fault *fault)
+{
+    if (store->descriptor < 0) {
+        memcpy(store->memory + store->used, bytes, count);
+        return true;
+    }
+    struct ms_quiet quiet;
+    ms_quiet_begin(&quiet); /* beyond RLIMIT_FSIZE a write raises a signal */
+    const bool is_good = write_all(store->descriptor, bytes, count, (off_t)store->used);
+    ms_quiet_end(&quiet, !is_good);
+    return is_good || ms_fault_set(fault, "%s: %s", store->folder, strerror(errno));
+}
+
+static bool has_room(const struct ms_store *store, size_t count, struct ms_fault *fault)
+{
+    if (store->taken + count > store->limit)
+        return ms_fault_set(fault,
+                            "more than %" PRIu64 " bytes would have to wait outside of the device: "
+                            "raise METASHARD_SUSPEND_BYTES%s",
+                            store->limit, store->folder[0] == '\0' ? ", or name a folder" : "");
+    return count <= store->capacity - store->used ||
+           ms_fault_set(fault, "the device holds more than was expected");
+}
+
+/* Its pages go at once, those of the file too, if the file system can do that. */
+static void destroy_stored(struct ms_counted *counted)
+{
+    struct ms_source *source = (struct ms_source *)counted;
+    const struct ms_stored *stored = ms_source_stored(source);
+    madvise(stored->memory, whole_pages(source->bytes),
+            stored->is_file ? MADV_REMOVE : MADV_DONTNEED);
+    ms_counted_drop(stored->store);
+    ms_heap_free(source);
+}
+
+static struct ms_source *create_stored(struct ms_store *store, size_t count)
+{
+    const size_t head = offsetof(struct ms_source, descriptor);
+    struct ms_source *source = ms_heap_alloc(head + sizeof(struct ms_stored));
+    if (source == NULL)
+        return NULL;
+    memset(source, 0, head);
+    ms_counted_init(&source->counted, destroy_stored);
+    ms_counted_take(&store->counted);
+    source->is_stored = true;
+    source->bytes = count;
+    *ms_source_stored(source) = (struct ms_stored){.memory = store->memory + store->used,
+                                                   .store = &store->counted,
+                                                   .is_file = store->descriptor >= 0};
+    return source;
+}
+
+struct ms_source *ms_store_add(struct ms_store *store, const void *bytes, size_t count,
+                               struct ms_fault *fault)
+{
+    if (!has_room(store, whole_pages(count), fault) || !put(store, bytes, count, fault))
+        return NULL;
+    struct ms_source *source = create_stored(store, count);
+    if (source == NULL) {
+        ms_fault_set(fault, "out of host memory");
+        return NULL;
+    }
+    store->used += whole_pages(count);
+    store->taken += count;
+    return source;
+}
+
+bool ms_store_finish(struct ms_store *store, struct ms_fault *fault)
+{
+    const int descriptor = store->descriptor;
+    if (descriptor < 0)
+        return true;
+    /* Mapped pages need all of their page in the file. */
+    const bool is_good =
+        syscall(SYS_ftruncate, descriptor, store->used) == 0 && fdatasync(descriptor) == 0;
+    const int error = errno;
+    store->descriptor = -1;
+    close(descriptor);
+    return is_good || ms_fault_set(fault, "%s: %s", store->folder, strerror(error));
+}
+
+void ms_store_drop(struct ms_store *store)
+{
+    ms_counted_drop(&store->counted);
+}
