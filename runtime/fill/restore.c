@@ -164,6 +164,31 @@ size_t ms_restore_all(void)
     return restoring.bytes;
 }
 
+/* The next run of extents that hold something. What was never written stays without memory. */
+static bool next_written(const struct ms_allocation *allocation, struct ms_range *run)
+{
+    struct ms_extent extent;
+    size_t at = run->end;
+    *run = (struct ms_range){0, 0};
+    while (ms_lineage_next(&allocation->lineage, &at, allocation->bytes, &extent)) {
+        const bool is_written = !ms_content_is_nothing(&extent.content);
+        if (!is_written && run->end > 0)
+            break;
+        if (is_written)
+            *run = (struct ms_range){run->end > 0 ? run->begin : extent.begin, extent.end};
+    }
+    return run->end > 0;
+}
+
+static CUresult keep(struct ms_allocation *allocation)
+{
+    struct ms_range run = {0, 0};
+    CUresult result = CUDA_SUCCESS;
+    while (result == CUDA_SUCCESS && next_written(allocation, &run))
+        result = ms_materialise(allocation, run.begin, run.end, MS_NEED_KEEP);
+    return result;
+}
+
 CUresult ms_restore_keep(void)
 {
     CUresult result = CUDA_SUCCESS;
@@ -171,7 +196,7 @@ CUresult ms_restore_keep(void)
     while ((allocation = ms_space_walk(allocation)) != NULL) {
         if (!allocation->was_resident)
             continue;
-        const CUresult kept = ms_materialise(allocation, 0, allocation->bytes, MS_NEED_KEEP);
+        const CUresult kept = keep(allocation);
         allocation->was_resident = kept != CUDA_SUCCESS;
         result = result == CUDA_SUCCESS ? kept : result;
     }

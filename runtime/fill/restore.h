@@ -31,6 +31,6 @@ void ms_restore(struct ms_allocation *allocation, struct ms_restoring *restoring
  */
 size_t ms_restore_all(void);
 
-/* All allocations with was_resident become resident again; one that cannot stays as it is, and the
- * first failure is returned. The caller holds no claim. */
+/* What was written of all allocations with was_resident becomes resident again; one that cannot
+ * stays as it is, and the first failure is returned. The caller holds no claim. */
 CUresult ms_restore_keep(void);
