@@ -305,6 +305,8 @@ static void configure(void)
         if (log_file < 0)
             sim_complain("SIMCUDA_LOG: %s cannot be opened: %s", path, strerror(errno));
     }
+    if (expand_path("SIMCUDA_SHARED", path))
+        sim_shared_open(path);
     if (!expand_path("SIMCUDA_STATS", stats_path))
         stats_path[0] = '\0';
     pthread_atfork(fork_prepare, fork_parent, fork_child);

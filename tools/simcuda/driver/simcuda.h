@@ -19,6 +19,8 @@
  *                              something between; another amount at each call that makes memory or asks how much is free.
  *                              "In a multi-tenant situation, free estimate returned is prone to race condition" (CUDA
  *                              driver API, cuMemGetInfo). A program that has less than n MiB is never refused for them
+ *   SIMCUDA_SHARED=<path>      the devices are those of all processes with the same file, which is made: what one of them
+ *                              has of a device, the others cannot get. Each device has its memory once
  *   SIMCUDA_LOW=1              reservations begin at 0x302000000, as those of real drivers on Linux do, while cuMemAlloc
  *                              gives 0x7f... (what cuda-gdb prints of llama.cpp's pool; kvcache-ai/Mooncake#2511). What
  *                              lies below, from 0x200000000 on, is mapped without access, as real drivers leave it.

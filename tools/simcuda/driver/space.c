@@ -249,8 +249,21 @@ static size_t draw_limit_locked(void)
 size_t sim_physical_free_bytes_locked(CUdevice device)
 {
     const size_t own = sim_devices[device].primary != NULL ? sim_config.context_bytes : 0;
-    const size_t used = sim_devices[device].used_bytes + own, limit = draw_limit_locked();
+    const size_t others = sim_shared_others(device);
+    const size_t used = sim_devices[device].used_bytes + own + others;
+    const size_t limit = draw_limit_locked();
     return limit > used ? limit - used : 0;
+}
+
+/* Two processes that take the last of it at once both look again. */
+static bool take_of_shared(CUdevice ordinal, size_t bytes)
+{
+    const size_t wanted = sim_devices[ordinal].used_bytes + bytes;
+    sim_shared_set(ordinal, wanted);
+    const bool is_there = wanted + sim_shared_others(ordinal) <= sim_config.memory_bytes;
+    if (!is_there)
+        sim_shared_set(ordinal, sim_devices[ordinal].used_bytes);
+    return is_there;
 }
 
 CUresult sim_physical_create_locked(CUdevice ordinal, size_t bytes, struct sim_physical **out)
@@ -258,8 +271,12 @@ CUresult sim_physical_create_locked(CUdevice ordinal, size_t bytes, struct sim_p
     struct sim_device *device = &sim_devices[ordinal];
     uint64_t offset;
     if (bytes > sim_physical_free_bytes_locked(ordinal) || !open_device_file(device) ||
-        !sim_extents_take(&device->space, bytes, SIM_GRANULE, &offset))
+        !take_of_shared(ordinal, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!sim_extents_take(&device->space, bytes, SIM_GRANULE, &offset)) {
+        sim_shared_set(ordinal, device->used_bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     struct sim_physical *physical = sim_zalloc(sizeof(*physical));
     physical->device = ordinal;
     physical->bytes = bytes;
@@ -282,6 +299,7 @@ void sim_physical_drop_if_unused_locked(struct sim_physical *physical)
     } else {
         struct sim_device *device = &sim_devices[physical->device];
         device->used_bytes -= physical->bytes;
+        sim_shared_set(physical->device, device->used_bytes);
         sim_stats.physical_bytes_now -= physical->bytes;
         /* What another process may still have open keeps its bytes and its place in the file. */
         if (!physical->exported) {

@@ -127,6 +127,14 @@ struct sim_device {
 extern struct sim_device sim_devices[SIM_DEVICES_MAX];
 CUresult sim_device_check(CUdevice device);
 
+/* --- devices that several processes share (shared.c) */
+
+void sim_shared_open(const char *path);
+
+/* What other processes have of a device, and what this one has from now on. */
+size_t sim_shared_others(CUdevice device);
+void sim_shared_set(CUdevice device, size_t used_bytes);
+
 /* --- addresses and physical memory (space.c) */
 
 /* Physical memory: a range of a memory file. Lives while it has users (handles) or mappings. */
