@@ -13,7 +13,7 @@ import os
 import warnings
 from typing import Any, Mapping, Protocol, Sequence, Union
 
-__all__ = ["Error", "Tensor", "is_loaded", "materialise", "name", "plan", "status", "unname"]
+__all__ = ["Error", "Tensor", "is_loaded", "materialise", "name", "plan", "resume", "status", "suspend", "unname"]
 
 _OFF = b"METASHARD is off"
 _DTYPES = {"bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
@@ -56,6 +56,8 @@ def _find() -> ctypes.CDLL | None:
     library.metashard_name.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p,
                                        ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint]
     library.metashard_unname.argtypes = [ctypes.c_uint64, ctypes.c_size_t]
+    if hasattr(library, "metashard_suspend"):
+        library.metashard_suspend.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
     return library
 
 
@@ -140,3 +142,24 @@ def materialise() -> None:
     if _is_there():
         assert _library is not None
         _must(_library.metashard_materialise())
+
+
+def suspend(to: Union[str, os.PathLike[str], None] = None) -> dict[str, int]:
+    """Gives the device memory of this process back while it lives; tensors keep their addresses. What is still in its file
+    is dropped; the rest waits in host memory, or in a file of the folder `to`. Returns what became of it, in bytes, with the
+    keys of metashard_suspend() in metashard.h; {} without MetaShard. Raises Error, and changes nothing, while a stream is
+    captured, in an open NCCL group, or where there is no room."""
+    if not _is_there():
+        return {}
+    assert _library is not None
+    text = ctypes.create_string_buffer(1024)
+    _must(_library.metashard_suspend(None if to is None else os.path.abspath(os.fsencode(to)), text, len(text)))
+    return dict(json.loads(text.value or b"{}"))
+
+
+def resume() -> None:
+    """Takes back what suspend() gave. The first kernel does so, too. Raises Error where the device has no memory for it;
+    then nothing is lost, and a later call may succeed."""
+    if _is_there():
+        assert _library is not None
+        _must(_library.metashard_resume())

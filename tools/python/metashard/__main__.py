@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: metashard run [OPTION...] -- COMMAND [ARGUMENT...]
        metashard show|list|metrics [ARGUMENT...]
+       metashard suspend PID|JOB [--to DIR]
+       metashard resume PID|JOB
        metashard dry-run [OPTION...] -- COMMAND [ARGUMENT...]
        metashard plan|dump|verify|check-torch [ARGUMENT...]
        metashard path
@@ -10,6 +12,8 @@ run     runs a command, and all that it starts, under MetaShard: metashard run -
 show    shows what MetaShard did in the last run, or in a process: metashard-dump(1)
 list    lists the processes that ran under MetaShard
 metrics prints figures of those that run, as OpenMetrics text
+suspend gives the device memory of a living process back, or of all processes of a job
+resume  takes it back
 dry-run says whether the memory of a training job fits, without a GPU: metashard dry-run -- torchrun train.py
 plan    makes, checks and explains sharding plans: metashard-plan(1)
 dump    is metashard-dump(1): show, list and diff
@@ -25,13 +29,13 @@ import os
 import sys
 from typing import Optional
 
-from . import dry_run, installed, run
+from . import dry_run, installed, run, suspension
 
 WRONG_USAGE = 2
 TOOLS = ("plan", "dump", "verify", "check-torch")
 SCRIPTS = ("verify", "check-torch")
 OF_DUMP = ("show", "list", "metrics")
-COMMANDS = ("run", *OF_DUMP, "dry-run", *TOOLS)
+COMMANDS = ("run", *OF_DUMP, "suspend", "resume", "dry-run", *TOOLS)
 
 
 def run_tool(name: str, arguments: list[str]) -> int:
@@ -55,6 +59,8 @@ def main(arguments: Optional[list[str]] = None) -> int:
             return run.main(rest)
         elif command == "dry-run":
             return dry_run.main(rest)
+        elif command in ("suspend", "resume"):
+            return suspension.main(command, rest)
         elif command in OF_DUMP:
             return run_tool("dump", arguments)
         elif command in TOOLS:

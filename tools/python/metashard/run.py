@@ -16,7 +16,7 @@ import time
 
 from . import installed, kernel
 
-USAGE = """metashard run [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR] [--explain] [--quiet] -- COMMAND [ARGUMENT...]
+USAGE = """metashard run [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR] [--control SOCKET] [--explain] [--quiet] -- COMMAND [ARGUMENT...]
        metashard run --kernel [--prefix DIR] [--remove] [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR]"""
 EPILOGUE = """All variables of MetaShard (docs/environment.md) may also be set as usual: the command gets the whole environment."""
 
@@ -38,6 +38,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--plan", metavar="FILE", help="the sharding plan (METASHARD_PLAN)")
     parser.add_argument("--log", metavar="LEVEL[:FILE]", help="error, warn, info, debug or trace (METASHARD_LOG)")
     parser.add_argument("--state-dir", metavar="DIR", help="where state pages are written (METASHARD_STATE_DIR)")
+    parser.add_argument("--control", metavar="SOCKET",
+                        help="a socket for metashard suspend and for later plans; %%p is the process id (METASHARD_CONTROL)")
     parser.add_argument("--explain", action="store_true",
                         help="prints at the end of each process what could not be deferred (METASHARD_EXPLAIN)")
     parser.add_argument("--quiet", action="store_true", help="no line at the end")
@@ -68,6 +70,8 @@ def settings_of(options: argparse.Namespace) -> dict[str, str]:
         found["METASHARD_LOG"] = level + colon + (os.path.abspath(path) if path else "")
     if options.state_dir is not None:
         found["METASHARD_STATE_DIR"] = os.path.abspath(options.state_dir)
+    if options.control is not None:
+        found["METASHARD_CONTROL"] = os.path.abspath(options.control)
     if options.explain:
         found["METASHARD_EXPLAIN"] = "on"
     return found

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sitter sits: a process as one that serves a model. With SITTER_FILE and SITTER_MIB it copies
+ * weights from a mapped file, behind its first page, has a cache of as many bytes that no file has,
+ * lets a kernel use both, says "ok", and obeys lines:
+ *
+ *     use     a kernel adds 1 to the cache and nothing to the weights, and all words are compared
+ *     end     ends
+ *
+ * The answer is "ok", or "CUDA error N".
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "tests/driver/differential/mappings.h"
+
+enum { HEADER_BYTES = 4096 };
+
+static struct {
+    const uint32_t *mapped;
+    CUdeviceptr weights, cache;
+    size_t bytes;
+    uint32_t added;
+    CUfunction add;
+} model;
+
+static CUresult use(void)
+{
+    CUresult result = try_add(model.add, model.weights, model.bytes, 0, NULL);
+    if (result == CUDA_SUCCESS)
+        result = try_add(model.add, model.cache, model.bytes, 1, NULL);
+    if (result == CUDA_SUCCESS)
+        result = cuCtxSynchronize();
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint32_t *words = malloc(model.bytes);
+    OK(cuMemcpyDtoH(words, model.weights, model.bytes));
+    CHECK_EQ(memcmp(words, model.mapped, model.bytes), 0);
+    free(words);
+    check_words(model.cache, model.bytes, ++model.added);
+    return CUDA_SUCCESS;
+}
+
+static void load(const char *path, size_t bytes)
+{
+    const int file = open(path, O_RDONLY);
+    void *mapped = mmap(NULL, HEADER_BYTES + bytes, PROT_READ, MAP_PRIVATE, file, 0);
+    CHECK(mapped != MAP_FAILED);
+    model.mapped = (const uint32_t *)mapped + HEADER_BYTES / 4;
+    model.bytes = bytes;
+    OK(cuMemAlloc(&model.weights, bytes));
+    OK(cuMemAlloc(&model.cache, bytes));
+    OK(cuMemcpyHtoD(model.weights, model.mapped, bytes));
+    put_words(model.cache, bytes, 0);
+    model.add = kernel("add_in_place32");
+}
+
+static void answer(CUresult result)
+{
+    if (result == CUDA_SUCCESS)
+        puts("ok");
+    else
+        printf("CUDA error %d\n", (int)result);
+    fflush(stdout);
+}
+
+MS_TEST(sits)
+{
+    char line[64];
+    if (getenv("SITTER_FILE") == NULL)
+        ms_test_skip("for check_command.py");
+    start();
+    load(getenv("SITTER_FILE"), (size_t)atoi(getenv("SITTER_MIB")) * MIB);
+    answer(use());
+    while (fgets(line, sizeof(line), stdin) != NULL && strcmp(line, "end\n") != 0)
+        answer(strcmp(line, "use\n") == 0 ? use() : CUDA_ERROR_INVALID_VALUE);
+}
