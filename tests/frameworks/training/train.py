@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import os
+import sys
 import time
 
 import torch
@@ -28,7 +29,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
-from models import KINDS, LAYERS, Config, initialise
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "tools", "python"))
+import metashard  # noqa: E402
+from models import KINDS, LAYERS, Config, initialise  # noqa: E402
 
 ROWS, LENGTH = 2, 32
 # Of Llama's layers, by tensor parallelism.
@@ -299,6 +302,21 @@ class Training:
         self.start(path + suffix)
         self.optimizer.load_state_dict(torch.load(path + ".optimizer", map_location=self.device))
 
+    # --- suspended
+
+    def suspend(self, number):
+        """After every fourth step; every other time it is the next step that takes everything back."""
+        if number % 4 != 3 or not metashard.is_loaded():
+            return
+        told = metashard.suspend()
+        stays = sum(told[key] for key in ("stays_exported_bytes", "stays_mapped_bytes", "stays_bytes"))
+        backed = metashard.status()["backed_bytes"]
+        if told["freed_bytes"] == 0 or backed > stays or told["stays_bytes"]:
+            sys.exit(f"suspended: {told}, and {backed} bytes are in memory")
+        print("suspended:", told, file=sys.stderr)
+        if number % 8 == 3:
+            metashard.resume()
+
     # --- all of it
 
     def run(self):
@@ -310,6 +328,8 @@ class Training:
             torch.cuda.synchronize()
             seconds = time.perf_counter() - begin
             print(json.dumps({"step": number + 1, "loss": loss.hex(), "seconds": round(seconds, 5)}), flush=True)
+            if self.options.suspend:
+                self.suspend(number)
             if self.options.save and number + 1 == self.options.steps // 2:
                 self.save_and_load(self.options.folder)
         end = {"parameters": digest_of(self.model)}
@@ -343,6 +363,7 @@ def main():
     parser.add_argument("--graph", action="store_true", help="a CUDA graph of the whole step, from the fourth on")
     parser.add_argument("--average", action="store_true", help="an exponential moving average of the parameters")
     parser.add_argument("--save", choices=["torch", "safetensors", "dcp"], help="in the middle, and go on from there")
+    parser.add_argument("--suspend", action="store_true", help="device memory goes back after every fourth step")
     parser.add_argument("--folder", help="for --save")
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_args()
