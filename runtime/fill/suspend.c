@@ -98,20 +98,25 @@ static bool is_quiet(void)
            ms_examining_end_within(0) == CUDA_SUCCESS;
 }
 
+static bool refuse_busy(const struct suspension *suspension)
+{
+    return ms_fault_set(suspension->fault,
+                        "the device is still busy with the program's work after %" PRIu64
+                        " ms (METASHARD_SUSPEND_MS)",
+                        ms_config.suspend_ms);
+}
+
 /* No claim is held while the device is waited for: its work may wait for a thread that needs
  * one. */
 static bool hold_up(struct suspension *suspension)
 {
-    enum { PATIENCE_S = 60 };
-    const uint64_t until = ms_clock_ns(CLOCK_MONOTONIC) + (uint64_t)PATIENCE_S * MS_NS_PER_S;
-    for (;;) {
-        const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
+    const uint64_t until = ms_clock_ns(CLOCK_MONOTONIC) + ms_config.suspend_ms * MS_NS_PER_MS;
+    uint64_t now;
+    while ((now = ms_clock_ns(CLOCK_MONOTONIC)) < until) {
         if (ms_is_capturing())
             return ms_fault_set(suspension->fault, "a stream of the program is being captured");
-        if (now >= until || ms_examining_end_within((until - now) / MS_NS_PER_MS) != CUDA_SUCCESS)
-            return ms_fault_set(suspension->fault,
-                                "the device is still busy with the program's work after %d s",
-                                PATIENCE_S);
+        if (ms_examining_end_within((until - now) / MS_NS_PER_MS) != CUDA_SUCCESS)
+            break;
         ms_delayed_free_run(NULL);
         if (!claim_all(suspension))
             return false;
@@ -119,6 +124,7 @@ static bool hold_up(struct suspension *suspension)
             return true;
         release_all(suspension);
     }
+    return refuse_busy(suspension);
 }
 
 /* --- what has to wait is read */

@@ -179,6 +179,18 @@ static void materialise(void)
         metashard_materialise();
 }
 
+/* To a folder, too. A capture, and what the device waits for, forbid it; but a driver before CUDA
+ * 12.5 would wait for ever for what only this thread can end. */
+static void suspend(void)
+{
+    const char *profile = getenv("SIMCUDA_PROFILE");
+    const bool has_folder = fuzz_one_in(3), resumes = fuzz_one_in(3);
+    if (metashard_suspend != NULL && (profile == NULL || strcmp(profile, "12.4") != 0))
+        metashard_suspend(has_folder ? fuzz_folder : NULL, NULL, 0);
+    if (metashard_resume != NULL && resumes)
+        metashard_resume();
+}
+
 static void status(void)
 {
     char text[STATUS_BYTES];
@@ -193,6 +205,7 @@ const struct fuzz_operation fuzz_plans[] = {
     {"name a block", name, 2},
     {"take names away", unname, 1},
     {"materialise", materialise, 1},
+    {"suspend", suspend, 2},
     {"status", status, 1},
     {NULL, NULL, 0},
 };

@@ -193,7 +193,7 @@ class Fuzzer:
             environment.update(in_granules(SETTINGS[batch.setting][0], batch.world), METASHARD_KERNEL_RULES=rules, FUZZ_LOG=log,
                                METASHARD_LOG="warn:" + log, METASHARD_STATE_DIR="", LD_PRELOAD=self.preload,
                                METASHARD_PLAN=os.path.join(folder, "plan.json"),
-                               METASHARD_CONTROL=os.path.join(folder, "control"), **self.environment)
+                               METASHARD_CONTROL=os.path.join(folder, "control"), METASHARD_SUSPEND_MS="50", **self.environment)
         command = [self.program, *batch.arguments(folder, self.kernels), *self.left_out(batch),
                    *(["--print"] if prints else [])]
         try:

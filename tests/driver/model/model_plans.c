@@ -111,6 +111,27 @@ static void materialise(void)
         model_fail("metashard_materialise: %s", metashard_error());
 }
 
+/* --- the process is suspended */
+
+/* What other threads do may be in the way. */
+static bool is_in_the_way(const char *why)
+{
+    return strstr(why, "captured") != NULL || strstr(why, "still busy") != NULL ||
+           strstr(why, "METASHARD=verify") != NULL;
+}
+
+static void suspend(void)
+{
+    const char *folder = model_one_in(3) ? model_folder : NULL;
+    const bool resumes = model_one_in(3);
+    if (metashard_suspend == NULL)
+        return;
+    if (metashard_suspend(folder, NULL, 0) != 0 && !is_in_the_way(metashard_error()))
+        model_fail("metashard_suspend: %s", metashard_error());
+    if (resumes && metashard_resume() != 0)
+        model_fail("metashard_resume: %s", metashard_error());
+}
+
 /* --- tensors of several granules */
 
 /* In two pieces, which meet anywhere. */
@@ -205,6 +226,7 @@ static void plans_of_tensor(void)
 const struct model_operation model_plans[] = {
     {"a plan", bring_plan, 6},
     {"materialise", materialise, 1},
+    {"suspend", suspend, 2},
     {"load a tensor", load_tensor, 6},
     {"plans of a tensor", plans_of_tensor, 6},
     {NULL, NULL, 0},
