@@ -412,12 +412,11 @@ static CUresult take_back(void)
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!have_room() && (!ms_evict_try_again(result, &attempts) || !have_room()))
         return result;
-    const struct ms_why reason = ms_publish_why_begin(MS_REASON_PREFETCH);
+    MS_WHY const struct ms_why reason = ms_publish_why_begin(MS_REASON_PREFETCH);
     ms_prefetch_residents();
     do
         result = ms_restore_keep();
     while (ms_evict_try_again(result, &attempts));
-    ms_publish_why_end(reason);
     return result;
 }
 
