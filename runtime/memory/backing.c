@@ -198,17 +198,17 @@ void ms_backing_lent(struct ms_backing *backing, const struct ms_sink_mapping *l
 
 void ms_backing_release(struct ms_backing *backing)
 {
+    const struct ms_chunk *chunk;
     while (backing->sinks != NULL)
         end_mapping(backing, &backing->sinks);
-    for (size_t i = 0; i < backing->count; i++) {
-        const struct ms_chunk *chunk = &backing->chunks[i];
+    for (struct ms_position at = {0, 0}; (chunk = ms_sorted_item(&backing->chunks, at)) != NULL;
+         at = ms_sorted_next(&backing->chunks, at))
         unmap(backing->address + chunk->begin, chunk->end - chunk->begin);
-    }
     if (!backing->is_programs)
         free_addresses(backing->address - backing->granule, backing->bytes + 2 * backing->granule);
     count_backed(backing->device, -(int64_t)backing->backed_bytes);
-    ms_heap_free(backing->chunks);
-    ms_heap_free(backing->mappings);
+    ms_sorted_cleanup(&backing->chunks);
+    ms_sorted_cleanup(&backing->mappings);
     *backing = (struct ms_backing){0};
 }
 
@@ -257,39 +257,40 @@ static CUresult map_chunk(const struct ms_backing *backing, const struct ms_chun
     return result;
 }
 
-static bool grow(struct ms_backing *backing)
+/* Nothing is backed there. False: there is no memory for the record. */
+static bool record_chunk(struct ms_backing *backing, struct ms_chunk chunk)
 {
-    if (backing->count < backing->capacity)
-        return true;
-    const uint32_t capacity = 2 * backing->capacity + 1;
-    struct ms_chunk *grown = ms_heap_realloc(backing->chunks, capacity * sizeof(*grown));
-    if (grown == NULL)
-        return false;
-    backing->chunks = grown;
-    backing->capacity = capacity;
-    return true;
+    const struct ms_position at = ms_backing_chunk_behind(backing, chunk.begin);
+    backing->chunks.item_bytes = sizeof(chunk);
+    return ms_sorted_insert(&backing->chunks, at, &chunk, 1);
 }
 
-/* Inserts a chunk, for which there is room, at position `at`. */
-static void insert_chunk(struct ms_backing *backing, size_t at, struct ms_chunk chunk)
+static void forget_chunk(struct ms_backing *backing, struct ms_chunk chunk)
 {
-    memmove(&backing->chunks[at + 1], &backing->chunks[at],
-            (backing->count - at) * sizeof(*backing->chunks));
-    backing->chunks[at] = chunk;
-    backing->count++;
-    backing->backed_bytes += chunk.end - chunk.begin;
-    count_backed(backing->device, (int64_t)(chunk.end - chunk.begin));
+    ms_sorted_remove(&backing->chunks, ms_backing_chunk_behind(backing, chunk.begin), 1);
 }
 
-/* Maps the chunk and inserts it at position `at`. */
-static CUresult add_chunk(struct ms_backing *backing, size_t at, struct ms_chunk chunk)
+static void count_chunk(struct ms_backing *backing, struct ms_chunk chunk, int64_t sign)
 {
-    if (!grow(backing))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = map_chunk(backing, &chunk);
-    if (result == CUDA_SUCCESS)
-        insert_chunk(backing, at, chunk);
-    return result;
+    const int64_t bytes = sign * (int64_t)(chunk.end - chunk.begin);
+    backing->backed_bytes += (size_t)bytes;
+    count_backed(backing->device, bytes);
+}
+
+/* A chunk that is recorded counts if it was mapped; else there is none. */
+static CUresult end_record(struct ms_backing *backing, struct ms_chunk chunk, CUresult mapped)
+{
+    if (mapped == CUDA_SUCCESS)
+        count_chunk(backing, chunk, 1);
+    else
+        forget_chunk(backing, chunk);
+    return mapped;
+}
+
+static CUresult add_chunk(struct ms_backing *backing, struct ms_chunk chunk)
+{
+    return record_chunk(backing, chunk) ? end_record(backing, chunk, map_chunk(backing, &chunk))
+                                        : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* The end of the mapping at offset, or `end` if that comes first. The offset itself if nothing is
@@ -298,35 +299,29 @@ static size_t end_of_mapping(const struct ms_backing *backing, size_t offset, si
 {
     if (!backing->is_programs)
         return end;
-    const size_t at = ms_backing_mapping_behind(backing, offset);
-    if (at == backing->mapping_count || backing->mappings[at].begin > offset)
+    const struct ms_program_mapping *mapping = ms_backing_mapping(backing, offset);
+    if (mapping == NULL || mapping->begin > offset)
         return offset;
-    return backing->mappings[at].end < end ? backing->mappings[at].end : end;
+    return mapping->end < end ? mapping->end : end;
 }
 
 CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
 {
     size_t at = begin / backing->granule * backing->granule;
     const size_t stop = (end + backing->granule - 1) / backing->granule * backing->granule;
-    const CUresult waited = ms_backing_sink_wait(backing, at, stop);
-    if (waited != CUDA_SUCCESS)
-        return waited;
-    for (size_t i = ms_backing_chunk_behind(backing, at); at < stop; i++) {
-        const bool beyond = i == backing->count;
-        const size_t gap_end =
-            beyond || backing->chunks[i].begin > stop ? stop : backing->chunks[i].begin;
-        if (at < gap_end) {
-            const struct ms_chunk chunk = {.begin = at,
-                                           .end = end_of_mapping(backing, at, gap_end)};
-            const CUresult result =
-                chunk.begin < chunk.end ? add_chunk(backing, i, chunk) : CUDA_ERROR_INVALID_VALUE;
-            if (result != CUDA_SUCCESS)
-                return result;
+    CUresult result = ms_backing_sink_wait(backing, at, stop);
+    while (result == CUDA_SUCCESS && at < stop) {
+        const struct ms_chunk *next = ms_backing_chunk(backing, at);
+        if (next != NULL && next->begin <= at) {
+            at = next->end;
+            continue;
         }
-        if (at < backing->chunks[i].end)
-            at = backing->chunks[i].end;
+        const size_t gap_end = next == NULL || next->begin > stop ? stop : next->begin;
+        const struct ms_chunk chunk = {.begin = at, .end = end_of_mapping(backing, at, gap_end)};
+        result = chunk.begin < chunk.end ? add_chunk(backing, chunk) : CUDA_ERROR_INVALID_VALUE;
+        at = chunk.end;
     }
-    return CUDA_SUCCESS;
+    return result;
 }
 
 bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end)
@@ -350,37 +345,30 @@ size_t ms_backing_pinned_bytes(const struct ms_backing *backing)
 
 bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range)
 {
-    const size_t at = ms_backing_chunk_behind(backing, range->begin);
-    if (at == backing->count || backing->chunks[at].begin >= range->end)
+    const struct ms_chunk *chunk = ms_backing_chunk(backing, range->begin);
+    if (chunk == NULL || chunk->begin >= range->end)
         return false;
-    if (range->begin < backing->chunks[at].begin)
-        range->begin = backing->chunks[at].begin;
-    if (range->end > backing->chunks[at].end)
-        range->end = backing->chunks[at].end;
+    if (range->begin < chunk->begin)
+        range->begin = chunk->begin;
+    if (range->end > chunk->end)
+        range->end = chunk->end;
     return range->begin < range->end;
 }
 
 size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end, bool pinned_too)
 {
     size_t freed = 0;
-    if (backing->count == 0)
-        return 0;
-    const size_t first = ms_backing_chunk_behind(backing, begin);
-    size_t kept = first, i = first;
-    for (; i < backing->count && backing->chunks[i].begin < end; i++) {
-        const struct ms_chunk chunk = backing->chunks[i];
-        if (chunk.begin >= begin && chunk.end <= end && (pinned_too || !chunk.is_pinned)) {
-            unmap(backing->address + chunk.begin, chunk.end - chunk.begin);
-            freed += chunk.end - chunk.begin;
-        } else {
-            backing->chunks[kept++] = chunk;
-        }
+    const struct ms_chunk *next;
+    for (size_t at = begin; (next = ms_backing_chunk(backing, at)) != NULL && next->begin < end;) {
+        const struct ms_chunk chunk = *next;
+        at = chunk.end;
+        if (chunk.begin < begin || chunk.end > end || (chunk.is_pinned && !pinned_too))
+            continue;
+        unmap(backing->address + chunk.begin, chunk.end - chunk.begin);
+        forget_chunk(backing, chunk);
+        count_chunk(backing, chunk, -1);
+        freed += chunk.end - chunk.begin;
     }
-    memmove(&backing->chunks[kept], &backing->chunks[i],
-            (backing->count - i) * sizeof(*backing->chunks));
-    backing->count -= (uint32_t)(i - kept);
-    backing->backed_bytes -= freed;
-    count_backed(backing->device, -(int64_t)freed);
     return freed;
 }
 
@@ -388,11 +376,9 @@ size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end, 
 
 CUresult ms_backing_add_real(struct ms_backing *backing, size_t begin, size_t end)
 {
-    if (!grow(backing))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    insert_chunk(backing, ms_backing_chunk_behind(backing, begin),
-                 (struct ms_chunk){.begin = begin, .end = end, .is_pinned = true});
-    return CUDA_SUCCESS;
+    const struct ms_chunk chunk = {.begin = begin, .end = end, .is_pinned = true};
+    return record_chunk(backing, chunk) ? end_record(backing, chunk, CUDA_SUCCESS)
+                                        : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* --- pieces */
@@ -417,11 +403,15 @@ void ms_backing_end_pieces(struct ms_pieces *pieces, CUdevice device)
 CUresult ms_backing_take_pieces(const struct ms_backing *backing, size_t begin, size_t end,
                                 struct ms_pieces *pieces_out)
 {
-    struct ms_pieces taken = {ms_heap_alloc((backing->count + 1) * sizeof(*taken.all)), 0};
+    struct ms_position at = ms_backing_chunk_behind(backing, begin);
+    const size_t most =
+        ms_sorted_distance(&backing->chunks, at, ms_backing_chunk_behind(backing, end));
+    struct ms_pieces taken = {ms_heap_alloc((most + 1) * sizeof(*taken.all)), 0};
     CUresult result = taken.all != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    for (size_t i = ms_backing_chunk_behind(backing, begin);
-         result == CUDA_SUCCESS && i < backing->count && backing->chunks[i].begin < end; i++) {
-        const struct ms_chunk *chunk = &backing->chunks[i];
+    for (const struct ms_chunk *chunk;
+         result == CUDA_SUCCESS && (chunk = ms_sorted_item(&backing->chunks, at)) != NULL &&
+         chunk->begin < end;
+         at = ms_sorted_next(&backing->chunks, at)) {
         struct ms_piece *piece = &taken.all[taken.count];
         *piece = (struct ms_piece){.begin = chunk->begin - begin, .end = chunk->end - begin};
         result = ms_driver.mem_retain(&piece->handle,
@@ -439,13 +429,11 @@ CUresult ms_backing_take_pieces(const struct ms_backing *backing, size_t begin, 
 static CUresult put_piece(struct ms_backing *backing, size_t begin, const struct ms_piece *piece)
 {
     const struct ms_chunk chunk = {.begin = begin + piece->begin, .end = begin + piece->end};
-    if (!grow(backing))
+    if (!record_chunk(backing, chunk))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result =
-        map_handle(backing, piece->handle, backing->address + chunk.begin, chunk.end - chunk.begin);
-    if (result == CUDA_SUCCESS)
-        insert_chunk(backing, ms_backing_chunk_behind(backing, chunk.begin), chunk);
-    return result;
+    return end_record(backing, chunk,
+                      map_handle(backing, piece->handle, backing->address + chunk.begin,
+                                 chunk.end - chunk.begin));
 }
 
 CUresult ms_backing_put_pieces(struct ms_backing *backing, size_t begin,
@@ -535,7 +523,7 @@ CUresult ms_backing_make_real(struct ms_backing *backing, size_t begin, size_t e
     const CUresult result =
         ms_driver.mem_retain(real_out, (void *)(uintptr_t)(backing->address + begin));
     if (result == CUDA_SUCCESS)
-        backing->chunks[ms_backing_chunk_behind(backing, begin)].is_pinned = true;
+        ms_backing_chunk(backing, begin)->is_pinned = true;
     return result;
 }
 
@@ -605,12 +593,14 @@ static bool next_gap(const struct ms_backing *backing, size_t at, size_t stop, s
                      size_t *end_out)
 {
     size_t end = stop;
-    for (size_t i = ms_backing_chunk_behind(backing, at); i < backing->count; i++) {
-        if (at < backing->chunks[i].begin) {
-            end = backing->chunks[i].begin;
+    struct ms_position next = ms_backing_chunk_behind(backing, at);
+    for (const struct ms_chunk *chunk; (chunk = ms_sorted_item(&backing->chunks, next)) != NULL;
+         next = ms_sorted_next(&backing->chunks, next)) {
+        if (at < chunk->begin) {
+            end = chunk->begin;
             break;
         }
-        at = backing->chunks[i].end;
+        at = chunk->end;
     }
     *begin_out = at;
     *end_out = end < stop ? end : stop;
@@ -780,8 +770,9 @@ CUresult ms_backing_apply_access(struct ms_backing *backing, CUdevice peer, bool
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = peer},
         .flags = enabled ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE,
     };
-    for (size_t i = 0; i < backing->count; i++) {
-        const struct ms_chunk *chunk = &backing->chunks[i];
+    const struct ms_chunk *chunk;
+    for (struct ms_position at = {0, 0}; (chunk = ms_sorted_item(&backing->chunks, at)) != NULL;
+         at = ms_sorted_next(&backing->chunks, at)) {
         const CUresult result = ms_driver.mem_set_access(backing->address + chunk->begin,
                                                          chunk->end - chunk->begin, &access, 1);
         if (result != CUDA_SUCCESS)

@@ -15,8 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "runtime/base/array.h"
 #include "runtime/base/range.h"
+#include "runtime/base/sorted.h"
 #include "runtime/driver/driver.h"
 
 struct ms_chunk {
@@ -66,13 +66,11 @@ struct ms_backing {
     CUdevice device;         /* immutable */
     bool is_pooled;          /* immutable; enabled peers cannot reach it, as in the driver */
     bool is_programs;        /* the program has reserved the addresses; immutable */
-    struct ms_chunk *chunks; /* sorted */
-    uint32_t count, capacity;
+    struct ms_sorted chunks; /* struct ms_chunk */
     size_t backed_bytes;
-    size_t mapped_bytes; /* of mappings; all bytes if the shim has reserved the addresses */
-    struct ms_program_mapping
-        *mappings; /* sorted; changed under the claim and the lock of allocations */
-    size_t mapping_count, mapping_capacity;
+    size_t mapped_bytes;       /* of mappings; all bytes if the shim has reserved the addresses */
+    struct ms_sorted mappings; /* struct ms_program_mapping; changed under the claim and the lock of
+                                  allocations */
     struct ms_sink_mapping *sinks; /* owned; NULL: there is none */
 };
 
@@ -88,10 +86,18 @@ CUmemAllocationProp ms_backing_properties(CUdevice device);
 /* True if the shim's memory is what a handle with these properties would be, on that device. */
 bool ms_backing_serves(const CUmemAllocationProp *prop, CUdevice device);
 
-/* The index of the first mapping that ends behind offset. */
-static inline size_t ms_backing_mapping_behind(const struct ms_backing *backing, size_t offset)
+/* The place of the first mapping that ends behind offset; and the mapping, or NULL. */
+static inline struct ms_position ms_backing_mapping_behind(const struct ms_backing *backing,
+                                                           size_t offset)
 {
-    return MS_ARRAY_FIND(at, backing->mapping_count, backing->mappings[at].end <= offset);
+    const struct ms_position at = ms_sorted_find(&backing->mappings, offset);
+    const struct ms_program_mapping *mapping = ms_sorted_item(&backing->mappings, at);
+    return mapping != NULL && mapping->end <= offset ? ms_sorted_next(&backing->mappings, at) : at;
+}
+static inline struct ms_program_mapping *ms_backing_mapping(const struct ms_backing *backing,
+                                                            size_t offset)
+{
+    return ms_sorted_item(&backing->mappings, ms_backing_mapping_behind(backing, offset));
 }
 
 /* `bytes`, rounded up to whole granules. */
@@ -107,10 +113,17 @@ void ms_backing_release(struct ms_backing *backing);
  */
 CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end);
 
-/* The index of the first chunk that ends behind offset. */
-static inline size_t ms_backing_chunk_behind(const struct ms_backing *backing, size_t offset)
+/* The place of the first chunk that ends behind offset; and the chunk, or NULL. */
+static inline struct ms_position ms_backing_chunk_behind(const struct ms_backing *backing,
+                                                         size_t offset)
 {
-    return MS_ARRAY_FIND(at, backing->count, backing->chunks[at].end <= offset);
+    const struct ms_position at = ms_sorted_find(&backing->chunks, offset);
+    const struct ms_chunk *chunk = ms_sorted_item(&backing->chunks, at);
+    return chunk != NULL && chunk->end <= offset ? ms_sorted_next(&backing->chunks, at) : at;
+}
+static inline struct ms_chunk *ms_backing_chunk(const struct ms_backing *backing, size_t offset)
+{
+    return ms_sorted_item(&backing->chunks, ms_backing_chunk_behind(backing, offset));
 }
 
 /* Cuts *range to its first part that lies in one chunk. False if there is none. */
@@ -127,9 +140,8 @@ size_t ms_backing_pinned_bytes(const struct ms_backing *backing);
 static inline bool ms_backing_is_one_chunk(const struct ms_backing *backing, size_t begin,
                                            size_t end)
 {
-    const size_t at = ms_backing_chunk_behind(backing, begin);
-    return at < backing->count && backing->chunks[at].begin <= begin &&
-           backing->chunks[at].end >= end;
+    const struct ms_chunk *chunk = ms_backing_chunk(backing, begin);
+    return chunk != NULL && chunk->begin <= begin && chunk->end >= end;
 }
 
 /* Unmaps every chunk that lies whole in [begin, end), unless it is pinned and those are not meant,

@@ -408,8 +408,7 @@ static void keep_what_is_lost(struct ms_allocation *allocation)
 static size_t give_up_resident(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     static const struct ms_content dead = {.kind = MS_DEAD};
-    const struct ms_backing *backing = &allocation->backing;
-    const struct ms_chunk *chunk = &backing->chunks[ms_backing_chunk_behind(backing, begin)];
+    const struct ms_chunk *chunk = ms_backing_chunk(&allocation->backing, begin);
     const size_t stop = chunk->end < end ? chunk->end : end;
     if (!chunk->is_pinned)
         ms_lineage_set(&allocation->lineage, begin, stop, &dead);

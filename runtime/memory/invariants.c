@@ -99,17 +99,18 @@ static bool is_granules(const struct ms_backing *backing, struct ms_range range,
 static const struct ms_program_mapping *mapping_of(const struct ms_backing *backing, size_t begin,
                                                    size_t end)
 {
-    const size_t at = ms_backing_mapping_behind(backing, begin);
-    const struct ms_program_mapping *mapping = &backing->mappings[at];
-    return at < backing->mapping_count && mapping->begin <= begin && end <= mapping->end ? mapping
-                                                                                         : NULL;
+    const struct ms_program_mapping *mapping = ms_backing_mapping(backing, begin);
+    return mapping != NULL && mapping->begin <= begin && end <= mapping->end ? mapping : NULL;
 }
 
 static bool mappings_are_valid(const struct ms_backing *backing, struct ms_violation *violation)
 {
     size_t at = 0, bytes = 0;
-    for (size_t i = 0; i < backing->mapping_count; i++) {
-        const struct ms_range range = {backing->mappings[i].begin, backing->mappings[i].end};
+    struct ms_position next = {0, 0};
+    for (const struct ms_program_mapping *mapping;
+         (mapping = ms_sorted_item(&backing->mappings, next)) != NULL;
+         next = ms_sorted_next(&backing->mappings, next)) {
+        const struct ms_range range = {mapping->begin, mapping->end};
         if (!is_granules(backing, range, at))
             return violates(violation, "mappings are granules, sorted", range.begin, range.end);
         bytes += range.end - range.begin;
@@ -123,8 +124,9 @@ static bool chunks_are_mapped(const struct ms_backing *backing, struct ms_violat
 {
     if (!backing->is_programs)
         return true;
-    for (size_t i = 0; i < backing->count; i++) {
-        const struct ms_chunk *chunk = &backing->chunks[i];
+    struct ms_position next = {0, 0};
+    for (const struct ms_chunk *chunk; (chunk = ms_sorted_item(&backing->chunks, next)) != NULL;
+         next = ms_sorted_next(&backing->chunks, next)) {
         const struct ms_program_mapping *mapping = mapping_of(backing, chunk->begin, chunk->end);
         if (mapping == NULL || mapping->is_real != chunk->is_pinned)
             return violates(violation, "a chunk lies in one mapping, pinned if that is real",
@@ -137,8 +139,10 @@ static bool chunks_are_valid(const struct ms_backing *backing, struct ms_violati
 {
     uint64_t at = 0;
     size_t bytes = 0;
-    for (size_t i = 0; i < backing->count; i++) {
-        const struct ms_range range = {backing->chunks[i].begin, backing->chunks[i].end};
+    struct ms_position next = {0, 0};
+    for (const struct ms_chunk *chunk; (chunk = ms_sorted_item(&backing->chunks, next)) != NULL;
+         next = ms_sorted_next(&backing->chunks, next)) {
+        const struct ms_range range = {chunk->begin, chunk->end};
         if (!is_granules(backing, range, at))
             return violates(violation, "chunks are granules, sorted", range.begin, range.end);
         bytes += range.end - range.begin;
@@ -203,14 +207,13 @@ static bool blocks_are_valid(const struct ms_allocation *allocation, struct ms_v
     return true;
 }
 
-/* Starts at chunk *at, which is moved. */
-static bool is_backed(const struct ms_backing *backing, size_t *at, size_t begin, size_t end)
+static bool is_backed(const struct ms_backing *backing, size_t begin, size_t end)
 {
-    for (; begin < end; begin = backing->chunks[*at].end) {
-        while (*at < backing->count && backing->chunks[*at].end <= begin)
-            ++*at;
-        if (*at == backing->count || backing->chunks[*at].begin > begin)
+    while (begin < end) {
+        const struct ms_chunk *chunk = ms_backing_chunk(backing, begin);
+        if (chunk == NULL || chunk->begin > begin)
             return false;
+        begin = chunk->end;
     }
     return true;
 }
@@ -281,12 +284,12 @@ static size_t remote_bytes_of(const struct ms_allocation *allocation,
 static bool extents_are_valid(const struct ms_allocation *allocation,
                               struct ms_violation *violation)
 {
-    size_t chunk = 0, outside = 0;
+    size_t outside = 0;
     struct ms_walk walk = ms_lineage_walk_all(&allocation->lineage);
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         const bool is_present = ms_content_is_present(&extent->content);
         outside += is_present ? remote_bytes_of(allocation, extent) : 0;
-        if (is_present && !is_backed(&allocation->backing, &chunk, extent->begin, extent->end))
+        if (is_present && !is_backed(&allocation->backing, extent->begin, extent->end))
             return extent_violates(violation, "what is present is backed", extent);
         if (!is_placed(allocation, extent))
             return extent_violates(violation,
@@ -324,7 +327,7 @@ static bool is_due(const struct ms_allocation *allocation)
     for (const struct ms_sink_mapping *at = backing->sinks; at != NULL; at = at->next)
         sink += at->count;
     const size_t cost = allocation->lineage.extents.count + MS_OWN(allocation)->blocks.all.count +
-                        backing->count + sink * (sink + backing->count);
+                        backing->chunks.count + sink * (sink + backing->chunks.count);
     saved += FOR_A_CLAIM;
     if (cost > saved)
         return false;

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/mappings.h"
 
-#include <string.h>
-
-#include "runtime/base/array.h"
 #include "runtime/base/log.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
@@ -13,19 +10,17 @@
 bool ms_mappings_put(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
 {
     struct ms_backing *backing = &allocation->backing;
-    struct ms_program_mapping **all = &backing->mappings;
     ms_lock_take(&ms_space_lock);
-    const size_t at = ms_backing_mapping_behind(backing, mapping->begin);
-    const bool is_there = at < backing->mapping_count && (*all)[at].begin == mapping->begin;
-    const bool has_room =
-        is_there || MS_ARRAY_GROW(*all, backing->mapping_count, backing->mapping_capacity);
-    if (has_room && !is_there) {
-        memmove(&(*all)[at + 1], &(*all)[at], (backing->mapping_count - at) * sizeof(**all));
-        backing->mapping_count++;
-        backing->mapped_bytes += mapping->end - mapping->begin;
+    struct ms_program_mapping *there = ms_backing_mapping(backing, mapping->begin);
+    bool has_room = there != NULL && there->begin == mapping->begin;
+    if (has_room) {
+        *there = *mapping;
+    } else {
+        backing->mappings.item_bytes = sizeof(*mapping);
+        has_room = ms_sorted_insert(&backing->mappings,
+                                    ms_backing_mapping_behind(backing, mapping->begin), mapping, 1);
+        backing->mapped_bytes += has_room ? mapping->end - mapping->begin : 0;
     }
-    if (has_room)
-        (*all)[at] = *mapping;
     ms_lock_drop(&ms_space_lock);
     return has_room;
 }
@@ -34,11 +29,10 @@ void ms_mappings_drop(struct ms_allocation *allocation, size_t begin)
 {
     struct ms_backing *backing = &allocation->backing;
     ms_lock_take(&ms_space_lock);
-    const size_t at = ms_backing_mapping_behind(backing, begin);
-    backing->mapped_bytes -= backing->mappings[at].end - begin;
-    backing->mapping_count--;
-    memmove(&backing->mappings[at], &backing->mappings[at + 1],
-            (backing->mapping_count - at) * sizeof(*backing->mappings));
+    const struct ms_position at = ms_backing_mapping_behind(backing, begin);
+    const struct ms_program_mapping *mapping = ms_sorted_item(&backing->mappings, at);
+    backing->mapped_bytes -= mapping->end - begin;
+    ms_sorted_remove(&backing->mappings, at, 1);
     ms_lock_drop(&ms_space_lock);
 }
 
@@ -57,9 +51,8 @@ static void set_content(struct ms_allocation *allocation, size_t begin, size_t e
 
 bool ms_mappings_meet(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const struct ms_backing *backing = &allocation->backing;
-    const size_t at = ms_backing_mapping_behind(backing, begin);
-    return at < backing->mapping_count && backing->mappings[at].begin < end;
+    const struct ms_program_mapping *mapping = ms_backing_mapping(&allocation->backing, begin);
+    return mapping != NULL && mapping->begin < end;
 }
 
 bool ms_mappings_add(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)

@@ -309,31 +309,37 @@ bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin
     const size_t end = begin + bytes;
     if (!backing->is_programs)
         return true;
-    for (size_t at = ms_backing_mapping_behind(backing, begin); begin < end; at++) {
-        if (at == backing->mapping_count || backing->mappings[at].begin > begin ||
-            !backing->mappings[at].is_accessible)
+    for (struct ms_position at = ms_backing_mapping_behind(backing, begin); begin < end;
+         at = ms_sorted_next(&backing->mappings, at)) {
+        const struct ms_program_mapping *mapping = ms_sorted_item(&backing->mappings, at);
+        if (mapping == NULL || mapping->begin > begin || !mapping->is_accessible)
             return false;
-        begin = backing->mappings[at].end;
+        begin = mapping->end;
     }
     return true;
 }
 
 struct ms_range ms_space_accessible_around(const struct ms_allocation *allocation, size_t offset)
 {
-    const struct ms_backing *backing = &allocation->backing;
-    const struct ms_program_mapping *all = backing->mappings;
-    size_t first = ms_backing_mapping_behind(backing, offset);
-    size_t last = first;
-    if (!backing->is_programs)
+    const struct ms_sorted *all = &allocation->backing.mappings;
+    const struct ms_program_mapping *next;
+    if (!allocation->backing.is_programs)
         return (struct ms_range){0, allocation->bytes};
     if (!ms_space_is_accessible(allocation, offset, 1))
         return (struct ms_range){offset, offset};
-    while (first > 0 && all[first - 1].is_accessible && all[first - 1].end == all[first].begin)
-        first--;
-    while (last + 1 < backing->mapping_count && all[last + 1].is_accessible &&
-           all[last + 1].begin == all[last].end)
-        last++;
-    return (struct ms_range){all[first].begin, all[last].end};
+    const struct ms_position here = ms_backing_mapping_behind(&allocation->backing, offset);
+    next = ms_sorted_item(all, here);
+    struct ms_range around = {next->begin, next->end};
+    for (struct ms_position at = ms_sorted_next(all, here);
+         (next = ms_sorted_item(all, at)) != NULL && next->is_accessible &&
+         next->begin == around.end;
+         at = ms_sorted_next(all, at))
+        around.end = next->end;
+    for (struct ms_position at = ms_sorted_previous(all, here);
+         (next = ms_sorted_item(all, at))->is_accessible && next->end == around.begin;
+         at = ms_sorted_previous(all, at))
+        around.begin = next->begin;
+    return around;
 }
 
 /* --- looking up */
@@ -453,12 +459,11 @@ bool ms_space_find_mapping(CUdeviceptr address, struct ms_program_mapping *mappi
     const struct ms_allocation *allocation = find_locked(address);
     bool is_found = allocation != NULL && allocation->is_programs;
     if (is_found) {
-        const struct ms_backing *backing = &allocation->backing;
-        const size_t at = ms_backing_mapping_behind(backing, address - allocation->address);
-        is_found = at < backing->mapping_count &&
-                   backing->mappings[at].begin <= address - allocation->address;
+        const struct ms_program_mapping *mapping =
+            ms_backing_mapping(&allocation->backing, address - allocation->address);
+        is_found = mapping != NULL && mapping->begin <= address - allocation->address;
         if (is_found)
-            *mapping_out = backing->mappings[at];
+            *mapping_out = *mapping;
         *facts_out = facts_of(allocation);
     }
     ms_lock_drop(&ms_space_lock);

@@ -28,6 +28,7 @@
 #include "runtime/calls/blocks.h"
 #include "runtime/calls/copy.h"
 #include "runtime/calls/launch.h"
+#include "runtime/calls/vmm.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
 #include "runtime/kernel/call.h"
@@ -81,6 +82,34 @@ static CUresult give_back(CUdeviceptr address, size_t bytes)
     return CUDA_SUCCESS;
 }
 
+static CUresult create_memory(CUmemGenericAllocationHandle *handle, size_t bytes,
+                              const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    (void)bytes, (void)prop, (void)flags;
+    *handle = 1;
+    return CUDA_SUCCESS;
+}
+
+static CUresult map_memory(CUdeviceptr address, size_t bytes, size_t offset,
+                           CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    (void)address, (void)bytes, (void)offset, (void)handle, (void)flags;
+    return CUDA_SUCCESS;
+}
+
+static CUresult give_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
+                            size_t descriptions)
+{
+    (void)address, (void)bytes, (void)access, (void)descriptions;
+    return CUDA_SUCCESS;
+}
+
+static CUresult release_memory(CUmemGenericAllocationHandle handle)
+{
+    (void)handle;
+    return CUDA_SUCCESS;
+}
+
 static CUresult do_not_wait(void)
 {
     return CUDA_SUCCESS;
@@ -129,6 +158,15 @@ static void use_counted_addresses(bool counted)
     ms_driver.mem_address_reserve = counted ? reserve : cuMemAddressReserve;
     ms_driver.mem_address_free = counted ? give_back : cuMemAddressFree;
     ms_driver.ctx_synchronize = counted ? do_not_wait : cuCtxSynchronize;
+}
+
+static void use_no_memory(bool no_memory)
+{
+    ms_driver.mem_create = no_memory ? create_memory : cuMemCreate;
+    ms_driver.mem_map = no_memory ? map_memory : cuMemMap;
+    ms_driver.mem_unmap = no_memory ? give_back : cuMemUnmap;
+    ms_driver.mem_set_access = no_memory ? give_access : cuMemSetAccess;
+    ms_driver.mem_release = no_memory ? release_memory : cuMemRelease;
 }
 
 /* --- the calls */
@@ -618,6 +656,54 @@ static void measure_mappings(bool is_older)
     munmap((void *)(uintptr_t)mapped, 16 * TENSOR_BYTES);
 }
 
+/* As an allocator that grows: each mapping is a handle of its own. What is brought into memory has
+ * nothing to be filled with. */
+static void measure_reservation(void)
+{
+    enum { MOST = 100000 };
+    static const char make[] = "mappings of a reservation: create, map and give access to each",
+                      bring[] = "mappings of a reservation: bring each into memory, in any order",
+                      unmap[] = "mappings of a reservation: unmap each, lowest first";
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = access.location};
+    const CUdeviceptr address = (CUdeviceptr)0x7e0000000000;
+    CUresult result = CUDA_SUCCESS;
+    if (count > MOST || !may_last(make) || !may_last(bring) || !may_last(unmap))
+        return;
+    use_counted_addresses(true);
+    use_no_memory(true);
+    ms_vmm_reserved(address, count * GRANULE);
+    begin();
+    for (size_t i = 0; i < count; i++) {
+        CUmemGenericAllocationHandle handle;
+        const CUdeviceptr at = address + i * GRANULE;
+        must(ms_vmm_defer(GRANULE, &prop, &handle, &result) &&
+                 ms_vmm_map(at, GRANULE, 0, handle, 0, &result) && result == CUDA_SUCCESS &&
+                 ms_vmm_set_access(at, GRANULE, &access, 1, &result) && result == CUDA_SUCCESS &&
+                 ms_vmm_release(handle, &result) && result == CUDA_SUCCESS,
+             "a mapping");
+    }
+    end(make, 0);
+    uint32_t *order = shuffled();
+    begin();
+    for (size_t i = 0; i < count; i++)
+        must(ms_access(address + order[i] * GRANULE, GRANULE, MS_NEED_READ_WRITE) == CUDA_SUCCESS,
+             "memory");
+    end(bring, 0);
+    free(order);
+    begin();
+    for (size_t i = 0; i < count; i++)
+        must(ms_vmm_unmap(address + i * GRANULE, GRANULE, &result) && result == CUDA_SUCCESS,
+             "cuMemUnmap");
+    end(unmap, 0);
+    must(ms_vmm_free_addresses(address, count * GRANULE, &result) && result == CUDA_SUCCESS,
+         "cuMemAddressFree");
+    use_no_memory(false);
+    use_counted_addresses(false);
+}
+
 /* --- headers, and plans by pattern */
 
 static char *make_header(size_t *bytes_out)
@@ -711,6 +797,7 @@ int main(int argc, char **argv)
         measure_segments();
         measure_tensors();
         measure_mappings(false);
+        measure_reservation();
         measure_headers();
     }
     become_older();

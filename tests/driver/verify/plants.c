@@ -58,10 +58,10 @@ CUresult __wrap_ms_backing_cover(struct ms_backing *backing, size_t begin, size_
         return result;
     leaking = backing;
     struct ms_backing bare = *backing;
-    for (size_t i = 0; i < backing->count; i++)
-        ms_driver.mem_unmap(backing->address + backing->chunks[i].begin,
-                            backing->chunks[i].end - backing->chunks[i].begin);
-    bare.chunks = NULL;
-    bare.count = 0;
+    const struct ms_chunk *chunk;
+    for (struct ms_position at = {0, 0}; (chunk = ms_sorted_item(&backing->chunks, at)) != NULL;
+         at = ms_sorted_next(&backing->chunks, at))
+        ms_driver.mem_unmap(backing->address + chunk->begin, chunk->end - chunk->begin);
+    bare.chunks = (struct ms_sorted){0};
     return ms_backing_sink_map(&bare, begin, end);
 }

@@ -399,5 +399,5 @@ MS_TEST_BETWEEN(start_parked, end, parked_bytes_come_step_by_step)
 MS_TEST_BETWEEN(start_parked, end, what_is_exported_comes_at_once)
 {
     CHECK_EQ(run(MS_NEED_PIN, 0, allocation->bytes), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.count, 1);
+    CHECK_EQ(allocation->backing.chunks.count, 1);
 }

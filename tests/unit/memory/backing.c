@@ -78,17 +78,20 @@ static unsigned char *byte_at(size_t granule)
 static void check_sums(size_t sink)
 {
     size_t bytes = 0;
-    for (size_t i = 0; i < backing.count; i++) {
-        const struct ms_chunk *chunk = &backing.chunks[i];
+    uint64_t before = 0;
+    const struct ms_chunk *chunk;
+    for (struct ms_position at = {0, 0}; (chunk = ms_sorted_item(&backing.chunks, at)) != NULL;
+         at = ms_sorted_next(&backing.chunks, at)) {
         CHECK(chunk->begin < chunk->end && chunk->end <= backing.bytes);
-        CHECK(i == 0 || backing.chunks[i - 1].end <= chunk->begin);
+        CHECK(before <= chunk->begin);
+        before = chunk->end;
         CHECK(fake_memory_at(backing.address + chunk->begin) > 0);
         CHECK_EQ(fake_memory_at(backing.address + chunk->end - 1),
                  fake_memory_at(backing.address + chunk->begin));
         bytes += chunk->end - chunk->begin;
     }
     CHECK_EQ(backing.backed_bytes, bytes);
-    CHECK_EQ(fake.mappings, backing.count + sink);
+    CHECK_EQ(fake.mappings, backing.chunks.count + sink);
     CHECK_EQ(ms_backing_device_bytes(0), fake.physical_bytes);
 }
 
@@ -127,7 +130,7 @@ MS_TEST_BETWEEN(start, release, covers_the_gaps_and_nothing_twice)
     CHECK_EQ(cover(6, 7), CUDA_SUCCESS);
     byte_at(3)[0] = 9;
     CHECK_EQ(ms_backing_cover(&backing, FAKE_GRANULE + 1, 7 * FAKE_GRANULE + 1), CUDA_SUCCESS);
-    CHECK_EQ(backing.count, 5); /* 1, 2-3, 4-5, 6, 7 */
+    CHECK_EQ(backing.chunks.count, 5); /* 1, 2-3, 4-5, 6, 7 */
     CHECK_EQ(backing.backed_bytes, 7 * FAKE_GRANULE);
     CHECK_EQ(byte_at(3)[0], 9);
     check_sums(0);
@@ -176,7 +179,7 @@ MS_TEST_BETWEEN(start, release, uncovers_whole_chunks_only)
     CHECK_EQ(cover(2, 5), CUDA_SUCCESS);
     CHECK_EQ(cover(5, 6), CUDA_SUCCESS);
     CHECK_EQ(ms_backing_uncover(&backing, 1, 6 * FAKE_GRANULE, false), 4 * FAKE_GRANULE);
-    CHECK_EQ(backing.count, 1);
+    CHECK_EQ(backing.chunks.count, 1);
     CHECK_EQ(backing.backed_bytes, 2 * FAKE_GRANULE);
     check_sums(0);
 }

@@ -26,7 +26,7 @@ enum { GRANULE = 64, BYTES = 1000 };
 
 static struct ms_recorded_launch recorded = {.counted = {.references = 1},
                                              .before = {.bytes = BYTES}};
-static struct ms_chunk chunks[2];
+static struct ms_chunk *chunks; /* of it */
 static struct ms_inside allocation;
 static struct ms_extent *extents; /* of it */
 
@@ -55,17 +55,18 @@ static void make(void)
     struct ms_source *copy = snapshot_of("some bytes that were copied, and that are kept "
                                          "until somebody needs them",
                                          64);
-    chunks[0] = (struct ms_chunk){0, 2 * GRANULE};
-    chunks[1] = (struct ms_chunk){8 * GRANULE, 9 * GRANULE};
+    static const struct ms_chunk backed[] = {{0, 2 * GRANULE}, {8 * GRANULE, 9 * GRANULE}};
     allocation = (struct ms_inside){.facts = {.address = 1 << 20,
                                               .bytes = BYTES,
                                               .backing = {.address = 1 << 20,
                                                           .bytes = 16 * GRANULE,
                                                           .granule = GRANULE,
-                                                          .chunks = chunks,
-                                                          .count = 2,
+                                                          .chunks.item_bytes = sizeof(*backed),
                                                           .backed_bytes = 3 * GRANULE}},
                                     .leftover_bytes = GRANULE};
+    struct ms_sorted *all = &allocation.facts.backing.chunks;
+    CHECK(ms_sorted_insert(all, (struct ms_position){0, 0}, backed, 2));
+    chunks = ms_sorted_item(all, (struct ms_position){0, 0});
     CHECK(ms_lineage_init(&allocation.facts.lineage, BYTES));
     set(0, 64, (struct ms_content){.kind = MS_RESIDENT});
     set(64, 128, (struct ms_content){.kind = MS_FILL, .locality = MS_LOCAL, .cached = true});
@@ -236,7 +237,7 @@ MS_BREAKS(carve_no_more, "blocks are sorted parts of a carved allocation")
 
 MS_BREAKS(unmap_what_is_present, "what is present is backed")
 {
-    allocation.facts.backing.count--;
+    ms_sorted_remove(&allocation.facts.backing.chunks, (struct ms_position){0, 1}, 1);
     allocation.facts.backing.backed_bytes -= GRANULE;
 }
 

@@ -20,8 +20,8 @@ MS_TEST(all_of_it_is_one_chunk)
     fake_start();
     CHECK_EQ(ms_parked_create(FAKE_CONTEXT, 0, BYTES, false, &parked), CUDA_SUCCESS);
     const struct ms_backing *backing = ms_parked_backing(parked);
-    CHECK_EQ(backing->count, 1);
-    CHECK(backing->chunks[0].begin == 0 && backing->chunks[0].end == BYTES);
+    CHECK_EQ(backing->chunks.count, 1);
+    CHECK(ms_backing_is_one_chunk(backing, 0, BYTES) && backing->bytes == BYTES);
     ms_parked_drop(parked);
     ms_parked_drop(NULL);
     fake_check_empty();
