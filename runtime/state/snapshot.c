@@ -149,16 +149,23 @@ static uint64_t sequence_of(const void *record)
 /* A pointer to records of any type. */
 typedef void *__attribute__((may_alias)) pointer;
 
-/* The records of a section as they are, perhaps in the middle of a write. `records_out` is the
- * address of a pointer to them. */
+/* Some records of a section as they are, perhaps in the middle of a write. */
+static bool read_some(struct page *page, enum ms_state_section section, size_t first, size_t count,
+                      char *records)
+{
+    const struct ms_state_span *span = &page->header.sections[section];
+    return read_at(page, span->offset + first * span->record_bytes, records,
+                   count * (size_t)span->record_bytes);
+}
+
+/* All of them. `records_out` is the address of a pointer to them. */
 static bool read_section(struct page *page, enum ms_state_section section, void *records_out)
 {
     const struct ms_state_span *span = &page->header.sections[section];
-    const size_t bytes = (size_t)(span->count * span->record_bytes);
-    char *records = ms_heap_alloc(bytes + 1);
+    char *records = ms_heap_alloc((size_t)(span->count * span->record_bytes) + 1);
     if (records == NULL)
         return ms_fault_at(&page->reading, NULL, "out of memory");
-    if (!read_at(page, span->offset, records, bytes)) {
+    if (!read_some(page, section, 0, (size_t)span->count, records)) {
         ms_heap_free(records);
         return false;
     }
@@ -190,41 +197,88 @@ static bool read_record(struct page *page, uint64_t offset, char *record, size_t
     return false;
 }
 
-/*
- * Reads all whole records of a section; leaves out those that were never written or are half
- * written. Three readings of the section bracket most records at once; the others are read one by
- * one.
- */
+/* Records side by side, read three times. Large sections are read in several windows, so that what
+ * is kept of them is most of what is held. */
+enum { WINDOW_BYTES = 256 << 10 };
+struct window {
+    enum ms_state_section section;
+    size_t first, count, record_bytes;
+    char *before, *records, *after;
+};
+
+static bool read_window(struct page *page, const struct window *window)
+{
+    return read_some(page, window->section, window->first, window->count, window->before) &&
+           read_some(page, window->section, window->first, window->count, window->records) &&
+           read_some(page, window->section, window->first, window->count, window->after);
+}
+
+/* Moves those that are whole, and were ever written, to `kept`. Most are bracketed by the readings;
+ * the others are read one by one. */
+static bool keep_whole(struct page *page, const struct window *window, char *kept,
+                       size_t *count_out)
+{
+    const size_t size = window->record_bytes;
+    const uint64_t offset = page->header.sections[window->section].offset;
+    bool is_good = true;
+    *count_out = 0;
+    for (size_t i = 0; i < window->count && is_good; i++) {
+        char *record = window->records + i * size;
+        const uint64_t sequence = sequence_of(window->before + i * size);
+        bool is_whole = sequence % 2 == 0 && sequence == sequence_of(window->after + i * size) &&
+                        sequence == sequence_of(record);
+        if (!is_whole) {
+            is_whole =
+                read_record(page, offset + (window->first + i) * size, record, size, &is_good);
+            page->torn += !is_whole;
+        }
+        if (is_whole && sequence_of(record) != 0)
+            memcpy(kept + (*count_out)++ * size, record, size);
+    }
+    return is_good;
+}
+
+/* Keeps the windows' records one behind the other. Where there are none nothing is touched. */
+static bool keep_all(struct page *page, struct window *window, size_t total, char *kept,
+                     size_t *count_out)
+{
+    const size_t most = WINDOW_BYTES / window->record_bytes;
+    size_t count;
+    *count_out = 0;
+    for (; window->first < total; window->first += window->count) {
+        window->count = total - window->first < most ? total - window->first : most;
+        if (!read_window(page, window) ||
+            !keep_whole(page, window, kept + *count_out * window->record_bytes, &count))
+            return false;
+        *count_out += count;
+    }
+    return true;
+}
+
+/* Reads all whole records of a section; leaves out those that were never written or are half
+ * written. */
 static bool read_records(struct page *page, enum ms_state_section section, void *records_out,
                          size_t *count_out)
 {
     const struct ms_state_span *span = &page->header.sections[section];
-    const size_t size = (size_t)span->record_bytes;
-    void *before = NULL, *records = NULL, *after = NULL;
-    bool is_good = read_section(page, section, &before) && read_section(page, section, &records) &&
-                   read_section(page, section, &after);
-    size_t kept = 0;
-    for (size_t i = 0; i < span->count && is_good; i++) {
-        char *record = (char *)records + i * size;
-        const uint64_t sequence = sequence_of((char *)before + i * size);
-        bool is_whole = sequence % 2 == 0 && sequence == sequence_of((char *)after + i * size) &&
-                        sequence == sequence_of(record);
-        if (!is_whole) {
-            is_whole = read_record(page, span->offset + i * size, record, size, &is_good);
-            page->torn += !is_whole;
-        }
-        if (is_whole && sequence_of(record) != 0)
-            memmove((char *)records + kept++ * size, record, size);
-    }
-    ms_heap_free(before);
-    ms_heap_free(after);
-    if (!is_good) {
-        ms_heap_free(records);
-        return false;
-    }
-    *(pointer *)records_out = records;
-    *count_out = kept;
-    return true;
+    const size_t total = (size_t)span->count, size = (size_t)span->record_bytes;
+    char *readings = ms_heap_alloc(3 * (size_t)WINDOW_BYTES);
+    char *kept = ms_heap_alloc(total * size + 1);
+    struct window window = {.section = section,
+                            .record_bytes = size,
+                            .before = readings,
+                            .records = readings + WINDOW_BYTES,
+                            .after = readings + 2 * (size_t)WINDOW_BYTES};
+    const bool has_memory = readings != NULL && kept != NULL;
+    const bool is_good = has_memory && keep_all(page, &window, total, kept, count_out);
+    ms_heap_free(readings);
+    if (!is_good)
+        ms_heap_free(kept);
+    if (!has_memory)
+        return ms_fault_at(&page->reading, NULL, "out of memory");
+    if (is_good)
+        *(pointer *)records_out = kept;
+    return is_good;
 }
 
 /* Reads the newer of two records; all zero if neither was written. */
