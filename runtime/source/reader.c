@@ -18,6 +18,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
+#include "runtime/source/kept_threads.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
 #include "runtime/state/counters.h"
@@ -48,13 +49,14 @@ struct ms_reader {
     struct direct_file *files;
     size_t file_count;
 
-    pthread_t threads[MAX_THREADS];
+    struct ms_kept_work work[MAX_THREADS];
     unsigned thread_count; /* immutable after ms_reader_create */
     sem_t cores;           /* free cores for reading cached bytes */
 
     struct ms_lock lock;      /* guards what follows; held across nothing */
     pthread_cond_t more_room; /* a slot is free, or is_over */
-    pthread_cond_t more_done; /* a batch is ready, or is_over */
+    pthread_cond_t more_done; /* a batch is ready, is_over, or a thread has gone */
+    unsigned gone_count;      /* threads that have nothing to do with the reader any more */
     size_t next_batch;        /* the first that no thread reads yet */
     size_t *free_slots;
     size_t free_count;
@@ -361,17 +363,17 @@ static bool read_next_locked(struct ms_reader *reader)
     return true;
 }
 
-static void *read_many(void *argument)
+static void read_many(void *argument)
 {
     struct ms_reader *reader = argument;
-    pthread_setname_np(pthread_self(), "metashard-read");
     ms_lock_take(&reader->lock);
     while (!reader->is_over && reader->next_batch < reader->what.batch_count) {
         if (!read_next_locked(reader))
             pthread_cond_wait(&reader->more_room, &reader->lock.mutex);
     }
+    reader->gone_count++;
+    pthread_cond_signal(&reader->more_done);
     ms_lock_drop(&reader->lock);
-    return NULL;
 }
 
 /* A single thread that reads from the page cache gains nothing over the caller. Needs cachestat:
@@ -392,9 +394,13 @@ static void start_threads(void *argument)
     struct ms_reader *reader = argument;
     if (is_for_caller(&reader->what))
         return;
-    while (reader->thread_count < reader->what.threads && reader->thread_count < MAX_THREADS &&
-           ms_file_thread_create(&reader->threads[reader->thread_count], read_many, reader) == 0)
+    while (reader->thread_count < reader->what.threads && reader->thread_count < MAX_THREADS) {
+        struct ms_kept_work *work = &reader->work[reader->thread_count];
+        *work = (struct ms_kept_work){.run = read_many, .argument = reader};
+        if (!ms_kept_threads_start(work))
+            return;
         reader->thread_count++;
+    }
 }
 
 /* --- the life of a reader */
@@ -572,8 +578,8 @@ void ms_reader_destroy(struct ms_reader *reader)
     ms_lock_take(&reader->lock);
     reader->is_over = true;
     pthread_cond_broadcast(&reader->more_room);
+    while (reader->gone_count < reader->thread_count)
+        pthread_cond_wait(&reader->more_done, &reader->lock.mutex);
     ms_lock_drop(&reader->lock);
-    for (unsigned i = 0; i < reader->thread_count; i++)
-        pthread_join(reader->threads[i], NULL);
     free_reader(reader);
 }

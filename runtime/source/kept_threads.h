@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Threads that read, which are kept for a while after a transfer: the next one rarely lets wait for
+ * itself, and to start a thread takes as long as to read some hundred KiB. They share the file
+ * thread's table of descriptors. Those that got no work for MS_KEPT_THREADS_NS end.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MS_KEPT_THREADS_NS (UINT64_C(1) * 1000 * 1000 * 1000)
+
+struct ms_kept_work {
+    struct ms_kept_work *next; /* theirs */
+    void (*run)(void *argument);
+    void *argument;
+};
+
+/* Runs it in a thread that is kept, else in a new one. It must live until `run` has begun. False:
+ * no thread can be started. For the file thread only. */
+bool ms_kept_threads_start(struct ms_kept_work *work);
