@@ -7,6 +7,8 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
+import urllib.error
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -14,6 +16,7 @@ PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(HERE))), 
 sys.path[:0] = [PACKAGE, os.path.join(PACKAGE, "metashard", "dry_run_inside")]
 
 import metashard_dry_curve as curve  # noqa: E402
+import metashard_dry_failure as failure  # noqa: E402
 from metashard import dry_run_answer, dry_run_store  # noqa: E402
 
 GIB = 1 << 30
@@ -86,9 +89,9 @@ def check_store():
         dry_run_store.stop(child)
 
 
-def run(*arguments):
+def run(*arguments, paths=()):
     done = subprocess.run([sys.executable, "-m", "metashard", "dry-run", *arguments], capture_output=True, text=True, check=False,
-                          env={**os.environ, "PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": "1"})
+                          env={**os.environ, "PYTHONPATH": ":".join([*paths, PACKAGE]), "PYTHONDONTWRITEBYTECODE": "1"})
     return done.returncode, (done.stderr.strip().splitlines() or [""])[-1]
 
 
@@ -97,6 +100,56 @@ def check_bad_input():
     check("no command", run("--world", "8")[0], 2)
     check("no such rank", "no rank 8 of 8" in run("--world", "8", "--rank", "8", "--", "python")[1], True)
     check("no such program", run("--", "no-such-program")[1], "metashard: cannot say: no-such-program: no such program in PATH")
+    check("no such script", run("--", "python3", "no-such-script.py")[1], "metashard: cannot say: no-such-script.py: no such program")
+    for name in ("deepspeed", "srun", "mpirun"):
+        check(f"{name} starts ranks by itself", run("--", name, "train.py")[1].split(",")[0],
+              f"metashard: cannot say: {name} starts ranks by itself")
+
+
+def error_of(function):
+    """What it raises, as it would reach the end of a program."""
+    try:
+        function()
+    except Exception as error:
+        return error
+    return None
+
+
+def fails_of_network():
+    try:
+        raise socket.gaierror(-2, "Name or service not known")
+    except socket.gaierror as error:
+        raise OSError("no such model") from error
+
+
+def fails_of_memory():
+    raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried to allocate")
+
+
+def check_failures():
+    class GatedRepoError(Exception):
+        pass
+    cases = [("data", FileNotFoundError(2, "No such file", "train.bin"), "wants data that are not here"),
+             ("the network", urllib.error.URLError("refused"), "wants the network"),
+             ("the network behind another error", error_of(fails_of_network), "wants the network"),
+             ("a token", GatedRepoError("no access"), "wants a model or a token"),
+             ("the machine's memory", error_of(fails_of_memory), "own memory is too small"),
+             ("a package", ModuleNotFoundError("No module named 'tiktoken'"), "a package that the program needs"),
+             ("anything else", ValueError("no\nsense"), "the program failed with ValueError: no")]
+    for name, error, wanted in cases:
+        check(f"a line for {name}", (wanted in failure.reason(error), "\n" in failure.reason(error)), (True, False))
+
+
+def check_releases():
+    """A PyTorch of which the package's version alone is read."""
+    for cuda, wanted in (("'12.8'", "built for CUDA 12.8, and the stand-ins are for CUDA 13"), ("None", "built without CUDA")):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "torch"))
+            for name, text in (("__init__.py", ""), ("version.py", f"__version__ = '2.9.0'\ncuda = {cuda}\n")):
+                with open(os.path.join(folder, "torch", name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            line = run("--", "python3", "-c", "", paths=[folder])[1]
+            check(f"a release without a stand-in: CUDA {cuda}", wanted in line, True)
 
 
 def check_text():
@@ -111,6 +164,8 @@ def check_text():
 check_curve()
 check_store()
 check_bad_input()
+check_failures()
+check_releases()
 check_text()
 print(f"1..{number}")
 sys.exit(failed > 0)

@@ -14,13 +14,16 @@ import tempfile
 
 from . import dry_run_answer, dry_run_gpus, dry_run_simulator, dry_run_store, installed, run
 
-USAGE = ("metashard dry-run [--gpu NAME|MIB] [--world N] [--rank R] [--steps N] [--json] [--with-metashard] [--snapshot FILE]\n"
+USAGE = ("metashard dry-run [--gpu NAME|MIB] [--world N] [--rank R] [--ranks-here K] [--steps N] [--json] [--with-metashard] [--snapshot FILE]\n"
          "                         -- python|torchrun|accelerate launch TRAIN.PY [ARGUMENT...]")
 EPILOGUE = """The exit status is 0 if it fits, 1 if it does not, and 2 if that cannot be said.
 GPUs: """ + ", ".join(dry_run_gpus.GPUS) + ". docs/dry-run.md says what is simulated and how near it is."
 FITS, DOES_NOT_FIT, CANNOT_SAY = 0, 1, 2
 GPUS_PER_NODE = 8
+OTHER_LAUNCHERS = ("deepspeed", "mpirun", "mpiexec", "srun", "sbatch", "horovodrun", "ray", "colossalai", "composer")
 STEPS = 3
+MOST_GPUS = 16  # of a node
+MOVED_MIB = 1  # by an operation of NCCL between processes; of more nobody looks at what is in it
 
 
 def number(text: str) -> int:
@@ -36,6 +39,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
                         help=f"the GPU that each rank has ({dry_run_gpus.DEFAULT}), or how many MiB")
     parser.add_argument("--world", metavar="N", type=number, help="ranks, whatever the command says")
     parser.add_argument("--rank", metavar="R", type=number, default=0, help="the one that is run (0); the others do as it does")
+    parser.add_argument("--ranks-here", metavar="K", type=number, default=0,
+                        help="all ranks of a job of so many, as processes of this machine, of one node")
     parser.add_argument("--steps", metavar="N", type=number, default=STEPS,
                         help=f"ends after so many steps of the optimizer ({STEPS}); 0: when the program ends")
     parser.add_argument("--gpus-per-node", metavar="N", type=number, default=GPUS_PER_NODE, help=f"at most 16 ({GPUS_PER_NODE})")
@@ -50,9 +55,22 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error("expected a command after --")
     if options.world is not None and not 0 <= options.rank < options.world:
         parser.error(f"there is no rank {options.rank} of {options.world}")
-    if not 1 <= options.gpus_per_node <= 16:
-        parser.error("--gpus-per-node is from 1 to 16")
+    if not 1 <= options.gpus_per_node <= MOST_GPUS:
+        parser.error(f"--gpus-per-node is from 1 to {MOST_GPUS}")
+    if options.ranks_here:
+        check_ranks_here(parser, options)
     return options
+
+
+def check_ranks_here(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Sets the number of GPUs, which is that of the ranks."""
+    if options.world is not None or options.rank != 0:
+        parser.error("--ranks-here K is a job of K ranks: --world and --rank are of a job of which one rank is run")
+    if options.ranks_here > MOST_GPUS:
+        parser.error(f"--ranks-here is at most {MOST_GPUS}")
+    if not is_launcher(options.command):
+        parser.error("--ranks-here needs torchrun or accelerate launch, which start the ranks")
+    options.gpus_per_node = options.ranks_here
 
 
 def is_launcher(command: list[str]) -> bool:
@@ -62,15 +80,28 @@ def is_launcher(command: list[str]) -> bool:
                                                                        ["accelerate.commands.launch"]))
 
 
+def check_command(command: list[str]) -> None:
+    name = os.path.basename(command[0])
+    if name in OTHER_LAUNCHERS:
+        raise installed.Fault(f"cannot say: {name} starts ranks by itself, which is not understood: name the program as torchrun "
+                              "or accelerate launch start it, or python with --world")
+    if shutil.which(command[0]) is None:
+        raise installed.Fault(f"cannot say: {command[0]}: no such program in PATH")
+    script = next((word for word in command[1:] if word.endswith(".py")), None)
+    if name.startswith("python") and script is not None and command[1] == script and not os.path.exists(script):
+        raise installed.Fault(f"cannot say: {script}: no such program")
+
+
 def settings_of(options: argparse.Namespace, gpu: dry_run_gpus.Gpu, folder: str) -> dict[str, str]:
     """Of the simulated machine, and of what watches the program."""
     many = is_launcher(options.command) or (options.world or 1) > 1
     found = {"SIMCUDA_DRY": "1", "SIMCUDA_EAGER": "1", "SIMCUDA_NAME": gpu.name, "SIMCUDA_MEMORY_MIB": str(gpu.mebibytes),
              "SIMCUDA_CAPABILITY": str(gpu.capability), "SIMCUDA_MULTIPROCESSORS": str(gpu.multiprocessors),
              "SIMCUDA_CONTEXT_MIB": str(gpu.context), "SIMCUDA_DEVICES": str(options.gpus_per_node if many else 1),
-             "SIMCUDA_STATS": os.path.join(folder, "driver-%p.json"), "SIMNCCL_MIRROR": "1",
-             "SIMNCCL_MIRROR_MIB": str(dry_run_gpus.NCCL_MIB), "TORCH_NCCL_ENABLE_MONITORING": "0",
+             "SIMCUDA_STATS": os.path.join(folder, "driver-%p.json"), "SIMNCCL_MIRROR_MIB": str(dry_run_gpus.NCCL_MIB), "TORCH_NCCL_ENABLE_MONITORING": "0",
              "DRY_RUN_FOLDER": folder, "DRY_RUN_RANK": str(options.rank), "DRY_RUN_STEPS": str(options.steps)}
+    found.update({"DRY_RUN_RANKS_HERE": str(options.ranks_here), "SIMNCCL_MOVED_MIB": str(MOVED_MIB)} if options.ranks_here
+                 else {"SIMNCCL_MIRROR": "1"})
     if options.world is not None:
         found["DRY_RUN_WORLD"] = str(options.world)
     if options.snapshot is not None:
@@ -114,7 +145,16 @@ def read_folder(folder: str) -> list[dict]:
     return sorted(found, key=lambda result: -result["peak_reserved"])
 
 
-def reason_of(status: int, results: list[dict]) -> str | None:
+def failure_of(folder: str) -> str | None:
+    """What ended the program, of its first process that failed."""
+    paths = sorted(glob.glob(os.path.join(glob.escape(folder), "failure-*.json")), key=os.path.getmtime)
+    if not paths:
+        return None
+    with open(paths[0], encoding="utf-8") as file:
+        return json.load(file)["reason"]
+
+
+def reason_of(status: int, results: list[dict], failure: str | None) -> str | None:
     """Why there is no answer."""
     if os.WIFSIGNALED(status):
         what = f"the command was ended by {signal.Signals(os.WTERMSIG(status)).name}"
@@ -124,7 +164,7 @@ def reason_of(status: int, results: list[dict]) -> str | None:
     if code in (run.NOT_FOUND, run.NOT_STARTED):
         return "the command could not be started"
     if code != 0:
-        return f"the command failed with exit status {code}; what it said is above"
+        return failure or f"the command failed with exit status {code}; what it said is above"
     return None if results else "the command did not use a GPU with PyTorch"
 
 
@@ -132,10 +172,14 @@ def run_once(options: argparse.Namespace, with_metashard: bool) -> dict:
     store, port = dry_run_store.start()
     with tempfile.TemporaryDirectory(prefix="metashard-dry-") as folder:
         status = run.run_command(options.command, environment_of(options, folder, port, with_metashard))
-        results = read_folder(folder)
+        results, failure = read_folder(folder), failure_of(folder)
     dry_run_store.stop(store)
     answer = {"gpu": options.gpu, "processes": len(results), **(results[0] if results else {})}
-    reason = reason_of(status, results)
+    if options.ranks_here:
+        answer["ranks"] = sorted(({name: result[name] for name in ("rank", "peak_reserved", "peak_allocated")} for result in results),
+                                 key=lambda row: int(row["rank"]))
+    answer["shortages"] = [shortage for result in results for shortage in result["shortages"]]
+    reason = reason_of(status, results, failure)
     shortages = answer.get("shortages", [])
     answer["status"] = CANNOT_SAY if reason and not shortages else DOES_NOT_FIT if shortages and reason else FITS
     answer["reason"] = reason
@@ -145,9 +189,7 @@ def run_once(options: argparse.Namespace, with_metashard: bool) -> dict:
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     gpu = dry_run_gpus.find(options.gpu)
-    if shutil.which(options.command[0]) is None:
-        run.say(f"cannot say: {options.command[0]}: no such program in PATH")
-        return CANNOT_SAY
+    check_command(options.command)
     run.say(f"dry run on {gpu.name} ({gpu.mebibytes / 1024:.2f} GiB), simulated: nothing is computed, and every number that the "
             "program prints is without meaning")
     answers = [run_once(options, False)]

@@ -52,6 +52,12 @@ def phases(answer: dict) -> list[str]:
         [f"    {row['phase']:26} {gib(row['reserved']):>14} {gib(row['allocated']):>12}" for row in rows]
 
 
+def ranks(answer: dict) -> list[str]:
+    rows = answer.get("ranks", [])
+    return ["  by rank:                            reserved    allocated"] * bool(rows) + \
+        [f"    {row['rank']:26} {gib(row['peak_reserved']):>14} {gib(row['peak_allocated']):>12}" for row in rows]
+
+
 def places(answer: dict) -> list[str]:
     rows = answer.get("places", [])[:5]
     return ["  most of it from:"] * bool(rows) + \
@@ -89,5 +95,5 @@ def text(answers: list[dict]) -> str:
     if answer.get("shortages"):
         lines += shortage_lines(answer["shortages"][-1])
     if "total" in answer:
-        lines += sums(answer) + phases(answer) + kinds(answer) + places(answer) + comparison(answers) + notes(answer)
+        lines += sums(answer) + ranks(answer) + phases(answer) + kinds(answer) + places(answer) + comparison(answers) + notes(answer)
     return "\n".join(lines)

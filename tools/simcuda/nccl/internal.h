@@ -45,6 +45,7 @@ struct nc_settings {
     unsigned timeout_ms;
     bool mirror;
     unsigned mirror_mib; /* of the device's memory, for each communicator */
+    unsigned moved_mib;  /* of an operation; a larger one moves nothing; 0: all do */
 };
 const struct nc_settings *nc_settings(void);
 enum nc_fault { NC_FAULT_NONE, NC_FAULT_KILL, NC_FAULT_DELAY, NC_FAULT_ASYNC, NC_FAULT_ERROR };
@@ -364,6 +365,8 @@ int nc_op_touches(const struct nc_op *op, struct nc_touch touches_out[2]);
 /* Instead of meeting the others, and of running an operation with them. */
 ncclResult_t nc_mirror_join(struct ncclComm *comm);
 void nc_mirror_run(const struct nc_op *op);
+/* The buffers that a communicator of several ranks has on the device. */
+ncclResult_t nc_mirror_take_buffers(const struct ncclComm *comm);
 
 /* --- registration.c */
 

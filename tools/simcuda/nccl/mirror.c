@@ -12,8 +12,7 @@
 /* Larger operations move nothing: nobody looks at what a dry run has in so many bytes. */
 enum { MOVED_MAX_BYTES = 1 << 20, ADDED_MAX_BYTES = 4096 };
 
-/* What a communicator takes of the device, for its buffers. */
-static ncclResult_t take_buffers(struct ncclComm *comm)
+ncclResult_t nc_mirror_take_buffers(const struct ncclComm *comm)
 {
     CUdeviceptr buffers;
     const size_t bytes = (size_t)nc_settings()->mirror_mib << 20;
@@ -24,7 +23,7 @@ static ncclResult_t take_buffers(struct ncclComm *comm)
 
 ncclResult_t nc_mirror_join(struct ncclComm *comm)
 {
-    NC_TRY(take_buffers(comm));
+    NC_TRY(nc_mirror_take_buffers(comm));
     comm->segment_bytes = sizeof(struct nc_segment) + (size_t)comm->nranks * sizeof(struct nc_rank);
     void *memory = mmap(NULL, comm->segment_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

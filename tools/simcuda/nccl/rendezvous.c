@@ -278,6 +278,7 @@ ncclResult_t nc_join(struct ncclComm *comm, const ncclUniqueId *ids, int count,
     NC_TRY(wait_for_all(comm, origin));
     for (int i = 0; i < count; i++)
         forget_id(&ids[i]);
+    NC_TRY(nc_mirror_take_buffers(comm));
     return find_processes(comm);
 }
 

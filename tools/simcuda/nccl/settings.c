@@ -210,6 +210,7 @@ static void read_environment(void)
     settings.timeout_ms = number("SIMNCCL_TIMEOUT_MS", 1, 24 * 3600 * 1000, 60000);
     settings.mirror = number("SIMNCCL_MIRROR", 0, 1, 0) == 1;
     settings.mirror_mib = number("SIMNCCL_MIRROR_MIB", 0, 1 << 20, 0);
+    settings.moved_mib = number("SIMNCCL_MOVED_MIB", 0, 1 << 20, 0);
     read_faults();
 }
 

@@ -47,7 +47,8 @@
  *   SIMNCCL_TIMEOUT_MS=<n>      waiting without progress, also for other ranks to arrive; default 60000
  *   SIMNCCL_MIRROR=1            there is no other process: the peers of this rank are taken to do what it does, with the same
  *                               numbers (mirror.c). Nobody is waited for; what is more than 1 MiB is not moved
- *   SIMNCCL_MIRROR_MIB=<n>      what each communicator of several ranks then takes of the device's memory; default 0
+ *   SIMNCCL_MIRROR_MIB=<n>      what each communicator of several ranks takes of the device's memory; default 0
+ *   SIMNCCL_MOVED_MIB=<n>       operations of more move nothing, on all ranks alike; default 0: all move
  *   SIMNCCL_FAULTS=[<comm>.]<rank>:<nth>=<what>[,...]
  *                               at the nth operation (from 0) of the communicator with this number (from 0,
  *                               in the order in which the process made them; without: any):

@@ -21,9 +21,15 @@ def change_launcher(module):
     """torchrun, accelerate launch and all that use torch.distributed.run: no agent, no rendezvous, one rank. Commands for
     many nodes are no other: the ranks of the other nodes are those that do what this one does."""
 
+    here = int(os.environ.get("DRY_RUN_RANKS_HERE") or 0)
+
     class elastic_launch(module.elastic_launch):
         def __call__(self, *arguments):
             config = self._config
+            if here:
+                config.min_nodes = config.max_nodes = 1
+                config.nproc_per_node = here
+                return super().__call__(*arguments)
             os.environ.update({name: str(value) for name, value in
                                variables(config.max_nodes * config.nproc_per_node, config.nproc_per_node).items()})
             os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -45,5 +51,5 @@ def change_spawn(module):
     def spawn(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn"):
         start_processes(fn, args, nprocs)
 
-    if os.environ.get("DRY_RUN_SPAWN", "1") == "1":
+    if not int(os.environ.get("DRY_RUN_RANKS_HERE") or 0):
         module.start_processes, module.spawn = start_processes, spawn

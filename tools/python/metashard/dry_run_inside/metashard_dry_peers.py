@@ -33,6 +33,15 @@ def change_objects(distributed, c10d):
         setattr(distributed, function.__name__, function)
 
 
+def change_logger(distributed):
+    """DDP's logger asks a group of gloo for its threads, as if it were PyTorch's own, and a fake one has none."""
+
+    class Logger(distributed.Logger):
+        def set_construction_data_and_log(self, *arguments):
+            pass
+    distributed.Logger = Logger
+
+
 def change(torch):
     distributed = torch.distributed
     if not distributed.is_available():
@@ -73,4 +82,5 @@ def change(torch):
     # DDP compares the shapes of parameters, which it gets from its peers by the device.
     distributed._verify_params_across_processes = lambda *arguments, **named: None
     c10d.monitored_barrier = distributed.monitored_barrier = lambda *arguments, **named: None
+    change_logger(distributed)
     change_objects(distributed, c10d)

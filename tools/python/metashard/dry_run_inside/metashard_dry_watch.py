@@ -12,6 +12,7 @@ import traceback
 import metashard_dry_curve as curve
 
 MOST_ENTRIES = 1_000_000
+WAIT_SECONDS = 120
 MIB = 1 << 20
 ADVICE = {"conv": "cuDNN is off: convolutions are PyTorch's own, which take other memory than cuDNN's",
           "history": "the allocator keeps no history (cudaMallocAsync): only the peaks are known"}
@@ -83,10 +84,19 @@ class Watch:
         if self.step_limit and number >= self.step_limit:
             say(f"stopped after {number} steps of the optimizer (--steps)")
             self.write()
+            self.wait_for_ranks()
             ctypes.CDLL("libcuda.so.1").simcuda_write_statistics()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
+
+    def wait_for_ranks(self):
+        """Where others are processes here too, they may be in a collective that wants this one."""
+        wanted, folder = int(os.environ.get("DRY_RUN_RANKS_HERE") or 0), os.environ["DRY_RUN_FOLDER"]
+        until = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < until and \
+                sum(name.startswith("rank-") and name.endswith(".json") for name in os.listdir(folder)) < wanted:
+            time.sleep(0.05)
 
     def report_progress(self, number):
         if self.torch.cuda.is_initialized():

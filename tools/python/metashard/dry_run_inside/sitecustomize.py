@@ -39,9 +39,10 @@ class AfterImport:
 
 
 def change_torch(module):
-    import metashard_dry_peers
     import metashard_dry_watch
-    metashard_dry_peers.change(module)
+    if not int(os.environ.get("DRY_RUN_RANKS_HERE") or 0):
+        import metashard_dry_peers
+        metashard_dry_peers.change(module)
     metashard_dry_watch.start(module)
 
 
@@ -56,6 +57,8 @@ def change_spawn(module):
 
 
 if "DRY_RUN_FOLDER" in os.environ:
+    import metashard_dry_failure
+    metashard_dry_failure.watch()
     sys.meta_path.insert(0, AfterImport({"torch": change_torch, "torch.distributed.launcher.api": change_launcher,
                                          "torch.multiprocessing.spawn": change_spawn}))
 try:

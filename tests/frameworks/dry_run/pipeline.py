@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pipeline of as many stages as there are ranks, by the schedule 1F1B, of layers that are all alike: a rank near the beginning keeps
+the activations of more microbatches than one near the end."""
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+WIDTH, LENGTH, LAYERS, MICROBATCHES = 1024, 512, 2, 8
+
+
+def main():
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    with device:
+        stage_model = nn.Sequential(*(nn.TransformerEncoderLayer(WIDTH, 16, 4 * WIDTH, dropout=0, batch_first=True)
+                                      for _ in range(LAYERS)))
+    like = torch.empty(1, LENGTH, WIDTH, device="meta", requires_grad=True)
+    stage = PipelineStage(stage_model, rank, world, device, input_args=like.detach() if rank == 0 else like, output_args=like)
+    schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=nn.functional.mse_loss)
+    optimizer = torch.optim.AdamW(stage_model.parameters(), fused=True)
+    batch = torch.zeros(MICROBATCHES, LENGTH, WIDTH, device=device)
+    for _ in range(3):
+        optimizer.zero_grad()
+        schedule.step(*([batch] if rank == 0 else []), **({"target": batch} if rank == world - 1 else {}))
+        optimizer.step()
+    print("rank", rank, "reserved MiB", torch.cuda.max_memory_reserved() / 2**20)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
