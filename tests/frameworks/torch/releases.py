@@ -49,12 +49,26 @@ def list_of(kept):
             " */\n" + rows)
 
 
+def ran(found):
+    """What run_releases.py has found, in a cell."""
+    flows = found.get("flows")
+    if flows is None:
+        return "not run"
+    if "reason" in flows:
+        return "not here: " + flows["reason"].replace("|", "/")
+    same = [sizes for sizes in flows["programs"].values() if isinstance(sizes, list)]
+    scratch = flows["programs"].get("from_scratch")
+    peaks = f", from scratch {scratch[2]:.0f} MiB instead of {scratch[1]:.0f}" if isinstance(scratch, list) else ""
+    return f"{len(same)} of {len(flows['programs'])} the same{peaks}"
+
+
 def page_of(kept):
     rows = []
     for release, found in kept.items():
         counts = " | ".join(f"{found['rules'].get(name, 0):,}" for name in CLASSES)
         code = "read" if "code" in found else "names and layouts alone"
-        rows.append(f"| {release} | {found['cuda']} | {found['kernels']:,} | {counts} | {code} | `{found['check']}` |")
+        rows.append(f"| {release} | {found['cuda']} | {found['kernels']:,} | {counts} | {code} | {ran(found)} | "
+                    f"`{found['check']}` |")
     return f"""# Releases of PyTorch
 
 `tests/frameworks/torch/releases.py --write` prints this page from what
@@ -75,8 +89,12 @@ from-first, no memory of a block; and the addresses of its loads and stores are 
 tables of its module alone: a write-only kernel loads through the two pointers of the random state, an in-place, a
 from-other and a from-first one through `in`, and each stores through `out` ([machine_code.py](../../tools/check_torch/torch_check/machine_code.py)).
 
-| release | CUDA | kernels | {" | ".join(CLASSES)} | machine code | check of results |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+*Programs*: those of [tests/frameworks/flows](../../tests/frameworks/flows) ran with the release from PyPI on the simulated driver,
+rank 0 of 8, without and with MetaShard ([run_releases.py](../../tests/frameworks/torch/run_releases.py)): how many hold the same
+values, and the peak of a model that is built on the device and sharded.
+
+| release | CUDA | kernels | {" | ".join(CLASSES)} | machine code | programs | check of results |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {chr(10).join(rows)}
 
 Another build of the same sources, for another Python or CUDA, counts as the release. With a PyTorch that is not in this

@@ -3,6 +3,7 @@
  * A stand-in for the CUDA runtime, libcudart.so.13, over whichever libcuda.so.1 the process finds:
  * the part of the public runtime API that PyTorch imports, for tests on the simulated driver, on
  * which the real runtime does not start. Preloaded, its soname takes the place of the real one.
+ * With the headers of CUDA 12 it is libcudart.so.12 (tests/frameworks/torch/run_releases.py).
  *
  * It reaches the driver as the real one does: dlopen, one dlsym for cuGetProcAddress_v2, the answer
  * of asking that for itself, and everything else through that pointer with versions and flags.
