@@ -5,6 +5,7 @@ import sys
 from collections import namedtuple
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+import without_rule  # noqa: E402
 from state_page import read_facts  # noqa: E402
 
 MIB = 1 << 20
@@ -65,6 +66,7 @@ def figures(result, shim):
         peak = dump.get("backed_bytes_peak") if shim else result.out.get("reserved_bytes_peak")
     return {"peak_bytes": peak, "h2d_bytes": stats.get("h2d_bytes", dump.get("h2d_bytes")),
             "file_bytes": dump.get("file_read_bytes"), "seconds": round(result.seconds, 2),
+            "without_rule": without_rule.met(dump),
             "simulated": stats, "shim": {name: value for name, value in dump.items() if not isinstance(value, list)}}
 
 
