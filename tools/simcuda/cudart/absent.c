@@ -11,10 +11,12 @@
     }
 
 ABSENT(cudaGetSymbolAddress)
+ABSENT(cudaGraphAddEmptyNode)
 ABSENT(cudaGraphAddNode)
 ABSENT(cudaGraphConditionalHandleCreate)
 ABSENT(cudaGraphDebugDotPrint)
 ABSENT(cudaGraphNodeGetDependencies)
+ABSENT(cudaGraphNodeGetType)
 ABSENT(cudaGraphRetainUserObject)
 ABSENT(cudaKernelSetAttributeForDevice)
 ABSENT(cudaLibraryGetGlobal)

@@ -162,3 +162,11 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **address,
         *found = (enum cudaDriverEntryPointQueryResult)status;
     return result == CUDA_ERROR_NOT_FOUND ? cudaSuccess : rt_done(result);
 }
+
+#if CUDART_VERSION < 13000
+cudaError_t cudaGetDriverEntryPoint(const char *symbol, void **address, unsigned long long flags,
+                                    enum cudaDriverEntryPointQueryResult *found)
+{
+    return cudaGetDriverEntryPointByVersion(symbol, address, CUDART_VERSION, flags, found);
+}
+#endif
