@@ -326,8 +326,7 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
 
 bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end)
 {
-    const size_t at = ms_backing_chunk_behind(backing, offset);
-    const struct ms_chunk *chunk = at < backing->count ? &backing->chunks[at] : NULL;
+    const struct ms_chunk *chunk = ms_backing_chunk(backing, offset);
     const bool is_in = chunk != NULL && chunk->begin <= offset;
     const size_t stop = chunk == NULL ? *end : is_in ? chunk->end : chunk->begin;
     *end = stop < *end ? stop : *end;
@@ -336,10 +335,11 @@ bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_
 
 size_t ms_backing_pinned_bytes(const struct ms_backing *backing)
 {
+    const struct ms_chunk *chunk;
     size_t bytes = 0;
-    for (size_t i = 0; i < backing->count; i++)
-        bytes +=
-            backing->chunks[i].is_pinned ? backing->chunks[i].end - backing->chunks[i].begin : 0;
+    for (struct ms_position at = {0, 0}; (chunk = ms_sorted_item(&backing->chunks, at)) != NULL;
+         at = ms_sorted_next(&backing->chunks, at))
+        bytes += chunk->is_pinned ? chunk->end - chunk->begin : 0;
     return bytes;
 }
 
