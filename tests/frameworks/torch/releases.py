@@ -58,7 +58,7 @@ def ran(found):
         return "not here: " + flows["reason"].replace("|", "/")
     same = [sizes for sizes in flows["programs"].values() if isinstance(sizes, list)]
     scratch = flows["programs"].get("from_scratch")
-    peaks = f", from scratch {scratch[2]:.0f} MiB instead of {scratch[1]:.0f}" if isinstance(scratch, list) else ""
+    peaks = f", from scratch {scratch[2]:.0f} MiB instead of {scratch[1]:.0f} (scale {flows['scale']:g})" if isinstance(scratch, list) else ""
     return f"{len(same)} of {len(flows['programs'])} the same{peaks}"
 
 
@@ -91,7 +91,8 @@ from-other and a from-first one through `in`, and each stores through `out` ([ma
 
 *Programs*: those of [tests/frameworks/flows](../../tests/frameworks/flows) ran with the release from PyPI on the simulated driver,
 rank 0 of 8, without and with MetaShard ([run_releases.py](../../tests/frameworks/torch/run_releases.py)): how many hold the same
-values, and the peak of a model that is built on the device and sharded.
+values, and the peak of a model that is built on the device and sharded. At scale 0.1 the model has 4 MiB, two granules: nothing
+can be saved there.
 
 | release | CUDA | kernels | {" | ".join(CLASSES)} | machine code | programs | check of results |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
