@@ -260,12 +260,29 @@ static bool overlaps(const struct copy *copy)
            copy->destination_address < copy->source_address + copy->bytes;
 }
 
+static bool ask(void *value_out, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    return ms_driver.pointer_get_attribute(value_out, attribute, address) == CUDA_SUCCESS;
+}
+
+/* True if one piece of that device's memory holds the range for the driver. Not for allocations. */
+static bool is_whole(CUdeviceptr address, size_t bytes, CUdevice device)
+{
+    CUdeviceptr begin;
+    size_t whole_bytes;
+    int its_device;
+    return ask(&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) &&
+           ask(&whole_bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) &&
+           ask(&its_device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) && its_device == device &&
+           address - begin <= whole_bytes && bytes <= whole_bytes - (address - begin);
+}
+
 /* True if the driver cannot refuse the copy for what it reads. */
 static bool is_source_sure(const struct copy *copy)
 {
     const CUdevice device = copy->destination->device;
     return copy->source != NULL ? copy->source->device == device
-                                : ms_pointer_is_whole(copy->source_address, copy->bytes, device);
+                                : is_whole(copy->source_address, copy->bytes, device);
 }
 
 /* Backs the destination; keeps what the copy would overwrite if the driver may refuse the call. */

@@ -11,22 +11,6 @@ bool ms_pointer_is_owned(CUdeviceptr address)
     return ms_space_look_up(address, &facts);
 }
 
-static bool ask(void *value_out, CUpointer_attribute attribute, CUdeviceptr address)
-{
-    return ms_driver.pointer_get_attribute(value_out, attribute, address) == CUDA_SUCCESS;
-}
-
-bool ms_pointer_is_whole(CUdeviceptr address, size_t bytes, CUdevice device)
-{
-    CUdeviceptr begin;
-    size_t whole_bytes;
-    int its_device;
-    return ask(&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) &&
-           ask(&whole_bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) &&
-           ask(&its_device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) && its_device == device &&
-           address - begin <= whole_bytes && bytes <= whole_bytes - (address - begin);
-}
-
 /* Of the driver's memory type of an address, or none. */
 static unsigned ask_kind(CUdeviceptr address)
 {
@@ -43,7 +27,9 @@ static unsigned ask_kind(CUdeviceptr address)
 static bool is_managed(CUdeviceptr address)
 {
     unsigned managed = 0;
-    return ask(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) && managed != 0;
+    return ms_driver.pointer_get_attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
+               CUDA_SUCCESS &&
+           managed != 0;
 }
 
 bool ms_pointer_is(CUdeviceptr address, unsigned kinds)

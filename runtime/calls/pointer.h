@@ -32,9 +32,6 @@ static inline bool ms_pointer_is_host(CUdeviceptr address)
     return ms_pointer_is(address, MS_PINNED | MS_UNKNOWN_TO_DRIVER);
 }
 
-/* True if one piece of that device's memory holds the range for the driver. Not for allocations. */
-bool ms_pointer_is_whole(CUdeviceptr address, size_t bytes, CUdevice device);
-
 /*
  * True if [address, address + bytes) begins in an allocation, or in the reserved addresses around
  * one, and does not lie wholly in the allocation. Without the shim the driver would refuse it. With

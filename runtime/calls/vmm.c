@@ -423,13 +423,17 @@ bool ms_vmm_free_addresses(CUdeviceptr address, size_t bytes, CUresult *result_o
 
 /* --- mapping */
 
-static struct ms_allocation *claim_new(const struct ms_reservation *reservation,
-                                       const struct ms_handle *handle)
+/* Claims the allocation there. If there is none, one is made, for a handle of ours; NULL: it cannot
+ * be. */
+static struct ms_allocation *claim_or_make(const struct ms_reservation *reservation,
+                                           const struct ms_handle *handle)
 {
-    return ms_allocation_adopt(handle->context, handle->prop.location.id, reservation->address,
-                               reservation->bytes) != NULL
-               ? ms_space_claim(reservation->address)
-               : NULL;
+    struct ms_allocation *allocation = ms_space_claim(reservation->address);
+    if (allocation == NULL && handle != NULL && !reservation->has_others &&
+        ms_allocation_adopt(handle->context, handle->prop.location.id, reservation->address,
+                            reservation->bytes) != NULL)
+        allocation = ms_space_claim(reservation->address);
+    return allocation;
 }
 
 /* Ends the claim on an allocation; or its life, if nothing is mapped in it any more. */
@@ -447,9 +451,7 @@ static void release_or_free(struct ms_allocation *allocation)
 static bool defer_mapping(const struct ms_reservation *reservation, CUdeviceptr address,
                           struct ms_handle *handle)
 {
-    struct ms_allocation *allocation = ms_space_claim(reservation->address);
-    if (allocation == NULL && !reservation->has_others)
-        allocation = claim_new(reservation, handle);
+    struct ms_allocation *allocation = claim_or_make(reservation, handle);
     if (allocation == NULL)
         return false;
     const size_t begin = address - allocation->address;
@@ -472,9 +474,7 @@ static void add_real_mapping(struct ms_reservation *reservation, CUdeviceptr add
                              CUmemGenericAllocationHandle number)
 {
     struct ms_handle *handle = ms_handle_find(number);
-    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(reservation->address);
-    if (allocation == NULL && handle != NULL && !reservation->has_others)
-        allocation = claim_new(reservation, handle);
+    MS_CLAIMED struct ms_allocation *allocation = claim_or_make(reservation, handle);
     if (allocation == NULL) {
         reservation->has_others = true;
         return;
@@ -674,19 +674,28 @@ static struct ms_handle *find_keeper(struct ms_allocation *allocation,
                                                                                             : NULL;
 }
 
-/* Before memory is unmapped whose handle the program keeps. If it came in pieces, it stays so:
- * nothing moves, so nothing is waited for. */
-static CUresult keep_content(CUdeviceptr address, const struct ms_program_mapping *mapping,
-                             struct attempt *attempt)
+/* Brings what the program keeps into memory. *handle_out: to be made real; NULL: none. If it came
+ * in pieces, it stays so: nothing moves, so nothing is waited for. */
+static CUresult fill_kept(CUdeviceptr address, const struct ms_program_mapping *mapping,
+                          struct ms_handle **handle_out)
 {
-    struct ms_allocation *allocation = ms_space_claim(address);
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address);
     struct ms_handle *handle = find_keeper(allocation, mapping);
     const CUresult result =
         handle != NULL ? ms_materialise(allocation, mapping->begin, mapping->end, MS_NEED_HANDLE)
                        : CUDA_SUCCESS;
     const bool is_one = ms_backing_is_one_chunk(&allocation->backing, mapping->begin, mapping->end);
-    ms_space_release(allocation);
-    return handle != NULL && result == CUDA_SUCCESS && is_one ? make_real(handle, attempt) : result;
+    *handle_out = result == CUDA_SUCCESS && is_one ? handle : NULL;
+    return result;
+}
+
+/* Before memory is unmapped whose handle the program keeps. */
+static CUresult keep_content(CUdeviceptr address, const struct ms_program_mapping *mapping,
+                             struct attempt *attempt)
+{
+    struct ms_handle *handle;
+    const CUresult result = fill_kept(address, mapping, &handle);
+    return handle != NULL ? make_real(handle, attempt) : result;
 }
 
 static CUresult keep_contents(CUdeviceptr at, CUdeviceptr end, struct attempt *attempt)
@@ -710,22 +719,20 @@ static CUresult unmap_one(struct ms_allocation *allocation,
     struct ms_handle *keeper = find_keeper(allocation, mapping);
     const CUresult result =
         ms_mappings_keep(allocation, mapping, keeper != NULL ? &keeper->pieces : NULL);
-    if (result != CUDA_SUCCESS) {
-        ms_space_release(allocation);
-        return result;
-    }
-    ms_publish_event(MS_EVENT_FREE, allocation, mapping->begin, bytes, NULL);
-    ms_shard_forget(allocation, mapping->begin, mapping->end);
-    ms_mappings_remove(allocation, mapping);
-    if (mapping->is_real)
-        ms_space_count_promised(allocation->device, -(int64_t)bytes);
-    if (handle != NULL) {
-        handle->address = 0;
-        handle->mappings--;
-        end_if_unused(handle);
+    if (result == CUDA_SUCCESS) {
+        ms_publish_event(MS_EVENT_FREE, allocation, mapping->begin, bytes, NULL);
+        ms_shard_forget(allocation, mapping->begin, mapping->end);
+        ms_mappings_remove(allocation, mapping);
+        if (mapping->is_real)
+            ms_space_count_promised(allocation->device, -(int64_t)bytes);
+        if (handle != NULL) {
+            handle->address = 0;
+            handle->mappings--;
+            end_if_unused(handle);
+        }
     }
     release_or_free(allocation);
-    return CUDA_SUCCESS;
+    return result;
 }
 
 static CUresult unmap_locked(CUdeviceptr address, size_t bytes, struct attempt *attempt)

@@ -19,16 +19,11 @@ static const uint32_t steps_aside = 0
 #undef MS_FACT
     ;
 
-static _Atomic uint32_t unmet_of[MS_MAX_DEVICES], unmet_anywhere;
+static _Atomic uint32_t unmet_of[MS_EVERY_DEVICE + 1];
 
 bool ms_fact_holds(CUdevice device, enum ms_fact fact)
 {
     return (atomic_load_explicit(&unmet_of[device], memory_order_relaxed) & MS_FACT_BIT(fact)) == 0;
-}
-
-bool ms_fact_holds_everywhere(enum ms_fact fact)
-{
-    return (atomic_load_explicit(&unmet_anywhere, memory_order_relaxed) & MS_FACT_BIT(fact)) == 0;
 }
 
 bool ms_facts_allow(CUdevice device)
@@ -39,5 +34,5 @@ bool ms_facts_allow(CUdevice device)
 void ms_facts_set_unmet(CUdevice device, uint32_t unmet)
 {
     atomic_store(&unmet_of[device], unmet);
-    atomic_fetch_or(&unmet_anywhere, unmet);
+    atomic_fetch_or(&unmet_of[MS_EVERY_DEVICE], unmet);
 }

@@ -25,9 +25,9 @@ extern const struct ms_fact_row ms_facts[MS_FACT_COUNT];
 /* One bit for each fact. */
 #define MS_FACT_BIT(fact) (UINT32_C(1) << (fact))
 
+/* MS_EVERY_DEVICE: of all that were asked. */
+enum { MS_EVERY_DEVICE = MS_MAX_DEVICES };
 bool ms_fact_holds(CUdevice device, enum ms_fact fact);
-
-bool ms_fact_holds_everywhere(enum ms_fact fact);
 
 /* True if the shim may defer allocations of the device. */
 bool ms_facts_allow(CUdevice device);

@@ -53,7 +53,7 @@ void ms_order_waited(struct ms_patience *patience, bool is_in_vain)
 /* No capture begins meanwhile (ms_order_set_capture). */
 CUresult ms_order_context_record(CUcontext context, CUevent event)
 {
-    if (!ms_fact_holds_everywhere(MS_FACT_CONTEXT_EVENT))
+    if (!ms_fact_holds(MS_EVERY_DEVICE, MS_FACT_CONTEXT_EVENT))
         return CUDA_ERROR_NOT_SUPPORTED;
     atomic_fetch_add(&ms_hot.marking, 1);
     const CUresult result = atomic_load(&ms_hot.captures) != 0

@@ -142,7 +142,7 @@ MS_TEST_AFTER(begin, with_a_way_around_it_goes_on_on_that_device)
     CHECK(allows(0));
     CHECK(!ms_fact_holds(1, MS_FACT_ALIAS));
     CHECK(ms_fact_holds(0, MS_FACT_ALIAS));
-    CHECK(!ms_fact_holds_everywhere(MS_FACT_ALIAS));
+    CHECK(!ms_fact_holds(MS_EVERY_DEVICE, MS_FACT_ALIAS));
     CHECK_EQ(checks(), 3); /* the first one was asked again: a call was refused */
 }
 
