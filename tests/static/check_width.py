@@ -74,11 +74,10 @@ def find(build):
     """{figure: what is counted}"""
     references, sources = check_structure.read_references(build)
     texts = {path: COMMENT.sub("", text) for path, text in check_structure.list_files().items() if is_ours(path)}
-    functions = {name for path, text in texts.items() if path.endswith(".c")
-                 for name in re.findall(r"^[A-Za-z][\w \*]*?\b(\w+)\([^;]*?\)\s*\n\{", text, re.M)}
-    users = {key: files for key, files in users_of(references, sources).items() if key[0] in functions}
+    owner = {name: path for path, text in texts.items() if path.endswith(".c")
+             for name in re.findall(r"^[A-Za-z][\w \*]*?\b(\w+)\([^;]*?\)\s*\n\{", text, re.M)}
+    users = {key: files for key, files in users_of(references, sources).items() if key[0] in owner}
     concern = re.compile(r"\b(?:%s)\b" % "|".join(CONCERNS.values()))
-    owner = {name: path for name, path in users}
     found = {
         "crossing": [f"{path}: {name}" for name, path in sorted(users)],
         "one_user": [f"{path}: {name}, of {min(files)}" for (name, path), files in sorted(users.items()) if len(files) == 1],
