@@ -46,6 +46,17 @@
         return result != CUDA_SUCCESS ? result : MS_REAL(symbol) arguments; \
     }
 
+/* An entry whose call the runtime answers, with `result`, if `answered` is true. */
+#define MS_ANSWERED(symbol, answered, parameters, arguments) \
+    CUresult symbol parameters                               \
+    {                                                        \
+        CUresult result;                                     \
+        MS_ENTER(#symbol);                                   \
+        if (answered)                                        \
+            return result;                                   \
+        return MS_REAL(symbol) arguments;                    \
+    }
+
 /* The null address. For a copy or set that strays (ms_pointer_strays), the driver is called with
  * this address, so that it checks its other arguments first and then refuses the call. */
 #define MS_NOWHERE ((CUdeviceptr)0)

@@ -7,14 +7,8 @@
 #include "shim/init.h"
 #include "shim/quick.h"
 
-CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
-{
-    CUresult result;
-    MS_ENTER("cuIpcGetMemHandle");
-    if (ms_owns_any() && ms_ipc_share(dptr, pHandle, &result))
-        return result;
-    return MS_REAL(cuIpcGetMemHandle)(pHandle, ms_bounded(dptr, 1));
-}
+MS_ANSWERED(cuIpcGetMemHandle, ms_owns_any() && ms_ipc_share(dptr, pHandle, &result),
+            (CUipcMemHandle * pHandle, CUdeviceptr dptr), (pHandle, ms_bounded(dptr, 1)))
 
 /* A handle of the driver's, or one that nobody can open here, is the driver's to judge. */
 static bool is_ours(const CUipcMemHandle *handle)
@@ -22,25 +16,15 @@ static bool is_ours(const CUipcMemHandle *handle)
     return ms_ipc_is_handle(handle) && ms_ready_to_defer();
 }
 
-CUresult cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
-{
-    MS_ENTER("cuIpcOpenMemHandle");
-    return is_ours(&handle) ? ms_ipc_open(&handle, Flags, pdptr)
-                            : MS_REAL(cuIpcOpenMemHandle)(pdptr, handle, Flags);
-}
+#define OPEN(symbol)                                                               \
+    CUresult symbol(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags) \
+    {                                                                              \
+        MS_ENTER(#symbol);                                                         \
+        return is_ours(&handle) ? ms_ipc_open(&handle, Flags, pdptr)               \
+                                : MS_REAL(symbol)(pdptr, handle, Flags);           \
+    }
+OPEN(cuIpcOpenMemHandle)
+OPEN(cuIpcOpenMemHandle_v2)
 
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
-{
-    MS_ENTER("cuIpcOpenMemHandle_v2");
-    return is_ours(&handle) ? ms_ipc_open(&handle, Flags, pdptr)
-                            : MS_REAL(cuIpcOpenMemHandle_v2)(pdptr, handle, Flags);
-}
-
-CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
-{
-    CUresult result;
-    MS_ENTER("cuIpcCloseMemHandle");
-    if (ms_owns_any() && ms_ipc_close(dptr, &result))
-        return result;
-    return MS_REAL(cuIpcCloseMemHandle)(dptr);
-}
+MS_ANSWERED(cuIpcCloseMemHandle, ms_owns_any() && ms_ipc_close(dptr, &result), (CUdeviceptr dptr),
+            (dptr))

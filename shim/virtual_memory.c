@@ -26,6 +26,13 @@ static bool meets_block(CUdeviceptr address, size_t bytes)
            facts.address < address + bytes && !facts.is_programs;
 }
 
+/* Such memory is not taken apart. */
+static bool refuses(CUdeviceptr address, size_t bytes, CUresult *result_out)
+{
+    *result_out = CUDA_ERROR_INVALID_VALUE;
+    return meets_block(address, bytes);
+}
+
 /* --- addresses */
 
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
@@ -41,16 +48,10 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CU
     return result;
 }
 
-CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
-{
-    CUresult result;
-    MS_ENTER("cuMemAddressFree");
-    if (meets_block(ptr, size))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (ms_is_started() && ms_vmm_free_addresses(ptr, size, &result))
-        return result;
-    return MS_REAL(cuMemAddressFree)(ptr, size);
-}
+MS_ANSWERED(cuMemAddressFree,
+            refuses(ptr, size, &result) ||
+                (ms_is_started() && ms_vmm_free_addresses(ptr, size, &result)),
+            (CUdeviceptr ptr, size_t size), (ptr, size))
 
 /* --- handles */
 
@@ -67,22 +68,11 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     return MS_REAL_WITH_MEMORY(cuMemCreate, (handle, size, prop, flags));
 }
 
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
-{
-    CUresult result;
-    MS_ENTER("cuMemRelease");
-    return ms_vmm_release(handle, &result) ? result : MS_REAL(cuMemRelease)(handle);
-}
+MS_ANSWERED(cuMemRelease, ms_vmm_release(handle, &result), (CUmemGenericAllocationHandle handle),
+            (handle))
 
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
-                                                CUmemGenericAllocationHandle handle)
-{
-    CUresult result;
-    MS_ENTER("cuMemGetAllocationPropertiesFromHandle");
-    return ms_vmm_handle_properties(handle, prop, &result)
-               ? result
-               : MS_REAL(cuMemGetAllocationPropertiesFromHandle)(prop, handle);
-}
+MS_ANSWERED(cuMemGetAllocationPropertiesFromHandle, ms_vmm_handle_properties(handle, prop, &result),
+            (CUmemAllocationProp * prop, CUmemGenericAllocationHandle handle), (prop, handle))
 
 /* The driver knows no number of the shim's, and refuses it. */
 MS_PREPARED(cuMemExportToShareableHandle, ms_vmm_make_handle_real(&handle, &handleType),
@@ -110,24 +100,19 @@ MS_PREPARED(cuLogicalEndpointBindMem, ms_vmm_make_handle_real(&memHandle, NULL),
 
 /* --- mappings */
 
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags)
-{
-    CUresult result;
-    MS_ENTER("cuMemMap");
-    if (meets_block(ptr, size))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (ms_is_started() && ms_vmm_map(ptr, size, offset, handle, flags, &result))
-        return result;
-    return MS_REAL(cuMemMap)(ptr, size, offset, handle, flags);
-}
+MS_ANSWERED(cuMemMap,
+            refuses(ptr, size, &result) ||
+                (ms_is_started() && ms_vmm_map(ptr, size, offset, handle, flags, &result)),
+            (CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+             unsigned long long flags),
+            (ptr, size, offset, handle, flags))
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     CUresult result;
     MS_ENTER("cuMemUnmap");
-    if (meets_block(ptr, size))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (refuses(ptr, size, &result))
+        return result;
     if (!ms_owns_any() || !ms_vmm_unmap(ptr, size, &result))
         result = MS_REAL(cuMemUnmap)(ptr, size);
     if (result == CUDA_SUCCESS)
@@ -149,8 +134,8 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
 {
     CUresult result;
     MS_ENTER("cuMemSetAccess");
-    if (meets_block(ptr, size))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (refuses(ptr, size, &result))
+        return result;
     if (!ms_owns_any() || !ms_vmm_set_access(ptr, size, desc, count, &result))
         result = MS_REAL(cuMemSetAccess)(ptr, size, desc, count);
     if (result == CUDA_SUCCESS && ms_is_started() && host_may_write(desc, count))
