@@ -718,11 +718,10 @@ static CUresult unmap_one(struct ms_allocation *allocation,
     struct ms_handle *handle = ms_handle_find(mapping->handle);
     struct ms_handle *keeper = find_keeper(allocation, mapping);
     const CUresult result =
-        ms_mappings_keep(allocation, mapping, keeper != NULL ? &keeper->pieces : NULL);
+        ms_mappings_remove(allocation, mapping, keeper != NULL ? &keeper->pieces : NULL);
     if (result == CUDA_SUCCESS) {
         ms_publish_event(MS_EVENT_FREE, allocation, mapping->begin, bytes, NULL);
         ms_shard_forget(allocation, mapping->begin, mapping->end);
-        ms_mappings_remove(allocation, mapping);
         if (mapping->is_real)
             ms_space_count_promised(allocation->device, -(int64_t)bytes);
         if (handle != NULL) {

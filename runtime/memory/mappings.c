@@ -135,21 +135,19 @@ bool ms_mappings_is_alive(struct ms_allocation *allocation,
                           MS_DEFERRED | MS_OF_KIND(MS_RESIDENT));
 }
 
-CUresult ms_mappings_keep(struct ms_allocation *allocation,
-                          const struct ms_program_mapping *mapping, struct ms_pieces *pieces_out)
+CUresult ms_mappings_remove(struct ms_allocation *allocation,
+                            const struct ms_program_mapping *mapping, struct ms_pieces *pieces_out)
 {
     struct ms_backing *backing = &allocation->backing;
-    const CUresult result = ms_backing_sink_wait(backing, mapping->begin, mapping->end);
-    return result == CUDA_SUCCESS && pieces_out != NULL
-               ? ms_backing_take_pieces(backing, mapping->begin, mapping->end, pieces_out)
-               : result;
-}
-
-void ms_mappings_remove(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
-{
+    CUresult result = ms_backing_sink_wait(backing, mapping->begin, mapping->end);
+    if (result == CUDA_SUCCESS && pieces_out != NULL)
+        result = ms_backing_take_pieces(backing, mapping->begin, mapping->end, pieces_out);
+    if (result != CUDA_SUCCESS)
+        return result;
     allocation->touches++;
     ms_carve_cut(allocation, mapping->begin, mapping->end);
-    ms_backing_uncover(&allocation->backing, mapping->begin, mapping->end, true);
+    ms_backing_uncover(backing, mapping->begin, mapping->end, true);
     set_content(allocation, mapping->begin, mapping->end, MS_UNMAPPED);
     ms_mappings_drop(allocation, mapping->begin);
+    return CUDA_SUCCESS;
 }

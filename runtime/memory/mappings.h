@@ -38,9 +38,7 @@ CUresult ms_mappings_set_access(struct ms_allocation *allocation,
 bool ms_mappings_is_alive(struct ms_allocation *allocation,
                           const struct ms_program_mapping *mapping);
 
-/* Before it is removed: waits for sinks, and takes its memory into pieces, unless that is NULL. */
-CUresult ms_mappings_keep(struct ms_allocation *allocation,
-                          const struct ms_program_mapping *mapping, struct ms_pieces *pieces_out);
-
-/* Unmaps it. */
-void ms_mappings_remove(struct ms_allocation *allocation, const struct ms_program_mapping *mapping);
+/* Waits for sinks, takes its memory into pieces, unless that is NULL, and unmaps it. A failure
+ * leaves it mapped. */
+CUresult ms_mappings_remove(struct ms_allocation *allocation,
+                            const struct ms_program_mapping *mapping, struct ms_pieces *pieces_out);
