@@ -91,7 +91,7 @@ static bool are_idle(CUcontext current, uint64_t ms)
 
 static bool ends_within(CUcontext context, uint64_t ms)
 {
-    return ms_fact_holds_everywhere(MS_FACT_CONTEXT_EVENT)
+    return ms_fact_holds(MS_EVERY_DEVICE, MS_FACT_CONTEXT_EVENT)
                ? ms_order_context_ends_within(context, ms)
                : ms_order_context_wait(context) == CUDA_SUCCESS;
 }
