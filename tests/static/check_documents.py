@@ -78,7 +78,7 @@ def messages():
 
 def check_messages(page, text, known):
     count = 0
-    for level, message in re.findall(r"^\s*metashard\[(?:rank \d+ )?pid \d+\] (\w+): (.*)$", text, re.M):
+    for level, message in re.findall(r"^\s*metashard\[(?:rank \d+ )?pid \d+\] (error|warn|info|debug|trace): (.*)$", text, re.M):
         count += 1
         if not any(level == known_level and pattern.fullmatch(message) for known_level, pattern in known):
             faults.append(f"{os.path.relpath(page, SOURCE)}: no message of the sources, at level {level}: {message}")

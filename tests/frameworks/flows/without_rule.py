@@ -45,13 +45,13 @@ RARE = [
            "it would save. None yet: the wheel of each release has to be held against one"),
     Kernel(r"18elementwise_kernelI", "other loops of any strides",
            "it would save. Source and destination may begin at one address with different strides, which a rule does not tell"),
-    Kernel(r"16triu_tril_kernelI", "`triu`, `tril`", "of masks it saves nothing: they are on every rank, whole. Of parameters it would; no system makes such"),
+    Kernel(r"16triu_tril_kernelI", "`triu`, `tril`", "of masks it would save nothing: they are on every rank, whole. Of parameters it would; none of the programs above makes such"),
     Kernel(r"25multi_tensor_apply_kernelI", "`_foreach_*`",
            "it would save. A launch has a list of up to 110 tensors, and a record is of one block; no system loads or "
            "initialises so"),
     Kernel(r"24index_elementwise_kernelI|indexSelect|gather_kernel|14index_kernel|20indexSelectLargeIndex", "index, gather",
-           "which rows it reads stands in device memory; no system loads or initialises so"),
-    Kernel(r"roll_cuda_kernel", "`roll`", "no system loads or initialises so"),
+           "which rows it reads stands in device memory; none of the programs above loads or initialises so"),
+    Kernel(r"roll_cuda_kernel", "`roll`", "none of the programs above loads or initialises so"),
     Kernel(r"split_with_sizes_copy_out|chunk_cat", "FSDP2's gathered parameters", "a program that gathers a parameter computes with it"),
     Kernel(r"transpose_copy_tiled", "a transposed copy", "its source could not be restored"),
 ]
