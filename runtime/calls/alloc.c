@@ -95,7 +95,7 @@ static void begin_pooled(const struct ms_allocation *allocation)
 static void end_pooled(const struct ms_allocation *allocation)
 {
     enum { UNUSED_PART = 64 };
-    const size_t bytes = allocation->granule_bytes, backed = allocation->backing.backed_bytes;
+    const size_t bytes = allocation->granule_bytes, backed = ms_backing_bytes(&allocation->backing);
     atomic_fetch_sub(&live_bytes, bytes);
     atomic_fetch_add(&freed_bytes, backed + (bytes - backed) / UNUSED_PART);
     if (!allocation->is_transient)
@@ -278,7 +278,7 @@ static CUresult wait_for_device(CUcontext context, bool *is_done_out)
 static void forget_freed(struct ms_allocation *allocation, const char *how)
 {
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx%s, %zu of them backed", allocation->bytes,
-           allocation->address, how, allocation->backing.backed_bytes);
+           allocation->address, how, ms_backing_bytes(&allocation->backing));
     ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
     ms_alloc_forget(allocation);
     ms_counter_add(MS_COUNT_FREES, 1);

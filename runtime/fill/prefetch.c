@@ -73,7 +73,7 @@ static bool is_local(const struct ms_allocation *allocation, const struct ms_con
 
 static bool was_resident(const struct ms_allocation *allocation, const struct ms_content *content)
 {
-    return allocation->was_resident && content->locality != MS_REMOTE && is_missing(content);
+    return ms_restore_is_due(allocation) && content->locality != MS_REMOTE && is_missing(content);
 }
 
 /* Lists wanted bytes, none of which is present. */
@@ -350,7 +350,7 @@ static uint64_t written_bytes(void)
     struct ms_allocation *allocation = NULL;
     while ((allocation = ms_space_walk(allocation)) != NULL)
         bytes += ms_lineage_any(&allocation->lineage, 0, allocation->bytes, MS_OF_KIND(MS_RESIDENT))
-                     ? allocation->backing.backed_bytes
+                     ? ms_backing_bytes(&allocation->backing)
                      : 0;
     return bytes;
 }

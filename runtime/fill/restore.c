@@ -17,6 +17,16 @@
 
 enum { COMPARED_BYTES = 1 << 20 };
 
+void ms_restore_mark(struct ms_allocation *allocation)
+{
+    allocation->was_resident = true;
+}
+
+bool ms_restore_is_due(const struct ms_allocation *allocation)
+{
+    return allocation->was_resident;
+}
+
 /* Compares [begin, end) of the allocation, at most COMPARED_BYTES, with bytes of the file. */
 static bool is_equal(const struct ms_allocation *allocation, struct ms_range range,
                      const struct ms_source *source, uint64_t offset, CUstream stream,
@@ -46,7 +56,7 @@ static void set_source(struct ms_allocation *allocation, struct ms_range range,
         return;
     if (ms_shard_is_active())
         ms_shard_add_copy(source, offset, range.end - range.begin);
-    allocation->was_resident = true;
+    ms_restore_mark(allocation);
     restoring->bytes += range.end - range.begin;
 }
 
@@ -194,7 +204,7 @@ CUresult ms_restore_keep(void)
     CUresult result = CUDA_SUCCESS;
     struct ms_allocation *allocation = NULL;
     while ((allocation = ms_space_walk(allocation)) != NULL) {
-        if (!allocation->was_resident)
+        if (!ms_restore_is_due(allocation))
             continue;
         const CUresult kept = keep(allocation);
         allocation->was_resident = kept != CUDA_SUCCESS;

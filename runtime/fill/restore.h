@@ -31,6 +31,11 @@ void ms_restore(struct ms_allocation *allocation, struct ms_restoring *restoring
  */
 size_t ms_restore_all(void);
 
+/* The allocation was resident: kernels may know it by an address that nobody has seen, so it has to
+ * be so again. Its caller has the claim. */
+void ms_restore_mark(struct ms_allocation *allocation);
+bool ms_restore_is_due(const struct ms_allocation *allocation);
+
 /* What was written of all allocations with was_resident becomes resident again; one that cannot
  * stays as it is, and the first failure is returned. The caller holds no claim. */
 CUresult ms_restore_keep(void);

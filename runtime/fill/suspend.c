@@ -252,7 +252,7 @@ static size_t backed_bytes(const struct suspension *suspension)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < suspension->claimed_count; i++)
-        bytes += suspension->claimed[i]->backing.backed_bytes;
+        bytes += ms_backing_bytes(&suspension->claimed[i]->backing);
     return bytes;
 }
 
@@ -281,12 +281,12 @@ static void set_kept(const struct kept *kept)
     if (!ms_carve_is_block(allocation, begin, end))
         ms_carve_add_use(allocation, begin, end);
     if (ms_bytes_set(allocation, begin, end, &kept->content) == CUDA_SUCCESS)
-        allocation->was_resident = true;
+        ms_restore_mark(allocation);
 }
 
 static void tell_what_stays(struct ms_suspended *told, const struct ms_allocation *allocation)
 {
-    const size_t backed = allocation->backing.backed_bytes;
+    const size_t backed = ms_backing_bytes(&allocation->backing);
     const size_t pinned = ms_backing_pinned_bytes(&allocation->backing);
     told->stays_exported += stays(allocation) ? backed : 0;
     told->stays_mapped += stays(allocation) ? 0 : pinned;
@@ -300,7 +300,7 @@ static void give_back_all(struct suspension *suspension)
         set_kept(&suspension->kept[i]);
     for (size_t i = 0; i < suspension->claimed_count; i++) {
         struct ms_allocation *allocation = suspension->claimed[i];
-        told->replayed += stays(allocation) ? 0 : allocation->lineage.cached_bytes;
+        told->replayed += stays(allocation) ? 0 : ms_lineage_cached_bytes(&allocation->lineage);
         if (!stays(allocation))
             told->freed += ms_carve_give_back(allocation, MS_RESTORABLE);
         tell_what_stays(told, allocation);
@@ -374,10 +374,9 @@ static uint64_t missing_bytes(CUdevice device, CUcontext *context_out)
     struct ms_allocation *allocation = NULL;
     *context_out = NULL;
     while ((allocation = ms_space_walk(allocation)) != NULL) {
-        const struct ms_lineage *lineage = &allocation->lineage;
-        if (!allocation->was_resident || allocation->device != device)
+        if (!ms_restore_is_due(allocation) || allocation->device != device)
             continue;
-        bytes += lineage->deferred_bytes - lineage->cached_bytes - lineage->remote_bytes;
+        bytes += ms_lineage_missing_bytes(&allocation->lineage);
         *context_out = allocation->context;
     }
     return bytes;

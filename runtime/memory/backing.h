@@ -136,6 +136,12 @@ bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_
 /* The bytes of pinned chunks. */
 size_t ms_backing_pinned_bytes(const struct ms_backing *backing);
 
+/* Of device memory behind it. */
+static inline size_t ms_backing_bytes(const struct ms_backing *backing)
+{
+    return backing->backed_bytes;
+}
+
 /* True if one chunk is the memory of all of the range. */
 static inline bool ms_backing_is_one_chunk(const struct ms_backing *backing, size_t begin,
                                            size_t end)
