@@ -3,6 +3,8 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +12,7 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
+#include "runtime/base/launcher.h"
 #include "runtime/base/nearest.h"
 
 struct ms_config ms_config;
@@ -123,16 +126,38 @@ static const char *parse_NUMBER(const char *text, ms_type_NUMBER *value_out)
     return NULL;
 }
 
-/* Copies a file name, with %p replaced by the process id. */
+/* What a name has for a letter behind '%': process id, rank, host or job. False: it is no such
+ * letter. What is not known is "none", and a slash would be another folder. */
+static bool expand(char letter, char *text, size_t bytes)
+{
+    const struct ms_launched launched = ms_launcher_read();
+    const char *job = secure_getenv("METASHARD_JOB");
+    job = job != NULL && job[0] != '\0' ? job : launched.job;
+    snprintf(text, bytes, "none");
+    if (letter == 'p')
+        snprintf(text, bytes, "%d", (int)getpid());
+    else if (letter == 'r' && launched.has_rank)
+        snprintf(text, bytes, "%" PRIu32, launched.rank);
+    else if (letter == 'j' && job[0] != '\0')
+        snprintf(text, bytes, "%s", job);
+    else if (letter == 'h' && gethostname(text, bytes) == 0)
+        text[bytes - 1] = '\0';
+    for (char *slash = text; (slash = strchr(slash, '/')) != NULL;)
+        *slash = '_';
+    return letter != '\0' && strchr("prjh", letter) != NULL;
+}
+
+/* Copies a file name. */
 static const char *parse_PATH(const char *text, ms_type_PATH *value_out)
 {
     static const char expected[] = "a file name of less than 512 bytes";
     char path[MS_PATH_BYTES];
     size_t used = 0;
     for (; *text != '\0'; text++) {
+        char name[HOST_NAME_MAX + 1];
         int added = 1;
-        if (text[0] == '%' && text[1] == 'p') {
-            added = snprintf(path + used, sizeof(path) - used, "%d", (int)getpid());
+        if (text[0] == '%' && expand(text[1], name, sizeof(name))) {
+            added = snprintf(path + used, sizeof(path) - used, "%s", name);
             text++;
         } else {
             path[used] = *text;

@@ -54,6 +54,24 @@ MS_TEST(defaults)
     CHECK_EQ(lines(complaints), 0);
 }
 
+MS_TEST(a_file_name_has_process_rank_job_and_host)
+{
+    char host[256], expected[600];
+    setenv("RANK", "3", 1);
+    setenv("WORLD_SIZE", "8", 1);
+    setenv("METASHARD_JOB", "a/b", 1);
+    char *environment[] = {(char *)"METASHARD_DUMP=/tmp/%p-%r-%j-%h-%x%", NULL};
+    const struct ms_config config = read_config(environment);
+    gethostname(host, sizeof(host));
+    snprintf(expected, sizeof(expected), "/tmp/%d-3-a_b-%s-%%x%%", (int)getpid(), host);
+    CHECK(strcmp(config.dump_path, expected) == 0);
+    unsetenv("RANK");
+    unsetenv("METASHARD_JOB");
+    char *nothing[] = {(char *)"METASHARD_DUMP=%r%j", NULL};
+    const struct ms_config without = read_config(nothing);
+    CHECK(strcmp(without.dump_path, "nonenone") == 0);
+}
+
 MS_TEST(values)
 {
     char *environment[] = {(char *)"METASHARD=Off",
