@@ -29,7 +29,7 @@ FILES = {"{libdir}/libmetashard.so", "{libdir}/pkgconfig/metashard.pc", "{includ
 MODULES = os.path.join(SOURCE, "tools", "check_torch", "torch_check")
 FILES |= {"{datadir}/metashard/torch_check/" + name for name in os.listdir(MODULES) if name.endswith(".py")}
 DOCUMENTS = ("LICENSE", "NOTICE", "administrators.md", "design.md", "entry-points.md", "environment.md", "examples/plan_ctypes.py", "faq.md", "launchers.md",
-             "limits.md", "locking.md", "plan-format.md", "security.md", "troubleshooting.md",
+             "limits.md", "locking.md", "plan-format.md", "security.md", "suspend.md", "troubleshooting.md",
              *(f"design/{name}" for name in os.listdir(os.path.join(SOURCE, "docs", "design")) if name.endswith(".md")))
 results = []
 

@@ -196,6 +196,8 @@ FILE_ROW(EACCES, linkat,
 FILE_ROW(EACCES, renameat, (int from, const char *old, int to_folder, const char *new_path),
          (from, old, to_folder, new_path))
 FILE_ROW(EACCES, unlink, (const char *path), (path))
+OPENS(-1, int, mkostemp64, (char *path, int flags), (path, flags))
+FILE_ROW(ENOSPC, fdatasync, (int file), (file))
 FILE_ROW(EACCES, unlinkat, (int folder, const char *path, int flags), (folder, path, flags))
 FILE_ROW(EIO, ioctl, (int file, unsigned long request, void *out), (file, request, out))
 FILE_ROW(EPERM, fchmod, (int file, mode_t mode), (file, mode))
