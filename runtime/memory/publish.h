@@ -67,7 +67,7 @@ void ms_publish_device(CUdevice device);
  *
  * If anything was materialised and ms_explain knows the reason, the end publishes a fallback.
  */
-#define MS_WHY __attribute__((cleanup(ms_publish_why_end)))
+#define MS_WHY __attribute__((cleanup(ms_publish_why_end), unused))
 struct ms_why {
     uint32_t before;
     uint64_t began, bytes;
