@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory that processes share by cuIpcGetMemHandle. Each test gives orders to processes of its own
- * (agents), which say what the driver answered. Runs with the shim and without it.
+ * (partners), which say what the driver answered. Runs with the shim and without it.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -72,7 +72,7 @@ struct report {
     CUipcMemHandle handle;
 };
 
-/* --- in an agent */
+/* --- in a partner */
 
 static struct {
     CUcontext context;
@@ -269,11 +269,11 @@ static CUresult obey(const struct order *order, struct report *report)
     }
 }
 
-/* Before main, where there is the variable: this process is an agent. */
-__attribute__((constructor(65535))) static void be_agent(void)
+/* Before main, where there is the variable: this process is a partner. */
+__attribute__((constructor(65535))) static void be_partner(void)
 {
     struct order order;
-    const char *channel = getenv("IPC_AGENT");
+    const char *channel = getenv("IPC_PARTNER");
     if (channel == NULL)
         return;
     const int file = atoi(channel);
@@ -288,21 +288,21 @@ __attribute__((constructor(65535))) static void be_agent(void)
 
 /* --- in a test */
 
-struct agent {
+struct partner {
     pid_t process;
     int channel;
 };
 
-static struct agent start_agent_with(const char *variable)
+static struct partner start_partner_with(const char *variable)
 {
     int pair[2];
     char channel[32], *environment[256];
     size_t count = 0;
-    struct agent agent;
+    struct partner partner;
     posix_spawn_file_actions_t actions;
-    char *arguments[] = {(char *)"agent", NULL};
+    char *arguments[] = {(char *)"partner", NULL};
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-    snprintf(channel, sizeof(channel), "IPC_AGENT=3");
+    snprintf(channel, sizeof(channel), "IPC_PARTNER=3");
     environment[count++] = channel;
     if (variable != NULL)
         environment[count++] = (char *)(uintptr_t)variable;
@@ -311,102 +311,102 @@ static struct agent start_agent_with(const char *variable)
     environment[count] = NULL;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, pair[1], 3);
-    CHECK_EQ(posix_spawn(&agent.process, "/proc/self/exe", &actions, NULL, arguments, environment),
-             0);
+    CHECK_EQ(
+        posix_spawn(&partner.process, "/proc/self/exe", &actions, NULL, arguments, environment), 0);
     posix_spawn_file_actions_destroy(&actions);
     close(pair[1]);
-    agent.channel = pair[0];
-    return agent;
+    partner.channel = pair[0];
+    return partner;
 }
 
-static struct report give(struct agent agent, struct order order)
+static struct report give(struct partner partner, struct order order)
 {
     struct report report;
-    CHECK_EQ(write(agent.channel, &order, sizeof(order)), sizeof(order));
-    CHECK_EQ(read(agent.channel, &report, sizeof(report)), sizeof(report));
+    CHECK_EQ(write(partner.channel, &order, sizeof(order)), sizeof(order));
+    CHECK_EQ(read(partner.channel, &report, sizeof(report)), sizeof(report));
     return report;
 }
 
-static struct report fine(int line, struct agent agent, struct order order)
+static struct report fine(int line, struct partner partner, struct order order)
 {
-    const struct report report = give(agent, order);
+    const struct report report = give(partner, order);
     if (report.result != CUDA_SUCCESS)
         ms_test_fail(__FILE__, line, "the driver answers %d", (int)report.result);
     return report;
 }
 
-#define GIVE(agent, ...) give(agent, (struct order){__VA_ARGS__})
-#define FINE(agent, ...) fine(__LINE__, agent, (struct order){__VA_ARGS__})
+#define GIVE(partner, ...) give(partner, (struct order){__VA_ARGS__})
+#define FINE(partner, ...) fine(__LINE__, partner, (struct order){__VA_ARGS__})
 #define LAZY .flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
-static struct agent start_agent_on(CUdevice device)
+static struct partner start_partner_on(CUdevice device)
 {
-    const struct agent agent = start_agent_with(NULL);
-    FINE(agent, START, .at = (CUdeviceptr)device);
-    return agent;
+    const struct partner partner = start_partner_with(NULL);
+    FINE(partner, START, .at = (CUdeviceptr)device);
+    return partner;
 }
 
-static struct agent start_agent(void)
+static struct partner start_partner(void)
 {
-    return start_agent_on(0);
+    return start_partner_on(0);
 }
 
-static void end_agent(struct agent agent)
+static void end_partner(struct partner partner)
 {
     int status;
     const struct order end = {END};
-    CHECK_EQ(write(agent.channel, &end, sizeof(end)), sizeof(end));
-    CHECK_EQ(waitpid(agent.process, &status, 0), agent.process);
+    CHECK_EQ(write(partner.channel, &end, sizeof(end)), sizeof(end));
+    CHECK_EQ(waitpid(partner.process, &status, 0), partner.process);
     CHECK_EQ(status, 0);
-    close(agent.channel);
+    close(partner.channel);
 }
 
-static void kill_agent(struct agent agent)
+static void kill_partner(struct partner partner)
 {
-    kill(agent.process, SIGKILL);
-    CHECK_EQ(waitpid(agent.process, NULL, 0), agent.process);
-    close(agent.channel);
+    kill(partner.process, SIGKILL);
+    CHECK_EQ(waitpid(partner.process, NULL, 0), partner.process);
+    close(partner.channel);
 }
 
-static void check_there(struct agent agent, CUdeviceptr at, size_t bytes, uint32_t seed)
+static void check_there(struct partner partner, CUdeviceptr at, size_t bytes, uint32_t seed)
 {
-    CHECK_EQ(FINE(agent, CHECK_WORDS, .at = at, .bytes = bytes, .seed = seed).value, 0);
+    CHECK_EQ(FINE(partner, CHECK_WORDS, .at = at, .bytes = bytes, .seed = seed).value, 0);
 }
 
 /* An allocation with words from the seed on, which is deferred where the shim is there. */
-static CUdeviceptr make(struct agent agent, uint32_t seed)
+static CUdeviceptr make(struct partner partner, uint32_t seed)
 {
-    const CUdeviceptr at = FINE(agent, ALLOCATE, .bytes = BYTES).at;
-    FINE(agent, PUT, .at = at, .bytes = BYTES, .seed = seed);
+    const CUdeviceptr at = FINE(partner, ALLOCATE, .bytes = BYTES).at;
+    FINE(partner, PUT, .at = at, .bytes = BYTES, .seed = seed);
     return at;
 }
 
-static CUipcMemHandle share(struct agent agent, CUdeviceptr at)
+static CUipcMemHandle share(struct partner partner, CUdeviceptr at)
 {
-    return FINE(agent, SHARE, .at = at).handle;
+    return FINE(partner, SHARE, .at = at).handle;
 }
 
-static CUdeviceptr open_in(struct agent agent, CUipcMemHandle handle)
+static CUdeviceptr open_in(struct partner partner, CUipcMemHandle handle)
 {
-    return FINE(agent, OPEN, .handle = handle, LAZY).at;
+    return FINE(partner, OPEN, .handle = handle, LAZY).at;
 }
 
 MS_TEST(what_was_copied_before_is_there)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUdeviceptr at = make(owner, 5);
     const CUdeviceptr there = open_in(other, share(owner, at));
     check_there(other, there, BYTES, 5);
     check_there(owner, at, BYTES, 5);
     FINE(other, CLOSE, .at = there);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 /* Its memory comes in several handles of the driver's. */
 MS_TEST(what_is_partly_in_memory_is_there)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUdeviceptr at = make(owner, 9);
     FINE(owner, CHECK_WORDS, .at = at + 2 * MIB, .bytes = 64, .seed = 9);
     FINE(owner, CHECK_WORDS, .at = at + 6 * MIB, .bytes = 64, .seed = 9);
@@ -414,13 +414,13 @@ MS_TEST(what_is_partly_in_memory_is_there)
     check_there(other, there, BYTES, 9);
     FINE(other, PUT, .at = there, .bytes = BYTES, .seed = 10);
     check_there(owner, at, BYTES, 10);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 MS_TEST(each_sees_what_the_other_writes)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUdeviceptr at = make(owner, 1);
     const CUdeviceptr there = open_in(other, share(owner, at));
     FINE(owner, PUT, .at = at, .bytes = BYTES, .seed = 100);
@@ -435,14 +435,14 @@ MS_TEST(each_sees_what_the_other_writes)
     check_there(owner, at, BYTES, 407);
     FINE(owner, ADD, .at = at, .bytes = BYTES, .seed = 7);
     check_there(other, there, BYTES, 414);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 /* A copy of it is what it was then. */
 MS_TEST(a_copy_of_opened_memory_is_made_at_once)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUdeviceptr at = make(owner, 1);
     const CUdeviceptr there = open_in(other, share(owner, at));
     const CUdeviceptr copy = FINE(other, COPY, .at = there, .bytes = BYTES).at;
@@ -450,24 +450,24 @@ MS_TEST(a_copy_of_opened_memory_is_made_at_once)
     FINE(other, PUT, .at = there, .bytes = BYTES, .seed = 50);
     check_there(other, copy, BYTES, 1);
     check_there(owner, own_copy, BYTES, 1);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 MS_TEST(the_handle_of_an_allocation_is_always_the_same)
 {
-    const struct agent owner = start_agent();
+    const struct partner owner = start_partner();
     const CUdeviceptr at = make(owner, 1), second = make(owner, 2);
     const CUipcMemHandle one = share(owner, at), again = share(owner, at + 5 * MIB);
     const CUipcMemHandle another = share(owner, second);
     CHECK_BYTES(&one, &again, sizeof(one));
     CHECK(memcmp(&one, &another, sizeof(one)) != 0);
-    end_agent(owner);
+    end_partner(owner);
 }
 
 MS_TEST(users_are_counted)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUipcMemHandle handle = share(owner, make(owner, 3));
     const CUdeviceptr there = open_in(other, handle);
     CHECK_EQ(open_in(other, handle), there);
@@ -480,13 +480,13 @@ MS_TEST(users_are_counted)
     FAILS(GIVE(other, RANGE, .at = there).result, CUDA_ERROR_NOT_FOUND);
     const CUdeviceptr again = open_in(other, handle);
     check_there(other, again, BYTES, 3);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 MS_TEST(two_threads_open_the_same)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUipcMemHandle handle = share(owner, make(owner, 3));
     const struct report both = FINE(other, OPEN_TWICE, .handle = handle, LAZY);
     CHECK_EQ(both.at, both.value);
@@ -494,13 +494,13 @@ MS_TEST(two_threads_open_the_same)
     check_there(other, both.at, BYTES, 3);
     FINE(other, CLOSE, .at = both.at);
     FAILS(GIVE(other, CLOSE, .at = both.at).result, CUDA_ERROR_INVALID_VALUE);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 MS_TEST(wrong_calls_fail_as_the_drivers)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUdeviceptr at = make(owner, 3);
     const CUipcMemHandle handle = share(owner, at);
     FAILS(GIVE(owner, SHARE_NOWHERE, .at = at).result, CUDA_ERROR_INVALID_VALUE);
@@ -519,18 +519,18 @@ MS_TEST(wrong_calls_fail_as_the_drivers)
     FINE(owner, ENTER_CONTEXT);
     FAILS(GIVE(other, CLOSE, .at = there + 4096).result, CUDA_ERROR_INVALID_VALUE);
     check_there(other, there, BYTES, 3);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
-static uint64_t ask(struct agent agent, CUpointer_attribute which, CUdeviceptr at)
+static uint64_t ask(struct partner partner, CUpointer_attribute which, CUdeviceptr at)
 {
-    return FINE(agent, ATTRIBUTE, .flags = (unsigned)which, .at = at).value;
+    return FINE(partner, ATTRIBUTE, .flags = (unsigned)which, .at = at).value;
 }
 
 MS_TEST(opened_memory_is_described_as_the_drivers)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUdeviceptr at = make(owner, 3);
     CHECK_EQ(ask(owner, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, at), 1);
     const CUdeviceptr there = open_in(other, share(owner, at)), inside = there + 3 * MIB + 8;
@@ -547,14 +547,14 @@ MS_TEST(opened_memory_is_described_as_the_drivers)
     CHECK_EQ(ask(other, CU_POINTER_ATTRIBUTE_MAPPED, inside), 1);
     CHECK(ask(other, CU_POINTER_ATTRIBUTE_CONTEXT, inside) != 0);
     FAILS(GIVE(other, RANGE, .at = there + BYTES).result, CUDA_ERROR_NOT_FOUND);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 /* A range of addresses of the driver's own stands behind it, and the last granule. */
 MS_TEST(opened_memory_is_nothing_else)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUipcMemHandle handle = share(owner, make(owner, 3));
     const CUdeviceptr there = open_in(other, handle);
     FAILS(GIVE(other, SHARE, .at = there).result, CUDA_ERROR_INVALID_VALUE);
@@ -565,27 +565,27 @@ MS_TEST(opened_memory_is_nothing_else)
     FAILS(GIVE(other, COPY, .at = there + BYTES - 64, .bytes = 128).result,
           CUDA_ERROR_INVALID_VALUE);
     check_there(other, there, BYTES, 3);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 MS_TEST(opened_memory_takes_none_of_the_device)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUipcMemHandle handle = share(owner, make(owner, 3));
     const size_t before = FINE(other, FREE_BYTES).bytes;
     const CUdeviceptr there = open_in(other, handle);
     CHECK_EQ(FINE(other, FREE_BYTES).bytes, before);
     FINE(other, CLOSE, .at = there);
     CHECK_EQ(FINE(other, FREE_BYTES).bytes, before);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 MS_TEST(three_processes_share_one_allocation)
 {
-    const struct agent owner = start_agent();
-    const struct agent others[] = {start_agent(), start_agent(), start_agent()};
+    const struct partner owner = start_partner();
+    const struct partner others[] = {start_partner(), start_partner(), start_partner()};
     CUdeviceptr there[3];
     const CUdeviceptr at = make(owner, 3);
     const CUipcMemHandle handle = share(owner, at);
@@ -597,15 +597,15 @@ MS_TEST(three_processes_share_one_allocation)
         check_there(others[(i + 1) % 3], there[(i + 1) % 3], BYTES, 1000 * i);
     }
     for (int i = 0; i < 3; i++)
-        end_agent(others[i]);
+        end_partner(others[i]);
     check_there(owner, at, BYTES, 2000);
-    end_agent(owner);
+    end_partner(owner);
 }
 
 MS_TEST(several_allocations_are_opened_and_closed_in_any_order)
 {
     enum { COUNT = 5 };
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     CUdeviceptr there[COUNT];
     for (uint32_t i = 0; i < COUNT; i++)
         there[i] = open_in(other, share(owner, make(owner, i)));
@@ -616,13 +616,13 @@ MS_TEST(several_allocations_are_opened_and_closed_in_any_order)
     FINE(other, CLOSE, .at = there[4]);
     check_there(other, there[3], BYTES, 3);
     check_there(other, there[1], BYTES, 1);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 MS_TEST(the_owner_frees_it_first)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUdeviceptr at = make(owner, 3);
     const CUipcMemHandle handle = share(owner, at);
     const CUdeviceptr there = open_in(other, handle);
@@ -636,8 +636,8 @@ MS_TEST(the_owner_frees_it_first)
     if (device_has_shim()) /* the driver says nothing of that */
         FAILS(GIVE(other, OPEN, .handle = handle, LAZY).result, CUDA_ERROR_MAP_FAILED);
     check_there(other, open_in(other, share(owner, next)), BYTES, 77);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 /* Where addresses come again soon. */
@@ -646,7 +646,7 @@ MS_TEST(the_handle_of_what_was_freed_opens_nothing_else)
     if (!device_has_shim())
         ms_test_skip("the driver says nothing of that");
     setenv("SIMCUDA_HINTS", "0", 1);
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUdeviceptr at = make(owner, 3);
     const CUipcMemHandle handle = share(owner, at);
     FINE(owner, FREE, .at = at);
@@ -654,16 +654,16 @@ MS_TEST(the_handle_of_what_was_freed_opens_nothing_else)
     CHECK_EQ(next, at);
     share(owner, next);
     FAILS(GIVE(other, OPEN, .handle = handle, LAZY).result, CUDA_ERROR_MAP_FAILED);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 MS_TEST(the_owner_dies)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUipcMemHandle handle = share(owner, make(owner, 3));
     const CUdeviceptr there = open_in(other, handle);
-    kill_agent(owner);
+    kill_partner(owner);
     check_there(other, there, BYTES, 3);
     FINE(other, PUT, .at = there, .bytes = BYTES, .seed = 4);
     check_there(other, there, BYTES, 4);
@@ -671,59 +671,59 @@ MS_TEST(the_owner_dies)
     FINE(other, CLOSE, .at = there);
     FINE(other, CLOSE, .at = there);
     FAILS(GIVE(other, OPEN, .handle = handle, LAZY).result, CUDA_ERROR_MAP_FAILED);
-    end_agent(other);
+    end_partner(other);
 }
 
 /* A child that was forked has the owner's descriptors, and answers nobody. */
 MS_TEST(the_owner_dies_and_its_child_lives)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     struct timespec before, after;
     const CUipcMemHandle handle = share(owner, make(owner, 3));
     const pid_t child = (pid_t)FINE(owner, FORK_AND_STAY).value;
-    kill_agent(owner);
+    kill_partner(owner);
     clock_gettime(CLOCK_MONOTONIC, &before);
     FAILS(GIVE(other, OPEN, .handle = handle, LAZY).result, CUDA_ERROR_MAP_FAILED);
     clock_gettime(CLOCK_MONOTONIC, &after);
     kill(child, SIGKILL);
     CHECK(after.tv_sec - before.tv_sec < 20);
-    end_agent(other);
+    end_partner(other);
 }
 
 MS_TEST(the_owner_ends)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUipcMemHandle handle = share(owner, make(owner, 3));
     const CUdeviceptr there = open_in(other, handle);
-    end_agent(owner);
+    end_partner(owner);
     check_there(other, there, BYTES, 3);
     FINE(other, CLOSE, .at = there);
     FAILS(GIVE(other, OPEN, .handle = handle, LAZY).result, CUDA_ERROR_MAP_FAILED);
-    end_agent(other);
+    end_partner(other);
 }
 
 MS_TEST(an_opener_dies)
 {
-    const struct agent owner = start_agent(), other = start_agent(), third = start_agent();
+    const struct partner owner = start_partner(), other = start_partner(), third = start_partner();
     const CUdeviceptr at = make(owner, 3);
     const CUipcMemHandle handle = share(owner, at);
     const CUdeviceptr there = open_in(third, handle);
     open_in(other, handle);
-    kill_agent(other);
+    kill_partner(other);
     check_there(third, there, BYTES, 3);
     FINE(owner, PUT, .at = at, .bytes = BYTES, .seed = 4);
     check_there(third, there, BYTES, 4);
-    const struct agent next = start_agent();
+    const struct partner next = start_partner();
     check_there(next, open_in(next, handle), BYTES, 4);
     FINE(owner, FREE, .at = at);
-    end_agent(next);
-    end_agent(third);
-    end_agent(owner);
+    end_partner(next);
+    end_partner(third);
+    end_partner(owner);
 }
 
 MS_TEST(a_child_of_the_opener_ends)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUdeviceptr at = make(owner, 3);
     const CUipcMemHandle handle = share(owner, at);
     const CUdeviceptr there = open_in(other, handle);
@@ -733,13 +733,13 @@ MS_TEST(a_child_of_the_opener_ends)
     FINE(other, CLOSE, .at = there);
     check_there(other, open_in(other, handle), BYTES, 3);
     check_there(owner, at, BYTES, 3);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 MS_TEST(nothing_is_opened_or_closed_during_a_capture)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUdeviceptr at = make(owner, 3), second = make(owner, 4);
     const CUipcMemHandle handle = share(owner, at);
     const CUdeviceptr there = open_in(other, handle);
@@ -755,41 +755,41 @@ MS_TEST(nothing_is_opened_or_closed_during_a_capture)
     const CUipcMemHandle next = share(owner, second);
     check_there(other, open_in(other, next), BYTES, 4);
     FINE(owner, END_CAPTURE);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 MS_TEST(the_context_that_has_opened_it_ends)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUipcMemHandle handle = share(owner, make(owner, 3));
     const CUdeviceptr there = open_in(other, handle);
     FINE(other, END_CONTEXT);
     FAILS(GIVE(other, RANGE, .at = there).result, CUDA_ERROR_NOT_FOUND);
     if (device_has_shim()) /* the simulated driver counts on */
         check_there(other, open_in(other, handle), BYTES, 3);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 MS_TEST(memory_of_another_device_is_opened)
 {
     setenv("SIMCUDA_DEVICES", "2", 1);
-    const struct agent owner = start_agent_on(1), other = start_agent_on(0);
+    const struct partner owner = start_partner_on(1), other = start_partner_on(0);
     const CUdeviceptr at = make(owner, 3);
     const CUdeviceptr there = open_in(other, share(owner, at));
     CHECK_EQ(ask(other, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, there), 1);
     check_there(other, there, BYTES, 3);
     FINE(other, ADD, .at = there, .bytes = BYTES, .seed = 5);
     check_there(owner, at, BYTES, 8);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 /* Of what the driver has allocated itself. */
 MS_TEST(memory_of_the_drivers_own_is_shared_by_its_handle)
 {
-    const struct agent owner = start_agent(), other = start_agent();
+    const struct partner owner = start_partner(), other = start_partner();
     const CUdeviceptr at = FINE(owner, ALLOCATE, .bytes = 64 << 10).at;
     FINE(owner, PUT, .at = at, .bytes = 64 << 10, .seed = 3);
     const CUipcMemHandle handle = share(owner, at);
@@ -800,8 +800,8 @@ MS_TEST(memory_of_the_drivers_own_is_shared_by_its_handle)
     FINE(other, CLOSE, .at = there);
     const CUdeviceptr pooled = FINE(owner, ALLOCATE_POOLED, .bytes = 4 * MIB).at;
     FAILS(GIVE(owner, SHARE, .at = pooled).result, CUDA_ERROR_INVALID_VALUE);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
 
 /* Asks by hand. runtime/calls/ipc.c has the parts of a handle. */
@@ -831,7 +831,7 @@ MS_TEST(who_does_not_know_the_secret_or_is_another_user_gets_nothing)
     if (!device_has_shim())
         ms_test_skip("there is no shim");
     int status = 0;
-    const struct agent owner = start_agent();
+    const struct partner owner = start_partner();
     const CUipcMemHandle handle = share(owner, make(owner, 3));
     CHECK(is_answered(&handle, true));
     CHECK(!is_answered(&handle, false));
@@ -842,17 +842,17 @@ MS_TEST(who_does_not_know_the_secret_or_is_another_user_gets_nothing)
         CHECK_EQ(waitpid(child, &status, 0), child);
     CHECK_EQ(status, 0);
     CHECK(is_answered(&handle, true));
-    end_agent(owner);
+    end_partner(owner);
 }
 
 MS_TEST(a_process_without_the_shim_gets_the_drivers_error)
 {
     if (!device_has_shim())
         ms_test_skip("there is no shim");
-    const struct agent owner = start_agent(), other = start_agent_with("METASHARD=off");
+    const struct partner owner = start_partner(), other = start_partner_with("METASHARD=off");
     FINE(other, START);
     const CUipcMemHandle handle = share(owner, make(owner, 3));
     FAILS(GIVE(other, OPEN, .handle = handle, LAZY).result, CUDA_ERROR_INVALID_HANDLE);
-    end_agent(other);
-    end_agent(owner);
+    end_partner(other);
+    end_partner(owner);
 }
