@@ -15,7 +15,7 @@ class Gpu(NamedTuple):
     context: int  # MiB that a process with PyTorch has outside of its allocator, without NCCL
 
 
-# Where the numbers are from: docs/dry-run.md.
+# Where the numbers are from: docs/results/dry-run.md.
 GPUS = {
     "h100-80": Gpu("NVIDIA H100 80GB HBM3", 81009, 90, 132, 620),
     "h200": Gpu("NVIDIA H200", 143186, 90, 132, 620),
