@@ -309,14 +309,14 @@ def check_settled(folder):
           ["3.0 MiB last after 0.0 us: the program has moved on", "2.0 MiB last after 0.0 us: a capture begins"])
 
 
-def make_run(folder, job, first_pid, started, peaks, loaded=None):
+def make_run(folder, job, first_pid, started, peaks, loaded=None, without=None):
     """A page of each rank, with the peak of its memory, in MiB; without the shim 100."""
     os.makedirs(folder, exist_ok=True)
     for rank, peak in enumerate(peaks):
         parts = make_page.records()
         parts["process"] = [make_page.process(pid=first_pid + rank, rank=rank, world=len(peaks), started_ns=started + rank, ended=9,
                                               job=job)] * 2
-        figures = {"backed_bytes_peak": peak, "live_bytes_peak": 100,
+        figures = {"backed_bytes_peak": peak, "live_bytes_peak": without[rank] if without else 100,
                    **({"loaded_backed_bytes_peak": loaded[rank], "loaded_live_bytes_peak": 80, "loaded_ns": 1} if loaded else {})}
         parts["figures"] = [struct.pack("<Q", value * MIB) for value in figures.values()]
         parts["names"] = [make_page.text(name, 48) for name in figures]
@@ -349,6 +349,11 @@ def check_runs(folder):
           ["peak of device memory while it loaded of rank 0, the worst of 2 processes: 35.0 MiB instead of 80.0 MiB (-56 %)",
            "peak of device memory in all, of what was deferred, of rank 1, the worst of 2 processes: 60.0 MiB instead of 100.0 MiB (-40 %)",
            "could not stay deferred: 10.0 MiB, 12 times, for cuLaunchKernel of reduce_kernel<ReduceOp> (a kernel without a rule)"])
+    make_run(pages, "launched", 400, 10**18 + 40, (7, 0), without=(100, 0))
+    check("a launcher, which has no memory, is none of the processes", dump("show", "--brief", "--job", "launched",
+          METASHARD_STATE_DIR=pages)[1].splitlines()[0], "peak of device memory: 7.0 MiB instead of 100.0 MiB (-93 %)")
+    os.unlink(os.path.join(pages, "metashard-400.state"))
+    os.unlink(os.path.join(pages, "metashard-401.state"))
     check("of one that has not loaded", dump("show", "--brief", METASHARD_STATE_DIR=pages)[1].splitlines(),
           ["peak of device memory: 5.0 MiB instead of 100.0 MiB (-95 %)",
            "could not stay deferred: 50.0 MiB, 3 times, for cuLaunchKernel of train (a kernel without a rule)"])

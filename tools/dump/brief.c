@@ -27,9 +27,12 @@ static void show_peak(const struct view *view, const char *of, const char *figur
     const uint64_t with = ms_snapshot_figure(worst, figure);
     const uint64_t without = ms_snapshot_figure(worst, figure_without);
     char who[64] = "";
-    if (view->count > 1)
+    size_t count = 0; /* a launcher may have a page, and has no memory */
+    for (size_t p = 0; p < view->count; p++)
+        count += ms_snapshot_figure(&view->processes[p], "live_bytes_peak") > 0;
+    if (count > 1)
         snprintf(who, sizeof(who), " of %s%s, the worst of %zu processes",
-                 has_rank(worst) ? "rank " : "one", rank_text(worst, ""), view->count);
+                 has_rank(worst) ? "rank " : "one", rank_text(worst, ""), count);
     if (without > 0)
         line(PLAIN, "peak of device memory%s%s: %s instead of %s (%+.0f %%)", of, who,
              bytes_text(with), bytes_text(without),
