@@ -187,20 +187,14 @@ static struct ms_source *take_snapshot(size_t bytes)
     return snapshot;
 }
 
-/* Recognises memory that was never written: all of a model's, on a rank that gets its tensors from
- * another one. The first word of other memory mostly decides. */
-static bool is_zero(const unsigned char *bytes, size_t count)
-{
-    return bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0;
-}
-
-/* Finds what the copied bytes are. Returns false if they must be copied. */
+/* Finds what the copied bytes are: on a rank that gets its tensors from another one, all of a model
+ * is zeros. Returns false if they must be copied. */
 static bool find_content(const void *source, size_t bytes, struct ms_content *content)
 {
     uint64_t offset = 0;
     struct ms_source *found = find_file(source, bytes, &offset);
     *content = (struct ms_content){.kind = MS_FILL};
-    if (found == NULL && is_zero(source, bytes)) {
+    if (found == NULL && ms_bytes_are_zero(source, bytes)) {
         ms_counter_add(MS_COUNT_RECORDED_FILL_BYTES, bytes);
         return true;
     }

@@ -129,11 +129,6 @@ static bool hold_up(struct suspension *suspension)
 
 /* --- what has to wait is read */
 
-static bool is_zero(const unsigned char *bytes, size_t count)
-{
-    return bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0;
-}
-
 static bool add_kept(struct suspension *suspension, struct ms_allocation *allocation,
                      struct ms_range range, const unsigned char *bytes)
 {
@@ -141,7 +136,7 @@ static bool add_kept(struct suspension *suspension, struct ms_allocation *alloca
     struct ms_content content = {.kind = MS_FILL};
     if (!MS_ARRAY_GROW(suspension->kept, suspension->kept_count, suspension->kept_capacity))
         return is_short_of_memory(suspension);
-    if (is_zero(bytes, count)) {
+    if (ms_bytes_are_zero(bytes, count)) {
         suspension->told->zeros += count;
     } else {
         content = (struct ms_content){.kind = MS_SOURCE,

@@ -5,7 +5,16 @@
  */
 #pragma once
 
+#include <string.h>
+
 #include "runtime/memory/space.h"
+
+/* Of at least one byte: memory that was never written. The first word of other memory mostly
+ * decides. */
+static inline bool ms_bytes_are_zero(const unsigned char *bytes, size_t count)
+{
+    return bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0;
+}
 
 static inline CUresult ms_bytes_result(bool is_good)
 {
