@@ -49,7 +49,7 @@ static void load_kernel(void)
         kernel = (CUfunction)loaded;
     else
         ms_log(MS_INFO,
-               "verify: bytes are compared on the host, because the driver does not take "
+               "bytes are compared on the host, because the driver does not take "
                "the shim's kernel: CUDA error %d",
                (int)result);
 }
@@ -123,6 +123,23 @@ static CUresult compare_on_host(const struct pair *pair, CUcontext context, CUst
     return result;
 }
 
+static CUresult find_differences(const struct pair *pair, bool is_plain, CUcontext context,
+                                 CUstream stream, struct difference *found_out)
+{
+    const CUresult result =
+        is_plain ? compare_on_device(pair, context, stream, found_out) : CUDA_ERROR_NOT_SUPPORTED;
+    return result == CUDA_SUCCESS ? result : compare_on_host(pair, context, stream, found_out);
+}
+
+bool ms_compare_is_equal(CUdeviceptr one, CUdeviceptr other, size_t bytes, CUcontext context,
+                         CUstream stream)
+{
+    const struct pair pair = {one, other, bytes};
+    struct difference found;
+    return find_differences(&pair, true, context, stream, &found) == CUDA_SUCCESS &&
+           found.count == 0;
+}
+
 /* --- what differs is told */
 
 static void describe(const struct ms_extent *extent, char *text, size_t bytes)
@@ -191,12 +208,8 @@ static void compare(struct ms_allocation *allocation, struct ms_range range,
     if (ms_driver_enter(allocation->context, &scope) != CUDA_SUCCESS)
         return;
     CUresult result = ms_replay_stream(allocation->context, &stream);
-    if (result == CUDA_SUCCESS) {
-        result = is_plain ? compare_on_device(pair, allocation->context, stream, &found)
-                          : CUDA_ERROR_NOT_SUPPORTED;
-        if (result != CUDA_SUCCESS)
-            result = compare_on_host(pair, allocation->context, stream, &found);
-    }
+    if (result == CUDA_SUCCESS)
+        result = find_differences(pair, is_plain, allocation->context, stream, &found);
     if (result == CUDA_SUCCESS) {
         ms_counter_add(MS_COUNT_VERIFY_RANGES, 1);
         ms_counter_add(MS_COUNT_VERIFY_BYTES, pair->bytes);

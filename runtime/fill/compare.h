@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * With METASHARD=verify: compares memory with its shadow (shadow.h), by a kernel of the shim's own
- * (compare.ptx), or on the host where the driver does not take that. A difference is one line in
+ * Compares device memory, by a kernel of the shim's own (compare.ptx), or on the host where the
+ * driver does not take that. With METASHARD=verify memory is compared with its shadow (shadow.h). A
+ * difference is one line in
  * the log and an event in the state page, and changes nothing for the program. The bytes have no
  * shadow afterwards.
  */
@@ -20,6 +21,11 @@ void ms_compare(struct ms_allocation *allocation, size_t begin, size_t end, enum
  * It may be of any kind of memory if is_plain is false. */
 void ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t bytes, CUdeviceptr copy,
                      bool is_plain, CUstream stream);
+
+/* True if the bytes at two addresses of device memory are the same. Waits for stream, whose context
+ * must be current. */
+bool ms_compare_is_equal(CUdeviceptr one, CUdeviceptr other, size_t bytes, CUcontext context,
+                         CUstream stream);
 
 /* The process ends: compares what is still cached, and logs the sums. */
 void ms_compare_finish(void);

@@ -7,72 +7,88 @@
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
+#include "runtime/memory/recorded_launch.h"
 
-/* A program that saves and loads for days has other files each time. */
-enum { ORIGINS = 1 << 14, FILES = 1024 };
-static const size_t min_bytes = (size_t)64 << 10;
+enum { ORIGINS = 1 << 14 };
+static const size_t min_file_bytes = (size_t)64 << 10, min_launched_bytes = (size_t)1 << 20;
 
 static struct {
     struct ms_lock lock;
-    struct ms_origin origins[ORIGINS];
-    uint64_t count; /* since all were forgotten */
-    struct ms_source_name files[FILES];
-    size_t file_count;
+    struct ms_origin origins[ORIGINS]; /* one of no bytes: it was forgotten */
+    uint64_t count;                    /* that there were */
 } table = {.lock = MS_LOCK_INIT(origins)};
 
-MS_HOLDS(table.lock) static void forget_all_locked(void)
+static struct ms_source *name_of(struct ms_source *source, void *argument)
 {
-    while (table.file_count > 0)
-        ms_heap_free((char *)table.files[--table.file_count].path);
-    table.count = 0;
+    (void)argument;
+    return ms_source_is_file(source) ? ms_source_take_name(source) : NULL;
 }
 
-/* Its path is the table's own. NULL: out of memory. */
-static struct ms_source_name copy_name(const struct ms_source_name *name)
+/* A launch comes into memory piece by piece: the pieces share a copy. */
+static struct ms_recorded_launch *share_newest(const struct ms_recorded_launch *recorded)
 {
-    const size_t bytes = strlen(name->path) + 1;
-    char *path = ms_heap_alloc(bytes);
-    if (path != NULL)
-        memcpy(path, name->path, bytes);
-    return (struct ms_source_name){name->device, name->inode, path};
-}
-
-static bool is_same(const struct ms_source_name *a, const struct ms_source_name *b)
-{
-    return a->inode == b->inode && a->device == b->device && strcmp(a->path, b->path) == 0;
-}
-
-/* Returns file_count if out of memory. The newest is mostly the one. */
-MS_HOLDS(table.lock) static size_t find_file_locked(const struct ms_source *source)
-{
-    const struct ms_source_name name = ms_source_find_name(source);
-    for (size_t at = table.file_count; at > 0; at--) {
-        if (is_same(&name, &table.files[at - 1]))
-            return at - 1;
+    struct ms_recorded_launch *shared = NULL;
+    ms_lock_take(&table.lock);
+    const struct ms_content *newest =
+        table.count > 0 ? &table.origins[(table.count - 1) % ORIGINS].content : NULL;
+    if (newest != NULL && newest->kind == MS_LAUNCHED &&
+        newest->recorded->launch == recorded->launch) {
+        shared = newest->recorded;
+        ms_counted_take(&shared->counted);
     }
-    if (table.file_count == FILES)
-        forget_all_locked();
-    const struct ms_source_name copy = copy_name(&name);
-    if (copy.path == NULL)
-        return table.file_count;
-    table.files[table.file_count++] = copy;
-    return table.file_count - 1;
+    ms_lock_drop(&table.lock);
+    return shared;
+}
+
+/* With a reference. False: it is left out. */
+static bool make_origin(const struct ms_extent *extent, struct ms_content *content_out)
+{
+    const struct ms_content *content = &extent->content;
+    const uint64_t bytes = extent->end - extent->begin;
+    *content_out =
+        (struct ms_content){.kind = content->kind, .source_offset = content->source_offset};
+    if (content->kind == MS_SOURCE && bytes >= min_file_bytes) {
+        content_out->source = name_of(content->source, NULL);
+        return content_out->source != NULL;
+    }
+    if (content->kind != MS_LAUNCHED || bytes < min_launched_bytes)
+        return false;
+    content_out->recorded = share_newest(content->recorded);
+    if (content_out->recorded == NULL)
+        content_out->recorded = ms_recorded_launch_copy(content->recorded, name_of, NULL);
+    return content_out->recorded != NULL;
+}
+
+static void drop(const struct ms_origin *origin)
+{
+    if (origin->bytes > 0)
+        ms_counted_drop(origin->content.owned);
 }
 
 void ms_origins_note(const struct ms_allocation *allocation, const struct ms_extent *extent)
 {
-    const struct ms_content *content = &extent->content;
-    const uint64_t bytes = extent->end - extent->begin;
-    if (bytes < min_bytes || content->kind != MS_SOURCE || !ms_source_is_file(content->source))
+    struct ms_origin origin = {.address = allocation->address + extent->begin,
+                               .bytes = extent->end - extent->begin};
+    if (!make_origin(extent, &origin.content))
         return;
     ms_lock_take(&table.lock);
-    const size_t file = find_file_locked(content->source);
-    if (file < table.file_count)
-        table.origins[table.count % ORIGINS] =
-            (struct ms_origin){allocation->address + extent->begin, bytes, content->source_offset,
-                               file, table.count};
-    table.count += file < table.file_count;
+    origin.time = table.count++;
+    struct ms_origin *place = &table.origins[origin.time % ORIGINS];
+    const struct ms_origin oldest = *place;
+    *place = origin;
     ms_lock_drop(&table.lock);
+    drop(&oldest);
+}
+
+void ms_origins_forget(const struct ms_origin *origin)
+{
+    ms_lock_take(&table.lock);
+    struct ms_origin *place = &table.origins[origin->time % ORIGINS];
+    const struct ms_origin forgotten = place->time == origin->time ? *place : (struct ms_origin){0};
+    if (place->time == origin->time)
+        *place = (struct ms_origin){0};
+    ms_lock_drop(&table.lock);
+    drop(&forgotten);
 }
 
 static int by_address(const void *a, const void *b)
@@ -83,35 +99,37 @@ static int by_address(const void *a, const void *b)
     return left->time > right->time ? -1 : left->time < right->time;
 }
 
+MS_HOLDS(table.lock) static void copy_locked(struct ms_origins *copy)
+{
+    const size_t count = table.count < ORIGINS ? (size_t)table.count : ORIGINS;
+    for (size_t at = 0; at < count; at++) {
+        if (table.origins[at].bytes == 0)
+            continue;
+        copy->list[copy->count++] = table.origins[at];
+        ms_counted_take(table.origins[at].content.owned);
+    }
+}
+
 bool ms_origins_copy(struct ms_origins *copy_out)
 {
     ms_lock_take(&table.lock);
-    const size_t count = table.count < ORIGINS ? (size_t)table.count : ORIGINS;
-    *copy_out = (struct ms_origins){.list = ms_heap_alloc((count + 1) * sizeof(*copy_out->list)),
-                                    .count = count,
-                                    .files = ms_heap_zalloc((table.file_count + 1) *
-                                                            sizeof(*copy_out->files)),
-                                    .file_count = table.file_count};
-    const bool is_good = copy_out->list != NULL && copy_out->files != NULL;
-    if (is_good && count > 0) {
-        memcpy(copy_out->list, table.origins, count * sizeof(*copy_out->list));
-        for (size_t at = 0; at < table.file_count; at++)
-            copy_out->files[at] = copy_name(&table.files[at]);
-    }
+    const size_t most = table.count < ORIGINS ? (size_t)table.count : ORIGINS;
+    *copy_out = (struct ms_origins){.list = ms_heap_alloc((most + 1) * sizeof(*copy_out->list))};
+    if (copy_out->list != NULL)
+        copy_locked(copy_out);
     ms_lock_drop(&table.lock);
-    if (is_good && count > 0)
-        qsort(copy_out->list, count, sizeof(*copy_out->list), by_address);
+    if (copy_out->count > 0)
+        qsort(copy_out->list, copy_out->count, sizeof(*copy_out->list), by_address);
     else
         ms_origins_cleanup(copy_out);
-    return is_good && count > 0;
+    return copy_out->count > 0;
 }
 
 void ms_origins_cleanup(struct ms_origins *copy)
 {
-    for (size_t at = 0; copy->files != NULL && at < copy->file_count; at++)
-        ms_heap_free((char *)copy->files[at].path);
+    for (size_t at = 0; at < copy->count; at++)
+        drop(&copy->list[at]);
     ms_heap_free(copy->list);
-    ms_heap_free(copy->files);
     *copy = (struct ms_origins){0};
 }
 

@@ -275,7 +275,7 @@ CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr
  * bytes were.
  */
 static CUresult replay_window(const struct ms_recorded_launch *recorded, size_t offset,
-                              CUdeviceptr address, size_t bytes, CUstream stream)
+                              size_t bytes, CUstream stream, ms_replay_use *use, void *argument)
 {
     enum { LARGEST_ELEMENT = 16 };
     const size_t begin = offset / LARGEST_ELEMENT * LARGEST_ELEMENT;
@@ -290,7 +290,7 @@ static CUresult replay_window(const struct ms_recorded_launch *recorded, size_t 
         return result;
     result = ms_replay_launch(recorded, block, begin, end, stream);
     if (result == CUDA_SUCCESS)
-        result = ms_driver.memcpy_dtod_async(address, block + offset, bytes, stream);
+        result = use(block + offset, offset, bytes, stream, argument);
     const CUresult waited = ms_driver_wait(stream);
     ms_scratch_give_back(scratch);
     return result != CUDA_SUCCESS ? result : waited;
@@ -309,14 +309,13 @@ static size_t window_of(CUdevice device, size_t bytes)
     return window > min_window ? window : min_window - MS_SCRATCH_ALIGNMENT;
 }
 
-/* Runs it in scratch memory, from which bytes of what it writes are copied. Waits for stream. */
-static CUresult replay_part(const struct ms_recorded_launch *recorded, size_t offset,
-                            CUdeviceptr address, size_t bytes, CUstream stream)
+CUresult ms_replay_in_scratch(const struct ms_recorded_launch *recorded, size_t offset,
+                              size_t bytes, CUstream stream, ms_replay_use *use, void *argument)
 {
     size_t window = window_of(recorded->device, bytes);
     for (size_t done = 0; done < bytes;) {
         const size_t now = bytes - done < window ? bytes - done : window;
-        const CUresult result = replay_window(recorded, offset + done, address + done, now, stream);
+        const CUresult result = replay_window(recorded, offset + done, now, stream, use, argument);
         if (result == CUDA_SUCCESS)
             done += now;
         else if (result == CUDA_ERROR_OUT_OF_MEMORY && window > min_window)
@@ -327,11 +326,20 @@ static CUresult replay_part(const struct ms_recorded_launch *recorded, size_t of
     return CUDA_SUCCESS;
 }
 
+/* To where its block would begin. */
+static CUresult copy_made(CUdeviceptr made, size_t offset, size_t bytes, CUstream stream,
+                          void *block)
+{
+    return ms_driver.memcpy_dtod_async(*(const CUdeviceptr *)block + offset, made, bytes, stream);
+}
+
 CUresult ms_replay_any(const struct ms_content *content, size_t offset, CUdeviceptr address,
                        size_t bytes, CUstream stream)
 {
+    CUdeviceptr block = address - content->source_offset;
     if (content->kind == MS_LAUNCHED)
-        return replay_part(content->recorded, content->source_offset, address, bytes, stream);
+        return ms_replay_in_scratch(content->recorded, content->source_offset, bytes, stream,
+                                    copy_made, &block);
     return ms_replay(content, offset, address, bytes, stream);
 }
 

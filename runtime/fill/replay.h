@@ -24,6 +24,18 @@ CUresult ms_replay_any(const struct ms_content *content, size_t offset, CUdevice
                        size_t bytes, CUstream stream);
 
 /*
+ * What is done with a part of what a recorded launch makes while that lies in scratch memory: from
+ * `made` on are the bytes that stand at `offset` of its block. Work is queued in stream, or done.
+ */
+typedef CUresult ms_replay_use(CUdeviceptr made, size_t offset, size_t bytes, CUstream stream,
+                               void *argument);
+
+/* Runs a recorded launch in scratch memory and uses its bytes [offset, offset + bytes), which may
+ * be in several parts. Waits for stream. */
+CUresult ms_replay_in_scratch(const struct ms_recorded_launch *recorded, size_t offset,
+                              size_t bytes, CUstream stream, ms_replay_use *use, void *argument);
+
+/*
  * Runs a recorded launch over its block, which now lies at address: first replays the old content
  * of [begin, end), then launches. All of the block must be writable; the content of [begin, end) is
  * lost. May wait for stream.

@@ -3,13 +3,16 @@
 
 #include <string.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/driver/driver.h"
+#include "runtime/fill/compare.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/origins.h"
 #include "runtime/fill/replay.h"
 #include "runtime/memory/bytes.h"
+#include "runtime/memory/recorded_launch.h"
 #include "runtime/memory/space.h"
 #include "runtime/shard/shard.h"
 #include "runtime/source/pinned_pool.h"
@@ -27,79 +30,226 @@ bool ms_restore_is_due(const struct ms_allocation *allocation)
     return allocation->was_resident;
 }
 
-/* Compares [begin, end) of the allocation, at most COMPARED_BYTES, with bytes of the file. */
-static bool is_equal(const struct ms_allocation *allocation, struct ms_range range,
-                     const struct ms_source *source, uint64_t offset, CUstream stream,
-                     const struct ms_pinned_area *area)
+/* --- what origins refer to is opened again */
+
+static bool is_same_name(const struct ms_source *one, const struct ms_source *other)
+{
+    const struct ms_source_name a = ms_source_find_name(one), b = ms_source_find_name(other);
+    return one == other ||
+           (a.inode == b.inode && a.device == b.device && strcmp(a.path, b.path) == 0);
+}
+
+/* NULL: the file is not there. The newest is mostly the one. */
+static struct ms_source *open_named(struct ms_restoring *restoring, struct ms_source *name)
+{
+    for (size_t at = restoring->file_count; at > 0; at--) {
+        if (is_same_name(restoring->files[at - 1].name, name))
+            return restoring->files[at - 1].file;
+    }
+    if (!MS_ARRAY_GROW(restoring->files, restoring->file_count, restoring->file_capacity))
+        return NULL;
+    const struct ms_source_name found = ms_source_find_name(name);
+    struct ms_source *file = ms_source_find_again(&found);
+    ms_counted_take((struct ms_counted *)name);
+    restoring->files[restoring->file_count++] = (struct ms_reopened){name, file};
+    return file;
+}
+
+/* For what a launch has read: it is not even tried with a file that looks other than then. */
+static struct ms_source *reopen(struct ms_source *name, void *restoring)
+{
+    struct ms_source *file = open_named(restoring, name);
+    if (file == NULL || !ms_source_is_as_named(file, name))
+        return NULL;
+    ms_counted_take((struct ms_counted *)file);
+    return file;
+}
+
+/* Its content gets files in place of names; one that cannot has no bytes. */
+static void reopen_origin(struct ms_origin *origin, struct ms_restoring *restoring)
+{
+    const struct ms_content named = origin->content;
+    struct ms_content *content = &origin->content;
+    content->owned = NULL;
+    if (named.kind == MS_LAUNCHED && restoring->with_launches) {
+        content->recorded = ms_recorded_launch_copy(named.recorded, reopen, restoring);
+    } else if (named.kind == MS_SOURCE) {
+        content->source = open_named(restoring, named.source);
+        if (content->source != NULL)
+            ms_counted_take(content->owned);
+    }
+    if (content->owned == NULL)
+        origin->bytes = 0;
+    ms_counted_drop(named.owned);
+}
+
+bool ms_restore_begin(struct ms_restoring *restoring, bool with_launches)
+{
+    *restoring = (struct ms_restoring){.with_launches = with_launches};
+    if (!ms_origins_copy(&restoring->origins))
+        return false;
+    for (size_t i = 0; i < restoring->origins.count; i++)
+        reopen_origin(&restoring->origins.list[i], restoring);
+    return true;
+}
+
+void ms_restore_end(struct ms_restoring *restoring)
+{
+    ms_origins_cleanup(&restoring->origins);
+    for (size_t i = 0; i < restoring->file_count; i++) {
+        ms_source_drop(restoring->files[i].name);
+        if (restoring->files[i].file != NULL)
+            ms_source_drop(restoring->files[i].file);
+    }
+    ms_heap_free(restoring->files);
+}
+
+/* --- one allocation is compared with its origins */
+
+/* Where an origin is compared with what is resident. */
+struct comparison {
+    struct ms_allocation *allocation;
+    const struct ms_content *content; /* of the origin */
+    size_t begin;                     /* in the allocation: where its content begins */
+    CUstream stream;
+    const struct ms_pinned_area *area;
+    struct ms_restoring *restoring;
+    bool has_compared, has_found;
+};
+
+/* Not of a file that is about to change: who closes it may have looked here already. From now on it
+ * waits for the claim. */
+static bool may_be_set(const struct comparison *comparison)
+{
+    const struct ms_restoring *restoring = comparison->restoring;
+    if (comparison->content->kind == MS_SOURCE)
+        return ms_source_state(comparison->content->source) == MS_SOURCE_IS_OPEN;
+    bool are_open = true;
+    for (size_t i = 0; are_open && i < restoring->file_count; i++)
+        are_open = restoring->files[i].file == NULL ||
+                   ms_source_state(restoring->files[i].file) == MS_SOURCE_IS_OPEN;
+    return are_open;
+}
+
+static uint64_t offset_of(const struct comparison *comparison, size_t at)
+{
+    return comparison->content->source_offset + (at - comparison->begin);
+}
+
+/* They are equal. */
+static void set_lineage(struct comparison *comparison, struct ms_range range)
+{
+    struct ms_allocation *allocation = comparison->allocation;
+    struct ms_content content = *comparison->content;
+    content.cached = true;
+    content.source_offset = offset_of(comparison, range.begin);
+    if (!may_be_set(comparison) ||
+        ms_bytes_set(allocation, range.begin, range.end, &content) != CUDA_SUCCESS)
+        return;
+    if (content.kind == MS_SOURCE && ms_shard_is_active())
+        ms_shard_add_copy(content.source, content.source_offset, range.end - range.begin);
+    ms_restore_mark(allocation);
+    comparison->restoring->bytes += range.end - range.begin;
+    comparison->has_found = true;
+}
+
+/* At most COMPARED_BYTES. */
+static bool is_of_file(const struct comparison *comparison, struct ms_range range)
 {
     const size_t bytes = range.end - range.begin;
-    unsigned char *const of_file = area->memory + COMPARED_BYTES;
+    unsigned char *const of_device = comparison->area->memory;
+    unsigned char *const of_file = of_device + COMPARED_BYTES;
     CUresult result =
-        ms_driver.memcpy_dtoh_async(area->memory, allocation->address + range.begin, bytes, stream);
-    const CUresult waited = ms_driver_wait(stream);
+        ms_driver.memcpy_dtoh_async(of_device, comparison->allocation->address + range.begin, bytes,
+                                    comparison->stream);
+    const CUresult waited = ms_driver_wait(comparison->stream);
     if (result == CUDA_SUCCESS && waited == CUDA_SUCCESS)
-        result = ms_source_read(source, offset, of_file, bytes, NULL);
+        result = ms_source_read(comparison->content->source, offset_of(comparison, range.begin),
+                                of_file, bytes, NULL);
     return result == CUDA_SUCCESS && waited == CUDA_SUCCESS &&
-           memcmp(area->memory, of_file, bytes) == 0;
+           memcmp(of_device, of_file, bytes) == 0;
 }
 
-/* Not of a file that is about to change: who closes it may have looked here already. From now on
- * it waits for the claim. */
-static void set_source(struct ms_allocation *allocation, struct ms_range range,
-                       struct ms_source *source, uint64_t offset, struct ms_restoring *restoring)
+/* The next piece of [at, end) that can go: none lies in two granules. *piece_out.end is moved
+ * further than *at. False: it stays where it is. */
+static bool next_piece(const struct comparison *comparison, size_t at, size_t end,
+                       struct ms_range *piece_out)
 {
-    if (ms_source_state(source) != MS_SOURCE_IS_OPEN)
-        return;
-    const struct ms_content content = {
-        .kind = MS_SOURCE, .cached = true, .source = source, .source_offset = offset};
-    if (ms_bytes_set(allocation, range.begin, range.end, &content) != CUDA_SUCCESS)
-        return;
-    if (ms_shard_is_active())
-        ms_shard_add_copy(source, offset, range.end - range.begin);
-    ms_restore_mark(allocation);
-    restoring->bytes += range.end - range.begin;
-}
-
-/* Piece by piece; no piece lies in two granules. */
-static void restore_range(struct ms_allocation *allocation, struct ms_range range,
-                          const struct ms_origin *origin, CUstream stream,
-                          const struct ms_pinned_area *area, struct ms_restoring *restoring)
-{
+    const struct ms_allocation *allocation = comparison->allocation;
     const size_t granule = allocation->granule;
     const size_t step = granule < COMPARED_BYTES ? granule : COMPARED_BYTES;
-    struct ms_source *source = restoring->sources[origin->file];
-    for (size_t at = range.begin; at < range.end;) {
-        const size_t next = (at / step + 1) * step;
-        struct ms_range piece = {at, next < range.end ? next : range.end};
-        const uint64_t offset = origin->offset + (allocation->address + at - origin->address);
-        if (!ms_backing_is_pinned(&allocation->backing, at, &piece.end) &&
-            is_equal(allocation, piece, source, offset, stream, area))
-            set_source(allocation, piece, source, offset, restoring);
-        at = piece.end;
+    const size_t next = (at / step + 1) * step;
+    *piece_out = (struct ms_range){at, next < end ? next : end};
+    return !ms_backing_is_pinned(&allocation->backing, at, &piece_out->end);
+}
+
+static void compare_with_file(struct comparison *comparison, struct ms_range range)
+{
+    struct ms_range piece;
+    for (size_t at = range.begin; at < range.end; at = piece.end) {
+        if (!next_piece(comparison, at, range.end, &piece))
+            continue;
+        comparison->has_compared = true;
+        if (is_of_file(comparison, piece))
+            set_lineage(comparison, piece);
     }
 }
 
-static void restore_origin(struct ms_allocation *allocation, const struct ms_origin *origin,
-                           CUstream stream, const struct ms_pinned_area *area,
-                           struct ms_restoring *restoring)
+/* A part of what the launch makes lies in scratch memory. */
+static CUresult compare_made(CUdeviceptr made, size_t offset, size_t bytes, CUstream stream,
+                             void *argument)
 {
+    struct comparison *comparison = argument;
+    const struct ms_allocation *allocation = comparison->allocation;
+    const size_t begin = offset - comparison->content->source_offset + comparison->begin;
+    struct ms_range piece;
+    for (size_t at = begin; at < begin + bytes; at = piece.end) {
+        if (!next_piece(comparison, at, begin + bytes, &piece))
+            continue;
+        comparison->has_compared = true;
+        if (ms_compare_is_equal(made + (at - begin), allocation->address + at, piece.end - at,
+                                allocation->context, stream))
+            set_lineage(comparison, piece);
+    }
+    return CUDA_SUCCESS;
+}
+
+/* Without the memory that it takes to run the launch, its bytes are taken for others. */
+static void compare_with_launch(struct comparison *comparison, struct ms_range range)
+{
+    ms_replay_in_scratch(comparison->content->recorded, offset_of(comparison, range.begin),
+                         range.end - range.begin, comparison->stream, compare_made, comparison);
+}
+
+static void restore_origin(struct comparison *comparison, const struct ms_origin *origin)
+{
+    struct ms_allocation *allocation = comparison->allocation;
     const size_t begin = origin->address - allocation->address, most = allocation->bytes - begin;
     const size_t end = begin + (origin->bytes < most ? origin->bytes : most);
     struct ms_extent extent;
-    if (restoring->sources[origin->file] == NULL)
-        return;
+    comparison->content = &origin->content;
+    comparison->begin = begin;
+    comparison->has_compared = comparison->has_found = false;
     for (size_t at = begin; ms_lineage_next(&allocation->lineage, &at, end, &extent);) {
-        if (extent.content.kind == MS_RESIDENT)
-            restore_range(allocation, (struct ms_range){extent.begin, extent.end}, origin, stream,
-                          area, restoring);
+        const struct ms_range range = {extent.begin, extent.end};
+        if (extent.content.kind != MS_RESIDENT)
+            continue;
+        if (origin->content.kind == MS_SOURCE)
+            compare_with_file(comparison, range);
+        else if (origin->content.kind == MS_LAUNCHED &&
+                 origin->content.recorded->context == allocation->context)
+            compare_with_launch(comparison, range);
     }
+    if (comparison->has_compared && !comparison->has_found)
+        ms_origins_forget(origin);
 }
 
 static bool is_repeated(const struct ms_origin *origin)
 {
     const struct ms_origin *before = origin - 1;
     return before->address == origin->address && before->bytes == origin->bytes &&
-           before->offset == origin->offset && before->file == origin->file;
+           before->content.source_offset == origin->content.source_offset &&
+           before->content.owned == origin->content.owned;
 }
 
 void ms_restore(struct ms_allocation *allocation, struct ms_restoring *restoring)
@@ -107,24 +257,28 @@ void ms_restore(struct ms_allocation *allocation, struct ms_restoring *restoring
     const struct ms_origin *list = restoring->origins.list;
     struct ms_driver_scope scope;
     struct ms_pinned_area area;
-    CUstream stream;
+    struct comparison comparison = {.allocation = allocation,
+                                    .area = &area,
+                                    .restoring = restoring};
     size_t at = ms_origins_find(&restoring->origins, allocation->address);
     const CUdeviceptr end = allocation->address + allocation->bytes;
     if (at == restoring->origins.count || list[at].address >= end ||
         ms_driver_enter(allocation->context, &scope) != CUDA_SUCCESS)
         return;
-    if (ms_replay_stream(allocation->context, &stream) == CUDA_SUCCESS &&
+    if (ms_replay_stream(allocation->context, &comparison.stream) == CUDA_SUCCESS &&
         ms_pinned_pool_take(allocation->context, (size_t)2 * COMPARED_BYTES, &area) ==
             CUDA_SUCCESS) {
         const size_t first = at;
         for (; at < restoring->origins.count && list[at].address < end; at++) {
             if (at == first || !is_repeated(&list[at]))
-                restore_origin(allocation, &list[at], stream, &area, restoring);
+                restore_origin(&comparison, &list[at]);
         }
         ms_pinned_pool_drop(&area);
     }
     ms_driver_leave(&scope);
 }
+
+/* --- all allocations */
 
 static size_t restore(struct ms_allocation *allocation, void *restoring)
 {
@@ -138,36 +292,10 @@ static bool may_be_restored(const struct ms_allocation *allocation)
            !allocation->keeps_dead;
 }
 
-bool ms_restore_begin(struct ms_restoring *restoring)
-{
-    *restoring = (struct ms_restoring){0};
-    if (!ms_origins_copy(&restoring->origins))
-        return false;
-    const size_t count = restoring->origins.file_count;
-    restoring->sources = ms_heap_zalloc(count * sizeof(*restoring->sources));
-    for (size_t i = 0; restoring->sources != NULL && i < count; i++)
-        restoring->sources[i] = restoring->origins.files[i].path != NULL
-                                    ? ms_source_find_again(&restoring->origins.files[i])
-                                    : NULL;
-    if (restoring->sources == NULL)
-        ms_origins_cleanup(&restoring->origins);
-    return restoring->sources != NULL;
-}
-
-void ms_restore_end(struct ms_restoring *restoring)
-{
-    for (size_t i = 0; i < restoring->origins.file_count; i++) {
-        if (restoring->sources[i] != NULL)
-            ms_source_drop(restoring->sources[i]);
-    }
-    ms_heap_free(restoring->sources);
-    ms_origins_cleanup(&restoring->origins);
-}
-
 size_t ms_restore_all(void)
 {
     struct ms_restoring restoring;
-    if (!ms_restore_begin(&restoring))
+    if (!ms_restore_begin(&restoring, false))
         return 0;
     ms_evict_all(may_be_restored, restore, &restoring);
     ms_restore_end(&restoring);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lineage for what is resident: bytes that are still those of the file from which they came
- * (origins.h) become cached, with that file as their source. Their allocation gets was_resident,
- * since the program's kernels may know it by an address that nobody has seen.
+ * Lineage for what is resident: bytes that are still those of the file, or of the recorded launch,
+ * from which they came (origins.h) become cached, with that as their lineage. Their allocation gets
+ * was_resident, since the program's kernels may know it by an address that nobody has seen.
  */
 #pragma once
 
@@ -12,14 +12,23 @@
 #include "runtime/fill/origins.h"
 #include "runtime/memory/space.h"
 
-struct ms_restoring {
-    struct ms_origins origins;
-    struct ms_source **sources; /* of its files; NULL: it is not there */
-    size_t bytes;               /* that were found */
+/* A file of origins, as it is now. */
+struct ms_reopened {
+    struct ms_source *name;
+    struct ms_source *file; /* NULL: it is not there */
 };
 
-/* False: nothing is known, and there is nothing to end. */
-bool ms_restore_begin(struct ms_restoring *restoring);
+struct ms_restoring {
+    struct ms_origins origins; /* with files in place of names; no bytes: it has none */
+    struct ms_reopened *files;
+    size_t file_count, file_capacity;
+    bool with_launches;
+    size_t bytes; /* that were found */
+};
+
+/* False: nothing is known, and there is nothing to end. With launches: what those make is compared
+ * too, for which they run again. */
+bool ms_restore_begin(struct ms_restoring *restoring, bool with_launches);
 void ms_restore_end(struct ms_restoring *restoring);
 
 /* Of one claimed allocation, with which neither the device nor another thread works. */

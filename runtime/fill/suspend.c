@@ -258,7 +258,7 @@ static bool read_all(struct suspension *suspension, const char *folder)
     suspension->store = ms_store_create(folder, ROUNDING * backed_bytes(suspension),
                                         ms_config.suspend_bytes, suspension->fault);
     bool is_good = suspension->store != NULL;
-    suspension->can_restore = ms_restore_begin(&suspension->restoring);
+    suspension->can_restore = ms_restore_begin(&suspension->restoring, true);
     for (size_t i = 0; is_good && i < suspension->claimed_count; i++)
         is_good = prepare(suspension, suspension->claimed[i]);
     if (suspension->can_restore)
@@ -362,6 +362,20 @@ bool ms_suspend(const char *folder, struct ms_suspended *told_out, struct ms_fau
 
 /* --- and comes back */
 
+/* What the plan gives to other ranks stays without memory, be it written or not. */
+static uint64_t missing_bytes_of(const struct ms_lineage *lineage)
+{
+    uint64_t bytes = 0;
+    struct ms_walk walk = ms_lineage_walk_all(lineage);
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+        const struct ms_content *content = &extent->content;
+        if (!ms_content_is_present(content) && !ms_content_is_nothing(content) &&
+            content->locality != MS_REMOTE)
+            bytes += extent->end - extent->begin;
+    }
+    return bytes;
+}
+
 /* The bytes of a device that at least have to come back. */
 static uint64_t missing_bytes(CUdevice device, CUcontext *context_out)
 {
@@ -371,7 +385,7 @@ static uint64_t missing_bytes(CUdevice device, CUcontext *context_out)
     while ((allocation = ms_space_walk(allocation)) != NULL) {
         if (!ms_restore_is_due(allocation) || allocation->device != device)
             continue;
-        bytes += ms_lineage_missing_bytes(&allocation->lineage);
+        bytes += missing_bytes_of(&allocation->lineage);
         *context_out = allocation->context;
     }
     return bytes;

@@ -10,6 +10,7 @@ enum { MAX_REPLAY_PARAMS = 64 };
 
 /* Small, because a large model is initialised by very many. */
 struct ms_launch {
+    struct ms_counted counted;
     CUfunction function;
     struct ms_param_layout *layout;
     CUlaunchAttribute *attributes; /* owned; NULL: there are none */
@@ -156,6 +157,14 @@ bool ms_call_may_wait(const struct ms_call *call, const struct ms_param_layout *
            (call->shared_bytes == 0 || call->shared_bytes <= (unsigned)shared);
 }
 
+static void destroy(struct ms_counted *counted)
+{
+    struct ms_launch *launch = (struct ms_launch *)counted;
+    ms_counted_drop(&launch->layout->counted);
+    ms_heap_free(launch->attributes);
+    ms_heap_free(launch);
+}
+
 struct ms_launch *ms_call_record(const struct ms_call *call, struct ms_param_layout *layout,
                                  const struct ms_packed *packed, const size_t *pointers,
                                  size_t pointer_count)
@@ -172,6 +181,7 @@ struct ms_launch *ms_call_record(const struct ms_call *call, struct ms_param_lay
         }
         memcpy(launch->attributes, call->attributes, bytes);
     }
+    ms_counted_init(&launch->counted, destroy);
     launch->function = call->function;
     memcpy(launch->grid, call->grid, sizeof(launch->grid));
     memcpy(launch->block, call->block, sizeof(launch->block));
@@ -190,9 +200,18 @@ struct ms_launch *ms_call_record(const struct ms_call *call, struct ms_param_lay
 
 void ms_call_forget(struct ms_launch *launch)
 {
-    ms_counted_drop(&launch->layout->counted);
-    ms_heap_free(launch->attributes);
-    ms_heap_free(launch);
+    ms_counted_drop(&launch->counted);
+}
+
+struct ms_launch *ms_call_take(struct ms_launch *launch)
+{
+    ms_counted_take(&launch->counted);
+    return launch;
+}
+
+bool ms_call_has_code(const struct ms_launch *launch)
+{
+    return !atomic_load(&launch->layout->is_forgotten);
 }
 
 static CUresult run(const struct ms_launch *launch, void **params, void **extra, CUstream stream)

@@ -48,7 +48,7 @@ bool ms_call_pack(const struct ms_call *call, const struct ms_param_layout *layo
                   struct ms_packed *packed_out);
 void ms_call_unpack(struct ms_packed *packed);
 
-/* A recorded launch's call. Immutable. */
+/* A recorded launch's call. By reference count; immutable. */
 struct ms_launch;
 
 /*
@@ -63,7 +63,11 @@ enum { MS_MAX_POINTERS = 2 };
 struct ms_launch *ms_call_record(const struct ms_call *call, struct ms_param_layout *layout,
                                  const struct ms_packed *packed, const size_t *pointers,
                                  size_t pointer_count);
+struct ms_launch *ms_call_take(struct ms_launch *launch); /* one more reference */
 void ms_call_forget(struct ms_launch *launch);
+
+/* False: code was unloaded since it was recorded, and the launch must not run again. */
+bool ms_call_has_code(const struct ms_launch *launch);
 
 /* Runs it on stream, with deltas[i] added to pointer i. The stream's context must be current. */
 CUresult ms_call_run(const struct ms_launch *launch, const uint64_t deltas[MS_MAX_POINTERS],

@@ -199,8 +199,10 @@ void ms_parameters_forget(CUlibrary library)
     ms_lock_take(&table.lock);
     for (size_t i = 0; i < table.capacity; i++) {
         struct slot *slot = &table.slots[i];
-        if (slot->layout != NULL)
+        if (slot->layout != NULL) {
+            atomic_store(&slot->layout->is_forgotten, true);
             ms_counted_drop(&slot->layout->counted);
+        }
         slot->layout = NULL;
         if (library != NULL && slot->library == library)
             slot->library = NULL;

@@ -19,7 +19,7 @@ struct ms_param {
     uint32_t offset, bytes; /* in the packed parameters */
 };
 
-/* Immutable but for written_place. */
+/* Immutable but for written_place and is_forgotten. */
 struct ms_param_layout {
     struct ms_counted counted; /* first */
     bool is_kernel;            /* the handle is a CUkernel */
@@ -28,7 +28,8 @@ struct ms_param_layout {
     char *name;                /* "?" if unknown */
     /* Of a kernel that writes alone: behind the offset of its pointer; 0: not known. launch.c */
     _Atomic uint32_t written_place;
-    size_t bytes; /* of the packed parameters */
+    _Atomic bool is_forgotten; /* code was unloaded: the handle may be another function's by now */
+    size_t bytes;              /* of the packed parameters */
     uint32_t count;
     struct ms_param params[];
 };

@@ -155,14 +155,10 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
 bool ms_lineage_next(const struct ms_lineage *lineage, size_t *at, size_t end,
                      struct ms_extent *extent_out);
 
-/* Bytes that are in memory and can be given back; and those that have to come into memory yet. */
+/* Bytes that are in memory and can be given back. */
 static inline size_t ms_lineage_cached_bytes(const struct ms_lineage *lineage)
 {
     return lineage->cached_bytes;
-}
-static inline size_t ms_lineage_missing_bytes(const struct ms_lineage *lineage)
-{
-    return lineage->deferred_bytes - lineage->cached_bytes - lineage->remote_bytes;
 }
 
 /* The extent that contains offset, cut so that it begins there. */

@@ -16,7 +16,8 @@ static void destroy(struct ms_counted *counted)
     if (recorded->input != NULL)
         ms_lineage_cleanup(&recorded->input->lineage);
     ms_heap_free(recorded->input);
-    ms_call_forget(recorded->launch);
+    if (recorded->launch != NULL)
+        ms_call_forget(recorded->launch);
     ms_heap_free(recorded);
 }
 
@@ -47,4 +48,86 @@ bool ms_recorded_launch_is_current(const struct ms_content *content)
     const struct ms_recorded_launch *recorded = content->recorded;
     return is_current(&recorded->before) &&
            (recorded->input == NULL || is_current(&recorded->input->lineage));
+}
+
+/* --- copies */
+
+struct copying {
+    ms_replace_source *replace;
+    void *argument;
+};
+
+/* True: the content has a reference of its own to what it refers to. */
+static bool copy_content(struct ms_content *content, const struct copying *copying)
+{
+    if (content->kind == MS_SOURCE) {
+        content->source = copying->replace(content->source, copying->argument);
+        return content->source != NULL;
+    }
+    if (content->kind == MS_LAUNCHED) {
+        content->recorded =
+            ms_recorded_launch_copy(content->recorded, copying->replace, copying->argument);
+        return content->recorded != NULL;
+    }
+    return content->kind == MS_FILL || ms_content_is_nothing(content);
+}
+
+static bool copy_extent(struct ms_lineage *copy, const struct ms_extent *extent,
+                        const struct copying *copying)
+{
+    struct ms_content content = extent->content;
+    if (!copy_content(&content, copying))
+        return false;
+    const bool is_set = ms_lineage_set(copy, extent->begin, extent->end, &content);
+    if (content.kind == MS_SOURCE || content.kind == MS_LAUNCHED)
+        ms_counted_drop(content.owned);
+    return is_set;
+}
+
+/* After a failure *copy_out is to be cleaned up all the same. */
+static bool copy_lineage(const struct ms_lineage *lineage, struct ms_lineage *copy_out,
+                         const struct copying *copying)
+{
+    enum { MOST_EXTENTS = 64 };
+    bool is_good = lineage->bytes > 0 &&
+                   ms_lineage_pieces(lineage, 0, lineage->bytes) <= MOST_EXTENTS &&
+                   ms_lineage_init(copy_out, lineage->bytes);
+    struct ms_walk walk = ms_lineage_walk_all(lineage);
+    for (const struct ms_extent *extent; is_good && (extent = ms_lineage_walk_next(&walk)) != NULL;)
+        is_good = copy_extent(copy_out, extent, copying);
+    return is_good;
+}
+
+static bool copy_input(const struct ms_launch_input *input, struct ms_recorded_launch *copy,
+                       const struct copying *copying)
+{
+    copy->input = ms_heap_zalloc(sizeof(*copy->input));
+    if (copy->input == NULL)
+        return false;
+    copy->input->allocation_id = input->allocation_id;
+    copy->input->address = input->address;
+    return copy_lineage(&input->lineage, &copy->input->lineage, copying);
+}
+
+struct ms_recorded_launch *ms_recorded_launch_copy(const struct ms_recorded_launch *recorded,
+                                                   ms_replace_source *replace, void *argument)
+{
+    const struct copying copying = {replace, argument};
+    struct ms_recorded_launch *copy =
+        ms_call_has_code(recorded->launch) ? ms_recorded_launch_create() : NULL;
+    if (copy == NULL)
+        return NULL;
+    copy->depth = recorded->depth;
+    copy->input_depth = recorded->input_depth;
+    copy->allocation_id = recorded->allocation_id;
+    copy->address = recorded->address;
+    copy->context = recorded->context;
+    copy->device = recorded->device;
+    copy->launch = ms_call_take(recorded->launch);
+    if (!copy_lineage(&recorded->before, &copy->before, &copying) ||
+        (recorded->input != NULL && !copy_input(recorded->input, copy, &copying))) {
+        ms_recorded_launch_drop(copy);
+        return NULL;
+    }
+    return copy;
 }

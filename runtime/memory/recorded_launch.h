@@ -49,6 +49,15 @@ static inline void ms_recorded_launch_drop(struct ms_recorded_launch *recorded)
     ms_counted_drop(&recorded->counted);
 }
 
+/*
+ * A copy whose files are others: replace returns a reference to what stands for a source, or NULL.
+ * Shares the call. NULL: out of memory, a source has no other, its code was unloaded, or a lineage
+ * holds parked or absent bytes, or very many extents.
+ */
+typedef struct ms_source *ms_replace_source(struct ms_source *source, void *argument);
+struct ms_recorded_launch *ms_recorded_launch_copy(const struct ms_recorded_launch *recorded,
+                                                   ms_replace_source *replace, void *argument);
+
 /* True if launched content at this address of that allocation is where its launch wrote it. */
 static inline bool ms_recorded_launch_is_at(const struct ms_content *content,
                                             uint64_t allocation_id, CUdeviceptr address)

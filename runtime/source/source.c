@@ -85,6 +85,52 @@ void *ms_source_data(struct ms_source *snapshot)
     return ms_snapshot_bytes(snapshot);
 }
 
+/* --- names */
+
+static void destroy_name(struct ms_counted *counted)
+{
+    ms_heap_free(counted);
+}
+
+static struct ms_source *create_name(const struct ms_source *file)
+{
+    const size_t head = offsetof(struct ms_source, descriptor) + sizeof(struct ms_named);
+    struct ms_source *source = ms_heap_zalloc(head + strlen(file->path) + 1);
+    if (source == NULL)
+        return NULL;
+    ms_counted_init(&source->counted, destroy_name);
+    source->is_name = true;
+    source->state = MS_SOURCE_IS_LOST;
+    struct ms_named *named = ms_source_named(source);
+    *named = (struct ms_named){file->mapped_device, file->mapped_inode, file->recorded.st_size,
+                               file->recorded.st_mtim};
+    strcpy(named->path, file->path);
+    return source;
+}
+
+struct ms_source *ms_source_take_name(struct ms_source *file)
+{
+    struct ms_source *name = atomic_load(&file->name), *other = NULL;
+    if (name == NULL) {
+        name = create_name(file);
+        if (name != NULL && !atomic_compare_exchange_strong(&file->name, &other, name)) {
+            ms_source_drop(name);
+            name = other;
+        }
+    }
+    if (name != NULL)
+        ms_counted_take(&name->counted);
+    return name;
+}
+
+bool ms_source_is_as_named(const struct ms_source *file, const struct ms_source *name)
+{
+    const struct ms_named *named = ms_source_named(name);
+    return file->recorded.st_size == named->bytes &&
+           file->recorded.st_mtim.tv_sec == named->changed.tv_sec &&
+           file->recorded.st_mtim.tv_nsec == named->changed.tv_nsec;
+}
+
 /* --- writers that have closed a file (inotify(7)): stores through a mapping are over by then, at
  * the latest when it is unmapped */
 
@@ -200,6 +246,8 @@ static void destroy_file(struct ms_counted *counted)
     atomic_fetch_sub(count_of(file->recorded.st_dev, file->recorded.st_ino), 1);
     ms_lock_drop(&ms_files.lock);
     ms_file_thread_call(close_file, file);
+    if (atomic_load(&file->name) != NULL)
+        ms_source_drop(file->name);
     ms_heap_free(file);
 }
 

@@ -40,8 +40,18 @@ struct ms_source_name {
     ino_t inode;
     const char *path;
 };
-struct ms_source_name ms_source_find_name(const struct ms_source *file);
+struct ms_source_name ms_source_find_name(const struct ms_source *source);
 struct ms_source *ms_source_find_again(const struct ms_source_name *name);
+
+/*
+ * A name as a source of its own, which stands for a file in a lineage that is kept and not played:
+ * it has no descriptor and no lease, and nothing can be read of it. Returns a reference, of one
+ * file always to the same; NULL if out of memory.
+ */
+struct ms_source *ms_source_take_name(struct ms_source *file);
+
+/* True if the file looks as it did when it got that name. */
+bool ms_source_is_as_named(const struct ms_source *file, const struct ms_source *name);
 
 /* The record of the file, from when the program copied from it. */
 const struct stat *ms_source_stat(const struct ms_source *file);

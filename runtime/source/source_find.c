@@ -139,9 +139,12 @@ static struct ms_source *accept_file(struct ms_source *file)
 
 /* --- files that were found before */
 
-struct ms_source_name ms_source_find_name(const struct ms_source *file)
+struct ms_source_name ms_source_find_name(const struct ms_source *source)
 {
-    return (struct ms_source_name){file->mapped_device, file->mapped_inode, file->path};
+    const struct ms_named *named = ms_source_named(source);
+    if (source->is_name)
+        return (struct ms_source_name){named->device, named->inode, named->path};
+    return (struct ms_source_name){source->mapped_device, source->mapped_inode, source->path};
 }
 
 struct ms_source *ms_source_find_again(const struct ms_source_name *name)

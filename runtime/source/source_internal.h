@@ -35,7 +35,7 @@ struct ms_file_system {
 
 struct ms_source {
     struct ms_counted counted;           /* first: lineage.h */
-    bool is_file, is_stored;             /* in a store (store.h) */
+    bool is_file, is_stored, is_name;    /* stored: in a store (store.h) */
     _Atomic(enum ms_source_state) state; /* changed under ms_files.lock */
 
     size_t bytes; /* of a snapshot; its bytes have the place of all that follows */
@@ -62,7 +62,8 @@ struct ms_source {
     bool looks_again; /* a mapping may be stored to unseen that was not there, or not so, before */
     struct stat *last, own_last; /* from the last check; guarded by ms_files.lock */
     char path[MS_PATH_BYTES];
-    struct ms_source *next; /* in the list of open files, guarded by ms_files.lock */
+    struct ms_source *_Atomic name; /* a reference; NULL: nobody has asked for it */
+    struct ms_source *next;         /* in the list of open files, guarded by ms_files.lock */
 };
 
 /* A snapshot has no more of the struct, because there may be very many: its bytes, or where they
@@ -71,6 +72,15 @@ struct ms_stored {
     unsigned char *memory;
     struct ms_counted *store; /* a reference */
     bool is_file;
+};
+
+/* A name has no more of the struct either. */
+struct ms_named {
+    dev_t device;
+    ino_t inode;
+    off_t bytes; /* and the time: of the file then */
+    struct timespec changed;
+    char path[];
 };
 
 static inline unsigned char *ms_source_inside(const struct ms_source *snapshot)
@@ -83,14 +93,20 @@ static inline struct ms_stored *ms_source_stored(const struct ms_source *snapsho
     return (struct ms_stored *)(void *)ms_source_inside(snapshot);
 }
 
+static inline struct ms_named *ms_source_named(const struct ms_source *name)
+{
+    return (struct ms_named *)(void *)ms_source_inside(name);
+}
+
 /* The first byte of a snapshot. */
 static inline unsigned char *ms_snapshot_bytes(const struct ms_source *snapshot)
 {
     return snapshot->is_stored ? ms_source_stored(snapshot)->memory : ms_source_inside(snapshot);
 }
 
-_Static_assert(offsetof(struct ms_source, descriptor) % _Alignof(struct ms_stored) == 0,
-               "it has the place of a snapshot's bytes");
+_Static_assert(offsetof(struct ms_source, descriptor) % _Alignof(struct ms_stored) == 0 &&
+                   offsetof(struct ms_source, descriptor) % _Alignof(struct ms_named) == 0,
+               "they have the place of a snapshot's bytes");
 
 /* The open files. One without references is about to leave. Never locked across a wait. */
 extern struct ms_files {

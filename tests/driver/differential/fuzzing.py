@@ -52,7 +52,7 @@ OTHER_DRIVERS = {"12.4": "profile12.4", "12.9": "profile12", "13.0": "", "13.1":
 # What may stand in the log: what the shim refuses, and plans that are not valid.
 EXPECTED_LINES = re.compile(
     r"cuIpcGetMemHandle: the allocation|cuPointerSetAttribute: |cuMemGetHandleForAddressRange: |"
-    r"expected mesh or world_size|match no tensor of the program|the plan: |no plan was read from|it was deleted \(")
+    r"expected mesh or world_size|match no tensor of the program|and so decide nothing|the plan: |no plan was read from|it was deleted \(")
 # What METASHARD=verify says at the end of a process.
 VERIFIED = re.compile(r"verify: (\d+) ranges, (\d+) bytes compared, (\d+) differ")
 # Acts after which calls fail, and the driver says why on stderr.
@@ -155,6 +155,7 @@ class Fuzzer:
         self.fixed = {}  # of worlds, what is not drawn
         self.plans = False  # in every world
         self.without = ""  # operations that are drawn and not run, by name
+        self.is_seen = False  # what is shrunk diverges in what the program sees
         self.compared = Counter()  # by METASHARD=verify: ranges, bytes, differ
 
     def verify(self):
@@ -236,10 +237,12 @@ class Fuzzer:
     # --- shrinking
 
     def shrink(self, batch, say=lambda text: None):
-        """The batch with as few operations as still diverge (delta debugging: Zeller, 1999)."""
+        """The batch with as few operations as still diverge (delta debugging: Zeller, 1999), in the same way: in what the
+        program sees, or else."""
         index, reason, _, _ = self.compare(batch)
         if reason is None:
             return batch
+        self.is_seen = index is not None
         for act in ("first", "last"):
             without = replaced(batch, **{act: None})
             if getattr(batch, act) is not None and self.compare(without)[1] is not None:
@@ -274,7 +277,8 @@ class Fuzzer:
         return replaced(batch, keep=kept)
 
     def diverges(self, batch, keep):
-        return self.compare(replaced(batch, keep=keep))[1] is not None
+        index, reason, _, _ = self.compare(replaced(batch, keep=keep))
+        return reason is not None and (index is not None) == self.is_seen
 
     def explain(self, batch):
         """The program in words, and where the two sides part."""

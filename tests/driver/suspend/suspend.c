@@ -256,6 +256,132 @@ MS_TEST(a_file_that_changes_comes_into_memory_before)
     CHECK_EQ(unlink(path), 0);
 }
 
+static void make(const char *name, void **params)
+{
+    OK(cuLaunchKernel(kernel(name), 64, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+}
+
+/* Launches that are recorded. */
+static void make_copy(CUdeviceptr to, CUdeviceptr from, uint64_t count)
+{
+    make("copy32", (void *[]){&to, &from, &count});
+}
+
+static void make_drawn(CUdeviceptr to, uint64_t count)
+{
+    uint64_t seed = 7, philox = 0;
+    make("uniform32", (void *[]){&to, &count, &seed, &philox});
+}
+
+/* Two of them were cast of a file's bytes, which nobody has any more, and one was drawn. */
+static void make_three(CUdeviceptr made[3], const void *mapped)
+{
+    const CUdeviceptr whole = allocate(BYTES);
+    for (int i = 0; i < 3; i++)
+        made[i] = allocate(BYTES);
+    OK(cuMemcpyHtoD(whole, mapped, BYTES));
+    make_copy(made[0], whole, BYTES / 4);
+    make_copy(made[1], made[0], BYTES / 4);
+    make_drawn(made[2], BYTES / 4);
+    CHECK(!is_in_memory(whole));
+    OK(cuMemFree(whole));
+    for (int i = 0; i < 3; i++)
+        add(made[i], BYTES, 0);
+    for (int i = 0; i < 3; i++)
+        CHECK(is_in_memory(made[i]));
+}
+
+MS_TEST(what_launches_made_is_dropped_again_and_again)
+{
+    char path[32];
+    CUdeviceptr made[3];
+    start();
+    make_three(made, map_file(BYTES, 5, path));
+    const uint32_t drawn = read_word(made[2] + 3 * MIB);
+    for (int round = 0; round < 3; round++) {
+        const struct told told = suspend_to(NULL);
+        CHECK_EQ(told.stored, 0);
+        CHECK_EQ(told.replayed, 3 * BYTES);
+        resume();
+        for (int i = 0; i < 3; i++)
+            add(made[i], BYTES, 0);
+    }
+    check_words(made[0], BYTES, 5);
+    check_words(made[1], BYTES, 5);
+    CHECK_EQ(read_word(made[2] + 3 * MIB), drawn);
+    CHECK_EQ(unlink(path), 0);
+}
+
+MS_TEST(of_what_launches_made_only_what_changed_waits)
+{
+    char path[32];
+    CUdeviceptr made[3];
+    start();
+    make_three(made, map_file(BYTES, 5, path));
+    add(made[1] + 4 * MIB, 2 * MIB, 1);
+    add(made[2], BYTES, 1);
+    const uint32_t drawn = read_word(made[2]);
+    for (int round = 0; round < 2; round++) {
+        const struct told told = suspend_to(NULL);
+        CHECK_EQ(told.stored, BYTES + 2 * MIB);
+        CHECK_EQ(told.replayed, 2 * BYTES - 2 * MIB);
+        resume();
+    }
+    check_words(made[1], 4 * MIB, 5);
+    CHECK_EQ(read_word(made[1] + 4 * MIB), word_of(6, MIB));
+    CHECK_EQ(read_word(made[1] + 6 * MIB), word_of(5, 6 * MIB / 4));
+    CHECK_EQ(read_word(made[2]), drawn);
+    CHECK_EQ(unlink(path), 0);
+}
+
+MS_TEST(a_file_behind_a_launch_that_changes_comes_into_memory_before)
+{
+    char path[32];
+    CUdeviceptr made[3];
+    start();
+    make_three(made, map_file(BYTES, 5, path));
+    CHECK_EQ(suspend_to(NULL).replayed, 3 * BYTES);
+    const int file = open(path, O_WRONLY | O_TRUNC);
+    CHECK(file >= 0);
+    close(file);
+    resume();
+    check_words(made[0], BYTES, 5);
+    check_words(made[1], BYTES, 5);
+    CHECK_EQ(suspend_to(NULL).stored, 2 * BYTES);
+    CHECK_EQ(unlink(path), 0);
+}
+
+/* Its handle may be that of another function by now. */
+MS_TEST(a_launch_whose_code_was_unloaded_does_not_run_again)
+{
+    CUmodule other;
+    start();
+    const CUdeviceptr drawn = allocate(BYTES);
+    make_drawn(drawn, BYTES / 4);
+    add(drawn, BYTES, 0);
+    OK(cuModuleLoad(&other, getenv("SIM_KERNELS")));
+    OK(cuModuleUnload(other));
+    CHECK_EQ(suspend_to(NULL).stored, BYTES);
+    resume();
+}
+
+/* It needs no room. */
+MS_TEST(what_was_never_written_may_be_that_of_others)
+{
+    static const char plan[] = "{\"format\": \"metashard-plan/1\", \"world_size\": 2, \"rank\": 0, "
+                               "\"tensors\": [{\"name\": \"t\", \"dtype\": \"U8\", \"shape\": "
+                               "[16777216], \"placements\": [{\"shard\": 0}]}]}";
+    start();
+    const CUdeviceptr tensor = allocate(BYTES);
+    CHECK_EQ(metashard_name(tensor, BYTES, "t", "U8", (uint64_t[]){BYTES}, 1), 0);
+    put_words(tensor, 4 * MIB, 5);
+    CHECK_EQ(read_word(tensor), word_of(5, 0));
+    CHECK_EQ(metashard_plan_text(plan, strlen(plan)), 0);
+    CHECK_EQ(suspend_to(NULL).stored, 4 * MIB);
+    resume();
+    check_words(tensor, 4 * MIB, 5);
+}
+
 MS_TEST(a_captured_graph_replays)
 {
     CUstream stream;
