@@ -287,6 +287,23 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
     RT_RETURN(rt.cuGraphDestroy(graph));
 }
 
+cudaError_t cudaUserObjectCreate(cudaUserObject_t *object, void *data, cudaHostFn_t destroy,
+                                 unsigned int count, unsigned int flags)
+{
+    RT_RETURN(rt.cuUserObjectCreate(object, data, destroy, count, flags));
+}
+
+cudaError_t cudaUserObjectRelease(cudaUserObject_t object, unsigned int count)
+{
+    RT_RETURN(rt.cuUserObjectRelease(object, count));
+}
+
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object,
+                                      unsigned int count, unsigned int flags)
+{
+    RT_RETURN(rt.cuGraphRetainUserObject(graph, object, count, flags));
+}
+
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count)
 {
     RT_RETURN(rt.cuGraphGetNodes(graph, nodes, count));
