@@ -7,7 +7,11 @@
 #include <unistd.h>
 
 #include "runtime/collective/collective.h"
+#include "runtime/driver/driver.h"
 #include "runtime/fill/suspend.h"
+#include "runtime/memory/allocation.h"
+#include "runtime/memory/backing.h"
+#include "runtime/memory/space.h"
 
 static bool is_folder(const char *folder, struct ms_fault *fault)
 {
@@ -16,6 +20,32 @@ static bool is_folder(const char *folder, struct ms_fault *fault)
             access(folder, W_OK) == 0) ||
            ms_fault_set(fault, "%s: expected the absolute path of a folder that can be written",
                         folder);
+}
+
+/* What of a device is in use, and is not the shim's. */
+static uint64_t others_bytes_of(CUdevice device, CUcontext context)
+{
+    struct ms_driver_scope scope;
+    size_t unused, total;
+    if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
+        return 0;
+    const bool is_known = ms_driver.mem_get_info(&unused, &total) == CUDA_SUCCESS;
+    ms_driver_leave(&scope);
+    const uint64_t own = ms_backing_device_bytes(device);
+    return is_known && total - unused > own ? total - unused - own : 0;
+}
+
+/* No driver says which process has it. */
+static uint64_t others_bytes(void)
+{
+    CUcontext contexts[MS_MAX_DEVICES] = {NULL};
+    struct ms_allocation *allocation = NULL;
+    uint64_t bytes = 0;
+    while ((allocation = ms_space_walk(allocation)) != NULL)
+        contexts[allocation->device] = allocation->context;
+    for (CUdevice device = 0; device < MS_MAX_DEVICES; device++)
+        bytes += contexts[device] != NULL ? others_bytes_of(device, contexts[device]) : 0;
+    return bytes;
 }
 
 bool ms_suspension_begin(const char *folder, char *text, size_t bytes, struct ms_fault *fault)
@@ -32,9 +62,9 @@ bool ms_suspension_begin(const char *folder, char *text, size_t bytes, struct ms
              "{\"freed_bytes\": %" PRIu64 ", \"replayed_bytes\": %" PRIu64
              ", \"stored_bytes\": %" PRIu64 ", \"zero_bytes\": %" PRIu64
              ", \"stays_exported_bytes\": %" PRIu64 ", \"stays_mapped_bytes\": %" PRIu64
-             ", \"stays_bytes\": %" PRIu64 "}",
+             ", \"stays_bytes\": %" PRIu64 ", \"others_bytes\": %" PRIu64 "}",
              told.freed, told.replayed, told.stored, told.zeros, told.stays_exported,
-             told.stays_mapped, told.stays_otherwise);
+             told.stays_mapped, told.stays_otherwise, others_bytes());
     return true;
 }
 

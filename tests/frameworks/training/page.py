@@ -9,6 +9,8 @@ import sys
 HEADER = ("| training | ranks | losses | loss, first to last | peak while loading, MiB | peak in all, MiB | step 1, ms | "
           "steps 2 to 5, ms | steps 6 and on, ms | made |")
 SETTLED_HEADER = "| training | ranks | allocations | settled |"
+SUSPENDED_HEADER = ("| training | ranks | suspensions | given back, MiB | come from files | wait outside | the device still has | "
+                    "host grows, waiting there | host grows, waiting in a folder |")
 VALUES_HEADER = "| training | ranks | as on one device | pieces that are the same as another |"
 
 SETTING = "{cores} cores, no GPU, Python {python}, {packages}"
@@ -37,6 +39,17 @@ are those that one device draws. The last column counts pieces, a rank's part of
 After meta PyTorch draws each shard by itself; of shards on the host it draws all from the same state of the generator
 (pytorch/torchtitan#3106). A model that is made whole on the device, which with the shim takes only the memory of what the rank
 keeps, has the values of one device, also in stages of a pipeline, without a seed checkpoint (pytorch/pytorch#139304).
+
+"""
+
+SUSPENDED_HEAD = """
+## Suspended between steps
+
+Rows that are suspended after every fourth step; every other time what has to wait is in a file of a folder, and the next step
+takes everything back. Of each figure the largest, in MiB, of any rank and suspension. *The device still has* is all of the
+device that is in use, which is told as what stays: NCCL's buffers, and what was allocated while the graph was captured.
+The run fails if the device has more than two granules (4 MiB) besides what is told, or the host grows by more than 64 MiB
+besides what waits there.
 
 """
 
@@ -71,6 +84,14 @@ def values_line(record):
     values = record["values"]
     return row_of(record["title"], str(record["ranks"]), "yes" if values["one device"] else "no",
                   f"{values['repeated']} of {values['pieces']}")
+
+
+def suspended_line(record):
+    def most(key, of=record["suspended"]):
+        return f"{max((told[key] for told in of), default=0) / (1 << 20):.1f}"
+    by_place = [[told for told in record["suspended"] if told["to"] == to] for to in (False, True)]
+    return row_of(record["title"], str(record["ranks"]), str(len(record["suspended"])), most("freed"), most("file"), most("waits"),
+                  most("device"), *(most("host", of) for of in by_place))
 
 
 def settled_line(record):
@@ -110,6 +131,9 @@ def write(path, rows, records, packages, steps):
                 sys.exit(f"{path} is not of {setting}: run all rows")
     text = HEAD.format(setting=setting, steps=steps)
     text += table(path, HEADER, rows, {key_of(record): line(record) for record in records})
+    text += SUSPENDED_HEAD
+    text += table(path, SUSPENDED_HEADER, [row for row in rows if "--suspend" in row.arguments],
+                  {key_of(record): suspended_line(record) for record in records if record["suspended"]})
     text += SETTLED_HEAD
     text += table(path, SETTLED_HEADER, rows, {key_of(record): settled_line(record) for record in records})
     text += VALUES_HEAD

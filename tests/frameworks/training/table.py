@@ -39,6 +39,9 @@ ROWS = [
     row("llama-adapters-suspend", "Llama, adapters of frozen weights, expandable segments, suspended between steps", "--adapters",
         "--suspend", variables=EXPANDABLE),
     row("llama-fsdp2-suspend", "Llama, FSDP2, suspended between steps", "--parallel", "fsdp2", "--suspend", ranks=2),
+    *(row(f"llama-all-suspend-{ranks}", "Llama, FSDP2, adapters of frozen weights, expandable segments, a CUDA graph of the step, "
+          "suspended between steps", "--parallel", "fsdp2", "--adapters", "--graph", "--optimizer", "fused", "--suspend",
+          ranks=ranks, variables=EXPANDABLE) for ranks in (1, 2, 8)),
     row("llama-save", "Llama, saved by safetensors and loaded again", "--save", "safetensors"),
     row("gpt2-save", "GPT-2, saved by torch.save and loaded again", "--save", "torch", model="gpt2"),
     pretrained("trainer", "transformers' Llama, its Trainer", "trainer", "accelerate"),

@@ -4,6 +4,7 @@
 the loss and the seconds until the device had done all of it, and one in the end, with a hash of the parameters."""
 import argparse
 import contextlib
+import ctypes
 import functools
 import hashlib
 import json
@@ -34,6 +35,8 @@ import metashard  # noqa: E402
 from models import KINDS, LAYERS, Config, initialise  # noqa: E402
 
 ROWS, LENGTH = 2, 32
+# While it is suspended: of a device beside what is told as staying, and of the host beside what waits there.
+DEVICE_ALLOWANCE, HOST_ALLOWANCE = 2 * (2 << 20), 64 << 20
 # Of Llama's layers, by tensor parallelism.
 PARTS = {**{name: ColwiseParallel() for name in ("attention.query", "attention.key", "attention.value", "gate", "up")},
          **{name: RowwiseParallel() for name in ("attention.output", "down")}}
@@ -91,6 +94,19 @@ def recompute(layer):
     layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
 
 
+def host_bytes():
+    """Of this process, without what the simulated device has."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon")) << 10
+
+
+def device_bytes():
+    """Of the simulated device, which is this process's own: all that exists, whoever has made it."""
+    ctypes.CDLL("libcuda.so.1").simcuda_write_statistics()
+    with open(os.environ["SIMCUDA_STATS"], encoding="ascii") as file:
+        return json.load(file)["physical_bytes_now"]
+
+
 class Elsewhere(nn.Module):
     """What another stage of the pipeline has."""
 
@@ -126,6 +142,7 @@ class Training:
         data = {"tp": self.rank // 2, "pipeline": 0}.get(options.parallel, self.rank)  # ranks with the same get the same words
         self.numbers = torch.Generator().manual_seed(99 + data)
         self.averaged = None
+        self.suspended = []
         self.scaler = torch.amp.GradScaler("cuda", growth_interval=2) if options.precision == "half" else None
 
     # --- the model
@@ -261,7 +278,8 @@ class Training:
             return loss.item()
         if number == 3:
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
+            how = "global" if self.options.parallel == "none" else "relaxed"  # expandable segments map memory, and NCCL waits
+            with torch.cuda.graph(self.graph, capture_error_mode=how):
                 self.captured = self.work()
         self.graph.replay()
         return self.captured.item()
@@ -305,16 +323,25 @@ class Training:
     # --- suspended
 
     def suspend(self, number):
-        """After every fourth step; every other time it is the next step that takes everything back."""
+        """After every fourth step. Every other time what changed waits in a folder, and it is the next step that takes
+        everything back."""
         if number % 4 != 3 or not metashard.is_loaded():
             return
-        told = metashard.suspend()
-        stays = sum(told[key] for key in ("stays_exported_bytes", "stays_mapped_bytes", "stays_bytes"))
-        backed = metashard.status()["backed_bytes"]
-        if told["freed_bytes"] == 0 or backed > stays or told["stays_bytes"]:
-            sys.exit(f"suspended: {told}, and {backed} bytes are in memory")
-        print("suspended:", told, file=sys.stderr)
-        if number % 8 == 3:
+        is_in_memory = number % 8 == 3
+        host, own = host_bytes(), metashard.status()["backed_bytes"]
+        others = device_bytes() - own  # of the driver, NCCL and captured graphs
+        told = metashard.suspend(None if is_in_memory else self.options.folder)
+        waits = told["stored_bytes"] if is_in_memory else 0
+        stays = sum(told[key] for key in ("stays_exported_bytes", "stays_mapped_bytes", "others_bytes"))
+        device, grown = device_bytes(), host_bytes() - host
+        said = f"suspended: {told}, the device has {device} bytes, {others} of others before, and the host {grown} more"
+        print(said, file=sys.stderr)
+        if (told["freed_bytes"] == 0 or told["stays_bytes"] or told["others_bytes"] > others + DEVICE_ALLOWANCE or
+                device > stays + DEVICE_ALLOWANCE or grown > waits + HOST_ALLOWANCE):
+            sys.exit(said)
+        self.suspended.append({"freed": told["freed_bytes"], "file": told["replayed_bytes"], "waits": told["stored_bytes"],
+                               "others": told["others_bytes"], "device": device, "host": grown, "to": not is_in_memory})
+        if is_in_memory:
             metashard.resume()
 
     # --- all of it
@@ -332,6 +359,8 @@ class Training:
                 self.suspend(number)
             if self.options.save and number + 1 == self.options.steps // 2:
                 self.save_and_load(self.options.folder)
+        if self.suspended:
+            print(json.dumps({"suspended": self.suspended}), flush=True)
         end = {"parameters": digest_of(self.model)}
         if self.scaler:
             end["scale"] = self.scaler.get_scale()

@@ -76,7 +76,9 @@ def describe(told: dict[str, int]) -> str:
     stays = told["stays_exported_bytes"] + told["stays_mapped_bytes"] + told["stays_bytes"]
     text = (f"{in_words(told['freed_bytes'])} given back: {in_words(told['replayed_bytes'])} come from files again, "
             f"{in_words(told['stored_bytes'])} wait outside of the device, {in_words(told['zero_bytes'])} were zeros")
-    return f"{text}; {in_words(stays)} stay, because others use them" if stays else text
+    text += f"; {in_words(stays)} stay, because others use them" if stays else ""
+    others = told.get("others_bytes", 0)
+    return f"{text}; the driver and other processes have {in_words(others)} of the device" if others else text
 
 
 def tell(pid: int, command: str, request: str) -> bool:
