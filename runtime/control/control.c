@@ -4,8 +4,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -41,7 +43,7 @@ static bool put_in_force(struct ms_plan *plan, const char *name, struct ms_fault
     const bool is_first = !ms_shard_is_active();
     if (!ms_shard_set(plan, name, fault))
         return false;
-    ms_prefetch_arrive(is_first);
+    ms_prefetch_arrive(is_first, !ms_suspend_is_active());
     return true;
 }
 
@@ -304,6 +306,72 @@ static void obey(struct client *client)
     }
 }
 
+/* --- the signal */
+
+/* The handler writes to a descriptor, and the thread does the rest. */
+static struct {
+    int descriptor; /* -1: none */
+    pid_t pid;      /* a forked child has the handler, and no thread */
+} signalled = {.descriptor = -1};
+
+static void note(__attribute__((unused)) int number)
+{
+    const int error = errno;
+    const uint64_t one = 1;
+    if (getpid() == signalled.pid && write(signalled.descriptor, &one, sizeof(one)) < 0)
+        errno = error; /* it is full: enough have come */
+    errno = error;
+}
+
+/* One that the program handles, or ignores, stays the program's. */
+static bool take_signal(int number)
+{
+    struct sigaction before, action = {.sa_handler = note, .sa_flags = SA_RESTART};
+    const char *why = NULL;
+    if (sigaction(number, NULL, &before) != 0)
+        why = strerror(errno);
+    else if ((before.sa_flags & SA_SIGINFO) != 0 || before.sa_handler != SIG_DFL)
+        why = "the program handles it itself";
+    else if (sigaction(number, &action, NULL) != 0)
+        why = strerror(errno);
+    if (why != NULL)
+        ms_log(MS_WARN, "METASHARD_SUSPEND_SIGNAL: %d: %s", number, why);
+    return why == NULL;
+}
+
+static void open_signal(void)
+{
+    const uint64_t number = ms_config.suspend_signal;
+    if (number == 0)
+        return;
+    signalled.descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    signalled.pid = getpid();
+    if (signalled.descriptor < 0) {
+        ms_log(MS_WARN, "METASHARD_SUSPEND_SIGNAL: %s", strerror(errno));
+    } else if (!take_signal(number < INT_MAX ? (int)number : INT_MAX)) {
+        close(signalled.descriptor);
+        signalled.descriptor = -1;
+    }
+}
+
+/* All signals until now count as one. */
+static void obey_signal(void)
+{
+    struct ms_fault fault;
+    char told[ANSWER_BYTES];
+    uint64_t count;
+    if (read(signalled.descriptor, &count, sizeof(count)) != sizeof(count))
+        return;
+    const bool ends = ms_suspend_is_active();
+    const bool is_good =
+        ends ? ms_suspension_end(&fault) : ms_suspension_begin(NULL, told, sizeof(told), &fault);
+    if (!is_good)
+        ms_log(MS_WARN, "METASHARD_SUSPEND_SIGNAL: the process is not %s: %s",
+               ends ? "resumed" : "suspended", fault.text);
+}
+
+/* --- lines */
+
 static void take_line(struct client *client, const char **at, size_t *left)
 {
     while (*left > 0 && **at != '\n' && client->line_length < LINE_BYTES - 1) {
@@ -391,14 +459,17 @@ static size_t list(struct pollfd *polled_out)
 
 bool ms_control_serve(int wake, int patience_ms)
 {
-    struct pollfd polled[2 + MS_CONTROL_CLIENTS];
+    struct pollfd polled[3 + MS_CONTROL_CLIENTS];
     polled[0] = (struct pollfd){.fd = wake, .events = POLLIN};
-    const size_t count = list(polled + 1);
+    polled[1] = (struct pollfd){.fd = signalled.descriptor, .events = POLLIN};
+    const size_t count = list(polled + 2);
     const bool has_clients = count > 1; /* which are dropped if they say nothing */
-    poll(polled, 1 + (nfds_t)count, has_clients && patience_ms < 0 ? LOOK_MS : patience_ms);
+    poll(polled, 2 + (nfds_t)count, has_clients && patience_ms < 0 ? LOOK_MS : patience_ms);
     if (polled[0].revents != 0)
         return false;
-    serve_ready(polled + 1, count);
+    if (polled[1].revents != 0)
+        obey_signal();
+    serve_ready(polled + 2, count);
     return true;
 }
 
@@ -533,6 +604,7 @@ void ms_control_start(void)
         refuse(&control.seen, &fault);
     const bool has_socket =
         ms_config.control_path[0] != '\0' && ms_control_open(ms_config.control_path);
-    if (control.path[0] != '\0' || has_socket)
+    open_signal();
+    if (control.path[0] != '\0' || has_socket || signalled.descriptor >= 0)
         start_thread();
 }

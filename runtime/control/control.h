@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What reaches a process from outside: the file of METASHARD_PLAN, which is read at the start and
- * checked four times a second, and the socket of METASHARD_CONTROL. One thread with all signals
- * blocked serves both; it runs only if one of the two is set.
+ * checked four times a second, the socket of METASHARD_CONTROL, and the signal of
+ * METASHARD_SUSPEND_SIGNAL. One thread with all signals blocked serves them; it runs
+ * only if one of them is set.
  *
  * The socket is a UNIX stream socket with mode 0600; a peer of another user gets an error. A
  * request is one line, and its answer is one line, "ok ..." or "error ...":

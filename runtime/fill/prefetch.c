@@ -127,12 +127,17 @@ static void part_cleanup(struct part *part)
     ms_space_release(part->allocation);
 }
 
+static void ask_plan(struct ms_allocation *allocation)
+{
+    ms_placement_query(allocation, 0, allocation->bytes);
+}
+
 /* Adds a claimed allocation, which the batch then owns. A failure adds nothing. */
 static CUresult add_allocation(struct batch *batch, struct ms_allocation *allocation)
 {
     struct part part = {.allocation = allocation};
     const size_t runs_before = batch->run_count;
-    ms_placement_query(allocation, 0, allocation->bytes);
+    ask_plan(allocation);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (list_wanted(batch, &part))
         result = cover(allocation, &part.files);
@@ -427,13 +432,19 @@ void ms_prefetch_prepare(bool is_first)
     ms_shard_publish("a plan came into force", 0);
 }
 
-void ms_prefetch_arrive(bool is_first)
+/* The turn is taken. */
+static void learn(bool is_first)
 {
-    if (!ms_shard_is_active() || !ms_owns_any()) {
-        ms_prefetch_prepare(is_first);
-        return;
-    }
-    ms_lock_take(&turn);
+    struct ms_allocation *allocation = NULL;
+    ms_prefetch_prepare(is_first);
+    ms_shard_match_unnamed();
+    while ((allocation = ms_space_walk(allocation)) != NULL)
+        ask_plan(allocation);
+}
+
+/* The turn is taken. */
+static void learn_and_fetch(bool is_first)
+{
     ms_examining_begin();
     const bool restored = ms_shard_enforces() && ms_restore_all() > 0;
     ms_prefetch_prepare(is_first);
@@ -442,5 +453,18 @@ void ms_prefetch_arrive(bool is_first)
     if (restored)
         ms_restore_keep();
     ms_examining_end();
+}
+
+void ms_prefetch_arrive(bool is_first, bool fetches)
+{
+    if (!ms_shard_is_active() || !ms_owns_any()) {
+        ms_prefetch_prepare(is_first);
+        return;
+    }
+    ms_lock_take(&turn);
+    if (fetches)
+        learn_and_fetch(is_first);
+    else
+        learn(is_first);
     ms_lock_drop(&turn);
 }

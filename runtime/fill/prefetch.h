@@ -26,6 +26,7 @@ void ms_prefetch_prepare(bool is_first);
 /*
  * The same for a plan that was handed to the process: who does that wants this rank's part, and no
  * other. So what others keep goes, as far as its bytes can be read again, and the part is fetched.
- * Waits for the device if memory could go.
+ * Waits for the device if memory could go. A process that is suspended (suspend.h) fetches nothing
+ * before it resumes.
  */
-void ms_prefetch_arrive(bool is_first);
+void ms_prefetch_arrive(bool is_first, bool fetches);

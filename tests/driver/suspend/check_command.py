@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_command.py SITTER: `metashard suspend` and `metashard resume`, for processes and jobs (sitter.c), also on a device that
+"""check_command.py SITTER DUMP [CHECK...]: `metashard suspend` and `metashard resume`, for processes and jobs (sitter.c), also on a device that
 has room for one of them. TAP."""
+import hashlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +16,15 @@ import time
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 MIB, PAGE = 1 << 20, 4096
 WEIGHTS_MIB = 24  # and a cache of as many bytes
+ROUNDS = 100
+# Driver functions at which a suspension and its end are killed: the waits, the reads, what gives memory back and takes it.
+STEPS = {"suspend": ("cuCtxRecordEvent", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize", "cuMemUnmap", "cuMemRelease"),
+         "resume": ("cuMemGetInfo_v2", "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2", "cuStreamSynchronize")}
+KILLS = 3  # of each: the first call, the second, the fourth
+OTHER_USER = 65534
+
+
+DUMP = os.path.abspath(sys.argv[2])
 
 
 class Wrong(Exception):
@@ -27,6 +38,7 @@ def expect(condition, what):
 
 class Sitter:
     def __init__(self, place, sitter, **settings):
+        self.place = place
         self.process = subprocess.Popen(
             [sitter, "sits"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=place,
             env={**os.environ, "SITTER_FILE": os.path.join(place, "weights.safetensors"), "SITTER_MIB": str(WEIGHTS_MIB),
@@ -58,6 +70,28 @@ class Sitter:
     def status(self):
         return json.loads(self.ask(b"status\n"))
 
+    def send(self, line):
+        """Its answer: whether it is "ok"."""
+        print(line, file=self.process.stdin, flush=True)
+        return self.process.stdout.readline().strip() == "ok"
+
+    def starts(self, request):
+        """The request begins; nobody waits for its answer."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(f"/proc/{self.pid}/cwd/control-{self.pid}")
+        connection.sendall(request)
+        return connection
+
+    def counters(self):
+        """Of its state page."""
+        done = subprocess.run([DUMP, "show", self.pid, "--json"], capture_output=True, text=True, check=True,
+                              env={"METASHARD_STATE_DIR": self.place})
+        return json.loads(done.stdout)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
     def plan(self, rank, world):
         text = json.dumps({"format": "metashard-plan/1", "world_size": world, "rank": rank,
                            "tensors": [{"name": "weights", "placements": [{"shard": 0}]}]}).encode()
@@ -68,12 +102,12 @@ class Sitter:
         expect(self.process.returncode == 0, f"the sitter ends with {self.process.returncode}")
 
 
-def write_weights(path):
-    """One tensor, as safetensors, whose header is a page."""
-    described = json.dumps({"weights": {"dtype": "F32", "shape": [WEIGHTS_MIB * 64, 4096], "data_offsets": [0, WEIGHTS_MIB * MIB]}})
+def write_weights(path, count=WEIGHTS_MIB):
+    """One tensor of so many MiB, as safetensors, whose header is a page."""
+    described = json.dumps({"weights": {"dtype": "F32", "shape": [count * 64, 4096], "data_offsets": [0, count * MIB]}})
     with open(path, "wb") as file:
         file.write((PAGE - 8).to_bytes(8, "little") + described.encode().ljust(PAGE - 8))
-        for _ in range(WEIGHTS_MIB):
+        for _ in range(count):
             file.write(os.urandom(MIB))
 
 
@@ -178,9 +212,148 @@ def check_elastic(place, sitter):
     for rank, world in ((0, 2), (3, 4), (0, 1)):
         works("suspend", one.pid)
         one.plan(rank, world)
+        expect(one.status()["backed_bytes"] == 0, f"rank {rank} of {world}: the plan has fetched while it was suspended")
         works("resume", one.pid)
         backed = one.status()["backed_bytes"]
         expect(backed == (WEIGHTS_MIB // world + WEIGHTS_MIB) * MIB, f"rank {rank} of {world}: {backed} bytes are in memory")
+    one.use()
+    one.end()
+
+
+def small(place):
+    """The settings of a sitter with weights of 8 MiB."""
+    path = os.path.join(place, "small.safetensors")
+    if not os.path.exists(path):
+        write_weights(path, 8)
+        time.sleep(0.05)
+    return {"SITTER_FILE": path, "SITTER_MIB": "8", "METASHARD_STATE_DIR": place}
+
+
+def check_again(place, sitter):
+    """To the host goes what no file has, each time; what is read back is the file's bytes, and nothing is sent twice."""
+    one = Sitter(place, sitter, **small(place))
+    for number in range(ROUNDS):
+        told = json.loads(one.ask(b"suspend\n"))
+        before = one.counters()
+        expect((told["stored_bytes"], told["replayed_bytes"], told["freed_bytes"]) == (8 * MIB, 8 * MIB, 16 * MIB),
+               f"round {number}: {told}")
+        one.ask(b"resume\n")
+        after = one.counters()
+        sent, read = (after[key] - before[key] for key in ("h2d_bytes", "file_read_bytes"))
+        expect(sent == 16 * MIB and read == 8 * MIB, f"round {number}: {sent} bytes were sent to the device, {read} read")
+        if number % 5 == 0:
+            one.use()
+    one.use()
+    one.end()
+
+
+def digest(path):
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).digest()
+
+
+def check_kill(place, sitter):
+    """A process that is killed at a step of its suspension, or of its end: its file is whole, nobody waits for a lease, the
+    folder is empty, its state page can be read, the device has its memory again, and another process goes on."""
+    shared = {**small(place), "SIMCUDA_SHARED": os.path.join(place, "device"), "SIMCUDA_MEMORY_MIB": "40"}
+    path, kept = shared["SITTER_FILE"], os.path.join(place, "kept")
+    os.mkdir(kept)
+    was = digest(path)
+    other, killed = Sitter(place, sitter, **shared), 0
+    for command, functions in STEPS.items():
+        for function in functions:
+            for nth in (1, 2, 4)[:KILLS]:
+                one = Sitter(place, sitter, **shared)
+                if command == "resume":
+                    one.ask(b"suspend %s\n" % kept.encode())
+                if not one.send(f"stop {function} {nth}"):
+                    raise Wrong(f"there is no {function}")
+                one.starts(b"suspend %s\n" % kept.encode() if command == "suspend" else b"resume\n")
+                killed += one.send("stopped")
+                one.kill()
+                what = f"{command}, {function} {nth}"
+                expect(digest(path) == was, f"{what}: the file is another one")
+                expect(os.listdir(kept) == [], f"{what}: the folder has {os.listdir(kept)}")
+                expect(one.counters()["pid"] == int(one.pid), f"{what}: no state page")
+                began = time.monotonic()
+                os.close(os.open(path, os.O_WRONLY))
+                expect(time.monotonic() - began < 5, f"{what}: somebody holds the file")
+                other.use()
+    expect(killed > 2 * len(STEPS), f"{killed} were killed at a step")
+    print(f"# {killed} were killed where they had to wait")
+    one = Sitter(place, sitter, **shared)
+    one.use()
+    os.rename(path, path + ".old")
+    other.use()
+    one.end()
+    other.end()
+
+
+def check_signal(place, sitter):
+    one = Sitter(place, sitter, METASHARD_SUSPEND_SIGNAL=str(int(signal.SIGUSR2)))
+    for is_suspended in (True, False, True):
+        os.kill(one.process.pid, signal.SIGUSR2)
+        until = time.monotonic() + 30
+        while one.status()["suspended"] != is_suspended and time.monotonic() < until:
+            time.sleep(0.02)
+        expect(one.status()["backed_bytes"] == (0 if is_suspended else 2 * WEIGHTS_MIB * MIB), f"after a signal: {one.status()}")
+    one.use()
+    one.end()
+    alone = Sitter(place, sitter)  # nobody has asked for it
+    os.kill(alone.process.pid, signal.SIGUSR2)
+    expect(alone.process.wait(30) == -signal.SIGUSR2, "a signal that is not asked for is handled")
+
+
+def check_gone(place, sitter):
+    """The file is removed while its bytes are there alone, or another one gets its name."""
+    for goes in (os.remove, lambda path: os.replace(shutil.copy(os.path.join(place, "other.safetensors"), path + ".new"), path)):
+        path = os.path.join(place, "weights.safetensors")
+        write_weights(os.path.join(place, "other.safetensors"))
+        write_weights(path)
+        time.sleep(0.05)
+        one = Sitter(place, sitter)
+        works("suspend", one.pid)
+        goes(path)
+        works("resume", one.pid)
+        one.use()
+        one.end()
+
+
+def check_overwritten(place, sitter):
+    """Without leases nobody holds up who writes: what was lost is told, each time, and the rest is there."""
+    one = Sitter(place, sitter, METASHARD_LEASES="off")
+    works("suspend", one.pid)
+    write_weights(os.path.join(place, "weights.safetensors"))
+    fails("cannot be brought into memory", "resume", one.pid)
+    expect(one.status()["suspended"], "it is not suspended any more")
+    one.kill()
+
+
+def as_other_user(pid):
+    """What `metashard suspend PID` says to somebody else."""
+    sys.path.insert(0, os.path.join(SOURCE, "tools", "python"))
+    from metashard import suspension
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setgid(OTHER_USER)
+        os.setuid(OTHER_USER)
+        os.dup2(writing, 2)
+        os._exit(suspension.main("suspend", [pid]))
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said.read()
+
+
+def check_other_user(place, sitter):
+    if os.geteuid() != 0:
+        print("# not as root: there is no other user")
+        return
+    one = Sitter(place, sitter)
+    status, said = as_other_user(one.pid)
+    expect(status == 1 and "is not a process of this user" in said, f"another user is told {status} and {said!r}")
+    expect(not one.status()["suspended"], "another user has suspended it")
     one.use()
     one.end()
 
@@ -202,7 +375,9 @@ def check_wrong(place, sitter):
 
 def main():
     sitter = os.path.abspath(sys.argv[1])
-    checks = [check_process, check_folder, check_job, check_turns, check_waiting, check_elastic, check_wrong]
+    checks = [check_process, check_folder, check_job, check_turns, check_waiting, check_elastic, check_wrong, check_again,
+              check_kill, check_signal, check_gone, check_overwritten, check_other_user]
+    checks = [check for check in checks if not sys.argv[3:] or check.__name__.removeprefix("check_") in sys.argv[3:]]
     print(f"1..{len(checks)}")
     is_good = True
     for number, check in enumerate(checks, 1):

@@ -5,9 +5,11 @@
  * lets a kernel use both, says "ok", and obeys lines:
  *
  *     use     a kernel adds 1 to the cache and nothing to the weights, and all words are compared
+ *     stop FUNCTION N  whoever calls this function of the driver's the Nth time from now on stops there
+ *     stopped          waits for that
  *     end     ends
  *
- * The answer is "ok", or "CUDA error N".
+ * The answer is "ok", "CUDA error N", or "no" where nobody has stopped.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,6 +18,7 @@
 #include <sys/stat.h>
 
 #include "tests/driver/differential/mappings.h"
+#include "tools/simcuda/driver/hook.h"
 
 enum { HEADER_BYTES = 4096 };
 
@@ -67,6 +70,26 @@ static void answer(CUresult result)
     fflush(stdout);
 }
 
+static bool stop(const char *line)
+{
+    char function[64];
+    unsigned nth;
+    return sscanf(line, "stop %63s %u", function, &nth) == 2 && simcuda_gate_close(function, nth);
+}
+
+static void obey(const char *line)
+{
+    enum { PATIENCE_MS = 1500 };
+    if (strcmp(line, "use\n") == 0)
+        answer(use());
+    else if (strcmp(line, "stopped\n") == 0 ? simcuda_gate_wait(PATIENCE_MS) : stop(line))
+        answer(CUDA_SUCCESS);
+    else {
+        puts("no");
+        fflush(stdout);
+    }
+}
+
 MS_TEST(sits)
 {
     char line[64];
@@ -76,5 +99,5 @@ MS_TEST(sits)
     load(getenv("SITTER_FILE"), (size_t)atoi(getenv("SITTER_MIB")) * MIB);
     answer(use());
     while (fgets(line, sizeof(line), stdin) != NULL && strcmp(line, "end\n") != 0)
-        answer(strcmp(line, "use\n") == 0 ? use() : CUDA_ERROR_INVALID_VALUE);
+        obey(line);
 }

@@ -52,7 +52,7 @@ static void check_all_is_resident(void)
 
 MS_TEST_BETWEEN(start, end, what_is_equal_to_its_file_and_other_ranks_keep_goes)
 {
-    ms_prefetch_arrive(true);
+    ms_prefetch_arrive(true, true);
     CHECK_EQ(allocation->backing.backed_bytes, HALF);
     CHECK_EQ(allocation->lineage.resident_bytes, HALF);
 }
@@ -60,7 +60,7 @@ MS_TEST_BETWEEN(start, end, what_is_equal_to_its_file_and_other_ranks_keep_goes)
 MS_TEST_BETWEEN(start, end, a_file_that_has_become_shorter_is_no_failure)
 {
     CHECK_EQ(truncate(file.path, 100), 0);
-    ms_prefetch_arrive(true);
+    ms_prefetch_arrive(true, true);
     check_all_is_resident();
 }
 
@@ -74,7 +74,7 @@ static void close_file(void)
 MS_TEST_BETWEEN(start, end, nothing_comes_to_depend_on_a_file_that_is_about_to_change)
 {
     fake.on_wait = close_file;
-    ms_prefetch_arrive(true);
+    ms_prefetch_arrive(true, true);
     fake.on_wait = NULL;
     check_all_is_resident();
 }
