@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shim/metashard.h"
 #include "tests/driver/differential/mappings.h"
 
 extern char **environ;
@@ -52,6 +53,8 @@ enum what {
     RETAIN,
     FORK, /* a child that ends at once, by exit */
     FORK_AND_STAY,
+    SUSPEND, /* -> bytes: that were given back; value: that stay, as others use them */
+    RESUME,
     END,
 };
 
@@ -88,6 +91,23 @@ static CUresult begin(CUdevice device)
     OK(cuDevicePrimaryCtxRetain(&own.context, device));
     OK(cuCtxSetCurrent(own.context));
     own.add = kernel("add_in_place32");
+    return CUDA_SUCCESS;
+}
+
+static uint64_t number_behind(const char *text, const char *key)
+{
+    const char *at = strstr(text, key);
+    CHECK(at != NULL);
+    return strtoull(at + strlen(key), NULL, 10);
+}
+
+static CUresult suspend(struct report *report)
+{
+    char told[1024];
+    if (metashard_suspend(NULL, told, sizeof(told)) != 0)
+        return CUDA_ERROR_UNKNOWN;
+    report->bytes = number_behind(told, "\"freed_bytes\": ");
+    report->value = number_behind(told, "\"stays_exported_bytes\": ");
     return CUDA_SUCCESS;
 }
 
@@ -261,6 +281,10 @@ static CUresult obey(const struct order *order, struct report *report)
         return cuMemUnmap(order->at, order->bytes);
     case RETAIN:
         return cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)order->at);
+    case SUSPEND:
+        return suspend(report);
+    case RESUME:
+        return metashard_resume() == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
     case FORK:
     case FORK_AND_STAY:
         return fork_child(order->what == FORK_AND_STAY, report);
@@ -787,6 +811,56 @@ MS_TEST(memory_of_another_device_is_opened)
 }
 
 /* Of what the driver has allocated itself. */
+/* What it has shared stays; so does what it has opened. */
+MS_TEST(a_process_that_shares_is_suspended)
+{
+    if (!device_has_shim())
+        ms_test_skip("the driver cannot");
+    const struct partner owner = start_partner(), other = start_partner();
+    const CUdeviceptr at = make(owner, 3), own_at = make(owner, 4), others = make(other, 5);
+    FINE(owner, ADD, .at = own_at, .bytes = BYTES, .seed = 1);
+    FINE(other, ADD, .at = others, .bytes = BYTES, .seed = 1);
+    const CUdeviceptr there = open_in(other, share(owner, at));
+    for (int round = 0; round < 2; round++) {
+        const struct partner first = round == 0 ? owner : other;
+        const struct report told = FINE(first, SUSPEND);
+        CHECK(told.bytes >= BYTES / 4096 * 4096);
+        CHECK(told.value >= BYTES);
+        check_there(round == 0 ? other : owner, round == 0 ? there : at, BYTES, 3);
+        FINE(first, RESUME);
+    }
+    FINE(owner, SUSPEND);
+    FINE(other, SUSPEND);
+    FINE(other, PUT, .at = there, .bytes = BYTES, .seed = 9);
+    check_there(owner, at, BYTES, 9);
+    FINE(owner, RESUME);
+    check_there(owner, own_at, BYTES, 5);
+    check_there(other, others, BYTES, 6);
+    end_partner(other);
+    end_partner(owner);
+}
+
+MS_TEST(what_a_suspended_process_shares_is_opened)
+{
+    if (!device_has_shim())
+        ms_test_skip("the driver cannot");
+    const struct partner owner = start_partner(), other = start_partner();
+    const CUdeviceptr early = make(owner, 3), late = make(owner, 4);
+    FINE(owner, ADD, .at = late, .bytes = BYTES, .seed = 1);
+    const CUipcMemHandle handle = share(owner, early);
+    FINE(owner, SUSPEND);
+    check_there(other, open_in(other, handle), BYTES, 3);
+    const CUdeviceptr there = open_in(other, share(owner, late));
+    check_there(other, there, BYTES, 5);
+    FINE(other, PUT, .at = there, .bytes = BYTES, .seed = 7);
+    FINE(owner, RESUME);
+    check_there(owner, late, BYTES, 7);
+    FINE(owner, FREE, .at = late);
+    check_there(other, there, BYTES, 7);
+    end_partner(other);
+    end_partner(owner);
+}
+
 MS_TEST(memory_of_the_drivers_own_is_shared_by_its_handle)
 {
     const struct partner owner = start_partner(), other = start_partner();

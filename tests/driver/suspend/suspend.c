@@ -4,6 +4,7 @@
  * goes, what waits outside of the device, and that all bytes are there afterwards, whatever uses
  * them first.
  */
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -422,6 +423,25 @@ MS_TEST(work_of_the_device_is_waited_for)
     suspend_to(NULL);
     resume();
     check_words(address, BYTES, 55);
+}
+
+MS_TEST(an_open_group_of_collectives)
+{
+    void *nccl = getenv("SIM_NCCL") != NULL ? dlopen(getenv("SIM_NCCL"), RTLD_NOW) : NULL;
+    if (nccl == NULL)
+        ms_test_skip("no NCCL");
+    int (*const begin)(void) = (int (*)(void))dlsym(nccl, "ncclGroupStart");
+    int (*const end)(void) = (int (*)(void))dlsym(nccl, "ncclGroupEnd");
+    start();
+    const CUdeviceptr address = allocate(BYTES);
+    put_words(address, BYTES, 5);
+    add(address, BYTES, 1);
+    CHECK_EQ(begin(), 0);
+    fails_with(NULL, "an NCCL group of the program is open");
+    CHECK_EQ(end(), 0);
+    CHECK_EQ(suspend_to(NULL).stored, BYTES);
+    resume();
+    check_words(address, BYTES, 6);
 }
 
 MS_TEST(twice_is_once)
