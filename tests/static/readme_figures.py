@@ -18,6 +18,7 @@ SCALE = os.path.join("docs", "results", "scale-simulated.md")
 WIRE = os.path.join("docs", "results", "nccl-simulated.md")
 LOADERS = os.path.join("docs", "results", "loaders-simulated.md")
 FLOWS = os.path.join("docs", "results", "flows-simulated.md")
+TRAINING = os.path.join("docs", "results", "training.md")
 BEGIN, END = "<!-- Made by tests/static/readme_figures.py --write: {} -->\n", "<!-- until here -->\n"
 RANKS = "8"  # of the tables
 
@@ -42,6 +43,7 @@ LARGE = (
     ("Llama 405B, loaded from safetensors", "405B-load", "405B, safetensors, from the mapping"),
     ("Llama 405B, initialised on the device", "405B-scratch", "405B, from scratch on the device, then `fully_shard`"),
 )
+SUSPENDED = "FSDP2, adapters of frozen weights, expandable segments, a CUDA graph of the step"
 NUMBER = re.compile(r"(?<![\w.-])\d[\d.,]*")
 OTHER_NUMBERS = ("Debian 12 or 13, or Ubuntu 24.04", "C compiler and Python 3;", "imitates 12.9 to 13.5", "meson 1.0", "CUDA\n13, or of 12.4", "Where rank 0 sends", "from rank 0 (FSDP", "receive the model from rank 0,", "Rank 0 takes", "less than 2 MiB, the least", "PyTorch 2.15 on it", "device of 80 GiB",
                  "the worst rank but 0", "Apache License 2.0")
@@ -125,7 +127,20 @@ def loaders_table(results):
     return markdown(head, [" | ".join(row).split(" | ") for row in rows])
 
 
-PARTS = {"loaders": loaders_table, "scale": scale_table, "quickstart": lambda results: f"```\n{results.quickstart}```\n", "PyTorch": torch_table, "NCCL": nccl_table}
+def suspended_table(results):
+    """Of the row that has all of it, with each number of ranks."""
+    del results
+    columns = ["ranks", "given back, MiB", "come from files", "wait outside", "the device still has"]
+    text = read(TRAINING).partition("\n## Suspended between steps\n")[2]
+    found = [[word.strip() for word in line.strip("|").split("|")] for line in text.split("\n\n| ")[1].split("\n\n")[0].splitlines()]
+    records = [dict(zip(found[0], line)) for line in found[2:]]
+    rows = [[record[column] for column in columns] for record in records if SUSPENDED in record[found[0][0]]]
+    if not rows:
+        sys.exit(f"{TRAINING} has no row {SUSPENDED}")
+    return markdown(columns, rows)
+
+
+PARTS = {"suspended": suspended_table, "loaders": loaders_table, "scale": scale_table, "quickstart": lambda results: f"```\n{results.quickstart}```\n", "PyTorch": torch_table, "NCCL": nccl_table}
 
 
 def whole(figure):
