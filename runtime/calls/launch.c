@@ -20,6 +20,7 @@
 #include "runtime/fill/suspend.h"
 #include "runtime/kernel/concatenate.h"
 #include "runtime/kernel/strided_loop.h"
+#include "runtime/kernel/tensor_list.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/examining.h"
@@ -114,11 +115,32 @@ static const struct ms_pointed *find_written(const struct ms_pointer_scan *reach
     return NULL;
 }
 
+/* One pointer of a list of tensors, or one of each of two lists: {in, out}. */
+static bool find_listed(const struct ms_call *call, const struct ms_pointer_scan *reach,
+                        const struct ms_arguments *arguments, struct operands *operands_out)
+{
+    struct ms_tensor_list list;
+    const struct ms_pointed *hits = reach->hits;
+    if (ms_tensor_list_find(call, arguments, &list) == 0 || reach->count != list.lists ||
+        hits[0].offset < list.at || !is_inside(&hits[0]))
+        return false;
+    const size_t number = (hits[0].offset - list.at) / 8;
+    const struct ms_pointed *out = &hits[list.lists - 1];
+    *operands_out = (struct operands){out, NULL, {out->offset, hits[0].offset}, list.lists};
+    if (number >= list.tensors || list.lists == 1 || hits[1].pointer == hits[0].pointer)
+        return number < list.tensors;
+    operands_out->in = &hits[0];
+    return hits[1].offset == hits[0].offset + (size_t)list.tensors * 8 && is_inside(&hits[1]) &&
+           !is_same_block(&hits[0].block, &hits[1].block) &&
+           hits[0].block.context == hits[1].block.context;
+}
+
 /* True if the pointers fit the rule: one; {out, in}, the same one twice or of two blocks; or {in,
  * out} of two blocks. */
-static bool find_operands(const struct ms_pointer_scan *reach, const struct ms_param_layout *layout,
-                          struct operands *operands_out)
+static bool find_operands(const struct ms_call *call, const struct ms_pointer_scan *reach,
+                          const struct ms_arguments *arguments, struct operands *operands_out)
 {
+    const struct ms_param_layout *layout = arguments->layout;
     const struct ms_pointed *hits = reach->hits;
     if (reach->everything || reach->count == 0)
         return false;
@@ -127,12 +149,15 @@ static bool find_operands(const struct ms_pointer_scan *reach, const struct ms_p
         *operands_out = (struct operands){out, NULL, {out != NULL ? out->offset : 0}, 1};
         return out != NULL && is_inside(out);
     }
+    if (layout->rule == MS_RULE_EACH)
+        return find_listed(call, reach, arguments, operands_out);
     if (reach->count != 2 || !is_inside(&hits[0]) || hits[1].offset != hits[0].offset + 8)
         return false;
     const size_t out = layout->rule == MS_RULE_FROM_FIRST, in = 1 - out;
     *operands_out = (struct operands){&hits[out], NULL, {hits[out].offset, hits[in].offset}, 2};
     if (hits[1].pointer == hits[0].pointer)
-        return layout->rule == MS_RULE_IN_PLACE;
+        return layout->rule == MS_RULE_IN_PLACE &&
+               !ms_strided_loop_moves(layout, arguments->packed, hits[0].offset);
     operands_out->in = &hits[in];
     return is_inside(&hits[1]) && !is_same_block(&hits[0].block, &hits[1].block) &&
            hits[0].block.context == hits[1].block.context;
@@ -299,7 +324,7 @@ static bool record(const struct ms_call *call, const struct ms_arguments *argume
     CUcontext context;
     const struct ms_packed *packed = arguments->packed;
     if (layout->rule == MS_RULE_RUN || layout->rule == MS_RULE_CONCATENATE ||
-        !find_operands(reach, layout, &operands) || has_other_memory(arguments, reach) ||
+        !find_operands(call, reach, arguments, &operands) || has_other_memory(arguments, reach) ||
         !ms_fact_holds(operands.out->block.device, MS_FACT_ALIAS)) /* a replay needs the sink */
         return false;
     const struct ms_allocation_facts *block = &operands.out->block;
@@ -474,13 +499,108 @@ static CUresult touch_reached(const struct ms_arguments *arguments,
     return result;
 }
 
+/* What the launch reaches is in memory. */
+static void will_run(void)
+{
+    ms_examining_launched();
+    ms_materialise_unfilled();
+}
+
+/* --- lists of tensors */
+
+enum { MOST_PARAMS = 16 };
+
+/* A launch over lists of tensors, of which a part is recorded, tensor by tensor. */
+struct listed {
+    const struct ms_call *call;
+    const struct ms_arguments *arguments;
+    struct ms_tensor_list list;
+    bool is_left[MS_MAX_LISTED]; /* tensors that are to be launched */
+    unsigned char *bytes;        /* room for parameters */
+};
+
+/* Of the tensors that are wanted. */
+static bool select_tensors(const struct listed *listed, const bool *is_wanted,
+                           struct ms_call *call_out, struct ms_packed *packed_out)
+{
+    const struct ms_packed *packed = listed->arguments->packed;
+    *call_out = *listed->call;
+    packed_out->bytes = listed->bytes;
+    packed_out->count = packed->count;
+    return ms_tensor_list_select(&listed->list, packed, is_wanted, listed->bytes, call_out);
+}
+
+enum listed_state { NOT_LISTED, RECORDED, LEFT };
+
+static enum listed_state record_tensor(const struct listed *listed, unsigned tensor,
+                                       struct ms_packed *packed)
+{
+    bool is_wanted[MS_MAX_LISTED] = {false};
+    struct ms_pointer_scan reach;
+    struct ms_call call;
+    is_wanted[tensor] = true;
+    if (!select_tensors(listed, is_wanted, &call, packed))
+        return NOT_LISTED;
+    const struct ms_arguments arguments = {listed->arguments->layout, packed, {0, 0}};
+    ms_pointer_scan_find(&arguments, &reach);
+    return record(&call, &arguments, &reach) ? RECORDED : LEFT;
+}
+
+/* Runs what could not be recorded. */
+static CUresult launch_left(const struct listed *listed, struct ms_packed *packed)
+{
+    struct ms_param_layout *layout = listed->arguments->layout;
+    struct ms_pointer_scan reach;
+    struct ms_call call;
+    void *params[MOST_PARAMS];
+    if (!select_tensors(listed, listed->is_left, &call, packed))
+        return CUDA_SUCCESS;
+    const struct ms_arguments arguments = {layout, packed, {0, 0}};
+    ms_pointer_scan_find(&arguments, &reach);
+    const CUresult result = touch_reached(&arguments, &reach);
+    if (result != CUDA_SUCCESS)
+        return result;
+    for (uint32_t i = 0; i < layout->count && i < MOST_PARAMS; i++)
+        params[i] = listed->bytes + layout->params[i].offset;
+    will_run();
+    ms_order_add_gate();
+    return ms_driver.launch_kernel(call.function, call.grid[0], 1, 1, call.block[0], call.block[1],
+                                   call.block[2], call.shared_bytes, call.stream, params, NULL);
+}
+
+/* True if any tensor is recorded, and the others are launched. */
+static bool launch_each(const struct ms_call *call, const struct ms_arguments *arguments,
+                        const struct ms_pointer_scan *reach, CUresult *result_out)
+{
+    struct listed listed = {.call = call, .arguments = arguments};
+    struct ms_packed packed = {.heap = NULL};
+    bool is_any_recorded = false;
+    if ((reach->count == 0 && !reach->everything) || call->attribute_count > 0 ||
+        call->cooperative || arguments->layout->count > MOST_PARAMS || ms_is_capturing())
+        return false;
+    const unsigned count = ms_tensor_list_find(call, arguments, &listed.list);
+    listed.bytes = count > 0 ? ms_heap_alloc(arguments->packed->count) : NULL;
+    if (listed.bytes == NULL)
+        return false;
+    for (unsigned i = 0; i < count; i++) {
+        const enum listed_state state = record_tensor(&listed, i, &packed);
+        listed.is_left[i] = state == LEFT;
+        is_any_recorded |= state == RECORDED;
+    }
+    if (is_any_recorded)
+        *result_out = launch_left(&listed, &packed);
+    ms_heap_free(listed.bytes);
+    return is_any_recorded;
+}
+
 static bool launch_packed(const struct ms_call *call, const struct ms_arguments *arguments,
                           CUresult *result_out)
 {
     struct ms_pointer_scan reach;
     ms_pointer_scan_find(arguments, &reach);
     if (concatenate(call, arguments, &reach, result_out) ||
-        copy_rows(call, arguments, &reach, result_out))
+        copy_rows(call, arguments, &reach, result_out) ||
+        launch_each(call, arguments, &reach, result_out))
         return true;
     if (record(call, arguments, &reach)) {
         *result_out = CUDA_SUCCESS;
@@ -519,8 +639,7 @@ bool ms_launch(const struct ms_call *call, CUresult *result_out)
     if (ms_defers_any() && !call->is_prepared) {
         if (launch(call, result_out))
             return true;
-        ms_examining_launched();
-        ms_materialise_unfilled();
+        will_run();
     }
     ms_order_add_gate();
     return false;

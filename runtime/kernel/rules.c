@@ -15,7 +15,8 @@
 #include "runtime/base/regular_file.h"
 
 const char *const ms_rule_names[MS_RULE_COUNT] = {"run",        "write-only", "in-place",
-                                                  "from-other", "from-first", "concatenate"};
+                                                  "from-other", "from-first", "concatenate",
+                                                  "each"};
 
 enum { MAX_RULES = 256, MAX_LINE = 1024, MAX_BYTES = 1 << 20 };
 
@@ -60,8 +61,8 @@ static const char *add_line(const char *line)
     const size_t length = strcspn(word, " \t\r");
     enum ms_rule class_;
     if (!find_class(word, length, &class_))
-        return "expected write-only, in-place, from-other, from-first, concatenate or run, then a "
-               "name pattern";
+        return "expected write-only, in-place, from-other, from-first, concatenate, each or run, "
+               "then a name pattern";
     const char *pattern = skip_blanks(word + length);
     const size_t pattern_length = strcspn(pattern, " \t\r");
     if (pattern_length == 0)

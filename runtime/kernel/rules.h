@@ -16,6 +16,7 @@ enum ms_rule {
     MS_RULE_FROM_OTHER,  /* {out, in} of two blocks; an element may need any of the other's */
     MS_RULE_FROM_FIRST,  /* the same of {in, out} */
     MS_RULE_CONCATENATE, /* torch.cat (concatenate.h) */
+    MS_RULE_EACH,        /* torch._foreach_* (tensor_list.h): in place, or {in, out} */
     MS_RULE_COUNT
 };
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernel of PyTorch's gpu_kernel_impl_nocast (aten/src/ATen/native/cuda/CUDALoops.cuh) takes
- * (int count, closure). The closure has OffsetCalculator<2> and two pointers, in either order:
+ * (int count, closure). The closure has OffsetCalculator<N> and N pointers, in either order:
  *
  *     int dims;
  *     struct { unsigned divisor, m1, shift; } sizes[25];
- *     unsigned strides[25][2];
+ *     unsigned strides[25][N];
  *
  * (OffsetCalculator.cuh, IntegerDivider.cuh). The kernel reads the first `dims` of each.
  */
@@ -21,7 +21,9 @@ enum {
     SIZES_AT = 4,
     STRIDES_AT = SIZES_AT + MAX_DIMS * SIZE_BYTES,
     CALCULATOR_BYTES = STRIDES_AT + MAX_DIMS * STRIDE_BYTES,
-    POINTERS_BYTES = 16
+    POINTERS_BYTES = 16,
+    /* Of one operand, with what aligns a pointer behind it. */
+    ONE_BYTES = (STRIDES_AT + MAX_DIMS * 4 + 7) / 8 * 8
 };
 
 static uint32_t word(const struct ms_packed *packed, size_t at)
@@ -58,12 +60,20 @@ static bool read_dims(const struct ms_param_layout *layout, const struct ms_pack
 
 static const char loop_name[] = "18elementwise_kernelI";
 
-/* True if a calculator lies at `at` whose sizes have as many elements as the launch. */
-static bool counts(const struct ms_param_layout *layout, const struct ms_packed *packed, size_t at)
+static bool is_loop(const struct ms_param_layout *layout)
+{
+    return strstr(layout->name, loop_name) != NULL && layout->count == 2 &&
+           layout->params[0].bytes == sizeof(int);
+}
+
+/* True if a calculator of so many bytes lies at `at` whose sizes have as many elements as the
+ * launch. */
+static bool counts(const struct ms_param_layout *layout, const struct ms_packed *packed, size_t at,
+                   size_t bytes)
 {
     const size_t count_at = layout->params[0].offset;
     uint64_t product = 1;
-    if (at + CALCULATOR_BYTES > packed->count || count_at + sizeof(int) > packed->count)
+    if (at + bytes > packed->count || count_at + sizeof(int) > packed->count)
         return false;
     const uint32_t dims = word(packed, at);
     for (uint32_t i = 0; i < dims && dims <= MAX_DIMS && product <= INT32_MAX; i++)
@@ -74,17 +84,36 @@ static bool counts(const struct ms_param_layout *layout, const struct ms_packed 
 bool ms_strided_loop_find_numbers(const struct ms_param_layout *layout,
                                   const struct ms_packed *packed, struct ms_range *numbers_out)
 {
-    if (layout->rule != MS_RULE_FROM_OTHER || strstr(layout->name, loop_name) == NULL ||
-        layout->count != 2 || layout->params[0].bytes != sizeof(int) ||
-        layout->params[1].bytes < CALCULATOR_BYTES + POINTERS_BYTES)
+    const bool has_one = layout->rule == MS_RULE_WRITE_ONLY;
+    const size_t bytes = has_one ? ONE_BYTES : CALCULATOR_BYTES;
+    const size_t pointers = has_one ? sizeof(uint64_t) : POINTERS_BYTES;
+    if ((!has_one && layout->rule != MS_RULE_FROM_OTHER && layout->rule != MS_RULE_IN_PLACE) ||
+        !is_loop(layout) || layout->params[1].bytes < bytes + pointers)
         return false;
-    const size_t first = layout->params[1].offset, second = first + POINTERS_BYTES;
-    const bool is_first = counts(layout, packed, first);
-    if (is_first == counts(layout, packed, second))
+    const size_t first = layout->params[1].offset, second = first + pointers;
+    const bool is_first = counts(layout, packed, first, bytes);
+    if (is_first == counts(layout, packed, second, bytes))
         return false;
     const size_t at = is_first ? first : second;
-    *numbers_out = (struct ms_range){at, at + CALCULATOR_BYTES};
+    *numbers_out = (struct ms_range){at, at + bytes};
     return true;
+}
+
+bool ms_strided_loop_moves(const struct ms_param_layout *layout, const struct ms_packed *packed,
+                           size_t pointers)
+{
+    unsigned dims;
+    size_t at;
+    if (strstr(layout->name, loop_name) == NULL)
+        return false;
+    if (!is_loop(layout) || !read_dims(layout, packed, pointers, &at, &dims))
+        return true;
+    for (unsigned i = 0; i < dims; i++) {
+        const size_t strides = at + STRIDES_AT + (size_t)i * STRIDE_BYTES;
+        if (word(packed, strides) != word(packed, strides + 4))
+            return true;
+    }
+    return false;
 }
 
 /* --- copies */

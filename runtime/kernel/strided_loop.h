@@ -18,6 +18,14 @@ bool ms_strided_loop_find_numbers(const struct ms_param_layout *layout,
                                   const struct ms_packed *packed, struct ms_range *numbers_out);
 
 /*
+ * True if the launch is such a loop whose two pointers, at `pointers`, lead it to different places
+ * though they are the same: an element of the result is not that element of the source. Only false
+ * is certain.
+ */
+bool ms_strided_loop_moves(const struct ms_param_layout *layout, const struct ms_packed *packed,
+                           size_t pointers);
+
+/*
  * True if the launch only copies these rows: the kernel's name, the sizes of its parameters and
  * their content are what PyTorch makes for a copy without a cast. Its pointers are at `pointers`.
  */

@@ -21,7 +21,7 @@ import make_page
 
 DUMP, JOB, KERNELS, PRELOAD, SCHEMA = sys.argv[1:]
 MIB = 1 << 20
-RULE_CLASSES = ["write-only", "in-place", "from-other", "from-first", "concatenate"]
+RULE_CLASSES = ["write-only", "in-place", "from-other", "from-first", "concatenate", "each"]
 # What a terminal obeys instead of showing it: Unicode's Cc but for the end of a line, Zl, Zp and Bidi_Control.
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 OBEYED_NAME = "a\x1b[2J\x9b31m\u202egnp.\u2066b"

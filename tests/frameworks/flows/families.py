@@ -64,6 +64,16 @@ def foreach_copied(model):
     model.extend(others)
 
 
+def foreach_mixed(model):
+    """More tensors than a launch of other kernels may point to, some of them in memory: cleared, and set to a cast copy."""
+    others = [torch.empty(COLUMNS, dtype=torch.bfloat16).normal_() for _ in range(200)]
+    rows = [layer.weight[row] for layer in model for row in range(50)]
+    assert all(torch.isfinite(other).all() for other in others[::3])
+    model[1].weight.sum().item()
+    torch._foreach_zero_([layer.weight for layer in model])
+    torch._foreach_copy_(rows, others)
+
+
 def permuted(model):
     """Rows in another order, as a vocabulary is permuted."""
     for layer in model:
@@ -87,8 +97,8 @@ def transposed(model):
         layer.weight.copy_(linear().weight.t())
 
 
-PARTS = {part.__name__: part for part in (diagonal, column, scaled, masked, triangular, foreach_scaled, foreach_copied, permuted,
-                                          gathered, rolled, transposed)}
+PARTS = {part.__name__: part for part in (diagonal, column, scaled, masked, triangular, foreach_scaled, foreach_copied,
+                                          foreach_mixed, permuted, gathered, rolled, transposed)}
 # After sharding: what FSDP2 itself runs when a parameter is gathered.
 AFTER = ("unsharded",)
 

@@ -41,14 +41,10 @@ KNOWN = [
 ]
 # Of the programs of families.py: why no rule names these kernels.
 RARE = [
-    Kernel(r"18elementwise_kernelI\w*11FillFunctorI", "fills of any strides",
-           "it would save. None yet: the wheel of each release has to be held against one"),
-    Kernel(r"18elementwise_kernelI", "other loops of any strides",
-           "it would save. Source and destination may begin at one address with different strides, which a rule does not tell"),
-    Kernel(r"16triu_tril_kernelI", "`triu`, `tril`", "of masks it would save nothing: they are on every rank, whole. Of parameters it would; none of the programs above makes such"),
-    Kernel(r"25multi_tensor_apply_kernelI", "`_foreach_*`",
-           "it would save. A launch has a list of up to 110 tensors, and a record is of one block; no system loads or "
-           "initialises so"),
+    Kernel(r"18elementwise_kernelI", "other loops of any strides", "none of the programs above initialises or loads so"),
+    Kernel(r"16triu_tril_kernelI", "`triu`, `tril`", "of masks it would save nothing: they are on every rank, whole. Of parameters it "
+           "would; none of the programs above makes such"),
+    Kernel(r"25multi_tensor_apply_kernelI", "other `_foreach_*`", "none of the programs above loads or initialises so"),
     Kernel(r"24index_elementwise_kernelI|indexSelect|gather_kernel|14index_kernel|20indexSelectLargeIndex", "index, gather",
            "which rows it reads stands in device memory; none of the programs above loads or initialises so"),
     Kernel(r"roll_cuda_kernel", "`roll`", "none of the programs above loads or initialises so"),

@@ -32,6 +32,10 @@ def copies(d, h):
     targets = [torch.empty_like(d), torch.empty_like(d)]
     torch._foreach_copy_(targets, [d, d.mul(2)])
     yield "foreach copy", same(targets[0], h) and same(targets[1], h.mul(2))
+    for one, other in ((torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16), (torch.half, torch.bfloat16)):
+        targets = [torch.empty_like(d, dtype=one)]
+        torch._foreach_copy_(targets, [d.to(other)])
+        yield f"foreach copy of {other} to {one}", same(targets[0], h.to(other).to(one))
     three = (2, h.shape[0] // 2, h.shape[1])
     for dim in (0, 1, 2):
         yield f"cat of three dimensions in dimension {dim}", same(torch.cat([d.view(three)] * 3, dim),

@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.join(SOURCE, "tools", "check_torch"))
 from torch_check import disassembly, machine_code  # noqa: E402
 
 # (numel, functor, {out, in}) from 0x210 on.
-PARAMETERS, BASE, SIZE = [(0, 4), (4, 4), (8, 16)], 0x210, 24
+PARAMETERS, BASE = [(0, 4), (4, 4), (8, 16)], 0x210
 LOOP = """
 .text.loop:
         /*0000*/                   LDC R1, c[0x0][0x28] ;
@@ -52,7 +52,28 @@ TRANSPOSITION = """
         /*00b0*/                   STG.E desc[UR4][R4.64], R7 ;
         /*00c0*/                   EXIT ;
 """
-CLASSES = {"in-place": LOOP, "from-first": TRANSPOSITION, "write-only": LOOP.replace("LDG.E R4, desc[UR4][R6.64]", "MOV R4, 0x1")}
+# One list of 110 tensors, and two of 64, in place and from the first to the second: pointers by the number of a tensor.
+LIST = """
+.text._Z25multi_tensor_apply_kernelI18TensorListMetadataILi2EE:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/                   S2R R0, SR_CTAID.X ;
+        /*0020*/                   ULDC.64 UR4, c[0x0][0x208] ;
+        /*0030*/                   LDC.U8 R2, c[0x0][R0+0x810] ;
+        /*0040*/                   IMAD.SHL.U32 R3, R2, 0x8, RZ ;
+        /*0050*/                   LDC.64 R4, c[0x0][R3+0x210] ;
+        /*0060*/                   LDC.64 R6, c[0x0][R3+0x410] ;
+        /*0070*/                   LDC R8, c[0x0][R0+0x950] ;
+        /*0080*/                   IMAD.WIDE.U32 R4, R8, 0x4, R4 ;
+        /*0090*/                   IMAD.WIDE.U32 R6, R8, 0x4, R6 ;
+        /*00a0*/                   LDG.E R9, desc[UR4][R4.64] ;
+        /*00b0*/                   STG.E desc[UR4][R6.64], R9 ;
+        /*00c0*/                   EXIT ;
+"""
+STRIDED = LOOP.replace("text.loop", "text._Z18elementwise_kernelI").replace("c[0x0][0x218]", "c[0x0][0x3b0]").replace(
+    "LDG.E R4, desc[UR4][R6.64]", "MOV R4, 0x1")
+LISTS = [(0, 3144), (3144, 1), (3145, 1), (3148, 4)]
+FILLED = [(0, 4), (8, 432)]  # (numel, {OffsetCalculator<1>, out, number})
+CLASSES = {"each": LIST, "strided": STRIDED, "in-place": LOOP, "from-first": TRANSPOSITION, "write-only": LOOP.replace("LDG.E R4, desc[UR4][R6.64]", "MOV R4, 0x1")}
 # (what is changed, in which class, a piece of the code, what takes its place, what must be said)
 PLANTS = [
     ("an atomic", "in-place", "STG.E desc[UR4][R8.64], R4", "ATOMG.E.ADD PT, R4, desc[UR4][R8.64], R4", "opcodes ATOMG"),
@@ -70,14 +91,22 @@ PLANTS = [
     ("a load", "write-only", "MOV R4, 0x1", "LDG.E R4, desc[UR4][R6.64]", "LDG.E"),
     ("an index that was exchanged", "from-first", "IMAD.WIDE.U32 R4, R0, 0x4, R4", "IMAD.WIDE.U32 R4, R7, 0x4, R4", "what was loaded"),
     ("the pointers in the other order", "from-first", "c[0x0][0x210]", "c[0x0][0x218]", "LDG.E"),
+    ("a store through the first list", "each", "IMAD.WIDE.U32 R6, R8, 0x4, R6", "IMAD.WIDE.U32 R6, R8, 0x4, R4", "STG.E"),
+    ("a load through the second list", "each", "IMAD.WIDE.U32 R4, R8, 0x4, R4", "IMAD.WIDE.U32 R4, R8, 0x4, R6", "LDG.E"),
+    ("a pointer behind the lists", "each", "LDC.64 R6, c[0x0][R3+0x410]", "LDC.64 R6, c[0x0][0xe58]", "STG.E"),
+    ("an index of tensors that is loaded", "each", "LDC R8, c[0x0][R0+0x950]", "LDG.E R8, desc[UR4][R4.64]", "what was loaded"),
+    ("another place of the pointer", "strided", "c[0x0][0x3b0]", "c[0x0][0x3a8]", "STG.E"),
+    ("a load", "strided", "MOV R4, 0x1", "LDG.E R4, desc[UR4][R6.64]", "LDG.E"),
     ("a branch that leads nowhere", "in-place", "BRA `(.L_x_1)", "BRX R6 -0x10", "where it leads is unknown"),
 ]
 
 
 def fault(class_, text):
     (name, code), = disassembly.parse(text.splitlines())
-    parameters = [(0, 8), (8, 8), (16, 8)] if class_ == "from-first" else PARAMETERS
-    return machine_code.check_kernel(machine_code.Kernel(name, class_, parameters, BASE, SIZE), code)[1]
+    parameters = {"from-first": [(0, 8), (8, 8), (16, 8)], "each": LISTS, "strided": FILLED}.get(class_, PARAMETERS)
+    size = parameters[-1][0] + parameters[-1][1]
+    seen = machine_code.see(code, machine_code.Reader(BASE, size, class_ == "each"))
+    return machine_code.fault_of(name, "write-only" if class_ == "strided" else class_, parameters, seen)
 
 
 def main():

@@ -65,6 +65,9 @@ def plants(wheel, kernels):
     yield "a loop has a third pointer", wheel, resized(kernels, loop, 2, 8), "parameters are"
     yield "a strided copy has fewer dimensions", wheel, resized(kernels, "23direct_copy_kernel_cuda", 1, -104), \
         "parameters are"
+    yield "a strided fill has more dimensions", wheel, resized(kernels, "22gpu_kernel_impl_nocastINS0_11FillFunctor", 1, -40), \
+        "parameters are"
+    yield "lists have room for more tensors", wheel, resized(kernels, "21BinaryOpScalarFunctor", 0, 16), "parameters are"
     yield "cat knows more of its inputs", wheel, resized(kernels, "CatArrayBatchedCopy_contig", 1, 128), "parameters are"
     yield "arange has a further parameter", wheel, resized(kernels, "29elementwise_kernel_with_index", 2, 8), "parameters are"
     yield "loops have another name", wheel, renamed(kernels, LOOP, "30vectorized_elementwise_kernel2"), LOOP

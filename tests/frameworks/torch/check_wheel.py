@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_wheel.py [--wheel FILE | --torch RELEASE] [--code] [--keep] [RULES [LAYOUTS [STAND-IN...]]]: what the shim expects of
+"""check_wheel.py [--wheel FILE | --torch RELEASE] [--code [--known FILE]] [--keep] [RULES [LAYOUTS [STAND-IN...]]]: what the shim expects of
 PyTorch, held against the installed wheel, the file of one, or a release from PyPI, which is deleted afterwards. TAP.
 
 The block observer: libc10 exports the function that the shim interposes, and libc10_cuda calls it from
@@ -9,6 +9,7 @@ are there, their parameters lie where the rule's class expects pointers, and ker
 have a rule or are in families.txt. With LAYOUTS, writes the layouts of all kernels there for the simulated driver.
 STAND-IN is one for the CUDA runtime or cuBLAS: it has all that PyTorch's libraries import of it.
 --code reads the machine code too, by nvdisasm: some minutes.
+--known FILE keeps what was read of each kernel: what has the same bytes in another release is not read again.
 --keep writes what was found into releases.json (releases.py makes of it what the shim knows, and a page).
 """
 import argparse
@@ -131,6 +132,7 @@ def main():
     parser.add_argument("--wheel", metavar="FILE")
     parser.add_argument("--torch", metavar="RELEASE")
     parser.add_argument("--code", action="store_true")
+    parser.add_argument("--known", metavar="FILE")
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("rules", nargs="?", default=RULES)
     parser.add_argument("layouts", nargs="?")
@@ -144,7 +146,8 @@ def main():
         found = check(tap, wheel, kernels, rules)
         if options.code:
             recorded = promises.classes(rules, promises.match(rules, kernels))
-            found["code"] = machine_code.check(tap, disassembly.find(), wheel.library("libtorch_cuda.so"), 90, recorded)
+            found["code"] = machine_code.check(tap, disassembly.find(), wheel.library("libtorch_cuda.so"), 90, recorded,
+                                               machine_code.Known(options.known))
         for stand_in in options.stand_ins:
             check_stand_in(tap, wheel, stand_in)
         if options.layouts:

@@ -15,7 +15,7 @@ PAGE = os.path.join(SOURCE, "docs", "results", "torch-releases.md")
 sys.path.insert(0, os.path.join(SOURCE, "tools", "check_torch"))
 from torch_check import machine_code  # noqa: E402
 
-CLASSES = ("write-only", "in-place", "from-other", "from-first", "concatenate")
+CLASSES = ("write-only", "in-place", "from-other", "from-first", "concatenate", "each")
 
 
 def number(release):
@@ -85,9 +85,11 @@ code for sm_90. Of all of them it holds that
 
 The columns in the middle count kernels that are recorded, by class. Where the machine code was read (`--code`, with
 nvdisasm), each of them has none but known opcodes, no atomics, no textures, no asynchronous copies, and, but for
-from-first, no memory of a block; and the addresses of its loads and stores are made of the pointers of its class, its sizes and strides, and
-tables of its module alone: a write-only kernel loads through the two pointers of the random state, an in-place, a
-from-other and a from-first one through `in`, and each stores through `out` ([machine_code.py](../../tools/check_torch/torch_check/machine_code.py)).
+from-first, no memory of a block; and the addresses of its loads and stores are made of the pointers of its class, its sizes
+and strides, and tables of its module alone: a write-only kernel loads through the two pointers of the random state, an
+in-place, a from-other and a from-first one through `in`, and each stores through `out`; a kernel over lists of tensors loads
+through the pointers of the first list, and stores through those of the last
+([machine_code.py](../../tools/check_torch/torch_check/machine_code.py)).
 
 *Programs*: those of [tests/frameworks/flows](../../tests/frameworks/flows) ran with the release from PyPI on the simulated driver,
 rank 0 of 8, without and with MetaShard ([run_releases.py](../../tests/frameworks/torch/run_releases.py)): how many hold the same

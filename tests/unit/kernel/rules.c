@@ -79,6 +79,21 @@ MS_TEST(built_in_rules_know_casts)
              MS_RULE_RUN);
 }
 
+/* From the wheel of PyTorch 2.15: fills and scalings in loops over any strides. */
+MS_TEST(built_in_rules_know_parts_of_tensors)
+{
+#define PART "_ZN2at6native18elementwise_kernelILi128ELi2EZNS0_22gpu_kernel_impl_nocastINS0_"
+#define SCALED "UnaryFunctorIfffNS0_15binary_internal10MulFunctorIfEEEEEEvRNS_18TensorIterator"
+    ms_rules_read("");
+    CHECK_EQ(ms_rules_match(PART "11FillFunctorIfEEEEvRNS_18TensorIteratorBaseERKT_EUliE_EEviT1_"),
+             MS_RULE_WRITE_ONLY);
+    CHECK_EQ(ms_rules_match(PART "13A" SCALED "BaseERKT_EUliE_EEviT1_"), MS_RULE_IN_PLACE);
+    CHECK_EQ(ms_rules_match(PART "13B" SCALED "BaseERKT_EUliE_EEviT1_"), MS_RULE_IN_PLACE);
+    CHECK_EQ(ms_rules_match(PART "13BinaryFunctorIfffNS0_15binary_internal10MulFunctorIfEEEEEEvRNS_"
+                                 "18TensorIteratorBaseERKT_EUliE_EEviT1_"),
+             MS_RULE_RUN);
+}
+
 /* From the wheel of PyTorch 2.15. */
 MS_TEST(built_in_rules_know_transpositions)
 {

@@ -112,7 +112,7 @@ MS_TEST(what_may_be_something_else_holds_pointers)
     layout->params[1].bytes -= 16;
     CHECK(!finds_numbers(at));
     layout->params[1].bytes += 16;
-    layout->rule = MS_RULE_IN_PLACE;
+    layout->rule = MS_RULE_RUN;
     CHECK(!finds_numbers(at));
     set_calculator(at);
     layout->name = other;
@@ -126,6 +126,60 @@ MS_TEST(what_may_be_something_else_holds_pointers)
     CHECK(finds_numbers(at));
     set_calculator(offsetof(struct before, calculator)); /* either may be it */
     CHECK(!finds_numbers(at));
+}
+
+/* A fill has OffsetCalculator<1>: 404 bytes. */
+MS_TEST(numbers_of_one_operand)
+{
+    struct ms_range numbers = {0, 0};
+    enum { ONE = 408, AT = 8 };
+    start(AT + ONE + 16);
+    set_calculator(AT);
+    layout->rule = MS_RULE_WRITE_ONLY;
+    CHECK(ms_strided_loop_find_numbers(layout, &packed, &numbers));
+    CHECK_EQ(numbers.begin, AT);
+    CHECK_EQ(numbers.end, AT + ONE);
+    layout->params[1].bytes = ONE + 7;
+    CHECK(!ms_strided_loop_find_numbers(layout, &packed, &numbers));
+    start(AT + 8 + ONE + 8);
+    set_calculator(AT + 8);
+    layout->rule = MS_RULE_WRITE_ONLY;
+    CHECK(ms_strided_loop_find_numbers(layout, &packed, &numbers));
+    CHECK_EQ(numbers.begin, AT + 8);
+}
+
+/* --- loops over one tensor */
+
+static void set_strides(size_t at, unsigned dim, int to, int from)
+{
+    set_word(at + offsetof(struct calculator, strides) + (size_t)dim * 8, to);
+    set_word(at + offsetof(struct calculator, strides) + (size_t)dim * 8 + 4, from);
+}
+
+MS_TEST(a_loop_over_one_tensor_keeps_each_element_in_its_place)
+{
+    static char dense[] = "_ZN2at6native29vectorized_elementwise_kernelILi4E";
+    const size_t at = offsetof(struct behind, calculator);
+    const size_t pointers = offsetof(struct behind, pointers);
+    start(sizeof(struct behind));
+    set_calculator(at);
+    layout->rule = MS_RULE_IN_PLACE;
+    CHECK(finds_numbers(at));
+    set_strides(at, 0, 4, 4);
+    set_strides(at, 1, 400, 400);
+    set_strides(at, 2, 1, 2); /* of a dimension that is not there */
+    CHECK(!ms_strided_loop_moves(layout, &packed, pointers));
+    set_strides(at, 1, 400, 800);
+    CHECK(ms_strided_loop_moves(layout, &packed, pointers));
+    set_strides(at, 1, 400, 400);
+    set_word(at, 26);
+    CHECK(ms_strided_loop_moves(layout, &packed, pointers));
+    set_word(at, 2);
+    CHECK(ms_strided_loop_moves(layout, &packed, pointers + 8));
+    layout->count = 3;
+    CHECK(ms_strided_loop_moves(layout, &packed, pointers));
+    layout->name = dense;
+    CHECK(!ms_strided_loop_moves(layout, &packed, pointers));
 }
 
 /* --- copies */

@@ -244,7 +244,7 @@ MS_TEST_AFTER(page_folder_make, a_full_ring_keeps_the_last_events_and_counts_the
 MS_TEST(no_sentence_offers_a_rule)
 {
     static const char *const classes[] = {"write-only", "in-place", "from-other", "from-first",
-                                          "concatenate"};
+                                          "concatenate"}; /* "each" is a word */
     char sentence[4096];
     for (int reason = 0; reason < MS_REASON_COUNT; reason++) {
         if (!ms_explain((enum ms_reason)reason, "cuLaunchKernel", "_Z6reducePf", sentence,

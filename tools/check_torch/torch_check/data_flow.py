@@ -29,13 +29,19 @@ LOCAL = frozenset(("LDL", "STL"))
 OPCODES = ARITHMETIC | PREDICATES | CONTROL | CONSTANTS | LOADS | STORES | LOCAL
 TILE = frozenset(("LDS", "STS"))  # memory of a block, through which a transposition goes
 
-# What a value may be made of, beside words of parameters, of which word n is bit n.
-MODULE, LOADED, INDEXED, STACK = (1 << n for n in range(2000, 2004))
+# What a value may be made of, beside words of parameters.
+MODULE, LOADED, INDEXED, STACK = (1 << n for n in range(4))
+FIRST_WORD = 4
 
 UNIFORM, LOCAL_MEMORY = 256, 512  # places: registers, uniform ones, local memory by index, and behind it words that are spilled
 SPILLED = re.compile(r"\[R1(?:\+(0x[0-9a-f]+))?\]")
 ALL_PREDICATES = tuple(f"{kind}{number}" for kind in ("P", "UP") for number in range(8))
 WORDS = {"64": 2, "128": 4, "256": 8}
+
+
+def word(number):
+    """What is made of that word of the parameters."""
+    return 1 << FIRST_WORD + number
 
 
 class Access(NamedTuple):
@@ -99,10 +105,11 @@ class Step(NamedTuple):
 
 
 class Reader:
-    """Reads instructions of kernels whose parameters begin at `base` of the bank of constants."""
+    """Reads instructions of kernels whose parameters begin at `base` of the bank of constants. What a parameter by index is made
+    of is INDEXED, and with `tells_array` the word from which it is counted too."""
 
-    def __init__(self, base, size):
-        self.base, self.size = base, size
+    def __init__(self, base, size, tells_array=False):
+        self.base, self.size, self.tells_array = base, size, tells_array
 
     def constant_origins(self, text, words):
         """Of the constants that an operand names."""
@@ -116,11 +123,12 @@ class Reader:
             offset = sum(int(number, 16) for number in re.findall(r"0x[0-9a-f]+", place))
             if bank == "0x4":
                 continue
+            is_parameter = self.base <= offset < self.base + self.size
             if uniform or re.search(r"R\d", place):
-                found |= INDEXED
-            elif self.base <= offset < self.base + self.size:
-                for word in range((offset - self.base) // 4, (offset - self.base) // 4 + words):
-                    found |= 1 << word
+                found |= INDEXED | (word((offset - self.base) // 4) if self.tells_array and is_parameter else 0)
+            elif is_parameter:
+                for number in range((offset - self.base) // 4, (offset - self.base) // 4 + words):
+                    found |= word(number)
             elif offset in (0x20, 0x24, 0x28):
                 found |= STACK
         return found

@@ -3,10 +3,13 @@
 its loads and stores (data_flow.py).
 """
 import collections
+import hashlib
+import json
+import os
 from typing import NamedTuple
 
-from . import disassembly, fatbin, promises
-from .data_flow import INDEXED, LOADED, LOADS, MODULE, OPCODES, STACK, TILE, Access, Flow, Reader, Unclear, follow
+from . import disassembly, elf, fatbin, promises
+from .data_flow import FIRST_WORD, INDEXED, LOADED, LOADS, MODULE, OPCODES, STACK, TILE, Flow, Reader, Unclear, follow, word
 
 
 def allowed(class_):
@@ -18,13 +21,13 @@ def words_of(parameters, *numbers):
     for number in numbers:
         if number < len(parameters):
             offset, size = parameters[number]
-            for word in range(offset // 4, (offset + size + 3) // 4):
-                found |= 1 << word
+            for place in range(offset // 4, (offset + size + 3) // 4):
+                found |= word(place)
     return found
 
 
 def pair(offset):
-    return 3 << (offset // 4)
+    return word(offset // 4) | word(offset // 4 + 1)
 
 
 class Promise(NamedTuple):
@@ -33,6 +36,25 @@ class Promise(NamedTuple):
     output: int
     inputs: tuple
     numbers: int
+
+
+def strided_promises(class_, parameters):
+    """The closure has a calculator, and behind it or before it the pointers."""
+    numbers, closure = words_of(parameters, 0, 1), parameters[1][0]
+    if class_ == "write-only":
+        return [Promise(pair(at), (), numbers & ~pair(at)) for at in (closure, closure + promises.CALCULATOR_OF_ONE)]
+    return [Promise(pair(at), (pair(at + 8),), numbers & ~pair(at) & ~pair(at + 8))
+            for at in (closure, closure + promises.CALCULATOR_OF_TWO)]
+
+
+def promise_of_lists(parameters):
+    """Pointers and numbers are read by index. That of the first list begins where the parameters do, and so may be the one
+    of numbers."""
+    (begin, size), *_ = parameters
+    lists, tensors = promises.LISTS[size]
+    numbers = words_of([(begin + 8 * tensors * lists, size - 8 * tensors * lists)], 0) | words_of(parameters, *range(1, len(parameters)))
+    first, last = word(begin // 4), word(begin // 4 + 2 * tensors * (lists - 1))
+    return [Promise(last, (first,), numbers | first | INDEXED)]
 
 
 def promises_of(class_, name, parameters):
@@ -46,12 +68,12 @@ def promises_of(class_, name, parameters):
         # The pointer is somewhere in the closure.
         return [Promise(pair(closure[0] + at), (pair(state), pair(state + 8)), words_of(parameters, 0, 3) & ~pair(closure[0] + at))
                 for at in range(0, closure[1] - 4, 8)]
+    if class_ == "each":
+        return promise_of_lists(parameters)
     if class_ == "from-first":
         return [Promise(words_of(parameters, 1), (words_of(parameters, 0),), words_of(parameters, *range(2, count)))]
-    if class_ == "from-other":
-        numbers, closure = words_of(parameters, 0, 1), parameters[1][0]
-        return [Promise(pair(at), (pair(at + 8),), numbers & ~pair(at) & ~pair(at + 8))
-                for at in (closure, closure + promises.CALCULATOR_OF_TWO)]
+    if promises.STRIDED in name:
+        return strided_promises(class_, parameters)
     numbers, out = words_of(parameters, 0, *range(3, count)), parameters[2][0]
     return [Promise(pair(out), (pair(out + 8),) if class_ == "in-place" else (), numbers)]
 
@@ -59,12 +81,33 @@ def promises_of(class_, name, parameters):
 def shown(origins):
     named = [name for bit, name in ((MODULE, "a table of the module"), (LOADED, "what was loaded"), (INDEXED, "a parameter by index"),
                                     (STACK, "the stack")) if origins & bit]
-    return " and ".join([f"word {word} of the parameters" for word in range(1024) if origins >> word & 1] + named) or "nothing"
+    words = origins >> FIRST_WORD
+    return " and ".join([f"word {place} of the parameters" for place in range(words.bit_length()) if words >> place & 1] +
+                        named) or "nothing"
+
+
+class Seen(NamedTuple):
+    """What is read of a kernel's code, whatever its class."""
+    opcodes: frozenset
+    accesses: tuple  # (opcode, operands, origins)
+    unclear: str  # empty: the code could be followed
+
+
+def see(code, reader):
+    opcodes = frozenset(read.base for read in code.instructions)
+    if opcodes - OPCODES - TILE:
+        return Seen(opcodes, (), "")
+    try:
+        found = {(access.instruction.base in LOADS, access.origins): access.instruction for access in follow(Flow(code, reader))}
+    except Unclear as error:
+        return Seen(opcodes, (), str(error))
+    return Seen(opcodes, tuple((read.opcode, read.text, origins) for (_, origins), read in found.items()), "")
 
 
 def breaks(promise, access):
     """What is wrong with a load or a store, or None."""
-    origins, is_load = access.origins, access.instruction.base in LOADS
+    opcode, text, origins = access
+    is_load = opcode.partition(".")[0] in LOADS
     pointers = promise.output
     for pointer in promise.inputs:
         pointers |= pointer
@@ -73,49 +116,86 @@ def breaks(promise, access):
     for pointer in promise.inputs if is_load else (promise.output,):
         if origins & pointer and not origins & ~(pointer | promise.numbers):
             return None
-    return f"{access.instruction.opcode} {access.instruction.text}: its address is made of {shown(origins)}"
+    return f"{opcode} {text}: its address is made of {shown(origins)}"
 
 
-class Kernel(NamedTuple):
-    name: str
-    class_: str
-    parameters: list
-    base: int  # where parameters begin in the bank of constants
-    size: int
-
-
-def check_kernel(kernel, code):
-    """(opcodes, what is wrong or None)"""
-    opcodes = {read.base for read in code.instructions}
-    if opcodes - allowed(kernel.class_):
-        return opcodes, f"opcodes {' '.join(sorted(opcodes - allowed(kernel.class_)))}"
-    try:
-        accesses = follow(Flow(code, Reader(kernel.base, kernel.size)))
-    except Unclear as error:
-        return opcodes, str(error)
-    fault = None
-    for promise in promises_of(kernel.class_, kernel.name, kernel.parameters):
-        fault = next((found for access in accesses if (found := breaks(promise, access)) is not None), None)
+def fault_of(name, class_, parameters, seen):
+    """What is wrong with a kernel, or None."""
+    if seen.opcodes - allowed(class_):
+        return f"opcodes {' '.join(sorted(seen.opcodes - allowed(class_)))}"
+    fault = seen.unclear or None
+    for promise in promises_of(class_, name, parameters) if fault is None else ():
+        fault = next((found for access in seen.accesses if (found := breaks(promise, access)) is not None), None)
         if fault is None:
             break
-    return opcodes, fault
+    return fault
 
 
-def check_image(nvdisasm, image, recorded):
-    """Yields (kernel, its class, opcodes, what is wrong) of the recorded kernels in an image."""
-    found = {name: info for name, info in fatbin.kernels_in(image) if name in recorded}
-    for name, code in disassembly.read(nvdisasm, image, set(found)) if found else ():
-        base, size = fatbin.constants(found[name])
-        yield name, recorded[name], *check_kernel(Kernel(name, recorded[name], fatbin.parameters(found[name]), base, size), code)
+class Known:
+    """What is seen of kernels, by their bytes: many are the same in releases that follow each other. In a file, if there is one."""
+
+    def __init__(self, path=None):
+        self.found, self.path = {}, path
+        sources = [os.path.join(os.path.dirname(os.path.abspath(__file__)), name) for name in ("data_flow.py", "disassembly.py")]
+        self.version = hashlib.sha256()
+        for source in sources:
+            with open(source, "rb") as file:
+                self.version.update(file.read())
+        if path is not None and os.path.exists(path):
+            with open(path, encoding="ascii") as file:
+                for line in file:
+                    key, opcodes, accesses, unclear = json.loads(line)
+                    self.found[key] = Seen(frozenset(opcodes), tuple((opcode, text, int(origins, 16))
+                                                                     for opcode, text, origins in accesses), unclear)
+
+    def key(self, sections, has_lists):
+        """Of all that an image has of a kernel: code, tables, layouts."""
+        digest = self.version.copy()
+        digest.update(b"lists" if has_lists else b"")
+        for kind, content in sorted(sections):
+            digest.update(b"%s %d " % (kind.encode(), len(content)) + content)
+        return digest.hexdigest()
+
+    def add(self, key, seen):
+        self.found[key] = seen
+        if self.path is not None:
+            row = [key, sorted(seen.opcodes), [(opcode, text, f"{origins:x}") for opcode, text, origins in seen.accesses], seen.unclear]
+            with open(self.path, "a", encoding="ascii") as file:
+                file.write(json.dumps(row) + "\n")
+        return seen
 
 
-def check(findings, nvdisasm, path, architecture, recorded):
+def sections_of(image, names):
+    """{kernel: [(kind of section, its bytes)]}"""
+    found = {name: [] for name in names}
+    for section in elf.sections(image):
+        kind, _, name = section.name.partition("._Z")
+        if "_Z" + name in found:
+            found["_Z" + name].append((kind, image[section.offset:section.offset + section.size]))
+    return found
+
+
+def look(nvdisasm, image, infos, known):
+    """Yields (kernel, Seen)"""
+    keys = {name: known.key(sections, promises.LISTED in name) for name, sections in sections_of(image, infos).items()}
+    missing = {name for name in infos if keys[name] not in known.found}
+    for name in infos.keys() - missing:
+        yield name, known.found[keys[name]]
+    for name, code in disassembly.read(nvdisasm, image, missing) if missing else ():
+        yield name, known.add(keys[name], see(code, Reader(*fatbin.constants(infos[name]), promises.LISTED in name)))
+
+
+def check(findings, nvdisasm, path, architecture, recorded, known=None):
     """Holds all kernels of `recorded` ({name: class}) against their promises. Returns {class: opcodes}."""
     opcodes, wrong, read = collections.defaultdict(set), collections.defaultdict(list), collections.Counter()
+    known = known or Known()
     for image in fatbin.images_of(path, architecture):
-        for name, class_, found, fault in check_image(nvdisasm, image, recorded):
-            opcodes[class_] |= found
+        infos = {name: info for name, info in fatbin.kernels_in(image) if name in recorded}
+        for name, seen in look(nvdisasm, image, infos, known):
+            class_ = recorded[name]
+            opcodes[class_] |= seen.opcodes
             read[class_] += 1
+            fault = fault_of(name, class_, fatbin.parameters(infos[name]), seen)
             if fault is not None:
                 wrong[class_].append(f"{name}: {fault}")
     for class_, wanted in sorted(collections.Counter(recorded.values()).items()):

@@ -12,10 +12,17 @@ from . import library
 OBSERVER = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"
 CHECK = "_ZN3c104cuda29c10_cuda_check_implementation"
 INT, POINTER = 4, 8
+STRIDED = "18elementwise_kernelI"  # a loop over tensors of any strides
+CALCULATOR_OF_ONE = 408  # OffsetCalculator<1>, and what aligns a pointer behind it
 CALCULATOR_OF_TWO = 4 + 25 * 12 + 25 * 2 * 4  # OffsetCalculator<2>: dims, dividers, strides
 
+# Loops over lists of tensors: {bytes of the metadata: (lists, tensors in each)} (runtime/kernel/tensor_list.c).
+LISTED = "25multi_tensor_apply_kernelI"
+LISTS = {25768: (1, 770), 24200: (2, 448), 3368: (1, 110), 3144: (2, 64)}
+
 # What must not be recorded: several inputs, a whole tensor for each element, pointers in device memory.
-NEVER = [r"(St5arrayIPcLm|6detail5ArrayIPcLi)[3-9]E", r"13reduce_kernelI", r"25multi_tensor_apply_kernelI",
+NEVER = [r"(St5arrayIPcLm|6detail5ArrayIPcLi)[3-9]E", r"13reduce_kernelI", LISTED + r"(?!\w+?TensorListMetadataILi[12]EEE\w{4,8}(Zero|BinaryOpScalar|Copy|UnaryOp)Functor)",
+         r"47_amp_foreach_non_finite_check_and_unscale_cuda_",
          r"24index_elementwise_kernelI", r"34_scatter_gather_elementwise_", r"39_amp_non_finite_check_and_unscale_cuda_",
          r"42_sparse_binary_op_intersection_kernel_impl", r"21_flatten_indices_impl"]
 
@@ -75,14 +82,17 @@ def pointers_fit(class_, name, parameters, release):
             return found is not None
         metadata = (int(found[2]) * 21 + 3) // 4 * 4 + int(found[3]) * 32
         return sizes == [POINTER, (metadata + 7) // 8 * 8, 32, 4, 4]
+    if class_ == "each":
+        lists = re.search(r"TensorListMetadataILi(\d)E", name)
+        return lists is not None and sizes and LISTS.get(sizes[0], (0, 0))[0] == int(lists[1])
     if class_ == "from-first":
         return sizes == [POINTER, POINTER, 8, 8, 8, 8]  # (in, out, sizes and strides)
+    if STRIDED in name:  # (numel, {calculator, {out, in}, functor}); the two are not aligned to anything but themselves
+        room = CALCULATOR_OF_ONE + POINTER if class_ == "write-only" else CALCULATOR_OF_TWO + 2 * POINTER
+        return len(sizes) == 2 and sizes[0] == INT and sizes[1] >= room
     if class_ == "write-only":
         return sizes[0] == INT and sizes[2] == POINTER
-    if class_ == "in-place":
-        return sizes[0] == INT and sizes[2] == 2 * POINTER
-    # (numel, {calculator, {out, in}, functor}); the two are not aligned to anything but themselves
-    return len(sizes) == 2 and sizes[1] >= CALCULATOR_OF_TWO + 2 * POINTER
+    return class_ == "in-place" and sizes[0] == INT and sizes[2] == 2 * POINTER
 
 
 def casts_named(matched):

@@ -45,10 +45,16 @@ static struct chunk chunk_of(const struct simcuda_launch *launch, const void *li
                           large->numel[tensor], large->block_to_chunk[block]};
 }
 
-/* "4CopyI" has the type of the destination first. */
+/* The type of the destination is first; CopyFunctor is of two types, and has both in full. */
 static bool read_types(const char *name, enum host_type *to_out, enum host_type *from_out)
 {
+    enum host_type types[2];
     const char *at = strstr(name, "4CopyI");
+    if (host_types_behind(name, "11CopyFunctorI", types, 2)) {
+        *to_out = types[0];
+        *from_out = types[1];
+        return true;
+    }
     if (at == NULL)
         return false;
     at += strlen("4CopyI");

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * PyTorch's loops over lists of tensors, which torch._foreach_* launches: a launch is cut into one
+ * for each tensor, so that each is about one block, and the others can be recorded if one cannot.
+ */
+#pragma once
+
+#include "runtime/kernel/call.h"
+
+enum { MS_MAX_LISTED = 1024 };
+
+/* Where the lists lie in the packed parameters. */
+struct ms_tensor_list {
+    size_t at;        /* addresses of the tensors */
+    unsigned lists;   /* 1: they are changed where they are; 2: the second is made of the first */
+    unsigned tensors; /* that each list has room for; at most MS_MAX_LISTED */
+    unsigned blocks;  /* of threads, at most */
+    bool is_wide;     /* a tensor's number has two bytes */
+};
+
+/* Returns the number of tensors in a launch; 0 unless the kernel's rule, its name, the size of its
+ * parameters and their content are as PyTorch makes them. */
+unsigned ms_tensor_list_find(const struct ms_call *call, const struct ms_arguments *arguments,
+                             struct ms_tensor_list *list_out);
+
+/* The parameters of a launch over those tensors alone, into `bytes` (packed->count), and its grid.
+ * False: no block of threads works on any of them. */
+bool ms_tensor_list_select(const struct ms_tensor_list *list, const struct ms_packed *packed,
+                           const bool *is_wanted, unsigned char *bytes, struct ms_call *call);
