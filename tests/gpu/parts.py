@@ -8,6 +8,7 @@ import build_all
 import check_probe
 import nccl_alias
 import nccl_conformance
+import suspend
 from run_tools import SOURCE
 
 HERE = os.path.join(SOURCE, "tests", "gpu")
@@ -156,6 +157,7 @@ SHIM = [build_all.SHIM]
 CONFORMANCE_NEEDS = [build_all.SIMULATOR, build_all.TEST_KERNELS, *build_all.CONFORMANCE]
 NCCL_NEEDS = [build_all.SHIM, build_all.SIMULATOR, *build_all.NCCL_TARGETS]
 SMALL_LOAD = ["--bytes", str(64 << 20), "--rounds", "1"]
+SMALL_SUSPEND = ["--bytes", str(64 << 20)]
 SMALL_STEPS = ["--device", "cpu", "--rounds", "1", "--steps", "20", "--layers", "1", "--width", "128", "--batch", "2",
                "--length", "64"]
 
@@ -197,6 +199,7 @@ PARTS = [
     Part("nccl-ranks", "second", 150, NCCL_NEEDS, False, nccl_command("nccl_conformance.py", "--ranks", "4"),
          counts_in_short, nccl_conformance.details, True),
     flows("flows", "more", 240),
+    Part("suspend", "more", 120, SHIM, True, under_shim_command("suspend.py", small=SMALL_SUSPEND), suspend.in_short),
     Part("systems", "more", 280, SHIM, True, systems_command("1,2"), systems_in_short, systems_details),
     # Last, and only when they are asked for: what makes the device fault on purpose.
     conformance("conformance-faults", "faults", "only"),

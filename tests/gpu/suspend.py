@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a suspension frees and costs on this GPU, and what cuda-checkpoint copies before and after one.
+
+    suspend.py --shim libmetashard.so [--out FILE] [--seconds S]
+
+A process under the preload loads 2 GiB from safetensors (less where there is no room), lets kernels read them, and has
+1/8 as much that kernels write. It is suspended and resumed, by request and by its next kernel, with what has to wait
+on the host and in a file. If there is a `cuda-checkpoint`, the process is stopped and woken by it, without a
+suspension before it and with one. After each the process reads all its bytes on the device: they have to be the same.
+Of each: seconds, the device's memory in use as nvidia-smi has it, and the process's memory on the host. Prints, and
+writes after each, one JSON object.
+"""
+import argparse
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from load_time import affordable, files_of, make_checkpoint, warm
+from run_tools import under_shim, write_json
+
+GIB = 1 << 30
+LARGEST, SMALLEST = 2 * GIB, 1 << 20
+WRITTEN_PART = 8
+CHECKPOINT = "cuda-checkpoint"
+
+
+def sleep(folder, device):
+    """In a process of its own: answers each line of its input with what its memory holds."""
+    import torch
+    from safetensors.torch import load_file
+    tensors = {name: tensor for path in files_of(folder) for name, tensor in load_file(path, device=device).items()}
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    written = torch.zeros(size // WRITTEN_PART // 4, dtype=torch.float32, device=device)
+    print(json.dumps({"bytes": size, "written_bytes": written.nbytes}), flush=True)
+    for number, _ in enumerate(sys.stdin, 1):
+        written.add_(1)
+        sums = [tensor.reshape(-1).view(torch.int64).sum().item() for tensor in tensors.values()]
+        least, most = written.min().item(), written.max().item()
+        print(json.dumps({"sums": hash(tuple(sums)), "written_is_right": least == most == number}), flush=True)
+
+
+class Sleeper:
+    def __init__(self, options, folder):
+        self.control = os.path.join(folder, "control")
+        environment = under_shim(options.shim, os.path.join(folder, "dump"))
+        environment.update(METASHARD_CONTROL=self.control, PYTHONHASHSEED="0")
+        self.process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--sleep", folder, options.device], text=True,
+                                        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.made = self.answer()
+        self.right = self.work()["sums"]
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the process has ended with {self.process.wait()}")
+        return json.loads(line)
+
+    def work(self):
+        self.process.stdin.write("work\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def ask(self, request):
+        """The answer to a request on the control socket: an object, if it is one."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(self.control)
+            connection.sendall(request.encode() + b"\n")
+            answer = b""
+            while not answer.endswith(b"\n"):
+                more = connection.recv(65536)
+                if not more:
+                    raise RuntimeError("no answer")
+                answer += more
+        word, _, rest = answer.decode().strip().partition(" ")
+        if word != "ok":
+            raise RuntimeError(rest)
+        return json.loads(rest) if rest.startswith("{") else rest
+
+    def toggle(self):
+        done = subprocess.run([CHECKPOINT, "--toggle", "--pid", str(self.process.pid)], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{CHECKPOINT}: {(done.stderr or done.stdout).strip()}")
+
+    def host_bytes(self):
+        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("VmRSS")) << 10
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+def device_mib():
+    """In use, of all processes; None without nvidia-smi."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    done = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"],
+                          capture_output=True, text=True, check=False)
+    return int(done.stdout.split()[0]) if done.returncode == 0 else None
+
+
+# --- the cases: each a list of steps
+
+
+def cases(folder):
+    suspend, resume = ("suspend", lambda one: one.ask("suspend")), ("resume", lambda one: one.ask("resume"))
+    found = {"by request": [suspend, resume], "by a kernel": [suspend],
+             "in a file": [("suspend", lambda one: one.ask("suspend " + folder)), resume]}
+    if shutil.which(CHECKPOINT) is not None:
+        stop, wake = ("stop", Sleeper.toggle), ("wake", Sleeper.toggle)
+        found[f"{CHECKPOINT} alone"] = [stop, wake]
+        found[f"{CHECKPOINT} of what is suspended"] = [suspend, stop, wake, resume]
+    return found
+
+
+def run_case(one, steps):
+    record = {"before": {"device_mib": device_mib(), "host_bytes": one.host_bytes()}}
+    for name, step in steps:
+        began = time.monotonic()
+        told = step(one)
+        record[name] = {"seconds": round(time.monotonic() - began, 3), "device_mib": device_mib(), "host_bytes": one.host_bytes()}
+        if isinstance(told, dict):
+            record[name]["told"] = told
+    began = time.monotonic()
+    seen = one.work()
+    record["work"] = {"seconds": round(time.monotonic() - began, 3)}
+    record["same"] = seen["sums"] == one.right and seen["written_is_right"]
+    return record
+
+
+def measure(options):
+    with tempfile.TemporaryDirectory() as folder:
+        deadline = time.monotonic() + options.seconds
+        size = affordable(options, folder)
+        if size < SMALLEST:
+            return {"skipped": "no room for a checkpoint"}
+        make_checkpoint(folder, size)
+        warm(folder)
+        time.sleep(0.1)  # a file that has just been written is not trusted
+        one = Sleeper(options, folder)
+        result = {"format": "metashard-suspend-1", "complete": False, **one.made, "cases": {}}
+        planned = cases(folder)
+        for name, steps in planned.items():
+            if time.monotonic() > deadline - options.seconds / 10:
+                break
+            try:
+                result["cases"][name] = run_case(one, steps)
+            except RuntimeError as error:
+                result["cases"][name] = {"same": False, "error": str(error)}
+            if options.out is not None:
+                write_json(options.out, result)
+        one.end()
+        result["complete"] = len(result["cases"]) == len(planned)
+        if options.out is not None:
+            write_json(options.out, result)
+        return result
+
+
+def in_short(result):
+    if "cases" not in result:
+        return result.get("skipped", "nothing")
+    wrong = [f"{name}: {case.get('error', 'other bytes')}" for name, case in result["cases"].items() if not case["same"]]
+    took = [f"{name} {case['suspend']['seconds']} s, {case['work']['seconds']} s" for name, case in result["cases"].items()
+            if "suspend" in case]
+    return "; ".join(wrong or ["all bytes the same"]) + "; suspended and at work again: " + ", ".join(took)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shim", type=os.path.abspath)
+    parser.add_argument("--out")
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--bytes", type=int, default=LARGEST, help="of the checkpoint, at most")
+    parser.add_argument("--sleep", nargs=2, metavar=("FOLDER", "DEVICE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.sleep is not None:
+        sleep(*options.sleep)
+        return 0
+    if options.shim is None or not os.path.exists(options.shim):
+        sys.exit("suspend.py: --shim names no file")
+    result = measure(options)
+    print(json.dumps(result, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
