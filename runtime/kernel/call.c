@@ -6,7 +6,8 @@
 #include "runtime/base/heap.h"
 #include "runtime/kernel/strided_loop.h"
 
-enum { MAX_REPLAY_PARAMS = 64 };
+/* Those of a list of tensors are 30 KiB, of which one tensor needs very little. */
+enum { MAX_REPLAY_PARAMS = 64, PIECE_BYTES = 28 };
 
 /* Small, because a large model is initialised by very many. */
 struct ms_launch {
@@ -17,9 +18,13 @@ struct ms_launch {
     unsigned grid[3], block[3], shared_bytes;
     uint32_t attribute_count;
     uint32_t pointers[MS_MAX_POINTERS], pointer_count;
-    bool extra; /* the program packed the parameters itself */
-    uint32_t bytes;
-    unsigned char params[];
+    bool extra;           /* the program packed the parameters itself */
+    uint32_t bytes;       /* of the packed parameters */
+    uint32_t piece_count; /* of those that are not zeros */
+    struct piece {
+        uint32_t at;
+        unsigned char bytes[PIECE_BYTES];
+    } pieces[];
 };
 
 /* Finds the buffer in `extra`: pairs of a tag and a value, ended by a zero tag. */
@@ -157,6 +162,35 @@ bool ms_call_may_wait(const struct ms_call *call, const struct ms_param_layout *
            (call->shared_bytes == 0 || call->shared_bytes <= (unsigned)shared);
 }
 
+/* Without room: counts the pieces. */
+static uint32_t keep_pieces(const struct ms_packed *packed, struct piece *pieces)
+{
+    static const unsigned char zeros[PIECE_BYTES];
+    uint32_t count = 0;
+    for (size_t at = 0; at < packed->count; at += PIECE_BYTES) {
+        const size_t left = packed->count - at;
+        const size_t bytes = left < PIECE_BYTES ? left : PIECE_BYTES;
+        if (memcmp(packed->bytes + at, zeros, bytes) == 0)
+            continue;
+        if (pieces != NULL) {
+            pieces[count].at = (uint32_t)at;
+            memcpy(pieces[count].bytes, packed->bytes + at, bytes);
+        }
+        count++;
+    }
+    return count;
+}
+
+static void unpack_pieces(const struct ms_launch *launch, unsigned char *bytes)
+{
+    memset(bytes, 0, launch->bytes);
+    for (uint32_t i = 0; i < launch->piece_count; i++) {
+        const struct piece *piece = &launch->pieces[i];
+        const size_t left = launch->bytes - piece->at;
+        memcpy(bytes + piece->at, piece->bytes, left < PIECE_BYTES ? left : PIECE_BYTES);
+    }
+}
+
 static void destroy(struct ms_counted *counted)
 {
     struct ms_launch *launch = (struct ms_launch *)counted;
@@ -169,7 +203,9 @@ struct ms_launch *ms_call_record(const struct ms_call *call, struct ms_param_lay
                                  const struct ms_packed *packed, const size_t *pointers,
                                  size_t pointer_count)
 {
-    struct ms_launch *launch = ms_heap_zalloc(sizeof(*launch) + packed->count);
+    const uint32_t piece_count = keep_pieces(packed, NULL);
+    struct ms_launch *launch =
+        ms_heap_zalloc(sizeof(*launch) + piece_count * sizeof(*launch->pieces));
     if (launch == NULL)
         return NULL;
     if (call->attribute_count > 0) {
@@ -194,7 +230,7 @@ struct ms_launch *ms_call_record(const struct ms_call *call, struct ms_param_lay
         launch->pointers[i] = (uint32_t)pointers[i];
     launch->pointer_count = (uint32_t)pointer_count;
     launch->bytes = (uint32_t)packed->count;
-    memcpy(launch->params, packed->bytes, packed->count);
+    launch->piece_count = keep_pieces(packed, launch->pieces);
     return launch;
 }
 
@@ -243,7 +279,7 @@ CUresult ms_call_run(const struct ms_launch *launch, const uint64_t deltas[MS_MA
     unsigned char *bytes = ms_heap_alloc(launch->bytes + 1);
     if (bytes == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(bytes, launch->params, launch->bytes);
+    unpack_pieces(launch, bytes);
     for (size_t i = 0; i < launch->pointer_count; i++) {
         uint64_t pointer;
         memcpy(&pointer, bytes + launch->pointers[i], sizeof(pointer));
