@@ -171,9 +171,10 @@ class Fuzzer:
 
     def left_out(self, batch):
         """What is a limit (docs/limits.md): where the shim may keep no host copy, a file cannot be saved in a host function;
-        an old driver cannot tell whether what was queued before an allocation is done, and the access fails."""
+        an old driver cannot tell whether what was queued before an allocation is done, and the access fails; of a file that
+        changes, what a plan gives to other ranks is lost, and a plan by a file may come between any two calls."""
         plans = batch.world.get("FUZZ_PLANS")
-        names = [self.without, PLANS * (plans == "none"), "name a block" * (plans == "sizes"),
+        names = [self.without, PLANS * (plans == "none"), "name a block,a plan by a file" * (plans == "sizes"),
                  "a host function opens a source" * (batch.setting == "no snapshots"),
                  "queued before the allocation" * (batch.world.get("SIMCUDA_PROFILE") == "12.4")]
         return ["--without", ",".join(filter(None, names))] * any(names)
