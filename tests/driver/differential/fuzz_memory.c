@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tools/simcuda/driver/hook.h"
+#include "tools/simcuda/tests/peer.h"
 
 enum { PAGE = 4096 };
 
@@ -97,7 +98,25 @@ static void set_attribute(void)
     free_alone(at, PAGE);
 }
 
-/* What other processes do with it: ipc.c. This one may not open it. */
+/* It opens the memory, writes there, and closes it. What more can be done is in ipc.c. */
+static void share_with_another(void)
+{
+    static struct sim_peer peer;
+    enum { BYTES = 5 * PAGE };
+    CUipcMemHandle handle;
+    const CUdeviceptr at = make_alone(BYTES);
+    SEE(CALL(cuCtxSynchronize)()); /* nothing else orders the other process behind what is there */
+    if (SEE(CALL(cuIpcGetMemHandle)(&handle, at)) == CUDA_SUCCESS) {
+        if (peer.to == 0)
+            peer = sim_peer_start_as("memory");
+        const struct sim_peer_shared seen = sim_peer_add(peer, handle, BYTES);
+        fuzz_see(seen.result);
+        fuzz_see(seen.sum);
+    }
+    free_alone(at, BYTES);
+}
+
+/* This process may not open it. */
 static void share_the_old_way(void)
 {
     enum { LAZY = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS };
@@ -398,6 +417,7 @@ const struct fuzz_operation fuzz_memory[] = {
     {"ask for free memory", ask_free, 5},
     {"set an attribute", set_attribute, 2},
     {"share the old way", share_the_old_way, 2},
+    {"share with another process", share_with_another, 1},
     {"pin by a handle", ask_for_a_handle, 2},
     {"pin by a range", pin_by_range, 2},
     {"bind to a switch", bind, 2},
