@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tests/driver/differential/c10.h"
+#include "tools/simcuda/tests/peer.h"
 
 enum { ARENA_PART = 48 << 10, CHECKS = 64, LEAST = 64 };
 
@@ -564,6 +565,48 @@ static void misuse(void)
     refused(cuMemcpyDtoD(range.block->at, end - 1, (size_t)64 << 20), "a copy over the end");
 }
 
+/* --- another process */
+
+/* Opens the memory, adds 1 to each word, and closes it. One for all threads. */
+static struct sim_peer_shared add_by_another(CUipcMemHandle handle, size_t bytes)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static struct sim_peer peer;
+    pthread_mutex_lock(&mutex);
+    if (peer.to == 0)
+        peer = sim_peer_start_as("memory");
+    const struct sim_peer_shared seen = sim_peer_add(peer, handle, bytes);
+    pthread_mutex_unlock(&mutex);
+    return seen;
+}
+
+/* Memory of its own: what was shared stays where it is for good. */
+static void share(void)
+{
+    enum { WORDS = 3000 };
+    uint32_t words[WORDS];
+    CUdeviceptr at;
+    CUipcMemHandle handle;
+    uint64_t sum = 0;
+    for (size_t i = 0; i < WORDS; i++)
+        sum += words[i] = (uint32_t)model_random();
+    OK(cuMemAlloc(&at, sizeof(words)));
+    OK(cuMemcpyHtoD(at, words, sizeof(words)));
+    OK(cuIpcGetMemHandle(&handle, at));
+    const struct sim_peer_shared seen = add_by_another(handle, sizeof(words));
+    if (seen.result != CUDA_SUCCESS || seen.sum != sum)
+        model_fail("another process opens memory: %d, and sees the sum %#llx, expected %#llx",
+                   (int)seen.result, (unsigned long long)seen.sum, (unsigned long long)sum);
+    uint32_t read[WORDS];
+    OK(cuMemcpyDtoH(read, at, sizeof(read)));
+    for (size_t i = 0; i < WORDS; i++) {
+        if (read[i] != words[i] + 1)
+            model_fail("word %zu of what another process has written is %#x, expected %#x", i,
+                       read[i], words[i] + 1);
+    }
+    OK(cuMemFree(at));
+}
+
 const struct model_operation model_memory[] = {
     {"free", operate_free, 40},
     {"new block", operate_new, 40},
@@ -573,6 +616,7 @@ const struct model_operation model_memory[] = {
     {"read everything", model_read_all, 3},
     {"free in another current context", free_elsewhere, 20},
     {"reservations with gaps", operate_remap, 4},
+    {"share with another process", share, 1},
     {"ask", ask, 15},
     {"misuse", misuse, 6},
     {NULL, NULL, 0},
