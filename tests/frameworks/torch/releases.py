@@ -62,11 +62,18 @@ def ran(found):
     return f"{len(same)} of {len(flows['programs'])} the same{peaks}"
 
 
+def code_of(found):
+    """Of which kernels the machine code was read, in a cell."""
+    if "code" not in found:
+        return "names and layouts alone"
+    return "read" if set(found["rules"]) - {"run"} <= set(found["code"]) else "read, but for lists and parts of tensors"
+
+
 def page_of(kept):
     rows = []
     for release, found in kept.items():
         counts = " | ".join(f"{found['rules'].get(name, 0):,}" for name in CLASSES)
-        code = "read" if "code" in found else "names and layouts alone"
+        code = code_of(found)
         rows.append(f"| {release} | {found['cuda']} | {found['kernels']:,} | {counts} | {code} | {ran(found)} | "
                     f"`{found['check']}` |")
     return f"""# Releases of PyTorch

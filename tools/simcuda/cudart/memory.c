@@ -43,6 +43,11 @@ cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned int flags)
     RT_RETURN(rt.cuMemHostRegister(pointer, bytes, flags));
 }
 
+cudaError_t cudaHostGetDevicePointer(void **on_device, void *pointer, unsigned int flags)
+{
+    RT_RETURN(rt.cuMemHostGetDevicePointer((CUdeviceptr *)on_device, pointer, flags));
+}
+
 cudaError_t cudaHostUnregister(void *pointer)
 {
     RT_RETURN(rt.cuMemHostUnregister(pointer));

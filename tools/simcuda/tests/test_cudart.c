@@ -143,7 +143,7 @@ MS_TEST(memory_streams_and_events)
     cudaStream_t stream;
     cudaEvent_t event;
     int device, version, local;
-    void *memory, *pinned;
+    void *memory, *pinned, *there;
     OK(cudaGetDevice(&device));
     CHECK_EQ(device, 0);
     OK(cudaGetDeviceProperties(&prop, 0));
@@ -167,6 +167,8 @@ MS_TEST(memory_streams_and_events)
     CHECK_EQ(attributes.type, cudaMemoryTypeDevice);
     OK(cudaPointerGetAttributes(&attributes, pinned));
     CHECK_EQ(attributes.type, cudaMemoryTypeHost);
+    OK(cudaHostGetDevicePointer(&there, pinned, 0));
+    CHECK(there == attributes.devicePointer);
     OK(cudaPointerGetAttributes(&attributes, &local));
     CHECK_EQ(attributes.type, cudaMemoryTypeUnregistered);
     OK(cudaFreeHost(pinned));
