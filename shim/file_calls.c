@@ -37,6 +37,7 @@
 #include "runtime/calls/file_writes.h"
 #include "runtime/driver/flags.h"
 #include "runtime/source/held_files.h"
+#include "runtime/source/read_ahead.h"
 #include "runtime/source/reads.h"
 #include "shim/off.h"
 #include "shim/real.h"
@@ -483,8 +484,10 @@ static void *map(enum call call, void *address, size_t bytes, int protection, in
         if (!may_map(CALL_##name, flags, file))                                            \
             return MAP_FAILED;                                                             \
         void *mapped = map(CALL_##name, address, bytes, protection, flags, file, offset);  \
-        if (file >= 0 && offset == 0 && ms_is_started())                                   \
+        if (file >= 0 && offset == 0 && ms_is_started()) {                                 \
             atomic_fetch_add(&ms_hot.mapped, 1);                                           \
+            ms_read_ahead_note_map(file, mapped, bytes);                                   \
+        }                                                                                  \
         return mapped;                                                                     \
     }
 MMAP(mmap)

@@ -38,6 +38,7 @@ static void count(int change)
 {
     ms_lock_take(&leases.lock);
     leases.count += (uint32_t)change;
+    leases.is_woken |= leases.count == 0; /* for what ends with the last one */
     pthread_cond_signal(&leases.more);
     ms_lock_drop(&leases.lock);
 }

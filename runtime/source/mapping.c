@@ -342,6 +342,11 @@ static bool find(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out)
     return true;
 }
 
+bool ms_mapping_find_at(uintptr_t address, struct ms_mapping *mapping_out)
+{
+    return find(address, address + 1, mapping_out);
+}
+
 /* --- pages */
 
 /* struct pm_scan_arg of <linux/fs.h>, Linux 6.7 and newer. */
@@ -377,6 +382,31 @@ static enum answer scan_pages(int descriptor, uintptr_t begin, uintptr_t end)
     if (count == 0 && scan.walk_end == scan.end)
         return YES;
     return count > 0 ? NO : UNKNOWN;
+}
+
+bool ms_mapping_has_pages(uintptr_t begin, uintptr_t end, size_t count)
+{
+    uint64_t places[128][3]; /* begin, end, categories */
+    const uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    const int descriptor = open_own(&pages);
+    struct scan scan = {.size = sizeof(scan),
+                        .walk_end = begin,
+                        .end = end,
+                        .found = (uintptr_t)places,
+                        .found_places = sizeof(places) / sizeof(places[0]),
+                        .all_of = IS_PRESENT,
+                        .told = IS_PRESENT};
+    size_t seen = 0;
+    while (seen < count && scan.walk_end < end) {
+        scan.begin = scan.walk_end;
+        const long found = syscall(SYS_ioctl, descriptor, _IOWR('f', 16, struct scan), &scan);
+        for (long i = 0; i < found; i++)
+            seen += (places[i][1] - places[i][0]) / page_bytes;
+        if (found < 0)
+            seen = count;
+    }
+    close_own(&pages, descriptor);
+    return seen >= count;
 }
 
 /* NO: a page is not a file's: of no file, or private and written, or swapped out. */

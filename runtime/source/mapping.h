@@ -34,6 +34,13 @@ struct ms_mapping {
  */
 bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mapping_out);
 
+/* Finds the file mapping that has the address, whatever its pages are. */
+bool ms_mapping_find_at(uintptr_t address, struct ms_mapping *mapping_out);
+
+/* True if so many pages of the range are there, or this is unknown. Pages of a file are there that
+ * were touched, or lay around one that was, and were read before. */
+bool ms_mapping_has_pages(uintptr_t begin, uintptr_t end, size_t count);
+
 /* True if all pages of the range are there. */
 bool ms_mapping_is_present(const void *address, size_t bytes);
 

@@ -16,6 +16,7 @@
 #include "runtime/source/file_thread.h"
 #include "runtime/source/held_files.h"
 #include "runtime/source/mapping.h"
+#include "runtime/source/read_ahead.h"
 #include "runtime/source/reader.h"
 #include "runtime/source/reads.h"
 #include "runtime/source/source_close.h"
@@ -351,6 +352,8 @@ static void find_by_range(struct ms_wanted_source *wanted)
     wanted->is_absent = wanted->found->system.is_in_memory && !mapping.shared &&
                         !ms_mapping_is_present(wanted->address, wanted->bytes);
     if (!wanted->is_absent && is_mapped(wanted->found, wanted)) {
+        if (!wanted->found->system.may_be_copy)
+            ms_read_ahead_note_copy(&mapping);
         if (mapping.lines_read > 0)
             add_place(&mapping, (uintptr_t)wanted->address, wanted->found);
         return;

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/source/read_ahead.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/config/config.h"
+#include "runtime/source/lease.h"
+#include "runtime/source/source.h"
+#include "runtime/source/source_close.h"
+#include "tests/unit/between.h"
+
+enum { BYTES = 8 << 20, COPIED = 1 << 20, MANY = 100, PAGE = 4096 };
+
+static char path[64] = "/tmp/metashard-ahead-XXXXXX";
+
+static void remove_file(void)
+{
+    unlink(path);
+}
+
+/* Begins as a safetensors file does, of another length. */
+static void make_file(void)
+{
+    static const char start[] = "\x10\0\0\0\0\0\0\0{";
+    const int file = mkstemp(path);
+    CHECK(file >= 0);
+    atexit(remove_file);
+    ms_config.leases = true;
+    CHECK_EQ(ftruncate(file, BYTES), 0);
+    CHECK_EQ(pwrite(file, start, sizeof(start) - 1, 0), sizeof(start) - 1);
+    close(file);
+}
+
+static void *map_at(void *wanted, int flags)
+{
+    const int file = open(path, O_RDONLY);
+    void *address = mmap(wanted, BYTES, PROT_READ, MAP_PRIVATE | flags, file, 0);
+    CHECK(address != MAP_FAILED);
+    ms_read_ahead_note_map(file, address, BYTES);
+    close(file);
+    return address;
+}
+
+static void *map(void)
+{
+    return map_at(NULL, 0);
+}
+
+static void use(const void *address)
+{
+    const volatile char *bytes = address;
+    for (size_t at = COPIED; at < BYTES; at += PAGE)
+        (void)bytes[at];
+}
+
+/* As smaps(5) says: a fault reads one page. */
+static bool is_random(const void *address)
+{
+    char line[512], begin[32];
+    bool is_there = false, is_so = false;
+    snprintf(begin, sizeof(begin), "%lx-", (unsigned long)address);
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    while (fgets(line, sizeof(line), maps) != NULL) {
+        if (strstr(line, "-") != NULL && strstr(line, ":\t") == NULL && strchr(line, ' ') != NULL &&
+            strncmp(line, "VmFlags", 7) != 0 && strspn(line, "0123456789abcdef") > 6)
+            is_there = strncmp(line, begin, strlen(begin)) == 0;
+        if (is_there && strncmp(line, "VmFlags:", 8) == 0)
+            is_so = strstr(line, " rr") != NULL;
+    }
+    fclose(maps);
+    return is_so;
+}
+
+static struct ms_source *copy_from(const void *address)
+{
+    uint64_t offset;
+    struct ms_source *source = ms_source_find((const char *)address + COPIED, COPIED, &offset);
+    if (source == NULL)
+        ms_test_skip("this kernel does not tell about mappings (pagemap, or device numbers)");
+    if (!ms_lease_any())
+        ms_test_skip("no leases here");
+    return source;
+}
+
+MS_TEST_AFTER(make_file, what_is_copied_from_is_not_read_ahead)
+{
+    const void *address = map(), *other = map();
+    CHECK(!is_random(address));
+    struct ms_source *source = copy_from(address);
+    CHECK(is_random(address));
+    CHECK(!is_random(other));
+    ms_source_drop(source);
+}
+
+MS_TEST_AFTER(make_file, a_checkpoint_that_is_mapped_then_is_not_read_ahead_either)
+{
+    struct ms_source *source = copy_from(map());
+    const void *address = map();
+    CHECK(is_random(address));
+    ms_read_ahead_look(false);
+    CHECK(!is_random(map()));
+    ms_source_drop(source);
+}
+
+MS_TEST_AFTER(make_file, a_mapping_where_another_was_gets_advice_of_its_own)
+{
+    void *address = map();
+    struct ms_source *source = copy_from(address);
+    map_at(address, MAP_FIXED);
+    CHECK(is_random(address));
+    CHECK_EQ(munmap(address, BYTES), 0);
+    rename(path, "/tmp/metashard-ahead-before");
+    int other = open(path, O_RDWR | O_CREAT, 0600);
+    CHECK_EQ(ftruncate(other, BYTES), 0);
+    close(other);
+    other = open(path, O_RDONLY); /* nobody writes */
+    CHECK(mmap(address, BYTES, PROT_READ, MAP_PRIVATE | MAP_FIXED, other, 0) == address);
+    close(other);
+    CHECK(!is_random(address));
+    nanosleep(&(struct timespec){.tv_nsec = 100 * 1000 * 1000}, NULL); /* its times are old */
+    ms_source_drop(copy_from(address));
+    CHECK(is_random(address));
+    unlink("/tmp/metashard-ahead-before");
+    ms_source_drop(source);
+}
+
+MS_TEST_AFTER(make_file, what_begins_otherwise_is_read_ahead)
+{
+    struct ms_source *source = copy_from(map());
+    char other[] = "/tmp/metashard-other-XXXXXX";
+    const int file = mkstemp(other);
+    unlink(other);
+    CHECK_EQ(ftruncate(file, BYTES), 0);
+    void *address = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, file, 0);
+    ms_read_ahead_note_map(file, address, BYTES);
+    CHECK(!is_random(address));
+    ms_source_drop(source);
+}
+
+MS_TEST_AFTER(make_file, more_faults_than_copies_take_the_advice_back)
+{
+    const void *address = map();
+    ms_read_ahead_look_at(5 * MANY);
+    struct ms_source *source = copy_from(address);
+    ms_read_ahead_look_at(6 * MANY); /* nobody knows when these were */
+    CHECK(is_random(address));
+    ms_read_ahead_look_at(6 * MANY + 10);
+    CHECK(is_random(address));
+    use(address);
+    ms_read_ahead_look_at(7 * MANY + 10);
+    CHECK(!is_random(address));
+    ms_source_drop(source);
+}
+
+MS_TEST_AFTER(make_file, copies_explain_faults)
+{
+    const void *address = map();
+    struct ms_source *source = copy_from(address);
+    ms_read_ahead_look_at(0);
+    use(address);
+    for (int i = 1; i <= MANY; i++)
+        ms_source_drop(copy_from(address));
+    ms_read_ahead_look_at(MANY);
+    CHECK(is_random(address));
+    ms_source_drop(source);
+}
+
+MS_TEST_AFTER(make_file, faults_of_other_memory_take_nothing_back)
+{
+    const void *address = map();
+    struct ms_source *source = copy_from(address);
+    ms_read_ahead_look_at(0);
+    ms_read_ahead_look_at(MANY);
+    CHECK(is_random(address));
+    ms_source_drop(source);
+}
+
+/* On slow storage few faults take long. */
+MS_TEST_AFTER(make_file, few_faults_add_up)
+{
+    const void *address = map();
+    struct ms_source *source = copy_from(address);
+    ms_read_ahead_look_at(0);
+    use(address);
+    for (uint64_t i = 1; i <= MANY; i++)
+        ms_read_ahead_look_at(2 * i);
+    CHECK(!is_random(address));
+    ms_source_drop(source);
+}
+
+MS_TEST_AFTER(make_file, it_is_tried_three_times)
+{
+    const void *address = map();
+    struct ms_source *source = copy_from(address);
+    uint64_t faults = 0;
+    use(address);
+    for (int i = 0; i < 3; i++) {
+        ms_source_drop(copy_from(address));
+        CHECK(is_random(address));
+        ms_read_ahead_look_at(faults);
+        ms_read_ahead_look_at(faults += MANY);
+        CHECK(!is_random(address));
+    }
+    ms_source_drop(copy_from(address));
+    CHECK(!is_random(address));
+    ms_source_drop(source);
+}
+
+MS_TEST_AFTER(make_file, another_mapping_in_its_place_keeps_its_advice)
+{
+    void *address = map();
+    struct ms_source *source = copy_from(address);
+    CHECK(mmap(address, BYTES / 2, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+          address);
+    CHECK_EQ(madvise(address, BYTES / 2, MADV_RANDOM), 0);
+    ms_read_ahead_look(false);
+    CHECK(is_random(address));
+    ms_source_drop(source);
+}
+
+static void answer(dev_t device, ino_t inode)
+{
+    (void)device, (void)inode;
+}
+
+MS_TEST_AFTER(make_file, without_leases_it_is_taken_back)
+{
+    enum { TRIES = 500 };
+    const void *address = map();
+    ms_source_close_start(answer, answer);
+    struct ms_source *source = copy_from(address);
+    CHECK(is_random(address));
+    ms_source_drop(source);
+    for (int i = 0; i < TRIES && is_random(address); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+    CHECK(!is_random(address));
+}
