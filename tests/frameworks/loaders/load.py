@@ -52,6 +52,12 @@ def load_streamed():
         return {name: tensor.to("cuda") for name, tensor in streamer.get_tensors()}
 
 
+def load_instant():
+    import instanttensor
+    with instanttensor.safe_open(SAFE, framework="pt", device=0) as file:
+        return {name: tensor.clone() for name, tensor in file.tensors()}
+
+
 def to_device(state, pin=False):
     return {name: (tensor.pin_memory() if pin else tensor).to("cuda", non_blocking=pin) for name, tensor in state.items()}
 
@@ -91,6 +97,7 @@ LOADERS = {
     "prefetch-pread": lambda: load_ahead("pread"),
     "fastsafetensors": load_fast,
     "streamer": load_streamed,
+    "instant": load_instant,
     "torch-mmap": lambda: to_device(torch.load(TORCH, mmap=True)),
     "torch": lambda: to_device(torch.load(TORCH)),
     "torch-device": lambda: torch.load(TORCH, map_location="cuda"),
