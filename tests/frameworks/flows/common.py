@@ -42,7 +42,16 @@ def join(options):
     if options.world == 1:
         return None
     dist.init_process_group("fake", store=FakeStore(), rank=options.rank, world_size=options.world)
-    return init_device_mesh(torch.device(options.device).type, (options.world,))
+    return init_device_mesh(device_type(options), (options.world,))
+
+
+def device_type(options):
+    """On the meta device models are built and sharded as on a GPU, but for the bytes: what PyTorch's objects alone take."""
+    kind = torch.device(options.device).type
+    if kind == "meta":
+        kind = "cuda"
+        torch.zeros(1, device=kind)
+    return kind
 
 
 def shard(model, mesh):
@@ -71,6 +80,16 @@ def place(tensor, options):
 
 
 PIECE_BYTES = 64 << 20
+GRANULE_BYTES = 2 << 20
+
+
+def granule_bytes_of(storages):
+    """Of the device's granules that hold a byte of the tensors. Where PyTorch has put them, no less memory has them."""
+    granules = set()
+    for _, begin, offset, size in storages:
+        if size > 0:
+            granules.update(range(begin // GRANULE_BYTES, -(-(begin + offset + size) // GRANULE_BYTES)))
+    return len(granules) * GRANULE_BYTES
 
 
 def pieces_of(tensor):
@@ -83,7 +102,7 @@ def pieces_of(tensor):
 
 def read_back(name, tensor, options, storages):
     # A name for the memory, so that tied weights can be counted once.
-    key = (tensor.device, tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.nbytes)
+    key = (tensor.device, tensor.untyped_storage().data_ptr(), tensor.storage_offset() * tensor.element_size(), tensor.nbytes)
     owner = storages.setdefault(key, name) if tensor.nbytes > 0 else name
     if options.dump:
         os.makedirs(options.dump, exist_ok=True)
@@ -109,7 +128,9 @@ def finish(tensors, options, **more):
     for name, tensor in tensors:
         where = place(tensor, options)
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        result["tensors"][name] = read_back(name, local, options, storages) | where
+        if not local.is_meta:
+            result["tensors"][name] = read_back(name, local, options, storages) | where
+    result["granule_bytes"] = granule_bytes_of(storages)
     result["read_seconds"] = round(time.monotonic() - began, 2)
     with open(options.out, "w", encoding="utf-8") as file:
         json.dump(result, file, indent=1)
