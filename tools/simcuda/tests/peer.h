@@ -41,7 +41,7 @@ static inline bool sim_peer_begins(const char *text, const char *begin)
 static inline bool sim_peer_keeps(const char *setting, bool is_alike)
 {
     if (is_alike)
-        return !sim_peer_begins(setting, "METASHARD_") &&
+        return !sim_peer_begins(setting, "METASHARD") &&
                !sim_peer_begins(setting, "SIMCUDA_STATS=") &&
                !sim_peer_begins(setting, "SIMCUDA_LOG=") &&
                !sim_peer_begins(setting, "SIMCUDA_FAULT");
