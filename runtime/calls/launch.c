@@ -568,16 +568,12 @@ static CUresult launch_left(const struct listed *listed, struct ms_packed *packe
                                    call.block[2], call.shared_bytes, call.stream, params, NULL);
 }
 
-/* True if any tensor is recorded, and the others are launched. */
-static bool launch_each(const struct ms_call *call, const struct ms_arguments *arguments,
-                        const struct ms_pointer_scan *reach, CUresult *result_out)
+static bool launch_listed(const struct ms_call *call, const struct ms_arguments *arguments,
+                          CUresult *result_out)
 {
     struct listed listed = {.call = call, .arguments = arguments};
     struct ms_packed packed = {.heap = NULL};
     bool is_any_recorded = false;
-    if ((reach->count == 0 && !reach->everything) || call->attribute_count > 0 ||
-        call->cooperative || arguments->layout->count > MOST_PARAMS || ms_is_capturing())
-        return false;
     const unsigned count = ms_tensor_list_find(call, arguments, &listed.list);
     listed.bytes = count > 0 ? ms_heap_alloc(arguments->packed->count) : NULL;
     if (listed.bytes == NULL)
@@ -591,6 +587,16 @@ static bool launch_each(const struct ms_call *call, const struct ms_arguments *a
         *result_out = launch_left(&listed, &packed);
     ms_heap_free(listed.bytes);
     return is_any_recorded;
+}
+
+/* True if any tensor is recorded, and the others are launched. */
+static bool launch_each(const struct ms_call *call, const struct ms_arguments *arguments,
+                        const struct ms_pointer_scan *reach, CUresult *result_out)
+{
+    const struct ms_param_layout *layout = arguments->layout;
+    return layout->rule == MS_RULE_EACH && (reach->count > 0 || reach->everything) &&
+           call->attribute_count == 0 && !call->cooperative && layout->count <= MOST_PARAMS &&
+           !ms_is_capturing() && launch_listed(call, arguments, result_out);
 }
 
 static bool launch_packed(const struct ms_call *call, const struct ms_arguments *arguments,

@@ -348,13 +348,13 @@ class FromScratch(Once):
 class Model(Once):
     """Of one thread, so that the calls are the same each time. Left out: changes of its file, where what fails is no call of
     CUDA; other contexts, since a program goes on in the wrong one when one cannot be popped; memory that it maps itself, for whose
-    record there must be memory; and slices of columns (Slices)."""
+    record there must be memory; slices of columns (Slices); and memory that another process opens, which tells what fails."""
     name = "random program"
     calls = (1800, 160, 750)
     settings = {"SIMCUDA_DEVICES": "2"}
     without = ("change the file", "delete the file", "a child of fork changes the file", "a child of vfork changes the file",
                "a host function changes the file", "copy in another current context", "free in another current context",
-               "cuMemMap", "remap", "reservations with gaps", "slice columns")
+               "cuMemMap", "remap", "reservations with gaps", "slice columns", "share with another process")
 
     def command(self, folder):
         return [self.place.program("driver", "model", "model"), "--seed", "3", "--ops", "120", "--threads", "1",
