@@ -386,7 +386,7 @@ static enum answer scan_pages(int descriptor, uintptr_t begin, uintptr_t end)
 
 bool ms_mapping_has_pages(uintptr_t begin, uintptr_t end, size_t count)
 {
-    uint64_t places[128][3]; /* begin, end, categories */
+    uint64_t places[128][3] = {{0}}; /* begin, end, categories */
     const uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
     const int descriptor = open_own(&pages);
     struct scan scan = {.size = sizeof(scan),
