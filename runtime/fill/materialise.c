@@ -164,46 +164,16 @@ struct in_place {
     size_t begin, end;
 };
 
-/* Another run writes to what is present what stands there, if that is what the launch made. It must
- * read nothing of it, and run without others before it, which would write there too. */
-static bool may_run_again(const struct ms_allocation *allocation,
-                          const struct ms_recorded_launch *recorded, size_t begin, size_t end)
-{
-    struct ms_extent extent;
-    bool is_own =
-        (recorded->input != NULL || ms_call_only_writes(recorded->launch)) &&
-        !ms_lineage_any(&recorded->before, 0, recorded->before.bytes, MS_OF_KIND(MS_LAUNCHED));
-    while (is_own && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
-        const struct ms_content *content = &extent.content;
-        is_own =
-            !ms_content_is_present(content) ||
-            (content->kind == MS_LAUNCHED && content->recorded == recorded &&
-             ms_recorded_launch_is_at(content, allocation->id, allocation->address + extent.begin));
-    }
-    return is_own;
-}
-
-/* Where the first present byte behind begin is, or the end. */
-static size_t end_of_missing(const struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    struct ms_walk walk = ms_lineage_walk(&allocation->lineage, begin, end);
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
-        if (ms_content_is_present(&extent->content))
-            return extent->begin;
-    }
-    return end;
-}
-
 /*
  * A replay writes all that the launch wrote. So it runs in place only if nothing of that is
- * present, or it may run again, and the program has not unmapped any of it. The part, of which
- * nothing is present, then grows to whole granules, as far as the launch writes them.
+ * present, and the program has not unmapped any of it. The part then grows to whole granules, as
+ * far as the launch writes them.
  */
 static bool may_run_in_place(const struct ms_allocation *allocation, const struct ms_extent *extent,
-                             size_t end, struct in_place *run_out)
+                             size_t begin, size_t end, struct in_place *run_out)
 {
     struct ms_recorded_launch *recorded = extent->content.recorded;
-    if (extent->content.kind != MS_LAUNCHED || extent->content.cached ||
+    if (extent->content.kind != MS_LAUNCHED ||
         !ms_recorded_launch_is_at(&extent->content, allocation->id,
                                   allocation->address + extent->begin) ||
         recorded->address < allocation->address)
@@ -212,18 +182,15 @@ static bool may_run_in_place(const struct ms_allocation *allocation, const struc
     const size_t recorded_end = recorded_begin + recorded->before.bytes;
     if (recorded_end > allocation->bytes ||
         !ms_space_is_accessible(allocation, recorded_begin, recorded_end - recorded_begin) ||
-        (ms_lineage_any(&allocation->lineage, recorded_begin, recorded_end, MS_PRESENT) &&
-         !may_run_again(allocation, recorded, recorded_begin, recorded_end)))
+        ms_lineage_any(&allocation->lineage, recorded_begin, recorded_end, MS_PRESENT))
         return false;
-    const struct ms_range all =
-        ms_allocation_granules(allocation, extent->begin,
-                               end_of_missing(allocation, extent->begin, end));
+    const struct ms_range all = ms_allocation_granules(allocation, begin, end);
     *run_out = (struct in_place){.recorded = recorded,
                                  .recorded_begin = recorded_begin,
                                  .recorded_end = recorded_end,
                                  .begin = all.begin > recorded_begin ? all.begin : recorded_begin,
                                  .end = all.end < recorded_end ? all.end : recorded_end};
-    return !ms_lineage_any(&allocation->lineage, run_out->begin, run_out->end, MS_PRESENT);
+    return true;
 }
 
 static bool find_in_place(const struct ms_allocation *allocation, size_t begin, size_t end,
@@ -232,7 +199,7 @@ static bool find_in_place(const struct ms_allocation *allocation, size_t begin, 
     struct ms_extent extent;
     bool found = false;
     for (size_t at = begin; !found && ms_lineage_next(&allocation->lineage, &at, end, &extent);)
-        found = may_run_in_place(allocation, &extent, end, run_out);
+        found = may_run_in_place(allocation, &extent, begin, end, run_out);
     return found;
 }
 
