@@ -78,12 +78,24 @@ static bool is_random(const void *address)
     return is_so;
 }
 
+/* An emulator may take no advice. */
+static bool is_advice_shown(void)
+{
+    void *address = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK_EQ(madvise(address, PAGE, MADV_RANDOM), 0);
+    const bool is_shown = is_random(address);
+    CHECK_EQ(munmap(address, PAGE), 0);
+    return is_shown;
+}
+
 static struct ms_source *copy_from(const void *address)
 {
     uint64_t offset;
     const char *preload = getenv("LD_PRELOAD");
     if (preload != NULL && strstr(preload, "vgpreload") != NULL)
         ms_test_skip("smaps has no mapping of its own for the file under valgrind");
+    if (!is_advice_shown())
+        ms_test_skip("an emulator takes no advice");
     struct ms_source *source = ms_source_find((const char *)address + COPIED, COPIED, &offset);
     if (source == NULL)
         ms_test_skip("this kernel does not tell about mappings (pagemap, or device numbers)");
