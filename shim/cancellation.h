@@ -9,6 +9,8 @@
  * end, including the driver's call, because a read is held until that returns. Entries that go
  * straight to the driver are never inside.
  *
+ * A call inside is under way for a suspension (quiesce.h), from its beginning to its end.
+ *
  * A signal handler can see that it has interrupted such a call: ms_calls_inside (caller.h).
  */
 #pragma once
@@ -16,18 +18,23 @@
 #include <pthread.h>
 #include <stddef.h>
 
+#include "runtime/driver/quiesce.h"
 #include "runtime/state/caller.h"
 
 static inline int ms_cancellation_disable(void)
 {
     int before;
-    ms_calls_inside++;
+    const bool is_outermost = ms_calls_inside++ == 0;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    if (is_outermost && ms_counts_calls())
+        ms_quiesce_enter();
     return before;
 }
 
 static inline void ms_cancellation_restore(const int *before)
 {
+    if (ms_quiesce_is_counted && ms_calls_inside == 1)
+        ms_quiesce_leave();
     pthread_setcancelstate(*before, NULL);
     ms_calls_inside--;
 }

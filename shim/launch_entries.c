@@ -13,6 +13,8 @@
 static bool launch(struct ms_call *call, CUstream default_stream, CUresult *result_out)
 {
     /* NCCL's launches touch only its own memory and what was prepared. */
+    if (ms_is_quiet_but_counted())
+        return false;
     call->is_prepared = ms_nccl_is_calling();
     call->stream = ms_stream(call->stream, default_stream);
     return ms_launch(call, result_out);

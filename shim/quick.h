@@ -15,14 +15,16 @@
  * is a separate function so that the fast path needs no frame.
  */
 #define MS_QUICK(symbol, parameters, arguments) \
-    MS_QUICK_WHEN(ms_is_quiet(), symbol, parameters, arguments)
+    MS_QUICK_WHEN(ms_is_quiet(), ms_is_quiet_but_counted(), symbol, parameters, arguments)
 #define MS_QUICK_COPY(symbol, parameters, arguments) \
-    MS_QUICK_WHEN(ms_is_quiet_for_copies(), symbol, parameters, arguments)
-#define MS_QUICK_WHEN(is_quiet, symbol, parameters, arguments)                                   \
+    MS_QUICK_WHEN(ms_is_quiet_for_copies(), false, symbol, parameters, arguments)
+#define MS_QUICK_WHEN(is_quiet, is_quiet_inside, symbol, parameters, arguments)                  \
     static CUresult inside_##symbol parameters;                                                  \
     static __attribute__((noinline)) CUresult slow_##symbol parameters                           \
     {                                                                                            \
         MS_ENTER(#symbol);                                                                       \
+        if (is_quiet_inside)                                                                     \
+            return MS_REAL(symbol) arguments;                                                    \
         return inside_##symbol arguments;                                                        \
     }                                                                                            \
     CUresult symbol parameters                                                                   \

@@ -28,6 +28,7 @@
 #include "runtime/config/config.h"
 #include "runtime/control/control_internal.h"
 #include "runtime/control/suspension.h"
+#include "runtime/driver/quiesce.h"
 #include "runtime/fill/prefetch.h"
 #include "runtime/fill/settle.h"
 #include "runtime/fill/suspend.h"
@@ -605,6 +606,8 @@ void ms_control_start(void)
     const bool has_socket =
         ms_config.control_path[0] != '\0' && ms_control_open(ms_config.control_path);
     open_signal();
+    if (has_socket || signalled.descriptor >= 0)
+        ms_quiesce_start();
     if (control.path[0] != '\0' || has_socket || signalled.descriptor >= 0)
         start_thread();
 }

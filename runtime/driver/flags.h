@@ -24,7 +24,7 @@
 #endif
 
 struct ms_hot {
-    /* Allocations with a byte that is not resident. */
+    /* Allocations with a byte that is not resident, and MS_HOT_COUNTED. */
     _Alignas(MS_HOT_PAGE) _Atomic uint32_t deferred;
     _Atomic uint32_t gated;        /* work that can wait for the host or for memory was queued */
     _Atomic uint32_t owned;        /* allocations */
@@ -45,6 +45,10 @@ struct ms_hot {
 
 extern struct ms_hot ms_hot;
 
+/* A bit of `deferred`, so that the one load of a quiet call sees it: calls are counted
+ * (quiesce.h). */
+#define MS_HOT_COUNTED (UINT32_C(1) << 31)
+
 /* MS_WILL_BE_RECORDED: it makes the page with the first record (state/state.h). */
 enum ms_recorded { MS_NOT_RECORDED, MS_RECORDED, MS_WILL_BE_RECORDED };
 
@@ -62,8 +66,17 @@ MS_IS_SET(ms_has_unfilled, unfilled)
 MS_IS_SET(ms_keeps_memory, keeps_memory)
 MS_IS_SET(ms_owns_any, owned)
 MS_IS_SET(ms_is_gated, gated)
-MS_IS_SET(ms_defers_any, deferred)
 #undef MS_IS_SET
+
+static inline bool ms_defers_any(void)
+{
+    return (atomic_load_explicit(&ms_hot.deferred, memory_order_relaxed) & ~MS_HOT_COUNTED) != 0;
+}
+
+static inline bool ms_counts_calls(void)
+{
+    return (atomic_load_explicit(&ms_hot.deferred, memory_order_relaxed) & MS_HOT_COUNTED) != 0;
+}
 
 /* Until the next window of deferral opens. */
 static inline void ms_keep_memory(void)
@@ -78,6 +91,12 @@ static inline bool ms_is_quiet(void)
     /* Both architectures are little-endian. */
     return __atomic_load_n((const both *)&ms_hot, __ATOMIC_RELAXED) == UINT64_C(1)
                                                                            << (8 * MS_HOT_GATED);
+}
+
+/* It may, but for being counted. */
+static inline bool ms_is_quiet_but_counted(void)
+{
+    return !ms_defers_any() && ms_is_gated();
 }
 
 /* No allocation is ours, and the gate flag is set: a copy may go straight to the driver, which does
@@ -102,7 +121,7 @@ static inline void ms_examining_begin(void)
 
 static inline void ms_examining_end(void)
 {
-    if (atomic_fetch_sub(&ms_hot.deferred, 1) == 1)
+    if ((atomic_fetch_sub(&ms_hot.deferred, 1) & ~MS_HOT_COUNTED) == 1)
         ms_examining_missed();
 }
 

@@ -12,6 +12,7 @@
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/driver/quiesce.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/prefetch.h"
 #include "runtime/fill/replay.h"
@@ -31,8 +32,11 @@
 
 _Atomic bool ms_suspend_is_set;
 
-/* One at a time. Taken before claims, and held while the thread waits for them. */
+/* Held while the thread waits for claims. */
 static struct ms_lock turn = MS_LOCK_INIT(suspend);
+
+/* How long calls of the program are held up before those under way get on. */
+enum { QUIESCE_MS = 10 };
 
 /* What is read from the device at once. */
 enum { PIECE_BYTES = 4 << 20 };
@@ -86,10 +90,7 @@ static void release_all(struct suspension *suspension)
     suspension->claimed_count = 0;
 }
 
-/*
- * Claims are held, so no call of the program can begin. One that was past that, and had not reached
- * the driver yet, gets a moment to do so.
- */
+/* Calls that are not known to be under way (quiesce.h) get a moment to reach the driver. */
 static bool is_quiet(void)
 {
     static const struct timespec moment = {.tv_nsec = 10 * 1000 * 1000};
@@ -106,8 +107,8 @@ static bool refuse_busy(const struct suspension *suspension)
                         ms_config.suspend_ms);
 }
 
-/* No claim is held while the device is waited for: its work may wait for a thread that needs
- * one. */
+/* No call is held up, and no claim held, while the device is waited for: its work may wait for a
+ * thread of the program. When it returns true, calls are held up, and all is claimed. */
 static bool hold_up(struct suspension *suspension)
 {
     const uint64_t until = ms_clock_ns(CLOCK_MONOTONIC) + ms_config.suspend_ms * MS_NS_PER_MS;
@@ -118,11 +119,15 @@ static bool hold_up(struct suspension *suspension)
         if (ms_examining_end_within((until - now) / MS_NS_PER_MS) != CUDA_SUCCESS)
             break;
         ms_delayed_free_run(NULL);
-        if (!claim_all(suspension))
-            return false;
-        if (is_quiet())
+        if (!ms_quiesce_begin(QUIESCE_MS))
+            continue;
+        const bool is_claimed = claim_all(suspension);
+        if (is_claimed && is_quiet())
             return true;
         release_all(suspension);
+        ms_quiesce_end();
+        if (!is_claimed)
+            return false;
     }
     return refuse_busy(suspension);
 }
@@ -316,15 +321,15 @@ static void forget_kept(struct suspension *suspension)
 
 static bool suspend(struct suspension *suspension, const char *folder)
 {
-    bool is_good = hold_up(suspension);
-    if (is_good) {
-        is_good = read_all(suspension, folder);
-        if (is_good)
-            give_back_all(suspension);
-    }
+    const bool was_set = atomic_exchange(&ms_suspend_is_set, true);
+    const bool is_good = read_all(suspension, folder);
+    if (is_good)
+        give_back_all(suspension);
     release_all(suspension);
     forget_kept(suspension);
     ms_evict_drop_sinks();
+    if (!is_good && !was_set && ms_restore_keep() == CUDA_SUCCESS)
+        atomic_store(&ms_suspend_is_set, false);
     return is_good;
 }
 
@@ -347,14 +352,13 @@ bool ms_suspend(const char *folder, struct ms_suspended *told_out, struct ms_fau
         return ms_fault_set(fault, "METASHARD=verify keeps everything twice: nothing is suspended");
     if (!ms_owns_any())
         return true;
-    ms_lock_take(&turn);
-    const bool was_set = atomic_exchange(&ms_suspend_is_set, true);
+    ms_quiesce_start();
     ms_examining_begin();
-    const bool is_good = suspend(&suspension, folder);
-    if (!is_good && !was_set && ms_restore_keep() == CUDA_SUCCESS)
-        atomic_store(&ms_suspend_is_set, false);
+    const bool is_held_up = hold_up(&suspension);
+    const bool is_good = is_held_up && suspend(&suspension, folder);
     ms_examining_end();
-    ms_lock_drop(&turn);
+    if (is_held_up)
+        ms_quiesce_end();
     if (is_good)
         log_suspended(told_out);
     return is_good;

@@ -17,6 +17,7 @@
 
 #include "shim/metashard.h"
 #include "tests/driver/differential/mappings.h"
+#include "tools/simcuda/driver/hook.h"
 
 #define BYTES (16 * MIB)
 
@@ -609,6 +610,71 @@ MS_TEST(a_thread_that_launches_meanwhile)
         CHECK_EQ(pthread_join(threads[i], NULL), 0);
         check_words(workers[i].address, 4 * MIB, workers[i].launches);
     }
+}
+
+/* What a thread does that has passed the shim, and waits before the driver. */
+struct late_call {
+    const char *function;
+    CUcontext context;
+    CUdeviceptr address;
+    const void *words; /* NULL: it launches */
+    bool is_done;
+};
+
+static void *call_late(void *argument)
+{
+    struct late_call *call = argument;
+    OK(cuCtxSetCurrent(call->context));
+    if (call->words == NULL)
+        OK(try_add(kernel("add_in_place32"), call->address, BYTES, 1, NULL));
+    else
+        OK(cuMemcpyHtoD(call->address, call->words, BYTES));
+    call->is_done = true;
+    return NULL;
+}
+
+static void *suspend_behind(void *argument)
+{
+    const struct late_call *call = argument;
+    OK(cuCtxSetCurrent(call->context));
+    suspend_to(NULL);
+    CHECK(call->is_done);
+    return NULL;
+}
+
+static void check_late_call(struct late_call call)
+{
+    const struct timespec moment = {.tv_nsec = 200 * 1000 * 1000};
+    pthread_t caller, suspender;
+    put_words(call.address, BYTES, 5);
+    add(call.address, BYTES, 0);
+    CHECK(simcuda_gate_close(call.function, 1));
+    CHECK_EQ(pthread_create(&caller, NULL, call_late, &call), 0);
+    CHECK(simcuda_gate_wait(10000));
+    CHECK_EQ(pthread_create(&suspender, NULL, suspend_behind, &call), 0);
+    nanosleep(&moment, NULL);
+    simcuda_gate_open();
+    CHECK_EQ(pthread_join(caller, NULL), 0);
+    CHECK_EQ(pthread_join(suspender, NULL), 0);
+    CHECK(!is_in_memory(call.address));
+    resume();
+    check_words(call.address, BYTES, 6);
+}
+
+/* However long it takes to reach the driver: nothing that it writes is lost. */
+MS_TEST(a_call_under_way_is_waited_for)
+{
+    char path[16];
+    const CUcontext context = start();
+    const CUdeviceptr address = allocate(BYTES);
+    const void *words = map_file(BYTES, 6, path);
+    CHECK_EQ(unlink(path), 0);
+    put_words(address, BYTES, 5);
+    add(address, BYTES, 1);
+    suspend_to(NULL); /* calls are counted from now on */
+    resume();
+    check_late_call((struct late_call){"cuLaunchKernel", context, address, .words = NULL});
+    check_late_call((struct late_call){"cuMemcpyHtoD_v2", context, address, .words = words});
 }
 
 static void *suspend_again(void *unused)

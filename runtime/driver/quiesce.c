@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/driver/quiesce.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/lock.h"
+
+_Thread_local bool ms_quiesce_is_counted = false;
+
+/* Held while calls are held up. */
+static struct ms_lock door = MS_LOCK_INIT(quiesce);
+
+/* This thread holds calls up. A driver may call entries of the shim in its own calls. */
+static _Thread_local bool is_exempt __attribute__((tls_model("initial-exec")));
+
+static _Atomic bool is_closed;
+static _Atomic uint32_t calls;
+
+void ms_quiesce_start(void)
+{
+    atomic_fetch_or(&ms_hot.deferred, MS_HOT_COUNTED);
+}
+
+/* The call is counted before it looks, and the door is closed before calls are read: one of the two
+ * sees the other. */
+void ms_quiesce_enter(void)
+{
+    if (is_exempt)
+        return;
+    while (atomic_fetch_add(&calls, 1), atomic_load(&is_closed)) {
+        atomic_fetch_sub(&calls, 1);
+        ms_lock_take(&door);
+        ms_lock_drop(&door);
+    }
+    ms_quiesce_is_counted = true;
+}
+
+void ms_quiesce_leave(void)
+{
+    ms_quiesce_is_counted = false;
+    atomic_fetch_sub(&calls, 1);
+}
+
+static bool wait_for_calls(uint64_t ms)
+{
+    static const struct timespec moment = {.tv_nsec = 50 * 1000};
+    const uint64_t until = ms_clock_ns(CLOCK_MONOTONIC) + ms * MS_NS_PER_MS;
+    while (atomic_load(&calls) != 0 && ms_clock_ns(CLOCK_MONOTONIC) < until)
+        nanosleep(&moment, NULL);
+    return atomic_load(&calls) == 0;
+}
+
+/* Whom the calls under way may wait for. */
+static void let_go_on(void)
+{
+    static const struct timespec moment = {.tv_nsec = 1000 * 1000};
+    nanosleep(&moment, NULL);
+}
+
+MS_LOCK_ATTRIBUTE(no_thread_safety_analysis)
+bool ms_quiesce_begin(uint64_t ms)
+{
+    if (ms_quiesce_is_counted)
+        ms_quiesce_leave();
+    ms_lock_take(&door);
+    is_exempt = true;
+    atomic_store(&is_closed, true);
+    const bool is_quiet = wait_for_calls(ms);
+    if (!is_quiet) {
+        ms_quiesce_end();
+        let_go_on();
+    }
+    return is_quiet;
+}
+
+MS_LOCK_ATTRIBUTE(no_thread_safety_analysis)
+void ms_quiesce_end(void)
+{
+    atomic_store(&is_closed, false);
+    is_exempt = false;
+    ms_lock_drop(&door);
+}
