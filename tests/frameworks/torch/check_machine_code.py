@@ -69,6 +69,7 @@ LIST = """
         /*00b0*/                   STG.E desc[UR4][R6.64], R9 ;
         /*00c0*/                   EXIT ;
 """
+RELOCATED = "MOV R6, 32@lo(__cudart_i2opi_f) ;\n        /*0098*/              @!P0 MOV R7, 32@hi(__cudart_i2opi_f) ;"
 STRIDED = LOOP.replace("text.loop", "text._Z18elementwise_kernelI").replace("c[0x0][0x218]", "c[0x0][0x3b0]").replace(
     "LDG.E R4, desc[UR4][R6.64]", "MOV R4, 0x1")
 LISTS = [(0, 3144), (3144, 1), (3145, 1), (3148, 4)]
@@ -87,6 +88,7 @@ PLANTS = [
     ("a store to what is loaded from", "in-place", "IMAD.WIDE.U32 R8, R9, 0x4, R6", "IMAD.WIDE.U32 R8, R9, 0x4, R10", "STG.E"),
     ("an index that is loaded", "in-place", "IMAD R9, R0, 0x200, R3 ;\n        /*0100*/", "IMAD R9, R0, 0x200, R4 ;\n        /*0100*/",
      "what was loaded"),
+    ("a store to a table of the module", "in-place", "LDC.64 R6, c[0x0][0x218]", "MOV R6, 32@lo(table)", "a table of the module"),
     ("another place of the pointers", "in-place", "c[0x0][0x218]", "c[0x0][0x228]", "STG.E"),
     ("a load", "write-only", "MOV R4, 0x1", "LDG.E R4, desc[UR4][R6.64]", "LDG.E"),
     ("an index that was exchanged", "from-first", "IMAD.WIDE.U32 R4, R0, 0x4, R4", "IMAD.WIDE.U32 R4, R7, 0x4, R4", "what was loaded"),
@@ -113,6 +115,8 @@ def main():
     results = [(f"{class_}: as it should be", fault(class_, text) is None, fault(class_, text)) for class_, text in CLASSES.items()]
     table = LOOP.replace("LDC.64 R6, c[0x0][0x220]", "LDC.64 R6, c[0x4][0x8]")
     results.append(("write-only: a table of the module", fault("write-only", table) is None, fault("write-only", table)))
+    table = LOOP.replace("LDC.64 R6, c[0x0][0x220] ;", RELOCATED)
+    results.append(("write-only: a table of the module, as CUDA 12.1 has it", fault("write-only", table) is None, fault("write-only", table)))
     for what, class_, piece, other, wanted in PLANTS:
         assert piece in CLASSES[class_], piece
         said = fault(class_, CLASSES[class_].replace(piece, other)) or ""

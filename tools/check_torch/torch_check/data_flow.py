@@ -35,6 +35,7 @@ FIRST_WORD = 4
 
 UNIFORM, LOCAL_MEMORY = 256, 512  # places: registers, uniform ones, local memory by index, and behind it words that are spilled
 SPILLED = re.compile(r"\[R1(?:\+(0x[0-9a-f]+))?\]")
+SYMBOL = re.compile(r"32@(lo|hi)\(")
 ALL_PREDICATES = tuple(f"{kind}{number}" for kind in ("P", "UP") for number in range(8))
 WORDS = {"64": 2, "128": 4, "256": 8}
 
@@ -112,8 +113,8 @@ class Reader:
         self.base, self.size, self.tells_array = base, size, tells_array
 
     def constant_origins(self, text, words):
-        """Of the constants that an operand names."""
-        found = 0
+        """Of the constants that an operand names. Before CUDA 12.4 the address of a table is half a number of the instruction."""
+        found = MODULE if SYMBOL.match(text) else 0
         for bank, uniform, place in disassembly.CONSTANT.findall(text):
             if bank == "0x4":
                 found |= MODULE
