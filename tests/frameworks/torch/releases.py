@@ -10,6 +10,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 KEPT = os.path.join(HERE, "releases.json")
+OTHERS = os.path.join(HERE, "others.json")
 LIST = os.path.join(SOURCE, "shim", "torch_releases.def")
 PAGE = os.path.join(SOURCE, "docs", "results", "torch-releases.md")
 sys.path.insert(0, os.path.join(SOURCE, "tools", "check_torch"))
@@ -22,10 +23,10 @@ def number(release):
     return tuple(int(part) for part in release.split("."))
 
 
-def read():
-    if not os.path.exists(KEPT):
+def read(path=KEPT):
+    if not os.path.exists(path):
         return {}
-    with open(KEPT, encoding="utf-8") as file:
+    with open(path, encoding="utf-8") as file:
         return json.load(file)
 
 
@@ -69,6 +70,12 @@ def code_of(found):
     return "read" if set(found["rules"]) - {"run"} <= set(found["code"]) else "read, but for lists and parts of tensors"
 
 
+def other(package, found):
+    """A row of the page: what other_wheels.py has found in the wheel of another library."""
+    return (f"| {package.replace('_', '-')} {found['version']} | {len(found['libraries'])} | "
+            f"{sum(found['libraries'].values()):,} | 0 |")
+
+
 def page_of(kept):
     rows = []
     for release, found in kept.items():
@@ -109,6 +116,18 @@ can be saved there.
 
 Another build of the same sources, for another Python or CUDA, counts as the release. With a PyTorch that is not in this
 table no kernel is recorded by a built-in rule, and [a line](../troubleshooting.md#a-pytorch-that-was-not-checked) says so.
+
+## Other libraries
+
+No rule names a kernel of these wheels ([other_wheels.py](../../tests/frameworks/torch/other_wheels.py)), so each is unknown: what its
+parameters point to comes into memory before it runs, whole. How it is launched does not matter: in clusters, cooperatively, before
+the last kernel has ended, with packed parameters, or where the driver does not tell how they lie
+([launches.c](../../tests/driver/groups/launches.c)). Triton's kernels are compiled on the user's machine, and launched in these ways;
+FlashAttention 2 and 3 are in vLLM's wheel.
+
+| wheel | libraries with kernels | kernels | named by a rule |
+| --- | --- | --- | --- |
+{chr(10).join(other(package, found) for package, found in sorted(read(OTHERS).items()))}
 """
 
 
