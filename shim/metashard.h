@@ -90,7 +90,7 @@ METASHARD_API int metashard_resume(void);
  * suspended (true or false). */
 METASHARD_API size_t metashard_status(char *text, size_t bytes);
 
-/* Returns the version, such as "0.1.0"; also with METASHARD=off. */
+/* Returns the version, such as "0.2.0"; also with METASHARD=off. */
 METASHARD_API const char *metashard_version(void);
 
 /* Returns why the calling thread's last call failed, in one line, or "" if it did not fail. Valid

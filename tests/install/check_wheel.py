@@ -8,7 +8,9 @@ The wheel is built without optimisation, in a folder that is kept: the second ti
 one that is installed, or ./check's in .tools/. --wheel: one that is there is tested, as tools/python/build_wheel builds it.
 """
 import argparse
+import base64
 import glob
+import hashlib
 import importlib.util
 import json
 import os
@@ -19,14 +21,20 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOLS = os.path.join(SOURCE, ".tools")
 # Of a job in which this test may run.
 OUTER = re.compile(r"^(RANK|WORLD_SIZE|METASHARD.*|LD_PRELOAD|LD_LIBRARY_PATH|PYTHON.*|PIP_.*|VIRTUAL_ENV|MESON.*|NINJA)$")
-BUILD = """import mesonpy, os, sys
+BUILD = """import os, sys
+sys.path[:0] = [os.path.join(sys.argv[1], "tools", "python")]
+import wheel_backend
 os.chdir(sys.argv[1])
-print(mesonpy.build_wheel(sys.argv[2], {"build-dir": sys.argv[3], "setup-args": sys.argv[4:]}))"""
+print(wheel_backend.build_wheel(sys.argv[2], eval(sys.argv[3])))"""
+# Each has its own words in NOTICE, or is what any compiler and libc add to a program.
+LINKED = {"jemalloc": "BSD-2-Clause", "jansson": "MIT"}
+ADDED = ({"libgcc", "glibc"}, {"compiler-rt", "glibc"}, {"compiler_rt", "glibc"})
 # A program of the driver API in Python, and what stands for a tensor of PyTorch.
 PROGRAM = r'''
 import ctypes, sys, warnings
@@ -98,13 +106,13 @@ def environment_of(**settings):
     return {**{name: value for name, value in os.environ.items() if not OUTER.match(name)}, **settings}
 
 
-def run(command, **settings):
+def run(command, timeout=120, **settings):
     return subprocess.run(command, env=environment_of(**settings), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=120, check=False)
+                          timeout=timeout, check=False)
 
 
-def build_wheel(options, folder):
-    """Its path."""
+def build_wheel(source, folder, how, **variables):
+    """Its path. `how` is what pip would hand on by --config-settings."""
     settings = {"PYTHONPATH": TOOLS} if importlib.util.find_spec("mesonpy") is None else {}
     if run([sys.executable, "-c", "import mesonpy"], **settings).returncode != 0:
         skip_all("meson-python is not installed, nor in .tools/")
@@ -118,13 +126,35 @@ def build_wheel(options, folder):
             os.chmod(file.name, 0o755)
         elif shutil.which(name) is None:
             skip_all(f"{name} is not installed, nor in .tools/")
-    done = run([sys.executable, "-c", BUILD, SOURCE, folder, os.path.join(options.build, "wheel"), "-Doptimization=0",
-                f"-Dcuda-headers={options.cuda}"], PATH=programs + ":" + os.environ["PATH"], **settings)
+    done = run([sys.executable, "-c", BUILD, source, folder, repr(how)], timeout=1800, PATH=programs + ":" + os.environ["PATH"],
+               **settings, **variables)
     check("the wheel is built", done.returncode, 0)
     if done.returncode != 0:
         print("\n".join("# " + line for line in (done.stdout + done.stderr).splitlines()[-30:]))
         sys.exit(1)
     return os.path.join(folder, done.stdout.split()[-1])
+
+
+def check_bill(wheel):
+    """What is linked in is told, where tools look for it, and each file of the wheel is in its record."""
+    with zipfile.ZipFile(wheel) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    place, = (name.rpartition("/")[0] for name in files if name.endswith(".dist-info/RECORD"))
+    bill = json.loads(files.get(f"{place}/sboms/metashard.cdx.json", "{}"))
+    check("the wheel has a bill of materials", (bill.get("bomFormat"), bill.get("specVersion")), ("CycloneDX", "1.6"))
+    parts = {part["name"]: part for part in bill.get("components", ())}
+    # The one names itself in its messages; the other is what metashard-plan is built with.
+    seen = {"jemalloc"} if any(b"<jemalloc>" in data for name, data in files.items() if name.endswith("/libmetashard.so")) else set()
+    seen |= {"jansson"} if any(name.endswith("/metashard-plan") for name in files) else set()
+    check("of all that is linked in", set(parts) - set(LINKED) in ADDED and set(parts) & set(LINKED) == seen or parts)
+    check("with versions and licences", all(re.fullmatch(r"\d[\d.]*", part["version"]) and part["licenses"] for part in parts.values()) and
+          {name: parts[name]["licenses"] for name in seen} == {name: [{"license": {"id": LINKED[name]}}] for name in seen} or parts)
+    check("none is twice, and the whole depends on each", (len(parts), bill["dependencies"][0]["dependsOn"]),
+          (len(bill["components"]), [part["bom-ref"] for part in bill["components"]]))
+    rows = dict(line.split(",", 1) for line in files[f"{place}/RECORD"].decode().splitlines())
+    wanted = {name: "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=") + f",{len(data)}"
+              for name, data in files.items()}
+    check("the record is that of the files", rows, {**wanted, f"{place}/RECORD": ","})
 
 
 def files_below(folder):
@@ -275,8 +305,10 @@ def main():
     options = parser.parse_args()
     options.job = os.path.abspath(options.job)
     with tempfile.TemporaryDirectory() as folder:
-        wheel = options.wheel or build_wheel(options, folder)
+        wheel = options.wheel or build_wheel(SOURCE, folder, {"build-dir": os.path.join(options.build, "wheel"), "setup-args": [
+            "-Doptimization=0", f"-Dcuda-headers={options.cuda}"]})
         check("it needs no version of Python", re.search(r"-py3-none-(many)?linux_\w+\.whl$", wheel) is not None)
+        check_bill(wheel)
         there = Environment(options, folder)
         before = files_below(there.folder)
         done = there.pip("install", "--no-index", wheel)

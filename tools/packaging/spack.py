@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spack recipe: copy it to packages/metashard/package.py of a repository of yours, with the address of the sources.
+"""A Spack recipe, for packages/metashard/package.py of a repository of yours:
 
     spack repo create mine && spack repo add mine && spack create --skip-editor --name metashard
+
+`tools/packaging/package recipes` fills in what stands between @s.
 """
 from spack.package import *
 
@@ -9,10 +11,13 @@ from spack.package import *
 class Metashard(MesonPackage):
     """Device memory only where bytes are needed, for unmodified CUDA programs."""
 
+    homepage = "@source@"
+    url = "@source@/releases/download/v@version@/metashard-@version@.tar.xz"
+    git = "@source@.git"
+
     license("Apache-2.0")
-    # The tarball that `tools/packaging/package source` makes, by its place:
-    #     version("X.Y.Z", sha256="...", url="file:///.../metashard-X.Y.Z.tar.xz")
-    version("main", branch="main", git="file:///path/of/a/clone")
+    version("main", branch="main")
+    version("@version@", sha256="@sha256@")
 
     depends_on("c", type="build")
     depends_on("meson@1.0:", type="build")

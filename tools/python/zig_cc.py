@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """zig_cc.py TARGET JEMALLOC [ARGUMENT...]: zig's C compiler (the wheel ziglang) as meson.build wants a compiler, for build_wheel.
 
-It answers where libjemalloc_pic.a is (JEMALLOC, empty: nowhere). `zig cc` does not hand --dynamic-list and --exclude-libs on
+It answers where libjemalloc_pic.a is (JEMALLOC, empty: nowhere), and which compiler's runtime is linked in. `zig cc` does not hand --dynamic-list and --exclude-libs on
 to its linker, LLD: so such a link is done once without them, which prints LLD's command, and then by LLD itself.
 """
 import os
@@ -36,6 +36,9 @@ def main():
     if arguments[:1] in (["-print-file-name=libjemalloc_pic.a"], ["-print-file-name=libjansson.a"]):
         name = arguments[0].partition("=")[2]
         print(jemalloc if jemalloc and "jemalloc" in name else name)
+        return 0
+    if arguments == ["-print-libgcc-file-name"]:
+        print("zig-" + subprocess.run([*ZIG, "version"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
         return 0
     if "-Wl,--version" in arguments:
         return subprocess.run([*ZIG, "ld.lld", "--version"], check=False).returncode

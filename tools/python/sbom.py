@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""sbom.py --version V [--jemalloc ARCHIVE] [--jansson VERSION] --compiler 'ID VERSION' --runtime FILE --glibc VERSION: prints
+what is linked into the wheel's programs, as CycloneDX, for its .dist-info/sboms (PEP 770).
+
+Only what is inside of them: they need libc at run time, and no other library. The same input gives the same bytes.
+"""
+import argparse
+import json
+import re
+
+# What jemalloc says of itself in each build.
+JEMALLOC = re.compile(rb"\b(\d+\.\d+\.\d+)-\d+-g[0-9a-f]{40}\b")
+
+
+def component(name, version, licence, purl, description):
+    return {"type": "library", "bom-ref": name, "name": name, "version": version, "description": description, "purl": purl,
+            "licenses": [{"expression" if " " in licence else "license": licence if " " in licence else {"id": licence}}]}
+
+
+def jemalloc(archive):
+    with open(archive, "rb") as file:
+        found = JEMALLOC.search(file.read())
+    if found is None:
+        raise SystemExit(f"sbom.py: {archive} does not say which jemalloc it is")
+    version = found[1].decode()
+    return component("jemalloc", version, "BSD-2-Clause", f"pkg:github/jemalloc/jemalloc@{version}",
+                     "The heap of libmetashard.so and of the tools, with names of its own")
+
+
+def jansson(version):
+    return component("jansson", version, "MIT", f"pkg:github/akheron/jansson@v{version}", "Writes the plans of metashard-plan")
+
+
+def compiler_runtime(path, compiler):
+    """What a compiler adds to each program: helpers for arithmetic, and what runs before main. `path` is where it has them."""
+    version = compiler.split()[-1]
+    if "libgcc" in path:
+        # Another compiler takes gcc's as well; the folder says of which version.
+        version = version if compiler.startswith("gcc ") else re.search(r"/(\d[\d.]*)/[^/]*$", path)[1]
+        return component("libgcc", version, "GPL-3.0-or-later WITH GCC-exception-3.1", f"pkg:generic/libgcc@{version}",
+                         "The compiler's runtime: libgcc.a, crtbegin.o and crtend.o")
+    zig = re.match(r"zig-([\d.]+)", path)
+    if zig is not None:
+        return component("compiler_rt", zig[1], "MIT", f"pkg:github/ziglang/zig@{zig[1]}", "The compiler's runtime, zig's")
+    return component("compiler-rt", version, "Apache-2.0 WITH LLVM-exception", f"pkg:generic/compiler-rt@{version}",
+                     "The compiler's runtime, LLVM's")
+
+
+def glibc(version):
+    return component("glibc", version, "LGPL-2.1-or-later", f"pkg:generic/glibc@{version}",
+                     "Only what each program has of it: crt1.o, crti.o, crtn.o and libc_nonshared.a")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for option in ("version", "compiler", "runtime", "glibc"):
+        parser.add_argument("--" + option, required=True)
+    for option in ("jemalloc", "jansson"):
+        parser.add_argument("--" + option, default="")
+    options = parser.parse_args()
+    inside = [jemalloc(options.jemalloc)] if options.jemalloc else []
+    inside += [jansson(options.jansson)] if options.jansson else []
+    inside += [compiler_runtime(options.runtime, options.compiler), glibc(options.glibc)]
+    purl = f"pkg:pypi/metashard@{options.version}"
+    whole = component("metashard", options.version, "Apache-2.0", purl, "libmetashard.so, metashard-dump and metashard-plan")
+    print(json.dumps({
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json", "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
+        "metadata": {"lifecycles": [{"phase": "build"}], "component": whole,
+                     "tools": {"components": [{"type": "application", "name": options.compiler.split()[0],
+                                               "version": options.compiler.split()[-1]}]}},
+        "components": inside,
+        "dependencies": [{"ref": "metashard", "dependsOn": [part["bom-ref"] for part in inside]},
+                         *({"ref": part["bom-ref"]} for part in inside)]}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The build backend of pyproject.toml: meson-python's. It puts the bill of materials (sbom.py) where PEP 770 wants it, which
+meson cannot install into, and makes the same wheel of the same sources: the modes of files do not depend on the umask. With
+SOURCE_DATE_EPOCH the times do not depend on the day either."""
+import base64
+import csv
+import hashlib
+import io
+import os
+import stat
+import zipfile
+
+import mesonpy
+from mesonpy import (build_editable, build_sdist, get_requires_for_build_editable, get_requires_for_build_sdist,
+                     get_requires_for_build_wheel)
+
+__all__ = ["build_editable", "build_sdist", "build_wheel", "get_requires_for_build_editable", "get_requires_for_build_sdist",
+           "get_requires_for_build_wheel"]
+SBOM = "/metashard/metashard.cdx.json"  # where tools/python/meson.build installs it
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    name = mesonpy.build_wheel(wheel_directory, config_settings, metadata_directory)
+    finish(os.path.join(wheel_directory, name))
+    return name
+
+
+def record_row(name, data):
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+    return (name, f"sha256={digest}", len(data))
+
+
+def finish(path):
+    with zipfile.ZipFile(path) as wheel:
+        files = [(entry, wheel.read(entry)) for entry in wheel.infolist()]
+    place, = (entry.filename.rpartition("/")[0] for entry, _ in files if entry.filename.endswith(".dist-info/RECORD"))
+    rows = []
+    with zipfile.ZipFile(path + ".new", "w", zipfile.ZIP_DEFLATED) as wheel:
+        for entry, data in files:
+            name = entry.filename
+            if ("/" + name).endswith(SBOM):
+                name = f"{place}/sboms/{os.path.basename(SBOM)}"
+            elif name == f"{place}/RECORD":  # the last one
+                text = io.StringIO()
+                csv.writer(text, lineterminator="\n").writerows([*rows, (name, "", "")])
+                data = text.getvalue().encode()
+            rows.append(record_row(name, data))
+            written = zipfile.ZipInfo(name, entry.date_time)
+            is_program = (entry.external_attr >> 16) & stat.S_IXUSR
+            written.external_attr = (stat.S_IFREG | (0o755 if is_program else 0o644)) << 16
+            wheel.writestr(written, data, zipfile.ZIP_DEFLATED)
+    os.replace(path + ".new", path)
