@@ -24,7 +24,7 @@ from tool_table import Tool  # noqa: E402
 BESIDE = {"metashard-plan": {"{mandir}/man5/metashard-plan.5", "{datadir}/metashard/plan-schema.json"},
           "metashard-dump": {"{datadir}/metashard/state-schema.json"}}
 FILES = {"{libdir}/libmetashard.so", "{libdir}/pkgconfig/metashard.pc", "{includedir}/metashard.h",
-         "{datadir}/metashard/kernel-rules.txt", "{mandir}/man7/metashard.7", "{bindir}/metashard-verify",
+         "{datadir}/metashard/kernel-rules.txt", "{mandir}/man3/metashard.3", "{mandir}/man7/metashard.7", "{bindir}/metashard-verify",
          "{mandir}/man1/metashard-verify.1", "{bindir}/metashard-check-torch", "{mandir}/man1/metashard-check-torch.1"}
 MODULES = os.path.join(SOURCE, "tools", "check_torch", "torch_check")
 FILES |= {"{datadir}/metashard/torch_check/" + name for name in os.listdir(MODULES) if name.endswith(".py")}
@@ -82,7 +82,7 @@ def check_manuals(mandir, tools):
     if shutil.which("man") is None:
         skip("man finds the pages in MANPATH", "man is not installed")
         return
-    pages = [("7", "metashard"), ("1", "metashard-verify"), ("1", "metashard-check-torch")] + [("1", tool) for tool in tools]
+    pages = [("3", "metashard"), ("7", "metashard"), ("1", "metashard-verify"), ("1", "metashard-check-torch")] + [("1", tool) for tool in tools]
     pages += [("5", "metashard-plan")] if "metashard-plan" in tools else []
     found = [run(["man", "-w", section, name], MANPATH=mandir).strip() for section, name in pages]
     check("man finds the pages in MANPATH", found,
@@ -180,6 +180,20 @@ def check_library(options, library, folder):
     check("and has a version", run([sys.executable, "-c", asks], LD_PRELOAD=":".join(preload)), options.version + "\n")
 
 
+def check_example(options, root, library, mandir, folder):
+    """The program that metashard(3) shows: compiled as it says there, without the library and with it."""
+    with open(os.path.join(mandir, "man3", "metashard.3"), encoding="utf-8") as file:
+        text, _ = re.findall(r"^\.Bd -literal\n(.*?)^\.Ed", file.read(), re.M | re.S)
+    program = os.path.join(folder, "example")
+    with open(program + ".c", "w", encoding="utf-8") as file:
+        file.write(text.replace("\\e", "\\"))
+    include = root + os.path.join(options.prefix, options.includedir)
+    check("the example in C compiles", run(["cc", "-Wall", "-Wextra", "-Werror", "-I" + include, program + ".c", "-o", program]), "")
+    check("it runs without MetaShard", run(program), "without MetaShard\n")
+    output = run(program, LD_PRELOAD=":".join(options.preload.split(":")[:-1] + [library]))
+    check("and with it", re.match(r"MetaShard " + re.escape(options.version) + r': \{"pid": \d+, .*\}\n$', output) is not None or output)
+
+
 def check_verify(options, bindir, folder):
     """With the library that is installed beside it. A sanitizer's runtime would have to come first."""
     if len(options.preload.split(":")) > 1:
@@ -221,6 +235,7 @@ def main():
         check_tools(below["bindir"], tools, options.version)
         with tempfile.TemporaryDirectory() as folder:
             check_library(options, library, folder)
+            check_example(options, root, library, below["mandir"], folder)
             check_verify(options, below["bindir"], folder)
     print(f"1..{len(results)}")
 

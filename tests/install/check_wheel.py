@@ -190,7 +190,7 @@ def check_paths(there):
     check("--version says the version", re.fullmatch(r"metashard \d+\.\d+\.\d+\S*\n", there.run("--version").stdout) is not None)
     check("pages of the manual are where man looks", sorted(
         name for name in files_below(os.path.join(there.folder, "share", "man"))), sorted(
-        ["man1/metashard.1", "man1/metashard-check-torch.1", "man1/metashard-dump.1", "man1/metashard-plan.1", "man1/metashard-verify.1", "man5/metashard-plan.5",
+        ["man1/metashard.1", "man1/metashard-check-torch.1", "man1/metashard-dump.1", "man1/metashard-plan.1", "man1/metashard-verify.1", "man3/metashard.3", "man5/metashard-plan.5",
          "man7/metashard.7"]))
     check("each tool is run", [there.run(tool, "--help").stdout.split("\n")[0].split()[:2] for tool in COMMANDS],
           [["usage:", f"metashard-{tool}"] for tool in COMMANDS])
@@ -283,6 +283,17 @@ def check_functions(there):
     check("switched off it does nothing, in silence", (is_loaded, caught, errors), (True, [], [None, errors[1], None, None]))
 
 
+def check_example(there):
+    """The program that metashard(3) shows."""
+    with open(os.path.join(there.folder, "share", "man", "man3", "metashard.3"), encoding="utf-8") as file:
+        text = re.findall(r"^\.Bd -literal\n(.*?)^\.Ed", file.read(), re.M | re.S)[1]
+    command = [there.program("python"), "-c", text]
+    done = there.run("run", "--quiet", "--", *command)
+    check("the manual's example in Python runs under it", (done.returncode, done.stdout), (0, "0 bytes in memory\n"))
+    done = run(command, **there.settings())
+    check("and without it", (done.returncode, done.stdout, done.stderr), (0, "", ""))
+
+
 def check_kernel(there, library, folder):
     kernel = os.path.join(folder, "data", "kernels", "metashard", "kernel.json")
     data = {"JUPYTER_DATA_DIR": os.path.join(folder, "data")}
@@ -317,6 +328,7 @@ def main():
         check_run(there, library)
         check_signals(there)
         check_functions(there)
+        check_example(there)
         check_kernel(there, library, tempfile.mkdtemp(dir=folder))
         done = there.pip("uninstall", "--yes", "metashard")
         check("pip removes it, and leaves nothing", (done.returncode, files_below(there.folder) ^ before), (0, set()))
