@@ -606,7 +606,8 @@ void ms_control_start(void)
     const bool has_socket =
         ms_config.control_path[0] != '\0' && ms_control_open(ms_config.control_path);
     open_signal();
-    if (has_socket || signalled.descriptor >= 0)
+    if (has_socket || signalled.descriptor >= 0 ||
+        (control.path[0] != '\0' && ms_config.plan_mode == MS_ENFORCE))
         ms_quiesce_start();
     if (control.path[0] != '\0' || has_socket || signalled.descriptor >= 0)
         start_thread();

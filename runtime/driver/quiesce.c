@@ -9,6 +9,8 @@
 
 _Thread_local bool ms_quiesce_is_counted = false;
 
+enum { UNKNOWN_MS = 10 };
+
 /* Held while calls are held up. */
 static struct ms_lock door = MS_LOCK_INIT(quiesce);
 
@@ -52,10 +54,11 @@ static bool wait_for_calls(uint64_t ms)
     return atomic_load(&calls) == 0;
 }
 
-/* Whom the calls under way may wait for. */
-static void let_go_on(void)
+/* For calls that are not known to be under way, to reach the driver; and for those that were held
+ * up, to go on: the calls under way may wait for them. */
+static void wait_a_moment(long ms)
 {
-    static const struct timespec moment = {.tv_nsec = 1000 * 1000};
+    const struct timespec moment = {.tv_nsec = ms * MS_NS_PER_MS};
     nanosleep(&moment, NULL);
 }
 
@@ -66,11 +69,14 @@ bool ms_quiesce_begin(uint64_t ms)
         ms_quiesce_leave();
     ms_lock_take(&door);
     is_exempt = true;
+    ms_quiesce_start();
     atomic_store(&is_closed, true);
     const bool is_quiet = wait_for_calls(ms);
-    if (!is_quiet) {
+    if (is_quiet) {
+        wait_a_moment(UNKNOWN_MS);
+    } else {
         ms_quiesce_end();
-        let_go_on();
+        wait_a_moment(1);
     }
     return is_quiet;
 }

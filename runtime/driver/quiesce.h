@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The calls of the program that are under way, from the entry into the shim to the driver's answer.
- * A suspension holds new ones up, waits until there is none, and lets them go when it has ended.
+ * What holds the program up (fill/hold_up.h) lets new ones wait, waits until there is none, and lets
+ * them go when it has ended.
  *
  *     another thread   | call |          | waits                         | call
  *     the suspension          | begin    : none is under way | ... | end |
@@ -9,7 +10,7 @@
  * Counting costs a call two atomic additions. So calls are counted where a suspension is to be
  * expected: from the start on if it can be asked for from outside, else from the first on. One that
  * was under way when counting began is not known, nor is one that is not modelled (shim/seal.h)
- * after it has left the shim.
+ * after it has left the shim: these get 10 ms.
  */
 #pragma once
 

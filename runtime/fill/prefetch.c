@@ -11,6 +11,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/compare.h"
 #include "runtime/fill/evict.h"
+#include "runtime/fill/hold_up.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/origins.h"
 #include "runtime/fill/replay.h"
@@ -442,13 +443,26 @@ static void learn(bool is_first)
         ask_plan(allocation);
 }
 
+/* So that nothing is written to what is compared, and goes. */
+static bool hold_up(void)
+{
+    struct ms_fault fault;
+    const bool is_held_up = ms_hold_up_begin(&fault);
+    if (!is_held_up)
+        ms_log(MS_WARN, "the plan: what is in memory is not compared with its files: %s",
+               fault.text);
+    return is_held_up;
+}
+
 /* The turn is taken. */
-static void learn_and_fetch(bool is_first)
+static void learn_and_fetch(bool is_first, bool is_held_up)
 {
     ms_examining_begin();
-    const bool restored = ms_shard_enforces() && ms_restore_all() > 0;
+    const bool restored = is_held_up && ms_restore_all() > 0;
     ms_prefetch_prepare(is_first);
     make_way();
+    if (is_held_up)
+        ms_hold_up_end();
     prefetch("a plan has arrived");
     if (restored)
         ms_restore_keep();
@@ -461,9 +475,10 @@ void ms_prefetch_arrive(bool is_first, bool fetches)
         ms_prefetch_prepare(is_first);
         return;
     }
+    const bool is_held_up = fetches && ms_shard_enforces() && hold_up();
     ms_lock_take(&turn);
     if (fetches)
-        learn_and_fetch(is_first);
+        learn_and_fetch(is_first, is_held_up);
     else
         learn(is_first);
     ms_lock_drop(&turn);

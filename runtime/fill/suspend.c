@@ -12,8 +12,8 @@
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
-#include "runtime/driver/quiesce.h"
 #include "runtime/fill/evict.h"
+#include "runtime/fill/hold_up.h"
 #include "runtime/fill/prefetch.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/restore.h"
@@ -21,8 +21,6 @@
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/carve.h"
-#include "runtime/memory/delayed_free.h"
-#include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/publish.h"
@@ -34,9 +32,6 @@ _Atomic bool ms_suspend_is_set;
 
 /* Held while the thread waits for claims. */
 static struct ms_lock turn = MS_LOCK_INIT(suspend);
-
-/* How long calls of the program are held up before those under way get on. */
-enum { QUIESCE_MS = 10 };
 
 /* What is read from the device at once. */
 enum { PIECE_BYTES = 4 << 20 };
@@ -90,46 +85,22 @@ static void release_all(struct suspension *suspension)
     suspension->claimed_count = 0;
 }
 
-/* Calls that are not known to be under way (quiesce.h) get a moment to reach the driver. */
-static bool is_quiet(void)
-{
-    static const struct timespec moment = {.tv_nsec = 10 * 1000 * 1000};
-    nanosleep(&moment, NULL);
-    return !ms_is_capturing() && !ms_has_late_payloads() && ms_evict_reads_are_queued() &&
-           ms_examining_end_within(0) == CUDA_SUCCESS;
-}
-
-static bool refuse_busy(const struct suspension *suspension)
-{
-    return ms_fault_set(suspension->fault,
-                        "the device is still busy with the program's work after %" PRIu64
-                        " ms (METASHARD_SUSPEND_MS)",
-                        ms_config.suspend_ms);
-}
-
-/* No call is held up, and no claim held, while the device is waited for: its work may wait for a
- * thread of the program. When it returns true, calls are held up, and all is claimed. */
+/* Calls are held up, and all is claimed, when it returns true. */
 static bool hold_up(struct suspension *suspension)
 {
-    const uint64_t until = ms_clock_ns(CLOCK_MONOTONIC) + ms_config.suspend_ms * MS_NS_PER_MS;
-    uint64_t now;
-    while ((now = ms_clock_ns(CLOCK_MONOTONIC)) < until) {
-        if (ms_is_capturing())
-            return ms_fault_set(suspension->fault, "a stream of the program is being captured");
-        if (ms_examining_end_within((until - now) / MS_NS_PER_MS) != CUDA_SUCCESS)
-            break;
-        ms_delayed_free_run(NULL);
-        if (!ms_quiesce_begin(QUIESCE_MS))
-            continue;
+    enum { ATTEMPTS = 100 };
+    for (int i = 0; i < ATTEMPTS; i++) {
+        if (!ms_hold_up_begin(suspension->fault))
+            return false;
         const bool is_claimed = claim_all(suspension);
-        if (is_claimed && is_quiet())
+        if (is_claimed && ms_hold_up_is_quiet())
             return true;
         release_all(suspension);
-        ms_quiesce_end();
+        ms_hold_up_end();
         if (!is_claimed)
             return false;
     }
-    return refuse_busy(suspension);
+    return ms_fault_set(suspension->fault, "MetaShard itself keeps the device busy");
 }
 
 /* --- what has to wait is read */
@@ -352,13 +323,12 @@ bool ms_suspend(const char *folder, struct ms_suspended *told_out, struct ms_fau
         return ms_fault_set(fault, "METASHARD=verify keeps everything twice: nothing is suspended");
     if (!ms_owns_any())
         return true;
-    ms_quiesce_start();
     ms_examining_begin();
     const bool is_held_up = hold_up(&suspension);
     const bool is_good = is_held_up && suspend(&suspension, folder);
     ms_examining_end();
     if (is_held_up)
-        ms_quiesce_end();
+        ms_hold_up_end();
     if (is_good)
         log_suspended(told_out);
     return is_good;

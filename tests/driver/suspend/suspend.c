@@ -368,11 +368,12 @@ MS_TEST(a_launch_whose_code_was_unloaded_does_not_run_again)
 }
 
 /* It needs no room. */
+static const char plan[] = "{\"format\": \"metashard-plan/1\", \"world_size\": 2, \"rank\": 0, "
+                           "\"tensors\": [{\"name\": \"t\", \"dtype\": \"U8\", \"shape\": "
+                           "[16777216], \"placements\": [{\"shard\": 0}]}]}";
+
 MS_TEST(what_was_never_written_may_be_that_of_others)
 {
-    static const char plan[] = "{\"format\": \"metashard-plan/1\", \"world_size\": 2, \"rank\": 0, "
-                               "\"tensors\": [{\"name\": \"t\", \"dtype\": \"U8\", \"shape\": "
-                               "[16777216], \"placements\": [{\"shard\": 0}]}]}";
     start();
     const CUdeviceptr tensor = allocate(BYTES);
     CHECK_EQ(metashard_name(tensor, BYTES, "t", "U8", (uint64_t[]){BYTES}, 1), 0);
@@ -675,6 +676,39 @@ MS_TEST(a_call_under_way_is_waited_for)
     resume();
     check_late_call((struct late_call){"cuLaunchKernel", context, address, .words = NULL});
     check_late_call((struct late_call){"cuMemcpyHtoD_v2", context, address, .words = words});
+}
+
+static void *take_plan(void *argument)
+{
+    const struct late_call *call = argument;
+    CHECK_EQ(metashard_plan_text(plan, strlen(plan)), 0);
+    CHECK(call->is_done);
+    return NULL;
+}
+
+/* A plan that comes late and enforces compares what is in memory, and gives back what is equal. */
+MS_TEST(a_plan_waits_for_a_call_under_way)
+{
+    const char *mode = getenv("METASHARD_PLAN_MODE");
+    if (mode == NULL || strcmp(mode, "enforce") != 0)
+        ms_test_skip("for METASHARD_PLAN_MODE=enforce");
+    const struct timespec moment = {.tv_nsec = 200 * 1000 * 1000};
+    char path[16];
+    pthread_t caller, planner;
+    struct late_call call = {"cuLaunchKernel", start(), allocate(BYTES), .words = NULL};
+    OK(cuMemcpyHtoD(call.address, map_file(BYTES, 5, path), BYTES));
+    add(call.address, BYTES, 0);
+    CHECK_EQ(metashard_name(call.address, BYTES, "t", "U8", (uint64_t[]){BYTES}, 1), 0);
+    CHECK(simcuda_gate_close(call.function, 1));
+    CHECK_EQ(pthread_create(&caller, NULL, call_late, &call), 0);
+    CHECK(simcuda_gate_wait(10000));
+    CHECK_EQ(pthread_create(&planner, NULL, take_plan, &call), 0);
+    nanosleep(&moment, NULL);
+    simcuda_gate_open();
+    CHECK_EQ(pthread_join(caller, NULL), 0);
+    CHECK_EQ(pthread_join(planner, NULL), 0);
+    check_words(call.address, BYTES, 6);
+    CHECK_EQ(unlink(path), 0);
 }
 
 static void *suspend_again(void *unused)
