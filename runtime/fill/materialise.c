@@ -12,6 +12,7 @@
 #include "runtime/fill/loaded.h"
 #include "runtime/fill/origins.h"
 #include "runtime/fill/replay.h"
+#include "runtime/fill/scratch.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
@@ -164,16 +165,67 @@ struct in_place {
     size_t begin, end;
 };
 
+/* What it writes depends on nothing that stands there, or that launches before it write there. */
+static bool is_repeatable(const struct ms_recorded_launch *recorded)
+{
+    return (recorded->input != NULL || ms_call_only_writes(recorded->launch)) &&
+           !ms_lineage_any(&recorded->before, 0, recorded->before.bytes, MS_OF_KIND(MS_LAUNCHED));
+}
+
+/* Of [begin, end) nothing is present but what the launch has made: another run changes nothing. */
+static bool has_only_made(const struct ms_allocation *allocation,
+                          const struct ms_recorded_launch *recorded, size_t begin, size_t end)
+{
+    struct ms_extent extent;
+    bool is_made = true;
+    while (is_made && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+        const struct ms_content *content = &extent.content;
+        is_made =
+            !ms_content_is_present(content) ||
+            (content->kind == MS_LAUNCHED && content->recorded == recorded &&
+             ms_recorded_launch_is_at(content, allocation->id, allocation->address + extent.begin));
+    }
+    return is_made;
+}
+
+/* Where the first present byte behind begin is, or the end. */
+static size_t end_of_missing(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_walk walk = ms_lineage_walk(&allocation->lineage, begin, end);
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+        if (ms_content_is_present(&extent->content))
+            return extent->begin;
+    }
+    return end;
+}
+
+/* The part grows to whole granules, as far as the launch writes them. False if something there is
+ * not to be written, and the launch needs whole elements: then it stays as it is. */
+static bool find_part(const struct ms_allocation *allocation, const struct ms_extent *extent,
+                      size_t end, struct in_place *run)
+{
+    const size_t missing = end_of_missing(allocation, extent->begin, end);
+    const struct ms_range all = ms_allocation_granules(allocation, extent->begin, missing);
+    run->begin = all.begin > run->recorded_begin ? all.begin : run->recorded_begin;
+    run->end = all.end < run->recorded_end ? all.end : run->recorded_end;
+    if (!ms_lineage_any(&allocation->lineage, run->begin, run->end,
+                        MS_PRESENT | MS_OF_KIND(MS_ABSENT)))
+        return true;
+    run->begin = extent->begin;
+    run->end = missing < run->recorded_end ? missing : run->recorded_end;
+    return is_repeatable(run->recorded);
+}
+
 /*
  * A replay writes all that the launch wrote. So it runs in place only if nothing of that is
- * present, and the program has not unmapped any of it. The part then grows to whole granules, as
- * far as the launch writes them.
+ * present, or it can be repeated, and the program has not unmapped any of it. Nothing of the part
+ * is present.
  */
 static bool may_run_in_place(const struct ms_allocation *allocation, const struct ms_extent *extent,
-                             size_t begin, size_t end, struct in_place *run_out)
+                             size_t end, struct in_place *run_out)
 {
     struct ms_recorded_launch *recorded = extent->content.recorded;
-    if (extent->content.kind != MS_LAUNCHED ||
+    if (extent->content.kind != MS_LAUNCHED || extent->content.cached ||
         !ms_recorded_launch_is_at(&extent->content, allocation->id,
                                   allocation->address + extent->begin) ||
         recorded->address < allocation->address)
@@ -182,15 +234,14 @@ static bool may_run_in_place(const struct ms_allocation *allocation, const struc
     const size_t recorded_end = recorded_begin + recorded->before.bytes;
     if (recorded_end > allocation->bytes ||
         !ms_space_is_accessible(allocation, recorded_begin, recorded_end - recorded_begin) ||
-        ms_lineage_any(&allocation->lineage, recorded_begin, recorded_end, MS_PRESENT))
+        (ms_lineage_any(&allocation->lineage, recorded_begin, recorded_end, MS_PRESENT) &&
+         !(is_repeatable(recorded) &&
+           has_only_made(allocation, recorded, recorded_begin, recorded_end))))
         return false;
-    const struct ms_range all = ms_allocation_granules(allocation, begin, end);
     *run_out = (struct in_place){.recorded = recorded,
                                  .recorded_begin = recorded_begin,
-                                 .recorded_end = recorded_end,
-                                 .begin = all.begin > recorded_begin ? all.begin : recorded_begin,
-                                 .end = all.end < recorded_end ? all.end : recorded_end};
-    return true;
+                                 .recorded_end = recorded_end};
+    return find_part(allocation, extent, end, run_out);
 }
 
 static bool find_in_place(const struct ms_allocation *allocation, size_t begin, size_t end,
@@ -199,7 +250,7 @@ static bool find_in_place(const struct ms_allocation *allocation, size_t begin, 
     struct ms_extent extent;
     bool found = false;
     for (size_t at = begin; !found && ms_lineage_next(&allocation->lineage, &at, end, &extent);)
-        found = may_run_in_place(allocation, &extent, begin, end, run_out);
+        found = may_run_in_place(allocation, &extent, end, run_out);
     return found;
 }
 
@@ -220,6 +271,15 @@ static CUresult replay_around(const struct ms_allocation *allocation, const stru
     return result;
 }
 
+static size_t bytes_without_memory(const struct ms_allocation *allocation, struct ms_range range)
+{
+    const size_t end = range.end;
+    size_t bytes = end - range.begin;
+    for (; ms_backing_next(&allocation->backing, &range); range = (struct ms_range){range.end, end})
+        bytes -= range.end - range.begin;
+    return bytes;
+}
+
 /* Mapping the sink takes a call a granule, which should follow what is kept, not what was made. */
 static bool is_small_part(const struct ms_allocation *allocation, const struct in_place *run)
 {
@@ -227,8 +287,20 @@ static bool is_small_part(const struct ms_allocation *allocation, const struct i
     const struct ms_range all =
         ms_allocation_granules(allocation, run->recorded_begin, run->recorded_end);
     const struct ms_range part = ms_allocation_granules(allocation, run->begin, run->end);
-    const size_t kept = part.end - part.begin, sunk = all.end - all.begin - kept;
-    return sunk > FEW * allocation->granule && sunk > TIMES * kept;
+    const size_t sunk =
+        bytes_without_memory(allocation, all) - bytes_without_memory(allocation, part);
+    return sunk > FEW * allocation->granule && sunk > TIMES * (part.end - part.begin);
+}
+
+/* Of a launch that is made piece by piece, the first pieces may have left scratch memory. The last
+ * ones run in place: it would be there beside all of the block. */
+static void drop_scratch_beside(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct in_place run;
+    if (find_in_place(allocation, begin, end, &run) &&
+        ms_lineage_any(&allocation->lineage, run.recorded_begin, run.recorded_end, MS_PRESENT) &&
+        !is_small_part(allocation, &run))
+        ms_scratch_drop();
 }
 
 /* Runs the launch over all that it writes: the part is in memory, the rest is mapped to the
@@ -275,17 +347,17 @@ static CUresult replay_range(struct ms_allocation *allocation, size_t begin, siz
     return result == CUDA_SUCCESS && begin < end ? set_present(allocation, begin, end) : result;
 }
 
-/* Launch by launch, with what lies before and between them. */
+/* Launch by launch, and then what lies before each, where the launch may have written as well. */
 static CUresult replay_all(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct in_place run;
     CUresult result = CUDA_SUCCESS;
     while (result == CUDA_SUCCESS && begin < end && find_in_place(allocation, begin, end, &run)) {
-        result = replay_range(allocation, begin, run.begin);
-        if (result == CUDA_SUCCESS)
-            result = replay_in_place(allocation, &run);
+        result = replay_in_place(allocation, &run);
         if (result == CUDA_SUCCESS)
             result = set_present(allocation, run.begin, run.end);
+        if (result == CUDA_SUCCESS)
+            result = replay_range(allocation, begin, run.begin);
         begin = run.end;
     }
     return result == CUDA_SUCCESS ? replay_range(allocation, begin, end) : result;
@@ -297,6 +369,7 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
     CUresult result = ms_driver_enter(allocation->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
+    drop_scratch_beside(allocation, begin, end);
     /* At once: what is materialised together lies in one handle. */
     result = ms_allocation_cover(allocation, begin, end);
     if (result == CUDA_SUCCESS)

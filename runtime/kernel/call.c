@@ -303,6 +303,11 @@ CUresult ms_call_run(const struct ms_launch *launch, const uint64_t deltas[MS_MA
     return result;
 }
 
+bool ms_call_only_writes(const struct ms_launch *launch)
+{
+    return launch->layout->rule == MS_RULE_WRITE_ONLY;
+}
+
 const char *ms_call_name(const struct ms_launch *launch)
 {
     return launch->layout->name;

@@ -73,4 +73,7 @@ bool ms_call_has_code(const struct ms_launch *launch);
 CUresult ms_call_run(const struct ms_launch *launch, const uint64_t deltas[MS_MAX_POINTERS],
                      CUstream stream);
 
+/* It reads no block at all, that which it writes neither. */
+bool ms_call_only_writes(const struct ms_launch *launch);
+
 const char *ms_call_name(const struct ms_launch *launch);

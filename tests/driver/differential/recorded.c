@@ -23,6 +23,32 @@ SCENARIO(chain)
     print_bytes("all again", block, 16 * MIB);
 }
 
+/* The launch runs again for each piece; what it writes where others have been read stands there
+ * already. But not where somebody has written since. */
+SCENARIO(in_pieces)
+{
+    const CUdeviceptr block = allocate(32 * MIB);
+    uniform(block, 8 * MIB, 1);
+    print_bytes("the end", block + 17 * MIB + 5, 15 * MIB - 5);
+    print_bytes("the begin", block, 17 * MIB + 100);
+    print_bytes("all", block, 32 * MIB);
+    uniform(block, 8 * MIB, 2);
+    print_bytes("a piece", block, 4 * MIB);
+    OK(cuMemsetD8(block + MIB, 0x55, 2 * MIB));
+    print_bytes("beside what was written since", block + 3 * MIB, 29 * MIB);
+    print_bytes("all of it", block, 32 * MIB);
+}
+
+/* What is read begins before what the launch made, where it has written as well. */
+SCENARIO(before_a_launch)
+{
+    const CUdeviceptr block = allocate(16 * MIB);
+    uniform(block, 4 * MIB, 1);
+    OK(cuMemsetD8(block + MIB, 0x55, 4 * MIB));
+    print_bytes("from what was written since", block + 2 * MIB, 14 * MIB);
+    print_bytes("all of it", block, 16 * MIB);
+}
+
 /* A rank's rows, of which the whole is freed before they are needed. */
 SCENARIO(moved)
 {

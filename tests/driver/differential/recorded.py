@@ -10,6 +10,10 @@ def recorded(test):
     _, dump = test.both("chain")
     test.check("all launches of the chain but the last were recorded",
                dump["recorded_launches"] == 3, dump)
+    _, dump = test.both("in_pieces")
+    test.check("pieces of a launch took no other memory than their own",
+               dump["backed_bytes_peak"] <= 34 << 20, dump)
+    test.both("before_a_launch")
     _, dump = test.both("moved")
     test.check("no more than the rows and their scratch had memory",
                dump["backed_bytes_peak"] <= (8 + 10) << 20, dump)
@@ -47,7 +51,7 @@ def recorded(test):
         test.check("and so were those of which a part was unmapped", dump["recorded_launches"] >= 1, dump)
     for settings in ({}, SLOW):
         test.both("read_while_written", settings)
-    for scenario in ("chain", "moved", "moved_twice", "has_an_input"):
+    for scenario in ("chain", "in_pieces", "before_a_launch", "moved", "moved_twice", "has_an_input"):
         test.both(scenario, dict(SLOW, METASHARD_MIN_BYTES="1"))
 
 

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/fill/materialise.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/driver/flags.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/order.h"
+#include "runtime/fill/scratch.h"
+#include "runtime/kernel/call.h"
 #include "runtime/memory/parked.h"
+#include "runtime/memory/recorded_launch.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/fill/access.h"
 #include "runtime/memory/examining.h"
@@ -400,4 +404,210 @@ MS_TEST_BETWEEN(start_parked, end, what_is_exported_comes_at_once)
 {
     CHECK_EQ(run(MS_NEED_PIN, 0, allocation->bytes), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.chunks.count, 1);
+}
+
+/* --- recorded launches */
+
+enum { LAUNCHED = 32, LAUNCHED_BYTES = LAUNCHED * FAKE_GRANULE };
+static const uint32_t made = 0x9a8b7c6d;
+
+/* Kernels: all words of the block are set; those of its first half are; all are multiplied. */
+enum kernel { SET = 1, SET_HALF, MULTIPLY, KERNELS };
+static const uint32_t factor = 0x101; /* a byte depends on that before it */
+static const uint32_t multiplied = 0x07070707 * 0x101U;
+static struct ms_param_layout *layouts[KERNELS];
+
+static void change(enum kernel kernel, uint32_t *words)
+{
+    const size_t count = LAUNCHED_BYTES / sizeof(*words) / (kernel == SET_HALF ? 2 : 1);
+    for (size_t i = 0; i < count; i++)
+        words[i] = kernel == MULTIPLY ? words[i] * factor : made;
+}
+
+/* Over all of the block, wherever it lies then. */
+static CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned grid_y,
+                              unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+                              unsigned shared, CUstream stream, void **params, void **extra)
+{
+    CUdeviceptr out;
+    CHECK(stream != NULL && extra == NULL);
+    CHECK_EQ(grid_x + grid_y + grid_z + block_x + block_y + block_z + shared, 6);
+    memcpy(&out, params[0], sizeof(out));
+    change((enum kernel)(uintptr_t)function, (uint32_t *)(uintptr_t)out);
+    if (fake.physical_bytes > most_bytes)
+        most_bytes = fake.physical_bytes;
+    return CUDA_SUCCESS;
+}
+
+static struct ms_launch *record_call(enum kernel kernel)
+{
+    static char name[] = "kernel";
+    static const size_t pointer = 0;
+    struct ms_param_layout *layout = calloc(1, sizeof(*layout) + sizeof(layout->params[0]));
+    *layout = (struct ms_param_layout){.counted = {.references = 1000},
+                                       .known = true,
+                                       .count = 1,
+                                       .bytes = 8,
+                                       .name = name,
+                                       .rule = kernel == MULTIPLY ? MS_RULE_IN_PLACE
+                                                                  : MS_RULE_WRITE_ONLY};
+    layout->params[0] = (struct ms_param){0, 8};
+    layouts[kernel] = layout;
+    const struct ms_packed packed = {.bytes = (const unsigned char *)&allocation->address,
+                                     .count = 8};
+    const struct ms_call call = {.function = (CUfunction)(uintptr_t)kernel,
+                                 .grid = {1, 1, 1},
+                                 .block = {1, 1, 1},
+                                 .stream = FAKE_STREAM};
+    return ms_call_record(&call, layout, &packed, &pointer, 1);
+}
+
+/* All of the allocation is by this kernel, over what it was. */
+static void launch(enum kernel kernel)
+{
+    struct ms_recorded_launch *recorded = ms_recorded_launch_create();
+    const struct ms_content before = at(0);
+    recorded->launch = record_call(kernel);
+    recorded->allocation_id = allocation->id;
+    recorded->address = allocation->address;
+    recorded->context = FAKE_CONTEXT;
+    recorded->depth = 2;
+    CHECK(ms_lineage_init(&recorded->before, LAUNCHED_BYTES));
+    CHECK(ms_lineage_set(&recorded->before, 0, LAUNCHED_BYTES, &before));
+    set(0, LAUNCHED, &(struct ms_content){.kind = MS_LAUNCHED, .recorded = recorded});
+    ms_recorded_launch_drop(recorded);
+}
+
+static void start_filled(void)
+{
+    fake_start();
+    ms_driver.launch_kernel = launch_kernel;
+    most_bytes = 0;
+    allocation = fake_allocation(LAUNCHED_BYTES);
+    set(0, LAUNCHED, &bytes_fill);
+}
+
+static void start_launched(void)
+{
+    start_filled();
+    launch(SET);
+}
+
+static void end_launched(void)
+{
+    ms_scratch_drop();
+    end();
+    for (int i = 0; i < KERNELS; i++) {
+        free(layouts[i]);
+        layouts[i] = NULL;
+    }
+}
+
+static void check_words(size_t begin, size_t behind, uint32_t word)
+{
+    const unsigned char *bytes = (const unsigned char *)(uintptr_t)allocation->address;
+    for (size_t i = begin; i < behind; i++)
+        CHECK_EQ(bytes[i], word >> 8 * (i % 4) & 0xff);
+}
+
+static void check_made(size_t begin, size_t behind)
+{
+    check_words(begin, behind, made);
+}
+
+static void read_piece(size_t begin, size_t behind)
+{
+    CHECK_EQ(run(MS_NEED_READ, begin, behind), CUDA_SUCCESS);
+    check_made(begin, behind);
+}
+
+/* The device never holds more than all of it, and the sink. */
+MS_TEST_BETWEEN(start_launched, end_launched, pieces_of_a_launch_take_no_memory_but_their_own)
+{
+    enum { PIECE = LAUNCHED_BYTES / 8 };
+    for (size_t at = 0; at < LAUNCHED_BYTES; at += PIECE) {
+        read_piece(at + 100, at + PIECE);
+        CHECK(fake.physical_bytes <= LAUNCHED_BYTES + FAKE_GRANULE);
+    }
+    check_made(0, LAUNCHED_BYTES);
+    CHECK_EQ(allocation->lineage.cached_bytes, LAUNCHED_BYTES);
+    CHECK_EQ(fake.physical_bytes, LAUNCHED_BYTES + FAKE_GRANULE);
+    CHECK(most_bytes <= LAUNCHED_BYTES + FAKE_GRANULE);
+}
+
+/* The launch writes there as well. */
+MS_TEST_BETWEEN(start_launched, end_launched, what_lies_before_a_piece_stays_what_it_is)
+{
+    enum { FROM = FAKE_GRANULE / 2, TO = 3 * FAKE_GRANULE / 2 };
+    fake_set(allocation, FROM, TO, &bytes_fill);
+    CHECK_EQ(run(MS_NEED_READ, FROM, LAUNCHED_BYTES), CUDA_SUCCESS);
+    check_same(FROM, TO, 7);
+    check_made(TO, LAUNCHED_BYTES);
+    read_piece(0, FROM);
+    check_same(FROM, TO, 7);
+}
+
+/* Somebody has written there since, and it is nowhere else. */
+MS_TEST_BETWEEN(start_launched, end_launched, a_piece_is_not_made_over_what_was_written_since)
+{
+    enum { FROM = 4 * FAKE_GRANULE, TO = 5 * FAKE_GRANULE };
+    read_piece(0, 16 * FAKE_GRANULE);
+    fake_set(allocation, FROM, TO, &resident);
+    memset((void *)(uintptr_t)(allocation->address + FROM), 7, TO - FROM);
+    read_piece(16 * FAKE_GRANULE, LAUNCHED_BYTES);
+    check_same(FROM, TO, 7);
+}
+
+/* It would be made from itself. */
+MS_TEST_BETWEEN(start_filled, end_launched, a_piece_is_not_made_beside_what_a_launch_needs)
+{
+    launch(MULTIPLY);
+    CHECK_EQ(run(MS_NEED_READ, 0, 16 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(run(MS_NEED_READ, 16 * FAKE_GRANULE, LAUNCHED_BYTES), CUDA_SUCCESS);
+    check_words(0, LAUNCHED_BYTES, multiplied);
+}
+
+/* The first launch changes what the second leaves. */
+MS_TEST_BETWEEN(start_filled, end_launched, a_piece_is_not_made_beside_what_a_launch_before_needs)
+{
+    launch(MULTIPLY);
+    launch(SET_HALF);
+    CHECK_EQ(run(MS_NEED_READ, 0, 24 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(run(MS_NEED_READ, 24 * FAKE_GRANULE, LAUNCHED_BYTES), CUDA_SUCCESS);
+    check_made(0, LAUNCHED_BYTES / 2);
+    check_words(LAUNCHED_BYTES / 2, LAUNCHED_BYTES, multiplied);
+}
+
+/* Nor is what other ranks have received. */
+MS_TEST_BETWEEN(start_launched, end_launched, what_is_absent_beside_a_launch_stays_absent)
+{
+    fake_set(allocation, 0, FAKE_GRANULE / 2, &absent);
+    fake_set(allocation, LAUNCHED_BYTES - 10, LAUNCHED_BYTES, &absent);
+    read_piece(FAKE_GRANULE / 2, 4 * FAKE_GRANULE);
+    read_piece(20 * FAKE_GRANULE, LAUNCHED_BYTES - 10);
+    CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], FAKE_GRANULE / 2 + 10);
+}
+
+/* Then it needs the whole word at its begin. */
+MS_TEST_BETWEEN(start_filled, end_launched, words_are_whole_beside_what_is_absent)
+{
+    enum { FROM = 102 };
+    launch(MULTIPLY);
+    fake_set(allocation, 0, FROM, &absent);
+    CHECK_EQ(run(MS_NEED_READ, FROM, LAUNCHED_BYTES), CUDA_SUCCESS);
+    check_words(FROM, LAUNCHED_BYTES, multiplied);
+}
+
+/* In a granule of which a part is there, which somebody may read meanwhile. */
+MS_TEST_BETWEEN(start_launched, end_launched, a_piece_begins_where_another_ends)
+{
+    enum { FROM = FAKE_GRANULE / 2, TO = LAUNCHED_BYTES / 2 + FROM };
+    fake_set(allocation, 0, FROM, &absent);
+    read_piece(FROM, TO);
+    const size_t work = fake.work_count;
+    read_piece(TO - 10, LAUNCHED_BYTES);
+    CHECK(fake.work_count > work);
+    for (size_t i = work; i < fake.work_count; i++)
+        CHECK(fake.work[i].address >= allocation->address + TO);
+    CHECK_EQ(allocation->lineage.cached_bytes, LAUNCHED_BYTES - FROM);
 }
