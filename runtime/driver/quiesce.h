@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls of the program that are under way, from the entry into the shim to the driver's answer.
- * What holds the program up (fill/hold_up.h) lets new ones wait, waits until there is none, and lets
+ * The calls of the program under way, from the entry into the shim to the driver's answer. What
+ * holds the program up (fill/hold_up.h) lets new ones wait, waits until there is none, and lets
  * them go when it has ended.
  *
  *     another thread   | call |          | waits                         | call
