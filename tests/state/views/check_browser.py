@@ -205,8 +205,11 @@ def check_looks(browser, out, name, pictures):
             fore = brightness(browser, (f"document.querySelector('{what}')", "color"))
             ratio = (max(fore, back) + 0.05) / (min(fore, back) + 0.05)
             check(f"{name}, {look}: {what} can be read", ratio >= least, f"contrast {ratio:.1f}")
-        for width in (1280, 800, 400):
+        for width in (1400, 1280, 800, 400):
             browser.size(width, 1900)
+            same(f"{name}, {look}: no reason is cut at {width} pixels", browser.value(
+                "Array.from(document.querySelectorAll('[id$=causes] .t')).filter(cell => cell.scrollWidth > cell.clientWidth || "
+                "cell.getBoundingClientRect().right > document.documentElement.clientWidth).length"), 0)
             check(f"{name}, {look}: fits into {width} pixels",
                   browser.value("document.documentElement.scrollWidth") <= width,
                   browser.value("document.documentElement.scrollWidth"))

@@ -24,6 +24,11 @@ const drawPage = (() => {
     return `${(value / unit.size).toFixed(digits)} ${unit.name}`;
   };
   const bytesText = value => inUnit(value, unitFor(BYTES, value));
+  // Of figures that are compared: the unit of the least, unless others were long in it.
+  const unitOfAll = values => {
+    const most = Math.max(...values), unit = unitFor(BYTES, Math.min(...values.filter(value => value > 0)));
+    return most < 10000 * unit.size ? unit : unitFor(BYTES, most);
+  };
   const timeText = value => inUnit(value, unitFor(TIMES, value));
 
   // The number for programs is in <data>; `figure` is its name in the JSON.
@@ -86,19 +91,19 @@ ${rows.map(([key, value]) => html`<tr><th scope="row">${key}</th>${of(key, value
 
   // --- summary
 
-  // Of several processes a sum says little where each has a device of its own, or all wait at once: then the figure is that
-  // of the process with the most.
+  // Of several processes a sum says little: each has a device of its own, and all wait at once. So the figure is that of the
+  // process that has the most of it, or saved the least.
   const TOTALS = {
     requested_bytes: ['requested', 'by all allocations, one after the other'],
-    live_bytes_peak: ['without', 'peak that there would be without MetaShard', true],
-    live_bytes: ['now', 'requested, and not freed', true],
+    live_bytes_peak: ['without', 'peak that there would be without MetaShard'],
+    live_bytes: ['now', 'requested, and not freed'],
     deferred_bytes: ['deferred', 'now: not in device memory'],
-    backed_bytes: ['backed', 'now: device memory behind it', true],
-    backed_bytes_peak: ['peak', 'device memory at most', true],
+    backed_bytes: ['backed', 'now: device memory behind it'],
+    backed_bytes_peak: ['peak', 'device memory at most'],
     saved_bytes: ['saved', 'the difference of the two peaks'],
     skipped_bytes: ['skipped', 'written, and never copied to the device'],
     h2d_bytes: ['copied', 'to the device, by the shim'],
-    materialise_ns: ['time', 'spent on materialising bytes', true],
+    materialise_ns: ['time', 'spent on materialising bytes'],
   };
   const FIRST = ['backed_bytes_peak', 'saved_bytes', 'h2d_bytes', 'materialise_ns'];
   const OTHERS = ['live_bytes_peak', 'live_bytes', 'deferred_bytes', 'backed_bytes', 'requested_bytes', 'skipped_bytes'];
@@ -108,23 +113,22 @@ ${rows.map(([key, value]) => html`<tr><th scope="row">${key}</th>${of(key, value
   const rankName = process => process.rank === null ? `process ${process.pid}` : `rank ${process.rank}`;
   const processName = process => `process ${process.pid}` + (process.rank === null ? '' : `, rank ${process.rank}`) +
     (process.rank === null || process.world_size === null ? '' : ` of ${process.world_size}`);
-  const worst = (part, figure) => part.processes.reduce((most, process) => process[figure] > most[figure] ? process : most);
+  const worst = (part, figure) => part.processes.reduce((found, process) =>
+    (figure === 'saved_bytes' ? process[figure] < found[figure] : process[figure] > found[figure]) ? process : found);
 
   const card = (part, figure) => {
-    const [term, meaning, isWorst] = TOTALS[figure];
-    const isSum = part.isAll && !isWorst, process = worst(part, figure);
-    return html`<div><dt>${term}</dt><dd>${figureOf(isSum ? part.data[figure] : process[figure], figure)}<span>${meaning}${
-      part.isAll && isWorst ? `: ${rankName(process)}, which has the most` : ''}</span>${
-      isSum ? html`<span>of all processes</span>` : ''}</dd></div>
+    const [term, meaning] = TOTALS[figure], process = worst(part, figure);
+    return html`<div><dt>${term}</dt><dd>${figureOf(process[figure], figure)}<span>${meaning}${
+      part.isAll ? `: ${rankName(process)}, which has the ${figure === 'saved_bytes' ? 'least' : 'most'}` : ''}</span></dd></div>
 `;
   };
 
   // A bar that is longer than the scale ends in dashes.
-  const peak = (name, kind, bytes, most) => {
+  const peak = (name, kind, bytes, most, unit) => {
     const rects = bytes > most ? [[0, 91], [92, 2], [95, 2], [98, 2]] : [[0, 100 * bytes / most]];
     return html`<tr><th scope="row">${name}</th><td><svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">${
       rects.map(([x, width]) => html`<rect class="${kind}" x="${x}" width="${width.toFixed(2)}" height="4"/>`)
-    }</svg></td><td class="n">${datum(bytes, bytesText(bytes))}${bytes > most ? ', not to scale' : ''}</td></tr>
+    }</svg></td><td class="n">${datum(bytes, inUnit(bytes, unit))}${bytes > most ? ', not to scale' : ''}</td></tr>
 `;
   };
 
@@ -134,9 +138,10 @@ ${rows.map(([key, value]) => html`<tr><th scope="row">${key}</th>${of(key, value
     let most = Math.max(without, peakBytes);
     if (!most) return '';
     if (device > most && Math.floor(device / 4) <= most) most = device;
+    const unit = unitOfAll([without, peakBytes, device]);
     return html`<table class="peaks" id="${part.id}-peaks"><tbody>
-${peak('without MetaShard', 'without', without, most)}${peak('with MetaShard', 'with', peakBytes, most)}${
-      device ? peak('device memory', 'device', device, most) : ''}</tbody></table>
+${peak('without MetaShard', 'without', without, most, unit)}${peak('with MetaShard', 'with', peakBytes, most, unit)}${
+      device ? peak('device memory', 'device', device, most, unit) : ''}</tbody></table>
 `;
   };
 
@@ -144,8 +149,9 @@ ${peak('without MetaShard', 'without', without, most)}${peak('with MetaShard', '
   const figures = part => {
     const without = worst(part, 'live_bytes_peak').live_bytes_peak, full = worst(part, 'backed_bytes_peak');
     const percent = Math.round(100 * (full.backed_bytes_peak - without) / without);
+    const unit = unitOfAll([without, full.backed_bytes_peak]);
     return html`${without ? html`<p class="verdict">Peak ${part.isAll ? 'of the fullest process ' : ''}<b>${
-      bytesText(full.backed_bytes_peak)}</b> instead of <b>${bytesText(without)}</b> (${percent > 0 ? '+' : ''}${percent} %)</p>
+      inUnit(full.backed_bytes_peak, unit)}</b> instead of <b>${inUnit(without, unit)}</b> (${percent > 0 ? '+' : ''}${percent} %)</p>
 ` : ''}${peaks(part, without, full.backed_bytes_peak)}<dl class="figures">
 ${FIRST.map(figure => card(part, figure))}</dl>
 <details class="table"><summary>More figures</summary>
@@ -202,12 +208,12 @@ ${OTHERS.map(figure => card(part, figure))}</dl></details>
 
   const WIDTH = 960, HEIGHT = 300, LEFT = 78, RIGHT = 26, TOP = 12, BOTTOM = 34;
   const MARGIN = 2; // lines at the edges are not cut in half
-  const SERIES = [['requested', 'asked for and not freed', 'live_bytes'],
-    ['deferred', 'of it, not in device memory', 'deferred_bytes'],
-    ['backed', 'device memory behind it', 'backed_bytes']];
+  const SERIES = [['without MetaShard', 'asked for and not freed', 'live_bytes', 'requested'],
+    ['deferred', 'of it, not in device memory', 'deferred_bytes', 'deferred'],
+    ['backed', 'device memory behind it', 'backed_bytes', 'backed']];
 
-  const legend = (entries, key) => html`<ul class="legend">${entries.map(([name, meaning]) => html`<li><svg class="key"
- viewBox="0 0 24 8" aria-hidden="true">${key(name)}</svg><b>${name}</b> ${meaning}</li>`)}</ul>
+  const legend = (entries, key) => html`<ul class="legend">${entries.map(([name, meaning, , mark = name]) => html`<li><svg
+ class="key" viewBox="0 0 24 8" aria-hidden="true">${key(mark)}</svg><b>${name}</b> ${meaning}</li>`)}</ul>
 `;
 
   const scaleOf = samples => {
@@ -227,7 +233,7 @@ ${OTHERS.map(figure => card(part, figure))}</dl></details>
     for (let bytes = 0; bytes <= scale.most; bytes += scale.step) {
       const y = scale.y(bytes).toFixed(1);
       lines.push(html`<path class="${bytes ? 'grid' : 'axis'}" d="M${LEFT} ${y}H${WIDTH - RIGHT}"/><text x="${LEFT - 8}" y="${
-        Number(y) + 4}" text-anchor="end">${bytesText(bytes)}</text>
+        Number(y) + 4}" text-anchor="end">${inUnit(bytes, unitFor(BYTES, scale.step))}</text>
 `);
     }
     return lines;
@@ -248,13 +254,13 @@ ${OTHERS.map(figure => card(part, figure))}</dl></details>
     const scale = scaleOf(samples), width = WIDTH - LEFT - RIGHT, height = HEIGHT - TOP - BOTTOM + 2 * MARGIN;
     const area = `${steps(scale, samples, 'backed_bytes')}V${scale.y(0).toFixed(2)}H${scale.x(samples[0].time_ns).toFixed(2)}Z`;
     // The first series is on top, dashed, so that an equal one shows through.
-    const lines = [...SERIES].reverse().map(([name, , key]) =>
-      html`<path class="line ${name}" data-series="${name}" d="${steps(scale, samples, key)}"/>
+    const lines = [...SERIES].reverse().map(([, , key, mark]) =>
+      html`<path class="line ${mark}" data-series="${mark}" d="${steps(scale, samples, key)}"/>
 `);
     return html`<svg class="chart" id="${part.id}-chart" viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-labelledby="${
       part.id}-chart-title" data-begin="0" data-end="${scale.end}" data-most="${scale.most}" data-left="${LEFT}" data-right="${
       WIDTH - RIGHT}" data-top="${TOP}" data-bottom="${HEIGHT - BOTTOM}">
-<title id="${part.id}-chart-title">Requested, deferred and backed bytes over ${timeText(scale.end)}</title>
+<title id="${part.id}-chart-title">Bytes without MetaShard, deferred and backed over ${timeText(scale.end)}</title>
 ${grid(scale)}<g class="times"></g>
 <svg class="plot" x="${LEFT}" y="${TOP - MARGIN}" width="${width}" height="${height}" viewBox="${LEFT} ${TOP - MARGIN} ${
       width} ${height}" preserveAspectRatio="none">
@@ -265,7 +271,8 @@ ${lines}</svg>
   };
 
   const chart = part => {
-    const samples = part.data.samples;
+    // Of several processes a sum would be of several devices.
+    const full = worst(part, 'backed_bytes_peak'), samples = full.samples;
     if (!samples.length) return html`${heading(part, 'Memory over time')}<p>Nothing was allocated.</p>
 `;
     const columns = [['time', 'time', sample => sample.time_ns],
@@ -274,8 +281,7 @@ ${lines}</svg>
 ${legend(SERIES, name => html`<path class="line ${name}" d="M0 4H24"/>`)}<p class="hint">← scroll sideways →</p>
 <div class="wide">
 ${plot(part, samples)}</div>
-${part.isAll ? html`<figcaption>All processes added up, by their hosts’ clocks; each counts with its last figures after its
- end.</figcaption>
+${part.isAll ? html`<figcaption>Of ${rankName(full)}, which has the highest peak.</figcaption>
 ` : ''}</figure>
 <details class="table"><summary>The ${samples.length} points as a table</summary>
 ${makeTable(`${part.id}-samples`, 'Memory over time', columns, samples, {kind: 'points'})}</details>

@@ -214,8 +214,8 @@
       const x = Math.max(part.number.left, part.xOf(points[at].time));
       line.setAttribute('d', `M${x} ${chart.dataset.top}V${chart.dataset.bottom}`);
       chart.append(line);
-      const [time, requested, deferred, backed] = points[at].texts;
-      tip.textContent = `${time}\nrequested ${requested}\ndeferred ${deferred}\nbacked ${backed}`;
+      const [time, without, deferred, backed] = points[at].texts;
+      tip.textContent = `${time}\nwithout MetaShard ${without}\ndeferred ${deferred}\nbacked ${backed}`;
       tip.hidden = false;
       const place = x / chart.viewBox.baseVal.width * chart.clientWidth;
       const isLeft = place + tip.offsetWidth + 16 > chart.clientWidth;
