@@ -134,8 +134,50 @@ def check_settings():
             faults.append(f"docs/results/{page}.md: expected \"Settings of the preload: ...\", from the run's own record")
 
 
+# What a user reads: all that the README names under "To use it". What is printed or typed counts for none.
+USERS = ("README.md", *(f"docs/{page}.md" for page in ("dry-run", "environment", "faq", "launchers", "limits", "plan-format", "suspend",
+                                                         "troubleshooting", "tutorial")))
+MOST_WORDS = 25000
+
+
+def count_words():
+    pages = [*(os.path.join(SOURCE, page) for page in USERS), *glob.glob(os.path.join(SOURCE, "docs", "systems", "*.md"))]
+    words = sum(len(without_code(read(page)).split()) for page in pages)
+    if words > MOST_WORDS:
+        faults.append(f"the users' pages have {words} words, at most {MOST_WORDS} wanted: say nothing twice")
+    return words
+
+
+# Of the command that administrators type: where the library and the rest come to lie.
+PLACED = re.compile(r"--prefix=(/opt/metashard) --libdir=(\w+)")
+PLACE = re.compile(r"/opt/metashard(/[\w./]*\w)?")
+# A folder of a version, and the whole of it, as it is mounted.
+WHOLE = ("", "/VERSION", "/.")
+
+
+def check_places():
+    """What is installed to be copied, and every page, has the paths that the command of administrators.md gives."""
+    prefix, libdir = PLACED.search(read(os.path.join(SOURCE, "docs", "administrators.md"))).groups()
+    known = {f"{prefix}/{libdir}/libmetashard.so", f"{prefix}/bin", f"{prefix}/share/man"}
+    snippets = [path for path in glob.glob(os.path.join(SOURCE, "tools", "packaging", "**"), recursive=True) if os.path.isfile(path)]
+    pages = [*(os.path.join(SOURCE, page) for page in USERS), os.path.join(SOURCE, "docs", "administrators.md"),
+             *glob.glob(os.path.join(SOURCE, "docs", "systems", "*.md")), *glob.glob(os.path.join(SOURCE, "docs", "*.[1-8]"))]
+    count = 0
+    for path in snippets + pages:
+        for found in PLACE.finditer(read(path)):
+            count += 1
+            if (found[1] or "") not in WHOLE and found[0] not in known:
+                faults.append(f"{os.path.relpath(path, SOURCE)}: expected one of {sorted(known)}, found {found[0]}")
+    # The module file joins them.
+    joined = set(re.findall(r'pathJoin\(root, "([^"]*)"\)', read(os.path.join(SOURCE, "tools", "packaging", "metashard.lua"))))
+    if joined != {"bin", "share/man", f"{libdir}/pkgconfig", f"{libdir}/libmetashard.so"}:
+        faults.append(f"tools/packaging/metashard.lua: other folders than administrators.md installs into: {sorted(joined)}")
+    return count
+
+
 def main():
     check_settings()
+    words, places = count_words(), check_places()
     table = read(os.path.join(SOURCE, "runtime", "config", "options.def"))
     variables = set(re.findall(r"^MS_OPTION\(\w+, \w+, (METASHARD\w*),", table, re.M))
     known = messages()
@@ -157,10 +199,10 @@ def main():
         # What a message says of a variable that is none is no claim that there is one.
         check_variables(page, re.sub(r"^.* is not a variable of MetaShard.*$", "", read(page), flags=re.M),
                         variables)
-    if links == 0 or quoted == 0 or not known or not variables or promises < 4 or rows == 0:
+    if links == 0 or quoted == 0 or words == 0 or places < 10 or not known or not variables or promises < 4 or rows == 0:
         faults.append(f"looked at {promises} promises, {rows} exceptions, {links} links, {quoted} messages of {len(known)}, {len(variables)} variables")
     print("\n".join(faults) or f"{links} links, {quoted} messages and the variables of {len(documents)} documents and "
-          f"{len(manuals)} manual pages are there")
+          f"{len(manuals)} manual pages are there; {words} words for users, {places} paths of an installation")
     return len(faults) > 0
 
 

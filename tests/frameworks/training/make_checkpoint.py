@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """make_checkpoint.py MODEL PATH: a checkpoint, made on the CPU: for train.py of safetensors, or of torch.save, by the name of
-the file; for pretrained.py (MODEL is pretrained-llama or pretrained-gpt2) a folder of save_pretrained()."""
+the file; for pretrained.py (MODEL is pretrained-llama, -wide or -gpt2) a folder of save_pretrained()."""
 import sys
 
 import torch
@@ -12,9 +12,11 @@ from models import KINDS, Config
 
 def save_pretrained(kind, path):
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-    if kind == "pretrained-llama":
-        model = LlamaForCausalLM(LlamaConfig(vocab_size=2048, hidden_size=256, intermediate_size=704, num_hidden_layers=2,
-                                             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64))
+    if kind in ("pretrained-llama", "pretrained-wide"):
+        wide = kind == "pretrained-wide"  # 67 MiB: a shard of it is more than a granule
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=2048, hidden_size=512 if wide else 256, intermediate_size=1408 if wide else 704,
+                                             num_hidden_layers=4 if wide else 2, num_attention_heads=4, num_key_value_heads=2,
+                                             max_position_embeddings=64))
     else:
         model = GPT2LMHeadModel(GPT2Config(vocab_size=2048, n_embd=256, n_layer=2, n_head=4, n_positions=64, bos_token_id=0,
                                            eos_token_id=0))

@@ -61,6 +61,47 @@ def train_with_trainer(model, options, steps):
     return model
 
 
+def train_with_trainer_and_fsdp(_, options, steps):
+    """FSDP2 by the Trainer's own settings: loaded on each rank's device; or (trainer-rank0) on rank 0's host, which sends the
+    others their shards. For that the arguments have to be there before the model."""
+    arguments = TrainingArguments(
+        output_dir=options.folder, max_steps=options.steps, report_to=[], save_strategy="no", fsdp=True,
+        per_device_train_batch_size=ROWS, learning_rate=1e-3, dataloader_pin_memory=False, disable_tqdm=True, logging_strategy="no",
+        fsdp_config={"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"],
+                     "cpu_ram_efficient_loading": options.how == "trainer-rank0"})
+    trainer = NotingTrainer(model=load(options), args=arguments, train_dataset=Words(64 * ROWS))
+    trainer.steps = steps
+    trainer.train()
+    return trainer.model
+
+
+def train_with_lightning(_, options, steps):
+    """Lightning's Trainer. configure_model has the device as the one in use, and the whole model is made there."""
+    import lightning
+    from lightning.pytorch.strategies import FSDPStrategy
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+    class Module(lightning.LightningModule):
+        def configure_model(self):
+            self.model = getattr(self, "model", None) or load(options)
+
+        def training_step(self, batch, _):
+            return self.model(**batch).loss
+
+        def on_train_batch_end(self, outputs, *_):
+            steps.note(outputs["loss"])
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-3)
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    trainer = lightning.Trainer(
+        accelerator="cuda", devices=world, max_steps=options.steps, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=options.folder, strategy=FSDPStrategy(auto_wrap_policy={LlamaDecoderLayer}))
+    module = Module()
+    trainer.fit(module, DataLoader(Words(world * options.steps * ROWS), batch_size=ROWS))
+    return module
+
+
 def train_with_accelerate(model, options, steps):
     from accelerate import Accelerator
     accelerator = Accelerator()
@@ -147,12 +188,15 @@ def train_with_found_batch(_, options, steps):
 
 
 HOW = {"trainer": train_with_trainer, "accelerate": train_with_accelerate, "adapters": train_adapters,
-       "fabric": train_with_fabric, "batch": train_with_found_batch}
+       "fabric": train_with_fabric, "batch": train_with_found_batch, "trainer-device": train_with_trainer_and_fsdp,
+       "trainer-rank0": train_with_trainer_and_fsdp, "lightning": train_with_lightning}
+# They load by themselves.
+LOADING = ("batch", "trainer-device", "trainer-rank0", "lightning")
 
 
 def load(options):
     # For a device of less than 1.2 GiB transformers computes a negative size of what it allocates at first.
-    device = None if options.how == "batch" else torch.cuda.current_device()
+    device = None if options.how in ("batch", "trainer-rank0") else torch.cuda.current_device()
     return AutoModelForCausalLM.from_pretrained(options.checkpoint, attn_implementation="eager", device_map=device)
 
 
@@ -165,7 +209,7 @@ def main():
     options = parser.parse_args()
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     torch.manual_seed(1234)
-    model = load(options).cuda() if options.how != "batch" or options.steps == 0 else None
+    model = load(options).cuda() if options.how not in LOADING or options.steps == 0 else None
     torch.cuda.synchronize()
     if options.steps > 0:
         model = HOW[options.how](model, options, Steps())
