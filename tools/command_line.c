@@ -69,6 +69,9 @@ static int refuse_option(const struct command_line *line, const char *word, bool
     snprintf(name, sizeof(name), "%.*s", (int)strcspn(word + 2, "="), word + 2);
     if (has_no_value)
         return usage_fault("%s: expected a value behind --%s", line->program, name);
+    for (const struct instead *other = line->instead; other != NULL && other->name != NULL; other++)
+        if (strcmp(other->name, name) == 0)
+            return usage_fault("%s: --%s is no option; type %s", line->program, name, other->words);
     for (; row->name != NULL; row++) {
         if (strcmp(row->name, name) == 0)
             return usage_fault("%s: expected no value behind --%s", line->program, name);

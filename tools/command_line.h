@@ -40,10 +40,16 @@ struct row {
 };
 #define TO(member) #member, offsetof(struct options, member)
 
+/* An option of other programs, which people try; and what to type. */
+struct instead {
+    const char *name, *words;
+};
+
 struct command_line {
     const char *program, *usage;
     const struct command *commands; /* ended by one without a name, as the rows */
     const struct row *rows;         /* two of them are help and version */
+    const struct instead *instead;  /* ended by one without a name; or NULL */
 };
 
 /* Reports what is wrong with the command line, in one printable line. Returns USAGE. */

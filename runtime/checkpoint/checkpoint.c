@@ -203,6 +203,26 @@ static bool parse_tensors(const struct ms_fault_context *reading, const char *he
     return true;
 }
 
+/* What people give instead of weights, by how it begins; what to do then. */
+static const struct {
+    const char *begin, *reason;
+} not_weights[] = {
+    {"version https://git-lfs", "expected a safetensors file, found a pointer of Git LFS: "
+                                "`git lfs pull` fetches the file itself"},
+    {"GGUF", "expected a safetensors file, found one of GGUF: take the model's safetensors files"},
+    {"{", "expected a safetensors file, found JSON: give the folder of the weights"},
+};
+
+static bool refuse_other_file(const struct ms_fault_context *reading, int file)
+{
+    char begin[32] = "";
+    if (pread(file, begin, sizeof(begin) - 1, 0) > 0)
+        for (size_t i = 0; i < sizeof(not_weights) / sizeof(not_weights[0]); i++)
+            if (strncmp(begin, not_weights[i].begin, strlen(not_weights[i].begin)) == 0)
+                return ms_fault_at(reading, NULL, "%s", not_weights[i].reason);
+    return true;
+}
+
 static bool read_header(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
                         struct ms_checkpoint *checkpoint)
 {
@@ -213,7 +233,8 @@ static bool read_header(const struct ms_fault_context *reading, int file, uint64
     for (int i = 7; i >= 0; i--)
         bytes = bytes << 8 | length[i];
     if (bytes > HEADER_MAX_BYTES || bytes > file_bytes - 8)
-        return ms_fault_at(reading, NULL,
+        return refuse_other_file(reading, file) &&
+               ms_fault_at(reading, NULL,
                            "expected a safetensors file, with a header of at most %" PRIu64
                            " bytes, found %" PRIu64,
                            file_bytes - 8 < HEADER_MAX_BYTES ? file_bytes - 8 : HEADER_MAX_BYTES,
@@ -515,6 +536,32 @@ static bool has_index(const char *path, const char *name, char index[4096])
     return snprintf(index, 4096, "%s/%s", path, name) < 4096 && access(index, F_OK) == 0;
 }
 
+static bool refuse_folder(const struct ms_fault_context *reading)
+{
+    char name[4096];
+    if (has_index(reading->file, ".metadata", name))
+        return ms_fault_at(
+            reading, NULL,
+            "expected safetensors files, or files of torch.save, found a checkpoint of "
+            "torch.distributed.checkpoint: `python -m "
+            "torch.distributed.checkpoint.format_utils dcp_to_torch` converts it");
+    if (has_index(reading->file, "config.json", name))
+        return ms_fault_at(reading, NULL,
+                           "expected safetensors files, or files of torch.save, found config.json "
+                           "without them: are the weights downloaded?");
+    return ms_fault_at(reading, NULL,
+                       "expected safetensors files, or files of torch.save, in this folder");
+}
+
+/* OWNER/NAME, as hubs call models, and no path. */
+static bool is_hub_name(const char *path)
+{
+    const char *slash = strchr(path, '/');
+    return slash != NULL && slash != path && slash[1] != '\0' && strchr(slash + 1, '/') == NULL &&
+           path[0] != '.' && path[0] != '~' && !ends_with(path, ".safetensors") &&
+           !ends_with(path, ".json");
+}
+
 static bool read_folder(const char *path, struct ms_checkpoint *checkpoint, struct ms_fault *fault)
 {
     const struct ms_fault_context reading = {path, fault};
@@ -539,8 +586,7 @@ static bool read_folder(const char *path, struct ms_checkpoint *checkpoint, stru
     else if (is_indexed)
         is_good = read_index(index, checkpoint, fault);
     else if (names.count == 0)
-        is_good = ms_fault_at(&reading, NULL,
-                              "expected safetensors files, or files of torch.save, in this folder");
+        is_good = refuse_folder(&reading);
     else
         is_good =
             read_files(path, &names, checkpoint, fault) && check_duplicates(checkpoint, fault);
@@ -558,7 +604,11 @@ bool ms_checkpoint_open(const char *path, struct ms_checkpoint **checkpoint_out,
         return ms_fault_at(&reading, NULL, "out of memory");
     bool is_good;
     if (stat(path, &stat_) != 0)
-        is_good = ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
+        is_good =
+            ms_fault_at(&reading, NULL, "cannot be opened: %s%s", strerror(errno),
+                        errno == ENOENT && is_hub_name(path)
+                            ? "; of a model of a hub, give the folder that it was downloaded to"
+                            : "");
     else if (S_ISDIR(stat_.st_mode))
         is_good = read_folder(path, checkpoint, fault);
     else if (ends_with(path, ".index.json"))

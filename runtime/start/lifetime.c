@@ -305,11 +305,16 @@ static double mib(uint64_t bytes)
 
 static void log_summary(void)
 {
+    char without[48] = ""; /* only a state page counts it */
+    const uint64_t live_peak = ms_counter_get(MS_GAUGE_LIVE_PEAK);
+    if (live_peak != 0)
+        snprintf(without, sizeof(without), ", %.1f without MetaShard", mib(live_peak));
     ms_log(MS_INFO,
-           "%" PRIu64 " allocations of %.1f MiB deferred, at most %.1f MiB backed; %.1f MiB copied "
-           "to the device, %.1f MiB recorded from files, %.1f MiB from memory",
+           "%" PRIu64 " allocations of %.1f MiB deferred; peak %.1f MiB%s; %.1f MiB copied to the "
+           "device, %.1f MiB recorded from files, %.1f MiB from memory",
            ms_counter_get(MS_COUNT_ALLOCATIONS), mib(ms_counter_get(MS_COUNT_REQUESTED_BYTES)),
-           mib(ms_counter_get(MS_GAUGE_BACKED_PEAK)), mib(ms_counter_get(MS_COUNT_H2D_BYTES)),
+           mib(ms_counter_get(MS_GAUGE_BACKED_PEAK)), without,
+           mib(ms_counter_get(MS_COUNT_H2D_BYTES)),
            mib(ms_counter_get(MS_COUNT_RECORDED_FILE_BYTES)),
            mib(ms_counter_get(MS_COUNT_RECORDED_SNAPSHOT_BYTES)));
 }

@@ -61,7 +61,7 @@ class Tensor:
 def error_of(call, *arguments):
     try:
         call(*arguments)
-    except (metashard.Error, ValueError) as error:
+    except (metashard.Error, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -77,7 +77,7 @@ with warnings.catch_warnings(record=True) as caught:
     status = metashard.status()
     metashard.unname(Tensor())
 errors = [error_of(metashard.name, Tensor(4096), "far"), error_of(metashard.name, Tensor(is_contiguous=False), "rows"),
-          error_of(metashard.plan, {"format": "other"}), error_of(metashard.plan, "/nowhere/plan.json")]
+          error_of(metashard.name, "up.weight", Tensor()), error_of(metashard.plan, {"format": "other"}), error_of(metashard.plan, "/nowhere/plan.json")]
 print(repr((metashard.is_loaded(), [str(warning.message) for warning in caught], [name for name in sys.modules if name == "torch"],
             before, status, errors)))
 '''
@@ -188,6 +188,8 @@ def check_paths(there):
     check("both ways to ask for the library's path give one that exists",
           (os.path.exists(library), run([there.program("python"), "-m", "metashard", "path"]).stdout.strip()), (True, library))
     check("--version says the version", re.fullmatch(r"metashard \d+\.\d+\.\d+\S*\n", there.run("--version").stdout) is not None)
+    done = run([there.program("python"), "-c", "import metashard; print(metashard.__version__)"])
+    check("so does the package", "metashard " + done.stdout, there.run("--version").stdout)
     check("pages of the manual are where man looks", sorted(
         name for name in files_below(os.path.join(there.folder, "share", "man"))), sorted(
         ["man1/metashard.1", "man1/metashard-check-torch.1", "man1/metashard-dump.1", "man1/metashard-plan.1", "man1/metashard-verify.1", "man3/metashard.3", "man5/metashard-plan.5",
@@ -274,13 +276,13 @@ def check_functions(there):
     check("a plan and a name do what they say: a quarter is in memory", (status["tensors"], status["owned_bytes"], status["backed_bytes"]),
           (1, 2 << 20, 2 << 20))
     check("what cannot be done is an error with its reason", [error.split(":")[0] for error in errors],
-          ["Error", "ValueError", "Error", "Error"])
+          ["Error", "ValueError", "TypeError", "Error", "Error"])
     is_loaded, caught, _, before, status, errors = results_of(run(command, **there.settings()))
     check("without it there is one warning, and nothing else", (is_loaded, len(caught), before, status, errors),
-          (False, 1, {"loaded": False}, {"loaded": False}, [None, errors[1], None, None]))
+          (False, 1, {"loaded": False}, {"loaded": False}, [None, errors[1], errors[2], None, None]))
     check("which says what to do", "metashard run" in "".join(caught))
     is_loaded, caught, _, _, _, errors = results_of(there.run("run", "--quiet", "--", *command, METASHARD="off"))
-    check("switched off it does nothing, in silence", (is_loaded, caught, errors), (True, [], [None, errors[1], None, None]))
+    check("switched off it does nothing, in silence", (is_loaded, caught, errors), (True, [], [None, errors[1], errors[2], None, None]))
 
 
 def check_example(there):

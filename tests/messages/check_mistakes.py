@@ -51,7 +51,12 @@ def make_place(folder, job, kernels, preload, tools):
         file.truncate(1 << 40)
     write(folder + "/notes.txt", "no checkpoint\n")
     write(folder + "/old.state", b"nonsense")
-    os.makedirs(folder + "/empty")
+    write(folder + "/pointer.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 49766\n")
+    write(folder + "/model.gguf", b"GGUF\3\0\0\0" + bytes(64))
+    for name in ("empty", "hub", "dcp"):
+        os.makedirs(folder + "/" + name)
+    write(folder + "/hub/config.json", '{"architectures": ["LlamaForCausalLM"]}\n')
+    write(folder + "/dcp/.metadata", b"")
     os.makedirs(folder + "/state", mode=0o700)
     start = write(folder + "/bin/job", f'#!/bin/sh\nexec env LD_PRELOAD="{preload}" "{job}" "{data}" "{kernels}" >/dev/null\n')
     os.chmod(start, stat.S_IRWXU)

@@ -41,9 +41,18 @@ static const struct row rows[] = {
     {0},
 };
 
+static const struct instead instead[] = {
+    {"tp", "--strategy tp --mesh tp=N"},
+    {"tensor-parallel-size", "--strategy tp --mesh tp=N"},
+    {"dp", "--mesh dp=N"},
+    {"fsdp", "--strategy fsdp2 --world N"},
+    {"zero", "--strategy zero3 --world N"},
+    {0},
+};
+
 int main(int argc, char **argv)
 {
-    static const struct command_line line = {"metashard-plan", usage, commands, rows};
+    static const struct command_line line = {"metashard-plan", usage, commands, rows, instead};
     struct options options = {0};
     return command_line_run(&line, argc, argv, &options);
 }

@@ -15,6 +15,13 @@ from typing import Any, Mapping, Protocol, Sequence, Union
 
 __all__ = ["Error", "Tensor", "is_loaded", "materialise", "name", "plan", "resume", "status", "suspend", "unname"]
 
+def __getattr__(attribute: str) -> str:
+    if attribute == "__version__":
+        from .installed import version
+        return version()
+    raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")
+
+
 _OFF = b"METASHARD is off"
 _DTYPES = {"bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
            "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
@@ -104,7 +111,9 @@ def status() -> dict[str, Any]:
 def name(tensor: Tensor, name: str) -> None:
     """Says that `tensor`, on a device, is the tensor `name` of the plan. Needed only for tensors that are not copied from
     a checkpoint file. Raises ValueError for a tensor that is not contiguous or has an unknown dtype, and Error for memory
-    that MetaShard does not defer, as small allocations are (METASHARD_MIN_BYTES)."""
+    that MetaShard does not defer, as small allocations are (METASHARD_MIN_BYTES). TypeError: the arguments are swapped."""
+    if isinstance(tensor, str) or not isinstance(name, str):
+        raise TypeError(f"expected a tensor and its name, found {type(tensor).__name__} and {type(name).__name__}")
     dtype = _DTYPES.get(str(tensor.dtype).rpartition(".")[2])
     if dtype is None:
         raise ValueError(f"{name}: the dtype {tensor.dtype} is not one of safetensors")
