@@ -296,6 +296,41 @@ def check_example(there):
     check("and without it", (done.returncode, done.stdout, done.stderr), (0, "", ""))
 
 
+TESTS = """import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
+
+def use(size):
+    memory, data = ctypes.c_uint64(), ctypes.create_string_buffer(size)
+    assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(size)) == 0
+    assert cuda.cuMemcpyHtoD_v2(memory, data, ctypes.c_size_t(size)) == 0
+    assert cuda.cuMemcpyDtoH_v2(data, memory, ctypes.c_size_t(size)) == 0
+    assert cuda.cuMemFree_v2(memory) == 0
+
+def test_little(): use(4 << 20)
+def test_much(): use(32 << 20)
+def test_more(): use(16 << 20)
+"""
+
+
+def check_pytest(there, folder):
+    """The plugin for pytest, if this Python has it: the wheel's has nothing else."""
+    found = importlib.util.find_spec("pytest")
+    if found is None:
+        results.append(True)
+        print(f"ok {len(results)} a test above a peak fails # SKIP pytest is not installed")
+        return
+    path = os.path.join(folder, "test_peak.py")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(TESTS)
+    # pytest's own files would stay.
+    done = there.run("run", "--quiet", "--", there.program("python"), "-m", "pytest", "-p", "metashard.pytest_peak", "-p", "no:cacheprovider",
+                     "-q", "--metashard-peak", "20MiB", path, PYTHONPATH=os.path.dirname(os.path.dirname(found.origin)), PYTHONDONTWRITEBYTECODE="1")
+    check("a test above a peak fails, and no other", (re.findall(r"^FAILED .*::(\w+)", done.stdout, re.M), "2 passed" in done.stdout,
+                                                      "above 20.0; metashard show" in done.stdout) == (["test_much"], True, True) or done.stdout)
+
+
 def check_kernel(there, library, folder):
     kernel = os.path.join(folder, "data", "kernels", "metashard", "kernel.json")
     data = {"JUPYTER_DATA_DIR": os.path.join(folder, "data")}
@@ -331,6 +366,7 @@ def main():
         check_signals(there)
         check_functions(there)
         check_example(there)
+        check_pytest(there, tempfile.mkdtemp(dir=folder))
         check_kernel(there, library, tempfile.mkdtemp(dir=folder))
         done = there.pip("uninstall", "--yes", "metashard")
         check("pip removes it, and leaves nothing", (done.returncode, files_below(there.folder) ^ before), (0, set()))
