@@ -107,8 +107,7 @@ through the pointers of the first list, and stores through those of the last
 
 *Programs*: those of [tests/frameworks/flows](../../tests/frameworks/flows) ran with the release from PyPI on the simulated driver,
 rank 0 of 8, without and with MetaShard ([run_releases.py](../../tests/frameworks/torch/run_releases.py)): how many hold the same
-values, and the peak of a model that is built on the device and sharded. At scale 0.1 the model has 4 MiB, two granules: nothing
-can be saved there.
+values, and the peak of a model that is built on the device and sharded. *not run*: nobody tried.
 
 | release | CUDA | kernels | {" | ".join(CLASSES)} | machine code | programs | check of results |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
