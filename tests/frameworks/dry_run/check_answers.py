@@ -17,7 +17,7 @@ sys.path[:0] = [PACKAGE, os.path.join(PACKAGE, "metashard", "dry_run_inside")]
 
 import metashard_dry_curve as curve  # noqa: E402
 import metashard_dry_failure as failure  # noqa: E402
-from metashard import dry_run_answer, dry_run_store  # noqa: E402
+from metashard import dry_run, dry_run_answer, dry_run_page, dry_run_store  # noqa: E402
 
 GIB = 1 << 30
 number = failed = 0
@@ -156,12 +156,32 @@ def check_text():
     answer = {"status": 1, "reason": "the command failed", "total": 80 * GIB, "outside": GIB, "device": "a GPU", "rank": "0",
               "world": "8", "steps": 0, "peak_reserved": 78 * GIB, "peak_allocated": 77 * GIB,
               "shortages": [{"wanted": 4 * GIB, "free": GIB, "phase": "forward", "step": 1, "lines": ["train.py:3 y = f(x)"]}]}
-    lines = dry_run_answer.text([answer])
+    lines = dry_run_answer.text({"as it is": answer})
     check("what does not fit, where and by how much",
           "does NOT fit" in lines and "3.00 GiB missing, in forward of step 1" in lines and "train.py:3" in lines, True)
 
 
+def check_ways():
+    read = curve.read(HISTORY, MARKS, LABELS)
+    answer = {"status": 0, "reason": None, "total": 160 * GIB, "outside": GIB, "device": "a <GPU>", "rank": "0", "world": "1", "steps": 1,
+              "driver": {"launches": 10, "empty_launches": 4}, **read}
+    lines = dry_run_answer.text({"as it is": answer, "expandable segments": {**answer, "peak_reserved": 90 * GIB}})
+    check("side by side", [line.split()[2::2] for line in lines.splitlines() if line.startswith("    peak reserved")],
+          [["101.00", "90.00"]])
+    check("how much was computed", "of 10 launches 6 were computed" in lines, True)
+    page = dry_run_page.text({"as it is": answer})
+    check("the page has the curve, the phases, the device and the words",
+          [part in page for part in ("<svg", "backward 1", "the device, without", "a &lt;GPU&gt;", "101.00 GiB")], [True] * 5)
+    check("a page without a history", "There is no curve" in dry_run_page.text({"as it is": {**answer, "curve": []}}), True)
+    check("expandable segments, beside what the user set",
+          [dry_run.allocator_of({name: value}) for name, value in
+           (("X", ""), ("PYTORCH_ALLOC_CONF", "max_split_size_mb:64,expandable_segments:False"))],
+          [{"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+           {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:True"}])
+
+
 check_curve()
+check_ways()
 check_store()
 check_bad_input()
 check_failures()

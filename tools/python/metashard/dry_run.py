@@ -12,9 +12,10 @@ import signal
 import sys
 import tempfile
 
-from . import dry_run_answer, dry_run_gpus, dry_run_simulator, dry_run_store, installed, run
+from . import dry_run_answer, dry_run_gpus, dry_run_page, dry_run_simulator, dry_run_store, installed, run
 
-USAGE = ("metashard dry-run [--gpu NAME|MIB] [--world N] [--rank R] [--ranks-here K] [--steps N] [--json] [--with-metashard] [--snapshot FILE]\n"
+USAGE = ("metashard dry-run [--gpu NAME|MIB] [--world N] [--rank R] [--ranks-here K] [--steps N] [--compute] [--json]\n"
+         "                         [--with-metashard] [--with-expandable-segments] [--html FILE] [--snapshot FILE]\n"
          "                         -- python|torchrun|accelerate launch TRAIN.PY [ARGUMENT...]")
 EPILOGUE = """The exit status is 0 if it fits, 1 if it does not, and 2 if that cannot be said.
 GPUs: """ + ", ".join(dry_run_gpus.GPUS) + ". docs/dry-run.md says what is simulated and how near it is."
@@ -23,6 +24,10 @@ GPUS_PER_NODE = 8
 OTHER_LAUNCHERS = ("deepspeed", "mpirun", "mpiexec", "srun", "sbatch", "horovodrun", "ray", "colossalai", "composer")
 STEPS = 3
 MOST_GPUS = 16  # of a node
+NOTHING = "nothing is computed, and every number that the program prints is without meaning"
+LITTLE = "kernels without a version for the CPU compute nothing, and numbers that the program prints may be without meaning"
+AS_IT_IS, WITH_METASHARD, EXPANDABLE = "as it is", "with MetaShard", "expandable segments"
+JSON_NAMES = {AS_IT_IS: "without", WITH_METASHARD: "with", EXPANDABLE: "expandable"}
 MOVED_MIB = 1  # by an operation of NCCL between processes; of more nobody looks at what is in it
 
 
@@ -44,8 +49,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--steps", metavar="N", type=number, default=STEPS,
                         help=f"ends after so many steps of the optimizer ({STEPS}); 0: when the program ends")
     parser.add_argument("--gpus-per-node", metavar="N", type=number, default=GPUS_PER_NODE, help=f"at most 16 ({GPUS_PER_NODE})")
+    parser.add_argument("--compute", action="store_true", help="run the kernels that have versions for the CPU")
     parser.add_argument("--json", action="store_true", help="the answer as JSON on the standard output")
     parser.add_argument("--with-metashard", action="store_true", help="a second time under MetaShard, side by side")
+    parser.add_argument("--with-expandable-segments", action="store_true", help="once more with PyTorch's expandable segments")
+    parser.add_argument("--html", metavar="FILE", help="the answer as a page, with the curve of the memory")
     parser.add_argument("--snapshot", metavar="FILE", help="PyTorch's memory snapshot, for pytorch.org/memory_viz")
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -57,6 +65,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"there is no rank {options.rank} of {options.world}")
     if not 1 <= options.gpus_per_node <= MOST_GPUS:
         parser.error(f"--gpus-per-node is from 1 to {MOST_GPUS}")
+    for path in (options.html, options.snapshot):
+        if path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+            parser.error(f"{path}: there is no such folder")
     if options.ranks_here:
         check_ranks_here(parser, options)
     return options
@@ -118,17 +129,28 @@ def world_of(options: argparse.Namespace) -> dict[str, str]:
             "LOCAL_WORLD_SIZE": str(local), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
-def environment_of(options: argparse.Namespace, folder: str, port: int, with_metashard: bool) -> dict[str, str]:
+def allocator_of(environment: dict[str, str]) -> dict[str, str]:
+    """The user's settings of PyTorch's allocator, with expandable segments."""
+    name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in environment else "PYTORCH_CUDA_ALLOC_CONF"
+    kept = [part for part in environment.get(name, "").split(",") if part and not part.strip().startswith("expandable_segments")]
+    return {name: ",".join([*kept, "expandable_segments:True"])}
+
+
+def environment_of(options: argparse.Namespace, folder: str, port: int, way: str) -> dict[str, str]:
     simulator = dry_run_simulator.find(options.command[0])
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SIMCUDA_", "SIMNCCL_", "DRY_RUN_"))}
     inside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dry_run_inside")
     paths = {"LD_LIBRARY_PATH": ":".join(simulator.folders), "PYTHONPATH": inside}
     before = {name: ":".join(filter(None, [value, kept.get(name, "")])) for name, value in paths.items()}
-    shim = [os.environ.get("DRY_RUN_LIBRARY") or installed.library()] if with_metashard else []
+    # The check of the driver sees where large sets are left out.
+    unchecked = {"METASHARD_SELFCHECK": "off"} if way == WITH_METASHARD and not options.compute else {}
+    computing = dry_run_simulator.host_versions(simulator.torch_version) if options.compute else {}
+    shim = [os.environ.get("DRY_RUN_LIBRARY") or installed.library()] if way == WITH_METASHARD else []
     preloads = shim + simulator.preloads + [kept.get("LD_PRELOAD", "")]
     return {**kept, **before, **settings_of(options, dry_run_gpus.find(options.gpu), folder), **world_of(options),
             "DRY_RUN_STORE": str(port), "SIMNCCL_VERSION": simulator.nccl_version, "LD_PRELOAD": ":".join(filter(None, preloads)),
-            "PYTHONDONTWRITEBYTECODE": kept.get("PYTHONDONTWRITEBYTECODE", "1")}
+            "PYTHONDONTWRITEBYTECODE": kept.get("PYTHONDONTWRITEBYTECODE", "1"), **unchecked, **computing,
+            **(allocator_of(kept) if way == EXPANDABLE else {})}
 
 
 def read_folder(folder: str) -> list[dict]:
@@ -168,10 +190,10 @@ def reason_of(status: int, results: list[dict], failure: str | None) -> str | No
     return None if results else "the command did not use a GPU with PyTorch"
 
 
-def run_once(options: argparse.Namespace, with_metashard: bool) -> dict:
+def run_once(options: argparse.Namespace, way: str) -> dict:
     store, port = dry_run_store.start()
     with tempfile.TemporaryDirectory(prefix="metashard-dry-") as folder:
-        status = run.run_command(options.command, environment_of(options, folder, port, with_metashard))
+        status = run.run_command(options.command, environment_of(options, folder, port, way))
         results, failure = read_folder(folder), failure_of(folder)
     dry_run_store.stop(store)
     answer = {"gpu": options.gpu, "processes": len(results), **(results[0] if results else {})}
@@ -190,13 +212,19 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     gpu = dry_run_gpus.find(options.gpu)
     check_command(options.command)
-    run.say(f"dry run on {gpu.name} ({gpu.mebibytes / 1024:.2f} GiB), simulated: nothing is computed, and every number that the "
-            "program prints is without meaning")
-    answers = [run_once(options, False)]
-    if options.with_metashard and answers[0]["status"] != CANNOT_SAY:
-        answers.append(run_once(options, True))
+    run.say(f"dry run on {gpu.name} ({gpu.mebibytes / 1024:.2f} GiB), simulated: {NOTHING if not options.compute else LITTLE}")
+    ways = [AS_IT_IS] + [WITH_METASHARD] * options.with_metashard + [EXPANDABLE] * options.with_expandable_segments
+    answers = {}
+    for way in ways:
+        if not answers or answers[AS_IT_IS]["status"] != CANNOT_SAY:
+            answers[way] = run_once(options, way)
+    if options.html is not None:
+        with open(options.html, "w", encoding="utf-8") as file:
+            file.write(dry_run_page.text(answers))
     if options.json:
-        print(json.dumps(answers[0] if len(answers) == 1 else {"without": answers[0], "with": answers[1]}, indent=2))
+        print(json.dumps(answers[AS_IT_IS] if len(answers) == 1 else {JSON_NAMES[way]: answer for way, answer in answers.items()},
+                         indent=2))
     else:
         print(dry_run_answer.text(answers), file=sys.stderr)
-    return answers[-1]["status"] if answers[-1]["status"] == CANNOT_SAY else answers[0]["status"]
+    statuses = [answer["status"] for answer in answers.values()]
+    return CANNOT_SAY if CANNOT_SAY in statuses else statuses[0]

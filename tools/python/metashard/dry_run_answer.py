@@ -66,8 +66,12 @@ def places(answer: dict) -> list[str]:
 
 def notes(answer: dict) -> list[str]:
     found = list(answer.get("advice", []))
-    reads = answer.get("driver", {}).get("unknown_reads", 0)
-    if reads:
+    counted = answer.get("driver", {})
+    if counted.get("launches", 0) > counted.get("empty_launches", counted.get("launches", 0)):
+        found.append(f"of {counted['launches']} launches {counted['launches'] - counted['empty_launches']} were computed on the CPU; the "
+                     "others did nothing")
+    reads = counted.get("unknown_reads", 0)
+    if reads and counted.get("launches") == counted.get("empty_launches", counted.get("launches")):
         found.append(f"the program read {reads} times from the device, where nothing was computed: what it decided by that "
                      "may be otherwise on a GPU")
     if answer.get("retries"):
@@ -77,20 +81,24 @@ def notes(answer: dict) -> list[str]:
     return [f"  note: {text}" for text in found]
 
 
-def comparison(answers: list[dict]) -> list[str]:
+def comparison(answers: dict[str, dict]) -> list[str]:
+    """PyTorch's own counts and the device's, one column for each way."""
     if len(answers) < 2:
         return []
-    rows = [("peak reserved", "peak_reserved"), ("peak allocated", "peak_allocated")]
-    found = ["  with MetaShard, of PyTorch's own counts and of the device:"]
-    found += [f"    {name:26} {gib(answers[0].get(key, 0)):>14} {gib(answers[1].get(key, 0)):>12}" for name, key in rows]
-    peaks = [answer.get("driver", {}).get("physical_bytes_peak") for answer in answers]
-    if None not in peaks:
-        found.append(f"    {'memory of the device':26} {gib(peaks[0]):>14} {gib(peaks[1]):>12}")
-    return found
+    rows = [("peak reserved", lambda answer: answer.get("peak_reserved", 0)),
+            ("peak allocated", lambda answer: answer.get("peak_allocated", 0)),
+            ("memory of the device", lambda answer: answer.get("driver", {}).get("physical_bytes_peak"))]
+    found = ["  side by side:".ljust(30) + "".join(f"{name:>22}" for name in answers)]
+    for name, read in rows:
+        values = [read(answer) for answer in answers.values()]
+        if None not in values:
+            found.append(f"    {name:26}" + "".join(f"{gib(value):>22}" for value in values))
+    return found + [f"  {name}: {verdict(answer)}" for name, answer in list(answers.items())[1:] if answer["status"] != 0]
 
 
-def text(answers: list[dict]) -> str:
-    answer = answers[0]
+def text(answers: dict[str, dict]) -> str:
+    """Of the way that was asked for first, with the others beside it."""
+    answer = next(iter(answers.values()))
     lines = ["", "metashard dry-run: " + verdict(answer)]
     if answer.get("shortages"):
         lines += shortage_lines(answer["shortages"][-1])

@@ -15,6 +15,7 @@ from . import installed
 CUDA = "13"  # of the stand-ins, which PyTorch finds by names that end so
 PRELOADED = (f"libcudart.so.{CUDA}", "libnccl.so.2", f"libcublasLt.so.{CUDA}", f"libcublas.so.{CUDA}")
 OTHERS = ("libcuda.so.1", "libnvidia-ml.so.1")
+HOST_KERNELS = "torch_host.so"
 QUESTION = """
 import importlib.metadata as m, importlib.util as u, json, os
 spec = u.find_spec("torch")
@@ -32,6 +33,7 @@ class Simulator(NamedTuple):
     folders: list[str]
     preloads: list[str]
     nccl_version: str
+    torch_version: str
 
 
 def installed_library(name: str) -> str:
@@ -91,4 +93,17 @@ def find(program: str) -> Simulator:
     major, minor, patch = ([int(part) for part in (torch["nccl"] or "2.28.9").split(".")[:3]] + [0, 0])[:3]
     found = places()
     return Simulator(list(dict.fromkeys(os.path.dirname(found[name]) for name in OTHERS + PRELOADED)),
-                     [found[name] for name in PRELOADED], str(10000 * major + 100 * minor + patch))
+                     [found[name] for name in PRELOADED], str(10000 * major + 100 * minor + patch), torch["torch"].split("+")[0])
+
+
+def host_versions(torch_version: str) -> dict[str, str]:
+    """Kernels that compute on the CPU, and what their arguments are in this release of PyTorch."""
+    build, layouts = os.environ.get("DRY_RUN_SIMULATOR"), f"torch-layouts-{torch_version}"
+    try:
+        paths = [os.path.join(build, "torch", HOST_KERNELS), os.environ.get("DRY_RUN_LAYOUTS", "")] if build is not None else \
+            [installed_library(HOST_KERNELS), installed_library(layouts)]
+    except installed.Fault:
+        paths = [""]
+    if not all(map(os.path.exists, paths)):
+        raise installed.Fault(f"cannot say: --compute: {HOST_KERNELS} and {layouts} are not in the package metashard-simulator")
+    return {"SIMCUDA_DRY": "2", "SIMCUDA_FATBIN_KERNELS": paths[0], "SIMCUDA_FATBIN_LAYOUTS": paths[1]}

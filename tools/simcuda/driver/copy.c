@@ -149,7 +149,7 @@ static bool skips(const struct copy_work *job)
 {
     const bool is_within = job->to.is_device && job->from.is_device;
     const size_t bytes = job->copy.width * job->copy.height * job->copy.depth;
-    return sim_is_dry() && (job->to.is_device || job->from.is_device) &&
+    return sim_leaves_out() && (job->to.is_device || job->from.is_device) &&
            bytes > (is_within ? SIM_DRY_WITHIN_BYTES : SIM_DRY_BYTES);
 }
 

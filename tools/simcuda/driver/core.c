@@ -293,7 +293,8 @@ static void configure(void)
     sim_config.jitter_us = (unsigned)setting("SIMCUDA_JITTER_US", 0, 1000 * 1000, 0);
     sim_config.frees_anywhere = setting("SIMCUDA_FREE_ANYWHERE", 0, 1, 0) == 1;
     sim_config.driver_version = read_version();
-    sim_config.is_dry = setting("SIMCUDA_DRY", 0, 1, 0) == 1;
+    sim_config.is_dry = setting("SIMCUDA_DRY", 0, 2, 0) != 0;
+    sim_config.computes = setting("SIMCUDA_DRY", 0, 2, 0) == 2;
     sim_config.capability = (int)setting("SIMCUDA_CAPABILITY", 70, 129, 90);
     sim_config.multiprocessors = (int)setting("SIMCUDA_MULTIPROCESSORS", 1, 1024, 4);
     sim_config.context_bytes = setting("SIMCUDA_CONTEXT_MIB", 0, (size_t)1 << 20, 0) << 20;
@@ -518,6 +519,7 @@ static void write_stats(void)
         {"d2d_bytes", sim_stats.d2d_bytes},
         {"memset_bytes", sim_stats.memset_bytes},
         {"launches", sim_stats.launches},
+        {"empty_launches", sim_stats.empty_launches},
         {"unknown_reads", sim_stats.unknown_reads},
         {"create_calls", sim_stats.create_calls},
         {"map_calls", sim_stats.map_calls},

@@ -108,7 +108,9 @@ simcuda_kernel *sim_fatbin_find(const char *name, const struct simcuda_param **p
     if (sim_is_dry()) {
         const char *known = find_line(name);
         *params_out = known != NULL ? read_params(known) : NULL;
-        return sim_dry_kernel;
+        simcuda_kernel *computed =
+            known != NULL && find_kernel != NULL && !sim_leaves_out() ? find_kernel(name) : NULL;
+        return computed != NULL ? computed : sim_dry_kernel;
     }
     if (find_kernel == NULL)
         return NULL;

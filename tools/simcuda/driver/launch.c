@@ -212,8 +212,10 @@ void sim_launch_run(const struct sim_launch *launch)
     pthread_mutex_lock(&sim_lock);
     seen.module = launch->function->module; /* it may be unloaded meanwhile */
     sim_stats.launches++;
+    const bool is_empty = sim_leaves_out() || launch->function->run == sim_dry_kernel;
+    sim_stats.empty_launches += is_empty;
     pthread_mutex_unlock(&sim_lock);
-    if (!sim_is_dry())
+    if (!is_empty)
         launch->function->run(&seen, (void **)launch->params);
 }
 

@@ -36,7 +36,7 @@ static void run(struct sim_work *work)
         CUDA_SUCCESS)
         return;
     const bool is_large = fill->width * fill->height > SIM_DRY_WITHIN_BYTES;
-    const bool skips = sim_is_dry() && is_large && !fill->is_host_memory;
+    const bool skips = sim_leaves_out() && is_large && !fill->is_host_memory;
     for (size_t y = 0; !skips && y < fill->height; y++)
         fill_row((char *)fill->box.address + y * fill->box.pitch,
                  sim_is_broken(SIM_BROKEN_SET)

@@ -110,7 +110,8 @@ struct sim_stats {
     uint64_t physical_bytes_now, physical_bytes_peak;
     uint64_t h2d_bytes, d2h_bytes, d2d_bytes, memset_bytes;
     uint64_t launches, create_calls, map_calls, illegal_accesses, races;
-    uint64_t unknown_reads; /* in a dry run, copies to the host */
+    uint64_t empty_launches; /* of kernels that did nothing */
+    uint64_t unknown_reads;  /* in a dry run, copies to the host */
 };
 extern struct sim_stats sim_stats;
 
@@ -175,8 +176,10 @@ CUresult sim_memory_create(size_t bytes, CUdeviceptr *address_out);
 CUresult sim_memory_create_managed(size_t bytes, CUdeviceptr *address_out);
 void sim_memory_release(CUdeviceptr address);
 
-/* Is nothing computed? And what the devices are: 10 * major + minor (dry.c). */
+/* A dry run; one that leaves large copies and fills out; and what the devices are: 10 * major +
+ * minor (dry.c). */
 bool sim_is_dry(void);
+bool sim_leaves_out(void);
 int sim_capability(void);
 
 /* The current context's device ordinal, or an error as the driver gives it. */

@@ -78,7 +78,8 @@
  *   SIMCUDA_FATBIN_KERNELS=<path>, SIMCUDA_FATBIN_LAYOUTS=<path>
  *                              host versions of the kernels in fat binaries, and their layouts (fatbin.c)
  *   SIMCUDA_DRY=1              nothing is computed: kernels do nothing, and need no host versions; copies between host and
- *                              device are made up to 1 MiB, copies within devices and fills up to 64 KiB (dry.c)
+ *                              device are made up to 1 MiB, copies within devices and fills up to 64 KiB (dry.c). 2: all of
+ *                              them, and the kernels of SIMCUDA_FATBIN_KERNELS
  *   SIMCUDA_NAME=<text>, SIMCUDA_CAPABILITY=<n>, SIMCUDA_MULTIPROCESSORS=<n>
  *                              what the devices are: default "Simulated CUDA device", 90 (for 9.0) and 4
  *   SIMCUDA_CONTEXT_MIB=<n>    what a primary context takes of its device's memory, as the context, the code and the
@@ -92,10 +93,10 @@
  *
  * Statistics: physical_bytes_peak, physical_bytes_now (device memory that exists, all devices),
  * h2d_bytes, d2h_bytes, d2d_bytes, memset_bytes (moved by copies and fills), launches,
- * unknown_reads (copies to the host in a dry run, of what nobody computed), create_calls and
- * map_calls (cuMemCreate, cuMemMap that succeeded), illegal_accesses, races (memory unmapped or
- * released under work that still used it), live_handles and live_reservations (VMM objects the
- * program has not released).
+ * empty_launches (of kernels that did nothing), unknown_reads (copies to the host in a dry run, of
+ * what nobody computed), create_calls and map_calls (cuMemCreate, cuMemMap that succeeded),
+ * illegal_accesses, races (memory unmapped or released under work that still used it), live_handles
+ * and live_reservations (VMM objects the program has not released).
  *
  * Memory. cuMemAlloc of a granule and more takes whole granules; smaller ones share granules,
  * aligned to 512 bytes. A device address is also a valid address of the process, so host-function

@@ -44,7 +44,8 @@ struct sim_config {
     unsigned jitter_us;
     bool frees_anywhere; /* memory, without a current context too */
     int driver_version;  /* 0: the one that the library was built for */
-    bool is_dry;         /* nothing is computed (dry.c) */
+    bool is_dry;         /* nothing is computed (dry.c), */
+    bool computes;       /* but by kernels that have host versions */
     int capability;      /* 10 * major + minor */
     int multiprocessors;
     size_t context_bytes; /* what a primary context takes of its device */

@@ -49,6 +49,34 @@ MS_TEST(small_fills_and_copies_within_a_device_are_made)
     CHECK_EQ(word_at(to), 9u);
 }
 
+/* SIMCUDA_DRY=2. */
+MS_TEST(a_dry_run_that_computes_leaves_nothing_out)
+{
+    CUmodule module;
+    CUfunction function;
+    CUlibrary library;
+    CUkernel kernel;
+    unsigned word = 5;
+    setenv("SIMCUDA_DRY", "2", 1);
+    start();
+    CUdeviceptr from = memory_with(7);
+    const CUdeviceptr to = memory_with(8);
+    OK(cuMemcpyDtoD(to, from, MIB));
+    CHECK_EQ(word_at(to), 7u);
+    OK(cuMemsetD32(to, 9, MIB / 4));
+    CHECK_EQ(word_at(to), 9u);
+    uint64_t items = MIB;
+    void *params[] = {&from, &word, &items};
+    OK(cuModuleLoad(&module, getenv("SIM_KERNELS")));
+    OK(cuModuleGetFunction(&function, module, "fill32"));
+    OK(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+    CHECK_EQ(word_at(from), 5u);
+    OK(cuLibraryLoadData(&library, ".version 9.0\n", NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetKernel(&kernel, library, "no_such_kernel"));
+    OK(cuLaunchKernel((CUfunction)kernel, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+    CHECK_EQ(word_at(from), 5u);
+}
+
 /* Those that touch what is not there are errors still. */
 MS_TEST(illegal_accesses_are_told)
 {

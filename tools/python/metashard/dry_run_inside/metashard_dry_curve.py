@@ -130,4 +130,5 @@ def read(trace, marks, labels):
     number = phases.at(peak[0])
     return {"peak_reserved": max(row[1] for row in sums), "peak_allocated": peak[2], "reserved_then": peak[1],
             "peak_phase": phases.name(number), "peak_step": phases.step(number), "kinds": kinds, "places": places,
-            "phases": by_phase(sums, phases), "curve": [[row[0] - sums[0][0], row[1], row[2]] for row in thin(sums)]}
+            "phases": by_phase(sums, phases), "marks": [[time - sums[0][0], name, step] for time, name, step in marks],
+            "curve": [[row[0] - sums[0][0], row[1], row[2]] for row in thin(sums)]}

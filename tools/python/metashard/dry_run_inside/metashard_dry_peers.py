@@ -33,6 +33,26 @@ def change_objects(distributed, c10d):
         setattr(distributed, function.__name__, function)
 
 
+def change_splits(distributed, c10d):
+    """Groups that are split from another: NCCL learns their sizes from what the other ranks say, so they are made anew, of as many
+    ranks as PyTorch knows that they have."""
+
+    def split_group(parent_pg=None, split_ranks=None, timeout=None, pg_options=None, group_desc=None, backend=None):
+        parent = parent_pg or c10d._get_default_group()
+        own = next((ranks for ranks in split_ranks if parent.rank() in ranks), None)
+        if own is None:
+            return c10d.GroupMember.NON_GROUP_MEMBER
+        return c10d.new_group([c10d.get_global_rank(parent, rank) for rank in own], timeout=timeout, pg_options=pg_options,
+                              backend=backend or c10d._world.pg_map[parent][0], use_local_synchronization=True,
+                              group_desc=group_desc)
+
+    for module in (c10d, distributed, sys.modules.get("torch.distributed.device_mesh")):
+        if hasattr(module, "split_group"):
+            module.split_group = split_group
+    if hasattr(c10d, "_get_split_source"):
+        c10d._get_split_source = lambda *arguments: None
+
+
 def change_logger(distributed):
     """DDP's logger asks a group of gloo for its threads, as if it were PyTorch's own, and a fake one has none."""
 
@@ -84,3 +104,4 @@ def change(torch):
     c10d.monitored_barrier = distributed.monitored_barrier = lambda *arguments, **named: None
     change_logger(distributed)
     change_objects(distributed, c10d)
+    change_splits(distributed, c10d)
