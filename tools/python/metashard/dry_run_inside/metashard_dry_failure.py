@@ -13,6 +13,7 @@ DATA = {"FileNotFoundError", "NotADirectoryError", "DatasetNotFoundError", "Data
 CPU_WORDS = ("DefaultCPUAllocator", "can't allocate memory")
 NETWORK_WORDS = ("couldn't connect to", "connection error", "max retries exceeded", "offline mode is enabled",
                  "name resolution", "name or service not known")
+LIBRARIES = ("cuDNN", "cuSOLVER", "cuFFT", "cuSPARSE")
 MOST = 200  # characters of a message
 
 
@@ -41,6 +42,10 @@ def reason(error):
         return f"the program wants the network ({what}): have its files here first, any that look the same do"
     if isinstance(error, MemoryError) or any(part in text for text in texts[:1] for part in CPU_WORDS):
         return f"the machine's own memory is too small for what the program builds on the CPU ({what})"
+    library = next((name for name in LIBRARIES if words.startswith((f"{name} error", f"{name.lower()} error"))
+                    or "dlopen" in words and f"lib{name.lower()}" in words), None)
+    if library is not None:
+        return f"the program wants {library}, which has no stand-in ({what})"
     if isinstance(error, ModuleNotFoundError):
         return f"a package that the program needs is not here ({what})"
     if has(errors[:1], DATA):

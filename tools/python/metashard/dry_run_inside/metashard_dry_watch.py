@@ -130,8 +130,7 @@ class Watch:
 
     def begin(self):
         torch = self.torch
-        torch.backends.cudnn.enabled = False
-        torch.backends.cuda.enable_cudnn_sdp(False)
+        self.turn_cudnn_off()
         torch.cuda._lazy_call(self.begin_device)
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
         register_optimizer_step_pre_hook(self.before_step)
@@ -140,6 +139,14 @@ class Watch:
         self.await_forward()
         self.note_convolutions()
         atexit.register(self.write)
+
+    def turn_cudnn_off(self):
+        """For good: programs, and PyTorch at each call of its compiler, set what they once read."""
+        torch = self.torch
+        for name in ("_set_cudnn_enabled", "_set_sdp_use_cudnn"):
+            getattr(torch._C, name)(False)
+            setattr(torch._C, name, lambda enabled: None)
+        vars(type(torch.backends.cudnn))["enabled"].setter = lambda enabled: None
 
     def begin_device(self):
         torch = self.torch

@@ -18,22 +18,29 @@ def run_hidden():
 
 
 class AfterImport:
-    """Finds nothing by itself: changes the modules of `changes` as soon as they are there."""
+    """Finds nothing by itself: changes the modules of `changes` as soon as they are there. Programs ask for a specification, too,
+    only to see whether a module is installed."""
 
     def __init__(self, changes):
         self.changes = changes
+        self.is_asking = False
 
     def find_spec(self, name, path=None, target=None):
-        change = self.changes.pop(name, None)
-        if change is None:
+        if name not in self.changes or self.is_asking:
             return None
-        spec = importlib.util.find_spec(name)
+        self.is_asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.is_asking = False
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module):
+                change = self.changes.pop(name, None)
                 execute(module)
-                change(module)
+                if change is not None:
+                    change(module)
             spec.loader.exec_module = exec_module
         return spec
 
