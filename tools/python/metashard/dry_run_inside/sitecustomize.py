@@ -46,10 +46,12 @@ class AfterImport:
 
 
 def change_torch(module):
+    import metashard_dry_numbers
     import metashard_dry_watch
     if not int(os.environ.get("DRY_RUN_RANKS_HERE") or 0):
         import metashard_dry_peers
         metashard_dry_peers.change(module)
+    metashard_dry_numbers.change(module)
     metashard_dry_watch.start(module)
 
 
