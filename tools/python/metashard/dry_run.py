@@ -202,6 +202,9 @@ def run_once(options: argparse.Namespace, way: str) -> dict:
                                  key=lambda row: int(row["rank"]))
     answer["shortages"] = [shortage for result in results for shortage in result["shortages"]]
     reason = reason_of(status, results, failure)
+    reads = sum(result.get("driver", {}).get("unknown_reads", 0) for result in results)
+    if reason is not None and reason.startswith(dry_run_answer.FAILED) and reads > 0:
+        reason += f", after {reads} reads from the device, where nothing was computed: that may be why"
     shortages = answer.get("shortages", [])
     answer["status"] = CANNOT_SAY if reason and not shortages else DOES_NOT_FIT if shortages and reason else FITS
     answer["reason"] = reason

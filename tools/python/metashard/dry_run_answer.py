@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 GIB = 1 << 30
+FAILED = "the program failed with"  # as metashard_dry_failure.py begins
 LEAST = GIB // 200  # of a row, which would be 0.00 otherwise
 WORDS = {0: "fits", 1: "does NOT fit", 2: "cannot say"}
 
