@@ -39,11 +39,12 @@ bool ms_hold_up_begin(struct ms_fault *fault)
             return ms_fault_set(fault, "a stream of the program is being captured");
         if (ms_examining_end_within((until - now) / MS_NS_PER_MS) != CUDA_SUCCESS)
             break;
-        ms_delayed_free_run(NULL);
         if (!ms_quiesce_begin(QUIESCE_MS))
             continue;
-        if (ms_hold_up_is_quiet())
+        if (ms_hold_up_is_quiet()) {
+            ms_delayed_free_run(NULL);
             return true;
+        }
         ms_quiesce_end();
     }
     return refuse_busy(fault);
