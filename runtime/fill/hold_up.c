@@ -34,10 +34,11 @@ bool ms_hold_up_begin(struct ms_fault *fault)
 {
     const uint64_t until = ms_clock_ns(CLOCK_MONOTONIC) + ms_config.suspend_ms * MS_NS_PER_MS;
     uint64_t now;
-    while ((now = ms_clock_ns(CLOCK_MONOTONIC)) < until) {
+    do { /* at least once */
+        now = ms_clock_ns(CLOCK_MONOTONIC);
         if (ms_is_capturing())
             return ms_fault_set(fault, "a stream of the program is being captured");
-        if (ms_examining_end_within((until - now) / MS_NS_PER_MS) != CUDA_SUCCESS)
+        if (ms_examining_end_within(now < until ? (until - now) / MS_NS_PER_MS : 0) != CUDA_SUCCESS)
             break;
         if (!ms_quiesce_begin(QUIESCE_MS))
             continue;
@@ -46,7 +47,7 @@ bool ms_hold_up_begin(struct ms_fault *fault)
             return true;
         }
         ms_quiesce_end();
-    }
+    } while (now < until);
     return refuse_busy(fault);
 }
 
