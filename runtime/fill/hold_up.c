@@ -11,13 +11,19 @@
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/examining.h"
 
-/* How long calls are held up before those under way get on, for which they may wait. */
-enum { QUIESCE_MS = 10 };
+/* How long calls are held up at first, and at most, before they get on: those under way, and the
+ * work of the device, may wait for them. */
+enum { FIRST_MS = 10, MOST_MS = 1000 };
+
+static bool is_quiet_within(uint64_t ms)
+{
+    return !ms_is_capturing() && ms_examining_end_within(ms) == CUDA_SUCCESS &&
+           !ms_has_late_payloads() && ms_evict_reads_are_queued();
+}
 
 bool ms_hold_up_is_quiet(void)
 {
-    return !ms_is_capturing() && !ms_has_late_payloads() && ms_evict_reads_are_queued() &&
-           ms_examining_end_within(0) == CUDA_SUCCESS;
+    return is_quiet_within(0);
 }
 
 static bool refuse_busy(struct ms_fault *fault)
@@ -28,25 +34,28 @@ static bool refuse_busy(struct ms_fault *fault)
                         ms_config.suspend_ms);
 }
 
-/* No call is held up while the device is waited for: its work may wait for a thread of the program.
+/*
+ * No call is held up while the device is waited for at first: its work may wait for a thread of the
+ * program. A program that queues more than the device does is held up longer each time.
  */
 bool ms_hold_up_begin(struct ms_fault *fault)
 {
     const uint64_t until = ms_clock_ns(CLOCK_MONOTONIC) + ms_config.suspend_ms * MS_NS_PER_MS;
-    uint64_t now;
+    uint64_t now, patience_ms = FIRST_MS;
     do { /* at least once */
         now = ms_clock_ns(CLOCK_MONOTONIC);
         if (ms_is_capturing())
             return ms_fault_set(fault, "a stream of the program is being captured");
         if (ms_examining_end_within(now < until ? (until - now) / MS_NS_PER_MS : 0) != CUDA_SUCCESS)
             break;
-        if (!ms_quiesce_begin(QUIESCE_MS))
-            continue;
-        if (ms_hold_up_is_quiet()) {
-            ms_delayed_free_run(NULL);
-            return true;
+        if (ms_quiesce_begin(patience_ms)) {
+            if (is_quiet_within(patience_ms)) {
+                ms_delayed_free_run(NULL);
+                return true;
+            }
+            ms_quiesce_end();
         }
-        ms_quiesce_end();
+        patience_ms = 2 * patience_ms < MOST_MS ? 2 * patience_ms : MOST_MS;
     } while (now < until);
     return refuse_busy(fault);
 }

@@ -613,6 +613,53 @@ MS_TEST(a_thread_that_launches_meanwhile)
     }
 }
 
+static void be_slow(void *unused)
+{
+    (void)unused;
+    nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+}
+
+/* The device always has some 80 ms to do. */
+static void *work_ahead(void *argument)
+{
+    enum { AHEAD = 8 };
+    struct worker *worker = argument;
+    CUstream stream;
+    CUevent events[AHEAD];
+    OK(cuCtxSetCurrent(worker->context));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < AHEAD; i++)
+        OK(cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
+    const CUfunction add_in_place = kernel("add_in_place32");
+    for (; !is_over; worker->launches++) {
+        const CUevent event = events[worker->launches % AHEAD];
+        OK(cuEventSynchronize(event));
+        OK(cuLaunchHostFunc(stream, be_slow, NULL));
+        OK(try_add(add_in_place, worker->address, 4 * MIB, 1, stream));
+        OK(cuEventRecord(event, stream));
+    }
+    OK(cuStreamSynchronize(stream));
+    return NULL;
+}
+
+MS_TEST(a_thread_that_queues_more_than_the_device_does)
+{
+    enum { ROUNDS = 3 };
+    pthread_t thread;
+    const CUcontext context = start();
+    struct worker worker = {context, allocate(4 * MIB), 0};
+    put_words(worker.address, 4 * MIB, 0);
+    CHECK_EQ(pthread_create(&thread, NULL, work_ahead, &worker), 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
+        if (metashard_suspend(NULL, NULL, 0) != 0)
+            ms_test_fail(__FILE__, __LINE__, "metashard_suspend: %s", metashard_error());
+    }
+    is_over = true;
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    check_words(worker.address, 4 * MIB, worker.launches);
+}
+
 /* What a thread does that has passed the shim, and waits before the driver. */
 struct late_call {
     const char *function;
