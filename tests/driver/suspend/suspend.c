@@ -665,8 +665,8 @@ struct late_call {
     const char *function;
     CUcontext context;
     CUdeviceptr address;
-    const void *words; /* NULL: it launches */
-    bool is_done;
+    const void *words;      /* NULL: it launches */
+    _Atomic bool has_ended; /* what is to wait for the call */
 };
 
 static void *call_late(void *argument)
@@ -677,16 +677,15 @@ static void *call_late(void *argument)
         OK(try_add(kernel("add_in_place32"), call->address, BYTES, 1, NULL));
     else
         OK(cuMemcpyHtoD(call->address, call->words, BYTES));
-    call->is_done = true;
     return NULL;
 }
 
 static void *suspend_behind(void *argument)
 {
-    const struct late_call *call = argument;
+    struct late_call *call = argument;
     OK(cuCtxSetCurrent(call->context));
     suspend_to(NULL);
-    CHECK(call->is_done);
+    call->has_ended = true;
     return NULL;
 }
 
@@ -701,6 +700,7 @@ static void check_late_call(struct late_call call)
     CHECK(simcuda_gate_wait(10000));
     CHECK_EQ(pthread_create(&suspender, NULL, suspend_behind, &call), 0);
     nanosleep(&moment, NULL);
+    CHECK(!call.has_ended);
     simcuda_gate_open();
     CHECK_EQ(pthread_join(caller, NULL), 0);
     CHECK_EQ(pthread_join(suspender, NULL), 0);
@@ -727,9 +727,9 @@ MS_TEST(a_call_under_way_is_waited_for)
 
 static void *take_plan(void *argument)
 {
-    const struct late_call *call = argument;
+    struct late_call *call = argument;
     CHECK_EQ(metashard_plan_text(plan, strlen(plan)), 0);
-    CHECK(call->is_done);
+    call->has_ended = true;
     return NULL;
 }
 
@@ -751,6 +751,7 @@ MS_TEST(a_plan_waits_for_a_call_under_way)
     CHECK(simcuda_gate_wait(10000));
     CHECK_EQ(pthread_create(&planner, NULL, take_plan, &call), 0);
     nanosleep(&moment, NULL);
+    CHECK(!call.has_ended);
     simcuda_gate_open();
     CHECK_EQ(pthread_join(caller, NULL), 0);
     CHECK_EQ(pthread_join(planner, NULL), 0);
