@@ -13,7 +13,7 @@
 
 /* How long calls are held up at first, and at most, before they get on: those under way, and the
  * work of the device, may wait for them. */
-enum { FIRST_MS = 10, MOST_MS = 1000 };
+enum { FIRST_MS = 10, MOST_MS = 10000 };
 
 static bool is_quiet_within(uint64_t ms)
 {

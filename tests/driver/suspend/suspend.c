@@ -619,6 +619,8 @@ static void be_slow(void *unused)
     nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
 }
 
+enum { AHEAD_BYTES = 64 << 10 };
+
 /* The device always has some 80 ms to do. */
 static void *work_ahead(void *argument)
 {
@@ -635,7 +637,7 @@ static void *work_ahead(void *argument)
         const CUevent event = events[worker->launches % AHEAD];
         OK(cuEventSynchronize(event));
         OK(cuLaunchHostFunc(stream, be_slow, NULL));
-        OK(try_add(add_in_place, worker->address, 4 * MIB, 1, stream));
+        OK(try_add(add_in_place, worker->address, AHEAD_BYTES, 1, stream));
         OK(cuEventRecord(event, stream));
     }
     OK(cuStreamSynchronize(stream));
@@ -647,8 +649,8 @@ MS_TEST(a_thread_that_queues_more_than_the_device_does)
     enum { ROUNDS = 3 };
     pthread_t thread;
     const CUcontext context = start();
-    struct worker worker = {context, allocate(4 * MIB), 0};
-    put_words(worker.address, 4 * MIB, 0);
+    struct worker worker = {context, allocate(AHEAD_BYTES), 0};
+    put_words(worker.address, AHEAD_BYTES, 0);
     CHECK_EQ(pthread_create(&thread, NULL, work_ahead, &worker), 0);
     for (int round = 0; round < ROUNDS; round++) {
         nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
@@ -657,7 +659,7 @@ MS_TEST(a_thread_that_queues_more_than_the_device_does)
     }
     is_over = true;
     CHECK_EQ(pthread_join(thread, NULL), 0);
-    check_words(worker.address, 4 * MIB, worker.launches);
+    check_words(worker.address, AHEAD_BYTES, worker.launches);
 }
 
 /* What a thread does that has passed the shim, and waits before the driver. */
