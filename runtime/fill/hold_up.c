@@ -28,10 +28,11 @@ bool ms_hold_up_is_quiet(void)
 
 static bool refuse_busy(struct ms_fault *fault)
 {
-    return ms_fault_set(fault,
-                        "the device is still busy with the program's work after %" PRIu64
-                        " ms (METASHARD_SUSPEND_MS)",
-                        ms_config.suspend_ms);
+    return ms_fault_set(
+        fault,
+        "the device is still busy with the program's work, or a call of the program has "
+        "not returned, after %" PRIu64 " ms (METASHARD_SUSPEND_MS)",
+        ms_config.suspend_ms);
 }
 
 /*

@@ -13,23 +13,12 @@ import sys
 import tempfile
 import time
 
+from tap import check, end, read
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
 FIGURES = re.compile(r"<!-- Made by tests/static/readme_figures.py --write: ([\w ]+) -->\n.*?<!-- until here -->", re.S)
 LEAST_RUN, MOST_SECONDS = 8, 60
-results = []
-
-
-def check(name, holds, detail=""):
-    results.append(holds)
-    print(f"{'ok' if holds else 'not ok'} {len(results)} {name}", flush=True)
-    if not holds:
-        print("\n".join("# " + line for line in str(detail).splitlines()[-20:]))
-
-
-def read(*path):
-    with open(os.path.join(*path), encoding="utf-8") as file:
-        return file.read()
 
 
 def parts():
@@ -102,8 +91,7 @@ def main():
     commands = [by for _, kind, by in told if kind == "run"]
     check("some are run here", len(set(commands)) >= LEAST_RUN, commands)
     check_runs(options, commands)
-    print(f"1..{len(results)}")
-    return 0 if all(results) else 1
+    return end()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ import shutil
 import subprocess
 import tempfile
 
+from tap import check, end
+
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMPILER = """#!/bin/sh
 case " $* " in
@@ -21,14 +23,6 @@ case " $* " in
 *) exec %s "$@" ;;
 esac
 """
-results = []
-
-
-def check(name, holds, detail=""):
-    results.append(bool(holds))
-    print(f"{'ok' if holds else 'not ok'} {len(results)} {name}")
-    if not holds:
-        print("\n".join("# " + line for line in str(detail).splitlines()[-30:]))
 
 
 class Machine:
@@ -106,8 +100,7 @@ def main():
         check_without_packages(machine)
         check_switched_off(machine)
         check_without_nccl(machine)
-    print(f"1..{len(results)}")
-    return 0 if all(results) else 1
+    return end()
 
 
 if __name__ == "__main__":

@@ -11,22 +11,11 @@ import subprocess
 import sys
 import tempfile
 
+from tap import check, end, read
+
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PACKAGING = os.path.join(SOURCE, "tools", "packaging")
 WORKFLOWS = os.path.join(SOURCE, ".github", "workflows")
-results = []
-
-
-def check(name, holds, detail=""):
-    results.append(holds)
-    print(f"{'ok' if holds else 'not ok'} {len(results)} {name}", flush=True)
-    if not holds:
-        print("\n".join("# " + line for line in str(detail).splitlines()[-20:]))
-
-
-def read(*path):
-    with open(os.path.join(*path), encoding="utf-8") as file:
-        return file.read()
 
 
 def ask(source, *arguments):
@@ -144,8 +133,7 @@ def main():
     check_here()
     check_workflows()
     check_recipes(version)
-    print(f"1..{len(results)}")
-    return 0 if all(results) else 1
+    return end()
 
 
 if __name__ == "__main__":
