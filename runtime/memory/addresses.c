@@ -21,8 +21,12 @@ static struct area {
 } ours = {UINT64_C(0x5a5b00000000), UINT64_C(0x5e5b00000000), UINT64_C(0x5a5b00000000), 0},
   programs = {UINT64_C(0x5e5b00000000), UINT64_C(0x625b00000000), UINT64_C(0x5e5b00000000), 0};
 
-/* After so many hints in a row that were not honoured the shim gives none. A single one may fail
- * because the area is taken. */
+/* The driver gives out addresses of areas that it has from the system, whose alignment this is; it
+ * rounds hints up to it (docs/results: probe-first). */
+#define AREA (UINT64_C(32) << 20)
+
+/* After so many hints in a row that led to no far address the shim gives none. A single one may
+ * fail because the area is taken. */
 enum { MOST_MISSES = 4, MOST_STEPS = 64 };
 #define STEP (UINT64_C(64) << 30)
 
@@ -51,8 +55,9 @@ static uint64_t choose(struct area *area, size_t bytes, size_t granule)
 {
     if (bytes > area->end - area->first - granule || atomic_load(&area->misses) >= MOST_MISSES)
         return 0;
+    const uint64_t unit = granule > AREA ? granule : AREA;
     for (int i = 0; i < MOST_STEPS; i++) {
-        const uint64_t at = round_up(atomic_fetch_add(&area->next, bytes), granule);
+        const uint64_t at = round_up(atomic_fetch_add(&area->next, round_up(bytes, unit)), unit);
         if (at < area->first || at > area->end - bytes) {
             atomic_store(&area->next, area->first);
             continue;
@@ -67,7 +72,7 @@ static uint64_t choose(struct area *area, size_t bytes, size_t granule)
 
 static void note(struct area *area, bool honoured, CUdeviceptr address)
 {
-    if (honoured) {
+    if (honoured || ms_address_is_far(address)) {
         atomic_store(&area->misses, 0);
         return;
     }
@@ -126,9 +131,4 @@ CUresult ms_addresses_reserve_for_program(CUdeviceptr *address_out, size_t bytes
 {
     enum { GRANULE = 2 << 20 };
     return reserve(&programs, address_out, bytes, GRANULE, alignment);
-}
-
-bool ms_address_is_wanted(CUdeviceptr address)
-{
-    return address >= ours.first && address < programs.end;
 }

@@ -25,6 +25,3 @@ CUresult ms_addresses_reserve_backing(struct ms_backing *backing, CUdevice devic
 
 /* As ms_addresses_reserve, for a program that leaves the address to the driver. */
 CUresult ms_addresses_reserve_for_program(CUdeviceptr *address_out, size_t bytes, size_t alignment);
-
-/* True if address is one of those that are asked for. */
-bool ms_address_is_wanted(CUdeviceptr address);

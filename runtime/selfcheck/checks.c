@@ -9,6 +9,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/memory/addresses.h"
+#include "runtime/memory/far_address.h"
 #include "runtime/memory/backing.h"
 #include "runtime/memory/order.h"
 
@@ -267,7 +268,7 @@ static bool check_granularity(struct run *run)
 
 static bool check_hint(struct run *run)
 {
-    return ms_address_is_wanted(run->base) || answer(run, NO, "0x%llx was reserved", run->base);
+    return ms_address_is_far(run->base) || answer(run, NO, "0x%llx was reserved", run->base);
 }
 
 static bool is_alias(struct run *run)

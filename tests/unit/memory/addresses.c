@@ -8,9 +8,10 @@
 
 #define GIB ((size_t)1 << 30)
 #define GRANULE ((size_t)2 << 20)
+#define AREA ((size_t)32 << 20) /* of a driver */
 #define LOW ((CUdeviceptr)0x302000000)
 
-static enum { HONOURS, DECLINES, REFUSES } driver;
+static enum { HONOURS, PLACES_FAR, DECLINES, REFUSES } driver;
 static int wishes, calls;
 
 static CUresult reserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr wish,
@@ -18,11 +19,11 @@ static CUresult reserve(CUdeviceptr *address, size_t bytes, size_t alignment, CU
 {
     calls++;
     wishes += wish != 0;
-    CHECK(bytes > 0 && alignment == GRANULE && flags == 0 && wish % GRANULE == 0);
+    CHECK(bytes > 0 && alignment == GRANULE && flags == 0 && wish % AREA == 0);
     CHECK(wish == 0 || wish + bytes < (CUdeviceptr)1 << 47);
     if (wish != 0 && driver == REFUSES)
         return CUDA_ERROR_INVALID_VALUE;
-    *address = wish != 0 && driver == HONOURS ? wish : LOW;
+    *address = wish == 0 || driver == DECLINES ? LOW : driver == HONOURS ? wish : wish + GIB;
     return CUDA_SUCCESS;
 }
 
@@ -57,7 +58,7 @@ MS_TEST(wishes_go_round_what_is_in_use)
     for (int i = 0; i < 20; i++) {
         const CUdeviceptr address = reserved(1000 * GIB);
         CHECK(address >= first + 3 * GRANULE || address + 1000 * GIB <= first);
-        went_round |= address == first + 3 * GRANULE && i > 0;
+        went_round |= address == first + AREA && i > 0;
     }
     CHECK(went_round);
     CHECK_EQ(wishes, calls);
@@ -70,6 +71,15 @@ MS_TEST(a_driver_that_honours_no_wish_is_asked_for_none)
         CHECK_EQ(reserved(GIB), LOW);
     CHECK_EQ(calls, 20);
     CHECK_EQ(wishes, 4);
+}
+
+/* As one does that has room left in an area of its own. */
+MS_TEST(a_driver_that_chooses_far_addresses_is_asked_on)
+{
+    driver = PLACES_FAR;
+    for (int i = 0; i < 20; i++)
+        CHECK(ms_address_is_far(reserved(GIB)));
+    CHECK_EQ(wishes, 20);
 }
 
 MS_TEST(a_driver_that_refuses_wishes_is_asked_again)

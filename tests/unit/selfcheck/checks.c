@@ -111,13 +111,14 @@ MS_TEST_AFTER(begin, a_granularity_of_its_own)
     expect(MS_FACT_GRANULARITY);
 }
 
-static CUresult no_hints(CUdeviceptr *address, size_t bytes, size_t alignment,
-                         __attribute__((unused)) CUdeviceptr wish, unsigned long long flags)
+static CUresult low_addresses(CUdeviceptr *address, size_t bytes, size_t alignment,
+                              __attribute__((unused)) CUdeviceptr wish, unsigned long long flags)
 {
-    return right.mem_address_reserve(address, bytes, alignment, 0, flags);
+    enum { LOW = 1 << 30 };
+    return right.mem_address_reserve(address, bytes, alignment, LOW, flags);
 }
 
-PLANTED(a_hint_that_is_not_honoured, mem_address_reserve, no_hints, MS_FACT_HINT)
+PLANTED(a_hint_that_is_not_honoured, mem_address_reserve, low_addresses, MS_FACT_HINT)
 
 /* Maps a copy of the memory where it is mapped already. */
 static CUresult map_apart(CUdeviceptr address, size_t bytes, size_t offset,
