@@ -124,6 +124,16 @@ MS_TEST(functors_with_pointers_run)
         CHECK_EQ(ms_rules_match(loops[i]), MS_RULE_RUN);
 }
 
+/* What PyTorch compiles while it runs has no mangled name (NVIDIA H200, PyTorch 2.11). */
+MS_TEST(erfinv_is_in_place)
+{
+    ms_rules_read("");
+    CHECK_EQ(ms_rules_match("erfinv_kernel_vectorized4_kernel"), MS_RULE_IN_PLACE);
+    CHECK_EQ(ms_rules_match("erfinv_kernel_vectorized8_kernel"), MS_RULE_IN_PLACE);
+    CHECK_EQ(ms_rules_match("my_erfinv_kernel_vectorized4_kernel"), MS_RULE_RUN);
+    CHECK_EQ(ms_rules_match("gcd_kernel_vectorized4_kernel"), MS_RULE_RUN);
+}
+
 MS_TEST(other_kernels_run)
 {
     ms_rules_read("");
