@@ -44,4 +44,5 @@ def sockets_of(pid):
 
 
 def listeners_of(pid):
-    return [line for line in sockets_of(pid) if line.endswith(" listens")]
+    """Without the process's number in the name of the driver's own socket, @cuda-uvmfd-NAMESPACE-PID@."""
+    return [line.replace(f"-{pid}@", "-PID@") for line in sockets_of(pid) if line.endswith(" listens")]
