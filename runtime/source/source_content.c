@@ -13,10 +13,11 @@
 #include "runtime/base/pages.h"
 #include "runtime/driver/flags.h"
 #include "runtime/source/mapping.h"
+#include "runtime/source/source_compare.h"
 #include "runtime/source/trust.h"
 
 /* The format allows headers of 100 MB. */
-enum { MAX_HEADER_BYTES = 100 * 1000 * 1000, COMPARED_BYTES = 256 << 10, PROBED_BYTES = 64 };
+enum { MAX_HEADER_BYTES = 100 * 1000 * 1000 };
 
 struct tensor {
     uint64_t offset, bytes; /* its place in the file */
@@ -197,29 +198,18 @@ static void forget_unmapped(void)
     }
 }
 
-static bool holds(const struct file *file, const struct tensor *tensor, const char *bytes,
-                  char *buffer)
+static bool holds(const struct file *file, const struct tensor *tensor, const void *address)
 {
-    for (uint64_t done = 0; done < tensor->bytes;) {
-        /* The first comparison is short: most candidates differ at once. */
-        const uint64_t wanted = done == 0 ? PROBED_BYTES : COMPARED_BYTES;
-        const uint64_t left = tensor->bytes - done;
-        const size_t now = (size_t)(left < wanted ? left : wanted);
-        if (!peek(file, tensor->offset + done, buffer, now) ||
-            memcmp(buffer, bytes + done, now) != 0)
-            return false;
-        done += now;
-    }
-    return ms_trust_is_sure(file->source);
+    return ms_source_compare(file->source, tensor->offset, address, tensor->bytes, false) &&
+           ms_trust_is_sure(file->source);
 }
 
 /* Starts after the last match, and wraps around. */
-static const struct tensor *find_tensor(struct file *file, const void *address, size_t bytes,
-                                        char *buffer)
+static const struct tensor *find_tensor(struct file *file, const void *address, size_t bytes)
 {
     for (size_t i = 1; i <= file->count; i++) {
         const size_t at = (file->last + i) % file->count;
-        if (file->tensors[at].bytes != bytes || !holds(file, &file->tensors[at], address, buffer))
+        if (file->tensors[at].bytes != bytes || !holds(file, &file->tensors[at], address))
             continue;
         file->last = at;
         return &file->tensors[at];
@@ -269,17 +259,13 @@ void ms_source_content_find(struct ms_wanted_source *wanted)
     if (!atomic_load(&last_visit.found_any) && !is_visit_due())
         return;
     look_for_files();
-    char *buffer = files != NULL ? ms_heap_alloc(COMPARED_BYTES) : NULL;
-    if (buffer == NULL)
-        return;
     for (struct file *file = files; file != NULL && wanted->found == NULL; file = file->next) {
         const struct tensor *tensor =
-            file->source != NULL ? find_tensor(file, wanted->address, wanted->bytes, buffer) : NULL;
+            file->source != NULL ? find_tensor(file, wanted->address, wanted->bytes) : NULL;
         if (tensor == NULL)
             continue;
         ms_counted_take(&file->source->counted);
         wanted->offset = tensor->offset;
         wanted->found = file->source;
     }
-    ms_heap_free(buffer);
 }

@@ -20,6 +20,7 @@
 #include "runtime/source/reader.h"
 #include "runtime/source/reads.h"
 #include "runtime/source/source_close.h"
+#include "runtime/source/source_compare.h"
 #include "runtime/source/source_content.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
@@ -155,9 +156,7 @@ struct ms_source *ms_source_find_again(const struct ms_source_name *name)
     return accept_file(ms_trust_open(&mapping, 0));
 }
 
-enum { COMPARED_BYTES = 64 << 10, PROBED_BYTES = 512 };
-
-static unsigned char copied[COMPARED_BYTES], opened[COMPARED_BYTES]; /* for the file thread */
+static unsigned char copied[64 << 10]; /* for the file thread */
 
 /*
  * How many of the wanted bytes, from `done` on, are as the program has read them from there past
@@ -179,53 +178,40 @@ static size_t count_as_read(const struct ms_source *file, const struct ms_wanted
     return known < left ? known : left;
 }
 
-/* Memory that may not be read is not touched, because no handler of the program answers for this
- * thread. */
-static bool has_same_part(const struct ms_source *file, const struct ms_wanted_source *wanted,
-                          size_t done, size_t bytes)
-{
-    struct ms_source_failure failure;
-    return ms_mapping_peek((const char *)wanted->address + done, copied, bytes) &&
-           ms_source_read_now(file, wanted->offset + done, opened, bytes, &failure) &&
-           memcmp(copied, opened, bytes) == 0;
-}
-
-/* Compares bytes of the program's memory with those of the descriptor. */
+/* Compares bytes of the program's memory with those of the file. */
 static bool has_same_bytes(const struct ms_source *file, const struct ms_wanted_source *wanted)
 {
-    size_t now;
-    for (size_t done = 0; done < wanted->bytes; done += now) {
-        /* The first comparison is short: most guesses differ at once. */
-        const size_t left = wanted->bytes - done, most = done == 0 ? PROBED_BYTES : COMPARED_BYTES;
-        now = left < most ? left : most;
-        if (!has_same_part(file, wanted, done, now))
-            return false;
-    }
-    return true;
+    return ms_source_compare(file, wanted->offset, wanted->address, wanted->bytes, false);
 }
 
-/*
- * The same for what the program has read. From a disk only the ends are read again, if they came by
- * small reads and the middle past the page cache.
- */
-static bool has_what_was_read(const struct ms_source *file, const struct ms_wanted_source *wanted)
+/* What was read past the page cache. From a disk only the ends are read again, if they came by
+ * small reads. */
+static bool has_what_was_read_directly(const struct ms_source *file,
+                                       const struct ms_wanted_source *wanted)
 {
     enum { PAGE_BYTES = 4096, SHARE = 16 };
-    const bool is_direct = count_as_read(file, wanted, wanted->bytes / 2) > 0;
-    size_t room = is_direct ? wanted->bytes / SHARE : 0, now;
+    size_t room = wanted->bytes / SHARE, now;
     for (size_t done = 0; done < wanted->bytes; done += now) {
         const size_t left = wanted->bytes - done;
-        const size_t most = done == 0 ? PROBED_BYTES : is_direct ? PAGE_BYTES : COMPARED_BYTES;
         const uint64_t at = wanted->offset + done;
-        if (is_direct && (now = count_as_read(file, wanted, done)) > 0)
+        if ((now = count_as_read(file, wanted, done)) > 0)
             continue;
-        now = left < most ? left : most;
+        now = left < PAGE_BYTES ? left : PAGE_BYTES;
         const bool is_cached = ms_reader_is_cached(file->descriptor, at, at + now);
-        if ((!is_cached && now > room) || !has_same_part(file, wanted, done, now))
+        if ((!is_cached && now > room) ||
+            !ms_source_compare(file, at, (const char *)wanted->address + done, now, false))
             return false;
         room -= is_cached ? 0 : now;
     }
     return true;
+}
+
+/* Nothing else is read from a disk again. */
+static bool has_what_was_read(const struct ms_source *file, const struct ms_wanted_source *wanted)
+{
+    return count_as_read(file, wanted, wanted->bytes / 2) > 0
+               ? has_what_was_read_directly(file, wanted)
+               : ms_source_compare(file, wanted->offset, wanted->address, wanted->bytes, true);
 }
 
 /* True if the descriptor reads what lies at the mapped address. */
@@ -322,7 +308,6 @@ static void find_by_note(struct ms_wanted_source *wanted)
         if (file == NULL)
             break;
         if (ms_source_begin_use(file, &failure)) {
-            /* What was read is mostly in the page cache. Nothing is read from a disk again. */
             is_there = has_what_was_read(file, wanted) && ms_trust_is_sure(file);
             ms_source_end_use(file);
         }

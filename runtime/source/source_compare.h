@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Comparing memory of the program with a file. What a loader has read and copies to the device is a
+ * reference to its file only if each byte is the file's, so this takes as long as reading the file,
+ * while the program waits. Threads that are kept (kept_threads.h) share the work:
+ *
+ *     bytes    | 1 MiB | 1 MiB | 1 MiB | 1 MiB | ...      each takes the next piece
+ *                 file    read    read    file
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/source/source.h"
+
+/*
+ * True if [address, address + bytes) holds what the file holds from offset on. only_cached: and all
+ * of that is in the page cache; nothing is read from a disk. Memory that may not be read is not
+ * touched, and not the same. In the file thread.
+ */
+bool ms_source_compare(const struct ms_source *file, uint64_t offset, const void *address,
+                       size_t bytes, bool only_cached);
