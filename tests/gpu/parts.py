@@ -6,6 +6,7 @@ from collections import namedtuple
 
 import build_all
 import check_probe
+import large
 import nccl_alias
 import nccl_conformance
 import suspend
@@ -200,6 +201,7 @@ PARTS = [
          counts_in_short, nccl_conformance.details, True),
     flows("flows", "more", 240),
     Part("suspend", "more", 120, SHIM, True, under_shim_command("suspend.py", small=SMALL_SUSPEND), suspend.in_short),
+    Part("large", "more", 240, SHIM, True, under_shim_command("large.py", small=["--tiny"]), large.in_short, large.problems),
     Part("systems", "more", 280, SHIM, True, systems_command("1,2"), systems_in_short, systems_details),
     # Last, and only when they are asked for: what makes the device fault on purpose.
     conformance("conformance-faults", "faults", "only"),

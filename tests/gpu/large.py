@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of models in the sizes that people have, on this GPU.
+
+    large.py --shim libmetashard.so [--out FILE] [--seconds S]
+
+The scripts are those of tests/frameworks/flows, the models those of tests/frameworks/scale: initialised on the device, or loaded
+from sparse safetensors files, and sharded by fully_shard; one rank of many, whose process group does nothing. A model that fits on
+the device runs without the preload too, and the rank's tensors must be the same; what was loaded must be what lies in the files.
+Of each run: the most that the device has in use, as nvidia-smi says 20 times a second, less what it had before; the shim's own
+figures; seconds, of the whole process. Prints, and writes after each run, one JSON object.
+"""
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import namedtuple
+
+from run_tools import SOURCE, counters_of, last_line, read_json, run_limited, under_shim, without_shim, write_json
+
+FLOWS = os.path.join(SOURCE, "tests", "frameworks", "flows")
+SPARSE = os.path.join(SOURCE, "tests", "frameworks", "scale", "sparse_checkpoint.py")
+RANK = 1  # not the first: what is cut off lies on both sides
+TICK_SECONDS = 0.1  # a file this young could change unnoticed
+SMI = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+GIB_OF_MODEL = {"70B": 131.4, "405B": 755.9, "tiny-70B": 2.0}  # in bfloat16
+SPARE_GIB = 6  # beside the model, on the device
+
+Case = namedtuple("Case", "name program arguments shape world is_loaded")
+CASES = [Case("70B from scratch", "from_scratch", [], "70B", 64, False),
+         Case("405B from scratch", "from_scratch", [], "405B", 512, False),
+         Case("70B from safetensors", "safetensors_load", ["--path", "mapping"], "70B", 64, True),
+         Case("405B from safetensors", "safetensors_load", ["--path", "mapping"], "405B", 512, True)]
+TINY = [case._replace(name="tiny " + case.name[4:], shape="tiny-70B") for case in CASES[::2]]
+
+
+class DeviceMemory(threading.Thread):
+    """The most MiB in use while it runs, over what was in use before; None where nobody says."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.before, self.most, self.watch = None, None, None
+        try:
+            self.before = int(subprocess.run(SMI, capture_output=True, text=True, check=True).stdout.split()[0])
+            self.watch = subprocess.Popen([*SMI, "-lms", "50"], stdout=subprocess.PIPE, text=True)
+            self.start()
+        except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+            pass
+
+    def run(self):
+        for line in self.watch.stdout:
+            if line.strip().isdigit():
+                self.most = max(self.most or 0, int(line))
+
+    def end(self):
+        if self.watch is None:
+            return None
+        self.watch.kill()
+        self.join(5)
+        return None if self.most is None else self.most - self.before
+
+
+def run(options, case, mode, checkpoint, limit):
+    with tempfile.TemporaryDirectory() as folder:
+        out, dump = os.path.join(folder, "out"), os.path.join(folder, "dump")
+        environment = under_shim(options.shim, dump) if mode == "with" else without_shim()
+        command = [sys.executable, os.path.join(FLOWS, case.program + ".py"), *case.arguments, "--scale", case.shape, "--rank",
+                   str(RANK), "--world", str(case.world), "--out", out] + ["--checkpoint", checkpoint] * case.is_loaded
+        memory = DeviceMemory()
+        done = run_limited(command, limit, environment)
+        record = {"seconds": round(done.seconds, 1), "device_mib": memory.end()}
+        result, shim = read_json(out), counters_of(dump)
+        if done.status != 0 or done.timed_out:
+            record["error"] = "no time left" if done.timed_out else last_line(done.error)
+    tensors = result.get("tensors", {})
+    owners = {tensor["storage"]: tensor["bytes"] for tensor in tensors.values()}
+    record.update(shard_bytes=sum(owners.values()), read_seconds=result.get("read_seconds"),
+                  granule_bytes=result.get("granule_bytes"))
+    if shim:
+        record["shim"] = {name: shim.get(name) for name in (
+            "backed_bytes_peak", "live_bytes_peak", "requested_bytes", "h2d_bytes", "file_read_bytes", "recorded_launches",
+            "replayed_launches", "fallbacks")}
+    return record, {name: tensor["sha256"] for name, tensor in tensors.items()}
+
+
+def make_files(case, folder, limit):
+    """The hashes of what the rank shall hold."""
+    done = run_limited([sys.executable, SPARSE, case.shape, folder, "--rank", str(RANK), "--world", str(case.world)], limit,
+                       without_shim())
+    wanted = read_json(os.path.join(folder, "hashes.json")) if done.status == 0 else {}
+    time.sleep(TICK_SECONDS)
+    return wanted
+
+
+def device_gib():
+    done = run_limited([sys.executable, "-c", "import torch; print(torch.cuda.mem_get_info()[0] / 2**30)"], 60, without_shim())
+    return float(done.out) if done.status == 0 else 0
+
+
+def measure_case(options, case, room_gib, deadline):
+    record = {"case": case.name, "ranks": case.world}
+    folder = tempfile.mkdtemp()
+    try:
+        checkpoint = os.path.join(folder, "checkpoint")
+        wanted = make_files(case, checkpoint, deadline - time.monotonic()) if case.is_loaded else None
+        record["with"], held = run(options, case, "with", checkpoint, deadline - time.monotonic())
+        if wanted is None and GIB_OF_MODEL[case.shape] + SPARE_GIB < room_gib and time.monotonic() < deadline - 10:
+            record["without"], wanted = run(options, case, "without", checkpoint, deadline - time.monotonic())
+        if wanted:
+            record["tensors_compared"] = len(wanted)
+            record["different"] = sorted(name for name in wanted if held.get(name) != wanted[name])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return record
+
+
+def measure(options):
+    deadline = time.monotonic() + options.seconds
+    result = {"format": "metashard-large-1", "complete": False, "cases": []}
+    cases, room_gib = TINY if options.tiny else CASES, device_gib()
+    for case in cases:
+        if time.monotonic() > deadline - 10:
+            return result
+        result["cases"].append(measure_case(options, case, room_gib, deadline))
+        if options.out:
+            write_json(options.out, result)
+    result["complete"] = True
+    return result
+
+
+def gib(size):
+    return "?" if size is None else f"{size / 2**30:.2f}"
+
+
+def in_short(result):
+    def one(case):
+        under = case["with"]
+        values = "not compared" if "different" not in case else f"{len(case['different'])} differ of {case['tensors_compared']}"
+        return (f"{case['case']}, 1 of {case['ranks']}: {values}, shard {gib(under['shard_bytes'])} GiB, "
+                f"peak {gib(under.get('shim', {}).get('backed_bytes_peak'))}")
+    return "; ".join(map(one, result["cases"]))
+
+
+def problems(result):
+    return [f"{case['case']}, {mode}: {case[mode]['error']}" for case in result["cases"] for mode in ("without", "with")
+            if "error" in case.get(mode, {})] + \
+           [f"{case['case']}: {name} differs" for case in result["cases"] for name in case.get("different", [])[:3]]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shim", required=True, type=os.path.abspath)
+    parser.add_argument("--out")
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--tiny", action="store_true", help="short models, to try the script")
+    options = parser.parse_args()
+    result = measure(options)
+    if options.out:
+        write_json(options.out, result)
+    print(json.dumps(result, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
