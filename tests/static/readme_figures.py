@@ -7,6 +7,7 @@ number in its text must be one of OTHER_NUMBERS, so that no figure stands there 
 
 Without --write it compares, and fails when a figure is another one.
 """
+import json
 import os
 import re
 import sys
@@ -14,7 +15,7 @@ import sys
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 README = "README.md"
 RESULTS = os.path.join("docs", "results", "benchmarks-simulated.md")
-SCALE = os.path.join("docs", "results", "scale-simulated.md")
+GPU = os.path.join("docs", "results", "large-nvidia-h200.json")
 WIRE = os.path.join("docs", "results", "nccl-simulated.md")
 LOADERS = os.path.join("docs", "results", "loaders-simulated.md")
 FLOWS = os.path.join("docs", "results", "flows-simulated.md")
@@ -36,16 +37,12 @@ TORCH = (
 NCCL = ("FSDP1, `sync_module_states`, unit by unit", "`set_model_state_dict(broadcast_from_rank0)`",
         "the same, tensor parallel: cut by columns", "accelerate, FSDP2", "DeepSpeed, `zero.Init`",
         "broadcast of each tensor, used in place")
-# The README's word for a case of tests/frameworks/scale, its name there, and its row.
-LARGE = (
-    ("Llama 70B, loaded from safetensors", "70B-load", "70B, safetensors, from the mapping"),
-    ("Llama 70B, initialised on the device", "70B-scratch", "70B, from scratch on the device, then `fully_shard`"),
-    ("Llama 405B, loaded from safetensors", "405B-load", "405B, safetensors, from the mapping"),
-    ("Llama 405B, initialised on the device", "405B-scratch", "405B, from scratch on the device, then `fully_shard`"),
-)
+# The README's word for a case of tests/gpu/large.py.
+LARGE = (("Llama 70B, initialised on the device", "70B from scratch"), ("Llama 70B, loaded from safetensors", "70B from safetensors"),
+         ("Llama 405B, initialised on the device", "405B from scratch"), ("Llama 405B, loaded from safetensors", "405B from safetensors"))
 SUSPENDED = "FSDP2, adapters of frozen weights, expandable segments, a CUDA graph of the step"
 NUMBER = re.compile(r"(?<![\w.-])\d[\d.,]*")
-OTHER_NUMBERS = ("Debian 12 or 13, or Ubuntu 24.04", "C compiler and Python 3;", "imitates 12.9 to 13.5", "meson 1.0", "CUDA\n13, or of 12.4", "Where rank 0 sends", "from rank 0 (FSDP", "receive the model from rank 0,", "Rank 0 takes", "less than 2 MiB, the least", "PyTorch 2.15 on it", "device of 80 GiB",
+OTHER_NUMBERS = ("Debian 12 or 13, or Ubuntu 24.04", "C compiler and Python 3;", "imitates 12.9 to 13.5", "meson 1.0", "CUDA\n13, or of 12.4", "Where rank 0 sends", "from rank 0 (FSDP", "receive the model from rank 0,", "Rank 0 takes", "less than 2 MiB, the least", "PyTorch 2.15 on it", "device of 80 GiB", "an NVIDIA H200 (driver 580, PyTorch 2.11)",
                  "the worst rank but 0", "Apache License 2.0")
 WORDS = {"4": "four", "8": "Eight"}
 
@@ -106,17 +103,18 @@ def nccl_table(results):
     return markdown(["", "peak without", "with the preload", "with a plan", "received"], rows)
 
 
-def scale_table(results):
+def gpu_table(results):
     del results
-    records, rows = records_of(SCALE, ("model",)), []
-    for name, case, words in LARGE:
-        if (words,) not in records:
-            sys.exit(f"{SCALE} has no row {words}")
-        record = records[words,]
-        shard = float(record["shard MiB"]) / 1024
-        rows.append([name, record["ranks"], f"{float(record['GB'].replace(',', '')) * 1e9 / 2 ** 30:.0f}", f"{shard:.2f}",
-                     f"{shard * float(record['peak / shard']):.2f}", f"`tests/frameworks/scale/run --only {case}`"])
-    return markdown(["model", "ranks", "allocated", "this rank's shard", "in memory at most", "made by"], rows)
+    cases = {case["case"]: case for case in json.loads(read(GPU))["cases"]}
+    rows = []
+    for name, key in LARGE:
+        case = cases[key]
+        model = case["with"].get("shim", {}).get("live_bytes_peak")
+        values = "not compared" if "different" not in case else "differ" if case["different"] else "the same"
+        rows.append([name, str(case["ranks"]), f"{model / 2**30:.0f}" if model else "", f"{case['with']['shard_bytes'] / 2**30:.2f}",
+                     f"{case['without']['device_mib'] / 1024:.1f}" if "without" in case else "",
+                     f"{case['with']['device_mib'] / 1024:.1f}", values])
+    return markdown(["model", "ranks", "allocated", "this rank's shard", "in use without", "in use with", "values"], rows)
 
 
 def loaders_table(results):
@@ -140,7 +138,7 @@ def suspended_table(results):
     return markdown(columns, rows)
 
 
-PARTS = {"suspended": suspended_table, "loaders": loaders_table, "scale": scale_table, "quickstart": lambda results: f"```\n{results.quickstart}```\n", "PyTorch": torch_table, "NCCL": nccl_table}
+PARTS = {"suspended": suspended_table, "loaders": loaders_table, "gpu": gpu_table, "quickstart": lambda results: f"```\n{results.quickstart}```\n", "PyTorch": torch_table, "NCCL": nccl_table}
 
 
 def whole(figure):

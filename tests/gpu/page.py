@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""page.py GPU [--write]: docs/results/gpu-GPU.md, from the files of docs/results that tests/gpu/run wrote there.
+
+GPU is how the files call it, as nvidia-h200. Without --write the page is compared with the files, and is a fault if it differs.
+"""
+import argparse
+import os
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from parts import PARTS  # noqa: E402
+from run_tools import SOURCE, read_json  # noqa: E402
+
+RESULTS = os.path.join(SOURCE, "docs", "results")
+MOST_DETAILS = 12
+HEAD = """# On a GPU: {gpu}
+
+{dates}: {gpu}, driver {driver}, CUDA {cuda}, PyTorch {torch}, Python {python}, {cores} cores. Made by
+`tests/gpu/page.py {name} --write` from the files `*-{name}.json` beside this page, which `tests/gpu/run` wrote
+([what each part asks](../../tests/gpu/README.md)). One GPU: several ranks share it, or are one of many whose process group does
+nothing. Every variable of the shim has its default, but for flows and systems, which have METASHARD_SETTLE_MS=0 and
+METASHARD_IDLE_MS=5000.
+
+"""
+LARGE = """## One rank of large models
+
+Scripts of `tests/frameworks/flows`, as people write them: the model is built and initialised on the device, or loaded from
+mapped safetensors files, and then cut by `fully_shard`. *In use*: the most that the device had, as `nvidia-smi` says 20 times a
+second, less what it had before; CUDA's context is a part of it, some 500 MiB. *Allocated*: what the program asked the driver for.
+From scratch, all tensors of the rank are compared with those of a run without the shim; from files, with the files.
+
+"""
+OTHERS = """## Beside the parts
+
+Run by hand with the newest of the versions below; the files are what the scripts wrote.
+
+"""
+OPEN = """## Open
+
+A training step through `torch.compile` (an MLP in bfloat16, fused AdamW, six steps) ran with and without the shim, each with an
+empty cache of compiled kernels. The first losses are the same, the second differ in the seventh digit (0.3295857906 and
+0.3295857608), the sixth in the fifth. Its compiler times kernels and takes the fastest, so two runs without the shim may differ as
+well; that was not tried. Losses of the step of `step-time`, without `torch.compile`, are the same to the last bit.
+
+"""
+PARTS_HEAD = """## What each part said
+
+*Code*: a hash of the sources. Parts of other versions than the newest were not run again.
+
+"""
+SYSTEMS = """## Systems, one rank
+
+`tests/frameworks/systems/run --gpu --ranks 1 --scale 2`, as their scripts are. In MiB; *peak*: without, what the program had from the
+driver; with, what was behind it.
+
+"""
+FLOWS = """## Flows, ranks 0 and 5 of 8
+
+`tests/frameworks/flows/run`. In MiB, the worse of the two ranks; *peak* as above. What failed is a check of the tests, mended since:
+the driver's own socket has the process's number in its name.
+
+"""
+
+
+def table(head, rows):
+    return "".join("| " + " | ".join(line) + " |\n" for line in [head, ["---"] * len(head), *rows]) + "\n"
+
+
+def mib(size):
+    return "" if size is None else f"{size / 2**20:,.0f}"
+
+
+def gib(size):
+    return "" if size is None else f"{size / 2**30:.2f}"
+
+
+def large_table(result):
+    def values(case):
+        if "different" not in case:
+            return "not compared: it is more than the device"
+        return f"{case['tensors_compared']} tensors the same" if not case["different"] else f"{len(case['different'])} differ"
+    return table(["model", "ranks", "allocated, GiB", "this rank's shard, GiB", "in use without, MiB", "in use with, MiB",
+                  "behind deferred memory, GiB", "seconds without", "with", "values"],
+                 [[case["case"], str(case["ranks"]), gib(case["with"].get("shim", {}).get("live_bytes_peak")),
+                   gib(case["with"]["shard_bytes"]), f"{case['without']['device_mib']:,}" if "without" in case else "",
+                   f"{case['with']['device_mib']:,}", gib(case["with"].get("shim", {}).get("backed_bytes_peak")),
+                   f"{case['without']['seconds']:.0f}" if "without" in case else "", f"{case['with']['seconds']:.0f}",
+                   values(case)] for case in result["cases"]])
+
+
+def systems_table(result):
+    rows = []
+    for record in result["records"]:
+        alone, under = record["ways"]["without"][0], record["ways"]["with"][0]
+        rows.append([record["system"], mib(record["ranks"][0]["shard_bytes"]), mib(alone["peak_bytes"]), mib(under["peak_bytes"]),
+                     f"{alone['seconds']:.1f}", f"{under['seconds']:.1f}", "the same" if record["equal"]["with"] else "differ"])
+    return table(["system", "shard", "peak without", "with", "seconds without", "with", "values"], rows)
+
+
+def flows_table(result):
+    rows = []
+    for flow in result["flows"]:
+        records = flow["records"]
+        most = {way: max(record[way]["peak_bytes"] for record in records) for way in ("without", "with")}
+        rows.append([flow["flow"], mib(max(record["ideal_bytes"] for record in records)), mib(most["without"]), mib(most["with"]),
+                     mib(max(record["with"]["h2d_bytes"] or 0 for record in records)),
+                     "the same" if all(record["equal"] for record in records) else "differ"])
+    return table(["flow", "shard", "peak without", "with", "sent with", "values"], rows)
+
+
+def of_file(kind, name):
+    return read_json(os.path.join(RESULTS, f"{kind}-{name}.json"))
+
+
+def others(name):
+    """Lines for what is no part of tests/gpu/run, or was run beside it."""
+    lines = []
+    for kind, what in (("flow-expandable", "with PyTorch's expandable segments"), ("flow-verify", "with METASHARD=verify")):
+        result = of_file(kind, name)
+        if result:
+            shim = result["with"]["shim"]
+            checked = f"; {mib(shim['verify_bytes'])} MiB in {shim['verify_ranges']} ranges verified, " \
+                      f"{shim['verify_differing_ranges']} ranges differ" if shim["verify_ranges"] else ""
+            equal = "all values the same" if result["values_equal"] else f"values differ: {result['different']}"
+            lines.append(f"- `{kind}`: the script of `flow-torch` {what}: {equal}{checked}.")
+    result = of_file("nccl-receive", name)
+    for run in result.get("shim", []):
+        peaks = [f"{mib(row['backed_bytes_peak'])}" for row in run["rows"] if "backed_bytes_peak" in row]
+        wrong = sum(row.get("wrong_bytes", 0) for row in run["rows"])
+        if peaks:
+            lines.append(f"- `nccl-receive`: a broadcast of {mib(run['bytes'])} MiB from rank 0 by NCCL {result['nccl']['version']} over "
+                         f"sockets, 3 ranks on this GPU, {run['preload']}: {wrong} wrong bytes; behind deferred memory at most "
+                         f"{', '.join(peaks)} MiB.")
+    return "\n".join(lines) + "\n\n" if lines else ""
+
+
+def part_rows(results):
+    rows, notes = [], []
+    for part, result in results:
+        about = result["run"]
+        rows.append([f"`{part.name}`", "whole" if about["complete"] else "in part", f"{about['seconds']:.0f}",
+                     about["code"].removeprefix("sources-"), part.in_short(result).replace("|", "/")])
+        details = part.details(result)
+        notes += [f"- `{part.name}`: {line}" for line in details[:MOST_DETAILS]]
+        if len(details) > MOST_DETAILS:
+            notes.append(f"- `{part.name}`: {len(details) - MOST_DETAILS} more, in its file")
+    return table(["part", "", "seconds", "code", "in short"], rows) + "\n".join(notes) + ("\n\n" if notes else "")
+
+
+def make_page(name):
+    results = [(part, read_json(os.path.join(RESULTS, f"{part.name}-{name}.json"))) for part in PARTS]
+    found = {part.name: result for part, result in results if "run" in result}
+    if not found:
+        raise SystemExit(f"page.py: no file of {name} in docs/results")
+    about = [result["run"] for result in found.values()]
+    latest = max(about, key=lambda one: one["date"])
+    text = HEAD.format(name=name, **{**latest, "dates": ", ".join(sorted({one["date"] for one in about})),
+                                     "cuda": f"{latest['cuda'] // 1000}.{latest['cuda'] % 1000 // 10}"})
+    for part, head, make in (("large", LARGE, large_table), ("systems-first", SYSTEMS, systems_table),
+                             ("flows-first", FLOWS, flows_table)):
+        text += head + make(found[part]) if part in found else ""
+    more = others(name)
+    text += OTHERS + more if more else ""
+    text += OPEN if name == "nvidia-h200" else ""
+    missing = [f"`{part.name}`" for part, _ in results if part.name not in found]
+    return text + PARTS_HEAD + part_rows([(part, found[part.name]) for part, _ in results if part.name in found]) + \
+        f"Not run: {', '.join(missing)}.\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("gpu")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    path, text = os.path.join(RESULTS, f"gpu-{options.gpu}.md"), make_page(options.gpu)
+    if options.write:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return 0
+    with open(path, encoding="utf-8") as file:
+        if file.read() == text:
+            return 0
+    print(f"{path} is not what the files say: tests/gpu/page.py {options.gpu} --write")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
