@@ -95,7 +95,8 @@ def run(options, shim, limit):
     folder = os.path.join(options.keep, name)
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
-    state, environment = os.path.join(folder, "state"), without_shim()
+    state = os.path.join(folder, "state")
+    environment = without_shim(**({"PYTORCH_ALLOC_CONF": options.allocator} if options.allocator else {}))
     if shim is not None:
         preload = ":".join(filter(None, [shim, environment.get("LD_PRELOAD")]))
         environment.update(LD_PRELOAD=preload, METASHARD_DUMP=os.path.join(folder, "dump.state"),
@@ -152,6 +153,7 @@ def main():
     parser.add_argument("--keep", type=os.path.abspath, help="folder for logs; default: a temporary one")
     parser.add_argument("--rows", type=int, default=4096, help="of each tensor; it has twice as many columns")
     parser.add_argument("--verify", action="store_true", help="the second run with METASHARD=verify")
+    parser.add_argument("--allocator", help="of both runs: PYTORCH_ALLOC_CONF")
     parser.add_argument("--device", choices=("gpu", "simulated"), default="gpu")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

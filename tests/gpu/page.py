@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""page.py GPU [--write]: docs/results/gpu-GPU.md, from the files of docs/results that tests/gpu/run wrote there.
+"""page.py [GPU] [--write]: docs/results/gpu-GPU.md, from the files of docs/results that tests/gpu/run wrote there.
 
-GPU is how the files call it, as nvidia-h200. Without --write the page is compared with the files, and is a fault if it differs.
+GPU is how the files call it, as nvidia-h200; without it, each that has a page. Without --write the page is compared with the
+files, and is a fault if it differs.
 """
 import argparse
+import glob
 import os
 import sys
 
@@ -165,26 +167,32 @@ def make_page(name):
     more = others(name)
     text += OTHERS + more if more else ""
     text += OPEN if name == "nvidia-h200" else ""
-    missing = [f"`{part.name}`" for part, _ in results if part.name not in found]
+    missing = [f"`{part.name}`" for part, result in results if not result]
     return text + PARTS_HEAD + part_rows([(part, found[part.name]) for part, _ in results if part.name in found]) + \
         f"Not run: {', '.join(missing)}.\n"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("gpu")
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args()
-    path, text = os.path.join(RESULTS, f"gpu-{options.gpu}.md"), make_page(options.gpu)
-    if options.write:
+def is_as_it_should_be(name, writes):
+    path, text = os.path.join(RESULTS, f"gpu-{name}.md"), make_page(name)
+    if writes:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
-        return 0
+        return True
     with open(path, encoding="utf-8") as file:
-        if file.read() == text:
-            return 0
-    print(f"{path} is not what the files say: tests/gpu/page.py {options.gpu} --write")
-    return 1
+        is_same = file.read() == text
+    if not is_same:
+        print(f"docs/results/gpu-{name}.md is not what the files say: tests/gpu/page.py {name} --write")
+    return is_same
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("gpu", nargs="?")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    pages = [os.path.basename(path)[4:-3] for path in sorted(glob.glob(os.path.join(RESULTS, "gpu-*.md"))) if "rehearsal" not in path]
+    names = [options.gpu] if options.gpu else pages
+    return int(not all([is_as_it_should_be(name, options.write) for name in names]))
 
 
 if __name__ == "__main__":

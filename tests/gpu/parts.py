@@ -192,6 +192,8 @@ PARTS = [
     Part("systems-first", "first", 130, SHIM, True, systems_command("1", *FIRST_SYSTEMS), systems_in_short,
          systems_details),
     Part("flow-verify", "second", 110, SHIM, True, flow_torch_command("flow-verify", "--verify"), flow_torch_in_short),
+    *(Part(name, "second", 110, SHIM, True, flow_torch_command(name, "--allocator", allocator), flow_torch_in_short)
+      for name, allocator in (("flow-expandable", "expandable_segments:True"), ("flow-async", "backend:cudaMallocAsync"))),
     conformance("conformance", "second", "without"),
     Part("nccl-alias", "second", 150, NCCL_NEEDS, False, nccl_command("nccl_alias.py"), nccl_alias.in_short,
          nccl_alias.problems, True),

@@ -68,7 +68,7 @@ def run_part(function, extra, limit, recorder):
     try:
         result = json.loads(ended.stdout[ended.stdout.index("{"):])
     except ValueError:
-        result = {"error": f"exit status {ended.returncode}", "stderr": ended.stderr[-600:]}
+        result = {"error": f"exit status {ended.returncode}", "stderr": ended.stderr[:900] + ended.stderr[900:][-300:]}
     result["seconds"] = round(time.monotonic() - start, 2)
     return result
 
