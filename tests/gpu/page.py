@@ -45,7 +45,7 @@ OPEN = """## Open
 A training step through `torch.compile` (an MLP in bfloat16, fused AdamW, six steps) ran with and without the shim, each with an
 empty cache of compiled kernels. The first losses are the same, the second differ in the seventh digit (0.3295857906 and
 0.3295857608), the sixth in the fifth. Its compiler times kernels and takes the fastest, so two runs without the shim may differ as
-well; that was not tried. Losses of the step of `step-time`, without `torch.compile`, are the same to the last bit.
+well; that was not tried (`tests/gpu/run --only compile-torch`). Losses of the step of `step-time`, without `torch.compile`, are the same to the last bit.
 
 """
 PARTS_HEAD = """## What each part said

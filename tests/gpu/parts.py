@@ -6,6 +6,7 @@ from collections import namedtuple
 
 import build_all
 import check_probe
+import compile_torch
 import large
 import nccl_alias
 import nccl_conformance
@@ -194,6 +195,8 @@ PARTS = [
     Part("flow-verify", "second", 110, SHIM, True, flow_torch_command("flow-verify", "--verify"), flow_torch_in_short),
     *(Part(name, "second", 110, SHIM, True, flow_torch_command(name, "--allocator", allocator), flow_torch_in_short)
       for name, allocator in (("flow-expandable", "expandable_segments:True"), ("flow-async", "backend:cudaMallocAsync"))),
+    Part("compile-torch", "second", 150, SHIM, True, under_shim_command("compile_torch.py", small=["--device", "cpu"]),
+         compile_torch.in_short, compile_torch.problems),
     conformance("conformance", "second", "without"),
     Part("nccl-alias", "second", 150, NCCL_NEEDS, False, nccl_command("nccl_alias.py"), nccl_alias.in_short,
          nccl_alias.problems, True),
