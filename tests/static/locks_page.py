@@ -28,7 +28,7 @@ ranks. A thread that takes a turn has no claim. A thread waits for several claim
 
 clang checks at compile time that each lock is dropped on every path, and that functions whose name ends in `_locked` are
 called with their lock. A build with `-Ddebug_checks=true` checks ranks at run time, and ends the process with a line
-that names both locks; `./check` runs the suites so under the sanitizers.
+that names both locks; `./check --all` runs the suites so under the sanitizers.
 
 | rank | lock | file | guards | held during |
 |---|---|---|---|---|
