@@ -74,7 +74,6 @@ MS_ANSWERED(cuMemRelease, ms_vmm_release(handle, &result), (CUmemGenericAllocati
 MS_ANSWERED(cuMemGetAllocationPropertiesFromHandle, ms_vmm_handle_properties(handle, prop, &result),
             (CUmemAllocationProp * prop, CUmemGenericAllocationHandle handle), (prop, handle))
 
-/* The driver knows no number of the shim's, and refuses it. */
 MS_PREPARED(cuMemExportToShareableHandle, ms_vmm_make_handle_real(&handle, &handleType),
             (void *shareableHandle, CUmemGenericAllocationHandle handle,
              CUmemAllocationHandleType handleType, unsigned long long flags),

@@ -321,16 +321,24 @@ static CUresult make_real(struct ms_handle *handle, struct attempt *attempt)
     return CUDA_SUCCESS;
 }
 
+/* True for a number of the shim's that the program has given back, or was never given. The driver
+ * must not see one: a call with a handle that it does not know may end the process. */
+static bool is_gone(CUmemGenericAllocationHandle number, const struct ms_handle *handle)
+{
+    return handle != NULL ? handle->users == 0 : ms_handle_is_ours(number);
+}
+
 static CUresult make_number_real(CUmemGenericAllocationHandle *number, struct attempt *attempt)
 {
     CUresult result = CUDA_SUCCESS;
     ms_lock_take(&turn);
     struct ms_handle *handle = ms_handle_find(*number);
-    if (handle != NULL && handle->users > 0) {
+    if (is_gone(*number, handle))
+        result = CUDA_ERROR_INVALID_VALUE;
+    else if (handle != NULL)
         result = make_real(handle, attempt);
-        if (result == CUDA_SUCCESS)
-            *number = handle->real;
-    }
+    if (result == CUDA_SUCCESS && handle != NULL)
+        *number = handle->real;
     ms_lock_drop(&turn);
     return result;
 }
@@ -340,8 +348,10 @@ CUresult ms_vmm_make_handle_real(CUmemGenericAllocationHandle *number,
 {
     struct attempt attempt = {0};
     CUresult result;
-    if (!ms_handle_is_ours(*number) || (exported != NULL && !can_export(*number, *exported)))
+    if (!ms_handle_is_ours(*number))
         return CUDA_SUCCESS;
+    if (exported != NULL && !can_export(*number, *exported))
+        return CUDA_ERROR_INVALID_VALUE;
     do
         result = make_number_real(number, &attempt);
     while (again(&result, &attempt));
@@ -498,11 +508,15 @@ static CUresult map_locked(CUdeviceptr address, size_t bytes, size_t offset,
     CUresult result = ms_order_capture_allows();
     if (result != CUDA_SUCCESS)
         return result;
-    if (reservation != NULL && meets_mapping(reservation, address, bytes))
+    if (is_gone(number, handle))
         return CUDA_ERROR_INVALID_VALUE;
-    if (handle != NULL && handle->users > 0) {
-        if (reservation != NULL && handle->real == 0 && handle->address == 0 && offset == 0 &&
-            flags == 0 && bytes == handle->bytes && defer_mapping(reservation, address, handle))
+    const bool is_whole = handle == NULL || (offset == 0 && bytes == handle->bytes);
+    /* The driver looks at the size first. */
+    if (reservation != NULL && meets_mapping(reservation, address, bytes))
+        return is_whole || flags != 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+    if (handle != NULL) {
+        if (reservation != NULL && handle->real == 0 && handle->address == 0 && is_whole &&
+            flags == 0 && defer_mapping(reservation, address, handle))
             return CUDA_SUCCESS;
         result = make_real(handle, attempt);
         real = handle->real;
@@ -698,14 +712,24 @@ static CUresult keep_content(CUdeviceptr address, const struct ms_program_mappin
     return handle != NULL ? make_real(handle, attempt) : result;
 }
 
+/* Moves the address on to the first mapping there or behind it, of the allocation in which it lies.
+ * False: none begins before the end. */
+static bool next_mapping(CUdeviceptr *at, CUdeviceptr end, struct ms_program_mapping *mapping_out)
+{
+    struct ms_allocation_facts facts;
+    if (*at >= end || !ms_space_next_mapping(*at, mapping_out, &facts))
+        return false;
+    *at = facts.address + mapping_out->begin;
+    return *at < end;
+}
+
 static CUresult keep_contents(CUdeviceptr at, CUdeviceptr end, struct attempt *attempt)
 {
     struct ms_program_mapping mapping;
-    struct ms_allocation_facts facts;
     CUresult result = CUDA_SUCCESS;
-    while (at < end && result == CUDA_SUCCESS && ms_space_find_mapping(at, &mapping, &facts)) {
+    while (result == CUDA_SUCCESS && next_mapping(&at, end, &mapping)) {
         result = keep_content(at, &mapping, attempt);
-        at = facts.address + mapping.end;
+        at += mapping.end - mapping.begin;
     }
     return result;
 }
@@ -734,34 +758,47 @@ static CUresult unmap_one(struct ms_allocation *allocation,
     return result;
 }
 
-static CUresult unmap_locked(CUdeviceptr address, size_t bytes, struct attempt *attempt)
+/* May the range be unmapped? Within a reservation there may be holes in it. */
+static bool cuts_nothing(CUdeviceptr address, size_t bytes)
 {
     struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;
+    if (bytes == 0 || !ms_space_look_up(address, &facts))
+        return false;
+    if (bytes > facts.bytes - (address - facts.address))
+        return is_whole_mappings(address, bytes);
+    const CUdeviceptr end = address + bytes;
+    return (!ms_space_find_mapping(address, &mapping, &facts) ||
+            facts.address + mapping.begin == address) &&
+           (!ms_space_find_mapping(end - 1, &mapping, &facts) ||
+            facts.address + mapping.end == end);
+}
+
+static CUresult unmap_locked(CUdeviceptr address, size_t bytes, struct attempt *attempt)
+{
+    struct ms_program_mapping mapping;
     const CUdeviceptr end = address + bytes;
     CUresult result = ms_order_capture_allows();
     if (result != CUDA_SUCCESS)
         return result;
-    if (!is_whole_mappings(address, bytes))
+    if (!cuts_nothing(address, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     result = keep_contents(address, end, attempt);
-    while (address < end && result == CUDA_SUCCESS &&
-           ms_space_find_mapping(address, &mapping, &facts)) {
+    while (result == CUDA_SUCCESS && next_mapping(&address, end, &mapping)) {
         result = unmap_one(ms_space_claim(address), &mapping);
-        address = facts.address + mapping.end;
+        address += mapping.end - mapping.begin;
     }
     return result;
 }
 
 bool ms_vmm_unmap(CUdeviceptr address, size_t bytes, CUresult *result_out)
 {
-    struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;
     struct attempt attempt = {0};
     bool is_ours;
     do {
         ms_lock_take(&turn);
-        is_ours = ms_space_find_mapping(address, &mapping, &facts);
+        is_ours = ms_space_first_behind(address, &facts) && facts.address < address + bytes;
         if (is_ours)
             *result_out = unmap_locked(address, bytes, &attempt);
         ms_lock_drop(&turn);

@@ -450,7 +450,7 @@ static bool copy_facts(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr a
     return allocation != NULL;
 }
 
-bool ms_space_find_mapping(CUdeviceptr address, struct ms_program_mapping *mapping_out,
+bool ms_space_next_mapping(CUdeviceptr address, struct ms_program_mapping *mapping_out,
                            struct ms_allocation_facts *facts_out)
 {
     if (is_empty())
@@ -461,7 +461,7 @@ bool ms_space_find_mapping(CUdeviceptr address, struct ms_program_mapping *mappi
     if (is_found) {
         const struct ms_program_mapping *mapping =
             ms_backing_mapping(&allocation->backing, address - allocation->address);
-        is_found = mapping != NULL && mapping->begin <= address - allocation->address;
+        is_found = mapping != NULL;
         if (is_found)
             *mapping_out = *mapping;
         *facts_out = facts_of(allocation);

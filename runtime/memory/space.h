@@ -93,9 +93,19 @@ struct ms_allocation_facts {
     bool is_transient;
 };
 
-/* The mapping that contains address, and its allocation. False if there is none. */
-bool ms_space_find_mapping(CUdeviceptr address, struct ms_program_mapping *mapping_out,
+/* The mapping that contains address, or the first one behind it in the same allocation; and that
+ * allocation. False if there is none. */
+bool ms_space_next_mapping(CUdeviceptr address, struct ms_program_mapping *mapping_out,
                            struct ms_allocation_facts *facts_out);
+
+/* The same, of the mapping that contains address alone. */
+static inline bool ms_space_find_mapping(CUdeviceptr address,
+                                         struct ms_program_mapping *mapping_out,
+                                         struct ms_allocation_facts *facts_out)
+{
+    return ms_space_next_mapping(address, mapping_out, facts_out) &&
+           facts_out->address + mapping_out->begin <= address;
+}
 
 /* True if the program may use all of the range, which may lie in several mappings, of a claimed
  * allocation. */

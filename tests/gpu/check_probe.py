@@ -15,9 +15,13 @@ OK = "CUDA_SUCCESS"
 ILLEGAL = "CUDA_ERROR_ILLEGAL_ADDRESS"
 INVALID = "CUDA_ERROR_INVALID_VALUE"
 NOT_READY = "CUDA_ERROR_NOT_READY"
+NOT_SUPPORTED = "CUDA_ERROR_NOT_SUPPORTED"
 
 # Parts that may fail: (path, text in the error, why).
-ALLOWED_ERRORS = []
+ALLOWED_ERRORS = [
+    ("alias.partial", "cuMemMap: CUDA_ERROR_NOT_SUPPORTED",
+     "an earlier probe maps a part of a handle once more, also where that is refused"),
+]
 
 
 def one_of(*values):
@@ -85,11 +89,14 @@ FACTS = {
     "alias.sink_of_2_mib.memset_seen_through_first": True,
     "alias.sink_of_2_mib.copy_seen_through_all": True,
     "alias.sink_of_2_mib.kernel_store_seen": True,
-    "alias.partial.first_2_of_64_mib": OK,
-    "alias.partial.offset_2_mib": is_not(OK),
-    "alias.partial.more_than_the_handle": INVALID,
-    "alias.partial.half_a_granule": INVALID,
-    "alias.partial.part_and_whole_share_bytes": True,
+    # Handles are mapped whole.
+    "alias.partial.whole": OK,
+    "alias.partial.first_2_of_64_mib": NOT_SUPPORTED,
+    "alias.partial.first_62_of_64_mib": NOT_SUPPORTED,
+    "alias.partial.offset_2_mib": NOT_SUPPORTED,
+    "alias.partial.offset_of_half": NOT_SUPPORTED,
+    "alias.partial.more_than_the_handle": NOT_SUPPORTED,
+    "alias.partial.half_a_granule": NOT_SUPPORTED,
     "alias.interleaved.owned_words_wrong": 0,
     # What tells memory that is not there, mapped memory and cuMemAlloc memory apart.
     "attributes.MAPPED.mapped_first_handle.value": "0x1",
@@ -109,7 +116,7 @@ FACTS = {
     "unmapped.cuMemcpyHtoD.result": is_not(OK),
     "unmapped.cuMemcpyDtoH.result": is_not(OK),
     "unmapped.cuMemFree.result": is_not(OK),
-    "unmapped.cuMemUnmap.result": is_not(OK),
+    "unmapped.cuMemUnmap.result": OK,
     "unmapped.cuMemSetAccess.result": is_not(OK),
     "access_flags.read_only_cuMemcpyDtoH.result": OK,
     "access_flags.read_only_cuMemcpyHtoD.result": is_not(OK),
@@ -140,7 +147,7 @@ FACTS = {
     "edges.map_corners.unmap_a_part": is_not(OK),
     "edges.map_corners.map_over_a_mapping": is_not(OK),
     "edges.map_corners.release_while_mapped": OK,
-    "edges.map_corners.memset_after_release": OK,
+    "edges.map_corners.unmap_with_a_hole_behind": OK,
     "edges.handle_exports.not_requested": is_not(OK),
     "edges.handle_exports.requested": OK,
     "edges.free_corners.free_inside": INVALID,

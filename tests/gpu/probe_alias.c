@@ -132,7 +132,8 @@ static void partial(void *unused)
         if (result == CUDA_SUCCESS)
             TRY(cuMemUnmap, address, cases[i].bytes);
     }
-    probe_map(address, 2 * MIB, handle);
+    if (CU(cuMemMap, address, 2 * MIB, 0, handle, 0) != CUDA_SUCCESS)
+        return;
     probe_map(address + 2 * MIB, 64 * MIB, handle);
     give_access(address, 66 * MIB);
     TRY(cuMemsetD32_v2, address, 0x55555555, 2 * MIB / 4);

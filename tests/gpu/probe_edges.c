@@ -68,6 +68,7 @@ static void map_corners(void *unused)
               probe_set_access(address, GRANULE / 2, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
     js_result("unmap_a_part", CU(cuMemUnmap, address, GRANULE));
     js_result("unmap_with_a_hole_behind", CU(cuMemUnmap, address, 4 * GRANULE));
+    TRY(cuMemMap, address, 2 * GRANULE, 0, handle, 0);
     js_result("address_free_while_mapped", CU(cuMemAddressFree, address, 16 * GRANULE));
     js_result("release_while_mapped", CU(cuMemRelease, handle));
     js_result("use_after_release",

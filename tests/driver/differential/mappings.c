@@ -354,6 +354,56 @@ MS_TEST(a_handle_moves_with_what_was_written)
     unmap(second, 8 * MIB, handle);
 }
 
+MS_TEST(what_is_unmapped_may_have_holes)
+{
+    start();
+    const size_t before = free_bytes();
+    const CUdeviceptr address = reserve(32 * MIB);
+    const CUmemGenericAllocationHandle first = map_new(address + 2 * MIB, 4 * MIB),
+                                       second = map_new(address + 8 * MIB, 4 * MIB),
+                                       last = map_new(address + 16 * MIB, 4 * MIB);
+    put_words(address + 2 * MIB, 4 * MIB, 11);
+    put_words(address + 16 * MIB, 4 * MIB, 13);
+    OK(cuCtxSynchronize());
+    FAILS(set_access(address, 32 * MIB, 0, READWRITE), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemUnmap(address, 4 * MIB), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemUnmap(address + 4 * MIB, 4 * MIB), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemUnmap(address, 64 * MIB), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemUnmap(address, 2 * MIB));
+    OK(cuMemUnmap(address, 16 * MIB));
+    check_words(address + 16 * MIB, 4 * MIB, 13);
+    OK(cuMemUnmap(address, 16 * MIB));
+    OK(cuMemUnmap(address + 14 * MIB, 18 * MIB));
+    OK(cuMemUnmap(address, 32 * MIB));
+    /* What was unmapped is in its handle. */
+    map(address + 20 * MIB, 4 * MIB, first);
+    check_words(address + 20 * MIB, 4 * MIB, 11);
+    OK(cuCtxSynchronize());
+    unmap(address, 32 * MIB, first);
+    OK(cuMemRelease(second));
+    OK(cuMemRelease(last));
+    OK(cuMemAddressFree(address, 32 * MIB));
+    CHECK_EQ(free_bytes(), before);
+}
+
+MS_TEST(handles_are_mapped_whole)
+{
+    start();
+    const CUdeviceptr address = reserve(16 * MIB);
+    const CUmemGenericAllocationHandle handle = create(8 * MIB), mapped = map_new(address, 4 * MIB);
+    FAILS(cuMemMap(address + 8 * MIB, 4 * MIB, 0, handle, 0), CUDA_ERROR_NOT_SUPPORTED);
+    FAILS(cuMemMap(address + 8 * MIB, 4 * MIB, 4 * MIB, handle, 0), CUDA_ERROR_NOT_SUPPORTED);
+    FAILS(cuMemMap(address, 4 * MIB, 0, handle, 0), CUDA_ERROR_NOT_SUPPORTED);
+    FAILS(cuMemMap(address + 4 * MIB, 16 * MIB, 0, handle, 0), CUDA_ERROR_NOT_SUPPORTED);
+    FAILS(cuMemMap(address, 8 * MIB, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+    map(address + 8 * MIB, 8 * MIB, handle);
+    put_words(address + 8 * MIB, 8 * MIB, 5);
+    check_words(address + 8 * MIB, 8 * MIB, 5);
+    OK(cuCtxSynchronize());
+    unmap(address, 4 * MIB, mapped);
+    unmap(address + 8 * MIB, 8 * MIB, handle);
+}
+
 /* --- memory for others */
 
 /* One of two processes of one program: the first one has the memory. */
@@ -844,7 +894,8 @@ MS_TEST(content_in_pieces_moves_with_its_handle)
     OK(cuMemAddressFree(second, 24 * MIB));
 }
 
-/* Exported, mapped in two places or for another size: it must be one memory then. */
+/* Exported, mapped in two places, or asked for a part, which the driver refuses: it must be one
+ * memory then. */
 MS_TEST(content_in_pieces_becomes_one_memory_when_others_need_it)
 {
     start();
@@ -862,15 +913,17 @@ MS_TEST(content_in_pieces_becomes_one_memory_when_others_need_it)
             map(first, 8 * MIB, handle);
         if (how == 1)
             OK(set_access(first, 8 * MIB, 0, READWRITE));
-        if (how == 2)
-            map(first, 4 * MIB, handle);
+        if (how == 2) {
+            FAILS(cuMemMap(first, 4 * MIB, 0, handle, 0), CUDA_ERROR_NOT_SUPPORTED);
+            map(first, 8 * MIB, handle);
+        }
         map(second, 8 * MIB, handle);
         check_same(second, 8 * MIB, 50 + (uint32_t)how);
         OK(cuMemsetD32(second, 9, MIB));
         check_same(first, 4 * MIB, 9);
         CHECK_EQ(before - free_bytes(), 8 * MIB);
         OK(cuCtxSynchronize());
-        OK(cuMemUnmap(first, how == 2 ? 4 * MIB : 8 * MIB));
+        OK(cuMemUnmap(first, 8 * MIB));
         unmap(second, 8 * MIB, handle);
         CHECK_EQ(free_bytes(), before);
     }

@@ -109,6 +109,29 @@ MS_TEST_BETWEEN(start, end, nothing_is_mapped_where_something_is)
     CHECK_EQ(release(handle), CUDA_SUCCESS);
 }
 
+/* It could end the process. */
+MS_TEST_BETWEEN(start, end, the_driver_sees_no_number_of_ours)
+{
+    CUresult result;
+    const CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    const CUmemGenericAllocationHandle other = create();
+    CUmemGenericAllocationHandle number = other;
+    CHECK_EQ(ms_vmm_make_handle_real(&number, &type), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(map(place + BYTES, other), CUDA_SUCCESS);
+    CHECK_EQ(release(other), CUDA_SUCCESS);
+    const CUmemGenericAllocationHandle gone[] = {other, other + 1000};
+    for (int i = 0; i < 2; i++) {
+        number = gone[i];
+        CHECK_EQ(ms_vmm_make_handle_real(&number, NULL), CUDA_ERROR_INVALID_VALUE);
+        CHECK_EQ(map(place + BYTES, number), CUDA_ERROR_INVALID_VALUE);
+        CHECK_EQ(map(place + 4 * BYTES, number), CUDA_ERROR_INVALID_VALUE);
+        CHECK_EQ(release(number), CUDA_ERROR_INVALID_VALUE);
+    }
+    CHECK_EQ(fake.calls[FAKE_mem_map] + fake.calls[FAKE_mem_create], 0);
+    CHECK(ms_vmm_unmap(place + BYTES, BYTES, &result) && result == CUDA_SUCCESS);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
 static CUresult refuse(CUdeviceptr address, size_t bytes, size_t offset,
                        CUmemGenericAllocationHandle mapped, unsigned long long flags)
 {

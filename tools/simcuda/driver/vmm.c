@@ -92,8 +92,6 @@ static CUresult check_prop(const CUmemAllocationProp *prop)
         return CUDA_ERROR_INVALID_VALUE;
     if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return CUDA_ERROR_NOT_SUPPORTED;
-    if (prop->location.id < 0 || prop->location.id >= sim_config.devices)
-        return CUDA_ERROR_INVALID_DEVICE;
     if ((prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0 ||
         prop->allocFlags.compressionType != CU_MEM_ALLOCATION_COMP_NONE)
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -136,6 +134,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     if (handle == NULL || size == 0 || !is_multiple(size, SIM_GRANULE) || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = check_prop(prop);
+    if (result == CUDA_SUCCESS &&
+        (prop->location.id < 0 || prop->location.id >= sim_config.devices))
+        result = CUDA_ERROR_INVALID_DEVICE;
     if (result == CUDA_SUCCESS && (!is_multiple(size, granule_of(prop, SIM_BROKEN_MEMORY)) ||
                                    !is_multiple(size, granule_of(prop, SIM_BROKEN_GRANULARITY))))
         result = CUDA_ERROR_INVALID_VALUE;
@@ -221,8 +222,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
                   unsigned long long flags)
 {
     SIM_ENTER(cuMemMap);
-    if (ptr == 0 || size == 0 || !is_multiple(ptr, SIM_GRANULE) ||
-        !is_multiple(size, SIM_GRANULE) || offset != 0 || flags != 0)
+    if (ptr == 0 || size == 0 || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = sim_capture_refuse_unsafe();
     if (result != CUDA_SUCCESS)
@@ -232,9 +232,11 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     const struct sim_memory *memory = sim_memory_find_locked(ptr);
     const bool is_inside = memory != NULL && memory->kind == SIM_RESERVED &&
                            size <= memory->region.bytes - (ptr - memory->region.begin);
-    if (sim_multicast_is_one_locked(handle)) {
+    if (sim_multicast_is_one_locked(handle) ||
+        (physical != NULL && (offset != 0 || size != physical->bytes))) {
+        /* Memory is mapped by whole handles. */
         result = CUDA_ERROR_NOT_SUPPORTED;
-    } else if (physical == NULL || size > physical->bytes || !is_inside ||
+    } else if (physical == NULL || !is_multiple(ptr, SIM_GRANULE) || !is_inside ||
                sim_table_overlaps(&sim_mappings, ptr, size)) {
         result = CUDA_ERROR_INVALID_VALUE;
     } else if (!sim_space_map_locked(ptr, physical, size, false)) {
@@ -266,6 +268,41 @@ static bool is_whole_mappings(CUdeviceptr ptr, size_t size)
     return ptr == end;
 }
 
+/* The first mapping that ends behind the address and begins before the end; NULL: none. */
+static struct sim_mapping *next_mapping(CUdeviceptr at, CUdeviceptr end)
+{
+    struct sim_region *row = sim_table_at_or_after(&sim_mappings, at);
+    return row != NULL && row->begin < end ? (struct sim_mapping *)row : NULL;
+}
+
+/* May the range be unmapped? It is of one reservation or several, and cuts no mapping; there may be
+ * holes in it. */
+static bool cuts_nothing(CUdeviceptr ptr, size_t size)
+{
+    const CUdeviceptr end = ptr + size;
+    for (CUdeviceptr at = ptr; at < end;) {
+        const struct sim_memory *memory = sim_memory_find_locked(at);
+        if (memory == NULL || memory->kind != SIM_RESERVED)
+            return false;
+        at = memory->region.begin + memory->region.bytes;
+    }
+    const struct sim_region *first = sim_table_find(&sim_mappings, ptr);
+    const struct sim_region *last = sim_table_find(&sim_mappings, end - 1);
+    return end > ptr && (first == NULL || first->begin == ptr) &&
+           (last == NULL || last->begin + last->bytes == end);
+}
+
+static void unmap_locked(struct sim_mapping *mapping)
+{
+    sim_table_remove(&sim_mappings, &mapping->region);
+    if (sim_is_broken(SIM_BROKEN_REMAP))
+        sim_space_keep_stale_locked(mapping->region.begin, mapping->physical);
+    sim_space_unmap_locked(mapping->region.begin, mapping->region.bytes);
+    mapping->physical->mappings--;
+    sim_physical_drop_if_unused_locked(mapping->physical);
+    free(mapping);
+}
+
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     SIM_ENTER(cuMemUnmap);
@@ -275,22 +312,14 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&sim_lock);
-    if (is_whole_mappings(ptr, size)) {
+    if (cuts_nothing(ptr, size)) {
         sim_streams_retire_range_locked(ptr, size, "memory was unmapped");
         /* The lock was open while work ran out: look again. */
-        if (!is_whole_mappings(ptr, size))
+        if (!cuts_nothing(ptr, size))
             result = CUDA_ERROR_INVALID_VALUE;
-        for (CUdeviceptr at = ptr; result == CUDA_SUCCESS && at < ptr + size;) {
-            struct sim_mapping *mapping = (struct sim_mapping *)sim_table_find(&sim_mappings, at);
-            at += mapping->region.bytes;
-            sim_table_remove(&sim_mappings, &mapping->region);
-            if (sim_is_broken(SIM_BROKEN_REMAP))
-                sim_space_keep_stale_locked(mapping->region.begin, mapping->physical);
-            sim_space_unmap_locked(mapping->region.begin, mapping->region.bytes);
-            mapping->physical->mappings--;
-            sim_physical_drop_if_unused_locked(mapping->physical);
-            free(mapping);
-        }
+        struct sim_mapping *mapping;
+        while (result == CUDA_SUCCESS && (mapping = next_mapping(ptr, ptr + size)) != NULL)
+            unmap_locked(mapping);
     } else {
         result = CUDA_ERROR_INVALID_VALUE;
     }
@@ -314,7 +343,7 @@ static CUresult check_access(const CUmemAccessDesc *desc, size_t count)
             return CUDA_ERROR_NOT_SUPPORTED;
         if (!is_of_host(&desc[i]) &&
             (desc[i].location.id < 0 || desc[i].location.id >= sim_config.devices))
-            return CUDA_ERROR_INVALID_DEVICE;
+            return CUDA_ERROR_INVALID_VALUE;
         if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
             flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
             return CUDA_ERROR_INVALID_VALUE;
@@ -424,7 +453,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
         *handle = physical->region.begin;
     }
     pthread_mutex_unlock(&sim_lock);
-    return physical != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return physical != NULL ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
 /*

@@ -426,7 +426,7 @@ MS_TEST(memory_of_two_devices)
     const CUmemGenericAllocationHandle object = make_object(2, 8 * MIB);
     OK(cuMulticastAddDevice(object, 0));
     OK(cuMulticastAddDevice(object, 1));
-    const CUdeviceptr place = reserve(6 * MIB), other = reserve(2 * MIB);
+    const CUdeviceptr place = reserve(6 * MIB), other = reserve(4 * MIB);
     back(place, 6 * MIB);
     OK(cuMemCreate(&handle, 4 * MIB, &of_second, 0));
     OK(cuMulticastBindAddr(object, 4 * MIB, place + 2 * MIB, 4 * MIB, 0));
@@ -438,8 +438,8 @@ MS_TEST(memory_of_two_devices)
     OK(cuMulticastUnbind(object, 1, 6 * MIB, 2 * MIB));
     OK(cuMulticastBindMem(object, 4 * MIB, handle, 0, 4 * MIB, 0));
     OK(simcuda_multicast_store(object, 4 * MIB + 8, &stored, 4));
-    OK(cuMemMap(other, 2 * MIB, 0, handle, 0));
-    OK(set_access(other, 2 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    OK(cuMemMap(other, 4 * MIB, 0, handle, 0));
+    OK(set_access(other, 4 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
     OK(cuMemcpyDtoH(&seen, other + 8, 4));
     CHECK_EQ(seen, stored);
     OK(cuMemRelease(object));
