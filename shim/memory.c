@@ -126,6 +126,8 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
         }
         if (!ms_query_pointer_attribute(data[i], attributes[i], ptr, &result))
             result = MS_REAL(cuPointerGetAttributes)(1, &attributes[i], &data[i], ptr);
+        if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_POINTER)
+            continue;
         if (result != CUDA_SUCCESS)
             return result;
     }

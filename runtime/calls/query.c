@@ -25,8 +25,12 @@ bool ms_query_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *
     if (*result_out != CUDA_SUCCESS)
         return true;
     if (facts.is_programs) {
-        if (!ms_space_find_mapping(address, &mapping, &facts))
+        if (!ms_space_find_mapping(address, &mapping, &facts) || mapping.is_real)
             return false;
+        if (!mapping.is_accessible || device != facts.device) {
+            *result_out = CUDA_ERROR_NOT_FOUND;
+            return true;
+        }
         facts.address += mapping.begin;
         facts.bytes = mapping.end - mapping.begin;
     }
@@ -49,6 +53,12 @@ static bool is_current(CUdevice device)
 {
     CUdevice current;
     return ms_driver.ctx_get_device(&current) == CUDA_SUCCESS && current == device;
+}
+
+static bool is_other_current(CUdevice device)
+{
+    CUdevice current;
+    return ms_driver.ctx_get_device(&current) == CUDA_SUCCESS && current != device;
 }
 
 /* The attribute is about physical memory, which must exist before the driver can answer. */
@@ -117,6 +127,11 @@ bool ms_query_pointer_attribute(void *value_out, CUpointer_attribute attribute, 
             return true;
         if (attribute == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS && !mapping.is_accessible)
             return give(value_out, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE, 4);
+        if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_POINTER &&
+            (!mapping.is_accessible || is_other_current(facts.device))) {
+            *result_out = CUDA_ERROR_INVALID_VALUE;
+            return give(value_out, 0, 8);
+        }
     }
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:

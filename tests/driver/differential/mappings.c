@@ -933,17 +933,32 @@ MS_TEST(content_in_pieces_becomes_one_memory_when_others_need_it)
 
 /* --- what is told of it */
 
-static void check_access(CUdeviceptr address, uint64_t wanted)
+/* The flags have 4 bytes. What may not be used is no address of the device. */
+static void check_access(CUdeviceptr address, uint64_t wanted, bool is_current)
 {
-    uint64_t flags = 99, all[2] = {99, 99};
+    const uint64_t untouched = UINT64_C(99) << 32;
+    const bool is_usable = is_current && wanted != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    uint64_t flags = untouched, all[3] = {untouched, 99, 99};
+    CUdeviceptr base;
+    size_t bytes;
     CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
-                                        CU_POINTER_ATTRIBUTE_MAPPING_SIZE};
-    void *data[] = {&all[0], &all[1]};
+                                        CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
+                                        CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
+    void *data[] = {&all[0], &all[1], &all[2]};
     OK(cuPointerGetAttribute(&flags, attributes[0], address));
-    CHECK_EQ(flags, wanted);
-    OK(cuPointerGetAttributes(2, attributes, data, address));
-    CHECK_EQ(all[0], wanted);
+    CHECK_EQ(flags, untouched | wanted);
+    OK(cuPointerGetAttributes(3, attributes, data, address));
+    CHECK_EQ(all[0], untouched | wanted);
     CHECK_EQ(all[1], 4 * MIB);
+    if (!is_current)
+        return;
+    CHECK_EQ(all[2], is_usable ? address : 0);
+    all[2] = 99;
+    FAILS(cuPointerGetAttribute(&all[2], attributes[2], address),
+          is_usable ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(all[2], is_usable ? address : 0);
+    FAILS(cuMemGetAddressRange(&base, &bytes, address),
+          is_usable ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND);
 }
 
 MS_TEST(access_is_told_with_and_without_a_current_context)
@@ -954,12 +969,12 @@ MS_TEST(access_is_told_with_and_without_a_current_context)
     const CUdeviceptr address = reserve(16 * MIB);
     map_new(address, 4 * MIB);
     OK(cuMemMap(address + 8 * MIB, 4 * MIB, 0, create(4 * MIB), 0));
-    check_access(address + MIB, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    check_access(address + MIB, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, true);
     check_deferred(address + 2 * MIB);
     for (int i = 0; i < 2; i++) {
         OK(cuCtxSetCurrent(i == 0 ? NULL : context));
-        check_access(address + MIB, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-        check_access(address + 8 * MIB, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+        check_access(address + MIB, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, i == 1);
+        check_access(address + 8 * MIB, CU_MEM_ACCESS_FLAGS_PROT_NONE, i == 1);
         OK(cuMemGetAccess(&flags, &location, address + MIB));
         CHECK_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
         OK(cuMemGetAccess(&flags, &location, address + 8 * MIB));

@@ -29,7 +29,10 @@ static size_t answer_bytes(CUpointer_attribute attribute)
     case CU_POINTER_ATTRIBUTE_MAPPED:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
         return sizeof(int);
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+        return sizeof(uint64_t) + sizeof(int);
     case CU_POINTER_ATTRIBUTE_CONTEXT:
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
@@ -37,7 +40,6 @@ static size_t answer_bytes(CUpointer_attribute attribute)
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
@@ -64,8 +66,6 @@ static uint64_t access_flags(const struct facts *facts)
     const struct sim_memory *memory = facts->memory;
     if (facts->mapping != NULL)
         return facts->mapping->access[device];
-    if (is_reserved(facts))
-        return CU_MEM_ACCESS_FLAGS_PROT_NONE;
     const bool is_far =
         (memory->kind == SIM_DEVICE || memory->kind == SIM_POOLED || memory->kind == SIM_GRAPHED) &&
         memory->device != device &&
@@ -78,97 +78,112 @@ static CUdevice device_of(const struct facts *facts)
     return facts->mapping != NULL ? facts->mapping->physical->device : facts->memory->device;
 }
 
-/* For memory that has an answer only when it is there: a reservation without a mapping has none. */
-static CUresult backed_value(const struct facts *facts, uint64_t value, uint64_t *value_out)
+/* A mapping is an address of the device when the device may use it. */
+static bool is_usable(const struct facts *facts)
 {
-    if (is_reserved(facts) && facts->mapping == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *value_out = value;
-    return CUDA_SUCCESS;
+    return facts->mapping == NULL || access_flags(facts) != CU_MEM_ACCESS_FLAGS_PROT_NONE;
 }
 
+/* Mapped and pooled memory belongs to a device, not to a context. */
+static uint64_t context_of(const struct facts *facts)
+{
+    const enum sim_kind kind = facts->memory->kind;
+    const bool is_of_device = kind == SIM_POOLED || kind == SIM_GRAPHED || facts->mapping != NULL;
+    return is_of_device ? 0 : (uint64_t)facts->memory->context;
+}
+
+/* A reservation has no answer where nothing is mapped. *value_out is 0 where there is none. */
 static CUresult answer_locked(const struct facts *facts, CUpointer_attribute attribute,
                               uint64_t *value_out)
 {
-    const struct sim_memory *memory = facts->memory;
+    struct sim_memory *memory = facts->memory;
     const struct sim_mapping *mapping = facts->mapping;
     const struct sim_region *range = mapping != NULL ? &mapping->region : &memory->region;
     const CUmemAllocationProp *prop = mapping != NULL ? &mapping->physical->prop : NULL;
-    const bool is_mapped = !is_reserved(facts) || mapping != NULL;
     *value_out = 0;
+    if (is_reserved(facts) && mapping == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
     switch ((int)attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        /* Mapped and pooled memory belongs to a device, not to a context. */
-        return backed_value(facts,
-                            memory->kind == SIM_POOLED || memory->kind == SIM_GRAPHED ||
-                                    mapping != NULL
-                                ? 0
-                                : (uint64_t)memory->context,
-                            value_out);
+        *value_out = context_of(facts);
+        break;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        return backed_value(facts, is_host(facts) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
-                            value_out);
+        *value_out = is_host(facts) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+        break;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        return backed_value(facts, sim_host_device_address_locked(memory, facts->address),
-                            value_out);
+        if (!is_usable(facts))
+            return CUDA_ERROR_INVALID_VALUE;
+        *value_out = sim_host_device_address_locked(memory, facts->address);
+        break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        if (!is_host(facts) && memory->kind != SIM_MANAGED)
+            return CUDA_ERROR_INVALID_VALUE;
         *value_out = facts->address;
         if (memory->alias != 0 && memory->internal)
             *value_out += memory->alias - memory->region.begin;
-        return is_host(facts) || memory->kind == SIM_MANAGED ? CUDA_SUCCESS
-                                                             : CUDA_ERROR_INVALID_VALUE;
+        break;
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+        /* "Also sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS" */
+        if (is_host(facts))
+            return CUDA_ERROR_INVALID_VALUE;
+        memory->sync_memops = true;
+        break;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-        return backed_value(facts, memory->sync_memops, value_out);
+        *value_out = memory->sync_memops;
+        break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-        return backed_value(facts, mapping != NULL ? mapping->buffer_id : memory->buffer_id,
-                            value_out);
+        *value_out = mapping != NULL ? mapping->buffer_id : memory->buffer_id;
+        break;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
         *value_out = memory->kind == SIM_MANAGED;
-        return CUDA_SUCCESS;
+        break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        return backed_value(facts, (uint64_t)device_of(facts), value_out);
+        *value_out = (uint64_t)device_of(facts);
+        break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         *value_out = memory->kind == SIM_DEVICE;
-        return CUDA_SUCCESS;
+        break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         *value_out = memory->region.begin;
-        return CUDA_SUCCESS;
+        break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
         *value_out = memory->region.bytes;
-        return CUDA_SUCCESS;
+        break;
     case CU_POINTER_ATTRIBUTE_MAPPED:
-        *value_out = is_mapped;
-        return CUDA_SUCCESS;
+        *value_out = true;
+        break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
         *value_out = prop != NULL ? prop->requestedHandleTypes : 0;
-        return CUDA_SUCCESS;
+        break;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
         *value_out =
             prop != NULL ? prop->allocFlags.gpuDirectRDMACapable : memory->kind == SIM_DEVICE;
-        return CUDA_SUCCESS;
+        break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
         *value_out = access_flags(facts);
-        return CUDA_SUCCESS;
+        break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         *value_out = (uint64_t)memory->pool;
-        return CUDA_SUCCESS;
+        break;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        return backed_value(facts, range->bytes, value_out);
+        *value_out = range->bytes;
+        break;
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-        return backed_value(facts, range->begin, value_out);
-    default:
-        return CUDA_SUCCESS;
+        *value_out = range->begin;
+        break;
     }
+    return CUDA_SUCCESS;
 }
 
 static void write_answer(void *place, uint64_t value, size_t bytes)
 {
     const int narrow = (int)value;
+    memset(place, 0, bytes);
     if (bytes == sizeof(narrow))
-        memcpy(place, &narrow, bytes);
+        memcpy(place, &narrow, sizeof(narrow));
     else
-        memcpy(place, &value, bytes);
+        memcpy(place, &value, sizeof(value));
 }
 
 static struct facts facts_locked(CUdeviceptr address)
@@ -184,8 +199,6 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
 {
     SIM_ENTER(cuPointerGetAttribute);
     uint64_t value = 0;
-    if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
-        return CUDA_ERROR_NOT_SUPPORTED;
     const size_t bytes = answer_bytes(attribute);
     if (data == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -194,7 +207,8 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
     const CUresult result =
         facts.memory == NULL ? CUDA_ERROR_INVALID_VALUE : answer_locked(&facts, attribute, &value);
     pthread_mutex_unlock(&sim_lock);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS ||
+        (attribute == CU_POINTER_ATTRIBUTE_DEVICE_POINTER && facts.mapping != NULL))
         write_answer(data, value, bytes);
     return result;
 }
@@ -231,9 +245,8 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
     const struct facts facts = facts_locked(ptr);
     if (facts.memory == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
-    else if (is_reserved(&facts) || facts.memory->kind == SIM_POOLED ||
-             facts.memory->kind == SIM_GRAPHED)
-        result = CUDA_ERROR_NOT_SUPPORTED;
+    else if (is_reserved(&facts))
+        result = facts.mapping != NULL ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
     else
         facts.memory->sync_memops = *(const unsigned *)value != 0;
     pthread_mutex_unlock(&sim_lock);
@@ -252,7 +265,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr 
     const struct facts facts = facts_locked(dptr);
     const struct sim_region *range = NULL;
     if (facts.mapping != NULL)
-        range = &facts.mapping->region;
+        range = is_usable(&facts) ? &facts.mapping->region : NULL;
     else if (facts.memory != NULL && !is_reserved(&facts))
         range = &facts.memory->region;
     if (range != NULL && pbase != NULL)

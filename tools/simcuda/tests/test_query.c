@@ -16,8 +16,100 @@ static uint64_t ask(CUpointer_attribute attribute, CUdeviceptr address, size_t b
 
 static CUresult fails(CUpointer_attribute attribute, CUdeviceptr address)
 {
-    uint64_t value;
+    CUDA_POINTER_ATTRIBUTE_P2P_TOKENS value; /* the largest */
     return cuPointerGetAttribute(&value, attribute, address);
+}
+
+/* How many bytes are written. */
+static size_t width(CUpointer_attribute attribute, CUdeviceptr address)
+{
+    unsigned char first[32], second[32];
+    size_t bytes = 0;
+    memset(first, 0x11, sizeof(first));
+    memset(second, 0x22, sizeof(second));
+    OK(cuPointerGetAttribute(first, attribute, address));
+    OK(cuPointerGetAttribute(second, attribute, address));
+    for (size_t i = 0; i < sizeof(first); i++)
+        bytes += first[i] == second[i];
+    return bytes;
+}
+
+#define FIRST CU_POINTER_ATTRIBUTE_CONTEXT
+#define LAST CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE
+
+MS_TEST(answers_have_a_width)
+{
+    start();
+    CUdeviceptr address;
+    OK(cuMemAlloc(&address, 4 * MIB));
+    static const unsigned char widths[] = {
+        [CU_POINTER_ATTRIBUTE_CONTEXT] = 8,
+        [CU_POINTER_ATTRIBUTE_MEMORY_TYPE] = 4,
+        [CU_POINTER_ATTRIBUTE_DEVICE_POINTER] = 8,
+        [CU_POINTER_ATTRIBUTE_P2P_TOKENS] = 12,
+        [CU_POINTER_ATTRIBUTE_SYNC_MEMOPS] = 4,
+        [CU_POINTER_ATTRIBUTE_BUFFER_ID] = 8,
+        [CU_POINTER_ATTRIBUTE_IS_MANAGED] = 4,
+        [CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL] = 4,
+        [CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE] = 4,
+        [CU_POINTER_ATTRIBUTE_RANGE_START_ADDR] = 8,
+        [CU_POINTER_ATTRIBUTE_RANGE_SIZE] = 8,
+        [CU_POINTER_ATTRIBUTE_MAPPED] = 4,
+        [CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES] = 8,
+        [CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE] = 4,
+        [CU_POINTER_ATTRIBUTE_ACCESS_FLAGS] = 4,
+        [CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE] = 8,
+        [CU_POINTER_ATTRIBUTE_MAPPING_SIZE] = 8,
+        [CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR] = 8,
+        [CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID] = 8,
+        [CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE] = 4,
+    };
+    for (int i = FIRST; i <= LAST; i++) {
+        if (widths[i] != 0)
+            CHECK_EQ(width((CUpointer_attribute)i, address), widths[i]);
+    }
+}
+
+MS_TEST(reserved_addresses_have_no_attributes)
+{
+    start();
+    const CUdeviceptr address = reserve(8 * MIB);
+    CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+    unsigned sync = 1;
+    uint64_t value = 77;
+    void *data = &value;
+    back(address, 2 * MIB);
+    for (int i = FIRST; i <= LAST; i++)
+        CHECK_EQ(fails((CUpointer_attribute)i, address + 2 * MIB), CUDA_ERROR_INVALID_VALUE);
+    OK(cuPointerGetAttributes(1, &attribute, &data, address + 2 * MIB));
+    CHECK_EQ(value, 0);
+    FAILS(cuPointerSetAttribute(&sync, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address + 2 * MIB),
+          CUDA_ERROR_INVALID_VALUE);
+}
+
+MS_TEST(mappings_without_access_are_no_addresses_of_the_device)
+{
+    start();
+    const CUdeviceptr address = reserve(8 * MIB);
+    CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_DEVICE_POINTER;
+    CUdeviceptr base;
+    size_t bytes;
+    uint64_t value = 77;
+    void *data = &value;
+    OK(cuMemMap(address, 4 * MIB, 0, create(4 * MIB), 0));
+    FAILS(cuPointerGetAttribute(&value, attribute, address + 100), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(value, 0);
+    OK(cuPointerGetAttributes(1, &attribute, &data, address));
+    CHECK_EQ(value, 0);
+    FAILS(cuMemGetAddressRange(&base, &bytes, address), CUDA_ERROR_NOT_FOUND);
+    CHECK_EQ(INT(MEMORY_TYPE, address), CU_MEMORYTYPE_DEVICE);
+    CHECK_EQ(INT(ACCESS_FLAGS, address), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    CHECK_EQ(LONG(RANGE_SIZE, address), 8 * MIB);
+    CHECK_EQ(LONG(MAPPING_SIZE, address), 4 * MIB);
+    OK(set_access(address, 4 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    CHECK_EQ(LONG(DEVICE_POINTER, address + 100), address + 100);
+    OK(cuMemGetAddressRange(&base, &bytes, address));
+    CHECK_EQ(bytes, 4 * MIB);
 }
 
 MS_TEST(allocations)
@@ -32,7 +124,8 @@ MS_TEST(allocations)
     CHECK_EQ(INT(MEMORY_TYPE, inside), CU_MEMORYTYPE_DEVICE);
     CHECK_EQ(LONG(DEVICE_POINTER, inside), inside);
     CHECK_EQ(fails(CU_POINTER_ATTRIBUTE_HOST_POINTER, inside), CUDA_ERROR_INVALID_VALUE);
-    CHECK_EQ(fails(CU_POINTER_ATTRIBUTE_P2P_TOKENS, inside), CUDA_ERROR_NOT_SUPPORTED);
+    CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens;
+    OK(cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, inside));
     CHECK_EQ(INT(IS_MANAGED, inside), 0);
     CHECK_EQ(INT(DEVICE_ORDINAL, inside), 0);
     CHECK_EQ(INT(IS_LEGACY_CUDA_IPC_CAPABLE, inside), 1);
@@ -41,7 +134,7 @@ MS_TEST(allocations)
     CHECK_EQ(INT(MAPPED, inside), 1);
     CHECK_EQ(LONG(ALLOWED_HANDLE_TYPES, inside), 0);
     CHECK_EQ(INT(IS_GPU_DIRECT_RDMA_CAPABLE, inside), 1);
-    CHECK_EQ(LONG(ACCESS_FLAGS, inside), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    CHECK_EQ(INT(ACCESS_FLAGS, inside), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     CHECK_EQ(LONG(MEMPOOL_HANDLE, inside), 0);
     OK(cuMemGetAddressRange(&base, &bytes, inside));
     CHECK_EQ(base, address);
@@ -61,9 +154,6 @@ MS_TEST(mapped_memory)
     size_t bytes;
     unsigned sync = 1;
     const CUdeviceptr address = reserve(8 * MIB);
-    CHECK_EQ(INT(MAPPED, address), 0);
-    CHECK_EQ(LONG(RANGE_START_ADDR, address + MIB), address);
-    CHECK_EQ(LONG(RANGE_SIZE, address), 8 * MIB);
     CHECK_EQ(fails(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address), CUDA_ERROR_INVALID_VALUE);
     FAILS(cuMemGetAddressRange(&base, &bytes, address), CUDA_ERROR_NOT_FOUND);
     back(address + 2 * MIB, 2 * MIB);
@@ -74,6 +164,7 @@ MS_TEST(mapped_memory)
     CHECK_EQ(bytes, 4 * MIB);
     CHECK_EQ(LONG(MAPPING_BASE_ADDR, inside), address + 4 * MIB);
     CHECK_EQ(LONG(MAPPING_SIZE, inside), 4 * MIB);
+    CHECK_EQ(LONG(RANGE_START_ADDR, inside), address);
     CHECK_EQ(LONG(RANGE_SIZE, inside), 8 * MIB);
     CHECK_EQ(LONG(CONTEXT, inside), 0);
     CHECK_EQ(INT(MEMORY_TYPE, inside), CU_MEMORYTYPE_DEVICE);
