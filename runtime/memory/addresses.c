@@ -21,10 +21,6 @@ static struct area {
 } ours = {UINT64_C(0x5a5b00000000), UINT64_C(0x5e5b00000000), UINT64_C(0x5a5b00000000), 0},
   programs = {UINT64_C(0x5e5b00000000), UINT64_C(0x625b00000000), UINT64_C(0x5e5b00000000), 0};
 
-/* The driver gives out addresses of areas that it has from the system, whose alignment this is; it
- * rounds hints up to it (docs/results: probe-first). */
-#define AREA (UINT64_C(32) << 20)
-
 /* After so many hints in a row that led to no far address the shim gives none. A single one may
  * fail because the area is taken. */
 enum { MOST_MISSES = 4, MOST_STEPS = 64 };
@@ -55,7 +51,7 @@ static uint64_t choose(struct area *area, size_t bytes, size_t granule)
 {
     if (bytes > area->end - area->first - granule || atomic_load(&area->misses) >= MOST_MISSES)
         return 0;
-    const uint64_t unit = granule > AREA ? granule : AREA;
+    const uint64_t unit = granule > MS_AREA_BYTES ? granule : MS_AREA_BYTES;
     for (int i = 0; i < MOST_STEPS; i++) {
         const uint64_t at = round_up(atomic_fetch_add(&area->next, round_up(bytes, unit)), unit);
         if (at < area->first || at > area->end - bytes) {
@@ -112,11 +108,11 @@ CUresult ms_addresses_reserve_backing(struct ms_backing *backing, CUdevice devic
         ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
     if (result != CUDA_SUCCESS)
         return result;
-    if (bytes > SIZE_MAX - 3 * granule)
+    if (bytes > SIZE_MAX - 3 * granule - MS_AREA_BYTES)
         return CUDA_ERROR_OUT_OF_MEMORY;
     const size_t rounded = (bytes + granule - 1) / granule * granule;
     CUdeviceptr address;
-    result = ms_addresses_reserve(&address, rounded + 2 * granule, granule);
+    result = ms_addresses_reserve(&address, ms_backing_reserved(rounded, granule), granule);
     if (result != CUDA_SUCCESS)
         return result;
     *backing = (struct ms_backing){.address = address + granule,

@@ -205,7 +205,8 @@ void ms_backing_release(struct ms_backing *backing)
          at = ms_sorted_next(&backing->chunks, at))
         unmap(backing->address + chunk->begin, chunk->end - chunk->begin);
     if (!backing->is_programs)
-        free_addresses(backing->address - backing->granule, backing->bytes + 2 * backing->granule);
+        free_addresses(backing->address - backing->granule,
+                       ms_backing_reserved(backing->bytes, backing->granule));
     count_backed(backing->device, -(int64_t)backing->backed_bytes);
     ms_sorted_cleanup(&backing->chunks);
     ms_sorted_cleanup(&backing->mappings);

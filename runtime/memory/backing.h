@@ -57,6 +57,17 @@ struct ms_sink_mapping {
     struct ms_range ranges[]; /* ascending; multiples of the granule, none of it backed */
 };
 
+/* A driver (580, on an H200) takes addresses from the system in areas of multiples of this, and
+ * rounds hints up to it. What is smaller may come into what is left of another area. */
+#define MS_AREA_BYTES ((size_t)32 << 20)
+
+/* What the shim reserves for so many bytes, guards and all: whole areas, which lie where it wants
+ * them. */
+static inline size_t ms_backing_reserved(size_t bytes, size_t granule)
+{
+    return (bytes + 2 * granule + MS_AREA_BYTES - 1) / MS_AREA_BYTES * MS_AREA_BYTES;
+}
+
 /* The shim's reservation has one guard granule on either side, which is never backed, so that a
  * pointer just outside of an allocation still identifies it. The program's has none. */
 struct ms_backing {
