@@ -9,6 +9,11 @@ NO_HANDLE = "the real driver does not look whether a handle is one: the process 
 NOT_COMPARED = [
     ("vmm.wrong_handles", "cuMemRelease(12345)", NO_HANDLE),
     ("vmm.mapping_rules", "cuMemMap(address, 4 * MIB, 0, 77, 0)", NO_HANDLE),
+    ("memory.what_is_no_context", None, NO_HANDLE),
+    ("copy.what_is_no_array", None, NO_HANDLE),
+    ("stream.what_is_no_stream_or_event", None, NO_HANDLE),
+    ("copy.what_the_documentation_forbids", None,
+     "the real driver takes it, and the device faults later; the simulated one refuses"),
     ("vmm.a_mapping_ends_before_its_reservation_does", None,
      "the real driver sees no end of a reservation within an area of 32 MiB; the simulated one refuses"),
     ("torch_kernels.*", None, "kernels of the simulated driver under PyTorch's names, with a generator of "
@@ -24,6 +29,7 @@ NOT_COMPARED = [
     ("environment.calls_of_*", None, "SIMCUDA_FAULTS"),
     ("environment.bad_values_are_told_and_not_used", None, "SIMCUDA_ variables"),
     ("environment.the_granule_can_be_smaller", None, "SIMCUDA_GRANULE_KIB"),
+    ("environment.wanted_addresses_may_be_declined_or_refused", None, "SIMCUDA_HINTS"),
     ("memory.memory_is_limited", None, "SIMCUDA_MEMORY_MIB"),
     ("memory.fresh_memory_is_poisoned_on_request", None,
      "SIMCUDA_POISON; what a real driver does is in the probe's section fresh_memory"),

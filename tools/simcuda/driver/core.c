@@ -571,7 +571,8 @@ CUresult cuInit(unsigned int Flags)
 CUresult cuDriverGetVersion(int *driverVersion)
 {
     const CUresult result = sim_enter_early(SIM_ENTRY_cuDriverGetVersion);
-    if (result != CUDA_SUCCESS)
+    /* It is a fact of the library: a forked child can ask for it too. */
+    if (result != CUDA_SUCCESS && !atomic_load(&is_forked))
         return result;
     if (driverVersion == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -587,5 +588,5 @@ CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTable
     if (ppExportTable == NULL || pExportTableId == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *ppExportTable = NULL;
-    return CUDA_ERROR_NOT_FOUND;
+    return CUDA_ERROR_INVALID_VALUE;
 }

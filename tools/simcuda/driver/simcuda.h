@@ -100,14 +100,15 @@
  *
  * Memory. cuMemAlloc of a granule and more takes whole granules; smaller ones share granules,
  * aligned to 512 bytes. A device address is also a valid address of the process, so host-function
- * kernels dereference it. A wanted address of cuMemAddressReserve is honoured when it is free (not
- * in builds with ThreadSanitizer). Handles are mapped whole, and what is unmapped may have holes,
- * as on the H200 that was measured; that one looks neither whether a handle is one, nor where in an
- * area of 32 MiB a reservation ends, and this one does. Work that touches device memory which is
- * unmapped or has no access is an illegal access: one line on stderr, CUDA_ERROR_ILLEGAL_ADDRESS
- * from the call or, if asynchronous, from all later calls. Write-combined host memory has another
- * address for the device. The host reaches all device memory, so giving it access to a mapping
- * changes nothing.
+ * kernels dereference it. A wanted address of cuMemAddressReserve, rounded up to 32 MiB, is
+ * honoured when it is free (not in builds with ThreadSanitizer), unless the reservation fits into
+ * what is left of an area of 32 MiB that the driver has (space.c). Handles are mapped whole, and
+ * what is unmapped may have holes, as on the H200 that was measured; that one looks neither whether
+ * a handle is one, nor where in an area of 32 MiB a reservation ends, and this one does. Work that
+ * touches device memory which is unmapped or has no access is an illegal access: one line on
+ * stderr, CUDA_ERROR_ILLEGAL_ADDRESS from the call or, if asynchronous, from all later calls.
+ * Write-combined host memory has another address for the device. The host reaches all device
+ * memory, so giving it access to a mapping changes nothing.
  *
  * Order. The legacy default stream, per-thread default streams and non-blocking streams order
  * themselves as documented. cuMemFree and cuMemFreeHost wait for the device; cuMemUnmap does not

@@ -3,6 +3,10 @@
  * Device addresses and physical memory. Addresses come from arenas: big reservations without
  * access, that grow by need and are never given back. Physical memory is a range of the device's
  * memory file, so that one range can be mapped at many addresses and in other processes.
+ *
+ * Reservations are made as an H200 with driver 580 makes them: in areas of 32 MiB, or as many of
+ * them as they take. A reservation that fits into what is left of an area is placed there, wherever
+ * it was wanted, but not behind one that got the address that it wanted.
  */
 #include "tools/simcuda/driver/state.h"
 
@@ -21,6 +25,9 @@
 #define LOW_END (1ull << 40)
 #define LOW_ARENA_BYTES ((size_t)1 << 30)
 
+#define AREA_BYTES ((size_t)32 << 20)
+#define OWN_BYTES ((size_t)8 << 20) /* of the first area, for the driver */
+
 static struct sim_extents free_space, free_low; /* low: of reservations, with SIMCUDA_LOW */
 static uint64_t low_end = LOW_BEGIN;            /* of the arenas of free_low */
 
@@ -29,6 +36,14 @@ struct arena {
     struct sim_extents *free; /* NULL: one reservation at a wanted address, which goes with it */
 };
 static struct sim_table arenas;
+
+struct area {
+    struct sim_region region;
+    unsigned users; /* reservations that lie in it, the driver's own among them */
+    bool is_wanted; /* the program chose its address */
+};
+static struct sim_table areas;
+static struct sim_extents left_over; /* of areas that nobody chose */
 
 static void *reserve(void *hint, size_t bytes, int flags)
 {
@@ -139,19 +154,72 @@ CUresult sim_space_take_locked(size_t bytes, size_t alignment, CUdeviceptr *addr
     return CUDA_SUCCESS;
 }
 
+static struct area *add_area(uint64_t begin, size_t bytes, size_t used, bool is_wanted)
+{
+    struct area *area = sim_zalloc(sizeof(*area));
+    *area = (struct area){{begin, bytes}, 0, is_wanted};
+    sim_table_add(&areas, &area->region);
+    if (!is_wanted && used < bytes)
+        sim_extents_give(&left_over, begin + used, bytes - used);
+    return area;
+}
+
+/* The areas in which the range lies: neighbours may share one. */
+static void count_users(uint64_t begin, size_t bytes, int change)
+{
+    for (uint64_t at = begin; at < begin + bytes;) {
+        struct area *area = (struct area *)sim_table_find(&areas, at);
+        area->users += (unsigned)change;
+        at = area->region.begin + area->region.bytes;
+    }
+}
+
+static bool take_left_over(size_t bytes, size_t alignment, CUdeviceptr *address_out)
+{
+    static bool is_started;
+    CUdeviceptr first;
+    if (!is_started && sim_space_take_locked(AREA_BYTES, AREA_BYTES, &first) == CUDA_SUCCESS)
+        add_area(first, AREA_BYTES, OWN_BYTES, false)->users++;
+    is_started = true;
+    uint64_t begin;
+    if (bytes >= AREA_BYTES || !sim_extents_take(&left_over, bytes, alignment, &begin))
+        return false;
+    *address_out = begin;
+    return true;
+}
+
+static CUresult make_area(size_t bytes, size_t alignment, CUdeviceptr hint,
+                          CUdeviceptr *address_out)
+{
+    const size_t whole = sim_round_up(bytes, AREA_BYTES);
+    const size_t aligned = alignment < AREA_BYTES ? AREA_BYTES : alignment;
+    const CUdeviceptr wanted = sim_round_up(hint, aligned);
+    const bool is_wanted =
+        wanted != 0 && sim_config.hints == SIM_HINTS_HONOURED && take_at_hint(whole, wanted);
+    CUresult result = CUDA_SUCCESS;
+    if (is_wanted)
+        *address_out = wanted;
+    else if (!sim_config.low_addresses || whole >= LOW_END ||
+             !take_low(whole, aligned, address_out))
+        result = sim_space_take_locked(whole, aligned, address_out);
+    if (result == CUDA_SUCCESS)
+        add_area(*address_out, whole, bytes, is_wanted);
+    return result;
+}
+
 CUresult sim_space_reserve_locked(size_t bytes, size_t alignment, CUdeviceptr hint,
                                   CUdeviceptr *address_out)
 {
+    CUresult result = CUDA_SUCCESS;
     if (hint != 0 && sim_config.hints == SIM_HINTS_REFUSED)
         return CUDA_ERROR_INVALID_VALUE;
-    if (bytes < (size_t)1 << ADDRESS_BITS && hint != 0 && hint % alignment == 0 &&
-        sim_config.hints == SIM_HINTS_HONOURED && take_at_hint(bytes, hint)) {
-        *address_out = hint;
-        return CUDA_SUCCESS;
-    }
-    if (sim_config.low_addresses && bytes < LOW_END && take_low(bytes, alignment, address_out))
-        return CUDA_SUCCESS;
-    return sim_space_take_locked(bytes, alignment, address_out);
+    if (bytes >= (size_t)1 << ADDRESS_BITS)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!take_left_over(bytes, alignment, address_out))
+        result = make_area(bytes, alignment, hint, address_out);
+    if (result == CUDA_SUCCESS)
+        count_users(*address_out, bytes, 1);
+    return result;
 }
 
 void sim_space_give_locked(CUdeviceptr address, size_t bytes)
@@ -164,6 +232,31 @@ void sim_space_give_locked(CUdeviceptr address, size_t bytes)
     munmap((void *)address, bytes);
     sim_table_remove(&arenas, &arena->region);
     free(arena);
+}
+
+static void end_unused_areas(uint64_t begin, size_t bytes)
+{
+    for (uint64_t at = begin; at < begin + bytes;) {
+        struct area *area = (struct area *)sim_table_find(&areas, at);
+        const struct sim_region region = area->region;
+        at = region.begin + region.bytes;
+        if (area->users > 0)
+            continue;
+        if (!area->is_wanted)
+            sim_extents_take_at(&left_over, region.begin, region.bytes);
+        sim_table_remove(&areas, &area->region);
+        free(area);
+        sim_space_give_locked(region.begin, region.bytes);
+    }
+}
+
+void sim_space_unreserve_locked(CUdeviceptr address, size_t bytes)
+{
+    const struct area *area = (const struct area *)sim_table_find(&areas, address);
+    if (!area->is_wanted)
+        sim_extents_give(&left_over, address, bytes);
+    count_users(address, bytes, -1);
+    end_unused_areas(address, bytes);
 }
 
 /* SIMCUDA_BREAK=remap: what was unmapped last, which its address still leads to. */

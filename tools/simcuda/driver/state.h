@@ -163,6 +163,7 @@ CUresult sim_space_take_locked(size_t bytes, size_t alignment, CUdeviceptr *addr
  * SIMCUDA_HINTS). */
 CUresult sim_space_reserve_locked(size_t bytes, size_t alignment, CUdeviceptr hint,
                                   CUdeviceptr *address_out);
+void sim_space_unreserve_locked(CUdeviceptr address, size_t bytes);
 void sim_space_give_locked(CUdeviceptr address, size_t bytes);
 bool sim_space_map_locked(CUdeviceptr address, struct sim_physical *physical, size_t bytes,
                           bool accessible);

@@ -77,7 +77,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
                          !sim_table_overlaps(&sim_mappings, ptr, size);
     if (is_free) {
         sim_memory_destroy_locked(memory);
-        sim_space_give_locked(ptr, size);
+        sim_space_unreserve_locked(ptr, size);
     }
     pthread_mutex_unlock(&sim_lock);
     return is_free ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

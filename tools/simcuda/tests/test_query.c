@@ -74,7 +74,7 @@ MS_TEST(reserved_addresses_have_no_attributes)
 {
     start();
     const CUdeviceptr address = reserve(8 * MIB);
-    CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+    CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_CONTEXT;
     unsigned sync = 1;
     uint64_t value = 77;
     void *data = &value;
@@ -219,7 +219,7 @@ MS_TEST(unknown_pointers)
     CHECK_EQ(type, 0);
     CHECK(context == NULL);
     CHECK_EQ(managed, 0);
-    CHECK_EQ(bytes, 0);
+    CHECK_EQ(bytes, 77);
     FAILS(cuPointerGetAttributes(0, attributes, data, address), CUDA_ERROR_INVALID_VALUE);
     FAILS(cuMemGetAddressRange(NULL, &bytes, address), CUDA_ERROR_NOT_FOUND);
 }
@@ -306,6 +306,6 @@ MS_TEST(there_are_no_export_tables)
 {
     const void *table = &table;
     const CUuuid id = {{1}};
-    FAILS(cuGetExportTable(&table, &id), CUDA_ERROR_NOT_FOUND);
+    FAILS(cuGetExportTable(&table, &id), CUDA_ERROR_INVALID_VALUE);
     CHECK(table == NULL);
 }

@@ -147,7 +147,6 @@ MS_TEST(events_order_streams)
     open_gate(&gate);
     OK(cuStreamSynchronize(second));
     OK(cuStreamQuery(first));
-    FAILS(cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
 }
 
 MS_TEST(an_event_of_all_that_a_context_has_queued)
@@ -258,16 +257,25 @@ MS_TEST(callbacks_hear_of_errors)
     CHECK_EQ(result_in_function, CUDA_SUCCESS);
 }
 
-MS_TEST(handles_are_checked)
+MS_TEST(what_is_no_stream_or_event)
 {
     start();
     int something;
+    CUevent event;
     const CUstream stream = make_stream(CU_STREAM_DEFAULT);
     FAILS(cuStreamSynchronize((CUstream)&something), CUDA_ERROR_INVALID_HANDLE);
     FAILS(cuEventRecord((CUevent)&something, stream), CUDA_ERROR_INVALID_HANDLE);
     OK(cuStreamDestroy(stream));
     FAILS(cuStreamSynchronize(stream), CUDA_ERROR_INVALID_HANDLE);
     FAILS(cuStreamDestroy(stream), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventDestroy(event));
+    FAILS(cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
+}
+
+MS_TEST(handles_are_checked)
+{
+    start();
     FAILS(cuStreamDestroy(NULL), CUDA_ERROR_INVALID_HANDLE);
     CUstream other;
     FAILS(cuStreamCreate(&other, 77), CUDA_ERROR_INVALID_VALUE);

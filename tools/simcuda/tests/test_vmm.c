@@ -75,17 +75,49 @@ MS_TEST(reservations)
     FAILS(cuMemAddressReserve(&address, 100, 0, 0, 0), CUDA_ERROR_INVALID_VALUE);
     FAILS(cuMemAddressReserve(&address, 2 * MIB, 3, 0, 0), CUDA_ERROR_INVALID_VALUE);
     FAILS(cuMemAddressReserve(&address, 2 * MIB, 0, 0, 1), CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemAddressReserve(&address, 16 * MIB, 64 * MIB, 0, 0));
+    OK(cuMemAddressReserve(&address, 32 * MIB, 64 * MIB, 0, 0));
     CHECK_EQ(address % (64 * MIB), 0);
-    FAILS(cuMemAddressFree(address, 8 * MIB), CUDA_ERROR_INVALID_VALUE);
-    FAILS(cuMemAddressFree(address + 8 * MIB, 8 * MIB), CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemAddressReserve(&other, 16 * MIB, 0, address, 0));
-    CHECK(other != address);
-    OK(cuMemAddressFree(address, 16 * MIB));
     FAILS(cuMemAddressFree(address, 16 * MIB), CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemAddressFree(other, 16 * MIB));
-    OK(cuMemAddressReserve(&other, 16 * MIB, 0, address, 0));
+    FAILS(cuMemAddressFree(address + 16 * MIB, 16 * MIB), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemAddressReserve(&other, 32 * MIB, 0, address, 0));
+    CHECK(other != address);
+    OK(cuMemAddressFree(address, 32 * MIB));
+    FAILS(cuMemAddressFree(address, 32 * MIB), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemAddressFree(other, 32 * MIB));
+    OK(cuMemAddressReserve(&other, 32 * MIB, 0, address, 0));
+#ifndef __SANITIZE_THREAD__
     CHECK_EQ(other, address);
+#endif
+}
+
+#define FAR ((CUdeviceptr)0x5a5b00000000)
+
+/* What fits into what is left of an area comes there, wherever it was wanted. */
+MS_TEST(addresses_come_in_areas)
+{
+    enum { COUNT = 64 };
+    start();
+    CUdeviceptr large, behind, small[COUNT];
+    int far = 0;
+    OK(cuMemAddressReserve(&large, 36 * MIB, 0, FAR + 2 * MIB, 0));
+    OK(cuMemAddressReserve(&behind, 36 * MIB, 0, FAR + 96 * MIB, 0));
+#ifndef __SANITIZE_THREAD__
+    CHECK_EQ(large, FAR + 32 * MIB);
+    CHECK_EQ(behind, FAR + 96 * MIB);
+#endif
+    for (int i = 0; i < COUNT; i++) {
+        const CUdeviceptr wanted = FAR + ((CUdeviceptr)(i + 1) << 32);
+        OK(cuMemAddressReserve(&small[i], 4 * MIB, 0, wanted, 0));
+        far += small[i] == wanted;
+    }
+    CHECK(small[0] != FAR + ((CUdeviceptr)1 << 32));
+#ifndef __SANITIZE_THREAD__
+    CHECK(far > COUNT / 2);
+#endif
+    for (int i = 0; i < COUNT; i++)
+        OK(cuMemAddressFree(small[i], 4 * MIB));
+    OK(cuMemAddressFree(large, 36 * MIB));
+    OK(cuMemAddressFree(behind, 36 * MIB));
 }
 
 MS_TEST(a_hint_outside_of_what_is_known)
