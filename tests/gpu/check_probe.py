@@ -68,6 +68,8 @@ FACTS = {
     "resolver.odd_questions.suffix_in_the_name.symbol": "",
     "resolver.odd_questions.copy_per_thread.symbol": "cuMemcpyHtoD_v2_ptds",
     "resolver.odd_questions.resolver_12000.symbol": "cuGetProcAddress_v2",
+    "resolver.odd_questions.copy_per_thread_version_3020.symbol": "",
+    "resolver.odd_questions.copy_per_thread_version_3020.query_status": 2,
     "resolver.odd_questions.unknown.query_status": 1,
     # Large blocks have granules of their own; a freed block gives its memory back.
     "accounting.20_mib.physical_first": 20 << 20,
@@ -175,6 +177,8 @@ FACTS = {
     "capture.relaxed_during_a_free.free": OK,
     "capture.relaxed_during_a_free.capture": "active",
 }
+for what in ("empty_name_version_0", "suffix_in_the_name", "copy_per_thread_version_3020", "unknown"):
+    FACTS[f"resolver.odd_questions.{what}.result"] = OK
 for what in ("in", "on_the_device", "out", "one_dimension"):
     FACTS[f"shim.copies_over_handles.{what}"] = OK
     FACTS[f"shim.copies_over_handles.{what}_wrong_bytes"] = 0

@@ -91,8 +91,8 @@ static void *ask(resolver resolve, const char *name, int version, cuuint64_t fla
 {
     void *found = (void *)1;
     CUdriverProcAddressQueryResult status;
-    const CUresult result = resolve(name, &found, version, flags, &status);
-    CHECK_EQ(result == CUDA_SUCCESS, found != NULL);
+    CHECK_EQ(resolve(name, &found, version, flags, &status), CUDA_SUCCESS);
+    CHECK_EQ(status == CU_GET_PROC_ADDRESS_SUCCESS, found != NULL);
     return found;
 }
 
@@ -126,6 +126,24 @@ MS_TEST(the_resolver_keeps_abis_apart)
     CHECK(ask(resolve, "cuStreamBeginCapture", 10000, 0) == dlsym(handle, "cuStreamBeginCapture"));
     CHECK(ask(resolve, "cuStreamBeginCapture", 13000, 0) ==
           dlsym(handle, "cuStreamBeginCapture_v2"));
+}
+
+/* What the driver does not find is not found under the shim either, by the same answers; and no
+ * function of it gets past the shim that way. */
+MS_TEST(the_resolver_finds_no_more_than_the_driver)
+{
+    void *handle = driver();
+    void *untouched = &untouched;
+    const resolver resolve = (resolver)dlsym(handle, "cuGetProcAddress_v2");
+    const old_resolver old = (old_resolver)dlsym(handle, "cuGetProcAddress");
+    CHECK(ask(resolve, "cuMemAlloc_v2", 13000, 0) == NULL);
+    CHECK(ask(resolve, "cuMemcpyHtoD_v2_ptds", 13000, 2) == NULL);
+    CHECK(ask(resolve, "cuMemCreate", 10010, 0) == NULL);
+    CHECK(ask(resolve, "cuMemcpyHtoD", 3020, 2) == NULL);
+    check_home(ask(resolve, "cuMemcpyHtoD", 3020, 1), shim_or_driver());
+    check_home(ask(resolve, "cuMemAlloc", 3020, 2), shim_or_driver()); /* it has no twin */
+    CHECK_EQ(old("cuMemAlloc_v2", &untouched, 13000, 0), CUDA_ERROR_NOT_FOUND);
+    CHECK(untouched == &untouched);
 }
 
 MS_TEST(a_function_of_another_library_is_left_alone)

@@ -160,7 +160,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **address,
     const CUresult result = rt.getProcAddress(symbol, address, (int)version, flags, &status);
     if (found != NULL)
         *found = (enum cudaDriverEntryPointQueryResult)status;
-    return result == CUDA_ERROR_NOT_FOUND ? cudaSuccess : rt_done(result);
+    return rt_done(result);
 }
 
 #if CUDART_VERSION < 13000

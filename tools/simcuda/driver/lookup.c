@@ -46,24 +46,33 @@ int sim_driver_version(void)
     return wanted == 0 || (is_older && wanted > sim_built_version) ? sim_built_version : wanted;
 }
 
+static bool has_twin(const char *base)
+{
+    for (int i = 0; i < SIM_ENTRY_COUNT; i++) {
+        if (rows[i].per_thread && strcmp(rows[i].base, base) == 0)
+            return true;
+    }
+    return false;
+}
+
 /*
- * The newest row of that name which the version allows. A per-thread twin is of the version that
- * brought the twin, at least as new as its sibling, so it wins whenever it qualifies and is wanted.
+ * The newest row of that name which the version allows: of the per-thread twins, where they are
+ * wanted and the name has any. One of an older version is then not found, whatever its sibling is.
  */
 static int find_row(const char *base, int version, bool per_thread,
                     CUdriverProcAddressQueryResult *status_out)
 {
     int best = -1;
+    const bool wants_twin = per_thread && has_twin(base);
     *status_out = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     for (int i = 0; i < SIM_ENTRY_COUNT; i++) {
         if (strcmp(rows[i].base, base) != 0 || rows[i].version > sim_driver_version())
             continue;
         if (*status_out == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
             *status_out = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
-        if (rows[i].version > version || (rows[i].per_thread && !per_thread))
+        if (rows[i].version > version || rows[i].per_thread != wants_twin)
             continue;
-        if (best < 0 || rows[i].version > rows[best].version ||
-            (rows[i].version == rows[best].version && rows[i].per_thread))
+        if (best < 0 || rows[i].version > rows[best].version)
             best = i;
     }
     if (best >= 0)
@@ -108,36 +117,27 @@ __attribute__((weak)) void *sim_own_function(const char *base, int version, bool
 }
 
 /*
- * The driver manual says that an unknown symbol is CUDA_SUCCESS with a NULL pointer; drivers return
- * CUDA_ERROR_NOT_FOUND with the NULL pointer, and so do we. A version above the driver's own is
- * CUDA_ERROR_INVALID_VALUE by the manual.
+ * A version above the driver's own is CUDA_ERROR_INVALID_VALUE. *pfn is set only to a function. No
+ * name and no place for the answer are refused here; driver 580 touches them.
  */
 static CUresult look_up(const char *base, void **pfn, int version, cuuint64_t flags,
                         CUdriverProcAddressQueryResult *status_out)
 {
-    CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    if (status_out != NULL)
-        *status_out = status;
-    if (pfn == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *pfn = NULL;
-    if (base == NULL || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM ||
+    CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
+    if (pfn == NULL || base == NULL || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM ||
         version > sim_driver_version())
         return CUDA_ERROR_INVALID_VALUE;
 
     const bool per_thread = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-    *pfn = sim_own_function(base, version, per_thread);
-    if (*pfn != NULL) {
-        if (status_out != NULL)
-            *status_out = CU_GET_PROC_ADDRESS_SUCCESS;
-        return CUDA_SUCCESS;
-    }
-    const int found = find_row(base, version, per_thread, &status);
+    void *found = sim_own_function(base, version, per_thread);
+    const int row = found != NULL ? -1 : find_row(base, version, per_thread, &status);
+    if (row >= 0)
+        found = sim_is_broken(SIM_BROKEN_RESOLVER) ? outside_of(row) : sim_entry_addresses[row];
     if (status_out != NULL)
         *status_out = status;
-    if (found < 0)
+    if (found == NULL)
         return CUDA_ERROR_NOT_FOUND;
-    *pfn = sim_is_broken(SIM_BROKEN_RESOLVER) ? outside_of(found) : sim_entry_addresses[found];
+    *pfn = found;
     return CUDA_SUCCESS;
 }
 
@@ -147,15 +147,21 @@ static CUresult enter(enum sim_entry entry, const char *base, int version, cuuin
                                  (unsigned long long)flags);
 }
 
+/* What is not found is no error here: *symbolStatus says it, and the address that is none. */
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
                              CUdriverProcAddressQueryResult *symbolStatus)
 {
     const CUresult result = enter(SIM_ENTRY_cuGetProcAddress_v2, symbol, cudaVersion, flags);
     if (result != CUDA_SUCCESS)
         return result;
-    return look_up(symbol, pfn, cudaVersion, flags, symbolStatus);
+    const CUresult found = look_up(symbol, pfn, cudaVersion, flags, symbolStatus);
+    if (found != CUDA_ERROR_NOT_FOUND)
+        return found;
+    *pfn = NULL;
+    return CUDA_SUCCESS;
 }
 
+/* Here it is one, and *pfn stays as it is. */
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
 {
     const CUresult result = enter(SIM_ENTRY_cuGetProcAddress, symbol, cudaVersion, flags);
