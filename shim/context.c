@@ -3,6 +3,7 @@
 #include "runtime/calls/alloc.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/examining.h"
+#include "shim/graphics.h"
 #include "shim/newer.h"
 #include "shim/quick.h"
 
@@ -58,6 +59,16 @@ CREATE(cuCtxCreate_v4,
        (pctx, ctxCreateParams, flags, dev))
 CREATE(cuCtxCreate, (CUcontext * pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev))
 CREATE(cuDevicePrimaryCtxRetain, (CUcontext * pctx, CUdevice dev), (pctx, dev))
+CREATE(cuGLCtxCreate, (CUcontext * pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev))
+CREATE(cuGLCtxCreate_v2, (CUcontext * pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev))
+CREATE(cuVDPAUCtxCreate,
+       (CUcontext * pctx, unsigned int flags, CUdevice dev, cuuint32_t vdpDevice,
+        void *vdpGetProcAddress),
+       (pctx, flags, dev, vdpDevice, vdpGetProcAddress))
+CREATE(cuVDPAUCtxCreate_v2,
+       (CUcontext * pctx, unsigned int flags, CUdevice dev, cuuint32_t vdpDevice,
+        void *vdpGetProcAddress),
+       (pctx, flags, dev, vdpDevice, vdpGetProcAddress))
 
 static bool is_primary_active(CUdevice device)
 {

@@ -3,6 +3,7 @@
 #include "runtime/calls/host_memory.h"
 #include "runtime/calls/pointer.h"
 #include "runtime/driver/flags.h"
+#include "shim/graphics.h"
 #include "shim/quick.h"
 
 /* Kernels may see registered or write-combined memory at another address (cuda.h). */
@@ -63,13 +64,45 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory e
 }
 
 /* Mapped and unmapped time and again, so it stays tracked. Outputs may be NULL. */
-CUresult cuGraphicsResourceGetMappedPointer_v2(CUdeviceptr *pDevPtr, size_t *pSize,
-                                               CUgraphicsResource resource)
+static CUresult mapped(CUresult result, const CUdeviceptr *address, const size_t *bytes)
+{
+    if (result == CUDA_SUCCESS && address != NULL && bytes != NULL && ms_is_started())
+        ms_host_memory_add(*address, *bytes);
+    return result;
+}
+
+#define MAPPED(symbol, address, bytes, parameters, arguments)       \
+    CUresult symbol parameters                                      \
+    {                                                               \
+        return mapped(MS_REAL(symbol) arguments, (address), bytes); \
+    }
+MAPPED(cuGraphicsResourceGetMappedPointer_v2, pDevPtr, pSize,
+       (CUdeviceptr * pDevPtr, size_t *pSize, CUgraphicsResource resource),
+       (pDevPtr, pSize, resource))
+#define MAP_OBJECT(symbol)                                                               \
+    MAPPED(symbol, dptr, size, (CUdeviceptr * dptr, size_t * size, unsigned int buffer), \
+           (dptr, size, buffer))
+MAP_OBJECT(cuGLMapBufferObject_v2)
+MAP_OBJECT(cuGLMapBufferObject_v2_ptds)
+#define MAP_OBJECT_ASYNC(symbol)                                                       \
+    MAPPED(symbol, dptr, size,                                                         \
+           (CUdeviceptr * dptr, size_t * size, unsigned int buffer, CUstream hStream), \
+           (dptr, size, buffer, hStream))
+MAP_OBJECT_ASYNC(cuGLMapBufferObjectAsync_v2)
+MAP_OBJECT_ASYNC(cuGLMapBufferObjectAsync_v2_ptsz)
+
+/* Planes after the first are no larger. */
+CUresult cuGraphicsResourceGetMappedEglFrame(struct ms_egl_frame *eglFrame,
+                                             CUgraphicsResource resource, unsigned int index,
+                                             unsigned int mipLevel)
 {
     const CUresult result =
-        MS_REAL(cuGraphicsResourceGetMappedPointer_v2)(pDevPtr, pSize, resource);
-    if (result == CUDA_SUCCESS && pDevPtr != NULL && pSize != NULL && ms_is_started())
-        ms_host_memory_add(*pDevPtr, *pSize);
+        MS_REAL(cuGraphicsResourceGetMappedEglFrame)(eglFrame, resource, index, mipLevel);
+    if (result != CUDA_SUCCESS || eglFrame->type != MS_FRAME_PITCH || !ms_is_started())
+        return result;
+    for (unsigned i = 0; i < eglFrame->plane_count && i < MS_FRAME_PLANES; i++)
+        ms_host_memory_add((uintptr_t)eglFrame->planes[i],
+                           (size_t)eglFrame->pitch * eglFrame->height);
     return result;
 }
 

@@ -4,8 +4,8 @@
 
 Every function that cuda.h declares, and every symbol that the toolkit's stub of libcuda exports
 where it is given, must have a row in shim/entries.def, and every row must stand for one of them: a
-new CUDA cannot slip by. The committed lists of CUDA 13.0's exports, and of what cuda.h of 13.1 to 13.5
-added, must be covered exactly. No row is newer than the table says it is. The spare thunks are enough
+new CUDA cannot slip by. The committed lists of CUDA 13.0's exports, of what a driver exports
+besides, and of what cuda.h of 13.1 to 13.5 added, must be covered exactly. No row is newer than the table says it is. The spare thunks are enough
 for all that libraries look up, even if a driver were so new that the table knew none of it. And every
 row must give a reason that says something: that a call is passed on is a claim, not a default.
 """
@@ -114,7 +114,8 @@ def main():
                f'"{row.reason}"' for row in rows if len(row.reason) < SHORTEST_REASON]
     faults += [f"{row.symbol} does not begin with its base {row.base}, as shim/entries.h has it"
                for row in rows if not row.symbol.startswith(row.base)]
-    listed, added = read_names("cuda13-stub-exports.txt"), read_names("cuda-13.5-added.txt")
+    listed = read_names("cuda13-stub-exports.txt") | read_names("driver-580-more-exports.txt")
+    added = read_names("cuda-13.5-added.txt")
     faults += [f"{name} is exported by CUDA 13.0 and has no row" for name in listed - set(symbols)]
     faults += [f"{name} is in cuda.h of CUDA 13.5 and has no row" for name in added - set(symbols)]
     faults += [f"{name} has a row but is no export of CUDA 13.0, and not in cuda.h of 13.5"

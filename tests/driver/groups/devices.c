@@ -283,6 +283,10 @@ static void primary_retained(void)
 const struct scenario device_scenarios[] = {
     {"cuCtxCreate", context_created, NULL},
     {"cuCtxCreate_v2", context_created, NULL},
+    {"cuGLCtxCreate", context_created, NULL},
+    {"cuGLCtxCreate_v2", context_created, NULL},
+    {"cuVDPAUCtxCreate", context_created, NULL}, /* the simulated driver reads no more arguments */
+    {"cuVDPAUCtxCreate_v2", context_created, NULL},
     {"cuCtxCreate_v3", context_created_v3, NULL},
     {"cuCtxCreate_v4", context_created_v4, NULL},
     {"cuDevicePrimaryCtxRetain", primary_retained, NULL},

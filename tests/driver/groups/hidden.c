@@ -495,6 +495,42 @@ static void in_graphics(void)
     print_gathered(there, COUNT);
 }
 
+static unsigned register_object(void)
+{
+    const unsigned buffer = simcuda_gl_create(4096);
+    MUST(cuGLRegisterBufferObject(buffer));
+    fill_table((CUdeviceptr *)simcuda_gl_bytes(buffer));
+    return buffer;
+}
+
+static void in_buffer_object(void)
+{
+    CUdeviceptr there;
+    size_t bytes;
+    SEEN(TESTED(cuGLMapBufferObject_v2)(&there, &bytes, register_object()));
+    print_gathered(there, COUNT);
+}
+
+static void in_buffer_object_async(void)
+{
+    CUdeviceptr there;
+    size_t bytes;
+    SEEN(TESTED(cuGLMapBufferObjectAsync_v2)(&there, &bytes, register_object(), NULL));
+    print_gathered(there, COUNT);
+}
+
+static void in_frame(void)
+{
+    struct simcuda_egl_frame frame;
+    CUgraphicsResource resource;
+    const unsigned buffer = simcuda_gl_create(4096);
+    MUST(cuGraphicsGLRegisterBuffer(&resource, buffer, 0));
+    fill_table((CUdeviceptr *)simcuda_gl_bytes(buffer));
+    MUST(cuGraphicsMapResources(1, &resource, NULL));
+    SEEN(TESTED(cuGraphicsResourceGetMappedEglFrame)(&frame, resource, 0, 0));
+    print_gathered((CUdeviceptr)frame.planes[0], COUNT);
+}
+
 const struct scenario hidden_scenarios[] = {
     {"cuMemAllocHost", in_pinned_as_before, NULL},
     {"cuMemAllocHost_v2", in_pinned, NULL},
@@ -504,6 +540,9 @@ const struct scenario hidden_scenarios[] = {
     {"cuMemAllocManaged", in_managed, NULL},
     {"cuExternalMemoryGetMappedBuffer", in_external, NULL},
     {"cuGraphicsResourceGetMappedPointer_v2", in_graphics, NULL},
+    {"cuGraphicsResourceGetMappedEglFrame", in_frame, NULL},
+    TWINS_PTDS("cuGLMapBufferObject_v2", "", in_buffer_object),
+    TWINS_PTSZ("cuGLMapBufferObjectAsync_v2", "", in_buffer_object_async),
     {"cuMemFreeHost", freed_pinned, NULL},
     {"cuMemHostUnregister", unregistered, NULL},
     {"cuModuleUnload", unloaded, NULL},

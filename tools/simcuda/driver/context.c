@@ -207,6 +207,20 @@ CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
     return create(pctx, flags, dev, 3020);
 }
 
+/* As cuCtxCreate: there is no other API. */
+#define CREATE_FOR(symbol, version)                                                                \
+    CUresult symbol(CUcontext *, unsigned, CUdevice);                                              \
+    __attribute__((visibility("default"))) CUresult symbol(CUcontext *context_out, unsigned flags, \
+                                                           CUdevice device)                        \
+    {                                                                                              \
+        SIM_ENTER(symbol);                                                                         \
+        return create(context_out, flags, device, version);                                        \
+    }
+CREATE_FOR(cuGLCtxCreate, 3010)
+CREATE_FOR(cuGLCtxCreate_v2, 3020)
+CREATE_FOR(cuVDPAUCtxCreate, 3010)
+CREATE_FOR(cuVDPAUCtxCreate_v2, 3020)
+
 CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
                         unsigned int flags, CUdevice dev)
 {

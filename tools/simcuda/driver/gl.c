@@ -4,9 +4,8 @@
  * a memory file that is mapped twice, once for either side; only the side whose turn it is can
  * touch it. Images are not simulated.
  *
- * Three names here are of cudaGL.h, which drivers export although the toolkit's stub library does
- * not; programs that load the driver by name (ffmpeg) give up when cuGLGetDevices_v2 and
- * cuGraphicsGLRegisterImage are missing. Those two read none of their arguments.
+ * Functions of cudaGL.h and cudaEGL.h, which drivers export although the toolkit's stub library
+ * does not: those of buffers. The others are refused (stubs.c).
  */
 #include "tools/simcuda/driver/gl.h"
 
@@ -27,6 +26,7 @@ struct buffer {
     size_t backed_bytes;
     void *host;
     CUdeviceptr device;
+    CUgraphicsResource object; /* of cuGLRegisterBufferObject, or NULL */
 };
 struct CUgraphicsResource_st {
     struct sim_region region; /* begin: the handle */
@@ -36,19 +36,6 @@ struct CUgraphicsResource_st {
 };
 static struct buffer *buffers;
 static struct sim_table resources;
-
-CUresult cuGLGetDevices_v2(void);
-CUresult cuGraphicsGLRegisterImage(void);
-
-EXPORT CUresult cuGLGetDevices_v2(void)
-{
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-EXPORT CUresult cuGraphicsGLRegisterImage(void)
-{
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
 
 /* --- the graphics side */
 
@@ -140,8 +127,7 @@ static void give_turn_locked(struct buffer *buffer, bool to_cuda)
 
 /* --- resources */
 
-EXPORT CUresult cuGraphicsGLRegisterBuffer(CUgraphicsResource *resource_out, unsigned name,
-                                           unsigned flags)
+static CUresult register_buffer(CUgraphicsResource *resource_out, unsigned name, unsigned flags)
 {
     struct CUctx_st *context;
     const CUresult result = sim_context_get(&context);
@@ -164,6 +150,13 @@ EXPORT CUresult cuGraphicsGLRegisterBuffer(CUgraphicsResource *resource_out, uns
     }
     pthread_mutex_unlock(&sim_lock);
     return buffer != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+EXPORT CUresult cuGraphicsGLRegisterBuffer(CUgraphicsResource *resource_out, unsigned name,
+                                           unsigned flags)
+{
+    SIM_ENTER(cuGraphicsGLRegisterBuffer);
+    return register_buffer(resource_out, name, flags);
 }
 
 static struct CUgraphicsResource_st *find_locked(CUgraphicsResource handle)
@@ -261,22 +254,27 @@ CALLS(, false)
 CALLS(_ptsz, true)
 
 /* The address is the same at every mapping, though it need not be. Outputs may be NULL. */
-CUresult cuGraphicsResourceGetMappedPointer_v2(CUdeviceptr *pDevPtr, size_t *pSize,
-                                               CUgraphicsResource resource)
+static CUresult get_mapped(CUdeviceptr *address_out, size_t *bytes_out, CUgraphicsResource resource)
 {
-    SIM_ENTER(cuGraphicsResourceGetMappedPointer_v2);
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&sim_lock);
     if (find_locked(resource) == NULL)
         result = CUDA_ERROR_INVALID_HANDLE;
     else if (!resource->is_mapped)
         result = CUDA_ERROR_NOT_MAPPED;
-    if (result == CUDA_SUCCESS && pDevPtr != NULL)
-        *pDevPtr = resource->buffer->device;
-    if (result == CUDA_SUCCESS && pSize != NULL)
-        *pSize = resource->buffer->bytes;
+    if (result == CUDA_SUCCESS && address_out != NULL)
+        *address_out = resource->buffer->device;
+    if (result == CUDA_SUCCESS && bytes_out != NULL)
+        *bytes_out = resource->buffer->bytes;
     pthread_mutex_unlock(&sim_lock);
     return result;
+}
+
+CUresult cuGraphicsResourceGetMappedPointer_v2(CUdeviceptr *pDevPtr, size_t *pSize,
+                                               CUgraphicsResource resource)
+{
+    SIM_ENTER(cuGraphicsResourceGetMappedPointer_v2);
+    return get_mapped(pDevPtr, pSize, resource);
 }
 
 /* The hints change nothing here. */
@@ -307,9 +305,8 @@ CUresult cuGraphicsResourceSetMapFlags(CUgraphicsResource resource, unsigned int
 }
 
 /* One that is mapped is unmapped. */
-CUresult cuGraphicsUnregisterResource(CUgraphicsResource resource)
+static CUresult unregister(CUgraphicsResource resource)
 {
-    SIM_ENTER(cuGraphicsUnregisterResource);
     pthread_mutex_lock(&sim_lock);
     struct CUgraphicsResource_st *found = find_locked(resource);
     if (found != NULL) {
@@ -321,4 +318,96 @@ CUresult cuGraphicsUnregisterResource(CUgraphicsResource resource)
     }
     pthread_mutex_unlock(&sim_lock);
     return found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuGraphicsUnregisterResource(CUgraphicsResource resource)
+{
+    SIM_ENTER(cuGraphicsUnregisterResource);
+    return unregister(resource);
+}
+
+/* --- a buffer by its name, as before there were resources: it has one of its own */
+
+static CUgraphicsResource *object_of(unsigned name)
+{
+    static CUgraphicsResource none;
+    pthread_mutex_lock(&sim_lock);
+    struct buffer *buffer = find_buffer_locked(name);
+    pthread_mutex_unlock(&sim_lock);
+    return buffer != NULL ? &buffer->object : &none;
+}
+
+EXPORT CUresult cuGLRegisterBufferObject(unsigned buffer)
+{
+    SIM_ENTER(cuGLRegisterBufferObject);
+    return *object_of(buffer) != NULL ? CUDA_ERROR_ALREADY_MAPPED
+                                      : register_buffer(object_of(buffer), buffer, 0);
+}
+
+EXPORT CUresult cuGLUnregisterBufferObject(unsigned buffer)
+{
+    SIM_ENTER(cuGLUnregisterBufferObject);
+    CUgraphicsResource *object = object_of(buffer);
+    const CUresult result = unregister(*object);
+    *object = NULL;
+    return result;
+}
+
+static CUresult map_object(CUdeviceptr *address_out, size_t *bytes_out, unsigned buffer,
+                           CUstream stream, bool per_thread)
+{
+    const CUgraphicsResource *object = object_of(buffer);
+    const CUresult result = map_all(object, 1, stream, per_thread);
+    return result != CUDA_SUCCESS ? result : get_mapped(address_out, bytes_out, *object);
+}
+
+#define MAP_OBJECT(suffix, async_suffix, per_thread)                                              \
+    EXPORT CUresult cuGLMapBufferObject_v2##suffix(CUdeviceptr *address_out, size_t *bytes_out,   \
+                                                   unsigned buffer)                               \
+    {                                                                                             \
+        SIM_ENTER(cuGLMapBufferObject_v2##suffix);                                                \
+        return map_object(address_out, bytes_out, buffer, NULL, per_thread);                      \
+    }                                                                                             \
+    EXPORT CUresult cuGLMapBufferObjectAsync_v2##async_suffix(CUdeviceptr *address_out,           \
+                                                              size_t *bytes_out, unsigned buffer, \
+                                                              CUstream stream)                    \
+    {                                                                                             \
+        SIM_ENTER(cuGLMapBufferObjectAsync_v2##async_suffix);                                     \
+        return map_object(address_out, bytes_out, buffer, stream, per_thread);                    \
+    }
+MAP_OBJECT(, , false)
+MAP_OBJECT(_ptds, _ptsz, true)
+
+EXPORT CUresult cuGLUnmapBufferObject(unsigned buffer)
+{
+    SIM_ENTER(cuGLUnmapBufferObject);
+    return unmap_all(object_of(buffer), 1, NULL, false);
+}
+
+EXPORT CUresult cuGLUnmapBufferObjectAsync(unsigned buffer, CUstream stream)
+{
+    SIM_ENTER(cuGLUnmapBufferObjectAsync);
+    return unmap_all(object_of(buffer), 1, stream, false);
+}
+
+EXPORT CUresult cuGraphicsResourceGetMappedEglFrame(struct simcuda_egl_frame *frame_out,
+                                                    CUgraphicsResource resource, unsigned index,
+                                                    unsigned level)
+{
+    CUdeviceptr address;
+    size_t bytes;
+    SIM_ENTER(cuGraphicsResourceGetMappedEglFrame);
+    if (frame_out == NULL || index != 0 || level != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = get_mapped(&address, &bytes, resource);
+    if (result == CUDA_SUCCESS)
+        *frame_out = (struct simcuda_egl_frame){.planes = {(void *)address},
+                                                .width = (unsigned)bytes,
+                                                .height = 1,
+                                                .depth = 1,
+                                                .pitch = (unsigned)bytes,
+                                                .plane_count = 1,
+                                                .channels = 1,
+                                                .type = 1};
+    return result;
 }

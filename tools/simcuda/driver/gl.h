@@ -20,7 +20,28 @@ simcuda_gl_bytes_function simcuda_gl_bytes;
 typedef void simcuda_gl_delete_function(unsigned buffer);
 simcuda_gl_delete_function simcuda_gl_delete;
 
-/* Of cudaGL.h, whose other types are not needed. */
+/* Of cudaGL.h and cudaEGL.h, whose other types are not needed. */
 typedef CUresult simcuda_gl_register_function(CUgraphicsResource *resource_out, unsigned buffer,
                                               unsigned flags);
 simcuda_gl_register_function cuGraphicsGLRegisterBuffer;
+typedef CUresult simcuda_gl_object_function(unsigned buffer);
+simcuda_gl_object_function cuGLRegisterBufferObject, cuGLUnregisterBufferObject,
+    cuGLUnmapBufferObject;
+typedef CUresult simcuda_gl_map_function(CUdeviceptr *address_out, size_t *bytes_out,
+                                         unsigned buffer);
+simcuda_gl_map_function cuGLMapBufferObject_v2, cuGLMapBufferObject_v2_ptds;
+typedef CUresult simcuda_gl_map_async_function(CUdeviceptr *address_out, size_t *bytes_out,
+                                               unsigned buffer, CUstream stream);
+simcuda_gl_map_async_function cuGLMapBufferObjectAsync_v2, cuGLMapBufferObjectAsync_v2_ptsz;
+CUresult cuGLUnmapBufferObjectAsync(unsigned buffer, CUstream stream);
+
+struct simcuda_egl_frame {
+    void *planes[3];
+    unsigned width, height, depth, pitch, plane_count, channels;
+    int type, color_format, format; /* type 1: planes are addresses */
+};
+/* A buffer that is mapped, as a frame of one row of bytes. */
+typedef CUresult simcuda_egl_frame_function(struct simcuda_egl_frame *frame_out,
+                                            CUgraphicsResource resource, unsigned index,
+                                            unsigned level);
+simcuda_egl_frame_function cuGraphicsResourceGetMappedEglFrame;

@@ -19,7 +19,7 @@ def main():
     names = [name for name, version in rows if int(version) <= int(sys.argv[2])]
     if not names or len(names) == len(rows):
         sys.exit("make_map.py: the list of functions was not understood")
-    names += ["cuGL*", "cuGraphicsGL*", "simcuda_*"]  # other headers' (driver/gl.h, driver/hook.h)
+    names += ["simcuda_*"]  # driver/gl.h, driver/hook.h
     with open(sys.argv[3], "w", encoding="utf-8") as script:
         script.write("{\n  global:\n")
         script.writelines(f"    {name};\n" for name in names)

@@ -53,10 +53,10 @@ static void *look_up(void *driver, const char *name, int version, cuuint64_t fla
     return found;
 }
 
-MS_TEST(all_names_of_the_toolkit_are_exported)
+static void check_exports(const char *list, int wanted)
 {
     void *driver = open_driver("SIM_LIBRARY");
-    FILE *names = open_data("cuda13-stub-exports.txt");
+    FILE *names = open_data(list);
     char name[256];
     int count = 0;
     while (fscanf(names, "%255s", name) == 1) {
@@ -65,7 +65,18 @@ MS_TEST(all_names_of_the_toolkit_are_exported)
             ms_test_fail(__FILE__, __LINE__, "%s is not exported", name);
     }
     fclose(names);
-    CHECK_EQ(count, 637);
+    CHECK_EQ(count, wanted);
+}
+
+MS_TEST(all_names_of_the_toolkit_are_exported)
+{
+    check_exports("cuda13-stub-exports.txt", 637);
+}
+
+/* Of other headers than cuda.h, and of none. */
+MS_TEST(all_names_of_a_driver_are_exported)
+{
+    check_exports("driver-580-more-exports.txt", 37);
 }
 
 MS_TEST(names_that_ffmpeg_wants_are_exported)
@@ -75,9 +86,7 @@ MS_TEST(names_that_ffmpeg_wants_are_exported)
     char name[256];
     int missing = 0;
     while (fscanf(names, "%255s", name) == 1) {
-        /* Interop with EGL is optional to it, and this driver's export list has none. */
-        if (dlsym(driver, name) == NULL && strstr(name, "EGL") == NULL)
-            missing++;
+        missing += dlsym(driver, name) == NULL;
     }
     fclose(names);
     CHECK_EQ(missing, 0);
@@ -183,12 +192,7 @@ MS_TEST(all_requests_of_the_runtime)
         }
         count++;
         const void *found = look_up(driver, name, version, (cuuint64_t)flags);
-        /* Interop with graphics and VDPAU is not in the export list; the runtime goes on. */
-        const bool optional = name[0] == '\0' || strncmp(name, "cuGL", 4) == 0 ||
-                              strncmp(name, "cuEGL", 5) == 0 || strncmp(name, "cuVDPAU", 7) == 0 ||
-                              strstr(name, "GraphicsGL") != NULL ||
-                              strcasestr(name, "EGL") != NULL || strstr(name, "VDPAU") != NULL;
-        if (found == NULL && optional)
+        if (found == NULL && name[0] == '\0')
             continue;
         if (found == NULL)
             ms_test_fail(__FILE__, __LINE__, "%s version %d: not found", name, version);

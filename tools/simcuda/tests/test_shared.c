@@ -360,6 +360,49 @@ MS_TEST(unmapping_waits_for_the_stream)
     CHECK_EQ(((unsigned char *)simcuda_gl_bytes(buffer))[BUFFER_BYTES - 1], 5);
 }
 
+MS_TEST(a_graphics_buffer_by_its_name)
+{
+    CUdeviceptr address = 0;
+    size_t bytes = 0;
+    unsigned char seen = 0;
+    start();
+    const CUstream stream = make_stream();
+    const unsigned buffer = simcuda_gl_create(BUFFER_BYTES);
+    unsigned char *drawn = simcuda_gl_bytes(buffer);
+    drawn[BUFFER_BYTES - 1] = 9;
+    FAILS(cuGLMapBufferObject_v2(&address, &bytes, buffer), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuGLRegisterBufferObject(buffer));
+    OK(cuGLMapBufferObject_v2(&address, &bytes, buffer));
+    CHECK_EQ(bytes, BUFFER_BYTES);
+    CHECK(simcuda_gl_bytes(buffer) == NULL);
+    OK(cuMemcpyDtoH(&seen, address + BUFFER_BYTES - 1, 1));
+    CHECK_EQ(seen, 9);
+    OK(cuGLUnmapBufferObject(buffer));
+    OK(cuGLMapBufferObjectAsync_v2_ptsz(&address, &bytes, buffer, stream));
+    OK(cuMemsetD8Async(address, 5, BUFFER_BYTES, stream));
+    OK(cuGLUnmapBufferObjectAsync(buffer, stream));
+    CHECK_EQ(drawn[0] + drawn[BUFFER_BYTES - 1], 10);
+    OK(cuGLUnregisterBufferObject(buffer));
+    FAILS(cuGLUnregisterBufferObject(buffer), CUDA_ERROR_INVALID_HANDLE);
+}
+
+MS_TEST(a_graphics_buffer_as_a_frame)
+{
+    struct simcuda_egl_frame frame;
+    unsigned char seen = 0;
+    start();
+    const unsigned buffer = simcuda_gl_create(BUFFER_BYTES);
+    ((unsigned char *)simcuda_gl_bytes(buffer))[0] = 9;
+    CUgraphicsResource resource = register_buffer(buffer);
+    FAILS(cuGraphicsResourceGetMappedEglFrame(&frame, resource, 0, 0), CUDA_ERROR_NOT_MAPPED);
+    OK(cuGraphicsMapResources(1, &resource, NULL));
+    OK(cuGraphicsResourceGetMappedEglFrame(&frame, resource, 0, 0));
+    CHECK_EQ(frame.pitch * frame.height, BUFFER_BYTES);
+    OK(cuMemcpyDtoH(&seen, (CUdeviceptr)frame.planes[0], 1));
+    CHECK_EQ(seen, 9);
+    FAILS(cuGraphicsResourceGetMappedEglFrame(&frame, resource, 1, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
 MS_TEST(wrong_graphics_resources)
 {
     start();
