@@ -78,7 +78,7 @@ static CUresult copy_from_parked(const struct copy *copy, size_t at, size_t byte
     CUresult result = back_destination(copy, at, bytes);
     if (result == CUDA_SUCCESS)
         result = ms_replay(content, 0, copy->destination_address + at, bytes, copy->stream);
-    return result == CUDA_SUCCESS ? ms_driver_wait(copy->stream) : result;
+    return result == CUDA_SUCCESS ? ms_order_stream_wait(copy->stream) : result;
 }
 
 /* The shim's own kernels reach it. */

@@ -76,8 +76,7 @@ bool ms_vmm_release(CUmemGenericAllocationHandle number, CUresult *result_out)
         return false;
     ms_lock_take(&turn);
     struct ms_handle *handle = ms_handle_find(number);
-    *result_out =
-        handle != NULL && handle->users > 0 ? ms_order_capture_allows() : CUDA_ERROR_INVALID_VALUE;
+    *result_out = handle != NULL && handle->users > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     if (*result_out == CUDA_SUCCESS && handle->users == 1 && handle->real != 0)
         *result_out = ms_driver.mem_release(handle->real);
     if (*result_out == CUDA_SUCCESS) {
@@ -159,8 +158,8 @@ struct attempt {
 
 /*
  * The device cannot be waited for while a stream captures: that would end the capture. The driver
- * allows the program's call meanwhile (ms_order_capture_allows), so it waits for the end of
- * captures, for a while: the capturing thread may wait for this one.
+ * allows the program's call meanwhile, so it waits for the end of captures, for a while: the
+ * capturing thread may wait for this one, or be this one.
  */
 static CUresult wait_for_context(CUcontext context)
 {
@@ -302,11 +301,10 @@ static CUresult make_mapping_real(const struct ms_handle *handle, struct attempt
 static CUresult make_real(struct ms_handle *handle, struct attempt *attempt)
 {
     CUmemGenericAllocationHandle real = 0;
-    CUresult result = ms_order_capture_allows();
-    if (handle->real != 0 || result != CUDA_SUCCESS)
-        return result;
-    result = handle->address == 0 ? create_memory(handle, &real)
-                                  : make_mapping_real(handle, attempt, &real);
+    if (handle->real != 0)
+        return CUDA_SUCCESS;
+    CUresult result = handle->address == 0 ? create_memory(handle, &real)
+                                           : make_mapping_real(handle, attempt, &real);
     if (result != CUDA_SUCCESS)
         return result;
     /* What is mapped is counted until it is unmapped (unmap_one). */
@@ -505,9 +503,7 @@ static CUresult map_locked(CUdeviceptr address, size_t bytes, size_t offset,
     struct ms_reservation *reservation = ms_handle_find_reservation(address, bytes);
     struct ms_handle *handle = ms_handle_find(number);
     CUmemGenericAllocationHandle real = number;
-    CUresult result = ms_order_capture_allows();
-    if (result != CUDA_SUCCESS)
-        return result;
+    CUresult result = CUDA_SUCCESS;
     if (is_gone(number, handle))
         return CUDA_ERROR_INVALID_VALUE;
     const bool is_whole = handle == NULL || (offset == 0 && bytes == handle->bytes);
@@ -617,9 +613,7 @@ static CUresult set_access_locked(CUdeviceptr address, size_t bytes, const CUmem
 {
     struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;
-    CUresult result = ms_order_capture_allows();
-    if (result != CUDA_SUCCESS)
-        return result;
+    CUresult result = CUDA_SUCCESS;
     if (desc == NULL || count == 0 || !is_whole_mappings(address, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     if (!is_for_device_alone(desc, count, first->device))
@@ -778,12 +772,9 @@ static CUresult unmap_locked(CUdeviceptr address, size_t bytes, struct attempt *
 {
     struct ms_program_mapping mapping;
     const CUdeviceptr end = address + bytes;
-    CUresult result = ms_order_capture_allows();
-    if (result != CUDA_SUCCESS)
-        return result;
     if (!cuts_nothing(address, bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    result = keep_contents(address, end, attempt);
+    CUresult result = keep_contents(address, end, attempt);
     while (result == CUDA_SUCCESS && next_mapping(&address, end, &mapping)) {
         result = unmap_one(ms_space_claim(address), &mapping);
         address += mapping.end - mapping.begin;

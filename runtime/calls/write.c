@@ -36,7 +36,7 @@ static bool takes_work(CUstream stream)
 {
     if (ms_is_capturing())
         return false;
-    const CUresult state = ms_driver.stream_query(stream);
+    const CUresult state = ms_order_stream_query(stream);
     return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY;
 }
 
@@ -318,6 +318,6 @@ bool ms_write_from_host(const struct ms_movement *movement, CUresult *result_out
     drop_found(&content);
     /* The driver would have waited for earlier work too, and programs rely on that. */
     if (is_answered && movement->waits && *result_out == CUDA_SUCCESS)
-        *result_out = ms_driver.stream_synchronize(stream);
+        *result_out = ms_order_stream_wait(stream);
     return is_answered;
 }

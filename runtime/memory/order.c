@@ -68,7 +68,7 @@ CUresult ms_order_context_record(CUcontext context, CUevent event)
  * so many milliseconds. This takes an event, because a query of the stream ignores the other
  * streams that work on the legacy stream, or on a stream that blocks with it, would wait for.
  */
-static CUresult poll_queued(CUstream stream, CUcontext context, uint64_t ms)
+static CUresult poll_queued_relaxed(CUstream stream, CUcontext context, uint64_t ms)
 {
     CUevent event;
     CUresult state = ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING);
@@ -79,6 +79,18 @@ static CUresult poll_queued(CUstream stream, CUcontext context, uint64_t ms)
     if (state == CUDA_SUCCESS)
         state = ms_order_event_poll(event, ms);
     ms_driver.event_destroy(event);
+    return state;
+}
+
+/* Another thread's capture, which may begin meanwhile, does not end. */
+static CUresult poll_queued(CUstream stream, CUcontext context, uint64_t ms)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUresult state = ms_driver.exchange_capture_mode(&mode);
+    if (state != CUDA_SUCCESS)
+        return state;
+    state = poll_queued_relaxed(stream, context, ms);
+    ms_driver.exchange_capture_mode(&mode);
     return state;
 }
 
@@ -128,15 +140,26 @@ CUcontext ms_order_stream_context(CUstream stream)
     return result == CUDA_SUCCESS ? context : NULL;
 }
 
-CUresult ms_order_stream_wait(CUstream stream)
+/* In a mode in which it does not end the capture of another stream. */
+static CUresult call_relaxed(CUresult (*call)(CUstream stream), CUstream stream)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUresult result = ms_driver.exchange_capture_mode(&mode);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_driver.stream_synchronize(stream);
+    result = call(stream);
     ms_driver.exchange_capture_mode(&mode);
     return result;
+}
+
+CUresult ms_order_stream_wait(CUstream stream)
+{
+    return call_relaxed(ms_driver.stream_synchronize, stream);
+}
+
+CUresult ms_order_stream_query(CUstream stream)
+{
+    return call_relaxed(ms_driver.stream_query, stream);
 }
 
 bool ms_order_event_passes(CUevent event, CUcontext context, bool patient)
@@ -211,14 +234,14 @@ bool ms_order_may_record(CUstream stream)
     }
     /* The query also fails for handles that are no streams, and for errors of earlier work: those
      * calls go to the driver, which refuses them. */
-    const CUresult state = ms_driver.stream_query(stream);
+    const CUresult state = ms_order_stream_query(stream);
     return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY;
 }
 
 /* A stream that is not idle by itself needs no event. */
 bool ms_order_host_may_change(CUstream stream)
 {
-    return ms_is_gated() && (ms_driver.stream_query(stream) == CUDA_ERROR_NOT_READY ||
+    return ms_is_gated() && (ms_order_stream_query(stream) == CUDA_ERROR_NOT_READY ||
                              poll_queued(stream, NULL, 0) != CUDA_SUCCESS);
 }
 

@@ -69,8 +69,10 @@ void ms_order_waited(struct ms_patience *patience, bool is_in_vain);
 /* The context of a stream, which need not be current. NULL: the driver names none. */
 CUcontext ms_order_stream_context(CUstream stream);
 
-/* Waits for the stream, also while other streams are captured. */
+/* Waits for the stream, or asks it, also while other streams are captured: no capture of another
+ * thread ends, which may begin meanwhile. */
 CUresult ms_order_stream_wait(CUstream stream);
+CUresult ms_order_stream_query(CUstream stream);
 
 /* True if the event of that context is complete; `patient`: or will be within a moment. */
 bool ms_order_event_passes(CUevent event, CUcontext context, bool patient);

@@ -177,12 +177,20 @@ FACTS = {
     "capture.relaxed.cuMemAlloc.result": OK,
     "capture.global_relaxed_around.cuMemAlloc.result": OK,
     "capture.global_relaxed_around.cuMemAlloc.capture": "active",
-    # A capture that begins while another thread waits in cuMemFree.
+    # A capture that begins while another thread waits in cuMemFree (NOT_ASKED).
     "capture.thread_local_during_a_free.free": OK,
     "capture.thread_local_during_a_free.capture": "active",
     "capture.relaxed_during_a_free.free": OK,
     "capture.relaxed_during_a_free.capture": "active",
 }
+# A fact -> what its result lacks if an older probe wrote it, whose own question ended the capture (it asked a stream).
+NOT_ASKED = {"capture.thread_local_during_a_free.capture": "capture.thread_local_during_a_free.began_after_ms"}
+for mode in ("global", "global_other_thread", "thread_local"):
+    for call in ("cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease",
+                 "cuMemcpyHtoD", "cuMemsetD8"):
+        FACTS[f"capture.{mode}.{call}.capture"] = "active"
+    for call in ("cuStreamQuery_other_stream", "cuStreamSynchronize_other_stream", "cuEventQuery_other_stream"):
+        FACTS[f"capture.{mode}.{call}.capture"] = "invalidated"
 for what in ("empty_name_version_0", "suffix_in_the_name", "copy_per_thread_version_3020", "unknown"):
     FACTS[f"resolver.odd_questions.{what}.result"] = OK
 for what in ("in", "on_the_device", "out", "one_dimension"):
@@ -230,9 +238,17 @@ def errors_in(value, path=""):
             yield from errors_in(inner, path)
 
 
+def was_asked(result, path):
+    try:
+        return path not in NOT_ASKED or look_up(result, NOT_ASKED[path]) is not None
+    except LookupError:
+        return False
+
+
 def facts_of(result):
     """Those of the sections that the probe was asked for, whether they are there or not."""
-    return {path: wanted for path, wanted in FACTS.items() if path.split(".")[0] in result["sections"]}
+    return {path: wanted for path, wanted in FACTS.items()
+            if path.split(".")[0] in result["sections"] and was_asked(result, path)}
 
 
 def check(result):

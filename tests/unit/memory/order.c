@@ -22,9 +22,13 @@ static CUresult ctx_get_current(CUcontext *context)
     return CUDA_SUCCESS;
 }
 
+static bool asks_what_is_allowed; /* with an event, in the mode of the program */
+static CUstreamCaptureMode mode_now = CU_STREAM_CAPTURE_MODE_GLOBAL;
 static CUresult exchange_capture_mode(CUstreamCaptureMode *mode)
 {
-    *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    const CUstreamCaptureMode before = mode_now;
+    mode_now = *mode;
+    *mode = before;
     return CUDA_SUCCESS;
 }
 
@@ -50,6 +54,8 @@ static CUresult event_record(CUevent event, CUstream stream)
 static CUresult event_query(CUevent event)
 {
     CHECK(event != NULL);
+    CHECK_EQ(mode_now,
+             asks_what_is_allowed ? CU_STREAM_CAPTURE_MODE_GLOBAL : CU_STREAM_CAPTURE_MODE_RELAXED);
     queries++;
     return is_busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
@@ -57,6 +63,7 @@ static CUresult event_query(CUevent event)
 static CUresult stream_query(CUstream stream)
 {
     CHECK(stream == STREAM);
+    CHECK_EQ(mode_now, CU_STREAM_CAPTURE_MODE_RELAXED); /* another thread may begin a capture */
     return is_stream_busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
@@ -220,6 +227,7 @@ MS_TEST_AFTER(set_up, a_context_with_a_capture_is_not_waited_for)
 MS_TEST_AFTER(set_up, only_during_a_capture_the_driver_is_asked_what_that_allows)
 {
     is_busy = true;
+    asks_what_is_allowed = true;
     CHECK_EQ(ms_order_capture_allows(), CUDA_SUCCESS);
     CHECK_EQ(queries, 0);
     ms_order_set_capture(true);

@@ -126,18 +126,24 @@ static bool forbids_unsafe_calls(const struct sim_capture *capture, CUstreamCapt
     return mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
 }
 
-CUresult sim_capture_refuse_unsafe(void)
+CUresult sim_capture_refuse_unsafe_locked(void)
 {
     CUresult result = CUDA_SUCCESS;
     if (sim_thread.capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_SUCCESS;
-    pthread_mutex_lock(&sim_lock);
     for (struct sim_capture *capture = captures; capture != NULL; capture = capture->next) {
         if (forbids_unsafe_calls(capture, sim_thread.capture_mode)) {
             capture->is_invalid = true;
             result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         }
     }
+    return result;
+}
+
+CUresult sim_capture_refuse_unsafe(void)
+{
+    pthread_mutex_lock(&sim_lock);
+    const CUresult result = sim_capture_refuse_unsafe_locked();
     pthread_mutex_unlock(&sim_lock);
     return result;
 }
@@ -190,9 +196,10 @@ CUresult sim_capture_refuse_stream_locked(struct CUstream_st *stream)
 CUresult sim_capture_refuse_event_locked(const struct sim_capture_point *point)
 {
     struct sim_capture *capture = point->capture_id == 0 ? NULL : find_locked(point->capture_id);
-    if (capture != NULL)
-        capture->is_invalid = true;
-    return point->capture_id == 0 ? CUDA_SUCCESS : CUDA_ERROR_CAPTURED_EVENT;
+    if (capture == NULL) /* it has ended, and the event was not recorded since */
+        return point->capture_id == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    capture->is_invalid = true;
+    return CUDA_ERROR_CAPTURED_EVENT;
 }
 
 void sim_capture_leave_locked(struct CUstream_st *stream)
@@ -439,6 +446,8 @@ static CUresult check_end_locked(const struct sim_capture *capture)
     const int origin = capture->origin->capture_index;
     if (capture->is_invalid)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != &sim_thread)
+        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     for (int i = 0; i < capture->streams_count; i++) {
         if (capture->seen[origin][i] < capture->seen[i][i])
             return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
@@ -446,6 +455,7 @@ static CUresult check_end_locked(const struct sim_capture *capture)
     return CUDA_SUCCESS;
 }
 
+/* The capture ends, whatever the result, but for a stream that did not begin it. */
 static CUresult end(CUstream handle, CUgraph *graph_out, bool per_thread)
 {
     struct CUstream_st *stream;
@@ -461,9 +471,6 @@ static CUresult end(CUstream handle, CUgraph *graph_out, bool per_thread)
         stream->capture->is_invalid = true;
         result = CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
-    if (result == CUDA_SUCCESS && stream->capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
-        stream->capture->thread != &sim_thread)
-        result = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     if (result == CUDA_SUCCESS) {
         capture = stream->capture;
         result = check_end_locked(capture);

@@ -239,8 +239,6 @@ CUresult sim_copy_submit(const struct sim_copy *copy, CUstream stream, bool per_
     if (result == CUDA_SUCCESS && !copy->is_async)
         result = sim_capture_refuse_stream_locked(found);
     pthread_mutex_unlock(&sim_lock);
-    if (result == CUDA_SUCCESS && !copy->is_async)
-        result = sim_capture_refuse_unsafe();
 
     const bool is_empty = copy->width == 0 || copy->height == 0 || copy->depth == 0;
     if (result == CUDA_SUCCESS && !copy->is_async && !is_empty)

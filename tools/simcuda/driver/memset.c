@@ -100,8 +100,6 @@ static CUresult fill(CUdeviceptr address, size_t pitch, uint32_t value, unsigned
             result = sim_capture_refuse_stream_locked(found);
         pthread_mutex_unlock(&sim_lock);
         if (result == CUDA_SUCCESS)
-            result = sim_capture_refuse_unsafe();
-        if (result == CUDA_SUCCESS)
             result = sim_box_check(&work->box, row_bytes, height, 1, context->device, true,
                                    work->work.name);
     }

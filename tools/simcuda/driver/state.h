@@ -351,6 +351,8 @@ CUresult sim_capture_refuse_legacy_locked(struct CUctx_st *context);
  * 14033; cuCtxRecordEvent in cuda.h).
  */
 CUresult sim_capture_refuse_context_locked(const struct CUctx_st *context);
+/* A call that is not safe: invalidates the captures that forbid it to this thread. */
+CUresult sim_capture_refuse_unsafe_locked(void);
 /* A call that must not meet a capturing stream: invalidates its capture. */
 CUresult sim_capture_refuse_stream_locked(struct CUstream_st *stream);
 void sim_capture_leave_locked(struct CUstream_st *stream); /* the stream is destroyed */

@@ -62,6 +62,8 @@ static CUresult query(CUstream handle, bool per_thread)
     CUresult result = sim_stream_find_locked(handle, per_thread, &stream);
     if (result == CUDA_SUCCESS)
         result = sim_capture_refuse_stream_locked(stream);
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_refuse_unsafe_locked();
     if (result == CUDA_SUCCESS && sim_stream_is_busy(stream))
         result = CUDA_ERROR_NOT_READY;
     if (result == CUDA_SUCCESS && stream->is_legacy) {
@@ -139,7 +141,23 @@ static CUresult get_context(CUstream handle, bool per_thread, CUcontext *context
 SIM_TWINS(cuStreamGetCtx_v2, _ptsz, (CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx),
           get_context(hStream, per_thread, pCtx, pGreenCtx))
 
-SIM_TWINS(cuStreamSynchronize, _ptsz, (CUstream hStream), sim_stream_wait(hStream, per_thread))
+/* Unsafe during a capture, also on another stream. */
+static CUresult synchronize(CUstream handle, bool per_thread)
+{
+    struct CUstream_st *stream;
+    pthread_mutex_lock(&sim_lock);
+    CUresult result = sim_stream_find_locked(handle, per_thread, &stream);
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_refuse_stream_locked(stream);
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_refuse_unsafe_locked();
+    if (result == CUDA_SUCCESS)
+        result = sim_stream_wait_locked(stream);
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+SIM_TWINS(cuStreamSynchronize, _ptsz, (CUstream hStream), synchronize(hStream, per_thread))
 
 SIM_TWINS(cuStreamQuery, _ptsz, (CUstream hStream), query(hStream, per_thread))
 

@@ -52,12 +52,9 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CU
     if (ptr == NULL || size == 0 || !is_multiple(size, HOST_PAGE) || flags != 0 ||
         (alignment & (alignment - 1)) != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = sim_capture_refuse_unsafe();
-    if (result != CUDA_SUCCESS)
-        return result;
     const size_t aligned = alignment < SIM_GRANULE ? SIM_GRANULE : alignment;
     pthread_mutex_lock(&sim_lock);
-    result = sim_space_reserve_locked(size, aligned, addr, ptr);
+    const CUresult result = sim_space_reserve_locked(size, aligned, addr, ptr);
     if (result == CUDA_SUCCESS)
         sim_memory_add_locked(SIM_RESERVED, *ptr, size, NULL);
     pthread_mutex_unlock(&sim_lock);
@@ -67,9 +64,6 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CU
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 {
     SIM_ENTER(cuMemAddressFree);
-    CUresult result = sim_capture_refuse_unsafe();
-    if (result != CUDA_SUCCESS)
-        return result;
     pthread_mutex_lock(&sim_lock);
     struct sim_memory *memory = sim_memory_find_locked(ptr);
     const bool is_free = memory != NULL && memory->kind == SIM_RESERVED &&
@@ -140,8 +134,6 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     if (result == CUDA_SUCCESS && (!is_multiple(size, granule_of(prop, SIM_BROKEN_MEMORY)) ||
                                    !is_multiple(size, granule_of(prop, SIM_BROKEN_GRANULARITY))))
         result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        result = sim_capture_refuse_unsafe();
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&sim_lock);
@@ -162,9 +154,6 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     SIM_ENTER(cuMemRelease);
-    CUresult result = sim_capture_refuse_unsafe();
-    if (result != CUDA_SUCCESS)
-        return result;
     pthread_mutex_lock(&sim_lock);
     struct sim_physical *physical = find_handle_locked(handle);
     if (physical != NULL)
@@ -224,9 +213,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     SIM_ENTER(cuMemMap);
     if (ptr == 0 || size == 0 || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = sim_capture_refuse_unsafe();
-    if (result != CUDA_SUCCESS)
-        return result;
+    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&sim_lock);
     struct sim_physical *physical = find_handle_locked(handle);
     const struct sim_memory *memory = sim_memory_find_locked(ptr);
@@ -308,9 +295,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     SIM_ENTER(cuMemUnmap);
     if (ptr == 0 || size == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = sim_capture_refuse_unsafe();
-    if (result != CUDA_SUCCESS)
-        return result;
+    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&sim_lock);
     if (cuts_nothing(ptr, size)) {
         sim_streams_retire_range_locked(ptr, size, "memory was unmapped");
@@ -374,8 +359,6 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
     if (ptr == 0 || size == 0 || desc == NULL || count == 0)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = check_access(desc, count);
-    if (result == CUDA_SUCCESS)
-        result = sim_capture_refuse_unsafe();
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&sim_lock);
