@@ -599,19 +599,33 @@ static bool launch_each(const struct ms_call *call, const struct ms_arguments *a
            !ms_is_capturing() && launch_listed(call, arguments, result_out);
 }
 
+/* The driver refuses a buffer of more bytes than the kernel's parameters have; with fewer, the
+ * kernel reads what nobody knows. */
+static bool has_its_bytes(const struct ms_arguments *arguments)
+{
+    return !arguments->layout->known || arguments->packed->count == arguments->layout->bytes;
+}
+
+static bool is_answered(const struct ms_call *call, const struct ms_arguments *arguments,
+                        const struct ms_pointer_scan *reach, CUresult *result_out)
+{
+    if (!has_its_bytes(arguments))
+        return false;
+    if (concatenate(call, arguments, reach, result_out) ||
+        copy_rows(call, arguments, reach, result_out) ||
+        launch_each(call, arguments, reach, result_out))
+        return true;
+    *result_out = CUDA_SUCCESS;
+    return record(call, arguments, reach);
+}
+
 static bool launch_packed(const struct ms_call *call, const struct ms_arguments *arguments,
                           CUresult *result_out)
 {
     struct ms_pointer_scan reach;
     ms_pointer_scan_find(arguments, &reach);
-    if (concatenate(call, arguments, &reach, result_out) ||
-        copy_rows(call, arguments, &reach, result_out) ||
-        launch_each(call, arguments, &reach, result_out))
+    if (is_answered(call, arguments, &reach, result_out))
         return true;
-    if (record(call, arguments, &reach)) {
-        *result_out = CUDA_SUCCESS;
-        return true;
-    }
     if (ms_window_is_due())
         ms_settle_now("the program launches work and allocates and loads nothing");
     *result_out = touch_reached(arguments, &reach);

@@ -164,6 +164,8 @@ FACTS = {
     "parameters.layout.parameters": ["0+8", "8+4", "16+24", "40+1"],
     "parameters.layout.past_the_last": INVALID,
     "parameters.packed_launch.stored": True,
+    "parameters.packed_launch.buffer_of_12": OK,
+    "parameters.packed_launch.buffer_of_16": "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
     # Captures: nothing of the shim's own may end one.
     "capture.global.nothing.capture": "active",
     "capture.global.cuMemAlloc.result": is_not(OK),

@@ -249,6 +249,15 @@ SCENARIO(refused)
            (int)cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 1 << 30, NULL, params, NULL));
     printf("no stream: %d\n", (int)cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0,
                                                   (CUstream)(uintptr_t)0x1234, params, NULL));
+    const struct {
+        CUdeviceptr block;
+        uint64_t count, seed, offset, more;
+    } packed = {allocate(4 * MIB), MIB, 1, 5, 0};
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)&packed, CU_LAUNCH_PARAM_BUFFER_SIZE,
+                     &(size_t){sizeof(packed)}, CU_LAUNCH_PARAM_END};
+    printf("more than its arguments: %d\n",
+           (int)cuLaunchKernel(function("uniform32"), 16, 1, 1, 64, 1, 1, 0, NULL, NULL, extra));
+    print_bytes("never written", packed.block, 4 * MIB);
     print_bytes("untouched", block, 4 * MIB);
 }
 

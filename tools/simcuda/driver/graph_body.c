@@ -324,6 +324,8 @@ CUresult sim_body_make(CUgraph graph, CUgraphNodeParams *params, struct sim_body
         return sim_body_make_fill(&fill, body_out);
     }
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+        if (params->memOp.ctx == NULL)
+            return CUDA_ERROR_INVALID_VALUE;
         return sim_body_make_values(params->memOp.paramArray, params->memOp.count,
                                     params->memOp.flags, body_out);
     case CU_GRAPH_NODE_TYPE_HOST: {

@@ -178,7 +178,7 @@ MOVE(Memset, CU_GRAPH_NODE_TYPE_MEMSET, CUDA_MEMSET_NODE_PARAMS, sim_body_make_f
 
 static CUresult make_values(const CUDA_BATCH_MEM_OP_NODE_PARAMS *params, struct sim_body **body_out)
 {
-    return params == NULL
+    return params == NULL || params->ctx == NULL
                ? CUDA_ERROR_INVALID_VALUE
                : sim_body_make_values(params->paramArray, params->count, params->flags, body_out);
 }

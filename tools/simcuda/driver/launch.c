@@ -64,6 +64,9 @@ static CUresult measure(const struct sim_function *function, const struct sim_la
         const CUresult result = read_extra(call->extra, packed_out);
         if (result != CUDA_SUCCESS)
             return result;
+        if (function->params != NULL && packed_out->size > function->params_bytes)
+            return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+        /* Driver 580 takes it, and the kernel reads what was there. */
         return packed_out->size < function->params_bytes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     }
     /* Without a layout nobody can tell how many pointers to follow; a dry run follows none. */

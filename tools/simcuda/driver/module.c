@@ -76,6 +76,8 @@ static CUresult get_function(const void *handle, bool is_library, const char *na
         result = sim_module_function_locked(module, name, &function);
         if (result == CUDA_SUCCESS)
             *function_out = function;
+        if (result == CUDA_SUCCESS && !is_library) /* a kernel is loaded when it is used */
+            function->is_loaded = true;
     }
     pthread_mutex_unlock(&sim_lock);
     return result;

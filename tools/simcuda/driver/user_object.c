@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* User objects: what a thread of the driver frees when the program and all graphs let go of it. */
+/*
+ * User objects: what a thread of the driver frees when the program and all graphs let go of it. Who
+ * lets go of more than he has is refused here, which driver 580 does not notice.
+ */
 #include "tools/simcuda/driver/graph.h"
 #include "tools/simcuda/driver/state.h"
 

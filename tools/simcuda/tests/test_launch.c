@@ -115,7 +115,25 @@ MS_TEST(packed_arguments)
     void *params[] = {&packed.address, &packed.value, &packed.count};
     CHECK_EQ(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, NULL, params, extra),
              CUDA_ERROR_INVALID_VALUE);
-    size = 8;
+    const struct {
+        __typeof__(packed) packed;
+        uint64_t more;
+    } wider = {packed, 0};
+    void *too_many[] = {CU_LAUNCH_PARAM_BUFFER_SIZE, &(size_t){sizeof wider},
+                        CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)&wider, CU_LAUNCH_PARAM_END};
+    CHECK_EQ(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, too_many),
+             CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+}
+
+/* What the kernel would read is not there. */
+MS_TEST(too_few_arguments_are_refused)
+{
+    CUfunction fill = get(load(), "fill32");
+    CUdeviceptr address;
+    OK(cuMemAlloc(&address, WORDS * 4));
+    size_t size = sizeof address;
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_BUFFER_POINTER, &address,
+                     CU_LAUNCH_PARAM_END};
     CHECK_EQ(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, extra),
              CUDA_ERROR_INVALID_VALUE);
 }
@@ -279,13 +297,19 @@ MS_TEST(launch_as_in_cuda_3)
     OK(cuParamSetv(fill, 0, &address, sizeof address));
     OK(cuParamSeti(fill, 8, 12));
     OK(cuParamSetv(fill, 16, &count, sizeof count));
-    CHECK_EQ(cuLaunchGrid(fill, 2, 2), CUDA_ERROR_INVALID_VALUE); /* no size yet */
     OK(cuParamSetSize(fill, 24));
     OK(cuLaunchGrid(fill, 2, 2));
     check_words(address, 12);
     OK(cuParamSetf(fill, 8, 1.0F));
     OK(cuLaunch(fill));
     check_words(address, 0x3f800000);
+}
+
+MS_TEST(a_launch_as_in_cuda_3_without_a_size_is_refused)
+{
+    CUfunction fill = get(load(), "fill32");
+    OK(cuFuncSetBlockShape(fill, 16, 1, 1));
+    CHECK_EQ(cuLaunchGrid(fill, 2, 2), CUDA_ERROR_INVALID_VALUE);
 }
 #pragma GCC diagnostic pop
 
@@ -307,7 +331,7 @@ MS_TEST(functions_tell_about_themselves)
     OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, fill));
     CHECK_EQ(value, 1024);
     OK(cuFuncIsLoaded(&state, fill));
-    CHECK_EQ(state, CU_FUNCTION_LOADING_STATE_UNLOADED);
+    CHECK_EQ(state, CU_FUNCTION_LOADING_STATE_LOADED);
     OK(cuFuncLoad(fill));
     OK(cuFuncIsLoaded(&state, fill));
     CHECK_EQ(state, CU_FUNCTION_LOADING_STATE_LOADED);
