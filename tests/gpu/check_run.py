@@ -345,7 +345,7 @@ def check_flow_that_hangs(build):
     try:
         with tempfile.TemporaryDirectory() as keep:
             out = os.path.join(keep, "out.json")
-            flow_torch.measure(SimpleNamespace(shim=os.path.join(build, build_all.SHIM), out=out, keep=keep, rows=1,
+            flow_torch.measure(SimpleNamespace(shim=os.path.join(build, build_all.SHIM), out=out, keep=keep, rows=1, allocator=None,
                                                verify=False, seconds=18, device="simulated"))
             with open(out, encoding="utf-8") as file:
                 result = json.load(file)
