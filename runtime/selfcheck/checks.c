@@ -234,6 +234,12 @@ static bool make_streams(struct run *run)
     return true;
 }
 
+/* As for an allocation: a driver may put what is smaller elsewhere. */
+static size_t reserved_bytes(const struct run *run)
+{
+    return ms_backing_reserved(PLACES * run->granule, run->granule);
+}
+
 /* The first fact: it makes what the others need. */
 static bool check_memory(struct run *run)
 {
@@ -246,7 +252,7 @@ static bool check_memory(struct run *run)
     if (run->granule < 4 * WINDOW || (run->granule & (run->granule - 1)) != 0)
         return answer(run, NO, "the granularity is %zu bytes", run->granule);
     return has_free_memory(run) && make_host(run) && make_streams(run) &&
-           good(run, ms_addresses_reserve(&run->base, PLACES * run->granule, run->granule),
+           good(run, ms_addresses_reserve(&run->base, reserved_bytes(run), run->granule),
                 "cuMemAddressReserve") &&
            make_handles(run) && write_pattern(run, 1, place(run, 0), WINDOW) &&
            find_pattern(run, "written", 1, place(run, 0), WINDOW);
@@ -510,7 +516,7 @@ static void give_memory_back(const struct run *run)
             GIVE_BACK(ms_driver.mem_release(run->handles[i]));
     }
     if (run->base != 0)
-        GIVE_BACK(ms_driver.mem_address_free(run->base, PLACES * run->granule));
+        GIVE_BACK(ms_driver.mem_address_free(run->base, reserved_bytes(run)));
 }
 
 /* False if work may still be using it. */

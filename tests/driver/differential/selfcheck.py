@@ -19,7 +19,7 @@ SLOW = {"SIMCUDA_DELAY_US": "1000"}
 FAULTS = {
     "memory": ({"SIMCUDA_BREAK": "memory"}, "warn", True),
     "granularity": ({"SIMCUDA_BREAK": "granularity"}, "info", False),
-    "hint": ({"SIMCUDA_HINTS": "0"}, "info", False),
+    "hint": ({"SIMCUDA_HINTS": "0", "SIMCUDA_LOW": "1"}, "info", False),
     "alias": ({"SIMCUDA_BREAK": "alias"}, "warn", False),
     "set": ({"SIMCUDA_BREAK": "set"}, "warn", True),
     "copy": ({"SIMCUDA_BREAK": "copy"}, "warn", True),
