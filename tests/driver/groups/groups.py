@@ -38,7 +38,6 @@ SEALS_TOO = re.compile(r"cuStream(BatchMemOp|WaitValue|WriteValue)|cuGraph\w*Nod
 LACKING = (4, 127)
 
 EXCEPTIONS = {
-    "cuPointerSetAttribute": "the driver gives the same answer for mapped memory",
     "cuIpcCloseMemHandle": "what was opened is another process's: tests/driver/differential/ipc.c",
     "cuStreamBeginCaptureToCig": "no graphics API is simulated: it is refused",
     "cuStreamBeginCaptureToCig_ptsz": "no graphics API is simulated: it is refused",
