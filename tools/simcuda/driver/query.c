@@ -123,7 +123,7 @@ static CUresult answer_locked(const struct facts *facts, CUpointer_attribute att
             *value_out += memory->alias - memory->region.begin;
         break;
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-        /* "Also sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS" */
+        /* cuda.h: it "has a side effect of setting the attribute" SYNC_MEMOPS. */
         if (is_host(facts))
             return CUDA_ERROR_INVALID_VALUE;
         memory->sync_memops = true;

@@ -57,7 +57,8 @@ MS_TEST(ranges_are_checked_at_the_call)
     OK(cuCtxSynchronize());
 }
 
-/* The H200 that was measured takes these calls, and the device faults at the last one. */
+/* The H200 that was measured takes each of these calls; behind a copy and a set of these kinds the
+ * device had faulted. */
 MS_TEST(what_the_documentation_forbids)
 {
     start();
