@@ -69,9 +69,8 @@ def lines_of(done):
 
 
 def is_sanitized():
-    with open(sys.argv[3], "rb") as file:
-        shim = file.read()
-    return b"__asan_init" in shim or b"__tsan_init" in shim
+    """Its library comes before the shim then."""
+    return ":" in sys.argv[3]
 
 
 def check_fault(test, fact):

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/fill/loaded.h"
 
+#include <pthread.h>
+#include <semaphore.h>
+
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
@@ -83,12 +86,26 @@ MS_TEST_BETWEEN(start, end, what_is_gone_is_read)
     CHECK_BYTES((void *)(uintptr_t)part->address, file.data + AT, PART);
 }
 
+static sem_t is_claimed, is_read;
+
+static void *work_on_whole(__attribute__((unused)) void *argument)
+{
+    CHECK(ms_space_claim(whole->address) == whole);
+    sem_post(&is_claimed);
+    CHECK_EQ(sem_wait(&is_read), 0);
+    ms_space_release(whole);
+    return NULL;
+}
+
 MS_TEST_BETWEEN(start, end, what_another_thread_works_on_is_read)
 {
+    pthread_t thread;
     need(whole, MS_NEED_READ);
-    CHECK(ms_space_claim(whole->address) == whole);
+    CHECK_EQ(pthread_create(&thread, NULL, work_on_whole, NULL), 0);
+    CHECK_EQ(sem_wait(&is_claimed), 0);
     CHECK_EQ(need(part, MS_NEED_READ), PART);
-    ms_space_release(whole);
+    sem_post(&is_read);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
     check_bytes();
 }
 
