@@ -224,7 +224,7 @@ class Fuzzer:
             seen = self.side(batch, os.path.join(folder, "shim"), True)
         index = first_difference(alone.records, seen.records)
         if index is not None:
-            return index, f"{batch.where(index)[1]} is not the same", seen, alone
+            return index, f"{batch.where(index)[1]} is not the same{last_words(seen)}", seen, alone
         if seen.status != 0:
             return None, f"exit status {seen.status}", seen, alone
         if seen.errors and batch.last not in LOUD_ACTS:
@@ -345,6 +345,12 @@ def read(folder, name):
             return file.read()
     except FileNotFoundError:
         return b""
+
+
+def last_words(side):
+    """Whether a call failed loudly: what may not come again is told at once."""
+    lines = (side.log + side.errors).splitlines()[-3:]
+    return f"; exit status {side.status}" + "".join(f"\n    {line[:300]}" for line in lines)
 
 
 def first_difference(wanted, seen):
