@@ -9,8 +9,8 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/memory/addresses.h"
-#include "runtime/memory/far_address.h"
 #include "runtime/memory/backing.h"
+#include "runtime/memory/far_address.h"
 #include "runtime/memory/order.h"
 
 /*

@@ -55,15 +55,22 @@ CUresult cuStreamDestroy(CUstream hStream)
     return destroy(hStream);
 }
 
+/* A stream that is queried or waited for: unsafe during a capture, also of another stream. */
+static CUresult find_asked_locked(CUstream handle, bool per_thread, struct CUstream_st **stream_out)
+{
+    CUresult result = sim_stream_find_locked(handle, per_thread, stream_out);
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_refuse_stream_locked(*stream_out);
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_refuse_unsafe_locked();
+    return result;
+}
+
 static CUresult query(CUstream handle, bool per_thread)
 {
     struct CUstream_st *stream;
     pthread_mutex_lock(&sim_lock);
-    CUresult result = sim_stream_find_locked(handle, per_thread, &stream);
-    if (result == CUDA_SUCCESS)
-        result = sim_capture_refuse_stream_locked(stream);
-    if (result == CUDA_SUCCESS)
-        result = sim_capture_refuse_unsafe_locked();
+    CUresult result = find_asked_locked(handle, per_thread, &stream);
     if (result == CUDA_SUCCESS && sim_stream_is_busy(stream))
         result = CUDA_ERROR_NOT_READY;
     if (result == CUDA_SUCCESS && stream->is_legacy) {
@@ -141,16 +148,11 @@ static CUresult get_context(CUstream handle, bool per_thread, CUcontext *context
 SIM_TWINS(cuStreamGetCtx_v2, _ptsz, (CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx),
           get_context(hStream, per_thread, pCtx, pGreenCtx))
 
-/* Unsafe during a capture, also on another stream. */
 static CUresult synchronize(CUstream handle, bool per_thread)
 {
     struct CUstream_st *stream;
     pthread_mutex_lock(&sim_lock);
-    CUresult result = sim_stream_find_locked(handle, per_thread, &stream);
-    if (result == CUDA_SUCCESS)
-        result = sim_capture_refuse_stream_locked(stream);
-    if (result == CUDA_SUCCESS)
-        result = sim_capture_refuse_unsafe_locked();
+    CUresult result = find_asked_locked(handle, per_thread, &stream);
     if (result == CUDA_SUCCESS)
         result = sim_stream_wait_locked(stream);
     pthread_mutex_unlock(&sim_lock);
