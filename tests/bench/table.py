@@ -6,15 +6,15 @@
 has no figure; figures of PyTorch's flows are those of docs/results/flows-simulated.md, which tests/frameworks/torch/run made.
 """
 import argparse
-import datetime
 import math
 import os
-import platform
 import re
 import subprocess
 import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(SOURCE, "tests", "harness"))
+import result_page  # noqa: E402
 BENCHMARKS = ("quickstart", "main job", "ways", "verify mode", "init, then shard", "flows over NCCL", "instructions over NCCL", "fill", "snapshots",
               "state page", "start-up", "start", "calls", "instructions", "self-check", "plan resolve", "footprint", "growth")
 WAYS = ["without", "with", "with a plan"]
@@ -248,12 +248,9 @@ def markdown(rows):
 # --- the page
 
 
-PAGE = """# Benchmarks, simulated driver
-
-Made by `ninja -C build benchmark-results` (`meson test --benchmark`, then `tests/bench/table.py --write`) on {date}:
-{machine}. {settings}The simulated driver and the simulated NCCL are both of this repository; no figure here is one of a GPU, and
-every one is a ratio. Where times or rates are compared, the machine did other work as well: on average {load:.0f} threads
-wanted its cores. What uses several threads, as filling memory does, then looks worse than it is.
+PAGE = """The simulated driver and the simulated NCCL are both of this repository; no figure here is one of a GPU, and every one is a
+ratio. Where times or rates are compared, the machine did other work as well: on average {load:.0f} threads wanted its cores. What
+uses several threads, as filling memory does, then looks worse than it is.
 
 ## Against the ideal
 
@@ -329,16 +326,13 @@ def write_page(path, ratios, kept, missing):
                ("footprint", footprint(kept.get("footprint", ""))))}
     tables["mib"] = markdown(in_mib(kept))
     tables["quickstart"] = f"```\n{quickstart(kept['quickstart'])}```\n" if "quickstart" in kept else "Not run.\n"
-    with open("/proc/meminfo") as file:
-        gib = round(int(re.search(r"MemTotal:\s+(\d+)", file.read())[1]) / 2 ** 20)
-    today = datetime.date.today()
-    settings = ", ".join(f"`{name}={value}`" for name, value in sorted(os.environ.items())
-                         if name.startswith(("BENCH_", "FILL_", "GROWTH_", "STATE_SCALE", "WAYS_")))
+    changed = ", ".join(f"{name}={value}" for name, value in sorted(os.environ.items())
+                        if name.startswith(("BENCH_", "FILL_", "GROWTH_", "STATE_SCALE", "WAYS_")))
+    note = "; ".join([f"with {changed}"] * bool(changed) + [f"not run: {', '.join(missing)}"] * bool(missing))
     with open(path, "w") as page:
-        page.write(PAGE.format(
-            date=f"{today.day} {today:%B %Y}", machine=f"{os.cpu_count()} cores, {gib} GiB of memory, no GPU, Python "
-            f"{platform.python_version()}", load=os.getloadavg()[2], settings=(f"With {settings}. " if settings else "") +
-            (f"Not run: {', '.join(missing)}. " if missing else ""), ratios=markdown([HEAD, *ratios]), notes=NOTES, snapshots=SNAPSHOTS, **tables))
+        page.write(result_page.head("Benchmarks, simulated driver", "ninja -C build benchmark-results",
+                                    result_page.settings_of({}), note=note))
+        page.write(PAGE.format(load=os.getloadavg()[2], ratios=markdown([HEAD, *ratios]), notes=NOTES, snapshots=SNAPSHOTS, **tables))
 
 
 def main():

@@ -11,20 +11,17 @@ import os
 import sys
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness")]
 
+import result_page  # noqa: E402
 from parts import PARTS  # noqa: E402
 from run_tools import SOURCE, read_json  # noqa: E402
 
 RESULTS = os.path.join(SOURCE, "docs", "results")
 MOST_DETAILS = 12
-HEAD = """# On a GPU: {gpu}
-
-{dates}: {gpu}, driver {driver}, CUDA {cuda}, PyTorch {torch}, Python {python}, {cores} cores. Made by
-`tests/gpu/page.py {name} --write` from the files `*-{name}.json` beside this page, which `tests/gpu/run` wrote
-([what each part asks](../../tests/gpu/README.md)). One GPU: several ranks share it, or are one of many whose process group does
-nothing. Every variable of the shim has its default, but for flows and systems, which have METASHARD_SETTLE_MS=0 and
-METASHARD_IDLE_MS=5000.
+SETTINGS = result_page.DEFAULTS + ", but for flows and systems: METASHARD_SETTLE_MS=0, METASHARD_IDLE_MS=5000"
+HEAD = """From the files `*-{name}.json` beside this page, which `tests/gpu/run` wrote ([what each part asks](../../tests/gpu/README.md)). One
+GPU: several ranks share it, or are one of many whose process group does nothing.
 
 """
 LARGE = """## One rank of large models
@@ -162,8 +159,12 @@ def make_page(name):
         raise SystemExit(f"page.py: no file of {name} in docs/results")
     about = [result["run"] for result in found.values()]
     latest = max(about, key=lambda one: one["date"])
-    text = HEAD.format(name=name, **{**latest, "dates": ", ".join(sorted({one["date"] for one in about})),
-                                     "cuda": f"{latest['cuda'] // 1000}.{latest['cuda'] % 1000 // 10}"})
+    cuda = f"{latest['cuda'] // 1000}.{latest['cuda'] % 1000 // 10}"
+    where = f"{latest['gpu']}, driver {latest['driver']}, CUDA {cuda}, {latest['cores']} cores, Python {latest['python']}, PyTorch {latest['torch']}"
+    commit = latest["commit"]
+    text = result_page.table(f"On a GPU: {latest['gpu']}", ("tests/gpu/run", f"tests/gpu/page.py {name} --write"),
+                             f"0.2.0, commit {commit[:8]}{commit[40:]}, {latest['date']}; the code of each part stands in its row", where, SETTINGS)
+    text += HEAD.format(name=name)
     for part, head, make in (("large", LARGE, large_table), ("systems-first", SYSTEMS, systems_table),
                              ("flows-first", FLOWS, flows_table)):
         text += head + make(found[part]) if part in found else ""

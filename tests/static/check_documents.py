@@ -121,19 +121,6 @@ def check_exceptions():
     return len(rows)
 
 
-# Pages that compare memory or bytes without and with the preload.
-COMPARED = ("allocators-simulated", "flows-simulated", "loaders-simulated", "nccl-simulated", "scale-simulated", "serving-simulated", "systems-default-simulated",
-            "systems-large-simulated", "systems-simulated", "training")
-
-
-def check_settings():
-    """A figure that nobody can place is none: each page says at which settings it was made."""
-    for page in COMPARED:
-        if not re.search(r"Settings of the\s+preload: (every variable has its default|METASHARD_\w+=)",
-                         read(os.path.join(SOURCE, "docs", "results", page + ".md"))):
-            faults.append(f"docs/results/{page}.md: expected \"Settings of the preload: ...\", from the run's own record")
-
-
 # What a user reads: all that the README names under "To use it". What is printed or typed counts for none.
 USERS = ("README.md", *(f"docs/{page}.md" for page in ("dry-run", "environment", "faq", "launchers", "limits", "plan-format", "suspend",
                                                          "troubleshooting", "tutorial")))
@@ -176,7 +163,6 @@ def check_places():
 
 
 def main():
-    check_settings()
     words, places = count_words(), check_places()
     table = read(os.path.join(SOURCE, "runtime", "config", "options.def"))
     variables = set(re.findall(r"^MS_OPTION\(\w+, \w+, (METASHARD\w*),", table, re.M))

@@ -13,6 +13,8 @@ import re
 import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(SOURCE, "tests", "harness"))
+import result_page  # noqa: E402
 README = "README.md"
 RESULTS = os.path.join("docs", "results", "benchmarks-simulated.md")
 GPU = os.path.join("docs", "results", "large-nvidia-h200.json")
@@ -73,8 +75,9 @@ def markdown(head, rows):
 
 
 def records_of(path, columns):
-    """The rows of a page's first table, by the words of these columns."""
-    found = [[word.strip() for word in line.strip("|").split("|")] for line in read(path).splitlines() if line.startswith("|")]
+    """The rows of the first table behind the page's head, by the words of these columns."""
+    text = result_page.HEAD.sub("", read(path))
+    found = [[word.strip() for word in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
     records = [dict(zip(found[0], line)) for line in found[2:] if len(line) == len(found[0])]
     return {tuple(record[column] for column in columns): record for record in records}
 
@@ -149,7 +152,7 @@ def sentences(results):
     """(pattern, what its groups are): a figure in a sentence. Each pattern is found once, or it is a fault."""
     shard = whole(results.of_quickstart(r"^ +0 +([\d.]+) ")[1])
     checkpoint = whole(int(results.of_quickstart(r"^Checkpoint: \d+ tensors, (\d+) bytes")[1]) / 2 ** 20)
-    cores = re.search(r"^(\d+) cores, \d+ GiB", results.text, re.M)
+    cores = re.search(r"^\| machine \| (\d+) cores", results.text, re.M)
     wheel = re.search(r"PyTorch (\d+\.\d+)\.", read(FLOWS))
     scratch = {int(ranks): record["shard"] for (what, ranks), record in records_of(FLOWS, ("program", "ranks")).items()
                if what == TORCH[0][1][0]}
@@ -161,7 +164,7 @@ def sentences(results):
         (r"checkpoint on disk<br>(\d+) MiB", [checkpoint]),
         (r"this rank's rows<br>(\d+) MiB", [shard]),
         (r"On a machine with (\d+) cores", [cores[1]]),
-            (r"installs PyTorch ([\d.]+) ", [wheel[1]]),
+        (r"installs PyTorch ([\d.]+) ", [wheel[1]]),
         (r"checkpoint of (\d+) MiB whole to the device and keeps (\d+)", [loaded[1], loaded[2]]),
         (r"Llama's shape with (\d+) MiB in bfloat16, (\d+) ranks", [whole(size), RANKS]),
         (r"are the\nsame for (\d[\d, ]* and \d+) ranks", [f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}"]),

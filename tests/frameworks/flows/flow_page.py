@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of a run of the flows (run --results PAGE)."""
-import datetime
 import os
 import sys
 
 from figures import MIB, SETTINGS
 
-SYSTEMS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "systems")
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+import result_page  # noqa: E402
 
 # The page's words for a flow. README's tables find rows by them (tests/static/readme_figures.py).
 WORDS = {
@@ -25,12 +25,8 @@ WORDS = {
     "single:mapped": "one device, from a mapped file", "single:parted": "one device, parts of a mapped file",
 }
 
-PAGE = """# PyTorch programs, simulated driver
-
-{date}: {cores} cores that other work shared, {memory_gib} GiB of memory, no GPU, Python {python}, PyTorch {torch} from PyPI;
-the simulated driver and the stand-in for the CUDA runtime, both of this repository. Made by
-`tests/frameworks/flows/run --world {world} --ranks {ranks}{gather} --settings {settings_name} --results PAGE`: {passed} checks passed,
-{failed} failed, {skipped} skipped. No figure here is one of a GPU.
+PAGE = """{passed} checks passed, {failed} failed, {skipped} skipped. The simulated driver and the stand-in for the CUDA runtime are both of
+this repository. No figure here is one of a GPU.
 
 Each program of `tests/frameworks/flows` ran without and with the preload, each rank as a process of its own, one after the
 other, in a process group that does nothing (`fake`), which sharding does not notice. The model has Llama's shape in
@@ -38,8 +34,7 @@ bfloat16; `details` and `single` have small models of their own. Figures in MiB 
 memory of the device, *sent* what was copied to it, *read* what the shim read of files. In every row, every parameter and
 buffer holds the same bytes without and with.
 
-Settings of the preload: {settings}. Granules have 2 MiB. A run in which a stream was busy for longer than
-METASHARD_IDLE_MS, as its dump says, was repeated, up to four times: {repeated} in all.
+A run in which a stream was busy for longer than METASHARD_IDLE_MS, as its dump says, was repeated, up to four times: {repeated} in all.
 
 | program | ranks | shard | peak without | peak with | sent without | sent with | read |
 | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -88,16 +83,15 @@ def table(records):
 
 
 def write(options, checks):
-    sys.path.insert(0, SYSTEMS)
-    import page  # which knows the machine
-    today, report = datetime.date.today(), checks.report
-    about = page.machine(options.python) | {"date": f"{today.day} {today:%B %Y}"}
-    said = ", ".join(f"{name}={value}" for name, value in SETTINGS[options.settings].items()) or "every variable has its default"
+    report = checks.report
     ranks = "all" if options.ranks is None else ",".join(map(str, sorted(options.ranks)))
     gather = " --gather" if options.gather else ""
+    command = (f"tests/frameworks/flows/run --world {options.world} --ranks {ranks}{gather} --settings {options.settings} "
+               "--results PAGE")
     with open(options.results, "w", encoding="utf-8") as file:
+        file.write(result_page.head("PyTorch programs, simulated driver", command,
+                                    result_page.settings_of(SETTINGS[options.settings]), options.python))
         file.write(PAGE.format(
-            **about, world=options.world, ranks=ranks, gather=gather, settings_name=options.settings, settings=said, repeated=checks.repeated,
-            passed=report.number - report.failed - len(report.skipped), failed=report.failed or "none",
+            repeated=checks.repeated, passed=report.number - report.failed - len(report.skipped), failed=report.failed or "none",
             skipped=len(report.skipped) or "none", table=table(checks.records), slack=options.slack_mib,
             skips="".join(f"- {name}: {reason}\n" for name, reason in report.skipped)))

@@ -9,9 +9,16 @@ families.py are there to meet some, and those that train compute.
 import argparse
 import collections
 import json
+import os
 import re
 import sys
 from typing import NamedTuple
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+import result_page  # noqa: E402
+
+MADE_BY = ("tests/frameworks/flows/run --json FILE", "tests/frameworks/systems/run --json FILE",
+           "tests/frameworks/flows/without_rule.py --results PAGE FILE...")
 
 # In a dump, of the events that brought something into memory those of a launch without a rule (runtime/state/format.h).
 FALLBACK, NO_RULE = 11, 2
@@ -81,12 +88,8 @@ def unknown(program, found):
 # --- the page
 
 
-PAGE = """# Kernels without a rule
-
-What programs meet that load or initialise, of {flows} programs of `tests/frameworks/flows` and {systems} rows of
-`tests/frameworks/systems`, with PyTorch {torch} on the simulated driver. Printed by
-`tests/frameworks/flows/without_rule.py --results PAGE FILE...` from what these runs wrote with `--json`; each run fails if a
-program meets another kernel. A launch counts if it brought something into memory; MiB are of the rank with the most. Programs
+PAGE = """What programs meet that load or initialise, of {flows} programs of `tests/frameworks/flows` and {systems} rows of
+`tests/frameworks/systems`, on the simulated driver. Each run fails if a program meets another kernel. A launch counts if it brought something into memory; MiB are of the rank with the most. Programs
 that train are not in it: they compute.
 
 | kernel | met by | launches | MiB into memory | why no rule names it |
@@ -170,6 +173,7 @@ def rare_rows(programs):
 
 
 def main():
+    from figures import SETTINGS  # which asks this file about kernels
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--results", required=True, metavar="PAGE")
     parser.add_argument("files", nargs="+", metavar="FILE")
@@ -177,10 +181,11 @@ def main():
     (flows, systems), torch = read(options.files)
     rare = {name: flows.pop(name) for name in list(flows) if name.startswith(FAMILIES)}
     all_others = {name for name, (_, after) in {**flows, **systems}.items() if not COMPUTES.search(name) and not worst(after)}
-    text = PAGE.format(flows=len(flows), systems=len(systems), torch=torch, known=known_rows({**flows, **systems}),
+    text = PAGE.format(flows=len(flows), systems=len(systems), known=known_rows({**flows, **systems}),
                        others=", ".join(sorted(all_others)), rare=rare_rows(rare))
+    head = result_page.head("Kernels without a rule", MADE_BY, result_page.settings_of(SETTINGS["patient"]), more=[f"PyTorch {torch}"])
     with open(options.results, "w", encoding="utf-8") as file:
-        file.write(text)
+        file.write(head + text)
     return "**not known**" in text
 
 

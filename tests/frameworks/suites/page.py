@@ -5,18 +5,15 @@ import collections
 import datetime
 import json
 import os
-import platform
 import re
 import sys
 
 from table import SUITES
 
-SETTING = "{cores} cores, no GPU, Python {python}"
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+import result_page  # noqa: E402
 
-HEAD = """# Suites that others wrote for GPUs, simulated driver
-
-{setting}; the simulated driver of this repository, with the exports of CUDA 12.9 or 13.0. Made by
-`tests/frameworks/suites/run --write`, each row on the day in its last column. No figure here is one of a GPU.
+HEAD = """The simulated driver of this repository, with the exports of CUDA 12.9 or 13.0. No figure here is one of a GPU.
 
 Each suite is run unchanged, from its wheel, from a source package that is compiled with a CUDA toolkit (pycuda), or from a
 clone of its repository (cuda-bindings 13, examples of cuda.core), three times: without the preload, with it, and with it and
@@ -100,7 +97,6 @@ def read_earlier(path):
 
 def write(path, folder):
     earlier, parts = read_earlier(path)
-    setting = SETTING.format(cores=os.cpu_count(), python=platform.python_version())
     kept = set(parts)
     for suite in SUITES:
         try:
@@ -110,10 +106,12 @@ def write(path, folder):
             continue
         parts[suite.title] = row(record), section(record)
         kept.discard(suite.title)
-    if kept and setting not in earlier:
-        sys.exit(f"{path} is not of {setting}: run all suites")
+    head = result_page.head("Suites that others wrote for GPUs, simulated driver", "tests/frameworks/suites/run --write",
+                            note="each row of the day in its last column")
+    if kept and result_page.read(earlier)["machine"] not in head:
+        sys.exit(f"{path} is of another machine or Python: run all suites")
     shown = [parts[suite.title] for suite in SUITES if suite.title in parts]
-    head = HEAD.format(setting=setting)
+    head += HEAD
     absent = [suite for suite in SUITES if suite.tag and suite.title not in parts]
     if absent:
         head += OUTSIDE.format(titles="; ".join(suite.title for suite in absent), names=" ".join(suite.name for suite in absent))

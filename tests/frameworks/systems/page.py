@@ -5,9 +5,13 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 
 import never_more
-from figures import mib
+from figures import SETTINGS, mib
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+import result_page  # noqa: E402
 
 WAYS = ("without", "with", "plan")
 
@@ -85,13 +89,8 @@ def text(result):
 # --- the page
 
 
-PAGE = """# Systems{size}, simulated driver and NCCL
-
-{date}: {cores} cores, {memory_gib} GiB of memory, no GPU, Python {python}, PyTorch {torch} from PyPI; the simulated driver,
-the simulated NCCL and the stand-in for the CUDA runtime, all of this repository. Made by
-`tests/frameworks/systems/run {options}--continue --json FILE --results PAGE`,
-in one run or several: {passed} checks passed, {failed} failed; what is not in the tables has not been run. No figure here
-is one of a GPU.
+PAGE = """{passed} checks passed, {failed} failed, in one run or several; what is not in the tables has not been run. The simulated
+driver, the simulated NCCL and the stand-in for the CUDA runtime are all of this repository. No figure here is one of a GPU.
 
 Each row is a script of `tests/frameworks/systems`, as users of that system write it; nothing in it knows of MetaShard. All its
 ranks ran at the same time, each a process with a simulated device of its own, and real PyTorch's `nccl` backend
@@ -111,8 +110,6 @@ the device has done all that it queued; *read back*: from then on until everythi
 brings into memory what is still deferred; the sum of both compares. *A later step*: the median of the optimizer steps but the
 first, on the device's clock, where there are some. As many ranks ran at a time as the row has, on {cores} cores that others
 used as well, and the simulated device computes on these cores too.
-
-{settings}
 
 """
 
@@ -155,11 +152,6 @@ def listed(result, bound):
         or "none"
 
 
-SETTINGS = {"default": "Settings of the preload: every variable has its default.",
-            "patient": "Settings of the preload: METASHARD_SETTLE_MS=0 and METASHARD_IDLE_MS=5000, so that peaks do not depend on "
-                       "how fast\nthis machine is; `run --settings default` has none."}
-
-
 def slack_shares(result, ran):
     """How much of the shard the slack of the bound is: where it is much, the bound says little."""
     shards = {}
@@ -180,12 +172,14 @@ def options_of(result):
 def write_page(path, result, has_picture):
     ran = [record for record in result["records"] if record["skipped"] is None]
     model = max(sum(rank["shard_bytes"] for rank in record["ranks"]) for record in ran)
-    day = datetime.date.fromisoformat(result["date"])
-    page = PAGE.format(**{"granule_kib": 2048, **result, "date": f"{day.day} {day:%B %Y}",
-                             "settings": SETTINGS[result.get("settings", "patient")]}, model=mib(model), host="350",
-                       size=" at default settings" if result.get("settings") == "default" else
-                       ", a larger model" if result["scale"] >= 1 else "", options=options_of(result),
-                       passed=result["checks"]["passed"], failed=result["checks"]["failed"] or "none")
+    size = (" at default settings" if result.get("settings") == "default" else ", a larger model" if result["scale"] >= 1 else "")
+    granule = result.get("granule_kib", 2048)
+    page = result_page.head(f"Systems{size}, simulated driver and NCCL",
+                            f"tests/frameworks/systems/run {options_of(result)}--continue --json FILE --results PAGE",
+                            result_page.settings_of(SETTINGS[result.get("settings", "patient")], f"{granule / 1024:g} MiB"),
+                            more=[f"PyTorch {result['torch']}"], note=f"the first rows of {result['date']}")
+    page += PAGE.format(**{"granule_kib": granule, **result}, model=mib(model), host="350", passed=result["checks"]["passed"],
+                        failed=result["checks"]["failed"] or "none")
     page += PICTURE if has_picture else ""
     for world in sorted({record["world"] for record in result["records"]}):
         records = [record for record in result["records"] if record["world"] == world]

@@ -16,6 +16,9 @@ PAGE = os.path.join(SOURCE, "docs", "results", "torch-releases.md")
 sys.path.insert(0, os.path.join(SOURCE, "tools", "check_torch"))
 from torch_check import machine_code  # noqa: E402
 
+sys.path.insert(0, os.path.join(SOURCE, "tests", "harness"))
+import result_page  # noqa: E402
+
 CLASSES = ("write-only", "in-place", "from-other", "from-first", "concatenate", "each")
 
 
@@ -83,9 +86,7 @@ def page_of(kept):
         code = code_of(found)
         rows.append(f"| {release} | {found['cuda']} | {found['kernels']:,} | {counts} | {code} | {ran(found)} | "
                     f"`{found['check']}` |")
-    return f"""# Releases of PyTorch
-
-`tests/frameworks/torch/releases.py --write` prints this page from what
+    return f"""What
 [check_wheel.py](../../tests/frameworks/torch/check_wheel.py) has found in each release's wheel on PyPI (x86-64), in its
 code for sm_90. Of all of them it holds that
 
@@ -135,7 +136,12 @@ def main():
     stale = [f"{release}: {class_} kernels with the opcodes {sorted(set(opcodes) - machine_code.allowed(class_))}"
              for release, found in kept.items() for class_, opcodes in found.get("code", {}).items()
              if not set(opcodes) <= machine_code.allowed(class_)]
-    for path, text in ((LIST, list_of(kept)), (PAGE, page_of(kept))):
+    made_by = ("tests/frameworks/torch/check_wheel.py --keep", "tests/frameworks/torch/releases.py --write")
+    with open(PAGE, encoding="utf-8") as file:
+        page = file.read()
+    head = result_page.replace(page, made_by) if "--write" in sys.argv else page
+    head = head[:result_page.HEAD.match(head).end()]
+    for path, text in ((LIST, list_of(kept)), (PAGE, head + page_of(kept))):
         if "--write" in sys.argv:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)

@@ -3,8 +3,10 @@
 with the day that they were made on, if the page is of the same machine and versions."""
 import datetime
 import os
-import platform
 import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+import result_page  # noqa: E402
 
 HEADER = ("| training | ranks | losses | loss, first to last | peak while loading, MiB | peak in all, MiB | step 1, ms | "
           "steps 2 to 5, ms | steps 6 and on, ms | made |")
@@ -13,18 +15,11 @@ SUSPENDED_HEADER = ("| training | ranks | suspensions | given back, MiB | come f
                     "host grows, waiting there | host grows, waiting in a folder |")
 VALUES_HEADER = "| training | ranks | as on one device | pieces that are the same as another |"
 
-SETTING = "{cores} cores, no GPU, Python {python}, {packages}"
-
-HEAD = """# Training, simulated driver
-
-{setting};
-the simulated driver of this repository, with its stand-ins for the CUDA runtime, NCCL and cuBLAS, and host versions of
-PyTorch's kernels. Made by `tests/frameworks/training/run --write`, each row on the day in its last column. No figure here is
-one of a GPU.
+HEAD = """The simulated driver of this repository, with its stand-ins for the CUDA runtime, NCCL and cuBLAS, and host versions of PyTorch's
+kernels. No figure here is one of a GPU.
 
 `tests/frameworks/training/train.py` loads a checkpoint and trains for {steps} steps, in eager mode, with attention by PyTorch's
-own operations, gradient clipping and AdamW; once without and once with the shim. Settings of the
-preload: every variable has its default. Transformers' models are trained by `pretrained.py` beside it. *Same*: every loss of every rank is the same, bit for bit, and so are all parameters in the end. Two figures are
+own operations, gradient clipping and AdamW; once without and once with the shim. Transformers' models are trained by `pretrained.py` beside it. *Same*: every loss of every rank is the same, bit for bit, and so are all parameters in the end. Two figures are
 those without and with the shim. Memory is that of the rank with the most. Times are of rank 0, to the end of the device's work:
 of several steps the one in the middle. Step 1 brings into memory what was loaded. The kernels run on the processor, which
 other ranks and programs use too, so later steps differ by chance.
@@ -124,12 +119,13 @@ def key_of(record):
 
 
 def write(path, rows, records, packages, steps):
-    setting = SETTING.format(cores=os.cpu_count(), python=platform.python_version(), packages=packages)
+    head = result_page.head("Training, simulated driver", "tests/frameworks/training/run --write", result_page.settings_of({}),
+                            more=[packages], note="each row of the day in its last column")
     if len(records) < len(rows) and os.path.exists(path):
         with open(path, encoding="utf-8") as file:
-            if setting not in file.read():
-                sys.exit(f"{path} is not of {setting}: run all rows")
-    text = HEAD.format(setting=setting, steps=steps)
+            if result_page.read(file.read())["machine"] not in head:
+                sys.exit(f"{path} is of another machine or other packages: run all rows")
+    text = head + HEAD.format(steps=steps)
     text += table(path, HEADER, rows, {key_of(record): line(record) for record in records})
     text += SUSPENDED_HEAD
     text += table(path, SUSPENDED_HEADER, [row for row in rows if "--suspend" in row.arguments],

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of check_flows.py: what a flow took without the preload, with it, and with a plan."""
-import datetime
 import os
-import platform
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+import result_page  # noqa: E402
 
 MIB = 1 << 20
 
@@ -50,14 +52,8 @@ def markdown(head, rows):
     return "\n".join("| " + " | ".join(words) + " |" for words in [head, ["---"] * len(head), *rows]) + "\n"
 
 
-PAGE = """# Flows over NCCL, simulated driver and NCCL
-
-{date}: {cores} cores, {memory} GiB of memory, no GPU, Python {python}; the simulated driver and the simulated NCCL,
-both of this repository. Made by `ninja -C build nccl-results` (`tests/ranks/flows/check_flows.py --write`): {passed}
-checks passed, {failed} failed.
-
-Settings of the preload: {settings}. Granules have {granule}. Programs allocate as
-PyTorch's caching allocator does, and tell no names of tensors; FSDP1's buckets have {bucket}.
+PAGE = """{passed} checks passed, {failed} failed. The simulated driver and the simulated NCCL are both of this repository. Programs
+allocate as PyTorch's caching allocator does, and tell no names of tensors; FSDP1's buckets have {bucket}.
 
 Each program of `tests/ranks/flows` does on the wire what a framework does to bring a model from rank 0 to all ranks,
 each rank a process of its own with a simulated device of its own. Each ran without the preload, with it, and with it
@@ -102,18 +98,14 @@ def settings(options, cases):
     paths = ("METASHARD_DUMP", "METASHARD_PLAN")
     found = {name: value for case in cases for run in case.runs.values() for name, value in run.settings.items()
              if name not in paths}
-    return ", ".join(f"{name}={value}" for name, value in sorted(found.items())) or "every variable has its default"
+    return result_page.settings_of(found, f"{options.granule / MIB:g} MiB")
 
 
 def write_page(options, cases, report):
-    with open("/proc/meminfo") as file:
-        memory = round(int(file.readline().split()[1]) / (1 << 20))
-    now, model, chosen = datetime.date.today(), cases[0].model, [row for row in COLUMNS if row[0] in ON_PAGE]
-    page = PAGE.format(date=f"{now.day} {now:%B %Y}", cores=os.cpu_count(), memory=memory,
-                       python=platform.python_version().rpartition(".")[0], passed=report.number - report.failed,
-                       failed=report.failed or "none", settings=settings(options, cases),
-                       granule=f"{options.granule / MIB:g} MiB", bucket=f"{options.bucket / MIB:g} MiB",
-                       size=mib(model.bytes), count=len(model.tensors), largest=mib(model.largest), held=held(cases),
-                       table=markdown([name for name, _ in chosen], [[figure(case) for _, figure in chosen] for case in cases]))
+    model, chosen = cases[0].model, [row for row in COLUMNS if row[0] in ON_PAGE]
+    page = result_page.head("Flows over NCCL, simulated driver and NCCL", "ninja -C build nccl-results", settings(options, cases))
+    page += PAGE.format(passed=report.number - report.failed, failed=report.failed or "none", bucket=f"{options.bucket / MIB:g} MiB",
+                        size=mib(model.bytes), count=len(model.tensors), largest=mib(model.largest), held=held(cases),
+                        table=markdown([name for name, _ in chosen], [[figure(case) for _, figure in chosen] for case in cases]))
     with open(options.write, "w") as file:
         file.write(page)

@@ -2,17 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """page.py PAGE RECORD...: the page of what run --record has written: how many calls failed in which flow, and which."""
 import collections
-import datetime
 import json
 import os
 import re
 import sys
 
-HEAD = """# Every call fails once, on the simulated driver
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "..", "harness"))
+import result_page  # noqa: E402
 
-@DATE@: 2 cores that other work shared, 24 GiB of memory, no GPU, gcc 12.2; the simulated driver of this repository.
-Made by `tests/robust/faults/run --record FILE` and `tests/robust/faults/page.py`; `tests/robust/faults/run` alone runs everything, for about an
-hour and a half on two cores that are busy. What was found was mended on the way, and the rows that it concerned were run again.
+MADE_BY = ("tests/robust/faults/run --record FILE", "tests/robust/faults/page.py PAGE FILE")
+HEAD = """The simulated driver is of this repository. `tests/robust/faults/run` alone runs everything, for about an hour and a half on
+two cores that are busy. What was found was mended on the way, and the rows that it concerned were run again.
 
 A flow is run again and again; in the n-th run the n-th call that the shim makes fails, until a run ends in which none did:
 *all*. How many calls there are differs from run to run, since threads ask again as time goes.
@@ -120,9 +121,9 @@ def lists(points):
 
 def main():
     points = read(sys.argv[2:])
-    last = datetime.date.fromtimestamp(max(os.path.getmtime(path) for path in sys.argv[2:]))
     with open(sys.argv[1], "w") as file:
-        file.write(HEAD.replace("@DATE@", last.strftime("%-d %B %Y")) + "".join(tables(points)) + FOUND + "".join(lists(points)))
+        file.write(result_page.head("Every call fails once, on the simulated driver", MADE_BY, "those of each flow; granules of 2 MiB"))
+        file.write(HEAD + "".join(tables(points)) + FOUND + "".join(lists(points)))
 
 
 if __name__ == "__main__":
