@@ -26,152 +26,16 @@
 #include "runtime/memory/space.h"
 #include "runtime/start/lifetime.h"
 #include "runtime/state/counters.h"
+#include "tests/bench/counted_driver.h"
 #include "tests/bench/movements.h"
 
 #define GRANULE ((size_t)64 << 10)
 #define TENSOR_BYTES ((size_t)64 << 10) /* the least that is looked up in files without a plan */
 enum { PIECE = 512, PARAMETER_BYTES = 64, LEAST = 1000 };
 
-static void must(bool is_good, const char *what)
-{
-    if (is_good)
-        return;
-    fprintf(stderr, "footprint: %s\n", what);
-    exit(1);
-}
-
-static size_t random_below(size_t bound)
-{
-    static uint64_t state = 1;
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (size_t)((state >> 33) % bound);
-}
-
-/* --- the driver's part: addresses from a counter, and idle streams */
-
-static CUdeviceptr next_address = (CUdeviceptr)0x7e0000000000;
-
-static CUresult reserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr hint,
-                        unsigned long long flags)
-{
-    (void)hint, (void)flags;
-    next_address = (next_address - bytes) / alignment * alignment;
-    *address = next_address;
-    return CUDA_SUCCESS;
-}
-
-static CUresult give_back(CUdeviceptr address, size_t bytes)
-{
-    (void)address, (void)bytes;
-    return CUDA_SUCCESS;
-}
-
-static CUresult do_not_wait(void)
-{
-    return CUDA_SUCCESS;
-}
-
-static CUresult create_event(CUevent *event, unsigned flags)
-{
-    (void)flags;
-    *event = (CUevent)&next_address;
-    return CUDA_SUCCESS;
-}
-
-static CUresult record_event(CUevent event, CUstream stream)
-{
-    (void)event, (void)stream;
-    return CUDA_SUCCESS;
-}
-
-static CUresult record_context(CUcontext context, CUevent event)
-{
-    (void)context, (void)event;
-    return CUDA_SUCCESS;
-}
-
-static CUresult query_event(CUevent event)
-{
-    (void)event;
-    return CUDA_SUCCESS;
-}
-
-static CUresult create_memory(CUmemGenericAllocationHandle *handle, size_t bytes,
-                              const CUmemAllocationProp *prop, unsigned long long flags)
-{
-    (void)bytes, (void)prop, (void)flags;
-    *handle = 1;
-    return CUDA_SUCCESS;
-}
-
-static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
-                    CUmemGenericAllocationHandle handle, unsigned long long flags)
-{
-    (void)address, (void)bytes, (void)offset, (void)handle, (void)flags;
-    return CUDA_SUCCESS;
-}
-
-static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
-                           size_t count)
-{
-    (void)address, (void)bytes, (void)access, (void)count;
-    return CUDA_SUCCESS;
-}
-
-static CUresult release_memory(CUmemGenericAllocationHandle handle)
-{
-    (void)handle;
-    return CUDA_SUCCESS;
-}
-
-static void use_counted_driver(void)
-{
-    ms_driver.event_create = create_event;
-    ms_driver.event_record = record_event;
-    ms_driver.ctx_record_event = record_context;
-    ms_driver.event_synchronize = query_event;
-    ms_driver.event_query = query_event;
-    ms_driver.event_destroy = query_event;
-    ms_driver.mem_address_reserve = reserve;
-    ms_driver.mem_address_free = give_back;
-    ms_driver.ctx_synchronize = do_not_wait;
-    ms_driver.mem_create = create_memory;
-    ms_driver.mem_map = map;
-    ms_driver.mem_unmap = give_back;
-    ms_driver.mem_set_access = set_access;
-    ms_driver.mem_release = release_memory;
-}
-
 /* --- the calls */
 
 static CUfunction kernel;
-
-static CUdeviceptr allocate(size_t size)
-{
-    CUdeviceptr address = 0;
-    CUresult result = CUDA_ERROR_UNKNOWN;
-    must(ms_alloc(size, &address, &result) && result == CUDA_SUCCESS, "cuMemAlloc");
-    return address;
-}
-
-static void release(CUdeviceptr address)
-{
-    CUresult result = CUDA_ERROR_UNKNOWN;
-    must(ms_alloc_free(address, &result) && result == CUDA_SUCCESS, "cuMemFree");
-}
-
-/* Different bytes for each number, none of which could be an address. */
-static void set(CUdeviceptr address, size_t number, size_t bytes)
-{
-    const uint32_t value = 0x80000000u | (uint32_t)number;
-    must(set_is_recorded(address, value, bytes), "cuMemsetD32");
-}
-
-static void copy_from(CUdeviceptr address, const void *source, size_t bytes)
-{
-    must(copy_is_recorded(MS_COPY_FROM_HOST, address, ms_side_of_host(source), bytes),
-         "cuMemcpyHtoD");
-}
 
 static void launch_on(CUdeviceptr block)
 {
@@ -471,7 +335,8 @@ int main(int argc, char **argv)
     const size_t largest = argc > 3 ? strtoull(argv[3], NULL, 10) : 100000;
     open_device(argv[1], argv[2]);
     release(allocate(GRANULE)); /* what the shim asks of a driver it asks the simulated one */
-    use_counted_driver();
+    use_counted_addresses(true);
+    use_no_memory(true);
     const unsigned char *mapped = map_file(argv[2]);
     is_quiet = true; /* what is made once, for each kind */
     count = LEAST;

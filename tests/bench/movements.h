@@ -1,8 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies and sets of a program, as its entry points make them. */
+/* Calls of a program, as its entry points make them. What fails ends the program. */
 #pragma once
 
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "runtime/calls/alloc.h"
 #include "runtime/calls/move.h"
+
+static inline void must(bool is_good, const char *what)
+{
+    if (is_good)
+        return;
+    fprintf(stderr, "it failed: %s\n", what);
+    exit(1);
+}
+
+static inline CUdeviceptr allocate(size_t size)
+{
+    CUdeviceptr address = 0;
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    must(ms_alloc(size, &address, &result) && result == CUDA_SUCCESS, "cuMemAlloc");
+    return address;
+}
+
+static inline void release(CUdeviceptr address)
+{
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    must(ms_alloc_free(address, &result) && result == CUDA_SUCCESS, "cuMemFree");
+}
 
 /* True if it is recorded. */
 static inline bool is_recorded(const struct ms_movement *movement)
@@ -37,4 +63,17 @@ static inline bool copy_is_recorded(enum ms_movement_kind kind, CUdeviceptr addr
                                          .to = ms_side_of_device(address),
                                          .from = from};
     return is_recorded(&movement);
+}
+
+/* Different bytes for each number, none of which could be an address. */
+static inline void set(CUdeviceptr address, size_t number, size_t bytes)
+{
+    const uint32_t value = 0x80000000u | (uint32_t)number;
+    must(set_is_recorded(address, value, bytes), "cuMemsetD32");
+}
+
+static inline void copy_from(CUdeviceptr address, const void *source, size_t bytes)
+{
+    must(copy_is_recorded(MS_COPY_FROM_HOST, address, ms_side_of_host(source), bytes),
+         "cuMemcpyHtoD");
 }

@@ -36,18 +36,11 @@
 #include "runtime/plan/plan.h"
 #include "runtime/start/lifetime.h"
 #include "runtime/state/counters.h"
+#include "tests/bench/counted_driver.h"
 #include "tests/bench/movements.h"
 
 #define GRANULE ((size_t)64 << 10) /* SIMCUDA_GRANULE_KIB, which growth.py sets */
 enum { CALLS = 20000, PIECE = 512, PARAMETER_BYTES = 1024 };
-
-static void must(bool is_good, const char *what)
-{
-    if (is_good)
-        return;
-    fprintf(stderr, "scale: %s\n", what);
-    exit(1);
-}
 
 static double now(void)
 {
@@ -56,149 +49,9 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-static size_t random_below(size_t bound)
-{
-    static uint64_t state = 1;
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (size_t)((state >> 33) % bound);
-}
-
-/* --- the driver's part */
-
-static CUdeviceptr next_address;
-
-static CUresult reserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr hint,
-                        unsigned long long flags)
-{
-    (void)hint, (void)flags;
-    next_address = (next_address - bytes) / alignment * alignment;
-    *address = next_address;
-    return CUDA_SUCCESS;
-}
-
-static CUresult give_back(CUdeviceptr address, size_t bytes)
-{
-    (void)address, (void)bytes;
-    return CUDA_SUCCESS;
-}
-
-static CUresult create_memory(CUmemGenericAllocationHandle *handle, size_t bytes,
-                              const CUmemAllocationProp *prop, unsigned long long flags)
-{
-    (void)bytes, (void)prop, (void)flags;
-    *handle = 1;
-    return CUDA_SUCCESS;
-}
-
-static CUresult map_memory(CUdeviceptr address, size_t bytes, size_t offset,
-                           CUmemGenericAllocationHandle handle, unsigned long long flags)
-{
-    (void)address, (void)bytes, (void)offset, (void)handle, (void)flags;
-    return CUDA_SUCCESS;
-}
-
-static CUresult give_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
-                            size_t descriptions)
-{
-    (void)address, (void)bytes, (void)access, (void)descriptions;
-    return CUDA_SUCCESS;
-}
-
-static CUresult release_memory(CUmemGenericAllocationHandle handle)
-{
-    (void)handle;
-    return CUDA_SUCCESS;
-}
-
-static CUresult do_not_wait(void)
-{
-    return CUDA_SUCCESS;
-}
-
-/* Streams are idle: whether the simulated driver's threads get a processor in time is not what is
- * measured. */
-static CUresult create_event(CUevent *event, unsigned flags)
-{
-    (void)flags;
-    *event = (CUevent)&next_address;
-    return CUDA_SUCCESS;
-}
-
-static CUresult record_event(CUevent event, CUstream stream)
-{
-    (void)event, (void)stream;
-    return CUDA_SUCCESS;
-}
-
-static CUresult record_context(CUcontext context, CUevent event)
-{
-    (void)context, (void)event;
-    return CUDA_SUCCESS;
-}
-
-static CUresult query_event(CUevent event)
-{
-    (void)event;
-    return CUDA_SUCCESS;
-}
-
-static void use_idle_streams(bool idle)
-{
-    ms_driver.event_create = idle ? create_event : cuEventCreate;
-    ms_driver.event_record = idle ? record_event : cuEventRecord;
-    ms_driver.ctx_record_event = idle ? record_context : cuCtxRecordEvent;
-    ms_driver.event_synchronize = idle ? query_event : cuEventSynchronize;
-    ms_driver.event_query = idle ? query_event : cuEventQuery;
-    ms_driver.event_destroy = idle ? query_event : cuEventDestroy_v2;
-}
-
-static void use_counted_addresses(bool counted)
-{
-    use_idle_streams(counted);
-    ms_driver.mem_address_reserve = counted ? reserve : cuMemAddressReserve;
-    ms_driver.mem_address_free = counted ? give_back : cuMemAddressFree;
-    ms_driver.ctx_synchronize = counted ? do_not_wait : cuCtxSynchronize;
-}
-
-static void use_no_memory(bool no_memory)
-{
-    ms_driver.mem_create = no_memory ? create_memory : cuMemCreate;
-    ms_driver.mem_map = no_memory ? map_memory : cuMemMap;
-    ms_driver.mem_unmap = no_memory ? give_back : cuMemUnmap;
-    ms_driver.mem_set_access = no_memory ? give_access : cuMemSetAccess;
-    ms_driver.mem_release = no_memory ? release_memory : cuMemRelease;
-}
-
 /* --- the calls */
 
 static CUfunction kernel;
-
-static CUdeviceptr allocate(size_t size)
-{
-    CUdeviceptr address = 0;
-    CUresult result = CUDA_ERROR_UNKNOWN;
-    must(ms_alloc(size, &address, &result) && result == CUDA_SUCCESS, "cuMemAlloc");
-    return address;
-}
-
-static void release(CUdeviceptr address)
-{
-    CUresult result = CUDA_ERROR_UNKNOWN;
-    must(ms_alloc_free(address, &result) && result == CUDA_SUCCESS, "cuMemFree");
-}
-
-/* Different bytes for each number, none of which could be an address. */
-static void set(CUdeviceptr address, size_t number, size_t bytes)
-{
-    const uint32_t value = 0x80000000u | (uint32_t)number;
-    must(set_is_recorded(address, value, bytes), "cuMemsetD32");
-}
-
-static void copy_from(CUdeviceptr address, const void *source, size_t bytes)
-{
-    must(copy_is_recorded(MS_COPY_FROM_HOST, address, ms_side_of_host(source), bytes),
-         "cuMemcpyHtoD");
-}
 
 enum { WORDS = PARAMETER_BYTES / sizeof(CUdeviceptr) };
 

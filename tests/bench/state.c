@@ -29,14 +29,6 @@ static CUcontext context;
 static const char *mapped; /* FILE_MIB of a file */
 static unsigned char bytes[2 << 20];
 
-static void must(bool is_good, const char *what)
-{
-    if (is_good)
-        return;
-    fprintf(stderr, "state: %s\n", what);
-    exit(1);
-}
-
 static double now(void)
 {
     struct timespec time;
@@ -45,20 +37,6 @@ static double now(void)
 }
 
 /* --- the work */
-
-static CUdeviceptr allocate(size_t size)
-{
-    CUdeviceptr address = 0;
-    CUresult result = CUDA_ERROR_UNKNOWN;
-    must(ms_alloc(size, &address, &result) && result == CUDA_SUCCESS, "cuMemAlloc");
-    return address;
-}
-
-static void release(CUdeviceptr address)
-{
-    CUresult result = CUDA_ERROR_UNKNOWN;
-    must(ms_alloc_free(address, &result) && result == CUDA_SUCCESS, "cuMemFree");
-}
 
 static void read_back(CUdeviceptr address, size_t size)
 {
