@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_install.py --meson 'COMMAND introspect' --build DIR --prefix DIR ... --tools TOOL/main.c...: installs into an empty
+"""check_install.py --meson 'COMMAND introspect' --build DIR --prefix DIR ... --tools SOURCE...: installs into an empty
 folder, and looks at what is there: nothing missing and nothing more, found by man, pkg-config and the shells, and the
 library does its work from there. TAP."""
 import argparse
@@ -18,20 +18,21 @@ from state_page import read_dump  # noqa: E402
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(SOURCE, "tools", "completions"))
-from tool_table import Tool  # noqa: E402
+import shells  # noqa: E402
+from tool_table import table  # noqa: E402
 
 # What belongs to a tool beside the program, its manual page and its completions.
 BESIDE = {"metashard-plan": {"{mandir}/man5/metashard-plan.5", "{datadir}/metashard/plan-schema.json"},
-          "metashard-dump": {"{datadir}/metashard/state-schema.json"}}
+          "metashard-dump": {"{datadir}/metashard/state-schema.json"}, "metashard-verify": set(), "metashard-check-torch": set()}
 FILES = {"{libdir}/libmetashard.so", "{libdir}/pkgconfig/metashard.pc", "{includedir}/metashard.h",
-         "{datadir}/metashard/kernel-rules.txt", "{mandir}/man3/metashard.3", "{mandir}/man7/metashard.7", "{bindir}/metashard-verify",
-         "{mandir}/man1/metashard-verify.1", "{bindir}/metashard-check-torch", "{mandir}/man1/metashard-check-torch.1"}
+         "{datadir}/metashard/kernel-rules.txt", "{mandir}/man3/metashard.3", "{mandir}/man7/metashard.7"}
 MODULES = os.path.join(SOURCE, "tools", "check_torch", "torch_check")
 FILES |= {"{datadir}/metashard/torch_check/" + name for name in os.listdir(MODULES) if name.endswith(".py")}
 DOCUMENTS = ("LICENSE", "NOTICE", "administrators.md", "design.md", "entry-points.md", "environment.md", "examples/plan_ctypes.py", "faq.md", "launchers.md",
              "limits.md", "locking.md", "plan-format.md", "security.md", "suspend.md", "troubleshooting.md",
              *(f"design/{name}" for name in os.listdir(os.path.join(SOURCE, "docs", "design")) if name.endswith(".md")))
 results = []
+run = shells.run
 
 
 def check(name, seen, wanted=True):
@@ -44,12 +45,6 @@ def check(name, seen, wanted=True):
 def skip(name, why):
     results.append(True)
     print(f"ok {len(results)} {name} # SKIP {why}")
-
-
-def run(command, **settings):
-    """Its output, or what went wrong."""
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, **settings), timeout=60)
-    return done.stdout if done.returncode == 0 else f"status {done.returncode}: {done.stdout}{done.stderr}"
 
 
 def files_below(folder):
@@ -82,7 +77,7 @@ def check_manuals(mandir, tools):
     if shutil.which("man") is None:
         skip("man finds the pages in MANPATH", "man is not installed")
         return
-    pages = [("3", "metashard"), ("7", "metashard"), ("1", "metashard-verify"), ("1", "metashard-check-torch")] + [("1", tool) for tool in tools]
+    pages = [("3", "metashard"), ("7", "metashard")] + [("1", tool) for tool in tools]
     pages += [("5", "metashard-plan")] if "metashard-plan" in tools else []
     found = [run(["man", "-w", section, name], MANPATH=mandir).strip() for section, name in pages]
     check("man finds the pages in MANPATH", found,
@@ -118,45 +113,15 @@ def check_pkg_config(options, root):
     return root + preload
 
 
-def completed(script, tool, words):
-    """What bash completes for the last of the words."""
-    text = ('. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); compopt() { :; }\n'
-            f'_{tool.replace("-", "_")} 2>&1; printf "%s\\n" "${{COMPREPLY[@]}}"')
-    return run(["bash", "-c", text, "bash", script, *words]).split()
-
-
-def check_bash(folder, tools, bindir):
-    for name, tool in tools.items():
-        script = os.path.join(folder, name)
-        program = os.path.join(bindir, name)
-        check(f"bash can read the completion of {name}", run(["bash", "-n", script]), "")
-        check(f"the commands of {name} are completed", completed(script, name, [program, ""]), tool.commands)
-        for command in tool.commands:
-            wanted = {f"--{option}" for option in tool.options_of(command)}
-            found = set(completed(script, name, [program, command, "--"]))
-            check(f"the options of {name} {command} are completed", found, wanted)
-        seen = {(option, tuple(completed(script, name, [program, *words])))
-                for option, value in tool.values.items() if "|" in value and not value.isupper()
-                for words in ([tool.commands[0], f"--{option}", ""], [f"--{option}", "=", ""], [f"--{option}", "="])}
-        check(f"the values of options of {name} are completed", seen,
-              {(option, tuple(value.split("|"))) for option, value in tool.values.items()
-               if "|" in value and not value.isupper()})
-    if "metashard-plan" in tools:
-        with tempfile.TemporaryDirectory() as place:
-            open(os.path.join(place, "a plan.json"), "w").close()
-            text = run(["bash", "-c", 'cd "$2" && . "$1" && compopt() { :; }; COMP_WORDS=(metashard-plan check a); '
-                        'COMP_CWORD=2; _metashard_plan; printf "%s\\n" "${COMPREPLY[@]}"', "bash",
-                        os.path.join(folder, "metashard-plan"), place])
-            check("files are completed, also with spaces in their names", text, "a plan.json\n")
-
-
-def check_other_shells(datadir, tools):
-    for shell, place in (("zsh", "zsh/site-functions/_{}"), ("fish", "fish/vendor_completions.d/{}.fish")):
-        if shutil.which(shell) is None:
-            skip(f"{shell} can read the completions", f"{shell} is not installed")
-            continue
-        check(f"{shell} can read the completions",
-              [run([shell, "-n", os.path.join(datadir, place.format(name))]) for name in tools], [""] * len(tools))
+def check_files(folder, tools):
+    if "metashard-plan" not in tools:
+        return
+    with tempfile.TemporaryDirectory() as place:
+        open(os.path.join(place, "a plan.json"), "w").close()
+        text = run(["bash", "-c", 'cd "$2" && . "$1" && compopt() { :; }; COMP_WORDS=(metashard-plan check a); '
+                    'COMP_CWORD=2; _metashard_plan; printf "%s\\n" "${COMPREPLY[@]}"', "bash",
+                    os.path.join(folder, "metashard-plan"), place])
+        check("files are completed, also with spaces in their names", text, "a plan.json\n")
 
 
 def check_library(options, library, folder):
@@ -206,7 +171,7 @@ def check_verify(options, bindir, folder):
 
 
 def check_tools(bindir, tools, version):
-    for name in [*tools, "metashard-verify", "metashard-check-torch"]:
+    for name in tools:
         check(f"{name} runs", run([os.path.join(bindir, name), "--help"]).startswith(f"usage: {name} "))
         check(f"{name} has a version", run([os.path.join(bindir, name), "--version"]), f"{name} {version}\n")
 
@@ -219,7 +184,7 @@ def main():
     options = parser.parse_args()
     with open(os.path.join(options.build, "meson-info", "intro-projectinfo.json")) as file:
         options.version = json.load(file)["version"]
-    tools = {tool.name: tool for tool in map(Tool, options.tools)}
+    tools = {tool.name: tool for tool in map(table, options.tools)}
     with tempfile.TemporaryDirectory() as root:
         below = {name: root + os.path.join(options.prefix, getattr(options, name))
                  for name in ("libdir", "datadir", "mandir", "bindir")}
@@ -230,8 +195,10 @@ def main():
         check_manuals(below["mandir"], tools)
         check_links(os.path.join(below["datadir"], "doc", "metashard"))
         library = check_pkg_config(options, root) or below["libdir"] + "/libmetashard.so"
-        check_bash(below["datadir"] + "/bash-completion/completions", tools, below["bindir"])
-        check_other_shells(below["datadir"], tools)
+        completions = below["datadir"] + "/bash-completion/completions"
+        shells.check_bash(check, completions, tools, below["bindir"])
+        check_files(completions, tools)
+        shells.check_other_shells(check, skip, below["datadir"], tools, below["bindir"])
         check_tools(below["bindir"], tools, options.version)
         with tempfile.TemporaryDirectory() as folder:
             check_library(options, library, folder)

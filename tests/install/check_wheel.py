@@ -23,6 +23,8 @@ import tempfile
 import time
 import zipfile
 
+import shells
+
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOLS = os.path.join(SOURCE, ".tools")
 # Of a job in which this test may run.
@@ -86,6 +88,8 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 signal.signal(signal.SIGINT, lambda *_: print("int", flush=True))
 print("ready", flush=True)
 for _ in range(600): time.sleep(0.05)"""
+# What says what a tool takes (tools/completions/tool_table.py).
+TABLES = ("dump/main.c", "plan/main.c", "verify/metashard-verify", "check_torch/torch_check/command.py", "python/metashard/__main__.py")
 COMMANDS = ("plan", "dump", "verify", "check-torch")
 results = []
 
@@ -95,6 +99,11 @@ def check(name, seen, wanted=True):
     print(f"{'ok' if results[-1] else 'not ok'} {len(results)} {name}", flush=True)
     if not results[-1]:
         print("\n".join("# " + line for line in f"{seen}\nexpected {wanted}".splitlines()))
+
+
+def skip(name, why):
+    results.append(True)
+    print(f"ok {len(results)} {name} # SKIP {why}")
 
 
 def skip_all(why):
@@ -202,6 +211,16 @@ def check_paths(there):
     done = run([there.program("metashard-verify"), "--", "true"], PATH=os.path.dirname(there.program("x")) + ":" + os.environ["PATH"])
     check("metashard-verify finds the library", ("libmetashard.so" in done.stderr, "nothing was compared" in done.stderr), (False, True))
     return library
+
+
+def check_completions(there):
+    tools = {tool.name: tool for tool in (shells.table(os.path.join(SOURCE, "tools", path)) for path in TABLES)}
+    datadir, bindir = os.path.join(there.folder, "share"), os.path.dirname(there.program("x"))
+    folder = os.path.join(datadir, "bash-completion", "completions")
+    own = {"metashard": tools["metashard"]}  # the others are those of every installation
+    shells.check_bash(check, folder, own, bindir)
+    shells.check_others(check, folder, own["metashard"], tools)
+    shells.check_other_shells(check, skip, datadir, own, bindir)
 
 
 def check_run(there, library):
@@ -318,8 +337,7 @@ def check_pytest(there, folder):
     """The plugin for pytest, if this Python has it: the wheel's has nothing else."""
     found = importlib.util.find_spec("pytest")
     if found is None:
-        results.append(True)
-        print(f"ok {len(results)} a test above a peak fails # SKIP pytest is not installed")
+        skip("a test above a peak fails", "pytest is not installed")
         return
     path = os.path.join(folder, "test_peak.py")
     with open(path, "w", encoding="utf-8") as file:
@@ -362,6 +380,7 @@ def main():
         done = there.pip("install", "--no-index", wheel)
         check("pip installs it", (done.returncode, done.stderr), (0, ""))
         library = check_paths(there)
+        check_completions(there)
         check_run(there, library)
         check_signals(there)
         check_functions(there)

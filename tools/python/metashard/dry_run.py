@@ -14,9 +14,9 @@ import tempfile
 
 from . import dry_run_answer, dry_run_gpus, dry_run_page, dry_run_simulator, dry_run_store, installed, run
 
-USAGE = ("metashard dry-run [--gpu NAME|MIB] [--world N] [--rank R] [--ranks-here K] [--steps N] [--compute] [--json]\n"
-         "                         [--with-metashard] [--with-expandable-segments] [--html FILE] [--snapshot FILE]\n"
-         "                         -- python|torchrun|accelerate launch TRAIN.PY [ARGUMENT...]")
+USAGE = ("metashard dry-run [--gpu NAME|MIB] [--world N] [--rank R] [--ranks-here K] [--gpus-per-node N]\n"
+         "                         [--steps N] [--compute] [--json] [--with-metashard] [--with-expandable-segments]\n"
+         "                         [--html FILE] [--snapshot FILE] -- python|torchrun|accelerate launch TRAIN.PY [ARGUMENT...]")
 EPILOGUE = """The exit status is 0 if it fits, 1 if it does not, and 2 if that cannot be said.
 GPUs: """ + ", ".join(dry_run_gpus.GPUS) + ". docs/dry-run.md says what is simulated and how near it is."
 FITS, DOES_NOT_FIT, CANNOT_SAY = 0, 1, 2
@@ -37,7 +37,7 @@ def number(text: str) -> int:
     return int(text)
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="metashard dry-run", usage=USAGE, description=__doc__, epilog=EPILOGUE,
                                      allow_abbrev=False)
     parser.add_argument("--gpu", metavar="NAME|MIB", default=dry_run_gpus.DEFAULT,
@@ -55,7 +55,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--with-expandable-segments", action="store_true", help="once more with PyTorch's expandable segments")
     parser.add_argument("--html", metavar="FILE", help="the answer as a page, with the curve of the memory")
     parser.add_argument("--snapshot", metavar="FILE", help="PyTorch's memory snapshot, for pytorch.org/memory_viz")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = make_parser()
     options = parser.parse_args(arguments)
     if options.command[:1] == ["--"]:
         del options.command[0]

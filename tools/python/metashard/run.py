@@ -32,7 +32,7 @@ def say(text: str) -> None:
     print(f"metashard: {text}", file=sys.stderr, flush=True)
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="metashard run", usage=USAGE, description=__doc__, epilog=EPILOGUE,
                                      allow_abbrev=False)
     parser.add_argument("--plan", metavar="FILE", help="the sharding plan (METASHARD_PLAN)")
@@ -47,7 +47,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
                         help="runs nothing: installs a Jupyter kernel of this Python that runs under MetaShard")
     parser.add_argument("--prefix", metavar="DIR", help="of the kernel, as sys.prefix; by default the user's own folder")
     parser.add_argument("--remove", action="store_true", help="takes that kernel away")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = make_parser()
     options = parser.parse_args(arguments)
     if options.command[:1] == ["--"]:
         del options.command[0]

@@ -99,17 +99,17 @@ def tell(pid: int, command: str, request: str) -> bool:
     return word == "ok"
 
 
-def parse(command: str, arguments: list[str]) -> argparse.Namespace:
+def make_parser(command: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"metashard {command}", description=__doc__, allow_abbrev=False)
     parser.add_argument("target", metavar="PID|JOB", help="a process, or the name of a job (METASHARD_JOB, or a scheduler's id)")
     if command == "suspend":
         parser.add_argument("--to", metavar="DIR", help="what cannot be read from files waits in a file of this folder, instead "
                             "of in host memory")
-    return parser.parse_args(arguments)
+    return parser
 
 
 def main(command: str, arguments: list[str]) -> int:
-    options = parse(command, arguments)
+    options = make_parser(command).parse_args(arguments)
     to = os.path.abspath(options.to) if command == "suspend" and options.to is not None else None
     is_pid = options.target.isdigit() and os.path.isdir(f"/proc/{options.target}")
     pids = [int(options.target)] if is_pid else processes_of(options.target)
