@@ -536,15 +536,35 @@ static bool has_index(const char *path, const char *name, char index[4096])
     return snprintf(index, 4096, "%s/%s", path, name) < 4096 && access(index, F_OK) == 0;
 }
 
+static bool refuse_distributed(const struct ms_fault_context *reading)
+{
+    return ms_fault_at(reading, NULL,
+                       "expected safetensors files, or files of torch.save, found a checkpoint of "
+                       "torch.distributed.checkpoint: `python -m "
+                       "torch.distributed.checkpoint.format_utils dcp_to_torch` converts it");
+}
+
+static bool has_file_like(const char *path, const char *end)
+{
+    DIR *folder = opendir(path);
+    bool found = false;
+    if (folder == NULL)
+        return false;
+    for (struct dirent *entry; !found && (entry = readdir(folder)) != NULL;)
+        found = ends_with(entry->d_name, end);
+    closedir(folder);
+    return found;
+}
+
 static bool refuse_folder(const struct ms_fault_context *reading)
 {
     char name[4096];
     if (has_index(reading->file, ".metadata", name))
-        return ms_fault_at(
-            reading, NULL,
-            "expected safetensors files, or files of torch.save, found a checkpoint of "
-            "torch.distributed.checkpoint: `python -m "
-            "torch.distributed.checkpoint.format_utils dcp_to_torch` converts it");
+        return refuse_distributed(reading);
+    if (has_file_like(reading->file, ".gguf"))
+        return ms_fault_at(reading, NULL,
+                           "expected safetensors files, or files of torch.save, found one of GGUF: "
+                           "take the model's safetensors files");
     if (has_index(reading->file, "config.json", name))
         return ms_fault_at(reading, NULL,
                            "expected safetensors files, or files of torch.save, found config.json "
@@ -611,6 +631,8 @@ bool ms_checkpoint_open(const char *path, struct ms_checkpoint **checkpoint_out,
                             : "");
     else if (S_ISDIR(stat_.st_mode))
         is_good = read_folder(path, checkpoint, fault);
+    else if (ends_with(path, ".distcp"))
+        is_good = refuse_distributed(&reading);
     else if (ends_with(path, ".index.json"))
         is_good = read_index(path, checkpoint, fault);
     else

@@ -256,6 +256,16 @@ def check_run(there, library):
     check("within itself it is not preloaded twice", done.stdout.strip(), library)
     check("wrong usage and missing programs have their own statuses", [there.run(*words).returncode for words in (
         ["run"], ["run", "--", "no-such-program"], ["run", "--", os.path.join(SOURCE, "README.md")], ["run", "--plan", "/nowhere", "--", "true"], ["ruin"], [])], [2, 127, 126, 2, 2, 2])
+    script = os.path.join(SOURCE, "tests", "install", "tap.py")
+    said = [there.run(*words).stderr.splitlines()[-1:] for words in (
+        ["ruin"], ["help"], ["run", "--", "no-such-program"], ["run", "--", script], ["run", "--", SOURCE])]
+    check("with the reason, and what to type", said, [
+        ["metashard: ruin is no command; did you mean run?"], ["metashard: help is no command; did you mean --help?"],
+        ["metashard: no-such-program: no such program in PATH"],
+        [f"metashard: {script}: not executable: put python before it, or chmod +x"], [f"metashard: {SOURCE}: is a folder"]])
+    if run([sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"]).returncode != 0:
+        check("without a driver it says so", there.run("run", "--", "true", LD_LIBRARY_PATH="").stderr.splitlines()[-1:], [
+            "metashard: there is no CUDA driver here (libcuda.so.1), so nothing was deferred; metashard dry-run needs none"])
 
 
 def check_signals(there):

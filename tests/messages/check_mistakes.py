@@ -53,8 +53,10 @@ def make_place(folder, job, kernels, preload, tools):
     write(folder + "/old.state", b"nonsense")
     write(folder + "/pointer.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 49766\n")
     write(folder + "/model.gguf", b"GGUF\3\0\0\0" + bytes(64))
-    for name in ("empty", "hub", "dcp"):
+    for name in ("empty", "hub", "dcp", "gguf"):
         os.makedirs(folder + "/" + name)
+    write(folder + "/gguf/model.gguf", b"GGUF\3\0\0\0" + bytes(64))
+    write(folder + "/dcp/__0_0.distcp", b"")
     write(folder + "/hub/config.json", '{"architectures": ["LlamaForCausalLM"]}\n')
     write(folder + "/dcp/.metadata", b"")
     os.makedirs(folder + "/state", mode=0o700)

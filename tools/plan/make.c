@@ -216,8 +216,10 @@ static bool maker_init(struct maker *maker, const struct options *options)
             maker->data_dim = name;
     }
     if (maker->mesh == NULL || product > MS_WORLD_MAX) {
-        fprintf(stderr, "--mesh: expected at most %d dimensions as dp=4,tp=2, and %d ranks\n",
-                MS_MESH_DIMS_MAX, MS_WORLD_MAX);
+        fprintf(stderr,
+                "--mesh: expected a size for each dimension, as dp=4,tp=2 (at most %d, and "
+                "%d ranks), found %s\n",
+                MS_MESH_DIMS_MAX, MS_WORLD_MAX, options->mesh != NULL ? options->mesh : "none");
         return false;
     }
     if (is_tp && !maker->has_tp) {

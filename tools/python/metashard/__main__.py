@@ -25,6 +25,7 @@ check-torch  checks a PyTorch that this MetaShard does not know, once: metashard
 Each takes --help."""
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from typing import Optional
@@ -43,6 +44,19 @@ def run_tool(name: str, arguments: list[str]) -> int:
     # A script is run by this Python: there may be no other, and PyTorch is this one's.
     before = [sys.executable] if name in SCRIPTS else []
     os.execv((before or [path])[0], [*before, path, *arguments])
+
+
+def say_wrong(arguments: list[str]) -> None:
+    """What was typed is no command."""
+    known = [*COMMANDS, "path", "--help", "--version"]
+    command = arguments[0] if arguments else ""
+    near = [f"--{command}"] if f"--{command}" in known else difflib.get_close_matches(command, known, 1)
+    if command == "path":
+        run.say(f"path takes no argument, found {' '.join(arguments[1:])}")
+    elif near:
+        run.say(f"{command} is no command; did you mean {near[0]}?")
+    else:
+        run.say(f"expected {', '.join(COMMANDS)} or path, found {command or 'nothing'}; see --help")
 
 
 def main(arguments: Optional[list[str]] = None) -> int:
@@ -66,7 +80,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
         elif command in TOOLS:
             return run_tool(command, rest)
         else:
-            run.say(f"expected {', '.join(COMMANDS)} or path, found {' '.join(arguments) or 'nothing'}; see --help")
+            say_wrong(arguments)
             return WRONG_USAGE
     except (installed.Fault, OSError) as error:
         run.say(str(error))

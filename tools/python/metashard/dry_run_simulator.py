@@ -40,7 +40,8 @@ def installed_library(name: str) -> str:
     try:
         files = importlib.metadata.files("metashard-simulator") or ()
     except importlib.metadata.PackageNotFoundError:
-        raise installed.Fault("cannot say: the simulated driver is not installed: it is the package metashard-simulator") from None
+        raise installed.Fault("cannot say: the simulated driver is not installed: it is the package metashard-simulator, "
+                              "which tools/python/build_simulator of MetaShard's sources makes") from None
     for path in files:
         if path.name == name:
             return os.path.realpath(os.fspath(path.locate()))

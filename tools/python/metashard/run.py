@@ -158,6 +158,14 @@ def list_pages(environment: dict[str, str]) -> set[tuple[str, int]]:
     return found
 
 
+def has_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
 def without_pages(environment: dict[str, str]) -> str:
     """Why there is nothing to show."""
     folders = state_folders(environment)
@@ -167,6 +175,8 @@ def without_pages(environment: dict[str, str]) -> str:
         return "METASHARD_STATE_DIR is empty, so no process has left a state page to show"
     if not any(os.access(path if os.path.isdir(path) else os.path.dirname(path), os.W_OK) for path in folders):
         return f"no state page can be written in {' or '.join(folders)}: set METASHARD_STATE_DIR"
+    if not has_driver():
+        return "there is no CUDA driver here (libcuda.so.1), so nothing was deferred; metashard dry-run needs none"
     return "no process of the command deferred device memory; METASHARD_LOG=info says more of each"
 
 
@@ -207,6 +217,18 @@ def end_as(status: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
+def why_not(program: str) -> tuple[int, str]:
+    """The exit status for a program that cannot be started, and why."""
+    if os.path.isdir(program):
+        return NOT_STARTED, "is a folder"
+    if os.path.isfile(program):
+        interpreter = "python " if program.endswith(".py") else "an interpreter's name "
+        if "/" not in program:
+            return NOT_FOUND, f"no such program in PATH; to run the file of this folder, put {interpreter}before it, or ./"
+        return NOT_STARTED, f"not executable: put {interpreter}before it, or chmod +x"
+    return NOT_FOUND, "no such file" if "/" in program else "no such program in PATH"
+
+
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     settings = settings_of(options)
@@ -215,10 +237,9 @@ def main(arguments: list[str]) -> int:
     environment = environment_of(settings)
     program = options.command[0]
     if shutil.which(program, path=environment.get("PATH")) is None:
-        is_there = "/" in program and os.path.isfile(program)
-        say(f"{program}: not executable: chmod +x, or put its interpreter before it" if is_there else
-            f"{program}: no such program in PATH")
-        return NOT_STARTED if is_there else NOT_FOUND
+        status, reason = why_not(program)
+        say(f"{program}: {reason}")
+        return status
     before = list_pages(environment)
     status = run_command(options.command, environment)
     if not options.quiet:
