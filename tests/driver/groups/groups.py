@@ -125,6 +125,9 @@ class Groups:
         symbol = scenario.split(":")[0]
         gone = ",".join(filter(None, [symbol, self.scenarios[scenario]]))
         hooked = self.hooked(scenario)
+        if hooked[0] != 0:
+            self.evidence[scenario] = f"with the hook: {hooked}\n{self.errors[scenario]}"
+            return False
         for _ in range(3):
             without = self.run([scenario], self.unhooked, SIM_UNHOOK=gone, **self.proving(scenario))
             if scenario in SAVES and not hooked[3] and without[3]:
@@ -137,6 +140,9 @@ class Groups:
     def seals(self, symbol):
         """True when the call materialises what is deferred, and without its hook does not."""
         hooked = self.run([symbol, "seal"], self.shim)
+        if hooked[0] != 0:
+            self.evidence[f"{symbol}:seal"] = f"with the hook: {hooked}\n{self.errors[symbol]}"
+            return False
         without = self.run([symbol, "seal"], self.unhooked, SIM_UNHOOK=symbol)
         return hooked[2] and not without[2]
 

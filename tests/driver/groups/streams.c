@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work that holds a stream back, captures, and memory operations of streams. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -10,9 +13,23 @@
 static unsigned char *late;     /* pinned memory that a host function writes */
 static CUdeviceptr copied_late; /* of memory that was allocated before something was queued */
 
+static atomic_bool is_copy_queued;
+static clockid_t worked; /* processor time of the thread that queues the copy */
+
+static int64_t worked_ms(void)
+{
+    struct timespec now;
+    clock_gettime(worked, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Once the copy is queued; or it waits for this, and has looked at the stream again and again. A
+ * busy machine takes no processor time from that thread. */
 static void write_late(void)
 {
-    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    const int64_t begin = worked_ms();
+    for (int ms = 0; ms < 10000 && !atomic_load(&is_copy_queued) && worked_ms() < begin + 30; ms++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     memset(late, 0x99, MIB);
 }
 
@@ -34,6 +51,7 @@ static void CUDA_CB callback(CUstream stream, CUresult status, void *unused)
 static void copy_late(CUstream stream)
 {
     MUST(cuMemcpyHtoDAsync_v2(copied_late, late, MIB, stream));
+    atomic_store(&is_copy_queued, true);
     MUST(cuStreamSynchronize(stream));
     print_device("block", copied_late, MIB);
 }
@@ -41,6 +59,7 @@ static void copy_late(CUstream stream)
 static CUstream make_late(void)
 {
     CUstream stream;
+    pthread_getcpuclockid(pthread_self(), &worked);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(cuMemAllocHost_v2((void **)&late, MIB));
     memset(late, 0x11, MIB);
