@@ -50,6 +50,7 @@ MS_TEST(options_and_variables_with_a_name_of_secrets_lose_their_values)
         {"--credential=abc|--gcs-credentials|abc", "--credential=*** --gcs-credentials ***"},
         {"--auth|abc|--basic-auth=me:abc", "--auth *** --basic-auth=***"},
         {"HF_TOKEN=abc|hfToken=abc|hftoken=abc", "HF_TOKEN=*** hfToken=*** hftoken=***"},
+        {"tokenValue=abc|--hfTokenFile|abc", "tokenValue=*** --hfTokenFile ***"},
         {"AWS_SECRET_ACCESS_KEY=abc", "AWS_SECRET_ACCESS_KEY=***"},
         {"--token=", "--token=***"},
         {"--token", "--token"},
@@ -62,6 +63,7 @@ MS_TEST(names_that_only_look_like_it_keep_their_values)
     static const char *const rows[][2] = {
         {"--tokenizer|/data/t|--max-tokens=5", "--tokenizer /data/t --max-tokens=5"},
         {"--author=me|--tokenizer_path=x", "--author=me --tokenizer_path=x"},
+        {"MAX_TOKENS=5|AUTHORS=b", "MAX_TOKENS=5 AUTHORS=b"},
         {"--key=5|--monkey|b", "--key=5 --monkey b"},
         {"python|-m|secrets|x", "python -m secrets x"},
         {"", ""},
