@@ -307,7 +307,7 @@ static CUresult stream_query(CUstream stream)
 static CUresult stream_synchronize(CUstream stream)
 {
     ENTER(stream_synchronize);
-    return is_gone(stream) ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+    return is_gone(stream) ? CUDA_ERROR_INVALID_HANDLE : fake.wait_result;
 }
 
 static CUresult stream_get_ctx(CUstream stream, CUcontext *context)
@@ -541,6 +541,11 @@ static CUresult device_get_default_mem_pool(CUmemoryPool *pool, CUdevice device)
     return CUDA_SUCCESS;
 }
 
+static CUresult device_get_mem_pool(CUmemoryPool *pool, CUdevice device)
+{
+    return device_get_default_mem_pool(pool, device);
+}
+
 static CUresult mem_pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute,
                                        void *value)
 {
@@ -687,6 +692,7 @@ void fake_start(void)
         FUNCTION(ctx_record_event),
         FUNCTION(device_get_attribute),
         FUNCTION(device_get_default_mem_pool),
+        FUNCTION(device_get_mem_pool),
         FUNCTION(device_get_name),
         FUNCTION(device_get_uuid),
         FUNCTION(device_total_mem),

@@ -116,3 +116,161 @@ MS_TEST_BETWEEN(start, end, what_the_driver_does_not_copy_is_read)
     CHECK_EQ(need(part, MS_NEED_READ), PART);
     check_bytes();
 }
+
+/* --- the table itself */
+
+enum { LEAST = 256 << 10, PLACES = 1024 };
+
+static CUdeviceptr target;
+
+/* What of these bytes of the file is copied to `target`; they are the file's. */
+static struct ms_range copy(struct ms_allocation *allocation, uint64_t offset, size_t bytes)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    memset((void *)(uintptr_t)target, 0xee, BYTES);
+    const struct ms_range range =
+        ms_loaded_copy(allocation, file.source, offset, bytes, target, NULL);
+    ms_space_release(allocation);
+    CHECK(range.begin == range.end || (offset <= range.begin && range.end <= offset + bytes));
+    CHECK_BYTES((void *)(uintptr_t)(target + (range.begin - offset)), file.data + range.begin,
+                range.end - range.begin);
+    return range;
+}
+
+static void check_copied(uint64_t offset, size_t bytes, uint64_t begin, uint64_t end)
+{
+    const struct ms_range range = copy(part, offset, bytes);
+    CHECK_EQ(range.begin, begin);
+    CHECK_EQ(range.end, end);
+}
+
+static bool is_copied(uint64_t offset, size_t bytes)
+{
+    const struct ms_range range = copy(part, offset, bytes);
+    return range.begin < range.end;
+}
+
+static void start_with_target(void)
+{
+    start();
+    target = fake_program_memory(BYTES);
+    need(whole, MS_NEED_READ);
+}
+
+static void end_with_target(void)
+{
+    fake_program_memory_free(target);
+    end();
+}
+
+MS_TEST_BETWEEN(start_with_target, end_with_target, what_is_common_is_copied_if_it_is_enough)
+{
+    check_copied(AT, LEAST, AT, AT + LEAST);
+    check_copied(AT, LEAST - 1, 0, 0);
+    check_copied(BYTES - LEAST, BYTES, BYTES - LEAST, BYTES);
+    check_copied(BYTES - LEAST + 1, BYTES, 0, 0);
+    check_copied(0, BYTES, 0, BYTES); /* as often as it is wanted */
+}
+
+/* A place of exactly so many bytes is kept, and one of less takes no other's. */
+MS_TEST_BETWEEN(start_with_target, end_with_target, small_places_are_not_noted)
+{
+    for (int i = 0; i < PLACES; i++)
+        ms_loaded_note(file.source, 0, LEAST - 1, whole->address);
+    CHECK(is_copied(0, BYTES));
+    for (int i = 0; i < PLACES; i++)
+        ms_loaded_note(file.source, 0, LEAST, whole->address);
+    check_copied(0, BYTES, 0, LEAST);
+}
+
+MS_TEST_BETWEEN(start_with_target, end_with_target, the_oldest_place_goes)
+{
+    struct test_file other;
+    make_test_file(&other, "/tmp", BYTES);
+    for (int i = 0; i < PLACES - 1; i++)
+        ms_loaded_note(other.source, 0, LEAST, whole->address);
+    CHECK(is_copied(0, BYTES)); /* and is the youngest */
+    for (int i = 0; i < 2 * PLACES; i++)
+        ms_loaded_note(other.source, 0, LEAST, whole->address);
+    CHECK(!is_copied(0, BYTES));
+    ms_source_drop(other.source);
+}
+
+MS_TEST_BETWEEN(start_with_target, end_with_target, bytes_of_another_file_are_not_copied)
+{
+    struct test_file other;
+    make_test_file(&other, "/tmp", BYTES);
+    CHECK(ms_space_claim(part->address) == part);
+    const struct ms_range range = ms_loaded_copy(part, other.source, 0, BYTES, target, NULL);
+    ms_space_release(part);
+    CHECK_EQ(range.end, 0);
+    ms_source_drop(other.source);
+}
+
+/* [begin, end) of what was noted has that content by now. */
+static void check_changed(size_t begin, size_t end, const struct ms_content *content, bool copied)
+{
+    ms_loaded_note(file.source, 0, BYTES, whole->address);
+    fake_set(whole, begin, end, content);
+    CHECK_EQ(is_copied(0, BYTES), copied);
+}
+
+MS_TEST_BETWEEN(start_with_target, end_with_target, a_place_with_other_bytes_by_now_is_not_copied)
+{
+    struct test_file other;
+    make_test_file(&other, "/tmp", BYTES);
+    const struct ms_content same = {.kind = MS_SOURCE, .cached = true, .source = file.source};
+    struct ms_content changed = same;
+    check_changed(0, BYTES, &same, true);
+    changed.cached = false;
+    check_changed(0, BYTES, &changed, false);
+    changed = same;
+    changed.source = other.source;
+    check_changed(0, BYTES, &changed, false);
+    changed = same;
+    changed.source_offset = FAKE_GRANULE;
+    check_changed(0, BYTES, &changed, false);
+    check_changed(0, BYTES, &(struct ms_content){.kind = MS_RESIDENT}, false);
+    check_changed(0, BYTES, &same, true);
+    check_changed(BYTES / 2, BYTES, &(struct ms_content){.kind = MS_RESIDENT}, false);
+    CHECK(is_copied(0, BYTES / 2) == false); /* the place is gone */
+    ms_loaded_note(file.source, 0, BYTES, whole->address);
+    CHECK(is_copied(0, BYTES / 2));
+    ms_source_drop(other.source);
+}
+
+/* The address has another, smaller allocation by now. */
+MS_TEST_BETWEEN(start_with_target, end_with_target,
+                a_place_that_ends_beyond_its_allocation_is_not_copied)
+{
+    fake_set(part, 0, PART,
+             &(struct ms_content){
+                 .kind = MS_SOURCE, .cached = true, .source = file.source, .source_offset = AT});
+    fake_allocation_free(whole);
+    whole = fake_allocation(BYTES);
+    for (uint64_t offset = AT; offset <= AT + PART; offset += LEAST) {
+        ms_loaded_note(file.source, AT, BYTES - AT, part->address);
+        const size_t bytes = offset < AT + PART ? AT + PART + 1 - offset : LEAST;
+        CHECK_EQ(copy(whole, offset, bytes).end, 0);
+    }
+}
+
+MS_TEST_BETWEEN(start_with_target, end_with_target, memory_of_another_context_is_not_copied)
+{
+    whole->context = (CUcontext)2;
+    CHECK(!is_copied(0, BYTES));
+    whole->context = FAKE_CONTEXT;
+}
+
+MS_TEST_BETWEEN(start_with_target, end_with_target, a_copy_that_cannot_be_waited_for_is_none)
+{
+    fake.wait_result = CUDA_ERROR_UNKNOWN;
+    CHECK(!is_copied(0, BYTES));
+    fake.wait_result = CUDA_SUCCESS;
+}
+
+/* What is claimed already is not claimed once more. */
+MS_TEST_BETWEEN(start_with_target, end_with_target, a_place_in_the_same_allocation_is_copied)
+{
+    CHECK_EQ(copy(whole, AT, LEAST).end, AT + LEAST);
+}

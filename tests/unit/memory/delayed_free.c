@@ -10,14 +10,15 @@
 
 #define OTHER ((CUcontext)2)
 
-/* An allocation of one granule, in memory, that was freed during a capture. */
-static void bury(CUcontext context)
+/* An allocation of one granule, in memory, that was freed during a capture. Returns its address. */
+static CUdeviceptr bury(CUcontext context)
 {
     struct ms_allocation *allocation = fake_allocation(FAKE_GRANULE);
     fake_set(allocation, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
     allocation->context = context;
     ms_space_remove(ms_space_claim(allocation->address));
     ms_delayed_free_add(allocation, NULL, NULL);
+    return allocation->address;
 }
 
 MS_TEST_AFTER(fake_start, what_is_buried_keeps_its_memory_until_its_context_was_waited_for)
@@ -91,6 +92,93 @@ MS_TEST_AFTER(fake_start, a_context_that_is_gone_is_not_waited_for)
     fake_check_empty();
 }
 
+MS_TEST_AFTER(fake_start, of_two_contexts_only_what_is_meant_goes)
+{
+    const CUdeviceptr first = bury(FAKE_CONTEXT), second = bury(OTHER);
+    CHECK(ms_delayed_free_holds(first) && ms_delayed_free_holds(second));
+    CHECK_EQ(ms_delayed_free_bytes(0), 0); /* without an event nobody knows when */
+    CHECK(ms_delayed_free_run(OTHER));
+    CHECK(ms_delayed_free_holds(first) && !ms_delayed_free_holds(second));
+    CHECK(ms_delayed_free_run(FAKE_CONTEXT));
+    CHECK(!ms_delayed_free_holds(first));
+    fake_check_empty();
+}
+
+MS_TEST_AFTER(fake_start, what_is_held_ends_with_its_memory)
+{
+    const CUdeviceptr address = bury(FAKE_CONTEXT);
+    CHECK(!ms_delayed_free_holds(address - 1));
+    CHECK(ms_delayed_free_holds(address) && ms_delayed_free_holds(address + FAKE_GRANULE - 1));
+    CHECK(!ms_delayed_free_holds(address + FAKE_GRANULE));
+    CHECK(ms_delayed_free_run(NULL));
+}
+
+/* In a forked child nothing is owned, and nothing is touched. */
+MS_TEST_AFTER(fake_start, where_nothing_is_owned_nothing_is_freed)
+{
+    const CUdeviceptr address = bury(FAKE_CONTEXT);
+    const uint32_t owned = atomic_exchange(&ms_hot.owned, 0);
+    CHECK(!ms_delayed_free_holds(address) && !ms_delayed_free_run(NULL));
+    atomic_store(&ms_hot.owned, owned);
+    CHECK(ms_delayed_free_holds(address) && ms_delayed_free_run(NULL));
+}
+
+MS_TEST_AFTER(fake_start, the_event_goes_with_the_memory_but_not_with_a_context)
+{
+    bury_in_stream(1);
+    ms_delayed_free_forget(FAKE_CONTEXT);
+    CHECK_EQ(fake.calls[FAKE_event_destroy], 0);
+    CHECK_EQ(ms_delayed_free_bytes(0), 0);
+    bury_in_stream(1);
+    ms_order_set_capture(true);
+    CHECK(!ms_delayed_free_run(NULL)); /* though its event has passed */
+    ms_order_set_capture(false);
+    CHECK_EQ(ms_delayed_free_bytes(0), FAKE_GRANULE);
+    ms_delayed_free_pass(false);
+    CHECK_EQ(fake.calls[FAKE_event_destroy], 1);
+}
+
+MS_TEST_AFTER(fake_start, a_few_are_asked_and_the_next_time_others)
+{
+    enum { MOST = 8, ALL = MOST + 3 };
+    fake.is_busy = true;
+    for (int i = 0; i < ALL; i++)
+        bury_in_stream(2);
+    fake.calls[FAKE_event_query] = 0;
+    ms_delayed_free_pass(false); /* much, but nobody has time */
+    CHECK_EQ(fake.calls[FAKE_event_query], MOST);
+    fake.is_busy = false;
+    ms_delayed_free_pass(false);
+    CHECK_EQ(ms_delayed_free_bytes(0), 0);
+    fake_check_empty();
+}
+
+/* However many others there are. */
+MS_TEST_AFTER(fake_start, all_of_a_context_go_with_it)
+{
+    enum { MANY = 20 };
+    const CUdeviceptr last = bury(OTHER);
+    for (int i = 0; i < MANY; i++)
+        bury(FAKE_CONTEXT);
+    ms_delayed_free_forget(OTHER);
+    CHECK(!ms_delayed_free_holds(last));
+    fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
+    CHECK(!ms_delayed_free_run(NULL));
+    CHECK_EQ(fake.physical_bytes, MANY * FAKE_GRANULE);
+    fake.wait_result = CUDA_SUCCESS;
+    CHECK(ms_delayed_free_run(NULL));
+    fake_check_empty();
+}
+
+MS_TEST_AFTER(fake_start, devices_that_cannot_be_have_nothing)
+{
+    fake.is_busy = true;
+    bury_in_stream(1);
+    CHECK_EQ(ms_delayed_free_bytes(-1), 0);
+    CHECK_EQ(ms_delayed_free_bytes(MS_MAX_DEVICES), 0);
+    CHECK(ms_delayed_free_run(NULL));
+}
+
 /* --- the lock of the list */
 
 static int takes;
@@ -114,4 +202,18 @@ MS_TEST_AFTER(fake_start, the_list_changes_under_its_lock)
     CHECK(ms_delayed_free_run(NULL));
     CHECK_EQ(takes, 3);
     fake_check_empty();
+}
+
+MS_TEST_AFTER(fake_start, without_a_list_no_lock_is_taken)
+{
+    struct ms_allocation *living = fake_allocation(FAKE_GRANULE);
+    CHECK(ms_owns_any());
+    for (int i = 0; i < 2; i++) {
+        takes = 0;
+        CHECK(!ms_delayed_free_run(NULL) && !ms_delayed_free_holds(living->address));
+        CHECK_EQ(takes, 0);
+        bury(FAKE_CONTEXT);
+        CHECK(ms_delayed_free_run(NULL));
+    }
+    fake_allocation_free(living);
 }

@@ -4,10 +4,33 @@
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
+/* Records that are there, and how many may still be made. */
+static int live, may_make = 1000;
+void *__real_ms_heap_zalloc(size_t bytes);
+void __real_ms_heap_free(void *memory);
+void *__wrap_ms_heap_zalloc(size_t bytes);
+void __wrap_ms_heap_free(void *memory);
+
+void *__wrap_ms_heap_zalloc(size_t bytes)
+{
+    if (may_make-- <= 0)
+        return NULL;
+    live++;
+    return __real_ms_heap_zalloc(bytes);
+}
+
+void __wrap_ms_heap_free(void *memory)
+{
+    live -= memory != NULL;
+    __real_ms_heap_free(memory);
+}
+
 enum { MIB = 1 << 20 };
 static const CUmemPool_attribute used = CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
                                  used_high = CU_MEMPOOL_ATTR_USED_MEM_HIGH,
-                                 reserved = CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
+                                 reserved = CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+                                 reserved_high = CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH,
+                                 threshold = CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
 
 /* The driver has so many bytes in use. */
 static void set_drivers(uint64_t bytes)
@@ -105,4 +128,128 @@ MS_TEST_AFTER(fake_start, a_pool_that_others_reach_is_left_to_the_driver)
     CHECK(ms_pool_find(FAKE_POOL, 0) != NULL);
     ms_pool_set_shared(FAKE_POOL);
     CHECK(ms_pool_find(FAKE_POOL, 0) == NULL);
+}
+
+/* A pool that keeps so many bytes. */
+static struct ms_pool *keep(size_t bytes)
+{
+    struct ms_pool *pool = ms_pool_find(FAKE_POOL, 0);
+    fake.pool[threshold] = UINT64_MAX;
+    ms_pool_count(pool, bytes);
+    ms_pool_uncount(pool, bytes);
+    CHECK_EQ(ms_pool_kept_bytes(0), bytes);
+    return pool;
+}
+
+MS_TEST_AFTER(fake_start, the_driver_uses_what_is_kept)
+{
+    fake.calls[FAKE_ctx_get_device] = 0;
+    ms_pool_use_kept(FAKE_POOL, MIB);
+    CHECK_EQ(fake.calls[FAKE_ctx_get_device], 0); /* nothing is */
+    keep(8 * MIB);
+    ms_pool_use_kept(FAKE_POOL, MIB);
+    CHECK_EQ(ms_pool_kept_bytes(0), 7 * MIB);
+    CHECK_EQ(figure(reserved_high), 8 * MIB);
+    ms_pool_use_kept(NULL, 2 * MIB); /* the current pool */
+    CHECK_EQ(ms_pool_kept_bytes(0), 5 * MIB);
+    ms_pool_use_kept((CUmemoryPool)17, MIB);
+    CHECK_EQ(ms_pool_kept_bytes(0), 5 * MIB);
+    fake_fail(FAKE_ctx_get_device, 1, CUDA_ERROR_INVALID_CONTEXT);
+    ms_pool_use_kept(FAKE_POOL, MIB);
+    fake_fail(FAKE_device_get_default_mem_pool, 1, CUDA_ERROR_UNKNOWN);
+    ms_pool_use_kept(NULL, MIB);
+    CHECK_EQ(ms_pool_kept_bytes(0), 5 * MIB);
+    fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
+    ms_pool_use_kept(FAKE_POOL, 6 * MIB);
+    CHECK_EQ(ms_pool_kept_bytes(0), 0);
+    fake.calls[FAKE_ctx_get_device] = 0;
+    ms_pool_use_kept(FAKE_POOL, MIB);
+    CHECK_EQ(fake.calls[FAKE_ctx_get_device], 0);
+}
+
+MS_TEST_AFTER(fake_start, the_threshold_is_of_the_sum)
+{
+    struct ms_pool *pool = ms_pool_find(FAKE_POOL, 0);
+    fake.pool[reserved] = MIB;
+    for (int more = 1; more >= 0; more--) {
+        fake.pool[threshold] = 5 * MIB - (uint64_t)more;
+        ms_pool_count(pool, 4 * MIB);
+        ms_pool_uncount(pool, 4 * MIB);
+        CHECK_EQ(ms_pool_kept_bytes(0), more > 0 ? 0 : 4 * MIB);
+    }
+}
+
+MS_TEST_AFTER(fake_start, what_is_trimmed_stays_in_the_high_mark)
+{
+    keep(4 * MIB);
+    fake.pool[reserved] = fake.pool[reserved_high] = 3 * MIB;
+    CHECK_EQ(ms_pool_trim(FAKE_POOL, 0), 0);
+    CHECK_EQ(figure(reserved_high), 7 * MIB);
+    ms_pool_reset_high(FAKE_POOL, used_high); /* the other one's */
+    CHECK_EQ(figure(reserved_high), 7 * MIB);
+}
+
+MS_TEST_AFTER(fake_start, a_pool_that_is_destroyed_keeps_nothing)
+{
+    keep(4 * MIB);
+    ms_pool_add((CUmemoryPool)17, 1); /* before it in the list */
+    CHECK_EQ(live, 2);
+    CHECK_EQ(ms_pool_destroy(FAKE_POOL, destroy), CUDA_SUCCESS);
+    CHECK_EQ(ms_pool_kept_bytes(0), 0);
+    CHECK_EQ(live, 1);
+    struct ms_pool *pool = ms_pool_find((CUmemoryPool)17, 1);
+    CHECK(pool != NULL);
+    CHECK_EQ(figure(reserved), 0);
+    CHECK_EQ(ms_pool_destroy((CUmemoryPool)17, destroy), CUDA_SUCCESS);
+    CHECK_EQ(live, 0);
+}
+
+/* The record stays for as long as there is an allocation. */
+MS_TEST_AFTER(fake_start, a_pool_that_is_destroyed_has_allocations_still)
+{
+    struct ms_pool *pool = ms_pool_find(FAKE_POOL, 0);
+    fake.pool[threshold] = UINT64_MAX;
+    ms_pool_count(pool, MIB);
+    ms_pool_count(pool, MIB);
+    CHECK_EQ(ms_pool_destroy(FAKE_POOL, destroy), CUDA_SUCCESS);
+    CHECK_EQ(live, 1);
+    ms_pool_uncount(pool, MIB);
+    CHECK_EQ(live, 1);
+    CHECK(ms_pool_find(FAKE_POOL, 0) != pool); /* a new one has the handle */
+    CHECK_EQ(live, 2);
+    ms_pool_uncount(pool, MIB);
+    CHECK_EQ(live, 1);
+    CHECK_EQ(ms_pool_kept_bytes(0), 0);
+    CHECK_EQ(figure(used), 0);
+}
+
+MS_TEST_AFTER(fake_start, a_pool_of_no_device_that_there_may_be_is_none)
+{
+    const CUmemoryPool first = (CUmemoryPool)17, other = (CUmemoryPool)18;
+    keep(MIB);
+    CHECK_EQ(ms_pool_kept_bytes(-1), 0);
+    CHECK_EQ(ms_pool_kept_bytes(MS_MAX_DEVICES), 0);
+    ms_pool_add(other, -1);
+    ms_pool_add(other, MS_MAX_DEVICES);
+    CHECK_EQ(live, 1);
+    ms_pool_add(first, 0);
+    CHECK(ms_pool_find(first, 0) != NULL && ms_pool_find(FAKE_POOL, 0) != NULL);
+    ms_pool_set_shared(other); /* of which nothing is known */
+    CHECK(ms_pool_find(other, 0) == NULL && ms_pool_find(other, -1) == NULL);
+    CHECK_EQ(ms_pool_trim(other, MIB), MIB);
+    CHECK_EQ(ms_pool_destroy(other, destroy), CUDA_SUCCESS);
+    CHECK_EQ(live, 2);
+    uint64_t value = 5;
+    ms_pool_add_figures(other, used_high, &value);
+    ms_pool_reset_high(other, used_high);
+    CHECK_EQ(value, 5);
+    CHECK_EQ(ms_pool_trim(other, MIB), MIB);
+}
+
+MS_TEST_AFTER(fake_start, without_a_record_a_pool_is_the_drivers)
+{
+    may_make = 0;
+    CHECK(ms_pool_find(FAKE_POOL, 0) == NULL);
+    ms_pool_set_shared(FAKE_POOL);
+    CHECK_EQ(live, 0);
 }
