@@ -173,37 +173,64 @@ static bool has_mode(int flags)
         va_end(arguments);                \
     }
 
-#define OPEN(name)                                         \
-    CALL(int, name, (const char *path, int flags, ...))    \
-    {                                                      \
-        READ_MODE(mode, flags)                             \
-        if (!may_open(CALL_##name, AT_FDCWD, path, flags)) \
-            return -1;                                     \
-        return REAL_CALL(name)(path, flags, mode);         \
+/* --- files that may be read unseen: past the page cache, or checkpoints by their name */
+
+static bool may_be_read_unseen(const char *path, int flags)
+{
+    static const char end[] = ".safetensors";
+    const size_t length = strlen(path), end_length = sizeof(end) - 1;
+    return (flags & O_ACCMODE) == O_RDONLY && (flags & (O_PATH | O_DIRECTORY)) == 0 &&
+           ((flags & O_DIRECT) != 0 ||
+            (length >= end_length && memcmp(path + length - end_length, end, end_length) == 0));
+}
+
+/* Returns the descriptor. */
+static int note_open(const char *path, int flags, int file)
+{
+    if (file >= 0 && may_be_read_unseen(path, flags) && !ms_is_off())
+        ms_reads_note_open(file);
+    return file;
+}
+
+#define OPEN(name)                                                         \
+    CALL(int, name, (const char *path, int flags, ...))                    \
+    {                                                                      \
+        READ_MODE(mode, flags)                                             \
+        if (!may_open(CALL_##name, AT_FDCWD, path, flags))                 \
+            return -1;                                                     \
+        return note_open(path, flags, REAL_CALL(name)(path, flags, mode)); \
     }
 OPEN(open)
 OPEN(open64)
 
-#define OPENAT(name)                                                \
-    CALL(int, name, (int folder, const char *path, int flags, ...)) \
-    {                                                               \
-        READ_MODE(mode, flags)                                      \
-        if (!may_open(CALL_##name, folder, path, flags))            \
-            return -1;                                              \
-        return REAL_CALL(name)(folder, path, flags, mode);          \
+#define OPENAT(name)                                                               \
+    CALL(int, name, (int folder, const char *path, int flags, ...))                \
+    {                                                                              \
+        READ_MODE(mode, flags)                                                     \
+        if (!may_open(CALL_##name, folder, path, flags))                           \
+            return -1;                                                             \
+        return note_open(path, flags, REAL_CALL(name)(folder, path, flags, mode)); \
     }
 OPENAT(openat)
 OPENAT(openat64)
 
-#define OPEN_2(name)                                                     \
-    CALL_IF(int, -1, name, (const char *path, int flags), (path, flags), \
-            may_open(call, AT_FDCWD, path, flags))
+#define OPEN_2(name)                                                 \
+    CALL(int, name, (const char *path, int flags))                   \
+    {                                                                \
+        if (!may_open(CALL_##name, AT_FDCWD, path, flags))           \
+            return -1;                                               \
+        return note_open(path, flags, REAL_CALL(name)(path, flags)); \
+    }
 OPEN_2(__open_2)
 OPEN_2(__open64_2)
 
-#define OPENAT_2(name)                                                                       \
-    CALL_IF(int, -1, name, (int folder, const char *path, int flags), (folder, path, flags), \
-            may_open(call, folder, path, flags))
+#define OPENAT_2(name)                                                       \
+    CALL(int, name, (int folder, const char *path, int flags))               \
+    {                                                                        \
+        if (!may_open(CALL_##name, folder, path, flags))                     \
+            return -1;                                                       \
+        return note_open(path, flags, REAL_CALL(name)(folder, path, flags)); \
+    }
 OPENAT_2(__openat_2)
 OPENAT_2(__openat64_2)
 
@@ -484,6 +511,8 @@ static void *map(enum call call, void *address, size_t bytes, int protection, in
         if (!may_map(CALL_##name, flags, file))                                            \
             return MAP_FAILED;                                                             \
         void *mapped = map(CALL_##name, address, bytes, protection, flags, file, offset);  \
+        if (file >= 0)                                                                     \
+            ms_reads_note_map(file);                                                       \
         if (file >= 0 && offset == 0 && ms_is_started()) {                                 \
             atomic_fetch_add(&ms_hot.mapped, 1);                                           \
             ms_read_ahead_note_map(file, mapped, bytes);                                   \

@@ -45,6 +45,12 @@ static inline void ms_descriptor_close(int descriptor)
     syscall(SYS_close, descriptor);
 }
 
+/* The kernel reads only what is asked for, from now on. */
+static inline void ms_descriptor_read_ahead_nothing(int descriptor)
+{
+    syscall(SYS_fadvise64, descriptor, 0L, 0L, POSIX_FADV_RANDOM);
+}
+
 /* What the kernel keeps. */
 static inline bool ms_descriptor_stat_cached(int descriptor, struct stat *stat_out)
 {

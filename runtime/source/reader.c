@@ -304,9 +304,10 @@ static bool read_range(struct ms_reader *reader, const struct ms_file_range *ran
     if (!ms_source_begin_use(range->source, failure_out))
         return false;
     const bool is_read =
-        range->bytes < LARGE_BYTES
-            ? ms_source_read_now(range->source, range->offset, to, range->bytes, failure_out)
-            : read_large(reader, range, to, failure_out);
+        (range->bytes < LARGE_BYTES
+             ? ms_source_read_now(range->source, range->offset, to, range->bytes, failure_out)
+             : read_large(reader, range, to, failure_out)) &&
+        ms_source_read_check(range->source, range->offset, to, range->bytes, failure_out);
     ms_source_end_use(range->source);
     return is_read;
 }

@@ -15,7 +15,7 @@
 
 /* Static, because a program may read where it must not allocate. Pages without notes take no
  * memory. When there are too many ranges, all are forgotten; of files, the oldest. */
-enum { MAX_RANGES = 32 << 10, MAX_FILES = 1024, MAX_READS = 64 };
+enum { MAX_RANGES = 32 << 10, MAX_FILES = MS_READS_FILES, MAX_READS = 64 };
 /* One checksum for so many bytes of a read, and for what is left at its end. */
 enum { PART_BYTES = 64 << 10, MAX_CHECKSUMS = 1 << 20 };
 
@@ -24,6 +24,8 @@ struct file {
     ino_t inode;
     struct timespec changed; /* its change time, which a new path or file changes */
     uint32_t number; /* how many came before, from 1 on; its place is this modulo MAX_FILES */
+    bool is_opened, is_mapped;
+    uint64_t bytes, read_bytes; /* its own; of reads that were noted */
     char path[MS_PATH_BYTES];
 };
 
@@ -49,6 +51,7 @@ static MS_GUARDED_BY(lock) struct range ranges[MAX_RANGES]; /* ascending, none o
 static MS_GUARDED_BY(lock) size_t range_count;
 static MS_GUARDED_BY(lock) struct last_read reads[MAX_READS];
 static MS_GUARDED_BY(lock) size_t read_count; /* ever */
+static _Atomic uint32_t unseen_changes;
 
 /* A ring. Who has reserved places fills them without the lock: if they are reserved again
  * meanwhile, wrong ones may stay there, and what was read is not recognised. */
@@ -92,14 +95,26 @@ MS_HOLDS(lock) static struct file *find_file_locked(const struct stat *stat)
     return NULL;
 }
 
-/* Also of one that was deleted, and whose inode is a new one's. A path that is too long is none. */
+/* Also of one that was deleted, and whose inode is a new one's: nobody has seen that. A path that
+ * is too long is none. */
 MS_HOLDS(lock)
-static void set_path_locked(struct file *file, int descriptor, struct timespec changed)
+static void set_path_locked(struct file *file, int descriptor, const struct stat *stat)
 {
+    const struct timespec changed = stat->st_ctim;
     if (file->changed.tv_sec == changed.tv_sec && file->changed.tv_nsec == changed.tv_nsec)
         return;
     file->changed = changed;
+    file->bytes = (uint64_t)stat->st_size;
+    file->is_opened = file->is_mapped = false;
+    file->read_bytes = 0;
     ms_reads_path(descriptor, file->path);
+}
+
+/* A header is a small part of a checkpoint. */
+MS_HOLDS(lock) static bool is_unseen_locked(const struct file *file)
+{
+    enum { HEADER_SHARE = 16 };
+    return file->is_opened && !file->is_mapped && file->read_bytes < file->bytes / HEADER_SHARE;
 }
 
 MS_HOLDS(lock) static struct file *add_file_locked(const struct stat *stat)
@@ -109,6 +124,15 @@ MS_HOLDS(lock) static struct file *add_file_locked(const struct stat *stat)
     file->device = stat->st_dev;
     file->inode = stat->st_ino;
     file->number = ++file_count;
+    return file;
+}
+
+MS_HOLDS(lock) static struct file *get_file_locked(int descriptor, const struct stat *stat)
+{
+    struct file *file = find_file_locked(stat);
+    if (file == NULL)
+        file = add_file_locked(stat);
+    set_path_locked(file, descriptor, stat);
     return file;
 }
 
@@ -242,10 +266,11 @@ static void note(int descriptor, uintptr_t address, size_t bytes, int64_t offset
         held = 0;
     if (!take())
         return;
-    struct file *file = find_file_locked(&stat);
-    if (file == NULL)
-        file = add_file_locked(&stat);
-    set_path_locked(file, descriptor, stat.st_ctim);
+    struct file *file = get_file_locked(descriptor, &stat);
+    const bool was_unseen = is_unseen_locked(file);
+    file->read_bytes += bytes;
+    if (was_unseen && !is_unseen_locked(file))
+        atomic_fetch_add(&unseen_changes, 1);
     reads[read_count++ % MAX_READS] = (struct last_read){(uint64_t)offset, bytes, file->number};
     add_range_locked(&(struct range){.begin = address,
                                      .end = address + bytes,
@@ -263,6 +288,47 @@ void ms_reads_note(int descriptor, const void *address, size_t bytes, int64_t of
     const int before = errno;
     note(descriptor, (uintptr_t)address, bytes, offset, held);
     errno = before;
+}
+
+enum way { OPENED, MAPPED };
+
+static void note_way(int descriptor, enum way way)
+{
+    struct stat stat;
+    if (syscall(SYS_fstat, descriptor, &stat) != 0 || !S_ISREG(stat.st_mode) ||
+        stat.st_size < MS_READS_LEAST || !take())
+        return;
+    struct file *file =
+        way == OPENED ? get_file_locked(descriptor, &stat) : find_file_locked(&stat);
+    const bool was_unseen = file != NULL && is_unseen_locked(file);
+    if (file != NULL) {
+        file->is_opened |= way == OPENED;
+        file->is_mapped |= way == MAPPED;
+        if (was_unseen != is_unseen_locked(file))
+            atomic_fetch_add(&unseen_changes, 1);
+    }
+    ms_lock_drop(&lock);
+}
+
+void ms_reads_note_open(int descriptor)
+{
+    const int before = errno;
+    note_way(descriptor, OPENED);
+    errno = before;
+}
+
+/* A file that is mapped before it is opened by a name that is noted is none of these. */
+void ms_reads_note_map(int descriptor)
+{
+    const int before = errno;
+    if (atomic_load_explicit(&unseen_changes, memory_order_relaxed) != 0)
+        note_way(descriptor, MAPPED);
+    errno = before;
+}
+
+uint32_t ms_reads_unseen(void)
+{
+    return atomic_load(&unseen_changes);
 }
 
 MS_HOLDS(lock) static bool set_place_locked(uint32_t number, struct ms_mapping *place)
@@ -312,6 +378,27 @@ bool ms_reads_next(const void *address, size_t bytes, size_t *at, struct ms_mapp
     bool is_found = *at == 0 && find_locked(begin, begin + bytes / 2, place_out);
     *at += *at == 0;
     is_found = is_found || next_read_locked(bytes, at, place_out);
+    ms_lock_drop(&lock);
+    return is_found;
+}
+
+MS_HOLDS(lock) static bool next_unseen_locked(size_t *at, struct ms_mapping *place)
+{
+    const uint32_t kept = file_count < MAX_FILES ? file_count : MAX_FILES;
+    while (*at < kept) {
+        const uint32_t number = file_count - (uint32_t)(*at)++;
+        if (is_unseen_locked(&files[number % MAX_FILES]) && set_place_locked(number, place))
+            return true;
+    }
+    return false;
+}
+
+bool ms_reads_next_unseen(size_t *at, struct ms_mapping *place_out)
+{
+    *place_out = (struct ms_mapping){.is_read = true};
+    if (!take())
+        return false;
+    const bool is_found = next_unseen_locked(at, place_out);
     ms_lock_drop(&lock);
     return is_found;
 }

@@ -19,8 +19,8 @@
 
 #include "runtime/source/mapping.h"
 
-/* Smaller reads are not noted. */
-enum { MS_READS_LEAST = 64 << 10 };
+/* Smaller reads are not noted. And of so many files is known that they were read or opened. */
+enum { MS_READS_LEAST = 64 << 10, MS_READS_FILES = 1024 };
 
 /*
  * The program has read so many bytes to the address, from `offset` of the descriptor's file on; -1:
@@ -45,6 +45,21 @@ struct ms_reads_part {
 /* Finds the part that was read to the address. False if there is none, or its checksum is
  * forgotten: those of the last 64 GiB are kept. */
 bool ms_reads_find_part(const void *address, struct ms_reads_part *part_out);
+
+/*
+ * The program has opened a file for reading, or mapped it. For any thread, as ms_reads_note. A file
+ * that was opened is *unseen* while no mapping of it was noted, and of its bytes no more reads than
+ * a header takes: then nobody knows how the program reads the rest (source_opened.h).
+ */
+void ms_reads_note_open(int descriptor);
+void ms_reads_note_map(int descriptor);
+
+/* Changes when a file becomes unseen, or is it no more. */
+uint32_t ms_reads_unseen(void);
+
+/* The unseen files, one after the other, what was opened last first; *at is 0 before the first. In
+ * *place_out as ms_reads_next. False behind the last. */
+bool ms_reads_next_unseen(size_t *at, struct ms_mapping *place_out);
 
 /* The path of the file of a descriptor of the program. False if it is too long, or none. */
 bool ms_reads_path(int descriptor, char path_out[MS_PATH_BYTES]);

@@ -17,6 +17,7 @@
 #include "runtime/source/lease.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/source_internal.h"
+#include "runtime/source/source_sums.h"
 #include "runtime/state/counters.h"
 
 _Static_assert(offsetof(struct ms_source, counted) == 0, "as lineage wants it");
@@ -248,6 +249,7 @@ static void destroy_file(struct ms_counted *counted)
     ms_file_thread_call(close_file, file);
     if (atomic_load(&file->name) != NULL)
         ms_source_drop(file->name);
+    ms_source_sums_cleanup(file);
     ms_heap_free(file);
 }
 

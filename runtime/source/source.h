@@ -89,6 +89,7 @@ struct ms_source_failure {
         MS_SOURCE_UNANSWERED, /* changed, after the kernel has taken its lease away */
         MS_SOURCE_WRITTEN,
         MS_SOURCE_STORED_TO,
+        MS_SOURCE_DIFFERS, /* from what was copied (source_sums.h) */
         MS_SOURCE_UNREADABLE
     } kind;
     uint64_t offset; /* where reading failed */
@@ -108,6 +109,13 @@ ssize_t ms_source_read_by(const struct ms_source *file, int descriptor, void *bu
 /* Reads bytes of a file as they are now, without a check. */
 bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
                         struct ms_source_failure *failure_out);
+
+/*
+ * `bytes` were read from `offset` on. False if the program had copied others, which were taken for
+ * these by a sample (source_sums.h). Reads the rest of parts of which they have a piece.
+ */
+bool ms_source_read_check(const struct ms_source *file, uint64_t offset, const void *bytes,
+                          size_t count, struct ms_source_failure *failure_out);
 
 /* Logs one line. Not in the file thread. */
 void ms_source_read_log_failure(const struct ms_source_failure *failure);

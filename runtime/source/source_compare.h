@@ -16,9 +16,13 @@
 #include "runtime/source/source.h"
 
 /*
- * True if [address, address + bytes) holds what the file holds from offset on. only_cached: and all
- * of that is in the page cache; nothing is read from a disk. Memory that may not be read is not
- * touched, and not the same. In the file thread.
+ * What of a file is compared: all of it; all, and all of it must be in the page cache, so nothing
+ * is read from a disk; or what is in the page cache, and of whole parts of the rest a sample: then
+ * sums of these are kept (source_sums.h).
  */
+enum ms_comparing { MS_COMPARING_ALL, MS_COMPARING_CACHED, MS_COMPARING_SAMPLED };
+
+/* True if [address, address + bytes) holds what the file holds from offset on, as far as it is
+ * compared. Memory that may not be read is not touched, and not the same. In the file thread. */
 bool ms_source_compare(const struct ms_source *file, uint64_t offset, const void *address,
-                       size_t bytes, bool only_cached);
+                       size_t bytes, enum ms_comparing compared);

@@ -23,6 +23,7 @@
 #include "runtime/source/source_compare.h"
 #include "runtime/source/source_content.h"
 #include "runtime/source/source_internal.h"
+#include "runtime/source/source_opened.h"
 #include "runtime/source/trust.h"
 
 /* --- writers in this process */
@@ -181,7 +182,8 @@ static size_t count_as_read(const struct ms_source *file, const struct ms_wanted
 /* Compares bytes of the program's memory with those of the file. */
 static bool has_same_bytes(const struct ms_source *file, const struct ms_wanted_source *wanted)
 {
-    return ms_source_compare(file, wanted->offset, wanted->address, wanted->bytes, false);
+    return ms_source_compare(file, wanted->offset, wanted->address, wanted->bytes,
+                             MS_COMPARING_ALL);
 }
 
 /* What was read past the page cache. From a disk only the ends are read again, if they came by
@@ -199,7 +201,8 @@ static bool has_what_was_read_directly(const struct ms_source *file,
         now = left < PAGE_BYTES ? left : PAGE_BYTES;
         const bool is_cached = ms_reader_is_cached(file->descriptor, at, at + now);
         if ((!is_cached && now > room) ||
-            !ms_source_compare(file, at, (const char *)wanted->address + done, now, false))
+            !ms_source_compare(file, at, (const char *)wanted->address + done, now,
+                               MS_COMPARING_ALL))
             return false;
         room -= is_cached ? 0 : now;
     }
@@ -211,7 +214,8 @@ static bool has_what_was_read(const struct ms_source *file, const struct ms_want
 {
     return count_as_read(file, wanted, wanted->bytes / 2) > 0
                ? has_what_was_read_directly(file, wanted)
-               : ms_source_compare(file, wanted->offset, wanted->address, wanted->bytes, true);
+               : ms_source_compare(file, wanted->offset, wanted->address, wanted->bytes,
+                                   MS_COMPARING_CACHED);
 }
 
 /* True if the descriptor reads what lies at the mapped address. */
@@ -356,6 +360,8 @@ static void find(void *argument)
         find_by_range(wanted);
     if (wanted->found == NULL && (!wanted->is_absent || wanted->is_last))
         ms_source_content_find(wanted);
+    if (wanted->found == NULL && (!wanted->is_absent || wanted->is_last))
+        ms_source_opened_find(wanted);
     wanted->was_short = ms_descriptor_was_short();
 }
 

@@ -13,6 +13,7 @@
 
 #include "runtime/base/counted.h"
 #include "runtime/base/lock.h"
+#include "runtime/base/pages.h"
 #include "runtime/config/config.h"
 #include "runtime/source/lease.h"
 #include "runtime/source/source.h"
@@ -60,7 +61,9 @@ struct ms_source {
     dev_t mapped_device; /* as the kernel lists its mappings */
     ino_t mapped_inode;
     bool looks_again; /* a mapping may be stored to unseen that was not there, or not so, before */
-    struct stat *last, own_last; /* from the last check; guarded by ms_files.lock */
+    struct ms_pages sum_pages;
+    _Atomic uint64_t *_Atomic sums; /* in these (source_sums.h); NULL: none */
+    struct stat *last, own_last;    /* from the last check; guarded by ms_files.lock */
     char path[MS_PATH_BYTES];
     struct ms_source *_Atomic name; /* a reference; NULL: nobody has asked for it */
     struct ms_source *next;         /* in the list of open files, guarded by ms_files.lock */

@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/source_internal.h"
+#include "runtime/source/source_sums.h"
 #include "runtime/source/trust.h"
 #include "runtime/state/counters.h"
 
@@ -68,6 +70,53 @@ bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buf
     const bool is_read = read_open(file, offset, buffer, bytes, failure_out);
     ms_source_end_use(file);
     return is_read;
+}
+
+/* --- what was taken for the file's (source_sums.h) */
+
+enum { PART = MS_SOURCE_SUMS_PART };
+
+struct read_range {
+    const unsigned char *bytes;
+    uint64_t offset;
+    size_t count;
+};
+
+/* What was read, or else the whole part, read again. */
+static bool is_as_copied(const struct ms_source *file, uint64_t begin, uint64_t sum,
+                         const struct read_range *range, struct ms_source_failure *failure_out)
+{
+    if (begin >= range->offset && begin + PART <= range->offset + range->count)
+        return ms_source_sums_make(range->bytes + (begin - range->offset)) == sum;
+    void *part = ms_heap_alloc(PART);
+    const bool is_same = part != NULL && ms_source_read_now(file, begin, part, PART, failure_out) &&
+                         ms_source_sums_make(part) == sum;
+    ms_heap_free(part);
+    return is_same;
+}
+
+bool ms_source_read_check(const struct ms_source *file, uint64_t offset, const void *bytes,
+                          size_t count, struct ms_source_failure *failure_out)
+{
+    const struct read_range range = {bytes, offset, count};
+    if (atomic_load(&file->sums) == NULL)
+        return true;
+    for (uint64_t number = offset / PART; number * PART < offset + count; number++) {
+        bool is_seen;
+        const uint64_t sum = ms_source_sums_get(file, number, &is_seen);
+        if (sum == 0 || is_seen)
+            continue;
+        if (!is_as_copied(file, number * PART, sum, &range, failure_out)) {
+            if (ms_trust_check(file, failure_out)) /* else that is the reason */
+                *failure_out = (struct ms_source_failure){.file = file,
+                                                          .kind = MS_SOURCE_DIFFERS,
+                                                          .offset = number * PART,
+                                                          .bytes = PART};
+            return false;
+        }
+        ms_source_sums_set_seen(file, number);
+    }
+    return true;
 }
 
 static int format_time(char *text, size_t bytes, const char *what, struct timespec now,
@@ -175,6 +224,14 @@ void ms_source_read_log_failure(const struct ms_source_failure *failure)
                "library, or call metashard_materialise() before it is mapped",
                file->path);
         return;
+    case MS_SOURCE_DIFFERS:
+        ms_log(MS_ERROR,
+               "%s: what the program copied to the device was taken for bytes of this file by a "
+               "sample, but was not the same within the %zu bytes at %llu: it had changed them, or "
+               "the file was changed before the copy; the copied bytes are lost: set "
+               "METASHARD_UNSEEN_READS=off",
+               file->path, failure->bytes, (unsigned long long)failure->offset);
+        return;
     case MS_SOURCE_UNREADABLE:
         log_unreadable(failure);
         return;
@@ -198,6 +255,8 @@ static void read_bytes(void *argument)
     wanted->is_read =
         ms_source_read_now(wanted->file, wanted->offset, wanted->buffer, wanted->bytes,
                            &wanted->failure) &&
+        ms_source_read_check(wanted->file, wanted->offset, wanted->buffer, wanted->bytes,
+                             &wanted->failure) &&
         ms_trust_check(wanted->file, &wanted->failure) &&
         (wanted->bytes == 0 || ms_trust_check_mappings(wanted->file, &wanted->failure));
     ms_source_end_use(wanted->file);

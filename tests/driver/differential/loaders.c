@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -483,4 +484,69 @@ SCENARIO(directly_mapped_anew)
          "mmap");
     copy(0, tensor);
     print_bytes("tensor", blocks[0], TENSOR);
+}
+
+/* --- by no function of libc, as io_uring: pieces of the file, one behind the other */
+
+static unsigned char *read_unseen(int file, int piece)
+{
+    unsigned char *pages = map_pages();
+    const off_t at = (off_t)piece * (off_t)TENSOR;
+    must(syscall(SYS_pread64, file, pages, TENSOR, at) == (long)TENSOR, "pread64");
+    return pages;
+}
+
+SCENARIO(unseen)
+{
+    const int file = open_directly();
+    for (int i = 0; i < TENSORS; i++) {
+        unsigned char *pages = read_unseen(file, i);
+        copy(i, pages);
+        must(munmap(pages, DIRECT_BYTES) == 0, "munmap");
+    }
+    close(file);
+    use();
+}
+
+/* Three of four are another rank's. */
+SCENARIO(unseen_by_one_of_four)
+{
+    const int file = open_directly();
+    for (int i = 1; i < TENSORS; i += 4)
+        copy(i, read_unseen(file, i));
+    use();
+}
+
+SCENARIO(unseen_changed)
+{
+    const int file = open_directly();
+    for (int i = 0; i < TENSORS; i++) {
+        unsigned char *tensor = read_unseen(file, i);
+        tensor[i % 2 == 0 ? 0 : TENSOR - 1] ^= 1;
+        copy(i, tensor);
+    }
+    for (int i = 0; i < TENSORS; i++)
+        print_bytes("tensor", blocks[i], TENSOR);
+}
+
+/* The program may do so: but no sample has that byte. */
+SCENARIO(unseen_changed_a_little)
+{
+    const int file = open_directly();
+    unsigned char *tensor = read_unseen(file, 0);
+    tensor[5 * MIB / 2 + 99999] ^= 1;
+    copy(0, tensor);
+    printf("result %d\n", cuMemcpyDtoH(tensor, blocks[0], TENSOR));
+}
+
+SCENARIO(unseen_written_since)
+{
+    const int file = open_directly();
+    unsigned char *tensor = read_unseen(file, 0);
+    copy(0, tensor);
+    tensor = read_unseen(file, 1);
+    copy(1, tensor);
+    overwrite_file(2 * TENSOR);
+    for (int i = 0; i < 2; i++)
+        print_bytes("tensor", blocks[i], TENSOR);
 }

@@ -9,7 +9,8 @@ ALL = 8 * TENSOR
 LIMIT = {"METASHARD_SNAPSHOT_BYTES": "1M"}
 READERS = ("with_pread", "with_read", "in_parts", "with_preadv", "with_readv", "with_preadv2", "fortified", "with_fread",
            "with_fortified_fread", "buffered", "by_threads", "staged", "whole", "copied_on", "directly", "directly_in_parts",
-           "directly_by_threads", "directly_with_preadv")
+           "directly_by_threads", "directly_with_preadv", "unseen")
+OPERATING_SYSTEM_ERROR = 304
 
 
 def all_scenarios(test):
@@ -21,7 +22,8 @@ def all_scenarios(test):
     _, dump = test.both("halves", LIMIT)
     test.check("a part of what was read is the file's", dump["recorded_file_bytes"] == ALL // 2, dump)
     test.check("and only what was used has memory", dump["backed_bytes_peak"] <= TENSOR // 2, dump["backed_bytes_peak"])
-    for scenario in ("changed", "mapped_anew", "number_of_another", "directly_changed", "directly_read_over", "directly_mapped_anew"):
+    for scenario in ("changed", "mapped_anew", "number_of_another", "directly_changed", "directly_read_over", "directly_mapped_anew",
+                     "unseen_changed"):
         for settings in ({}, LIMIT):
             test.both(scenario, settings)
     for scenario in ("changed", "directly_changed"):
@@ -30,6 +32,14 @@ def all_scenarios(test):
     for settings in ({}, LIMIT, {"METASHARD_LEASES": "off"}):
         test.both("written_since", settings)
         test.both("directly_written_since", settings)
+        test.both("unseen_written_since", settings)
+    _, dump = test.both("unseen_by_one_of_four", LIMIT)
+    test.check("pieces between those of others are the file's", dump["recorded_file_bytes"] == ALL // 4, dump)
+    seen, _ = test.run("unseen_changed_a_little")
+    test.check("what no sample shows fails when it is needed", f"result {OPERATING_SYSTEM_ERROR}" in seen.stdout and
+               "METASHARD_UNSEEN_READS=off" in seen.stderr, seen.stdout + seen.stderr)
+    _, dump = test.both("unseen_changed_a_little", {"METASHARD_UNSEEN_READS": "off"})
+    test.check("and is kept with the setting", dump["recorded_snapshot_bytes"] == TENSOR, dump)
 
 
 main(all_scenarios)

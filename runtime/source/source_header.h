@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The places of tensors in a file with a safetensors header
+ * (https://github.com/huggingface/safetensors, format). */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/source/source.h"
+
+/* 8 bytes of length, then a JSON object. */
+enum { MS_SOURCE_HEADER_START = 9 };
+
+struct ms_tensor_place {
+    uint64_t offset, bytes; /* in the file */
+};
+
+/* Zeroed: none. */
+struct ms_source_header {
+    struct ms_tensor_place *tensors;
+    size_t count, capacity;
+};
+
+/* True if a file may begin so: the length of the header is what the format allows. */
+bool ms_source_header_is_start(const unsigned char start[MS_SOURCE_HEADER_START],
+                               uint64_t *length_out);
+
+/* Reads that of a file; of another file, or out of memory, there are fewer tensors, or none. In the
+ * file thread. */
+void ms_source_header_read(const struct ms_source *file, struct ms_source_header *header);
+
+void ms_source_header_cleanup(struct ms_source_header *header);

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that the program has read a file into unseen is the file's, if its bytes are: those in the
+ * page cache are compared, of others a sample, and all when they are needed. */
+#include "runtime/source/source_opened.h"
+
+#include "runtime/config/config.h"
+#include "runtime/source/reads.h"
+#include "tests/unit/between.h"
+#include "tests/unit/source/files.h"
+#include "tools/simcuda/harness/deny.h"
+
+enum { PART = 64 << 10, TENSORS = 4, TENSOR = 4 * PART + 1000, CHUNK = 1 << 20 };
+
+static char path[] = "/var/tmp/metashard-opened-XXXXXX";
+static unsigned char *data; /* of the whole file */
+static size_t bytes, head;
+static int file;
+static unsigned char *memory;
+
+static void remove_file(void)
+{
+    unlink(path);
+}
+
+static size_t write_header(char *text, size_t room)
+{
+    size_t used = 8;
+    for (int i = 0; i < TENSORS; i++)
+        used += (size_t)snprintf(text + used, room - used, "%c\"%d\":{\"data_offsets\":[%d,%d]}",
+                                 i == 0 ? '{' : ',', i, i * TENSOR, (i + 1) * TENSOR);
+    used += (size_t)snprintf(text + used, room - used, "}");
+    const uint64_t length = used - 8;
+    memcpy(text, &length, sizeof(length));
+    return used;
+}
+
+static void write_all(void)
+{
+    const int made = open(path, O_WRONLY);
+    CHECK_EQ(pwrite(made, data, bytes, 0), (ssize_t)bytes);
+    close(made);
+    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+}
+
+/* Four tensors, and 8 MiB behind them that are none. */
+static void make_file(void)
+{
+    char text[512];
+    head = write_header(text, sizeof(text));
+    bytes = head + TENSORS * (size_t)TENSOR + 8 * (size_t)CHUNK;
+    data = malloc(bytes);
+    memory = malloc(bytes);
+    fill_randomly(data, bytes, 7);
+    memcpy(data, text, head);
+    const int made = mkstemp(path);
+    CHECK(made >= 0);
+    close(made);
+    atexit(remove_file);
+    write_all();
+    ms_config.unseen_reads = true;
+    file = open(path, O_RDONLY);
+    ms_reads_note_open(file);
+}
+
+static bool is_cold(void)
+{
+    const struct test_file cold = {.descriptor = file, .bytes = bytes};
+    return make_cold(&cold) && can_tell_cold(&cold);
+}
+
+static size_t cached_bytes(void)
+{
+    const struct test_file cold = {.descriptor = file, .bytes = bytes};
+    return count_cached(&cold) * 4096;
+}
+
+static void make_cold_file(void)
+{
+    make_file();
+    if (!is_cold())
+        ms_test_skip("the page cache cannot be emptied here");
+}
+
+/* Reads it as io_uring does: nobody sees it. */
+static unsigned char *read_unseen(size_t offset, size_t count)
+{
+    memcpy(memory, data + offset, count);
+    return memory;
+}
+
+static size_t tensor_at(int tensor)
+{
+    return head + (size_t)tensor * TENSOR;
+}
+
+static struct ms_source *find(size_t count, size_t offset)
+{
+    uint64_t found_at = 0;
+    struct ms_source *source = ms_source_find(memory, count, &found_at);
+    CHECK(source == NULL || found_at == offset);
+    return source;
+}
+
+static bool is_of_file(size_t count, size_t offset)
+{
+    struct ms_source *source = find(count, offset);
+    if (source != NULL)
+        ms_source_drop(source);
+    return source != NULL;
+}
+
+static CUresult use(struct ms_source *source, size_t offset, size_t count)
+{
+    unsigned char *to = malloc(count);
+    const void *read;
+    const CUresult result = ms_source_read(source, offset, to, count, &read);
+    if (result == CUDA_SUCCESS)
+        CHECK_BYTES(read, data + offset, count);
+    free(to);
+    return result;
+}
+
+static void check_tensors(void)
+{
+    static const int order[TENSORS] = {2, 0, 3, 1};
+    for (int i = 0; i < TENSORS; i++) {
+        const size_t at = tensor_at(order[i]);
+        read_unseen(at, TENSOR);
+        struct ms_source *source = find(TENSOR, at);
+        CHECK(source != NULL);
+        CHECK_EQ(use(source, at + 5, 70000), CUDA_SUCCESS);
+        CHECK_EQ(use(source, at, TENSOR), CUDA_SUCCESS);
+        CHECK_EQ(use(source, at, TENSOR), CUDA_SUCCESS);
+        ms_source_drop(source);
+    }
+}
+
+MS_TEST_AFTER(make_file, tensors_that_are_in_the_page_cache)
+{
+    check_tensors();
+}
+
+MS_TEST_AFTER(make_cold_file, tensors_that_are_not)
+{
+    check_tensors();
+}
+
+MS_TEST_AFTER(make_cold_file, little_is_read_from_the_disk)
+{
+    const size_t begin = bytes / PART * PART - 7 * CHUNK;
+    read_unseen(begin + 1, CHUNK);
+    CHECK(!is_of_file(CHUNK, begin + 1)); /* nothing leads there */
+    read_unseen(0, CHUNK);
+    CHECK(is_of_file(CHUNK, 0));
+    const size_t before = cached_bytes();
+    for (size_t at = CHUNK; at + CHUNK <= bytes; at += CHUNK) {
+        read_unseen(at, CHUNK);
+        CHECK(is_of_file(CHUNK, at));
+    }
+    CHECK(cached_bytes() - before <= bytes / 16);
+}
+
+/* A rank of four that reads every fourth. */
+MS_TEST_AFTER(make_cold_file, chunks_that_others_read_are_left_out)
+{
+    for (size_t at = CHUNK; at + CHUNK <= bytes; at += 4 * CHUNK) {
+        read_unseen(at, CHUNK);
+        CHECK(is_of_file(CHUNK, at));
+    }
+}
+
+static void check_changed(size_t place, bool is_seen_now)
+{
+    const size_t at = tensor_at(1);
+    read_unseen(at, TENSOR);
+    memory[place] ^= 1;
+    struct ms_source *source = find(TENSOR, at);
+    CHECK_EQ(source == NULL, is_seen_now);
+    if (source == NULL)
+        return;
+    const size_t part = (at + place) / PART * PART;
+    CHECK_EQ(use(source, at, part - at), CUDA_SUCCESS);
+    CHECK_EQ(use(source, at + place, 1), CUDA_ERROR_OPERATING_SYSTEM);
+    CHECK_EQ(use(source, part + PART, at + TENSOR - part - PART), CUDA_SUCCESS);
+    CHECK_EQ(use(source, at, TENSOR), CUDA_ERROR_OPERATING_SYSTEM);
+    ms_source_drop(source);
+}
+
+MS_TEST_AFTER(make_file, a_changed_byte_of_what_is_in_the_page_cache)
+{
+    static const size_t places[] = {0, 1000, PART, 2 * PART + 17, TENSOR - 1};
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
+        check_changed(places[i], true);
+}
+
+MS_TEST_AFTER(make_cold_file, a_changed_byte_of_what_is_sampled)
+{
+    const size_t at = tensor_at(1), whole = (at + PART) / PART * PART - at;
+    check_changed(0, true);
+    check_changed(whole + 100, true);
+    check_changed(TENSOR - 1, true);
+}
+
+MS_TEST_AFTER(make_cold_file, a_changed_byte_that_no_sample_has_fails_when_it_is_needed)
+{
+    const size_t at = tensor_at(1), whole = (at + PART) / PART * PART - at;
+    open_log(MS_ERROR);
+    check_changed(whole + PART + 100, false);
+    CHECK(count_log_lines("METASHARD_UNSEEN_READS=off") > 0);
+}
+
+/* What other bytes have as a sum is not the file's either. */
+MS_TEST_AFTER(make_cold_file, two_that_differ_are_not_both_the_files)
+{
+    const size_t at = tensor_at(1), whole = (at + PART) / PART * PART - at;
+    read_unseen(at, TENSOR);
+    struct ms_source *source = find(TENSOR, at);
+    CHECK(source != NULL);
+    memory[whole + PART + 100] ^= 1;
+    CHECK(!is_of_file(TENSOR, at));
+    CHECK_EQ(use(source, at, TENSOR), CUDA_SUCCESS);
+    ms_source_drop(source);
+}
+
+/* A sample of zeros would say nothing. */
+MS_TEST_AFTER(make_file, bytes_that_are_nearly_all_the_same_are_compared)
+{
+    const size_t at = tensor_at(1), whole = (at + PART) / PART * PART - at;
+    memset(data + at, 0, TENSOR);
+    write_all();
+    close(file);
+    file = open(path, O_RDONLY);
+    ms_reads_note_open(file);
+    if (!is_cold())
+        ms_test_skip("the page cache cannot be emptied here");
+    read_unseen(at, TENSOR);
+    memory[whole + PART + 100] = 1;
+    CHECK(!is_of_file(TENSOR, at));
+    memory[whole + PART + 100] = 0;
+    is_cold();
+    CHECK(is_of_file(TENSOR, at));
+}
+
+MS_TEST_AFTER(make_cold_file, nothing_is_sampled_with_the_setting)
+{
+    ms_config.unseen_reads = false;
+    read_unseen(tensor_at(0), TENSOR);
+    CHECK(!is_of_file(TENSOR, tensor_at(0)));
+    CHECK_EQ(pread(file, memory, TENSOR, (off_t)tensor_at(0)), TENSOR);
+    CHECK(is_of_file(TENSOR, tensor_at(0)));
+}
+
+MS_TEST_AFTER(make_cold_file, a_file_that_is_seen_is_left_alone)
+{
+    read_unseen(tensor_at(0), TENSOR);
+    CHECK(is_of_file(TENSOR, tensor_at(0)));
+    ms_reads_note_map(file);
+    CHECK(!is_of_file(TENSOR, tensor_at(0)));
+}
+
+MS_TEST_AFTER(make_cold_file, a_file_of_which_more_than_a_header_is_read_is_left_alone)
+{
+    unsigned char *other = malloc(bytes);
+    ms_reads_note(file, other, bytes / 16 - 1, 0, 0);
+    read_unseen(tensor_at(0), TENSOR);
+    CHECK(is_of_file(TENSOR, tensor_at(0)));
+    ms_reads_note(file, other, 1, 0, 0);
+    CHECK(!is_of_file(TENSOR, tensor_at(0)));
+}
+
+/* What was read there is known: it was changed since. */
+MS_TEST_AFTER(make_cold_file, memory_that_was_read_to_is_left_alone)
+{
+    read_unseen(tensor_at(0), TENSOR);
+    ms_reads_note(file, memory, PART * 4, (off_t)tensor_at(0), 0);
+    CHECK(!is_of_file(TENSOR, tensor_at(0)));
+}
+
+MS_TEST_AFTER(make_cold_file, a_file_that_has_changed_is_read_anew)
+{
+    read_unseen(tensor_at(1), TENSOR);
+    struct ms_source *source = find(TENSOR, tensor_at(1));
+    CHECK(source != NULL);
+    data[tensor_at(1) + 5] ^= 1;
+    write_all();
+    CHECK_EQ(use(source, tensor_at(1), TENSOR), CUDA_ERROR_OPERATING_SYSTEM);
+    ms_source_drop(source);
+    ms_reads_note_open(file);
+    read_unseen(tensor_at(1), TENSOR);
+    is_cold();
+    CHECK(is_of_file(TENSOR, tensor_at(1)));
+}
