@@ -357,6 +357,14 @@ def check_runs(folder):
     check("of one that has not loaded", dump("show", "--brief", METASHARD_STATE_DIR=pages)[1].splitlines(),
           ["peak of device memory: 5.0 MiB instead of 100.0 MiB (-95 %)",
            "could not stay deferred: 50.0 MiB, 3 times, for cuLaunchKernel of train (a kernel without a rule)"])
+    make_run(pages, "part", 500, 10**18 + 15, (1,) * 8)
+    for rank in (0, 2, 3, 4, 5, 7):
+        os.unlink(os.path.join(pages, f"metashard-{500 + rank}.state"))
+    wanted = "no state page of rank 0, 2, 3, 4 and 2 more: it was removed, or is on another machine"
+    check("ranks without a page are named", [wanted in dump("show", *options, "--job", "part", METASHARD_STATE_DIR=pages)[1].splitlines()
+                                             for options in ([], ["--brief"])], [True, True])
+    for rank in (1, 6):
+        os.unlink(os.path.join(pages, f"metashard-{500 + rank}.state"))
     out = dump("show", "--job", "a", METASHARD_STATE_DIR=pages)[1]
     check("kernels of one short name are one cause, which is explained once, and what was replayed for it is none",
           (out.count("10.0 MiB      12"), out.count("Do this."), "replay_only" in out), (1, 1, False))

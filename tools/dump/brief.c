@@ -90,8 +90,16 @@ static void show_largest_cause(const struct view *view)
     free(causes);
 }
 
+void show_missing(const struct view *view)
+{
+    const char *missing = view_missing_ranks(view);
+    if (missing[0] != '\0')
+        line(YELLOW, "no state page of rank %s: it was removed, or is on another machine", missing);
+}
+
 void show_brief(const struct view *view)
 {
     show_peaks(view);
+    show_missing(view);
     show_largest_cause(view);
 }

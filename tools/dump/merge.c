@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/dump/merge.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +30,55 @@ struct totals view_totals(const struct view *view)
             sum.of[i] += own.of[i];
     }
     return sum;
+}
+
+static bool is_there(const struct view *view, uint32_t rank)
+{
+    for (size_t i = 0; i < view->count; i++) {
+        if (view->processes[i].process.rank == rank)
+            return true;
+    }
+    return false;
+}
+
+/* Of one job, all of whose processes have the same number of ranks; 0 if that is not so. A launcher
+ * has none. A page may be damaged, so there is a most. */
+static uint32_t world_of(const struct view *view)
+{
+    enum { WORLD_MAX = 65536 };
+    uint32_t world = 0;
+    for (size_t i = 0; i < view->count; i++) {
+        const struct ms_state_process *own = &view->processes[i].process;
+        if (own->rank == MS_STATE_NO_RANK)
+            continue;
+        if (strcmp(own->job, view->processes[0].process.job) != 0 ||
+            (world > 0 && own->world != world) || own->world > WORLD_MAX)
+            return 0;
+        world = own->world;
+    }
+    return world;
+}
+
+const char *view_missing_ranks(const struct view *view)
+{
+    enum { NAMED = 4 };
+    static char text[96];
+    /* One page alone may be what was asked for. */
+    const uint32_t world = view->count > 1 ? world_of(view) : 0;
+    uint32_t missing = 0;
+    size_t used = 0;
+    text[0] = '\0';
+    for (uint32_t rank = 0; rank < world; rank++) {
+        if (is_there(view, rank))
+            continue;
+        if (missing < NAMED)
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%" PRIu32,
+                                     missing > 0 ? ", " : "", rank);
+        missing++;
+    }
+    if (missing > NAMED)
+        snprintf(text + used, sizeof(text) - used, " and %" PRIu32 " more", missing - NAMED);
+    return text;
 }
 
 /* --- causes */

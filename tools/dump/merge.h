@@ -12,6 +12,10 @@ uint64_t view_shift_ns(const struct view *view, const struct ms_snapshot *snapsh
 
 struct totals view_totals(const struct view *view);
 
+/* The ranks of their job that have no page among them, as "1, 3 and 2 more". Empty if there are
+ * none, or if that is not known. The buffer is one for all. */
+const char *view_missing_ranks(const struct view *view);
+
 /* Each returns NULL if out of memory. free(). */
 
 /* Causes of the same kind, reason, call and text added up; the most bytes first, then the most

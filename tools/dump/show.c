@@ -360,6 +360,7 @@ static void show_ranks(const struct view *view)
     const struct totals sum = view_totals(view);
     char pid[32];
     line(BOLD, "%zu processes", view->count);
+    show_missing(view);
     show_headline(&sum);
     show_rank(DIM, "rank", "pid", "state", NULL);
     for (size_t i = 0; i < view->count; i++) {
