@@ -87,3 +87,21 @@ MS_TEST(the_end_of_an_address_means_everything)
         CHECK(ends_in_memory());
     }
 }
+
+/* The first of two addresses cannot come into memory: the call fails, though the second one can. */
+MS_TEST(an_address_that_cannot_come_into_memory_fails_the_call)
+{
+    CUdeviceptr addresses[2];
+    defer();
+    struct ms_allocation *second = fake_allocation(FAKE_GRANULE);
+    fake_set(second, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .pattern = 7});
+    addresses[0] = deferred->address;
+    addresses[1] = second->address;
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_payload_copy(NULL, addresses, sizeof(addresses)), CUDA_ERROR_UNKNOWN);
+    CHECK(ms_lineage_any(&second->lineage, 0, FAKE_GRANULE, MS_MISSING));
+    CHECK_EQ(ms_payload_copy(NULL, addresses, sizeof(addresses)), CUDA_SUCCESS);
+    CHECK(!ms_lineage_any(&second->lineage, 0, FAKE_GRANULE, MS_MISSING));
+    fake_allocation_free(second);
+    CHECK(ends_in_memory());
+}

@@ -500,3 +500,26 @@ MS_TEST(a_writer_that_has_waited_too_long_is_told_of)
     CHECK_EQ(count_log_lines("lease-break-time"), 1);
     ms_source_drop(source);
 }
+
+static void drop_lease(void *argument)
+{
+    struct ms_source *source = argument;
+    ms_lease_drop(&source->lease, source->descriptor);
+}
+
+/* What changed while the lease was held is no reason to refuse the file when it is gone. */
+MS_TEST(times_that_change_under_a_lease_are_known_afterwards)
+{
+    ms_config.leases = true;
+    make_file("/tmp");
+    struct ms_source *source = find_first();
+    if (!atomic_load(&source->lease.is_taken))
+        ms_test_skip("no leases here");
+    CHECK_EQ(chmod(path, 0640), 0);
+    CHECK_EQ(read_all(source), CUDA_SUCCESS);
+    CHECK(ms_file_thread_call(drop_lease, source));
+    CHECK_EQ(read_all(source), CUDA_SUCCESS);
+    CHECK_EQ(chmod(path, 0600), 0);
+    CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
+    ms_source_drop(source);
+}
