@@ -130,6 +130,23 @@ MS_TEST_BETWEEN(start, end, what_has_memory_is_received_there)
     CHECK_EQ(allocation->backing.backed_bytes, HALF + FAKE_GRANULE);
 }
 
+/* Two broadcasts: what is in the other part is no business of theirs. */
+MS_TEST_BETWEEN(start, end, a_part_of_an_allocation_is_received_alone)
+{
+    enum { FIRST = 3 * FAKE_GRANULE, SECOND = 6 * FAKE_GRANULE };
+    name_tensor(allocation->address, BYTES, "w");
+    CHECK_EQ(ms_receive_prepare(allocation->address + FIRST, SECOND - FIRST, 2, false, &receive),
+             CUDA_SUCCESS);
+    CHECK_EQ(allocation->backing.backed_bytes, HALF - FIRST);
+    CHECK_EQ(fake.physical_bytes, HALF - FIRST + FAKE_GRANULE);
+    memset((void *)(uintptr_t)(allocation->address + FIRST), 6, SECOND - FIRST);
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK_EQ(ms_counter_get(MS_COUNT_SINK_BYTES), SECOND - HALF);
+    CHECK(kind_at(FIRST) == MS_RESIDENT && kind_at(HALF) == MS_ABSENT);
+    CHECK(kind_at(FIRST - 1) != MS_RESIDENT && kind_at(SECOND) != MS_ABSENT);
+    CHECK(!is_memory(SECOND) && !is_memory(0));
+}
+
 MS_TEST_BETWEEN(start, end, whoever_uses_the_granules_waits_for_a_broadcast_that_has_not_run)
 {
     fake.is_busy = true;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files that are about to change: a copy of a whole file stands for it from then on. */
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -166,6 +167,32 @@ MS_TEST(nothing_else_is_kept)
     CHECK(ms_source_close_keep(stat->st_dev, stat->st_ino));
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
     ms_source_drop(source);
+}
+
+struct short_read {
+    struct ms_source *source;
+    struct ms_source_failure failure;
+    bool is_read;
+};
+
+static void read_beyond(void *argument)
+{
+    static unsigned char buffer[BYTES];
+    struct short_read *read = argument;
+    errno = EIO;
+    read->is_read = ms_source_read_now(read->source, BYTES / 2, buffer, BYTES, &read->failure);
+}
+
+/* An error of an earlier call is not one of this read. */
+MS_TEST(a_file_that_ends_too_early_has_no_error)
+{
+    struct short_read read = {.source = make_source()};
+    CHECK(ms_file_thread_call(read_beyond, &read));
+    CHECK(!read.is_read);
+    CHECK_EQ(read.failure.error, 0);
+    CHECK_EQ(read.failure.offset, BYTES);
+    CHECK_EQ(read.failure.bytes, BYTES / 2);
+    ms_source_drop(read.source);
 }
 
 /* --- threads read meanwhile, as those of a transfer do */
