@@ -40,6 +40,33 @@ int clock_gettime(clockid_t clock, struct timespec *time)
     return (int)result;
 }
 
+/* Pieces of memory that a reader has. */
+static int live;
+void *__real_ms_heap_alloc(size_t bytes);
+void *__real_ms_heap_realloc(void *memory, size_t bytes);
+void __real_ms_heap_free(void *memory);
+void *__wrap_ms_heap_alloc(size_t bytes);
+void *__wrap_ms_heap_realloc(void *memory, size_t bytes);
+void __wrap_ms_heap_free(void *memory);
+
+void *__wrap_ms_heap_alloc(size_t bytes)
+{
+    live++;
+    return __real_ms_heap_alloc(bytes);
+}
+
+void *__wrap_ms_heap_realloc(void *memory, size_t bytes)
+{
+    live += memory == NULL;
+    return __real_ms_heap_realloc(memory, bytes);
+}
+
+void __wrap_ms_heap_free(void *memory)
+{
+    live -= memory != NULL;
+    __real_ms_heap_free(memory);
+}
+
 /* --- what it holds */
 
 MS_TEST_AFTER(page_folder_make, the_process_and_its_settings_are_there)
@@ -281,6 +308,23 @@ MS_TEST_AFTER(page_folder_make, causes_are_added_up_and_the_rest_is_together)
     CHECK_EQ(count, 2000);
     CHECK_EQ(bytes, 20000);
     ms_snapshot_cleanup(&snapshot);
+}
+
+MS_TEST_AFTER(page_folder_make, who_has_read_a_page_gives_all_back)
+{
+    struct ms_snapshot snapshot;
+    struct ms_fault fault;
+    page_start(MS_STATE_LEAST_BYTES);
+    ms_state_set_device(1, &(struct ms_device_facts){.name = "a device"});
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_FALLBACK, .reason = MS_REASON_NO_RULE});
+    const int before = live;
+    snapshot = page_read(getpid());
+    CHECK(live > before + 5);
+    ms_snapshot_cleanup(&snapshot);
+    CHECK_EQ(live, before);
+    CHECK_EQ(truncate(page_path(getpid()), 4096), 0);
+    CHECK(!ms_snapshot_read(page_path(getpid()), &snapshot, &fault));
+    CHECK_EQ(live, before);
 }
 
 /* Threads take the time before they take their turn. */
