@@ -197,6 +197,47 @@ static bool read_record(struct page *page, uint64_t offset, char *record, size_t
     return false;
 }
 
+/*
+ * A reader takes no more memory than this for blocks, and for events, however large the page: the
+ * largest blocks are kept, and the last events.
+ */
+enum { BLOCKS_BYTES = 128 << 20, EVENTS_BYTES = 64 << 20 };
+
+/* Which records of a section are kept: those with the greatest weights. */
+struct choice {
+    uint64_t (*weigh)(const void *record); /* 0: it is not in use */
+    size_t most;
+    uint64_t least; /* of those that are kept */
+    size_t equal;   /* how many of just that weight still are */
+    size_t kept;    /* so far; a process may write meanwhile */
+    uint64_t left_out;
+};
+
+static uint64_t weigh_block(const void *record)
+{
+    const struct ms_state_block *block = record;
+    return block->id != 0 ? block->bytes : 0;
+}
+
+static uint64_t weigh_event(const void *record)
+{
+    const struct ms_state_event *event = record;
+    return event->sequence;
+}
+
+static bool is_chosen(struct choice *choice, const void *record)
+{
+    const uint64_t weight = choice->weigh(record);
+    const bool is_equal = weight == choice->least && choice->equal > 0;
+    if (choice->kept == choice->most || (weight <= choice->least && !is_equal)) {
+        choice->left_out += weight > 0;
+        return false;
+    }
+    choice->equal -= is_equal;
+    choice->kept++;
+    return true;
+}
+
 /* Records side by side, read three times. Large sections are read in several windows, so that what
  * is kept of them is most of what is held. */
 enum { WINDOW_BYTES = 256 << 10 };
@@ -204,6 +245,7 @@ struct window {
     enum ms_state_section section;
     size_t first, count, record_bytes;
     char *before, *records, *after;
+    struct choice *choice; /* NULL: all are kept */
 };
 
 static bool read_window(struct page *page, const struct window *window)
@@ -232,7 +274,8 @@ static bool keep_whole(struct page *page, const struct window *window, char *kep
                 read_record(page, offset + (window->first + i) * size, record, size, &is_good);
             page->torn += !is_whole;
         }
-        if (is_whole && sequence_of(record) != 0)
+        if (is_whole && sequence_of(record) != 0 &&
+            (window->choice == NULL || is_chosen(window->choice, record)))
             memcpy(kept + (*count_out)++ * size, record, size);
     }
     return is_good;
@@ -255,22 +298,64 @@ static bool keep_all(struct page *page, struct window *window, size_t total, cha
     return true;
 }
 
-/* Reads all whole records of a section; leaves out those that were never written or are half
- * written. */
-static bool read_records(struct page *page, enum ms_state_section section, void *records_out,
-                         size_t *count_out)
+static int greatest_first(const void *a, const void *b)
+{
+    const uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+    return left > right ? -1 : left < right;
+}
+
+/* Weighs all records, as they are now. */
+static bool weigh_all(struct page *page, const struct window *window, size_t total,
+                      uint64_t *weights)
+{
+    const size_t most = WINDOW_BYTES / window->record_bytes;
+    for (size_t first = 0, count; first < total; first += count) {
+        count = total - first < most ? total - first : most;
+        if (!read_some(page, window->section, first, count, window->records))
+            return false;
+        for (size_t i = 0; i < count; i++)
+            weights[first + i] = window->choice->weigh(window->records + i * window->record_bytes);
+    }
+    return true;
+}
+
+static bool choose(struct page *page, const struct window *window, size_t total)
+{
+    struct choice *choice = window->choice;
+    uint64_t *weights = ms_heap_alloc(total * sizeof(*weights));
+    if (weights == NULL)
+        return ms_fault_at(&page->reading, NULL, "out of memory");
+    const bool is_good = weigh_all(page, window, total, weights);
+    if (is_good) {
+        qsort(weights, total, sizeof(*weights), greatest_first);
+        choice->least = weights[choice->most - 1];
+        while (choice->least > 0 && choice->equal < choice->most &&
+               weights[choice->most - 1 - choice->equal] == choice->least)
+            choice->equal++;
+    }
+    ms_heap_free(weights);
+    return is_good;
+}
+
+/* Reads whole records of a section, at most so many if there is a choice; leaves out those that
+ * were never written or are half written. */
+static bool read_chosen(struct page *page, enum ms_state_section section, struct choice *choice,
+                        void *records_out, size_t *count_out)
 {
     const struct ms_state_span *span = &page->header.sections[section];
     const size_t total = (size_t)span->count, size = (size_t)span->record_bytes;
+    const bool is_cut = choice != NULL && total > choice->most;
     char *readings = ms_heap_alloc(3 * (size_t)WINDOW_BYTES);
-    char *kept = ms_heap_alloc(total * size + 1);
+    char *kept = ms_heap_alloc((is_cut ? choice->most : total) * size + 1);
     struct window window = {.section = section,
                             .record_bytes = size,
                             .before = readings,
                             .records = readings + WINDOW_BYTES,
-                            .after = readings + 2 * (size_t)WINDOW_BYTES};
+                            .after = readings + 2 * (size_t)WINDOW_BYTES,
+                            .choice = is_cut ? choice : NULL};
     const bool has_memory = readings != NULL && kept != NULL;
-    const bool is_good = has_memory && keep_all(page, &window, total, kept, count_out);
+    const bool is_good = has_memory && (!is_cut || choose(page, &window, total)) &&
+                         keep_all(page, &window, total, kept, count_out);
     ms_heap_free(readings);
     if (!is_good)
         ms_heap_free(kept);
@@ -279,6 +364,12 @@ static bool read_records(struct page *page, enum ms_state_section section, void 
     if (is_good)
         *(pointer *)records_out = kept;
     return is_good;
+}
+
+static bool read_records(struct page *page, enum ms_state_section section, void *records_out,
+                         size_t *count_out)
+{
+    return read_chosen(page, section, NULL, records_out, count_out);
 }
 
 /* Reads the newer of two records; all zero if neither was written. */
@@ -494,6 +585,16 @@ static bool read_devices(struct page *page, struct ms_snapshot *snapshot)
     return true;
 }
 
+/* As those that did not fit in the page. */
+static void add_left_out(struct ms_snapshot *snapshot, uint64_t count)
+{
+    for (size_t i = 0; i < snapshot->figure_count; i++) {
+        if (strncmp(snapshot->figure_names[i].text, "blocks_left_out",
+                    sizeof(snapshot->figure_names[i].text)) == 0)
+            snapshot->figures[i] += count;
+    }
+}
+
 static bool read_all(struct page *page, struct ms_snapshot *snapshot)
 {
     const struct ms_state_span *sections = page->header.sections;
@@ -503,12 +604,19 @@ static bool read_all(struct page *page, struct ms_snapshot *snapshot)
         return false;
     snapshot->option_count = (size_t)sections[MS_SECTION_OPTIONS].count;
     snapshot->figure_count = (size_t)sections[MS_SECTION_FIGURES].count;
+    struct choice events = {.weigh = weigh_event,
+                            .most = EVENTS_BYTES / sizeof(struct ms_state_event)};
+    struct choice blocks = {.weigh = weigh_block,
+                            .most = BLOCKS_BYTES / sizeof(struct ms_state_block)};
     /* Files last: a block's file is there before the block says so. */
-    return read_records(page, MS_SECTION_EVENTS, &snapshot->events, &snapshot->event_count) &&
-           read_records(page, MS_SECTION_BLOCKS, &snapshot->blocks, &snapshot->block_count) &&
-           read_records(page, MS_SECTION_SAMPLES, &snapshot->samples, &snapshot->sample_count) &&
-           read_records(page, MS_SECTION_CAUSES, &snapshot->causes, &snapshot->cause_count) &&
-           read_records(page, MS_SECTION_FILES, &snapshot->files, &snapshot->file_count);
+    if (!read_chosen(page, MS_SECTION_EVENTS, &events, &snapshot->events, &snapshot->event_count) ||
+        !read_chosen(page, MS_SECTION_BLOCKS, &blocks, &snapshot->blocks, &snapshot->block_count) ||
+        !read_records(page, MS_SECTION_SAMPLES, &snapshot->samples, &snapshot->sample_count) ||
+        !read_records(page, MS_SECTION_CAUSES, &snapshot->causes, &snapshot->cause_count) ||
+        !read_records(page, MS_SECTION_FILES, &snapshot->files, &snapshot->file_count))
+        return false;
+    add_left_out(snapshot, blocks.left_out);
+    return true;
 }
 
 /* Makes room for one more record than the section has: the current figures. */

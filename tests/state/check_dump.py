@@ -593,6 +593,58 @@ def check_full(folder, data):
           ["no state page is kept: cannot reserve its size: No space left on device"])
 
 
+def write_large(path):
+    """More blocks and events than a reader keeps: some 210 MiB. Returns how many there are."""
+    records = make_page.records()
+    records["figures"].append(bytes(8))
+    records["names"].append(make_page.text("blocks_left_out", 48))
+    counts = {"blocks": 400000, "events": 300000}
+    header = make_page.page({**records, **{name: [] for name in counts}})
+    block, event, rest = bytearray(make_page.block(1, 1)), bytearray(make_page.event(0)), bytearray(header)
+    sizes = dict(zip(make_page.SECTIONS, make_page.RECORD_BYTES))
+    at = len(header)
+    for name, count in counts.items():  # the last two sections
+        place = make_page.HEADER.size + 24 * make_page.SECTIONS.index(name)
+        struct.pack_into("<QQQ", rest, place, at, count, sizes[name])
+        at += count * sizes[name]
+    struct.pack_into("<Q", rest, 16, at)
+    with open(path, "wb") as out:
+        out.write(rest)
+        for i in range(counts["blocks"]):  # in no order of their sizes
+            struct.pack_into("<QQQ", block, 8, i + 1, i << 24, (i * 7919) % counts["blocks"] + 1)
+            out.write(block)
+        for i in range(counts["events"]):
+            struct.pack_into("<QQ", event, 0, 2 * i + 2, i + 1)
+            out.write(event)
+    return counts["blocks"], counts["events"]
+
+
+def measure(*arguments):
+    """The exit status, bytes of memory at its peak, and the output."""
+    with tempfile.TemporaryFile() as out:
+        job = subprocess.Popen([DUMP, *arguments], stdout=out)
+        _, status, usage = os.wait4(job.pid, 0)
+        job.returncode = status
+        out.seek(0)
+        return status, usage.ru_maxrss << 10, out.read().decode()
+
+
+def check_large(folder):
+    """A page of 1 GiB has as many of them kept, and besides 128 MiB of samples, which are kept whole."""
+    page, html = os.path.join(folder, "large.state"), os.path.join(folder, "large.html")
+    blocks, events = write_large(page)
+    texts = []
+    for arguments in ([], ["--events"], ["--html", html]):
+        status, peak, text = measure("show", page, *arguments)
+        check("a large page is shown", status, 0)
+        check("in memory that its size does not tell", peak <= 320 * MIB or peak, True)
+        texts.append(text)
+    check("the smallest blocks are left out", f"{blocks - 128 * MIB // 376} smaller blocks" in texts[0], True)
+    check("and the first events", f"{events - 64 * MIB // 256} older events" in texts[1], True)
+    check("its HTML is cut", os.path.getsize(html) <= 20 * MIB, True)
+    os.unlink(page)
+
+
 def check_default(folder, data):
     run = os.path.join(folder, "run")
     os.mkdir(run, 0o700)
@@ -633,6 +685,7 @@ def main():
         check_usage()
         check_full(folder, data)
         check_default(folder, data)
+        check_large(folder)
     print(f"1..{len(results)}")
     return not all(results)
 

@@ -190,7 +190,10 @@ static void show_blocks(const struct ms_snapshot *snapshot)
         show_block(&snapshot->blocks[i]);
     show_rest(SHOWN_BLOCKS, count);
     if (left_out > 0)
-        line(YELLOW, "  %" PRIu64 " smaller blocks do not fit in the page (METASHARD_STATE_BYTES)",
+        line(YELLOW,
+             "  %" PRIu64
+             " smaller blocks do not fit in the page (METASHARD_STATE_BYTES), or in the "
+             "128 MiB of them that are read",
              left_out);
 }
 
@@ -313,7 +316,9 @@ static void show_events(const struct view *view, size_t most)
         else
             line(BOLD, "The %zu events of process %" PRIu64, count, snapshot->process.pid);
         if (snapshot->events_lost > 0)
-            line(DIM, "  %" PRIu64 " older events do not fit in the page (METASHARD_STATE_BYTES)",
+            line(DIM,
+                 "  %" PRIu64 " older events do not fit in the page (METASHARD_STATE_BYTES), or in "
+                              "the 64 MiB of them that are read",
                  snapshot->events_lost);
         line(DIM, "  %s%11s %-16s %10s %9s %5s  %s", view->count > 1 ? " rank " : "", "seconds",
              "kind", "bytes", "time", "block", "call, kernel or tensor: why");

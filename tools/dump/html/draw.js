@@ -430,7 +430,7 @@ ${maps.length ? maps : html`<p>There are no blocks.</p>
       ['backed for', 'text', block => [block.backed_call, block.backed_reason].filter(text =>
         text && text !== PLAIN).join(': ')]],
     block => html` id="${part.id}-b${numbers.get(block)}" tabindex="-1"`)}${data.blocks_left_out > 0
-      ? html`<p class="dim">${data.blocks_left_out} smaller blocks do not fit in the state page (METASHARD_STATE_BYTES).</p>
+      ? html`<p class="dim">${data.blocks_left_out} smaller blocks do not fit in the state page (METASHARD_STATE_BYTES), or in the 128 MiB of them that are read.</p>
 ` : ''}`;
   };
 
@@ -445,7 +445,7 @@ ${maps.length ? maps : html`<p>There are no blocks.</p>
       ['thread', 'count', event => event.thread]],
     event => html` id="${part.id}-e${numbers.get(event)}" tabindex="-1"${
       ALARMS.includes(event.kind) ? html` class="alarm"` : ''}`)}${part.data.events_lost > 0
-      ? html`<p class="dim">${part.data.events_lost} others do not fit in the state page (METASHARD_STATE_BYTES).</p>
+      ? html`<p class="dim">${part.data.events_lost} others do not fit in the state page (METASHARD_STATE_BYTES), or in the 64 MiB of them that are read.</p>
 ` : ''}`;
   };
 
