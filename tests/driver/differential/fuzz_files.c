@@ -14,10 +14,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BYTES_MOST = 192 << 10, CHILD_SECONDS = 30 };
+enum { BYTES_MOST = 192 << 10, BLOCK = 4096, CHILD_SECONDS = 30 };
 
 static struct {
     char path[4096], other[4096];
@@ -55,25 +57,85 @@ static void unmap(void)
     source.mapping = source.read = NULL;
 }
 
-/* Large reads are noted, small ones are not. What was read may change before it is copied. */
-static void read_file(int file)
+/* --- ways to read it: large reads are noted, small ones are not */
+
+static void must_read(bool has_read)
+{
+    if (has_read)
+        return;
+    perror(source.path);
+    exit(2);
+}
+
+static void by_pread_and_read(int file)
 {
     const size_t first = fuzz_one_in(2) ? source.bytes : fuzz_below(source.bytes);
-    source.read = malloc(source.bytes);
-    if (pread(file, source.read, first, 0) != (ssize_t)first ||
-        lseek(file, (off_t)first, SEEK_SET) != (off_t)first ||
-        read(file, source.read + first, source.bytes - first) != (ssize_t)(source.bytes - first)) {
-        perror(source.path);
-        exit(2);
-    }
-    if (fuzz_one_in(3))
+    must_read(pread(file, source.read, first, 0) == (ssize_t)first &&
+              lseek(file, (off_t)first, SEEK_SET) == (off_t)first &&
+              read(file, source.read + first, source.bytes - first) ==
+                  (ssize_t)(source.bytes - first));
+}
+
+static void by_parts(int file)
+{
+    const size_t first = fuzz_below(source.bytes);
+    const struct iovec parts[] = {{source.read, first},
+                                  {source.read + first, source.bytes - first}};
+    const ssize_t got = fuzz_one_in(2) ? preadv(file, parts, 2, 0) : readv(file, parts, 2);
+    must_read(got == (ssize_t)source.bytes);
+}
+
+static void by_stream(int file)
+{
+    FILE *stream = fdopen(dup(file), "rb");
+    must_read(stream != NULL && fread(source.read, 1, source.bytes, stream) == source.bytes);
+    fclose(stream);
+}
+
+/* As io_uring and libaio: by no function of libc. */
+static void by_system_call(int file)
+{
+    must_read(syscall(SYS_pread64, file, source.read, source.bytes, 0L) == (long)source.bytes);
+}
+
+/* Past the page cache, where the file system has that. Reads whole blocks. */
+static bool by_blocks(int file)
+{
+    const size_t blocks = (source.bytes + BLOCK - 1) / BLOCK * BLOCK;
+    const bool is_seen = fuzz_one_in(2);
+    const int direct = open(source.path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    const int from = direct >= 0 ? direct : file;
+    fdatasync(file);
+    posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    must_read((is_seen
+                   ? pread(from, source.read, blocks, 0)
+                   : syscall(SYS_pread64, from, source.read, blocks, 0L)) == (ssize_t)source.bytes);
+    if (direct >= 0)
+        close(direct);
+    return is_seen;
+}
+
+/* What was read may change before it is copied: but where only a sample of it is compared the
+ * program could not be served. */
+static void read_file(int file)
+{
+    static void (*const ways[])(int) = {by_pread_and_read, by_parts, by_stream, by_system_call};
+    enum { WAYS = sizeof(ways) / sizeof(ways[0]) };
+    bool may_change = true;
+    must_read(posix_memalign((void **)&source.read, BLOCK, BYTES_MOST + BLOCK) == 0);
+    if (fuzz_one_in(6))
+        may_change = by_blocks(file);
+    else
+        ways[fuzz_below(WAYS)](file);
+    if (may_change && fuzz_one_in(3))
         source.read[fuzz_below(source.bytes)] ^= 1;
 }
 
 static void load(void)
 {
     static unsigned number; /* one that a child has deleted may stay for a while */
-    snprintf(source.path, sizeof(source.path), "%s/source-%06u", fuzz_folder, number++);
+    snprintf(source.path, sizeof(source.path), "%s/source-%06u%s", fuzz_folder, number++,
+             fuzz_one_in(2) ? ".safetensors" : "");
     snprintf(source.other, sizeof(source.other), "%s/other", fuzz_folder);
     source.bytes = 4096 + fuzz_below(BYTES_MOST - 4096);
     write_file(source.path, source.bytes);
