@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan gives to this rank, and a plan that comes when everything is in memory, in mode enforce. */
+/* What a plan gives to this rank, and a plan that comes when everything is in memory, in mode
+ * enforce. */
 #include "runtime/fill/prefetch.h"
 
 #include "runtime/base/log.h"
