@@ -108,6 +108,9 @@ def check_workflows():
 
 
 def check_recipes(version):
+    if shutil.which("xz") is None:
+        check("the same sources are packaged to the same bytes # SKIP there is no xz", True)
+        return
     with tempfile.TemporaryDirectory() as folder:
         digests = set()
         for _ in range(2):

@@ -70,6 +70,7 @@ openmpi-bin    command -v mpirun
 man-db         command -v man
 mandoc         command -v mandoc
 zsh            command -v zsh
+xz-utils       command -v xz
 fish           command -v fish
 python3-venv   python3 -c "import ensurepip"
 python3-numba  /usr/bin/python3 -c "import importlib.util as u, sys; sys.exit(u.find_spec(\"numba\") is None)"
