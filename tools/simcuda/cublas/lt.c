@@ -17,6 +17,7 @@ struct layout {
 struct operation {
     int32_t compute_type, scale_type, pointer_mode, is_a_transposed, is_b_transposed, epilogue;
     uint64_t bias;
+    uint8_t is_scaled;
 };
 
 _Static_assert(sizeof(struct layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "layout");
@@ -140,6 +141,15 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque,
         break;
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
         return set(&operation->bias, sizeof(operation->bias), value, bytes, "", 0);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+    case CUBLASLT_MATMUL_DESC_D_SCALE_POINTER:
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+        operation->is_scaled = 1;
+        return CUBLAS_STATUS_SUCCESS;
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
     case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
         return CUBLAS_STATUS_SUCCESS;
     default:
@@ -260,6 +270,13 @@ static bool set_epilogue(struct simcublas_product *product, const struct operati
     return product->epilogue != SIMCUBLAS_PLAIN || plain == 0 || plain == CUBLASLT_EPILOGUE_DEFAULT;
 }
 
+/* Products of eight-bit numbers have scales, and no host version: where nothing is computed. */
+static bool can_be_left(const struct operation *operation)
+{
+    const char *dry = getenv("SIMCUDA_DRY");
+    return !operation->is_scaled || (dry != NULL && strcmp(dry, "1") == 0);
+}
+
 cublasStatus_t
 cublasLtMatmul(__attribute__((unused)) cublasLtHandle_t handle, cublasLtMatmulDesc_t opaque,
                const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
@@ -283,7 +300,8 @@ cublasLtMatmul(__attribute__((unused)) cublasLtHandle_t handle, cublasLtMatmulDe
         .k = (int64_t)(operation->is_a_transposed != CUBLAS_OP_N ? left->rows : left->columns),
         .batches = out->batches,
         .scale_type = operation->scale_type};
-    if (!set_epilogue(&product, operation) || out->order != CUBLASLT_ORDER_COL)
+    if (!set_epilogue(&product, operation) || out->order != CUBLASLT_ORDER_COL ||
+        !can_be_left(operation))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (operation->pointer_mode == CUBLASLT_POINTER_MODE_DEVICE) {
         product.alpha_at = (CUdeviceptr)(uintptr_t)alpha;

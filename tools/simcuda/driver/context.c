@@ -102,6 +102,7 @@ void sim_context_drain(struct CUctx_st *context)
             sim_stream_wait_locked(stream);
         }
     }
+    sim_marks_see_all_locked();
     pthread_mutex_unlock(&sim_lock);
 }
 

@@ -288,6 +288,7 @@ static void configure(void)
     sim_config.poison = (unsigned)setting("SIMCUDA_POISON", 0, 2, 0);
     sim_config.delay_us = (unsigned)setting("SIMCUDA_DELAY_US", 0, 10 * 1000 * 1000, 0);
     sim_config.eager = setting("SIMCUDA_EAGER", 0, 1, 0) == 1;
+    sim_config.is_behind = setting("SIMCUDA_BEHIND", 0, 1, 0) == 1;
     sim_config.reads_late = setting("SIMCUDA_LATE", 0, 1, 0) == 1;
     sim_config.others_leave_bytes = setting("SIMCUDA_OTHERS", 0, (size_t)1 << 20, 0) << 20;
     sim_config.jitter_us = (unsigned)setting("SIMCUDA_JITTER_US", 0, 1000 * 1000, 0);

@@ -151,7 +151,7 @@ static bool is_done_locked(CUevent event)
 {
     if (event->shared != NULL)
         return sim_shared_event_is_done(event->shared, sim_shared_event_newest(event->shared));
-    return event->mark == NULL || event->mark->done;
+    return event->mark == NULL || (event->mark->done && sim_mark_is_seen_locked(event->mark));
 }
 
 /* SIMCUDA_BREAK: before the work. */

@@ -42,6 +42,11 @@
  *                              SIMCUDA_EAGER is 1
  *   SIMCUDA_EAGER=1            a device that is done at once: what nothing in a stream is before runs before the
  *                              call that queues it returns; host functions still run on threads of their own
+ *   SIMCUDA_BEHIND=1           a device that is far behind the host: cuEventQuery says that an event is not done, until the
+ *                              host has waited for something that was queued after it, or queues nothing for a second, in
+ *                              which it asks again and again.
+ *                              What waits for an event to be done, as blocks of PyTorch's allocator do, waits as long as
+ *                              with a device that has much to do
  *   SIMCUDA_LATE=1             asynchronous copies read pageable memory when the stream gets there, not before they return.
  *                              "If pageable memory must first be staged to pinned memory, the driver may synchronize with
  *                              the stream and stage the copy": may, and "undocumented behavior should not be relied upon"

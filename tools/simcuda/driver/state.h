@@ -37,6 +37,7 @@ struct sim_config {
     unsigned poison; /* 0: none, 1: always the same byte, 2: another one each time */
     unsigned delay_us;
     bool has_switch; /* multicast objects */
+    bool is_behind;  /* events are done when the host has waited for what was queued before them */
     bool eager;      /* work that nothing is before runs on the thread that queues it */
     unsigned broken; /* one bit for each of enum sim_broken */
     bool reads_late; /* pageable sources of asynchronous copies, when the stream gets there */
@@ -277,6 +278,7 @@ struct sim_mark {
     unsigned references;
     bool done;
     uint64_t done_ns;
+    uint64_t number; /* of all streams' marks, in the order in which they were queued */
     struct sim_work *work;
     struct sim_mark **after; /* must be done first */
     int after_count;
@@ -317,6 +319,9 @@ struct sim_mark *sim_stream_queue_locked(struct CUstream_st *stream, struct sim_
                                          struct sim_mark *after);
 void sim_mark_keep_locked(struct sim_mark *mark);
 void sim_mark_drop_locked(struct sim_mark *mark);
+/* Is a mark that is done seen so by a host that asks? Always, without SIMCUDA_BEHIND. */
+bool sim_mark_is_seen_locked(const struct sim_mark *mark);
+void sim_marks_see_all_locked(void);
 /* Waits with the lock given away meanwhile; returns the sticky error. */
 CUresult sim_mark_wait_locked(struct sim_mark *mark);
 CUresult sim_stream_wait_locked(struct CUstream_st *stream);

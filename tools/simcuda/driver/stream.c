@@ -67,8 +67,32 @@ void sim_mark_drop_locked(struct sim_mark *mark)
         free(mark);
 }
 
+/*
+ * SIMCUDA_BEHIND: what was queued, in the order of the calls, and what the host has waited for. A
+ * device that gets nothing new for a second, while the host asks and asks, has done all.
+ */
+static uint64_t queued, queued_ns, waited_for;
+static unsigned asked; /* since something was queued */
+enum { CATCHES_UP_NS = 1000 * 1000 * 1000, CATCHES_UP_ASKED = 20 };
+
+void sim_marks_see_all_locked(void)
+{
+    waited_for = queued;
+}
+
+bool sim_mark_is_seen_locked(const struct sim_mark *mark)
+{
+    if (!sim_config.is_behind || mark->number <= waited_for)
+        return true;
+    if (++asked > CATCHES_UP_ASKED && sim_now_ns() - queued_ns > CATCHES_UP_NS)
+        sim_marks_see_all_locked();
+    return mark->number <= waited_for;
+}
+
 CUresult sim_mark_wait_locked(struct sim_mark *mark)
 {
+    if (mark->number > waited_for)
+        waited_for = mark->number;
     sim_mark_keep_locked(mark);
     while (!mark->done && !is_stopping)
         pthread_cond_wait(&sim_progress, &sim_lock);
@@ -297,6 +321,11 @@ static bool is_next(const struct CUstream_st *stream)
 
 static void set_last(struct CUstream_st *stream, struct sim_mark *mark)
 {
+    mark->number = ++queued;
+    if (sim_config.is_behind) {
+        queued_ns = sim_now_ns();
+        asked = 0;
+    }
     sim_mark_drop_locked(stream->last);
     stream->last = mark;
 }

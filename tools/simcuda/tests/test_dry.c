@@ -49,6 +49,35 @@ MS_TEST(small_fills_and_copies_within_a_device_are_made)
     CHECK_EQ(word_at(to), 9u);
 }
 
+MS_TEST(a_device_that_is_behind_has_done_what_the_host_waited_for)
+{
+    CUevent early, late;
+    CUstream stream;
+    setenv("SIMCUDA_BEHIND", "1", 1);
+    start();
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&early, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&late, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventQuery(early));
+    OK(cuEventRecord(early, stream));
+    OK(cuEventRecord(late, stream));
+    CHECK_EQ(cuEventQuery(early), CUDA_ERROR_NOT_READY);
+    OK(cuEventSynchronize(early));
+    OK(cuEventQuery(early));
+    CHECK_EQ(cuEventQuery(late), CUDA_ERROR_NOT_READY);
+    OK(cuStreamSynchronize(stream));
+    OK(cuEventQuery(late));
+    OK(cuEventRecord(early, stream));
+    OK(cuCtxSynchronize());
+    OK(cuEventQuery(early));
+    OK(cuEventRecord(late, stream));
+    usleep(1100 * 1000);
+    int asked = 0;
+    while (cuEventQuery(late) == CUDA_ERROR_NOT_READY && asked < 100)
+        asked++;
+    CHECK(asked > 0 && asked < 100);
+}
+
 /* SIMCUDA_DRY=2. */
 MS_TEST(a_dry_run_that_computes_leaves_nothing_out)
 {
