@@ -318,7 +318,7 @@ static void show_events(const struct view *view, size_t most)
         if (snapshot->events_lost > 0)
             line(DIM,
                  "  %" PRIu64 " older events do not fit in the page (METASHARD_STATE_BYTES), or in "
-                              "the 64 MiB of them that are read",
+                 "the 64 MiB of them that are read",
                  snapshot->events_lost);
         line(DIM, "  %s%11s %-16s %10s %9s %5s  %s", view->count > 1 ? " rank " : "", "seconds",
              "kind", "bytes", "time", "block", "call, kernel or tensor: why");
