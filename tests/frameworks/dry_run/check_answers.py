@@ -81,6 +81,8 @@ def check_store():
             check("a value of this rank", answers.read(13), text(b"value"))
             client.sendall(b"\3" + text(b"/another"))
             check("one of another rank", answers.read(136), text(bytes(128)))
+            client.sendall(b"\1" + text(b"/gathered/3") + text(b"mine") + b"\3" + text(b"/gathered/5"))
+            check("under the number of another rank, what this one has", answers.read(12), text(b"mine"))
             client.sendall(b"\5" + struct.pack("<q", 2) + text(b"/own") + text(b"/another"))
             check("what is not there yet", answers.read(1), b"\1")
             client.sendall(b"\6" + struct.pack("<q", 1) + text(b"/another"))
@@ -161,6 +163,18 @@ def check_text():
           "does NOT fit" in lines and "3.00 GiB missing, in forward of step 1" in lines and "train.py:3" in lines, True)
 
 
+def check_notes():
+    """Of what fits: how near it is, and where numbers decided that nobody computed."""
+    answer = {"status": 0, "reason": None, "total": 80 * GIB, "outside": GIB, "device": "a GPU", "rank": "0", "world": "8", "steps": 3,
+              "peak_reserved": 70 * GIB, "peak_allocated": 60 * GIB, "driver": {"unknown_reads": 7},
+              "reads": [{"place": "train.py:9", "times": 7}], "choices": [{"place": "train.py:8", "elements": 4096}]}
+    wide, narrow = (dry_run_answer.text({"as it is": {**answer, "peak_reserved": peak * GIB}}) for peak in (70, 77))
+    check("what fits narrowly", ("fits (" in wide, "it may not fit there" in wide, "fits narrowly (" in narrow,
+                                 "it may not fit there" in narrow), (True, False, True, True))
+    check("where numbers were read", "train.py:9 (7)" in wide, True)
+    check("which masks decided a size", "all true" in wide and "train.py:8 (4096)" in wide, True)
+
+
 def check_ways():
     read = curve.read(HISTORY, MARKS, LABELS)
     answer = {"status": 0, "reason": None, "total": 160 * GIB, "outside": GIB, "device": "a <GPU>", "rank": "0", "world": "1", "steps": 1,
@@ -187,5 +201,6 @@ check_bad_input()
 check_failures()
 check_releases()
 check_text()
+check_notes()
 print(f"1..{number}")
 sys.exit(failed > 0)

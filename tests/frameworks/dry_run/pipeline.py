@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pipeline of as many stages as there are ranks, by the schedule 1F1B, of layers that are all alike: a rank near the beginning keeps
-the activations of more microbatches than one near the end."""
+the activations of more microbatches than one near the end. --told: the stages tell each other their shapes."""
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,8 @@ def main():
         stage_model = nn.Sequential(*(nn.TransformerEncoderLayer(WIDTH, 16, 4 * WIDTH, dropout=0, batch_first=True)
                                       for _ in range(LAYERS)))
     like = torch.empty(1, LENGTH, WIDTH, device="meta", requires_grad=True)
-    stage = PipelineStage(stage_model, rank, world, device, input_args=like.detach() if rank == 0 else like, output_args=like)
+    known = {} if "--told" in sys.argv else {"input_args": like.detach() if rank == 0 else like, "output_args": like}
+    stage = PipelineStage(stage_model, rank, world, device, **known)
     schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=nn.functional.mse_loss)
     optimizer = torch.optim.AdamW(stage_model.parameters(), fused=True)
     batch = torch.zeros(MICROBATCHES, LENGTH, WIDTH, device=device)

@@ -111,13 +111,15 @@ def check_command(command: list[str]) -> None:
 def settings_of(options: argparse.Namespace, gpu: dry_run_gpus.Gpu, folder: str) -> dict[str, str]:
     """Of the simulated machine, and of what watches the program."""
     many = is_launcher(options.command) or (options.world or 1) > 1
-    found = {"SIMCUDA_DRY": "1", "SIMCUDA_EAGER": "1", "SIMCUDA_NAME": gpu.name, "SIMCUDA_MEMORY_MIB": str(gpu.mebibytes),
+    found = {"SIMCUDA_DRY": "1", "SIMCUDA_EAGER": "1", "SIMCUDA_BEHIND": "1", "SIMCUDA_NAME": gpu.name,
+             "SIMCUDA_MEMORY_MIB": str(gpu.mebibytes),
              "SIMCUDA_CAPABILITY": str(gpu.capability), "SIMCUDA_MULTIPROCESSORS": str(gpu.multiprocessors),
              "SIMCUDA_CONTEXT_MIB": str(gpu.context), "SIMCUDA_DEVICES": str(options.gpus_per_node if many else 1),
-             "SIMCUDA_STATS": os.path.join(folder, "driver-%p.json"), "SIMNCCL_MIRROR_MIB": str(dry_run_gpus.NCCL_MIB), "TORCH_NCCL_ENABLE_MONITORING": "0",
+             "SIMCUDA_STATS": os.path.join(folder, "driver-%p.json"), "SIMNCCL_MIRROR_MIB": str(dry_run_gpus.NCCL_MIB),
+             "TORCH_NCCL_ENABLE_MONITORING": "0",
              "DRY_RUN_FOLDER": folder, "DRY_RUN_RANK": str(options.rank), "DRY_RUN_STEPS": str(options.steps)}
     found.update({"DRY_RUN_RANKS_HERE": str(options.ranks_here), "SIMNCCL_MOVED_MIB": str(MOVED_MIB)} if options.ranks_here
-                 else {"SIMNCCL_MIRROR": "1"})
+                 else {"SIMNCCL_MIRROR": "1", "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1"})
     if options.world is not None:
         found["DRY_RUN_WORLD"] = str(options.world)
     if options.snapshot is not None:
@@ -141,7 +143,7 @@ def allocator_of(environment: dict[str, str]) -> dict[str, str]:
     return {name: ",".join([*kept, "expandable_segments:True"])}
 
 
-def environment_of(options: argparse.Namespace, folder: str, port: int, way: str) -> dict[str, str]:
+def environment_of(options: argparse.Namespace, folder: str, ports: list[int], way: str) -> dict[str, str]:
     simulator = dry_run_simulator.find(options.command[0])
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SIMCUDA_", "SIMNCCL_", "DRY_RUN_"))}
     inside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "dry_run_inside")
@@ -153,7 +155,8 @@ def environment_of(options: argparse.Namespace, folder: str, port: int, way: str
     shim = [os.environ.get("DRY_RUN_LIBRARY") or installed.library()] if way == WITH_METASHARD else []
     preloads = shim + simulator.preloads + [kept.get("LD_PRELOAD", "")]
     return {**kept, **before, **settings_of(options, dry_run_gpus.find(options.gpu), folder), **world_of(options),
-            "DRY_RUN_STORE": str(port), "SIMNCCL_VERSION": simulator.nccl_version, "LD_PRELOAD": ":".join(filter(None, preloads)),
+            "DRY_RUN_STORE": str(ports[0]), "DRY_RUN_SECOND_STORE": str(ports[1]), "SIMNCCL_VERSION": simulator.nccl_version,
+            "LD_PRELOAD": ":".join(filter(None, preloads)),
             "PYTHONDONTWRITEBYTECODE": kept.get("PYTHONDONTWRITEBYTECODE", "1"), **unchecked, **computing,
             **(allocator_of(kept) if way == EXPANDABLE else {})}
 
@@ -172,13 +175,13 @@ def read_folder(folder: str) -> list[dict]:
     return sorted(found, key=lambda result: -result["peak_reserved"])
 
 
-def failure_of(folder: str) -> str | None:
+def failure_of(folder: str) -> dict:
     """What ended the program, of its first process that failed."""
     paths = sorted(glob.glob(os.path.join(glob.escape(folder), "failure-*.json")), key=os.path.getmtime)
     if not paths:
-        return None
+        return {}
     with open(paths[0], encoding="utf-8") as file:
-        return json.load(file)["reason"]
+        return json.load(file)
 
 
 def reason_of(status: int, results: list[dict], failure: str | None) -> str | None:
@@ -196,20 +199,22 @@ def reason_of(status: int, results: list[dict], failure: str | None) -> str | No
 
 
 def run_once(options: argparse.Namespace, way: str) -> dict:
-    store, port = dry_run_store.start()
+    stores = [dry_run_store.start() for _ in range(2)]  # the second for a rank that is asked (metashard_dry_peers.py)
     with tempfile.TemporaryDirectory(prefix="metashard-dry-") as folder:
-        status = run.run_command(options.command, environment_of(options, folder, port, way))
+        status = run.run_command(options.command, environment_of(options, folder, [port for _, port in stores], way))
         results, failure = read_folder(folder), failure_of(folder)
-    dry_run_store.stop(store)
+    for store, _ in stores:
+        dry_run_store.stop(store)
     answer = {"gpu": options.gpu, "processes": len(results), **(results[0] if results else {})}
     if options.ranks_here:
         answer["ranks"] = sorted(({name: result[name] for name in ("rank", "peak_reserved", "peak_allocated")} for result in results),
                                  key=lambda row: int(row["rank"]))
     answer["shortages"] = [shortage for result in results for shortage in result["shortages"]]
-    reason = reason_of(status, results, failure)
+    reason = reason_of(status, results, failure.get("reason"))
     reads = sum(result.get("driver", {}).get("unknown_reads", 0) for result in results)
     if reason is not None and reason.startswith(dry_run_answer.FAILED) and reads > 0:
-        reason += f", after {reads} reads from the device, where nothing was computed: that may be why"
+        at = f", the last at {failure['last_read']}" if failure.get("last_read") else ""
+        reason += f", after {reads} reads from the device{at}, where nothing was computed: that may be why"
     shortages = answer.get("shortages", [])
     answer["status"] = CANNOT_SAY if reason and not shortages else DOES_NOT_FIT if shortages and reason else FITS
     answer["reason"] = reason

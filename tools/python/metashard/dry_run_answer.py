@@ -5,6 +5,9 @@ from __future__ import annotations
 GIB = 1 << 30
 FAILED = "the program failed with"  # as metashard_dry_failure.py begins
 LEAST = GIB // 200  # of a row, which would be 0.00 otherwise
+MARGIN = 0.05  # docs/results/dry-run.md
+MANY = 1024  # elements of a mask: fewer decide little
+MOST_PLACES = 3
 WORDS = {0: "fits", 1: "does NOT fit", 2: "cannot say"}
 
 
@@ -25,7 +28,13 @@ def verdict(answer: dict) -> str:
     place = f"rank {answer['rank']} of {answer['world']}, {answer['device']}, {answer['steps']} steps"
     if answer["status"] == 2:
         return f"{words} ({place}): {answer['reason']}"
-    return f"{words} ({place})"
+    return f"{words}{' narrowly' * is_narrow(answer)} ({place})"
+
+
+def is_narrow(answer: dict) -> bool:
+    """Is less left than dry runs differ from GPUs?"""
+    whole = answer["peak_reserved"] + answer["outside"]
+    return answer["status"] == 0 and answer["total"] - whole < MARGIN * whole
 
 
 def sums(answer: dict) -> list[str]:
@@ -67,14 +76,21 @@ def places(answer: dict) -> list[str]:
 
 def notes(answer: dict) -> list[str]:
     found = list(answer.get("advice", []))
+    if is_narrow(answer):
+        found.append(f"less than {100 * MARGIN:.0f} % is left, and most dry runs differ from GPUs by up to that: it may not fit there")
     counted = answer.get("driver", {})
     if counted.get("launches", 0) > counted.get("empty_launches", counted.get("launches", 0)):
         found.append(f"of {counted['launches']} launches {counted['launches'] - counted['empty_launches']} were computed on the CPU; the "
                      "others did nothing")
     reads = counted.get("unknown_reads", 0)
     if reads and counted.get("launches") == counted.get("empty_launches", counted.get("launches")):
+        places = "; ".join(f"{row['place']} ({row['times']})" for row in answer.get("reads", [])[:MOST_PLACES])
         found.append(f"the program read {reads} times from the device, where nothing was computed: what it decided by that "
-                     "may be otherwise on a GPU")
+                     "may be otherwise on a GPU" + f": {places}" * bool(places))
+    choices = [row for row in answer.get("choices", []) if row["elements"] >= MANY]
+    if choices:
+        places = "; ".join(f"{row['place']} ({row['elements']})" for row in choices[:MOST_PLACES])
+        found.append("masks decided the sizes of tensors, and counted as all true, so the peak may be less on a GPU: " + places)
     if answer.get("retries"):
         found.append(f"the allocator gave its cache back {answer['retries']} times to go on")
     if answer.get("shortages") and answer["status"] == 0:

@@ -36,6 +36,14 @@ class Values:
         self.values[key] = str(total).encode()
         return total
 
+    def read(self, key: str) -> bytes:
+        """Of a key that ends in the number of another rank: what this one wrote under its own."""
+        if key not in self.values and key.rpartition("/")[2].isdigit():
+            before = key.rpartition("/")[0] + "/"
+            return next((value for name, value in self.values.items() if name.startswith(before) and name[len(before):].isdigit()),
+                        UNKNOWN)
+        return self.values.get(key, UNKNOWN)
+
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         if self.values.get(key, b"" if expected == b"" else None) == expected:
             self.values[key] = desired
@@ -95,7 +103,10 @@ class Connection(socketserver.StreamRequestHandler):
         self.give_data(now)
 
     def on_get(self, kept: Values) -> None:
-        self.give_data(kept.values.get(self.key(), UNKNOWN))
+        key = self.key()
+        with kept.lock:
+            value = kept.read(key)
+        self.give_data(value)
 
     def on_add(self, kept: Values) -> None:
         key, amount = self.key(), self.number()
@@ -125,8 +136,11 @@ class Connection(socketserver.StreamRequestHandler):
             kept.values[key] = kept.values.get(key, b"") + value
 
     def on_multi_get(self, kept: Values) -> None:
-        for key in self.keys():
-            self.give_data(kept.values.get(key, UNKNOWN))
+        keys = self.keys()
+        with kept.lock:
+            values = [kept.read(key) for key in keys]
+        for value in values:
+            self.give_data(value)
 
     def on_multi_set(self, kept: Values) -> None:
         pairs = [(self.key(), self.data()) for _ in range(self.number())]

@@ -53,6 +53,12 @@ def reason(error):
     return f"the program failed with {what}"
 
 
+def last_read():
+    """Where the program read a number of the device last."""
+    numbers = sys.modules.get("metashard_dry_numbers")
+    return numbers.last_read if numbers is not None else None
+
+
 def watch():
     """Writes the reason into the folder of the dry run, where an error ends this process."""
     before = sys.excepthook
@@ -61,7 +67,7 @@ def watch():
         path = os.path.join(os.environ["DRY_RUN_FOLDER"], f"failure-{os.getpid()}.json")
         try:
             with open(path, "w", encoding="utf-8") as file:
-                json.dump({"reason": reason(error)}, file)
+                json.dump({"reason": reason(error), "last_read": last_read()}, file)
         except OSError:
             pass  # the command says then what it knows
         before(kind, error, trace)

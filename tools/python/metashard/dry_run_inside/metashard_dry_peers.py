@@ -3,7 +3,10 @@
 the CPU and objects give back what one rank has. What NCCL does without them, the simulated NCCL does (SIMNCCL_MIRROR)."""
 import copy
 import os
+import pickle
+import subprocess
 import sys
+import tempfile
 
 HOST, PORT = "127.0.0.1", int(os.environ.get("DRY_RUN_STORE") or 0)
 
@@ -31,6 +34,69 @@ def change_objects(distributed, c10d):
     for function in (all_gather_object, gather_object, broadcast_object_list, scatter_object_list):
         setattr(c10d, function.__name__, function)
         setattr(distributed, function.__name__, function)
+
+
+class Messages:
+    """Objects that ranks send each other, as the stages of a pipeline do the shapes of what they will send. A rank that has sent some
+    gets such; one that has not asks the first of its group, which is run until it sends."""
+
+    def __init__(self, c10d):
+        self.c10d, self.sent = c10d, None
+        self.given = os.environ.get("DRY_RUN_GIVE")
+
+    def send_object_list(self, object_list, *arguments, **named):
+        self.sent = copy.deepcopy(object_list)
+        if self.given:
+            with open(self.given, "wb") as file:
+                pickle.dump(self.sent, file)
+            os._exit(0)
+
+    def recv_object_list(self, object_list, src=None, group=None, *arguments, group_src=None, **named):
+        group = group or self.c10d._get_default_group()
+        if self.sent is None and self.c10d.get_rank(group) > 0:
+            self.sent = self.ask(self.c10d.get_global_rank(group, 0))
+        if self.sent is not None:
+            object_list[:] = copy.deepcopy(self.sent)
+        return src if src is not None else self.c10d.get_global_rank(group, group_src or 0)
+
+    def ask(self, rank):
+        """What that rank sends first."""
+        if self.given:
+            return None  # it has not got far enough to say
+        print(f"metashard: rank {os.environ.get('RANK', 0)} wants an object of another: rank {rank} is run until it sends one",
+              file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory(prefix="metashard-dry-") as folder:
+            path = os.path.join(folder, "given")
+            kept = {name: value for name, value in os.environ.items() if name not in ("SIMCUDA_STATS", "DRY_RUN_SNAPSHOT")}
+            changed = {"DRY_RUN_GIVE": path, "DRY_RUN_FOLDER": folder, "DRY_RUN_STORE": os.environ["DRY_RUN_SECOND_STORE"],
+                       "DRY_RUN_RANK": rank, "RANK": rank, "ROLE_RANK": rank,
+                       "LOCAL_RANK": rank % int(os.environ["LOCAL_WORLD_SIZE"]),
+                       "GROUP_RANK": rank // int(os.environ["LOCAL_WORLD_SIZE"])}
+            subprocess.run([sys.executable, *sys.orig_argv[1:]], env={**kept, **{name: str(value) for name, value in changed.items()}},
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+            if not os.path.exists(path):
+                return None
+            with open(path, "rb") as file:
+                return pickle.load(file)
+
+
+def change_messages(distributed, c10d):
+    messages = Messages(c10d)
+    for function in (messages.send_object_list, messages.recv_object_list):
+        setattr(c10d, function.__name__, function)
+        setattr(distributed, function.__name__, function)
+
+
+def change_stages(module):
+    """Stages of a pipeline: the gradients that the next one gives back are like what this one gave it."""
+    if not hasattr(module, "_derive_grad_metas"):
+        return  # releases that send no gradients' shapes
+    for kind in [kind for kind in vars(module).values() if isinstance(kind, type) and "_recv_meta" in vars(kind)]:
+        def receive(self, src_stage, before=kind._recv_meta):
+            if src_stage < self.stage_index:
+                return before(self, src_stage)
+            return module._StageBackwardMeta(backward_metas=module._derive_grad_metas(self._stage_meta.outputs))
+        kind._recv_meta = receive
 
 
 def change_splits(distributed, c10d):
@@ -104,4 +170,5 @@ def change(torch):
     c10d.monitored_barrier = distributed.monitored_barrier = lambda *arguments, **named: None
     change_logger(distributed)
     change_objects(distributed, c10d)
+    change_messages(distributed, c10d)
     change_splits(distributed, c10d)

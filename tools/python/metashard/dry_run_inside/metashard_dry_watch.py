@@ -10,6 +10,7 @@ import time
 import traceback
 
 import metashard_dry_curve as curve
+import metashard_dry_numbers as numbers
 
 MOST_ENTRIES = 1_000_000
 WAIT_SECONDS = 120
@@ -186,8 +187,9 @@ class Watch:
                  "rank": os.environ.get("RANK", "0"), "world": os.environ.get("WORLD_SIZE", "1"), "steps": self.steps,
                  "peak_reserved": statistics.get("reserved_bytes.all.peak", 0),
                  "peak_allocated": statistics.get("allocated_bytes.all.peak", 0),
+                 "peak_active": statistics.get("active_bytes.all.peak", 0),
                  "retries": statistics.get("num_alloc_retries", 0), "shortages": self.shortages,
-                 "advice": [ADVICE[name] for name in sorted(self.advice)]}
+                 "advice": [ADVICE[name] for name in sorted(self.advice)], **numbers.answer()}
         if "history" not in self.advice:
             snapshot = cuda.memory._snapshot(device)
             read = curve.read(snapshot["device_traces"][device], self.marks, self.labels) or {}

@@ -65,11 +65,18 @@ def change_spawn(module):
     metashard_dry_launch.change_spawn(module)
 
 
+def change_stages(module):
+    if not int(os.environ.get("DRY_RUN_RANKS_HERE") or 0):
+        import metashard_dry_peers
+        metashard_dry_peers.change_stages(module)
+
+
 if "DRY_RUN_FOLDER" in os.environ:
     import metashard_dry_failure
     metashard_dry_failure.watch()
     sys.meta_path.insert(0, AfterImport({"torch": change_torch, "torch.distributed.launcher.api": change_launcher,
-                                         "torch.multiprocessing.spawn": change_spawn}))
+                                         "torch.multiprocessing.spawn": change_spawn,
+                                         "torch.distributed.pipelining.stage": change_stages}))
 try:
     run_hidden()
 except Exception as error:  # as Python itself does with a sitecustomize
