@@ -11,6 +11,7 @@
 #include "runtime/state/counters.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/carve.h"
+#include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
@@ -80,6 +81,35 @@ MS_TEST_BETWEEN(start, end, what_lineage_restores_is_given_back)
     const unsigned char *bytes = (const unsigned char *)(uintptr_t)allocation->address;
     CHECK(bytes[0] == 7 && bytes[4 * FAKE_GRANULE - 1] == 7);
     CHECK(bytes[4 * FAKE_GRANULE] == 3 && bytes[6 * FAKE_GRANULE - 1] == 3);
+}
+
+/* What the state page has of that kind: how many, and their bytes. */
+static uint64_t count_events(enum ms_event_kind kind, uint64_t *bytes_out)
+{
+    struct ms_snapshot snapshot = page_read(getpid());
+    uint64_t count = 0;
+    *bytes_out = 0;
+    for (size_t i = 0; i < snapshot.event_count; i++) {
+        count += snapshot.events[i].kind == kind;
+        *bytes_out += snapshot.events[i].kind == kind ? snapshot.events[i].bytes : 0;
+    }
+    ms_snapshot_cleanup(&snapshot);
+    return count;
+}
+
+MS_TEST_BETWEEN(start, end, pressure_and_what_it_freed_are_on_the_state_page)
+{
+    uint64_t bytes;
+    page_folder_make();
+    page_start(MS_STATE_LEAST_BYTES);
+    CHECK(try_again());
+    CHECK_EQ(count_events(MS_EVENT_PRESSURE, &bytes), 1);
+    CHECK_EQ(bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(count_events(MS_EVENT_FAIL, &bytes), 0);
+    CHECK(!try_again());
+    CHECK_EQ(count_events(MS_EVENT_PRESSURE, &bytes), 2);
+    CHECK_EQ(bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(count_events(MS_EVENT_FAIL, &bytes), 1);
 }
 
 MS_TEST(only_a_call_without_memory_is_tried_again_and_not_for_ever)

@@ -402,7 +402,9 @@ MS_TEST_BETWEEN(start_parked, end, parked_bytes_come_step_by_step)
 /* An export is of one handle. */
 MS_TEST_BETWEEN(start_parked, end, what_is_exported_comes_at_once)
 {
+    CHECK(!allocation->is_exported);
     CHECK_EQ(run(MS_NEED_PIN, 0, allocation->bytes), CUDA_SUCCESS);
+    CHECK(allocation->is_exported); /* suspension leaves it */
     CHECK_EQ(allocation->backing.chunks.count, 1);
 }
 
