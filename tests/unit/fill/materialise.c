@@ -549,6 +549,21 @@ MS_TEST_BETWEEN(start_launched, end_launched, what_lies_before_a_piece_stays_wha
     check_same(FROM, TO, 7);
 }
 
+/* They were copied there since, from the half that the launch leaves as it was. */
+MS_TEST_BETWEEN(start_filled, end_launched, what_a_launch_made_elsewhere_is_not_what_it_makes_here)
+{
+    enum { FROM = 8 * FAKE_GRANULE, TO = 9 * FAKE_GRANULE, OF = 20 * FAKE_GRANULE };
+    launch(SET_HALF);
+    struct ms_content moved = at(0);
+    moved.source_offset = OF;
+    fake_set(allocation, FROM, TO, &moved);
+    CHECK_EQ(run(MS_NEED_READ, 0, LAUNCHED_BYTES), CUDA_SUCCESS);
+    check_made(0, FROM);
+    check_same(FROM, TO, 7);
+    check_made(TO, LAUNCHED_BYTES / 2);
+    check_same(LAUNCHED_BYTES / 2, LAUNCHED_BYTES, 7);
+}
+
 /* Somebody has written there since, and it is nowhere else. */
 MS_TEST_BETWEEN(start_launched, end_launched, a_piece_is_not_made_over_what_was_written_since)
 {
