@@ -136,6 +136,8 @@ def check_failures():
              ("the network behind another error", error_of(fails_of_network), "wants the network"),
              ("a token", GatedRepoError("no access"), "wants a model or a token"),
              ("the machine's memory", error_of(fails_of_memory), "own memory is too small"),
+             ("a compiler", OSError("CUDA_HOME environment variable is not set. Please set it to your CUDA install root."),
+              "wants CUDA's compiler"),
              ("a package", ModuleNotFoundError("No module named 'tiktoken'"), "a package that the program needs"),
              ("anything else", ValueError("no\nsense"), "the program failed with ValueError: no")]
     for name, error, wanted in cases:

@@ -45,6 +45,7 @@
  *   SIMCUDA_BEHIND=1           a device that is far behind the host: cuEventQuery says that an event is not done, until the
  *                              host has waited for something that was queued after it, or queues nothing for a second, in
  *                              which it asks again and again.
+ *                              Only a thread that queues work sees it so: one that looks whether work takes too long does not.
  *                              What waits for an event to be done, as blocks of PyTorch's allocator do, waits as long as
  *                              with a device that has much to do
  *   SIMCUDA_LATE=1             asynchronous copies read pageable memory when the stream gets there, not before they return.

@@ -73,6 +73,8 @@ void sim_mark_drop_locked(struct sim_mark *mark)
  */
 static uint64_t queued, queued_ns, waited_for;
 static unsigned asked; /* since something was queued */
+static _Thread_local bool
+    has_queued; /* one that only looks, as NCCL's watchdog, has a clock of its own */
 enum { CATCHES_UP_NS = 1000 * 1000 * 1000, CATCHES_UP_ASKED = 20 };
 
 void sim_marks_see_all_locked(void)
@@ -82,7 +84,7 @@ void sim_marks_see_all_locked(void)
 
 bool sim_mark_is_seen_locked(const struct sim_mark *mark)
 {
-    if (!sim_config.is_behind || mark->number <= waited_for)
+    if (!sim_config.is_behind || !has_queued || mark->number <= waited_for)
         return true;
     if (++asked > CATCHES_UP_ASKED && sim_now_ns() - queued_ns > CATCHES_UP_NS)
         sim_marks_see_all_locked();
@@ -325,6 +327,7 @@ static void set_last(struct CUstream_st *stream, struct sim_mark *mark)
     if (sim_config.is_behind) {
         queued_ns = sim_now_ns();
         asked = 0;
+        has_queued = true;
     }
     sim_mark_drop_locked(stream->last);
     stream->last = mark;

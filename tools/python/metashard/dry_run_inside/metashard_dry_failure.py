@@ -13,6 +13,7 @@ DATA = {"FileNotFoundError", "NotADirectoryError", "DatasetNotFoundError", "Data
 CPU_WORDS = ("DefaultCPUAllocator", "can't allocate memory")
 NETWORK_WORDS = ("couldn't connect to", "connection error", "max retries exceeded", "offline mode is enabled",
                  "name resolution", "name or service not known")
+COMPILER_WORDS = ("cuda_home", "nvcc")
 LIBRARIES = ("cuDNN", "cuSOLVER", "cuFFT", "cuSPARSE")
 MOST = 200  # characters of a message
 
@@ -46,6 +47,8 @@ def reason(error):
                     or "dlopen" in words and f"lib{name.lower()}" in words), None)
     if library is not None:
         return f"the program wants {library}, which has no stand-in ({what})"
+    if any(part in text.lower() for text in texts for part in COMPILER_WORDS):
+        return f"the program wants CUDA's compiler, to build code of its own ({what})"
     if isinstance(error, ModuleNotFoundError):
         return f"a package that the program needs is not here ({what})"
     if has(errors[:1], DATA):
