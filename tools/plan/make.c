@@ -216,10 +216,9 @@ static bool maker_init(struct maker *maker, const struct options *options)
             maker->data_dim = name;
     }
     if (maker->mesh == NULL || product > MS_WORLD_MAX) {
-        fprintf(stderr,
-                "--mesh: expected a size for each dimension, as dp=4,tp=2 (at most %d, and "
-                "%d ranks), found %s\n",
-                MS_MESH_DIMS_MAX, MS_WORLD_MAX, options->mesh != NULL ? options->mesh : "none");
+        usage_fault("--mesh: expected a size for each dimension, as dp=4,tp=2 (at most %d, and "
+                    "%d ranks), found %s",
+                    MS_MESH_DIMS_MAX, MS_WORLD_MAX, options->mesh != NULL ? options->mesh : "none");
         return false;
     }
     if (is_tp && !maker->has_tp) {
