@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.join(SOURCE, "tools", "completions"))
 from tool_table import ALONE, table  # noqa: E402, F401
 
 SECONDS = 60
-ZSH = ("fpath=({} $fpath); autoload -Uz compinit; compinit -u -D; setopt noautolist; finish() {{ print -r -- $BUFFER >$OUT; exit }}; "
+ZSH = ("fpath=({} $fpath); autoload -Uz compinit; compinit -u -D; setopt noautolist; finish() {{ print -r -- $BUFFER >$OUT.new; mv $OUT.new $OUT; exit }}; "
        "zle -N finish; bindkey '^I' complete-word '^X' finish; print rea''dy\n")
 
 
