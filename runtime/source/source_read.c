@@ -82,17 +82,29 @@ struct read_range {
     size_t count;
 };
 
-/* What was read, or else the whole part, read again. */
-static bool is_as_copied(const struct ms_source *file, uint64_t begin, uint64_t sum,
-                         const struct read_range *range, struct ms_source_failure *failure_out)
+/* Of what was read, or else of the whole part, read again. */
+static bool sum_part(const struct ms_source *file, uint64_t begin, const struct read_range *range,
+                     uint64_t *sum_out, struct ms_source_failure *failure_out)
 {
-    if (begin >= range->offset && begin + PART <= range->offset + range->count)
-        return ms_source_sums_make(range->bytes + (begin - range->offset)) == sum;
-    void *part = ms_heap_alloc(PART);
-    const bool is_same = part != NULL && ms_source_read_now(file, begin, part, PART, failure_out) &&
-                         ms_source_sums_make(part) == sum;
-    ms_heap_free(part);
-    return is_same;
+    const bool is_whole = begin >= range->offset && begin + PART <= range->offset + range->count;
+    void *again = is_whole ? NULL : ms_heap_alloc(PART);
+    if (!is_whole && again == NULL)
+        explain(file, begin, PART, ENOMEM, failure_out);
+    const bool is_read =
+        is_whole || (again != NULL && ms_source_read_now(file, begin, again, PART, failure_out));
+    if (is_read)
+        *sum_out = ms_source_sums_make(is_whole ? range->bytes + (begin - range->offset) : again);
+    ms_heap_free(again);
+    return is_read;
+}
+
+/* What the file has by now may be what differs. */
+static void explain_difference(const struct ms_source *file, uint64_t begin,
+                               struct ms_source_failure *failure_out)
+{
+    if (ms_trust_check(file, failure_out))
+        *failure_out = (struct ms_source_failure){
+            .file = file, .kind = MS_SOURCE_DIFFERS, .offset = begin, .bytes = PART};
 }
 
 bool ms_source_read_check(const struct ms_source *file, uint64_t offset, const void *bytes,
@@ -103,15 +115,14 @@ bool ms_source_read_check(const struct ms_source *file, uint64_t offset, const v
         return true;
     for (uint64_t number = offset / PART; number * PART < offset + count; number++) {
         bool is_seen;
-        const uint64_t sum = ms_source_sums_get(file, number, &is_seen);
-        if (sum == 0 || is_seen)
+        const uint64_t copied = ms_source_sums_get(file, number, &is_seen);
+        uint64_t found;
+        if (copied == 0 || is_seen)
             continue;
-        if (!is_as_copied(file, number * PART, sum, &range, failure_out)) {
-            if (ms_trust_check(file, failure_out)) /* else that is the reason */
-                *failure_out = (struct ms_source_failure){.file = file,
-                                                          .kind = MS_SOURCE_DIFFERS,
-                                                          .offset = number * PART,
-                                                          .bytes = PART};
+        if (!sum_part(file, number * PART, &range, &found, failure_out))
+            return false;
+        if (found != copied) {
+            explain_difference(file, number * PART, failure_out);
             return false;
         }
         ms_source_sums_set_seen(file, number);

@@ -73,8 +73,8 @@ void sim_mark_drop_locked(struct sim_mark *mark)
  */
 static uint64_t queued, queued_ns, waited_for;
 static unsigned asked; /* since something was queued */
-static _Thread_local bool
-    has_queued; /* one that only looks, as NCCL's watchdog, has a clock of its own */
+/* A thread that only looks, as NCCL's watchdog, has a clock of its own. */
+static _Thread_local bool has_queued;
 enum { CATCHES_UP_NS = 1000 * 1000 * 1000, CATCHES_UP_ASKED = 20 };
 
 void sim_marks_see_all_locked(void)
