@@ -5,30 +5,10 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "tests/unit/counted_heap.h"
 #include "tools/simcuda/harness/test.h"
 
 enum { BYTES = 5000 };
-
-/* Pieces of memory that threads have, and how many may still be made. */
-static int live, may_make = 1000;
-void *__real_ms_heap_zalloc(size_t bytes);
-void __real_ms_heap_free(void *memory);
-void *__wrap_ms_heap_zalloc(size_t bytes);
-void __wrap_ms_heap_free(void *memory);
-
-void *__wrap_ms_heap_zalloc(size_t bytes)
-{
-    if (may_make-- <= 0)
-        return NULL;
-    live++;
-    return __real_ms_heap_zalloc(bytes);
-}
-
-void __wrap_ms_heap_free(void *memory)
-{
-    live -= memory != NULL;
-    __real_ms_heap_free(memory);
-}
 
 static const unsigned char zeros[BYTES];
 

@@ -7,38 +7,12 @@
 
 #include "runtime/memory/addresses.h"
 #include "tests/unit/between.h"
+#include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
 
 enum { GRANULES = 24, BYTES = GRANULES * FAKE_GRANULE };
 
 static struct ms_backing backing;
-
-static int live; /* pieces of the shim's heap, as the linker's --wrap counts them */
-
-void *__real_ms_heap_alloc(size_t bytes);
-void *__real_ms_heap_realloc(void *memory, size_t bytes);
-void __real_ms_heap_free(void *memory);
-void *__wrap_ms_heap_alloc(size_t bytes);
-void *__wrap_ms_heap_realloc(void *memory, size_t bytes);
-void __wrap_ms_heap_free(void *memory);
-
-void *__wrap_ms_heap_alloc(size_t bytes)
-{
-    live++;
-    return __real_ms_heap_alloc(bytes);
-}
-
-void *__wrap_ms_heap_realloc(void *memory, size_t bytes)
-{
-    live += memory == NULL;
-    return __real_ms_heap_realloc(memory, bytes);
-}
-
-void __wrap_ms_heap_free(void *memory)
-{
-    live -= memory != NULL;
-    __real_ms_heap_free(memory);
-}
 
 static void reserve(size_t bytes)
 {

@@ -2,28 +2,8 @@
 #include "runtime/memory/pool.h"
 
 #include "tests/unit/between.h"
+#include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
-
-/* Records that are there, and how many may still be made. */
-static int live, may_make = 1000;
-void *__real_ms_heap_zalloc(size_t bytes);
-void __real_ms_heap_free(void *memory);
-void *__wrap_ms_heap_zalloc(size_t bytes);
-void __wrap_ms_heap_free(void *memory);
-
-void *__wrap_ms_heap_zalloc(size_t bytes)
-{
-    if (may_make-- <= 0)
-        return NULL;
-    live++;
-    return __real_ms_heap_zalloc(bytes);
-}
-
-void __wrap_ms_heap_free(void *memory)
-{
-    live -= memory != NULL;
-    __real_ms_heap_free(memory);
-}
 
 enum { MIB = 1 << 20 };
 static const CUmemPool_attribute used = CU_MEMPOOL_ATTR_USED_MEM_CURRENT,

@@ -14,6 +14,7 @@
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
+#include "tests/unit/counted_heap.h"
 #include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
 
@@ -38,33 +39,6 @@ int clock_gettime(clockid_t clock, struct timespec *time)
     *time = (struct timespec){.tv_sec = (time_t)(now / 1000000000),
                               .tv_nsec = (long)(now % 1000000000)};
     return (int)result;
-}
-
-/* Pieces of memory that a reader has. */
-static int live;
-void *__real_ms_heap_alloc(size_t bytes);
-void *__real_ms_heap_realloc(void *memory, size_t bytes);
-void __real_ms_heap_free(void *memory);
-void *__wrap_ms_heap_alloc(size_t bytes);
-void *__wrap_ms_heap_realloc(void *memory, size_t bytes);
-void __wrap_ms_heap_free(void *memory);
-
-void *__wrap_ms_heap_alloc(size_t bytes)
-{
-    live++;
-    return __real_ms_heap_alloc(bytes);
-}
-
-void *__wrap_ms_heap_realloc(void *memory, size_t bytes)
-{
-    live += memory == NULL;
-    return __real_ms_heap_realloc(memory, bytes);
-}
-
-void __wrap_ms_heap_free(void *memory)
-{
-    live -= memory != NULL;
-    __real_ms_heap_free(memory);
 }
 
 /* --- what it holds */
