@@ -20,6 +20,7 @@ import subprocess
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PAGES = os.path.join(SOURCE, "docs", "results")
+TABLE = os.path.join(SOURCE, "tests", "setup", "result_pages.txt")
 DEFAULTS = "every variable has its default"
 ROWS = ("made by", "version", "machine", "settings")
 HEAD = re.compile(r"^# (?P<title>.+)\n\n\| made by \| (?P<made_by>.+) \|\n\| --- \| --- \|\n\| version \| (?P<version>.+) \|\n"
@@ -78,6 +79,24 @@ def read(text):
     """{title, made_by, version, machine, settings} of a page, or None."""
     found = HEAD.match(text)
     return found and found.groupdict()
+
+
+def read_table():
+    """How pages are made again: {page: [minutes, needs, [command]]}"""
+    pages, last = {}, None
+    with open(TABLE, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if line.startswith("+ "):
+                pages[last][2].append(line[2:].strip())
+            elif line.startswith("  "):
+                pages[last][2][-1] += " " + line.strip()
+            elif line.strip() and not line.startswith("#"):
+                cells = [cell.strip() for cell in line.split("|", 3)]
+                if len(cells) != 4:
+                    raise SystemExit(f"{TABLE}:{number}: expected \"page | minutes | needs | command\"")
+                last = cells[0]
+                pages[last] = [int(cells[1]), cells[2], [cells[3]]]
+    return pages
 
 
 def replace(text, *arguments, **options):

@@ -7,14 +7,12 @@ import glob
 import os
 import re
 import sys
-from importlib.machinery import SourceFileLoader
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(SOURCE, "tests", "harness"))
 import result_page  # noqa: E402
 
-table = SourceFileLoader("result_pages", os.path.join(SOURCE, "tests", "setup", "result_pages")).load_module().read_table()
 # Pages that compare memory or bytes without and with the preload: whose settings are these?
 COMPARED = ("allocators-simulated", "flows-simulated", "loaders-simulated", "nccl-simulated", "scale-simulated", "serving-simulated",
             "systems-default-simulated", "systems-large-simulated", "systems-simulated", "training", "benchmarks-simulated")
@@ -45,6 +43,7 @@ def check(page, text):
 
 
 def main():
+    table = result_page.read_table()
     pages = {os.path.basename(path)[:-3]: path for path in glob.glob(os.path.join(result_page.PAGES, "*.md")) if "README" not in path}
     faults = [f"docs/results/{page}.md: it has no row in tests/setup/result_pages.txt" for page in sorted(pages.keys() - table.keys())]
     faults += [f"tests/setup/result_pages.txt: {page}: there is no such page" for page in sorted(table.keys() - pages.keys())]
