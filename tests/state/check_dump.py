@@ -637,7 +637,8 @@ def check_large(folder):
     for arguments in ([], ["--events"], ["--html", html]):
         status, peak, text = measure("show", page, *arguments)
         check("a large page is shown", status, 0)
-        check("in memory that its size does not tell", peak <= 320 * MIB or peak, True)
+        # ThreadSanitizer's own memory is several times the program's.
+        check("in memory that its size does not tell", "libtsan" in PRELOAD or peak <= 320 * MIB or peak, True)
         texts.append(text)
     check("the smallest blocks are left out", f"{blocks - 128 * MIB // 376} smaller blocks" in texts[0], True)
     check("and the first events", f"{events - 64 * MIB // 256} older events" in texts[1], True)

@@ -27,13 +27,13 @@ struct test_file {
 };
 
 enum { MAX_TEST_FILES = 8 };
-static struct test_file *test_files[MAX_TEST_FILES];
+static struct test_file test_files[MAX_TEST_FILES]; /* copies, which outlive a test */
 
 static inline void remove_files(void)
 {
     for (int i = 0; i < MAX_TEST_FILES; i++) {
-        if (test_files[i] != NULL)
-            unlink(test_files[i]->path);
+        if (test_files[i].path[0] != '\0')
+            unlink(test_files[i].path);
     }
 }
 
@@ -58,9 +58,8 @@ static inline void fill_randomly(unsigned char *data, size_t bytes, uint64_t see
 static inline void make_test_file(struct test_file *file, const char *folder, size_t bytes)
 {
     int number = 0;
-    while (test_files[number] != NULL)
+    while (test_files[number].path[0] != '\0')
         number++;
-    test_files[number] = file;
     if (number == 0)
         atexit(remove_files);
 
@@ -69,6 +68,7 @@ static inline void make_test_file(struct test_file *file, const char *folder, si
     CHECK(file->descriptor >= 0);
     file->bytes = bytes;
     file->data = malloc(bytes);
+    test_files[number] = *file;
     fill_randomly(file->data, bytes, (uint64_t)number + 1);
     for (size_t done = 0; done < bytes;) {
         const ssize_t written = write(file->descriptor, file->data + done, bytes - done);
