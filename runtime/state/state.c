@@ -39,6 +39,7 @@ static struct {
     char path[MS_PATH_BYTES]; /* of its file; "" if it has none */
     struct ms_state_header header;
 
+    _Atomic bool has_plan;
     _Atomic uint64_t next_event;
     _Atomic uint64_t last_sample_ns, last_sample_backed, sample_interval_ns;
 
@@ -312,6 +313,7 @@ void ms_state_set_plan(const struct ms_state_plan *plan)
         return;
     ms_lock_take(&state.lock);
     write_pair(MS_SECTION_PLAN, plan);
+    atomic_store(&state.has_plan, plan->generation > 0);
     if (plan->generation > 0)
         set_rank_locked(plan->rank, plan->world);
     ms_lock_drop(&state.lock);
@@ -704,19 +706,31 @@ static void write_event(const struct ms_state_event *event)
     write_words(slot, event, sizeof(*event), 2 * number + 2);
 }
 
-/* The program has loaded: what it takes for its work follows. */
-static void note_peaks(void)
+/* A kernel computes with what was loaded. Under a plan much stays deferred that never comes. */
+static bool is_computing(const struct ms_event *happened)
+{
+    return happened->kind == MS_EVENT_FALLBACK && happened->reason == MS_REASON_NO_RULE &&
+           !atomic_load(&state.has_plan);
+}
+
+/* The program has loaded: what it takes for its work follows. What it loaded and has not used yet
+ * counts as if it had come. */
+static void note_peaks(bool computes)
 {
     word *figures = record(MS_SECTION_FIGURES, 0);
-    __atomic_store_n(&figures[MS_GAUGE_LOADED_PEAK], ms_counter_get(MS_GAUGE_BACKED_PEAK),
+    const uint64_t peak = ms_counter_get(MS_GAUGE_BACKED_PEAK);
+    const uint64_t to_come =
+        computes ? ms_counter_get(MS_GAUGE_BACKED) + ms_counter_get(MS_GAUGE_DEFERRED) : 0;
+    __atomic_store_n(&figures[MS_GAUGE_LOADED_PEAK], peak > to_come ? peak : to_come,
                      __ATOMIC_RELAXED);
     __atomic_store_n(&figures[MS_GAUGE_LOADED_LIVE_PEAK], ms_counter_get(MS_GAUGE_LIVE_PEAK),
                      __ATOMIC_RELAXED);
     __atomic_store_n(&figures[MS_GAUGE_LOADED_NS], now_ns(), __ATOMIC_RELAXED);
 }
 
-/* Loading ends when nothing is deferred any more. Computing opens windows of its own: one in which
- * far less was loaded than in the largest is none of loading. */
+/* Loading ends when nothing is deferred any more, or when the program computes: weights may stay
+ * deferred until an optimizer changes them. Computing opens windows of its own: one in which far
+ * less was loaded than in the largest is none of loading. */
 static void note_loaded(const struct ms_event *happened)
 {
     static _Atomic uint64_t loaded, largest;
@@ -724,7 +738,8 @@ static void note_loaded(const struct ms_event *happened)
     if (happened->loads)
         atomic_fetch_add(&loaded, happened->bytes);
     const uint32_t now = atomic_load_explicit(&ms_hot.unexamined, memory_order_relaxed);
-    if (happened->kind != MS_EVENT_SETTLE &&
+    const bool computes = is_computing(happened);
+    if (happened->kind != MS_EVENT_SETTLE && !computes &&
         atomic_load_explicit(&seen, memory_order_relaxed) == now)
         return;
     atomic_store(&seen, now);
@@ -733,7 +748,7 @@ static void note_loaded(const struct ms_event *happened)
         return;
     if (bytes > most)
         atomic_store(&largest, bytes);
-    note_peaks();
+    note_peaks(computes);
 }
 
 void ms_state_event(const struct ms_event *happened)

@@ -123,6 +123,39 @@ MS_TEST_AFTER(page_folder_make, the_peak_of_loading_is_that_when_nothing_is_defe
     CHECK_EQ(ms_counter_get(MS_GAUGE_LOADED_PEAK), 5);
 }
 
+static void compute(enum ms_reason reason)
+{
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_FALLBACK, .reason = reason, .bytes = 1});
+}
+
+MS_TEST_AFTER(page_folder_make, what_is_deferred_when_the_program_computes_counts_as_loaded)
+{
+    page_start(1 * MIB);
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD, .bytes = 100, .loads = true});
+    ms_counter_move(MS_GAUGE_DEFERRED, 50);
+    ms_counter_move(MS_GAUGE_BACKED, 20);
+    compute(MS_REASON_PARAMETERS);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_LOADED_PEAK), 0);
+    compute(MS_REASON_NO_RULE);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_LOADED_PEAK), 70);
+    ms_counter_move(MS_GAUGE_BACKED, 100); /* activations */
+    compute(MS_REASON_NO_RULE);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_LOADED_PEAK), 70);
+}
+
+MS_TEST_AFTER(page_folder_make, under_a_plan_what_stays_deferred_does_not_count)
+{
+    page_start(1 * MIB);
+    ms_state_set_plan(&(struct ms_state_plan){.generation = 1});
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD, .bytes = 100, .loads = true});
+    ms_counter_move(MS_GAUGE_DEFERRED, 50);
+    compute(MS_REASON_NO_RULE);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_LOADED_PEAK), 0);
+    ms_counter_move(MS_GAUGE_BACKED, 20);
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_SETTLE});
+    CHECK_EQ(ms_counter_get(MS_GAUGE_LOADED_PEAK), 20);
+}
+
 MS_TEST_AFTER(page_folder_make, the_rank_of_a_communicator_counts_only_where_none_is_known)
 {
     unsetenv("RANK");
