@@ -225,15 +225,17 @@ struct ms_state_event {
     char text[128]; /* the kernel, the tensor, or a clause */
 };
 
-/* The sums over events of one kind, reason, call and text. */
+/* The sums over events of one kind, reason, call and text; "loaded": those until the program had
+ * loaded (MS_GAUGE_LOADED_NS). */
 struct ms_state_cause {
     uint64_t sequence;
     uint64_t count, bytes, duration_ns;
     uint64_t first_ns, last_ns;
     uint32_t kind, reason;
-    uint64_t reserved[1];
+    uint64_t loaded_bytes;
     char call[64];
-    char text[320];
+    char text[304];
+    uint64_t loaded_count, loaded_duration_ns;
     char sentence[576]; /* "" if there is nothing to explain */
 };
 

@@ -475,14 +475,22 @@ static void drop_free_blocks(struct ms_snapshot *snapshot)
     snapshot->block_count = kept;
 }
 
+/* All causes of a program that has not loaded yet are of loading. */
 static void clean_causes(struct ms_snapshot *snapshot)
 {
+    const bool has_loaded = ms_snapshot_figure(snapshot, "loaded_ns") > 0;
     size_t kept = 0;
     for (size_t i = 0; i < snapshot->cause_count; i++) {
         struct ms_state_cause *cause = &snapshot->causes[i];
         CLEAN(cause->call);
         CLEAN(cause->text);
         CLEAN(cause->sentence);
+        if (!has_loaded || cause->loaded_count > cause->count ||
+            cause->loaded_bytes > cause->bytes || cause->loaded_duration_ns > cause->duration_ns) {
+            cause->loaded_count = cause->count;
+            cause->loaded_bytes = cause->bytes;
+            cause->loaded_duration_ns = cause->duration_ns;
+        }
         if (cause->count > 0)
             snapshot->causes[kept++] = *cause;
     }
@@ -540,6 +548,17 @@ static uint64_t time_of(const struct ms_snapshot *snapshot)
     for (size_t i = 0; i < snapshot->event_count; i++)
         last = snapshot->events[i].time_ns > last ? snapshot->events[i].time_ns : last;
     return last > 0 ? last : 1;
+}
+
+/* What was to come, and counted as loaded, and never came. */
+static void clean_figures(struct ms_snapshot *snapshot)
+{
+    const uint64_t most = ms_snapshot_figure(snapshot, "backed_bytes_peak");
+    for (size_t i = 0; i < snapshot->figure_count; i++) {
+        if (strcmp(snapshot->figure_names[i].text, "loaded_backed_bytes_peak") == 0 &&
+            snapshot->figures[i] > most)
+            snapshot->figures[i] = most;
+    }
 }
 
 static void clean_process(struct ms_snapshot *snapshot)
@@ -643,6 +662,7 @@ static bool read_snapshot(struct page *page, struct ms_snapshot *snapshot)
     clean_process(snapshot);
     clean_lists(snapshot);
     drop_free_blocks(snapshot);
+    clean_figures(snapshot);
     clean_causes(snapshot);
     clean_events(snapshot);
     snapshot->taken_ns = time_of(snapshot);

@@ -713,6 +713,22 @@ static bool is_computing(const struct ms_event *happened)
            !atomic_load(&state.has_plan);
 }
 
+/* What there was of each cause until now is of loading. */
+static void note_causes(void)
+{
+    ms_lock_take(&state.lock);
+    for (uint64_t i = 0; i < count_of(MS_SECTION_CAUSES); i++) {
+        struct ms_state_cause cause = *(const struct ms_state_cause *)record(MS_SECTION_CAUSES, i);
+        if (cause.count == cause.loaded_count)
+            continue;
+        cause.loaded_count = cause.count;
+        cause.loaded_bytes = cause.bytes;
+        cause.loaded_duration_ns = cause.duration_ns;
+        write_record(MS_SECTION_CAUSES, i, &cause);
+    }
+    ms_lock_drop(&state.lock);
+}
+
 /* The program has loaded: what it takes for its work follows. What it loaded and has not used yet
  * counts as if it had come. */
 static void note_peaks(bool computes)
@@ -749,13 +765,11 @@ static void note_loaded(const struct ms_event *happened)
     if (bytes > most)
         atomic_store(&largest, bytes);
     note_peaks(computes);
+    note_causes();
 }
 
-void ms_state_event(const struct ms_event *happened)
+static void write_happened(const struct ms_event *happened)
 {
-    if (!ms_state_open())
-        return;
-    note_loaded(happened);
     const bool has_call = !happened->is_of_no_call;
     const uint64_t now = now_ns();
     const char *text = happened->text != NULL || !has_call ? happened->text : ms_caller_kernel;
@@ -783,4 +797,13 @@ void ms_state_event(const struct ms_event *happened)
     memcpy(cause.call, event.call, sizeof(cause.call));
     PUT_TEXT(cause.text, text);
     add_cause(&cause);
+}
+
+/* The use with which loading ends is of loading. */
+void ms_state_event(const struct ms_event *happened)
+{
+    if (!ms_state_open())
+        return;
+    write_happened(happened);
+    note_loaded(happened);
 }

@@ -309,8 +309,8 @@ def check_settled(folder):
           ["3.0 MiB last after 0.0 us: the program has moved on", "2.0 MiB last after 0.0 us: a capture begins"])
 
 
-def make_run(folder, job, first_pid, started, peaks, loaded=None, without=None):
-    """A page of each rank, with the peak of its memory, in MiB; without the shim 100."""
+def make_run(folder, job, first_pid, started, peaks, loaded=None, without=None, unit=MIB):
+    """A page of each rank, with the peak of its memory, in MiB; without the shim 100. Its causes are in `unit`."""
     os.makedirs(folder, exist_ok=True)
     for rank, peak in enumerate(peaks):
         parts = make_page.records()
@@ -320,7 +320,7 @@ def make_run(folder, job, first_pid, started, peaks, loaded=None, without=None):
                    **({"loaded_backed_bytes_peak": loaded[rank], "loaded_live_bytes_peak": 80, "loaded_ns": 1} if loaded else {})}
         parts["figures"] = [struct.pack("<Q", value * MIB) for value in figures.values()]
         parts["names"] = [make_page.text(name, 48) for name in figures]
-        parts["causes"] = [make_page.cause(kind=kind, reason=2, what=what, size=size * MIB) for kind, what, size in (
+        parts["causes"] = [make_page.cause(kind=kind, reason=2, what=what, size=size * unit, loaded=(3, size * unit, 7)) for kind, what, size in (
             (5, "_Z11replay_onlyPf", 9), (11, "_ZN2at6native13reduce_kernelILi512ENS0_8ReduceOpIdEEEEvT1_", 3),
             (11, "_ZN2at6native13reduce_kernelILi128ENS0_8ReduceOpIdEEEEvT1_", 2))]
         parts["causes"].append(make_page.cause(kind=11, reason=2, what="_Z5trainPf", size=50 * MIB, first_ns=2 * MIB))
@@ -352,6 +352,10 @@ def check_runs(folder):
     make_run(pages, "launched", 400, 10**18 + 40, (7, 0), without=(100, 0))
     check("a launcher, which has no memory, is none of the processes", dump("show", "--brief", "--job", "launched",
           METASHARD_STATE_DIR=pages)[1].splitlines()[0], "peak of device memory: 7.0 MiB instead of 100.0 MiB (-93 %)")
+    make_run(pages, "unused", 410, 10**18 + 50, (40,), loaded=(45,), unit=1024)
+    check("what was never used does not count, and less than a granule is not worth a line", dump("show", "--brief", "--job", "unused", METASHARD_STATE_DIR=pages)[1]
+          .splitlines(), ["peak of device memory while it loaded: 40.0 MiB instead of 80.0 MiB (-50 %)"])
+    os.unlink(os.path.join(pages, "metashard-410.state"))
     os.unlink(os.path.join(pages, "metashard-400.state"))
     os.unlink(os.path.join(pages, "metashard-401.state"))
     check("of one that has not loaded", dump("show", "--brief", METASHARD_STATE_DIR=pages)[1].splitlines(),
@@ -368,6 +372,10 @@ def check_runs(folder):
     out = dump("show", "--job", "a", METASHARD_STATE_DIR=pages)[1]
     check("kernels of one short name are one cause, which is explained once, and what was replayed for it is none",
           (out.count("10.0 MiB      12"), out.count("Do this."), "replay_only" in out), (1, 1, False))
+    check("loading and the program's work are two chapters, and what a kernel of its work uses is explained by nothing",
+          [" ".join(row.split()) for row in out.split("What brought bytes into memory")[2].strip().splitlines()][:3],
+          ["after it had loaded, for its work", "bytes times time kind call: why",
+           "100.0 MiB 6 0.0 us used cuLaunchKernel, train"])
     causes = json.loads(dump("show", "--json", METASHARD_STATE_DIR=pages)[1])["causes"]
     check("for programs names are whole", sum(cause["text"].startswith("_ZN2at6native13reduce_kernel") for cause in causes), 2)
     check("of one process: loading, and all", re.search(r"^  while it loaded: peak 30\.0 MiB instead of 80\.0 MiB$", dump(

@@ -39,9 +39,10 @@ def file(path):
     return struct.pack("<Q", 2) + text(path, 504)
 
 
-def cause(kind=4, reason=2, call="cuLaunchKernel", what="kernel", sentence="Do this.", size=100, first_ns=1):
-    return struct.pack("<QQQQQQIIQ", 2, 3, size, 7, first_ns, first_ns + 8, kind, reason, 0) + text(call, 64) + text(what, 320) + \
-        text(sentence, 576)
+def cause(kind=4, reason=2, call="cuLaunchKernel", what="kernel", sentence="Do this.", size=100, first_ns=1, loaded=(0, 0, 0)):
+    count, loaded_bytes, duration = loaded
+    return struct.pack("<QQQQQQIIQ", 2, 3, size, 7, first_ns, first_ns + 8, kind, reason, loaded_bytes) + text(call, 64) + \
+        text(what, 304) + struct.pack("<QQ", count, duration) + text(sentence, 576)
 
 
 def sample(time, live, deferred, backed):

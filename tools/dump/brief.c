@@ -52,37 +52,16 @@ static void show_peaks(const struct view *view)
                   "live_bytes_peak");
 }
 
-static bool is_same(const struct ms_state_cause *a, const struct ms_state_cause *b)
-{
-    return a->kind == b->kind && a->reason == b->reason && strcmp(a->call, b->call) == 0 &&
-           strcmp(a->text, b->text) == 0;
-}
-
-/* It came before one of them had loaded. */
-static bool is_of_loading(const struct view *view, const struct ms_state_cause *cause)
-{
-    for (size_t p = 0; p < view->count; p++) {
-        const struct ms_snapshot *snapshot = &view->processes[p];
-        const uint64_t loaded = ms_snapshot_figure(snapshot, "loaded_ns");
-        for (size_t i = 0; i < snapshot->cause_count; i++) {
-            const struct ms_state_cause *own = &snapshot->causes[i];
-            if (is_same(own, cause) && (loaded == 0 || own->first_ns < loaded))
-                return true;
-        }
-    }
-    return false;
-}
-
-/* What could not stay deferred and has the most bytes. What comes after loading is the program's
- * work, which needs its memory. */
+/* What could not stay deferred and has the most bytes, if that is worth a look. What comes after
+ * loading is the program's work, which needs its memory. */
 static void show_largest_cause(const struct view *view)
 {
+    enum { GRANULE = 2 << 20 };
     size_t count, at = 0;
-    struct ms_state_cause *causes = view_causes(view, &count);
-    while (at < count &&
-           (causes[at].kind != MS_EVENT_FALLBACK || !is_of_loading(view, &causes[at])))
+    struct ms_state_cause *causes = view_causes(view, LOADING, &count);
+    while (at < count && causes[at].kind != MS_EVENT_FALLBACK)
         at++;
-    if (at < count)
+    if (at < count && causes[at].bytes >= GRANULE)
         line(PLAIN, "could not stay deferred: %s, %" PRIu64 " times, for %s%s%s (%s)",
              bytes_text(causes[at].bytes), causes[at].count, causes[at].call,
              causes[at].text[0] != '\0' ? " of " : "", causes[at].text,

@@ -158,6 +158,9 @@ static void put_cause(struct writer *list, const struct ms_state_cause *record)
     put_number(&cause, "count", record->count);
     put_number(&cause, "bytes", record->bytes);
     put_number(&cause, "duration_ns", record->duration_ns);
+    put_number(&cause, "loaded_count", record->loaded_count);
+    put_number(&cause, "loaded_bytes", record->loaded_bytes);
+    put_number(&cause, "loaded_duration_ns", record->loaded_duration_ns);
     put_number(&cause, "first_ns", record->first_ns);
     put_number(&cause, "last_ns", record->last_ns);
     if (record->sentence[0] != '\0')
@@ -169,7 +172,7 @@ static void put_causes(struct writer *object, const struct view *view, size_t mo
                        struct left_out *left_out)
 {
     size_t count;
-    struct ms_state_cause *causes = view_causes(view, &count);
+    struct ms_state_cause *causes = view_causes(view, WHOLE_RUN, &count);
     count = within(count, most, &left_out->causes);
     struct writer list = json_begin(object, "causes", '[', false);
     for (size_t i = 0; i < count; i++)

@@ -113,28 +113,46 @@ static void add_cause(struct ms_state_cause *cause, const struct ms_state_cause 
 {
     cause->count += added->count;
     cause->bytes += added->bytes;
+    cause->loaded_count += added->loaded_count;
+    cause->loaded_bytes += added->loaded_bytes;
+    cause->loaded_duration_ns = larger(cause->loaded_duration_ns, added->loaded_duration_ns);
     cause->duration_ns = larger(cause->duration_ns, added->duration_ns);
     cause->first_ns = added->first_ns < cause->first_ns ? added->first_ns : cause->first_ns;
     cause->last_ns = larger(cause->last_ns, added->last_ns);
 }
 
+/* Leaves the sums of a chapter. */
+static void cut_cause(struct ms_state_cause *cause, enum chapter chapter)
+{
+    const bool loads = chapter == LOADING;
+    if (chapter == WHOLE_RUN)
+        return;
+    cause->count = loads ? cause->loaded_count : cause->count - cause->loaded_count;
+    cause->bytes = loads ? cause->loaded_bytes : cause->bytes - cause->loaded_bytes;
+    cause->duration_ns =
+        loads ? cause->loaded_duration_ns : cause->duration_ns - cause->loaded_duration_ns;
+}
+
 /* All of them, on the view's clock. */
-static size_t gather_causes(const struct view *view, struct ms_state_cause *causes)
+static size_t gather_causes(const struct view *view, enum chapter chapter,
+                            struct ms_state_cause *causes)
 {
     size_t count = 0;
     for (size_t p = 0; p < view->count; p++) {
         const struct ms_snapshot *snapshot = &view->processes[p];
         const uint64_t shift = view_shift_ns(view, snapshot);
-        for (size_t i = 0; i < snapshot->cause_count; i++, count++) {
+        for (size_t i = 0; i < snapshot->cause_count; i++) {
             causes[count] = snapshot->causes[i];
             causes[count].first_ns += shift;
             causes[count].last_ns += shift;
+            cut_cause(&causes[count], chapter);
+            count += causes[count].count > 0;
         }
     }
     return count;
 }
 
-struct ms_state_cause *view_causes(const struct view *view, size_t *count_out)
+struct ms_state_cause *view_causes(const struct view *view, enum chapter chapter, size_t *count_out)
 {
     size_t count = 0, kept = 0;
     for (size_t p = 0; p < view->count; p++)
@@ -143,7 +161,7 @@ struct ms_state_cause *view_causes(const struct view *view, size_t *count_out)
     *count_out = 0;
     if (causes == NULL)
         return NULL;
-    count = gather_causes(view, causes);
+    count = gather_causes(view, chapter, causes);
     qsort(causes, count, sizeof(*causes), same_first);
     for (size_t i = 0; i < count; i++) {
         if (kept > 0 && same_first(&causes[kept - 1], &causes[i]) == 0)

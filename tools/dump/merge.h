@@ -20,8 +20,10 @@ const char *view_missing_ranks(const struct view *view);
 
 /* Causes of the same kind, reason, call and text added up; the most bytes first, then the most
  * often. Processes wait at the same time, so the time is that of the one that waited longest. First
- * and last are on the view's clock. */
-struct ms_state_cause *view_causes(const struct view *view, size_t *count_out);
+ * and last are on the view's clock. Of a chapter, the other sums and causes are left out. */
+enum chapter { WHOLE_RUN, LOADING, WORK };
+struct ms_state_cause *view_causes(const struct view *view, enum chapter chapter,
+                                   size_t *count_out);
 
 /* Blocks of one name, as one tensor, the largest first. */
 struct tensor_row {

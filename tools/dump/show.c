@@ -233,19 +233,23 @@ static bool is_given(const struct ms_state_cause *cause)
             ms_explain((enum ms_reason)cause->reason, NULL, NULL, NULL, 0));
 }
 
-/* With its sentence, if it is the first for that reason. */
-static void show_cause(const struct ms_state_cause *cause, bool is_first)
+/* With its sentence, if it is the first for that reason. What a kernel of the program's work uses
+ * needs no explanation. */
+static void show_cause(const struct ms_state_cause *cause, enum chapter chapter, bool is_first)
 {
-    const bool is_plain = cause->reason == MS_REASON_CALL && cause->kind != MS_EVENT_MATERIALISE;
+    const bool is_work =
+        chapter == WORK && cause->kind == MS_EVENT_FALLBACK && cause->reason == MS_REASON_NO_RULE;
+    const bool is_plain =
+        is_work || (cause->reason == MS_REASON_CALL && cause->kind != MS_EVENT_MATERIALISE);
     char text[1024];
     snprintf(text, sizeof(text), "  %11s %7" PRIu64 " %10s  %-16s %s%s%s%s%s",
              bytes_text(cause->bytes), cause->count,
              cause->duration_ns > 0 ? time_text(cause->duration_ns) : "",
-             ms_event_kind_name(cause->kind), cause->call,
+             is_work ? "used" : ms_event_kind_name(cause->kind), cause->call,
              cause->call[0] != '\0' && cause->text[0] != '\0' ? ", " : "", cause->text,
              is_plain ? "" : ": ", is_plain ? "" : ms_reason_text(cause->reason));
     hanging(event_color(cause->kind), 34, text);
-    if (is_first && cause->sentence[0] != '\0')
+    if (is_first && !is_work && cause->sentence[0] != '\0')
         paragraph(DIM, 34, cause->sentence);
 }
 
@@ -258,23 +262,42 @@ static bool is_first_for_reason(const struct ms_state_cause *causes, size_t at)
     return true;
 }
 
-static void show_causes(const struct view *view)
+static void show_chapter(const struct ms_state_cause *causes, size_t count, enum chapter chapter,
+                         const char *title)
+{
+    if (count == 0)
+        return;
+    line(PLAIN, "%s", "");
+    line(BOLD, "What brought bytes into memory%s", title);
+    line(DIM, "  %11s %7s %10s  %-16s %s", "bytes", "times", "time", "kind", "call: why");
+    for (size_t i = 0; i < count && i < SHOWN_CAUSES; i++)
+        show_cause(&causes[i], chapter, is_first_for_reason(causes, i));
+    show_rest(SHOWN_CAUSES, count);
+}
+
+/* To be freed. */
+static struct ms_state_cause *shown_causes(const struct view *view, enum chapter chapter,
+                                           size_t *count_out)
 {
     size_t count, kept = 0;
-    struct ms_state_cause *causes = view_causes(view, &count);
+    struct ms_state_cause *causes = view_causes(view, chapter, &count);
     for (size_t i = 0; i < count; i++) {
         if (!is_given(&causes[i]))
             causes[kept++] = causes[i];
     }
-    if (kept > 0) {
-        line(PLAIN, "%s", "");
-        line(BOLD, "What brought bytes into memory");
-        line(DIM, "  %11s %7s %10s  %-16s %s", "bytes", "times", "time", "kind", "call: why");
-    }
-    for (size_t i = 0; i < kept && i < SHOWN_CAUSES; i++)
-        show_cause(&causes[i], is_first_for_reason(causes, i));
-    show_rest(SHOWN_CAUSES, kept);
-    free(causes);
+    *count_out = kept;
+    return causes;
+}
+
+static void show_causes(const struct view *view)
+{
+    size_t loading_count, work_count;
+    struct ms_state_cause *loading = shown_causes(view, LOADING, &loading_count);
+    struct ms_state_cause *work = shown_causes(view, WORK, &work_count);
+    show_chapter(loading, loading_count, LOADING, work_count > 0 ? " while it loaded" : "");
+    show_chapter(work, work_count, WORK, " after it had loaded, for its work");
+    free(loading);
+    free(work);
 }
 
 static void show_event(const struct ms_snapshot *snapshot, const struct ms_state_event *event,

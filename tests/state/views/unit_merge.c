@@ -102,7 +102,7 @@ MS_TEST(causes_are_added_up_but_the_time_of_processes_that_wait_at_once)
         {.process = {.started_ns = 1500}, .causes = &causes[1], .cause_count = 1}};
     const struct view view = {snapshots, 2};
     size_t count;
-    struct ms_state_cause *merged = view_causes(&view, &count);
+    struct ms_state_cause *merged = view_causes(&view, WHOLE_RUN, &count);
     CHECK(merged != NULL);
     CHECK_EQ(count, 1);
     CHECK_EQ(merged[0].count, 4);
@@ -111,4 +111,37 @@ MS_TEST(causes_are_added_up_but_the_time_of_processes_that_wait_at_once)
     CHECK_EQ(merged[0].first_ns, 10);
     CHECK_EQ(merged[0].last_ns, 520);
     free(merged);
+}
+
+static void check_chapter(const struct view *view, enum chapter chapter, uint64_t bytes,
+                          uint64_t times, uint64_t ns)
+{
+    size_t count;
+    struct ms_state_cause *causes = view_causes(view, chapter, &count);
+    CHECK(causes != NULL);
+    CHECK_EQ(count, 1);
+    CHECK_EQ(causes[0].bytes, bytes);
+    CHECK_EQ(causes[0].count, times);
+    CHECK_EQ(causes[0].duration_ns, ns);
+    free(causes);
+}
+
+MS_TEST(a_chapter_has_its_part_of_the_causes)
+{
+    struct ms_state_cause causes[3] = {{.kind = MS_EVENT_FALLBACK,
+                                        .count = 5,
+                                        .bytes = 100,
+                                        .duration_ns = 70,
+                                        .loaded_count = 2,
+                                        .loaded_bytes = 30,
+                                        .loaded_duration_ns = 20}};
+    causes[1] = causes[0];
+    const struct ms_snapshot snapshots[2] = {{.causes = &causes[0], .cause_count = 1},
+                                             {.causes = &causes[1], .cause_count = 1}};
+    check_chapter(&(struct view){snapshots, 2}, LOADING, 60, 4, 20);
+    check_chapter(&(struct view){snapshots, 2}, WORK, 140, 6, 50);
+    causes[0].loaded_count = causes[1].loaded_count = 0; /* none of loading */
+    size_t count;
+    free(view_causes(&(struct view){snapshots, 2}, LOADING, &count));
+    CHECK_EQ(count, 0);
 }

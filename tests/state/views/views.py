@@ -315,7 +315,8 @@ def expected_causes(group):
     sums = {}
     for process in group:
         for cause in process["causes"]:
-            key = (cause["kind"], cause["call"], cause["text"], cause["reason"] + cause.get("explanation", ""))
+            used = cause["kind"] == "fallback" and cause["loaded_count"] == 0 and cause["reason"] == "a kernel without a rule"
+            key = ("used" if used else cause["kind"], cause["call"], cause["text"], cause["reason"] + cause.get("explanation", ""))
             row = sums.setdefault(key, [0, 0, 0])
             for i, name in enumerate(["bytes", "count"]):
                 row[i] += cause[name]

@@ -141,6 +141,13 @@ MS_TEST_AFTER(page_folder_make, what_is_deferred_when_the_program_computes_count
     ms_counter_move(MS_GAUGE_BACKED, 100); /* activations */
     compute(MS_REASON_NO_RULE);
     CHECK_EQ(ms_counter_get(MS_GAUGE_LOADED_PEAK), 70);
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.cause_count, 2);
+    for (size_t i = 0; i < 2; i++) {
+        CHECK_EQ(snapshot.causes[i].loaded_count, 1); /* with that which ended it */
+        CHECK_EQ(snapshot.causes[i].loaded_bytes, 1);
+    }
+    ms_snapshot_cleanup(&snapshot);
 }
 
 MS_TEST_AFTER(page_folder_make, under_a_plan_what_stays_deferred_does_not_count)

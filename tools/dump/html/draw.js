@@ -389,11 +389,14 @@ ${maps.length ? maps : html`<p>There are no blocks.</p>
       {attributes: process => html` data-pid="${process.pid}"`});
   };
 
+  // By the program's work, after it had loaded.
+  const used = cause => cause.kind === 'fallback' && cause.loaded_count === 0 && cause.reason === 'a kernel without a rule'
+    ? 'used' : cause.kind;
   const causes = part => {
     const most = part.data.causes[0]?.bytes;
     return section(part, 'causes', 'Causes by bytes', [
       ['bytes', 'bytes', cause => cause.bytes, cause => bar(cause.bytes, 0, most)], ['times', 'count', cause => cause.count],
-      [part.isAll ? 'longest time' : 'time', 'time', cause => cause.duration_ns], ['kind', 'word', cause => cause.kind],
+      [part.isAll ? 'longest time' : 'time', 'time', cause => cause.duration_ns], ['kind', 'word', used],
       ['call', 'word', cause => cause.call], ['kernel or tensor', 'text', cause => cause.text],
       ['why', 'text', cause => html`${cause.reason}${
         cause.explanation ? html`<p class="advice">${cause.explanation}</p>` : ''}`]]);
