@@ -374,7 +374,7 @@ def check_runs(folder):
           (out.count("10.0 MiB      12"), out.count("Do this."), "replay_only" in out), (1, 1, False))
     check("loading and the program's work are two chapters, and what a kernel of its work uses is explained by nothing",
           [" ".join(row.split()) for row in out.split("What brought bytes into memory")[2].strip().splitlines()][:3],
-          ["after it had loaded, for its work", "bytes times time kind call: why",
+          ["after it had loaded, for its work", "bytes times longest kind call: why",
            "100.0 MiB 6 0.0 us used cuLaunchKernel, train"])
     causes = json.loads(dump("show", "--json", METASHARD_STATE_DIR=pages)[1])["causes"]
     check("for programs names are whole", sum(cause["text"].startswith("_ZN2at6native13reduce_kernel") for cause in causes), 2)

@@ -262,14 +262,16 @@ static bool is_first_for_reason(const struct ms_state_cause *causes, size_t at)
     return true;
 }
 
-static void show_chapter(const struct ms_state_cause *causes, size_t count, enum chapter chapter,
-                         const char *title)
+static void show_chapter_title(const struct view *view, const char *title)
 {
-    if (count == 0)
-        return;
     line(PLAIN, "%s", "");
     line(BOLD, "What brought bytes into memory%s", title);
-    line(DIM, "  %11s %7s %10s  %-16s %s", "bytes", "times", "time", "kind", "call: why");
+    line(DIM, "  %11s %7s %10s  %-16s %s", "bytes", "times", view->count > 1 ? "longest" : "time",
+         "kind", "call: why");
+}
+
+static void show_chapter(const struct ms_state_cause *causes, size_t count, enum chapter chapter)
+{
     for (size_t i = 0; i < count && i < SHOWN_CAUSES; i++)
         show_cause(&causes[i], chapter, is_first_for_reason(causes, i));
     show_rest(SHOWN_CAUSES, count);
@@ -294,8 +296,12 @@ static void show_causes(const struct view *view)
     size_t loading_count, work_count;
     struct ms_state_cause *loading = shown_causes(view, LOADING, &loading_count);
     struct ms_state_cause *work = shown_causes(view, WORK, &work_count);
-    show_chapter(loading, loading_count, LOADING, work_count > 0 ? " while it loaded" : "");
-    show_chapter(work, work_count, WORK, " after it had loaded, for its work");
+    if (loading_count > 0)
+        show_chapter_title(view, work_count > 0 ? " while it loaded" : "");
+    show_chapter(loading, loading_count, LOADING);
+    if (work_count > 0)
+        show_chapter_title(view, " after it had loaded, for its work");
+    show_chapter(work, work_count, WORK);
     free(loading);
     free(work);
 }
