@@ -364,7 +364,7 @@ int nc_op_touches(const struct nc_op *op, struct nc_touch touches_out[2]);
 
 /* Instead of meeting the others, and of running an operation with them. */
 ncclResult_t nc_mirror_join(struct ncclComm *comm);
-void nc_mirror_run(const struct nc_op *op);
+void nc_mirror_run(const struct nc_batch *batch, const struct nc_op *op);
 /* The buffers that a communicator of several ranks has on the device. */
 ncclResult_t nc_mirror_take_buffers(const struct ncclComm *comm);
 

@@ -62,7 +62,23 @@ static void reduce(const struct nc_op *op, CUdeviceptr from, size_t bytes)
         nc_combine(op->type, ncclSum, (void *)op->recv, own, op->count);
 }
 
-void nc_mirror_run(const struct nc_op *op)
+/*
+ * What the root of a broadcast sends. In a group with a broadcast of this rank, as PyTorch gathers
+ * a list, each rank sends its own part, and a peer's is as this one's.
+ */
+static CUdeviceptr sent_by_root(const struct nc_batch *batch, const struct nc_op *op)
+{
+    const int rank = op->comm->rank;
+    for (size_t i = 0; op->root != rank && i < batch->count; i++) {
+        const struct nc_op *own = batch->ops[i];
+        if (own->kind == NC_BROADCAST && own->root == rank && own->count == op->count &&
+            own->type == op->type)
+            return own->send;
+    }
+    return op->send;
+}
+
+void nc_mirror_run(const struct nc_batch *batch, const struct nc_op *op)
 {
     const size_t bytes = op->count * nc_type_bytes(op->type);
     const CUdeviceptr rank = (CUdeviceptr)op->comm->rank;
@@ -77,7 +93,7 @@ void nc_mirror_run(const struct nc_op *op)
         reduce(op, op->send + rank * bytes, bytes);
         return;
     case NC_BROADCAST:
-        give(op->recv, op->send, bytes);
+        give(op->recv, sent_by_root(batch, op), bytes);
         return;
     case NC_ALL_GATHER:
         /* This rank's part first: in place, the source is one of the parts. */

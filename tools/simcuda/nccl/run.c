@@ -715,7 +715,7 @@ static ncclResult_t run_ops(struct nc_batch *batch)
     size_t at = 0;
     leave_out_large(batch);
     for (; nc_settings()->mirror && at < batch->count; at++)
-        nc_mirror_run(batch->ops[at]);
+        nc_mirror_run(batch, batch->ops[at]);
     for (; at < batch->count; at++) {
         if (batch->ops[at]->kind == NC_SEND || batch->ops[at]->kind == NC_RECV)
             break;

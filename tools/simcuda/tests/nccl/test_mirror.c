@@ -53,6 +53,24 @@ MS_TEST(one_rank_of_many)
     NCCL(ncclCommDestroy(comm));
 }
 
+/* As PyTorch gathers a list: the part of a peer is in place, and is as this rank's. */
+MS_TEST(a_group_of_broadcasts)
+{
+    const int seven = 7, filler = -1;
+    const ncclComm_t comm = join();
+    const CUstream stream = rank_stream();
+    const CUdeviceptr in = device_with(&seven, sizeof(seven)),
+                      own = device_with(&filler, sizeof(filler)),
+                      peer = device_with(&filler, sizeof(filler));
+    NCCL(ncclGroupStart());
+    NCCL(ncclBroadcast((void *)peer, (void *)peer, 1, ncclInt32, 3, comm, stream));
+    NCCL(ncclBroadcast((void *)in, (void *)own, 1, ncclInt32, OWN, comm, stream));
+    NCCL(ncclGroupEnd());
+    expect(stream, own, 7);
+    expect(stream, peer, 7);
+    NCCL(ncclCommDestroy(comm));
+}
+
 /* Messages end, and what a peer sends is not known. */
 MS_TEST(messages_and_splits)
 {
