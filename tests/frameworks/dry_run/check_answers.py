@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import types
 import urllib.error
 
 sys.dont_write_bytecode = True
@@ -17,6 +18,7 @@ sys.path[:0] = [PACKAGE, os.path.join(PACKAGE, "metashard", "dry_run_inside")]
 
 import metashard_dry_curve as curve  # noqa: E402
 import metashard_dry_failure as failure  # noqa: E402
+import metashard_dry_generation as generation  # noqa: E402
 from metashard import dry_run, dry_run_answer, dry_run_page, dry_run_store  # noqa: E402
 
 GIB = 1 << 30
@@ -156,6 +158,39 @@ def check_releases():
             check(f"a release without a stand-in: CUDA {cuda}", wanted in line, True)
 
 
+class Sequences:
+    is_cuda = True
+
+    def __init__(self, length):
+        self.shape = (2, length)
+
+
+def check_generation():
+    """Loops of which the device says that they have ended, or not, whatever is so."""
+    class GenerationMixin:
+        def _has_unfinished_sequences(self, is_finished):
+            return not is_finished
+
+    class StoppingCriteriaList(list):
+        max_length = 8
+
+        def __call__(self, ids):
+            return ids
+    os.environ["SIMCUDA_DRY"] = "1"
+    generation.change(types.SimpleNamespace(GenerationMixin=GenerationMixin, StoppingCriteriaList=StoppingCriteriaList))
+
+    def length(says, most=8):
+        model, criteria, ids, says = GenerationMixin(), StoppingCriteriaList(), 3, iter([False, *says])
+        criteria.max_length = most
+        while model._has_unfinished_sequences(next(says)):
+            ids += 1
+            criteria(Sequences(ids))
+        return ids
+    found = [length([says] * 9) for says in (True, False, True)]
+    check("generation goes on to its greatest length", found, [8, 8, 8])
+    check("without one, to where the device says", length([False, True], None), 5)
+
+
 def check_text():
     answer = {"status": 1, "reason": "the command failed", "total": 80 * GIB, "outside": GIB, "device": "a GPU", "rank": "0",
               "world": "8", "steps": 0, "peak_reserved": 78 * GIB, "peak_allocated": 77 * GIB,
@@ -202,6 +237,7 @@ check_store()
 check_bad_input()
 check_failures()
 check_releases()
+check_generation()
 check_text()
 check_notes()
 print(f"1..{number}")

@@ -71,12 +71,18 @@ def change_stages(module):
         metashard_dry_peers.change_stages(module)
 
 
+def change_generation(module):
+    import metashard_dry_generation
+    metashard_dry_generation.change(module)
+
+
 if "DRY_RUN_FOLDER" in os.environ:
     import metashard_dry_failure
     metashard_dry_failure.watch()
     sys.meta_path.insert(0, AfterImport({"torch": change_torch, "torch.distributed.launcher.api": change_launcher,
                                          "torch.multiprocessing.spawn": change_spawn,
-                                         "torch.distributed.pipelining.stage": change_stages}))
+                                         "torch.distributed.pipelining.stage": change_stages,
+                                         "transformers.generation.utils": change_generation}))
 try:
     run_hidden()
 except Exception as error:  # as Python itself does with a sitecustomize
