@@ -156,28 +156,32 @@ cublasStatus_t cublasSgemmEx(cublasHandle_t handle, cublasOperation_t a_operatio
                         CUBLAS_GEMM_DEFAULT);
 }
 
-cublasStatus_t cublasDgemm_v2(cublasHandle_t handle, cublasOperation_t a_operation,
-                              cublasOperation_t b_operation, int m, int n, int k,
-                              const double *alpha, const double *a, int a_column, const double *b,
-                              int b_column, const double *beta, double *c, int c_column)
-{
-    return cublasGemmEx(handle, a_operation, b_operation, m, n, k, alpha, a, CUDA_R_64F, a_column,
-                        b, CUDA_R_64F, b_column, beta, c, CUDA_R_64F, c_column, CUBLAS_COMPUTE_64F,
-                        CUBLAS_GEMM_DEFAULT);
-}
+#define GEMM(letter, number, type, compute)                                                      \
+    cublasStatus_t cublas##letter##gemm_v2(cublasHandle_t handle, cublasOperation_t a_operation, \
+                                           cublasOperation_t b_operation, int m, int n, int k,   \
+                                           const number *alpha, const number *a, int a_column,   \
+                                           const number *b, int b_column, const number *beta,    \
+                                           number *c, int c_column)                              \
+    {                                                                                            \
+        return cublasGemmEx(handle, a_operation, b_operation, m, n, k, alpha, a, type, a_column, \
+                            b, type, b_column, beta, c, type, c_column, compute,                 \
+                            CUBLAS_GEMM_DEFAULT);                                                \
+    }                                                                                            \
+                                                                                                 \
+    cublasStatus_t cublas##letter##gemmStridedBatched(                                           \
+        cublasHandle_t handle, cublasOperation_t a_operation, cublasOperation_t b_operation,     \
+        int m, int n, int k, const number *alpha, const number *a, int a_column,                 \
+        long long int a_batch, const number *b, int b_column, long long int b_batch,             \
+        const number *beta, number *c, int c_column, long long int c_batch, int batches)         \
+    {                                                                                            \
+        return cublasGemmStridedBatchedEx(handle, a_operation, b_operation, m, n, k, alpha, a,   \
+                                          type, a_column, a_batch, b, type, b_column, b_batch,   \
+                                          beta, c, type, c_column, c_batch, batches, compute,    \
+                                          CUBLAS_GEMM_DEFAULT);                                  \
+    }
 
-cublasStatus_t cublasDgemmStridedBatched(cublasHandle_t handle, cublasOperation_t a_operation,
-                                         cublasOperation_t b_operation, int m, int n, int k,
-                                         const double *alpha, const double *a, int a_column,
-                                         long long int a_batch, const double *b, int b_column,
-                                         long long int b_batch, const double *beta, double *c,
-                                         int c_column, long long int c_batch, int batches)
-{
-    return cublasGemmStridedBatchedEx(handle, a_operation, b_operation, m, n, k, alpha, a,
-                                      CUDA_R_64F, a_column, a_batch, b, CUDA_R_64F, b_column,
-                                      b_batch, beta, c, CUDA_R_64F, c_column, c_batch, batches,
-                                      CUBLAS_COMPUTE_64F, CUBLAS_GEMM_DEFAULT);
-}
+GEMM(S, float, CUDA_R_32F, CUBLAS_COMPUTE_32F)
+GEMM(D, double, CUDA_R_64F, CUBLAS_COMPUTE_64F)
 
 /* y, a row, is x, a row, times a transposed. */
 static cublasStatus_t multiply_vector(cublasHandle_t handle, cudaDataType_t type,

@@ -54,19 +54,31 @@ static void start(void)
     DONE(cublasCreate(&handle));
 }
 
+enum way { OF_ANY_TYPE, OF_FLOATS, ONE_BY_ONE, WAYS };
+
 /* c = 2 a b + 3 c */
-static void multiply(bool a_is, bool b_is)
+static void multiply(bool a_is, bool b_is, enum way way)
 {
+    const cublasOperation_t a_operation = a_is ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t b_operation = b_is ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const size_t batch_floats = LEAD * LEAD;
     const float alpha = 2, beta = 3;
     static float found[BATCHES * LEAD * LEAD];
     float *a = device_numbers(BATCHES * LEAD * LEAD);
     float *b = device_numbers(BATCHES * LEAD * LEAD);
     float *c = device_numbers(BATCHES * LEAD * LEAD);
-    DONE(cublasGemmStridedBatchedEx(handle, a_is ? CUBLAS_OP_T : CUBLAS_OP_N,
-                                    b_is ? CUBLAS_OP_T : CUBLAS_OP_N, M, N, K, &alpha, a,
-                                    CUDA_R_32F, LEAD, LEAD * LEAD, b, CUDA_R_32F, LEAD, LEAD * LEAD,
-                                    &beta, c, CUDA_R_32F, LEAD, LEAD * LEAD, BATCHES,
-                                    CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    if (way == OF_ANY_TYPE)
+        DONE(cublasGemmStridedBatchedEx(handle, a_operation, b_operation, M, N, K, &alpha, a,
+                                        CUDA_R_32F, LEAD, LEAD * LEAD, b, CUDA_R_32F, LEAD,
+                                        LEAD * LEAD, &beta, c, CUDA_R_32F, LEAD, LEAD * LEAD,
+                                        BATCHES, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    if (way == OF_FLOATS)
+        DONE(cublasSgemmStridedBatched(handle, a_operation, b_operation, M, N, K, &alpha, a, LEAD,
+                                       LEAD * LEAD, b, LEAD, LEAD * LEAD, &beta, c, LEAD,
+                                       LEAD * LEAD, BATCHES));
+    for (size_t i = 0; way == ONE_BY_ONE && i < BATCHES; i++)
+        DONE(cublasSgemm(handle, a_operation, b_operation, M, N, K, &alpha, a + i * batch_floats,
+                         LEAD, b + i * batch_floats, LEAD, &beta, c + i * batch_floats, LEAD));
     OK(cudaMemcpy(found, c, sizeof(found), cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < sizeof(found) / sizeof(found[0]); i++) {
         const size_t batch = i / (LEAD * LEAD), column = i / LEAD % LEAD, row = i % LEAD;
@@ -79,8 +91,8 @@ static void multiply(bool a_is, bool b_is)
 MS_TEST(batches_of_products)
 {
     start();
-    for (int i = 0; i < 4; i++)
-        multiply((i & 1) != 0, (i & 2) != 0);
+    for (int i = 0; i < 4 * WAYS; i++)
+        multiply((i & 1) != 0, (i & 2) != 0, (enum way)(i / 4));
 }
 
 MS_TEST(vectors)
