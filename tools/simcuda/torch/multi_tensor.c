@@ -7,6 +7,8 @@
  *     {addresses[D][T], int64 numel[T], of a list of scalars: scalars[T], of a fused optimizer: steps[T],
  *      uint16 tensor of each block[2240], int32 chunk of each block[2240], int32 first tensor}
  *
+ * Releases that keep the parameters below 4 KiB, as 2.11, have less room, and uint8 for a block's
+ * tensor.
  * Copies are in foreach.c. Then lpnorm_cleanup, which finishes norms.
  */
 #include "tools/simcuda/torch/host.h"
@@ -14,7 +16,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { CHUNK = 65536, BLOCKS = 2240, MAX_LISTS = 5 };
+enum { CHUNK = 65536, BLOCKS = 2240, SMALL_BLOCKS = 320, SMALL_BYTES = 4096, MAX_LISTS = 5 };
 
 static double take_one(double a, __attribute__((unused)) double b)
 {
@@ -200,6 +202,9 @@ struct lists {
     size_t room;   /* T */
     size_t behind; /* offset of what is behind numel */
     size_t blocks; /* offset of the tensors of blocks */
+    size_t chunks; /* of the chunks of blocks */
+    size_t first;  /* of the first tensor */
+    bool is_small;
 };
 
 static enum host_type scalar_type(enum host_type type)
@@ -207,20 +212,27 @@ static enum host_type scalar_type(enum host_type type)
     return type == HOST_HALF || type == HOST_BFLOAT16 ? HOST_FLOAT : type;
 }
 
-static struct lists read_metadata(const struct functor *functor, const void *bytes)
+static struct lists read_metadata(const struct functor *functor, const void *bytes,
+                                  size_t args_bytes)
 {
-    static const unsigned rooms[] = {770, 448, 336, 252, 210};
+    static const unsigned rooms[] = {770, 448, 336, 252, 210}, small[] = {110, 64, 48, 36, 30};
+    const bool is_small = args_bytes <= SMALL_BYTES;
     const bool has_scalars = functor->kind == BY_SCALARS || functor->kind == POINT_SCALARS ||
                              functor->kind == LERP_SCALARS;
-    struct lists lists = {.bytes = bytes, .room = rooms[functor->lists - 1]};
+    struct lists lists = {.bytes = bytes,
+                          .room = (is_small ? small : rooms)[functor->lists - 1],
+                          .is_small = is_small};
     if (has_scalars && functor->lists == 1)
-        lists.room = 672;
+        lists.room = is_small ? 96 : 672;
     lists.behind = (functor->lists + 1) * lists.room * 8;
     lists.blocks = lists.behind;
     if (has_scalars)
         lists.blocks += lists.room * host_size(scalar_type(functor->type));
     if (functor->kind == ADAM)
         lists.blocks += lists.room * 8;
+    const size_t count = is_small ? SMALL_BLOCKS : BLOCKS;
+    lists.chunks = lists.blocks + count * (is_small ? 1 : 2);
+    lists.first = lists.chunks + 4 * count;
     return lists;
 }
 
@@ -241,10 +253,11 @@ static int32_t int_at(const unsigned char *bytes, size_t offset)
 static bool open_chunk(const struct simcuda_launch *launch, const struct functor *functor,
                        const struct lists *lists, unsigned block, struct chunk *chunk)
 {
-    uint16_t tensor;
-    memcpy(&tensor, lists->bytes + lists->blocks + 2 * (size_t)block, sizeof(tensor));
+    uint16_t tensor = lists->bytes[lists->blocks + block];
+    if (!lists->is_small)
+        memcpy(&tensor, lists->bytes + lists->blocks + 2 * (size_t)block, sizeof(tensor));
     chunk->tensor = tensor;
-    chunk->number = (size_t)int_at(lists->bytes, lists->blocks + 2 * BLOCKS + 4 * (size_t)block);
+    chunk->number = (size_t)int_at(lists->bytes, lists->chunks + 4 * (size_t)block);
     chunk->first = chunk->number * CHUNK;
     chunk->count =
         host_word(lists->bytes, (functor->lists * lists->room + tensor) * 8) - chunk->first;
@@ -327,8 +340,7 @@ static void apply(const struct functor *functor, const struct chunk *chunk, doub
 static bool add_norm(const struct simcuda_launch *launch, const struct functor *functor,
                      const struct lists *lists, const struct chunk *chunk, void **args)
 {
-    const size_t tensor =
-        (size_t)int_at(lists->bytes, lists->blocks + 6 * (size_t)BLOCKS) + chunk->tensor;
+    const size_t tensor = (size_t)int_at(lists->bytes, lists->first) + chunk->tensor;
     double sum = 0;
     for (size_t i = 0; i < chunk->count; i++) {
         const double value = fabs(host_get(&chunk->list[0], i));
@@ -425,7 +437,7 @@ static void run(const struct simcuda_launch *launch, void **args)
     if (!read_name(launch->name, &functor) || !read_scalar(launch, &functor, args, &scalar) ||
         (functor.kind == ADAM && !read_adam(launch, args, &adam)) || adam.is_skipped)
         return;
-    const struct lists lists = read_metadata(&functor, args[0]);
+    const struct lists lists = read_metadata(&functor, args[0], launch->args_bytes);
     for (unsigned block = 0; block < launch->grid[0]; block++) {
         struct chunk chunk;
         if (!open_chunk(launch, &functor, &lists, block, &chunk))

@@ -153,7 +153,11 @@ def change(torch):
         def __new__(cls, *arguments, **named):
             return store_of(int(os.environ.get("WORLD_SIZE", 1)))
 
-    class Gloo:
+    class OfGloo(type):
+        def __instancecheck__(cls, group):
+            return isinstance(group, FakeProcessGroup)
+
+    class Gloo(metaclass=OfGloo):
         """In the place of ProcessGroupGloo."""
 
         def __new__(cls, store, rank, size, *arguments, **named):
@@ -165,6 +169,7 @@ def change(torch):
     rendezvous._create_c10d_store = create_store
     rendezvous.FileStore = distributed.TCPStore = distributed.FileStore = OwnStore
     c10d.ProcessGroupGloo = Gloo
+    FakeProcessGroup._set_sequence_number_for_group = lambda group: None  # PyTorch 2.11 wants it of gloo
     # DDP compares the shapes of parameters, which it gets from its peers by the device.
     distributed._verify_params_across_processes = lambda *arguments, **named: None
     c10d.monitored_barrier = distributed.monitored_barrier = lambda *arguments, **named: None

@@ -16,6 +16,7 @@ MOST_ENTRIES = 1_000_000
 WAIT_SECONDS = 120
 MIB = 1 << 20
 ADVICE = {"conv": "cuDNN is off: convolutions are PyTorch's own, which take other memory than cuDNN's",
+          "gathers": "in this release of PyTorch what ranks gather on the CPU is not as in a job: 2.15 has it",
           "history": "the allocator keeps no history (cudaMallocAsync): only the peaks are known"}
 
 
@@ -139,6 +140,7 @@ class Watch:
         self.wrap_backward()
         self.await_forward()
         self.note_convolutions()
+        self.note_gathers()
         atexit.register(self.write)
 
     def turn_cudnn_off(self):
@@ -166,6 +168,13 @@ class Watch:
             advice.add("conv")
             make(module, *arguments, **named)
         conv._ConvNd.__init__ = __init__
+
+    def note_gathers(self):
+        is_alone = not int(os.environ.get("DRY_RUN_RANKS_HERE") or 0) and int(os.environ.get("WORLD_SIZE", 1)) > 1
+        if is_alone and self.torch.distributed.is_available():
+            from torch._C._distributed_c10d import FakeProcessGroup
+            if not hasattr(FakeProcessGroup.Options, "simulate_uniform_ranks"):
+                self.advice.add("gathers")
 
     def write(self):
         """Once, and not in a process that was forked."""
