@@ -9,7 +9,7 @@
 
 _Thread_local bool ms_quiesce_is_counted = false;
 
-enum { UNKNOWN_MS = 10 };
+enum { UNKNOWN_MS = 10, UNCOUNTED_MS = 100 };
 
 /* Held while calls are held up. */
 static struct ms_lock door = MS_LOCK_INIT(quiesce);
@@ -18,6 +18,7 @@ static struct ms_lock door = MS_LOCK_INIT(quiesce);
 static _Thread_local bool is_exempt __attribute__((tls_model("initial-exec")));
 
 static _Atomic bool is_closed;
+static _Atomic bool has_uncounted; /* calls from before counting began may be under way */
 static _Atomic uint32_t calls;
 
 void ms_quiesce_start(void)
@@ -69,11 +70,13 @@ bool ms_quiesce_begin(uint64_t ms)
         ms_quiesce_leave();
     ms_lock_take(&door);
     is_exempt = true;
+    if (!ms_counts_calls())
+        atomic_store(&has_uncounted, true);
     ms_quiesce_start();
     atomic_store(&is_closed, true);
     const bool is_quiet = wait_for_calls(ms);
     if (is_quiet) {
-        wait_a_moment(UNKNOWN_MS);
+        wait_a_moment(atomic_exchange(&has_uncounted, false) ? UNCOUNTED_MS : UNKNOWN_MS);
     } else {
         ms_quiesce_end();
         wait_a_moment(1);

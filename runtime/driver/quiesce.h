@@ -8,9 +8,10 @@
  *     the suspension          | begin    : none is under way | ... | end |
  *
  * Counting costs a call two atomic additions. So calls are counted where a suspension is to be
- * expected: from the start on if it can be asked for from outside, else from the first on. One that
- * was under way when counting began is not known, nor is one that is not modelled (shim/seal.h)
- * after it has left the shim: these get 10 ms.
+ * expected: from the start on if it can be asked for from outside, else from the first on. Not
+ * known is a call that was under way when counting began: it gets 100 ms, since a thread of a busy
+ * machine may not run for a while. Nor is one known that is not modelled (shim/seal.h), after it
+ * has left the shim: it gets 10 ms.
  */
 #pragma once
 
