@@ -718,9 +718,10 @@ static void note_causes(void)
 {
     ms_lock_take(&state.lock);
     for (uint64_t i = 0; i < count_of(MS_SECTION_CAUSES); i++) {
-        struct ms_state_cause cause = *(const struct ms_state_cause *)record(MS_SECTION_CAUSES, i);
-        if (cause.count == cause.loaded_count)
+        const struct ms_state_cause *known = record(MS_SECTION_CAUSES, i);
+        if (known->count == known->loaded_count)
             continue;
+        struct ms_state_cause cause = *known;
         cause.loaded_count = cause.count;
         cause.loaded_bytes = cause.bytes;
         cause.loaded_duration_ns = cause.duration_ns;

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -144,6 +145,21 @@ def check_size(tool, folder):
         check("64 ranks: each is drawn", all(f'<section id="p{i}"' in text for i in range(64)))
 
 
+def check_work(tool, folder):
+    """What a kernel used after the program had loaded is no fallback."""
+    parts, path, out = made_pages.records(), os.path.join(folder, "work.state"), os.path.join(folder, "work.html")
+    parts["figures"].append(struct.pack("<Q", 1))
+    parts["names"].append(made_pages.text("loaded_ns", 48))
+    parts["causes"] = [made_pages.cause(kind=11, what="loads", size=300, loaded=(3, 300, 7)), made_pages.cause(kind=11, what="trains"),
+                       made_pages.cause(kind=11, reason=4, what="reaches", size=200)]
+    with open(path, "wb") as file:
+        file.write(made_pages.page(parts))
+    dump(tool, "show", path, "--html", out)
+    for text in drawn("work", [out]):
+        same("work: the kinds of its causes", [row[3] for row in views.rows_of(Document(text), "p0-causes")],
+             ["fallback", "fallback", "used"])
+
+
 def check_ends(tool, make_page, folder):
     killed = Page(make_page, os.path.join(folder, "killed"), ["a"]).kill()
     _, text = check_file(tool, "a killed process", [killed], folder)
@@ -238,6 +254,7 @@ def main():
         check_hostile(tool, make_page, folder)
         check_many(tool, make_page, folder)
         check_size(tool, folder)
+        check_work(tool, folder)
         check_ends(tool, make_page, folder)
         check_self_checks(tool, folder)
         check_damaged(tool, make_page, folder)

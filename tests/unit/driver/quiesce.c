@@ -2,13 +2,22 @@
 #include "runtime/driver/quiesce.h"
 
 #include <pthread.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "tools/simcuda/harness/test.h"
 
 enum { PATIENCE_MS = 60000 };
 
 static _Atomic int begun, gone_on;
+static _Atomic long slept_ms; /* as asked for */
+
+int nanosleep(const struct timespec *time, struct timespec *left)
+{
+    slept_ms += time->tv_nsec / (1000 * 1000);
+    return (int)syscall(SYS_nanosleep, time, left);
+}
 
 static void *call(void *unused)
 {
@@ -36,6 +45,26 @@ MS_TEST(calls_are_counted_from_the_start_on)
     ms_examining_end();
     CHECK(!ms_defers_any());
     CHECK_EQ(ms_hot.unexamined, 1);
+}
+
+static long slept_by_one(void)
+{
+    slept_ms = 0;
+    CHECK(ms_quiesce_begin(PATIENCE_MS));
+    ms_quiesce_end();
+    return slept_ms;
+}
+
+MS_TEST(calls_from_before_counting_get_longer_and_once)
+{
+    CHECK_EQ(slept_by_one(), 100);
+    CHECK_EQ(slept_by_one(), 10);
+}
+
+MS_TEST(where_all_calls_are_counted_none_gets_longer)
+{
+    ms_quiesce_start();
+    CHECK_EQ(slept_by_one(), 10);
 }
 
 MS_TEST(a_call_waits_for_the_end)
