@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/collective/collective.h"
+
+#include <string.h>
+
+#include "runtime/fill/evict.h"
+#include "runtime/memory/space.h"
+#include "tests/unit/between.h"
+#include "tests/unit/fake_driver.h"
+#include "tests/unit/use_plan.h"
+
+enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE, HALF = BYTES / 2 };
+
+static const struct ms_content sevens = {.kind = MS_FILL, .pattern = 0x07070707};
+static struct ms_allocation *one, *other;
+
+static void start(void)
+{
+    fake_start();
+    one = fake_allocation(BYTES);
+    other = fake_allocation(BYTES);
+    fake_set(one, 0, BYTES, &sevens);
+    fake_set(other, 0, BYTES, &sevens);
+}
+
+/* By which this rank keeps the first half of a tensor. */
+static void start_with_plan(void)
+{
+    start();
+    use_plan(0, BYTES);
+}
+
+static void end(void)
+{
+    fake_check_allocation(one);
+    fake_check_allocation(other);
+    fake_allocation_free(one);
+    fake_allocation_free(other);
+    fake_check_empty();
+}
+
+static void *at(const struct ms_allocation *allocation, size_t offset)
+{
+    return (void *)(uintptr_t)(allocation->address + offset);
+}
+
+static void prepare(const struct ms_operation *operation)
+{
+    CHECK(ms_collective_matters());
+    CHECK_EQ(ms_collective_prepare(operation), CUDA_SUCCESS);
+}
+
+static void broadcast(struct ms_allocation *into)
+{
+    prepare(&(struct ms_operation){
+        .written = at(into, 0), .written_bytes = BYTES, .receives = true, .ranks = 2});
+}
+
+/* True if something of what is cached is held, and cannot be evicted. */
+static bool is_held(const struct ms_allocation *allocation)
+{
+    int attempts = 0;
+    const size_t before = allocation->backing.backed_bytes;
+    ms_evict_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts);
+    return allocation->backing.backed_bytes == before;
+}
+
+static enum ms_kind kind_at(const struct ms_allocation *allocation, size_t offset)
+{
+    return ms_lineage_at(&allocation->lineage, offset).content.kind;
+}
+
+/* --- what is read and written */
+
+MS_TEST_BETWEEN(start, end, what_is_sent_is_in_memory_and_held_until_it_is_queued)
+{
+    prepare(&(struct ms_operation){.read = at(one, 0), .read_bytes = HALF, .sends = true});
+    CHECK(one->lineage.cached_bytes == HALF && is_held(one));
+    ms_collective_called(FAKE_STREAM);
+    CHECK(!is_held(one));
+    CHECK_EQ(other->backing.backed_bytes, 0);
+}
+
+MS_TEST_BETWEEN(start, end, what_is_reduced_is_resident_and_not_held)
+{
+    prepare(&(struct ms_operation){.read = at(one, 0),
+                                   .read_bytes = HALF,
+                                   .written = at(other, 0),
+                                   .written_bytes = FAKE_GRANULE});
+    CHECK(one->lineage.resident_bytes == HALF && other->lineage.resident_bytes == FAKE_GRANULE);
+    ms_collective_called(FAKE_STREAM);
+}
+
+/* Its work comes when nobody knows: it keeps no lineage. */
+MS_TEST_BETWEEN(start, end, what_is_sent_late_is_resident)
+{
+    prepare(&(struct ms_operation){
+        .read = at(one, 0), .read_bytes = HALF, .sends = true, .is_late = true});
+    CHECK_EQ(one->lineage.resident_bytes, HALF);
+    ms_collective_called(FAKE_STREAM);
+}
+
+/* The bytes beside what is read keep their value, though all is written. */
+MS_TEST_BETWEEN(start, end, in_place_the_bytes_are_brought_in)
+{
+    const size_t last = HALF - FAKE_GRANULE;
+    prepare(&(struct ms_operation){.read = at(one, last),
+                                   .read_bytes = FAKE_GRANULE,
+                                   .written = at(one, 0),
+                                   .written_bytes = HALF,
+                                   .sends = true});
+    CHECK_EQ(one->lineage.resident_bytes, HALF);
+    CHECK_EQ(*(unsigned char *)at(one, 0), 7);
+    ms_collective_called(FAKE_STREAM);
+}
+
+/* They meet in no byte: what is written was not brought in before. */
+MS_TEST_BETWEEN(start, end, side_by_side_they_do_not_overlap)
+{
+    prepare(&(struct ms_operation){.read = at(one, HALF),
+                                   .read_bytes = HALF,
+                                   .written = at(one, 0),
+                                   .written_bytes = HALF,
+                                   .sends = true});
+    CHECK(one->lineage.cached_bytes == HALF && one->lineage.resident_bytes == HALF);
+    CHECK_EQ(*(unsigned char *)at(one, 0), 0);
+    ms_collective_called(FAKE_STREAM);
+}
+
+MS_TEST_BETWEEN(start, end, what_fails_is_told_and_holds_nothing)
+{
+    fake_fail(FAKE_memset_d8_async, 1, CUDA_ERROR_INVALID_HANDLE);
+    const struct ms_operation send = {.read = at(one, 0), .read_bytes = HALF, .sends = true};
+    CHECK_EQ(ms_collective_prepare(&send), CUDA_ERROR_INVALID_HANDLE);
+    ms_collective_called(FAKE_STREAM);
+    CHECK_EQ(ms_collective_prepare(&send), CUDA_SUCCESS);
+    ms_collective_called(FAKE_STREAM);
+    CHECK(!is_held(one));
+}
+
+/* --- groups */
+
+MS_TEST_BETWEEN(start, end, in_a_group_all_is_held_until_the_outermost_ends)
+{
+    CHECK(!ms_collective_is_in_group());
+    ms_collective_group(true);
+    ms_collective_group(true);
+    prepare(&(struct ms_operation){.read = at(one, 0), .read_bytes = HALF, .sends = true});
+    ms_collective_called(FAKE_STREAM);
+    ms_collective_group(false);
+    CHECK(is_held(one) && ms_collective_is_in_group());
+    ms_collective_group(false);
+    CHECK(!ms_collective_is_in_group() && !is_held(one));
+    ms_collective_group(false); /* one too many, which NCCL refuses */
+    CHECK(!ms_collective_is_in_group());
+}
+
+/* --- with a plan */
+
+MS_TEST_BETWEEN(start_with_plan, end, of_a_broadcast_only_what_is_ours_gets_memory)
+{
+    broadcast(one);
+    CHECK_EQ(one->backing.backed_bytes, HALF);
+    ms_collective_called(FAKE_STREAM);
+    CHECK(kind_at(one, 0) == MS_RESIDENT && kind_at(one, HALF) == MS_ABSENT);
+}
+
+MS_TEST_BETWEEN(start_with_plan, end, in_a_group_it_is_received_when_the_group_ends)
+{
+    ms_collective_group(true);
+    broadcast(one);
+    ms_collective_called(FAKE_STREAM);
+    broadcast(other);
+    ms_collective_called(FAKE_STREAM);
+    CHECK(fake_memory_at(one->address + HALF) != 0); /* the sink */
+    ms_collective_group(false);
+    CHECK(fake_memory_at(one->address + HALF) == 0 && fake_memory_at(other->address + HALF) == 0);
+    CHECK(kind_at(one, HALF) == MS_ABSENT && kind_at(other, HALF) == MS_ABSENT);
+}
+
+MS_TEST_BETWEEN(start_with_plan, end, what_may_come_late_is_received_whole)
+{
+    prepare(&(struct ms_operation){.written = at(one, 0),
+                                   .written_bytes = BYTES,
+                                   .receives = true,
+                                   .ranks = 2,
+                                   .is_late = true});
+    CHECK_EQ(one->backing.backed_bytes, BYTES);
+    ms_collective_called(FAKE_STREAM);
+    CHECK_EQ(kind_at(one, HALF), MS_RESIDENT);
+}
+
+MS_TEST_BETWEEN(start_with_plan, end, what_is_gathered_is_received_whole)
+{
+    prepare(&(struct ms_operation){.written = at(one, 0), .written_bytes = BYTES, .ranks = 2});
+    CHECK_EQ(one->backing.backed_bytes, BYTES);
+    ms_collective_called(FAKE_STREAM);
+    CHECK_EQ(kind_at(one, HALF), MS_RESIDENT);
+}

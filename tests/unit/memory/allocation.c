@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/allocation.h"
+
+#include "runtime/memory/memory_internal.h"
+#include "runtime/memory/pool.h"
+#include "tests/unit/counted_heap.h"
+#include "tests/unit/fake_driver.h"
+#include "tools/simcuda/harness/test.h"
+
+enum { BYTES = 3 * FAKE_GRANULE + 8 };
+
+static const struct ms_promise promise = {.bytes = BYTES, .context = FAKE_CONTEXT};
+
+static void destroy(struct ms_allocation *allocation)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    ms_space_remove(allocation);
+    ms_allocation_destroy(allocation);
+}
+
+MS_TEST(what_is_reserved_has_addresses_and_no_memory)
+{
+    fake_start();
+    struct ms_allocation *allocation = ms_allocation_reserve(&promise);
+    CHECK(allocation != NULL && allocation->bytes == BYTES && allocation->context == FAKE_CONTEXT);
+    CHECK(allocation->granule == FAKE_GRANULE && allocation->granule_bytes == 4 * FAKE_GRANULE);
+    CHECK(!allocation->is_programs && !allocation->is_opened && allocation->pool == NULL);
+    CHECK(allocation->backing.backed_bytes == 0 && fake.physical_bytes == 0);
+    CHECK_EQ(ms_lineage_at(&allocation->lineage, BYTES - 1).content.kind, MS_UNDEFINED);
+    struct ms_allocation *other = ms_allocation_reserve(&promise);
+    CHECK(other->id != allocation->id);
+    destroy(other);
+    destroy(allocation);
+    fake_check_empty();
+}
+
+/* At each piece of memory that it takes. */
+MS_TEST(without_memory_of_the_host_there_is_none_and_nothing_stays)
+{
+    fake_start();
+    destroy(ms_allocation_reserve(&promise)); /* what is made once */
+    const int before = live;
+    bool is_made = false;
+    for (int most = 0; !is_made; most++) {
+        may_make = most;
+        struct ms_allocation *allocation = ms_allocation_reserve(&promise);
+        may_make = 1000000;
+        is_made = allocation != NULL;
+        CHECK(most < 50);
+        if (is_made)
+            destroy(allocation);
+        CHECK(fake.reservations == 0 && ms_space_sums(0).reserved == 0);
+        CHECK(live == before || is_made);
+    }
+    fake_check_empty();
+}
+
+MS_TEST(without_addresses_there_is_none)
+{
+    fake_start();
+    fake_fail(FAKE_mem_address_reserve, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    struct ms_allocation *allocation = ms_allocation_reserve(&promise);
+    if (allocation != NULL) /* at another place */
+        destroy(allocation);
+    CHECK(fake_has_failed());
+    fake_check_empty();
+}
+
+MS_TEST(at_addresses_of_the_program_nothing_is_mapped)
+{
+    CUdeviceptr place;
+    fake_start();
+    CHECK_EQ(ms_driver.mem_address_reserve(&place, 2 * FAKE_GRANULE, FAKE_GRANULE, 0, 0),
+             CUDA_SUCCESS);
+    struct ms_allocation *allocation =
+        ms_allocation_adopt(FAKE_CONTEXT, 0, place, 2 * FAKE_GRANULE);
+    CHECK(allocation != NULL && allocation->address == place && allocation->is_programs);
+    CHECK_EQ(ms_lineage_at(&allocation->lineage, 0).content.kind, MS_UNMAPPED);
+    destroy(allocation);
+    CHECK_EQ(fake.reservations, 1); /* the program frees them */
+    CHECK_EQ(ms_driver.mem_address_free(place, 2 * FAKE_GRANULE), CUDA_SUCCESS);
+    fake_check_empty();
+}
+
+MS_TEST(it_has_saved_when_something_has_no_memory_and_some_is_written)
+{
+    const struct ms_content resident = {.kind = MS_RESIDENT}, nothing = {.kind = MS_UNDEFINED},
+                            fill = {.kind = MS_FILL}, cached = {.kind = MS_FILL, .cached = true};
+    fake_start();
+    struct ms_allocation *allocation = ms_allocation_reserve(&promise);
+    CHECK(!ms_allocation_has_saved(allocation)); /* never used */
+    fake_set(allocation, 0, FAKE_GRANULE, &fill);
+    CHECK(ms_allocation_has_saved(allocation));
+    fake_set(allocation, 0, FAKE_GRANULE, &resident);
+    CHECK(ms_allocation_has_saved(allocation));
+    fake_set(allocation, 0, BYTES, &cached);
+    CHECK(!ms_allocation_has_saved(allocation));
+    fake_set(allocation, 0, BYTES, &resident);
+    CHECK(!ms_allocation_has_saved(allocation));
+    fake_set(allocation, 0, 8, &nothing);
+    CHECK(!ms_allocation_has_saved(allocation));
+    destroy(allocation);
+    fake_check_empty();
+}
+
+MS_TEST(where_device_memory_is_out_it_says_so)
+{
+    fake_start();
+    struct ms_allocation *allocation = ms_allocation_reserve(&promise);
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(ms_allocation_cover(allocation, 0, BYTES), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(ms_allocation_cover(allocation, 0, FAKE_GRANULE + 1), CUDA_SUCCESS);
+    CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
+    destroy(allocation);
+    fake_check_empty();
+}
