@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/state/window.h"
+
+#include <time.h>
+
+#include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
+#include "tests/unit/between.h"
+
+enum { SETTLE_MS = 1000, LAUNCHES = 64 };
+
+/* The clock of this test, which the linker puts before libc's (meson.build). */
+static long now_ms = 5000;
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time)
+{
+    (void)clock;
+    *time = (struct timespec){now_ms / 1000, now_ms % 1000 * 1000 * 1000};
+    return 0;
+}
+
+static void start(void)
+{
+    ms_config.settle_ms = SETTLE_MS;
+    ms_window_open();
+}
+
+/* So many launches, of which none is due but perhaps the last. */
+static bool launch(int count)
+{
+    for (int i = 1; i < count; i++)
+        CHECK(!ms_window_is_due());
+    return ms_window_is_due();
+}
+
+MS_TEST_AFTER(start, it_ends_when_the_program_launches_for_a_while)
+{
+    now_ms += SETTLE_MS;
+    CHECK(!launch(LAUNCHES - 1));
+    CHECK(!ms_window_now().is_settled && !ms_keeps_memory());
+    CHECK(ms_window_is_due());
+    CHECK(ms_window_now().is_settled && ms_window_now().has_moved_on && ms_keeps_memory());
+    CHECK(!launch(2 * LAUNCHES)); /* once, however many threads come */
+}
+
+MS_TEST_AFTER(start, many_launches_in_a_moment_do_not_end_it)
+{
+    now_ms += SETTLE_MS - 1;
+    CHECK(!launch(10 * LAUNCHES));
+    now_ms++;
+    CHECK(ms_window_is_due());
+}
+
+MS_TEST_AFTER(start, what_is_recorded_starts_the_time_and_the_launches_anew)
+{
+    now_ms += SETTLE_MS - 1;
+    CHECK(!launch(LAUNCHES - 1));
+    ms_window_extend();
+    now_ms += SETTLE_MS - 1;
+    CHECK(!launch(LAUNCHES));
+    now_ms++;
+    CHECK(ms_window_is_due());
+    ms_window_open();
+    now_ms += SETTLE_MS;
+    CHECK(!launch(LAUNCHES - 1));
+    CHECK(ms_window_is_due());
+}
+
+MS_TEST_AFTER(start, what_was_in_vain_is_tried_again_when_something_new_is_recorded)
+{
+    ms_window_end(true);
+    CHECK(ms_window_now().is_settled && !ms_window_now().has_moved_on);
+    now_ms += SETTLE_MS;
+    CHECK(!launch(2 * LAUNCHES));
+    ms_window_extend();
+    now_ms += SETTLE_MS;
+    CHECK(launch(LAUNCHES));
+}
+
+MS_TEST_AFTER(start, an_allocation_opens_the_next_one)
+{
+    now_ms += SETTLE_MS;
+    CHECK(launch(LAUNCHES));
+    ms_window_open();
+    CHECK(!ms_window_now().is_settled && !ms_window_now().has_moved_on && !ms_keeps_memory());
+}
+
+MS_TEST_AFTER(start, without_a_time_it_never_ends)
+{
+    ms_config.settle_ms = 0;
+    now_ms += 1000 * 1000;
+    CHECK(!launch(2 * LAUNCHES));
+}
