@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The part of NCCL's interface that the shim hooks: types and prototypes of nccl.h (NCCL 2.18 to
- * 2.30), so that building needs no NCCL. A test compares them with a real nccl.h if there is one.
+ * 2.32), so that building needs no NCCL. A test compares them with a real nccl.h if there is one.
  * https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html
  */
 #pragma once
@@ -15,7 +15,8 @@ typedef struct ncclWindow_vidmem *ncclWindow_t;
 typedef struct {
     char internal[128];
 } ncclUniqueId;
-typedef struct ncclSimInfo_v22200 ncclSimInfo_t; /* never read */
+typedef struct ncclSimInfo_v22200 ncclSimInfo_t;       /* never read */
+typedef struct ncclCollConfig_v23200 ncclCollConfig_t; /* never read */
 typedef CUstream cudaStream_t;
 
 typedef enum {

@@ -10,6 +10,8 @@
  *     AlltoAll            both count of each rank
  *     Scatter             the root reads count for each rank; all write count
  *
+ * nccl*Config does the same.
+ *
  * Inside a group nothing has happened yet when a call returns; what was prepared stays as it is.
  */
 #include "shim/nccl_wrappers.h"
@@ -170,17 +172,19 @@ struct kind {
     unsigned char root_reads, others_read, root_writes, others_write;
     bool sends, receives; /* as in struct ms_operation */
 };
+#define KIND(name, ...) [MS_NCCL_##name] = __VA_ARGS__, [MS_NCCL_##name##Config] = __VA_ARGS__
 static const struct kind kinds[MS_NCCL_COUNT] = {
     [MS_NCCL_ncclBcast] = {ONCE, NOTHING, NOTHING, ONCE, true, true},
-    [MS_NCCL_ncclBroadcast] = {ONCE, NOTHING, ONCE, ONCE, true, true},
-    [MS_NCCL_ncclReduce] = {ONCE, ONCE, ONCE, NOTHING, false, false},
-    [MS_NCCL_ncclAllReduce] = {ONCE, ONCE, ONCE, ONCE, false, false},
-    [MS_NCCL_ncclAllGather] = {ONCE, ONCE, OF_ALL, OF_ALL, false, false},
-    [MS_NCCL_ncclReduceScatter] = {OF_ALL, OF_ALL, ONCE, ONCE, false, false},
-    [MS_NCCL_ncclAlltoAll] = {OF_ALL, OF_ALL, OF_ALL, OF_ALL, false, false},
-    [MS_NCCL_ncclGather] = {ONCE, ONCE, OF_ALL, NOTHING, false, false},
-    [MS_NCCL_ncclScatter] = {OF_ALL, NOTHING, ONCE, ONCE, true, false},
+    KIND(ncclBroadcast, {ONCE, NOTHING, ONCE, ONCE, true, true}),
+    KIND(ncclReduce, {ONCE, ONCE, ONCE, NOTHING, false, false}),
+    KIND(ncclAllReduce, {ONCE, ONCE, ONCE, ONCE, false, false}),
+    KIND(ncclAllGather, {ONCE, ONCE, OF_ALL, OF_ALL, false, false}),
+    KIND(ncclReduceScatter, {OF_ALL, OF_ALL, ONCE, ONCE, false, false}),
+    KIND(ncclAlltoAll, {OF_ALL, OF_ALL, OF_ALL, OF_ALL, false, false}),
+    KIND(ncclGather, {ONCE, ONCE, OF_ALL, NOTHING, false, false}),
+    KIND(ncclScatter, {OF_ALL, NOTHING, ONCE, ONCE, true, false}),
 };
+#undef KIND
 
 static size_t times(unsigned char how_often, int ranks)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions that NCCL has had since 2.29 and 2.30, which programs built with those import. What can
+ * Functions that NCCL has had since 2.29 to 2.32, which programs built with those import. What can
  * be answered by a machine without NVLink multicast, and without network cards that reach the
  * device's memory, is answered; for the rest such a machine says ncclInvalidUsage, and so do we.
  */
@@ -54,6 +54,68 @@ NC_API(ncclDevCommCreate);
 NC_API(ncclDevCommDestroy);
 NC_API(ncclGetLsaMultimemDevicePointer);
 NC_API(ncclGetPeerDevicePointer);
+
+/* --- collectives with a configuration of the call */
+
+/* As in nccl.h of 2.32.3: how to run it, not what it does. */
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 32, 0)
+typedef struct {
+    size_t size;
+    unsigned int magic, version;
+} ncclCollConfig_t;
+#endif
+enum { MAGIC = 0xcafebeef };
+
+static ncclResult_t check_config(const char *call, const ncclCollConfig_t *config)
+{
+    if (config == NULL || (config->size >= sizeof(*config) && config->magic == (unsigned)MAGIC))
+        return ncclSuccess;
+    nc_say("%s: the configuration is not initialised", call);
+    return ncclInvalidArgument;
+}
+
+/* Not through the public names: who interposes those alone sees nothing of these. */
+#define CONFIGURED(name, parameters, arguments)                                          \
+    extern __typeof__(name) p##name;                                                     \
+    ncclResult_t name##Config parameters;                                                \
+    NC_API(name##Config);                                                                \
+    ncclResult_t name##Config parameters                                                 \
+    {                                                                                    \
+        const ncclResult_t result = nc_group_note(check_config(#name "Config", config)); \
+        return result != ncclSuccess ? result : p##name arguments;                       \
+    }
+CONFIGURED(ncclReduce,
+           (const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+            ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config),
+           (from, to, count, type, op, root, comm, stream))
+CONFIGURED(ncclBroadcast,
+           (const void *from, void *to, size_t count, ncclDataType_t type, int root,
+            ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config),
+           (from, to, count, type, root, comm, stream))
+CONFIGURED(ncclAllReduce,
+           (const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+            ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config),
+           (from, to, count, type, op, comm, stream))
+CONFIGURED(ncclReduceScatter,
+           (const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+            ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config),
+           (from, to, count, type, op, comm, stream))
+CONFIGURED(ncclAllGather,
+           (const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
+            cudaStream_t stream, const ncclCollConfig_t *config),
+           (from, to, count, type, comm, stream))
+CONFIGURED(ncclAlltoAll,
+           (const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
+            cudaStream_t stream, const ncclCollConfig_t *config),
+           (from, to, count, type, comm, stream))
+CONFIGURED(ncclGather,
+           (const void *from, void *to, size_t count, ncclDataType_t type, int root,
+            ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config),
+           (from, to, count, type, root, comm, stream))
+CONFIGURED(ncclScatter,
+           (const void *from, void *to, size_t count, ncclDataType_t type, int root,
+            ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config),
+           (from, to, count, type, root, comm, stream))
 
 /* --- memory of the communicator */
 

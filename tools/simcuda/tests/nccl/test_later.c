@@ -10,6 +10,17 @@ typedef ncclResult_t suspend_function(ncclComm_t comm, int flags);
 typedef ncclResult_t resume_function(ncclComm_t comm);
 typedef ncclResult_t stats_function(ncclComm_t comm, int stat, uint64_t *value);
 typedef ncclResult_t pointer_function(ncclComm_t comm, ncclWindow_t window, void **address);
+/* Of collectives with a configuration: of all ranks, with an operator, with a root, with both. */
+typedef ncclResult_t all_function(const void *from, void *to, size_t count, ncclDataType_t type,
+                                  ncclComm_t comm, CUstream stream, const void *config);
+typedef ncclResult_t op_function(const void *from, void *to, size_t count, ncclDataType_t type,
+                                 ncclRedOp_t op, ncclComm_t comm, CUstream stream,
+                                 const void *config);
+typedef ncclResult_t root_function(const void *from, void *to, size_t count, ncclDataType_t type,
+                                   int root, ncclComm_t comm, CUstream stream, const void *config);
+typedef ncclResult_t op_root_function(const void *from, void *to, size_t count, ncclDataType_t type,
+                                      ncclRedOp_t op, int root, ncclComm_t comm, CUstream stream,
+                                      const void *config);
 
 #define FIND(type, name) ((type *)find(name))
 
@@ -122,4 +133,99 @@ static void run_configs(struct rank *rank)
 MS_TEST(configs_of_an_older_and_of_a_newer_header)
 {
     ranks_run(2, run_configs, NULL);
+}
+
+/* Each of two ranks has {10, 11} or {20, 21}, in memory of its own for each collective. */
+struct buffers {
+    CUdeviceptr from, to;
+};
+
+static struct buffers buffers_of(const struct rank *rank)
+{
+    const uint32_t own[] = {10 * (uint32_t)(rank->rank + 1), 10 * (uint32_t)(rank->rank + 1) + 1};
+    const uint32_t empty[4] = {0};
+    return (struct buffers){device_with(own, sizeof(own)), device_with(empty, sizeof(empty))};
+}
+
+static void expect(const struct buffers *buffers, CUstream stream, const uint32_t *wanted)
+{
+    sync_stream(stream);
+    device_expect(buffers->to, wanted, 4 * sizeof(*wanted));
+}
+
+#define WORDS(...) ((const uint32_t[4]){__VA_ARGS__})
+#define CONFIGURED(type, name, count, ...)                                                 \
+    do {                                                                                   \
+        buffers = buffers_of(rank);                                                        \
+        NCCL(FIND(type, name)((void *)buffers.from, (void *)buffers.to, count, ncclUint32, \
+                              __VA_ARGS__, comm, stream, config));                         \
+    } while (0)
+
+/* As in nccl.h of 2.32.3, as far as anything is looked at. */
+struct coll_config {
+    size_t size;
+    unsigned int magic, version;
+    char rest[256];
+};
+
+static void run_configured(struct rank *rank, const struct coll_config *config)
+{
+    struct buffers buffers;
+    const ncclComm_t comm = rank_start(rank);
+    const CUstream stream = rank_stream();
+    const bool is_first = rank->rank == 0;
+    CONFIGURED(op_function, "ncclAllReduceConfig", 2, ncclSum);
+    expect(&buffers, stream, WORDS(30, 32));
+    CONFIGURED(op_function, "ncclReduceScatterConfig", 1, ncclSum);
+    expect(&buffers, stream, is_first ? WORDS(30) : WORDS(32));
+    CONFIGURED(root_function, "ncclBroadcastConfig", 2, 1);
+    expect(&buffers, stream, WORDS(20, 21));
+    CONFIGURED(op_root_function, "ncclReduceConfig", 2, ncclMax, 0);
+    expect(&buffers, stream, is_first ? WORDS(20, 21) : WORDS(0));
+    CONFIGURED(root_function, "ncclGatherConfig", 2, 1);
+    expect(&buffers, stream, is_first ? WORDS(0) : WORDS(10, 11, 20, 21));
+    CONFIGURED(root_function, "ncclScatterConfig", 1, 0);
+    expect(&buffers, stream, is_first ? WORDS(10) : WORDS(11));
+    buffers = buffers_of(rank);
+    NCCL(FIND(all_function, "ncclAllGatherConfig")((void *)buffers.from, (void *)buffers.to, 2,
+                                                   ncclUint32, comm, stream, config));
+    expect(&buffers, stream, WORDS(10, 11, 20, 21));
+    buffers = buffers_of(rank);
+    NCCL(FIND(all_function, "ncclAlltoAllConfig")((void *)buffers.from, (void *)buffers.to, 1,
+                                                  ncclUint32, comm, stream, config));
+    expect(&buffers, stream, is_first ? WORDS(10, 20) : WORDS(11, 21));
+    NCCL(ncclCommDestroy(comm));
+}
+
+static void run_plain(struct rank *rank)
+{
+    run_configured(rank, NULL);
+}
+
+static void run_with_config(struct rank *rank)
+{
+    struct coll_config config = {sizeof(config), 0xcafebeef, 23203, {0}};
+    run_configured(rank, &config);
+}
+
+static void run_without_magic(struct rank *rank)
+{
+    const struct coll_config config = {.size = sizeof(config)};
+    const ncclComm_t comm = rank_start(rank);
+    const struct buffers buffers = buffers_of(rank);
+    CHECK_EQ(FIND(op_function, "ncclAllReduceConfig")((void *)buffers.from, (void *)buffers.to, 2,
+                                                      ncclUint32, ncclSum, comm, NULL, &config),
+             ncclInvalidArgument);
+    NCCL(ncclCommDestroy(comm));
+}
+
+MS_TEST(collectives_with_a_configuration_are_the_collectives)
+{
+    ranks_run(2, run_plain, NULL);
+    ranks_run(2, run_with_config, NULL);
+}
+
+MS_TEST(a_configuration_that_is_not_initialised_is_refused)
+{
+    ranks_run(2, run_without_magic, NULL);
 }
