@@ -3,41 +3,58 @@
  * memory as well. For one file of a test. */
 #pragma once
 
+#include <sys/mman.h>
+
 #include "runtime/base/pages.h"
 #include "tests/unit/counted_heap.h"
 
-bool __real_ms_pages_grow(struct ms_pages *pages, size_t bytes);
-void __real_ms_pages_cleanup(struct ms_pages *pages);
 bool __wrap_ms_pages_grow(struct ms_pages *pages, size_t bytes);
 void __wrap_ms_pages_cleanup(struct ms_pages *pages);
 
+/* Behind them is a page that nobody may touch. */
+enum { PAGE_BYTES = 4096 };
+
+/* As the runtime's, in smaller steps. */
 bool __wrap_ms_pages_grow(struct ms_pages *pages, size_t bytes)
 {
-    const bool is_new = pages->memory == NULL;
-    if (bytes > pages->bytes && !may_take())
+    if (bytes <= pages->bytes)
+        return true;
+    if (!may_take())
         return false;
-    const bool is_grown = __real_ms_pages_grow(pages, bytes);
-    live += is_new && pages->memory != NULL;
-    return is_grown;
+    const size_t wanted = bytes > 2 * pages->bytes ? bytes : 2 * pages->bytes;
+    const size_t length = (wanted + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    char *grown =
+        mmap(NULL, length + PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(grown != MAP_FAILED);
+    CHECK_EQ(mprotect(grown + length, PAGE_BYTES, PROT_NONE), 0);
+    live++;
+    if (pages->memory != NULL)
+        memcpy(grown, pages->memory, pages->bytes);
+    __wrap_ms_pages_cleanup(pages);
+    *pages = (struct ms_pages){grown, length};
+    return true;
 }
 
 void __wrap_ms_pages_cleanup(struct ms_pages *pages)
 {
-    live -= pages->memory != NULL;
-    __real_ms_pages_cleanup(pages);
+    if (pages->memory == NULL)
+        return;
+    live--;
+    CHECK_EQ(munmap(pages->memory, pages->bytes + PAGE_BYTES), 0);
+    *pages = (struct ms_pages){0};
 }
 
 enum { PLENTY = 1000000 };
 
 /* Runs it while the nth piece of memory cannot be had, and while none from the nth on can, for each
- * n until it has all that it wants: more than `least`. It tells whether it did what it has to, and
- * gives all back either way. */
-static inline void without_each_piece(bool (*run)(void), int least)
+ * n until it has all that it wants: more than `least`. Returns that, and one more. `run` tells
+ * whether it did what it has to, and gives all back either way. */
+static inline int without_each_piece(bool (*run)(void), int least)
 {
+    int pieces = 0;
     for (int mode = 0; mode < 2; mode++) {
         bool has_all = false;
-        int pieces = 0;
-        for (; !has_all; pieces++) {
+        for (pieces = 0; !has_all; pieces++) {
             const int before = live;
             fails_once = mode == 1;
             may_make = pieces;
@@ -49,4 +66,5 @@ static inline void without_each_piece(bool (*run)(void), int least)
         }
         CHECK(pieces > least);
     }
+    return pieces;
 }

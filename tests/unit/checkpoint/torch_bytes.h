@@ -10,7 +10,7 @@
 #include "tools/simcuda/harness/test.h"
 
 struct bytes {
-    unsigned char at[1 << 16];
+    unsigned char at[1 << 20];
     size_t count;
 };
 

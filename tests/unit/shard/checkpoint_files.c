@@ -4,6 +4,7 @@
 #include "runtime/source/trust.h"
 
 #include "tests/unit/between.h"
+#include "tests/unit/checkpoint/torch_bytes.h"
 #include "tests/unit/source/files.h"
 
 static struct ms_source *make_checkpoint(char path_out[64])
@@ -166,5 +167,85 @@ MS_TEST_AFTER(make_names, files_that_were_forgotten_are_read_again)
     CHECK_EQ(index_of(kept), 0);
     CHECK_EQ(ms_checkpoint_files_count(), 2);
     ms_source_drop(kept);
+    remove_names();
+}
+
+/* --- tensors of torch.save, which may have the same bytes */
+
+/* The names of the tensors that are visited, and a space behind each. */
+struct visited {
+    char names[128];
+    int most;
+};
+
+static bool take_name(void *context, size_t index, const struct ms_tensor *tensor)
+{
+    struct visited *visited = context;
+    CHECK(ms_checkpoint_files_at(index).offset == tensor->offset);
+    strcat(strcat(visited->names, tensor->name), " ");
+    return --visited->most > 0;
+}
+
+static void check_visited(const struct ms_source *source, uint64_t begin, uint64_t end, int most,
+                          const char *wanted)
+{
+    struct visited visited = {.most = most};
+    ms_checkpoint_files_visit(source, begin, end, take_name, &visited);
+    if (strcmp(visited.names, wanted) != 0)
+        ms_test_fail(__FILE__, __LINE__, "[%d, %d): expected %s, found %s", (int)begin, (int)end,
+                     wanted, visited.names);
+}
+
+/* Of floats in one storage; returns where its bytes begin. */
+static struct ms_source *save_views(const struct part *parts, size_t count, uint64_t *begin_out)
+{
+    static struct bytes text;
+    static struct zip zip;
+    static const char zeros[64];
+    struct stat stat_;
+    put_state(&text, parts, count);
+    add_record(&zip, "archive/data.pkl", text.at, text.count);
+    add_record(&zip, "archive/data/0", zeros, sizeof(zeros));
+    end_zip(&zip);
+    const int file = open(saved, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    CHECK_EQ(write(file, zip.bytes.at, zip.bytes.count), (ssize_t)zip.bytes.count);
+    close(file);
+    CHECK_EQ(stat(saved, &stat_), 0);
+    struct ms_mapping mapping = {.device = stat_.st_dev, .inode = stat_.st_ino};
+    snprintf(mapping.path, sizeof(mapping.path), "%s", saved);
+    *begin_out = zip.data[1];
+    return ms_trust_open(&mapping, zip.bytes.count);
+}
+
+MS_TEST_AFTER(make_names, the_last_view_may_lie_within_the_tensor_before_it)
+{
+    static const struct part views[] = {{"whole", "0", "FloatStorage", 16, 0, 16},
+                                        {"part", "0", "FloatStorage", 16, 4, 4}};
+    uint64_t begin;
+    struct ms_source *source = save_views(views, 2, &begin);
+    check_visited(source, begin, begin + 64, 9, "whole part ");
+    check_visited(source, begin + 32, begin + 33, 9, "whole ");
+    check_visited(source, begin + 63, begin + 64, 9, "whole ");
+    check_visited(source, begin + 64, begin + 65, 9, "");
+    ms_source_drop(source);
+    remove_names();
+}
+
+MS_TEST_AFTER(make_names, a_view_may_lie_within_a_tensor_that_is_not_the_one_before)
+{
+    static const struct part views[] = {{"a", "0", "FloatStorage", 16, 0, 12},
+                                        {"b", "0", "FloatStorage", 16, 2, 2},
+                                        {"c", "0", "FloatStorage", 16, 5, 2},
+                                        {"d", "0", "FloatStorage", 16, 14, 2}};
+    uint64_t begin;
+    struct ms_source *source = save_views(views, 4, &begin);
+    check_visited(source, begin, begin + 64, 9, "a b c d ");
+    check_visited(source, begin, begin + 64, 2, "a b ");
+    check_visited(source, begin + 16, begin + 20, 9, "a ");
+    check_visited(source, begin + 15, begin + 21, 9, "a b c ");
+    check_visited(source, begin + 47, begin + 57, 9, "a d ");
+    check_visited(source, begin + 48, begin + 56, 9, "");
+    check_visited(source, begin + 63, begin + 64, 9, "d ");
+    ms_source_drop(source);
     remove_names();
 }
