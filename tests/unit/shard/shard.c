@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which plan is in force and for which rank, what the program names, and which entries decide
+ * nothing. */
+#include "runtime/shard/shard.h"
+
+#include <stdlib.h>
+
+#include "runtime/base/launcher.h"
+#include "runtime/config/config.h"
+#include "runtime/shard/shard_internal.h"
+#include "tests/unit/between.h"
+#include "tests/unit/counted_pages.h"
+#include "tests/unit/fake_driver.h"
+#include "tests/unit/source/files.h"
+#include "tests/unit/use_plan.h"
+
+#define PLAN "\"format\": \"metashard-plan/1\", \"tensors\": []"
+
+static struct ms_fault fault;
+static struct ms_state_plan facts;
+
+static const struct ms_state_plan *describe(void)
+{
+    ms_shard_describe(&facts);
+    return &facts;
+}
+
+static void start(void)
+{
+    for (size_t i = 0; i < MS_LAUNCHERS; i++)
+        unsetenv(ms_launchers[i].rank);
+    open_log(MS_INFO);
+}
+
+static struct ms_plan *parse(const char *text)
+{
+    struct ms_plan *plan;
+    if (!ms_plan_parse(text, strlen(text), "plan", &plan, &fault))
+        ms_test_fail(__FILE__, __LINE__, "%s", fault.text);
+    return plan;
+}
+
+static void set_plan(const char *text)
+{
+    CHECK(ms_shard_set(parse(text), "some plan", &fault));
+}
+
+/* That the plan of this generation is in force for this rank of so many. */
+static void check_force(uint64_t generation, uint32_t rank, uint32_t world)
+{
+    CHECK_EQ(describe()->generation, generation);
+    CHECK_EQ(facts.rank, rank);
+    CHECK_EQ(facts.world, world);
+    CHECK(ms_shard_is_active() == (generation > 0));
+    CHECK(strcmp(facts.name, generation > 0 ? "some plan" : "") == 0);
+}
+
+/* --- which plan is in force */
+
+MS_TEST_AFTER(start, a_plan_with_a_rank_is_in_force_at_once)
+{
+    check_force(0, 0, 0);
+    CHECK(!ms_shard_enforces() && !facts.enforced);
+    set_plan("{" PLAN ", \"world_size\": 4, \"rank\": 3}");
+    check_force(1, 3, 4);
+    const int pieces = live;
+    set_plan("{" PLAN ", \"world_size\": 4, \"rank\": 2}");
+    check_force(2, 2, 4);
+    CHECK_EQ(live, pieces); /* the one before is gone */
+    ms_shard_warn_if_waiting();
+    CHECK_EQ(count_log_lines("some plan: plan 1, of rank 3 of 4\n"), 1);
+    CHECK_EQ(count_log_lines("some plan: plan 2, of rank 2 of 4\n"), 1);
+    CHECK_EQ(count_log_lines(""), 2);
+}
+
+MS_TEST_AFTER(start, it_is_advice_if_the_mode_does_not_say_otherwise)
+{
+    ms_config.plan_mode = MS_ENFORCE;
+    CHECK(!ms_shard_enforces());
+    set_plan("{" PLAN ", \"world_size\": 4, \"rank\": 3}");
+    CHECK(ms_shard_enforces() && describe()->enforced);
+    ms_config.plan_mode = MS_ADVISE;
+    CHECK(!ms_shard_enforces() && !describe()->enforced);
+}
+
+MS_TEST_AFTER(start, parts_are_received_of_a_broadcast_to_all_ranks)
+{
+    ms_config.receive_parts = true;
+    CHECK(!ms_shard_receives_parts(0));
+    set_plan("{" PLAN ", \"world_size\": 4, \"rank\": 3}");
+    CHECK(ms_shard_receives_parts(4));
+    CHECK(!ms_shard_receives_parts(3) && !ms_shard_receives_parts(5));
+    ms_config.receive_parts = false;
+    CHECK(!ms_shard_receives_parts(4));
+}
+
+MS_TEST_AFTER(start, a_wrong_rank_changes_nothing)
+{
+    set_plan("{" PLAN ", \"world_size\": 4, \"rank\": 3}");
+    const int pieces = live;
+    setenv("RANK", "4", 1);
+    CHECK(!ms_shard_set(parse("{" PLAN ", \"world_size\": 4}"), "other", &fault));
+    CHECK(strcmp(fault.text, "other: RANK: expected a rank below 4, found 4") == 0);
+    CHECK_EQ(live, pieces);
+    check_force(1, 3, 4);
+}
+
+/* --- a plan that waits for its rank */
+
+static const char grid[] = "{" PLAN ", \"mesh\": {\"a\": 2, \"b\": 3, \"one\": 1}}";
+
+MS_TEST_AFTER(start, without_a_rank_a_plan_waits_for_a_communicator_of_its_world)
+{
+    set_plan(grid);
+    check_force(0, 0, 0);
+    CHECK(!ms_shard_add_communicator(5, 4, false));
+    CHECK(!ms_shard_add_communicator(7, 4, false));
+    check_force(0, 0, 0);
+    ms_shard_warn_if_waiting();
+    CHECK_EQ(count_log_lines("no communicator of 6 ranks told it: the plan was not followed"), 1);
+    CHECK(ms_shard_add_communicator(6, 4, false));
+    check_force(1, 4, 6);
+    CHECK(!ms_shard_add_communicator(6, 4, false));
+    check_force(1, 4, 6);
+    ms_shard_warn_if_waiting();
+    CHECK_EQ(count_log_lines("the plan was not followed"), 1);
+    CHECK_EQ(count_log_lines("the plan waits for a communicator of 6 ranks"), 1);
+    CHECK_EQ(count_log_lines("treats this process as rank"), 0);
+}
+
+MS_TEST_AFTER(start, the_last_one_that_waits_is_the_one)
+{
+    set_plan(grid);
+    const int pieces = live;
+    set_plan(grid);
+    CHECK_EQ(live, pieces);
+    CHECK(!ms_shard_add_communicator(2, 1, true));
+    set_plan(grid); /* which knows no coordinates yet */
+    CHECK(!ms_shard_add_communicator(3, 1, true));
+    set_plan("{" PLAN ", \"world_size\": 6, \"rank\": 3}"); /* and none waits any more */
+    CHECK(!ms_shard_add_communicator(6, 4, false));
+    check_force(1, 3, 6);
+}
+
+MS_TEST_AFTER(start, coordinates_along_all_dimensions_are_a_rank)
+{
+    set_plan(grid);
+    CHECK(!ms_shard_add_communicator(3, 2, true));
+    CHECK(!ms_shard_add_communicator(1, 0, true));
+    CHECK(!ms_shard_add_communicator(2, 2, true)); /* no such coordinate */
+    CHECK(!ms_shard_add_communicator(6, 6, true)); /* no such rank */
+    CHECK(!ms_shard_add_communicator(4, 1, true)); /* along no dimension */
+    check_force(0, 0, 0);
+    CHECK(ms_shard_add_communicator(2, 1, true));
+    check_force(1, 5, 6);
+}
+
+MS_TEST_AFTER(start, a_group_of_all_ranks_is_the_world)
+{
+    set_plan(grid);
+    CHECK(ms_shard_add_communicator(6, 5, true));
+    check_force(1, 5, 6);
+}
+
+MS_TEST_AFTER(start, of_two_dimensions_of_a_size_a_group_tells_nothing)
+{
+    set_plan("{" PLAN ", \"mesh\": {\"a\": 2, \"b\": 3, \"c\": 2}}");
+    CHECK(!ms_shard_add_communicator(2, 1, true));
+    CHECK(!ms_shard_add_communicator(3, 1, true));
+    CHECK(!ms_shard_add_communicator(2, 1, true));
+    CHECK(!ms_shard_add_communicator(6, 1, true));
+    CHECK(ms_shard_add_communicator(12, 7, true));
+    check_force(1, 7, 12);
+}
+
+MS_TEST_AFTER(start, another_rank_in_a_communicator_of_that_size_is_said_once)
+{
+    set_plan("{" PLAN ", \"world_size\": 4, \"rank\": 3}");
+    ms_shard_add_communicator(4, 3, false);
+    ms_shard_add_communicator(5, 1, false);
+    CHECK_EQ(count_log_lines("but it is rank"), 0);
+    for (int i = 0; i < 2; i++) {
+        CHECK(!ms_shard_add_communicator(4, 1, false));
+        CHECK_EQ(count_log_lines("some plan: the plan treats this process as rank 3, but it is "
+                                 "rank 1 in a communicator of 4 ranks"),
+                 1);
+    }
+    check_force(1, 3, 4);
+}
+
+MS_TEST_AFTER(start, a_group_along_no_dimension_is_said_once)
+{
+    CHECK(!ms_shard_add_communicator(3, 1, true));
+    set_plan("{" PLAN ", \"mesh\": {\"a\": 2, \"b\": 3}, \"rank\": 4}"); /* 1 and 1 */
+    ms_shard_add_communicator(3, 1, true);
+    ms_shard_add_communicator(2, 1, true);
+    ms_shard_add_communicator(4, 1, true);
+    ms_shard_add_communicator(1, 0, true);
+    CHECK_EQ(count_log_lines("which is its coordinate in no"), 0);
+    for (int i = 0; i < 2; i++) {
+        CHECK(!ms_shard_add_communicator(3, 2, true));
+        CHECK_EQ(count_log_lines("some plan: rank 4 of the plan is rank 2 in a group of 3, which"),
+                 1);
+    }
+}
+
+/* --- names */
+
+enum { BYTES = 4 * FAKE_GRANULE };
+
+static struct ms_allocation *allocation;
+
+static void start_memory(void)
+{
+    fake_start();
+    start();
+    allocation = fake_allocation(BYTES);
+    set_plan("{\"format\": \"metashard-plan/1\", \"world_size\": 2, \"rank\": 1, \"tensors\": ["
+             "{\"name\": \"a\", \"dtype\": \"U8\", \"shape\": [1000]},"
+             "{\"name\": \"b\", \"dtype\": \"U8\", \"shape\": [2000]},"
+             "{\"name\": \"x*\"}, {\"name\": \"y*\"}]}");
+}
+
+static void end_memory(void)
+{
+    fake_check_allocation(allocation);
+    fake_allocation_free(allocation);
+    fake_check_empty();
+}
+
+/* The names in the order in which the shard has them, and a space behind each. */
+static void check_names(const char *wanted)
+{
+    char names[128] = "";
+    ms_lock_take(&ms_shard.lock);
+    for (size_t i = 0; i < ms_shard.named_count; i++) {
+        CHECK_EQ(ms_shard.named[i]->at, i);
+        CHECK(ms_shard_named_in_locked(ms_shard.named[i]->address, 1) == ms_shard.named[i]);
+        strcat(strcat(names, ms_shard.named[i]->name), " ");
+    }
+    ms_lock_drop(&ms_shard.lock);
+    if (strcmp(names, wanted) != 0)
+        ms_test_fail(__FILE__, __LINE__, "expected %s, found %s", wanted, names);
+}
+
+static void forget(size_t begin, size_t end)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    ms_shard_forget(allocation, begin, end);
+    ms_space_release(allocation);
+}
+
+MS_TEST_BETWEEN(start_memory, end_memory, a_name_replaces_those_that_it_meets)
+{
+    const CUdeviceptr at = allocation->address;
+    name_tensor(at, 100, "one");
+    name_tensor(at + 100, 100, "two");
+    name_tensor(at + 300, 100, "three");
+    check_names("one two three ");
+    name_tensor(at + 199, 1, "four"); /* in two */
+    check_names("one three four ");
+    name_tensor(at + 200, 100, "five"); /* just between */
+    check_names("one three four five ");
+    name_tensor(at + 99, 202, "six"); /* all but their ends */
+    check_names("six ");
+    const int pieces = live;
+    name_tensor(at + 99, 202, "six");
+    CHECK_EQ(live, pieces);
+    name_tensor(at, 0, "nothing");
+    check_names("six ");
+}
+
+MS_TEST_BETWEEN(start_memory, end_memory, names_of_memory_that_is_gone_are_forgotten)
+{
+    const CUdeviceptr at = allocation->address;
+    const int pieces = live;
+    forget(0, BYTES);
+    name_tensor(at, 100, "one");
+    name_tensor(at + 100, 100, "two");
+    name_tensor(at + 300, 100, "three");
+    forget(200, 300);
+    check_names("one two three ");
+    forget(199, 301);
+    check_names("one ");
+    forget(100, BYTES);
+    check_names("one ");
+    forget(99, 100);
+    check_names("");
+    CHECK(live - pieces <= 2); /* what the lists have grown to */
+}
+
+MS_TEST_BETWEEN(start_memory, end_memory, what_is_no_memory_of_ours_gets_no_name)
+{
+    const CUdeviceptr at = allocation->address;
+    struct ms_tensor tensor = {.name = "t", .dtype = MS_DTYPE_U8, .dims = 1, .shape = {100}};
+    CHECK(ms_tensor_measure(&tensor) == NULL);
+    CHECK(ms_shard_name(at + BYTES - 100, 100, "t", &tensor, &fault));
+    CHECK(!ms_shard_name(at + BYTES - 99, 100, "t", &tensor, &fault));
+    CHECK(strstr(fault.text, "tensor t: no allocation that the shim defers holds 100 bytes") !=
+          NULL);
+    CHECK(!ms_shard_name(at + BYTES, 100, "t", &tensor, &fault));
+    CHECK(!ms_shard_name(at, 99, "t", &tensor, &fault));
+    CHECK(strstr(fault.text, "tensor t: expected the 100 bytes of dtype and shape, found 99") !=
+          NULL);
+    check_names("t ");
+}
+
+MS_TEST_BETWEEN(start_memory, end_memory, without_memory_there_is_no_name)
+{
+    struct ms_tensor tensor = {.name = "t", .dtype = MS_DTYPE_U8, .dims = 1, .shape = {100}};
+    CHECK(ms_tensor_measure(&tensor) == NULL);
+    for (int pieces = 0, is_named = 0; !is_named; pieces++) {
+        const int before = live;
+        may_make = pieces;
+        is_named = ms_shard_name(allocation->address, 100, "t", &tensor, &fault);
+        may_make = PLENTY;
+        check_names(is_named ? "t " : "");
+        CHECK(is_named || strcmp(fault.text, "out of memory") == 0);
+        CHECK(live <= before + 2); /* lists that have grown stay */
+        CHECK(is_named || pieces < 10);
+        CHECK(!is_named || pieces >= 2);
+    }
+}
+
+/* --- entries that decide nothing */
+
+static char idle[128];
+
+static void add_idle(void *context, size_t index, const char *name, bool is_ambiguous)
+{
+    CHECK(context == idle);
+    sprintf(idle + strlen(idle), "%zu:%s%s ", index, name != NULL ? name : "-",
+            is_ambiguous ? "?" : "");
+}
+
+static void check_idle(const char *wanted)
+{
+    const int pieces = live;
+    idle[0] = '\0';
+    ms_shard_visit_idle(add_idle, idle);
+    if (strcmp(idle, wanted) != 0)
+        ms_test_fail(__FILE__, __LINE__, "expected %s, found %s", wanted, idle);
+    CHECK(live <= pieces + 8); /* the sheet, if it was made */
+    const int with_sheet = live;
+    ms_shard_visit_idle(add_idle, idle);
+    CHECK_EQ(live, with_sheet);
+}
+
+MS_TEST_BETWEEN(start_memory, end_memory, an_entry_that_meets_no_tensor_is_idle)
+{
+    check_idle("0:a 1:b 2:x* 3:y* ");
+    name_tensor(allocation->address, 1000, "a");
+    name_tensor(allocation->address + 1000, 10, "yes");
+    check_idle("1:b 2:x* ");
+    name_tensor(allocation->address + 2000, 2000, "b");
+    name_tensor(allocation->address + 1000, 10, "xes");
+    check_idle("3:y* ");
+    forget(0, BYTES);
+    check_idle("0:a 1:b 2:x* 3:y* ");
+}
+
+MS_TEST_AFTER(start, without_a_plan_no_entry_is_idle)
+{
+    check_idle("");
+}
+
+MS_TEST_BETWEEN(start_memory, end_memory, the_one_block_of_a_size_is_the_one_tensor_of_it)
+{
+    struct ms_allocation *one = fake_allocation(1000), *two = fake_allocation(2000),
+                         *also = fake_allocation(2000);
+    ms_shard_match_unnamed();
+    check_names("a ");
+    CHECK(ms_shard.named[0]->is_guess && ms_shard.named[0]->address == one->address);
+    check_idle("1:b? 2:x* 3:y* ");
+    fake_allocation_free(also);
+    ms_shard_match_unnamed();
+    check_names("a b ");
+    CHECK(ms_shard.named[1]->address == two->address);
+    check_idle("2:x* 3:y* ");
+    set_plan("{" PLAN ", \"world_size\": 2, \"rank\": 1}");
+    check_names("");
+    fake_allocation_free(one);
+    fake_allocation_free(two);
+}
