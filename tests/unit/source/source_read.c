@@ -199,6 +199,7 @@ MS_TEST_AFTER(start, whole_parts_are_checked_by_what_was_read)
     CHECK(is_seen(0) && !is_seen(1) && !is_seen(2));
     buffer[2 * PART - 1] ^= 1;
     CHECK(check(0, BYTES));
+    CHECK(asked.failure.file == NULL);
     CHECK(is_seen(0) && is_seen(1) && is_seen(2) && !is_seen(3));
     memset(buffer, 0, BYTES);
     CHECK(check(0, BYTES)); /* once is enough */
@@ -212,6 +213,7 @@ MS_TEST_AFTER(start, of_a_piece_the_rest_is_read)
         add_sums(0);
         memset(buffer, 0, BYTES); /* not looked at, since the file itself is read */
         CHECK(check(begin, count));
+        CHECK(asked.failure.file == NULL);
         CHECK(!is_seen(0) && is_seen(1));
         CHECK_EQ(is_seen(2), begin + count > 2 * PART);
         add_sums(2);
