@@ -9,6 +9,7 @@
 #include "tests/unit/between.h"
 #include "tests/unit/counted_pages.h"
 #include "tests/unit/source/files.h"
+#include "tools/simcuda/harness/deny.h"
 
 enum { PART = MS_SOURCE_SUMS_PART, BYTES = 3 * PART + 100 };
 
@@ -153,6 +154,58 @@ MS_TEST_AFTER(start, the_copy_is_read_once_there_is_one)
     CHECK(ask(false, 3, 5));
 }
 
+MS_TEST_AFTER(start, a_read_is_a_use_of_the_file_and_ends_it)
+{
+    const void *read;
+    file.source->stays_open = false; /* and there is one user, as at first */
+    CHECK_EQ(ms_source_read(file.source, 3, buffer, 5, &read), CUDA_SUCCESS);
+    CHECK_EQ(file.source->users, 1);
+    CHECK(ask(false, 3, 5));
+    CHECK(!ask(false, BYTES, 5));
+    CHECK_EQ(file.source->users, 1);
+}
+
+static void end_use(void *source)
+{
+    ms_source_end_use(source);
+}
+
+MS_TEST_AFTER(start, a_file_that_cannot_be_opened_again_is_not_read)
+{
+    const void *read;
+    file.source->stays_open = false;
+    CHECK(ms_file_thread_call(end_use, file.source));
+    unlink(file.path);
+    CHECK(!ask(false, 3, 5));
+    check_failure(MS_SOURCE_LOST, 0, 0, ENOENT);
+    CHECK_EQ(ms_source_read(file.source, 3, buffer, 5, &read), CUDA_ERROR_OPERATING_SYSTEM);
+    CHECK_EQ(count_log_lines(": cannot be opened again (No such file or directory), but"), 1);
+    CHECK_EQ(file.source->users, 0);
+}
+
+static bool is_stored_to;
+
+static void look_for_stores(void *argument)
+{
+    (void)argument;
+    is_stored_to = ms_mapping_is_stored_to(file.source->mapped_device, file.source->mapped_inode,
+                                           &asked.is_good);
+}
+
+MS_TEST_AFTER(start, what_is_mapped_to_be_stored_to_is_not_read)
+{
+    const void *read;
+    const int writer = open(file.path, O_RDWR | O_CLOEXEC);
+    deny_with(SYS_fcntl, 1, F_SETLEASE, EPERM); /* nobody can be asked for writers */
+    CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, writer, 0) != MAP_FAILED);
+    CHECK(ms_file_thread_call(look_for_stores, NULL));
+    if (!is_stored_to)
+        ms_test_skip("this kernel does not tell about mappings");
+    CHECK_EQ(ms_source_read(file.source, 3, buffer, 5, &read), CUDA_ERROR_OPERATING_SYSTEM);
+    CHECK_EQ(count_log_lines(": mapped shared and writable in this process after it was"), 1);
+    CHECK(ms_source_read_is_current(file.source)); /* so far */
+}
+
 MS_TEST_AFTER(start, a_file_that_was_given_up_says_so)
 {
     const void *read;
@@ -273,7 +326,11 @@ MS_TEST_AFTER(start, bytes_that_were_not_those_that_were_copied_are_a_failure)
     CHECK_EQ(ms_source_read(file.source, PART + 5, buffer, 5, &read), CUDA_ERROR_OPERATING_SYSTEM);
     CHECK_EQ(count_log_lines("was not the same within the 65536 bytes at 65536: it had changed"),
              1);
-    CHECK_EQ(ms_source_read(file.source, 5, buffer, 5, &read), CUDA_SUCCESS);
+    CHECK_EQ(ms_source_read(file.source, PART - 5, buffer, 5, &read), CUDA_SUCCESS);
+    CHECK_EQ(ms_source_read(file.source, PART - 5, buffer, 6, &read), CUDA_ERROR_OPERATING_SYSTEM);
+    CHECK_EQ(ms_source_read(file.source, 2 * PART, buffer, 5, &read), CUDA_SUCCESS);
+    CHECK_EQ(ms_source_read(file.source, 2 * PART - 1, buffer, 5, NULL),
+             CUDA_ERROR_OPERATING_SYSTEM);
 }
 
 /* --- what is said of a failure */
