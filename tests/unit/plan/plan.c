@@ -265,6 +265,10 @@ MS_TEST(a_mesh_can_have_another_size)
     CHECK(ms_plan_resize(plan, 0, 7));
     CHECK(plan->mesh.world == 35 && plan->mesh.size[0] == 7 && plan->mesh.stride[0] == 5);
     ms_plan_destroy(plan);
+    plan = parse_good("{'format':'metashard-plan/1','world_size':2,'tensors':["
+                      "{'name':'a','placements':[{'shard':0}]}]}");
+    CHECK(ms_plan_resize(plan, 0, 3) && plan->mesh.world == 3);
+    ms_plan_destroy(plan);
 }
 
 MS_TEST(ranges_fit_only_one_world)
