@@ -61,7 +61,10 @@ static inline void *count(void *memory, size_t bytes)
 
 void *__wrap_ms_heap_alloc(size_t bytes)
 {
-    return may_take() ? count(__real_ms_heap_alloc(bytes + SIZE_BYTES + GUARD_BYTES), bytes) : NULL;
+    if (!may_take())
+        return NULL;
+    void *memory = count(__real_ms_heap_alloc(bytes + SIZE_BYTES + GUARD_BYTES), bytes);
+    return memory != NULL ? memset(memory, GUARD, bytes) : NULL; /* nobody has set it */
 }
 
 void *__wrap_ms_heap_zalloc(size_t bytes)
