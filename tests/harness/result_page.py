@@ -105,6 +105,14 @@ def replace(text, *arguments, **options):
     return head(found["title"], *arguments, **options) + text[found.end():]
 
 
+def renew(text):
+    """The page with the version, the day and the machine of now in its head."""
+    found = HEAD.match(text)
+    rows = "\n".join([f"# {found['title']}", "", f"| made by | {found['made_by']} |", "| --- | --- |", f"| version | {version()} |",
+                      f"| machine | {machine()} |", f"| settings | {found['settings']} |", "", ""])
+    return rows + text[found.end():]
+
+
 def add_row(page, section, row):
     """Of a page of runs: the row becomes the last one of the table behind the line `section`."""
     path = os.path.join(PAGES, page)
@@ -114,4 +122,4 @@ def add_row(page, section, row):
     if not line or table is None:
         raise SystemExit(f"{path}: expected a table behind \"{section}\"")
     with open(path, "w", encoding="utf-8") as file:
-        file.write(before + line + table[0] + "| " + " | ".join(map(str, row)) + " |\n" + after[table.end():])
+        file.write(renew(before) + line + table[0] + "| " + " | ".join(map(str, row)) + " |\n" + after[table.end():])
