@@ -2,6 +2,8 @@
 
 #include "runtime/calls/alloc.h"
 #include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
+#include "runtime/memory/regular.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
@@ -36,6 +38,30 @@ MS_TEST_AFTER(fake_start, addresses_go_back_where_there_is_no_record_of_them)
     CHECK_EQ(fake.reservations, 1);
     CHECK(ms_alloc_free(address, &result) && result == CUDA_SUCCESS);
     fake_check_empty();
+}
+
+/* It takes as much memory as the driver's own would. */
+static void fill(CUdeviceptr address)
+{
+    struct ms_allocation *allocation = ms_space_claim(address);
+    ms_space_release(allocation);
+    fake_set(allocation, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
+}
+
+MS_TEST_AFTER(fake_start, a_size_that_comes_again_and_again_is_left_to_the_driver)
+{
+    enum { ENOUGH = 16 };
+    CUdeviceptr address;
+    CUresult result;
+    atomic_store(&ms_hot.started, 1);
+    for (int i = 0; i < ENOUGH; i++) {
+        CHECK(ms_regular_take(FAKE_GRANULE) == NULL);
+        CHECK(allocate(&address));
+        fill(address);
+        CHECK(ms_alloc_free(address, &result) && result == CUDA_SUCCESS);
+    }
+    CHECK(ms_regular_take(FAKE_GRANULE) != NULL);
+    CHECK(ms_regular_take(FAKE_GRANULE) == NULL); /* it never had two */
 }
 
 /* --- freeing */

@@ -108,6 +108,20 @@ MS_TEST(what_begins_between_words_that_are_skipped_is_found)
     }
 }
 
+MS_TEST(before_and_behind_what_is_skipped_each_word_is_found)
+{
+    const struct ms_range windows[MS_WORD_WINDOWS] = {{0x5a5b00000000, 0x5a5e00000000}};
+    const struct ms_range skipped = {0x5a5b12345678, 0x5a5c12345678};
+    const uint64_t values[] = {skipped.begin - 1, skipped.begin, skipped.end - 1, skipped.end};
+    for (int i = 0; i < 4; i++) {
+        for (size_t other = 0; other + 8 <= MOST; other += 8) {
+            for (size_t at = 0; at + 8 <= MOST; at += 8)
+                memcpy(bytes + at, at == other ? &values[i] : &values[1 + i % 2], 8);
+            check_skipping(windows, 0, MOST, 0, skipped);
+        }
+    }
+}
+
 MS_TEST(both_ends_of_a_window_count)
 {
     const struct ms_range windows[MS_WORD_WINDOWS] = {{0x5a5b00000000, 0x5a5c00000001}};

@@ -54,6 +54,26 @@ MS_TEST(defaults)
     CHECK_EQ(lines(complaints), 0);
 }
 
+static struct ms_config config_at(const char *cache, const char *home)
+{
+    char text[2][8192];
+    snprintf(text[0], sizeof(text[0]), "XDG_CACHE_HOME=%s", cache);
+    snprintf(text[1], sizeof(text[1]), "HOME=%s", home);
+    char *environment[] = {text[0], text[1], NULL};
+    return read_config(environment);
+}
+
+MS_TEST(caches_are_where_the_user_has_them)
+{
+    static char longest[sizeof(((struct ms_config *)0)->cache_dir)];
+    CHECK_EQ(strcmp(config_at("/var/cache", "/home/a").cache_dir, "/var/cache"), 0);
+    CHECK_EQ(strcmp(config_at("relative", "/home/a").cache_dir, "/home/a/.cache"), 0);
+    CHECK_EQ(strcmp(config_at("", "a").cache_dir, ""), 0);
+    memset(longest, '/', sizeof(longest) - 1);
+    CHECK_EQ(strcmp(config_at(longest, "/home/a").cache_dir, longest), 0);
+    CHECK_EQ(strcmp(config_at("", longest).cache_dir, ""), 0); /* with what is added */
+}
+
 MS_TEST(a_file_name_has_process_rank_job_and_host)
 {
     char host[256], expected[600];

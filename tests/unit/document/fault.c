@@ -57,6 +57,16 @@ MS_TEST(a_long_name_is_shortened_between_characters)
     }
 }
 
+/* Bytes that begin no character have no end of one: they are cut anywhere, and soon. */
+MS_TEST(what_is_no_character_is_shortened_as_well)
+{
+    struct ms_fault fault;
+    char *name = long_name(0, "\x80", 900);
+    ms_fault_set(&fault, "tensor %s is not there", name);
+    check_shortened(fault.text, "tensor ", " is not there", MS_FAULT_REASON_BYTES);
+    free(name);
+}
+
 MS_TEST(what_fits_is_not_changed)
 {
     for (size_t bytes = MS_FAULT_NAME_BYTES - 3; bytes < MS_FAULT_NAME_BYTES + 3; bytes++) {

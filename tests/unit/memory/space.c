@@ -291,6 +291,23 @@ MS_TEST_AFTER(start, a_pointer_a_little_before_a_block_means_it)
     CHECK(!ms_space_find_pointed(LOW + 16384, &facts));
 }
 
+/* What a scan may pass over. */
+MS_TEST_AFTER(start, between_two_blocks_nothing_is_pointed_to)
+{
+    struct ms_pointed pointed = {.pointer = LOW + 20000};
+    struct ms_range nothing;
+    CHECK(ms_space_claim(LOW) == &low.facts);
+    CHECK(ms_carve_add_block(&low.facts, 8192, 16384));
+    CHECK(ms_carve_add_block(&low.facts, 32768, 40960));
+    ms_space_release(&low.facts);
+    CHECK(low.counted_deferred);
+    CHECK_EQ(ms_space_find_all_pointed(&pointed, 1, &nothing), 0);
+    CHECK_EQ(nothing.begin, LOW + 16384);
+    CHECK_EQ(nothing.end, LOW + 32768 - 512);
+    pointed.pointer = LOW + 32768 - 512;
+    CHECK_EQ(ms_space_find_all_pointed(&pointed, 1, &nothing), 1);
+}
+
 /* --- the lock: launches of other threads look up blocks and mappings without a claim */
 
 /* Other threads take locks, too. */
