@@ -172,6 +172,7 @@ MS_TEST(a_loop_over_one_tensor_keeps_each_element_in_its_place)
     set_strides(at, 1, 400, 800);
     CHECK(ms_strided_loop_moves(layout, &packed, pointers));
     set_strides(at, 1, 400, 400);
+    set_strides(at, 2, 1, 1);
     set_word(at, 26);
     CHECK(ms_strided_loop_moves(layout, &packed, pointers));
     set_word(at, 2);

@@ -419,6 +419,21 @@ MS_TEST_AFTER(page_folder_make, a_block_keeps_what_it_was_backed_for)
     ms_snapshot_cleanup(&snapshot);
 }
 
+MS_TEST_AFTER(page_folder_make, a_block_of_another_file_is_written_anew)
+{
+    struct ms_state_place place = {0};
+    page_start(1 * MIB);
+    struct ms_state_block block = block_of(1, 4 * MIB);
+    for (uint32_t file = 1; file <= 2; file++) {
+        block.file = ms_state_file(file == 1 ? "/one" : "/other");
+        CHECK_EQ(block.file, file);
+        ms_state_put(&place, &block);
+        struct ms_snapshot snapshot = page_read(getpid());
+        CHECK_EQ(snapshot.blocks[0].file, file);
+        ms_snapshot_cleanup(&snapshot);
+    }
+}
+
 MS_TEST_AFTER(page_folder_make, what_is_no_text_does_not_reach_a_reader)
 {
     page_start(1 * MIB);
