@@ -70,7 +70,9 @@ static CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned gri
         return launch_result;
     const enum kernel kernel = (enum kernel)((uintptr_t)function - 1);
     CHECK(kernel != OTHER);
-    if (kernel == PUT)
+    if (kernel == PUT && words[0] < BYTES) /* the other way round */
+        memset((void *)(uintptr_t)words[1], (int)words[0], BYTES);
+    else if (kernel == PUT)
         memset((void *)(uintptr_t)words[0], (int)words[1], BYTES);
     else
         memmove((void *)(uintptr_t)words[0], (const void *)(uintptr_t)words[1], BYTES);
@@ -194,6 +196,27 @@ MS_TEST_BETWEEN(start, end, a_replay_that_the_driver_refuses_is_an_error_and_can
     CHECK_EQ(ms_lineage_at(&one->lineage, 0).content.kind, MS_LAUNCHED);
     launch_result = CUDA_SUCCESS;
     check_bytes(0, BYTES, 5);
+}
+
+/* Where a launch with one address has it, all have it: another one may be left from before. */
+MS_TEST_BETWEEN(start, end, where_a_kernel_has_its_pointer_is_learnt)
+{
+    check_recorded(PUT, one->address, 5);
+    check_recorded(PUT, one->address, 5);
+    check_recorded(PUT, one->address, other->address + 8);
+}
+
+MS_TEST_BETWEEN(start, end, before_that_one_of_two_is_not_chosen)
+{
+    check_forwarded(PUT, one->address, other->address + 8);
+}
+
+MS_TEST_BETWEEN(start, end, a_kernel_that_has_it_in_two_places_has_it_nowhere)
+{
+    CUresult result;
+    check_recorded(PUT, one->address, 5);
+    CHECK(launch(PUT, 5, other->address, &result) && result == CUDA_SUCCESS);
+    check_forwarded(PUT, one->address, other->address + 8);
 }
 
 MS_TEST_BETWEEN(start, end, what_the_driver_would_refuse_is_forwarded)
