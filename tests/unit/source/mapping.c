@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/source/mapping.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
@@ -671,6 +672,25 @@ MS_TEST(given_pages_that_are_huge)
         mount("none", huge, "hugetlbfs", 0, "pagesize=2M") != 0)
         ms_test_skip("no huge pages can be mounted here");
     check_given_pages(huge, 2 << 20, 0);
+}
+
+MS_TEST(a_file_is_opened_again_if_it_is_that_file)
+{
+    struct stat wanted, found;
+    make_file();
+    CHECK_EQ(fstat(file, &wanted), 0);
+    const int opened = ms_mapping_open_again(path, &wanted, &found);
+    CHECK(opened >= 0 && found.st_ino == wanted.st_ino && found.st_size == BYTES);
+    ms_mapping_close(opened);
+    struct stat other_inode = wanted, other_device = wanted;
+    other_inode.st_ino++;
+    other_device.st_dev++;
+    errno = EBADF;
+    CHECK(ms_mapping_open_again(path, &other_inode, &found) == -1 && errno == 0);
+    errno = EBADF;
+    CHECK(ms_mapping_open_again(path, &other_device, &found) == -1 && errno == 0);
+    unlink(path);
+    CHECK(ms_mapping_open_again(path, &wanted, &found) == -1 && errno != 0);
 }
 
 /* Nobody need have touched it before. */
