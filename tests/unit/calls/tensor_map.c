@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bytes that a tensor map reaches; what becomes of them is tested in fill/access.c and, with
- * kernels, in tests/driver/differential/blocks.c. */
+/* The bytes that a tensor map reaches, and which of them get memory; with kernels, that is tested
+ * in tests/driver/differential/blocks.c. */
 #include "runtime/calls/tensor_map.h"
 
-#include "tools/simcuda/harness/test.h"
+#include "runtime/memory/space.h"
+#include "tests/unit/between.h"
+#include "tests/unit/fake_driver.h"
 
 #define EXTENT(type, rank, dims, strides)                                     \
     ms_tensor_map_extent(CU_TENSOR_MAP_DATA_TYPE_##type, rank, dims, strides, \
@@ -68,4 +70,51 @@ MS_TEST(what_is_not_known)
     CHECK_EQ(ms_tensor_map_extent(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, dims, strides,
                                   CU_TENSOR_MAP_INTERLEAVE_32B),
              SIZE_MAX);
+}
+
+/* --- what gets memory */
+
+enum { BYTES = 4 * FAKE_GRANULE };
+static struct ms_allocation *allocation;
+
+static void start(void)
+{
+    fake_start();
+    allocation = fake_allocation(BYTES);
+    fake_set(allocation, 0, BYTES, &(struct ms_content){.kind = MS_FILL, .pattern = 0x01010101});
+}
+
+static void end(void)
+{
+    fake_check_allocation(allocation);
+    fake_allocation_free(allocation);
+    fake_check_empty();
+}
+
+static void describe(CUdeviceptr address, cuuint64_t bytes)
+{
+    const cuuint64_t dims[] = {bytes};
+    CHECK_EQ(ms_tensor_map_access(address, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, dims, NULL,
+                                  CU_TENSOR_MAP_INTERLEAVE_NONE),
+             CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start, end, up_to_the_end_of_an_allocation_it_is_what_is_described)
+{
+    describe(allocation->address + FAKE_GRANULE, BYTES - FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES - FAKE_GRANULE);
+}
+
+MS_TEST_BETWEEN(start, end, beyond_the_end_it_is_all_of_it)
+{
+    describe(allocation->address + 3 * FAKE_GRANULE, FAKE_GRANULE + 1);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+}
+
+MS_TEST_BETWEEN(start, end, elsewhere_it_is_nothing)
+{
+    const CUdeviceptr program = fake_program_memory(FAKE_GRANULE);
+    describe(program, FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, 0);
+    fake_program_memory_free(program);
 }
