@@ -156,8 +156,10 @@ MS_TEST_AFTER(start, a_file_is_one_source_and_is_left_behind_by_none)
     CHECK_EQ(ms_source_stat(file.source)->st_ino, stat_.st_ino);
     CHECK_EQ(ms_hot.files, 1);
     CHECK(ms_source_may_be_of(stat_.st_dev, stat_.st_ino));
-    CHECK(!ms_source_may_be_of(stat_.st_dev, stat_.st_ino + 1));
-    CHECK(!ms_source_may_be_of(stat_.st_dev + 1, stat_.st_ino));
+    for (unsigned i = 1; i < 10000; i++) { /* some of them have the same hash */
+        CHECK(!ms_source_may_be_of(stat_.st_dev, stat_.st_ino + i));
+        CHECK(!ms_source_may_be_of(stat_.st_dev + i, stat_.st_ino));
+    }
     const int before = count_descriptors(), pieces = live;
     ms_source_drop(file.source);
     CHECK(!ms_source_may_be_of(stat_.st_dev, stat_.st_ino));
@@ -230,6 +232,18 @@ MS_TEST_AFTER(start, a_file_is_let_go_once_and_its_copy_goes_with_the_source)
     CHECK_EQ(snapshot_bytes(), 0);
     ms_source_drop(name);
     CHECK_EQ(live, pieces - 1);
+}
+
+MS_TEST_AFTER(start, its_lease_goes_with_its_descriptor)
+{
+    ms_source_drop(file.source);
+    ms_config.leases = true;
+    file.source = open_source();
+    if (!ms_lease_any())
+        ms_test_skip("no leases here");
+    CHECK(ms_file_thread_call(let_go, file.source));
+    CHECK(!ms_lease_any());
+    ms_source_drop(file.source);
 }
 
 /* --- names */
@@ -345,6 +359,11 @@ MS_TEST_AFTER(start, half_of_the_descriptors_are_for_files_that_stay_open)
 {
     const int before = count_descriptors();
     CHECK(create(file.path, 199, false)->stays_open);
+    CHECK(wanted.source->mapped_device == 1 && wanted.source->mapped_inode == 2);
+    CHECK(begin(wanted.source));
+    CHECK_EQ(wanted.source->users, 1);
+    end(wanted.source);
+    CHECK_EQ(wanted.source->users, 1);
     ms_source_drop(wanted.source);
     CHECK(create("/nowhere", 200, false)->stays_open); /* it could not be opened again */
     ms_source_drop(wanted.source);
@@ -405,6 +424,30 @@ MS_TEST_AFTER(start, a_file_that_cannot_be_opened_again_says_why)
 
 /* --- writers */
 
+static int watches;
+
+/* How many files are watched. */
+static void count_watches_there(void *argument)
+{
+    char path[64], line[256];
+    watches = 0;
+    for (int number = 0; number < 400; number++) {
+        snprintf(path, sizeof(path), "/proc/thread-self/fdinfo/%d", number);
+        FILE *info = fopen(path, "r");
+        while (info != NULL && fgets(line, sizeof(line), info) != NULL)
+            watches += strncmp(line, "inotify ", strlen("inotify ")) == 0;
+        if (info != NULL)
+            fclose(info);
+    }
+    (void)argument;
+}
+
+static int count_watches(void)
+{
+    CHECK(ms_file_thread_call(count_watches_there, NULL));
+    return watches;
+}
+
 static bool had_one;
 
 static void look_there(void *source)
@@ -433,20 +476,26 @@ MS_TEST_AFTER(start, who_has_closed_a_file_may_have_stored_to_it)
     struct ms_source *second = create(file.path, 102, true);
     unwatched = create(file.path, 103, false);
     close(open(file.path, O_RDONLY));
+    CHECK_EQ(count_watches(), 2);
     CHECK(!had_writer(first) && !had_writer(second));
     ms_source_drop(second); /* the first one is still watched */
+    CHECK_EQ(count_watches(), 2);
     write_once(file.path);
     CHECK(had_writer(first));
     CHECK(had_writer(first));
     CHECK(!had_writer(other) && !had_writer(unwatched));
     ms_source_drop(first);
+    CHECK_EQ(count_watches(), 1);
     struct ms_source *third = create(file.path, 101, true);
     CHECK(!had_writer(third));
     CHECK(ms_file_thread_call(let_go, third)); /* nobody is watched for */
     write_once(file.path);
     CHECK(!had_writer(third));
+    CHECK_EQ(third->watch, -1);
     ms_source_drop(third);
+    CHECK_EQ(count_watches(), 1);
     ms_source_drop(other);
+    CHECK_EQ(count_watches(), 0);
     ms_source_drop(unwatched);
 }
 
