@@ -171,7 +171,7 @@ MS_TEST_AFTER(make_folder, a_path_that_leads_to_nothing_may_be_the_name_of_a_mod
     } rows[] = {{"owner/name", true}, {"owner/a/b", false}, {"/name", false},
                 {"owner/", false},    {"name", false},      {"./name", false},
                 {"~owner/me", false}, {"o/x.json", false},  {"o/x.safetensors", false}};
-    CHECK_EQ(chdir(folder), 0);
+    CHECK_EQ(chdir(test_folder), 0);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         check_path(rows[i].path, "cannot be opened: No such file or directory");
         if ((strstr(fault.text, "; of a model of a hub, ") != NULL) != rows[i].is_model)
@@ -188,7 +188,7 @@ MS_TEST_AFTER(make_folder, what_is_no_file_and_no_folder_is_not_opened)
     check("x.safetensors", "x.safetensors: expected a file");
     put_file("x.distcp", "", 0);
     check("x.distcp", "torch.distributed.checkpoint");
-    CHECK_EQ(chdir(folder), 0);
+    CHECK_EQ(chdir(test_folder), 0);
     CHECK_EQ(rename("x.distcp", ".distcp"), 0);
     check_path(".distcp", "torch.distributed.checkpoint");
     put_json("json", "{'weight_map':{}}");
@@ -227,7 +227,7 @@ static void check_without_descriptors(rlim_t most, const char *why)
     limit = before;
     limit.rlim_cur = most;
     CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    CHECK(!ms_checkpoint_open(folder, &checkpoint, &fault));
+    CHECK(!ms_checkpoint_open(test_folder, &checkpoint, &fault));
     CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
     if (strstr(fault.text, why) == NULL)
         ms_test_fail(__FILE__, __LINE__, "%s", fault.text);
@@ -240,7 +240,7 @@ MS_TEST_AFTER(make_folder, a_folder_that_cannot_be_opened_is_said_to_be_so)
     close(lowest);
     save("x.safetensors", ONE("x"), 4);
     char why[64];
-    snprintf(why, sizeof(why), "%s: cannot be opened: Too many", folder);
+    snprintf(why, sizeof(why), "%s: cannot be opened: Too many", test_folder);
     check_without_descriptors((rlim_t)lowest, why);
     put_json("model.safetensors.index.json", "{'weight_map':{'x':'x.safetensors'}}");
     check_without_descriptors((rlim_t)lowest, "index.json: cannot be opened: Too many");
@@ -285,9 +285,9 @@ MS_TEST_AFTER(make_folder, files_are_read_in_the_order_of_their_names)
     const char *wanted = save_many(20);
     save_torch("a.bin", some_parts, 1); /* these are not */
     put_file("pytorch_model.bin.index.json", "", 0);
-    check_tensors(folder, wanted);
+    check_tensors(test_folder, wanted);
     index_many(20);
-    check_tensors(folder, wanted);
+    check_tensors(test_folder, wanted);
     unlink(in_folder("model.safetensors.index.json"));
     save("c.safetensors", ONE("w12"), 4);
     check("", "12.safetensors: tensor w12 is in c.safetensors too");
@@ -298,7 +298,7 @@ MS_TEST_AFTER(make_folder, files_of_torch_save_are_read_where_there_are_no_other
     static const char *const names[] = {"x.bin", "x.pt", "x.pth"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         save_torch(names[i], some_parts, 2);
-        struct ms_checkpoint *checkpoint = open_path(folder);
+        struct ms_checkpoint *checkpoint = open_path(test_folder);
         CHECK(checkpoint != NULL);
         CHECK_EQ(ms_checkpoint_count(checkpoint), 1);
         CHECK_EQ(ms_checkpoint_skipped(checkpoint), 1);
@@ -316,7 +316,7 @@ MS_TEST_AFTER(make_folder, a_path_has_an_end)
 {
     static char path[4200];
     memset(path, '/', sizeof(path) - 1);
-    memcpy(path, folder, strlen(folder));
+    memcpy(path, test_folder, strlen(test_folder));
     path[4001] = '\0';
     check_path(path, "the path is too long");
     path[4000] = '\0';
@@ -384,7 +384,7 @@ MS_TEST_AFTER(save_two, an_index_names_files_of_its_own_folder)
 {
     char name[257] = "", text[512];
     put_json("x.index.json", "{'weight_map':{'c':'two.safetensors'}}");
-    CHECK_EQ(chdir(folder), 0);
+    CHECK_EQ(chdir(test_folder), 0);
     check_path("x.index.json", NULL);
     CHECK_EQ(chdir("/"), 0);
     memset(name, 'n', 256);
@@ -413,7 +413,7 @@ MS_TEST_AFTER(make_folder, an_index_may_list_tensors_that_are_skipped)
 
 static bool open_folder(void)
 {
-    struct ms_checkpoint *checkpoint = open_path(folder);
+    struct ms_checkpoint *checkpoint = open_path(test_folder);
     CHECK(checkpoint != NULL || strstr(fault.text, "out of memory") != NULL);
     ms_checkpoint_close(checkpoint);
     return checkpoint != NULL;
@@ -444,7 +444,7 @@ MS_TEST_AFTER(make_folder, many_tensors_are_sorted_if_they_have_to_be)
 {
     save("1.safetensors", disordered, 6);
     save_long(false);
-    struct ms_checkpoint *checkpoint = open_path(folder);
+    struct ms_checkpoint *checkpoint = open_path(test_folder);
     CHECK(checkpoint != NULL);
     CHECK_EQ(ms_checkpoint_count(checkpoint), 3004);
     const size_t data = (size_t)ms_checkpoint_tensor(checkpoint, 4).offset;

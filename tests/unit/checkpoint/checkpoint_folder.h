@@ -11,7 +11,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "tests/unit/checkpoint/torch_bytes.h"
 
-static char folder[] = "/tmp/metashard-unit-XXXXXX";
+static char test_folder[] = "/tmp/metashard-unit-XXXXXX";
 
 static inline int remove_one(const char *path, const struct stat *stat, int type, struct FTW *ftw)
 {
@@ -21,19 +21,19 @@ static inline int remove_one(const char *path, const struct stat *stat, int type
 
 static inline void remove_folder(void)
 {
-    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    nftw(test_folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 static inline void make_folder(void)
 {
-    CHECK(mkdtemp(folder) != NULL);
+    CHECK(mkdtemp(test_folder) != NULL);
     atexit(remove_folder);
 }
 
 static inline const char *in_folder(const char *name)
 {
     static char path[512];
-    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    snprintf(path, sizeof(path), "%s/%s", test_folder, name);
     return path;
 }
 
@@ -65,11 +65,10 @@ static inline void put_json(const char *name, const char *text)
 static inline void save(const char *name, const char *header, size_t data_bytes)
 {
     static struct bytes bytes;
-    static const unsigned char zeros[256];
     bytes.count = 0;
     put_number(&bytes, strlen(header), 8);
     put_line(&bytes, quoted(header));
-    put(&bytes, zeros, data_bytes);
+    put_number(&bytes, 0, data_bytes);
     put_file(name, bytes.at, bytes.count);
 }
 
