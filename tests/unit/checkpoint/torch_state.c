@@ -208,6 +208,57 @@ MS_TEST(a_subclass_is_made_of_its_tensor)
     drop_state();
 }
 
+/* A dict of one tensor, which is made by a call of this function with the usual arguments. */
+static void check_function(const char *function, const char *wanted, size_t skipped)
+{
+    text.count = 0;
+    put_line(&text, "}U\1wc");
+    put_line(&text, function);
+    put_line(&text, "((U\7storagectorch\nHalfStorage\nU\0010U\3cpuK\4tQK\1K\2\x85K\1\x85\x89NtRs.");
+    check(function, wanted, skipped);
+}
+
+MS_TEST(functions_are_those_of_their_modules)
+{
+    check_function("torch._utils\n_rebuild_tensor_v2\n", "w ", 0);
+    check_function("torch._utils\n_rebuild_tensor\n", "w ", 0);
+    check_function("torch._utils\n_rebuild_qtensor\n", "", 1);
+    check_function("other\n_rebuild_tensor_v2\n", "", 0);
+    check_function("torch._utils\n_rebuild_tensor_v4\n", "", 0);
+    check_function("torch._tensor\n_rebuild_tensor_v2\n", "", 0);
+    text.count = 0;
+    put_line(&text, "}U\1actorch._tensor\n_rebuild_from_type_v2\nNN\x86Rs.");
+    check("a subclass of too few arguments", "", 0);
+    for (int i = 0; i < 2; i++) {
+        text.count = 0;
+        put_line(&text, i == 0 ? "ccollections\ndefaultdict\n)R" : "cother\ndefaultdict\n)R");
+        put_line(&text, "U\1w");
+        put_tensor(&text, &four);
+        put_line(&text, "s.");
+        check("a dict", i == 0 ? "w " : "", (size_t)i);
+    }
+}
+
+/* As when the text is kept: the next opcode is no character. */
+MS_TEST(a_text_ends_where_it_says)
+{
+    text.count = 0;
+    put_line(&text, "}U\1w\x94"
+                    "ctorch._utils\n_rebuild_tensor_v2\n((U\7storage\x94"
+                    "ctorch\n"
+                    "HalfStorage\n\x94U\0010\x94U\3cpuK\4tQK\1K\2\x85K\1\x85tRs.");
+    check("kept", "w ", 0);
+}
+
+MS_TEST(a_number_is_no_text)
+{
+    text.count = 0;
+    put_line(&text, "}U\1wctorch._utils\n_rebuild_tensor_v2\n((U\7storage0");
+    put_integer(&text, INT64_C(7) << 32 | (int64_t)(text.count - 8)); /* where that is */
+    put_line(&text, "ctorch\nHalfStorage\nU\0010U\3cpuK\4tQK\1K\2\x85K\1\x85tRs.");
+    check("a number", "w: expected a storage with type, key, location and size", 0);
+}
+
 /* --- how deep and how many */
 
 static void nest(int depth)
@@ -407,6 +458,8 @@ MS_TEST(others_are_skipped)
          .dims = 1,
          .shape = {1},
          .strides = {1}},
+        {.type = "UntypedStorage", .dtype = "", .held = 1},
+        {.type = "", .held = 1},
         {.type = "CharStorage", .held = 1, .function = "_rebuild_qtensor"},
         {.type = "CharStorage", .held = 1, .metadata = "}K\1K\2s"},
         {.type = "UntypedStorage", .dtype = "int8", .held = 1, .metadata = "}K\1K\2s"},
@@ -450,6 +503,8 @@ MS_TEST(places_end_in_their_storage)
          "w: expected a shape of less than 2^63 bytes"},
         {{.type = "IntStorage", .held = 1, .function = "_rebuild_tensor_v3"},
          "w: expected a tensor's storage, offset, shape and strides"},
+        {{.type = "IntStorage", .held = 1, .function = "_rebuild_tensor_v3", .metadata = "\x89NN"},
+         "w: expected a dtype"},
     };
     for (size_t i = 0; i < COUNT(rows); i++) {
         put_view(&rows[i].view);
@@ -472,7 +527,9 @@ MS_TEST(arguments_are_what_torch_writes)
         {"((U\7storagectorch\nByteStorage\nU\1kU\3cpuK\1tQ~])t", "expected offset, shape and"},
         {"((U\7storagectorch\nByteStorage\nU\1kU\3cpuK\1tQ~)]t", "expected offset, shape and"},
         {"((U\7storagectorch\nByteStorage\nU\1kU\3cpuK\1tQ~)K\1\x85t", "expected offset, shape"},
-        {"]", "expected a tensor's storage, offset, shape and strides"},
+        {"((U\7storagectorch\nByteStorage\nU\1kU\3cpuK\1tQ~N\x85~\x85t", "expected offset, shape"},
+        {"((U\7storagectorch\nByteStorage\nU\1kU\3cpuK\1tQ~N\x85)t", "expected offset, shape"},
+        {"](NNNNe", "expected a tensor's storage, offset, shape and strides"},
     };
     for (size_t i = 0; i < COUNT(heads); i++) {
         text.count = 0;
