@@ -454,6 +454,30 @@ MS_TEST_BETWEEN(start_memory, end_memory, the_one_block_of_a_size_is_the_one_ten
     fake_allocation_free(two);
 }
 
+MS_TEST_BETWEEN(start_memory, end_memory, of_two_tensors_of_a_size_a_block_is_neither)
+{
+    struct ms_allocation *one = fake_allocation(1000), *two = fake_allocation(1000);
+    set_plan("{\"format\": \"metashard-plan/1\", \"world_size\": 2, \"rank\": 1, \"tensors\": ["
+             "{\"name\": \"a\", \"dtype\": \"U8\", \"shape\": [1000]},"
+             "{\"name\": \"b\", \"dtype\": \"U8\", \"shape\": [1000]}]}");
+    ms_shard_match_unnamed();
+    check_idle("0:a? 1:b? ");
+    fake_allocation_free(one);
+    const int pieces = live;
+    ms_shard_match_unnamed();
+    check_idle("0:a? 1:b? ");
+    CHECK_EQ(live, pieces);
+    one = fake_allocation(1000);
+    name_tensor(one->address, 1000, "a");
+    ms_shard_match_unnamed();
+    check_names("a b "); /* the one that is left is the other */
+    CHECK(!ms_shard.named[0]->is_guess && ms_shard.named[1]->is_guess);
+    CHECK(ms_shard.named[1]->address == two->address);
+    check_idle("");
+    fake_allocation_free(one);
+    fake_allocation_free(two);
+}
+
 /* --- entries without a name */
 
 static const char by_size[] =
@@ -505,4 +529,73 @@ MS_TEST_BETWEEN(start_memory, end_memory, without_memory_nothing_is_met_and_all_
         CHECK(made < 100 && (!has_all || made > 10));
     }
     fake_allocation_free(one);
+}
+
+static void swap_ages(struct ms_allocation *a, struct ms_allocation *b)
+{
+    const uint64_t id = a->id;
+    a->id = b->id;
+    b->id = id;
+}
+
+MS_TEST_BETWEEN(start_memory, end_memory, blocks_are_ordered_by_age)
+{
+    struct ms_allocation *one = fake_allocation(1000), *two = fake_allocation(2000);
+    CHECK(one->address < two->address);
+    swap_ages(one, two); /* as when an address is taken again */
+    set_plan(by_size);
+    ms_shard_match_unnamed();
+    CHECK_EQ(ms_shard.unnamed_count, 3);
+    CHECK(ms_shard.unnamed[0].address == allocation->address);
+    CHECK(ms_shard.unnamed[1].address == two->address);
+    CHECK(ms_shard.unnamed[2].address == one->address);
+    swap_ages(one, two);
+    fake_allocation_free(one);
+    fake_allocation_free(two);
+}
+
+MS_TEST_BETWEEN(start_memory, end_memory, an_entry_may_give_the_form_of_its_block)
+{
+    struct ms_allocation *one = fake_allocation(1000);
+    set_plan("{\"format\": \"metashard-plan/1\", \"world_size\": 2, \"rank\": 1, \"tensors\": ["
+             "{\"order\": 1, \"dtype\": \"F32\", \"shape\": [5, 50]}, {\"order\": 0}]}");
+    ms_shard_match_unnamed();
+    CHECK_EQ(ms_shard.unnamed_count, 2);
+    const struct ms_tensor *whole = &ms_shard.unnamed[0].tensor,
+                           *form = &ms_shard.unnamed[1].tensor;
+    CHECK(whole->dtype == MS_DTYPE_U8 && whole->dims == 1 && whole->bytes == BYTES);
+    CHECK(form->dtype == MS_DTYPE_F32 && form->dims == 2 && form->bytes == 1000);
+    CHECK(whole->name == NULL && form->name == NULL);
+    check_idle("");
+    fake_allocation_free(one);
+}
+
+MS_TEST_BETWEEN(start_memory, end_memory, what_a_file_gave_is_no_block_to_look_for)
+{
+    struct test_file file;
+    make_test_file(&file, "/tmp", 1000);
+    const struct ms_content content = {.kind = MS_SOURCE, .source = file.source};
+    struct ms_allocation *one = fake_allocation(1000);
+    fake_set(one, 999, 1000, &content); /* its last byte */
+    set_plan(by_size);
+    ms_shard_match_unnamed();
+    CHECK_EQ(ms_shard.unnamed_count, 1);
+    check_idle("0:- 1:- 2:- 3:- ");
+    fake_allocation_free(one);
+    ms_source_drop(file.source);
+}
+
+MS_TEST_BETWEEN(start_memory, end_memory, where_files_are_known_no_blocks_are_looked_for)
+{
+    uint64_t data;
+    struct ms_source *source = open_checkpoint(&data);
+    struct ms_allocation *one = fake_allocation(1000);
+    ms_shard_add_copy(source, data, 1);
+    ms_shard_match_unnamed();
+    check_names("");
+    set_plan(by_size);
+    ms_shard_match_unnamed();
+    CHECK_EQ(ms_shard.unnamed_count, 0);
+    fake_allocation_free(one);
+    ms_source_drop(source);
 }
