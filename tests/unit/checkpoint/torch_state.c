@@ -236,6 +236,12 @@ MS_TEST(functions_are_those_of_their_modules)
         put_tensor(&text, &four);
         put_line(&text, "s.");
         check("a dict", i == 0 ? "w " : "", (size_t)i);
+        text.at[text.count - 1] = 's'; /* in another dict */
+        memmove(text.at + 4, text.at, text.count);
+        memcpy(text.at, "}U\1d", 4);
+        text.count += 4;
+        put_line(&text, ".");
+        check("a dict in a dict", i == 0 ? "d.w " : "", (size_t)i);
     }
 }
 
@@ -566,4 +572,12 @@ MS_TEST(without_memory_it_says_so_and_gives_all_back)
     put_value("{long:{long:{long:{long:{long:{long:T}}}}}}");
     put_line(&text, ".");
     without_each_piece(read_many, 8);
+    static char key[60001]; /* so that names take several pieces */
+    memset(key, 'k', sizeof(key) - 1);
+    text.count = 0;
+    put_line(&text, "}");
+    put_text(&text, key);
+    put_value("[T T T T T T T T T T]");
+    put_line(&text, "s.");
+    without_each_piece(read_many, 9);
 }
