@@ -8,6 +8,8 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/launcher.h"
 #include "runtime/config/config.h"
+#include "runtime/memory/carve.h"
+#include "runtime/memory/memory_internal.h"
 #include "runtime/shard/shard_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/checkpoint/checkpoint_folder.h"
@@ -193,15 +195,15 @@ MS_TEST_AFTER(start, another_rank_in_a_communicator_of_that_size_is_said_once)
 MS_TEST_AFTER(start, a_group_along_no_dimension_is_said_once)
 {
     CHECK(!ms_shard_add_communicator(3, 1, true));
-    set_plan("{" PLAN ", \"mesh\": {\"a\": 2, \"b\": 3}, \"rank\": 5}"); /* 1 and 2 */
-    ms_shard_add_communicator(3, 2, true);
+    set_plan("{" PLAN ", \"mesh\": {\"a\": 2, \"b\": 4}, \"rank\": 6}"); /* 1 and 2 */
+    ms_shard_add_communicator(4, 2, true);
     ms_shard_add_communicator(2, 1, true);
-    ms_shard_add_communicator(4, 1, true);
+    ms_shard_add_communicator(3, 1, true);
     ms_shard_add_communicator(1, 0, true);
     CHECK_EQ(count_log_lines("which is its coordinate in no"), 0);
     for (int i = 0; i < 2; i++) {
-        CHECK(!ms_shard_add_communicator(3, 1, true)); /* as along the other one */
-        CHECK_EQ(count_log_lines("some plan: rank 5 of the plan is rank 1 in a group of 3, which"),
+        CHECK(!ms_shard_add_communicator(4, 1, true)); /* as along the other one */
+        CHECK_EQ(count_log_lines("some plan: rank 6 of the plan is rank 1 in a group of 4, which"),
                  1);
     }
 }
@@ -615,4 +617,30 @@ MS_TEST_BETWEEN(start_memory, end_memory, where_files_are_known_no_blocks_are_lo
     CHECK_EQ(ms_shard.unnamed_count, 0);
     fake_allocation_free(one);
     ms_source_drop(source);
+}
+
+MS_TEST_BETWEEN(start_memory, end_memory, blocks_of_one_allocation_are_looked_for_each)
+{
+    static const size_t blocks[][2] = {{3000, 3700}, {1000, 2000}, {0, 500}};
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK(ms_lineage_set(&allocation->lineage, 0, BYTES, &(struct ms_content){.kind = MS_DEAD}));
+    for (size_t i = 0; i < 3; i++)
+        CHECK(ms_carve_add_block(allocation, blocks[i][0], blocks[i][1]));
+    ms_space_release(allocation);
+    ms_shard_match_unnamed();
+    check_names("a ");
+    CHECK_EQ(ms_shard.named[0]->address, allocation->address + 1000);
+    CHECK_EQ(ms_shard.named[0]->begin, 1000);
+    CHECK_EQ(ms_shard.named[0]->end, 2000);
+    ms_shard_match_unnamed(); /* no other one has its size */
+    check_names("a ");
+    check_idle("1:b 2:x* 3:y* ");
+    set_plan(by_size);
+    ms_shard_match_unnamed();
+    CHECK_EQ(ms_shard.unnamed_count, 3);
+    for (size_t i = 0; i < 3; i++) {
+        CHECK_EQ(ms_shard.unnamed[i].begin, blocks[2 - i][0]);
+        CHECK_EQ(ms_shard.unnamed[i].tensor.bytes, blocks[2 - i][1] - blocks[2 - i][0]);
+        CHECK_EQ(ms_shard.unnamed[i].is_selected, i > 0);
+    }
 }
