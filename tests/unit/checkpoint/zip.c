@@ -173,7 +173,7 @@ static const struct row {
       {END64, 48, 1, 8, "expected a directory of at most"},
       {LOCATOR, 2, 5, 1, "expected a directory of at most"},
       {LOCATOR, 4, 1, 4, "expected a zip64 end of one file"},
-      {LOCATOR, 8, 7, 8, "expected a zip64 end of one file"},
+      {LOCATOR, 8, 7, 8, "expected a zip64 end of one file at 7"},
       {LOCATOR, 16, 7, 4, NULL}, /* how many files there are: not looked at */
       {END, 8, 3 << 16 | 3, 4, NULL},
       {END, 8, 2 << 16 | 2, 4, "expected the two ends of the zip file to agree"},
@@ -217,6 +217,45 @@ MS_TEST(places_are_exact)
     zip.bytes.count = 75 + 22;
     set(75 + 16, 75, 4);
     check(4, NULL);
+}
+
+MS_TEST(a_directory_ends_where_the_end_begins)
+{
+    char wanted[160];
+    make();
+    set(zip.end + 8, 4 << 16 | 4, 4);
+    snprintf(wanted, sizeof(wanted),
+             "expected a directory of at most 100000000 bytes that ends at %zu, found 4 entries in "
+             "%zu bytes at %zu",
+             zip.end, zip.end - zip.directory, zip.directory);
+    check(0, wanted);
+    make_wide();
+    set(end64 + 40, end64 + 1, 8); /* from before the file's begin */
+    set(end64 + 48, UINT64_MAX, 8);
+    check(1, "expected a directory of at most");
+}
+
+/* A file of so many zeros, which takes no space, and its end, which calls them the directory. */
+static void check_long(size_t bytes, const char *why)
+{
+    const struct ms_fault_context reading = {"some.zip", &fault};
+    memset(&zip, 0, sizeof(zip));
+    end_zip(&zip);
+    set(8, 1 << 16 | 1, 4);
+    set(12, bytes, 4);
+    const int file = memfd_create("metashard-unit", MFD_CLOEXEC);
+    CHECK_EQ(pwrite(file, zip.bytes.at, zip.bytes.count, (off_t)bytes), (ssize_t)zip.bytes.count);
+    CHECK(!ms_zip_read(&reading, file, bytes + zip.bytes.count, &found));
+    close(file);
+    if (strstr(fault.text, why) == NULL)
+        ms_test_fail(__FILE__, __LINE__, "%zu: %s", bytes, fault.text);
+    CHECK_EQ(live, 0);
+}
+
+MS_TEST(a_directory_has_100_mb_at_most)
+{
+    check_long(100000000, "expected 1 entries in the zip directory");
+    check_long(100000001, "expected a directory of at most 100000000 bytes");
 }
 
 MS_TEST(names_are_those_of_one_record_each)
