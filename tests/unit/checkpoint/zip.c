@@ -279,6 +279,14 @@ MS_TEST(records_share_no_bytes)
     check(0, NULL);
     set(zip.entry[0] + 20, UINT64_C(5) << 32 | 5, 8); /* a ends in b's header */
     check(1, "b: expected a record after the end of the one before");
+    /* In another order in the directory. */
+    unsigned char entry[47];
+    memcpy(entry, zip.bytes.at + zip.entry[0], sizeof(entry));
+    memmove(zip.bytes.at + zip.entry[0], zip.bytes.at + zip.entry[1], sizeof(entry));
+    memcpy(zip.bytes.at + zip.entry[1], entry, sizeof(entry));
+    check(2, "b: expected a record after the end of the one before");
+    set(zip.entry[1] + 20, UINT64_C(4) << 32 | 4, 8);
+    check(3, NULL);
 }
 
 /* --- what follows the end */
