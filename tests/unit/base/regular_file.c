@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <string.h>
 #include <sys/inotify.h>
 #include <unistd.h>
@@ -64,14 +65,30 @@ MS_TEST(a_file_is_opened_and_described)
     CHECK_EQ(write(made, "abc", 3), 3);
     close(made);
     CHECK_EQ(symlink("file", path_of("link")), 0);
+    errno = EINVAL;
     const int file = ms_regular_file_open(path_of("link"), &stat_of);
     CHECK(file >= 0);
+    CHECK_EQ(errno, 0);
     CHECK_EQ(stat_of.st_size, 3);
     CHECK_EQ(pread(file, &byte, 1, 2), 1);
     CHECK_EQ(byte, 'c');
     close(file);
     close(open_watched(path_of("file"), &opened));
     CHECK_EQ(opened, 1); /* so the watch would see it */
+}
+
+MS_TEST(why_a_file_is_not_opened_is_told)
+{
+    struct stat stat_of;
+    make_folder();
+    const int made = open(path_of("file"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    const struct rlimit one_more = {(rlim_t)made + 2, (rlim_t)made + 2};
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &one_more), 0);
+    CHECK_EQ(ms_regular_file_open(path_of("file"), &stat_of), -1);
+    CHECK_EQ(errno, EMFILE);
+    CHECK_EQ(ms_regular_file_open(path_of("none"), &stat_of), -1);
+    CHECK_EQ(errno, ENOENT);
+    close(made);
 }
 
 MS_TEST(a_pipe_a_folder_and_a_device_are_not_opened)
