@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "runtime/base/version.h"
 #include "runtime/driver/flags.h"
 #include "runtime/start/lifetime.h"
 #include "runtime/state/caller.h"
@@ -59,6 +60,12 @@ MS_TEST_AFTER(page_folder_make, the_process_and_its_settings_are_there)
     CHECK_EQ(snapshot.life, MS_LIFE_ALIVE);
     CHECK_EQ(snapshot.process.ended_ns, 0);
     CHECK(strstr(snapshot.process.command, "unit") != NULL);
+    char folder[4096], host[256];
+    CHECK(getcwd(folder, sizeof(folder)) != NULL && gethostname(host, sizeof(host)) == 0);
+    CHECK_EQ(strncmp(snapshot.process.folder, folder, sizeof(snapshot.process.folder) - 1), 0);
+    CHECK_EQ(strncmp(snapshot.process.host, host, sizeof(snapshot.process.host) - 1), 0);
+    CHECK_EQ(strcmp(snapshot.process.version, ms_version), 0);
+    CHECK_EQ(snapshot.process.uid, geteuid());
     CHECK_EQ(snapshot.device_count, 2);
     CHECK(strcmp(snapshot.devices[1].name, "a device") == 0);
     CHECK_EQ(snapshot.devices[1].check, MS_CHECK_KEPT);
