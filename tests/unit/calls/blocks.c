@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/calls/blocks.h"
+
+#include <time.h>
+
+#include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
+#include "runtime/memory/carve.h"
+#include "runtime/memory/examining.h"
+#include "runtime/memory/ready.h"
+#include "runtime/state/counters.h"
+#include "runtime/state/window.h"
+#include "tests/unit/between.h"
+#include "tests/unit/fake_driver.h"
+
+enum { G = FAKE_GRANULE, GRANULES = 8, BYTES = GRANULES * G };
+
+/* --- a heap of which one growth fails */
+
+static int failing_growth; /* 0: none */
+void *__real_ms_heap_realloc(void *memory, size_t bytes);
+void *__wrap_ms_heap_realloc(void *memory, size_t bytes);
+void *__wrap_ms_heap_realloc(void *memory, size_t bytes)
+{
+    const bool fails = failing_growth > 0 && --failing_growth == 0;
+    return fails ? NULL : __real_ms_heap_realloc(memory, bytes);
+}
+
+/* --- an allocation */
+
+static struct ms_allocation *allocation;
+
+static void start(void)
+{
+    fake_start();
+    ms_config.settle_ms = 1;
+    allocation = fake_allocation(BYTES);
+}
+
+static void end(void)
+{
+    fake_check_allocation(allocation);
+    fake_allocation_free(allocation);
+    fake_check_empty();
+}
+
+static void report(size_t begin, int64_t bytes)
+{
+    ms_block_report(allocation->address + begin, bytes);
+    CHECK_EQ(ms_space_try_claim(allocation->address) != NULL, true); /* nobody has it */
+    ms_space_release(allocation);
+}
+
+static void check_block(size_t offset, size_t begin, size_t end)
+{
+    struct ms_range block;
+    CHECK(ms_carve_next_block(allocation, offset, &block));
+    CHECK_EQ(block.begin, begin);
+    CHECK_EQ(block.end, end);
+}
+
+static void check_no_block(size_t offset)
+{
+    struct ms_range block;
+    CHECK(!ms_carve_next_block(allocation, offset, &block));
+}
+
+static uint64_t handed_out(void)
+{
+    return ms_counter_get(MS_COUNT_BLOCKS);
+}
+
+static enum ms_kind kind_at(size_t offset)
+{
+    return ms_lineage_at(&allocation->lineage, offset).content.kind;
+}
+
+static bool has_memory(size_t offset)
+{
+    return fake_memory_at(allocation->address + offset) > 0;
+}
+
+/* --- reports */
+
+MS_TEST_BETWEEN(start, end, what_is_handed_out_is_a_block_until_it_is_taken_back)
+{
+    report(G, 2 * G);
+    check_block(0, G, 3 * G);
+    CHECK(handed_out() == 1 && allocation->touches == 1);
+    CHECK(kind_at(0) == MS_DEAD && kind_at(G) == MS_UNDEFINED && kind_at(3 * G) == MS_DEAD);
+    CHECK(!has_memory(G) && !allocation->keeps_dead);
+    report(G + 1, 0); /* no block begins there */
+    report(0, -G);
+    CHECK_EQ(allocation->touches, 1);
+    check_block(0, G, 3 * G);
+    report(G, -2 * G);
+    check_no_block(0);
+    CHECK(kind_at(G) == MS_DEAD && allocation->touches == 2);
+    report(BYTES - 1, 1);
+    check_block(0, BYTES - 1, BYTES);
+    report(BYTES - 1, 0);
+    check_no_block(0);
+    CHECK_EQ(handed_out(), 2);
+}
+
+MS_TEST_BETWEEN(start, end, what_is_not_in_an_allocation_is_none_of_ours)
+{
+    const CUdeviceptr program = fake_program_memory(G);
+    ms_block_report(program, G);
+    ms_block_report(program, -G);
+    ms_block_report(0x1000, 1);
+    ms_block_report(allocation->address - 1, 10);
+    report(0, BYTES + 1);
+    report(BYTES - 1, 2);
+    report(BYTES, 1);
+    CHECK(!allocation->is_carved && handed_out() == 0 && allocation->touches == 0);
+    report(0, BYTES);
+    check_block(0, 0, BYTES);
+    fake_program_memory_free(program);
+}
+
+MS_TEST_BETWEEN(start, end, what_overlaps_was_taken_back_without_a_report)
+{
+    report(0, G);
+    report(G, G);
+    report(2 * G, G);
+    report(3 * G, G);
+    report(2 * G - 1, G + 1);
+    check_block(0, 0, G);
+    check_block(G, 2 * G - 1, 3 * G);
+    check_block(3 * G, 3 * G, 4 * G);
+    CHECK_EQ(kind_at(G), MS_DEAD);
+    CHECK_EQ(handed_out(), 5);
+}
+
+MS_TEST_BETWEEN(start, end, what_was_used_as_a_whole_has_no_blocks)
+{
+    fake_set(allocation, 0, G, &(struct ms_content){.kind = MS_FILL});
+    report(2 * G, G);
+    check_block(0, 0, BYTES);
+    CHECK(!allocation->is_carved && handed_out() == 0);
+}
+
+MS_TEST_BETWEEN(start, end, what_cannot_be_recorded_has_memory)
+{
+    report(0, G);
+    failing_growth = 1;
+    report(2 * G, G);
+    CHECK_EQ(failing_growth, 0);
+    check_no_block(2 * G);
+    CHECK(has_memory(2 * G) && !has_memory(0) && !has_memory(3 * G));
+    CHECK_EQ(handed_out(), 1);
+}
+
+/* --- memory for what is handed out */
+
+MS_TEST_BETWEEN(start, end, after_the_window_it_has_memory)
+{
+    report(0, G);
+    CHECK(!has_memory(0));
+    ms_window_end(false);
+    report(2 * G, G);
+    CHECK(has_memory(2 * G) && !has_memory(0) && !has_memory(3 * G));
+}
+
+MS_TEST_BETWEEN(start, end, during_a_capture_it_has_memory_and_keeps_it)
+{
+    ms_hot.captures = 1;
+    report(2 * G, G);
+    CHECK(has_memory(2 * G) && allocation->keeps_dead);
+    ms_hot.captures = 0;
+    allocation->keeps_dead = false;
+    report(2 * G, -G);
+    CHECK(!allocation->keeps_dead);
+    report(2 * G, G);
+    ms_hot.captures = 1;
+    report(2 * G, -G);
+    CHECK(allocation->keeps_dead);
+    ms_hot.captures = 0;
+}
+
+MS_TEST_BETWEEN(start, end, while_work_is_queued_that_was_not_examined_it_has_memory)
+{
+    ms_examining_expect();
+    ms_examining_missed();
+    fake.is_busy = true;
+    report(2 * G, G);
+    CHECK(has_memory(2 * G));
+    fake.is_busy = false;
+    report(4 * G, G);
+    CHECK(!has_memory(4 * G));
+}
+
+/* --- what was left over */
+
+/* A block was in memory, and is taken back; all else is dead. */
+static void leave(void)
+{
+    start();
+    ms_config.leftover_bytes = BYTES;
+    report(2 * G, 2 * G);
+    fake_set(allocation, 2 * G, 4 * G, &(struct ms_content){.kind = MS_RESIDENT});
+    report(2 * G, 0);
+    CHECK_EQ(ms_carve_leftover_bytes(), 2 * G);
+    CHECK_EQ(kind_at(2 * G), MS_RESIDENT);
+}
+
+MS_TEST_BETWEEN(leave, end, in_the_window_memory_that_is_left_over_goes_back_first)
+{
+    report(2 * G, G - 1); /* less than a granule */
+    CHECK(has_memory(2 * G));
+    report(2 * G, 0);
+    report(3 * G + 1, 2 * G); /* of none a whole granule */
+    CHECK(has_memory(3 * G));
+    report(3 * G + 1, 0);
+    report(3 * G, G);
+    CHECK(!has_memory(3 * G) && !has_memory(2 * G));
+    CHECK_EQ(ms_carve_leftover_bytes(), 0);
+    CHECK_EQ(kind_at(3 * G), MS_UNDEFINED);
+}
+
+MS_TEST_BETWEEN(leave, end, in_the_window_what_is_left_over_of_many_goes_back)
+{
+    ms_config.leftover_bytes = 2 * G;
+    report(5 * G, G);
+    CHECK(has_memory(2 * G));
+    ms_config.leftover_bytes = 2 * G - 1;
+    report(6 * G, G);
+    CHECK(!has_memory(2 * G));
+}
+
+MS_TEST_BETWEEN(leave, end, after_the_window_nothing_goes_back)
+{
+    ms_config.leftover_bytes = 0;
+    ms_window_end(false);
+    report(5 * G, G);
+    CHECK(has_memory(2 * G));
+}
+
+MS_TEST_BETWEEN(leave, end, after_the_window_it_is_used_again)
+{
+    ms_window_end(false);
+    report(2 * G, 2 * G);
+    CHECK(has_memory(2 * G));
+    CHECK_EQ(kind_at(2 * G), MS_RESIDENT);
+    CHECK_EQ(fake.calls[FAKE_mem_unmap], 0);
+}
+
+/* So many launches, and some time, in which nothing was recorded. */
+static void launch(unsigned launches)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
+    for (unsigned i = 0; i < launches; i++)
+        CHECK(!ms_window_is_due());
+}
+
+MS_TEST_BETWEEN(leave, end, a_program_that_takes_its_memory_again_has_moved_on)
+{
+    CHECK(!ms_defers_any());
+    launch(63);
+    report(2 * G, 2 * G); /* a sign of a launch */
+    CHECK(ms_window_now().is_settled && ms_window_now().has_moved_on);
+    CHECK_EQ(kind_at(2 * G), MS_RESIDENT);
+    CHECK_EQ(fake.calls[FAKE_mem_unmap], 0);
+}
+
+MS_TEST_BETWEEN(leave, end, a_program_that_has_deferred_memory_has_not)
+{
+    struct ms_allocation *other = fake_allocation(G);
+    fake_set(other, 0, G, &(struct ms_content){.kind = MS_FILL});
+    CHECK(ms_defers_any());
+    launch(63);
+    report(2 * G, 2 * G);
+    CHECK(!ms_window_now().is_settled && !has_memory(2 * G));
+    fake_allocation_free(other);
+}
+
+/* --- what was handed out while it was ready */
+
+MS_TEST_BETWEEN(leave, end, what_was_handed_out_unseen_is_taken_back)
+{
+    const CUdeviceptr address = allocation->address + 2 * G;
+    CHECK(ms_ready_report(address, 1));
+    const uint32_t touches = allocation->touches;
+    report(2 * G, 0);
+    CHECK_EQ(allocation->touches, touches + 1);
+    CHECK(!ms_ready_report(address, 0)); /* it is not handed out any more */
+    CHECK_EQ(ms_carve_leftover_bytes(), 2 * G);
+    CHECK(ms_ready_report(address, 2));
+    report(2 * G + 1, 10);
+    CHECK(!ms_ready_report(address, 0));
+    check_block(0, 2 * G + 1, 2 * G + 11);
+}
+
+/* --- addresses that a stream has not got to yet */
+
+MS_TEST_BETWEEN(start, end, what_may_hold_addresses_is_looked_at_before_it_is_dead)
+{
+    const struct ms_content fill = {.kind = MS_FILL, .pattern = 5};
+    report(2 * G, G);
+    fake_set(allocation, 2 * G, 3 * G, &fill);
+    report(2 * G, 0);
+    CHECK(!has_memory(2 * G));
+    report(2 * G, G);
+    fake_set(allocation, 2 * G, 3 * G, &fill);
+    ms_hot.late_payloads = 1;
+    report(2 * G, 0);
+    CHECK(has_memory(2 * G) && !has_memory(3 * G));
+    ms_hot.late_payloads = 0;
+}
