@@ -192,7 +192,7 @@ MS_TEST_AFTER(make_folder, what_is_no_file_and_no_folder_is_not_opened)
     CHECK_EQ(rename("x.distcp", ".distcp"), 0);
     check_path(".distcp", "torch.distributed.checkpoint");
     put_json("json", "{'weight_map':{}}");
-    check_path("x.index.json" + strlen("x.index."), "found JSON");
+    check_path("json", "found JSON");
     CHECK_EQ(symlink("nowhere", in_folder("z.bin")), 0);
     unlink(in_folder("x.safetensors"));
     check("", "z.bin: cannot be opened: No such file");
