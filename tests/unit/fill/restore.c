@@ -10,7 +10,7 @@
 enum { G = FAKE_GRANULE, GRANULES = 8, BYTES = GRANULES * G };
 
 static const struct ms_content fill = {.kind = MS_FILL, .pattern = 0x07070707},
-                               resident = {.kind = MS_RESIDENT};
+                               resident = {.kind = MS_RESIDENT}, undefined = {.kind = MS_UNDEFINED};
 static struct ms_allocation *allocation;
 static struct test_file file;
 
@@ -141,6 +141,7 @@ MS_TEST_BETWEEN(read_file, forget_file, a_granule_of_other_bytes_stays)
 MS_TEST_BETWEEN(read_file, forget_file, only_resident_bytes_that_can_go_are_compared)
 {
     fake_set(allocation, G, 2 * G, &fill);
+    fake_set(allocation, 2 * G, BYTES, &undefined);
     ms_backing_uncover(&allocation->backing, 0, BYTES, false);
     fake_set(allocation, 2 * G, 3 * G, &resident);
     fake_set(allocation, 3 * G, 5 * G, &resident);
