@@ -221,19 +221,34 @@ static bool is_readable(const void *address)
     return is_readable;
 }
 
-MS_TEST(what_is_mapped_with_access_can_be_read)
+/* Three pages: with access, without, and none. */
+static size_t page;
+
+static char *map_pages(void)
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    page = (size_t)sysconf(_SC_PAGESIZE);
     char *pages = mmap(NULL, 3 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(pages != MAP_FAILED);
     CHECK_EQ(mprotect(pages + page, page, PROT_NONE), 0);
     CHECK_EQ(munmap(pages + 2 * page, page), 0);
+    return pages;
+}
+
+MS_TEST(what_is_mapped_with_access_can_be_read)
+{
+    const char *pages = map_pages();
     CHECK(is_readable(pages) && is_readable(pages + page - 1));
     CHECK(!is_readable(pages + page) && !is_readable(pages + 2 * page) && !is_readable(NULL));
-
-    refusal = EPERM; /* every mapping counts */
-    CHECK(is_readable(pages + 5) && is_readable(pages + page));
-    CHECK(!is_readable(pages + 2 * page) && !is_readable(pages + 3 * page - 1));
     refusal = EFAULT;
     CHECK(!is_readable(pages));
+}
+
+MS_TEST(where_the_call_is_refused_every_mapping_counts)
+{
+    if (ms_test_is_watched())
+        ms_test_skip("an emulator does not tell which pages there are");
+    const char *pages = map_pages();
+    refusal = EPERM;
+    CHECK(is_readable(pages + 5) && is_readable(pages + page));
+    CHECK(!is_readable(pages + 2 * page) && !is_readable(pages + 3 * page - 1));
 }
