@@ -82,8 +82,10 @@ MS_TEST(why_a_file_is_not_opened_is_told)
     struct stat stat_of;
     make_folder();
     const int made = open(path_of("file"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    const struct rlimit one_more = {(rlim_t)made + 2, (rlim_t)made + 2};
-    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &one_more), 0);
+    struct rlimit limit;
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = (rlim_t)made + 2; /* one more */
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
     CHECK_EQ(ms_regular_file_open(path_of("file"), &stat_of), -1);
     CHECK_EQ(errno, EMFILE);
     CHECK_EQ(ms_regular_file_open(path_of("none"), &stat_of), -1);

@@ -318,7 +318,9 @@ static void create_there(void *argument)
 
 static struct ms_source *create(const char *path, int descriptor, bool hides_stores)
 {
-    const struct rlimit limit = {400, 4096};
+    struct rlimit limit;
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = 400;
     CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
     wanted.path = path;
     wanted.descriptor = descriptor;
