@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/calls/pointer.h"
+
+#include "runtime/memory/space.h"
+#include "tests/unit/between.h"
+#include "tests/unit/fake_driver.h"
+
+enum { BYTES = 2 * FAKE_GRANULE - 100 };
+
+/* --- a driver that says one thing of every address */
+
+static CUresult type_result, managed_result;
+static unsigned type, managed;
+
+static CUresult pointer_get_attribute(void *value, CUpointer_attribute attribute,
+                                      CUdeviceptr address)
+{
+    CHECK_EQ(address, 4711);
+    if (attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED) {
+        *(unsigned *)value = managed;
+        return managed_result;
+    }
+    CHECK_EQ(attribute, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+    *(unsigned *)value = type;
+    return type_result;
+}
+
+static void start(void)
+{
+    ms_driver.pointer_get_attribute = pointer_get_attribute;
+    type_result = managed_result = CUDA_SUCCESS;
+    type = managed = 0;
+}
+
+/* Of all kinds, which one it is; none is the sum of others. */
+static unsigned kinds(void)
+{
+    unsigned found = 0;
+    for (unsigned kind = MS_ON_DEVICE; kind <= MS_MANAGED; kind *= 2)
+        found |= ms_pointer_is(4711, kind) ? kind : 0;
+    CHECK_EQ(ms_pointer_is(4711, MS_ON_DEVICE | MS_PINNED | MS_UNKNOWN_TO_DRIVER | MS_MANAGED),
+             found != 0);
+    CHECK_EQ(ms_pointer_is_device(4711), (found & MS_ON_DEVICE) != 0);
+    CHECK_EQ(ms_pointer_is_host(4711), (found & (MS_PINNED | MS_UNKNOWN_TO_DRIVER)) != 0);
+    return found;
+}
+
+MS_TEST_AFTER(start, it_is_what_the_driver_says)
+{
+    CHECK_EQ(kinds(), MS_UNKNOWN_TO_DRIVER);
+    type = CU_MEMORYTYPE_DEVICE;
+    CHECK_EQ(kinds(), MS_ON_DEVICE);
+    type = CU_MEMORYTYPE_HOST;
+    CHECK_EQ(kinds(), MS_PINNED);
+    type = CU_MEMORYTYPE_ARRAY;
+    CHECK_EQ(kinds(), 0);
+    managed = 1;
+    type = CU_MEMORYTYPE_DEVICE;
+    CHECK_EQ(kinds(), MS_ON_DEVICE | MS_MANAGED);
+    CHECK(!ms_pointer_is(4711, 0));
+}
+
+MS_TEST_AFTER(start, what_it_does_not_know_is_memory_of_the_host)
+{
+    type_result = managed_result = CUDA_ERROR_INVALID_VALUE;
+    managed = 1;
+    CHECK_EQ(kinds(), MS_UNKNOWN_TO_DRIVER);
+}
+
+MS_TEST_AFTER(start, where_it_cannot_answer_nothing_is_known)
+{
+    type_result = CUDA_ERROR_INVALID_CONTEXT;
+    type = CU_MEMORYTYPE_HOST;
+    CHECK_EQ(kinds(), 0);
+}
+
+/* --- bounds */
+
+MS_TEST(what_leaves_its_allocation_strays)
+{
+    fake_start();
+    struct ms_allocation *allocation = fake_allocation(BYTES);
+    const CUdeviceptr begin = allocation->address, end = begin + BYTES;
+    CHECK(ms_pointer_is_owned(begin) && ms_pointer_is_owned(end - 1));
+    CHECK(!ms_pointer_is_owned(begin - 1) && !ms_pointer_is_owned(end));
+    CHECK(!ms_pointer_strays(begin, BYTES) && !ms_pointer_strays(end - 1, 1));
+    CHECK(ms_pointer_strays(begin, BYTES + 1) && ms_pointer_strays(end - 1, 2));
+    CHECK(ms_pointer_strays(end, 1) && ms_pointer_strays(begin - 1, 1));
+    CHECK(!ms_pointer_strays(end, 0) && !ms_pointer_strays(begin - 1, 0)); /* it touches nothing */
+    const CUdeviceptr program = fake_program_memory(FAKE_GRANULE);
+    CHECK(!ms_pointer_strays(program, 2 * FAKE_GRANULE)); /* the driver knows */
+    fake_program_memory_free(program);
+    fake_allocation_free(allocation);
+    fake_check_empty();
+}
