@@ -108,9 +108,8 @@ def replace(text, *arguments, **options):
 def renew(text):
     """The page with the version, the day and the machine of now in its head."""
     found = HEAD.match(text)
-    rows = "\n".join([f"# {found['title']}", "", f"| made by | {found['made_by']} |", "| --- | --- |", f"| version | {version()} |",
-                      f"| machine | {machine()} |", f"| settings | {found['settings']} |", "", ""])
-    return rows + text[found.end():]
+    return (text[:found.start("version")] + version() + text[found.end("version"):found.start("machine")] + machine() +
+            text[found.end("machine"):])
 
 
 def add_row(page, section, row):
