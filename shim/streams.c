@@ -48,19 +48,24 @@ BEGIN_RECAPTURE(cuStreamBeginRecaptureToGraph_ptsz)
 BEGIN_TO_CIG(cuStreamBeginCaptureToCig)
 BEGIN_TO_CIG(cuStreamBeginCaptureToCig_ptsz)
 
-/* Some failures end the capture and some do not, so the stream is queried. */
-#define END_CAPTURE(symbol, is_capturing)                                           \
-    CUresult symbol(CUstream hStream, CUgraph *phGraph)                             \
-    {                                                                               \
-        MS_INSIDE;                                                                  \
-        CUstreamCaptureStatus before, after;                                        \
-        const bool known = MS_REAL(is_capturing)(hStream, &before) == CUDA_SUCCESS; \
-        const CUresult result = MS_REAL(symbol)(hStream, phGraph);                  \
-        if (known && before != CU_STREAM_CAPTURE_STATUS_NONE &&                     \
-            MS_REAL(is_capturing)(hStream, &after) == CUDA_SUCCESS &&               \
-            after == CU_STREAM_CAPTURE_STATUS_NONE)                                 \
-            ms_order_set_capture(false);                                            \
-        return result;                                                              \
+/* Some failures end the capture and some do not: after one the stream is queried, and before, since
+ * it may not have been captured at all. */
+#define END_CAPTURE(symbol, is_capturing)                                                       \
+    CUresult symbol(CUstream hStream, CUgraph *phGraph)                                         \
+    {                                                                                           \
+        MS_INSIDE;                                                                              \
+        CUstreamCaptureStatus status;                                                           \
+        bool has_ended = MS_REAL(is_capturing)(hStream, &status) == CUDA_SUCCESS &&             \
+                         status != CU_STREAM_CAPTURE_STATUS_NONE;                               \
+        const CUresult result = MS_REAL(symbol)(hStream, phGraph);                              \
+        if (result == CUDA_SUCCESS)                                                             \
+            has_ended = true;                                                                   \
+        else                                                                                    \
+            has_ended = has_ended && MS_REAL(is_capturing)(hStream, &status) == CUDA_SUCCESS && \
+                        status == CU_STREAM_CAPTURE_STATUS_NONE;                                \
+        if (has_ended)                                                                          \
+            ms_order_set_capture(false);                                                        \
+        return result;                                                                          \
     }
 END_CAPTURE(cuStreamEndCapture, cuStreamIsCapturing)
 END_CAPTURE(cuStreamEndCapture_ptsz, cuStreamIsCapturing_ptsz)

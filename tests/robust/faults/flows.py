@@ -52,6 +52,7 @@ KNOWN = [
     # Device memory was kept for ever.
     *(("goes on", f"driver:{name}", number) for name in ("cuMemRelease", "cuMemUnmap", "cuMemAddressFree")
       for number in (1, 8)),
+    ("goes on", "driver:cuStreamIsCapturing", 1),
     # Whoever sent a plan waited for ever, or the socket stayed.
     *(("plan by socket", f"files:{name}", 1) for name in ("listen", "eventfd", "pthread_create", "lstat64")),
     *(("plan by socket", "files:__cxa_atexit", number) for number in (1, 2, 3)),
