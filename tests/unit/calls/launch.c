@@ -6,21 +6,71 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/calls/host_memory.h"
+#include "runtime/driver/flags.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/kernel/rules.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
+#include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
 
 enum { GRANULES = 4, BYTES = GRANULES * FAKE_GRANULE, ROUNDING = 512 };
 
-/* --- kernels: each has two parameters of 8 bytes, of which the first is where it writes */
+/* --- kernels: most have two parameters of 8 bytes, of which the first is where it writes */
 
-enum kernel { PUT, TAKE, PASS, OTHER, KERNELS };
-static const char *const names[KERNELS] = {"put", "take", "pass", "other"};
-static unsigned launches;
+enum kernel { PUT, TAKE, PASS, OTHER, LIST_ONE, LIST_TWO, CAT, LOOP, KERNELS };
+static const char *const names[KERNELS] = {
+    "put",
+    "take",
+    "pass",
+    "other",
+    "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi1EEENS1_",
+    "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi2EEENS1_",
+    "_ZN2at6native26CatArrayBatchedCopy_contigINS1_10OpaqueTypeILj4EEEjLi1ELi4ELi1EEEvPT_",
+    "_ZN2at6native18elementwise_kernelILi64ELi256EZNS0_22gpu_kernel_impl_nocastIZZZNS0_23direct_"
+    "copy_kernel_cudaERNS_18TensorIteratorBaseEENKUlvE0_clEvENKUlvE_clEvEUlhE_EEvS5_"};
+
+/* As PyTorch lays out what its kernels over lists of one and of two get, and of its cat, for four
+ * inputs of one shape, and of its loop over two tensors. */
+struct list_of_one {
+    uint64_t addresses[1][110];
+    int64_t bytes[110];
+    uint8_t tensor_of_block[320];
+    int32_t chunk_of_block[320], start;
+};
+struct list_of_two {
+    uint64_t addresses[2][64];
+    int64_t bytes[64];
+    uint8_t tensor_of_block[320];
+    int32_t chunk_of_block[320], start;
+};
+struct cat {
+    uint64_t input[4];
+    uint32_t words[3][4]; /* offset, size, count */
+    unsigned char dense[4], shape_and_padding[36];
+};
+struct loop {
+    uint64_t pointers[2];
+    int dims;
+    unsigned sizes[25][3], strides[25][2];
+    int padding;
+};
+
+static const struct {
+    size_t count, bytes[20];
+} parameters[KERNELS] = {[PUT] = {2, {8, 8}},
+                         [TAKE] = {2, {8, 8}},
+                         [PASS] = {2, {8, 8}},
+                         [OTHER] = {2, {8, 8}},
+                         [LIST_ONE] = {2, {sizeof(struct list_of_one), 8}},
+                         [LIST_TWO] = {2, {sizeof(struct list_of_two), 8}},
+                         [CAT] = {5, {8, sizeof(struct cat), 32, 4, 4}},
+                         [LOOP] = {2, {4, sizeof(struct loop)}}};
+static size_t more_parameters;               /* that lists have, each of 8 bytes */
+static unsigned launches, blocks_wanted = 1; /* of a launch over a list */
 static CUresult launch_result;
 
 static CUresult func_get_name(const char **name, CUfunction function)
@@ -32,10 +82,16 @@ static CUresult func_get_name(const char **name, CUfunction function)
 static CUresult func_get_param_info(CUfunction function, size_t index, size_t *offset,
                                     size_t *bytes)
 {
-    CHECK(function != NULL);
-    *offset = 8 * index;
-    *bytes = 8;
-    return index < 2 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    const size_t kernel = (uintptr_t)function - 1, known = parameters[kernel].count;
+    const bool is_list = kernel == LIST_ONE || kernel == LIST_TWO;
+    *offset = 0;
+    for (size_t i = 0; i <= index && i < known + more_parameters; i++) {
+        *offset += i > 0 ? *bytes : 0;
+        *bytes = i < known ? parameters[kernel].bytes[i] : 8;
+        *offset = *bytes < 8 ? *offset : (*offset + 7) / 8 * 8;
+    }
+    return index < known + (is_list ? more_parameters : 0) ? CUDA_SUCCESS
+                                                           : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult func_get_attribute(int *value, CUfunction_attribute attribute, CUfunction function)
@@ -55,21 +111,50 @@ static CUresult device_get_attribute(int *value, CUdevice_attribute attribute, C
     return CUDA_SUCCESS;
 }
 
-/* Writes all of the allocation. */
+static void run_on_one(const struct list_of_one *list, unsigned blocks, uint64_t value)
+{
+    for (unsigned block = 0; block < blocks; block++) {
+        const unsigned tensor = list->tensor_of_block[block];
+        CHECK(list->addresses[0][tensor] != 0);
+        memset((void *)(uintptr_t)list->addresses[0][tensor], (int)value,
+               (size_t)list->bytes[tensor]);
+    }
+}
+
+static void run_on_two(const struct list_of_two *list, unsigned blocks)
+{
+    for (unsigned block = 0; block < blocks; block++) {
+        const unsigned tensor = list->tensor_of_block[block];
+        CHECK(list->addresses[0][tensor] != 0 && list->addresses[1][tensor] != 0);
+        memmove((void *)(uintptr_t)list->addresses[1][tensor],
+                (const void *)(uintptr_t)list->addresses[0][tensor], (size_t)list->bytes[tensor]);
+    }
+}
+
+/* Writes all of the allocation, or of those of a list. */
 static CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned grid_y,
                               unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
                               unsigned shared, CUstream stream, void **params, void **extra)
 {
     uint64_t words[2];
-    CHECK(grid_x + grid_y + grid_z == 3 && block_x * block_y * block_z == 64 && shared == 0);
+    const enum kernel kernel = (enum kernel)((uintptr_t)function - 1);
+    CHECK(grid_x == (kernel < LIST_ONE ? 1 : blocks_wanted) && grid_y + grid_z == 2);
+    CHECK(block_x * block_y * block_z == 64 && shared == 0);
     CHECK(stream != NULL && extra == NULL);
     for (size_t i = 0; i < 2; i++)
         memcpy(&words[i], params[i], 8);
     launches++;
     if (launch_result != CUDA_SUCCESS)
         return launch_result;
-    const enum kernel kernel = (enum kernel)((uintptr_t)function - 1);
-    CHECK(kernel != OTHER);
+    CHECK(kernel != OTHER && kernel < CAT);
+    if (kernel == LIST_ONE) {
+        run_on_one(params[0], grid_x, words[1]);
+        return CUDA_SUCCESS;
+    }
+    if (kernel == LIST_TWO) {
+        run_on_two(params[0], grid_x);
+        return CUDA_SUCCESS;
+    }
     if (kernel == PUT && words[0] < BYTES) /* the other way round */
         memset((void *)(uintptr_t)words[1], (int)words[0], BYTES);
     else if (kernel == PUT)
@@ -88,7 +173,9 @@ static CUdeviceptr program;
 
 static void read_rules(void)
 {
-    static const char text[] = "write-only put\nfrom-other take\nin-place pass\n";
+    static const char text[] = "write-only put\nfrom-other take\nin-place pass\n"
+                               "each *TensorListMetadata*\nconcatenate *CatArray*\n"
+                               "from-other *direct_copy*\n";
     char path[] = "/tmp/metashard-rules-XXXXXX";
     const int file = mkstemp(path);
     CHECK(file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text));
@@ -366,4 +453,521 @@ MS_TEST_BETWEEN(start, end, too_few_bytes_of_parameters_are_not_recorded)
     bytes = 8;
     CHECK(!ms_launch(&call, &result));
     CHECK_EQ(ms_lineage_at(&one->lineage, 0).content.kind, MS_RESIDENT);
+}
+
+/* --- where a pointer leads */
+
+MS_TEST_BETWEEN(start, end, a_pointer_beside_its_allocation_is_not_recorded)
+{
+    CUresult result;
+    for (int i = 0; i < 2; i++) {
+        CHECK(!launch(PUT, i == 0 ? one->address + BYTES : one->address - 1, 5, &result));
+        CHECK_EQ(result, CUDA_SUCCESS);
+        CHECK(ms_lineage_at(&one->lineage, 0).content.kind != MS_LAUNCHED);
+    }
+}
+
+MS_TEST_BETWEEN(start, end, only_what_lies_side_by_side_is_written_and_read)
+{
+    fill(other, 0, BYTES);
+    check_recorded(TAKE, one->address, other->address);
+    fill(one, 0, BYTES);
+    check_forwarded(TAKE, one->address, one->address + 8);
+}
+
+MS_TEST_BETWEEN(start, end, an_input_of_another_context_is_not_recorded)
+{
+    fill(other, 0, BYTES);
+    other->context = (CUcontext)2;
+    check_forwarded(TAKE, one->address, other->address);
+    other->context = FAKE_CONTEXT;
+}
+
+/* Any number may stand there. The driver is asked of those that can be an address: of what the
+ * number and the end of the other pointer make, too. */
+MS_TEST_BETWEEN(start, end, a_number_is_no_memory_of_the_driver)
+{
+    static const struct {
+        uint64_t number;
+        unsigned questions;
+    } numbers[] = {{0, 0},
+                   {1, 0},
+                   {(UINT64_C(1) << 24) - 1, 1},
+                   {UINT64_C(1) << 24, 2},
+                   {(UINT64_C(1) << 57) - 1, 1},
+                   {UINT64_C(1) << 57, 0},
+                   {UINT64_MAX, 0}};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        const unsigned before = fake.calls[FAKE_pointer_get_attribute];
+        check_recorded(PUT, one->address, numbers[i].number);
+        CHECK_EQ(fake.calls[FAKE_pointer_get_attribute] - before, numbers[i].questions);
+    }
+    fill(one, 0, BYTES);
+}
+
+/* --- without heap */
+
+enum { MANY = 1000000 };
+
+/* True if a piece of it was wanting. Recorded or not, the bytes are the kernel's. */
+static bool launch_without(int pieces)
+{
+    CUresult result = CUDA_SUCCESS;
+    const int before = live;
+    start();
+    fill(other, 0, BYTES);
+    may_make = pieces;
+    fails_once = true;
+    const bool is_answered = launch(TAKE, one->address, other->address, &result);
+    const bool has_failed = may_make < 0;
+    may_make = MANY;
+    fails_once = false;
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK_EQ(is_answered, ms_lineage_at(&one->lineage, 0).content.kind == MS_LAUNCHED);
+    if (is_answered)
+        check_bytes(0, BYTES, 7);
+    end();
+    CHECK(live == before || pieces == MANY);
+    return has_failed;
+}
+
+MS_TEST(what_cannot_be_kept_runs_and_leaves_nothing)
+{
+    launch_without(MANY); /* what is kept for each kernel */
+    for (int pieces = 0; launch_without(pieces);)
+        pieces++;
+}
+
+/* --- lists of tensors */
+
+static struct list_of_one ones;
+static struct list_of_two twos;
+static uint64_t value; /* behind the list */
+static struct ms_call list_call;
+
+/* Three blocks: the first tensor has two. */
+static bool launch_list(enum kernel kernel, CUresult *result_out)
+{
+    uint64_t more = 0;
+    void *params[20] = {kernel == LIST_ONE ? (void *)&ones : (void *)&twos, &value};
+    for (size_t i = 2; i < 20; i++)
+        params[i] = &more;
+    list_call.function = (CUfunction)(uintptr_t)(kernel + 1);
+    list_call.params = params;
+    return ms_launch(&list_call, result_out);
+}
+
+static void start_lists(void)
+{
+    start();
+    ones = (struct list_of_one){.tensor_of_block = {0, 0, 1}, .chunk_of_block = {0, 1, 0}};
+    twos = (struct list_of_two){.tensor_of_block = {0, 0, 1}, .chunk_of_block = {0, 1, 0}};
+    ones.addresses[0][0] = one->address;
+    ones.addresses[0][1] = other->address;
+    ones.bytes[0] = ones.bytes[1] = twos.bytes[0] = BYTES;
+    value = 5;
+    list_call = (struct ms_call){.grid = {3, 1, 1}, .block = {64, 1, 1}, .stream = FAKE_STREAM};
+}
+
+static enum ms_kind kind_of(const struct ms_allocation *allocation)
+{
+    return ms_lineage_at(&allocation->lineage, 0).content.kind;
+}
+
+static void check_list_recorded(enum kernel kernel)
+{
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    CHECK(launch_list(kernel, &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK(launches == 0 && kind_of(one) == MS_LAUNCHED);
+}
+
+static void check_list_forwarded(enum kernel kernel)
+{
+    CUresult result;
+    CHECK(!launch_list(kernel, &result));
+    CHECK(launches == 0 && kind_of(one) != MS_LAUNCHED && kind_of(other) != MS_LAUNCHED);
+}
+
+MS_TEST_BETWEEN(start_lists, end, of_a_list_each_tensor_is_recorded)
+{
+    check_list_recorded(LIST_ONE);
+    CHECK(kind_of(other) == MS_LAUNCHED && other->backing.backed_bytes == 0);
+    blocks_wanted = 2;
+    check_bytes(0, BYTES, 5);
+    CHECK(launches == 1 && other->backing.backed_bytes == 0);
+    blocks_wanted = 1;
+    CHECK_EQ(materialise(other, 0, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(((const unsigned char *)(uintptr_t)other->address)[BYTES - 1], 5);
+}
+
+/* Bytes in memory cannot be recorded over. */
+MS_TEST_BETWEEN(start_lists, end, what_of_a_list_cannot_be_recorded_is_launched)
+{
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    fake_set(one, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
+    blocks_wanted = 2;
+    CHECK(launch_list(LIST_ONE, &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK(launches == 1 && kind_of(other) == MS_LAUNCHED && other->backing.backed_bytes == 0);
+    CHECK_EQ(one->lineage.resident_bytes, BYTES);
+    CHECK_EQ(((const unsigned char *)(uintptr_t)one->address)[BYTES - 1], 5);
+}
+
+MS_TEST_BETWEEN(start_lists, end, what_the_driver_says_of_the_rest_of_a_list_is_the_answer)
+{
+    for (int i = 0; i < 2; i++) {
+        CUresult result = CUDA_SUCCESS;
+        fake_set(one, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
+        fill(one, FAKE_GRANULE, BYTES);
+        fill(other, 0, BYTES);
+        blocks_wanted = 2;
+        launch_result = i == 0 ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+        if (i == 0)
+            fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+        CHECK(launch_list(LIST_ONE, &result));
+        CHECK_EQ(result, i == 0 ? CUDA_ERROR_UNKNOWN : CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+        CHECK_EQ(launches, i);
+        CHECK_EQ(kind_of(other), MS_LAUNCHED);
+    }
+}
+
+MS_TEST_BETWEEN(start_lists, end, a_list_of_which_nothing_can_be_recorded_is_forwarded_whole)
+{
+    fake_set(one, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
+    fake_set(other, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
+    check_list_forwarded(LIST_ONE);
+    CHECK(one->lineage.resident_bytes == BYTES && other->lineage.resident_bytes == BYTES);
+}
+
+MS_TEST_BETWEEN(start_lists, end, a_launch_that_is_more_than_its_list_is_not_cut)
+{
+    const CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY};
+    list_call.attributes = &attribute;
+    list_call.attribute_count = 1;
+    check_list_forwarded(LIST_ONE);
+    list_call.attribute_count = 0;
+    fill(one, 0, BYTES);
+    fill(other, 0, BYTES);
+    list_call.cooperative = true;
+    check_list_forwarded(LIST_ONE);
+    list_call.cooperative = false;
+    fill(one, 0, BYTES);
+    fill(other, 0, BYTES);
+    ms_order_set_capture(true);
+    check_list_forwarded(LIST_ONE);
+    ms_order_set_capture(false);
+    fill(one, 0, BYTES);
+    fill(other, 0, BYTES);
+    check_list_recorded(LIST_ONE);
+}
+
+MS_TEST_BETWEEN(start_lists, end, a_list_with_many_parameters_behind_it_is_cut)
+{
+    fake_set(one, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
+    more_parameters = 14;
+    blocks_wanted = 2;
+    CUresult result;
+    CHECK(launch_list(LIST_ONE, &result) && result == CUDA_SUCCESS && launches == 1);
+}
+
+MS_TEST_BETWEEN(start_lists, end, one_with_more_parameters_is_not)
+{
+    more_parameters = 15;
+    check_list_forwarded(LIST_ONE);
+}
+
+/* What stands behind the list is no tensor of it. */
+MS_TEST_BETWEEN(start_lists, end, an_address_behind_a_list_is_not_of_it)
+{
+    memset(ones.addresses, 0, sizeof(ones.addresses));
+    value = one->address;
+    check_list_forwarded(LIST_ONE);
+    CHECK_EQ(one->lineage.resident_bytes, BYTES);
+    fill(one, 0, BYTES);
+    fill(other, 0, BYTES);
+    twos.addresses[0][0] = other->address;
+    value = one->address;
+    list_call.grid[0] = 2;
+    check_list_forwarded(LIST_TWO);
+}
+
+MS_TEST_BETWEEN(start_lists, end, of_two_lists_the_second_is_made_of_the_first)
+{
+    fill(other, 0, BYTES);
+    list_call.grid[0] = blocks_wanted = 2;
+    twos.addresses[0][0] = other->address;
+    twos.addresses[1][0] = one->address;
+    check_list_recorded(LIST_TWO);
+    fake_set(other, 0, BYTES, &(struct ms_content){.kind = MS_FILL, .pattern = 0x09090909});
+    check_bytes(0, BYTES, 7);
+    CHECK(launches == 1 && other->backing.backed_bytes == 0);
+}
+
+MS_TEST_BETWEEN(start_lists, end, of_two_lists_both_may_have_the_same_tensor)
+{
+    fill(one, 0, BYTES);
+    list_call.grid[0] = blocks_wanted = 2;
+    twos.addresses[0][0] = twos.addresses[1][0] = one->address;
+    check_list_recorded(LIST_TWO);
+    check_bytes(0, BYTES, 7);
+}
+
+MS_TEST_BETWEEN(start_lists, end, of_two_lists_other_pairs_are_forwarded)
+{
+    list_call.grid[0] = 2;
+    for (int i = 0; i < 3; i++) {
+        fill(one, 0, BYTES);
+        fill(other, 0, BYTES);
+        twos.addresses[0][0] = i == 0 ? one->address + 8 : other->address + (i == 1 ? BYTES : 0);
+        twos.addresses[1][0] = one->address;
+        other->context = i == 2 ? (CUcontext)2 : FAKE_CONTEXT;
+        check_list_forwarded(LIST_TWO);
+    }
+    other->context = FAKE_CONTEXT;
+}
+
+/* As launch_without. Of the two tensors one may be recorded. */
+static bool launch_list_without(int pieces)
+{
+    CUresult result = CUDA_SUCCESS;
+    const int before = live;
+    start_lists();
+    list_call.grid[0] = 2;
+    ones.tensor_of_block[1] = 1;
+    ones.tensor_of_block[2] = 0;
+    may_make = pieces;
+    fails_once = true;
+    const bool is_answered = launch_list(LIST_ONE, &result);
+    const bool has_failed = may_make < 0;
+    may_make = MANY;
+    fails_once = false;
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK_EQ(is_answered, kind_of(one) == MS_LAUNCHED || kind_of(other) == MS_LAUNCHED);
+    CHECK_EQ(launches,
+             is_answered && (kind_of(one) != MS_LAUNCHED || kind_of(other) != MS_LAUNCHED));
+    end();
+    CHECK(live == before || pieces == MANY);
+    return has_failed;
+}
+
+MS_TEST(a_list_without_heap_is_launched_and_leaves_nothing)
+{
+    launch_list_without(MANY);
+    for (int pieces = 0; launch_list_without(pieces);)
+        pieces++;
+}
+
+/* --- launches that are copies */
+
+static struct cat cat;
+static struct loop loop;
+static struct ms_allocation *joined; /* what they make */
+static struct ms_call copy_call;
+static bool is_cat;
+
+/* One and the other, one behind the other: in elements of 4 bytes. */
+static void start_copies(void)
+{
+    start();
+    joined = fake_allocation(2 * BYTES);
+    fill(one, 0, BYTES);
+    fake_set(other, 0, BYTES, &(struct ms_content){.kind = MS_FILL, .pattern = 0x09090909});
+    cat = (struct cat){.input = {one->address, other->address},
+                       .words = {{0, BYTES / 4}, {BYTES / 4, BYTES / 4}, {BYTES / 4, BYTES / 4}},
+                       .dense = {1, 1}};
+    copy_call = (struct ms_call){.grid = {1, 2, 1}, .block = {64, 1, 1}, .stream = FAKE_STREAM};
+}
+
+static void end_copies(void)
+{
+    fake_check_allocation(joined);
+    fake_allocation_free(joined);
+    end();
+}
+
+static bool launch_cat(CUresult *result_out)
+{
+    uint64_t out = joined->address;
+    uint32_t shape[8] = {2 * BYTES / 4, 0, 0, 0, 1}, dimension = 0, stride = 1;
+    void *params[] = {&out, &cat, shape, &dimension, &stride};
+    copy_call.function = (CUfunction)(uintptr_t)(CAT + 1);
+    copy_call.params = params;
+    return ms_launch(&copy_call, result_out);
+}
+
+/* Half rows of 128 bytes of one, to every other half row of the result. */
+static bool launch_loop(CUdeviceptr to, CUdeviceptr from, unsigned rows, CUresult *result_out)
+{
+    uint32_t count = 128 * rows;
+    loop = (struct loop){.pointers = {to, from},
+                         .dims = 2,
+                         .sizes = {{128}, {rows}},
+                         .strides = {{1, 1}, {512, 256}}};
+    void *params[] = {&count, &loop};
+    copy_call.function = (CUfunction)(uintptr_t)(LOOP + 1);
+    copy_call.params = params;
+    copy_call.grid[1] = 1;
+    return ms_launch(&copy_call, result_out);
+}
+
+static bool launch_copy(CUresult *result_out)
+{
+    *result_out = CUDA_ERROR_UNKNOWN;
+    return is_cat ? launch_cat(result_out)
+                  : launch_loop(joined->address, one->address, 100, result_out);
+}
+
+static uint32_t pattern_at(size_t offset)
+{
+    const struct ms_extent extent = ms_lineage_at(&joined->lineage, offset);
+    return extent.content.kind == MS_FILL ? extent.content.pattern : 0;
+}
+
+MS_TEST_BETWEEN(start_copies, end_copies, a_concatenation_is_copied_by_lineage)
+{
+    CUresult result;
+    CHECK(launch_cat(&result) && result == CUDA_SUCCESS);
+    CHECK(launches == 0 && joined->backing.backed_bytes == 0 && fake.work_count == 0);
+    CHECK(pattern_at(0) == 0x07070707 && pattern_at(BYTES - 1) == 0x07070707);
+    CHECK(pattern_at(BYTES) == 0x09090909 && pattern_at(2 * BYTES - 1) == 0x09090909);
+}
+
+MS_TEST_BETWEEN(start_copies, end_copies, a_copy_of_rows_is_copied_by_lineage)
+{
+    CUresult result;
+    CHECK(launch_loop(joined->address, one->address, 100, &result) && result == CUDA_SUCCESS);
+    CHECK(launches == 0 && joined->backing.backed_bytes == 0 && fake.work_count == 0);
+    CHECK(pattern_at(0) == 0x07070707 && pattern_at(127) == 0x07070707 && pattern_at(128) == 0);
+    CHECK(pattern_at(99 * 512 + 127) == 0x07070707 && pattern_at(100 * 512) == 0);
+}
+
+MS_TEST_BETWEEN(start_copies, end_copies, one_row_is_a_copy_of_rows_too)
+{
+    CUresult result;
+    CHECK(launch_loop(joined->address, one->address, 1, &result) && result == CUDA_SUCCESS);
+    CHECK(pattern_at(127) == 0x07070707 && pattern_at(128) == 0);
+}
+
+static void check_copy_forwarded(void)
+{
+    CUresult result;
+    CHECK(!launch_copy(&result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK(one->lineage.resident_bytes == BYTES && joined->lineage.resident_bytes == 2 * BYTES);
+}
+
+/* It runs as any other kernel, and its memory is there. */
+MS_TEST(a_copy_that_the_driver_may_refuse_or_that_is_captured_is_forwarded)
+{
+    for (int i = 0; i < 7; i++) { /* of rows a launch can be recorded */
+        is_cat = i % 2 == 0;
+        start_copies();
+        if (i / 2 == 0)
+            copy_call.grid[0] = 257;
+        else if (i / 2 == 1)
+            copy_call.cooperative = true;
+        else if (i / 2 == 2)
+            ms_order_set_capture(true);
+        else
+            fake_fail(FAKE_ctx_get_device, 1, CUDA_ERROR_UNKNOWN);
+        check_copy_forwarded();
+        if (i / 2 == 2)
+            ms_order_set_capture(false);
+        end_copies();
+    }
+}
+
+MS_TEST_BETWEEN(start_copies, end_copies, a_concatenation_of_other_memory_is_forwarded)
+{
+    CUresult result;
+    uint64_t out = program;
+    uint32_t shape[8] = {64, 0, 0, 0, 1}, dimension = 0, stride = 1;
+    void *params[] = {&out, &cat, shape, &dimension, &stride};
+    cat = (struct cat){.input = {program + 4096, program + 8192},
+                       .words = {{0, 32}, {32, 32}, {32, 32}},
+                       .dense = {1, 1}};
+    copy_call.function = (CUfunction)(uintptr_t)(CAT + 1);
+    copy_call.params = params;
+    CHECK(!ms_launch(&copy_call, &result));
+    CHECK(fake.work_count == 0 && one->backing.backed_bytes == 0);
+}
+
+/* Only so can what is absent between the rows be left out. */
+MS_TEST_BETWEEN(start_copies, end_copies, rows_to_other_memory_are_copied_around_what_is_absent)
+{
+    CUresult result;
+    fake_set(one, 128, 256, &absent);
+    CHECK(launch_loop(program, one->address, 2, &result) && result == CUDA_SUCCESS);
+    CHECK_EQ(*(const unsigned char *)(uintptr_t)(program + 512 + 127), 7);
+    CHECK_EQ(launches, 0);
+    fill(one, 0, BYTES);
+}
+
+MS_TEST_BETWEEN(start_copies, end_copies, a_copy_that_fails_is_told)
+{
+    CUresult result;
+    fake_set(one, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK(launch_cat(&result));
+    CHECK_EQ(result, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(launches, 0);
+}
+
+/* --- what a launch may reach besides */
+
+MS_TEST_BETWEEN(start, end, what_is_prepared_is_not_looked_at)
+{
+    CUresult result;
+    uint64_t first = one->address, second = 5;
+    void *params[] = {&first, &second};
+    struct ms_call call = call_of(PUT, params);
+    fill(one, 0, BYTES);
+    atomic_store(&ms_hot.started, 1);
+    call.is_prepared = true;
+    CHECK(!ms_launch(&call, &result) && ms_is_gated());
+    CHECK_EQ(one->backing.backed_bytes, 0);
+}
+
+MS_TEST_BETWEEN(start, end, only_a_launch_that_runs_sets_the_gate)
+{
+    CUresult result;
+    atomic_store(&ms_hot.started, 1);
+    CHECK(launch(PUT, one->address, 5, &result) && !ms_is_gated());
+    CHECK(!launch(OTHER, program, 5, &result) && ms_is_gated());
+    fill(one, 0, BYTES);
+}
+
+MS_TEST_BETWEEN(start, end, where_kernels_may_reach_anything_all_is_in_memory)
+{
+    fill(one, 0, BYTES);
+    fill(other, 0, BYTES);
+    ms_host_memory_add_reach(MS_REASON_GLOBALS);
+    check_forwarded(OTHER, program, 5);
+    CHECK_EQ(other->lineage.resident_bytes, BYTES);
+}
+
+MS_TEST_BETWEEN(start, end, what_points_to_tracked_host_memory_may_reach_anything)
+{
+    static uint64_t words[4];
+    fill(one, 0, BYTES);
+    fill(other, 0, BYTES);
+    ms_host_memory_add((uintptr_t)words, sizeof(words));
+    check_forwarded(OTHER, program, (uintptr_t)&words[3]);
+    CHECK_EQ(other->lineage.resident_bytes, BYTES);
+}
+
+MS_TEST_BETWEEN(start, end, what_cannot_come_into_memory_fails_the_launch)
+{
+    CUresult result = CUDA_SUCCESS;
+    fill(one, 0, BYTES);
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK(launch(OTHER, one->address, 5, &result));
+    CHECK_EQ(result, CUDA_ERROR_UNKNOWN);
+    void *extra[] = {(void *)(uintptr_t)77, NULL, CU_LAUNCH_PARAM_END};
+    struct ms_call call = call_of(OTHER, NULL);
+    call.extra = extra;
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK(ms_launch(&call, &result));
+    CHECK_EQ(result, CUDA_ERROR_UNKNOWN);
 }
