@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/calls/pointer.h"
 
+#include "runtime/memory/delayed_free.h"
 #include "runtime/memory/space.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -10,12 +11,13 @@ enum { BYTES = 2 * FAKE_GRANULE - 100 };
 /* --- a driver that says one thing of every address */
 
 static CUresult type_result, managed_result;
-static unsigned type, managed;
+static unsigned type, managed, asked;
 
 static CUresult pointer_get_attribute(void *value, CUpointer_attribute attribute,
                                       CUdeviceptr address)
 {
     CHECK_EQ(address, 4711);
+    asked++;
     if (attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED) {
         *(unsigned *)value = managed;
         return managed_result;
@@ -72,6 +74,19 @@ MS_TEST_AFTER(start, where_it_cannot_answer_nothing_is_known)
     type_result = CUDA_ERROR_INVALID_CONTEXT;
     type = CU_MEMORYTYPE_HOST;
     CHECK_EQ(kinds(), 0);
+    type = 0;
+    CHECK_EQ(kinds(), 0);
+}
+
+MS_TEST_AFTER(start, the_driver_is_asked_for_nothing_that_is_not_wanted)
+{
+    asked = 0;
+    CHECK(!ms_pointer_is(4711, MS_MANAGED));
+    CHECK_EQ(asked, 1);
+    CHECK(!ms_pointer_is(4711, MS_ON_DEVICE));
+    CHECK_EQ(asked, 2);
+    CHECK(!ms_pointer_is(4711, 0));
+    CHECK_EQ(asked, 2);
 }
 
 /* --- bounds */
@@ -91,5 +106,24 @@ MS_TEST(what_leaves_its_allocation_strays)
     CHECK(!ms_pointer_strays(program, 2 * FAKE_GRANULE)); /* the driver knows */
     fake_program_memory_free(program);
     fake_allocation_free(allocation);
+    fake_check_empty();
+}
+
+/* The program has freed it, in a stream that has not got there. */
+MS_TEST(what_is_freed_but_still_there_strays)
+{
+    fake_start();
+    struct ms_allocation *allocation = fake_allocation(BYTES);
+    const CUdeviceptr address = allocation->address;
+    CUevent event;
+    CHECK_EQ(ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    CHECK_EQ(ms_driver.event_record(event, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK(ms_space_claim(address) == allocation);
+    ms_space_remove(allocation);
+    ms_delayed_free_add(allocation, event, FAKE_CONTEXT);
+    CHECK(!ms_pointer_is_owned(address) && ms_pointer_strays(address, 1));
+    CHECK(ms_pointer_strays(address + BYTES - 1, 1) && !ms_pointer_strays(address, 0));
+    ms_delayed_free_run(FAKE_CONTEXT);
+    CHECK(!ms_pointer_strays(address, 1));
     fake_check_empty();
 }

@@ -117,6 +117,89 @@ static void add_more(struct ms_inside *inside, CUdeviceptr address, enum ms_kind
     ms_space_unclaim(allocation);
 }
 
+/* --- how often what there is is looked up, each time under a lock */
+
+static unsigned gaps, lookups;
+struct ms_range __real_ms_host_memory_gap(uint64_t address);
+struct ms_range __wrap_ms_host_memory_gap(uint64_t address);
+struct ms_range __wrap_ms_host_memory_gap(uint64_t address)
+{
+    gaps++;
+    return __real_ms_host_memory_gap(address);
+}
+
+size_t __real_ms_space_find_all_pointed(struct ms_pointed *pointed, size_t count,
+                                        struct ms_range *nothing_out);
+size_t __wrap_ms_space_find_all_pointed(struct ms_pointed *pointed, size_t count,
+                                        struct ms_range *nothing_out);
+size_t __wrap_ms_space_find_all_pointed(struct ms_pointed *pointed, size_t count,
+                                        struct ms_range *nothing_out)
+{
+    lookups++;
+    return __real_ms_space_find_all_pointed(pointed, count, nothing_out);
+}
+
+/* Forty words behind another. */
+static void scan(uint64_t first, uint64_t others, uint64_t step)
+{
+    static unsigned char bytes[8 * 42];
+    layout->params[1].bytes = sizeof(bytes) - 8;
+    packed.bytes = bytes;
+    packed.count = sizeof(bytes);
+    memcpy(bytes + 8, &first, 8);
+    for (size_t i = 2; i < 42; i++, others += step)
+        memcpy(bytes + 8 * i, &others, 8);
+    gaps = lookups = 0;
+    ms_pointer_scan_find(&arguments, &reach);
+}
+
+MS_TEST_AFTER(start, words_are_looked_up_together_more_of_them_each_time)
+{
+    scan(FAR, FAR + 8, 8);
+    CHECK_EQ(lookups, 6); /* 1, 2, 4, 8, 16 and 10 */
+    CHECK(gaps == 0 && reach.count > 0);
+    scan(0, FAR + 8, 8);
+    CHECK_EQ(lookups, 6);
+}
+
+MS_TEST_AFTER(start, where_the_first_word_means_nothing_its_neighbours_are_not_looked_up)
+{
+    add_more(&more[0], FAR + 16 * BYTES, MS_UNDEFINED);
+    ms_host_memory_add(HOST_MEMORY, 4096);
+    scan(FAR + 3 * BYTES, FAR + 3 * BYTES + 8, 8);
+    CHECK(lookups == 1 && gaps == 1);
+    CHECK(reach.count == 0 && !reach.everything);
+    scan(FAR, FAR + 8, 8);
+    CHECK(lookups == 6 && gaps == 6); /* once for each */
+}
+
+MS_TEST_AFTER(start, behind_a_word_that_means_everything_none_is_looked_up)
+{
+    ms_host_memory_add(HOST_MEMORY, 4096);
+    scan(HOST_MEMORY, FAR, 8);
+    CHECK(reach.everything && lookups == 1);
+}
+
+/* What is tracked lies on either side of what means nothing. */
+MS_TEST_AFTER(start, beside_a_word_that_means_nothing_host_memory_is_found)
+{
+    static const CUdeviceptr tracked = FAR + 10 * BYTES,
+                             first[] = {FAR + 8 * BYTES, FAR + 12 * BYTES};
+    add_more(&more[0], FAR + 16 * BYTES, MS_UNDEFINED);
+    ms_host_memory_add(HOST_MEMORY, 4096);
+    ms_host_memory_add(tracked, 4096);
+    for (int i = 0; i < 2; i++) {
+        scan(first[i], tracked + 4095, 0);
+        CHECK(reach.everything && lookups == 2);
+        scan(first[i], tracked - 1, 0);
+        CHECK(!reach.everything);
+        scan(first[i], tracked + 4096, 0);
+        CHECK(!reach.everything);
+        scan(first[i], FAR + BYTES - 1, 0);
+        CHECK_EQ(reach.count, 40 > MS_MAX_HITS / 2 ? MS_MAX_HITS / 2 : 40);
+    }
+}
+
 /* True if one of the first hits is of the block there. */
 static bool is_among(size_t count, CUdeviceptr block)
 {

@@ -3,6 +3,7 @@
  * in tests/driver/differential/blocks.c. */
 #include "runtime/calls/tensor_map.h"
 
+#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/space.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -34,6 +35,21 @@ MS_TEST(a_dimension_that_repeats)
     const cuuint64_t dims[] = {10, 4000};
     const cuuint64_t strides[] = {0};
     CHECK_EQ(EXTENT(FLOAT32, 2, dims, strides), 40);
+}
+
+MS_TEST(there_are_up_to_five_dimensions)
+{
+    const cuuint64_t dims[] = {10, 2, 2, 2, 2, 2};
+    const cuuint64_t strides[] = {16, 100, 1000, 10000, 100000};
+    CHECK_EQ(EXTENT(UINT8, 5, dims, strides), 11126);
+    CHECK_EQ(EXTENT(UINT8, 6, dims, strides), SIZE_MAX);
+}
+
+MS_TEST(a_dimension_of_nothing_is_not_known_though_its_rows_have_no_distance)
+{
+    const cuuint64_t dims[] = {8, 0};
+    const cuuint64_t strides[] = {0};
+    CHECK_EQ(EXTENT(UINT8, 2, dims, strides), SIZE_MAX);
 }
 
 /* Values of 4 and 6 bits, of CUDA 12.8. */
@@ -103,6 +119,54 @@ MS_TEST_BETWEEN(start, end, up_to_the_end_of_an_allocation_it_is_what_is_describ
 {
     describe(allocation->address + FAKE_GRANULE, BYTES - FAKE_GRANULE);
     CHECK_EQ(allocation->backing.backed_bytes, BYTES - FAKE_GRANULE);
+}
+
+MS_TEST_BETWEEN(start, end, it_is_not_more_than_is_described)
+{
+    describe(allocation->address + FAKE_GRANULE, FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, FAKE_GRANULE);
+}
+
+static CUresult describe_all_behind(CUdeviceptr address)
+{
+    const cuuint64_t dims[] = {BYTES};
+    return ms_tensor_map_access(address, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, dims, NULL,
+                                CU_TENSOR_MAP_INTERLEAVE_NONE);
+}
+
+static void carve(size_t begin, size_t behind)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK(ms_carve_add_block(allocation, begin, behind));
+    ms_space_release(allocation);
+}
+
+MS_TEST_BETWEEN(start, end, beyond_the_end_it_is_all_of_its_block)
+{
+    carve(0, FAKE_GRANULE);
+    carve(FAKE_GRANULE, 3 * FAKE_GRANULE);
+    CHECK_EQ(describe_all_behind(allocation->address + 2 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK(fake_memory_at(allocation->address + FAKE_GRANULE) != 0);
+    CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
+}
+
+/* The program uses what no block holds: it may be anything from now on. */
+MS_TEST_BETWEEN(start, end, beyond_the_end_and_in_no_block_it_is_all_of_the_allocation)
+{
+    carve(0, FAKE_GRANULE);
+    CHECK_EQ(describe_all_behind(allocation->address + 2 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+}
+
+MS_TEST_BETWEEN(start, end, what_has_no_memory_is_told)
+{
+    CHECK_EQ(describe_all_behind(1), CUDA_SUCCESS); /* of nothing */
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(describe_all_behind(allocation->address + 2 * FAKE_GRANULE), CUDA_ERROR_UNKNOWN);
+    carve(0, FAKE_GRANULE);
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(describe_all_behind(allocation->address + 2 * FAKE_GRANULE), CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(allocation->backing.backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, beyond_the_end_it_is_all_of_it)

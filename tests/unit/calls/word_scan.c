@@ -136,3 +136,55 @@ MS_TEST(both_ends_of_a_window_count)
         }
     }
 }
+
+/* --- which words are looked at one by one */
+
+static void check_planes(struct ms_range window, size_t count, const struct ms_word_plane *planes)
+{
+    const struct ms_range windows[MS_WORD_WINDOWS] = {{5, 5}, window};
+    struct ms_words words;
+    ms_word_scan_begin(&words, bytes, sizeof(bytes), windows);
+    CHECK_EQ(words.window_count, 1);
+    CHECK_EQ(words.windows[0].plane_count, count);
+    for (size_t i = 0; i < count; i++) {
+        CHECK_EQ(words.windows[0].planes[i].at, planes[i].at);
+        CHECK_EQ(words.windows[0].planes[i].low, planes[i].low);
+        CHECK_EQ(words.windows[0].planes[i].span, planes[i].span);
+    }
+}
+
+/* The highest byte that is not zero first, and the one below it; only where there is none, those
+ * above it. */
+MS_TEST(a_word_is_looked_at_by_its_highest_bytes)
+{
+    check_planes((struct ms_range){0x5a5b00000000, 0x5a5e00000000}, 2,
+                 (struct ms_word_plane[]){{1, 0x5a, 0}, {0, 0x5b, 2}});
+    check_planes((struct ms_range){0x5a5b00000000, 0x5a5e00000001}, 2,
+                 (struct ms_word_plane[]){{1, 0x5a, 0}, {0, 0x5b, 3}});
+    check_planes((struct ms_range){0x5a5b00000000, 0x5c0000000000}, 2,
+                 (struct ms_word_plane[]){{1, 0x5a, 1}, {0, 0, 0xff}});
+    check_planes((struct ms_range){0x12000000000000, 0x12550000000001}, 2,
+                 (struct ms_word_plane[]){{2, 0x12, 0}, {1, 0, 0x55}});
+    check_planes((struct ms_range){0x300000000, 0x700000000}, 4,
+                 (struct ms_word_plane[]){{0, 3, 3}, {1, 0, 0}, {2, 0, 0}, {3, 0, 0}});
+    check_planes((struct ms_range){0x1000, 0x2000}, 4,
+                 (struct ms_word_plane[]){{0, 0, 0}, {1, 0, 0}, {2, 0, 0}, {3, 0, 0}});
+}
+
+/* Words that agree in some of these bytes are not looked at. */
+MS_TEST(all_bytes_of_a_word_that_are_compared_must_be_the_windows)
+{
+    const struct ms_range windows[MS_WORD_WINDOWS] = {{0x5a5b00000000, 0x5a5e00000000}};
+    const uint64_t found = 0x5a5c00000000, upper = 0x5a7700000000, lower = 0x775c00000000;
+    struct ms_words words;
+    size_t at;
+    uint64_t word;
+    memset(bytes, 0, sizeof(bytes));
+    memcpy(bytes + 8, &upper, 8);
+    memcpy(bytes + 24, &lower, 8);
+    memcpy(bytes + 40, &found, 8);
+    memcpy(bytes + 56, &found, 8);
+    ms_word_scan_begin(&words, bytes, sizeof(bytes), windows);
+    CHECK(ms_word_scan_next(&words, &at, &word) && at == 40);
+    CHECK_EQ(words.marks, UINT64_C(1) << 56);
+}
