@@ -1,9 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 #include "runtime/calls/alloc.h"
+
+#include <string.h>
+
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/materialise.h"
+#include "runtime/memory/delayed_free.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/pool.h"
 #include "runtime/memory/regular.h"
+#include "runtime/state/counters.h"
+#include "runtime/state/window.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
@@ -16,12 +25,17 @@ void *__wrap_ms_heap_zalloc(size_t bytes)
     return ++seen == failing ? NULL : __real_ms_heap_zalloc(bytes);
 }
 
-static bool allocate(CUdeviceptr *address_out)
+static void configure(void)
 {
-    CUresult result;
     ms_config.min_bytes = 1;
     ms_config.overcommit = 16;
     ms_config.self_check = MS_SELF_CHECK_OFF;
+}
+
+static bool allocate(CUdeviceptr *address_out)
+{
+    CUresult result;
+    configure();
     return ms_alloc(FAKE_GRANULE, address_out, &result) && result == CUDA_SUCCESS;
 }
 
@@ -100,5 +114,520 @@ MS_TEST_AFTER(fake_start, nothing_is_freed_where_the_wait_fails)
     CHECK(ms_alloc_free(freed + 1, &result) && result == CUDA_ERROR_INVALID_VALUE);
     fake.wait_result = CUDA_SUCCESS;
     CHECK(ms_alloc_free(freed, &result) && result == CUDA_SUCCESS);
+    fake_check_empty();
+}
+
+MS_TEST_AFTER(fake_start, what_is_none_or_not_at_its_address_is_not_freed)
+{
+    CUresult result;
+    CHECK(allocate(&freed));
+    CHECK(!ms_alloc_free(freed - FAKE_GRANULE * 4, &result));
+    struct ms_allocation *allocation = ms_space_claim(freed);
+    allocation->is_opened = true; /* another process has it */
+    ms_space_release(allocation);
+    CHECK(ms_alloc_free(freed, &result) && result == CUDA_ERROR_INVALID_VALUE);
+    CHECK(!ms_alloc_free_in_stream(freed, FAKE_STREAM, &result));
+    allocation->is_opened = false;
+    allocation->is_programs = true; /* the program has mapped it */
+    CHECK(!ms_alloc_free(freed, &result));
+    CHECK(!ms_alloc_free_in_stream(freed, FAKE_STREAM, &result));
+    allocation->is_programs = false;
+    CHECK(!ms_alloc_free_in_stream(freed + 1, FAKE_STREAM, &result));
+    CHECK_EQ(fake.reservations, 1);
+    CHECK(ms_alloc_free(freed, &result) && result == CUDA_SUCCESS);
+}
+
+MS_TEST_AFTER(fake_start, what_is_allocated_and_freed_is_counted)
+{
+    CUresult result;
+    CHECK(allocate(&freed));
+    CHECK_EQ(ms_counter_get(MS_COUNT_ALLOCATIONS), 1);
+    CHECK_EQ(ms_counter_get(MS_COUNT_REQUESTED_BYTES), FAKE_GRANULE);
+    CHECK_EQ(ms_counter_get(MS_COUNT_FREES), 0);
+    CHECK(ms_alloc_free(freed, &result) && result == CUDA_SUCCESS);
+    CHECK_EQ(ms_counter_get(MS_COUNT_FREES), 1);
+}
+
+/* The wait would end it. */
+MS_TEST_AFTER(fake_start, what_is_freed_during_a_capture_keeps_its_memory_until_it_ends)
+{
+    CUresult result;
+    CHECK(allocate(&freed));
+    fill(freed);
+    ms_order_set_capture(true);
+    CHECK(ms_alloc_free(freed, &result) && result == CUDA_SUCCESS);
+    CHECK(fake.reservations == 1 && fake.physical_bytes == FAKE_GRANULE);
+    CHECK(!ms_alloc_free(freed, &result));
+    ms_order_set_capture(false);
+    ms_delayed_free_run(NULL);
+    fake_check_empty();
+}
+
+/* --- what may be deferred */
+
+static struct ms_promise promise;
+
+static bool may_defer(size_t bytes)
+{
+    return ms_alloc_may_defer(bytes, &promise);
+}
+
+static void start(void)
+{
+    fake_start();
+    configure();
+}
+
+static int supports; /* of the device */
+
+static CUresult device_get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    CHECK(device >= 0 && device < MS_MAX_DEVICES);
+    CHECK_EQ(attribute, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+    *value = supports;
+    return supports < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+MS_TEST_AFTER(start, what_is_small_or_excluded_or_captured_is_not_deferred)
+{
+    ms_config.min_bytes = 100;
+    CHECK(may_defer(100) && promise.bytes == 100);
+    CHECK(promise.context == FAKE_CONTEXT && promise.device == 0 && promise.pool == NULL);
+    CHECK(!may_defer(99));
+    ms_config.min_bytes = 0;
+    CHECK(may_defer(1) && !may_defer(0));
+    ms_order_set_capture(true);
+    CHECK(!may_defer(100));
+    ms_order_set_capture(false);
+    CHECK(may_defer(100));
+}
+
+MS_TEST_AFTER(start, without_a_context_or_a_device_that_can_map_nothing_is_deferred)
+{
+    CUcontext popped;
+    CHECK_EQ(ms_driver.ctx_push_current(NULL), CUDA_SUCCESS);
+    CHECK(!may_defer(100));
+    CHECK_EQ(ms_driver.ctx_pop_current(&popped), CUDA_SUCCESS);
+    fake_fail(FAKE_ctx_get_current, 1, CUDA_ERROR_NOT_INITIALIZED);
+    CHECK(!may_defer(100));
+    fake_fail(FAKE_ctx_get_device, 1, CUDA_ERROR_NOT_INITIALIZED);
+    CHECK(!may_defer(100));
+    ms_driver.device_get_attribute = device_get_attribute;
+    for (supports = -1; supports <= 1; supports++)
+        CHECK_EQ(may_defer(100), supports > 0);
+    supports = 1;
+    fake.device = MS_MAX_DEVICES - 1;
+    CHECK(may_defer(100) && promise.device == MS_MAX_DEVICES - 1);
+    fake.device = MS_MAX_DEVICES;
+    CHECK(!may_defer(100));
+    fake.device = -1;
+    CHECK(!may_defer(100));
+}
+
+/* It shares its memory with others, and may end before it. */
+MS_TEST_AFTER(start, in_a_green_context_nothing_is_deferred)
+{
+    enum { MOST = 64 };
+    for (uintptr_t i = 0; i < MOST; i++) {
+        ms_alloc_add_green_context((CUcontext)(100 + i));
+        CHECK(may_defer(100));
+    }
+    for (uintptr_t i = 0; i < MOST; i += MOST - 1) {
+        CUcontext popped;
+        CHECK_EQ(ms_driver.ctx_push_current((CUcontext)(100 + i)), CUDA_SUCCESS);
+        CHECK(!may_defer(100));
+        CHECK_EQ(ms_driver.ctx_pop_current(&popped), CUDA_SUCCESS);
+    }
+    ms_alloc_add_green_context((CUcontext)300); /* more than are known */
+    CHECK(!may_defer(100));
+}
+
+MS_TEST_AFTER(start, without_a_place_for_its_address_the_driver_is_asked)
+{
+    CUresult result;
+    CHECK(!ms_alloc(FAKE_GRANULE, NULL, &result));
+    CHECK(!ms_alloc_in_stream(FAKE_GRANULE, NULL, FAKE_STREAM, NULL, &result));
+    CHECK_EQ(fake.reservations, 0);
+}
+
+/* A program that allocates until it fails must fail. */
+MS_TEST_AFTER(start, more_than_the_device_may_owe_is_refused)
+{
+    CUdeviceptr address = 0;
+    CUresult result = CUDA_SUCCESS;
+    ms_config.overcommit = 1;
+    fake.total_bytes = 4 * FAKE_GRANULE;
+    CHECK(ms_alloc(5 * FAKE_GRANULE, &address, &result));
+    CHECK(result == CUDA_ERROR_OUT_OF_MEMORY && address == 0 && fake.reservations == 0);
+    CHECK_EQ(ms_counter_get(MS_COUNT_ALLOCATIONS), 0);
+    CHECK(ms_alloc(4 * FAKE_GRANULE, &address, &result) && result == CUDA_SUCCESS);
+    CHECK(ms_alloc_free(address, &result) && result == CUDA_SUCCESS);
+}
+
+MS_TEST_AFTER(start, calls_are_examined_only_while_something_is_deferred)
+{
+    CUdeviceptr address = 0;
+    CUresult result;
+    CHECK(!ms_defers_any());
+    ms_config.overcommit = 1;
+    CHECK(ms_alloc(2 * fake.total_bytes, &address, &result) && result == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(!ms_defers_any());
+    CHECK(allocate(&address) && ms_defers_any());
+    CHECK(ms_alloc_free(address, &result) && !ms_defers_any());
+}
+
+/* --- pools */
+
+static CUresult trim_result;
+static unsigned trims;
+
+static CUresult mem_pool_trim_to(CUmemoryPool pool, size_t bytes)
+{
+    CHECK(pool == FAKE_POOL && bytes == 0);
+    trims++;
+    if (trim_result == CUDA_SUCCESS)
+        fake.physical_bytes = 0; /* what the driver keeps for it */
+    return trim_result;
+}
+
+static CUresult stream_is_capturing(CUstream stream, CUstreamCaptureStatus *status)
+{
+    CHECK(stream == FAKE_STREAM || stream == fake.refused_stream);
+    *status = fake.is_busy ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return stream == fake.refused_stream ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+
+static void start_pool(void)
+{
+    start();
+    ms_driver.mem_pool_trim_to = mem_pool_trim_to;
+    ms_driver.stream_is_capturing = stream_is_capturing;
+    trims = 0;
+    trim_result = CUDA_SUCCESS;
+}
+
+static CUdeviceptr take(size_t bytes)
+{
+    CUdeviceptr address;
+    CUresult result;
+    CHECK(ms_alloc_in_stream(bytes, NULL, FAKE_STREAM, &address, &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    return address;
+}
+
+static void give_back(CUdeviceptr address)
+{
+    CUresult result;
+    CHECK(ms_alloc_free_in_stream(address, FAKE_STREAM, &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+}
+
+static struct ms_allocation_facts facts_of(CUdeviceptr address)
+{
+    struct ms_allocation_facts facts;
+    CHECK(ms_space_look_up(address, &facts));
+    return facts;
+}
+
+MS_TEST_AFTER(start_pool, an_allocation_of_a_pool_is_freed_when_its_stream_gets_there)
+{
+    const CUdeviceptr address = take(FAKE_GRANULE);
+    CHECK(facts_of(address).pool == FAKE_POOL);
+    fill(address);
+    fake.is_busy = true;
+    give_back(address);
+    CHECK(fake.reservations == 1 && fake.events > 0);
+    CHECK_EQ(ms_counter_get(MS_COUNT_FREES), 1);
+    fake.is_busy = false;
+    ms_delayed_free_pass(false);
+    fake_check_empty();
+}
+
+/* Without an event it waits for its context. */
+MS_TEST_AFTER(start_pool, where_no_event_can_be_recorded_it_is_freed_later_too)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        const CUdeviceptr address = take(FAKE_GRANULE);
+        fill(address);
+        fake_fail(i == 0 ? FAKE_event_create : FAKE_event_record, 1, CUDA_ERROR_OUT_OF_MEMORY);
+        give_back(address);
+        CHECK_EQ(fake.reservations, 1);
+        ms_delayed_free_run(FAKE_CONTEXT);
+        fake_check_empty();
+    }
+}
+
+MS_TEST_AFTER(start_pool, a_free_in_a_stream_that_is_captured_or_gone_is_the_drivers)
+{
+    CUresult result;
+    const CUdeviceptr address = take(FAKE_GRANULE);
+    ms_order_set_capture(true);
+    fake.is_busy = true;
+    CHECK(!ms_alloc_free_in_stream(address, FAKE_STREAM, &result));
+    fake.is_busy = false;
+    fake.refused_stream = (CUstream)8;
+    CHECK(!ms_alloc_free_in_stream(address, fake.refused_stream, &result));
+    ms_order_set_capture(false);
+    CHECK(!ms_alloc_free_in_stream(address, fake.refused_stream, &result));
+    CHECK_EQ(fake.reservations, 1);
+    ms_order_set_capture(true); /* of another stream */
+    CHECK(ms_alloc_free_in_stream(address, FAKE_STREAM, &result) && result == CUDA_SUCCESS);
+    ms_order_set_capture(false);
+    ms_delayed_free_run(NULL);
+    fake_check_empty();
+}
+
+/* What a stream has not got to yet may point to it. */
+MS_TEST_AFTER(start_pool, what_late_copies_may_point_to_is_in_memory_before_it_is_freed)
+{
+    CUresult result;
+    const CUdeviceptr address = take(FAKE_GRANULE);
+    fake_set(ms_space_find_claimed(address), 0, FAKE_GRANULE,
+             &(struct ms_content){.kind = MS_FILL, .pattern = 7});
+    fake.is_busy = true;
+    atomic_fetch_add(&ms_hot.late_payloads, 1);
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK(ms_alloc_free_in_stream(address, FAKE_STREAM, &result) && result == CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(facts_of(address).bytes, FAKE_GRANULE);
+    give_back(address);
+    CHECK_EQ(fake.physical_bytes, FAKE_GRANULE);
+    atomic_fetch_sub(&ms_hot.late_payloads, 1);
+    fake.is_busy = false;
+    ms_delayed_free_pass(false);
+    fake_check_empty();
+}
+
+MS_TEST_AFTER(start_pool, a_stream_of_another_context_and_another_pool_are_the_drivers)
+{
+    CUdeviceptr address;
+    CUresult result;
+    fake.refused_stream = (CUstream)8;
+    CHECK(!ms_alloc_in_stream(FAKE_GRANULE, NULL, fake.refused_stream, &address, &result));
+    CHECK(!ms_alloc_in_stream(FAKE_GRANULE, (CUmemoryPool)5, FAKE_STREAM, &address, &result));
+    fake_fail(FAKE_device_get_default_mem_pool, 1, CUDA_ERROR_UNKNOWN);
+    CHECK(!ms_alloc_in_stream(FAKE_GRANULE, NULL, FAKE_STREAM, &address, &result));
+    CHECK_EQ(fake.reservations, 0);
+    CHECK(ms_alloc_in_stream(FAKE_GRANULE, FAKE_POOL, FAKE_STREAM, &address, &result));
+    give_back(address);
+}
+
+/* What the driver keeps for the pool has room for it. */
+MS_TEST_AFTER(start_pool, before_a_pool_is_refused_what_the_driver_keeps_for_it_goes)
+{
+    CUdeviceptr address;
+    CUresult result;
+    ms_config.overcommit = 1;
+    fake.total_bytes = 4 * FAKE_GRANULE;
+    CHECK(ms_alloc_in_stream(5 * FAKE_GRANULE, NULL, FAKE_STREAM, &address, &result));
+    CHECK(result == CUDA_ERROR_OUT_OF_MEMORY && trims == 1);
+    trim_result = CUDA_ERROR_UNKNOWN;
+    CHECK(ms_alloc_in_stream(5 * FAKE_GRANULE, NULL, FAKE_STREAM, &address, &result));
+    CHECK(result == CUDA_ERROR_OUT_OF_MEMORY && trims == 2);
+    give_back(take(FAKE_GRANULE));
+    CHECK_EQ(trims, 2);
+}
+
+/* A training step frees what the next one takes. */
+MS_TEST_AFTER(start_pool, what_takes_the_place_of_what_was_freed_often_is_transient)
+{
+    enum { ROUNDS = 4 };
+    for (int i = 0; i < ROUNDS; i++) {
+        const CUdeviceptr address = take(FAKE_GRANULE);
+        CHECK(!facts_of(address).is_transient);
+        fill(address);
+        give_back(address);
+    }
+    CUdeviceptr address = take(2 * FAKE_GRANULE); /* more than ever */
+    CHECK(!facts_of(address).is_transient);
+    give_back(address);
+    for (int i = 0; i < 2 * ROUNDS; i++) {
+        address = take(FAKE_GRANULE);
+        const bool is_transient = facts_of(address).is_transient;
+        CHECK_EQ(is_transient, i >= ROUNDS);
+        fill(address);
+        give_back(address);
+    }
+    const CUdeviceptr both[] = {take(FAKE_GRANULE), take(FAKE_GRANULE)};
+    CHECK(facts_of(both[0]).is_transient && facts_of(both[1]).is_transient);
+    const CUdeviceptr one_more = take(FAKE_GRANULE);
+    CHECK(!facts_of(one_more).is_transient);
+    give_back(both[0]);
+    give_back(both[1]);
+    give_back(one_more);
+}
+
+/* In a loop that only sets it, it counts in the end. */
+MS_TEST_AFTER(start_pool, what_never_had_memory_counts_little)
+{
+    enum { UNUSED = 64, TIMES = 4 };
+    for (int i = 0; i < UNUSED * TIMES; i++) {
+        const CUdeviceptr address = take(FAKE_GRANULE);
+        CHECK(!facts_of(address).is_transient);
+        give_back(address);
+    }
+    const CUdeviceptr address = take(FAKE_GRANULE);
+    CHECK(facts_of(address).is_transient);
+    give_back(address);
+}
+
+/* The program has launched for a while, and allocated nothing. */
+static void move_on(void)
+{
+    ms_config.settle_ms = 1;
+    for (int i = 0; i < 64; i++)
+        ms_window_is_due();
+    while (!ms_window_is_due())
+        ;
+    CHECK(ms_window_now().has_moved_on);
+}
+
+MS_TEST_AFTER(start_pool,
+              when_the_program_has_moved_on_the_driver_serves_pools_until_the_model_is_freed)
+{
+    CUdeviceptr addresses[16];
+    CHECK(ms_alloc_wants_pooled());
+    for (int i = 0; i < 16; i++)
+        addresses[i] = take(FAKE_GRANULE);
+    move_on();
+    CHECK(!ms_alloc_wants_pooled());
+    for (int i = 0; i < 14; i++) {
+        give_back(addresses[i]);
+        CHECK(!ms_alloc_wants_pooled()); /* an eighth is left */
+    }
+    give_back(addresses[14]);
+    CHECK(ms_alloc_wants_pooled());
+    give_back(addresses[15]);
+    CHECK(ms_alloc_wants_pooled());
+    addresses[0] = take(FAKE_GRANULE);
+    CHECK(!ms_window_now().has_moved_on && !facts_of(addresses[0]).is_transient);
+    CHECK(ms_alloc_wants_pooled());
+    give_back(addresses[0]);
+}
+
+/* --- who may reach what */
+
+static unsigned sets;
+static CUresult set_result;
+
+static CUresult set_access(CUmemoryPool handle, const CUmemAccessDesc *map, size_t count)
+{
+    CHECK(handle == FAKE_POOL && map != NULL && count > 0);
+    sets++;
+    return set_result;
+}
+
+static CUmemAccessDesc for_device(int device, bool is_allowed)
+{
+    return (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, device},
+                             is_allowed ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                        : CU_MEM_ACCESS_FLAGS_PROT_NONE};
+}
+
+static CUresult share(const CUmemAccessDesc *map, size_t count)
+{
+    sets = 0;
+    return ms_alloc_set_pool_access(FAKE_POOL, map, count, set_access);
+}
+
+MS_TEST_AFTER(start_pool, a_pool_for_its_own_device_stays_deferred)
+{
+    const CUmemAccessDesc own[] = {for_device(0, true), for_device(0, true)};
+    const CUdeviceptr address = take(FAKE_GRANULE);
+    CHECK_EQ(share(own, 2), CUDA_SUCCESS);
+    CHECK(sets == 1 && fake.physical_bytes == 0);
+    set_result = CUDA_ERROR_INVALID_VALUE;
+    CHECK_EQ(share(own, 2), CUDA_ERROR_INVALID_VALUE);
+    CHECK(ms_pool_find(FAKE_POOL, 0) != NULL);
+    give_back(address);
+}
+
+MS_TEST_AFTER(start_pool, what_another_device_may_reach_comes_into_memory)
+{
+    const CUmemAccessDesc others[] = {for_device(0, true), for_device(1, true),
+                                      for_device(2, true)};
+    CUmemAccessDesc forbidden[] = {for_device(1, false), for_device(0, false)};
+    const CUdeviceptr address = take(FAKE_GRANULE), second = take(FAKE_GRANULE);
+    CUdeviceptr alone;
+    CUresult result;
+    CHECK(ms_alloc(FAKE_GRANULE, &alone, &result));
+    CHECK_EQ(share(others, 3), CUDA_SUCCESS);
+    CHECK(sets == 1 && fake.physical_bytes == 2 * FAKE_GRANULE);
+    CHECK(fake_access_at(address) == 7 && fake_access_at(second) == 7);
+    CHECK(!ms_alloc_in_stream(FAKE_GRANULE, NULL, FAKE_STREAM, &freed, &result));
+    CHECK_EQ(share(forbidden, 2), CUDA_SUCCESS);
+    CHECK(fake_access_at(address) == 5 && fake_access_at(second) == 5);
+    forbidden[0].location.type = CU_MEM_LOCATION_TYPE_HOST;
+    CHECK_EQ(share(forbidden, 1), CUDA_SUCCESS);
+    CHECK_EQ(fake_access_at(address), 5);
+    give_back(address);
+    give_back(second);
+    CHECK(ms_alloc_free(alone, &result));
+    fake_check_empty();
+}
+
+MS_TEST_AFTER(start_pool, what_fails_on_the_way_is_told)
+{
+    const CUmemAccessDesc others[] = {for_device(1, true), for_device(2, true)};
+    const CUdeviceptr address = take(FAKE_GRANULE), second = take(FAKE_GRANULE);
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(share(others, 2), CUDA_ERROR_UNKNOWN);
+    CHECK(sets == 0 && fake.physical_bytes == 0);
+    set_result = CUDA_ERROR_INVALID_VALUE;
+    CHECK_EQ(share(others, 2), CUDA_ERROR_INVALID_VALUE);
+    CHECK(sets == 1 && fake_access_at(address) == 1);
+    set_result = CUDA_SUCCESS;
+    for (unsigned nth = 1; nth <= 2; nth++) {
+        fake_fail(FAKE_mem_set_access, nth, CUDA_ERROR_UNKNOWN);
+        CHECK_EQ(share(others, 2), CUDA_ERROR_UNKNOWN);
+    }
+    CHECK_EQ(share(others, 2), CUDA_SUCCESS);
+    give_back(address);
+    give_back(second);
+    fake_check_empty();
+}
+
+MS_TEST_AFTER(start_pool, a_peer_reaches_what_the_device_has_beside_pools)
+{
+    const CUdeviceptr pooled = take(FAKE_GRANULE);
+    CUdeviceptr alone;
+    CUresult result;
+    CHECK(allocate(&alone));
+    fill(pooled);
+    fill(alone);
+    CHECK_EQ(ms_alloc_set_peer_access(1, 2, true), CUDA_SUCCESS);
+    CHECK_EQ(fake_access_at(alone), 1);
+    CHECK_EQ(ms_alloc_set_peer_access(0, 3, true), CUDA_SUCCESS);
+    CHECK(fake_access_at(alone) == 9 && fake_access_at(pooled) == 1);
+    ms_space_find_claimed(alone)->is_opened = true;
+    CHECK_EQ(ms_alloc_set_peer_access(0, 3, false), CUDA_SUCCESS);
+    CHECK_EQ(fake_access_at(alone), 9);
+    CHECK_EQ(ms_alloc_set_peer_access(0, 4, true), CUDA_SUCCESS);
+    CHECK_EQ(fake_access_at(alone), 25);
+    ms_space_find_claimed(alone)->is_opened = false;
+    fake_fail(FAKE_mem_set_access, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_alloc_set_peer_access(0, 3, false), CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_alloc_set_peer_access(0, 3, false), CUDA_SUCCESS);
+    CHECK_EQ(ms_alloc_set_peer_access(0, 4, false), CUDA_SUCCESS);
+    CHECK_EQ(fake_access_at(alone), 1);
+    give_back(pooled);
+    CHECK(ms_alloc_free(alone, &result));
+    fake_check_empty();
+}
+
+/* --- the end of a context */
+
+MS_TEST_AFTER(start, with_a_context_all_in_it_ends_and_nothing_else)
+{
+    CUdeviceptr first, second, last;
+    CUresult result;
+    CHECK(allocate(&first) && allocate(&second) && allocate(&last));
+    fill(first);
+    ms_space_find_claimed(second)->context = (CUcontext)2;
+    ms_alloc_end_context(FAKE_CONTEXT);
+    CHECK(!ms_alloc_free(first, &result) && !ms_alloc_free(last, &result));
+    CHECK(fake.reservations == 1 && fake.physical_bytes == 0);
+    ms_space_find_claimed(second)->context = FAKE_CONTEXT;
+    ms_alloc_end_context((CUcontext)2);
+    CHECK(ms_alloc_free(second, &result) && result == CUDA_SUCCESS);
     fake_check_empty();
 }
