@@ -8,25 +8,35 @@
 
 #include "runtime/calls/host_memory.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/fill/overcommit.h"
 #include "runtime/kernel/rules.h"
+#include "runtime/kernel/parameters.h"
+#include "runtime/memory/examining.h"
+#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/order.h"
+#include "runtime/memory/recorded_launch.h"
+#include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
+#include "tests/unit/source/files.h"
 
 enum { GRANULES = 4, BYTES = GRANULES * FAKE_GRANULE, ROUNDING = 512 };
 
 /* --- kernels: most have two parameters of 8 bytes, of which the first is where it writes */
 
-enum kernel { PUT, TAKE, PASS, OTHER, LIST_ONE, LIST_TWO, CAT, LOOP, KERNELS };
+enum kernel { PUT, TAKE, PASS, OTHER, GIVE, TAKE_FOUR, LIST_ONE, LIST_TWO, CAT, LOOP, KERNELS };
 static const char *const names[KERNELS] = {
     "put",
     "take",
     "pass",
     "other",
+    "give", /* the first is what it reads */
+    "take four",
     "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi1EEENS1_",
     "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi2EEENS1_",
     "_ZN2at6native26CatArrayBatchedCopy_contigINS1_10OpaqueTypeILj4EEEjLi1ELi4ELi1EEEvPT_",
@@ -65,11 +75,14 @@ static const struct {
                          [TAKE] = {2, {8, 8}},
                          [PASS] = {2, {8, 8}},
                          [OTHER] = {2, {8, 8}},
+                         [GIVE] = {2, {8, 8}},
+                         [TAKE_FOUR] = {4, {8, 8, 8, 8}},
                          [LIST_ONE] = {2, {sizeof(struct list_of_one), 8}},
                          [LIST_TWO] = {2, {sizeof(struct list_of_two), 8}},
                          [CAT] = {5, {8, sizeof(struct cat), 32, 4, 4}},
                          [LOOP] = {2, {4, sizeof(struct loop)}}};
-static size_t more_parameters;               /* that lists have, each of 8 bytes */
+static size_t more_parameters; /* that lists have, each of 8 bytes */
+static struct ms_call list_call;
 static unsigned launches, blocks_wanted = 1; /* of a launch over a list */
 static CUresult launch_result;
 
@@ -139,6 +152,8 @@ static CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned gri
     uint64_t words[2];
     const enum kernel kernel = (enum kernel)((uintptr_t)function - 1);
     CHECK(grid_x == (kernel < LIST_ONE ? 1 : blocks_wanted) && grid_y + grid_z == 2);
+    if (kernel >= LIST_ONE)
+        CHECK(block_x == list_call.block[0] && block_y == list_call.block[1]);
     CHECK(block_x * block_y * block_z == 64 && shared == 0);
     CHECK(stream != NULL && extra == NULL);
     for (size_t i = 0; i < 2; i++)
@@ -157,11 +172,45 @@ static CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned gri
     }
     if (kernel == PUT && words[0] < BYTES) /* the other way round */
         memset((void *)(uintptr_t)words[1], (int)words[0], BYTES);
+    else if (kernel == GIVE)
+        memmove((void *)(uintptr_t)words[1], (const void *)(uintptr_t)words[0], BYTES);
     else if (kernel == PUT)
         memset((void *)(uintptr_t)words[0], (int)words[1], BYTES);
     else
         memmove((void *)(uintptr_t)words[0], (const void *)(uintptr_t)words[1], BYTES);
     return CUDA_SUCCESS;
+}
+
+/* --- what it asks others for */
+
+static struct {
+    unsigned uses, notes;
+    size_t count;
+    struct ms_use last;
+    const char *kernel;
+    enum ms_overcommit_sign sign;
+    CUdevice device;
+    uint64_t used;
+} asked;
+
+CUresult __real_ms_access_uses(const struct ms_use *uses, size_t count);
+CUresult __wrap_ms_access_uses(const struct ms_use *uses, size_t count);
+CUresult __wrap_ms_access_uses(const struct ms_use *uses, size_t count)
+{
+    asked.uses++;
+    asked.count = count;
+    asked.last = uses[count - 1];
+    asked.kernel = ms_caller_kernel;
+    return __real_ms_access_uses(uses, count);
+}
+
+void __wrap_ms_overcommit_note(enum ms_overcommit_sign sign, CUdevice device, uint64_t bytes);
+void __wrap_ms_overcommit_note(enum ms_overcommit_sign sign, CUdevice device, uint64_t bytes)
+{
+    asked.notes++;
+    asked.sign = sign;
+    asked.device = device;
+    asked.used = bytes;
 }
 
 /* --- two allocations, and what the program launches */
@@ -175,7 +224,7 @@ static void read_rules(void)
 {
     static const char text[] = "write-only put\nfrom-other take\nin-place pass\n"
                                "each *TensorListMetadata*\nconcatenate *CatArray*\n"
-                               "from-other *direct_copy*\n";
+                               "from-other *direct_copy*\nfrom-first give\nfrom-other take?four\n";
     char path[] = "/tmp/metashard-rules-XXXXXX";
     const int file = mkstemp(path);
     CHECK(file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text));
@@ -543,7 +592,6 @@ MS_TEST(what_cannot_be_kept_runs_and_leaves_nothing)
 static struct list_of_one ones;
 static struct list_of_two twos;
 static uint64_t value; /* behind the list */
-static struct ms_call list_call;
 
 /* Three blocks: the first tensor has two. */
 static bool launch_list(enum kernel kernel, CUresult *result_out)
@@ -566,7 +614,7 @@ static void start_lists(void)
     ones.addresses[0][1] = other->address;
     ones.bytes[0] = ones.bytes[1] = twos.bytes[0] = BYTES;
     value = 5;
-    list_call = (struct ms_call){.grid = {3, 1, 1}, .block = {64, 1, 1}, .stream = FAKE_STREAM};
+    list_call = (struct ms_call){.grid = {3, 1, 1}, .block = {16, 4, 1}, .stream = FAKE_STREAM};
 }
 
 static enum ms_kind kind_of(const struct ms_allocation *allocation)
@@ -605,11 +653,13 @@ MS_TEST_BETWEEN(start_lists, end, of_a_list_each_tensor_is_recorded)
 MS_TEST_BETWEEN(start_lists, end, what_of_a_list_cannot_be_recorded_is_launched)
 {
     CUresult result = CUDA_ERROR_UNKNOWN;
+    atomic_store(&ms_hot.started, 1);
     fake_set(one, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
     blocks_wanted = 2;
     CHECK(launch_list(LIST_ONE, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     CHECK(launches == 1 && kind_of(other) == MS_LAUNCHED && other->backing.backed_bytes == 0);
+    CHECK(ms_is_gated());
     CHECK_EQ(one->lineage.resident_bytes, BYTES);
     CHECK_EQ(((const unsigned char *)(uintptr_t)one->address)[BYTES - 1], 5);
 }
@@ -842,6 +892,22 @@ MS_TEST_BETWEEN(start_copies, end_copies, a_copy_of_rows_is_copied_by_lineage)
     CHECK(pattern_at(99 * 512 + 127) == 0x07070707 && pattern_at(100 * 512) == 0);
 }
 
+MS_TEST_BETWEEN(start_copies, end_copies, a_loop_of_one_dimension_is_one_row)
+{
+    CUresult result;
+    uint32_t count = 128;
+    loop = (struct loop){.pointers = {joined->address, one->address},
+                         .dims = 1,
+                         .sizes = {{128}},
+                         .strides = {{1, 1}}};
+    void *params[] = {&count, &loop};
+    copy_call.function = (CUfunction)(uintptr_t)(LOOP + 1);
+    copy_call.params = params;
+    copy_call.grid[1] = 1;
+    CHECK(ms_launch(&copy_call, &result) && result == CUDA_SUCCESS);
+    CHECK(pattern_at(127) == 0x07070707 && pattern_at(128) == 0);
+}
+
 MS_TEST_BETWEEN(start_copies, end_copies, one_row_is_a_copy_of_rows_too)
 {
     CUresult result;
@@ -970,4 +1036,293 @@ MS_TEST_BETWEEN(start, end, what_cannot_come_into_memory_fails_the_launch)
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
     CHECK(ms_launch(&call, &result));
     CHECK_EQ(result, CUDA_ERROR_UNKNOWN);
+}
+
+/* --- what is kept of a launch */
+
+static struct ms_recorded_launch *recorded_at(const struct ms_allocation *allocation, size_t offset)
+{
+    const struct ms_extent extent = ms_lineage_at(&allocation->lineage, offset);
+    CHECK_EQ(extent.content.kind, MS_LAUNCHED);
+    return extent.content.recorded;
+}
+
+static bool is_recorded(enum kernel kernel, uint64_t first, uint64_t second)
+{
+    CUresult result;
+    return launch(kernel, first, second, &result);
+}
+
+static void carve(struct ms_allocation *allocation, size_t first, size_t behind)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK(ms_carve_add_block(allocation, first * FAKE_GRANULE, behind * FAKE_GRANULE));
+    ms_space_release(allocation);
+}
+
+MS_TEST_BETWEEN(start, end, of_two_blocks_the_one_is_made_of_the_other)
+{
+    fill(one, 0, BYTES);
+    carve(one, 1, 2);
+    carve(one, 2, 4);
+    for (int way = 0; way < 2; way++) {
+        const size_t to = way == 0 ? 1 : 2, from = 3 - to;
+        CHECK(is_recorded(TAKE, one->address + to * FAKE_GRANULE,
+                          one->address + from * FAKE_GRANULE));
+        const struct ms_recorded_launch *recorded = recorded_at(one, to * FAKE_GRANULE);
+        CHECK_EQ(recorded->address, one->address + to * FAKE_GRANULE);
+        CHECK(recorded->allocation_id == one->id && recorded->context == FAKE_CONTEXT);
+        CHECK(recorded->device == 0 && recorded->input->allocation_id == one->id);
+        CHECK_EQ(recorded->input->address, one->address + from * FAKE_GRANULE);
+        CHECK_EQ(recorded->input->lineage.bytes, (way == 0 ? 2 : 1) * FAKE_GRANULE);
+        CHECK_EQ(recorded->before.bytes, (way == 0 ? 1 : 2) * FAKE_GRANULE);
+        CHECK_EQ(ms_lineage_at(&one->lineage, 0).content.kind, MS_FILL);
+        fill(one, 0, BYTES);
+    }
+}
+
+MS_TEST_BETWEEN(start, end, within_one_block_nothing_is_made_of_another_part)
+{
+    CUresult result;
+    fill(one, 0, BYTES);
+    carve(one, 1, 3);
+    CHECK(!launch(TAKE, one->address + FAKE_GRANULE, one->address + 2 * FAKE_GRANULE, &result));
+    CHECK(!launch(TAKE, one->address + 2 * FAKE_GRANULE, one->address + FAKE_GRANULE, &result));
+    CHECK(ms_lineage_at(&one->lineage, FAKE_GRANULE).content.kind != MS_LAUNCHED);
+}
+
+MS_TEST_BETWEEN(start, end, what_makes_the_second_of_the_first_is_recorded_too)
+{
+    fill(other, 0, BYTES);
+    CHECK(is_recorded(GIVE, other->address, one->address));
+    CHECK_EQ(recorded_at(one, 0)->input->allocation_id, other->id);
+    CHECK_EQ(ms_lineage_at(&other->lineage, 0).content.kind, MS_FILL);
+    check_bytes(0, BYTES, 7);
+    fill(one, 0, BYTES);
+    check_forwarded(GIVE, one->address, one->address);
+}
+
+MS_TEST_BETWEEN(start, end, of_more_parameters_two_side_by_side_are_the_operands)
+{
+    CUresult result;
+    for (int i = 0; i < 4; i++) {
+        uint64_t words[] = {one->address, 5, 5, 5};
+        void *params[] = {&words[0], &words[1], &words[2], &words[3]};
+        const struct ms_call call = call_of(TAKE_FOUR, params);
+        words[i == 3 ? 1 : 2] = other->address;
+        if (i == 0)
+            words[1] = other->address;
+        if (i == 1)
+            words[2] = 5;
+        fill(one, 0, BYTES);
+        fill(other, 0, BYTES);
+        CHECK_EQ(ms_launch(&call, &result), i == 3);
+    }
+    fill(one, 0, BYTES);
+}
+
+/* A replay runs all that are below it. */
+MS_TEST_BETWEEN(start, end, so_many_launches_are_recorded_one_over_the_other)
+{
+    for (int i = 0; i < MS_MAX_LAUNCH_DEPTH; i++) {
+        check_recorded(PUT, one->address, 5);
+        CHECK_EQ(recorded_at(one, 0)->depth, i + 1);
+    }
+    check_forwarded(PUT, one->address, 5);
+}
+
+MS_TEST_BETWEEN(start, end, launches_below_the_input_count_too)
+{
+    fill(other, 0, BYTES);
+    for (int i = 0; i < MS_MAX_LAUNCH_DEPTH - 1; i++)
+        CHECK(is_recorded(PUT, other->address, 5));
+    check_recorded(PUT, one->address, 5);
+    check_recorded(TAKE, one->address, other->address);
+    CHECK_EQ(recorded_at(one, 0)->depth, MS_MAX_LAUNCH_DEPTH);
+    fill(one, 0, BYTES);
+    CHECK(is_recorded(PUT, other->address, 5));
+    check_forwarded(TAKE, one->address, other->address);
+}
+
+MS_TEST_BETWEEN(start, end, the_deeper_one_of_what_was_there_and_of_the_input_counts)
+{
+    fill(other, 0, BYTES);
+    for (int i = 0; i < 5; i++)
+        check_recorded(PUT, one->address, 5);
+    CHECK(is_recorded(PUT, other->address, 5));
+    check_recorded(TAKE, one->address, other->address);
+    CHECK(recorded_at(one, 0)->depth == 6 && recorded_at(one, 0)->input_depth == 1);
+    check_recorded(PASS, one->address, one->address);
+    CHECK(recorded_at(one, 0)->depth == 7 && recorded_at(one, 0)->input_depth == 1);
+}
+
+/* Each takes memory in a replay. */
+MS_TEST_BETWEEN(start, end, inputs_of_inputs_are_recorded_up_to_a_depth)
+{
+    struct ms_allocation *third = fake_allocation(BYTES), *fourth = fake_allocation(BYTES);
+    fill(other, 0, BYTES);
+    check_recorded(TAKE, one->address, other->address);
+    check_recorded(TAKE, one->address, other->address); /* beside each other, not below */
+    CHECK(is_recorded(TAKE, third->address, one->address));
+    CHECK_EQ(recorded_at(third, 0)->input_depth, 2);
+    CHECK(is_recorded(TAKE, third->address, other->address));
+    CHECK_EQ(recorded_at(third, 0)->input_depth, 2);
+    CHECK(!is_recorded(TAKE, fourth->address, third->address));
+    CHECK_EQ(fourth->lineage.resident_bytes, BYTES);
+    fake_allocation_free(third);
+    fake_allocation_free(fourth);
+}
+
+/* It would be kept twice. */
+MS_TEST_BETWEEN(start, end, an_input_that_is_a_snapshot_runs)
+{
+    static unsigned char bytes[BYTES];
+    ms_source_set_snapshot_limit(2 * BYTES);
+    memset(bytes, 3, sizeof(bytes));
+    const struct ms_content content = {.kind = MS_SOURCE, .source = snapshot_of(bytes, BYTES)};
+    fake_set(other, 0, BYTES, &content);
+    ms_source_drop(content.source);
+    check_forwarded(TAKE, one->address, other->address);
+}
+
+/* What is in memory already would be sent again. */
+MS_TEST_BETWEEN(start, end, an_input_out_of_a_file_of_which_less_than_half_is_in_memory_is_recorded)
+{
+    static struct test_file file;
+    make_test_file(&file, "/tmp", BYTES);
+    for (size_t cached = 0; cached <= GRANULES; cached++) {
+        struct ms_content content = {.kind = MS_SOURCE, .source = file.source};
+        fake_set(other, 0, BYTES, &content);
+        content.cached = true;
+        if (cached > 0)
+            fake_set(other, 0, cached * FAKE_GRANULE, &content);
+        CHECK_EQ(is_recorded(TAKE, one->address, other->address), cached < GRANULES / 2);
+        fill(one, 0, BYTES);
+        fill(other, 0, BYTES);
+    }
+    ms_source_drop(file.source);
+}
+
+/* A pointer at that place may be left from before in any number of launches. */
+MS_TEST_BETWEEN(start, end, where_a_kernel_has_its_pointer_is_not_learnt_from_two)
+{
+    CHECK(is_recorded(PUT, 5, one->address));
+    for (int i = 0; i < 3; i++) {
+        CHECK(is_recorded(PUT, other->address + 8, one->address));
+        CHECK(ms_lineage_at(&other->lineage, 0).content.kind != MS_LAUNCHED);
+    }
+}
+
+MS_TEST_BETWEEN(start, end, what_may_reach_anything_is_not_recorded)
+{
+    static uint64_t words[4];
+    fill(one, 0, BYTES);
+    ms_host_memory_add((uintptr_t)words, sizeof(words));
+    check_forwarded(PUT, one->address, (uintptr_t)words);
+}
+
+/* --- what runs */
+
+MS_TEST_BETWEEN(start, end, why_memory_is_used_and_by_which_kernel_is_said)
+{
+    CUresult result;
+    fill(one, 0, BYTES);
+    fill(other, 0, BYTES);
+    asked.uses = asked.notes = 0;
+    CHECK(!launch(OTHER, one->address + 8, 0, &result));
+    CHECK(asked.uses == 1 && asked.count == 1 && asked.last.why == MS_REASON_NO_RULE);
+    CHECK(asked.last.begin == one->address && asked.last.bytes == BYTES);
+    CHECK(strcmp(asked.kernel, "other") == 0 && ms_caller_kernel == NULL);
+    CHECK(asked.notes == 1 && asked.sign == MS_OVERCOMMIT_USED && asked.used == BYTES);
+    CHECK_EQ(asked.device, 0);
+    CHECK(!launch(TAKE, other->address, program, &result));
+    CHECK(asked.uses == 2 && asked.last.why == MS_REASON_RULE_MISSED);
+    CHECK(asked.notes == 2 && asked.used == BYTES);
+    fill(one, 0, BYTES);
+    CHECK(!launch(OTHER, program, program, &result));
+    CHECK(asked.uses == 2 && asked.notes == 2); /* it reaches nothing */
+    ms_host_memory_add_reach(MS_REASON_GLOBALS);
+    CHECK(!launch(OTHER, program, program, &result));
+    CHECK(asked.notes == 3 && asked.used == BYTES);
+}
+
+MS_TEST_BETWEEN(start, end, the_layout_of_its_parameters_is_not_kept_longer)
+{
+    CUresult result;
+    struct ms_param_layout *layout = ms_parameters_take((CUfunction)(uintptr_t)(OTHER + 1));
+    const struct ms_counted before = layout->counted;
+    fill(one, 0, BYTES);
+    CHECK(!launch(OTHER, program, 0, &result));
+    CHECK_EQ(layout->counted.references, before.references);
+    ms_counted_drop(&layout->counted);
+}
+
+static CUresult tell_nothing(CUfunction function, size_t index, size_t *offset, size_t *bytes)
+{
+    CHECK(function != NULL && index == 0 && offset != NULL && bytes != NULL);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* Of a kernel that tells nothing the program has packed all. */
+MS_TEST_BETWEEN(start, end, parameters_that_the_program_packs_are_recorded_where_nothing_is_known)
+{
+    CUresult result;
+    uint64_t words[] = {one->address, 5};
+    size_t bytes = sizeof(words);
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, words, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                     CU_LAUNCH_PARAM_END};
+    struct ms_call call = call_of(PUT, NULL);
+    call.extra = extra;
+    ms_driver.func_get_param_info = tell_nothing;
+    CHECK(ms_launch(&call, &result) && result == CUDA_SUCCESS);
+    CHECK_EQ(ms_lineage_at(&one->lineage, 0).content.kind, MS_LAUNCHED);
+    fill(one, 0, BYTES);
+}
+
+MS_TEST_BETWEEN(start, end, granules_that_wait_for_a_launch_are_filled_before_it)
+{
+    CUresult result = CUDA_SUCCESS;
+    fill(one, 0, BYTES);
+    ms_examining_add_context(FAKE_CONTEXT, 0);
+    CHECK(ms_space_claim(one->address) == one);
+    CHECK_EQ(ms_materialise_for_copy(one, 0, FAKE_GRANULE / 2), CUDA_SUCCESS);
+    ms_space_release(one);
+    CHECK(ms_has_unfilled());
+    CHECK(!launch(OTHER, program, 0, &result));
+    CHECK(!ms_has_unfilled());
+    CHECK_EQ(one->lineage.resident_bytes + one->lineage.cached_bytes, FAKE_GRANULE);
+}
+
+/* --- a device that reads all of the process's memory */
+
+static int is_pageable;
+
+static CUresult pageable_attribute(int *answer, CUdevice_attribute attribute, CUdevice device)
+{
+    if (attribute != CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)
+        return device_get_attribute(answer, attribute, device);
+    *answer = is_pageable;
+    return CUDA_SUCCESS;
+}
+
+static bool reaches_all(uint64_t word)
+{
+    CUresult result;
+    fill(one, 0, BYTES);
+    CHECK(!launch(OTHER, program, word, &result));
+    return one->lineage.resident_bytes == BYTES;
+}
+
+MS_TEST_BETWEEN(start, end, an_address_of_the_host_may_lead_anywhere_if_the_device_reads_it)
+{
+    static uint64_t readable;
+    is_pageable = 1;
+    ms_driver.device_get_attribute = pageable_attribute;
+    void *closed = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(closed != MAP_FAILED);
+    CHECK(!reaches_all(5) && !reaches_all(program + 8) && !reaches_all((uintptr_t)closed));
+    CHECK(reaches_all((uintptr_t)&readable));
+    is_pageable = 0; /* of the current device */
+    CHECK(!reaches_all((uintptr_t)&readable));
+    munmap(closed, 4096);
 }
