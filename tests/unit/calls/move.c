@@ -3,15 +3,64 @@
 
 #include <string.h>
 
+#include "runtime/calls/copy.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/memory/space.h"
 #include "runtime/source/source.h"
+#include "runtime/state/counters.h"
+#include "runtime/state/window.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
+
+/* --- what it calls */
+
+static struct {
+    unsigned extends, events, copies;
+    struct ms_event event;
+    CUdeviceptr later;
+    size_t later_bytes, sizes[8], places[8], counts[8];
+    bool is_in_sequence[8];
+} seen;
+
+void __real_ms_window_extend(void);
+void __wrap_ms_window_extend(void);
+void __wrap_ms_window_extend(void)
+{
+    seen.extends++;
+    __real_ms_window_extend();
+}
+
+void __wrap_ms_state_event(const struct ms_event *event);
+void __wrap_ms_state_event(const struct ms_event *event)
+{
+    seen.events++;
+    seen.event = *event;
+}
+
+void __wrap_ms_access_granules_later(CUdeviceptr address, size_t bytes);
+void __wrap_ms_access_granules_later(CUdeviceptr address, size_t bytes)
+{
+    seen.later = address;
+    seen.later_bytes = bytes;
+}
+
+bool __real_ms_copy_on_device(const struct ms_movement *movement, CUresult *result_out);
+bool __wrap_ms_copy_on_device(const struct ms_movement *movement, CUresult *result_out);
+bool __wrap_ms_copy_on_device(const struct ms_movement *movement, CUresult *result_out)
+{
+    const struct ms_sequence *sequence = movement->sequence;
+    const unsigned at = seen.copies++ % 8;
+    seen.is_in_sequence[at] = sequence != NULL;
+    seen.places[at] = sequence != NULL ? sequence->at : 0;
+    seen.counts[at] = sequence != NULL ? sequence->count : 0;
+    seen.sizes[at] = sequence != NULL ? sequence->bytes[sequence->at] : 0;
+    return __real_ms_copy_on_device(movement, result_out);
+}
 
 enum { GRANULES = 4, BYTES = GRANULES * FAKE_GRANULE };
 
@@ -22,6 +71,7 @@ static CUdeviceptr program;
 static void start(void)
 {
     fake_start();
+    memset(&seen, 0, sizeof(seen));
     one = fake_allocation(BYTES);
     other = fake_allocation(BYTES);
     program = fake_program_memory(BYTES);
@@ -483,6 +533,11 @@ static void start_rows(void)
         wanted[i] = (unsigned char)(i % 4 + 1);
 }
 
+static void *at(const struct ms_allocation *allocation)
+{
+    return (void *)(uintptr_t)allocation->address;
+}
+
 static CUDA_MEMCPY2D plane(void)
 {
     return (CUDA_MEMCPY2D){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
@@ -519,6 +574,12 @@ MS_TEST_BETWEEN(start_rows, end, a_plane_is_copied_row_by_row_without_memory)
     check_answered(copy_plane(&copy));
     CHECK(one->backing.backed_bytes == 0 && other->backing.backed_bytes == 0);
     CHECK_EQ(fake.work_count, 0);
+    /* As one: it says so once, and what is filled for a launch is all of it. */
+    CHECK(seen.later == other->address + 32 && seen.events > 0);
+    CHECK_EQ(seen.later_bytes, (ROWS - 1) * TO_PITCH + WIDTH);
+    CHECK(seen.event.kind == MS_EVENT_RECORD && seen.event.block == one->id);
+    CHECK_EQ(seen.event.address, one->address + 64);
+    CHECK_EQ(seen.event.bytes, (ROWS - 1) * PITCH + WIDTH);
     for (size_t i = 0; i < ROWS; i++)
         memcpy(wanted + 32 + i * TO_PITCH, bytes + 64 + i * PITCH, WIDTH);
     check_content(other);
@@ -556,9 +617,10 @@ MS_TEST(a_plane_is_made_real_if_some_of_one_side_is_in_memory)
 }
 
 /* The driver makes it, and says what is wrong with it. */
-MS_TEST_BETWEEN(start_rows, end, a_plane_with_another_side_is_for_the_driver)
+MS_TEST(a_plane_with_another_side_is_for_the_driver)
 {
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 4; i++) {
+        start_rows();
         CUDA_MEMCPY2D copy = plane();
         if (i == 0)
             copy.dstDevice = program;
@@ -566,15 +628,11 @@ MS_TEST_BETWEEN(start_rows, end, a_plane_with_another_side_is_for_the_driver)
             copy.srcPitch = WIDTH; /* refused */
         else if (i == 2)
             copy.dstPitch = WIDTH;
-        else if (i == 3)
-            copy.WidthInBytes = 0;
-        else if (i == 4)
-            copy.Height = 0;
-        else if (i == 5)
-            copy.srcMemoryType = CU_MEMORYTYPE_HOST, copy.srcHost = bytes;
         else
-            copy.dstMemoryType = CU_MEMORYTYPE_HOST, copy.dstHost = wanted;
+            copy.dstMemoryType = CU_MEMORYTYPE_HOST, copy.dstHost = at(other);
         check_forwarded(copy_plane(&copy), false);
+        CHECK_EQ(seen.later_bytes, 0);
+        end();
     }
 }
 
@@ -699,11 +757,16 @@ MS_TEST_BETWEEN(start_rows, end, pieces_alone_are_in_sequence)
 {
     parts[0] = piece(0, 0, 4096);
     parts[1] = piece(4096, 4096, 0);
-    parts[2] = piece(4096, 8192, 4096);
+    parts[2] = piece(4096, 8192, 4097);
     check_tried(3);
+    CHECK_EQ(seen.copies, 2);
+    for (unsigned i = 0; i < 2; i++) {
+        CHECK(seen.is_in_sequence[i] && seen.places[i] == i && seen.counts[i] == 2);
+        CHECK_EQ(seen.sizes[i], 4096 + i);
+    }
     CHECK(ms_lineage_at(&other->lineage, 0).content.is_in_sequence);
     CHECK(ms_lineage_at(&other->lineage, 4096).content.is_in_sequence);
-    CHECK(!ms_lineage_at(&other->lineage, 8192).content.is_in_sequence);
+    CHECK(!ms_lineage_at(&other->lineage, 8193).content.is_in_sequence);
     parts[1] = rows(20000, 20000, 64, 2);
     check_tried(3);
     CHECK(!ms_lineage_at(&other->lineage, 0).content.is_in_sequence);
@@ -815,7 +878,98 @@ MS_TEST_BETWEEN(start_many, end, so_many_rows_are_copied_and_not_one_more)
     CHECK(!try(1, &result));
 }
 
+MS_TEST_BETWEEN(start_many, end, a_plane_has_so_many_rows_and_not_one_more)
+{
+    CUDA_MEMCPY2D copy = plane();
+    copy.srcXInBytes = copy.dstXInBytes = 0;
+    copy.WidthInBytes = 64;
+    copy.srcPitch = copy.dstPitch = 128;
+    copy.Height = MOST_ROWS;
+    check_answered(copy_plane(&copy));
+    copy.Height = MOST_ROWS + 1;
+    check_forwarded(copy_plane(&copy), false);
+}
+
+MS_TEST_BETWEEN(start_many, end, more_rows_than_can_be_counted_are_not_copied_one_by_one)
+{
+    CUresult result;
+    parts[0] = rows(0, 0, 64, MOST_ROWS);
+    parts[0].dims = 2;
+    parts[0].dim[1].count = 2;
+    CHECK(!try(1, &result));
+    parts[0].dim[0].count = (size_t)1 << 33;
+    parts[0].dim[1].count = (size_t)1 << 31;
+    parts[0].dim[0].to_stride = parts[0].dim[0].from_stride = 0;
+    CHECK(!try(1, &result));
+}
+
+/* --- the window of deferral, and what is not looked at */
+
+MS_TEST_BETWEEN(start, end, what_is_recorded_keeps_the_window_open_unless_it_is_transient)
+{
+    check_answered(move(MS_COPY_ON_DEVICE, other->address, one->address, BYTES));
+    CHECK_EQ(seen.extends, 1);
+    other->is_transient = true;
+    check_answered(move(MS_COPY_ON_DEVICE, other->address, one->address, BYTES));
+    CHECK_EQ(seen.extends, 1);
+    other->is_transient = false;
+    check_answered(move(MS_COPY_ON_DEVICE, program, one->address, BYTES));
+    CHECK_EQ(seen.extends, 2); /* it is in no allocation */
+    seen.extends = 0;
+    check_forwarded(move(MS_COPY_ANY, of_host(), of_host(), 8), false);
+    CHECK_EQ(seen.extends, 0);
+}
+
+MS_TEST_BETWEEN(start, end, where_nothing_is_deferred_the_driver_is_asked_nothing)
+{
+    CHECK_EQ(ms_move_seal(), CUDA_SUCCESS);
+    memset(&seen, 0, sizeof(seen));
+    const unsigned questions = fake.calls[FAKE_pointer_get_attribute];
+    check_forwarded(move(MS_COPY_ANY, program, of_host(), 8), false);
+    check_forwarded(move(MS_COPY_ANY, other->address, of_host(), 8), false);
+    CHECK_EQ(fake.calls[FAKE_pointer_get_attribute], questions);
+    CHECK(seen.copies == 0 && seen.extends == 0);
+}
+
+MS_TEST_BETWEEN(start, end, no_bytes_point_to_nothing)
+{
+    say(program, CU_MEMORYTYPE_DEVICE, 1);
+    check_forwarded(move(MS_COPY_ANY, program + FAKE_GRANULE, program, 0), false);
+    CHECK_EQ(one->backing.backed_bytes, 0);
+}
+
+MS_TEST_BETWEEN(start, end, rows_of_the_host_bring_in_what_they_point_to)
+{
+    const CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                                .srcHost = bytes,
+                                .srcPitch = 64,
+                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .dstDevice = other->address,
+                                .dstPitch = 64,
+                                .WidthInBytes = 16,
+                                .Height = 2};
+    memcpy(bytes + 64, &one->address, 8);
+    check_forwarded(copy_plane(&copy), false);
+    CHECK(one->backing.backed_bytes == BYTES && resident(other) > 0);
+}
+
 /* --- what is absent, and launches */
+
+/* The driver must not be asked for it. */
+MS_TEST_BETWEEN(start_rows, end, the_first_and_the_last_byte_of_rows_may_be_absent)
+{
+    const struct ms_content absent = {.kind = MS_ABSENT, .locality = MS_REMOTE};
+    parts[0] = rows(0, 100, 20, 2);
+    parts[0].to = program;
+    for (int i = 0; i < 2; i++) {
+        const size_t first = i == 0 ? 100 : 100 + 60 + 19;
+        CUresult result = CUDA_SUCCESS;
+        fake_set(one, first, first + 1, &absent);
+        CHECK(try(1, &result));
+        CHECK_EQ(result, CUDA_ERROR_NOT_PERMITTED);
+        fake_set(one, first, first + 1, &pattern);
+    }
+}
 
 MS_TEST_BETWEEN(start_rows, end,
                 what_is_absent_between_rows_is_left_out_and_what_is_in_one_is_an_error)
