@@ -78,6 +78,7 @@ static void end(void)
 {
     unmap();
     CHECK_EQ(free_place(), CUDA_SUCCESS);
+    CHECK_EQ(ms_space_sums(0).live, 0);
     fake_check_empty();
 }
 
@@ -200,5 +201,449 @@ MS_TEST_BETWEEN(start, end, bytes_move_under_one_handle_when_the_device_is_done_
     CHECK_EQ(ms_vmm_make_handle_real(&number, NULL), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.chunks.count, 1);
     CHECK_EQ(((unsigned char *)(uintptr_t)place)[BYTES - 1], 7);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+/* --- what is deferred */
+
+static bool may_defer(size_t bytes, CUmemAllocationProp prop)
+{
+    CUmemGenericAllocationHandle created = 0;
+    CUresult result;
+    if (!ms_vmm_defer(bytes, &prop, &created, &result))
+        return false;
+    CHECK(result == CUDA_SUCCESS && created != 0);
+    CHECK_EQ(release(created), CUDA_SUCCESS);
+    return true;
+}
+
+MS_TEST_BETWEEN(start, end, only_granules_of_the_current_device_are_deferred)
+{
+    CUresult result;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CHECK(may_defer(FAKE_GRANULE, prop) && may_defer(3 * FAKE_GRANULE, prop));
+    CHECK(!may_defer(FAKE_GRANULE + 1, prop) && !may_defer(FAKE_GRANULE / 2, prop));
+    CHECK(!may_defer(0, prop));
+    CHECK(!ms_vmm_defer(FAKE_GRANULE, &prop, NULL, &result));
+    fake_fail(FAKE_mem_get_granularity, 1, CUDA_ERROR_UNKNOWN);
+    CHECK(!may_defer(FAKE_GRANULE, prop));
+    prop.location.id = 1;
+    CHECK(!may_defer(FAKE_GRANULE, prop));
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+/* Until it has memory, or is gone. */
+MS_TEST_BETWEEN(start, end, a_handle_is_owed_memory)
+{
+    CHECK_EQ(ms_space_sums(0).live, BYTES);
+    CUmemGenericAllocationHandle other = create(), number = other;
+    CHECK_EQ(ms_space_sums(0).live, 2 * BYTES);
+    CHECK_EQ(ms_vmm_make_handle_real(&number, NULL), CUDA_SUCCESS);
+    CHECK_EQ(ms_space_sums(0).live, BYTES);
+    CHECK_EQ(map(place + BYTES, other), CUDA_SUCCESS);
+    CHECK_EQ(ms_space_sums(0).live, 2 * BYTES);
+    CHECK_EQ(release(other), CUDA_SUCCESS);
+    CHECK_EQ(ms_space_sums(0).live, 2 * BYTES);
+    CUresult result;
+    CHECK(ms_vmm_unmap(place + BYTES, BYTES, &result) && result == CUDA_SUCCESS);
+    CHECK_EQ(ms_space_sums(0).live, BYTES);
+    other = create();
+    CHECK_EQ(release(other), CUDA_SUCCESS);
+    CHECK_EQ(ms_space_sums(0).live, BYTES);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+/* --- handles */
+
+MS_TEST_BETWEEN(start, end, a_handle_says_how_it_was_made_until_it_is_gone)
+{
+    CUmemAllocationProp prop;
+    CUresult result;
+    CHECK(!ms_vmm_handle_properties(5, &prop, &result)); /* the driver's */
+    memset(&prop, 0xff, sizeof(prop));
+    CHECK(ms_vmm_handle_properties(handle, &prop, &result) && result == CUDA_SUCCESS);
+    CHECK(prop.type == CU_MEM_ALLOCATION_TYPE_PINNED && prop.location.id == 0);
+    CHECK(ms_vmm_handle_properties(handle, NULL, &result) && result == CUDA_ERROR_INVALID_VALUE);
+    CHECK(ms_vmm_handle_properties(handle + 1000, &prop, &result));
+    CHECK_EQ(result, CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+    CHECK(ms_vmm_handle_properties(handle, &prop, &result) && result == CUDA_ERROR_INVALID_VALUE);
+
+    /* Of a mapping it is still known. */
+    struct ms_program_mapping mapping;
+    struct ms_allocation_facts facts;
+    memset(&prop, 0xff, sizeof(prop));
+    CHECK(ms_space_find_mapping(place, &mapping, &facts));
+    CHECK(ms_vmm_mapping_properties(&mapping, &prop) && prop.location.id == 0);
+    mapping.handle += 1000;
+    CHECK(!ms_vmm_mapping_properties(&mapping, &prop));
+}
+
+MS_TEST_BETWEEN(start, end, the_drivers_own_handles_stay_the_drivers)
+{
+    CUresult result;
+    CUmemGenericAllocationHandle number = 5;
+    CHECK(!ms_vmm_release(5, &result));
+    CHECK_EQ(ms_vmm_make_handle_real(&number, NULL), CUDA_SUCCESS);
+    CHECK_EQ(number, 5);
+    CHECK(!ms_vmm_retain(place + 3 * BYTES, &number, &result));
+    CHECK(!ms_vmm_retain(place, NULL, &result));
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start, end, what_is_made_for_an_export_can_be_exported)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC,
+                                      .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CUmemGenericAllocationHandle created, number;
+    CUresult result;
+    if (ms_vmm_defer(BYTES, &prop, &created, &result)) {
+        number = created;
+        CHECK_EQ(ms_vmm_make_handle_real(&number, &type), CUDA_ERROR_INVALID_VALUE);
+        type = CU_MEM_HANDLE_TYPE_FABRIC;
+        CHECK_EQ(ms_vmm_make_handle_real(&number, &type), CUDA_SUCCESS);
+        CHECK_EQ(release(created), CUDA_SUCCESS);
+    }
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start, end, a_real_handle_lives_by_its_last_reference_or_mapping)
+{
+    CUmemGenericAllocationHandle number = handle, again;
+    CUresult result;
+    CHECK_EQ(ms_vmm_make_handle_real(&number, NULL), CUDA_SUCCESS);
+    fake_fail(FAKE_mem_release, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(release(handle), CUDA_ERROR_UNKNOWN); /* it still has it */
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+    CHECK(fake.handles == 0 && fake.physical_bytes == BYTES);
+    set_access();
+    fake_fail(FAKE_mem_retain, 1, CUDA_ERROR_UNKNOWN);
+    CHECK(ms_vmm_retain(place + 1, &again, &result) && result == CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(release(handle), CUDA_ERROR_INVALID_VALUE);
+    CHECK(ms_vmm_retain(place + 1, &again, &result) && result == CUDA_SUCCESS);
+    CHECK(again == handle && fake.handles == 1);
+    CHECK(ms_vmm_retain(place + 1, &again, &result) && result == CUDA_SUCCESS);
+    CHECK_EQ(fake.handles, 1); /* two of the program's are one of the driver's */
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+    CHECK_EQ(fake.handles, 1);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+    CHECK_EQ(fake.handles, 0);
+}
+
+/* --- mapping */
+
+static unsigned char *at(CUdeviceptr address)
+{
+    return (unsigned char *)(uintptr_t)address;
+}
+
+static CUresult set_access_to(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *desc,
+                              size_t count)
+{
+    CUresult result;
+    CHECK(ms_vmm_set_access(address, bytes, desc, count, &result));
+    return result;
+}
+
+MS_TEST_BETWEEN(start, end, one_handle_at_two_places_is_one_memory)
+{
+    CHECK_EQ(map(place + BYTES, handle), CUDA_SUCCESS);
+    CHECK_EQ(fake.physical_bytes, BYTES);
+    CHECK_EQ(set_access_to(place, 2 * BYTES, &access_of_device, 1), CUDA_SUCCESS);
+    *at(place + BYTES + 5) = 77;
+    CHECK_EQ(*at(place + 5), 77);
+    CUresult result;
+    CHECK(ms_vmm_unmap(place + BYTES, BYTES, &result) && result == CUDA_SUCCESS);
+    CHECK_EQ(*at(place + 5), 77);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start, end, at_addresses_that_are_not_known_it_is_the_drivers)
+{
+    CUdeviceptr elsewhere;
+    CUresult result;
+    const CUmemGenericAllocationHandle other = create();
+    CHECK_EQ(ms_driver.mem_address_reserve(&elsewhere, BYTES, FAKE_GRANULE, 0, 0), CUDA_SUCCESS);
+    CHECK_EQ(map(elsewhere, other), CUDA_SUCCESS);
+    CHECK_EQ(fake.physical_bytes, BYTES);
+    CHECK(!ms_vmm_unmap(elsewhere, BYTES, &result));
+    CHECK(!ms_vmm_set_access(elsewhere, BYTES, &access_of_device, 1, &result));
+    CHECK_EQ(ms_driver.mem_unmap(elsewhere, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(release(other), CUDA_SUCCESS);
+    CHECK(ms_vmm_free_addresses(elsewhere, BYTES, &result) && result == CUDA_SUCCESS);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start, end, what_cannot_be_made_or_mapped_leaves_nothing)
+{
+    const CUmemGenericAllocationHandle other = create();
+    const enum fake_call calls[] = {FAKE_mem_create, FAKE_mem_map, FAKE_mem_map};
+    const unsigned nth[] = {1, 1, 2};
+    for (int i = 0; i < 3; i++) {
+        fake_fail(calls[i], nth[i], CUDA_ERROR_UNKNOWN);
+        CHECK_EQ(map(place + BYTES, handle), CUDA_ERROR_UNKNOWN);
+        CHECK_EQ(fake.mappings, i == 2);
+    }
+    CHECK_EQ(release(other), CUDA_SUCCESS);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start, end, addresses_that_the_driver_keeps_are_still_reserved)
+{
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+    unmap();
+    fake_fail(FAKE_mem_address_free, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(free_place(), CUDA_ERROR_UNKNOWN);
+    handle = create();
+    CHECK_EQ(map(place, handle), CUDA_SUCCESS);
+    CHECK_EQ(fake.calls[FAKE_mem_map], 0); /* so it is deferred */
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+/* --- access */
+
+static unsigned long long flags_at(CUdeviceptr address, int device)
+{
+    const CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    unsigned long long flags = 99;
+    CUresult result;
+    if (!ms_vmm_get_access(address, &location, &flags, &result))
+        return 77; /* the driver knows */
+    CHECK_EQ(result, CUDA_SUCCESS);
+    return flags;
+}
+
+MS_TEST_BETWEEN(start, end, access_is_for_the_device_and_deferred)
+{
+    CHECK_EQ(flags_at(place, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    set_access();
+    CHECK_EQ(flags_at(place, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    CHECK_EQ(flags_at(place + BYTES - 1, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    CHECK_EQ(flags_at(place, 1), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    CHECK_EQ(flags_at(place + BYTES, 0), 77);
+    set_access(); /* again */
+    CHECK(fake.physical_bytes == 0 && fake.calls[FAKE_mem_set_access] == 0);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start, end, questions_about_access_that_make_no_sense_are_the_drivers)
+{
+    CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    unsigned long long flags;
+    CUresult result;
+    CHECK(!ms_vmm_get_access(place, NULL, &flags, &result));
+    CHECK(!ms_vmm_get_access(place, &location, NULL, &result));
+    fake_fail(FAKE_device_get_attribute, 1, CUDA_ERROR_INVALID_DEVICE);
+    CHECK(!ms_vmm_get_access(place, &location, &flags, &result));
+    location.type = CU_MEM_LOCATION_TYPE_HOST;
+    CHECK(!ms_vmm_get_access(place, &location, &flags, &result));
+    CHECK_EQ(ms_vmm_make_real(place, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(flags_at(place, 0), 77);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start, end, access_to_what_is_no_whole_mapping_is_refused)
+{
+    const CUmemGenericAllocationHandle other = create();
+    CHECK_EQ(set_access_to(place, BYTES, NULL, 1), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(set_access_to(place, BYTES, &access_of_device, 0), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(set_access_to(place, 0, &access_of_device, 1), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(set_access_to(place, FAKE_GRANULE, &access_of_device, 1), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(set_access_to(place + FAKE_GRANULE, FAKE_GRANULE, &access_of_device, 1),
+             CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(set_access_to(place, 2 * BYTES, &access_of_device, 1), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(flags_at(place, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    CHECK_EQ(map(place + BYTES, other), CUDA_SUCCESS);
+    CHECK_EQ(set_access_to(place, 2 * BYTES, &access_of_device, 1), CUDA_SUCCESS);
+    CHECK_EQ(flags_at(place, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    CHECK_EQ(flags_at(place + BYTES, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    CUresult result;
+    CHECK(ms_vmm_unmap(place + BYTES, BYTES, &result) && result == CUDA_SUCCESS);
+    CHECK_EQ(release(other), CUDA_SUCCESS);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+static bool is_accessible(CUdeviceptr address)
+{
+    struct ms_program_mapping mapping;
+    struct ms_allocation_facts facts;
+    CHECK(ms_space_find_mapping(address, &mapping, &facts));
+    return mapping.is_accessible;
+}
+
+/* The driver sets it, of memory that it knows. */
+MS_TEST_BETWEEN(start, end, other_access_is_the_drivers_and_followed)
+{
+    CUmemAccessDesc both[] = {access_of_device, access_of_device};
+    const CUmemGenericAllocationHandle other = create();
+    CHECK_EQ(map(place + BYTES, other), CUDA_SUCCESS);
+    both[0].location.id = 1;
+    CHECK_EQ(set_access_to(place, 2 * BYTES, both, 2), CUDA_SUCCESS);
+    CHECK(fake.physical_bytes == 2 * BYTES);
+    CHECK(fake_access_at(place) == 3 && fake_access_at(place + BYTES) == 3);
+    CHECK(is_accessible(place) && is_accessible(place + BYTES));
+    both[1].flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    CHECK_EQ(set_access_to(place, BYTES, &both[1], 1), CUDA_SUCCESS);
+    CHECK(fake_access_at(place) == 2 && fake_access_at(place + BYTES) == 3);
+    CHECK(!is_accessible(place) && is_accessible(place + BYTES));
+    both[0].flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    CHECK_EQ(set_access_to(place + BYTES, BYTES, both, 1), CUDA_SUCCESS);
+    CHECK(fake_access_at(place + BYTES) == 1 && is_accessible(place + BYTES));
+    CUresult result;
+    CHECK(ms_vmm_unmap(place + BYTES, BYTES, &result) && result == CUDA_SUCCESS);
+    CHECK_EQ(release(other), CUDA_SUCCESS);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start, end, access_that_fails_changes_nothing)
+{
+    CUmemAccessDesc desc = access_of_device;
+    desc.location.id = 1;
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(set_access_to(place, BYTES, &desc, 1), CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(fake.calls[FAKE_mem_set_access], 0);
+    CHECK_EQ(ms_vmm_make_real(place, BYTES), CUDA_SUCCESS);
+    desc.location.id = 0;
+    fake_fail(FAKE_mem_set_access, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(set_access_to(place, BYTES, &desc, 1), CUDA_ERROR_UNKNOWN);
+    CHECK(!is_accessible(place));
+    desc.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    set_access();
+    fake_fail(FAKE_mem_set_access, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(set_access_to(place, BYTES, &desc, 1), CUDA_ERROR_UNKNOWN);
+    CHECK(is_accessible(place));
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+/* --- unmapping */
+
+static CUresult unmap_range(CUdeviceptr address, size_t bytes)
+{
+    CUresult result;
+    CHECK(ms_vmm_unmap(address, bytes, &result));
+    return result;
+}
+
+/* A hole is in a range that reaches over it. */
+MS_TEST_BETWEEN(start, end, whole_mappings_are_unmapped_with_what_lies_between_them)
+{
+    CUresult result;
+    CHECK_EQ(unmap_range(place, FAKE_GRANULE), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(unmap_range(place + FAKE_GRANULE, FAKE_GRANULE), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(unmap_range(place + FAKE_GRANULE, 2 * FAKE_GRANULE), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(unmap_range(place, 3 * BYTES), CUDA_ERROR_INVALID_VALUE); /* beyond what is reserved */
+    CHECK_EQ(unmap_range(place + BYTES, BYTES), CUDA_SUCCESS);         /* nothing */
+    CHECK(!is_accessible(place));
+    CHECK(!ms_vmm_unmap(place, 0, &result));
+    CHECK_EQ(unmap_range(place, 2 * BYTES), CUDA_SUCCESS);
+    CHECK(!ms_vmm_unmap(place, BYTES, &result)); /* its record is gone */
+    CHECK_EQ(map(place + BYTES, handle), CUDA_SUCCESS);
+    CHECK_EQ(unmap_range(place, 2 * BYTES), CUDA_SUCCESS);
+    CHECK_EQ(map(place, handle), CUDA_SUCCESS);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+static void fill_all(uint32_t value)
+{
+    fake_set(ms_space_find_claimed(place), 0, BYTES,
+             &(struct ms_content){.kind = MS_FILL, .pattern = value});
+}
+
+/* By its handle the program gets at them again. */
+MS_TEST_BETWEEN(start, end, what_a_handle_held_is_there_where_it_is_mapped_again)
+{
+    for (int in_pieces = 0; in_pieces < 2; in_pieces++) {
+        set_access();
+        fill_all(0x07070707);
+        for (size_t i = 0; in_pieces && i < 2; i++)
+            CHECK_EQ(ms_access(place + i * FAKE_GRANULE, FAKE_GRANULE, MS_NEED_READ_WRITE),
+                     CUDA_SUCCESS);
+        unmap();
+        CHECK_EQ(fake.physical_bytes, BYTES);
+        CHECK_EQ(map(place + BYTES, handle), CUDA_SUCCESS);
+        CHECK_EQ(set_access_to(place + BYTES, BYTES, &access_of_device, 1), CUDA_SUCCESS);
+        CHECK_EQ(ms_access(place + BYTES, BYTES, MS_NEED_READ), CUDA_SUCCESS);
+        CHECK(*at(place + BYTES) == 7 && *at(place + 2 * BYTES - 1) == 7);
+        CHECK_EQ(unmap_range(place + BYTES, BYTES), CUDA_SUCCESS);
+        CHECK_EQ(release(handle), CUDA_SUCCESS);
+        CHECK_EQ(fake.physical_bytes, 0);
+        handle = create();
+        CHECK_EQ(map(place, handle), CUDA_SUCCESS);
+    }
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start, end, pieces_of_a_handle_become_one_memory_when_the_driver_must_know_it)
+{
+    set_access();
+    fill_all(0x07070707);
+    for (size_t i = 0; i < 2; i++)
+        CHECK_EQ(ms_access(place + i * FAKE_GRANULE, FAKE_GRANULE, MS_NEED_READ_WRITE),
+                 CUDA_SUCCESS);
+    unmap();
+    ms_driver.memcpy_dtoh = memcpy_dtoh;
+    ms_driver.memcpy_htod = memcpy_htod;
+    has_waited = true;
+    CUmemGenericAllocationHandle number = handle;
+    fake_fail(FAKE_mem_map, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_vmm_make_handle_real(&number, NULL), CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_vmm_make_handle_real(&number, NULL), CUDA_SUCCESS);
+    CHECK(fake.physical_bytes == BYTES && fake.handles == 1 && fake.reservations == 1);
+    CHECK_EQ(map(place, handle), CUDA_SUCCESS);
+    set_access();
+    CHECK(*at(place) == 7 && *at(place + BYTES - 1) == 7);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start, end, what_nobody_can_get_at_again_needs_no_memory)
+{
+    set_access();
+    fill_all(0x07070707);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+    unmap();
+    CHECK_EQ(fake.calls[FAKE_mem_create], 0);
+    handle = create();
+    CHECK_EQ(map(place, handle), CUDA_SUCCESS);
+    set_access(); /* and was never written */
+    CHECK_EQ(unmap_range(place, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(fake.calls[FAKE_mem_create], 0);
+    CHECK_EQ(map(place, handle), CUDA_SUCCESS);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start, end, what_cannot_be_kept_stays_mapped)
+{
+    set_access();
+    fill_all(0x07070707);
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(unmap_range(place, BYTES), CUDA_ERROR_UNKNOWN);
+    CHECK(is_accessible(place));
+    CHECK_EQ(ms_access(place, BYTES, MS_NEED_READ), CUDA_SUCCESS);
+    CHECK_EQ(*at(place + BYTES - 1), 7);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+/* --- ranges */
+
+MS_TEST_BETWEEN(start, end, all_mappings_of_a_range_are_made_real)
+{
+    const CUmemGenericAllocationHandle other = create();
+    CHECK_EQ(map(place + BYTES, other), CUDA_SUCCESS);
+    CHECK_EQ(ms_vmm_make_real(place + 2 * BYTES, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(ms_vmm_make_real(place, 0), CUDA_SUCCESS);
+    CHECK_EQ(fake.physical_bytes, 0);
+    CHECK_EQ(ms_vmm_make_real(place + BYTES - 1, 1), CUDA_SUCCESS);
+    CHECK(fake.physical_bytes == BYTES && fake.mappings == 1);
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_vmm_make_real(place, BYTES + 1), CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_vmm_make_real(place, BYTES + 1), CUDA_SUCCESS);
+    CHECK(fake.physical_bytes == 2 * BYTES && fake.mappings == 2);
+    CHECK_EQ(ms_vmm_make_real(place, 2 * BYTES), CUDA_SUCCESS);
+    CHECK_EQ(fake.calls[FAKE_mem_create], 3);
+    CHECK_EQ(unmap_range(place + BYTES, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(release(other), CUDA_SUCCESS);
     CHECK_EQ(release(handle), CUDA_SUCCESS);
 }
