@@ -40,8 +40,8 @@ static const char *const names[KERNELS] = {
     "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi1EEENS1_",
     "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi2EEENS1_",
     "_ZN2at6native26CatArrayBatchedCopy_contigINS1_10OpaqueTypeILj4EEEjLi1ELi4ELi1EEEvPT_",
-    "_ZN2at6native18elementwise_kernelILi64ELi256EZNS0_22gpu_kernel_impl_nocastIZZZNS0_23direct_"
-    "copy_kernel_cudaERNS_18TensorIteratorBaseEENKUlvE0_clEvENKUlvE_clEvEUlhE_EEvS5_"};
+    ("_ZN2at6native18elementwise_kernelILi64ELi256EZNS0_22gpu_kernel_impl_nocastIZZZNS0_23direct_"
+     "copy_kernel_cudaERNS_18TensorIteratorBaseEENKUlvE0_clEvENKUlvE_clEvEUlhE_EEvS5_")};
 
 /* As PyTorch lays out what its kernels over lists of one and of two get, and of its cat, for four
  * inputs of one shape, and of its loop over two tensors. */

@@ -3,13 +3,26 @@
 
 #include <string.h>
 
+#include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
+#include "runtime/memory/examining.h"
+#include "runtime/memory/order.h"
 #include "runtime/memory/space.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/use_plan.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE, HALF = BYTES / 2 };
+
+/* It asks whether kernels are queued, for what comes next. */
+static unsigned looks;
+bool __wrap_ms_examining_no_kernel(CUcontext current);
+bool __wrap_ms_examining_no_kernel(CUcontext current)
+{
+    CHECK(current == FAKE_CONTEXT);
+    looks++;
+    return true;
+}
 
 static const struct ms_content sevens = {.kind = MS_FILL, .pattern = 0x07070707};
 static struct ms_allocation *one, *other;
@@ -196,4 +209,160 @@ MS_TEST_BETWEEN(start_with_plan, end, what_is_gathered_is_received_whole)
     CHECK_EQ(one->backing.backed_bytes, BYTES);
     ms_collective_called(FAKE_STREAM);
     CHECK_EQ(kind_at(one, HALF), MS_RESIDENT);
+}
+
+/* In the order of the calls, each in its stream. */
+static CUstream streams[16];
+static size_t stream_count;
+static CUresult (*record)(CUevent event, CUstream stream);
+
+static CUresult event_record(CUevent event, CUstream stream)
+{
+    CHECK(stream_count < 16);
+    streams[stream_count++] = stream;
+    return record(event, stream);
+}
+
+MS_TEST_BETWEEN(start_with_plan, end, in_a_group_each_is_waited_for_in_its_own_stream)
+{
+    record = ms_driver.event_record;
+    ms_driver.event_record = event_record;
+    ms_collective_group(true);
+    broadcast(one);
+    ms_collective_called((CUstream)11);
+    broadcast(other);
+    ms_collective_called((CUstream)12);
+    CHECK_EQ(stream_count, 0);
+    ms_collective_group(false);
+    CHECK(stream_count > 0 && stream_count % 2 == 0);
+    for (size_t i = 0; i < stream_count; i++)
+        CHECK_EQ((uintptr_t)streams[i], i < stream_count / 2 ? 11 : 12);
+}
+
+MS_TEST_BETWEEN(start_with_plan, end, a_call_of_several_is_one_stream)
+{
+    record = ms_driver.event_record;
+    ms_driver.event_record = event_record;
+    broadcast(one);
+    broadcast(other);
+    ms_collective_called((CUstream)11);
+    CHECK(stream_count > 0);
+    for (size_t i = 0; i < stream_count; i++)
+        CHECK_EQ((uintptr_t)streams[i], 11);
+    const size_t before = stream_count;
+    ms_collective_called((CUstream)12); /* it has none */
+    CHECK_EQ(stream_count, before);
+}
+
+/* More than are kept of a group are received whole. */
+MS_TEST(so_many_of_a_group_are_received_in_parts)
+{
+    enum { MOST = 16 };
+    struct ms_allocation *many[MOST + 1];
+    fake_start();
+    use_plan(0, BYTES);
+    ms_collective_group(true);
+    for (int i = 0; i <= MOST; i++) {
+        many[i] = fake_allocation(BYTES);
+        broadcast(many[i]);
+        CHECK_EQ(many[i]->backing.backed_bytes, i < MOST ? HALF : BYTES);
+        ms_collective_called(FAKE_STREAM);
+    }
+    ms_collective_group(false);
+    for (int i = 0; i <= MOST; i++) {
+        CHECK_EQ(kind_at(many[i], HALF), i < MOST ? MS_ABSENT : MS_RESIDENT);
+        fake_allocation_free(many[i]);
+    }
+    fake_check_empty();
+}
+
+MS_TEST_BETWEEN(start_with_plan, end, during_a_capture_it_is_received_whole)
+{
+    ms_order_set_capture(true);
+    broadcast(one);
+    ms_order_set_capture(false);
+    CHECK_EQ(one->backing.backed_bytes, BYTES);
+    ms_collective_called(FAKE_STREAM);
+}
+
+MS_TEST_BETWEEN(start_with_plan, end, a_broadcast_into_what_it_reads_is_received_whole)
+{
+    prepare(&(struct ms_operation){.read = at(one, 0),
+                                   .read_bytes = BYTES,
+                                   .written = at(one, 0),
+                                   .written_bytes = BYTES,
+                                   .receives = true,
+                                   .sends = true,
+                                   .ranks = 2});
+    CHECK_EQ(one->lineage.resident_bytes, BYTES);
+    CHECK_EQ(*(unsigned char *)at(one, BYTES - 1), 7);
+    ms_collective_called(FAKE_STREAM);
+    CHECK_EQ(kind_at(one, HALF), MS_RESIDENT);
+}
+
+/* --- what a kernel has put together is sent */
+
+static void start_in_sequence(void)
+{
+    const struct ms_content put = {.kind = MS_FILL, .pattern = 0x09090909, .is_in_sequence = true};
+    start();
+    fake_set(one, 0, BYTES, &put);
+    looks = 0;
+}
+
+static struct ms_operation sending(void)
+{
+    return (struct ms_operation){
+        .read = at(one, 0), .read_bytes = BYTES, .sends = true, .receives = true, .ranks = 2};
+}
+
+MS_TEST_BETWEEN(start_in_sequence, end, what_only_passes_is_sent_from_a_store)
+{
+    const struct ms_operation operation = sending();
+    prepare(&operation);
+    CHECK(kind_at(one, 0) == MS_PARKED && one->backing.backed_bytes == 0);
+    CHECK_EQ(*(unsigned char *)at(one, BYTES - 1), 9);
+    CHECK_EQ(looks, 1);
+    ms_collective_called(FAKE_STREAM);
+    CHECK_EQ(fake_memory_at(one->address), 0);
+}
+
+MS_TEST(what_is_sent_otherwise_is_sent_from_its_place)
+{
+    for (int i = 0; i < 5; i++) {
+        start_in_sequence();
+        struct ms_operation operation = sending();
+        if (i == 0) /* as a broadcast of which the root has another copy */
+            operation.written = at(other, 0), operation.written_bytes = 1;
+        else if (i == 1)
+            operation.receives = false;
+        else if (i == 2)
+            operation.is_late = true;
+        else if (i == 3)
+            operation.read_bytes = 0;
+        else
+            ms_order_set_capture(true);
+        prepare(&operation);
+        CHECK(kind_at(one, 0) == (i == 2 || i == 4 ? MS_RESIDENT : MS_FILL));
+        CHECK_EQ(one->lineage.cached_bytes, i < 2 ? BYTES : 0);
+        CHECK_EQ(looks, i < 2);
+        ms_order_set_capture(false);
+        ms_collective_called(FAKE_STREAM);
+        end();
+    }
+}
+
+/* Nothing has come into memory: a kernel may be queued as before. */
+MS_TEST_BETWEEN(start, end, what_is_there_already_is_sent_and_no_more_is_asked)
+{
+    const struct ms_operation operation = {.read = at(one, 0), .read_bytes = HALF, .sends = true};
+    looks = 0;
+    prepare(&operation);
+    CHECK_EQ(looks, 1);
+    ms_collective_called(FAKE_STREAM);
+    prepare(&operation);
+    CHECK_EQ(looks, 1);
+    CHECK(is_held(one));
+    ms_collective_called(FAKE_STREAM);
+    CHECK(!is_held(one));
 }
