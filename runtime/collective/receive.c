@@ -197,16 +197,29 @@ static struct ms_range cut_to(struct ms_range range, size_t begin, size_t end)
                              range.end < end ? range.end : end};
 }
 
-/* Marks [begin, end) as resident, except what is in the ranges, which is absent, or parked. */
+static void make_resident(struct ms_content *content)
+{
+    if (content->kind == MS_UNDEFINED)
+        content->kind = MS_RESIDENT;
+}
+
+/* Marks [begin, end) as resident, except what is in the ranges, which is absent, or parked. Nothing
+ * is resident before: after a failure what has no memory must not count as such. */
 static CUresult set_received(struct ms_allocation *allocation, size_t begin, size_t end,
                              const struct ms_ranges *gone, const struct ms_park *park)
 {
-    CUresult result = ms_bytes_set_kind(allocation, begin, end, MS_RESIDENT);
+    CUresult result = ms_bytes_set_kind(allocation, begin, end, MS_UNDEFINED);
     for (size_t i = 0; i < gone->count && result == CUDA_SUCCESS; i++) {
         const struct ms_range range = cut_to(gone->list[i], begin, end);
         result = ms_bytes_set_kind(allocation, range.begin, range.end, MS_ABSENT);
     }
-    return result == CUDA_SUCCESS ? set_parked(allocation, begin, end, park) : result;
+    if (result == CUDA_SUCCESS)
+        result = set_parked(allocation, begin, end, park);
+    if (result == CUDA_SUCCESS)
+        result = ms_bytes_change_range(allocation, begin, end, make_resident);
+    if (result != CUDA_SUCCESS)
+        ms_bytes_set_kind(allocation, begin, end, MS_UNDEFINED);
+    return result;
 }
 
 /* Memory for [begin, end), except what goes to the sink. */

@@ -13,8 +13,10 @@
 #include "runtime/memory/parked.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
+#include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
+#include "tests/unit/source/files.h"
 #include "tests/unit/use_plan.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE, HALF = BYTES / 2 };
@@ -549,5 +551,84 @@ MS_TEST(a_call_that_fails_leaves_the_bytes_where_they_were)
         CHECK_EQ(read_bytes(0, BYTES), CUDA_SUCCESS);
         CHECK(holds_all());
         end();
+    }
+}
+
+/* --- out of a file */
+
+MS_TEST(what_a_root_sends_of_a_file_is_read_to_its_place)
+{
+    static struct test_file file;
+    fake_start();
+    make_test_file(&file, "/tmp", BYTES);
+    allocation = fake_allocation(BYTES);
+    const struct ms_content nines = {.kind = MS_FILL,
+                                     .pattern = 0x09090909,
+                                     .is_in_sequence = true};
+    struct ms_content content = {
+        .kind = MS_SOURCE, .source = file.source, .source_offset = 100, .is_in_sequence = true};
+    fake_set(allocation, 0, BYTES, &nines);
+    fake_set(allocation, 1000, HALF, &content);
+    content.source_offset = HALF;
+    fake_set(allocation, HALF + 5, BYTES - 7, &content);
+    CHECK(prepare_to_send());
+    const unsigned char *bytes = (const unsigned char *)(uintptr_t)allocation->address;
+    CHECK(bytes[0] == 9 && bytes[999] == 9 && bytes[HALF] == 9 && bytes[BYTES - 7] == 9);
+    CHECK_BYTES(bytes + 1000, file.data + 100, HALF - 1000);
+    CHECK_BYTES(bytes + HALF + 5, file.data + HALF, HALF - 12);
+    CHECK_EQ(parked_bytes(), BYTES);
+    ms_receive_queued(&receive, FAKE_STREAM);
+    ms_source_drop(file.source);
+    end();
+}
+
+MS_TEST_BETWEEN(start_sending, end, a_part_of_an_allocation_is_sent_alone)
+{
+    const size_t first = FAKE_GRANULE + 100, bytes = HALF + 200;
+    CHECK_EQ(ms_receive_prepare(allocation->address + first, bytes, 2, true, &receive),
+             CUDA_SUCCESS);
+    CHECK(receive.address == allocation->address && parked_bytes() == bytes);
+    CHECK_EQ(kind_at(first - 1), MS_FILL);
+    CHECK_EQ(kind_at(first + bytes), MS_SOURCE);
+    CHECK(byte_at(first) == 9 && byte_at(HALF - 1) == 9 && byte_at(HALF) == host[0]);
+    CHECK_EQ(byte_at(first + bytes - 1), host[first + bytes - 1 - HALF]);
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK_EQ(read_bytes(0, BYTES), CUDA_SUCCESS);
+    CHECK(holds_all());
+}
+
+/* --- without heap */
+
+static bool receive_without(void (*begin)(void), int pieces)
+{
+    begin();
+    const bool is_root = begin == start_sending;
+    may_make = pieces;
+    fails_once = true;
+    const CUresult result = ms_receive_prepare(allocation->address, BYTES, 2, is_root, &receive);
+    const bool has_failed = may_make < 0;
+    may_make = 1000000;
+    if (result != CUDA_SUCCESS)
+        CHECK(receive.sink == NULL && receive.lent == NULL && receive.park.count == 0);
+    if (!is_root && result == CUDA_SUCCESS)
+        write_all();
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK_EQ(read_bytes(0, is_root ? BYTES : HALF), CUDA_SUCCESS);
+    CHECK(is_root ? holds_all() : result != CUDA_SUCCESS || byte_at(HALF - 1) == 6);
+    end();
+    return has_failed;
+}
+
+MS_TEST(without_heap_nothing_is_left)
+{
+    void (*const begins[])(void) = {start, start_passing, start_in_sequence, start_sending};
+    for (int way = 0; way < 4; way++) {
+        receive_without(begins[way], 1000000);
+        receive_without(begins[way], 1000000); /* what is kept */
+        const int before = live;
+        for (int pieces = 0; receive_without(begins[way], pieces); pieces++) {
+            receive_without(begins[way], 1000000); /* what is kept is there again */
+            CHECK_EQ(live, before);
+        }
     }
 }
