@@ -6,11 +6,21 @@
 
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/compare.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/fill/overcommit.h"
+#include "runtime/fill/replay.h"
+#include "runtime/fill/scratch.h"
+#include "runtime/fill/settle.h"
+#include "runtime/kernel/parameters.h"
 #include "runtime/memory/delayed_free.h"
+#include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/pool.h"
+#include "runtime/memory/publish.h"
 #include "runtime/memory/regular.h"
+#include "runtime/shard/shard.h"
+#include "runtime/source/pinned_pool.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 #include "tests/unit/between.h"
@@ -23,6 +33,108 @@ void *__wrap_ms_heap_zalloc(size_t bytes);
 void *__wrap_ms_heap_zalloc(size_t bytes)
 {
     return ++seen == failing ? NULL : __real_ms_heap_zalloc(bytes);
+}
+
+/* --- what it tells others, which then act as ever */
+
+enum told {
+    TOLD_PUBLISH_FREED,
+    TOLD_PUBLISH_DEVICE,
+    TOLD_SHARD_FORGET,
+    TOLD_COMPARE,
+    TOLD_REPLAY_FORGET,
+    TOLD_POOL_FORGET,
+    TOLD_POOL_GIVE_BACK,
+    TOLD_SCRATCH_DROP,
+    TOLD_PARAMETERS_FORGET,
+    TOLD_REGULAR_FORGET,
+    TOLD_REGULAR_END,
+    TOLD_DELAYED_FORGET,
+    TOLD_EXAMINING_FORGET,
+    TOLD_SETTLE,
+    TOLD
+};
+static unsigned told[TOLD];
+static size_t told_bytes; /* by the last that has some */
+static struct ms_event events[64];
+static size_t event_count;
+
+#define TELLS(name, number, parameters, arguments, note) \
+    void __real_##name parameters;                       \
+    void __wrap_##name parameters;                       \
+    void __wrap_##name parameters                        \
+    {                                                    \
+        told[number]++;                                  \
+        note;                                            \
+        __real_##name arguments;                         \
+    }
+
+static CUcontext told_context;
+#define IS_OURS told_context = context
+TELLS(ms_publish_freed, TOLD_PUBLISH_FREED, (struct ms_allocation * allocation), (allocation), )
+TELLS(ms_publish_device, TOLD_PUBLISH_DEVICE, (CUdevice device), (device), CHECK_EQ(device, 0))
+TELLS(ms_shard_forget, TOLD_SHARD_FORGET,
+      (const struct ms_allocation *allocation, size_t begin, size_t end), (allocation, begin, end),
+      told_bytes = end - begin)
+TELLS(ms_compare, TOLD_COMPARE,
+      (struct ms_allocation * allocation, size_t begin, size_t end, enum ms_compared what),
+      (allocation, begin, end, what), told_bytes = end - begin)
+TELLS(ms_replay_forget_stream, TOLD_REPLAY_FORGET, (CUcontext context), (context), IS_OURS)
+TELLS(ms_pinned_pool_forget, TOLD_POOL_FORGET, (CUcontext context), (context), IS_OURS)
+TELLS(ms_pinned_pool_give_back, TOLD_POOL_GIVE_BACK, (CUcontext context), (context), IS_OURS)
+TELLS(ms_parameters_forget, TOLD_PARAMETERS_FORGET, (CUlibrary library), (library),
+      CHECK(library == NULL))
+TELLS(ms_regular_forget, TOLD_REGULAR_FORGET, (void), (), )
+TELLS(ms_delayed_free_forget, TOLD_DELAYED_FORGET, (CUcontext context), (context), IS_OURS)
+TELLS(ms_examining_forget_context, TOLD_EXAMINING_FORGET, (CUcontext context), (context), IS_OURS)
+TELLS(ms_settle_now, TOLD_SETTLE, (const char *why), (why), )
+
+static bool has_saved;
+TELLS(ms_regular_end, TOLD_REGULAR_END, (size_t bytes, bool saved), (bytes, saved),
+      has_saved = saved)
+
+bool __real_ms_scratch_drop(void);
+bool __wrap_ms_scratch_drop(void);
+bool __wrap_ms_scratch_drop(void)
+{
+    told[TOLD_SCRATCH_DROP]++;
+    return __real_ms_scratch_drop();
+}
+
+void __wrap_ms_state_event(const struct ms_event *event);
+void __wrap_ms_state_event(const struct ms_event *event)
+{
+    if (event_count < sizeof(events) / sizeof(events[0]))
+        events[event_count] = *event;
+    event_count++;
+}
+
+/* What others answer; by default as ever. */
+static bool is_answering, is_tight, is_regular, is_unexamined;
+static unsigned asks, refusals;
+
+bool __real_ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_out);
+bool __wrap_ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_out);
+bool __wrap_ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_out)
+{
+    if (!is_answering)
+        return __real_ms_overcommit_allows(device, bytes, is_tight_out);
+    CHECK(device == 0 && bytes == FAKE_GRANULE);
+    *is_tight_out = is_tight;
+    return ++asks > refusals;
+}
+
+bool __wrap_ms_regular_expects(size_t bytes);
+bool __wrap_ms_regular_expects(size_t bytes)
+{
+    return is_regular && bytes == FAKE_GRANULE;
+}
+
+bool __real_ms_examining_is_complete(CUcontext current, CUdevice device);
+bool __wrap_ms_examining_is_complete(CUcontext current, CUdevice device);
+bool __wrap_ms_examining_is_complete(CUcontext current, CUdevice device)
+{
+    return !is_unexamined && __real_ms_examining_is_complete(current, device);
 }
 
 static void configure(void)
@@ -629,5 +741,213 @@ MS_TEST_AFTER(start, with_a_context_all_in_it_ends_and_nothing_else)
     ms_space_find_claimed(second)->context = FAKE_CONTEXT;
     ms_alloc_end_context((CUcontext)2);
     CHECK(ms_alloc_free(second, &result) && result == CUDA_SUCCESS);
+    fake_check_empty();
+}
+
+/* --- what it tells others, and does as they say */
+
+static void forget_told(void)
+{
+    memset(told, 0, sizeof(told));
+    event_count = 0;
+}
+
+MS_TEST_AFTER(start, an_allocation_is_told_from_its_begin_to_its_end)
+{
+    CUdeviceptr address;
+    CUresult result;
+    CHECK(allocate(&address));
+    CHECK(event_count == 1 && events[0].kind == MS_EVENT_ALLOCATE);
+    CHECK(events[0].bytes == FAKE_GRANULE && told[TOLD_PUBLISH_DEVICE] == 1);
+    forget_told();
+    fake_set(ms_space_find_claimed(address), 0, 100, &(struct ms_content){.kind = MS_FILL});
+    CHECK(ms_alloc_free(address, &result) && result == CUDA_SUCCESS);
+    CHECK(event_count == 1 && events[0].kind == MS_EVENT_FREE && events[0].bytes == FAKE_GRANULE);
+    CHECK(told[TOLD_COMPARE] == 1 && told_bytes == FAKE_GRANULE);
+    CHECK(told[TOLD_SHARD_FORGET] == 1 && told[TOLD_PUBLISH_FREED] == 1);
+    CHECK(told[TOLD_REGULAR_END] == 1 && has_saved); /* it never had memory */
+}
+
+/* It may be allocated again: what serves all of them stays. */
+MS_TEST_AFTER(start, with_the_last_one_the_shims_own_memory_goes)
+{
+    CUdeviceptr first, second;
+    CUresult result;
+    CHECK(allocate(&first) && allocate(&second));
+    CHECK(ms_alloc_free(first, &result));
+    CHECK(told[TOLD_POOL_GIVE_BACK] == 0 && told[TOLD_SCRATCH_DROP] == 0);
+    fill(second);
+    forget_told();
+    CHECK(ms_alloc_free(second, &result));
+    CHECK(told[TOLD_POOL_GIVE_BACK] == 1 && told[TOLD_SCRATCH_DROP] == 1);
+    CHECK(!has_saved);
+    fake_check_empty();
+}
+
+/* The device is not waited for. */
+MS_TEST_AFTER(start, during_a_capture_nothing_is_looked_at_or_given_back)
+{
+    CUdeviceptr address;
+    CUresult result;
+    CHECK(allocate(&address));
+    fill(address);
+    ms_order_set_capture(true);
+    forget_told();
+    CHECK(ms_alloc_free(address, &result) && result == CUDA_SUCCESS);
+    CHECK(told[TOLD_COMPARE] == 0 && told[TOLD_POOL_GIVE_BACK] == 0);
+    CHECK(told[TOLD_SCRATCH_DROP] == 0 && told[TOLD_SHARD_FORGET] == 1);
+    ms_order_set_capture(false);
+    ms_delayed_free_run(NULL);
+}
+
+MS_TEST_AFTER(start_pool, those_of_pools_and_of_others_are_not_regular)
+{
+    CUdeviceptr address = take(FAKE_GRANULE);
+    CUresult result;
+    CHECK(ms_alloc_free(address, &result) && result == CUDA_SUCCESS);
+    CHECK(allocate(&address));
+    struct ms_allocation_facts facts = facts_of(address);
+    facts.is_opened = true;
+    CHECK_EQ(ms_alloc_end(&facts), CUDA_SUCCESS);
+    CHECK_EQ(told[TOLD_REGULAR_END], 0);
+    fake_check_empty();
+}
+
+MS_TEST_AFTER(start, all_that_belongs_to_a_context_is_forgotten_with_it)
+{
+    ms_alloc_end_context(FAKE_CONTEXT);
+    static const enum told all[] = {TOLD_REPLAY_FORGET,   TOLD_POOL_FORGET,
+                                    TOLD_SCRATCH_DROP,    TOLD_PARAMETERS_FORGET,
+                                    TOLD_REGULAR_FORGET,  TOLD_DELAYED_FORGET,
+                                    TOLD_EXAMINING_FORGET};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        CHECK_EQ(told[all[i]], 1);
+    CHECK(told_context == FAKE_CONTEXT);
+}
+
+MS_TEST_AFTER(start, what_the_program_has_mapped_ends_with_its_mappings)
+{
+    CUdeviceptr address;
+    CUresult result;
+    CHECK(allocate(&address));
+    fill(address);
+    struct ms_allocation *allocation = ms_space_find_claimed(address);
+    allocation->is_programs = true;
+    ms_alloc_end_context(FAKE_CONTEXT);
+    CHECK_EQ(ms_alloc_set_peer_access(0, 3, true), CUDA_SUCCESS);
+    CHECK_EQ(fake_access_at(address), 1); /* the program says who may reach it */
+    allocation->is_programs = false;
+    CHECK(ms_alloc_free(address, &result) && result == CUDA_SUCCESS);
+    CHECK(allocate(&address)); /* of the device, whose peer may */
+    fill(address);
+    CHECK_EQ(fake_access_at(address), 9);
+    CHECK_EQ(ms_alloc_set_peer_access(0, 3, false), CUDA_SUCCESS);
+    CHECK(ms_alloc_free(address, &result) && result == CUDA_SUCCESS);
+}
+
+MS_TEST_AFTER(start, where_memory_is_nearly_used_up_all_is_settled)
+{
+    CUdeviceptr address;
+    CUresult result;
+    is_answering = true;
+    CHECK(ms_alloc(FAKE_GRANULE, &address, &result) && result == CUDA_SUCCESS);
+    CHECK_EQ(told[TOLD_SETTLE], 0);
+    CHECK(ms_alloc_free(address, &result));
+    is_tight = true;
+    CHECK(ms_alloc(FAKE_GRANULE, &address, &result) && result == CUDA_SUCCESS);
+    CHECK_EQ(told[TOLD_SETTLE], 1);
+    CHECK(ms_alloc_free(address, &result));
+    forget_told();
+    asks = 0;
+    refusals = 1;
+    CHECK(ms_alloc(FAKE_GRANULE, &address, &result) && result == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(asks == 1 && told[TOLD_SETTLE] == 0);
+    CHECK(event_count == 1 && events[0].kind == MS_EVENT_FAIL);
+    CHECK(events[0].reason == MS_REASON_OVERCOMMIT && events[0].bytes == FAKE_GRANULE);
+}
+
+MS_TEST_AFTER(start_pool, a_pool_is_asked_for_again_only_when_it_was_trimmed)
+{
+    CUdeviceptr address;
+    CUresult result;
+    is_answering = true;
+    refusals = 1;
+    CHECK(ms_alloc_in_stream(FAKE_GRANULE, NULL, FAKE_STREAM, &address, &result));
+    CHECK(result == CUDA_SUCCESS && asks == 2 && trims == 1);
+    give_back(address);
+    asks = 0;
+    trim_result = CUDA_ERROR_UNKNOWN;
+    CHECK(ms_alloc_in_stream(FAKE_GRANULE, NULL, FAKE_STREAM, &address, &result));
+    CHECK(result == CUDA_ERROR_OUT_OF_MEMORY && asks == 1 && trims == 2);
+}
+
+MS_TEST_AFTER(start, queued_work_that_is_not_known_forbids_to_defer)
+{
+    CUdeviceptr address;
+    CUresult result;
+    is_unexamined = true;
+    CHECK(!ms_alloc(FAKE_GRANULE, &address, &result));
+    CHECK(!ms_defers_any() && fake.reservations == 0);
+    CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 1);
+    CHECK(event_count == 1 && events[0].reason == MS_REASON_UNEXAMINED);
+    CHECK_EQ(events[0].bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_counter_get(MS_COUNT_ALLOCATIONS), 0);
+}
+
+MS_TEST_AFTER(start, what_comes_regularly_opens_no_window)
+{
+    CUdeviceptr address;
+    CUresult result;
+    ms_window_end(false);
+    is_regular = true;
+    CHECK(allocate(&address) && facts_of(address).is_transient);
+    CHECK(ms_window_now().is_settled);
+    CHECK(ms_alloc_free(address, &result));
+    is_regular = false;
+    CHECK(allocate(&address) && !facts_of(address).is_transient);
+    CHECK(!ms_window_now().is_settled);
+    CHECK(ms_alloc_free(address, &result));
+}
+
+MS_TEST_AFTER(start, sizes_that_the_settings_exclude_are_not_deferred)
+{
+    ms_config.excluded.count = 1;
+    ms_config.excluded.ranges[0].first = 100;
+    ms_config.excluded.ranges[0].last = 200;
+    CHECK(may_defer(99) && !may_defer(100) && !may_defer(200) && may_defer(201));
+    ms_config.excluded.count = 0;
+}
+
+/* --- streams of other contexts */
+
+static CUcontext its_context;
+
+static CUresult stream_get_ctx(CUstream stream, CUcontext *context)
+{
+    CHECK(stream == FAKE_STREAM);
+    *context = its_context;
+    return CUDA_SUCCESS;
+}
+
+/* A green context may end, and its events with it, unseen. */
+MS_TEST_AFTER(start_pool, in_a_stream_of_a_green_context_a_free_waits)
+{
+    CUresult result;
+    const CUdeviceptr first = take(FAKE_GRANULE), second = take(FAKE_GRANULE);
+    ms_alloc_add_green_context((CUcontext)5);
+    ms_driver.stream_get_ctx = stream_get_ctx;
+    its_context = (CUcontext)5;
+    fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
+    CHECK(!ms_alloc_free_in_stream(first, FAKE_STREAM, &result));
+    fake.wait_result = CUDA_SUCCESS;
+    CHECK(ms_alloc_free_in_stream(first, FAKE_STREAM, &result) && result == CUDA_SUCCESS);
+    CHECK(fake.reservations == 1 && fake.events == 0);
+    its_context = (CUcontext)6; /* another one, which does not end unseen */
+    fake.is_busy = true;
+    fill(second);
+    CHECK(ms_alloc_free_in_stream(second, FAKE_STREAM, &result) && result == CUDA_SUCCESS);
+    CHECK(fake.reservations == 1 && fake.events > 0);
+    fake.is_busy = false;
+    ms_delayed_free_pass(false);
     fake_check_empty();
 }
