@@ -2,10 +2,13 @@
 #include "runtime/calls/vmm.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "runtime/config/config.h"
 #include "runtime/fill/access.h"
+#include "runtime/memory/order.h"
 #include "runtime/memory/space.h"
+#include "runtime/state/state.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
@@ -645,5 +648,195 @@ MS_TEST_BETWEEN(start, end, all_mappings_of_a_range_are_made_real)
     CHECK_EQ(fake.calls[FAKE_mem_create], 3);
     CHECK_EQ(unmap_range(place + BYTES, BYTES), CUDA_SUCCESS);
     CHECK_EQ(release(other), CUDA_SUCCESS);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+/* --- at the second place of a reservation */
+
+static struct ms_event pinned;
+
+void __wrap_ms_state_event(const struct ms_event *event);
+void __wrap_ms_state_event(const struct ms_event *event)
+{
+    if (event->kind == MS_EVENT_PIN)
+        pinned = *event;
+}
+
+/* Its bytes are in two pieces of memory. */
+static void start_second(void)
+{
+    start();
+    const CUmemGenericAllocationHandle first = handle;
+    handle = create();
+    CHECK_EQ(map(place + BYTES, handle), CUDA_SUCCESS);
+    CHECK_EQ(set_access_to(place + BYTES, BYTES, &access_of_device, 1), CUDA_SUCCESS);
+    fake_set(ms_space_find_claimed(place), BYTES, 2 * BYTES,
+             &(struct ms_content){.kind = MS_FILL, .pattern = 0x07070707});
+    for (size_t i = 0; i < 2; i++)
+        CHECK_EQ(ms_access(place + BYTES + i * FAKE_GRANULE, FAKE_GRANULE, MS_NEED_READ_WRITE),
+                 CUDA_SUCCESS);
+    CHECK_EQ(release(first), CUDA_SUCCESS);
+    ms_driver.memcpy_dtoh = memcpy_dtoh;
+    ms_driver.memcpy_htod = memcpy_htod;
+    has_waited = false;
+    fake.on_wait = note_wait;
+}
+
+static void end_second(void)
+{
+    CHECK(*at(place + BYTES) == 7 && *at(place + 2 * BYTES - 1) == 7);
+    CHECK_EQ(unmap_range(place + BYTES, BYTES), CUDA_SUCCESS);
+    end();
+}
+
+MS_TEST_BETWEEN(start_second, end_second, pieces_are_joined_and_nothing_beside_them)
+{
+    CUmemGenericAllocationHandle number = handle;
+    CHECK_EQ(ms_vmm_make_handle_real(&number, NULL), CUDA_SUCCESS);
+    CHECK(has_waited && fake.physical_bytes == BYTES && fake.handles == 1);
+    CHECK(pinned.address == place + BYTES && pinned.bytes == BYTES);
+    CHECK_EQ(flags_at(place, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE); /* that is still deferred */
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+/* Only the mapping holds it then. */
+MS_TEST_BETWEEN(start_second, end_second, what_the_program_has_released_keeps_no_handle)
+{
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+    CHECK_EQ(ms_vmm_make_real(place + BYTES, 1), CUDA_SUCCESS);
+    CHECK(fake.handles == 0 && fake.physical_bytes == BYTES);
+}
+
+MS_TEST_BETWEEN(start_second, end_second, what_cannot_be_joined_is_as_it_was)
+{
+    CUmemGenericAllocationHandle number = handle;
+    fake.wait_result = CUDA_ERROR_UNKNOWN;
+    CHECK_EQ(ms_vmm_make_handle_real(&number, NULL), CUDA_ERROR_UNKNOWN);
+    fake.wait_result = CUDA_SUCCESS;
+    CHECK(number == handle && fake.handles == 0);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+/* --- while a stream captures */
+
+static int sleeps, ends_with; /* the sleep in which the capture ends; 0: in none */
+static time_t slept_seconds;
+static bool is_counted; /* no other time passes */
+
+int __wrap_nanosleep(const struct timespec *time, struct timespec *rest);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *rest)
+{
+    CHECK(time->tv_sec == 0 && time->tv_nsec > 0 && rest == NULL);
+    if (++sleeps == ends_with)
+        ms_order_set_capture(false);
+    slept_seconds++; /* it took longer than was asked for */
+    return 0;
+}
+
+int __real_clock_gettime(clockid_t clock, struct timespec *time);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time)
+{
+    if (!is_counted)
+        return __real_clock_gettime(clock, time);
+    *time = (struct timespec){.tv_sec = 1000 + slept_seconds};
+    return 0;
+}
+
+MS_TEST_BETWEEN(start_second, end_second, joining_waits_for_the_end_of_a_capture)
+{
+    CUmemGenericAllocationHandle number = handle;
+    ms_order_set_capture(true);
+    ends_with = 1;
+    CHECK_EQ(ms_vmm_make_handle_real(&number, NULL), CUDA_SUCCESS);
+    CHECK_EQ(sleeps, 1);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+/* The capturing thread may be this one. */
+MS_TEST_BETWEEN(start_second, end_second, and_not_for_longer_than_some_seconds)
+{
+    CUmemGenericAllocationHandle number = handle;
+    ms_order_set_capture(true);
+    ends_with = 0;
+    is_counted = true;
+    CHECK_EQ(ms_vmm_make_handle_real(&number, NULL), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK_EQ(sleeps, 2);
+    ms_order_set_capture(false);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+/* --- the driver's own */
+
+MS_TEST_BETWEEN(start, end, a_handle_of_the_driver_is_mapped_beside_ours)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemGenericAllocationHandle drivers;
+    CHECK_EQ(ms_driver.mem_create(&drivers, BYTES, &prop, 0), CUDA_SUCCESS);
+    CHECK_EQ(map(place + BYTES, drivers), CUDA_SUCCESS);
+    CHECK_EQ(map(place + BYTES, drivers), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(free_place(), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(set_access_to(place, 2 * BYTES, &access_of_device, 1), CUDA_SUCCESS);
+    *at(place + BYTES) = 1;
+    CHECK_EQ(fake.physical_bytes, BYTES);
+    CHECK_EQ(unmap_range(place + BYTES, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(ms_driver.mem_release(drivers), CUDA_SUCCESS);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+/* What is there is in no record. */
+MS_TEST_BETWEEN(start, end, where_only_the_driver_has_mapped_nothing_is_deferred)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemGenericAllocationHandle drivers;
+    CUdeviceptr elsewhere;
+    CUresult result;
+    CHECK_EQ(ms_driver.mem_address_reserve(&elsewhere, 2 * BYTES, FAKE_GRANULE, 0, 0),
+             CUDA_SUCCESS);
+    ms_vmm_reserved(elsewhere, 2 * BYTES);
+    CHECK_EQ(ms_driver.mem_create(&drivers, BYTES, &prop, 0), CUDA_SUCCESS);
+    CHECK_EQ(map(elsewhere, drivers), CUDA_SUCCESS);
+    const CUmemGenericAllocationHandle other = create();
+    CHECK_EQ(map(elsewhere + BYTES, other), CUDA_SUCCESS);
+    CHECK_EQ(fake.physical_bytes, 2 * BYTES);
+    CHECK(!ms_vmm_unmap(elsewhere, 2 * BYTES, &result));
+    CHECK_EQ(ms_driver.mem_unmap(elsewhere, BYTES) | ms_driver.mem_unmap(elsewhere + BYTES, BYTES),
+             CUDA_SUCCESS);
+    CHECK_EQ(ms_driver.mem_release(drivers), CUDA_SUCCESS);
+    CHECK_EQ(release(other), CUDA_SUCCESS);
+    CHECK(ms_vmm_free_addresses(elsewhere, 2 * BYTES, &result) && result == CUDA_SUCCESS);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start, end, a_deferred_handle_is_retained_without_the_driver)
+{
+    CUmemGenericAllocationHandle again;
+    CUresult result;
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+    CHECK(ms_vmm_retain(place, &again, &result) && result == CUDA_SUCCESS);
+    CHECK(again == handle && fake.calls[FAKE_mem_retain] == 0);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
+/* The driver may give them to somebody else. */
+MS_TEST_BETWEEN(start, end, freed_addresses_are_forgotten)
+{
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+    unmap();
+    CHECK_EQ(free_place(), CUDA_SUCCESS);
+    CUdeviceptr again;
+    CHECK_EQ(ms_driver.mem_address_reserve(&again, 2 * BYTES, FAKE_GRANULE, place, 0),
+             CUDA_SUCCESS);
+    handle = create();
+    CHECK_EQ(map(again, handle), CUDA_SUCCESS);
+    CHECK_EQ(fake.physical_bytes, BYTES);
+    CHECK_EQ(ms_driver.mem_unmap(again, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+    place = again;
+    ms_vmm_reserved(place, 2 * BYTES);
+    handle = create();
+    CHECK_EQ(map(place, handle), CUDA_SUCCESS);
     CHECK_EQ(release(handle), CUDA_SUCCESS);
 }
