@@ -10,6 +10,7 @@
 #include "runtime/memory/space.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
+#include "tests/unit/source/files.h"
 #include "tests/unit/use_plan.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE, HALF = BYTES / 2 };
@@ -365,4 +366,64 @@ MS_TEST_BETWEEN(start, end, what_is_there_already_is_sent_and_no_more_is_asked)
     CHECK(is_held(one));
     ms_collective_called(FAKE_STREAM);
     CHECK(!is_held(one));
+}
+
+/* --- what is captured */
+
+static int capture(const struct ms_operation *operation)
+{
+    ms_order_set_capture(true);
+    CHECK_EQ(ms_collective_prepare(operation), CUDA_SUCCESS);
+    ms_order_set_capture(false);
+    ms_collective_called(FAKE_STREAM);
+    return count_log_lines("materialised in pieces");
+}
+
+/* NCCL does not register it. */
+MS_TEST_BETWEEN(start, end, that_memory_of_a_captured_operation_is_in_pieces_is_said_once)
+{
+    struct ms_operation operation = {.written = at(one, 0), .written_bytes = BYTES};
+    open_log(MS_WARN);
+    CHECK_EQ(capture(&operation), 0); /* it comes as one */
+    prepare(&(struct ms_operation){.written = at(other, 0), .written_bytes = FAKE_GRANULE});
+    prepare(&(struct ms_operation){.written = at(other, FAKE_GRANULE), .written_bytes = HALF});
+    operation = (struct ms_operation){.written = at(one, 0), .written_bytes = BYTES};
+    CHECK_EQ(capture(&operation), 0);
+    operation.read = at(other, 0); /* which is none of it */
+    CHECK_EQ(capture(&operation), 0);
+    operation.read_bytes = 8;
+    CHECK_EQ(capture(&operation), 1);
+    CHECK_EQ(capture(&operation), 1);
+}
+
+MS_TEST_BETWEEN(start, end, what_is_written_counts_as_well)
+{
+    const struct ms_operation operation = {.written = at(other, 0), .written_bytes = 8};
+    open_log(MS_WARN);
+    prepare(&(struct ms_operation){.written = at(other, 0), .written_bytes = FAKE_GRANULE});
+    prepare(&(struct ms_operation){.written = at(other, FAKE_GRANULE), .written_bytes = HALF});
+    CHECK_EQ(ms_collective_prepare(&operation), CUDA_SUCCESS); /* it is not captured */
+    CHECK_EQ(count_log_lines("materialised in pieces"), 0);
+    CHECK_EQ(capture(&operation), 1);
+}
+
+/* --- of no bytes */
+
+MS_TEST_BETWEEN(start_with_plan, end, where_nothing_is_read_nothing_overlaps)
+{
+    prepare(&(struct ms_operation){.read = at(one, FAKE_GRANULE),
+                                   .written = at(one, 0),
+                                   .written_bytes = BYTES,
+                                   .receives = true,
+                                   .ranks = 2});
+    CHECK_EQ(one->backing.backed_bytes, HALF);
+    ms_collective_called(FAKE_STREAM);
+}
+
+MS_TEST_BETWEEN(start_with_plan, end, of_no_bytes_nothing_is_done)
+{
+    prepare(&(struct ms_operation){
+        .read = at(one, 0), .written = at(one, 0), .receives = true, .sends = true, .ranks = 2});
+    ms_collective_called(FAKE_STREAM);
+    CHECK(one->backing.backed_bytes == 0 && fake.work_count == 0);
 }

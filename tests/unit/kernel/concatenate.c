@@ -306,6 +306,13 @@ MS_TEST_AFTER(start, other_parameters_are_left_alone)
     CHECK(!find(&good));
     call.grid[1] = 3;
     static const char *const names[] = {"CatArrayBatchedCopy",
+                                        "CatArrayBatchedCopy10OpaqueTypeILj+4EEEjLi1ELi4ELi1E",
+                                        "CatArrayBatchedCopy10OpaqueTypeILj 4EEEjLi1ELi4ELi1E",
+                                        "CatArrayBatchedCopy10OpaqueTypeILj4EEEjXi1ELi4ELi1E",
+                                        "CatArrayBatchedCopy10OpaqueTypeILj17EEEjLi1ELi4ELi1E",
+                                        "CatArrayBatchedCopy10OpaqueTypeILj0EEEjLi1ELi4ELi1E",
+                                        "CatArrayBatchedCopy10OpaqueTypeILj4EEEjLi0ELi4ELi1E",
+                                        "CatArrayBatchedCopy10OpaqueTypeILj4EEEjLi1ELi4ELi4096E",
                                         "CatArrayBatchedCopy10OpaqueTypeILj4EEEmLi1ELi4ELi1E",
                                         "CatArrayBatchedCopy10OpaqueTypeILj4EEEjLi1ELi4",
                                         "CatArrayBatchedCopy10OpaqueTypeILj4EEEjLi5ELi4ELi1E",
@@ -314,4 +321,20 @@ MS_TEST_AFTER(start, other_parameters_are_left_alone)
         set_name(names[i]);
         CHECK(!find(&good));
     }
+}
+
+/* Of any size up to 16 bytes. */
+MS_TEST_AFTER(start, elements_have_the_bytes_that_the_name_says)
+{
+    set_name("CatArrayBatchedCopy_contig10OpaqueTypeILj9EEEjLi1ELi4ELi1E");
+    CHECK(find(&good));
+    CHECK(pieces[0].width == 90 && pieces[1].width == 270);
+    good.input[0] += 0x10000;
+    good.input[2] += 0x10000;
+    set_name("CatArrayBatchedCopy_contig10OpaqueTypeILj16EEEjLi1ELi4ELi1E");
+    CHECK(find(&good));
+    CHECK(pieces[0].width == 160 && pieces[1].to == 0x10000 + 160);
+    set_name("CatArrayBatchedCopy_contig10OpaqueTypeILj1EEEjLi1ELi4ELi1E");
+    CHECK(find(&good));
+    CHECK_EQ(pieces[0].width, 10);
 }
