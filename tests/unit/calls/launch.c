@@ -536,6 +536,7 @@ MS_TEST_BETWEEN(start, end, an_input_of_another_context_is_not_recorded)
  * number and the end of the other pointer make, too. */
 MS_TEST_BETWEEN(start, end, a_number_is_no_memory_of_the_driver)
 {
+    fake_needs_hints();
     static const struct {
         uint64_t number;
         unsigned questions;

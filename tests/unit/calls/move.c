@@ -327,6 +327,7 @@ MS_TEST_BETWEEN(start, end, any_copy_of_no_bytes_is_for_the_driver)
 /* What is copied to the device may be an address. */
 MS_TEST_BETWEEN(start, end, any_copy_past_our_memory_brings_in_what_it_points_to)
 {
+    fake_needs_hints();
     memcpy(bytes, &one->address, sizeof(one->address));
     check_forwarded(move(MS_COPY_ANY, of_host() + 64, of_host(), 8), false);
     CHECK_EQ(one->backing.backed_bytes, 0);
@@ -656,6 +657,7 @@ MS_TEST_BETWEEN(start_rows, end, an_empty_plane_changes_nothing)
 
 MS_TEST_BETWEEN(start_rows, end, a_side_that_cannot_come_into_memory_is_told)
 {
+    fake_needs_hints();
     CUDA_MEMCPY2D copy = plane();
     copy.WidthInBytes = 16; /* too short to be rows */
     for (unsigned nth = 1; nth <= 2; nth++) {
@@ -940,6 +942,7 @@ MS_TEST_BETWEEN(start, end, no_bytes_point_to_nothing)
 
 MS_TEST_BETWEEN(start, end, rows_of_the_host_bring_in_what_they_point_to)
 {
+    fake_needs_hints();
     const CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
                                 .srcHost = bytes,
                                 .srcPitch = 64,

@@ -376,6 +376,7 @@ MS_TEST_BETWEEN(start, end, a_copy_beyond_an_allocation_is_refused)
 
 MS_TEST_BETWEEN(start, end, what_it_points_to_and_has_no_memory_fails_the_copy)
 {
+    fake_needs_hints();
     CUresult result;
     struct ms_allocation *other = fake_allocation(BYTES);
     fake_set(other, 0, BYTES, &(struct ms_content){.kind = MS_FILL, .pattern = 7});
