@@ -219,11 +219,14 @@ static bool prepare(struct suspension *suspension, struct ms_allocation *allocat
     return read_allocation(suspension, allocation);
 }
 
+/* Parked bytes have memory of their own. */
 static size_t backed_bytes(const struct suspension *suspension)
 {
     size_t bytes = 0;
-    for (size_t i = 0; i < suspension->claimed_count; i++)
-        bytes += ms_backing_bytes(&suspension->claimed[i]->backing);
+    for (size_t i = 0; i < suspension->claimed_count; i++) {
+        const struct ms_allocation *allocation = suspension->claimed[i];
+        bytes += ms_backing_bytes(&allocation->backing) + allocation->lineage.kind_bytes[MS_PARKED];
+    }
     return bytes;
 }
 

@@ -481,6 +481,18 @@ MS_TEST_BETWEEN(start, end, parked_bytes_wait_outside_as_well)
     check_bytes(3 * G, 4 * G, 2);
 }
 
+MS_TEST_BETWEEN(start, end, parked_bytes_alone_have_room)
+{
+    park(0, G, true);
+    park(2 * G, 3 * G, true);
+    suspend_to(NULL);
+    CHECK_EQ(told.stored, 2 * G);
+    CHECK_EQ(fake.physical_bytes, 0);
+    resume();
+    check_bytes(0, G, 2);
+    check_bytes(2 * G, 3 * G, 2);
+}
+
 static CUevent new_event(void)
 {
     CUevent event;
