@@ -55,3 +55,87 @@ MS_TEST(a_wait_that_fails_is_asked_for_once_more)
     CHECK_EQ(ms_driver_wait(FAKE_STREAM), CUDA_ERROR_INVALID_HANDLE);
     CHECK_EQ(fake.calls[FAKE_stream_synchronize], 5);
 }
+
+MS_TEST(an_event_is_waited_for_in_its_context)
+{
+    CUevent event;
+    fake_start();
+    CHECK_EQ(ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    CHECK_EQ(ms_driver_wait_for(OTHER, event), CUDA_SUCCESS);
+    CHECK_EQ(fake.calls[FAKE_ctx_push_current], 1);
+    fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
+    CHECK_EQ(ms_driver_wait_for(OTHER, event), CUDA_ERROR_LAUNCH_FAILED);
+    fake_fail(FAKE_ctx_push_current, 1, CUDA_ERROR_INVALID_CONTEXT);
+    CHECK_EQ(ms_driver_wait_for(OTHER, event), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK_EQ(fake.calls[FAKE_event_synchronize], 2);
+    CHECK_EQ(ms_driver.event_destroy(event), CUDA_SUCCESS);
+    fake_check_empty();
+}
+
+/* --- memory that is pageable and that a device reaches */
+
+static CUdevice pageable_device, device_count; /* the one that reaches such memory; all there are */
+static CUresult attribute_result;
+static int asked;
+
+static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    asked++;
+    CHECK_EQ(attribute, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS);
+    CHECK(device >= 0 && device < MS_MAX_DEVICES);
+    if (attribute_result != CUDA_SUCCESS)
+        return attribute_result;
+    if (device >= device_count)
+        return CUDA_ERROR_INVALID_DEVICE;
+    *value = device == pageable_device;
+    return CUDA_SUCCESS;
+}
+
+static void have_devices(CUdevice count, CUdevice pageable)
+{
+    fake_start();
+    ms_driver.device_get_attribute = get_attribute;
+    device_count = count;
+    pageable_device = pageable;
+}
+
+/* The answer is kept. */
+static void check_any_is_pageable(bool expected, int times)
+{
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(ms_driver_any_is_pageable(), expected);
+    CHECK_EQ(asked, times);
+}
+
+MS_TEST(no_device_reaches_pageable_memory)
+{
+    have_devices(3, MS_MAX_DEVICES);
+    check_any_is_pageable(false, 4);
+}
+
+MS_TEST(the_first_device_that_reaches_pageable_memory_decides)
+{
+    have_devices(4, 1);
+    check_any_is_pageable(true, 2);
+}
+
+MS_TEST(all_devices_are_asked_whether_they_reach_pageable_memory)
+{
+    have_devices(MS_MAX_DEVICES, MS_MAX_DEVICES);
+    check_any_is_pageable(false, MS_MAX_DEVICES);
+}
+
+MS_TEST(the_last_device_may_be_the_one_that_reaches_pageable_memory)
+{
+    have_devices(MS_MAX_DEVICES, MS_MAX_DEVICES - 1);
+    check_any_is_pageable(true, MS_MAX_DEVICES);
+}
+
+MS_TEST(what_a_driver_does_not_tell_yet_is_asked_again)
+{
+    have_devices(1, MS_MAX_DEVICES);
+    attribute_result = CUDA_ERROR_NOT_INITIALIZED;
+    check_any_is_pageable(true, 2);
+    attribute_result = CUDA_SUCCESS;
+    check_any_is_pageable(false, 4);
+}

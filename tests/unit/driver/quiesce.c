@@ -13,9 +13,14 @@ enum { PATIENCE_MS = 60000 };
 static _Atomic int begun, gone_on;
 static _Atomic long slept_ms; /* as asked for */
 
+static _Atomic int pauses;
+static int call_ends_at; /* the pause in which a call of the test ends */
+
 int nanosleep(const struct timespec *time, struct timespec *left)
 {
     slept_ms += time->tv_nsec / (1000 * 1000);
+    if (++pauses == call_ends_at)
+        ms_quiesce_leave();
     return (int)syscall(SYS_nanosleep, time, left);
 }
 
@@ -110,6 +115,30 @@ MS_TEST(it_waits_for_calls_under_way)
     CHECK(ms_quiesce_begin(PATIENCE_MS));
     ms_quiesce_end();
     CHECK_EQ(pthread_join(thread, NULL), 0);
+}
+
+/* Longer than so many nanoseconds. */
+MS_TEST(it_waits_so_many_milliseconds_for_a_call)
+{
+    ms_quiesce_enter();
+    ms_quiesce_is_counted = false; /* as if another thread had called */
+    pauses = 0;
+    call_ends_at = 10;
+    CHECK(ms_quiesce_begin(PATIENCE_MS));
+    CHECK(pauses >= 10);
+    ms_quiesce_end();
+}
+
+MS_TEST(calls_that_were_held_up_in_vain_get_a_moment)
+{
+    ms_quiesce_enter();
+    ms_quiesce_is_counted = false;
+    slept_ms = 0;
+    CHECK(!ms_quiesce_begin(0));
+    CHECK_EQ(slept_ms, 1);
+    ms_quiesce_leave();
+    CHECK(ms_quiesce_begin(0));
+    ms_quiesce_end();
 }
 
 MS_TEST(it_does_not_wait_for_itself)
