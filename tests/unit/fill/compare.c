@@ -264,10 +264,10 @@ MS_TEST_BETWEEN(start_without_kernel, end, the_host_tells_the_first_of_all_diffe
     CHECK_EQ(count_log_lines("from byte 1048581 on 01 02 00 00 00 00 00 00 instead of 00 00"), 1);
 }
 
-static struct ms_recorded_launch *record(void)
+static struct ms_recorded_launch *record(char *name)
 {
-    static char name[] = "a_kernel";
-    static struct ms_param_layout layout = {.counted = {.references = 1000}, .name = name};
+    static struct ms_param_layout layout = {.counted = {.references = 1000}};
+    layout.name = name;
     const struct ms_packed packed = {.count = 0};
     const struct ms_call call = {.function = (CUfunction)1};
     struct ms_recorded_launch *recorded = ms_recorded_launch_create();
@@ -298,7 +298,8 @@ MS_TEST_BETWEEN(start, end, what_the_bytes_were_made_of_is_told)
         (struct ms_content){.kind = MS_SOURCE, .source = file.source, .source_offset = 77}, text);
     check_lineage((struct ms_content){.kind = MS_SOURCE, .source = snapshot},
                   "a host copy of what the program wrote;");
-    struct ms_recorded_launch *recorded = record();
+    char name[] = "a_kernel";
+    struct ms_recorded_launch *recorded = record(name);
     check_lineage(
         (struct ms_content){.kind = MS_LAUNCHED, .recorded = recorded, .source_offset = 10},
         "byte 65543 of a recorded launch of a_kernel;");
@@ -306,6 +307,60 @@ MS_TEST_BETWEEN(start, end, what_the_bytes_were_made_of_is_told)
     check_lineage((struct ms_content){.kind = MS_RESIDENT}, "what the call has just put there;");
     ms_source_drop(file.source);
     ms_source_drop(snapshot);
+}
+
+/* The 511 characters that there is room for, one way or the other. */
+MS_TEST_BETWEEN(start, end, of_a_long_name_the_start_is_told)
+{
+    enum { SHOWN = 511, NAME = 600 };
+    char name[NAME + 1], text[NAME + 100];
+    memset(name, 'k', NAME);
+    name[NAME] = '\0';
+    struct ms_recorded_launch *recorded = record(name);
+    const int before = snprintf(text, sizeof(text), "byte 65533 of a recorded launch of ");
+    snprintf(text + before, sizeof(text) - (size_t)before, "%.*s;", SHOWN - before, name);
+    check_lineage((struct ms_content){.kind = MS_LAUNCHED, .recorded = recorded}, text);
+    ms_recorded_launch_drop(recorded);
+}
+
+static void add_folder(char *path)
+{
+    memset(path + strlen(path), 'f', 200);
+    CHECK_EQ(mkdir(path, 0700), 0);
+    strcat(path, "/");
+}
+
+/* A file of so many zeros. */
+static struct ms_source *open_new(const char *path, size_t bytes)
+{
+    struct stat found;
+    const int file = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    CHECK(file >= 0);
+    CHECK_EQ(ftruncate(file, (off_t)bytes), 0);
+    CHECK_EQ(fstat(file, &found), 0);
+    close(file);
+    struct ms_mapping mapping = {.device = found.st_dev, .inode = found.st_ino};
+    snprintf(mapping.path, sizeof(mapping.path), "%s", path);
+    return ms_trust_open(&mapping, bytes);
+}
+
+MS_TEST_BETWEEN(start, end, of_a_long_path_the_start_is_told)
+{
+    enum { SHOWN = 511 };
+    char path[MS_PATH_BYTES] = "/tmp/metashard-XXXXXX", text[1024], command[64];
+    CHECK(mkdtemp(path) != NULL);
+    snprintf(command, sizeof(command), "rm -rf '%.40s'", path);
+    strcat(path, "/");
+    for (int i = 0; i < 2; i++)
+        add_folder(path);
+    memset(path + strlen(path), 'f', sizeof(path) - 1 - strlen(path)); /* the longest of all */
+    struct ms_source *source = open_new(path, G);
+    CHECK_EQ(system(command), 0);
+    CHECK(source != NULL);
+    const int before = snprintf(text, sizeof(text), "byte 65533 of ");
+    snprintf(text + before, sizeof(text) - (size_t)before, "%.*s;", SHOWN - before, path);
+    check_lineage((struct ms_content){.kind = MS_SOURCE, .source = source}, text);
+    ms_source_drop(source);
 }
 
 MS_TEST_BETWEEN(start, end, a_difference_is_an_event)

@@ -229,6 +229,18 @@ MS_TEST_BETWEEN(start, end, an_allocation_may_go_during_the_wait)
     CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
 }
 
+/* Of what has nothing to give back no context is waited for. */
+MS_TEST_BETWEEN(start, end, where_nothing_can_go_nobody_waits)
+{
+    other = fake_allocation(FAKE_GRANULE);
+    fake_set(other, 0, FAKE_GRANULE, &resident);
+    other->context = (CUcontext)2;
+    CHECK(try_again());
+    CHECK_EQ(fake.calls[FAKE_ctx_push_current], 0);
+    other->context = FAKE_CONTEXT;
+    fake_allocation_free(other);
+}
+
 MS_TEST_BETWEEN(start, end, a_claimed_allocation_is_left_out)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
@@ -338,6 +350,18 @@ MS_TEST_BETWEEN(carve, end, leftovers_are_trimmed_when_there_are_many_and_the_de
     CHECK_EQ(ms_carve_leftover_bytes(), 0);
 }
 
+MS_TEST_BETWEEN(carve, end, trimming_polls_those_with_leftovers_alone)
+{
+    other = fake_allocation(FAKE_GRANULE);
+    other->context = (CUcontext)2;
+    ms_config.leftover_bytes = FAKE_GRANULE;
+    ms_evict_leftover(0);
+    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(fake.calls[FAKE_ctx_push_current], 0);
+    other->context = FAKE_CONTEXT;
+    fake_allocation_free(other);
+}
+
 MS_TEST_BETWEEN(carve, end, trimming_leaves_what_is_cached)
 {
     set(0, 2, &(struct ms_content){.kind = MS_FILL, .cached = true});
@@ -357,4 +381,7 @@ MS_TEST_BETWEEN(start, end, a_read_in_another_context_is_for_good)
     allocation->context = FAKE_CONTEXT;
     fake.refused_stream = FAKE_STREAM;
     CHECK_EQ(ms_evict_need_in(allocation, MS_NEED_READ, FAKE_STREAM), MS_NEED_READ_WRITE);
+    const unsigned asked = fake.calls[FAKE_stream_get_ctx];
+    CHECK_EQ(ms_evict_need_in(allocation, MS_NEED_OVERWRITE, FAKE_STREAM), MS_NEED_OVERWRITE);
+    CHECK_EQ(fake.calls[FAKE_stream_get_ctx], asked); /* it is the same anywhere */
 }

@@ -18,6 +18,7 @@
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
+#include "tests/unit/use_plan.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE };
 
@@ -144,6 +145,22 @@ MS_TEST(what_stands_beside_them_is_filled_for_each_need)
     }
 }
 
+/* Whatever the call needs. */
+MS_TEST(what_is_unmapped_gets_no_memory)
+{
+    for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
+        start();
+        set(2, 3, &(struct ms_content){.kind = MS_UNMAPPED});
+        set(5, 7, &(struct ms_content){.kind = MS_UNMAPPED});
+        CHECK_EQ(run(need, 0, BYTES), CUDA_SUCCESS);
+        CHECK(at(2).kind == MS_UNMAPPED && at(5).kind == MS_UNMAPPED && at(6).kind == MS_UNMAPPED);
+        CHECK_EQ(allocation->lineage.kind_bytes[MS_UNMAPPED], 3 * FAKE_GRANULE);
+        CHECK_EQ(fake_memory_at(allocation->address + 2 * FAKE_GRANULE), 0);
+        CHECK_EQ(fake_memory_at(allocation->address + 5 * FAKE_GRANULE), 0);
+        end();
+    }
+}
+
 /* Nor what is nowhere on this rank. */
 MS_TEST(what_other_ranks_keep_is_not_filled)
 {
@@ -157,6 +174,22 @@ MS_TEST(what_other_ranks_keep_is_not_filled)
     CHECK_EQ(allocation->lineage.cached_bytes, FAKE_GRANULE - 200);
     CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 100);
     end();
+}
+
+/* Which the plan is asked first. Rank 1 keeps the second half of two granules with memory. */
+MS_TEST_BETWEEN(start, end, of_granules_what_the_plan_gives_to_this_rank_is_filled)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK_EQ(ms_backing_cover(&allocation->backing, 0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
+    ms_space_release(allocation);
+    use_plan(1, 2 * FAKE_GRANULE);
+    name_tensor(allocation->address, 2 * FAKE_GRANULE, "w");
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    ms_materialise_granules(allocation, 0, BYTES);
+    ms_space_release(allocation);
+    CHECK(at(0).locality == MS_REMOTE && !at(0).cached);
+    CHECK(at(1).locality == MS_LOCAL && at(1).cached);
+    CHECK(at(2).locality == MS_UNKNOWN && !at(2).cached);
 }
 
 MS_TEST_BETWEEN(start, end, what_was_never_written_gets_memory_and_no_content)

@@ -5,11 +5,16 @@
 
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/overcommit.h"
+#include "runtime/fill/scratch.h"
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
+#include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
+#include "tests/unit/source/files.h"
+#include "tests/unit/use_plan.h"
 
 enum { GRANULES = 4, BYTES = GRANULES * FAKE_GRANULE };
 
@@ -78,4 +83,79 @@ MS_TEST_BETWEEN(start, end, where_memory_is_short_nothing_else_is_tried)
     CHECK(fake_has_failed() && ms_defers_any());
     CHECK_EQ(fake.calls[FAKE_mem_create], 1);
     CHECK_EQ(other->lineage.resident_bytes, 0);
+}
+
+/* --- what is told */
+
+static const char left[] = "not everything could be materialised while settling";
+
+MS_TEST_BETWEEN(start, end, why_it_settles_is_told)
+{
+    open_log(MS_DEBUG);
+    ms_settle_now("a test");
+    CHECK_EQ(count_log_lines("settling: a test"), 1);
+    CHECK_EQ(count_log_lines(left), 0);
+    ms_settle_now("another test"); /* nothing is deferred */
+    CHECK_EQ(count_log_lines("settling"), 1);
+}
+
+MS_TEST_BETWEEN(start, end, what_stays_deferred_is_told)
+{
+    open_log(MS_INFO);
+    fake_fail(FAKE_memset_d32_async, 1, CUDA_ERROR_INVALID_HANDLE);
+    ms_settle_now("a test");
+    CHECK_EQ(count_log_lines(left), 1);
+}
+
+/* Which stays deferred. */
+MS_TEST_BETWEEN(start, end, with_a_plan_what_other_ranks_keep_is_not_told)
+{
+    open_log(MS_INFO);
+    use_plan(0, BYTES);
+    name_tensor(one->address, BYTES, "w");
+    ms_settle_now("a test");
+    CHECK_EQ(one->lineage.resident_bytes + one->lineage.cached_bytes, BYTES / 2);
+    CHECK_EQ(other->lineage.resident_bytes, BYTES);
+    CHECK(ms_defers_any());
+    CHECK_EQ(count_log_lines(left), 0);
+    CHECK(!is_due_again());
+}
+
+MS_TEST_BETWEEN(start, end, it_is_an_event_of_the_page)
+{
+    page_folder_make();
+    page_start(MS_STATE_LEAST_BYTES);
+    ms_settle_now("a test");
+    struct ms_snapshot snapshot = page_read(getpid());
+    size_t settles = 0;
+    for (size_t i = 0; i < snapshot.event_count; i++) {
+        const struct ms_state_event *event = &snapshot.events[i];
+        if (event->kind != MS_EVENT_SETTLE)
+            continue;
+        settles++;
+        CHECK_EQ(event->reason, MS_REASON_SETTLE);
+        CHECK_EQ(event->bytes, 2 * BYTES);
+        CHECK(strcmp(event->text, "a test") == 0);
+        CHECK(event->duration_ns > 0);
+    }
+    CHECK_EQ(settles, 1);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+/* From then on the program gets what fits. */
+MS_TEST_BETWEEN(start, end, a_program_that_has_settled_computes)
+{
+    bool is_tight;
+    ms_config.overcommit = 3;
+    CHECK(ms_overcommit_allows(0, 2 * fake.total_bytes, &is_tight));
+    ms_settle_now("a test");
+    CHECK(!ms_overcommit_allows(0, 2 * fake.total_bytes, &is_tight));
+}
+
+MS_TEST_BETWEEN(start, end, no_scratch_memory_stays)
+{
+    CHECK_EQ(ms_backing_sink_map(&one->backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
+    ms_backing_sink_unmap(&one->backing, 0, FAKE_GRANULE);
+    ms_settle_now("a test");
+    CHECK(!ms_scratch_drop());
 }

@@ -328,6 +328,28 @@ MS_TEST_BETWEEN(start, release, what_the_program_has_a_handle_of_is_not_uncovere
     CHECK_EQ(ms_driver.mem_release(handle), CUDA_SUCCESS);
 }
 
+MS_TEST_BETWEEN(start, release, what_is_pinned_is_told_by_chunks_and_gaps)
+{
+    static const struct {
+        size_t offset, end, wanted_end;
+        bool is_pinned;
+    } rows[] = {{0, 16, 2, false},  {1, 2, 2, false},  {2, 16, 4, true}, {3, 16, 4, true},
+                {2, 3, 3, true},    {4, 16, 5, false}, {5, 6, 6, false}, {5, 16, 7, false},
+                {7, 16, 16, false}, {6, 7, 7, false}};
+    CHECK_EQ(cover(2, 4), CUDA_SUCCESS);
+    CHECK_EQ(cover(5, 7), CUDA_SUCCESS);
+    ms_backing_chunk(&backing, 2 * FAKE_GRANULE)->is_pinned = true;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        size_t end = rows[i].end * FAKE_GRANULE;
+        CHECK_EQ(ms_backing_is_pinned(&backing, rows[i].offset * FAKE_GRANULE, &end),
+                 rows[i].is_pinned);
+        CHECK_EQ(end, rows[i].wanted_end * FAKE_GRANULE);
+    }
+    CHECK_EQ(ms_backing_pinned_bytes(&backing), 2 * FAKE_GRANULE);
+    ms_backing_chunk(&backing, 2 * FAKE_GRANULE)->is_pinned = false;
+    CHECK_EQ(ms_backing_pinned_bytes(&backing), 0);
+}
+
 /* --- the sink for queued work */
 
 static const struct ms_range two[] = {{FAKE_GRANULE, 3 * FAKE_GRANULE},

@@ -339,6 +339,18 @@ MS_TEST_BETWEEN(make_ready, end, what_was_handed_out_takes_the_place_of_older_bl
     check_block(2 * G, 3 * G, 4 * G);
 }
 
+MS_TEST_BETWEEN(make_ready, end, a_block_in_its_last_byte_is_older_too)
+{
+    size_t old_end;
+    CHECK(hand_out(0, 2 * G));
+    take(2 * G - 1, 2 * G);
+    take(2 * G, 2 * G + 1);
+    ms_carve_settle(allocation, 0, G);
+    check_block(0, 0, 2 * G);
+    CHECK(!ms_carve_return(allocation, 2 * G - 1, &old_end));
+    check_block(2 * G, 2 * G, 2 * G + 1);
+}
+
 /* It is part of the whole, whose memory stays. */
 MS_TEST_BETWEEN(make_ready, end, what_cannot_be_recorded_strays)
 {
@@ -419,7 +431,7 @@ MS_TEST_BETWEEN(start, end, a_block_of_one_byte_is_ready)
 
 /* --- places */
 
-enum { PLACES = MS_READY_WAYS + 1, LARGE = 64 << 20, BLOCK = 512 };
+enum { PLACES = MS_READY_WAYS + 2, LARGE = 64 << 20, BLOCK = 512 };
 static size_t blocks[PLACES]; /* for which there are only MS_READY_WAYS places, the last of all */
 
 static void take_and_give(size_t begin)
@@ -467,8 +479,34 @@ MS_TEST_BETWEEN(start_full, end, only_one_that_is_not_handed_out_is_given_up_for
     take_and_give(blocks[MS_READY_WAYS]);
     CHECK(hand_out(blocks[MS_READY_WAYS], BLOCK));
     CHECK(!hand_out(blocks[2], BLOCK));
-    for (size_t i = 0; i < PLACES; i++)
+    for (size_t i = 0; i <= MS_READY_WAYS; i++)
         CHECK_EQ(hand_out(blocks[i], 0), i != 2);
+}
+
+MS_TEST_BETWEEN(start_full, end, two_that_come_take_the_places_of_two)
+{
+    size_t ready = 0;
+    take_and_give(blocks[MS_READY_WAYS]);
+    take_and_give(blocks[MS_READY_WAYS + 1]);
+    CHECK(hand_out(blocks[MS_READY_WAYS], BLOCK) && hand_out(blocks[MS_READY_WAYS + 1], BLOCK));
+    for (size_t i = 0; i < MS_READY_WAYS; i++)
+        ready += hand_out(blocks[i], BLOCK);
+    CHECK_EQ(ready, MS_READY_WAYS - 2);
+    for (size_t i = 0; i < PLACES; i++)
+        hand_out(blocks[i], 0);
+}
+
+/* What is known of it is what it was when it was taken back last. */
+MS_TEST_BETWEEN(start_full, end, a_block_has_one_place)
+{
+    ms_carve_settle(allocation, 0, LARGE); /* all places are empty */
+    take_and_give(blocks[0]);
+    set(blocks[0] + BLOCK / 2, blocks[0] + BLOCK, &dead);
+    take_and_give(blocks[0]);
+    CHECK(!hand_out(blocks[0], BLOCK));
+    CHECK(hand_out(blocks[0], BLOCK / 2) && hand_out(blocks[0], 0));
+    ms_carve_settle(allocation, 0, LARGE);
+    CHECK(!hand_out(blocks[0], BLOCK / 2));
 }
 
 MS_TEST_BETWEEN(start_full, end, one_that_is_handed_out_stays_so)
