@@ -5,18 +5,42 @@
 
 #include "runtime/config/config.h"
 #include "runtime/fill/access.h"
+#include "runtime/fill/overcommit.h"
+#include "runtime/fill/shadow.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/order.h"
+#include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/carve.h"
+#include "runtime/memory/ready.h"
 #include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE };
+
+/* Who waits for reads that are not queued lets other threads run. */
+static int yields;
+int __real_sched_yield(void);
+int __wrap_sched_yield(void);
+int __wrap_sched_yield(void)
+{
+    yields++;
+    return __real_sched_yield();
+}
+
+static time_t later; /* than it is, in seconds */
+int __real_clock_gettime(clockid_t clock, struct timespec *time);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time)
+{
+    const int result = __real_clock_gettime(clock, time);
+    time->tv_sec += later;
+    return result;
+}
 
 static const struct ms_content fill = {.kind = MS_FILL, .pattern = 0x07070707};
 static const struct ms_content resident = {.kind = MS_RESIDENT};
@@ -105,8 +129,11 @@ MS_TEST_BETWEEN(start, end, pressure_and_what_it_freed_are_on_the_state_page)
     CHECK(try_again());
     CHECK_EQ(count_events(MS_EVENT_PRESSURE, &bytes), 1);
     CHECK_EQ(bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(count_events(MS_EVENT_EVICT, &bytes), 1);
+    CHECK_EQ(bytes, 4 * FAKE_GRANULE);
     CHECK_EQ(count_events(MS_EVENT_FAIL, &bytes), 0);
     CHECK(!try_again());
+    CHECK_EQ(count_events(MS_EVENT_EVICT, &bytes), 1); /* nothing went */
     CHECK_EQ(count_events(MS_EVENT_PRESSURE, &bytes), 2);
     CHECK_EQ(bytes, 4 * FAKE_GRANULE);
     CHECK_EQ(count_events(MS_EVENT_FAIL, &bytes), 1);
@@ -171,6 +198,25 @@ MS_TEST_BETWEEN(start, end, nothing_is_taken_between_a_read_and_its_call)
     check_kept();
     ms_evict_let_go();
     CHECK(try_again());
+}
+
+MS_TEST_BETWEEN(start, end, reads_that_are_not_queued_are_waited_for_for_a_while)
+{
+    CHECK(ms_evict_reads_are_queued());
+    CHECK_EQ(yields, 0);
+    ms_evict_hold();
+    ms_evict_hold();
+    ms_evict_let_go();
+    CHECK(!ms_evict_reads_are_queued());
+    CHECK_EQ(yields, 10000);
+    CHECK(!try_again());
+    CHECK_EQ(yields, 20000);
+    set(0, 4, &resident);
+    set(6, 8, &resident); /* where nothing could go, no read is waited for */
+    CHECK(!try_again());
+    CHECK_EQ(yields, 20000);
+    ms_evict_let_go();
+    CHECK(ms_evict_reads_are_queued());
 }
 
 MS_TEST_BETWEEN(start, end, a_read_that_fails_holds_nothing)
@@ -241,6 +287,102 @@ MS_TEST_BETWEEN(start, end, where_nothing_can_go_nobody_waits)
     fake_allocation_free(other);
 }
 
+/* A granule that can be restored, in a context. */
+static struct ms_allocation *add_cached(CUcontext context)
+{
+    struct ms_allocation *added = fake_allocation(FAKE_GRANULE);
+    fake_set(added, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .cached = true});
+    added->context = context;
+    return added;
+}
+
+/* The calls that it takes to wait, while there are so many in another context. */
+static unsigned count_pushes(size_t count)
+{
+    struct ms_allocation *added[3];
+    start();
+    for (size_t i = 0; i < count; i++)
+        added[i] = add_cached((CUcontext)2);
+    CHECK(try_again());
+    CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
+    const unsigned pushes = fake.calls[FAKE_ctx_push_current];
+    for (size_t i = 0; i < count; i++) {
+        added[i]->context = FAKE_CONTEXT;
+        fake_allocation_free(added[i]);
+    }
+    end();
+    return pushes;
+}
+
+MS_TEST(allocations_of_one_context_are_waited_for_once)
+{
+    fake_needs_hints(); /* they lie side by side */
+    CHECK_EQ(count_pushes(0), 0);
+    const unsigned one = count_pushes(1);
+    CHECK(one > 0);
+    CHECK_EQ(count_pushes(2), one);
+    CHECK_EQ(count_pushes(3), one);
+}
+
+/* Whichever comes first. */
+MS_TEST_BETWEEN(start, end, of_several_contexts_all_are_waited_for)
+{
+    other = add_cached((CUcontext)2);
+    fake_fail(FAKE_ctx_push_current, 1, CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(!try_again());
+    CHECK(fake_has_failed());
+    CHECK_EQ(fake.physical_bytes, 7 * FAKE_GRANULE);
+    CHECK(try_again());
+    CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
+    other->context = FAKE_CONTEXT;
+    fake_allocation_free(other);
+}
+
+/* More than are looked at at once. */
+MS_TEST_BETWEEN(start, end, of_very_many_allocations_all_that_can_goes)
+{
+    enum { MANY = 600 };
+    static struct ms_allocation *many[MANY];
+    for (size_t i = 0; i < MANY; i++)
+        many[i] = add_cached(FAKE_CONTEXT);
+    CHECK_EQ(fake.physical_bytes, (6 + MANY) * FAKE_GRANULE);
+    CHECK(try_again());
+    CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_counter_get(MS_COUNT_EVICTED_BYTES), (4 + MANY) * FAKE_GRANULE);
+    for (size_t i = 0; i < MANY; i++)
+        fake_allocation_free(many[i]);
+}
+
+static CUresult load_nothing(CUlibrary *library, const void *code, CUjit_option *jit_options,
+                             void **jit_values, unsigned jit_count, CUlibraryOption *options,
+                             void **values, unsigned count)
+{
+    (void)library, (void)code, (void)jit_options, (void)jit_values, (void)jit_count;
+    (void)options, (void)values, (void)count;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* In verify mode, while its bytes are there. */
+MS_TEST_BETWEEN(start, end, what_goes_is_compared_before)
+{
+    ms_config.mode = MS_VERIFY;
+    ms_config.verify_percent = 100;
+    ms_driver.library_load_data = load_nothing;
+    open_log(MS_DEBUG);
+    struct ms_content content = fill;
+    content.cached = content.is_shadowed = true;
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK(ms_shadow_write(allocation, 0, BYTES, &fill, NULL, FAKE_STREAM));
+    ms_space_release(allocation);
+    set(6, 8, &content);
+    memset((void *)(uintptr_t)(allocation->address + 6 * FAKE_GRANULE), 7, 2 * FAKE_GRANULE);
+    CHECK(try_again());
+    CHECK_EQ(ms_counter_get(MS_COUNT_VERIFY_BYTES), 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_counter_get(MS_COUNT_VERIFY_DIFFER), 0);
+    CHECK_EQ(count_log_lines("out of device memory: 917504 bytes"), 1); /* 6 granules, 8 shadows */
+    ms_config.mode = MS_ON;
+}
+
 MS_TEST_BETWEEN(start, end, a_claimed_allocation_is_left_out)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
@@ -298,6 +440,34 @@ MS_TEST_BETWEEN(start, end, a_failure_for_bytes_is_told)
     CHECK_EQ(count_log_lines("no memory for the bytes"), 1);
 }
 
+static int news_of(const char *caller, time_t after)
+{
+    int attempts = 2; /* it was tried before */
+    later += after;
+    ms_caller = caller;
+    CHECK(!ms_evict_try_bytes_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
+    ms_caller = NULL;
+    return count_log_lines("fails: there is no memory for the bytes");
+}
+
+MS_TEST_BETWEEN(start, end, a_call_that_fails_again_and_again_is_told_once)
+{
+    static const char one[] = "cuOne", another[] = "cuAnother";
+    open_log(MS_ERROR);
+    CHECK_EQ(news_of(one, 0), 1);
+    CHECK(ms_overcommit_take_failed()); /* the program looks for what fits from now on */
+    CHECK_EQ(news_of(one, 0), 1);
+    CHECK_EQ(news_of(one, 8), 1); /* each time, it was told or not, is the last time */
+    CHECK_EQ(news_of(one, 8), 1);
+    CHECK_EQ(news_of(another, 0), 2);
+    CHECK_EQ(news_of(one, 0), 3);
+    CHECK_EQ(news_of(one, 12), 4);
+    CHECK_EQ(count_log_lines("cuOne fails"), 3);
+    CHECK_EQ(count_log_lines("cuAnother fails"), 1);
+    CHECK_EQ(news_of(NULL, 0), 5);
+    CHECK_EQ(count_log_lines("a call fails"), 1);
+}
+
 /* --- what blocks left behind */
 
 /* Granules 0-1 and 4-7 are blocks; 2-3 were one, and are in memory. */
@@ -350,6 +520,89 @@ MS_TEST_BETWEEN(carve, end, leftovers_are_trimmed_when_there_are_many_and_the_de
     CHECK_EQ(ms_carve_leftover_bytes(), 0);
 }
 
+/* Some granules of it are left over. */
+static void leave(size_t granules)
+{
+    set(2, 2 + granules, &resident);
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    ms_carve_set_leftover(allocation, granules * FAKE_GRANULE);
+    ms_space_release(allocation);
+}
+
+MS_TEST_BETWEEN(carve, end, trimming_in_vain_waits_for_more_than_the_limit)
+{
+    size_t block_end;
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK(ms_carve_return(allocation, 4 * FAKE_GRANULE, &block_end));
+    ms_carve_set_leftover(allocation, 2 * FAKE_GRANULE);
+    ms_space_release(allocation);
+    ms_config.leftover_bytes = FAKE_GRANULE;
+    fake.is_busy = true;
+    ms_evict_leftover(0);
+    fake.is_busy = false;
+    leave(3);
+    ms_evict_leftover(0);
+    CHECK_EQ(ms_carve_leftover_bytes(), 3 * FAKE_GRANULE);
+    leave(4);
+    ms_evict_leftover(0);
+    CHECK_EQ(ms_carve_leftover_bytes(), 0);
+    leave(2);
+    ms_evict_leftover(0); /* not in vain the last time */
+    CHECK_EQ(ms_carve_leftover_bytes(), 0);
+}
+
+/* Of one that trains: after four times what it has, memory stays where it is. */
+static void trim_for_ever(bool of_one)
+{
+    carve();
+    ms_config.leftover_bytes = FAKE_GRANULE;
+    for (int round = 0; round < 4 * GRANULES / 2; round++) {
+        CHECK(!ms_keeps_memory());
+        ms_evict_leftover(of_one ? allocation->address : 0);
+        CHECK_EQ(ms_carve_leftover_bytes(), 0);
+        leave(2);
+    }
+    CHECK(!ms_keeps_memory());
+    ms_evict_leftover(of_one ? allocation->address : 0);
+    CHECK(ms_keeps_memory());
+    CHECK_EQ(ms_carve_leftover_bytes(), 2 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    end();
+}
+
+MS_TEST(trimming_ends)
+{
+    trim_for_ever(false);
+}
+
+MS_TEST(trimming_of_one_allocation_ends)
+{
+    trim_for_ever(true);
+}
+
+static bool was_ready;
+
+static void hand_out_meanwhile(void)
+{
+    fake.on_wait = NULL;
+    was_ready = ms_ready_report(allocation->address + 4 * FAKE_GRANULE, 100);
+}
+
+/* From the look at it on, before the wait: whose memory is to go is not handed out unseen. */
+MS_TEST_BETWEEN(carve, end, what_may_go_is_not_ready)
+{
+    size_t block_end;
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK(ms_carve_return(allocation, 4 * FAKE_GRANULE, &block_end));
+    ms_space_release(allocation);
+    CHECK(ms_ready_report(allocation->address + 4 * FAKE_GRANULE, 100));
+    CHECK(ms_ready_report(allocation->address + 4 * FAKE_GRANULE, 0));
+    fake.on_wait = hand_out_meanwhile;
+    CHECK(try_again());
+    CHECK(fake.on_wait == NULL && !was_ready);
+    CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
+}
+
 MS_TEST_BETWEEN(carve, end, trimming_polls_those_with_leftovers_alone)
 {
     other = fake_allocation(FAKE_GRANULE);
@@ -360,6 +613,18 @@ MS_TEST_BETWEEN(carve, end, trimming_polls_those_with_leftovers_alone)
     CHECK_EQ(fake.calls[FAKE_ctx_push_current], 0);
     other->context = FAKE_CONTEXT;
     fake_allocation_free(other);
+}
+
+MS_TEST_BETWEEN(carve, end, what_another_thread_uses_is_not_trimmed)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    ms_evict_leftover(allocation->address);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    ms_space_release(allocation);
+    ms_evict_leftover(allocation->address + BYTES + (64 << 20)); /* nor what is gone */
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    ms_evict_leftover(allocation->address);
+    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
 }
 
 MS_TEST_BETWEEN(carve, end, trimming_leaves_what_is_cached)
