@@ -7,11 +7,26 @@
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/driver/quiesce.h"
+#include "runtime/fill/evict.h"
+#include "runtime/memory/delayed_free.h"
 #include "runtime/memory/examining.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
 static struct ms_fault fault;
+
+/* How long calls are held up, each time, and how often they do not end. */
+enum { MOST_TIMES = 16 };
+static uint64_t patiences[MOST_TIMES];
+static size_t times, times_in_vain;
+bool __real_ms_quiesce_begin(uint64_t ms);
+bool __wrap_ms_quiesce_begin(uint64_t ms);
+bool __wrap_ms_quiesce_begin(uint64_t ms)
+{
+    CHECK(times < MOST_TIMES);
+    patiences[times++] = ms;
+    return times > times_in_vain && __real_ms_quiesce_begin(ms);
+}
 
 static void start(void)
 {
@@ -102,4 +117,92 @@ MS_TEST_BETWEEN(start, end, late_payloads_are_not_quiet)
     CHECK(!ms_hold_up_begin(&fault) && says("still busy"));
     atomic_store(&ms_hot.late_payloads, 0);
     check_calls_pass();
+}
+
+MS_TEST_BETWEEN(start, end, reads_that_are_not_queued_are_not_quiet)
+{
+    ms_evict_hold();
+    CHECK(!ms_hold_up_is_quiet());
+    CHECK(!ms_hold_up_begin(&fault) && says("still busy"));
+    ms_evict_let_go();
+    check_calls_pass();
+    CHECK(ms_hold_up_is_quiet());
+}
+
+MS_TEST_BETWEEN(start, end, work_that_comes_meanwhile_is_not_quiet)
+{
+    CHECK(ms_hold_up_begin(&fault) && ms_hold_up_is_quiet());
+    fake.is_busy = true;
+    CHECK(!ms_hold_up_is_quiet());
+    fake.is_busy = false;
+    atomic_store(&ms_hot.late_payloads, 1);
+    CHECK(!ms_hold_up_is_quiet());
+    atomic_store(&ms_hot.late_payloads, 0);
+    CHECK(ms_hold_up_is_quiet());
+    ms_hold_up_end();
+}
+
+/* Also where no context is known, whose capture would be seen. */
+MS_TEST_BETWEEN(start, end, a_capture_is_not_quiet)
+{
+    ms_examining_forget_context(FAKE_CONTEXT);
+    CHECK(ms_hold_up_is_quiet());
+    atomic_store(&ms_hot.captures, 1);
+    CHECK(!ms_hold_up_is_quiet());
+    atomic_store(&ms_hot.captures, 0);
+}
+
+static int queries_left; /* until the device is idle */
+
+static CUresult query_event(CUevent event)
+{
+    (void)event;
+    return queries_left-- > 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+MS_TEST_BETWEEN(start, end, a_device_that_is_busy_for_a_while_is_waited_for)
+{
+    ms_driver.event_query = query_event;
+    ms_config.suspend_ms = 100000;
+    queries_left = 50;
+    CHECK(ms_hold_up_begin(&fault));
+    CHECK(queries_left < 0);
+    ms_hold_up_end();
+}
+
+MS_TEST_BETWEEN(start, end, what_is_buried_goes)
+{
+    struct ms_allocation *allocation = fake_allocation(FAKE_GRANULE);
+    fake_set(allocation, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
+    ms_space_remove(ms_space_claim(allocation->address));
+    ms_delayed_free_add(allocation, NULL, NULL);
+    CHECK_EQ(fake.physical_bytes, FAKE_GRANULE);
+    CHECK(ms_hold_up_begin(&fault));
+    CHECK_EQ(fake.physical_bytes, 0);
+    ms_hold_up_end();
+}
+
+/* Which its work may wait for. */
+MS_TEST(while_the_device_is_busy_no_call_is_held_up)
+{
+    fake_start();
+    ms_config.suspend_ms = 0;
+    ms_examining_add_context(FAKE_CONTEXT, 0);
+    fake.is_busy = true;
+    CHECK(!ms_hold_up_begin(&fault) && says("still busy"));
+    CHECK(!ms_counts_calls()); /* as it does from the first time on that any is */
+}
+
+/* Up to a limit: they may have to go on before one that is waited for ends. */
+MS_TEST_BETWEEN(start, end, calls_are_held_up_longer_each_time)
+{
+    static const uint64_t wanted[] = {10,  20,   40,   80,   160,   320,
+                                      640, 1280, 2560, 5120, 10000, 10000};
+    ms_config.suspend_ms = 100000;
+    times_in_vain = sizeof(wanted) / sizeof(*wanted) - 1;
+    CHECK(ms_hold_up_begin(&fault));
+    ms_hold_up_end();
+    CHECK_EQ(times, times_in_vain + 1);
+    for (size_t i = 0; i < times; i++)
+        CHECK_EQ(patiences[i], wanted[i]);
 }

@@ -5,11 +5,15 @@
 
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/fill/restore.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/source/source_close.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
+#include "tests/unit/snapshot_of.h"
 #include "tests/unit/source/files.h"
 #include "tests/unit/use_plan.h"
 
@@ -166,4 +170,345 @@ MS_TEST_BETWEEN(start_tensors, end_tensors, a_call_that_fails_once_is_made_again
     CHECK(fake_has_failed());
     for (int i = 0; i < TENSORS; i++)
         check_filled(i, true);
+}
+
+/* One that cannot have memory keeps those behind it from trying: they would only take it. */
+MS_TEST_BETWEEN(start_tensors, end_tensors, where_memory_is_short_nothing_else_is_tried)
+{
+    fake.total_bytes = FAKE_GRANULE;
+    CHECK(!ms_prefetch_run("a test"));
+    for (int i = 0; i < TENSORS; i++)
+        check_filled(i, false);
+    CHECK_EQ(fake.physical_bytes, 0);
+    CHECK(fake.calls[FAKE_mem_create] < 10);
+    fake.total_bytes = (size_t)1 << 30;
+    CHECK(ms_prefetch_run("a test"));
+}
+
+/* A batch is of one context. */
+MS_TEST_BETWEEN(start_tensors, end_tensors, each_context_fills_its_own)
+{
+    tensors[BROKEN]->context = (CUcontext)2;
+    CHECK(ms_prefetch_run("a test"));
+    CHECK_EQ(fake.pushed_contexts, 0);
+    CHECK(fake.calls[FAKE_ctx_push_current] > 0);
+    for (int i = 0; i < TENSORS; i++)
+        check_filled(i, true);
+    CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), TENSORS * HALF);
+    tensors[BROKEN]->context = FAKE_CONTEXT;
+}
+
+MS_TEST_BETWEEN(start_tensors, end_tensors, a_context_that_cannot_be_used_is_a_failure)
+{
+    for (int i = 0; i < TENSORS; i++)
+        tensors[i]->context = (CUcontext)2;
+    fake_fail(FAKE_ctx_push_current, 1, CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(ms_prefetch_run("a test")); /* one by one they are filled */
+    CHECK(fake_has_failed());
+    for (int i = 0; i < TENSORS; i++) {
+        tensors[i]->context = FAKE_CONTEXT;
+        check_filled(i, true);
+    }
+}
+
+MS_TEST_BETWEEN(start_tensors, end_tensors, a_failure_is_told)
+{
+    open_log(MS_DEBUG);
+    CHECK(ms_prefetch_run("a test"));
+    CHECK_EQ(count_log_lines("materialising what the plan gives to this rank: a test"), 1);
+    CHECK_EQ(count_log_lines("not everything that the plan gives"), 0);
+    for (int i = 0; i < TENSORS; i++)
+        fake_set(tensors[i], 0, BYTES,
+                 &(struct ms_content){.kind = MS_SOURCE, .source = other.source});
+    CHECK_EQ(truncate(other.path, 100), 0);
+    CHECK(!ms_prefetch_run("a test"));
+    CHECK_EQ(count_log_lines("not everything that the plan gives"), 1);
+}
+
+/* What no file has is replayed; what was never written has nothing to fill. */
+MS_TEST_BETWEEN(start_tensors, end_tensors, all_kinds_of_lineage_are_filled)
+{
+    const struct ms_content fill = {.kind = MS_FILL, .pattern = 0x07070707},
+                            undefined = {.kind = MS_UNDEFINED};
+    struct ms_source *snapshot = snapshot_of(file.data, FAKE_GRANULE);
+    const struct ms_content copied = {.kind = MS_SOURCE, .source = snapshot};
+    fake_set(tensors[0], FAKE_GRANULE, 2 * FAKE_GRANULE, &fill);
+    fake_set(tensors[0], 2 * FAKE_GRANULE, 3 * FAKE_GRANULE, &undefined);
+    fake_set(tensors[0], 3 * FAKE_GRANULE, HALF, &copied);
+    ms_source_drop(snapshot);
+    CHECK(ms_prefetch_run("a test"));
+    const unsigned char *bytes = (const unsigned char *)(uintptr_t)tensors[0]->address;
+    CHECK_EQ(tensors[0]->backing.backed_bytes, 3 * FAKE_GRANULE);
+    CHECK_BYTES(bytes, file.data, FAKE_GRANULE);
+    CHECK(bytes[FAKE_GRANULE] == 7 && bytes[2 * FAKE_GRANULE - 1] == 7);
+    CHECK_EQ(fake_memory_at(tensors[0]->address + 2 * FAKE_GRANULE), 0);
+    CHECK_BYTES(bytes + 3 * FAKE_GRANULE, file.data, FAKE_GRANULE);
+    CHECK_EQ(ms_counter_get(MS_COUNT_MATERIALISED_BYTES), TENSORS * HALF - FAKE_GRANULE);
+}
+
+/* Granules that touch get one handle, also where what they hold does not touch. */
+MS_TEST_BETWEEN(start_tensors, end_tensors, granules_side_by_side_get_one_handle)
+{
+    const struct ms_content undefined = {.kind = MS_UNDEFINED};
+    fake_set(tensors[0], 100, 200, &undefined);
+    fake_set(tensors[1], FAKE_GRANULE - 100, FAKE_GRANULE, &undefined);
+    fake_set(tensors[2], FAKE_GRANULE, 2 * FAKE_GRANULE, &undefined);
+    CHECK(ms_prefetch_run("a test"));
+    CHECK_EQ(tensors[0]->backing.chunks.count, 1);
+    CHECK_EQ(tensors[1]->backing.chunks.count, 1);
+    CHECK_EQ(tensors[2]->backing.chunks.count, 2);
+    CHECK_EQ(tensors[2]->backing.backed_bytes, HALF - FAKE_GRANULE);
+}
+
+static void start_without_plan(void)
+{
+    fake_start();
+    make_test_file(&file, "/tmp", BYTES);
+    allocation = fake_allocation(BYTES);
+    fake_set(allocation, 0, BYTES, &(struct ms_content){.kind = MS_SOURCE, .source = file.source});
+}
+
+static void end_without_plan(void)
+{
+    fake_check_allocation(allocation);
+    fake_allocation_free(allocation);
+    fake_check_empty();
+    ms_source_drop(file.source);
+}
+
+MS_TEST_BETWEEN(start_without_plan, end_without_plan, without_a_plan_nothing_is_fetched)
+{
+    CHECK(ms_prefetch_run("a test"));
+    ms_prefetch_arrive(true, true);
+    CHECK_EQ(ms_counter_get(MS_COUNT_PREFETCHES), 0);
+    CHECK_EQ(fake.physical_bytes, 0);
+}
+
+/* More than a batch has. */
+MS_TEST(very_many_tensors_are_all_filled)
+{
+    enum { MANY = 600 };
+    static struct ms_allocation *many[MANY];
+    fake_start();
+    use_plan(0, 2 * FAKE_GRANULE);
+    for (size_t i = 0; i < MANY; i++) {
+        char name[16];
+        many[i] = fake_allocation((size_t)2 * FAKE_GRANULE);
+        fake_set(many[i], 0, 2 * FAKE_GRANULE,
+                 &(struct ms_content){.kind = MS_FILL, .pattern = (uint32_t)i});
+        snprintf(name, sizeof(name), "t%zu", i);
+        name_tensor(many[i]->address, 2 * FAKE_GRANULE, name);
+    }
+    CHECK(ms_prefetch_run("a test"));
+    for (size_t i = 0; i < MANY; i++) {
+        CHECK_EQ(*(const uint32_t *)(uintptr_t)many[i]->address, i);
+        CHECK_EQ(many[i]->backing.backed_bytes, FAKE_GRANULE);
+        fake_allocation_free(many[i]);
+    }
+    fake_check_empty();
+}
+
+/* --- what was resident, with or without a plan */
+
+/* Two that are in the file in the other order. */
+MS_TEST_BETWEEN(start_without_plan, end_without_plan, residents_are_read_in_the_order_of_the_file)
+{
+    struct ms_allocation *first = fake_allocation(HALF), *stays = fake_allocation(HALF);
+    struct ms_content content = {.kind = MS_SOURCE, .source = file.source, .source_offset = HALF};
+    struct ms_allocation *low = first->address < allocation->address ? first : allocation;
+    struct ms_allocation *high = low == first ? allocation : first;
+    const struct ms_content undefined = {.kind = MS_UNDEFINED}, fill = {.kind = MS_FILL};
+    fake_set(allocation, HALF, BYTES, &undefined);
+    fake_set(low, 0, HALF, &content);
+    content.source_offset = 0;
+    fake_set(high, 0, HALF, &content);
+    fake_set(stays, 0, HALF, &fill);
+    ms_restore_mark(low);
+    ms_restore_mark(high);
+    const struct ms_content remote = {.kind = MS_FILL, .locality = MS_REMOTE};
+    fake_set(allocation, HALF, HALF + FAKE_GRANULE, &remote);
+    CHECK(ms_prefetch_residents());
+    CHECK_EQ(stays->backing.backed_bytes, 0);
+    CHECK_EQ(fake_memory_at(allocation->address + HALF), 0);
+    CHECK(fake.work_count > 1);
+    CHECK(fake.work[0].address == high->address);
+    CHECK(fake.work[fake.work_count - 1].address < low->address + HALF &&
+          fake.work[fake.work_count - 1].address >= low->address);
+    CHECK_BYTES((void *)(uintptr_t)low->address, file.data + HALF, HALF);
+    CHECK_BYTES((void *)(uintptr_t)high->address, file.data, HALF);
+    CHECK(ms_restore_is_due(low) && ms_restore_is_due(high)); /* who asked knows what is missing */
+    fake_set(allocation, HALF, HALF + FAKE_GRANULE, &undefined);
+    fake_allocation_free(first);
+    fake_allocation_free(stays);
+}
+
+MS_TEST_BETWEEN(start_without_plan, end_without_plan, residents_that_cannot_be_read_are_told)
+{
+    ms_restore_mark(allocation);
+    CHECK_EQ(truncate(file.path, 100), 0);
+    CHECK(!ms_prefetch_residents());
+    CHECK_EQ(allocation->lineage.cached_bytes, 0);
+}
+
+/* --- a plan that comes when all was read, and could be read again */
+
+static void start_cached(void)
+{
+    start_without_plan();
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    for (size_t at = 0; at < BYTES; at += 2 * FAKE_GRANULE) /* chunks of two granules */
+        CHECK_EQ(ms_materialise(allocation, at, at + 2 * FAKE_GRANULE, MS_NEED_READ), CUDA_SUCCESS);
+    ms_space_release(allocation);
+    CHECK_EQ(allocation->lineage.cached_bytes, BYTES);
+    open_log(MS_INFO);
+}
+
+static void give_plan(unsigned rank)
+{
+    use_plan(rank, BYTES);
+    name_tensor(allocation->address, BYTES, "w");
+}
+
+static enum ms_locality locality(size_t offset)
+{
+    return ms_lineage_at(&allocation->lineage, offset).content.locality;
+}
+
+MS_TEST_BETWEEN(start_cached, end_without_plan, what_other_ranks_keep_gives_its_memory_back)
+{
+    give_plan(1);
+    ms_prefetch_arrive(true, true);
+    CHECK_EQ(allocation->backing.backed_bytes, HALF);
+    CHECK_EQ(allocation->lineage.cached_bytes, HALF);
+    CHECK_EQ(fake_memory_at(allocation->address), 0);
+    CHECK_BYTES((void *)(uintptr_t)(allocation->address + HALF), file.data + HALF, HALF);
+    CHECK_EQ(ms_counter_get(MS_COUNT_PLAN_FREED_BYTES), HALF);
+    CHECK_EQ(count_log_lines("262144 bytes of memory were given back, 0 stay"), 1);
+    CHECK_EQ(ms_counter_get(MS_COUNT_PREFETCHES), 1);
+    CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), BYTES); /* nothing was read again */
+}
+
+/* Of a chunk of which something is this rank's, that is read again. */
+MS_TEST_BETWEEN(start_cached, end_without_plan, a_chunk_goes_as_a_whole)
+{
+    char text[512];
+    snprintf(text, sizeof(text),
+             "{\"format\": \"metashard-plan/1\", \"mesh\": {\"r\": 8}, \"rank\": 1, \"tensors\": ["
+             "{\"name\": \"w\", \"dtype\": \"U8\", \"shape\": [%d], \"placements\": "
+             "[{\"shard\": 0}]}]}",
+             BYTES);
+    use_plan_text(text);
+    name_tensor(allocation->address, BYTES, "w");
+    ms_prefetch_arrive(true, true);
+    CHECK_EQ(ms_counter_get(MS_COUNT_PLAN_FREED_BYTES), BYTES);
+    CHECK_EQ(allocation->backing.backed_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), BYTES + FAKE_GRANULE);
+    CHECK_BYTES((void *)(uintptr_t)(allocation->address + FAKE_GRANULE), file.data + FAKE_GRANULE,
+                FAKE_GRANULE);
+}
+
+/* Each rank keeps a half of each granule: none can go. */
+MS_TEST_BETWEEN(start_cached, end_without_plan, granules_of_which_a_part_is_needed_stay)
+{
+    char text[512];
+    snprintf(text, sizeof(text),
+             "{\"format\": \"metashard-plan/1\", \"mesh\": {\"r\": 2}, \"rank\": 1, \"tensors\": ["
+             "{\"name\": \"w\", \"dtype\": \"U8\", \"shape\": [%d, %d], \"placements\": "
+             "[{\"shard\": 1}]}]}",
+             GRANULES, FAKE_GRANULE);
+    use_plan_text(text);
+    struct ms_fault fault;
+    struct ms_tensor tensor = {
+        .name = "w", .dtype = MS_DTYPE_U8, .dims = 2, .shape = {GRANULES, FAKE_GRANULE}};
+    CHECK(ms_tensor_measure(&tensor) == NULL);
+    CHECK(ms_shard_name(allocation->address, BYTES, "w", &tensor, &fault));
+    ms_prefetch_arrive(true, true);
+    CHECK_EQ(ms_counter_get(MS_COUNT_PLAN_FREED_BYTES), 0);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(allocation->lineage.cached_bytes, BYTES); /* it is in memory as before */
+    CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), BYTES);
+    CHECK_EQ(count_log_lines("given back"), 0); /* nothing goes, and nothing was written */
+}
+
+MS_TEST_BETWEEN(start_cached, end_without_plan, what_may_have_been_written_stays)
+{
+    fake_set(allocation, 0, 10, &(struct ms_content){.kind = MS_RESIDENT});
+    give_plan(1);
+    ms_prefetch_arrive(true, true);
+    CHECK_EQ(ms_counter_get(MS_COUNT_PLAN_FREED_BYTES), HALF - 2 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, HALF + 2 * FAKE_GRANULE);
+    CHECK_EQ(count_log_lines("131072 bytes of memory were given back, 393216 stay"), 1);
+    CHECK_EQ(count_log_lines("METASHARD_PLAN_MODE=enforce"), 1);
+    CHECK_EQ(ms_lineage_at(&allocation->lineage, 0).content.kind, MS_RESIDENT);
+    CHECK(ms_lineage_at(&allocation->lineage, 10).content.cached);
+}
+
+MS_TEST_BETWEEN(start_cached, end_without_plan, what_cannot_be_read_again_stays)
+{
+    give_plan(1);
+    CHECK_EQ(truncate(file.path, 100), 0);
+    ms_prefetch_arrive(true, true);
+    CHECK_EQ(ms_counter_get(MS_COUNT_PLAN_FREED_BYTES), 0);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, BYTES);
+}
+
+MS_TEST_BETWEEN(start_cached, end_without_plan, a_plan_may_only_be_learnt)
+{
+    fake_set(allocation, 0, BYTES, &(struct ms_content){.kind = MS_SOURCE, .source = file.source});
+    give_plan(1);
+    ms_prefetch_arrive(true, false);
+    CHECK(locality(0) == MS_REMOTE && locality(HALF) == MS_LOCAL);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_counter_get(MS_COUNT_PREFETCHES), 0);
+    CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), BYTES);
+}
+
+MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_later_plan_is_asked_anew)
+{
+    give_plan(1);
+    ms_prefetch_arrive(true, false);
+    CHECK(locality(0) == MS_REMOTE && locality(HALF) == MS_LOCAL);
+    use_plan(0, BYTES);
+    ms_prefetch_arrive(false, false);
+    CHECK(locality(0) == MS_LOCAL && locality(HALF) == MS_REMOTE);
+    ms_prefetch_prepare(false);
+    CHECK(locality(0) == MS_UNKNOWN && locality(HALF) == MS_UNKNOWN);
+    ms_prefetch_prepare(false);
+    CHECK(ms_prefetch_run("a test"));
+    CHECK_EQ(allocation->backing.backed_bytes, HALF);
+    CHECK(fake_memory_at(allocation->address) > 0);
+}
+
+MS_TEST_BETWEEN(start, end, what_cannot_be_held_up_is_not_compared)
+{
+    open_log(MS_WARN);
+    atomic_store(&ms_hot.captures, 1);
+    ms_prefetch_arrive(true, true);
+    atomic_store(&ms_hot.captures, 0);
+    check_all_is_resident();
+    CHECK_EQ(count_log_lines("what is in memory is not compared with its files: a stream of the "
+                             "program is being captured"),
+             1);
+    CHECK_EQ(count_log_lines("0 bytes of memory were given back, 524288 stay"), 1);
+    CHECK_EQ(count_log_lines("METASHARD_PLAN_MODE"), 0);
+}
+
+/* Nor is it where nothing is fetched: nobody waits. */
+MS_TEST_BETWEEN(start, end, who_only_learns_the_plan_compares_nothing)
+{
+    open_log(MS_WARN);
+    ms_prefetch_arrive(true, false);
+    check_all_is_resident();
+    CHECK_EQ(count_log_lines(""), 0);
+    CHECK_EQ(fake.calls[FAKE_memcpy_dtoh_async], 0);
+}
+
+/* In the mode that does not enforce it, too. */
+MS_TEST_BETWEEN(start, end, without_being_asked_for_nothing_is_compared)
+{
+    ms_config.plan_mode = MS_ADVISE;
+    ms_prefetch_arrive(true, true);
+    check_all_is_resident();
+    CHECK_EQ(fake.calls[FAKE_memcpy_dtoh_async], 0);
 }
