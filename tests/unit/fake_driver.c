@@ -18,7 +18,7 @@
 
 struct fake_driver fake;
 
-enum { MOST = 1024, MOST_CONTEXTS = 8 };
+enum { MOST = 2048, MOST_CONTEXTS = 8 };
 
 /* The memory of a handle lives as long as a reference or a mapping of it. */
 struct memory {

@@ -5,12 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/log.h"
 #include "runtime/fill/scratch.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/space.h"
 #include "runtime/memory/recorded_launch.h"
+#include "runtime/state/counters.h"
+#include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
+#include "tests/unit/snapshot_of.h"
 #include "tests/unit/source/files.h"
 
 enum { BYTES = 2 * FAKE_GRANULE };
@@ -279,4 +283,510 @@ MS_TEST_AFTER(start, a_part_of_a_launch_is_replayed_by_whole_elements)
     ms_scratch_drop();
     CHECK_EQ(fake.reservations, 1);
     fake_program_memory_free(memory);
+}
+
+/* --- over a device that does all at once */
+
+static size_t launches;
+static CUresult launch_result;
+static CUdeviceptr launched[2]; /* what the last one wrote to, and read */
+
+static CUresult launch_at_once(CUfunction function, unsigned grid_x, unsigned grid_y,
+                               unsigned grid_z, unsigned block_x, unsigned block_y,
+                               unsigned block_z, unsigned shared, CUstream stream, void **params,
+                               void **extra)
+{
+    (void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y;
+    (void)block_z, (void)shared, (void)stream, (void)extra;
+    memcpy(&launched[0], params[0], 8);
+    memcpy(&launched[1], params[1], 8);
+    launches++;
+    return launch_result;
+}
+
+static void start_at_once(void)
+{
+    fake_start();
+    ms_driver.launch_kernel = launch_at_once;
+}
+
+/* Whatever its bytes and where they begin. */
+MS_TEST_AFTER(start_at_once, a_pattern_begins_where_its_block_does)
+{
+    enum { MOST_BYTES = 13 };
+    const CUdeviceptr memory = fake_program_memory(FAKE_GRANULE);
+    const struct ms_content content = {.kind = MS_FILL, .pattern = 0x04030201};
+    for (size_t offset = 0; offset < 8; offset++) {
+        for (size_t at = 0; at < 4; at++) {
+            for (size_t bytes = 1; bytes < MOST_BYTES; bytes++) {
+                unsigned char *place = host(memory + 16 + at);
+                memset(place - 8, 0xee, 32);
+                CHECK_EQ(ms_replay(&content, offset, memory + 16 + at, bytes, FAKE_STREAM),
+                         CUDA_SUCCESS);
+                for (size_t i = 0; i < bytes; i++)
+                    CHECK_EQ(place[i], 1 + (offset + i) % 4);
+                CHECK(place[-1] == 0xee && place[bytes] == 0xee);
+            }
+        }
+    }
+    const struct ms_content byte = {.kind = MS_FILL, .pattern = 0x05050505};
+    const size_t work = fake.work_count;
+    CHECK_EQ(ms_replay(&byte, 3, memory + 1, 30, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(fake.work_count, work + 1); /* of one byte, that is one set */
+    CHECK(*(unsigned char *)host(memory + 1) == 5 && *(unsigned char *)host(memory + 30) == 5);
+    fake_program_memory_free(memory);
+}
+
+MS_TEST_AFTER(start_at_once, a_pattern_ends_with_the_first_failure)
+{
+    const CUdeviceptr memory = fake_program_memory(FAKE_GRANULE);
+    const struct ms_content content = {.kind = MS_FILL, .pattern = 0x04030201};
+    for (unsigned nth = 1;; nth++) {
+        fake_fail(FAKE_ANY, nth, CUDA_ERROR_UNKNOWN);
+        const size_t work = fake.work_count;
+        const CUresult result = ms_replay(&content, 0, memory + 3, 18, FAKE_STREAM);
+        if (!fake_has_failed())
+            break;
+        CHECK_EQ(result, CUDA_ERROR_UNKNOWN);
+        CHECK_EQ(fake.work_count, work + nth - 1);
+    }
+    fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
+    fake_program_memory_free(memory);
+}
+
+MS_TEST_AFTER(start_at_once, what_was_sent_of_sources_is_counted)
+{
+    static struct test_file file;
+    make_test_file(&file, "/tmp", FAKE_GRANULE);
+    const CUdeviceptr memory = fake_program_memory(FAKE_GRANULE);
+    struct ms_source *snapshot = snapshot_of(file.data, 1000);
+    const struct ms_content content = {.kind = MS_SOURCE, .source = snapshot, .source_offset = 10},
+                            of_file = {.kind = MS_SOURCE, .source = file.source};
+    CHECK_EQ(ms_replay(&content, 0, memory, 100, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_BYTES(host(memory), file.data + 10, 100);
+    CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), 100);
+    fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
+    CHECK_EQ(ms_replay(&of_file, 0, memory, 100, FAKE_STREAM), CUDA_ERROR_LAUNCH_FAILED);
+    fake.wait_result = CUDA_SUCCESS;
+    fake_fail(FAKE_memcpy_htod_async, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_replay(&of_file, 0, memory, 100, FAKE_STREAM), CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), 100);
+    CHECK_EQ(truncate(file.path, 50), 0);
+    CHECK(ms_replay(&of_file, 0, memory, 100, FAKE_STREAM) != CUDA_SUCCESS);
+    CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), 100);
+    ms_source_drop(snapshot);
+    ms_source_drop(file.source);
+    fake_program_memory_free(memory);
+}
+
+/* --- streams */
+
+static CUstream stream_of(uintptr_t context)
+{
+    CUstream stream = NULL;
+    CHECK_EQ(ms_replay_stream((CUcontext)context, &stream), CUDA_SUCCESS);
+    CHECK(stream != NULL);
+    return stream;
+}
+
+MS_TEST_AFTER(start_at_once, each_context_has_a_stream)
+{
+    const CUstream one = stream_of(1), two = stream_of(2), three = stream_of(3);
+    CHECK(one != two && two != three && one != three);
+    CHECK(stream_of(1) == one && stream_of(2) == two && stream_of(3) == three);
+    CHECK_EQ(fake.streams, 3);
+    ms_replay_forget_stream((CUcontext)1);
+    ms_replay_forget_stream((CUcontext)4);
+    CHECK(stream_of(2) == two && stream_of(3) == three);
+    CHECK_EQ(fake.streams, 3);
+    const CUstream again = stream_of(1); /* of a new context */
+    CHECK(again != one && stream_of(1) == again);
+    CHECK_EQ(fake.streams, 4);
+    fake_fail(FAKE_stream_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    CUstream none;
+    CHECK_EQ(ms_replay_stream((CUcontext)5, &none), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+/* Of more contexts than are noted each gets one all the same. */
+MS_TEST_AFTER(start_at_once, very_many_contexts_have_streams)
+{
+    enum { MANY = 1000 };
+    for (uintptr_t context = 1; context <= MANY; context++)
+        stream_of(context);
+    CHECK_EQ(fake.streams, MANY);
+    for (uintptr_t context = 1; context <= 8; context++)
+        stream_of(context);
+    CHECK_EQ(fake.streams, MANY);
+    for (uintptr_t context = 1; context <= MANY; context++)
+        ms_replay_forget_stream((CUcontext)context);
+    stream_of(1);
+    CHECK_EQ(fake.streams, MANY + 1);
+}
+
+/* --- a launch, and the block that it has read */
+
+static struct ms_allocation *input;
+static CUdeviceptr memory;
+static struct ms_content input_now;
+
+static void start_with_input(void)
+{
+    start_at_once();
+    input = fake_allocation(BYTES);
+    memory = fake_program_memory(BYTES);
+    input_now = ones;
+    input_now.cached = true;
+    fake_set(input, 0, BYTES, &input_now);
+}
+
+static void end_with_input(void)
+{
+    fake_allocation_free(input);
+    fake_program_memory_free(memory);
+    fake_check_empty();
+}
+
+/* Of what stands at that address of the input. */
+static struct ms_recorded_launch *record_reader(size_t offset)
+{
+    return record(1 << 20, input->address + offset, input->id);
+}
+
+static CUresult run(const struct ms_recorded_launch *recorded)
+{
+    return ms_replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM);
+}
+
+/* Whether it has read the input in its place. */
+static bool runs_beside_input(const struct ms_recorded_launch *recorded)
+{
+    launched[1] = 0;
+    const size_t before = launches;
+    CHECK_EQ(run(recorded), CUDA_SUCCESS);
+    CHECK_EQ(launches, before + 1);
+    CHECK_EQ(launched[0], memory);
+    return launched[1] == input->address;
+}
+
+MS_TEST_BETWEEN(start_with_input, end_with_input, only_the_same_bytes_are_read_in_their_place)
+{
+    struct ms_recorded_launch *recorded = record_reader(0);
+    CHECK(runs_beside_input(recorded));
+    recorded->input->allocation_id++;
+    CHECK(!runs_beside_input(recorded));
+    recorded->input->allocation_id--;
+    fake_set(input, BYTES - 4, BYTES, &ones); /* cannot be played from memory: not cached */
+    CHECK(!runs_beside_input(recorded));
+    fake_set(input, BYTES - 4, BYTES, &input_now);
+    CHECK(runs_beside_input(recorded));
+    fake_set(input, BYTES - 4, BYTES, &(struct ms_content){.kind = MS_RESIDENT});
+    CHECK(!runs_beside_input(recorded));
+    struct ms_content other = twos;
+    other.cached = true;
+    fake_set(input, BYTES - 4, BYTES, &other);
+    CHECK(!runs_beside_input(recorded));
+}
+
+/* The same pattern, from other offsets on. */
+MS_TEST_BETWEEN(start_with_input, end_with_input, a_pattern_is_the_same_where_it_stands_the_same)
+{
+    struct ms_content shifted = input_now;
+    shifted.pattern = ms_lineage_move_pattern(ones.pattern, 0, 2);
+    fake_set(input, 0, BYTES, &shifted);
+    struct ms_recorded_launch *recorded = record_reader(2);
+    ms_lineage_cleanup(&recorded->input->lineage);
+    CHECK(ms_lineage_init(&recorded->input->lineage, 100));
+    CHECK(ms_lineage_set(&recorded->input->lineage, 0, 100, &ones));
+    CHECK_EQ(run(recorded), CUDA_SUCCESS);
+    CHECK_EQ(launched[1], input->address + 2);
+    fake_set(input, 0, BYTES, &input_now);
+    CHECK_EQ(run(recorded), CUDA_SUCCESS);
+    CHECK(launched[1] != input->address + 2);
+}
+
+MS_TEST_BETWEEN(start_with_input, end_with_input, what_reaches_out_of_its_allocation_is_not_read)
+{
+    struct ms_recorded_launch *recorded = record_reader(4);
+    CHECK_EQ(run(recorded), CUDA_SUCCESS);
+    CHECK(launched[1] != input->address + 4);
+    recorded = record_reader(4);
+    ms_lineage_cleanup(&recorded->input->lineage);
+    CHECK(ms_lineage_init(&recorded->input->lineage, BYTES - 4));
+    CHECK(ms_lineage_set(&recorded->input->lineage, 0, BYTES - 4, &ones));
+    CHECK_EQ(run(recorded), CUDA_SUCCESS);
+    CHECK_EQ(launched[1], input->address + 4);
+}
+
+MS_TEST_BETWEEN(start_with_input, end_with_input, what_is_without_memory_in_part_is_not_read)
+{
+    const struct ms_content undefined = {.kind = MS_UNDEFINED};
+    struct ms_recorded_launch *recorded = record_reader(0);
+    CHECK(ms_lineage_set(&recorded->input->lineage, FAKE_GRANULE, BYTES, &undefined));
+    fake_set(input, 0, BYTES, &undefined);
+    ms_backing_uncover(&input->backing, 0, BYTES, false);
+    fake_set(input, 0, FAKE_GRANULE, &input_now);
+    CHECK(!runs_beside_input(recorded));
+    CHECK(ms_space_claim(input->address) == input);
+    CHECK_EQ(ms_backing_cover(&input->backing, FAKE_GRANULE, BYTES), CUDA_SUCCESS);
+    ms_space_release(input);
+    CHECK(runs_beside_input(recorded));
+}
+
+MS_TEST_BETWEEN(start_with_input, end_with_input, what_another_thread_works_on_is_not_read)
+{
+    struct ms_recorded_launch *recorded = record_reader(0);
+    CHECK(ms_space_claim(input->address) == input);
+    CHECK(!runs_beside_input(recorded));
+    ms_space_release(input);
+    CHECK(runs_beside_input(recorded));
+    CHECK(ms_space_try_claim(input->address) == input); /* nor is it held afterwards */
+    ms_space_release(input);
+}
+
+/* Where it runs in its own place, its allocation is claimed by who asked. */
+MS_TEST_BETWEEN(start_with_input, end_with_input, what_is_beside_it_in_its_own_allocation_is_read)
+{
+    struct ms_recorded_launch *recorded = record_reader(0);
+    ms_lineage_cleanup(&recorded->input->lineage);
+    CHECK(ms_lineage_init(&recorded->input->lineage, FAKE_GRANULE));
+    CHECK(ms_lineage_set(&recorded->input->lineage, 0, FAKE_GRANULE, &ones));
+    ms_lineage_cleanup(&recorded->before);
+    CHECK(ms_lineage_init(&recorded->before, FAKE_GRANULE));
+    recorded->allocation_id = input->id;
+    recorded->address = input->address + FAKE_GRANULE;
+    CHECK(ms_space_claim(input->address) == input);
+    CHECK_EQ(ms_replay_launch(recorded, recorded->address, 0, FAKE_GRANULE, FAKE_STREAM),
+             CUDA_SUCCESS);
+    ms_space_release(input);
+    CHECK_EQ(launched[1], input->address);
+}
+
+/* In both ways: the failure is answered, nothing stays, and what is first wins. */
+MS_TEST_BETWEEN(start_with_input, end_with_input, a_launch_that_cannot_run_again_is_told)
+{
+    open_log(MS_ERROR);
+    struct ms_recorded_launch *recorded = record_reader(0);
+    for (int i = 0; i < 2; i++) {
+        recorded->input->allocation_id += (uint64_t)i; /* 1: is not read in its place */
+        const size_t before = launches;
+        launch_result = CUDA_ERROR_LAUNCH_FAILED;
+        CHECK_EQ(run(recorded), CUDA_ERROR_LAUNCH_FAILED);
+        fake.wait_result = CUDA_ERROR_ILLEGAL_ADDRESS;
+        CHECK_EQ(run(recorded), CUDA_ERROR_LAUNCH_FAILED);
+        launch_result = CUDA_SUCCESS;
+        CHECK_EQ(run(recorded), CUDA_ERROR_ILLEGAL_ADDRESS);
+        fake.wait_result = CUDA_SUCCESS;
+        CHECK_EQ(launches, before + 3);
+        fake_check_allocation(input);
+    }
+    CHECK_EQ(count_log_lines("the recorded launch of multiply cannot be run again: CUDA error 719"),
+             4);
+    CHECK_EQ(count_log_lines("the recorded launch of multiply cannot be run again: CUDA error 700"),
+             2);
+    CHECK_EQ(ms_counter_get(MS_COUNT_REPLAYED_LAUNCHES), 0);
+    launch_result = CUDA_ERROR_OUT_OF_MEMORY; /* told by who handles it */
+    CHECK_EQ(run(recorded), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(count_log_lines("cannot be run again"), 6);
+}
+
+/* Of the calls that replay what the launch has met, and read, none may fail. */
+MS_TEST_BETWEEN(start_with_input, end_with_input, without_its_input_no_launch_runs)
+{
+    struct ms_recorded_launch *recorded = record_reader(0);
+    recorded->input->allocation_id++;
+    for (unsigned nth = 1;; nth++) {
+        const size_t before = launches, reservations = fake.reservations;
+        fake_fail(FAKE_ANY, nth, CUDA_ERROR_OUT_OF_MEMORY);
+        const CUresult result = run(recorded);
+        const bool has_failed = fake_has_failed();
+        fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
+        CHECK_EQ(fake.reservations, reservations);
+        CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+        CHECK_EQ(launches, before + (result == CUDA_SUCCESS));
+        if (!has_failed)
+            break;
+    }
+}
+
+MS_TEST_BETWEEN(start_with_input, end_with_input,
+                what_an_input_never_got_is_defined_or_no_launch_runs)
+{
+    const struct ms_content undefined = {.kind = MS_UNDEFINED};
+    struct ms_recorded_launch *recorded = record_reader(0);
+    fake_set(input, 0, BYTES, &undefined); /* and has memory */
+    CHECK(ms_lineage_set(&recorded->input->lineage, 0, BYTES, &undefined));
+    fake_fail(FAKE_memset_d8_async, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(run(recorded), CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(launches, 0);
+    CHECK(runs_beside_input(recorded));
+}
+
+MS_TEST_BETWEEN(start_with_input, end_with_input, a_replayed_launch_is_counted_and_an_event)
+{
+    size_t replays = 0;
+    page_folder_make();
+    page_start(MS_STATE_LEAST_BYTES);
+    CHECK_EQ(ms_replay_launch(record_reader(0), memory, 16, 48, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(ms_counter_get(MS_COUNT_REPLAYED_LAUNCHES), 1);
+    struct ms_snapshot snapshot = page_read(getpid());
+    for (size_t i = 0; i < snapshot.event_count; i++) {
+        const struct ms_state_event *event = &snapshot.events[i];
+        if (event->kind != MS_EVENT_REPLAY)
+            continue;
+        replays++;
+        CHECK(event->block == 4711 && event->address == (1 << 20) + 16 && event->bytes == 32);
+        CHECK(strcmp(event->text, "multiply") == 0);
+    }
+    CHECK_EQ(replays, 1);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+/* --- parts of a launch, in scratch memory */
+
+enum { MIB = 1 << 20, LARGE = 40 * MIB };
+
+static struct {
+    size_t offset, bytes;
+} uses[MOST];
+static size_t used;
+static CUresult use_result;
+
+static CUresult note_use(CUdeviceptr made, size_t offset, size_t bytes, CUstream stream,
+                         void *argument)
+{
+    CHECK(made != 0 && stream == FAKE_STREAM && argument == uses && used < MOST);
+    CHECK_EQ(made - launched[0], offset);
+    uses[used].offset = offset;
+    uses[used++].bytes = bytes;
+    return use_result;
+}
+
+static struct ms_recorded_launch *record_large(void)
+{
+    struct ms_recorded_launch *recorded = record(1 << 20, 0, 0);
+    ms_lineage_cleanup(&recorded->before);
+    CHECK(ms_lineage_init(&recorded->before, LARGE));
+    return recorded;
+}
+
+static CUresult use_part(const struct ms_recorded_launch *recorded, size_t offset, size_t bytes)
+{
+    used = 0;
+    return ms_replay_in_scratch(recorded, offset, bytes, FAKE_STREAM, note_use, uses);
+}
+
+/* They follow each other, each but the last of so many bytes. */
+static void check_uses(size_t offset, size_t bytes, size_t each)
+{
+    size_t done = 0;
+    for (size_t i = 0; i < used; i++) {
+        CHECK_EQ(uses[i].offset, offset + done);
+        CHECK_EQ(uses[i].bytes, bytes - done < each ? bytes - done : each);
+        done += uses[i].bytes;
+    }
+    CHECK_EQ(done, bytes);
+}
+
+MS_TEST_AFTER(start_at_once, a_large_part_is_made_in_four_windows)
+{
+    const struct ms_recorded_launch *recorded = record_large();
+    CHECK_EQ(use_part(recorded, 3 * MIB, 36 * MIB), CUDA_SUCCESS);
+    check_uses(3 * MIB, 36 * MIB, 9 * MIB);
+    CHECK_EQ(use_part(recorded, 0, 4 * MIB), CUDA_SUCCESS);
+    check_uses(0, 4 * MIB, 4 * MIB);
+    CHECK_EQ(use_part(recorded, 16, 0), CUDA_SUCCESS);
+    CHECK_EQ(used, 0);
+    ms_scratch_drop();
+    fake_check_empty();
+}
+
+MS_TEST_AFTER(start_at_once, a_window_has_a_least_size)
+{
+    const struct ms_recorded_launch *recorded = record_large();
+    CHECK_EQ(use_part(recorded, 0, 20 * MIB), CUDA_SUCCESS);
+    check_uses(0, 20 * MIB, 8 * MIB - MS_SCRATCH_ALIGNMENT);
+    ms_scratch_drop();
+    fake_check_empty();
+}
+
+MS_TEST_AFTER(start_at_once, where_memory_is_short_windows_get_smaller)
+{
+    const struct ms_recorded_launch *recorded = record_large();
+    fake.total_bytes = 9 * MIB;
+    CHECK_EQ(use_part(recorded, 0, LARGE), CUDA_SUCCESS);
+    check_uses(0, LARGE, 8 * MIB);
+    ms_scratch_drop();
+    fake.total_bytes = 4 * MIB;
+    CHECK_EQ(use_part(recorded, 0, LARGE), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(used, 0);
+    ms_scratch_drop();
+    fake_check_empty();
+}
+
+MS_TEST_AFTER(start_at_once, of_parts_the_first_failure_ends_it)
+{
+    const struct ms_recorded_launch *recorded = record_large();
+    use_result = CUDA_ERROR_UNKNOWN;
+    CHECK_EQ(use_part(recorded, 0, 40 * MIB), CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(used, 1);
+    fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
+    CHECK_EQ(use_part(recorded, 0, 40 * MIB), CUDA_ERROR_UNKNOWN);
+    use_result = CUDA_SUCCESS;
+    CHECK_EQ(use_part(recorded, 0, 40 * MIB), CUDA_ERROR_LAUNCH_FAILED);
+    fake.wait_result = CUDA_SUCCESS;
+    launch_result = CUDA_ERROR_LAUNCH_FAILED;
+    CHECK_EQ(use_part(recorded, 0, 40 * MIB), CUDA_ERROR_LAUNCH_FAILED);
+    CHECK_EQ(used, 0);
+    launch_result = CUDA_SUCCESS;
+    CHECK_EQ(use_part(recorded, 0, 8), CUDA_SUCCESS);
+    ms_scratch_drop();
+    fake_check_empty();
+}
+
+/* --- launches before a launch */
+
+/* What `of` has made, from an offset on. */
+static struct ms_content made_by(struct ms_recorded_launch *of, size_t offset)
+{
+    return (struct ms_content){.kind = MS_LAUNCHED, .recorded = of, .source_offset = offset};
+}
+
+MS_TEST_AFTER(start_at_once, a_launch_before_runs_once_in_its_place)
+{
+    const CUdeviceptr block = fake_program_memory(BYTES);
+    struct ms_recorded_launch *first = record(1 << 20, 0, 0), *second = record(1 << 20, 0, 0);
+    const struct ms_content made = made_by(first, 0), later = made_by(first, 200);
+    CHECK(ms_lineage_set(&second->before, 0, 100, &made));
+    CHECK(ms_lineage_set(&second->before, 200, 300, &later));
+    CHECK_EQ(ms_replay_launch(second, block, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(launches, 2);
+    CHECK_EQ(fake.reservations, 1); /* without scratch memory */
+    CHECK_EQ(*(unsigned char *)host(block + 101), 0xf3);
+    CHECK_EQ(ms_replay_launch(second, block, 100, 200, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(launches, 3); /* nothing of the first is in that */
+    fake_program_memory_free(block);
+}
+
+/* Moved, of another block, of another place, or of a larger one. */
+MS_TEST_AFTER(start_at_once, what_a_launch_made_elsewhere_comes_from_scratch_memory)
+{
+    const CUdeviceptr block = fake_program_memory(BYTES);
+    for (int i = 0; i < 4; i++) {
+        struct ms_recorded_launch *first = record(1 << 20, 0, 0), *second = record(1 << 20, 0, 0);
+        first->allocation_id += i == 1;
+        first->address += i == 2 ? 256 : 0;
+        if (i == 3) {
+            ms_lineage_cleanup(&first->before);
+            CHECK(ms_lineage_init(&first->before, (size_t)2 * BYTES));
+        }
+        const struct ms_content made = made_by(first, i == 0 ? 16 : 0);
+        CHECK(ms_lineage_set(&second->before, 0, 100, &made));
+        const size_t copies = fake.calls[FAKE_memcpy_dtod_async];
+        CHECK_EQ(ms_replay_launch(second, block, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
+        CHECK_EQ(launches, 2);
+        CHECK_EQ(fake.calls[FAKE_memcpy_dtod_async], copies + 1);
+        launches = 0;
+    }
+    ms_scratch_drop();
+    fake_program_memory_free(block);
 }
