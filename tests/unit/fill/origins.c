@@ -2,7 +2,10 @@
 #include "runtime/fill/origins.h"
 
 #include <stdio.h>
+#include <string.h>
 
+#include "runtime/kernel/call.h"
+#include "runtime/memory/recorded_launch.h"
 #include "runtime/source/source_internal.h"
 #include "tools/simcuda/harness/test.h"
 
@@ -99,4 +102,92 @@ MS_TEST(what_is_small_or_of_no_file_is_not_noted)
     note_at(1, 1, BYTES - 1);
     ms_origins_note(&allocation, &fill);
     CHECK(!ms_origins_copy(&copy));
+}
+
+/* --- of launches */
+
+enum { LEAST = 1 << 20 }; /* what of a launch is noted has so many bytes */
+
+static char name[] = "a_kernel";
+static struct ms_param_layout layout = {.counted = {.references = 1000}, .name = name};
+
+static struct ms_recorded_launch *record(void)
+{
+    const struct ms_packed packed = {.count = 0};
+    const struct ms_call call = {.function = (CUfunction)1};
+    struct ms_recorded_launch *recorded = ms_recorded_launch_create();
+    recorded->launch = ms_call_record(&call, &layout, &packed, NULL, 0);
+    CHECK(ms_lineage_init(&recorded->before, (size_t)4 * LEAST));
+    return recorded;
+}
+
+static void note_launch(struct ms_recorded_launch *recorded, size_t begin, size_t bytes)
+{
+    const struct ms_extent extent = {
+        .begin = begin,
+        .end = begin + bytes,
+        .content = {.kind = MS_LAUNCHED, .recorded = recorded, .source_offset = begin}};
+    ms_origins_note(&allocation, &extent);
+}
+
+MS_TEST(pieces_of_a_launch_share_a_copy)
+{
+    struct ms_origins copy;
+    struct ms_recorded_launch *one = record(), *other = record();
+    note_launch(one, 0, LEAST);
+    note_launch(one, LEAST, LEAST);
+    note_launch(one, (size_t)2 * LEAST, LEAST - 1); /* too small */
+    note_launch(other, (size_t)2 * LEAST, LEAST);
+    note_at(1, (3 * LEAST) / BYTES, BYTES);
+    note_launch(other, (size_t)3 * LEAST + BYTES, LEAST); /* the newest is of a file */
+    CHECK(ms_origins_copy(&copy));
+    CHECK_EQ(copy.count, 5);
+    for (size_t i = 0; i < 5; i++) {
+        CHECK_EQ(copy.list[i].content.kind, i == 3 ? MS_SOURCE : MS_LAUNCHED);
+        CHECK(!copy.list[i].content.cached);
+    }
+    CHECK_EQ(copy.list[1].content.source_offset, LEAST);
+    CHECK(copy.list[0].content.recorded == copy.list[1].content.recorded);
+    CHECK(copy.list[0].content.recorded != one); /* without its files */
+    CHECK(copy.list[1].content.recorded != copy.list[2].content.recorded);
+    CHECK(copy.list[2].content.recorded != copy.list[4].content.recorded);
+    CHECK(copy.list[0].content.recorded->launch == one->launch);
+    CHECK(copy.list[4].content.recorded->launch == other->launch);
+    /* Each place has a reference, and so has the copy of the list. */
+    CHECK_EQ(copy.list[0].content.recorded->counted.references, 4);
+    CHECK_EQ(copy.list[4].content.recorded->counted.references, 2);
+    struct ms_recorded_launch *shared = copy.list[0].content.recorded;
+    ms_origins_forget(&copy.list[0]);
+    CHECK_EQ(shared->counted.references, 3);
+    ms_origins_cleanup(&copy);
+    CHECK_EQ(shared->counted.references, 1);
+    check_count(4);
+    ms_recorded_launch_drop(one);
+    ms_recorded_launch_drop(other);
+}
+
+MS_TEST(a_launch_that_cannot_be_copied_is_not_noted)
+{
+    struct ms_origins copy;
+    struct ms_recorded_launch *recorded = record();
+    const struct ms_content resident = {.kind = MS_RESIDENT};
+    CHECK(ms_lineage_set(&recorded->before, 0, 10, &resident));
+    note_launch(recorded, 0, LEAST);
+    CHECK(!ms_origins_copy(&copy));
+    ms_recorded_launch_drop(recorded);
+}
+
+/* Of more than there are places for, the newest is in the last one that was taken. */
+MS_TEST(the_newest_is_found_where_places_are_taken_again)
+{
+    struct ms_origins copy;
+    struct ms_recorded_launch *recorded = record();
+    for (unsigned place = 0; place < MOST_ORIGINS + 5; place++)
+        note_at(1, 100 + place, BYTES);
+    note_launch(recorded, 0, LEAST);
+    note_launch(recorded, LEAST, LEAST);
+    CHECK(ms_origins_copy(&copy));
+    CHECK(copy.list[0].content.recorded == copy.list[1].content.recorded);
+    ms_origins_cleanup(&copy);
+    ms_recorded_launch_drop(recorded);
 }
