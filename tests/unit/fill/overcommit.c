@@ -157,8 +157,35 @@ MS_TEST_BETWEEN(start, end, by_default_it_is_said_how_much_is_too_much)
     ms_config.overcommit = 0;
     struct ms_allocation *allocation = allocate(1, 0);
     CHECK(!allows_bytes(SIZE_MAX));
-    CHECK_EQ(count_log_lines("more than 128 times the device's memory (METASHARD"), 1);
+    CHECK_EQ(count_log_lines("of 18446744073709551615 bytes on device 0 is refused: with it, the "
+                             "program would have more than 128 times the device's memory (METASH"),
+             1);
     fake_allocation_free(allocation);
+}
+
+MS_TEST_BETWEEN(start, end, what_is_beyond_the_bound_is_said_to_be_so)
+{
+    open_log(MS_INFO);
+    ms_config.overcommit = 0;
+    CHECK(!allows_bytes(128 * (size_t)TOTAL + 5));
+    CHECK_EQ(count_log_lines("of 536870917 bytes on device 0 is refused: with it, the program "
+                             "would have more than 128 times the device's memory (METASHARD"),
+             1);
+}
+
+/* Of a file all is asked for in earnest. */
+MS_TEST_BETWEEN(start, end, by_default_what_is_read_from_files_is_allowed)
+{
+    static struct test_file file;
+    make_test_file(&file, "/tmp", FAKE_GRANULE);
+    ms_config.overcommit = 0;
+    struct ms_allocation *allocation = allocate(40 * GRANULES, 0);
+    fake_set(allocation, 0, allocation->bytes,
+             &(struct ms_content){.kind = MS_SOURCE, .source = file.source});
+    CHECK(allows(32 * GRANULES));
+    CHECK(!allows(40 * GRANULES));
+    fake_allocation_free(allocation);
+    ms_source_drop(file.source);
 }
 
 MS_TEST_BETWEEN(start, end, what_is_not_written_is_said_to_be_too_much)
@@ -166,6 +193,7 @@ MS_TEST_BETWEEN(start, end, what_is_not_written_is_said_to_be_too_much)
     open_log(MS_INFO);
     ms_config.overcommit = 0;
     CHECK(!allows(32 * GRANULES + 1));
+    CHECK_EQ(count_log_lines("an allocation of 134283264 bytes on device 0"), 1);
     CHECK_EQ(count_log_lines("32 times the device's memory in what it has not written yet"), 1);
 }
 
@@ -349,6 +377,17 @@ MS_TEST_BETWEEN(start, end, one_that_was_refused_looks_for_what_fits_from_then_o
     CHECK(is_computing());
 }
 
+/* As long as it keeps that. */
+MS_TEST_BETWEEN(start, end, an_eighth_of_an_eighth_is_nearly_nothing)
+{
+    struct ms_allocation *kept = free_model(GRANULES, 8);
+    ms_overcommit_note(MS_OVERCOMMIT_SETTLED, 0, 0);
+    fake_allocation_free(kept);
+    kept = allocate(1, 0);
+    CHECK(!is_computing());
+    fake_allocation_free(kept);
+}
+
 /* What was counted for the model before says nothing of the next one. */
 MS_TEST_BETWEEN(start, end, what_was_allowed_is_forgotten_with_it)
 {
@@ -463,6 +502,33 @@ MS_TEST_BETWEEN(start_with_plan, end_with_plan, the_last_granules_may_be_those_o
     fake_set(tensor, TOTAL - 2 * FAKE_GRANULE, TOTAL, &absent);
     CHECK(allows(GRANULES / 2 + 2));
     CHECK(!allows(GRANULES / 2 + 3));
+}
+
+/* Of all the device has, rank 0 keeps the first half. */
+static void start_with_first_half(void)
+{
+    start();
+    use_plan(0, TOTAL);
+    tensor = compute(GRANULES);
+    name_tensor(tensor->address, TOTAL, "w");
+}
+
+static const struct ms_content local = {.kind = MS_FILL, .locality = MS_LOCAL};
+
+MS_TEST_BETWEEN(start_with_first_half, end_with_plan, a_granule_is_needed_for_its_first_byte)
+{
+    CHECK(allows(GRANULES / 2) && !allows(GRANULES / 2 + 1));
+    fake_set(tensor, TOTAL / 2, TOTAL / 2 + 1, &local);
+    CHECK(allows(GRANULES / 2 - 1));
+    CHECK(!allows(GRANULES / 2));
+}
+
+MS_TEST_BETWEEN(start_with_first_half, end_with_plan, a_granule_is_needed_for_its_last_byte)
+{
+    CHECK(allows(GRANULES / 2));
+    fake_set(tensor, TOTAL - 1, TOTAL, &local);
+    CHECK(allows(GRANULES / 2 - 1));
+    CHECK(!allows(GRANULES / 2));
 }
 
 MS_TEST_BETWEEN(start_with_plan, end_with_plan, what_is_not_needed_elsewhere_makes_no_room)

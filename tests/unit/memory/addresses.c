@@ -13,13 +13,15 @@
 
 static enum { HONOURS, PLACES_FAR, DECLINES, REFUSES } driver;
 static int wishes, calls;
+static size_t wanted_alignment = GRANULE;
 
 static CUresult reserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr wish,
                         unsigned long long flags)
 {
     calls++;
     wishes += wish != 0;
-    CHECK(bytes > 0 && alignment == GRANULE && flags == 0 && wish % AREA == 0);
+    CHECK(bytes > 0 && alignment == wanted_alignment && flags == 0 && wish % AREA == 0);
+    CHECK(wish % alignment == 0);
     CHECK(wish == 0 || wish + bytes < (CUdeviceptr)1 << 47);
     if (wish != 0 && driver == REFUSES)
         return CUDA_ERROR_INVALID_VALUE;
@@ -99,4 +101,42 @@ MS_TEST(one_wish_in_vain_does_not_end_them)
     }
     CHECK_EQ(wishes, 20);
     CHECK(reserved((size_t)100 << 40) == LOW); /* more than there is room for */
+}
+
+/* --- for the program */
+
+static CUdeviceptr reserved_for_program(size_t bytes, size_t alignment)
+{
+    CUdeviceptr address = 0;
+    ms_driver.mem_address_reserve = reserve;
+    wanted_alignment = alignment;
+    CHECK_EQ(ms_addresses_reserve_for_program(&address, bytes, alignment), CUDA_SUCCESS);
+    wanted_alignment = GRANULE;
+    return address;
+}
+
+/* In an area of their own, and as the program wants them to lie. */
+MS_TEST(the_programs_addresses_are_far_as_well)
+{
+    static const size_t alignments[] = {0x1000, GRANULE, AREA, GIB};
+    CUdeviceptr end = 0;
+    for (size_t i = 0; i < 4; i++) {
+        const CUdeviceptr address = reserved_for_program(3 * GIB, alignments[i]);
+        CHECK(ms_address_is_far(address) && address >= end);
+        CHECK_EQ(address % alignments[i], 0);
+        end = address + 3 * GIB;
+        CHECK(reserved(GIB) + GIB <= address);
+    }
+    CHECK_EQ(wishes, 8);
+}
+
+MS_TEST(of_wishes_in_vain_each_area_has_its_own_count)
+{
+    driver = DECLINES;
+    for (int i = 0; i < 10; i++)
+        CHECK_EQ(reserved(GIB), LOW);
+    CHECK_EQ(wishes, 4);
+    for (int i = 0; i < 10; i++)
+        CHECK_EQ(reserved_for_program(GIB, GRANULE), LOW);
+    CHECK_EQ(wishes, 8);
 }

@@ -9,6 +9,7 @@
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
+#include "tests/unit/source/files.h"
 
 enum { GRANULES = 24, BYTES = GRANULES * FAKE_GRANULE };
 
@@ -502,6 +503,432 @@ MS_TEST_BETWEEN(start, release, peers_reach_what_is_mapped_now_and_later)
     CHECK_EQ(cover(2, 3), CUDA_SUCCESS);
     for (size_t i = 0; i < 3; i++)
         CHECK_EQ(fake_access_at(address_of(i)), 1);
+}
+
+MS_TEST_BETWEEN(start, release, each_pair_of_devices_is_told_apart)
+{
+    enum { LAST = MS_MAX_DEVICES - 1 };
+    static const CUdevice none[][2] = {
+        {-1, 0}, {0, -1}, {MS_MAX_DEVICES, 0}, {0, MS_MAX_DEVICES}, {-1, -1}};
+    CHECK(ms_backing_is_reached(0, 0) && ms_backing_is_reached(LAST, LAST));
+    CHECK(!ms_backing_is_reached(1, 0) && !ms_backing_is_reached(0, LAST));
+    ms_backing_set_peer(1, 0, true);
+    ms_backing_set_peer(0, LAST, true);
+    ms_backing_set_peer(LAST, 5, true);
+    for (size_t i = 0; i < sizeof(none) / sizeof(*none); i++)
+        ms_backing_set_peer(none[i][0], none[i][1], true);
+    CHECK(ms_backing_is_reached(1, 0) && !ms_backing_is_reached(0, 1));
+    CHECK(ms_backing_is_reached(0, LAST) && !ms_backing_is_reached(LAST, 0));
+    CHECK(ms_backing_is_reached(LAST, 5));
+    ms_backing_set_peer(0, 2, true);
+    ms_backing_set_peer(0, LAST, false);
+    CHECK(ms_backing_is_reached(0, 2) && !ms_backing_is_reached(0, LAST));
+    ms_backing_set_peer(0, 2, false);
+}
+
+/* Enabled peers cannot reach a pool's memory, nor what the program maps itself. */
+MS_TEST_BETWEEN(start, release, peers_reach_no_pool)
+{
+    ms_backing_set_peer(0, 3, true);
+    backing.is_pooled = true;
+    CHECK_EQ(cover(0, 1), CUDA_SUCCESS);
+    CHECK_EQ(fake_access_at(address_of(0)), 1);
+    ms_backing_set_peer(0, 3, false);
+}
+
+MS_TEST_BETWEEN(start, release, access_is_given_up_to_the_first_failure)
+{
+    for (size_t i = 0; i < 3; i++)
+        CHECK_EQ(cover(i, i + 1), CUDA_SUCCESS);
+    fake_fail(FAKE_mem_set_access, 2, CUDA_ERROR_INVALID_DEVICE);
+    CHECK_EQ(ms_backing_apply_access(&backing, 3, true), CUDA_ERROR_INVALID_DEVICE);
+    CHECK_EQ(fake_access_at(address_of(0)), 1 | 1 << 3);
+    CHECK_EQ(fake_access_at(address_of(1)), 1);
+    CHECK_EQ(fake_access_at(address_of(2)), 1);
+}
+
+/* --- what the shim's memory is */
+
+static bool shares, has_rdma;
+
+static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    if (device != 3)
+        return CUDA_ERROR_INVALID_DEVICE;
+    *value =
+        attribute == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+            ? shares
+            : attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED && has_rdma;
+    return CUDA_SUCCESS;
+}
+
+MS_TEST(memory_can_do_all_that_the_device_can)
+{
+    fake_start();
+    ms_driver.device_get_attribute = get_attribute;
+    for (int i = 0; i < 4; i++) {
+        shares = (i & 1) != 0;
+        has_rdma = (i & 2) != 0;
+        const CUmemAllocationProp prop = ms_backing_properties(3), none = ms_backing_properties(4);
+        CHECK(prop.type == CU_MEM_ALLOCATION_TYPE_PINNED && prop.location.id == 3);
+        CHECK(prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE);
+        CHECK_EQ(prop.requestedHandleTypes,
+                 shares ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE);
+        CHECK_EQ(prop.allocFlags.gpuDirectRDMACapable, has_rdma);
+        CHECK(none.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE);
+        CHECK_EQ(none.allocFlags.gpuDirectRDMACapable, 0);
+    }
+}
+
+MS_TEST(it_serves_who_asks_for_no_more)
+{
+    fake_start();
+    ms_driver.device_get_attribute = get_attribute;
+    for (int i = 0; i < 2; i++) {
+        shares = has_rdma = i == 1;
+        const CUmemAllocationProp wanted = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+                                                         .id = 3}};
+        CUmemAllocationProp prop = wanted;
+        CHECK(ms_backing_serves(&prop, 3));
+        CHECK(!ms_backing_serves(&prop, 2) && !ms_backing_serves(NULL, 3));
+        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        CHECK_EQ(ms_backing_serves(&prop, 3), shares);
+        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
+        CHECK(!ms_backing_serves(&prop, 3));
+        prop = wanted;
+        prop.allocFlags.gpuDirectRDMACapable = 1;
+        CHECK_EQ(ms_backing_serves(&prop, 3), has_rdma);
+        prop = wanted;
+        prop.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC;
+        CHECK(!ms_backing_serves(&prop, 3));
+        prop = wanted;
+        prop.allocFlags.usage = 1;
+        CHECK(!ms_backing_serves(&prop, 3));
+        prop = wanted;
+        prop.win32HandleMetaData = &prop;
+        CHECK(!ms_backing_serves(&prop, 3));
+        prop = wanted;
+        prop.location.type = CU_MEM_LOCATION_TYPE_HOST;
+        CHECK(!ms_backing_serves(&prop, 3));
+        prop = wanted;
+        prop.type = CU_MEM_ALLOCATION_TYPE_INVALID;
+        CHECK(!ms_backing_serves(&prop, 3));
+    }
+}
+
+MS_TEST(what_cannot_be_rounded_stays_as_it_is)
+{
+    fake_start();
+    CHECK_EQ(ms_backing_rounded(0, 0), 0);
+    CHECK_EQ(ms_backing_rounded(0, 1), FAKE_GRANULE);
+    CHECK_EQ(ms_backing_rounded(0, FAKE_GRANULE), FAKE_GRANULE);
+    CHECK_EQ(ms_backing_rounded(0, SIZE_MAX - FAKE_GRANULE),
+             SIZE_MAX / FAKE_GRANULE * FAKE_GRANULE);
+    CHECK_EQ(ms_backing_rounded(0, SIZE_MAX - FAKE_GRANULE + 1), SIZE_MAX - FAKE_GRANULE + 1);
+    fake_fail(FAKE_mem_get_granularity, 1, CUDA_ERROR_INVALID_DEVICE);
+    CHECK_EQ(ms_backing_rounded(0, 5), 5);
+}
+
+/* --- addresses of the program */
+
+static const CUdeviceptr programs = (CUdeviceptr)FAKE_GRANULE << 20;
+
+static CUresult adopt(CUdeviceptr address, size_t bytes)
+{
+    return ms_backing_adopt(&backing, 5, address, bytes);
+}
+
+MS_TEST(whole_granules_of_the_program_are_adopted)
+{
+    fake_start();
+    backing = (struct ms_backing){0};
+    CHECK_EQ(adopt(programs + 1, BYTES), CUDA_ERROR_NOT_SUPPORTED);
+    CHECK_EQ(adopt(programs, BYTES + 1), CUDA_ERROR_NOT_SUPPORTED);
+    fake_fail(FAKE_mem_get_granularity, 1, CUDA_ERROR_INVALID_DEVICE);
+    CHECK_EQ(adopt(programs + 1, BYTES + 1), CUDA_ERROR_INVALID_DEVICE);
+    CHECK_EQ(backing.bytes, 0);
+    CHECK_EQ(adopt(programs, BYTES), CUDA_SUCCESS);
+    CHECK(backing.address == programs && backing.bytes == BYTES && backing.device == 5);
+    CHECK(backing.granule == FAKE_GRANULE && backing.is_programs && backing.mapped_bytes == 0);
+    CHECK_EQ(cover(0, 1), CUDA_ERROR_INVALID_VALUE); /* nothing is mapped there */
+    release();                                       /* the addresses stay */
+    CHECK_EQ(fake.calls[FAKE_mem_address_free], 0);
+}
+
+/* --- pieces */
+
+static void check_bytes_of(size_t granule, unsigned char byte)
+{
+    CHECK(byte_at(granule)[0] == byte && byte_at(granule)[FAKE_GRANULE - 1] == byte);
+}
+
+static void cover_with(size_t first, size_t end, int byte)
+{
+    CHECK_EQ(cover(first, end), CUDA_SUCCESS);
+    memset(byte_at(first), byte, (end - first) * FAKE_GRANULE);
+}
+
+MS_TEST_BETWEEN(start, release, pieces_keep_memory_that_is_mapped_nowhere)
+{
+    struct ms_pieces pieces;
+    cover_with(1, 2, 1);
+    cover_with(2, 5, 2);
+    cover_with(6, 8, 3);
+    cover_with(9, 10, 4);
+    CHECK_EQ(ms_backing_take_pieces(&backing, FAKE_GRANULE, 8 * FAKE_GRANULE, &pieces),
+             CUDA_SUCCESS);
+    CHECK_EQ(pieces.count, 3);
+    CHECK_EQ(ms_backing_device_bytes(0), 13 * FAKE_GRANULE); /* counted twice meanwhile */
+    ms_backing_uncover(&backing, 0, 9 * FAKE_GRANULE, false);
+    CHECK_EQ(fake.physical_bytes, 7 * FAKE_GRANULE);
+    CHECK_EQ(ms_backing_put_pieces(&backing, 11 * FAKE_GRANULE, &pieces), CUDA_SUCCESS);
+    check_bytes_of(11, 1);
+    check_bytes_of(12, 2);
+    check_bytes_of(14, 2);
+    check_bytes_of(17, 3);
+    CHECK_EQ(fake_memory_at(address_of(15)), 0);
+    CHECK_EQ(backing.backed_bytes, 7 * FAKE_GRANULE);
+    ms_backing_end_pieces(&pieces, 0);
+    CHECK(pieces.all == NULL && pieces.count == 0);
+    check_sums(0);
+}
+
+MS_TEST(nothing_stays_when_pieces_cannot_be_taken_or_put)
+{
+    for (unsigned nth = 1;; nth++) {
+        struct ms_pieces pieces;
+        reserve(BYTES);
+        cover_with(1, 2, 1);
+        cover_with(2, 5, 2);
+        fake_fail(FAKE_ANY, nth, CUDA_ERROR_UNKNOWN);
+        CUresult result = ms_backing_take_pieces(&backing, 0, 8 * FAKE_GRANULE, &pieces);
+        if (result == CUDA_SUCCESS) {
+            result = ms_backing_put_pieces(&backing, 10 * FAKE_GRANULE, &pieces);
+            CHECK_EQ(backing.backed_bytes, (result == CUDA_SUCCESS ? 8 : 4) * FAKE_GRANULE);
+            ms_backing_end_pieces(&pieces, 0);
+        }
+        const bool has_failed = fake_has_failed();
+        fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
+        CHECK_EQ(fake.handles, 0);
+        CHECK_EQ(fake.physical_bytes, 4 * FAKE_GRANULE);
+        release();
+        if (!has_failed)
+            return;
+    }
+}
+
+/* --- joining */
+
+static CUresult copy_result[2]; /* to the host, and back */
+static unsigned copies_back;
+
+static CUresult memcpy_dtoh(void *to, CUdeviceptr from, size_t bytes)
+{
+    if (copy_result[0] == CUDA_SUCCESS)
+        memcpy(to, (const void *)(uintptr_t)from, bytes);
+    return copy_result[0];
+}
+
+static CUresult memcpy_htod(CUdeviceptr to, const void *from, size_t bytes)
+{
+    copies_back++;
+    if (copy_result[1] == CUDA_SUCCESS)
+        memcpy((void *)(uintptr_t)to, from, bytes);
+    return copy_result[1];
+}
+
+static unsigned char *joined; /* room for a copy */
+static bool is_lost;
+
+static void start_join(void)
+{
+    start();
+    ms_driver.memcpy_dtoh = memcpy_dtoh;
+    ms_driver.memcpy_htod = memcpy_htod;
+    copy_result[0] = copy_result[1] = CUDA_SUCCESS;
+    joined = malloc(BYTES);
+    cover_with(1, 2, 1);
+    cover_with(2, 4, 2);
+    cover_with(4, 5, 3);
+    is_lost = true;
+}
+
+static void end_join(void)
+{
+    free(joined);
+    release();
+}
+
+static CUresult join(bool may_give_up)
+{
+    return ms_backing_join(&backing, FAKE_GRANULE, 4 * FAKE_GRANULE, joined, may_give_up, &is_lost);
+}
+
+static void check_joined(bool is_joined)
+{
+    CHECK_EQ(ms_backing_is_one_chunk(&backing, FAKE_GRANULE, 4 * FAKE_GRANULE), is_joined);
+    CHECK(!is_lost);
+    check_bytes_of(1, 1);
+    check_bytes_of(2, 2);
+    check_bytes_of(3, 2);
+    check_bytes_of(4, 3);
+    CHECK_EQ(fake.handles, 0);
+    CHECK_EQ(fake.physical_bytes, 4 * FAKE_GRANULE);
+    check_sums(0);
+}
+
+MS_TEST_BETWEEN(start_join, end_join, chunks_are_joined_with_their_bytes)
+{
+    CHECK_EQ(join(false), CUDA_SUCCESS);
+    check_joined(true);
+}
+
+MS_TEST_BETWEEN(start_join, end_join, what_cannot_be_read_is_not_joined)
+{
+    copy_result[0] = CUDA_ERROR_LAUNCH_FAILED;
+    CHECK_EQ(join(true), CUDA_ERROR_LAUNCH_FAILED);
+    check_joined(false);
+    CHECK_EQ(fake.calls[FAKE_mem_create], 3);
+}
+
+MS_TEST_BETWEEN(start_join, end_join, without_memory_for_both_nothing_is_joined)
+{
+    fake.total_bytes = 6 * FAKE_GRANULE;
+    CHECK_EQ(join(false), CUDA_ERROR_OUT_OF_MEMORY);
+    check_joined(false);
+    CHECK_EQ(fake.calls[FAKE_mem_create], 4); /* it is asked for once */
+}
+
+MS_TEST_BETWEEN(start_join, end_join, who_may_give_up_the_old_memory_has_room)
+{
+    fake.total_bytes = 6 * FAKE_GRANULE;
+    CHECK_EQ(join(true), CUDA_SUCCESS);
+    check_joined(true);
+}
+
+MS_TEST_BETWEEN(start_join, end_join, joining_is_tried_three_times)
+{
+    copy_result[1] = CUDA_ERROR_UNKNOWN;
+    CHECK_EQ(join(true), CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(copies_back, 3);
+    check_joined(false); /* it is under its old handles */
+}
+
+MS_TEST_BETWEEN(start_join, end_join, one_failure_does_not_end_joining)
+{
+    fake_fail(FAKE_mem_map, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(join(false), CUDA_SUCCESS);
+    CHECK(fake_has_failed());
+    check_joined(true);
+}
+
+static CUresult map_nothing(CUdeviceptr address, size_t bytes, size_t offset,
+                            CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    (void)address, (void)bytes, (void)offset, (void)handle, (void)flags;
+    return CUDA_ERROR_UNKNOWN;
+}
+
+/* Nothing can be mapped any more: what was there is lost, and that is told. */
+MS_TEST_BETWEEN(start_join, end_join, what_cannot_be_put_back_is_lost)
+{
+    real_map = ms_driver.mem_map;
+    ms_driver.mem_map = map_nothing;
+    CHECK_EQ(join(true), CUDA_ERROR_UNKNOWN);
+    CHECK(is_lost);
+    CHECK_EQ(backing.backed_bytes, FAKE_GRANULE);
+    CHECK_EQ(fake.handles, 0);
+    check_sums(0);
+    ms_driver.mem_map = real_map;
+}
+
+/* After giving up the old memory: it is tried again, and then lost. */
+MS_TEST_BETWEEN(start_join, end_join, what_was_given_up_in_vain_is_lost)
+{
+    fake.total_bytes = 6 * FAKE_GRANULE;
+    copy_result[1] = CUDA_ERROR_UNKNOWN;
+    CHECK_EQ(join(true), CUDA_ERROR_UNKNOWN);
+    CHECK(is_lost);
+    CHECK_EQ(copies_back, 3);
+    CHECK_EQ(backing.backed_bytes, FAKE_GRANULE);
+    check_sums(0);
+}
+
+MS_TEST_BETWEEN(start_join, end_join, only_one_chunk_has_a_handle_to_name)
+{
+    CUmemGenericAllocationHandle handle;
+    CHECK_EQ(ms_backing_make_real(&backing, FAKE_GRANULE, 4 * FAKE_GRANULE, &handle),
+             CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(ms_backing_make_real(&backing, 0, FAKE_GRANULE, &handle), CUDA_ERROR_INVALID_VALUE);
+    fake_fail(FAKE_mem_retain, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_backing_make_real(&backing, FAKE_GRANULE, 2 * FAKE_GRANULE, &handle),
+             CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_backing_pinned_bytes(&backing), 0);
+}
+
+/* --- without host memory */
+
+MS_TEST_BETWEEN(start, release, without_host_memory_nothing_is_backed_nor_lent)
+{
+    struct ms_sink_mapping *sink;
+    struct ms_pieces pieces;
+    const struct ms_backing *const one = &backing;
+    cover_with(0, 1, 1);
+    may_make = 0;
+    CHECK_EQ(ms_backing_lend(&backing, NULL, two, 2, FAKE_CONTEXT, &sink),
+             CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(ms_backing_lend(&backing, &one, two, 1, FAKE_CONTEXT, &sink),
+             CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(ms_backing_take_pieces(&backing, 0, BYTES, &pieces), CUDA_ERROR_OUT_OF_MEMORY);
+    may_make = 1000000;
+    CHECK_EQ(fake.calls[FAKE_mem_retain], 0);
+    check_sums(0);
+}
+
+/* Until then, as many chunks as there is room for. */
+MS_TEST_BETWEEN(start, release, a_chunk_that_cannot_be_recorded_is_not_mapped)
+{
+    size_t granule = 0;
+    may_make = 1;
+    while (cover(granule, granule + 1) == CUDA_SUCCESS)
+        granule += 2;
+    CHECK(granule > 0 && granule < GRANULES);
+    check_sums(0);
+    may_make = 0;
+    CHECK_EQ(ms_backing_add_real(&backing, granule * FAKE_GRANULE, (granule + 1) * FAKE_GRANULE),
+             CUDA_ERROR_OUT_OF_MEMORY);
+    may_make = 1000000;
+    check_sums(0);
+    CHECK_EQ(cover(granule, granule + 1), CUDA_SUCCESS);
+}
+
+/* --- what cannot be given back */
+
+static CUresult fail_always(CUdeviceptr address, size_t bytes)
+{
+    (void)address, (void)bytes;
+    return CUDA_ERROR_UNKNOWN;
+}
+
+static CUresult fail_to_release(CUmemGenericAllocationHandle handle)
+{
+    (void)handle;
+    return CUDA_ERROR_UNKNOWN;
+}
+
+MS_TEST_AFTER(start, what_cannot_be_given_back_is_told)
+{
+    open_log(MS_WARN);
+    ms_driver.mem_release = fail_to_release;
+    CHECK_EQ(cover(0, 1), CUDA_SUCCESS);
+    CHECK_EQ(count_log_lines("cannot give device memory back: CUDA error 999"), 1);
+    ms_driver.mem_unmap = fail_always;
+    ms_driver.mem_address_free = fail_always;
+    ms_backing_release(&backing);
+    CHECK_EQ(count_log_lines("cannot unmap 65536 bytes at 0x"), 1);
+    CHECK_EQ(count_log_lines("cannot free the addresses at 0x"), 1);
+    CHECK_EQ(count_log_lines("CUDA error 999"), 3);
 }
 
 /* --- the end of the process */
