@@ -454,6 +454,14 @@ MS_TEST_BETWEEN(start, end, it_is_said_by_how_much_it_does_not_fit)
     fake_allocation_free(allocation);
 }
 
+MS_TEST_BETWEEN(start, end, without_a_plan_everything_is_needed)
+{
+    struct ms_allocation *allocation = compute(GRANULES);
+    fake_set(allocation, 0, TOTAL, &(struct ms_content){.kind = MS_ABSENT, .locality = MS_REMOTE});
+    CHECK(!allows(1));
+    fake_allocation_free(allocation);
+}
+
 /* --- what a plan leaves out */
 
 static struct ms_allocation *tensor;

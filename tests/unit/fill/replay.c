@@ -9,10 +9,13 @@
 #include "runtime/fill/scratch.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/space.h"
+#include "runtime/memory/backing.h"
+#include "runtime/memory/parked.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/state/counters.h"
 #include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
+#include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
 #include "tests/unit/source/files.h"
@@ -379,6 +382,66 @@ MS_TEST_AFTER(start_at_once, what_was_sent_of_sources_is_counted)
     fake_program_memory_free(memory);
 }
 
+enum { MIB = 1 << 20, PIECE = 8 * MIB /* of a file, at most */ };
+
+MS_TEST_AFTER(start_at_once, files_come_in_pieces_and_snapshots_at_once)
+{
+    static const struct {
+        size_t bytes;
+        unsigned pieces;
+    } rows[] = {{1, 1}, {PIECE, 1}, {PIECE + 1, 2}, {2 * PIECE, 2}};
+    static struct test_file file;
+    make_test_file(&file, "/tmp", (size_t)2 * PIECE);
+    const CUdeviceptr memory = fake_program_memory((size_t)2 * PIECE);
+    const struct ms_content content = {.kind = MS_SOURCE, .source = file.source};
+    for (size_t i = 0; i < 4; i++) {
+        const unsigned before = fake.calls[FAKE_memcpy_htod_async];
+        const int there = live;
+        CHECK_EQ(ms_replay(&content, 0, memory, rows[i].bytes, FAKE_STREAM), CUDA_SUCCESS);
+        CHECK_EQ(live, there);
+        CHECK_EQ(fake.calls[FAKE_memcpy_htod_async], before + rows[i].pieces);
+        CHECK_BYTES(host(memory), file.data, rows[i].bytes);
+    }
+    unsigned before = fake.calls[FAKE_memcpy_htod_async];
+    fake_fail(FAKE_memcpy_htod_async, 1, CUDA_ERROR_UNKNOWN); /* what follows is not sent */
+    CHECK_EQ(ms_replay(&content, 0, memory, PIECE + 1, FAKE_STREAM), CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(fake.calls[FAKE_memcpy_htod_async], before + 1);
+    may_make = 0;
+    CHECK_EQ(ms_replay(&content, 0, memory, 1, FAKE_STREAM), CUDA_ERROR_OUT_OF_MEMORY);
+    may_make = 1000000;
+    CHECK_EQ(fake.calls[FAKE_memcpy_htod_async], before + 1);
+
+    struct ms_source *snapshot = snapshot_of(file.data, PIECE + 1);
+    const struct ms_content of_host = {.kind = MS_SOURCE, .source = snapshot};
+    before = fake.calls[FAKE_memcpy_htod_async];
+    memset(host(memory), 0, PIECE + 1);
+    CHECK_EQ(ms_replay(&of_host, 0, memory, PIECE + 1, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(fake.calls[FAKE_memcpy_htod_async], before + 1);
+    CHECK_BYTES(host(memory), file.data, PIECE + 1);
+    ms_source_drop(snapshot);
+    ms_source_drop(file.source);
+    fake_program_memory_free(memory);
+}
+
+MS_TEST_AFTER(start_at_once, parked_bytes_are_copied_when_they_are_written)
+{
+    struct ms_parked *parked;
+    CUevent event;
+    const CUdeviceptr memory = fake_program_memory(FAKE_GRANULE);
+    CHECK_EQ(ms_parked_create(FAKE_CONTEXT, 0, FAKE_GRANULE, false, &parked), CUDA_SUCCESS);
+    memset(host(ms_parked_backing(parked)->address + 100), 5, 10);
+    const struct ms_content content = {.kind = MS_PARKED, .parked = parked, .source_offset = 100};
+    CHECK_EQ(ms_replay(&content, 0, memory, 10, FAKE_STREAM), CUDA_ERROR_NOT_PERMITTED);
+    CHECK_EQ(fake.work_count, 0);
+    CHECK_EQ(ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    ms_parked_attach_event(parked, event);
+    CHECK_EQ(ms_replay(&content, 0, memory, 10, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(fake.calls[FAKE_event_synchronize], 1);
+    CHECK(*(unsigned char *)host(memory) == 5 && *(unsigned char *)host(memory + 9) == 5);
+    ms_parked_drop(parked);
+    fake_program_memory_free(memory);
+}
+
 /* --- streams */
 
 static CUstream stream_of(uintptr_t context)
@@ -532,6 +595,49 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, what_is_without_memory_in_part
     CHECK(runs_beside_input(recorded));
 }
 
+MS_TEST_BETWEEN(start_with_input, end_with_input, what_is_without_memory_at_its_start_is_not_read)
+{
+    const struct ms_content undefined = {.kind = MS_UNDEFINED};
+    struct ms_recorded_launch *recorded = record_reader(0);
+    CHECK(ms_lineage_set(&recorded->input->lineage, 0, FAKE_GRANULE, &undefined));
+    fake_set(input, 0, BYTES, &undefined);
+    ms_backing_uncover(&input->backing, 0, BYTES, false);
+    fake_set(input, FAKE_GRANULE, BYTES, &input_now);
+    CHECK(!runs_beside_input(recorded));
+    fake_set(input, 0, BYTES, &input_now);
+    fake_set(input, 0, FAKE_GRANULE, &undefined);
+    CHECK(runs_beside_input(recorded));
+    fake_set(input, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_DEAD});
+    CHECK(!runs_beside_input(recorded));
+}
+
+/* Of a source, the same bytes. */
+MS_TEST_BETWEEN(start_with_input, end_with_input, a_source_is_the_same_at_the_same_offset)
+{
+    static struct test_file file, other;
+    make_test_file(&file, "/tmp", BYTES);
+    make_test_file(&other, "/tmp", BYTES);
+    const struct ms_content then = {.kind = MS_SOURCE, .source = file.source, .source_offset = 8};
+    struct ms_content now = then;
+    struct ms_recorded_launch *recorded = record_reader(0);
+    CHECK(ms_lineage_set(&recorded->input->lineage, 0, 1000, &then));
+    CHECK(!runs_beside_input(recorded));
+    now.cached = true;
+    fake_set(input, 0, 1000, &now);
+    CHECK(runs_beside_input(recorded));
+    now.source_offset = 4;
+    fake_set(input, 0, 1000, &now);
+    CHECK(!runs_beside_input(recorded));
+    now.source_offset = 8;
+    now.source = other.source;
+    fake_set(input, 0, 1000, &now);
+    CHECK(!runs_beside_input(recorded));
+    fake_set(input, 0, BYTES, &input_now);
+    ms_lineage_cleanup(&recorded->input->lineage);
+    ms_source_drop(file.source);
+    ms_source_drop(other.source);
+}
+
 MS_TEST_BETWEEN(start_with_input, end_with_input, what_another_thread_works_on_is_not_read)
 {
     struct ms_recorded_launch *recorded = record_reader(0);
@@ -643,7 +749,7 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, a_replayed_launch_is_counted_a
 
 /* --- parts of a launch, in scratch memory */
 
-enum { MIB = 1 << 20, LARGE = 40 * MIB };
+enum { LARGE = 40 * MIB };
 
 static struct {
     size_t offset, bytes;

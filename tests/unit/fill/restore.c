@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "runtime/source/source_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
@@ -185,4 +186,187 @@ MS_TEST_BETWEEN(read_file, forget_file, of_all_what_a_graph_may_use_stays)
     allocation->keeps_dead = false;
     CHECK_EQ(ms_restore_all(), 4 * G);
     CHECK_EQ(allocation->lineage.cached_bytes, 4 * G);
+}
+
+/* --- which origins are looked at, and how often */
+
+static void note(const struct ms_source *source, size_t begin, size_t end_, uint64_t offset)
+{
+    const struct ms_extent extent = {.begin = begin,
+                                     .end = end_,
+                                     .content = {.kind = MS_SOURCE,
+                                                 .source = (struct ms_source *)(uintptr_t)source,
+                                                 .source_offset = offset}};
+    ms_origins_note(allocation, &extent);
+}
+
+MS_TEST_BETWEEN(read_file, forget_file, an_origin_that_was_noted_twice_is_compared_once)
+{
+    note(file.source, G, 5 * G, 0);
+    for (size_t offset = G; offset < 5 * G; offset += G)
+        byte_at(offset)[0] ^= 1;
+    CHECK_EQ(restore(), 0);
+    CHECK_EQ(fake.calls[FAKE_memcpy_dtoh_async], 4);
+}
+
+/* Whatever tells them apart. */
+MS_TEST_BETWEEN(read_file, forget_file, other_origins_of_the_same_place_are_compared_too)
+{
+    static struct test_file other;
+    make_test_file(&other, "/tmp", 4 * G);
+    note(other.source, G, 5 * G, 0);
+    CHECK_EQ(restore(), 4 * G);
+    CHECK_EQ(fake.calls[FAKE_memcpy_dtoh_async], 8);
+    fake_set(allocation, G, 5 * G, &resident);
+    note(file.source, G, 4 * G, G);
+    CHECK_EQ(restore(), 4 * G);
+    fake_set(allocation, G, 5 * G, &resident);
+    note(file.source, G, 2 * G, 0); /* a part of it, and the newest */
+    CHECK_EQ(restore(), 4 * G);
+    CHECK_EQ(at(G).content.source_offset, 0);
+    ms_source_drop(other.source);
+}
+
+MS_TEST_BETWEEN(read_file, forget_file, of_no_origins_no_context_is_entered)
+{
+    struct ms_allocation *other = fake_allocation(BYTES), *mine = allocation;
+    fake_set(other, 0, BYTES, &resident);
+    const unsigned asked = fake.calls[FAKE_ctx_get_current];
+    allocation = other;
+    CHECK_EQ(restore(), 0);
+    CHECK_EQ(fake.calls[FAKE_ctx_get_current], asked);
+    CHECK(!ms_restore_is_due(other));
+    allocation = mine;
+    fake_allocation_free(other);
+    CHECK_EQ(restore(), 4 * G);
+}
+
+static int name_references(void)
+{
+    struct ms_origins copy;
+    CHECK(ms_origins_copy(&copy));
+    const int references = (int)copy.list[0].content.source->counted.references;
+    ms_origins_cleanup(&copy);
+    return references;
+}
+
+MS_TEST_BETWEEN(read_file, forget_file, names_of_files_are_held_as_long_as_they_are_used)
+{
+    const int before = name_references();
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(restore(), 4 * G);
+        fake_set(allocation, G, 5 * G, &resident);
+        CHECK_EQ(name_references(), before);
+    }
+}
+
+/* --- pieces */
+
+MS_TEST_BETWEEN(read_file, forget_file, a_piece_ends_with_its_granule)
+{
+    static const struct {
+        size_t changed, begin, end; /* what changed, and the piece that stays for it */
+    } rows[] = {{G + 200, G, 2 * G}, {2 * G, 2 * G, 3 * G - 50}, {3 * G - 51, 2 * G, 3 * G - 50}};
+    struct ms_origins copy;
+    CHECK(ms_origins_copy(&copy));
+    ms_origins_forget(&copy.list[0]);
+    ms_origins_cleanup(&copy);
+    for (size_t i = 0; i < 3; i++) {
+        note(file.source, G + 100, 3 * G - 50, 100);
+        byte_at(rows[i].changed)[0] ^= 1;
+        const size_t stays = rows[i].end - (rows[i].begin > G ? rows[i].begin : G + 100);
+        CHECK_EQ(restore(), 2 * G - 150 - stays);
+        const size_t other = rows[i].begin == G ? 2 * G : G + 100;
+        CHECK_EQ(at(rows[i].changed).content.kind, MS_RESIDENT);
+        CHECK(at(other).content.cached);
+        CHECK_EQ(at(other).content.source_offset, other - G);
+        CHECK(at(3 * G - 50).content.kind == MS_RESIDENT && at(G).content.kind == MS_RESIDENT);
+        byte_at(rows[i].changed)[0] ^= 1;
+        fake_set(allocation, G, 5 * G, &resident);
+    }
+}
+
+/* A larger one lay there before. */
+MS_TEST_BETWEEN(read_file, forget_file, an_origin_ends_with_its_allocation)
+{
+    note(file.source, 6 * G, 10 * G, 0);
+    fake_set(allocation, 6 * G, BYTES, &resident);
+    memcpy(byte_at(6 * G), file.data, 2 * G);
+    CHECK_EQ(restore(), 6 * G);
+    CHECK_EQ(at(6 * G).end, BYTES);
+    CHECK(at(6 * G).content.cached);
+}
+
+MS_TEST_BETWEEN(read_file, forget_file, of_a_file_that_became_shorter_the_rest_is_found)
+{
+    CHECK_EQ(truncate(file.path, 100), 0);
+    CHECK_EQ(restore(), 0);
+    CHECK_EQ(allocation->lineage.resident_bytes, 4 * G);
+}
+
+static void check_nothing_is_found(void)
+{
+    CHECK_EQ(restore(), 0);
+    CHECK(fake_has_failed());
+    CHECK_EQ(allocation->lineage.resident_bytes, 4 * G);
+    CHECK(!ms_restore_is_due(allocation));
+}
+
+/* And is found the next time: nothing was compared. */
+MS_TEST_BETWEEN(read_file, forget_file, where_nothing_can_be_compared_nothing_is_found)
+{
+    fake_fail(FAKE_ctx_get_current, 1, CUDA_ERROR_INVALID_CONTEXT);
+    check_nothing_is_found();
+    fake_fail(FAKE_stream_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    check_nothing_is_found();
+    CHECK_EQ(restore(), 4 * G);
+}
+
+MS_TEST_BETWEEN(read_file, forget_file, a_copy_that_cannot_be_waited_for_is_no_comparison)
+{
+    fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
+    CHECK_EQ(restore(), 0);
+    fake.wait_result = CUDA_SUCCESS;
+    CHECK_EQ(allocation->lineage.resident_bytes, 4 * G);
+}
+
+/* --- keeping */
+
+MS_TEST_BETWEEN(start, end, runs_of_what_was_written_are_kept_each_by_itself)
+{
+    const struct ms_content other = {.kind = MS_FILL, .pattern = 0x08080808};
+    fake_set(allocation, 0, 100, &fill);
+    fake_set(allocation, 100, G, &other);
+    fake_set(allocation, 3 * G, 4 * G, &fill);
+    fake_set(allocation, 4 * G, 5 * G, &(struct ms_content){.kind = MS_DEAD});
+    fake_set(allocation, 6 * G, 7 * G, &other);
+    ms_restore_mark(allocation);
+    CHECK_EQ(ms_restore_keep(), CUDA_SUCCESS);
+    CHECK(byte_at(99)[0] == 7 && byte_at(100)[0] == 8 && byte_at(3 * G)[0] == 7);
+    CHECK_EQ(byte_at(6 * G)[0], 8);
+    CHECK_EQ(allocation->backing.backed_bytes, 3 * G);
+    CHECK_EQ(at(4 * G).content.kind, MS_DEAD);
+    fake_set(allocation, 4 * G, 5 * G, &undefined);
+}
+
+/* The first of several failures is answered, and the others are tried. */
+MS_TEST_BETWEEN(start, end, after_a_failure_the_others_are_kept)
+{
+    struct ms_allocation *all[3] = {allocation, fake_allocation(G), fake_allocation(G)};
+    for (int i = 0; i < 3; i++) {
+        fake_set(all[i], 0, G, &fill);
+        ms_restore_mark(all[i]);
+    }
+    fake_fail(FAKE_mem_create, 2, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_restore_keep(), CUDA_ERROR_UNKNOWN);
+    int due = 0;
+    for (int i = 0; i < 3; i++)
+        due += ms_restore_is_due(all[i]);
+    CHECK_EQ(due, 1);
+    fake.total_bytes = fake.physical_bytes;
+    CHECK_EQ(ms_restore_keep(), CUDA_ERROR_OUT_OF_MEMORY);
+    fake.total_bytes = (size_t)1 << 30;
+    CHECK_EQ(ms_restore_keep(), CUDA_SUCCESS);
+    fake_allocation_free(all[1]);
+    fake_allocation_free(all[2]);
 }
