@@ -7,6 +7,9 @@
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
+#include "runtime/fill/restore.h"
+#include "runtime/fill/suspend.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/recorded_launch.h"
@@ -14,6 +17,7 @@
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
+#include "tests/unit/fake_driver.h"
 
 #define ADDRESS ((CUdeviceptr)0x5a5b00200000)
 #define CONTEXT ((CUcontext)1)
@@ -417,4 +421,166 @@ MS_TEST(rows_leave_gaps_out_only_where_other_ranks_keep_something)
     CHECK_EQ(ms_access_rows(&rows), CUDA_SUCCESS);
     CHECK_PLACEMENT(MS_NEED_READ_WRITE, FILLED, AWAY, "r-cr");
     end();
+}
+
+/* --- ranges, over several allocations */
+
+enum { G = FAKE_GRANULE, SIZE = 4 * G };
+
+static struct ms_allocation *low_one, *high_one; /* by address */
+static const struct ms_content filled = {.kind = MS_FILL, .pattern = 0x07070707};
+
+static void start_two(void)
+{
+    fake_start();
+    struct ms_allocation *a = fake_allocation(SIZE), *b = fake_allocation(SIZE);
+    low_one = a->address < b->address ? a : b;
+    high_one = low_one == a ? b : a;
+    fake_set(low_one, 0, SIZE, &filled);
+    fake_set(high_one, 0, SIZE, &filled);
+}
+
+static void end_two(void)
+{
+    fake_allocation_free(low_one);
+    fake_allocation_free(high_one);
+    fake_check_empty();
+}
+
+static void check_backed(size_t low_granules, size_t high_granules)
+{
+    CHECK_EQ(low_one->backing.backed_bytes, low_granules * G);
+    CHECK_EQ(high_one->backing.backed_bytes, high_granules * G);
+}
+
+static void access_from_to(CUdeviceptr from, CUdeviceptr to)
+{
+    CHECK_EQ(ms_access(from, to - from, MS_NEED_READ_WRITE), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start_two, end_two, of_each_allocation_that_a_range_meets_a_part_is_used)
+{
+    access_from_to(low_one->address + 3 * G, high_one->address);
+    check_backed(1, 0);
+    access_from_to(low_one->address + SIZE, high_one->address + 1);
+    check_backed(1, 1);
+    access_from_to(low_one->address + 3 * G - 1, high_one->address + 2 * G);
+    check_backed(2, 2);
+    CHECK_EQ(ms_access(high_one->address + SIZE, SIZE_MAX, MS_NEED_READ_WRITE), CUDA_SUCCESS);
+    check_backed(2, 2);
+    CHECK_EQ(ms_access(low_one->address + G + 5, 0, MS_NEED_READ_WRITE), CUDA_SUCCESS);
+    check_backed(2, 2);
+    CHECK_EQ(ms_access(low_one->address + G, SIZE_MAX, MS_NEED_READ_WRITE), CUDA_SUCCESS);
+    check_backed(3, 4);
+}
+
+MS_TEST_BETWEEN(start_two, end_two, after_a_failure_nothing_else_is_used)
+{
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_access(0, SIZE_MAX, MS_NEED_READ_WRITE), CUDA_ERROR_UNKNOWN);
+    check_backed(0, 0);
+    const struct ms_use uses[2] = {
+        {.need = MS_NEED_READ_WRITE, .begin = low_one->address, .bytes = 1},
+        {.need = MS_NEED_READ_WRITE, .begin = high_one->address, .bytes = 1}};
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_access_uses(uses, 2), CUDA_ERROR_UNKNOWN);
+    check_backed(0, 0);
+    CHECK_EQ(ms_access_uses(uses, 2), CUDA_SUCCESS);
+    check_backed(1, 1);
+}
+
+MS_TEST_BETWEEN(start_two, end_two, a_use_of_a_block_is_one_of_its_bytes_alone)
+{
+    const CUdeviceptr address = low_one->address;
+    CHECK(ms_space_claim(address) == low_one);
+    CHECK(ms_lineage_set(&low_one->lineage, 0, SIZE, &(struct ms_content){.kind = MS_UNDEFINED}));
+    CHECK_EQ(ms_carve_take(low_one, G, 3 * G), MS_CARVED);
+    ms_space_release(low_one);
+    access_from_to(address + G, address + 3 * G);
+    CHECK(!MS_OWN(low_one)->blocks.strayed);
+    access_from_to(address + G, address + 3 * G + 1);
+    CHECK(MS_OWN(low_one)->blocks.strayed);
+}
+
+/* --- exports */
+
+MS_TEST_BETWEEN(start_two, end_two, an_export_pins_whole_allocations)
+{
+    bool one_handle = false;
+    CHECK_EQ(ms_access_export(low_one->address + SIZE - 1, 1, &one_handle), CUDA_SUCCESS);
+    check_backed(4, 0);
+    CHECK(one_handle && low_one->keeps_dead && !high_one->keeps_dead);
+    CHECK_EQ(ms_access_export(high_one->address + G, 0, &one_handle), CUDA_SUCCESS);
+    check_backed(4, 0); /* nothing of it */
+    CHECK(one_handle);
+    const size_t to_high = high_one->address - low_one->address;
+    CHECK_EQ(ms_access_export(low_one->address, to_high, &one_handle), CUDA_SUCCESS);
+    check_backed(4, 0);
+    CHECK_EQ(ms_access_export(low_one->address, to_high + 1, &one_handle), CUDA_SUCCESS);
+    check_backed(4, 4);
+    CHECK(one_handle && high_one->keeps_dead);
+}
+
+MS_TEST_BETWEEN(start_two, end_two, what_has_several_handles_is_told)
+{
+    bool one_handle = true;
+    access_from_to(low_one->address, low_one->address + G);
+    const size_t all = high_one->address + SIZE - low_one->address;
+    CHECK_EQ(ms_access_export(low_one->address, all, &one_handle), CUDA_SUCCESS);
+    CHECK(!one_handle);
+    CHECK_EQ(ms_access_export(high_one->address, SIZE, &one_handle), CUDA_SUCCESS);
+    CHECK(one_handle);
+}
+
+MS_TEST_BETWEEN(start_two, end_two, an_export_that_fails_ends_there)
+{
+    bool one_handle = true;
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    const size_t all = high_one->address + SIZE - low_one->address;
+    CHECK_EQ(ms_access_export(low_one->address, all, &one_handle), CUDA_ERROR_UNKNOWN);
+    CHECK(!one_handle);
+    check_backed(0, 0);
+    CHECK(!high_one->keeps_dead);
+}
+
+/* --- what a write has recorded in granules with memory */
+
+MS_TEST_BETWEEN(start_two, end_two, what_a_write_recorded_is_there_at_once)
+{
+    const struct ms_content resident = {.kind = MS_RESIDENT};
+    fake_set(low_one, 0, G, &resident);
+    fake_set(low_one, G - 100, G, &filled);
+    fake_set(high_one, 0, G, &resident);
+    fake_set(high_one, 0, 100, &filled);
+    const CUdeviceptr from = low_one->address + G - 100;
+    ms_access_granules_later(from, high_one->address + 100 - from);
+    CHECK(ms_lineage_at(&low_one->lineage, G - 100).content.cached);
+    CHECK(ms_lineage_at(&high_one->lineage, 0).content.cached);
+    CHECK_EQ(*(unsigned char *)(uintptr_t)from, 7);
+    check_backed(1, 1);
+}
+
+/* --- everything */
+
+MS_TEST_BETWEEN(start_two, end_two, a_call_that_can_reach_anything_seals)
+{
+    const unsigned before = ms_hot.unexamined;
+    CHECK_EQ(ms_access_all(MS_REASON_SEALED), CUDA_SUCCESS);
+    check_backed(4, 4);
+    CHECK_EQ(ms_counter_get(MS_COUNT_SEALS), 1);
+    CHECK(ms_hot.unexamined > before);
+}
+
+/* It is suspended, and cannot have its memory back. */
+MS_TEST_BETWEEN(start_two, end_two, what_was_suspended_comes_back_first)
+{
+    ms_suspend_is_set = true;
+    ms_restore_mark(high_one);
+    fake.total_bytes = SIZE - 1;
+    CHECK_EQ(ms_access_all(MS_REASON_SEALED), CUDA_ERROR_OUT_OF_MEMORY);
+    check_backed(0, 0);
+    fake.total_bytes = (size_t)2 * SIZE;
+    CHECK_EQ(ms_access_all(MS_REASON_SEALED), CUDA_SUCCESS);
+    check_backed(4, 4);
+    CHECK(!ms_suspend_is_set);
 }
