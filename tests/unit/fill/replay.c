@@ -667,6 +667,49 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, what_is_beside_it_in_its_own_a
     CHECK_EQ(launched[1], input->address);
 }
 
+/* Elsewhere, or of another allocation, nobody has claimed it. */
+MS_TEST_BETWEEN(start_with_input, end_with_input, only_in_its_own_place_its_allocation_is_claimed)
+{
+    struct ms_recorded_launch *recorded = record_reader(0);
+    CHECK(ms_space_claim(input->address) == input);
+    recorded->allocation_id = input->id;
+    CHECK(!runs_beside_input(recorded));
+    recorded = record(memory, input->address, input->id);
+    CHECK(!runs_beside_input(recorded));
+    ms_space_release(input);
+    CHECK(runs_beside_input(recorded));
+}
+
+MS_TEST_BETWEEN(start_with_input, end_with_input, each_piece_of_an_input_is_looked_at)
+{
+    enum { AT = FAKE_GRANULE + 4, MIDDLE = 100, LENGTH = 300 };
+    const struct ms_content one = {.kind = MS_FILL, .pattern = 0x01010101, .cached = true},
+                            two = {.kind = MS_FILL, .pattern = 0x02020202, .cached = true};
+    struct ms_recorded_launch *recorded = record_reader(AT);
+    ms_lineage_cleanup(&recorded->input->lineage);
+    CHECK(ms_lineage_init(&recorded->input->lineage, LENGTH));
+    struct ms_content then = one;
+    then.cached = false;
+    CHECK(ms_lineage_set(&recorded->input->lineage, 0, MIDDLE, &then));
+    then.pattern = two.pattern;
+    CHECK(ms_lineage_set(&recorded->input->lineage, MIDDLE, LENGTH, &then));
+    fake_set(input, AT, AT + MIDDLE, &one);
+    fake_set(input, AT + MIDDLE, AT + LENGTH, &two);
+    CHECK_EQ(run(recorded), CUDA_SUCCESS);
+    CHECK_EQ(launched[1], input->address + AT);
+    static const size_t changed[] = {0, MIDDLE - 1, MIDDLE, LENGTH - 1};
+    for (size_t i = 0; i < 4; i++) {
+        fake_set(input, AT + changed[i], AT + changed[i] + 1, &input_now);
+        CHECK_EQ(run(recorded), CUDA_SUCCESS);
+        CHECK(launched[1] != input->address + AT);
+        fake_set(input, AT + changed[i], AT + changed[i] + 1, i < 2 ? &one : &two);
+    }
+    fake_set(input, AT - 1, AT, &one); /* beside it */
+    fake_set(input, AT + LENGTH, AT + LENGTH + 1, &one);
+    CHECK_EQ(run(recorded), CUDA_SUCCESS);
+    CHECK_EQ(launched[1], input->address + AT);
+}
+
 /* In both ways: the failure is answered, nothing stays, and what is first wins. */
 MS_TEST_BETWEEN(start_with_input, end_with_input, a_launch_that_cannot_run_again_is_told)
 {

@@ -308,6 +308,101 @@ MS_TEST_AFTER(start, between_two_blocks_nothing_is_pointed_to)
     CHECK_EQ(ms_space_find_all_pointed(&pointed, 1, &nothing), 1);
 }
 
+/* Also of what was used outside of its blocks: then all that is in none is one. */
+MS_TEST_AFTER(start, of_an_allocation_that_strayed_all_may_be_pointed_to)
+{
+    struct ms_allocation_facts facts;
+    CHECK(ms_space_claim(LOW) == &low.facts);
+    CHECK(ms_carve_add_block(&low.facts, 8192, 16384));
+    ms_space_unclaim(&low.facts);
+    CHECK(!ms_space_find_pointed(LOW + 20000, &facts));
+    CHECK(ms_space_claim(LOW) == &low.facts);
+    ms_carve_add_use(&low.facts, 20000, 20001);
+    ms_space_unclaim(&low.facts);
+    CHECK(ms_space_find_pointed(LOW + 20000, &facts));
+    CHECK(facts.address == LOW && facts.bytes == LARGE);
+    CHECK(ms_space_find_pointed(LOW + 10000, &facts));
+    CHECK(facts.address == LOW + 8192 && facts.bytes == 8192);
+    struct ms_pointed pointed = {.pointer = LOW + LARGE - 1};
+    struct ms_range nothing;
+    CHECK_EQ(ms_space_find_all_pointed(&pointed, 1, &nothing), 1);
+    CHECK(nothing.begin == 0 && nothing.end == 0);
+}
+
+/* What is not deferred any more counts as nothing. */
+static void set_resident(struct ms_inside *inside, size_t bytes)
+{
+    CHECK(ms_space_claim(inside->facts.address) == &inside->facts);
+    inside->facts.lineage.resident_bytes = bytes;
+    ms_space_unclaim(&inside->facts);
+}
+
+static void check_nothing(CUdeviceptr pointer, size_t found, CUdeviceptr begin, CUdeviceptr end)
+{
+    struct ms_pointed pointed = {.pointer = pointer};
+    struct ms_range nothing;
+    CHECK_EQ(ms_space_find_all_pointed(&pointed, 1, &nothing), found);
+    CHECK_EQ(nothing.begin, begin);
+    CHECK_EQ(nothing.end, end);
+}
+
+enum { GUARD_BYTES = 4096 };
+#define LOW_BEGIN (LOW - GUARD_BYTES)
+#define LOW_END (LOW + LARGE + GUARD_BYTES)
+#define HIGH_BEGIN (HIGH - GUARD_BYTES)
+#define HIGH_END (HIGH + LARGE + GUARD_BYTES)
+
+MS_TEST_AFTER(start, between_what_is_deferred_nothing_is_pointed_to)
+{
+    check_nothing(5, 0, 0, LOW_BEGIN);
+    check_nothing(LOW_BEGIN - 1, 0, 0, LOW_BEGIN);
+    check_nothing(LOW + 5, 1, 0, 0);
+    check_nothing(LOW_END, 0, LOW_END, HIGH_BEGIN);
+    check_nothing(HIGH_BEGIN - 1, 0, LOW_END, HIGH_BEGIN);
+    check_nothing(HIGH_END, 0, HIGH_END, UINT64_MAX);
+    set_resident(&low, LARGE);
+    check_nothing(5, 0, 0, HIGH_BEGIN);
+    check_nothing(LOW + 5, 0, 0, HIGH_BEGIN);
+    set_resident(&high, LARGE);
+    check_nothing(LOW + 5, 0, 0, UINT64_MAX);
+    check_nothing(HIGH + 5, 0, 0, UINT64_MAX);
+    set_resident(&low, LARGE - 1);
+    check_nothing(5, 0, 0, LOW_BEGIN);
+    check_nothing(HIGH + 5, 0, LOW_END, UINT64_MAX);
+    set_resident(&high, LARGE - 1);
+    check_nothing(LOW_END, 0, LOW_END, HIGH_BEGIN);
+    CHECK(ms_space_claim(HIGH) == &high.facts);
+    ms_space_remove(&high.facts);
+    check_nothing(LOW_END, 0, LOW_END, UINT64_MAX);
+    check_nothing(HIGH + 5, 0, LOW_END, UINT64_MAX);
+    CHECK(ms_space_claim(LOW) == &low.facts);
+    ms_space_remove(&low.facts);
+    CHECK(!ms_defers_any() && !ms_owns_any());
+    check_nothing(LOW + 5, 0, 0, 0); /* there is none at all */
+}
+
+/* Of several pointers those that mean something are told, with what they were. */
+MS_TEST_AFTER(start, pointers_are_found_in_their_order)
+{
+    struct ms_pointed pointers[] = {{.pointer = HIGH, .offset = 1},
+                                    {.pointer = LOW_END + 100, .offset = 2},
+                                    {.pointer = LOW + LARGE - 1, .offset = 3},
+                                    {.pointer = LOW, .offset = 4},
+                                    {.pointer = HIGH_END + 5, .offset = 5}};
+    struct ms_range nothing;
+    CHECK_EQ(ms_space_find_all_pointed(pointers, 5, &nothing), 3);
+    static const size_t offsets[] = {1, 3, 4};
+    static const CUdeviceptr blocks[] = {HIGH, LOW, LOW};
+    for (size_t i = 0; i < 3; i++) {
+        CHECK_EQ(pointers[i].offset, offsets[i]);
+        CHECK(pointers[i].block.address == blocks[i] && pointers[i].block.bytes == LARGE);
+    }
+    CHECK(pointers[1].pointer == LOW + LARGE - 1 && pointers[2].pointer == LOW);
+    CHECK(nothing.begin == HIGH_END && nothing.end == UINT64_MAX); /* around the last one */
+    CHECK_EQ(ms_space_find_all_pointed(pointers, 0, &nothing), 0);
+    CHECK(nothing.begin == 0 && nothing.end == 0);
+}
+
 /* --- the lock: launches of other threads look up blocks and mappings without a claim */
 
 /* Other threads take locks, too. */
