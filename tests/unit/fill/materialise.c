@@ -18,6 +18,7 @@
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
+#include "tests/unit/source/files.h"
 #include "tests/unit/use_plan.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE };
@@ -176,11 +177,33 @@ MS_TEST(what_other_ranks_keep_is_not_filled)
     end();
 }
 
+/* Large parts of files come through pinned memory, which files that are small are not worth. */
+static void check_pinned(size_t bytes, bool is_pinned)
+{
+    static struct test_file file;
+    fake_start();
+    make_test_file(&file, "/tmp", bytes);
+    allocation = fake_allocation(bytes);
+    fake_set(allocation, 0, bytes, &(struct ms_content){.kind = MS_SOURCE, .source = file.source});
+    CHECK_EQ(run(MS_NEED_READ, 0, bytes), CUDA_SUCCESS);
+    CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, bytes);
+    CHECK_EQ(fake.calls[FAKE_mem_host_alloc] > 0, is_pinned);
+    end();
+    ms_source_drop(file.source);
+}
+
+MS_TEST(large_parts_of_files_come_through_pinned_memory)
+{
+    enum { LEAST = 8 << 20 };
+    check_pinned(LEAST - 1, false);
+    check_pinned(LEAST, true);
+}
+
 /* Which the plan is asked first. Rank 1 keeps the second half of two granules with memory. */
 MS_TEST_BETWEEN(start, end, of_granules_what_the_plan_gives_to_this_rank_is_filled)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK_EQ(ms_backing_cover(&allocation->backing, 0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_cover(&allocation->backing, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
     ms_space_release(allocation);
     use_plan(1, 2 * FAKE_GRANULE);
     name_tensor(allocation->address, 2 * FAKE_GRANULE, "w");
@@ -189,7 +212,7 @@ MS_TEST_BETWEEN(start, end, of_granules_what_the_plan_gives_to_this_rank_is_fill
     ms_space_release(allocation);
     CHECK(at(0).locality == MS_REMOTE && !at(0).cached);
     CHECK(at(1).locality == MS_LOCAL && at(1).cached);
-    CHECK(at(2).locality == MS_UNKNOWN && !at(2).cached);
+    CHECK(at(2).locality == MS_UNKNOWN && at(2).kind == MS_SOURCE && !at(2).cached);
 }
 
 MS_TEST_BETWEEN(start, end, what_was_never_written_gets_memory_and_no_content)
