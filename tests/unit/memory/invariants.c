@@ -96,6 +96,7 @@ static void check_rule(void (*break_it)(void), const char *rule)
     if (strcmp(violation.rule, rule) != 0)
         ms_test_fail(__FILE__, __LINE__, "\"%s\" was found instead of \"%s\"", violation.rule,
                      rule);
+    CHECK(violation.begin <= violation.end); /* where it is, in that order */
 }
 
 /* A test of which the body breaks a rule. */
@@ -208,6 +209,85 @@ MS_BREAKS(sink_what_is_backed, "no granule is both backed and mapped to a sink")
 MS_BREAKS(sink_twice, "no granule is mapped to a sink twice")
 {
     add_sunk((struct ms_range){6 * GRANULE, 8 * GRANULE});
+}
+
+/* --- of addresses that the program has reserved */
+
+/* The first chunk is in a mapping of the shim's, the second one is a real mapping. */
+static struct ms_program_mapping *make_mapped(void)
+{
+    static const struct ms_program_mapping mapped[] = {
+        {.begin = 0, .end = 4 * GRANULE},
+        {.begin = 4 * GRANULE, .end = 6 * GRANULE},
+        {.begin = 8 * GRANULE, .end = 9 * GRANULE, .is_real = true}};
+    make();
+    struct ms_backing *backing = &allocation.facts.backing;
+    backing->is_programs = true;
+    backing->mapped_bytes = 7 * GRANULE;
+    backing->mappings.item_bytes = sizeof(*mapped);
+    CHECK(ms_sorted_insert(&backing->mappings, (struct ms_position){0, 0}, mapped, 3));
+    chunks[1].is_pinned = true;
+    struct ms_violation violation;
+    CHECK(ms_backing_is_valid(backing, &violation));
+    return ms_sorted_item(&backing->mappings, (struct ms_position){0, 0});
+}
+
+static const char chunk_rule[] = "a chunk lies in one mapping, pinned if that is real",
+                  mapping_rule[] = "mappings are granules, sorted",
+                  mapped_rule[] = "mapped_bytes is the sum of its mappings";
+
+static void check_violation(const char *rule, uint64_t begin, uint64_t end)
+{
+    struct ms_violation violation = {.rule = "none"};
+    CHECK(!ms_backing_is_valid(&allocation.facts.backing, &violation));
+    if (strcmp(violation.rule, rule) != 0)
+        ms_test_fail(__FILE__, __LINE__, "\"%s\" was found instead of \"%s\"", violation.rule,
+                     rule);
+    CHECK_EQ(violation.begin, begin);
+    CHECK_EQ(violation.end, end);
+}
+
+MS_TEST(a_chunk_lies_in_one_mapping)
+{
+    make_mapped();
+    chunks[0].begin = 2 * GRANULE;
+    chunks[0].end = 4 * GRANULE;
+    struct ms_violation violation;
+    CHECK(ms_backing_is_valid(&allocation.facts.backing, &violation)); /* up to its end */
+    chunks[0].begin = 3 * GRANULE;
+    chunks[0].end = 5 * GRANULE; /* in two */
+    check_violation(chunk_rule, 3 * GRANULE, 5 * GRANULE);
+    make_mapped();
+    chunks[0].begin = 6 * GRANULE;
+    chunks[0].end = 8 * GRANULE; /* before one */
+    check_violation(chunk_rule, 6 * GRANULE, 8 * GRANULE);
+    make_mapped();
+    chunks[1].begin = 9 * GRANULE;
+    chunks[1].end = 10 * GRANULE; /* behind all */
+    check_violation(chunk_rule, 9 * GRANULE, 10 * GRANULE);
+}
+
+MS_TEST(what_is_pinned_is_a_real_mapping)
+{
+    make_mapped();
+    chunks[0].is_pinned = true;
+    check_violation(chunk_rule, 0, 2 * GRANULE);
+    make_mapped();
+    chunks[1].is_pinned = false;
+    check_violation(chunk_rule, 8 * GRANULE, 9 * GRANULE);
+}
+
+MS_TEST(mappings_are_granules)
+{
+    make_mapped()[1].end--;
+    check_violation(mapping_rule, 4 * GRANULE, 6 * GRANULE - 1);
+    make_mapped()[1].begin -= GRANULE;
+    check_violation(mapping_rule, 3 * GRANULE, 6 * GRANULE);
+    make_mapped()[2].end = 17 * GRANULE;
+    check_violation(mapping_rule, 8 * GRANULE, 17 * GRANULE);
+    make_mapped();
+    allocation.facts.backing.mapped_bytes++;
+    check_violation(mapped_rule, 0, 16 * GRANULE);
 }
 
 MS_BREAKS(take_another_address, "lineage and backing are the allocation's")
