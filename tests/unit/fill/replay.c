@@ -854,6 +854,10 @@ MS_TEST_AFTER(start_at_once, a_window_has_a_least_size)
     const struct ms_recorded_launch *recorded = record_large();
     CHECK_EQ(use_part(recorded, 0, 20 * MIB), CUDA_SUCCESS);
     check_uses(0, 20 * MIB, 8 * MIB - MS_SCRATCH_ALIGNMENT);
+    CHECK_EQ(use_part(recorded, 0, 32 * MIB), CUDA_SUCCESS);
+    check_uses(0, 32 * MIB, 8 * MIB - MS_SCRATCH_ALIGNMENT);
+    CHECK_EQ(use_part(recorded, 0, 32 * MIB + 4), CUDA_SUCCESS);
+    check_uses(0, 32 * MIB + 4, 8 * MIB + 1);
     ms_scratch_drop();
     fake_check_empty();
 }
@@ -888,6 +892,47 @@ MS_TEST_AFTER(start_at_once, of_parts_the_first_failure_ends_it)
     CHECK_EQ(used, 0);
     launch_result = CUDA_SUCCESS;
     CHECK_EQ(use_part(recorded, 0, 8), CUDA_SUCCESS);
+    ms_scratch_drop();
+    fake_check_empty();
+}
+
+/* The replays of the page: where they begin, and their bytes. */
+static size_t list_replays(struct ms_range *ranges, size_t most)
+{
+    struct ms_snapshot snapshot = page_read(getpid());
+    size_t count = 0;
+    for (size_t i = 0; i < snapshot.event_count; i++) {
+        const struct ms_state_event *event = &snapshot.events[i];
+        if (event->kind != MS_EVENT_REPLAY)
+            continue;
+        CHECK(count < most);
+        ranges[count++] = (struct ms_range){event->address, event->address + event->bytes};
+    }
+    ms_snapshot_cleanup(&snapshot);
+    return count;
+}
+
+/* Of at most 16 bytes; the last one ends with the block. */
+MS_TEST_AFTER(start_at_once, a_window_is_of_whole_elements)
+{
+    enum { BLOCK = 1004, PARTS = 4 };
+    static const size_t parts[PARTS][4] = {
+        {96, 32, 96, 128}, {97, 30, 96, 128}, {95, 34, 80, 144}, {1000, 4, 992, BLOCK}};
+    struct ms_range replays[PARTS];
+    struct ms_recorded_launch *recorded = record(1 << 20, 0, 0);
+    ms_lineage_cleanup(&recorded->before);
+    CHECK(ms_lineage_init(&recorded->before, BLOCK));
+    page_folder_make();
+    page_start(MS_STATE_LEAST_BYTES);
+    for (size_t i = 0; i < PARTS; i++) {
+        CHECK_EQ(use_part(recorded, parts[i][0], parts[i][1]), CUDA_SUCCESS);
+        check_uses(parts[i][0], parts[i][1], parts[i][1]);
+    }
+    CHECK_EQ(list_replays(replays, PARTS), PARTS);
+    for (size_t i = 0; i < PARTS; i++) {
+        CHECK_EQ(replays[i].begin, (1 << 20) + parts[i][2]);
+        CHECK_EQ(replays[i].end, (1 << 20) + parts[i][3]);
+    }
     ms_scratch_drop();
     fake_check_empty();
 }
