@@ -103,6 +103,7 @@ static void check_same(const struct ms_lineage *lineage, const struct byte *twin
         absent += seen.kind == MS_ABSENT;
         CHECK_EQ(!ms_lineage_any(lineage, at, at + 1, MS_MISSING), seen.present);
         CHECK_EQ(!ms_lineage_any(lineage, at, at + 1, MS_PRESENT), !seen.present);
+        CHECK(!ms_lineage_any(lineage, at, at, MS_PRESENT | MS_MISSING)); /* of no bytes */
         present += seen.present;
         resident += seen.kind == MS_RESIDENT;
     }

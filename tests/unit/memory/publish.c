@@ -297,9 +297,23 @@ MS_TEST_BETWEEN(start_with_page, end, a_device_is_asked_for_its_name_and_memory_
     ms_publish_device(1);
     CHECK_EQ(fake.calls[FAKE_device_get_name], 1);
     CHECK_EQ(fake.calls[FAKE_device_total_mem], 1);
-    CHECK(ms_counter_get(MS_COUNT_DEVICE_BYTES) > 0);
+    CHECK_EQ(ms_counter_get(MS_COUNT_DEVICE_BYTES), fake.total_bytes);
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK_EQ(snapshot.device_count, 2);
     CHECK(strcmp(snapshot.devices[1].name, "fake device 1") == 0);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+MS_TEST_BETWEEN(start_with_page, end, what_a_device_does_not_tell_is_left_out)
+{
+    fake_fail(FAKE_device_total_mem, 1, CUDA_ERROR_INVALID_DEVICE);
+    ms_publish_device(0);
+    CHECK_EQ(ms_counter_get(MS_COUNT_DEVICE_BYTES), 0);
+    fake_fail(FAKE_device_get_name, 1, CUDA_ERROR_INVALID_DEVICE);
+    ms_publish_device(2);
+    CHECK_EQ(ms_counter_get(MS_COUNT_DEVICE_BYTES), fake.total_bytes);
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.device_count, 1);
+    CHECK(strcmp(snapshot.devices[0].name, "fake device 0") == 0);
     ms_snapshot_cleanup(&snapshot);
 }
