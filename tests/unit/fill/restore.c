@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "runtime/kernel/call.h"
+#include "runtime/memory/recorded_launch.h"
 #include "runtime/source/source_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -369,4 +371,200 @@ MS_TEST_BETWEEN(start, end, after_a_failure_the_others_are_kept)
     CHECK_EQ(ms_restore_keep(), CUDA_SUCCESS);
     fake_allocation_free(all[1]);
     fake_allocation_free(all[2]);
+}
+
+/* --- what launches made */
+
+enum { MADE = 2 << 20 };
+
+static struct ms_recorded_launch *recorded;
+static size_t launches;
+static CUresult launch_result;
+
+/* Adds 9 to each byte of its block. */
+static CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned grid_y,
+                              unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+                              unsigned shared, CUstream stream, void **params, void **extra)
+{
+    CUdeviceptr block;
+    (void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y;
+    (void)block_z, (void)shared, (void)stream, (void)extra;
+    memcpy(&block, params[0], sizeof(block));
+    launches++;
+    for (size_t i = 0; i < MADE && launch_result == CUDA_SUCCESS; i++)
+        ((unsigned char *)(uintptr_t)block)[i] += 9;
+    return launch_result;
+}
+
+static CUresult load_nothing(CUlibrary *library, const void *code, CUjit_option *jit_options,
+                             void **jit_values, unsigned jit_count, CUlibraryOption *options,
+                             void **values, unsigned count)
+{
+    (void)library, (void)code, (void)jit_options, (void)jit_values, (void)jit_count;
+    (void)options, (void)values, (void)count;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static void record(void)
+{
+    static char name[] = "add_nine";
+    static struct ms_param_layout *layout;
+    layout = calloc(1, sizeof(*layout) + sizeof(layout->params[0]));
+    *layout = (struct ms_param_layout){
+        .counted = {.references = 1000}, .known = true, .count = 1, .bytes = 8, .name = name};
+    layout->params[0] = (struct ms_param){0, 8};
+    const CUdeviceptr pointer = allocation->address;
+    const struct ms_packed packed = {.bytes = (const unsigned char *)&pointer, .count = 8};
+    const struct ms_call call = {.function = (CUfunction)1, .grid = {1, 1, 1}, .block = {1, 1, 1}};
+    const size_t offset = 0;
+    recorded = ms_recorded_launch_create();
+    recorded->launch = ms_call_record(&call, layout, &packed, &offset, 1);
+    recorded->allocation_id = allocation->id;
+    recorded->address = allocation->address;
+    recorded->context = FAKE_CONTEXT;
+    recorded->depth = 1;
+    CHECK(ms_lineage_init(&recorded->before, MADE));
+}
+
+static void note_launched(size_t begin, size_t end_)
+{
+    const struct ms_extent extent = {
+        .begin = begin,
+        .end = end_,
+        .content = {.kind = MS_LAUNCHED, .recorded = recorded, .source_offset = begin}};
+    ms_origins_note(allocation, &extent);
+}
+
+/* All that a launch made is resident, and was there since. */
+static void start_launched(void)
+{
+    fake_start();
+    ms_driver.launch_kernel = launch_kernel;
+    ms_driver.library_load_data = load_nothing;
+    allocation = fake_allocation(MADE);
+    record();
+    fake_set(allocation, 0, MADE, &resident);
+    memset(byte_at(0), 9, MADE);
+}
+
+static void end_launched(void)
+{
+    ms_recorded_launch_drop(recorded);
+    end();
+}
+
+static size_t restore_launched(bool with_launches)
+{
+    struct ms_restoring restoring;
+    if (!ms_restore_begin(&restoring, with_launches))
+        return 0;
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    ms_restore(allocation, &restoring);
+    ms_space_release(allocation);
+    ms_restore_end(&restoring);
+    CHECK_EQ(fake.pushed_contexts, 0);
+    return restoring.bytes;
+}
+
+MS_TEST_BETWEEN(start_launched, end_launched, what_a_launch_would_make_again_is_cached)
+{
+    note_launched(0, MADE);
+    CHECK_EQ(restore_launched(false), 0);
+    CHECK_EQ(launches, 0);
+    CHECK_EQ(restore_launched(true), MADE);
+    CHECK_EQ(launches, 1);
+    const struct ms_extent extent = at(3 * G + 7);
+    CHECK(extent.content.kind == MS_LAUNCHED && extent.content.cached && extent.end == MADE);
+    CHECK_EQ(extent.content.source_offset, 3 * G + 7);
+    CHECK(ms_restore_is_due(allocation));
+}
+
+MS_TEST_BETWEEN(start_launched, end_launched, of_what_a_launch_made_only_what_changed_stays)
+{
+    note_launched(0, MADE);
+    byte_at(2 * G)[0]++;
+    byte_at(MADE - 1)[0]++;
+    CHECK_EQ(restore_launched(true), MADE - 2 * G);
+    CHECK(at(0).content.cached && at(0).end == 2 * G);
+    CHECK(at(2 * G).content.kind == MS_RESIDENT && at(2 * G).end == 3 * G);
+    CHECK(at(3 * G).content.cached && at(3 * G).content.source_offset == 3 * G);
+    CHECK_EQ(at(3 * G).end, MADE - G);
+    fake_set(allocation, 0, MADE, &resident);
+    memset(byte_at(0), 8, MADE);
+    CHECK_EQ(restore_launched(true), 0);
+    CHECK_EQ(launches, 2);
+    CHECK_EQ(restore_launched(true), 0); /* that is not tried again */
+    CHECK_EQ(launches, 2);
+}
+
+/* In the middle, and without what is pinned. */
+MS_TEST_BETWEEN(start_launched, end_launched, a_part_of_a_launch_is_compared_where_it_stands)
+{
+    fake_set(allocation, 0, MADE, &undefined);
+    ms_backing_uncover(&allocation->backing, 0, MADE, false);
+    fake_set(allocation, G, 3 * G, &resident);
+    fake_set(allocation, 3 * G, MADE, &resident);
+    memset(byte_at(G), 9, MADE - G);
+    ms_backing_chunk(&allocation->backing, G)->is_pinned = true;
+    note_launched(G, MADE - G);
+    CHECK_EQ(restore_launched(true), MADE - 4 * G);
+    CHECK(at(G).content.kind == MS_RESIDENT && at(G).end == 3 * G);
+    CHECK(at(3 * G).content.cached && at(3 * G).content.source_offset == 3 * G);
+    CHECK(at(3 * G).end == MADE - G && at(MADE - G).content.kind == MS_RESIDENT);
+}
+
+MS_TEST_BETWEEN(start_launched, end_launched, a_launch_of_another_context_is_not_run)
+{
+    recorded->context = (CUcontext)2;
+    note_launched(0, MADE);
+    CHECK_EQ(restore_launched(true), 0);
+    CHECK_EQ(launches, 0);
+}
+
+MS_TEST_BETWEEN(start_launched, end_launched, a_launch_that_fails_makes_nothing_and_is_tried_again)
+{
+    note_launched(0, MADE);
+    launch_result = CUDA_ERROR_LAUNCH_FAILED;
+    CHECK_EQ(restore_launched(true), 0);
+    launch_result = CUDA_SUCCESS;
+    CHECK_EQ(restore_launched(true), MADE);
+}
+
+/* It has read a file. */
+static void note_reader(void)
+{
+    make_test_file(&file, "/tmp", MADE);
+    const struct ms_content content = {.kind = MS_SOURCE, .source = file.source};
+    CHECK(ms_lineage_set(&recorded->before, 0, MADE, &content));
+    for (size_t i = 0; i < MADE; i++)
+        byte_at(i)[0] = (unsigned char)(file.data[i] + 9);
+    note_launched(0, MADE);
+}
+
+MS_TEST_BETWEEN(start_launched, end_launched, the_files_behind_a_launch_are_opened_again)
+{
+    note_reader();
+    CHECK_EQ(restore_launched(true), MADE);
+    fake_set(allocation, 0, MADE, &resident);
+    CHECK_EQ(restore_launched(true), MADE);
+    const struct ms_content content = at(0).content;
+    CHECK(ms_source_is_file(ms_lineage_at(&content.recorded->before, 0).content.source));
+    fake_set(allocation, 0, MADE, &resident);
+    ms_source_drop(file.source);
+}
+
+MS_TEST_BETWEEN(start_launched, end_launched, a_launch_is_not_run_with_a_file_that_looks_other)
+{
+    note_reader();
+    ms_lineage_set(&recorded->before, 0, MADE, &undefined);
+    ms_source_drop(file.source);
+    const int descriptor = open(file.path, O_WRONLY);
+    CHECK(descriptor >= 0);
+    CHECK_EQ(write(descriptor, file.data, 1), 1);
+    close(descriptor);
+    CHECK_EQ(restore_launched(true), 0);
+    CHECK_EQ(launches, 0);
+    CHECK_EQ(unlink(file.path), 0);
+    CHECK_EQ(restore_launched(true), 0);
+    CHECK_EQ(launches, 0);
 }
