@@ -288,7 +288,6 @@ static void forget_kept(struct suspension *suspension)
             ms_source_drop(suspension->kept[i].content.source);
     }
     ms_heap_free(suspension->kept);
-    ms_heap_free(suspension->claimed);
     if (suspension->store != NULL)
         ms_store_drop(suspension->store);
 }
@@ -329,6 +328,7 @@ bool ms_suspend(const char *folder, struct ms_suspended *told_out, struct ms_fau
     ms_examining_begin();
     const bool is_held_up = hold_up(&suspension);
     const bool is_good = is_held_up && suspend(&suspension, folder);
+    ms_heap_free(suspension.claimed);
     ms_examining_end();
     if (is_held_up)
         ms_hold_up_end();

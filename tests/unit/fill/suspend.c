@@ -557,8 +557,10 @@ MS_TEST_BETWEEN(start, end, what_is_always_busy_is_told)
 {
     write_bytes(0, 2 * G, 5);
     busy_times = 1000;
+    const int before = live;
     fails_with(NULL, "MetaShard itself keeps the device busy");
     CHECK_EQ(asked_times, 100);
+    CHECK_EQ(live, before);
     busy_times = 0;
 }
 
@@ -624,6 +626,22 @@ MS_TEST_BETWEEN(start, end, without_host_memory_nothing_is_lost)
         CHECK_EQ(live, before);
     }
     CHECK(refused > 3);
+}
+
+/* There is memory for the first list of what is claimed, and for no longer one. */
+MS_TEST_BETWEEN(start, end, what_cannot_be_claimed_is_released)
+{
+    enum { MANY = 40 };
+    struct ms_allocation *others[MANY];
+    for (int i = 0; i < MANY; i++)
+        others[i] = fake_allocation(G);
+    const int before = live;
+    may_make = 1;
+    fails_with(NULL, "out of host memory");
+    may_make = 1000000;
+    CHECK_EQ(live, before);
+    for (int i = 0; i < MANY; i++)
+        fake_allocation_free(others[i]);
 }
 
 /* --- what comes back needs room */
