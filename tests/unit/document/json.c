@@ -96,6 +96,34 @@ MS_TEST(where_a_text_stops_to_be)
         {"[\"\\udc00\"]", "f:1:3: expected both halves of a surrogate pair near '\\udc00'"},
         {"[\"\\ud800\\u0041\"]",
          "f:1:3: expected both halves of a surrogate pair near '\\ud800\\u0041'"},
+        {"[\"\\ud834\\xdd1e\"]",
+         "f:1:3: expected both halves of a surrogate pair near '\\ud834\\xdd1e'"},
+        {"[\"\\ud834/udd1e\"]",
+         "f:1:3: expected both halves of a surrogate pair near '\\ud834/udd1e'"},
+        {"[\"\\ud834\\ud834\"]",
+         "f:1:3: expected both halves of a surrogate pair near '\\ud834\\ud834'"},
+        {"[\"\\ud834\\ue000\"]",
+         "f:1:3: expected both halves of a surrogate pair near '\\ud834\\ue000'"},
+        {"[\"\\udbff\\udbff\"]",
+         "f:1:3: expected both halves of a surrogate pair near '\\udbff\\udbff'"},
+        {"[\"\\udfff\"]", "f:1:3: expected both halves of a surrogate pair near '\\udfff'"},
+        {"[\"\\ud834\\udd1",
+         "f:1:3: expected both halves of a surrogate pair near '\\ud834\\udd1'"},
+        {"[\"\\u123", "f:1:3: expected \\u and four hexadecimal digits near '\\u123'"},
+        {"[\"\\u123/\"]", "f:1:3: expected \\u and four hexadecimal digits near '\\u123/'"},
+        {"[\"\\u123:\"]", "f:1:3: expected \\u and four hexadecimal digits near '\\u123'"},
+        {"[\"\\u123`\"]", "f:1:3: expected \\u and four hexadecimal digits near '\\u123`'"},
+        {"[\"\\", "f:1:3: expected an escape near '\\'"},
+        {"[\"a\x1f\"]", "f:1:4: expected no control character 0x1f in a string near '?'"},
+        {"[tru", "f:1:2: expected a value near 'tru'"},
+        {"[nul", "f:1:2: expected a value near 'nul'"},
+        {"[falsy]", "f:1:2: expected a value near 'falsy'"},
+        {"[1.5.5]", "f:1:5: expected ',' or ']' near '.5'"},
+        {"[1e+]", "f:1:2: expected a number near '1e+'"},
+        {"[1e--5]", "f:1:2: expected a number near '1e--5'"},
+        {"[00]", "f:1:2: expected a number near '00'"},
+        {"[-01]", "f:1:2: expected a number near '-01'"},
+        {"[/]", "f:1:2: expected a value near '/'"},
         {"[01]", "f:1:2: expected a number near '01'"},
         {"[-]", "f:1:2: expected a number near '-'"},
         {"[1.]", "f:1:2: expected a number near '1.'"},
@@ -126,6 +154,44 @@ MS_TEST(a_text_that_is_cut_off)
     good(text);
 }
 
+/* As much of it as is one thing, and of a long one the first 20 bytes. */
+MS_TEST(what_stands_there_is_shown)
+{
+    static const struct {
+        const char *text, *shown;
+    } rows[] = {
+        {"12345678901234567890", "12345678901234567890"},
+        {"123456789012345678901", "12345678901234567890"},
+        {"\"345678901234567890\"x", "\"345678901234567890\""}, /* its end is the last of 20 */
+        {"\"3456789012345678901\"", "\"3456789012345678901"},
+        {"\"ab\ncd\"", "\"ab"},
+        {"\"\" \"\"", "\"\""},
+        {"ab\"cd", "ab"},
+        {"ab cd", "ab"},
+        {"ab\tcd", "ab"},
+        {"ab\rcd", "ab"},
+        {"ab\ncd", "ab"},
+        {"ab,", "ab"},
+        {"ab:", "ab"},
+        {"ab{", "ab"},
+        {"ab[", "ab"},
+        {"ab}", "ab"},
+        {"ab]", "ab"},
+        {"{}", "{"},
+        {":a", ":"},
+        {",a", ","},
+        {"a", "a"},
+        {"\"", "\""},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char text[64], wanted[96];
+        snprintf(text, sizeof(text), "[] %s", rows[i].text);
+        snprintf(wanted, sizeof(wanted), "f:1:4: expected the end of the file near '%s'",
+                 rows[i].shown);
+        bad(text, wanted);
+    }
+}
+
 static char *nested(unsigned depth)
 {
     char *text = malloc(2 * depth + 1);
@@ -151,6 +217,20 @@ MS_TEST(the_size_is_bounded)
     const char *root;
     CHECK(!ms_json_check(&reading, "{}", (size_t)MS_JSON_MAX_BYTES + 1, &root));
     CHECK(strcmp(fault.text, "f: expected at most 268435456 bytes") == 0);
+}
+
+/* Up to eight keys are compared one with another, more are found by a set. */
+MS_TEST(a_key_twice_among_few)
+{
+    for (int count = 1; count < 12; count++) {
+        for (int twice = 0; twice <= count; twice++) {
+            char text[256] = "[{\"other\": 1}, {";
+            for (int i = 0; i < count; i++)
+                sprintf(text + strlen(text), "\"%c\": {\"a\": 0}, ", 'a' + i);
+            sprintf(text + strlen(text), "\"%c\": 1}]", 'a' + twice);
+            CHECK_EQ(check_bytes(text, strlen(text)) != NULL, twice == count);
+        }
+    }
 }
 
 /* 1 to n with one key that is given twice; keys of other objects do not count. */
@@ -192,6 +272,56 @@ MS_TEST(texts_are_decoded)
     CHECK(ms_json_next(&walk));
     CHECK(ms_json_is_text(walk.value, ""));
     CHECK(!ms_json_next(&walk));
+}
+
+/* The first and the last character of each length in UTF-8, and the digits of both cases. */
+MS_TEST(characters_of_each_length_are_decoded)
+{
+    static const struct {
+        const char *text, *wanted;
+    } rows[] = {
+        {"\\u0001", "\1"},
+        {"\\u007f", "\x7f"},
+        {"\\u0080", "\xc2\x80"},
+        {"\\u07FF", "\xdf\xbf"},
+        {"\\u0800", "\xe0\xa0\x80"},
+        {"\\ud7ff", "\xed\x9f\xbf"},
+        {"\\ue000", "\xee\x80\x80"},
+        {"\\uffff", "\xef\xbf\xbf"},
+        {"\\ud800\\udc00", "\xf0\x90\x80\x80"},
+        {"\\udbff\\udfff", "\xf4\x8f\xbf\xbf"},
+        {"\\uabcd\\uABCD", "\xea\xaf\x8d\xea\xaf\x8d"},
+        {"\\u0039\\u0030x", "90x"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char text[64];
+        struct ms_arena arena = {0};
+        snprintf(text, sizeof(text), "[\"%s\"]", rows[i].text);
+        struct ms_json_walk walk = {.in = good(text)};
+        CHECK(ms_json_next(&walk));
+        if (strcmp(ms_json_text(walk.value, &arena), rows[i].wanted) != 0)
+            ms_test_fail(__FILE__, __LINE__, "%s", text);
+        CHECK(ms_json_is_text(walk.value, rows[i].wanted));
+        CHECK(ms_json_hash(walk.value) == ms_hash_set_text(rows[i].wanted));
+        ms_arena_cleanup(&arena);
+    }
+}
+
+MS_TEST(a_string_is_a_text_as_a_whole)
+{
+    static const struct {
+        const char *string, *text;
+    } others[] = {
+        {"[\"ab\"]", "a"},         {"[\"a\"]", "ab"},
+        {"[\"a\\u0062\"]", "a"},   {"[\"a\\u0062\"]", "abc"},
+        {"[\"a\\u0062c\"]", "ab"}, {"[\"a\\u0062\"]", "ac"},
+        {"[ab\"]", "ab"},          {"[5]", "5"},
+        {"[\"b\\u0062\"]", "ab"},
+    };
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        CHECK(!ms_json_is_text(others[i].string + 1, others[i].text));
+    CHECK(!ms_json_is_text(NULL, ""));
+    CHECK(ms_json_is_text("\"a\\u0062\"", "ab"));
 }
 
 /* Two members may not have the same key. */

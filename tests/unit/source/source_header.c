@@ -113,6 +113,8 @@ MS_TEST(places_that_cannot_be_are_left_out)
     check_header("{\"a\":{\"data_offsets\":[1,4}},\"b\":{\"data_offsets\":[3,4]}}", "3+1 ");
     check_header("{\"a\":{\"data_offsets\":[1,4,5]},\"b\":{\"data_offsets\":[3,4]}}", "3+1 ");
     check_header("{\"a\":{\"data_offset\":[1,4]},\"b\":{\"data_offsets\":[3,4]}}", "3+1 ");
+    check_header("{\"a\":{\"data_offsets\":[3,4]},\"b\":{\"data_offsets\":[1 4]}}", "3+1 ");
+    check_header("{\"a\":{\"data_offsets\":[3,9]},\"b\":{\"data_offsets\":4,9]}}", "3+6 ");
     check_header("{\"data_offsets\":[3,4],\"data_offsets\":5", "3+1 ");
     check_header("{\"data_offsets\":[3,4],\"data_offsets\":[5", "3+1 ");
     check_header("{\"data_offsets\":[3,4]", "3+1 "); /* at its very end */
@@ -132,6 +134,22 @@ MS_TEST(a_header_ends_in_its_file_and_may_fill_its_pages)
     make_source("", 2);
     read_header();
     CHECK(header.tensors == NULL);
+    drop_source();
+}
+
+/* Its length is any number in a file that is no such one: no memory is had for it. */
+MS_TEST(for_a_header_that_is_longer_than_its_file_there_is_no_memory)
+{
+    static const char one[] = "{\"a\":{\"data_offsets\":[3,4]}}";
+    make_source(one, sizeof(one) - 1 + DATA + 1);
+    may_make = 1;
+    read_header();
+    CHECK_EQ(may_make, 1);
+    drop_source();
+    make_source(one, sizeof(one) - 1 + DATA);
+    may_make = 2;
+    read_header();
+    CHECK_EQ(may_make, 1); /* there it may have one */
     drop_source();
 }
 

@@ -125,6 +125,79 @@ MS_TEST(a_clock_that_is_behind_hides_a_write_within_its_tick)
     CHECK(!ms_trust_is_unchanged(&written, &again));
 }
 
+/* A nanosecond away from the bound on each side. Where seconds are counted all times are whole, so
+ * one with a fraction tells that they are counted finer. */
+MS_TEST(a_time_is_old_when_more_than_a_tick_has_passed)
+{
+    enum { TICK = 20000000 };
+    static const struct {
+        long long modified_ns, changed_ns; /* ago */
+        bool is_settled;
+    } rows[] =
+        {
+            {TICK + 1, TICK + 1, true},
+            {TICK, TICK + 1, false},
+            {TICK + 1, TICK, false},
+            {-TICK - 1, TICK + 1, true},
+            {-TICK, TICK + 1, false},
+            {0, TICK + 1, false},
+            {TICK + 1, -TICK - 1, false},
+            {1500000000, 1000000000, true}, /* the latter a whole second */
+            {1000000000, 1500000000, true},
+            {2000000000, 2000000000, false},
+        };
+    const struct timespec now = {1700000000, 0};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const long long now_ns = now.tv_sec * 1000000000LL;
+        const long long modified = now_ns - rows[i].modified_ns;
+        const long long changed = now_ns - rows[i].changed_ns;
+        const struct stat stat = {.st_mtim = {modified / 1000000000, modified % 1000000000},
+                                  .st_ctim = {changed / 1000000000, changed % 1000000000}};
+        if (ms_trust_is_settled(&stat, &now) != rows[i].is_settled)
+            ms_test_fail(__FILE__, __LINE__, "row %zu", i);
+    }
+}
+
+/* What one field of another value means for a file, with and without another link count. */
+MS_TEST(a_file_is_unchanged_when_all_but_its_links_is)
+{
+    const struct stat then = {.st_dev = 1,
+                              .st_ino = 2,
+                              .st_size = 3,
+                              .st_nlink = 4,
+                              .st_mtim = {5, 6},
+                              .st_ctim = {7, 8},
+                              .st_mode = S_IFREG};
+    struct stat now[9];
+    for (int i = 0; i < 9; i++)
+        now[i] = then;
+    now[0].st_dev++;
+    now[1].st_ino++;
+    now[2].st_size++;
+    now[3].st_mtim.tv_sec++;
+    now[4].st_mtim.tv_nsec++;
+    now[5].st_ctim.tv_sec++;
+    now[6].st_ctim.tv_nsec++;
+    now[7].st_mode |= 0600;
+    for (int i = 0; i < 9; i++) {
+        CHECK_EQ(ms_trust_is_unchanged(&then, &now[i]), i >= 7);
+        CHECK_EQ(ms_trust_is_unchanged(&now[i], &then), i >= 7);
+        now[i].st_nlink--;
+        CHECK_EQ(ms_trust_is_unchanged(&then, &now[i]), i >= 5);
+    }
+}
+
+MS_TEST(a_file_is_older_than_the_process_by_its_change_time)
+{
+    struct timespec now;
+    struct ms_source file = {.recorded.st_mtim.tv_sec = 1};
+    clock_gettime(CLOCK_REALTIME, &now);
+    file.recorded.st_ctim.tv_sec = now.tv_sec + 1;
+    CHECK(!ms_trust_is_older(&file));
+    file.recorded.st_ctim.tv_sec = now.tv_sec - 24 * 3600;
+    CHECK(ms_trust_is_older(&file));
+}
+
 MS_TEST(times_of_whole_seconds_must_be_older)
 {
     CHECK(!is_settled(30, 30, true));
@@ -187,8 +260,51 @@ MS_TEST(a_file_that_changes_all_the_time_is_not_waited_for)
         ms_test_skip("times of whole seconds here");
     on_sleep = write_again;
     CHECK(!ms_trust_wait(file, &stat));
-    CHECK(sleeps > 1);
+    CHECK_EQ(sleeps, 5);
     on_sleep = NULL;
+}
+
+static void change_mode(void)
+{
+    CHECK_EQ(chmod(path, sleeps % 2 == 0 ? 0600 : 0640), 0);
+}
+
+MS_TEST(a_file_whose_change_time_alone_changes_is_not_waited_for)
+{
+    struct stat stat;
+    make_file("/tmp");
+    const int file = open(path, O_RDONLY);
+    change_mode();
+    CHECK_EQ(fstat(file, &stat), 0);
+    if (stat.st_ctim.tv_nsec == 0)
+        ms_test_skip("times of whole seconds here");
+    on_sleep = change_mode;
+    CHECK(!ms_trust_wait(file, &stat));
+    CHECK_EQ(sleeps, 5);
+    on_sleep = NULL;
+}
+
+/* Seconds would have to pass, and nobody is held up for so long. */
+MS_TEST(a_new_time_of_whole_seconds_is_not_waited_for)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    struct stat stat = {.st_mtim.tv_sec = now.tv_sec, .st_ctim.tv_sec = now.tv_sec};
+    CHECK(!ms_trust_wait(-1, &stat));
+    CHECK_EQ(sleeps, 0);
+    stat.st_mtim.tv_sec = stat.st_ctim.tv_sec = now.tv_sec - 100;
+    CHECK(ms_trust_wait(-1, &stat));
+    CHECK_EQ(sleeps, 0);
+}
+
+MS_TEST(a_file_that_tells_no_times_is_not_waited_for)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    struct stat stat = {.st_mtim = now, .st_ctim = now};
+    stat.st_mtim.tv_nsec |= 1;
+    CHECK(!ms_trust_wait(-1, &stat));
+    CHECK(sleeps <= 1);
 }
 
 /* --- others at work */
@@ -213,6 +329,47 @@ static void skip_without_pagemap(void)
 {
     if (ms_test_is_watched())
         ms_test_skip("an emulator hides which pages are a file's");
+}
+
+static void check_system(const char *folder)
+{
+    struct statfs system;
+    make_file(folder);
+    CHECK_EQ(statfs(path, &system), 0);
+    const struct ms_source *source = find_first();
+    const uint32_t type = (uint32_t)system.f_type;
+    CHECK_EQ(source->system.is_local, ms_trust_is_local_type(type));
+    CHECK_EQ(source->system.is_overlay, type == OVERLAYFS_SUPER_MAGIC);
+    CHECK_EQ(source->system.is_in_memory, type == TMPFS_MAGIC);
+    CHECK_EQ(source->system.hides_stores, type == TMPFS_MAGIC);
+}
+
+MS_TEST(a_source_knows_its_file_system)
+{
+    check_system("/tmp");
+    skip_without_pagemap();
+    check_system("/dev/shm");
+}
+
+/* The kernel would tell of a writer, but on such a file system that says nothing. */
+MS_TEST(files_that_are_not_local_are_not_asked_for_writers)
+{
+    struct stat stat;
+    const int writer = open("/proc/self/comm", O_RDWR), file = open("/proc/self/comm", O_RDONLY);
+    if (writer < 0 || file < 0)
+        ms_test_skip("/proc is read-only here");
+    CHECK_EQ(fstat(file, &stat), 0);
+    CHECK(!ms_trust_is_in_use(file, &stat));
+    stat.st_nlink = 0;
+    CHECK(ms_trust_is_in_use(file, &stat)); /* who has deleted it wants its space */
+    close(writer);
+    close(file);
+}
+
+MS_TEST(of_what_is_no_file_nothing_is_known)
+{
+    CHECK(!ms_trust_is_in_use(-1, &(struct stat){.st_nlink = 1}));
+    CHECK(ms_trust_is_in_use(-1, &(struct stat){.st_nlink = 0}));
 }
 
 MS_TEST(a_file_that_nobody_uses_is_a_source)
@@ -366,27 +523,38 @@ MS_TEST(memory_files_are_sources_when_they_are_sealed)
 }
 
 /* The kernel does not count who can store to them. */
+static void check_seal(unsigned flags, uint32_t type, bool is_sealed)
+{
+    char link[40];
+    struct stat stat;
+    struct statfs system;
+    const int writer = memfd_create("checkpoint", MFD_ALLOW_SEALING | flags);
+    if (writer < 0)
+        ms_test_skip("no such memory files here");
+    if (is_sealed)
+        CHECK_EQ(fcntl(writer, F_ADD_SEALS, F_SEAL_WRITE), 0);
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", writer);
+    const int file = open(link, O_RDONLY);
+    CHECK(file >= 0);
+    close(writer);
+    CHECK_EQ(fstat(file, &stat), 0);
+    CHECK_EQ(fstatfs(file, &system), 0);
+    if ((uint32_t)system.f_type != type)
+        ms_test_skip("memory files are on another file system here");
+    CHECK_EQ(ms_trust_is_in_use(file, &stat), !is_sealed);
+    close(file);
+}
+
 MS_TEST(a_memory_file_without_a_seal_is_in_use)
 {
-    for (int is_sealed = 0; is_sealed < 2; is_sealed++) {
-        char link[40];
-        struct stat stat;
-        const int writer = memfd_create("checkpoint", MFD_ALLOW_SEALING);
-        CHECK(writer >= 0);
-        if (is_sealed)
-            CHECK_EQ(fcntl(writer, F_ADD_SEALS, F_SEAL_WRITE), 0);
-        snprintf(link, sizeof(link), "/proc/self/fd/%d", writer);
-        const int file = open(link, O_RDONLY);
-        CHECK(file >= 0);
-        close(writer);
-        CHECK_EQ(fstat(file, &stat), 0);
-        struct statfs system;
-        CHECK_EQ(fstatfs(file, &system), 0);
-        if (system.f_type != TMPFS_MAGIC)
-            ms_test_skip("memory files are on another file system here");
-        CHECK_EQ(ms_trust_is_in_use(file, &stat), !is_sealed);
-        close(file);
-    }
+    check_seal(0, TMPFS_MAGIC, false);
+    check_seal(0, TMPFS_MAGIC, true);
+}
+
+MS_TEST(a_memory_file_of_huge_pages_without_a_seal_is_in_use)
+{
+    check_seal(MFD_HUGETLB, HUGETLBFS_MAGIC, false);
+    check_seal(MFD_HUGETLB, HUGETLBFS_MAGIC, true);
 }
 
 /* --- without a table of its own */
