@@ -2,6 +2,7 @@
 /* Files with a known content, as sources; removed when the test ends. */
 #pragma once
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/source/file_thread.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/trust.h"
 #include "tools/simcuda/harness/test.h"
@@ -126,6 +128,25 @@ static inline bool can_tell_cold(const struct test_file *file)
     const struct iovec vector = {&byte, 1};
     return syscall(451, (unsigned)file->descriptor, range, pages, 0U) == 0 ||
            (preadv2(file->descriptor, &vector, 1, 0, RWF_NOWAIT) < 0 && errno == EAGAIN);
+}
+
+static int descriptors_there;
+
+/* How many the file thread has open. */
+static inline void count_there(void *argument)
+{
+    DIR *all = opendir("/proc/thread-self/fd");
+    CHECK(all != NULL);
+    for (descriptors_there = 0; readdir(all) != NULL;)
+        descriptors_there++;
+    closedir(all);
+    (void)argument;
+}
+
+static inline int count_open_there(void)
+{
+    CHECK(ms_file_thread_call(count_there, NULL));
+    return descriptors_there;
 }
 
 /* The log goes to a file of its own; how many lines it has by now. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/source/source.h"
 
-#include <dirent.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -115,25 +114,6 @@ static void start(void)
     make_test_file(&file, "/tmp", BYTES);
 }
 
-static int descriptors;
-
-/* How many the file thread has open. */
-static void count_there(void *argument)
-{
-    DIR *all = opendir("/proc/thread-self/fd");
-    CHECK(all != NULL);
-    for (descriptors = 0; readdir(all) != NULL;)
-        descriptors++;
-    closedir(all);
-    (void)argument;
-}
-
-static int count_descriptors(void)
-{
-    CHECK(ms_file_thread_call(count_there, NULL));
-    return descriptors;
-}
-
 static struct ms_source *open_source(void)
 {
     struct stat stat_;
@@ -160,12 +140,12 @@ MS_TEST_AFTER(start, a_file_is_one_source_and_is_left_behind_by_none)
         CHECK(!ms_source_may_be_of(stat_.st_dev, stat_.st_ino + i));
         CHECK(!ms_source_may_be_of(stat_.st_dev + i, stat_.st_ino));
     }
-    const int before = count_descriptors(), pieces = live;
+    const int before = count_open_there(), pieces = live;
     ms_source_drop(file.source);
     CHECK(!ms_source_may_be_of(stat_.st_dev, stat_.st_ino));
     CHECK_EQ(ms_hot.files, 0);
     CHECK(ms_files.first == NULL);
-    CHECK_EQ(count_descriptors(), before - 1);
+    CHECK_EQ(count_open_there(), before - 1);
     CHECK_EQ(live, pieces - 1);
 }
 
@@ -188,11 +168,11 @@ MS_TEST_AFTER(start, of_several_each_leaves_by_itself)
 
 MS_TEST_AFTER(start, without_memory_there_is_no_source_and_nothing_stays_open)
 {
-    const int before = count_descriptors(), pieces = live;
+    const int before = count_open_there(), pieces = live;
     ms_source_drop(file.source);
     may_make = 0;
     CHECK(open_source() == NULL);
-    CHECK_EQ(count_descriptors(), before - 1);
+    CHECK_EQ(count_open_there(), before - 1);
     CHECK_EQ(live, pieces - 1);
 }
 
@@ -212,23 +192,23 @@ MS_TEST_AFTER(start, a_file_is_let_go_once_and_its_copy_goes_with_the_source)
 {
     const struct stat recorded = *ms_source_stat(file.source);
     const uint64_t sum = 2;
-    const int before = count_descriptors(), pieces = live;
+    const int before = count_open_there(), pieces = live;
     CHECK(ms_file_thread_call(open_more, file.source));
     CHECK(ms_source_count_bytes(BYTES, MS_SNAPSHOT_ANY));
     file.source->recorded.st_size = MS_SOURCE_SUMS_PART;
     CHECK(ms_source_sums_add(file.source, 0, &sum, 1));
     file.source->recorded.st_size = BYTES;
     struct ms_source *name = ms_source_take_name(file.source);
-    CHECK_EQ(count_descriptors(), before + 2);
+    CHECK_EQ(count_open_there(), before + 2);
     for (int i = 0; i < 2; i++) {
         CHECK(ms_file_thread_call(let_go, file.source));
-        CHECK_EQ(count_descriptors(), before);
+        CHECK_EQ(count_open_there(), before);
         CHECK_EQ(ms_hot.files, 0);
         CHECK_EQ(atomic_load(&file.source->direct), MS_DIRECT_REFUSED);
         CHECK(!ms_source_may_be_of(recorded.st_dev, recorded.st_ino));
     }
     ms_source_drop(file.source);
-    CHECK_EQ(count_descriptors(), before - 1);
+    CHECK_EQ(count_open_there(), before - 1);
     CHECK_EQ(snapshot_bytes(), 0);
     ms_source_drop(name);
     CHECK_EQ(live, pieces - 1);
@@ -359,7 +339,7 @@ static void end(struct ms_source *source)
 
 MS_TEST_AFTER(start, half_of_the_descriptors_are_for_files_that_stay_open)
 {
-    const int before = count_descriptors();
+    const int before = count_open_there();
     CHECK(create(file.path, 199, false)->stays_open);
     CHECK(wanted.source->mapped_device == 1 && wanted.source->mapped_inode == 2);
     CHECK(begin(wanted.source));
@@ -372,28 +352,28 @@ MS_TEST_AFTER(start, half_of_the_descriptors_are_for_files_that_stay_open)
     CHECK(create("/dev/null", 200, false)->stays_open); /* nor this one */
     ms_source_drop(wanted.source);
     CHECK(!create(file.path, 200, false)->stays_open);
-    CHECK_EQ(count_descriptors(), before + 1);
+    CHECK_EQ(count_open_there(), before + 1);
     end(wanted.source);
-    CHECK_EQ(count_descriptors(), before);
+    CHECK_EQ(count_open_there(), before);
     ms_source_drop(wanted.source);
-    CHECK_EQ(count_descriptors(), before);
+    CHECK_EQ(count_open_there(), before);
 }
 
 MS_TEST_AFTER(start, who_uses_a_file_first_opens_it_and_the_last_one_closes_it)
 {
-    const int before = count_descriptors();
+    const int before = count_open_there();
     struct ms_source *source = create(file.path, 200, false);
     end(source);
     CHECK_EQ(source->descriptor, -1);
     for (int i = 0; i < 2; i++) {
         CHECK(begin(source) && begin(source));
         CHECK(source->descriptor >= 0);
-        CHECK_EQ(count_descriptors(), before + 1);
+        CHECK_EQ(count_open_there(), before + 1);
         end(source);
         CHECK(source->descriptor >= 0);
         end(source);
         CHECK_EQ(source->descriptor, -1);
-        CHECK_EQ(count_descriptors(), before);
+        CHECK_EQ(count_open_there(), before);
     }
     atomic_store(&source->copy, 99);
     CHECK(begin(source));
@@ -407,7 +387,7 @@ MS_TEST_AFTER(start, a_file_that_cannot_be_opened_again_says_why)
 {
     struct ms_source *source = create(file.path, 200, false);
     end(source);
-    const int before = count_descriptors();
+    const int before = count_open_there();
     CHECK_EQ(rename(file.path, "/tmp/metashard-unit-renamed"), 0);
     CHECK(!begin(source));
     CHECK(failure.file == source && failure.kind == MS_SOURCE_LOST && failure.error == ENOENT);
@@ -420,7 +400,7 @@ MS_TEST_AFTER(start, a_file_that_cannot_be_opened_again_says_why)
     CHECK_EQ(rename("/tmp/metashard-unit-renamed", file.path), 0);
     CHECK(begin(source));
     end(source);
-    CHECK_EQ(count_descriptors(), before);
+    CHECK_EQ(count_open_there(), before);
     ms_source_drop(source);
 }
 

@@ -59,6 +59,51 @@ static unsigned char *map(int flags, int protection, int sharing)
     return address;
 }
 
+/* Another file system than the tests have, by what the kernel answers. */
+static struct {
+    uint32_t type;   /* 0: what it is */
+    int asked_error; /* of the question that goes to the file system itself */
+    int kept_error;  /* of the one that the kernel answers by what it keeps */
+    time_t asked_later_s;
+    bool has_no_modified, has_no_changed;
+} pretended;
+
+enum { REMOTE = 0x6969 };
+
+static void answer_times(struct stat *kept, struct statx *asked)
+{
+    if (kept != NULL && pretended.has_no_modified)
+        kept->st_mtim.tv_sec = 0;
+    if (kept != NULL && pretended.has_no_changed)
+        kept->st_ctim.tv_sec = 0;
+    if (asked == NULL)
+        return;
+    asked->stx_mtime.tv_sec = pretended.has_no_modified ? 0 : asked->stx_mtime.tv_sec;
+    asked->stx_ctime.tv_sec = pretended.has_no_changed ? 0 : asked->stx_ctime.tv_sec;
+    asked->stx_mtime.tv_sec += pretended.asked_later_s;
+}
+
+long __real_syscall(long number, ...);
+long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f);
+long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
+{
+    const int error = number == SYS_statx   ? pretended.asked_error
+                      : number == SYS_fstat ? pretended.kept_error
+                                            : 0;
+    if (error != 0) {
+        errno = error;
+        return -1;
+    }
+    const long result = __real_syscall(number, a, b, c, d, e, f);
+    if (number == SYS_fstatfs && pretended.type != 0)
+        ((struct statfs *)b)->f_type = pretended.type;
+    if (number == SYS_fstat)
+        answer_times((struct stat *)b, NULL);
+    if (number == SYS_statx)
+        answer_times(NULL, (struct statx *)e);
+    return result;
+}
+
 static struct ms_source *find(const unsigned char *address)
 {
     uint64_t offset;
@@ -351,6 +396,152 @@ MS_TEST(a_source_knows_its_file_system)
     check_system("/dev/shm");
 }
 
+/* A new file, of such a file system. */
+static bool is_source(void)
+{
+    struct stat stat_of;
+    make_file("/tmp");
+    CHECK_EQ(stat(path, &stat_of), 0);
+    struct ms_mapping mapping = {.device = stat_of.st_dev, .inode = stat_of.st_ino};
+    snprintf(mapping.path, sizeof(mapping.path), "%s", path);
+    struct ms_source *source = ms_trust_open(&mapping, BYTES);
+    if (source != NULL)
+        ms_source_drop(source);
+    unlink(path);
+    return source != NULL;
+}
+
+static void skip_without_mappings(void)
+{
+    if (!is_source())
+        ms_test_skip("this kernel does not tell about mappings");
+}
+
+/* What the kernel keeps of it may be older than what the other machine has. */
+MS_TEST(a_file_of_another_machine_is_what_that_machine_says)
+{
+    skip_without_mappings();
+    pretended.asked_later_s = 1;
+    CHECK(is_source()); /* of a local one the kernel knows all */
+    pretended.type = REMOTE;
+    CHECK(!is_source());
+    CHECK(!ms_trust_was_not_asked());
+    pretended.asked_later_s = 0;
+    CHECK(is_source());
+    pretended.type = OVERLAYFS_SUPER_MAGIC; /* it may lie over such a one */
+    CHECK(is_source());
+    pretended.asked_later_s = 1;
+    CHECK(!is_source());
+}
+
+MS_TEST(a_file_of_another_machine_has_times)
+{
+    static const uint32_t types[] = {0, REMOTE, OVERLAYFS_SUPER_MAGIC};
+    skip_without_mappings();
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        pretended.type = types[i];
+        for (int none = 0; none < 4; none++) {
+            pretended.has_no_modified = (none & 1) != 0;
+            pretended.has_no_changed = (none & 2) != 0;
+            CHECK_EQ(is_source(), none < 3 || types[i] == 0);
+        }
+    }
+}
+
+/* Where statx(2) is denied. */
+MS_TEST(a_file_of_another_machine_that_nobody_can_ask_is_no_source)
+{
+    skip_without_mappings();
+    pretended.asked_error = EPERM;
+    CHECK(is_source());
+    CHECK(!ms_trust_was_not_asked());
+    pretended.type = OVERLAYFS_SUPER_MAGIC;
+    CHECK(is_source());
+    CHECK(!ms_trust_was_not_asked());
+    pretended.type = REMOTE;
+    CHECK(!is_source());
+    CHECK(ms_trust_was_not_asked());
+    CHECK(!ms_trust_was_not_asked()); /* it is told once */
+}
+
+MS_TEST(a_file_that_tells_nothing_of_itself_is_no_source)
+{
+    skip_without_mappings();
+    for (int is_remote = 0; is_remote < 2; is_remote++) {
+        pretended.type = is_remote ? REMOTE : 0;
+        pretended.asked_error = EIO;
+        CHECK(!is_source());
+        pretended.asked_error = 0;
+        pretended.kept_error = EIO;
+        CHECK(!is_source());
+        pretended.kept_error = 0;
+        CHECK(is_source());
+        CHECK(!ms_trust_was_not_asked());
+    }
+}
+
+/* A file of an overlay that is younger than the process may be a copy, made since. */
+MS_TEST(a_new_file_of_an_overlay_may_be_a_copy)
+{
+    skip_without_mappings();
+    for (int kind = 0; kind < 3; kind++) {
+        pretended.type = kind > 0 ? OVERLAYFS_SUPER_MAGIC : EXT4_SUPER_MAGIC;
+        pretended.has_no_changed = kind == 2;
+        make_file("/tmp");
+        struct ms_source *source = find_first();
+        CHECK_EQ(source->system.may_be_copy, kind == 1);
+        CHECK_EQ(ms_trust_is_older(source), kind == 2);
+        ms_source_drop(source);
+        unlink(path);
+    }
+}
+
+/* As where files in memory have no seals. */
+MS_TEST(stores_to_a_file_in_memory_without_seals_are_hidden)
+{
+    skip_without_mappings();
+    pretended.type = TMPFS_MAGIC;
+    make_file("/tmp");
+    const struct ms_source *source = find_first();
+    CHECK(source->system.is_in_memory && source->system.hides_stores);
+}
+
+/* --- who uses it */
+
+static bool is_in_use(int file, nlink_t links)
+{
+    struct stat stat;
+    CHECK_EQ(fstat(file, &stat), 0);
+    stat.st_nlink = links;
+    return ms_trust_is_in_use(file, &stat);
+}
+
+MS_TEST(a_file_is_in_use_by_a_writer_a_lock_or_when_it_is_deleted)
+{
+    make_file("/tmp");
+    const int file = open(path, O_RDONLY), reader = open(path, O_RDONLY);
+    CHECK(!is_in_use(file, 1));
+    CHECK(is_in_use(file, 0));
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    CHECK_EQ(fcntl(reader, F_OFD_SETLK, &lock), 0);
+    CHECK(is_in_use(file, 1));
+    lock.l_type = F_UNLCK;
+    CHECK_EQ(fcntl(reader, F_OFD_SETLK, &lock), 0);
+    CHECK(!is_in_use(file, 1));
+    const int writer = open(path, O_WRONLY);
+    CHECK(is_in_use(file, 1));
+    pretended.type = REMOTE; /* there the kernel does not know */
+    CHECK(!is_in_use(file, 1));
+    CHECK(is_in_use(file, 0));
+    pretended.type = OVERLAYFS_SUPER_MAGIC;
+    CHECK(is_in_use(file, 1));
+    close(writer);
+    CHECK(!is_in_use(file, 1));
+    CHECK_EQ(fcntl(file, F_GETLEASE), F_UNLCK); /* what was asked by is given back */
+    close(reader);
+    close(file);
+}
+
 /* The kernel would tell of a writer, but on such a file system that says nothing. */
 MS_TEST(files_that_are_not_local_are_not_asked_for_writers)
 {
@@ -557,6 +748,282 @@ MS_TEST(a_memory_file_of_huge_pages_without_a_seal_is_in_use)
     check_seal(MFD_HUGETLB, HUGETLBFS_MAGIC, true);
 }
 
+/* --- which source it is */
+
+static struct ms_source *open_by(const char *by_path, const struct stat *stat_of, uint64_t end)
+{
+    struct ms_mapping mapping = {.device = stat_of->st_dev, .inode = stat_of->st_ino};
+    snprintf(mapping.path, sizeof(mapping.path), "%s", by_path);
+    return ms_trust_open(&mapping, end);
+}
+
+static struct ms_source *open_again(uint64_t end)
+{
+    struct stat stat_of;
+    CHECK_EQ(stat(path, &stat_of), 0);
+    return open_by(path, &stat_of, end);
+}
+
+MS_TEST(a_file_is_a_source_of_as_many_bytes_as_it_has)
+{
+    make_file("/tmp");
+    CHECK(open_again(BYTES + 1) == NULL);
+    struct ms_source *source = open_again(BYTES);
+    CHECK(source != NULL);
+    CHECK(open_again(BYTES + 1) == NULL);
+    CHECK(open_again(BYTES) == source && open_again(0) == source);
+    for (int i = 0; i < 3; i++)
+        ms_source_drop(source);
+}
+
+/* Of other machines and of overlays the kernel's numbers of a mapping are not enough. */
+MS_TEST(a_file_is_one_source_by_each_of_its_names)
+{
+    static const uint32_t types[] = {EXT4_SUPER_MAGIC, REMOTE, OVERLAYFS_SUPER_MAGIC};
+    char link_path[sizeof(path) + 1];
+    struct stat stat_of;
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        pretended.type = types[i];
+        make_file("/tmp");
+        snprintf(link_path, sizeof(link_path), "%s2", path);
+        CHECK_EQ(link(path, link_path), 0);
+        CHECK_EQ(stat(path, &stat_of), 0);
+        struct ms_source *source = open_by(path, &stat_of, BYTES);
+        CHECK(source != NULL);
+        const int before = count_open_there();
+        CHECK(open_by(path, &stat_of, BYTES) == source);
+        CHECK(open_by(link_path, &stat_of, BYTES) == source);
+        CHECK_EQ(count_open_there(), before);
+        for (int drop = 0; drop < 3; drop++)
+            ms_source_drop(source);
+        CHECK_EQ(count_open_there(), before - 1);
+        unlink(link_path);
+        unlink(path);
+    }
+}
+
+/* Only its name is gone: a local file is known by its numbers. */
+MS_TEST(a_local_file_that_is_held_needs_no_name)
+{
+    struct stat stat_of;
+    for (int is_remote = 0; is_remote < 2; is_remote++) {
+        pretended.type = is_remote ? REMOTE : EXT4_SUPER_MAGIC;
+        make_file("/tmp");
+        CHECK_EQ(stat(path, &stat_of), 0);
+        struct ms_source *source = open_by(path, &stat_of, BYTES);
+        CHECK(source != NULL);
+        CHECK(open_by("/nowhere/at/all", &stat_of, BYTES) == (is_remote ? NULL : source));
+        struct stat another = stat_of;
+        another.st_ino++;
+        CHECK(open_by(path, &another, BYTES) == NULL);
+        another = stat_of;
+        another.st_dev++;
+        CHECK(open_by(path, &another, BYTES) == NULL);
+        ms_source_drop(source);
+        if (!is_remote)
+            ms_source_drop(source);
+        unlink(path);
+    }
+}
+
+MS_TEST(a_file_that_was_given_up_or_has_changed_becomes_another_source)
+{
+    static const uint32_t types[] = {EXT4_SUPER_MAGIC, REMOTE, OVERLAYFS_SUPER_MAGIC};
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        pretended.type = types[i];
+        make_file("/tmp");
+        struct ms_source *first = open_again(BYTES);
+        CHECK(first != NULL);
+        atomic_store(&first->state, MS_SOURCE_IS_LOST);
+        struct ms_source *second = open_again(BYTES);
+        CHECK(second != NULL && second != first);
+        write_again();
+        struct ms_source *third = open_again(BYTES);
+        CHECK(third != NULL && third != second && third != first);
+        CHECK(open_again(BYTES) == third);
+        ms_source_drop(first);
+        ms_source_drop(second);
+        ms_source_drop(third);
+        ms_source_drop(third);
+        unlink(path);
+    }
+}
+
+MS_TEST(a_file_that_is_refused_leaves_nothing_open)
+{
+    make_file("/tmp");
+    pretended.type = REMOTE;
+    struct ms_source *source = open_again(BYTES); /* what is kept open for all is, by now */
+    CHECK(source != NULL);
+    ms_source_drop(source);
+    pretended.type = 0;
+    const int before = count_open_there(), writer = open(path, O_WRONLY);
+    CHECK(open_again(BYTES) == NULL);
+    close(writer);
+    CHECK(open_again(BYTES + 1) == NULL);
+    pretended.asked_error = EIO;
+    CHECK(open_again(BYTES) == NULL);
+    pretended.asked_error = 0;
+    pretended.type = REMOTE;
+    unsigned char *shared = map(O_RDWR, PROT_READ | PROT_WRITE, MAP_SHARED);
+    CHECK(open_again(BYTES) == NULL);
+    CHECK_EQ(munmap(shared, BYTES), 0);
+    CHECK_EQ(count_open_there(), before);
+    CHECK(ms_files.first == NULL);
+}
+
+/* --- mappings, where the kernel does not know who writes */
+
+static bool is_known_to_be_sure;
+
+static void ask_there(void *source)
+{
+    is_known_to_be_sure = ms_trust_is_sure(source);
+}
+
+static bool is_sure(struct ms_source *source)
+{
+    CHECK(ms_file_thread_call(ask_there, source));
+    return is_known_to_be_sure;
+}
+
+static void check_mapped(uint32_t type, bool looks_later)
+{
+    skip_without_mappings();
+    pretended.type = type;
+    make_file("/tmp");
+    unsigned char *address = map(O_RDONLY, PROT_READ, MAP_PRIVATE);
+    unsigned char *shared = map(O_RDWR, PROT_READ | PROT_WRITE, MAP_SHARED);
+    CHECK(find(address) == NULL);
+    CHECK_EQ(munmap(shared, BYTES), 0);
+    struct ms_source *source = find(address);
+    CHECK(source != NULL);
+    CHECK(is_sure(source));
+    shared = map(O_RDWR, PROT_READ | PROT_WRITE, MAP_SHARED);
+    CHECK_EQ(is_sure(source), !looks_later);
+    struct ms_source *again = find(address);
+    CHECK_EQ(again == NULL, looks_later); /* the same question */
+    if (again != NULL)
+        ms_source_drop(again);
+    CHECK_EQ(munmap(shared, BYTES), 0);
+    CHECK(is_sure(source));
+    CHECK(ms_trust_check_mappings(source, &(struct ms_source_failure){0}));
+    atomic_store(&source->state, MS_SOURCE_IS_LOST);
+    CHECK(!is_sure(source));
+    atomic_store(&source->state, MS_SOURCE_IS_OPEN);
+    ms_source_drop(source);
+}
+
+/* A mapping that is made later shows by its first store. */
+MS_TEST(a_file_of_another_machine_that_is_mapped_to_be_stored_to_is_no_source)
+{
+    check_mapped(REMOTE, false);
+}
+
+/* The mapping is of the file below, whose times are other ones. */
+MS_TEST(a_file_of_an_overlay_is_looked_at_each_time)
+{
+    check_mapped(OVERLAYFS_SUPER_MAGIC, true);
+}
+
+MS_TEST(a_local_file_that_is_mapped_to_be_stored_to_is_not_sure)
+{
+    check_mapped(EXT4_SUPER_MAGIC, true);
+}
+
+/* --- what has changed */
+
+/* Its links are the one innocent reason for a new change time, and each explains one. */
+MS_TEST(a_new_link_explains_one_new_change_time)
+{
+    char link_path[sizeof(path) + 1];
+    make_file("/tmp");
+    struct ms_source *source = find_first();
+    snprintf(link_path, sizeof(link_path), "%s2", path);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(link(path, link_path), 0);
+        CHECK_EQ(read_all(source), CUDA_SUCCESS);
+        CHECK_EQ(unlink(link_path), 0);
+        CHECK_EQ(read_all(source), CUDA_SUCCESS);
+    }
+    CHECK_EQ(chmod(path, 0640), 0);
+    CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
+    ms_source_drop(source);
+}
+
+MS_TEST(a_file_loses_its_links_once)
+{
+    const struct ms_source had = {.recorded.st_nlink = 1}, never = {.recorded.st_nlink = 0};
+    CHECK(ms_trust_has_lost_links(&had, &(struct stat){.st_nlink = 0}));
+    CHECK(!ms_trust_has_lost_links(&had, &(struct stat){.st_nlink = 1}));
+    CHECK(!ms_trust_has_lost_links(&never, &(struct stat){.st_nlink = 0}));
+    CHECK(!ms_trust_has_lost_links(&never, &(struct stat){.st_nlink = 1}));
+}
+
+MS_TEST(a_file_that_loses_its_links_is_noted_as_deleted)
+{
+    make_file("/tmp");
+    struct ms_source *source = find_first();
+    CHECK_EQ(read_all(source), CUDA_SUCCESS);
+    CHECK(!atomic_load(&source->is_deleted));
+    CHECK_EQ(unlink(path), 0);
+    CHECK_EQ(read_all(source), CUDA_SUCCESS);
+    CHECK(atomic_load(&source->is_deleted));
+    ms_source_drop(source);
+}
+
+static struct ms_source_failure failure;
+static bool is_same;
+
+static void check_there(void *source)
+{
+    is_same = ms_trust_check(source, &failure);
+}
+
+/* MS_SOURCE_KINDS: it is the same. */
+static int check_kind(struct ms_source *source)
+{
+    memset(&failure, 0x5a, sizeof(failure));
+    CHECK(ms_file_thread_call(check_there, source));
+    CHECK(failure.file == source);
+    return is_same ? -1 : (int)failure.kind;
+}
+
+MS_TEST(a_check_says_why_a_file_is_not_as_it_was)
+{
+    make_file("/tmp");
+    struct ms_source *source = find_first();
+    CHECK_EQ(check_kind(source), -1);
+    pretended.asked_error = EIO;
+    CHECK_EQ(check_kind(source), MS_SOURCE_LOST);
+    CHECK_EQ(failure.error, EIO);
+    pretended.asked_error = 0;
+    write_again();
+    CHECK_EQ(check_kind(source), MS_SOURCE_CHANGED);
+    CHECK_EQ(failure.now.st_size, BYTES);
+    atomic_store(&source->copy, 0); /* it is not read any more */
+    CHECK_EQ(check_kind(source), -1);
+    atomic_store(&source->copy, -1);
+    CHECK_EQ(check_kind(source), MS_SOURCE_CHANGED);
+    atomic_store(&source->state, MS_SOURCE_IS_LOST);
+    CHECK_EQ(check_kind(source), MS_SOURCE_GIVEN_UP);
+    atomic_store(&source->state, MS_SOURCE_IS_OPEN);
+    ms_source_drop(source);
+}
+
+MS_TEST(stores_that_show_in_no_time_are_told_by_their_writer)
+{
+    pretended.type = TMPFS_MAGIC;
+    make_file("/tmp");
+    struct ms_source *source = find_first();
+    CHECK_EQ(check_kind(source), -1);
+    const int writer = open(path, O_WRONLY);
+    CHECK_EQ(check_kind(source), MS_SOURCE_WRITTEN);
+    close(writer);
+    CHECK_EQ(check_kind(source), MS_SOURCE_WRITTEN); /* it had one */
+    ms_source_drop(source);
+}
+
 /* --- without a table of its own */
 
 static void deny_table(void)
@@ -667,6 +1134,31 @@ MS_TEST(a_writer_that_has_waited_too_long_is_told_of)
     CHECK_EQ(count_log_lines("(size 100, was "), 1);
     CHECK_EQ(count_log_lines("lease-break-time"), 1);
     ms_source_drop(source);
+}
+
+/* Nobody else can have changed a local file under a lease, but another machine may have changed the
+ * file of a layer. */
+MS_TEST(under_a_lease_times_count_for_overlays_alone)
+{
+    ms_config.leases = true;
+    for (int is_overlay = 0; is_overlay < 2; is_overlay++) {
+        pretended.type = is_overlay ? OVERLAYFS_SUPER_MAGIC : EXT4_SUPER_MAGIC;
+        make_file("/tmp");
+        struct ms_source *source = open_again(BYTES);
+        CHECK(source != NULL);
+        if (!atomic_load(&source->lease.is_taken))
+            ms_test_skip("no leases here");
+        CHECK_EQ(chmod(path, 0640), 0);
+        CHECK_EQ(check_kind(source), -1);
+        pretended.asked_later_s = 1;
+        CHECK_EQ(check_kind(source), is_overlay ? (int)MS_SOURCE_CHANGED : -1);
+        pretended.asked_later_s = 2;
+        CHECK(ms_file_thread_call(take_lease_away, source));
+        CHECK_EQ(check_kind(source), is_overlay ? MS_SOURCE_CHANGED : MS_SOURCE_UNANSWERED);
+        pretended.asked_later_s = 0;
+        ms_source_drop(source);
+        unlink(path);
+    }
 }
 
 static void drop_lease(void *argument)
