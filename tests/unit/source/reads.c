@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/time.h>
 
+#include "runtime/base/checksum.h"
 #include "runtime/source/source.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
@@ -284,4 +285,338 @@ MS_TEST_AFTER(set_up, a_handler_may_read)
     signal(SIGALRM, SIG_IGN);
     read_to(memory, BYTES, 0);
     CHECK(is_of_file(memory, BYTES, 0));
+}
+
+/* --- the notes themselves: neither a byte of the memory nor of a file is looked at */
+
+enum { FILES = 4 };
+
+/* Of several files, which have names and so many bytes. */
+static struct {
+    char path[64];
+    int descriptor;
+    struct stat stat;
+} files[FILES];
+
+static void remove_noted(void)
+{
+    for (int i = 0; i < FILES; i++)
+        unlink(files[i].path);
+}
+
+static void make_noted(void)
+{
+    static const off_t sizes[FILES] = {BYTES, BYTES, MS_READS_LEAST, MS_READS_LEAST - 1};
+    atexit(remove_noted);
+    for (int i = 0; i < FILES; i++) {
+        snprintf(files[i].path, sizeof(files[i].path), "/tmp/metashard-noted-XXXXXX");
+        files[i].descriptor = mkstemp(files[i].path);
+        CHECK(files[i].descriptor >= 0);
+        CHECK_EQ(ftruncate(files[i].descriptor, sizes[i]), 0);
+        CHECK_EQ(fstat(files[i].descriptor, &files[i].stat), 0);
+    }
+}
+
+/* Which of the files it is. */
+static int number_of(const struct ms_mapping *place)
+{
+    int number = 0;
+    CHECK(place->is_read);
+    while (number < FILES && strcmp(files[number].path, place->path) != 0)
+        number++;
+    CHECK(number < FILES);
+    CHECK_EQ(place->inode, files[number].stat.st_ino);
+    CHECK_EQ(place->device, files[number].stat.st_dev);
+    return number;
+}
+
+/* "FILE@OFFSET " of each place. */
+static void check_places(const void *address, size_t bytes, const char *wanted)
+{
+    char seen[512] = "";
+    struct ms_mapping place;
+    for (size_t at = 0; ms_reads_next(address, bytes, &at, &place);)
+        sprintf(seen + strlen(seen), "%d@%d ", number_of(&place), (int)place.file_offset);
+    if (strcmp(seen, wanted) != 0)
+        ms_test_fail(__FILE__, __LINE__, "%zu bytes: expected %s, found %s", bytes, wanted, seen);
+}
+
+static void note_at(uintptr_t address, size_t bytes, int number, off_t offset)
+{
+    ms_reads_note(files[number].descriptor, (void *)address, bytes, offset, 0);
+}
+
+MS_TEST_AFTER(make_noted, so_many_bytes_may_be_where_as_many_or_almost_were_read)
+{
+    enum { MUCH = 2 * MS_READS_LEAST, ALMOST = MS_READS_LEAST - 1 };
+    void *const elsewhere = (void *)0x10000;
+    const uintptr_t base = UINT64_C(1) << 40;
+    note_at(base, MUCH, 0, 1000);
+    note_at(base + BYTES, MUCH, 1, 100000);
+    note_at(base + BYTES, MUCH + 1, 1, 0); /* the range of the one before is forgotten */
+    check_places(elsewhere, MUCH - 1, "");
+    check_places(elsewhere, MUCH, "1@100000 0@1000 ");
+    check_places(elsewhere, MUCH + 1, "1@0 1@99999 0@999 ");
+    check_places(elsewhere, MUCH + 1000, "1@99000 0@0 ");
+    check_places(elsewhere, MUCH + 1001, "1@98999 "); /* it would begin before its file */
+    check_places(elsewhere, MUCH + ALMOST, "1@34465 ");
+    check_places(elsewhere, MUCH + ALMOST + 1, "");
+    check_places((void *)base, MUCH, "0@1000 1@100000 0@1000 ");
+    /* As its middle was read. */
+    check_places((void *)(base + 1), MUCH - 1, "0@1001 ");
+    check_places((void *)(base - 500), 1001, "0@500 ");
+    check_places((void *)(base - 1000), 2000, "0@0 ");
+    check_places((void *)(base - 1001), 2002, "");
+    check_places((void *)(base - 501), 1001, "");
+    check_places((void *)(base + MUCH - 1), 1, "0@132071 ");
+    check_places((void *)(base + MUCH), 1, "");
+}
+
+MS_TEST_AFTER(make_noted, the_last_reads_are_known)
+{
+    enum { KEPT = 64 };
+    struct ms_mapping place;
+    for (int i = 0; i <= KEPT; i++) {
+        int count = 0;
+        for (size_t at = 0; ms_reads_next((void *)0x10000, PART, &at, &place); count++)
+            CHECK_EQ(place.file_offset, i - 1 - count);
+        CHECK_EQ(count, i);
+        note_at((UINT64_C(1) << 40) + (uintptr_t)i * 2 * PART, PART, 0, i);
+    }
+    size_t at = 0;
+    for (int i = KEPT; i > 0; i--) {
+        CHECK(ms_reads_next((void *)0x10000, PART, &at, &place));
+        CHECK_EQ(place.file_offset, i);
+    }
+    CHECK(!ms_reads_next((void *)0x10000, PART, &at, &place));
+}
+
+/* What is noted of each unit of some memory, told by a list of units. */
+enum { UNITS = 40, UNIT = 4096 };
+static struct unit {
+    int file;
+    off_t offset;
+    unsigned note; /* 0: none */
+} units[UNITS];
+
+static void note_units(unsigned note, int first, int count, int number, off_t offset)
+{
+    const int end = first + count;
+    const struct unit before = first > 0 ? units[first - 1] : (struct unit){0};
+    /* Behind what is read over in the middle of a note nothing of that is known. */
+    for (int i = end; before.note != 0 && i < UNITS && units[i].note == before.note; i++)
+        units[i].note = 0;
+    if (before.note != 0 && before.file == number && before.offset + UNIT == offset)
+        note = before.note; /* it goes on */
+    for (int i = first; i < end; i++)
+        units[i] = (struct unit){number, offset + (off_t)(i - first) * UNIT, note};
+}
+
+static void check_unit(uintptr_t base, int number)
+{
+    static const int places[] = {0, UNIT / 2, UNIT - 1};
+    for (int i = 0; i < 3; i++) {
+        size_t at = 0;
+        struct ms_mapping place;
+        const uintptr_t address = base + (uintptr_t)(number * UNIT + places[i]);
+        CHECK_EQ(ms_reads_next((void *)address, 1, &at, &place), units[number].note != 0);
+        if (units[number].note == 0)
+            continue;
+        CHECK_EQ(number_of(&place), units[number].file);
+        CHECK_EQ(place.file_offset, units[number].offset + places[i]);
+    }
+}
+
+MS_TEST_AFTER(make_noted, notes_over_notes_match_the_model)
+{
+    enum { STEPS = 3000 };
+    uint64_t random = 20261127;
+    const uintptr_t base = UINT64_C(1) << 40;
+    for (unsigned step = 1; step <= STEPS; step++) {
+        const int first = (int)(next_random(&random) % UNITS);
+        const int most = step % 8 == 0 ? UNITS : 6;
+        int count = 1 + (int)(next_random(&random) % (uint64_t)most);
+        if (first + count > UNITS)
+            count = UNITS - first;
+        int number = (int)(next_random(&random) % 2);
+        off_t offset = (off_t)(next_random(&random) % 16) * UNIT;
+        if (first > 0 && units[first - 1].note != 0 && step % 3 == 0) { /* goes on, or almost */
+            number = units[first - 1].file;
+            offset = units[first - 1].offset + UNIT + (step % 5 == 0 ? UNIT : 0);
+        }
+        note_at(base + (uintptr_t)first * UNIT, (size_t)count * UNIT, number, offset);
+        note_units(step, first, count, number, offset);
+        for (int i = 0; i < UNITS; i++)
+            check_unit(base, i);
+    }
+}
+
+/* --- checksums */
+
+static void check_part(const unsigned char *at, const unsigned char *begin, size_t bytes,
+                       uint64_t file_offset, uint32_t held)
+{
+    struct ms_reads_part part;
+    CHECK(ms_reads_find_part(at, &part));
+    CHECK_EQ(part.begin, (uintptr_t)begin);
+    CHECK_EQ(part.bytes, bytes);
+    CHECK_EQ(part.file_offset, file_offset);
+    CHECK_EQ(part.held, held);
+    CHECK(part.checksum == ms_checksum(begin, bytes));
+}
+
+MS_TEST_AFTER(make_noted, each_64_kib_of_a_read_has_a_checksum)
+{
+    enum { SUM = 64 << 10, REST = 100, ALL = 3 * SUM + REST };
+    static unsigned char bytes[2 * ALL];
+    struct ms_reads_part part;
+    fill_randomly(bytes, sizeof(bytes), 1);
+    ms_reads_note(files[0].descriptor, bytes + ALL, ALL, 7, 0);
+    CHECK(!ms_reads_find_part(bytes + ALL, &part)); /* nobody held it */
+    ms_reads_note(files[0].descriptor, bytes, ALL, 1000, 5);
+    CHECK(!ms_reads_find_part(bytes + ALL, &part));
+    for (size_t i = 0; i < 4; i++) {
+        const size_t begin = i * SUM, length = i < 3 ? SUM : REST;
+        check_part(bytes + begin, bytes + begin, length, 1000 + begin, 5);
+        check_part(bytes + begin + length - 1, bytes + begin, length, 1000 + begin, 5);
+    }
+    /* What was read over has that one's, and what is left its own, from where it began. */
+    ms_reads_note(files[1].descriptor, bytes, SUM + 10, 0, 6);
+    check_part(bytes, bytes, SUM, 0, 6);
+    check_part(bytes + SUM + 9, bytes + SUM, 10, SUM, 6);
+    check_part(bytes + SUM + 10, bytes + SUM, SUM, 1000 + SUM, 5);
+    check_part(bytes + ALL - 1, bytes + 3 * SUM, REST, 1000 + 3 * SUM, 5);
+    /* Reads that go on where another ended have their own, too. */
+    ms_reads_note(files[0].descriptor, bytes + ALL, SUM, 1000 + ALL, 5);
+    check_part(bytes + ALL, bytes + ALL, SUM, 1000 + ALL, 5);
+    check_part(bytes + ALL - 1, bytes + 3 * SUM, REST, 1000 + 3 * SUM, 5);
+}
+
+/* --- files that nobody has seen read */
+
+/* The numbers of the unseen files, the last first. */
+static void check_unseen(const char *wanted)
+{
+    char seen[64] = "";
+    struct ms_mapping place;
+    for (size_t at = 0; ms_reads_next_unseen(&at, &place);)
+        sprintf(seen + strlen(seen), "%d ", number_of(&place));
+    if (strcmp(seen, wanted) != 0)
+        ms_test_fail(__FILE__, __LINE__, "expected %s, found %s", wanted, seen);
+}
+
+MS_TEST_AFTER(make_noted, a_file_is_unseen_until_it_is_mapped_or_read)
+{
+    const uint32_t changes = ms_reads_unseen();
+    ms_reads_note_map(files[2].descriptor);
+    check_unseen("");
+    ms_reads_note_open(files[2].descriptor);
+    check_unseen("2 ");
+    CHECK_EQ(ms_reads_unseen(), changes + 1);
+    ms_reads_note_open(files[2].descriptor);
+    ms_reads_note_open(files[3].descriptor); /* too small */
+    ms_reads_note_open(-1);
+    CHECK_EQ(ms_reads_unseen(), changes + 1);
+    ms_reads_note_open(files[0].descriptor);
+    ms_reads_note_open(files[1].descriptor);
+    check_unseen("1 0 2 ");
+    CHECK_EQ(ms_reads_unseen(), changes + 3);
+    ms_reads_note_map(files[0].descriptor);
+    check_unseen("1 2 ");
+    CHECK_EQ(ms_reads_unseen(), changes + 4);
+    ms_reads_note_map(files[0].descriptor);
+    ms_reads_note_map(-1);
+    ms_reads_note_open(files[0].descriptor); /* it was mapped */
+    check_unseen("1 2 ");
+    CHECK_EQ(ms_reads_unseen(), changes + 4);
+    note_at(UINT64_C(1) << 40, BYTES / 16 - 1, 1, 0); /* as its header */
+    check_unseen("1 2 ");
+    CHECK_EQ(ms_reads_unseen(), changes + 4);
+    note_at(UINT64_C(1) << 40, 1, 1, 0);
+    check_unseen("2 ");
+    CHECK_EQ(ms_reads_unseen(), changes + 5);
+    note_at(UINT64_C(1) << 40, 1, 1, 0);
+    CHECK_EQ(ms_reads_unseen(), changes + 5);
+}
+
+/* It is another file, or has another path, by its change time. */
+MS_TEST_AFTER(make_noted, a_file_that_changes_is_unseen_again)
+{
+    ms_reads_note_open(files[0].descriptor);
+    ms_reads_note_map(files[0].descriptor);
+    check_unseen("");
+    for (int tries = 0; tries < 100; tries++) { /* until its file system's clock ticks */
+        CHECK_EQ(fchmod(files[0].descriptor, 0600), 0);
+        ms_reads_note_open(files[0].descriptor);
+        struct ms_mapping place;
+        size_t at = 0;
+        if (ms_reads_next_unseen(&at, &place))
+            break;
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+    }
+    check_unseen("0 ");
+}
+
+MS_TEST_AFTER(make_noted, a_note_of_a_file_leaves_errno)
+{
+    errno = ENOTTY;
+    ms_reads_note_open(-1);
+    ms_reads_note_open(files[0].descriptor);
+    CHECK_EQ(errno, ENOTTY);
+    ms_reads_note_map(-1);
+    ms_reads_note_map(files[0].descriptor);
+    CHECK_EQ(errno, ENOTTY);
+}
+
+/* --- paths */
+
+MS_TEST_AFTER(make_noted, a_descriptor_has_the_path_of_its_file)
+{
+    static char path[MS_PATH_BYTES];
+    memset(path, 'x', sizeof(path));
+    CHECK(ms_reads_path(files[1].descriptor, path));
+    CHECK(strcmp(path, files[1].path) == 0);
+    memset(path, 'x', sizeof(path));
+    CHECK(!ms_reads_path(-1, path));
+    CHECK(strcmp(path, "") == 0);
+}
+
+/* A path of so many bytes, whose file is in a folder of a folder. */
+static void check_long_path(int length, bool is_path)
+{
+    enum { NAME = 200 };
+    char top[] = "/tmp/metashard-long-XXXXXX", folder[256], lower[512], path[1024];
+    char found[MS_PATH_BYTES];
+    CHECK(mkdtemp(top) != NULL);
+    snprintf(folder, sizeof(folder), "%s/%0*d", top, NAME, 0);
+    snprintf(lower, sizeof(lower), "%s/%0*d", folder, NAME, 0);
+    CHECK(mkdir(folder, 0700) == 0 && mkdir(lower, 0700) == 0);
+    const int rest = length - (int)strlen(lower) - 1;
+    snprintf(path, sizeof(path), "%s/%0*d", lower, rest, 0);
+    CHECK_EQ(strlen(path), length);
+    const int opened = open(path, O_RDWR | O_CREAT, 0600);
+    CHECK(opened >= 0);
+    memset(found, 'x', sizeof(found));
+    CHECK_EQ(ms_reads_path(opened, found), is_path);
+    CHECK(strcmp(found, is_path ? path : "") == 0);
+    close(opened);
+    CHECK(unlink(path) == 0 && rmdir(lower) == 0 && rmdir(folder) == 0 && rmdir(top) == 0);
+}
+
+MS_TEST(a_path_that_is_too_long_is_none)
+{
+    check_long_path(MS_PATH_BYTES - 1, true);
+    check_long_path(MS_PATH_BYTES, false);
+    check_long_path(MS_PATH_BYTES + 1, false);
+}
+
+MS_TEST_AFTER(make_noted, where_a_descriptor_stands_counts_for_reads_without_an_offset)
+{
+    const uintptr_t base = UINT64_C(1) << 40;
+    CHECK_EQ(lseek(files[0].descriptor, PART, SEEK_SET), PART);
+    note_at(base, PART, 0, -1);
+    check_places((void *)base, 1, "0@0 ");
+    note_at(base, PART + 1, 0, -1); /* more than was before it: somebody has moved it since */
+    check_places((void *)(base + 1), 1, "0@1 ");
+    check_places((void *)(base + PART), 1, "");
 }
