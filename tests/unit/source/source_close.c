@@ -13,7 +13,11 @@
 #include "runtime/source/file_thread.h"
 #include "runtime/source/source_close.h"
 #include "runtime/source/trust.h"
+#include "runtime/source/source_internal.h"
 #include "runtime/state/counters.h"
+#include "tests/unit/between.h"
+#include "tests/unit/source/files.h"
+#include "tools/simcuda/harness/deny.h"
 #include "tools/simcuda/harness/test.h"
 
 enum { BYTES = 1 << 20 };
@@ -193,6 +197,203 @@ MS_TEST(a_file_that_ends_too_early_has_no_error)
     CHECK_EQ(read.failure.offset, BYTES);
     CHECK_EQ(read.failure.bytes, BYTES / 2);
     ms_source_drop(read.source);
+}
+
+/* --- one of several files */
+
+static struct test_file first, second;
+
+static void make_two(void)
+{
+    make_test_file(&first, "/tmp", BYTES);
+    make_test_file(&second, "/tmp", (64 << 10) + 1);
+}
+
+static const struct stat *stat_of(const struct test_file *file)
+{
+    return ms_source_stat(file->source);
+}
+
+static bool close_one(const struct test_file *file, bool is_deleted)
+{
+    return ms_source_close(stat_of(file)->st_dev, stat_of(file)->st_ino, is_deleted, NULL);
+}
+
+static void end_one(const struct test_file *file, bool is_lost)
+{
+    ms_source_close_end(stat_of(file)->st_dev, stat_of(file)->st_ino, is_lost);
+}
+
+static void check_states(enum ms_source_state of_first, enum ms_source_state of_second)
+{
+    CHECK_EQ(ms_source_state(first.source), of_first);
+    CHECK_EQ(ms_source_state(second.source), of_second);
+}
+
+MS_TEST_AFTER(make_two, one_file_is_closed_and_others_are_not)
+{
+    const struct stat *stat = stat_of(&first);
+    const int before = count_open_there();
+    CHECK(!ms_source_close(stat->st_dev + 1, stat->st_ino, false, NULL));
+    CHECK(!ms_source_close(stat->st_dev, stat->st_ino + 1000000, false, NULL));
+    check_states(MS_SOURCE_IS_OPEN, MS_SOURCE_IS_OPEN);
+    CHECK(close_one(&first, false));
+    check_states(MS_SOURCE_IS_CLOSED, MS_SOURCE_IS_OPEN);
+    CHECK(!close_one(&first, false)); /* it is, already */
+    end_one(&second, true);           /* it was not closed */
+    check_states(MS_SOURCE_IS_CLOSED, MS_SOURCE_IS_OPEN);
+    end_one(&first, false);
+    check_states(MS_SOURCE_IS_OPEN, MS_SOURCE_IS_OPEN);
+    CHECK_EQ(count_open_there(), before);
+    CHECK(close_one(&first, false) && close_one(&second, false));
+    end_one(&first, true);
+    check_states(MS_SOURCE_IS_LOST, MS_SOURCE_IS_CLOSED);
+    CHECK_EQ(count_open_there(), before - 1); /* nobody reads it any more */
+    end_one(&first, true);
+    CHECK_EQ(count_open_there(), before - 1);
+    end_one(&second, false);
+    CHECK_EQ(read_into(second.source, seen), CUDA_ERROR_OPERATING_SYSTEM); /* it is shorter */
+    ms_source_drop(first.source);
+    ms_source_drop(second.source);
+    CHECK_EQ(count_open_there(), before - 2);
+}
+
+MS_TEST_AFTER(make_two, a_copy_has_all_bytes_and_others_have_none)
+{
+    static const unsigned char *bytes;
+    const int before = count_open_there();
+    CHECK(close_one(&second, false));
+    CHECK(ms_source_close_keep(stat_of(&second)->st_dev, stat_of(&second)->st_ino));
+    check_states(MS_SOURCE_IS_OPEN, MS_SOURCE_IS_KEPT);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), second.bytes);
+    CHECK_EQ(count_open_there(), before + 1);
+    end_one(&second, true);
+    check_states(MS_SOURCE_IS_OPEN, MS_SOURCE_IS_KEPT);
+    CHECK_EQ(count_open_there(), before); /* the file itself is let go */
+    CHECK_EQ(truncate(second.path, 0), 0);
+    CHECK_EQ(ms_source_read(second.source, 0, seen, second.bytes, (const void **)&bytes),
+             CUDA_SUCCESS);
+    CHECK_BYTES(bytes, second.data, second.bytes);
+    ms_source_drop(second.source);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
+    CHECK_EQ(count_open_there(), before - 1);
+    ms_source_drop(first.source);
+}
+
+/* A file that was given up before: the copy is for the source that is there now. */
+MS_TEST_AFTER(make_two, all_sources_of_a_file_are_kept)
+{
+    struct ms_mapping mapping = {.device = stat_of(&first)->st_dev,
+                                 .inode = stat_of(&first)->st_ino};
+    snprintf(mapping.path, sizeof(mapping.path), "%s", first.path);
+    atomic_store(&first.source->state, MS_SOURCE_IS_LOST);
+    struct ms_source *again = ms_trust_open(&mapping, BYTES);
+    CHECK(again != NULL && again != first.source);
+    atomic_store(&first.source->state, MS_SOURCE_IS_OPEN);
+    CHECK(close_one(&first, false));
+    CHECK_EQ(ms_source_state(again), MS_SOURCE_IS_CLOSED);
+    CHECK(ms_source_close_keep(mapping.device, mapping.inode));
+    CHECK_EQ(ms_source_state(first.source), MS_SOURCE_IS_KEPT);
+    CHECK_EQ(ms_source_state(again), MS_SOURCE_IS_KEPT);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 2 * BYTES);
+    ms_source_drop(again);
+    ms_source_drop(first.source);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
+    ms_source_drop(second.source);
+}
+
+static void check_denied(int call)
+{
+    make_two();
+    const int before = count_open_there();
+    CHECK(close_one(&first, false));
+    deny(call, EPERM);
+    CHECK(!ms_source_close_keep(stat_of(&first)->st_dev, stat_of(&first)->st_ino));
+    check_states(MS_SOURCE_IS_CLOSED, MS_SOURCE_IS_OPEN);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
+    CHECK_EQ(count_open_there(), before);
+    ms_source_drop(first.source);
+    ms_source_drop(second.source);
+}
+
+MS_TEST(without_a_file_in_memory_there_is_no_copy)
+{
+    check_denied(SYS_memfd_create);
+}
+
+MS_TEST(a_copy_that_cannot_be_written_is_none)
+{
+    check_denied(SYS_pwrite64);
+}
+
+/* --- files without links */
+
+static bool find_deleted(const struct test_file *file)
+{
+    dev_t device;
+    ino_t inode;
+    const bool is_found = ms_source_close_find_deleted(&device, &inode);
+    if (is_found) {
+        CHECK_EQ(device, stat_of(file)->st_dev);
+        CHECK_EQ(inode, stat_of(file)->st_ino);
+    }
+    return is_found;
+}
+
+MS_TEST_AFTER(make_two, a_deleted_file_is_answered_once)
+{
+    CHECK(!find_deleted(&second));
+    CHECK_EQ(unlink(second.path), 0);
+    CHECK(!find_deleted(&second)); /* files without a lease are not asked */
+    atomic_store(&second.source->is_deleted, true);
+    CHECK(find_deleted(&second));
+    CHECK(!close_one(&first, true)); /* it has its link */
+    CHECK(close_one(&second, true));
+    check_states(MS_SOURCE_IS_OPEN, MS_SOURCE_IS_CLOSED);
+    CHECK(!find_deleted(&second));
+    end_one(&second, false);
+    CHECK(!find_deleted(&second)); /* it has had its answer */
+    CHECK(close_one(&second, true));
+    end_one(&second, true);
+    CHECK(!find_deleted(&second));
+    CHECK(!close_one(&second, true));
+    ms_source_drop(first.source);
+    ms_source_drop(second.source);
+}
+
+static void make_leased(void)
+{
+    ms_config.leases = true;
+    make_two();
+    if (!atomic_load(&first.source->lease.is_taken))
+        ms_test_skip("no leases here");
+}
+
+MS_TEST_AFTER(make_leased, a_deleted_file_with_a_lease_is_found)
+{
+    CHECK(!find_deleted(&first));
+    CHECK_EQ(unlink(first.path), 0);
+    CHECK(find_deleted(&first));
+    ms_source_close_lease(stat_of(&first)->st_dev, stat_of(&first)->st_ino);
+    CHECK(!find_deleted(&first));
+    ms_source_drop(first.source);
+    ms_source_drop(second.source);
+}
+
+MS_TEST_AFTER(make_leased, the_lease_of_one_file_is_dropped)
+{
+    const struct stat *stat = stat_of(&first);
+    ms_source_close_lease(stat->st_dev + 1, stat->st_ino);
+    ms_source_close_lease(stat->st_dev, stat->st_ino + 1000000);
+    CHECK(atomic_load(&first.source->lease.is_taken) &&
+          atomic_load(&second.source->lease.is_taken));
+    ms_source_close_lease(stat->st_dev, stat->st_ino);
+    CHECK(!atomic_load(&first.source->lease.is_taken));
+    CHECK(atomic_load(&second.source->lease.is_taken));
+    close(open(first.path, O_WRONLY)); /* nobody waits */
+    ms_source_drop(second.source);
+    CHECK(!ms_lease_any());
+    ms_source_drop(first.source);
 }
 
 /* --- threads read meanwhile, as those of a transfer do */
