@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The line that explains a copy which waits while headers are read. Nothing here measures time. */
 #include "runtime/shard/checkpoint_files.h"
+#include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
 
 #include "tests/unit/between.h"
@@ -168,6 +169,134 @@ MS_TEST_AFTER(make_names, files_that_were_forgotten_are_read_again)
     CHECK_EQ(ms_checkpoint_files_count(), 2);
     ms_source_drop(kept);
     remove_names();
+}
+
+/* What the file at its path is by now is compared with what the source was recorded as. */
+MS_TEST_AFTER(make_names, a_file_is_known_by_what_it_was)
+{
+    struct ms_source *source = save(saved, "x", 0);
+    const struct stat then = source->recorded;
+    struct stat now[8];
+    for (int i = 0; i < 8; i++)
+        now[i] = then;
+    now[0].st_dev++;
+    now[1].st_ino++;
+    now[2].st_size++;
+    now[3].st_mtim.tv_sec++;
+    now[4].st_mtim.tv_nsec++;
+    now[5].st_ctim.tv_sec++;
+    now[6].st_nlink++;
+    CHECK_EQ(index_of(source), 0);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 8; i++) {
+            source->recorded = now[i];
+            CHECK_EQ(index_of(source), i < 5 ? SIZE_MAX : 0);
+        }
+    }
+    source->recorded = then;
+    CHECK_EQ(index_of(source), 0);
+    CHECK_EQ(ms_checkpoint_files_count(), 1);
+    ms_source_drop(source);
+    remove_names();
+}
+
+/* --- the index of several files */
+
+static char folder[] = "/tmp/metashard-unit-XXXXXX";
+
+static const char *in_folder(const char *name)
+{
+    static char paths[2][64 + 64];
+    static int turn;
+    char *to = paths[turn ^= 1];
+    snprintf(to, sizeof(paths[0]), "%s/%s", folder, name);
+    return to;
+}
+
+/* Of two tensors in two files, one of them of that name. */
+static void write_index(const char *index, const char *name, int number)
+{
+    FILE *file = fopen(in_folder(index), "w");
+    CHECK(file != NULL);
+    fprintf(file, "{\"weight_map\": {\"x%d\": \"%s\", \"y%d\": \"other.safetensors\"}}", number,
+            name, number);
+    fclose(file);
+}
+
+MS_TEST(files_of_one_index_are_known_together)
+{
+    static const struct {
+        const char *name, *index;
+        bool is_found;
+    } rows[] = {
+        {"m-00001-of-00002.safetensors", "m.safetensors.index.json", true},
+        {"m-1-of-2.bin.safetensors", "m.safetensors.index.json", true},
+        {"m-a-10-of-2.safetensors", "m-a.safetensors.index.json", true},
+        {"m.safetensors", "m.safetensors.index.json", false},
+        {"m-of-2.safetensors", "m.safetensors.index.json", false},
+        {"m1-of-2.safetensors", "m.safetensors.index.json", false},
+        {"1-of-2.safetensors", ".safetensors.index.json", false},
+        {"m-x-of-2.safetensors", "m.safetensors.index.json", false},
+        {"m-1x-of-2.safetensors", "m.safetensors.index.json", false},
+        {"m-1-0f-2.safetensors", "m.safetensors.index.json", false},
+        {"m-1-of-2.safetensors", "m.other.index.json", false},
+        {"m-1-of-2", "m.index.json", false},
+    };
+    open_log(MS_ERROR);
+    CHECK(mkdtemp(folder) != NULL);
+    for (int i = 0; i < (int)(sizeof(rows) / sizeof(rows[0])); i++) {
+        char x[8], y[8];
+        snprintf(x, sizeof(x), "x%d", i);
+        snprintf(y, sizeof(y), "y%d", i);
+        const size_t before = ms_checkpoint_files_count();
+        struct ms_source *other = save(in_folder("other.safetensors"), y, 2 * i);
+        struct ms_source *one = save(in_folder(rows[i].name), x, 2 * i + 1);
+        write_index(rows[i].index, rows[i].name, i);
+        const size_t index = index_of(one);
+        CHECK(index == before || index == before + 1 || strchr(rows[i].name, '.') == NULL);
+        const size_t added = ms_checkpoint_files_count() - before;
+        if (rows[i].is_found ? added != 2 : added > 1)
+            ms_test_fail(__FILE__, __LINE__, "%s: %zu tensors", rows[i].name, added);
+        if (added == 2) {
+            CHECK_EQ(index_of(other), 2 * before + 1 - index);
+            CHECK_EQ(ms_checkpoint_files_count(), before + 2);
+        }
+        ms_source_drop(one);
+        ms_source_drop(other);
+        unlink(in_folder(rows[i].index));
+        unlink(in_folder(rows[i].name));
+        unlink(in_folder("other.safetensors"));
+    }
+    CHECK_EQ(rmdir(folder), 0);
+}
+
+/* An index that lies beside a file, and is of others, is none of its own. */
+MS_TEST(a_file_that_its_index_does_not_name_is_read_alone)
+{
+    static const char *const wrong[] = {"other.safetensors", NULL};
+    open_log(MS_ERROR);
+    CHECK(mkdtemp(folder) != NULL);
+    for (int i = 0; i < 2; i++) {
+        char x[8], y[8];
+        snprintf(x, sizeof(x), "a%d", i);
+        snprintf(y, sizeof(y), "y%d", i);
+        const size_t before = ms_checkpoint_files_count();
+        struct ms_source *other = save(in_folder("other.safetensors"), y, 2 * i);
+        struct ms_source *one = save(in_folder("m-1-of-2.safetensors"), x, 2 * i + 1);
+        FILE *file = fopen(in_folder("m.safetensors.index.json"), "w");
+        CHECK(file != NULL);
+        if (wrong[i] != NULL)
+            fprintf(file, "{\"weight_map\": {\"y%d\": \"%s\"}}", i, wrong[i]);
+        fclose(file);
+        CHECK_EQ(index_of(one), before);
+        CHECK_EQ(ms_checkpoint_files_count(), before + 1);
+        ms_source_drop(one);
+        ms_source_drop(other);
+        unlink(in_folder("m.safetensors.index.json"));
+        unlink(in_folder("m-1-of-2.safetensors"));
+        unlink(in_folder("other.safetensors"));
+    }
+    CHECK_EQ(rmdir(folder), 0);
 }
 
 /* --- tensors of torch.save, which may have the same bytes */

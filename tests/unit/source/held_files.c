@@ -7,6 +7,7 @@
 
 #include "runtime/source/reads.h"
 #include "runtime/source/source.h"
+#include "runtime/source/trust.h"
 #include "runtime/state/caller.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
@@ -318,6 +319,83 @@ MS_TEST_AFTER(set_up, a_handler_that_has_interrupted_the_shim)
     CHECK_EQ(ms_held_files_hold(direct), 0);
     ms_calls_inside = 0;
     CHECK(ms_held_files_hold(direct) != 0);
+}
+
+/* --- how often a file that cannot be held is asked for */
+
+static time_t later_s; /* by so much the clock is ahead */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
+{
+    const int result = __real_clock_gettime(clock, now);
+    if (clock == CLOCK_MONOTONIC)
+        now->tv_sec += later_s;
+    return result;
+}
+
+/* Refused so often, it is asked for after so many seconds again. */
+static void check_next_question(int refusals, time_t seconds)
+{
+    const int writer = open(file.path, O_WRONLY);
+    CHECK(writer >= 0);
+    for (int i = 0; i < refusals; i++) {
+        CHECK_EQ(ms_held_files_hold(direct), 0);
+        later_s += 100; /* more than any pause */
+    }
+    CHECK_EQ(ms_held_files_hold(direct), 0);
+    close(writer);
+    later_s += seconds / 2;
+    CHECK_EQ(ms_held_files_hold(direct), 0); /* nobody writes it any more, and nobody has asked */
+    later_s += seconds - seconds / 2;
+    CHECK(ms_held_files_hold(direct) != 0);
+}
+
+MS_TEST_AFTER(set_up, a_file_that_is_refused_twice_is_left_alone_for_longer)
+{
+    check_next_question(1, 2);
+    write_to(0); /* it is none of those any more, and begins anew */
+    check_next_question(2, 4);
+}
+
+MS_TEST_AFTER(set_up, a_file_that_was_held_in_between_is_asked_for_soon)
+{
+    check_next_question(5, 32);
+    write_to(0);
+    const int writer = open(file.path, O_WRONLY);
+    CHECK_EQ(ms_held_files_hold(direct), 0);
+    close(writer);
+    later_s += 1;
+    CHECK(ms_held_files_hold(direct) != 0);
+}
+
+MS_TEST_AFTER(set_up, a_file_that_is_refused_often_is_asked_for_each_minute)
+{
+    check_next_question(6, 64);
+}
+
+MS_TEST_AFTER(set_up, a_file_that_is_always_refused_is_asked_for_each_minute)
+{
+    check_next_question(9, 64);
+}
+
+MS_TEST_AFTER(set_up, a_file_is_held_by_its_number_alone)
+{
+    const uint32_t number = ms_held_files_hold(direct);
+    struct ms_source *source =
+        ms_trust_open(&(struct ms_mapping){.device = 1, .inode = 1}, 0); /* there is none such */
+    CHECK(source == NULL);
+    uint64_t found_at;
+    read_by(direct, memory, BYTES, 0, number);
+    source = ms_source_find(memory, BYTES, &found_at);
+    CHECK(source != NULL);
+    CHECK(ms_held_files_has(number, source));
+    CHECK(!ms_held_files_has(number + 1, source));
+    CHECK(!ms_held_files_has(0, source));
+    CHECK(!ms_held_files_has(0, NULL));
+    CHECK(!ms_held_files_has(number, NULL));
+    ms_source_drop(source);
 }
 
 /* --- how many */

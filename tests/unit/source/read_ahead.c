@@ -240,6 +240,46 @@ MS_TEST_AFTER(make_file, another_mapping_in_its_place_keeps_its_advice)
     ms_source_drop(source);
 }
 
+/* What came in its place looks like it but for one thing, and its owner has advised it. */
+static void check_other(const char *folder, size_t bytes)
+{
+    char other[80];
+    void *address = map();
+    struct ms_source *source = copy_from(address);
+    CHECK(is_random(address));
+    snprintf(other, sizeof(other), "%s/metashard-ahead-%d", folder != NULL ? folder : "",
+             (int)getpid());
+    const int file = folder != NULL ? open(other, O_RDWR | O_CREAT, 0600) : open(path, O_RDONLY);
+    if (file < 0)
+        ms_test_skip("no such folder here");
+    if (folder != NULL) {
+        CHECK_EQ(ftruncate(file, BYTES), 0);
+        unlink(other);
+    }
+    CHECK_EQ(munmap(address, BYTES), 0);
+    CHECK(mmap(address, bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0) == address);
+    CHECK_EQ(madvise(address, bytes, MADV_RANDOM), 0);
+    ms_read_ahead_look(false);
+    CHECK(is_random(address));
+    close(file);
+    ms_source_drop(source);
+}
+
+MS_TEST_AFTER(make_file, another_file_in_its_place_keeps_its_advice)
+{
+    check_other("/tmp", BYTES);
+}
+
+MS_TEST_AFTER(make_file, a_file_of_another_device_in_its_place_keeps_its_advice)
+{
+    check_other("/dev/shm", BYTES);
+}
+
+MS_TEST_AFTER(make_file, less_of_the_file_in_its_place_keeps_its_advice)
+{
+    check_other(NULL, BYTES / 2);
+}
+
 static void answer(dev_t device, ino_t inode)
 {
     (void)device, (void)inode;
