@@ -55,6 +55,18 @@ MS_TEST(what_is_no_utf8_is_replaced)
                                            {"\xe2\x80", "??"},
                                            {"\xed\xa0\x80", "???"},
                                            {"\xc0\x9b", "??"},
+                                           {"\xc1\xbf", "??"},
+                                           {"\xe0\x9f\xbf", "???"},
+                                           {"\xf0\x8f\xbf\xbf", "????"},
+                                           {"\xf4\x90\x80\x80", "????"},
+                                           {"\xf5\x80\x80\x80", "????"},
+                                           {"\xf8\x88\x80\x80", "????"},
+                                           {"\xc3(", "?("},
+                                           {"\xe2\x82(", "?\?("},
+                                           {"\xf0\x9f\x90(", "?\?\?("},
+                                           {"\xe2(\xac", "?(?"},
+                                           {"\x80", "?"},
+                                           {"\xbf", "?"},
                                            {"", ""}};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         char text[16];
@@ -63,4 +75,40 @@ MS_TEST(what_is_no_utf8_is_replaced)
         if (strcmp(text, texts[i][1]) != 0)
             ms_test_fail(__FILE__, __LINE__, "%s, expected %s", text, texts[i][1]);
     }
+}
+
+MS_TEST(a_text_is_valid_as_a_whole)
+{
+    static const struct {
+        const char *text;
+        size_t length;
+        bool is_valid;
+    } rows[] = {
+        {"", 0, true},
+        {"a", 1, true},
+        {"a\xc3\xa9z", 4, true},
+        {"a\xc3\xa9", 2, false},
+        {"\xc3\xa9\xff", 3, false},
+        {"\xff", 1, false},
+        {"\xff", 0, true},
+        {"a\0b", 3, false},
+        {"\xe2\x82\xac", 2, false},
+        {"\xe2\x82\xac", 3, true},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        if (ms_utf8_is_valid(rows[i].text, rows[i].length) != rows[i].is_valid)
+            ms_test_fail(__FILE__, __LINE__, "row %zu", i);
+    }
+}
+
+MS_TEST(of_too_few_bytes_there_is_no_character)
+{
+    CHECK_EQ(ms_utf8_character_bytes("", 1), 0);
+    CHECK_EQ(ms_utf8_character_bytes("a", 1), 1);
+    CHECK_EQ(ms_utf8_character_bytes("\xc3\xa9", 1), 0);
+    CHECK_EQ(ms_utf8_character_bytes("\xc3\xa9", 2), 2);
+    CHECK_EQ(ms_utf8_character_bytes("\xc3\xa9", 9), 2);
+    CHECK_EQ(ms_utf8_character_bytes("\xe2\x82\xac", 2), 0);
+    CHECK_EQ(ms_utf8_character_bytes("\xf0\x9f\x90\x8d", 3), 0);
+    CHECK_EQ(ms_utf8_character_bytes("\xf0\x9f\x90\x8d", 4), 4);
 }

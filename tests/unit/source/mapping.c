@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/source/file_thread.h"
 #include "runtime/source/held_files.h"
 #include "runtime/source/trust.h"
 #include "tests/unit/between.h"
@@ -714,4 +715,152 @@ MS_TEST(without_a_call_that_touches_it_is_one_too)
 {
     deny_with(SYS_madvise, 2, 22, EINVAL);
     check_untouched();
+}
+
+/* --- files that the program has leased */
+
+static bool may_be_opened(dev_t device_beside, ino_t inode_beside)
+{
+    struct stat stat_of, found;
+    CHECK_EQ(fstat(file, &stat_of), 0);
+    if (device_beside != 0 || inode_beside != 0)
+        ms_mapping_note_lease(stat_of.st_dev + device_beside, stat_of.st_ino + inode_beside);
+    const int opened = ms_mapping_open_again(path, &stat_of, &found);
+    if (opened >= 0)
+        ms_mapping_close(opened);
+    return opened >= 0;
+}
+
+MS_TEST_AFTER(make_file, a_file_with_a_lease_of_the_program_is_not_opened)
+{
+    struct stat stat_of;
+    CHECK_EQ(fstat(file, &stat_of), 0);
+    CHECK(may_be_opened(0, 0));
+    CHECK(may_be_opened(1, 0));
+    CHECK(may_be_opened(0, 1));
+    ms_mapping_note_lease(stat_of.st_dev, stat_of.st_ino);
+    CHECK(!may_be_opened(0, 0));
+    CHECK(!may_be_opened(0, 2));
+}
+
+MS_TEST_AFTER(make_file, of_more_leases_than_are_known_any_file_may_have_one)
+{
+    enum { MOST = 16 };
+    for (unsigned i = 1; i <= MOST; i++) {
+        CHECK(may_be_opened(0, i));
+        CHECK(may_be_opened(0, i)); /* the same one again takes no place */
+    }
+    CHECK(!may_be_opened(0, MOST + 1));
+    CHECK(!may_be_opened(0, MOST + 2));
+}
+
+/* --- bytes that may not be there */
+
+/* Three pages, of which the second may not be read. */
+static unsigned char *make_pages(size_t page)
+{
+    unsigned char *pages =
+        mmap(NULL, 3 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED);
+    for (size_t i = 0; i < 3 * page; i++)
+        pages[i] = (unsigned char)(i * 11 + i / 256);
+    CHECK_EQ(mprotect(pages + page, page, PROT_NONE), 0);
+    return pages;
+}
+
+static void check_peek(void)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const struct {
+        size_t begin, bytes;
+        bool is_there;
+    } rows[] = {
+        {0, page, true},          {0, 1, true},
+        {page - 1, 1, true},      {page - 1, 2, false},
+        {0, page + 1, false},     {page, 1, false},
+        {2 * page - 1, 1, false}, {2 * page - 1, 2, false},
+        {2 * page, 1, true},      {2 * page + 5, page - 5, true},
+        {0, 3 * page, false},     {page - 1, page + 2, false},
+    };
+    unsigned char *pages = make_pages(page), *seen = malloc(3 * page);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const bool is_there = ms_mapping_peek(pages + rows[i].begin, seen, rows[i].bytes);
+        if (is_there != rows[i].is_there)
+            ms_test_fail(__FILE__, __LINE__, "row %zu", i);
+        if (is_there)
+            CHECK_BYTES(seen, pages + rows[i].begin, rows[i].bytes);
+    }
+    CHECK(!ms_mapping_peek((void *)16, seen, 1));
+    free(seen);
+    CHECK_EQ(munmap(pages, 3 * page), 0);
+}
+
+MS_TEST(of_memory_that_may_not_be_read_nothing_is_seen)
+{
+    check_peek();
+}
+
+static int count_open(void)
+{
+    const int next = dup(0);
+    close(next);
+    return next;
+}
+
+MS_TEST(of_memory_that_may_not_be_read_nothing_is_seen_where_the_call_is_denied)
+{
+    const int before = count_open();
+    deny(SYS_process_vm_readv, EPERM);
+    check_peek();
+    CHECK_EQ(count_open(), before);
+}
+
+MS_TEST(of_memory_that_may_not_be_read_nothing_is_seen_on_an_older_kernel)
+{
+    deny(SYS_process_vm_readv, ENOSYS);
+    check_peek();
+}
+
+static struct {
+    const unsigned char *address;
+    size_t bytes;
+    bool are_present;
+} asked;
+
+static void ask_there(void *argument)
+{
+    asked.are_present = ms_mapping_is_present(asked.address, asked.bytes);
+    (void)argument;
+}
+
+static bool are_present(const unsigned char *address, size_t bytes)
+{
+    asked.address = address;
+    asked.bytes = bytes;
+    CHECK(ms_file_thread_call(ask_there, NULL));
+    return asked.are_present;
+}
+
+/* Pages of the file that were touched, and are not taken away again. */
+MS_TEST_AFTER(make_file, pages_are_present_when_each_was_touched)
+{
+    enum { PAGES = 700 }; /* more than are asked for at once */
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    CHECK_EQ(truncate(path, (off_t)(PAGES * page)), 0);
+    unsigned char *pages = mmap(NULL, PAGES * page, PROT_READ, MAP_PRIVATE, file, 0);
+    CHECK(pages != MAP_FAILED);
+    for (size_t i = 0; i < PAGES; i++)
+        (void)*(volatile unsigned char *)&pages[i * page];
+    if (!are_present(pages + page, page))
+        ms_test_skip("this kernel does not tell which pages are there");
+    CHECK(are_present(pages, PAGES * page));
+    CHECK_EQ(madvise(pages, page, MADV_DONTNEED), 0);
+    CHECK_EQ(madvise(pages + (PAGES - 1) * page, page, MADV_DONTNEED), 0);
+    CHECK(are_present(pages + page, (PAGES - 2) * page));
+    CHECK(are_present(pages + 2 * page - 1, 2));
+    CHECK(!are_present(pages + page - 1, page));
+    CHECK(!are_present(pages + page, (PAGES - 2) * page + 1));
+    CHECK(!are_present(pages, 1));
+    CHECK(!are_present(pages, PAGES * page));
+    CHECK_EQ(munmap(pages, PAGES * page), 0);
 }
