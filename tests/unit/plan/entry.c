@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Entries of plans: the patterns of their names. */
 #include "runtime/plan/plan.h"
+#include "runtime/plan/plan_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -161,4 +163,226 @@ MS_TEST(many_stars_are_not_slow)
     CHECK(matches(pattern, text));
     free(pattern);
     free(text);
+}
+
+/* --- what an entry says */
+
+/* A plan of two by three ranks with this entry. NULL: it is good; otherwise what is wrong. */
+static const char *fault_of(const char *entry)
+{
+    static struct ms_fault fault;
+    static const char head[] = "plan: tensors[0]";
+    char text[1024];
+    struct ms_plan *plan = NULL;
+    snprintf(text, sizeof(text),
+             "{\"format\": \"metashard-plan/1\", \"mesh\": {\"p\": 2, \"d\": 3}, \"rank\": 0, "
+             "\"tensors\": [%s]}",
+             entry);
+    if (ms_plan_parse(text, strlen(text), "plan", &plan, &fault)) {
+        ms_plan_destroy(plan);
+        return NULL;
+    }
+    return strncmp(fault.text, head, sizeof(head) - 1) == 0 ? fault.text + sizeof(head) - 1
+                                                            : fault.text;
+}
+
+struct row {
+    const char *text, *fault;
+};
+
+/* Each text in the place of the two stars of the entry. */
+static void check_rows(const char *begin, const char *end, const struct row *rows, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        char entry[512];
+        snprintf(entry, sizeof(entry), "%s%s%s", begin, rows[i].text, end);
+        const char *seen = fault_of(entry);
+        if ((seen == NULL) != (rows[i].fault == NULL) ||
+            (seen != NULL && strcmp(seen, rows[i].fault) != 0))
+            ms_test_fail(__FILE__, __LINE__, "%s: expected %s, found %s", entry,
+                         rows[i].fault != NULL ? rows[i].fault : "none",
+                         seen != NULL ? seen : "none");
+    }
+}
+
+MS_TEST(placements_are_of_one_mesh_dimension_each)
+{
+    static const struct row rows[] = {
+        {"[]", NULL},
+        {"{}", NULL},
+        {"[{\"shard\": 0}, \"replicate\"]", NULL},
+        {"{\"d\": {\"shard\": 7}, \"p\": {\"shard\": 0}}", NULL},
+        {"5", ".placements: expected a list or an object of placements"},
+        {"\"replicate\"", ".placements: expected a list or an object of placements"},
+        {"[\"replicate\", \"replicate\", \"replicate\"]",
+         ".placements: expected at most 2 placements, one per mesh dimension"},
+        {"{\"x\": \"replicate\"}", ".placements.x: expected the name of a mesh dimension"},
+        {"{\"p\": \"replicate\", \"\": {\"shard\": 0}}",
+         ".placements.: expected the name of a mesh dimension"},
+        {"[\"replicat\"]", ".placements[0]: expected \"replicate\", {\"shard\": dimension} or "
+                           "{\"flat\": \"zero3\"}"},
+        {"[{}]", ".placements[0]: expected \"replicate\", {\"shard\": dimension} or "
+                 "{\"flat\": \"zero3\"}"},
+        {"[\"replicate\", []]", ".placements[1]: expected \"replicate\", {\"shard\": dimension} or "
+                                "{\"flat\": \"zero3\"}"},
+        {"{\"d\": 5}", ".placements.d: expected \"replicate\", {\"shard\": dimension} or "
+                       "{\"flat\": \"zero3\"}"},
+        {"[{\"shard\": 8}]", ".placements[0].shard: expected an integer from 0 to 7, found 8"},
+        {"[{\"shard\": -1}]", ".placements[0].shard: expected an integer from 0 to 7, found -1"},
+        {"[{\"shard\": \"0\"}]", ".placements[0].shard: expected an integer"},
+        {"[{\"shard\": 0, \"flat\": \"zero3\"}]",
+         ".placements[0].flat: unknown key; expected shard and interleave"},
+        {"[{\"flat\": \"zero3\"}]", NULL},
+        {"[{\"flat\": \"fsdp1\", \"unit\": \"u\"}]", NULL},
+        {"[{\"flat\": \"zero\"}]", ".placements[0].flat: expected \"zero3\" or \"fsdp1\""},
+        {"[{\"flat\": 3}]", ".placements[0].flat: expected \"zero3\" or \"fsdp1\""},
+        {"[{\"flat\": \"zero3\", \"unit\": \"u\"}]",
+         ".placements[0].unit: expected no unit beside \"zero3\""},
+        {"[{\"flat\": \"fsdp1\"}]", ".placements[0].unit: expected the name of a unit"},
+        {"[{\"flat\": \"fsdp1\", \"unit\": \"\"}]",
+         ".placements[0].unit: expected the name of a unit"},
+        {"[{\"flat\": \"fsdp1\", \"unit\": 5}]",
+         ".placements[0].unit: expected the name of a unit"},
+        {"[{\"flat\": \"zero3\", \"x\": 5}]",
+         ".placements[0].x: unknown key; expected flat and unit"},
+        {"[{\"flat\": \"zero3\"}, {\"flat\": \"zero3\"}]",
+         ".placements: expected at most one flat placement"},
+        {"[{\"flat\": \"zero3\"}, {\"shard\": 0}]", NULL},
+    };
+    check_rows("{\"name\": \"a\", \"placements\": ", "}", rows, COUNT(rows));
+}
+
+MS_TEST(interleaved_parts_are_up_to_64_numbers)
+{
+    static const struct row rows[] = {
+        {"[1]", NULL},
+        {"[1, 9223372036854775806]", NULL},
+        {"[]", ".placements[0].interleave: expected a list of 1 to 64 integers"},
+        {"{\"a\": 1}", ".placements[0].interleave: expected a list of 1 to 64 integers"},
+        {"5", ".placements[0].interleave: expected a list of 1 to 64 integers"},
+        {"[1, 0]", ".placements[0].interleave[1]: expected an integer from 1 to "
+                   "9223372036854775807, found 0"},
+        {"[1, 9223372036854775807]", ".placements[0].interleave[1]: expected a sum below 2^63"},
+        {"[9223372036854775807, 9223372036854775807, 2]",
+         ".placements[0].interleave[1]: expected a sum below 2^63"},
+    };
+    static const struct row others[] = {
+        {"[{\"shard\": 1}, {\"shard\": 0, \"interleave\": [1, 1]}]", NULL},
+        {"[{\"shard\": 0, \"interleave\": [1, 1]}, {\"shard\": 0}]", NULL},
+        {"[{\"shard\": 0}, {\"shard\": 0, \"interleave\": [1, 1]}]",
+         ".placements: expected interleave to be the first that shards dimension 0"},
+        {"[{\"flat\": \"zero3\"}, {\"shard\": 0, \"interleave\": [1, 1]}]", NULL},
+    };
+    check_rows("{\"name\": \"a\", \"placements\": [{\"shard\": 0, \"interleave\": ", "}]}", rows,
+               COUNT(rows));
+    check_rows("{\"name\": \"a\", \"placements\": ", "}", others, COUNT(others));
+    for (int count = 64; count <= 65; count++) {
+        char text[512] = "{\"name\": \"a\", \"placements\": [{\"shard\": 0, \"interleave\": [1";
+        for (int i = 1; i < count; i++)
+            strcat(text, ",1");
+        strcat(text, "]}]}");
+        CHECK_EQ(fault_of(text) == NULL, count == 64);
+    }
+}
+
+MS_TEST(ranges_of_a_rank_ascend)
+{
+    static const struct row rows[] = {
+        {"[]", NULL},
+        {"[[0, 1]]", NULL},
+        {"[[0, 1], [1, 2], [3, 9223372036854775807]]", NULL},
+        {"[[1, 1]]",
+         ".ranges[0][0][1]: expected an integer from 2 to 9223372036854775807, found 1"},
+        {"[[2, 1]]",
+         ".ranges[0][0][1]: expected an integer from 3 to 9223372036854775807, found 1"},
+        {"[[0, 2], [1, 3]]",
+         ".ranges[0][1][0]: expected an integer from 2 to 9223372036854775806, found 1"},
+        {"[[0, 2], [2, 3], [2, 4]]",
+         ".ranges[0][2][0]: expected an integer from 3 to 9223372036854775806, found 2"},
+        {"[[0]]", ".ranges[0][0]: expected [begin, end]"},
+        {"[[0, 1, 2]]", ".ranges[0][0]: expected [begin, end]"},
+        {"[{\"a\": 0, \"b\": 1}]", ".ranges[0][0]: expected [begin, end]"},
+        {"[5]", ".ranges[0][0]: expected [begin, end]"},
+        {"[[0, 1], \"x\"]", ".ranges[0][1]: expected [begin, end]"},
+        {"[[-1, 1]]",
+         ".ranges[0][0][0]: expected an integer from 0 to 9223372036854775806, found -1"},
+        {"[[\"0\", 1]]", ".ranges[0][0][0]: expected an integer"},
+        {"[[0, null]]", ".ranges[0][0][1]: expected an integer"},
+        {"{\"a\": [0, 1]}", ".ranges[0]: expected a list of [begin, end]"},
+        {"5", ".ranges[0]: expected a list of [begin, end]"},
+    };
+    static const struct row ranks[] = {
+        {"[[], [], [], [], [], []]", NULL},
+        {"[[], [], [], [], []]", ".ranges: expected a list with one element for each of 6 ranks"},
+        {"[[], [], [], [], [], [], []]",
+         ".ranges: expected a list with one element for each of 6 ranks"},
+        {"{\"a\": [], \"b\": [], \"c\": [], \"d\": [], \"e\": [], \"f\": []}",
+         ".ranges: expected a list with one element for each of 6 ranks"},
+        {"5", ".ranges: expected a list with one element for each of 6 ranks"},
+        {"[[], [], [], [], [], [[1, 1]]]",
+         ".ranges[5][0][1]: expected an integer from 2 to 9223372036854775807, found 1"},
+    };
+    check_rows("{\"name\": \"a\", \"ranges\": [", ", [], [], [], [], []]}", rows, COUNT(rows));
+    check_rows("{\"name\": \"a\", \"ranges\": ", "}", ranks, COUNT(ranks));
+}
+
+MS_TEST(an_entry_selects_by_name_size_or_order)
+{
+    static const struct row rows[] = {
+        {"{\"name\": \"a\"}", NULL},
+        {"{\"size\": 0}", NULL},
+        {"{\"order\": 9223372036854775807}", NULL},
+        {"{}", ": expected name, size or order"},
+        {"{\"placements\": []}", ": expected name, size or order"},
+        {"{\"name\": \"\"}", ".name: expected a pattern of names"},
+        {"{\"name\": 5}", ".name: expected a pattern of names"},
+        {"{\"size\": -1}", ".size: expected an integer from 0 to 9223372036854775807, found -1"},
+        {"{\"order\": \"1\"}", ".order: expected an integer"},
+        {"{\"size\": 4, \"dtype\": \"F32\", \"shape\": [1]}", NULL},
+        {"{\"size\": 5, \"dtype\": \"F32\", \"shape\": [1]}",
+         ".size: expected the 4 bytes of dtype and shape"},
+        {"{\"name\": \"a\", \"dtype\": \"F32\"}", ": expected dtype and shape together"},
+        {"{\"name\": \"a\", \"shape\": [1]}", ": expected dtype and shape together"},
+        {"{\"name\": \"a\", \"placements\": [], \"ranges\": [[], [], [], [], [], []]}",
+         ".ranges: expected placements or ranges, found both"},
+        {"{\"name\": \"a\", \"x\": 1}",
+         ".x: unknown key; expected name, size, order, dtype, shape, placements or ranges"},
+        {"{\"name\": \"a\"}, {\"name\": \"a?\"}, {\"name\": \"a?\"}", NULL},
+        {"{\"name\": \"a\"}, {\"name\": \"b\"}, {\"name\": \"a\"}",
+         "plan: tensors[2]: name a is already that of tensors[0]"},
+        {"{\"name\": \"a\"}, {\"name\": \"\\\\a\"}",
+         "plan: tensors[1]: name a is already that of tensors[0]"},
+    };
+    check_rows("", "", rows, COUNT(rows));
+}
+
+/* What the plan keeps of the cuts, "MESH:KIND:DIM " each; the flat one comes last. */
+MS_TEST(the_flat_cut_is_the_last_one)
+{
+    static const struct row rows[] = {
+        {"[{\"shard\": 2}, {\"shard\": 1}]", "0:s:2 1:s:1 "},
+        {"[{\"flat\": \"zero3\"}, {\"shard\": 1}]", "1:s:1 0:f:0 "},
+        {"[{\"shard\": 1}, {\"flat\": \"zero3\"}]", "0:s:1 1:f:0 "},
+        {"[\"replicate\", {\"shard\": 3}]", "1:s:3 "},
+        {"{\"d\": {\"shard\": 3}, \"p\": {\"shard\": 1}}", "1:s:3 0:s:1 "},
+        {"{\"d\": {\"flat\": \"zero3\"}, \"p\": {\"shard\": 1}}", "0:s:1 1:f:0 "},
+        {"{\"d\": \"replicate\"}", ""},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        char text[512], seen[128] = "";
+        struct ms_plan *plan = NULL;
+        struct ms_fault fault;
+        snprintf(text, sizeof(text),
+                 "{\"format\": \"metashard-plan/1\", \"mesh\": {\"p\": 2, \"d\": 3}, "
+                 "\"rank\": 0, \"tensors\": [{\"name\": \"a\", \"placements\": %s}]}",
+                 rows[i].text);
+        CHECK(ms_plan_parse(text, strlen(text), "plan", &plan, &fault));
+        const struct ms_terms *terms = ms_terms_of(plan, 0);
+        for (unsigned cut = 0; cut < terms->cut_count; cut++)
+            sprintf(seen + strlen(seen), "%d:%c:%d ", terms->cuts[cut].mesh_dim,
+                    terms->cuts[cut].kind == MS_CUT_SHARD ? 's' : 'f', terms->cuts[cut].dim);
+        if (strcmp(seen, rows[i].fault) != 0)
+            ms_test_fail(__FILE__, __LINE__, "%s: found %s", rows[i].text, seen);
+        ms_plan_destroy(plan);
+    }
 }
