@@ -743,3 +743,79 @@ MS_TEST(memory_of_its_own_at_the_same_address)
     check_bytes_at(mapped, false);
     ms_source_drop(held);
 }
+
+/* --- descriptors of this process, where the kernel knows of no writers */
+
+/* A file that nobody has copied from. */
+static void make_next_file(void)
+{
+    unlink(path);
+    strcpy(path, "/tmp/metashard-find-XXXXXX");
+    make_file();
+}
+
+/* Whether it is a source while this process has a file open so. */
+static bool is_source_while_open(const char *opened, int flags)
+{
+    const int held = open(opened != NULL ? opened : path, flags | O_CLOEXEC);
+    CHECK(held >= 0);
+    unsigned char *mapped = map();
+    struct ms_source *source = find(mapped);
+    CHECK_EQ(munmap(mapped, BYTES), 0);
+    if (source != NULL)
+        ms_source_drop(source);
+    close(held);
+    return source != NULL;
+}
+
+static void check_descriptors(void)
+{
+    static const struct {
+        const char *opened; /* NULL: the file */
+        int flags;
+        bool is_source;
+    } rows[] = {
+        {NULL, O_RDONLY, true},      {NULL, O_WRONLY, false},          {NULL, O_RDWR, false},
+        {NULL, O_PATH, true},        {NULL, O_RDWR | O_APPEND, false}, {"/dev/null", O_RDWR, true},
+        {"/dev/zero", O_RDWR, true},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        make_next_file();
+        if (is_source_while_open(rows[i].opened, rows[i].flags) != rows[i].is_source)
+            ms_test_fail(__FILE__, __LINE__, "row %zu", i);
+    }
+}
+
+MS_TEST_AFTER(make_file_without_leases, a_file_that_this_process_can_write_is_no_source)
+{
+    find_first(map());
+    check_descriptors();
+}
+
+/* They are told in several parts. */
+MS_TEST_AFTER(make_file_without_leases, a_file_that_is_open_among_many_is_found)
+{
+    enum { MANY = 300 };
+    int many[MANY];
+    find_first(map());
+    for (int i = 0; i < MANY; i++)
+        many[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    CHECK(many[MANY - 1] >= MANY);
+    check_descriptors();
+    for (int i = 0; i < MANY; i += 2) /* and with gaps */
+        close(many[i]);
+    check_descriptors();
+}
+
+/* A file that was looked at once is not looked at again: who opens it later is seen otherwise. */
+MS_TEST_AFTER(make_file_without_leases, descriptors_are_looked_at_once)
+{
+    const unsigned char *mapped = map();
+    struct ms_source *source = find_first(mapped);
+    const int writer = open(path, O_WRONLY | O_CLOEXEC);
+    CHECK(writer >= 0);
+    CHECK(find(mapped) == source);
+    close(writer);
+    ms_source_drop(source);
+    ms_source_drop(source);
+}
