@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a process hands out, and to whom. Here it asks itself, which its thread answers. */
+#include "runtime/base/handout.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/base/log.h"
+#include "tools/simcuda/harness/test.h"
+
+static _Atomic int found; /* how often the finder was asked */
+
+/* Answers with what it was asked, backwards, and a file in memory that has it; nothing for zero. */
+static bool find(const struct ms_handout_text *request, struct ms_handout_text *answer_out,
+                 int *descriptor_out)
+{
+    atomic_fetch_add(&found, 1);
+    if (request->bytes[0] == 0)
+        return false;
+    for (int i = 0; i < MS_HANDOUT_TEXT_BYTES; i++)
+        answer_out->bytes[i] = request->bytes[MS_HANDOUT_TEXT_BYTES - 1 - i];
+    *descriptor_out = memfd_create("handed-out", MFD_CLOEXEC);
+    return *descriptor_out >= 0 &&
+           write(*descriptor_out, request, sizeof(*request)) == sizeof(*request);
+}
+
+static struct ms_handout_text text_of(unsigned char first)
+{
+    struct ms_handout_text text;
+    for (int i = 0; i < MS_HANDOUT_TEXT_BYTES; i++)
+        text.bytes[i] = (unsigned char)(first + 3 * i);
+    return text;
+}
+
+static int count_open(void)
+{
+    int count = 0;
+    DIR *all = opendir("/proc/self/fd");
+    CHECK(all != NULL);
+    while (readdir(all) != NULL)
+        count++;
+    closedir(all);
+    return count;
+}
+
+/* The thread closes what it has sent after who asked has got it. */
+static void check_open(int wanted)
+{
+    for (int tries = 0; tries < 1000 && count_open() != wanted; tries++)
+        nanosleep(&(struct timespec){.tv_nsec = 5 * 1000 * 1000}, NULL);
+    CHECK_EQ(count_open(), wanted);
+}
+
+static void check_answer(const struct ms_handout_key *key, unsigned char first)
+{
+    const struct ms_handout_text request = text_of(first);
+    struct ms_handout_text answer, content;
+    int descriptor = -1;
+    const char *why = ms_handout_ask(key, &request, &answer, &descriptor);
+    if (why != NULL)
+        ms_test_fail(__FILE__, __LINE__, "%s", why);
+    for (int i = 0; i < MS_HANDOUT_TEXT_BYTES; i++)
+        CHECK_EQ(answer.bytes[i], request.bytes[MS_HANDOUT_TEXT_BYTES - 1 - i]);
+    CHECK_EQ(fcntl(descriptor, F_GETFD), FD_CLOEXEC);
+    CHECK_EQ(pread(descriptor, &content, sizeof(content), 0), sizeof(content));
+    CHECK_BYTES(&content, &request, sizeof(request));
+    close(descriptor);
+}
+
+/* A request that gets no answer. */
+static void check_none(const struct ms_handout_key *key, unsigned char first, const char *wanted)
+{
+    const struct ms_handout_text request = text_of(first);
+    struct ms_handout_text answer;
+    int descriptor = -1;
+    const char *why = ms_handout_ask(key, &request, &answer, &descriptor);
+    if (why == NULL || strcmp(why, wanted) != 0)
+        ms_test_fail(__FILE__, __LINE__, "expected %s, found %s", wanted,
+                     why != NULL ? why : "an answer");
+    CHECK_EQ(descriptor, -1);
+}
+
+MS_TEST(who_knows_the_key_gets_what_is_asked_for)
+{
+    const struct ms_handout_key *key = ms_handout_key(find);
+    CHECK(key != NULL);
+    const int before = count_open();
+    for (int i = 1; i <= 100; i++)
+        check_answer(key, (unsigned char)i);
+    CHECK_EQ(found, 100);
+    check_open(before);
+}
+
+MS_TEST(what_is_not_there_is_not_handed_out)
+{
+    const struct ms_handout_key *key = ms_handout_key(find);
+    CHECK(key != NULL);
+    const int before = count_open();
+    check_none(key, 0, "it does not have that memory any more");
+    CHECK_EQ(found, 1);
+    check_answer(key, 1);
+    check_open(before);
+}
+
+MS_TEST(who_does_not_know_the_key_gets_nothing)
+{
+    const struct ms_handout_key *key = ms_handout_key(find);
+    CHECK(key != NULL);
+    const int before = count_open();
+    for (int i = 0; i < MS_HANDOUT_KEY_BYTES; i++) {
+        struct ms_handout_key other = *key;
+        other.secret[i] ^= 1;
+        check_none(&other, 1, "it does not have that memory any more");
+        other = *key;
+        other.place[i] ^= 1;
+        check_none(&other, 1, "it has ended"); /* nobody is there */
+    }
+    CHECK_EQ(found, 0);
+    check_answer(key, 1);
+    check_open(before);
+}
+
+MS_TEST(a_process_has_one_key_which_it_knows)
+{
+    struct ms_handout_key none = {{0}, {0}};
+    CHECK(!ms_handout_is_own(&none));
+    const struct ms_handout_key *key = ms_handout_key(find);
+    CHECK(key != NULL);
+    const int before = count_open();
+    CHECK(ms_handout_key(find) == key);
+    CHECK_EQ(count_open(), before);
+    CHECK(memcmp(key->place, none.place, sizeof(none.place)) != 0);
+    CHECK(memcmp(key->secret, none.secret, sizeof(none.secret)) != 0);
+    CHECK(memcmp(key->place, key->secret, sizeof(none.place)) != 0);
+    none = *key;
+    CHECK(ms_handout_is_own(&none));
+    none.place[MS_HANDOUT_KEY_BYTES - 1] ^= 1;
+    CHECK(!ms_handout_is_own(&none));
+    none = *key;
+    none.secret[MS_HANDOUT_KEY_BYTES - 1] ^= 1;
+    CHECK(!ms_handout_is_own(&none));
+}
+
+/* --- who says something else */
+
+static int connect_to(const struct ms_handout_key *key)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char *name = address.sun_path + 1;
+    size_t length = (size_t)sprintf(name, "metashard-");
+    for (int i = 0; i < MS_HANDOUT_KEY_BYTES; i++)
+        length += (size_t)sprintf(name + length, "%02x", key->place[i]);
+    const int peer = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(peer >= 0);
+    CHECK_EQ(connect(peer, (const struct sockaddr *)&address,
+                     (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length)),
+             0);
+    return peer;
+}
+
+/* The secret, and some of the text or more than it has. */
+static void check_bytes(const struct ms_handout_key *key, size_t bytes)
+{
+    enum { WHOLE = MS_HANDOUT_KEY_BYTES + MS_HANDOUT_TEXT_BYTES };
+    unsigned char message[2 * WHOLE] = {0}, answer[WHOLE];
+    memcpy(message, key->secret, sizeof(key->secret));
+    memset(message + sizeof(key->secret), 1, WHOLE);
+    const int peer = connect_to(key);
+    CHECK_EQ(send(peer, message, bytes, MSG_NOSIGNAL), (ssize_t)bytes);
+    const ssize_t got = recv(peer, answer, sizeof(answer), 0); /* until it is answered or left */
+    CHECK_EQ(got > 0, bytes >= WHOLE);
+    close(peer);
+}
+
+MS_TEST(a_request_that_is_too_short_is_none)
+{
+    enum { WHOLE = MS_HANDOUT_KEY_BYTES + MS_HANDOUT_TEXT_BYTES };
+    const struct ms_handout_key *key = ms_handout_key(find);
+    CHECK(key != NULL);
+    const int before = count_open();
+    check_bytes(key, 1);
+    check_bytes(key, MS_HANDOUT_KEY_BYTES);
+    check_bytes(key, WHOLE - 1);
+    CHECK_EQ(found, 0);
+    check_bytes(key, WHOLE);
+    CHECK_EQ(found, 1);
+    close(connect_to(key)); /* who goes without a word */
+    check_answer(key, 1);
+    check_open(before);
+}
+
+/* --- other processes */
+
+MS_TEST(another_process_of_the_user_is_answered_and_answers_nobody)
+{
+    int status;
+    const struct ms_handout_key *key = ms_handout_key(find);
+    CHECK(key != NULL);
+    const int before = count_open();
+    const pid_t child = fork();
+    if (child == 0) {
+        struct ms_handout_text answer;
+        int descriptor = -1;
+        const struct ms_handout_text request = text_of(5);
+        const bool has_none = count_open() == before - 1; /* of what listens */
+        const char *why = ms_handout_ask(key, &request, &answer, &descriptor);
+        _exit(why != NULL ? 1 : !has_none ? 2 : answer.bytes[0] != request.bytes[63] ? 3 : 0);
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(status, 0);
+    CHECK_EQ(found, 1);
+    check_answer(key, 1);
+    check_open(before);
+}
+
+/* --- where no descriptor is free */
+
+static struct rlimit limit_before;
+
+/* Allows so many more. */
+static void allow_more(int count)
+{
+    struct rlimit limit;
+    const int next = dup(0);
+    CHECK(next >= 0);
+    close(next);
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit_before), 0);
+    limit = limit_before;
+    limit.rlim_cur = (rlim_t)(next + count);
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+static void allow_all(void)
+{
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit_before), 0);
+}
+
+MS_TEST(who_has_no_descriptor_left_cannot_ask)
+{
+    const struct ms_handout_key *key = ms_handout_key(find);
+    CHECK(key != NULL);
+    allow_more(0);
+    check_none(key, 1, strerror(EMFILE));
+    allow_all();
+    check_answer(key, 1);
+}
+
+static char log_path[] = "/tmp/metashard-log-XXXXXX";
+
+static void remove_log(void)
+{
+    unlink(log_path);
+}
+
+static void check_not_started(int count)
+{
+    char text[4096] = "";
+    const int log = mkstemp(log_path);
+    CHECK(log >= 0);
+    atexit(remove_log);
+    ms_log_open(MS_WARN, log_path);
+    const int before = count_open();
+    allow_more(count);
+    CHECK(ms_handout_key(find) == NULL);
+    allow_all();
+    CHECK_EQ(count_open(), before);
+    CHECK(ms_handout_key(find) == NULL); /* it is not tried again, nor said */
+    CHECK(!ms_handout_is_own(&(struct ms_handout_key){{0}, {0}}));
+    CHECK(pread(log, text, sizeof(text) - 1, 0) > 0);
+    const char *said = strstr(text, "memory cannot be shared with other processes: ");
+    CHECK(said != NULL && strstr(said, strerror(EMFILE)) != NULL);
+    CHECK(strstr(said + 1, "memory cannot be shared") == NULL);
+    close(log);
+}
+
+MS_TEST(without_a_socket_there_is_no_key)
+{
+    check_not_started(0);
+}
+
+MS_TEST(without_what_wakes_the_thread_there_is_no_key)
+{
+    check_not_started(1);
+}
