@@ -185,6 +185,15 @@ static void close_in_child(void)
     server.listener = -1;
 }
 
+/* Of what could not be started. */
+static void close_all(void)
+{
+    close_in_child();
+    if (server.wake >= 0)
+        close(server.wake);
+    server.wake = -1;
+}
+
 /* Runs before libcuda ends, as it is registered later. */
 static void finish(void)
 {
@@ -241,7 +250,7 @@ const struct ms_handout_key *ms_handout_key(ms_handout_finder *find)
             if (!is_up) {
                 ms_log(MS_ERROR, "memory cannot be shared with other processes: %s",
                        strerror(errno));
-                close_in_child();
+                close_all();
             }
             atomic_store(&server.state, is_up ? IS_UP : CANNOT);
         }

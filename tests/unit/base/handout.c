@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "runtime/base/log.h"
+#include "runtime/base/thread.h"
 #include "tools/simcuda/harness/test.h"
 
 static _Atomic int found; /* how often the finder was asked */
@@ -265,7 +266,8 @@ static void remove_log(void)
     unlink(log_path);
 }
 
-static void check_not_started(int count)
+/* Where so many more descriptors may be open; or no thread may start. */
+static void check_not_started(int count, int error)
 {
     char text[4096] = "";
     const int log = mkstemp(log_path);
@@ -281,17 +283,32 @@ static void check_not_started(int count)
     CHECK(!ms_handout_is_own(&(struct ms_handout_key){{0}, {0}}));
     CHECK(pread(log, text, sizeof(text) - 1, 0) > 0);
     const char *said = strstr(text, "memory cannot be shared with other processes: ");
-    CHECK(said != NULL && strstr(said, strerror(EMFILE)) != NULL);
+    CHECK(said != NULL && strstr(said, strerror(error)) != NULL);
     CHECK(strstr(said + 1, "memory cannot be shared") == NULL);
     close(log);
 }
 
 MS_TEST(without_a_socket_there_is_no_key)
 {
-    check_not_started(0);
+    check_not_started(0, EMFILE);
 }
 
 MS_TEST(without_what_wakes_the_thread_there_is_no_key)
 {
-    check_not_started(1);
+    check_not_started(1, EMFILE);
+}
+
+static bool may_start = true;
+
+int __real_ms_thread_create(pthread_t *thread, void *(*run)(void *), void *argument);
+int __wrap_ms_thread_create(pthread_t *thread, void *(*run)(void *), void *argument);
+int __wrap_ms_thread_create(pthread_t *thread, void *(*run)(void *), void *argument)
+{
+    return may_start ? __real_ms_thread_create(thread, run, argument) : EAGAIN;
+}
+
+MS_TEST(without_a_thread_there_is_no_key)
+{
+    may_start = false;
+    check_not_started(2, EAGAIN);
 }
