@@ -95,6 +95,7 @@ MS_TEST_AFTER(set_up, bytes_that_were_copied_on)
     CHECK(is_of_file(other, PART + HEAD, PART - HEAD));
     other[PART - 1] ^= 1;
     CHECK(!is_of_file(other, PART, 0));
+    free(other);
 }
 
 MS_TEST_AFTER(set_up, a_changed_byte_is_not_of_the_file)
