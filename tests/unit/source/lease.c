@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,4 +132,77 @@ MS_TEST(a_lease_that_is_seen_counts_anew)
     CHECK(ms_lease_is_intact(&lease, file));
     CHECK(ms_clock_ns(CLOCK_MONOTONIC) - atomic_load(&lease.held_ns) < MS_NS_PER_S);
     ms_lease_drop(&lease, file);
+}
+
+/* --- who waits for leases */
+
+static void *wait_in_thread(void *argument)
+{
+    ms_lease_wait();
+    return argument;
+}
+
+static void begin_waiting(pthread_t *thread)
+{
+    CHECK_EQ(pthread_create(thread, NULL, wait_in_thread, NULL), 0);
+}
+
+/* Not for long; where it is slow this is true anyway. */
+static bool still_waits(pthread_t thread)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 30 * 1000 * 1000;
+    if (until.tv_nsec >= MS_NS_PER_S) {
+        until.tv_nsec -= MS_NS_PER_S;
+        until.tv_sec++;
+    }
+    return pthread_timedjoin_np(thread, NULL, &until) == ETIMEDOUT;
+}
+
+MS_TEST(who_waits_for_leases_is_woken_once)
+{
+    pthread_t thread;
+    ms_lease_wake();
+    ms_lease_wait(); /* it was, before */
+    begin_waiting(&thread);
+    CHECK(still_waits(thread));
+    ms_lease_wake();
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    begin_waiting(&thread);
+    CHECK(still_waits(thread));
+    ms_lease_wake();
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+}
+
+MS_TEST(while_there_are_leases_nobody_waits_nor_when_the_last_has_gone)
+{
+    pthread_t thread;
+    struct ms_lease lease = {false}, other = {false};
+    const int file = make_file(), again = open(path, O_RDONLY);
+    ms_config.leases = true;
+    begin_waiting(&thread);
+    ms_lease_take(&lease, file);
+    if (!atomic_load(&lease.is_taken)) {
+        ms_lease_wake();
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+        ms_test_skip("no leases here");
+    }
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    ms_lease_wait();
+    ms_lease_wait();
+    ms_lease_take(&other, again);
+    CHECK(atomic_load(&other.is_taken));
+    ms_lease_drop(&lease, file);
+    CHECK(ms_lease_any());
+    ms_lease_wait();
+    ms_lease_drop(&other, again);
+    CHECK(!ms_lease_any());
+    ms_lease_wait(); /* for what ends with the last one */
+    begin_waiting(&thread);
+    CHECK(still_waits(thread));
+    ms_lease_wake();
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    close(again);
+    close(file);
 }

@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/source/store.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/unit/counted_heap.h"
+#include "tools/simcuda/harness/deny.h"
 #include "tools/simcuda/harness/test.h"
 
 enum { BYTES = 3 << 20, ODD = 12345 };
@@ -78,15 +85,231 @@ MS_TEST(in_a_folder)
 }
 
 /* Nothing but the room that was asked for goes with a source. */
-MS_TEST(pages_go_with_their_source)
+static void check_pages_go(const char *folder)
 {
-    struct ms_store *store = ms_store_create(NULL, 2 * (size_t)BYTES, 0, &fault);
+    struct ms_store *store = ms_store_create(folder, 2 * (size_t)BYTES, 0, &fault);
     struct ms_source *source = add(store, 1, BYTES);
     unsigned char *seen = (unsigned char *)(uintptr_t)read_back(source);
     ms_source_drop(source); /* the store is still there */
     for (size_t i = 0; i < BYTES; i++)
         CHECK_EQ(seen[i], 0);
     ms_store_drop(store);
+}
+
+MS_TEST(pages_go_with_their_source)
+{
+    check_pages_go(NULL);
+}
+
+MS_TEST(pages_of_a_file_in_memory_go_with_their_source)
+{
+    if (access("/dev/shm", W_OK) != 0)
+        ms_test_skip("no /dev/shm here");
+    check_pages_go("/dev/shm");
+}
+
+static int count_open(void)
+{
+    int count = 0;
+    DIR *all = opendir("/proc/self/fd");
+    CHECK(all != NULL);
+    while (readdir(all) != NULL)
+        count++;
+    closedir(all);
+    return count;
+}
+
+static bool is_mapped(const void *memory)
+{
+    unsigned char state;
+    return mincore((void *)((uintptr_t)memory & ~(uintptr_t)4095), 1, &state) == 0 ||
+           errno != ENOMEM;
+}
+
+/* In a child of this process. */
+static bool is_mapped_after_fork(const void *memory)
+{
+    int status;
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(is_mapped(memory));
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    return status != 0;
+}
+
+static void check_left(const char *folder)
+{
+    const int before = count_open(), pieces = live;
+    struct ms_store *store = ms_store_create(folder, BYTES, 0, &fault);
+    CHECK(store != NULL);
+    CHECK_EQ(count_open(), before + (folder != NULL));
+    struct ms_source *source = add(store, 1, ODD);
+    const unsigned char *seen = read_back(source);
+    CHECK(is_mapped(seen));
+    CHECK(!is_mapped_after_fork(seen));
+    CHECK(ms_store_finish(store, &fault));
+    CHECK_EQ(count_open(), before);
+    CHECK(ms_store_finish(store, &fault)); /* once is enough */
+    CHECK_EQ(count_open(), before);
+    ms_store_drop(store);
+    CHECK(is_mapped(seen));
+    ms_source_drop(source);
+    CHECK(!is_mapped(seen));
+    CHECK_EQ(live, pieces);
+    store = ms_store_create(folder, BYTES, 0, &fault); /* one that is never finished */
+    CHECK(store != NULL);
+    ms_store_drop(store);
+    CHECK_EQ(count_open(), before);
+    CHECK_EQ(live, pieces);
+}
+
+MS_TEST(a_store_leaves_no_memory_and_nothing_open)
+{
+    check_left(NULL);
+    check_left("/tmp");
+}
+
+/* Each begins at a page, one behind the other; what was refused takes no room. */
+MS_TEST(without_memory_nothing_is_added)
+{
+    struct ms_store *store;
+    may_make = 0;
+    CHECK(ms_store_create(NULL, BYTES, 0, &fault) == NULL);
+    CHECK(strcmp(fault.text, "out of host memory") == 0);
+    may_make = 1;
+    CHECK((store = ms_store_create(NULL, BYTES, 0, &fault)) != NULL);
+    CHECK(ms_store_add(store, bytes, ODD, &fault) == NULL);
+    CHECK(strcmp(fault.text, "out of host memory") == 0);
+    may_make = 2;
+    struct ms_source *one = add(store, 1, ODD), *other = add(store, 2, 1);
+    const uintptr_t first = (uintptr_t)read_back(one), second = (uintptr_t)read_back(other);
+    CHECK_EQ(first % 4096, 0);
+    CHECK_EQ(second - first, (ODD + 4095) / 4096 * 4096);
+    check(one, 1, ODD);
+    ms_source_drop(one);
+    check(other, 2, 1);
+    ms_source_drop(other);
+    ms_store_drop(store);
+    CHECK_EQ(live, 0);
+}
+
+MS_TEST(a_store_that_cannot_be_mapped_is_none)
+{
+    static const char *const folders[] = {NULL, "/tmp"};
+    for (int i = 0; i < 2; i++) {
+        const int before = count_open();
+        CHECK(ms_store_create(folders[i], (size_t)1 << 60, 0, &fault) == NULL);
+        CHECK(strncmp(fault.text, i == 0 ? "host memory: " : "/tmp: ", 6) == 0);
+        CHECK_EQ(count_open(), before);
+        CHECK_EQ(live, 0);
+    }
+}
+
+/* --- how many bytes */
+
+static void refuse(struct ms_store *store, size_t count, const char *why)
+{
+    CHECK(ms_store_add(store, bytes, count, &fault) == NULL);
+    if (strstr(fault.text, why) == NULL)
+        ms_test_fail(__FILE__, __LINE__, "expected %s, found %s", why, fault.text);
+}
+
+MS_TEST(a_limit_may_be_reached_and_the_capacity_as_well)
+{
+    enum { PAGE = 4096 };
+    struct ms_store *store = ms_store_create(NULL, BYTES, 2 * PAGE, &fault);
+    ms_source_drop(add(store, 1, PAGE));
+    refuse(store, PAGE + 1,
+           "more than 8192 bytes would have to wait outside of the device: raise "
+           "METASHARD_SUSPEND_BYTES, or name a folder");
+    ms_source_drop(add(store, 1, PAGE));
+    refuse(store, 1, "more than 8192 bytes");
+    ms_store_drop(store);
+    store = ms_store_create("/tmp", BYTES, PAGE, &fault);
+    refuse(store, PAGE + 1, "more than 4096 bytes");
+    CHECK(strstr(fault.text, "name a folder") == NULL);
+    ms_store_drop(store);
+    store = ms_store_create(NULL, PAGE, UINT64_MAX / 2, &fault);
+    refuse(store, 2 * PAGE + 1, "the device holds more than was expected");
+    ms_source_drop(add(store, 1, 2 * PAGE)); /* a page more than was asked for */
+    refuse(store, 1, "the device holds more than was expected");
+    ms_store_drop(store);
+}
+
+static uint64_t memory_of(const char *wanted)
+{
+    char line[128];
+    uint64_t kib = 0;
+    FILE *file = fopen("/proc/meminfo", "r");
+    CHECK(file != NULL);
+    while (kib == 0 && fgets(line, sizeof(line), file) != NULL) {
+        if (strncmp(line, wanted, strlen(wanted)) == 0)
+            kib = strtoull(line + strlen(wanted), NULL, 10);
+    }
+    fclose(file);
+    return kib << 10;
+}
+
+/* An eighth of what is available stays; a folder has as much room as it has. */
+MS_TEST(without_a_limit_host_memory_has_one)
+{
+    const uint64_t all = memory_of("MemTotal:"), available = memory_of("MemAvailable:");
+    struct ms_store *store = ms_store_create(NULL, BYTES, 0, &fault);
+    if (available == 0)
+        ms_test_skip("this kernel does not tell what is available");
+    refuse(store, (size_t)1 << 50, "more than ");
+    const uint64_t limit = strtoull(fault.text + strlen("more than "), NULL, 10);
+    CHECK(limit <= all - all / 8 && limit > available / 4);
+    ms_store_drop(store);
+    store = ms_store_create("/tmp", BYTES, 0, &fault);
+    refuse(store, (size_t)1 << 50, "the device holds more than was expected");
+    ms_store_drop(store);
+}
+
+/* --- file systems without files that have no name */
+
+static void check_named(int error, bool is_made)
+{
+    enum { NO_NAME = 020000000 }; /* the bit of O_TMPFILE that no other flag has */
+    char folder[] = "/tmp/store-XXXXXX";
+    CHECK(mkdtemp(folder) != NULL);
+    const int before = count_open();
+    deny_with(SYS_openat, 2, NO_NAME, error);
+    struct ms_store *store = ms_store_create(folder, BYTES, 0, &fault);
+    CHECK_EQ(store != NULL, is_made);
+    if (store != NULL) {
+        struct ms_source *source = add(store, 1, ODD);
+        check_empty(folder); /* the name is gone */
+        CHECK(ms_store_finish(store, &fault));
+        check(source, 1, ODD);
+        ms_source_drop(source);
+        ms_store_drop(store);
+    } else {
+        CHECK(strstr(fault.text, strerror(error)) != NULL);
+        check_empty(folder);
+    }
+    CHECK_EQ(count_open(), before);
+    CHECK_EQ(live, 0);
+}
+
+MS_TEST(a_file_loses_its_name_where_it_must_have_one)
+{
+    check_named(EOPNOTSUPP, true);
+}
+
+MS_TEST(a_file_loses_its_name_on_an_older_kernel)
+{
+    check_named(EISDIR, true);
+}
+
+MS_TEST(a_file_loses_its_name_where_the_flag_is_unknown)
+{
+    check_named(EINVAL, true);
+}
+
+MS_TEST(a_folder_that_takes_no_file_is_none)
+{
+    check_named(ENOSPC, false);
 }
 
 MS_TEST(a_limit)
