@@ -169,6 +169,49 @@ MS_TEST(a_store_leaves_no_memory_and_nothing_open)
     check_left("/tmp");
 }
 
+/* As in a program that has closed its standard input. */
+static void check_lowest(void (*check_it)(void))
+{
+    const int input = dup(0);
+    close(0);
+    check_it();
+    CHECK_EQ(dup2(input, 0), 0);
+    close(input);
+}
+
+static void check_left_by_both(void)
+{
+    check_left(NULL);
+    check_left("/tmp");
+}
+
+MS_TEST(a_store_may_have_the_lowest_descriptor)
+{
+    check_lowest(check_left_by_both);
+}
+
+/* What was advised of the memory of a store. */
+static struct {
+    int huge, not_forked;
+} advised;
+
+int __real_madvise(void *address, size_t count, int advice);
+int __wrap_madvise(void *address, size_t count, int advice);
+int __wrap_madvise(void *address, size_t count, int advice)
+{
+    advised.huge += advice == MADV_HUGEPAGE && count > BYTES;
+    advised.not_forked += advice == MADV_DONTFORK && count > BYTES;
+    return __real_madvise(address, count, advice);
+}
+
+MS_TEST(host_memory_gets_huge_pages_and_a_file_does_not)
+{
+    ms_store_drop(ms_store_create(NULL, BYTES, 0, &fault));
+    CHECK(advised.huge == 1 && advised.not_forked == 1);
+    ms_store_drop(ms_store_create("/tmp", BYTES, 0, &fault));
+    CHECK(advised.huge == 1 && advised.not_forked == 2);
+}
+
 /* Each begins at a page, one behind the other; what was refused takes no room. */
 MS_TEST(without_memory_nothing_is_added)
 {
@@ -295,6 +338,16 @@ static void check_named(int error, bool is_made)
 MS_TEST(a_file_loses_its_name_where_it_must_have_one)
 {
     check_named(EOPNOTSUPP, true);
+}
+
+static void check_other(void)
+{
+    check_named(EOPNOTSUPP, true);
+}
+
+MS_TEST(a_file_that_loses_its_name_may_have_the_lowest_descriptor)
+{
+    check_lowest(check_other);
 }
 
 MS_TEST(a_file_loses_its_name_on_an_older_kernel)
