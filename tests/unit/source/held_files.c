@@ -323,7 +323,7 @@ MS_TEST_AFTER(set_up, a_handler_that_has_interrupted_the_shim)
 
 /* --- how often a file that cannot be held is asked for */
 
-static time_t later_s; /* by so much the clock is ahead */
+static _Atomic time_t later_s; /* by so much the clock is ahead */
 
 int __real_clock_gettime(clockid_t clock, struct timespec *now);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
