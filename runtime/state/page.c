@@ -341,19 +341,28 @@ static size_t keep_ended(int folder, const struct ms_process_identity *own, stru
     return kept;
 }
 
-/* How many of the pages, from the first on, are of its run. */
-static size_t run_pages(const struct old_page *pages, size_t count)
+/* Whether the page is of the run that begins with the first one and has so many. */
+static bool is_of_run(const struct old_page *pages, size_t length, const struct old_page *page)
+{
+    const int64_t apart = page->started - pages->started;
+    bool is_of_run = pages->rank != MS_STATE_NO_RANK && page->world == pages->world &&
+                     apart <= RUN_MINUTES * 60L && -apart <= RUN_MINUTES * 60L;
+    for (size_t i = 0; i < length; i++)
+        is_of_run &= pages[i].rank != page->rank;
+    return is_of_run;
+}
+
+/* Puts the pages of the first one's run behind it, and returns how many it has: those of runs at
+ * the same time are between them. */
+static size_t gather_run(struct old_page *pages, size_t count)
 {
     size_t length = 1;
-    bool is_of_run = pages->rank != MS_STATE_NO_RANK;
-    while (is_of_run && length < count) {
-        const struct old_page *page = &pages[length];
-        const int64_t apart = page->started - pages->started;
-        is_of_run = page->world == pages->world && apart <= RUN_MINUTES * 60L &&
-                    -apart <= RUN_MINUTES * 60L;
-        for (size_t i = 0; i < length; i++)
-            is_of_run &= pages[i].rank != page->rank;
-        length += is_of_run;
+    for (size_t i = 1; i < count; i++) {
+        const struct old_page page = pages[i];
+        if (!is_of_run(pages, length, &page))
+            continue;
+        memmove(&pages[length + 1], &pages[length], (i - length) * sizeof(page));
+        pages[length++] = page;
     }
     return length;
 }
@@ -367,12 +376,12 @@ static uint64_t sum_bytes(const struct old_page *pages, size_t count)
 }
 
 /* Removes runs that are too old or too many; the newest comes first. */
-static void remove_runs(int folder, const struct old_page *pages, size_t count, uint64_t kept_bytes,
+static void remove_runs(int folder, struct old_page *pages, size_t count, uint64_t kept_bytes,
                         int64_t oldest)
 {
     uint64_t bytes = 0;
     for (size_t first = 0, end; first < count; first = end) {
-        end = first + run_pages(pages + first, count - first);
+        end = first + gather_run(pages + first, count - first);
         bytes += sum_bytes(pages + first, end - first);
         const bool is_kept = pages[first].ended >= oldest && (first == 0 || bytes <= kept_bytes);
         for (size_t i = first; i < end && !is_kept; i++)
@@ -434,6 +443,7 @@ bool ms_page_make(struct ms_page *page, const struct ms_config *config, bool is_
         return false;
     if (fill(page, config))
         return !is_file || show(page, config->state_kept_bytes, text);
+    munmap(page->bytes, page->total_bytes);
     if (is_file) {
         unlinkat(page->folder, page->hidden_name, 0);
         close(page->folder);

@@ -203,7 +203,9 @@ PAGE_TEST(what_cannot_be_filled_leaves_nothing)
 {
     fills = false;
     CHECK(!ms_page_make(&page, &config, false, fill, why));
+    CHECK(!is_mapped(filled.bytes));
     CHECK(!ms_page_make(&page, &config, true, fill, why));
+    CHECK(!is_mapped(filled.bytes));
     CHECK_EQ(filled.total_bytes, MS_STATE_LEAST_BYTES);
     CHECK_EQ(count_files(), 0);
 }
@@ -574,6 +576,7 @@ PAGE_TEST(ranks_that_began_within_ten_minutes_are_a_run)
         {{0, 2, 400, 300, false}, {0, 2, 400, 301, true}}, /* a rank is in a run once */
         {{0, 2, 400, 301, true}, {1, 3, 400, 300, false}}, /* another world */
         {{0, 0, 400, 301, true}, {0, 0, 400, 300, false}}, /* no ranks at all */
+        {{0, 2, 400, 303, true}, {0, 3, 400, 302, false}, {1, 2, 400, 301, true}}, /* at once */
         {{0, 3, 400, 303, true},
          {1, 3, 400, 302, true},
          {2, 3, 400, 301, true},
@@ -605,7 +608,8 @@ PAGE_TEST(a_page_goes_a_week_after_its_process_ended)
     static const struct left lefts[MOST_PAGES] = {{0, 0, 7 * DAY + 100, 160, true},
                                                   {0, 0, 7 * DAY + 100, 40, false},
                                                   {0, 0, 30 * DAY, 29 * DAY, true},
-                                                  {0, 2, 7 * DAY + 100, 160, true}};
+                                                  {0, 2, 7 * DAY + 100, 160, true},
+                                                  {1, 2, 7 * DAY + 100, 40, true}};
     check_cleaning(lefts, UINT64_MAX);
 }
 
