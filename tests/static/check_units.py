@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_units.py: tests/unit mirrors runtime, and in its folder tools, for what has one, the tools.
+"""check_units.py: tests/unit mirrors runtime, and in its folders shim and tools, for what has one, these.
 
 Each runtime/FOLDER/NAME.c has tests/unit/FOLDER/NAME.c, which tests/unit/meson.build builds, or a row in
 tests/unit/without.txt. A row names a file without a unit test, and a test that exists and notices a fault in it.
@@ -40,8 +40,7 @@ def check_row(number, line, files, tests):
 def main():
     files = list_names(os.path.join(SOURCE, "runtime"))
     tests = list_names(os.path.join(SOURCE, "tests", "unit"))
-    tools = {name for name in tests if os.path.isfile(os.path.join(SOURCE, name)) and name.startswith("tools/")}
-    tests -= tools
+    tests -= {name for name in tests if os.path.isfile(os.path.join(SOURCE, name)) and re.match("(shim|tools)/", name)}
     lines = [(number, line) for number, line in enumerate(read_text("tests", "unit", "without.txt").splitlines(), 1)
              if line and not line.startswith("#")]
     rows = [line.split(":")[0] for _, line in lines]
