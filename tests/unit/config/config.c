@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/config/config.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -236,4 +237,304 @@ MS_TEST(a_log_file_is_appended_to)
     unlink(config.log.path);
     CHECK_EQ(lines(text), 1);
     CHECK(strstr(text, "info: hello 42\n") != NULL);
+}
+
+/* --- each value as text */
+
+struct shown {
+    const char *variable;
+    char value[MS_PATH_BYTES + 32];
+    int count;
+};
+
+static void look_for(void *context, const char *variable, const char *value)
+{
+    struct shown *shown = context;
+    if (strcmp(variable, shown->variable) != 0)
+        return;
+    snprintf(shown->value, sizeof(shown->value), "%s", value);
+    shown->count++;
+}
+
+static void must_show(const struct ms_config *config, const char *variable, const char *value)
+{
+    struct shown shown = {.variable = variable};
+    ms_config_visit(config, look_for, &shown);
+    CHECK_EQ(shown.count, 1);
+    if (strcmp(shown.value, value) != 0)
+        ms_test_fail(__FILE__, __LINE__, "%s=%s, expected %s", variable, shown.value, value);
+}
+
+MS_TEST(values_are_shown_as_they_could_be_set)
+{
+    static const char *const cases[][3] = {
+        {"METASHARD", "OFF", "off"},
+        {"METASHARD", "yes", "on"},
+        {"METASHARD", "Verify", "verify"},
+        {"METASHARD_VERIFY_SAMPLE", "0", "0"},
+        {"METASHARD_VERIFY_SAMPLE", "100", "100"},
+        {"METASHARD_MIN_BYTES", "1K", "1024"},
+        {"METASHARD_MIN_BYTES", "16777215T", "18446742974197923840"},
+        {"METASHARD_EXCLUDE", "", ""},
+        {"METASHARD_EXCLUDE", "1K", "1024-1024"},
+        {"METASHARD_EXCLUDE", "1K-2K,3,4-4", "1024-2048,3-3,4-4"},
+        {"METASHARD_OVERCOMMIT", "3", "3"},
+        {"METASHARD_LEASES", "0", "off"},
+        {"METASHARD_LEASES", "1", "on"},
+        {"METASHARD_PLAN", "/a/plan", "/a/plan"},
+        {"METASHARD_PLAN_MODE", "Advise", "advise"},
+        {"METASHARD_PLAN_MODE", "ENFORCE", "enforce"},
+        {"METASHARD_LOG", "Trace", "trace"},
+        {"METASHARD_LOG", "error:/dev/null", "error:/dev/null"},
+        {"METASHARD_SELFCHECK", "off", "off"},
+        {"METASHARD_SELFCHECK", "On", "on"},
+        {"METASHARD_SELFCHECK", "FRESH", "fresh"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[128];
+        snprintf(text, sizeof(text), "%s=%s", cases[i][0], cases[i][1]);
+        char *environment[] = {text, NULL};
+        const struct ms_config config = read_config(environment);
+        CHECK_EQ(lines(complaints), 0);
+        must_show(&config, cases[i][0], cases[i][2]);
+    }
+}
+
+MS_TEST(a_list_of_sizes_has_sixteen_at_most)
+{
+    char text[1024] = "METASHARD_EXCLUDE=", expected[1024] = "";
+    for (int i = 0; i < 17; i++) {
+        char *environment[] = {text, NULL};
+        if (i > 0) {
+            const struct ms_config config = read_config(environment);
+            CHECK_EQ(config.excluded.count, i);
+            CHECK_EQ(lines(complaints), 0);
+            must_show(&config, "METASHARD_EXCLUDE", expected);
+        }
+        sprintf(text + strlen(text), "%s%d-%d", i > 0 ? "," : "", i, i + 1000);
+        sprintf(expected + strlen(expected), "%s%d-%d", i > 0 ? "," : "", i, i + 1000);
+    }
+    char *environment[] = {text, NULL};
+    CHECK_EQ(read_config(environment).excluded.count, 0);
+    CHECK_EQ(lines(complaints), 1);
+    CHECK(strstr(complaints, "expected at most 16 sizes") != NULL);
+    CHECK(strstr(complaints, "; using none") != NULL);
+}
+
+MS_TEST(a_list_of_sizes_may_end_in_a_comma)
+{
+    char *environment[] = {(char *)"METASHARD_EXCLUDE=5,", NULL};
+    CHECK_EQ(read_config(environment).excluded.count, 1);
+    CHECK_EQ(lines(complaints), 0);
+}
+
+/* --- at the edges */
+
+MS_TEST(a_number_of_bytes_is_read_up_to_where_it_ends)
+{
+    static const struct {
+        const char *text;
+        bool is_read;
+        uint64_t bytes;
+        size_t length;
+    } cases[] = {{"65536", true, 65536, 5},
+                 {"80GB rest", true, UINT64_C(80) << 30, 4},
+                 {"2Kib", true, 2048, 4},
+                 {"2Kx", true, 2048, 2},
+                 {"2B", true, 2, 2},
+                 {"2k-3", true, 2048, 2},
+                 {"18446744073709551615", true, UINT64_MAX, 20},
+                 {"18446744073709551616", false, 0, 0},
+                 {"18014398509481983K", true, UINT64_MAX - 1023, 18},
+                 {"18014398509481984K", false, 0, 0},
+                 {"16777216T", false, 0, 0},
+                 {"", false, 0, 0},
+                 {"K", false, 0, 0},
+                 {" 1", false, 0, 0},
+                 {"+1", false, 0, 0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const char *at = cases[i].text;
+        uint64_t bytes = 0;
+        errno = EILSEQ;
+        CHECK_EQ(ms_config_read_bytes(&at, &bytes), cases[i].is_read);
+        CHECK_EQ(at - cases[i].text, cases[i].length);
+        CHECK_EQ(bytes, cases[i].bytes);
+        CHECK_EQ(errno, EILSEQ); /* the program's */
+    }
+}
+
+static void compare(void *context, const char *variable, const char *value)
+{
+    must_show(context, variable, value);
+}
+
+static void must_be_same(struct ms_config *one, const struct ms_config *other)
+{
+    ms_config_visit(other, compare, one);
+}
+
+/* A variable and a value that is just not possible; the default stays. */
+MS_TEST(values_beyond_the_edge_are_complained_about)
+{
+    static const char *const wrong[] = {"METASHARD_VERIFY_SAMPLE=101",
+                                        "METASHARD_VERIFY_SAMPLE=1x",
+                                        "METASHARD_VERIFY_SAMPLE=",
+                                        "METASHARD_OVERCOMMIT=",
+                                        "METASHARD_OVERCOMMIT=18446744073709551616",
+                                        "METASHARD_PLAN_MODE=",
+                                        "METASHARD_PLAN_MODE=on",
+                                        "METASHARD_SELFCHECK=yes",
+                                        "METASHARD_LEASES=verify",
+                                        "METASHARD_LOG=",
+                                        "METASHARD_LOG=warning",
+                                        "METASHARD_LOG=war"};
+    struct ms_config expected;
+    char *none[] = {NULL};
+    ms_config_read_quietly(&expected, none);
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        char text[64];
+        strcpy(text, wrong[i]);
+        char *environment[] = {text, NULL};
+        struct ms_config config = read_config(environment);
+        CHECK_EQ(lines(complaints), 1);
+        CHECK(strstr(complaints, text) != NULL && strstr(complaints, "; using ") != NULL);
+        CHECK_EQ(config.verify_percent, 100);
+        CHECK_EQ(config.overcommit, 0);
+        must_be_same(&config, &expected);
+    }
+}
+
+MS_TEST(a_file_name_fits_or_is_not_taken)
+{
+    char text[2 * MS_PATH_BYTES] = "METASHARD_DUMP=",
+                  log[2 * MS_PATH_BYTES] = "METASHARD_LOG=info:";
+    char *environment[] = {text, NULL}, *logged[] = {log, NULL};
+    const size_t used = strlen(text), log_used = strlen(log);
+    memset(text + used, 'a', MS_PATH_BYTES - 2);
+    CHECK_EQ(strlen(read_config(environment).dump_path), MS_PATH_BYTES - 2);
+    CHECK_EQ(lines(complaints), 0);
+    text[used + MS_PATH_BYTES - 2] = 'a';
+    CHECK_EQ(read_config(environment).dump_path[0], '\0');
+    CHECK_EQ(lines(complaints), 1);
+    CHECK(strstr(complaints, "expected a file name of less than 512 bytes; using none") != NULL);
+    strcpy(text + used + MS_PATH_BYTES - 4, "%p"); /* what it becomes is too long */
+    CHECK_EQ(read_config(environment).dump_path[0] == '\0', getpid() > 99);
+    memset(log + log_used, '/', MS_PATH_BYTES - 1);
+    const struct ms_config config = read_config(logged);
+    CHECK_EQ(config.log.level, MS_WARN);
+    CHECK_EQ(config.log.path[0], '\0');
+    CHECK_EQ(lines(complaints), 1);
+}
+
+MS_TEST(a_folder_for_the_run_is_the_systems_if_it_fits)
+{
+    static char text[2 * MS_PATH_BYTES] = "XDG_RUNTIME_DIR=/run/user/7";
+    char *environment[] = {text, NULL}, *none[] = {NULL};
+    CHECK_EQ(strcmp(read_config(environment).runtime_dir, "/run/user/7"), 0);
+    CHECK_EQ(strcmp(read_config(none).runtime_dir, ""), 0);
+    const size_t used = strlen("XDG_RUNTIME_DIR=");
+    memset(text + used, '/', MS_PATH_BYTES - 1);
+    CHECK_EQ(strlen(read_config(environment).runtime_dir), MS_PATH_BYTES - 1);
+    text[used + MS_PATH_BYTES - 1] = '/';
+    CHECK_EQ(read_config(environment).runtime_dir[0], '\0');
+}
+
+MS_TEST(a_cache_of_the_longest_name_is_taken)
+{
+    static char longest[MS_PATH_BYTES];
+    memset(longest, '/', MS_PATH_BYTES - 1 - strlen("/.cache"));
+    CHECK_EQ(strlen(config_at("", longest).cache_dir), MS_PATH_BYTES - 1);
+    char *environment[] = {(char *)"XDG_CACHE_HOME=/var/cache", NULL}, *none[] = {NULL};
+    struct ms_config config;
+    ms_config_read_quietly(&config, environment);
+    CHECK_EQ(strcmp(config.cache_dir, "/var/cache"), 0);
+    ms_config_read_quietly(&config, none);
+    CHECK_EQ(config.cache_dir[0], '\0');
+}
+
+MS_TEST(an_environment_is_searched_by_whole_names)
+{
+    char *environment[] = {(char *)"AB=1", (char *)"A", (char *)"A=", (char *)"A=3", NULL};
+    CHECK_EQ(strcmp(ms_environment_find(environment, "A"), ""), 0);
+    CHECK_EQ(strcmp(ms_environment_find(environment, "AB"), "1"), 0);
+    CHECK(ms_environment_find(environment, "B") == NULL);
+    CHECK(ms_environment_find(NULL, "A") == NULL);
+}
+
+/* --- warnings */
+
+MS_TEST(words_that_people_type_have_what_there_is_instead)
+{
+    static const char *const cases[][2] = {
+        {"METASHARD_DEBUG", "METASHARD_LOG=debug says what it does"},
+        {"METASHARD_VERBOSE", "METASHARD_LOG=info says what it does"},
+        {"METASHARD_ENABLE", "METASHARD=on, the default, or off"},
+        {"METASHARD_ENABLED", "METASHARD=on, the default, or off"},
+        {"METASHARD_DISABLE", "METASHARD=off"},
+        {"METASHARD_DISABLED", "METASHARD=off"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[64], expected[256];
+        snprintf(text, sizeof(text), "%s=1", cases[i][0]);
+        snprintf(expected, sizeof(expected),
+                 "%s is not a variable of MetaShard and is ignored: %s\n", cases[i][0],
+                 cases[i][1]);
+        char *environment[] = {text, NULL};
+        read_config(environment);
+        CHECK_EQ(lines(complaints), 1);
+        CHECK(strstr(complaints, expected) != NULL);
+    }
+}
+
+MS_TEST(another_prefix_is_a_warning)
+{
+    char *environment[] = {(char *)"META_SHARD_LOG=debug", (char *)"METASHARD_LOG=info",
+                           (char *)"META_SHAR=1", NULL};
+    CHECK_EQ(read_config(environment).log.level, MS_INFO);
+    CHECK_EQ(lines(complaints), 1);
+    CHECK(strstr(complaints, "META_SHARD_LOG is not a variable of MetaShard and is ignored: they "
+                             "begin with METASHARD\n") != NULL);
+}
+
+/* More than are looked at by themselves. */
+MS_TEST(very_many_settings_are_all_read)
+{
+    enum { MANY = 200 };
+    static char texts[MANY][32];
+    char *environment[MANY + 1];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(texts[i], sizeof(texts[i]), "METASHARD_QQQQ%d=1", i);
+        environment[i] = texts[i];
+    }
+    environment[MANY] = NULL;
+    for (int last = 126; last <= 128; last++) {
+        strcpy(texts[last], "METASHARD_OVERCOMMIT=7");
+        CHECK_EQ(read_config(environment).overcommit, 7);
+        snprintf(texts[last], sizeof(texts[last]), "METASHARD_QQQQ%d=1", last);
+    }
+    environment[127] = NULL;
+    strcpy(texts[126], "METASHARD_OVERCOMMIT=7");
+    CHECK_EQ(read_config(environment).overcommit, 7);
+}
+
+MS_TEST(the_switch_is_off_only_where_it_is_set_so)
+{
+    static const char *const on[] = {"on", "verify", "", "maybe"};
+    unsetenv("METASHARD");
+    CHECK(!ms_config_is_off());
+    for (size_t i = 0; i < sizeof(on) / sizeof(on[0]); i++) {
+        setenv("METASHARD", on[i], 1);
+        CHECK(!ms_config_is_off());
+    }
+    setenv("METASHARD", "False", 1);
+    CHECK(ms_config_is_off());
+    unsetenv("METASHARD");
+}
+
+MS_TEST(the_first_and_the_last_size_of_a_list_count)
+{
+    const struct ms_size_list sizes = {.count = 2, .ranges = {{10, 20}, {30, 30}, {50, 60}}};
+    static const uint64_t in[] = {10, 15, 20, 30}, out[] = {9, 21, 29, 31, 55};
+    for (int i = 0; i < 4; i++)
+        CHECK(ms_config_holds_size(&sizes, in[i]));
+    for (int i = 0; i < 5; i++)
+        CHECK(!ms_config_holds_size(&sizes, out[i]));
 }
