@@ -848,3 +848,446 @@ MS_TEST(after_exec)
     ms_state_open();
     CHECK(ms_is_recorded());
 }
+
+/* --- blocks that change */
+
+static struct ms_state_block read_block(void)
+{
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.block_count, 1);
+    const struct ms_state_block block = snapshot.blocks[0];
+    ms_snapshot_cleanup(&snapshot);
+    return block;
+}
+
+/* Each by itself. */
+MS_TEST_AFTER(page_folder_make, whatever_of_a_block_changes_is_written)
+{
+    struct ms_state_place place = {0};
+    struct ms_state_block block = block_of(1, 4 * MIB);
+    uint64_t *const numbers[] = {&block.address,
+                                 &block.bytes,
+                                 &block.backed_bytes,
+                                 &block.kind_bytes[0],
+                                 &block.deferred_bytes,
+                                 &block.cached_bytes,
+                                 &block.remote_bytes,
+                                 &block.kind_bytes[MS_BYTES_KIND_COUNT - 1],
+                                 &block.id};
+    page_start(1 * MIB);
+    ms_state_put(&place, &block);
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        ++*numbers[i];
+        ms_state_put(&place, &block);
+        const struct ms_state_block seen = read_block();
+        CHECK_EQ(memcmp(&seen.id, &block.id, offsetof(struct ms_state_block, allocated_ns) - 8), 0);
+    }
+    block.flags = MS_BLOCK_CARVED;
+    ms_state_put(&place, &block);
+    CHECK_EQ(read_block().flags, MS_BLOCK_CARVED);
+    strcpy(block.name, "a.tensor");
+    ms_state_put(&place, &block);
+    CHECK(strcmp(read_block().name, "a.tensor") == 0);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_BLOCKS), 1);
+}
+
+MS_TEST_AFTER(page_folder_make, a_block_that_is_the_same_is_not_written)
+{
+    struct ms_state_place place = {0};
+    const struct ms_state_block block = block_of(1, 4 * MIB);
+    page_start(1 * MIB);
+    ms_state_put(&place, &block);
+    const struct ms_state_block before = read_block();
+    CHECK_EQ(before.allocated_ns, before.changed_ns);
+    ahead_ns = 1000000;
+    ms_state_put(&place, &block);
+    CHECK_EQ(read_block().changed_ns, before.changed_ns);
+    struct ms_state_block changed = block;
+    changed.deferred_bytes--;
+    ms_state_put(&place, &changed);
+    const struct ms_state_block after = read_block();
+    CHECK(after.changed_ns >= before.changed_ns + 1000000);
+    CHECK_EQ(after.allocated_ns, before.allocated_ns);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_CHANGED_NS), after.changed_ns);
+}
+
+/* What is in memory has no lineage any more: where it came from is kept. */
+MS_TEST_AFTER(page_folder_make, a_block_keeps_where_it_came_from)
+{
+    struct ms_state_place place = {0};
+    struct ms_state_block block = block_of(1, 4 * MIB);
+    page_start(1 * MIB);
+    block.file = ms_state_file("/a/file");
+    block.file_offset = 77;
+    strcpy(block.name, "a.tensor");
+    ms_state_put(&place, &block);
+    block.file = 0;
+    block.file_offset = 5;
+    block.name[0] = '\0';
+    block.backed_bytes = 1;
+    ms_state_put(&place, &block);
+    CHECK_EQ(read_block().file, 1);
+    CHECK_EQ(read_block().file_offset, 77);
+    CHECK(strcmp(read_block().name, "a.tensor") == 0);
+    block.file = ms_state_file("/other/file");
+    strcpy(block.name, "another");
+    ms_state_put(&place, &block);
+    CHECK_EQ(read_block().file, 2);
+    CHECK_EQ(read_block().file_offset, 5);
+    CHECK(strcmp(read_block().name, "another") == 0);
+}
+
+MS_TEST_AFTER(page_folder_make, a_block_is_backed_for_what_the_thread_is_in)
+{
+    struct ms_state_place place = {0};
+    struct ms_state_block block = block_of(1, 4 * MIB);
+    page_start(1 * MIB);
+    ms_caller = "cuCall";
+    ms_caller_reason = MS_REASON_EXPORT;
+    ms_state_put(&place, &block);
+    CHECK_EQ(read_block().backed_call[0], '\0'); /* it has no memory */
+    CHECK_EQ(read_block().backed_reason, 0);
+    block.backed_bytes = 1;
+    ms_state_put(&place, &block);
+    CHECK(strcmp(read_block().backed_call, "cuCall") == 0);
+    CHECK_EQ(read_block().backed_reason, MS_REASON_EXPORT);
+    block.backed_bytes = 0; /* evicted; and then it comes again */
+    ms_state_put(&place, &block);
+    ms_caller = NULL;
+    ms_caller_reason = MS_REASON_SETTLE;
+    block.backed_bytes = 2;
+    ms_state_put(&place, &block);
+    CHECK_EQ(read_block().backed_call[0], '\0');
+    CHECK_EQ(read_block().backed_reason, MS_REASON_SETTLE);
+}
+
+MS_TEST_AFTER(page_folder_make, a_block_is_removed_once)
+{
+    struct ms_state_place places[2] = {{0}, {0}};
+    const struct ms_state_block blocks[] = {block_of(1, 4 * MIB), block_of(2, 5 * MIB)};
+    page_start(1 * MIB);
+    ms_state_remove(&places[0]); /* it was never put */
+    CHECK_EQ(ms_counter_get(MS_GAUGE_BLOCKS), 0);
+    ms_state_put(&places[0], &blocks[0]);
+    ms_state_put(&places[1], &blocks[1]);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_BLOCKS), 2);
+    ms_state_remove(&places[0]);
+    ms_state_remove(&places[0]);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_BLOCKS), 1);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_BLOCKS_OUT), 0);
+    CHECK_EQ(read_block().id, 2);
+}
+
+MS_TEST_AFTER(page_folder_make, a_file_has_one_number)
+{
+    char path[32];
+    page_start(1 * MIB);
+    for (uint32_t i = 1; i <= 130; i++) {
+        snprintf(path, sizeof(path), "/file/%u", i);
+        CHECK_EQ(ms_state_file(path), i <= 128 ? i : 0); /* no more have room */
+    }
+    CHECK_EQ(ms_state_file("/file/1"), 1);
+    CHECK_EQ(ms_state_file("/file/128"), 128);
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.file_count, 128);
+    CHECK(strcmp(snapshot.files[127].path, "/file/128") == 0);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+/* --- texts */
+
+MS_TEST_AFTER(page_folder_make, a_text_is_cut_between_two_characters)
+{
+    static const struct {
+        const char *text, *expected;
+    } cases[] = {{"12345678901234567890123", "12345678901234567890123"},
+                 {"123456789012345678901234", "12345678901234567890123"},
+                 {"1234567890123456789012\xc3\xa4", "1234567890123456789012"},
+                 {"123456789012345678901\xe2\x82\xac", "123456789012345678901"},
+                 {"123456789012345678901\xc3\xa4z", "123456789012345678901\xc3\xa4"},
+                 {"12345678901234567890\xe2\x82\xaczz", "12345678901234567890\xe2\x82\xac"},
+                 {"", ""}};
+    unsetenv("SLURM_JOB_ID");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const pid_t child = fork();
+        if (child == 0) {
+            struct ms_config config = page_config(1 * MIB);
+            strcpy(config.job, cases[i].text);
+            ms_state_prepare(&config);
+            ms_state_open();
+            struct ms_snapshot snapshot = page_read(getpid());
+            _exit(strcmp(snapshot.process.job, cases[i].expected) != 0);
+        }
+        int status;
+        CHECK_EQ(waitpid(child, &status, 0), child);
+        if (status != 0)
+            ms_test_fail(__FILE__, __LINE__, "%s is not cut to %s", cases[i].text,
+                         cases[i].expected);
+    }
+}
+
+/* --- devices and plans */
+
+MS_TEST_AFTER(page_folder_make, a_device_keeps_what_is_not_told_again)
+{
+    page_start(1 * MIB);
+    ms_state_set_device(63, &(struct ms_device_facts){.name = "the last"});
+    ms_state_set_device(64, &(struct ms_device_facts){.name = "one more"});
+    ms_state_set_device(0, &(struct ms_device_facts){.name = "a device", .check = MS_CHECK_RUN});
+    ms_state_set_device(0, &(struct ms_device_facts){.unmet = "nothing", .steps_aside = true});
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.device_count, 64);
+    CHECK(strcmp(snapshot.devices[63].name, "the last") == 0);
+    CHECK(strcmp(snapshot.devices[0].name, "a device") == 0);
+    CHECK_EQ(snapshot.devices[0].check, MS_CHECK_RUN);
+    CHECK_EQ(snapshot.devices[0].steps_aside, 0);
+    CHECK(strcmp(snapshot.devices[0].unmet, "") == 0);
+    CHECK_EQ(snapshot.file_count, 0); /* what follows the devices in the page */
+    ms_snapshot_cleanup(&snapshot);
+}
+
+MS_TEST_AFTER(page_folder_make, the_last_plan_counts_and_so_does_its_rank)
+{
+    page_start(1 * MIB);
+    for (uint64_t i = 1; i <= 5; i++) {
+        ms_state_set_plan(&(struct ms_state_plan){
+            .generation = i, .tensors = 10 * i, .rank = (uint32_t)i, .world = 8, .name = "a plan"});
+        struct ms_snapshot snapshot = page_read(getpid());
+        CHECK_EQ(snapshot.plan.generation, i);
+        CHECK_EQ(snapshot.plan.tensors, 10 * i);
+        CHECK_EQ(snapshot.process.rank, i);
+        CHECK_EQ(snapshot.process.world, 8);
+        ms_snapshot_cleanup(&snapshot);
+    }
+    ms_state_set_plan(&(struct ms_state_plan){.tensors = 3, .rank = 7, .world = 9});
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.plan.generation, 0); /* it waits: it has no rank yet */
+    CHECK_EQ(snapshot.plan.tensors, 3);
+    CHECK_EQ(snapshot.process.rank, 5);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+/* --- where it is kept */
+
+static size_t said(char *text, size_t bytes)
+{
+    char path[96];
+    snprintf(path, sizeof(path), "%s/log", page_folder);
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t got = file >= 0 ? read(file, text, bytes - 1) : 0;
+    text[got > 0 ? got : 0] = '\0';
+    close(file);
+    unlink(path);
+    return strlen(text);
+}
+
+static void log_to_folder(enum ms_log_level level)
+{
+    char path[96];
+    snprintf(path, sizeof(path), "%s/log", page_folder);
+    ms_log_open(level, path);
+}
+
+MS_TEST_AFTER(page_folder_make, a_page_that_cannot_be_kept_is_said)
+{
+    char text[1024];
+    log_to_folder(MS_WARN);
+    start_somewhere("/nowhere/at/all");
+    CHECK(!ms_is_recorded());
+    CHECK(said(text, sizeof(text)) > 0);
+    CHECK(strstr(text, "no state page is kept: cannot create /nowhere/at/all: No such file or "
+                       "directory") != NULL);
+    CHECK_EQ(ms_state_view().bytes, 0);
+    CHECK(ms_state_view().page == NULL && strcmp(ms_state_view().path, "") == 0);
+}
+
+MS_TEST_AFTER(page_folder_make, without_memory_there_is_no_page_and_it_is_said)
+{
+    char text[1024];
+    for (int i = 0; i < 3; i++) {
+        const pid_t child = fork();
+        if (child == 0) {
+            log_to_folder(MS_WARN);
+            may_make = i;
+            page_start(1 * MIB);
+            may_make = 1000;
+            _exit(ms_is_recorded() || said(text, sizeof(text)) == 0 ||
+                  strstr(text, "no state page is kept: out of memory") == NULL ||
+                  page_count() != 0);
+        }
+        must_end_well(child);
+    }
+}
+
+MS_TEST_AFTER(page_folder_make, what_is_kept_for_the_end_alone_needs_no_file)
+{
+    for (int i = 0; i < 3; i++) {
+        const pid_t child = fork();
+        if (child == 0) {
+            struct ms_config config = {.state_bytes = MIB, .explain = i == 1};
+            strcpy(config.dump_path, i == 2 ? "/a/dump" : "");
+            ms_state_prepare(&config);
+            CHECK_EQ(ms_is_recorded(), i > 0);
+            CHECK_EQ(ms_state_open(), i > 0);
+            CHECK_EQ(ms_state_view().bytes, i > 0 ? MIB : 0);
+            CHECK_EQ(ms_state_view().path[0], '\0');
+            _exit(0);
+        }
+        must_end_well(child);
+    }
+}
+
+MS_TEST_AFTER(page_folder_make, memory_takes_the_place_of_a_file_that_cannot_be_made)
+{
+    struct ms_config config = page_config(1 * MIB);
+    strcpy(config.state_dir, "/nowhere/at/all");
+    config.explain = true;
+    log_to_folder(MS_ERROR);
+    ms_state_prepare(&config);
+    CHECK(ms_state_open() && ms_state_view().page != NULL);
+    CHECK_EQ(ms_state_view().path[0], '\0');
+}
+
+MS_TEST_AFTER(page_folder_make, the_view_is_of_the_whole_page)
+{
+    page_start(1 * MIB);
+    const struct ms_state_view view = ms_state_view();
+    CHECK_EQ(view.bytes, MIB);
+    CHECK(strcmp(view.path, page_path(getpid())) == 0);
+    CHECK_EQ(memcmp(view.page, MS_STATE_MAGIC, 8), 0);
+}
+
+/* --- events and causes */
+
+static struct ms_state_event read_event(size_t number)
+{
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK(snapshot.event_count > number);
+    const struct ms_state_event event = snapshot.events[number];
+    ms_snapshot_cleanup(&snapshot);
+    return event;
+}
+
+MS_TEST_AFTER(page_folder_make, an_event_says_what_happened_where_and_how_long_it_took)
+{
+    page_start(1 * MIB);
+    ms_caller = "cuCall";
+    ms_caller_kernel = "a_kernel";
+    ms_caller_reason = MS_REASON_EXPORT;
+    const uint64_t began = ms_state_now();
+    ahead_ns = 5000000;
+    ms_state_event(&(struct ms_event){
+        .kind = MS_EVENT_MATERIALISE, .block = 7, .address = 0x1000, .bytes = 100, .began = began});
+    ms_state_event(
+        &(struct ms_event){.kind = MS_EVENT_EVICT, .reason = MS_REASON_PRESSURE, .text = "text"});
+    const struct ms_state_event first = read_event(0), second = read_event(1);
+    CHECK(first.kind == MS_EVENT_MATERIALISE && first.block == 7 && first.address == 0x1000);
+    CHECK(first.bytes == 100 && first.reason == MS_REASON_EXPORT);
+    CHECK(first.duration_ns >= 5000000 && first.duration_ns < 1000000000);
+    CHECK_EQ(first.time_ns, began + first.duration_ns);
+    CHECK_EQ(first.thread, syscall(SYS_gettid));
+    CHECK(strcmp(first.call, "cuCall") == 0 && strcmp(first.text, "a_kernel") == 0);
+    CHECK(second.duration_ns == 0 && second.reason == MS_REASON_PRESSURE);
+    CHECK(strcmp(second.text, "text") == 0);
+}
+
+MS_TEST_AFTER(page_folder_make, some_events_are_causes_and_others_are_not)
+{
+    static const struct {
+        enum ms_event_kind kind;
+        bool is_cause, has_sentence;
+    } kinds[] = {{MS_EVENT_ALLOCATE, false, false}, {MS_EVENT_FREE, false, false},
+                 {MS_EVENT_RECORD, false, false},   {MS_EVENT_PRESSURE, false, false},
+                 {MS_EVENT_PLAN, false, false},     {MS_EVENT_MATERIALISE, true, false},
+                 {MS_EVENT_REPLAY, true, false},    {MS_EVENT_EVICT, true, false},
+                 {MS_EVENT_PIN, true, false},       {MS_EVENT_REMOTE_READ, true, true},
+                 {MS_EVENT_FALLBACK, true, true},   {MS_EVENT_SETTLE, true, false},
+                 {MS_EVENT_FAIL, true, true},       {MS_EVENT_DIFFER, true, false}};
+    size_t expected = 0;
+    page_start(1 * MIB);
+    ms_caller = "cuCall";
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        ms_state_event(&(struct ms_event){
+            .kind = kinds[i].kind, .reason = MS_REASON_SEALED, .bytes = 100 - i, .block = i});
+        expected += kinds[i].is_cause;
+        struct ms_snapshot snapshot = page_read(getpid());
+        CHECK_EQ(snapshot.event_count, i + 1);
+        CHECK_EQ(snapshot.cause_count, expected);
+        if (kinds[i].is_cause) {
+            const struct ms_state_cause *cause = &snapshot.causes[expected - 1];
+            CHECK_EQ(cause->kind, kinds[i].kind);
+            CHECK_EQ(cause->sentence[0] != '\0', kinds[i].has_sentence);
+        }
+        ms_snapshot_cleanup(&snapshot);
+    }
+}
+
+/* A plan's entry that does nothing, say. */
+MS_TEST_AFTER(page_folder_make, what_no_call_has_done_is_a_cause_and_no_event)
+{
+    page_start(1 * MIB);
+    ms_caller = "cuCall";
+    ms_caller_kernel = "a_kernel";
+    ms_state_event(&(struct ms_event){
+        .kind = MS_EVENT_PLAN, .reason = MS_REASON_UNMATCHED, .text = "x", .is_of_no_call = true});
+    ms_state_event(&(struct ms_event){
+        .kind = MS_EVENT_PLAN, .reason = MS_REASON_UNMATCHED, .is_of_no_call = true});
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.event_count, 0);
+    CHECK_EQ(snapshot.cause_count, 2);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(snapshot.causes[i].call[0], '\0');
+        CHECK(snapshot.causes[i].text[0] == '\0' || strcmp(snapshot.causes[i].text, "x") == 0);
+    }
+    ms_snapshot_cleanup(&snapshot);
+}
+
+/* One of a kind, reason, call and text. */
+MS_TEST_AFTER(page_folder_make, causes_differ_by_all_that_they_are_of)
+{
+    page_start(1 * MIB);
+    const struct ms_event one = {.kind = MS_EVENT_EVICT, .reason = MS_REASON_PRESSURE, .text = "x"};
+    struct ms_event other = one;
+    ms_caller = "cuCall";
+    ms_state_event(&one);
+    other.kind = MS_EVENT_REPLAY;
+    ms_state_event(&other);
+    other = one;
+    other.reason = MS_REASON_OVERCOMMIT;
+    ms_state_event(&other);
+    other = one;
+    other.text = "y";
+    ms_state_event(&other);
+    ms_caller = "cuOther";
+    ms_state_event(&one);
+    ms_caller = "cuCall";
+    ms_state_event(&one);
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.cause_count, 5);
+    CHECK_EQ(snapshot.causes[0].count, 2);
+    CHECK_EQ(snapshot.causes[1].count, 1);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+static size_t visited;
+
+static void visit_cause(void *context, const struct ms_state_cause *cause)
+{
+    CHECK(context == &visited && cause->count > 0);
+    visited++;
+}
+
+MS_TEST_AFTER(page_folder_make, the_end_shows_each_cause_and_the_last_sample)
+{
+    page_start(1 * MIB);
+    for (int i = 0; i < 3; i++)
+        ms_state_event(&(struct ms_event){.kind = MS_EVENT_EVICT, .text = i == 0 ? "x" : "y"});
+    ms_counter_move(MS_GAUGE_BACKED, 40);
+    ahead_ns = 10000000;
+    ms_state_end(visit_cause, &visited);
+    CHECK_EQ(visited, 2);
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK(snapshot.process.ended_ns >= 10000000);
+    CHECK_EQ(snapshot.taken_ns, snapshot.process.ended_ns);
+    ms_snapshot_cleanup(&snapshot);
+}
