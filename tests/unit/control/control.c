@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/config/config.h"
+#include "runtime/control/control.h"
 #include "runtime/control/control_internal.h"
+#include "runtime/shard/shard.h"
+#include "runtime/state/counters.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,6 +17,7 @@
 #include <unistd.h>
 
 #include "tests/unit/between.h"
+#include "tests/unit/use_plan.h"
 
 static char folder[] = "/tmp/metashard-socket-XXXXXX";
 static char path[64], moved[64];
@@ -237,4 +241,100 @@ MS_TEST(another_user_is_refused)
     ms_control_close();
     CHECK_EQ(waitpid(child, &status, 0), child);
     CHECK_EQ(status, 0);
+}
+
+/* --- the status, and plans */
+
+static const char *status_with(const char *format, unsigned long long generation, unsigned rank,
+                               const char *mode)
+{
+    static char expected[1024];
+    snprintf(expected, sizeof(expected), format, (int)getpid(), generation, mode, rank,
+             generation > 0 ? 2 : 0);
+    return expected;
+}
+
+static void must_have_status(const char *expected)
+{
+    char text[1024];
+    CHECK_EQ(ms_control_status(text, sizeof(text)), strlen(expected));
+    if (strcmp(text, expected) != 0)
+        ms_test_fail(__FILE__, __LINE__, "%s, expected %s", text, expected);
+    for (size_t bytes = 1; bytes <= strlen(expected) + 1; bytes++) {
+        memset(text, 'x', sizeof(text));
+        CHECK_EQ(ms_control_status(text, bytes), strlen(expected));
+        CHECK_EQ(strlen(text), bytes - 1);
+        CHECK_EQ(strncmp(text, expected, bytes - 1), 0);
+    }
+    CHECK_EQ(ms_control_status(NULL, 0), strlen(expected));
+}
+
+MS_TEST(the_status_has_the_plan_and_what_it_did)
+{
+    static const char format[] =
+        "{\"pid\": %d, \"plans\": %llu, \"mode\": \"%s\", \"rank\": %u, "
+        "\"world_size\": %d, \"tensors\": 0, \"planned_bytes\": 0, \"owned_bytes\": 0, "
+        "\"remote_reads\": 3, "
+        "\"remote_read_bytes\": 4, \"requested_bytes\": 5, \"backed_bytes\": 6, "
+        "\"plan_freed_bytes\": 7, \"suspended\": false}";
+    ms_counter_add(MS_COUNT_REMOTE_READS, 3);
+    ms_counter_add(MS_COUNT_REMOTE_READ_BYTES, 4);
+    ms_counter_add(MS_COUNT_REQUESTED_BYTES, 5);
+    ms_counter_move(MS_GAUGE_BACKED, 6);
+    ms_counter_add(MS_COUNT_PLAN_FREED_BYTES, 7);
+    must_have_status(status_with(format, 0, 0, "advise"));
+    use_plan(1, 1000);
+    must_have_status(status_with(format, 1, 1, "advise"));
+    ms_config.plan_mode = MS_ENFORCE;
+    use_plan(0, 1000);
+    must_have_status(status_with(format, 2, 0, "enforce"));
+}
+
+static const char a_plan[] =
+    "{\"format\": \"metashard-plan/1\", \"mesh\": {\"r\": 2}, \"rank\": 1, \"tensors\": [{"
+    "\"name\": \"w\", \"dtype\": \"U8\", \"shape\": [1000], \"placements\": [{\"shard\": 0}]}]}";
+
+static uint64_t plans(void)
+{
+    struct ms_state_plan facts;
+    ms_shard_describe(&facts);
+    return facts.generation;
+}
+
+MS_TEST(a_plan_with_a_fault_leaves_the_old_one)
+{
+    struct ms_fault fault;
+    make_folder();
+    CHECK(ms_control_text(a_plan, strlen(a_plan), "a plan", &fault));
+    CHECK_EQ(plans(), 1);
+    CHECK(!ms_control_text(a_plan, strlen(a_plan) - 1, "a plan", &fault));
+    CHECK(strncmp(fault.text, "a plan:", 7) == 0);
+    CHECK(!ms_control_file(path, &fault));
+    CHECK(strstr(fault.text, "No such file or directory") != NULL);
+    CHECK_EQ(plans(), 1);
+    FILE *file = fopen(path, "we");
+    CHECK(file != NULL && fwrite(a_plan, 1, strlen(a_plan), file) == strlen(a_plan));
+    CHECK_EQ(fclose(file), 0);
+    CHECK(ms_control_file(path, &fault));
+    CHECK_EQ(plans(), 2);
+}
+
+/* In pieces, as a socket may give it, and with the next request behind it. */
+MS_TEST_AFTER(start, a_plan_may_come_in_pieces)
+{
+    char line[32];
+    const int client = connect_client();
+    snprintf(line, sizeof(line), "plan %zu\n", strlen(a_plan));
+    CHECK_EQ(strcmp(ask(client, line), ""), 0);
+    char first[32];
+    memcpy(first, a_plan, sizeof(first));
+    first[sizeof(first) - 1] = '\0';
+    CHECK_EQ(strcmp(ask(client, first), ""), 0);
+    CHECK_EQ(plans(), 0);
+    CHECK_EQ(strncmp(ask(client, a_plan + sizeof(first) - 1), "ok ", 3), 0);
+    CHECK_EQ(plans(), 1);
+    CHECK(strstr(ask(client, "status\n"), "\"plans\": 1") != NULL);
+    CHECK(strstr(ask(client, "plan 2\n{}"), "error ") != NULL);
+    CHECK_EQ(plans(), 1);
+    ms_control_close();
 }

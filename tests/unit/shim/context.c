@@ -65,6 +65,7 @@ static CUresult answer, version_answer, device_answer, push_answer, state_answer
 static int is_active, is_active_later; /* the primary context, before and after the call */
 static unsigned references, released, popped;
 static CUcontext current = OURS;
+static CUdevice own_device;
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -113,7 +114,7 @@ REAL(cuCtxPopCurrent_v2, (CUcontext * context), {
     return CUDA_SUCCESS;
 })
 REAL(cuCtxGetDevice, (CUdevice * device), {
-    *device = current == OURS ? 0 : 1;
+    *device = current == OURS ? own_device : 1;
     return device_answer;
 })
 #define MAKES(symbol, parameters) REAL(symbol, parameters, *made = OTHERS; return answer)
@@ -257,6 +258,7 @@ CONTEXT_TEST(a_primary_context_that_is_not_known_is_not_told)
     check_primary(2, 1, 0, "");
     state_answer = CUDA_SUCCESS;
     atomic_store(&ms_hot.started, 0);
+    ms_real[MS_ENTRY_cuDevicePrimaryCtxGetState] = NULL; /* nor is it asked */
     check_primary(2, 1, 0, "");
 }
 
@@ -280,6 +282,7 @@ CONTEXT_TEST(what_gives_no_access_changes_nothing)
     must_be_told("");
     CHECK_EQ(popped, 1);
     push_answer = CUDA_ERROR_INVALID_CONTEXT;
+    own_device = 5;
     CHECK_EQ(cuCtxEnablePeerAccess(OTHERS, 0), CUDA_SUCCESS);
     CHECK_EQ(popped, 1);
     push_answer = CUDA_SUCCESS;

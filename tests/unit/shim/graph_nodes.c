@@ -244,17 +244,19 @@ NODE_TEST(a_set_that_strays_is_the_drivers_to_refuse)
 
 /* --- values in memory */
 
-static CUstreamBatchMemOpParams operation;
+/* The second one is not the node's. */
+static CUstreamBatchMemOpParams operations[2], *const operation = operations;
 
 static void point_to(CUdeviceptr address)
 {
-    operation.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-    operation.writeValue.address = address;
+    operations[0].operation = operations[1].operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    operations[0].writeValue.address = address;
+    operations[1].writeValue.address = BAD;
 }
 
 NODE_TEST(a_value_that_strays_is_the_drivers_to_refuse)
 {
-    const CUDA_BATCH_MEM_OP_NODE_PARAMS values = {.count = 1, .paramArray = &operation, .flags = 5};
+    const CUDA_BATCH_MEM_OP_NODE_PARAMS values = {.count = 1, .paramArray = operation, .flags = 5};
     for (int i = 0; i < 3; i++) {
         point_to(GOOD);
         CHECK_EQ(call_values(i, &values), CUDA_ERROR_NOT_READY);
@@ -263,7 +265,7 @@ NODE_TEST(a_value_that_strays_is_the_drivers_to_refuse)
         CHECK_EQ(call_values(i, &values), CUDA_ERROR_NOT_READY);
         CHECK(given != &values && got_address == 0);
         CHECK(got.values.count == 1 && got.values.flags == 5);
-        CHECK_EQ(operation.writeValue.address, BAD);
+        CHECK_EQ(operation->writeValue.address, BAD);
         CHECK_EQ(call_values(i, NULL), CUDA_ERROR_NOT_READY);
         CHECK(given == NULL);
     }
@@ -287,21 +289,22 @@ NODE_TEST(a_node_of_any_type_that_strays_is_the_drivers_to_refuse)
             any.memset.dst = address;
             any.memset.pitch = 64;
             any.memset.elementSize = 4;
-            any.memset.width = any.memset.height = 2;
+            any.memset.width = 2;
+            any.memset.height = 3;
             CHECK_EQ(call_any(i, &any), CUDA_ERROR_NOT_READY);
-            CHECK(asked.width == 8 && asked.height == 2 && asked.to.pitch == 64);
+            CHECK(asked.width == 8 && asked.height == 3 && asked.to.pitch == 64);
             CHECK_EQ(given != &any, strays);
             CHECK_EQ(got.any.memset.dst, strays ? 0 : GOOD);
             CHECK_EQ(got.any.memset.width, 2);
 
             any = (CUgraphNodeParams){.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP};
             any.memOp.count = 1;
-            any.memOp.paramArray = &operation;
+            any.memOp.paramArray = operation;
             point_to(address);
             CHECK_EQ(call_any(i, &any), CUDA_ERROR_NOT_READY);
             CHECK_EQ(given != &any, strays);
             CHECK_EQ(got_address, strays ? 0 : GOOD);
-            CHECK(any.memOp.paramArray == &operation);
+            CHECK(any.memOp.paramArray == operation);
         }
     }
 }
@@ -310,7 +313,7 @@ NODE_TEST(a_node_of_another_type_is_handed_on_as_it_is)
 {
     for (int i = 0; i < ANY_CALLS; i++) {
         CUgraphNodeParams any = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
-        memset(&any.kernel, 0x20, sizeof(any.kernel)); /* addresses, if it were a set */
+        any.memset.dst = BAD; /* if it were a set */
         CHECK_EQ(call_any(i, &any), CUDA_ERROR_NOT_READY);
         CHECK(given == &any);
         CHECK_EQ(call_any(i, NULL), CUDA_ERROR_NOT_READY);
@@ -325,10 +328,10 @@ NODE_TEST(what_cannot_be_made_real_is_not_called)
 {
     const CUDA_MEMCPY3D copy = copy_to(BAD);
     const CUDA_MEMSET_NODE_PARAMS set = set_to(BAD);
-    const CUDA_BATCH_MEM_OP_NODE_PARAMS values = {.count = 1, .paramArray = &operation};
+    const CUDA_BATCH_MEM_OP_NODE_PARAMS values = {.count = 1, .paramArray = operation};
     CUgraphNodeParams any = {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP};
     any.memOp.count = 1;
-    any.memOp.paramArray = &operation;
+    any.memOp.paramArray = operation;
     sealing = CUDA_ERROR_ILLEGAL_ADDRESS;
     point_to(BAD);
     for (int i = 0; i < 3; i++) {
@@ -351,7 +354,7 @@ NODE_TEST(while_nothing_is_owned_nodes_go_straight_on)
 {
     const CUDA_MEMCPY3D copy = copy_to(BAD);
     const CUDA_MEMSET_NODE_PARAMS set = set_to(BAD);
-    const CUDA_BATCH_MEM_OP_NODE_PARAMS values = {.count = 1, .paramArray = &operation};
+    const CUDA_BATCH_MEM_OP_NODE_PARAMS values = {.count = 1, .paramArray = operation};
     own_something(false);
     for (int i = 0; i < 3; i++) {
         call_copy(i, &copy);

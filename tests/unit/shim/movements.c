@@ -358,6 +358,9 @@ MOVE_TEST(the_attributes_of_a_batch_are_those_before_a_copy)
     indices[0] = 0;
     cuMemcpyBatchAsync(to, from, sizes, 1, NULL, indices, 1, NULL, STREAM);
     cuMemcpyBatchAsync(to, from, sizes, 1, attributes, NULL, 1, NULL, STREAM);
+    indices[1] = 0;
+    cuMemcpyBatchAsync(to, from, sizes, 1, NULL, indices, 2, NULL, STREAM);
+    CHECK(said[2].kind == MS_COPY_UNKNOWN);
     CHECK(said[0].kind == MS_COPY_UNKNOWN && said[1].kind == MS_COPY_UNKNOWN);
 }
 
@@ -471,6 +474,8 @@ static CUresult call_boxes(void)
 MOVE_TEST(a_box_without_lengths_is_dense)
 {
     make_boxes();
+    format = CU_AD_FORMAT_FLOAT; /* of arrays, of which there is none */
+    channels = 4;
     CHECK_EQ(call_boxes(), CUDA_ERROR_NOT_READY);
     CHECK(begun == 3 && got_box_list == boxes);
     CHECK(said[2].kind == MS_COPY_BOX && said[2].stream == STREAM);
@@ -495,9 +500,10 @@ MOVE_TEST(a_box_with_an_array_is_not_modelled)
                    {CU_AD_FORMAT_UNSIGNED_INT16, 2, 4}, {CU_AD_FORMAT_SIGNED_INT16, 1, 2},
                    {CU_AD_FORMAT_HALF, 4, 8},           {CU_AD_FORMAT_UNSIGNED_INT32, 1, 4},
                    {CU_AD_FORMAT_SIGNED_INT32, 2, 8},   {CU_AD_FORMAT_FLOAT, 4, 16},
-                   {CU_AD_FORMAT_UNORM_INT8X1, 1, 1},   {CU_AD_FORMAT_UNORM_INT16X4, 4, 8},
-                   {CU_AD_FORMAT_SNORM_INT16X4, 4, 8},  {CU_AD_FORMAT_SNORM_INT16X1, 1, 2},
-                   {CU_AD_FORMAT_NV12, 3, 1},           {CU_AD_FORMAT_BC1_UNORM, 4, 1}};
+                   {CU_AD_FORMAT_UNORM_INT8X1, 2, 2},   {CU_AD_FORMAT_SNORM_INT16X4 + 1, 3, 1},
+                   {CU_AD_FORMAT_UNORM_INT16X4, 4, 8},  {CU_AD_FORMAT_SNORM_INT16X4, 4, 8},
+                   {CU_AD_FORMAT_SNORM_INT16X1, 1, 2},  {CU_AD_FORMAT_NV12, 3, 1},
+                   {CU_AD_FORMAT_BC1_UNORM, 4, 1}};
     for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
         for (int side = 0; side < 2; side++) {
             make_boxes();
@@ -535,6 +541,9 @@ MOVE_TEST(of_boxes_only_those_that_stray_are_replaced)
     make_boxes();
     boxes[1].dst.op.ptr.ptr = BAD;
     boxes[2].src.op.ptr.ptr = BAD;
+    boxes[2].dst = (CUmemcpy3DOperand){.type = CU_MEMCPY_OPERAND_TYPE_ARRAY};
+    format = CU_AD_FORMAT_UNSIGNED_INT8;
+    channels = 1;
     CHECK_EQ(call_boxes(), CUDA_ERROR_NOT_READY);
     CHECK(got_box_list != boxes && boxes[1].dst.op.ptr.ptr == BAD);
     CHECK_EQ(got_boxes[0].dst.op.ptr.ptr, GOOD);

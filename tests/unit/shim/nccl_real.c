@@ -23,7 +23,7 @@ struct library {
 };
 static struct library libraries[LIBRARIES], *next; /* next: behind the shim */
 static unsigned opened, closed, asked;             /* how often the loader was */
-static bool torch_is_loaded, torch_has_nccl;
+static bool torch_is_loaded, torch_has_nccl, has_map = true;
 static int torch;
 
 static struct library *library_at(const void *address)
@@ -71,8 +71,14 @@ bool ms_is_own(const void *address)
     return library_at(address)->is_own;
 }
 
+static const void *comes_first; /* a function of a copy that another thread adds meanwhile */
+
 struct ms_image ms_image_of(const void *address)
 {
+    const void *other = comes_first;
+    comes_first = NULL;
+    if (other != NULL)
+        CHECK(ms_nccl_detect(other) != NULL);
     const struct library *library = library_at(address);
     return (struct ms_image){(uintptr_t)library->code, (uintptr_t)library->code + CODE};
 }
@@ -86,6 +92,7 @@ int __wrap_dl_iterate_phdr(int visit(struct dl_phdr_info *, size_t, void *), voi
 void *__wrap_dlopen(const char *path, int flags)
 {
     CHECK_EQ(flags, RTLD_LAZY | RTLD_NOLOAD); /* nothing is loaded */
+    CHECK(path[0] != '\0');                   /* that would be the program */
     if (strcmp(path, "libtorch_cuda.so") == 0) {
         opened += torch_is_loaded;
         return torch_is_loaded ? &torch : NULL;
@@ -122,7 +129,7 @@ int __wrap_dladdr1(const void *address, Dl_info *info, void **map, int flags)
         return 0;
     if (info->dli_fname != NULL) /* the program itself has no path */
         found.l_name = (char *)(uintptr_t)info->dli_fname;
-    *map = &found;
+    *map = has_map ? &found : NULL;
     return 1;
 }
 
@@ -186,6 +193,27 @@ MS_TEST_AFTER(start, a_caller_is_looked_up_once)
     CHECK_EQ(asked + opened, before);
 }
 
+/* One lookup tells that the copy is known. */
+MS_TEST_AFTER(start, the_functions_of_a_copy_are_looked_up_once)
+{
+    must_be(ms_nccl_of(NULL, has_b->code), b);
+    const unsigned before = asked;
+    must_be(ms_nccl_of(NULL, has_b->code + 1), b);
+    CHECK_EQ(asked, before + 1);
+}
+
+MS_TEST_AFTER(start, a_copy_that_two_threads_find_is_one)
+{
+    static char paths[LIBRARIES][32];
+    comes_first = a->code;
+    must_be(ms_nccl_detect(a->code), a);
+    for (int i = 1; i < 8; i++) {
+        snprintf(paths[i], sizeof(paths[i]), "/%d/libnccl.so", i);
+        make_nccl(&libraries[i], paths[i]);
+        must_be(ms_nccl_detect(libraries[i].code), &libraries[i]);
+    }
+}
+
 MS_TEST_AFTER(start, a_copy_has_its_functions_by_their_real_names)
 {
     a->has_names_with_p = b->has_comm_count = false;
@@ -228,6 +256,8 @@ MS_TEST_AFTER(start, a_caller_without_a_copy_gets_the_one_behind_the_shim)
     must_be(ms_nccl_of(NULL, has_none->code), b);
     must_be(ms_nccl_of(NULL, program->code), b);
     must_be(ms_nccl_of(NULL, "elsewhere"), b);
+    has_map = false;
+    must_be(ms_nccl_of(NULL, program->code + 1), b);
 }
 
 MS_TEST_AFTER(start, else_the_first_that_was_found)

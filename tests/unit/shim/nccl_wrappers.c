@@ -566,11 +566,59 @@ NCCL_TEST(a_call_that_no_nccl_has_is_an_error)
     CHECK(strcmp(ms_caller, "before") == 0);
 }
 
+NCCL_TEST(a_caller_in_nccl_is_inside)
+{
+    CHECK(!ms_nccl_is_inside(sent));
+    is_nccls_own = true;
+    CHECK(ms_nccl_is_inside(sent) && !ms_nccl_is_calling());
+    is_nccls_own = false;
+}
+
 /* --- communicators that are asked */
+
+/* What was on the stack before is no answer. */
+static __attribute__((noinline)) void fill_stack(void)
+{
+    volatile char stack[4096];
+    for (size_t i = 0; i < sizeof(stack); i++)
+        stack[i] = 1;
+}
+
+NCCL_TEST(a_communicator_of_a_call_that_is_not_looked_at_is_not_asked)
+{
+    struct ms_communicator found;
+    nccl.comm_count = NULL;
+    is_off = true;
+    call(ALL_REDUCE, false, sent, received, COUNT, INT32, STREAM);
+    must_have("n");
+    is_off = false;
+    atomic_store(&ms_hot.deferred, 0);
+    call(ALL_REDUCE, false, sent, received, COUNT, INT32, STREAM);
+    must_have("nc");
+    nccl.comm_count = (void *)get_count;
+    call(ALL_REDUCE, false, sent, received, COUNT, INT32, STREAM);
+    must_have("nc");
+    atomic_store(&ms_hot.deferred, 1);
+    is_off = true;
+    call(ALL_REDUCE, false, sent, received, COUNT, INT32, STREAM);
+    must_have("n");
+    is_off = false;
+    CHECK(!ms_communicator_find(COMM, &found));
+}
+
+NCCL_TEST(what_is_sent_while_nothing_is_deferred_is_not_late)
+{
+    atomic_store(&ms_hot.deferred, 0);
+    atomic_store(&ms_hot.captures, 1);
+    CHECK_EQ(ncclSend(sent, COUNT, INT32, 3, COMM, STREAM), ncclSuccess);
+    must_have("pnc");
+    CHECK(!prepared.is_late);
+}
 
 NCCL_TEST(a_communicator_that_is_not_known_is_asked_once)
 {
     struct ms_communicator found;
+    fill_stack();
     CHECK_EQ(call(SCATTER, false, sent, received, COUNT, INT32, STREAM), ncclSuccess);
     must_have("pnc");
     CHECK_EQ(prepared.read_bytes, RANKS * BYTES);
