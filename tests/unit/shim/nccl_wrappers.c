@@ -577,11 +577,11 @@ NCCL_TEST(a_caller_in_nccl_is_inside)
 /* --- communicators that are asked */
 
 /* What was on the stack before is no answer. */
-static __attribute__((noinline)) void fill_stack(void)
+static __attribute__((noinline)) void fill_stack(char value)
 {
     volatile char stack[4096];
     for (size_t i = 0; i < sizeof(stack); i++)
-        stack[i] = 1;
+        stack[i] = value;
 }
 
 NCCL_TEST(a_communicator_of_a_call_that_is_not_looked_at_is_not_asked)
@@ -618,7 +618,7 @@ NCCL_TEST(what_is_sent_while_nothing_is_deferred_is_not_late)
 NCCL_TEST(a_communicator_that_is_not_known_is_asked_once)
 {
     struct ms_communicator found;
-    fill_stack();
+    fill_stack(1);
     CHECK_EQ(call(SCATTER, false, sent, received, COUNT, INT32, STREAM), ncclSuccess);
     must_have("pnc");
     CHECK_EQ(prepared.read_bytes, RANKS * BYTES);
@@ -793,6 +793,7 @@ static ncclResult_t make_child(int way, ncclConfig_t *config)
 static void must_have_child(int way, ncclConfig_t *config, const char *calls, bool is_known)
 {
     struct ms_communicator found;
+    fill_stack(0);
     CHECK_EQ(make_child(way, config), answer);
     must_have(calls);
     CHECK_EQ(ms_communicator_find(CHILD, &found), is_known);

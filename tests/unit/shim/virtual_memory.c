@@ -42,6 +42,7 @@ static bool is_ours; /* the runtime answers: */
 static CUresult answer, preparing, real_answer;
 static unsigned tries; /* of the driver, until it has memory */
 static size_t seen_bytes;
+static CUdeviceptr pinned = BLOCK;
 static bool is_in_nccl, is_opened, has_one_handle = true, is_ready = true;
 
 bool __wrap_ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out);
@@ -157,7 +158,7 @@ CUresult __wrap_ms_vmm_make_real(CUdeviceptr address, size_t bytes)
 
 CUresult __wrap_ms_access_uses(const struct ms_use *uses, size_t count)
 {
-    CHECK(count == 1 && uses->begin == BLOCK && uses->bytes == BYTES && uses->need == MS_NEED_PIN);
+    CHECK(count == 1 && uses->begin == pinned && uses->bytes == BYTES && uses->need == MS_NEED_PIN);
     note('p');
     return answer;
 }
@@ -214,13 +215,15 @@ static CUresult go(char letter)
 }
 
 static void *retained;
+static CUdeviceptr wanted_address;
+static unsigned long long wanted_flags;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 REAL(cuMemAddressReserve,
      (CUdeviceptr * out, size_t bytes, size_t alignment, CUdeviceptr wanted,
       unsigned long long flags),
-     if (out != NULL) *out = PLACE;
-     return go('R'))
+     CHECK(bytes == BYTES && alignment == 64 && wanted == wanted_address && flags == wanted_flags);
+     if (out != NULL) *out = PLACE; return go('R'))
 REAL(cuMemAddressFree, (CUdeviceptr address, size_t bytes), return go('F'))
 REAL(cuMemCreate,
      (CUmemGenericAllocationHandle * handle, size_t bytes, const CUmemAllocationProp *prop,
@@ -230,9 +233,10 @@ REAL(cuMemMap,
      (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
       unsigned long long flags),
      return go('M'))
-REAL(cuMemUnmap, (CUdeviceptr address, size_t bytes), return go('U'))
+REAL(cuMemUnmap, (CUdeviceptr address, size_t bytes), CHECK_EQ(bytes, BYTES); return go('U'))
 REAL(cuMemSetAccess,
      (CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access, size_t count),
+     CHECK(bytes == BYTES && access[0].location.type == CU_MEM_LOCATION_TYPE_DEVICE && count == 2);
      return go('S'))
 REAL(cuMemGetAccess,
      (unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address),
@@ -279,10 +283,14 @@ VMM_TEST(addresses_are_reserved_where_the_runtime_wants_unless_the_program_does)
     answer = CUDA_ERROR_OUT_OF_MEMORY;
     CHECK_EQ(cuMemAddressReserve(&found, BYTES, 64, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
     must_have("r");
+    wanted_address = PLACE;
     CHECK_EQ(cuMemAddressReserve(&found, BYTES, 64, PLACE, 0), CUDA_SUCCESS);
     must_have("Rk");
+    wanted_address = 0;
+    wanted_flags = 1;
     CHECK_EQ(cuMemAddressReserve(&found, BYTES, 64, 0, 1), CUDA_SUCCESS);
     must_have("Rk");
+    wanted_flags = 0;
     real_answer = CUDA_ERROR_INVALID_VALUE;
     CHECK_EQ(cuMemAddressReserve(NULL, BYTES, 64, 0, 0), CUDA_ERROR_INVALID_VALUE);
     must_have("R");
@@ -379,8 +387,11 @@ VMM_TEST(a_handle_of_an_allocation_is_for_nccl_alone)
     must_have("e");
     has_one_handle = true;
     answer = CUDA_ERROR_OUT_OF_MEMORY;
-    CHECK_EQ(cuMemRetainAllocationHandle(NULL, block), CUDA_ERROR_OUT_OF_MEMORY);
-    must_have("e");
+    for (int i = 0; i < 2; i++) {
+        has_one_handle = i == 0;
+        CHECK_EQ(cuMemRetainAllocationHandle(NULL, block), CUDA_ERROR_OUT_OF_MEMORY);
+        must_have("e");
+    }
     is_opened = true;
     CHECK_EQ(cuMemRetainAllocationHandle(NULL, block), CUDA_SUCCESS);
     must_have("T");
@@ -467,7 +478,11 @@ VMM_TEST(what_others_will_use_is_real_and_stays)
     CHECK_EQ(cuMulticastBindAddr(HANDLE, 0, BLOCK, BYTES, 0), CUDA_SUCCESS);
     must_have("lpP");
     CHECK_EQ(cuMulticastBindAddr(HANDLE, 0, PLACE, BYTES, 0), CUDA_SUCCESS);
-    must_have("lP"); /* the program's own memory is as it is */
+    must_have("lP");            /* the program's own memory is as it is */
+    pinned = BLOCK - BYTES + 1; /* a byte of it is met */
+    CHECK_EQ(cuMulticastBindAddr(HANDLE, 0, pinned, BYTES, 0), CUDA_SUCCESS);
+    must_have("lpP");
+    pinned = BLOCK;
     answer = CUDA_ERROR_OUT_OF_MEMORY;
     CHECK_EQ(cuMulticastBindAddr(HANDLE, 0, BLOCK, BYTES, 0), CUDA_ERROR_OUT_OF_MEMORY);
     must_have("lp");
