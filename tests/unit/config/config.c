@@ -93,6 +93,23 @@ MS_TEST(a_file_name_has_process_rank_job_and_host)
     CHECK(strcmp(without.dump_path, "nonenone") == 0);
 }
 
+/* What the user says counts, unless that is nothing; then what the launcher says. */
+MS_TEST(the_job_in_a_file_name_is_cut_and_the_launchers_if_there_is_no_other)
+{
+    char job[80], expected[80];
+    char *environment[] = {(char *)"METASHARD_DUMP=%j", NULL};
+    setenv("METASHARD_JOB", "", 1);
+    setenv("SLURM_JOB_ID", "42", 1);
+    CHECK_EQ(strcmp(read_config(environment).dump_path, "42"), 0);
+    memset(job, 'j', sizeof(job));
+    job[sizeof(job) - 1] = '\0';
+    snprintf(expected, sizeof(expected), "%.64s", job);
+    setenv("METASHARD_JOB", job, 1);
+    CHECK_EQ(strcmp(read_config(environment).dump_path, expected), 0);
+    unsetenv("METASHARD_JOB");
+    unsetenv("SLURM_JOB_ID");
+}
+
 MS_TEST(values)
 {
     char *environment[] = {(char *)"METASHARD=Off",
@@ -166,13 +183,21 @@ MS_TEST(verify_is_on_with_a_share_of_the_allocations)
 
 MS_TEST(a_wrong_value_is_one_line_and_the_default)
 {
-    static char *wrong[] = {
-        (char *)"METASHARD=maybe",          (char *)"METASHARD_MIN_BYTES=-1",
-        (char *)"METASHARD_MIN_BYTES=2X",   (char *)"METASHARD_MIN_BYTES=",
-        (char *)"METASHARD_MIN_BYTES=2MBs", (char *)"METASHARD_MIN_BYTES=2i",
-        (char *)"METASHARD_LOG=loud",       (char *)"METASHARD_OVERCOMMIT=2x",
-        (char *)"METASHARD_EXCLUDE=2M-1M",  (char *)"METASHARD_EXCLUDE=1M;2M",
-        (char *)"METASHARD_EXCLUDE=1M-",    (char *)"METASHARD_MIN_BYTES=99999999999G"};
+    static char *wrong[] = {(char *)"METASHARD=maybe",
+                            (char *)"METASHARD_MIN_BYTES=-1",
+                            (char *)"METASHARD_MIN_BYTES=2X",
+                            (char *)"METASHARD_MIN_BYTES=",
+                            (char *)"METASHARD_MIN_BYTES=2MBs",
+                            (char *)"METASHARD_MIN_BYTES=2i",
+                            (char *)"METASHARD_LOG=loud",
+                            (char *)"METASHARD_OVERCOMMIT=2x",
+                            (char *)"METASHARD_EXCLUDE=2M-1M",
+                            (char *)"METASHARD_EXCLUDE=1M;2M",
+                            (char *)"METASHARD_EXCLUDE=1M-",
+                            (char *)"METASHARD_EXCLUDE=1M2M",
+                            (char *)"METASHARD_EXCLUDE=,1M",
+                            (char *)"METASHARD_EXCLUDE=1M,,2M",
+                            (char *)"METASHARD_MIN_BYTES=99999999999G"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         char *environment[] = {wrong[i], NULL};
         const struct ms_config config = read_config(environment);
@@ -282,6 +307,7 @@ MS_TEST(values_are_shown_as_they_could_be_set)
         {"METASHARD_LEASES", "0", "off"},
         {"METASHARD_LEASES", "1", "on"},
         {"METASHARD_PLAN", "/a/plan", "/a/plan"},
+        {"METASHARD_STATE_DIR", "a", "a"}, /* less than its default */
         {"METASHARD_PLAN_MODE", "Advise", "advise"},
         {"METASHARD_PLAN_MODE", "ENFORCE", "enforce"},
         {"METASHARD_LOG", "Trace", "trace"},
