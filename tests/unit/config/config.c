@@ -311,10 +311,11 @@ MS_TEST(values_are_shown_as_they_could_be_set)
         {"METASHARD_PLAN_MODE", "Advise", "advise"},
         {"METASHARD_PLAN_MODE", "ENFORCE", "enforce"},
         {"METASHARD_LOG", "Trace", "trace"},
-        {"METASHARD_LOG", "error:/dev/null", "error:/dev/null"},
         {"METASHARD_SELFCHECK", "off", "off"},
         {"METASHARD_SELFCHECK", "On", "on"},
-        {"METASHARD_SELFCHECK", "FRESH", "fresh"}};
+        {"METASHARD_SELFCHECK", "FRESH", "fresh"},
+        /* The last: complaints would go there. */
+        {"METASHARD_LOG", "error:/dev/null", "error:/dev/null"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[128];
         snprintf(text, sizeof(text), "%s=%s", cases[i][0], cases[i][1]);
@@ -412,7 +413,8 @@ MS_TEST(values_beyond_the_edge_are_complained_about)
                                         "METASHARD_LEASES=verify",
                                         "METASHARD_LOG=",
                                         "METASHARD_LOG=warning",
-                                        "METASHARD_LOG=war"};
+                                        "METASHARD_LOG=war",
+                                        "METASHARD_LOG=warm"};
     struct ms_config expected;
     char *none[] = {NULL};
     ms_config_read_quietly(&expected, none);
