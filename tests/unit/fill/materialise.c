@@ -151,6 +151,7 @@ MS_TEST(what_is_unmapped_gets_no_memory)
 {
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
         start();
+        allocation->is_programs = true;
         set(2, 3, &(struct ms_content){.kind = MS_UNMAPPED});
         set(5, 7, &(struct ms_content){.kind = MS_UNMAPPED});
         CHECK_EQ(run(need, 0, BYTES), CUDA_SUCCESS);
@@ -158,6 +159,9 @@ MS_TEST(what_is_unmapped_gets_no_memory)
         CHECK_EQ(allocation->lineage.kind_bytes[MS_UNMAPPED], 3 * FAKE_GRANULE);
         CHECK_EQ(fake_memory_at(allocation->address + 2 * FAKE_GRANULE), 0);
         CHECK_EQ(fake_memory_at(allocation->address + 5 * FAKE_GRANULE), 0);
+        set(2, 3, &(struct ms_content){.kind = MS_UNDEFINED});
+        set(5, 7, &(struct ms_content){.kind = MS_UNDEFINED});
+        allocation->is_programs = false;
         end();
     }
 }

@@ -177,11 +177,12 @@ MS_TEST_BETWEEN(start, end, what_is_beyond_the_bound_is_said_to_be_so)
 MS_TEST_BETWEEN(start, end, by_default_what_is_read_from_files_is_allowed)
 {
     static struct test_file file;
-    make_test_file(&file, "/tmp", FAKE_GRANULE);
+    make_test_file(&file, "/tmp", TOTAL);
     ms_config.overcommit = 0;
     struct ms_allocation *allocation = allocate(40 * GRANULES, 0);
-    fake_set(allocation, 0, allocation->bytes,
-             &(struct ms_content){.kind = MS_SOURCE, .source = file.source});
+    for (size_t at = 0; at < allocation->bytes; at += TOTAL)
+        fake_set(allocation, at, at + TOTAL,
+                 &(struct ms_content){.kind = MS_SOURCE, .source = file.source});
     CHECK(allows(32 * GRANULES));
     CHECK(!allows(40 * GRANULES));
     fake_allocation_free(allocation);

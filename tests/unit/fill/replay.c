@@ -607,8 +607,6 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, what_is_without_memory_at_its_
     fake_set(input, 0, BYTES, &input_now);
     fake_set(input, 0, FAKE_GRANULE, &undefined);
     CHECK(runs_beside_input(recorded));
-    fake_set(input, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_DEAD});
-    CHECK(!runs_beside_input(recorded));
 }
 
 /* Of a source, the same bytes. */

@@ -57,7 +57,7 @@ int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
 static void start(void)
 {
     fake_start();
-    ms_config.suspend_ms = 1000;
+    ms_config.suspend_ms = 60000;
     ms_config.suspend_bytes = 0;
     ms_config.resume_ms = 0;
     ms_examining_add_context(FAKE_CONTEXT, 0);
@@ -671,9 +671,7 @@ MS_TEST_BETWEEN(start, end, memory_is_waited_for_up_to_a_time)
     suspend_to(NULL);
     fake.total_bytes = G;
     ms_config.resume_ms = 3;
-    pauses = 0;
     CHECK_EQ(ms_suspend_take_back(), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK(pauses > 0);
     ms_config.resume_ms = 600000;
     pauses = 0;
     pauses_until_room = 3;

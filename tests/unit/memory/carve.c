@@ -502,6 +502,7 @@ MS_TEST_BETWEEN(start_full, end, a_block_has_one_place)
     ms_carve_settle(allocation, 0, LARGE); /* all places are empty */
     take_and_give(blocks[0]);
     set(blocks[0] + BLOCK / 2, blocks[0] + BLOCK, &dead);
+    ms_carve_set_leftover(allocation, LARGE - BLOCK / 2);
     take_and_give(blocks[0]);
     CHECK(!hand_out(blocks[0], BLOCK));
     CHECK(hand_out(blocks[0], BLOCK / 2) && hand_out(blocks[0], 0));
