@@ -14,7 +14,7 @@
 #include "runtime/kernel/rules.h"
 #include "runtime/kernel/parameters.h"
 #include "runtime/memory/examining.h"
-#include "runtime/memory/memory_internal.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/state/caller.h"
@@ -1057,13 +1057,13 @@ static bool is_recorded(enum kernel kernel, uint64_t first, uint64_t second)
 static void carve(struct ms_allocation *allocation, size_t first, size_t behind)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK(ms_carve_add_block(allocation, first * FAKE_GRANULE, behind * FAKE_GRANULE));
+    CHECK_EQ(ms_carve_take(allocation, first * FAKE_GRANULE, behind * FAKE_GRANULE), MS_CARVED);
     ms_space_release(allocation);
+    fill(allocation, first * FAKE_GRANULE, behind * FAKE_GRANULE);
 }
 
 MS_TEST_BETWEEN(start, end, of_two_blocks_the_one_is_made_of_the_other)
 {
-    fill(one, 0, BYTES);
     carve(one, 1, 2);
     carve(one, 2, 4);
     for (int way = 0; way < 2; way++) {
@@ -1077,15 +1077,14 @@ MS_TEST_BETWEEN(start, end, of_two_blocks_the_one_is_made_of_the_other)
         CHECK_EQ(recorded->input->address, one->address + from * FAKE_GRANULE);
         CHECK_EQ(recorded->input->lineage.bytes, (way == 0 ? 2 : 1) * FAKE_GRANULE);
         CHECK_EQ(recorded->before.bytes, (way == 0 ? 1 : 2) * FAKE_GRANULE);
-        CHECK_EQ(ms_lineage_at(&one->lineage, 0).content.kind, MS_FILL);
-        fill(one, 0, BYTES);
+        CHECK_EQ(ms_lineage_at(&one->lineage, 0).content.kind, MS_DEAD);
+        fill(one, FAKE_GRANULE, BYTES);
     }
 }
 
 MS_TEST_BETWEEN(start, end, within_one_block_nothing_is_made_of_another_part)
 {
     CUresult result;
-    fill(one, 0, BYTES);
     carve(one, 1, 3);
     CHECK(!launch(TAKE, one->address + FAKE_GRANULE, one->address + 2 * FAKE_GRANULE, &result));
     CHECK(!launch(TAKE, one->address + 2 * FAKE_GRANULE, one->address + FAKE_GRANULE, &result));

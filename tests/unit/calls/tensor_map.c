@@ -3,7 +3,7 @@
  * in tests/driver/differential/blocks.c. */
 #include "runtime/calls/tensor_map.h"
 
-#include "runtime/memory/memory_internal.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/space.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -134,15 +134,24 @@ static CUresult describe_all_behind(CUdeviceptr address)
                                 CU_TENSOR_MAP_INTERLEAVE_NONE);
 }
 
+/* Of which nothing was written. */
+static void start_anew(void)
+{
+    fake_allocation_free(allocation);
+    allocation = fake_allocation(BYTES);
+}
+
 static void carve(size_t begin, size_t behind)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK(ms_carve_add_block(allocation, begin, behind));
+    CHECK_EQ(ms_carve_take(allocation, begin, behind), MS_CARVED);
     ms_space_release(allocation);
+    fake_set(allocation, begin, behind, &(struct ms_content){.kind = MS_FILL, .pattern = 7});
 }
 
 MS_TEST_BETWEEN(start, end, beyond_the_end_it_is_all_of_its_block)
 {
+    start_anew();
     carve(0, FAKE_GRANULE);
     carve(FAKE_GRANULE, 3 * FAKE_GRANULE);
     CHECK_EQ(describe_all_behind(allocation->address + 2 * FAKE_GRANULE), CUDA_SUCCESS);
@@ -153,6 +162,7 @@ MS_TEST_BETWEEN(start, end, beyond_the_end_it_is_all_of_its_block)
 /* The program uses what no block holds: it may be anything from now on. */
 MS_TEST_BETWEEN(start, end, beyond_the_end_and_in_no_block_it_is_all_of_the_allocation)
 {
+    start_anew();
     carve(0, FAKE_GRANULE);
     CHECK_EQ(describe_all_behind(allocation->address + 2 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
@@ -163,6 +173,7 @@ MS_TEST_BETWEEN(start, end, what_has_no_memory_is_told)
     CHECK_EQ(describe_all_behind(1), CUDA_SUCCESS); /* of nothing */
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(describe_all_behind(allocation->address + 2 * FAKE_GRANULE), CUDA_ERROR_UNKNOWN);
+    start_anew();
     carve(0, FAKE_GRANULE);
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(describe_all_behind(allocation->address + 2 * FAKE_GRANULE), CUDA_ERROR_UNKNOWN);
