@@ -465,6 +465,9 @@ MS_TEST_AFTER(start_at_once, each_context_has_a_stream)
     const CUstream again = stream_of(1); /* of a new context */
     CHECK(again != one && stream_of(1) == again);
     CHECK_EQ(fake.streams, 4);
+    ms_replay_forget_stream((CUcontext)1); /* the last one of the table */
+    CHECK(stream_of(1) != again);
+    CHECK_EQ(fake.streams, 5);
     fake_fail(FAKE_stream_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
     CUstream none;
     CHECK_EQ(ms_replay_stream((CUcontext)5, &none), CUDA_ERROR_OUT_OF_MEMORY);
