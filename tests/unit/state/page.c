@@ -158,6 +158,16 @@ PAGE_TEST(the_layout_divides_what_there_is)
     }
 }
 
+PAGE_TEST(the_last_section_ends_within_the_page_whatever_its_size)
+{
+    for (uint64_t pages = 0; pages < 64; pages++) {
+        const uint64_t bytes = MS_STATE_LEAST_BYTES + pages * 4096;
+        make_in_memory(bytes);
+        check_layout(bytes);
+        CHECK_EQ(munmap(page.bytes, page.total_bytes), 0);
+    }
+}
+
 /* What is logged goes into a file of the folder. */
 static size_t logged(char *text, size_t bytes)
 {
