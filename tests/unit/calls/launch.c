@@ -1315,14 +1315,15 @@ static bool reaches_all(uint64_t word)
 
 MS_TEST_BETWEEN(start, end, an_address_of_the_host_may_lead_anywhere_if_the_device_reads_it)
 {
-    static uint64_t readable;
     is_pageable = 1;
     ms_driver.device_get_attribute = pageable_attribute;
     void *closed = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(closed != MAP_FAILED);
+    void *opened = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(closed != MAP_FAILED && opened != MAP_FAILED);
     CHECK(!reaches_all(5) && !reaches_all(program + 8) && !reaches_all((uintptr_t)closed));
-    CHECK(reaches_all((uintptr_t)&readable));
+    CHECK(reaches_all((uintptr_t)opened));
     is_pageable = 0; /* of the current device */
-    CHECK(!reaches_all((uintptr_t)&readable));
+    CHECK(!reaches_all((uintptr_t)opened));
     munmap(closed, 4096);
+    munmap(opened, 4096);
 }
