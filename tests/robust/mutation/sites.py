@@ -35,7 +35,7 @@ UNDO = re.compile(r"(^|_)(free|release|drop|unmap|munmap|close|destroy|forget|re
 WAIT = re.compile(r"(^|_)(wait|waits|synchronize|sync|poll|join|quiesce|await|nanosleep|sleep|wake|signal|broadcast)(_|$)",
                   re.I)
 AMOUNT = re.compile(r"bytes|size|count|length|width|height|depth|begin|end\b|offset|room|most|least|until|limit", re.I)
-COMMUTATIVE = re.compile(r"(min|max|equal|same|overlap|memcmp|strcmp|gcd|lcm)", re.I)
+COMMUTATIVE = re.compile(r"(min|max|equal|same|overlap|cmp|(add|mul)_overflow|unchanged|unwritten|gcd|lcm)", re.I)
 INTEGERS = {cindex.TypeKind.UINT, cindex.TypeKind.ULONG, cindex.TypeKind.ULONGLONG, cindex.TypeKind.USHORT,
             cindex.TypeKind.INT, cindex.TypeKind.LONG, cindex.TypeKind.LONGLONG, cindex.TypeKind.SHORT}
 
