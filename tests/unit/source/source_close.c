@@ -163,6 +163,26 @@ MS_TEST(copies_have_the_limit_of_snapshots)
     ms_source_drop(source);
 }
 
+static bool is_own_table = true;
+
+bool __wrap_ms_file_thread_has_own_table(void);
+
+bool __wrap_ms_file_thread_has_own_table(void)
+{
+    return is_own_table;
+}
+
+/* The program could close the copy. */
+MS_TEST(without_a_table_of_its_own_nothing_is_kept)
+{
+    struct ms_source *source = make_source();
+    is_own_table = false;
+    close_source(source);
+    CHECK(!keep(source));
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
+    ms_source_drop(source);
+}
+
 /* A file that nobody closes is left alone. */
 MS_TEST(nothing_else_is_kept)
 {
