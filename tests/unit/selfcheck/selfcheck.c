@@ -78,20 +78,20 @@ static struct seen in_another_process(void)
     return seen;
 }
 
-static unsigned long all_calls(void)
+static unsigned questions;
+
+static bool count_question(char *seen, size_t bytes)
 {
-    unsigned long sum = 0;
-    for (enum fake_call call = 0; call < FAKE_CALLS; call++)
-        sum += fake.calls[call];
-    return sum;
+    (void)seen, (void)bytes;
+    questions++;
+    return true;
 }
 
 MS_TEST_AFTER(begin, once_a_device)
 {
-    CHECK(allows(0));
-    const unsigned long calls = all_calls();
-    CHECK(allows(0));
-    CHECK_EQ(all_calls(), calls);
+    ms_selfcheck_set_resolver(count_question);
+    CHECK(allows(0) && allows(0));
+    CHECK_EQ(questions, 1);
     CHECK_EQ(checks(), 1);
     CHECK(allows(1));
     CHECK_EQ(checks(), 2);
