@@ -196,6 +196,7 @@ MS_TEST(nothing_else_is_kept)
 struct short_read {
     struct ms_source *source;
     struct ms_source_failure failure;
+    int error; /* of an earlier call */
     bool is_read;
 };
 
@@ -203,19 +204,23 @@ static void read_beyond(void *argument)
 {
     static unsigned char buffer[BYTES];
     struct short_read *read = argument;
-    errno = EIO;
+    errno = read->error;
     read->is_read = ms_source_read_now(read->source, BYTES / 2, buffer, BYTES, &read->failure);
 }
 
 /* An error of an earlier call is not one of this read. */
 MS_TEST(a_file_that_ends_too_early_has_no_error)
 {
+    static const int errors[] = {EIO, EINTR};
     struct short_read read = {.source = make_source()};
-    CHECK(ms_file_thread_call(read_beyond, &read));
-    CHECK(!read.is_read);
-    CHECK_EQ(read.failure.error, 0);
-    CHECK_EQ(read.failure.offset, BYTES);
-    CHECK_EQ(read.failure.bytes, BYTES / 2);
+    for (int i = 0; i < 2; i++) {
+        read.error = errors[i];
+        CHECK(ms_file_thread_call(read_beyond, &read));
+        CHECK(!read.is_read);
+        CHECK_EQ(read.failure.error, 0);
+        CHECK_EQ(read.failure.offset, BYTES);
+        CHECK_EQ(read.failure.bytes, BYTES / 2);
+    }
     ms_source_drop(read.source);
 }
 
