@@ -191,7 +191,6 @@ static void close_all(void)
     close_in_child();
     if (server.wake >= 0)
         close(server.wake);
-    server.wake = -1;
 }
 
 /* Runs before libcuda ends, as it is registered later. */

@@ -345,11 +345,14 @@ static bool copy_plane(const struct ms_movement *movement, CUresult *result_out)
            try_rows(&rows, movement->stream, result_out);
 }
 
+/* Of an allocation that is called host memory, the driver decides if that is allowed. */
 static CUresult access_side(const struct ms_movement *movement, const struct ms_side *side)
 {
     const struct ms_rows rows = ms_movement_rows(movement, side);
-    return ms_side_is_device(*side) && !ms_movement_is_empty(movement) ? ms_access_rows(&rows)
-                                                                       : CUDA_SUCCESS;
+    const bool may_be_deferred = ms_side_is_device(*side) || (side->type == CU_MEMORYTYPE_HOST &&
+                                                              ms_pointer_is_owned(side->begin));
+    return may_be_deferred && !ms_movement_is_empty(movement) ? ms_access_rows(&rows)
+                                                              : CUDA_SUCCESS;
 }
 
 static bool make_real(const struct ms_movement *movement, CUresult *result_out)

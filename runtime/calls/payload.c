@@ -313,7 +313,7 @@ CUresult ms_payload_expose(const struct ms_movement *movement)
     if (movement->element != 0)
         return expose_pattern(ms_movement_pattern(movement));
     if (from->type == 0 || from->type == CU_MEMORYTYPE_ARRAY || begin == 0 ||
-        (ms_side_is_device(*from) && ms_pointer_is_owned(begin)))
+        ms_pointer_is_owned(begin))
         return CUDA_SUCCESS;
     if (ms_side_is_device(*from) &&
         (!ms_pointer_is_host(begin) ||

@@ -425,33 +425,10 @@ static bool check_index(const struct ms_fault_context *reading, const char *map,
     return is_good;
 }
 
-struct file_names {
-    const struct names *names;
-    const char *file;
-};
-
-static bool is_file(const void *context, uint32_t number)
-{
-    const struct file_names *wanted = context;
-    return strcmp(wanted->names->name[number], wanted->file) == 0;
-}
-
-/* Adds the name if it is new. */
-static bool add_new_name(struct ms_checkpoint *checkpoint, struct ms_hash_set *set,
-                         struct names *names, const char *file)
-{
-    const struct file_names wanted = {names, file};
-    const uint64_t hash = ms_hash_set_text(file);
-    return ms_hash_set_find(set, hash, is_file, &wanted) != MS_NO_NUMBER ||
-           (add_name(checkpoint, names, file) &&
-            ms_hash_set_add(set, hash, (uint32_t)names->count - 1));
-}
-
 static bool collect_indexed(const struct ms_fault_context *reading, const char *map,
                             struct ms_checkpoint *checkpoint, struct names *names)
 {
     const struct ms_place place = {NULL, "weight_map", 0};
-    struct ms_hash_set set = {0};
     struct ms_arena texts = {0};
     struct ms_json_walk walk = {.in = map};
     const char *file = ""; /* tensors of one file mostly follow each other */
@@ -467,10 +444,9 @@ static bool collect_indexed(const struct ms_fault_context *reading, const char *
                  strchr(file, '/') != NULL)
             is_good = ms_json_fault_at(reading, &place, walk.key,
                                        "expected the name of a file in this folder", "");
-        else if (!add_new_name(checkpoint, &set, names, file))
+        else if (!add_name(checkpoint, names, file))
             is_good = ms_fault_at(reading, &place, "out of memory");
     }
-    ms_hash_set_cleanup(&set);
     ms_arena_cleanup(&texts);
     if (names->count > 0)
         qsort(names->name, names->count, sizeof(*names->name), by_text);

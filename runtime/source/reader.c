@@ -54,7 +54,7 @@ struct ms_reader {
     sem_t cores;           /* free cores for reading cached bytes */
 
     struct ms_lock lock;      /* guards what follows; held across nothing */
-    pthread_cond_t more_room; /* a slot is free, or is_over */
+    pthread_cond_t more_room; /* a slot is free, or the reader is destroyed */
     pthread_cond_t more_done; /* a batch is ready, is_over, or a thread has gone */
     unsigned gone_count;      /* threads that have nothing to do with the reader any more */
     size_t next_batch;        /* the first that no thread reads yet */
@@ -358,7 +358,6 @@ static bool read_next_locked(struct ms_reader *reader)
             reader->failure = failure;
         }
         reader->is_over = true;
-        pthread_cond_broadcast(&reader->more_room);
     }
     pthread_cond_signal(&reader->more_done);
     return true;

@@ -122,6 +122,66 @@ SCENARIO(destroyed_context)
     SEE(cuMemFree(block));
 }
 
+/* --- device memory where a call says host memory */
+
+static void copy_rows(CUmemorytype to_type, CUdeviceptr to, CUmemorytype from_type,
+                      CUdeviceptr from)
+{
+    const CUDA_MEMCPY2D rows = {.srcMemoryType = from_type,
+                                .srcHost = (const void *)(uintptr_t)from,
+                                .srcDevice = from,
+                                .srcPitch = 4096,
+                                .dstMemoryType = to_type,
+                                .dstHost = (void *)(uintptr_t)to,
+                                .dstDevice = to,
+                                .dstPitch = 4096,
+                                .WidthInBytes = 64,
+                                .Height = 8};
+    SEE(cuMemcpy2D(&rows));
+    SEE(cuMemcpy2DUnaligned(&rows));
+    SEE(cuMemcpy2DAsync(&rows, NULL));
+}
+
+static void copy_boxes(CUmemorytype to_type, CUdeviceptr to, CUmemorytype from_type,
+                       CUdeviceptr from)
+{
+    const CUDA_MEMCPY3D boxes = {.srcMemoryType = from_type,
+                                 .srcHost = (const void *)(uintptr_t)from,
+                                 .srcDevice = from,
+                                 .srcPitch = 4096,
+                                 .srcHeight = 16,
+                                 .dstMemoryType = to_type,
+                                 .dstHost = (void *)(uintptr_t)to,
+                                 .dstDevice = to,
+                                 .dstPitch = 4096,
+                                 .dstHeight = 16,
+                                 .WidthInBytes = 64,
+                                 .Height = 8,
+                                 .Depth = 3};
+    SEE(cuMemcpy3D(&boxes));
+    SEE(cuMemcpy3DAsync(&boxes, NULL));
+}
+
+SCENARIO(called_host)
+{
+    static unsigned char host[3 * 16 * 4096];
+    const CUdeviceptr block = allocate(8 * MIB), other = allocate(8 * MIB);
+    const CUdeviceptr here = (CUdeviceptr)(uintptr_t)host;
+    OK(cuMemsetD8(block, 1, 8 * MIB));
+    OK(cuMemsetD8(other, 2, 8 * MIB));
+    copy_rows(CU_MEMORYTYPE_DEVICE, block, CU_MEMORYTYPE_HOST, other);
+    copy_rows(CU_MEMORYTYPE_HOST, block, CU_MEMORYTYPE_DEVICE, other);
+    copy_rows(CU_MEMORYTYPE_HOST, block, CU_MEMORYTYPE_HOST, here);
+    copy_rows(CU_MEMORYTYPE_HOST, here, CU_MEMORYTYPE_HOST, other);
+    copy_boxes(CU_MEMORYTYPE_DEVICE, block + 77, CU_MEMORYTYPE_HOST, other + 99);
+    copy_boxes(CU_MEMORYTYPE_HOST, block + 77, CU_MEMORYTYPE_DEVICE, other + 99);
+    SEE(cuMemcpyHtoD(block, (const void *)(uintptr_t)other, MIB));
+    SEE(cuMemcpyDtoH((void *)(uintptr_t)block, other, MIB));
+    OK(cuCtxSynchronize());
+    print_bytes("to", block, 8 * MIB);
+    print_bytes("from", other, 8 * MIB);
+}
+
 /* --- in a stream that is gone */
 
 SCENARIO(destroyed_stream)

@@ -13,6 +13,7 @@ def refused(test):
         test.both(scenario, {"SIMCUDA_FREE_ANYWHERE": "1"})
     for scenario in ("far_set", "far_set_resident", "far_set_async", "far_set_by_peer"):
         test.both(scenario, TWO)
+    test.both("called_host")
     test.both("overruns")
     _, dump = test.both("overruns_resident")
     test.check("and no more was brought into memory than there is", dump["seals"] == 0, dump)

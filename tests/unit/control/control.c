@@ -84,13 +84,22 @@ MS_TEST_AFTER(start, a_name_that_is_another_sockets_by_now_stays)
     CHECK_EQ(inode_of(path), other);
 }
 
+static int lowest_descriptor(void)
+{
+    const int lowest = dup(0);
+    close(lowest);
+    return lowest;
+}
+
 MS_TEST(what_is_no_socket_keeps_its_name)
 {
     make_folder();
     const int file = open(path, O_CREAT | O_WRONLY, 0600);
     const ino_t inode = inode_of(path);
+    const int lowest = lowest_descriptor();
     CHECK(!ms_control_open(path));
     CHECK_EQ(inode_of(path), inode);
+    CHECK_EQ(lowest_descriptor(), lowest); /* nothing stays open */
     close(file);
 }
 

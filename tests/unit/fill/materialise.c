@@ -112,6 +112,19 @@ MS_TEST_BETWEEN(start, end, what_may_be_written_is_resident)
     CHECK_EQ(allocation->touches, 0);
 }
 
+MS_TEST_BETWEEN(start, end, the_first_byte_counts)
+{
+    CHECK_EQ(run(MS_NEED_READ_WRITE, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
+    fake_set(allocation, FAKE_GRANULE, FAKE_GRANULE + 1,
+             &(struct ms_content){.kind = MS_FILL, .pattern = 9});
+    fake_set(allocation, 2 * FAKE_GRANULE, 2 * FAKE_GRANULE + 1,
+             &(struct ms_content){.kind = MS_FILL, .pattern = 9, .cached = true});
+    CHECK_EQ(run(MS_NEED_READ_WRITE, FAKE_GRANULE, 2 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(run(MS_NEED_READ_WRITE, 2 * FAKE_GRANULE, 3 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(((const unsigned char *)(uintptr_t)allocation->address)[FAKE_GRANULE], 9);
+    CHECK(at(1).kind == MS_RESIDENT && at(2).kind == MS_RESIDENT);
+}
+
 /* A kernel that comes there unseen must find the right bytes. */
 MS_TEST_BETWEEN(start, end, granules_that_get_memory_are_filled_whole)
 {

@@ -227,6 +227,20 @@ MS_TEST(a_copy_of_columns_is_rows)
     CHECK_EQ(rows.dim[1].from_stride, 40000);
 }
 
+MS_TEST(a_launch_may_have_just_as_many_elements_as_its_threads)
+{
+    start_copy();
+    copy.count = 14 * 128 * 4;
+    copy.calculator.sizes[0][0] = 32;
+    copy.calculator.sizes[1][0] = 112;
+    copy.calculator.sizes[2][0] = 2;
+    call.grid[0] = 14;
+    CHECK(finds());
+    CHECK_EQ(rows.width, 64);
+    call.grid[0] = 13;
+    CHECK(!finds());
+}
+
 MS_TEST(only_dense_rows_of_a_whole_launch_are_taken)
 {
     start_copy();

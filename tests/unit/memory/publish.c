@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/publish.h"
 
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "runtime/memory/memory_internal.h"
+#include "runtime/source/source.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "tests/state/page_folder.h"
@@ -192,6 +198,33 @@ MS_TEST_BETWEEN(start_with_page, end, parts_are_not_told_while_nothing_is_deferr
     CHECK_EQ(count_records(), 2);
     set(0, 1, &fill); /* then all that has changed since is told */
     CHECK_EQ(count_records(), 3);
+}
+
+/* Of the first bytes, or else of the first that have changed: not of those before. */
+MS_TEST_BETWEEN(start_with_page, end, a_record_has_the_file_of_what_has_changed)
+{
+    char path[] = "/tmp/publish-XXXXXX";
+    int file = mkstemp(path);
+    CHECK(file >= 0);
+    CHECK_EQ(ftruncate(file, BYTES), 0);
+    close(file);
+    file = open(path, O_RDONLY);
+    void *mapped = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, file, 0);
+    CHECK(mapped != MAP_FAILED);
+    struct ms_content content = {.kind = MS_SOURCE};
+    content.source = ms_source_find(mapped, BYTES, &content.source_offset);
+    CHECK(content.source != NULL);
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    allocation->lineage.changed_begin = allocation->lineage.changed_end = 0;
+    ms_space_release(allocation);
+    set(2, 3, &content);
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK(snapshot.blocks[0].file != 0);
+    ms_snapshot_cleanup(&snapshot);
+    ms_source_drop(content.source);
+    CHECK_EQ(munmap(mapped, BYTES), 0);
+    close(file);
+    unlink(path);
 }
 
 static bool name_it(const struct ms_allocation *named, size_t begin, size_t behind, char *name_out,

@@ -266,6 +266,14 @@ MS_TEST_AFTER(start, two_addresses_of_one_allocation_are_one_claim)
 
 /* --- bounds */
 
+MS_TEST(where_nothing_is_owned_nothing_is_claimed)
+{
+    struct ms_allocation *a = (struct ms_allocation *)&a, *b = a;
+    ms_space_claim_two(LOW, HIGH, &a, &b);
+    CHECK(a == NULL && b == NULL);
+    CHECK(ms_space_try_claim(LOW) == NULL && ms_space_claim_next(0) == NULL);
+}
+
 MS_TEST_AFTER(start, a_range_that_leaves_its_allocation_strays)
 {
     CHECK(!ms_space_strays(LOW, LARGE));

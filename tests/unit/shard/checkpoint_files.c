@@ -245,7 +245,7 @@ MS_TEST(files_of_one_index_are_known_together)
     open_log(MS_ERROR);
     CHECK(mkdtemp(folder) != NULL);
     for (int i = 0; i < (int)(sizeof(rows) / sizeof(rows[0])); i++) {
-        char x[8], y[8];
+        char x[16], y[16];
         snprintf(x, sizeof(x), "x%d", i);
         snprintf(y, sizeof(y), "y%d", i);
         const size_t before = ms_checkpoint_files_count();
@@ -277,7 +277,7 @@ MS_TEST(a_file_that_its_index_does_not_name_is_read_alone)
     open_log(MS_ERROR);
     CHECK(mkdtemp(folder) != NULL);
     for (int i = 0; i < 2; i++) {
-        char x[8], y[8];
+        char x[16], y[16];
         snprintf(x, sizeof(x), "a%d", i);
         snprintf(y, sizeof(y), "y%d", i);
         const size_t before = ms_checkpoint_files_count();

@@ -81,6 +81,19 @@ static void close_inside(void *argument)
     ms_descriptor_close(*(int *)argument);
 }
 
+static void call_again(void *argument)
+{
+    struct look look = {0};
+    *(bool *)argument = ms_file_thread_call(look_inside, &look) && look.count > 0;
+}
+
+MS_TEST(a_call_in_it_is_served_at_once)
+{
+    bool is_served = false;
+    CHECK(ms_file_thread_call(call_again, &is_served));
+    CHECK(is_served);
+}
+
 /* --- the table */
 
 static void check_own_table(void)

@@ -163,6 +163,26 @@ MS_TEST(copies_have_the_limit_of_snapshots)
     ms_source_drop(source);
 }
 
+static bool is_own_table = true;
+
+bool __wrap_ms_file_thread_has_own_table(void);
+
+bool __wrap_ms_file_thread_has_own_table(void)
+{
+    return is_own_table;
+}
+
+/* The program could close the copy. */
+MS_TEST(without_a_table_of_its_own_nothing_is_kept)
+{
+    struct ms_source *source = make_source();
+    is_own_table = false;
+    close_source(source);
+    CHECK(!keep(source));
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
+    ms_source_drop(source);
+}
+
 /* A file that nobody closes is left alone. */
 MS_TEST(nothing_else_is_kept)
 {
@@ -176,6 +196,7 @@ MS_TEST(nothing_else_is_kept)
 struct short_read {
     struct ms_source *source;
     struct ms_source_failure failure;
+    int error; /* of an earlier call */
     bool is_read;
 };
 
@@ -183,19 +204,23 @@ static void read_beyond(void *argument)
 {
     static unsigned char buffer[BYTES];
     struct short_read *read = argument;
-    errno = EIO;
+    errno = read->error;
     read->is_read = ms_source_read_now(read->source, BYTES / 2, buffer, BYTES, &read->failure);
 }
 
 /* An error of an earlier call is not one of this read. */
 MS_TEST(a_file_that_ends_too_early_has_no_error)
 {
+    static const int errors[] = {EIO, EINTR};
     struct short_read read = {.source = make_source()};
-    CHECK(ms_file_thread_call(read_beyond, &read));
-    CHECK(!read.is_read);
-    CHECK_EQ(read.failure.error, 0);
-    CHECK_EQ(read.failure.offset, BYTES);
-    CHECK_EQ(read.failure.bytes, BYTES / 2);
+    for (int i = 0; i < 2; i++) {
+        read.error = errors[i];
+        CHECK(ms_file_thread_call(read_beyond, &read));
+        CHECK(!read.is_read);
+        CHECK_EQ(read.failure.error, 0);
+        CHECK_EQ(read.failure.offset, BYTES);
+        CHECK_EQ(read.failure.bytes, BYTES / 2);
+    }
     ms_source_drop(read.source);
 }
 

@@ -105,6 +105,8 @@ MS_TEST(pages_of_a_file_in_memory_go_with_their_source)
 {
     if (access("/dev/shm", W_OK) != 0)
         ms_test_skip("no /dev/shm here");
+    if (ms_test_is_watched())
+        ms_test_skip("an emulator does not take pages out of a file");
     check_pages_go("/dev/shm");
 }
 
@@ -146,7 +148,7 @@ static void check_left(const char *folder)
     struct ms_source *source = add(store, 1, ODD);
     const unsigned char *seen = read_back(source);
     CHECK(is_mapped(seen));
-    CHECK(!is_mapped_after_fork(seen));
+    CHECK(ms_test_is_watched() || !is_mapped_after_fork(seen)); /* an emulator forgets that */
     CHECK(ms_store_finish(store, &fault));
     CHECK_EQ(count_open(), before);
     CHECK(ms_store_finish(store, &fault)); /* once is enough */

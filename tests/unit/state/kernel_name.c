@@ -38,6 +38,7 @@ MS_TEST(a_function_and_what_tells_it_apart)
         {"_ZL10add_kernelPKfS0_Pfi", "add_kernel"},
         {"_ZN4vllm15rms_norm_kernelIN3c108BFloat16ELi8EEEvPT_PKS2_", "rms_norm_kernel<BFloat16>"},
         {"_Z11half_kernelIDF16_13SomethingElseEvv", "half_kernel<SomethingElse>"},
+        {"_Z11null_kernelIDn13SomethingElseEvv", "null_kernel<SomethingElse>"},
         {"_ZSt6kernelv", "kernel"},
     };
     CHECK_ROWS(rows);
