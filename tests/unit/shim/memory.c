@@ -14,26 +14,12 @@
 #include "shim/nccl_wrappers.h"
 #include "shim/observer.h"
 #include "tests/unit/between.h"
+#include "tests/unit/shim/called_in_order.h"
 #include "tests/unit/shim/real_side.h"
 
 enum { OURS = 0x1000, STRAY = 0x2000, THEIRS = 0x3000, BYTES = 0x400 };
 
-/* --- what is called, in its order: a letter each, small of the runtime, large of the driver */
-
-static char order[64];
-
-static void note(char letter)
-{
-    CHECK(strlen(order) + 1 < sizeof(order));
-    order[strlen(order)] = letter;
-}
-
-static void must_have(const char *expected)
-{
-    if (strcmp(order, expected) != 0)
-        ms_test_fail(__FILE__, __LINE__, "called: %s, expected %s", order, expected);
-    memset(order, 0, sizeof(order));
-}
+/* --- what is called: a small letter for the runtime, a large one for the driver */
 
 static bool is_ours, is_in_nccl, is_ready = true;
 static CUresult answer, real_answer;

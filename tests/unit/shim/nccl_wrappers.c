@@ -14,6 +14,7 @@
 #include "shim/nccl_real.h"
 #include "shim/off.h"
 #include "tests/unit/between.h"
+#include "tests/unit/shim/called_in_order.h"
 
 #define COMM ((ncclComm_t)0x100)
 #define CHILD ((ncclComm_t)0x200)
@@ -21,22 +22,7 @@
 enum { RANKS = 4, ROOT = 1, INT32 = 2, COUNT = 10, BYTES = 4 * COUNT };
 static char sent[64], received[64];
 
-/* --- what is called, in its order: a letter each */
-
-static char order[64];
-
-static void note(char letter)
-{
-    CHECK(strlen(order) + 1 < sizeof(order));
-    order[strlen(order)] = letter;
-}
-
-static void must_have(const char *expected)
-{
-    if (strcmp(order, expected) != 0)
-        ms_test_fail(__FILE__, __LINE__, "called: %s, expected %s", order, expected);
-    memset(order, 0, sizeof(order));
-}
+/* --- what is called */
 
 static struct ms_operation prepared;
 static CUresult preparing; /* its answer */

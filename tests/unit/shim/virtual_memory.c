@@ -16,27 +16,13 @@
 #include "shim/newer.h"
 #include "shim/observer.h"
 #include "tests/unit/between.h"
+#include "tests/unit/shim/called_in_order.h"
 #include "tests/unit/shim/real_side.h"
 
 /* Memory from cuMemAlloc, a place where the program maps what it has, and one of nobody. */
 enum { BLOCK = 0x10000, PLACE = 0x20000, NOWHERE = 0x30000, BYTES = 0x1000, HANDLE = 7 };
 
-/* --- what is called, in its order: a letter each, small of the runtime, large of the driver */
-
-static char order[64];
-
-static void note(char letter)
-{
-    CHECK(strlen(order) + 1 < sizeof(order));
-    order[strlen(order)] = letter;
-}
-
-static void must_have(const char *expected)
-{
-    if (strcmp(order, expected) != 0)
-        ms_test_fail(__FILE__, __LINE__, "called: %s, expected %s", order, expected);
-    memset(order, 0, sizeof(order));
-}
+/* --- what is called: a small letter for the runtime, a large one for the driver */
 
 static bool is_ours; /* the runtime answers: */
 static CUresult answer, preparing, real_answer;
