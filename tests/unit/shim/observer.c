@@ -5,12 +5,12 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#include "runtime/base/log.h"
 #include "runtime/calls/blocks.h"
 #include "runtime/memory/ready.h"
 #include "shim/nccl_wrappers.h"
 #include "tests/unit/between.h"
 #include "tests/unit/shim/called_in_order.h"
+#include "tests/unit/shim/logged.h"
 #include "tests/unit/shim/real_side.h"
 
 enum { BLOCK = 0x10000, BYTES = 0x400 };
@@ -25,7 +25,7 @@ report_function _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE,
 static char libc10, libc10_cuda;
 static bool has_libc10 = true, has_report = true, has_libc10_cuda = true;
 static int64_t size; /* of the block that is reported */
-static unsigned lines, opened, closed;
+static unsigned opened, closed;
 
 /* --- libc10: R, or O for that of older ones */
 
@@ -100,13 +100,6 @@ void __wrap_ms_block_report(CUdeviceptr address, int64_t bytes)
 void ms_nccl_prepare_detection(void)
 {
     note('n');
-}
-
-void __wrap_ms_log(enum ms_log_level level, const char *format, ...);
-void __wrap_ms_log(enum ms_log_level level, const char *format, ...)
-{
-    CHECK(level == MS_WARN && strstr(format, "does not report the blocks") != NULL);
-    lines++;
 }
 
 static void start(void)
@@ -200,6 +193,7 @@ MS_TEST_AFTER(start, a_pytorch_that_reports_no_block_is_told_of_once)
     allocate(1, false);
     must_have("n");
     CHECK(lines == 1 && opened == 1 && closed == 1);
+    CHECK(logged_level == MS_WARN && strstr(logged, "does not report the blocks") != NULL);
     allocate(20, false);
     must_have("");
     CHECK(lines == 1 && opened == 1);

@@ -3,12 +3,10 @@
 #include "shim/others.h"
 
 #include <dlfcn.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/base/log.h"
-#include "tests/unit/between.h"
+#include "tests/unit/shim/logged.h"
 #include "tests/unit/shim/real_side.h"
 
 /* Libraries: each function is a byte of one of them. */
@@ -19,8 +17,7 @@ static struct {
     void *function;
 } behind[4]; /* what stands behind the shim */
 static bool has_path = true;
-static unsigned missed, forgotten, told;
-static char said[512];
+static unsigned missed, forgotten;
 
 static void *find(void *handle, const char *name)
 {
@@ -68,31 +65,21 @@ int __wrap_dladdr(const void *address, Dl_info *info_out)
     return has_path;
 }
 
-void __wrap_ms_log(enum ms_log_level level, const char *format, ...);
-void __wrap_ms_log(enum ms_log_level level, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    CHECK(level == MS_WARN);
-    vsnprintf(said, sizeof(said), format, arguments);
-    va_end(arguments);
-    told++;
-}
-
 /* The library and the function that the line names; NULL: there is no line. The program sees no
  * error of the lookups. */
 static void must_tell(const char *library, const char *function)
 {
     char expected[128] = "";
-    told = missed = forgotten = 0;
+    lines = missed = forgotten = 0;
     ms_others_tell();
-    CHECK_EQ(told, library != NULL);
+    CHECK_EQ(lines, library != NULL);
     CHECK_EQ(forgotten, missed);
     if (library == NULL)
         return;
     snprintf(expected, sizeof(expected), "%s replaces functions of the driver (%s) and ", library,
              function);
-    CHECK(strncmp(said, expected, strlen(expected)) == 0);
+    CHECK_EQ(logged_level, MS_WARN);
+    CHECK(strncmp(logged, expected, strlen(expected)) == 0);
 }
 
 static void put(int i, const char *name, void *function)

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lines that are logged, by the linker's --wrap of ms_log (meson.build). For one file of a
+ * test. */
+#pragma once
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/log.h"
+
+static char logged[2048]; /* the last line */
+static enum ms_log_level logged_level;
+static unsigned lines;
+
+void __wrap_ms_log(enum ms_log_level level, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void __wrap_ms_log(enum ms_log_level level, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(logged, sizeof(logged), format, arguments);
+    va_end(arguments);
+    logged_level = level;
+    lines++;
+}
