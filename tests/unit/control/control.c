@@ -5,10 +5,16 @@
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -16,7 +22,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/base/pages.h"
+#include "runtime/base/thread.h"
+#include "runtime/control/suspension.h"
+#include "runtime/driver/quiesce.h"
+#include "runtime/fill/prefetch.h"
+#include "runtime/fill/settle.h"
+#include "runtime/fill/suspend.h"
+#include "runtime/source/transfer.h"
 #include "tests/unit/between.h"
+#include "tests/unit/logged.h"
 #include "tests/unit/use_plan.h"
 
 static char folder[] = "/tmp/metashard-socket-XXXXXX";
@@ -66,63 +81,198 @@ static int serve(const char *name)
     return listener;
 }
 
-/* --- the name */
+/* --- what the shim calls, as the linker lets it be seen (meson.build) */
 
-MS_TEST_AFTER(start, its_own_name_goes_at_the_end)
+enum fails { FAIL_SOCKET = 1, FAIL_SECOND_SOCKET, FAIL_MODE, FAIL_LISTEN };
+static enum fails fails;
+static int sockets, connect_error, accept_error, receive_error;
+static unsigned naps;
+
+int __real_socket(int family, int type, int protocol);
+int __wrap_socket(int family, int type, int protocol);
+int __wrap_socket(int family, int type, int protocol)
 {
-    CHECK(inode_of(path) != 0);
-    ms_control_close();
-    CHECK_EQ(inode_of(path), 0);
+    /* The shim's own do not block. */
+    if ((type & SOCK_NONBLOCK) != 0 && ((fails == FAIL_SOCKET && (errno = ENOBUFS)) ||
+                                        (fails == FAIL_SECOND_SOCKET && sockets++ % 2 == 1)))
+        return -1;
+    return __real_socket(family, type, protocol);
 }
 
-MS_TEST_AFTER(start, a_name_that_is_another_sockets_by_now_stays)
+int __real_fchmod(int file, mode_t mode);
+int __wrap_fchmod(int file, mode_t mode);
+int __wrap_fchmod(int file, mode_t mode)
 {
-    CHECK_EQ(rename(path, moved), 0); /* it lives, so the other one has another inode */
-    serve(path);
-    const ino_t other = inode_of(path);
-    ms_control_close();
-    CHECK_EQ(inode_of(path), other);
+    errno = ENOBUFS;
+    return fails == FAIL_MODE ? -1 : __real_fchmod(file, mode);
 }
 
-static int lowest_descriptor(void)
+int __real_listen(int socket, int backlog);
+int __wrap_listen(int socket, int backlog);
+int __wrap_listen(int socket, int backlog)
 {
-    const int lowest = dup(0);
-    close(lowest);
-    return lowest;
+    errno = ENOBUFS;
+    return fails == FAIL_LISTEN ? -1 : __real_listen(socket, backlog);
 }
 
-MS_TEST(what_is_no_socket_keeps_its_name)
+int __real_connect(int socket, const struct sockaddr *address, socklen_t bytes);
+int __wrap_connect(int socket, const struct sockaddr *address, socklen_t bytes);
+int __wrap_connect(int socket, const struct sockaddr *address, socklen_t bytes)
 {
-    make_folder();
-    const int file = open(path, O_CREAT | O_WRONLY, 0600);
-    const ino_t inode = inode_of(path);
-    const int lowest = lowest_descriptor();
-    CHECK(!ms_control_open(path));
-    CHECK_EQ(inode_of(path), inode);
-    CHECK_EQ(lowest_descriptor(), lowest); /* nothing stays open */
-    close(file);
+    if (connect_error == 0)
+        return __real_connect(socket, address, bytes);
+    errno = connect_error;
+    return -1;
 }
 
-MS_TEST(a_socket_that_somebody_serves_keeps_its_name)
+int __real_accept4(int socket, struct sockaddr *address, socklen_t *bytes, int flags);
+int __wrap_accept4(int socket, struct sockaddr *address, socklen_t *bytes, int flags);
+int __wrap_accept4(int socket, struct sockaddr *address, socklen_t *bytes, int flags)
 {
-    make_folder();
-    const int listener = serve(path);
-    const ino_t inode = inode_of(path);
-    CHECK(!ms_control_open(path));
-    CHECK_EQ(inode_of(path), inode);
-    close(listener);
-    CHECK(ms_control_open(path)); /* nobody does any more */
-    ms_control_close();
+    if (accept_error == 0)
+        return __real_accept4(socket, address, bytes, flags);
+    errno = accept_error;
+    return -1;
 }
 
-/* --- clients */
+/* The next one that the shim makes fails. */
+ssize_t __real_recv(int socket, void *buffer, size_t bytes, int flags);
+ssize_t __wrap_recv(int socket, void *buffer, size_t bytes, int flags);
+ssize_t __wrap_recv(int socket, void *buffer, size_t bytes, int flags)
+{
+    if (receive_error == 0)
+        return __real_recv(socket, buffer, bytes, flags);
+    errno = receive_error;
+    receive_error = 0;
+    return -1;
+}
 
-static time_t ahead_s; /* of the clock that the shim sees */
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
+{
+    CHECK(left == NULL && time->tv_sec == 0 && time->tv_nsec == 50000000);
+    naps++;
+    return 0;
+}
+
+/* Waits for nothing: says what the shim waits for, and how long. With looks_left, the last one finds
+ * that the process ends. */
+static int waited_ms, looks_left = INT_MAX;
+static nfds_t waited_count;
+static void (*on_look)(int left);
+int __real_poll(struct pollfd *polled, nfds_t count, int ms);
+int __wrap_poll(struct pollfd *polled, nfds_t count, int ms);
+int __wrap_poll(struct pollfd *polled, nfds_t count, int ms)
+{
+    waited_ms = ms;
+    waited_count = count;
+    const int ready = __real_poll(polled, count, ms == 10000 ? ms : 0);
+    if (looks_left != INT_MAX && looks_left-- == 0)
+        polled[0].revents = POLLIN;
+    else if (looks_left != INT_MAX && on_look != NULL)
+        on_look(looks_left);
+    return ready;
+}
+
+/* A line was logged, with both. */
+static void must_say(const char *begin, const char *part)
+{
+    if (lines == 0 || strncmp(logged, begin, strlen(begin)) != 0 || strstr(logged, part) == NULL)
+        ms_test_fail(__FILE__, __LINE__, "said: %s, expected %s ... %s", logged, begin, part);
+    lines = 0;
+}
+
+/* A plan has as many bytes as are watched. */
+static bool pages_fail;
+static size_t watched_bytes;
+static void *watched;
+static unsigned plans_given_back;
+bool __real_ms_pages_grow(struct ms_pages *pages, size_t bytes);
+bool __wrap_ms_pages_grow(struct ms_pages *pages, size_t bytes);
+bool __wrap_ms_pages_grow(struct ms_pages *pages, size_t bytes)
+{
+    if (pages_fail || !__real_ms_pages_grow(pages, bytes))
+        return false;
+    if (bytes == watched_bytes)
+        watched = pages->memory;
+    return true;
+}
+
+void __real_ms_pages_cleanup(struct ms_pages *pages);
+void __wrap_ms_pages_cleanup(struct ms_pages *pages);
+void __wrap_ms_pages_cleanup(struct ms_pages *pages)
+{
+    plans_given_back += pages->memory != NULL && pages->memory == watched;
+    __real_ms_pages_cleanup(pages);
+}
+
+static unsigned begun, ended, settled, quiesced, cancelled, let_cancel, arrived;
+static bool is_faked, is_refused, arrived_first, arrived_fetches;
+static char begun_folder[MS_PATH_BYTES + 64];
+bool __real_ms_suspension_begin(const char *to, char *text, size_t bytes, struct ms_fault *fault);
+bool __wrap_ms_suspension_begin(const char *to, char *text, size_t bytes, struct ms_fault *fault);
+bool __wrap_ms_suspension_begin(const char *to, char *text, size_t bytes, struct ms_fault *fault)
+{
+    begun++;
+    snprintf(begun_folder, sizeof(begun_folder), "%s", to != NULL ? to : "none");
+    if (!is_faked)
+        return __real_ms_suspension_begin(to, text, bytes, fault);
+    snprintf(text, bytes, "told");
+    return is_refused ? ms_fault_set(fault, "begin is refused") : true;
+}
+
+bool __real_ms_suspension_end(struct ms_fault *fault);
+bool __wrap_ms_suspension_end(struct ms_fault *fault);
+bool __wrap_ms_suspension_end(struct ms_fault *fault)
+{
+    ended++;
+    if (!is_faked)
+        return __real_ms_suspension_end(fault);
+    return is_refused ? ms_fault_set(fault, "end is refused") : true;
+}
+
+void __wrap_ms_settle_now(const char *why);
+void __wrap_ms_settle_now(const char *why)
+{
+    CHECK(strcmp(why, "the control socket asked for it") == 0);
+    settled++;
+}
+
+void __wrap_ms_prefetch_arrive(bool is_first, bool fetches);
+void __wrap_ms_prefetch_arrive(bool is_first, bool fetches)
+{
+    arrived++;
+    arrived_first = is_first;
+    arrived_fetches = fetches;
+}
+
+void __wrap_ms_quiesce_start(void);
+void __wrap_ms_quiesce_start(void)
+{
+    quiesced++;
+}
+
+void __wrap_ms_transfer_cancel(void);
+void __wrap_ms_transfer_cancel(void)
+{
+    cancelled++;
+}
+
+void __wrap_ms_transfer_let_cancel(void);
+void __wrap_ms_transfer_let_cancel(void)
+{
+    let_cancel++;
+}
+
+static time_t ahead_s;                 /* of the clock that the shim sees */
+static const struct timespec *stopped; /* where it stands */
 int __real_clock_gettime(clockid_t clock, struct timespec *now);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
 {
     const int result = __real_clock_gettime(clock, now);
+    if (stopped != NULL)
+        *now = *stopped;
     now->tv_sec += ahead_s;
     return result;
 }
@@ -142,14 +292,21 @@ static void serve_ready(void)
         CHECK(ms_control_serve(-1, 0));
 }
 
+static char answer[4096]; /* the last one */
+
 static const char *ask(int client, const char *request)
 {
-    static char answer[4096];
     CHECK_EQ(send(client, request, strlen(request), MSG_NOSIGNAL), strlen(request));
     serve_ready();
     const ssize_t got = recv(client, answer, sizeof(answer) - 1, MSG_DONTWAIT);
     answer[got > 0 ? got : 0] = '\0';
     return answer;
+}
+
+static void must_answer(int client, const char *request, const char *expected)
+{
+    if (strcmp(ask(client, request), expected) != 0)
+        ms_test_fail(__FILE__, __LINE__, "%s: %s, expected %s", request, answer, expected);
 }
 
 /* The shim has closed the connection. */
@@ -158,6 +315,116 @@ static bool is_dropped(int client)
     char byte;
     return recv(client, &byte, 1, MSG_DONTWAIT) == 0;
 }
+
+static int lowest_descriptor(void)
+{
+    const int lowest = dup(STDOUT_FILENO);
+    close(lowest);
+    return lowest;
+}
+
+/* --- the name */
+
+MS_TEST_AFTER(start, its_own_name_goes_at_the_end)
+{
+    CHECK(inode_of(path) != 0);
+    ms_control_close();
+    CHECK_EQ(inode_of(path), 0);
+}
+
+MS_TEST_AFTER(start, a_name_that_is_another_sockets_by_now_stays)
+{
+    CHECK_EQ(rename(path, moved), 0); /* it lives, so the other one has another inode */
+    serve(path);
+    const ino_t other = inode_of(path);
+    ms_control_close();
+    CHECK_EQ(inode_of(path), other);
+}
+
+MS_TEST(what_is_no_socket_keeps_its_name)
+{
+    make_folder();
+    const int file = open(path, O_CREAT | O_WRONLY, 0600);
+    const ino_t inode = inode_of(path);
+    const int lowest = lowest_descriptor();
+    CHECK(!ms_control_open(path));
+    must_say("METASHARD_CONTROL: cannot make the socket", "File exists");
+    CHECK_EQ(inode_of(path), inode);
+    CHECK_EQ(lowest_descriptor(), lowest); /* nothing stays open */
+    close(file);
+}
+
+MS_TEST(a_socket_that_somebody_serves_keeps_its_name)
+{
+    make_folder();
+    const int listener = serve(path);
+    const ino_t inode = inode_of(path);
+    const int lowest = lowest_descriptor();
+    for (int is_full = 0; is_full < 2; is_full++) {
+        connect_error = is_full ? EAGAIN : 0;
+        CHECK(!ms_control_open(path));
+        must_say("METASHARD_CONTROL: cannot make the socket", "Address already in use");
+        CHECK_EQ(inode_of(path), inode);
+        CHECK_EQ(lowest_descriptor(), lowest);
+    }
+    connect_error = 0;
+    close(listener);
+    fails = FAIL_SECOND_SOCKET;
+    CHECK(!ms_control_open(path));
+    CHECK_EQ(inode_of(path), inode);
+    fails = 0;
+    CHECK(ms_control_open(path)); /* nobody does any more */
+    ms_control_close();
+    CHECK_EQ(lowest_descriptor(), listener);
+}
+
+MS_TEST(a_socket_that_cannot_be_made_leaves_nothing)
+{
+    make_folder();
+    const int lowest = lowest_descriptor();
+    for (fails = FAIL_SOCKET; fails <= FAIL_LISTEN; fails++) {
+        if (fails == FAIL_SECOND_SOCKET)
+            continue; /* there is none */
+        CHECK(!ms_control_open(path));
+        must_say("METASHARD_CONTROL: cannot make the socket", strerror(ENOBUFS));
+        CHECK_EQ(inode_of(path), 0);
+        CHECK_EQ(lowest_descriptor(), lowest);
+        ms_control_close(); /* there is nothing to close */
+    }
+}
+
+MS_TEST(a_name_has_a_length_at_most)
+{
+    struct sockaddr_un address;
+    char name[sizeof(address.sun_path) + 1];
+    make_folder();
+    for (size_t more = 0; more < 2; more++) {
+        const size_t length = sizeof(address.sun_path) - 1 + more;
+        snprintf(name, sizeof(name), "%s/", folder);
+        memset(name + strlen(name), 'x', sizeof(name) - strlen(name));
+        name[length] = '\0';
+        CHECK_EQ(ms_control_open(name), more == 0);
+        CHECK_EQ(inode_of(name) != 0, more == 0);
+        ms_control_close();
+    }
+    must_say("METASHARD_CONTROL: expected a path of less than 108 bytes, found", name);
+}
+
+MS_TEST_AFTER(start, all_ends_with_the_socket)
+{
+    const int client = connect_client();
+    serve_ready();
+    ms_control_close();
+    CHECK(is_dropped(client));
+    const int lowest = lowest_descriptor();
+    CHECK(lowest < client);
+    const int mine = dup(STDOUT_FILENO); /* has the listener's number by now */
+    ms_control_close();
+    CHECK(fcntl(mine, F_GETFD) >= 0);
+    close(client);
+}
+
+/* --- clients */
 
 MS_TEST(a_plan_has_a_size_at_most)
 {
@@ -240,7 +507,6 @@ MS_TEST(another_user_is_refused)
     CHECK_EQ(chmod(path, 0666), 0);
     const pid_t child = fork();
     if (child == 0) {
-        char answer[100] = "";
         CHECK_EQ(setuid(65534), 0);
         const int client = connect_client();
         _exit(recv(client, answer, sizeof(answer) - 1, 0) <= 0 ||
@@ -303,6 +569,9 @@ static const char a_plan[] =
     "{\"format\": \"metashard-plan/1\", \"mesh\": {\"r\": 2}, \"rank\": 1, \"tensors\": [{"
     "\"name\": \"w\", \"dtype\": \"U8\", \"shape\": [1000], \"placements\": [{\"shard\": 0}]}]}";
 
+static const char plan_of_any_rank[] =
+    "{\"format\": \"metashard-plan/1\", \"mesh\": {\"r\": 2}, \"tensors\": []}";
+
 static uint64_t plans(void)
 {
     struct ms_state_plan facts;
@@ -346,4 +615,599 @@ MS_TEST_AFTER(start, a_plan_may_come_in_pieces)
     CHECK(strstr(ask(client, "plan 2\n{}"), "error ") != NULL);
     CHECK_EQ(plans(), 1);
     ms_control_close();
+}
+
+MS_TEST_AFTER(start, what_comes_with_a_plan_is_the_next_request)
+{
+    char text[512];
+    const int client = connect_client();
+    watched_bytes = strlen(a_plan);
+    snprintf(text, sizeof(text), "plan %zu\n%sresume\nplan %zu\n%s", strlen(a_plan), a_plan,
+             strlen(a_plan), a_plan);
+    must_answer(client, text,
+                "ok the plan is active\nok everything is back\nok the plan is active\n");
+    CHECK_EQ(plans(), 2);
+    CHECK_EQ(plans_given_back, 2);
+    watched_bytes = 2;
+    CHECK(strncmp(ask(client, "plan 2\nxxresume\n"), "error the control socket:", 25) == 0);
+    CHECK(strstr(answer, "\nok everything is back\n") != NULL);
+    CHECK_EQ(plans_given_back, 3);
+    watched_bytes = 20;
+    must_answer(client, "plan 20\nx", "");
+    close(client); /* within a plan */
+    serve_ready();
+    CHECK_EQ(plans_given_back, 4);
+    pages_fail = true;
+    const int other = connect_client();
+    must_answer(other, "plan 1\n", "error out of memory\n");
+    CHECK(is_dropped(other));
+    ms_control_close();
+}
+
+MS_TEST(a_plan_that_arrives_is_fetched)
+{
+    struct ms_fault fault;
+    CHECK(ms_control_text(a_plan, strlen(a_plan), "a plan", &fault));
+    CHECK(arrived == 1 && arrived_first && arrived_fetches);
+    atomic_store(&ms_suspend_is_set, true); /* nothing is fetched before the process resumes */
+    CHECK(ms_control_text(a_plan, strlen(a_plan), "a plan", &fault));
+    CHECK(arrived == 2 && !arrived_first && !arrived_fetches);
+    atomic_store(&ms_suspend_is_set, false);
+    CHECK_EQ(setenv("RANK", "7", 1), 0); /* which that plan has not */
+    CHECK(!ms_control_text(plan_of_any_rank, strlen(plan_of_any_rank), "a plan", &fault));
+    CHECK(strncmp(fault.text, "a plan: ", 8) == 0);
+    CHECK_EQ(arrived, 2);
+}
+
+/* --- requests */
+
+MS_TEST_AFTER(start, each_request_has_its_answer)
+{
+    const int client = connect_client();
+    is_faked = true;
+    must_answer(client, "materialise\n", "ok everything that can be materialised is in memory\n");
+    CHECK_EQ(settled, 1);
+    must_answer(client, "suspend\n", "ok told\n");
+    CHECK(strcmp(begun_folder, "none") == 0);
+    must_answer(client, "suspend /a folder\n", "ok told\n");
+    CHECK(strcmp(begun_folder, "/a folder") == 0);
+    must_answer(client, "resume\n", "ok everything is back\n");
+    is_refused = true;
+    must_answer(client, "suspend\nsuspend x\nresume\n",
+                "error begin is refused\nerror begin is refused\nerror end is refused\n");
+    must_answer(client, "res", "");
+    must_answer(client, "ume\nre", "error end is refused\n");
+    must_answer(client, "sume\n", "error end is refused\n");
+    CHECK(begun == 4 && ended == 4);
+    ms_control_close();
+}
+
+MS_TEST_AFTER(start, what_is_no_request_ends_the_connection)
+{
+    static const char *const bad[] = {"\n",         "plan\n",  "planx\n",    "materialise \n",
+                                      "suspendx\n", "resum\n", "resume x\n", "statusx\n"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char text[64];
+        const int client = connect_client();
+        snprintf(text, sizeof(text), "%sstatus\n", bad[i]); /* which nobody reads */
+        must_answer(client, text,
+                    "error expected plan BYTES, materialise, suspend, resume or status\n");
+        CHECK(is_dropped(client));
+        close(client);
+    }
+    CHECK(settled == 0 && begun == 0 && ended == 0);
+    must_answer(connect_client(), "plan :\n",
+                "error expected plan and a number of bytes, at most 268435456\n");
+    must_answer(connect_client(), "plan /\n",
+                "error expected plan and a number of bytes, at most 268435456\n");
+    ms_control_close();
+}
+
+/* A folder with the longest name, and one that is longer. */
+MS_TEST_AFTER(start, a_request_may_be_as_long_as_a_line)
+{
+    char line[MS_PATH_BYTES + 65] = "suspend ";
+    is_faked = true;
+    memset(line + 8, 'x', sizeof(line) - 8);
+    line[MS_PATH_BYTES + 63] = '\n';
+    line[MS_PATH_BYTES + 64] = '\0';
+    const int client = connect_client();
+    must_answer(client, line, "ok told\n");
+    CHECK_EQ(strlen(begun_folder), MS_PATH_BYTES + 63 - 8);
+    line[MS_PATH_BYTES + 63] = 'x';
+    must_answer(client, line, "ok told\n"); /* of a beginning of it */
+    ms_control_close();
+}
+
+MS_TEST_AFTER(start, a_peer_that_takes_no_answer_loses_it)
+{
+    const int client = connect_client(), other = connect_client();
+    CHECK_EQ(send(client, "resume\n", 7, 0), 7);
+    close(client);
+    serve_ready();
+    must_say("the control socket's peer did not take its answer", "");
+    CHECK_EQ(logged_level, MS_DEBUG);
+    must_answer(other, "resume\n", "ok everything is back\n");
+    CHECK_EQ(lines, 0);
+    ms_control_close();
+}
+
+MS_TEST_AFTER(start, a_connection_that_fails_is_dropped)
+{
+    const int errors[] = {EAGAIN, EINTR, ECONNRESET};
+    for (int i = 0; i < 3; i++) {
+        const int client = connect_client();
+        serve_ready();
+        CHECK_EQ(send(client, "resume\n", 7, 0), 7);
+        receive_error = errors[i];
+        serve_ready();
+        CHECK_EQ(receive_error, 0);
+        if (errors[i] == ECONNRESET)
+            CHECK(recv(client, answer, 1, MSG_DONTWAIT) <= 0);
+        else
+            CHECK(recv(client, answer, sizeof(answer), MSG_DONTWAIT) == 22);
+        close(client);
+    }
+    ms_control_close();
+}
+
+MS_TEST_AFTER(start, a_connection_that_cannot_be_accepted_waits)
+{
+    const int errors[] = {EAGAIN, EINTR, ECONNABORTED, EMFILE, EMFILE};
+    const int client = connect_client();
+    for (int i = 0; i < 5; i++) {
+        accept_error = errors[i];
+        naps = lines = 0;
+        CHECK(ms_control_serve(-1, 0));
+        CHECK_EQ(naps, errors[i] == EMFILE);
+        CHECK_EQ(lines, i == 3); /* it is told once */
+    }
+    CHECK(strstr(logged, strerror(EMFILE)) != NULL);
+    accept_error = 0;
+    must_answer(client, "resume\n", "ok everything is back\n");
+    ms_control_close();
+}
+
+/* Descriptors of the program's that are closed are used like any other, and 0 is one. */
+MS_TEST(a_descriptor_may_be_0)
+{
+    const int kept = fcntl(0, F_DUPFD, 100);
+    make_folder();
+    close(0);
+    CHECK(ms_control_open(path));
+    CHECK_EQ(lowest_descriptor() != 0, true);
+    const int client = connect_client(), high = fcntl(client, F_DUPFD, 200);
+    must_answer(client, "resume\n", "ok everything is back\n");
+    ms_control_close();
+    CHECK_EQ(inode_of(path), 0);
+    const int file = open("/dev/null", O_RDONLY);
+    CHECK_EQ(file, 0);
+    CHECK(ms_control_open(path));
+    const int next = connect_client(), next_high = fcntl(next, F_DUPFD, 200);
+    close(0);
+    must_answer(next_high, "resume\n", "ok everything is back\n");
+    CHECK_EQ(lowest_descriptor() != 0, true);
+    const int other = connect_client();
+    must_answer(other, "resume\n", "ok everything is back\n");
+    must_answer(next_high, "resume\n", "ok everything is back\n");
+    must_answer(next_high, "x\n",
+                "error expected plan BYTES, materialise, suspend, resume or status\n");
+    CHECK(is_dropped(next_high));
+    CHECK_EQ(lowest_descriptor(), 0);
+    ms_control_close();
+    close(high);
+    close(next_high);
+    if (kept >= 0)
+        CHECK(dup2(kept, 0) == 0 && close(kept) == 0);
+}
+
+MS_TEST_AFTER(start, the_program_s_input_is_no_client)
+{
+    int pair[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    const int kept = fcntl(0, F_DUPFD, 100);
+    CHECK_EQ(dup2(pair[0], 0), 0);
+    CHECK_EQ(send(pair[1], "resume\n", 7, 0), 7);
+    serve_ready();
+    CHECK(recv(0, answer, 7, MSG_DONTWAIT) == 7 && ended == 0);
+    CHECK(kept < 0 ? close(0) == 0 : dup2(kept, 0) == 0);
+    ms_control_close();
+}
+
+/* --- how long it waits, and for what */
+
+MS_TEST_AFTER(start, clients_are_looked_at_while_there_are_any)
+{
+    CHECK(ms_control_serve(-1, -1));
+    CHECK(waited_ms == -1 && waited_count == 3);
+    const int client = connect_client();
+    serve_ready();
+    CHECK(ms_control_serve(-1, -1));
+    CHECK(waited_ms == 250 && waited_count == 4);
+    CHECK(ms_control_serve(-1, 70));
+    CHECK_EQ(waited_ms, 70);
+    CHECK(ms_control_serve(-1, 0));
+    CHECK_EQ(waited_ms, 0);
+    close(client);
+    serve_ready();
+    CHECK(ms_control_serve(-1, -1));
+    CHECK_EQ(waited_ms, -1);
+    ms_control_close();
+    CHECK(ms_control_serve(-1, -1));
+    CHECK(waited_ms == -1 && waited_count == 2);
+}
+
+MS_TEST_AFTER(start, a_process_that_ends_serves_nobody)
+{
+    const int wake = eventfd(1, 0), client = connect_client();
+    serve_ready();
+    CHECK_EQ(send(client, "resume\n", 7, 0), 7);
+    CHECK(!ms_control_serve(wake, 0));
+    CHECK_EQ(ended, 0);
+    ms_control_close();
+}
+
+MS_TEST_AFTER(start, a_silent_client_has_ten_seconds)
+{
+    static struct timespec now = {.tv_sec = 100};
+    stopped = &now;
+    const int client = connect_client();
+    serve_ready();
+    now.tv_sec = 105;
+    must_answer(client, "resume\n", "ok everything is back\n");
+    now.tv_sec = 115;
+    serve_ready();
+    CHECK(!is_dropped(client));
+    now.tv_nsec = 1;
+    serve_ready();
+    CHECK(is_dropped(client));
+    ms_control_close();
+}
+
+/* --- the thread, which is run by the test */
+
+static void *(*thread)(void *);
+static void (*at_end)(void);
+static bool catches_end, end_fails, wake_fails, is_stuck;
+static int thread_error;
+
+int __wrap_ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument);
+int __wrap_ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument)
+{
+    CHECK(argument == NULL);
+    *thread_out = pthread_self();
+    if (thread_error == 0)
+        thread = run;
+    return thread_error;
+}
+
+int __real_atexit(void (*function)(void));
+int __wrap_atexit(void (*function)(void));
+int __wrap_atexit(void (*function)(void))
+{
+    if (!catches_end)
+        return __real_atexit(function);
+    at_end = function;
+    return end_fails;
+}
+
+int __real_eventfd(unsigned value, int flags);
+int __wrap_eventfd(unsigned value, int flags);
+int __wrap_eventfd(unsigned value, int flags)
+{
+    errno = EMFILE;
+    return wake_fails ? -1 : __real_eventfd(value, flags);
+}
+
+int __wrap_pthread_timedjoin_np(pthread_t joined, void **result, const struct timespec *until);
+int __wrap_pthread_timedjoin_np(pthread_t joined, void **result, const struct timespec *until)
+{
+    struct timespec now;
+    CHECK(pthread_equal(joined, pthread_self()) && result == NULL);
+    clock_gettime(CLOCK_REALTIME, &now);
+    CHECK(until->tv_sec - now.tv_sec == 5 && until->tv_nsec == now.tv_nsec);
+    return is_stuck ? ETIMEDOUT : 0;
+}
+
+static const struct timespec noon = {.tv_sec = 1000000000, .tv_nsec = 5};
+
+static void start_thread(bool has_plan, bool has_socket)
+{
+    catches_end = true;
+    log_level = MS_WARN;
+    stopped = &noon;
+    if (has_plan)
+        snprintf(ms_config.plan_path, sizeof(ms_config.plan_path), "%s", moved);
+    if (has_socket)
+        snprintf(ms_config.control_path, sizeof(ms_config.control_path), "%s", path);
+    ms_control_start();
+}
+
+static void look(int looks)
+{
+    looks_left = looks;
+    CHECK(thread(NULL) == NULL);
+    looks_left = INT_MAX;
+}
+
+static void write_plan(const char *text, time_t s, long ns)
+{
+    const int file = open(moved, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const struct timespec times[2] = {{s, ns}, {s, ns}};
+    CHECK_EQ(write(file, text, strlen(text)), strlen(text));
+    CHECK_EQ(futimens(file, times), 0);
+    close(file);
+}
+
+MS_TEST_AFTER(make_folder, nothing_is_started_that_nobody_asked_for)
+{
+    const int lowest = lowest_descriptor();
+    start_thread(false, false);
+    CHECK(thread == NULL && at_end == NULL && quiesced == 0 && lines == 0);
+    CHECK_EQ(lowest_descriptor(), lowest);
+}
+
+MS_TEST_AFTER(make_folder, a_plan_is_read_at_the_start)
+{
+    write_plan(a_plan, 1, 1);
+    start_thread(true, false);
+    CHECK(plans() == 1 && thread != NULL && quiesced == 0);
+    look(30);
+    CHECK(plans() == 1 && lines == 0 && let_cancel == 1);
+    CHECK(waited_ms == 250 && waited_count == 2);
+    at_end();
+    CHECK(lines == 0 && cancelled == 1);
+}
+
+/* When two looks find it the same. */
+MS_TEST_AFTER(make_folder, a_plan_that_comes_later_is_read_when_it_is_whole)
+{
+    start_thread(true, false);
+    look(3);
+    CHECK(plans() == 0 && lines == 0);
+    write_plan(a_plan, 1, 1);
+    look(1);
+    CHECK_EQ(plans(), 0);
+    write_plan(a_plan, 1, 2); /* each difference counts */
+    look(1);
+    write_plan(a_plan, 2, 2);
+    look(1);
+    write_plan("", 2, 2);
+    look(1);
+    write_plan(a_plan, 2, 2);
+    look(1);
+    CHECK_EQ(rename(moved, path), 0); /* another inode while this one lives */
+    write_plan(a_plan, 2, 2);
+    look(1);
+    CHECK(plans() == 0 && lines == 0);
+    look(1);
+    CHECK_EQ(plans(), 1);
+    look(30);
+    CHECK_EQ(plans(), 1);
+    write_plan(a_plan, 3, 2); /* and once more */
+    look(30);
+    CHECK(plans() == 2 && lines == 0);
+}
+
+MS_TEST_AFTER(make_folder, a_plan_with_a_fault_is_refused_when_it_stays_so)
+{
+    start_thread(true, false);
+    write_plan("{", 1, 1);
+    look(20); /* the first one finds that it changed */
+    CHECK(lines == 0 && plans() == 0);
+    look(1);
+    CHECK_EQ(lines, 1);
+    must_say("METASHARD_PLAN: ", moved);
+    CHECK_EQ(logged_level, MS_ERROR);
+    look(50);
+    CHECK_EQ(lines, 0);
+    write_plan("{", 2, 1);
+    look(15);
+    write_plan(a_plan, 3, 1); /* its writer was held up */
+    look(30);
+    CHECK(lines == 0 && plans() == 1);
+    at_end();
+    CHECK_EQ(lines, 0);
+}
+
+/* A writer that goes on after the second look. */
+MS_TEST_AFTER(make_folder, a_plan_that_is_refused_at_the_start_is_told_of_once)
+{
+    write_plan("{", 1, 1);
+    start_thread(true, false);
+    CHECK_EQ(lines, 1);
+    must_say("METASHARD_PLAN: ", moved);
+    look(50);
+    at_end();
+    CHECK_EQ(lines, 0);
+}
+
+MS_TEST_AFTER(make_folder, a_plan_that_was_never_read_is_told_of)
+{
+    start_thread(true, false);
+    at_end();
+    must_say("METASHARD_PLAN: no plan was read from", "before the process ended: No such file");
+    write_plan(a_plan, 1, 1);
+    at_end();
+    must_say("METASHARD_PLAN: no plan was read from", "before the process ended: it came too late");
+    CHECK_EQ(logged_level, MS_WARN);
+}
+
+MS_TEST_AFTER(make_folder, a_relative_name_is_of_the_folder_at_the_start)
+{
+    CHECK_EQ(chdir(folder), 0);
+    strcpy(ms_config.plan_path, "moved");
+    start_thread(false, false);
+    CHECK_EQ(chdir("/"), 0);
+    write_plan(a_plan, 1, 1);
+    look(2);
+    CHECK_EQ(plans(), 1);
+}
+
+MS_TEST_AFTER(make_folder, what_holds_the_program_up_is_made_ready_when_it_may)
+{
+    ms_config.plan_mode = MS_ENFORCE;
+    start_thread(false, false);
+    CHECK(quiesced == 0 && thread == NULL);
+    start_thread(true, false);
+    CHECK(quiesced == 1 && thread != NULL);
+}
+
+MS_TEST_AFTER(make_folder, a_socket_is_served_until_the_process_ends)
+{
+    start_thread(false, true);
+    CHECK(quiesced == 1 && thread != NULL && at_end != NULL);
+    const int client = connect_client();
+    CHECK_EQ(send(client, "resume\n", 7, 0), 7);
+    look(0);
+    CHECK_EQ(ended, 0);
+    look(3);
+    CHECK_EQ(ended, 1);
+    look(1);
+    CHECK_EQ(waited_ms, 250);
+    const pid_t child = fork();
+    if (child == 0) {
+        at_end(); /* which is not its own */
+        _exit(cancelled != 0 || inode_of(path) == 0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    at_end();
+    CHECK(inode_of(path) == 0 && cancelled == 1 && lines == 0);
+    CHECK(recv(client, answer, sizeof(answer), MSG_DONTWAIT) == 22 && is_dropped(client));
+}
+
+MS_TEST_AFTER(make_folder, a_thread_that_does_not_end_is_left_with_its_socket)
+{
+    is_stuck = true;
+    const int wake = lowest_descriptor() + 1; /* behind the listener */
+    start_thread(false, true);
+    at_end();
+    must_say("the thread for plans waits for another thread", "left behind");
+    CHECK(inode_of(path) != 0);
+    uint64_t count;
+    CHECK(read(wake, &count, sizeof(count)) == sizeof(count) && count == 1);
+}
+
+MS_TEST_AFTER(make_folder, a_thread_that_cannot_be_started_leaves_nothing)
+{
+    const int lowest = lowest_descriptor();
+    for (int i = 0; i < 3; i++) {
+        thread_error = i == 0 ? EAGAIN : 0;
+        wake_fails = i == 1;
+        end_fails = i == 2;
+        start_thread(false, true);
+        must_say(i == 2 ? "the thread for later plans does not run" : "cannot start the thread",
+                 i == 2 ? "" : strerror(i == 0 ? EAGAIN : EMFILE));
+        CHECK_EQ(inode_of(path), 0);
+        CHECK_EQ(lowest_descriptor(), lowest);
+        close(i == 2 ? lowest + 1 : -1); /* the thread's, which has ended */
+    }
+}
+
+/* --- the signal */
+
+static void start_signal(uint64_t number)
+{
+    ms_config.suspend_signal = number;
+    is_faked = true;
+    start_thread(false, false);
+}
+
+MS_TEST_AFTER(make_folder, a_signal_suspends_and_the_next_one_resumes)
+{
+    start_signal(SIGUSR1);
+    CHECK(thread != NULL && quiesced == 1 && lines == 0);
+    struct sigaction now;
+    CHECK(sigaction(SIGUSR1, NULL, &now) == 0 && (now.sa_flags & SA_RESTART) != 0);
+    look(1);
+    CHECK(begun == 0 && ended == 0);
+    errno = EDOM;
+    raise(SIGUSR1);
+    raise(SIGUSR1); /* both are one */
+    CHECK_EQ(errno, EDOM);
+    look(3);
+    CHECK(begun == 1 && ended == 0 && strcmp(begun_folder, "none") == 0);
+    atomic_store(&ms_suspend_is_set, true);
+    raise(SIGUSR1);
+    look(3);
+    CHECK(begun == 1 && ended == 1 && lines == 0);
+    is_refused = true;
+    raise(SIGUSR1);
+    look(1);
+    must_say("METASHARD_SUSPEND_SIGNAL: the process is not resumed: end is refused", "");
+    atomic_store(&ms_suspend_is_set, false);
+    raise(SIGUSR1);
+    look(1);
+    must_say("METASHARD_SUSPEND_SIGNAL: the process is not suspended: begin is refused", "");
+    CHECK_EQ(logged_level, MS_WARN);
+}
+
+MS_TEST_AFTER(make_folder, a_signal_of_a_forked_child_is_not_the_parents)
+{
+    int status;
+    start_signal(SIGUSR1);
+    const pid_t child = fork();
+    if (child == 0) {
+        raise(SIGUSR1);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    look(1);
+    CHECK_EQ(begun, 0);
+}
+
+MS_TEST_AFTER(make_folder, so_many_signals_that_no_more_can_be_noted_are_one)
+{
+    const uint64_t full = UINT64_MAX - 1;
+    const int descriptor = lowest_descriptor();
+    start_signal(SIGUSR1);
+    CHECK_EQ(write(descriptor, &full, sizeof(full)), sizeof(full));
+    errno = EDOM;
+    raise(SIGUSR1);
+    CHECK_EQ(errno, EDOM);
+    look(1);
+    CHECK_EQ(begun, 1);
+}
+
+static void handle(int number)
+{
+    (void)number;
+}
+
+static void handle_with_more(int number, siginfo_t *info, void *context)
+{
+    (void)number, (void)info, (void)context;
+}
+
+MS_TEST(a_signal_that_is_not_free_is_told_of)
+{
+    static const struct {
+        uint64_t number;
+        struct sigaction action;
+        const char *why;
+    } cases[] = {
+        {SIGUSR1, {.sa_handler = handle}, "10: the program handles it itself"},
+        {SIGUSR1, {.sa_handler = SIG_IGN}, "10: the program handles it itself"},
+        {SIGUSR1,
+         {.sa_sigaction = handle_with_more, .sa_flags = SA_SIGINFO},
+         "10: the program handles it itself"},
+        {SIGKILL, {.sa_handler = SIG_DFL}, "9: Invalid argument"},
+        {1000, {.sa_handler = SIG_DFL}, "1000: Invalid argument"},
+        {UINT64_C(1) << 33, {.sa_handler = SIG_DFL}, "2147483647: Invalid argument"},
+    };
+    make_folder();
+    const int lowest = lowest_descriptor();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        sigaction((int)cases[i].number, &cases[i].action, NULL);
+        ms_config.suspend_signal = cases[i].number;
+        start_thread(false, false);
+        must_say("METASHARD_SUSPEND_SIGNAL: ", cases[i].why);
+        CHECK(thread == NULL && quiesced == 0);
+        CHECK_EQ(lowest_descriptor(), lowest);
+    }
+    wake_fails = true;
+    start_thread(false, false);
+    must_say("METASHARD_SUSPEND_SIGNAL: ", strerror(EMFILE));
+    CHECK(thread == NULL);
 }

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/unit/shim/logged.h"
+#include "tests/unit/logged.h"
 #include "tests/unit/shim/real_side.h"
 
 /* Libraries: each function is a byte of one of them. */

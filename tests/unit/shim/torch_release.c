@@ -18,7 +18,7 @@
 #include "shim/torch_checks.h"
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
-#include "tests/unit/shim/logged.h"
+#include "tests/unit/logged.h"
 
 static const struct {
     const char *version, *commit, *build_id;
