@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The shim's start: what cuInit and the first allocation begin, and when it steps aside. */
+#include "shim/init.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/driver/driver.h"
+#include "runtime/driver/flags.h"
+#include "runtime/kernel/rules.h"
+#include "runtime/start/lifetime.h"
+#include "runtime/state/caller.h"
+#include "runtime/state/state.h"
+#include "shim/file_calls.h"
+#include "shim/off.h"
+#include "shim/others.h"
+#include "shim/real.h"
+#include "shim/torch_release.h"
+#include "tests/unit/between.h"
+#include "tests/unit/logged.h"
+#include "tests/unit/shim/called_in_order.h"
+
+enum { CALLS = sizeof(struct ms_driver) / sizeof(void *) };
+const int32_t ms_calls[CALLS] = {[0] = 400, [1] = 420, [CALLS - 1] = 500};
+
+void *ms_real[MS_ENTRY_COUNT + MS_SPARE_COUNT];
+static bool is_off, starts = true, ends_here;
+static CUresult answer;
+static enum ms_entry absent[2] = {MS_ENTRY_COUNT, MS_ENTRY_COUNT}; /* what the driver lacks */
+
+CUresult ms_missing(void)
+{
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+void *ms_real_get(enum ms_entry entry)
+{
+    return entry == absent[0] || entry == absent[1] ? (void *)ms_missing : &ms_real[entry];
+}
+
+/* --- what is called, a letter each */
+
+void __wrap_ms_lifetime_begin(char **environment);
+void __wrap_ms_lifetime_begin(char **environment)
+{
+    CHECK(environment == environ && ms_calls_inside == 1);
+    note('b');
+    atomic_store(&ms_hot.started, starts);
+}
+
+void __wrap_ms_lifetime_end(void);
+void __wrap_ms_lifetime_end(void)
+{
+    if (ends_here)
+        _exit(7);
+}
+
+void __wrap_ms_state_open(void);
+void __wrap_ms_state_open(void)
+{
+    note('s');
+}
+
+void ms_file_calls_find(void)
+{
+    note('f');
+}
+
+void ms_others_tell(void)
+{
+    note('o');
+}
+
+bool ms_torch_release_is_proved(void)
+{
+    return true;
+}
+
+bool ms_is_off(void)
+{
+    return is_off;
+}
+
+static CUresult init(unsigned flags)
+{
+    CHECK(flags == 3 && ms_calls_inside == 0);
+    note('I');
+    return answer;
+}
+
+static void must_init(const char *calls)
+{
+    CHECK_EQ(cuInit(3), answer);
+    CHECK_EQ(ms_calls_inside, 0);
+    must_have(calls);
+}
+
+static void prepare(void)
+{
+    ms_real[MS_ENTRY_cuInit] = (void *)init;
+}
+
+MS_TEST_AFTER(prepare, the_program_s_own_init_starts_it_once)
+{
+    void *slots[CALLS];
+    must_init("Ibo");
+    CHECK(ms_rules_hold == ms_torch_release_is_proved);
+    memcpy(slots, &ms_driver, sizeof(slots));
+    for (int i = 0; i < CALLS; i++)
+        CHECK(slots[i] == (const char *)ms_calls + ms_calls[i]);
+    must_init("I");
+}
+
+MS_TEST_AFTER(prepare, nothing_starts_that_may_not)
+{
+    answer = CUDA_ERROR_NO_DEVICE;
+    must_init("I");
+    answer = CUDA_SUCCESS;
+    is_off = true;
+    must_init("I");
+    CHECK(!ms_ready_to_defer());
+    must_have("");
+    is_off = false;
+    starts = false; /* the configuration says so: others are not looked for */
+    must_init("Ib");
+    CHECK(!ms_ready_to_defer());
+    must_have("");
+}
+
+MS_TEST_AFTER(prepare, what_deferring_needs_is_made_ready_once)
+{
+    must_init("Ibo");
+    CHECK(ms_ready_to_defer());
+    must_have("fs");
+    CHECK(ms_ready_to_defer());
+    must_have("");
+    CHECK_EQ(lines, 0);
+}
+
+/* In a process that lacks them, which is a child for each. */
+static void must_step_aside(bool steps_aside, const char *line)
+{
+    int status;
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        must_init("Ibo");
+        CHECK_EQ(ms_ready_to_defer(), !steps_aside);
+        CHECK_EQ(ms_is_started(), !steps_aside);
+        CHECK_EQ(ms_ready_to_defer(), !steps_aside);
+        must_have(steps_aside ? "" : "fs");
+        CHECK_EQ(lines, steps_aside);
+        CHECK(!steps_aside || (logged_level == MS_WARN && strcmp(logged, line) == 0));
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+MS_TEST_AFTER(prepare, a_driver_that_lacks_functions_is_left_alone)
+{
+    static const enum ms_entry needed[] = {
+#define MS_DRIVER(field, symbol) MS_ENTRY_##symbol,
+#define MS_DRIVER_OPTIONAL(field, symbol)
+#include "runtime/driver/driver.def"
+#undef MS_DRIVER_OPTIONAL
+#undef MS_DRIVER
+    };
+    const size_t last = sizeof(needed) / sizeof(needed[0]) - 1;
+    char line[256];
+    for (size_t i = 0; i <= last; i += i == 0 ? last : 1) {
+        absent[0] = needed[i];
+        snprintf(line, sizeof(line), "the driver has no %s: the shim steps aside",
+                 ms_entry_symbol(needed[i]));
+        must_step_aside(true, line);
+    }
+    absent[1] = needed[1];
+    snprintf(line, sizeof(line), "the driver has no %s, nor 1 more functions: the shim steps aside",
+             ms_entry_symbol(needed[1]));
+    must_step_aside(true, line);
+    absent[0] = MS_ENTRY_cuCtxRecordEvent; /* it does without these */
+    absent[1] = MS_ENTRY_cuDeviceGetName;
+    must_step_aside(false, NULL);
+}
+
+MS_TEST_AFTER(prepare, the_end_of_the_process_is_its_end)
+{
+    int status;
+    const pid_t child = fork();
+    if (child == 0) {
+        ends_here = true;
+        exit(0);
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+}
