@@ -2,21 +2,117 @@
 /* The start of a process, and what it leaves and says at its end. */
 #include "runtime/start/lifetime.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 
+#include "runtime/calls/file_writes.h"
+#include "runtime/control/control.h"
 #include "runtime/driver/flags.h"
+#include "runtime/kernel/rules.h"
+#include "runtime/memory/publish.h"
+#include "runtime/shard/placement_query.h"
+#include "runtime/shard/shard.h"
+#include "runtime/source/source.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
+#include "tests/unit/counted_heap.h"
 
 #define MIB ((uint64_t)1 << 20)
 
 static char text[64 << 10]; /* what the process has said */
+
+/* --- what the shim calls, as the linker lets it be seen (meson.build) */
+
+static unsigned naps, locks, refused_locks, controlled, watched;
+static bool advice_fails, folder_fails, stream_fails;
+static uint64_t limit;
+static char rules[64];
+static ms_tensor_namer *namer;
+
+int __real_madvise(void *address, size_t bytes, int advice);
+int __wrap_madvise(void *address, size_t bytes, int advice);
+int __wrap_madvise(void *address, size_t bytes, int advice)
+{
+    return advice_fails && advice == MADV_WIPEONFORK ? -1 : __real_madvise(address, bytes, advice);
+}
+
+int __real_nanosleep(const struct timespec *time, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
+{
+    naps += time->tv_sec == 0 && time->tv_nsec == 10000000;
+    return refused_locks > 0 ? 0 : __real_nanosleep(time, left);
+}
+
+int __wrap_flock(int file, int operation);
+int __wrap_flock(int file, int operation)
+{
+    CHECK(file >= 0 && operation == (LOCK_EX | LOCK_NB));
+    return locks++ < refused_locks ? -1 : 0;
+}
+
+DIR *__real_fdopendir(int file);
+DIR *__wrap_fdopendir(int file);
+DIR *__wrap_fdopendir(int file)
+{
+    return folder_fails ? NULL : __real_fdopendir(file);
+}
+
+FILE *__real_fdopen(int file, const char *mode);
+FILE *__wrap_fdopen(int file, const char *mode);
+FILE *__wrap_fdopen(int file, const char *mode)
+{
+    errno = ENOMEM;
+    return stream_fails ? NULL : __real_fdopen(file, mode);
+}
+
+void __wrap_ms_file_writes_start(void);
+void __wrap_ms_file_writes_start(void)
+{
+    watched++;
+}
+
+void __wrap_ms_control_start(void);
+void __wrap_ms_control_start(void)
+{
+    CHECK(ms_is_started());
+    controlled++;
+}
+
+void __wrap_ms_source_set_snapshot_limit(uint64_t bytes);
+void __wrap_ms_source_set_snapshot_limit(uint64_t bytes)
+{
+    limit = bytes;
+}
+
+void __wrap_ms_rules_read(const char *user_path);
+void __wrap_ms_rules_read(const char *user_path)
+{
+    snprintf(rules, sizeof(rules), "%s", user_path);
+}
+
+void __wrap_ms_publish_set_namer(ms_tensor_namer *set);
+void __wrap_ms_publish_set_namer(ms_tensor_namer *set)
+{
+    namer = set;
+}
+
+static int lowest_descriptor(void)
+{
+    const int lowest = dup(STDOUT_FILENO);
+    close(lowest);
+    return lowest;
+}
 
 static void set_file(const char *variable, const char *format, const char *name)
 {
@@ -41,10 +137,15 @@ static void begin(void)
     CHECK(ms_is_started());
 }
 
+/* Nothing is left of what it took for that. */
 static const char *end(void)
 {
     char path[128];
+    const int before = live, descriptor = lowest_descriptor();
+    const bool had_page = ms_state_view().page != NULL;
     ms_lifetime_end();
+    CHECK(live <= before || !had_page);
+    CHECK(lowest_descriptor() <= descriptor); /* the log is closed */
     snprintf(path, sizeof(path), "%s/log", page_folder);
     const int file = open(path, O_RDONLY | O_CLOEXEC);
     const ssize_t got = file >= 0 ? read(file, text, sizeof(text) - 1) : 0;
@@ -86,17 +187,45 @@ MS_TEST_AFTER(start, a_process_starts_once)
     CHECK_EQ(ms_config.min_bytes, 2 * MIB);
 }
 
-MS_TEST_AFTER(start, a_forked_child_is_not_started)
+static void must_be_inert_in_a_child(void)
 {
     int status;
-    if (ms_test_is_watched())
-        ms_test_skip("an emulator does not clear the memory of a child");
-    begin();
     const pid_t child = fork();
     if (child == 0)
         _exit(ms_is_started() || ms_is_recorded());
     CHECK_EQ(waitpid(child, &status, 0), child);
     CHECK_EQ(status, 0);
+}
+
+MS_TEST_AFTER(start, a_forked_child_is_not_started)
+{
+    if (ms_test_is_watched())
+        ms_test_skip("an emulator does not clear the memory of a child");
+    begin();
+    must_be_inert_in_a_child();
+}
+
+MS_TEST_AFTER(start, a_kernel_that_wipes_no_memory_leaves_a_forked_child_inert)
+{
+    advice_fails = true;
+    begin();
+    must_be_inert_in_a_child();
+    CHECK(ms_is_started());
+}
+
+MS_TEST_AFTER(start, the_start_hands_on_what_was_configured)
+{
+    setenv("METASHARD_SNAPSHOT_BYTES", "123", 1);
+    begin();
+    CHECK(limit == 123 && watched == 1 && controlled == 1 && namer == ms_placement_query_name);
+    CHECK_EQ(strlen(rules), 0);
+}
+
+MS_TEST_AFTER(start, rules_of_the_user_are_read)
+{
+    setenv("METASHARD_KERNEL_RULES", "/some/rules", 1);
+    begin();
+    CHECK(strcmp(rules, "/some/rules") == 0);
 }
 
 /* --- explanations */
@@ -199,6 +328,68 @@ MS_TEST_AFTER(start, a_name_that_is_a_number_is_kept)
     must_say("cuCall read tensor 17,");
 }
 
+MS_TEST_AFTER(start, names_are_cut_where_there_is_no_room)
+{
+    char name[400], expected[400];
+    memset(name, 'n', sizeof(name));
+    name[350] = '\0';
+    begin();
+    happen(MS_REASON_REMOTE_READ, "cuCall", "a", 9 * MIB);
+    happen(MS_REASON_REMOTE_READ, "cuCall", name, MIB);
+    end();
+    snprintf(expected, sizeof(expected), "; also: %.80s...\n", name);
+    must_say(expected);
+}
+
+/* A number is a part between dots; a name is never one "*". */
+MS_TEST_AFTER(start, only_whole_parts_are_numbers)
+{
+    begin();
+    happen(MS_REASON_REMOTE_READ, "cuCall", "a1.b", 9 * MIB);
+    happen(MS_REASON_REMOTE_READ, "cuCall", "a..2x", 3 * MIB);
+    happen(MS_REASON_REMOTE_READ, "cuCall", "9", 2 * MIB);
+    happen(MS_REASON_REMOTE_READ, "cuCall", "b.3.4", MIB);
+    end();
+    must_say("cuCall read tensor a1.b,");
+    must_say("; also: a..2x, 9, b.*.*\n");
+}
+
+MS_TEST_AFTER(start, of_as_many_bytes_the_most_frequent_is_first)
+{
+    begin();
+    happen(MS_REASON_REMOTE_READ, "cuCall", "once", 4 * MIB);
+    happen(MS_REASON_REMOTE_READ, "cuCall", "first", 2 * MIB);
+    happen(MS_REASON_REMOTE_READ, "cuCall", "second", 2 * MIB);
+    for (int i = 0; i < 4; i++)
+        happen(MS_REASON_REMOTE_READ, "cuCall", "often", MIB);
+    end();
+    must_say("cuCall read tensor often,");
+    must_say("; also: once, first, second\n");
+}
+
+MS_TEST_AFTER(start, another_call_is_another_cause)
+{
+    begin();
+    happen(MS_REASON_REMOTE_READ, "cuCall", "x", 2 * MIB);
+    happen(MS_REASON_REMOTE_READ, "cuOther", "x", MIB);
+    end();
+    must_say("cuCall read tensor x,");
+    must_say("; also: x\n");
+}
+
+MS_TEST_AFTER(start, without_memory_nothing_is_explained)
+{
+    begin();
+    happen(MS_REASON_SEALED, "cuCall", NULL, MIB);
+    may_make = 0;
+    end();
+    CHECK_EQ(lines_with("explain: "), 0);
+    must_say("for more, run: metashard-dump show ");
+    may_make = 1000000;
+    const struct ms_snapshot snapshot = page_read(getpid());
+    CHECK(snapshot.process.ended_ns > 0);
+}
+
 /* --- ranks */
 
 struct rank {
@@ -214,6 +405,15 @@ static void be_killed(void)
     raise(SIGKILL);
 }
 
+/* NULL: it is not known. */
+static void set_rank(const char *number, const char *world)
+{
+    if (number != NULL)
+        setenv("RANK", number, 1);
+    if (world != NULL)
+        setenv("WORLD_SIZE", world, 1);
+}
+
 /* A rank that has started, and ends when it is told to. */
 static struct rank start_rank(const char *number, const char *world, enum ms_reason reason)
 {
@@ -224,8 +424,7 @@ static struct rank start_rank(const char *number, const char *world, enum ms_rea
     const pid_t child = fork();
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        setenv("RANK", number, 1);
-        setenv("WORLD_SIZE", world, 1);
+        set_rank(number, world);
         set_file("METASHARD_LOG", "warn:%s/%s", "log-of-rank");
         begin();
         happen(reason, "cuRank", NULL, MIB);
@@ -265,8 +464,7 @@ static void kill_rank(struct rank rank)
 
 static void begin_as(const char *number, const char *world)
 {
-    setenv("RANK", number, 1);
-    setenv("WORLD_SIZE", world, 1);
+    set_rank(number, world);
     begin();
     happen(MS_REASON_SEALED, "cuRank", NULL, MIB);
 }
@@ -321,6 +519,236 @@ MS_TEST_AFTER(start, of_a_rank_that_was_started_again_the_later_process_counts)
     must_say("lists them. (2 times, 2.0 MiB, on 2 ranks)\n");
 }
 
+MS_TEST_AFTER(start, who_does_not_know_its_rank_speaks_for_itself)
+{
+    static const char *const own[][2] = {{NULL, "2"}, {"0", NULL}};
+    for (int i = 0; i < 2; i++) {
+        const struct rank one = start_rank("1", own[i][1], MS_REASON_SEALED);
+        const pid_t child = fork();
+        int status;
+        if (child == 0) {
+            begin_as(own[i][0], own[i][1]);
+            end();
+            must_say("lists them. (1 time, 1.0 MiB)\n");
+            _exit(0);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        kill_rank(one);
+        unsetenv("WORLD_SIZE");
+    }
+}
+
+/* Whoever holds the folder is waited for, a second at most. */
+MS_TEST_AFTER(start, ranks_end_one_at_a_time)
+{
+    static const unsigned refused[] = {0, 2, 99, 100, 1000};
+    for (int i = 0; i < 5; i++) {
+        int status;
+        const pid_t child = fork();
+        if (child == 0) {
+            begin_as("0", "2");
+            naps = 0;
+            refused_locks = refused[i];
+            end();
+            CHECK_EQ(naps, refused[i] < 100 ? refused[i] : 100);
+            CHECK_EQ(locks, refused[i] < 100 ? refused[i] + 1 : 100);
+            must_say("lists them. (1 time, 1.0 MiB)\n");
+            _exit(0);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+}
+
+static void end_with_a_killed_rank(void (*change)(pid_t rank), const char *expected)
+{
+    const struct rank one = start_rank("1", "2", MS_REASON_SEALED);
+    begin_as("0", "2");
+    kill_rank(one);
+    change(one.pid);
+    end();
+    must_say(expected);
+}
+
+static void forbid_folder(pid_t rank)
+{
+    (void)rank;
+    folder_fails = true;
+}
+
+static void forbid_pages(pid_t rank)
+{
+    (void)rank;
+    may_make = 1;
+}
+
+static void rename_to(pid_t rank, size_t length)
+{
+    char name[192];
+    snprintf(name, sizeof(name), "%s/metashard-%0*d.state", page_folder, (int)length - 16, 7);
+    CHECK_EQ(rename(page_path(rank), name), 0);
+}
+
+static void make_long(pid_t rank)
+{
+    rename_to(rank, 63);
+}
+
+static void make_too_long(pid_t rank)
+{
+    rename_to(rank, 64);
+}
+
+MS_TEST_AFTER(start, without_the_folder_a_rank_speaks_for_itself)
+{
+    end_with_a_killed_rank(forbid_folder, "lists them. (1 time, 1.0 MiB)\n");
+}
+
+MS_TEST_AFTER(start, without_memory_a_rank_speaks_for_itself)
+{
+    end_with_a_killed_rank(forbid_pages, "lists them. (1 time, 1.0 MiB)\n");
+}
+
+MS_TEST_AFTER(start, a_page_with_a_name_of_any_length_counts)
+{
+    end_with_a_killed_rank(make_long, "lists them. (2 times, 2.0 MiB, on 2 ranks)\n");
+}
+
+MS_TEST_AFTER(start, but_a_name_that_no_page_has)
+{
+    end_with_a_killed_rank(make_too_long, "lists them. (1 time, 1.0 MiB)\n");
+}
+
+/* --- what a plan could not do */
+
+static struct ms_state_plan plan;
+static struct {
+    const char *name;
+    bool is_ambiguous;
+} idle[8];
+static size_t idle_count;
+static unsigned warned, published, visited;
+
+void __wrap_ms_shard_describe(struct ms_state_plan *facts_out);
+void __wrap_ms_shard_describe(struct ms_state_plan *facts_out)
+{
+    *facts_out = plan;
+}
+
+void __wrap_ms_shard_warn_if_waiting(void);
+void __wrap_ms_shard_warn_if_waiting(void)
+{
+    warned++;
+}
+
+void __wrap_ms_shard_publish(const char *what, uint64_t began);
+void __wrap_ms_shard_publish(const char *what, uint64_t began)
+{
+    CHECK(what == NULL && began == 0);
+    published++;
+}
+
+void __wrap_ms_shard_visit_idle(ms_shard_visitor *visit, void *context);
+void __wrap_ms_shard_visit_idle(ms_shard_visitor *visit, void *context)
+{
+    visited++;
+    for (size_t i = 0; i < idle_count; i++)
+        visit(context, i, idle[i].name, idle[i].is_ambiguous);
+}
+
+static void add_idle(const char *name, bool is_ambiguous)
+{
+    idle[idle_count].name = name;
+    idle[idle_count++].is_ambiguous = is_ambiguous;
+}
+
+static void prepare_plan(void)
+{
+    start();
+    plan = (struct ms_state_plan){.generation = 1, .tensors = 3, .name = "a plan"};
+}
+
+static void start_plan(void)
+{
+    prepare_plan();
+    begin();
+}
+
+MS_TEST_AFTER(start_plan, entries_that_decide_nothing_are_named)
+{
+    add_idle("w", false);
+    add_idle(NULL, false);
+    add_idle("v", true);
+    end();
+    must_say("warn: a plan: entries that match no tensor of the program: 2 (w, tensors[1])\n");
+    must_say("warn: a plan: entries that match more than one block and so decide nothing: 1 (v)\n");
+    CHECK(published == 1 && visited == 1 && warned == 0);
+    const struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.cause_count, 3);
+    unsigned unmatched = 0;
+    for (size_t i = 0; i < 3; i++) {
+        const char *name = snapshot.causes[i].text;
+        unmatched += snapshot.causes[i].reason == MS_REASON_UNMATCHED;
+        CHECK(snapshot.causes[i].reason == MS_REASON_UNMATCHED ||
+              (snapshot.causes[i].reason == MS_REASON_AMBIGUOUS && strcmp(name, "v") == 0));
+        CHECK(snapshot.causes[i].call[0] == '\0');
+    }
+    CHECK_EQ(unmatched, 2);
+}
+
+MS_TEST_AFTER(start_plan, where_each_entry_decides_nothing_is_said)
+{
+    ms_counter_add(MS_COUNT_ALLOCATIONS, 1);
+    end();
+    CHECK_EQ(lines_with("a plan: "), 0);
+    CHECK(published == 1 && visited == 1 && warned == 1);
+}
+
+/* As many names as there is room for, and none behind one for which there is none. */
+MS_TEST_AFTER(prepare_plan, names_that_do_not_fit_are_counted)
+{
+    char first[127], second[129], expected[512];
+    for (size_t more = 0; more < 2; more++) {
+        int status;
+        memset(first, 'a', sizeof(first));
+        memset(second, 'b', sizeof(second));
+        first[126] = second[127 + more] = '\0'; /* all have room for 255 bytes */
+        const pid_t child = fork();
+        if (child == 0) {
+            begin();
+            add_idle(first, false);
+            add_idle(second, false);
+            add_idle("c", false);
+            end();
+            snprintf(expected, sizeof(expected), "program: 3 (%s%s%s and others)\n", first,
+                     more == 0 ? ", " : "", more == 0 ? second : "");
+            must_say(expected);
+            _exit(0);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+}
+
+MS_TEST_AFTER(prepare_plan, a_plan_without_tensors_has_no_entries)
+{
+    static const struct {
+        uint64_t generation, tensors;
+        unsigned published, visited;
+    } cases[] = {{0, 0, 0, 0}, {1, 0, 1, 0}, {0, 3, 1, 1}};
+    for (int i = 0; i < 3; i++) {
+        int status;
+        const pid_t child = fork();
+        if (child == 0) {
+            begin();
+            plan.generation = cases[i].generation;
+            plan.tensors = cases[i].tensors;
+            end();
+            CHECK(published == cases[i].published && visited == cases[i].visited);
+            _exit(0);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+}
+
 /* --- what is left */
 
 MS_TEST_AFTER(start, a_dump_is_a_copy_of_the_page)
@@ -359,6 +787,43 @@ MS_TEST_AFTER(start, a_dump_into_a_pipe_is_refused)
     CHECK_EQ(mkfifo(path, 0600), 0);
     set_file("METASHARD_DUMP", "%s/%s", "pipe");
     must_not_dump("/pipe is a pipe: expected a regular file\n");
+    CHECK_EQ(lines_with("METASHARD_DUMP"), 1);
+}
+
+MS_TEST_AFTER(start, a_dump_has_memory_or_is_said)
+{
+    stream_fails = true;
+    set_file("METASHARD_DUMP", "%s/%s", "dump");
+    must_not_dump("/dump: Cannot allocate memory\n");
+}
+
+/* Without the signal that ends a process. */
+MS_TEST_AFTER(start, a_dump_that_is_too_large_is_said)
+{
+    struct rlimit files, small;
+    set_file("METASHARD_DUMP", "%s/%s", "dump");
+    begin();
+    ms_state_open();
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &files), 0);
+    small = files;
+    small.rlim_cur = MIB;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    end();
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &files), 0);
+    must_say("/dump: File too large\n");
+}
+
+MS_TEST_AFTER(start, a_dump_may_have_descriptor_0)
+{
+    const int kept = fcntl(0, F_DUPFD, 100);
+    set_file("METASHARD_DUMP", "%s/%s", "dump");
+    begin();
+    ms_state_open();
+    close(0);
+    end();
+    if (kept >= 0)
+        CHECK(dup2(kept, 0) == 0 && close(kept) == 0);
+    CHECK_EQ(lines_with("METASHARD_DUMP"), 0);
 }
 
 MS_TEST_AFTER(start, a_dump_that_cannot_be_written_is_said)
