@@ -321,7 +321,6 @@ static void note(__attribute__((unused)) int number)
     const uint64_t one = 1;
     if (getpid() == signalled.pid && write(signalled.descriptor, &one, sizeof(one)) < 0)
         errno = error; /* it is full: enough have come */
-    errno = error;
 }
 
 /* One that the program handles, or ignores, stays the program's. */
