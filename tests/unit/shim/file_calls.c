@@ -790,7 +790,9 @@ TEST_WITH_FAKES(a_mapping_may_change_a_file_that_is_open_for_both)
     CHECK(call_mmap(NULL, LEAST, PROT_READ, MAP_PRIVATE, file, 0) != NULL);
     CHECK(call_mmap(NULL, LEAST, PROT_READ, MAP_SHARED, read_only, 0) != NULL);
     CHECK(call_mmap(NULL, LEAST, PROT_READ, MAP_SHARED, write_only, 0) != NULL);
+    errno = BEFORE;
     CHECK(call_mmap(NULL, LEAST, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0) != NULL);
+    CHECK_EQ(errno, BEFORE);
     must_prepare(false, MS_FILE_CHANGES, NULL, -1);
     close(read_only);
     close(write_only);
@@ -803,9 +805,9 @@ TEST_WITH_FAKES(mappings_of_files_are_noted)
 {
     ms_file_calls_find();
     mapped_count = 0;
-    CHECK(call_mmap(buffer, LEAST, PROT_WRITE, MAP_PRIVATE, file, 2 * LEAST) != NULL);
+    CHECK(call_mmap(buffer, LEAST, PROT_EXEC, MAP_PRIVATE, file, 2 * LEAST) != NULL);
     CHECK(faked_map.address == buffer && faked_map.bytes == LEAST && faked_map.file == file);
-    CHECK(faked_map.protection == PROT_WRITE && faked_map.flags == MAP_PRIVATE);
+    CHECK(faked_map.protection == PROT_EXEC && faked_map.flags == MAP_PRIVATE);
     CHECK_EQ(faked_map.offset, 2 * LEAST);
     CHECK(call_mmap(NULL, LEAST, PROT_READ, MAP_PRIVATE, file, 0) != NULL);
     CHECK(mapped_count == 2 && ahead_count == 0 && noted_file == file);

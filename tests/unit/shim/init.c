@@ -35,8 +35,11 @@ CUresult ms_missing(void)
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
+static unsigned asked;
+
 void *ms_real_get(enum ms_entry entry)
 {
+    asked++;
     return entry == absent[0] || entry == absent[1] ? (void *)ms_missing : &ms_real[entry];
 }
 
@@ -132,8 +135,17 @@ MS_TEST_AFTER(prepare, nothing_starts_that_may_not)
 MS_TEST_AFTER(prepare, what_deferring_needs_is_made_ready_once)
 {
     must_init("Ibo");
+    enum {
+        NEEDED = 0
+#define MS_DRIVER(field, symbol) +1
+#define MS_DRIVER_OPTIONAL(field, symbol)
+#include "runtime/driver/driver.def"
+#undef MS_DRIVER_OPTIONAL
+#undef MS_DRIVER
+    };
     CHECK(ms_ready_to_defer());
     must_have("fs");
+    CHECK_EQ(asked, NEEDED);
     CHECK(ms_ready_to_defer());
     must_have("");
     CHECK_EQ(lines, 0);

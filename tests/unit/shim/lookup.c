@@ -58,7 +58,7 @@ bool ms_is_off(void)
 
 void *ms_substitute(void *given, const char *base, int version, bool per_thread)
 {
-    CHECK(!is_off && strcmp(base, asked_for) == 0);
+    CHECK(given != NULL && !is_off && strcmp(base, asked_for) == 0);
     looked_up.version = version;
     looked_up.per_thread = per_thread;
     return given == &real ? &replacement : given;
