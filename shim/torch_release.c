@@ -110,9 +110,7 @@ static void read_version(char path[PATH_MAX], struct said *said_out)
     *said_out = (struct said){0};
     char *name = strrchr(path, '/');
     name = name != NULL ? name + 1 : path;
-    if (name + sizeof(behind) > path + PATH_MAX)
-        return;
-    memcpy(name, behind, sizeof(behind));
+    memcpy(name, behind, sizeof(behind)); /* it is shorter than the library's name */
     const int file = ms_regular_file_open(path, &stat);
     if (file < 0)
         return;
