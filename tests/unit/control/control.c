@@ -31,6 +31,7 @@
 #include "runtime/fill/suspend.h"
 #include "runtime/source/transfer.h"
 #include "tests/unit/between.h"
+#include "tests/unit/descriptors.h"
 #include "tests/unit/logged.h"
 #include "tests/unit/use_plan.h"
 
@@ -342,15 +343,6 @@ static bool is_dropped(int client)
     return recv(client, &byte, 1, MSG_DONTWAIT) == 0;
 }
 
-/* So many are open. */
-static int descriptors(void)
-{
-    int count = 0;
-    for (int i = 0; i < 256; i++)
-        count += fcntl(i, F_GETFD) >= 0;
-    return count;
-}
-
 static int lowest_descriptor(void)
 {
     const int lowest = dup(STDOUT_FILENO);
@@ -391,11 +383,11 @@ MS_TEST(what_is_no_socket_keeps_its_name)
     make_folder();
     const int file = open(path, O_CREAT | O_WRONLY, 0600);
     const ino_t inode = inode_of(path);
-    const int open_before = descriptors();
+    const int open_before = open_descriptors();
     CHECK(!ms_control_open(path));
     must_say("METASHARD_CONTROL: cannot make the socket", "File exists");
     CHECK_EQ(inode_of(path), inode);
-    CHECK_EQ(descriptors(), open_before); /* nothing stays open */
+    CHECK_EQ(open_descriptors(), open_before); /* nothing stays open */
     close(file);
 }
 
@@ -404,13 +396,13 @@ MS_TEST(a_socket_that_somebody_serves_keeps_its_name)
     make_folder();
     const int listener = serve(path);
     const ino_t inode = inode_of(path);
-    const int open_before = descriptors();
+    const int open_before = open_descriptors();
     for (int is_full = 0; is_full < 2; is_full++) {
         connect_error = is_full ? EAGAIN : 0;
         CHECK(!ms_control_open(path));
         must_say("METASHARD_CONTROL: cannot make the socket", "Address already in use");
         CHECK_EQ(inode_of(path), inode);
-        CHECK_EQ(descriptors(), open_before);
+        CHECK_EQ(open_descriptors(), open_before);
     }
     connect_error = 0;
     close(listener);
@@ -1030,10 +1022,10 @@ static void write_plan(const char *text, time_t s, long ns)
 
 MS_TEST_AFTER(make_folder, nothing_is_started_that_nobody_asked_for)
 {
-    const int open_before = descriptors();
+    const int open_before = open_descriptors();
     start_thread(false, false);
     CHECK(thread == NULL && at_end == NULL && quiesced == 0 && lines == 0);
-    CHECK_EQ(descriptors(), open_before);
+    CHECK_EQ(open_descriptors(), open_before);
 }
 
 MS_TEST_AFTER(make_folder, a_plan_is_read_at_the_start)
@@ -1180,7 +1172,7 @@ MS_TEST_AFTER(make_folder, a_thread_that_does_not_end_is_left_with_its_socket)
 
 MS_TEST_AFTER(make_folder, a_thread_that_cannot_be_started_leaves_nothing)
 {
-    const int lowest = lowest_descriptor(), open_before = descriptors();
+    const int lowest = lowest_descriptor(), open_before = open_descriptors();
     for (int i = 0; i < 3; i++) {
         thread_error = i == 0 ? EAGAIN : 0;
         wake_fails = i == 1;
@@ -1190,7 +1182,7 @@ MS_TEST_AFTER(make_folder, a_thread_that_cannot_be_started_leaves_nothing)
                  i == 2 ? "" : strerror(i == 0 ? EAGAIN : EMFILE));
         CHECK_EQ(inode_of(path), 0);
         close(i == 2 ? lowest + 1 : -1); /* the thread's, which has ended */
-        CHECK_EQ(descriptors(), open_before);
+        CHECK_EQ(open_descriptors(), open_before);
     }
 }
 
@@ -1315,14 +1307,14 @@ MS_TEST(a_signal_that_is_not_free_is_told_of)
         {UINT64_C(1) << 33, {.sa_handler = SIG_DFL}, "2147483647: Invalid argument"},
     };
     make_folder();
-    const int open_before = descriptors();
+    const int open_before = open_descriptors();
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         sigaction((int)cases[i].number, &cases[i].action, NULL);
         ms_config.suspend_signal = cases[i].number;
         start_thread(false, false);
         must_say("METASHARD_SUSPEND_SIGNAL: ", cases[i].why);
         CHECK(thread == NULL && quiesced == 0);
-        CHECK_EQ(descriptors(), open_before);
+        CHECK_EQ(open_descriptors(), open_before);
     }
     wake_fails = true;
     start_thread(false, false);

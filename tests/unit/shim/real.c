@@ -78,14 +78,15 @@ int __wrap_dl_iterate_phdr(int (*visit)(struct dl_phdr_info *, size_t, void *), 
 int __wrap_dl_iterate_phdr(int (*visit)(struct dl_phdr_info *, size_t, void *), void *context)
 {
     const ElfW(Phdr) of_driver[] = {{.p_type = PT_NOTE, .p_vaddr = 0, .p_memsz = 5 * BYTES},
+                                    {.p_type = PT_LOAD, .p_vaddr = 1000 + 8, .p_memsz = 4},
+                                    {.p_type = PT_LOAD, .p_vaddr = 1000, .p_memsz = 40},
                                     {.p_type = PT_LOAD, .p_vaddr = 1000 + 16, .p_memsz = 48},
-                                    {.p_type = PT_LOAD, .p_vaddr = 1000, .p_memsz = 8},
                                     {.p_type = PT_NOTE, .p_vaddr = 9000, .p_memsz = 1}};
     const ElfW(Phdr) of_second = {.p_type = PT_LOAD, .p_vaddr = 1000, .p_memsz = BYTES};
     struct dl_phdr_info libraries[] = {
         {.dlpi_addr = 1, .dlpi_phnum = 0},
         {.dlpi_addr = (uintptr_t)second - 1000, .dlpi_phdr = &of_second, .dlpi_phnum = 1},
-        {.dlpi_addr = (uintptr_t)driver - 1000, .dlpi_phdr = of_driver, .dlpi_phnum = 4}};
+        {.dlpi_addr = (uintptr_t)driver - 1000, .dlpi_phdr = of_driver, .dlpi_phnum = 5}};
     for (int i = 0; i < 3; i++) {
         const int result = visit(&libraries[i], sizeof(libraries[i]), context);
         if (result != 0)
@@ -162,6 +163,8 @@ MS_TEST_AFTER(start, a_library_is_where_its_segments_are)
     must_be_at(&driver[10], driver, BYTES); /* between them */
     must_be_at(&driver[BYTES - 1], driver, BYTES);
     must_be_at(&second[5], second, BYTES);
+    must_be_at(driver + BYTES, NULL, 0);
+    must_be_at(second + BYTES, NULL, 0);
     must_be_at(&behind[0], NULL, 0);
     must_be_at(NULL, NULL, 0);
 }
@@ -198,7 +201,13 @@ MS_TEST_AFTER(start, the_driver_is_the_loaded_libcuda)
     must_have_driver(driver);
 }
 
-MS_TEST_AFTER(start, or_the_library_of_a_function_if_it_is_one)
+MS_TEST_AFTER(start, or_the_library_of_a_function)
+{
+    CHECK(ms_real_load(&second[3]));
+    must_have_driver(second);
+}
+
+MS_TEST_AFTER(start, if_that_is_a_libcuda)
 {
     static const char *const paths[] = {"/lib/libcudart.so.1", "/libcuda.so/x.so", "libcuda.s"};
     for (int i = 0; i < 3; i++) {
