@@ -388,8 +388,9 @@ MS_TEST_AFTER(start, without_memory_nothing_is_explained)
     CHECK_EQ(lines_with("explain: "), 0);
     must_say("for more, run: metashard-dump show ");
     may_make = 1000000;
-    const struct ms_snapshot snapshot = page_read(getpid());
+    struct ms_snapshot snapshot = page_read(getpid());
     CHECK(snapshot.process.ended_ns > 0);
+    ms_snapshot_cleanup(&snapshot);
 }
 
 /* --- ranks */
@@ -684,7 +685,7 @@ MS_TEST_AFTER(start_plan, entries_that_decide_nothing_are_named)
     must_say("warn: a plan: entries that match no tensor of the program: 2 (w, tensors[1])\n");
     must_say("warn: a plan: entries that match more than one block and so decide nothing: 1 (v)\n");
     CHECK(published == 1 && visited == 1 && warned == 0);
-    const struct ms_snapshot snapshot = page_read(getpid());
+    struct ms_snapshot snapshot = page_read(getpid());
     CHECK_EQ(snapshot.cause_count, 3);
     unsigned unmatched = 0;
     for (size_t i = 0; i < 3; i++) {
@@ -695,6 +696,7 @@ MS_TEST_AFTER(start_plan, entries_that_decide_nothing_are_named)
         CHECK(snapshot.causes[i].call[0] == '\0');
     }
     CHECK_EQ(unmatched, 2);
+    ms_snapshot_cleanup(&snapshot);
 }
 
 MS_TEST_AFTER(start_plan, where_each_entry_decides_nothing_is_said)
