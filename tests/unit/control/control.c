@@ -163,8 +163,8 @@ int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
     return 0;
 }
 
-/* Waits for nothing: says what the shim waits for, and how long. With looks_left, the last one finds
- * that the process ends. */
+/* Waits for nothing: says what the shim waits for, and how long. With looks_left, the last one
+ * finds that the process ends. */
 static int waited_ms, looks_left = INT_MAX;
 static nfds_t waited_count;
 static void (*on_look)(int left);
