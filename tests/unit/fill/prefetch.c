@@ -8,16 +8,50 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/restore.h"
+#include "runtime/fill/shadow.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/source/source_close.h"
+#include "runtime/source/transfer.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
+#include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
 #include "tests/unit/source/files.h"
 #include "tests/unit/use_plan.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE, HALF = BYTES / 2 };
+
+/* A batch is one transfer. */
+enum { MOST_TRANSFERS = 8 };
+static struct {
+    size_t count, runs[MOST_TRANSFERS];
+    CUcontext contexts[MOST_TRANSFERS];
+    bool is_pretended; /* it moves no bytes */
+} transfers;
+CUresult __real_ms_transfer(const struct ms_read_request *runs, size_t count, CUcontext context,
+                            CUstream stream);
+CUresult __wrap_ms_transfer(const struct ms_read_request *runs, size_t count, CUcontext context,
+                            CUstream stream);
+CUresult __wrap_ms_transfer(const struct ms_read_request *runs, size_t count, CUcontext context,
+                            CUstream stream)
+{
+    CHECK(transfers.count < MOST_TRANSFERS);
+    transfers.runs[transfers.count] = count;
+    transfers.contexts[transfers.count++] = context;
+    return transfers.is_pretended ? CUDA_SUCCESS : __real_ms_transfer(runs, count, context, stream);
+}
+
+/* What is told of the plan. */
+static const char *told[4];
+static size_t told_count;
+void __real_ms_shard_publish(const char *what, uint64_t began);
+void __wrap_ms_shard_publish(const char *what, uint64_t began);
+void __wrap_ms_shard_publish(const char *what, uint64_t began)
+{
+    told[told_count++ % 4] = what;
+    __real_ms_shard_publish(what, began);
+}
 
 static struct test_file file;
 static struct stat stat_of_file;
@@ -172,6 +206,21 @@ MS_TEST_BETWEEN(start_tensors, end_tensors, a_call_that_fails_once_is_made_again
         check_filled(i, true);
 }
 
+/* Nor is what stands behind it taken for filled. */
+MS_TEST_BETWEEN(start_tensors, end_tensors, a_part_that_fails_once_is_filled_with_all_behind_it)
+{
+    static const struct ms_content fill = {.kind = MS_FILL, .pattern = 0x07070707},
+                                   other_fill = {.kind = MS_FILL, .pattern = 0x05050505};
+    fake_set(tensors[0], 0, FAKE_GRANULE, &fill);
+    fake_set(tensors[0], FAKE_GRANULE, HALF, &other_fill);
+    fake_fail(FAKE_memset_d8_async, 1, CUDA_ERROR_UNKNOWN);
+    CHECK(ms_prefetch_run("a test"));
+    CHECK(fake_has_failed());
+    CHECK_EQ(tensors[0]->lineage.cached_bytes, HALF);
+    const unsigned char *bytes = (const unsigned char *)(uintptr_t)tensors[0]->address;
+    CHECK(bytes[0] == 7 && bytes[FAKE_GRANULE] == 5 && bytes[HALF - 1] == 5);
+}
+
 /* One that cannot have memory keeps those behind it from trying: they would only take it. */
 MS_TEST_BETWEEN(start_tensors, end_tensors, where_memory_is_short_nothing_else_is_tried)
 {
@@ -192,6 +241,12 @@ MS_TEST_BETWEEN(start_tensors, end_tensors, each_context_fills_its_own)
     CHECK(ms_prefetch_run("a test"));
     CHECK_EQ(fake.pushed_contexts, 0);
     CHECK(fake.calls[FAKE_ctx_push_current] > 0);
+    size_t of_others = 0, runs = 0;
+    for (size_t i = 0; i < transfers.count; i++) {
+        of_others += transfers.contexts[i] == (CUcontext)2 ? transfers.runs[i] : 0;
+        runs += transfers.runs[i];
+    }
+    CHECK(of_others == 1 && runs == TENSORS);
     for (int i = 0; i < TENSORS; i++)
         check_filled(i, true);
     CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), TENSORS * HALF);
@@ -282,30 +337,50 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, without_a_plan_nothing_is_
     ms_prefetch_arrive(true, true);
     CHECK_EQ(ms_counter_get(MS_COUNT_PREFETCHES), 0);
     CHECK_EQ(fake.physical_bytes, 0);
+    CHECK_EQ(told_count, 1);
 }
 
-/* More than a batch has. */
+MS_TEST(a_plan_comes_into_force_where_nothing_is_there)
+{
+    fake_start();
+    use_plan(1, BYTES);
+    ms_prefetch_arrive(true, true);
+    CHECK(ms_prefetch_run("a test"));
+    CHECK_EQ(ms_counter_get(MS_COUNT_PREFETCHES), 0);
+    CHECK(told_count == 1 && strcmp(told[0], "a plan came into force") == 0);
+}
+
+/* More than a batch has. Of each the file has the second half of its granule. */
 MS_TEST(very_many_tensors_are_all_filled)
 {
-    enum { MANY = 600 };
+    enum { MANY = 600, MOST = 256, FROM = FAKE_GRANULE / 2 };
     static struct ms_allocation *many[MANY];
     fake_start();
+    make_test_file(&file, "/tmp", BYTES);
     use_plan(0, 2 * FAKE_GRANULE);
     for (size_t i = 0; i < MANY; i++) {
         char name[16];
         many[i] = fake_allocation((size_t)2 * FAKE_GRANULE);
         fake_set(many[i], 0, 2 * FAKE_GRANULE,
                  &(struct ms_content){.kind = MS_FILL, .pattern = (uint32_t)i});
+        fake_set(many[i], FROM, FAKE_GRANULE,
+                 &(struct ms_content){.kind = MS_SOURCE, .source = file.source});
         snprintf(name, sizeof(name), "t%zu", i);
         name_tensor(many[i]->address, 2 * FAKE_GRANULE, name);
     }
     CHECK(ms_prefetch_run("a test"));
+    CHECK_EQ(transfers.count, 3);
+    CHECK(transfers.runs[0] == MOST && transfers.runs[1] == MOST);
+    CHECK_EQ(transfers.runs[2], MANY - 2 * MOST);
     for (size_t i = 0; i < MANY; i++) {
+        const unsigned char *bytes = (const unsigned char *)(uintptr_t)many[i]->address;
         CHECK_EQ(*(const uint32_t *)(uintptr_t)many[i]->address, i);
+        CHECK_BYTES(bytes + FROM, file.data, 100);
         CHECK_EQ(many[i]->backing.backed_bytes, FAKE_GRANULE);
         fake_allocation_free(many[i]);
     }
     fake_check_empty();
+    ms_source_drop(file.source);
 }
 
 /* --- what was resident, with or without a plan */
@@ -350,15 +425,119 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, residents_that_cannot_be_r
     CHECK_EQ(allocation->lineage.cached_bytes, 0);
 }
 
+/* A batch ends with the part that brings it to a GiB. */
+static void check_batches(size_t left_out, size_t batches)
+{
+    enum { ALL = 3, PIECE = 4 << 20 };
+    static const size_t bytes = (size_t)512 << 20;
+    struct ms_allocation *all[ALL];
+    const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
+    fake_start();
+    fake.total_bytes = (size_t)4 << 30;
+    make_test_file(&file, "/tmp", PIECE);
+    transfers.count = 0;
+    transfers.is_pretended = true;
+    for (int i = 0; i < ALL; i++) {
+        all[i] = fake_allocation(bytes);
+        for (size_t at = 0; at < bytes; at += PIECE)
+            fake_set(all[i], at, at + PIECE - (at > 0 ? 0 : left_out),
+                     &(struct ms_content){.kind = MS_SOURCE, .source = file.source});
+        ms_restore_mark(all[i]);
+    }
+    CHECK(ms_prefetch_residents());
+    transfers.is_pretended = false;
+    CHECK_EQ(transfers.count, batches);
+    CHECK_EQ(transfers.runs[0], (batches == 1 ? ALL : ALL - 1) * bytes / PIECE);
+    CHECK_EQ(ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before, ALL * (bytes - left_out));
+    for (int i = 0; i < ALL; i++) {
+        CHECK_EQ(all[i]->lineage.cached_bytes, bytes - left_out);
+        fake_allocation_free(all[i]);
+    }
+    fake_check_empty();
+    ms_source_drop(file.source);
+}
+
+MS_TEST(so_many_bytes_are_read_at_once)
+{
+    check_batches(0, 2);
+    check_batches(1, 1);
+}
+
+static CUresult load_nothing(CUlibrary *library, const void *code, CUjit_option *jit_options,
+                             void **jit_values, unsigned jit_count, CUlibraryOption *options,
+                             void **values, unsigned count)
+{
+    (void)library, (void)code, (void)jit_options, (void)jit_values, (void)jit_count;
+    (void)options, (void)values, (void)count;
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;
+}
+
+/* Of the first granule and the third, whose last byte should be another one. */
+MS_TEST_BETWEEN(start_without_plan, end_without_plan, what_comes_is_compared_in_verify_mode)
+{
+    static const struct ms_content undefined = {.kind = MS_UNDEFINED};
+    const struct ms_content content = {.kind = MS_SOURCE,
+                                       .source = file.source,
+                                       .is_shadowed = true};
+    ms_config.mode = MS_VERIFY;
+    ms_config.verify_percent = 100;
+    ms_driver.library_load_data = load_nothing; /* no kernel compares */
+    fake_set(allocation, 0, BYTES, &undefined);
+    for (size_t at = 0; at < 3 * FAKE_GRANULE; at += 2 * FAKE_GRANULE) {
+        CHECK(ms_shadow_write(allocation, at, at + FAKE_GRANULE, NULL, file.data, FAKE_STREAM));
+        fake_set(allocation, at, at + FAKE_GRANULE, &content);
+    }
+    *((unsigned char *)(uintptr_t)ms_shadow_address(allocation, 3 * FAKE_GRANULE) - 1) ^= 1;
+    ms_restore_mark(allocation);
+    CHECK(ms_prefetch_residents());
+    CHECK_EQ(ms_counter_get(MS_COUNT_VERIFY_RANGES), 2);
+    CHECK_EQ(ms_counter_get(MS_COUNT_VERIFY_BYTES), 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_counter_get(MS_COUNT_VERIFY_DIFFER), 1);
+}
+
+/* For each piece of it: what cannot be listed stays deferred, and comes later. */
+MS_TEST_BETWEEN(start_without_plan, end_without_plan, without_host_memory_nothing_is_lost)
+{
+    const struct ms_content fill = {.kind = MS_FILL, .pattern = 0x07070707},
+                            of_file = {.kind = MS_SOURCE, .source = file.source};
+    ms_restore_mark(allocation);
+    int refused = 0, before = 0;
+    bool has_all = false;
+    for (int pieces = -1; !has_all; pieces++) {
+        fake_set(allocation, 0, BYTES, &of_file);
+        fake_set(allocation, FAKE_GRANULE, 2 * FAKE_GRANULE, &fill);
+        transfers.count = 0;
+        may_make = pieces >= 0 ? pieces : 1000000; /* the first time makes what is kept */
+        const bool is_good = ms_prefetch_residents();
+        has_all = pieces >= 0 && may_make >= 0;
+        may_make = 1000000;
+        refused += !is_good;
+        CHECK(is_good ? allocation->lineage.cached_bytes == BYTES : !has_all);
+        CHECK(ms_prefetch_residents());
+        CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, FAKE_GRANULE);
+        CHECK_EQ(*(const char *)(uintptr_t)(allocation->address + 2 * FAKE_GRANULE - 1), 7);
+        CHECK_BYTES((void *)(uintptr_t)(allocation->address + 2 * FAKE_GRANULE),
+                    file.data + 2 * FAKE_GRANULE, BYTES - 2 * FAKE_GRANULE);
+        CHECK(pieces < 0 || live == before);
+        before = live;
+    }
+    CHECK(refused > 2);
+}
+
 /* --- a plan that comes when all was read, and could be read again */
 
-static void start_cached(void)
+static void read_all(void)
 {
-    start_without_plan();
     CHECK(ms_space_claim(allocation->address) == allocation);
     for (size_t at = 0; at < BYTES; at += 2 * FAKE_GRANULE) /* chunks of two granules */
         CHECK_EQ(ms_materialise(allocation, at, at + 2 * FAKE_GRANULE, MS_NEED_READ), CUDA_SUCCESS);
     ms_space_release(allocation);
+}
+
+static void start_cached(void)
+{
+    start_without_plan();
+    read_all();
     CHECK_EQ(allocation->lineage.cached_bytes, BYTES);
     open_log(MS_INFO);
 }
@@ -388,28 +567,59 @@ MS_TEST_BETWEEN(start_cached, end_without_plan, what_other_ranks_keep_gives_its_
     CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), BYTES); /* nothing was read again */
 }
 
-/* Of a chunk of which something is this rank's, that is read again. */
-MS_TEST_BETWEEN(start_cached, end_without_plan, a_chunk_goes_as_a_whole)
+/* Of a chunk of which something is this rank's, that is read again: a granule each. */
+MS_TEST(a_chunk_goes_as_a_whole)
 {
-    char text[512];
-    snprintf(text, sizeof(text),
-             "{\"format\": \"metashard-plan/1\", \"mesh\": {\"r\": 8}, \"rank\": 1, \"tensors\": ["
-             "{\"name\": \"w\", \"dtype\": \"U8\", \"shape\": [%d], \"placements\": "
-             "[{\"shard\": 0}]}]}",
-             BYTES);
-    use_plan_text(text);
-    name_tensor(allocation->address, BYTES, "w");
-    ms_prefetch_arrive(true, true);
-    CHECK_EQ(ms_counter_get(MS_COUNT_PLAN_FREED_BYTES), BYTES);
-    CHECK_EQ(allocation->backing.backed_bytes, FAKE_GRANULE);
-    CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), BYTES + FAKE_GRANULE);
-    CHECK_BYTES((void *)(uintptr_t)(allocation->address + FAKE_GRANULE), file.data + FAKE_GRANULE,
-                FAKE_GRANULE);
+    for (size_t rank = 0; rank < 3; rank++) {
+        char text[512];
+        start_cached();
+        snprintf(
+            text, sizeof(text),
+            "{\"format\": \"metashard-plan/1\", \"mesh\": {\"r\": 8}, \"rank\": %zu, \"tensors\": ["
+            "{\"name\": \"w\", \"dtype\": \"U8\", \"shape\": [%d], \"placements\": "
+            "[{\"shard\": 0}]}]}",
+            rank, BYTES);
+        use_plan_text(text);
+        name_tensor(allocation->address, BYTES, "w");
+        const uint64_t freed = ms_counter_get(MS_COUNT_PLAN_FREED_BYTES),
+                       read = ms_counter_get(MS_COUNT_H2D_BYTES);
+        ms_prefetch_arrive(rank == 0, true);
+        CHECK_EQ(ms_counter_get(MS_COUNT_PLAN_FREED_BYTES) - freed, BYTES);
+        CHECK_EQ(allocation->backing.backed_bytes, FAKE_GRANULE);
+        CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES) - read, FAKE_GRANULE);
+        CHECK_BYTES((void *)(uintptr_t)(allocation->address + rank * FAKE_GRANULE),
+                    file.data + rank * FAKE_GRANULE, FAKE_GRANULE);
+        end_without_plan();
+    }
+}
+
+/* For each piece of it: what cannot be listed stays in memory as it was, or is as the plan says. */
+MS_TEST_BETWEEN(start_cached, end_without_plan, a_plan_that_comes_without_host_memory_loses_nothing)
+{
+    const struct ms_content of_file = {.kind = MS_SOURCE, .source = file.source};
+    bool has_all = false;
+    give_plan(1);
+    for (int pieces = 0; !has_all; pieces++) {
+        may_make = pieces;
+        ms_prefetch_arrive(false, true);
+        has_all = may_make >= 0;
+        may_make = 1000000;
+        CHECK(ms_prefetch_run("a test"));
+        CHECK(ms_lineage_at(&allocation->lineage, HALF).content.cached);
+        CHECK_BYTES((void *)(uintptr_t)(allocation->address + HALF), file.data + HALF, HALF);
+        if (ms_lineage_at(&allocation->lineage, 0).content.cached)
+            CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, HALF);
+        fake_check_allocation(allocation);
+        fake_set(allocation, 0, BYTES, &of_file);
+        read_all();
+    }
 }
 
 /* Each rank keeps a half of each granule: none can go. */
 MS_TEST_BETWEEN(start_cached, end_without_plan, granules_of_which_a_part_is_needed_stay)
 {
+    enum { MISSING = FAKE_GRANULE / 2 + 100 }; /* which stands in the first of them */
+    static const struct ms_content fill = {.kind = MS_FILL, .pattern = 0x07070707};
     char text[512];
     snprintf(text, sizeof(text),
              "{\"format\": \"metashard-plan/1\", \"mesh\": {\"r\": 2}, \"rank\": 1, \"tensors\": ["
@@ -417,6 +627,7 @@ MS_TEST_BETWEEN(start_cached, end_without_plan, granules_of_which_a_part_is_need
              "[{\"shard\": 1}]}]}",
              GRANULES, FAKE_GRANULE);
     use_plan_text(text);
+    fake_set(allocation, MISSING, MISSING + 16, &fill);
     struct ms_fault fault;
     struct ms_tensor tensor = {
         .name = "w", .dtype = MS_DTYPE_U8, .dims = 2, .shape = {GRANULES, FAKE_GRANULE}};
@@ -426,6 +637,7 @@ MS_TEST_BETWEEN(start_cached, end_without_plan, granules_of_which_a_part_is_need
     CHECK_EQ(ms_counter_get(MS_COUNT_PLAN_FREED_BYTES), 0);
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
     CHECK_EQ(allocation->lineage.cached_bytes, BYTES); /* it is in memory as before */
+    CHECK_EQ(*(const char *)(uintptr_t)(allocation->address + MISSING), 7); /* it came */
     CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), BYTES);
     CHECK_EQ(count_log_lines("given back"), 0); /* nothing goes, and nothing was written */
 }
