@@ -22,7 +22,8 @@
 #include "runtime/base/thread.h"
 #include "tools/simcuda/harness/test.h"
 
-static _Atomic int found; /* how often the finder was asked */
+static _Atomic int found;          /* how often the finder was asked */
+static _Atomic bool is_first_free; /* what it finds gets the number 0 */
 
 /* Answers with what it was asked, backwards, and a file in memory that has it; nothing for zero. */
 static bool find(const struct ms_handout_text *request, struct ms_handout_text *answer_out,
@@ -33,7 +34,10 @@ static bool find(const struct ms_handout_text *request, struct ms_handout_text *
         return false;
     for (int i = 0; i < MS_HANDOUT_TEXT_BYTES; i++)
         answer_out->bytes[i] = request->bytes[MS_HANDOUT_TEXT_BYTES - 1 - i];
+    if (is_first_free)
+        close(0);
     *descriptor_out = memfd_create("handed-out", MFD_CLOEXEC);
+    CHECK(!is_first_free || *descriptor_out == 0);
     return *descriptor_out >= 0 &&
            write(*descriptor_out, request, sizeof(*request)) == sizeof(*request);
 }
@@ -103,6 +107,19 @@ MS_TEST(who_knows_the_key_gets_what_is_asked_for)
         check_answer(key, (unsigned char)i);
     CHECK_EQ(found, 100);
     check_open(before);
+}
+
+/* As in a program that has closed its input. */
+MS_TEST(what_is_found_may_have_the_first_number)
+{
+    const struct ms_handout_key *key = ms_handout_key(find);
+    CHECK(key != NULL);
+    const int before = count_open();
+    is_first_free = true;
+    check_answer(key, 1);
+    check_open(before - 1);
+    is_first_free = false;
+    check_answer(key, 1);
 }
 
 MS_TEST(what_is_not_there_is_not_handed_out)

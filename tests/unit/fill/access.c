@@ -421,6 +421,15 @@ MS_TEST(rows_leave_gaps_out_only_where_other_ranks_keep_something)
     CHECK_EQ(ms_access_rows(&rows), CUDA_SUCCESS);
     CHECK_PLACEMENT(MS_NEED_READ_WRITE, FILLED, AWAY, "r-cr");
     end();
+    const struct ms_rows near = {.begin = ADDRESS,
+                                 .width = GRANULE,
+                                 .height = 1,
+                                 .depth = 2,
+                                 .slice = LAUNCHED * (size_t)GRANULE};
+    start();
+    CHECK_EQ(ms_access_rows(&near), CUDA_SUCCESS);
+    CHECK_PLACEMENT(MS_NEED_READ_WRITE, FILLED, AWAY, "rrr-");
+    end();
 }
 
 /* --- ranges, over several allocations */
@@ -502,7 +511,55 @@ MS_TEST_BETWEEN(start_two, end_two, a_use_of_a_block_is_one_of_its_bytes_alone)
     CHECK(MS_OWN(low_one)->blocks.strayed);
 }
 
+/* Rows of which the second one lies in another allocation, behind what other ranks keep. */
+MS_TEST_BETWEEN(start_two, end_two, rows_leave_gaps_out_in_each_allocation)
+{
+    struct ms_content remote = filled;
+    put_plan_in_force();
+    remote.locality = MS_REMOTE;
+    fake_set(high_one, 0, G, &remote);
+    struct ms_rows rows = {.begin = low_one->address, .width = G, .height = 1, .depth = 2};
+    rows.slice = high_one->address + (size_t)2 * G - rows.begin;
+    CHECK_EQ(ms_access_rows(&rows), CUDA_SUCCESS);
+    check_backed(1, 1);
+    rows = (struct ms_rows){.begin = low_one->address + G, .width = G, .height = 2, .depth = 1};
+    rows.pitch = high_one->address + (size_t)3 * G - rows.begin;
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_access_rows(&rows), CUDA_ERROR_UNKNOWN);
+    check_backed(1, 1);
+}
+
+/* What stands right before them, or right behind, is none of theirs. */
+MS_TEST_BETWEEN(start_two, end_two, rows_end_where_they_end)
+{
+    struct ms_content remote = filled;
+    put_plan_in_force();
+    remote.locality = MS_REMOTE;
+    fake_set(low_one, 0, G, &remote);
+    fake_set(high_one, 3 * G, SIZE, &remote);
+    struct ms_rows rows = {
+        .begin = low_one->address + G, .width = G, .height = 2, .depth = 1, .pitch = (size_t)2 * G};
+    CHECK_EQ(ms_access_rows(&rows), CUDA_SUCCESS);
+    check_backed(3, 0);
+    rows.begin = high_one->address;
+    CHECK_EQ(ms_access_rows(&rows), CUDA_SUCCESS);
+    check_backed(3, 3);
+}
+
 /* --- exports */
+
+/* What is told. */
+static uint64_t exported_ids[4];
+static size_t exported_count;
+void __wrap_ms_state_event(const struct ms_event *event);
+void __wrap_ms_state_event(const struct ms_event *event)
+{
+    if (event->kind != MS_EVENT_PIN)
+        return;
+    CHECK_EQ(event->address, (event->block == low_one->id ? low_one : high_one)->address);
+    CHECK(event->bytes == SIZE && strcmp(event->text, "an allocation that is exported") == 0);
+    exported_ids[exported_count++ % 4] = event->block;
+}
 
 MS_TEST_BETWEEN(start_two, end_two, an_export_pins_whole_allocations)
 {
@@ -519,6 +576,10 @@ MS_TEST_BETWEEN(start_two, end_two, an_export_pins_whole_allocations)
     CHECK_EQ(ms_access_export(low_one->address, to_high + 1, &one_handle), CUDA_SUCCESS);
     check_backed(4, 4);
     CHECK(one_handle && high_one->keeps_dead);
+    CHECK(low_one->lineage.resident_bytes == SIZE && high_one->lineage.resident_bytes == SIZE);
+    CHECK_EQ(exported_count, 4);
+    for (size_t i = 0; i < 4; i++)
+        CHECK_EQ(exported_ids[i], (i < 3 ? low_one : high_one)->id);
 }
 
 MS_TEST_BETWEEN(start_two, end_two, what_has_several_handles_is_told)
@@ -579,6 +640,7 @@ MS_TEST_BETWEEN(start_two, end_two, what_was_suspended_comes_back_first)
     fake.total_bytes = SIZE - 1;
     CHECK_EQ(ms_access_all(MS_REASON_SEALED), CUDA_ERROR_OUT_OF_MEMORY);
     check_backed(0, 0);
+    CHECK_EQ(fake.calls[FAKE_mem_create], 0);
     fake.total_bytes = (size_t)2 * SIZE;
     CHECK_EQ(ms_access_all(MS_REASON_SEALED), CUDA_SUCCESS);
     check_backed(4, 4);

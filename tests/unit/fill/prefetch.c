@@ -193,6 +193,7 @@ MS_TEST_BETWEEN(start_tensors, end_tensors, memory_that_is_short_once_is_asked_f
     fake_fail(FAKE_mem_create, 2, CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(ms_prefetch_run("a test"));
     CHECK(fake_has_failed());
+    CHECK_EQ(transfers.count, 2); /* what is left is one batch */
     for (int i = 0; i < TENSORS; i++)
         check_filled(i, true);
 }
@@ -704,6 +705,18 @@ MS_TEST_BETWEEN(start, end, what_cannot_be_held_up_is_not_compared)
              1);
     CHECK_EQ(count_log_lines("0 bytes of memory were given back, 524288 stay"), 1);
     CHECK_EQ(count_log_lines("METASHARD_PLAN_MODE"), 0);
+}
+
+/* Who asks for it back has to have room for all of it. */
+MS_TEST_BETWEEN(start_without_plan, end_without_plan, what_waits_to_come_back_waits_on)
+{
+    ms_config.plan_mode = MS_ENFORCE;
+    ms_restore_mark(allocation);
+    give_plan(1);
+    ms_prefetch_arrive(true, true);
+    CHECK(ms_restore_is_due(allocation));
+    CHECK_EQ(allocation->lineage.resident_bytes, 0);
+    CHECK_EQ(allocation->backing.backed_bytes, HALF);
 }
 
 /* Nor is it where nothing is fetched: nobody waits. */

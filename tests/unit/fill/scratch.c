@@ -2,6 +2,7 @@
 #include "runtime/fill/scratch.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 #include "runtime/driver/flags.h"
 #include "tests/unit/between.h"
@@ -103,6 +104,7 @@ MS_TEST_BETWEEN(fake_start, fake_check_empty, who_comes_while_it_is_in_use_gets_
 {
     struct ms_scratch others_own, *others;
     CUdeviceptr others_block;
+    memset(&others_own, 0xff, sizeof(others_own)); /* nobody has set it */
     use(BLOCK, PART, 2 * PART);
     CHECK_EQ(ms_scratch_take(0, BLOCK, PART, 2 * PART, &others_own, &others, &others_block),
              CUDA_SUCCESS);
@@ -128,28 +130,38 @@ MS_TEST_BETWEEN(fake_start, fake_check_empty, it_stays_while_a_stream_is_capture
     CHECK(ms_scratch_drop());
 }
 
-/* Of the second one, too, for which there is more to undo. Some calls are made again. */
-MS_TEST(nothing_is_left_of_scratch_memory_when_a_call_fails)
+/* What is taken then: more memory, more of the block on both sides, or the first at all. */
+static bool fail_at(unsigned nth, bool has_taken, size_t bytes, size_t begin, size_t end)
 {
-    for (unsigned nth = 1;; nth++) {
-        fake_start();
+    fake_start();
+    if (has_taken) {
         use(4 * PART, PART, 2 * PART);
         ms_scratch_give_back(scratch);
-        fake_fail(FAKE_ANY, nth, CUDA_ERROR_OUT_OF_MEMORY);
-        const CUresult result = take(6 * PART, 3 * PART, 6 * PART);
-        const bool has_failed = fake_has_failed();
-        fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
-        if (result == CUDA_SUCCESS) {
-            check_block(6 * PART, 3 * PART, 6 * PART);
-            ms_scratch_give_back(scratch);
-        } else {
-            CHECK(has_failed && !ms_scratch_drop());
-        }
-        use(4 * PART, 0, 2 * PART);
-        check_block(4 * PART, 0, 2 * PART);
-        ms_scratch_give_back(scratch);
-        fake_check_empty();
-        if (!has_failed)
-            return;
     }
+    fake_fail(FAKE_ANY, nth, CUDA_ERROR_OUT_OF_MEMORY);
+    const CUresult result = take(bytes, begin, end);
+    const bool has_failed = fake_has_failed();
+    fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
+    if (result == CUDA_SUCCESS) {
+        check_block(bytes, begin, end);
+        ms_scratch_give_back(scratch);
+    } else {
+        CHECK(has_failed && !ms_scratch_drop());
+    }
+    use(4 * PART, 0, 2 * PART);
+    check_block(4 * PART, 0, 2 * PART);
+    ms_scratch_give_back(scratch);
+    fake_check_empty();
+    return has_failed;
+}
+
+/* Some calls are made again. */
+MS_TEST(nothing_is_left_of_scratch_memory_when_a_call_fails)
+{
+    for (unsigned nth = 1; fail_at(nth, true, 6 * PART, 3 * PART, 6 * PART); nth++)
+        ;
+    for (unsigned nth = 1; fail_at(nth, true, BLOCK, 8 * PART, 9 * PART); nth++)
+        ;
+    for (unsigned nth = 1; fail_at(nth, false, BLOCK, 8 * PART, 9 * PART); nth++)
+        ;
 }

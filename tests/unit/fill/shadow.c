@@ -58,6 +58,15 @@ static void write_bytes(struct ms_allocation *to, size_t begin, size_t end)
 
 /* --- writes */
 
+MS_TEST_BETWEEN(start, end, the_last_byte_has_a_shadow)
+{
+    struct ms_allocation *longer = fake_allocation(G + 1);
+    write_bytes(longer, G - 1, G + 1);
+    CHECK_EQ(longer->shadow->bytes, 2 * G);
+    CHECK_BYTES(shadow_at(longer, G - 1), host, 2);
+    fake_allocation_free(longer);
+}
+
 MS_TEST_BETWEEN(start, end, what_is_written_is_in_the_shadow_when_it_returns)
 {
     CHECK_EQ(ms_shadow_address(allocation, 5), 0);

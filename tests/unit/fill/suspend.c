@@ -443,6 +443,19 @@ MS_TEST_BETWEEN(carve, end, what_blocks_left_behind_is_not_read)
     CHECK_EQ(allocation->backing.backed_bytes, 2 * G);
 }
 
+/* Where the blocks begin: what stands before them is in none. */
+MS_TEST_BETWEEN(start, end, what_is_in_blocks_alone_strays_nowhere)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK_EQ(ms_carve_take(allocation, G, 3 * G), MS_CARVED);
+    ms_space_release(allocation);
+    write_bytes(G, 3 * G, 5);
+    suspend_to(NULL);
+    CHECK(!MS_OWN(allocation)->blocks.strayed);
+    resume();
+    check_bytes(G, 3 * G, 5);
+}
+
 MS_TEST_BETWEEN(carve, end, what_a_graph_uses_in_no_block_comes_back)
 {
     allocation->keeps_dead = true;
@@ -637,7 +650,9 @@ MS_TEST_BETWEEN(start, end, what_cannot_be_claimed_is_released)
         others[i] = fake_allocation(G);
     const int before = live;
     may_make = 1;
+    fails_once = true;
     fails_with(NULL, "out of host memory");
+    fails_once = false;
     may_make = 1000000;
     CHECK_EQ(live, before);
     for (int i = 0; i < MANY; i++)
@@ -660,9 +675,11 @@ MS_TEST_BETWEEN(start, end, without_room_it_takes_nothing_from_others)
     CHECK_EQ(pauses, 0);
     CHECK_EQ(count_log_lines("this process is suspended, and the device has no memory"), 1);
     fake.total_bytes = 3 * G;
+    fake.calls[FAKE_mem_get_info] = fake.calls[FAKE_ctx_push_current] = 0;
     resume();
     check_bytes(0, 3 * G, 5);
     CHECK_EQ(count_log_lines("suspended"), 1);
+    CHECK_EQ(fake.calls[FAKE_mem_get_info], 1); /* for the one device that needs some */
 }
 
 MS_TEST_BETWEEN(start, end, memory_is_waited_for_up_to_a_time)

@@ -129,6 +129,8 @@ MS_TEST(a_range_in_a_reservation_finds_it)
     CHECK(ms_handle_find_reservation(at + 7 * GRANULE, GRANULE + 1) == NULL);
     CHECK(ms_handle_find_reservation(at - 1, 2) == NULL);
     CHECK(ms_handle_find_reservation(at + 8 * GRANULE, 1) == NULL);
+    CHECK(ms_handle_find_reservation(at + 8 * GRANULE, 0) == found);
+    CHECK(ms_handle_find_reservation(at + 8 * GRANULE + 1, 0) == NULL);
     CHECK(ms_handle_find_reservation(at + GRANULE, SIZE_MAX) == NULL);
     CHECK(ms_handle_find_reservation(UINT64_MAX, 1) == NULL);
     found->has_others = true;

@@ -13,6 +13,7 @@
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
+#include "tests/unit/source/files.h"
 
 enum { G = FAKE_GRANULE, GRANULES = 8, BYTES = GRANULES * G };
 
@@ -181,8 +182,11 @@ MS_TEST_BETWEEN(start, end, what_cannot_be_recorded_any_more_is_fatal)
     promise(0, G);
     const struct ms_program_mapping promised = promise(2 * G, 3 * G), real = map_real(0, G),
                                     other = map_real(G, 2 * G);
+    static const size_t places[] = {0, G, 2 * G};
+    open_log(MS_ERROR);
     for (int i = 0; i < 3; i++) {
         int status;
+        char line[96];
         const pid_t child = fork();
         if (child == 0) {
             may_grow = 0;
@@ -194,6 +198,9 @@ MS_TEST_BETWEEN(start, end, what_cannot_be_recorded_any_more_is_fatal)
         }
         CHECK_EQ(waitpid(child, &status, 0), child);
         CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+        snprintf(line, sizeof(line), "there is no memory for the record of a mapping at 0x%llx\n",
+                 place + places[i]);
+        CHECK_EQ(count_log_lines(line), 1);
     }
     CHECK(ms_mappings_add(allocation, &real) && ms_mappings_add(allocation, &other));
     open_access(&real);
@@ -398,6 +405,14 @@ MS_TEST_BETWEEN(start, end, a_block_that_was_handed_out_while_it_was_ready_is_al
     size_t block_end;
     CHECK(ms_carve_return(allocation, 0, &block_end));
     CHECK(!ms_mappings_is_alive(allocation, &mapping));
+    promise_open(G, 2 * G);
+    carve(G, 2 * G);
+    set(0, 2 * G, &resident);
+    CHECK(ms_carve_return(allocation, G, &block_end));
+    CHECK(!ms_mappings_is_alive(allocation, &mapping));
+    CHECK(ms_ready_report(place + G, 1)); /* which is none of it */
+    carve(0, G);
+    CHECK(ms_carve_return(allocation, 0, &block_end));
     CHECK(ms_ready_report(place, 1));
     CHECK(ms_mappings_is_alive(allocation, &mapping));
 }
@@ -416,6 +431,22 @@ MS_TEST_BETWEEN(start, end, a_real_mapping_goes_with_its_memory_and_blocks)
     CHECK(ms_carve_is_block(allocation, G, 2 * G) && ms_carve_is_block(allocation, 3 * G, 4 * G));
     CHECK(!ms_carve_is_block(allocation, 2 * G, 2 * G + 1));
     CHECK(!ms_carve_is_block(allocation, 3 * G - 1, 3 * G));
+}
+
+MS_TEST_BETWEEN(start, end, what_lies_beside_a_mapping_stays)
+{
+    const struct ms_program_mapping mapping = promise_open(G, 2 * G);
+    promise_open(0, G);
+    promise_open(2 * G, 3 * G);
+    for (size_t at = 0; at < 3 * G; at += G) {
+        set(at, at + G, &resident);
+        memset(byte_at(at), 5, G);
+    }
+    CHECK_EQ(ms_mappings_remove(allocation, &mapping, NULL), CUDA_SUCCESS);
+    CHECK(byte_at(G - 1)[0] == 5 && byte_at(2 * G)[0] == 5);
+    check(0, G, MS_RESIDENT);
+    check(2 * G, 3 * G, MS_RESIDENT);
+    CHECK_EQ(backing->backed_bytes, 2 * G);
 }
 
 MS_TEST_BETWEEN(start, end, a_failure_leaves_it_mapped)

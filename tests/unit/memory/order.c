@@ -94,6 +94,23 @@ static bool is_idle(void)
     return ms_order_context_poll(CONTEXT) == CUDA_SUCCESS;
 }
 
+static int yields, yields_late, naps;
+int __wrap_sched_yield(void);
+int __wrap_sched_yield(void)
+{
+    yields++;
+    yields_late += naps > 0;
+    return 0;
+}
+
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
+{
+    CHECK(time->tv_sec == 0 && time->tv_nsec == 50000 && left == NULL);
+    naps++;
+    return 0;
+}
+
 static void set_up(void)
 {
     ms_driver = (struct ms_driver){
@@ -176,6 +193,169 @@ MS_TEST_AFTER(set_up, long_waits_are_over_when_they_have_lasted_for_ten_seconds)
         patience.began_ns -= UINT64_C(1000000000);
         ms_order_waited(&patience, false);
     }
+}
+
+/* Of one that lasted for longer, or began behind its end, the clock or the thread stood still. */
+MS_TEST_AFTER(set_up, what_lasts_for_longer_than_a_wait_can_is_not_counted)
+{
+    static const int64_t seconds_ago[] = {10, 1000, -1000};
+    struct ms_patience patience = {0};
+    for (size_t i = 0; i < 3; i++) {
+        ms_order_patience(&patience);
+        patience.began_ns -= (uint64_t)seconds_ago[i] * UINT64_C(1000000000);
+        ms_order_waited(&patience, false);
+        CHECK_EQ(patience.spent_ns, 0);
+    }
+    ms_order_patience(&patience);
+    patience.began_ns -= UINT64_C(9000000000);
+    ms_order_waited(&patience, false);
+    CHECK(patience.spent_ns >= UINT64_C(9000000000));
+}
+
+MS_TEST_AFTER(set_up, an_event_is_waited_for_or_asked_once)
+{
+    CHECK(ms_order_event_passes((CUevent)1, CONTEXT, true));
+    CHECK(ms_order_event_passes((CUevent)1, CONTEXT, false));
+    is_busy = true;
+    queries = 0;
+    CHECK(!ms_order_event_passes((CUevent)1, CONTEXT, false));
+    CHECK_EQ(queries, 1);
+    CHECK(!ms_order_event_passes((CUevent)1, CONTEXT, true));
+    const int patient = queries;
+    CHECK(patient > 2);
+    CHECK(!ms_order_event_passes((CUevent)1, CONTEXT, true)); /* the last one was in vain */
+    CHECK(queries - patient < patient);
+    CHECK_EQ(mode_now, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+static CUresult stream_result;
+static CUresult use_stream(CUstream stream)
+{
+    CHECK(stream == STREAM);
+    CHECK_EQ(mode_now, CU_STREAM_CAPTURE_MODE_RELAXED);
+    return stream_result;
+}
+
+static CUresult stream_get_ctx(CUstream stream, CUcontext *context)
+{
+    CHECK(stream == STREAM);
+    *context = (CUcontext)2;
+    return stream_result;
+}
+
+/* As many steps as there are in so many milliseconds, and none where it is done. */
+MS_TEST_AFTER(set_up, who_polls_spins_first_and_sleeps_then)
+{
+    static const int milliseconds[] = {0, 1, 7};
+    CHECK_EQ(ms_order_event_poll((CUevent)1, 7), CUDA_SUCCESS);
+    CHECK_EQ(yields + naps, 0);
+    is_busy = asks_what_is_allowed = true;
+    for (size_t i = 0; i < 3; i++) {
+        queries = yields = yields_late = naps = 0;
+        CHECK_EQ(ms_order_event_poll((CUevent)1, (uint64_t)milliseconds[i]), CUDA_ERROR_NOT_READY);
+        CHECK(yields == 64 && yields_late == 0 && naps == 20 * milliseconds[i]);
+        CHECK_EQ(queries, 1 + yields + naps);
+    }
+}
+
+MS_TEST_AFTER(set_up, what_the_driver_says_of_a_stream_is_told)
+{
+    static const CUresult results[] = {CUDA_SUCCESS, CUDA_ERROR_INVALID_HANDLE};
+    ms_driver.stream_synchronize = ms_driver.stream_query = use_stream;
+    ms_driver.stream_get_ctx = stream_get_ctx;
+    for (size_t i = 0; i < 2; i++) {
+        stream_result = results[i];
+        CHECK_EQ(ms_order_stream_wait(STREAM), results[i]);
+        CHECK_EQ(ms_order_stream_query(STREAM), results[i]);
+        CHECK_EQ(mode_now, CU_STREAM_CAPTURE_MODE_GLOBAL);
+        CHECK(ms_order_stream_context(STREAM) == (i == 0 ? (CUcontext)2 : NULL));
+        CHECK(ms_order_stream_context(CU_STREAM_LEGACY) == CONTEXT);
+        CHECK(ms_order_stream_context(CU_STREAM_PER_THREAD) == CONTEXT);
+    }
+}
+
+static CUresult refuse_mode(CUstreamCaptureMode *mode)
+{
+    CHECK(mode != NULL);
+    return CUDA_ERROR_INVALID_CONTEXT;
+}
+
+static CUresult refuse_event(CUevent *event, unsigned flags)
+{
+    CHECK(event != NULL && flags == CU_EVENT_DISABLE_TIMING);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Nothing is taken for done, and nothing is asked in the wrong mode. */
+MS_TEST_AFTER(set_up, who_cannot_ask_takes_nothing_for_done)
+{
+    ms_driver.stream_synchronize = use_stream;
+    for (int i = 0; i < 2; i++) {
+        const CUresult wanted = i == 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_OUT_OF_MEMORY;
+        ms_driver.exchange_capture_mode = i == 0 ? refuse_mode : exchange_capture_mode;
+        ms_driver.event_create = i == 1 ? refuse_event : event_create;
+        CHECK_EQ(ms_order_context_poll(CONTEXT), wanted);
+        CHECK(!ms_order_context_ends_within(CONTEXT, 0) && !ms_order_may_record(STREAM));
+        CHECK(ms_order_host_may_change(STREAM));
+        CHECK_EQ(queries + marks + waits, 0);
+        CHECK_EQ(mode_now, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    }
+    CHECK_EQ(ms_order_context_wait(CONTEXT), CUDA_SUCCESS); /* without an event */
+    CHECK_EQ(synchronisations, 1);
+    ms_driver.exchange_capture_mode = refuse_mode;
+    CHECK_EQ(ms_order_stream_wait(STREAM), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK_EQ(ms_order_stream_query(STREAM), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK_EQ(ms_order_context_wait(CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(!ms_order_event_passes((CUevent)1, CONTEXT, true));
+    CHECK_EQ(queries + marks + waits, 0);
+}
+
+MS_TEST_AFTER(set_up, within_a_time_a_context_ends_or_does_not)
+{
+    CHECK(ms_order_context_ends_within(CONTEXT, 0));
+    is_busy = true;
+    queries = 0;
+    CHECK(!ms_order_context_ends_within(CONTEXT, 0));
+    const int once = queries;
+    CHECK(!ms_order_context_ends_within(CONTEXT, 20));
+    CHECK(queries - once > once);
+}
+
+/* An end without a begin may be of a capture that was there before. */
+MS_TEST_AFTER(set_up, captures_are_counted)
+{
+    ms_order_set_capture(false);
+    CHECK(!ms_is_capturing());
+    ms_order_set_capture(true);
+    ms_order_set_capture(true);
+    ms_order_set_capture(false);
+    CHECK(ms_is_capturing() && !ms_order_may_record(STREAM));
+    ms_order_set_capture(false);
+    CHECK(!ms_is_capturing() && ms_order_may_record(STREAM));
+}
+
+MS_TEST_AFTER(set_up, a_gate_is_for_copies_too_where_the_shim_has_started)
+{
+    atomic_store(&ms_hot.gated, 0);
+    ms_order_add_gate();
+    CHECK(!ms_is_gated() && atomic_load(&ms_hot.gated_copies) == 0);
+    atomic_store(&ms_hot.started, 1);
+    ms_order_add_gate();
+    CHECK(ms_is_gated() && atomic_load(&ms_hot.gated_copies) == 1);
+}
+
+/* Where nothing gates it, it is only asked whether it is a stream. */
+MS_TEST_AFTER(set_up, an_ungated_stream_need_not_be_idle)
+{
+    ms_driver.stream_query = use_stream;
+    atomic_store(&ms_hot.gated, 0);
+    stream_result = CUDA_ERROR_NOT_READY;
+    CHECK(ms_order_may_record(STREAM));
+    stream_result = CUDA_SUCCESS;
+    CHECK(ms_order_may_record(STREAM));
+    stream_result = CUDA_ERROR_INVALID_HANDLE;
+    CHECK(!ms_order_may_record(STREAM));
+    CHECK_EQ(queries, 0);
 }
 
 MS_TEST_AFTER(set_up, where_the_driver_cannot_tell_a_context_is_never_idle)

@@ -130,7 +130,11 @@ MS_TEST_AFTER(fake_start, the_driver_uses_what_is_kept)
     ms_pool_use_kept(FAKE_POOL, MIB);
     CHECK_EQ(ms_pool_kept_bytes(0), 7 * MIB);
     CHECK_EQ(figure(reserved_high), 8 * MIB);
-    ms_pool_use_kept(NULL, 2 * MIB); /* the current pool */
+    fake.pool[reserved] = fake.pool[reserved_high] = 2 * MIB;
+    ms_pool_use_kept(FAKE_POOL, 0);
+    fake.pool[reserved] = 0;
+    CHECK_EQ(figure(reserved_high), 9 * MIB); /* as the driver's high mark begins anew */
+    ms_pool_use_kept(NULL, 2 * MIB);          /* the current pool */
     CHECK_EQ(ms_pool_kept_bytes(0), 5 * MIB);
     ms_pool_use_kept((CUmemoryPool)17, MIB);
     CHECK_EQ(ms_pool_kept_bytes(0), 5 * MIB);

@@ -2,6 +2,7 @@
 #include "runtime/memory/regular.h"
 
 #include "tests/unit/between.h"
+#include "tests/unit/source/files.h"
 
 enum { SIZE = 4 << 20, ENOUGH = 16 };
 #define AT(i) ((CUdeviceptr)0x302000000 + (CUdeviceptr)(i)*SIZE)
@@ -77,10 +78,12 @@ MS_TEST_AFTER(start, one_that_is_deferred_then_is_no_sign_of_a_program_that_load
 MS_TEST_AFTER(start, as_many_are_left_to_it_as_there_were_at_once)
 {
     enum { AT_ONCE = 8, TIMES = 4 };
+    open_log(MS_DEBUG);
     for (int i = 0; i < TIMES; i++) {
         CHECK(ms_regular_take(SIZE) == NULL);
         defer(AT_ONCE, SIZE, false);
     }
+    CHECK_EQ(count_log_lines("8 allocations of 4194304 bytes at a time are left to the driver"), 1);
     for (int i = 0; i < AT_ONCE; i++)
         CHECK(serve(SIZE, AT(i)));
     CHECK(!serve(SIZE, AT(AT_ONCE)));
@@ -133,6 +136,46 @@ MS_TEST_AFTER(start, a_size_that_saves_memory_is_deferred)
     defer(1, SIZE, true);
     CHECK(ms_regular_free(AT(0)));
     CHECK(ms_regular_take(SIZE) == NULL);
+}
+
+/* What has a place is found there again. */
+MS_TEST_AFTER(start, at_most_half_of_the_places_are_for_one_size)
+{
+    enum { SMALL = 4096, MOST = MS_REGULAR_PLACES / 2 };
+    open_log(MS_DEBUG);
+    for (int i = 0; i < 4; i++)
+        defer(MOST + 1, SMALL, false);
+    CHECK_EQ(count_log_lines("128 allocations of 4096 bytes at a time are left to the driver"), 1);
+    for (int i = 0; i < ENOUGH; i++)
+        defer(1, MS_REGULAR_BYTES - MOST * SMALL + 1, false); /* there is no room for it */
+    CHECK_EQ(count_log_lines("are left to the driver"), 1);
+}
+
+/* Only one that begins takes the place of another size. */
+MS_TEST_AFTER(start, who_only_asks_for_a_size_changes_nothing)
+{
+    size_t other = SIZE + 1;
+    while (ms_regular_hash(other, MS_REGULAR_SIZE_BITS) !=
+           ms_regular_hash(SIZE, MS_REGULAR_SIZE_BITS))
+        other++;
+    for (int i = 0; i < ENOUGH; i++) {
+        CHECK(!ms_regular_expects(other));
+        ms_regular_end(other, true);
+        defer(1, SIZE, false);
+    }
+    ms_regular_begin(other); /* nor of one that is regular */
+    CHECK(serve(SIZE, AT(0)));
+    CHECK(ms_regular_free(AT(0)));
+}
+
+/* The place of an address that another thread is just writing. */
+MS_TEST_AFTER(start, what_is_being_taken_stays_when_a_context_ends)
+{
+    struct ms_regular_size size = {.bytes = SIZE};
+    ms_regular.places[ms_regular_hash(MS_REGULAR_TAKING, MS_REGULAR_SET_BITS) * MS_REGULAR_WAYS] =
+        (struct ms_regular_place){MS_REGULAR_TAKING, &size};
+    ms_regular_forget();
+    CHECK_EQ(size.room, 0);
 }
 
 MS_TEST_AFTER(start, what_a_context_took_with_it_may_be_served_again)

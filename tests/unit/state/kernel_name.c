@@ -40,6 +40,12 @@ MS_TEST(a_function_and_what_tells_it_apart)
         {"_Z11half_kernelIDF16_13SomethingElseEvv", "half_kernel<SomethingElse>"},
         {"_Z11null_kernelIDn13SomethingElseEvv", "null_kernel<SomethingElse>"},
         {"_ZSt6kernelv", "kernel"},
+        {"_Z1kI3natE", "k<nat>"}, /* no more than the begin of a name that tells nothing */
+        {"_Z1kI6nativeE", "k"},
+        {"_Z1kI7nativesE", "k<natives>"},
+        {"_Z1kI2$13AbcE", "k<Abc>"}, /* what begins with no letter is none */
+        {"_Z1kI2_1E", "k<_1>"},
+        {"_Z1kI9_GLOBAL_13AbcE", "k<Abc>"},
     };
     CHECK_ROWS(rows);
 }
