@@ -18,6 +18,7 @@
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
+#include "tests/unit/use_plan.h"
 
 #define ADDRESS ((CUdeviceptr)0x5a5b00200000)
 #define CONTEXT ((CUcontext)1)
@@ -509,6 +510,12 @@ MS_TEST_BETWEEN(start_two, end_two, a_use_of_a_block_is_one_of_its_bytes_alone)
     CHECK(!MS_OWN(low_one)->blocks.strayed);
     access_from_to(address + G, address + 3 * G + 1);
     CHECK(MS_OWN(low_one)->blocks.strayed);
+    CHECK(ms_space_claim(high_one->address) == high_one);
+    CHECK(ms_lineage_set(&high_one->lineage, 0, SIZE, &(struct ms_content){.kind = MS_UNDEFINED}));
+    CHECK_EQ(ms_carve_take(high_one, G, 3 * G), MS_CARVED);
+    ms_space_release(high_one);
+    access_from_to(address + 3 * G, high_one->address); /* what ends there meets nothing of it */
+    CHECK(!MS_OWN(high_one)->blocks.strayed);
 }
 
 /* Rows of which the second one lies in another allocation, behind what other ranks keep. */
@@ -522,10 +529,24 @@ MS_TEST_BETWEEN(start_two, end_two, rows_leave_gaps_out_in_each_allocation)
     rows.slice = high_one->address + (size_t)2 * G - rows.begin;
     CHECK_EQ(ms_access_rows(&rows), CUDA_SUCCESS);
     check_backed(1, 1);
+    CHECK(low_one->lineage.resident_bytes == G && high_one->lineage.resident_bytes == G);
     rows = (struct ms_rows){.begin = low_one->address + G, .width = G, .height = 2, .depth = 1};
     rows.pitch = high_one->address + (size_t)3 * G - rows.begin;
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(ms_access_rows(&rows), CUDA_ERROR_UNKNOWN);
+    check_backed(1, 1);
+}
+
+/* Which the plan is asked first. Rank 1 keeps the second half of each. */
+MS_TEST_BETWEEN(start_two, end_two, rows_leave_out_what_the_plan_gives_to_others)
+{
+    use_plan(1, SIZE);
+    name_tensor(low_one->address, SIZE, "w");
+    name_tensor(high_one->address, SIZE, "w2");
+    struct ms_rows rows = {
+        .begin = low_one->address + (size_t)2 * G, .width = G, .height = 2, .depth = 1};
+    rows.pitch = high_one->address - low_one->address;
+    CHECK_EQ(ms_access_rows(&rows), CUDA_SUCCESS);
     check_backed(1, 1);
 }
 

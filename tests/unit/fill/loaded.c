@@ -69,6 +69,19 @@ MS_TEST_BETWEEN(start, end, around_a_part_that_is_in_memory_the_rest_is_read)
     check_bytes();
 }
 
+/* The bytes stand in the middle of an allocation. */
+MS_TEST_BETWEEN(start, end, what_was_read_into_a_part_of_an_allocation_is_copied)
+{
+    const struct ms_content content = {.kind = MS_SOURCE,
+                                       .source = file.source,
+                                       .source_offset = AT};
+    fake_set(whole, 0, BYTES, &(struct ms_content){.kind = MS_UNDEFINED});
+    fake_set(whole, 3 * FAKE_GRANULE, 3 * FAKE_GRANULE + PART, &content);
+    CHECK_EQ(need(whole, MS_NEED_READ), PART);
+    CHECK_EQ(need(part, MS_NEED_READ), 0);
+    CHECK_BYTES((void *)(uintptr_t)part->address, file.data + AT, PART);
+}
+
 MS_TEST_BETWEEN(start, end, what_may_have_been_written_since_is_read)
 {
     need(whole, MS_NEED_READ_WRITE);

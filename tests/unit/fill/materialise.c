@@ -139,6 +139,17 @@ MS_TEST_BETWEEN(start, end, granules_that_get_memory_are_filled_whole)
     CHECK(at(2).kind == MS_SOURCE);
 }
 
+/* Of which only the last byte and the first are asked for. */
+MS_TEST_BETWEEN(start, end, of_both_granules_that_a_range_touches_all_is_filled)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK_EQ(ms_backing_cover(&allocation->backing, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
+    ms_materialise_granules(allocation, FAKE_GRANULE - 1, FAKE_GRANULE + 1);
+    ms_space_release(allocation);
+    CHECK(at(0).cached && at(1).cached && at(2).kind == MS_SOURCE);
+    CHECK_EQ(allocation->lineage.cached_bytes, 2 * FAKE_GRANULE);
+}
+
 /* Whatever the call needs of its own bytes. */
 MS_TEST(what_stands_beside_them_is_filled_for_each_need)
 {
@@ -237,6 +248,7 @@ MS_TEST_BETWEEN(start, end, what_was_never_written_gets_memory_and_no_content)
     const size_t work = fake.work_count;
     CHECK_EQ(run(MS_NEED_READ, 4 * FAKE_GRANULE, BYTES), CUDA_SUCCESS);
     CHECK_EQ(fake.work_count, work);
+    CHECK_EQ(fake.calls[FAKE_stream_create] + fake.calls[FAKE_stream_synchronize], 0);
     CHECK(at(4).kind == MS_RESIDENT); /* what is seen once must stay the same */
 }
 
@@ -400,6 +412,19 @@ MS_TEST_BETWEEN(start_beside, end_beside, where_nothing_would_be_filled_nothing_
     fake_set(allocation, HALF, FAKE_GRANULE, &absent);
     write_bytes(0, HALF);
     CHECK(!ms_has_unfilled());
+}
+
+/* What the plan says of it is asked first. Rank 1 keeps the second half of each granule. */
+MS_TEST(only_what_this_rank_keeps_is_noted)
+{
+    for (int part = 0; part < 2; part++) {
+        start_beside();
+        use_plan(1, FAKE_GRANULE);
+        name_tensor(allocation->address, FAKE_GRANULE, "w");
+        write_bytes(part == 0 ? HALF : 0, part == 0 ? FAKE_GRANULE : HALF);
+        CHECK_EQ(ms_has_unfilled(), part == 1);
+        end_beside();
+    }
 }
 
 MS_TEST_BETWEEN(start_beside, end_beside, beside_a_kernel_that_is_queued_it_is_filled_at_once)
@@ -700,4 +725,17 @@ MS_TEST_BETWEEN(start_launched, end_launched, a_piece_begins_where_another_ends)
     for (size_t i = work; i < fake.work_count; i++)
         CHECK(fake.work[i].address >= allocation->address + TO);
     CHECK_EQ(allocation->lineage.cached_bytes, LAUNCHED_BYTES - FROM);
+}
+
+/* Nor is what is there made again between two pieces. */
+MS_TEST_BETWEEN(start_launched, end_launched, a_piece_ends_where_another_begins)
+{
+    enum { FROM = 4 * FAKE_GRANULE, TO = 8 * FAKE_GRANULE };
+    read_piece(FROM, TO);
+    const size_t work = fake.work_count;
+    read_piece(0, 12 * FAKE_GRANULE);
+    for (size_t i = work; i < fake.work_count; i++)
+        CHECK(fake.work[i].address + fake.work[i].bytes <= allocation->address + FROM ||
+              fake.work[i].address >= allocation->address + TO);
+    CHECK_EQ(allocation->lineage.cached_bytes, 12 * FAKE_GRANULE);
 }

@@ -53,6 +53,25 @@ void __wrap_ms_shard_publish(const char *what, uint64_t began)
     __real_ms_shard_publish(what, began);
 }
 
+/* How often calls are held up, and are not any more. */
+static unsigned held_up, let_go;
+bool __real_ms_hold_up_begin(struct ms_fault *fault);
+bool __wrap_ms_hold_up_begin(struct ms_fault *fault);
+bool __wrap_ms_hold_up_begin(struct ms_fault *fault)
+{
+    const bool is_held_up = __real_ms_hold_up_begin(fault);
+    held_up += is_held_up;
+    return is_held_up;
+}
+
+void __real_ms_hold_up_end(void);
+void __wrap_ms_hold_up_end(void);
+void __wrap_ms_hold_up_end(void)
+{
+    let_go++;
+    __real_ms_hold_up_end();
+}
+
 static struct test_file file;
 static struct stat stat_of_file;
 static struct ms_allocation *allocation;
@@ -81,6 +100,7 @@ static void end(void)
     fake_allocation_free(allocation);
     fake_check_empty();
     CHECK_EQ(count_log_lines(file.path), 0);
+    CHECK_EQ(held_up, let_go);
 }
 
 static void check_all_is_resident(void)
@@ -95,6 +115,7 @@ MS_TEST_BETWEEN(start, end, what_is_equal_to_its_file_and_other_ranks_keep_goes)
     ms_prefetch_arrive(true, true);
     CHECK_EQ(allocation->backing.backed_bytes, HALF);
     CHECK_EQ(allocation->lineage.resident_bytes, HALF);
+    CHECK_EQ(held_up, 1);
 }
 
 MS_TEST_BETWEEN(start, end, a_file_that_has_become_shorter_is_no_failure)
@@ -305,11 +326,17 @@ MS_TEST_BETWEEN(start_tensors, end_tensors, all_kinds_of_lineage_are_filled)
 /* Granules that touch get one handle, also where what they hold does not touch. */
 MS_TEST_BETWEEN(start_tensors, end_tensors, granules_side_by_side_get_one_handle)
 {
-    const struct ms_content undefined = {.kind = MS_UNDEFINED};
+    const struct ms_content undefined = {.kind = MS_UNDEFINED}, fill = {.kind = MS_FILL};
+    struct ms_allocation *other_kind = fake_allocation(BYTES);
+    fake_set(other_kind, 0, BYTES, &fill);
+    fake_set(other_kind, 100, 200, &undefined);
+    name_tensor(other_kind->address, BYTES, "d");
     fake_set(tensors[0], 100, 200, &undefined);
     fake_set(tensors[1], FAKE_GRANULE - 100, FAKE_GRANULE, &undefined);
     fake_set(tensors[2], FAKE_GRANULE, 2 * FAKE_GRANULE, &undefined);
     CHECK(ms_prefetch_run("a test"));
+    CHECK_EQ(other_kind->backing.chunks.count, 1);
+    fake_allocation_free(other_kind);
     CHECK_EQ(tensors[0]->backing.chunks.count, 1);
     CHECK_EQ(tensors[1]->backing.chunks.count, 1);
     CHECK_EQ(tensors[2]->backing.chunks.count, 2);
@@ -494,6 +521,7 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, what_comes_is_compared_in_
     CHECK_EQ(ms_counter_get(MS_COUNT_VERIFY_RANGES), 2);
     CHECK_EQ(ms_counter_get(MS_COUNT_VERIFY_BYTES), 2 * FAKE_GRANULE);
     CHECK_EQ(ms_counter_get(MS_COUNT_VERIFY_DIFFER), 1);
+    CHECK_EQ(ms_counter_get(MS_COUNT_MATERIALISED_BYTES), 2 * FAKE_GRANULE);
 }
 
 /* For each piece of it: what cannot be listed stays deferred, and comes later. */
@@ -504,7 +532,11 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, without_host_memory_nothin
     ms_restore_mark(allocation);
     int refused = 0, before = 0;
     bool has_all = false;
-    for (int pieces = -1; !has_all; pieces++) {
+    for (int pieces = -1; !has_all || !fails_once; pieces++) {
+        if (has_all) { /* then once more, with one that fails and none behind it */
+            fails_once = true;
+            pieces = 0;
+        }
         fake_set(allocation, 0, BYTES, &of_file);
         fake_set(allocation, FAKE_GRANULE, 2 * FAKE_GRANULE, &fill);
         transfers.count = 0;
@@ -512,7 +544,7 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, without_host_memory_nothin
         const bool is_good = ms_prefetch_residents();
         has_all = pieces >= 0 && may_make >= 0;
         may_make = 1000000;
-        refused += !is_good;
+        refused += !is_good && !fails_once;
         CHECK(is_good ? allocation->lineage.cached_bytes == BYTES : !has_all);
         CHECK(ms_prefetch_residents());
         CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, FAKE_GRANULE);
@@ -614,6 +646,33 @@ MS_TEST_BETWEEN(start_cached, end_without_plan, a_plan_that_comes_without_host_m
         fake_set(allocation, 0, BYTES, &of_file);
         read_all();
     }
+}
+
+/* The last granule is none of this rank's, and only a part of it is the allocation's. */
+MS_TEST_BETWEEN(start_without_plan, end_without_plan, the_last_part_of_a_granule_goes_as_well)
+{
+    enum { ROW = FAKE_GRANULE / 2, ROWS = 3 };
+    struct ms_allocation *odd = fake_allocation(ROWS * ROW);
+    struct ms_fault fault;
+    struct ms_tensor tensor = {.name = "w", .dtype = MS_DTYPE_U8, .dims = 2, .shape = {ROWS, ROW}};
+    char text[512];
+    fake_set(odd, 0, ROWS * ROW, &(struct ms_content){.kind = MS_SOURCE, .source = file.source});
+    CHECK(ms_space_claim(odd->address) == odd);
+    CHECK_EQ(ms_materialise(odd, 0, ROWS * ROW, MS_NEED_READ), CUDA_SUCCESS);
+    ms_space_release(odd);
+    snprintf(text, sizeof(text),
+             "{\"format\": \"metashard-plan/1\", \"mesh\": {\"r\": 2}, \"rank\": 0, \"tensors\": ["
+             "{\"name\": \"w\", \"dtype\": \"U8\", \"shape\": [%d, %d], \"placements\": "
+             "[{\"shard\": 0}]}]}",
+             ROWS, ROW);
+    use_plan_text(text);
+    CHECK(ms_tensor_measure(&tensor) == NULL);
+    CHECK(ms_shard_name(odd->address, ROWS * ROW, "w", &tensor, &fault));
+    ms_prefetch_arrive(true, true);
+    CHECK_EQ(ms_counter_get(MS_COUNT_PLAN_FREED_BYTES), 2 * FAKE_GRANULE);
+    CHECK_EQ(odd->backing.backed_bytes, FAKE_GRANULE);
+    CHECK_BYTES((void *)(uintptr_t)odd->address, file.data, FAKE_GRANULE);
+    fake_allocation_free(odd);
 }
 
 /* Each rank keeps a half of each granule: none can go. */
@@ -727,6 +786,7 @@ MS_TEST_BETWEEN(start, end, who_only_learns_the_plan_compares_nothing)
     check_all_is_resident();
     CHECK_EQ(count_log_lines(""), 0);
     CHECK_EQ(fake.calls[FAKE_memcpy_dtoh_async], 0);
+    CHECK_EQ(held_up, 0);
 }
 
 /* In the mode that does not enforce it, too. */

@@ -959,6 +959,12 @@ MS_TEST_AFTER(start_at_once, a_launch_before_runs_once_in_its_place)
     CHECK_EQ(*(unsigned char *)host(block + 101), 0xf3);
     CHECK_EQ(ms_replay_launch(second, block, 100, 200, FAKE_STREAM), CUDA_SUCCESS);
     CHECK_EQ(launches, 3); /* nothing of the first is in that */
+    const unsigned sets = fake.calls[FAKE_memset_d8_async] + fake.calls[FAKE_memset_d32_async];
+    launch_result = CUDA_ERROR_LAUNCH_FAILED; /* what is behind the part of the first is not made */
+    CHECK_EQ(ms_replay_launch(second, block, 0, BYTES, FAKE_STREAM), CUDA_ERROR_LAUNCH_FAILED);
+    launch_result = CUDA_SUCCESS;
+    CHECK_EQ(launches, 4);
+    CHECK(fake.calls[FAKE_memset_d8_async] + fake.calls[FAKE_memset_d32_async] <= sets + 1);
     fake_program_memory_free(block);
 }
 

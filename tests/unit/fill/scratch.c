@@ -41,6 +41,7 @@ MS_TEST_BETWEEN(fake_start, fake_check_empty, the_part_has_memory_and_the_rest_t
 {
     use(BLOCK, 0, PART);
     check_block(BLOCK, 0, PART);
+    CHECK_EQ(fake.mappings, BLOCK / FAKE_GRANULE); /* and nothing behind it */
     CHECK(fake_memory_at(block + BLOCK - 1) != fake_memory_at(block));
     ms_scratch_give_back(scratch);
     use(BLOCK, 5 * FAKE_GRANULE + 1234, 6 * FAKE_GRANULE + 77);

@@ -247,9 +247,10 @@ static CUresult stream_get_ctx(CUstream stream, CUcontext *context)
 MS_TEST_AFTER(set_up, who_polls_spins_first_and_sleeps_then)
 {
     static const int milliseconds[] = {0, 1, 7};
+    asks_what_is_allowed = true;
     CHECK_EQ(ms_order_event_poll((CUevent)1, 7), CUDA_SUCCESS);
     CHECK_EQ(yields + naps, 0);
-    is_busy = asks_what_is_allowed = true;
+    is_busy = true;
     for (size_t i = 0; i < 3; i++) {
         queries = yields = yields_late = naps = 0;
         CHECK_EQ(ms_order_event_poll((CUevent)1, (uint64_t)milliseconds[i]), CUDA_ERROR_NOT_READY);

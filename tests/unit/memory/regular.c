@@ -151,21 +151,72 @@ MS_TEST_AFTER(start, at_most_half_of_the_places_are_for_one_size)
     CHECK_EQ(count_log_lines("are left to the driver"), 1);
 }
 
-/* Only one that begins takes the place of another size. */
-MS_TEST_AFTER(start, who_only_asks_for_a_size_changes_nothing)
+MS_TEST_AFTER(start, one_may_be_as_large_as_all_together)
+{
+    for (int i = 0; i < ENOUGH; i++)
+        defer(1, MS_REGULAR_BYTES, false);
+    CHECK(serve(MS_REGULAR_BYTES, AT(0)));
+    CHECK(ms_regular_free(AT(0)));
+    defer(1, MS_REGULAR_BYTES, true);
+    CHECK(!serve(MS_REGULAR_BYTES, AT(0)));
+}
+
+/* Another size, in the same place. */
+static size_t rival(void)
 {
     size_t other = SIZE + 1;
     while (ms_regular_hash(other, MS_REGULAR_SIZE_BITS) !=
            ms_regular_hash(SIZE, MS_REGULAR_SIZE_BITS))
         other++;
+    return other;
+}
+
+/* Only one that begins takes the place of another size. */
+MS_TEST_AFTER(start, who_only_asks_for_a_size_changes_nothing)
+{
     for (int i = 0; i < ENOUGH; i++) {
-        CHECK(!ms_regular_expects(other));
-        ms_regular_end(other, true);
+        CHECK(!ms_regular_expects(rival()));
+        ms_regular_end(rival(), true);
         defer(1, SIZE, false);
     }
-    ms_regular_begin(other); /* nor of one that is regular */
     CHECK(serve(SIZE, AT(0)));
     CHECK(ms_regular_free(AT(0)));
+}
+
+/* And only if nothing of that one is out, and it is not regular. */
+MS_TEST_AFTER(start, a_size_that_is_in_use_keeps_its_place)
+{
+    for (int i = 0; i < ENOUGH; i++) {
+        ms_regular_begin(SIZE);
+        defer(1, rival(), false);
+        ms_regular_end(SIZE, false);
+    }
+    defer(1, rival(), true);
+    CHECK(serve(SIZE, AT(0)));
+    defer(1, rival(), true);
+    CHECK(ms_regular_free(AT(0)));
+    CHECK(serve(SIZE, AT(0)));
+    CHECK(ms_regular_free(AT(0)));
+    defer(1, SIZE, true); /* not any more */
+    for (int i = 0; i < ENOUGH; i++)
+        defer(1, rival(), false);
+    CHECK(serve(rival(), AT(0)));
+    CHECK(ms_regular_free(AT(0)));
+}
+
+/* Whoever asked while it was not served. */
+MS_TEST_AFTER(start, when_one_is_deferred_the_turns_begin_anew)
+{
+    for (int i = 0; i < ENOUGH / 2; i++)
+        defer(2, SIZE, false);
+    for (int i = 0; i < ENOUGH; i++) {
+        CHECK(ms_regular_expects(SIZE) && serve(SIZE, AT(0)));
+        CHECK(ms_regular_free(AT(0)));
+    }
+    CHECK(!ms_regular_expects(SIZE));
+    ms_regular_begin(SIZE);
+    CHECK(ms_regular_expects(SIZE));
+    ms_regular_end(SIZE, false);
 }
 
 /* The place of an address that another thread is just writing. */
