@@ -188,6 +188,38 @@ MS_TEST_BETWEEN(start_with_page, end, parts_have_records_of_their_own)
     ms_snapshot_cleanup(&snapshot);
 }
 
+MS_TEST_BETWEEN(start_with_page, end, a_part_has_the_bytes_of_each_kind)
+{
+    static unsigned char bytes[FAKE_GRANULE];
+    struct ms_content remote = fill;
+    remote.locality = MS_REMOTE;
+    ms_source_set_snapshot_limit(BYTES);
+    const struct ms_content snapshot_content = {.kind = MS_SOURCE,
+                                                .source = snapshot_of(bytes, sizeof(bytes))};
+    take_block(0, 7);
+    set(0, 1, &fill);
+    set(1, 2, &snapshot_content);
+    set(2, 3, &cached);
+    set(3, 5, &resident);
+    set(5, 6, &absent);
+    set(6, 7, &remote);
+    ms_source_drop(snapshot_content.source);
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.block_count, 2);
+    const struct ms_state_block *part = &snapshot.blocks[1];
+    CHECK(part->id == allocation->id && part->address == allocation->address);
+    CHECK_EQ(part->kind_bytes[MS_BYTES_FILL], 3 * FAKE_GRANULE);
+    CHECK_EQ(part->kind_bytes[MS_BYTES_SNAPSHOT], FAKE_GRANULE);
+    CHECK_EQ(part->kind_bytes[MS_BYTES_FILE], 0);
+    CHECK_EQ(part->kind_bytes[MS_BYTES_RESIDENT], 2 * FAKE_GRANULE);
+    CHECK_EQ(part->kind_bytes[MS_BYTES_ABSENT], FAKE_GRANULE);
+    CHECK_EQ(part->cached_bytes, FAKE_GRANULE);
+    CHECK_EQ(part->remote_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(part->deferred_bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(part->file, 0);
+    ms_snapshot_cleanup(&snapshot);
+}
+
 /* A loop that trains takes and returns blocks all the time. */
 MS_TEST_BETWEEN(start_with_page, end, parts_are_not_told_while_nothing_is_deferred)
 {
