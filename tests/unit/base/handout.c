@@ -122,6 +122,28 @@ MS_TEST(what_is_found_may_have_the_first_number)
     check_answer(key, 1);
 }
 
+static struct ms_handout_key last_key;
+
+/* Runs after what ends the thread, which was to be called at the exit later. */
+static void check_has_ended(void)
+{
+    const struct ms_handout_text request = text_of(1);
+    struct ms_handout_text answer;
+    int descriptor;
+    const char *why = ms_handout_ask(&last_key, &request, &answer, &descriptor);
+    if (why == NULL || strcmp(why, "it has ended") != 0)
+        _exit(1);
+}
+
+MS_TEST(a_process_that_ends_answers_nobody)
+{
+    CHECK_EQ(atexit(check_has_ended), 0);
+    const struct ms_handout_key *key = ms_handout_key(find);
+    CHECK(key != NULL);
+    last_key = *key;
+    check_answer(key, 1);
+}
+
 MS_TEST(what_is_not_there_is_not_handed_out)
 {
     const struct ms_handout_key *key = ms_handout_key(find);

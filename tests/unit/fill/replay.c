@@ -877,6 +877,19 @@ MS_TEST_AFTER(start_at_once, where_memory_is_short_windows_get_smaller)
     fake_check_empty();
 }
 
+/* To no less than half, if that is a multiple of the least size. */
+MS_TEST_AFTER(start_at_once, where_memory_is_short_once_a_window_is_halved)
+{
+    const struct ms_recorded_launch *recorded = record_large();
+    fake.total_bytes = (size_t)256 * 16 * MIB;
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(use_part(recorded, 0, LARGE), CUDA_SUCCESS);
+    CHECK(fake_has_failed());
+    check_uses(0, LARGE, 8 * MIB);
+    ms_scratch_drop();
+    fake_check_empty();
+}
+
 MS_TEST_AFTER(start_at_once, of_parts_the_first_failure_ends_it)
 {
     const struct ms_recorded_launch *recorded = record_large();

@@ -311,6 +311,32 @@ MS_TEST_AFTER(set_up, who_cannot_ask_takes_nothing_for_done)
     CHECK_EQ(queries + marks + waits, 0);
 }
 
+/* The next call would be taken: who has failed makes none. */
+static CUresult refuse_mode_once(CUstreamCaptureMode *mode)
+{
+    CHECK(mode != NULL);
+    ms_driver.exchange_capture_mode = exchange_capture_mode;
+    return CUDA_ERROR_INVALID_CONTEXT;
+}
+
+MS_TEST_AFTER(set_up, who_cannot_enter_asks_nothing)
+{
+    for (int i = 0; i < 7; i++) {
+        ms_driver.stream_synchronize = ms_driver.stream_query = use_stream;
+        ms_driver.exchange_capture_mode = refuse_mode_once;
+        const CUresult result = i == 0   ? ms_order_context_poll(CONTEXT)
+                                : i == 1 ? ms_order_context_wait(CONTEXT)
+                                : i == 2 ? ms_order_stream_wait(STREAM)
+                                : i == 3 ? ms_order_stream_query(STREAM)
+                                         : CUDA_ERROR_INVALID_CONTEXT;
+        CHECK_EQ(result, CUDA_ERROR_INVALID_CONTEXT);
+        CHECK(i != 4 || !ms_order_context_ends_within(CONTEXT, 0));
+        CHECK(i < 5 || !ms_order_event_passes((CUevent)1, CONTEXT, i == 5));
+        CHECK(ms_driver.exchange_capture_mode == exchange_capture_mode);
+        CHECK_EQ(queries + marks + waits + synchronisations, 0);
+    }
+}
+
 MS_TEST_AFTER(set_up, within_a_time_a_context_ends_or_does_not)
 {
     CHECK(ms_order_context_ends_within(CONTEXT, 0));
