@@ -1,8 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/source/pinned_pool.h"
 
+#include "runtime/state/state.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
+
+static struct ms_event event; /* the last one */
+static int event_count;
+
+void __wrap_ms_state_event(const struct ms_event *happened);
+void __wrap_ms_state_event(const struct ms_event *happened)
+{
+    event = *happened;
+    event_count++;
+}
 
 static struct ms_pinned_area take(CUcontext context, size_t bytes)
 {
@@ -43,4 +54,67 @@ MS_TEST_AFTER(fake_start, without_pinned_memory_there_is_other)
     area.memory[4095] = 1;
     ms_pinned_pool_drop(&area); /* it is not kept */
     CHECK(take(FAKE_CONTEXT, 4096).is_pinned);
+}
+
+MS_TEST_AFTER(fake_start, memory_that_is_pinned_is_told_once)
+{
+    const struct ms_pinned_area area = take(FAKE_CONTEXT, 4096);
+    CHECK_EQ(event.kind, MS_EVENT_PIN);
+    CHECK_EQ(event.address, (uintptr_t)area.memory);
+    CHECK_EQ(event.bytes, 4096);
+    ms_pinned_pool_drop(&area);
+    take(FAKE_CONTEXT, 4096); /* the same again */
+    fake_fail(FAKE_mem_host_alloc, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    struct ms_pinned_area other;
+    CHECK_EQ(ms_pinned_pool_take(FAKE_CONTEXT, 4096, &other), CUDA_SUCCESS);
+    CHECK_EQ(event_count, 1);
+    ms_pinned_pool_drop(&other);
+}
+
+MS_TEST_AFTER(fake_start, without_any_memory_there_is_none)
+{
+    struct ms_pinned_area area;
+    fake_fail(FAKE_mem_host_alloc, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(ms_pinned_pool_take(FAKE_CONTEXT, SIZE_MAX / 4, &area), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(event_count, 0);
+}
+
+MS_TEST_AFTER(fake_start, sixteen_areas_are_kept_and_the_next_is_freed)
+{
+    enum { KEPT = 16 };
+    struct ms_pinned_area areas[KEPT + 1];
+    for (int i = 0; i <= KEPT; i++)
+        areas[i] = take(FAKE_CONTEXT, 4096);
+    for (int i = 0; i <= KEPT; i++) {
+        CHECK_EQ(fake.calls[FAKE_mem_free_host], 0);
+        ms_pinned_pool_drop(&areas[i]);
+    }
+    CHECK_EQ(fake.calls[FAKE_mem_free_host], 1);
+    ms_pinned_pool_give_back(FAKE_CONTEXT);
+    CHECK_EQ(fake.calls[FAKE_mem_free_host], KEPT + 1);
+}
+
+MS_TEST_AFTER(fake_start, what_is_forgotten_is_not_freed)
+{
+    const struct ms_pinned_area areas[] = {take(FAKE_CONTEXT, 4096), take(FAKE_CONTEXT, 4096)};
+    ms_pinned_pool_drop(&areas[0]);
+    ms_pinned_pool_drop(&areas[1]);
+    ms_pinned_pool_forget((CUcontext)2);
+    ms_pinned_pool_forget(FAKE_CONTEXT);
+    ms_pinned_pool_give_back(FAKE_CONTEXT);
+    CHECK_EQ(fake.calls[FAKE_mem_free_host], 0);
+    take(FAKE_CONTEXT, 4096);
+    CHECK_EQ(fake.calls[FAKE_mem_host_alloc], 3);
+}
+
+/* A context that cannot be entered, or memory that cannot be freed, ends nothing. */
+MS_TEST_AFTER(fake_start, what_is_given_back_leaves_the_context_as_it_was)
+{
+    const struct ms_pinned_area areas[] = {take(FAKE_CONTEXT, 4096), take(FAKE_CONTEXT, 4096)};
+    ms_pinned_pool_drop(&areas[0]);
+    ms_pinned_pool_drop(&areas[1]);
+    fake_fail(FAKE_mem_free_host, 1, CUDA_ERROR_DEINITIALIZED);
+    ms_pinned_pool_give_back(FAKE_CONTEXT);
+    CHECK_EQ(fake.calls[FAKE_mem_free_host], 2);
+    CHECK_EQ(fake.pushed_contexts, 0);
 }

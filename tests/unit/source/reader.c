@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/source/reader.h"
 
+#include "runtime/source/kept_threads.h"
+#include "runtime/source/source_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
 
@@ -42,6 +44,8 @@ static size_t make_batches(size_t bytes, size_t part_bytes)
     return batch_count;
 }
 
+static unsigned busy_threads;
+
 static struct ms_reader *create(size_t batch_count, unsigned threads)
 {
     const struct ms_reading reading = {.ranges = ranges,
@@ -51,6 +55,7 @@ static struct ms_reader *create(size_t batch_count, unsigned threads)
                                        .slot_bytes = SLOT,
                                        .slot_count = SLOTS,
                                        .threads = threads,
+                                       .busy_threads = busy_threads,
                                        .cancelled = &is_cancelled};
     struct ms_reader *reader = ms_reader_create(&reading);
     CHECK(reader != NULL);
@@ -181,4 +186,174 @@ MS_TEST_AFTER(start, a_failure_is_told_once)
         ms_reader_destroy(reader);
         CHECK_EQ(count_log_lines("(size 1, was "), i);
     }
+}
+
+/* --- threads */
+
+static unsigned starts, may_start;
+
+bool __real_ms_kept_threads_start(struct ms_kept_work *work);
+bool __wrap_ms_kept_threads_start(struct ms_kept_work *work);
+bool __wrap_ms_kept_threads_start(struct ms_kept_work *work)
+{
+    return starts++ < may_start && __real_ms_kept_threads_start(work);
+}
+
+static void start_cold(void)
+{
+    start();
+    may_start = 100;
+    uint64_t range[2] = {0, 1}, pages[5];
+    if (!make_cold(&file) || syscall(451, (unsigned)file.descriptor, range, pages, 0U) != 0)
+        ms_test_skip("the page cache cannot be emptied here, or does not tell");
+    CHECK_EQ(posix_fadvise(file.descriptor, 0, 0, POSIX_FADV_RANDOM), 0); /* no more than asked */
+}
+
+static void cache(size_t offset, size_t bytes)
+{
+    unsigned char *memory = malloc(bytes);
+    CHECK_EQ(pread(file.descriptor, memory, bytes, (off_t)offset), (ssize_t)bytes);
+    free(memory);
+}
+
+/* For the first MiB, so many are allowed. */
+static unsigned count_starts(unsigned threads, unsigned busy)
+{
+    starts = 0;
+    busy_threads = busy;
+    ms_reader_destroy(create(make_batches(MIB, 7000), threads));
+    return starts;
+}
+
+/* The ends of what is read tell. */
+MS_TEST_AFTER(start_cold, what_is_cached_is_for_the_caller_where_one_thread_may_be_busy)
+{
+    CHECK_EQ(count_starts(2, 1), 2);
+    make_cold(&file);
+    cache(0, 1);
+    CHECK_EQ(count_starts(2, 1), 2);
+    make_cold(&file);
+    cache(MIB - 1, 1);
+    CHECK_EQ(count_starts(2, 1), 2);
+    cache(0, 1);
+    CHECK_EQ(count_starts(2, 1), 0);
+    CHECK_EQ(count_starts(2, 0), 0);
+    CHECK_EQ(count_starts(2, 2), 2);
+}
+
+MS_TEST_AFTER(start_cold, threads_are_as_many_as_can_be)
+{
+    CHECK_EQ(count_starts(0, 2), 0);
+    CHECK_EQ(count_starts(100, 2), 64);
+    may_start = 1;
+    CHECK_EQ(count_starts(3, 2), 2); /* the second cannot be started */
+    starts = 0;
+    check_all(file.bytes, MIB, 3);
+    may_start = starts = 0;
+    check_all(file.bytes, MIB, 3);
+    CHECK_EQ(starts, 1);
+}
+
+/* --- past the page cache */
+
+static char direct_reads[256]; /* "OFFSET+BYTES " of each */
+static size_t most_bytes;      /* that one gives */
+static int interruptions, direct_error;
+
+ssize_t __real_ms_source_read_by(const struct ms_source *source, int descriptor, void *buffer,
+                                 size_t bytes, uint64_t offset);
+ssize_t __wrap_ms_source_read_by(const struct ms_source *source, int descriptor, void *buffer,
+                                 size_t bytes, uint64_t offset);
+ssize_t __wrap_ms_source_read_by(const struct ms_source *source, int descriptor, void *buffer,
+                                 size_t bytes, uint64_t offset)
+{
+    CHECK(descriptor != source->descriptor);
+    const size_t used = strlen(direct_reads);
+    snprintf(direct_reads + used, sizeof(direct_reads) - used, "%llu+%zu ",
+             (unsigned long long)offset, bytes);
+    errno = interruptions > 0 ? EINTR : direct_error;
+    if (errno != 0 && (interruptions-- > 0 || direct_error != 0))
+        return -1;
+    const ssize_t got = __real_ms_source_read_by(source, descriptor, buffer, bytes, offset);
+    return got > (ssize_t)most_bytes ? (ssize_t)most_bytes : got;
+}
+
+/* One range, by the caller, of a file whose cached pages are as they are. */
+static void check_direct(uint64_t offset, size_t bytes, const char *wanted)
+{
+    unsigned char *memory = aligned_alloc(BLOCK, 4 * MIB);
+    const struct ms_file_range range = {file.source, offset, bytes, (size_t)(offset % BLOCK)};
+    const struct ms_read_batch batch = {0, 1};
+    const struct ms_reading reading = {.ranges = &range,
+                                       .batches = &batch,
+                                       .batch_count = 1,
+                                       .slots = memory,
+                                       .slot_bytes = 4 * MIB,
+                                       .slot_count = 1,
+                                       .cancelled = &is_cancelled};
+    struct ms_read_done done;
+    struct ms_reader *reader = ms_reader_create(&reading);
+    direct_reads[0] = '\0';
+    CHECK_EQ(wait_for_batch(reader, &done), CUDA_SUCCESS);
+    CHECK_BYTES(memory + range.place, file.data + offset, bytes);
+    ms_reader_destroy(reader);
+    free(memory);
+    if (strcmp(direct_reads, wanted) != 0)
+        ms_test_fail(__FILE__, __LINE__, "%llu+%zu: expected %s, found %s",
+                     (unsigned long long)offset, bytes, wanted, direct_reads);
+}
+
+static void start_direct(void)
+{
+    start_cold();
+    most_bytes = SIZE_MAX / 2;
+    const int opened = open(file.path, O_RDONLY | O_DIRECT);
+    unsigned char *block = aligned_alloc(BLOCK, BLOCK);
+    if (opened < 0 || read(opened, block, BLOCK) != BLOCK)
+        ms_test_skip("/tmp does not do without the page cache");
+    close(opened);
+    free(block);
+}
+
+MS_TEST_AFTER(start_direct, a_read_past_the_page_cache_goes_on_while_it_gets_whole_blocks)
+{
+    static const struct {
+        uint64_t offset;
+        size_t most_bytes;
+        int interruptions, error;
+        const char *wanted;
+    } rows[] = {
+        {100, MIB, 0, 0, "0+200704 "},
+        {100, 65536, 0, 0, "0+200704 65536+135168 131072+69632 196608+4096 "},
+        {100, MIB, 2, 0, "0+200704 0+200704 0+200704 "},
+        {100, 65537, 0, 0, "0+200704 "}, /* as at the end of a file; the rest is read otherwise */
+        {100, 0, 0, 0, "0+200704 "},
+        {100, MIB, 0, EIO, "0+200704 "},
+        {5000, 100, 0, 0, "4096+204800 "}, /* it gets nothing of what is wanted */
+        {4096, MIB, 0, 0, "4096+200704 "},
+        {3 * MIB - 200000 + 7, MIB, 0, 0, "2945024+204800 "}, /* the file ends in a block */
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        CHECK(make_cold(&file));
+        most_bytes = rows[i].most_bytes;
+        interruptions = rows[i].interruptions;
+        direct_error = rows[i].error;
+        check_direct(rows[i].offset, 200000, rows[i].wanted);
+    }
+}
+
+/* By the first and the last page of each MiB. */
+MS_TEST_AFTER(start_direct, what_is_cached_of_a_range_is_not_read_past_the_cache)
+{
+    check_direct(100, 3 * MIB - 150, "0+3145728 ");
+    cache(MIB, MIB);
+    check_direct(100, 3 * MIB - 150, "0+1048576 2097152+1048576 ");
+    check_direct(MIB, MIB, "");
+    check_direct(MIB - 5000, MIB + 5000, "1040384+8192 ");
+    cache(2 * MIB, 1);
+    check_direct(2 * MIB, MIB, "2097152+1048576 ");
+    cache(3 * MIB - 1, 1);
+    check_direct(2 * MIB, MIB - BLOCK, "2097152+1044480 ");
+    check_direct(2 * MIB, MIB, "");
+    check_direct(MIB, 2 * MIB, "");
 }

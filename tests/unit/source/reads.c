@@ -2,6 +2,7 @@
 /* Memory that the program has read a file into is the file's, if its bytes are. */
 #include "runtime/source/reads.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <sys/time.h>
 
@@ -493,7 +494,31 @@ MS_TEST_AFTER(make_noted, each_64_kib_of_a_read_has_a_checksum)
     check_part(bytes + ALL - 1, bytes + 3 * SUM, REST, 1000 + 3 * SUM, 5);
 }
 
-/* --- files that nobody has seen read */
+/* Only within a note that has them, though another one was there before. */
+MS_TEST_AFTER(make_noted, beside_a_read_there_is_no_checksum)
+{
+    enum { SUM = 64 << 10 };
+    static unsigned char room[6 * SUM], *const bytes = room;
+    struct ms_reads_part part;
+    CHECK(!ms_reads_find_part(bytes, &part));
+    ms_reads_note(files[0].descriptor, bytes + SUM, SUM, 0, 5);
+    ms_reads_note(files[0].descriptor, bytes + 3 * SUM, SUM, 0, 6);
+    CHECK(!ms_reads_find_part(bytes, &part));
+    CHECK(!ms_reads_find_part(bytes + SUM - 1, &part));
+    CHECK(!ms_reads_find_part(bytes + 2 * SUM, &part));
+    check_part(bytes + SUM, bytes + SUM, SUM, 0, 5);
+    check_part(bytes + 3 * SUM, bytes + 3 * SUM, SUM, 0, 6);
+    ms_reads_note(files[0].descriptor, bytes, 3 * SUM + 1, 0, 7);
+    ms_reads_note(files[0].descriptor, bytes, 4 * SUM, 0, 0);
+    CHECK(!ms_reads_find_part(bytes + SUM, &part));
+    ms_reads_note(files[0].descriptor, bytes, SUM, 0, 8);
+    ms_reads_note(files[0].descriptor, bytes, SUM, 0, 9);
+    CHECK(!ms_reads_find_part(bytes + 4 * SUM, &part));
+    CHECK(!ms_reads_find_part(bytes + 5 * SUM, &part));
+    check_part(bytes, bytes, SUM, 0, 9);
+}
+
+/* --- a lock that another one has */
 
 /* The numbers of the unseen files, the last first. */
 static void check_unseen(const char *wanted)
@@ -505,6 +530,64 @@ static void check_unseen(const char *wanted)
     if (strcmp(seen, wanted) != 0)
         ms_test_fail(__FILE__, __LINE__, "expected %s, found %s", wanted, seen);
 }
+
+static int failed_tries, lock_tries;
+
+int __real_pthread_mutex_trylock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex)
+{
+    return ++lock_tries <= failed_tries ? EBUSY : __real_pthread_mutex_trylock(mutex);
+}
+
+/* Which of all that can be asked is answered while so many tries fail. */
+static unsigned ask_all(const unsigned char *at, int failures)
+{
+    struct ms_mapping place;
+    struct ms_reads_part part;
+    size_t first = 0, unseen = 0;
+    unsigned answers = 0;
+    failed_tries = failures;
+    lock_tries = 0;
+    answers |= ms_reads_find_part(at, &part) ? 1 : 0;
+    lock_tries = 0;
+    answers |= ms_reads_next(at, 1, &first, &place) ? 2 : 0;
+    lock_tries = 0;
+    answers |= ms_reads_next_unseen(&unseen, &place) ? 4 : 0;
+    failed_tries = 0;
+    return answers;
+}
+
+/* Somebody may have it for ever. */
+MS_TEST_AFTER(make_noted, the_lock_is_tried_a_hundred_times)
+{
+    enum { TRIES = 100 };
+    static unsigned char bytes[2000];
+    struct ms_reads_part part;
+    ms_reads_note(files[0].descriptor, bytes, 1000, 0, 5);
+    ms_reads_note_open(files[1].descriptor);
+    CHECK_EQ(ask_all(bytes, TRIES - 1), 7);
+    CHECK_EQ(ask_all(bytes, TRIES), 0);
+    const uint32_t changes = ms_reads_unseen();
+    failed_tries = 1000000;
+    lock_tries = 0;
+    ms_reads_note(files[0].descriptor, bytes + 1000, 1000, 0, 5);
+    CHECK_EQ(lock_tries, 2 * TRIES); /* for its checksums, too */
+    ms_reads_note_open(files[2].descriptor);
+    ms_reads_note_map(files[1].descriptor);
+    failed_tries = 0;
+    CHECK_EQ(ms_reads_unseen(), changes);
+    check_unseen("1 ");
+    CHECK_EQ(ask_all(bytes + 1000, 0), 4); /* nothing is known of that place */
+    failed_tries = TRIES;                  /* so that there is a note without checksums */
+    lock_tries = 0;
+    ms_reads_note(files[0].descriptor, bytes + 1000, 1000, 0, 5);
+    failed_tries = 0;
+    CHECK(!ms_reads_find_part(bytes + 1000, &part));
+    check_places(bytes + 1000, 1, "0@0 ");
+}
+
+/* --- files that nobody has seen read */
 
 MS_TEST_AFTER(make_noted, a_file_is_unseen_until_it_is_mapped_or_read)
 {

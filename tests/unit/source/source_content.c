@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "runtime/driver/flags.h"
+#include "runtime/source/mapping.h"
 #include "runtime/source/source.h"
 #include "tests/unit/between.h"
 #include "tools/simcuda/harness/deny.h"
@@ -209,4 +210,79 @@ MS_TEST_AFTER(start, a_header_is_looked_at_where_other_processes_cannot_be)
     deny(SYS_process_vm_readv, EPERM);
     if (find(data, LARGE) != 0)
         ms_test_skip("this kernel does not tell about mappings (device numbers)");
+}
+
+/* --- when files are looked for */
+
+static _Atomic unsigned visits, visit_ms; /* how many, and how long one takes */
+static _Atomic uint64_t later_ns;         /* by so much the clock is ahead */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
+{
+    static struct timespec begin; /* it stands, but for what the test adds */
+    if (clock != CLOCK_MONOTONIC || begin.tv_sec == 0 || later_ns == 0) {
+        const int result = __real_clock_gettime(clock, now);
+        if (clock == CLOCK_MONOTONIC)
+            begin = *now;
+        return result;
+    }
+    const uint64_t ns = (uint64_t)begin.tv_nsec + later_ns;
+    *now = (struct timespec){begin.tv_sec + (time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    return 0;
+}
+
+bool __real_ms_mapping_visit(ms_mapping_visitor *visit, void *context);
+bool __wrap_ms_mapping_visit(ms_mapping_visitor *visit, void *context);
+bool __wrap_ms_mapping_visit(ms_mapping_visitor *visit, void *context)
+{
+    visits++;
+    later_ns += (uint64_t)visit_ms * 1000 * 1000;
+    return __real_ms_mapping_visit(visit, context);
+}
+
+/* Whether a copy of bytes that are nowhere lets files be looked for. */
+static bool visits_after(unsigned ms)
+{
+    static unsigned char nothing[LARGE];
+    const unsigned before = visits;
+    later_ns += (uint64_t)ms * 1000 * 1000;
+    CHECK_EQ(find(nothing, LARGE), -1);
+    CHECK(visits <= before + 1);
+    return visits > before;
+}
+
+static void check_visits(bool has_file)
+{
+    later_ns = 1;
+    visit_ms = 5;
+    CHECK(visits_after(0));
+    CHECK(!visits_after(0));
+    CHECK(!visits_after(999)); /* a second, though it took but 5 ms */
+    CHECK(visits_after(1));
+    visit_ms = 20;
+    CHECK(!visits_after(999));
+    CHECK(visits_after(1));
+    CHECK(!visits_after(1999)); /* a hundred times what it took */
+    CHECK(visits_after(1));
+    atomic_fetch_add(&ms_hot.mapped, 1);
+    CHECK(visits_after(0));
+    CHECK(!visits_after(0));
+    if (has_file)
+        CHECK_EQ(find(data, LARGE), 0);
+}
+
+MS_TEST(files_are_looked_for_once_a_while_and_when_something_is_mapped)
+{
+    check_visits(false);
+}
+
+MS_TEST_AFTER(start, with_a_checkpoint_files_are_looked_for_no_more_often)
+{
+    if (find(data, LARGE) != 0)
+        ms_test_skip("this kernel does not tell about mappings (device numbers)");
+    later_ns = 1;
+    atomic_fetch_add(&ms_hot.mapped, 1);
+    check_visits(true);
 }
