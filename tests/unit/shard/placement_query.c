@@ -222,6 +222,149 @@ MS_TEST_BETWEEN(start, end, names_tell_what_other_ranks_keep)
     CHECK(ms_placement_query_name(allocation, FAKE_GRANULE + 3, BYTES, name, sizeof(name)));
     CHECK(strcmp(name, "a") == 0);
     CHECK(!ms_placement_query_name(allocation, FAKE_GRANULE - 1, BYTES, name, sizeof(name)));
+    CHECK(!ms_placement_query_name(allocation, FAKE_GRANULE, FAKE_GRANULE, name, sizeof(name)));
+}
+
+/* --- what is received, by its size */
+
+/* Rank 1 keeps the second half of a and of b, and of each row of c; and of what has 300 bytes. */
+static const char by_size[] =
+    "{\"format\": \"metashard-plan/1\", \"mesh\": {\"r\": 2}, \"rank\": 1, \"tensors\": ["
+    "{\"name\": \"a\", \"dtype\": \"U8\", \"shape\": [1000], \"placements\": [{\"shard\": 0}]},"
+    "{\"name\": \"b\", \"dtype\": \"U8\", \"shape\": [2000], \"placements\": [{\"shard\": 0}]},"
+    "{\"name\": \"c\", \"dtype\": \"U8\", \"shape\": [2, 1000], "
+    "\"placements\": [{\"shard\": 1}]},"
+    "{\"name\": \"d\", \"dtype\": \"U8\", \"shape\": [77], \"placements\": [\"replicate\"]},"
+    "{\"size\": 300, \"placements\": [{\"shard\": 0}]}]}";
+
+static void start_sizes(void)
+{
+    start();
+    use_plan_text(by_size);
+    ms_config.receive_parts = true;
+}
+
+/* "BEGIN-END " of what is remote of so many bytes, one of a sequence. */
+static void check_remote_in(size_t begin, const struct ms_sequence *sequence, const char *wanted)
+{
+    struct ms_ranges remote = {0};
+    char seen[256] = "";
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK(ms_placement_query_list_remote(allocation, begin, sequence->bytes[sequence->at],
+                                         sequence->count > 1 ? sequence : NULL, &remote));
+    ms_space_release(allocation);
+    for (size_t i = 0; i < remote.count && i < 8; i++)
+        sprintf(seen + strlen(seen), "%d-%d ", (int)remote.list[i].begin, (int)remote.list[i].end);
+    ms_ranges_cleanup(&remote);
+    if (strcmp(seen, wanted) != 0)
+        ms_test_fail(__FILE__, __LINE__, "%zu bytes at %zu: expected %s, found %s",
+                     sequence->bytes[sequence->at], begin, wanted, seen);
+}
+
+static void check_remote(size_t begin, size_t bytes, const char *wanted)
+{
+    check_remote_in(begin, &(struct ms_sequence){&bytes, 1, 0}, wanted);
+}
+
+MS_TEST_BETWEEN(start_sizes, end, what_all_tensors_of_a_size_leave_to_others_is_remote)
+{
+    for (int i = 0; i < 2; i++) { /* found, and known */
+        check_remote(0, 1000, "0-500 ");
+        check_remote(7, 1000, "7-507 ");
+        check_remote(0, 2000, "0-500 "); /* of b and c, this alone */
+        check_remote(0, 77, "");
+        check_remote(0, 300, "0-150 ");
+        check_remote(5, 300, "5-155 ");
+        check_remote(0, 301, "");
+        check_remote(0, 999, "");
+    }
+    ms_config.receive_parts = false;
+    check_remote(0, 1000, "");
+    ms_config.receive_parts = true;
+    use_plan(0, 1000); /* another rank, and other tensors */
+    check_remote(0, 1000, "500-1000 ");
+    check_remote(0, 2000, "");
+    use_plan(1, 2000);
+    check_remote(0, 2000, "0-1000 ");
+    check_remote(0, 1000, "");
+}
+
+MS_TEST_BETWEEN(start_sizes, end, what_comes_before_and_behind_tells_which_of_a_size_it_is)
+{
+    static const struct {
+        size_t bytes[4], count, at;
+        const char *wanted;
+    } rows[] = {
+        {{1000, 2000}, 2, 1, "0-1000 "},        /* b is behind a */
+        {{2000, 77}, 2, 0, "0-500 1000-1500 "}, /* c is before d */
+        {{2000, 2000}, 2, 0, "0-1000 "},        /* b is before c */
+        {{2000, 2000}, 2, 1, "0-500 1000-1500 "},
+        {{1000, 2000, 2000, 77}, 4, 1, "0-1000 "},
+        {{1000, 2000, 2000, 77}, 4, 2, "0-500 1000-1500 "},
+        {{1000, 2000, 77, 2000}, 4, 1, "0-500 "}, /* one neighbour each */
+        {{5, 2000, 5}, 3, 1, "0-500 "},
+        {{1000, 2000}, 2, 0, "0-500 "},
+        {{5, 300}, 2, 1, "0-150 "},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        check_remote_in(0, &(struct ms_sequence){rows[i].bytes, rows[i].count, rows[i].at},
+                        rows[i].wanted);
+}
+
+/* More than are kept. */
+MS_TEST_BETWEEN(start_sizes, end, many_sizes_are_each_known)
+{
+    enum { SIZES = 70 };
+    static char text[SIZES * 100];
+    char *at = text + sprintf(text, "{\"format\": \"metashard-plan/1\", \"mesh\": {\"r\": 2}, "
+                                    "\"rank\": 1, \"tensors\": [");
+    for (int i = 1; i <= SIZES; i++)
+        at += sprintf(at,
+                      "{\"name\": \"t%d\", \"dtype\": \"U8\", \"shape\": [%d], \"placements\": "
+                      "[{\"shard\": 0}]}%s",
+                      i, 2 * i, i < SIZES ? "," : "]}");
+    use_plan_text(text);
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 1; i <= SIZES; i++) {
+            char wanted[32];
+            sprintf(wanted, "0-%zu ", i);
+            check_remote(0, 2 * i, wanted);
+        }
+    }
+}
+
+/* What lies there may be another tensor's, unless it is known. */
+MS_TEST_BETWEEN(start_sizes, end, what_is_known_of_the_content_counts_before_the_size)
+{
+    const struct ms_content ours = {.kind = MS_FILL, .locality = MS_LOCAL},
+                            away = {.kind = MS_FILL, .locality = MS_REMOTE},
+                            copy = {.kind = MS_FILL, .is_remote_copy = true};
+    fake_set(allocation, 0, 10, &ours);
+    check_remote(0, 1000, "");
+    fake_set(allocation, 10, 20, &away);
+    fake_set(allocation, 990, 1010, &away);
+    check_remote(0, 1000, "10-20 990-1000 ");
+    check_remote(15, 1000, "15-20 990-1010 ");
+    fake_set(allocation, 0, BYTES, &fill); /* says nothing */
+    check_remote(0, 1000, "0-500 ");
+    fake_set(allocation, 490, 600, &copy);
+    check_remote(0, 1000, "490-500 "); /* by both */
+    check_remote(0, 999, "490-600 ");  /* no tensor has that size */
+    fake_set(allocation, 0, 10, &away);
+    check_remote(0, 1000, "0-10 490-600 ");
+}
+
+MS_TEST_BETWEEN(start_sizes, end, of_bytes_of_a_file_that_go_on_elsewhere_nothing_is_known)
+{
+    struct test_file file;
+    make_test_file(&file, "/tmp", 3000);
+    const struct ms_content content = {.kind = MS_SOURCE, .source = file.source};
+    fake_set(allocation, 100, 1100, &content);
+    check_remote(100, 1000, "100-600 ");
+    check_remote(101, 1000, "");
+    check_remote(99, 1000, "");
+    fake_set(allocation, 0, BYTES, &fill);
+    ms_source_drop(file.source);
 }
 
 /* --- reading what is remote */

@@ -290,3 +290,151 @@ MS_TEST_AFTER(make_cold_file, a_file_that_has_changed_is_read_anew)
     is_cold();
     CHECK(is_of_file(TENSOR, tensor_at(1)));
 }
+
+/* --- where it is looked for */
+
+MS_TEST_AFTER(make_file, what_begins_as_a_file_may_be_its_beginning)
+{
+    read_unseen(tensor_at(2), TENSOR);
+    CHECK(is_of_file(TENSOR, tensor_at(2)));
+    read_unseen(1, CHUNK);
+    CHECK(!is_of_file(CHUNK, 1)); /* it begins as none */
+    read_unseen(0, CHUNK);
+    memory[CHUNK - 1] ^= 1;
+    CHECK(!is_of_file(CHUNK, 0));
+    memory[CHUNK - 1] ^= 1;
+    CHECK(is_of_file(CHUNK, 0));
+    read_unseen(CHUNK, CHUNK);
+    CHECK(is_of_file(CHUNK, CHUNK));
+}
+
+MS_TEST_AFTER(make_file, large_copies_are_looked_for_further_on_until_many_were_not_there)
+{
+    enum { MISSES = 16 };
+    read_unseen(0, CHUNK);
+    CHECK(is_of_file(CHUNK, 0));
+    read_unseen(2 * CHUNK, CHUNK);
+    CHECK(is_of_file(CHUNK, 2 * CHUNK));
+    read_unseen(4 * CHUNK - 1, CHUNK - 1);
+    CHECK(!is_of_file(CHUNK - 1, 4 * CHUNK - 1)); /* it is too small for that */
+    read_unseen(3 * CHUNK, CHUNK - 1);
+    CHECK(is_of_file(CHUNK - 1, 3 * CHUNK));
+    for (int misses = MISSES - 1; misses <= MISSES; misses++) {
+        const size_t at = (size_t)(4 + 2 * (misses - MISSES + 1)) * CHUNK - 1;
+        fill_randomly(memory, CHUNK, 99);
+        for (int i = 0; i < misses; i++)
+            CHECK(!is_of_file(CHUNK, 0));
+        read_unseen(at + CHUNK, CHUNK);
+        CHECK_EQ(is_of_file(CHUNK, at + CHUNK), misses < MISSES);
+    }
+    read_unseen(6 * CHUNK - 1, CHUNK);
+    CHECK(is_of_file(CHUNK, 6 * CHUNK - 1)); /* where reads in order go on */
+    read_unseen(8 * CHUNK - 1, CHUNK);
+    CHECK(is_of_file(CHUNK, 8 * CHUNK - 1));
+}
+
+static char other_path[] = "/var/tmp/metashard-opened-XXXXXX";
+static unsigned char *other_data;
+
+static void remove_other(void)
+{
+    unlink(other_path);
+}
+
+/* Another one, alike but for the bytes of its tensors, and newer. */
+static int make_other(void)
+{
+    const int made = mkstemp(other_path);
+    CHECK(made >= 0);
+    atexit(remove_other);
+    other_data = malloc(bytes);
+    fill_randomly(other_data, bytes, 8);
+    memcpy(other_data, data, head);
+    CHECK_EQ(pwrite(made, other_data, bytes, 0), (ssize_t)bytes);
+    close(made);
+    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+    const int opened = open(other_path, O_RDONLY);
+    ms_reads_note_open(opened);
+    return opened;
+}
+
+static void check_whose(const unsigned char *from, size_t at, const char *wanted)
+{
+    memcpy(memory, from + at, TENSOR);
+    struct ms_source *source = find(TENSOR, at);
+    CHECK_EQ(source != NULL, wanted != NULL);
+    if (source == NULL)
+        return;
+    CHECK(strcmp(ms_source_path(source), wanted) == 0);
+    ms_source_drop(source);
+}
+
+MS_TEST_AFTER(make_file, each_of_several_files_is_looked_in_until_it_is_seen)
+{
+    const int other = make_other();
+    for (int i = 0; i < 2 * TENSORS; i++)
+        check_whose(i % 3 != 0 ? data : other_data, tensor_at(i % TENSORS),
+                    i % 3 != 0 ? path : other_path);
+    ms_reads_note_map(file);
+    check_whose(data, tensor_at(2), NULL);
+    check_whose(other_data, tensor_at(2), other_path);
+    ms_reads_note_map(other);
+    check_whose(other_data, tensor_at(2), NULL);
+    close(other);
+}
+
+/* In what a file differs from what it was before: its header has changed. */
+enum changed { IN_NOTHING, IN_BYTES, IN_SECONDS, IN_NANOSECONDS };
+
+/* The first tensor begins a byte later. */
+static void change_header(enum changed changed)
+{
+    struct stat stat;
+    const int made = open(path, O_WRONLY);
+    char *first = memmem(data, head, "[0,", 3);
+    CHECK(first != NULL && fstat(made, &stat) == 0);
+    first[1] = '1';
+    CHECK_EQ(pwrite(made, data, head, 0), (ssize_t)head);
+    if (changed == IN_BYTES)
+        CHECK_EQ(pwrite(made, "x", 1, (off_t)bytes), 1);
+    struct timespec times[] = {{.tv_nsec = UTIME_OMIT}, stat.st_mtim};
+    times[1].tv_sec -= changed == IN_SECONDS;
+    times[1].tv_nsec ^= changed == IN_NANOSECONDS;
+    CHECK_EQ(futimens(made, times), 0);
+    close(made);
+    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+    ms_reads_note_open(file);
+}
+
+static void check_header_is_read(enum changed changed)
+{
+    make_file();
+    read_unseen(tensor_at(1), TENSOR);
+    CHECK(is_of_file(TENSOR, tensor_at(1)));
+    change_header(changed);
+    read_unseen(head + 1, TENSOR - 1);
+    CHECK_EQ(is_of_file(TENSOR - 1, head + 1), changed != IN_NOTHING);
+    read_unseen(tensor_at(3), TENSOR);
+    CHECK(is_of_file(TENSOR, tensor_at(3)));
+}
+
+/* Links, rights and names change nothing in it. */
+MS_TEST(a_header_is_read_once)
+{
+    check_header_is_read(IN_NOTHING);
+}
+
+MS_TEST(a_header_is_read_again_when_the_file_has_another_size)
+{
+    check_header_is_read(IN_BYTES);
+}
+
+MS_TEST(a_header_is_read_again_after_seconds)
+{
+    check_header_is_read(IN_SECONDS);
+}
+
+MS_TEST(a_header_is_read_again_after_nanoseconds)
+{
+    check_header_is_read(IN_NANOSECONDS);
+}

@@ -11,6 +11,7 @@
 #include "runtime/source/source_internal.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
+#include "tests/unit/counted_pages.h"
 #include "tests/unit/source/files.h"
 #include "tools/simcuda/harness/deny.h"
 
@@ -33,7 +34,7 @@ static size_t queued_count, done_count;
 static bool is_recorded[MAX_EVENTS]; /* but not done */
 static int live_events, live_staging, copy_calls, row_calls, wait_calls;
 static size_t staging_bytes;
-static bool refuses_pinned;
+static bool refuses_pinned, has_refused_pinned;
 static bool transfers;            /* then nothing may be done that waits for all of the device */
 static int fail_at, driver_calls; /* the nth driver call fails; 0: none */
 static pthread_t caller;
@@ -82,7 +83,9 @@ static CUresult exchange_capture_mode(CUstreamCaptureMode *mode)
 
 static CUresult mem_host_alloc(void **memory_out, size_t bytes, unsigned flags)
 {
-    ENTER();
+    has_refused_pinned = fails();
+    if (has_refused_pinned)
+        return CUDA_ERROR_LAUNCH_FAILED;
     CHECK_EQ(flags, 0);
     if (refuses_pinned)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -727,7 +730,8 @@ MS_TEST(cancelled_while_threads_read)
     check_cancel(4);
 }
 
-/* Each driver call in its turn; nothing stays behind, and the next transfer works. */
+/* Each driver call in its turn; nothing stays behind, and the next transfer works. Only pinned
+ * memory can be done without. */
 MS_TEST_AFTER(make_files, failing_driver_calls)
 {
     make_memory(files[0].bytes);
@@ -737,12 +741,35 @@ MS_TEST_AFTER(make_files, failing_driver_calls)
         start(2 * MIB, failed % 2 == 0 ? 0 : 4);
         requests[0] = make_run(&files[0], 0, files[0].bytes, 0);
         fail_at = ++failed;
+        has_refused_pinned = false;
         result = transfer(requests, 1);
-        CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_LAUNCH_FAILED);
+        CHECK_EQ(result, fail_at <= driver_calls && !has_refused_pinned ? CUDA_ERROR_LAUNCH_FAILED
+                                                                        : CUDA_SUCCESS);
     } while (fail_at <= driver_calls);
-    CHECK_EQ(result, CUDA_SUCCESS);
     CHECK(failed > 30);
     CHECK_BYTES(memory, wanted, memory_bytes);
+}
+
+/* Runs of two files in disorder, more than arrays have room for at first. */
+static bool transfer_some(void)
+{
+    enum { RUNS = 100, RUN = 3000 };
+    make_memory(2 * RUNS * RUN);
+    for (size_t i = 0; i < RUNS; i++)
+        requests[i] =
+            make_run(&files[i % 2 == 0 ? 0 : 2], (RUNS - i) * 4 * BLOCK, RUN, 2 * i * RUN);
+    const CUresult result = transfer(requests, RUNS);
+    CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+    if (result == CUDA_SUCCESS)
+        CHECK_BYTES(memory, wanted, memory_bytes);
+    return result == CUDA_SUCCESS;
+}
+
+MS_TEST_AFTER(make_files, without_memory_nothing_is_read_and_all_is_given_back)
+{
+    start(2 * MIB, 0);
+    CHECK(transfer_some());
+    without_each_piece(transfer_some, 10);
 }
 
 static void wait_long(void)
