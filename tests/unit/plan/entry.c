@@ -386,3 +386,89 @@ MS_TEST(the_flat_cut_is_the_last_one)
         ms_plan_destroy(plan);
     }
 }
+
+/* --- terms that entries have in common */
+
+/* Of so many of these entries. */
+static struct ms_plan *plan_of_entries(const char *const *entries, int count)
+{
+    char text[1024];
+    struct ms_plan *plan = NULL;
+    struct ms_fault fault;
+    snprintf(text, sizeof(text),
+             "{'format':'metashard-plan/1','mesh':{'p':2,'d':2},'rank':0,'tensors':[%s%s%s]}",
+             entries[0], count > 1 ? "," : "", count > 1 ? entries[1] : "");
+    for (char *at = text; (at = strchr(at, '\'')) != NULL;)
+        *at = '"';
+    if (!ms_plan_parse(text, strlen(text), "plan", &plan, &fault))
+        ms_test_fail(__FILE__, __LINE__, "%s", fault.text);
+    return plan;
+}
+
+/* Entries are many, and say little. */
+MS_TEST(entries_that_say_the_same_say_it_once)
+{
+#define PLACED(placements) "{'size':5,'placements':" placements "}"
+#define CUT(more) PLACED("[{'shard':0" more "}]")
+    static const struct {
+        const char *entries[2];
+        bool are_same;
+    } rows[] = {
+        {{"{'size':5}", "{'size':5}"}, true},
+        {{"{'size':5}", "{'size':6}"}, false},
+        {{"{'size':5}", "{'order':5}"}, false},
+        {{"{'size':5}", "{'size':5,'order':0}"}, false},
+        {{"{'order':5}", "{'order':5}"}, true},
+        {{"{'order':5}", "{'order':6}"}, false},
+        {{"{'name':'a*'}", "{'name':'b*'}"}, true},
+        {{"{'name':'a*'}", "{'name':'a*','size':0}"}, false},
+        {{PLACED("[]"), "{'size':5}"}, true},
+        {{PLACED("['replicate']"), PLACED("{}")}, true},
+        {{CUT(""), CUT("")}, true},
+        {{CUT(""), PLACED("{'p':{'shard':0}}")}, true},
+        {{CUT(""), PLACED("[{'shard':1}]")}, false},
+        {{CUT(""), PLACED("['replicate',{'shard':0}]")}, false},
+        {{CUT(""), PLACED("[{'shard':0},{'shard':0}]")}, false},
+        {{PLACED("[{'shard':0},{'shard':0}]"), PLACED("[{'shard':0},{'shard':1}]")}, false},
+        {{CUT(""), PLACED("[]")}, false},
+        {{CUT(""), CUT(",'interleave':[1]")}, false},
+        {{CUT(",'interleave':[1,2]"), CUT(",'interleave':[1,2]")}, true},
+        {{CUT(",'interleave':[1,2]"), CUT(",'interleave':[2,1]")}, false},
+        {{CUT(",'interleave':[1,1,1]"), CUT(",'interleave':[1,2]")}, false},
+        {{PLACED("[{'flat':'zero3'}]"), PLACED("[{'flat':'zero3'}]")}, true},
+        {{PLACED("[{'flat':'zero3'}]"), PLACED("[{'flat':'fsdp1','unit':'u'}]")}, false},
+        {{PLACED("[{'flat':'fsdp1','unit':'u'}]"), PLACED("[{'flat':'fsdp1','unit':'u'}]")}, true},
+        {{PLACED("[{'flat':'fsdp1','unit':'u'}]"), PLACED("[{'flat':'fsdp1','unit':'v'}]")}, false},
+        {{"{'size':5,'ranges':[[],[],[],[]]}", "{'size':5,'ranges':[[],[],[],[]]}"}, false},
+        {{"{'size':5,'ranges':[[],[],[],[]]}", "{'size':5}"}, false},
+        {{"{'size':5}", "{'size':5,'ranges':[[],[],[],[]]}"}, false},
+    };
+#undef CUT
+#undef PLACED
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct ms_plan *one = plan_of_entries(rows[i].entries, 1),
+                       *both = plan_of_entries(rows[i].entries, 2);
+        if ((ms_terms_of(both, 0) == ms_terms_of(both, 1)) != rows[i].are_same)
+            ms_test_fail(__FILE__, __LINE__, "%s and %s", rows[i].entries[0], rows[i].entries[1]);
+        CHECK_EQ(both->terms_count, rows[i].are_same ? 1 : 2);
+        if (rows[i].are_same && ms_entry_at(both, 0).name == NULL)
+            CHECK_EQ(both->arena.used, one->arena.used); /* what was read is given back */
+        ms_plan_destroy(one);
+        ms_plan_destroy(both);
+    }
+}
+
+MS_TEST(ranges_that_touch_are_one)
+{
+    static const char *const entry =
+        "{'name':'a','ranges':[[[0,1],[1,2],[3,4],[4,9]],[],[[5,6]],[]]}";
+    static const struct ms_range wanted[] = {{0, 2}, {3, 9}, {5, 6}};
+    static const int ends[] = {0, 2, 2, 3, 3};
+    struct ms_plan *plan = plan_of_entries(&entry, 1);
+    struct ms_range *const *ranges = ms_terms_of(plan, 0)->ranges;
+    for (int rank = 0; rank <= 4; rank++)
+        CHECK_EQ(ranges[rank] - ranges[0], ends[rank]);
+    for (size_t i = 0; i < COUNT(wanted); i++)
+        CHECK(ranges[0][i].begin == wanted[i].begin && ranges[0][i].end == wanted[i].end);
+    ms_plan_destroy(plan);
+}

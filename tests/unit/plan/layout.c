@@ -2,6 +2,7 @@
 /* Which entry decides a tensor: the layout's way of finding it against trying one after the
  * other. */
 #include "runtime/plan/plan.h"
+#include "runtime/plan/plan_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -199,5 +200,164 @@ MS_TEST(what_has_one_name_counts_once)
     for (size_t i = 0; i < GIVEN; i++)
         CHECK_EQ(positions[i], given[i].position);
     ms_layout_destroy(layout);
+    ms_plan_destroy(plan);
+}
+
+/* --- tensors that do not fit what is said of them */
+
+#define COUNT(list) (sizeof(list) / sizeof((list)[0]))
+#define U8(name, shape, more) "{'name':'" name "','dtype':'U8','shape':[" shape "]" more "}"
+#define SHARD(dim) ",'placements':[{'shard':" dim "}]"
+#define UNIT(name, mesh_dim) ",'placements':{'" mesh_dim "':{'flat':'fsdp1','unit':'" name "'}}"
+
+/* Of four ranks; each ' stands for ". */
+static struct ms_plan *plan_of(const char *tensors)
+{
+    char text[2048];
+    struct ms_plan *plan = NULL;
+    struct ms_fault fault;
+    snprintf(text, sizeof(text),
+             "{'format':'metashard-plan/1','mesh':{'p':2,'d':2},'rank':0,'tensors':[%s]}", tensors);
+    for (char *at = text; (at = strchr(at, '\'')) != NULL;)
+        *at = '"';
+    if (!ms_plan_parse(text, strlen(text), "plan", &plan, &fault))
+        ms_test_fail(__FILE__, __LINE__, "%s: %s", tensors, fault.text);
+    return plan;
+}
+
+/* What the layout of this source, or of what is declared alone, is refused for; NULL: it is not. */
+static const char *fault_of(const struct ms_plan *plan, const struct ms_layout_source *source)
+{
+    static struct ms_fault fault;
+    size_t positions[8];
+    struct ms_layout *layout;
+    const bool is_good = source != NULL
+                             ? ms_layout_create_of(plan, source, positions, &layout, &fault)
+                             : ms_layout_create(plan, NULL, &layout, &fault);
+    if (!is_good)
+        return fault.text;
+    ms_layout_destroy(layout);
+    return NULL;
+}
+
+static void check_fault(const char *what, const char *seen, const char *wanted)
+{
+    if ((seen == NULL) != (wanted == NULL) || (seen != NULL && strcmp(seen, wanted) != 0))
+        ms_test_fail(__FILE__, __LINE__, "%s: expected %s, found %s", what,
+                     wanted != NULL ? wanted : "none", seen != NULL ? seen : "none");
+}
+
+MS_TEST(the_first_tensor_that_does_not_fit_is_told)
+{
+    static const char no_dim[] =
+        "tensors[0]: tensor a is sharded by a dimension that it does not have";
+    static const struct {
+        const char *tensors, *fault;
+    } rows[] = {
+        {U8("a", "4", SHARD("0")), NULL},
+        {U8("a", "4", SHARD("1")), no_dim},
+        {U8("a", "", SHARD("0")), no_dim},
+        {U8("a", "4,5", SHARD("1")), NULL},
+        {U8("a", "6", ",'placements':[{'shard':0,'interleave':[2,1]}]"), NULL},
+        {U8("a", "4", ",'placements':[{'shard':0,'interleave':[2,1]}]"),
+         "tensors[0]: tensor a has a dimension that the sum of interleave does not divide"},
+        {U8("a", "4", ",'placements':[{'flat':'zero3'},{'shard':1}]"), no_dim},
+        {U8("a", "10", ",'ranges':[[[0,10]],[],[],[[3,4],[5,10]]]"), NULL},
+        {U8("a", "10", ",'ranges':[[[0,11]],[],[],[]]"),
+         "tensors[0]: tensor a is shorter than a range of its entry"},
+        {U8("a", "10", ",'ranges':[[],[],[],[[3,4],[5,11]]]"),
+         "tensors[0]: tensor a is shorter than a range of its entry"},
+        {"{'name':'a','dtype':'F4','shape':[4],'placements':['replicate']}", NULL},
+        {"{'name':'a','dtype':'F4','shape':[4],'ranges':[[[0,2]],[],[],[]]}", NULL},
+        {"{'name':'a','dtype':'F4','shape':[4],'placements':[{'shard':0}]}",
+         "tensors[0]: tensor a has elements smaller than a byte; expected replicate or ranges"},
+        {"{'name':'a','dtype':'F4','shape':[4],'placements':[{'flat':'zero3'}]}",
+         "tensors[0]: tensor a has elements smaller than a byte; expected replicate or ranges"},
+        {U8("a", "4", SHARD("1")) "," U8("b", "4", SHARD("2")), no_dim},
+        {U8("a", "4", "") "," U8("b", "4", SHARD("2")) "," U8("c", "4", ""),
+         "tensors[1]: tensor b is sharded by a dimension that it does not have"},
+        {U8("a", "4611686018427387904", "") "," U8("b", "4611686018427387903", ""), NULL},
+        {U8("a", "4611686018427387904", "") "," U8("b", "4611686018427387904", ""),
+         "tensors: expected less than 2^63 bytes in all"},
+        {U8("a", "4", UNIT("u", "p")) "," U8("b", "4", UNIT("u", "p")), NULL},
+        {U8("a", "4", UNIT("u", "p")) "," U8("b", "4", UNIT("v", "d")), NULL},
+        {U8("a", "4", UNIT("u", "p")) "," U8("b", "4", UNIT("u", "d")),
+         "tensors[1]: unit u: expected one flat mesh dimension"},
+        {U8("a", "4", UNIT("u", "p")) ",{'name':'b','dtype':'I8','shape':[4]" UNIT("u", "p") "}",
+         "tensors[1]: unit u: expected tensors of one dtype"},
+        {U8("a", "4", UNIT("u", "p")) "," U8("b", "4", UNIT("u", "d")) "," U8(
+             "c", "4", UNIT("v", "p")) "," U8("d", "4", UNIT("v", "d")),
+         "tensors[1]: unit u: expected one flat mesh dimension"},
+    };
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct ms_plan *plan = plan_of(rows[i].tensors);
+        check_fault(rows[i].tensors, fault_of(plan, NULL), rows[i].fault);
+        ms_plan_destroy(plan);
+    }
+}
+
+/* As a checkpoint, or a program, gives them. */
+MS_TEST(tensors_that_are_given_are_as_the_plan_says)
+{
+    static const struct {
+        const char *tensors;
+        bool has_declared, is_complete;
+        const char *fault;
+    } rows[] = {
+        {U8("a", "4", ""), true, true, NULL},
+        {U8("a", "4", "") "," U8("b", "4", ""), true, false, NULL},
+        {U8("a", "4", "") "," U8("b", "4", ""), true, true,
+         "tensors[1]: tensor b is not in the checkpoint"},
+        {"{'name':'*'}," U8("a", "5", ""), true, false,
+         "tensors[1]: tensor a has another dtype or shape in the checkpoint"},
+        {"{'name':'a','dtype':'I8','shape':[4]}", true, false,
+         "tensors[0]: tensor a has another dtype or shape in the checkpoint"},
+        {U8("a", "5", ""), false, false,
+         "tensors[0]: tensor a has another dtype or shape than its entry says"},
+        {U8("a*", "4", ""), false, false, NULL},
+        {"{'name':'b'}," U8("a*", "5", ""), false, false,
+         "tensors[1]: tensor a has another dtype or shape than its entry says"},
+        {"{'size':7,'placements':[{'shard':1}]}", false, false,
+         "tensors[0]: tensor without a name is sharded by a dimension that it does not have"},
+    };
+    struct ms_tensor tensors[] = {{.name = "a", .dims = 1, .shape = {4}, .dtype = MS_DTYPE_U8},
+                                  {.dims = 1, .shape = {7}, .dtype = MS_DTYPE_U8}};
+    CHECK(ms_tensor_measure(&tensors[0]) == NULL && ms_tensor_measure(&tensors[1]) == NULL);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct ms_plan *plan = plan_of(rows[i].tensors);
+        const struct ms_layout_source source = {.at = tensor_at,
+                                                .context = tensors,
+                                                .count = rows[i].has_declared ? 1 : 2,
+                                                .has_declared = rows[i].has_declared,
+                                                .is_complete = rows[i].is_complete};
+        check_fault(rows[i].tensors, fault_of(plan, &source), rows[i].fault);
+        ms_plan_destroy(plan);
+    }
+}
+
+MS_TEST(units_are_numbered_by_name_and_have_their_first_tensor)
+{
+    struct ms_plan *plan = plan_of(
+        U8("a", "1", UNIT("v", "p")) "," U8("b", "2", "") "," U8("c", "3", UNIT("u", "d")) "," U8(
+            "d", "4", UNIT("v", "p")) "," U8("e", "5", UNIT("u", "d")) "," U8("f", "6",
+                                                                              SHARD("0")));
+    static const size_t units[] = {1, SIZE_MAX, 0, 1, 0, SIZE_MAX};
+    struct ms_layout *layout;
+    struct ms_fault fault;
+    CHECK(ms_layout_create(plan, NULL, &layout, &fault));
+    CHECK_EQ(layout->count, COUNT(units));
+    CHECK_EQ(layout->bytes, 21);
+    for (size_t i = 0; i < COUNT(units); i++) {
+        CHECK_EQ(ms_layout_at(layout, i).unit, units[i]);
+        CHECK_EQ(ms_layout_at(layout, i).entry, i);
+        CHECK_EQ(ms_layout_at(layout, i).tensor.bytes, i + 1);
+        CHECK(ms_layout_at(layout, i).is_declaration);
+    }
+    CHECK_EQ(layout->unit_count, 2);
+    CHECK(strcmp(layout->units[0].name, "u") == 0 && strcmp(layout->units[1].name, "v") == 0);
+    CHECK(layout->units[0].first == 2 && layout->units[1].first == 0);
+    CHECK(layout->units[0].mesh_dim == 1 && layout->units[1].mesh_dim == 0);
+    ms_layout_destroy(layout);
+    ms_layout_destroy(NULL);
     ms_plan_destroy(plan);
 }

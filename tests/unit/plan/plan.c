@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "runtime/base/launcher.h"
+#include "runtime/plan/placement.h"
 #include "tests/unit/counted_pages.h"
 
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
@@ -305,6 +306,41 @@ MS_TEST(without_memory_it_says_so_and_gives_all_back)
     struct ms_plan *plan = parse_good(declared);
     CHECK_EQ(live, 7); /* itself, names, entries, terms, forms, exact names, other entries */
     ms_plan_destroy(plan);
+    CHECK_EQ(live, 0);
+}
+
+/* Over what a plan declares: a layout, what a rank gets, and what all get. */
+static struct ms_plan *laid;
+
+static bool lay_out(void)
+{
+    struct ms_layout *layout = NULL;
+    struct ms_census census;
+    bool is_good = ms_layout_create(laid, NULL, &layout, &fault);
+    if (!is_good) {
+        CHECK(strcmp(fault.text, "out of memory") == 0);
+        return false;
+    }
+    struct ms_placement *placement = ms_placement_create(layout, 1);
+    is_good = placement != NULL;
+    if (ms_census_init(&census, layout))
+        CHECK(!is_good || census.bytes[1] == ms_placement_total(placement));
+    else
+        is_good = false;
+    ms_census_cleanup(&census);
+    ms_placement_destroy(placement);
+    ms_layout_destroy(layout);
+    return is_good;
+}
+
+MS_TEST(without_memory_nothing_is_laid_out_and_all_is_given_back)
+{
+    laid = parse_good("{'format':'metashard-plan/1','mesh':{'a':2,'b':3},'tensors':["
+                      "{'name':'w','dtype':'U8','shape':[6],'placements':[{'shard':0}]},"
+                      "{'name':'u','dtype':'U8','shape':[6],'placements':["
+                      "{'flat':'fsdp1','unit':'x'}]}]}");
+    without_each_piece(lay_out, 10);
+    ms_plan_destroy(laid);
     CHECK_EQ(live, 0);
 }
 
