@@ -3,6 +3,7 @@
  * remote. */
 #include "runtime/config/config.h"
 #include "runtime/memory/order.h"
+#include "runtime/plan/placement.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/source/trust.h"
@@ -201,6 +202,36 @@ MS_TEST_BETWEEN(start, end, a_plan_that_does_not_fit_decides_nothing)
     CHECK_EQ(count_log_lines("the plan is not followed"), 1);
 }
 
+/* How often somebody begins to walk the ranges of a tensor. */
+static unsigned begins;
+
+void __real_ms_placement_begin(struct ms_cursor *cursor, const struct ms_placement *placement,
+                               size_t tensor);
+void __wrap_ms_placement_begin(struct ms_cursor *cursor, const struct ms_placement *placement,
+                               size_t tensor);
+void __wrap_ms_placement_begin(struct ms_cursor *cursor, const struct ms_placement *placement,
+                               size_t tensor)
+{
+    begins++;
+    __real_ms_placement_begin(cursor, placement, tensor);
+}
+
+/* There may be very many ranges, and extents. */
+MS_TEST_BETWEEN(start, end, a_tensor_in_several_extents_is_not_walked_anew_for_each)
+{
+    name_tensor(allocation->address, HALF, "a");
+    name_tensor(allocation->address + HALF, HALF, "b");
+    for (uint32_t i = 0; i < GRANULES; i++)
+        fake_set(allocation, i * FAKE_GRANULE, (i + 1) * FAKE_GRANULE,
+                 &(struct ms_content){.kind = MS_FILL, .pattern = i + 1});
+    judge(0, BYTES);
+    CHECK(begins < GRANULES); /* it goes on where it was */
+    CHECK_STANDING(0, HALF / 2, MS_REMOTE);
+    CHECK_STANDING(HALF / 2, HALF, MS_LOCAL);
+    CHECK_STANDING(HALF, HALF + HALF / 2, MS_REMOTE);
+    CHECK_STANDING(HALF + HALF / 2, BYTES, MS_LOCAL);
+}
+
 /* --- names */
 
 MS_TEST_BETWEEN(start, end, names_tell_what_other_ranks_keep)
@@ -269,6 +300,7 @@ static void check_remote(size_t begin, size_t bytes, const char *wanted)
 MS_TEST_BETWEEN(start_sizes, end, what_all_tensors_of_a_size_leave_to_others_is_remote)
 {
     for (int i = 0; i < 2; i++) { /* found, and known */
+        begins = 0;
         check_remote(0, 1000, "0-500 ");
         check_remote(7, 1000, "7-507 ");
         check_remote(0, 2000, "0-500 "); /* of b and c, this alone */
@@ -277,6 +309,7 @@ MS_TEST_BETWEEN(start_sizes, end, what_all_tensors_of_a_size_leave_to_others_is_
         check_remote(5, 300, "5-155 ");
         check_remote(0, 301, "");
         check_remote(0, 999, "");
+        CHECK_EQ(begins, i == 0 ? 6 : 2); /* those of an entry are not kept */
     }
     ms_config.receive_parts = false;
     check_remote(0, 1000, "");
@@ -387,6 +420,48 @@ MS_TEST_BETWEEN(start, end,
     CHECK_EQ(count_log_lines("reads 10 bytes of tensor w, from byte 262134 on"), 1);
     CHECK_EQ(count_log_lines("cuA reads"), 1);
     CHECK_EQ(count_log_lines("cuB reads"), 1);
+}
+
+MS_TEST_BETWEEN(start, end, reads_of_a_tensor_of_a_file_are_told_by_where_in_it)
+{
+    uint64_t data;
+    struct ms_source *source = make_checkpoint(&data);
+    const struct ms_content content = {.kind = MS_SOURCE,
+                                       .source = source,
+                                       .source_offset = data + 1000};
+    open_log(MS_INFO);
+    fake_set(allocation, 100, 3100, &content);
+    judge(0, BYTES);
+    CHECK_EQ(ms_placement_query_read_remote(allocation, 90, 600), CUDA_SUCCESS);
+    CHECK_EQ(count_log_lines("a call reads 500 bytes of tensor x, from byte 1000 on, which"), 1);
+    CHECK_EQ(ms_placement_query_read_remote(allocation, 2000, 2200), CUDA_SUCCESS);
+    CHECK_EQ(count_log_lines("a call reads 100 bytes of tensor y, from byte 0 on, which"), 1);
+    ms_caller = "cuA";
+    ms_caller_kernel = "k";
+    CHECK_EQ(ms_placement_query_read_remote(allocation, 2110, 2111), CUDA_SUCCESS);
+    CHECK_EQ(count_log_lines("cuA of k reads 1 bytes of tensor y, from byte 10 on, which"), 1);
+    ms_source_drop(source);
+}
+
+/* No more than are remembered. */
+MS_TEST_BETWEEN(start, end, of_many_tensors_that_are_read_the_first_are_told)
+{
+    enum { TOLD = 64 };
+    open_log(MS_INFO);
+    for (size_t i = 0; i <= TOLD; i++) {
+        char name[16];
+        sprintf(name, "t%zu", i);
+        name_tensor(allocation->address + 100 * i, 100, name);
+    }
+    judge(0, BYTES);
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 0; i <= TOLD; i++)
+            CHECK_EQ(ms_placement_query_read_remote(allocation, 100 * i, 100 * i + 50),
+                     CUDA_SUCCESS);
+    }
+    CHECK_EQ(count_log_lines("a call reads 50 bytes of tensor t"), TOLD);
+    CHECK_EQ(count_log_lines("of tensor t63,"), 1);
+    CHECK_EQ(ms_counter_get(MS_COUNT_REMOTE_READS), 2 * (TOLD + 1));
 }
 
 MS_TEST_BETWEEN(start, end, in_enforce_mode_they_are_refused_and_told_each_time)

@@ -8,9 +8,11 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/launcher.h"
 #include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/shard/shard_internal.h"
+#include "runtime/state/state.h"
 #include "tests/unit/between.h"
 #include "tests/unit/checkpoint/checkpoint_folder.h"
 #include "tests/unit/counted_pages.h"
@@ -22,6 +24,34 @@
 
 static struct ms_fault fault;
 static struct ms_state_plan facts;
+
+/* What the state page gets. */
+static struct ms_event event;
+static struct ms_state_plan published;
+static uint32_t page_rank, page_ranks;
+static int event_count, plan_count, rank_count;
+
+void __wrap_ms_state_event(const struct ms_event *happened);
+void __wrap_ms_state_set_plan(const struct ms_state_plan *plan);
+void __wrap_ms_state_set_rank(uint32_t rank, uint32_t ranks);
+void __wrap_ms_state_event(const struct ms_event *happened)
+{
+    event = *happened;
+    event_count++;
+}
+
+void __wrap_ms_state_set_plan(const struct ms_state_plan *plan)
+{
+    published = *plan;
+    plan_count++;
+}
+
+void __wrap_ms_state_set_rank(uint32_t rank, uint32_t ranks)
+{
+    page_rank = rank;
+    page_ranks = ranks;
+    rank_count++;
+}
 
 static const struct ms_state_plan *describe(void)
 {
@@ -175,6 +205,47 @@ MS_TEST_AFTER(start, of_two_dimensions_of_a_size_a_group_tells_nothing)
     CHECK(!ms_shard_add_communicator(6, 1, true));
     CHECK(ms_shard_add_communicator(12, 7, true));
     check_force(1, 7, 12);
+}
+
+/* As many as there can be. */
+MS_TEST_AFTER(start, of_eight_dimensions_a_group_along_none_tells_nothing)
+{
+    set_plan("{" PLAN ", \"mesh\": {\"a\": 2, \"b\": 3, \"c\": 1, \"d\": 1, \"e\": 1, "
+             "\"f\": 1, \"g\": 1, \"h\": 1}}");
+    CHECK(!ms_shard_add_communicator(5, 4, true));
+    CHECK(!ms_shard_add_communicator(3, 1, true));
+    CHECK(ms_shard_add_communicator(2, 1, true));
+    check_force(1, 4, 6);
+    ms_shard_add_communicator(6, 3, false);
+    CHECK_EQ(count_log_lines("treats this process as rank 4, but it is rank 3"), 1);
+}
+
+MS_TEST_AFTER(start, the_page_has_the_rank_of_a_communicator_of_the_program)
+{
+    ms_shard_add_communicator(6, 4, true); /* split off another one */
+    CHECK_EQ(rank_count, 0);
+    ms_shard_add_communicator(5, 3, false);
+    CHECK_EQ(rank_count, 1);
+    CHECK(page_rank == 3 && page_ranks == 5);
+}
+
+MS_TEST_AFTER(start, the_page_has_the_plan_and_what_happened)
+{
+    atomic_store(&ms_hot.recorded, MS_NOT_RECORDED);
+    set_plan("{" PLAN ", \"world_size\": 4, \"rank\": 3}");
+    ms_shard_publish("set", 7);
+    CHECK(plan_count == 0 && event_count == 0);
+    atomic_store(&ms_hot.recorded, MS_RECORDED);
+    ms_shard_publish(NULL, 7);
+    CHECK(plan_count == 1 && event_count == 0);
+    CHECK(published.rank == 3 && published.world == 4 && published.generation == 1);
+    ms_shard_publish("set", 7);
+    CHECK(plan_count == 2 && event_count == 1);
+    CHECK_EQ(event.kind, MS_EVENT_PLAN);
+    CHECK_EQ(event.began, 7);
+    CHECK_EQ(event.bytes, published.owned_bytes);
+    CHECK(strcmp(event.text, "set") == 0);
+    atomic_store(&ms_hot.recorded, MS_NOT_RECORDED);
 }
 
 MS_TEST_AFTER(start, another_rank_in_a_communicator_of_that_size_is_said_once)

@@ -17,6 +17,7 @@
 
 #include "runtime/source/descriptor.h"
 #include "tools/simcuda/harness/deny.h"
+#include "tests/unit/source/kernel.h"
 #include "tools/simcuda/harness/test.h"
 
 /* close_range(2), on all machines. */
@@ -113,16 +114,14 @@ static void check_own_table(void)
 
 MS_TEST(its_descriptors_are_not_the_programs)
 {
-    if (!has_own_table())
-        ms_test_skip("tables cannot be unshared here");
+    needs_own_table(has_own_table());
     check_own_table();
 }
 
 MS_TEST(its_descriptors_are_not_the_programs_before_linux_5_9)
 {
     deny(CLOSE_RANGE, ENOSYS);
-    if (!has_own_table())
-        ms_test_skip("tables cannot be unshared here");
+    needs_own_table(has_own_table());
     check_own_table();
 }
 
@@ -152,8 +151,7 @@ MS_TEST(locks_of_the_program_stay)
     const int file = make_file();
     struct flock wanted = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int descriptor;
-    if (!has_own_table())
-        ms_test_skip("tables cannot be unshared here");
+    needs_own_table(has_own_table());
     CHECK_EQ(fcntl(file, F_SETLK, &wanted), 0);
     CHECK(ms_file_thread_call(open_inside, &descriptor));
     ms_file_thread_call(close_inside, &descriptor);
@@ -164,8 +162,7 @@ static void check_pipe_is_not_held(void)
 {
     int ends[2];
     CHECK_EQ(pipe(ends), 0);
-    if (!has_own_table())
-        ms_test_skip("tables cannot be unshared here");
+    needs_own_table(has_own_table());
     close(ends[1]);
     struct pollfd end = {.fd = ends[0], .events = POLLIN};
     CHECK_EQ(poll(&end, 1, 10000), 1);

@@ -7,6 +7,7 @@
 
 #include "runtime/source/reads.h"
 #include "runtime/source/source.h"
+#include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
 #include "runtime/state/caller.h"
 #include "tests/unit/between.h"
@@ -396,6 +397,21 @@ MS_TEST_AFTER(set_up, a_file_is_held_by_its_number_alone)
     CHECK(!ms_held_files_has(0, NULL));
     CHECK(!ms_held_files_has(number, NULL));
     ms_source_drop(source);
+}
+
+/* It may have changed, and be as before again. */
+MS_TEST_AFTER(set_up, a_file_that_was_given_up_is_held_anew)
+{
+    const uint32_t number = ms_held_files_hold(direct);
+    CHECK(number != 0);
+    CHECK_EQ(ms_held_files_hold(direct), number);
+    ms_lock_take(&ms_files.lock);
+    struct ms_source *held = ms_files.first;
+    ms_lock_drop(&ms_files.lock);
+    CHECK(held != NULL && ms_held_files_has(number, held));
+    atomic_store(&held->state, MS_SOURCE_IS_LOST);
+    CHECK(ms_held_files_hold(direct) > number);
+    CHECK(!ms_held_files_has(number, held));
 }
 
 /* --- how many */

@@ -12,6 +12,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/config/config.h"
 #include "runtime/source/file_thread.h"
+#include "tests/unit/source/kernel.h"
 #include "tools/simcuda/harness/test.h"
 
 static char path[] = "/tmp/metashard-lease-XXXXXX";
@@ -38,8 +39,7 @@ MS_TEST(a_lease_is_taken_where_that_is_allowed_and_given_back)
     CHECK(!atomic_load(&lease.is_taken) && !ms_lease_any());
     ms_config.leases = true;
     ms_lease_take(&lease, file);
-    if (!atomic_load(&lease.is_taken))
-        ms_test_skip("no leases here");
+    needs_lease(atomic_load(&lease.is_taken), path);
     CHECK(ms_lease_any());
     CHECK_EQ(fcntl(file, F_GETLEASE), F_RDLCK);
     CHECK(ms_lease_is_intact(&lease, file) && !ms_lease_is_broken(&lease, file));
@@ -110,8 +110,7 @@ MS_TEST(a_lease_counts_for_as_long_as_the_writer_waits)
     close(make_file());
     ms_config.leases = true;
     CHECK(ms_file_thread_call(break_it, &broken));
-    if (!broken.is_taken)
-        ms_test_skip("no leases here");
+    needs_lease(broken.is_taken, path);
     CHECK(broken.is_refused && broken.is_broken);
     CHECK_EQ(broken.is_intact[0], broken.has_own_table);
     CHECK_EQ(broken.is_intact[1], broken.has_own_table);
@@ -125,8 +124,7 @@ MS_TEST(a_lease_that_is_seen_counts_anew)
     const int file = make_file();
     ms_config.leases = true;
     ms_lease_take(&lease, file);
-    if (!atomic_load(&lease.is_taken))
-        ms_test_skip("no leases here");
+    needs_lease(atomic_load(&lease.is_taken), path);
     CHECK(ms_clock_ns(CLOCK_MONOTONIC) - atomic_load(&lease.held_ns) < MS_NS_PER_S);
     set_age(&lease, 2 * break_ns());
     CHECK(ms_lease_is_intact(&lease, file));
@@ -186,7 +184,7 @@ MS_TEST(while_there_are_leases_nobody_waits_nor_when_the_last_has_gone)
     if (!atomic_load(&lease.is_taken)) {
         ms_lease_wake();
         CHECK_EQ(pthread_join(thread, NULL), 0);
-        ms_test_skip("no leases here");
+        needs_lease(false, path);
     }
     CHECK_EQ(pthread_join(thread, NULL), 0);
     ms_lease_wait();

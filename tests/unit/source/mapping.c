@@ -21,6 +21,7 @@
 #include "runtime/source/held_files.h"
 #include "runtime/source/trust.h"
 #include "tests/unit/between.h"
+#include "tests/unit/source/kernel.h"
 #include "tools/simcuda/harness/deny.h"
 
 enum { BYTES = 256 << 10 };
@@ -102,8 +103,7 @@ MS_TEST(no_other_inode_is_taken_for_that_of_a_source)
     struct stat stat;
     CHECK_EQ(fstat(file, &stat), 0);
     struct ms_source *source = find(map(PROT_READ, MAP_PRIVATE), 100000, &offset);
-    if (source == NULL)
-        ms_test_skip("this kernel does not tell about mappings (pagemap, or device numbers)");
+    needs_mappings(source != NULL, path);
     CHECK(ms_source_may_be_of(stat.st_dev, stat.st_ino));
     for (ino_t other = 1; other < MANY; other++)
         CHECK(!ms_source_may_be_of(stat.st_dev, stat.st_ino + other));
@@ -116,8 +116,7 @@ MS_TEST_AFTER(make_file, a_clean_private_mapping_is_the_file)
     unsigned char *address = map(PROT_READ | PROT_WRITE, MAP_PRIVATE);
     uint64_t offset;
     struct ms_source *source = find(address + 1000, 100000, &offset);
-    if (source == NULL)
-        ms_test_skip("this kernel does not tell about mappings (pagemap, or device numbers)");
+    needs_mappings(source != NULL, path);
     CHECK_EQ(offset, 1000);
     CHECK(ms_source_is_file(source));
     unsigned char *buffer = malloc(100000);
@@ -170,8 +169,7 @@ MS_TEST_AFTER(make_file, a_file_that_is_open_for_writing_is_not_trusted)
     unsigned char *address = map(PROT_READ, MAP_PRIVATE);
     uint64_t offset;
     struct ms_source *source = find(address, BYTES, &offset);
-    if (source == NULL)
-        ms_test_skip("this kernel does not tell about mappings (pagemap, or device numbers)");
+    needs_mappings(source != NULL, path);
     ms_source_drop(source);
     const int flags[] = {O_WRONLY, O_RDWR, O_RDWR | O_APPEND};
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {

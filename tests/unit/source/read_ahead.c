@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/source/read_ahead.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,9 @@
 #include "runtime/source/lease.h"
 #include "runtime/source/source.h"
 #include "runtime/source/source_close.h"
+#include "runtime/state/caller.h"
 #include "tests/unit/between.h"
+#include "tests/unit/source/kernel.h"
 
 enum { BYTES = 8 << 20, COPIED = 1 << 20, MANY = 100, PAGE = 4096 };
 
@@ -97,10 +100,8 @@ static struct ms_source *copy_from(const void *address)
     if (!is_advice_shown())
         ms_test_skip("an emulator takes no advice");
     struct ms_source *source = ms_source_find((const char *)address + COPIED, COPIED, &offset);
-    if (source == NULL)
-        ms_test_skip("this kernel does not tell about mappings (pagemap, or device numbers)");
-    if (!ms_lease_any())
-        ms_test_skip("no leases here");
+    needs_mappings(source != NULL, path);
+    needs_lease(ms_lease_any(), path);
     return source;
 }
 
@@ -296,4 +297,73 @@ MS_TEST_AFTER(make_file, without_leases_it_is_taken_back)
     for (int i = 0; i < TRIES && is_random(address); i++)
         nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
     CHECK(!is_random(address));
+}
+
+static void use_header(const void *address)
+{
+    const volatile char *bytes = address;
+    for (size_t at = 0; at < COPIED; at += PAGE)
+        (void)bytes[at];
+}
+
+/* Who reads a header reads no tensor. */
+MS_TEST_AFTER(make_file, a_header_that_is_used_takes_nothing_back)
+{
+    const void *address = map();
+    struct ms_source *source = copy_from(address);
+    ms_read_ahead_look_at(0);
+    use_header(address);
+    ms_read_ahead_look_at(MANY);
+    CHECK(is_random(address));
+    ms_source_drop(source);
+}
+
+MS_TEST_AFTER(make_file, what_the_shim_maps_is_left_alone_and_errno_and_its_calls_as_they_were)
+{
+    struct ms_source *source = copy_from(map());
+    ms_calls_inside = 1;
+    CHECK(!is_random(map()));
+    CHECK_EQ(ms_calls_inside, 1);
+    ms_calls_inside = 0;
+    errno = ENOTTY;
+    const void *address = map();
+    CHECK_EQ(errno, ENOTTY);
+    CHECK_EQ(ms_calls_inside, 0);
+    CHECK(is_random(address));
+    const int file = open(path, O_RDONLY);
+    ms_read_ahead_note_map(file, MAP_FAILED, BYTES);
+    close(file);
+    ms_source_drop(source);
+}
+
+/* Mappings that are gone make room. */
+MS_TEST_AFTER(make_file, so_many_mappings_are_known)
+{
+    enum { KNOWN = 1024 };
+    static void *known[KNOWN];
+    known[0] = map();
+    struct ms_source *source = copy_from(known[0]);
+    for (int i = 1; i < KNOWN; i++)
+        known[i] = map();
+    CHECK(is_random(known[KNOWN - 1]));
+    CHECK(!is_random(map()));
+    CHECK_EQ(munmap(known[KNOWN / 2], BYTES), 0);
+    known[KNOWN / 2] = map();
+    CHECK(is_random(known[KNOWN / 2]));
+    CHECK(is_random(known[KNOWN - 1]));
+    CHECK(!is_random(map()));
+    ms_read_ahead_look(false);
+    for (int i = 0; i < KNOWN; i += KNOWN - 1)
+        CHECK(!is_random(known[i]));
+    ms_source_drop(source);
+}
+
+MS_TEST_AFTER(make_file, it_is_looked_at_while_there_is_advice)
+{
+    CHECK(!ms_read_ahead_look(true));
+    struct ms_source *source = copy_from(map());
+    CHECK(ms_read_ahead_look(true));
+    CHECK(!ms_read_ahead_look(false));
+    CHECK(!ms_read_ahead_look(true));
+    ms_source_drop(source);
 }

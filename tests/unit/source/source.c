@@ -13,6 +13,7 @@
 #include "tests/unit/between.h"
 #include "tests/unit/counted_pages.h"
 #include "tests/unit/source/files.h"
+#include "tests/unit/source/kernel.h"
 #include "tools/simcuda/harness/deny.h"
 
 /* --- snapshots */
@@ -219,8 +220,7 @@ MS_TEST_AFTER(start, its_lease_goes_with_its_descriptor)
     ms_source_drop(file.source);
     ms_config.leases = true;
     file.source = open_source();
-    if (!ms_lease_any())
-        ms_test_skip("no leases here");
+    needs_lease(ms_lease_any(), file.path);
     CHECK(ms_file_thread_call(let_go, file.source));
     CHECK(!ms_lease_any());
     ms_source_drop(file.source);
@@ -307,8 +307,7 @@ static struct ms_source *create(const char *path, int descriptor, bool hides_sto
     wanted.hides_stores = hides_stores;
     CHECK(ms_file_thread_call(create_there, NULL));
     CHECK(wanted.source != NULL);
-    if (!ms_file_thread_has_own_table())
-        ms_test_skip("tables cannot be unshared here");
+    needs_own_table(ms_file_thread_has_own_table());
     return wanted.source;
 }
 
@@ -505,8 +504,7 @@ static void lock_file(int kind)
 MS_TEST_AFTER(start, locks_end_only_in_the_program_s_own_table)
 {
     CHECK(!ends_locks());
-    if (!ms_file_thread_has_own_table())
-        ms_test_skip("tables cannot be unshared here");
+    needs_own_table(ms_file_thread_has_own_table());
     lock_file(F_RDLCK);
     CHECK(!ends_locks());
 }

@@ -17,6 +17,7 @@
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
+#include "tests/unit/source/kernel.h"
 #include "tools/simcuda/harness/deny.h"
 #include "tools/simcuda/harness/test.h"
 
@@ -390,8 +391,7 @@ static void make_leased(void)
 {
     ms_config.leases = true;
     make_two();
-    if (!atomic_load(&first.source->lease.is_taken))
-        ms_test_skip("no leases here");
+    needs_lease(atomic_load(&first.source->lease.is_taken), first.path);
 }
 
 MS_TEST_AFTER(make_leased, a_deleted_file_with_a_lease_is_found)

@@ -15,6 +15,7 @@
 #include "runtime/source/mapping.h"
 #include "runtime/source/source.h"
 #include "tests/unit/between.h"
+#include "tests/unit/source/kernel.h"
 #include "tools/simcuda/harness/deny.h"
 
 /* Three tensors, of which two have the same size and differ late. */
@@ -88,8 +89,7 @@ static int64_t find(const unsigned char *bytes, size_t count)
 
 MS_TEST_AFTER(start, staged_bytes_are_found_in_the_file)
 {
-    if (find(data, LARGE) != 0)
-        ms_test_skip("this kernel does not tell about mappings (device numbers)");
+    needs_mappings(find(data, LARGE) == 0, path);
     CHECK_EQ(find(data + LARGE, LARGE), LARGE);
     CHECK_EQ(find(data + 2 * LARGE, SMALL), 2 * LARGE);
     CHECK_EQ(find(data, LARGE), 0);
@@ -116,8 +116,7 @@ MS_TEST_AFTER(start, a_file_that_is_not_mapped_is_not_looked_at)
 
 MS_TEST_AFTER(start, a_file_that_has_changed_is_read_anew)
 {
-    if (find(data, LARGE) != 0)
-        ms_test_skip("this kernel does not tell about mappings (device numbers)");
+    needs_mappings(find(data, LARGE) == 0, path);
     data[5] ^= 1;
     const int writer = open(path, O_WRONLY);
     CHECK_EQ(pwrite(writer, data, 100, (off_t)(8 + strlen(header))), 100);
@@ -208,8 +207,7 @@ MS_TEST_AFTER(start, a_mapping_that_lost_its_pages_does_no_harm)
 MS_TEST_AFTER(start, a_header_is_looked_at_where_other_processes_cannot_be)
 {
     deny(SYS_process_vm_readv, EPERM);
-    if (find(data, LARGE) != 0)
-        ms_test_skip("this kernel does not tell about mappings (device numbers)");
+    needs_mappings(find(data, LARGE) == 0, path);
 }
 
 /* --- when files are looked for */
@@ -280,8 +278,7 @@ MS_TEST(files_are_looked_for_once_a_while_and_when_something_is_mapped)
 
 MS_TEST_AFTER(start, with_a_checkpoint_files_are_looked_for_no_more_often)
 {
-    if (find(data, LARGE) != 0)
-        ms_test_skip("this kernel does not tell about mappings (device numbers)");
+    needs_mappings(find(data, LARGE) == 0, path);
     later_ns = 1;
     atomic_fetch_add(&ms_hot.mapped, 1);
     check_visits(true);

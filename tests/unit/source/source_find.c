@@ -25,6 +25,7 @@
 #include "runtime/source/source_close.h"
 #include "runtime/source/source_content.h"
 #include "tests/unit/between.h"
+#include "tests/unit/source/kernel.h"
 #include "tools/simcuda/harness/deny.h"
 
 enum { PAGE = 4096, COPIED = 64 << 10, BYTES = 4 * COPIED };
@@ -80,8 +81,7 @@ static struct ms_source *find(const unsigned char *address)
 static struct ms_source *find_first(const unsigned char *address)
 {
     struct ms_source *source = find(address);
-    if (source == NULL)
-        ms_test_skip("this kernel does not tell about mappings (pagemap, or device numbers)");
+    needs_mappings(source != NULL, path);
     return source;
 }
 
@@ -287,8 +287,9 @@ static void check_held(int sharing, size_t most_calls)
     make_file();
     const unsigned char *mapped = map_at(NULL, O_RDONLY, PROT_READ, sharing, 0);
     struct ms_source *held = find_first(mapped);
-    if (!held->lease.is_taken || !seen.answers || (sharing == MAP_PRIVATE && !seen.scans))
-        ms_test_skip("no lease here, or an older kernel");
+    needs_lease(held->lease.is_taken, path);
+    if (!seen.answers || (sharing == MAP_PRIVATE && !seen.scans))
+        ms_test_skip("an older kernel");
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         forget_seen();
         struct ms_source *source = ms_source_find(mapped + places[i], COPIED, &offset);
@@ -494,8 +495,7 @@ MS_TEST_AFTER(set_leases, a_held_file_whose_lease_was_given_back_is_asked)
     make_file();
     const unsigned char *mapped = map();
     struct ms_source *held = find_first(mapped);
-    if (!held->lease.is_taken)
-        ms_test_skip("no lease here");
+    needs_lease(held->lease.is_taken, path);
     check_found(mapped, held, true);
     ms_source_close_lease(held->recorded.st_dev, held->recorded.st_ino);
     nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);

@@ -9,6 +9,7 @@
 #include "tests/unit/between.h"
 #include "tests/unit/counted_pages.h"
 #include "tests/unit/source/files.h"
+#include "tests/unit/source/kernel.h"
 #include "tools/simcuda/harness/deny.h"
 
 enum { PART = MS_SOURCE_SUMS_PART, BYTES = 3 * PART + 100 };
@@ -199,8 +200,7 @@ MS_TEST_AFTER(start, what_is_mapped_to_be_stored_to_is_not_read)
     deny_with(SYS_fcntl, 1, F_SETLEASE, EPERM); /* nobody can be asked for writers */
     CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, writer, 0) != MAP_FAILED);
     CHECK(ms_file_thread_call(look_for_stores, NULL));
-    if (!is_stored_to)
-        ms_test_skip("this kernel does not tell about mappings");
+    needs_mappings(is_stored_to, file.path);
     CHECK_EQ(ms_source_read(file.source, 3, buffer, 5, &read), CUDA_ERROR_OPERATING_SYSTEM);
     CHECK_EQ(count_log_lines(": mapped shared and writable in this process after it was"), 1);
     CHECK(ms_source_read_is_current(file.source)); /* so far */

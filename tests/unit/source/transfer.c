@@ -13,6 +13,7 @@
 #include "tests/unit/between.h"
 #include "tests/unit/counted_pages.h"
 #include "tests/unit/source/files.h"
+#include "tests/unit/source/kernel.h"
 #include "tools/simcuda/harness/deny.h"
 
 enum { BLOCK = 4096, MAX_QUEUED = 1 << 17, MAX_EVENTS = 1024 };
@@ -512,8 +513,7 @@ static void check_rows_alone(struct test_file *file, size_t row_bytes)
     start(8 * MIB, 4);
     for (size_t i = 0; i < TENSORS; i++) {
         struct ms_source *source = ms_source_find(mapped + i * MIB, MIB, &offset);
-        if (source == NULL)
-            ms_test_skip("this kernel does not tell about mappings");
+        needs_mappings(source != NULL, file->path);
         CHECK(source == file->source && offset == i * MIB);
         ms_source_drop(source);
         requests[i] = make_run(file, i * MIB + FIRST_ROW, row_bytes, i * row_bytes);

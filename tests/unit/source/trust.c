@@ -19,6 +19,7 @@
 #include "runtime/source/file_thread.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
+#include "tests/unit/source/kernel.h"
 #include "tools/simcuda/harness/deny.h"
 
 enum { BYTES = 256 << 10 };
@@ -114,8 +115,7 @@ static struct ms_source *find(const unsigned char *address)
 static struct ms_source *find_first(void)
 {
     struct ms_source *source = find(map(O_RDONLY, PROT_READ, MAP_PRIVATE));
-    if (source == NULL)
-        ms_test_skip("this kernel does not tell about mappings");
+    needs_mappings(source != NULL, path);
     return source;
 }
 
@@ -413,8 +413,7 @@ static bool is_source(void)
 
 static void skip_without_mappings(void)
 {
-    if (!is_source())
-        ms_test_skip("this kernel does not tell about mappings");
+    needs_mappings(is_source(), path);
 }
 
 /* What the kernel keeps of it may be older than what the other machine has. */
@@ -1124,8 +1123,7 @@ MS_TEST(a_writer_that_has_waited_too_long_is_told_of)
     ms_config.leases = true;
     make_file("/tmp");
     struct ms_source *source = find_first();
-    if (!atomic_load(&source->lease.is_taken))
-        ms_test_skip("no leases here");
+    needs_lease(atomic_load(&source->lease.is_taken), path);
     open_log(MS_WARN);
     CHECK(ms_file_thread_call(take_lease_away, source));
     CHECK_EQ(read_all(source), CUDA_SUCCESS); /* nobody has changed it yet */
@@ -1146,8 +1144,7 @@ MS_TEST(under_a_lease_times_count_for_overlays_alone)
         make_file("/tmp");
         struct ms_source *source = open_again(BYTES);
         CHECK(source != NULL);
-        if (!atomic_load(&source->lease.is_taken))
-            ms_test_skip("no leases here");
+        needs_lease(atomic_load(&source->lease.is_taken), path);
         CHECK_EQ(chmod(path, 0640), 0);
         CHECK_EQ(check_kind(source), -1);
         pretended.asked_later_s = 1;
@@ -1173,8 +1170,7 @@ MS_TEST(times_that_change_under_a_lease_are_known_afterwards)
     ms_config.leases = true;
     make_file("/tmp");
     struct ms_source *source = find_first();
-    if (!atomic_load(&source->lease.is_taken))
-        ms_test_skip("no leases here");
+    needs_lease(atomic_load(&source->lease.is_taken), path);
     CHECK_EQ(chmod(path, 0640), 0);
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
     CHECK(ms_file_thread_call(drop_lease, source));
