@@ -489,3 +489,51 @@ MS_TEST_AFTER(make_folder, without_memory_it_says_so_and_gives_all_back)
     index_many(20);
     without_each_piece(open_folder, 50);
 }
+
+/* --- a tensor's size */
+
+MS_TEST(a_tensor_has_whole_bytes_and_less_than_2_to_the_63)
+{
+    static const char much[] = "expected a shape of less than 2^63 bytes",
+                      many[] = "expected a shape of less than 2^63 elements",
+                      part[] = "expected a shape with a whole number of bytes in this dtype";
+    const uint64_t limit = UINT64_C(1) << 63, half = UINT64_C(1) << 32;
+    const struct {
+        enum ms_dtype dtype;
+        unsigned dims;
+        uint64_t shape[3], elements, bytes;
+        const char *fault;
+    } rows[] = {
+        {MS_DTYPE_U8, 0, {0}, 1, 1, NULL},
+        {MS_DTYPE_I16, 2, {3, 5}, 15, 30, NULL},
+        {MS_DTYPE_I16, 2, {3, 0}, 0, 0, NULL},
+        {MS_DTYPE_F4, 1, {16}, 16, 8, NULL},
+        {MS_DTYPE_F4, 1, {10}, 10, 5, NULL},
+        {MS_DTYPE_F4, 1, {3}, 0, 0, part},
+        {MS_DTYPE_F4, 0, {0}, 0, 0, part},
+        {MS_DTYPE_F4, 2, {0, 3}, 0, 0, NULL},
+        {MS_DTYPE_F6_E2M3, 1, {4}, 4, 3, NULL},
+        {MS_DTYPE_F6_E2M3, 1, {12}, 12, 9, NULL},
+        {MS_DTYPE_F6_E2M3, 1, {2}, 0, 0, part},
+        {MS_DTYPE_U8, 1, {limit - 1}, limit - 1, limit - 1, NULL},
+        {MS_DTYPE_U8, 1, {limit}, 0, 0, much},
+        {MS_DTYPE_I16, 1, {limit / 2 - 1}, limit / 2 - 1, limit - 2, NULL},
+        {MS_DTYPE_I16, 1, {limit / 2}, 0, 0, much},
+        {MS_DTYPE_I16, 1, {limit}, 0, 0, much},
+        {MS_DTYPE_F4, 1, {limit - 8}, limit - 8, limit / 2 - 4, NULL},
+        {MS_DTYPE_F4, 1, {limit}, 0, 0, many},
+        {MS_DTYPE_U8, 2, {half, half}, 0, 0, much},
+        {MS_DTYPE_U8, 3, {0, half, half}, 0, 0, much},
+        {MS_DTYPE_U8, 3, {half, half, 0}, 0, 0, much},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct ms_tensor tensor = {.dtype = rows[i].dtype, .dims = rows[i].dims};
+        memcpy(tensor.shape, rows[i].shape, sizeof(rows[i].shape));
+        const char *seen = ms_tensor_measure(&tensor);
+        if (tensor.elements != rows[i].elements || tensor.bytes != rows[i].bytes ||
+            strcmp(seen != NULL ? seen : "", rows[i].fault != NULL ? rows[i].fault : "") != 0)
+            ms_test_fail(__FILE__, __LINE__, "row %zu: %llu elements, %llu bytes, %s", i,
+                         (unsigned long long)tensor.elements, (unsigned long long)tensor.bytes,
+                         seen != NULL ? seen : "no fault");
+    }
+}

@@ -409,3 +409,27 @@ MS_TEST(a_file_that_has_become_shorter_is_a_fault)
     close(file);
     CHECK_EQ(live, 0);
 }
+
+static int reads, failing_read; /* the nth read gets a byte less */
+
+ssize_t __real_pread64(int file, void *to, size_t bytes, off_t offset);
+ssize_t __wrap_pread64(int file, void *to, size_t bytes, off_t offset);
+ssize_t __wrap_pread64(int file, void *to, size_t bytes, off_t offset)
+{
+    return ++reads == failing_read ? (ssize_t)bytes - 1 : __real_pread64(file, to, bytes, offset);
+}
+
+MS_TEST(each_read_that_gets_less_is_a_fault)
+{
+    enum { LEAST = 5 }; /* the end, the wide one, the directory, headers */
+    bool is_read = false;
+    make_wide();
+    for (failing_read = 1; !is_read; failing_read++) {
+        reads = 0;
+        is_read = read_bytes(&zip.bytes);
+        CHECK_EQ(is_read, reads < failing_read);
+        CHECK(is_read || strstr(fault.text, ", found fewer") != NULL);
+    }
+    CHECK(failing_read > LEAST);
+    ms_arena_cleanup(&found.arena);
+}

@@ -93,7 +93,7 @@ static inline void needs_mappings(bool is_found, const char *path)
     ms_test_skip("this kernel does not tell about mappings (pagemap, or device numbers)");
 }
 
-/* Skips the test if the file thread has no table of descriptors since there are none for threads. */
+/* Skips the test if the file thread has no table of its own since threads can have none. */
 static inline void needs_own_table(bool has_one)
 {
     int status = 1;

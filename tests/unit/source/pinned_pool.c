@@ -15,6 +15,25 @@ void __wrap_ms_state_event(const struct ms_event *happened)
     event_count++;
 }
 
+/* Bytes of pageable memory that the last call maps, or unmaps. */
+static size_t mapped_bytes, unmapped_bytes;
+
+void *__real_mmap64(void *address, size_t bytes, int rights, int flags, int file, off_t offset);
+int __real_munmap(void *address, size_t bytes);
+void *__wrap_mmap64(void *address, size_t bytes, int rights, int flags, int file, off_t offset);
+int __wrap_munmap(void *address, size_t bytes);
+void *__wrap_mmap64(void *address, size_t bytes, int rights, int flags, int file, off_t offset)
+{
+    mapped_bytes = bytes;
+    return __real_mmap64(address, bytes, rights, flags, file, offset);
+}
+
+int __wrap_munmap(void *address, size_t bytes)
+{
+    unmapped_bytes = bytes;
+    return __real_munmap(address, bytes);
+}
+
 static struct ms_pinned_area take(CUcontext context, size_t bytes)
 {
     struct ms_pinned_area area;
@@ -51,8 +70,10 @@ MS_TEST_AFTER(fake_start, without_pinned_memory_there_is_other)
     fake_fail(FAKE_mem_host_alloc, 1, CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(ms_pinned_pool_take(FAKE_CONTEXT, 4096, &area), CUDA_SUCCESS);
     CHECK(!area.is_pinned);
+    CHECK_EQ(mapped_bytes, 4096);
     area.memory[4095] = 1;
     ms_pinned_pool_drop(&area); /* it is not kept */
+    CHECK_EQ(unmapped_bytes, 4096);
     CHECK(take(FAKE_CONTEXT, 4096).is_pinned);
 }
 
@@ -107,14 +128,20 @@ MS_TEST_AFTER(fake_start, what_is_forgotten_is_not_freed)
     CHECK_EQ(fake.calls[FAKE_mem_host_alloc], 3);
 }
 
-/* A context that cannot be entered, or memory that cannot be freed, ends nothing. */
+/* Memory that cannot be freed ends nothing, but a context that cannot be entered does. */
 MS_TEST_AFTER(fake_start, what_is_given_back_leaves_the_context_as_it_was)
 {
-    const struct ms_pinned_area areas[] = {take(FAKE_CONTEXT, 4096), take(FAKE_CONTEXT, 4096)};
+    const CUcontext other = (CUcontext)2;
+    const struct ms_pinned_area areas[] = {take(other, 4096), take(other, 4096), take(other, 1)};
     ms_pinned_pool_drop(&areas[0]);
     ms_pinned_pool_drop(&areas[1]);
     fake_fail(FAKE_mem_free_host, 1, CUDA_ERROR_DEINITIALIZED);
-    ms_pinned_pool_give_back(FAKE_CONTEXT);
+    ms_pinned_pool_give_back(other);
+    CHECK_EQ(fake.calls[FAKE_mem_free_host], 2);
+    CHECK_EQ(fake.pushed_contexts, 0);
+    ms_pinned_pool_drop(&areas[2]);
+    fake_fail(FAKE_ctx_push_current, 1, CUDA_ERROR_DEINITIALIZED);
+    ms_pinned_pool_give_back(other);
     CHECK_EQ(fake.calls[FAKE_mem_free_host], 2);
     CHECK_EQ(fake.pushed_contexts, 0);
 }

@@ -124,11 +124,39 @@ MS_TEST(places_leave_room_for_whole_blocks)
         }
         CHECK(placed == bytes || (offset + placed) % BLOCK == 0);
         CHECK(place >= before && place + placed <= used && used <= SLOT);
+        CHECK(bytes >= 65536 || (place == before && used == before + bytes));
         if (bytes >= 65536) {
             CHECK_EQ(place % BLOCK, offset % BLOCK);
             CHECK(place / BLOCK * BLOCK >= before);
             CHECK_EQ(used % BLOCK, 0);
         }
+    }
+}
+
+/* Of large ranges at least two times 64 KiB, and of small ones all or nothing. */
+MS_TEST(places_are_as_large_as_they_can_be)
+{
+    enum { LARGE = 64 << 10 };
+    static const struct {
+        uint64_t offset;
+        size_t bytes, used, placed, place, used_then;
+    } rows[] = {
+        {5, 100, SLOT - 100, 100, SLOT - 100, SLOT},
+        {5, 101, SLOT - 100, 0, 0, SLOT - 100},
+        {5, LARGE - 1, 10, LARGE - 1, 10, LARGE + 9},
+        {5, LARGE, 10, LARGE, BLOCK + 5, BLOCK + LARGE + BLOCK},
+        {BLOCK, LARGE, BLOCK, LARGE, BLOCK, BLOCK + LARGE},
+        {5, MIB, 0, SLOT - 5, 5, SLOT},
+        {5, MIB, SLOT - 2 * LARGE, 2 * LARGE - 5, SLOT - 2 * LARGE + 5, SLOT},
+        {5, MIB, SLOT - 2 * LARGE + 1, 0, 0, SLOT - 2 * LARGE + 1},
+        {0, LARGE, SLOT, 0, 0, SLOT},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        size_t used = rows[i].used, place = 0;
+        CHECK_EQ(ms_reader_place(rows[i].offset, rows[i].bytes, SLOT, &used, &place),
+                 rows[i].placed);
+        CHECK_EQ(place, rows[i].place);
+        CHECK_EQ(used, rows[i].used_then);
     }
 }
 
