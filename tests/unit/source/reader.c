@@ -158,6 +158,9 @@ MS_TEST(places_are_as_large_as_they_can_be)
         CHECK_EQ(place, rows[i].place);
         CHECK_EQ(used, rows[i].used_then);
     }
+    size_t used = 0, place = 1;
+    CHECK_EQ(ms_reader_place(0, LARGE, LARGE, &used, &place), LARGE); /* into an empty one always */
+    CHECK(used == LARGE && place == 0);
 }
 
 /* Nothing is written to a slot that was not given back. */

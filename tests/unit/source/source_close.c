@@ -421,6 +421,38 @@ MS_TEST_AFTER(make_leased, the_lease_of_one_file_is_dropped)
     ms_source_drop(first.source);
 }
 
+/* --- the thread that answers */
+
+static void answer(dev_t device, ino_t inode)
+{
+    (void)device, (void)inode;
+}
+
+static int count_threads(void)
+{
+    int count = 0;
+    DIR *all = opendir("/proc/self/task");
+    CHECK(all != NULL);
+    while (readdir(all) != NULL)
+        count++;
+    closedir(all);
+    return count;
+}
+
+MS_TEST(a_thread_answers_once_there_is_a_file)
+{
+    const int before = count_threads();
+    ms_source_close_serve(true); /* nobody has started it */
+    CHECK_EQ(count_threads(), before);
+    ms_source_close_start(answer, answer);
+    ms_source_close_serve(false);
+    CHECK_EQ(count_threads(), before);
+    ms_source_close_serve(true);
+    CHECK_EQ(count_threads(), before + 1);
+    ms_source_close_serve(true);
+    CHECK_EQ(count_threads(), before + 1);
+}
+
 /* --- threads read meanwhile, as those of a transfer do */
 
 static _Atomic bool is_over;
