@@ -77,6 +77,12 @@ MS_TEST_AFTER(fake_start, without_pinned_memory_there_is_other)
     CHECK(take(FAKE_CONTEXT, 4096).is_pinned);
 }
 
+/* As with its context. */
+static void free_by_driver(const struct ms_pinned_area *area)
+{
+    CHECK_EQ(ms_driver.mem_free_host(area->memory), CUDA_SUCCESS);
+}
+
 MS_TEST_AFTER(fake_start, memory_that_is_pinned_is_told_once)
 {
     const struct ms_pinned_area area = take(FAKE_CONTEXT, 4096);
@@ -84,12 +90,13 @@ MS_TEST_AFTER(fake_start, memory_that_is_pinned_is_told_once)
     CHECK_EQ(event.address, (uintptr_t)area.memory);
     CHECK_EQ(event.bytes, 4096);
     ms_pinned_pool_drop(&area);
-    take(FAKE_CONTEXT, 4096); /* the same again */
+    CHECK(take(FAKE_CONTEXT, 4096).memory == area.memory);
     fake_fail(FAKE_mem_host_alloc, 1, CUDA_ERROR_OUT_OF_MEMORY);
     struct ms_pinned_area other;
     CHECK_EQ(ms_pinned_pool_take(FAKE_CONTEXT, 4096, &other), CUDA_SUCCESS);
     CHECK_EQ(event_count, 1);
     ms_pinned_pool_drop(&other);
+    ms_pinned_pool_drop(&area);
 }
 
 MS_TEST_AFTER(fake_start, without_any_memory_there_is_none)
@@ -124,8 +131,11 @@ MS_TEST_AFTER(fake_start, what_is_forgotten_is_not_freed)
     ms_pinned_pool_forget(FAKE_CONTEXT);
     ms_pinned_pool_give_back(FAKE_CONTEXT);
     CHECK_EQ(fake.calls[FAKE_mem_free_host], 0);
-    take(FAKE_CONTEXT, 4096);
+    const struct ms_pinned_area another = take(FAKE_CONTEXT, 4096);
     CHECK_EQ(fake.calls[FAKE_mem_host_alloc], 3);
+    ms_pinned_pool_drop(&another);
+    free_by_driver(&areas[0]);
+    free_by_driver(&areas[1]);
 }
 
 /* Memory that cannot be freed ends nothing, but a context that cannot be entered does. */
@@ -144,4 +154,6 @@ MS_TEST_AFTER(fake_start, what_is_given_back_leaves_the_context_as_it_was)
     ms_pinned_pool_give_back(other);
     CHECK_EQ(fake.calls[FAKE_mem_free_host], 2);
     CHECK_EQ(fake.pushed_contexts, 0);
+    free_by_driver(&areas[0]);
+    free_by_driver(&areas[2]);
 }
