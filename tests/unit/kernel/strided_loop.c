@@ -2,6 +2,7 @@
 #include "runtime/kernel/strided_loop.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -128,6 +129,66 @@ MS_TEST(what_may_be_something_else_holds_pointers)
     CHECK(!finds_numbers(at));
 }
 
+MS_TEST(numbers_are_of_loops_over_one_tensor_or_two)
+{
+    const size_t at = offsetof(struct behind, calculator);
+    start(sizeof(struct behind));
+    set_calculator(at);
+    for (int rule = 0; rule < MS_RULE_COUNT; rule++) {
+        layout->rule = (enum ms_rule)rule;
+        if (rule != MS_RULE_WRITE_ONLY)
+            CHECK_EQ(finds_numbers(at), rule == MS_RULE_IN_PLACE || rule == MS_RULE_FROM_OTHER);
+    }
+    layout->rule = MS_RULE_IN_PLACE;
+    layout->params[0].bytes = 8; /* no int */
+    CHECK(!finds_numbers(at));
+    CHECK(ms_strided_loop_moves(layout, &packed, offsetof(struct behind, pointers)));
+}
+
+/* Sizes are multiplied without a wrap, and up to the last dimension. */
+MS_TEST(sizes_have_the_elements_of_the_launch)
+{
+    static const struct {
+        int count, dims, sizes[4];
+        bool is_found;
+    } cases[] = {{INT32_MAX, 1, {INT32_MAX}, true},
+                 {INT32_MAX, 2, {INT32_MAX, 2}, false},
+                 {-2, 2, {INT32_MAX, 2}, true}, /* as the word that it is */
+                 {0, 3, {INT32_MIN, INT32_MIN, 4}, false},
+                 {6, 25, {2, 3, 1, 1}, true},
+                 {6, 26, {2, 3, 1, 1}, false},
+                 {7, 25, {2, 3, 1, 1}, false}};
+    const size_t at = offsetof(struct behind, calculator);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        start(sizeof(struct behind));
+        set_calculator(at);
+        set_word(0, cases[i].count);
+        set_word(at, cases[i].dims);
+        for (int dim = 0; dim < 26; dim++)
+            set_word(at + 4 + (size_t)dim * 12, dim < 4 ? cases[i].sizes[dim] : 1);
+        CHECK_EQ(finds_numbers(at), cases[i].is_found);
+    }
+}
+
+/* The number of elements may lie behind all that the program has packed. */
+MS_TEST(what_was_not_packed_is_not_read)
+{
+    const size_t at = offsetof(struct behind, calculator);
+    start(sizeof(struct behind));
+    set_calculator(at);
+    packed.count = at + sizeof(struct calculator);
+    CHECK(finds_numbers(at));
+    packed.count--;
+    CHECK(!finds_numbers(at));
+    packed.count = sizeof(struct behind);
+    layout->params[0].offset = (uint32_t)packed.count - 4;
+    set_word(packed.count - 4, 6000);
+    CHECK(finds_numbers(at));
+    layout->params[0].offset++;
+    set_word(packed.count - 3, 6000);
+    CHECK(!finds_numbers(at));
+}
+
 /* A fill has OffsetCalculator<1>: 404 bytes. */
 MS_TEST(numbers_of_one_operand)
 {
@@ -181,6 +242,45 @@ MS_TEST(a_loop_over_one_tensor_keeps_each_element_in_its_place)
     CHECK(ms_strided_loop_moves(layout, &packed, pointers));
     layout->name = dense;
     CHECK(!ms_strided_loop_moves(layout, &packed, pointers));
+}
+
+MS_TEST(all_of_25_dimensions_are_looked_at)
+{
+    static const struct {
+        int dims;
+        unsigned moved; /* the dimension that does */
+        bool moves;
+    } cases[] = {{25, 25, false}, {25, 24, true}, {25, 0, true}, {24, 24, false},
+                 {0, 0, false},   {-1, 25, true}, {26, 25, true}};
+    const size_t at = offsetof(struct before, calculator);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        start((sizeof(struct before) + 7) / 8 * 8);
+        set_calculator(at);
+        set_word(at, cases[i].dims);
+        for (unsigned dim = 0; dim < 25; dim++)
+            set_strides(at, dim, 8, dim == cases[i].moved ? 4 : 8);
+        CHECK_EQ(ms_strided_loop_moves(layout, &packed, offsetof(struct before, pointers)),
+                 cases[i].moves);
+    }
+}
+
+/* The calculator ends where the pointers begin, or begins where they end. */
+MS_TEST(a_loop_whose_calculator_is_not_whole_may_move)
+{
+    const size_t pointers = offsetof(struct before, pointers);
+    const size_t at = offsetof(struct before, calculator);
+    start(sizeof(struct before));
+    set_calculator(at);
+    set_word(at, 0);
+    CHECK(!ms_strided_loop_moves(layout, &packed, pointers));
+    packed.count--; /* the program has packed less */
+    CHECK(ms_strided_loop_moves(layout, &packed, pointers));
+    packed.count++;
+    layout->params[1].bytes--;
+    CHECK(ms_strided_loop_moves(layout, &packed, pointers));
+    layout->params[1].bytes++;
+    layout->params[0].bytes = 8;
+    CHECK(ms_strided_loop_moves(layout, &packed, pointers));
 }
 
 /* --- copies */
@@ -241,34 +341,80 @@ MS_TEST(a_launch_may_have_just_as_many_elements_as_its_threads)
     CHECK(!finds());
 }
 
+MS_TEST(a_copy_may_be_of_one_row_or_of_six_dimensions_of_rows)
+{
+    start_copy();
+    copy.calculator.dims = 1;
+    copy.count = 24;
+    CHECK(finds());
+    CHECK(rows.dims == 0 && rows.width == 48);
+    start_copy();
+    copy.calculator.dims = 7;
+    for (int i = 3; i < 7; i++)
+        copy.calculator.sizes[i][0] = 1;
+    copy.calculator.strides[6][1] = 77;
+    CHECK(finds());
+    CHECK(rows.dims == 6 && rows.dim[5].count == 1 && rows.dim[5].from_stride == 77);
+}
+
+/* By what one thing makes it another one than the copy of start_copy(). */
 MS_TEST(only_dense_rows_of_a_whole_launch_are_taken)
 {
     start_copy();
-    copy.calculator.strides[0][1] = 4; /* every second element */
-    CHECK(!finds());
-    start_copy();
-    copy.calculator.sizes[1][0] = 101; /* not the count */
-    CHECK(!finds());
-    start_copy();
-    copy.calculator.sizes[2][0] = 0;
-    CHECK(!finds());
-    start_copy();
-    copy.calculator.dims = 8;
-    CHECK(!finds());
-    start_copy();
-    copy.calculator.dims = 0;
-    CHECK(!finds());
-    start_copy();
-    call.grid[0] = 14; /* the last elements stay out */
-    CHECK(!finds());
-    start_copy();
-    call.block[0] = 64;
-    CHECK(!finds());
-    start_copy();
-    layout->params[1].bytes -= 16;
-    CHECK(!finds());
+    const struct {
+        unsigned *what, value;
+    } changes[] = {{&copy.calculator.strides[0][1], 4}, /* every second element */
+                   {&copy.calculator.strides[0][0], 4},
+                   {&copy.calculator.sizes[1][0], 101}, /* not the count */
+                   {&copy.calculator.sizes[2][0], 0},
+                   {(unsigned *)&copy.calculator.dims, 8},
+                   {(unsigned *)&copy.calculator.dims, 0},
+                   {(unsigned *)&copy.calculator.dims, 2},
+                   {&call.grid[0], 14}, /* the last elements stay out */
+                   {&call.block[0], 64},
+                   {&call.block[0], 256},
+                   {&call.block[1], 2},
+                   {&call.block[2], 2},
+                   {&layout->params[1].bytes, sizeof(copy) - 8 - 1},
+                   {&layout->count, 3}};
+    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+        start_copy();
+        *changes[i].what = changes[i].value;
+        CHECK(!finds());
+    }
     start_copy();
     CHECK(finds());
+}
+
+/* Rows of as many elements as an int holds, and more, whose product would be the count again. */
+MS_TEST(a_launch_has_no_more_elements_than_an_int_holds)
+{
+    start_copy();
+    copy.calculator = (struct calculator){.dims = 2,
+                                          .sizes = {{INT32_MAX / 2}, {2}},
+                                          .strides = {{2, 2}, {48, 400}}};
+    copy.count = INT32_MAX - 1;
+    call.grid[0] = INT32_MAX / 512 + 1;
+    CHECK(finds());
+    CHECK_EQ(rows.width, (size_t)INT32_MAX / 2 * 2);
+    copy.calculator.sizes[0][0] = INT32_MAX / 2 + 1;
+    copy.count = INT32_MIN;
+    CHECK(!finds());
+    copy.calculator.sizes[0][0] = INT32_MAX;
+    copy.calculator.sizes[1][0] = 1;
+    copy.count = INT32_MAX;
+    CHECK(finds());
+}
+
+/* The copy's name with something else in place of the part of it that begins so. */
+static char *renamed(const char *from, size_t length, const char *to)
+{
+    static char changed[sizeof(copy_name) + 64];
+    const char *at = strstr(copy_name, from);
+    CHECK(at != NULL);
+    const size_t before = (size_t)(at - copy_name);
+    snprintf(changed, sizeof(changed), "%.*s%s%s", (int)before, copy_name, to, at + length);
+    return changed;
 }
 
 MS_TEST(other_names_and_types_are_left_alone)
@@ -278,16 +424,39 @@ MS_TEST(other_names_and_types_are_left_alone)
     } changes[] = {{"_nocastI", "_castedI"}, /* may change the type */
                    {"direct_copy", "other__copy"},
                    {"EUlN3c108BFloat16E", "EUlN3c108NewFloatE"},
-                   {"18elementwise", "18selementwis"}};
-    char *original = copy_name;
+                   {"EUlN3c108BFloat16E", "EUmN3c108BFloat16E"},
+                   {"18elementwise", "18selementwis"},
+                   {"_ZN2at6native18", "_ZN3at6native18"},
+                   {"ILi128ELi4E", "ILi128ELj4E"},
+                   {"ILi128ELi4E", "ILi128ELi3E"}, /* the last elements stay out */
+                   {"ILi128ELi4E", "ILi64ELi8E"}};
     for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
-        char changed[sizeof(copy_name)];
         start_copy();
-        memcpy(changed, original, sizeof(changed));
-        char *at = strstr(changed, changes[i].from);
-        CHECK(at != NULL);
-        memcpy(at, changes[i].to, strlen(changes[i].to));
-        layout->name = changed;
+        layout->name = renamed(changes[i].from, strlen(changes[i].from), changes[i].to);
         CHECK(!finds());
+    }
+    start_copy();
+    layout->name = renamed("ILi128ELi4E", strlen("ILi128ELi4E"), "ILi128ELi8E");
+    call.grid[0] = 8;
+    CHECK(finds());
+}
+
+MS_TEST(the_name_tells_the_size_of_an_element)
+{
+    static const struct {
+        const char *type;
+        unsigned bytes;
+    } types[] = {{"aE_", 1}, {"hE_", 1}, {"sE_", 2},           {"tE_", 2},
+                 {"iE_", 4}, {"jE_", 4}, {"fE_", 4},           {"lE_", 8},
+                 {"mE_", 8}, {"dE_", 8}, {"N3c104HalfEE_", 2}, {"N3c108BFloat16EE_", 2},
+                 {"bE_", 0}, {"fEj", 0}};
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        for (unsigned bytes = 1; bytes <= 8; bytes *= 2) {
+            start_copy();
+            layout->name = renamed("N3c108BFloat16EE_", strlen("N3c108BFloat16EE_"), types[i].type);
+            copy.calculator.strides[0][0] = copy.calculator.strides[0][1] = bytes;
+            CHECK_EQ(finds(), bytes == types[i].bytes);
+            CHECK(bytes != types[i].bytes || rows.width == 24 * bytes);
+        }
     }
 }
