@@ -167,3 +167,131 @@ MS_TEST(narrow_lists_have_numbers_of_a_byte)
     call.grid[0] = 2;
     CHECK_EQ(find(), 0);
 }
+
+/* --- all shapes */
+
+enum { ROOM = 48 << 10, FUNCTOR = 24 };
+static const struct shape {
+    char *name;
+    unsigned lists, tensors, blocks, number_bytes;
+} shapes[] = {{one_list, 1, 770, 2240, 2},
+              {two_lists, 2, 448, 2240, 2},
+              {one_list, 1, 110, 320, 1},
+              {two_lists, 2, 64, 320, 1}};
+static unsigned char bytes[ROOM], selected[ROOM], wanted[ROOM];
+static size_t list_at, numbers_at, chunks_at, list_end;
+
+static unsigned char *number_of(const struct shape *shape, unsigned block)
+{
+    return bytes + numbers_at + (size_t)block * shape->number_bytes;
+}
+
+static void set_number(const struct shape *shape, unsigned block, unsigned number)
+{
+    memcpy(number_of(shape, block), &(uint16_t){(uint16_t)number}, shape->number_bytes);
+}
+
+/* The blocks work on all tensors but the last, in turn. All else is drawn. */
+static void start_shape(const struct shape *shape, size_t at)
+{
+    list_at = at;
+    numbers_at = at + 8 * (size_t)shape->tensors * (shape->lists + 1);
+    chunks_at = numbers_at + (size_t)shape->blocks * shape->number_bytes;
+    list_end = (chunks_at + 4 * ((size_t)shape->blocks + 1) + 7) / 8 * 8;
+    start(shape->name, bytes, list_end + FUNCTOR);
+    layout->params[0] = (struct ms_param){(uint32_t)at, (uint32_t)(list_end - at)};
+    call = (struct ms_call){.grid = {shape->blocks, 1, 1}};
+    for (size_t i = 0; i < list_end + FUNCTOR; i++)
+        bytes[i] = (unsigned char)rand();
+    for (unsigned block = 0; block < shape->blocks; block++)
+        set_number(shape, block, block % (shape->tensors - 1));
+}
+
+/* What is left of the parameters for every third tensor. */
+static unsigned want(const struct shape *shape)
+{
+    unsigned kept = 0;
+    memcpy(wanted, bytes, sizeof(wanted));
+    memset(wanted + numbers_at, 0, list_end - numbers_at);
+    for (unsigned i = 0; i < shape->lists * shape->tensors; i++) {
+        const unsigned tensor = i % shape->tensors;
+        if (tensor % 3 != 1 || tensor == shape->tensors - 1)
+            memset(wanted + list_at + (size_t)i * 8, 0, 8);
+    }
+    for (unsigned block = 0; block < shape->blocks; block++) {
+        if (block % (shape->tensors - 1) % 3 != 1)
+            continue;
+        memcpy(wanted + numbers_at + (size_t)kept * shape->number_bytes, number_of(shape, block),
+               shape->number_bytes);
+        memcpy(wanted + chunks_at + (size_t)kept * 4, bytes + chunks_at + (size_t)block * 4, 4);
+        kept++;
+    }
+    return kept;
+}
+
+/* The addresses of a tensor without a block go too. */
+MS_TEST(of_each_shape_what_is_not_of_a_tensor_goes)
+{
+    bool is_wanted[MS_MAX_LISTED];
+    for (unsigned i = 0; i < MS_MAX_LISTED; i++)
+        is_wanted[i] = i % 3 == 1;
+    for (size_t i = 0; i < 8; i++) {
+        start_shape(&shapes[i / 2], i % 2 * 16);
+        CHECK_EQ(find(), shapes[i / 2].tensors - 1);
+        memset(selected, 0xee, sizeof(selected));
+        const unsigned kept = want(&shapes[i / 2]);
+        CHECK(ms_tensor_list_select(&list, &packed, is_wanted, selected, &call));
+        CHECK_EQ(call.grid[0], kept);
+        CHECK_BYTES(selected, wanted, list_end + FUNCTOR);
+        CHECK_EQ(selected[list_end + FUNCTOR], 0xee);
+    }
+}
+
+MS_TEST(of_each_shape_the_edges_hold)
+{
+    for (size_t i = 0; i < 8; i++) {
+        const struct shape *shape = &shapes[i / 2];
+        start_shape(shape, i % 2 * 16);
+        packed.count = list_end;
+        set_number(shape, shape->blocks - 1, shape->tensors - 1);
+        CHECK_EQ(find(), shape->tensors);
+        CHECK(list.lists == shape->lists && list.blocks == shape->blocks);
+        set_number(shape, shape->blocks - 1, shape->tensors);
+        CHECK_EQ(find(), 0);
+        call.grid[0]--; /* that block is not there */
+        CHECK_EQ(find(), shape->tensors - 1);
+        packed.count--;
+        CHECK_EQ(find(), 0);
+        packed.count++;
+        call.grid[0] += 2;
+        CHECK_EQ(find(), 0);
+        call.grid[0] = 0;
+        CHECK_EQ(find(), 0);
+        call.grid[0] = call.grid[2] = 2;
+        CHECK_EQ(find(), 0);
+        call.grid[2] = 1;
+        layout->count = 0;
+        CHECK_EQ(find(), 0);
+        layout->count = 1;
+        CHECK(find() > 0);
+    }
+}
+
+MS_TEST(the_name_tells_the_number_of_lists)
+{
+    static char *const names[] = {
+        "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi12EEENS1_",
+        "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi0EEENS1_",
+        "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi2",
+        "18TensorListMetadataILi2EEENS1_25multi_tensor_apply_kernelI",
+        "25multi_tensor_apply_kernelINS1_18TensorListMetadataINS2_"};
+    start_wide();
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        layout->name = names[i];
+        CHECK_EQ(find(), 0);
+    }
+    layout->name = one_list; /* whose sizes are others */
+    CHECK_EQ(find(), 0);
+    layout->name = two_lists;
+    CHECK_EQ(find(), 3);
+}
