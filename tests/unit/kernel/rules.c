@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tools/simcuda/harness/test.h"
+#include "tests/unit/counted_heap.h"
 #include "tools/simcuda/kernels/torch_kernels.h"
 
 #define FILL TORCH_NAME(TORCH_FILL)
@@ -227,5 +227,113 @@ MS_TEST(rules_have_an_end)
     memset(comment, '#', MOST);
     path = write_rules(comment);
     CHECK_EQ(strlen(complaints_of(path)), 0);
+    unlink(path);
+}
+
+MS_TEST(each_class_has_its_word)
+{
+    static const struct {
+        const char *word;
+        enum ms_rule rule;
+    } words[] = {{"write-only", MS_RULE_WRITE_ONLY},   {"in-place", MS_RULE_IN_PLACE},
+                 {"from-other", MS_RULE_FROM_OTHER},   {"from-first", MS_RULE_FROM_FIRST},
+                 {"concatenate", MS_RULE_CONCATENATE}, {"each", MS_RULE_EACH}};
+    static const char *const others[] = {"in-plac", "in-placer", "n-place", "IN-PLACE", "eac"};
+    char line[64];
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        snprintf(line, sizeof(line), " \t%s\t\r my*kernel\r\t ", words[i].word);
+        const char *path = write_rules(line);
+        CHECK_EQ(strlen(complaints_of(path)), 0);
+        unlink(path);
+        CHECK_EQ(ms_rules_match("my_kernel"), words[i].rule);
+        CHECK_EQ(ms_rules_match("my_kernels"), MS_RULE_RUN);
+    }
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        snprintf(line, sizeof(line), "%s my*kernel\n", others[i]);
+        const char *path = write_rules(line);
+        CHECK(strstr(complaints_of(path), ":1: expected write-only, in-place") != NULL);
+        unlink(path);
+        CHECK_EQ(ms_rules_match("my_kernel"), MS_RULE_RUN);
+    }
+}
+
+MS_TEST(each_fault_of_a_line_has_its_words)
+{
+    const char *path = write_rules("\n \n\t# each\nin-place \nin-place a b\nrun a #\n");
+    const char *text = complaints_of(path);
+    static const char *const wanted[] = {
+        ":4: expected a name pattern after the class; the line is ignored\n",
+        ":5: expected the end of the line after the pattern; the line is ignored\n",
+        ":6: expected the end of the line"};
+    for (size_t i = 0; i < 3; i++)
+        CHECK(strstr(text, wanted[i]) != NULL);
+    CHECK(strstr(text, ":1:") == NULL && strstr(text, ":2:") == NULL &&
+          strstr(text, ":3:") == NULL);
+    unlink(path);
+    CHECK_EQ(ms_rules_match("a"), MS_RULE_RUN);
+}
+
+/* The built-in ones among them. */
+MS_TEST(there_is_room_for_256_rules)
+{
+    char text[257 * 16] = "", expected[80];
+    for (int i = 1; i <= 257; i++)
+        snprintf(text + strlen(text), 16, "in-place k%d\n", i);
+    const char *path = write_rules(text);
+    const char *complaints = complaints_of(path);
+    unlink(path);
+    snprintf(expected, sizeof(expected), "%s:257: expected at most 256 rules", path);
+    CHECK(strstr(complaints, expected) != NULL && strstr(complaints, ":256:") == NULL);
+    CHECK(strstr(complaints, "built-in kernel rule 'write-only ") != NULL);
+    CHECK_EQ(ms_rules_match("k256"), MS_RULE_IN_PLACE);
+    CHECK_EQ(ms_rules_match("k257"), MS_RULE_RUN);
+    CHECK_EQ(ms_rules_match(FILL), MS_RULE_RUN);
+    CHECK_EQ(strlen(complaints_of("")), 0);
+    CHECK_EQ(ms_rules_match(FILL), MS_RULE_WRITE_ONLY);
+    CHECK_EQ(ms_rules_match("k256"), MS_RULE_RUN);
+}
+
+MS_TEST(who_reads_no_rules_has_the_built_in_ones)
+{
+    CHECK_EQ(ms_rules_match(FILL), MS_RULE_WRITE_ONLY);
+}
+
+/* Nothing of what was read before is left, nor of a file that is refused. */
+MS_TEST(rules_that_are_read_again_take_no_more)
+{
+    static char too_long[(1 << 20) + 2];
+    ms_rules_read("");
+    const int before = live, descriptor = dup(STDERR_FILENO);
+    close(descriptor);
+    memset(too_long, '#', (1 << 20) + 1);
+    const char *path = write_rules(too_long);
+    CHECK(strstr(complaints_of(path), "expected at most 1 MiB") != NULL);
+    unlink(path);
+    CHECK_EQ(live, before);
+    path = write_rules("run a\n");
+    ms_rules_read(path);
+    CHECK_EQ(live, before + 1);
+    CHECK_EQ(truncate(path, 7), 0);
+    CHECK(strstr(complaints_of(path), "expected a text") != NULL);
+    unlink(path);
+    CHECK_EQ(live, before);
+    CHECK_EQ(dup(STDERR_FILENO), descriptor);
+    close(descriptor);
+}
+
+MS_TEST(what_host_memory_fails_for_is_named)
+{
+    const char *path = write_rules("run a\nin-place b\n");
+    fails_once = true;
+    may_make = 0;
+    const char *text = complaints_of(path);
+    CHECK(strstr(text, "METASHARD_KERNEL_RULES: cannot read ") != NULL);
+    CHECK(strstr(text, ": out of memory\n") != NULL);
+    CHECK_EQ(ms_rules_match("b"), MS_RULE_RUN);
+    CHECK_EQ(ms_rules_match(FILL), MS_RULE_WRITE_ONLY);
+    may_make = 1;
+    text = complaints_of(path);
+    CHECK(strstr(text, ":1: out of memory; the line is ignored\n") != NULL);
+    CHECK_EQ(ms_rules_match("b"), MS_RULE_IN_PLACE);
     unlink(path);
 }
