@@ -9,6 +9,7 @@
 #include "runtime/driver/facts.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
 #include "runtime/state/counters.h"
@@ -77,6 +78,14 @@ static CUresult read_bytes(size_t begin, size_t behind)
     const CUresult result = ms_materialise(allocation, begin, behind, MS_NEED_READ);
     ms_space_release(allocation);
     return result;
+}
+
+/* A caching allocator has handed out all of it. */
+static void carve(void)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK_EQ(ms_carve_take(allocation, 0, allocation->bytes), MS_CARVED);
+    ms_space_release(allocation);
 }
 
 static bool is_memory(size_t offset)
@@ -195,6 +204,43 @@ MS_TEST_BETWEEN(start, end, the_event_of_a_broadcast_is_for_the_allocation_that_
     CHECK_EQ(fake.events, 0);
     allocation->id--;
     ms_backing_lent(&allocation->backing, receive.sink, NULL);
+}
+
+/* A caching allocator takes a part from a segment of 2 MiB at least. */
+MS_TEST(a_part_too_small_to_be_deferred_needs_all_bytes)
+{
+    enum { MIB = 1 << 20, ALL = 5 * MIB, OURS = ALL / 2 };
+    static const struct {
+        size_t begin, end, least; /* that is deferred */
+        bool is_carved, is_whole;
+    } cases[] = {{0, ALL, OURS, false, false},
+                 {0, ALL, OURS + 1, false, true},
+                 {2 * MIB, ALL, 3 * MIB / 2, false, false}, /* a rank's part of it */
+                 {2 * MIB, ALL, 3 * MIB / 2 + 1, false, true},
+                 {0, 4 * MIB, OURS, false, false},
+                 {0, 4 * MIB, OURS + 1, false, true},
+                 {2 * MIB, ALL, 2 * MIB, true, false},
+                 {2 * MIB, ALL, 2 * MIB + 1, true, true},
+                 {0, ALL, OURS, true, false},
+                 {0, ALL, OURS + 1, true, true}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const size_t begin = cases[i].begin, bytes = cases[i].end - begin;
+        start_with(ALL);
+        name_tensor(allocation->address, ALL, "w");
+        if (cases[i].is_carved)
+            carve();
+        ms_config.min_bytes = cases[i].least;
+        const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
+        CHECK_EQ(ms_receive_prepare(allocation->address + begin, bytes, 2, false, &receive),
+                 CUDA_SUCCESS);
+        const size_t kept = cases[i].is_whole ? bytes : OURS - begin;
+        CHECK_EQ(receive.sink == NULL, cases[i].is_whole);
+        CHECK_EQ(allocation->backing.backed_bytes, kept);
+        CHECK_EQ(ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before, kept);
+        CHECK_EQ(kind_at(OURS), cases[i].is_whole ? MS_RESIDENT : MS_ABSENT);
+        ms_receive_queued(&receive, FAKE_STREAM);
+        end();
+    }
 }
 
 /* --- like any other write */
