@@ -95,7 +95,7 @@ struct taken {
 static struct taken take_reported(CUdeviceptr address, size_t bytes)
 {
     MS_CLAIMED struct ms_allocation *allocation = claim(address);
-    if (allocation == NULL || bytes == 0 || !ms_fits(allocation, address, bytes))
+    if (allocation == NULL || !ms_fits(allocation, address, bytes))
         return (struct taken){.carved = MS_CARVED_NOT};
     const size_t begin = ms_offset(allocation, address);
     const enum ms_carved carved = take(allocation, begin, begin + bytes);
