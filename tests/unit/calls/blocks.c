@@ -5,9 +5,11 @@
 
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/ready.h"
+#include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 #include "tests/unit/between.h"
@@ -24,6 +26,31 @@ void *__wrap_ms_heap_realloc(void *memory, size_t bytes)
 {
     const bool fails = failing_growth > 0 && --failing_growth == 0;
     return fails ? NULL : __real_ms_heap_realloc(memory, bytes);
+}
+
+/* --- what it tells others */
+
+static struct ms_range forgotten; /* the last one */
+static int forgotten_count;
+void __real_ms_shard_forget(struct ms_allocation *of, size_t begin, size_t end);
+void __wrap_ms_shard_forget(struct ms_allocation *of, size_t begin, size_t end);
+void __wrap_ms_shard_forget(struct ms_allocation *of, size_t begin, size_t end)
+{
+    forgotten = (struct ms_range){begin, end};
+    forgotten_count++;
+    __real_ms_shard_forget(of, begin, end);
+}
+
+static struct ms_use used; /* the last one */
+static int use_count;
+CUresult __real_ms_access_uses(const struct ms_use *uses, size_t count);
+CUresult __wrap_ms_access_uses(const struct ms_use *uses, size_t count);
+CUresult __wrap_ms_access_uses(const struct ms_use *uses, size_t count)
+{
+    CHECK_EQ(count, 1);
+    used = uses[0];
+    use_count++;
+    return __real_ms_access_uses(uses, count);
 }
 
 /* --- an allocation */
@@ -63,6 +90,23 @@ static void check_no_block(size_t offset)
 {
     struct ms_range block;
     CHECK(!ms_carve_next_block(allocation, offset, &block));
+}
+
+static void check_forgotten(int count, size_t begin, size_t end)
+{
+    CHECK_EQ(forgotten_count, count);
+    CHECK_EQ(forgotten.begin, begin);
+    CHECK_EQ(forgotten.end, end);
+}
+
+/* Memory is asked for, of one block alone. */
+static void check_used(int count, size_t begin, size_t bytes, enum ms_need need, enum ms_reason why)
+{
+    CHECK_EQ(use_count, count);
+    CHECK_EQ(used.begin, allocation->address + begin);
+    CHECK_EQ(used.bytes, bytes);
+    CHECK_EQ(used.need, need);
+    CHECK_EQ(used.why, why);
 }
 
 static uint64_t handed_out(void)
@@ -133,20 +177,37 @@ MS_TEST_BETWEEN(start, end, what_overlaps_was_taken_back_without_a_report)
     CHECK_EQ(handed_out(), 5);
 }
 
+/* A plan's names of what was there. */
+MS_TEST_BETWEEN(start, end, of_a_block_that_is_taken_back_the_names_are_forgotten)
+{
+    report(G, 2 * G);
+    report(4 * G, G);
+    report(G + 1, 0);
+    CHECK_EQ(forgotten_count, 0);
+    report(G, 0);
+    check_forgotten(1, G, 3 * G);
+    report(5 * G - 1, 10); /* which overlaps it */
+    check_forgotten(2, 4 * G, 5 * G);
+}
+
 MS_TEST_BETWEEN(start, end, what_was_used_as_a_whole_has_no_blocks)
 {
     fake_set(allocation, 0, G, &(struct ms_content){.kind = MS_FILL});
     report(2 * G, G);
     check_block(0, 0, BYTES);
-    CHECK(!allocation->is_carved && handed_out() == 0);
+    ms_window_end(false);
+    report(2 * G, G);
+    CHECK(!allocation->is_carved && handed_out() == 0 && use_count == 0);
 }
 
 MS_TEST_BETWEEN(start, end, what_cannot_be_recorded_has_memory)
 {
     report(0, G);
+    ms_window_end(false);
     failing_growth = 1;
     report(2 * G, G);
     CHECK_EQ(failing_growth, 0);
+    check_used(1, 2 * G, G, MS_NEED_READ_WRITE, MS_REASON_CALL);
     check_no_block(2 * G);
     CHECK(has_memory(2 * G) && !has_memory(0) && !has_memory(3 * G));
     CHECK_EQ(handed_out(), 1);
@@ -158,8 +219,10 @@ MS_TEST_BETWEEN(start, end, after_the_window_it_has_memory)
 {
     report(0, G);
     CHECK(!has_memory(0));
+    CHECK_EQ(use_count, 0);
     ms_window_end(false);
-    report(2 * G, G);
+    report(2 * G, G - 1);
+    check_used(1, 2 * G, G - 1, MS_NEED_READ_WRITE, MS_REASON_HANDED_OUT);
     CHECK(has_memory(2 * G) && !has_memory(0) && !has_memory(3 * G));
 }
 
@@ -167,6 +230,7 @@ MS_TEST_BETWEEN(start, end, during_a_capture_it_has_memory_and_keeps_it)
 {
     ms_hot.captures = 1;
     report(2 * G, G);
+    check_used(1, 2 * G, G, MS_NEED_READ_WRITE, MS_REASON_HANDED_OUT);
     CHECK(has_memory(2 * G) && allocation->keeps_dead);
     ms_hot.captures = 0;
     allocation->keeps_dead = false;
@@ -185,10 +249,28 @@ MS_TEST_BETWEEN(start, end, while_work_is_queued_that_was_not_examined_it_has_me
     ms_examining_missed();
     fake.is_busy = true;
     report(2 * G, G);
+    check_used(1, 2 * G, G, MS_NEED_READ_WRITE, MS_REASON_UNEXAMINED);
     CHECK(has_memory(2 * G));
     fake.is_busy = false;
     report(4 * G, G);
     CHECK(!has_memory(4 * G));
+    CHECK_EQ(use_count, 1);
+}
+
+MS_TEST_BETWEEN(start, end, what_has_memory_already_is_not_asked_for)
+{
+    ms_window_end(false);
+    report(2 * G, 2 * G);
+    fake_set(allocation, 2 * G, 4 * G, &(struct ms_content){.kind = MS_RESIDENT});
+    report(2 * G, 0);
+    ms_carve_settle(allocation, 0, BYTES);
+    use_count = 0;
+    report(2 * G, G);
+    CHECK_EQ(use_count, 0);
+    report(3 * G, G + 1); /* the last byte has none */
+    check_used(1, 3 * G, G + 1, MS_NEED_READ_WRITE, MS_REASON_HANDED_OUT);
+    report(2 * G - 1, G + 1); /* the first one */
+    check_used(2, 2 * G - 1, G + 1, MS_NEED_READ_WRITE, MS_REASON_HANDED_OUT);
 }
 
 /* --- what was left over */
@@ -217,6 +299,25 @@ MS_TEST_BETWEEN(leave, end, in_the_window_memory_that_is_left_over_goes_back_fir
     CHECK(!has_memory(3 * G) && !has_memory(2 * G));
     CHECK_EQ(ms_carve_leftover_bytes(), 0);
     CHECK_EQ(kind_at(3 * G), MS_UNDEFINED);
+}
+
+/* Nor what is in no allocation. */
+MS_TEST_BETWEEN(leave, end, in_the_window_what_lies_beside_stays)
+{
+    report(G, G);
+    report(4 * G, G);
+    report(2 * G, BYTES); /* it does not fit */
+    CHECK(has_memory(2 * G) && has_memory(3 * G));
+    CHECK_EQ(ms_carve_leftover_bytes(), 2 * G);
+}
+
+MS_TEST_BETWEEN(leave, end, in_the_window_what_is_left_over_at_the_end_goes_back)
+{
+    report(6 * G, 2 * G);
+    fake_set(allocation, 6 * G, BYTES, &(struct ms_content){.kind = MS_RESIDENT});
+    report(6 * G, 0);
+    report(6 * G, 2 * G);
+    CHECK(!has_memory(6 * G) && !has_memory(BYTES - 1));
 }
 
 MS_TEST_BETWEEN(leave, end, in_the_window_what_is_left_over_of_many_goes_back)
@@ -292,6 +393,35 @@ MS_TEST_BETWEEN(leave, end, what_was_handed_out_unseen_is_taken_back)
     check_block(0, 2 * G + 1, 2 * G + 11);
 }
 
+/* All of the allocation was in use, and nothing of it is deferred. */
+static void leave_all(void)
+{
+    start();
+    ms_config.leftover_bytes = BYTES;
+    report(0, BYTES);
+    fake_set(allocation, 0, BYTES, &(struct ms_content){.kind = MS_RESIDENT});
+    report(0, 0);
+    ms_window_end(false);
+    report(2 * G, G);
+    report(2 * G, 0);
+}
+
+MS_TEST_BETWEEN(leave_all, end, what_was_handed_out_unseen_beside_a_block_stays_so)
+{
+    const CUdeviceptr address = allocation->address + 2 * G;
+    CHECK(ms_ready_report(address, G));
+    report(G, G);
+    report(3 * G, G);
+    report(3 * G, 0);
+    report(G, 0);
+    check_no_block(0);
+    CHECK(ms_ready_report(address, 0)); /* so it was, until now */
+    CHECK(ms_ready_report(address, G));
+    report(3 * G - 1, 1); /* its last byte */
+    CHECK(!ms_ready_report(address, 0));
+    check_block(0, 3 * G - 1, 3 * G);
+}
+
 /* --- addresses that a stream has not got to yet */
 
 MS_TEST_BETWEEN(start, end, what_may_hold_addresses_is_looked_at_before_it_is_dead)
@@ -304,7 +434,12 @@ MS_TEST_BETWEEN(start, end, what_may_hold_addresses_is_looked_at_before_it_is_de
     report(2 * G, G);
     fake_set(allocation, 2 * G, 3 * G, &fill);
     ms_hot.late_payloads = 1;
+    use_count = 0;
     report(2 * G, 0);
+    check_used(1, 2 * G, G, MS_NEED_REACH, MS_REASON_CALL);
     CHECK(has_memory(2 * G) && !has_memory(3 * G));
+    report(5 * G, 0); /* nothing of which is kept */
+    ms_block_report(0x1000, 0);
+    CHECK_EQ(use_count, 1);
     ms_hot.late_payloads = 0;
 }
