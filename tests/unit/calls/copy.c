@@ -8,15 +8,24 @@
 #include "runtime/base/range.h"
 #include "runtime/calls/move.h"
 #include "runtime/driver/flags.h"
+#include "runtime/calls/write.h"
+#include "runtime/config/config.h"
+#include "runtime/fill/compare.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/fill/shadow.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
+#include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/placement_query.h"
+#include "runtime/state/counters.h"
+#include "runtime/state/state.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
 #include "tests/unit/source/files.h"
+#include "tests/unit/use_plan.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE };
 
@@ -28,6 +37,109 @@ static const struct ms_content absent = {.kind = MS_ABSENT, .locality = MS_REMOT
 static struct ms_allocation *source, *destination;
 static CUdeviceptr program;
 static unsigned char host[FAKE_GRANULE];
+
+/* --- what it tells others, which see it too unless the test has an answer */
+
+struct told {
+    int count;
+    const struct ms_allocation *of;
+    size_t begin, end;
+};
+static struct told read_remote, asked_plan, later, bound, shadow_written, shadow_copied, compared,
+    noted;
+static struct told uses[2]; /* the last two */
+static CUresult remote_result, bound_result;
+static bool is_compared_plain;
+
+static void tell(struct told *told, const struct ms_allocation *of, size_t begin, size_t end)
+{
+    *told = (struct told){told->count + 1, of, begin, end};
+}
+
+static void check_told(const struct told *told, int count, const struct ms_allocation *of,
+                       size_t begin, size_t end)
+{
+    CHECK_EQ(told->count, count);
+    CHECK(told->of == of);
+    CHECK_EQ(told->begin, begin);
+    CHECK_EQ(told->end, end);
+}
+
+#define SEES(result, name, parameters) \
+    result __real_##name parameters;   \
+    result __wrap_##name parameters;   \
+    result __wrap_##name parameters
+
+SEES(CUresult, ms_placement_query_read_remote,
+     (const struct ms_allocation *allocation, size_t begin, size_t end))
+{
+    tell(&read_remote, allocation, begin, end);
+    return remote_result != CUDA_SUCCESS
+               ? remote_result
+               : __real_ms_placement_query_read_remote(allocation, begin, end);
+}
+
+SEES(void, ms_placement_query, (struct ms_allocation * allocation, size_t begin, size_t end))
+{
+    tell(&asked_plan, allocation, begin, end);
+    __real_ms_placement_query(allocation, begin, end);
+}
+
+SEES(void, ms_materialise_granules_later,
+     (struct ms_allocation * allocation, size_t begin, size_t end))
+{
+    tell(&later, allocation, begin, end);
+    __real_ms_materialise_granules_later(allocation, begin, end);
+}
+
+SEES(CUresult, ms_write_bound, (struct ms_allocation * allocation, size_t offset))
+{
+    tell(&bound, allocation, offset, offset);
+    return bound_result != CUDA_SUCCESS ? bound_result : __real_ms_write_bound(allocation, offset);
+}
+
+SEES(void, ms_carve_add_use, (struct ms_allocation * allocation, size_t begin, size_t end))
+{
+    uses[0] = uses[1];
+    tell(&uses[1], allocation, begin, end);
+    __real_ms_carve_add_use(allocation, begin, end);
+}
+
+SEES(void, ms_state_event, (const struct ms_event *happened))
+{
+    if (happened->kind == MS_EVENT_RECORD)
+        tell(&noted, NULL, happened->address, happened->address + happened->bytes);
+    __real_ms_state_event(happened);
+}
+
+/* There are shadows where the test says so. */
+SEES(bool, ms_shadow_write,
+     (struct ms_allocation * allocation, size_t begin, size_t end, const struct ms_content *content,
+      const void *host_bytes, CUstream stream))
+{
+    CHECK(content->kind == MS_FILL && host_bytes == NULL && stream == FAKE_STREAM);
+    tell(&shadow_written, allocation, begin, end);
+    return true;
+}
+
+SEES(bool, ms_shadow_copy,
+     (struct ms_allocation * to, size_t to_at, const struct ms_allocation *from, size_t from_at,
+      size_t bytes, const struct ms_content *content, CUstream stream))
+{
+    CHECK(to == destination && from == source && stream == FAKE_STREAM);
+    CHECK_EQ(content->kind, MS_FILL);
+    tell(&shadow_copied, to, to_at, from_at + bytes);
+    return content->is_shadowed;
+}
+
+SEES(void, ms_compare_copy,
+     (struct ms_allocation * from, size_t from_at, size_t bytes, CUdeviceptr at, bool is_plain,
+      CUstream stream))
+{
+    CHECK(stream == FAKE_STREAM && ((const unsigned char *)(uintptr_t)at)[bytes - 1] == 7);
+    tell(&compared, from, from_at, at + bytes);
+    is_compared_plain = is_plain;
+}
 
 static void start(void)
 {
@@ -247,6 +359,20 @@ MS_TEST_BETWEEN(start, end, what_was_read_is_copied_and_not_read_twice)
     fake_allocation_free(block);
 }
 
+/* What the plan left here will be used from here; other bytes are as easily made again. */
+MS_TEST_BETWEEN(start, end, what_is_ours_and_in_memory_is_copied_and_other_bytes_are_not)
+{
+    for (size_t way = 0; way < 2; way++) {
+        struct ms_content content = sevens;
+        content.locality = way == 0 ? MS_LOCAL : MS_UNKNOWN;
+        content.cached = true;
+        set(source, 0, 8, &content);
+        must_copy(destination->address + way * FAKE_GRANULE, source->address, FAKE_GRANULE);
+        CHECK_EQ(at(destination, way).kind, way == 0 ? MS_RESIDENT : MS_FILL);
+        CHECK(!at(destination, way).cached);
+    }
+}
+
 MS_TEST_BETWEEN(start, end, what_is_in_memory_is_for_the_driver_and_held)
 {
     set(source, 0, 8, &resident);
@@ -349,6 +475,21 @@ MS_TEST_BETWEEN(start, end, what_is_absent_is_absent_in_the_copy_and_is_not_give
     be_busy(false);
 }
 
+static unsigned char *bytes_of_parked(const struct ms_content *content)
+{
+    return (unsigned char *)(uintptr_t)ms_parked_backing(content->parked)->address;
+}
+
+MS_TEST_BETWEEN(start, end, absence_is_copied_to_the_byte)
+{
+    fake_set(source, 2 * FAKE_GRANULE + 3, 4 * FAKE_GRANULE, &absent);
+    must_copy(destination->address + 7, source->address + FAKE_GRANULE, 5 * FAKE_GRANULE);
+    const struct ms_extent extent = ms_lineage_at(&destination->lineage, FAKE_GRANULE + 10);
+    CHECK_EQ(extent.content.kind, MS_ABSENT);
+    CHECK_EQ(destination->lineage.kind_bytes[MS_ABSENT], 2 * FAKE_GRANULE - 3);
+    CHECK_EQ(extent.end, 3 * FAKE_GRANULE + 7);
+}
+
 /* Granules [0, 4) of the source are in a store of nines. */
 static void set_stored(void)
 {
@@ -356,7 +497,7 @@ static void set_stored(void)
     struct ms_content content = {.kind = MS_PARKED};
     CHECK_EQ(ms_parked_create(FAKE_CONTEXT, 0, 4 * FAKE_GRANULE, false, &content.parked),
              CUDA_SUCCESS);
-    memset((void *)(uintptr_t)ms_parked_backing(content.parked)->address, 9, 4 * FAKE_GRANULE);
+    memset(bytes_of_parked(&content), 9, 4 * FAKE_GRANULE);
     CHECK_EQ(ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
     CHECK_EQ(ms_driver.event_record(event, FAKE_STREAM), CUDA_SUCCESS);
     ms_parked_attach_event(content.parked, event);
@@ -420,6 +561,421 @@ MS_TEST_BETWEEN(start, end, what_is_stored_is_in_no_sequence)
     set_stored();
     must_put_first();
     CHECK(at(destination, 0).kind == MS_PARKED && !at(destination, 0).is_in_sequence);
+}
+
+/* --- in memory that can be restored */
+
+enum { G = FAKE_GRANULE };
+
+static bool copy_row(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUresult *result_out)
+{
+    const struct ms_movement movement = row(to, from, bytes);
+    return ms_copy_on_device(&movement, result_out);
+}
+
+/* Granules [1, 5) of the source are in a store of bytes that differ, and sevens are around it. */
+static void set_store_inside(void)
+{
+    set(source, 0, 8, &sevens);
+    set_stored();
+    const struct ms_content content = at(source, 0);
+    unsigned char *bytes = bytes_of_parked(&content);
+    for (size_t i = 0; i < 4 * G; i++)
+        bytes[i] = (unsigned char)(i * 31 + i / 251);
+    ms_counted_take(content.owned);
+    set(source, 0, 8, &sevens);
+    set(source, 1, 5, &content);
+    ms_counted_drop(content.owned);
+}
+
+static void set_filled(void)
+{
+    set(source, 0, 8, &sevens);
+    fake_set(source, 0, 3, &pattern);
+}
+
+static void set_cached(void)
+{
+    set_filled();
+    CHECK_EQ(read_bytes(source, 0, BYTES), CUDA_SUCCESS);
+    CHECK(at(source, 0).cached);
+}
+
+/* What the destination had is no more what it has, and all beside it is. */
+MS_TEST(what_can_be_restored_is_overwritten_and_no_more_of_it)
+{
+    static void (*const sets[])(void) = {set_store_inside, set_filled, set_cached};
+    static unsigned char wanted[BYTES];
+    for (size_t way = 0; way < sizeof(sets) / sizeof(sets[0]); way++) {
+        int attempts = 0;
+        start();
+        sets[way]();
+        set(destination, 0, 8, &nines);
+        for (size_t i = 0; i < GRANULES; i++) /* each has memory of its own */
+            CHECK_EQ(read_bytes(destination, i * G, (i + 1) * G), CUDA_SUCCESS);
+        CHECK(at(destination, 7).cached);
+        must_copy(destination->address + G, source->address, 6 * G);
+        CHECK_EQ(destination->lineage.kind_bytes[MS_RESIDENT], 6 * G);
+        CHECK(at(destination, 1).kind == MS_RESIDENT && at(destination, 6).kind == MS_RESIDENT);
+        ms_evict_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts);
+        CHECK_EQ(destination->backing.backed_bytes, 6 * G);
+        CHECK_EQ(read_bytes(source, 0, BYTES) | read_bytes(destination, 0, BYTES), CUDA_SUCCESS);
+        memset(wanted, 9, BYTES);
+        memcpy(wanted + G, bytes_of(source), 6 * G);
+        CHECK_BYTES(bytes_of(destination), wanted, BYTES);
+        end();
+    }
+}
+
+/* --- what a launch made */
+
+static int launches;
+
+static CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned grid_y,
+                              unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+                              unsigned shared, CUstream stream, void **params, void **extra)
+{
+    CHECK(function == (CUfunction)1 && stream != NULL && params != NULL && extra == NULL);
+    CHECK_EQ(grid_x + grid_y + grid_z + block_x + block_y + block_z + shared, 6);
+    launches++;
+    return CUDA_SUCCESS;
+}
+
+/* All of the source is by a launch that has left its sevens. */
+static void set_launched(void)
+{
+    static char name[] = "kernel";
+    static struct ms_param_layout layout = {.counted = {.references = 1000}, .name = name};
+    static const struct ms_packed packed = {.count = 0};
+    const struct ms_call call = {
+        .function = (CUfunction)1, .grid = {1, 1, 1}, .block = {1, 1, 1}, .stream = FAKE_STREAM};
+    struct ms_recorded_launch *recorded = ms_recorded_launch_create();
+    recorded->launch = ms_call_record(&call, &layout, &packed, NULL, 0);
+    recorded->allocation_id = source->id;
+    recorded->address = source->address;
+    recorded->context = FAKE_CONTEXT;
+    recorded->depth = 1;
+    CHECK(ms_lineage_init(&recorded->before, BYTES));
+    CHECK(ms_lineage_set(&recorded->before, 0, BYTES, &sevens));
+    set(source, 0, 8, &(struct ms_content){.kind = MS_LAUNCHED, .recorded = recorded});
+    ms_recorded_launch_drop(recorded);
+    ms_driver.launch_kernel = launch_kernel;
+    launches = 0;
+}
+
+MS_TEST_BETWEEN(start, end, what_a_launch_made_moves_by_lineage_in_its_context_alone)
+{
+    set_launched();
+    must_copy(destination->address, source->address + G, 4 * G);
+    CHECK(at(destination, 0).kind == MS_LAUNCHED && at(destination, 0).source_offset == G);
+    CHECK(launches == 0 && fake.work_count == 0);
+    destination->context = (CUcontext)2;
+    must_copy(destination->address, source->address + G, 4 * G);
+    destination->context = FAKE_CONTEXT;
+    CHECK_EQ(launches, 1);
+    CHECK(at(destination, 3).kind == MS_RESIDENT && at(source, 1).cached);
+    CHECK(bytes_of(destination)[0] == 7 && bytes_of(destination)[4 * G - 1] == 7);
+}
+
+/* So that it is launched once for all copies. */
+MS_TEST_BETWEEN(start, end,
+                what_a_launch_made_is_brought_into_its_place_before_it_is_copied_to_memory)
+{
+    set_launched();
+    must_copy(program, source->address, BYTES);
+    must_copy(program, source->address, BYTES);
+    CHECK_EQ(launches, 1);
+    CHECK(at(source, 0).kind == MS_LAUNCHED && at(source, 7).cached);
+    CHECK_EQ(fake.work[fake.work_count - 1].call, FAKE_memcpy_dtod_async);
+    CHECK_EQ(fake.work[fake.work_count - 1].from, source->address);
+    CHECK_EQ(((unsigned char *)(uintptr_t)program)[BYTES - 1], 7);
+}
+
+/* It is copied as it is there, and not played once more. */
+MS_TEST_BETWEEN(start, end, what_is_cached_is_copied_to_memory_by_the_driver)
+{
+    set_cached();
+    const size_t before = fake.work_count;
+    must_copy(program + 5, source->address + G + 1, 2 * G);
+    CHECK_EQ(fake.work_count, before + 1);
+    const struct fake_work work = fake.work[before];
+    CHECK(work.call == FAKE_memcpy_dtod_async && work.stream == FAKE_STREAM);
+    CHECK(work.address == program + 5 && work.from == source->address + G + 1 &&
+          work.bytes == 2 * G);
+    CHECK_EQ(ms_counter_get(MS_COUNT_FORWARDED_BYTES), 0);
+}
+
+/* --- what others are told */
+
+MS_TEST_BETWEEN(start, end, a_copy_is_told_as_a_whole)
+{
+    const CUdeviceptr to = destination->address + 2 * G + 20, from = source->address + G + 10;
+    set(source, 0, 2, &sevens);
+    set_snapshot(source, 2 * G, 3 * G);
+    must_copy(to, from, 2 * G);
+    check_told(&uses[0], 1, source, G + 10, 3 * G + 10);
+    check_told(&uses[1], 2, destination, 2 * G + 20, 4 * G + 20);
+    check_told(&bound, 1, destination, 2 * G + 20, 2 * G + 20);
+    check_told(&asked_plan, 1, source, G + 10, 3 * G + 10);
+    check_told(&later, 1, destination, 2 * G + 20, 4 * G + 20);
+    check_told(&noted, 1, NULL, from, from + 2 * G);
+    CHECK_EQ(ms_counter_get(MS_COUNT_FORWARDED_BYTES), 2 * G);
+    CHECK_EQ(read_remote.count, 0);
+    must_copy(program, from, 2 * G);
+    CHECK(later.count == 1 && noted.count == 2 && bound.count == 1 && uses[1].of == source);
+    CHECK_EQ(ms_counter_get(MS_COUNT_FORWARDED_BYTES), 4 * G);
+}
+
+MS_TEST_BETWEEN(start, end, of_a_row_nothing_is_told_but_its_use)
+{
+    CUresult result;
+    struct ms_movement movement = row(destination->address, source->address, G);
+    movement.is_row = true;
+    set(source, 0, 2, &sevens);
+    CHECK(ms_copy_on_device(&movement, &result) && result == CUDA_SUCCESS);
+    CHECK_EQ(at(destination, 0).kind, MS_FILL);
+    CHECK(later.count == 0 && noted.count == 0 && uses[1].of == destination);
+}
+
+MS_TEST_BETWEEN(start, end, a_block_of_too_many_pieces_that_fails_is_the_answer)
+{
+    CUresult result;
+    set(source, 0, 2, &sevens);
+    bound_result = CUDA_ERROR_OUT_OF_MEMORY;
+    CHECK(copy_row(destination->address, source->address, G, &result));
+    CHECK_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(at(destination, 0).kind == MS_UNDEFINED && noted.count == 0);
+}
+
+/* Nothing is copied of what the plan gives to others, if that is an error. */
+MS_TEST_BETWEEN(start, end, what_is_anothers_is_asked_for_before_it_gets_into_memory)
+{
+    const CUdeviceptr from = source->address + G + 10;
+    CUresult result;
+    struct ms_content remote = sevens;
+    remote.locality = MS_REMOTE;
+    set(source, 0, 8, &remote);
+    set(destination, 0, 8, &nines);
+    CHECK_EQ(read_bytes(destination, 0, BYTES), CUDA_SUCCESS);
+    set(destination, 3, 4, &resident);
+    const size_t before = fake.work_count;
+    read_remote.count = 0;
+    remote_result = CUDA_ERROR_NOT_PERMITTED;
+    CHECK(copy_row(destination->address + 2 * G, from, 2 * G, &result));
+    CHECK_EQ(result, CUDA_ERROR_NOT_PERMITTED);
+    check_told(&read_remote, 1, source, G + 10, 2 * G + 10); /* the first piece, and no other */
+    CHECK(at(destination, 2).cached && fake.work_count == before);
+    CHECK(later.count == 0 && ms_counter_get(MS_COUNT_FORWARDED_BYTES) == 0);
+    remote_result = CUDA_SUCCESS;
+    CHECK(copy_row(destination->address + 2 * G, from, 2 * G, &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    check_told(&read_remote, 3, source, 2 * G + 10, 3 * G + 10);
+    CHECK_EQ(bytes_of(destination)[4 * G - 1], 7);
+}
+
+/* Where it is deferred it need not be asked for, unless the plan is enforced. */
+MS_TEST_BETWEEN(start, end, what_is_anothers_moves_by_lineage_unless_the_plan_is_enforced)
+{
+    CUresult result;
+    struct ms_content remote = sevens;
+    remote.locality = MS_REMOTE;
+    set(source, 0, 8, &remote);
+    must_copy(destination->address, source->address, G);
+    CHECK_EQ(read_remote.count, 0);
+    use_plan(0, BYTES);
+    ms_config.plan_mode = MS_ENFORCE;
+    remote_result = CUDA_ERROR_NOT_PERMITTED;
+    CHECK(copy_row(destination->address + 2 * G, source->address + G, 2 * G, &result));
+    CHECK_EQ(result, CUDA_ERROR_NOT_PERMITTED);
+    check_told(&read_remote, 1, source, G, 3 * G);
+    CHECK_EQ(at(destination, 2).kind, MS_UNDEFINED);
+    remote.locality = MS_LOCAL;
+    set(source, 0, 8, &remote);
+    CHECK(copy_row(destination->address + 2 * G, source->address + G, 2 * G, &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK_EQ(at(destination, 2).kind, MS_FILL);
+}
+
+/* The second half of the source is another rank's, by a plan. */
+MS_TEST_BETWEEN(start, end, the_copy_of_what_is_anothers_says_so_where_it_lies)
+{
+    set(source, 0, 8, &sevens);
+    set(destination, 5, 6, &resident);
+    use_plan(0, BYTES);
+    name_tensor(source->address, BYTES, "w");
+    must_copy(destination->address + G, source->address + 2 * G, 5 * G); /* to [1, 6) */
+    CHECK(!at(destination, 1).is_remote_copy && !at(destination, 2).is_remote_copy);
+    CHECK(at(destination, 3).is_remote_copy && at(destination, 4).is_remote_copy);
+    CHECK(!at(destination, 5).is_remote_copy && !at(destination, 6).is_remote_copy);
+    CHECK(!at(source, 5).is_remote_copy);
+    struct ms_movement movement = row(destination->address + 6 * G, source->address + 5 * G, G);
+    CUresult result;
+    movement.is_row = true;
+    CHECK(ms_copy_on_device(&movement, &result) && result == CUDA_SUCCESS);
+    CHECK(!at(destination, 6).is_remote_copy);
+}
+
+/* What a host function of a stream may write is pinned memory, which may be the destination. */
+MS_TEST_BETWEEN(start, end, a_copy_to_what_is_not_ours_may_have_to_wait)
+{
+    ms_hot.started = 1;
+    set(source, 0, 8, &sevens);
+    must_copy(destination->address, source->address, G);
+    CHECK_EQ(ms_hot.gated_copies, 0);
+    must_copy(program, source->address, G);
+    CHECK_EQ(ms_hot.gated_copies, 1);
+}
+
+/* --- refusals */
+
+MS_TEST_BETWEEN(start, end, in_a_capture_what_is_absent_is_refused)
+{
+    CUresult result;
+    set(source, 2, 4, &absent);
+    ms_order_set_capture(true);
+    CHECK(copy_row(destination->address, source->address, BYTES, &result));
+    CHECK_EQ(result, CUDA_ERROR_NOT_PERMITTED);
+    CHECK_EQ(destination->lineage.kind_bytes[MS_ABSENT], 0);
+    ms_order_set_capture(false);
+}
+
+/* What the program has not mapped is the driver's to refuse. */
+MS_TEST_BETWEEN(start, end, beyond_what_a_program_maps_the_driver_knows)
+{
+    CUresult result;
+    set(source, 0, 8, &sevens);
+    source->is_programs = true;
+    CHECK(!copy_row(destination->address, source->address + 1, BYTES, &result));
+    source->is_programs = false;
+    destination->is_programs = true;
+    CHECK(!copy_row(destination->address + 1, source->address, BYTES, &result));
+    destination->is_programs = false;
+    CHECK(uses[1].count == 0 && at(destination, 0).kind == MS_UNDEFINED);
+}
+
+/* Of these the driver decides what they do. */
+MS_TEST(only_ranges_without_a_common_byte_are_recorded)
+{
+    static const struct {
+        size_t from, to;
+        bool is_recorded;
+    } cases[] = {{0, 2 * G, true},
+                 {2 * G, 0, true},
+                 {0, 2 * G - 1, false},
+                 {2 * G - 1, 0, false},
+                 {G, G, false}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        CUresult result;
+        start();
+        set(source, 0, 8, &sevens);
+        CHECK_EQ(copy_row(source->address + cases[i].to, source->address + cases[i].from, 2 * G,
+                          &result),
+                 cases[i].is_recorded);
+        CHECK_EQ(result, CUDA_SUCCESS);
+        CHECK_EQ(source->backing.backed_bytes == 0, cases[i].is_recorded);
+        end();
+    }
+}
+
+/* What the driver cannot refuse for what it reads need not keep what it overwrites. */
+MS_TEST(what_is_overwritten_is_kept_unless_the_source_is_sure)
+{
+    static const struct {
+        size_t offset, bytes;
+        CUdevice device;
+        unsigned failing; /* question */
+        bool is_sure;
+    } cases[] = {{0, 2 * G, 0, 0, true},
+                 {BYTES - 2 * G, 2 * G, 0, 0, true},
+                 {BYTES - 2 * G + 1, 2 * G, 0, 0, false},
+                 {0, 2 * G, 1, 0, false},
+                 {0, 2 * G, 0, 1, false},
+                 {0, 2 * G, 0, 2, false},
+                 {0, 2 * G, 0, 3, false}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        CUresult result;
+        start();
+        set(destination, 0, 8, &nines);
+        destination->device = cases[i].device;
+        fake_fail(FAKE_pointer_get_attribute, cases[i].failing, CUDA_ERROR_INVALID_VALUE);
+        CHECK(!copy_row(destination->address + G, program + cases[i].offset, cases[i].bytes,
+                        &result));
+        CHECK_EQ(result, CUDA_SUCCESS);
+        destination->device = 0;
+        CHECK_EQ(fake.work_count == 0, cases[i].is_sure);
+        CHECK_EQ(destination->lineage.kind_bytes[MS_RESIDENT], cases[i].bytes);
+        end();
+    }
+}
+
+/* --- where it is verified */
+
+static void start_verified(void)
+{
+    start();
+    struct ms_content shadowed = sevens;
+    shadowed.is_shadowed = true;
+    ms_config.mode = MS_VERIFY;
+    set(source, 0, 4, &shadowed);
+    set(source, 4, 8, &sevens);
+}
+
+/* Shadows are the test's own, which nobody else may look for. */
+static void end_verified(void)
+{
+    set(source, 0, 8, &sevens);
+    set(destination, 0, 8, &nines);
+    ms_config.mode = MS_ON;
+    end();
+}
+
+MS_TEST_BETWEEN(start_verified, end_verified, a_shadow_goes_with_what_is_recorded)
+{
+    must_copy(destination->address + 2 * G, source->address + G + 8, 2 * G);
+    check_told(&shadow_copied, 1, destination, 2 * G, 3 * G + 8);
+    CHECK(at(destination, 2).is_shadowed);
+    must_copy(destination->address + 2 * G, source->address + 5 * G, G);
+    check_told(&shadow_copied, 2, destination, 2 * G, 6 * G);
+    CHECK(!at(destination, 2).is_shadowed && shadow_written.count == 0);
+    ms_config.mode = MS_ON;
+    must_copy(destination->address + 2 * G, source->address + G, G);
+    CHECK(!at(destination, 2).is_shadowed && shadow_copied.count == 2);
+}
+
+MS_TEST_BETWEEN(start_verified, end_verified, what_was_never_written_gets_a_shadow_in_the_source)
+{
+    struct ms_movement movement = row(source->address + 4, destination->address + G + 8, G);
+    CUresult result;
+    fake_set(destination, 0, 8 * G, &(struct ms_content){.kind = MS_UNDEFINED});
+    movement.from = ms_side_of_device(source->address + G + 8);
+    movement.to = ms_side_of_device(destination->address + 4);
+    fake_set(source, 0, 8 * G, &(struct ms_content){.kind = MS_UNDEFINED});
+    CHECK(ms_copy_on_device(&movement, &result) && result == CUDA_SUCCESS);
+    check_told(&shadow_written, 1, source, G + 8, 2 * G + 8);
+    CHECK(ms_lineage_at(&source->lineage, G + 8).content.is_shadowed);
+    check_told(&shadow_copied, 1, destination, 4, 2 * G + 8);
+}
+
+MS_TEST_BETWEEN(start_verified, end_verified, what_is_played_elsewhere_is_compared_with_the_shadow)
+{
+    set(destination, 0, 8, &resident);
+    must_copy(destination->address + 2 * G, source->address + G + 8, 2 * G);
+    check_told(&compared, 1, source, G + 8, destination->address + 4 * G);
+    CHECK(is_compared_plain); /* a kernel reaches both */
+    must_copy(destination->address + 2 * G, source->address + 5 * G, G);
+    CHECK_EQ(compared.count, 1);
+    must_copy(program, source->address, G);
+    check_told(&compared, 2, source, 0, program + G);
+    CHECK(!is_compared_plain);
+    destination->device = 1;
+    must_copy(destination->address + 2 * G, source->address, G);
+    destination->device = 0;
+    CHECK(compared.count == 3 && !is_compared_plain);
+    CUresult result;
+    fake_fail(FAKE_memset_d8_async, 1, CUDA_ERROR_LAUNCH_FAILED);
+    CHECK(copy_row(program, source->address, G, &result));
+    fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
+    CHECK(result == CUDA_ERROR_LAUNCH_FAILED && compared.count == 3);
 }
 
 /* --- failures */
