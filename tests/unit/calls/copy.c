@@ -22,6 +22,7 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/state.h"
 #include "tests/unit/between.h"
+#include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
 #include "tests/unit/source/files.h"
@@ -280,9 +281,21 @@ MS_TEST_BETWEEN(start, end, lineage_moves_without_memory_and_without_work)
 
 MS_TEST_BETWEEN(start, end, what_was_never_written_is_zero_in_both_places_once_it_is_copied)
 {
-    must_copy_all();
-    CHECK(at(source, 0).kind == MS_FILL && at(source, 0).pattern == 0);
-    CHECK(at(destination, 0).kind == MS_FILL && at(destination, 0).pattern == 0);
+    must_copy(destination->address + 3, source->address + 5, FAKE_GRANULE);
+    CHECK_EQ(source->lineage.kind_bytes[MS_FILL], FAKE_GRANULE);
+    CHECK_EQ(destination->lineage.kind_bytes[MS_FILL], FAKE_GRANULE);
+    const struct ms_content there = ms_lineage_at(&source->lineage, 5).content;
+    const struct ms_content here = ms_lineage_at(&destination->lineage, 3).content;
+    CHECK(there.kind == MS_FILL && there.pattern == 0 && !there.is_shadowed);
+    CHECK(here.kind == MS_FILL && here.pattern == 0);
+}
+
+MS_TEST_BETWEEN(start, end, what_was_never_written_is_copied_as_it_is_to_what_is_not_ours)
+{
+    must_copy(program, source->address, FAKE_GRANULE);
+    CHECK(at(source, 0).kind == MS_RESIDENT && at(source, 1).kind == MS_UNDEFINED);
+    CHECK_EQ(fake.work_count, 1);
+    CHECK_EQ(fake.work[0].call, FAKE_memcpy_dtod_async);
 }
 
 MS_TEST_BETWEEN(start, end, what_a_plan_said_of_the_source_is_not_said_of_the_copy)
@@ -467,11 +480,15 @@ MS_TEST_BETWEEN(start, end, what_is_absent_is_absent_in_the_copy_and_is_not_give
     CHECK(copy(program, source->address, BYTES, &result));
     CHECK_EQ(result, CUDA_ERROR_NOT_PERMITTED);
 
-    /* Also behind work that may wait. */
+    /* Also behind work that may wait, and nothing else is recorded there. */
     be_busy(true);
-    set(destination, 0, 8, &resident);
+    set(source, 5, 6, &sevens);
+    set(source, 6, 8, &(struct ms_content){.kind = MS_UNDEFINED});
+    set(destination, 0, 8, &nines);
     must_copy_all();
     CHECK(at(destination, 2).kind == MS_ABSENT && at(destination, 4).kind == MS_RESIDENT);
+    CHECK(at(destination, 5).kind == MS_RESIDENT && bytes_of(destination)[5 * FAKE_GRANULE] == 7);
+    CHECK(at(source, 6).kind == MS_RESIDENT && at(destination, 6).kind == MS_RESIDENT);
     be_busy(false);
 }
 
@@ -799,17 +816,23 @@ MS_TEST_BETWEEN(start, end, what_is_anothers_moves_by_lineage_unless_the_plan_is
 /* The second half of the source is another rank's, by a plan. */
 MS_TEST_BETWEEN(start, end, the_copy_of_what_is_anothers_says_so_where_it_lies)
 {
+    CUresult result;
     set(source, 0, 8, &sevens);
-    set(destination, 5, 6, &resident);
+    set(destination, 4, 5, &resident);
     use_plan(0, BYTES);
     name_tensor(source->address, BYTES, "w");
     must_copy(destination->address + G, source->address + 2 * G, 5 * G); /* to [1, 6) */
-    CHECK(!at(destination, 1).is_remote_copy && !at(destination, 2).is_remote_copy);
-    CHECK(at(destination, 3).is_remote_copy && at(destination, 4).is_remote_copy);
-    CHECK(!at(destination, 5).is_remote_copy && !at(destination, 6).is_remote_copy);
+    CHECK(!at(destination, 2).is_remote_copy && at(destination, 3).is_remote_copy);
+    CHECK(!at(destination, 4).is_remote_copy && !at(destination, 6).is_remote_copy);
+    CHECK(at(destination, 5).is_remote_copy);
+    CHECK(ms_lineage_at(&destination->lineage, 6 * G - 1).content.is_remote_copy);
     CHECK(!at(source, 5).is_remote_copy);
+    fake_fail(FAKE_memset_d8_async, 1, CUDA_ERROR_LAUNCH_FAILED); /* the present granule's */
+    CHECK(copy_row(destination->address + G, source->address + 2 * G, 5 * G, &result));
+    CHECK_EQ(result, CUDA_ERROR_LAUNCH_FAILED);
+    CHECK(fake_has_failed());
+    fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
     struct ms_movement movement = row(destination->address + 6 * G, source->address + 5 * G, G);
-    CUresult result;
     movement.is_row = true;
     CHECK(ms_copy_on_device(&movement, &result) && result == CUDA_SUCCESS);
     CHECK(!at(destination, 6).is_remote_copy);
@@ -1028,6 +1051,42 @@ MS_TEST(both_stay_valid_and_nothing_is_held_when_a_call_fails)
     for (int is_busy = 0; is_busy < 2; is_busy++) {
         for (unsigned nth = 1; fail_nth(nth, is_busy);)
             nth++;
+    }
+}
+
+/* Of sevens, of bytes that were never written, and of a snapshot, some of which are another's. */
+static bool copy_without(int pieces)
+{
+    start();
+    set(source, 0, 2, &sevens);
+    set_snapshot(source, 2 * G, 3 * G);
+    set(source, 4, 8, &sevens);
+    set(destination, 3, 5, &resident);
+    use_plan(0, BYTES);
+    name_tensor(source->address, BYTES, "w");
+    may_make = pieces;
+    fails_once = true;
+    const CUresult result = run(destination->address + 100, source->address + 100, 7 * G);
+    const bool has_failed = may_make < 0;
+    may_make = 1000000;
+    CHECK(result == CUDA_SUCCESS || (has_failed && result == CUDA_ERROR_OUT_OF_MEMORY));
+    if (result == CUDA_SUCCESS) {
+        CHECK_EQ(read_bytes(source, 0, BYTES) | read_bytes(destination, 0, BYTES), CUDA_SUCCESS);
+        CHECK_BYTES(bytes_of(destination) + 100, bytes_of(source) + 100, 7 * G);
+    }
+    ms_shard_forget(source, 0, BYTES);
+    end();
+    return has_failed;
+}
+
+MS_TEST(without_host_memory_a_copy_fails_or_is_right)
+{
+    copy_without(1000000);
+    copy_without(1000000); /* what is kept */
+    const int before = live;
+    for (int pieces = 0; copy_without(pieces); pieces++) {
+        copy_without(1000000); /* what is kept is there again */
+        CHECK_EQ(live, before);
     }
 }
 
