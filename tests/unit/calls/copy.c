@@ -931,6 +931,25 @@ MS_TEST(what_is_overwritten_is_kept_unless_the_source_is_sure)
     }
 }
 
+/* A range that ends before the address. */
+static CUresult tell_strange_range(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+        *(int *)value = 0;
+    else
+        *(uint64_t *)value = attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE ? 9 : address - 10;
+    return CUDA_SUCCESS;
+}
+
+MS_TEST_BETWEEN(start, end, a_source_is_not_sure_by_a_range_that_it_does_not_lie_in)
+{
+    CUresult result;
+    set(destination, 0, 8, &nines);
+    ms_driver.pointer_get_attribute = tell_strange_range;
+    CHECK(!copy_row(destination->address, program, G, &result));
+    CHECK_EQ(fake.work_count, 1); /* the nines are kept */
+}
+
 /* --- where it is verified */
 
 static void start_verified(void)
