@@ -11,6 +11,7 @@
 #include "runtime/fill/access.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/overcommit.h"
+#include "runtime/fill/suspend.h"
 #include "runtime/kernel/rules.h"
 #include "runtime/kernel/parameters.h"
 #include "runtime/memory/examining.h"
@@ -19,6 +20,7 @@
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
+#include "runtime/state/state.h"
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
@@ -213,6 +215,26 @@ void __wrap_ms_overcommit_note(enum ms_overcommit_sign sign, CUdevice device, ui
     asked.used = bytes;
 }
 
+static struct ms_event event; /* the last record */
+static unsigned records;
+void __real_ms_state_event(const struct ms_event *happened);
+void __wrap_ms_state_event(const struct ms_event *happened);
+void __wrap_ms_state_event(const struct ms_event *happened)
+{
+    if (happened->kind == MS_EVENT_RECORD) {
+        event = *happened;
+        records++;
+    }
+    __real_ms_state_event(happened);
+}
+
+static CUresult taken_back = CUDA_SUCCESS;
+CUresult __wrap_ms_suspend_take_back(void);
+CUresult __wrap_ms_suspend_take_back(void)
+{
+    return taken_back;
+}
+
 /* --- two allocations, and what the program launches */
 
 static const struct ms_content sevens = {.kind = MS_FILL, .pattern = 0x07070707};
@@ -322,6 +344,60 @@ MS_TEST_BETWEEN(start, end, what_only_writes_is_recorded_and_made_where_it_is_re
     check_bytes(FAKE_GRANULE, 2 * FAKE_GRANULE, 5);
     CHECK(launches == 1 && one->backing.backed_bytes == FAKE_GRANULE);
     check_bytes(0, BYTES, 5);
+}
+
+MS_TEST_BETWEEN(start, end, what_is_recorded_is_told_once_and_says_where_it_is)
+{
+    const uint64_t before = ms_counter_get(MS_COUNT_RECORDED_LAUNCHES);
+    one->device = 1;
+    check_recorded(PUT, one->address, 5);
+    const struct ms_content content = ms_lineage_at(&one->lineage, 0).content;
+    CHECK(content.recorded->device == 1 && content.recorded->context == FAKE_CONTEXT);
+    CHECK(content.recorded->allocation_id == one->id && content.recorded->address == one->address);
+    one->device = 0;
+    CHECK(records == 1 && event.block == one->id && event.loads);
+    CHECK(event.address == one->address && event.bytes == BYTES);
+    CHECK_EQ(strcmp(event.text, "put"), 0);
+    CHECK_EQ(ms_counter_get(MS_COUNT_RECORDED_LAUNCHES) - before, 1);
+    CUresult result;
+    CHECK(!launch(OTHER, program, 5, &result));
+    CHECK_EQ(records, 1);
+}
+
+static struct ms_allocation *changing;
+static CUresult change_meanwhile(CUstream stream)
+{
+    CHECK(stream == FAKE_STREAM);
+    changing->id += 1000;
+    return CUDA_SUCCESS;
+}
+
+/* Another one lies at the address by now. */
+MS_TEST(what_is_another_allocation_meanwhile_is_not_recorded)
+{
+    for (int way = 0; way < 2; way++) {
+        CUresult result;
+        start();
+        fill(other, 0, BYTES);
+        changing = way == 0 ? one : other;
+        ms_driver.stream_query = change_meanwhile;
+        CHECK(!launch(TAKE, one->address, other->address, &result));
+        changing->id -= 1000;
+        CHECK_EQ(result, CUDA_SUCCESS);
+        CHECK(records == 0 && ms_lineage_at(&one->lineage, 0).content.kind == MS_RESIDENT);
+        end();
+    }
+}
+
+/* Nothing is looked at, and nothing runs. */
+MS_TEST_BETWEEN(start, end, what_suspension_has_taken_and_cannot_give_back_fails_the_launch)
+{
+    CUresult result;
+    fill(one, 0, BYTES);
+    taken_back = CUDA_ERROR_OUT_OF_MEMORY;
+    CHECK(launch(OTHER, one->address, 5, &result));
+    CHECK_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(asked.uses == 0 && !ms_is_gated());
 }
 
 MS_TEST_BETWEEN(start, end, a_replay_that_the_driver_refuses_is_an_error_and_can_be_tried_again)
@@ -1313,6 +1389,15 @@ static bool reaches_all(uint64_t word)
     return one->lineage.resident_bytes == BYTES;
 }
 
+/* The same word, half of it in each of two parameters. */
+static bool reaches_across(uint64_t word)
+{
+    CUresult result;
+    fill(one, 0, BYTES);
+    CHECK(!launch(OTHER, word << 32, word >> 32, &result));
+    return one->lineage.resident_bytes == BYTES;
+}
+
 MS_TEST_BETWEEN(start, end, an_address_of_the_host_may_lead_anywhere_if_the_device_reads_it)
 {
     is_pageable = 1;
@@ -1326,4 +1411,19 @@ MS_TEST_BETWEEN(start, end, an_address_of_the_host_may_lead_anywhere_if_the_devi
     CHECK(!reaches_all((uintptr_t)opened));
     munmap(closed, 4096);
     munmap(opened, 4096);
+}
+
+/* An address that may be a number is a pointer only where one can lie. */
+MS_TEST_BETWEEN(start, end, a_near_address_lies_in_one_parameter)
+{
+    is_pageable = 1;
+    ms_driver.device_get_attribute = pageable_attribute;
+    void *near =
+        mmap((void *)((uintptr_t)1 << 29), 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(near != MAP_FAILED);
+    if ((uintptr_t)near >> 32 == 0) {
+        CHECK(reaches_all((uintptr_t)near));
+        CHECK(!reaches_across((uintptr_t)near));
+    }
+    munmap(near, 4096);
 }

@@ -3,8 +3,12 @@
 
 #include <string.h>
 
+#include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/compare.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/fill/shadow.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
@@ -12,6 +16,7 @@
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
+#include "tests/unit/use_plan.h"
 
 enum { BYTES = 2 * FAKE_GRANULE };
 
@@ -139,6 +144,46 @@ MS_TEST(a_copy_that_waits_has_waited_for_what_is_before_it)
 }
 
 /* --- the rest of sets */
+
+/* There are shadows where the test says so. */
+static unsigned shadows, trims, comparisons;
+static bool has_shadow;
+static size_t shadow_begin, shadow_end, trim_begin, trim_end, compared_begin, compared_bytes;
+static const void *shadow_host;
+
+bool __wrap_ms_shadow_write(struct ms_allocation *of, size_t begin, size_t behind,
+                            const struct ms_content *what, const void *from, CUstream stream);
+bool __wrap_ms_shadow_write(struct ms_allocation *of, size_t begin, size_t behind,
+                            const struct ms_content *what, const void *from, CUstream stream)
+{
+    CHECK(of == allocation && stream == FAKE_STREAM);
+    CHECK(what->kind == MS_FILL || what->source_offset == begin - 100);
+    shadows++;
+    shadow_begin = begin;
+    shadow_end = behind;
+    shadow_host = from;
+    return has_shadow;
+}
+
+void __wrap_ms_shadow_trim(struct ms_allocation *of, size_t begin, size_t behind);
+void __wrap_ms_shadow_trim(struct ms_allocation *of, size_t begin, size_t behind)
+{
+    trims += of == allocation;
+    trim_begin = begin;
+    trim_end = behind;
+}
+
+void __wrap_ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t bytes,
+                            CUdeviceptr at, bool is_plain, CUstream stream);
+void __wrap_ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t bytes,
+                            CUdeviceptr at, bool is_plain, CUstream stream)
+{
+    CHECK(from == allocation && at == allocation->address + from_at);
+    CHECK(is_plain && stream == FAKE_STREAM);
+    comparisons++;
+    compared_begin = from_at;
+    compared_bytes = bytes;
+}
 
 static struct ms_event event; /* the last */
 
@@ -288,6 +333,14 @@ MS_TEST_BETWEEN(start, end, a_copy_of_a_file_is_a_part_of_that)
     }
     check_copied(FAKE_GRANULE, mapped, FAKE_GRANULE - 1); /* it is not looked for */
     CHECK(!ms_source_is_file(content_at(FAKE_GRANULE).source));
+    if (ms_source_is_file(content().source)) {
+        use_plan(0, BYTES); /* which wants to know */
+        check_copied(FAKE_GRANULE, mapped, 4096);
+        CHECK(ms_source_is_file(content_at(FAKE_GRANULE).source));
+        check_copied(FAKE_GRANULE, mapped, 4095);
+        CHECK(!ms_source_is_file(content_at(FAKE_GRANULE).source));
+        check_copied(FAKE_GRANULE, mapped, FAKE_GRANULE - 1);
+    }
     CHECK_EQ(read_all(), CUDA_SUCCESS);
     CHECK_BYTES(bytes_at(0), file.data, FAKE_GRANULE);
     CHECK_BYTES(bytes_at(FAKE_GRANULE), file.data, FAKE_GRANULE - 1);
@@ -402,4 +455,89 @@ MS_TEST_BETWEEN(start, end, a_copy_that_waits_says_what_the_stream_says)
     CHECK(copy(allocation->address, false, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     fake.wait_result = CUDA_SUCCESS;
+}
+
+/* --- blocks in very many pieces */
+
+/* Of [2 G, 4 G) each byte is another fill than that before it. */
+MS_TEST(a_block_in_very_many_pieces_is_brought_into_memory_as_a_whole)
+{
+    enum { G = FAKE_GRANULE, PIECES = (1 << 17) + 2 };
+    CUresult result;
+    start();
+    struct ms_allocation *large = fake_allocation(8 * G);
+    CHECK(ms_space_claim(large->address) == large);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(ms_carve_take(large, i == 0 ? G : 5 * G, i == 0 ? 5 * G : 6 * G), MS_CARVED);
+    ms_space_release(large);
+    for (size_t i = 0; i < PIECES; i++)
+        CHECK(ms_lineage_set(&large->lineage, G + i, G + i + 1,
+                             &(struct ms_content){.kind = MS_FILL, .pattern = i % 2 * 0x01010101}));
+    fake_set(large, 5 * G, 6 * G, &(struct ms_content){.kind = MS_FILL, .pattern = 3});
+    CHECK(!set(large->address + 2 * G, 7, 1, 10, &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK_EQ(large->backing.backed_bytes, 4 * G);
+    CHECK_EQ(large->lineage.kind_bytes[MS_FILL], G);
+    const unsigned char *bytes = (const unsigned char *)(uintptr_t)large->address;
+    CHECK(bytes[G] == 0 && bytes[G + PIECES - 2] == 0 && bytes[G + PIECES - 1] != bytes[G]);
+    fake_allocation_free(large);
+    end();
+}
+
+/* --- where it is verified */
+
+static void start_verified(void)
+{
+    start();
+    ms_config.mode = MS_VERIFY;
+    has_shadow = true;
+}
+
+static void end_verified(void)
+{
+    fake_set(allocation, 0, BYTES, &(struct ms_content){.kind = MS_FILL});
+    ms_config.mode = MS_ON;
+    end();
+}
+
+MS_TEST_BETWEEN(start_verified, end_verified, what_is_recorded_has_its_shadow)
+{
+    check_copied(100, host, 1000);
+    CHECK(shadows == 1 && shadow_begin == 100 && shadow_end == 1100 && shadow_host == host);
+    CHECK(content_at(100).is_shadowed && comparisons == 0 && trims == 0);
+    CUresult result;
+    has_shadow = false;
+    CHECK(set(allocation->address, 3, 1, 50, &result));
+    CHECK(shadows == 2 && shadow_begin == 0 && shadow_end == 50 && shadow_host == NULL);
+    CHECK(!content().is_shadowed);
+}
+
+/* A copy to [100, 1100), of which [500, 700) is in memory. */
+static void copy_around(void)
+{
+    static const struct ms_content zeros = {.kind = MS_FILL}, resident = {.kind = MS_RESIDENT};
+    fake_set(allocation, 0, BYTES, &zeros);
+    fake_set(allocation, 500, 700, &resident);
+    check_copied(100, host, 1000);
+}
+
+/* Bytes that went to memory from where the shim has found them. */
+MS_TEST_BETWEEN(start_verified, end_verified,
+                what_goes_to_memory_is_compared_with_the_programs_bytes)
+{
+    copy_around();
+    CHECK_EQ(comparisons, 1);
+    CHECK(compared_begin == 500 && compared_bytes == 200);
+    CHECK(trims == 1 && trim_begin == 500 && trim_end == 700);
+    CHECK(shadows == 3 && shadow_host == host + 600);
+    has_shadow = false;
+    copy_around();
+    CHECK(comparisons == 1 && trims == 2);
+}
+
+MS_TEST_BETWEEN(start, end, what_is_not_verified_has_no_shadow)
+{
+    has_shadow = true;
+    copy_around();
+    CHECK(shadows == 0 && comparisons == 0 && !content_at(100).is_shadowed);
 }
