@@ -368,7 +368,6 @@ bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *res
     forget_freed(allocation, " in a stream");
     ms_delayed_free_add(allocation, record_event(stream, context), context);
     ms_delayed_free_pass(false);
-    *result_out = CUDA_SUCCESS;
     return true;
 }
 
