@@ -63,6 +63,15 @@ static void start(void)
     CHECK_EQ(map(place, handle), CUDA_SUCCESS);
 }
 
+/* Addresses for four handles. */
+static CUdeviceptr reserve_more(void)
+{
+    CUdeviceptr more;
+    CHECK_EQ(ms_driver.mem_address_reserve(&more, 4 * BYTES, FAKE_GRANULE, 0, 0), CUDA_SUCCESS);
+    ms_vmm_reserved(more, 4 * BYTES);
+    return more;
+}
+
 static void set_access(void)
 {
     CUresult result;
@@ -108,6 +117,20 @@ MS_TEST_BETWEEN(start, end, nothing_is_mapped_where_something_is)
     const CUmemGenericAllocationHandle other = create();
     CHECK_EQ(map(place, other), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(map(place + FAKE_GRANULE, other), CUDA_ERROR_INVALID_VALUE);
+    /* A part of it is refused for that first, and all of it with flags for the mapping. */
+    static const struct {
+        size_t bytes, offset;
+        unsigned long long flags;
+        CUresult result;
+    } cases[] = {{BYTES, FAKE_GRANULE, 0, CUDA_ERROR_NOT_SUPPORTED},
+                 {FAKE_GRANULE, 0, 0, CUDA_ERROR_NOT_SUPPORTED},
+                 {FAKE_GRANULE, 0, 1, CUDA_ERROR_INVALID_VALUE},
+                 {BYTES, 0, 1, CUDA_ERROR_INVALID_VALUE}};
+    for (size_t i = 0; i < 4; i++) {
+        CUresult result;
+        CHECK(ms_vmm_map(place, cases[i].bytes, cases[i].offset, other, cases[i].flags, &result));
+        CHECK_EQ(result, cases[i].result);
+    }
     CHECK_EQ(fake.calls[FAKE_mem_map] + fake.calls[FAKE_mem_create], 0);
     CHECK_EQ(release(other), CUDA_SUCCESS);
     CHECK_EQ(release(handle), CUDA_SUCCESS);
@@ -556,6 +579,24 @@ static void fill_all(uint32_t value)
 }
 
 /* By its handle the program gets at them again. */
+/* The first of them does not begin where the reservation does. */
+MS_TEST_BETWEEN(start, end, each_of_some_mappings_is_unmapped)
+{
+    const CUdeviceptr more = reserve_more();
+    CUresult result;
+    for (size_t i = 1; i < 4; i++)
+        CHECK_EQ(map(more + i * BYTES, handle), CUDA_SUCCESS);
+    CHECK(ms_vmm_unmap(more + BYTES, 2 * BYTES, &result) && result == CUDA_SUCCESS);
+    for (size_t i = 0; i < 4; i++) {
+        struct ms_program_mapping mapping;
+        struct ms_allocation_facts facts;
+        CHECK_EQ(ms_space_find_mapping(more + i * BYTES, &mapping, &facts), i == 3);
+    }
+    CHECK(ms_vmm_unmap(more + 3 * BYTES, BYTES, &result) && result == CUDA_SUCCESS);
+    CHECK(ms_vmm_free_addresses(more, 4 * BYTES, &result) && result == CUDA_SUCCESS);
+    CHECK_EQ(release(handle), CUDA_SUCCESS);
+}
+
 MS_TEST_BETWEEN(start, end, what_a_handle_held_is_there_where_it_is_mapped_again)
 {
     for (int in_pieces = 0; in_pieces < 2; in_pieces++) {

@@ -163,6 +163,8 @@ MS_TEST(a_word_is_looked_at_by_its_highest_bytes)
                  (struct ms_word_plane[]){{1, 0x5a, 0}, {0, 0x5b, 3}});
     check_planes((struct ms_range){0x5a5b00000000, 0x5c0000000000}, 2,
                  (struct ms_word_plane[]){{1, 0x5a, 1}, {0, 0, 0xff}});
+    check_planes((struct ms_range){0x8000000000, 0x10000000000}, 4,
+                 (struct ms_word_plane[]){{0, 0x80, 0x7f}, {1, 0, 0}, {2, 0, 0}, {3, 0, 0}});
     check_planes((struct ms_range){0x12000000000000, 0x12550000000001}, 2,
                  (struct ms_word_plane[]){{2, 0x12, 0}, {1, 0, 0x55}});
     check_planes((struct ms_range){0x300000000, 0x700000000}, 4,

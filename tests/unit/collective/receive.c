@@ -158,6 +158,35 @@ MS_TEST_BETWEEN(start, end, a_part_of_an_allocation_is_received_alone)
     CHECK(!is_memory(SECOND) && !is_memory(0));
 }
 
+/* Three tensors, of which the second one is received. */
+MS_TEST(of_some_tensors_the_one_that_is_received_goes_to_the_sink)
+{
+    enum { G = FAKE_GRANULE };
+    static const char *const names[] = {"a", "b", "c"};
+    start_with(12 * G);
+    for (size_t i = 0; i < 3; i++)
+        name_tensor(allocation->address + i * 4 * G, 4 * G, names[i]);
+    CHECK_EQ(ms_receive_prepare(allocation->address + 4 * G, 4 * G, 2, false, &receive),
+             CUDA_SUCCESS);
+    CHECK(receive.sink != NULL && receive.context == FAKE_CONTEXT);
+    for (size_t i = 0; i < 12; i++)
+        CHECK_EQ(is_memory(i * G), i / 4 == 1);
+    CHECK_EQ(allocation->backing.backed_bytes, 2 * G);
+    ms_receive_queued(&receive, FAKE_STREAM);
+    end();
+}
+
+/* Nothing is left of the one before. */
+MS_TEST_BETWEEN(start, end, what_needs_no_wait_says_so)
+{
+    memset(&receive, 0x77, sizeof(receive));
+    CHECK_EQ(ms_receive_prepare(allocation->address, BYTES, 3, false, &receive), CUDA_SUCCESS);
+    CHECK(receive.address == 0 && receive.sink == NULL && receive.lent == NULL);
+    CHECK(receive.park.count == 0 && receive.park.parked == NULL);
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK_EQ(fake.calls[FAKE_event_create], 0);
+}
+
 MS_TEST_BETWEEN(start, end, whoever_uses_the_granules_waits_for_a_broadcast_that_has_not_run)
 {
     fake.is_busy = true;
