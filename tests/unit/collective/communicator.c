@@ -3,12 +3,34 @@
 
 #include <string.h>
 
+#include "runtime/fill/prefetch.h"
 #include "runtime/plan/plan.h"
 #include "runtime/shard/shard.h"
 #include "tests/unit/fake_driver.h"
 #include "tools/simcuda/harness/test.h"
 
 enum { MOST = 1024 };
+
+static unsigned told, told_ranks, told_rank; /* those of the last one */
+static bool told_split, is_known;            /* a plan waits for it, whatever it is */
+bool __real_ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_split_off);
+bool __wrap_ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_split_off);
+bool __wrap_ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_split_off)
+{
+    told++;
+    told_ranks = ranks;
+    told_rank = rank;
+    told_split = is_split_off;
+    return __real_ms_shard_add_communicator(ranks, rank, is_split_off) || is_known;
+}
+
+static unsigned prepared, first;
+void __wrap_ms_prefetch_prepare(bool is_first);
+void __wrap_ms_prefetch_prepare(bool is_first)
+{
+    prepared++;
+    first += is_first;
+}
 
 static const void *handle_of(int number)
 {
@@ -92,4 +114,29 @@ MS_TEST(what_has_no_rank_gives_none)
     CHECK(!ms_shard_is_active());
     ms_communicator_set(handle_of(3), &(struct ms_communicator){2, 0, true, MS_MADE});
     CHECK(ms_shard_is_active());
+}
+
+/* The first plan that comes into force is prepared as such, and a later one as another. */
+MS_TEST(a_plan_is_told_of_what_its_rank_may_be)
+{
+    static const struct {
+        struct ms_communicator communicator;
+        unsigned told, prepared, first;
+    } cases[] = {{{3, 1, true, MS_MADE}, 1, 0, 0},      {{2, 1, true, MS_MET}, 1, 0, 0},
+                 {{2, -1, true, MS_MADE}, 1, 0, 0},     {{0, 0, true, MS_MADE}, 1, 0, 0},
+                 {{2, 0, true, MS_SPLIT_OFF}, 2, 1, 1}, {{1, 0, true, MS_MADE}, 3, 1, 1}};
+    read_plan();
+    for (int i = 0; i < 6; i++) {
+        const struct ms_communicator *communicator = &cases[i].communicator;
+        ms_communicator_set(handle_of(i), communicator);
+        CHECK(told == cases[i].told && prepared == cases[i].prepared && first == cases[i].first);
+        CHECK_EQ(rank_of(handle_of(i)), communicator->rank); /* it is known in each case */
+    }
+    CHECK(told_ranks == 1 && told_rank == 0 && !told_split);
+    is_known = true;
+    ms_communicator_set(handle_of(7), &(struct ms_communicator){9, 8, true, MS_SPLIT_OFF});
+    CHECK(told_ranks == 9 && told_rank == 8 && told_split);
+    CHECK(prepared == 2 && first == 1);
+    ms_communicator_set(handle_of(7), NULL);
+    CHECK(told == 4 && rank_of(handle_of(7)) == -1);
 }
