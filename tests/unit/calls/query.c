@@ -186,7 +186,7 @@ MS_TEST_BETWEEN(start, end, what_only_the_driver_knows_it_is_asked_of_memory)
     uint64_t value;
     CUresult result;
     CHECK(!ms_query_pointer_attribute(&value, CU_POINTER_ATTRIBUTE_P2P_TOKENS,
-                                      allocation->address + FAKE_GRANULE, &result));
+                                      allocation->address + FAKE_GRANULE - 1, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.backed_bytes, FAKE_GRANULE);
 }

@@ -348,6 +348,9 @@ MS_TEST(a_copy_may_be_of_one_row_or_of_six_dimensions_of_rows)
     copy.count = 24;
     CHECK(finds());
     CHECK(rows.dims == 0 && rows.width == 48);
+    copy.calculator.dims = 0; /* a single element is no row */
+    copy.count = 1;
+    CHECK(!finds());
     start_copy();
     copy.calculator.dims = 7;
     for (int i = 3; i < 7; i++)
