@@ -2,6 +2,7 @@
 #include "runtime/calls/host_memory.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/types.h>
@@ -27,6 +28,15 @@ void __wrap_ms_examining_expect(void);
 void __wrap_ms_examining_expect(void)
 {
     expected++;
+}
+
+static int locks;
+int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
+{
+    locks++;
+    return __real_pthread_mutex_lock(mutex);
 }
 
 static int refusal; /* errno, or 0: the system allows it */
@@ -167,6 +177,35 @@ MS_TEST(a_cut_through_many_leaves_the_others)
     check_bounds(BEGIN + 100, BEGIN + 110);
 }
 
+/* Such calls are made for each piece of memory that is freed. */
+MS_TEST(what_lies_outside_of_all_takes_no_lock)
+{
+    ms_host_memory_forget(BEGIN);
+    ms_host_memory_cut(0, UINT64_MAX);
+    CHECK_EQ(locks, 0);
+    ms_host_memory_add(BEGIN, END - BEGIN);
+    locks = 0;
+    ms_host_memory_forget(BEGIN - 1);
+    ms_host_memory_forget(END);
+    ms_host_memory_cut(BEGIN - 10, 10);
+    ms_host_memory_cut(END, 10);
+    CHECK_EQ(locks, 0);
+    ms_host_memory_forget(END - 1); /* of nothing */
+    ms_host_memory_cut(BEGIN, 1);
+    CHECK_EQ(locks, 2);
+}
+
+MS_TEST(what_is_cut_out_beside_an_alias_leaves_it_with_its_first_address)
+{
+    ms_host_memory_add(BEGIN, 100);
+    ms_host_memory_add_alias(BEGIN, 5000, 100);
+    ms_host_memory_cut(4990, 10);
+    ms_host_memory_cut(5100, 10);
+    CHECK(has_ends(5000, 5100));
+    ms_host_memory_forget(BEGIN);
+    CHECK(!ms_host_memory_holds(5000) && !ms_host_memory_holds(5099));
+}
+
 /* --- gaps */
 
 static void check_gap(uint64_t address, uint64_t begin, uint64_t end)
@@ -239,6 +278,8 @@ MS_TEST(what_is_mapped_with_access_can_be_read)
     const char *pages = map_pages();
     CHECK(is_readable(pages) && is_readable(pages + page - 1));
     CHECK(!is_readable(pages + page) && !is_readable(pages + 2 * page) && !is_readable(NULL));
+    errno = EFAULT; /* of another call */
+    CHECK(ms_host_memory_is_readable((uintptr_t)pages));
     refusal = EFAULT;
     CHECK(!is_readable(pages));
 }
@@ -249,6 +290,6 @@ MS_TEST(where_the_call_is_refused_every_mapping_counts)
         ms_test_skip("an emulator does not tell which pages there are");
     const char *pages = map_pages();
     refusal = EPERM;
-    CHECK(is_readable(pages + 5) && is_readable(pages + page));
+    CHECK(is_readable(pages + 5) && is_readable(pages + page) && is_readable(pages + page - 1));
     CHECK(!is_readable(pages + 2 * page) && !is_readable(pages + 3 * page - 1));
 }
