@@ -293,9 +293,9 @@ MS_TEST(each_fault_of_a_line_has_its_words)
 /* The built-in ones among them. */
 MS_TEST(there_is_room_for_256_rules)
 {
-    char text[257 * 16] = "", expected[80];
+    char text[257 * 32] = "", expected[80];
     for (int i = 1; i <= 257; i++)
-        snprintf(text + strlen(text), 16, "in-place k%d\n", i);
+        snprintf(text + strlen(text), 32, "in-place k%d\n", i);
     const char *path = write_rules(text);
     const char *complaints = complaints_of(path);
     unlink(path);
