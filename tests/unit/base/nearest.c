@@ -50,3 +50,18 @@ MS_TEST(other_words_are_not_near)
     longest[sizeof(longest) - 1] = '\0';
     CHECK(strcmp(nearest_to(longest), "none") == 0);
 }
+
+/* Distances are counted in a table of 48 letters. */
+MS_TEST(what_is_longer_than_48_letters_is_near_to_nothing)
+{
+    for (size_t letters = 47; letters <= 49; letters++) {
+        for (size_t word_letters = 47; word_letters <= 49; word_letters++) {
+            char text[64] = "", word[64] = "";
+            memset(text, 'm', letters);
+            memset(word, 'm', word_letters);
+            struct ms_nearest nearest = {.text = text};
+            ms_nearest_try(&nearest, word);
+            CHECK_EQ(nearest.word != NULL, letters <= 48 && word_letters <= 48);
+        }
+    }
+}

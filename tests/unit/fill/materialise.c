@@ -319,6 +319,12 @@ MS_TEST_BETWEEN(start, end, what_is_overwritten_is_not_played)
     CHECK(!ms_lineage_any(&allocation->lineage, 0, 4 * FAKE_GRANULE, MS_NOT_RESIDENT));
 }
 
+MS_TEST_BETWEEN(start, end, each_granule_with_an_overwritten_byte_gets_memory)
+{
+    CHECK_EQ(run(MS_NEED_OVERWRITE, 5 * FAKE_GRANULE - 1, 6 * FAKE_GRANULE + 1), CUDA_SUCCESS);
+    CHECK_EQ(allocation->backing.backed_bytes, 4 * FAKE_GRANULE);
+}
+
 /* A kernel that is queued before the write may find its address in a copy that nobody has seen. */
 MS_TEST_BETWEEN(start, end, what_is_overwritten_behind_a_late_payload_is_played)
 {

@@ -334,6 +334,20 @@ MS_TEST_BETWEEN(start_with_page, end,
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 1); /* that is none */
 }
 
+/* Of one thread. */
+MS_TEST_BETWEEN(start_with_page, end, each_fallback_has_its_own_bytes)
+{
+    set(0, 8, &fill);
+    for (size_t i = 1; i <= 3; i++) {
+        const struct ms_why why = ms_publish_why_begin(MS_REASON_SEALED);
+        materialise(2 * i - 2, 3 * i - 2);
+        ms_publish_why_end(&why);
+        const struct ms_state_event event = last_event();
+        CHECK(event.kind == MS_EVENT_FALLBACK && event.reason == MS_REASON_SEALED);
+        CHECK_EQ(event.bytes, i * FAKE_GRANULE);
+    }
+}
+
 MS_TEST_BETWEEN(start_with_page, end, other_events_are_counted_and_told)
 {
     ms_publish_event(MS_EVENT_EVICT, allocation, FAKE_GRANULE, 5, "a text");

@@ -471,6 +471,15 @@ MS_TEST_AFTER(start, pointers_are_found_in_their_order)
     CHECK(nothing.begin == 0 && nothing.end == 0);
 }
 
+MS_TEST_AFTER(start, devices_that_are_none_have_nothing)
+{
+    CHECK(ms_space_sums(0).reserved > 0);
+    for (CUdevice device = -1; device <= MS_MAX_DEVICES; device += MS_MAX_DEVICES + 1) {
+        const struct ms_space_sums sums = ms_space_sums(device);
+        CHECK(sums.live == 0 && sums.reserved == 0 && sums.unbacked == 0);
+    }
+}
+
 /* --- the lock: launches of other threads look up blocks and mappings without a claim */
 
 /* Other threads take locks, too. */
