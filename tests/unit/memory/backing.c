@@ -396,6 +396,19 @@ MS_TEST_BETWEEN(start, release, what_is_sunk_waits_for_its_work)
     CHECK_EQ(fake.events, 0);
 }
 
+MS_TEST_BETWEEN(start, release, a_sink_over_what_is_sunk_waits_for_its_work)
+{
+    struct ms_sink_mapping *sink = sink_two();
+    CHECK_EQ(ms_backing_sink_map(&backing, 2 * FAKE_GRANULE, 4 * FAKE_GRANULE),
+             CUDA_ERROR_NOT_PERMITTED);
+    ms_backing_lent(&backing, sink, new_event());
+    CHECK_EQ(ms_backing_sink_map(&backing, 2 * FAKE_GRANULE, 4 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(fake.calls[FAKE_event_synchronize], 1);
+    check_sums(2);
+    ms_backing_sink_unmap(&backing, 2 * FAKE_GRANULE, 4 * FAKE_GRANULE);
+    check_sums(0);
+}
+
 MS_TEST_BETWEEN(start, release, what_is_sunk_goes_with_the_backing)
 {
     ms_backing_lent(&backing, sink_two(), new_event());
