@@ -518,3 +518,34 @@ MS_TEST(locks_end_where_there_is_no_other_table)
     lock_file(F_RDLCK);
     CHECK(ends_locks());
 }
+
+/* --- whether a file stays open */
+
+static int has_table = -1, has_room = -1; /* -1: as it is */
+
+bool __real_ms_file_thread_has_own_table(void);
+bool __wrap_ms_file_thread_has_own_table(void);
+bool __wrap_ms_file_thread_has_own_table(void)
+{
+    return has_table >= 0 ? has_table : __real_ms_file_thread_has_own_table();
+}
+
+bool __real_ms_descriptor_leaves_room(int descriptor, unsigned of_four);
+bool __wrap_ms_descriptor_leaves_room(int descriptor, unsigned of_four);
+bool __wrap_ms_descriptor_leaves_room(int descriptor, unsigned of_four)
+{
+    return has_room >= 0 ? has_room : __real_ms_descriptor_leaves_room(descriptor, of_four);
+}
+
+/* Of the program's table it takes no descriptor again and again. */
+MS_TEST(a_file_is_closed_between_uses_where_a_table_of_its_own_is_nearly_full)
+{
+    static struct test_file files[4];
+    for (int i = 0; i < 4; i++) {
+        has_table = i & 1;
+        has_room = i >> 1;
+        make_test_file(&files[i], "/tmp", 4096);
+        CHECK_EQ(files[i].source->stays_open, !has_table || has_room);
+        ms_source_drop(files[i].source);
+    }
+}
