@@ -369,14 +369,36 @@ static void check_whose(const unsigned char *from, size_t at, const char *wanted
     ms_source_drop(source);
 }
 
+/* Descriptors of the first file in the file thread's table. */
+static void count_open(void *count_out)
+{
+    char link[64], to[256];
+    for (int number = 0; number < 1024; number++) {
+        snprintf(link, sizeof(link), "/proc/thread-self/fd/%d", number);
+        const ssize_t length = readlink(link, to, sizeof(to) - 1);
+        to[length > 0 ? length : 0] = '\0';
+        *(int *)count_out += strcmp(to, path) == 0;
+    }
+}
+
+static int open_count(void)
+{
+    int count = 0;
+    CHECK(ms_file_thread_call(count_open, &count));
+    return count;
+}
+
 MS_TEST_AFTER(make_file, each_of_several_files_is_looked_in_until_it_is_seen)
 {
+    const int before = open_count();
     const int other = make_other();
     for (int i = 0; i < 2 * TENSORS; i++)
         check_whose(i % 3 != 0 ? data : other_data, tensor_at(i % TENSORS),
                     i % 3 != 0 ? path : other_path);
+    CHECK_EQ(open_count(), before + 1);
     ms_reads_note_map(file);
     check_whose(data, tensor_at(2), NULL);
+    CHECK_EQ(open_count(), before);
     check_whose(other_data, tensor_at(2), other_path);
     ms_reads_note_map(other);
     check_whose(other_data, tensor_at(2), NULL);

@@ -220,6 +220,20 @@ PAGE_TEST(what_cannot_be_filled_leaves_nothing)
     CHECK_EQ(count_files(), 0);
 }
 
+/* Its folder, and then its file, get the number 0. */
+PAGE_TEST(a_process_without_a_standard_input_has_a_page)
+{
+    const int kept = dup(STDIN_FILENO);
+    close(STDIN_FILENO);
+    CHECK(ms_page_make(&page, &config, true, fill, why));
+    CHECK(fcntl(STDIN_FILENO, F_GETFD) < 0);
+    CHECK_EQ(dup2(kept, STDIN_FILENO), STDIN_FILENO);
+    close(kept);
+    CHECK_EQ(count_files(), 1);
+    CHECK_EQ(unlink(page.path), 0);
+    CHECK_EQ(munmap(page.bytes, page.total_bytes), 0);
+}
+
 /* --- the folder */
 
 PAGE_TEST(the_folder_is_the_one_that_is_set_or_the_first_that_can_be_used)
