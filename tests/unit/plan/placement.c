@@ -254,6 +254,26 @@ MS_TEST(a_plan_over_another_mesh)
     leave(&used);
 }
 
+/* Tensors of one form, of which only some are alike. */
+MS_TEST(each_tensor_counts_with_its_own_list)
+{
+#define OCTETS(name, rest) "{\"name\": \"" name "\", \"dtype\": \"U8\", \"shape\": [8], " rest "}"
+#define LISTED(name, cut) OCTETS(name, "\"ranges\": [[[0, " cut "]], [[" cut ", 8]]]")
+#define HALVED(name) OCTETS(name, "\"placements\": [{\"shard\": 0}]")
+    static const char text[] = MESH("\"dp\": 2")
+        LISTED("a", "6") "," LISTED("b", "1") "," LISTED("c",
+                                                         "6") "," HALVED("d") "," HALVED("e") "]}";
+    static const uint64_t wanted[] = {6 + 1 + 6 + 4 + 4, 2 + 7 + 2 + 4 + 4};
+    struct used used;
+    struct ms_census census;
+    CHECK(use(&used, text));
+    CHECK(ms_census_init(&census, used.layout));
+    for (uint32_t rank = 0; rank < 2; rank++)
+        CHECK_EQ(census.bytes[rank], wanted[rank]);
+    ms_census_cleanup(&census);
+    leave(&used);
+}
+
 /* 8 mesh dimensions cut 8 tensor dimensions. */
 MS_TEST(eight_dimensions)
 {
