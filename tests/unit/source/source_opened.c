@@ -145,6 +145,17 @@ MS_TEST_AFTER(make_cold_file, tensors_that_are_not)
     check_tensors();
 }
 
+/* Behind the first chunk. */
+static void check_samples(void)
+{
+    const size_t before = cached_bytes();
+    for (size_t at = CHUNK; at + CHUNK <= bytes; at += CHUNK) {
+        read_unseen(at, CHUNK);
+        CHECK(is_of_file(CHUNK, at));
+    }
+    CHECK(cached_bytes() - before <= bytes / 16);
+}
+
 MS_TEST_AFTER(make_cold_file, little_is_read_from_the_disk)
 {
     const size_t begin = bytes / PART * PART - 7 * CHUNK;
@@ -152,12 +163,7 @@ MS_TEST_AFTER(make_cold_file, little_is_read_from_the_disk)
     CHECK(!is_of_file(CHUNK, begin + 1)); /* nothing leads there */
     read_unseen(0, CHUNK);
     CHECK(is_of_file(CHUNK, 0));
-    const size_t before = cached_bytes();
-    for (size_t at = CHUNK; at + CHUNK <= bytes; at += CHUNK) {
-        read_unseen(at, CHUNK);
-        CHECK(is_of_file(CHUNK, at));
-    }
-    CHECK(cached_bytes() - before <= bytes / 16);
+    check_samples();
 }
 
 /* A rank of four that reads every fourth. */
@@ -222,23 +228,40 @@ MS_TEST_AFTER(make_cold_file, two_that_differ_are_not_both_the_files)
     ms_source_drop(source);
 }
 
+static void open_again(void)
+{
+    close(file);
+    file = open(path, O_RDONLY);
+    ms_reads_note_open(file);
+    if (!is_cold())
+        ms_test_skip("the page cache cannot be emptied here");
+}
+
 /* A sample of zeros would say nothing. */
 MS_TEST_AFTER(make_file, bytes_that_are_nearly_all_the_same_are_compared)
 {
     const size_t at = tensor_at(1), whole = (at + PART) / PART * PART - at;
     memset(data + at, 0, TENSOR);
     write_all();
-    close(file);
-    file = open(path, O_RDONLY);
-    ms_reads_note_open(file);
-    if (!is_cold())
-        ms_test_skip("the page cache cannot be emptied here");
+    open_again();
     read_unseen(at, TENSOR);
     memory[whole + PART + 100] = 1;
     CHECK(!is_of_file(TENSOR, at));
     memory[whole + PART + 100] = 0;
     is_cold();
     CHECK(is_of_file(TENSOR, at));
+}
+
+MS_TEST_AFTER(make_file, bytes_of_which_a_quarter_is_the_same_are_sampled)
+{
+    enum { WORD = 8 };
+    for (size_t at = CHUNK; at + 2 * WORD <= bytes; at += 4 * WORD)
+        memcpy(data + at + WORD, data + at, WORD);
+    write_all();
+    open_again();
+    read_unseen(0, CHUNK);
+    CHECK(is_of_file(CHUNK, 0));
+    check_samples();
 }
 
 MS_TEST_AFTER(make_cold_file, nothing_is_sampled_with_the_setting)
