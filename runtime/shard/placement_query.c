@@ -25,6 +25,7 @@ struct walk {
     size_t position;
     struct ms_cursor cursor;
     struct ms_range range; /* the first one not passed yet, or empty */
+    uint64_t passed;       /* the end of the one before */
 };
 
 struct query {
@@ -37,6 +38,7 @@ struct query {
 
 static void next_range(struct walk *walk)
 {
+    walk->passed = walk->range.end;
     if (!ms_placement_next(&walk->cursor, &walk->range))
         walk->range = (struct ms_range){UINT64_MAX, UINT64_MAX};
 }
@@ -44,10 +46,10 @@ static void next_range(struct walk *walk)
 static void walk_to(struct walk *walk, const struct ms_sheet *sheet, size_t position,
                     uint64_t begin)
 {
-    if (walk->version != sheet->version || walk->position != position ||
-        walk->range.begin > begin) {
+    if (walk->version != sheet->version || walk->position != position || begin < walk->passed) {
         walk->version = sheet->version;
         walk->position = position;
+        walk->range.end = 0;
         ms_placement_begin(&walk->cursor, sheet->placement, position);
         next_range(walk);
     }
