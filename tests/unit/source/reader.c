@@ -5,6 +5,7 @@
 #include "runtime/source/source_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
+#include "tools/simcuda/harness/deny.h"
 
 enum { BLOCK = MS_READER_BLOCK, SLOT = 256 << 10, SLOTS = 3, MAX_RANGES = 600 };
 #define MIB ((size_t)1 << 20)
@@ -283,6 +284,23 @@ MS_TEST_AFTER(start_cold, threads_are_as_many_as_can_be)
     may_start = starts = 0;
     check_all(file.bytes, MIB, 3);
     CHECK_EQ(starts, 1);
+}
+
+/* Before Linux 6.5, too, where the question would make the kernel read. */
+MS_TEST_AFTER(start, what_is_not_in_the_page_cache_is_not_read_by_asking)
+{
+    static const size_t offsets[] = {0, 5, BLOCK + 5, MIB};
+    if (!make_cold(&file) || !can_tell_cold(&file))
+        ms_test_skip("the page cache cannot be emptied here, or does not tell");
+    deny(451, ENOSYS);
+    for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
+        CHECK(make_cold(&file));
+        CHECK(!ms_reader_is_cached(file.descriptor, offsets[i], offsets[i] + 1));
+        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
+        CHECK_EQ(count_cached(&file), 0);
+        cache(offsets[i], 1);
+        CHECK(ms_reader_is_cached(file.descriptor, offsets[i], offsets[i] + 1));
+    }
 }
 
 /* --- past the page cache */
