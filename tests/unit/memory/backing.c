@@ -346,6 +346,9 @@ MS_TEST_BETWEEN(start, release, what_is_pinned_is_told_by_chunks_and_gaps)
                  rows[i].is_pinned);
         CHECK_EQ(end, rows[i].wanted_end * FAKE_GRANULE);
     }
+    size_t end = BYTES;
+    CHECK(ms_backing_is_pinned(&backing, 4 * FAKE_GRANULE - 1, &end)); /* the last byte */
+    CHECK_EQ(end, 4 * FAKE_GRANULE);
     CHECK_EQ(ms_backing_pinned_bytes(&backing), 2 * FAKE_GRANULE);
     ms_backing_chunk(&backing, 2 * FAKE_GRANULE)->is_pinned = false;
     CHECK_EQ(ms_backing_pinned_bytes(&backing), 0);

@@ -229,6 +229,23 @@ MS_TEST_AFTER(make_file, it_is_tried_three_times)
     ms_source_drop(source);
 }
 
+/* One lies on each side, and its owner has advised it. */
+MS_TEST_AFTER(make_file, advice_of_neighbours_stays)
+{
+    unsigned char *begin =
+        mmap(NULL, BYTES + 2 * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(begin != MAP_FAILED);
+    unsigned char *address = map_at(begin + PAGE, MAP_FIXED);
+    struct ms_source *source = copy_from(address);
+    CHECK_EQ(madvise(begin, PAGE, MADV_RANDOM), 0);
+    CHECK_EQ(madvise(address + BYTES, PAGE, MADV_RANDOM), 0);
+    CHECK(is_random(address));
+    ms_read_ahead_look(false);
+    CHECK(!is_random(address));
+    CHECK(is_random(begin) && is_random(address + BYTES));
+    ms_source_drop(source);
+}
+
 MS_TEST_AFTER(make_file, another_mapping_in_its_place_keeps_its_advice)
 {
     void *address = map();
