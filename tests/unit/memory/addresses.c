@@ -130,6 +130,21 @@ MS_TEST(the_programs_addresses_are_far_as_well)
     CHECK_EQ(wishes, 8);
 }
 
+/* The program's lies behind the shim's; at its end each begins again. */
+MS_TEST(wishes_stay_in_their_area)
+{
+    const CUdeviceptr border = reserved_for_program(GRANULE, GRANULE);
+    const CUdeviceptr first = reserved(GRANULE);
+    int rounds = 0;
+    for (int i = 0; i < 20; i++) {
+        const CUdeviceptr address = reserved(1000 * GIB);
+        CHECK(address >= first && address + 1000 * GIB <= border);
+        rounds += address == first;
+        CHECK(reserved_for_program(1000 * GIB, GRANULE) >= border);
+    }
+    CHECK(rounds > 0);
+}
+
 MS_TEST(of_wishes_in_vain_each_area_has_its_own_count)
 {
     driver = DECLINES;
