@@ -242,17 +242,22 @@ static void convert(const struct found *found, size_t lines, struct ms_mapping *
     mapping_out->is_read = false;
 }
 
-/* The last one. A second query gets the path. */
+/* Of the last one. A second query gets it; one that is too long is none. */
+static bool get_path(const struct walk *walk, const struct found *found, char path[MS_PATH_BYTES])
+{
+    struct query named;
+    if (walk->list >= 0)
+        return snprintf(path, MS_PATH_BYTES, "%s", walk->path) < MS_PATH_BYTES;
+    return ask(walk->asked, OF_FILES, found->begin, path, MS_PATH_BYTES, &named) == YES &&
+           named.inode == found->inode;
+}
+
+/* The last one. */
 static void convert_last(const struct walk *walk, const struct found *found,
                          struct ms_mapping *mapping_out)
 {
-    struct query named;
     convert(found, walk->lines, mapping_out);
-    if (walk->list >= 0)
-        snprintf(mapping_out->path, sizeof(mapping_out->path), "%s", walk->path);
-    else if (ask(walk->asked, OF_FILES, found->begin, mapping_out->path, sizeof(mapping_out->path),
-                 &named) != YES ||
-             named.inode != found->inode)
+    if (!get_path(walk, found, mapping_out->path))
         mapping_out->path[0] = '\0';
 }
 

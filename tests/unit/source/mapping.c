@@ -526,6 +526,42 @@ static void check_among_many_shared(void)
     CHECK(ms_mapping_is_stored_to(mapping.device, mapping.inode, &lasts));
 }
 
+/* Longer than any call takes: its folders are entered one by one. */
+static void check_long_path(void)
+{
+    enum { FOLDERS = 20, LETTERS = 250 };
+    char name[LETTERS + 1];
+    struct ms_mapping mapping;
+    struct stat stat;
+    memset(name, 'd', LETTERS);
+    name[LETTERS] = '\0';
+    const int before = open(".", O_RDONLY | O_DIRECTORY);
+    CHECK_EQ(chdir("/tmp"), 0);
+    name[0] = 'a' + (char)(getpid() % 26); /* another run may be at work */
+    for (int i = 0; i < FOLDERS; i++)
+        CHECK(mkdir(name, 0700) == 0 && chdir(name) == 0);
+    const int opened = open("f", O_RDWR | O_CREAT, 0600);
+    CHECK(ftruncate(opened, BYTES) == 0 && fstat(opened, &stat) == 0);
+    void *address = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, opened, 0);
+    const bool is_found = ms_mapping_find(address, BYTES, &mapping);
+    CHECK(unlink("f") == 0 && munmap(address, BYTES) == 0 && close(opened) == 0);
+    for (int i = 0; i < FOLDERS; i++)
+        CHECK(chdir("..") == 0 && rmdir(name) == 0);
+    CHECK(fchdir(before) == 0 && close(before) == 0);
+    CHECK(is_found && mapping.inode == stat.st_ino && mapping.device == stat.st_dev);
+    CHECK_EQ(mapping.path[0], '\0');
+}
+
+MS_TEST_AFTER(make_file, a_file_with_too_long_a_path_is_found_without_one)
+{
+    struct ms_mapping mapping;
+    unsigned char *address = map(PROT_READ, MAP_PRIVATE);
+    needs_mappings(ms_mapping_find(address, BYTES, &mapping), path);
+    check_long_path();
+    deny(SYS_ioctl, ENOTTY); /* as an older kernel */
+    check_long_path();
+}
+
 /* --- what is opened */
 
 static struct ms_mapping mapping_of(const char *name)
