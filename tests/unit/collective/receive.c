@@ -629,6 +629,20 @@ MS_TEST(a_call_that_fails_leaves_the_bytes_where_they_were)
     }
 }
 
+/* It can be sent from memory of its own instead. */
+MS_TEST_BETWEEN(start_sending, end, for_what_a_root_sends_nothing_else_is_freed)
+{
+    struct ms_allocation *other = fake_allocation(FAKE_GRANULE);
+    fake_set(other, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .pattern = 1});
+    CHECK(ms_space_claim(other->address) == other);
+    CHECK_EQ(ms_materialise(other, 0, FAKE_GRANULE, MS_NEED_READ), CUDA_SUCCESS);
+    ms_space_release(other);
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(!prepare_to_send());
+    CHECK_EQ(other->backing.backed_bytes, FAKE_GRANULE);
+    fake_allocation_free(other);
+}
+
 /* --- out of a file */
 
 MS_TEST(what_a_root_sends_of_a_file_is_read_to_its_place)

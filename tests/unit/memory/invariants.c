@@ -305,6 +305,16 @@ MS_BREAKS(swap_blocks, "blocks are sorted parts of a carved allocation")
     block_at(1)->begin = 128;
 }
 
+MS_TEST(of_a_broken_block_the_place_is_told)
+{
+    struct ms_violation violation;
+    make();
+    block_at(1)->begin = 128;
+    CHECK(!ms_allocation_is_valid(&allocation.facts, &violation));
+    CHECK_EQ(violation.begin, 128);
+    CHECK_EQ(violation.end, block_at(1)->end);
+}
+
 MS_BREAKS(end_a_block_behind_all, "blocks are sorted parts of a carved allocation")
 {
     block_at(2)->end = BYTES + 1;
