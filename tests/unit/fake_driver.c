@@ -301,7 +301,8 @@ static CUresult stream_query(CUstream stream)
     ENTER(stream_query);
     if (is_gone(stream))
         return CUDA_ERROR_INVALID_HANDLE;
-    return fake.is_busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    const bool is_busy = fake.is_busy || (fake.busy_stream != NULL && stream == fake.busy_stream);
+    return is_busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 static CUresult stream_synchronize(CUstream stream)

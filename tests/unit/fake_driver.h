@@ -58,6 +58,7 @@ struct fake_driver {
     CUdevice device;         /* of the current context */
     size_t total_bytes;      /* of the device */
     bool is_busy;            /* queries find work that is not done; waits end at once */
+    CUstream busy_stream;    /* the same of one stream: the first that is made is 101 */
     void (*on_wait)(void);   /* called in each wait for an event */
     CUresult wait_result;    /* of these */
     CUstream refused_stream; /* a stream that is gone */

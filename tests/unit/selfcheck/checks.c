@@ -340,3 +340,17 @@ MS_TEST_AFTER(begin, a_device_that_does_not_finish_is_left_alone)
     CHECK(report.is_stuck);
     CHECK_EQ(fake.calls[FAKE_mem_unmap], 0); /* queued work may still write there */
 }
+
+/* The one that writes, or the one that reads: it may have been queued by a call that failed. */
+MS_TEST(a_stream_that_does_not_finish_keeps_its_memory)
+{
+    static const uintptr_t streams[] = {101, 104}; /* of the first two, and the next two */
+    for (int i = 0; i < 2; i++) {
+        begin();
+        fake.busy_stream = (CUstream)streams[i];
+        fake_fail(FAKE_memcpy_dtoh_async, 1, CUDA_ERROR_UNKNOWN);
+        run();
+        CHECK_EQ(fake.calls[FAKE_mem_unmap], 0);
+        CHECK_EQ(fake.streams, 2);
+    }
+}
