@@ -69,30 +69,36 @@ MS_TEST(others_are_none)
 
 /* --- a checkpoint that is saved again */
 
-/* Writes a checkpoint of one tensor of 4 bytes, and returns it as a source. */
-static struct ms_source *save(const char *path, const char *tensor, int version)
+/* Writes a checkpoint with that header, and returns it as a source. */
+static struct ms_source *save_header(const char *path, const char *header, size_t data_bytes,
+                                     int version)
 {
-    char header[128];
-    const uint64_t length =
-        (uint64_t)snprintf(header, sizeof(header),
-                           "{\"%s\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}",
-                           tensor);
+    const uint64_t length = strlen(header);
     const struct timespec times[2] = {{1000 + version, 0}, {1000 + version, 0}};
     unlink(path);
     const int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     CHECK(file >= 0);
     CHECK_EQ(write(file, &length, sizeof(length)), sizeof(length));
     CHECK_EQ(write(file, header, length), (ssize_t)length);
-    CHECK_EQ(write(file, "data", 4), 4);
+    CHECK_EQ(ftruncate(file, (off_t)(sizeof(length) + length + data_bytes)), 0);
     CHECK_EQ(futimens(file, times), 0);
     close(file);
     struct stat stat_;
     CHECK_EQ(stat(path, &stat_), 0);
     struct ms_mapping mapping = {.device = stat_.st_dev, .inode = stat_.st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", path);
-    struct ms_source *source = ms_trust_open(&mapping, sizeof(length) + length + 4);
+    struct ms_source *source = ms_trust_open(&mapping, sizeof(length) + length + data_bytes);
     CHECK(source != NULL);
     return source;
+}
+
+/* Of one tensor of 4 bytes. */
+static struct ms_source *save(const char *path, const char *tensor, int version)
+{
+    char header[128];
+    snprintf(header, sizeof(header),
+             "{\"%s\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", tensor);
+    return save_header(path, header, 4, version);
 }
 
 static char saved[64], beside[64];
@@ -297,6 +303,55 @@ MS_TEST(a_file_that_its_index_does_not_name_is_read_alone)
         unlink(in_folder("other.safetensors"));
     }
     CHECK_EQ(rmdir(folder), 0);
+}
+
+static unsigned stats;
+int __real_stat64(const char *path, struct stat *stat_out);
+int __wrap_stat64(const char *path, struct stat *stat_out);
+int __wrap_stat64(const char *path, struct stat *stat_out)
+{
+    stats++;
+    return __real_stat64(path, stat_out);
+}
+
+/* How often files are asked about when an index names so many tensors of another file first. */
+static unsigned stats_for(int tensors)
+{
+    char header[4096] = "{", index[4096] = "{\"weight_map\": {";
+    for (int i = 0; i < tensors; i++) {
+        snprintf(header + strlen(header), 128,
+                 "\"a%d\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[%d,%d]}%s", i, 4 * i,
+                 4 * i + 4, i < tensors - 1 ? "," : "}");
+        snprintf(index + strlen(index), 128, "\"a%d\": \"a.safetensors\", ", i);
+    }
+    FILE *file = fopen(in_folder("m.safetensors.index.json"), "w");
+    CHECK(file != NULL);
+    fprintf(file, "%s\"z\": \"m-1-of-2.safetensors\"}}", index);
+    fclose(file);
+    struct ms_source *other =
+        save_header(in_folder("a.safetensors"), header, 4 * (size_t)tensors, tensors);
+    struct ms_source *one = save(in_folder("m-1-of-2.safetensors"), "z", tensors);
+    const size_t before = ms_checkpoint_files_count();
+    stats = 0;
+    CHECK(index_of(one) != SIZE_MAX);
+    const unsigned found = stats;
+    CHECK_EQ(ms_checkpoint_files_count(), before + (size_t)tensors + 1);
+    ms_source_drop(other);
+    ms_source_drop(one);
+    unlink(in_folder("m.safetensors.index.json"));
+    unlink(in_folder("m-1-of-2.safetensors"));
+    unlink(in_folder("a.safetensors"));
+    return found;
+}
+
+MS_TEST(a_file_is_asked_about_as_often_whatever_it_holds)
+{
+    open_log(MS_ERROR);
+    CHECK(mkdtemp(folder) != NULL);
+    const unsigned few = stats_for(2), many = stats_for(30);
+    CHECK_EQ(rmdir(folder), 0);
+    CHECK(few > 0);
+    CHECK_EQ(few, many);
 }
 
 /* --- tensors of torch.save, which may have the same bytes */
