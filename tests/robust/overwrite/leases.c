@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "tests/robust/overwrite/checkpoint.h"
+#include "tests/unit/source/kernel.h"
 
 /* Not through libc's functions that are watched here, nor with what is preloaded. */
 static void run_shell(const char *command)
@@ -41,8 +42,7 @@ static CUdeviceptr load_with_lease(void)
     make_files();
     device_start();
     const CUdeviceptr block = load();
-    if (!has_lease())
-        ms_test_skip("this file system has no leases");
+    needs_lease(has_lease(), path);
     return block;
 }
 

@@ -18,7 +18,7 @@
 #include "tools/simcuda/harness/test.h"
 
 /* Whether there is a lease for this file, and a writer would wait for it for long enough. */
-static inline bool are_there_leases(const char *path)
+static inline bool are_there_leases(const char *name)
 {
     int seconds = 0;
     FILE *told = fopen("/proc/sys/fs/lease-break-time", "r");
@@ -26,7 +26,7 @@ static inline bool are_there_leases(const char *path)
         seconds = 0;
     if (told != NULL)
         fclose(told);
-    const int file = open(path, O_RDONLY);
+    const int file = open(name, O_RDONLY);
     const struct f_owner_ex owner = {F_OWNER_TID, (pid_t)syscall(SYS_gettid)};
     const bool is_given =
         fcntl(file, F_SETOWN_EX, &owner) == 0 && fcntl(file, F_SETLEASE, F_RDLCK) == 0;
@@ -35,11 +35,11 @@ static inline bool are_there_leases(const char *path)
 }
 
 /* Skips the test if none was taken since there are none. */
-static inline void needs_lease(bool is_taken, const char *path)
+static inline void needs_lease(bool is_taken, const char *name)
 {
     if (is_taken)
         return;
-    CHECK(!are_there_leases(path));
+    CHECK(!are_there_leases(name));
     ms_test_skip("no leases here");
 }
 
@@ -61,13 +61,13 @@ static inline bool is_listed(const void *address, const struct stat *stat)
 }
 
 /* Whether it tells which file is mapped, and that a page is there and the file's. */
-static inline bool are_mappings_told(const char *path)
+static inline bool are_mappings_told(const char *name)
 {
     const uint64_t present_and_file = UINT64_C(5) << 61;
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     struct stat stat;
     uint64_t entry = 0;
-    const int file = open(path, O_RDONLY), pages = open("/proc/self/pagemap", O_RDONLY);
+    const int file = open(name, O_RDONLY), pages = open("/proc/self/pagemap", O_RDONLY);
     const volatile char *mapped = mmap(NULL, page, PROT_READ, MAP_PRIVATE, file, 0);
     bool is_told = mapped != MAP_FAILED && fstat(file, &stat) == 0 && stat.st_size > 0;
     if (is_told) {
@@ -85,11 +85,11 @@ static inline bool are_mappings_told(const char *path)
 }
 
 /* Skips the test if nothing was found since nothing is told. An emulator tells of its own pages. */
-static inline void needs_mappings(bool is_found, const char *path)
+static inline void needs_mappings(bool is_found, const char *name)
 {
     if (is_found)
         return;
-    CHECK(ms_test_is_watched() || !are_mappings_told(path));
+    CHECK(ms_test_is_watched() || !are_mappings_told(name));
     ms_test_skip("this kernel does not tell about mappings (pagemap, or device numbers)");
 }
 
