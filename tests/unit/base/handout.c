@@ -2,7 +2,6 @@
 /* What a process hands out, and to whom. Here it asks itself, which its thread answers. */
 #include "runtime/base/handout.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -20,6 +19,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/thread.h"
+#include "tests/unit/descriptors.h"
 #include "tools/simcuda/harness/test.h"
 
 static _Atomic int found;          /* how often the finder was asked */
@@ -50,23 +50,12 @@ static struct ms_handout_text text_of(unsigned char first)
     return text;
 }
 
-static int count_open(void)
-{
-    int count = 0;
-    DIR *all = opendir("/proc/self/fd");
-    CHECK(all != NULL);
-    while (readdir(all) != NULL)
-        count++;
-    closedir(all);
-    return count;
-}
-
 /* The thread closes what it has sent after who asked has got it. */
 static void check_open(int wanted)
 {
-    for (int tries = 0; tries < 1000 && count_open() != wanted; tries++)
+    for (int tries = 0; tries < 1000 && open_descriptors() != wanted; tries++)
         nanosleep(&(struct timespec){.tv_nsec = 5 * 1000 * 1000}, NULL);
-    CHECK_EQ(count_open(), wanted);
+    CHECK_EQ(open_descriptors(), wanted);
 }
 
 static void check_answer(const struct ms_handout_key *key, unsigned char first)
@@ -102,7 +91,7 @@ MS_TEST(who_knows_the_key_gets_what_is_asked_for)
 {
     const struct ms_handout_key *key = ms_handout_key(find);
     CHECK(key != NULL);
-    const int before = count_open();
+    const int before = open_descriptors();
     for (int i = 1; i <= 100; i++)
         check_answer(key, (unsigned char)i);
     CHECK_EQ(found, 100);
@@ -114,7 +103,7 @@ MS_TEST(what_is_found_may_have_the_first_number)
 {
     const struct ms_handout_key *key = ms_handout_key(find);
     CHECK(key != NULL);
-    const int before = count_open();
+    const int before = open_descriptors();
     is_first_free = true;
     check_answer(key, 1);
     check_open(before - 1);
@@ -148,7 +137,7 @@ MS_TEST(what_is_not_there_is_not_handed_out)
 {
     const struct ms_handout_key *key = ms_handout_key(find);
     CHECK(key != NULL);
-    const int before = count_open();
+    const int before = open_descriptors();
     check_none(key, 0, "it does not have that memory any more");
     CHECK_EQ(found, 1);
     check_answer(key, 1);
@@ -159,7 +148,7 @@ MS_TEST(who_does_not_know_the_key_gets_nothing)
 {
     const struct ms_handout_key *key = ms_handout_key(find);
     CHECK(key != NULL);
-    const int before = count_open();
+    const int before = open_descriptors();
     for (int i = 0; i < MS_HANDOUT_KEY_BYTES; i++) {
         struct ms_handout_key other = *key;
         other.secret[i] ^= 1;
@@ -179,9 +168,9 @@ MS_TEST(a_process_has_one_key_which_it_knows)
     CHECK(!ms_handout_is_own(&none));
     const struct ms_handout_key *key = ms_handout_key(find);
     CHECK(key != NULL);
-    const int before = count_open();
+    const int before = open_descriptors();
     CHECK(ms_handout_key(find) == key);
-    CHECK_EQ(count_open(), before);
+    CHECK_EQ(open_descriptors(), before);
     CHECK(memcmp(key->place, none.place, sizeof(none.place)) != 0);
     CHECK(memcmp(key->secret, none.secret, sizeof(none.secret)) != 0);
     CHECK(memcmp(key->place, key->secret, sizeof(none.place)) != 0);
@@ -230,7 +219,7 @@ MS_TEST(a_request_that_is_too_short_is_none)
     enum { WHOLE = MS_HANDOUT_KEY_BYTES + MS_HANDOUT_TEXT_BYTES };
     const struct ms_handout_key *key = ms_handout_key(find);
     CHECK(key != NULL);
-    const int before = count_open();
+    const int before = open_descriptors();
     check_bytes(key, 1);
     check_bytes(key, MS_HANDOUT_KEY_BYTES);
     check_bytes(key, WHOLE - 1);
@@ -249,13 +238,13 @@ MS_TEST(another_process_of_the_user_is_answered_and_answers_nobody)
     int status;
     const struct ms_handout_key *key = ms_handout_key(find);
     CHECK(key != NULL);
-    const int before = count_open();
+    const int before = open_descriptors();
     const pid_t child = fork();
     if (child == 0) {
         struct ms_handout_text answer;
         int descriptor = -1;
         const struct ms_handout_text request = text_of(5);
-        const bool has_none = count_open() == before - 1; /* of what listens */
+        const bool has_none = open_descriptors() == before - 1; /* of what listens */
         const char *why = ms_handout_ask(key, &request, &answer, &descriptor);
         _exit(why != NULL ? 1 : !has_none ? 2 : answer.bytes[0] != request.bytes[63] ? 3 : 0);
     }
@@ -313,11 +302,11 @@ static void check_not_started(int count, int error)
     CHECK(log >= 0);
     atexit(remove_log);
     ms_log_open(MS_WARN, log_path);
-    const int before = count_open();
+    const int before = open_descriptors();
     allow_more(count);
     CHECK(ms_handout_key(find) == NULL);
     allow_all();
-    CHECK_EQ(count_open(), before);
+    CHECK_EQ(open_descriptors(), before);
     CHECK(ms_handout_key(find) == NULL); /* it is not tried again, nor said */
     CHECK(!ms_handout_is_own(&(struct ms_handout_key){{0}, {0}}));
     CHECK(pread(log, text, sizeof(text) - 1, 0) > 0);

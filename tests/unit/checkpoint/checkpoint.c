@@ -12,13 +12,13 @@ static struct ms_fault fault;
 
 static struct ms_checkpoint *open_path(const char *path)
 {
-    const int pieces = live, descriptors = count_descriptors();
+    const int pieces = live, descriptors = open_descriptors();
     struct ms_checkpoint *checkpoint = NULL;
     fault.text[0] = '\0';
     const bool is_open = ms_checkpoint_open(path, &checkpoint, &fault);
     CHECK_EQ(is_open, checkpoint != NULL);
     CHECK_EQ(is_open, fault.text[0] == '\0');
-    CHECK_EQ(count_descriptors(), descriptors);
+    CHECK_EQ(open_descriptors(), descriptors);
     if (!is_open)
         CHECK_EQ(live, pieces);
     return checkpoint;

@@ -2,13 +2,13 @@
 /* A folder with checkpoints that the test writes. For one file of a test. */
 #pragma once
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "tests/unit/descriptors.h"
 #include "tests/unit/checkpoint/torch_bytes.h"
 
 static char test_folder[] = "/tmp/metashard-unit-XXXXXX";
@@ -85,15 +85,4 @@ static inline void save_torch(const char *name, const struct part *parts, size_t
     add_record(&zip, "archive/data/0", zeros, sizeof(zeros));
     end_zip(&zip);
     put_file(name, zip.bytes.at, zip.bytes.count);
-}
-
-static inline int count_descriptors(void)
-{
-    int count = 0;
-    DIR *all = opendir("/proc/self/fd");
-    CHECK(all != NULL);
-    while (readdir(all) != NULL)
-        count++;
-    closedir(all);
-    return count;
 }

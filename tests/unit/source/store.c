@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/unit/descriptors.h"
 #include "tests/unit/counted_heap.h"
 #include "tools/simcuda/harness/deny.h"
 #include "tools/simcuda/harness/test.h"
@@ -110,17 +111,6 @@ MS_TEST(pages_of_a_file_in_memory_go_with_their_source)
     check_pages_go("/dev/shm");
 }
 
-static int count_open(void)
-{
-    int count = 0;
-    DIR *all = opendir("/proc/self/fd");
-    CHECK(all != NULL);
-    while (readdir(all) != NULL)
-        count++;
-    closedir(all);
-    return count;
-}
-
 static bool is_mapped(const void *memory)
 {
     unsigned char state;
@@ -141,18 +131,18 @@ static bool is_mapped_after_fork(const void *memory)
 
 static void check_left(const char *folder)
 {
-    const int before = count_open(), pieces = live;
+    const int before = open_descriptors(), pieces = live;
     struct ms_store *store = ms_store_create(folder, BYTES, 0, &fault);
     CHECK(store != NULL);
-    CHECK_EQ(count_open(), before + (folder != NULL));
+    CHECK_EQ(open_descriptors(), before + (folder != NULL));
     struct ms_source *source = add(store, 1, ODD);
     const unsigned char *seen = read_back(source);
     CHECK(is_mapped(seen));
     CHECK(ms_test_is_watched() || !is_mapped_after_fork(seen)); /* an emulator forgets that */
     CHECK(ms_store_finish(store, &fault));
-    CHECK_EQ(count_open(), before);
+    CHECK_EQ(open_descriptors(), before);
     CHECK(ms_store_finish(store, &fault)); /* once is enough */
-    CHECK_EQ(count_open(), before);
+    CHECK_EQ(open_descriptors(), before);
     ms_store_drop(store);
     CHECK(is_mapped(seen));
     ms_source_drop(source);
@@ -161,7 +151,7 @@ static void check_left(const char *folder)
     store = ms_store_create(folder, BYTES, 0, &fault); /* one that is never finished */
     CHECK(store != NULL);
     ms_store_drop(store);
-    CHECK_EQ(count_open(), before);
+    CHECK_EQ(open_descriptors(), before);
     CHECK_EQ(live, pieces);
 }
 
@@ -242,10 +232,10 @@ MS_TEST(a_store_that_cannot_be_mapped_is_none)
 {
     static const char *const folders[] = {NULL, "/tmp"};
     for (int i = 0; i < 2; i++) {
-        const int before = count_open();
+        const int before = open_descriptors();
         CHECK(ms_store_create(folders[i], (size_t)1 << 60, 0, &fault) == NULL);
         CHECK(strncmp(fault.text, i == 0 ? "host memory: " : "/tmp: ", 6) == 0);
-        CHECK_EQ(count_open(), before);
+        CHECK_EQ(open_descriptors(), before);
         CHECK_EQ(live, 0);
     }
 }
@@ -318,7 +308,7 @@ static void check_named(int error, bool is_made)
     enum { NO_NAME = 020000000 }; /* the bit of O_TMPFILE that no other flag has */
     char folder[] = "/tmp/store-XXXXXX";
     CHECK(mkdtemp(folder) != NULL);
-    const int before = count_open();
+    const int before = open_descriptors();
     deny_with(SYS_openat, 2, NO_NAME, error);
     struct ms_store *store = ms_store_create(folder, BYTES, 0, &fault);
     CHECK_EQ(store != NULL, is_made);
@@ -333,7 +323,7 @@ static void check_named(int error, bool is_made)
         CHECK(strstr(fault.text, strerror(error)) != NULL);
         check_empty(folder);
     }
-    CHECK_EQ(count_open(), before);
+    CHECK_EQ(open_descriptors(), before);
     CHECK_EQ(live, 0);
 }
 
