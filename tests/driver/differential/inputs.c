@@ -507,17 +507,3 @@ MS_TEST(a_stream_that_is_none_is_refused)
     CHECK(cuMemcpyDtoDAsync(tensor, tensor + 2 * MIB, MIB, stream) != CUDA_SUCCESS);
     CHECK(cuMemcpyHtoDAsync(tensor, "x", 1, stream) != CUDA_SUCCESS);
 }
-
-MS_TEST(after_a_sticky_error_every_call_fails)
-{
-    start();
-    const CUdeviceptr tensor = device_allocate(4 * MIB);
-    CUdeviceptr unmapped, another;
-    CHECK_EQ(cuMemAddressReserve(&unmapped, 4 * MIB, 0, 0, 0), CUDA_SUCCESS);
-    CHECK_EQ(cuMemsetD8(tensor, 1, 4 * MIB), CUDA_SUCCESS);
-    CHECK(cuMemcpyDtoD(unmapped, unmapped + MIB, 10) != CUDA_SUCCESS ||
-          cuCtxSynchronize() != CUDA_SUCCESS);
-    CHECK_EQ(cuMemsetD8(tensor, 2, 4 * MIB), CUDA_ERROR_ILLEGAL_ADDRESS);
-    CHECK_EQ(cuMemAlloc(&another, 4 * MIB), CUDA_ERROR_ILLEGAL_ADDRESS);
-    CHECK_EQ(cuMemFree(tensor), CUDA_ERROR_ILLEGAL_ADDRESS);
-}

@@ -247,12 +247,16 @@ MS_TEST(an_arena_grows_at_its_end_and_shrinks_there)
     CHECK_EQ(free_bytes(), before);
 }
 
-/* A kernel that reaches past the end of what is mapped fails as ever; all else is intact before. */
+/* What reaches past the end of what is mapped fails as ever: a fill at once, a kernel for good; all
+ * else is intact before. */
 MS_TEST(a_hole_in_an_arena_is_a_hole)
 {
     start();
     const CUfunction add = kernel("add_in_place32");
     const CUdeviceptr arena = reserve((size_t)8 * PIECE);
+    CUdeviceptr block;
+    OK(cuMemAlloc(&block, 4 * MIB));
+    OK(cuMemsetD8(block, 1, 4 * MIB));
     map_new(arena, PIECE);
     map_new(arena + 2 * PIECE, PIECE);
     put_words(arena, PIECE, 1);
@@ -261,7 +265,15 @@ MS_TEST(a_hole_in_an_arena_is_a_hole)
     OK(try_add(add, arena + 2 * PIECE, PIECE, 10, NULL));
     check_words(arena, PIECE, 11);
     check_words(arena + 2 * PIECE, PIECE, 12);
-    FAILS(cuMemsetD8(arena + PIECE - 4, 1, 8), CUDA_ERROR_ILLEGAL_ADDRESS);
+    FAILS(cuMemsetD8(arena + PIECE - 4, 1, 8), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemsetD8Async(arena + PIECE - 4, 1, 8, NULL), CUDA_ERROR_INVALID_VALUE);
+    OK(cuCtxSynchronize());
+    check_words(arena, PIECE, 11);
+    CHECK(try_add(add, arena, 2 * PIECE, 10, NULL) != CUDA_SUCCESS ||
+          cuCtxSynchronize() != CUDA_SUCCESS);
+    FAILS(cuMemsetD8(block, 2, 4 * MIB), CUDA_ERROR_ILLEGAL_ADDRESS);
+    FAILS(cuMemAlloc(&block, 4 * MIB), CUDA_ERROR_ILLEGAL_ADDRESS);
+    FAILS(cuMemFree(block), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 /* --- pages that come and go: kvcached */

@@ -39,35 +39,26 @@ bool sim_box_span(const struct sim_box *box, size_t width, size_t height, size_t
     return true;
 }
 
-/* Every row of the box, when the box as a whole has holes. */
-static bool can_touch_rows_locked(const struct sim_box *box, size_t width, size_t height,
-                                  size_t depth, CUdevice device, bool write)
+bool sim_may_take_locked(const struct sim_memory *memory, CUdevice device,
+                         const struct sim_range *range, bool write)
 {
-    for (size_t z = 0; z < depth; z++) {
-        for (size_t y = 0; y < height; y++) {
-            if (!sim_can_touch_locked(device, box->address + z * box->slice + y * box->pitch, width,
-                                      write))
-                return false;
-        }
-    }
-    return true;
+    const size_t left = memory->region.bytes - (range->begin - memory->region.begin);
+    return range->bytes <= left && !memory->freeing &&
+           (memory->kind == SIM_GRAPHED ||
+            sim_can_touch_locked(device, range->begin, range->bytes, write));
 }
 
-CUresult sim_box_check(const struct sim_box *box, size_t width, size_t height, size_t depth,
-                       CUdevice device, bool write, const char *name)
+bool sim_box_touch(const struct sim_box *box, size_t width, size_t height, size_t depth,
+                   CUdevice device, bool write, const char *name)
 {
     size_t bytes;
-    CUresult result = CUDA_SUCCESS;
-    if (!sim_box_span(box, width, height, depth, &bytes))
-        return CUDA_ERROR_INVALID_VALUE;
+    sim_box_span(box, width, height, depth, &bytes);
     pthread_mutex_lock(&sim_lock);
-    if (!sim_can_touch_locked(device, box->address, bytes, write) &&
-        !can_touch_rows_locked(box, width, height, depth, device, write)) {
+    const bool can = sim_can_touch_locked(device, box->address, bytes, write);
+    if (!can)
         sim_fault_locked(box->address, bytes, name);
-        result = CUDA_ERROR_ILLEGAL_ADDRESS;
-    }
     pthread_mutex_unlock(&sim_lock);
-    return result;
+    return can;
 }
 
 /* --- running */
@@ -134,14 +125,11 @@ static void count_bytes(const struct copy_work *job)
     pthread_mutex_unlock(&sim_lock);
 }
 
-static CUresult check_place(const struct copy_work *job, const struct sim_box *box,
-                            const struct place *place, bool write)
+static bool can_touch(const struct copy_work *job, const struct sim_box *box,
+                      const struct place *place, bool write)
 {
-    if (!place->is_device)
-        return CUDA_SUCCESS;
-    /* Any device: copies between devices go through the driver, not through peer access. */
-    return sim_box_check(box, job->copy.width, job->copy.height, job->copy.depth, -1, write,
-                         job->copy.name);
+    return !place->is_device || sim_box_touch(box, job->copy.width, job->copy.height,
+                                              job->copy.depth, -1, write, job->copy.name);
 }
 
 /* What a dry run leaves out: copies within devices, and of others what is more than a message. */
@@ -156,8 +144,8 @@ static bool skips(const struct copy_work *job)
 static void run(struct sim_work *work)
 {
     const struct copy_work *job = (struct copy_work *)work;
-    if (check_place(job, &job->copy.from, &job->from, false) != CUDA_SUCCESS ||
-        check_place(job, &job->copy.to, &job->to, true) != CUDA_SUCCESS)
+    if (!can_touch(job, &job->copy.from, &job->from, false) ||
+        !can_touch(job, &job->copy.to, &job->to, true))
         return;
     if (!skips(job))
         move(&job->copy);
@@ -173,8 +161,16 @@ static void destroy(struct sim_work *work)
 
 /* --- checking and queueing */
 
+/* Of an address that may be the host's: what has no memory of the device is. */
+static bool is_of_host_locked(const struct sim_box *box, const struct sim_memory *memory)
+{
+    return memory == NULL || (box->type == CU_MEMORYTYPE_UNIFIED && memory->kind == SIM_RESERVED &&
+                              !sim_can_touch_locked(-1, box->address, 1, false));
+}
+
+/* Any device: copies between devices go through the driver, not through peer access. */
 static CUresult find_place_locked(const struct sim_copy *copy, const struct sim_box *box,
-                                  struct place *place_out, struct sim_range *range_out)
+                                  bool write, struct place *place_out, struct sim_range *range_out)
 {
     size_t bytes;
     *place_out = (struct place){0};
@@ -182,7 +178,7 @@ static CUresult find_place_locked(const struct sim_copy *copy, const struct sim_
         return CUDA_ERROR_INVALID_VALUE;
     *range_out = (struct sim_range){box->address, bytes};
     const struct sim_memory *memory = sim_memory_find_locked(box->address);
-    if (memory == NULL) {
+    if (is_of_host_locked(box, memory)) {
         if (box->type == CU_MEMORYTYPE_DEVICE || box->address == 0)
             return CUDA_ERROR_INVALID_VALUE;
         *range_out = (struct sim_range){0};
@@ -191,8 +187,8 @@ static CUresult find_place_locked(const struct sim_copy *copy, const struct sim_
     }
     const bool is_host = memory->kind == SIM_HOST || memory->kind == SIM_REGISTERED;
     const bool is_seen_by_host = is_host || memory->kind == SIM_MANAGED;
-    if (bytes > memory->region.bytes - (box->address - memory->region.begin) || memory->freeing ||
-        (box->type == CU_MEMORYTYPE_HOST && !is_seen_by_host))
+    if ((box->type == CU_MEMORYTYPE_HOST && !is_seen_by_host) ||
+        !sim_may_take_locked(memory, -1, range_out, write))
         return CUDA_ERROR_INVALID_VALUE;
     place_out->is_device = !is_host;
     return CUDA_SUCCESS;
@@ -215,12 +211,6 @@ static void stage(struct copy_work *job)
     copy->from = read.to;
 }
 
-static CUresult check_now(const struct copy_work *job)
-{
-    const CUresult result = check_place(job, &job->copy.from, &job->from, false);
-    return result != CUDA_SUCCESS ? result : check_place(job, &job->copy.to, &job->to, true);
-}
-
 CUresult sim_copy_submit(const struct sim_copy *copy, CUstream stream, bool per_thread)
 {
     struct CUstream_st *found;
@@ -232,17 +222,15 @@ CUresult sim_copy_submit(const struct sim_copy *copy, CUstream stream, bool per_
     pthread_mutex_lock(&sim_lock);
     CUresult result = sim_stream_find_locked(stream, per_thread, &found);
     if (result == CUDA_SUCCESS)
-        result = find_place_locked(copy, &copy->to, &job->to, &job->work.touches[0]);
+        result = find_place_locked(copy, &copy->to, true, &job->to, &job->work.touches[0]);
     if (result == CUDA_SUCCESS)
-        result = find_place_locked(copy, &copy->from, &job->from, &job->work.touches[1]);
+        result = find_place_locked(copy, &copy->from, false, &job->from, &job->work.touches[1]);
     const bool is_capturing = result == CUDA_SUCCESS && found->capture != NULL;
     if (result == CUDA_SUCCESS && !copy->is_async)
         result = sim_capture_refuse_stream_locked(found);
     pthread_mutex_unlock(&sim_lock);
 
     const bool is_empty = copy->width == 0 || copy->height == 0 || copy->depth == 0;
-    if (result == CUDA_SUCCESS && !copy->is_async && !is_empty)
-        result = check_now(job);
     if (result != CUDA_SUCCESS || is_empty) {
         destroy(&job->work);
         return result;

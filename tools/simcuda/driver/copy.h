@@ -29,9 +29,11 @@ CUresult sim_copy_flat(const char *name, CUmemorytype to_type, uint64_t to, CUme
 /* Bytes from the first to the last one of a box; false: more than an address can reach. */
 bool sim_box_span(const struct sim_box *box, size_t width, size_t height, size_t depth,
                   size_t *bytes_out);
-/*
- * For a box of the device: would work that touches it be legal? Counts an illegal access and
- * returns its error when not.
- */
-CUresult sim_box_check(const struct sim_box *box, size_t width, size_t height, size_t depth,
-                       CUdevice device, bool write, const char *name);
+/* For a call, on memory in which the range begins: may the device touch all of it? Memory of a
+ * graph is there when the graph runs. */
+struct sim_memory;
+bool sim_may_take_locked(const struct sim_memory *memory, CUdevice device,
+                         const struct sim_range *range, bool write);
+/* For work that runs, on a box of the device: may it touch it? If not, it is an illegal access. */
+bool sim_box_touch(const struct sim_box *box, size_t width, size_t height, size_t depth,
+                   CUdevice device, bool write, const char *name);

@@ -32,8 +32,7 @@ static void fill_row(void *row, size_t bytes, uint32_t value, unsigned unit)
 static void run(struct sim_work *work)
 {
     const struct fill_work *fill = (struct fill_work *)work;
-    if (sim_box_check(&fill->box, fill->width, fill->height, 1, fill->device, true, work->name) !=
-        CUDA_SUCCESS)
+    if (!sim_box_touch(&fill->box, fill->width, fill->height, 1, fill->device, true, work->name))
         return;
     const bool is_large = fill->width * fill->height > SIM_DRY_WITHIN_BYTES;
     const bool skips = sim_leaves_out() && is_large && !fill->is_host_memory;
@@ -48,22 +47,22 @@ static void run(struct sim_work *work)
     pthread_mutex_unlock(&sim_lock);
 }
 
-/* The range has to begin in memory that the device knows, and may not run past its end. */
+/* All of it, and what lies between the rows, has to be memory that the device may write. */
 static CUresult check_range(struct fill_work *fill)
 {
     size_t bytes;
     if (!sim_box_span(&fill->box, fill->width, fill->height, 1, &bytes))
         return CUDA_ERROR_INVALID_VALUE;
+    fill->work.touches[0] = (struct sim_range){fill->box.address, bytes};
+    fill->work.touches_count = 1;
     pthread_mutex_lock(&sim_lock);
     const struct sim_memory *memory = sim_memory_find_locked(fill->box.address);
     fill->is_host_memory =
         memory != NULL &&
         (memory->kind == SIM_HOST || memory->kind == SIM_REGISTERED || memory->kind == SIM_MANAGED);
-    const bool fits = memory != NULL && !memory->freeing &&
-                      bytes <= memory->region.bytes - (fill->box.address - memory->region.begin);
+    const bool fits =
+        memory != NULL && sim_may_take_locked(memory, fill->device, &fill->work.touches[0], true);
     pthread_mutex_unlock(&sim_lock);
-    fill->work.touches[0] = (struct sim_range){fill->box.address, bytes};
-    fill->work.touches_count = 1;
     return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -99,9 +98,6 @@ static CUresult fill(CUdeviceptr address, size_t pitch, uint32_t value, unsigned
         if (result == CUDA_SUCCESS)
             result = sim_capture_refuse_stream_locked(found);
         pthread_mutex_unlock(&sim_lock);
-        if (result == CUDA_SUCCESS)
-            result = sim_box_check(&work->box, row_bytes, height, 1, context->device, true,
-                                   work->work.name);
     }
     const bool waits = !is_async && work->is_host_memory;
     if (result != CUDA_SUCCESS) {

@@ -110,9 +110,12 @@
  * honoured when it is free (not in builds with ThreadSanitizer), unless the reservation fits into
  * what is left of an area of 32 MiB that the driver has (space.c). Handles are mapped whole, and
  * what is unmapped may have holes, as on the H200 that was measured; that one looks neither whether
- * a handle is one, nor where in an area of 32 MiB a reservation ends, and this one does. Work that
- * touches device memory which is unmapped or has no access is an illegal access: one line on
- * stderr, CUDA_ERROR_ILLEGAL_ADDRESS from the call or, if asynchronous, from all later calls.
+ * a handle is one, nor where in an area of 32 MiB a reservation ends, and this one does. A wanted
+ * address that is taken is the next one that is free. A copy or fill of device memory that is
+ * unmapped or has no access, also between its rows, is refused with CUDA_ERROR_INVALID_VALUE, and
+ * nothing of it is done; where the address may be the host's (cuMemcpy), it is taken for that, and
+ * the process ends. A kernel that touches such memory, or queued work whose memory went meanwhile,
+ * is an illegal access: one line on stderr, and CUDA_ERROR_ILLEGAL_ADDRESS from all later calls.
  * Write-combined host memory has another address for the device. The host reaches all device
  * memory, so giving it access to a mapping changes nothing.
  *

@@ -27,6 +27,7 @@
 
 #define AREA_BYTES ((size_t)32 << 20)
 #define OWN_BYTES ((size_t)8 << 20) /* of the first area, for the driver */
+enum { PLACES_TRIED = 256 };
 
 static struct sim_extents free_space, free_low; /* low: of reservations, with SIMCUDA_LOW */
 static uint64_t low_end = LOW_BEGIN;            /* of the arenas of free_low */
@@ -107,6 +108,16 @@ static bool take_at_hint(size_t bytes, CUdeviceptr hint)
         return false;
     add_arena(hint, bytes, NULL);
     return true;
+}
+
+/* The first free place from the wanted one on, within some GiB. */
+static bool take_from_hint(size_t bytes, size_t alignment, CUdeviceptr *hint)
+{
+    for (int i = 0; i < PLACES_TRIED; i++, *hint += alignment) {
+        if (take_at_hint(bytes, *hint))
+            return true;
+    }
+    return false;
 }
 
 /* Real drivers leave GiBs of mappings without access below their reservations. */
@@ -193,9 +204,9 @@ static CUresult make_area(size_t bytes, size_t alignment, CUdeviceptr hint,
 {
     const size_t whole = sim_round_up(bytes, AREA_BYTES);
     const size_t aligned = alignment < AREA_BYTES ? AREA_BYTES : alignment;
-    const CUdeviceptr wanted = sim_round_up(hint, aligned);
-    const bool is_wanted =
-        wanted != 0 && sim_config.hints == SIM_HINTS_HONOURED && take_at_hint(whole, wanted);
+    CUdeviceptr wanted = sim_round_up(hint, aligned);
+    const bool is_wanted = wanted != 0 && sim_config.hints == SIM_HINTS_HONOURED &&
+                           take_from_hint(whole, aligned, &wanted);
     CUresult result = CUDA_SUCCESS;
     if (is_wanted)
         *address_out = wanted;

@@ -445,15 +445,19 @@ static ncclResult_t run_group(struct group *ended, bool blocks)
     return blocks ? launch_all(ops) : launch_later(ops);
 }
 
+static ncclResult_t refuse_mixed(void)
+{
+    nc_say("a group has communicators that block and others that do not");
+    return ncclInvalidArgument;
+}
+
 static ncclResult_t end_group(struct group *ended)
 {
     bool mixed;
     const bool blocks = does_block(ended, &mixed);
     ncclResult_t result = ended->error;
-    if (result == ncclSuccess && mixed) {
-        nc_say("a group has communicators that block and others that do not");
-        result = ncclInvalidArgument;
-    }
+    if (result == ncclSuccess && mixed)
+        result = refuse_mixed();
     if (result == ncclSuccess)
         result = check_self(ended->ops);
     if (result == ncclSuccess)
@@ -502,12 +506,16 @@ ncclResult_t nc_group_add_op(struct nc_op *op)
     return nc_group_end_quietly();
 }
 
+/* NCCL looks whether communicators of a group block alike when they are made; for those of
+ * operations, the end of the group does. */
 ncclResult_t nc_group_add_job(struct nc_job *job)
 {
     nc_group_start_quietly();
+    const bool is_mixed = group.jobs != NULL && group.jobs->comm->blocking != job->comm->blocking;
     *group.last_job = job;
     group.last_job = &job->next;
-    return nc_group_end_quietly();
+    const ncclResult_t result = nc_group_end_quietly();
+    return is_mixed ? refuse_mixed() : result;
 }
 
 ncclResult_t ncclGroupStart(void)

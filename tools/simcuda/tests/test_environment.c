@@ -353,9 +353,9 @@ static void check_low(void)
         return;
     CHECK_EQ(reserve_at(0), LOW + 64 * MIB);
     CHECK_EQ(reserve_at(FAR), FAR);
-    CHECK_EQ(reserve_at(FAR), LOW + 128 * MIB); /* it is taken */
+    CHECK_EQ(reserve_at(FAR), FAR + 64 * MIB); /* it is taken: the next one that is free */
     OK(cuMemAddressFree(FAR, 64 * MIB));
-    CHECK_EQ(reserve_at(FAR + 2 * MIB), FAR + 32 * MIB);
+    CHECK_EQ(reserve_at(FAR + 2 * MIB), FAR + 128 * MIB);
     OK(cuMemAddressFree(first, 64 * MIB));
     CHECK_EQ(reserve_at(0), LOW);
 }

@@ -293,10 +293,8 @@ MS_TEST(nodes_that_reach_beyond)
     const struct bench bench = start();
     CUgraphNode node;
     CUgraphExec exec;
-    CUdeviceptr odd;
-    OK(cuMemAlloc(&odd, WORDS * 4 + 2));
     CUstreamBatchMemOpParams operation = {
-        .writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .address = odd + WORDS * 4}};
+        .writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .address = bench.b}};
     CUDA_BATCH_MEM_OP_NODE_PARAMS values = {.count = 1, .paramArray = &operation};
     OK(cuCtxGetCurrent(&values.ctx));
     CUDA_MEMSET_NODE_PARAMS fill = {
@@ -308,15 +306,12 @@ MS_TEST(nodes_that_reach_beyond)
                           .WidthInBytes = WORDS * 4 + 1,
                           .Height = 1,
                           .Depth = 1};
-    CHECK_EQ(cuGraphAddBatchMemOpNode(&node, bench.graph, NULL, 0, &values),
-             CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(cuGraphAddMemsetNode(&node, bench.graph, NULL, 0, &fill, NULL),
              CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(cuGraphAddMemcpyNode(&node, bench.graph, NULL, 0, &copy, NULL),
              CUDA_ERROR_INVALID_VALUE);
     fill.dst = bench.a;
     OK(cuGraphAddMemsetNode(&node, bench.graph, NULL, 0, &fill, NULL));
-    operation.writeValue.address = bench.b;
     operation.writeValue.value = 3;
     OK(cuGraphAddBatchMemOpNode(&node, bench.graph, NULL, 0, &values));
     values.ctx = NULL; /* of nodes of memory operations the program has to name the context */
@@ -328,6 +323,20 @@ MS_TEST(nodes_that_reach_beyond)
     OK(cuMemcpyDtoH(&word, bench.b, sizeof(word)));
     CHECK_EQ(word, 3);
     CHECK_EQ(first_word(bench.a), 7);
+}
+
+MS_TEST(values_that_reach_beyond)
+{
+    const struct bench bench = start();
+    CUgraphNode node;
+    CUdeviceptr odd;
+    OK(cuMemAlloc(&odd, WORDS * 4 + 2));
+    CUstreamBatchMemOpParams operation = {
+        .writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .address = odd + WORDS * 4}};
+    CUDA_BATCH_MEM_OP_NODE_PARAMS values = {.count = 1, .paramArray = &operation};
+    OK(cuCtxGetCurrent(&values.ctx));
+    CHECK_EQ(cuGraphAddBatchMemOpNode(&node, bench.graph, NULL, 0, &values),
+             CUDA_ERROR_INVALID_VALUE);
 }
 
 MS_TEST(capture_makes_a_graph)

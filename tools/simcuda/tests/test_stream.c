@@ -243,8 +243,10 @@ MS_TEST(callbacks_hear_of_errors)
     CUresult late = CUDA_SUCCESS;
     int function_ran = 0;
     OK(cuStreamAddCallback(stream, keep_status, &early, 0));
+    back(address, 2 * MIB);
     close_gate(&gate, stream);
     OK(cuMemsetD8Async(address, 1, 1, stream));
+    OK(cuMemUnmap(address, 2 * MIB));
     OK(cuStreamAddCallback(stream, keep_status, &late, 0));
     OK(cuLaunchHostFunc(stream, call_the_driver, &function_ran));
     open_gate(&gate);

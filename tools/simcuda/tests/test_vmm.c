@@ -294,42 +294,57 @@ MS_TEST(content_stays_with_the_handle)
     CHECK_EQ(seen, 1234);
 }
 
-MS_TEST(touching_unmapped_addresses_is_illegal_and_sticky)
+/* A kernel that touches them ends all (launch.illegal_access_is_sticky). */
+MS_TEST(copies_and_fills_of_unmapped_addresses_are_refused)
 {
     start();
     const CUdeviceptr address = reserve(8 * MIB);
-    const char *name;
-    CUdeviceptr other;
-    int count;
+    static char host[4 * MIB];
+    CUstream stream;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     back(address, 2 * MIB);
     OK(cuMemsetD8(address, 1, 2 * MIB));
-    FAILS(cuMemsetD8(address + MIB, 1, 2 * MIB), CUDA_ERROR_ILLEGAL_ADDRESS);
-    FAILS(cuMemAlloc(&other, 1), CUDA_ERROR_ILLEGAL_ADDRESS);
-    FAILS(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
-    OK(cuGetErrorName(CUDA_ERROR_ILLEGAL_ADDRESS, &name));
-    CHECK_EQ(strcmp(name, "CUDA_ERROR_ILLEGAL_ADDRESS"), 0);
-    OK(cuDeviceGetCount(&count));
+    FAILS(cuMemsetD8(address + MIB, 2, 2 * MIB), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemsetD8(address + 4 * MIB, 2, 1), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemsetD8Async(address + 4 * MIB, 2, 2 * MIB, stream), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemcpyHtoD(address + MIB, host, 2 * MIB), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemcpyHtoDAsync(address + MIB, host, 2 * MIB, stream), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemcpyDtoHAsync(host, address + MIB, 2 * MIB, stream), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemcpyDtoDAsync(address, address + 2 * MIB, 4, stream), CUDA_ERROR_INVALID_VALUE);
+    OK(cuStreamSynchronize(stream));
+    OK(cuCtxSynchronize());
+    OK(cuMemcpyDtoH(host, address, 2 * MIB)); /* nothing of them was done */
+    CHECK_EQ(host[2 * MIB - 1], 1);
+    CHECK_EQ(host[0], 1);
 }
 
-MS_TEST(asynchronous_illegal_access_is_found_later)
+/* A call whose addresses may be the host's takes them for that, as no memory of the device is
+ * there: the process ends. */
+MS_TEST(a_unified_copy_of_unmapped_addresses_is_one_of_the_host)
 {
-    start();
-    CUstream stream;
-    const CUdeviceptr address = reserve(8 * MIB);
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(cuMemsetD8Async(address, 1, 2 * MIB, stream));
-    FAILS(cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
-    FAILS(cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+    const pid_t child = fork();
+    int status;
+    if (child == 0) {
+        uint32_t word = 0;
+        start();
+        (void)cuMemcpy(reserve(2 * MIB), (CUdeviceptr)&word, sizeof(word));
+        _exit(0);
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(status != 0);
 }
 
-MS_TEST(touching_memory_without_access_is_illegal)
+MS_TEST(memory_without_access_is_not_copied_or_filled)
 {
     start();
     const CUdeviceptr address = reserve(2 * MIB);
     const CUmemGenericAllocationHandle handle = create(2 * MIB);
     char host[16];
     OK(cuMemMap(address, 2 * MIB, 0, handle, 0));
-    FAILS(cuMemcpyDtoH(host, address, sizeof(host)), CUDA_ERROR_ILLEGAL_ADDRESS);
+    FAILS(cuMemcpyDtoH(host, address, sizeof(host)), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemcpyHtoD(address, host, sizeof(host)), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemsetD8(address, 1, 1), CUDA_ERROR_INVALID_VALUE);
+    OK(cuCtxSynchronize());
 }
 
 MS_TEST(read_only_access)
@@ -340,7 +355,9 @@ MS_TEST(read_only_access)
     back(address, 2 * MIB);
     OK(set_access(address, 2 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READ));
     OK(cuMemcpyDtoH(host, address, sizeof(host)));
-    FAILS(cuMemsetD8(address, 1, 1), CUDA_ERROR_ILLEGAL_ADDRESS);
+    FAILS(cuMemsetD8(address, 1, 1), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemcpyHtoD(address, host, sizeof(host)), CUDA_ERROR_INVALID_VALUE);
+    OK(cuCtxSynchronize());
 }
 
 MS_TEST(unmapping_under_queued_work_is_a_race)
@@ -505,8 +522,8 @@ MS_TEST(other_devices_need_access_of_their_own)
     OK(cuMemsetD8Async(address, 1, 2 * MIB, stream));
     OK(cuStreamSynchronize(stream));
     back(address + 2 * MIB, 2 * MIB);
-    OK(cuMemsetD8Async(address + 2 * MIB, 1, 2 * MIB, stream));
-    FAILS(cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+    FAILS(cuMemsetD8Async(address + 2 * MIB, 1, 2 * MIB, stream), CUDA_ERROR_INVALID_VALUE);
+    OK(cuStreamSynchronize(stream));
 }
 
 MS_TEST(peer_access_is_for_allocations)
@@ -523,5 +540,5 @@ MS_TEST(peer_access_is_for_allocations)
     OK(cuMemsetD8(address, 1, MIB));
     OK(cuCtxSynchronize());
     OK(cuCtxDisablePeerAccess(first));
-    FAILS(cuMemsetD8(address, 1, MIB), CUDA_ERROR_ILLEGAL_ADDRESS);
+    FAILS(cuMemsetD8(address, 1, MIB), CUDA_ERROR_INVALID_VALUE);
 }

@@ -266,6 +266,9 @@ static void run_later(struct rank *rank)
     const CUstream stream = rank_stream();
     const CUdeviceptr gate = device_with((uint32_t[]){0}, sizeof(uint32_t));
     const CUdeviceptr value = device_with(&before, sizeof(before));
+    /* With the first one ranks connect, which waits for the device. */
+    NCCL(ncclBcast((void *)value, 1, ncclUint32, 0, comm, stream));
+    sync_stream(stream);
     CU(cuStreamWaitValue32(stream, gate, 1, CU_STREAM_WAIT_VALUE_EQ));
     NCCL(ncclBcast((void *)value, 1, ncclUint32, 0, comm, stream));
     CHECK_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);

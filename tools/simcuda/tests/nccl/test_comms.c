@@ -227,7 +227,7 @@ static void run_busy(struct rank *rank)
     NCCL(ncclGetUniqueId(&ids[1]));
     NCCL(ncclGroupStart());
     CHECK_EQ(ncclCommInitRankConfig(&comm, 1, ids[0], 0, &config), ncclSuccess);
-    NCCL(ncclCommInitRank(&blocking, 1, ids[1], 0));
+    CHECK_EQ(ncclCommInitRank(&blocking, 1, ids[1], 0), ncclInvalidArgument);
     CHECK_EQ(ncclGroupEnd(), ncclInvalidArgument);
 }
 
