@@ -3,6 +3,7 @@
 """check_security.py --build DIR --preload VALUE: what others could put in the way of the shim's files, programs with raised
 privileges, and where the shim writes at all. TAP. docs/security.md says what is trusted."""
 import argparse
+import itertools
 import json
 import os
 import random
@@ -166,15 +167,25 @@ def check_race(place):
     path, ends = os.path.join(folder, "state"), threading.Event()
     os.mkdir(path, 0o700)
 
+    made = itertools.count()
+
+    def put(source):
+        """Takes the name, also from a folder that a process has just made there."""
+        while True:
+            try:
+                return os.rename(source, path)
+            except OSError:
+                os.rename(path, os.path.join(folder, f"made-{next(made)}"))
+
     def swap():
         hidden, link = os.path.join(folder, "hidden"), os.path.join(folder, "link")
         while not ends.is_set():
             os.symlink(outside, link)
             os.rename(path, hidden)
-            os.rename(link, path)
+            put(link)
             time.sleep(0.0005)
             os.unlink(path)
-            os.rename(hidden, path)
+            put(hidden)
     thread = threading.Thread(target=swap)
     thread.start()
     wrong = ""
@@ -310,6 +321,21 @@ SETTINGS = ("METASHARD_LOG", "METASHARD_DUMP", "METASHARD_CONTROL", "METASHARD_P
 PLACES = [place.format(user) for user in (0, NOBODY) for place in ("/run/user/{}/metashard", "/tmp/metashard-{}")]  # by default
 
 
+def file_of(path):
+    """What tells a file from an earlier one of the same name, or None."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_ctime_ns
+
+
+def pages():
+    """Those in the default places. Ended processes leave some, and one of them may have had the number of the next process."""
+    paths = [os.path.join(folder, entry) for folder in PLACES if os.path.isdir(folder) for entry in os.listdir(folder)]
+    return {path: file_of(path) for path in paths}
+
+
 def privileged(place, path, prefix=None):
     """The job in a program that the kernel runs with raised privileges: (what it printed, what it left)."""
     folder = place.new(0o777)
@@ -317,13 +343,14 @@ def privileged(place, path, prefix=None):
     settings["METASHARD_LOG"] = "trace:" + settings["METASHARD_LOG"]
     environment = {"METASHARD_EXPLAIN": "1", "METASHARD_MIN_BYTES": "nonsense", "METASHARD_NO_SUCH": "1", **settings}
     user = {} if prefix else {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    before = pages()
     job = subprocess.Popen([*(prefix or []), path, place.data], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                            text=True, **user)
     out, error = job.communicate(timeout=60)
-    pages = [os.path.join(folder, f"metashard-{job.pid}.state") for folder in PLACES]
-    left = os.listdir(folder) + list(filter(os.path.exists, pages))
-    for page in filter(os.path.exists, pages):
+    own = [page for page, file in pages().items() if page.endswith(f"/metashard-{job.pid}.state") and before.get(page) != file]
+    for page in own:
         os.unlink(page)
+    left = os.listdir(folder) + own
     return subprocess.CompletedProcess(path, job.returncode, out, error), left
 
 
