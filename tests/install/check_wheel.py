@@ -83,9 +83,10 @@ errors = [error_of(metashard.name, Tensor(4096), "far"), error_of(metashard.name
 print(repr((metashard.is_loaded(), [str(warning.message) for warning in caught], [name for name in sys.modules if name == "torch"],
             before, status, errors)))
 '''
-FORWARD = """import signal, sys, time
+# A handler may come while the line before is being written, within which print is an error.
+FORWARD = """import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
-signal.signal(signal.SIGINT, lambda *_: print("int", flush=True))
+signal.signal(signal.SIGINT, lambda *_: os.write(1, b"int\\n"))
 print("ready", flush=True)
 for _ in range(600): time.sleep(0.05)"""
 # What says what a tool takes (tools/completions/tool_table.py).
