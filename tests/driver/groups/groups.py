@@ -16,6 +16,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 MIB = 1 << 20
+MOST_SECONDS = 120
 
 # What the shim answers otherwise, on purpose (docs/design/memory.md): memory behind a block is mapped memory.
 OTHERWISE = {"cuPointerSetAttribute", "cuMemGetHandleForAddressRange", "cuMulticastBindAddr",
@@ -77,8 +78,12 @@ class Groups:
             if preload is not None:
                 environment["LD_PRELOAD"] = preload
             environment.update(settings)
-            done = subprocess.run([self.program, self.kernels, *arguments], env=environment,
-                                  capture_output=True, text=True, timeout=120)
+            try:
+                done = subprocess.run([self.program, self.kernels, *arguments], env=environment,
+                                      capture_output=True, text=True, timeout=MOST_SECONDS)
+            except subprocess.TimeoutExpired as error:
+                self.errors[arguments[0]] = str(error.stderr or "")
+                return f"no end in {MOST_SECONDS} s, with {settings}", str(error.stdout or ""), False, False
             peak = 0
             try:
                 with open(stats) as file:
