@@ -46,7 +46,7 @@ that is kept was read on the device.
 PARTS_HEAD = """## What each part said
 
 *Code*: a hash of the sources. Parts of other versions than the newest were not run again. Where the simulated driver or NCCL answered
-otherwise, they and their tests were corrected in the change that brought the answer.
+otherwise, they and their tests were corrected in the change that brought the answer, or `tests/gpu/conformance_rows.py` says why not.
 
 """
 SYSTEMS = """## Systems, one rank

@@ -29,9 +29,9 @@ CUresult sim_copy_flat(const char *name, CUmemorytype to_type, uint64_t to, CUme
 /* Bytes from the first to the last one of a box; false: more than an address can reach. */
 bool sim_box_span(const struct sim_box *box, size_t width, size_t height, size_t depth,
                   size_t *bytes_out);
+struct sim_memory;
 /* For a call, on memory in which the range begins: may the device touch all of it? Memory of a
  * graph is there when the graph runs. */
-struct sim_memory;
 bool sim_may_take_locked(const struct sim_memory *memory, CUdevice device,
                          const struct sim_range *range, bool write);
 /* For work that runs, on a box of the device: may it touch it? If not, it is an illegal access. */

@@ -322,14 +322,20 @@ MS_TEST(copies_and_fills_of_unmapped_addresses_are_refused)
  * there: the process ends. */
 MS_TEST(a_unified_copy_of_unmapped_addresses_is_one_of_the_host)
 {
+    int status, ends[2];
+    char ready;
+    CHECK_EQ(pipe(ends), 0);
     const pid_t child = fork();
-    int status;
     if (child == 0) {
         uint32_t word = 0;
         start();
-        (void)cuMemcpy(reserve(2 * MIB), (CUdeviceptr)&word, sizeof(word));
+        const CUdeviceptr address = reserve(2 * MIB);
+        CHECK_EQ(write(ends[1], "x", 1), 1);
+        (void)cuMemcpy(address, (CUdeviceptr)&word, sizeof(word));
         _exit(0);
     }
+    close(ends[1]);
+    CHECK_EQ(read(ends[0], &ready, 1), 1);
     CHECK_EQ(waitpid(child, &status, 0), child);
     CHECK(status != 0);
 }
