@@ -10,21 +10,11 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+from tap import check, end, skip  # noqa: E402
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 MIB = 1 << 20
-results = []
-
-
-def check(name, holds, detail=""):
-    results.append(holds)
-    print(f"{'ok' if holds else 'not ok'} {len(results)} {name}")
-    if not holds and detail:
-        print("\n".join("# " + line for line in str(detail).splitlines()[-20:]))
-
-
-def skip(name, why):
-    results.append(True)
-    print(f"ok {len(results)} {name} # SKIP {why}")
 
 
 def read_header(path):
@@ -133,8 +123,7 @@ def main():
         done = run_quickstart(arguments, option, value)
         check(f"{option} {value} is refused in one line",
               done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr)
-    print(f"1..{len(results)}")
-    return 0 if all(results) else 1
+    return end()
 
 
 if __name__ == "__main__":

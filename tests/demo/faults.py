@@ -9,7 +9,11 @@ import argparse
 import json
 import os
 import subprocess
+import sys
 import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+from tap import check, end, report  # noqa: E402
 
 OUT_OF_MEMORY, UNKNOWN = 2, 999
 FUNCTIONS = {
@@ -32,8 +36,8 @@ def run(client, checkpoint, environment):
     except subprocess.TimeoutExpired:
         return "hangs", False
     if done.returncode == 0:
-        report = json.loads(done.stdout)
-        return None if report["hash"] == report["file_hash"] else "wrong bytes", False
+        loaded = json.loads(done.stdout)
+        return None if loaded["hash"] == loaded["file_hash"] else "wrong bytes", False
     if done.returncode == 1 and "CUDA error" in done.stderr:
         return None, True
     return f"exit status {done.returncode}: {done.stderr[-500:]}", False
@@ -49,7 +53,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([os.path.join(tool, "make_checkpoint"), folder, "8", "2"], check=True,
                        capture_output=True)
-        for number, (function, code) in enumerate(FUNCTIONS.items(), 1):
+        for function, code in FUNCTIONS.items():
             faults = []
             for call in CALLS:
                 environment = dict(os.environ, LD_PRELOAD=arguments.preload,
@@ -59,14 +63,10 @@ def main():
                 seen_errors += failed
                 if fault:
                     faults.append(f"call {call}: {fault}")
-            print(f"{'not ok' if faults else 'ok'} {number} a failing {function}")
-            for fault in faults:
-                print("# " + fault.replace("\n", "\n# "))
-    number = len(FUNCTIONS) + 1
-    print(f"{'ok' if seen_errors > 5 else 'not ok'} {number} faults reach the program "
-          f"({seen_errors} loads failed)")
-    print(f"1..{number}")
+            report(f"a failing {function}", "\n".join(faults))
+    check(f"faults reach the program ({seen_errors} loads failed)", seen_errors > 5)
+    return end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -15,6 +15,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 from state_page import read_dump  # noqa: E402
+from tap import check, end, equal, skip  # noqa: E402
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(SOURCE, "tools", "completions"))
@@ -31,20 +32,7 @@ FILES |= {"{datadir}/metashard/torch_check/" + name for name in os.listdir(MODUL
 DOCUMENTS = ("LICENSE", "NOTICE", "administrators.md", "design.md", "entry-points.md", "environment.md", "examples/plan_ctypes.py", "faq.md", "launchers.md",
              "limits.md", "locking.md", "plan-format.md", "security.md", "suspend.md", "troubleshooting.md",
              *(f"design/{name}" for name in os.listdir(os.path.join(SOURCE, "docs", "design")) if name.endswith(".md")))
-results = []
 run = shells.run
-
-
-def check(name, seen, wanted=True):
-    results.append(seen == wanted)
-    print(f"{'ok' if results[-1] else 'not ok'} {len(results)} {name}")
-    if not results[-1]:
-        print("\n".join("# " + line for line in f"{seen}\nexpected {wanted}".splitlines()))
-
-
-def skip(name, why):
-    results.append(True)
-    print(f"ok {len(results)} {name} # SKIP {why}")
 
 
 def files_below(folder):
@@ -80,7 +68,7 @@ def check_manuals(mandir, tools):
     pages = [("3", "metashard"), ("7", "metashard")] + [("1", tool) for tool in tools]
     pages += [("5", "metashard-plan")] if "metashard-plan" in tools else []
     found = [run(["man", "-w", section, name], MANPATH=mandir).strip() for section, name in pages]
-    check("man finds the pages in MANPATH", found,
+    equal("man finds the pages in MANPATH", found,
           [os.path.join(mandir, "man" + section, f"{name}.{section}") for section, name in pages])
 
 
@@ -91,7 +79,7 @@ def check_links(folder):
             links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", file.read())
         dead += [(page, link) for link in links
                  if "://" not in link and not os.path.exists(os.path.join(folder, os.path.dirname(page), link))]
-    check("no link of the installed pages is dead", dead, [])
+    equal("no link of the installed pages is dead", dead, [])
 
 
 def check_pkg_config(options, root):
@@ -105,7 +93,7 @@ def check_pkg_config(options, root):
     data = run(["pkg-config", "--variable=pkgdatadir", "metashard"], **places).strip()
     flags = run(["pkg-config", "--cflags", "--libs", "metashard"], PKG_CONFIG_ALLOW_SYSTEM_CFLAGS="1", **places)
     include = os.path.join(options.prefix, options.includedir)
-    check("pkg-config tells the preload, the header and the version",
+    equal("pkg-config tells the preload, the header and the version",
           [preload, data, flags.split(), run(["pkg-config", "--modversion", "metashard"], **places).strip()],
           [os.path.join(options.prefix, options.libdir, "libmetashard.so"),
            os.path.join(options.prefix, options.datadir, "metashard"), ["-I" + include], options.version])
@@ -121,7 +109,7 @@ def check_files(folder, tools):
         text = run(["bash", "-c", 'cd "$2" && . "$1" && compopt() { :; }; COMP_WORDS=(metashard-plan check a); '
                     'COMP_CWORD=2; _metashard_plan; printf "%s\\n" "${COMPREPLY[@]}"', "bash",
                     os.path.join(folder, "metashard-plan"), place])
-        check("files are completed, also with spaces in their names", text, "a plan.json\n")
+        equal("files are completed, also with spaces in their names", text, "a plan.json\n")
 
 
 def check_library(options, library, folder):
@@ -142,7 +130,7 @@ def check_library(options, library, folder):
     check("the installed library loads the demo's shard", same and without["hash"] == without["file_hash"])
     check("and defers its allocations", counters["deferred_allocations"] > 0)
     asks = "import ctypes; ask = ctypes.CDLL(None).metashard_version; ask.restype = ctypes.c_char_p; print(ask().decode())"
-    check("and has a version", run([sys.executable, "-c", asks], LD_PRELOAD=":".join(preload)), options.version + "\n")
+    equal("and has a version", run([sys.executable, "-c", asks], LD_PRELOAD=":".join(preload)), options.version + "\n")
 
 
 def check_example(options, root, library, mandir, folder):
@@ -153,8 +141,8 @@ def check_example(options, root, library, mandir, folder):
     with open(program + ".c", "w", encoding="utf-8") as file:
         file.write(text.replace("\\e", "\\"))
     include = root + os.path.join(options.prefix, options.includedir)
-    check("the example in C compiles", run(["cc", "-Wall", "-Wextra", "-Werror", "-I" + include, program + ".c", "-o", program]), "")
-    check("it runs without MetaShard", run(program), "without MetaShard\n")
+    equal("the example in C compiles", run(["cc", "-Wall", "-Wextra", "-Werror", "-I" + include, program + ".c", "-o", program]), "")
+    equal("it runs without MetaShard", run(program), "without MetaShard\n")
     output = run(program, LD_PRELOAD=":".join(options.preload.split(":")[:-1] + [library]))
     check("and with it", re.match(r"MetaShard " + re.escape(options.version) + r': \{"pid": \d+, .*\}\n$', output) is not None or output)
 
@@ -173,7 +161,7 @@ def check_verify(options, bindir, folder):
 def check_tools(bindir, tools, version):
     for name in tools:
         check(f"{name} runs", run([os.path.join(bindir, name), "--help"]).startswith(f"usage: {name} "))
-        check(f"{name} has a version", run([os.path.join(bindir, name), "--version"]), f"{name} {version}\n")
+        equal(f"{name} has a version", run([os.path.join(bindir, name), "--version"]), f"{name} {version}\n")
 
 
 def main():
@@ -190,22 +178,22 @@ def main():
                  for name in ("libdir", "datadir", "mandir", "bindir")}
         options.libdir_below = below["libdir"]
         install(options, root)
-        check("every file is where it should be, and no other", sorted(files_below(root)),
+        equal("every file is where it should be, and no other", sorted(files_below(root)),
               sorted(wanted_files(options, tools)))
         check_manuals(below["mandir"], tools)
         check_links(os.path.join(below["datadir"], "doc", "metashard"))
         library = check_pkg_config(options, root) or below["libdir"] + "/libmetashard.so"
         completions = below["datadir"] + "/bash-completion/completions"
-        shells.check_bash(check, completions, tools, below["bindir"])
+        shells.check_bash(completions, tools, below["bindir"])
         check_files(completions, tools)
-        shells.check_other_shells(check, skip, below["datadir"], tools, below["bindir"])
+        shells.check_other_shells(below["datadir"], tools, below["bindir"])
         check_tools(below["bindir"], tools, options.version)
         with tempfile.TemporaryDirectory() as folder:
             check_library(options, library, folder)
             check_example(options, root, library, below["mandir"], folder)
             check_verify(options, below["bindir"], folder)
-    print(f"1..{len(results)}")
+    return end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,9 +12,11 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 
-from tap import check, end
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+from tap import check, end  # noqa: E402
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMPILER = """#!/bin/sh

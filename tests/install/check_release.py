@@ -11,7 +11,9 @@ import subprocess
 import sys
 import tempfile
 
-from tap import check, end, read
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+from tap import check, end  # noqa: E402
+from text import read  # noqa: E402
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PACKAGING = os.path.join(SOURCE, "tools", "packaging")

@@ -25,6 +25,9 @@ import zipfile
 
 import shells
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+from tap import check, end, equal, skip, skip_all  # noqa: E402
+
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOLS = os.path.join(SOURCE, ".tools")
 # Of a job in which this test may run.
@@ -92,24 +95,6 @@ for _ in range(600): time.sleep(0.05)"""
 # What says what a tool takes (tools/completions/tool_table.py).
 TABLES = ("dump/main.c", "plan/main.c", "verify/metashard-verify", "check_torch/torch_check/command.py", "python/metashard/__main__.py")
 COMMANDS = ("plan", "dump", "verify", "check-torch")
-results = []
-
-
-def check(name, seen, wanted=True):
-    results.append(seen == wanted)
-    print(f"{'ok' if results[-1] else 'not ok'} {len(results)} {name}", flush=True)
-    if not results[-1]:
-        print("\n".join("# " + line for line in f"{seen}\nexpected {wanted}".splitlines()))
-
-
-def skip(name, why):
-    results.append(True)
-    print(f"ok {len(results)} {name} # SKIP {why}")
-
-
-def skip_all(why):
-    print(f"1..0 # SKIP {why}")
-    sys.exit(0)
 
 
 def environment_of(**settings):
@@ -138,7 +123,7 @@ def build_wheel(source, folder, how, **variables):
             skip_all(f"{name} is not installed, nor in .tools/")
     done = run([sys.executable, "-c", BUILD, source, folder, repr(how)], timeout=1800, PATH=programs + ":" + os.environ["PATH"],
                **settings, **variables)
-    check("the wheel is built", done.returncode, 0)
+    equal("the wheel is built", done.returncode, 0)
     if done.returncode != 0:
         print("\n".join("# " + line for line in (done.stdout + done.stderr).splitlines()[-30:]))
         sys.exit(1)
@@ -151,7 +136,7 @@ def check_bill(wheel):
         files = {name: archive.read(name) for name in archive.namelist()}
     place, = (name.rpartition("/")[0] for name in files if name.endswith(".dist-info/RECORD"))
     bill = json.loads(files.get(f"{place}/sboms/metashard.cdx.json", "{}"))
-    check("the wheel has a bill of materials", (bill.get("bomFormat"), bill.get("specVersion")), ("CycloneDX", "1.6"))
+    equal("the wheel has a bill of materials", (bill.get("bomFormat"), bill.get("specVersion")), ("CycloneDX", "1.6"))
     parts = {part["name"]: part for part in bill.get("components", ())}
     # The one names itself in its messages; the other is what metashard-plan is built with.
     seen = {"jemalloc"} if any(b"<jemalloc>" in data for name, data in files.items() if name.endswith("/libmetashard.so")) else set()
@@ -159,12 +144,12 @@ def check_bill(wheel):
     check("of all that is linked in", set(parts) - set(LINKED) in ADDED and set(parts) & set(LINKED) == seen or parts)
     check("with versions and licences", all(re.fullmatch(r"\d[\d.]*", part["version"]) and part["licenses"] for part in parts.values()) and
           {name: parts[name]["licenses"] for name in seen} == {name: [{"license": {"id": LINKED[name]}}] for name in seen} or parts)
-    check("none is twice, and the whole depends on each", (len(parts), bill["dependencies"][0]["dependsOn"]),
+    equal("none is twice, and the whole depends on each", (len(parts), bill["dependencies"][0]["dependsOn"]),
           (len(bill["components"]), [part["bom-ref"] for part in bill["components"]]))
     rows = dict(line.split(",", 1) for line in files[f"{place}/RECORD"].decode().splitlines())
     wanted = {name: "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=") + f",{len(data)}"
               for name, data in files.items()}
-    check("the record is that of the files", rows, {**wanted, f"{place}/RECORD": ","})
+    equal("the record is that of the files", rows, {**wanted, f"{place}/RECORD": ","})
 
 
 def files_below(folder):
@@ -195,22 +180,22 @@ class Environment:
 
 def check_paths(there):
     library = there.run("path").stdout.strip()
-    check("both ways to ask for the library's path give one that exists",
+    equal("both ways to ask for the library's path give one that exists",
           (os.path.exists(library), run([there.program("python"), "-m", "metashard", "path"]).stdout.strip()), (True, library))
     check("--version says the version", re.fullmatch(r"metashard \d+\.\d+\.\d+\S*\n", there.run("--version").stdout) is not None)
     done = run([there.program("python"), "-c", "import metashard; print(metashard.__version__)"])
-    check("so does the package", "metashard " + done.stdout, there.run("--version").stdout)
-    check("pages of the manual are where man looks", sorted(
+    equal("so does the package", "metashard " + done.stdout, there.run("--version").stdout)
+    equal("pages of the manual are where man looks", sorted(
         name for name in files_below(os.path.join(there.folder, "share", "man"))), sorted(
         ["man1/metashard.1", "man1/metashard-check-torch.1", "man1/metashard-dump.1", "man1/metashard-plan.1", "man1/metashard-verify.1", "man3/metashard.3", "man5/metashard-plan.5",
          "man7/metashard.7"]))
-    check("each tool is run", [there.run(tool, "--help").stdout.split("\n")[0].split()[:2] for tool in COMMANDS],
+    equal("each tool is run", [there.run(tool, "--help").stdout.split("\n")[0].split()[:2] for tool in COMMANDS],
           [["usage:", f"metashard-{tool}"] for tool in COMMANDS])
     done = there.run("check-torch")
-    check("check-torch looks at the PyTorch of its Python, which has none", (done.returncode, done.stderr),
+    equal("check-torch looks at the PyTorch of its Python, which has none", (done.returncode, done.stderr),
           (2, "metashard-check-torch: this Python has no PyTorch\n"))
     done = run([there.program("metashard-verify"), "--", "true"], PATH=os.path.dirname(there.program("x")) + ":" + os.environ["PATH"])
-    check("metashard-verify finds the library", ("libmetashard.so" in done.stderr, "nothing was compared" in done.stderr), (False, True))
+    equal("metashard-verify finds the library", ("libmetashard.so" in done.stderr, "nothing was compared" in done.stderr), (False, True))
     return library
 
 
@@ -219,16 +204,16 @@ def check_completions(there):
     datadir, bindir = os.path.join(there.folder, "share"), os.path.dirname(there.program("x"))
     folder = os.path.join(datadir, "bash-completion", "completions")
     own = {"metashard": tools["metashard"]}  # the others are those of every installation
-    shells.check_bash(check, folder, own, bindir)
-    shells.check_others(check, folder, own["metashard"], tools)
-    shells.check_other_shells(check, skip, datadir, own, bindir)
+    shells.check_bash(folder, own, bindir)
+    shells.check_others(folder, own["metashard"], tools)
+    shells.check_other_shells(datadir, own, bindir)
 
 
 def check_run(there, library):
     job = there.options.job
     done = there.run("run", "--", job)
     found = re.search(r"^process (\d+) rank -1 byte 0$", done.stdout, re.M)
-    check("a program runs under it", (done.returncode, bool(found)), (0, True))
+    equal("a program runs under it", (done.returncode, bool(found)), (0, True))
     pid = found[1] if found else "0"
     page = os.path.join(there.state, f"metashard-{pid}.state")
     lines = done.stderr.splitlines() or [""]
@@ -240,38 +225,38 @@ def check_run(there, library):
     check("as does the tool, by the page", pid in there.run("dump", "show", page).stdout)
     check("and a list has it", pid in there.run("list").stdout)
     done = there.run("run", "--", "sh", "-c", f"{job}; METASHARD_JOB=other {job}")
-    check("of its own processes, not of those that ran meanwhile", "the worst of" not in done.stderr and len(done.stderr.splitlines()), len(lines))
+    equal("of its own processes, not of those that ran meanwhile", "the worst of" not in done.stderr and len(done.stderr.splitlines()), len(lines))
     done = there.run("run", "--", job, METASHARD="off")
-    check("switched off: it says so", done.stderr.splitlines()[-1:], ["metashard: METASHARD=off: the command ran without it"])
+    equal("switched off: it says so", done.stderr.splitlines()[-1:], ["metashard: METASHARD=off: the command ran without it"])
     done = there.run("run", "--", job, METASHARD_STATE_DIR="")
-    check("without a folder for pages: it says so", done.stderr.splitlines()[-1:],
+    equal("without a folder for pages: it says so", done.stderr.splitlines()[-1:],
           ["metashard: METASHARD_STATE_DIR is empty, so no process has left a state page to show"])
-    check("without, if it is not wanted", there.run("run", "--quiet", "--", job).stderr, "")
+    equal("without, if it is not wanted", there.run("run", "--quiet", "--", job).stderr, "")
     done = there.run("run", "--log", "info:log", "--plan", "/dev/null", "--explain", "--", "sh", "-c",
                      'printf "%s\\n" "$LD_PRELOAD" "$METASHARD_LOG" "$METASHARD_PLAN" "$METASHARD_EXPLAIN"; exit 3', LD_PRELOAD="libc.so.6")
-    check("variables are set, a preload is kept, the exit status is the command's", (done.returncode, done.stdout.split()),
+    equal("variables are set, a preload is kept, the exit status is the command's", (done.returncode, done.stdout.split()),
           (3, [f"{library}:libc.so.6", "info:" + os.path.abspath("log"), "/dev/null", "on"]))
-    check("one that used no device memory has no page", done.stderr.splitlines()[-1:],
+    equal("one that used no device memory has no page", done.stderr.splitlines()[-1:],
           ["metashard: no process of the command deferred device memory; METASHARD_LOG=info says more of each"])
     done = there.run("run", "--", there.program("metashard"), "run", "--quiet", "--", "sh", "-c", 'echo "$LD_PRELOAD"')
-    check("within itself it is not preloaded twice", done.stdout.strip(), library)
-    check("wrong usage and missing programs have their own statuses", [there.run(*words).returncode for words in (
+    equal("within itself it is not preloaded twice", done.stdout.strip(), library)
+    equal("wrong usage and missing programs have their own statuses", [there.run(*words).returncode for words in (
         ["run"], ["run", "--", "no-such-program"], ["run", "--", os.path.join(SOURCE, "README.md")], ["run", "--plan", "/nowhere", "--", "true"], ["ruin"], [])], [2, 127, 126, 2, 2, 2])
-    script = os.path.join(SOURCE, "tests", "install", "tap.py")
+    script = os.path.join(SOURCE, "tests", "harness", "tap.py")
     said = [there.run(*words).stderr.splitlines()[-1:] for words in (
         ["ruin"], ["help"], ["run", "--", "no-such-program"], ["run", "--", script], ["run", "--", SOURCE])]
-    check("with the reason, and what to type", said, [
+    equal("with the reason, and what to type", said, [
         ["metashard: ruin is no command; did you mean run?"], ["metashard: help is no command; did you mean --help?"],
         ["metashard: no-such-program: no such program in PATH"],
         [f"metashard: {script}: not executable: put python before it, or chmod +x"], [f"metashard: {SOURCE}: is a folder"]])
     if run([sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"]).returncode != 0:
-        check("without a driver it says so", there.run("run", "--", "true", LD_LIBRARY_PATH="").stderr.splitlines()[-1:], [
+        equal("without a driver it says so", there.run("run", "--", "true", LD_LIBRARY_PATH="").stderr.splitlines()[-1:], [
             "metashard: there is no CUDA driver here (libcuda.so.1), so nothing was deferred; metashard dry-run needs none"])
 
 
 def check_signals(there):
     done = there.run("run", "--", "sh", "-c", "kill -KILL $$")
-    check("a command that a signal ends ends it by that signal", done.returncode, -signal.SIGKILL)
+    equal("a command that a signal ends ends it by that signal", done.returncode, -signal.SIGKILL)
     check("and has its last line", done.stderr.startswith("metashard: no process of the command"))
     process = subprocess.Popen([there.program("metashard"), "run", "--", sys.executable, "-c", FORWARD], text=True,
                                env=environment_of(**there.settings()), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -279,7 +264,7 @@ def check_signals(there):
     process.send_signal(signal.SIGINT)
     lines.append(process.stdout.readline())
     process.send_signal(signal.SIGTERM)
-    check("signals reach the command, once", ("".join(lines) + process.stdout.read(), process.wait(60)), ("ready\nint\n", 7))
+    equal("signals reach the command, once", ("".join(lines) + process.stdout.read(), process.wait(60)), ("ready\nint\n", 7))
     process = subprocess.Popen([there.program("metashard"), "run", "--", sys.executable, "-c", FORWARD], text=True,
                                env=environment_of(**there.settings()), stdout=subprocess.PIPE)
     process.stdout.readline()
@@ -300,19 +285,19 @@ def results_of(done):
 def check_functions(there):
     command = [there.program("python"), "-c", PROGRAM]
     is_loaded, caught, torch, before, status, errors = results_of(there.run("run", "--quiet", "--", *command))
-    check("under it the package finds the library, without a warning and without torch", (is_loaded, caught, torch), (True, [], []))
-    check("status has the counters", (before["loaded"], before["plans"], status["plans"], status["rank"], status["world_size"]),
+    equal("under it the package finds the library, without a warning and without torch", (is_loaded, caught, torch), (True, [], []))
+    equal("status has the counters", (before["loaded"], before["plans"], status["plans"], status["rank"], status["world_size"]),
           (True, 0, 1, 1, 4))
-    check("a plan and a name do what they say: a quarter is in memory", (status["tensors"], status["owned_bytes"], status["backed_bytes"]),
+    equal("a plan and a name do what they say: a quarter is in memory", (status["tensors"], status["owned_bytes"], status["backed_bytes"]),
           (1, 2 << 20, 2 << 20))
-    check("what cannot be done is an error with its reason", [error.split(":")[0] for error in errors],
+    equal("what cannot be done is an error with its reason", [error.split(":")[0] for error in errors],
           ["Error", "ValueError", "TypeError", "Error", "Error"])
     is_loaded, caught, _, before, status, errors = results_of(run(command, **there.settings()))
-    check("without it there is one warning, and nothing else", (is_loaded, len(caught), before, status, errors),
+    equal("without it there is one warning, and nothing else", (is_loaded, len(caught), before, status, errors),
           (False, 1, {"loaded": False}, {"loaded": False}, [None, errors[1], errors[2], None, None]))
     check("which says what to do", "metashard run" in "".join(caught))
     is_loaded, caught, _, _, _, errors = results_of(there.run("run", "--quiet", "--", *command, METASHARD="off"))
-    check("switched off it does nothing, in silence", (is_loaded, caught, errors), (True, [], [None, errors[1], errors[2], None, None]))
+    equal("switched off it does nothing, in silence", (is_loaded, caught, errors), (True, [], [None, errors[1], errors[2], None, None]))
 
 
 def check_example(there):
@@ -321,9 +306,9 @@ def check_example(there):
         text = re.findall(r"^\.Bd -literal\n(.*?)^\.Ed", file.read(), re.M | re.S)[1]
     command = [there.program("python"), "-c", text]
     done = there.run("run", "--quiet", "--", *command)
-    check("the manual's example in Python runs under it", (done.returncode, done.stdout), (0, "0 bytes in memory\n"))
+    equal("the manual's example in Python runs under it", (done.returncode, done.stdout), (0, "0 bytes in memory\n"))
     done = run(command, **there.settings())
-    check("and without it", (done.returncode, done.stdout, done.stderr), (0, "", ""))
+    equal("and without it", (done.returncode, done.stdout, done.stderr), (0, "", ""))
 
 
 TESTS = """import ctypes
@@ -366,12 +351,12 @@ def check_kernel(there, library, folder):
     done = there.run("run", "--kernel", "--log", "info", **data)
     with open(kernel, encoding="utf-8") as file:
         found = json.load(file)
-    check("a kernel for notebooks has the preload and the variables", (done.returncode, found["env"], found["argv"][1:3]),
+    equal("a kernel for notebooks has the preload and the variables", (done.returncode, found["env"], found["argv"][1:3]),
           (0, {"LD_PRELOAD": library, "METASHARD_LOG": "info"}, ["-m", "ipykernel_launcher"]))
-    check("it can be removed", (there.run("run", "--kernel", "--remove", **data).returncode, files_below(folder)), (0, set()))
-    check("once", there.run("run", "--kernel", "--remove", **data).returncode, 2)
+    equal("it can be removed", (there.run("run", "--kernel", "--remove", **data).returncode, files_below(folder)), (0, set()))
+    equal("once", there.run("run", "--kernel", "--remove", **data).returncode, 2)
     there.run("run", "--kernel", "--prefix", folder)
-    check("or be below a prefix", files_below(folder), {"share/jupyter/kernels/metashard/kernel.json"})
+    equal("or be below a prefix", files_below(folder), {"share/jupyter/kernels/metashard/kernel.json"})
 
 
 def main():
@@ -389,7 +374,7 @@ def main():
         there = Environment(options, folder)
         before = files_below(there.folder)
         done = there.pip("install", "--no-index", wheel)
-        check("pip installs it", (done.returncode, done.stderr), (0, ""))
+        equal("pip installs it", (done.returncode, done.stderr), (0, ""))
         library = check_paths(there)
         check_completions(there)
         check_run(there, library)
@@ -399,9 +384,9 @@ def main():
         check_pytest(there, tempfile.mkdtemp(dir=folder))
         check_kernel(there, library, tempfile.mkdtemp(dir=folder))
         done = there.pip("uninstall", "--yes", "metashard")
-        check("pip removes it, and leaves nothing", (done.returncode, files_below(there.folder) ^ before), (0, set()))
-    print(f"1..{len(results)}")
+        equal("pip removes it, and leaves nothing", (done.returncode, files_below(there.folder) ^ before), (0, set()))
+    return end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -9,6 +9,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+from tap import check, equal, skip  # noqa: E402
+
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(SOURCE, "tools", "completions"))
 from tool_table import ALONE, table  # noqa: E402, F401
@@ -72,60 +75,60 @@ def first_of(tool):
     return ([command] if command != ALONE else []), option
 
 
-def check_bash(check, folder, tools, bindir):
+def check_bash(folder, tools, bindir):
     for name, tool in tools.items():
         script, program = os.path.join(folder, name), os.path.join(bindir, name)
-        check(f"bash can read the completion of {name}", run(["bash", "-n", script]), "")
+        equal(f"bash can read the completion of {name}", run(["bash", "-n", script]), "")
         if tool.commands != [ALONE]:
-            check(f"the commands of {name} are completed", in_bash(script, name, [program, ""]), tool.commands)
+            equal(f"the commands of {name} are completed", in_bash(script, name, [program, ""]), tool.commands)
         for command in (command for command in tool.commands if command not in tool.others):
             wanted = {f"--{option}" for option in tool.options_of(command)}
             found = set(in_bash(script, name, [program, *([command] if command != ALONE else []), "--"]))
-            check(f"the options of {name} {command}".rstrip() + " are completed", found, wanted)
+            equal(f"the options of {name} {command}".rstrip() + " are completed", found, wanted)
         lists = {option: value for option, value in tool.values.items() if "|" in value and not value.isupper()}
         seen = {(option, tuple(in_bash(script, name, [program, *words]))) for option in lists
                 for words in ([tool.commands[0], f"--{option}", ""], [f"--{option}", "=", ""], [f"--{option}", "="])}
-        check(f"the values of options of {name} are completed", seen, {(option, tuple(value.split("|"))) for option, value in lists.items()})
+        equal(f"the values of options of {name} are completed", seen, {(option, tuple(value.split("|"))) for option, value in lists.items()})
 
 
-def check_others(check, folder, tool, tools):
+def check_others(folder, tool, tools):
     """A command that is another tool completes as that one does."""
     script = os.path.join(folder, tool.name)
     for command, name in tool.others.items():
         before = [command] if command in tool.kept else []
         ask = (lambda words: in_bash(script, tool.name, [tool.name, command, *words]))
         asks = (lambda words: in_bash(os.path.join(folder, name), name, [name, *before, *words]))
-        check(f"{tool.name} {command} is completed as {name} is", ask(["--"]), asks(["--"]))
+        equal(f"{tool.name} {command} is completed as {name} is", ask(["--"]), asks(["--"]))
         if tools[name].commands != [ALONE] and not before:
-            check("and its commands", ask([""]), tools[name].commands)
+            equal("and its commands", ask([""]), tools[name].commands)
     for words in (["run", "--", "mkdi"], ["run", "mkdi"], ["run", "--plan", "x", "mkdi"], ["run", "--plan", "=", "x", "mkdi"], ["verify", "--", "mkdi"]):
         check(f"{tool.name} {' '.join(words)} is completed as a command", "mkdir" in in_bash(script, tool.name, [tool.name, *words]))
 
 
-def check_fish(check, datadir, tools, bindir):
+def check_fish(datadir, tools, bindir):
     for name, tool in tools.items():
         words, option = first_of(tool)
         place = os.path.join(datadir, "fish", "vendor_completions.d", name + ".fish")
-        check(f"fish can read the completion of {name}, and completes by it",
+        equal(f"fish can read the completion of {name}, and completes by it",
               (run(["fish", "-n", place]), in_fish(datadir, bindir, " ".join([name, *words, f"--{option[:-1]}"]))), ("", [f"--{option}"]))
     for line, wanted in (("metashard plan ma", ["make"]), ("metashard show --bri", ["--brief"]), ("metashard dry-run --gpu h", ["h100-80", "h200"]),
                          ("metashard verify --prel", ["--preload"])) if "metashard" in tools else ():
-        check(f"fish completes {line}", in_fish(datadir, bindir, line), wanted)
+        equal(f"fish completes {line}", in_fish(datadir, bindir, line), wanted)
 
 
-def check_zsh(check, datadir, tools, bindir):
+def check_zsh(datadir, tools, bindir):
     for name, tool in tools.items():
         words, option = first_of(tool)
         place, line = os.path.join(datadir, "zsh", "site-functions", "_" + name), " ".join([name, *words, f"--{option}"])
-        check(f"zsh can read the completion of {name}, and completes by it",
+        equal(f"zsh can read the completion of {name}, and completes by it",
               (run(["zsh", "-n", place]), in_zsh(datadir, bindir, line[:-1]).rstrip(" =")), ("", line))
     for line in ("metashard plan make", "metashard show --brief", "metashard run -- mkdir", "metashard dry-run --gpu h200") if "metashard" in tools else ():
-        check(f"zsh completes {line}", in_zsh(datadir, bindir, line[:-1] if line[-1] != "0" else line[:-2]).rstrip(" "), line)
+        equal(f"zsh completes {line}", in_zsh(datadir, bindir, line[:-1] if line[-1] != "0" else line[:-2]).rstrip(" "), line)
 
 
-def check_other_shells(check, skip, datadir, tools, bindir):
+def check_other_shells(datadir, tools, bindir):
     for shell, checks in (("zsh", check_zsh), ("fish", check_fish)):
         if shutil.which(shell) is None:
             skip(f"{shell} completes", f"{shell} is not installed")
         else:
-            checks(check, datadir, tools, bindir)
+            checks(datadir, tools, bindir)

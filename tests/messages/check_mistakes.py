@@ -16,6 +16,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+from tap import check, end, skip  # noqa: E402
+
 MIB = 1 << 20
 
 
@@ -95,27 +98,21 @@ def main():
     with open(table) as file:
         text = file.read()
     names = {os.path.basename(tool) for tool in tools}
-    number = failed = 0
     out = [text[:text.index("$ ")]]
     with tempfile.TemporaryDirectory() as folder:
         make_place(folder, job, kernels, preload, tools)
         for command, expected, rest in rows_of(text):
-            number += 1
             missing = set(re.findall(r"\bmetashard-(?:plan|dump|verify)\b", command)) - names
             if missing:
-                print(f"ok {number} {command} # SKIP {missing.pop()} is not built")
+                skip(command.replace("#", ""), f"{missing.pop()} is not built")
                 continue
             seen = run(command, folder, preload)
             out += [f"$ {command}\n", seen, rest]
-            print(f"{'ok' if seen == expected else 'not ok'} {number} {command.replace('#', '')}")
-            if seen != expected:
-                failed += 1
-                print("".join(f"# {line}\n" for line in [*seen.splitlines(), "expected", *expected.splitlines()]), end="")
-    print(f"1..{number}")
+            check(command.replace("#", ""), seen == expected, f"{seen}\nexpected\n{expected}")
     if is_written:
         with open(table, "w") as file:
             file.write("".join(out))
-    return failed > 0 and not is_written
+    return 0 if is_written else end()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ import subprocess
 import sys
 import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+import tap  # noqa: E402
 from state_page import read_dump  # noqa: E402
+from tap import Wrong, expect  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.join(HERE, "..", "plans", "shard", "script.py")
@@ -21,15 +23,6 @@ SIZE, OWN = ROWS * ROW, ROWS * ROW // 4
 
 
 options = argparse.Namespace()
-
-
-class Wrong(Exception):
-    pass
-
-
-def expect(holds, what):
-    if not holds:
-        raise Wrong(what)
 
 
 def make_checkpoint(folder):
@@ -328,7 +321,6 @@ def main():
     parser.parse_args(namespace=options)
     os.environ["TORCH_KERNELS"] = options.kernels
     preload = options.preload
-    failed = 0
     tests = [("a plan that waits for a communicator", check_waits), ("ranks that disagree", check_disagreement),
              ("groups", check_groups), ("broadcasts", check_broadcast), ("registered buffers", check_register),
              ("parts of broadcasts", check_parts), ("columns", check_columns),
@@ -336,15 +328,9 @@ def main():
              ("a tensor's first and last granule", check_edges), ("an NCCL that is linked in", check_linked_in)]
     with tempfile.TemporaryDirectory(prefix="metashard-ranks-") as folder:
         _, start = make_checkpoint(folder)
-        for number, (name, test) in enumerate(tests, 1):
-            try:
-                test(folder, preload, start)
-                print(f"ok {number} {name}", flush=True)
-            except Wrong as fault:
-                failed += 1
-                print(f"not ok {number} {name}\n# " + str(fault).replace("\n", "\n# "), flush=True)
-    print(f"1..{len(tests)}")
-    return failed > 0
+        for name, test in tests:
+            tap.run(name, test, folder, preload, start)
+    return tap.end()
 
 
 if __name__ == "__main__":

@@ -13,19 +13,14 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+from tap import check, end  # noqa: E402
+
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BASH = shutil.which("bash")
 WRONG = {"quickstart": [["--rank"], ["--ranks"], ["--ranks", "0"], ["--ranks", "two"], ["--ranks=65"], ["--size-mib", "7"],
                         ["--size-mib", "65537"], ["--folder", "/nowhere"], ["16"], ["--build", "build"]],
          "check": [["--quick"], ["--fast", "--long"], ["fast"]]}
-results = []
-
-
-def check(name, holds, detail=""):
-    results.append(holds)
-    print(f"{'ok' if holds else 'not ok'} {len(results)} {name}")
-    if not holds:
-        print("\n".join("# " + line for line in str(detail).splitlines()[-20:]))
 
 
 def run(*command, path="/nowhere", **settings):
@@ -145,8 +140,7 @@ def main():
             check_arguments(script, arguments)
     check_help()
     check_progress()
-    print(f"1..{len(results)}")
-    return 0 if all(results) else 1
+    return end()
 
 
 if __name__ == "__main__":

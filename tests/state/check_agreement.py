@@ -10,6 +10,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 from state_page import read_dump  # noqa: E402
+import tap  # noqa: E402
 
 DUMP, PROGRAM, KERNELS, PRELOAD = sys.argv[1:]
 SCRATCH = 4 << 20  # memory of replays, which is in no block (fill/scratch.h)
@@ -65,7 +66,6 @@ def faults_of(shown, dump, scratch):
 
 
 def main():
-    failed = number = 0
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "rules"), "w") as file:
             file.write(RULES)
@@ -74,14 +74,8 @@ def main():
                 [("random", seed) for seed in range(1, 9)]:
             status, shown, page, dump = run(folder, scenario, seed)
             faults = list(faults_of(page, dump, SCRATCH if scenario in REPLAYING else 0))
-            good = (status, shown) == (0, 0) and not faults
-            number += 1
-            failed += not good
-            print(f"{'ok' if good else 'not ok'} {number} {scenario} {seed}")
-            for fault in faults[:10]:
-                print(f"# {fault}")
-    print(f"1..{number}")
-    return failed > 0
+            tap.check(f"{scenario} {seed}", (status, shown) == (0, 0) and not faults, "\n".join(faults[:10]))
+    return tap.end()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ import shutil
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+from tap import check, end, skip_all  # noqa: E402
+
 GDB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "gdb.py")
 JOB, PRELOAD = sys.argv[1:3]
 # job.c of the launchers: 8 MiB that are set to one byte; the debugger stops where that is to be brought into memory.
@@ -26,25 +29,17 @@ def main():
     gdb = shutil.which("gdb")
     if gdb is None or subprocess.run([gdb, "--batch", "-ex", "python print(1)"], capture_output=True,
                                      check=False).stdout.strip() != b"1":
-        print("1..0 # SKIP no gdb with Python here")
-        return 0
+        skip_all("no gdb with Python here")
     arguments = [gdb, "--batch", "--nx", "-iex", f"set exec-wrapper env LD_PRELOAD={PRELOAD} RANK=3"]
     for command in COMMANDS:
         arguments += ["-ex", command]
     done = subprocess.run([*arguments, JOB], capture_output=True, text=True, timeout=100, check=False)
     text = done.stdout + done.stderr
     if re.search(r"ptrace|not permitted", text):
-        print("1..0 # SKIP no process may be traced here")
-        return 0
-    good = True
-    for number, (pattern, count, name) in enumerate(WANTED, 1):
-        seen = len(re.findall(pattern, text, re.M))
-        good &= seen == count
-        print(f"{'ok' if seen == count else 'not ok'} {number} {name}")
-    if not good:
-        print("".join(f"# {line}\n" for line in text.splitlines()), end="")
-    print(f"1..{len(WANTED)}")
-    return 0 if good else 1
+        skip_all("no process may be traced here")
+    for pattern, count, name in WANTED:
+        check(name, len(re.findall(pattern, text, re.M)) == count, text)
+    return end()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+import tap  # noqa: E402
 from state_page import read_dump  # noqa: E402
 
 RULES = """# for the tests
@@ -29,21 +30,14 @@ class Scenarios:
     def __init__(self, folder):
         self.program, self.kernels, self.shim = sys.argv[1:4]
         self.folder = folder
-        self.number = self.failed = self.compared = 0
+        self.compared = 0
         self.verifies = os.environ.get("METASHARD") == "verify"
         with open(os.path.join(folder, "rules"), "w") as file:
             file.write(RULES)
 
     def check(self, name, condition, detail=""):
         if not self.verifies:
-            self.tell(name, condition, detail)
-
-    def tell(self, name, condition, detail):
-        self.number += 1
-        self.failed += not condition
-        print(f"{'ok' if condition else 'not ok'} {self.number} {name}")
-        if not condition:
-            print("# " + str(detail).replace("\n", "\n# "))
+            tap.check(name, condition, detail)
 
     def run(self, scenario, settings=None, with_shim=True):
         """The finished process, and the dump of the shim or nothing."""
@@ -65,12 +59,12 @@ class Scenarios:
         """Runs it with the shim, and alone with the same settings or others; outputs are compared."""
         wanted, _ = self.run(scenario, settings if alone is None else alone, with_shim=False)
         seen, dump = self.run(scenario, settings)
-        self.tell(f"{scenario}: same output", wanted.returncode == 0 and
+        tap.check(f"{scenario}: same output", wanted.returncode == 0 and
                   (wanted.returncode, wanted.stdout) == (seen.returncode, seen.stdout),
                   f"{wanted.stdout}\n{seen.stdout}{seen.stderr}")
         if self.verifies:
             sums = re.search(r"verify: (\d+) ranges, \d+ bytes compared, (\d+) differ", seen.stderr)
-            self.tell(f"{scenario}: nothing differs", sums is not None and sums[2] == "0", seen.stderr)
+            tap.check(f"{scenario}: nothing differs", sums is not None and sums[2] == "0", seen.stderr)
             self.compared += int(sums[1]) if sums else 0
         return seen, dump
 
@@ -80,6 +74,5 @@ def main(scenarios):
         test = Scenarios(folder)
         scenarios(test)
         if test.verifies:
-            test.tell("something was compared", test.compared > 0, "")
-        print(f"1..{test.number}")
-        sys.exit(test.failed > 0)
+            tap.check("something was compared", test.compared > 0)
+        sys.exit(tap.end())

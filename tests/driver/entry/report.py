@@ -9,17 +9,9 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
 from state_page import read_dump  # noqa: E402
+from tap import end, equal  # noqa: E402
 
 MIB = 1 << 20
-results = []
-
-
-def check(name, seen, wanted):
-    results.append(seen == wanted)
-    print(f"{'ok' if results[-1] else 'not ok'} {len(results)} {name}")
-    if not results[-1]:
-        print(f"# {seen!r}, expected {wanted!r}")
-
 
 # Lines are counted here, and where the shim gets no far addresses, as under ThreadSanitizer, that is one.
 os.environ["METASHARD_SELFCHECK"] = "off"
@@ -36,28 +28,28 @@ def run(program, preload, folder, *more, **settings):
 
 def check_dump(program, preload, folder):
     status, out, errors = run(program, preload, folder, METASHARD_DUMP=f"{folder}/dump-%p.state")
-    check("at the default level nothing is said", (status, out, errors), (0, "", []))
+    equal("at the default level nothing is said", (status, out, errors), (0, "", []))
     names = [name for name in os.listdir(folder) if name.startswith("dump-")]
     dump = read_dump(os.path.join(folder, names[0]))
-    check("%p is the process id", names, [f"dump-{dump['pid']}.state"])
-    check("allocations", (dump["deferred_allocations"], dump["deferred_frees"]), (4, 1))
-    check("requested bytes", dump["requested_bytes"], 31 * MIB)
-    check("recorded bytes", (dump["recorded_file_bytes"], dump["recorded_fill_bytes"],
+    equal("%p is the process id", names, [f"dump-{dump['pid']}.state"])
+    equal("allocations", (dump["deferred_allocations"], dump["deferred_frees"]), (4, 1))
+    equal("requested bytes", dump["requested_bytes"], 31 * MIB)
+    equal("recorded bytes", (dump["recorded_file_bytes"], dump["recorded_fill_bytes"],
                              dump["recorded_snapshot_bytes"]), (8 * MIB, 5 * MIB, 2 * MIB))
-    check("backed bytes", (dump["backed_bytes"], dump["backed_bytes_peak"]), (2 * MIB, 2 * MIB))
-    check("copied and read bytes", (dump["h2d_bytes"], dump["file_read_bytes"]), (2 * MIB, 2 * MIB))  # one byte's granule
-    check("snapshots held", dump["snapshot_bytes"], 2 * MIB)
-    check("deferred bytes", dump["deferred_bytes"], 13 * MIB)
+    equal("backed bytes", (dump["backed_bytes"], dump["backed_bytes_peak"]), (2 * MIB, 2 * MIB))
+    equal("copied and read bytes", (dump["h2d_bytes"], dump["file_read_bytes"]), (2 * MIB, 2 * MIB))  # one byte's granule
+    equal("snapshots held", dump["snapshot_bytes"], 2 * MIB)
+    equal("deferred bytes", dump["deferred_bytes"], 13 * MIB)
     blocks = {block["bytes"]: block for block in dump["blocks"]}
-    check("blocks", sorted(blocks), [3 * MIB, 4 * MIB, 8 * MIB])
+    equal("blocks", sorted(blocks), [3 * MIB, 4 * MIB, 8 * MIB])
     loaded = blocks[8 * MIB]
-    check("lineage of a file", (loaded["kinds"], loaded["cached_bytes"], loaded["file"]),
+    equal("lineage of a file", (loaded["kinds"], loaded["cached_bytes"], loaded["file"]),
           ({"file": 8 * MIB}, 2 * MIB, os.path.join(folder, "data")))
-    check("lineage of a fill", blocks[4 * MIB]["kinds"], {"fill": 4 * MIB})
-    check("lineage of heap memory, and of zeros in it", blocks[3 * MIB]["kinds"], {"snapshot": 2 * MIB, "fill": MIB})
+    equal("lineage of a fill", blocks[4 * MIB]["kinds"], {"fill": 4 * MIB})
+    equal("lineage of heap memory, and of zeros in it", blocks[3 * MIB]["kinds"], {"snapshot": 2 * MIB, "fill": MIB})
     without = run(program, preload, folder, METASHARD_DUMP=f"{folder}/alone", METASHARD_STATE_DIR="")
     alone = read_dump(f"{folder}/alone")
-    check("it needs no page beside it", (without[0], without[2], alone["requested_bytes"], len(alone["blocks"])),
+    equal("it needs no page beside it", (without[0], without[2], alone["requested_bytes"], len(alone["blocks"])),
           (0, [], 31 * MIB, 3))
 
 
@@ -65,7 +57,7 @@ def check_pieces(program, preload, folder):
     run(program, preload, folder, "pieces", METASHARD_DUMP=f"{folder}/pieces")
     lineages = {block["bytes"]: block["kinds"] for block in read_dump(os.path.join(folder, "pieces"))["blocks"]}
     for how, size in (("set", 5 * MIB), ("copied", 6 * MIB)):
-        check(f"a block {how} in many pieces costs no endless list", lineages[size],
+        equal(f"a block {how} in many pieces costs no endless list", lineages[size],
               {"resident": size})
 
 
@@ -76,34 +68,34 @@ def said(lines):
 def check_no_plan(program, preload, folder):
     _, _, errors = run(program, preload, folder, METASHARD_PLAN="no/plan.json")
     place = os.path.join(os.getcwd(), "no/plan.json")
-    check("a plan that never came is one line", said(errors), [
+    equal("a plan that never came is one line", said(errors), [
         f"METASHARD_PLAN: no plan was read from {place} before the process ended: No such file or directory"])
 
 
 def check_messages(program, preload, folder):
     _, _, errors = run(program, preload, folder, METASHARD_LOG="info", RANK="5")
-    check("one line at the start, the summary, and what to run next", len(errors), 3)
-    check("they tell rank and pid", all(line.startswith("metashard[rank 5 pid ") for line in errors), True)
-    check("version, device and driver", re.search(
+    equal("one line at the start, the summary, and what to run next", len(errors), 3)
+    equal("they tell rank and pid", all(line.startswith("metashard[rank 5 pid ") for line in errors), True)
+    equal("version, device and driver", re.search(
         r"info: MetaShard [\d.]+ on device 0, Simulated CUDA device, driver of CUDA \d+\.\d+$", errors[0]) is not None, True)
-    check("what was deferred", "4 allocations of 31.0 MiB deferred" in errors[1], True)
-    check("where the page is", re.search(r"metashard-dump show \S+/metashard-\d+\.state$", errors[2]) is not None, True)
+    equal("what was deferred", "4 allocations of 31.0 MiB deferred" in errors[1], True)
+    equal("where the page is", re.search(r"metashard-dump show \S+/metashard-\d+\.state$", errors[2]) is not None, True)
     _, _, errors = run(program, preload, folder, METASHARD_MIN_BYTES="many")
-    check("a wrong value is one line", [line.split(": ", 1)[1] for line in errors],
+    equal("a wrong value is one line", [line.split(": ", 1)[1] for line in errors],
           ["METASHARD_MIN_BYTES=many is not understood: expected a number of bytes such as 65536, "
            "512K, 2M or 1G; using 2M"])
     _, _, errors = run(program, preload, folder, METASHARD_SHARDS="7")
-    check("an unknown name is one line", [line.split(": ", 1)[1] for line in errors],
+    equal("an unknown name is one line", [line.split(": ", 1)[1] for line in errors],
           ["METASHARD_SHARDS is not a variable of MetaShard and is ignored"])
     log = os.path.join(folder, "log")
     _, _, errors = run(program, preload, folder, METASHARD_LOG=f"info:{log}")
     with open(log) as file:
-        check("messages go to a file", (errors, len(file.readlines())), ([], 3))
+        equal("messages go to a file", (errors, len(file.readlines())), ([], 3))
     _, _, errors = run(program, preload, folder, METASHARD_DUMP="/nowhere/dump")
-    check("a dump that cannot be written is one line", len(errors), 1)
+    equal("a dump that cannot be written is one line", len(errors), 1)
     _, _, errors = run(program, preload, folder, METASHARD="off", METASHARD_LOG="trace",
                        METASHARD_DUMP=os.path.join(folder, "off"))
-    check("switched off it says nothing and leaves nothing",
+    equal("switched off it says nothing and leaves nothing",
           (errors, os.path.exists(os.path.join(folder, "off"))), ([], False))
 
 
@@ -115,12 +107,12 @@ def check_deaf(program, preload, folder):
     environment = dict(os.environ, LD_PRELOAD=preload, METASHARD_LOG="debug")
     done = subprocess.run([program, data], env=environment, stderr=ends[1])
     os.close(ends[1])
-    check("lines to a pipe that nobody reads do not end it", done.returncode, 0)
+    equal("lines to a pipe that nobody reads do not end it", done.returncode, 0)
 
     dump = os.path.join(folder, "cut")
     environment.update(METASHARD_LOG=f"info:{folder}/cut.log", METASHARD_DUMP=dump)
     done = subprocess.run([program, data, "limited"], env=environment)
-    check("nor do files that may not grow", (done.returncode, os.path.getsize(f"{folder}/cut.log"), os.path.getsize(dump)),
+    equal("nor do files that may not grow", (done.returncode, os.path.getsize(f"{folder}/cut.log"), os.path.getsize(dump)),
           (0, 100, 100))
 
 
@@ -136,14 +128,14 @@ def run_busy(program, preload, folder, *arguments, **settings):
 
 def check_busy(program, preload, folder):
     status, errors, seen = run_busy(program, preload, folder)
-    check("it ends while a thread has an allocation for ever", (status, errors), (0, []))
-    check("the dump tells what was known of that", seen, [{"fill": 4 * MIB}, {"fill": 4 * MIB}])
+    equal("it ends while a thread has an allocation for ever", (status, errors), (0, []))
+    equal("the dump tells what was known of that", seen, [{"fill": 4 * MIB}, {"fill": 4 * MIB}])
     status, errors, seen = run_busy(program, preload, folder, "free")
-    check("and while one is freed", (status, errors), (0, []))
+    equal("and while one is freed", (status, errors), (0, []))
     plan = os.path.join(folder, "plan.json")
     status, errors, seen = run_busy(program, preload, folder, plan, METASHARD_PLAN=plan)
-    check("it ends while the thread for plans waits for that one", status, 0)
-    check("which a line says", len([line for line in errors if "the thread for plans waits" in line]), 1)
+    equal("it ends while the thread for plans waits for that one", status, 0)
+    equal("which a line says", len([line for line in errors if "the thread for plans waits" in line]), 1)
 
 
 def main():
@@ -155,8 +147,7 @@ def main():
         check_deaf(program, preload, folder)
         check_busy(busy, preload, folder)
         check_no_plan(program, preload, folder)
-    print(f"1..{len(results)}")
-    return not all(results)
+    return end()
 
 
 if __name__ == "__main__":

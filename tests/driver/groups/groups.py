@@ -15,6 +15,9 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from tap import check, end  # noqa: E402
+
 MIB = 1 << 20
 MOST_SECONDS = 120
 
@@ -153,20 +156,10 @@ class Groups:
 
 
 def main():
-    number = failed = 0
-
-    def report(name, good, detail=""):
-        nonlocal number, failed
-        number += 1
-        failed += not good
-        print(f"{'ok' if good else 'not ok'} {number} {name}")
-        if not good and detail:
-            print("# " + str(detail).replace("\n", "\n# "))
-
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         groups = Groups(folder)
         for scenario, fault in zip(groups.scenarios, pool.map(groups.compare, groups.scenarios)):
-            report(f"{scenario}: same", fault is None, fault)
+            check(f"{scenario}: same", fault is None, fault)
         # A device that reads pageable memory, for one, reaches everything by any address of it, hooked or not.
         if "--compare" not in sys.argv and not is_other_driver():
             proofs = dict(zip(groups.scenarios, pool.map(groups.needs_hook, groups.scenarios)))
@@ -176,16 +169,15 @@ def main():
             proved = {name.split(":")[0] for name, good in proofs.items() if good}
             for symbol, class_ in groups.classes.items():
                 if class_ != "FORWARD" and symbol not in EXCEPTIONS:
-                    report(f"{symbol}: the hook is needed", symbol in proved,
+                    check(f"{symbol}: the hook is needed", symbol in proved,
                            groups.evidence.get(symbol, ""))
             for name, good in proofs.items():
                 if ":" in name:
-                    report(f"{name}: the hook is needed", good, groups.evidence.get(name, ""))
+                    check(f"{name}: the hook is needed", good, groups.evidence.get(name, ""))
             for symbol in EXCEPTIONS:
-                report(f"{symbol}: still an exception",
+                check(f"{symbol}: still an exception",
                        groups.classes.get(symbol, "FORWARD") != "FORWARD" and symbol not in proved)
-    print(f"1..{number}")
-    return failed > 0
+    return end()
 
 
 if __name__ == "__main__":

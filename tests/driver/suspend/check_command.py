@@ -13,6 +13,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from tap import Wrong, end, expect, run  # noqa: E402
+
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 MIB, PAGE = 1 << 20, 4096
 WEIGHTS_MIB = 24  # and a cache of as many bytes
@@ -25,15 +28,6 @@ OTHER_USER = 65534
 
 
 DUMP = os.path.abspath(sys.argv[2])
-
-
-class Wrong(Exception):
-    pass
-
-
-def expect(condition, what):
-    if not condition:
-        raise Wrong(what)
 
 
 class Sitter:
@@ -378,21 +372,13 @@ def main():
     checks = [check_process, check_folder, check_job, check_turns, check_waiting, check_elastic, check_wrong, check_again,
               check_kill, check_signal, check_gone, check_overwritten, check_other_user]
     checks = [check for check in checks if not sys.argv[3:] or check.__name__.removeprefix("check_") in sys.argv[3:]]
-    print(f"1..{len(checks)}")
-    is_good = True
-    for number, check in enumerate(checks, 1):
+    for check in checks:
         place = tempfile.mkdtemp(prefix="suspend-")
         write_weights(os.path.join(place, "weights.safetensors"))
         time.sleep(0.05)
-        name = check.__name__.removeprefix("check_")
-        try:
-            check(place, sitter)
-            print(f"ok {number} {name}", flush=True)
-        except Wrong as wrong:
-            is_good = False
-            print(f"not ok {number} {name}\n# {wrong}", flush=True)
+        run(check.__name__.removeprefix("check_"), check, place, sitter)
         shutil.rmtree(place)
-    return 0 if is_good else 1
+    return end()
 
 
 if __name__ == "__main__":

@@ -10,16 +10,11 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from tap import check, end  # noqa: E402
+
 VERIFY, PROGRAM, KERNELS, SHIM, PLANTED, COMPARE = sys.argv[1:7]
 FAULT = {"SIMCUDA_DELAY_US": "20000", "METASHARD_SETTLE_MS": "0"}
-results = []
-
-
-def check(name, condition, detail=""):
-    results.append(bool(condition))
-    print(f"{'ok' if condition else 'not ok'} {len(results)} {name}")
-    if not condition:
-        print("# " + str(detail).replace("\n", "\n# "))
 
 
 class Commands:
@@ -107,5 +102,4 @@ with tempfile.TemporaryDirectory() as directory:
     all_commands = Commands(directory)
     for part in (check_sums, check_statuses, check_settings):
         part(all_commands)
-    print(f"1..{len(results)}")
-    sys.exit(not all(results))
+    sys.exit(end())

@@ -97,5 +97,4 @@ def faults(test):
 with tempfile.TemporaryDirectory() as directory:
     scenario_test = scenarios.Scenarios(directory)
     faults(scenario_test)
-    print(f"1..{scenario_test.number}")
-    sys.exit(scenario_test.failed > 0)
+    sys.exit(scenarios.tap.end())

@@ -20,19 +20,10 @@ import metashard_dry_curve as curve  # noqa: E402
 import metashard_dry_failure as failure  # noqa: E402
 import metashard_dry_generation as generation  # noqa: E402
 from metashard import dry_run, dry_run_answer, dry_run_page, dry_run_store  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from tap import end, equal  # noqa: E402
 
 GIB = 1 << 30
-number = failed = 0
-
-
-def check(name, found, wanted):
-    global number, failed
-    number += 1
-    good = found == wanted
-    failed += not good
-    print(f"{'ok' if good else 'not ok'} {number} {name}")
-    if not good:
-        print(f"# found {found}\n# wanted {wanted}")
 
 
 def entry(time, action, address, gibibytes, line=1):
@@ -52,17 +43,17 @@ LABELS = [(30, {0: curve.WEIGHTS, 60 * GIB: curve.GRADIENTS})]
 
 def check_curve():
     read = curve.read(HISTORY, MARKS, LABELS)
-    check("the peaks", (read["peak_reserved"], read["peak_allocated"]), (101 * GIB, 40 * GIB))
-    check("where the peak is", (read["peak_phase"], read["peak_step"]), (curve.BACKWARD, 1))
-    check("what is there at the peak", read["kinds"],
+    equal("the peaks", (read["peak_reserved"], read["peak_allocated"]), (101 * GIB, 40 * GIB))
+    equal("where the peak is", (read["peak_phase"], read["peak_step"]), (curve.BACKWARD, 1))
+    equal("what is there at the peak", read["kinds"],
           {curve.WEIGHTS: 10 * GIB, curve.ACTIVATIONS: 20 * GIB, curve.GRADIENTS: 10 * GIB})
-    check("the line that has most", (read["places"][0]["place"], read["places"][0]["bytes"]), ("train.py:2", 20 * GIB))
-    check("the peak of each phase", {row["phase"]: row["allocated"] // GIB for row in read["phases"]},
+    equal("the line that has most", (read["places"][0]["place"], read["places"][0]["bytes"]), ("train.py:2", 20 * GIB))
+    equal("the peak of each phase", {row["phase"]: row["allocated"] // GIB for row in read["phases"]},
           {curve.BUILD: 10, curve.FORWARD: 35, curve.BACKWARD: 40, curve.OPTIMIZER: 28, "later steps": 28})
     guessed = curve.read(HISTORY, MARKS, [])
-    check("without labels, phases tell", guessed["kinds"],
+    equal("without labels, phases tell", guessed["kinds"],
           {curve.WEIGHTS: 10 * GIB, curve.ACTIVATIONS: 20 * GIB, curve.GRADIENTS: 10 * GIB})
-    check("no history is no answer", curve.read([], [], []), None)
+    equal("no history is no answer", curve.read([], [], []), None)
 
 
 def text(data):
@@ -75,20 +66,20 @@ def check_store():
         with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
             answers = client.makefile("rb")
             client.sendall(b"\0" + struct.pack("<I", 0x3C85F7CE) + b"\x0d" + struct.pack("<I", 77))
-            check("a ping", struct.unpack("<I", answers.read(4))[0], 77)
+            equal("a ping", struct.unpack("<I", answers.read(4))[0], 77)
             client.sendall(b"\1" + text(b"/metashard/world") + text(b"8") + b"\1" + text(b"/own") + text(b"value"))
             client.sendall(b"\4" + text(b"/count") + struct.pack("<q", 1))
-            check("all ranks add", struct.unpack("<q", answers.read(8))[0], 8)
+            equal("all ranks add", struct.unpack("<q", answers.read(8))[0], 8)
             client.sendall(b"\3" + text(b"/own"))
-            check("a value of this rank", answers.read(13), text(b"value"))
+            equal("a value of this rank", answers.read(13), text(b"value"))
             client.sendall(b"\3" + text(b"/another"))
-            check("one of another rank", answers.read(136), text(bytes(128)))
+            equal("one of another rank", answers.read(136), text(bytes(128)))
             client.sendall(b"\1" + text(b"/gathered/3") + text(b"mine") + b"\3" + text(b"/gathered/5"))
-            check("under the number of another rank, what this one has", answers.read(12), text(b"mine"))
+            equal("under the number of another rank, what this one has", answers.read(12), text(b"mine"))
             client.sendall(b"\5" + struct.pack("<q", 2) + text(b"/own") + text(b"/another"))
-            check("what is not there yet", answers.read(1), b"\1")
+            equal("what is not there yet", answers.read(1), b"\1")
             client.sendall(b"\6" + struct.pack("<q", 1) + text(b"/another"))
-            check("nobody waits", answers.read(1), b"\0")
+            equal("nobody waits", answers.read(1), b"\0")
     finally:
         dry_run_store.stop(child)
 
@@ -100,13 +91,13 @@ def run(*arguments, paths=()):
 
 
 def check_bad_input():
-    check("no such GPU", run("--gpu", "abacus", "--", "python")[1].split(";")[0], "metashard: --gpu abacus: no such GPU")
-    check("no command", run("--world", "8")[0], 2)
-    check("no such rank", "no rank 8 of 8" in run("--world", "8", "--rank", "8", "--", "python")[1], True)
-    check("no such program", run("--", "no-such-program")[1], "metashard: cannot say: no-such-program: no such program in PATH")
-    check("no such script", run("--", "python3", "no-such-script.py")[1], "metashard: cannot say: no-such-script.py: no such program")
+    equal("no such GPU", run("--gpu", "abacus", "--", "python")[1].split(";")[0], "metashard: --gpu abacus: no such GPU")
+    equal("no command", run("--world", "8")[0], 2)
+    equal("no such rank", "no rank 8 of 8" in run("--world", "8", "--rank", "8", "--", "python")[1], True)
+    equal("no such program", run("--", "no-such-program")[1], "metashard: cannot say: no-such-program: no such program in PATH")
+    equal("no such script", run("--", "python3", "no-such-script.py")[1], "metashard: cannot say: no-such-script.py: no such program")
     for name in ("deepspeed", "srun", "mpirun"):
-        check(f"{name} starts ranks by itself", run("--", name, "train.py")[1].split(",")[0],
+        equal(f"{name} starts ranks by itself", run("--", name, "train.py")[1].split(",")[0],
               f"metashard: cannot say: {name} starts ranks by itself")
 
 
@@ -143,7 +134,7 @@ def check_failures():
              ("a package", ModuleNotFoundError("No module named 'tiktoken'"), "a package that the program needs"),
              ("anything else", ValueError("no\nsense"), "the program failed with ValueError: no")]
     for name, error, wanted in cases:
-        check(f"a line for {name}", (wanted in failure.reason(error), "\n" in failure.reason(error)), (True, False))
+        equal(f"a line for {name}", (wanted in failure.reason(error), "\n" in failure.reason(error)), (True, False))
 
 
 def check_releases():
@@ -155,7 +146,7 @@ def check_releases():
                 with open(os.path.join(folder, "torch", name), "w", encoding="utf-8") as file:
                     file.write(text)
             line = run("--", "python3", "-c", "", paths=[folder])[1]
-            check(f"a release without a stand-in: CUDA {cuda}", wanted in line, True)
+            equal(f"a release without a stand-in: CUDA {cuda}", wanted in line, True)
 
 
 class Sequences:
@@ -187,8 +178,8 @@ def check_generation():
             criteria(Sequences(ids))
         return ids
     found = [length([says] * 9) for says in (True, False, True)]
-    check("generation goes on to its greatest length", found, [8, 8, 8])
-    check("without one, to where the device says", length([False, True], None), 5)
+    equal("generation goes on to its greatest length", found, [8, 8, 8])
+    equal("without one, to where the device says", length([False, True], None), 5)
 
 
 def check_text():
@@ -196,7 +187,7 @@ def check_text():
               "world": "8", "steps": 0, "peak_reserved": 78 * GIB, "peak_allocated": 77 * GIB,
               "shortages": [{"wanted": 4 * GIB, "free": GIB, "phase": "forward", "step": 1, "lines": ["train.py:3 y = f(x)"]}]}
     lines = dry_run_answer.text({"as it is": answer})
-    check("what does not fit, where and by how much",
+    equal("what does not fit, where and by how much",
           "does NOT fit" in lines and "3.00 GiB missing, in forward of step 1" in lines and "train.py:3" in lines, True)
 
 
@@ -206,10 +197,10 @@ def check_notes():
               "peak_reserved": 70 * GIB, "peak_allocated": 60 * GIB, "driver": {"unknown_reads": 7},
               "reads": [{"place": "train.py:9", "times": 7}], "choices": [{"place": "train.py:8", "elements": 4096}]}
     wide, narrow = (dry_run_answer.text({"as it is": {**answer, "peak_reserved": peak * GIB}}) for peak in (70, 77))
-    check("what fits narrowly", ("fits (" in wide, "it may not fit there" in wide, "fits narrowly (" in narrow,
+    equal("what fits narrowly", ("fits (" in wide, "it may not fit there" in wide, "fits narrowly (" in narrow,
                                  "it may not fit there" in narrow), (True, False, True, True))
-    check("where numbers were read", "train.py:9 (7)" in wide, True)
-    check("which masks decided a size", "all true" in wide and "train.py:8 (4096)" in wide, True)
+    equal("where numbers were read", "train.py:9 (7)" in wide, True)
+    equal("which masks decided a size", "all true" in wide and "train.py:8 (4096)" in wide, True)
 
 
 def check_ways():
@@ -217,14 +208,14 @@ def check_ways():
     answer = {"status": 0, "reason": None, "total": 160 * GIB, "outside": GIB, "device": "a <GPU>", "rank": "0", "world": "1", "steps": 1,
               "driver": {"launches": 10, "empty_launches": 4}, **read}
     lines = dry_run_answer.text({"as it is": answer, "expandable segments": {**answer, "peak_reserved": 90 * GIB}})
-    check("side by side", [line.split()[2::2] for line in lines.splitlines() if line.startswith("    peak reserved")],
+    equal("side by side", [line.split()[2::2] for line in lines.splitlines() if line.startswith("    peak reserved")],
           [["101.00", "90.00"]])
-    check("how much was computed", "of 10 launches 6 were computed" in lines, True)
+    equal("how much was computed", "of 10 launches 6 were computed" in lines, True)
     page = dry_run_page.text({"as it is": answer})
-    check("the page has the curve, the phases, the device and the words",
+    equal("the page has the curve, the phases, the device and the words",
           [part in page for part in ("<svg", "backward 1", "the device, without", "a &lt;GPU&gt;", "101.00 GiB")], [True] * 5)
-    check("a page without a history", "There is no curve" in dry_run_page.text({"as it is": {**answer, "curve": []}}), True)
-    check("expandable segments, beside what the user set",
+    equal("a page without a history", "There is no curve" in dry_run_page.text({"as it is": {**answer, "curve": []}}), True)
+    equal("expandable segments, beside what the user set",
           [dry_run.allocator_of({name: value}) for name, value in
            (("X", ""), ("PYTORCH_ALLOC_CONF", "max_split_size_mb:64,expandable_segments:False"))],
           [{"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
@@ -240,5 +231,4 @@ check_releases()
 check_generation()
 check_text()
 check_notes()
-print(f"1..{number}")
-sys.exit(failed > 0)
+sys.exit(end())

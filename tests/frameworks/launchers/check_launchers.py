@@ -18,6 +18,7 @@ import slurm
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
 from state_page import read_dump  # noqa: E402
+from tap import end, equal, skip  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RANKS = 4
@@ -27,19 +28,6 @@ LINE = re.compile(r"^process (\d+) rank (-?\d+) byte (\d+)$", re.M)
 OUTER = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_RANK|OMPI_.*|PMIX_.*|PMI_.*|SLURM_.*|METASHARD.*|LD_PRELOAD)$")
 
 JOB, PRELOAD = os.path.abspath(sys.argv[1]), sys.argv[2]
-results = []
-
-
-def check(name, seen, wanted=True):
-    results.append(seen == wanted)
-    print(f"{'ok' if results[-1] else 'not ok'} {len(results)} {name}")
-    if not results[-1]:
-        print(f"# {str(seen)[:1500]!r}, expected {wanted!r}")
-
-
-def skip(name, why):
-    results.append(True)
-    print(f"ok {len(results)} {name} # SKIP {why}")
 
 
 class Launch:
@@ -74,17 +62,17 @@ class Launch:
 
 def check_ranks(name, launch, ranks=RANKS):
     """All ranks ran, each with the shim in it, which knows the rank; and nobody else made a file."""
-    check(f"{name}: every rank ran, with its own bytes", (launch.status, launch.bytes),
+    equal(f"{name}: every rank ran, with its own bytes", (launch.status, launch.bytes),
           (0, list(range(1, ranks + 1))))
-    check(f"{name}: the shim was in each, and knew its rank", launch.ranks, launch.jobs)
-    check(f"{name}: the launcher's own processes left nothing", (launch.dumps, launch.pages),
+    equal(f"{name}: the shim was in each, and knew its rank", launch.ranks, launch.jobs)
+    equal(f"{name}: the launcher's own processes left nothing", (launch.dumps, launch.pages),
           (set(launch.jobs), set(launch.jobs)))
 
 
 def check_unseen(name, launch, ranks=RANKS):
     """The ranks ran without the shim."""
-    check(f"{name}: every rank ran", (launch.status, launch.bytes), (0, list(range(1, ranks + 1))))
-    check(f"{name}: without the shim", (launch.ranks, launch.dumps, launch.pages), ({}, set(), set()))
+    equal(f"{name}: every rank ran", (launch.status, launch.bytes), (0, list(range(1, ranks + 1))))
+    equal(f"{name}: without the shim", (launch.ranks, launch.dumps, launch.pages), ({}, set(), set()))
 
 
 # --- launchers
@@ -150,7 +138,7 @@ def check_namespace():
         return
     launch = Launch([*command, JOB], settings={"RANK": "0", "WORLD_SIZE": "1"})
     check_ranks("a namespace of processes", launch, 1)
-    check("a namespace of processes: the numbers are those inside", set(launch.ranks), {1})
+    equal("a namespace of processes: the numbers are those inside", set(launch.ranks), {1})
 
 
 # --- Python
@@ -176,14 +164,14 @@ def check_workers(name, python, method, how, working, leaving=None):
     # Python 3.12 warns of a fork in a process with threads, by its number: a driver has some when memory is used.
     settings = {"RANK": "3", "WORLD_SIZE": "4", "PYTHONWARNINGS": "ignore::DeprecationWarning"}
     alone, under = Launch(command, preload=None, settings=settings), Launch(command, settings=settings)
-    check(f"{name}: the same output", (under.status, without_last(under.out), under.err),
+    equal(f"{name}: the same output", (under.status, without_last(under.out), under.err),
           (alone.status, without_last(alone.out), alone.err))
-    check(f"{name}: it went well", (alone.status, "driver: 0 0 0" in alone.out, "ends: [0, 0]" in alone.out),
+    equal(f"{name}: it went well", (alone.status, "driver: 0 0 0" in alone.out, "ends: [0, 0]" in alone.out),
           (0, True, True))
     pids = [int(pid) for pid in under.out.rpartition("processes:")[2].split()]
     left = {pids[number] for number in leaving or working if number < len(pids)}
-    check(f"{name}: in whom the shim works", under.pages, {pids[number] for number in working if number < len(pids)})
-    check(f"{name}: who says so at the end, with the rank", (under.dumps, under.ranks), (left, dict.fromkeys(left, 3)))
+    equal(f"{name}: in whom the shim works", under.pages, {pids[number] for number in working if number < len(pids)})
+    equal(f"{name}: who says so at the end, with the rank", (under.dumps, under.ranks), (left, dict.fromkeys(left, 3)))
 
 
 def main():
@@ -199,8 +187,7 @@ def main():
     # multiprocessing ends these by _exit(): their state pages are all that they leave.
     check_workers("workers by forkserver that use CUDA", sys.executable, "forkserver", "cuda", {0, 1, 2}, {0})
     check_environment()
-    print(f"1..{len(results)}")
-    return not all(results)
+    return end()
 
 
 if __name__ == "__main__":

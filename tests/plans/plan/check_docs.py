@@ -7,6 +7,9 @@ import re
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from tap import end, report  # noqa: E402
+
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 
@@ -92,13 +95,9 @@ def check_keys(_):
 
 def main():
     tests = [check_page, check_synopsis, check_described, check_strategies, check_dtypes, check_keys]
-    failed = 0
-    for number, test in enumerate(tests, 1):
-        faults = test(os.path.abspath(sys.argv[1]))
-        failed += bool(faults)
-        print(f"{'not ok' if faults else 'ok'} {number} {test.__name__[6:]}" + "".join(f"\n# {one}" for one in faults))
-    print(f"1..{len(tests)}")
-    return failed > 0
+    for test in tests:
+        report(test.__name__[6:], "\n".join(test(os.path.abspath(sys.argv[1]))))
+    return end()
 
 
 if __name__ == "__main__":

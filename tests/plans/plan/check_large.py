@@ -16,8 +16,12 @@ import tempfile
 import time
 
 from large_oracle import Large
-from oracle import BITS_OF, Tensor, list_of_tensors, mesh_of, resolve
+from oracle import list_of_tensors, mesh_of, resolve
 from random_plan import random_plan, random_tensors
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+import tap  # noqa: E402
+from tap import Wrong, expect  # noqa: E402
 
 TENSORS, KINDS, UNITS = 100000, 320, 24
 # With ranks that are compared range by range; to these comes a random one.
@@ -25,15 +29,6 @@ MESHES = [({"dp": 2048, "tp": 8}, [0, 16383]), ({"pp": 4, "dp": 256, "tp": 16}, 
 DTYPES = ["BF16", "BF16", "F32", "U8", "F8_E4M3", "F64"]
 ROWS = [1, 5, 7, 8, 100, 255, 2048, 4096, 5000, 16387, 50257]
 COLUMNS = [1, 3, 16, 64, 96]
-
-
-class Wrong(Exception):
-    pass
-
-
-def expect(condition, what):
-    if not condition:
-        raise Wrong(what)
 
 
 def first_difference(seen, wanted):
@@ -174,33 +169,17 @@ def main():
     gc.disable()  # a third of the time, and there are no cycles
     tool = os.path.abspath(sys.argv[1])
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    number = failed = 0
-
-    def report(name, test):
-        nonlocal number, failed
-        number += 1
-        begin = time.monotonic()
-        try:
-            test()
-            print(f"ok {number} {name}", flush=True)
-        except Exception as fault:  # the other tests still tell something
-            failed += 1
-            words = str(fault) if isinstance(fault, Wrong) else repr(fault)
-            print(f"not ok {number} {name}\n# " + words[:4000].replace("\n", "\n# "), flush=True)
-        print(f"# {time.monotonic() - begin:.1f} s", flush=True)
-
-    report(f"the oracle against the slow one, seeds from {seed}", lambda: check_oracles(range(seed, seed + 100)))
+    tap.run(f"the oracle against the slow one, seeds from {seed}", check_oracles, range(seed, seed + 100))
     with tempfile.TemporaryDirectory(prefix="metashard-large-") as folder:
         for mesh, ranks in MESHES:
             begin = time.monotonic()
             run = Run(tool, folder, mesh, seed)
             print(f"# {mesh}, seed {seed}: {len(run.oracle.alike)} kinds of tensors, {len(run.oracle.units)} units, "
                   f"{time.monotonic() - begin:.1f} s", flush=True)
-            report(f"{mesh}, seed {seed}: all ranks", run.check_all)
+            tap.run(f"{mesh}, seed {seed}: all ranks", run.check_all)
             for rank in ranks + [run.dice.randrange(16384)]:
-                report(f"{mesh}, seed {seed}: rank {rank}", lambda rank=rank: run.check_rank(rank))
-    print(f"1..{number}")
-    return failed > 0
+                tap.run(f"{mesh}, seed {seed}: rank {rank}", run.check_rank, rank)
+    return tap.end()
 
 
 if __name__ == "__main__":

@@ -20,17 +20,12 @@ from oracle import Tensor, coordinates_of, declared_name, entry_of, in_place, is
     placements_of, resolve
 from random_plan import random_placements, random_plan, random_ranges, random_tensors, selectors
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+import tap  # noqa: E402
+from tap import expect  # noqa: E402
+
 LAUNCHERS = [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
              ("SLURM_PROCID", "SLURM_NTASKS"), ("PMI_RANK", "PMI_SIZE")]
-
-
-class Wrong(Exception):
-    pass
-
-
-def expect(condition, what):
-    if not condition:
-        raise Wrong(what)
 
 
 class Plans:
@@ -584,7 +579,6 @@ def main():
     tool = os.path.abspath(sys.argv[1])
     cases = int(sys.argv[2]) if len(sys.argv) > 2 else 120
     seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1
-    number = failed = 0
     with tempfile.TemporaryDirectory(prefix="metashard-plan-") as folder:
         plans = Plans(tool, folder)
         tests = [("whose plan it is", lambda: check_who(plans)),
@@ -614,16 +608,8 @@ def main():
         tests += [(f"random plan, seed {i}", lambda i=i: check_random(plans, i))
                   for i in range(seed, seed + cases)]
         for name, test in tests:
-            number += 1
-            try:
-                test()
-                print(f"ok {number} {name}", flush=True)
-            except Exception as fault:  # the other tests still tell something
-                failed += 1
-                words = str(fault) if isinstance(fault, Wrong) else repr(fault)
-                print(f"not ok {number} {name}\n# " + words.replace("\n", "\n# "), flush=True)
-    print(f"1..{number}")
-    return failed > 0
+            tap.run(name, test)
+    return tap.end()
 
 
 if __name__ == "__main__":

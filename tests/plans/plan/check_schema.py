@@ -3,11 +3,15 @@
 """check_schema.py SCHEMA: docs/plan-schema.json takes random good plans, and of the bad ones it refuses all but
 those that BEYOND names. Skipped without the Python package jsonschema. TAP."""
 import json
+import os
 import random
 import sys
 
 import bad_inputs
 from random_plan import random_plan, random_tensors
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from tap import end, report, skip_all  # noqa: E402
 
 # What needs the other parts of the plan, the tensors, or the meaning of a name.
 BEYOND = """
@@ -30,8 +34,7 @@ def main():
     try:
         import jsonschema
     except ImportError:
-        print("1..0 # SKIP the Python package jsonschema is not there")
-        return 0
+        skip_all("the Python package jsonschema is not there")
     with open(sys.argv[1]) as file:
         schema = json.load(file)
     validator = jsonschema.validators.validator_for(schema)
@@ -45,10 +48,9 @@ def main():
     beyond = set(BEYOND.strip().replace("\n", "|").split("|"))
     taken = {row.name for row in bad_inputs.ROWS if isinstance(row.plan, dict) and plans.is_valid(row.plan)}
     wrong = taken ^ beyond
-    print(f"{'not ok' if faults else 'ok'} 1 good plans" + "".join(f"\n# {fault}" for fault in faults[:5]))
-    print(f"{'not ok' if wrong else 'ok'} 2 bad plans" + "".join(f"\n# {name}" for name in sorted(wrong)))
-    print("1..2")
-    return bool(faults or wrong)
+    report("good plans", "\n".join(faults[:5]))
+    report("bad plans", "\n".join(sorted(wrong)))
+    return end()
 
 
 if __name__ == "__main__":

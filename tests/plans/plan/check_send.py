@@ -8,7 +8,10 @@ import sys
 import tempfile
 import threading
 
-from check_plan import Plans, Wrong, expect
+from check_plan import Plans
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from tap import end, expect, run  # noqa: E402
 
 PLAN = {"format": "metashard-plan/1", "world_size": 2, "tensors": [{"name": "*"}]}
 LARGE = dict(PLAN, tensors=[{"name": f"a{i:0200}"} for i in range(20000)])  # more than a socket buffers
@@ -147,21 +150,12 @@ def check_bad_plans(plans):
 
 
 def main():
-    failed = 0
     tests = [check_answers, check_early_answers, check_bad_answers, check_no_server, check_bad_plans]
     with tempfile.TemporaryDirectory(prefix="plan-send-") as folder:
         plans = Plans(os.path.abspath(sys.argv[1]), folder)
-        for number, test in enumerate(tests, 1):
-            name = test.__name__[6:].replace("_", " ")
-            try:
-                test(plans)
-                print(f"ok {number} {name}", flush=True)
-            except Exception as fault:  # the other tests still tell something
-                failed += 1
-                words = str(fault) if isinstance(fault, Wrong) else repr(fault)
-                print(f"not ok {number} {name}\n# " + words.replace("\n", "\n# "), flush=True)
-    print(f"1..{len(tests)}")
-    return failed > 0
+        for test in tests:
+            run(test.__name__[6:].replace("_", " "), test, plans)
+    return end()
 
 
 if __name__ == "__main__":

@@ -14,10 +14,13 @@ import tempfile
 from collections import OrderedDict, defaultdict
 
 import bad_torch
-from check_plan import Plans, Wrong, check_bad, expect, expected
+from check_plan import Plans, check_bad, expected
 from checkpoint import file_bytes, header_of
 from oracle import Tensor
 from torch_writer import (TYPES, Call, Storage, View, pickled, plain_zip, records_of, save, stub, torch_zip)
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from tap import end, expect, run  # noqa: E402
 
 ROOTS = ("state_dict", "model", "module")
 
@@ -350,7 +353,6 @@ def main():
     plan_tool, program = map(os.path.abspath, sys.argv[1:3])
     cases = int(sys.argv[3]) if len(sys.argv) > 3 else 150
     seed = int(sys.argv[4]) if len(sys.argv) > 4 else 1
-    number = failed = 0
     with tempfile.TemporaryDirectory(prefix="metashard-torch-") as folder:
         plans = Plans(plan_tool, folder)
         tests = [("tensors in objects are counted", lambda: check_objects(plans, program)),
@@ -363,16 +365,8 @@ def main():
         tests += [(f"random state, seed {i}", lambda i=i: check_random(plans, program, i))
                   for i in range(seed, seed + cases)]
         for name, test in tests:
-            number += 1
-            try:
-                test()
-                print(f"ok {number} {name}", flush=True)
-            except Exception as fault:  # the other tests still tell something
-                failed += 1
-                words = str(fault) if isinstance(fault, Wrong) else repr(fault)
-                print(f"not ok {number} {name}\n# " + words[:3000].replace("\n", "\n# "), flush=True)
-    print(f"1..{number}")
-    return failed > 0
+            run(name, test)
+    return end()
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 
 from workplace import (GRANULE, MIN_BYTES, PAGE, TENSORS, Checkpoint, Control, Place, Run, Wrong,
                        at_most_in_block, check_memory, check_plan_report, expect, is_ok, make_checkpoints,
                        ranges_of, read_dump, tensors_in, touched, wait_until_quiet)
-from oracle import Tensor, entry_of, in_place, mesh_of, placements_of  # noqa: E402  (workplace knows where that is)
+import tap  # noqa: E402  (workplace knows where these are)
+from oracle import Tensor, entry_of, in_place, mesh_of, placements_of  # noqa: E402
 import late_checks
 import no_files_checks
 import script_checks
@@ -738,7 +738,6 @@ def main():
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--only", default="", help="tests with this in their name")
     arguments = parser.parse_args()
-    number = failed = 0
     with tempfile.TemporaryDirectory(prefix="metashard-shard-") as folder:
         place = Place(os.path.abspath(arguments.client), os.path.abspath(arguments.kernels), arguments.preload,
                       folder)
@@ -746,19 +745,9 @@ def main():
         for name, test in tests_of(place, checkpoints, arguments):
             if arguments.only not in name:
                 continue
-            number += 1
-            begin = time.monotonic()
-            try:
-                test()
-                print(f"ok {number} {name} # {time.monotonic() - begin:.1f} s", flush=True)
-            except Exception as fault:  # the other tests still tell something
-                failed += 1
-                words = str(fault) if isinstance(fault, Wrong) else repr(fault)
-                print(f"not ok {number} {name}\n# " + words.replace("\n", "\n# "), flush=True)
-            finally:
-                place.clean()
-    print(f"1..{number}")
-    return failed > 0
+            tap.run(name, test)
+            place.clean()
+    return tap.end()
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 
-from workplace import Checkpoint, Place, Wrong, expect, tensors_in
-from oracle import Tensor  # noqa: E402  (workplace knows where that is)
+from workplace import Checkpoint, Place, expect, tensors_in
+import tap  # noqa: E402  (workplace knows where these are)
+from oracle import Tensor  # noqa: E402
 
 MIB = 1 << 20
 GRANULE = 2 * MIB
@@ -138,7 +138,6 @@ def main():
         parser.add_argument(option, required=True)
     parser.add_argument("--only", default="", help="tests with this in their name")
     arguments = parser.parse_args()
-    number = failed = 0
     with tempfile.TemporaryDirectory(prefix="metashard-strategies-") as folder:
         place = Place(os.path.abspath(arguments.client), os.path.abspath(arguments.kernels), arguments.preload, folder)
         tool = Tool(place, os.path.abspath(arguments.tool),
@@ -148,19 +147,9 @@ def main():
         for name, test, values in tests:
             if arguments.only not in name:
                 continue
-            number += 1
-            begin = time.monotonic()
-            try:
-                test(place, tool, *values)
-                print(f"ok {number} {name} # {time.monotonic() - begin:.1f} s", flush=True)
-            except Exception as fault:  # the other tests still tell something
-                failed += 1
-                words = str(fault) if isinstance(fault, Wrong) else repr(fault)
-                print(f"not ok {number} {name}\n# " + words.replace("\n", "\n# "), flush=True)
-            finally:
-                place.clean()
-    print(f"1..{number}")
-    return failed > 0
+            tap.run(name, test, place, tool, *values)
+            place.clean()
+    return tap.end()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from oracle import BITS_OF, Tensor, entry_of, list_of_tensors, mesh_of, placemen
 from random_plan import escaped  # noqa: E402
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
 from state_page import read_dump  # noqa: E402
+from tap import Wrong, expect  # noqa: E402
 
 FORMAT = "metashard-plan/1"
 GRANULE = 64 << 10  # of the simulated driver, unless a test says otherwise
@@ -26,15 +27,6 @@ SHORT_BYTES = 64 << 10  # shorter copies are not looked for in files, so the pla
 DEADLINE_S = 60
 LAUNCHERS = ["RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_PROCID",
              "SLURM_NTASKS", "PMI_RANK", "PMI_SIZE"]
-
-
-class Wrong(Exception):
-    pass
-
-
-def expect(condition, what):
-    if not condition:
-        raise Wrong(what)
 
 
 # Rows of less than a granule and of more, few rows, odd ones, units, one that is too small to be deferred, one

@@ -6,6 +6,9 @@ import re
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from tap import end, report  # noqa: E402
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -30,12 +33,10 @@ def main():
         excused = {word for line in file if not line.startswith("#") for word in line.split()}
     missing = sorted(imported - interposed() - excused)
     both = sorted(interposed() & excused)
-    print("1..2")
-    print(f"{'not ok' if missing else 'ok'} 1 every import can fail, or cannot for a reason")
-    print("".join(f"# neither in interpose.c nor in imports.txt: {name}\n" for name in missing), end="")
-    print(f"{'not ok' if both else 'ok'} 2 no import is both")
-    print("".join(f"# in both: {name}\n" for name in both), end="")
-    return bool(missing or both)
+    report("every import can fail, or cannot for a reason",
+           "\n".join(f"neither in interpose.c nor in imports.txt: {name}" for name in missing))
+    report("no import is both", "\n".join(f"in both: {name}" for name in both))
+    return end()
 
 
 if __name__ == "__main__":

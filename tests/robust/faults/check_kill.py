@@ -14,6 +14,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from tap import end, report, skip  # noqa: E402
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import flows  # noqa: E402
@@ -21,13 +24,13 @@ import flows  # noqa: E402
 
 def killed(flow, dice, folder, seconds):
     """One run that is ended somewhere between its start and its end: (whether it was, how long the next may take)."""
-    began = time.monotonic()
     process = subprocess.Popen(flow.command(folder), env=flow.environment(None, 0, folder), cwd=folder,
                                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         process.wait(dice.random() * seconds)
-        seconds = min(seconds, 1.2 * (time.monotonic() - began))  # the run before was a slow one
+        seconds /= 2  # what `seconds` comes from was a slow run
     except subprocess.TimeoutExpired:
+        seconds *= 1.2
         process.kill()
     process.stdin.close()
     return process.wait() == -9, seconds
@@ -46,12 +49,11 @@ def again(flow, folder):
     wrong = done.broken() or (flow.judge_sound(done) or "") or ("" if not done.error else "it says something")
     if not wrong and hasattr(flow, "judge"):
         outcome, wrong = flow.judge(done, None)
-        wrong = wrong or ("" if outcome == "right" else f"the program was told of an error")
+        wrong = wrong or ("" if outcome == "right" else "the program was told of an error")
     return (f"{wrong}\n{done.last()}" if wrong else ""), len(hidden)
 
 
 def check_flow(flow, options, dice):
-    flow.prepare()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=flow.place.folder) as folder:
         flow.run(None, 0, folder)
@@ -76,9 +78,6 @@ def check_flow(flow, options, dice):
 
 def check_ranks(flow, options, dice):
     """One rank is killed: the others end, with an error, and the next run is right."""
-    why = flow.prepare()
-    if why:
-        return None
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=flow.place.folder) as folder:
         flow.run(None, 0, folder)
@@ -117,19 +116,15 @@ def main():
     options = parser.parse_args()
     dice = random.Random(options.seed)
     print(f"# --seed {options.seed}")
-    failed = number = 0
     with tempfile.TemporaryDirectory(prefix="metashard-kill-") as folder:
         for flow in flows.make(options, folder):
             if flow.name in ("main job", "plan", "plan by socket", "goes on", "NCCL FSDP1 rank 0"):
-                number += 1
-                check = check_ranks if flow.name.startswith("NCCL") else check_flow
-                wrong = check(flow, options, dice)
-                failed += bool(wrong)
-                print(f"{'not ok' if wrong else 'ok'} {number} SIGKILL, {flow.name}" + (" # SKIP" if wrong is None else ""))
-                if wrong:
-                    print("# " + wrong.replace("\n", "\n# "))
-    print(f"1..{number}")
-    return failed > 0
+                why, check = flow.prepare(), check_ranks if flow.name.startswith("NCCL") else check_flow
+                if why:
+                    skip(f"SIGKILL, {flow.name}", why)
+                else:
+                    report(f"SIGKILL, {flow.name}", check(flow, options, dice))
+    return end()
 
 
 if __name__ == "__main__":

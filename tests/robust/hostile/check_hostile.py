@@ -10,7 +10,6 @@ import os
 import random
 import re
 import resource
-import shlex
 import shutil
 import subprocess
 import sys
@@ -18,21 +17,9 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
 from state_page import read_dump  # noqa: E402
+from tap import end, report, skip  # noqa: E402
 
 MIB = 1 << 20
-results = []
-
-
-def report(name, wrong):
-    results.append(not wrong)
-    print(f"{'not ok' if wrong else 'ok'} {len(results)} {name}", flush=True)
-    if wrong:
-        print("# " + wrong.replace("\n", "\n# "))
-
-
-def skip(name, why):
-    results.append(True)
-    print(f"ok {len(results)} {name} # SKIP {why}")
 
 
 class Case:
@@ -302,8 +289,7 @@ def main():
         check_address_space(place)
         check_file_systems(place)
         check_drivers(place)
-    print(f"1..{len(results)}")
-    return not all(results)
+    return end()
 
 
 if __name__ == "__main__":

@@ -21,22 +21,10 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
 from sockets import sockets_of  # noqa: E402
+from tap import end, report, skip  # noqa: E402
 
 MIB = 1 << 20
 NOBODY = 65534
-results = []
-
-
-def report(name, wrong):
-    results.append(not wrong)
-    print(f"{'not ok' if wrong else 'ok'} {len(results)} {name}", flush=True)
-    if wrong:
-        print("# " + str(wrong).replace("\n", "\n# "))
-
-
-def skip(name, why):
-    results.append(True)
-    print(f"ok {len(results)} {name} # SKIP {why}")
 
 
 class Place:
@@ -500,8 +488,7 @@ def main():
         check_privileges(place)
         check_system_preload(place)
         check_writes(place)
-    print(f"1..{len(results)}")
-    return not all(results)
+    return end()
 
 
 if __name__ == "__main__":

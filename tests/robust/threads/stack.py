@@ -8,6 +8,7 @@ import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
 from state_page import read_dump  # noqa: E402
+from tap import check, end  # noqa: E402
 
 MIB = 1 << 20
 MOST = 48 << 10
@@ -34,11 +35,8 @@ def main():
             dump = read_dump(f"{folder}/dump")
     print(f"# {seen} bytes of stack with the shim")
     is_good = isinstance(seen, int) and seen <= MOST and dump["recorded_launches"] == 16 and dump["evicted_bytes"] > 0
-    print(f"{'ok' if is_good else 'not ok'} 1 no call needs more than {MOST} bytes of stack, all in all")
-    if not is_good:
-        print(f"# {dump}".replace("\n", "\n# "))
-    print("1..1")
-    return not is_good
+    check(f"no call needs more than {MOST} bytes of stack, all in all", is_good, dump)
+    return end()
 
 
 if __name__ == "__main__":

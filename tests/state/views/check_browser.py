@@ -10,7 +10,8 @@ import tempfile
 
 import views
 from browser import Browser, find_browser
-from views import HOSTILE, Document, Page, check, check_page, dump, dump_json, same
+from tap import check, end
+from views import HOSTILE, Document, Page, check_page, dump, dump_json, same
 
 
 def document_of(browser):
@@ -269,7 +270,7 @@ def main():
             check_looks(browser, out, "a job", options.pictures)
         finally:
             browser.close()
-    return views.finish()
+    return end()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ import tempfile
 sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import make_page as made_pages  # noqa: E402
 import views  # noqa: E402
-from views import HOSTILE, OBEYED, Document, Page, check, check_page, dump, dump_json, same  # noqa: E402
+from tap import check, end, skip  # noqa: E402
+from views import HOSTILE, OBEYED, Document, Page, check_page, dump, dump_json, same  # noqa: E402
 
 
 def check_shell(name, text, document):
@@ -57,7 +58,7 @@ def drawn(name, paths):
     """The texts of the pages as drawn; of none, where there is no node."""
     texts = views.draw(paths)
     if texts is None:
-        views.skip(f"{name}: what the script draws", "there is no node 18: install nodejs, or set NODE")
+        skip(f"{name}: what the script draws", "there is no node 18: install nodejs, or set NODE")
     return texts or []
 
 
@@ -265,7 +266,7 @@ def main():
         first = dump_json(tool, pages[:1])
         check("a job under the shim: it has a plan, and tensors in two states", first["plan"] is not None and
               first["tensors"] and {block["state"] for block in first["blocks"]} & {"partly", "deferred"}, first)
-    return views.finish()
+    return end()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import tempfile
 from decimal import Decimal
 
 import views
-from views import HOSTILE, Page, check, dump, dump_json, processes_of, same, shift_of
+from tap import check, end
+from views import HOSTILE, Page, dump, dump_json, processes_of, same, shift_of
 
 COMMON = {"ph": str, "ts": (int, Decimal), "pid": int, "tid": int, "name": str, "args": dict}
 METADATA = {"process_name": "name", "process_labels": "labels", "process_sort_index": "sort_index",
@@ -162,7 +163,7 @@ def main():
         check_slices(tool, job, folder)
         done = dump(tool, "show", job[0], "--trace", "/dev/full")
         check("a full disk is one line", done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr)
-    return views.finish()
+    return end()
 
 
 if __name__ == "__main__":

@@ -7,8 +7,12 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 from decimal import ROUND_HALF_UP, Decimal
 from html.parser import HTMLParser
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from tap import check  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DRAW = os.path.join(HERE, "../../../tools/dump/html/draw.js")
@@ -22,26 +26,6 @@ HOSTILE = ["</script><script>window.hacked = 1</script>", "\"><img src=x onerror
 
 # What a terminal or a browser obeys instead of showing it.
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
-results = []
-
-
-def check(name, holds, detail=""):
-    results.append(bool(holds))
-    print(f"{'ok' if holds else 'not ok'} {len(results)} {name}", flush=True)
-    if not holds and detail:
-        print("\n".join("# " + line for line in str(detail).splitlines()[-20:]), flush=True)
-
-
-def skip(name, why):
-    results.append(True)
-    print(f"ok {len(results)} {name} # SKIP {why}", flush=True)
-
-
-def finish():
-    """The exit status."""
-    print(f"1..{len(results)}")
-    return 0 if all(results) else 1
 
 
 def same(name, got, expected):

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+
+
+def read(*path):
+    """What the file says; path: its folders, and its name."""
+    with open(os.path.join(*path), encoding="utf-8") as file:
+        return file.read()
