@@ -355,18 +355,60 @@ RETURNS(-1, __cxa_atexit, (void (*run)(void *), void *argument, void *library),
         (run, argument, library))
 ROW(SIGNAL, EINTR, -1, int, nanosleep, (const struct timespec *time, struct timespec *left),
     (time, left))
+/* --- the kernel itself, which the shim asks where it watches libc's functions */
+
+static const struct kernel_call {
+    long number;
+    const char *name;
+    unsigned kinds;
+    int error;
+} kernel_calls[] = {
+    {SYS_openat, "openat", FILES | DESCRIPTORS, EMFILE},
+    {SYS_memfd_create, "memfd_create", FILES | DESCRIPTORS, EMFILE},
+    {SYS_inotify_init1, "inotify_init1", FILES | DESCRIPTORS, EMFILE},
+    {SYS_read, "read", FILES | SIGNAL | SHORT, EIO},
+    {SYS_pread64, "pread64", FILES | SIGNAL | SHORT, EIO},
+    {SYS_pwrite64, "pwrite64", FILES | SIGNAL | SHORT, ENOSPC},
+    {SYS_getdents64, "getdents64", FILES, EIO},
+    {SYS_fstat, "fstat", FILES, EIO},
+    {SYS_newfstatat, "newfstatat", FILES, EIO},
+    {SYS_fcntl, "fcntl", FILES, EINVAL},
+    {SYS_ioctl, "ioctl", FILES, EIO},
+    {SYS_ftruncate, "ftruncate", FILES, ENOSPC},
+    {SYS_unlinkat, "unlinkat", FILES, EACCES},
+    {SYS_close, "close", FILES, EIO},
+    /* As in a container that does not allow it. */
+    {SYS_process_vm_readv, "process_vm_readv", FILES, EPERM},
+};
+static const struct kernel_call duplicating = {SYS_fcntl, "fcntl, to duplicate",
+                                               FILES | DESCRIPTORS, EMFILE};
+static const struct kernel_call any_other = {0, "syscall", FILES, ENOSYS};
+
+static const struct kernel_call *find_call(long number, long second)
+{
+    if (number == SYS_fcntl && second == F_DUPFD_CLOEXEC)
+        return &duplicating;
+    for (size_t i = 0; i < sizeof(kernel_calls) / sizeof(kernel_calls[0]); i++) {
+        if (kernel_calls[i].number == number)
+            return &kernel_calls[i];
+    }
+    return &any_other;
+}
+
 /* A close that fails has closed. The shim maps one byte; more than that it maps for the program,
  * which may be there before the C library's function is looked up (shim/file_calls.c). */
 FUNCTION(long, syscall, (long number, long a, long b, long c, long d, long e, long f))
 {
     REAL(long, syscall, (long, long, long, long, long, long, long));
+    const struct kernel_call *call = find_call(number, b);
     const bool is_programs = number == SYS_mmap && b > 1;
-    const bool is_failing = !is_programs && fails(FILES, "syscall", CALLER);
-    if (is_failing && number == SYS_close)
-        to(number, a, b, c, d, e, f);
-    if (!is_failing)
+    if (is_programs || !fails(call->kinds, call->name, CALLER))
         return to(number, a, b, c, d, e, f);
-    errno = ENOSYS;
+    if ((settings.kinds & SHORT) != 0)
+        return to(number, a, b, LESS(c), d, e, f);
+    if (number == SYS_close)
+        to(number, a, b, c, d, e, f);
+    errno = (settings.kinds & SIGNAL) != 0 ? EINTR : call->error;
     return -1;
 }
 
