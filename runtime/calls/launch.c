@@ -135,6 +135,16 @@ static bool find_listed(const struct ms_call *call, const struct ms_pointer_scan
            hits[0].block.context == hits[1].block.context;
 }
 
+/* True if a loop may lead its two pointers, at this place, to different places though they are the
+ * same: an element of the result is not that element of the source. */
+static bool moves(const struct ms_arguments *arguments, size_t pointers)
+{
+    struct ms_strides strides;
+    const enum ms_strided found =
+        ms_strided_loop_find_strides(arguments->layout, arguments->packed, pointers, &strides);
+    return found == MS_STRIDED_UNCLEAR || (found == MS_STRIDED_FOUND && !strides.is_parallel);
+}
+
 /* True if the pointers fit the rule: one; {out, in}, the same one twice or of two blocks; or {in,
  * out} of two blocks. */
 static bool find_operands(const struct ms_call *call, const struct ms_pointer_scan *reach,
@@ -156,8 +166,7 @@ static bool find_operands(const struct ms_call *call, const struct ms_pointer_sc
     const size_t out = layout->rule == MS_RULE_FROM_FIRST, in = 1 - out;
     *operands_out = (struct operands){&hits[out], NULL, {hits[out].offset, hits[in].offset}, 2};
     if (hits[1].pointer == hits[0].pointer)
-        return layout->rule == MS_RULE_IN_PLACE &&
-               !ms_strided_loop_moves(layout, arguments->packed, hits[0].offset);
+        return layout->rule == MS_RULE_IN_PLACE && !moves(arguments, hits[0].offset);
     operands_out->in = &hits[in];
     return is_inside(&hits[1]) && !is_same_block(&hits[0].block, &hits[1].block) &&
            hits[0].block.context == hits[1].block.context;
@@ -177,6 +186,7 @@ static struct ms_recorded_launch *create_recorded(const struct operands *operand
         ms_heap_free(recorded);
         return NULL;
     }
+    recorded->only_writes = layout->rule == MS_RULE_WRITE_ONLY;
     recorded->allocation_id = block->id;
     recorded->context = block->context;
     recorded->device = block->device;
@@ -255,8 +265,16 @@ static struct depths depths_of(const struct ms_part *part)
     return depths;
 }
 
-static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part *in)
+/* A launch's input, and how its output depends on that. */
+struct input {
+    struct ms_part part;
+    struct ms_loads loads;
+    size_t written_at;
+};
+
+static bool add_input(struct ms_recorded_launch *recorded, const struct input *from)
 {
+    const struct ms_part *in = &from->part;
     const struct depths below = depths_of(in);
     const uint32_t depth = 1 + below.launches, input_depth = 1 + below.inputs;
     if (depth > MS_MAX_LAUNCH_DEPTH || input_depth > MS_MAX_INPUT_DEPTH || !can_be_input(in))
@@ -270,6 +288,8 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part 
         input_depth > recorded->input_depth ? input_depth : recorded->input_depth;
     input->allocation_id = in->allocation->id;
     input->address = in->allocation->address + in->begin;
+    input->loads = from->loads;
+    input->written_at = from->written_at;
     return true;
 }
 
@@ -285,25 +305,44 @@ static bool is_forbidden(const struct ms_part *part)
     return ms_lineage_any(&part->allocation->lineage, part->begin, part->end, MS_OF_OTHERS);
 }
 
-static bool record_in(const struct ms_part *out, const struct ms_part *in,
+static bool record_in(const struct ms_part *out, const struct input *in,
                       struct ms_recorded_launch *recorded, CUstream stream)
 {
     const struct depths below = depths_of(out);
-    if (out->begin >= out->end || (in != NULL && in->begin >= in->end) ||
+    if (out->begin >= out->end || (in != NULL && in->part.begin >= in->part.end) ||
         !ms_carve_is_block(out->allocation, out->begin, out->end) ||
         ms_lineage_any(&out->allocation->lineage, out->begin, out->end,
                        MS_PRESENT | MS_OF_KIND(MS_PARKED)) ||
         below.launches + 1 > MS_MAX_LAUNCH_DEPTH || is_forbidden(out) ||
-        (in != NULL && is_forbidden(in)))
+        (in != NULL && is_forbidden(&in->part)))
         return false;
     recorded->depth = below.launches + 1;
     recorded->input_depth = below.inputs;
-    return (in == NULL || add_input(recorded, in)) && add_recorded(out, in, recorded, stream);
+    return (in == NULL || add_input(recorded, in)) &&
+           add_recorded(out, in != NULL ? &in->part : NULL, recorded, stream);
+}
+
+/* The input is what the launch loads of its block, as far as the block has memory or a record; all
+ * of the block, if the loads are not known. */
+static struct input input_of(struct ms_allocation *allocation, const struct operands *operands,
+                             const struct ms_part *out, const struct ms_loads *loads)
+{
+    struct input input = {.part = part_of(allocation, operands->in)};
+    const size_t begin = ms_offset(allocation, operands->in->pointer);
+    if (loads->bytes == 0 || begin < input.part.begin || begin >= input.part.end)
+        return input;
+    input.loads = *loads;
+    if (loads->bytes > input.part.end - begin)
+        input.loads.bytes = input.part.end - begin;
+    input.part.begin = begin;
+    input.part.end = begin + input.loads.bytes;
+    input.written_at = ms_offset(out->allocation, operands->out->pointer) - out->begin;
+    return input;
 }
 
 /* Claims the allocations of the operands, and records the launch if they are still the same. */
-static bool claim_and_record(const struct operands *operands, struct ms_recorded_launch *recorded,
-                             CUstream stream)
+static bool claim_and_record(const struct operands *operands, const struct ms_loads *loads,
+                             struct ms_recorded_launch *recorded, CUstream stream)
 {
     const struct ms_pointed *second = operands->in != NULL ? operands->in : operands->out;
     MS_CLAIMED_BOTH const struct ms_claims claims =
@@ -312,8 +351,11 @@ static bool claim_and_record(const struct operands *operands, struct ms_recorded
     if (out == NULL || in == NULL || out->id != operands->out->block.id ||
         in->id != second->block.id)
         return false;
-    const struct ms_part out_part = part_of(out, operands->out), in_part = part_of(in, second);
-    return record_in(&out_part, operands->in != NULL ? &in_part : NULL, recorded, stream);
+    const struct ms_part out_part = part_of(out, operands->out);
+    if (operands->in == NULL)
+        return record_in(&out_part, NULL, recorded, stream);
+    const struct input input = input_of(in, operands, &out_part, loads);
+    return record_in(&out_part, &input, recorded, stream);
 }
 
 static bool record(const struct ms_call *call, const struct ms_arguments *arguments,
@@ -334,7 +376,10 @@ static bool record(const struct ms_call *call, const struct ms_arguments *argume
     struct ms_recorded_launch *recorded = create_recorded(&operands, call, layout, packed);
     if (recorded == NULL)
         return false;
-    const bool is_recorded = claim_and_record(&operands, recorded, call->stream);
+    struct ms_loads loads = {0};
+    if (operands.in != NULL && layout->rule != MS_RULE_EACH)
+        ms_loads_find(layout, packed, operands.offsets[0], &loads);
+    const bool is_recorded = claim_and_record(&operands, &loads, recorded, call->stream);
     ms_recorded_launch_drop(recorded); /* the lineage has its own reference */
     if (is_recorded) {
         learn_place(layout, reach);

@@ -168,7 +168,7 @@ struct in_place {
 /* What it writes depends on nothing that stands there, or that launches before it write there. */
 static bool is_repeatable(const struct ms_recorded_launch *recorded)
 {
-    return (recorded->input != NULL || ms_call_only_writes(recorded->launch)) &&
+    return (recorded->input != NULL || recorded->only_writes) &&
            !ms_lineage_any(&recorded->before, 0, recorded->before.bytes, MS_OF_KIND(MS_LAUNCHED));
 }
 
@@ -394,6 +394,40 @@ static CUresult play_in_steps(struct ms_allocation *allocation, size_t begin, si
     return result;
 }
 
+/* --- inputs of recorded launches */
+
+static void bring_input(struct ms_allocation *claimed, const struct ms_recorded_launch *recorded,
+                        size_t begin, size_t end)
+{
+    const struct ms_launch_input *input = recorded->input;
+    const struct ms_range needed = ms_recorded_launch_needed(recorded, begin, end);
+    const bool is_own = input->allocation_id == claimed->id;
+    MS_CLAIMED struct ms_allocation *other = is_own ? NULL : ms_space_try_claim(input->address);
+    struct ms_allocation *allocation = is_own ? claimed : other;
+    if (allocation == NULL || needed.begin >= needed.end ||
+        !ms_replay_holds_input(allocation, recorded, needed))
+        return;
+    const size_t at = input->address - allocation->address;
+    ms_materialise(allocation, at + needed.begin, at + needed.end, MS_NEED_LOAD);
+}
+
+/*
+ * A recorded launch loads from the block that it was recorded with, if the block is there still and
+ * holds the same: the program would have these bytes in memory, and other launches find them there,
+ * so they are sent once. Where that fails, the launch loads from scratch memory.
+ */
+static void bring_inputs(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const struct ms_range all = ms_allocation_granules(allocation, begin, end);
+    struct ms_extent extent;
+    for (size_t at = all.begin; ms_lineage_next(&allocation->lineage, &at, all.end, &extent);) {
+        const struct ms_content *content = &extent.content;
+        if (content->kind == MS_LAUNCHED && !content->cached && content->recorded->input != NULL)
+            bring_input(allocation, content->recorded, content->source_offset,
+                        content->source_offset + (extent.end - extent.begin));
+    }
+}
+
 /* Logs an error of the call, unless it was logged before (a file, a plan, out of memory) or the
  * driver is shutting down. */
 static void log_error(const struct ms_allocation *allocation, size_t begin, size_t end,
@@ -441,6 +475,7 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
         allocation->touches++;
     if (result == CUDA_SUCCESS && ms_lineage_any(&allocation->lineage, begin, end, MS_MISSING)) {
         extend_window(allocation);
+        bring_inputs(allocation, begin, end);
         const struct ms_publish_timer note = ms_publish_begin(allocation);
         result = play_in_steps(allocation, begin, end, need);
         log_error(allocation, begin, end, result);
@@ -750,8 +785,9 @@ const struct ms_need_row ms_needs[MS_NEED_COUNT] = {
 #undef MS_NEED
 };
 
-CUresult ms_materialise_alone(struct ms_allocation *allocation, size_t begin, size_t end,
-                              enum ms_need need)
+/* Granules are not filled whole. */
+static CUresult materialise_alone(struct ms_allocation *allocation, size_t begin, size_t end,
+                                  enum ms_need need)
 {
     const struct ms_need_row *row = &ms_needs[need];
     const bool faults = row->remote == MS_REMOTE_FAULTS;
@@ -780,9 +816,20 @@ CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t e
                         enum ms_need need)
 {
     MS_WHY const struct ms_why why = ms_publish_why_begin(ms_needs[need].why);
-    const CUresult result = ms_materialise_alone(allocation, begin, end, need);
+    const CUresult result = materialise_alone(allocation, begin, end, need);
     /* What is sent is mostly cut to pieces: what stands beside a piece would be read twice. */
     if (result == CUDA_SUCCESS && need != MS_NEED_SEND && need != MS_NEED_SEND_LATER)
         ms_materialise_granules(allocation, begin, end);
+    return result;
+}
+
+CUresult ms_materialise_ranges(struct ms_allocation *allocation, const struct ms_range *ranges,
+                               size_t count, enum ms_need need)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = materialise_alone(allocation, ranges[i].begin, ranges[i].end, need);
+    if (result == CUDA_SUCCESS)
+        ms_materialise_granules(allocation, 0, allocation->bytes);
     return result;
 }

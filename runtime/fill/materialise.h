@@ -34,9 +34,10 @@ extern const struct ms_need_row ms_needs[MS_NEED_COUNT];
 CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
                         enum ms_need need);
 
-/* The same for one of many ranges: their granules are filled once, by ms_materialise_granules. */
-CUresult ms_materialise_alone(struct ms_allocation *allocation, size_t begin, size_t end,
-                              enum ms_need need);
+/* The same for many ranges, and then what is missing in any granule of the allocation that has
+ * memory. */
+CUresult ms_materialise_ranges(struct ms_allocation *allocation, const struct ms_range *ranges,
+                               size_t count, enum ms_need need);
 
 /*
  * Fills what is missing in those granules of [begin, end), whole ones, that have memory: a kernel

@@ -163,12 +163,9 @@ static CUresult finish_part(struct part *part)
     CUresult result = ms_bytes_set_present(allocation, part->files.list, part->files.count);
     if (result == CUDA_SUCCESS)
         ms_counter_add(MS_COUNT_MATERIALISED_BYTES, sum_bytes(&part->files));
-    for (size_t i = 0; i < part->others.count && result == CUDA_SUCCESS; i++)
-        result = ms_materialise_alone(allocation, part->others.list[i].begin,
-                                      part->others.list[i].end, MS_NEED_READ);
-    if (result == CUDA_SUCCESS)
-        ms_materialise_granules(allocation, 0, allocation->bytes);
-    return result;
+    return result == CUDA_SUCCESS ? ms_materialise_ranges(allocation, part->others.list,
+                                                          part->others.count, MS_NEED_READ)
+                                  : result;
 }
 
 static CUresult transfer(const struct batch *batch, CUcontext context)

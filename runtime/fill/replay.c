@@ -145,24 +145,48 @@ static bool has_memory(const struct ms_allocation *allocation, size_t begin, siz
     return begin == end;
 }
 
-/* True if the block that the launch has read is in memory, and holds what it held then. */
-static bool holds_input(const struct ms_allocation *allocation,
-                        const struct ms_recorded_launch *recorded)
+bool ms_replay_holds_input(const struct ms_allocation *allocation,
+                           const struct ms_recorded_launch *recorded, struct ms_range needed)
 {
     const struct ms_launch_input *input = recorded->input;
     const size_t begin = input->address - allocation->address;
-    const size_t bytes = input->lineage.bytes;
-    if (allocation->id != input->allocation_id || begin + bytes > allocation->bytes)
+    if (allocation->id != input->allocation_id ||
+        begin + input->lineage.bytes > allocation->bytes ||
+        !ms_space_is_accessible(allocation, begin, input->lineage.bytes))
         return false;
-    for (size_t at = 0; at < bytes;) {
+    for (size_t at = needed.begin; at < needed.end;) {
         const struct ms_extent here = ms_lineage_at(&allocation->lineage, begin + at);
         const struct ms_extent then = ms_lineage_at(&input->lineage, at);
-        if (!is_same(&here.content, begin, &then.content, 0) ||
-            (!here.content.cached && !ms_content_is_nothing(&here.content)))
+        if (!is_same(&here.content, begin, &then.content, 0))
             return false;
         at = then.end < here.end - begin ? then.end : here.end - begin;
     }
-    return has_memory(allocation, begin, begin + bytes);
+    return true;
+}
+
+/* The same, and these bytes are in memory. */
+static bool has_input(const struct ms_allocation *allocation,
+                      const struct ms_recorded_launch *recorded, struct ms_range needed)
+{
+    const size_t begin = recorded->input->address - allocation->address;
+    if (!ms_replay_holds_input(allocation, recorded, needed))
+        return false;
+    struct ms_extent extent;
+    for (size_t at = begin + needed.begin;
+         ms_lineage_next(&allocation->lineage, &at, begin + needed.end, &extent);) {
+        if (!extent.content.cached && !ms_content_is_nothing(&extent.content))
+            return false;
+    }
+    return has_memory(allocation, begin + needed.begin, begin + needed.end);
+}
+
+/* No granule of the input needs the sink, which may lie beside the input already: for what the
+ * launch writes in the same allocation. */
+static bool has_whole_input(const struct ms_allocation *allocation,
+                            const struct ms_launch_input *input)
+{
+    const size_t begin = input->address - allocation->address;
+    return has_memory(allocation, begin, begin + input->lineage.bytes);
 }
 
 /* What was never written before a launch is defined there, so that replaying twice gives the
@@ -177,10 +201,12 @@ static CUresult replay_unwritten(const struct ms_extent *extent, CUdeviceptr add
 /* The same in the block that the launch has read, where it lies: the program has put nothing
  * there. */
 static CUresult define_input(const struct ms_allocation *allocation,
-                             const struct ms_launch_input *input, CUstream stream)
+                             const struct ms_launch_input *input, struct ms_range needed,
+                             CUstream stream)
 {
-    size_t at = input->address - allocation->address;
-    const size_t end = at + input->lineage.bytes;
+    const size_t begin = input->address - allocation->address;
+    const size_t end = begin + needed.end;
+    size_t at = begin + needed.begin;
     struct ms_extent extent;
     CUresult result = CUDA_SUCCESS;
     while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &at, end, &extent)) {
@@ -190,54 +216,92 @@ static CUresult define_input(const struct ms_allocation *allocation,
     return result;
 }
 
+/* The sink lies where the input has no memory: the launch loads there, and what it makes of that
+ * goes to the sink as well. */
+static CUresult run_in_input(struct ms_allocation *allocation,
+                             const struct ms_recorded_launch *recorded, uint64_t delta,
+                             struct ms_range needed, CUstream stream)
+{
+    const struct ms_launch_input *input = recorded->input;
+    const size_t begin = input->address - allocation->address;
+    const size_t end = begin + input->lineage.bytes;
+    CUresult result = ms_backing_sink_map(&allocation->backing, begin, end);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = define_input(allocation, input, needed, stream);
+    if (result == CUDA_SUCCESS)
+        result = ms_call_run(recorded->launch, (const uint64_t[]){delta, 0}, stream);
+    const CUresult waited = ms_driver_wait(stream);
+    ms_backing_sink_unmap(&allocation->backing, begin, end);
+    return result != CUDA_SUCCESS ? result : waited;
+}
+
 /*
  * With the block that it has read, if that is there still: its bytes are not sent twice, and not in
  * memory twice. Returns false if it is not, or if somebody works on its allocation. Where the
  * launch runs in its own place, its allocation is claimed, and may be that of the block too.
  */
 static bool run_beside_input(const struct ms_recorded_launch *recorded, uint64_t delta,
-                             CUstream stream, CUresult *result_out)
+                             struct ms_range needed, CUstream stream, CUresult *result_out)
 {
     const bool is_own = delta == 0 && recorded->input->allocation_id == recorded->allocation_id;
-    struct ms_allocation *allocation = is_own ? ms_space_find_claimed(recorded->input->address)
-                                              : ms_space_try_claim(recorded->input->address);
-    const bool holds = allocation != NULL && holds_input(allocation, recorded);
-    if (holds) {
-        *result_out = define_input(allocation, recorded->input, stream);
-        if (*result_out == CUDA_SUCCESS)
-            *result_out = ms_call_run(recorded->launch, (const uint64_t[]){delta, 0}, stream);
-        const CUresult waited = ms_driver_wait(stream);
-        *result_out = *result_out != CUDA_SUCCESS ? *result_out : waited;
-    }
-    if (!is_own)
-        ms_space_release(allocation);
-    return holds;
+    MS_CLAIMED struct ms_allocation *other =
+        is_own ? NULL : ms_space_try_claim(recorded->input->address);
+    struct ms_allocation *allocation =
+        is_own ? ms_space_find_claimed(recorded->input->address) : other;
+    const bool has = allocation != NULL && has_input(allocation, recorded, needed) &&
+                     (!is_own || has_whole_input(allocation, recorded->input));
+    if (has)
+        *result_out = run_in_input(allocation, recorded, delta, needed, stream);
+    return has;
 }
 
-/* With all of its input in scratch memory. */
-static CUresult run_with_input(const struct ms_recorded_launch *recorded, uint64_t delta,
-                               CUstream stream)
+/* In scratch memory, which has memory for what is needed, and else the sink. */
+static CUresult run_in_scratch(const struct ms_recorded_launch *recorded, uint64_t delta,
+                               struct ms_range needed, CUdeviceptr address, CUstream stream)
 {
     const struct ms_launch_input *read = recorded->input;
     const struct placed input = {&read->lineage, read->allocation_id, read->address};
-    const size_t bytes = read->lineage.bytes;
+    const uint64_t deltas[] = {delta, address - read->address};
+    CUresult result = replay_recorded(&input, address, needed.begin, needed.end, stream);
+    if (result == CUDA_SUCCESS)
+        result = ms_call_run(recorded->launch, deltas, stream);
+    const CUresult waited = ms_driver_wait(stream);
+    return result != CUDA_SUCCESS ? result : waited;
+}
+
+/* With what is needed of its input in scratch memory, where the input lies as in its block, up to
+ * multiples of MS_SCRATCH_ALIGNMENT. */
+static CUresult run_with_scratch(const struct ms_recorded_launch *recorded, uint64_t delta,
+                                 struct ms_range needed, CUstream stream)
+{
+    const size_t before = recorded->input->address % MS_SCRATCH_ALIGNMENT;
     struct ms_backing scratch;
-    CUresult result;
-    if (run_beside_input(recorded, delta, stream, &result))
-        return result;
-    result = ms_addresses_reserve_backing(&scratch, recorded->device, bytes);
+    CUresult result = ms_addresses_reserve_backing(&scratch, recorded->device,
+                                                   before + recorded->input->lineage.bytes);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_backing_cover(&scratch, 0, bytes);
+    if (needed.begin < needed.end)
+        result = ms_backing_cover(&scratch, before + needed.begin, before + needed.end);
     if (result == CUDA_SUCCESS)
-        result = replay_recorded(&input, scratch.address, 0, bytes, stream);
+        result = ms_backing_sink_map(&scratch, 0, scratch.bytes);
     if (result == CUDA_SUCCESS) {
-        const uint64_t deltas[] = {delta, scratch.address - read->address};
-        result = ms_call_run(recorded->launch, deltas, stream);
+        result = run_in_scratch(recorded, delta, needed, scratch.address + before, stream);
+        ms_backing_sink_unmap(&scratch, 0, scratch.bytes);
     }
-    const CUresult waited = ms_driver_wait(stream);
     ms_backing_release(&scratch);
-    return result != CUDA_SUCCESS ? result : waited;
+    return result;
+}
+
+/* Makes [begin, end) of what the launch writes. */
+static CUresult run_with_input(const struct ms_recorded_launch *recorded, uint64_t delta,
+                               size_t begin, size_t end, CUstream stream)
+{
+    const struct ms_range needed = ms_recorded_launch_needed(recorded, begin, end);
+    CUresult result;
+    return run_beside_input(recorded, delta, needed, stream, &result)
+               ? result
+               : run_with_scratch(recorded, delta, needed, stream);
 }
 
 /* It was run for [begin, end) of what it writes. */
@@ -259,7 +323,7 @@ CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr
     CUresult result = replay_recorded(&before, address, begin, end, stream);
     if (result == CUDA_SUCCESS)
         result = recorded->input != NULL
-                     ? run_with_input(recorded, delta, stream)
+                     ? run_with_input(recorded, delta, begin, end, stream)
                      : ms_call_run(recorded->launch, (const uint64_t[]){delta, delta}, stream);
     if (result == CUDA_SUCCESS)
         publish(recorded, begin, end);

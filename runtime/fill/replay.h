@@ -6,6 +6,8 @@
 
 #include "runtime/driver/driver.h"
 #include "runtime/memory/lineage.h"
+#include "runtime/memory/recorded_launch.h"
+#include "runtime/memory/space.h"
 
 /*
  * Writes `bytes` bytes of `content` (a fill, a source or parked bytes) to address, in the order of
@@ -42,6 +44,11 @@ CUresult ms_replay_in_scratch(const struct ms_recorded_launch *recorded, size_t 
  */
 CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
                           size_t begin, size_t end, CUstream stream);
+
+/* True if the claimed allocation is that of the launch's input, and holds there what the launch
+ * needs (ms_recorded_launch_needed), in memory or not. */
+bool ms_replay_holds_input(const struct ms_allocation *allocation,
+                           const struct ms_recorded_launch *recorded, struct ms_range needed);
 
 /*
  * The shim's own stream for filling memory: one per context, which waits for no stream of the

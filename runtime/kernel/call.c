@@ -241,13 +241,10 @@ void ms_call_forget(struct ms_launch *launch)
 
 struct ms_launch *ms_call_take(struct ms_launch *launch)
 {
+    if (atomic_load(&launch->layout->is_forgotten))
+        return NULL;
     ms_counted_take(&launch->counted);
     return launch;
-}
-
-bool ms_call_has_code(const struct ms_launch *launch)
-{
-    return !atomic_load(&launch->layout->is_forgotten);
 }
 
 static CUresult run(const struct ms_launch *launch, void **params, void **extra, CUstream stream)
@@ -301,11 +298,6 @@ CUresult ms_call_run(const struct ms_launch *launch, const uint64_t deltas[MS_MA
     }
     ms_heap_free(bytes);
     return result;
-}
-
-bool ms_call_only_writes(const struct ms_launch *launch)
-{
-    return launch->layout->rule == MS_RULE_WRITE_ONLY;
 }
 
 const char *ms_call_name(const struct ms_launch *launch)

@@ -63,17 +63,12 @@ enum { MS_MAX_POINTERS = 2 };
 struct ms_launch *ms_call_record(const struct ms_call *call, struct ms_param_layout *layout,
                                  const struct ms_packed *packed, const size_t *pointers,
                                  size_t pointer_count);
-struct ms_launch *ms_call_take(struct ms_launch *launch); /* one more reference */
+/* One more reference. NULL: code was unloaded since, and the launch must not run again. */
+struct ms_launch *ms_call_take(struct ms_launch *launch);
 void ms_call_forget(struct ms_launch *launch);
-
-/* False: code was unloaded since it was recorded, and the launch must not run again. */
-bool ms_call_has_code(const struct ms_launch *launch);
 
 /* Runs it on stream, with deltas[i] added to pointer i. The stream's context must be current. */
 CUresult ms_call_run(const struct ms_launch *launch, const uint64_t deltas[MS_MAX_POINTERS],
                      CUstream stream);
-
-/* It reads no block at all, that which it writes neither. */
-bool ms_call_only_writes(const struct ms_launch *launch);
 
 const char *ms_call_name(const struct ms_launch *launch);

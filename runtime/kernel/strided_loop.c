@@ -99,21 +99,42 @@ bool ms_strided_loop_find_numbers(const struct ms_param_layout *layout,
     return true;
 }
 
-bool ms_strided_loop_moves(const struct ms_param_layout *layout, const struct ms_packed *packed,
-                           size_t pointers)
+/* Adds a dimension, of which the last one so far is a part. False if it leads backwards. */
+static bool add_dimension(const struct ms_packed *packed, size_t at, unsigned dimension,
+                          struct ms_strides *strides, uint64_t *out_span)
 {
+    const size_t strides_at = at + STRIDES_AT + (size_t)dimension * STRIDE_BYTES;
+    const uint32_t out = word(packed, strides_at), in = word(packed, strides_at + 4);
+    *out_span += (strides->rows - 1) * strides->out_step;
+    strides->in_span += (strides->rows - 1) * strides->in_step;
+    strides->rows = word(packed, at + SIZES_AT + (size_t)dimension * SIZE_BYTES);
+    strides->in_step = in;
+    strides->out_step = out;
+    if (strides->elements <= INT32_MAX)
+        strides->elements *= strides->rows;
+    strides->is_parallel &= out == in;
+    return strides->rows > 0 && in <= INT32_MAX && out <= INT32_MAX;
+}
+
+enum ms_strided ms_strided_loop_find_strides(const struct ms_param_layout *layout,
+                                             const struct ms_packed *packed, size_t pointers,
+                                             struct ms_strides *strides_out)
+{
+    struct ms_strides strides = {.elements = 1, .rows = 1, .is_parallel = true};
+    uint64_t out_span = 0;
     unsigned dims;
     size_t at;
     if (strstr(layout->name, loop_name) == NULL)
-        return false;
+        return MS_STRIDED_NOT;
     if (!is_loop(layout) || !read_dims(layout, packed, pointers, &at, &dims))
-        return true;
+        return MS_STRIDED_UNCLEAR;
     for (unsigned i = 0; i < dims; i++) {
-        const size_t strides = at + STRIDES_AT + (size_t)i * STRIDE_BYTES;
-        if (word(packed, strides) != word(packed, strides + 4))
-            return true;
+        if (!add_dimension(packed, at, i, &strides, &out_span))
+            return MS_STRIDED_UNCLEAR;
     }
-    return false;
+    strides.has_rows = strides.rows > 1 && out_span < strides.out_step;
+    *strides_out = strides;
+    return MS_STRIDED_FOUND;
 }
 
 /* --- copies */

@@ -18,17 +18,30 @@ bool ms_strided_loop_find_numbers(const struct ms_param_layout *layout,
                                   const struct ms_packed *packed, struct ms_range *numbers_out);
 
 /*
- * True if the launch is such a loop whose two pointers, at `pointers`, lead it to different places
- * though they are the same: an element of the result is not that element of the source. Only false
- * is certain.
- */
-bool ms_strided_loop_moves(const struct ms_param_layout *layout, const struct ms_packed *packed,
-                           size_t pointers);
-
-/*
  * True if the launch only copies these rows: the kernel's name, the sizes of its parameters and
  * their content are what PyTorch makes for a copy without a cast. Its pointers are at `pointers`.
  */
 bool ms_strided_loop_find(const struct ms_call *call, const struct ms_param_layout *layout,
                           const struct ms_packed *packed, size_t pointers,
                           struct ms_strided_copy *rows_out);
+
+enum ms_strided { MS_STRIDED_NOT, MS_STRIDED_UNCLEAR, MS_STRIDED_FOUND };
+
+/* Rows of an input and of an output: the steps of the last dimension, which TensorIterator makes
+ * that of the output's longest stride, in bytes. */
+struct ms_strides {
+    uint64_t elements;          /* more than INT32_MAX: any number of them */
+    uint64_t rows;              /* at least 1 */
+    uint64_t in_step, out_step; /* from row to row */
+    uint64_t in_span;           /* from a row's first element to its last one */
+    bool has_rows;              /* each of the output's lies before the next */
+    bool is_parallel;           /* an element of the output lies where that of the input does */
+};
+
+/*
+ * Whether the launch is such a loop over two operands with its pointers at `pointers`. Unclear: its
+ * name is that of a loop, but not its parameters, or a stride leads backwards.
+ */
+enum ms_strided ms_strided_loop_find_strides(const struct ms_param_layout *layout,
+                                             const struct ms_packed *packed, size_t pointers,
+                                             struct ms_strides *strides_out);

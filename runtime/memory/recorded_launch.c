@@ -29,6 +29,23 @@ struct ms_recorded_launch *ms_recorded_launch_create(void)
     return recorded;
 }
 
+struct ms_range ms_recorded_launch_needed(const struct ms_recorded_launch *recorded, size_t begin,
+                                          size_t end)
+{
+    const struct ms_launch_input *input = recorded->input;
+    const struct ms_loads *loads = &input->loads;
+    const size_t first = begin > input->written_at ? begin - input->written_at : 0;
+    if (loads->in_row == 0)
+        return (struct ms_range){0, input->lineage.bytes};
+    if (end <= input->written_at || begin >= end)
+        return (struct ms_range){0, 0};
+    const uint64_t last = (end - 1 - input->written_at) / loads->out_step;
+    const uint64_t behind = last * loads->in_step + loads->in_row;
+    const struct ms_range needed = {first / loads->out_step * loads->in_step,
+                                    behind < loads->bytes ? behind : loads->bytes};
+    return needed.begin < needed.end ? needed : (struct ms_range){0, 0};
+}
+
 static bool is_current(const struct ms_lineage *lineage)
 {
     bool is_current = true;
@@ -106,6 +123,8 @@ static bool copy_input(const struct ms_launch_input *input, struct ms_recorded_l
         return false;
     copy->input->allocation_id = input->allocation_id;
     copy->input->address = input->address;
+    copy->input->loads = input->loads;
+    copy->input->written_at = input->written_at;
     return copy_lineage(&input->lineage, &copy->input->lineage, copying);
 }
 
@@ -113,18 +132,18 @@ struct ms_recorded_launch *ms_recorded_launch_copy(const struct ms_recorded_laun
                                                    ms_replace_source *replace, void *argument)
 {
     const struct copying copying = {replace, argument};
-    struct ms_recorded_launch *copy =
-        ms_call_has_code(recorded->launch) ? ms_recorded_launch_create() : NULL;
+    struct ms_recorded_launch *copy = ms_recorded_launch_create();
     if (copy == NULL)
         return NULL;
     copy->depth = recorded->depth;
     copy->input_depth = recorded->input_depth;
+    copy->only_writes = recorded->only_writes;
     copy->allocation_id = recorded->allocation_id;
     copy->address = recorded->address;
     copy->context = recorded->context;
     copy->device = recorded->device;
     copy->launch = ms_call_take(recorded->launch);
-    if (!copy_lineage(&recorded->before, &copy->before, &copying) ||
+    if (copy->launch == NULL || !copy_lineage(&recorded->before, &copy->before, &copying) ||
         (recorded->input != NULL && !copy_input(recorded->input, copy, &copying))) {
         ms_recorded_launch_drop(copy);
         return NULL;

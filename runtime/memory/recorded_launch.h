@@ -9,14 +9,16 @@
  *
  * Each byte that K writes depends on the old value of that byte alone (rules.h). So a range of the
  * result needs the same range of the old content and, for a kernel that copies from another block,
- * all of that block's content. A recorded launch does not depend on where its block is now, or
- * whether it still exists. The last reference frees it and all that it needs.
+ * the rows of its input that it loads for them (loads.h), or all of the input. A recorded launch
+ * does not depend on where its block is now, or whether it still exists. The last reference frees
+ * it and all that it needs.
  *
  * By reference count; immutable after creation; usable from any thread.
  */
 #pragma once
 
 #include "runtime/kernel/call.h"
+#include "runtime/kernel/loads.h"
 #include "runtime/memory/lineage.h"
 
 /* Each input of a replay takes scratch memory of its block's size. Two: a cast, and a slice of its
@@ -27,6 +29,7 @@ struct ms_recorded_launch {
     struct ms_counted counted; /* first: lineage.h */
     uint32_t depth;            /* 1 + the greatest depth in `before`; at most MS_MAX_LAUNCH_DEPTH */
     uint32_t input_depth;   /* inputs in memory at a time in a replay; at most MS_MAX_INPUT_DEPTH */
+    bool only_writes;       /* the launch reads no block, not even the one that it writes */
     uint64_t allocation_id; /* where it was recorded */
     CUdeviceptr address;    /* of the block then; the launch's pointers point there */
     CUcontext context;
@@ -36,11 +39,19 @@ struct ms_recorded_launch {
     struct ms_launch_input *input; /* the block that the launch reads, if it is another one */
 };
 
+/* What the launch loads of another block, or all of that block if the loads are unknown. */
 struct ms_launch_input {
     struct ms_lineage lineage; /* nothing of it is present */
     uint64_t allocation_id;
     CUdeviceptr address;
+    struct ms_loads loads;
+    size_t written_at; /* the offset of the output's pointer in the block that is written */
 };
+
+/* The bytes of the input's lineage on which [begin, end) of the written block depends. There is an
+ * input. */
+struct ms_range ms_recorded_launch_needed(const struct ms_recorded_launch *recorded, size_t begin,
+                                          size_t end);
 
 /* With one reference, the other fields 0. NULL if out of memory. */
 struct ms_recorded_launch *ms_recorded_launch_create(void);

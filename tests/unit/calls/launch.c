@@ -11,6 +11,7 @@
 #include "runtime/fill/access.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/overcommit.h"
+#include "runtime/fill/scratch.h"
 #include "runtime/fill/suspend.h"
 #include "runtime/kernel/rules.h"
 #include "runtime/kernel/parameters.h"
@@ -31,7 +32,20 @@ enum { GRANULES = 4, BYTES = GRANULES * FAKE_GRANULE, ROUNDING = 512 };
 
 /* --- kernels: most have two parameters of 8 bytes, of which the first is where it writes */
 
-enum kernel { PUT, TAKE, PASS, OTHER, GIVE, TAKE_FOUR, LIST_ONE, LIST_TWO, CAT, LOOP, KERNELS };
+enum kernel {
+    PUT,
+    TAKE,
+    PASS,
+    OTHER,
+    GIVE,
+    TAKE_FOUR,
+    CAST,
+    LIST_ONE,
+    LIST_TWO,
+    CAT,
+    LOOP,
+    KERNELS
+};
 static const char *const names[KERNELS] = {
     "put",
     "take",
@@ -39,6 +53,8 @@ static const char *const names[KERNELS] = {
     "other",
     "give", /* the first is what it reads */
     "take four",
+    ("_ZN2at6native29vectorized_elementwise_kernelILi4EZNS0_27converting_copy_kernel_cudaIfN3c108"
+     "BFloat16EEEvRNS_18TensorIteratorBaseEEUlfE_St5arrayIPcLm2EELb0EEEviT0_T1_"),
     "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi1EEENS1_",
     "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi2EEENS1_",
     "_ZN2at6native26CatArrayBatchedCopy_contigINS1_10OpaqueTypeILj4EEEjLi1ELi4ELi1EEEvPT_",
@@ -79,6 +95,7 @@ static const struct {
                          [OTHER] = {2, {8, 8}},
                          [GIVE] = {2, {8, 8}},
                          [TAKE_FOUR] = {4, {8, 8, 8, 8}},
+                         [CAST] = {3, {4, 1, 16}},
                          [LIST_ONE] = {2, {sizeof(struct list_of_one), 8}},
                          [LIST_TWO] = {2, {sizeof(struct list_of_two), 8}},
                          [CAT] = {5, {8, sizeof(struct cat), 32, 4, 4}},
@@ -146,6 +163,17 @@ static void run_on_two(const struct list_of_two *list, unsigned blocks)
     }
 }
 
+/* The upper halves of floats, as many as it says, from where it says. */
+static void cast(void **params)
+{
+    int32_t count;
+    CUdeviceptr pointers[2];
+    memcpy(&count, params[0], sizeof(count));
+    memcpy(pointers, params[2], sizeof(pointers));
+    for (int32_t i = 0; i < count; i++)
+        ((uint16_t *)(uintptr_t)pointers[0])[i] = ((uint16_t *)(uintptr_t)pointers[1])[2 * i + 1];
+}
+
 /* Writes all of the allocation, or of those of a list. */
 static CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned grid_y,
                               unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
@@ -158,6 +186,11 @@ static CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned gri
         CHECK(block_x == list_call.block[0] && block_y == list_call.block[1]);
     CHECK(block_x * block_y * block_z == 64 && shared == 0);
     CHECK(stream != NULL && extra == NULL);
+    if (kernel == CAST) {
+        launches++;
+        cast(params);
+        return CUDA_SUCCESS;
+    }
     for (size_t i = 0; i < 2; i++)
         memcpy(&words[i], params[i], 8);
     launches++;
@@ -246,7 +279,8 @@ static void read_rules(void)
 {
     static const char text[] = "write-only put\nfrom-other take\nin-place pass\n"
                                "each *TensorListMetadata*\nconcatenate *CatArray*\n"
-                               "from-other *direct_copy*\nfrom-first give\nfrom-other take?four\n";
+                               "from-other *direct_copy*\nfrom-first give\nfrom-other take?four\n"
+                               "in-place *vectorized*\n";
     char path[] = "/tmp/metashard-rules-XXXXXX";
     const int file = mkstemp(path);
     CHECK(file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text));
@@ -505,6 +539,124 @@ MS_TEST_BETWEEN(start, end, an_input_that_is_in_memory_runs)
     fill(other, 0, BYTES);
     fake_set(other, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
     check_forwarded(TAKE, one->address, other->address);
+}
+
+/* --- one of which it is known what it loads */
+
+enum { CASTS = FAKE_GRANULE / 4, LOADED = 4 * CASTS, STORED = 2 * CASTS };
+static struct test_file cast_file;
+
+/* The other one is loaded from a file. */
+static void start_casts(void)
+{
+    start();
+    make_test_file(&cast_file, "/tmp", BYTES);
+    fake_set(other, 0, BYTES, &(struct ms_content){.kind = MS_SOURCE, .source = cast_file.source});
+}
+
+static void end_casts(void)
+{
+    ms_scratch_drop();
+    ms_source_drop(cast_file.source);
+    end();
+}
+
+static bool cast_is_recorded(CUdeviceptr out, CUdeviceptr in, int32_t count)
+{
+    const struct {
+        CUdeviceptr out, in;
+    } pointers = {out, in};
+    unsigned char functor = 0;
+    void *params[] = {&count, &functor, (void *)(uintptr_t)&pointers};
+    const struct ms_call call = call_of(CAST, params);
+    CUresult result;
+    return ms_launch(&call, &result);
+}
+
+/* Returns the bytes that were sent. */
+static uint64_t check_casts(size_t begin, size_t behind, size_t loaded_at)
+{
+    const uint64_t before = ms_counter_get(MS_COUNT_H2D_BYTES);
+    CHECK_EQ(materialise(one, begin, behind), CUDA_SUCCESS);
+    for (size_t i = begin; i < behind; i++)
+        CHECK_EQ(((const unsigned char *)(uintptr_t)one->address)[i],
+                 cast_file.data[loaded_at + i / 2 * 4 + 2 + i % 2]);
+    return ms_counter_get(MS_COUNT_H2D_BYTES) - before;
+}
+
+MS_TEST_BETWEEN(start_casts, end_casts, a_launch_keeps_of_its_input_what_it_loads)
+{
+    CHECK(cast_is_recorded(one->address + 6, other->address + 100, CASTS));
+    const struct ms_recorded_launch *recorded = ms_lineage_at(&one->lineage, 0).content.recorded;
+    CHECK_EQ(recorded->input->address, other->address + 100);
+    CHECK_EQ(recorded->input->lineage.bytes, LOADED);
+    const struct ms_range needed = ms_recorded_launch_needed(recorded, 8, 12);
+    CHECK(needed.begin == 4 && needed.end == 12);
+    CHECK_EQ(ms_recorded_launch_needed(recorded, 0, 6).end, 0); /* before all that it stores */
+}
+
+/* It is not loaded. */
+MS_TEST_BETWEEN(start_casts, end_casts, what_lies_beside_the_loads_may_be_in_memory)
+{
+    fake_set(other, FAKE_GRANULE, BYTES, &(struct ms_content){.kind = MS_RESIDENT});
+    CHECK(cast_is_recorded(one->address, other->address, CASTS));
+    CHECK(!cast_is_recorded(one->address, other->address + 4, CASTS));
+}
+
+MS_TEST_BETWEEN(start_casts, end_casts, loads_end_where_the_block_ends)
+{
+    CHECK(cast_is_recorded(one->address, other->address + BYTES - 8, CASTS));
+    const struct ms_content content = ms_lineage_at(&one->lineage, 0).content;
+    CHECK_EQ(content.recorded->input->lineage.bytes, 8);
+    CHECK_EQ(ms_recorded_launch_needed(content.recorded, 0, BYTES).end, 8);
+    fill(one, 0, BYTES);
+}
+
+MS_TEST_BETWEEN(start_casts, end_casts, a_part_sends_its_rows_alone)
+{
+    CHECK(cast_is_recorded(one->address, other->address, BYTES / 4));
+    fill(other, 0, BYTES); /* the launch does not depend on it any more */
+    CHECK_EQ(check_casts(FAKE_GRANULE + 2, FAKE_GRANULE + 4, 0), 2 * FAKE_GRANULE);
+    CHECK_EQ(other->backing.backed_bytes, 0);
+    CHECK_EQ(one->backing.backed_bytes, FAKE_GRANULE);
+}
+
+MS_TEST_BETWEEN(start_casts, end_casts, a_part_of_an_input_that_lives_comes_alone)
+{
+    CHECK(cast_is_recorded(one->address, other->address, BYTES / 4));
+    CHECK_EQ(check_casts(FAKE_GRANULE + 2, FAKE_GRANULE + 4, 0), 2 * FAKE_GRANULE);
+    CHECK_EQ(other->lineage.cached_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(other->backing.backed_bytes, 2 * FAKE_GRANULE);
+}
+
+/* Each is sent once, however many launches load it. */
+MS_TEST_BETWEEN(start_casts, end_casts, an_input_that_lives_comes_into_memory_in_its_place)
+{
+    CHECK(cast_is_recorded(one->address, other->address, CASTS));
+    CHECK_EQ(check_casts(0, STORED, 0), LOADED);
+    CHECK_EQ(other->lineage.cached_bytes, LOADED);
+    CHECK_EQ(ms_lineage_at(&other->lineage, 0).content.kind, MS_SOURCE);
+    fill(one, 0, BYTES);
+    CHECK(launches == 1 && materialise(other, 0, LOADED) == CUDA_SUCCESS);
+    CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), LOADED);
+}
+
+/* It is sent to where the launch finds it, and the block keeps what the program has put there. */
+MS_TEST_BETWEEN(start_casts, end_casts, an_input_that_was_overwritten_stays_as_it_is)
+{
+    CHECK(cast_is_recorded(one->address, other->address, CASTS));
+    fill(other, LOADED - 4, LOADED);
+    CHECK_EQ(check_casts(0, STORED, 0), LOADED);
+    CHECK(other->backing.backed_bytes == 0 && other->lineage.cached_bytes == 0);
+}
+
+MS_TEST_BETWEEN(start_casts, end_casts, an_input_that_another_thread_works_on_is_sent_beside_it)
+{
+    CHECK(cast_is_recorded(one->address, other->address, CASTS));
+    CHECK(ms_space_claim(other->address) == other);
+    CHECK_EQ(check_casts(0, STORED, 0), LOADED);
+    ms_space_release(other);
+    CHECK_EQ(other->backing.backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, in_place_reads_what_was_there)

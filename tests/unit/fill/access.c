@@ -274,6 +274,7 @@ static const struct expected {
     bool is_pinned, is_held;
 } expected[MS_NEED_COUNT] = {
     [MS_NEED_READ] = {"crc", 1, "c", 1, NULL, NULL, .is_use = true, .is_held = true},
+    [MS_NEED_LOAD] = {"crc", 1, "c", 0, "c", NULL, .is_use = true, .is_held = true},
     [MS_NEED_SEND] = {"crc", 1, "c", 0, "c", NULL, .is_use = true, .is_held = true},
     [MS_NEED_SEND_LATER] = {"rrr", 1, "r", 0, "r", NULL, .is_use = true},
     [MS_NEED_READ_WRITE] = {"rrr", 1, "r", 1, NULL, NULL, .is_use = true},

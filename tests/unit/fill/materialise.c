@@ -574,6 +574,7 @@ static void launch(enum kernel kernel)
     struct ms_recorded_launch *recorded = ms_recorded_launch_create();
     const struct ms_content before = at(0);
     recorded->launch = record_call(kernel);
+    recorded->only_writes = kernel != MULTIPLY;
     recorded->allocation_id = allocation->id;
     recorded->address = allocation->address;
     recorded->context = FAKE_CONTEXT;

@@ -108,6 +108,54 @@ MS_TEST_BETWEEN(start, end, launched_content_knows_where_its_launch_wrote_it)
 
 /* --- whether a replay gives the same */
 
+/* --- what a part of the output needs of the input */
+
+static void check_needed(const struct ms_recorded_launch *recorded, size_t begin, size_t behind,
+                         uint64_t wanted_begin, uint64_t wanted_behind)
+{
+    const struct ms_range needed = ms_recorded_launch_needed(recorded, begin, behind);
+    CHECK_EQ(needed.begin, wanted_begin);
+    CHECK_EQ(needed.end, wanted_behind);
+}
+
+MS_TEST(a_part_of_the_output_needs_its_rows_whole)
+{
+    struct ms_launch_input input = {
+        .loads = {.bytes = 4000, .in_row = 4, .in_step = 4, .out_step = 2}};
+    const struct ms_recorded_launch recorded = {.input = &input};
+    check_needed(&recorded, 0, 2000, 0, 4000);
+    check_needed(&recorded, 0, 1, 0, 4);
+    check_needed(&recorded, 1, 3, 0, 8);
+    check_needed(&recorded, 100, 102, 200, 204);
+    check_needed(&recorded, 1999, 2000, 3996, 4000);
+    check_needed(&recorded, 1999, 9000, 3996, 4000); /* also behind the output */
+    check_needed(&recorded, 2000, 9000, 0, 0);
+    check_needed(&recorded, 100, 100, 0, 0);
+    input.loads = (struct ms_loads){.bytes = 2440, .in_row = 40, .in_step = 400, .out_step = 20};
+    check_needed(&recorded, 20, 40, 400, 440);
+    check_needed(&recorded, 19, 41, 0, 840);
+    check_needed(&recorded, 120, 140, 2400, 2440);
+}
+
+/* The block begins before the output does. */
+MS_TEST(the_output_may_begin_within_its_block)
+{
+    struct ms_launch_input input = {
+        .loads = {.bytes = 4000, .in_row = 4, .in_step = 4, .out_step = 2}, .written_at = 100};
+    const struct ms_recorded_launch recorded = {.input = &input};
+    check_needed(&recorded, 0, 100, 0, 0);
+    check_needed(&recorded, 0, 101, 0, 4);
+    check_needed(&recorded, 99, 104, 0, 8);
+    check_needed(&recorded, 102, 104, 4, 8);
+}
+
+MS_TEST(where_rows_are_not_known_all_of_the_input_is_needed)
+{
+    struct ms_launch_input input = {.loads = {.bytes = 4000}, .lineage = {.bytes = 5000}};
+    const struct ms_recorded_launch recorded = {.input = &input};
+    check_needed(&recorded, 100, 102, 0, 5000);
+}
+
 static bool is_current(struct ms_recorded_launch *recorded)
 {
     const struct ms_content content = {.kind = MS_LAUNCHED, .recorded = recorded};
@@ -162,13 +210,18 @@ static void check_extent(const struct ms_lineage *lineage, size_t begin, size_t 
 
 MS_TEST_BETWEEN(start, end, a_copy_has_other_files_and_is_else_the_same)
 {
-    struct ms_recorded_launch *recorded = record_much(), *copy = copy_of(recorded);
+    struct ms_recorded_launch *recorded = record_much();
+    recorded->only_writes = true;
+    recorded->input->loads.in_row = 4;
+    recorded->input->written_at = 3;
+    struct ms_recorded_launch *copy = copy_of(recorded);
     CHECK(copy != NULL && copy->launch == recorded->launch);
     ms_recorded_launch_drop(recorded);
     CHECK(copy->depth == 3 && copy->input_depth == 2 && copy->allocation_id == 4711);
     CHECK(copy->address == 1 << 20 && copy->context == (CUcontext)5 && copy->device == 6);
     CHECK(copy->before.bytes == BYTES && copy->input->lineage.bytes == BYTES);
     CHECK(copy->input->allocation_id == 12 && copy->input->address == 1 << 30);
+    CHECK(copy->input->loads.in_row == 4 && copy->input->written_at == 3 && copy->only_writes);
     check_extent(&copy->before, 0, 100, MS_LAUNCHED);
     check_extent(&copy->before, 100, 200, MS_UNDEFINED);
     check_extent(&copy->before, 200, 300, MS_FILL);
