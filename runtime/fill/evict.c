@@ -189,16 +189,18 @@ static bool is_idle(CUcontext context)
 static const struct way trimming = {has_leftover, is_idle, evict_leftover, NULL};
 
 /*
- * While a model is made, freeing returned blocks saves much memory. A program that trains would do
- * so for ever, and never settle. So this ends once a few times the program's memory has been freed.
+ * While a model is made, freeing returned blocks saves much memory. A program that trains wants all
+ * of it again, in the next launches. So this ends once it has lost more than an eighth of what the
+ * program has; and, as the program would else never settle, once a few times that was freed.
  */
 static bool may_trim(void)
 {
-    enum { TIMES = 4 };
-    uint64_t bytes = 0;
+    enum { TIMES = 4, PART = 8 };
+    uint64_t live = 0;
     for (CUdevice device = 0; device < MS_MAX_DEVICES; device++)
-        bytes += ms_space_sums(device).live;
-    const bool may = atomic_load(&trimmed_bytes) < TIMES * bytes;
+        live += ms_space_sums(device).live;
+    const bool may = atomic_load(&trimmed_bytes) < TIMES * live &&
+                     ms_carve_trim_gain() + (int64_t)(live / PART) >= 0;
     if (!may)
         ms_keep_memory();
     return may;

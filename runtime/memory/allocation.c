@@ -6,6 +6,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/memory/addresses.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/publish.h"
 
@@ -111,6 +112,7 @@ void ms_allocation_destroy(struct ms_allocation *allocation)
     ms_state_sample();
     ms_lineage_cleanup(&allocation->lineage);
     ms_sorted_cleanup(&MS_OWN(allocation)->blocks.all);
+    ms_ranges_cleanup(&MS_OWN(allocation)->trimmed);
     ms_heap_free(allocation->shadow);
     ms_heap_free(allocation);
 }
@@ -123,5 +125,7 @@ CUresult ms_allocation_cover(struct ms_allocation *allocation, size_t begin, siz
                "out of device memory while backing bytes %zu to %zu of the allocation of "
                "%zu bytes at 0x%llx",
                begin, end, allocation->bytes, allocation->address);
+    if (result == CUDA_SUCCESS)
+        ms_carve_note_memory(allocation, begin, end);
     return result;
 }

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "runtime/base/log.h"
+#include "runtime/base/ranges.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/ready.h"
 #include "runtime/memory/recorded_launch.h"
@@ -289,6 +290,27 @@ enum ms_carved ms_carve_take(struct ms_allocation *allocation, size_t begin, siz
     return MS_CARVED_FAILED;
 }
 
+static _Atomic int64_t trim_gain;
+
+int64_t ms_carve_trim_gain(void)
+{
+    return atomic_load_explicit(&trim_gain, memory_order_relaxed);
+}
+
+/* Of [begin, end), what has no memory since it was trimmed. */
+static size_t trimmed_bytes(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const struct ms_ranges *trimmed = &MS_OWN(allocation)->trimmed;
+    size_t bytes = 0;
+    for (size_t i = 0; i < trimmed->count; i++) {
+        const struct ms_range *range = &trimmed->list[i];
+        const size_t first = range->begin > begin ? range->begin : begin;
+        const size_t last = range->end < end ? range->end : end;
+        bytes += first < last ? last - first : 0;
+    }
+    return bytes;
+}
+
 bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end_out)
 {
     if (!ms_carve_remove_block(allocation, begin, end_out))
@@ -296,6 +318,7 @@ bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end
     if (change(allocation, begin, *end_out, ms_carve_forget) && !allocation->keeps_dead)
         ms_carve_set_leftover(allocation, MS_OWN(allocation)->leftover_bytes +
                                               present_bytes(allocation, begin, *end_out));
+    atomic_fetch_add(&trim_gain, (int64_t)trimmed_bytes(allocation, begin, *end_out));
     add_ready(allocation, begin);
     return true;
 }
@@ -454,6 +477,45 @@ static size_t uncover(struct ms_allocation *allocation)
            ms_backing_uncover(&allocation->backing, begin, allocation->backing.bytes, false);
 }
 
+static bool list_backed(const struct ms_allocation *allocation, struct ms_ranges *ranges)
+{
+    const size_t end = allocation->backing.bytes;
+    struct ms_range range = {0, end};
+    bool is_listed = true;
+    for (; is_listed && ms_backing_next(&allocation->backing, &range);
+         range = (struct ms_range){range.end, end})
+        is_listed = ms_ranges_add(ranges, range.begin, range.end);
+    return is_listed;
+}
+
+/* Without memory for the lists, what comes again does not count. */
+static size_t trim(struct ms_allocation *allocation)
+{
+    struct ms_ranges before = {0}, after = {0};
+    const bool is_listed = list_backed(allocation, &before);
+    const size_t freed = uncover(allocation);
+    if (is_listed && freed > 0 && list_backed(allocation, &after))
+        ms_ranges_subtract(&before, &after, &MS_OWN(allocation)->trimmed);
+    ms_ranges_cleanup(&before);
+    ms_ranges_cleanup(&after);
+    atomic_fetch_add(&trim_gain, (int64_t)freed);
+    return freed;
+}
+
+void ms_carve_note_memory(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_ranges *trimmed = &MS_OWN(allocation)->trimmed, rest = {0};
+    const size_t granule = allocation->granule;
+    struct ms_range range = {begin / granule * granule, (end + granule - 1) / granule * granule};
+    if (trimmed->count == 0)
+        return;
+    ms_ranges_sort(trimmed);
+    atomic_fetch_sub(&trim_gain, 2 * (int64_t)trimmed_bytes(allocation, range.begin, range.end));
+    ms_ranges_subtract(trimmed, &(struct ms_ranges){.list = &range, .count = 1}, &rest);
+    ms_ranges_cleanup(trimmed);
+    *trimmed = rest;
+}
+
 static void set_missing(struct ms_content *content)
 {
     content->cached = false;
@@ -467,5 +529,5 @@ size_t ms_carve_give_back(struct ms_allocation *allocation, enum ms_give_back wh
         if (allocation->lineage.cached_bytes > 0) /* whole extents change: no memory is needed */
             change(allocation, 0, allocation->bytes, set_missing);
     }
-    return uncover(allocation);
+    return what == MS_LEFTOVER ? trim(allocation) : uncover(allocation);
 }

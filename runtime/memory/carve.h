@@ -75,6 +75,14 @@ bool ms_carve_may_give_back(const struct ms_allocation *allocation, enum ms_give
 /* Returns how many bytes of memory that freed. */
 size_t ms_carve_give_back(struct ms_allocation *allocation, enum ms_give_back what);
 
+/*
+ * What it has gained, of all allocations and in bytes, to give back memory as MS_LEFTOVER: memory
+ * that has not come again since, and once more what of it each later block did without until it was
+ * returned; less memory that came again. That is told: [begin, end) has memory from now on.
+ */
+int64_t ms_carve_trim_gain(void);
+void ms_carve_note_memory(struct ms_allocation *allocation, size_t begin, size_t end);
+
 /* Bytes of returned blocks, of all allocations, that still have memory. */
 extern _Atomic uint64_t ms_space_leftover;
 static inline uint64_t ms_carve_leftover_bytes(void)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "runtime/base/lock.h"
+#include "runtime/base/ranges.h"
 #include "runtime/memory/space.h"
 
 /* The blocks of a carved allocation: sorted, without overlap. */
@@ -59,9 +60,10 @@ struct ms_inside {
     /* guarded by the claim */
     struct ms_published published;
     size_t leftover_bytes; /* bytes of returned blocks that still have memory (ms_space_leftover) */
-    size_t least_pieces;   /* a block in fewer pieces is left as it is (ms_carve_is_scattered) */
-    bool has_ready;        /* or had: some of its blocks are ready (ready.h) */
-    bool uncarvable;       /* was written before its first block was taken: it stays one block */
+    struct ms_ranges trimmed; /* without memory since it was given back as MS_LEFTOVER (carve.h) */
+    size_t least_pieces;      /* a block in fewer pieces is left as it is (ms_carve_is_scattered) */
+    bool has_ready;           /* or had: some of its blocks are ready (ready.h) */
+    bool uncarvable;          /* was written before its first block was taken: it stays one block */
 
     struct ms_allocation *next_delayed; /* delayed_free.h */
     CUevent freed;                      /* after the program's uses; or NULL */

@@ -213,6 +213,22 @@ SCENARIO(for_ever)
     }
 }
 
+/* The same, but of every block that a kernel fills the next two hold only what is recorded. */
+SCENARIO(for_the_next)
+{
+    const CUdeviceptr whole = allocate(64 * MIB);
+    for (int i = 0; i < 80; i++) {
+        const CUdeviceptr block = take(whole, 24 * MIB);
+        OK(cuMemsetD8(block, (unsigned char)i, 24 * MIB));
+        if (i % 3 == 0)
+            add(block, 1, 6 * MIB);
+        OK(cuCtxSynchronize());
+        if (i == 79)
+            print_bytes("last", block, 24 * MIB);
+        give(block, 24 * MIB);
+    }
+}
+
 /* Sixteen blocks of 1 MiB, of which all were used, given back and handed out again: with the memory
  * that they had. */
 enum { READY = 16 };

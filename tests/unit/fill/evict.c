@@ -580,6 +580,77 @@ MS_TEST(trimming_of_one_allocation_ends)
     trim_for_ever(true);
 }
 
+/* They are used again. */
+static void want_again(size_t granules)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK_EQ(ms_allocation_cover(allocation, 2 * FAKE_GRANULE, (2 + granules) * FAKE_GRANULE),
+             CUDA_SUCCESS);
+    ms_space_release(allocation);
+    leave(granules);
+}
+
+/* All that went comes again. */
+static void trim_in_vain(bool of_one)
+{
+    carve();
+    ms_config.leftover_bytes = FAKE_GRANULE;
+    ms_evict_leftover(of_one ? allocation->address : 0);
+    want_again(2);
+    CHECK(!ms_keeps_memory());
+    ms_evict_leftover(of_one ? allocation->address : 0);
+    CHECK(ms_keeps_memory());
+    CHECK_EQ(ms_carve_leftover_bytes(), 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_counter_get(MS_COUNT_EVICTED_BYTES), 2 * FAKE_GRANULE);
+    end();
+}
+
+MS_TEST(trimming_ends_when_what_goes_comes_again)
+{
+    trim_in_vain(false);
+}
+
+MS_TEST(trimming_of_one_allocation_ends_when_what_goes_comes_again)
+{
+    trim_in_vain(true);
+}
+
+/* An eighth of what the program has may be lost: one granule. */
+MS_TEST_BETWEEN(carve, end, trimming_goes_on_while_it_pays)
+{
+    ms_config.leftover_bytes = 0;
+    ms_evict_leftover(0);
+    for (unsigned round = 0; round < 2; round++) {
+        want_again(1);
+        ms_evict_leftover(0);
+        CHECK(!ms_keeps_memory());
+        CHECK_EQ(ms_carve_leftover_bytes(), 0);
+    }
+    CHECK_EQ(ms_carve_trim_gain(), 0);
+    want_again(1);
+    CHECK_EQ(ms_carve_trim_gain(), -2 * FAKE_GRANULE);
+    ms_evict_leftover(0);
+    CHECK(ms_keeps_memory());
+    CHECK_EQ(ms_carve_leftover_bytes(), FAKE_GRANULE);
+}
+
+/* The same, but a block did without the memory meanwhile. */
+MS_TEST_BETWEEN(carve, end, trimming_goes_on_if_blocks_do_without)
+{
+    size_t block_end;
+    ms_config.leftover_bytes = 0;
+    ms_evict_leftover(0);
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK_EQ(ms_carve_take(allocation, 2 * FAKE_GRANULE, 4 * FAKE_GRANULE), MS_CARVED);
+    CHECK(ms_carve_return(allocation, 2 * FAKE_GRANULE, &block_end));
+    ms_space_release(allocation);
+    CHECK_EQ(ms_carve_trim_gain(), 4 * FAKE_GRANULE);
+    want_again(2);
+    ms_evict_leftover(0);
+    CHECK(!ms_keeps_memory());
+    CHECK_EQ(ms_carve_leftover_bytes(), 0);
+}
+
 static bool was_ready;
 
 static void hand_out_meanwhile(void)

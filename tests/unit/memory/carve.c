@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/ready.h"
 #include "tests/unit/between.h"
@@ -811,4 +812,80 @@ MS_TEST_BETWEEN(start, end, what_a_changed_file_cannot_restore_stays)
     check(0, G, MS_SOURCE);
     check(2 * G, 3 * G, MS_SOURCE);
     check(BYTES - G, BYTES, MS_RESIDENT);
+}
+
+/* --- what it gains to give back */
+
+static int64_t gain_of_memory(size_t begin, size_t end)
+{
+    const int64_t before = ms_carve_trim_gain();
+    CHECK_EQ(ms_allocation_cover(allocation, begin, end), CUDA_SUCCESS);
+    return ms_carve_trim_gain() - before;
+}
+
+MS_TEST_BETWEEN(start_dead, end, memory_that_comes_again_is_a_loss_once)
+{
+    CHECK_EQ(gain_of_memory(0, BYTES), 0); /* none has gone */
+    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
+    CHECK_EQ(ms_carve_trim_gain(), 6 * G);
+    CHECK_EQ(gain_of_memory(G, 2 * G), 0); /* it stayed */
+    CHECK_EQ(gain_of_memory(4 * G - 1, 5 * G + 1), -2 * 2 * G);
+    CHECK_EQ(gain_of_memory(4 * G, 6 * G), 0);
+    CHECK_EQ(gain_of_memory(0, BYTES), -2 * 4 * G);
+    CHECK_EQ(gain_of_memory(0, BYTES), 0);
+    CHECK_EQ(ms_carve_trim_gain(), -6 * G);
+}
+
+MS_TEST_BETWEEN(start_dead, end, memory_that_goes_again_may_come_again)
+{
+    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
+    CHECK_EQ(gain_of_memory(0, 1), -2 * G);
+    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), G);
+    CHECK_EQ(gain_of_memory(0, G), -2 * G);
+    CHECK_EQ(gain_of_memory(2 * G, 3 * G), -2 * G); /* and what went before has not come yet */
+}
+
+MS_TEST_BETWEEN(start_dead, end, what_a_block_did_without_is_a_gain)
+{
+    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
+    take(4 * G, 7 * G);
+    CHECK_EQ(gain_of_memory(5 * G, 6 * G), -2 * G);
+    const int64_t before = ms_carve_trim_gain();
+    give(4 * G, 7 * G);
+    CHECK_EQ(ms_carve_trim_gain() - before, 2 * G);
+    take(5 * G, 6 * G);
+    give(5 * G, 6 * G);
+    CHECK_EQ(ms_carve_trim_gain() - before, 2 * G);
+}
+
+/* Memory was short. */
+MS_TEST_BETWEEN(start_dead, end, memory_that_had_to_go_is_neither)
+{
+    CHECK_EQ(ms_carve_give_back(allocation, MS_RESTORABLE), 7 * G);
+    CHECK_EQ(gain_of_memory(0, BYTES), 0);
+    CHECK_EQ(ms_carve_trim_gain(), 0);
+}
+
+MS_TEST_BETWEEN(start_dead, end, memory_that_does_not_come_is_no_loss)
+{
+    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(ms_allocation_cover(allocation, 0, G), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(ms_carve_trim_gain(), 6 * G);
+    CHECK_EQ(gain_of_memory(0, G), -2 * G);
+}
+
+/* Without memory for the list, all else goes on. */
+MS_TEST(memory_that_cannot_be_noted_goes_and_comes)
+{
+    for (int grows = 0; grows < 10; grows++) {
+        start_dead();
+        may_grow = grows;
+        const size_t freed = ms_carve_give_back(allocation, MS_LEFTOVER);
+        may_grow = 0;
+        CHECK(gain_of_memory(0, G) >= -2 * (int64_t)freed);
+        may_grow = 1000000;
+        CHECK(gain_of_memory(0, BYTES) >= -2 * (int64_t)freed);
+        end();
+    }
 }
