@@ -143,6 +143,7 @@ static struct ms_range copy(struct ms_allocation *allocation, uint64_t offset, s
     memset((void *)(uintptr_t)target, 0xee, BYTES);
     const struct ms_range range =
         ms_loaded_copy(allocation, file.source, offset, bytes, target, NULL);
+    CHECK(ms_space_try_claim(allocation->address) == NULL); /* it is the caller's still */
     ms_space_release(allocation);
     CHECK(range.begin == range.end || (offset <= range.begin && range.end <= offset + bytes));
     CHECK_BYTES((void *)(uintptr_t)(target + (range.begin - offset)), file.data + range.begin,
@@ -220,36 +221,48 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, bytes_of_another_file_are_no
     ms_source_drop(other.source);
 }
 
-/* [begin, end) of what was noted has that content by now. */
-static void check_changed(size_t begin, size_t end, const struct ms_content *content, bool copied)
+enum { WANTED = BYTES / 2 };
+
+/* What was noted is as it was read, but [begin, end) has that content by now. */
+static bool is_copied_after(size_t begin, size_t end, const struct ms_content *content)
 {
-    ms_loaded_note(file.source, 0, BYTES, whole->address);
+    const struct ms_content read = {.kind = MS_SOURCE, .cached = true, .source = file.source};
+    fake_set(whole, 0, BYTES, &read);
+    ms_loaded_note(file.source, 0, WANTED, whole->address);
     fake_set(whole, begin, end, content);
-    CHECK_EQ(is_copied(0, BYTES), copied);
+    return is_copied(0, WANTED);
 }
 
+/* Each content differs from what was read in one thing. */
 MS_TEST_BETWEEN(start_with_target, end_with_target, a_place_with_other_bytes_by_now_is_not_copied)
 {
     struct test_file other;
     make_test_file(&other, "/tmp", BYTES);
     const struct ms_content same = {.kind = MS_SOURCE, .cached = true, .source = file.source};
     struct ms_content changed = same;
-    check_changed(0, BYTES, &same, true);
+    CHECK(is_copied_after(0, BYTES, &same));
+    changed.kind = MS_FILL;
+    CHECK(!is_copied_after(0, BYTES, &changed));
+    changed = same;
     changed.cached = false;
-    check_changed(0, BYTES, &changed, false);
+    CHECK(!is_copied_after(0, BYTES, &changed));
     changed = same;
     changed.source = other.source;
-    check_changed(0, BYTES, &changed, false);
+    CHECK(!is_copied_after(0, BYTES, &changed));
     changed = same;
     changed.source_offset = FAKE_GRANULE;
-    check_changed(0, BYTES - FAKE_GRANULE, &changed, false);
-    check_changed(0, BYTES, &(struct ms_content){.kind = MS_RESIDENT}, false);
-    check_changed(0, BYTES, &same, true);
-    check_changed(BYTES / 2, BYTES, &(struct ms_content){.kind = MS_RESIDENT}, false);
-    CHECK(is_copied(0, BYTES / 2) == false); /* the place is gone */
-    ms_loaded_note(file.source, 0, BYTES, whole->address);
-    CHECK(is_copied(0, BYTES / 2));
+    CHECK(!is_copied_after(0, BYTES - FAKE_GRANULE, &changed));
     ms_source_drop(other.source);
+}
+
+MS_TEST_BETWEEN(start_with_target, end_with_target, a_place_that_has_changed_behind_is_not_copied)
+{
+    const struct ms_content resident = {.kind = MS_RESIDENT};
+    CHECK(is_copied_after(WANTED, BYTES, &resident));
+    CHECK(!is_copied_after(WANTED - 1, BYTES, &resident));
+    CHECK(!is_copied(0, WANTED - 1)); /* the place is gone */
+    ms_loaded_note(file.source, 0, WANTED, whole->address);
+    CHECK(is_copied(0, WANTED - 1));
 }
 
 /* The address has another, smaller allocation by now. */
@@ -266,6 +279,22 @@ MS_TEST_BETWEEN(start_with_target, end_with_target,
         const size_t bytes = offset < AT + PART ? AT + PART + 1 - offset : LEAST;
         CHECK_EQ(copy(whole, offset, bytes).end, 0);
     }
+}
+
+/* The first place has the bytes in part. The second lies behind the allocation, where there is no
+ * extent, and the extent of the first would do. */
+MS_TEST_BETWEEN(start_with_target, end_with_target, a_place_behind_its_allocation_is_not_copied)
+{
+    enum { BEGIN = PART + 2 * FAKE_GRANULE };
+    const struct ms_content read = {
+        .kind = MS_SOURCE, .cached = true, .source = file.source, .source_offset = BEGIN};
+    fake_set(part, 0, PART, &read);
+    fake_set(part, PART - FAKE_GRANULE, PART, &(struct ms_content){.kind = MS_RESIDENT});
+    fake_allocation_free(whole);
+    whole = fake_allocation(BYTES);
+    ms_loaded_note(file.source, BEGIN, PART, part->address);
+    ms_loaded_note(file.source, FAKE_GRANULE, BYTES - FAKE_GRANULE, part->address);
+    CHECK_EQ(copy(whole, BEGIN, PART).end, 0);
 }
 
 MS_TEST_BETWEEN(start_with_target, end_with_target, memory_of_another_context_is_not_copied)
