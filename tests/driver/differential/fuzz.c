@@ -160,7 +160,7 @@ void fuzz_loud(CUresult result, const char *what)
 static const struct fuzz_operation *const chapters[] = {
     fuzz_basics, fuzz_copies,   fuzz_shapes,   fuzz_launches, fuzz_hidden,  fuzz_streams,
     fuzz_memory, fuzz_mappings, fuzz_contexts, fuzz_plans,    fuzz_refused, fuzz_pools,
-    fuzz_many,   fuzz_files,    fuzz_newer,    fuzz_bounds,   fuzz_tensors};
+    fuzz_many,   fuzz_files,    fuzz_newer,    fuzz_bounds,   fuzz_loads,   fuzz_tensors};
 enum { CHAPTERS = sizeof(chapters) / sizeof(chapters[0]), OPERATIONS_MOST = 128, PROGRAM = 400 };
 
 static const struct fuzz_operation *operations[OPERATIONS_MOST];

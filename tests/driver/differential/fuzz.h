@@ -13,7 +13,7 @@
  * memory, host memory, streams), and the operations by chapter: fuzz_copies.c, fuzz_shapes.c,
  * fuzz_launches.c, fuzz_hidden.c, fuzz_streams.c, fuzz_memory.c, fuzz_mappings.c, fuzz_contexts.c,
  * fuzz_many.c, fuzz_plans.c, fuzz_pools.c, fuzz_refused.c, fuzz_files.c, fuzz_newer.c,
- * fuzz_bounds.c.
+ * fuzz_bounds.c, fuzz_loads.c.
  */
 #pragma once
 
@@ -204,7 +204,7 @@ void fuzz_read_from(CUcontext reader, CUdeviceptr at);
 extern const struct fuzz_operation fuzz_basics[], fuzz_copies[], fuzz_shapes[], fuzz_launches[],
     fuzz_hidden[], fuzz_streams[], fuzz_memory[], fuzz_mappings[], fuzz_contexts[], fuzz_plans[],
     fuzz_refused[], fuzz_pools[], fuzz_many[], fuzz_files[], fuzz_newer[], fuzz_bounds[],
-    fuzz_tensors[];
+    fuzz_loads[], fuzz_tensors[];
 /* First and last acts of a process: what changes the shim for good, and what the process does not
  * survive. */
 extern const struct fuzz_operation fuzz_first_acts[], fuzz_last_acts[];
