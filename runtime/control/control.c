@@ -92,7 +92,7 @@ enum {
 
 struct client {
     int descriptor;    /* -1: none */
-    uint64_t heard_ns; /* when it last sent something */
+    uint64_t heard_ns; /* when it last sent something, or got an answer */
     char line[LINE_BYTES];
     size_t line_length;
     struct ms_pages plan; /* none while a line is being read */
@@ -103,7 +103,7 @@ static struct {
     int listener; /* -1: none */
     struct sockaddr_un address;
     ino_t inode;
-    struct client clients[MS_CONTROL_CLIENTS];
+    struct client clients[MS_CONTROL_CLIENTS]; /* in the order in which they connected */
 } server = {.listener = -1};
 
 /* --- opening */
@@ -217,6 +217,17 @@ static void wait_for_descriptor(void)
     nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
 }
 
+static void close_gaps(void)
+{
+    int kept = 0;
+    for (int i = 0; i < MS_CONTROL_CLIENTS; i++) {
+        const struct client client = server.clients[i];
+        server.clients[i] = (struct client){.descriptor = -1};
+        if (client.descriptor >= 0)
+            server.clients[kept++] = client;
+    }
+}
+
 static void accept_client(void)
 {
     const int descriptor = accept4(server.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -225,6 +236,7 @@ static void accept_client(void)
         wait_for_descriptor();
         return;
     }
+    close_gaps(); /* so that the first free place is behind all clients */
     for (int i = 0; i < MS_CONTROL_CLIENTS && client == NULL; i++) {
         if (server.clients[i].descriptor < 0)
             client = &server.clients[i];
@@ -284,6 +296,12 @@ static void end_suspension(struct client *client)
     answer(client, is_good ? "ok" : "error", is_good ? "everything is back" : fault.text);
 }
 
+static void refuse_line(struct client *client)
+{
+    answer(client, "error", "expected plan BYTES, materialise, suspend, resume or status");
+    drop(client);
+}
+
 static void obey(struct client *client)
 {
     char status[ANSWER_BYTES - 8];
@@ -294,7 +312,7 @@ static void obey(struct client *client)
         answer(client, "ok", "everything that can be materialised is in memory");
     } else if (strcmp(client->line, "suspend") == 0) {
         begin_suspension(client, NULL);
-    } else if (strncmp(client->line, "suspend ", 8) == 0) {
+    } else if (strncmp(client->line, "suspend ", 8) == 0 && client->line[8] != '\0') {
         begin_suspension(client, client->line + 8);
     } else if (strcmp(client->line, "resume") == 0) {
         end_suspension(client);
@@ -302,8 +320,7 @@ static void obey(struct client *client)
         ms_control_status(status, sizeof(status));
         answer(client, "ok", status);
     } else {
-        answer(client, "error", "expected plan BYTES, materialise, suspend, resume or status");
-        drop(client);
+        refuse_line(client);
     }
 }
 
@@ -312,31 +329,62 @@ static void obey(struct client *client)
 /* The handler writes to a descriptor, and the thread does the rest. */
 static struct {
     int descriptor; /* -1: none */
-    pid_t pid;      /* a forked child has the handler, and no thread */
+    pid_t pid;      /* of the process that has the thread */
 } signalled = {.descriptor = -1};
 
-static void note(__attribute__((unused)) int number)
+/* A forked child inherits the handler, but no thread. The disposition that the program had, which
+ * was the default, takes the handler's place; it meets the signal when the handler returns. */
+static void hand_back(int number)
+{
+    const struct sigaction action = {.sa_handler = SIG_DFL};
+    sigaction(number, &action, NULL);
+    raise(number);
+}
+
+static void note(int number)
 {
     const int error = errno;
     const uint64_t one = 1;
-    if (getpid() == signalled.pid && write(signalled.descriptor, &one, sizeof(one)) < 0)
-        errno = error; /* it is full: enough have come */
+    if (getpid() != signalled.pid)
+        hand_back(number);
+    else if (write(signalled.descriptor, &one, sizeof(one)) < 0)
+        errno = error; /* the counter is full: enough have come */
 }
 
-/* One that the program handles, or ignores, stays the program's. */
-static bool take_signal(int number)
+/* A handler that returns from a fault runs into the same fault again, and a program that ends by
+ * abort() would live on. The kernel sends the others without being asked. NULL: the signal may be
+ * taken, as far as the kernel lets it. */
+static const char *reason_against(int number)
+{
+    switch (number) {
+    case SIGSEGV:
+    case SIGBUS:
+    case SIGILL:
+    case SIGFPE:
+    case SIGTRAP:
+    case SIGSYS:
+    case SIGABRT:
+        return "faults of the program raise it";
+    case SIGCHLD:
+    case SIGCONT:
+        return "the kernel sends it to programs that have children or are stopped";
+    default:
+        return NULL;
+    }
+}
+
+/* NULL: the signal suspends. One that the program handles, or ignores, stays the program's. */
+static const char *take_signal(int number)
 {
     struct sigaction before, action = {.sa_handler = note, .sa_flags = SA_RESTART};
-    const char *why = NULL;
-    if (sigaction(number, NULL, &before) != 0)
-        why = strerror(errno);
-    else if ((before.sa_flags & SA_SIGINFO) != 0 || before.sa_handler != SIG_DFL)
-        why = "the program handles it itself";
-    else if (sigaction(number, &action, NULL) != 0)
-        why = strerror(errno);
+    const char *why = reason_against(number);
     if (why != NULL)
-        ms_log(MS_WARN, "METASHARD_SUSPEND_SIGNAL: %d: %s", number, why);
-    return why == NULL;
+        return why;
+    if (sigaction(number, NULL, &before) != 0)
+        return strerror(errno);
+    if ((before.sa_flags & SA_SIGINFO) != 0 || before.sa_handler != SIG_DFL)
+        return "the program handles it itself";
+    return sigaction(number, &action, NULL) == 0 ? NULL : strerror(errno);
 }
 
 static void open_signal(void)
@@ -348,10 +396,15 @@ static void open_signal(void)
     signalled.pid = getpid();
     if (signalled.descriptor < 0) {
         ms_log(MS_WARN, "METASHARD_SUSPEND_SIGNAL: %s", strerror(errno));
-    } else if (!take_signal(number < INT_MAX ? (int)number : INT_MAX)) {
-        close(signalled.descriptor);
-        signalled.descriptor = -1;
+        return;
     }
+    const int known = number < INT_MAX ? (int)number : INT_MAX;
+    const char *why = take_signal(known);
+    if (why == NULL)
+        return;
+    ms_log(MS_WARN, "METASHARD_SUSPEND_SIGNAL: %d: %s", known, why);
+    close(signalled.descriptor);
+    signalled.descriptor = -1;
 }
 
 /* All signals until now count as one. */
@@ -386,8 +439,12 @@ static void take_line(struct client *client, const char **at, size_t *left)
         ++*at;
         --*left;
     }
+    const bool is_text = strlen(client->line) == client->line_length;
     client->line_length = 0;
-    obey(client); /* a line that is too long is no request */
+    if (is_line && is_text)
+        obey(client);
+    else /* the beginning of a line, or the part before a NUL, would be another request */
+        refuse_line(client);
 }
 
 static void take_bytes(struct client *client, const char **at, size_t *left)
@@ -414,28 +471,35 @@ static void serve_client(struct client *client)
     }
     const char *at = buffer;
     size_t left = (size_t)got;
-    client->heard_ns = ms_clock_ns(CLOCK_MONOTONIC_COARSE);
     while (left > 0 && client->descriptor >= 0) {
         if (client->plan.memory != NULL)
             take_bytes(client, &at, &left);
         else
             take_line(client, &at, &left);
     }
+    /* The client's silence begins when its request, which may take minutes, is answered. */
+    client->heard_ns = ms_clock_ns(CLOCK_MONOTONIC_COARSE);
 }
 
-/* An answer may take as long as a plan does. */
-static void serve_ready(const struct pollfd *polled, size_t count)
+static bool is_ready(const struct client *client, const struct pollfd *polled, size_t count)
+{
+    for (size_t i = 1; i < count; i++) {
+        if (client->descriptor == polled[i].fd && polled[i].revents != 0)
+            return true;
+    }
+    return false;
+}
+
+/* now_ns: when the descriptors were polled. A client that said nothing until then is silent: one
+ * that speaks while another client's request takes its time is ready at the next poll. */
+static void serve_ready(const struct pollfd *polled, size_t count, uint64_t now_ns)
 {
     for (int i = 0; i < MS_CONTROL_CLIENTS && server.listener >= 0; i++) {
         struct client *client = &server.clients[i];
-        for (size_t j = 1; j < count; j++) {
-            if (client->descriptor == polled[j].fd && polled[j].revents != 0) {
-                serve_client(client);
-                break;
-            }
-        }
-        if (client->descriptor >= 0 && ms_clock_ns(CLOCK_MONOTONIC_COARSE) - client->heard_ns >
-                                           PATIENCE_S * UINT64_C(1000000000))
+        if (is_ready(client, polled, count))
+            serve_client(client);
+        else if (client->descriptor >= 0 &&
+                 now_ns > client->heard_ns + PATIENCE_S * UINT64_C(1000000000))
             drop(client);
     }
     if (count > 0 && polled[0].revents != 0)
@@ -465,11 +529,12 @@ bool ms_control_serve(int wake, int patience_ms)
     const size_t count = list(polled + 2);
     const bool has_clients = count > 1; /* which are dropped if they say nothing */
     poll(polled, 2 + (nfds_t)count, has_clients && patience_ms < 0 ? LOOK_MS : patience_ms);
+    const uint64_t now_ns = ms_clock_ns(CLOCK_MONOTONIC_COARSE);
     if (polled[0].revents != 0)
         return false;
     if (polled[1].revents != 0)
         obey_signal();
-    serve_ready(polled + 2, count);
+    serve_ready(polled + 2, count, now_ns);
     return true;
 }
 

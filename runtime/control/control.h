@@ -6,7 +6,9 @@
  * only if one of them is set.
  *
  * The socket is a UNIX stream socket with mode 0600; a peer of another user gets an error. A
- * request is one line, and its answer is one line, "ok ..." or "error ...":
+ * request is one line, and its answer is one line, "ok ..." or "error ...". Whoever is accepted is
+ * answered, in the order in which they connected, however long another request takes. What is no
+ * request ends the connection, behind its answer; so do 10 s without one:
  *
  *     plan BYTES     followed by a plan of so many bytes, which becomes active; "ok" when what it
  *                    gives to this rank is in memory

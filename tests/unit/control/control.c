@@ -214,14 +214,18 @@ void __wrap_ms_pages_cleanup(struct ms_pages *pages)
     __real_ms_pages_cleanup(pages);
 }
 
+static time_t ahead_s; /* of the clock that the shim sees */
 static unsigned begun, ended, settled, quiesced, cancelled, let_cancel, arrived;
 static bool is_faked, is_refused, arrived_first, arrived_fetches;
-static char begun_folder[MS_PATH_BYTES + 64];
+static char begun_folder[MS_PATH_BYTES + 64], begun_order[64];
+static time_t suspending_s; /* how long a suspension takes */
 bool __real_ms_suspension_begin(const char *to, char *text, size_t bytes, struct ms_fault *fault);
 bool __wrap_ms_suspension_begin(const char *to, char *text, size_t bytes, struct ms_fault *fault);
 bool __wrap_ms_suspension_begin(const char *to, char *text, size_t bytes, struct ms_fault *fault)
 {
     begun++;
+    ahead_s += suspending_s;
+    strncat(begun_order, to != NULL ? to : "", sizeof(begun_order) - strlen(begun_order) - 1);
     snprintf(begun_folder, sizeof(begun_folder), "%s", to != NULL ? to : "none");
     if (!is_faked)
         return __real_ms_suspension_begin(to, text, bytes, fault);
@@ -291,8 +295,7 @@ void __wrap_ms_transfer_let_cancel(void)
     let_cancel++;
 }
 
-static time_t ahead_s;                 /* of the clock that the shim sees */
-static const struct timespec *stopped; /* where it stands */
+static const struct timespec *stopped; /* where the clock stands that the shim sees */
 int __real_clock_gettime(clockid_t clock, struct timespec *now);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
@@ -525,6 +528,72 @@ MS_TEST_AFTER(start, a_client_that_says_nothing_is_dropped)
     ms_control_close();
 }
 
+static void must_receive(int client, const char *expected)
+{
+    must_answer(client, "", expected);
+}
+
+static void say(int client, const char *request)
+{
+    CHECK_EQ(send(client, request, strlen(request), MSG_NOSIGNAL), strlen(request));
+}
+
+/* Longer than a client may be silent. */
+MS_TEST_AFTER(start, a_slow_request_costs_no_client_its_answer)
+{
+    const int idle = connect_client(), slow = connect_client();
+    serve_ready();
+    is_faked = true;
+    suspending_s = 60;
+    ahead_s = 9;
+    say(slow, "suspend\n");
+    CHECK(ms_control_serve(-1, 0)); /* the request takes its time; meanwhile: */
+    suspending_s = 0;
+    const int late = connect_client();
+    say(late, "resume\n");
+    say(idle, "resume\n");
+    must_receive(slow, "ok told\n");
+    must_receive(idle, "ok everything is back\n");
+    must_receive(late, "ok everything is back\n");
+    must_answer(slow, "resume\n", "ok everything is back\n"); /* whoever asked may ask again */
+    ahead_s += 12;
+    serve_ready();
+    CHECK(is_dropped(slow) && is_dropped(idle) && is_dropped(late));
+    ms_control_close();
+}
+
+MS_TEST_AFTER(start, a_client_that_is_silent_during_a_slow_request_is_dropped_after_it)
+{
+    const int silent = connect_client(), slow = connect_client();
+    serve_ready();
+    is_faked = true;
+    suspending_s = 60;
+    must_answer(slow, "suspend\n", "ok told\n");
+    CHECK(is_dropped(silent) && !is_dropped(slow));
+    ms_control_close();
+}
+
+/* Those who came first, also where one that has gone left a place. */
+MS_TEST_AFTER(start, clients_are_answered_in_the_order_in_which_they_came)
+{
+    int clients[4];
+    for (int i = 0; i < 3; i++) {
+        clients[i] = connect_client();
+        serve_ready();
+    }
+    close(clients[0]);
+    serve_ready();
+    clients[3] = connect_client();
+    serve_ready();
+    is_faked = true;
+    say(clients[3], "suspend /3\n");
+    say(clients[2], "suspend /2\n");
+    say(clients[1], "suspend /1\n");
+    CHECK(ms_control_serve(-1, 0));
+    CHECK(strcmp(begun_order, "/1/2/3") == 0);
+    ms_control_close();
+}
+
 MS_TEST_AFTER(start, there_are_so_many_clients_at_most)
 {
     int clients[MS_CONTROL_CLIENTS];
@@ -749,6 +818,35 @@ MS_TEST_AFTER(start, each_request_has_its_answer)
     ms_control_close();
 }
 
+static const char NO_REQUEST[] =
+    "error expected plan BYTES, materialise, suspend, resume or status\n";
+
+/* A NUL ends a string in C, but no line. */
+MS_TEST_AFTER(start, a_request_with_a_nul_is_refused_whatever_stands_before_it)
+{
+    static const char *const words[] = {"suspend", "resume", "status", "materialise", "plan 2", ""};
+    is_faked = true;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        char line[64];
+        const int bytes = snprintf(line, sizeof(line), "%s%c/etc\n", words[i], '\0');
+        const int client = connect_client();
+        CHECK_EQ(send(client, line, (size_t)bytes, MSG_NOSIGNAL), bytes);
+        must_answer(client, "", NO_REQUEST);
+        CHECK(is_dropped(client));
+        close(client);
+    }
+    CHECK(begun == 0 && ended == 0 && settled == 0);
+    ms_control_close();
+}
+
+MS_TEST_AFTER(start, a_folder_that_is_named_has_a_name)
+{
+    is_faked = true;
+    must_answer(connect_client(), "suspend \n", NO_REQUEST);
+    CHECK_EQ(begun, 0);
+    ms_control_close();
+}
+
 MS_TEST_AFTER(start, what_is_no_request_ends_the_connection)
 {
     static const char *const bad[] = {"\n",         "plan\n",  "planx\n",    "materialise \n",
@@ -782,7 +880,8 @@ MS_TEST_AFTER(start, a_request_may_be_as_long_as_a_line)
     must_answer(client, line, "ok told\n");
     CHECK_EQ(strlen(begun_folder), MS_PATH_BYTES + 63 - 8);
     line[MS_PATH_BYTES + 63] = 'x';
-    must_answer(client, line, "ok told\n"); /* of a beginning of it */
+    must_answer(client, line, NO_REQUEST);
+    CHECK(begun == 1 && is_dropped(client)); /* the rest of the line is no request either */
     ms_control_close();
 }
 
@@ -1233,9 +1332,13 @@ MS_TEST_AFTER(make_folder, a_signal_of_a_forked_child_is_not_the_parents)
         raise(SIGUSR1);
         _exit(0);
     }
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+    CHECK_EQ(WTERMSIG(status), SIGUSR1);
     look(1);
     CHECK_EQ(begun, 0);
+    raise(SIGUSR1); /* the parent keeps its handler */
+    look(1);
+    CHECK_EQ(begun, 1);
 }
 
 MS_TEST_AFTER(make_folder, so_many_signals_that_no_more_can_be_noted_are_one)
@@ -1303,6 +1406,16 @@ MS_TEST(a_signal_that_is_not_free_is_told_of)
          {.sa_handler = SIG_DFL, .sa_flags = SA_SIGINFO},
          "10: the program handles it itself"},
         {SIGKILL, {.sa_handler = SIG_DFL}, "9: Invalid argument"},
+        {SIGSTOP, {.sa_handler = SIG_DFL}, "19: Invalid argument"},
+        {SIGSEGV, {.sa_handler = SIG_DFL}, "11: faults of the program raise it"},
+        {SIGBUS, {.sa_handler = SIG_DFL}, "7: faults of the program raise it"},
+        {SIGILL, {.sa_handler = SIG_DFL}, "4: faults of the program raise it"},
+        {SIGFPE, {.sa_handler = SIG_DFL}, "8: faults of the program raise it"},
+        {SIGTRAP, {.sa_handler = SIG_DFL}, "5: faults of the program raise it"},
+        {SIGSYS, {.sa_handler = SIG_DFL}, "31: faults of the program raise it"},
+        {SIGABRT, {.sa_handler = SIG_DFL}, "6: faults of the program raise it"},
+        {SIGCHLD, {.sa_handler = SIG_DFL}, "17: the kernel sends it"},
+        {SIGCONT, {.sa_handler = SIG_DFL}, "18: the kernel sends it"},
         {1000, {.sa_handler = SIG_DFL}, "1000: Invalid argument"},
         {UINT64_C(1) << 33, {.sa_handler = SIG_DFL}, "2147483647: Invalid argument"},
     };
