@@ -69,11 +69,12 @@ METASHARD_API int metashard_materialise(void);
  * lives (docs/suspend.md). Addresses stay. What is still in its file, and what recorded launches
  * can make again, is dropped; the rest waits in host memory or, if `folder` is not NULL, in a file
  * there that has no name (an absolute path). Waits for the device. Writes what became of the memory
- * to `text` (may be NULL), as metashard_status does; keys: freed_bytes, replayed_bytes,
- * stored_bytes, zero_bytes, stays_exported_bytes, stays_mapped_bytes, stays_bytes, and
- * others_bytes: what else its devices have in use, of whatever process. Fails, and changes nothing,
- * while a stream is captured or an NCCL group is open, or when there is no room for what has to
- * wait. No other thread may use the device meanwhile.
+ * to `text` (may be NULL), as metashard_status does; keys: freed_bytes, replayed_bytes, made_bytes
+ * (of these what no file has: recorded launches and sets make it again), stored_bytes, zero_bytes,
+ * stays_exported_bytes, stays_mapped_bytes, stays_bytes, and others_bytes: what else its devices
+ * have in use, of whatever process. Fails, and changes nothing, while a stream is captured or an
+ * NCCL group is open, or when there is no room for what has to wait. No other thread may use the
+ * device meanwhile.
  *
  * metashard_resume takes everything back. So does the first launch, and copies take what they use.
  * Without enough device memory these fail (metashard_resume by -1, calls of the program by

@@ -60,10 +60,11 @@ bool ms_suspension_begin(const char *folder, char *text, size_t bytes, struct ms
         return false;
     snprintf(text, bytes,
              "{\"freed_bytes\": %" PRIu64 ", \"replayed_bytes\": %" PRIu64
-             ", \"stored_bytes\": %" PRIu64 ", \"zero_bytes\": %" PRIu64
-             ", \"stays_exported_bytes\": %" PRIu64 ", \"stays_mapped_bytes\": %" PRIu64
-             ", \"stays_bytes\": %" PRIu64 ", \"others_bytes\": %" PRIu64 "}",
-             told.freed, told.replayed, told.stored, told.zeros, told.stays_exported,
+             ", \"made_bytes\": %" PRIu64 ", \"stored_bytes\": %" PRIu64
+             ", \"zero_bytes\": %" PRIu64 ", \"stays_exported_bytes\": %" PRIu64
+             ", \"stays_mapped_bytes\": %" PRIu64 ", \"stays_bytes\": %" PRIu64
+             ", \"others_bytes\": %" PRIu64 "}",
+             told.freed, told.replayed, told.made, told.stored, told.zeros, told.stays_exported,
              told.stays_mapped, told.stays_otherwise, others_bytes());
     return true;
 }

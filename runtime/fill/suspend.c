@@ -267,6 +267,16 @@ static void tell_what_stays(struct ms_suspended *told, const struct ms_allocatio
     told->stays_otherwise += stays(allocation) ? 0 : backed - pinned;
 }
 
+static void tell_what_comes_back(struct ms_suspended *told, const struct ms_allocation *allocation)
+{
+    struct ms_walk walk = ms_lineage_walk_all(&allocation->lineage);
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+        const size_t bytes = extent->content.cached ? extent->end - extent->begin : 0;
+        told->replayed += bytes;
+        told->made += extent->content.kind != MS_SOURCE ? bytes : 0;
+    }
+}
+
 static void give_back_all(struct suspension *suspension)
 {
     struct ms_suspended *told = suspension->told;
@@ -274,9 +284,10 @@ static void give_back_all(struct suspension *suspension)
         set_kept(&suspension->kept[i]);
     for (size_t i = 0; i < suspension->claimed_count; i++) {
         struct ms_allocation *allocation = suspension->claimed[i];
-        told->replayed += stays(allocation) ? 0 : ms_lineage_cached_bytes(&allocation->lineage);
-        if (!stays(allocation))
+        if (!stays(allocation)) {
+            tell_what_comes_back(told, allocation);
             told->freed += ms_carve_give_back(allocation, MS_RESTORABLE);
+        }
         tell_what_stays(told, allocation);
     }
 }

@@ -25,7 +25,8 @@
 /* Bytes. */
 struct ms_suspended {
     uint64_t freed;           /* device memory that went back */
-    uint64_t replayed;        /* was in memory, and comes back from files, or is replayed */
+    uint64_t replayed;        /* was in memory, and comes back from files, or is made again */
+    uint64_t made;            /* of these the bytes that no file has: of launches and sets */
     uint64_t stored;          /* waits in the store */
     uint64_t zeros;           /* held zeros only */
     uint64_t stays_exported;  /* device memory that stays: others use it */

@@ -283,6 +283,23 @@ def check_kill(place, sitter):
     other.end()
 
 
+# What the socket is called, and the environment that says what that means.
+NAMES = (("%p-%r-%j-%h-%x-%%p%", {}),
+         ("%r-%j", {"RANK": "3", "SLURM_JOB_ID": "4711", "METASHARD_JOB": "a/b"}),
+         ("%r-%j", {"RANK": "x", "SLURM_PROCID": "007", "TORCHELASTIC_RUN_ID": "none", "METASHARD_JOB": ""}),
+         ("%r-%j", {"RANK": "2147483648", "PMI_RANK": "5", "TORCHELASTIC_RUN_ID": "run"}),
+         ("%j", {"METASHARD_JOB": "x" + 40 * "\u00e4"}))  # it is cut within a character
+
+
+def check_names(place, sitter):
+    """The command expands the name as the process does, wherever it has its rank, its job and its host from."""
+    for name, settings in NAMES:
+        one = Sitter(place, sitter, METASHARD_CONTROL=name, **settings)
+        works("suspend", one.pid)
+        works("resume", one.pid)
+        one.end()
+
+
 def check_signal(place, sitter):
     one = Sitter(place, sitter, METASHARD_SUSPEND_SIGNAL=str(int(signal.SIGUSR2)))
     for is_suspended in (True, False, True):
@@ -370,7 +387,7 @@ def check_wrong(place, sitter):
 def main():
     sitter = os.path.abspath(sys.argv[1])
     checks = [check_process, check_folder, check_job, check_turns, check_waiting, check_elastic, check_wrong, check_again,
-              check_kill, check_signal, check_gone, check_overwritten, check_other_user]
+              check_kill, check_names, check_signal, check_gone, check_overwritten, check_other_user]
     checks = [check for check in checks if not sys.argv[3:] or check.__name__.removeprefix("check_") in sys.argv[3:]]
     for check in checks:
         place = tempfile.mkdtemp(prefix="suspend-")

@@ -37,7 +37,7 @@ static long long status_of(const char *key)
 }
 
 struct told {
-    long long freed, replayed, stored, zeros, exported, mapped, stays;
+    long long freed, replayed, made, stored, zeros, exported, mapped, stays;
 };
 
 static bool is_suspended(void)
@@ -53,10 +53,10 @@ static struct told suspend_to(const char *folder)
     if (metashard_suspend(folder, text, sizeof(text)) != 0)
         ms_test_fail(__FILE__, __LINE__, "metashard_suspend: %s", metashard_error());
     const struct told told = {
-        number_of(text, "freed_bytes"),          number_of(text, "replayed_bytes"),
-        number_of(text, "stored_bytes"),         number_of(text, "zero_bytes"),
-        number_of(text, "stays_exported_bytes"), number_of(text, "stays_mapped_bytes"),
-        number_of(text, "\"stays_bytes")};
+        number_of(text, "freed_bytes"),        number_of(text, "replayed_bytes"),
+        number_of(text, "made_bytes"),         number_of(text, "stored_bytes"),
+        number_of(text, "zero_bytes"),         number_of(text, "stays_exported_bytes"),
+        number_of(text, "stays_mapped_bytes"), number_of(text, "\"stays_bytes")};
     CHECK_EQ(status_of("backed_bytes"), told.exported + told.mapped + told.stays);
     CHECK_EQ(told.stays, 0);
     return told;
@@ -212,6 +212,7 @@ MS_TEST(bytes_of_a_file_are_dropped_again_and_again)
         CHECK_EQ(told.freed, BYTES + 4 * MIB);
         CHECK_EQ(told.stored, 4 * MIB);
         CHECK_EQ(told.replayed, BYTES);
+        CHECK_EQ(told.made, 0);
         if (round % 2 == 0)
             resume();
         CHECK_EQ(read_word(cache), word_of((uint32_t)round + 1, 0));
@@ -304,6 +305,7 @@ MS_TEST(what_launches_made_is_dropped_again_and_again)
         const struct told told = suspend_to(NULL);
         CHECK_EQ(told.stored, 0);
         CHECK_EQ(told.replayed, 3 * BYTES);
+        CHECK_EQ(told.made, 3 * BYTES);
         resume();
         for (int i = 0; i < 3; i++)
             add(made[i], BYTES, 0);
@@ -327,6 +329,7 @@ MS_TEST(of_what_launches_made_only_what_changed_waits)
         const struct told told = suspend_to(NULL);
         CHECK_EQ(told.stored, BYTES + 2 * MIB);
         CHECK_EQ(told.replayed, 2 * BYTES - 2 * MIB);
+        CHECK_EQ(told.made, 2 * BYTES - 2 * MIB);
         resume();
     }
     check_words(made[1], 4 * MIB, 5);

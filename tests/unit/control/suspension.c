@@ -13,7 +13,7 @@
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
-static const struct ms_suspended what = {1, 2, 3, 4, 5, 6, 7};
+static const struct ms_suspended what = {1, 2, 8, 3, 4, 5, 6, 7};
 static const char *folder; /* that the runtime got */
 static unsigned suspended;
 static bool refuses, is_in_group;
@@ -71,7 +71,8 @@ static void must_tell(unsigned long long others)
     char expected[512];
     CHECK(ms_suspension_begin(NULL, text, sizeof(text), &fault));
     snprintf(expected, sizeof(expected),
-             "{\"freed_bytes\": 1, \"replayed_bytes\": 2, \"stored_bytes\": 3, \"zero_bytes\": 4, "
+             "{\"freed_bytes\": 1, \"replayed_bytes\": 2, \"made_bytes\": 8, "
+             "\"stored_bytes\": 3, \"zero_bytes\": 4, "
              "\"stays_exported_bytes\": 5, \"stays_mapped_bytes\": 6, \"stays_bytes\": 7, "
              "\"others_bytes\": %llu}",
              others);

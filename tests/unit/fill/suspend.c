@@ -126,6 +126,7 @@ static void check_told(size_t freed, size_t replayed, size_t stored, size_t zero
 {
     CHECK_EQ(told.freed, freed);
     CHECK_EQ(told.replayed, replayed);
+    CHECK(told.made <= replayed);
     CHECK_EQ(told.stored, stored);
     CHECK_EQ(told.zeros, zeros);
 }

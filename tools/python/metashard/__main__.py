@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: metashard run [OPTION...] -- COMMAND [ARGUMENT...]
        metashard show|list|metrics [ARGUMENT...]
-       metashard suspend PID|JOB [--to DIR]
-       metashard resume PID|JOB
+       metashard suspend PID|JOB [--to DIR] [--timeout SECONDS]
+       metashard resume PID|JOB [--timeout SECONDS]
        metashard dry-run [OPTION...] -- COMMAND [ARGUMENT...]
        metashard plan|dump|verify|check-torch [ARGUMENT...]
        metashard path

@@ -6,63 +6,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import sys
-from typing import Optional
 
-from . import installed
+from . import control, installed
 
 FAILED = 1
-JOBS = ("METASHARD_JOB", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID")
+PATIENCE_S = 600.0
 REMEDY = "start it with metashard run --control, or METASHARD_CONTROL"
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
-
-
-def environment_of(pid: int) -> dict[str, str]:
-    """What a process of this user was started with; {} for others."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            pairs = (os.fsdecode(pair).partition("=") for pair in file.read().split(b"\0") if pair)
-            return {name: value for name, _, value in pairs}
-    except OSError:
-        return {}
-
-
-def socket_of(pid: int) -> Optional[str]:
-    """The path of its control socket, which need not be there."""
-    pattern = environment_of(pid).get("METASHARD_CONTROL", "")
-    if not pattern:
-        return None
-    try:
-        folder = os.readlink(f"/proc/{pid}/cwd")
-    except OSError:
-        return None
-    return os.path.join(folder, pattern.replace("%p", str(pid)))
-
-
-def processes_of(job: str) -> list[int]:
-    """The processes of a job that have a control socket."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and any(environment_of(int(name)).get(key) == job for key in JOBS):
-            path = socket_of(int(name))
-            if path is not None and os.path.exists(path):
-                found.append(int(name))
-    return sorted(found)
-
-
-def ask(path: str, request: str) -> str:
-    """The answer to one request, which may take as long as the device needs."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.connect(path)
-        connection.sendall(os.fsencode(request) + b"\n")
-        answer = b""
-        while not answer.endswith(b"\n"):
-            more = connection.recv(65536)
-            if not more:
-                break
-            answer += more
-    return answer.decode(errors="replace").strip()
+FIGURES = ("freed_bytes", "replayed_bytes", "made_bytes", "stored_bytes", "zero_bytes", "stays_exported_bytes", "stays_mapped_bytes",
+           "stays_bytes", "others_bytes")
 
 
 def in_words(count: int) -> str:
@@ -72,31 +25,51 @@ def in_words(count: int) -> str:
     return f"{value:.0f} {UNITS[unit]}" if unit == 0 else f"{value:.1f} {UNITS[unit]}"
 
 
-def describe(told: dict[str, int]) -> str:
+def figures_of(answer: str) -> dict[str, int]:
+    """What became of the memory."""
+    try:
+        told = json.loads(answer)
+        figures = {name: told.get(name, 0) for name in FIGURES}
+    except (ValueError, RecursionError, AttributeError):
+        figures = {}
+    if not figures or not all(type(count) is int and 0 <= count < 1 << 64 for count in figures.values()):
+        raise installed.Fault(f"an answer that is none of MetaShard's: {answer}")
+    return figures
+
+
+def describe(answer: str) -> str:
+    told = figures_of(answer)
     stays = told["stays_exported_bytes"] + told["stays_mapped_bytes"] + told["stays_bytes"]
-    text = (f"{in_words(told['freed_bytes'])} given back: {in_words(told['replayed_bytes'])} come from files again, "
-            f"{in_words(told['stored_bytes'])} wait outside of the device, {in_words(told['zero_bytes'])} were zeros")
+    read = max(told["replayed_bytes"] - told["made_bytes"], 0)
+    text = f"{in_words(told['freed_bytes'])} given back: {in_words(read)} come from files again, "
+    text += f"{in_words(told['made_bytes'])} are computed again, " if told["made_bytes"] else ""
+    text += f"{in_words(told['stored_bytes'])} wait outside of the device, {in_words(told['zero_bytes'])} were zeros"
     text += f"; {in_words(stays)} stay, because others use them" if stays else ""
-    others = told.get("others_bytes", 0)
+    others = told["others_bytes"]
     return f"{text}; the driver and other processes have {in_words(others)} of the device" if others else text
 
 
-def tell(pid: int, command: str, request: str) -> bool:
+def tell(pid: int, command: str, request: str, seconds: float) -> bool:
     """Asks one process, and prints what it says."""
-    path = socket_of(pid)
+    path = control.socket_of(pid)
     try:
         if path is None:
-            raise installed.Fault(f"has no control socket: {REMEDY}" if environment_of(pid) else "is not a process of this user")
-        word, _, rest = ask(path, request).partition(" ")
+            raise installed.Fault(f"has no control socket: {REMEDY}" if control.is_own(pid) else "is not a process of this user")
+        answer = control.ask(pid, path, request, seconds)
+        said, is_good = describe(answer) if command == "suspend" else answer, True
     except installed.Fault as fault:
-        word, rest = "error", str(fault)
+        said, is_good = str(fault), False
     except OSError as error:
-        word, rest = "error", f"{path}: {error.strerror or error}"
-    if word != "ok":
-        print(f"{pid}: {rest or 'no answer: the process has ended'}", file=sys.stderr)
-    else:
-        print(f"{pid}: {describe(json.loads(rest)) if command == 'suspend' else rest}")
-    return word == "ok"
+        said, is_good = f"{path}: {error.strerror or error}", False
+    print(control.printable(f"{pid}: {said}"), file=sys.stdout if is_good else sys.stderr)
+    return is_good
+
+
+def seconds_of(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < 1e9:
+        raise ValueError
+    return seconds
 
 
 def make_parser(command: str) -> argparse.ArgumentParser:
@@ -105,6 +78,8 @@ def make_parser(command: str) -> argparse.ArgumentParser:
     if command == "suspend":
         parser.add_argument("--to", metavar="DIR", help="what cannot be read from files waits in a file of this folder, instead "
                             "of in host memory")
+    parser.add_argument("--timeout", metavar="SECONDS", type=seconds_of, default=PATIENCE_S,
+                        help="how long each process may take to answer; %(default)g by default")
     return parser
 
 
@@ -112,10 +87,11 @@ def main(command: str, arguments: list[str]) -> int:
     options = make_parser(command).parse_args(arguments)
     to = os.path.abspath(options.to) if command == "suspend" and options.to is not None else None
     is_pid = options.target.isdigit() and os.path.isdir(f"/proc/{options.target}")
-    pids = [int(options.target)] if is_pid else processes_of(options.target)
+    pids = [int(options.target)] if is_pid else control.processes_of(options.target)
     if not pids:
-        print(f"metashard {command}: {options.target} is neither a process nor a job of this user with a control socket: "
-              f"{REMEDY}", file=sys.stderr)
+        target = control.printable(options.target)
+        print(f"metashard {command}: {target} is neither a process nor a job of this user with a control socket: {REMEDY}",
+              file=sys.stderr)
         return FAILED
     request = f"{command} {to}" if to is not None else command
-    return 0 if all([tell(pid, command, request) for pid in pids]) else FAILED
+    return 0 if all([tell(pid, command, request, options.timeout) for pid in pids]) else FAILED
