@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <time.h>
-#include <unistd.h>
 
 static const int caused[] = {SIGPIPE, SIGXFSZ};
 enum { CAUSED = sizeof(caused) / sizeof(caused[0]) };
@@ -53,13 +52,4 @@ void ms_quiet_end(const struct ms_quiet *quiet, bool has_failed)
     pthread_sigmask(SIG_SETMASK, &quiet->mask_before, NULL);
     pthread_setcancelstate(quiet->cancel_state, NULL);
     errno = saved_errno;
-}
-
-ssize_t ms_quiet_write(int descriptor, const void *bytes, size_t count)
-{
-    struct ms_quiet quiet;
-    ms_quiet_begin(&quiet);
-    const ssize_t written = write(descriptor, bytes, count);
-    ms_quiet_end(&quiet, written != (ssize_t)count);
-    return written;
 }

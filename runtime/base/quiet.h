@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 /* A bracket around writes. Within it the thread cannot be cancelled either. */
 struct ms_quiet {
@@ -23,4 +24,11 @@ void ms_quiet_begin(struct ms_quiet *quiet);
 void ms_quiet_end(const struct ms_quiet *quiet, bool has_failed);
 
 /* write(2), within such a bracket. */
-ssize_t ms_quiet_write(int descriptor, const void *bytes, size_t count);
+static inline ssize_t ms_quiet_write(int descriptor, const void *bytes, size_t count)
+{
+    struct ms_quiet quiet;
+    ms_quiet_begin(&quiet);
+    const ssize_t written = write(descriptor, bytes, count);
+    ms_quiet_end(&quiet, written != (ssize_t)count);
+    return written;
+}
