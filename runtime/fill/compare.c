@@ -62,8 +62,9 @@ static CUresult compare_on_device(const struct pair *pair, CUcontext context, CU
     const size_t blocks = (pair->bytes + THREADS - 1) / THREADS;
     struct ms_pinned_area area;
     pthread_once(&once, load_kernel);
-    CUresult result = kernel != NULL ? ms_pinned_pool_take(context, sizeof(*found_out), &area)
-                                     : CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result =
+        kernel != NULL ? ms_pinned_pool_take(context, sizeof(*found_out), sizeof(*found_out), &area)
+                       : CUDA_ERROR_NOT_SUPPORTED;
     if (result != CUDA_SUCCESS)
         return result;
     struct difference *found = (struct difference *)(void *)area.memory;
@@ -108,7 +109,7 @@ static CUresult compare_on_host(const struct pair *pair, CUcontext context, CUst
 {
     enum { PIECE = 1 << 20 };
     struct ms_pinned_area area;
-    CUresult result = ms_pinned_pool_take(context, (size_t)2 * PIECE, &area);
+    CUresult result = ms_pinned_pool_take(context, (size_t)2 * PIECE, (size_t)2 * PIECE, &area);
     if (result != CUDA_SUCCESS)
         return result;
     unsigned char *memory = area.memory, *shadow = area.memory + PIECE;

@@ -266,8 +266,8 @@ void ms_restore(struct ms_allocation *allocation, struct ms_restoring *restoring
         ms_driver_enter(allocation->context, &scope) != CUDA_SUCCESS)
         return;
     if (ms_replay_stream(allocation->context, &comparison.stream) == CUDA_SUCCESS &&
-        ms_pinned_pool_take(allocation->context, (size_t)2 * COMPARED_BYTES, &area) ==
-            CUDA_SUCCESS) {
+        ms_pinned_pool_take(allocation->context, (size_t)2 * COMPARED_BYTES,
+                            (size_t)2 * COMPARED_BYTES, &area) == CUDA_SUCCESS) {
         const size_t first = at;
         for (; at < restoring->origins.count && list[at].address < end; at++) {
             if (at == first || !is_repeated(&list[at]))

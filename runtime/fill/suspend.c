@@ -187,8 +187,9 @@ static bool read_allocation(struct suspension *suspension, struct ms_allocation 
         return true;
     if (ms_driver_enter(allocation->context, &scope) != CUDA_SUCCESS)
         return ms_fault_set(suspension->fault, "a context of the program cannot be used");
-    bool is_good = ms_replay_stream(allocation->context, &stream) == CUDA_SUCCESS &&
-                   ms_pinned_pool_take(allocation->context, PIECE_BYTES, &area) == CUDA_SUCCESS;
+    bool is_good =
+        ms_replay_stream(allocation->context, &stream) == CUDA_SUCCESS &&
+        ms_pinned_pool_take(allocation->context, PIECE_BYTES, PIECE_BYTES, &area) == CUDA_SUCCESS;
     if (!is_good)
         is_short_of_memory(suspension);
     else {

@@ -5,6 +5,7 @@
 
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
+#include "runtime/source/headroom.h"
 #include "runtime/state/state.h"
 
 /* More are in use at once only if more threads fill memory at once. */
@@ -32,10 +33,8 @@ static bool find(CUcontext context, size_t bytes, struct ms_pinned_area *staging
     return found;
 }
 
-CUresult ms_pinned_pool_take(CUcontext context, size_t bytes, struct ms_pinned_area *staging_out)
+static CUresult make(CUcontext context, size_t bytes, struct ms_pinned_area *staging_out)
 {
-    if (find(context, bytes, staging_out))
-        return CUDA_SUCCESS;
     void *memory;
     const CUresult result = ms_driver.mem_host_alloc(&memory, bytes, 0);
     if (result != CUDA_SUCCESS) {
@@ -52,6 +51,18 @@ CUresult ms_pinned_pool_take(CUcontext context, size_t bytes, struct ms_pinned_a
                                           .text = "host memory, to read files through"});
     *staging_out = (struct ms_pinned_area){memory, bytes, result == CUDA_SUCCESS, context};
     return CUDA_SUCCESS;
+}
+
+CUresult ms_pinned_pool_take(CUcontext context, size_t least, size_t bytes,
+                             struct ms_pinned_area *staging_out)
+{
+    if (find(context, bytes, staging_out))
+        return CUDA_SUCCESS;
+    const bool has_room =
+        least == bytes || bytes <= ms_headroom_share(ms_headroom_find(MS_HEADROOM_MEMORY).bytes);
+    if (!has_room && find(context, least, staging_out))
+        return CUDA_SUCCESS;
+    return make(context, has_room ? bytes : least, staging_out);
 }
 
 static void free_pinned(const struct ms_pinned_area *staging)

@@ -22,10 +22,12 @@ struct ms_pinned_area {
 };
 
 /*
- * Returns an area of at least `bytes` bytes that nobody else uses. `context` must be current. Fails
+ * Returns an area of at least `bytes` bytes that nobody else uses, or of `least` where host memory
+ * has no room for more (headroom.h). `context` must be current. Fails
  * with CUDA_ERROR_OUT_OF_MEMORY if there is neither pinned nor pageable memory.
  */
-CUresult ms_pinned_pool_take(CUcontext context, size_t bytes, struct ms_pinned_area *staging_out);
+CUresult ms_pinned_pool_take(CUcontext context, size_t least, size_t bytes,
+                             struct ms_pinned_area *staging_out);
 
 /* No queued work may use the area any more. */
 void ms_pinned_pool_drop(const struct ms_pinned_area *staging);

@@ -14,6 +14,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
+#include "runtime/source/headroom.h"
 #include "runtime/source/lease.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/source_internal.h"
@@ -28,16 +29,44 @@ struct ms_files ms_files = {.lock = MS_LOCK_INIT(files)};
 
 static _Atomic uint64_t snapshot_bytes;
 static _Atomic uint64_t snapshot_limit = UINT64_MAX;
+static _Atomic uint64_t snapshot_known; /* so much of snapshot_bytes was found to fit */
+
+/* Host memory is asked for room by these bytes, because it takes some system calls. */
+enum { ASK_BYTES = 16 << 20 };
+
+/* bytes: of a new snapshot, which are counted already. */
+static bool is_room_for(uint64_t bytes)
+{
+    const uint64_t all = atomic_load(&snapshot_bytes);
+    if (all <= atomic_load(&snapshot_known))
+        return true;
+    const uint64_t room = ms_headroom_find(MS_HEADROOM_MEMORY).bytes, before = all - bytes;
+    if (room < UINT64_MAX - before && all > ms_headroom_share(before + room))
+        return false;
+    atomic_store(&snapshot_known, all + ASK_BYTES);
+    return true;
+}
+
+/* Others may take what a snapshot has given back. */
+static void forget_known(void)
+{
+    const uint64_t most = atomic_load(&snapshot_bytes) + ASK_BYTES;
+    if (atomic_load(&snapshot_known) > most)
+        atomic_store(&snapshot_known, most);
+}
 
 bool ms_source_count_bytes(int64_t change, enum ms_snapshot_limit limit)
 {
     const bool is_within = atomic_fetch_add(&snapshot_bytes, (uint64_t)change) + (uint64_t)change <=
                            atomic_load(&snapshot_limit);
-    const bool is_allowed = is_within || limit == MS_SNAPSHOT_ANY;
+    const bool is_allowed =
+        (is_within || limit == MS_SNAPSHOT_ANY) && (change <= 0 || is_room_for((uint64_t)change));
     if (is_allowed)
         ms_counter_move(MS_GAUGE_SNAPSHOT, change);
     else
         atomic_fetch_sub(&snapshot_bytes, (uint64_t)change);
+    if (change < 0)
+        forget_known();
     return is_allowed;
 }
 

@@ -4,16 +4,19 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/magic.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "runtime/base/heap.h"
 #include "runtime/base/quiet.h"
+#include "runtime/source/headroom.h"
 #include "runtime/source/source_internal.h"
 
 struct ms_store {
@@ -21,7 +24,10 @@ struct ms_store {
     int descriptor;        /* of the file, while it is filled; -1: host memory */
     unsigned char *memory; /* of the whole store, at least as large as all that it takes */
     size_t capacity, used; /* bytes, multiples of the page */
-    uint64_t taken, limit; /* bytes of sources */
+    uint64_t limit;        /* of `used` */
+    const char *bound;     /* what has that limit; NULL: METASHARD_SUSPEND_BYTES */
+    bool takes_memory;     /* all but a file on a disk does */
+    uint64_t known;        /* so much of `used` was found to fit into memory */
     char folder[MS_PATH_BYTES];
 };
 
@@ -50,26 +56,77 @@ static int open_by_kernel(const char *path, int flags)
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0600);
 }
 
-/* 0: unknown. */
-static uint64_t available_bytes(void)
+/* --- how much fits */
+
+static bool is_in_memory(int descriptor)
 {
-    char text[512];
-    const int descriptor = open_by_kernel("/proc/meminfo", O_RDONLY);
-    const ssize_t got =
-        descriptor >= 0 ? syscall(SYS_read, descriptor, text, sizeof(text) - 1) : -1;
-    if (descriptor >= 0)
-        close(descriptor);
-    text[got > 0 ? got : 0] = '\0';
-    const char *at = strstr(text, "MemAvailable:");
-    return at != NULL ? strtoull(at + strlen("MemAvailable:"), NULL, 10) << 10 : 0;
+    struct statfs found;
+    return fstatfs(descriptor, &found) == 0 &&
+           (found.f_type == TMPFS_MAGIC || found.f_type == RAMFS_MAGIC);
 }
 
-static uint64_t limit_of(const char *folder, uint64_t limit)
+static void bound_by(struct ms_store *store, struct ms_headroom headroom)
 {
-    const uint64_t available = folder == NULL ? available_bytes() : 0;
-    const uint64_t most = available > 0 ? available - available / 8 : UINT64_MAX;
-    return limit > 0 ? limit : most;
+    const uint64_t share = ms_headroom_share(headroom.bytes);
+    if (share < store->limit) {
+        store->limit = share;
+        store->bound = headroom.bound;
+    }
 }
+
+/* No more is mapped than fits, because the program needs addresses too. */
+static void find_limit(struct ms_store *store, uint64_t limit)
+{
+    store->limit = limit > 0 ? limit : UINT64_MAX;
+    store->takes_memory = store->descriptor < 0 || is_in_memory(store->descriptor);
+    if (store->takes_memory)
+        bound_by(store, ms_headroom_find(MS_HEADROOM_MEMORY));
+    bound_by(store,
+             ms_headroom_find(store->descriptor < 0 ? MS_HEADROOM_PRIVATE : MS_HEADROOM_ADDRESSES));
+    if (store->limit < store->capacity)
+        store->capacity = whole_pages(store->limit) + page_bytes();
+}
+
+static bool refuse(const struct ms_store *store, struct ms_fault *fault)
+{
+    const bool is_host = store->folder[0] == '\0';
+    if (store->bound == NULL)
+        return ms_fault_set(fault,
+                            "more than %" PRIu64 " bytes would have to wait outside of the device: "
+                            "raise METASHARD_SUSPEND_BYTES%s",
+                            store->limit, is_host ? ", or name a folder" : "");
+    return ms_fault_set(fault,
+                        "more than %" PRIu64 " bytes would have to wait outside of the device, "
+                        "where %s leaves no room for more%s",
+                        store->limit, store->bound,
+                        store->takes_memory ? ": name a folder on a disk" : "");
+}
+
+/* Asks again after some bytes, because others take memory meanwhile: other ranks in the same
+ * container may be suspended at the same time. */
+static bool is_there(struct ms_store *store, size_t count, struct ms_fault *fault)
+{
+    enum { ASK_BYTES = 16 << 20 };
+    if (!store->takes_memory || store->used + count <= store->known)
+        return true;
+    struct ms_headroom headroom = ms_headroom_find(MS_HEADROOM_MEMORY);
+    if (headroom.bytes < UINT64_MAX - store->used)
+        headroom.bytes += store->used; /* what there was for this store */
+    bound_by(store, headroom);
+    store->known = store->used + count + ASK_BYTES;
+    return store->used + count <= store->limit || refuse(store, fault);
+}
+
+static bool has_room(struct ms_store *store, size_t count, struct ms_fault *fault)
+{
+    if (store->used + count > store->limit)
+        return refuse(store, fault);
+    if (count > store->capacity - store->used)
+        return ms_fault_set(fault, "the device holds more than was expected");
+    return is_there(store, count, fault);
+}
+
+/* --- the memory of a store */
 
 /* A file that has no name, or loses it at once. */
 static int make_file(const char *folder)
@@ -113,10 +170,11 @@ struct ms_store *ms_store_create(const char *folder, size_t capacity, uint64_t l
     ms_counted_init(&store->counted, destroy_store);
     store->descriptor = -1;
     store->capacity = whole_pages(capacity) + page_bytes();
-    store->limit = limit_of(folder, limit);
     if (folder != NULL)
         snprintf(store->folder, sizeof(store->folder), "%s", folder);
     const bool is_open = folder == NULL || (store->descriptor = make_file(folder)) >= 0;
+    if (is_open)
+        find_limit(store, limit);
     if (is_open && map(store))
         return store;
     ms_fault_set(fault, "%s: %s", folder != NULL ? folder : "host memory", strerror(errno));
@@ -154,17 +212,6 @@ static bool put(const struct ms_store *store, const void *bytes, size_t count,
     const bool is_good = write_all(store->descriptor, bytes, count, (off_t)store->used);
     ms_quiet_end(&quiet, !is_good);
     return is_good || ms_fault_set(fault, "%s: %s", store->folder, strerror(errno));
-}
-
-static bool has_room(const struct ms_store *store, size_t count, struct ms_fault *fault)
-{
-    if (store->taken + count > store->limit)
-        return ms_fault_set(fault,
-                            "more than %" PRIu64 " bytes would have to wait outside of the device: "
-                            "raise METASHARD_SUSPEND_BYTES%s",
-                            store->limit, store->folder[0] == '\0' ? ", or name a folder" : "");
-    return count <= store->capacity - store->used ||
-           ms_fault_set(fault, "the device holds more than was expected");
 }
 
 /* Its pages go at once, those of the file too, if the file system can do that. */
@@ -206,13 +253,22 @@ struct ms_source *ms_store_add(struct ms_store *store, const void *bytes, size_t
         return NULL;
     }
     store->used += whole_pages(count);
-    store->taken += count;
     return source;
+}
+
+/* The program may have use for the addresses. */
+static void unmap_rest(struct ms_store *store)
+{
+    if (store->used == 0 || store->used == store->capacity)
+        return;
+    munmap(store->memory + store->used, store->capacity - store->used);
+    store->capacity = store->used;
 }
 
 bool ms_store_finish(struct ms_store *store, struct ms_fault *fault)
 {
     const int descriptor = store->descriptor;
+    unmap_rest(store);
     if (descriptor < 0)
         return true;
     /* Mapped pages need all of their page in the file. */

@@ -18,9 +18,9 @@
 struct ms_store;
 
 /*
- * A store with room for `capacity` bytes, of which it takes at most `limit` (0: in host memory what
- * the machine has available, but for an eighth; in a folder, what fits). folder: NULL for host
- * memory.
+ * A store with room for `capacity` bytes, of which it takes at most `limit` (0: what fits). Host
+ * memory, also of a folder that lies in memory, is taken as far as this process may have it
+ * (headroom.h), but for an eighth. folder: NULL for host memory.
  */
 struct ms_store *ms_store_create(const char *folder, size_t capacity, uint64_t limit,
                                  struct ms_fault *fault);

@@ -388,7 +388,8 @@ static size_t choose_slot_bytes(size_t bytes)
 
 static CUresult take_staging(struct transfer *transfer, CUcontext context)
 {
-    CUresult result = ms_pinned_pool_take(context, choose_staging_bytes(), &transfer->staging);
+    CUresult result = ms_pinned_pool_take(context, transfer->slot_bytes, choose_staging_bytes(),
+                                          &transfer->staging);
     if (result != CUDA_SUCCESS)
         return result;
     transfer->slot_count = transfer->staging.bytes / transfer->slot_bytes;

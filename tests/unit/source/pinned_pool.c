@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/source/pinned_pool.h"
 
+#include "runtime/source/headroom.h"
 #include "runtime/state/state.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -34,10 +35,20 @@ int __wrap_munmap(void *address, size_t bytes)
     return __real_munmap(address, bytes);
 }
 
+static uint64_t host_bytes = UINT64_MAX;
+static int asked;
+struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind);
+struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind)
+{
+    CHECK_EQ(kind, MS_HEADROOM_MEMORY);
+    asked++;
+    return (struct ms_headroom){host_bytes, "the test"};
+}
+
 static struct ms_pinned_area take(CUcontext context, size_t bytes)
 {
     struct ms_pinned_area area;
-    CHECK_EQ(ms_pinned_pool_take(context, bytes, &area), CUDA_SUCCESS);
+    CHECK_EQ(ms_pinned_pool_take(context, bytes, bytes, &area), CUDA_SUCCESS);
     CHECK(area.bytes >= bytes && area.context == context && area.is_pinned);
     area.memory[bytes - 1] = 1;
     return area;
@@ -51,6 +62,25 @@ MS_TEST_AFTER(fake_start, what_is_kept_serves_who_wants_no_more)
     CHECK(large.memory != small.memory);
     CHECK(take(FAKE_CONTEXT, 100).memory == small.memory);
     CHECK_EQ(fake.calls[FAKE_mem_host_alloc], 2);
+}
+
+MS_TEST_AFTER(fake_start, where_host_memory_is_short_the_least_is_taken)
+{
+    struct ms_pinned_area small, large;
+    host_bytes = 8191 * 8 / 7;
+    CHECK_EQ(ms_pinned_pool_take(FAKE_CONTEXT, 4096, 8192, &small), CUDA_SUCCESS);
+    CHECK_EQ(small.bytes, 4096);
+    ms_pinned_pool_drop(&small);
+    CHECK_EQ(ms_pinned_pool_take(FAKE_CONTEXT, 4096, 8192, &large), CUDA_SUCCESS);
+    CHECK_EQ(large.memory, small.memory); /* what is kept serves */
+    ms_pinned_pool_drop(&large);
+    host_bytes = UINT64_MAX;
+    CHECK_EQ(ms_pinned_pool_take(FAKE_CONTEXT, 4096, 8192, &large), CUDA_SUCCESS);
+    CHECK_EQ(large.bytes, 8192);
+    ms_pinned_pool_drop(&large);
+    asked = 0;
+    CHECK_EQ(ms_pinned_pool_take(FAKE_CONTEXT, 4096, 8192, &large), CUDA_SUCCESS);
+    CHECK(large.bytes == 8192 && asked == 0); /* the system is asked for new memory alone */
 }
 
 MS_TEST_AFTER(fake_start, what_is_kept_belongs_to_a_context)
@@ -68,7 +98,7 @@ MS_TEST_AFTER(fake_start, without_pinned_memory_there_is_other)
 {
     struct ms_pinned_area area;
     fake_fail(FAKE_mem_host_alloc, 1, CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK_EQ(ms_pinned_pool_take(FAKE_CONTEXT, 4096, &area), CUDA_SUCCESS);
+    CHECK_EQ(ms_pinned_pool_take(FAKE_CONTEXT, 4096, 4096, &area), CUDA_SUCCESS);
     CHECK(!area.is_pinned);
     CHECK_EQ(mapped_bytes, 4096);
     area.memory[4095] = 1;
@@ -93,7 +123,7 @@ MS_TEST_AFTER(fake_start, memory_that_is_pinned_is_told_once)
     CHECK(take(FAKE_CONTEXT, 4096).memory == area.memory);
     fake_fail(FAKE_mem_host_alloc, 1, CUDA_ERROR_OUT_OF_MEMORY);
     struct ms_pinned_area other;
-    CHECK_EQ(ms_pinned_pool_take(FAKE_CONTEXT, 4096, &other), CUDA_SUCCESS);
+    CHECK_EQ(ms_pinned_pool_take(FAKE_CONTEXT, 4096, 4096, &other), CUDA_SUCCESS);
     CHECK_EQ(event_count, 1);
     ms_pinned_pool_drop(&other);
     ms_pinned_pool_drop(&area);
@@ -103,7 +133,8 @@ MS_TEST_AFTER(fake_start, without_any_memory_there_is_none)
 {
     struct ms_pinned_area area;
     fake_fail(FAKE_mem_host_alloc, 1, CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK_EQ(ms_pinned_pool_take(FAKE_CONTEXT, SIZE_MAX / 4, &area), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(ms_pinned_pool_take(FAKE_CONTEXT, SIZE_MAX / 4, SIZE_MAX / 4, &area),
+             CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(event_count, 0);
 }
 

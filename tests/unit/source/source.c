@@ -7,6 +7,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
+#include "runtime/source/headroom.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/source_sums.h"
 #include "runtime/state/counters.h"
@@ -17,6 +18,16 @@
 #include "tools/simcuda/harness/deny.h"
 
 /* --- snapshots */
+
+static struct ms_headroom host = {UINT64_MAX, "the test"};
+static int asked;
+struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind);
+struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind)
+{
+    CHECK_EQ(kind, MS_HEADROOM_MEMORY);
+    asked++;
+    return host;
+}
 
 static uint64_t snapshot_bytes(void)
 {
@@ -36,6 +47,41 @@ MS_TEST(a_snapshot_is_bytes_that_the_caller_sets)
     ms_source_drop(snapshot);
     CHECK_EQ(live, 0);
     CHECK_EQ(snapshot_bytes(), 0);
+}
+
+/* Whatever limit they have of their own. */
+MS_TEST(snapshots_are_taken_where_host_memory_has_room)
+{
+    enum { MIB = 1 << 20 };
+    static const enum ms_snapshot_limit limits[] = {MS_SNAPSHOT_LIMITED, MS_SNAPSHOT_ANY};
+    for (int i = 0; i < 2; i++) {
+        host.bytes = 8 * MIB;
+        CHECK(ms_source_create_snapshot(7 * MIB + 1, limits[i]) == NULL);
+        CHECK_EQ(snapshot_bytes(), 0);
+    }
+    struct ms_source *snapshot = ms_source_create_snapshot(7 * MIB, MS_SNAPSHOT_LIMITED);
+    CHECK(snapshot != NULL);
+    ms_source_drop(snapshot);
+}
+
+/* Not for each of them, but again when others may have taken what was there. */
+MS_TEST(snapshots_ask_for_room_by_16_mib)
+{
+    enum { MIB = 1 << 20 };
+    struct ms_source *small[40], *large;
+    for (int i = 0; i < 40; i++) {
+        small[i] = ms_source_create_snapshot(MIB, MS_SNAPSHOT_LIMITED);
+        CHECK_EQ(asked, 1 + i / 17);
+    }
+    host.bytes = MIB;
+    CHECK(ms_source_create_snapshot(20 * MIB, MS_SNAPSHOT_LIMITED) == NULL);
+    for (int i = 0; i < 40; i++)
+        ms_source_drop(small[i]);
+    asked = 0;
+    host.bytes = 64 * MIB;
+    large = ms_source_create_snapshot(17 * MIB, MS_SNAPSHOT_LIMITED);
+    CHECK(large != NULL && asked == 1);
+    ms_source_drop(large);
 }
 
 MS_TEST(snapshots_have_so_many_bytes_at_most)

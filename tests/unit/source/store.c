@@ -13,8 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/unit/descriptors.h"
+#include "runtime/source/headroom.h"
 #include "tests/unit/counted_heap.h"
+#include "tests/unit/descriptors.h"
 #include "tools/simcuda/harness/deny.h"
 #include "tools/simcuda/harness/test.h"
 
@@ -182,9 +183,38 @@ MS_TEST(a_store_may_have_the_lowest_descriptor)
     check_lowest(check_left_by_both);
 }
 
+/* What there is of host memory and of addresses, if a test says so. */
+static struct {
+    bool is_faked, is_private;
+    uint64_t memory, addresses;
+    unsigned asked;
+} host;
+
+struct ms_headroom __real_ms_headroom_find(enum ms_headroom_kind kind);
+struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind);
+struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind)
+{
+    const bool is_memory = kind == MS_HEADROOM_MEMORY;
+    host.asked += is_memory;
+    host.is_private = is_memory ? host.is_private : kind == MS_HEADROOM_PRIVATE;
+    if (!host.is_faked)
+        return __real_ms_headroom_find(kind);
+    return is_memory ? (struct ms_headroom){host.memory, "the test"}
+                     : (struct ms_headroom){host.addresses, "the process"};
+}
+
+static void fake_host(uint64_t memory, uint64_t addresses)
+{
+    host.is_faked = true;
+    host.memory = memory;
+    host.addresses = addresses;
+    host.asked = 0;
+}
+
 /* What was advised of the memory of a store. */
 static struct {
     int huge, not_forked;
+    size_t bytes;
 } advised;
 
 int __real_madvise(void *address, size_t count, int advice);
@@ -192,6 +222,7 @@ int __wrap_madvise(void *address, size_t count, int advice);
 int __wrap_madvise(void *address, size_t count, int advice)
 {
     advised.huge += advice == MADV_HUGEPAGE && count > BYTES;
+    advised.bytes = count;
     advised.not_forked += advice == MADV_DONTFORK && count > BYTES;
     return __real_madvise(address, count, advice);
 }
@@ -231,6 +262,7 @@ MS_TEST(without_memory_nothing_is_added)
 MS_TEST(a_store_that_cannot_be_mapped_is_none)
 {
     static const char *const folders[] = {NULL, "/tmp"};
+    fake_host(UINT64_MAX, UINT64_MAX); /* else no more is mapped than there is */
     for (int i = 0; i < 2; i++) {
         const int before = open_descriptors();
         CHECK(ms_store_create(folders[i], (size_t)1 << 60, 0, &fault) == NULL);
@@ -299,6 +331,91 @@ MS_TEST(without_a_limit_host_memory_has_one)
     store = ms_store_create("/tmp", BYTES, 0, &fault);
     refuse(store, (size_t)1 << 50, "the device holds more than was expected");
     ms_store_drop(store);
+}
+
+/* Pages that the store has taken already are not there any more, and were for it. */
+static void take_page(struct ms_store *store)
+{
+    enum { PAGE = 4096 };
+    ms_store_add(store, bytes, PAGE, &fault);
+    host.memory -= PAGE;
+}
+
+MS_TEST(seven_eighths_of_host_memory_are_taken_and_no_more)
+{
+    enum { PAGE = 4096 };
+    fake_host(8 * PAGE, UINT64_MAX);
+    struct ms_store *store = ms_store_create(NULL, BYTES, 0, &fault);
+    CHECK(host.is_private);
+    for (int i = 0; i < 7; i++)
+        take_page(store);
+    refuse(store, 1,
+           "more than 28672 bytes would have to wait outside of the device, where the test leaves "
+           "no room for more: name a folder on a disk");
+    ms_store_drop(store);
+    store = ms_store_create(NULL, BYTES, 4 * BYTES, &fault); /* a limit is no memory */
+    refuse(store, PAGE, "more than 3584 bytes");
+    ms_store_drop(store);
+    fake_host(64 * PAGE, UINT64_MAX);
+    store = ms_store_create(NULL, BYTES, PAGE, &fault);
+    refuse(store, PAGE + 1, "more than 4096 bytes would have to wait outside of the device: raise");
+    ms_store_drop(store);
+}
+
+/* Others take memory while a store is filled. */
+MS_TEST(host_memory_is_asked_for_again)
+{
+    enum { ASK_BYTES = 16 << 20 };
+    const size_t pieces = ASK_BYTES / BYTES + 2;
+    fake_host((uint64_t)1 << 40, UINT64_MAX);
+    struct ms_store *store = ms_store_create(NULL, (size_t)ASK_BYTES + 8 * BYTES, 0, &fault);
+    struct ms_source *sources[8];
+    CHECK(pieces <= 8);
+    for (size_t i = 0; i < pieces; i++) {
+        sources[i] = add(store, 1, BYTES);
+        CHECK_EQ(host.asked, i == 0 ? 2 : i < pieces - 1 ? 2 : 3);
+    }
+    host.memory = BYTES;
+    while (ms_store_add(store, bytes, BYTES, &fault) != NULL)
+        CHECK(host.asked == 3);
+    CHECK(host.asked == 4 && strstr(fault.text, "the test leaves no room") != NULL);
+    check(sources[0], 1, BYTES);
+    ms_store_drop(store);
+}
+
+MS_TEST(a_folder_that_lies_in_memory_is_host_memory)
+{
+    enum { PAGE = 4096 };
+    fake_host(0, UINT64_MAX);
+    ms_source_drop(add(ms_store_create("/var/tmp", BYTES, 0, &fault), 1, BYTES));
+    CHECK(host.asked == 0 && !host.is_private);
+    if (access("/dev/shm", W_OK) != 0)
+        ms_test_skip("no /dev/shm here");
+    refuse(ms_store_create("/dev/shm", BYTES, 0, &fault), PAGE, "more than 0 bytes");
+    fake_host(4 * PAGE, UINT64_MAX);
+    refuse(ms_store_create("/dev/shm", BYTES, 0, &fault), 4 * (size_t)PAGE,
+           "more than 14336 bytes");
+}
+
+/* The program needs addresses too: seven eighths while a store is filled, then what it has. */
+MS_TEST(no_more_addresses_are_taken_than_there_are)
+{
+    static const char *const folders[] = {NULL, "/tmp"};
+    enum { PAGE = 4096 };
+    for (int i = 0; i < 2; i++) {
+        fake_host(UINT64_MAX, 64 * PAGE);
+        struct ms_store *store = ms_store_create(folders[i], BYTES, 0, &fault);
+        const size_t mapped = advised.bytes;
+        struct ms_source *source = add(store, 1, 2 * PAGE);
+        const char *memory = (const char *)read_back(source);
+        CHECK_EQ(mapped, 57 * PAGE); /* a page more */
+        refuse(store, 55 * (size_t)PAGE, "where the process leaves no room for more");
+        CHECK(ms_store_finish(store, &fault));
+        CHECK(is_mapped(memory + PAGE) && !is_mapped(memory + 2 * PAGE));
+        check(source, 1, 2 * PAGE);
+        ms_store_drop(store);
+        ms_source_drop(source);
+    }
 }
 
 /* --- file systems without files that have no name */

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How much more host memory this process may take. Where the kernel finds no memory for a page that
+ * is written first, it kills the process: so a large piece is asked for here before.
+ *
+ * Memory ends at what the machine has available, and at the limits of the process's cgroup and of
+ * all groups above it (v1 and v2), less what these use. File pages that nobody uses do not count as
+ * used: the kernel takes them before it kills. Swap does not count as memory. Addresses end at the
+ * limits of the process (setrlimit(2)), where mmap(2) fails.
+ */
+#pragma once
+
+#include <stdint.h>
+
+struct ms_headroom {
+    uint64_t bytes;    /* UINT64_MAX: nothing bounds it */
+    const char *bound; /* for messages: what ends there */
+};
+
+enum ms_headroom_kind {
+    MS_HEADROOM_MEMORY,
+    MS_HEADROOM_ADDRESSES,
+    MS_HEADROOM_PRIVATE, /* addresses of memory that is written and belongs to no file */
+};
+struct ms_headroom ms_headroom_find(enum ms_headroom_kind kind);
+
+/* An eighth is left for the program. */
+static inline uint64_t ms_headroom_share(uint64_t bytes)
+{
+    return bytes - bytes / 8;
+}
+
+/* Memory, as ms_headroom_find has it, by /proc and the cgroups below the folder `root`. */
+struct ms_headroom ms_headroom_memory_under(const char *root);
