@@ -85,10 +85,31 @@ static bool has_part(struct worker *worker, uint64_t number)
     const uint64_t sum = ms_source_sums_make(worker->copied);
     bool is_seen;
     const uint64_t known = ms_source_sums_get(comparison->file, number, &is_seen);
+    if (known != 0)
+        return known == sum;
     if (is_plain(worker->copied))
         return has_bytes(worker, number * STEP_BYTES, 0, STEP_BYTES);
     comparison->sums[number - comparison->offset / STEP_BYTES] = sum;
-    return known != 0 ? known == sum : has_sample(worker, number);
+    return has_sample(worker, number);
+}
+
+/*
+ * A sum that was kept of another copy decides what reads of the part deliver (source_read.c): where
+ * the file has another one, they fail, whoever wants the bytes. So the part is no place for a copy.
+ */
+static bool is_refused(struct worker *worker, uint64_t number)
+{
+    const struct ms_source *file = worker->comparison->file;
+    struct ms_source_failure failure;
+    bool is_seen;
+    const uint64_t known = ms_source_sums_get(file, number, &is_seen);
+    if (known == 0 || is_seen)
+        return false;
+    if (!ms_source_read_now(file, number * STEP_BYTES, worker->opened, STEP_BYTES, &failure) ||
+        ms_source_sums_make(worker->opened) != known)
+        return true;
+    ms_source_sums_set_seen(file, number);
+    return false;
 }
 
 /* No handler of the program answers for this thread, so its memory is copied, not touched. */
@@ -104,7 +125,9 @@ static bool is_same(struct worker *worker, size_t at, size_t bytes)
     if ((!is_cached && comparison->compared == MS_COMPARING_CACHED) ||
         !ms_mapping_peek(comparison->address + at, worker->copied, bytes))
         return false;
-    return is_cached ? has_bytes(worker, offset, 0, bytes) : has_part(worker, offset / STEP_BYTES);
+    if (!is_cached)
+        return has_part(worker, offset / STEP_BYTES);
+    return has_bytes(worker, offset, 0, bytes) && !is_refused(worker, offset / STEP_BYTES);
 }
 
 /* A piece is so many steps; the file's parts, not the first byte, say where they are. */

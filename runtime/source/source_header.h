@@ -14,6 +14,7 @@ enum { MS_SOURCE_HEADER_START = 9 };
 
 struct ms_tensor_place {
     uint64_t offset, bytes; /* in the file */
+    uint64_t start, middle; /* sums of a page there (source_opened.c); 0: not read yet */
 };
 
 /* Zeroed: none. */

@@ -5,13 +5,16 @@
 #include <string.h>
 #include <time.h>
 
+#include "runtime/base/checksum.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
 #include "runtime/config/config.h"
+#include "runtime/source/descriptor.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/reads.h"
 #include "runtime/source/source_compare.h"
 #include "runtime/source/source_header.h"
+#include "runtime/source/source_sums.h"
 #include "runtime/source/trust.h"
 
 enum {
@@ -19,7 +22,10 @@ enum {
     MAX_GUESSES = 256,       /* for one copy: each may read a page from a disk */
     MAX_STEPS = 64,          /* sizes further on */
     STEPPED_BYTES = 1 << 20, /* smaller copies are not looked for there */
-    MAX_MISSES = 16          /* one after the other; from then on only the likeliest are tried */
+    MAX_MISSES = 16,         /* one after the other; from then on only the likeliest are tried */
+    POINT_BYTES = 4096,      /* of a place, by which it may be another */
+    MAX_POINTS = 4096,       /* for one copy: beyond, all of it is compared */
+    STEP_SUMS = 4 * MAX_STEPS
 };
 
 struct opened {
@@ -37,7 +43,14 @@ struct opened {
 /* All for the file thread. The one that was found, or opened, last comes first. */
 static struct opened *all;
 static uint32_t learned; /* of ms_reads_unseen */
-static unsigned misses, guesses;
+static unsigned misses, guesses, points;
+static uint64_t copied_start; /* the sum of the first POINT_BYTES that were copied */
+
+/* Sums of places further on, or back: each copy asks for one more of them than the copy before. */
+static struct {
+    const struct opened *file;
+    uint64_t offset, sum;
+} step_sums[STEP_SUMS];
 
 static void move_to_front(struct opened *file)
 {
@@ -58,6 +71,7 @@ static void let_go(struct opened *file)
 
 static void forget(struct opened *file)
 {
+    memset(step_sums, 0, sizeof(step_sums));
     let_go(file);
     ms_source_header_cleanup(&file->header);
     ms_heap_free(file);
@@ -130,6 +144,17 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
+/* Nothing is read ahead: of a part with a page in the page cache, all is read and compared. */
+static void read_header(struct opened *file)
+{
+    struct ms_source_failure failure;
+    if (!ms_source_begin_use(file->source, &failure))
+        return;
+    ms_descriptor_read_ahead_nothing(file->source->descriptor);
+    ms_source_header_read(file->source, &file->header);
+    ms_source_end_use(file->source);
+}
+
 static bool is_held(struct opened *file)
 {
     static const uint64_t pause_ns = UINT64_C(1000000000);
@@ -148,27 +173,208 @@ static bool is_held(struct opened *file)
         return false;
     }
     if (!is_same_file(&file->seen, ms_source_stat(file->source))) {
+        memset(step_sums, 0, sizeof(step_sums));
         ms_source_header_cleanup(&file->header);
-        ms_source_header_read(file->source, &file->header);
+        read_header(file);
         file->seen = *ms_source_stat(file->source);
         file->last = 0;
     }
     return true;
 }
 
-static bool has_bytes(const struct opened *file, const struct ms_wanted_source *wanted,
-                      uint64_t offset)
+/* --- other places that begin as the copied bytes do */
+
+/* Of a page of the file; 0: it cannot be read, or too much was for this copy. */
+static uint64_t sum_at(struct opened *file, uint64_t offset)
+{
+    unsigned char page[POINT_BYTES];
+    struct ms_source_failure failure;
+    if (points == 0 || (file->source == NULL && !is_held(file)) ||
+        !ms_source_begin_use(file->source, &failure))
+        return 0;
+    points--;
+    ms_descriptor_read_ahead_nothing(file->source->descriptor);
+    const bool is_read = ms_source_read_now(file->source, offset, page, sizeof(page), &failure);
+    ms_source_end_use(file->source);
+    return is_read ? ms_checksum(page, sizeof(page)) | 1 : 0;
+}
+
+/* False if the sums are not to be had: by them it may be any tensor. */
+static bool learn_points(struct opened *file, size_t number, bool is_whole)
+{
+    for (int i = 0; i < (is_whole ? 1 : 2); i++) {
+        const struct ms_tensor_place *tensor = &file->header.tensors[number];
+        const uint64_t offset = tensor->offset + (i == 0 ? 0 : tensor->bytes / 2);
+        if ((i == 0 ? tensor->start : tensor->middle) != 0)
+            continue;
+        const uint64_t sum = sum_at(file, offset);
+        if (sum == 0 || number >= file->header.count) /* the file had changed */
+            return false;
+        *(i == 0 ? &file->header.tensors[number].start : &file->header.tensors[number].middle) =
+            sum;
+    }
+    return true;
+}
+
+/* A place that has the sample of what was copied, and the tensor there. */
+struct place {
+    struct opened *file;
+    uint64_t offset;
+    struct ms_tensor_place tensor; /* zeroed: of none that is sampled */
+    bool is_whole;
+};
+
+static uint64_t shared_bytes(const struct ms_tensor_place *tensor, uint64_t begin, uint64_t end)
+{
+    const uint64_t last = tensor->offset + tensor->bytes;
+    const uint64_t from = tensor->offset > begin ? tensor->offset : begin;
+    const uint64_t to = last < end ? last : end;
+    return from < to ? to - from : 0;
+}
+
+/* The tensor that has most of the bytes there. False if what tells it from others cannot be had. */
+static bool set_tensor(struct place *place, size_t bytes)
+{
+    const struct ms_source_header *header = &place->file->header;
+    uint64_t most = 0, shared;
+    size_t found = 0;
+    for (size_t i = 0; i < header->count; i++) {
+        shared = shared_bytes(&header->tensors[i], place->offset, place->offset + bytes);
+        if (shared <= most || header->tensors[i].bytes < MS_SOURCE_SUMS_PART)
+            continue;
+        most = shared;
+        found = i;
+    }
+    if (most == 0)
+        return true;
+    place->tensor = header->tensors[found];
+    place->is_whole = place->tensor.offset == place->offset && place->tensor.bytes == bytes;
+    if (!learn_points(place->file, found, place->is_whole))
+        return false;
+    place->tensor = header->tensors[found];
+    return true;
+}
+
+static bool has_room(const struct opened *file, uint64_t offset, size_t bytes)
+{
+    const uint64_t all_bytes = (uint64_t)file->seen.st_size;
+    return offset <= all_bytes && bytes <= all_bytes - offset;
+}
+
+/* True if what was copied may be of this tensor, too. */
+static bool is_twin(const struct place *place, struct opened *file, size_t number)
+{
+    if (!learn_points(file, number, place->is_whole))
+        return true;
+    const struct ms_tensor_place *twin = &file->header.tensors[number];
+    if (place->is_whole)
+        return twin->start == copied_start;
+    if (twin->start != place->tensor.start && twin->middle != place->tensor.middle)
+        return false;
+    const uint64_t at = twin->offset + (place->offset - place->tensor.offset);
+    if (!has_room(file, at, POINT_BYTES))
+        return false;
+    const uint64_t sum = sum_at(file, at);
+    return sum == 0 || sum == copied_start;
+}
+
+static bool has_twin(const struct place *place, struct opened *file)
+{
+    for (size_t i = 0; i < file->header.count; i++) {
+        const struct ms_tensor_place *twin = &file->header.tensors[i];
+        const bool is_itself = file == place->file && twin->offset == place->tensor.offset;
+        if (!is_itself && twin->bytes == place->tensor.bytes && is_twin(place, file, i))
+            return true;
+    }
+    return false;
+}
+
+static bool is_step(struct opened *file, uint64_t offset, size_t bytes)
+{
+    const size_t slot = (size_t)(offset / bytes) % STEP_SUMS;
+    if (!has_room(file, offset, bytes))
+        return false;
+    if (step_sums[slot].file != file || step_sums[slot].offset != offset ||
+        step_sums[slot].sum == 0) {
+        step_sums[slot].sum = sum_at(file, offset);
+        step_sums[slot].file = file;
+        step_sums[slot].offset = offset;
+    }
+    return step_sums[slot].sum == 0 || step_sums[slot].sum == copied_start;
+}
+
+/* Loaders that read in pieces may do so in any order. */
+static bool has_step(const struct place *place, size_t bytes)
+{
+    for (uint64_t i = 1; i <= MAX_STEPS && bytes >= STEPPED_BYTES; i++) {
+        const uint64_t away = i * bytes;
+        if (is_step(place->file, place->offset + away, bytes) ||
+            (place->offset >= away && is_step(place->file, place->offset - away, bytes)))
+            return true;
+    }
+    return false;
+}
+
+/* True if the copied bytes may be of this file as well. Of two files without tensors, alike ones
+ * have the same at the same place. */
+static bool is_rival(const struct place *place, struct opened *file)
+{
+    if (file->seen.st_ino == 0 && !is_held(file))
+        return true;
+    if (place->tensor.bytes != 0)
+        return has_twin(place, file);
+    if (file == place->file || file->header.count > 0 ||
+        !has_room(file, place->offset, POINT_BYTES))
+        return false;
+    const uint64_t sum = sum_at(file, place->offset);
+    return sum == 0 || sum == copied_start;
+}
+
+static bool has_rivals(struct opened *file, const struct ms_wanted_source *wanted, uint64_t offset)
+{
+    struct place place = {.file = file, .offset = offset};
+    points = MAX_POINTS;
+    if (!set_tensor(&place, wanted->bytes) || (!place.is_whole && has_step(&place, wanted->bytes)))
+        return true;
+    for (struct opened *other = all; other != NULL; other = other->next) {
+        if (is_rival(&place, other))
+            return true;
+    }
+    return false;
+}
+
+/* Of less than a part, all is compared anyway. */
+static bool is_sampled(const struct ms_wanted_source *wanted)
+{
+    return ms_config.unseen_reads && wanted->bytes >= MS_SOURCE_SUMS_PART;
+}
+
+static enum ms_comparing choose_comparing(struct opened *file,
+                                          const struct ms_wanted_source *wanted, uint64_t offset)
+{
+    if (!ms_config.unseen_reads)
+        return MS_COMPARING_CACHED;
+    return is_sampled(wanted) && has_rivals(file, wanted, offset) ? MS_COMPARING_ALL
+                                                                  : MS_COMPARING_SAMPLED;
+}
+
+static bool has_bytes(struct opened *file, const struct ms_wanted_source *wanted, uint64_t offset)
 {
     struct ms_source_failure failure;
+    points = 1;
+    if (is_sampled(wanted) && sum_at(file, offset) != copied_start)
+        return false;
+    const enum ms_comparing compared = choose_comparing(file, wanted, offset);
     if (!ms_source_begin_use(file->source, &failure))
         return false;
     const bool is_same =
-        ms_source_compare(file->source, offset, wanted->address, wanted->bytes,
-                          ms_config.unseen_reads ? MS_COMPARING_SAMPLED : MS_COMPARING_CACHED) &&
+        ms_source_compare(file->source, offset, wanted->address, wanted->bytes, compared) &&
         ms_trust_is_sure(file->source);
     ms_source_end_use(file->source);
     return is_same;
 }
+
+/* --- places where they may be */
 
 /* True if no other place is to be tried. */
 static bool is_there(struct opened *file, struct ms_wanted_source *wanted, uint64_t offset)
@@ -253,10 +459,21 @@ static bool is_noted(const struct ms_wanted_source *wanted)
     return ms_reads_next(wanted->address, wanted->bytes, &at, &place) && at == 1;
 }
 
+static bool sum_start(const struct ms_wanted_source *wanted)
+{
+    unsigned char page[POINT_BYTES];
+    if (!is_sampled(wanted))
+        return true;
+    if (!ms_mapping_peek(wanted->address, page, sizeof(page)))
+        return false;
+    copied_start = ms_checksum(page, sizeof(page)) | 1;
+    return true;
+}
+
 void ms_source_opened_find(struct ms_wanted_source *wanted)
 {
     learn();
-    if (all == NULL || is_noted(wanted))
+    if (all == NULL || is_noted(wanted) || !sum_start(wanted))
         return;
     guesses = MAX_GUESSES;
     if (!is_further_on(all, wanted) && !is_any(is_tensor, wanted) && begins_like_a_file(wanted))

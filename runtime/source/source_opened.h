@@ -10,6 +10,12 @@
  *
  * The bytes there are compared: those that are in the page cache. Of others, which were read past
  * it, a sample is, and sums of all are kept, to be checked when they are needed (source_sums.h).
+ *
+ * A sample never decides between places. Where another place begins as the copied bytes do, all
+ * bytes are compared:
+ *
+ *     file       | tensor |  T  | tensor |  T'  | tensor |      T, T' of one size
+ *     copied              [  ]                              T' begins so too: it may be of T' as well
  */
 #pragma once
 

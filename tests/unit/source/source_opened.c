@@ -237,6 +237,109 @@ static void open_again(void)
         ms_test_skip("the page cache cannot be emptied here");
 }
 
+/* The part in which that byte was changed cannot be read for anybody: right bytes of it, which are
+ * compared as they are in the page cache by now, are not taken for the file's either. */
+MS_TEST_AFTER(make_cold_file, right_bytes_do_not_fail_for_others_that_were_changed)
+{
+    const size_t at = tensor_at(1), whole = (at + PART) / PART * PART - at;
+    read_unseen(at, TENSOR);
+    memory[whole + PART + 100] ^= 1;
+    struct ms_source *changed = find(TENSOR, at), *right;
+    CHECK(changed != NULL);
+    CHECK_EQ(pread(file, memory, TENSOR, (off_t)at), TENSOR); /* now it is cached */
+    right = find(TENSOR, at);
+    CHECK(right == NULL || use(right, at, TENSOR) == CUDA_SUCCESS);
+    if (right != NULL)
+        ms_source_drop(right);
+    ms_source_drop(changed);
+}
+
+/* --- several places with the same sample */
+
+/* `to` gets what is at `from`, but for a byte that no sample has; the page cache is emptied. */
+static void make_twin(size_t from, size_t to, size_t count)
+{
+    memcpy(data + to, data + from, count);
+    data[to + count / PART / 2 * PART + PART / 2] ^= 1;
+}
+
+static void write_twins(void)
+{
+    write_all();
+    open_again();
+}
+
+/* What was copied from there is right: it is the file's, or a snapshot. */
+static bool check_copied(const unsigned char *from, const char *whose, size_t at, size_t count)
+{
+    memcpy(memory, from + at, count);
+    uint64_t found_at = 0;
+    struct ms_source *source = ms_source_find(memory, count, &found_at);
+    if (source == NULL)
+        return false;
+    CHECK_EQ(found_at, at);
+    CHECK(strcmp(ms_source_path(source), whose) == 0);
+    unsigned char *to = malloc(count);
+    const void *read;
+    CHECK_EQ(ms_source_read(source, at, to, count, &read), CUDA_SUCCESS);
+    CHECK_BYTES(read, from + at, count);
+    free(to);
+    ms_source_drop(source);
+    return true;
+}
+
+static bool check_found(size_t at)
+{
+    read_unseen(at, TENSOR);
+    return is_of_file(TENSOR, at);
+}
+
+MS_TEST_AFTER(make_file, tensors_with_the_same_sample_are_told_apart)
+{
+    static const int orders[][2] = {{0, 1}, {1, 0}, {3, 2}, {2, 3}};
+    for (int i = 0; i < 2; i++)
+        make_twin(tensor_at(2 * i), tensor_at(2 * i + 1), TENSOR);
+    write_twins();
+    for (int i = 0; i < 4; i++) {
+        for (int k = 0; k < 2; k++) {
+            CHECK(check_copied(data, path, tensor_at(orders[i][k]), TENSOR));
+            is_cold();
+        }
+    }
+}
+
+/* The first one has the sample of the third, and is where reads in order go on. */
+MS_TEST_AFTER(make_file, parts_of_tensors_with_the_same_sample_are_told_apart)
+{
+    make_twin(tensor_at(1), tensor_at(3), TENSOR);
+    write_twins();
+    CHECK(check_copied(data, path, tensor_at(0), TENSOR));
+    is_cold();
+    check_copied(data, path, tensor_at(3), TENSOR - 1000);
+}
+
+MS_TEST_AFTER(make_file, chunks_with_the_same_sample_are_told_apart)
+{
+    for (int back = 0; back < 2; back++) {
+        make_twin(5 * CHUNK, 3 * CHUNK, CHUNK);
+        write_twins();
+        CHECK(check_copied(data, path, 0, CHUNK));
+        CHECK(check_copied(data, path, 2 * CHUNK, CHUNK));
+        CHECK(check_copied(data, path, (back ? 4 : 1) * CHUNK, CHUNK) == back);
+        check_copied(data, path, (back ? 3 : 5) * CHUNK, CHUNK);
+    }
+}
+
+/* Those of one size that begin otherwise cost a page each, once. */
+MS_TEST_AFTER(make_cold_file, what_is_alone_is_sampled)
+{
+    for (int i = 0; i < TENSORS; i++) {
+        const size_t before = cached_bytes(), more = i == 0 ? (TENSORS + 1) * 2 * 4096 : 0;
+        CHECK(check_found(tensor_at(i)));
+        CHECK(cached_bytes() - before < TENSOR * 3 / 4 + more);
+    }
+}
+
 /* A sample of zeros would say nothing. */
 MS_TEST_AFTER(make_file, bytes_that_are_nearly_all_the_same_are_compared)
 {
@@ -390,6 +493,78 @@ static void check_whose(const unsigned char *from, size_t at, const char *wanted
         return;
     CHECK(strcmp(ms_source_path(source), wanted) == 0);
     ms_source_drop(source);
+}
+
+/* A checkpoint that was edited from another one. */
+static void make_edited(size_t at, size_t count)
+{
+    make_other();
+    memcpy(other_data, data, bytes);
+    other_data[at + count / PART / 2 * PART + PART / 2] ^= 1;
+    const int made = open(other_path, O_RDWR);
+    CHECK_EQ(pwrite(made, other_data, bytes, 0), (ssize_t)bytes);
+    CHECK_EQ(fdatasync(made), 0);
+    CHECK_EQ(posix_fadvise(made, 0, 0, POSIX_FADV_DONTNEED), 0);
+    close(made);
+    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+    open_again();
+}
+
+static bool check_edited(bool is_other, size_t at, size_t count)
+{
+    is_cold();
+    return check_copied(is_other ? other_data : data, is_other ? other_path : path, at, count);
+}
+
+/* Whichever the program reads first. */
+static void check_tensors_of_files(bool is_other_first)
+{
+    make_file();
+    make_edited(tensor_at(1), TENSOR);
+    for (int i = 0; i < 3; i++)
+        CHECK(check_edited((i % 2 == 0) == is_other_first, tensor_at(1), TENSOR));
+}
+
+MS_TEST(tensors_of_files_with_the_same_sample_are_told_apart)
+{
+    check_tensors_of_files(false);
+}
+
+MS_TEST(tensors_of_files_with_the_same_sample_are_told_apart_the_other_first)
+{
+    check_tensors_of_files(true);
+}
+
+static void check_starts_of_files(bool is_other_first, bool has_header)
+{
+    make_file();
+    if (!has_header) {
+        fill_randomly(data, head, 3);
+        write_all();
+    }
+    make_edited(0, CHUNK);
+    for (int i = 0; i < 2; i++)
+        check_edited((i == 0) == is_other_first, 0, CHUNK);
+}
+
+MS_TEST(starts_of_files_with_the_same_sample_are_told_apart)
+{
+    check_starts_of_files(false, true);
+}
+
+MS_TEST(starts_of_files_with_the_same_sample_are_told_apart_the_other_first)
+{
+    check_starts_of_files(true, true);
+}
+
+MS_TEST(starts_of_files_without_a_header_are_told_apart)
+{
+    check_starts_of_files(false, false);
+}
+
+MS_TEST(starts_of_files_without_a_header_are_told_apart_the_other_first)
+{
+    check_starts_of_files(true, false);
 }
 
 /* Descriptors of the first file in the file thread's table. */
