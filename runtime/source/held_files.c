@@ -13,7 +13,6 @@
 #include "runtime/source/file_thread.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/reads.h"
-#include "runtime/source/source_close.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
 #include "runtime/state/caller.h"
@@ -21,11 +20,11 @@
 enum { MAX_HELD = 64 };
 
 struct held {
-    uint32_t number;          /* 0: the place is free */
-    struct stat stat;         /* of the program's descriptor */
-    struct ms_source *source; /* NULL: it could not be one */
-    unsigned refusals;        /* one after the other */
-    uint64_t next_ns;         /* when it is asked for again then */
+    uint32_t number;   /* 0: the place is free */
+    struct stat stat;  /* of the program's descriptor */
+    bool is_trusted;   /* it could be a source */
+    unsigned refusals; /* one after the other */
+    uint64_t next_ns;  /* when it is asked for again then */
 };
 
 /* Others that read the same file wait until it is held, or not. */
@@ -36,13 +35,27 @@ static MS_GUARDED_BY(lock) struct held table[MAX_HELD];
 static MS_GUARDED_BY(lock) uint32_t last_number;
 static MS_GUARDED_BY(lock) size_t next_place; /* of the one that was held first */
 
+static bool find_stat(uint32_t number, struct stat *stat_out)
+{
+    bool is_found = false;
+    ms_lock_take(&lock);
+    for (size_t i = 0; i < MAX_HELD && number != 0 && !is_found; i++) {
+        is_found = table[i].number == number && table[i].is_trusted;
+        if (is_found)
+            *stat_out = table[i].stat;
+    }
+    ms_lock_drop(&lock);
+    return is_found;
+}
+
 bool ms_held_files_has(uint32_t number, const struct ms_source *file)
 {
-    bool has = false;
-    ms_lock_take(&lock);
-    for (size_t i = 0; i < MAX_HELD && number != 0 && !has; i++)
-        has = table[i].number == number && table[i].source == file;
-    ms_lock_drop(&lock);
+    struct stat then;
+    if (file == NULL || !find_stat(number, &then))
+        return false;
+    ms_lock_take(&ms_files.lock);
+    const bool has = ms_trust_is_unchanged(&then, file->last);
+    ms_lock_drop(&ms_files.lock);
     return has;
 }
 
@@ -59,8 +72,7 @@ MS_HOLDS(lock) static struct held *find_locked(const struct stat *stat)
 
 MS_HOLDS(lock) static bool is_held_locked(const struct held *held, const struct stat *stat)
 {
-    return held->source != NULL && ms_source_state(held->source) == MS_SOURCE_IS_OPEN &&
-           ms_trust_is_unchanged(&held->stat, stat);
+    return held->is_trusted && ms_trust_is_unchanged(&held->stat, stat);
 }
 
 /* True if nothing is to be asked: *number_out is what the answer was. */
@@ -85,10 +97,7 @@ MS_HOLDS(lock) static void refuse_locked(struct held *held)
     held->refusals += held->refusals < MAX_DOUBLINGS;
 }
 
-/* Takes the source, and returns the one in whose place it comes: also itself, if it is held already
- * and only its times are new, as after chmod(2). */
-static struct ms_source *set(const struct stat *stat, struct ms_source *source,
-                             uint32_t *number_out)
+static uint32_t set(const struct stat *stat, bool is_trusted)
 {
     ms_lock_take(&lock);
     struct held *held = find_locked(stat);
@@ -96,40 +105,38 @@ static struct ms_source *set(const struct stat *stat, struct ms_source *source,
         held = &table[next_place++ % MAX_HELD];
         held->refusals = 0;
     }
-    struct ms_source *before = held->number != 0 ? held->source : NULL;
-    if (before == NULL || before != source)
-        held->number = ++last_number;
+    held->number = ++last_number;
     held->stat = *stat;
-    held->source = source;
+    held->is_trusted = is_trusted;
     held->next_ns = 0;
-    if (source != NULL)
+    if (is_trusted)
         held->refusals = 0;
     else
         refuse_locked(held);
-    *number_out = source != NULL ? held->number : 0;
+    const uint32_t number = is_trusted ? held->number : 0;
     ms_lock_drop(&lock);
-    return before;
+    return number;
 }
 
 /*
- * Opens the file of a descriptor of the program as a source: not an overlay's, where a descriptor
- * from before a copy-up reads another file (trust.h).
+ * True if the file of a descriptor of the program could be a source: not an overlay's, where a
+ * descriptor from before a copy-up reads another file (trust.h), nor one in which stores are
+ * hidden. With the times that the descriptor shows.
  */
-static struct ms_source *open_file(int descriptor, const struct stat *stat)
+static bool can_be_trusted(int descriptor, const struct stat *stat)
 {
     struct ms_mapping place = {.is_read = true, .device = stat->st_dev, .inode = stat->st_ino};
     if (!ms_reads_path(descriptor, place.path))
-        return NULL;
+        return false;
     struct ms_source *file = ms_trust_open(&place, 0);
-    ms_source_close_serve(file != NULL);
     if (file == NULL)
-        return NULL;
-    const struct stat *opened = ms_source_stat(file);
-    if (!file->system.is_overlay && opened->st_dev == stat->st_dev &&
-        opened->st_ino == stat->st_ino)
-        return file;
+        return false;
+    ms_lock_take(&ms_files.lock);
+    const bool is_trusted = !file->system.is_overlay && !file->system.hides_stores &&
+                            ms_trust_is_unchanged(stat, file->last);
+    ms_lock_drop(&ms_files.lock);
     ms_source_drop(file);
-    return NULL;
+    return is_trusted;
 }
 
 static uint32_t hold(int descriptor, const struct stat *stat)
@@ -138,11 +145,8 @@ static uint32_t hold(int descriptor, const struct stat *stat)
     if (is_known(stat, &number) || ms_file_thread_is_of_parent())
         return number;
     ms_lock_take(&holding);
-    if (!is_known(stat, &number)) {
-        struct ms_source *before = set(stat, open_file(descriptor, stat), &number);
-        if (before != NULL)
-            ms_source_drop(before);
-    }
+    if (!is_known(stat, &number))
+        number = set(stat, can_be_trusted(descriptor, stat));
     ms_lock_drop(&holding);
     return number;
 }

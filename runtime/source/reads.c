@@ -51,7 +51,7 @@ static MS_GUARDED_BY(lock) struct range ranges[MAX_RANGES]; /* ascending, none o
 static MS_GUARDED_BY(lock) size_t range_count;
 static MS_GUARDED_BY(lock) struct last_read reads[MAX_READS];
 static MS_GUARDED_BY(lock) size_t read_count; /* ever */
-static _Atomic uint32_t unseen_changes;
+_Atomic uint32_t ms_reads_unseen;
 
 /* A ring. Who has reserved places fills them without the lock: if they are reserved again
  * meanwhile, wrong ones may stay there, and what was read is not recognised. */
@@ -270,7 +270,7 @@ static void note(int descriptor, uintptr_t address, size_t bytes, int64_t offset
     const bool was_unseen = is_unseen_locked(file);
     file->read_bytes += bytes;
     if (was_unseen && !is_unseen_locked(file))
-        atomic_fetch_add(&unseen_changes, 1);
+        atomic_fetch_add(&ms_reads_unseen, 1);
     reads[read_count++ % MAX_READS] = (struct last_read){(uint64_t)offset, bytes, file->number};
     add_range_locked(&(struct range){.begin = address,
                                      .end = address + bytes,
@@ -305,7 +305,7 @@ static void note_way(int descriptor, enum way way)
         file->is_opened |= way == OPENED;
         file->is_mapped |= way == MAPPED;
         if (was_unseen != is_unseen_locked(file))
-            atomic_fetch_add(&unseen_changes, 1);
+            atomic_fetch_add(&ms_reads_unseen, 1);
     }
     ms_lock_drop(&lock);
 }
@@ -321,14 +321,9 @@ void ms_reads_note_open(int descriptor)
 void ms_reads_note_map(int descriptor)
 {
     const int before = errno;
-    if (atomic_load_explicit(&unseen_changes, memory_order_relaxed) != 0)
+    if (atomic_load_explicit(&ms_reads_unseen, memory_order_relaxed) != 0)
         note_way(descriptor, MAPPED);
     errno = before;
-}
-
-uint32_t ms_reads_unseen(void)
-{
-    return atomic_load(&unseen_changes);
 }
 
 MS_HOLDS(lock) static bool set_place_locked(uint32_t number, struct ms_mapping *place)

@@ -55,7 +55,7 @@ void ms_reads_note_open(int descriptor);
 void ms_reads_note_map(int descriptor);
 
 /* Changes when a file becomes unseen, or is it no more. */
-uint32_t ms_reads_unseen(void);
+extern _Atomic uint32_t ms_reads_unseen;
 
 /* The unseen files, one after the other, what was opened last first; *at is 0 before the first. In
  * *place_out as ms_reads_next. False behind the last. */

@@ -4,6 +4,7 @@
 #include "runtime/source/source_close.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -12,6 +13,7 @@
 #include "runtime/base/thread.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
+#include "runtime/source/kept_files.h"
 #include "runtime/source/read_ahead.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
@@ -153,7 +155,7 @@ static bool is_gone(struct ms_source *file)
     if (!ms_source_begin_use(file, &failure))
         return true;
     const bool is_gone =
-        ms_descriptor_stat(file->descriptor, &now) && ms_trust_has_lost_links(file, &now);
+        ms_descriptor_stat(file->descriptor, &now) && ms_source_has_lost_links(file, &now);
     ms_source_end_use(file);
     return is_gone;
 }
@@ -212,7 +214,7 @@ MS_HOLDS(ms_files.lock) static bool is_deleted_locked(struct ms_source *file)
         return false;
     return atomic_load(&file->is_deleted) ||
            (atomic_load(&file->lease.is_taken) && ms_descriptor_stat(file->descriptor, &now) &&
-            ms_trust_has_lost_links(file, &now));
+            ms_source_has_lost_links(file, &now));
 }
 
 MS_HOLDS(ms_files.lock) static bool is_broken_locked(struct ms_source *file)
@@ -301,14 +303,22 @@ static void pause_between_looks(void)
     }
 }
 
+static void let_go_of_kept(__attribute__((unused)) void *argument)
+{
+    ms_kept_files_let_go();
+}
+
 static void *serve(__attribute__((unused)) void *argument)
 {
     dev_t device;
     ino_t inode;
     pthread_setname_np(pthread_self(), "metashard-lease");
     for (;;) {
-        ms_lease_wait();
+        if (!atomic_load(&ms_kept_files_any))
+            ms_lease_wait();
         pause_between_looks();
+        if (atomic_load(&ms_kept_files_any))
+            ms_file_thread_call(let_go_of_kept, NULL);
         while (find_one(find_broken, &device, &inode))
             breaker(device, inode);
         while (ms_source_close_find_deleted(&device, &inode))
@@ -320,7 +330,7 @@ static void *serve(__attribute__((unused)) void *argument)
 void ms_source_close_serve(bool is_needed)
 {
     bool is_served = true;
-    if (!is_needed && !ms_lease_any())
+    if (!is_needed && !ms_lease_any() && !atomic_load(&ms_kept_files_any))
         return;
     ms_lock_take(&thread_lock);
     if (!is_running && deleted != NULL) {

@@ -7,6 +7,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
 #include "runtime/driver/flags.h"
+#include "runtime/source/kept_files.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/source_compare.h"
 #include "runtime/source/source_header.h"
@@ -19,7 +20,9 @@ struct file {
     ino_t inode;
     bool is_mapped;           /* seen in the current walk */
     bool is_tried;            /* it looked like a checkpoint, and was opened */
-    struct ms_source *source; /* NULL: not a checkpoint, or not trusted now */
+    struct ms_mapping *place; /* of a checkpoint that was trusted; NULL: of no such file */
+    struct ms_kept_file kept; /* its source */
+    struct stat seen;         /* of which the header is */
     struct ms_source_header header;
     size_t last; /* the tensor that matched last: usually its successor matches next */
 };
@@ -28,9 +31,9 @@ static struct file *files; /* only the file thread uses it */
 
 static void destroy(struct file *file)
 {
-    if (file->source != NULL)
-        ms_source_drop(file->source);
+    ms_kept_files_set(&file->kept, NULL);
     ms_source_header_cleanup(&file->header);
+    ms_heap_free(file->place);
     ms_heap_free(file);
 }
 
@@ -45,23 +48,54 @@ static bool looks_like_checkpoint(const struct ms_mapping *mapping)
            ms_source_header_is_start(start, &length);
 }
 
+static bool is_same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size &&
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+/* Opens it, and reads its header. */
+static void read_header(struct file *file, const struct ms_mapping *mapping)
+{
+    struct ms_source *source = NULL;
+    file->place = ms_heap_alloc(sizeof(*file->place));
+    if (file->place != NULL) {
+        *file->place = *mapping;
+        source = ms_trust_open(file->place, 0);
+    }
+    ms_kept_files_set(&file->kept, source);
+    if (source == NULL)
+        return;
+    ms_source_header_read(source, &file->header);
+    file->seen = *ms_source_stat(source);
+    if (file->header.count > 0)
+        return;
+    ms_kept_files_set(&file->kept, NULL);
+    file->is_tried = false;
+}
+
+/* True if the file has what its header says: it was let go, perhaps, and is opened again. */
+static bool is_held(struct file *file)
+{
+    if (file->header.count == 0)
+        return false;
+    if (file->kept.source == NULL)
+        ms_kept_files_set(&file->kept, ms_trust_open(file->place, 0));
+    ms_kept_files_use(&file->kept);
+    return file->kept.source != NULL &&
+           is_same_file(ms_source_stat(file->kept.source), &file->seen);
+}
+
 static struct file *add_file(const struct ms_mapping *mapping)
 {
-    struct ms_mapping wanted = *mapping;
     struct file *file = ms_heap_zalloc(sizeof(*file));
     if (file == NULL)
         return NULL;
     file->device = mapping->device;
     file->inode = mapping->inode;
     file->is_tried = looks_like_checkpoint(mapping);
-    file->source = file->is_tried ? ms_trust_open(&wanted, 0) : NULL;
-    if (file->source != NULL)
-        ms_source_header_read(file->source, &file->header);
-    if (file->source != NULL && file->header.count == 0) {
-        ms_source_drop(file->source);
-        file->source = NULL;
-        file->is_tried = false;
-    }
+    if (file->is_tried)
+        read_header(file, mapping);
     file->next = files;
     files = file;
     return file;
@@ -71,7 +105,12 @@ static struct file *add_file(const struct ms_mapping *mapping)
 static bool is_as_before(const struct file *file)
 {
     struct ms_source_failure failure;
-    return file->source != NULL ? ms_trust_check(file->source, &failure) : !file->is_tried;
+    struct stat now;
+    if (file->kept.source != NULL)
+        return ms_trust_check(file->kept.source, &failure);
+    return file->header.count > 0
+               ? stat(file->place->path, &now) == 0 && is_same_file(&now, &file->seen)
+               : !file->is_tried;
 }
 
 static void visit(__attribute__((unused)) void *context, const struct ms_mapping *mapping)
@@ -106,12 +145,12 @@ static void forget_unmapped(void)
     }
 }
 
-static bool holds(const struct file *file, const struct ms_tensor_place *tensor,
-                  const void *address)
+static bool holds(struct file *file, const struct ms_tensor_place *tensor, const void *address)
 {
-    return ms_source_compare(file->source, tensor->offset, address, tensor->bytes,
+    return is_held(file) &&
+           ms_source_compare(file->kept.source, tensor->offset, address, tensor->bytes,
                              MS_COMPARING_ALL) &&
-           ms_trust_is_sure(file->source);
+           ms_trust_is_sure(file->kept.source);
 }
 
 /* Starts after the last match, and wraps around. */
@@ -158,7 +197,7 @@ static void look_for_files(void)
     forget_unmapped();
     bool found_any = false;
     for (const struct file *file = files; file != NULL; file = file->next)
-        found_any |= file->source != NULL;
+        found_any |= file->header.count > 0;
     const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
     const uint64_t pause = (now - began) * SHARE;
     atomic_store(&last_visit.found_any, found_any);
@@ -172,12 +211,11 @@ void ms_source_content_find(struct ms_wanted_source *wanted)
         return;
     look_for_files();
     for (struct file *file = files; file != NULL && wanted->found == NULL; file = file->next) {
-        const struct ms_tensor_place *tensor =
-            file->source != NULL ? find_tensor(file, wanted->address, wanted->bytes) : NULL;
+        const struct ms_tensor_place *tensor = find_tensor(file, wanted->address, wanted->bytes);
         if (tensor == NULL)
             continue;
-        ms_counted_take(&file->source->counted);
+        ms_counted_take(&file->kept.source->counted);
         wanted->offset = tensor->offset;
-        wanted->found = file->source;
+        wanted->found = file->kept.source;
     }
 }

@@ -15,6 +15,7 @@
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/held_files.h"
+#include "runtime/source/kept_files.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/read_ahead.h"
 #include "runtime/source/reader.h"
@@ -283,19 +284,23 @@ static void find_by_place(struct ms_wanted_source *wanted, const struct place *p
 
 /* --- files that were read */
 
-/* The last file stays open, whether or not something is found: the next copy is likely from it. */
+/* The last file is kept, whether or not something is found: the next copy is likely from it. */
 static struct ms_source *open_place(struct ms_mapping *place, uint64_t end)
 {
-    static struct ms_source *last; /* for the file thread */
+    static struct ms_kept_file last;
+    struct ms_source_failure failure;
     struct ms_source *file = find_open_file(place->device, place->inode);
+    if (file != NULL && !ms_trust_check(file, &failure)) { /* it is of what the file was before */
+        ms_kept_files_set(&last, NULL);
+        ms_source_drop(file);
+        return NULL;
+    }
     if (file == NULL)
         file = ms_trust_open(place, end);
-    if (file == NULL || file == last)
-        return file;
-    if (last != NULL)
-        ms_source_drop(last);
+    if (file == NULL)
+        return NULL;
     ms_counted_take(&file->counted);
-    last = file;
+    ms_kept_files_set(&last, file);
     return file;
 }
 

@@ -101,6 +101,12 @@ static inline struct ms_named *ms_source_named(const struct ms_source *name)
     return (struct ms_named *)(void *)ms_source_inside(name);
 }
 
+/* True if some link was left when it became a source, and none is now. */
+static inline bool ms_source_has_lost_links(const struct ms_source *file, const struct stat *now)
+{
+    return now->st_nlink == 0 && file->recorded.st_nlink > 0;
+}
+
 /* The first byte of a snapshot. */
 static inline unsigned char *ms_snapshot_bytes(const struct ms_source *snapshot)
 {

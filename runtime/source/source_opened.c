@@ -10,6 +10,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/config/config.h"
 #include "runtime/source/descriptor.h"
+#include "runtime/source/kept_files.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/reads.h"
 #include "runtime/source/source_compare.h"
@@ -31,7 +32,7 @@ enum {
 struct opened {
     struct opened *next;
     bool is_unseen;           /* in the current walk */
-    struct ms_source *source; /* NULL: it is not held */
+    struct ms_kept_file kept; /* its source; none: it is not held */
     struct stat seen;         /* of which the header is */
     struct ms_source_header header;
     size_t last;         /* the tensor that matched last */
@@ -64,9 +65,7 @@ static void move_to_front(struct opened *file)
 
 static void let_go(struct opened *file)
 {
-    if (file->source != NULL)
-        ms_source_drop(file->source);
-    file->source = NULL;
+    ms_kept_files_set(&file->kept, NULL);
 }
 
 static void forget(struct opened *file)
@@ -118,7 +117,7 @@ static void forget_seen(void)
 
 static void learn(void)
 {
-    const uint32_t unseen = ms_reads_unseen();
+    const uint32_t unseen = atomic_load(&ms_reads_unseen);
     struct ms_mapping place;
     if (unseen == learned)
         return;
@@ -148,35 +147,36 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
 static void read_header(struct opened *file)
 {
     struct ms_source_failure failure;
-    if (!ms_source_begin_use(file->source, &failure))
+    if (!ms_source_begin_use(file->kept.source, &failure))
         return;
-    ms_descriptor_read_ahead_nothing(file->source->descriptor);
-    ms_source_header_read(file->source, &file->header);
-    ms_source_end_use(file->source);
+    ms_descriptor_read_ahead_nothing(file->kept.source->descriptor);
+    ms_source_header_read(file->kept.source, &file->header);
+    ms_source_end_use(file->kept.source);
 }
 
 static bool is_held(struct opened *file)
 {
     static const uint64_t pause_ns = UINT64_C(1000000000);
     struct ms_source_failure failure;
-    if (file->source != NULL && (ms_source_state(file->source) != MS_SOURCE_IS_OPEN ||
-                                 !ms_trust_check(file->source, &failure)))
+    if (file->kept.source != NULL && (ms_source_state(file->kept.source) != MS_SOURCE_IS_OPEN ||
+                                      !ms_trust_check(file->kept.source, &failure)))
         let_go(file);
-    if (file->source != NULL)
+    ms_kept_files_use(&file->kept);
+    if (file->kept.source != NULL)
         return true;
     if (ms_clock_ns(CLOCK_MONOTONIC) < file->next_ns)
         return false;
     struct ms_mapping place = file->place;
-    file->source = ms_trust_open(&place, 0);
-    if (file->source == NULL) {
+    ms_kept_files_set(&file->kept, ms_trust_open(&place, 0));
+    if (file->kept.source == NULL) {
         file->next_ns = ms_clock_ns(CLOCK_MONOTONIC) + pause_ns;
         return false;
     }
-    if (!is_same_file(&file->seen, ms_source_stat(file->source))) {
+    if (!is_same_file(&file->seen, ms_source_stat(file->kept.source))) {
         memset(step_sums, 0, sizeof(step_sums));
         ms_source_header_cleanup(&file->header);
         read_header(file);
-        file->seen = *ms_source_stat(file->source);
+        file->seen = *ms_source_stat(file->kept.source);
         file->last = 0;
     }
     return true;
@@ -189,13 +189,14 @@ static uint64_t sum_at(struct opened *file, uint64_t offset)
 {
     unsigned char page[POINT_BYTES];
     struct ms_source_failure failure;
-    if (points == 0 || (file->source == NULL && !is_held(file)) ||
-        !ms_source_begin_use(file->source, &failure))
+    if (points == 0 || (file->kept.source == NULL && !is_held(file)) ||
+        !ms_source_begin_use(file->kept.source, &failure))
         return 0;
     points--;
-    ms_descriptor_read_ahead_nothing(file->source->descriptor);
-    const bool is_read = ms_source_read_now(file->source, offset, page, sizeof(page), &failure);
-    ms_source_end_use(file->source);
+    ms_descriptor_read_ahead_nothing(file->kept.source->descriptor);
+    const bool is_read =
+        ms_source_read_now(file->kept.source, offset, page, sizeof(page), &failure);
+    ms_source_end_use(file->kept.source);
     return is_read ? ms_checksum(page, sizeof(page)) | 1 : 0;
 }
 
@@ -365,12 +366,12 @@ static bool has_bytes(struct opened *file, const struct ms_wanted_source *wanted
     if (is_sampled(wanted) && sum_at(file, offset) != copied_start)
         return false;
     const enum ms_comparing compared = choose_comparing(file, wanted, offset);
-    if (!ms_source_begin_use(file->source, &failure))
+    if (!ms_source_begin_use(file->kept.source, &failure))
         return false;
     const bool is_same =
-        ms_source_compare(file->source, offset, wanted->address, wanted->bytes, compared) &&
-        ms_trust_is_sure(file->source);
-    ms_source_end_use(file->source);
+        ms_source_compare(file->kept.source, offset, wanted->address, wanted->bytes, compared) &&
+        ms_trust_is_sure(file->kept.source);
+    ms_source_end_use(file->kept.source);
     return is_same;
 }
 
@@ -379,7 +380,7 @@ static bool has_bytes(struct opened *file, const struct ms_wanted_source *wanted
 /* True if no other place is to be tried. */
 static bool is_there(struct opened *file, struct ms_wanted_source *wanted, uint64_t offset)
 {
-    const uint64_t all_bytes = (uint64_t)ms_source_stat(file->source)->st_size;
+    const uint64_t all_bytes = (uint64_t)ms_source_stat(file->kept.source)->st_size;
     if (guesses == 0)
         return true;
     if (offset > all_bytes || wanted->bytes > all_bytes - offset)
@@ -389,8 +390,8 @@ static bool is_there(struct opened *file, struct ms_wanted_source *wanted, uint6
         return false;
     file->copied_end = offset + wanted->bytes;
     wanted->offset = offset;
-    wanted->found = file->source;
-    ms_counted_take(&file->source->counted);
+    wanted->found = file->kept.source;
+    ms_counted_take(&file->kept.source->counted);
     move_to_front(file);
     return true;
 }

@@ -243,15 +243,10 @@ static bool is_lease_gone(const struct ms_source *file)
            atomic_load(&file->lease.is_taken);
 }
 
-bool ms_trust_has_lost_links(const struct ms_source *file, const struct stat *now)
-{
-    return now->st_nlink == 0 && file->recorded.st_nlink > 0;
-}
-
 /* Only notes it: who brings the bytes in calls the driver, and waits for claims. */
 static void note_deletion(struct ms_source *file, const struct stat *now)
 {
-    if (ms_trust_has_lost_links(file, now) && !atomic_exchange(&file->is_deleted, true))
+    if (ms_source_has_lost_links(file, now) && !atomic_exchange(&file->is_deleted, true))
         ms_lease_wake();
 }
 

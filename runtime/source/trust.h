@@ -41,9 +41,6 @@ bool ms_trust_check_mappings(const struct ms_source *file, struct ms_source_fail
  * file thread itself. */
 bool ms_trust_is_sure(struct ms_source *file);
 
-/* True if some link was left when it became a source, and none is now. */
-bool ms_trust_has_lost_links(const struct ms_source *file, const struct stat *now);
-
 /* True if the file was last changed before this process began. For any thread. */
 bool ms_trust_is_older(const struct ms_source *file);
 

@@ -2,6 +2,7 @@
 /* Memory that the program has read a file into is the file's, if its bytes are. */
 #include "runtime/source/reads.h"
 
+#include <stdatomic.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/time.h>
@@ -568,7 +569,7 @@ MS_TEST_AFTER(make_noted, the_lock_is_tried_a_hundred_times)
     ms_reads_note_open(files[1].descriptor);
     CHECK_EQ(ask_all(bytes, TRIES - 1), 7);
     CHECK_EQ(ask_all(bytes, TRIES), 0);
-    const uint32_t changes = ms_reads_unseen();
+    const uint32_t changes = atomic_load(&ms_reads_unseen);
     failed_tries = 1000000;
     lock_tries = 0;
     ms_reads_note(files[0].descriptor, bytes + 1000, 1000, 0, 5);
@@ -576,7 +577,7 @@ MS_TEST_AFTER(make_noted, the_lock_is_tried_a_hundred_times)
     ms_reads_note_open(files[2].descriptor);
     ms_reads_note_map(files[1].descriptor);
     failed_tries = 0;
-    CHECK_EQ(ms_reads_unseen(), changes);
+    CHECK_EQ(atomic_load(&ms_reads_unseen), changes);
     check_unseen("1 ");
     CHECK_EQ(ask_all(bytes + 1000, 0), 4); /* nothing is known of that place */
     failed_tries = TRIES;                  /* so that there is a note without checksums */
@@ -591,36 +592,36 @@ MS_TEST_AFTER(make_noted, the_lock_is_tried_a_hundred_times)
 
 MS_TEST_AFTER(make_noted, a_file_is_unseen_until_it_is_mapped_or_read)
 {
-    const uint32_t changes = ms_reads_unseen();
+    const uint32_t changes = atomic_load(&ms_reads_unseen);
     ms_reads_note_map(files[2].descriptor);
     check_unseen("");
     ms_reads_note_open(files[2].descriptor);
     check_unseen("2 ");
-    CHECK_EQ(ms_reads_unseen(), changes + 1);
+    CHECK_EQ(atomic_load(&ms_reads_unseen), changes + 1);
     ms_reads_note_open(files[2].descriptor);
     ms_reads_note_open(files[3].descriptor); /* too small */
     ms_reads_note_open(-1);
-    CHECK_EQ(ms_reads_unseen(), changes + 1);
+    CHECK_EQ(atomic_load(&ms_reads_unseen), changes + 1);
     ms_reads_note_open(files[0].descriptor);
     ms_reads_note_open(files[1].descriptor);
     check_unseen("1 0 2 ");
-    CHECK_EQ(ms_reads_unseen(), changes + 3);
+    CHECK_EQ(atomic_load(&ms_reads_unseen), changes + 3);
     ms_reads_note_map(files[0].descriptor);
     check_unseen("1 2 ");
-    CHECK_EQ(ms_reads_unseen(), changes + 4);
+    CHECK_EQ(atomic_load(&ms_reads_unseen), changes + 4);
     ms_reads_note_map(files[0].descriptor);
     ms_reads_note_map(-1);
     ms_reads_note_open(files[0].descriptor); /* it was mapped */
     check_unseen("1 2 ");
-    CHECK_EQ(ms_reads_unseen(), changes + 4);
+    CHECK_EQ(atomic_load(&ms_reads_unseen), changes + 4);
     note_at(UINT64_C(1) << 40, BYTES / 16 - 1, 1, 0); /* as its header */
     check_unseen("1 2 ");
-    CHECK_EQ(ms_reads_unseen(), changes + 4);
+    CHECK_EQ(atomic_load(&ms_reads_unseen), changes + 4);
     note_at(UINT64_C(1) << 40, 1, 1, 0);
     check_unseen("2 ");
-    CHECK_EQ(ms_reads_unseen(), changes + 5);
+    CHECK_EQ(atomic_load(&ms_reads_unseen), changes + 5);
     note_at(UINT64_C(1) << 40, 1, 1, 0);
-    CHECK_EQ(ms_reads_unseen(), changes + 5);
+    CHECK_EQ(atomic_load(&ms_reads_unseen), changes + 5);
 }
 
 /* It is another file, or has another path, by its change time. */

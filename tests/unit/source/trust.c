@@ -953,10 +953,10 @@ MS_TEST(a_new_link_explains_one_new_change_time)
 MS_TEST(a_file_loses_its_links_once)
 {
     const struct ms_source had = {.recorded.st_nlink = 1}, never = {.recorded.st_nlink = 0};
-    CHECK(ms_trust_has_lost_links(&had, &(struct stat){.st_nlink = 0}));
-    CHECK(!ms_trust_has_lost_links(&had, &(struct stat){.st_nlink = 1}));
-    CHECK(!ms_trust_has_lost_links(&never, &(struct stat){.st_nlink = 0}));
-    CHECK(!ms_trust_has_lost_links(&never, &(struct stat){.st_nlink = 1}));
+    CHECK(ms_source_has_lost_links(&had, &(struct stat){.st_nlink = 0}));
+    CHECK(!ms_source_has_lost_links(&had, &(struct stat){.st_nlink = 1}));
+    CHECK(!ms_source_has_lost_links(&never, &(struct stat){.st_nlink = 0}));
+    CHECK(!ms_source_has_lost_links(&never, &(struct stat){.st_nlink = 1}));
 }
 
 MS_TEST(a_file_that_loses_its_links_is_noted_as_deleted)
