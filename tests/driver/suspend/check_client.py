@@ -20,6 +20,7 @@ FIGURES = {"freed_bytes": 3 << 20, "replayed_bytes": 2 << 20, "made_bytes": 1 <<
            "stays_exported_bytes": 0, "stays_mapped_bytes": 0, "stays_bytes": 0, "others_bytes": 0}
 GOOD = b"ok " + json.dumps(FIGURES).encode() + b"\n"
 TIMEOUT_S = 2
+JOB = f"clients-{os.getpid()}"  # other tests have jobs too
 # By name: what is sent for an answer, and what the command says of it. None: nothing is sent.
 ANSWERS = {
     "nothing": (None, "no answer within 2 s"),
@@ -102,8 +103,8 @@ def metashard(*arguments):
 def check_answers(place):
     """One line for each, and the process behind it is asked all the same."""
     for way, (_, expected) in ANSWERS.items():
-        pair = [Process(place, way, "a-job"), Process(place, "good", "a-job")]
-        status, out, err, seconds = metashard("suspend", "a-job")
+        pair = [Process(place, way, JOB), Process(place, "good", JOB)]
+        status, out, err, seconds = metashard("suspend", JOB)
         expect(all(one.end() for one in pair), f"{way}: one of the two was not asked")
         expect(status == 1 and len(err) == 1 and expected in err[0], f"{way}: {status}, {err}, expected {expected!r}")
         expect(err[0].startswith(pair[0].pid + ": "), f"{way}: {err}")
@@ -118,8 +119,8 @@ def check_other_user(place):
         print("# not as root: there is no other user")
         return
     os.chmod(place, 0o777)
-    one, own = Process(place, "what a terminal obeys", "a-job", user=OTHER_USER), Process(place, "good", "a-job")
-    status, out, err, _ = metashard("suspend", "a-job")
+    one, own = Process(place, "what a terminal obeys", JOB, user=OTHER_USER), Process(place, "good", JOB)
+    status, out, err, _ = metashard("suspend", JOB)
     expect(status == 0 and len(out) == 1 and not err, f"{status}, {out}, {err}")
     status, out, err, _ = metashard("suspend", one.pid)
     expect(status == 1 and not out and err == [f"{one.pid}: is not a process of this user"], f"{status}, {out}, {err}")
@@ -133,8 +134,8 @@ def check_other_process(place):
     os.chmod(place, 0o777)
     for user in users:
         other = Process(place, "good", "another-job", user=user)
-        one = Process(place, "good", "a-job", named=other.path)
-        status, out, err, _ = metashard("suspend", "a-job")
+        one = Process(place, "good", JOB, named=other.path)
+        status, out, err, _ = metashard("suspend", JOB)
         expect(status == 1 and not out and len(err) == 1 and "socket of another process" in err[0], f"{status}, {out}, {err}")
         asked = other.end()
         expect(not asked and not one.end(), "it was asked")
@@ -153,7 +154,7 @@ def check_full(place):
 
 
 def check_arguments(place):
-    one = Process(place, "good", "a-job")
+    one = Process(place, "good", JOB)
     for to in ("a\nresume", "a\x1b[31m\n"):
         status, out, err, _ = metashard("suspend", one.pid, "--to", to)
         expect(status == 1 and not out and "a request is one line" in err[0], f"{to!r}: {status}, {out}, {err}")
