@@ -63,6 +63,15 @@ EXPORT bool simcuda_is_over(void)
     return sim_sticky_error() != CUDA_SUCCESS || sim_streams_are_stopping();
 }
 
+/* The statistics of the whole process keep their peak. */
+EXPORT void simcuda_take_counts(struct simcuda_counts *counts_out)
+{
+    pthread_mutex_lock(&sim_lock);
+    *counts_out = (struct simcuda_counts){sim_stats.h2d_bytes, sim_stats.recent_bytes_peak};
+    sim_stats.recent_bytes_peak = sim_stats.physical_bytes_now;
+    pthread_mutex_unlock(&sim_lock);
+}
+
 EXPORT bool simcuda_find_piece(CUdeviceptr address, struct simcuda_piece *piece_out)
 {
     pthread_mutex_lock(&sim_lock);

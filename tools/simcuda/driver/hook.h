@@ -73,6 +73,14 @@ simcuda_gate_open_function simcuda_gate_open;
 typedef void simcuda_write_statistics_function(void);
 simcuda_write_statistics_function simcuda_write_statistics;
 
+/* Bytes that the device was sent since the process began, and the most device memory that there
+ * was since the last call, of all devices. */
+struct simcuda_counts {
+    uint64_t h2d_bytes, physical_bytes_peak;
+};
+typedef void simcuda_take_counts_function(struct simcuda_counts *counts_out);
+simcuda_take_counts_function simcuda_take_counts;
+
 /* What a kernel does with cudaGraphSetConditional. */
 typedef void simcuda_set_conditional_function(CUgraphConditionalHandle handle, unsigned value);
 simcuda_set_conditional_function simcuda_set_conditional;

@@ -108,6 +108,7 @@ CUresult sim_sticky_error(void);
 /* Counters of the statistics file; guarded by sim_lock. */
 struct sim_stats {
     uint64_t physical_bytes_now, physical_bytes_peak;
+    uint64_t recent_bytes_peak; /* of simcuda_take_counts */
     uint64_t h2d_bytes, d2h_bytes, d2d_bytes, memset_bytes;
     uint64_t launches, create_calls, map_calls, illegal_accesses, races;
     uint64_t empty_launches; /* of kernels that did nothing */

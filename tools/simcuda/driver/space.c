@@ -390,6 +390,8 @@ CUresult sim_physical_create_locked(CUdevice ordinal, size_t bytes, struct sim_p
     sim_stats.physical_bytes_now += bytes;
     if (sim_stats.physical_bytes_now > sim_stats.physical_bytes_peak)
         sim_stats.physical_bytes_peak = sim_stats.physical_bytes_now;
+    if (sim_stats.physical_bytes_now > sim_stats.recent_bytes_peak)
+        sim_stats.recent_bytes_peak = sim_stats.physical_bytes_now;
     *out = physical;
     return CUDA_SUCCESS;
 }

@@ -553,3 +553,27 @@ MS_TEST(wrong_bindings)
     FAILS(cuMulticastUnbind(object, 1, 0, 4 * MIB), CUDA_ERROR_INVALID_VALUE);
     FAILS(cuMemMap(reserve(4 * MIB), 4 * MIB, 0, object, 0), CUDA_ERROR_NOT_SUPPORTED);
 }
+
+/* --- counts */
+
+static struct simcuda_counts take_counts(void)
+{
+    struct simcuda_counts counts;
+    simcuda_take_counts(&counts);
+    return counts;
+}
+
+MS_TEST(the_peak_begins_anew_when_it_is_taken)
+{
+    start();
+    CUdeviceptr address;
+    const char bytes[1000] = {0};
+    OK(cuMemAlloc(&address, 4 * MIB));
+    OK(cuMemcpyHtoD(address, bytes, sizeof(bytes)));
+    CHECK_EQ(take_counts().physical_bytes_peak, 4 * MIB);
+    CHECK_EQ(take_counts().physical_bytes_peak, 4 * MIB); /* what there is counts */
+    OK(cuMemFree(address));
+    CHECK_EQ(take_counts().physical_bytes_peak, 4 * MIB);
+    CHECK_EQ(take_counts().physical_bytes_peak, 0);
+    CHECK_EQ(take_counts().h2d_bytes, sizeof(bytes)); /* of all times */
+}
