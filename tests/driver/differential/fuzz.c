@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz SEED FIRST LAST FOLDER KERNELS TORCH-KERNELS [--keep LIST] [--more OPERATION]
- * [--without OPERATION,...] [--first ACT] [--last ACT] [--print] */
+ * [--without OPERATION,...] [--short OPERATIONS] [--first ACT] [--last ACT] [--print] */
 #include "tests/driver/differential/fuzz.h"
 
 #include <dlfcn.h>
@@ -12,8 +12,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tools/simcuda/driver/hook.h"
+
 CUcontext fuzz_context;
 const char *fuzz_folder;
+bool fuzz_is_large;
 
 static uint64_t seed;
 static uint32_t *kinds_seen,
@@ -161,11 +164,12 @@ static const struct fuzz_operation *const chapters[] = {
     fuzz_basics, fuzz_copies,   fuzz_shapes,   fuzz_launches, fuzz_hidden,  fuzz_streams,
     fuzz_memory, fuzz_mappings, fuzz_contexts, fuzz_plans,    fuzz_refused, fuzz_pools,
     fuzz_many,   fuzz_files,    fuzz_newer,    fuzz_bounds,   fuzz_loads,   fuzz_tensors};
-enum { CHAPTERS = sizeof(chapters) / sizeof(chapters[0]), OPERATIONS_MOST = 128, PROGRAM = 400 };
+enum { CHAPTERS = sizeof(chapters) / sizeof(chapters[0]), OPERATIONS_MOST = 128 };
 
 static const struct fuzz_operation *operations[OPERATIONS_MOST];
 static unsigned weights[OPERATIONS_MOST], operation_count, total_weight;
 static bool left_out[OPERATIONS_MOST];
+static uint64_t program = 400; /* operations of a program */
 
 /* Plans come more often, and tensors at all, where plans are drawn. */
 static unsigned weight_of(const struct fuzz_operation *const chapter, unsigned weight)
@@ -225,7 +229,7 @@ bool fuzz_is_left_out(const char *name)
 }
 
 /* What all operations so far have shown would hide which one did: each has a number of its own. */
-static void run_one(uint64_t number, const char *name, uint64_t *record)
+static void run_one(uint64_t number, const char *name, uint64_t *record, uint32_t *kind)
 {
     begin(number);
     unsigned left = (unsigned)fuzz_below(total_weight);
@@ -240,6 +244,7 @@ static void run_one(uint64_t number, const char *name, uint64_t *record)
         return;
     fuzz_say("%llu: %s\n", (unsigned long long)number, operations[i]->name);
     kinds_seen[i]++;
+    *kind = i + 1;
     operations[i]->run();
     kinds_failed[i] += has_failed;
     *record = seen;
@@ -270,15 +275,19 @@ static void run_act(const struct fuzz_operation *acts, const char *name, uint64_
     exit(2);
 }
 
-static void end_program(uint64_t number, uint64_t *record)
+static void end_program(uint64_t number, uint64_t *record, struct simcuda_counts *counts)
 {
     begin(~number);
     fuzz_say("%llu ends the program\n", (unsigned long long)number);
     fuzz_end_program();
     *record = seen;
+    FUZZ_STAND_IN(simcuda_take_counts)(counts);
+    fuzz_say("%llu bytes were sent, %llu bytes of memory at most\n",
+             (unsigned long long)counts->h2d_bytes,
+             (unsigned long long)counts->physical_bytes_peak);
 }
 
-/* --- what stays when the process crashes: a file of numbers, [counts | records] */
+/* --- what stays when the process crashes: files of numbers */
 
 static void *map_file(const char *name, size_t bytes)
 {
@@ -365,8 +374,8 @@ int main(int count, char **arguments)
     if (count < 7) {
         fprintf(stderr,
                 "usage: %s SEED FIRST LAST FOLDER KERNELS TORCH-KERNELS [--keep LIST] "
-                "[--more OPERATION] [--without OPERATION,...] [--first ACT] [--last ACT] "
-                "[--print]\n",
+                "[--more OPERATION] [--without OPERATION,...] [--short OPERATIONS] "
+                "[--first ACT] [--last ACT] [--print]\n",
                 arguments[0]);
         return 2;
     }
@@ -380,11 +389,18 @@ int main(int count, char **arguments)
     if (more != NULL)
         draw_more(more);
     leave_out(option(count, arguments, "--without"));
+    const char *short_programs = option(count, arguments, "--short");
+    fuzz_is_large = short_programs != NULL;
+    if (fuzz_is_large)
+        program = strtoull(short_programs, NULL, 10);
     const char *first_act = option(count, arguments, "--first");
     const char *last_act = option(count, arguments, "--last");
     /* An act before, one record for each operation and each end of a program, and an act behind. */
-    const size_t most = (size_t)(last - first) + (size_t)(last - first) / PROGRAM + 8;
+    const size_t programs = (size_t)((last - first + program - 1) / program);
+    const size_t most = (size_t)(last - first) + programs + 8;
     uint64_t *records = map_file("records", most * sizeof(records[0]));
+    uint32_t *kinds = map_file("kinds", (size_t)(last - first) * sizeof(kinds[0])); /* from 1 */
+    struct simcuda_counts *sent = map_file("sent", programs * sizeof(sent[0]));
     uint32_t *counts = map_file("counts", (FUZZ_ENTRIES + 2 * OPERATIONS_MOST) * sizeof(counts[0]));
     fuzz_hits = counts;
     kinds_seen = counts + FUZZ_ENTRIES;
@@ -399,10 +415,10 @@ int main(int count, char **arguments)
     for (uint64_t number = first; number < last; number++) {
         const char *name = NULL;
         if (kept == NULL || is_kept(kept, number, &name))
-            run_one(number, name, record);
+            run_one(number, name, record, kinds + (number - first));
         record++;
-        if ((number + 1) % PROGRAM == 0 || number + 1 == last)
-            end_program(number, record++);
+        if ((number + 1) % program == 0 || number + 1 == last)
+            end_program(number, record++, sent++);
     }
     if (last_act != NULL)
         run_act(fuzz_last_acts, last_act, ~last, record++);

@@ -111,6 +111,10 @@ struct fuzz_range {
     size_t bytes;
 };
 
+/* Any size up to the largest is as likely, of blocks and ranges: what is done twice weighs more
+ * than what is rounded (--short). */
+extern bool fuzz_is_large;
+
 /* A block whose every byte is defined; made when there is none. */
 struct fuzz_block *fuzz_block(void);
 /* A new one, in the place of another; its bytes are recorded, and not in memory. */

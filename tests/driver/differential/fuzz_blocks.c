@@ -166,7 +166,11 @@ static CUdeviceptr arena; /* FUZZ_SLOTS parts, one for each slot */
 static size_t draw_bytes(size_t most)
 {
     const size_t draw = fuzz_below(100);
-    const size_t limit = draw < 60 ? 4096 : draw < 88 ? 24 << 10 : draw < 98 ? 160 << 10 : most;
+    const size_t limit = fuzz_is_large ? most
+                         : draw < 60   ? 4096
+                         : draw < 88   ? 24 << 10
+                         : draw < 98   ? 160 << 10
+                                       : most;
     size_t bytes = 1 + fuzz_below(limit < most ? limit : most);
     if (fuzz_one_in(3))
         bytes = (bytes + 511) / 512 * 512;

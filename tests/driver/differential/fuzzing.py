@@ -8,7 +8,7 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, namedtuple
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 PROGRAM_OPERATIONS, OPERATIONS_MOST = 400, 128  # as in fuzz.c
@@ -55,6 +55,30 @@ EXPECTED_LINES = re.compile(
     r"expected mesh or world_size|match no tensor of the program|and so decide nothing|the plan: |no plan was read from|it was deleted \(")
 # What METASHARD=verify says at the end of a process.
 VERIFIED = re.compile(r"verify: (\d+) ranges, (\d+) bytes compared, (\d+) differ")
+# What the shim may cost beyond what the program costs without it: of each program bytes sent to the device, and granules of
+# its memory at most. A row counts once for a program if it names no operations, else for each operation that it names, and
+# with all settings but those of `without`. A row that is open is of a cost that is yet to be mended: it is counted and told.
+# What is in no row is told, and with --costs it is a divergence.
+Cost = namedtuple("Cost", "name operations sent granules is_open why without", defaults=[()])
+KIB, MIB, ANY = 1 << 10, 1 << 20, 1 << 62
+COPIES = (r"copy (?!from the host|to the host)|bounce|change from another|many pieces|hand on|concatenat|a table that is copied|"
+          r"capture|graph")
+COSTS = (
+    Cost("self-check", "", 192 * KIB, 0, False, "each device is asked what it does, when it is used first (checks.c)"),
+    Cost("small copies", COPIES, 256 * KIB, 0, False, "less is sent to each place that it was copied to (loaded.h)"),
+    Cost("whole granules", "", 0, 16, False, "each of 8 blocks, and of what operations make, ends in a granule of its own"),
+    Cost("scratch memory", "", 0, 8, False, "that of the last replay is kept, with its sink, until memory is needed"),
+    Cost("many blocks", "many blocks", 0, 60, False, "each of 60 small allocations has a granule"),
+    Cost("suspending", "suspend", ANY, ANY, False, "what is suspended is sent again, by design"),
+    Cost("host copies", COPIES, 1 * MIB, 0, True, "one of 256 KiB or more is sent to each place that it was copied to",
+         without=("no snapshots",)),
+    Cost("one handle", "map memory", 16 * MIB, 0, True, "chunks of a mapping whose handle is asked for are joined by way of the host"),
+)
+# Where memory is short the shim gives it back and sends again; a plan's remote bytes are sent for each read, so a batch with
+# plans has no short programs.
+COUNTED = {name for name in SETTINGS if name != "little memory"}
+NOT_COUNTED = "SIMCUDA_OTHERS"
+SHORT = 4  # operations of a program in which costs show: of large blocks, in one batch of three, without plans
 # Acts after which calls fail, and the driver says why on stderr.
 LOUD_ACTS = ("read-without-access", "read-illegally")
 
@@ -69,10 +93,10 @@ def entry_classes():
 class Batch:
     """What one process does."""
 
-    def __init__(self, seed, operations, setting, first=None, last=None, keep=None, world=None):
+    def __init__(self, seed, operations, setting, first=None, last=None, keep=None, world=None, short=None):
         self.seed, self.operations, self.setting = seed, operations, setting
         self.first, self.last, self.keep = first, last, keep
-        self.world = world or {}
+        self.world, self.short = world or {}, short
 
     def arguments(self, folder, kernels):
         command = [str(self.seed), "0", str(self.operations), folder, *kernels]
@@ -80,6 +104,8 @@ class Batch:
             command += ["--keep", self.keep if isinstance(self.keep, str) else ranges(self.keep)]
         if self.more() is not None:
             command += ["--more", self.more()]
+        if self.short is not None:
+            command += ["--short", str(self.short)]
         for option, act in (("--first", self.first), ("--last", self.last)):
             if act is not None:
                 command += [option, act]
@@ -92,6 +118,7 @@ class Batch:
     def describe(self):
         return {"seed": self.seed, "operations": self.operations, "setting": self.setting,
                 "first": self.first, "last": self.last, **({"world": self.world} if self.world else {}),
+                **({"short": self.short} if self.short else {}),
                 "keep": self.keep if self.keep is None or isinstance(self.keep, str) else ranges(self.keep)}
 
     def where(self, index):
@@ -103,12 +130,13 @@ class Batch:
             if index == 0:
                 return None, f"the first act, {self.first}"
             index -= 1
-        whole, rest = divmod(index, PROGRAM_OPERATIONS + 1)
-        operation = whole * PROGRAM_OPERATIONS + rest
-        if operation < self.operations and rest < PROGRAM_OPERATIONS:
+        length = self.short or PROGRAM_OPERATIONS
+        whole, rest = divmod(index, length + 1)
+        operation = whole * length + rest
+        if operation < self.operations and rest < length:
             return operation, f"operation {operation}"
         end = min(operation, self.operations)
-        if rest == PROGRAM_OPERATIONS or operation == self.operations:
+        if rest == length or operation == self.operations:
             return end - 1, f"the memory at the end of the program of operation {end - 1}"
         return None, f"the last act, {self.last}" if self.last else "the end"
 
@@ -128,9 +156,16 @@ def ranges(numbers):
 class Side:
     """What one process has left."""
 
-    def __init__(self, status, records, counts, errors, log, output):
-        self.status, self.records, self.counts = status, records, counts
-        self.errors, self.log, self.output = errors, log, output
+    def __init__(self, folder, status, errors, output):
+        self.status, self.errors, self.output = status, errors, output
+        self.records, self.counts = read(folder, "records"), read(folder, "counts")
+        self.log = read(folder, "log").decode(errors="replace")
+        self.sent, self.kinds = numbers(read(folder, "sent"), "Q"), numbers(read(folder, "kinds"), "I")
+
+    def programs(self):
+        """(bytes sent, the most bytes of memory) of each program."""
+        sums = (0, *self.sent[::2])
+        return [(after - before, peak) for before, after, peak in zip(sums, sums[1:], self.sent[1::2])]
 
 
 class Fuzzer:
@@ -154,9 +189,14 @@ class Fuzzer:
         self.draws = False  # worlds
         self.fixed = {}  # of worlds, what is not drawn
         self.plans = False  # in every world
+        self.short = False  # all programs
         self.without = ""  # operations that are drawn and not run, by name
         self.is_seen = False  # what is shrunk diverges in what the program sees
         self.compared = Counter()  # by METASHARD=verify: ranges, bytes, differ
+        self.counted = 0  # programs
+        self.open = Counter()  # of COSTS that are open, programs that had them
+        self.dearer = []  # in words, a program of each batch that costs more than COSTS allows
+        self.costs = False  # such a program diverges
 
     def verify(self):
         """From now on the shim compares what it materialises with a shadow."""
@@ -174,7 +214,7 @@ class Fuzzer:
         an old driver cannot tell whether what was queued before an allocation is done, and the access fails; of a file that
         changes, what a plan gives to other ranks is lost, and a plan by a file may come between any two calls."""
         plans = batch.world.get("FUZZ_PLANS")
-        names = [self.without, PLANS * (plans == "none"), "name a block,a plan by a file" * (plans == "sizes"),
+        names = [self.without, PLANS * (plans == "none" or batch.short is not None), "name a block,a plan by a file" * (plans == "sizes"),
                  "a host function opens a source" * (batch.setting == "no snapshots"),
                  "queued before the allocation" * (batch.world.get("SIMCUDA_PROFILE") == "12.4")]
         return ["--without", ",".join(filter(None, names))] * any(names)
@@ -204,12 +244,11 @@ class Fuzzer:
             status, output, errors = done.returncode, done.stdout, done.stderr
         except subprocess.TimeoutExpired as late:
             status, output, errors = "no end", "", str(late.stderr or "")
-        return Side(status, read(folder, "records"), read(folder, "counts"), errors,
-                    read(folder, "log").decode(errors="replace"), output)
+        return Side(folder, status, errors, output)
 
     def side_alone(self, batch, folder):
         key = (batch.seed, batch.operations, batch.first, batch.last, str(batch.keep), batch.more(),
-               str(batch.world))
+               str(batch.world), batch.short)
         side = self.alone.get(key) or self.side(batch, folder, False)
         if self.remembers:
             self.alone[key] = side
@@ -233,7 +272,34 @@ class Fuzzer:
             self.compared.update(dict(zip(("ranges", "bytes", "differ"), map(int, found.groups()))))
         lines = [line for line in seen.log.splitlines()
                  if not EXPECTED_LINES.search(line) and not VERIFIED.search(line)]
-        return None, f"in the log: {lines[0]}" if lines and batch.last not in LOUD_ACTS else None, seen, alone
+        if lines and batch.last not in LOUD_ACTS:
+            return None, f"in the log: {lines[0]}", seen, alone
+        cost = self.cost(batch, alone, seen)
+        if cost is not None:
+            self.dearer.append(f"seed {batch.seed}, {batch.setting}{in_words(batch.world)}: {cost}")
+        return None, cost if self.costs else None, seen, alone
+
+    def is_counted(self, batch):
+        return (batch.short is not None and batch.setting in COUNTED and NOT_COUNTED not in batch.world
+                and "METASHARD" not in self.environment)
+
+    def cost(self, batch, alone, seen):
+        """Of a short program that costs more with the shim: in words, or None. In a long one what is saved would hide it."""
+        if not self.is_counted(batch):
+            return None
+        length = batch.short
+        granule = KIB * int((ALONE | batch.world)["SIMCUDA_GRANULE_KIB"])
+        for number, (theirs, ours) in enumerate(zip(alone.programs(), seen.programs())):
+            names = [self.kinds[kind - 1] for kind in alone.kinds[number * length:(number + 1) * length] if kind > 0]
+            self.counted += 1
+            for what, unit, wanted, had in (("sent", 1, theirs[0], ours[0]), ("granules", granule, theirs[1], ours[1])):
+                more = had - wanted - unit * sum(allowed(row, what, names, batch.setting) for row in COSTS if not row.is_open)
+                rows = [row for row in COSTS if row.is_open and allowed(row, what, names, batch.setting) > 0]
+                self.open.update(row.name for row in rows if more > 0)
+                if more > unit * sum(allowed(row, what, names, batch.setting) for row in rows):
+                    return (f"operations {number * length} to {number * length + length - 1} ({', '.join(names[:9])}) cost more: "
+                            f"{'sent' if what == 'sent' else 'memory at most'}, {had} bytes, and {wanted} without the shim")
+        return None
 
     # --- shrinking
 
@@ -294,6 +360,18 @@ class Fuzzer:
         return "\n".join(text), named(batch, theirs)
 
 
+def numbers(data, code):
+    return struct.unpack(f"{len(data) // struct.calcsize(code)}{code}", data)
+
+
+def allowed(row, what, names, setting):
+    """What a row of COSTS allows to a program of these operations."""
+    if setting in row.without:
+        return 0
+    times = sum(re.search(row.operations, name) is not None for name in names) if row.operations else 1
+    return times * getattr(row, what)
+
+
 def named(batch, lines):
     """The same batch, its operations by number and name: what does not change with the tables of operations."""
     if batch.keep is None:
@@ -330,13 +408,13 @@ def draw_plans(seed):
 def words(output):
     """What was printed, as one would write it."""
     output = re.sub(r"\(?[\w()]+\), (\w+),\s*(\w+)\)\(", r"\1 or its twin(", output)
-    return [line for line in output.replace(")(", "(").splitlines() if " ends the program" not in line]
+    return [line for line in output.replace(")(", "(").splitlines() if not re.search(r" ends the program|bytes were sent", line)]
 
 
 def replaced(batch, **changes):
     return Batch(**{**{"seed": batch.seed, "operations": batch.operations, "setting": batch.setting,
                        "first": batch.first, "last": batch.last, "keep": batch.keep,
-                       "world": batch.world}, **changes})
+                       "world": batch.world, "short": batch.short}, **changes})
 
 
 def read(folder, name):
@@ -388,7 +466,11 @@ def batches(fuzzer, seed, operations, size):
         # is terabytes that can be read, so that most pairs of integers are a host address.
         if last == "read-illegally" or "san.so" in (fuzzer.preload or ""):
             world["SIMCUDA_PAGEABLE"] = "0"  # whatever SIM_SETTINGS says
-        yield Batch(seed + number, count, setting, firsts[number % len(firsts)], last, world=world)
+        has_plans = world.get("FUZZ_PLANS", "none") != "none"
+        is_short = not has_plans and (
+            fuzzer.short or fuzzer.draws and random.Random(f"{seed + number} length").random() < 1 / 3)
+        yield Batch(seed + number, count, setting, firsts[number % len(firsts)], last, world=world,
+                    short=SHORT if is_short else None)
         operations -= count
         number += 1
 
