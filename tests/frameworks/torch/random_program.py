@@ -29,8 +29,9 @@ class Program:
         return self.random.choice(self.tensors)
 
     def shape(self):
-        rows = self.random.choice([1, 3, 64, 512, 1024, 2000])
-        return rows, self.random.choice([1, 5, 128, 1000, 2048])
+        """Most divide no page, granule or piece of what is worked through in parts."""
+        rows = self.random.choice([1, 3, 64, 509, 1024, 1999])
+        return rows, self.random.choice([1, 5, 127, 997, 2048, 2053])
 
     def add(self, tensor):
         self.tensors.append(tensor)
