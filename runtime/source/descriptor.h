@@ -45,10 +45,11 @@ static inline void ms_descriptor_close(int descriptor)
     syscall(SYS_close, descriptor);
 }
 
-/* The kernel reads only what is asked for, from now on. */
-static inline void ms_descriptor_read_ahead_nothing(int descriptor)
+/* What the kernel reads beside what is asked for, from now on: nothing (POSIX_FADV_RANDOM), or what
+ * follows (POSIX_FADV_SEQUENTIAL). */
+static inline void ms_descriptor_read_ahead(int descriptor, int advice)
 {
-    syscall(SYS_fadvise64, descriptor, 0L, 0L, POSIX_FADV_RANDOM);
+    syscall(SYS_fadvise64, descriptor, 0L, 0L, advice);
 }
 
 /* What the kernel keeps. */

@@ -621,6 +621,8 @@ static int open_regular(const char *path, struct stat *stat_out)
         may_be_opened(stat_out)) {
         snprintf(link, sizeof(link), "/proc/thread-self/fd/%d", found);
         descriptor = ms_descriptor_open(link, O_RDONLY | O_NONBLOCK);
+        if (descriptor >= 0) /* a tensor that comes in pieces looks like a file that is read on */
+            ms_descriptor_read_ahead(descriptor, POSIX_FADV_RANDOM);
         if (descriptor >= 0 && !ms_file_thread_has_own_table())
             descriptor = move_up(descriptor, stat_out);
     }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -162,15 +163,21 @@ static void advise_new(void *address)
         advise(&found);
 }
 
-/* True for a safetensors file: 8 bytes of length, then a JSON object, which is read now. */
+/* True for a safetensors file: 8 bytes of length, then a JSON object, which is read now. A device
+ * is not read: that has side effects. Each read is one of pages that are there already, or else the
+ * kernel would read more behind them. */
 static bool read_header(int file)
 {
+    struct stat stat;
     struct {
         uint64_t bytes;
         char first;
     } start;
-    if (syscall(SYS_pread64, file, &start, sizeof(start.bytes) + 1, 0L) !=
-            sizeof(start.bytes) + 1 ||
+    const size_t start_bytes = sizeof(start.bytes) + 1;
+    if (syscall(SYS_fstat, file, &stat) != 0 || !S_ISREG(stat.st_mode))
+        return false;
+    syscall(SYS_readahead, file, 0L, start_bytes);
+    if (syscall(SYS_pread64, file, &start, start_bytes, 0L) != (long)start_bytes ||
         start.first != '{' || start.bytes > MAX_HEADER_BYTES)
         return false;
     syscall(SYS_readahead, file, 0L, sizeof(start.bytes) + start.bytes);
@@ -180,11 +187,11 @@ static bool read_header(int file)
 void ms_read_ahead_note_map(int file, void *address, size_t bytes)
 {
     const int before = errno;
-    if (!atomic_load_explicit(&is_given, memory_order_relaxed) || address == MAP_FAILED ||
-        bytes < LEAST_BYTES || ms_calls_inside != 0 || ms_file_thread_is_of_parent())
+    if (address == MAP_FAILED || bytes < LEAST_BYTES || ms_calls_inside != 0)
         return;
     ms_calls_inside++;
-    if (read_header(file))
+    if (read_header(file) && atomic_load_explicit(&is_given, memory_order_relaxed) &&
+        !ms_file_thread_is_of_parent())
         ms_file_thread_call(advise_new, address);
     ms_calls_inside--;
     errno = before;

@@ -26,8 +26,9 @@
 void ms_read_ahead_note_copy(const struct ms_mapping *mapping);
 
 /*
- * The program has mapped a file from its start on. While advice is given, a checkpoint gets it
- * before its first tensor is touched; its header is read at once. For any thread.
+ * The program has mapped a file from its start on. The header of a checkpoint is read at once: who
+ * touches it makes the kernel read around it else. While advice is given, the mapping gets it
+ * before its first tensor is touched. For any thread.
  */
 void ms_read_ahead_note_map(int file, void *address, size_t bytes);
 

@@ -23,7 +23,7 @@ enum {
 };
 
 /* Of what is sampled, the first bytes of one part of so many are read from the disk. */
-enum { SAMPLED_PARTS = 16, SAMPLED_BYTES = 16 << 10 };
+enum { SAMPLED_PARTS = 16, SAMPLED_BYTES = 4 << 10 };
 
 struct comparison {
     const struct ms_source *file;
@@ -194,14 +194,12 @@ static bool compare_together(struct comparison *comparison)
     return !atomic_load(&comparison->differs);
 }
 
-/* The sums are only kept if all is the same. Nothing is read ahead around a sample, nor later
- * around the rest of a part. */
+/* The sums are only kept if all is the same. */
 static bool compare_sampled(struct comparison *comparison)
 {
     const uint64_t first = comparison->offset / STEP_BYTES;
     const size_t count =
         (size_t)((comparison->offset + comparison->bytes - 1) / STEP_BYTES - first + 1);
-    ms_descriptor_read_ahead_nothing(comparison->file->descriptor);
     comparison->sums = ms_heap_zalloc(count * sizeof(*comparison->sums));
     const bool is_same =
         comparison->sums != NULL && compare_together(comparison) &&

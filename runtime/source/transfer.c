@@ -17,6 +17,7 @@
 #include "runtime/config/config.h"
 #include "runtime/source/pinned_pool.h"
 #include "runtime/source/reader.h"
+#include "runtime/source/source_sums.h"
 #include "runtime/state/counters.h"
 
 #define SECOND_NS UINT64_C(1000000000)
@@ -117,6 +118,14 @@ static bool is_batch_open(const struct schedule *schedule)
            schedule->batches[schedule->batch_count - 1].count < MAX_RANGES;
 }
 
+/* A range that is cut ends with a part that may have a checksum: the rest of one would be read for
+ * each of its pieces (source_sums.h). */
+static size_t cut_behind_part(uint64_t begin, size_t bytes, uint64_t end)
+{
+    const size_t beyond = (begin + bytes) % MS_SOURCE_SUMS_PART;
+    return begin + bytes < end && beyond < bytes ? bytes - beyond : bytes;
+}
+
 /* Adds [begin, end) of a file, cut where slots are full. */
 static void add_range(struct maker *maker, const struct ms_source *source, uint64_t begin,
                       uint64_t end)
@@ -127,6 +136,7 @@ static void add_range(struct maker *maker, const struct ms_source *source, uint6
         struct ms_file_range range = {.source = source, .offset = begin};
         range.bytes = ms_reader_place(begin, (size_t)(end - begin), maker->slot_bytes, &maker->used,
                                       &range.place);
+        range.bytes = cut_behind_part(begin, range.bytes, end);
         if (range.bytes == 0 ? !add_batch(maker) : !append_range(maker, &range))
             return;
         begin += range.bytes;

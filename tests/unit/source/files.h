@@ -130,6 +130,22 @@ static inline bool can_tell_cold(const struct test_file *file)
            (preadv2(file->descriptor, &vector, 1, 0, RWF_NOWAIT) < 0 && errno == EAGAIN);
 }
 
+/* What this process has read, by proc(5): "rchar" bytes, by "syscr" calls, past the page cache too.
+ * 0 where the kernel does not count. */
+static inline uint64_t count_io(const char *what)
+{
+    char name[32];
+    unsigned long long count = 0, told = 0;
+    FILE *all = fopen("/proc/self/io", "r");
+    while (all != NULL && fscanf(all, "%31s %llu", name, &told) == 2) {
+        if (strncmp(name, what, strlen(what)) == 0)
+            count = told;
+    }
+    if (all != NULL)
+        fclose(all);
+    return count;
+}
+
 static int descriptors_there;
 
 /* How many the file thread has open. */

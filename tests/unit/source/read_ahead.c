@@ -17,6 +17,7 @@
 #include "runtime/source/source_close.h"
 #include "runtime/state/caller.h"
 #include "tests/unit/between.h"
+#include "tests/unit/source/files.h"
 #include "tests/unit/source/kernel.h"
 
 enum { BYTES = 8 << 20, COPIED = 1 << 20, MANY = 100, PAGE = 4096 };
@@ -123,6 +124,35 @@ MS_TEST_AFTER(make_file, a_checkpoint_that_is_mapped_then_is_not_read_ahead_eith
     ms_read_ahead_look(false);
     CHECK(!is_random(map()));
     ms_source_drop(source);
+}
+
+/* Before the first copy there is no advice, and who reads a header touches it. */
+MS_TEST_AFTER(make_file, of_the_first_mapping_the_header_alone_is_read)
+{
+    enum { HEADER_PAGES = 5, LENGTH = (HEADER_PAGES - 1) * PAGE };
+    const uint64_t length = LENGTH;
+    const int file = open(path, O_RDWR);
+    const struct test_file cold = {.descriptor = file, .bytes = BYTES};
+    CHECK_EQ(pwrite(file, &length, sizeof(length), 0), sizeof(length));
+    if (!make_cold(&cold))
+        ms_test_skip("the page cache cannot be emptied here");
+    const volatile char *address = map();
+    for (size_t at = 0; at < LENGTH; at += PAGE)
+        (void)address[at];
+    CHECK_EQ(count_cached(&cold), HEADER_PAGES);
+    CHECK_EQ(close(file), 0);
+}
+
+/* Reading a device has side effects. */
+MS_TEST(a_device_that_is_mapped_is_not_read)
+{
+    const int file = open("/dev/zero", O_RDONLY);
+    void *address = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, file, 0);
+    CHECK(address != MAP_FAILED);
+    const uint64_t first = count_io("syscr"), second = count_io("syscr");
+    ms_read_ahead_note_map(file, address, BYTES);
+    CHECK_EQ(count_io("syscr") - second, second - first);
+    close(file);
 }
 
 MS_TEST_AFTER(make_file, a_mapping_where_another_was_gets_advice_of_its_own)

@@ -466,6 +466,26 @@ MS_TEST(a_thread_answers_once_there_is_a_file)
 static _Atomic bool is_over;
 static _Atomic unsigned wrong, read_count;
 
+/* All of the file is wanted, so the kernel may read what follows; where its disk reads ahead. */
+MS_TEST(a_file_that_is_kept_is_read_ahead)
+{
+    enum { STEP = 64 << 10, PAGE = 4096 };
+    struct ms_source *source = make_source();
+    const int file = open(path, O_RDONLY);
+    const struct test_file cold = {.descriptor = file, .bytes = BYTES};
+    close_source(source);
+    CHECK_EQ(posix_fadvise(file, 0, 0, POSIX_FADV_SEQUENTIAL), 0);
+    const bool is_cold = make_cold(&cold);
+    CHECK_EQ(pread(file, seen, STEP, 0), STEP);
+    if (!is_cold || count_cached(&cold) <= STEP / PAGE || !make_cold(&cold))
+        ms_test_skip("nothing is read ahead here");
+    deny(SYS_pwrite64, ENOSPC); /* it ends behind the first step */
+    CHECK(!keep(source));
+    CHECK(count_cached(&cold) > STEP / PAGE);
+    close(file);
+    ms_source_drop(source);
+}
+
 static void *read_again_and_again(void *source)
 {
     struct ms_source_failure failure;

@@ -109,6 +109,30 @@ MS_TEST_AFTER(start, the_bytes_of_a_file_are_read)
     CHECK_EQ(count_log_lines(""), 0);
 }
 
+/* Offsets and sizes are drawn. A tensor comes in pieces, one behind the other, which the kernel
+ * would take for a program that goes on. */
+MS_TEST(a_read_brings_nothing_else_into_the_page_cache)
+{
+    enum { READS = 3, PAGE = 4096, MOST = 3 << 20 };
+    static unsigned char read[MOST];
+    uint64_t draw = (uint64_t)time(NULL);
+    struct test_file cold;
+    printf("# drawn with %llu\n", (unsigned long long)draw);
+    make_test_file(&cold, "/var/tmp", 16 << 20);
+    for (int i = 0; i < READS; i++) {
+        const size_t bytes = PAGE + next_random(&draw) % (MOST - PAGE);
+        const size_t first = 1 + next_random(&draw) % (bytes - 1);
+        const uint64_t offset = next_random(&draw) % (cold.bytes - bytes);
+        if (!make_cold(&cold))
+            ms_test_skip("the page cache cannot be emptied here");
+        CHECK_EQ(ms_source_read(cold.source, offset, read, first, NULL), CUDA_SUCCESS);
+        CHECK_EQ(ms_source_read(cold.source, offset + first, read + first, bytes - first, NULL),
+                 CUDA_SUCCESS);
+        CHECK_BYTES(read, cold.data + offset, bytes);
+        CHECK_EQ(count_cached(&cold), (offset + bytes - 1) / PAGE - offset / PAGE + 1);
+    }
+}
+
 MS_TEST_AFTER(start, what_is_behind_the_end_is_missing)
 {
     const void *read;

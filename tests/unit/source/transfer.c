@@ -9,6 +9,7 @@
 #include "runtime/source/pinned_pool.h"
 #include "runtime/source/source_close.h"
 #include "runtime/source/source_internal.h"
+#include "runtime/source/source_sums.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 #include "tests/unit/counted_pages.h"
@@ -531,6 +532,30 @@ MS_TEST(what_nobody_uses_is_not_read_ahead)
     check_rows_alone(&file, 4 * KIB);
     check_rows_alone(&file, 48 * KIB);
     check_rows_alone(&file, 512 * KIB);
+}
+
+/* A part that has a checksum is read whole: those at the ends, but none in the middle, wherever the
+ * range is cut for slots. */
+MS_TEST(of_a_file_with_checksums_the_ends_alone_are_read_around)
+{
+    enum { PART = MS_SOURCE_SUMS_PART, TELLING = 1024 };
+    uint64_t draw = (uint64_t)time(NULL);
+    struct test_file file;
+    printf("# drawn with %llu\n", (unsigned long long)draw);
+    make_test_file(&file, "/var/tmp", 32 * MIB);
+    for (size_t i = 0; i < file.bytes / PART; i++) {
+        const uint64_t sum = ms_source_sums_make(file.data + i * PART);
+        CHECK(ms_source_sums_add(file.source, i, &sum, 1));
+    }
+    const size_t bytes = 17 * MIB + next_random(&draw) % MIB;
+    const size_t offset = 1 + next_random(&draw) % (14 * MIB);
+    make_memory(bytes);
+    start(64 * MIB, 4);
+    requests[0] = make_run(&file, offset, bytes, 0);
+    const uint64_t before = count_io("rchar");
+    check_transfer(requests, 1);
+    const uint64_t read = count_io("rchar") - before;
+    CHECK(read <= bytes + 2 * (PART + BLOCK) + TELLING);
 }
 
 /* As from a kernel without cachestat: what is seen in the page cache is taken from there. */
