@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""load.py FOLDER LOADER: loads a whole checkpoint to the device, as LOADER does it, and keeps an eighth of each tensor's rows.
+"""load.py FOLDER LOADER TENSORS ROWS COLUMNS RANKS RANK: loads a whole checkpoint to the device, as LOADER does it.
 
-FOLDER is where loaders/run has made the checkpoint. Prints what it came to as one line of JSON. Nothing in it knows of
-MetaShard.
+Then it keeps this rank's rows of each tensor. FOLDER is where loaders/run has made the checkpoint. Prints what it came to as
+one line of JSON. Nothing in it knows of MetaShard.
 """
 import hashlib
 import io
@@ -15,9 +15,9 @@ import time
 
 import torch
 
-folder, loader = sys.argv[1:]
+folder, loader, *numbers = sys.argv[1:]
+TENSORS, ROWS, COLUMNS, RANKS, RANK = map(int, numbers)
 SAFE, TORCH, DCP = (os.path.join(folder, name) for name in ("model.safetensors", "model.pt", "dcp"))
-RANKS = 8
 
 
 def load_safe(**how):
@@ -75,7 +75,7 @@ def load_dcp():
 
 
 def shapes():
-    return {f"layers.{i:02}.weight": torch.empty(4096, 1024, device="meta") for i in range(32)}
+    return {f"layers.{i:02}.weight": torch.empty(ROWS, COLUMNS, device="meta") for i in range(TENSORS)}
 
 
 def make():
@@ -138,7 +138,8 @@ torch.zeros(1, device="cuda")
 host = Host()
 disk, began = own("/proc/self/io", "read_bytes"), processor_seconds()
 state = LOADERS[loader]()
-kept = {name: tensor[: tensor.shape[0] // RANKS].clone() for name, tensor in sorted(state.items())}
+rows = slice(ROWS * RANK // RANKS, ROWS * (RANK + 1) // RANKS)
+kept = {name: tensor[rows].clone() for name, tensor in sorted(state.items())}
 del state
 digest = hashlib.sha256()
 for tensor in kept.values():
