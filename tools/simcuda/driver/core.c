@@ -12,11 +12,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <unwind.h>
 
-enum { FAULTS_MAX = 64, LINE_MAX_BYTES = 512, PATH_MAX_BYTES = 1024 };
+enum { FAULTS_MAX = 64, LINE_MAX_BYTES = 512, PATH_MAX_BYTES = 1024, DISK_BLOCK_BYTES = 512 };
 
 enum { ANY_ENTRY = -1 };
 
@@ -498,8 +499,15 @@ void sim_fault(CUdeviceptr address, size_t bytes, const char *what)
 
 /* --- the end */
 
+static uint64_t processor_us(const struct timeval *time)
+{
+    return (uint64_t)time->tv_sec * 1000000 + (uint64_t)time->tv_usec;
+}
+
 static void write_stats(void)
 {
+    struct rusage usage = {0};
+    getrusage(RUSAGE_SELF, &usage);
     FILE *file = fopen(stats_path, "we");
     if (file == NULL) {
         sim_complain("SIMCUDA_STATS: %s cannot be opened: %s", stats_path, strerror(errno));
@@ -522,12 +530,15 @@ static void write_stats(void)
         {"launches", sim_stats.launches},
         {"empty_launches", sim_stats.empty_launches},
         {"unknown_reads", sim_stats.unknown_reads},
+        {"allocate_calls", sim_stats.allocate_calls},
         {"create_calls", sim_stats.create_calls},
         {"map_calls", sim_stats.map_calls},
         {"illegal_accesses", sim_stats.illegal_accesses},
         {"races", sim_stats.races},
         {"live_handles", sim_handles.count},
         {"live_reservations", reservations},
+        {"processor_us", processor_us(&usage.ru_utime) + processor_us(&usage.ru_stime)},
+        {"disk_bytes", (uint64_t)usage.ru_inblock * DISK_BLOCK_BYTES},
     };
     pthread_mutex_unlock(&sim_lock);
     const size_t count = sizeof(rows) / sizeof(rows[0]);

@@ -346,8 +346,10 @@ static CUresult allocate(size_t bytes, CUdeviceptr *address_out)
         return result;
     pthread_mutex_lock(&sim_lock);
     result = sim_memory_create_locked(context, SIM_DEVICE, context->device, bytes, &memory);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
+        sim_stats.allocate_calls++;
         *address_out = memory->region.begin;
+    }
     pthread_mutex_unlock(&sim_lock);
     return result;
 }
@@ -451,6 +453,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
         sim_memory_add_locked(SIM_MANAGED, (uint64_t)memory, bytesize, context);
     managed->backed_bytes = bytesize;
     managed->flags = flags;
+    sim_stats.allocate_calls++;
     pthread_mutex_unlock(&sim_lock);
     *dptr = (CUdeviceptr)memory;
     return CUDA_SUCCESS;

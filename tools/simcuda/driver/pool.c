@@ -281,6 +281,7 @@ static CUresult allocate(CUdeviceptr *address_out, size_t bytes, CUmemoryPool po
     if (result == CUDA_SUCCESS)
         result = stream->capture != NULL ? capture_locked(stream, pool, bytes, address_out)
                                          : allocate_locked(pool, bytes, address_out);
+    sim_stats.allocate_calls += result == CUDA_SUCCESS;
     pthread_mutex_unlock(&sim_lock);
     return result;
 }

@@ -110,7 +110,7 @@ struct sim_stats {
     uint64_t physical_bytes_now, physical_bytes_peak;
     uint64_t recent_bytes_peak; /* of simcuda_take_counts */
     uint64_t h2d_bytes, d2h_bytes, d2d_bytes, memset_bytes;
-    uint64_t launches, create_calls, map_calls, illegal_accesses, races;
+    uint64_t launches, allocate_calls, create_calls, map_calls, illegal_accesses, races;
     uint64_t empty_launches; /* of kernels that did nothing */
     uint64_t unknown_reads;  /* in a dry run, copies to the host */
 };

@@ -100,9 +100,11 @@
  * Statistics: physical_bytes_peak, physical_bytes_now (device memory that exists, all devices),
  * h2d_bytes, d2h_bytes, d2d_bytes, memset_bytes (moved by copies and fills), launches,
  * empty_launches (of kernels that did nothing), unknown_reads (copies to the host in a dry run, of
- * what nobody computed), create_calls and map_calls (cuMemCreate, cuMemMap that succeeded),
+ * what nobody computed), allocate_calls, create_calls and map_calls (cuMemAlloc and its kin,
+ * cuMemCreate, cuMemMap that succeeded),
  * illegal_accesses, races (memory unmapped or released under work that still used it), live_handles
- * and live_reservations (VMM objects the program has not released).
+ * and live_reservations (VMM objects the program has not released), processor_us (of the process,
+ * user and system), disk_bytes (that the process waited for, through system calls or mappings).
  *
  * Memory. cuMemAlloc of a granule and more takes whole granules; smaller ones share granules,
  * aligned to 512 bytes. A device address is also a valid address of the process, so host-function

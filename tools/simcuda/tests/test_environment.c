@@ -110,12 +110,15 @@ MS_TEST(statistics)
     CHECK_EQ(number(json, "d2d_bytes"), 500);
     CHECK_EQ(number(json, "d2h_bytes"), 300);
     CHECK_EQ(number(json, "memset_bytes"), 100);
+    CHECK_EQ(number(json, "allocate_calls"), 2);
     CHECK_EQ(number(json, "create_calls"), 2);
     CHECK_EQ(number(json, "map_calls"), 2);
     CHECK_EQ(number(json, "illegal_accesses"), 0);
     CHECK_EQ(number(json, "races"), 0);
     CHECK_EQ(number(json, "live_handles"), 1);
     CHECK_EQ(number(json, "live_reservations"), 1);
+    CHECK(number(json, "processor_us") > 0);
+    CHECK_EQ(number(json, "disk_bytes") % 512, 0);
 }
 
 static void unmap_too_early(void)
