@@ -9,13 +9,13 @@ and TAP.
 """
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+import ledger  # noqa: E402
 from state_page import read_facts  # noqa: E402
 
 MIB = 1 << 20
@@ -27,7 +27,8 @@ ODD_SHAPE = ["--dim", "36", "--layers", "1", "--vocab", "9"]
 ODD_RANKS = 8
 
 Case = namedtuple("Case", "rank ranks arguments environment")
-Result = namedtuple("Result", "lines error peak backed recorded")
+# figures: of the ledger (tests/harness/ledger.py).
+Result = namedtuple("Result", "lines error peak backed recorded figures")
 
 
 def read_json(path):
@@ -45,17 +46,14 @@ def run(options, case, shim):
                            METASHARD_SETTLE_MS="0", METASHARD_IDLE_MS="5000", METASHARD_DUMP=dump, **case.environment)
         if shim:
             environment["LD_PRELOAD"] = options.shim
-        done = subprocess.run(
-            [options.program, "--kernels", options.kernels, "--rank", str(case.rank), "--ranks",
-             str(case.ranks), *case.arguments],
-            env=environment, capture_output=True, text=True, timeout=600, check=False)
+        done, seen = ledger.run([options.program, "--kernels", options.kernels, "--rank", str(case.rank), "--ranks",
+                                 str(case.ranks), *case.arguments], environment)
         error = done.stderr
         if done.returncode != 0:
             error = f"exit status {done.returncode}: {error}"
-        found = read_json(dump)
-        return Result(done.stdout.splitlines(), error,
-                      read_json(stats).get("physical_bytes_peak"), found.get("backed_bytes_peak"),
-                      found.get("recorded_launches"))
+        found, figures = read_json(dump), ledger.measured(read_json(stats), seen)
+        return Result(done.stdout.splitlines(), error, figures["peak_bytes"], found.get("backed_bytes_peak"),
+                      found.get("recorded_launches"), figures)
 
 
 class Report:
@@ -79,15 +77,10 @@ class Report:
                    f"without the shim {len(alone.lines)} lines {alone.error}",
                    f"with the shim {len(under.lines)} lines {under.error}", *differences[:5])
 
-    def memory(self, name, under, bound, rule):
-        if under.peak is None or under.backed is None:
-            self.check(False, f"{name}: memory", "no statistics or no dump were written")
-            return
-        self.check(under.peak <= bound, f"{name}: memory",
-                   f"{under.peak / MIB:.1f} MiB of device memory at the peak with the shim "
-                   f"({under.backed / MIB:.1f} MiB behind deferred allocations), "
-                   f"at most {bound / MIB:.1f} wanted: {rule}",
-                   f"recorded launches: {under.recorded}")
+    def ledger(self, name, alone, under, kept_bytes, beside):
+        self.check(under.backed is not None, f"{name}: a dump was written")
+        ledger.tell(self.check, name, ledger.compare(f"init, then shard, {name}", alone.figures, under.figures,
+                                                     ledger.Kept(kept_bytes, {"peak_bytes": beside})))
 
 
 def sizes(result):
@@ -114,8 +107,7 @@ def check_shards(report, pool, options, counts):
                   f"{after.backed / MIB:16.1f} {after.recorded or 0:9}")
         name = f"rank {case.rank} of {case.ranks}"
         report.values(name, before, after)
-        report.memory(name, after, 1.05 * ideal + largest / 4 + SLACK_BYTES,
-                      "1.05 x shards + a quarter of the largest shard + 32 MiB")
+        report.ledger(name, before, after, ideal, largest / 4 + SLACK_BYTES)
     report.check(len(set(totals.values())) == 1 and 0 not in totals.values(),
                  "the ranks' shards add up to the same model", f"bytes by ranks: {totals}")
 
@@ -126,7 +118,7 @@ def check_unread(report, pool, options):
                                    pool.map(lambda case: run(options, case, True), cases)):
         name = f"rank {case.rank} of {case.ranks}, nothing read back"
         report.values(name, before, after)
-        report.memory(name, after, SLACK_BYTES, "32 MiB, as nothing large has to be there")
+        report.ledger(name, before, after, 0, SLACK_BYTES)  # nothing large has to be there
 
 
 def check_odd_shapes(report, pool, options):

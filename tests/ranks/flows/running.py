@@ -10,6 +10,7 @@ import time
 from collections import namedtuple
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+import ledger  # noqa: E402
 from state_page import read_facts  # noqa: E402
 
 MIB = 1 << 20
@@ -21,9 +22,9 @@ DEADLINE_S = 300
 Flow = namedtuple("Flow", "name program arguments parts strategy bounds ranks models")
 # How a flow is run: with the preload, with a plan, and more environment.
 Way = namedtuple("Way", "name preload planned environment")
-# By rank: parts (bytes read), largest, peaks, sent (to the device), into (from other ranks), dumps, lines of output.
+# By rank: parts (bytes read), largest, peaks, sent (to the device), into (from other ranks), dumps, lines of output, figures (ledger.py).
 # links: {(from, to): bytes}; settings: the preload's variables; said: all that was written to standard error; error: what is wrong, or "".
-Run = namedtuple("Run", "error said seconds lines parts largest peaks sent into dumps links settings")
+Run = namedtuple("Run", "error said seconds lines parts largest peaks sent into dumps links settings figures")
 
 
 def replicas(case, ranks):
@@ -82,8 +83,10 @@ def start(options, folder, case, rank, ranks, model, way, plan):
 
 
 def finish(processes):
-    """(output, error output) of each, and what is wrong. Nobody waits for ever: what hangs is ended."""
+    """(output, error output) of each, what is wrong, and each one's peak of host memory. Nobody waits for ever: what hangs is
+    ended."""
     end, out, error = time.monotonic() + DEADLINE_S, [], ""
+    watch = ledger.Watch(lambda: {rank: process.pid for rank, process in enumerate(processes)})
     for rank, process in enumerate(processes):
         try:
             out.append(process.communicate(timeout=max(0.1, end - time.monotonic())))
@@ -94,7 +97,7 @@ def finish(processes):
             error += f"rank {rank} hangs\n"
         if process.returncode != 0:
             error += f"rank {rank}: exit status {process.returncode}: {out[-1][1][-900:]}\n"
-    return out, error
+    return out, error, watch.end().host_peaks
 
 
 # --- plans
@@ -175,7 +178,7 @@ def compare(folder, rank, seen, wanted):
     return ""
 
 
-def collect(folder, case, model, ranks, out, error, seconds, settings):
+def collect(folder, case, model, ranks, out, error, host, seconds, settings):
     parts = [parts_of(text) for text, _ in out]
     stats = [read_json(os.path.join(folder, f"stats-{rank}")) for rank in range(ranks)]
     for rank, facts in enumerate(stats):
@@ -190,14 +193,15 @@ def collect(folder, case, model, ranks, out, error, seconds, settings):
         [sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("largest")) for text, _ in out],
         [facts.get("physical_bytes_peak", 0) for facts in stats], [facts.get("h2d_bytes", 0) for facts in stats],
         [sum(size for (_, to), size in links.items() if to == rank) for rank in range(ranks)],
-        [read_json(os.path.join(folder, f"dump-{rank}")) for rank in range(ranks)], links, settings)
+        [read_json(os.path.join(folder, f"dump-{rank}")) for rank in range(ranks)], links, settings,
+        [ledger.measured(facts, {"host_peak_bytes": host.get(rank), "disk_bytes": None}) for rank, facts in enumerate(stats)])
 
 
 def run(options, case, model, ranks, way):
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         plan = make_plan(options, folder, case, model, ranks) if way.planned else None
         began = time.monotonic()
-        out, error = finish([start(options, folder, case, rank, ranks, model, way, plan) for rank in range(ranks)])
+        out, error, host = finish([start(options, folder, case, rank, ranks, model, way, plan) for rank in range(ranks)])
         settings = {name: value for name, value in environment_of(options, folder, 0, ranks, model, way, plan).items()
                     if name.startswith("METASHARD")}
-        return collect(folder, case, model, ranks, out, error, time.monotonic() - began, settings)
+        return collect(folder, case, model, ranks, out, error, host, time.monotonic() - began, settings)
