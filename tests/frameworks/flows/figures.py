@@ -5,6 +5,7 @@ import sys
 from collections import namedtuple
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+import ledger  # noqa: E402
 import without_rule  # noqa: E402
 from state_page import read_facts  # noqa: E402
 
@@ -17,7 +18,8 @@ SETTINGS = {"patient": {"METASHARD_SETTLE_MS": "0", "METASHARD_IDLE_MS": "5000"}
 # longer than METASHARD_IDLE_MS.
 FALLBACK, IMPATIENT, TRIES = 11, (8, 24), 5
 
-Result = namedtuple("Result", "status skip error seconds out stats dump folder")
+# seen: from outside (ledger.py).
+Result = namedtuple("Result", "status skip error seconds out stats dump folder seen")
 
 
 def read_json(path):
@@ -64,10 +66,16 @@ def figures(result, shim):
     if peak is None:
         # A real device: memory behind deferred allocations, or what the caching allocator took.
         peak = dump.get("backed_bytes_peak") if shim else result.out.get("reserved_bytes_peak")
-    return {"peak_bytes": peak, "h2d_bytes": stats.get("h2d_bytes", dump.get("h2d_bytes")),
-            "file_bytes": dump.get("file_read_bytes"), "seconds": round(result.seconds, 2),
+    return {**ledger.measured(stats, result.seen), "peak_bytes": peak,
+            "h2d_bytes": stats.get("h2d_bytes", dump.get("h2d_bytes")), "file_bytes": dump.get("file_read_bytes"), "seconds": round(result.seconds, 2),
             "without_rule": without_rule.met(dump),
             "simulated": stats, "shim": {name: value for name, value in dump.items() if not isinstance(value, list)}}
+
+
+def everything_for_a_copy(dump):
+    """In words, if a small copy of the program's own brought everything that was deferred into memory; else None."""
+    count = dump.get("payload_seals")
+    return f"{count} small copies that may point to deferred memory brought all of it into memory" if count else None
 
 
 def shard_bytes(out):

@@ -7,8 +7,7 @@ import statistics
 import subprocess
 import sys
 
-import never_more
-from figures import SETTINGS, mib
+from figures import SETTINGS, ledger, mib
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
 import result_page  # noqa: E402
@@ -101,7 +100,7 @@ generators are in the same state.
 
 The model has Llama's shape: {model} MiB in bfloat16; the device's granules have {granule_kib} KiB. Figures in MiB. *Shard*: what the largest rank holds in the end.
 *Device peak*: all memory of the device, of the worst rank but 0; *of rank 0* that of rank 0, which in some systems
-has the whole model and sends it. *Host peak*: the most anonymous memory of a process, looked at 50 times a
+has the whole model and sends it. *Host peak*: the most anonymous memory of a process, looked at 100 times a
 second, PyTorch's own {host} included; pages of mapped files can be dropped and are not in it. Here MetaShard saves
 nothing: what a program builds on the host is there, and small things are kept beside it. *Read*: by system calls, what
 MetaShard asks of `/proc` among it; what a program reads through a mapping is not. *Bus*: copied to the devices; *wire*:
@@ -118,9 +117,9 @@ PICTURE = "![Device peak of each system, without and with MetaShard](../pictures
 HELD = """
 ## What the test holds
 
-Values, and never more than without: neither memory, to two granules, nor bytes over the bus, to 0.25 MiB, on any rank, rank 0
-among them; and with a plan never more than with the shim alone. What is known to be more is in
-`tests/frameworks/flows/never_more.py`, with the reason, in {known} rows. Peak at most 1.05 x shard + the largest tensor's shard + {slack:g} MiB,
+Values, and the ledger: on no rank, rank 0 among them, more than without, of each quantity of `tests/harness/ledger.py`, which has
+the tolerances; and with a plan no more memory or bytes over the bus than with the shim alone. What is known to be more is
+there too, with the reason, in {known} rows. Peak at most 1.05 x shard + the largest tensor's shard + {slack:g} MiB,
 of all ranks: {all}. Of all ranks but 0, with a plan: {but0}.
 The {slack:g} MiB are {shares}.
 In rows with buckets of FSDP1 or tensor parallelism it is 64 MiB, if that is more.
@@ -185,7 +184,7 @@ def write_page(path, result, has_picture):
         records = [record for record in result["records"] if record["world"] == world]
         page += f"## {world} ranks\n\n" + markdown([name for name, _ in COLUMNS], map(row, records)) + "\n"
     page += HELD.format(slack=result["slack_bytes"] / (1 << 20), shares=slack_shares(result, ran),
-                        known=len(never_more.KNOWN), all=listed(result, "all"),
+                        known=len(ledger.KNOWN), all=listed(result, "all"),
                         but0=listed(result, "but 0")).lstrip()
     with open(path, "w", encoding="utf-8") as file:
         file.write(page)

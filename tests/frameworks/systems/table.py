@@ -16,10 +16,10 @@ from collections import namedtuple
 # slack: of these rows, in MiB, if it is more than --slack-mib: buckets of FSDP1 and parts of tensor parallelism are there
 #   whole for a moment, however small the model is.
 # packages: what the script imports and a machine may lack; then the row is skipped. least: ranks it needs.
-# copied: what is copied to the device, with the shim, is at most so many times the shard; None: no bound.
+# copied: what is copied to the device, with the shim, follows the shard.
 # lacks: what is missing of the simulated device, where the row cannot run there; said in the table.
 Row = namedtuple("Row", "name system script arguments checkpoint plan bound packages least lacks slack copied",
-                 defaults=((), None, None, "none", ("torch",), 1, None, 0, None))
+                 defaults=((), None, None, "none", ("torch",), 1, None, 0, False))
 
 NO_TRITON = "what Triton compiles does not run on a simulated device"
 
@@ -57,7 +57,7 @@ ROWS = [
         checkpoint="pretrained", bound="all", packages=("transformers",)),
     # The checkpoint has each expert by itself; transformers stacks them, and concatenates gate and up in dimension 1.
     Row("mixture-pretrained", "a mixture of experts, from_pretrained to the device, FSDP2", "plain_pretrained",
-        checkpoint="pretrained_mixture", bound="all", packages=("transformers",), copied=1.02),
+        checkpoint="pretrained_mixture", bound="all", packages=("transformers",), copied=True),
     Row("accelerate-fsdp1-device", "transformers, device_map to the device, accelerate FSDP1", "accelerate_pretrained",
         ("--fsdp", "1", "--load", "device"), "pretrained", bound="all", packages=("accelerate", "transformers")),
     Row("accelerate-fsdp1-host", "transformers, on every host, accelerate FSDP1", "accelerate_pretrained",

@@ -31,6 +31,8 @@ def start(job, rank):
     """The process's id; does not return in the child."""
     process = os.fork()
     if process != 0:
+        with open(os.path.join(job["folder"], f"pid-{rank}"), "w", encoding="ascii") as file:
+            file.write(str(process))
         return process
     for name, descriptor in (("out", 1), ("error", 2)):
         file = os.open(os.path.join(job["folder"], f"{name}-{rank}"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
