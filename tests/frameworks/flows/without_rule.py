@@ -24,7 +24,7 @@ MADE_BY = ("tests/frameworks/flows/run --json FILE", "tests/frameworks/systems/r
 FALLBACK, NO_RULE = 11, 2
 MIB = 1 << 20
 FAMILIES = "families"
-COMPUTES = re.compile(r"training|gates-|lora$|triton|single:step")  # flows and rows of systems
+COMPUTES = re.compile(r"training|gates-|lora$|triton|single:step|pieces|fsdp2-passes")  # flows and rows of systems
 
 
 class Kernel(NamedTuple):

@@ -92,6 +92,10 @@ ROWS = [
     Row("gates-checkpointing", "training without matrix products, activation checkpointing", "training_gates", ("--how", "checkpointing")),
     Row("gates-accumulation", "training without matrix products, gradients accumulated", "training_gates", ("--how", "accumulation")),
     Row("gates-graph", "training without matrix products, a CUDA graph for each step", "training_gates", ("--how", "graph")),
+    *(Row("fsdp2-passes-" + "-".join(how), f"FSDP2 of a loaded, frozen model, {how[0]} passes, width {how[1]}, {how[2]}", "fsdp2_passes",
+          ("--passes", how[0], "--width", how[1], "--precision", how[2]), least=2, copied=True)
+      for how in (("1", "1024", "float32"), ("4", "1024", "float32"), ("12", "1024", "float32"), ("4", "1021", "float32"),
+                  ("4", "1021", "bfloat16"))),
     Row("numba", "numba, device arrays", "others", ("--what", "numba"), packages=("numba.cuda",)),
     Row("bindings", "cuda.bindings, a mapped file", "others", ("--what", "bindings"), packages=("cuda.bindings.driver",)),
     Row("cupy", "CuPy", "others", ("--what", "cupy"), packages=("cupy",),
