@@ -10,6 +10,7 @@
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/replay.h"
+#include "runtime/fill/reuse.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/bytes.h"
@@ -97,6 +98,8 @@ static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
     if (content->cached || content->kind == MS_LAUNCHED || content->kind == MS_PARKED)
         return copy_resident(copy, at, bytes);
     const size_t from = copy->from + at;
+    if (ms_reuse_is_again(copy->source, from, bytes, content))
+        return copy_resident(copy, at, bytes);
     CUresult result = ms_placement_query_read_remote(copy->source, from, from + bytes);
     if (result == CUDA_SUCCESS)
         result = back_destination(copy, at, bytes);
@@ -146,6 +149,7 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
     if (content->locality == MS_REMOTE && ms_shard_enforces())
         return ms_placement_query_read_remote(copy->source, from, from + bytes);
     ms_counter_add(MS_COUNT_FORWARDED_BYTES, bytes);
+    ms_reuse_note(copy->source, from, bytes, content);
     struct ms_content moved = *content;
     moved.cached = false;
     moved.locality = MS_UNKNOWN;

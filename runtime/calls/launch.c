@@ -591,6 +591,19 @@ static enum listed_state record_tensor(const struct listed *listed, unsigned ten
     return record(&call, &arguments, &reach) ? RECORDED : LEFT;
 }
 
+/* A copy is one of lineage, as those of torch.cat. */
+static bool copy_tensor(const struct listed *listed, unsigned tensor, CUresult *result_out)
+{
+    const struct ms_call *call = listed->call;
+    const struct ms_arguments *arguments = listed->arguments;
+    struct ms_strided_copy piece;
+    CUdevice device;
+    return ms_tensor_list_copy(call, arguments, &listed->list, tensor, &piece) &&
+           ms_driver.ctx_get_device(&device) == CUDA_SUCCESS &&
+           ms_call_may_wait(call, arguments->layout, device) &&
+           ms_move_try_deferred(&piece, call->stream, result_out);
+}
+
 /* Runs what could not be recorded. */
 static CUresult launch_left(const struct listed *listed, struct ms_packed *packed)
 {
@@ -623,12 +636,14 @@ static bool launch_listed(const struct ms_call *call, const struct ms_arguments 
     listed.bytes = count > 0 ? ms_heap_alloc(arguments->packed->count) : NULL;
     if (listed.bytes == NULL)
         return false;
-    for (unsigned i = 0; i < count; i++) {
-        const enum listed_state state = record_tensor(&listed, i, &packed);
+    *result_out = CUDA_SUCCESS;
+    for (unsigned i = 0; i < count && *result_out == CUDA_SUCCESS; i++) {
+        const enum listed_state state =
+            copy_tensor(&listed, i, result_out) ? RECORDED : record_tensor(&listed, i, &packed);
         listed.is_left[i] = state == LEFT;
         is_any_recorded |= state == RECORDED;
     }
-    if (is_any_recorded)
+    if (is_any_recorded && *result_out == CUDA_SUCCESS)
         *result_out = launch_left(&listed, &packed);
     ms_heap_free(listed.bytes);
     return is_any_recorded;

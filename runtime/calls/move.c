@@ -284,6 +284,20 @@ static bool may_run_parts(const struct ms_parts *parts, CUstream stream)
     return count == 0 || ms_order_may_record(stream);
 }
 
+static CUresult run_piece(const struct ms_strided_copy *piece, const struct ms_sequence *sequence,
+                          CUstream stream)
+{
+    const struct ms_movement movement = {.kind = MS_COPY_ON_DEVICE,
+                                         .stream = stream,
+                                         .width = piece->width,
+                                         .height = 1,
+                                         .depth = 1,
+                                         .to = ms_side_of_device(piece->to),
+                                         .from = ms_side_of_device(piece->from),
+                                         .sequence = sequence};
+    return ms_move_run(&movement);
+}
+
 static CUresult run_parts(const struct ms_parts *parts, CUstream stream)
 {
     size_t sizes[MS_MAX_PARTS];
@@ -299,15 +313,7 @@ static CUresult run_parts(const struct ms_parts *parts, CUstream stream)
             result = run_rows(&rows, stream);
             continue;
         }
-        const struct ms_movement piece = {.kind = MS_COPY_ON_DEVICE,
-                                          .stream = stream,
-                                          .width = rows.width,
-                                          .height = 1,
-                                          .depth = 1,
-                                          .to = ms_side_of_device(rows.to),
-                                          .from = ms_side_of_device(rows.from),
-                                          .sequence = is_sequence ? &sequence : NULL};
-        result = ms_move_run(&piece);
+        result = run_piece(&rows, is_sequence ? &sequence : NULL, stream);
         sequence.at++;
     }
     return result;
@@ -318,6 +324,27 @@ bool ms_move_try_parts(const struct ms_parts *parts, CUstream stream, CUresult *
     if (!may_run_parts(parts, stream))
         return false;
     *result_out = run_parts(parts, stream);
+    return true;
+}
+
+/* What launches make is left to one that is recorded with it as its input. */
+static bool may_run_piece(const struct ms_strided_copy *piece)
+{
+    const struct extent to = {piece->to, piece->width}, from = {piece->from, piece->width};
+    MS_CLAIMED_BOTH const struct ms_claims claims = ms_claims_begin(from.begin, to.begin);
+    const struct ms_allocation *source = claims.first;
+    if (!can_copy_claimed(source, claims.second, &from, &to, piece))
+        return false;
+    const size_t begin = ms_offset(source, from.begin);
+    return !ms_lineage_any(&source->lineage, begin, begin + from.bytes, MS_OF_KIND(MS_LAUNCHED));
+}
+
+bool ms_move_try_deferred(const struct ms_strided_copy *piece, CUstream stream,
+                          CUresult *result_out)
+{
+    if (!may_run_piece(piece) || !ms_order_may_record(stream))
+        return false;
+    *result_out = run_piece(piece, NULL, stream);
     return true;
 }
 

@@ -76,3 +76,8 @@ struct ms_parts {
  * would be kept, or nothing may be recorded on the stream (order.h).
  */
 bool ms_move_try_parts(const struct ms_parts *parts, CUstream stream, CUresult *result_out);
+
+/* True if the piece (dims is 0) is deferred, no launch makes any of it, and nothing is in memory
+ * where it goes: then it is copied as lineage, or that has failed. */
+bool ms_move_try_deferred(const struct ms_strided_copy *piece, CUstream stream,
+                          CUresult *result_out);

@@ -12,6 +12,7 @@
 #include "runtime/fill/compare.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/replay.h"
+#include "runtime/fill/reuse.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/bytes.h"
@@ -285,6 +286,8 @@ static bool write_content(const struct ms_movement *movement, const struct ms_co
                                       .bytes = bytes,
                                       .text = describe(content),
                                       .loads = content->kind != MS_FILL});
+    if (content->kind == MS_SOURCE)
+        ms_reuse_forget(allocation, begin, bytes);
     if (content->kind == MS_SOURCE && ms_shard_is_active())
         ms_shard_add_copy(content->source, content->source_offset, bytes);
     return true;

@@ -63,8 +63,16 @@ static void look_at_kernels(void)
         ms_examining_no_kernel(context);
 }
 
+/* Other ranks' parts come to stand beside what is sent: so it was copied there. */
+static bool is_between_parts(const struct ms_operation *operation)
+{
+    return operation->read_bytes < operation->written_bytes && overlaps(operation);
+}
+
 static enum ms_need need_of_read(const struct ms_operation *operation)
 {
+    if (is_between_parts(operation))
+        return MS_NEED_CONTRIBUTE;
     if (!operation->sends)
         return MS_NEED_READ_WRITE;
     return may_be_late(operation) ? MS_NEED_SEND_LATER : MS_NEED_SEND;

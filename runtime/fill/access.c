@@ -5,6 +5,7 @@
 #include "runtime/base/range.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
+#include "runtime/fill/reuse.h"
 #include "runtime/fill/suspend.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/examining.h"
@@ -40,8 +41,9 @@ static CUresult use_part(struct ms_allocation *allocation, struct ms_range part,
     const CUstream stream = use->stream != NULL ? use->stream : CU_STREAM_LEGACY;
     if (ms_needs[use->need].extents == MS_EXTENTS_ALL)
         ms_carve_add_use(allocation, part.begin, part.end);
-    return ms_materialise(allocation, part.begin, part.end,
-                          ms_evict_need_in(allocation, use->need, stream));
+    const enum ms_need need = ms_evict_need_in(allocation, use->need, stream);
+    ms_reuse_originals(allocation, part.begin, part.end, need);
+    return ms_materialise(allocation, part.begin, part.end, need);
 }
 
 static CUresult use_once(struct ms_use use)

@@ -363,6 +363,36 @@ static CUresult replay_all(struct ms_allocation *allocation, size_t begin, size_
     return result == CUDA_SUCCESS ? replay_range(allocation, begin, end) : result;
 }
 
+static CUresult copy_from(struct ms_allocation *allocation, size_t begin, size_t end,
+                          CUdeviceptr from)
+{
+    CUstream stream;
+    CUresult result = ms_allocation_cover(allocation, begin, end);
+    if (result == CUDA_SUCCESS)
+        result = ms_replay_stream(allocation->context, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_driver.memcpy_dtod_async(allocation->address + begin, from, end - begin, stream);
+    const CUresult waited = ms_driver_wait(stream);
+    return result != CUDA_SUCCESS ? result : waited;
+}
+
+CUresult ms_materialise_copied(struct ms_allocation *allocation, size_t begin, size_t end,
+                               CUdeviceptr from)
+{
+    struct ms_driver_scope scope;
+    const struct ms_publish_timer note = ms_publish_begin(allocation);
+    CUresult result = ms_driver_enter(allocation->context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = copy_from(allocation, begin, end, from);
+    if (result == CUDA_SUCCESS)
+        result = set_present(allocation, begin, end);
+    ms_driver_leave(&scope);
+    ms_publish_materialised(&note, allocation, begin, result);
+    return result;
+}
+
 static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_driver_scope scope;
@@ -778,9 +808,10 @@ CUresult ms_materialise_for_copy(struct ms_allocation *allocation, size_t begin,
 }
 
 const struct ms_need_row ms_needs[MS_NEED_COUNT] = {
-#define MS_NEED(name, becomes, elsewhere, remote, absent, extents, why)                 \
-    [MS_NEED_##name] = {MS_BECOMES_##becomes, MS_NEED_##elsewhere,  MS_REMOTE_##remote, \
-                        MS_ABSENT_##absent,   MS_EXTENTS_##extents, MS_REASON_##why},
+#define MS_NEED(name, becomes, elsewhere, remote, absent, extents, original, why)           \
+    [MS_NEED_##name] = {MS_BECOMES_##becomes, MS_NEED_##elsewhere,  MS_REMOTE_##remote,     \
+                        MS_ABSENT_##absent,   MS_EXTENTS_##extents, MS_ORIGINAL_##original, \
+                        MS_REASON_##why},
 #include "runtime/fill/needs.def"
 #undef MS_NEED
 };

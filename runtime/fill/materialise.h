@@ -9,7 +9,7 @@
 
 /* Each row of needs.def says what holds for its need. */
 enum ms_need {
-#define MS_NEED(name, becomes, elsewhere, remote, absent, extents, why) MS_NEED_##name,
+#define MS_NEED(name, becomes, elsewhere, remote, absent, extents, original, why) MS_NEED_##name,
 #include "runtime/fill/needs.def"
 #undef MS_NEED
     MS_NEED_COUNT
@@ -26,6 +26,7 @@ struct ms_need_row {
     enum { MS_REMOTE_COUNTED, MS_REMOTE_ALLOWED, MS_REMOTE_LEFT, MS_REMOTE_FAULTS } remote;
     enum { MS_ABSENT_REFUSED, MS_ABSENT_LEFT } absent;
     enum { MS_EXTENTS_ALL, MS_EXTENTS_LIVE, MS_EXTENTS_LAUNCHED } extents;
+    enum { MS_ORIGINAL_LEFT, MS_ORIGINAL_AGAIN, MS_ORIGINAL_AT_ONCE } original;
     enum ms_reason why;
 };
 extern const struct ms_need_row ms_needs[MS_NEED_COUNT];
@@ -57,3 +58,8 @@ void ms_materialise_unfilled(void);
 
 /* MS_NEED_OVERWRITE for a copy or set that the driver does: its granules are filled later. */
 CUresult ms_materialise_for_copy(struct ms_allocation *allocation, size_t begin, size_t end);
+
+/* The same bytes are in memory at another address, of the same context: copies them from there to
+ * [begin, end), which is cached then. */
+CUresult ms_materialise_copied(struct ms_allocation *allocation, size_t begin, size_t end,
+                               CUdeviceptr from);

@@ -11,13 +11,13 @@
  *     int start_tensor_this_launch;
  *
  * Block b of threads works on chunk block_to_chunk[b] of tensor block_to_tensor[b]. Nothing else
- * tells a block where it is.
+ * tells a block where it is. A chunk has 65536 elements; the last one of a tensor ends with it.
  */
 #include "runtime/kernel/tensor_list.h"
 
 #include <string.h>
 
-enum { WORD_BYTES = 8, CHUNK_BYTES = 4 };
+enum { WORD_BYTES = 8, CHUNK_BYTES = 4, CHUNK_ELEMENTS = 65536 };
 
 static const struct shape {
     unsigned lists, tensors, blocks;
@@ -123,4 +123,71 @@ bool ms_tensor_list_select(const struct ms_tensor_list *list, const struct ms_pa
     }
     call->grid[0] = kept;
     return kept > 0;
+}
+
+/* "14UnaryOpFunctorIfLi2ELi1ELi1EEEJNS0_4CopyIffEEEE": the bytes of an element; 0: no copy. */
+static size_t copied_element(const char *name)
+{
+    static const char functor[] = "14UnaryOpFunctorI", copies[] = "Li2ELi1ELi1EEEJNS0_4CopyI";
+    static const struct {
+        char name, bytes;
+    } types[] = {{'a', 1}, {'h', 1}, {'s', 2}, {'i', 4}, {'l', 8}, {'f', 4}, {'d', 8}};
+    const char *at = strstr(name, functor);
+    at = at != NULL ? at + sizeof(functor) - 1 : "";
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        const char type = types[i].name, same[] = {type, type, 'E', 0};
+        if (at[0] == type && strncmp(at + 1, copies, sizeof(copies) - 1) == 0 &&
+            strncmp(at + sizeof(copies), same, sizeof(same) - 1) == 0)
+            return (size_t)types[i].bytes;
+    }
+    return 0;
+}
+
+static uint64_t word_of(const struct ms_tensor_list *list, const unsigned char *bytes,
+                        unsigned word_list, unsigned tensor)
+{
+    uint64_t word;
+    memcpy(&word, bytes + list->at + ((size_t)list->tensors * word_list + tensor) * WORD_BYTES,
+           sizeof(word));
+    return word;
+}
+
+/* The chunks of a tensor, which follow each other. False if they do not. */
+static bool find_chunks(const struct ms_call *call, const struct ms_tensor_list *list,
+                        const unsigned char *bytes, unsigned tensor, uint64_t *first_out,
+                        uint64_t *count_out)
+{
+    *count_out = 0;
+    for (unsigned block = 0; block < call->grid[0]; block++) {
+        uint32_t chunk;
+        if (number_of(list, bytes, block) != tensor)
+            continue;
+        memcpy(&chunk, bytes + chunks_at(list) + (size_t)block * CHUNK_BYTES, sizeof(chunk));
+        if (*count_out == 0)
+            *first_out = chunk;
+        if (chunk != *first_out + (*count_out)++)
+            return false;
+    }
+    return *count_out > 0;
+}
+
+bool ms_tensor_list_copy(const struct ms_call *call, const struct ms_arguments *arguments,
+                         const struct ms_tensor_list *list, unsigned tensor,
+                         struct ms_strided_copy *piece_out)
+{
+    const unsigned char *bytes = arguments->packed->bytes;
+    const size_t element = list->lists == 2 ? copied_element(arguments->layout->name) : 0;
+    uint64_t first = 0, count;
+    if (element == 0 || !find_chunks(call, list, bytes, tensor, &first, &count))
+        return false;
+    const uint64_t elements = word_of(list, bytes, 2, tensor), begin = first * CHUNK_ELEMENTS;
+    const uint64_t behind = begin + count * CHUNK_ELEMENTS;
+    if (elements > SIZE_MAX / 2 / element || begin >= elements ||
+        behind - CHUNK_ELEMENTS >= elements)
+        return false;
+    const size_t end = behind < elements ? behind : elements;
+    *piece_out = (struct ms_strided_copy){.from = word_of(list, bytes, 0, tensor) + begin * element,
+                                          .to = word_of(list, bytes, 1, tensor) + begin * element,
+                                          .width = (end - begin) * element};
+    return true;
 }

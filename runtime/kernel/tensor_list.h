@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include "runtime/base/strided_copy.h"
 #include "runtime/kernel/call.h"
 
 enum { MS_MAX_LISTED = 1024 };
@@ -27,3 +28,12 @@ unsigned ms_tensor_list_find(const struct ms_call *call, const struct ms_argumen
  * False: no block of threads works on any of them. */
 bool ms_tensor_list_select(const struct ms_tensor_list *list, const struct ms_packed *packed,
                            const bool *is_wanted, unsigned char *bytes, struct ms_call *call);
+
+/*
+ * True if the launch only copies, bit by bit, which the kernel's name shows: then the piece of that
+ * tensor that its blocks of threads copy. A copy of numbers of 8 or 16 bits of floating point is
+ * none: it goes through 32 bits, where NaNs become one.
+ */
+bool ms_tensor_list_copy(const struct ms_call *call, const struct ms_arguments *arguments,
+                         const struct ms_tensor_list *list, unsigned tensor,
+                         struct ms_strided_copy *piece_out);

@@ -300,6 +300,26 @@ def check_edges(folder, preload, start):
             expect(results == expected, f"{name}, rank {rank}: {results}, expected {expected}\n{lines}")
 
 
+def check_passes(folder, preload, start):
+    """As FSDP2 does it: in each pass the shard is copied between the others' places, and gathered there. It is sent to the
+    device once, whatever the number of passes."""
+    part = OWN - 12
+
+    def steps_of(passes):
+        def steps(rank, identity):
+            gathered = [step for block in range(1, passes + 1) for step in
+                        (["reserve", WORLD * part], ["copy", block, rank * part, 0, 0, part], ["gather", block, rank, part],
+                         ["read", block, 0, WORLD * part], ["free", block])]
+            return [["communicator", WORLD, rank, identity], ["load", start + rank * part, start + (rank + 1) * part],
+                    *gathered, ["read", 0, 0, part]]
+        return steps
+    for passes in (1, 3):
+        without = run(folder, f"passes{passes}-without", steps_of(passes), None)
+        for rank, (results, dump, lines) in enumerate(run(folder, f"passes{passes}", steps_of(passes), preload)):
+            expect(results == without[rank][0], f"rank {rank}: {results}, expected {without[rank][0]}\n{lines}")
+            expect(dump["h2d_bytes"] == part, f"{passes} passes, rank {rank}: {dump['h2d_bytes']} sent, expected {part}")
+
+
 def check_linked_in(folder, preload, start):
     """A PyTorch (LIBRARY stands for it) in a process without libnccl has it linked in."""
     def steps(with_nccl):
@@ -325,7 +345,7 @@ def main():
              ("groups", check_groups), ("broadcasts", check_broadcast), ("registered buffers", check_register),
              ("parts of broadcasts", check_parts), ("columns", check_columns),
              ("parts of what is copied back", check_copied_back),
-             ("a tensor's first and last granule", check_edges), ("an NCCL that is linked in", check_linked_in)]
+             ("a tensor's first and last granule", check_edges), ("a shard that is gathered again and again", check_passes), ("an NCCL that is linked in", check_linked_in)]
     with tempfile.TemporaryDirectory(prefix="metashard-ranks-") as folder:
         _, start = make_checkpoint(folder)
         for name, test in tests:

@@ -113,6 +113,53 @@ SCENARIO(copied_elsewhere)
     print_all("copied", blocks, 4, 4 * MIB);
 }
 
+/* A frozen model, of which each pass uses a copy that it changes and frees. */
+enum { PASSES = 4, LAYERS = 5, PER_LAYER = 300007 };
+
+static void load_layers(CUdeviceptr *layers)
+{
+    const float *file = map_file((size_t)LAYERS * PER_LAYER * 4);
+    for (unsigned i = 0; i < LAYERS; i++) {
+        layers[i] = allocate((size_t)PER_LAYER * 4);
+        OK(cuMemcpyHtoD(layers[i], file + (size_t)i * PER_LAYER, (size_t)PER_LAYER * 4));
+    }
+}
+
+static void use_copies(CUdeviceptr buffer)
+{
+    OK(try_add(buffer, 1, (uint64_t)LAYERS * PER_LAYER, NULL)); /* no rule names it */
+    print_bytes("a pass", buffer, (size_t)LAYERS * PER_LAYER * 4);
+    OK(cuMemFree(buffer));
+}
+
+SCENARIO(passes)
+{
+    CUdeviceptr layers[LAYERS], places[LAYERS];
+    load_layers(layers);
+    for (unsigned pass = 0; pass < PASSES; pass++) {
+        const CUdeviceptr buffer = allocate((size_t)LAYERS * PER_LAYER * 4);
+        for (unsigned i = 0; i < LAYERS; i++)
+            places[i] = buffer + (size_t)i * PER_LAYER * 4;
+        copy_all(layers, places, LAYERS, PER_LAYER);
+        use_copies(buffer);
+    }
+}
+
+/* The buffer has memory from the first pass on. */
+SCENARIO(passes_in_memory)
+{
+    CUdeviceptr layers[LAYERS];
+    load_layers(layers);
+    const CUdeviceptr buffer = allocate((size_t)LAYERS * PER_LAYER * 4);
+    OK(try_add(buffer, 1, (uint64_t)LAYERS * PER_LAYER, NULL));
+    for (unsigned pass = 0; pass < PASSES; pass++) {
+        for (unsigned i = 0; i < LAYERS; i++)
+            OK(cuMemcpyDtoD(buffer + (size_t)i * PER_LAYER * 4, layers[i], (size_t)PER_LAYER * 4));
+        OK(try_add(buffer, 1, (uint64_t)LAYERS * PER_LAYER, NULL));
+        print_bytes("a pass", buffer, (size_t)LAYERS * PER_LAYER * 4);
+    }
+}
+
 /* --- parts of tensors: 1024 rows of 1024 elements */
 
 enum { SIDE = 1024, PITCH = 4 * SIDE };

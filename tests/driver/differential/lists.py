@@ -5,6 +5,7 @@ from scenarios import main
 
 SMALL = {"METASHARD_MIN_BYTES": "4096"}  # so that the small tensors here are deferred as large ones are
 SLOW = {"SIMCUDA_DELAY_US": "3000"}
+MODEL = 5 * 300007 * 4  # of `passes`
 
 
 def lists(test):
@@ -19,6 +20,12 @@ def lists(test):
         _, dump = test.both(scenario)
         test.check(what, dump["recorded_launches"] == recorded, dump)
         test.both(scenario, SLOW)
+    for scenario in ("passes", "passes_in_memory"):
+        _, dump = test.both(scenario, SMALL)
+        test.check(f"{scenario}: copies of a model are sent twice, whatever their number", dump["h2d_bytes"] == 2 * MODEL, dump)
+        test.both(scenario, dict(SMALL, **SLOW))
+    _, dump = test.both("passes", SMALL)
+    test.check("and no launch is recorded for them", dump["recorded_launches"] == 0, dump)
     _, dump = test.both("many", SMALL)
     test.check("each of many tensors is recorded", dump["recorded_launches"] == 3 * 110, dump)
     test.check("those that are not read have no memory", dump["backed_bytes_peak"] <= 6 << 20, dump)

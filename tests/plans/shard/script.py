@@ -22,6 +22,7 @@
         ["open", path]                             a library, by its soname
         ["communicator", ranks, rank, path]        one of NCCL (NCCL_LIBRARY); rank 0 leaves its id at path
         ["split", color, key]                      of that one, which is kept, too
+        ["gather", block, rank, bytes]             an all-gather in place: so many bytes of each rank
         ["broadcast", block, at, bytes, root], ["synchronise"], ["register", block, bytes], ["deregister"]
         ["report", block, at, size]                tells of a part of the block as PyTorch's allocator does; size < 0:
                                                    it is taken back
@@ -174,6 +175,10 @@ class Program:
     def do_broadcast(self, block, at, size, root):
         return self.nccl.ncclBcast(ctypes.c_void_p(self.blocks[block] + at), ctypes.c_size_t(size), 1, root,
                                    self.communicator, None), None
+
+    def do_gather(self, block, rank, size):
+        return self.nccl.ncclAllGather(self.at(block, rank * size), self.at(block, 0), ctypes.c_size_t(size), 1,
+                                       self.communicator, None), None
 
     def do_register(self, block, size):
         self.registered = ctypes.c_void_p()

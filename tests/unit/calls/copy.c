@@ -13,6 +13,7 @@
 #include "runtime/fill/compare.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/fill/reuse.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/order.h"
@@ -370,6 +371,42 @@ MS_TEST_BETWEEN(start, end, what_was_read_is_copied_and_not_read_twice)
     CHECK_EQ(fake.work[1].call, FAKE_memcpy_dtod_async);
     CHECK(at(block, 0).cached);
     fake_allocation_free(block);
+}
+
+/* Where the destination has memory, a copy sends the bytes: the first time to it alone. */
+MS_TEST_BETWEEN(start, end, what_is_copied_into_memory_again_comes_into_memory_itself)
+{
+    static struct test_file file;
+    make_test_file(&file, "/tmp", BYTES);
+    set(source, 0, GRANULES, &(struct ms_content){.kind = MS_SOURCE, .source = file.source});
+    set(destination, 0, GRANULES, &resident);
+    for (int time = 0; time < 3; time++) {
+        const uint64_t before = ms_counter_get(MS_COUNT_H2D_BYTES);
+        memset(bytes_of(destination), 1, BYTES);
+        must_copy_all();
+        CHECK_BYTES(bytes_of(destination), file.data, BYTES);
+        CHECK_EQ(source->lineage.cached_bytes, time == 0 ? 0 : BYTES);
+        CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES) - before, time < 2 ? BYTES : 0);
+    }
+    set(source, 0, GRANULES, &sevens);
+    ms_source_drop(file.source);
+}
+
+/* The copy that is recorded is known as one of the source. */
+MS_TEST_BETWEEN(start, end, the_original_of_a_recorded_copy_is_known)
+{
+    static struct test_file file;
+    make_test_file(&file, "/tmp", BYTES);
+    set(source, 0, GRANULES, &(struct ms_content){.kind = MS_SOURCE, .source = file.source});
+    must_copy(destination->address, source->address + FAKE_GRANULE, FAKE_GRANULE);
+    CHECK(ms_space_claim(destination->address) == destination);
+    ms_reuse_originals(destination, 0, FAKE_GRANULE, MS_NEED_CONTRIBUTE);
+    ms_space_release(destination);
+    CHECK(source->lineage.cached_bytes == FAKE_GRANULE && at(source, 1).cached);
+    CHECK_BYTES(bytes_of(destination), file.data + FAKE_GRANULE, FAKE_GRANULE);
+    set(source, 0, GRANULES, &sevens);
+    set(destination, 0, GRANULES, &sevens);
+    ms_source_drop(file.source);
 }
 
 /* What the plan left here will be used from here; other bytes are as easily made again. */

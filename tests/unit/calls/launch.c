@@ -11,6 +11,7 @@
 #include "runtime/fill/access.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/overcommit.h"
+#include "runtime/fill/reuse.h"
 #include "runtime/fill/scratch.h"
 #include "runtime/fill/suspend.h"
 #include "runtime/kernel/rules.h"
@@ -42,6 +43,7 @@ enum kernel {
     CAST,
     LIST_ONE,
     LIST_TWO,
+    LIST_COPIES,
     CAT,
     LOOP,
     KERNELS
@@ -57,6 +59,8 @@ static const char *const names[KERNELS] = {
      "BFloat16EEEvRNS_18TensorIteratorBaseEEUlfE_St5arrayIPcLm2EELb0EEEviT0_T1_"),
     "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi1EEENS1_",
     "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi2EEENS1_",
+    ("25multi_tensor_apply_kernelINS1_18TensorListMetadataILi2EEENS1_14UnaryOpFunctorIfLi2ELi1ELi1E"
+     "EEJNS0_4CopyIffEEEEEvT_T0_DpT1_"),
     "_ZN2at6native26CatArrayBatchedCopy_contigINS1_10OpaqueTypeILj4EEEjLi1ELi4ELi1EEEvPT_",
     ("_ZN2at6native18elementwise_kernelILi64ELi256EZNS0_22gpu_kernel_impl_nocastIZZZNS0_23direct_"
      "copy_kernel_cudaERNS_18TensorIteratorBaseEENKUlvE0_clEvENKUlvE_clEvEUlhE_EEvS5_")};
@@ -98,6 +102,7 @@ static const struct {
                          [CAST] = {3, {4, 1, 16}},
                          [LIST_ONE] = {2, {sizeof(struct list_of_one), 8}},
                          [LIST_TWO] = {2, {sizeof(struct list_of_two), 8}},
+                         [LIST_COPIES] = {2, {sizeof(struct list_of_two), 8}},
                          [CAT] = {5, {8, sizeof(struct cat), 32, 4, 4}},
                          [LOOP] = {2, {4, sizeof(struct loop)}}};
 static size_t more_parameters; /* that lists have, each of 8 bytes */
@@ -911,6 +916,45 @@ MS_TEST_BETWEEN(start_lists, end, what_the_driver_says_of_the_rest_of_a_list_is_
     }
 }
 
+/* One tensor of one chunk. */
+static void start_listed_copy(void)
+{
+    start_lists();
+    twos.bytes[0] = BYTES / 2 / 4; /* elements */
+    twos.tensor_of_block[2] = 0;
+    list_call.grid[0] = 1;
+}
+
+MS_TEST(a_list_that_only_copies_is_copies_of_lineage)
+{
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    start_listed_copy();
+    twos.addresses[0][0] = other->address;
+    twos.addresses[1][0] = one->address + FAKE_GRANULE;
+    fill(other, 0, BYTES);
+    CHECK(launch_list(LIST_COPIES, &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK(launches == 0 && one->backing.backed_bytes + other->backing.backed_bytes == 0);
+    CHECK_EQ(kind_of(one), MS_UNDEFINED);
+    const struct ms_extent there = ms_lineage_at(&one->lineage, FAKE_GRANULE);
+    CHECK(there.content.kind == MS_FILL && there.end == FAKE_GRANULE + BYTES / 2);
+    end();
+}
+
+/* What launches make is the input of a launch that is recorded. */
+MS_TEST(copies_of_what_launches_make_are_recorded_launches)
+{
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    start_listed_copy();
+    twos.addresses[0][0] = other->address;
+    twos.addresses[1][0] = one->address;
+    CHECK(launch(PUT, other->address, 5, &result));
+    CHECK(launch_list(LIST_COPIES, &result));
+    CHECK(launches == 0 && kind_of(one) == MS_LAUNCHED);
+    CHECK(ms_lineage_at(&one->lineage, 0).content.recorded->input != NULL);
+    end();
+}
+
 MS_TEST_BETWEEN(start_lists, end, a_list_of_which_nothing_can_be_recorded_is_forwarded_whole)
 {
     fake_set(one, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
@@ -1035,6 +1079,36 @@ MS_TEST(a_list_without_heap_is_launched_and_leaves_nothing)
     launch_list_without(MANY);
     for (int pieces = 0; launch_list_without(pieces);)
         pieces++;
+}
+
+/* What was made of a file, and comes between other ranks' parts, is made again of the next pass. */
+MS_TEST_BETWEEN(start, end, what_is_made_for_an_all_gather_brings_in_what_it_is_made_of)
+{
+    static struct test_file file;
+    make_test_file(&file, "/tmp", 2 * BYTES);
+    for (int way = 0; way < 4; way++) {
+        struct ms_content content = {.kind = MS_SOURCE, .source = file.source};
+        fake_set(one, 0, BYTES, &(struct ms_content){.kind = MS_UNDEFINED});
+        fake_set(other, 0, BYTES, &content);
+        check_recorded(TAKE, one->address, other->address);
+        content.source_offset = 1;
+        if (way == 1)
+            fake_set(other, 0, BYTES, &content);
+        other->id += way == 2;
+        CHECK(ms_space_claim(one->address) == one);
+        ms_reuse_originals(one, 0, BYTES, way == 3 ? MS_NEED_REACH : MS_NEED_CONTRIBUTE);
+        ms_space_release(one);
+        other->id -= way == 2;
+        CHECK_EQ(other->lineage.cached_bytes, way == 0 ? BYTES : 0);
+        const uint64_t before = ms_counter_get(MS_COUNT_H2D_BYTES);
+        CHECK_EQ(materialise(one, 0, BYTES), CUDA_SUCCESS);
+        CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES) - before, way == 0 ? 0 : BYTES);
+        CHECK_BYTES((void *)(uintptr_t)one->address, file.data, BYTES);
+        launches = 0;
+    }
+    fake_set(other, 0, BYTES, &(struct ms_content){.kind = MS_UNDEFINED});
+    fake_set(one, 0, BYTES, &(struct ms_content){.kind = MS_UNDEFINED});
+    ms_source_drop(file.source);
 }
 
 /* --- launches that are copies */

@@ -5,6 +5,7 @@
 
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
+#include "runtime/fill/reuse.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/space.h"
@@ -126,6 +127,44 @@ MS_TEST_BETWEEN(start, end, in_place_the_bytes_are_brought_in)
     CHECK_EQ(one->lineage.resident_bytes, HALF);
     CHECK_EQ(*(unsigned char *)at(one, 0), 7);
     ms_collective_called(FAKE_STREAM);
+}
+
+/* Its original comes into memory; that of what is sent from elsewhere, or reduced in place, does
+ * not. */
+MS_TEST_BETWEEN(start, end, what_is_gathered_in_place_is_copied_from_its_original)
+{
+    static struct test_file file;
+    make_test_file(&file, "/tmp", FAKE_GRANULE);
+    const struct ms_content content = {.kind = MS_SOURCE, .source = file.source};
+    const struct ms_content nothing = {.kind = MS_UNDEFINED};
+    const struct ms_operation ways[] = {{.read = at(one, FAKE_GRANULE),
+                                         .read_bytes = FAKE_GRANULE,
+                                         .written = at(one, 0),
+                                         .written_bytes = HALF},
+                                        {.read = at(one, FAKE_GRANULE),
+                                         .read_bytes = FAKE_GRANULE,
+                                         .written = at(one, HALF),
+                                         .written_bytes = HALF},
+                                        {.read = at(one, FAKE_GRANULE),
+                                         .read_bytes = FAKE_GRANULE,
+                                         .written = at(one, FAKE_GRANULE),
+                                         .written_bytes = FAKE_GRANULE}};
+    for (int way = 2; way >= 0; way--) {
+        fake_set(one, 0, BYTES, &nothing);
+        fake_set(other, 0, BYTES, &nothing);
+        fake_set(one, FAKE_GRANULE, 2 * FAKE_GRANULE, &content);
+        fake_set(other, 0, FAKE_GRANULE, &content);
+        struct ms_allocation *original = fake_allocation(FAKE_GRANULE);
+        fake_set(original, 0, FAKE_GRANULE, &content);
+        ms_reuse_note(original, 0, FAKE_GRANULE, &content);
+        prepare(&ways[way]);
+        ms_collective_called(FAKE_STREAM);
+        CHECK_EQ(original->lineage.cached_bytes, way == 0 ? FAKE_GRANULE : 0);
+        CHECK_BYTES(at(one, FAKE_GRANULE), file.data, FAKE_GRANULE);
+        fake_allocation_free(original);
+    }
+    fake_set(other, 0, BYTES, &nothing);
+    ms_source_drop(file.source);
 }
 
 /* They meet in no byte: what is written was not brought in before. */

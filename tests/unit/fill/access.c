@@ -278,6 +278,7 @@ static const struct expected {
     [MS_NEED_SEND] = {"crc", 1, "c", 0, "c", NULL, .is_use = true, .is_held = true},
     [MS_NEED_SEND_LATER] = {"rrr", 1, "r", 0, "r", NULL, .is_use = true},
     [MS_NEED_READ_WRITE] = {"rrr", 1, "r", 1, NULL, NULL, .is_use = true},
+    [MS_NEED_CONTRIBUTE] = {"rrr", 1, "r", 1, NULL, NULL, .is_use = true},
     [MS_NEED_OVERWRITE] = {"rrr", 0, "r", 0, "r", "r", .is_use = true},
     [MS_NEED_REACH] = {"rrr", 1, "r", 1, "-", "-", .is_use = true},
     [MS_NEED_DESCRIBE] = {"rrr", 1, "r", 1, "-", "-", .is_use = true, .is_pinned = true},

@@ -295,3 +295,128 @@ MS_TEST(the_name_tells_the_number_of_lists)
     layout->name = two_lists;
     CHECK_EQ(find(), 3);
 }
+
+/* --- copies */
+
+#define COPY_NAME(type, same)                                                               \
+    "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi2EEENS1_14UnaryOpFunctorI" type \
+    "Li2ELi1ELi1EEEJNS0_4CopyI" same "EEEEEvT_T0_DpT1_"
+
+static struct ms_strided_copy piece;
+
+static bool find_piece(char *name, unsigned tensor)
+{
+    const struct ms_arguments arguments = {layout, &packed, {0, 0}};
+    layout->name = name;
+    CHECK(find());
+    piece = (struct ms_strided_copy){0};
+    return ms_tensor_list_copy(&call, &arguments, &list, tensor, &piece);
+}
+
+static void check_piece(uint64_t from, uint64_t to, size_t width)
+{
+    CHECK(piece.from == from && piece.to == to && piece.dims == 0);
+    CHECK_EQ(piece.width, width);
+}
+
+/* Of a tensor of two chunks and a part. */
+static void start_copy(void)
+{
+    start_wide();
+    wide.numel[1] = 2 * 65536 + 7;
+}
+
+MS_TEST(a_copy_is_the_piece_that_its_blocks_copy)
+{
+    static char name[] = COPY_NAME("f", "ff");
+    start_copy();
+    CHECK(find_piece(name, 0));
+    check_piece(0x1000, 0x100000, 400);
+    CHECK(find_piece(name, 1));
+    check_piece(0x2000, 0x200000, (size_t)2 * 65536 * 4);
+    wide.block_to_chunk[1] = 1; /* the first chunk was copied by another launch */
+    wide.block_to_chunk[2] = 2;
+    CHECK(find_piece(name, 1));
+    check_piece(0x2000 + 65536 * 4, 0x200000 + 65536 * 4, (size_t)(65536 + 7) * 4);
+    wide.numel[1] = 2 * 65536 + 1;
+    CHECK(find_piece(name, 1));
+    CHECK_EQ(piece.width, (size_t)(65536 + 1) * 4);
+}
+
+MS_TEST(the_bytes_of_an_element_come_from_the_name)
+{
+    static const struct {
+        char *name;
+        size_t bytes;
+    } names[] = {{COPY_NAME("a", "aa"), 1}, {COPY_NAME("h", "hh"), 1}, {COPY_NAME("s", "ss"), 2},
+                 {COPY_NAME("i", "ii"), 4}, {COPY_NAME("l", "ll"), 8}, {COPY_NAME("f", "ff"), 4},
+                 {COPY_NAME("d", "dd"), 8}};
+    start_copy();
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        CHECK(find_piece(names[i].name, 0));
+        CHECK_EQ(piece.width, 100 * names[i].bytes);
+    }
+}
+
+/* A cast, a copy through numbers of 32 bits, of truth values, and other functions of an element. */
+MS_TEST(what_changes_bits_is_no_copy)
+{
+    static char *const names[] = {
+        COPY_NAME("f", "fd"),
+        COPY_NAME("f", "df"),
+        COPY_NAME("f", "dd"),
+        COPY_NAME("f", "f"),
+        COPY_NAME("b", "bb"),
+        COPY_NAME("N3c108BFloat16E", "S7_S7_"),
+        COPY_NAME("N3c104HalfE", "S7_S7_"),
+        "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi2EEENS1_14UnaryOpFunctorIf"
+        "Li2ELi1ELi1EEEJNS0_3AbsIffEEEEEvT_T0_DpT1_",
+        "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi2EEENS1_14UnaryOpFunctorIf"
+        "Li1ELi1ELi0EEEJNS0_4CopyIffEEEEEvT_T0_DpT1_",
+        "25multi_tensor_apply_kernelINS1_18TensorListMetadataILi2EEENS1_11CopyFunctorIff"
+        "Li2ELi1ELi1EEEJNS0_4CopyIffEEEEEvT_T0_DpT1_",
+        two_lists};
+    start_copy();
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        CHECK(!find_piece(names[i], 0));
+}
+
+MS_TEST(chunks_that_do_not_follow_each_other_are_no_piece)
+{
+    static char name[] = COPY_NAME("f", "ff");
+    start_copy();
+    wide.block_to_chunk[2] = 2;
+    CHECK(!find_piece(name, 1));
+    wide.block_to_chunk[2] = 0;
+    CHECK(!find_piece(name, 1));
+    wide.block_to_chunk[2] = 1;
+    wide.numel[1] = 65536; /* the second is behind its end */
+    CHECK(!find_piece(name, 1));
+    wide.numel[1] = 65537;
+    CHECK(find_piece(name, 1));
+    wide.numel[1] = -1;
+    CHECK(!find_piece(name, 1));
+    wide.block_to_chunk[1] = -1;
+    CHECK(!find_piece(name, 1));
+    CHECK(!find_piece(name, 3)); /* no block works on it */
+}
+
+static void start_narrow_copy(void)
+{
+    list_end = 64 * 8 * 3 + 320 + 4 * 321 + 4;
+    memset(bytes, 0, sizeof(bytes));
+    start(COPY_NAME("d", "dd"), bytes, list_end);
+    call = (struct ms_call){.grid = {1, 1, 1}};
+}
+
+MS_TEST(narrow_lists_are_copied_too)
+{
+    const uint64_t from = 0x3000, to = 0x5000, elements = 9;
+    start_narrow_copy();
+    memcpy(bytes + 8 * 63, &from, 8);
+    memcpy(bytes + 8 * (64 + 63), &to, 8);
+    memcpy(bytes + 8 * (128 + 63), &elements, 8);
+    bytes[64 * 8 * 3] = 63;
+    CHECK(find_piece(layout->name, 63));
+    check_piece(from, to, 72);
+}

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/fill/reuse.h"
+
+#include <stdatomic.h>
+
+#include "runtime/base/lock.h"
+#include "runtime/driver/flags.h"
+#include "runtime/memory/recorded_launch.h"
+#include "runtime/shard/shard.h"
+
+/* Few enough to look at all of them, and less is sent as fast as it is found. */
+enum { NOTES = 1024 };
+static const size_t min_bytes = (size_t)16 << 10;
+
+/* Bytes of a file, and where an original has them. */
+struct note {
+    const struct ms_source *file; /* compared, never followed: it may be gone; NULL: no note */
+    uint64_t offset, bytes;
+    CUdeviceptr address;
+    uint64_t allocation_id;
+    bool is_used; /* a copy was */
+};
+
+static struct {
+    struct ms_lock lock;
+    struct note notes[NOTES];
+    size_t next; /* the oldest one */
+} table = {.lock = MS_LOCK_INIT(reuse)};
+
+static _Atomic bool is_any_used; /* of the notes; for those without the lock */
+
+/* From the newest on. */
+MS_HOLDS(table.lock) static struct note *note_locked(size_t age)
+{
+    return &table.notes[(table.next - 1 - age) % NOTES];
+}
+
+static bool is_noted(const struct ms_content *content, size_t bytes)
+{
+    return content->kind == MS_SOURCE && !content->cached && bytes >= min_bytes &&
+           ms_source_is_file(content->source);
+}
+
+static void add(const struct note *note)
+{
+    ms_lock_take(&table.lock);
+    table.notes[table.next++ % NOTES] = *note;
+    ms_lock_drop(&table.lock);
+}
+
+static struct note make_note(const struct ms_allocation *source, size_t from, size_t bytes,
+                             const struct ms_content *content)
+{
+    return (struct note){.file = content->source,
+                         .offset = content->source_offset,
+                         .bytes = bytes,
+                         .address = source->address + from,
+                         .allocation_id = source->id};
+}
+
+void ms_reuse_note(const struct ms_allocation *source, size_t from, size_t bytes,
+                   const struct ms_content *content)
+{
+    if (!is_noted(content, bytes))
+        return;
+    const struct note note = make_note(source, from, bytes, content);
+    add(&note);
+}
+
+void ms_reuse_forget(const struct ms_allocation *written, size_t begin, size_t bytes)
+{
+    const CUdeviceptr address = written->address + begin;
+    if (!atomic_load(&is_any_used))
+        return;
+    ms_lock_take(&table.lock);
+    for (size_t age = 0; age < NOTES; age++) {
+        struct note *note = note_locked(age);
+        if (note->address < address + bytes && address < note->address + note->bytes)
+            note->file = NULL;
+    }
+    ms_lock_drop(&table.lock);
+}
+
+static struct ms_range common_of(const struct note *note, uint64_t begin, uint64_t end)
+{
+    const uint64_t note_end = note->offset + note->bytes;
+    return (struct ms_range){note->offset > begin ? note->offset : begin,
+                             note_end < end ? note_end : end};
+}
+
+static bool is_common(const struct note *note, const struct ms_source *file, uint64_t begin,
+                      uint64_t end)
+{
+    const struct ms_range common = common_of(note, begin, end);
+    return note->file == file && common.begin < common.end &&
+           common.end - common.begin >= min_bytes;
+}
+
+/* Notes of the same bytes at the same place. */
+static bool is_same(const struct note *a, const struct note *b)
+{
+    return a->file == b->file && a->address - a->offset == b->address - b->offset &&
+           a->allocation_id == b->allocation_id && a->offset < b->offset + b->bytes &&
+           b->offset < a->offset + a->bytes;
+}
+
+/* A copy is used. Returns whether another one was, of bytes that this note has. */
+MS_HOLDS(table.lock) static bool use_locked(const struct note *note)
+{
+    bool is_again = false;
+    atomic_store(&is_any_used, true);
+    for (size_t age = 0; age < NOTES; age++) {
+        struct note *other = note_locked(age);
+        if (is_same(other, note)) {
+            is_again |= other->is_used;
+            other->is_used = true;
+        }
+    }
+    return is_again;
+}
+
+bool ms_reuse_is_again(const struct ms_allocation *source, size_t from, size_t bytes,
+                       const struct ms_content *content)
+{
+    if (!is_noted(content, bytes))
+        return false;
+    struct note note = make_note(source, from, bytes, content);
+    ms_lock_take(&table.lock);
+    const bool is_again = use_locked(&note);
+    ms_lock_drop(&table.lock);
+    note.is_used = true;
+    if (!is_again)
+        add(&note);
+    return is_again && !ms_shard_is_active();
+}
+
+/* The original that has the first of these bytes of a file, and of several the latest: it may be a
+ * copy itself. False if there is none. */
+static bool find(const struct ms_source *file, uint64_t begin, uint64_t end,
+                 struct note *original_out, bool *is_again_out)
+{
+    struct note *first = NULL;
+    ms_lock_take(&table.lock);
+    for (size_t age = 0; age < NOTES; age++) {
+        struct note *note = note_locked(age);
+        if (is_common(note, file, begin, end) &&
+            (first == NULL ||
+             common_of(note, begin, end).begin < common_of(first, begin, end).begin))
+            first = note;
+    }
+    if (first != NULL) {
+        *original_out = *first;
+        *is_again_out = use_locked(original_out);
+    }
+    ms_lock_drop(&table.lock);
+    return first != NULL;
+}
+
+static void forget(const struct note *original)
+{
+    ms_lock_take(&table.lock);
+    for (size_t age = 0; age < NOTES; age++) {
+        if (is_same(note_locked(age), original))
+            note_locked(age)->file = NULL;
+    }
+    ms_lock_drop(&table.lock);
+}
+
+/* A part of a claimed allocation that is an extent, and bytes of the file that it has. */
+struct wanted {
+    struct ms_allocation *copy;
+    struct ms_extent extent;
+    struct ms_range bytes;
+};
+
+static bool meets_copy(const struct ms_allocation *original, size_t at, size_t bytes,
+                       const struct wanted *wanted)
+{
+    return original == wanted->copy && at < wanted->extent.end && wanted->extent.begin < at + bytes;
+}
+
+/* How many of these bytes, from the first on, the original still has, at *at_out; 0: none. */
+static size_t count_there(const struct ms_allocation *original, const struct note *note,
+                          const struct wanted *wanted, size_t *at_out)
+{
+    const size_t bytes = wanted->bytes.end - wanted->bytes.begin;
+    const size_t at = note->address + (wanted->bytes.begin - note->offset) - original->address;
+    if (original->id != note->allocation_id || original->context != wanted->copy->context ||
+        at + bytes > original->bytes || meets_copy(original, at, bytes, wanted))
+        return 0;
+    const struct ms_extent extent = ms_lineage_at(&original->lineage, at);
+    const size_t there = extent.end - at < bytes ? extent.end - at : bytes;
+    *at_out = at;
+    return extent.content.kind == MS_SOURCE && extent.content.source == note->file &&
+                   extent.content.source_offset == wanted->bytes.begin
+               ? there
+               : 0;
+}
+
+/* What is left then is enough for what else the call needs. */
+static bool has_room(size_t bytes)
+{
+    enum { LEAST_PART = 8 };
+    size_t free, total;
+    return ms_driver.mem_get_info(&free, &total) == CUDA_SUCCESS && bytes < free &&
+           free - bytes >= total / LEAST_PART;
+}
+
+static bool bring_in(struct ms_allocation *original, size_t at, size_t bytes)
+{
+    return !ms_lineage_any(&original->lineage, at, at + bytes, MS_MISSING) ||
+           (has_room(bytes) &&
+            ms_materialise(original, at, at + bytes, MS_NEED_READ) == CUDA_SUCCESS);
+}
+
+/* Returns how many bytes were copied. */
+static size_t copy_original(struct ms_allocation *original, const struct note *note,
+                            const struct wanted *wanted)
+{
+    const size_t to =
+        wanted->extent.begin + (wanted->bytes.begin - wanted->extent.content.source_offset);
+    size_t at;
+    const size_t bytes = count_there(original, note, wanted, &at);
+    const bool is_done =
+        bytes > 0 && bring_in(original, at, bytes) &&
+        ms_materialise_copied(wanted->copy, to, to + bytes, original->address + at) == CUDA_SUCCESS;
+    return is_done ? bytes : 0;
+}
+
+/* What is claimed already is not claimed once more. NULL: somebody works on it, or it is gone. */
+static struct ms_allocation *claim_beside(struct ms_allocation *copy, CUdeviceptr address)
+{
+    return address - copy->address < copy->bytes ? copy : ms_space_try_claim(address);
+}
+
+static void release_beside(struct ms_allocation *copy, struct ms_allocation *other)
+{
+    if (other != copy)
+        ms_space_release(other);
+}
+
+static size_t use_original(const struct note *note, const struct wanted *wanted)
+{
+    struct ms_allocation *original = claim_beside(wanted->copy, note->address);
+    const size_t bytes = original != NULL ? copy_original(original, note, wanted) : 0;
+    release_beside(wanted->copy, original);
+    return bytes;
+}
+
+/* Piece by piece: what is one extent may be copies of several originals. */
+static void use_originals(struct ms_allocation *copy, const struct ms_extent *extent, bool at_once)
+{
+    const struct ms_content *content = &extent->content;
+    uint64_t begin = content->source_offset;
+    const uint64_t end = begin + (extent->end - extent->begin);
+    struct note note;
+    bool is_again;
+    while (begin < end && find(content->source, begin, end, &note, &is_again)) {
+        const struct wanted wanted = {copy, *extent, common_of(&note, begin, end)};
+        const bool is_wanted = at_once || is_again;
+        const size_t bytes = is_wanted ? use_original(&note, &wanted) : 0;
+        begin = is_wanted ? wanted.bytes.begin + bytes : wanted.bytes.end;
+        if (is_wanted && bytes == 0)
+            forget(&note);
+    }
+}
+
+/* Bytes of a file that the block which a launch has read still has. */
+static bool is_still_there(const struct ms_allocation *allocation,
+                           const struct ms_launch_input *input)
+{
+    const size_t begin = input->address - allocation->address, bytes = input->lineage.bytes;
+    struct ms_walk walk = ms_lineage_walk_all(&input->lineage);
+    bool is_there = allocation->id == input->allocation_id && begin + bytes <= allocation->bytes;
+    for (const struct ms_extent *then; is_there && (then = ms_lineage_walk_next(&walk)) != NULL;) {
+        const struct ms_extent here = ms_lineage_at(&allocation->lineage, begin + then->begin);
+        is_there = then->content.kind != MS_SOURCE ||
+                   (here.content.kind == MS_SOURCE && here.end - begin >= then->end &&
+                    here.content.source == then->content.source &&
+                    here.content.source_offset == then->content.source_offset);
+    }
+    return is_there;
+}
+
+/* The copy was made by a launch, as a cast is: what it has read comes into its own place. */
+static void use_input(struct ms_allocation *copy, const struct ms_launch_input *input)
+{
+    struct ms_allocation *read = claim_beside(copy, input->address);
+    if (read != NULL && is_still_there(read, input))
+        bring_in(read, input->address - read->address, input->lineage.bytes);
+    release_beside(copy, read);
+}
+
+/* A launch may have read what another one made, or have come over that: up to so many. */
+enum { MOST_LAUNCHES = 64 };
+
+static void use_launch(struct ms_allocation *copy, const struct ms_recorded_launch *recorded,
+                       unsigned *left);
+
+static void use_launches(struct ms_allocation *copy, const struct ms_lineage *lineage,
+                         unsigned *left)
+{
+    const struct ms_recorded_launch *last = NULL;
+    struct ms_walk walk = ms_lineage_walk_all(lineage);
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+        const struct ms_recorded_launch *recorded = extent->content.recorded;
+        if (extent->content.kind == MS_LAUNCHED && recorded != last)
+            use_launch(copy, recorded, left);
+        last = extent->content.kind == MS_LAUNCHED ? recorded : last;
+    }
+}
+
+static void use_launch(struct ms_allocation *copy, const struct ms_recorded_launch *recorded,
+                       unsigned *left)
+{
+    const struct ms_launch_input *input = recorded->input;
+    if (*left == 0)
+        return;
+    --*left;
+    use_launches(copy, &recorded->before, left);
+    if (input != NULL && input->lineage.file_bytes >= min_bytes)
+        use_input(copy, input);
+    if (input != NULL)
+        use_launches(copy, &input->lineage, left);
+}
+
+void ms_reuse_originals(struct ms_allocation *copy, size_t begin, size_t end, enum ms_need need)
+{
+    const bool at_once = ms_needs[need].original == MS_ORIGINAL_AT_ONCE;
+    unsigned left = MOST_LAUNCHES;
+    struct ms_extent extent;
+    if (ms_needs[need].original == MS_ORIGINAL_LEFT || ms_shard_is_active() || ms_is_capturing() ||
+        !ms_lineage_any(&copy->lineage, begin, end,
+                        MS_OF_KIND(MS_SOURCE) | MS_OF_KIND(MS_LAUNCHED)))
+        return;
+    while (ms_lineage_next(&copy->lineage, &begin, end, &extent)) {
+        const struct ms_content *content = &extent.content;
+        if (is_noted(content, extent.end - extent.begin))
+            use_originals(copy, &extent, at_once);
+        else if (at_once && content->kind == MS_LAUNCHED && !content->cached)
+            use_launch(copy, content->recorded, &left);
+    }
+}
