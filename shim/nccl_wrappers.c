@@ -170,7 +170,7 @@ static ncclResult_t prepare_times(const struct way *way, struct ms_operation ope
 enum { NOTHING, ONCE, OF_ALL };
 struct kind {
     unsigned char root_reads, others_read, root_writes, others_write;
-    bool sends, receives; /* as in struct ms_operation */
+    bool sends, receives, gathers; /* as in struct ms_operation */
 };
 #define KIND(name, ...) [MS_NCCL_##name] = __VA_ARGS__, [MS_NCCL_##name##Config] = __VA_ARGS__
 static const struct kind kinds[MS_NCCL_COUNT] = {
@@ -178,7 +178,7 @@ static const struct kind kinds[MS_NCCL_COUNT] = {
     KIND(ncclBroadcast, {ONCE, NOTHING, ONCE, ONCE, true, true}),
     KIND(ncclReduce, {ONCE, ONCE, ONCE, NOTHING, false, false}),
     KIND(ncclAllReduce, {ONCE, ONCE, ONCE, ONCE, false, false}),
-    KIND(ncclAllGather, {ONCE, ONCE, OF_ALL, OF_ALL, false, false}),
+    KIND(ncclAllGather, {ONCE, ONCE, OF_ALL, OF_ALL, .sends = true, .gathers = true}),
     KIND(ncclReduceScatter, {OF_ALL, OF_ALL, ONCE, ONCE, false, false}),
     KIND(ncclAlltoAll, {OF_ALL, OF_ALL, OF_ALL, OF_ALL, false, false}),
     KIND(ncclGather, {ONCE, ONCE, OF_ALL, NOTHING, false, false}),
@@ -209,7 +209,9 @@ static ncclResult_t prepare_collective(const struct way *way, enum ms_nccl_id id
     const bool is_root = self.rank == root;
     operation.sends = kind->sends;
     operation.receives = kind->receives;
+    operation.gathers = kind->gathers;
     operation.ranks = self.ranks;
+    operation.rank = self.rank;
     operation.is_late = !self.is_blocking;
     return prepare_times(way, operation, count, type,
                          times(is_root ? kind->root_reads : kind->others_read, self.ranks),

@@ -12,6 +12,7 @@
 #include "runtime/fill/evict.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/allocation.h"
+#include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
 
 static CUdeviceptr address_of(const void *pointer)
@@ -81,20 +82,32 @@ static enum ms_need need_of_read(const struct ms_operation *operation)
 /* Perhaps only what this rank keeps is received. */
 static bool receives_parts(const struct ms_operation *operation)
 {
-    return operation->written_bytes > 0 && operation->receives && !overlaps(operation) &&
-           !may_be_late(operation) && under_way.receive_count < RECEIVES && receives() != NULL;
+    return operation->written_bytes > 0 && (operation->receives || operation->gathers) &&
+           !overlaps(operation) && !may_be_late(operation) && under_way.receive_count < RECEIVES &&
+           receives() != NULL;
 }
 
-/* What is sent to all ranks, from where it stands. */
+/* What is sent to all ranks, from where it stands. Another call of a group may send it as well. */
+static bool may_park_sent(const struct ms_operation *operation)
+{
+    const bool is_sent = operation->written_bytes == 0
+                             ? operation->receives
+                             : operation->gathers && !overlaps(operation) && under_way.groups == 0;
+    return operation->read_bytes > 0 && is_sent && !may_be_late(operation) &&
+           under_way.receive_count < RECEIVES && receives() != NULL;
+}
+
 static bool park_sent(const struct ms_operation *operation)
 {
-    if (operation->read_bytes == 0 || operation->written_bytes > 0 || !operation->receives ||
-        may_be_late(operation) || under_way.receive_count == RECEIVES || receives() == NULL)
+    if (!may_park_sent(operation))
         return false;
     struct under_way_receive *added = receives() + under_way.receive_count;
-    if (ms_receive_prepare(address_of(operation->read), operation->read_bytes, operation->ranks,
-                           true, &added->receive) != CUDA_SUCCESS ||
-        added->receive.address == 0)
+    const CUdeviceptr address = address_of(operation->read);
+    const CUresult result =
+        operation->gathers ? ms_receive_prepare_own(address, operation->read_bytes, &added->receive)
+                           : ms_receive_prepare(address, operation->read_bytes, operation->ranks,
+                                                true, &added->receive);
+    if (result != CUDA_SUCCESS || added->receive.address == 0)
         return false;
     added->is_called = false;
     under_way.receive_count++;
@@ -124,14 +137,40 @@ static CUresult prepare_uses(const struct ms_operation *operation)
     return result;
 }
 
+/* Of what is read; nothing if that is in no allocation. */
+static bool find_lineage(const struct ms_operation *operation, struct ms_lineage *lineage_out)
+{
+    const CUdeviceptr read = address_of(operation->read);
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(read);
+    if (allocation == NULL || !ms_fits(allocation, read, operation->read_bytes))
+        return ms_lineage_init(lineage_out, operation->read_bytes);
+    const size_t begin = ms_offset(allocation, read);
+    return ms_lineage_extract(&allocation->lineage, begin, begin + operation->read_bytes,
+                              lineage_out);
+}
+
+static CUresult prepare_gathered(const struct ms_operation *operation, struct ms_receive *receive)
+{
+    struct ms_receive_own own = {.begin = (size_t)operation->rank * operation->read_bytes};
+    if (!find_lineage(operation, &own.lineage))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = ms_receive_prepare_gathered(address_of(operation->written),
+                                                        operation->written_bytes, &own, receive);
+    ms_lineage_cleanup(&own.lineage);
+    return result;
+}
+
 static CUresult prepare_receive(const struct ms_operation *operation)
 {
     if (!receives_parts(operation))
         return CUDA_SUCCESS;
     struct under_way_receive *added = receives() + under_way.receive_count;
+    added->receive = (struct ms_receive){0};
     const CUresult result =
-        ms_receive_prepare(address_of(operation->written), operation->written_bytes,
-                           operation->ranks, false, &added->receive);
+        operation->gathers
+            ? prepare_gathered(operation, &added->receive)
+            : ms_receive_prepare(address_of(operation->written), operation->written_bytes,
+                                 operation->ranks, false, &added->receive);
     if (added->receive.address != 0) {
         added->is_called = false;
         under_way.receive_count++;
@@ -160,7 +199,21 @@ static void look_at_captured(const struct ms_operation *operation)
                "not register: if ranks differ in that, NCCL needs NCCL_GRAPH_REGISTER=0");
 }
 
-CUresult ms_collective_prepare(const struct ms_operation *operation)
+/* While a model is loaded, ranks gather what nothing has used yet, to copy it on. A program that
+ * computes gathers what is in memory, and uses it where it comes. */
+static bool passes_on(const struct ms_operation *operation)
+{
+    const CUdeviceptr read = address_of(operation->read);
+    MS_CLAIMED struct ms_allocation *allocation =
+        operation->gathers && ms_defers_any() ? ms_space_claim(read) : NULL;
+    if (allocation == NULL || !ms_fits(allocation, read, operation->read_bytes))
+        return false;
+    const size_t begin = ms_offset(allocation, read);
+    return ms_lineage_any(&allocation->lineage, begin, begin + operation->read_bytes,
+                          MS_NOT_RESIDENT);
+}
+
+static CUresult prepare(const struct ms_operation *operation)
 {
     CUresult result = CUDA_SUCCESS;
     if (ms_defers_any())
@@ -170,6 +223,13 @@ CUresult ms_collective_prepare(const struct ms_operation *operation)
     if (ms_is_capturing())
         look_at_captured(operation);
     return result;
+}
+
+CUresult ms_collective_prepare(const struct ms_operation *operation)
+{
+    struct ms_operation now = *operation;
+    now.gathers = passes_on(operation); /* before it comes into memory */
+    return prepare(&now);
 }
 
 static void finish(void)

@@ -26,7 +26,9 @@ struct ms_operation {
     size_t written_bytes;
     bool sends;    /* the bytes that are read go to other ranks unchanged */
     bool receives; /* the written bytes come from a root, and all ranks get the same */
+    bool gathers;  /* they are what all ranks send, one behind the other */
     int ranks;     /* of the communicator */
+    int rank;      /* in it */
     bool is_late;  /* NCCL may queue it after the call or the group has returned */
 };
 CUresult ms_collective_prepare(const struct ms_operation *operation);

@@ -15,6 +15,7 @@
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
+#include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/source/transfer.h"
@@ -24,12 +25,21 @@
 /* The more pieces, the sooner memory goes that is needed no more; but each costs some calls. */
 enum { PIECES = 64 };
 
+/* What a call does with the bytes. */
+struct role {
+    bool sends;                       /* them to all ranks; else it receives them */
+    bool gathers;                     /* they come from all ranks, and no kernel has used them */
+    const struct ms_receive_own *own; /* of what it gathers and receives; else NULL */
+    int ranks;                        /* unless it gathers */
+};
+
 /* True for what a kernel has put one behind the other, and has no memory: it is received or sent as
- * a whole, and then copied on. */
-static bool is_passing(const struct ms_allocation *allocation, size_t begin, size_t end)
+ * a whole, and then copied on. So is what is gathered while a model is loaded. */
+static bool is_passing(const struct ms_allocation *allocation, size_t begin, size_t end,
+                       const struct role *role)
 {
     return !ms_has_late_payloads() &&
-           ms_lineage_any(&allocation->lineage, begin, end, MS_IN_SEQUENCE);
+           (role->gathers || ms_lineage_any(&allocation->lineage, begin, end, MS_IN_SEQUENCE));
 }
 
 /* Lists the granules of [begin, end) without memory that lie whole in the ranges: the first and the
@@ -58,13 +68,18 @@ static bool list_unbacked(const struct ms_allocation *allocation, size_t begin, 
     return is_good;
 }
 
-/* Lists those of all of [begin, end) where parked memory can lie. */
+/* Lists those of all of [begin, end) where parked memory can lie. Tensors are gathered one by one,
+ * and lie side by side: the granule in which two meet is not lent, so that it has memory once, and
+ * calls of one group can use it. */
 static bool list_parkable(const struct ms_allocation *allocation, size_t begin, size_t end,
-                          const struct ms_ranges *except, struct ms_ranges *parkable_out)
+                          const struct role *role, const struct ms_ranges *except,
+                          struct ms_ranges *parkable_out)
 {
     struct ms_ranges whole = {0}, unbacked = {0};
+    const struct ms_range edges =
+        role->gathers ? (struct ms_range){0, SIZE_MAX} : (struct ms_range){begin, end};
     const bool is_good = ms_ranges_add(&whole, begin, end) &&
-                         list_unbacked(allocation, begin, end, &whole, &unbacked) &&
+                         list_unbacked(allocation, edges.begin, edges.end, &whole, &unbacked) &&
                          ms_ranges_subtract(&unbacked, except, parkable_out);
     ms_ranges_cleanup(&whole);
     ms_ranges_cleanup(&unbacked);
@@ -197,16 +212,69 @@ static struct ms_range cut_to(struct ms_range range, size_t begin, size_t end)
                              range.end < end ? range.end : end};
 }
 
+/* Elsewhere the bytes can be had without memory, or have it already. Bytes of a file would be read
+ * again. */
+static bool can_be_had(const struct ms_content *content, const struct ms_allocation *allocation)
+{
+    switch (content->kind) {
+    case MS_FILL:
+        return true;
+    case MS_LAUNCHED:
+        return content->recorded->context == allocation->context;
+    case MS_PARKED:
+        return ms_parked_backing(content->parked)->device == allocation->device;
+    default:
+        return false;
+    }
+}
+
+/* Sets the content of what is parked of [begin, end). */
+static CUresult replace_parked(struct ms_allocation *allocation, size_t begin, size_t end,
+                               const struct ms_content *content)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct ms_extent there;
+    for (size_t at = begin;
+         result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &at, end, &there);) {
+        struct ms_content part = *content;
+        part.source_offset += there.begin - begin;
+        if (there.content.kind == MS_PARKED)
+            result = ms_bytes_set(allocation, there.begin, there.end, &part);
+    }
+    return result;
+}
+
+/* What this rank has sent itself need not stand twice: pieces that hold nothing else go when the
+ * work is done. */
+static CUresult set_own(struct ms_allocation *allocation, size_t begin,
+                        const struct ms_receive_own *own)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct ms_extent extent;
+    begin += own->begin;
+    for (size_t at = 0; result == CUDA_SUCCESS &&
+                        ms_lineage_next(&own->lineage, &at, own->lineage.bytes, &extent);) {
+        struct ms_content content = extent.content;
+        const size_t from = begin + extent.begin, to = begin + extent.end;
+        content.pattern = ms_lineage_move_pattern(content.pattern, extent.begin, from);
+        if (can_be_had(&content, allocation))
+            result = replace_parked(allocation, from, to, &content);
+    }
+    return result;
+}
+
 static void make_resident(struct ms_content *content)
 {
     if (content->kind == MS_UNDEFINED)
         content->kind = MS_RESIDENT;
 }
 
-/* Marks [begin, end) as resident, except what is in the ranges, which is absent, or parked. Nothing
+/* Marks [begin, end) as resident, except what is in the ranges, which is absent, or parked, or what
+ * this rank has sent. Nothing
  * is resident before: after a failure what has no memory must not count as such. */
 static CUresult set_received(struct ms_allocation *allocation, size_t begin, size_t end,
-                             const struct ms_ranges *gone, const struct ms_park *park)
+                             const struct ms_ranges *gone, const struct ms_park *park,
+                             const struct ms_receive_own *own)
 {
     CUresult result = ms_bytes_set_kind(allocation, begin, end, MS_UNDEFINED);
     for (size_t i = 0; i < gone->count && result == CUDA_SUCCESS; i++) {
@@ -215,6 +283,8 @@ static CUresult set_received(struct ms_allocation *allocation, size_t begin, siz
     }
     if (result == CUDA_SUCCESS)
         result = set_parked(allocation, begin, end, park);
+    if (result == CUDA_SUCCESS && own != NULL)
+        result = set_own(allocation, begin, own);
     if (result == CUDA_SUCCESS)
         result = ms_bytes_change_range(allocation, begin, end, make_resident);
     if (result != CUDA_SUCCESS)
@@ -251,7 +321,8 @@ static void take_back(struct ms_allocation *allocation, struct ms_receive *recei
 
 static CUresult sink_and_park(struct ms_allocation *allocation, size_t begin, size_t end,
                               const struct ms_ranges *absent, const struct ms_ranges *sinkable,
-                              const struct ms_ranges *parkable, struct ms_receive *receive)
+                              const struct ms_ranges *parkable, const struct ms_receive_own *own,
+                              struct ms_receive *receive)
 {
     CUresult result = ms_backing_sink_wait(&allocation->backing, begin, end);
     if (result == CUDA_SUCCESS)
@@ -260,7 +331,7 @@ static CUresult sink_and_park(struct ms_allocation *allocation, size_t begin, si
         result = ms_backing_lend(&allocation->backing, NULL, sinkable->list, sinkable->count,
                                  allocation->context, &receive->sink);
     if (result == CUDA_SUCCESS)
-        result = set_received(allocation, begin, end, absent, &receive->park);
+        result = set_received(allocation, begin, end, absent, &receive->park, own);
     if (result != CUDA_SUCCESS)
         take_back(allocation, receive);
     return result;
@@ -303,30 +374,36 @@ static void count_received(const struct ms_allocation *allocation, size_t begin,
            (unsigned long long)sink, end - begin, allocation->address + begin);
 }
 
+/* What all ranks get alike a plan divides; what they gather, the program has divided. */
+static bool is_divided(const struct role *role)
+{
+    return !role->gathers && ms_shard_receives_parts(role->ranks);
+}
+
 /* What a rank keeps of [begin, end). Remote copies are concatenated tensors, which will be copied
  * back. In its own place, what comes in granules with local bytes may stay; copied on from there,
  * it would take memory again. */
-static CUresult receive_parts(struct ms_allocation *allocation, size_t begin, size_t end, int ranks,
-                              struct ms_receive *receive)
+static CUresult receive_parts(struct ms_allocation *allocation, size_t begin, size_t end,
+                              const struct role *role, struct ms_receive *receive)
 {
     struct ms_ranges remote_parts = {0}, sinkable = {0}, parkable = {0};
     CUresult result = CUDA_SUCCESS;
-    const bool keeps_parts = ms_shard_receives_parts(ranks);
+    const bool keeps_parts = is_divided(role);
     const bool passes = ms_lineage_any(&allocation->lineage, begin, end, MS_REMOTE_COPY);
     if ((keeps_parts &&
          (!ms_placement_query_list_remote(allocation, begin, end - begin, NULL, &remote_parts) ||
           !list_unbacked(allocation, begin, end, &remote_parts, &sinkable))) ||
-        ((sinkable.count > 0 ? passes : is_passing(allocation, begin, end)) &&
-         !list_parkable(allocation, begin, end, &sinkable, &parkable)))
+        ((sinkable.count > 0 ? passes : is_passing(allocation, begin, end, role)) &&
+         !list_parkable(allocation, begin, end, role, &sinkable, &parkable)))
         result = CUDA_ERROR_OUT_OF_MEMORY;
     else if (sinkable.count == 0
                  ? parkable.count == 0
-                 : !passes && has_small_parts(allocation, end - begin, &remote_parts, ranks))
+                 : !passes && has_small_parts(allocation, end - begin, &remote_parts, role->ranks))
         result = ms_materialise(allocation, begin, end, MS_NEED_OVERWRITE);
     else
         result = sink_and_park(allocation, begin, end,
                                passes && sinkable.count > 0 ? &remote_parts : &sinkable, &sinkable,
-                               &parkable, receive);
+                               &parkable, role->own, receive);
     count_received(allocation, begin, end, &sinkable, receive);
     ms_ranges_cleanup(&remote_parts);
     ms_ranges_cleanup(&sinkable);
@@ -336,18 +413,28 @@ static CUresult receive_parts(struct ms_allocation *allocation, size_t begin, si
 
 /* --- sending */
 
-/* What launches make can be made again: it is cached while it is sent. */
-static bool can_be_parked(const struct ms_content *content)
+/* What launches make can be made again: it is cached while it is sent. So are bytes of files that
+ * are gathered: where they stand, the next gathering finds them. */
+static bool can_be_parked(const struct ms_content *content, const struct role *role)
 {
-    return content->kind != MS_LAUNCHED && content->kind != MS_ABSENT;
+    return role->gathers ? content->kind == MS_FILL && !content->cached
+                         : content->kind != MS_LAUNCHED && content->kind != MS_ABSENT;
 }
 
-static bool may_send_parked(const struct ms_allocation *allocation, size_t begin, size_t end)
+static bool has_whole_granule(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const size_t granule = allocation->granule;
+    return (begin + granule - 1) / granule < end / granule;
+}
+
+static bool may_send_parked(const struct ms_allocation *allocation, size_t begin, size_t end,
+                            const struct role *role)
 {
     struct ms_extent extent;
-    bool may = is_passing(allocation, begin, end);
+    bool may = is_passing(allocation, begin, end, role) &&
+               (!role->gathers || has_whole_granule(allocation, begin, end));
     while (may && ms_lineage_next(&allocation->lineage, &begin, end, &extent))
-        may = can_be_parked(&extent.content);
+        may = can_be_parked(&extent.content, role);
     return may;
 }
 
@@ -453,9 +540,10 @@ static CUresult fill(const struct filling *filling)
 }
 
 /* Brings what is sent into parked memory instead of its own place, so that the copies back are
- * lineage, and change nothing. */
+ * lineage, and change nothing. A pattern that is gathered stays one: its memory goes. */
 static CUresult park_and_fill(struct ms_allocation *allocation, size_t begin, size_t end,
-                              const struct ms_ranges *parkable, struct ms_receive *receive)
+                              const struct ms_ranges *parkable, const struct role *role,
+                              struct ms_receive *receive)
 {
     CUresult result = ms_backing_sink_wait(&allocation->backing, begin, end);
     if (result == CUDA_SUCCESS)
@@ -464,7 +552,7 @@ static CUresult park_and_fill(struct ms_allocation *allocation, size_t begin, si
         result = lend_parked(allocation, parkable, true, &receive->park, &receive->lent);
     if (result == CUDA_SUCCESS)
         result = fill(&(struct filling){allocation, begin, end, &receive->park});
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && !role->gathers)
         result = set_parked(allocation, begin, end, &receive->park);
     if (result == CUDA_SUCCESS)
         ms_counter_add(MS_COUNT_MATERIALISED_BYTES, end - begin);
@@ -474,13 +562,14 @@ static CUresult park_and_fill(struct ms_allocation *allocation, size_t begin, si
 }
 
 static CUresult send_parked(struct ms_allocation *allocation, size_t begin, size_t end,
-                            struct ms_receive *receive)
+                            const struct role *role, struct ms_receive *receive)
 {
     struct ms_ranges sinkable = {0}, parkable = {0};
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (list_parkable(allocation, begin, end, &sinkable, &parkable))
-        result = parkable.count > 0 ? park_and_fill(allocation, begin, end, &parkable, receive)
-                                    : ms_materialise(allocation, begin, end, MS_NEED_SEND_LATER);
+    if (list_parkable(allocation, begin, end, role, &sinkable, &parkable))
+        result = parkable.count > 0
+                     ? park_and_fill(allocation, begin, end, &parkable, role, receive)
+                     : ms_materialise(allocation, begin, end, MS_NEED_SEND_LATER);
     ms_ranges_cleanup(&parkable);
     return result;
 }
@@ -488,16 +577,16 @@ static CUresult send_parked(struct ms_allocation *allocation, size_t begin, size
 /* --- before the call */
 
 /* Others are like any that are read or written. */
-static bool is_special(const struct ms_allocation *allocation, size_t begin, size_t end, int ranks,
-                       bool is_root)
+static bool is_special(const struct ms_allocation *allocation, size_t begin, size_t end,
+                       const struct role *role)
 {
-    return is_root ? may_send_parked(allocation, begin, end)
-                   : ms_shard_receives_parts(ranks) || is_passing(allocation, begin, end);
+    return role->sends ? may_send_parked(allocation, begin, end, role)
+                       : is_divided(role) || is_passing(allocation, begin, end, role);
 }
 
 /* Refuses captured operations, whose memory must not change, more than one allocation, and a device
  * without sinks. */
-static bool try_prepare(CUdeviceptr address, size_t bytes, int ranks, bool is_root,
+static bool try_prepare(CUdeviceptr address, size_t bytes, const struct role *role,
                         struct ms_receive *receive, CUresult *result)
 {
     if (ms_is_capturing())
@@ -507,30 +596,49 @@ static bool try_prepare(CUdeviceptr address, size_t bytes, int ranks, bool is_ro
         !ms_fact_holds(allocation->device, MS_FACT_ALIAS))
         return false;
     const size_t begin = ms_offset(allocation, address), end = begin + bytes;
-    if (!is_special(allocation, begin, end, ranks, is_root))
+    if (!is_special(allocation, begin, end, role))
         return false;
     *receive = (struct ms_receive){.address = allocation->address,
                                    .allocation_id = allocation->id,
                                    .context = allocation->context};
     ms_carve_add_use(allocation, begin, end);
-    *result = is_root ? send_parked(allocation, begin, end, receive)
-                      : receive_parts(allocation, begin, end, ranks, receive);
+    *result = role->sends ? send_parked(allocation, begin, end, role, receive)
+                          : receive_parts(allocation, begin, end, role, receive);
+    if (role->gathers && receive->lent == NULL)
+        receive->address = 0; /* it comes to its place, and nobody waits for that */
     return true;
 }
 
-CUresult ms_receive_prepare(CUdeviceptr address, size_t bytes, int ranks, bool is_root,
-                            struct ms_receive *receive_out)
+static CUresult prepare(CUdeviceptr address, size_t bytes, const struct role *role,
+                        struct ms_receive *receive_out)
 {
     int attempts = 0;
     CUresult result;
     *receive_out = (struct ms_receive){0};
     do {
-        if (!ms_config.receive_parts ||
-            !try_prepare(address, bytes, ranks, is_root, receive_out, &result))
-            return is_root ? CUDA_SUCCESS : ms_access(address, bytes, MS_NEED_OVERWRITE);
-    } while (!is_root && ms_evict_try_bytes_again(result, &attempts));
+        if (!ms_config.receive_parts || !try_prepare(address, bytes, role, receive_out, &result))
+            return role->sends ? CUDA_SUCCESS : ms_access(address, bytes, MS_NEED_OVERWRITE);
+    } while (!role->sends && ms_evict_try_bytes_again(result, &attempts));
     ms_window_extend();
     return result;
+}
+
+CUresult ms_receive_prepare(CUdeviceptr address, size_t bytes, int ranks, bool is_root,
+                            struct ms_receive *receive_out)
+{
+    return prepare(address, bytes, &(struct role){.sends = is_root, .ranks = ranks}, receive_out);
+}
+
+CUresult ms_receive_prepare_gathered(CUdeviceptr address, size_t bytes,
+                                     const struct ms_receive_own *own,
+                                     struct ms_receive *receive_out)
+{
+    return prepare(address, bytes, &(struct role){.gathers = true, .own = own}, receive_out);
+}
+
+CUresult ms_receive_prepare_own(CUdeviceptr address, size_t bytes, struct ms_receive *receive_out)
+{
+    return prepare(address, bytes, &(struct role){.sends = true, .gathers = true}, receive_out);
 }
 
 /* Hands over an event to what is mapped under the allocation, unless that was freed meanwhile. */

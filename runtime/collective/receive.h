@@ -11,7 +11,8 @@
  * If tensors were put one behind the other to be received together, with a plan or without, the
  * memory is parked memory (parked.h), and what arrives there is *parked*: the tensors, the flat
  * parameter and the shard that PyTorch makes of it one after the other are copies by lineage, and
- * take that memory once. So it is with what the root sends, which is copied back over the tensors.
+ * take that memory once. So it is with what the root sends, which is copied back over the tensors,
+ * and with what all ranks gather while a model is loaded.
  * Granules that have memory already, or that others share, are excepted. placement_query.h finds
  * what is remote of a tensor that is received.
  */
@@ -41,6 +42,22 @@ struct ms_receive {
  * read. */
 CUresult ms_receive_prepare(CUdeviceptr address, size_t bytes, int ranks, bool is_root,
                             struct ms_receive *receive_out);
+
+/* What this rank sends of what all ranks gather, as it was when it was prepared, and where it comes
+ * to stand in that. */
+struct ms_receive_own {
+    struct ms_lineage lineage; /* with offsets from 0 */
+    size_t begin;
+};
+
+/* The call will overwrite the bytes with what all ranks send, one behind the other, to be copied
+ * on. An address of 0 then means: nobody has to wait for it. */
+CUresult ms_receive_prepare_gathered(CUdeviceptr address, size_t bytes,
+                                     const struct ms_receive_own *own,
+                                     struct ms_receive *receive_out);
+
+/* It will send the bytes there. An address of 0 then means: like any other read. */
+CUresult ms_receive_prepare_own(CUdeviceptr address, size_t bytes, struct ms_receive *receive_out);
 
 /* It is queued on stream. Waits until it has run, for at most METASHARD_RECEIVE_MS. */
 void ms_receive_queued(struct ms_receive *receive, CUstream stream);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/reuse.h"
 #include "runtime/memory/examining.h"
@@ -405,6 +406,81 @@ MS_TEST_BETWEEN(start, end, what_is_there_already_is_sent_and_no_more_is_asked)
     CHECK(is_held(one));
     ms_collective_called(FAKE_STREAM);
     CHECK(!is_held(one));
+}
+
+/* --- what all ranks gather while a model is loaded */
+
+/* Half of it is this rank's, the second of two. */
+static struct ms_operation gathering(void)
+{
+    return (struct ms_operation){.read = at(one, 0),
+                                 .read_bytes = HALF,
+                                 .written = at(other, 0),
+                                 .written_bytes = BYTES,
+                                 .sends = true,
+                                 .gathers = true,
+                                 .ranks = 2,
+                                 .rank = 1};
+}
+
+static size_t memory_of_both(void)
+{
+    return one->backing.backed_bytes + other->backing.backed_bytes;
+}
+
+/* What comes from the other rank takes memory, which is parked. What this rank has sent is a
+ * pattern in both places. */
+MS_TEST_BETWEEN(start, end, what_is_gathered_stands_once)
+{
+    const struct ms_operation operation = gathering();
+    prepare(&operation);
+    CHECK(*(unsigned char *)at(one, HALF - 1) == 7 && fake_memory_at(other->address + BYTES - 1));
+    ms_collective_called(FAKE_STREAM);
+    CHECK_EQ(other->lineage.kind_bytes[MS_PARKED], HALF);
+    CHECK(kind_at(other, 0) == MS_PARKED && kind_at(other, HALF) == MS_FILL);
+    CHECK_EQ(ms_lineage_at(&other->lineage, HALF).content.pattern, 0x07070707);
+    CHECK(kind_at(one, 0) == MS_FILL && memory_of_both() == 0);
+    CHECK_EQ(fake.physical_bytes, HALF);
+    CHECK(!fake_memory_at(one->address) && !fake_memory_at(other->address + HALF));
+}
+
+/* A program that computes uses it where it comes, and sends what is in memory. */
+MS_TEST(what_is_gathered_otherwise_comes_to_its_place)
+{
+    for (int i = 0; i < 5; i++) {
+        start();
+        struct ms_operation operation = gathering();
+        if (i == 0) /* a kernel may have used it */
+            CHECK_EQ(ms_access(one->address, HALF, MS_NEED_REACH), CUDA_SUCCESS);
+        else if (i == 1)
+            operation.gathers = false;
+        else if (i == 2)
+            operation.is_late = true;
+        else if (i == 3)
+            operation.read = at(other, HALF); /* it is in its place already */
+        else
+            ms_order_set_capture(true);
+        prepare(&operation);
+        CHECK_EQ(other->lineage.resident_bytes, BYTES);
+        ms_order_set_capture(false);
+        ms_collective_called(FAKE_STREAM);
+        end();
+    }
+}
+
+/* Another operation of the group may send it too. */
+MS_TEST_BETWEEN(start, end, in_a_group_what_is_gathered_is_sent_from_its_place)
+{
+    const struct ms_operation operation = gathering();
+    ms_collective_group(true);
+    prepare(&operation);
+    ms_collective_called(FAKE_STREAM);
+    CHECK_EQ(one->lineage.cached_bytes, HALF);
+    prepare(&(struct ms_operation){.read = at(one, 0), .read_bytes = HALF, .sends = true});
+    ms_collective_called(FAKE_STREAM);
+    ms_collective_group(false);
+    CHECK(kind_at(other, 0) == MS_PARKED && kind_at(other, HALF) == MS_FILL);
+    CHECK_EQ(other->backing.backed_bytes, 0);
 }
 
 /* --- what is captured */

@@ -643,6 +643,107 @@ MS_TEST_BETWEEN(start_sending, end, for_what_a_root_sends_nothing_else_is_freed)
     fake_allocation_free(other);
 }
 
+/* --- what all ranks gather */
+
+static struct ms_receive_own own;
+
+static void start_gathering(void)
+{
+    fake_start();
+    allocation = fake_allocation(BYTES);
+    CHECK(ms_lineage_init(&own.lineage, 2 * FAKE_GRANULE));
+    own.begin = 2 * FAKE_GRANULE;
+}
+
+static void end_gathering(void)
+{
+    ms_lineage_cleanup(&own.lineage);
+    end();
+}
+
+static CUresult gather(size_t begin, size_t behind, struct ms_receive *receive_out)
+{
+    return ms_receive_prepare_gathered(allocation->address + begin, behind - begin, &own,
+                                       receive_out);
+}
+
+/* The granule in which two tensors meet has memory once, and the second one may be gathered before
+ * the first one is queued, as in a group. */
+MS_TEST_BETWEEN(start_gathering, end_gathering, tensors_side_by_side_share_the_granule_of_both)
+{
+    enum { MIDDLE = 3 * FAKE_GRANULE + 512, LAST = BYTES - 512 };
+    struct ms_receive second;
+    own.lineage.bytes = 0; /* nothing of it is this rank's */
+    CHECK_EQ(gather(512, MIDDLE, &receive), CUDA_SUCCESS);
+    CHECK_EQ(gather(MIDDLE, LAST, &second), CUDA_SUCCESS);
+    CHECK_EQ(allocation->lineage.kind_bytes[MS_PARKED], 5 * FAKE_GRANULE);
+    CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
+    write_all();
+    ms_receive_queued(&receive, FAKE_STREAM);
+    ms_receive_queued(&second, FAKE_STREAM);
+    CHECK(kind_at(MIDDLE - 1) == MS_RESIDENT && kind_at(MIDDLE) == MS_RESIDENT);
+    CHECK(kind_at(0) == MS_UNDEFINED && kind_at(BYTES - 1) == MS_UNDEFINED);
+    CHECK_EQ(read_bytes(512, LAST), CUDA_SUCCESS);
+    for (size_t i = 512; i < LAST; i += FAKE_GRANULE / 2)
+        CHECK_EQ(byte_at(i), 6);
+    CHECK_EQ(fake.physical_bytes, BYTES); /* one place for each byte */
+    own.lineage.bytes = 2 * FAKE_GRANULE;
+}
+
+/* Without a whole granule it comes to its place, and nobody waits. */
+MS_TEST_BETWEEN(start_gathering, end_gathering, what_is_small_is_gathered_to_its_place)
+{
+    CHECK_EQ(gather(512, FAKE_GRANULE + 512, &receive), CUDA_SUCCESS);
+    CHECK(receive.address == 0 && receive.park.count == 0);
+    CHECK_EQ(allocation->lineage.resident_bytes, FAKE_GRANULE);
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK_EQ(fake.calls[FAKE_event_create], 0);
+}
+
+/* Bytes of a file are received as all others: they would be read twice. */
+MS_TEST_BETWEEN(start_gathering, end_gathering, only_what_is_had_without_memory_is_not_received)
+{
+    enum { G = FAKE_GRANULE };
+    ms_source_set_snapshot_limit(BYTES);
+    const struct ms_content pattern = {.kind = MS_FILL, .pattern = 0x04030201};
+    const struct ms_content file = {.kind = MS_SOURCE, .source = snapshot_of(host, 64)};
+    CHECK(ms_lineage_set(&own.lineage, 1, G, &pattern));
+    CHECK(ms_lineage_set(&own.lineage, G, 2 * G, &file));
+    ms_source_drop(file.source);
+    own.begin = 3 * G + 2;
+    CHECK_EQ(gather(2 * G, BYTES, &receive), CUDA_SUCCESS);
+    CHECK_EQ(allocation->backing.backed_bytes, 0);
+    memset((void *)(uintptr_t)(allocation->address + 2 * G), 6, BYTES - 2 * G);
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK(kind_at(5 * G + 2) == MS_PARKED && kind_at(5 * G + 3) == MS_FILL);
+    CHECK(kind_at(6 * G + 1) == MS_FILL && kind_at(6 * G + 2) == MS_PARKED);
+    CHECK_EQ(read_bytes(2 * G, BYTES), CUDA_SUCCESS);
+    CHECK(byte_at(5 * G + 2) == 6 && byte_at(6 * G + 2) == 6);
+    /* as it stands where it was sent: at 1 is the byte of offset 1 */
+    CHECK(byte_at(5 * G + 3) == 2 && byte_at(5 * G + 4) == 3 && byte_at(5 * G + 6) == 1);
+}
+
+MS_TEST(a_failed_gathering_leaves_nothing)
+{
+    bool has_failed = true;
+    for (unsigned nth = 1; has_failed; nth++) {
+        start_gathering();
+        fake_fail(FAKE_ANY, nth, CUDA_ERROR_LAUNCH_FAILED);
+        const CUresult result = gather(0, BYTES, &receive);
+        has_failed = fake_has_failed();
+        fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
+        if (result == CUDA_SUCCESS) {
+            write_all();
+            ms_receive_queued(&receive, FAKE_STREAM);
+            CHECK_EQ(read_bytes(0, BYTES), CUDA_SUCCESS);
+            CHECK(byte_at(0) == 6 && byte_at(BYTES - 1) == 6);
+        } else {
+            check_undone();
+        }
+        end_gathering();
+    }
+}
+
 /* --- out of a file */
 
 MS_TEST(what_a_root_sends_of_a_file_is_read_to_its_place)

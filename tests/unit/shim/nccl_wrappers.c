@@ -322,13 +322,13 @@ static ncclResult_t call(enum collective which, bool has_config, const void *fro
 /* How often `count` elements are read and written, by the root and by others. */
 static const struct {
     size_t root_reads, others_read, root_writes, others_write;
-    bool sends, receives;
+    bool sends, receives, gathers;
 } expected[COLLECTIVES] = {[REDUCE] = {1, 1, 1, 0, false, false},
                            [BCAST] = {1, 0, 0, 1, true, true},
                            [BROADCAST] = {1, 0, 1, 1, true, true},
                            [ALL_REDUCE] = {1, 1, 1, 1, false, false},
                            [REDUCE_SCATTER] = {RANKS, RANKS, 1, 1, false, false},
-                           [ALL_GATHER] = {1, 1, RANKS, RANKS, false, false},
+                           [ALL_GATHER] = {1, 1, RANKS, RANKS, true, false, true},
                            [ALL_TO_ALL] = {RANKS, RANKS, RANKS, RANKS, false, false},
                            [GATHER] = {1, 1, RANKS, 0, false, false},
                            [SCATTER] = {RANKS, 0, 1, 1, true, false}};
@@ -360,7 +360,9 @@ static void check_collective(enum collective which, bool has_config, bool is_roo
              BYTES * (is_root ? expected[which].root_writes : expected[which].others_write));
     CHECK_EQ(prepared.sends, expected[which].sends);
     CHECK_EQ(prepared.receives, expected[which].receives);
+    CHECK_EQ(prepared.gathers, expected[which].gathers);
     CHECK_EQ(prepared.ranks, RANKS);
+    CHECK_EQ(prepared.rank, is_root ? ROOT : ROOT + 1);
     CHECK_EQ(prepared.is_late, !is_root);
     CHECK(called_on == STREAM && asked_for == COMM);
     CHECK_EQ(id, has_config ? ids[which][1] : ids[which][0]);
