@@ -6,6 +6,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/reuse.h"
+#include "runtime/fill/scratch.h"
 #include "runtime/fill/suspend.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/examining.h"
@@ -80,15 +81,18 @@ CUresult ms_access_uses(const struct ms_use *uses, size_t count)
 {
     const bool holds = may_hold(uses, count);
     MS_WHY const struct ms_why why = ms_publish_why_begin(reason_of(uses));
-    int attempts = 0;
+    int attempts = 0, refusals = 0;
     CUresult result;
+    ms_scratch_may_refuse(true);
     do {
         if (holds)
             ms_evict_hold();
         result = use_all_once(uses, count);
         if (holds && result != CUDA_SUCCESS)
             ms_evict_let_go();
-    } while (ms_evict_try_bytes_again(result, &attempts));
+    } while (ms_evict_for_scratch(result, &refusals) ||
+             ms_evict_try_bytes_again(result, &attempts));
+    ms_scratch_may_refuse(false);
     return result;
 }
 

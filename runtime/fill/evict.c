@@ -269,6 +269,33 @@ bool ms_evict_try_again(CUresult result, int *attempts)
     return false;
 }
 
+/* What comes from a file would be sent again. */
+static bool can_make_again(const struct ms_allocation *allocation)
+{
+    return can_restore(allocation) && allocation->lineage.kind_bytes[MS_SOURCE] == 0;
+}
+
+static size_t evict_enough(struct ms_allocation *allocation, void *argument)
+{
+    struct ms_scratch_refusal *refusal = argument;
+    if (refusal->bytes == 0 || allocation->device != refusal->device)
+        return 0;
+    const size_t freed = evict(allocation, NULL);
+    refusal->bytes -= freed < refusal->bytes ? freed : refusal->bytes;
+    return freed;
+}
+
+bool ms_evict_for_scratch(CUresult result, int *attempts)
+{
+    enum { MAX_ATTEMPTS = 3 };
+    struct ms_scratch_refusal refusal = ms_scratch_take_refusal();
+    if (refusal.bytes == 0 || result != CUDA_ERROR_OUT_OF_MEMORY)
+        return false;
+    const bool any = evict_all(&(struct way){can_make_again, is_idle, evict_enough, &refusal}) > 0;
+    ms_scratch_may_refuse(any && ++*attempts < MAX_ATTEMPTS);
+    return true;
+}
+
 /* A program that polls fails in the same call over and over. */
 static bool is_news(void)
 {

@@ -46,6 +46,14 @@ void ms_evict_leftover(CUdeviceptr address);
 void ms_evict_hold(void);
 void ms_evict_let_go(void);
 
+/*
+ * If `result` came of a refusal of scratch memory in this thread (scratch.h), frees what recorded
+ * launches and fills can make again, as far as it is in the way, and returns true: then another
+ * attempt makes sense. The thread allows no more refusals if nothing was freed, or after the last
+ * of *attempts, which are counted from 0. The caller holds no claim.
+ */
+bool ms_evict_for_scratch(CUresult result, int *attempts);
+
 /* True once all reads that were prepared before now are queued; false if that takes long. */
 bool ms_evict_reads_are_queued(void);
 

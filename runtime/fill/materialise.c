@@ -140,9 +140,28 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
     return result;
 }
 
+static size_t bytes_without_memory(const struct ms_allocation *allocation, struct ms_range range)
+{
+    const size_t end = range.end;
+    size_t bytes = end - range.begin;
+    for (; ms_backing_next(&allocation->backing, &range); range = (struct ms_range){range.end, end})
+        bytes -= range.end - range.begin;
+    return bytes;
+}
+
+/* Scratch memory that is kept does not stand beside all that the program has. */
+static CUresult cover(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const struct ms_range all = ms_allocation_granules(allocation, begin, end);
+    const size_t bytes = bytes_without_memory(allocation, all);
+    if (bytes > 0)
+        ms_scratch_make_way(allocation->device, bytes);
+    return ms_allocation_cover(allocation, begin, end);
+}
+
 static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    CUresult result = ms_allocation_cover(allocation, begin, end);
+    CUresult result = cover(allocation, begin, end);
     if (result != CUDA_SUCCESS || !ms_lineage_any(&allocation->lineage, begin, end, MS_DEFERRED))
         return result;
     CUstream stream;
@@ -271,15 +290,6 @@ static CUresult replay_around(const struct ms_allocation *allocation, const stru
     return result;
 }
 
-static size_t bytes_without_memory(const struct ms_allocation *allocation, struct ms_range range)
-{
-    const size_t end = range.end;
-    size_t bytes = end - range.begin;
-    for (; ms_backing_next(&allocation->backing, &range); range = (struct ms_range){range.end, end})
-        bytes -= range.end - range.begin;
-    return bytes;
-}
-
 /* Mapping the sink takes a call a granule, which should follow what is kept, not what was made. */
 static bool is_small_part(const struct ms_allocation *allocation, const struct in_place *run)
 {
@@ -323,7 +333,7 @@ static CUresult run_in_place(struct ms_allocation *allocation, const struct in_p
 static CUresult replay_in_place(struct ms_allocation *allocation, const struct in_place *run)
 {
     CUstream stream;
-    CUresult result = ms_allocation_cover(allocation, run->begin, run->end);
+    CUresult result = cover(allocation, run->begin, run->end);
     if (result == CUDA_SUCCESS)
         result = ms_replay_stream(allocation->context, &stream);
     if (result != CUDA_SUCCESS)
@@ -401,7 +411,7 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
         return result;
     drop_scratch_beside(allocation, begin, end);
     /* At once: what is materialised together lies in one handle. */
-    result = ms_allocation_cover(allocation, begin, end);
+    result = cover(allocation, begin, end);
     if (result == CUDA_SUCCESS)
         result = replay_all(allocation, begin, end);
     ms_driver_leave(&scope);
@@ -591,7 +601,7 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
     const struct ms_publish_timer note = ms_publish_begin(allocation);
     CUresult result = ms_driver_enter(allocation->context, &scope);
     if (result == CUDA_SUCCESS) {
-        result = ms_allocation_cover(allocation, begin, end);
+        result = cover(allocation, begin, end);
         ms_driver_leave(&scope);
     }
     log_error(allocation, begin, end, result);

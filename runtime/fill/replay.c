@@ -277,8 +277,12 @@ static CUresult run_with_scratch(const struct ms_recorded_launch *recorded, uint
 {
     const size_t before = recorded->input->address % MS_SCRATCH_ALIGNMENT;
     struct ms_backing scratch;
-    CUresult result = ms_addresses_reserve_backing(&scratch, recorded->device,
-                                                   before + recorded->input->lineage.bytes);
+    CUresult result =
+        ms_scratch_ask(recorded->device,
+                       ms_backing_rounded(recorded->device, needed.end - needed.begin));
+    if (result == CUDA_SUCCESS)
+        result = ms_addresses_reserve_backing(&scratch, recorded->device,
+                                              before + recorded->input->lineage.bytes);
     if (result != CUDA_SUCCESS)
         return result;
     if (needed.begin < needed.end)
@@ -370,7 +374,9 @@ static size_t window_of(CUdevice device, size_t bytes)
     const size_t by_device = ms_backing_device_bytes(device) / HELD_PART;
     const size_t by_work = (bytes + MOST_WINDOWS - 1) / MOST_WINDOWS;
     const size_t window = by_device > by_work ? by_device : by_work;
-    return window > min_window ? window : min_window - MS_SCRATCH_ALIGNMENT;
+    return window > min_window && ms_scratch_fits(device, window)
+               ? window
+               : min_window - MS_SCRATCH_ALIGNMENT;
 }
 
 CUresult ms_replay_in_scratch(const struct ms_recorded_launch *recorded, size_t offset,
@@ -382,7 +388,8 @@ CUresult ms_replay_in_scratch(const struct ms_recorded_launch *recorded, size_t 
         const CUresult result = replay_window(recorded, offset + done, now, stream, use, argument);
         if (result == CUDA_SUCCESS)
             done += now;
-        else if (result == CUDA_ERROR_OUT_OF_MEMORY && window > min_window)
+        else if (result == CUDA_ERROR_OUT_OF_MEMORY && window > min_window &&
+                 !ms_scratch_has_refused())
             window = (window / 2 + min_window - 1) / min_window * min_window;
         else
             return result;

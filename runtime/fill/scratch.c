@@ -3,14 +3,19 @@
 
 #include <stdatomic.h>
 
+#include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/addresses.h"
+#include "runtime/memory/space.h"
 
 static const size_t least_bytes = (size_t)8 << 20; /* of room on either side */
 
 static struct ms_scratch kept[MS_MAX_DEVICES];
 static _Atomic bool is_used[MS_MAX_DEVICES]; /* who has set it may use what is kept */
 static _Atomic unsigned kept_count;          /* of those that have a backing */
+
+static _Thread_local bool may_refuse;
+static _Thread_local struct ms_scratch_refusal refusal;
 
 static bool try_use(CUdevice device)
 {
@@ -104,7 +109,11 @@ static CUresult prepare(struct ms_scratch *scratch, CUdevice device, size_t bloc
     const size_t at = middle_of(scratch) - aligned; /* of the block */
     const struct ms_range wanted = {at / granule * granule,
                                     (at + block_bytes + granule - 1) / granule * granule};
-    result = grow(scratch, (end - aligned + granule - 1) / granule * granule);
+    const size_t bytes = (end - aligned + granule - 1) / granule * granule;
+    if (bytes > scratch->memory_bytes)
+        result = ms_scratch_ask(device, bytes - scratch->memory_bytes);
+    if (result == CUDA_SUCCESS)
+        result = grow(scratch, bytes);
     if (result == CUDA_SUCCESS)
         result = extend(scratch, wanted);
     *address_out = scratch->room.address + at;
@@ -151,4 +160,56 @@ bool ms_scratch_drop(void)
         atomic_store(&is_used[device], false);
     }
     return any;
+}
+
+/* By how much the bound would be broken. */
+static uint64_t bytes_beyond(CUdevice device, uint64_t bytes)
+{
+    const uint64_t all = ms_backing_device_bytes(device) + bytes;
+    const uint64_t most = ms_space_sums(device).most_reserved;
+    return all > most && ms_config.mode != MS_VERIFY ? all - most : 0;
+}
+
+bool ms_scratch_fits(CUdevice device, size_t bytes)
+{
+    return bytes_beyond(device, bytes) == 0;
+}
+
+void ms_scratch_make_way(CUdevice device, size_t bytes)
+{
+    if (ms_scratch_fits(device, bytes))
+        return;
+    ms_scratch_drop();
+    ms_backing_drop_sink(device);
+}
+
+/* With the sink, which the replay may need as well. */
+CUresult ms_scratch_ask(CUdevice device, size_t bytes)
+{
+    const uint64_t all = bytes + ms_backing_rounded(device, 1);
+    if (!ms_scratch_fits(device, all))
+        ms_scratch_drop();
+    const uint64_t beyond = bytes_beyond(device, all);
+    if (beyond == 0 || !may_refuse)
+        return CUDA_SUCCESS;
+    may_refuse = false;
+    refusal = (struct ms_scratch_refusal){device, beyond};
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void ms_scratch_may_refuse(bool may)
+{
+    may_refuse = may;
+}
+
+bool ms_scratch_has_refused(void)
+{
+    return refusal.bytes > 0;
+}
+
+struct ms_scratch_refusal ms_scratch_take_refusal(void)
+{
+    const struct ms_scratch_refusal taken = refusal;
+    refusal = (struct ms_scratch_refusal){0};
+    return taken;
 }

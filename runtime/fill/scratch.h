@@ -41,3 +41,28 @@ void ms_scratch_give_back(struct ms_scratch *scratch);
 
 /* Frees what is kept and not in use. False if there is none. Cheap then. */
 bool ms_scratch_drop(void);
+
+/*
+ * The bound: all of the shim's memory on a device together is no more than the program would have
+ * had there at most, so far, without the shim. It holds for scratch memory as far as other memory
+ * can go. True if so many bytes more keep it. In verify mode, shadows break it anyway.
+ */
+bool ms_scratch_fits(CUdevice device, size_t bytes);
+
+/* Before so much memory of another kind is taken: frees what is kept, and the sink, if they would
+ * stand beside it beyond the bound. */
+void ms_scratch_make_way(CUdevice device, size_t bytes);
+
+/*
+ * Before so much scratch memory is taken. Beyond the bound what is kept goes first. Then it is
+ * refused (CUDA_ERROR_OUT_OF_MEMORY), once, if the thread allows that: it takes the refusal, frees
+ * so many other bytes of the device, and tries again.
+ */
+struct ms_scratch_refusal {
+    CUdevice device;
+    uint64_t bytes; /* 0: nothing was refused */
+};
+CUresult ms_scratch_ask(CUdevice device, size_t bytes);
+void ms_scratch_may_refuse(bool may);
+bool ms_scratch_has_refused(void);
+struct ms_scratch_refusal ms_scratch_take_refusal(void);

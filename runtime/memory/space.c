@@ -32,6 +32,7 @@ static struct {
     /* Reserved minus backed bytes, by device; changed when a claim ends. */
     _Atomic int64_t unbacked_bytes[MS_MAX_DEVICES];
     _Atomic uint64_t live_bytes[MS_MAX_DEVICES], reserved_bytes[MS_MAX_DEVICES];
+    _Atomic uint64_t most_reserved_bytes[MS_MAX_DEVICES];
     struct {
         _Atomic uint64_t begin, end;
     } bounds[MS_BOUNDS]; /* around all allocations and their guards */
@@ -101,7 +102,12 @@ static struct place place_of(struct ms_allocation *allocation)
 static void count(CUdevice device, int64_t live, int64_t reserved)
 {
     atomic_fetch_add(&space.live_bytes[device], (uint64_t)live);
-    atomic_fetch_add(&space.reserved_bytes[device], (uint64_t)reserved);
+    const uint64_t before = atomic_fetch_add(&space.reserved_bytes[device], (uint64_t)reserved);
+    uint64_t most = atomic_load(&space.most_reserved_bytes[device]);
+    while (before + (uint64_t)reserved > most &&
+           !atomic_compare_exchange_weak(&space.most_reserved_bytes[device], &most,
+                                         before + (uint64_t)reserved))
+        ;
     atomic_fetch_add(&ms_space_owed, reserved);
 }
 
@@ -623,5 +629,6 @@ struct ms_space_sums ms_space_sums(CUdevice device)
     const int64_t unbacked = atomic_load(&space.unbacked_bytes[device]);
     return (struct ms_space_sums){.live = atomic_load(&space.live_bytes[device]),
                                   .reserved = atomic_load(&space.reserved_bytes[device]),
+                                  .most_reserved = atomic_load(&space.most_reserved_bytes[device]),
                                   .unbacked = unbacked > 0 ? (uint64_t)unbacked : 0};
 }

@@ -243,9 +243,9 @@ static inline bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocati
 }
 
 /* Bytes of a device's allocations, as the program asked; in whole granules, which is what they
- * would take if all were backed; and of what is not backed. */
+ * would take if all were backed; the most that was ever; and of what is not backed. */
 struct ms_space_sums {
-    uint64_t live, reserved, unbacked;
+    uint64_t live, reserved, most_reserved, unbacked;
 };
 struct ms_space_sums ms_space_sums(CUdevice device);
 

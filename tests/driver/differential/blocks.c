@@ -229,6 +229,38 @@ SCENARIO(for_the_next)
     }
 }
 
+/* A part of each tensor is kept, which was made of another one; all but the parts is freed before
+ * they are needed. Their sizes divide nothing. */
+static void read_late(size_t bytes, size_t kept_bytes)
+{
+    enum { COUNT = 6 };
+    CUdeviceptr kept[COUNT];
+    for (uint32_t i = 0; i < COUNT; i++) {
+        const CUdeviceptr first = allocate(bytes);
+        uniform(first, bytes / 4, i);
+        const CUdeviceptr second = allocate(bytes);
+        copy(second, first, bytes / 4);
+        OK(cuMemFree(first));
+        kept[i] = allocate(kept_bytes);
+        copy(kept[i], second + 3 * MIB, kept_bytes / 4);
+        OK(cuMemFree(second));
+    }
+    for (size_t i = 0; i < COUNT; i++)
+        print_bytes("kept", kept[i], kept_bytes);
+    for (size_t i = 0; i < COUNT; i++)
+        print_bytes("again", kept[i], kept_bytes);
+}
+
+SCENARIO(read_late)
+{
+    read_late(32 * MIB, 8 * MIB);
+}
+
+SCENARIO(read_late_odd)
+{
+    read_late(31 * MIB + 12340, 7 * MIB + 4100);
+}
+
 /* Sixteen blocks of 1 MiB, of which all were used, given back and handed out again: with the memory
  * that they had. */
 enum { READY = 16 };

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """blocks.py PROGRAM KERNELS SHIM: what a caching allocator reports is the unit of deferral."""
+import json
 import os
 
 from scenarios import SMALL, main
@@ -110,6 +111,23 @@ def with_time(test):
                seen.stdout == "no room: 2\nthrough the handle: 4\n", seen.stdout + seen.stderr)
 
 
+def peak_of(test, scenario, with_shim):
+    """Of the device's memory, as the driver counts it."""
+    stats = os.path.join(test.folder, "stats")
+    test.run(scenario, {"SIMCUDA_STATS": stats, "METASHARD_SELFCHECK": "off"}, with_shim)
+    with open(stats, encoding="utf-8") as file:
+        return json.load(file)["physical_bytes_peak"]
+
+
+def late(test):
+    """What takes scratch memory takes it while the program has less than it had."""
+    for scenario in ("read_late", "read_late_odd"):
+        _, dump = test.both(scenario)
+        test.check("all was recorded", dump["recorded_launches"] == 6 * 3 and dump["fallbacks"] == 0, dump)
+        peaks = [peak_of(test, scenario, with_shim) for with_shim in (False, True)]
+        test.check("the device never holds more than without", peaks[1] <= peaks[0], peaks)
+
+
 def at_random(test):
     for seed in range(1, 13):
         settings = {"BLOCKS_SEED": str(seed)}
@@ -129,6 +147,7 @@ def blocks(test):
         file.write(RULES)
     alone(test)
     with_time(test)
+    late(test)
     at_random(test)
 
 

@@ -6,6 +6,7 @@
 #include "runtime/config/config.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/overcommit.h"
+#include "runtime/fill/scratch.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/delayed_free.h"
@@ -720,4 +721,82 @@ MS_TEST_BETWEEN(start, end, a_read_in_another_context_is_for_good)
     const unsigned asked = fake.calls[FAKE_stream_get_ctx];
     CHECK_EQ(ms_evict_need_in(allocation, MS_NEED_OVERWRITE, FAKE_STREAM), MS_NEED_OVERWRITE);
     CHECK_EQ(fake.calls[FAKE_stream_get_ctx], asked); /* it is the same anywhere */
+}
+
+/* --- scratch memory that was refused */
+
+/* All that the program has is in memory, so that each byte more is refused. */
+static void refuse(size_t bytes)
+{
+    fake_set(allocation, 6 * FAKE_GRANULE, BYTES, &resident);
+    ms_scratch_may_refuse(true);
+    CHECK_EQ(ms_scratch_ask(0, bytes), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+MS_TEST_BETWEEN(start, end, what_can_be_made_again_goes_for_scratch_memory)
+{
+    int attempts = 0;
+    CHECK(!ms_evict_for_scratch(CUDA_ERROR_OUT_OF_MEMORY, &attempts)); /* nothing was refused */
+    refuse(FAKE_GRANULE);
+    CHECK(!ms_evict_for_scratch(CUDA_ERROR_UNKNOWN, &attempts));
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(attempts, 0);
+    refuse(FAKE_GRANULE);
+    CHECK(ms_evict_for_scratch(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
+    CHECK_EQ(allocation->backing.backed_bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(attempts, 1);
+}
+
+/* Then nothing is refused any more. */
+MS_TEST_BETWEEN(start, end, where_nothing_can_go_scratch_memory_is_not_refused_again)
+{
+    int attempts = 0;
+    set(0, 4, &resident);
+    refuse(FAKE_GRANULE);
+    CHECK(ms_evict_for_scratch(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
+    CHECK_EQ(ms_scratch_ask(0, FAKE_GRANULE), CUDA_SUCCESS);
+}
+
+MS_TEST_BETWEEN(start, end, scratch_memory_is_not_refused_for_ever)
+{
+    int attempts = 0;
+    for (unsigned i = 1; i <= 3; i++) {
+        CHECK_EQ(read_bytes(0, 4), CUDA_SUCCESS);
+        refuse(FAKE_GRANULE);
+        CHECK(ms_evict_for_scratch(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
+        CHECK_EQ(ms_scratch_ask(0, 8 * FAKE_GRANULE),
+                 i < 3 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS);
+        ms_scratch_take_refusal();
+    }
+}
+
+/* Enough of it, and what comes from a file, or lies on another device, stays. */
+MS_TEST_BETWEEN(start, end, only_what_is_in_the_way_goes_for_scratch_memory)
+{
+    struct test_file file;
+    int attempts = 0;
+    make_test_file(&file, "/tmp", FAKE_GRANULE);
+    struct ms_allocation *first = add_cached(FAKE_CONTEXT), *second = add_cached(FAKE_CONTEXT);
+    set(0, 8, &resident);
+    set(0, 1, &(struct ms_content){.kind = MS_SOURCE, .cached = true, .source = file.source});
+    ms_scratch_may_refuse(true);
+    CHECK_EQ(ms_scratch_ask(0, 0), CUDA_ERROR_OUT_OF_MEMORY); /* the sink */
+    CHECK(ms_evict_for_scratch(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(first->backing.backed_bytes + second->backing.backed_bytes, FAKE_GRANULE);
+    set(0, 1, &resident);
+    fake_allocation_free(first);
+    fake_allocation_free(second);
+    ms_source_drop(file.source);
+}
+
+/* No work of the program is waited for longer than for a moment. */
+MS_TEST_BETWEEN(start, end, nothing_goes_for_scratch_memory_while_the_device_is_busy)
+{
+    int attempts = 0;
+    refuse(FAKE_GRANULE);
+    fake.is_busy = true;
+    CHECK(ms_evict_for_scratch(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
+    fake.is_busy = false;
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
 }

@@ -819,6 +819,13 @@ static struct ms_recorded_launch *record_large(void)
     return recorded;
 }
 
+/* At most, and without the shim: all of it is freed. */
+static void the_program_had(int64_t bytes)
+{
+    ms_space_count_promised(0, bytes);
+    ms_space_count_promised(0, -bytes);
+}
+
 static CUresult use_part(const struct ms_recorded_launch *recorded, size_t offset, size_t bytes)
 {
     used = 0;
@@ -840,6 +847,7 @@ static void check_uses(size_t offset, size_t bytes, size_t each)
 MS_TEST_AFTER(start_at_once, a_large_part_is_made_in_four_windows)
 {
     const struct ms_recorded_launch *recorded = record_large();
+    the_program_had(2 * LARGE);
     CHECK_EQ(use_part(recorded, 3 * MIB, 36 * MIB), CUDA_SUCCESS);
     check_uses(3 * MIB, 36 * MIB, 9 * MIB);
     CHECK_EQ(use_part(recorded, 0, 4 * MIB), CUDA_SUCCESS);
@@ -850,9 +858,34 @@ MS_TEST_AFTER(start_at_once, a_large_part_is_made_in_four_windows)
     fake_check_empty();
 }
 
+/* The first one would be the ninth MiB. */
+MS_TEST_AFTER(start_at_once, windows_are_small_where_the_program_had_little)
+{
+    const struct ms_recorded_launch *recorded = record_large();
+    the_program_had(9 * MIB - 1);
+    CHECK_EQ(use_part(recorded, 3 * MIB, 36 * MIB), CUDA_SUCCESS);
+    check_uses(3 * MIB, 36 * MIB, 8 * MIB - MS_SCRATCH_ALIGNMENT);
+    ms_scratch_drop();
+    fake_check_empty();
+}
+
+/* Who allows it gets the refusal, and no smaller window. */
+MS_TEST_AFTER(start_at_once, a_refusal_ends_the_replay)
+{
+    const struct ms_recorded_launch *recorded = record_large();
+    ms_scratch_may_refuse(true);
+    CHECK_EQ(use_part(recorded, 0, 4 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(used, 0);
+    CHECK(ms_scratch_take_refusal().bytes > 0);
+    CHECK_EQ(use_part(recorded, 0, 4 * MIB), CUDA_SUCCESS);
+    ms_scratch_drop();
+    fake_check_empty();
+}
+
 MS_TEST_AFTER(start_at_once, a_window_has_a_least_size)
 {
     const struct ms_recorded_launch *recorded = record_large();
+    the_program_had(2 * LARGE);
     CHECK_EQ(use_part(recorded, 0, 20 * MIB), CUDA_SUCCESS);
     check_uses(0, 20 * MIB, 8 * MIB - MS_SCRATCH_ALIGNMENT);
     CHECK_EQ(use_part(recorded, 0, 32 * MIB), CUDA_SUCCESS);
@@ -866,6 +899,7 @@ MS_TEST_AFTER(start_at_once, a_window_has_a_least_size)
 MS_TEST_AFTER(start_at_once, where_memory_is_short_windows_get_smaller)
 {
     const struct ms_recorded_launch *recorded = record_large();
+    the_program_had(2 * LARGE);
     fake.total_bytes = 9 * MIB;
     CHECK_EQ(use_part(recorded, 0, LARGE), CUDA_SUCCESS);
     check_uses(0, LARGE, 8 * MIB);
@@ -881,6 +915,7 @@ MS_TEST_AFTER(start_at_once, where_memory_is_short_windows_get_smaller)
 MS_TEST_AFTER(start_at_once, where_memory_is_short_once_a_window_is_halved)
 {
     const struct ms_recorded_launch *recorded = record_large();
+    the_program_had(2 * LARGE);
     fake.total_bytes = (size_t)256 * 16 * MIB;
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(use_part(recorded, 0, LARGE), CUDA_SUCCESS);

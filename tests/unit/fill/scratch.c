@@ -4,7 +4,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/memory/allocation.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
@@ -165,4 +167,112 @@ MS_TEST(nothing_is_left_of_scratch_memory_when_a_call_fails)
         ;
     for (unsigned nth = 1; fail_at(nth, false, BLOCK, 8 * PART, 9 * PART); nth++)
         ;
+}
+
+/* --- the bound: what the program would have had at most */
+
+static struct ms_allocation *had;
+
+/* The program has so many granules, of which the first ones are in memory. */
+static void start_with(size_t granules, size_t backed)
+{
+    fake_start();
+    had = fake_allocation(granules * FAKE_GRANULE);
+    if (backed > 0)
+        fake_set(had, 0, backed * FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
+    CHECK_EQ(ms_space_sums(0).most_reserved, granules * FAKE_GRANULE);
+}
+
+static void end(void)
+{
+    fake_allocation_free(had);
+    ms_scratch_drop();
+    fake_check_empty();
+}
+
+MS_TEST(all_of_the_shims_memory_counts)
+{
+    start_with(20, 12);
+    CHECK(ms_scratch_fits(0, 8 * FAKE_GRANULE));
+    CHECK(!ms_scratch_fits(0, 8 * FAKE_GRANULE + 1));
+    ms_config.mode = MS_VERIFY;
+    CHECK(ms_scratch_fits(0, 8 * FAKE_GRANULE + 1));
+    ms_config.mode = MS_ON;
+    end();
+}
+
+/* The program has freed it. */
+MS_TEST_BETWEEN(fake_start, fake_check_empty, what_the_program_had_before_counts)
+{
+    fake_allocation_free(fake_allocation(20 * FAKE_GRANULE));
+    CHECK_EQ(ms_space_sums(0).reserved, 0);
+    CHECK(ms_scratch_fits(0, 20 * FAKE_GRANULE));
+    CHECK(!ms_scratch_fits(0, 20 * FAKE_GRANULE + 1));
+}
+
+/* One granule more than is asked for: the sink. */
+MS_TEST(beyond_the_bound_it_is_refused_once_if_the_thread_allows_that)
+{
+    start_with(20, 12);
+    CHECK_EQ(ms_scratch_ask(0, 8 * FAKE_GRANULE), CUDA_SUCCESS);
+    ms_scratch_may_refuse(true);
+    CHECK_EQ(ms_scratch_ask(0, 7 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK(!ms_scratch_has_refused());
+    CHECK_EQ(ms_scratch_ask(0, 10 * FAKE_GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(ms_scratch_has_refused());
+    CHECK_EQ(ms_scratch_ask(0, 10 * FAKE_GRANULE), CUDA_SUCCESS);
+    const struct ms_scratch_refusal refusal = ms_scratch_take_refusal();
+    CHECK_EQ(refusal.device, 0);
+    CHECK_EQ(refusal.bytes, 3 * FAKE_GRANULE);
+    CHECK(!ms_scratch_has_refused());
+    CHECK_EQ(ms_scratch_take_refusal().bytes, 0);
+    ms_scratch_may_refuse(true);
+    ms_scratch_may_refuse(false);
+    CHECK_EQ(ms_scratch_ask(0, 10 * FAKE_GRANULE), CUDA_SUCCESS);
+    end();
+}
+
+/* It is refused where it is taken, and not if it is there already. */
+MS_TEST(memory_that_is_taken_is_asked_for)
+{
+    start_with(20, 20);
+    ms_scratch_may_refuse(true);
+    CHECK_EQ(take(BLOCK, 0, PART), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(ms_scratch_has_refused());
+    ms_scratch_take_refusal();
+    use(BLOCK, 0, PART);
+    ms_scratch_give_back(scratch);
+    ms_scratch_may_refuse(true);
+    use(BLOCK, 0, PART);
+    ms_scratch_give_back(scratch);
+    ms_scratch_may_refuse(false);
+    end();
+}
+
+/* Three granules: the memory, and the sink beside it. */
+MS_TEST(what_is_kept_goes_before_more_is_refused)
+{
+    start_with(20, 12);
+    use(BLOCK, 0, 2 * PART);
+    ms_scratch_give_back(scratch);
+    CHECK_EQ(ms_backing_device_bytes(0), (12 + 3) * FAKE_GRANULE);
+    ms_scratch_may_refuse(true);
+    CHECK_EQ(ms_scratch_ask(0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_device_bytes(0), (12 + 3) * FAKE_GRANULE);
+    CHECK_EQ(ms_scratch_ask(0, 6 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_device_bytes(0), (12 + 1) * FAKE_GRANULE);
+    ms_scratch_may_refuse(false);
+    end();
+}
+
+MS_TEST(what_is_kept_makes_way_for_what_the_program_has)
+{
+    start_with(20, 12);
+    use(BLOCK, 0, 2 * PART);
+    ms_scratch_give_back(scratch);
+    ms_scratch_make_way(0, 5 * FAKE_GRANULE);
+    CHECK_EQ(ms_backing_device_bytes(0), (12 + 3) * FAKE_GRANULE);
+    ms_scratch_make_way(0, 6 * FAKE_GRANULE);
+    CHECK_EQ(ms_backing_device_bytes(0), 12 * FAKE_GRANULE);
+    end();
 }
