@@ -5,7 +5,7 @@
 
 #include "runtime/base/lock.h"
 #include "runtime/driver/flags.h"
-#include "runtime/memory/recorded_launch.h"
+#include "runtime/memory/space.h"
 #include "runtime/shard/shard.h"
 
 /* Few enough to look at all of them, and less is sent as fast as it is found. */
@@ -227,24 +227,14 @@ static size_t copy_original(struct ms_allocation *original, const struct note *n
     return is_done ? bytes : 0;
 }
 
-/* What is claimed already is not claimed once more. NULL: somebody works on it, or it is gone. */
-static struct ms_allocation *claim_beside(struct ms_allocation *copy, CUdeviceptr address)
-{
-    return address - copy->address < copy->bytes ? copy : ms_space_try_claim(address);
-}
-
-static void release_beside(struct ms_allocation *copy, struct ms_allocation *other)
-{
-    if (other != copy)
-        ms_space_release(other);
-}
-
+/* The copy's allocation is claimed already, and may be that of the original too. 0 also where
+ * somebody works on the original, or the original is gone. */
 static size_t use_original(const struct note *note, const struct wanted *wanted)
 {
-    struct ms_allocation *original = claim_beside(wanted->copy, note->address);
-    const size_t bytes = original != NULL ? copy_original(original, note, wanted) : 0;
-    release_beside(wanted->copy, original);
-    return bytes;
+    const bool is_own = note->address - wanted->copy->address < wanted->copy->bytes;
+    MS_CLAIMED struct ms_allocation *other = is_own ? NULL : ms_space_try_claim(note->address);
+    struct ms_allocation *original = is_own ? wanted->copy : other;
+    return original != NULL ? copy_original(original, note, wanted) : 0;
 }
 
 /* Piece by piece: what is one extent may be copies of several originals. */
@@ -265,79 +255,15 @@ static void use_originals(struct ms_allocation *copy, const struct ms_extent *ex
     }
 }
 
-/* Bytes of a file that the block which a launch has read still has. */
-static bool is_still_there(const struct ms_allocation *allocation,
-                           const struct ms_launch_input *input)
-{
-    const size_t begin = input->address - allocation->address, bytes = input->lineage.bytes;
-    struct ms_walk walk = ms_lineage_walk_all(&input->lineage);
-    bool is_there = allocation->id == input->allocation_id && begin + bytes <= allocation->bytes;
-    for (const struct ms_extent *then; is_there && (then = ms_lineage_walk_next(&walk)) != NULL;) {
-        const struct ms_extent here = ms_lineage_at(&allocation->lineage, begin + then->begin);
-        is_there = then->content.kind != MS_SOURCE ||
-                   (here.content.kind == MS_SOURCE && here.end - begin >= then->end &&
-                    here.content.source == then->content.source &&
-                    here.content.source_offset == then->content.source_offset);
-    }
-    return is_there;
-}
-
-/* The copy was made by a launch, as a cast is: what it has read comes into its own place. */
-static void use_input(struct ms_allocation *copy, const struct ms_launch_input *input)
-{
-    struct ms_allocation *read = claim_beside(copy, input->address);
-    if (read != NULL && is_still_there(read, input))
-        bring_in(read, input->address - read->address, input->lineage.bytes);
-    release_beside(copy, read);
-}
-
-/* A launch may have read what another one made, or have come over that: up to so many. */
-enum { MOST_LAUNCHES = 64 };
-
-static void use_launch(struct ms_allocation *copy, const struct ms_recorded_launch *recorded,
-                       unsigned *left);
-
-static void use_launches(struct ms_allocation *copy, const struct ms_lineage *lineage,
-                         unsigned *left)
-{
-    const struct ms_recorded_launch *last = NULL;
-    struct ms_walk walk = ms_lineage_walk_all(lineage);
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
-        const struct ms_recorded_launch *recorded = extent->content.recorded;
-        if (extent->content.kind == MS_LAUNCHED && recorded != last)
-            use_launch(copy, recorded, left);
-        last = extent->content.kind == MS_LAUNCHED ? recorded : last;
-    }
-}
-
-static void use_launch(struct ms_allocation *copy, const struct ms_recorded_launch *recorded,
-                       unsigned *left)
-{
-    const struct ms_launch_input *input = recorded->input;
-    if (*left == 0)
-        return;
-    --*left;
-    use_launches(copy, &recorded->before, left);
-    if (input != NULL && input->lineage.file_bytes >= min_bytes)
-        use_input(copy, input);
-    if (input != NULL)
-        use_launches(copy, &input->lineage, left);
-}
-
 void ms_reuse_originals(struct ms_allocation *copy, size_t begin, size_t end, enum ms_need need)
 {
     const bool at_once = ms_needs[need].original == MS_ORIGINAL_AT_ONCE;
-    unsigned left = MOST_LAUNCHES;
     struct ms_extent extent;
     if (ms_needs[need].original == MS_ORIGINAL_LEFT || ms_shard_is_active() || ms_is_capturing() ||
-        !ms_lineage_any(&copy->lineage, begin, end,
-                        MS_OF_KIND(MS_SOURCE) | MS_OF_KIND(MS_LAUNCHED)))
+        !ms_lineage_any(&copy->lineage, begin, end, MS_OF_KIND(MS_SOURCE)))
         return;
     while (ms_lineage_next(&copy->lineage, &begin, end, &extent)) {
-        const struct ms_content *content = &extent.content;
-        if (is_noted(content, extent.end - extent.begin))
+        if (is_noted(&extent.content, extent.end - extent.begin))
             use_originals(copy, &extent, at_once);
-        else if (at_once && content->kind == MS_LAUNCHED && !content->cached)
-            use_launch(copy, content->recorded, &left);
     }
 }

@@ -30,7 +30,6 @@ void ms_reuse_forget(const struct ms_allocation *written, size_t begin, size_t b
 bool ms_reuse_is_again(const struct ms_allocation *source, size_t from, size_t bytes,
                        const struct ms_content *content);
 
-/* Before [begin, end) of a claimed allocation is brought into memory for the need: what is a copy
- * is made of its original, and what launches make is left to them, with what they have read in its
- * own place. The rest, and all where something fails, is left as it is. */
+/* Before [begin, end) of a claimed allocation is brought into memory for the need: copies are made
+ * of their originals. The rest, and all where something fails, is left as it is. */
 void ms_reuse_originals(struct ms_allocation *copy, size_t begin, size_t end, enum ms_need need);

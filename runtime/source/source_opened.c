@@ -143,13 +143,11 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-/* Nothing is read ahead: of a part with a page in the page cache, all is read and compared. */
 static void read_header(struct opened *file)
 {
     struct ms_source_failure failure;
     if (!ms_source_begin_use(file->kept.source, &failure))
         return;
-    ms_descriptor_read_ahead_nothing(file->kept.source->descriptor);
     ms_source_header_read(file->kept.source, &file->header);
     ms_source_end_use(file->kept.source);
 }
@@ -193,7 +191,6 @@ static uint64_t sum_at(struct opened *file, uint64_t offset)
         !ms_source_begin_use(file->kept.source, &failure))
         return 0;
     points--;
-    ms_descriptor_read_ahead_nothing(file->kept.source->descriptor);
     const bool is_read =
         ms_source_read_now(file->kept.source, offset, page, sizeof(page), &failure);
     ms_source_end_use(file->kept.source);
