@@ -460,6 +460,9 @@ static void bring_inputs(struct ms_allocation *allocation, size_t begin, size_t 
 {
     const struct ms_range all = ms_allocation_granules(allocation, begin, end);
     struct ms_extent extent;
+    /* a range with launches grows to whole granules, another one may be a small piece of one */
+    if (!ms_lineage_any(&allocation->lineage, begin, end, MS_OF_KIND(MS_LAUNCHED)))
+        return;
     for (size_t at = all.begin; ms_lineage_next(&allocation->lineage, &at, all.end, &extent);) {
         const struct ms_content *content = &extent.content;
         if (content->kind == MS_LAUNCHED && !content->cached && content->recorded->input != NULL)
