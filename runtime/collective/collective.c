@@ -102,11 +102,11 @@ static bool park_sent(const struct ms_operation *operation)
     if (!may_park_sent(operation))
         return false;
     struct under_way_receive *added = receives() + under_way.receive_count;
-    const CUdeviceptr address = address_of(operation->read);
-    const CUresult result =
-        operation->gathers ? ms_receive_prepare_own(address, operation->read_bytes, &added->receive)
-                           : ms_receive_prepare(address, operation->read_bytes, operation->ranks,
-                                                true, &added->receive);
+    const struct ms_receive_role role = {.sends = true,
+                                         .gathers = operation->gathers,
+                                         .ranks = operation->ranks};
+    const CUresult result = ms_receive_prepare(address_of(operation->read), operation->read_bytes,
+                                               &role, &added->receive);
     if (result != CUDA_SUCCESS || added->receive.address == 0)
         return false;
     added->is_called = false;
@@ -137,14 +137,25 @@ static CUresult prepare_uses(const struct ms_operation *operation)
     return result;
 }
 
+static struct ms_allocation *claim_at(const void *address)
+{
+    return ms_space_claim(address_of(address));
+}
+
+static bool has_all_read(const struct ms_allocation *allocation,
+                         const struct ms_operation *operation)
+{
+    return allocation != NULL &&
+           ms_fits(allocation, address_of(operation->read), operation->read_bytes);
+}
+
 /* Of what is read; nothing if that is in no allocation. */
 static bool find_lineage(const struct ms_operation *operation, struct ms_lineage *lineage_out)
 {
-    const CUdeviceptr read = address_of(operation->read);
-    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(read);
-    if (allocation == NULL || !ms_fits(allocation, read, operation->read_bytes))
+    MS_CLAIMED struct ms_allocation *allocation = claim_at(operation->read);
+    if (!has_all_read(allocation, operation))
         return ms_lineage_init(lineage_out, operation->read_bytes);
-    const size_t begin = ms_offset(allocation, read);
+    const size_t begin = ms_offset(allocation, address_of(operation->read));
     return ms_lineage_extract(&allocation->lineage, begin, begin + operation->read_bytes,
                               lineage_out);
 }
@@ -154,8 +165,9 @@ static CUresult prepare_gathered(const struct ms_operation *operation, struct ms
     struct ms_receive_own own = {.begin = (size_t)operation->rank * operation->read_bytes};
     if (!find_lineage(operation, &own.lineage))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = ms_receive_prepare_gathered(address_of(operation->written),
-                                                        operation->written_bytes, &own, receive);
+    const struct ms_receive_role role = {.gathers = true, .own = &own};
+    const CUresult result = ms_receive_prepare(address_of(operation->written),
+                                               operation->written_bytes, &role, receive);
     ms_lineage_cleanup(&own.lineage);
     return result;
 }
@@ -170,7 +182,8 @@ static CUresult prepare_receive(const struct ms_operation *operation)
         operation->gathers
             ? prepare_gathered(operation, &added->receive)
             : ms_receive_prepare(address_of(operation->written), operation->written_bytes,
-                                 operation->ranks, false, &added->receive);
+                                 &(struct ms_receive_role){.ranks = operation->ranks},
+                                 &added->receive);
     if (added->receive.address != 0) {
         added->is_called = false;
         under_way.receive_count++;
@@ -180,7 +193,7 @@ static CUresult prepare_receive(const struct ms_operation *operation)
 
 static bool is_in_one_handle(const void *address)
 {
-    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address_of(address));
+    MS_CLAIMED struct ms_allocation *allocation = claim_at(address);
     return allocation == NULL ||
            ms_backing_is_one_chunk(&allocation->backing, 0, allocation->granule_bytes);
 }
@@ -203,33 +216,29 @@ static void look_at_captured(const struct ms_operation *operation)
  * computes gathers what is in memory, and uses it where it comes. */
 static bool passes_on(const struct ms_operation *operation)
 {
-    const CUdeviceptr read = address_of(operation->read);
     MS_CLAIMED struct ms_allocation *allocation =
-        operation->gathers && ms_defers_any() ? ms_space_claim(read) : NULL;
-    if (allocation == NULL || !ms_fits(allocation, read, operation->read_bytes))
+        operation->gathers ? claim_at(operation->read) : NULL;
+    if (!has_all_read(allocation, operation))
         return false;
-    const size_t begin = ms_offset(allocation, read);
+    const size_t begin = ms_offset(allocation, address_of(operation->read));
     return ms_lineage_any(&allocation->lineage, begin, begin + operation->read_bytes,
                           MS_NOT_RESIDENT);
 }
 
-static CUresult prepare(const struct ms_operation *operation)
+static CUresult prepare_deferred(const struct ms_operation *operation)
 {
-    CUresult result = CUDA_SUCCESS;
-    if (ms_defers_any())
-        result = prepare_uses(operation);
-    if (ms_defers_any() && result == CUDA_SUCCESS)
-        result = prepare_receive(operation);
-    if (ms_is_capturing())
-        look_at_captured(operation);
-    return result;
+    struct ms_operation now = *operation;
+    now.gathers = passes_on(operation); /* before it comes into memory */
+    const CUresult result = prepare_uses(&now);
+    return ms_defers_any() && result == CUDA_SUCCESS ? prepare_receive(&now) : result;
 }
 
 CUresult ms_collective_prepare(const struct ms_operation *operation)
 {
-    struct ms_operation now = *operation;
-    now.gathers = passes_on(operation); /* before it comes into memory */
-    return prepare(&now);
+    const CUresult result = ms_defers_any() ? prepare_deferred(operation) : CUDA_SUCCESS;
+    if (ms_is_capturing())
+        look_at_captured(operation);
+    return result;
 }
 
 static void finish(void)

@@ -25,18 +25,10 @@
 /* The more pieces, the sooner memory goes that is needed no more; but each costs some calls. */
 enum { PIECES = 64 };
 
-/* What a call does with the bytes. */
-struct role {
-    bool sends;                       /* them to all ranks; else it receives them */
-    bool gathers;                     /* they come from all ranks, and no kernel has used them */
-    const struct ms_receive_own *own; /* of what it gathers and receives; else NULL */
-    int ranks;                        /* unless it gathers */
-};
-
 /* True for what a kernel has put one behind the other, and has no memory: it is received or sent as
  * a whole, and then copied on. So is what is gathered while a model is loaded. */
 static bool is_passing(const struct ms_allocation *allocation, size_t begin, size_t end,
-                       const struct role *role)
+                       const struct ms_receive_role *role)
 {
     return !ms_has_late_payloads() &&
            (role->gathers || ms_lineage_any(&allocation->lineage, begin, end, MS_IN_SEQUENCE));
@@ -72,7 +64,7 @@ static bool list_unbacked(const struct ms_allocation *allocation, size_t begin, 
  * and lie side by side: the granule in which two meet is not lent, so that it has memory once, and
  * calls of one group can use it. */
 static bool list_parkable(const struct ms_allocation *allocation, size_t begin, size_t end,
-                          const struct role *role, const struct ms_ranges *except,
+                          const struct ms_receive_role *role, const struct ms_ranges *except,
                           struct ms_ranges *parkable_out)
 {
     struct ms_ranges whole = {0}, unbacked = {0};
@@ -375,7 +367,7 @@ static void count_received(const struct ms_allocation *allocation, size_t begin,
 }
 
 /* What all ranks get alike a plan divides; what they gather, the program has divided. */
-static bool is_divided(const struct role *role)
+static bool is_divided(const struct ms_receive_role *role)
 {
     return !role->gathers && ms_shard_receives_parts(role->ranks);
 }
@@ -384,7 +376,7 @@ static bool is_divided(const struct role *role)
  * back. In its own place, what comes in granules with local bytes may stay; copied on from there,
  * it would take memory again. */
 static CUresult receive_parts(struct ms_allocation *allocation, size_t begin, size_t end,
-                              const struct role *role, struct ms_receive *receive)
+                              const struct ms_receive_role *role, struct ms_receive *receive)
 {
     struct ms_ranges remote_parts = {0}, sinkable = {0}, parkable = {0};
     CUresult result = CUDA_SUCCESS;
@@ -415,7 +407,7 @@ static CUresult receive_parts(struct ms_allocation *allocation, size_t begin, si
 
 /* What launches make can be made again: it is cached while it is sent. So are bytes of files that
  * are gathered: where they stand, the next gathering finds them. */
-static bool can_be_parked(const struct ms_content *content, const struct role *role)
+static bool can_be_parked(const struct ms_content *content, const struct ms_receive_role *role)
 {
     return role->gathers ? content->kind == MS_FILL && !content->cached
                          : content->kind != MS_LAUNCHED && content->kind != MS_ABSENT;
@@ -428,7 +420,7 @@ static bool has_whole_granule(const struct ms_allocation *allocation, size_t beg
 }
 
 static bool may_send_parked(const struct ms_allocation *allocation, size_t begin, size_t end,
-                            const struct role *role)
+                            const struct ms_receive_role *role)
 {
     struct ms_extent extent;
     bool may = is_passing(allocation, begin, end, role) &&
@@ -542,7 +534,7 @@ static CUresult fill(const struct filling *filling)
 /* Brings what is sent into parked memory instead of its own place, so that the copies back are
  * lineage, and change nothing. A pattern that is gathered stays one: its memory goes. */
 static CUresult park_and_fill(struct ms_allocation *allocation, size_t begin, size_t end,
-                              const struct ms_ranges *parkable, const struct role *role,
+                              const struct ms_ranges *parkable, const struct ms_receive_role *role,
                               struct ms_receive *receive)
 {
     CUresult result = ms_backing_sink_wait(&allocation->backing, begin, end);
@@ -562,7 +554,7 @@ static CUresult park_and_fill(struct ms_allocation *allocation, size_t begin, si
 }
 
 static CUresult send_parked(struct ms_allocation *allocation, size_t begin, size_t end,
-                            const struct role *role, struct ms_receive *receive)
+                            const struct ms_receive_role *role, struct ms_receive *receive)
 {
     struct ms_ranges sinkable = {0}, parkable = {0};
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -578,7 +570,7 @@ static CUresult send_parked(struct ms_allocation *allocation, size_t begin, size
 
 /* Others are like any that are read or written. */
 static bool is_special(const struct ms_allocation *allocation, size_t begin, size_t end,
-                       const struct role *role)
+                       const struct ms_receive_role *role)
 {
     return role->sends ? may_send_parked(allocation, begin, end, role)
                        : is_divided(role) || is_passing(allocation, begin, end, role);
@@ -586,7 +578,7 @@ static bool is_special(const struct ms_allocation *allocation, size_t begin, siz
 
 /* Refuses captured operations, whose memory must not change, more than one allocation, and a device
  * without sinks. */
-static bool try_prepare(CUdeviceptr address, size_t bytes, const struct role *role,
+static bool try_prepare(CUdeviceptr address, size_t bytes, const struct ms_receive_role *role,
                         struct ms_receive *receive, CUresult *result)
 {
     if (ms_is_capturing())
@@ -609,8 +601,8 @@ static bool try_prepare(CUdeviceptr address, size_t bytes, const struct role *ro
     return true;
 }
 
-static CUresult prepare(CUdeviceptr address, size_t bytes, const struct role *role,
-                        struct ms_receive *receive_out)
+CUresult ms_receive_prepare(CUdeviceptr address, size_t bytes, const struct ms_receive_role *role,
+                            struct ms_receive *receive_out)
 {
     int attempts = 0;
     CUresult result;
@@ -621,24 +613,6 @@ static CUresult prepare(CUdeviceptr address, size_t bytes, const struct role *ro
     } while (!role->sends && ms_evict_try_bytes_again(result, &attempts));
     ms_window_extend();
     return result;
-}
-
-CUresult ms_receive_prepare(CUdeviceptr address, size_t bytes, int ranks, bool is_root,
-                            struct ms_receive *receive_out)
-{
-    return prepare(address, bytes, &(struct role){.sends = is_root, .ranks = ranks}, receive_out);
-}
-
-CUresult ms_receive_prepare_gathered(CUdeviceptr address, size_t bytes,
-                                     const struct ms_receive_own *own,
-                                     struct ms_receive *receive_out)
-{
-    return prepare(address, bytes, &(struct role){.gathers = true, .own = own}, receive_out);
-}
-
-CUresult ms_receive_prepare_own(CUdeviceptr address, size_t bytes, struct ms_receive *receive_out)
-{
-    return prepare(address, bytes, &(struct role){.sends = true, .gathers = true}, receive_out);
 }
 
 /* Hands over an event to what is mapped under the allocation, unless that was freed meanwhile. */

@@ -37,12 +37,6 @@ struct ms_receive {
     CUcontext context;
 };
 
-/* The call will overwrite [address, address + bytes) with bytes that all of so many ranks get; or,
- * on the root, send what stands there. On the root an address of 0 then means: like any other
- * read. */
-CUresult ms_receive_prepare(CUdeviceptr address, size_t bytes, int ranks, bool is_root,
-                            struct ms_receive *receive_out);
-
 /* What this rank sends of what all ranks gather, as it was when it was prepared, and where it comes
  * to stand in that. */
 struct ms_receive_own {
@@ -50,14 +44,20 @@ struct ms_receive_own {
     size_t begin;
 };
 
-/* The call will overwrite the bytes with what all ranks send, one behind the other, to be copied
- * on. An address of 0 then means: nobody has to wait for it. */
-CUresult ms_receive_prepare_gathered(CUdeviceptr address, size_t bytes,
-                                     const struct ms_receive_own *own,
-                                     struct ms_receive *receive_out);
+/* What a call does with the bytes. */
+struct ms_receive_role {
+    bool sends;                       /* them to all ranks; else it receives them */
+    bool gathers;                     /* they come from all ranks, and no kernel has used them */
+    const struct ms_receive_own *own; /* of what it gathers and receives; else NULL */
+    int ranks;                        /* so many get all of them; unless it gathers */
+};
 
-/* It will send the bytes there. An address of 0 then means: like any other read. */
-CUresult ms_receive_prepare_own(CUdeviceptr address, size_t bytes, struct ms_receive *receive_out);
+/*
+ * The call will overwrite [address, address + bytes), or send what stands there. An address of 0
+ * then means, of what is sent: like any other read; of what is gathered: nobody has to wait for it.
+ */
+CUresult ms_receive_prepare(CUdeviceptr address, size_t bytes, const struct ms_receive_role *role,
+                            struct ms_receive *receive_out);
 
 /* It is queued on stream. Waits until it has run, for at most METASHARD_RECEIVE_MS. */
 void ms_receive_queued(struct ms_receive *receive, CUstream stream);

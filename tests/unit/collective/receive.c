@@ -45,9 +45,15 @@ static void end(void)
     fake_check_empty();
 }
 
+static CUresult prepare_range(CUdeviceptr address, size_t bytes, int ranks, bool is_root)
+{
+    const struct ms_receive_role role = {.sends = is_root, .ranks = ranks};
+    return ms_receive_prepare(address, bytes, &role, &receive);
+}
+
 static CUresult prepare(void)
 {
-    return ms_receive_prepare(allocation->address, allocation->bytes, 2, false, &receive);
+    return prepare_range(allocation->address, allocation->bytes, 2, false);
 }
 
 /* What the broadcast does. */
@@ -146,8 +152,7 @@ MS_TEST_BETWEEN(start, end, a_part_of_an_allocation_is_received_alone)
 {
     enum { FIRST = 3 * FAKE_GRANULE, SECOND = 6 * FAKE_GRANULE };
     name_tensor(allocation->address, BYTES, "w");
-    CHECK_EQ(ms_receive_prepare(allocation->address + FIRST, SECOND - FIRST, 2, false, &receive),
-             CUDA_SUCCESS);
+    CHECK_EQ(prepare_range(allocation->address + FIRST, SECOND - FIRST, 2, false), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.backed_bytes, HALF - FIRST);
     CHECK_EQ(fake.physical_bytes, HALF - FIRST + FAKE_GRANULE);
     memset((void *)(uintptr_t)(allocation->address + FIRST), 6, SECOND - FIRST);
@@ -166,8 +171,7 @@ MS_TEST(of_some_tensors_the_one_that_is_received_goes_to_the_sink)
     start_with(12 * G);
     for (size_t i = 0; i < 3; i++)
         name_tensor(allocation->address + i * 4 * G, 4 * G, names[i]);
-    CHECK_EQ(ms_receive_prepare(allocation->address + 4 * G, 4 * G, 2, false, &receive),
-             CUDA_SUCCESS);
+    CHECK_EQ(prepare_range(allocation->address + 4 * G, 4 * G, 2, false), CUDA_SUCCESS);
     CHECK(receive.sink != NULL && receive.context == FAKE_CONTEXT);
     for (size_t i = 0; i < 12; i++)
         CHECK_EQ(is_memory(i * G), i / 4 == 1);
@@ -180,7 +184,7 @@ MS_TEST(of_some_tensors_the_one_that_is_received_goes_to_the_sink)
 MS_TEST_BETWEEN(start, end, what_needs_no_wait_says_so)
 {
     memset(&receive, 0x77, sizeof(receive));
-    CHECK_EQ(ms_receive_prepare(allocation->address, BYTES, 3, false, &receive), CUDA_SUCCESS);
+    CHECK_EQ(prepare_range(allocation->address, BYTES, 3, false), CUDA_SUCCESS);
     CHECK(receive.address == 0 && receive.sink == NULL && receive.lent == NULL);
     CHECK(receive.park.count == 0 && receive.park.parked == NULL);
     ms_receive_queued(&receive, FAKE_STREAM);
@@ -260,8 +264,7 @@ MS_TEST(a_part_too_small_to_be_deferred_needs_all_bytes)
             carve();
         ms_config.min_bytes = cases[i].least;
         const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
-        CHECK_EQ(ms_receive_prepare(allocation->address + begin, bytes, 2, false, &receive),
-                 CUDA_SUCCESS);
+        CHECK_EQ(prepare_range(allocation->address + begin, bytes, 2, false), CUDA_SUCCESS);
         const size_t kept = cases[i].is_whole ? bytes : OURS - begin;
         CHECK_EQ(receive.sink == NULL, cases[i].is_whole);
         CHECK_EQ(allocation->backing.backed_bytes, kept);
@@ -291,7 +294,7 @@ MS_TEST(all_is_kept_where_the_plan_has_no_say)
             bytes++; /* it is in no one allocation */
         else
             bytes = HALF, address += FAKE_GRANULE; /* no tensor */
-        CHECK_EQ(ms_receive_prepare(address, bytes, ranks, false, &receive), CUDA_SUCCESS);
+        CHECK_EQ(prepare_range(address, bytes, ranks, false), CUDA_SUCCESS);
         CHECK(receive.sink == NULL && receive.lent == NULL && receive.park.count == 0);
         CHECK_EQ(allocation->backing.backed_bytes, way == 4 ? HALF : BYTES);
         CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 0);
@@ -519,7 +522,7 @@ static void start_sending(void)
 
 static bool prepare_to_send(void)
 {
-    return ms_receive_prepare(allocation->address, BYTES, 2, true, &receive) == CUDA_SUCCESS &&
+    return prepare_range(allocation->address, BYTES, 2, true) == CUDA_SUCCESS &&
            receive.address != 0;
 }
 
@@ -663,8 +666,8 @@ static void end_gathering(void)
 
 static CUresult gather(size_t begin, size_t behind, struct ms_receive *receive_out)
 {
-    return ms_receive_prepare_gathered(allocation->address + begin, behind - begin, &own,
-                                       receive_out);
+    const struct ms_receive_role role = {.gathers = true, .own = &own};
+    return ms_receive_prepare(allocation->address + begin, behind - begin, &role, receive_out);
 }
 
 /* The granule in which two tensors meet has memory once, and the second one may be gathered before
@@ -775,8 +778,7 @@ MS_TEST(what_a_root_sends_of_a_file_is_read_to_its_place)
 MS_TEST_BETWEEN(start_sending, end, a_part_of_an_allocation_is_sent_alone)
 {
     const size_t first = FAKE_GRANULE + 100, bytes = HALF + 200;
-    CHECK_EQ(ms_receive_prepare(allocation->address + first, bytes, 2, true, &receive),
-             CUDA_SUCCESS);
+    CHECK_EQ(prepare_range(allocation->address + first, bytes, 2, true), CUDA_SUCCESS);
     CHECK(receive.address == allocation->address && parked_bytes() == bytes);
     CHECK_EQ(kind_at(first - 1), MS_FILL);
     CHECK_EQ(kind_at(first + bytes), MS_SOURCE);
@@ -795,7 +797,7 @@ static bool receive_without(void (*begin)(void), int pieces)
     const bool is_root = begin == start_sending;
     may_make = pieces;
     fails_once = true;
-    const CUresult result = ms_receive_prepare(allocation->address, BYTES, 2, is_root, &receive);
+    const CUresult result = prepare_range(allocation->address, BYTES, 2, is_root);
     const bool has_failed = may_make < 0;
     may_make = 1000000;
     if (result != CUDA_SUCCESS)
