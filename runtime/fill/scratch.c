@@ -14,8 +14,7 @@ static struct ms_scratch kept[MS_MAX_DEVICES];
 static _Atomic bool is_used[MS_MAX_DEVICES]; /* who has set it may use what is kept */
 static _Atomic unsigned kept_count;          /* of those that have a backing */
 
-static _Thread_local bool may_refuse;
-static _Thread_local struct ms_scratch_refusal refusal;
+_Thread_local struct ms_scratch_refusing ms_scratch_refusing;
 
 static bool try_use(CUdevice device)
 {
@@ -190,26 +189,9 @@ CUresult ms_scratch_ask(CUdevice device, size_t bytes)
     if (!ms_scratch_fits(device, all))
         ms_scratch_drop();
     const uint64_t beyond = bytes_beyond(device, all);
-    if (beyond == 0 || !may_refuse)
+    if (beyond == 0 || !ms_scratch_refusing.may)
         return CUDA_SUCCESS;
-    may_refuse = false;
-    refusal = (struct ms_scratch_refusal){device, beyond};
+    ms_scratch_refusing.may = false;
+    ms_scratch_refusing.refusal = (struct ms_scratch_refusal){device, beyond};
     return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-void ms_scratch_may_refuse(bool may)
-{
-    may_refuse = may;
-}
-
-bool ms_scratch_has_refused(void)
-{
-    return refusal.bytes > 0;
-}
-
-struct ms_scratch_refusal ms_scratch_take_refusal(void)
-{
-    const struct ms_scratch_refusal taken = refusal;
-    refusal = (struct ms_scratch_refusal){0};
-    return taken;
 }

@@ -63,6 +63,28 @@ struct ms_scratch_refusal {
     uint64_t bytes; /* 0: nothing was refused */
 };
 CUresult ms_scratch_ask(CUdevice device, size_t bytes);
-void ms_scratch_may_refuse(bool may);
-bool ms_scratch_has_refused(void);
-struct ms_scratch_refusal ms_scratch_take_refusal(void);
+
+/* Of this thread, for the functions here. */
+struct ms_scratch_refusing {
+    bool may;
+    struct ms_scratch_refusal refusal;
+};
+extern _Thread_local struct ms_scratch_refusing ms_scratch_refusing
+    __attribute__((tls_model("initial-exec")));
+
+static inline void ms_scratch_may_refuse(bool may)
+{
+    ms_scratch_refusing.may = may;
+}
+
+static inline bool ms_scratch_has_refused(void)
+{
+    return ms_scratch_refusing.refusal.bytes > 0;
+}
+
+static inline struct ms_scratch_refusal ms_scratch_take_refusal(void)
+{
+    const struct ms_scratch_refusal taken = ms_scratch_refusing.refusal;
+    ms_scratch_refusing.refusal = (struct ms_scratch_refusal){0};
+    return taken;
+}
