@@ -195,14 +195,19 @@ static bool can_copy_claimed(const struct ms_allocation *source,
            is_worth_it(source, begin, end, count_rows(rows));
 }
 
-static bool may_run_rows(const struct ms_strided_copy *rows)
+/* `except`: states that no byte of the source has, or 0. */
+static bool may_run(const struct ms_strided_copy *rows, unsigned except)
 {
     struct extent to, from;
     if (rows->width == 0 || count_rows(rows) > MAX_ROWS)
         return false;
     measure(rows, &to, &from);
     MS_CLAIMED_BOTH const struct ms_claims claims = ms_claims_begin(from.begin, to.begin);
-    return can_copy_claimed(claims.first, claims.second, &from, &to, rows);
+    const struct ms_allocation *source = claims.first;
+    if (!can_copy_claimed(source, claims.second, &from, &to, rows))
+        return false;
+    const size_t begin = ms_offset(source, from.begin);
+    return !ms_lineage_any(&source->lineage, begin, begin + from.bytes, except);
 }
 
 /* The first dimension varies fastest, as in memory. The driver copies what changed meanwhile. */
@@ -278,7 +283,7 @@ static bool may_run_parts(const struct ms_parts *parts, CUstream stream)
         if (rows.dims == 0)
             continue;
         count += count_rows(&rows);
-        if (count > MAX_ROWS || !may_run_rows(&rows))
+        if (count > MAX_ROWS || !may_run(&rows, 0))
             return false;
     }
     return count == 0 || ms_order_may_record(stream);
@@ -327,33 +332,20 @@ bool ms_move_try_parts(const struct ms_parts *parts, CUstream stream, CUresult *
     return true;
 }
 
-/* What launches make is left to one that is recorded with it as its input. */
-static bool may_run_piece(const struct ms_strided_copy *piece)
+static bool try_run(const struct ms_strided_copy *rows, unsigned except, CUstream stream,
+                    CUresult *result_out)
 {
-    const struct extent to = {piece->to, piece->width}, from = {piece->from, piece->width};
-    MS_CLAIMED_BOTH const struct ms_claims claims = ms_claims_begin(from.begin, to.begin);
-    const struct ms_allocation *source = claims.first;
-    if (!can_copy_claimed(source, claims.second, &from, &to, piece))
+    if (!may_run(rows, except) || !ms_order_may_record(stream))
         return false;
-    const size_t begin = ms_offset(source, from.begin);
-    return !ms_lineage_any(&source->lineage, begin, begin + from.bytes, MS_OF_KIND(MS_LAUNCHED));
+    *result_out = rows->dims > 0 ? run_rows(rows, stream) : run_piece(rows, NULL, stream);
+    return true;
 }
 
+/* What launches make is left to one that is recorded with it as its input. */
 bool ms_move_try_deferred(const struct ms_strided_copy *piece, CUstream stream,
                           CUresult *result_out)
 {
-    if (!may_run_piece(piece) || !ms_order_may_record(stream))
-        return false;
-    *result_out = run_piece(piece, NULL, stream);
-    return true;
-}
-
-static bool try_rows(const struct ms_strided_copy *rows, CUstream stream, CUresult *result_out)
-{
-    if (!may_run_rows(rows) || !ms_order_may_record(stream))
-        return false;
-    *result_out = run_rows(rows, stream);
-    return true;
+    return try_run(piece, MS_OF_KIND(MS_LAUNCHED), stream, result_out);
 }
 
 /* --- planes and boxes */
@@ -369,7 +361,7 @@ static bool copy_plane(const struct ms_movement *movement, CUresult *result_out)
                                          .dim = {{movement->height, to->pitch, from->pitch}}};
     return ms_side_is_device(*from) && ms_side_is_device(*to) && !from->is_refused &&
            !to->is_refused && !ms_movement_is_empty(movement) && ms_pointer_is_owned(from->begin) &&
-           try_rows(&rows, movement->stream, result_out);
+           try_run(&rows, 0, movement->stream, result_out);
 }
 
 /* Of an allocation that is called host memory, the driver decides if that is allowed. */

@@ -83,20 +83,23 @@ static bool copy_from(const struct ms_allocation *other, const struct place *pla
     return ms_driver_wait(stream) == CUDA_SUCCESS && result == CUDA_SUCCESS;
 }
 
+static bool copy_wanted(const struct ms_allocation *allocation, const struct place *place,
+                        const struct ms_range *wanted, CUdeviceptr address, CUstream stream)
+{
+    const bool is_own = place->address - allocation->address < allocation->bytes;
+    MS_CLAIMED struct ms_allocation *other = is_own ? NULL : ms_space_try_claim(place->address);
+    const struct ms_allocation *source = is_own ? allocation : other;
+    return source != NULL && source->context == allocation->context &&
+           copy_from(source, place, wanted, address, stream);
+}
+
 struct ms_range ms_loaded_copy(struct ms_allocation *allocation, const struct ms_source *file,
                                uint64_t offset, size_t bytes, CUdeviceptr address, CUstream stream)
 {
     struct place place;
     while (bytes >= min_bytes && take_place(file, offset, bytes, &place)) {
         const struct ms_range wanted = overlap(&place, offset, bytes);
-        const bool is_own = place.address - allocation->address < allocation->bytes;
-        struct ms_allocation *other = is_own ? allocation : ms_space_try_claim(place.address);
-        const bool done =
-            other != NULL && other->context == allocation->context &&
-            copy_from(other, &place, &wanted, address + (wanted.begin - offset), stream);
-        if (!is_own)
-            ms_space_release(other);
-        if (!done)
+        if (!copy_wanted(allocation, &place, &wanted, address + (wanted.begin - offset), stream))
             continue;
         ms_loaded_note(file, place.offset, place.bytes, place.address);
         return wanted;

@@ -373,6 +373,19 @@ static CUresult replay_all(struct ms_allocation *allocation, size_t begin, size_
     return result == CUDA_SUCCESS ? replay_range(allocation, begin, end) : result;
 }
 
+/* A way to bring bytes into memory. */
+typedef CUresult filler(struct ms_allocation *allocation, size_t begin, size_t end,
+                        const void *argument);
+
+static CUresult fill_and_publish(struct ms_allocation *allocation, size_t begin, size_t end,
+                                 filler *fill, const void *argument)
+{
+    const struct ms_publish_timer note = ms_publish_begin(allocation);
+    const CUresult result = fill(allocation, begin, end, argument);
+    ms_publish_materialised(&note, allocation, begin, result);
+    return result;
+}
+
 static CUresult copy_from(struct ms_allocation *allocation, size_t begin, size_t end,
                           CUdeviceptr from)
 {
@@ -387,20 +400,24 @@ static CUresult copy_from(struct ms_allocation *allocation, size_t begin, size_t
     return result != CUDA_SUCCESS ? result : waited;
 }
 
-CUresult ms_materialise_copied(struct ms_allocation *allocation, size_t begin, size_t end,
-                               CUdeviceptr from)
+static CUresult copy_present(struct ms_allocation *allocation, size_t begin, size_t end,
+                             const void *from)
 {
     struct ms_driver_scope scope;
-    const struct ms_publish_timer note = ms_publish_begin(allocation);
     CUresult result = ms_driver_enter(allocation->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    result = copy_from(allocation, begin, end, from);
+    result = copy_from(allocation, begin, end, *(const CUdeviceptr *)from);
     if (result == CUDA_SUCCESS)
         result = set_present(allocation, begin, end);
     ms_driver_leave(&scope);
-    ms_publish_materialised(&note, allocation, begin, result);
     return result;
+}
+
+CUresult ms_materialise_copied(struct ms_allocation *allocation, size_t begin, size_t end,
+                               CUdeviceptr from)
+{
+    return fill_and_publish(allocation, begin, end, copy_present, &from);
 }
 
 static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
@@ -420,8 +437,9 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
 
 /* Parked bytes have memory already, which goes as they come: so not all of them come at once. */
 static CUresult play_in_steps(struct ms_allocation *allocation, size_t begin, size_t end,
-                              const struct ms_need_row *need)
+                              const void *argument)
 {
+    const struct ms_need_row *need = argument;
     static const size_t step = (size_t)32 << 20;
     const bool has_parked = ms_lineage_any(&allocation->lineage, begin, end, MS_OF_KIND(MS_PARKED));
     CUresult result = CUDA_SUCCESS;
@@ -519,10 +537,8 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
     if (result == CUDA_SUCCESS && ms_lineage_any(&allocation->lineage, begin, end, MS_MISSING)) {
         extend_window(allocation);
         bring_inputs(allocation, begin, end);
-        const struct ms_publish_timer note = ms_publish_begin(allocation);
-        result = play_in_steps(allocation, begin, end, need);
+        result = fill_and_publish(allocation, begin, end, play_in_steps, need);
         log_error(allocation, begin, end, result);
-        ms_publish_materialised(&note, allocation, begin, result);
     }
     if (result == CUDA_SUCCESS && !is_cached &&
         ms_lineage_any(&allocation->lineage, begin, end, MS_NOT_RESIDENT)) {
