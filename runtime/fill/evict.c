@@ -218,14 +218,19 @@ static void trim_all(void)
     atomic_store(&enough, after < before ? 0 : after + ms_config.leftover_bytes);
 }
 
+static bool find_candidate(CUdeviceptr address, struct candidate *candidate_out)
+{
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_try_claim(address);
+    if (allocation != NULL)
+        *candidate_out = candidate_of(allocation);
+    return allocation != NULL;
+}
+
 static void trim_one(CUdeviceptr address)
 {
-    struct ms_allocation *allocation = may_trim() ? ms_space_try_claim(address) : NULL;
-    if (allocation == NULL)
-        return;
-    const struct candidate candidate = candidate_of(allocation);
-    ms_space_release(allocation);
-    atomic_fetch_add(&trimmed_bytes, evict_candidates(&trimming, &candidate, 1));
+    struct candidate candidate;
+    if (may_trim() && find_candidate(address, &candidate))
+        atomic_fetch_add(&trimmed_bytes, evict_candidates(&trimming, &candidate, 1));
 }
 
 void ms_evict_leftover(CUdeviceptr address)
