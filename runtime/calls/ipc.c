@@ -111,12 +111,6 @@ static bool answer(const struct ms_handout_text *request, struct ms_handout_text
     return result == CUDA_SUCCESS;
 }
 
-bool ms_ipc_can_share(const struct ms_allocation_facts *facts)
-{
-    return !facts->is_programs && !facts->is_opened && facts->pool == NULL &&
-           ms_backing_properties(facts->device).requestedHandleTypes != 0;
-}
-
 static void say_who_can_open(const struct ms_allocation_facts *facts)
 {
     static _Atomic bool is_said;

@@ -13,10 +13,15 @@
 #include <stdbool.h>
 
 #include "runtime/driver/driver.h"
+#include "runtime/memory/backing.h"
 #include "runtime/memory/space.h"
 
 /* True for an allocation of which cuIpcGetMemHandle gives a handle. */
-bool ms_ipc_can_share(const struct ms_allocation_facts *facts);
+static inline bool ms_ipc_can_share(const struct ms_allocation_facts *facts)
+{
+    return !facts->is_programs && !facts->is_opened && facts->pool == NULL &&
+           ms_backing_properties(facts->device).requestedHandleTypes != 0;
+}
 
 /* cuIpcGetMemHandle: the whole allocation comes into memory, and stays there. */
 bool ms_ipc_share(CUdeviceptr address, CUipcMemHandle *handle_out, CUresult *result_out);

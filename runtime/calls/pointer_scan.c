@@ -6,13 +6,6 @@
 #include "runtime/calls/word_scan.h"
 #include "runtime/memory/far_address.h"
 
-void ms_pointer_scan_bounds(struct ms_range bounds_out[MS_WORD_WINDOWS])
-{
-    struct ms_range *host = &bounds_out[MS_WORD_HOST];
-    ms_space_bounds(bounds_out);
-    ms_host_memory_bounds(&host->begin, &host->end);
-}
-
 static bool is_in(const struct ms_range *range, uint64_t word)
 {
     return word >= range->begin && word < range->end;

@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "runtime/base/range.h"
+#include "runtime/calls/host_memory.h"
 #include "runtime/calls/word_scan.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/space.h"
@@ -38,4 +39,10 @@ void ms_pointer_scan_find(const struct ms_arguments *arguments, struct ms_pointe
 /* Only words in these ranges mean anything: addresses of blocks, and of tracked memory. */
 enum { MS_WORD_HOST = MS_BOUNDS };
 _Static_assert(MS_WORD_HOST + 1 == MS_WORD_WINDOWS, "a window for each");
-void ms_pointer_scan_bounds(struct ms_range bounds_out[MS_WORD_WINDOWS]);
+
+static inline void ms_pointer_scan_bounds(struct ms_range bounds_out[MS_WORD_WINDOWS])
+{
+    struct ms_range *host = &bounds_out[MS_WORD_HOST];
+    ms_space_bounds(bounds_out);
+    ms_host_memory_bounds(&host->begin, &host->end);
+}

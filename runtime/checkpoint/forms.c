@@ -54,11 +54,6 @@ uint32_t ms_forms_add(struct ms_forms *forms, const struct ms_tensor *tensor)
     return form;
 }
 
-void ms_forms_end(struct ms_forms *forms)
-{
-    ms_hash_set_cleanup(&forms->known);
-}
-
 void ms_forms_get(const struct ms_forms *forms, uint32_t form, struct ms_tensor *tensor_out)
 {
     const uint64_t *words = words_of(forms, form);

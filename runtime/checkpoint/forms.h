@@ -14,7 +14,10 @@ struct ms_forms {
 /* The number of the tensor's form, which is measured; MS_NO_NUMBER: out of memory. */
 uint32_t ms_forms_add(struct ms_forms *forms, const struct ms_tensor *tensor);
 /* No more will be added. */
-void ms_forms_end(struct ms_forms *forms);
+static inline void ms_forms_end(struct ms_forms *forms)
+{
+    ms_hash_set_cleanup(&forms->known);
+}
 
 /* Sets dtype, shape, elements and bytes of the tensor. */
 void ms_forms_get(const struct ms_forms *forms, uint32_t form, struct ms_tensor *tensor_out);

@@ -650,9 +650,3 @@ bool ms_pickle_read(const struct ms_fault_context *reading, const char *text, si
         ms_pickle_cleanup(&machine.pickle);
     return is_good;
 }
-
-void ms_pickle_cleanup(struct ms_pickle *pickle)
-{
-    ms_heap_free(pickle->values);
-    ms_heap_free(pickle->cells);
-}

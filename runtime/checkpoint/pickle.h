@@ -9,6 +9,7 @@
 
 #include <stdint.h>
 
+#include "runtime/base/heap.h"
 #include "runtime/document/fault.h"
 
 enum {
@@ -66,4 +67,9 @@ struct ms_pickle {
  * at most 600 MB. */
 bool ms_pickle_read(const struct ms_fault_context *reading, const char *text, size_t bytes,
                     struct ms_pickle *pickle_out);
-void ms_pickle_cleanup(struct ms_pickle *pickle);
+
+static inline void ms_pickle_cleanup(struct ms_pickle *pickle)
+{
+    ms_heap_free(pickle->values);
+    ms_heap_free(pickle->cells);
+}

@@ -56,12 +56,6 @@ const char *ms_tensor_measure(struct ms_tensor *tensor)
     return NULL;
 }
 
-bool ms_tensor_is_alike(const struct ms_tensor *a, const struct ms_tensor *b)
-{
-    return a->dtype == b->dtype && a->dims == b->dims &&
-           memcmp(a->shape, b->shape, a->dims * sizeof(a->shape[0])) == 0;
-}
-
 /* --- in a JSON document */
 
 static bool find_dtype(const char *value, enum ms_dtype *dtype_out)

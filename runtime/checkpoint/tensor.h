@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "runtime/document/fault.h"
 
@@ -63,7 +64,12 @@ bool ms_tensor_find_dtype(const char *name, enum ms_dtype *dtype_out);
 /* Sets elements and bytes from dtype and shape. Returns NULL, or why the shape is invalid. */
 const char *ms_tensor_measure(struct ms_tensor *tensor);
 
-bool ms_tensor_is_alike(const struct ms_tensor *a, const struct ms_tensor *b); /* dtype and shape */
+/* True if dtype and shape are the same. */
+static inline bool ms_tensor_is_alike(const struct ms_tensor *a, const struct ms_tensor *b)
+{
+    return a->dtype == b->dtype && a->dims == b->dims &&
+           memcmp(a->shape, b->shape, a->dims * sizeof(a->shape[0])) == 0;
+}
 
 /* Reads dtype and shape, which are values of the object at `place` of a JSON document. */
 bool ms_tensor_parse(const struct ms_fault_context *reading, const struct ms_place *place,

@@ -36,14 +36,6 @@ void ms_evict_let_go(void)
     atomic_fetch_sub(&reads_in_call, 1);
 }
 
-enum ms_need ms_evict_need_in(const struct ms_allocation *allocation, enum ms_need need,
-                              CUstream stream)
-{
-    const enum ms_need elsewhere = ms_needs[need].elsewhere;
-    return elsewhere == need || ms_order_stream_context(stream) == allocation->context ? need
-                                                                                       : elsewhere;
-}
-
 struct candidate {
     CUdeviceptr address;
     uint64_t id;

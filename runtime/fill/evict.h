@@ -10,6 +10,8 @@
 
 #include "runtime/driver/driver.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/space.h"
 
 /*
  * True if `result` is out of memory and another attempt makes sense: it has waited for the device
@@ -62,5 +64,10 @@ bool ms_evict_drop_sinks(void);
 
 /* The need that applies to the allocation when the call is queued in stream: need itself, or its
  * `elsewhere` in needs.def. */
-enum ms_need ms_evict_need_in(const struct ms_allocation *allocation, enum ms_need need,
-                              CUstream stream);
+static inline enum ms_need ms_evict_need_in(const struct ms_allocation *allocation,
+                                            enum ms_need need, CUstream stream)
+{
+    const enum ms_need elsewhere = ms_needs[need].elsewhere;
+    return elsewhere == need || ms_order_stream_context(stream) == allocation->context ? need
+                                                                                       : elsewhere;
+}

@@ -132,8 +132,3 @@ void ms_origins_cleanup(struct ms_origins *copy)
     ms_heap_free(copy->list);
     *copy = (struct ms_origins){0};
 }
-
-size_t ms_origins_find(const struct ms_origins *copy, CUdeviceptr address)
-{
-    return MS_ARRAY_FIND(at, copy->count, copy->list[at].address < address);
-}

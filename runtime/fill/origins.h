@@ -10,6 +10,7 @@
  */
 #pragma once
 
+#include "runtime/base/array.h"
 #include "runtime/memory/space.h"
 
 /*
@@ -35,7 +36,11 @@ struct ms_origins {
  * is nothing to clean up. ms_origins_find: the index of the first at the address or above. */
 bool ms_origins_copy(struct ms_origins *copy_out);
 void ms_origins_cleanup(struct ms_origins *copy);
-size_t ms_origins_find(const struct ms_origins *copy, CUdeviceptr address);
+
+static inline size_t ms_origins_find(const struct ms_origins *copy, CUdeviceptr address)
+{
+    return MS_ARRAY_FIND(at, copy->count, copy->list[at].address < address);
+}
 
 /* It gives other bytes than there are now: it is not looked at again. */
 void ms_origins_forget(const struct ms_origin *origin);

@@ -20,16 +20,6 @@
 
 enum { COMPARED_BYTES = 1 << 20 };
 
-void ms_restore_mark(struct ms_allocation *allocation)
-{
-    allocation->was_resident = true;
-}
-
-bool ms_restore_is_due(const struct ms_allocation *allocation)
-{
-    return allocation->was_resident;
-}
-
 /* --- what origins refer to is opened again */
 
 static bool is_same_name(const struct ms_source *one, const struct ms_source *other)

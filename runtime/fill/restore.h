@@ -42,8 +42,15 @@ size_t ms_restore_all(void);
 
 /* The allocation was resident: kernels may know it by an address that nobody has seen, so it has to
  * be so again. Its caller has the claim. */
-void ms_restore_mark(struct ms_allocation *allocation);
-bool ms_restore_is_due(const struct ms_allocation *allocation);
+static inline void ms_restore_mark(struct ms_allocation *allocation)
+{
+    allocation->was_resident = true;
+}
+
+static inline bool ms_restore_is_due(const struct ms_allocation *allocation)
+{
+    return allocation->was_resident;
+}
 
 /* What was written of all allocations with was_resident becomes resident again; one that cannot
  * stays as it is, and the first failure is returned. The caller holds no claim. */

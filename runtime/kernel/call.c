@@ -11,7 +11,7 @@ enum { MAX_REPLAY_PARAMS = 64, PIECE_BYTES = 28 };
 
 /* Small, because a large model is initialised by very many. */
 struct ms_launch {
-    struct ms_counted counted;
+    struct ms_counted counted; /* first: ms_call_forget */
     CUfunction function;
     struct ms_param_layout *layout;
     CUlaunchAttribute *attributes; /* owned; NULL: there are none */
@@ -26,6 +26,8 @@ struct ms_launch {
         unsigned char bytes[PIECE_BYTES];
     } pieces[];
 };
+
+_Static_assert(offsetof(struct ms_launch, counted) == 0, "as ms_call_forget wants it");
 
 /* Finds the buffer in `extra`: pairs of a tag and a value, ended by a zero tag. */
 static bool read_extra(void **extra, const void **bytes_out, size_t *count_out)
@@ -75,11 +77,6 @@ bool ms_call_pack(const struct ms_call *call, const struct ms_param_layout *layo
     return true;
 }
 
-void ms_call_unpack(struct ms_packed *packed)
-{
-    ms_heap_free(packed->heap);
-}
-
 bool ms_call_begin(const struct ms_call *call, struct ms_packed *room,
                    struct ms_arguments *arguments_out)
 {
@@ -93,12 +90,6 @@ bool ms_call_begin(const struct ms_call *call, struct ms_packed *room,
     }
     ms_strided_loop_find_numbers(layout, room, &arguments_out->numbers);
     return true;
-}
-
-void ms_call_end(const struct ms_arguments *arguments)
-{
-    ms_call_unpack(arguments->packed);
-    ms_counted_drop(&arguments->layout->counted);
 }
 
 /* Attributes that say how to run a kernel, not when. */
@@ -232,11 +223,6 @@ struct ms_launch *ms_call_record(const struct ms_call *call, struct ms_param_lay
     launch->bytes = (uint32_t)packed->count;
     launch->piece_count = keep_pieces(packed, launch->pieces);
     return launch;
-}
-
-void ms_call_forget(struct ms_launch *launch)
-{
-    ms_counted_drop(&launch->counted);
 }
 
 struct ms_launch *ms_call_take(struct ms_launch *launch)

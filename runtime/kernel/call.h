@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/counted.h"
+#include "runtime/base/heap.h"
 #include "runtime/base/range.h"
 #include "runtime/driver/driver.h"
 #include "runtime/kernel/parameters.h"
@@ -41,12 +43,22 @@ struct ms_arguments {
  * memory. True: ms_call_end must follow. */
 bool ms_call_begin(const struct ms_call *call, struct ms_packed *room,
                    struct ms_arguments *arguments_out);
-void ms_call_end(const struct ms_arguments *arguments);
 
 /* For call.c and its unit test: the packing. */
 bool ms_call_pack(const struct ms_call *call, const struct ms_param_layout *layout,
                   struct ms_packed *packed_out);
-void ms_call_unpack(struct ms_packed *packed);
+
+static inline void ms_call_unpack(struct ms_packed *packed)
+{
+    ms_heap_free(packed->heap);
+}
+
+/* Ends what ms_call_begin has begun. */
+static inline void ms_call_end(const struct ms_arguments *arguments)
+{
+    ms_call_unpack(arguments->packed);
+    ms_counted_drop(&arguments->layout->counted);
+}
 
 /* A recorded launch's call. By reference count; immutable. */
 struct ms_launch;
@@ -65,7 +77,11 @@ struct ms_launch *ms_call_record(const struct ms_call *call, struct ms_param_lay
                                  size_t pointer_count);
 /* One more reference. NULL: code was unloaded since, and the launch must not run again. */
 struct ms_launch *ms_call_take(struct ms_launch *launch);
-void ms_call_forget(struct ms_launch *launch);
+
+static inline void ms_call_forget(struct ms_launch *launch)
+{
+    ms_counted_drop((struct ms_counted *)launch);
+}
 
 /* Runs it on stream, with deltas[i] added to pointer i. The stream's context must be current. */
 CUresult ms_call_run(const struct ms_launch *launch, const uint64_t deltas[MS_MAX_POINTERS],

@@ -8,14 +8,6 @@
 #include "runtime/base/log.h"
 #include "runtime/memory/addresses.h"
 
-struct ms_parked {
-    struct ms_counted counted; /* first: lineage.h */
-    CUcontext context;         /* immutable */
-    struct ms_backing backing; /* immutable, and all of it backed */
-    _Atomic(CUevent) event;    /* set once; NULL: nothing is queued yet */
-    bool is_filled;            /* immutable: the work only reads */
-};
-
 _Static_assert(offsetof(struct ms_parked, counted) == 0, "as lineage wants it");
 
 /* A context that is gone has no work. */
@@ -56,16 +48,6 @@ err_free:
     return result;
 }
 
-const struct ms_backing *ms_parked_backing(const struct ms_parked *parked)
-{
-    return &parked->backing;
-}
-
-void ms_parked_attach_event(struct ms_parked *parked, CUevent event)
-{
-    atomic_store(&parked->event, event);
-}
-
 CUresult ms_parked_wait(struct ms_parked *parked)
 {
     const CUevent event = atomic_load(&parked->event);
@@ -75,10 +57,4 @@ CUresult ms_parked_wait(struct ms_parked *parked)
         return ms_driver_wait_for(parked->context, event);
     ms_log(MS_ERROR, "bytes are used that a collective of an open group is to write");
     return CUDA_ERROR_NOT_PERMITTED;
-}
-
-void ms_parked_drop(struct ms_parked *parked)
-{
-    if (parked != NULL)
-        ms_counted_drop(&parked->counted);
 }

@@ -14,23 +14,41 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/driver/driver.h"
+#include "runtime/memory/backing.h"
 
-struct ms_backing;
-struct ms_parked;
+struct ms_parked {
+    struct ms_counted counted; /* first: lineage.h */
+    CUcontext context;         /* immutable */
+    struct ms_backing backing; /* immutable, and all of it backed */
+    _Atomic(CUevent) event;    /* set once; NULL: nothing is queued yet */
+    bool is_filled;            /* immutable: the work only reads */
+};
 
 /* Device memory for whole granules, in one chunk, so that it can be lent (backing.h), with one
  * reference. Work of `context` will write it, or, if it
  * is filled by then, only read it (ms_parked_attach_event). */
 CUresult ms_parked_create(CUcontext context, CUdevice device, size_t bytes, bool is_filled,
                           struct ms_parked **parked_out);
-const struct ms_backing *ms_parked_backing(const struct ms_parked *parked);
+
+static inline const struct ms_backing *ms_parked_backing(const struct ms_parked *parked)
+{
+    return &parked->backing;
+}
 
 /* Drops a reference. The last one waits for the work, then frees the memory. May be NULL. */
-void ms_parked_drop(struct ms_parked *parked);
+static inline void ms_parked_drop(struct ms_parked *parked)
+{
+    if (parked != NULL)
+        ms_counted_drop(&parked->counted);
+}
 
 /* The work is queued, followed by `event`, which the parked bytes own from now on. */
-void ms_parked_attach_event(struct ms_parked *parked, CUevent event);
+static inline void ms_parked_attach_event(struct ms_parked *parked, CUevent event)
+{
+    atomic_store(&parked->event, event);
+}
 
 /* Waits until the bytes are written. Fails if the work is not queued yet. */
 CUresult ms_parked_wait(struct ms_parked *parked);

@@ -30,11 +30,6 @@ bool ms_shard_is_active(void)
     return atomic_load_explicit(&generation, memory_order_relaxed) != 0;
 }
 
-bool ms_shard_enforces(void)
-{
-    return ms_config.plan_mode == MS_ENFORCE && ms_shard_is_active();
-}
-
 bool ms_shard_receives_parts(int ranks)
 {
     return ms_config.receive_parts && ms_shard_is_active() &&

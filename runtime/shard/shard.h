@@ -13,6 +13,7 @@
  */
 #pragma once
 
+#include "runtime/config/config.h"
 #include "runtime/memory/space.h"
 #include "runtime/plan/plan.h"
 
@@ -20,7 +21,10 @@
 bool ms_shard_is_active(void);
 
 /* True if reads of remote bytes must fail (METASHARD_PLAN_MODE). */
-bool ms_shard_enforces(void);
+static inline bool ms_shard_enforces(void)
+{
+    return ms_config.plan_mode == MS_ENFORCE && ms_shard_is_active();
+}
 
 /*
  * True if remote bytes that a broadcast to so many ranks brings are not kept

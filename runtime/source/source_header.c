@@ -80,9 +80,3 @@ void ms_source_header_read(const struct ms_source *file, struct ms_source_header
         read_text(header, text.memory, 8 + length, all_bytes - 8 - length);
     ms_pages_cleanup(&text);
 }
-
-void ms_source_header_cleanup(struct ms_source_header *header)
-{
-    ms_heap_free(header->tensors);
-    *header = (struct ms_source_header){0};
-}

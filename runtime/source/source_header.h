@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/heap.h"
 #include "runtime/source/source.h"
 
 /* 8 bytes of length, then a JSON object. */
@@ -31,4 +32,8 @@ bool ms_source_header_is_start(const unsigned char start[MS_SOURCE_HEADER_START]
  * file thread. */
 void ms_source_header_read(const struct ms_source *file, struct ms_source_header *header);
 
-void ms_source_header_cleanup(struct ms_source_header *header);
+static inline void ms_source_header_cleanup(struct ms_source_header *header)
+{
+    ms_heap_free(header->tensors);
+    *header = (struct ms_source_header){0};
+}

@@ -20,16 +20,18 @@
 #include "runtime/source/source_internal.h"
 
 struct ms_store {
-    struct ms_counted counted;
-    int descriptor;        /* of the file, while it is filled; -1: host memory */
-    unsigned char *memory; /* of the whole store, at least as large as all that it takes */
-    size_t capacity, used; /* bytes, multiples of the page */
-    uint64_t limit;        /* of `used` */
-    const char *bound;     /* what has that limit; NULL: METASHARD_SUSPEND_BYTES */
-    bool takes_memory;     /* all but a file on a disk does */
-    uint64_t known;        /* so much of `used` was found to fit into memory */
+    struct ms_counted counted; /* first: ms_store_drop */
+    int descriptor;            /* of the file, while it is filled; -1: host memory */
+    unsigned char *memory;     /* of the whole store, at least as large as all that it takes */
+    size_t capacity, used;     /* bytes, multiples of the page */
+    uint64_t limit;            /* of `used` */
+    const char *bound;         /* what has that limit; NULL: METASHARD_SUSPEND_BYTES */
+    bool takes_memory;         /* all but a file on a disk does */
+    uint64_t known;            /* so much of `used` was found to fit into memory */
     char folder[MS_PATH_BYTES];
 };
+
+_Static_assert(offsetof(struct ms_store, counted) == 0, "as ms_store_drop wants it");
 
 static size_t page_bytes(void)
 {
@@ -278,9 +280,4 @@ bool ms_store_finish(struct ms_store *store, struct ms_fault *fault)
     store->descriptor = -1;
     close(descriptor);
     return is_good || ms_fault_set(fault, "%s: %s", store->folder, strerror(error));
-}
-
-void ms_store_drop(struct ms_store *store)
-{
-    ms_counted_drop(&store->counted);
 }

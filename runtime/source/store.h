@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/document/fault.h"
 #include "runtime/source/source.h"
 
@@ -34,4 +35,7 @@ struct ms_source *ms_store_add(struct ms_store *store, const void *bytes, size_t
 bool ms_store_finish(struct ms_store *store, struct ms_fault *fault);
 
 /* Drops the reference of the creator. */
-void ms_store_drop(struct ms_store *store);
+static inline void ms_store_drop(struct ms_store *store)
+{
+    ms_counted_drop((struct ms_counted *)store);
+}
