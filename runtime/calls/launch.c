@@ -713,13 +713,10 @@ bool ms_launch(const struct ms_call *call, CUresult *result_out)
 {
     if (ms_defers_any()) {
         *result_out = ms_suspend_take_back();
-        if (*result_out != CUDA_SUCCESS)
+        if (*result_out != CUDA_SUCCESS || (!call->is_prepared && launch(call, result_out)))
             return true;
-    }
-    if (ms_defers_any() && !call->is_prepared) {
-        if (launch(call, result_out))
-            return true;
-        will_run();
+        if (!call->is_prepared)
+            will_run();
     }
     ms_order_add_gate();
     return false;

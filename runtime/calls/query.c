@@ -68,6 +68,17 @@ static bool ask_driver(CUdeviceptr address, CUresult *result_out)
     return *result_out != CUDA_SUCCESS;
 }
 
+/* Asking for P2P_TOKENS has "a side effect of setting the attribute
+ * CU_POINTER_ATTRIBUTE_SYNC_MEMOPS", says cuda.h. Returns whether the program has asked. */
+static bool has_tokens(const struct ms_allocation_facts *facts, bool asks_now)
+{
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim_same(facts->address, facts->id);
+    if (allocation == NULL)
+        return false;
+    allocation->has_tokens |= asks_now;
+    return allocation->has_tokens;
+}
+
 /* Attributes have 4 or 8 bytes. Both architectures are little-endian. */
 static bool give(void *value_out, uint64_t value, size_t bytes)
 {
@@ -108,6 +119,14 @@ static bool mapping_attribute(void *value_out, CUpointer_attribute attribute,
     }
 }
 
+/* Only the driver can answer, or what it answers changes what it says from then on. It can as soon
+ * as the mapping is its own, also if the program may not use it. */
+static bool is_of_driver(CUpointer_attribute attribute)
+{
+    return (int)attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS ||
+           (int)attribute == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
+}
+
 bool ms_query_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdeviceptr address,
                                 CUresult *result_out)
 {
@@ -125,6 +144,10 @@ bool ms_query_pointer_attribute(void *value_out, CUpointer_attribute attribute, 
             return false;
         if (mapping_attribute(value_out, attribute, &mapping, &facts))
             return true;
+        if (is_of_driver(attribute)) {
+            *result_out = ms_vmm_make_real(address, 1);
+            return *result_out != CUDA_SUCCESS;
+        }
         if (attribute == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS && !mapping.is_accessible)
             return give(value_out, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE, 4);
         if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_POINTER &&
@@ -133,7 +156,7 @@ bool ms_query_pointer_attribute(void *value_out, CUpointer_attribute attribute, 
             return give(value_out, 0, 8);
         }
     }
-    switch (attribute) {
+    switch ((int)attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         /* Pooled memory belongs to a device. */
         return give(value_out, facts.pool != NULL ? 0 : (uintptr_t)facts.context, 8);
@@ -144,13 +167,17 @@ bool ms_query_pointer_attribute(void *value_out, CUpointer_attribute attribute, 
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+        has_tokens(&facts, true);
+        return ask_driver(address, result_out);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        return give(value_out, has_tokens(&facts, false), 4);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-        /* Each is a 4-byte boolean and false for mapped memory. */
         return give(value_out, false, 4);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         return give(value_out, ms_ipc_can_share(&facts), 4);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
         return give(value_out, FIRST_BUFFER_ID + facts.id, 8);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
         return give(value_out, (uint64_t)facts.device, 4);
@@ -158,6 +185,10 @@ bool ms_query_pointer_attribute(void *value_out, CUpointer_attribute attribute, 
         return give(value_out, facts.address, 8);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
         return give(value_out, facts.bytes, 8);
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        return give(value_out, facts.address, 8);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: /* the driver maps whole granules */
+        return give(value_out, facts.granule_bytes, 8);
     case CU_POINTER_ATTRIBUTE_MAPPED:
         return give(value_out, true, 4);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:

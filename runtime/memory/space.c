@@ -439,7 +439,8 @@ static struct ms_allocation_facts facts_of(const struct ms_allocation *allocatio
                                         .is_programs = allocation->is_programs,
                                         .is_opened = allocation->is_opened,
                                         .pool = ms_pool_handle(allocation->pool),
-                                        .is_transient = allocation->is_transient};
+                                        .is_transient = allocation->is_transient,
+                                        .granule_bytes = allocation->granule_bytes};
 }
 
 /* Copies the facts of what find(address) gives. */

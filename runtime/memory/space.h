@@ -57,6 +57,7 @@ struct ms_allocation {
     uint32_t touches;  /* how often queued work got a use for its memory, or its blocks changed: who
                           has waited for the device before must wait again */
     bool was_resident; /* until it is so again (restore.h): before a plan came, or a suspension */
+    bool has_tokens;   /* the program asked for P2P_TOKENS, which sets SYNC_MEMOPS */
     bool is_exported;  /* another process, or NCCL, uses its memory, which stays where it is */
     bool keeps_dead;   /* a captured graph or an exported handle may use its memory, whatever the
                           program returns */
@@ -91,6 +92,7 @@ struct ms_allocation_facts {
     bool is_opened;   /* memory of another process */
     CUmemoryPool pool;
     bool is_transient;
+    size_t granule_bytes;
 };
 
 /* The mapping that contains address, or the first one behind it in the same allocation; and that

@@ -167,7 +167,7 @@ static CUresult answer_locked(const struct facts *facts, CUpointer_attribute att
         *value_out = (uint64_t)memory->pool;
         break;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        *value_out = range->bytes;
+        *value_out = (range->bytes + SIM_GRANULE - 1) / SIM_GRANULE * SIM_GRANULE;
         break;
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
         *value_out = range->begin;
