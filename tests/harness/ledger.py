@@ -47,17 +47,7 @@ LIBRARIES = {"disk_bytes": 64 * MIB}
 
 # case: as the runner names it. quantity, most: at least 0.9 of it, and at most 1.1.
 Known = namedtuple("Known", "case quantity most reason")
-PIECES = "each piece of a recorded launch's output brings in all of its input, again"
-CASTS = "a kernel that casts rows uses the whole tensor"
-PASSES = "FSDP2 gathers from whole tensors, of which each pass reads some again"
-KNOWN = [
-    *(Known(f"pieces:{flow}, rank 0 of 1", "h2d_bytes", sent * MIB, PIECES)
-      for flow, sent in (("mul-16", 1024), ("mul-32", 2048), ("cast-16", 192), ("mul-7", 437), ("cast-7", 187))),
-    *(Known(f"slice_cast:{way}-{part}, rank 0 of 1", "h2d_bytes", sent * MIB, CASTS)
-      for way in ("slice_copy", "slice_to", "to_slice") for part, sent in (("3-8", 125), ("2-7", 94))),
-    *(Known(f"fsdp2-passes-{passes}-1024-float32, 2 ranks, with, rank {rank}{scale}", "h2d_bytes", sent * MIB, PASSES)
-      for passes, sent in ((1, 64), (4, 136), (12, 136)) for rank in (0, 1) for scale in ("", ", scale 0.4")),
-]
+KNOWN = []
 WITHIN = 0.1
 
 # bytes: what the rank keeps. beside: {quantity: what it may have besides}, of the quantities that follow the part.
