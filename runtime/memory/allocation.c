@@ -112,7 +112,7 @@ void ms_allocation_destroy(struct ms_allocation *allocation)
     ms_state_sample();
     ms_lineage_cleanup(&allocation->lineage);
     ms_sorted_cleanup(&MS_OWN(allocation)->blocks.all);
-    ms_ranges_cleanup(&MS_OWN(allocation)->trimmed);
+    ms_trimmed_forget(allocation);
     ms_heap_free(allocation->shadow);
     ms_heap_free(allocation);
 }

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
+#include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/base/ranges.h"
 #include "runtime/memory/memory_internal.h"
@@ -300,9 +301,9 @@ int64_t ms_carve_trim_gain(void)
 /* Of [begin, end), what has no memory since it was trimmed. */
 static size_t trimmed_bytes(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const struct ms_ranges *trimmed = &MS_OWN(allocation)->trimmed;
+    const struct ms_ranges *trimmed = MS_OWN(allocation)->trimmed;
     size_t bytes = 0;
-    for (size_t i = 0; i < trimmed->count; i++) {
+    for (size_t i = 0; trimmed != NULL && i < trimmed->count; i++) {
         const struct ms_range *range = &trimmed->list[i];
         const size_t first = range->begin > begin ? range->begin : begin;
         const size_t last = range->end < end ? range->end : end;
@@ -488,14 +489,24 @@ static bool list_backed(const struct ms_allocation *allocation, struct ms_ranges
     return is_listed;
 }
 
+/* Few allocations ever have a list. NULL: out of memory. */
+static struct ms_ranges *list_of_trimmed(struct ms_allocation *allocation)
+{
+    struct ms_ranges **trimmed = &MS_OWN(allocation)->trimmed;
+    if (*trimmed == NULL)
+        *trimmed = ms_heap_zalloc(sizeof(**trimmed));
+    return *trimmed;
+}
+
 /* Without memory for the lists, what comes again does not count. */
 static size_t trim(struct ms_allocation *allocation)
 {
     struct ms_ranges before = {0}, after = {0};
     const bool is_listed = list_backed(allocation, &before);
     const size_t freed = uncover(allocation);
-    if (is_listed && freed > 0 && list_backed(allocation, &after))
-        ms_ranges_subtract(&before, &after, &MS_OWN(allocation)->trimmed);
+    if (is_listed && freed > 0 && list_backed(allocation, &after) &&
+        list_of_trimmed(allocation) != NULL)
+        ms_ranges_subtract(&before, &after, MS_OWN(allocation)->trimmed);
     ms_ranges_cleanup(&before);
     ms_ranges_cleanup(&after);
     atomic_fetch_add(&trim_gain, (int64_t)freed);
@@ -504,16 +515,18 @@ static size_t trim(struct ms_allocation *allocation)
 
 void ms_carve_note_memory(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    struct ms_ranges *trimmed = &MS_OWN(allocation)->trimmed, rest = {0};
+    struct ms_ranges *trimmed = MS_OWN(allocation)->trimmed, rest = {0};
     const size_t granule = allocation->granule;
     struct ms_range range = {begin / granule * granule, (end + granule - 1) / granule * granule};
-    if (trimmed->count == 0)
+    if (trimmed == NULL)
         return;
     ms_ranges_sort(trimmed);
     atomic_fetch_sub(&trim_gain, 2 * (int64_t)trimmed_bytes(allocation, range.begin, range.end));
     ms_ranges_subtract(trimmed, &(struct ms_ranges){.list = &range, .count = 1}, &rest);
     ms_ranges_cleanup(trimmed);
     *trimmed = rest;
+    if (rest.count == 0)
+        ms_trimmed_forget(allocation);
 }
 
 static void set_missing(struct ms_content *content)

@@ -2,6 +2,7 @@
 /* What only memory/ knows of an allocation. */
 #pragma once
 
+#include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 #include "runtime/base/ranges.h"
 #include "runtime/memory/space.h"
@@ -60,15 +61,25 @@ struct ms_inside {
     /* guarded by the claim */
     struct ms_published published;
     size_t leftover_bytes; /* bytes of returned blocks that still have memory (ms_space_leftover) */
-    struct ms_ranges trimmed; /* without memory since it was given back as MS_LEFTOVER (carve.h) */
-    size_t least_pieces;      /* a block in fewer pieces is left as it is (ms_carve_is_scattered) */
-    bool has_ready;           /* or had: some of its blocks are ready (ready.h) */
-    bool uncarvable;          /* was written before its first block was taken: it stays one block */
+    struct ms_ranges *trimmed; /* owned; without memory since that was given back as MS_LEFTOVER
+                                  (carve.h); NULL: nothing is */
+    size_t least_pieces; /* a block in fewer pieces is left as it is (ms_carve_is_scattered) */
+    bool has_ready;      /* or had: some of its blocks are ready (ready.h) */
+    bool uncarvable;     /* was written before its first block was taken: it stays one block */
 
     struct ms_allocation *next_delayed; /* delayed_free.h */
     CUevent freed;                      /* after the program's uses; or NULL */
     CUcontext freed_in; /* whose work may use it, if not its own context's; or NULL */
 };
+
+static inline void ms_trimmed_forget(struct ms_allocation *allocation)
+{
+    struct ms_ranges **trimmed = &((struct ms_inside *)allocation)->trimmed;
+    if (*trimmed != NULL)
+        ms_ranges_cleanup(*trimmed);
+    ms_heap_free(*trimmed);
+    *trimmed = NULL;
+}
 
 /* Guards the index of allocations, and what is said here. It is never held across a driver call. */
 extern struct ms_lock ms_space_lock;

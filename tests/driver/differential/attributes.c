@@ -16,7 +16,8 @@ static const size_t bytes = 4 * MIB;
 static const CUmemAllocationProp props = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                           .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 
-/* Addresses are shown from the base on; of numbers that only name something, whether there is one. */
+/* Addresses are shown from the base on; a number that only names something, as whether there is
+ * one. */
 static unsigned long long show(int attribute, const unsigned long long value[2], CUdeviceptr base)
 {
     switch (attribute) {

@@ -185,6 +185,7 @@ FILE_ROW(EACCES, access, (const char *path, int mode), (path, mode))
 FILE_ROW(EIO, stat64, (const char *path, void *out), (path, out))
 FILE_ROW(EIO, lstat64, (const char *path, void *out), (path, out))
 FILE_ROW(EIO, fstat64, (int file, void *out), (file, out))
+FILE_ROW(EIO, fstatfs64, (int file, void *out), (file, out))
 FILE_ROW(EIO, fstatat64, (int folder, const char *path, void *out, int flags),
          (folder, path, out, flags))
 FILE_ROW(ENOSYS, statx, (int folder, const char *path, int flags, unsigned mask, void *out),
