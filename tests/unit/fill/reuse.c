@@ -239,9 +239,14 @@ MS_TEST_BETWEEN(start, end, memory_of_another_context_is_no_original)
 
 MS_TEST_BETWEEN(start, end, what_another_thread_works_on_is_left)
 {
-    CHECK(ms_space_claim(original->address) == original);
-    check_left();
-    ms_space_release(original);
+    struct ms_allocation *low = original->address < copy->address ? original : copy;
+    struct ms_allocation *high = low == copy ? original : copy; /* claims are taken in this order */
+    CHECK(ms_space_claim(low->address) == low && ms_space_claim(high->address) == high);
+    ms_reuse_originals(copy, 0, BYTES, MS_NEED_CONTRIBUTE);
+    ms_space_release(high);
+    ms_space_release(low);
+    CHECK(cached() == 0 && copy->lineage.cached_bytes == 0);
+    CHECK_EQ(use(MS_NEED_CONTRIBUTE), BYTES);
 }
 
 MS_TEST_BETWEEN(start, end, where_little_memory_is_left_the_original_gets_none)
