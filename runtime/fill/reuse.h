@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is used again stays. A copy of deferred bytes of a file takes their lineage, and brings them
- * into memory in its own place. Where the copy is short-lived and its original is not, as the input
- * of an all-gather and the shard, the next copy would send the same bytes once more. So the
- * original comes into memory, and the copy is made of it there: the first time where a call shows
- * that the copy will not stay, else when a second copy is used (needs.def, `original`).
+ * Originals that are used again stay. A copy of deferred bytes of a file takes their lineage, and
+ * brings them into memory in its own place. Where the copy is short-lived and its original is not,
+ * as the input of an all-gather and the shard, the next copy would send the same bytes once more.
+ * So the original comes into memory, and the copy is made of it there: the first time where a call
+ * shows that the copy will not stay, else when a second copy is used (needs.def, `original`).
  *
  * The original has memory without the shim, so neither memory nor what is sent becomes more than
  * without it. It is cached, and goes first when memory is short.
