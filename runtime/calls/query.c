@@ -123,6 +123,9 @@ static bool mapping_attribute(void *value_out, CUpointer_attribute attribute,
  * as the mapping is its own, also if the program may not use it. */
 static bool is_of_driver(CUpointer_attribute attribute)
 {
+#if CUDA_VERSION < 12080
+    enum { CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE = 21 };
+#endif
     return (int)attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS ||
            (int)attribute == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
 }
