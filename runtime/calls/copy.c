@@ -150,13 +150,9 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
         return ms_placement_query_read_remote(copy->source, from, from + bytes);
     ms_counter_add(MS_COUNT_FORWARDED_BYTES, bytes);
     ms_reuse_note(copy->source, from, bytes, content);
-    struct ms_content moved = *content;
-    moved.cached = false;
-    moved.locality = MS_UNKNOWN;
-    moved.is_remote_copy = false;
+    struct ms_content moved = ms_content_move(content, from, copy->to + at);
     /* Parked bytes are copied on already. */
     moved.is_in_sequence = copy->sequence != NULL && content->kind != MS_PARKED;
-    moved.pattern = ms_lineage_move_pattern(content->pattern, from, copy->to + at);
     moved.is_shadowed =
         ms_verifies() && ms_shadow_copy(copy->destination, copy->to + at, copy->source, from, bytes,
                                         content, copy->stream);

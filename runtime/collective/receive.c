@@ -246,9 +246,8 @@ static CUresult set_own(struct ms_allocation *allocation, size_t begin,
     begin += own->begin;
     for (size_t at = 0; result == CUDA_SUCCESS &&
                         ms_lineage_next(&own->lineage, &at, own->lineage.bytes, &extent);) {
-        struct ms_content content = extent.content;
         const size_t from = begin + extent.begin, to = begin + extent.end;
-        content.pattern = ms_lineage_move_pattern(content.pattern, extent.begin, from);
+        const struct ms_content content = ms_content_move(&extent.content, extent.begin, from);
         if (can_be_had(&content, allocation))
             result = replace_parked(allocation, from, to, &content);
     }

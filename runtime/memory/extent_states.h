@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The legal states of an extent: kind x locality x cached x remote copy; and what has a shadow. */
+/*
+ * The legal states of an extent, 34: kind x locality x cached x remote copy. The marks of the rooms
+ * are checked apart: no mark makes a state legal.
+ */
 #pragma once
 
 #include "runtime/memory/lineage.h"
@@ -12,7 +15,7 @@ static inline bool ms_content_is_passing(const struct ms_content *content)
                : content->kind == MS_PARKED;
 }
 
-static inline bool ms_content_is_legal(const struct ms_content *content)
+static inline bool ms_content_state_is_legal(const struct ms_content *content)
 {
     enum {
         UNKNOWN = 1 << MS_UNKNOWN,
@@ -48,14 +51,20 @@ static inline bool ms_content_is_legal(const struct ms_content *content)
     };
     if (content->kind >= MS_KIND_COUNT || (content->cached && content->is_remote_copy))
         return false;
-    if (content->is_in_sequence && !ms_content_is_passing(content))
-        return false;
-    /* What a replay gives can be compared. */
-    if (content->is_shadowed && content->kind != MS_FILL && content->kind != MS_SOURCE &&
-        content->kind != MS_LAUNCHED)
-        return false;
     const unsigned localities = content->cached           ? states[content->kind].cached
                                 : content->is_remote_copy ? states[content->kind].copy
                                                           : states[content->kind].plain;
     return (localities >> content->locality & 1) != 0;
+}
+
+/* Bytes that a replay gives can be compared with a shadow. */
+static inline bool ms_content_may_have_shadow(const struct ms_content *content)
+{
+    return content->kind == MS_FILL || content->kind == MS_SOURCE || content->kind == MS_LAUNCHED;
+}
+
+static inline bool ms_content_marks_are_legal(const struct ms_content *content)
+{
+    return (!content->is_shadowed || ms_content_may_have_shadow(content)) &&
+           (!content->is_in_sequence || ms_content_is_passing(content));
 }

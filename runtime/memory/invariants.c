@@ -73,8 +73,11 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage, struct ms_violation *
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (extent->begin != at || extent->end <= at)
             return extent_violates(violation, "extents are sorted, without gaps", extent);
-        if (!ms_content_is_legal(&extent->content))
+        if (!ms_content_state_is_legal(&extent->content))
             return extent_violates(violation, "states are those of extent_states.h", extent);
+        if (!ms_content_marks_are_legal(&extent->content))
+            return extent_violates(violation, "marks are where extent_states.h allows them",
+                                   extent);
         if (before != NULL && ms_lineage_continues(before, extent))
             return extent_violates(violation, "neighbours differ", extent);
         add(&sums, extent);

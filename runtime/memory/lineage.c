@@ -301,11 +301,8 @@ bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t e
     struct ms_extent extent;
     for (size_t at = begin; ms_lineage_next(lineage, &at, end, &extent);) {
         const size_t to = extent.begin - begin;
-        extent.content.pattern = ms_lineage_move_pattern(extent.content.pattern, extent.begin, to);
-        ms_content_forget_locality(&extent.content);
-        extent.content.cached = extent.content.is_shadowed = false;
-        extent.content.is_in_sequence = false;
-        if (!ms_lineage_set(part_out, to, extent.end - begin, &extent.content)) {
+        const struct ms_content moved = ms_content_move(&extent.content, extent.begin, to);
+        if (!ms_lineage_set(part_out, to, extent.end - begin, &moved)) {
             ms_lineage_cleanup(part_out);
             return false;
         }

@@ -51,15 +51,22 @@ enum ms_locality {
     MS_REMOTE   /* other ranks: the bytes get no memory unless they are read. Never present. */
 };
 
-/* The content of an extent. */
+/*
+ * The content of an extent: its origin (kind, reference, offset, pattern), its state and its marks.
+ * extent_states.h has the 34 legal states. The core reads no mark: a mark belongs to the room that
+ * sets it, and every write and ms_content_move() end it.
+ */
 struct ms_content {
     enum ms_kind kind : 8; /* small, because a large model has very many extents */
     enum ms_locality locality : 8;
     bool cached : 1;         /* the bytes are in device memory as well; MS_FILL and later kinds */
     bool is_remote_copy : 1; /* a copy of remote bytes (placement_query.h). Never present. */
-    bool is_shadowed : 1;    /* the allocation's shadow holds the bytes too (fill/shadow.h) */
-    bool is_in_sequence : 1; /* a kernel put it behind other tensors (receive.h). Never present */
-    uint32_t pattern;        /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
+
+    /* Marks: set by, read by, ends when. */
+    bool is_shadowed : 1; /* verify mode's writes; shadow.h; the shadow is compared or given up */
+    bool is_in_sequence : 1; /* copies of several tensors; receive.h; the bytes come into memory */
+
+    uint32_t pattern; /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
     union {
         struct ms_source *source;            /* MS_SOURCE */
         struct ms_recorded_launch *recorded; /* MS_LAUNCHED */
@@ -119,6 +126,26 @@ static inline void ms_content_forget_locality(struct ms_content *content)
     if (content->kind != MS_ABSENT)
         content->locality = MS_UNKNOWN;
     content->is_remote_copy = false;
+}
+
+/* The pattern of a fill after its bytes moved from one offset to another: the byte that stood at
+ * `from` comes to stand at `to`. */
+static inline uint32_t ms_lineage_move_pattern(uint32_t pattern, size_t from, size_t to)
+{
+    const unsigned shift = 8 * (unsigned)((to - from) & 3);
+    return shift == 0 ? pattern : pattern << shift | pattern >> (32 - shift);
+}
+
+/* The same bytes, from offset `from` of a block, at offset `to` of another: the origin alone. There
+ * they are in no memory, the plan was not asked about them, and no room has marked them. */
+static inline struct ms_content ms_content_move(const struct ms_content *content, size_t from,
+                                                size_t to)
+{
+    struct ms_content moved = *content;
+    ms_content_forget_locality(&moved);
+    moved.cached = moved.is_shadowed = moved.is_in_sequence = false;
+    moved.pattern = ms_lineage_move_pattern(content->pattern, from, to);
+    return moved;
 }
 
 struct ms_extent {
@@ -221,11 +248,3 @@ bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t e
 struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin, size_t end,
                                   size_t *count_out);
 void ms_lineage_free_copy(struct ms_extent *extents, size_t count);
-
-/* The pattern of a fill after its bytes moved from one offset to another: the byte that stood at
- * `from` comes to stand at `to`. */
-static inline uint32_t ms_lineage_move_pattern(uint32_t pattern, size_t from, size_t to)
-{
-    const unsigned shift = 8 * (unsigned)((to - from) & 3);
-    return shift == 0 ? pattern : pattern << shift | pattern >> (32 - shift);
-}

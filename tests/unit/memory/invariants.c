@@ -129,6 +129,11 @@ MS_BREAKS(cache_what_is_undefined, "states are those of extent_states.h")
     extents[8].content.cached = true;
 }
 
+MS_BREAKS(mark_a_sequence_where_nothing_was_written, "marks are where extent_states.h allows them")
+{
+    extents[8].content.is_in_sequence = true;
+}
+
 MS_BREAKS(make_neighbours_alike, "neighbours differ")
 {
     extents[2].content = extents[1].content;
@@ -395,9 +400,6 @@ static bool may_be(const struct ms_content *content)
     if (content->is_remote_copy &&
         (ms_content_is_nothing(content) || content->locality == MS_LOCAL))
         return false;
-    if (content->is_in_sequence &&
-        (ms_content_is_present(content) || ms_content_is_nothing(content) || kind == MS_ABSENT))
-        return false;
     if (kind == MS_ABSENT)
         return content->locality == MS_REMOTE;
     return content->locality == MS_UNKNOWN ||
@@ -406,17 +408,52 @@ static bool may_be(const struct ms_content *content)
 
 MS_TEST(legal_states)
 {
-    for (int i = 0; i < MS_KIND_COUNT * 3 * 2 * 2 * 2; i++) {
-        const struct ms_content content = {.kind = (enum ms_kind)(i / 24),
+    int legal = 0;
+    for (int i = 0; i < MS_KIND_COUNT * 3 * 2 * 2; i++) {
+        const struct ms_content content = {.kind = (enum ms_kind)(i / 12),
                                            .locality = (enum ms_locality)(i % 3),
                                            .cached = i / 3 % 2 != 0,
-                                           .is_remote_copy = i / 6 % 2 != 0,
-                                           .is_in_sequence = i / 12 % 2 != 0};
-        if (ms_content_is_legal(&content) != may_be(&content))
-            ms_test_fail(__FILE__, __LINE__,
-                         "kind %d, locality %d, cached %d, remote copy %d, sequence %d",
+                                           .is_remote_copy = i / 6 % 2 != 0};
+        if (ms_content_state_is_legal(&content) != may_be(&content))
+            ms_test_fail(__FILE__, __LINE__, "kind %d, locality %d, cached %d, remote copy %d",
                          (int)content.kind, (int)content.locality, content.cached,
-                         content.is_remote_copy, content.is_in_sequence);
+                         content.is_remote_copy);
+        legal += ms_content_state_is_legal(&content);
+    }
+    CHECK(legal == 34);
+}
+
+MS_TEST(a_mark_does_not_change_which_states_are_legal)
+{
+    for (int i = 0; i < MS_KIND_COUNT * 2; i++) {
+        struct ms_content content = {.kind = (enum ms_kind)(i / 2), .cached = i % 2 != 0};
+        const bool is_legal = ms_content_state_is_legal(&content);
+        content.is_shadowed = content.is_in_sequence = true;
+        CHECK(ms_content_state_is_legal(&content) == is_legal);
+    }
+}
+
+MS_TEST(a_shadow_is_of_bytes_that_a_replay_gives)
+{
+    for (int kind = 0; kind < MS_KIND_COUNT; kind++) {
+        const struct ms_content content = {.kind = (enum ms_kind)kind, .is_shadowed = true};
+        CHECK(ms_content_marks_are_legal(&content) ==
+              (kind == MS_FILL || kind == MS_SOURCE || kind == MS_LAUNCHED));
+    }
+}
+
+MS_TEST(a_sequence_is_of_bytes_that_are_copied_on_without_memory)
+{
+    for (int i = 0; i < MS_KIND_COUNT * 2; i++) {
+        const enum ms_kind kind = (enum ms_kind)(i / 2);
+        const struct ms_content content = {.kind = kind,
+                                           .locality = kind == MS_ABSENT ? MS_REMOTE : MS_UNKNOWN,
+                                           .cached = i % 2 != 0,
+                                           .is_in_sequence = true};
+        if (ms_content_state_is_legal(&content))
+            CHECK(ms_content_marks_are_legal(&content) ==
+                  (!ms_content_is_present(&content) && !ms_content_is_nothing(&content) &&
+                   kind != MS_ABSENT));
     }
 }
 

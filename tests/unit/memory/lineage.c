@@ -137,9 +137,9 @@ static struct ms_content random_content(void)
     if (content.kind == MS_ABSENT)
         content.locality = MS_REMOTE;
     content.cached = rand() % 3 == 0;
-    content.cached &= ms_content_is_legal(&content);
+    content.cached &= ms_content_state_is_legal(&content);
     content.is_in_sequence = rand() % 4 == 0;
-    content.is_in_sequence &= ms_content_is_legal(&content);
+    content.is_in_sequence &= ms_content_marks_are_legal(&content);
     return content;
 }
 
@@ -151,7 +151,7 @@ static void set_standing(struct ms_content *content)
     struct ms_content wanted = *content;
     wanted.locality = wanted_standing;
     wanted.is_remote_copy = wanted_foreign;
-    if (ms_content_is_legal(&wanted))
+    if (ms_content_state_is_legal(&wanted) && ms_content_marks_are_legal(&wanted))
         *content = wanted;
 }
 
