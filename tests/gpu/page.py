@@ -27,7 +27,7 @@ GPU: several ranks share it, or are one of many whose process group does nothing
 LARGE = """## One rank of large models
 
 Scripts of `tests/frameworks/flows`, as people write them: the model is built and initialised on the device, or loaded from
-mapped safetensors files, and then cut by `fully_shard`. *In use*: the most that the device had, as `nvidia-smi` says 20 times a
+mapped safetensors files, and then cut by `fully_shard`. The files are sparse: only this rank's rows of each tensor are on the disk. *In use*: the most that the device had, as `nvidia-smi` says 20 times a
 second, less what it had before; CUDA's context is a part of it, some 500 MiB. *Allocated*: what the program asked the driver for.
 From scratch, all tensors of the rank are compared with those of a run without the shim; from files, with the files.
 
@@ -45,7 +45,8 @@ that is kept was read on the device.
 """
 PARTS_HEAD = """## What each part said
 
-*Code*: a hash of the sources. Parts of other versions than the newest were not run again. Where the simulated driver or NCCL answered
+*Code*: a hash of the sources; *commit*: of them, with a + where they differed from it. Parts of other versions than the newest
+were not run again. Where the simulated driver or NCCL answered
 otherwise, they and their tests were corrected in the change that brought the answer, or `tests/gpu/conformance_rows.py` says why not.
 
 """
@@ -138,17 +139,22 @@ def others(name):
     return "\n".join(lines) + "\n\n" if lines else ""
 
 
+def short(commit):
+    return commit[:8] + commit[40:]
+
+
 def part_rows(results):
     rows, notes = [], []
     for part, result in results:
         about = result["run"]
         rows.append([f"`{part.name}`", "whole" if about["complete"] else "in part", f"{about['seconds']:.0f}",
-                     about["code"].removeprefix("sources-"), part.in_short(result).replace("|", "/")])
+                     about["code"].removeprefix("sources-"), short(about["commit"]), about["date"],
+                     part.in_short(result).replace("|", "/")])
         details = part.details(result)
         notes += [f"- `{part.name}`: {line}" for line in details[:MOST_DETAILS]]
         if len(details) > MOST_DETAILS:
             notes.append(f"- `{part.name}`: {len(details) - MOST_DETAILS} more, in its file")
-    return table(["part", "", "seconds", "code", "in short"], rows) + "\n".join(notes) + ("\n\n" if notes else "")
+    return table(["part", "", "seconds", "code", "commit", "day", "in short"], rows) + "\n".join(notes) + ("\n\n" if notes else "")
 
 
 def make_page(name):
@@ -160,9 +166,8 @@ def make_page(name):
     latest = max(about, key=lambda one: one["date"])
     cuda = f"{latest['cuda'] // 1000}.{latest['cuda'] % 1000 // 10}"
     where = f"{latest['gpu']}, driver {latest['driver']}, CUDA {cuda}, {latest['cores']} cores, Python {latest['python']}, PyTorch {latest['torch']}"
-    commit = latest["commit"]
     text = result_page.table(f"On a GPU: {latest['gpu']}", ("tests/gpu/run", f"tests/gpu/page.py {name} --write"),
-                             f"0.2.0, commit {commit[:8]}{commit[40:]}, {latest['date']}; the code of each part stands in its row", where, SETTINGS)
+                             f"0.2.0, commit {short(latest['commit'])}, {latest['date']}; the code of each part stands in its row", where, SETTINGS)
     text += HEAD.format(name=name)
     for part, head, make in (("large", LARGE, large_table), ("systems-first", SYSTEMS, systems_table),
                              ("flows-first", FLOWS, flows_table)):
