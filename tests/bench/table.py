@@ -262,8 +262,7 @@ threads, and what waits polls: they differ by some hundredths from run to run.
 {ratios}
 {snapshots}## The quickstart
 
-What `./quickstart` prints where there is no GPU. The README has this, and figures of the next table
-(`tests/static/readme_figures.py`).
+What `./quickstart` prints where there is no GPU.
 
 {quickstart}
 ## In MiB

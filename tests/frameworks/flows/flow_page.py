@@ -8,7 +8,7 @@ from figures import MIB, SETTINGS
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
 import result_page  # noqa: E402
 
-# The page's words for a flow. README's tables find rows by them (tests/static/readme_figures.py).
+# The page's words for a flow.
 WORDS = {
     "from_scratch": "from scratch on the device, then `fully_shard`", "safetensors_load:mapping": "safetensors, from the mapping",
     "safetensors_load:pinned": "safetensors, staged through pinned memory",
