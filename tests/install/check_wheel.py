@@ -149,6 +149,7 @@ def check_bill(wheel):
     rows = dict(line.split(",", 1) for line in files[f"{place}/RECORD"].decode().splitlines())
     wanted = {name: "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=") + f",{len(data)}"
               for name, data in files.items()}
+    check("its page on PyPI has addresses for links", re.search(r"\]\((?!https?://|#)", files[f"{place}/METADATA"].decode()) is None)
     equal("the record is that of the files", rows, {**wanted, f"{place}/RECORD": ","})
 
 

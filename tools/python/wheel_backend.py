@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The build backend of pyproject.toml: meson-python's. It puts the bill of materials (sbom.py) where PEP 770 wants it, which
 meson cannot install into, and makes the same wheel of the same sources: the modes of files do not depend on the umask. With
-SOURCE_DATE_EPOCH the times do not depend on the day either."""
+SOURCE_DATE_EPOCH the times do not depend on the day either. The page of the package gets addresses (package_page.py)."""
 import base64
 import csv
 import hashlib
@@ -11,6 +11,7 @@ import stat
 import zipfile
 
 import mesonpy
+import package_page
 from mesonpy import (build_editable, build_sdist, get_requires_for_build_editable, get_requires_for_build_sdist,
                      get_requires_for_build_wheel)
 
@@ -40,6 +41,8 @@ def finish(path):
             name = entry.filename
             if ("/" + name).endswith(SBOM):
                 name = f"{place}/sboms/{os.path.basename(SBOM)}"
+            elif name == f"{place}/METADATA":
+                data = package_page.with_addresses(data.decode()).encode()
             elif name == f"{place}/RECORD":  # the last one
                 text = io.StringIO()
                 csv.writer(text, lineterminator="\n").writerows([*rows, (name, "", "")])
