@@ -17,20 +17,17 @@ OPTION = re.compile(r'^MS_OPTION\((\w+), (\w+), (\w+), "(.*?)", "(.*?)",\s*((?:"
                     re.M)
 HEAD = """# Environment variables
 
-Made from `runtime/config/options.def`, the one table that the parser reads too
-(`tests/static/environment_page.py --write`).
+Made from `runtime/config/options.def` by `tests/static/environment_page.py --write`.
 
-The environment is read once, at the program's first successful `cuInit`. A value that is not
-understood logs one warning, and the default is used; an unknown `METASHARD_` name logs one
-warning, with the variable that may be meant. Programs with raised privileges (setuid) get the
-defaults.
+MetaShard reads the environment once, at the program's first successful `cuInit`. It warns of a
+value that it does not understand, and uses the default; of an unknown `METASHARD_` name it warns
+with the likely variable. Programs with raised privileges (setuid) get the defaults.
 
-- on or off: `on`, `1`, `true` and `yes` are the same, and so are `off`, `0`, `false` and `no`.
-- Bytes: a number, with K, M, G or T for powers of 1024. `80G`, `80GB` and `80GiB` are the same, as
-  they are for the tools.
+- on or off: also `1`, `true` and `yes`, or `0`, `false` and `no`.
+- Bytes: a number, with K, M, G or T for powers of 1024; `80G`, `80GB` and `80GiB` are equal.
 
-| variable | value | default | meaning |
-|---|---|---|---|
+Behind each variable stand its value and its default.
+
 """
 # What lies between these lines of the manual page is made here.
 BEGIN = '.\\" Made from runtime/config/options.def by tests/static/environment_page.py --write\n'
@@ -56,9 +53,7 @@ def options():
 def page():
     lines = []
     for variable, default, unit, meaning in options():
-        unit = unit.replace("|", "\\|")
-        lines.append(f"| `{variable}` | {unit} | {f'`{default}`' if default else 'none'} "
-                     f"| {meaning} |\n")
+        lines.append(f"- `{variable}` ({unit}; {f'`{default}`' if default else 'none'}): {meaning}\n")
     return HEAD + "".join(lines)
 
 
