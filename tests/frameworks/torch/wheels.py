@@ -6,15 +6,26 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "tools", "check_torch"))
+from torch_check import untrusted  # noqa: E402
 from torch_check.library import LIBRARIES, Torch, installed  # noqa: E402
+
+WHEEL_BYTES = 8 << 30
 
 
 def unpack(path, folder):
-    with zipfile.ZipFile(path) as file:
-        for name in ["version.py"] + [f"lib/{library}" for library in LIBRARIES]:
-            file.extract(f"torch/{name}", folder)
+    """An entry has as many bytes as the wheel's directory says, or zipfile refuses it."""
+    names = [f"torch/{name}" for name in ["version.py"] + [f"lib/{library}" for library in LIBRARIES]]
+    try:
+        with zipfile.ZipFile(path) as file:
+            entries = [file.getinfo(name) for name in names]
+            untrusted.require(sum(entry.file_size for entry in entries) <= WHEEL_BYTES, f"at most {WHEEL_BYTES >> 30} GiB in {path}")
+            for entry in entries:
+                file.extract(entry, folder)
+    except (KeyError, ValueError, RuntimeError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise untrusted.Malformed(f"{path}: expected a wheel of PyTorch: {error}") from None
     return Torch(os.path.join(folder, "torch"))
 
 

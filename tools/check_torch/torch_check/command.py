@@ -11,13 +11,17 @@ result is kept in a file that MetaShard reads (METASHARD_TORCH_CHECKS). No kerne
   --help           prints this
   --version        prints the version
 
-The exit status is 0 if all holds; 1 if something does not, which is said; 2 if nothing could be checked."""
+The exit status is 0 if all holds; 1 if something does not, which is said; 2 if nothing could be checked, because something is
+missing, a file is malformed, or four hours were not enough."""
 import collections
+import signal
 import sys
 
 from . import compression, disassembly, fatbin, kept, library, machine_code, promises
+from .untrusted import Malformed, printable
 
 DIFFERS, NOT_CHECKED = 1, 2
+HOURS = 4  # all of PyTorch takes a few minutes
 PREFERRED = 90  # which all wheels have
 FLAGS = ("--without-code", "--help", "--version")
 
@@ -37,12 +41,12 @@ class Findings:
             return
         self.wrong += not is_harmless
         lines = str(detail)[:2000].splitlines() or [""]
-        print(f"{'note' if is_harmless else 'WRONG'}: not so: {name}: {lines[0]}")
-        print("".join(f"    {line}\n" for line in lines[1:]), end="", flush=True)
+        print(printable(f"{'note' if is_harmless else 'WRONG'}: not so: {name}: {lines[0]}"))
+        print("".join(f"    {printable(line)}\n" for line in lines[1:]), end="", flush=True)
 
 
 def say(text):
-    print(f"metashard-check-torch: {text}", file=sys.stderr, flush=True)
+    print(printable(f"metashard-check-torch: {text}"), file=sys.stderr, flush=True)
 
 
 def parse(arguments):
@@ -91,7 +95,7 @@ def check(torch, options, findings):
 def run(options):
     torch = library.Torch(options["FOLDER"]) if "FOLDER" in options else library.installed()
     build_id, target = torch.build_id(), kept.default_path()
-    print(f"PyTorch {torch.version}, build-id {build_id or 'none'}, in {torch.folder}", flush=True)
+    print(printable(f"PyTorch {torch.version}, build-id {build_id or 'none'}, in {torch.folder}"), flush=True)
     if not build_id:
         raise Fault("its libtorch_cuda.so has no build-id, by which it could be known again: link it with --build-id")
     findings = Findings()
@@ -104,13 +108,22 @@ def run(options):
     return 0
 
 
+def give_up(*_):
+    raise Fault(f"it is not done within {HOURS} hours")
+
+
 def main(arguments, version):
     try:
         options = parse(list(arguments))
         if "--help" in options or "--version" in options:
             print(__doc__ if "--help" in options else f"metashard-check-torch {version}")
             return 0
+        signal.signal(signal.SIGALRM, give_up)
+        signal.alarm(HOURS * 3600)
         return run(options)
-    except (Fault, library.Missing, compression.Missing, OSError) as error:
+    except MemoryError:
+        say("there is not enough memory")
+        return NOT_CHECKED
+    except (Fault, Malformed, library.Missing, compression.Missing, OSError) as error:
         say(str(error))
         return NOT_CHECKED

@@ -38,6 +38,7 @@ SPILLED = re.compile(r"\[R1(?:\+(0x[0-9a-f]+))?\]")
 SYMBOL = re.compile(r"32@(lo|hi)\(")
 ALL_PREDICATES = tuple(f"{kind}{number}" for kind in ("P", "UP") for number in range(8))
 WORDS = {"64": 2, "128": 4, "256": 8}
+STEPS = 4000000  # some seconds; a loop of calls could be made to take any number
 
 
 def word(number):
@@ -235,6 +236,12 @@ class Flow:
         return [step._replace(sources=tuple(place if place in stored else LOCAL_MEMORY for place in step.sources))
                 if step.read.base == "LDL" and not step.address else step for step in steps]
 
+    def end(self, start):
+        """Of a block."""
+        if start not in self.ends:
+            raise Unclear("a branch leads out of the code")
+        return self.ends[start]
+
     def narrow(self):
         """(numbers of the places from which addresses are made, the steps that move those or change predicates)"""
         places_, count = {place for step in self.steps for place in step.address}, 0
@@ -262,7 +269,7 @@ class Flow:
             listed = disassembly.BRANCH_TARGETS.search(last.text)
             if listed is None:
                 raise Unclear(f"{last.opcode} {last.text}: where it leads is unknown")
-            return [self.code.labels[name] for name in listed[1].split(",")]
+            return [self.code.labels.get(name) for name in listed[1].split(",")]
         if last.base in ("BRA", "JMP"):
             target = self.target(last)
             if target is None:
@@ -280,7 +287,7 @@ class Flow:
             seen, left, written = {entry}, [entry], set()
             while left:
                 start = left.pop()
-                for step in self.steps[start:self.ends[start]]:
+                for step in self.steps[start:self.end(start)]:
                     written.update(step.to)
                 last = self.code.instructions[self.ends[start] - 1]
                 called = self.target(last) if last.base == "CALL" else None
@@ -467,8 +474,12 @@ class Follower:
                 self.come_back(block, entry)
 
     def follow(self):
+        steps = 0
         while self.left:
             start = self.left.popleft()
+            steps += self.flow.end(start) - start
+            if steps > STEPS:
+                raise Unclear(f"more than {STEPS} steps lead nowhere")
             state = State(self.before[start].held, self.before[start].under, self.before[start].kept)
             for number in range(start, self.flow.ends[start]):
                 if self.flow.wanted[number]:

@@ -8,12 +8,12 @@ import importlib.util
 import os
 import re
 import shutil
-import struct
 import subprocess
 import tempfile
 from typing import NamedTuple, Optional, Tuple
 
 from . import elf
+from .untrusted import Names, require
 
 ZERO = ("RZ", "URZ")
 LINE = re.compile(r"^\s+/\*([0-9a-f]+)\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;?\s*$")
@@ -23,7 +23,7 @@ BRANCH_TARGETS = re.compile(r'BRANCH_TARGETS ([^"]+)"')
 REGISTER = re.compile(r"(?<![\w$])(U?R)(\d+|Z)\b")
 CONSTANT = re.compile(r"cx?\[(\w+)\](?:\[(UR\d+|UR\d+)\])?\[([^\]]*)\]")
 START = ".text."
-SYMBOL_BYTES = 24
+FUNCTION = 2  # the kind of a symbol
 
 
 class Instruction(NamedTuple):
@@ -79,10 +79,9 @@ def instruction(line) -> Optional[Instruction]:
 
 def symbol_numbers(image):
     """{name: number} of the functions in an image"""
-    names = elf.section(image, ".strtab")
-    rows = struct.iter_unpack("<IBBHQQ", elf.section(image, ".symtab"))
-    return {names[name:names.index(b"\0", name)].decode(): number for number, (name, kind, _, _, _, _) in enumerate(rows)
-            if kind & 15 == 2}
+    table = elf.section(image, ".strtab")
+    names = Names(table, 0, len(table))
+    return {names.at(at): number for number, (at, kind, _) in enumerate(elf.rows_of_symbols(image, ".symtab")) if kind == FUNCTION}
 
 
 def parse(lines):
@@ -108,6 +107,8 @@ def parse(lines):
 def read(nvdisasm, image, kernels):
     """Yields (kernel, Code) of the kernels of that name in an image."""
     numbers = symbol_numbers(image)
+    for name in kernels:
+        require(name in numbers, f"a symbol of the kernel {name}")
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(image)
         file.flush()
@@ -116,9 +117,13 @@ def read(nvdisasm, image, kernels):
             text.write("--cuda-function-index " + ",".join(str(numbers[name]) for name in kernels))
         try:
             with subprocess.Popen([nvdisasm, "-c", "-optf", options, file.name], stdout=subprocess.PIPE, text=True) as process:
-                for name, code in parse(process.stdout):
-                    if name in kernels:
-                        yield name, code
+                try:
+                    for name, code in parse(process.stdout):
+                        if name in kernels:
+                            yield name, code
+                except BaseException:  # of whoever reads this too
+                    process.kill()
+                    raise
             if process.returncode != 0:
                 raise OSError(f"{nvdisasm} ended with {process.returncode}")
         finally:

@@ -7,10 +7,13 @@ KPARAM_INFO tell offset and size of each parameter: what cuFuncGetParamInfo answ
 """
 import collections
 import struct
+from typing import NamedTuple
 
 from . import compression, elf
+from .untrusted import ALL_IMAGES_BYTES, IMAGE_BYTES, numbers, place, require
 
-FATBIN_MAGIC = 0xBA55ED50
+FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
+FATBIN_HEAD, ENTRY_HEAD = 16, 64
 KIND_ELF = 2
 COMPRESSED_ZSTD = 0x8000
 COMPRESSED_LZ4 = 0x2000
@@ -21,34 +24,60 @@ INFO = ".nv.info."
 WITH_SIZE = 4  # format of an attribute that is followed by so many bytes
 
 
-def unpack(packed, flags, whole):
-    """An image as it was before it was compressed to `packed`, with `whole` bytes."""
-    if flags & COMPRESSED_ZSTD:
-        return compression.zstd(packed)
-    if flags & COMPRESSED_LZ4:
-        return compression.lz4(packed, whole)
-    return bytes(packed[:whole])
+class Image(NamedTuple):
+    """An ELF image in a fat binary: where its bytes are, packed, and how many they become."""
+    number: int  # of the fat binary
+    architecture: int
+    begin: int
+    packed: int
+    whole: int
+    flags: int
+
+    @property
+    def name(self):
+        return f"the image for sm_{self.architecture} at {self.begin:#x}"
+
+    def unpack(self, data):
+        packed = data[self.begin:self.begin + self.packed]
+        if self.flags & COMPRESSED_ZSTD:
+            return compression.zstd(packed, self.whole)
+        if self.flags & COMPRESSED_LZ4:
+            return compression.lz4(packed, self.whole)
+        return bytes(packed)
+
+
+def image_at(data, at, end, number):
+    """(the image at a place of a fat binary that ends at `end`, or None if the entry is something else; where the next one is)"""
+    kind, _, head, stored, packed = numbers("<HHIQI", data, at, "an entry of a fat binary")
+    require(head >= ENTRY_HEAD and at + head + stored <= end,
+            f"an entry at {at:#x} with a head of at least {ENTRY_HEAD} bytes that ends by {end:#x}, found {head} and {stored:#x} bytes")
+    following = at + head + stored
+    if kind != KIND_ELF:
+        return None, following
+    (architecture,), (flags, _, whole) = numbers("<I", data, at + 28, "an entry"), numbers("<QQQ", data, at + 40, "an entry")
+    is_packed = flags & (COMPRESSED_ZSTD | COMPRESSED_LZ4)
+    packed = packed or stored
+    require(packed <= stored, f"an image of {stored} bytes at {at:#x}, found {packed} of them packed")
+    found = Image(number, architecture, at + head, packed if is_packed else stored, whole if is_packed else stored, flags)
+    require(found.whole <= IMAGE_BYTES, f"an image of at most {IMAGE_BYTES >> 20} MiB at {at:#x}, found {found.whole} bytes")
+    return found, following
 
 
 def images(data, begin, size):
-    """(fat binary's number, architecture, ELF image) in a section of fat binaries."""
-    at, number = begin, 0
-    while at + 16 <= begin + size:
-        magic, _, head, length = struct.unpack_from("<IHHQ", data, at)
-        if magic != FATBIN_MAGIC:
-            at += 8
-            continue
-        entry, end = at + head, at + head + length
-        while entry < end:
-            kind, _, entry_head, stored, packed = struct.unpack_from("<HHIQI", data, entry)
-            arch, flags = struct.unpack_from("<I", data, entry + 28)[0], struct.unpack_from("<Q", data, entry + 40)[0]
-            raw = entry + entry_head
-            if kind == KIND_ELF:
-                whole = struct.unpack_from("<Q", data, entry + 56)[0] if flags & COMPRESSED_LZ4 else stored
-                yield number, arch, (lambda raw=raw, packed=packed or stored, whole=whole, flags=flags:
-                                     unpack(data[raw:raw + packed], flags, whole))
-            entry += entry_head + stored
-        at, number = end, number + 1
+    """Each Image in a section of fat binaries, between which are zeros."""
+    last, number = begin + size, 0
+    at = data.find(FATBIN_MAGIC, begin, last)
+    while at >= 0:
+        _, head, length = numbers("<4xHHQ", data, at, "a fat binary")
+        end = at + head + length
+        require(head >= FATBIN_HEAD and end <= last,
+                f"a fat binary at {at:#x} with a head of at least {FATBIN_HEAD} bytes that ends by {last:#x}, found {head} and {length:#x}")
+        at += head
+        while at < end:
+            found, at = image_at(data, at, end, number)
+            if found is not None:
+                yield found
+        at, number = data.find(FATBIN_MAGIC, end, last), number + 1
 
 
 def attributes(info):
@@ -67,32 +96,43 @@ def parameters(info):
     found = {}
     for attribute, at in attributes(info):
         if attribute == KPARAM_INFO:
-            _, ordinal, offset, packed = struct.unpack_from("<IHHI", info, at)
+            _, ordinal, offset, packed = numbers("<IHHI", info, at, "a parameter")
             found[ordinal] = (offset, packed >> 18)
         if attribute == KPARAM_INFO_V2:
-            _, ordinal, offset, size = struct.unpack_from("<IHHH", info, at)
+            _, ordinal, offset, size = numbers("<IHHH", info, at, "a parameter")
             found[ordinal] = (offset, size)
     return [found[ordinal] for ordinal in sorted(found)]
 
 
 def constants(info):
     """Where the parameters begin in the bank of constants, and their size."""
-    return next((struct.unpack_from("<HH", info, at + 4) for attribute, at in attributes(info) if attribute == PARAM_CBANK), (0, 0))
+    return next((numbers("<HH", info, at + 4, "the bank of constants") for attribute, at in attributes(info) if attribute == PARAM_CBANK), (0, 0))
+
+
+def all_images(data):
+    for section in list(elf.sections(data)):
+        if section.name == ".nv_fatbin":
+            yield from images(data, section.offset, section.size)
 
 
 def images_of(path, wanted_arch):
-    """The ELF images for one architecture in a shared object."""
+    """(name, ELF image) of those for one architecture in a shared object."""
+    left = ALL_IMAGES_BYTES
     with elf.File(path) as data:
-        for section in list(elf.sections(data)):
-            if section.name == ".nv_fatbin":
-                yield from (image() for _, arch, image in images(data, section.offset, section.size) if arch == wanted_arch)
+        for image in all_images(data):
+            if image.architecture != wanted_arch:
+                continue
+            left -= image.whole
+            require(left >= 0, f"less than {ALL_IMAGES_BYTES >> 30} GiB of images for sm_{wanted_arch}")
+            with place(image.name):
+                found = image.unpack(data)
+            yield f"{path}: {image.name}", found
 
 
 def architectures(path):
     """{architecture: number of its images}"""
     with elf.File(path) as data:
-        return collections.Counter(arch for section in list(elf.sections(data)) if section.name == ".nv_fatbin"
-                                   for _, arch, _ in images(data, section.offset, section.size))
+        return collections.Counter(image.architecture for image in all_images(data))
 
 
 def kernels_in(image):
@@ -104,7 +144,11 @@ def kernels_in(image):
 
 def kernels(path, wanted_arch=90):
     """{mangled name: [(offset, size)]} of the kernels compiled for one architecture."""
-    return {name: parameters(info) for image in images_of(path, wanted_arch) for name, info in kernels_in(image)}
+    found = {}
+    for name, image in images_of(path, wanted_arch):
+        with place(name):
+            found.update((kernel, parameters(info)) for kernel, info in kernels_in(image))
+    return found
 
 
 def write_layouts(found, path):

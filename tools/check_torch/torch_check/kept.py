@@ -34,7 +34,7 @@ def sum_of(rules):
 def read(path):
     """The lines of checks in a file; none where it is another file."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
             first, *lines = file.read().splitlines() or [""]
     except FileNotFoundError:
         return []
@@ -48,6 +48,6 @@ def keep(path, build_id, rules, version, is_good):
         lines.append(f"{build_id} {sum_of(rules)} {re.sub('[^ -~]| ', '_', version)}")
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as file:  # of mode 600
+    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8", errors="surrogateescape") as file:  # of mode 600
         file.write("\n".join([FORMAT, *lines]) + "\n")
     os.replace(file.name, path)

@@ -4,7 +4,7 @@ import importlib.util
 import os
 import re
 
-from . import elf
+from . import elf, untrusted
 
 KERNELS, CUDA, BASE = LIBRARIES = ("libtorch_cuda.so", "libc10_cuda.so", "libc10.so")
 
@@ -19,15 +19,16 @@ class Torch:
     def __init__(self, folder):
         self.folder = folder
         for name in LIBRARIES:
-            if not os.path.exists(self.library(name)):
+            if not os.path.isfile(self.library(name)):
                 raise Missing(f"{folder} has no lib/{name}: it is no PyTorch for CUDA")
         path = os.path.join(folder, "version.py")
-        if not os.path.exists(path):
+        if not os.path.isfile(path):
             raise Missing(f"{folder} has no version.py, which tells the release")
-        with open(path, encoding="utf-8") as file:
-            said = dict(re.findall(r"^(\w+)(?:: [\w\[\]]+)? = '([^']*)'$", file.read(), flags=re.M))
-        self.version, self.cuda, self.commit = said["__version__"], said.get("cuda", "?"), said.get("git_version", "?")
-        self.release = tuple(int(number) for number in re.findall(r"\d+", self.version)[:2])
+        said = dict(re.findall(r"^(\w+)(?:: [\w\[\]]+)? = '([^'\n]*)'$", untrusted.text(path), flags=re.M))
+        self.version, self.cuda, self.commit = said.get("__version__", ""), said.get("cuda", "?"), said.get("git_version", "?")
+        release = re.match(r"(\d{1,4})\.(\d{1,4})(?!\d)", self.version)
+        untrusted.require(release is not None, f"{path} to have a line such as __version__ = '2.15.0'")
+        self.release = tuple(int(number) for number in release.groups())
         self.found = {}
 
     def library(self, name):

@@ -8,7 +8,7 @@ import json
 import os
 from typing import NamedTuple
 
-from . import disassembly, elf, fatbin, promises
+from . import disassembly, elf, fatbin, promises, untrusted
 from .data_flow import FIRST_WORD, INDEXED, LOADED, LOADS, MODULE, OPCODES, STACK, TILE, Flow, Reader, Unclear, follow, word
 
 
@@ -101,6 +101,8 @@ def see(code, reader):
         found = {(access.instruction.base in LOADS, access.origins): access.instruction for access in follow(Flow(code, reader))}
     except Unclear as error:
         return Seen(opcodes, (), str(error))
+    except (LookupError, ValueError, StopIteration, RecursionError) as error:  # text of another nvdisasm, or made to be hard
+        return Seen(opcodes, (), f"its code cannot be followed: {type(error).__name__} {error}")
     return Seen(opcodes, tuple((read.opcode, read.text, origins) for (_, origins), read in found.items()), "")
 
 
@@ -124,7 +126,11 @@ def fault_of(name, class_, parameters, seen):
     if seen.opcodes - allowed(class_):
         return f"opcodes {' '.join(sorted(seen.opcodes - allowed(class_)))}"
     fault = seen.unclear or None
-    for promise in promises_of(class_, name, parameters) if fault is None else ():
+    try:
+        promised = promises_of(class_, name, parameters) if fault is None else ()
+    except (IndexError, KeyError):
+        return f"its {len(parameters)} parameters are not those of its class"
+    for promise in promised:
         fault = next((found for access in seen.accesses if (found := breaks(promise, access)) is not None), None)
         if fault is None:
             break
@@ -189,15 +195,16 @@ def check(findings, nvdisasm, path, architecture, recorded, known=None):
     """Holds all kernels of `recorded` ({name: class}) against their promises. Returns {class: opcodes}."""
     opcodes, wrong, read = collections.defaultdict(set), collections.defaultdict(list), collections.Counter()
     known = known or Known()
-    for image in fatbin.images_of(path, architecture):
-        infos = {name: info for name, info in fatbin.kernels_in(image) if name in recorded}
-        for name, seen in look(nvdisasm, image, infos, known):
-            class_ = recorded[name]
-            opcodes[class_] |= seen.opcodes
-            read[class_] += 1
-            fault = fault_of(name, class_, fatbin.parameters(infos[name]), seen)
-            if fault is not None:
-                wrong[class_].append(f"{name}: {fault}")
+    for place, image in fatbin.images_of(path, architecture):
+        with untrusted.place(place):
+            infos = {name: info for name, info in fatbin.kernels_in(image) if name in recorded}
+            for name, seen in look(nvdisasm, image, infos, known):
+                class_ = recorded[name]
+                opcodes[class_] |= seen.opcodes
+                read[class_] += 1
+                fault = fault_of(name, class_, fatbin.parameters(infos[name]), seen)
+                if fault is not None:
+                    wrong[class_].append(f"{name}: {fault}")
     for class_, wanted in sorted(collections.Counter(recorded.values()).items()):
         findings.check(f"machine code of {wanted} {class_} kernels", read[class_] == wanted, f"only {read[class_]} were found")
         findings.check(f"each {class_} kernel loads and stores as it should", not wrong[class_],

@@ -91,8 +91,8 @@ def pointers_fit(class_, name, parameters, release):
         room = CALCULATOR_OF_ONE + POINTER if class_ == "write-only" else CALCULATOR_OF_TWO + 2 * POINTER
         return len(sizes) == 2 and sizes[0] == INT and sizes[1] >= room
     if class_ == "write-only":
-        return sizes[0] == INT and sizes[2] == POINTER
-    return class_ == "in-place" and sizes[0] == INT and sizes[2] == 2 * POINTER
+        return sizes[:1] == [INT] and sizes[2:3] == [POINTER]
+    return class_ == "in-place" and sizes[:1] == [INT] and sizes[2:3] == [2 * POINTER]
 
 
 def casts_named(matched):
