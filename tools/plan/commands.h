@@ -12,7 +12,7 @@ struct options {
     const char *rank;                                     /* explain */
     const char *ranks;                                    /* check; any text */
     const char *memory;                                   /* fit */
-    const char *to;                                       /* send */
+    const char *to, *timeout;                             /* send */
     const char *help, *version;
 };
 

@@ -10,7 +10,7 @@ static const char usage[] =
     "       metashard-plan explain PLAN [CHECKPOINT] [--rank R] [--json]\n"
     "       metashard-plan fit PLAN [CHECKPOINT] --memory 80GiB\n"
     "       metashard-plan fit CHECKPOINT --memory 80GiB [--strategy S]\n"
-    "       metashard-plan send PLAN --to SOCKET\n"
+    "       metashard-plan send PLAN --to SOCKET [--timeout SECONDS]\n"
     "       metashard-plan --help | --version\n";
 
 enum { MAKE = 1, CHECK = 2, EXPLAIN = 4, FIT = 8, SEND = 16, ESTIMATE = 32 };
@@ -36,6 +36,7 @@ static const struct row rows[] = {
     {TO(ranks), no_argument, CHECK},
     {TO(memory), required_argument, FIT},
     {TO(to), required_argument, SEND},
+    {TO(timeout), required_argument, SEND},
     {TO(help), no_argument, ~0u, 'h'},
     {TO(version), no_argument, ~0u},
     {0},

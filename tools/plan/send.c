@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime/base/heap.h"
@@ -15,6 +17,7 @@
 
 /* The most bytes that the reader of plans accepts. */
 enum { PLAN_MAX_BYTES = 256 << 20, ANSWER_MAX_BYTES = 1 << 16 };
+enum { PATIENCE_S = 600, PATIENCE_MAX_S = 1000000 };
 
 static bool say(const char *file, const char *what, int error)
 {
@@ -55,8 +58,17 @@ static char *read_message(const char *path, size_t *bytes_out)
     return message;
 }
 
-static int connect_to(const char *path)
+static int64_t now_ms(void)
 {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* A connection to a socket whose queue is full waits as a send does. */
+static int connect_to(const char *path, uint64_t seconds)
+{
+    const struct timeval limit = {.tv_sec = (time_t)seconds};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof(address.sun_path)) {
         say(path, "the path is too long for a socket", 0);
@@ -64,26 +76,40 @@ static int connect_to(const char *path)
     }
     strcpy(address.sun_path, path);
     const int peer = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (peer >= 0 && connect(peer, (const struct sockaddr *)&address, sizeof(address)) == 0)
+    if (peer >= 0 && setsockopt(peer, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) == 0 &&
+        connect(peer, (const struct sockaddr *)&address, sizeof(address)) == 0)
         return peer;
-    say(path, "cannot be connected to", errno);
+    if (errno == EAGAIN)
+        say(path, "too many clients wait there", 0);
+    else
+        say(path, "cannot be connected to", errno);
     if (peer >= 0)
         close(peer);
     return -1;
 }
 
+/* False: the other side is silent, which was said. */
+static bool wait_until(int64_t until_ms, struct pollfd *ready, const char *path)
+{
+    const int64_t left = until_ms - now_ms();
+    const int count = left > 0 ? poll(ready, 1, (int)left) : 0;
+    if (count < 0)
+        return say(path, "cannot wait for the answer", errno);
+    return count > 0 || say(path, "no answer within --timeout; the plan may still be taken", 0);
+}
+
 /* Sends, and reads one line without its end. If the other side answers and closes before it has
  * read all, the rest is not sent. */
-static bool exchange(int peer, const char *path, const char *message, size_t bytes,
-                     char answer[ANSWER_MAX_BYTES])
+static bool exchange(int peer, int64_t until_ms, const char *path, const char *message,
+                     size_t bytes, char answer[ANSWER_MAX_BYTES])
 {
     size_t sent = 0, got = 0;
     while (got < ANSWER_MAX_BYTES) {
         struct pollfd ready = {.fd = peer, .events = POLLIN};
         if (sent < bytes)
             ready.events |= POLLOUT;
-        if (poll(&ready, 1, -1) < 0)
-            return say(path, "cannot wait for the answer", errno);
+        if (!wait_until(until_ms, &ready, path))
+            return false;
         if ((ready.revents & POLLOUT) != 0) {
             const ssize_t some =
                 send(peer, message + sent, bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -130,12 +156,17 @@ int run_send(const struct options *options)
 {
     static char answer[ANSWER_MAX_BYTES];
     size_t bytes;
+    uint64_t seconds = PATIENCE_S;
     int status = BAD;
     if (options->to == NULL)
         return usage_fault("--to: expected the socket of METASHARD_CONTROL, found none");
+    if (options->timeout != NULL &&
+        (!read_count(options->timeout, PATIENCE_MAX_S, &seconds) || seconds == 0))
+        return usage_fault("--timeout: expected seconds, 1 to %d", PATIENCE_MAX_S);
+    const int64_t until_ms = now_ms() + (int64_t)seconds * 1000;
     char *message = read_message(options->words.files[0], &bytes);
-    const int peer = message != NULL ? connect_to(options->to) : -1;
-    if (peer >= 0 && exchange(peer, options->to, message, bytes, answer))
+    const int peer = message != NULL ? connect_to(options->to, seconds) : -1;
+    if (peer >= 0 && exchange(peer, until_ms, options->to, message, bytes, answer))
         status = report(options->to, answer);
     if (peer >= 0)
         close(peer);

@@ -551,7 +551,8 @@ def check_usage(plans):
                       ["make", "/not/there", "--strategy", "tp", "--mesh", "dp=4"],
                       ["fit", "/not/there.safetensors", "--memory", "1GB", "--strategy", "fsdp3"],
                       ["send", plan], ["send", "--to", "x"], ["send", plan, plan, "--to", "x"],
-                      ["send", plan, "--to", "x", "--json"]):
+                      ["send", plan, "--to", "x", "--json"], ["send", plan, "--to", "x", "--timeout", "0"],
+                      ["send", plan, "--to", "x", "--timeout", "-1"], ["send", plan, "--to", "x", "--timeout", "1s"]):
         status, out, error = plans.run(*arguments)
         expect(status == 2 and out == "" and (error.count("\n") == 1 or arguments == []),
                f"{arguments}: {status} {out} {error}")

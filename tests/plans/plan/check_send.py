@@ -75,14 +75,25 @@ def refusing(answer, takes=0, waits=False):
     return serve
 
 
-def send(plans, serve, plan=PLAN):
+def silent(first=b"", takes=True):
+    """Answers nothing but `first`, as long as the client is there; `takes`: reads the plan."""
+    def serve(client):
+        got = read_plan(client) if takes else b""
+        client.sendall(first)
+        gone = select.poll()
+        gone.register(client, 0)
+        return got if gone.poll(15000) else b"it still waits"
+    return serve
+
+
+def send(plans, serve, plan=PLAN, *options):
     """(exit status, stdout, stderr, what the server got, the path of the socket)"""
     path = plans.path("socket")
     if os.path.exists(path):
         os.remove(path)
     server = Server(path, serve)
     try:
-        done = plans.run("send", plans.write("plan.json", plan), "--to", path)
+        done = plans.run("send", plans.write("plan.json", plan), "--to", path, *options)
     finally:
         got = server.close()
     return (*done, got, path)
@@ -125,6 +136,26 @@ def check_bad_answers(plans):
                    f"{status} {out[:100]} {error}")
 
 
+def check_silence(plans):
+    """Also if a part of the answer came, or the plan is not taken."""
+    for serve, plan in ((silent(), PLAN), (silent(b"ok 3"), PLAN), (silent(takes=False), LARGE)):
+        status, out, error, got, path = send(plans, serve, plan, "--timeout", "1")
+        expect((status, out, error) == (1, "", path + ": no answer within --timeout; the plan may still be taken\n"),
+               f"{status} {out} {error}")
+        expect(got != b"it still waits", "it waits for more than 15 s")
+
+
+def check_full_queue(plans):
+    path = plans.path("full")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(path)
+        server.listen(0)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as first:
+            first.connect(path)
+            status, out, error = plans.run("send", plans.write("plan.json", PLAN), "--to", path, "--timeout", "1")
+    expect((status, out, error) == (1, "", path + ": too many clients wait there\n"), f"{status} {out} {error}")
+
+
 def check_no_server(plans):
     plan = plans.write("plan.json", PLAN)
     unheard = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -150,7 +181,7 @@ def check_bad_plans(plans):
 
 
 def main():
-    tests = [check_answers, check_early_answers, check_bad_answers, check_no_server, check_bad_plans]
+    tests = [check_answers, check_early_answers, check_bad_answers, check_silence, check_full_queue, check_no_server, check_bad_plans]
     with tempfile.TemporaryDirectory(prefix="plan-send-") as folder:
         plans = Plans(os.path.abspath(sys.argv[1]), folder)
         for test in tests:
