@@ -4,6 +4,7 @@
        metashard suspend PID|JOB [--to DIR] [--timeout SECONDS]
        metashard resume PID|JOB [--timeout SECONDS]
        metashard dry-run [OPTION...] -- COMMAND [ARGUMENT...]
+       metashard fit --vary NAME=VALUE,VALUE... [OPTION...] -- COMMAND [ARGUMENT...]
        metashard plan|dump|verify|check-torch [ARGUMENT...]
        metashard path
        metashard --version
@@ -15,6 +16,7 @@ metrics prints figures of those that run, as OpenMetrics text
 suspend gives the device memory of a living process back, or of all processes of a job
 resume  takes it back
 dry-run says whether the memory of a training job fits, without a GPU: metashard dry-run -- torchrun train.py
+fit     says which batch size or number of ranks fits: metashard fit --vary batch=1,2,4 -- python train.py --batch {batch}
 plan    makes, checks and explains sharding plans: metashard-plan(1)
 dump    is metashard-dump(1): show, list and diff
 verify  runs a command, and compares what comes into its device memory: metashard-verify(1)
@@ -30,13 +32,13 @@ import os
 import sys
 from typing import Optional
 
-from . import dry_run, installed, run, suspension
+from . import dry_run, fit, installed, run, suspension
 
 WRONG_USAGE = 2
 TOOLS = ("plan", "dump", "verify", "check-torch")
 SCRIPTS = ("verify", "check-torch")
 OF_DUMP = ("show", "list", "metrics")
-COMMANDS = ("run", *OF_DUMP, "suspend", "resume", "dry-run", *TOOLS)
+COMMANDS = ("run", *OF_DUMP, "suspend", "resume", "dry-run", "fit", *TOOLS)
 
 
 def run_tool(name: str, arguments: list[str]) -> int:
@@ -73,6 +75,8 @@ def main(arguments: Optional[list[str]] = None) -> int:
             return run.main(rest)
         elif command == "dry-run":
             return dry_run.main(rest)
+        elif command == "fit":
+            return fit.main(rest)
         elif command in ("suspend", "resume"):
             return suspension.main(command, rest)
         elif command in OF_DUMP:

@@ -37,18 +37,30 @@ def number(text: str) -> int:
     return int(text)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="metashard dry-run", usage=USAGE, description=__doc__, epilog=EPILOGUE,
-                                     allow_abbrev=False)
+def add_job(parser: argparse.ArgumentParser) -> None:
+    """The machine, and the rank that is run on it."""
     parser.add_argument("--gpu", metavar="NAME|MIB", default=dry_run_gpus.DEFAULT,
                         help=f"the GPU that each rank has ({dry_run_gpus.DEFAULT}), or how many MiB")
     parser.add_argument("--world", metavar="N", type=number, help="ranks, whatever the command says")
     parser.add_argument("--rank", metavar="R", type=number, default=0, help="the one that is run (0); the others do as it does")
-    parser.add_argument("--ranks-here", metavar="K", type=number, default=0,
-                        help="all ranks of a job of so many, as processes of this machine, of one node")
     parser.add_argument("--steps", metavar="N", type=number, default=STEPS,
                         help=f"ends after so many steps of the optimizer ({STEPS}); 0: when the program ends")
     parser.add_argument("--gpus-per-node", metavar="N", type=number, default=GPUS_PER_NODE, help=f"at most 16 ({GPUS_PER_NODE})")
+
+
+def check_job(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.world is not None and not 0 <= options.rank < options.world:
+        parser.error(f"there is no rank {options.rank} of {options.world}")
+    if not 1 <= options.gpus_per_node <= MOST_GPUS:
+        parser.error(f"--gpus-per-node is from 1 to {MOST_GPUS}")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="metashard dry-run", usage=USAGE, description=__doc__, epilog=EPILOGUE,
+                                     allow_abbrev=False)
+    add_job(parser)
+    parser.add_argument("--ranks-here", metavar="K", type=number, default=0,
+                        help="all ranks of a job of so many, as processes of this machine, of one node")
     parser.add_argument("--compute", action="store_true", help="run the kernels that have versions for the CPU")
     parser.add_argument("--json", action="store_true", help="the answer as JSON on the standard output")
     parser.add_argument("--with-metashard", action="store_true", help="a second time under MetaShard, side by side")
@@ -66,10 +78,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         del options.command[0]
     if not options.command:
         parser.error("expected a command after --")
-    if options.world is not None and not 0 <= options.rank < options.world:
-        parser.error(f"there is no rank {options.rank} of {options.world}")
-    if not 1 <= options.gpus_per_node <= MOST_GPUS:
-        parser.error(f"--gpus-per-node is from 1 to {MOST_GPUS}")
+    check_job(parser, options)
     for path in (options.html, options.snapshot):
         if path is not None and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
             parser.error(f"{path}: there is no such folder")
