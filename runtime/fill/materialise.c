@@ -454,38 +454,96 @@ static CUresult play_in_steps(struct ms_allocation *allocation, size_t begin, si
 
 /* --- inputs of recorded launches */
 
-static void bring_input(struct ms_allocation *claimed, const struct ms_recorded_launch *recorded,
-                        size_t begin, size_t end)
+static void bring_of_lineage(struct ms_allocation *claimed, const struct ms_lineage *lineage,
+                             size_t begin, size_t end);
+
+/* What a launch has loaded stays the same, also what was never written (replay.c). */
+static bool define_unwritten(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    static const struct ms_content unwritten = {.kind = MS_FILL};
+    struct ms_extent extent;
+    bool is_defined = true;
+    while (is_defined && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+        if (extent.content.kind == MS_UNDEFINED)
+            is_defined =
+                ms_bytes_set(allocation, extent.begin, extent.end, &unwritten) == CUDA_SUCCESS;
+    }
+    return is_defined;
+}
+
+/* Returns false if the block is not there any more, or does not hold the same. */
+static bool bring_block(struct ms_allocation *claimed, const struct ms_recorded_launch *recorded,
+                        struct ms_range needed)
 {
     const struct ms_launch_input *input = recorded->input;
-    const struct ms_range needed = ms_recorded_launch_needed(recorded, begin, end);
     const bool is_own = input->allocation_id == claimed->id;
     MS_CLAIMED struct ms_allocation *other = is_own ? NULL : ms_space_try_claim(input->address);
     struct ms_allocation *allocation = is_own ? claimed : other;
-    if (allocation == NULL || needed.begin >= needed.end ||
-        !ms_replay_holds_input(allocation, recorded, needed))
-        return;
-    const size_t at = input->address - allocation->address;
-    ms_materialise(allocation, at + needed.begin, at + needed.end, MS_NEED_LOAD);
+    if (allocation == NULL || !ms_replay_holds_input(allocation, recorded, needed))
+        return false;
+    const size_t begin = ms_offset(allocation, input->address) + needed.begin;
+    const size_t end = begin + (needed.end - needed.begin);
+    if (define_unwritten(allocation, begin, end))
+        ms_materialise(allocation, begin, end, MS_NEED_LOAD);
+    return true;
+}
+
+/* What [begin, end) of a launch's result is made of. Recursion ends at MS_MAX_LAUNCH_DEPTH. */
+static void bring_of_launch(struct ms_allocation *claimed, struct ms_recorded_launch *recorded,
+                            size_t begin, size_t end)
+{
+    ms_counted_take(&recorded->counted); /* nothing else may refer to the launch afterwards */
+    bring_of_lineage(claimed, &recorded->before, begin, end);
+    if (recorded->input != NULL) {
+        const struct ms_range needed = ms_recorded_launch_needed(recorded, begin, end);
+        if (needed.begin < needed.end && !bring_block(claimed, recorded, needed))
+            bring_of_lineage(claimed, &recorded->input->lineage, needed.begin, needed.end);
+    }
+    ms_recorded_launch_drop(recorded);
+}
+
+static void bring_of_lineage(struct ms_allocation *claimed, const struct ms_lineage *lineage,
+                             size_t begin, size_t end)
+{
+    struct ms_extent extent;
+    while (ms_lineage_next(lineage, &begin, end, &extent)) {
+        const size_t offset = extent.content.source_offset;
+        if (extent.content.kind == MS_LAUNCHED)
+            bring_of_launch(claimed, extent.content.recorded, offset,
+                            offset + (extent.end - extent.begin));
+    }
+}
+
+/* A replay in place grows to whole granules, as far as the launch writes them. */
+static void bring_of_extent(struct ms_allocation *allocation, const struct ms_extent *extent)
+{
+    const struct ms_range all = ms_allocation_granules(allocation, extent->begin, extent->end);
+    const struct ms_content *content = &extent->content;
+    const size_t bytes = content->recorded->before.bytes;
+    size_t begin = content->source_offset, end = begin + (extent->end - extent->begin);
+    if (ms_recorded_launch_is_at(content, allocation->id, allocation->address + extent->begin)) {
+        const size_t before = extent->begin - all.begin, after = all.end - extent->end;
+        begin = begin > before ? begin - before : 0;
+        end = bytes - end > after ? end + after : bytes;
+    }
+    bring_of_launch(allocation, content->recorded, begin, end);
 }
 
 /*
  * A recorded launch loads from the block that it was recorded with, if the block is there still and
  * holds the same: the program would have these bytes in memory, and other launches find them there,
- * so they are sent once. Where that fails, the launch loads from scratch memory.
+ * so they are sent once. A block that is gone, as the cast of a shard is, was made of others. Where
+ * that fails, the launch loads from scratch memory.
+ *
+ * The launches of the range alone: what they load may lie in the same granule, and would in turn
+ * ask for the inputs of all that lies there.
  */
 static void bring_inputs(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const struct ms_range all = ms_allocation_granules(allocation, begin, end);
     struct ms_extent extent;
-    /* a range with launches grows to whole granules, another one may be a small piece of one */
-    if (!ms_lineage_any(&allocation->lineage, begin, end, MS_OF_KIND(MS_LAUNCHED)))
-        return;
-    for (size_t at = all.begin; ms_lineage_next(&allocation->lineage, &at, all.end, &extent);) {
-        const struct ms_content *content = &extent.content;
-        if (content->kind == MS_LAUNCHED && !content->cached && content->recorded->input != NULL)
-            bring_input(allocation, content->recorded, content->source_offset,
-                        content->source_offset + (extent.end - extent.begin));
+    while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+        if (extent.content.kind == MS_LAUNCHED && !extent.content.cached)
+            bring_of_extent(allocation, &extent);
     }
 }
 

@@ -121,10 +121,13 @@ struct placed {
 static CUresult replay_recorded(const struct placed *placed, CUdeviceptr address, size_t begin,
                                 size_t end, CUstream stream);
 
-/* Two extents with the same content, of lineages in which they begin at a and at b. */
+/* Two extents with the same content, of lineages in which they begin at a and at b. What was never
+ * written in b is zero in a replay. */
 static bool is_same(const struct ms_content *a, size_t begin_a, const struct ms_content *b,
                     size_t begin_b)
 {
+    if (b->kind == MS_UNDEFINED && a->kind == MS_FILL && a->pattern == 0)
+        return true;
     if (a->kind != b->kind)
         return false;
     if (a->kind == MS_FILL)

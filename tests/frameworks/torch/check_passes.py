@@ -22,7 +22,7 @@ MIB = 1 << 20
 SENT_ALLOWANCE, PEAK_ALLOWANCE = MIB // 2, 4 * MIB
 
 # Passes, ranks, ways (passes_program.py).
-ROWS = [(1, 2, ()), (4, 2, ())]
+ROWS = [(1, 2, ()), (4, 2, ()), (4, 2, ("bf16",))]
 
 
 def run(folder, row, preload):

@@ -654,6 +654,59 @@ MS_TEST_BETWEEN(start_casts, end_casts, an_input_that_was_overwritten_stays_as_i
     CHECK(other->backing.backed_bytes == 0 && other->lineage.cached_bytes == 0);
 }
 
+MS_TEST_BETWEEN(start_casts, end_casts, of_an_input_that_is_gone_the_input_comes_into_its_place)
+{
+    struct ms_allocation *between = fake_allocation(BYTES);
+    CUresult result;
+    fill(between, 0, BYTES);
+    CHECK(cast_is_recorded(between->address, other->address, CASTS));
+    CHECK(launch(TAKE, one->address, between->address, &result));
+    fill(between, 0, BYTES);
+    CHECK_EQ(check_casts(0, STORED, 0), LOADED);
+    CHECK(other->lineage.cached_bytes == LOADED && between->backing.backed_bytes == 0);
+    fake_allocation_free(between);
+}
+
+MS_TEST_BETWEEN(start_casts, end_casts, the_input_of_what_a_launch_has_changed_comes_into_its_place)
+{
+    CUresult result;
+    CHECK(cast_is_recorded(one->address, other->address, CASTS));
+    CHECK(launch(PASS, one->address, one->address, &result));
+    CHECK_EQ(check_casts(0, STORED, 0), LOADED);
+    CHECK_EQ(other->lineage.cached_bytes, LOADED);
+}
+
+/* It is zero, in memory as well: the block is what it was, and is not sent once more. */
+MS_TEST_BETWEEN(start_casts, end_casts, what_rounds_an_input_up_comes_with_it)
+{
+    CUresult result;
+    fake_set(other, BYTES - ROUNDING + 1, BYTES, &(struct ms_content){.kind = MS_UNDEFINED});
+    CHECK(launch(TAKE, one->address, other->address, &result));
+    CHECK_EQ(materialise(one, 0, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), BYTES - ROUNDING + 1);
+    CHECK_BYTES((void *)(uintptr_t)one->address, cast_file.data, BYTES - ROUNDING + 1);
+    CHECK_EQ(other->lineage.cached_bytes, BYTES);
+}
+
+/* A file, a cast of it, and a cast of that, none of which asks for another one again. */
+MS_TEST_BETWEEN(start_casts, end_casts, inputs_in_one_granule_come_once)
+{
+    enum { PART = FAKE_GRANULE / 4 };
+    CHECK(ms_space_claim(one->address) == one);
+    for (size_t i = 0; i < 3; i++)
+        CHECK_EQ(ms_carve_take(one, i * PART, i < 2 ? (i + 1) * PART : FAKE_GRANULE), MS_CARVED);
+    ms_space_release(one);
+    fake_set(one, 2 * PART, FAKE_GRANULE,
+             &(struct ms_content){.kind = MS_SOURCE, .source = cast_file.source});
+    CHECK(cast_is_recorded(one->address + PART, one->address + 2 * PART, PART / 2));
+    CHECK(cast_is_recorded(one->address, one->address + PART, PART / 4));
+    CHECK_EQ(materialise(one, 0, PART / 2), CUDA_SUCCESS);
+    CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), 2 * PART);
+    for (size_t i = 0; i < PART / 2; i++)
+        CHECK_EQ(((const unsigned char *)(uintptr_t)one->address)[i],
+                 cast_file.data[i / 2 * 8 + 6 + i % 2]);
+}
+
 MS_TEST_BETWEEN(start_casts, end_casts, an_input_that_another_thread_works_on_is_sent_beside_it)
 {
     CHECK(cast_is_recorded(one->address, other->address, CASTS));
