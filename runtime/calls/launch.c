@@ -410,7 +410,7 @@ static bool concatenate(const struct ms_call *call, const struct ms_arguments *a
     const struct ms_packed *packed = arguments->packed;
     struct ms_concatenation cat;
     CUdevice device;
-    if (layout->rule != MS_RULE_CONCATENATE || reach->count == 0 || ms_is_capturing() ||
+    if (layout->rule != MS_RULE_CONCATENATE || reach->count == 0 ||
         !ms_concatenate_find(call, layout, packed, &cat) ||
         ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
         !ms_call_may_wait(call, layout, device))
@@ -626,6 +626,60 @@ static CUresult launch_left(const struct listed *listed, struct ms_packed *packe
                                    call.block[2], call.shared_bytes, call.stream, params, NULL);
 }
 
+static CUdeviceptr tensor_at(const struct listed *listed, unsigned which, unsigned tensor)
+{
+    const struct ms_tensor_list *list = &listed->list;
+    return word_at(listed->arguments->packed,
+                   list->at + ((size_t)list->tensors * which + tensor) * sizeof(CUdeviceptr));
+}
+
+/* Or elsewhere than in an allocation. */
+static bool is_in_memory(CUdeviceptr address)
+{
+    MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address);
+    if (allocation == NULL || !ms_fits(allocation, address, 1))
+        return true;
+    const size_t at = ms_offset(allocation, address);
+    return ms_lineage_any(&allocation->lineage, at, at + 1, MS_PRESENT);
+}
+
+static bool is_beside_left(const struct listed *listed, unsigned count, unsigned tensor)
+{
+    struct ms_allocation_facts block;
+    if (!ms_space_find_pointed(tensor_at(listed, 1, tensor), &block))
+        return false;
+    unsigned i = 0;
+    while (i < count &&
+           !(listed->is_left[i] && tensor_at(listed, 1, i) - block.address < block.bytes))
+        i++;
+    return i < count;
+}
+
+/*
+ * What is made of bytes in memory is not recorded, and its block comes into memory for that. So
+ * what else goes to that block, as to the buffer of an all-gather, is launched with it: made there
+ * from a record, its bytes would be sent, and be sent again where their source is used next.
+ */
+static void leave_blocks(struct listed *listed, unsigned count)
+{
+    bool is_any_left = false;
+    for (unsigned i = 0; i < count; i++) {
+        listed->is_left[i] = is_in_memory(tensor_at(listed, 0, i));
+        is_any_left |= listed->is_left[i];
+    }
+    for (unsigned i = 0; is_any_left && i < count; i++)
+        listed->is_left[i] |= is_beside_left(listed, count, i);
+}
+
+static enum listed_state record_or_copy(const struct listed *listed, unsigned tensor,
+                                        struct ms_packed *packed, CUresult *result_out)
+{
+    if (listed->is_left[tensor])
+        return LEFT;
+    return copy_tensor(listed, tensor, result_out) ? RECORDED
+                                                   : record_tensor(listed, tensor, packed);
+}
+
 static bool launch_listed(const struct ms_call *call, const struct ms_arguments *arguments,
                           CUresult *result_out)
 {
@@ -637,9 +691,10 @@ static bool launch_listed(const struct ms_call *call, const struct ms_arguments 
     if (listed.bytes == NULL)
         return false;
     *result_out = CUDA_SUCCESS;
+    if (listed.list.lists == 2)
+        leave_blocks(&listed, count);
     for (unsigned i = 0; i < count && *result_out == CUDA_SUCCESS; i++) {
-        const enum listed_state state =
-            copy_tensor(&listed, i, result_out) ? RECORDED : record_tensor(&listed, i, &packed);
+        const enum listed_state state = record_or_copy(&listed, i, &packed, result_out);
         listed.is_left[i] = state == LEFT;
         is_any_recorded |= state == RECORDED;
     }
@@ -656,7 +711,7 @@ static bool launch_each(const struct ms_call *call, const struct ms_arguments *a
     const struct ms_param_layout *layout = arguments->layout;
     return layout->rule == MS_RULE_EACH && (reach->count > 0 || reach->everything) &&
            call->attribute_count == 0 && !call->cooperative && layout->count <= MOST_PARAMS &&
-           !ms_is_capturing() && launch_listed(call, arguments, result_out);
+           launch_listed(call, arguments, result_out);
 }
 
 /* The driver refuses a buffer of more bytes than the kernel's parameters have; with fewer, the
@@ -669,7 +724,7 @@ static bool has_its_bytes(const struct ms_arguments *arguments)
 static bool is_answered(const struct ms_call *call, const struct ms_arguments *arguments,
                         const struct ms_pointer_scan *reach, CUresult *result_out)
 {
-    if (!has_its_bytes(arguments))
+    if (!has_its_bytes(arguments) || ms_is_capturing())
         return false;
     if (concatenate(call, arguments, reach, result_out) ||
         copy_rows(call, arguments, reach, result_out) ||

@@ -22,7 +22,8 @@ MIB = 1 << 20
 SENT_ALLOWANCE, PEAK_ALLOWANCE = MIB // 2, 4 * MIB
 
 # Passes, ranks, ways (passes_program.py).
-ROWS = [(1, 2, ()), (4, 2, ()), (4, 2, ("bf16",))]
+ROWS = [(1, 2, ()), (4, 2, ()), (4, 2, ("bf16",)), (1, 2, ("train",)),
+        (3, 4, ("train", "bf16", "replicas"))]
 
 
 def run(folder, row, preload):

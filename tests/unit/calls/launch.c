@@ -998,6 +998,59 @@ MS_TEST(a_list_that_only_copies_is_copies_of_lineage)
     end();
 }
 
+/* The buffer of an all-gather, and two tensors to go there, of which one is in memory: the buffer
+ * comes into memory for that one. */
+MS_TEST(of_one_block_of_a_list_all_is_recorded_or_nothing)
+{
+    enum { PART = FAKE_GRANULE };
+    static struct test_file file;
+    start_listed_copy();
+    make_test_file(&file, "/tmp", BYTES);
+    twos.tensor_of_block[1] = 1;
+    twos.chunk_of_block[1] = 0;
+    list_call.grid[0] = 2;
+    for (int way = 0; way < 2; way++) {
+        CUresult result = CUDA_ERROR_UNKNOWN;
+        struct ms_allocation *buffer = fake_allocation(BYTES);
+        fake_set(other, 0, BYTES, &(struct ms_content){.kind = MS_SOURCE, .source = file.source});
+        fake_set(one, 0, BYTES, way == 0 ? &sevens : &(struct ms_content){.kind = MS_RESIDENT});
+        twos.addresses[0][0] = other->address;
+        twos.addresses[0][1] = one->address;
+        twos.addresses[1][0] = buffer->address;
+        twos.addresses[1][1] = buffer->address + 2 * PART;
+        twos.bytes[0] = twos.bytes[1] = PART / 4;
+        const uint64_t before = ms_counter_get(MS_COUNT_H2D_BYTES);
+        CHECK_EQ(launch_list(LIST_COPIES, &result), way == 0);
+        CHECK_EQ(ms_lineage_at(&buffer->lineage, 0).content.kind,
+                 way == 0 ? MS_SOURCE : MS_RESIDENT);
+        CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES) - before, way == 0 ? 0 : BYTES);
+        CHECK_EQ(other->lineage.resident_bytes, way == 0 ? 0 : BYTES);
+        fake_allocation_free(buffer);
+    }
+    fill(one, 0, BYTES);
+    fill(other, 0, BYTES);
+    ms_source_drop(file.source);
+    end();
+}
+
+MS_TEST_BETWEEN(start_lists, end, of_two_blocks_of_a_list_one_is_recorded)
+{
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    struct ms_allocation *third = fake_allocation(BYTES);
+    fill(other, 0, BYTES);
+    twos.addresses[0][0] = other->address;
+    twos.addresses[1][0] = one->address;
+    twos.addresses[0][1] = program;
+    twos.addresses[1][1] = third->address;
+    twos.bytes[1] = 1;
+    blocks_wanted = 1;
+    CHECK(launch_list(LIST_TWO, &result));
+    CHECK(result == CUDA_SUCCESS && launches == 1 && kind_of(one) == MS_LAUNCHED);
+    CHECK_EQ(third->lineage.resident_bytes, BYTES);
+    fake_allocation_free(third);
+    fill(one, 0, BYTES);
+}
+
 /* What launches make is the input of a launch that is recorded. */
 MS_TEST(copies_of_what_launches_make_are_recorded_launches)
 {
