@@ -11,7 +11,12 @@
  * when the thread first asks, of the size that is asked for then, and freed when it ends. NULL if
  * out of memory.
  */
-enum ms_thread_memory { MS_THREAD_FAULT, MS_THREAD_RECEIVES, MS_THREAD_MEMORY_COUNT };
+enum ms_thread_memory {
+    MS_THREAD_FAULT,
+    MS_THREAD_RECEIVES,
+    MS_THREAD_COMPARES,
+    MS_THREAD_MEMORY_COUNT
+};
 void *ms_thread_memory(enum ms_thread_memory which, size_t bytes);
 
 /*

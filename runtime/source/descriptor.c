@@ -6,19 +6,14 @@
 #include <sys/resource.h>
 #include <sys/sysmacros.h>
 
-static _Atomic bool is_short;
+_Atomic bool ms_descriptor_is_short;
 
 int ms_descriptor_open(const char *path, int flags)
 {
     const int descriptor = (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0);
     if (descriptor < 0 && (errno == EMFILE || errno == ENFILE))
-        atomic_store(&is_short, true);
+        atomic_store(&ms_descriptor_is_short, true);
     return descriptor;
-}
-
-bool ms_descriptor_was_short(void)
-{
-    return atomic_exchange(&is_short, false);
 }
 
 bool ms_descriptor_leaves_room(int descriptor, unsigned of_four)

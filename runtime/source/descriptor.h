@@ -6,6 +6,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -15,7 +16,11 @@
 int ms_descriptor_open(const char *path, int flags);
 
 /* True if since the last call a file was not opened because there was no free descriptor. */
-bool ms_descriptor_was_short(void);
+extern _Atomic bool ms_descriptor_is_short;
+static inline bool ms_descriptor_was_short(void)
+{
+    return atomic_exchange(&ms_descriptor_is_short, false);
+}
 
 /* True if the number is within so many quarters of the process's limit. */
 bool ms_descriptor_leaves_room(int descriptor, unsigned of_four);

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -16,6 +17,15 @@ struct ms_kept_work {
     void (*run)(void *argument);
     void *argument;
 };
+
+/* How many cores this process may use: more threads would take turns. */
+static inline unsigned ms_kept_threads_cores(void)
+{
+    cpu_set_t cores;
+    /* The call fails if there are more than a set holds. */
+    return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? (unsigned)CPU_COUNT(&cores)
+                                                            : sizeof(cores) * 8;
+}
 
 /* Runs it in a thread that is kept, else in a new one. It must live until `run` has begun. False:
  * no thread can be started. For the file thread only. */

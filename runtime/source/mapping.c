@@ -534,6 +534,58 @@ bool ms_mapping_peek(const void *address, void *buffer, size_t bytes)
     return got == (long)bytes;
 }
 
+size_t ms_mapping_count_anonymous(const void *address, size_t bytes)
+{
+    static const char shared[] = "/dev/zero (deleted)";
+    const uintptr_t end = (uintptr_t)address + bytes;
+    const int asked = open_own(&maps);
+    char name[128];
+    struct query query = {.end = (uintptr_t)address};
+    bool is_anonymous = true;
+    size_t count = 0;
+    for (; is_anonymous && query.end < end; count++)
+        is_anonymous = ask(asked, 0, query.end, name, sizeof(name), &query) == YES &&
+                       (query.inode == 0 || strcmp(name, shared) == 0);
+    close_own(&maps, asked);
+    return is_anonymous ? count : 0;
+}
+
+static bool populate(const void *address, size_t bytes)
+{
+    enum { POPULATE_READ = 22 }; /* older headers lack it */
+    const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = (uintptr_t)address / page_bytes * page_bytes;
+    return syscall(SYS_madvise, begin, (uintptr_t)address + bytes - begin, POPULATE_READ) == 0;
+}
+
+/* True if no page must be brought in. */
+static bool are_resident(uintptr_t begin, uintptr_t end)
+{
+    unsigned char states[1024];
+    const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+    bool are_resident = true;
+    for (uintptr_t at = begin / page_bytes * page_bytes, next; at < end && are_resident;
+         at = next) {
+        const size_t left = (end - at + page_bytes - 1) / page_bytes;
+        const size_t count = left < sizeof(states) ? left : sizeof(states);
+        next = at + count * page_bytes;
+        are_resident = mincore((void *)at, next - at, states) == 0;
+        for (size_t i = 0; i < count && are_resident; i++)
+            are_resident = (states[i] & 1) != 0;
+    }
+    return are_resident;
+}
+
+/* To bring in pages that are there takes a quarter as long as to compare them. */
+bool ms_mapping_may_load(const void *address, size_t bytes, bool is_one)
+{
+    const uintptr_t begin = (uintptr_t)address;
+    return (is_one && populate(address, 1) && are_resident(begin, begin + bytes)) ||
+           populate(address, bytes);
+}
+
+struct ms_mapping_new ms_mapping_new;
+
 static bool ends_locks(int descriptor)
 {
     return !ms_file_thread_has_own_table() &&

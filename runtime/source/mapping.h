@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -59,6 +60,51 @@ bool ms_mapping_is_stored_to(dev_t device, ino_t inode, bool *lasts_out);
 /* Reads bytes of this process. Where a load would get a signal (the file was truncated, the memory
  * may not be read), returns false without one. Does not read memory of devices. */
 bool ms_mapping_peek(const void *address, void *buffer, size_t bytes);
+
+/*
+ * Of how many mappings the range is, if all are memory of no file that somebody could make shorter:
+ * of none, or of the one without a name that the kernel makes for shared memory of no file, as
+ * drivers pin. 0: some are others, or the kernel does not answer queries.
+ */
+size_t ms_mapping_count_anonymous(const void *address, size_t bytes);
+
+/*
+ * True if loads by this thread get no signal, unless the program changes its mapping, or somebody
+ * its file. Brings pages in, as they would. False: some may not be loaded, or the kernel is older
+ * than Linux 5.14 (EINVAL). is_one: it is anonymous memory of one mapping, which has the same
+ * rights everywhere: that takes less. For any thread.
+ */
+bool ms_mapping_may_load(const void *address, size_t bytes, bool is_one);
+
+/* Where the program has mapped files from their start on, and nobody has looked yet. */
+enum { MS_MAPPING_NEW = 64, MS_MAPPING_NO_CHECKPOINT = 1 };
+extern struct ms_mapping_new {
+    _Atomic uintptr_t places[MS_MAPPING_NEW]; /* 0: none */
+    _Atomic uint32_t count;
+} ms_mapping_new;
+
+/* NULL: of a file that is certainly no checkpoint, or none. For any thread, also in a handler. */
+static inline void ms_mapping_note_new(const void *address)
+{
+    const uint32_t at = atomic_fetch_add(&ms_mapping_new.count, 1) % MS_MAPPING_NEW;
+    atomic_store(&ms_mapping_new.places[at],
+                 address != NULL ? (uintptr_t)address : MS_MAPPING_NO_CHECKPOINT);
+}
+
+/* Takes the notes since the last call, those of NULL left out. Returns how many there were with
+ * these: fewer than calls, if there were too many. */
+static inline size_t ms_mapping_take_new(uintptr_t places_out[MS_MAPPING_NEW], size_t *count_out)
+{
+    size_t taken = 0;
+    *count_out = 0;
+    for (size_t i = 0; i < MS_MAPPING_NEW; i++) {
+        const uintptr_t place = atomic_exchange(&ms_mapping_new.places[i], 0);
+        taken += place != 0;
+        if (place > MS_MAPPING_NO_CHECKPOINT)
+            places_out[(*count_out)++] = place;
+    }
+    return taken;
+}
 
 /* Returns a read-only descriptor of the mapped file, verified by device and inode, or -1. Of a file
  * that was read, then has those of a mapping, which some file systems have two of. */

@@ -163,10 +163,10 @@ static void advise_new(void *address)
         advise(&found);
 }
 
-/* True for a safetensors file: 8 bytes of length, then a JSON object, which is read now. A device
- * is not read: that has side effects. Each read is one of pages that are there already, or else the
- * kernel would read more behind them. */
-static bool read_header(int file)
+/* True for a safetensors file: 8 bytes of length, then a JSON object. A device is not read: that
+ * has side effects. Each read is one of pages that are there already, or else the kernel would read
+ * more behind them. */
+static bool read_length(int file, uint64_t *length_out)
 {
     struct stat stat;
     struct {
@@ -177,22 +177,28 @@ static bool read_header(int file)
     if (syscall(SYS_fstat, file, &stat) != 0 || !S_ISREG(stat.st_mode))
         return false;
     syscall(SYS_readahead, file, 0L, start_bytes);
-    if (syscall(SYS_pread64, file, &start, start_bytes, 0L) != (long)start_bytes ||
-        start.first != '{' || start.bytes > MAX_HEADER_BYTES)
+    if (syscall(SYS_pread64, file, &start, start_bytes, 0L) != (long)start_bytes)
         return false;
-    syscall(SYS_readahead, file, 0L, sizeof(start.bytes) + start.bytes);
-    return true;
+    *length_out = start.bytes;
+    return start.first == '{';
 }
 
 void ms_read_ahead_note_map(int file, void *address, size_t bytes)
 {
     const int before = errno;
-    if (address == MAP_FAILED || bytes < LEAST_BYTES || ms_calls_inside != 0)
+    uint64_t length = 0;
+    if (address == MAP_FAILED || bytes < LEAST_BYTES || ms_calls_inside != 0) {
+        ms_mapping_note_new(address != MAP_FAILED ? address : NULL);
         return;
+    }
     ms_calls_inside++;
-    if (read_header(file) && atomic_load_explicit(&is_given, memory_order_relaxed) &&
-        !ms_file_thread_is_of_parent())
-        ms_file_thread_call(advise_new, address);
+    const bool is_checkpoint = read_length(file, &length);
+    ms_mapping_note_new(is_checkpoint ? address : NULL);
+    if (is_checkpoint && length <= MAX_HEADER_BYTES) {
+        syscall(SYS_readahead, file, 0L, sizeof(length) + length);
+        if (atomic_load_explicit(&is_given, memory_order_relaxed) && !ms_file_thread_is_of_parent())
+            ms_file_thread_call(advise_new, address);
+    }
     ms_calls_inside--;
     errno = before;
 }

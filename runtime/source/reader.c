@@ -114,18 +114,18 @@ size_t ms_reader_place(uint64_t offset, size_t bytes, size_t slot_bytes, size_t 
 #define SYS_cachestat 451 /* since Linux 6.5; the same number everywhere */
 #endif
 
-/* Counts the page of one byte: 0 or 1, or -1 if the kernel is older or the file another user's. */
-static int count_cached_pages(int descriptor, uint64_t offset)
+/* Of the pages with these bytes; or -1 if the kernel is older or the file another user's. */
+static int64_t count_cached_pages(int descriptor, uint64_t offset, uint64_t bytes)
 {
     struct {
         uint64_t offset, bytes;
-    } range = {offset, 1};
+    } range = {offset, bytes};
     struct {
         uint64_t cached, dirty, writeback, evicted, recently_evicted;
     } pages = {0};
     if (syscall(SYS_cachestat, (unsigned)descriptor, &range, &pages, 0U) != 0)
         return -1;
-    return (int)pages.cached;
+    return (int64_t)pages.cached;
 }
 
 /* False: not cached. True also if the kernel hides this, for a read-only file of another user. */
@@ -154,15 +154,29 @@ static bool can_be_read_at_once(int descriptor, uint64_t offset)
 /* If this is unknown, the page cache is the place to read from. */
 static bool is_byte_cached(int descriptor, uint64_t offset)
 {
-    const int pages = count_cached_pages(descriptor, offset);
+    const int64_t pages = count_cached_pages(descriptor, offset, 1);
     if (pages >= 0)
         return pages > 0;
     return is_perhaps_cached(descriptor, offset) && can_be_read_at_once(descriptor, offset);
 }
 
-bool ms_reader_is_cached(int descriptor, uint64_t begin, uint64_t end)
+static bool are_ends_cached(int descriptor, uint64_t begin, uint64_t end)
 {
     return is_byte_cached(descriptor, begin) && is_byte_cached(descriptor, end - 1);
+}
+
+bool ms_reader_is_cached(int descriptor, uint64_t begin, uint64_t end)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    const int64_t pages = count_cached_pages(descriptor, begin, end - begin);
+    if (pages >= 0)
+        return (uint64_t)pages == (end - 1) / page - begin / page + 1;
+    bool is_cached = true;
+    for (uint64_t next; begin < end && is_cached; begin = next) {
+        next = end - begin < LARGE_BYTES ? end : begin + LARGE_BYTES;
+        is_cached = are_ends_cached(descriptor, begin, next);
+    }
+    return is_cached;
 }
 
 /* --- past the page cache */
@@ -255,16 +269,17 @@ static uint64_t stretch_end(const struct ms_file_range *range, uint64_t begin)
     return stop < end ? stop : end;
 }
 
-/* Returns the end of the stretches from `begin` that are all cached, or all not. */
+/* Returns the end of the stretches from `begin` that are all cached, or all not, by their ends:
+ * missing pages between these are read all the same, but more slowly. */
 static uint64_t find_alike(const struct ms_file_range *range, uint64_t begin, bool *cached_out)
 {
     const int descriptor = range->source->descriptor;
     const uint64_t end = range->offset + range->bytes;
     uint64_t at = stretch_end(range, begin);
-    *cached_out = ms_reader_is_cached(descriptor, begin, at);
+    *cached_out = are_ends_cached(descriptor, begin, at);
     while (at < end) {
         const uint64_t next = stretch_end(range, at);
-        if (ms_reader_is_cached(descriptor, at, next) != *cached_out)
+        if (are_ends_cached(descriptor, at, next) != *cached_out)
             break;
         at = next;
     }
@@ -384,9 +399,9 @@ static bool is_for_caller(const struct ms_reading *what)
     const struct ms_file_range *first_part = &what->ranges[what->batches[0].first];
     const struct ms_file_range *last_part = &what->ranges[last->first + last->count - 1];
     return what->busy_threads <= 1 &&
-           count_cached_pages(first_part->source->descriptor, first_part->offset) > 0 &&
+           count_cached_pages(first_part->source->descriptor, first_part->offset, 1) > 0 &&
            count_cached_pages(last_part->source->descriptor,
-                              last_part->offset + last_part->bytes - 1) > 0;
+                              last_part->offset + last_part->bytes - 1, 1) > 0;
 }
 
 static void start_threads(void *argument)

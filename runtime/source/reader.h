@@ -62,8 +62,8 @@ struct ms_reading {
     const _Atomic bool *cancelled; /* true: no read begins any more */
 };
 
-/* True if both ends of a range of a file are in the page cache, or this is unknown: missing pages
- * between them are read all the same, but more slowly. */
+/* True if all pages of a range of a file are in the page cache, by one question; or, where the
+ * kernel has no answer to that, the ends of each 64 KiB; or this is unknown. */
 bool ms_reader_is_cached(int descriptor, uint64_t begin, uint64_t end);
 
 struct ms_reader;

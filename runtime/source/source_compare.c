@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/config/config.h"
+#include "runtime/base/thread.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/kept_threads.h"
 #include "runtime/source/mapping.h"
@@ -14,11 +14,15 @@
 #include "runtime/source/source_internal.h"
 #include "runtime/source/source_sums.h"
 
-/* The first comparison is short: most guesses differ at once. Steps are parts of the file. */
+/* The first comparison is short: most guesses differ at once. What is read at once of a file stays
+ * in a core's cache. */
 enum {
-    STEP_BYTES = MS_SOURCE_SUMS_PART,
+    PART_BYTES = MS_SOURCE_SUMS_PART,
     PROBED_BYTES = 512,
-    PIECE_BYTES = 1 << 20,
+    PIECE_BYTES = 2 << 20,
+    READ_BYTES = 1 << 20,
+    PEEKED_BYTES = 128 << 10,
+    PAGE_BYTES = 4096,
     MOST_WORKERS = 16
 };
 
@@ -31,33 +35,57 @@ struct comparison {
     const char *address;
     size_t bytes;
     enum ms_comparing compared;
+    size_t mappings;     /* of anonymous memory, which is touched where it is; 0: of other */
+    size_t skew;         /* so far before the first byte the first piece begins */
     uint64_t *sums;      /* of parts that were not compared, from the one of the first byte on */
     _Atomic size_t next; /* the first piece that nobody compares yet */
     _Atomic bool differs;
     sem_t ended; /* one for each worker that was started */
 };
 
+/* Of a thread, which keeps them. The file's bytes lie in pages as in the file: so the kernel copies
+ * them faster. */
+struct buffers {
+    unsigned char copied[PEEKED_BYTES];
+    unsigned char opened[READ_BYTES + 2 * PAGE_BYTES];
+};
+
 /* The file thread has one comparison at a time, and is the first worker. */
 static struct worker {
     struct ms_kept_work work;
     struct comparison *comparison;
-    unsigned char copied[STEP_BYTES], opened[STEP_BYTES];
+    unsigned char *copied, *opened; /* of the thread; NULL: out of memory */
 } workers[MOST_WORKERS];
+
+static bool take_buffers(struct worker *worker)
+{
+    struct buffers *buffers = ms_thread_memory(MS_THREAD_COMPARES, sizeof(*buffers));
+    worker->copied = buffers != NULL ? buffers->copied : NULL;
+    worker->opened =
+        buffers != NULL ? buffers->opened + -(uintptr_t)buffers->opened % PAGE_BYTES : NULL;
+    return buffers != NULL;
+}
+
+static const unsigned char *read_file(struct worker *worker, uint64_t offset, size_t bytes)
+{
+    struct ms_source_failure failure;
+    unsigned char *opened = worker->opened + offset % PAGE_BYTES;
+    return ms_source_read_now(worker->comparison->file, offset, opened, bytes, &failure) ? opened
+                                                                                         : NULL;
+}
 
 /* Compares `bytes` of what the worker has copied, which is of the file from `offset` on: behind the
  * first `from`. */
 static bool has_bytes(struct worker *worker, uint64_t offset, size_t from, size_t bytes)
 {
-    struct ms_source_failure failure;
-    return ms_source_read_now(worker->comparison->file, offset + from, worker->opened, bytes,
-                              &failure) &&
-           memcmp(worker->copied + from, worker->opened, bytes) == 0;
+    const unsigned char *opened = read_file(worker, offset + from, bytes);
+    return opened != NULL && memcmp(worker->copied + from, opened, bytes) == 0;
 }
 
 /* A sample says little of bytes that are nearly all the same. */
 static bool is_plain(const unsigned char *part)
 {
-    enum { WORD = sizeof(uint64_t), WORDS = STEP_BYTES / WORD };
+    enum { WORD = sizeof(uint64_t), WORDS = PART_BYTES / WORD };
     size_t changes = 0;
     uint64_t before = 0, word;
     for (size_t i = 0; i < WORDS; i++, before = word) {
@@ -71,10 +99,10 @@ static bool is_plain(const unsigned char *part)
 static bool has_sample(struct worker *worker, uint64_t number)
 {
     const struct comparison *comparison = worker->comparison;
-    const uint64_t begin = number * STEP_BYTES;
-    if (begin + 2 * STEP_BYTES > comparison->offset + comparison->bytes)
-        return has_bytes(worker, begin, STEP_BYTES - SAMPLED_BYTES, SAMPLED_BYTES);
-    const bool is_first = begin < comparison->offset + STEP_BYTES;
+    const uint64_t begin = number * PART_BYTES;
+    if (begin + 2 * PART_BYTES > comparison->offset + comparison->bytes)
+        return has_bytes(worker, begin, PART_BYTES - SAMPLED_BYTES, SAMPLED_BYTES);
+    const bool is_first = begin < comparison->offset + PART_BYTES;
     return (!is_first && number % SAMPLED_PARTS != 0) || has_bytes(worker, begin, 0, SAMPLED_BYTES);
 }
 
@@ -88,8 +116,8 @@ static bool has_part(struct worker *worker, uint64_t number)
     if (known != 0)
         return known == sum;
     if (is_plain(worker->copied))
-        return has_bytes(worker, number * STEP_BYTES, 0, STEP_BYTES);
-    comparison->sums[number - comparison->offset / STEP_BYTES] = sum;
+        return has_bytes(worker, number * PART_BYTES, 0, PART_BYTES);
+    comparison->sums[number - comparison->offset / PART_BYTES] = sum;
     return has_sample(worker, number);
 }
 
@@ -100,56 +128,102 @@ static bool has_part(struct worker *worker, uint64_t number)
 static bool is_refused(struct worker *worker, uint64_t number)
 {
     const struct ms_source *file = worker->comparison->file;
-    struct ms_source_failure failure;
     bool is_seen;
     const uint64_t known = ms_source_sums_get(file, number, &is_seen);
     if (known == 0 || is_seen)
         return false;
-    if (!ms_source_read_now(file, number * STEP_BYTES, worker->opened, STEP_BYTES, &failure) ||
-        ms_source_sums_make(worker->opened) != known)
+    const unsigned char *opened = read_file(worker, number * PART_BYTES, PART_BYTES);
+    if (opened == NULL || ms_source_sums_make(opened) != known)
         return true;
     ms_source_sums_set_seen(file, number);
     return false;
 }
 
-/* No handler of the program answers for this thread, so its memory is copied, not touched. */
+static bool is_any_refused(struct worker *worker, uint64_t offset, size_t bytes)
+{
+    bool is_any = false;
+    for (uint64_t number = offset / PART_BYTES; number * PART_BYTES < offset + bytes; number++)
+        is_any = is_any || is_refused(worker, number);
+    return is_any;
+}
+
+/* The kernel copies some at a time. */
+static bool is_peeked_equal(struct worker *worker, const char *address, const unsigned char *opened,
+                            size_t bytes)
+{
+    size_t now;
+    for (size_t done = 0; done < bytes; done += now) {
+        now = bytes - done < PEEKED_BYTES ? bytes - done : PEEKED_BYTES;
+        if (!ms_mapping_peek(address + done, worker->copied, now) ||
+            memcmp(worker->copied, opened + done, now) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* No handler of the program answers for this thread, so it touches memory only where the kernel has
+ * just said that a load gets no signal. */
 static bool is_same(struct worker *worker, size_t at, size_t bytes)
 {
     const struct comparison *comparison = worker->comparison;
+    const char *address = comparison->address + at;
     const uint64_t offset = comparison->offset + at;
-    const bool is_whole = bytes == STEP_BYTES && offset % STEP_BYTES == 0;
-    const bool is_asked = comparison->compared == MS_COMPARING_CACHED ||
-                          (comparison->compared == MS_COMPARING_SAMPLED && is_whole);
-    const bool is_cached =
-        !is_asked || ms_reader_is_cached(comparison->file->descriptor, offset, offset + bytes);
-    if ((!is_cached && comparison->compared == MS_COMPARING_CACHED) ||
-        !ms_mapping_peek(comparison->address + at, worker->copied, bytes))
-        return false;
-    if (!is_cached)
-        return has_part(worker, offset / STEP_BYTES);
-    return has_bytes(worker, offset, 0, bytes) && !is_refused(worker, offset / STEP_BYTES);
+    const bool is_in_place =
+        comparison->mappings > 0 && ms_mapping_may_load(address, bytes, comparison->mappings == 1);
+    for (size_t done = 0, now; done < bytes; done += now) {
+        now = bytes - done < READ_BYTES ? bytes - done : READ_BYTES;
+        const unsigned char *opened = read_file(worker, offset + done, now);
+        if (opened == NULL || !(is_in_place ? memcmp(address + done, opened, now) == 0
+                                            : is_peeked_equal(worker, address + done, opened, now)))
+            return false;
+    }
+    return !is_any_refused(worker, offset, bytes);
 }
 
-/* A piece is so many steps; the file's parts, not the first byte, say where they are. */
+static bool is_cached(const struct comparison *comparison, size_t at, size_t bytes)
+{
+    const uint64_t offset = comparison->offset + at;
+    return ms_reader_is_cached(comparison->file->descriptor, offset, offset + bytes);
+}
+
+/* Not more than a part. */
+static bool is_same_or_sampled(struct worker *worker, size_t at, size_t bytes)
+{
+    const struct comparison *comparison = worker->comparison;
+    const uint64_t offset = comparison->offset + at;
+    if (bytes < PART_BYTES || is_cached(comparison, at, bytes))
+        return is_same(worker, at, bytes);
+    return ms_mapping_peek(comparison->address + at, worker->copied, bytes) &&
+           has_part(worker, offset / PART_BYTES);
+}
+
+static bool are_parts_same(struct worker *worker, size_t begin, size_t end)
+{
+    const size_t skew = worker->comparison->skew;
+    bool are_same = true;
+    for (size_t at = begin, next; at < end && are_same; at = next) {
+        next = ((at + skew) / PART_BYTES + 1) * PART_BYTES - skew;
+        are_same = is_same_or_sampled(worker, at, (next < end ? next : end) - at);
+    }
+    return are_same;
+}
+
 static void compare_piece(struct worker *worker, size_t number)
 {
     struct comparison *comparison = worker->comparison;
-    const size_t skew = comparison->offset % STEP_BYTES;
-    for (size_t i = 0; i < PIECE_BYTES / STEP_BYTES; i++) {
-        const size_t step = number * PIECE_BYTES + i * STEP_BYTES;
-        const size_t begin = step > skew ? step - skew : 0;
-        const size_t end = step + STEP_BYTES - skew;
-        if (begin >= comparison->bytes || atomic_load(&comparison->differs))
-            return;
-        if (!is_same(worker, begin, (end < comparison->bytes ? end : comparison->bytes) - begin))
-            atomic_store(&comparison->differs, true);
-    }
+    const size_t begin = number == 0 ? 0 : number * PIECE_BYTES - comparison->skew;
+    const size_t next = (number + 1) * PIECE_BYTES - comparison->skew;
+    const size_t end = next < comparison->bytes ? next : comparison->bytes;
+    const bool is_sampled =
+        comparison->compared == MS_COMPARING_SAMPLED && !is_cached(comparison, begin, end - begin);
+    if (!(is_sampled ? are_parts_same(worker, begin, end) : is_same(worker, begin, end - begin)))
+        atomic_store(&comparison->differs, true);
 }
 
 static void compare_pieces(struct worker *worker)
 {
     struct comparison *comparison = worker->comparison;
-    const size_t bytes = comparison->bytes + comparison->offset % STEP_BYTES;
+    const size_t bytes = comparison->bytes + comparison->skew;
     size_t piece;
     while (!atomic_load(&comparison->differs) &&
            (piece = atomic_fetch_add(&comparison->next, 1)) * PIECE_BYTES < bytes)
@@ -160,7 +234,8 @@ static void help(void *worker_)
 {
     struct worker *worker = worker_;
     sem_t *ended = &worker->comparison->ended;
-    compare_pieces(worker);
+    if (take_buffers(worker)) /* else others compare what is left */
+        compare_pieces(worker);
     sem_post(ended);
 }
 
@@ -171,12 +246,15 @@ static bool start(struct worker *worker, struct comparison *comparison)
     return ms_kept_threads_start(&worker->work);
 }
 
-/* One for each two pieces: with less to do, it is done before another thread runs. */
+/* One for each piece: with less to do, it is done before another thread runs. */
 static size_t count_workers(size_t bytes)
 {
-    const size_t useful = bytes / 2 / PIECE_BYTES;
-    const size_t allowed =
-        ms_config.read_threads < MOST_WORKERS ? ms_config.read_threads : MOST_WORKERS;
+    static size_t allowed; /* for the file thread */
+    if (allowed == 0)
+        allowed = ms_kept_threads_cores();
+    if (allowed > MOST_WORKERS)
+        allowed = MOST_WORKERS;
+    const size_t useful = bytes / PIECE_BYTES;
     return useful < allowed ? useful : allowed;
 }
 
@@ -197,9 +275,9 @@ static bool compare_together(struct comparison *comparison)
 /* The sums are only kept if all is the same. */
 static bool compare_sampled(struct comparison *comparison)
 {
-    const uint64_t first = comparison->offset / STEP_BYTES;
+    const uint64_t first = comparison->offset / PART_BYTES;
     const size_t count =
-        (size_t)((comparison->offset + comparison->bytes - 1) / STEP_BYTES - first + 1);
+        (size_t)((comparison->offset + comparison->bytes - 1) / PART_BYTES - first + 1);
     comparison->sums = ms_heap_zalloc(count * sizeof(*comparison->sums));
     const bool is_same =
         comparison->sums != NULL && compare_together(comparison) &&
@@ -208,16 +286,27 @@ static bool compare_sampled(struct comparison *comparison)
     return is_same;
 }
 
+/* Before any byte is read, since one may have to come from a disk. */
+static bool may_be_read(const struct comparison *comparison)
+{
+    return comparison->compared != MS_COMPARING_CACHED ||
+           is_cached(comparison, 0, comparison->bytes);
+}
+
 bool ms_source_compare(const struct ms_source *file, uint64_t offset, const void *address,
                        size_t bytes, enum ms_comparing compared)
 {
     struct comparison comparison = {
         .file = file, .offset = offset, .address = address, .bytes = bytes, .compared = compared};
     workers[0].comparison = &comparison;
-    if (!is_same(&workers[0], 0, bytes < PROBED_BYTES ? bytes : PROBED_BYTES))
+    if (!take_buffers(&workers[0]) || !may_be_read(&comparison) ||
+        !is_same(&workers[0], 0, bytes < PROBED_BYTES ? bytes : PROBED_BYTES))
         return false;
     if (bytes <= PROBED_BYTES)
         return true;
-    return compared == MS_COMPARING_SAMPLED ? compare_sampled(&comparison)
-                                            : compare_together(&comparison);
+    comparison.mappings = ms_mapping_count_anonymous(address, bytes);
+    if (compared != MS_COMPARING_SAMPLED)
+        return compare_together(&comparison);
+    comparison.skew = offset % PART_BYTES;
+    return compare_sampled(&comparison);
 }

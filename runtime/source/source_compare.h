@@ -2,10 +2,16 @@
 /*
  * Comparing memory of the program with a file. What a loader has read and copies to the device is a
  * reference to its file only if each byte is the file's, so this takes as long as reading the file,
- * while the program waits. Threads that are kept (kept_threads.h) share the work:
+ * while the program waits. Threads that are kept (kept_threads.h) share the work, one for each core
+ * and at most 16:
  *
- *     bytes    | 1 MiB | 1 MiB | 1 MiB | 1 MiB | ...      each takes the next piece
+ *     bytes    | 2 MiB | 2 MiB | 2 MiB | 2 MiB | ...      each takes the next piece
  *                 file    read    read    file
+ *
+ * The file is read, 1 MiB at a time: a mapping would let who makes the file shorter, or a disk that
+ * fails, end the process (SIGBUS), and to map it takes as long. The memory is compared where it
+ * lies, if it is of no file and the kernel has just said that it can be loaded; else the kernel
+ * copies it.
  */
 #pragma once
 

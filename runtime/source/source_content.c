@@ -68,6 +68,7 @@ static void read_header(struct file *file, const struct ms_mapping *mapping)
         return;
     ms_source_header_read(source, &file->header);
     file->seen = *ms_source_stat(source);
+    file->last = file->header.count - 1; /* the first one matches next */
     if (file->header.count > 0)
         return;
     ms_kept_files_set(&file->kept, NULL);
@@ -176,14 +177,49 @@ static struct {
 } last_visit;
 
 /*
- * Visiting takes longer the more mappings there are, so it is not done for each copy: the shim sees
- * what the program maps by libc (ms_hot.mapped). What else changes is noticed a little later; until
- * then a file is not found, or its bytes do not compare.
+ * Visiting all takes longer the more mappings there are, so it is not done for each copy, nor for
+ * each file: the shim sees what the program maps by libc (ms_hot.mapped), and where
+ * (ms_mapping_note_new). What else changes is noticed a little later; until then a file is not
+ * found, or its bytes do not compare.
  */
+static bool is_all_due(void)
+{
+    return ms_clock_ns(CLOCK_MONOTONIC) >= atomic_load(&last_visit.next_ns);
+}
+
 static bool is_visit_due(void)
 {
-    return atomic_load(&last_visit.mapped) != atomic_load(&ms_hot.mapped) ||
-           ms_clock_ns(CLOCK_MONOTONIC) >= atomic_load(&last_visit.next_ns);
+    return atomic_load(&last_visit.mapped) != atomic_load(&ms_hot.mapped) || is_all_due();
+}
+
+static void set_found(uint32_t mapped)
+{
+    bool found_any = false;
+    for (const struct file *file = files; file != NULL; file = file->next)
+        found_any |= file->header.count > 0;
+    atomic_store(&last_visit.found_any, found_any);
+    atomic_store(&last_visit.mapped, mapped);
+}
+
+/* Visits only what was mapped since. False if it is not known where all of that lies, or all
+ * mappings are due. */
+static bool visit_new(uint32_t mapped)
+{
+    uintptr_t places[MS_MAPPING_NEW];
+    size_t count;
+    struct ms_mapping mapping;
+    const uint32_t noted = (uint32_t)ms_mapping_take_new(places, &count);
+    if (atomic_load(&last_visit.mapped) + noted != mapped || is_all_due())
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        if (ms_mapping_find_at(places[i], &mapping) && mapping.begin == places[i] &&
+            mapping.file_offset == 0)
+            visit(NULL, &mapping);
+    }
+    for (struct file *file = files; file != NULL; file = file->next)
+        file->is_mapped = false;
+    set_found(mapped);
+    return true;
 }
 
 static void look_for_files(void)
@@ -192,17 +228,13 @@ static void look_for_files(void)
     enum { SHARE = 100 }; /* one part of so many of the time, at most */
     const uint32_t mapped = atomic_load(&ms_hot.mapped);
     const uint64_t began = ms_clock_ns(CLOCK_MONOTONIC);
-    if (!is_visit_due() || !ms_mapping_visit(visit, NULL))
+    if (!is_visit_due() || visit_new(mapped) || !ms_mapping_visit(visit, NULL))
         return;
     forget_unmapped();
-    bool found_any = false;
-    for (const struct file *file = files; file != NULL; file = file->next)
-        found_any |= file->header.count > 0;
     const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
     const uint64_t pause = (now - began) * SHARE;
-    atomic_store(&last_visit.found_any, found_any);
     atomic_store(&last_visit.next_ns, now + (pause > least_ns ? pause : least_ns));
-    atomic_store(&last_visit.mapped, mapped);
+    set_found(mapped);
 }
 
 void ms_source_content_find(struct ms_wanted_source *wanted)

@@ -387,12 +387,11 @@ static void log_shortage(size_t bytes)
  * answer (userfaultfd(2)). On the thread that copies. Linux 5.14 has a call for that. */
 static bool touch(const void *address, size_t bytes)
 {
-    enum { POPULATE_READ = 22 };
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), end = (uintptr_t)address + bytes;
     uintptr_t at = (uintptr_t)address & ~(page - 1);
     char byte;
     const struct iovec to = {&byte, 1};
-    if (syscall(SYS_madvise, at, end - at, POPULATE_READ) == 0)
+    if (ms_mapping_may_load(address, bytes, false))
         return true;
     for (bool is_there = errno == EINVAL; at < end; at += page) {
         const struct iovec from = {(void *)at, 1};

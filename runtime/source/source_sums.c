@@ -63,8 +63,3 @@ bool ms_source_sums_add(struct ms_source *file, uint64_t first_number, const uin
     }
     return true;
 }
-
-void ms_source_sums_cleanup(struct ms_source *file)
-{
-    ms_pages_cleanup(&file->sum_pages);
-}

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,6 +14,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
+#include "runtime/source/kept_threads.h"
 #include "runtime/source/pinned_pool.h"
 #include "runtime/source/reader.h"
 #include "runtime/source/source_sums.h"
@@ -354,18 +354,10 @@ static size_t sum_bytes(const struct ms_read_request *requests, size_t count)
     return bytes;
 }
 
-static unsigned count_cores(void)
-{
-    cpu_set_t cores;
-    /* The call fails if there are more than a set holds. */
-    return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? (unsigned)CPU_COUNT(&cores)
-                                                            : sizeof(cores) * 8;
-}
-
 /* More threads than cores would take turns, and the slots that they fill would leave the caches. */
 static unsigned choose_threads(size_t bytes)
 {
-    const unsigned count = count_cores();
+    const unsigned count = ms_kept_threads_cores();
     if (ms_config.read_threads <= 1 || bytes < min_threaded_bytes || count <= 1)
         return 0;
     return ms_config.read_threads < count ? (unsigned)ms_config.read_threads : count;
@@ -439,7 +431,8 @@ static bool start_reading(struct transfer *transfer)
         .slot_bytes = transfer->slot_bytes,
         .slot_count = transfer->slot_count,
         .threads = threads < transfer->slot_count ? threads : (unsigned)transfer->slot_count,
-        .busy_threads = count_cores() - 1, /* one core for the program's thread, which copies */
+        .busy_threads =
+            ms_kept_threads_cores() - 1, /* one core for the program's thread, which copies */
         .cancelled = cancel_flag(),
     };
     transfer->reader = ms_reader_create(&reading);

@@ -933,3 +933,76 @@ MS_TEST(pages_that_are_there_are_counted)
     }
     CHECK_EQ(munmap(pages, PAGES * page), 0);
 }
+
+/* --- memory that is loaded where it is */
+
+static unsigned char *map_pages(size_t pages, int flags)
+{
+    unsigned char *memory = mmap(NULL, pages * (size_t)sysconf(_SC_PAGESIZE),
+                                 PROT_READ | PROT_WRITE, MAP_ANONYMOUS | flags, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    return memory;
+}
+
+MS_TEST_AFTER(make_file, mappings_of_no_file_are_counted)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char *memory = map_pages(4, MAP_PRIVATE), *shared = map_pages(2, MAP_SHARED);
+    if (ms_mapping_count_anonymous(memory, page) == 0) {
+        struct query {
+            uint64_t size, more[12];
+        } query = {.size = sizeof(query), .more = {0, (uintptr_t)memory}};
+        const int list = open("/proc/self/maps", O_RDONLY);
+        CHECK(ioctl(list, _IOWR('f', 17, struct query), &query) != 0);
+        ms_test_skip("the kernel does not answer queries of mappings");
+    }
+    CHECK_EQ(ms_mapping_count_anonymous(memory + 1, 4 * page - 1), 1);
+    CHECK_EQ(mprotect(memory + page, page, PROT_READ), 0);
+    CHECK_EQ(ms_mapping_count_anonymous(memory, page), 1);
+    CHECK_EQ(ms_mapping_count_anonymous(memory, page + 1), 2);
+    CHECK_EQ(ms_mapping_count_anonymous(memory, 4 * page), 3);
+    CHECK_EQ(ms_mapping_count_anonymous(shared, 2 * page), 1);
+    unsigned char *files =
+        mmap(memory + 3 * page, page, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0);
+    CHECK(files == memory + 3 * page);
+    CHECK_EQ(ms_mapping_count_anonymous(memory, 3 * page), 3);
+    CHECK_EQ(ms_mapping_count_anonymous(memory, 3 * page + 1), 0);
+    CHECK_EQ(munmap(files, page), 0);
+    CHECK_EQ(ms_mapping_count_anonymous(memory, 3 * page + 1), 0);
+    const int unnamed = (int)syscall(SYS_memfd_create, "zero", 0U);
+    CHECK_EQ(ftruncate(unnamed, (off_t)page), 0);
+    CHECK_EQ(ms_mapping_count_anonymous(mmap(NULL, page, PROT_READ, MAP_SHARED, unnamed, 0), page),
+             0);
+}
+
+static bool may_load(const unsigned char *memory, size_t bytes)
+{
+    const bool may = ms_mapping_may_load(memory, bytes, true);
+    CHECK_EQ(ms_mapping_may_load(memory, bytes, false), may);
+    return may;
+}
+
+MS_TEST(pages_that_are_not_there_are_brought_in_before_they_are_loaded)
+{
+    enum { PAGES = 2100, GUARD_INSTALL = 102 }; /* more than are asked about at once */
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char *memory = map_pages(PAGES, MAP_PRIVATE);
+    if (!ms_mapping_may_load(memory, page, false)) {
+        CHECK(errno == EINVAL);
+        ms_test_skip("the kernel brings in no memory");
+    }
+    CHECK(may_load(memory + 1, (PAGES - 1) * page));
+    for (size_t i = 0; i < PAGES; i++)
+        CHECK_EQ(*(const volatile unsigned char *)&memory[i * page], 0);
+    CHECK_EQ(mprotect(memory + (PAGES - 1) * page, page, PROT_NONE), 0);
+    CHECK(!ms_mapping_may_load(memory, PAGES * page, false));
+    CHECK(!may_load(memory + (PAGES - 1) * page, 1));
+    CHECK(may_load(memory, (PAGES - 1) * page));
+    if (madvise(memory + 1600 * page, page, GUARD_INSTALL) == 0) {
+        CHECK(may_load(memory, 1600 * page));
+        CHECK(!may_load(memory, 1601 * page));
+        CHECK(!may_load(memory, (PAGES - 1) * page));
+    }
+    CHECK_EQ(munmap(memory, 10 * page), 0);
+    CHECK(!may_load(memory + 9 * page, 2 * page));
+}

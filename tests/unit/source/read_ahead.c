@@ -414,3 +414,44 @@ MS_TEST_AFTER(make_file, it_is_looked_at_while_there_is_advice)
     CHECK(!ms_read_ahead_look(true));
     ms_source_drop(source);
 }
+
+/* --- what is noted for who looks for checkpoints */
+
+/* Where what was just mapped lies; NULL: nowhere that matters. */
+static const void *take_noted(void)
+{
+    uintptr_t places[MS_MAPPING_NEW];
+    size_t count;
+    CHECK_EQ(ms_mapping_take_new(places, &count), 1);
+    CHECK(count <= 1);
+    return count == 1 ? (const void *)places[0] : NULL;
+}
+
+static void begin_with(const char start[9])
+{
+    const int file = open(path, O_WRONLY);
+    CHECK_EQ(pwrite(file, start, 9, 0), 9);
+    close(file);
+}
+
+MS_TEST_AFTER(make_file, what_is_mapped_is_noted_unless_it_begins_as_no_checkpoint)
+{
+    const int file = open(path, O_RDONLY);
+    const void *address = map();
+    CHECK(take_noted() == address);
+    begin_with("\x10\0\0\0\0\0\0\0[");
+    map();
+    CHECK(take_noted() == NULL);
+    ms_read_ahead_note_map(file, (void *)address, 4096); /* nobody has looked */
+    CHECK(take_noted() == address);
+    ms_read_ahead_note_map(file, MAP_FAILED, BYTES);
+    CHECK(take_noted() == NULL);
+    begin_with("\0\0\0\3\0\0\0\0{"); /* a header of 48 MiB */
+    address = map();
+    CHECK(take_noted() == address);
+    ms_calls_inside = 1;
+    address = map();
+    CHECK(take_noted() == address);
+    ms_calls_inside = 0;
+    close(file);
+}

@@ -303,6 +303,29 @@ MS_TEST_AFTER(start, what_is_not_in_the_page_cache_is_not_read_by_asking)
     }
 }
 
+static void check_all_cached(void)
+{
+    CHECK_EQ(posix_fadvise(file.descriptor, 0, 0, POSIX_FADV_RANDOM), 0);
+    CHECK(make_cold(&file));
+    cache(0, 1);
+    cache(MIB - 1, 1);
+    CHECK(!ms_reader_is_cached(file.descriptor, 0, MIB));
+    CHECK(ms_reader_is_cached(file.descriptor, 1, 2));
+    cache(0, MIB);
+    CHECK(ms_reader_is_cached(file.descriptor, 0, MIB));
+    CHECK(ms_reader_is_cached(file.descriptor, 1, MIB - 1));
+    CHECK(!ms_reader_is_cached(file.descriptor, MIB - 1, MIB + BLOCK));
+}
+
+MS_TEST_AFTER(start, what_lies_between_the_ends_may_not_be_cached)
+{
+    if (!make_cold(&file) || !can_tell_cold(&file))
+        ms_test_skip("the page cache cannot be emptied here, or does not tell");
+    check_all_cached();
+    deny(451, ENOSYS);
+    check_all_cached();
+}
+
 /* --- past the page cache */
 
 static char direct_reads[256]; /* "OFFSET+BYTES " of each */

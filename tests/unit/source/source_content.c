@@ -283,3 +283,29 @@ MS_TEST_AFTER(start, with_a_checkpoint_files_are_looked_for_no_more_often)
     atomic_fetch_add(&ms_hot.mapped, 1);
     check_visits(true);
 }
+
+MS_TEST(what_is_known_to_be_mapped_is_looked_at_alone)
+{
+    enum { TOO_MANY = MS_MAPPING_NEW + 1 };
+    later_ns = 1;
+    CHECK(visits_after(0));
+    make_file(header);
+    ms_mapping_note_new(mapped);
+    const unsigned before = visits;
+    const bool is_found = find(data, LARGE) == 0;
+    CHECK_EQ(visits, before);
+    needs_mappings(is_found, path);
+    atomic_fetch_add(&ms_hot.mapped, 1);
+    ms_mapping_note_new(NULL);
+    CHECK(!visits_after(0));
+    atomic_fetch_add(&ms_hot.mapped, 2);
+    ms_mapping_note_new(NULL);
+    CHECK(visits_after(0)); /* of one nobody knows */
+    for (int i = 0; i < TOO_MANY; i++) {
+        atomic_fetch_add(&ms_hot.mapped, 1);
+        ms_mapping_note_new(NULL);
+    }
+    CHECK(visits_after(0));
+    CHECK(!visits_after(0));
+    CHECK_EQ(find(data, LARGE), 0);
+}

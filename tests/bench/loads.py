@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""loads.py PROGRAM PRELOAD [--check]: system calls that the shim adds, for each MiB that a loader copies.
+
+PROGRAM (loads.c) loads a checkpoint through a buffer, which hides where the bytes come from, so the shim compares each byte with the
+file. Counted are the calls of all threads while it loads one half more than another time: what a start costs is not for each MiB. What
+depends on when threads meet (futex) is left out, and what is done so many times a second for the leases. --check: compares them with
+LIMIT. Without strace the exit status is 77.
+"""
+import collections
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+MIB = 1 << 20
+LIMIT = 4
+CASES = [(24, 4 * MIB), (4, 16 * MIB)]  # tensors, bytes of each; and twice as many
+CALL = re.compile(r"(\d+) +(\w+)\((.*)")
+CLOCKED = {"futex", "fcntl", "statx"}
+CONTENT = bytes(os.urandom(16 * MIB))
+
+
+def make_checkpoint(path, tensors, tensor_bytes):
+    header = {f"t{number}": {"dtype": "U8", "shape": [tensor_bytes],
+                             "data_offsets": [number * tensor_bytes, (number + 1) * tensor_bytes]} for number in range(tensors)}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for number in range(tensors):
+            out.write(number.to_bytes(8, "little") + CONTENT[:tensor_bytes - 8])
+    time.sleep(0.1)  # its times are older than a tick of the file system's clock
+
+
+def count(trace):
+    """Calls by name, while it loads; the lease thread sleeps in between."""
+    calls, is_loading = collections.defaultdict(collections.Counter), False
+    with open(trace, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            call = CALL.match(line)
+            if call is None:
+                continue
+            thread, name, arguments = call.groups()
+            if '"/begin"' in arguments or '"/loaded"' in arguments:
+                is_loading = '"/begin"' in arguments
+            elif is_loading and name not in CLOCKED:
+                calls[thread][name] += 1
+    return sum((seen for seen in calls.values() if "clock_nanosleep" not in seen), collections.Counter())
+
+
+def run(program, preload, way, checkpoint, tensors, folder):
+    trace = os.path.join(folder, "trace")
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD" and not name.startswith("METASHARD")}
+    environment.update(METASHARD_SETTLE_MS="0", METASHARD_STATE_DIR=os.path.join(folder, "state"))
+    tool = ["strace", "-f", "-qq", "-o", trace] + (["-E", f"LD_PRELOAD={preload}"] if preload else [])
+    done = subprocess.run([*tool, program, way, checkpoint, str(tensors)], env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{way}: exit {done.returncode}\n{done.stderr}")
+    return count(trace)
+
+
+def count_added(program, preload, way, tensors, tensor_bytes, folder):
+    checkpoint = os.path.join(folder, f"{tensors}-{tensor_bytes}.safetensors")
+    if not os.path.exists(checkpoint):
+        make_checkpoint(checkpoint, tensors, tensor_bytes)
+    seen = run(program, preload, way, checkpoint, tensors, folder)
+    seen.subtract(run(program, None, way, checkpoint, tensors, folder))
+    return seen
+
+
+def count_for_mib(program, preload, way, tensors, tensor_bytes, folder):
+    """All, and the most frequent in words."""
+    seen = count_added(program, preload, way, 2 * tensors, tensor_bytes, folder)
+    seen.subtract(count_added(program, preload, way, tensors, tensor_bytes, folder))
+    mib = tensors * tensor_bytes / MIB
+    return sum(seen.values()) / mib, ", ".join(f"{name} {number / mib:.2f}" for name, number in seen.most_common(6))
+
+
+def main():
+    if shutil.which("strace") is None or subprocess.run(["strace", "-o", "/dev/null", "/bin/true"],
+                                                        capture_output=True).returncode != 0:
+        print("skipped: strace is not installed, or does not work here")
+        return 77
+    program, preload = map(os.path.abspath, sys.argv[1:3])
+    is_check, faults = "--check" in sys.argv, 0
+    with tempfile.TemporaryDirectory() as folder:
+        for tensors, tensor_bytes in CASES:
+            for way in ("mapped", "pinned", "read"):
+                case = (program, preload, way, tensors, tensor_bytes, folder)
+                total, seen = count_for_mib(*case)
+                if is_check and total > LIMIT:  # once a second all mappings are looked at
+                    total, seen = min((total, seen), count_for_mib(*case), key=lambda counted: counted[0])
+                print(f"{way:8} tensors of {tensor_bytes // MIB:2} MiB: {total:6.2f} system calls a MiB ({seen})", flush=True)
+                if is_check and total > LIMIT:
+                    print(f"TOO MANY: at most {LIMIT}")
+                    faults += 1
+    return faults > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
