@@ -26,7 +26,8 @@ enum { MS_READS_LEAST = 64 << 10, MS_READS_FILES = 1024 };
  * The program has read so many bytes to the address, from `offset` of the descriptor's file on; -1:
  * up to where the descriptor stands now. `held`: by which number the file was held before that, or
  * 0. For any thread, also in a handler of a signal or a forked child: nothing is allocated, and if
- * others are busy with notes for long, this one is left out.
+ * others are busy with notes for long, this one is left out. So it is before the shim has started,
+ * if the file could be no checkpoint, and in a child of a process in which the shim has started.
  */
 void ms_reads_note(int descriptor, const void *address, size_t bytes, int64_t offset,
                    uint32_t held);

@@ -2,12 +2,13 @@
 /* Memory that the program has read a file into is the file's, if its bytes are. */
 #include "runtime/source/reads.h"
 
-#include <stdatomic.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <signal.h>
 #include <sys/time.h>
 
 #include "runtime/base/checksum.h"
+#include "runtime/driver/flags.h"
 #include "runtime/source/source.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
@@ -20,6 +21,7 @@ static unsigned char *memory;
 
 static void set_up(void)
 {
+    atomic_store(&ms_hot.started, 1); /* before, only what could be a checkpoint is noted */
     make_test_file(&file, "/var/tmp", BYTES);
     memory = malloc(BYTES);
 }
@@ -244,6 +246,87 @@ MS_TEST_AFTER(set_up, many_reads)
     CHECK(is_of_file(memory, BYTES, 0));
 }
 
+/* Half as many again as there is room for, almost: the first half is gone, and nothing else. */
+MS_TEST_AFTER(set_up, the_oldest_reads_are_forgotten_first)
+{
+    enum { KEPT = 512 << 10, ALMOST = 1 << 10, COUNT = KEPT + KEPT / 2 };
+    const uintptr_t base = UINT64_C(1) << 40, step = (uintptr_t)2 * MS_READS_LEAST;
+    struct ms_mapping place;
+    for (size_t i = 0; i < COUNT; i++)
+        ms_reads_note(file.descriptor, (void *)(base + i * step), MS_READS_LEAST, 0, 0);
+    for (size_t i = 0; i < COUNT - KEPT; i++)
+        CHECK(!is_noted((void *)(base + i * step), 1, &place));
+    for (size_t i = COUNT - KEPT + ALMOST; i < COUNT; i++)
+        CHECK(is_noted((void *)(base + i * step), 1, &place));
+}
+
+/* Each reads files of its own to memory of its own, and all to the same. */
+enum { THREADS = 4, THREAD_READS = 20000 };
+static void *read_beside(void *argument)
+{
+    const uintptr_t number = (uintptr_t)argument, shared = UINT64_C(1) << 42;
+    const uintptr_t base = (UINT64_C(1) << 40) + number * THREAD_READS * PART;
+    for (uintptr_t i = 0; i < THREAD_READS; i++) {
+        const int other = memfd_create("beside", 0);
+        ms_reads_note(i % 128 == 0 ? other : file.descriptor, (void *)(base + i * PART), PART,
+                      (off_t)i, 0);
+        ms_reads_note(file.descriptor, (void *)(shared + i % 64 * PART / 2), PART, 0, 0);
+        close(other);
+    }
+    return NULL;
+}
+
+MS_TEST_AFTER(set_up, threads_that_read_side_by_side)
+{
+    pthread_t threads[THREADS];
+    struct ms_mapping place;
+    for (uintptr_t i = 0; i < THREADS; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, read_beside, (void *)i), 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    size_t found = 0;
+    for (uintptr_t i = 0; i < THREADS * THREAD_READS; i++) {
+        const bool is_there = is_noted((void *)((UINT64_C(1) << 40) + i * PART), 1, &place);
+        if (is_there && strcmp(place.path, file.path) == 0)
+            CHECK_EQ(place.file_offset, i % THREAD_READS);
+        found += is_there;
+    }
+    CHECK(found >
+          THREADS * THREAD_READS / 2); /* files of long ago are forgotten, and some left out */
+}
+
+/* What is read to the same memory again and again takes no place from other notes. */
+MS_TEST_AFTER(set_up, what_is_read_over_makes_room)
+{
+    enum { COUNT = 1 << 20 };
+    const uintptr_t base = UINT64_C(1) << 40;
+    struct ms_mapping place;
+    ms_reads_note(file.descriptor, (void *)base, MS_READS_LEAST, 0, 0);
+    for (size_t i = 0; i < COUNT; i++)
+        ms_reads_note(file.descriptor, (void *)(base + PART / 2), MS_READS_LEAST, (off_t)i, 0);
+    CHECK(is_noted((void *)base, 1, &place));
+}
+
+/* Memory that is cut into windows is one place for a loader. */
+MS_TEST_AFTER(set_up, a_read_over_many_windows)
+{
+    enum { WINDOW = 1 << 20, MANY = 40 * WINDOW };
+    const uintptr_t base = (UINT64_C(1) << 40) - 100;
+    struct ms_mapping place;
+    ms_reads_note(file.descriptor, (void *)base, MANY, 7, 0);
+    for (uintptr_t at = 0; at < MANY; at += WINDOW / 4) {
+        CHECK(is_noted((void *)(base + at), MANY - at, &place));
+        CHECK_EQ(place.file_offset, 7 + at);
+    }
+    CHECK(!is_noted((void *)(base - 1), 1, &place));
+    CHECK(!is_noted((void *)(base + MANY), 1, &place));
+    ms_reads_note(file.descriptor, (void *)(base + WINDOW), MANY - 2 * WINDOW, 100, 0);
+    CHECK(is_noted((void *)base, 1, &place));
+    CHECK_EQ(place.file_offset, 7);
+    CHECK(is_noted((void *)(base + MANY / 2), 1, &place));
+    CHECK_EQ(place.file_offset, 100 + MANY / 2 - WINDOW);
+}
+
 MS_TEST_AFTER(set_up, many_files)
 {
     enum { COUNT = 1100 };
@@ -311,6 +394,7 @@ static void make_noted(void)
 {
     static const off_t sizes[FILES] = {BYTES, BYTES, MS_READS_LEAST, MS_READS_LEAST - 1};
     atexit(remove_noted);
+    atomic_store(&ms_hot.started, 1);
     for (int i = 0; i < FILES; i++) {
         snprintf(files[i].path, sizeof(files[i].path), "/tmp/metashard-noted-XXXXXX");
         files[i].descriptor = mkstemp(files[i].path);
@@ -532,60 +616,77 @@ static void check_unseen(const char *wanted)
         ms_test_fail(__FILE__, __LINE__, "expected %s, found %s", wanted, seen);
 }
 
-static int failed_tries, lock_tries;
+static int yields;
+static void (*in_copy)(void); /* instead of a handler: the path of a new file is copied */
 
-int __real_pthread_mutex_trylock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_trylock(pthread_mutex_t *mutex)
+int __wrap_sched_yield(void);
+int __wrap_sched_yield(void)
 {
-    return ++lock_tries <= failed_tries ? EBUSY : __real_pthread_mutex_trylock(mutex);
+    yields++;
+    return 0;
 }
 
-/* Which of all that can be asked is answered while so many tries fail. */
-static unsigned ask_all(const unsigned char *at, int failures)
+void *__real_memcpy(void *to, const void *from, size_t bytes);
+void *__wrap_memcpy(void *to, const void *from, size_t bytes);
+void *__wrap_memcpy(void *to, const void *from, size_t bytes)
+{
+    void (*const interrupt_it)(void) = in_copy;
+    in_copy = NULL;
+    if (interrupt_it != NULL)
+        interrupt_it();
+    return __real_memcpy(to, from, bytes);
+}
+
+static unsigned char noted[2000];
+
+/* Which of all that can be asked is answered. */
+static unsigned ask_all(const unsigned char *at)
 {
     struct ms_mapping place;
     struct ms_reads_part part;
     size_t first = 0, unseen = 0;
     unsigned answers = 0;
-    failed_tries = failures;
-    lock_tries = 0;
     answers |= ms_reads_find_part(at, &part) ? 1 : 0;
-    lock_tries = 0;
     answers |= ms_reads_next(at, 1, &first, &place) ? 2 : 0;
-    lock_tries = 0;
     answers |= ms_reads_next_unseen(&unseen, &place) ? 4 : 0;
-    failed_tries = 0;
     return answers;
 }
 
-/* Somebody may have it for ever. */
-MS_TEST_AFTER(make_noted, the_lock_is_tried_a_hundred_times)
+static void ask_while_files_are_busy(void)
 {
     enum { TRIES = 100 };
-    static unsigned char bytes[2000];
-    struct ms_reads_part part;
-    ms_reads_note(files[0].descriptor, bytes, 1000, 0, 5);
-    ms_reads_note_open(files[1].descriptor);
-    CHECK_EQ(ask_all(bytes, TRIES - 1), 7);
-    CHECK_EQ(ask_all(bytes, TRIES), 0);
+    struct ms_mapping place;
+    size_t at = 0;
     const uint32_t changes = atomic_load(&ms_reads_unseen);
-    failed_tries = 1000000;
-    lock_tries = 0;
-    ms_reads_note(files[0].descriptor, bytes + 1000, 1000, 0, 5);
-    CHECK_EQ(lock_tries, 2 * TRIES); /* for its checksums, too */
+    CHECK_EQ(ask_all(noted), 1); /* no path is to be had */
+    yields = 0;
+    CHECK(!ms_reads_next_unseen(&at, &place));
+    CHECK_EQ(yields, TRIES);
     ms_reads_note_open(files[2].descriptor);
     ms_reads_note_map(files[1].descriptor);
-    failed_tries = 0;
+    CHECK_EQ(yields, 3 * TRIES);
     CHECK_EQ(atomic_load(&ms_reads_unseen), changes);
+    ms_reads_note(files[3].descriptor, noted + 1000, 1000, 0, 5); /* nobody knows it yet */
+    CHECK_EQ(yields, 4 * TRIES);
+    ms_reads_note(files[0].descriptor, noted, 500, 0, 5); /* needs no path */
+    CHECK_EQ(yields, 4 * TRIES);
+}
+
+/* Somebody may be busy for ever. */
+MS_TEST_AFTER(make_noted, who_is_busy_is_asked_a_hundred_times)
+{
+    struct ms_reads_part part;
+    ms_reads_note(files[0].descriptor, noted, 1000, 7, 5);
+    ms_reads_note_open(files[1].descriptor);
+    CHECK_EQ(ask_all(noted), 7);
+    in_copy = ask_while_files_are_busy;
+    note_at(UINT64_C(1) << 40, PART, 2, 0);
+    CHECK(in_copy == NULL);
     check_unseen("1 ");
-    CHECK_EQ(ask_all(bytes + 1000, 0), 4); /* nothing is known of that place */
-    failed_tries = TRIES;                  /* so that there is a note without checksums */
-    lock_tries = 0;
-    ms_reads_note(files[0].descriptor, bytes + 1000, 1000, 0, 5);
-    failed_tries = 0;
-    CHECK(!ms_reads_find_part(bytes + 1000, &part));
-    check_places(bytes + 1000, 1, "0@0 ");
+    CHECK_EQ(ask_all(noted + 1000), 4); /* nothing is known of that place */
+    CHECK(ms_reads_find_part(noted, &part));
+    CHECK_EQ(part.bytes, 500);
+    check_places((void *)(UINT64_C(1) << 40), 1, "2@0 ");
 }
 
 /* --- files that nobody has seen read */
@@ -651,6 +752,93 @@ MS_TEST_AFTER(make_noted, a_note_of_a_file_leaves_errno)
     ms_reads_note_map(-1);
     ms_reads_note_map(files[0].descriptor);
     CHECK_EQ(errno, ENOTTY);
+}
+
+/* --- what is noted where no device is used */
+
+/* A file of so many bytes, that begins so, is noted. */
+static bool is_noted_before(const char *start, size_t start_bytes, off_t bytes)
+{
+    struct ms_mapping place;
+    const void *const address = (void *)(UINT64_C(1) << 40);
+    CHECK_EQ(ftruncate(files[0].descriptor, 0), 0);
+    CHECK_EQ(ftruncate(files[0].descriptor, bytes), 0);
+    CHECK_EQ(pwrite(files[0].descriptor, start, start_bytes, 0), (ssize_t)start_bytes);
+    ms_reads_note(files[0].descriptor, address, MS_READS_LEAST, 0, 0);
+    return is_noted(address, 1, &place);
+}
+
+#define CHECK_START(start, wanted)                                               \
+    do {                                                                         \
+        make_noted();                                                            \
+        atomic_store(&ms_hot.started, 0);                                        \
+        CHECK_EQ(is_noted_before(start, sizeof(start) - 1, 64 << 10), (wanted)); \
+        remove_noted();                                                          \
+    } while (0)
+
+MS_TEST(before_a_device_is_used_only_what_could_be_a_checkpoint_is_noted)
+{
+    CHECK_START("", false);
+    CHECK_START("\xff\xd8\xff\xe0 a picture", false);
+    CHECK_START("\x01\0\0\0\0\0\0\0{", false);
+    CHECK_START("\x03\0\0\0\0\0\0\0{", true);
+}
+
+MS_TEST(how_checkpoints_begin)
+{
+    CHECK_START("PK\5\6", false);
+    CHECK_START("PK\3\4", true);
+}
+
+MS_TEST(how_a_model_of_ggml_begins)
+{
+    CHECK_START("GGUF", true);
+}
+
+MS_TEST(how_a_file_of_hdf5_begins)
+{
+    CHECK_START("\x89HDF\r\n\x1a\n", true);
+}
+
+MS_TEST(how_an_array_of_numpy_begins)
+{
+    CHECK_START("\x93NUMPY\1", true);
+}
+
+MS_TEST(how_a_pickle_begins)
+{
+    CHECK_START("\x80\6", false);
+    CHECK_START("\x80\5", true);
+}
+
+MS_TEST_AFTER(make_noted, a_large_file_could_be_any_checkpoint)
+{
+    enum { LARGE = 64 << 20 };
+    atomic_store(&ms_hot.started, 0);
+    CHECK(!is_noted_before("", 0, LARGE - 1));
+    CHECK(is_noted_before("", 0, LARGE));
+    CHECK(is_noted_before("", 0, MS_READS_LEAST)); /* it is known by now */
+}
+
+/* A file without so many bytes has no such beginning. */
+MS_TEST_AFTER(make_noted, a_file_that_is_shorter_than_a_beginning)
+{
+    atomic_store(&ms_hot.started, 0);
+    CHECK(!is_noted_before("PK\3\4....", 8, 8));
+    CHECK(is_noted_before("PK\3\4.....", 9, 9));
+}
+
+/* The child of a process that uses a device: its page of flags is zero. */
+MS_TEST_AFTER(make_noted, in_a_child_nothing_is_noted)
+{
+    struct ms_mapping place;
+    note_at(UINT64_C(1) << 41, PART, 1, 0);
+    atomic_store(&ms_hot.started, 0);
+    CHECK(!is_noted_before("PK\3\4.....", 9, PART));
+    const uint32_t changes = atomic_load(&ms_reads_unseen);
+    ms_reads_note_open(files[1].descriptor);
+    CHECK_EQ(atomic_load(&ms_reads_unseen), changes);
+    CHECK(is_noted((void *)(UINT64_C(1) << 41), 1, &place)); /* the parent's stays */
 }
 
 /* --- paths */
