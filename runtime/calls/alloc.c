@@ -433,6 +433,8 @@ void ms_alloc_end_context(CUcontext context)
     CUdeviceptr at = 0;
     for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
         at = allocation->address + allocation->bytes;
+        if (allocation->context == context && allocation->pool != NULL)
+            allocation->context = NULL; /* its memory is the pool's */
         if (allocation->context == context && !allocation->is_programs) {
             ms_alloc_forget(allocation);
             ms_allocation_destroy(allocation);

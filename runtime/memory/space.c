@@ -211,6 +211,25 @@ static bool is_empty(void)
     return !ms_owns_any();
 }
 
+/* The current context, if it is one of the device. */
+static CUcontext current_context(CUdevice device)
+{
+    CUcontext context;
+    CUdevice current;
+    return ms_driver.ctx_get_current(&context) == CUDA_SUCCESS && context != NULL &&
+                   ms_driver.ctx_get_device(&current) == CUDA_SUCCESS && current == device
+               ? context
+               : NULL;
+}
+
+/* Of an allocation that was just claimed, or NULL. */
+static struct ms_allocation *in_context(struct ms_allocation *allocation)
+{
+    if (allocation != NULL && allocation->context == NULL && allocation->pool != NULL)
+        allocation->context = current_context(allocation->device);
+    return allocation;
+}
+
 static void set_claimed(struct ms_allocation *allocation)
 {
     MS_OWN(allocation)->claimed = true;
@@ -238,7 +257,7 @@ struct ms_allocation *ms_space_claim(CUdeviceptr address)
     ms_lock_take(&ms_space_lock);
     struct ms_allocation *allocation = claim_locked(find_locked, address);
     ms_lock_drop(&ms_space_lock);
-    return allocation;
+    return in_context(allocation);
 }
 
 struct ms_allocation *ms_space_try_claim(CUdeviceptr address)
@@ -252,7 +271,7 @@ struct ms_allocation *ms_space_try_claim(CUdeviceptr address)
     if (allocation != NULL)
         set_claimed(allocation);
     ms_lock_drop(&ms_space_lock);
-    return allocation;
+    return in_context(allocation);
 }
 
 struct ms_allocation *ms_space_find_claimed(CUdeviceptr address)
@@ -358,7 +377,7 @@ struct ms_allocation *ms_space_claim_next(CUdeviceptr address)
     ms_lock_take(&ms_space_lock);
     struct ms_allocation *allocation = claim_locked(next_locked, address);
     ms_lock_drop(&ms_space_lock);
-    return allocation;
+    return in_context(allocation);
 }
 
 bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocation_out)
@@ -373,7 +392,7 @@ bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocat
         set_claimed(allocation);
     ms_lock_drop(&ms_space_lock);
     if (is_free)
-        *allocation_out = allocation;
+        *allocation_out = in_context(allocation);
     return is_free;
 }
 
@@ -454,6 +473,8 @@ static bool copy_facts(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr a
     if (allocation != NULL)
         *facts_out = facts_of(allocation);
     ms_lock_drop(&ms_space_lock);
+    if (allocation != NULL && facts_out->context == NULL && facts_out->pool != NULL)
+        facts_out->context = current_context(facts_out->device);
     return allocation != NULL;
 }
 

@@ -35,7 +35,8 @@ struct ms_allocation {
     /* immutable after ms_space_add */
     CUdeviceptr address;
     size_t bytes; /* as the program asked */
-    CUcontext context;
+    /* NULL: it has ended, and memory of a pool stays. Whoever claims it next lends his own. */
+    _Atomic(CUcontext) context;
     uint64_t id;          /* unique in the process, never reused */
     struct ms_pool *pool; /* that counts it; NULL: it is of cuMemAlloc */
     CUdevice device;

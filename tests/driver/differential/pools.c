@@ -533,3 +533,99 @@ SCENARIO(freed_in_what_ends)
     printf("%d\n", free_bytes() == before);
     print_bytes("what comes then", load_file(4 * MIB), 4 * MIB);
 }
+
+/* --- memory of a pool is no context's */
+
+struct outliving {
+    CUdeviceptr of_file, set, unwritten, computed, freed;
+};
+
+/* Of the current context, at the end of which nothing of it is in memory but what a kernel made. */
+static struct outliving make_outliving(void)
+{
+    struct outliving made = {in_stream(4 * MIB, NULL), in_stream(4 * MIB, NULL),
+                             in_stream(4 * MIB, NULL), in_stream(4 * MIB, NULL),
+                             in_stream(4 * MIB, NULL)};
+    OK(cuMemcpyHtoD(made.of_file, map_file(4 * MIB), 4 * MIB));
+    OK(cuMemsetD32(made.set, 7, MIB));
+    OK(cuMemsetD32(made.computed, 1, MIB));
+    add(made.computed, MIB, 2, NULL);
+    OK(cuMemcpyDtoD(made.freed, made.of_file, 4 * MIB));
+    OK(cuCtxSynchronize());
+    return made;
+}
+
+/* In another context of the device. */
+static void use_outliving(const struct outliving *made)
+{
+    unsigned ordinal = 7;
+    CUcontext context = NULL;
+    const CUresult result =
+        cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, made->set);
+    printf("device: %d %u\n", (int)result, ordinal);
+    printf("context: %d %d\n",
+           (int)cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, made->set),
+           context == NULL);
+    print_used();
+    printf("freed: %d\n", (int)cuMemFreeAsync(made->freed, NULL));
+    printf("freed again: %d\n", (int)cuMemFreeAsync(made->freed, NULL));
+    OK(cuCtxSynchronize());
+    print_used();
+    print_bytes("of the file", made->of_file, 4 * MIB);
+    print_bytes("set", made->set, 4 * MIB);
+    print_bytes("computed", made->computed, 4 * MIB);
+    OK(cuMemsetD32(made->unwritten, 9, MIB));
+    print_bytes("written now", made->unwritten, 4 * MIB);
+    printf("freed: %d\n", (int)cuMemFree(made->of_file));
+    printf("freed: %d\n", (int)cuMemFreeAsync(made->set, NULL));
+    printf("freed: %d\n", (int)cuMemFree(made->unwritten));
+    printf("freed: %d\n", (int)cuMemFreeAsync(made->computed, NULL));
+    OK(cuCtxSynchronize());
+    print_used();
+}
+
+SCENARIO(outlives_context)
+{
+    CUcontext here, another;
+    OK(cuCtxGetCurrent(&here));
+    OK(cuCtxCreate(&another, NULL, 0, 0));
+    const struct outliving made = make_outliving();
+    OK(cuCtxDestroy(another));
+    OK(cuCtxSetCurrent(here));
+    use_outliving(&made);
+}
+
+/* The program's is the primary context of the device. */
+static void end_primary(CUresult (*end)(CUdevice))
+{
+    CUcontext another, primary;
+    OK(cuCtxGetCurrent(&primary));
+    OK(cuCtxCreate(&another, NULL, 0, 0));
+    OK(cuCtxSetCurrent(primary));
+    const struct outliving made = make_outliving();
+    OK(end(0));
+    OK(cuCtxSetCurrent(another));
+    use_outliving(&made);
+}
+
+SCENARIO(outlives_reset)
+{
+    end_primary(cuDevicePrimaryCtxReset);
+}
+
+SCENARIO(outlives_release)
+{
+    end_primary(cuDevicePrimaryCtxRelease);
+}
+
+/* The context that is retained then is another one. */
+SCENARIO(outlives_only_context)
+{
+    CUcontext primary;
+    const struct outliving made = make_outliving();
+    OK(cuDevicePrimaryCtxReset(0));
+    printf("without a context: %d\n", (int)cuMemFreeAsync(made.freed, CU_STREAM_PER_THREAD));
+    OK(cuDevicePrimaryCtxRetain(&primary, 0));
+    OK(cuCtxSetCurrent(primary));
+    use_outliving(&made);
+}

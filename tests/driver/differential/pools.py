@@ -16,6 +16,9 @@ def all_scenarios(test):
     for scenario in "in_another_context", "on_another_device", "freed_in_what_ends":
         for settings in ({}, {"METASHARD_MIN_BYTES": "1"}):
             test.both(scenario, dict(settings, SIMCUDA_DEVICES="2"))
+    for scenario in "outlives_context", "outlives_reset", "outlives_release", "outlives_only_context":
+        _, dump = test.both(scenario)
+        test.check("most of it is deferred when its context ends", dump["backed_bytes_peak"] <= 24 * MIB, dump)
     for settings in ({}, {"METASHARD_MIN_BYTES": "1"}, {"SIMCUDA_DELAY_US": "500"}):
         _, dump = test.both("warmed_up", dict(settings, SIMCUDA_MEMORY_MIB="256"))
         test.check("what is only warmed up has no memory", 0 < dump["backed_bytes_peak"] <= 64 * MIB, dump)
