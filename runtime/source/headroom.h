@@ -6,7 +6,9 @@
  * Memory ends at what the machine has available, and at the limits of the process's cgroup and of
  * all groups above it (v1 and v2), less what these use. File pages that nobody uses do not count as
  * used: the kernel takes them before it kills. Swap does not count as memory. Addresses end at the
- * limits of the process (setrlimit(2)), where mmap(2) fails.
+ * limits of the process (setrlimit(2)), where mmap(2) fails. RLIMIT_MEMLOCK bounds nothing:
+ * MetaShard locks no memory, and the driver does not ask for that limit when it pins pages
+ * (os_lock_user_pages of NVIDIA's open kernel modules).
  */
 #pragma once
 

@@ -2,7 +2,10 @@
 /* The rows of needs.def, by what becomes of an allocation that has one granule of each kind. */
 #include "runtime/fill/access.h"
 
+#include <pthread.h>
+#include <semaphore.h>
 #include <string.h>
+#include <time.h>
 
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
@@ -499,6 +502,50 @@ MS_TEST_BETWEEN(start_two, end_two, after_a_failure_nothing_else_is_used)
     check_backed(0, 0);
     CHECK_EQ(ms_access_uses(uses, 2), CUDA_SUCCESS);
     check_backed(1, 1);
+}
+
+/* Another thread has one, too. */
+MS_TEST_BETWEEN(start_two, end_two, a_failure_lets_go_of_what_the_call_held_alone)
+{
+    CHECK_EQ(ms_access(high_one->address, 1, MS_NEED_READ), CUDA_SUCCESS);
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_access(low_one->address, 1, MS_NEED_READ_WRITE), CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_evict_all(NULL, evict, NULL), 0);
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_access(low_one->address, 1, MS_NEED_READ), CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_evict_all(NULL, evict, NULL), 0);
+    ms_evict_let_go();
+    CHECK_EQ(ms_evict_all(NULL, evict, NULL), 1);
+}
+
+static sem_t is_claimed, is_used;
+
+/* *waited_out: nobody has used the other one within two seconds. */
+static void *claim_high(void *waited_out)
+{
+    struct timespec until;
+    struct ms_allocation *claimed = ms_space_claim(high_one->address);
+    sem_post(&is_claimed);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 2;
+    *(bool *)waited_out = sem_timedwait(&is_used, &until) != 0;
+    ms_space_release(claimed);
+    return NULL;
+}
+
+MS_TEST_BETWEEN(start_two, end_two, what_lies_behind_a_range_is_not_waited_for)
+{
+    pthread_t thread;
+    bool waited = true;
+    sem_init(&is_claimed, 0, 0);
+    sem_init(&is_used, 0, 0);
+    CHECK_EQ(pthread_create(&thread, NULL, claim_high, &waited), 0);
+    sem_wait(&is_claimed);
+    CHECK_EQ(ms_access(low_one->address, SIZE, MS_NEED_READ_WRITE), CUDA_SUCCESS);
+    sem_post(&is_used);
+    pthread_join(thread, NULL);
+    CHECK(!waited);
+    check_backed(4, 0);
 }
 
 MS_TEST_BETWEEN(start_two, end_two, a_use_of_a_block_is_one_of_its_bytes_alone)

@@ -397,6 +397,17 @@ MS_TEST_BETWEEN(start, end, what_cannot_be_compared_is_left_out)
     CHECK_EQ(count_log_lines("on ? instead of ?;"), 1);
 }
 
+/* Not what differs before the failure. */
+MS_TEST_BETWEEN(start_without_kernel, end, of_a_range_that_is_read_in_part_nothing_is_told)
+{
+    set(0, 17 * G, cached);
+    memory(0)[5] = 1;
+    fake_fail(FAKE_memcpy_dtoh_async, 3, CUDA_ERROR_UNKNOWN);
+    ms_compare(allocation, 0, 17 * G, MS_COMPARE_CACHED);
+    check_counts(0, 0, 0, 17 * G);
+    CHECK_EQ(count_log_lines("verify"), 0);
+}
+
 /* --- a copy */
 
 MS_TEST_BETWEEN(start, end, a_copy_is_compared_when_the_stream_is_done)
@@ -444,6 +455,14 @@ MS_TEST_BETWEEN(start, end, what_is_still_cached_is_compared_at_the_end)
     CHECK_EQ(count_log_lines("1 differ; 2621440 bytes were left out"), 1);
     ms_space_release(allocation);
     fake_allocation_free(other);
+}
+
+MS_TEST_BETWEEN(start, end, for_what_has_no_shadow_nobody_waits)
+{
+    fake_set(allocation, 0, G, &cached);
+    fake.is_busy = true;
+    ms_compare_finish();
+    check_counts(0, 0, 0, 0);
 }
 
 MS_TEST_BETWEEN(start, end, a_device_that_stays_busy_is_waited_for_once)

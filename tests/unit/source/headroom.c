@@ -201,6 +201,9 @@ MS_TEST(limits_of_the_process_bound_addresses)
     CHECK(mmap(NULL, ROOM / 2, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) !=
           MAP_FAILED);
     must_be_bound(ms_headroom_find(MS_HEADROOM_PRIVATE), "RLIMIT_DATA", ROOM / 2);
+    const struct rlimit locked = {.rlim_cur = 0, .rlim_max = 0};
+    CHECK_EQ(setrlimit(RLIMIT_MEMLOCK, &locked), 0);
+    must_be_bound(ms_headroom_find(MS_HEADROOM_PRIVATE), "RLIMIT_DATA", ROOM / 2);
     limit.rlim_cur = ROOM / 2 + (32 << 20);
     CHECK_EQ(setrlimit(RLIMIT_AS, &limit), 0);
     must_be_bound(ms_headroom_find(MS_HEADROOM_ADDRESSES), "RLIMIT_AS", 32 << 20);
