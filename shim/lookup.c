@@ -6,9 +6,11 @@
 #include "shim/lookup.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <string.h>
 
 #include "runtime/state/counters.h"
+#include "shim/libc.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/off.h"
 #include "shim/real.h"
@@ -75,6 +77,21 @@ MS_EARLY struct ms_answer ms_answer_dlsym(void *handle, const char *name)
     if (name != NULL && strncmp(name, "nccl", 4) == 0 && handle != RTLD_NEXT)
         return answer_nccl_name(handle, name);
     return ask_next;
+}
+
+/*
+ * A library that answers dlsym itself finds libc's with a version, which keeps it from finding its
+ * own. The shim's has none, so that library would pass over it, and what the program looks up there
+ * would go around the shim. So one that stands before the shim gets libc's with the shim's answers.
+ */
+MS_EARLY bool ms_answer_dlvsym(void *handle, const char *name, const void *return_address)
+{
+    Dl_info info;
+    struct link_map *library = NULL;
+    ms_find_next_dlvsym();
+    return handle == RTLD_NEXT && name != NULL && strcmp(name, "dlsym") == 0 && !ms_is_off() &&
+           dladdr1(return_address, &info, (void **)&library, RTLD_DL_LINKMAP) != 0 &&
+           ms_libc_stands_before(library);
 }
 
 static CUresult published(CUresult result, const char *symbol, void **pfn, int version,

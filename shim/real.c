@@ -7,47 +7,46 @@
 
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
+#include "shim/libc.h"
 #include "shim/off.h"
 
 void *ms_real[MS_ENTRY_COUNT + MS_SPARE_COUNT];
 
-/* dlsym moved to libc.so in glibc 2.34; its first version differs by architecture. dlvsym, because
- * a plain lookup would find the shim's own export of that name. */
-MS_EARLY static void *find_libc_dlsym(void)
-{
-    void *found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
-    if (found == NULL)
-        found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
-    if (found == NULL)
-        found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.17");
-    if (found == NULL)
-        ms_fatal("the C library has no dlsym");
-    return found;
-}
+/* The trampolines jump through these. */
+void *ms_libc_dlsym_address, *ms_next_dlsym_address, *ms_next_dlvsym_address;
 
 ms_dlsym *ms_libc_dlsym(void)
 {
-    static void *address;
-    void *found = __atomic_load_n(&address, __ATOMIC_ACQUIRE);
+    void *found = __atomic_load_n(&ms_libc_dlsym_address, __ATOMIC_ACQUIRE);
     if (found == NULL) {
-        found = find_libc_dlsym();
-        __atomic_store_n(&address, found, __ATOMIC_RELEASE);
+        found = ms_libc_find("dlsym");
+        if (found == NULL)
+            ms_fatal("the C library has no dlsym");
+        __atomic_store_n(&ms_libc_dlsym_address, found, __ATOMIC_RELEASE);
     }
     return (ms_dlsym *)found;
 }
 
-void *ms_next_dlsym_address; /* the trampoline jumps through it */
+MS_EARLY static void find_next(void **address, const char *name)
+{
+    if (__atomic_load_n(address, __ATOMIC_ACQUIRE) != NULL)
+        return;
+    void *found = ms_libc_dlsym()(RTLD_NEXT, name);
+    if (found == NULL) {
+        dlerror();
+        found = ms_libc_find(name);
+    }
+    __atomic_store_n(address, found, __ATOMIC_RELEASE);
+}
 
 MS_EARLY void ms_find_next_dlsym(void)
 {
-    if (__atomic_load_n(&ms_next_dlsym_address, __ATOMIC_ACQUIRE) != NULL)
-        return;
-    void *found = ms_libc_dlsym()(RTLD_NEXT, "dlsym");
-    if (found == NULL) {
-        dlerror();
-        found = (void *)ms_libc_dlsym();
-    }
-    __atomic_store_n(&ms_next_dlsym_address, found, __ATOMIC_RELEASE);
+    find_next(&ms_next_dlsym_address, "dlsym");
+}
+
+MS_EARLY void ms_find_next_dlvsym(void)
+{
+    find_next(&ms_next_dlvsym_address, "dlvsym");
 }
 
 /* The beginning and the end of this library; the linker defines them. */
@@ -145,6 +144,22 @@ bool ms_real_load(const void *address)
     }
     ms_lock_drop(&load_lock);
     return true;
+}
+
+static int is_of_driver(struct dl_phdr_info *info, __attribute__((unused)) size_t size,
+                        __attribute__((unused)) void *context)
+{
+    return is_driver_file(info->dlpi_name);
+}
+
+bool ms_real_is_loaded(void)
+{
+    return dl_iterate_phdr(is_of_driver, NULL) != 0;
+}
+
+void *ms_real_handle(void)
+{
+    return driver.handle;
 }
 
 bool ms_is_driver(const void *address)

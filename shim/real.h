@@ -20,15 +20,26 @@
 /* libc's dlsym. */
 typedef void *ms_dlsym(void *handle, const char *name);
 ms_dlsym *ms_libc_dlsym(void) MS_EARLY;
+extern void *ms_libc_dlsym_address; /* after the first call of that */
 
 /* The dlsym that programs would have without the shim: libc's, or that of another library that
  * stands behind the shim and answers lookups. ms_find_next_dlsym sets it. */
 extern void *ms_next_dlsym_address;
 void ms_find_next_dlsym(void);
 
+/* The same of dlvsym. */
+extern void *ms_next_dlvsym_address;
+void ms_find_next_dlvsym(void);
+
 /* The driver is the library that holds `address`, if that is a libcuda, or the loaded libcuda if
  * address is NULL. Returns true if the driver is known, now or before. */
 bool ms_real_load(const void *address);
+
+/* True if a libcuda is loaded. Does not look for files, as the loader would for one that is not. */
+bool ms_real_is_loaded(void);
+
+/* The loader's handle of the driver. Requires that the driver is known. */
+void *ms_real_handle(void);
 
 /* True for an address in the driver's library. Requires that the driver is known. */
 bool ms_is_driver(const void *address);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What C cannot express: a tail jump to a function found at run time with every argument register
- * as the program left it; and dlsym without a stack frame, so that libc still sees the real caller
- * (RTLD_NEXT and RTLD_DEFAULT depend on it).
+ * as the program left it; and dlsym and dlvsym without a stack frame, so that libc still sees the
+ * real caller (RTLD_NEXT and RTLD_DEFAULT depend on it).
  */
 #include "runtime/driver/flags.h"
 #include "shim/seal.h"
@@ -24,7 +24,8 @@
 
         .text
 /*
- * The functions dlsym, seal_common, to which thunks jump, and seal_slowly; and the macros
+ * The functions dlsym, ms_answering_dlsym, dlvsym, seal_common, to which thunks jump, and
+ * seal_slowly; and the macros
  *
  *     thunk name      one thunk: puts ms_index in a scratch register and jumps to seal_common
  *     guard symbol    an entry with arguments on the stack: jumps to the driver while nothing is

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* void *dlsym(void *handle, const char *name) */
-        .globl  dlsym
-begin   dlsym
+/* void *dlsym(void *handle, const char *name), which goes on to another dlsym. */
+.macro lookup name, next
+        .globl  \name
+begin   \name
         hint    #34 /* bti c */
         stp     x29, x30, [sp, #-32]!
         .cfi_def_cfa_offset 32
@@ -19,10 +20,43 @@ begin   dlsym
         cbz     x16, 1f
         mov     x0, x17
         ret
-1:      adrp    x16, ms_next_dlsym_address
-        ldr     x16, [x16, #:lo12:ms_next_dlsym_address]
+1:      adrp    x16, \next
+        ldr     x16, [x16, #:lo12:\next]
         br      x16
-end     dlsym
+end     \name
+.endm
+
+lookup  dlsym, ms_next_dlsym_address
+        .hidden ms_answering_dlsym
+lookup  ms_answering_dlsym, ms_libc_dlsym_address
+
+/* void *dlvsym(void *handle, const char *name, const char *version) */
+        .globl  dlvsym
+begin   dlvsym
+        hint    #34
+        stp     x29, x30, [sp, #-48]!
+        .cfi_def_cfa_offset 48
+        .cfi_offset 29, -48
+        .cfi_offset 30, -40
+        stp     x0, x1, [sp, #16]
+        str     x2, [sp, #32]
+        mov     x2, x30
+        bl      ms_answer_dlvsym
+        and     w16, w0, #0xff
+        ldp     x0, x1, [sp, #16]
+        ldr     x2, [sp, #32]
+        ldp     x29, x30, [sp], #48
+        .cfi_restore 30
+        .cfi_restore 29
+        .cfi_def_cfa_offset 0
+        cbz     w16, 1f
+        adrp    x0, ms_answering_dlsym
+        add     x0, x0, #:lo12:ms_answering_dlsym
+        ret
+1:      adrp    x16, ms_next_dlvsym_address
+        ldr     x16, [x16, #:lo12:ms_next_dlvsym_address]
+        br      x16
+end     dlvsym
 
 .macro thunk name
 begin   \name

@@ -13,9 +13,10 @@
         .endr
 .endm
 
-/* void *dlsym(void *handle, const char *name) */
-        .globl  dlsym
-begin   dlsym
+/* void *dlsym(void *handle, const char *name), which goes on to another dlsym. */
+.macro lookup name, next
+        .globl  \name
+begin   \name
         endbr64
         save    rdi, rsi
         subq    $8, %rsp
@@ -28,8 +29,28 @@ begin   dlsym
         jz      1f
         movq    %rdx, %rax
         ret
-1:      jmpq    *ms_next_dlsym_address(%rip)
-end     dlsym
+1:      jmpq    *\next(%rip)
+end     \name
+.endm
+
+lookup  dlsym, ms_next_dlsym_address
+        .hidden ms_answering_dlsym
+lookup  ms_answering_dlsym, ms_libc_dlsym_address
+
+/* void *dlvsym(void *handle, const char *name, const char *version) */
+        .globl  dlvsym
+begin   dlvsym
+        endbr64
+        save    rdi, rsi, rdx
+        movq    24(%rsp), %rdx
+        call    ms_answer_dlvsym
+        restore rdx, rsi, rdi
+        testb   %al, %al
+        jz      1f
+        leaq    ms_answering_dlsym(%rip), %rax
+        ret
+1:      jmpq    *ms_next_dlvsym_address(%rip)
+end     dlvsym
 
 .macro thunk name
 begin   \name

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_binary.py LIBRARY [--sanitized] [--private-heap] [--glibc VERSION]: the preloaded object as the dynamic linker sees it.
 
-It needs libc alone, and of glibc nothing that is newer than 2.34 (of 2021) or VERSION; exports dlsym, the wrappers of the entry table, of NCCL and of file_calls.def, the block observer, the check of PyTorch and metashard.h and
+It needs libc alone, and of glibc nothing that is newer than 2.34 (of 2021) or VERSION; exports dlsym and dlvsym, the wrappers of the entry table, of NCCL and of file_calls.def, the block observer, the check of PyTorch and metashard.h and
 nothing else, and none of
 these under a symbol version (a version would keep dlsym from being interposed). The dynamic linker relocates it in every
 process, also where CUDA is not used: few pointers in tables (MOST_RELATIVE), none packed in a way that glibc knows since
@@ -66,7 +66,7 @@ def main():
     with open(os.path.join(SOURCE, "shim", "entries.def")) as file:
         rows = re.findall(r"^MS_ENTRY(?:_TWINS|_PLAIN)?\((?:OWN|OBSERVE|SEAL), (\w+), (?:\w+, )?\d+,\s+(\w*)", file.read(), re.M)
     wanted = {symbol for symbol, _ in rows} | {symbol + suffix for symbol, suffix in rows if suffix.startswith("_")}
-    wanted.add("dlsym")
+    wanted |= {"dlsym", "dlvsym"}
     with open(os.path.join(SOURCE, "shim", "observer.c")) as file:
         wanted |= set(re.findall(r"^#define REPORT\w* (\w+)$", file.read(), re.M))
     with open(os.path.join(SOURCE, "shim", "torch_errors.c")) as file:

@@ -3,9 +3,11 @@
 #include "shim/lookup.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <string.h>
 
 #include "runtime/state/counters.h"
+#include "shim/libc.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/off.h"
 #include "shim/substitute.h"
@@ -38,6 +40,31 @@ ms_dlsym *ms_libc_dlsym(void)
 void ms_find_next_dlsym(void)
 {
     found_next++;
+}
+
+static unsigned found_next_dlvsym;
+static bool is_before;
+static struct link_map caller;
+
+void ms_find_next_dlvsym(void)
+{
+    found_next_dlvsym++;
+}
+
+bool ms_libc_stands_before(const void *wanted)
+{
+    CHECK(wanted == &caller);
+    return is_before;
+}
+
+static bool has_library = true;
+
+int __wrap_dladdr1(const void *address, Dl_info *info_out, void **map_out, int flags);
+int __wrap_dladdr1(const void *address, Dl_info *info_out, void **map_out, int flags)
+{
+    CHECK(address == &library && info_out != NULL && flags == RTLD_DL_LINKMAP);
+    *map_out = &caller;
+    return has_library;
 }
 
 bool ms_real_load(const void *address)
@@ -157,6 +184,34 @@ MS_TEST(what_is_neither_goes_on_to_the_next_dlsym)
         must_answer(&library, names[i], &nothing);
     must_answer(RTLD_NEXT, "cuMemAlloc_v2", &nothing); /* a library that stands behind the shim */
     must_answer(RTLD_NEXT, "ncclAllReduce", &nothing);
+}
+
+/* --- dlvsym */
+
+static bool is_answered(void *handle, const char *name)
+{
+    found_next_dlvsym = 0;
+    const bool is_it = ms_answer_dlvsym(handle, name, &library);
+    CHECK_EQ(found_next_dlvsym, 1);
+    return is_it;
+}
+
+MS_TEST(a_library_before_the_shim_gets_a_dlsym_with_the_shims_answers)
+{
+    is_before = true;
+    CHECK(is_answered(RTLD_NEXT, "dlsym"));
+    CHECK(!is_answered(RTLD_DEFAULT, "dlsym"));
+    CHECK(!is_answered(&library, "dlsym"));
+    CHECK(!is_answered(RTLD_NEXT, "dlvsym"));
+    CHECK(!is_answered(RTLD_NEXT, NULL));
+    is_before = false;
+    CHECK(!is_answered(RTLD_NEXT, "dlsym"));
+    is_before = true;
+    has_library = false;
+    CHECK(!is_answered(RTLD_NEXT, "dlsym"));
+    has_library = true;
+    is_off = true;
+    CHECK(!is_answered(RTLD_NEXT, "dlsym"));
 }
 
 /* --- cuGetProcAddress */

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The C library's own functions, and the order of libraries, from the dynamic linker's list
+ * (link.h). Lookups by name cannot tell the first: another library, and this one, have functions of
+ * the same names. All of it works before the constructors.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include "shim/real.h"
+
+/* Returns a function of the C library, or NULL. Its version does not matter: those of dlsym and of
+ * dlvsym are the same code. */
+void *ms_libc_find(const char *name) MS_EARLY;
+
+/* True if the program, or a library that stands before this one, has a function of that name. What
+ * stands there is never unloaded. */
+bool ms_libc_is_before(const char *name);
+
+/* True if the library (struct link_map) stands before this one in the search order, as the program
+ * itself does. */
+bool ms_libc_stands_before(const void *library);
