@@ -19,6 +19,7 @@
 #include "runtime/state/state.h"
 #include "shim/cancellation.h"
 #include "shim/file_calls.h"
+#include "shim/libc.h"
 #include "shim/off.h"
 #include "shim/others.h"
 #include "shim/real.h"
@@ -28,8 +29,33 @@
 enum { MS_CALL_COUNT = sizeof(struct ms_driver) / sizeof(void *) };
 extern const int32_t ms_calls[MS_CALL_COUNT];
 
+static bool has_begun; /* atomic: a cuInit of the program has come here */
+
+/* The driver answers so before cuInit, and in a forked child. */
+static bool is_driver_used(void)
+{
+    int count;
+    return ms_real_is_loaded() && ms_real_load(NULL) &&
+           MS_REAL(cuDeviceGetCount)(&count) != CUDA_ERROR_NOT_INITIALIZED;
+}
+
+/* A library that stands before the shim may have called the driver itself. The end is the first
+ * moment at which the shim can know. A driver opens files, and the first call of the shim's
+ * functions for that has looked up libc's: a process in which none came pays one load. */
+static void tell_if_bypassed(void)
+{
+    if (__atomic_load_n(&ms_libc_dlsym_address, __ATOMIC_ACQUIRE) == NULL ||
+        __atomic_load_n(&has_begun, __ATOMIC_ACQUIRE) || ms_is_off() ||
+        !(ms_libc_is_before("dlsym") || ms_libc_is_before("cuInit")) || !is_driver_used())
+        return;
+    const char *library = ms_others_before();
+    if (library[0] != '\0')
+        ms_lifetime_begin(environ, library);
+}
+
 __attribute__((destructor)) static void report(void)
 {
+    tell_if_bypassed();
     ms_lifetime_end();
 }
 
@@ -86,14 +112,14 @@ bool ms_ready_to_defer(void)
     return ms_is_started();
 }
 
+/* The first thread starts. */
 static void start(void)
 {
-    static bool done; /* atomic; the first thread starts */
-    if (__atomic_exchange_n(&done, true, __ATOMIC_ACQ_REL))
+    if (__atomic_exchange_n(&has_begun, true, __ATOMIC_ACQ_REL))
         return;
     fill_driver_table();
     ms_rules_hold = ms_torch_release_is_proved;
-    ms_lifetime_begin(environ);
+    ms_lifetime_begin(environ, ms_others_around());
     if (ms_is_started())
         ms_others_tell();
 }

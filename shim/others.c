@@ -2,42 +2,102 @@
 #include "shim/others.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include "runtime/base/log.h"
 #include "shim/real.h"
 
-/* What the next library in the search order has, or NULL. The program must not see that something
- * was not found (dlerror). */
-static void *find_behind(const char *name)
+static const char names[][24] = {
+    "cuMemAlloc_v2",    "cuMemCreate",    "cuMemGetInfo_v2", "cuGetProcAddress_v2",
+    "cuGetProcAddress", "cuLaunchKernel", "cuInit"};
+enum { NAMES = sizeof(names) / sizeof(names[0]) };
+
+/* What the libraries in the search order have (RTLD_DEFAULT), or those behind the shim (RTLD_NEXT);
+ * or NULL. The program must not see that something was not found (dlerror). */
+static void *find(void *where, const char *name)
 {
-    void *found = ms_libc_dlsym()(RTLD_NEXT, name);
+    void *found = ms_libc_dlsym()(where, name);
     if (found == NULL)
         dlerror();
     return found;
 }
 
-/* A second MetaShard does nothing behind the first. */
-static bool is_metashard(const struct ms_image *image)
+/* Of two MetaShards the second does nothing behind the first. */
+static bool is_metashard(void *where, const struct ms_image *image)
 {
-    const uintptr_t version = (uintptr_t)find_behind("metashard_version");
+    const uintptr_t version = (uintptr_t)find(where, "metashard_version");
     return version >= image->begin && version < image->end;
 }
 
-static bool is_other(const void *function)
+static bool is_other(void *where, const void *function)
 {
     const struct ms_image image = ms_image_of(function);
-    return !ms_is_driver(function) && !is_metashard(&image);
+    return !ms_is_driver(function) && !is_metashard(where, &image);
 }
 
-void ms_others_tell(void)
+/* The library before the shim that has a function of that name; "" if there is none, or it is the
+ * program itself. */
+static const char *before_with(const char *name)
 {
-    static const char *const names[] = {
-        "cuMemAlloc_v2",    "cuMemCreate",    "cuMemGetInfo_v2", "cuGetProcAddress_v2",
-        "cuGetProcAddress", "cuLaunchKernel", "cuInit"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    Dl_info info;
+    struct link_map *library = NULL;
+    const void *function = find(RTLD_DEFAULT, name);
+    if (function == NULL || ms_is_own(function) || !is_other(RTLD_DEFAULT, function) ||
+        dladdr1(function, &info, (void **)&library, RTLD_DL_LINKMAP) == 0)
+        return "";
+    return library->l_name;
+}
+
+const char *ms_others_before(void)
+{
+    const char *found = before_with("dlsym");
+    for (size_t i = 0; i < NAMES && found[0] == '\0'; i++)
+        found = before_with(names[i]);
+    return found;
+}
+
+/* What a program gets that asks the first dlsym for the function. */
+static const void *handed_out(const char *name)
+{
+    ms_dlsym *first = (ms_dlsym *)find(RTLD_DEFAULT, "dlsym");
+    void *found = first(ms_real_handle(), name);
+    if (found == NULL)
+        dlerror();
+    return found;
+}
+
+const char *ms_others_around(void)
+{
+    const char *library = before_with("dlsym");
+    for (size_t i = 0; i < NAMES && library[0] != '\0'; i++) {
+        const void *found = handed_out(names[i]);
+        if (found != NULL && ms_is_driver(found))
+            return library;
+    }
+    return "";
+}
+
+static void tell_of_one_before(void)
+{
+    const char *library = before_with("dlsym");
+    for (size_t i = 0; i < NAMES && library[0] != '\0'; i++) {
+        if (before_with(names[i])[0] == '\0' || !ms_is_own(handed_out(names[i])))
+            continue;
+        ms_log(MS_WARN,
+               "%s has functions of the driver (%s) and does not hand them out, because it stands "
+               "before MetaShard: it sees no call that a program looks up; leave it out, or set "
+               "METASHARD=off",
+               library, names[i]);
+        return;
+    }
+}
+
+static void tell_of_one_behind(void)
+{
+    for (size_t i = 0; i < NAMES; i++) {
         Dl_info info;
-        const void *function = find_behind(names[i]);
-        if (function == NULL || !is_other(function) || dladdr(function, &info) == 0)
+        const void *function = find(RTLD_NEXT, names[i]);
+        if (function == NULL || !is_other(RTLD_NEXT, function) || dladdr(function, &info) == 0)
             continue;
         ms_log(MS_WARN,
                "%s replaces functions of the driver (%s) and stands behind MetaShard: it sees no "
@@ -46,4 +106,10 @@ void ms_others_tell(void)
                info.dli_fname, names[i]);
         return;
     }
+}
+
+void ms_others_tell(void)
+{
+    tell_of_one_before();
+    tell_of_one_behind();
 }

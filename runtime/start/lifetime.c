@@ -39,10 +39,24 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static char **start_environment;
+static const char *start_around;
 
 static void become_inert(void)
 {
     memset(&ms_hot, 0, sizeof(ms_hot));
+}
+
+static void say_bypassed(const char *library)
+{
+    ms_log(MS_WARN,
+           "%s stands before MetaShard and hands on the driver's own functions: MetaShard does not "
+           "see all calls, and defers nothing; put libmetashard.so first in LD_PRELOAD, or set "
+           "METASHARD=off",
+           library);
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_FALLBACK,
+                                      .reason = MS_REASON_BYPASSED,
+                                      .text = library,
+                                      .is_of_no_call = true});
 }
 
 static void start(void)
@@ -54,6 +68,10 @@ static void start(void)
     if (madvise(&ms_hot, sizeof(ms_hot), MADV_WIPEONFORK) != 0)
         pthread_atfork(NULL, NULL, become_inert);
     ms_state_prepare(&ms_config);
+    if (start_around[0] != '\0') {
+        say_bypassed(start_around);
+        return;
+    }
     ms_publish_set_namer(ms_placement_query_name);
     ms_file_writes_start();
     ms_source_set_snapshot_limit(ms_config.snapshot_bytes);
@@ -65,11 +83,12 @@ static void start(void)
     ms_control_start();
 }
 
-void ms_lifetime_begin(char **environment)
+void ms_lifetime_begin(char **environment, const char *around)
 {
     if (ms_is_started())
         return;
     start_environment = environment;
+    start_around = around;
     pthread_once(&once, start);
 }
 
@@ -413,8 +432,10 @@ static void say_next(bool is_dumped)
 
 void ms_lifetime_end(void)
 {
-    if (!ms_is_started())
+    if (!ms_is_started()) {
+        ms_state_end(NULL, NULL); /* of a process that was bypassed */
         return;
+    }
     ms_compare_finish();
     log_summary();
     log_plan();

@@ -6,8 +6,10 @@
 #include "runtime/config/config.h"
 
 /* Reads the configuration and begins to defer. ms_driver must be filled. Called after the program's
- * first successful cuInit; later calls do nothing. */
-void ms_lifetime_begin(char **environment);
+ * first successful cuInit; later calls do nothing. If calls of the program go around the shim
+ * through another library, `around` is its path, and nothing begins: that is logged, and put on the
+ * state page. Else it is "". */
+void ms_lifetime_begin(char **environment, const char *around);
 
 /* At exit, writes the summary line and the dump, if started. Calls no driver function. */
 void ms_lifetime_end(void);

@@ -133,6 +133,10 @@ static const struct {
          "%c got memory at once, because work was queued that the shim had not examined, and that "
          "may find the new address before it ends. With a cuCtxSynchronize before loading, it can "
          "be deferred."},
+    [MS_REASON_BYPASSED] =
+        {"another library stands before MetaShard",
+         "%k stands before MetaShard and hands on the driver's own functions, so MetaShard did not "
+         "see all calls, and deferred nothing. Put libmetashard.so first in LD_PRELOAD."},
 };
 
 const char *ms_reason_text(uint32_t reason)

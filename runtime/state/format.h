@@ -209,6 +209,7 @@ enum ms_reason {
     MS_REASON_UNMATCHED, /* an entry of a plan */
     MS_REASON_AMBIGUOUS,
     MS_REASON_UNEXAMINED,
+    MS_REASON_BYPASSED, /* calls did not come here; the text is the path of a library */
     MS_REASON_COUNT
 };
 

@@ -322,7 +322,7 @@ static void open_device(const char *kernels, const char *folder)
     FILE *file = fopen(rules, "w");
     must(file != NULL && fprintf(file, "write-only %s\n", name) > 0 && fclose(file) == 0, rules);
     setenv("METASHARD_KERNEL_RULES", rules, 1);
-    ms_lifetime_begin(environ);
+    ms_lifetime_begin(environ, "");
     unlink(rules);
 }
 

@@ -628,7 +628,7 @@ static void open_device(const char *kernels)
              cuModuleLoad(&module, kernels) == CUDA_SUCCESS &&
              cuModuleGetFunction(&kernel, module, name) == CUDA_SUCCESS,
          "a context and a kernel");
-    ms_lifetime_begin(environ);
+    ms_lifetime_begin(environ, "");
 }
 
 int main(int argc, char **argv)

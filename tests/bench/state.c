@@ -153,7 +153,7 @@ int main(int argc, char **argv)
     must(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
              cuCtxSetCurrent(context) == CUDA_SUCCESS,
          "a context");
-    ms_lifetime_begin(environ);
+    ms_lifetime_begin(environ, "");
     must(ms_is_recorded(), "no state page is kept");
     make_file(argc > 1 ? argv[1] : "/tmp");
     printf("state page of %llu bytes:\n", (unsigned long long)ms_config.state_bytes);

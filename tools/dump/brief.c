@@ -76,8 +76,20 @@ void show_missing(const struct view *view)
         line(YELLOW, "no state page of rank %s: it was removed, or is on another machine", missing);
 }
 
+void show_bypassed(const struct view *view)
+{
+    size_t count;
+    struct ms_state_cause *causes = view_causes(view, WHOLE_RUN, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (causes[i].reason == MS_REASON_BYPASSED)
+            paragraph(YELLOW, 0, causes[i].sentence);
+    }
+    free(causes);
+}
+
 void show_brief(const struct view *view)
 {
+    show_bypassed(view);
     show_peaks(view);
     show_missing(view);
     show_largest_cause(view);

@@ -98,6 +98,7 @@ int run_diff(const struct options *options);
 /* What a run was worth, in two or three lines. */
 void show_brief(const struct view *view);
 void show_missing(const struct view *view);
+void show_bypassed(const struct view *view); /* MetaShard did not see all calls */
 
 /* Writes the view as one JSON object (docs/state-schema.json). `most`: rows of each list of a
  * process; `most_merged`: of a list of all processes. What is left out is counted. */

@@ -225,10 +225,11 @@ static enum color event_color(uint32_t kind)
 }
 
 /* Not why bytes have memory: what was replayed or materialised for another row is a part of it, and
- * what was evicted has none. */
+ * what was evicted has none; nor has what MetaShard did not see. */
 static bool is_given(const struct ms_state_cause *cause)
 {
-    return cause->kind == MS_EVENT_REPLAY || cause->kind == MS_EVENT_EVICT ||
+    return cause->reason == MS_REASON_BYPASSED || cause->kind == MS_EVENT_REPLAY ||
+           cause->kind == MS_EVENT_EVICT ||
            (cause->kind == MS_EVENT_MATERIALISE &&
             ms_explain((enum ms_reason)cause->reason, NULL, NULL, NULL, 0));
 }
@@ -363,6 +364,7 @@ static void show_one(const struct view *view)
     const struct ms_snapshot *snapshot = &view->processes[0];
     const struct totals totals = totals_of(snapshot);
     show_title(snapshot);
+    show_bypassed(view);
     line(PLAIN, "%s", "");
     show_headline(&totals);
     show_loaded(snapshot);
@@ -395,6 +397,7 @@ static void show_ranks(const struct view *view)
     char pid[32];
     line(BOLD, "%zu processes", view->count);
     show_missing(view);
+    show_bypassed(view);
     show_headline(&sum);
     show_rank(DIM, "rank", "pid", "state", NULL);
     for (size_t i = 0; i < view->count; i++) {

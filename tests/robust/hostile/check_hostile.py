@@ -174,6 +174,38 @@ def check_interposers(place):
                    ("" if seen_by(off) == seen and seen[1] != silent else f"they saw {seen_by(off)}, without the shim {seen}"))
             place.check(f"one before alone is no reason for a line: {mode}", mode, preload=":".join([*libraries[:-1], front, libraries[-1]]))
     check_system_interposer(place, place.built("robust", "hostile", "hooks-behind.so"), told)
+    check_driver_shims(place)
+
+
+def check_driver_shims(place):
+    """Others that make the program's memory themselves (driver_shim.c). By their place in LD_PRELOAD and by how they find what
+    they call, both work, or a line names the other."""
+    libraries = place.preload.split(":")
+    left_out = r"warn: \S*/shim-by-address\.so has functions of the driver \(cuMemAlloc_v2\) and .* it sees no call that a program looks up"
+    bypassed = r"warn: \S*/shim-around\S*\.so stands before MetaShard and .*put libmetashard\.so first in LD_PRELOAD"
+    behind = r"warn: \S*/shim-\S*\.so replaces functions of the driver \(cuMemAlloc_v2\) and stands behind MetaShard"
+    for name, said in (("by-address", left_out), ("by-name", None), ("around", bypassed), ("around-but-cuinit", bypassed)):
+        other = place.built("robust", "hostile", f"shim-{name}.so")
+        before = ":".join([*libraries[:-1], other, libraries[-1]])
+        for mode in ("job", "looked-up"):
+            alone = Case(place, mode, preload=":".join([*libraries[:-1], other]), deferred=None)
+            case = Case(place, mode, preload=before, said=said, deferred=said != bypassed)
+            report(f"a shim of the driver ({name}) before MetaShard: {mode}", alone.wrong() or case.wrong() or
+                   (wrong_page(place, case, other) if said == bypassed else ""))
+            place.check(f"the same behind it: {mode}", mode, preload=":".join([*libraries, other]), said=behind)
+        place.check(f"a child of a process with that shim ({name}) before MetaShard says nothing more", "fork-after", preload=before,
+                    said=said, deferred=None)
+        place.check(f"nor does MetaShard behind it when it is switched off ({name})", "job", preload=before, deferred=False,
+                    METASHARD="off")
+
+
+def wrong_page(place, case, other):
+    """`show` says that the process was bypassed, and by what."""
+    tool = os.path.join(os.path.dirname(place.tests), "tools", "metashard-dump")
+    pages = glob.glob(os.path.join(case.folder, "state", "*.state"))
+    shown = [subprocess.run([tool, "show", *how, *pages], capture_output=True, text=True).stdout for how in ([], ["--brief"])]
+    said = [re.sub(r"\s+", " ", text).count(f"{other} stands before MetaShard") for text in shown]
+    return "" if len(pages) == 1 and said == [1, 1] else f"{pages}: {said}\n{shown}"
 
 
 def check_system_interposer(place, other, told):

@@ -14,6 +14,7 @@
 #include "runtime/state/caller.h"
 #include "runtime/state/state.h"
 #include "shim/file_calls.h"
+#include "shim/libc.h"
 #include "shim/off.h"
 #include "shim/others.h"
 #include "shim/real.h"
@@ -45,19 +46,22 @@ void *ms_real_get(enum ms_entry entry)
 
 /* --- what is called, a letter each */
 
-void __wrap_ms_lifetime_begin(char **environment);
-void __wrap_ms_lifetime_begin(char **environment)
+static const char *bypass;
+
+void __wrap_ms_lifetime_begin(char **environment, const char *library);
+void __wrap_ms_lifetime_begin(char **environment, const char *library)
 {
-    CHECK(environment == environ && ms_calls_inside == 1);
+    CHECK(environment == environ && (ends_here || ms_calls_inside == 1));
     note('b');
-    atomic_store(&ms_hot.started, starts);
+    bypass = library;
+    atomic_store(&ms_hot.started, starts && library[0] == '\0');
 }
 
 void __wrap_ms_lifetime_end(void);
 void __wrap_ms_lifetime_end(void)
 {
     if (ends_here)
-        _exit(7);
+        _exit(bypass != NULL && strcmp(bypass, "/lib/other.so") == 0 ? 8 : 7);
 }
 
 void __wrap_ms_state_open(void);
@@ -76,6 +80,19 @@ void ms_others_tell(void)
     note('o');
 }
 
+static const char *before = "", *around = "";
+
+const char *ms_others_around(void)
+{
+    note('a');
+    return around;
+}
+
+const char *ms_others_before(void)
+{
+    return before;
+}
+
 bool ms_torch_release_is_proved(void)
 {
     return true;
@@ -84,6 +101,35 @@ bool ms_torch_release_is_proved(void)
 bool ms_is_off(void)
 {
     return is_off;
+}
+
+static bool is_loaded, can_load = true;
+static CUresult count_answer;
+
+void *ms_libc_dlsym_address = &can_load; /* something has been looked up */
+static const char *before_has;
+
+bool ms_libc_is_before(const char *name)
+{
+    return before_has != NULL && strcmp(name, before_has) == 0;
+}
+
+bool ms_real_is_loaded(void)
+{
+    return is_loaded;
+}
+
+bool ms_real_load(const void *address)
+{
+    CHECK(address == NULL && is_loaded);
+    return can_load;
+}
+
+static CUresult count_devices(int *count)
+{
+    CHECK(is_loaded && can_load);
+    *count = 1;
+    return count_answer;
 }
 
 static CUresult init(unsigned flags)
@@ -103,12 +149,14 @@ static void must_init(const char *calls)
 static void prepare(void)
 {
     ms_real[MS_ENTRY_cuInit] = (void *)init;
+    ms_real[MS_ENTRY_cuDeviceGetCount] = (void *)count_devices;
+    is_loaded = true;
 }
 
 MS_TEST_AFTER(prepare, the_program_s_own_init_starts_it_once)
 {
     void *slots[CALLS];
-    must_init("Ibo");
+    must_init("Iabo");
     CHECK(ms_rules_hold == ms_torch_release_is_proved);
     memcpy(slots, &ms_driver, sizeof(slots));
     for (int i = 0; i < CALLS; i++)
@@ -127,14 +175,22 @@ MS_TEST_AFTER(prepare, nothing_starts_that_may_not)
     must_have("");
     is_off = false;
     starts = false; /* the configuration says so: others are not looked for */
-    must_init("Ib");
+    must_init("Iab");
     CHECK(!ms_ready_to_defer());
     must_have("");
 }
 
+MS_TEST_AFTER(prepare, nothing_starts_while_calls_go_around)
+{
+    around = "/lib/other.so";
+    must_init("Iab");
+    CHECK(bypass == around && !ms_is_started() && !ms_ready_to_defer());
+    must_init("I");
+}
+
 MS_TEST_AFTER(prepare, what_deferring_needs_is_made_ready_once)
 {
-    must_init("Ibo");
+    must_init("Iabo");
     enum {
         NEEDED = 0
 #define MS_DRIVER(field, symbol) +1
@@ -158,7 +214,7 @@ static void must_step_aside(bool steps_aside, const char *line)
     const pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        must_init("Ibo");
+        must_init("Iabo");
         CHECK_EQ(ms_ready_to_defer(), !steps_aside);
         CHECK_EQ(ms_is_started(), !steps_aside);
         CHECK_EQ(ms_ready_to_defer(), !steps_aside);
@@ -196,7 +252,8 @@ MS_TEST_AFTER(prepare, a_driver_that_lacks_functions_is_left_alone)
     must_step_aside(false, NULL);
 }
 
-MS_TEST_AFTER(prepare, the_end_of_the_process_is_its_end)
+/* In a child, which is bypassed then, or not. */
+static void must_end(bool bypassed)
 {
     int status;
     const pid_t child = fork();
@@ -205,5 +262,43 @@ MS_TEST_AFTER(prepare, the_end_of_the_process_is_its_end)
         exit(0);
     }
     CHECK_EQ(waitpid(child, &status, 0), child);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == (bypassed ? 8 : 7));
+}
+
+MS_TEST_AFTER(prepare, the_end_of_the_process_is_its_end)
+{
+    must_end(false);
+}
+
+/* The driver was used, its library is loaded, and another one stands before the shim. */
+MS_TEST_AFTER(prepare, the_end_tells_of_one_that_kept_all_calls_from_the_shim)
+{
+    before = "/lib/other.so";
+    must_end(false);
+    before_has = "dlsym";
+    must_end(true);
+    before_has = "cuInit";
+    must_end(true);
+    ms_libc_dlsym_address = NULL;
+    must_end(false);
+    ms_libc_dlsym_address = &can_load;
+    count_answer = CUDA_ERROR_DEINITIALIZED;
+    must_end(true);
+    count_answer = CUDA_ERROR_NOT_INITIALIZED;
+    must_end(false);
+    count_answer = CUDA_SUCCESS;
+    is_loaded = false;
+    must_end(false);
+    is_loaded = true;
+    can_load = false;
+    must_end(false);
+    can_load = true;
+    before = "";
+    must_end(false);
+    before = "/lib/other.so";
+    is_off = true;
+    must_end(false);
+    is_off = false;
+    must_init("Iabo");
+    must_end(false);
 }

@@ -135,7 +135,7 @@ static void start(void)
 
 static void begin(void)
 {
-    ms_lifetime_begin(environ);
+    ms_lifetime_begin(environ, "");
     CHECK(ms_is_started());
 }
 
@@ -176,7 +176,7 @@ static void must_say(const char *part)
 MS_TEST_AFTER(start, a_process_that_is_off_starts_nothing)
 {
     setenv("METASHARD", "off", 1);
-    ms_lifetime_begin(environ);
+    ms_lifetime_begin(environ, "");
     CHECK(!ms_is_started() && !ms_is_recorded());
     CHECK_EQ(strlen(end()), 0);
 }
@@ -185,8 +185,39 @@ MS_TEST_AFTER(start, a_process_starts_once)
 {
     begin();
     setenv("METASHARD_MIN_BYTES", "7", 1);
-    ms_lifetime_begin(environ);
+    ms_lifetime_begin(environ, "");
     CHECK_EQ(ms_config.min_bytes, 2 * MIB);
+}
+
+/* --- another library keeps the program's calls from the shim */
+
+static void must_say_bypassed(void)
+{
+    struct ms_snapshot snapshot;
+    struct ms_fault fault;
+    CHECK(ms_snapshot_read(ms_state_view().path, &snapshot, &fault));
+    CHECK(snapshot.cause_count == 1 && snapshot.causes[0].reason == MS_REASON_BYPASSED);
+    CHECK(strncmp(snapshot.causes[0].sentence, "/lib/other.so stands before MetaShard ", 38) == 0);
+    CHECK(snapshot.event_count == 0);
+    ms_snapshot_cleanup(&snapshot);
+    must_say("warn: /lib/other.so stands before MetaShard and ");
+    CHECK_EQ(lines_with("\n"), 1);
+}
+
+MS_TEST_AFTER(start, one_that_never_began_says_so_at_its_end)
+{
+    ms_lifetime_begin(environ, "/lib/other.so");
+    CHECK(!ms_is_started() && controlled == 0 && watched == 0);
+    end();
+    must_say_bypassed();
+}
+
+MS_TEST_AFTER(start, one_that_is_off_says_nothing)
+{
+    setenv("METASHARD", "off", 1);
+    ms_lifetime_begin(environ, "/lib/other.so");
+    CHECK(!ms_is_recorded());
+    CHECK_EQ(strlen(end()), 0);
 }
 
 static void must_be_inert_in_a_child(void)

@@ -567,7 +567,7 @@ static void must_end_well(pid_t child)
 MS_TEST_AFTER(page_folder_make, a_forked_child_writes_nothing)
 {
     setenv("METASHARD_STATE_DIR", page_folder, 1);
-    ms_lifetime_begin(environ);
+    ms_lifetime_begin(environ, "");
     CHECK(ms_state_open());
     ms_counter_add(MS_COUNT_LOOKUPS, 1);
     const pid_t child = fork();
@@ -619,7 +619,7 @@ MS_TEST_AFTER(page_folder_make, there_is_no_page_before_the_first_record)
 MS_TEST_AFTER(page_folder_make, a_child_that_is_forked_before_makes_no_page)
 {
     setenv("METASHARD_STATE_DIR", page_folder, 1);
-    ms_lifetime_begin(environ);
+    ms_lifetime_begin(environ, "");
     const pid_t child = fork();
     if (child == 0) {
         ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD, .block = 1});
