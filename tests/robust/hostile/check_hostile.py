@@ -197,6 +197,30 @@ def check_driver_shims(place):
                     said=said, deferred=None)
         place.check(f"nor does MetaShard behind it when it is switched off ({name})", "job", preload=before, deferred=False,
                     METASHARD="off")
+    check_order_before_a_run(place, libraries[-1])
+
+
+def check_order_before_a_run(place, library):
+    """`metashard run` names what stands before MetaShard and has functions of the driver, before it runs anything."""
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "tools", "python"))
+    from metashard import preload_order
+    shims = [place.built("robust", "hostile", name) for name in ("shim-by-address.so", "shim-around.so", "other-front.so")]
+    none = [place.built("robust", "hostile", "audit.so"), place.data, "/no/such/file", "libc.so.6"]
+    cases = [([shim, library], 1) for shim in shims] + [([library, shim], 0) for shim in shims] + [
+        ([*none, library], 0), ([*none, *shims, library], 3), ([library], 0)]
+    wrong = ""
+    for preloads, count in cases:
+        lines = preload_order.say_before(preloads, os.path.realpath(library))
+        if [line.split()[0] for line in lines] != [path for path in preloads if path in shims][:count]:
+            wrong += f"{preloads}: {lines}\n"
+    with open(place.built("robust", "hostile", "shim-around.so"), "rb") as file:
+        whole = file.read()
+    cut = os.path.join(place.folder, "cut.so")
+    for size in [*range(0, 64), *range(64, len(whole), 997)]:
+        with open(cut, "wb") as file:
+            file.write(whole[:size])
+        list(preload_order.exports(cut))
+    report("metashard run names what stands before MetaShard, and takes a library that is cut off", wrong)
 
 
 def wrong_page(place, case, other):

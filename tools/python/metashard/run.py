@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Mapping
 
-from . import installed, kernel
+from . import installed, kernel, preload_order
 
 USAGE = """metashard run [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR] [--control SOCKET] [--explain] [--quiet] -- COMMAND [ARGUMENT...]
        metashard run --kernel [--prefix DIR] [--remove] [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR]"""
@@ -89,8 +90,12 @@ def job_of() -> dict[str, str]:
     return {"METASHARD_JOB": f"{time.strftime('%m%d-%H%M%S')}-{os.getpid()}"}
 
 
+def preloads_of(environment: Mapping[str, str]) -> list[str]:
+    return [path for path in re.split("[ :]+", environment.get("LD_PRELOAD", "")) if path]
+
+
 def environment_of(settings: dict[str, str]) -> dict[str, str]:
-    preloads = [path for path in re.split("[ :]+", os.environ.get("LD_PRELOAD", "")) if path]
+    preloads = preloads_of(os.environ)
     library = installed.library()
     if library not in map(os.path.realpath, preloads):
         preloads.insert(0, library)
@@ -240,6 +245,8 @@ def main(arguments: list[str]) -> int:
         status, reason = why_not(program)
         say(f"{program}: {reason}")
         return status
+    for line in preload_order.say_before(preloads_of(environment), installed.library()):
+        say(line)
     before = list_pages(environment)
     status = run_command(options.command, environment)
     if not options.quiet:
