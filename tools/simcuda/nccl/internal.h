@@ -223,6 +223,7 @@ ncclResult_t nc_exchange(struct ncclComm *comm, int which, const int *who, int c
 
 struct nc_registration {
     struct nc_registration *next;
+    struct ncclComm *comm; /* whose list has it */
     CUdeviceptr begin;
     size_t bytes;
     uint64_t identity;

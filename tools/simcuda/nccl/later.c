@@ -160,6 +160,27 @@ ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **outUser
     return nc_registration_begin(comm, win, outUserPtr);
 }
 
+/* A rank reaches its own memory only. Where it cannot load from a peer's or store to it, and where
+ * there is no multicast, NCCL succeeds with NULL; XLA's collectives depend on that. */
+ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void **outPtr)
+{
+    const struct nc_registration *made = (const struct nc_registration *)window;
+    if (made == NULL || outPtr == NULL || peer < 0 || peer >= made->comm->nranks ||
+        offset >= made->bytes)
+        return ncclInvalidArgument;
+    *outPtr = peer == made->comm->rank ? (void *)(made->begin + offset) : NULL;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, size_t offset, void **outPtr)
+{
+    const struct nc_registration *made = (const struct nc_registration *)window;
+    if (made == NULL || outPtr == NULL || offset >= made->bytes)
+        return ncclInvalidArgument;
+    *outPtr = NULL;
+    return ncclSuccess;
+}
+
 /* --- what this machine has not */
 
 static ncclResult_t refuse(const char *call, const char *what)
@@ -218,16 +239,4 @@ ncclResult_t ncclDevCommCreate(UNUSED ncclComm_t comm, UNUSED const void *reqs,
 ncclResult_t ncclDevCommDestroy(UNUSED ncclComm_t comm, UNUSED const void *devComm)
 {
     return refuse("ncclDevCommDestroy", "kernels do not communicate here");
-}
-
-ncclResult_t ncclGetLsaMultimemDevicePointer(UNUSED ncclWindow_t window, UNUSED size_t offset,
-                                             UNUSED void **outPtr)
-{
-    return refuse("ncclGetLsaMultimemDevicePointer", "there is no multicast here");
-}
-
-ncclResult_t ncclGetPeerDevicePointer(UNUSED ncclWindow_t window, UNUSED size_t offset,
-                                      UNUSED int peer, UNUSED void **outPtr)
-{
-    return refuse("ncclGetPeerDevicePointer", "no rank can reach the memory of another here");
 }

@@ -44,6 +44,7 @@ static ncclResult_t add(struct ncclComm *comm, const char *call, void *buffer, s
     /* Other ranks have this memory mapped from now on: it stays when the program unmaps it. */
     if (nc_cuda.cuMemRetainAllocationHandle(&made->handle, buffer) != CUDA_SUCCESS)
         made->handle = 0;
+    made->comm = comm;
     made->begin = begin;
     made->bytes = bytes;
     made->identity = piece.identity;

@@ -11,9 +11,10 @@
  * communicator does not block; InitAll calls GetUniqueId; windows call CommRegister and
  * CommDeregister. Of the functions that 2.29 to 2.32 added there are those that programs import
  * (later.c): ncclCommSuspend, Resume and MemStats, ncclWinGetUserPtr and collectives with a
- * configuration of the call (nccl*Config) work; growing, signals and what kernels use to
- * communicate (nccl_device.h) are refused with ncclInvalidUsage, as where the machine cannot do it.
- * A config may be shorter or longer than that of the header this was built with.
+ * configuration of the call (nccl*Config) work; ncclGetPeerDevicePointer knows a rank's own memory
+ * alone, and there is no multicast; growing, signals and what else kernels use to communicate
+ * (nccl_device.h) are refused with ncclInvalidUsage, as where the machine cannot do it. A config
+ * may be shorter or longer than that of the header this was built with.
  *
  * Rendezvous. An id names a memory file of the process that made it, and works while that lives.
  * All traffic goes through this file; nothing is left behind in the file system.

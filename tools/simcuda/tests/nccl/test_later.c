@@ -22,6 +22,9 @@ typedef ncclResult_t op_root_function(const void *from, void *to, size_t count, 
                                       ncclRedOp_t op, int root, ncclComm_t comm, CUstream stream,
                                       const void *config);
 
+typedef ncclResult_t peer_function(ncclWindow_t window, size_t offset, int peer, void **address);
+typedef ncclResult_t multimem_function(ncclWindow_t window, size_t offset, void **address);
+
 #define FIND(type, name) ((type *)find(name))
 
 static void *find(const char *name)
@@ -83,6 +86,25 @@ MS_TEST(nothing_is_sent_while_suspended)
     ranks_run(2, run_suspended, NULL);
 }
 
+/* Of its own memory a rank has the address, of others' none, and none of all together. */
+static void check_pointers(const struct rank *rank, ncclWindow_t window, char *memory)
+{
+    void *found = &found;
+    multimem_function *multimem = FIND(multimem_function, "ncclGetLsaMultimemDevicePointer");
+    peer_function *of_peer = FIND(peer_function, "ncclGetPeerDevicePointer");
+    NCCL(of_peer(window, 77, rank->rank, &found));
+    CHECK(found == memory + 77);
+    NCCL(of_peer(window, 77, 1 - rank->rank, &found));
+    CHECK(found == NULL);
+    CHECK_EQ(of_peer(window, 4096, 0, &found), ncclInvalidArgument);
+    CHECK_EQ(of_peer(window, 0, 2, &found), ncclInvalidArgument);
+    CHECK_EQ(of_peer(NULL, 0, 0, &found), ncclInvalidArgument);
+    found = memory;
+    NCCL(multimem(window, 77, &found));
+    CHECK(found == NULL);
+    CHECK_EQ(multimem(NULL, 77, &found), ncclInvalidArgument);
+}
+
 static void run_window(struct rank *rank)
 {
     const ncclComm_t comm = rank_start(rank);
@@ -92,6 +114,7 @@ static void run_window(struct rank *rank)
     NCCL(ncclCommWindowRegister(comm, memory, 4096, &window, NCCL_WIN_DEFAULT));
     NCCL(FIND(pointer_function, "ncclWinGetUserPtr")(comm, window, &found));
     CHECK(found == memory);
+    check_pointers(rank, window, memory);
     NCCL(ncclCommWindowDeregister(comm, window));
     CHECK_EQ(FIND(pointer_function, "ncclWinGetUserPtr")(comm, window, &found),
              ncclInvalidArgument);

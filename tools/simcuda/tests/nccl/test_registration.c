@@ -206,3 +206,53 @@ MS_TEST(windows_are_registered_together)
 {
     ranks_run(3, run_windows, NULL);
 }
+
+/* What was set and copied before the window was made is there for all ranks, and so is what is set
+ * afterwards; and what the program has written to another part stays. */
+static void use_window(const struct rank *rank, CUdeviceptr buffer, ncclComm_t comm)
+{
+    const CUstream stream = rank_stream();
+    const unsigned char mine = (unsigned char)(rank->rank + 1);
+    const size_t half = GRANULE;
+    ncclWindow_t window;
+    unsigned char *bytes = malloc(half);
+    for (size_t i = 0; i < half; i++)
+        bytes[i] = (unsigned char)(i * 31 + mine);
+    CU(cuMemsetD8(buffer, mine, half));
+    CU(cuMemcpyHtoD(buffer + half, bytes, half));
+    NCCL(ncclCommWindowRegister(comm, (void *)buffer, 2 * half, &window, NCCL_WIN_COLL_SYMMETRIC));
+    NCCL(ncclAllReduce((void *)buffer, (void *)buffer, half, ncclUint8, ncclSum, comm, stream));
+    sync_stream(stream);
+    CHECK_EQ(byte_at(buffer, 0), 3);
+    CHECK_EQ(byte_at(buffer, half - 1), 3);
+    CHECK_EQ(byte_at(buffer, half + 12345), bytes[12345]);
+    fill(buffer, 0, (unsigned char)(10 * mine));
+    NCCL(ncclAllReduce((void *)buffer, (void *)buffer, half, ncclUint8, ncclSum, comm, stream));
+    NCCL(ncclBroadcast((void *)(buffer + half), (void *)(buffer + half), half, ncclUint8, 1, comm,
+                       stream));
+    sync_stream(stream);
+    CHECK_EQ(byte_at(buffer, 777), 30);
+    CHECK_EQ(byte_at(buffer, half + 12345), (unsigned char)(12345 * 31 + 2));
+    NCCL(ncclCommWindowDeregister(comm, window));
+    free(bytes);
+}
+
+static void run_windows_of_the_program(struct rank *rank)
+{
+    const ncclComm_t comm = rank_start(rank);
+    const CUmemAccessDesc access = {properties().location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUdeviceptr allocated, mapped;
+    CU(cuMemAlloc(&allocated, 2 * GRANULE));
+    use_window(rank, allocated, comm);
+    CU(cuMemAddressReserve(&mapped, 2 * GRANULE, 0, 0, 0));
+    CU(cuMemMap(mapped, 2 * GRANULE, 0, create(2 * GRANULE), 0));
+    CU(cuMemSetAccess(mapped, 2 * GRANULE, &access, 1));
+    use_window(rank, mapped, comm);
+    NCCL(ncclCommDestroy(comm));
+    CU(cuMemFree(allocated));
+}
+
+MS_TEST(a_window_over_the_programs_memory_has_what_was_written_before)
+{
+    ranks_run(2, run_windows_of_the_program, NULL);
+}
