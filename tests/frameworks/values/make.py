@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""make.py --model M --parallel P --way W: makes a model as a rank of a job does, and prints the digests of what the rank holds."""
+import argparse
+import json
+import os
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.tensor.parallel import parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+import digest
+from models import DEFINITIONS
+
+SEED = 1234
+
+
+def layers_of(model, definition):
+    return [module for module in model.modules() if type(module).__name__ in definition.layers]
+
+
+def wrap_fsdp1(model, definition, device, is_meta):
+    kinds = {type(layer) for layer in layers_of(model, definition)}
+
+    def initialise(module):
+        module.to_empty(device=device, recurse=False)
+        with torch.no_grad():
+            definition.initialise_module(model, module)
+    return FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy(kinds), use_orig_params=True, device_id=device,
+                                    param_init_fn=initialise if is_meta else None)
+
+
+def shard(model, definition, mesh):
+    for layer in layers_of(model, definition):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def distribute(model, definition, parallel, device, is_meta):
+    world = dist.get_world_size()
+    if parallel == "fsdp1":
+        return wrap_fsdp1(model, definition, device, is_meta)
+    if parallel == "fsdp2":
+        shard(model, definition, init_device_mesh("cuda", (world,)))
+    elif parallel == "tp":
+        parallelize_module(model, init_device_mesh("cuda", (world,)), definition.plan)
+    elif parallel == "tp-fsdp2":
+        mesh = init_device_mesh("cuda", (world // 2, 2), mesh_dim_names=("data", "tensor"))
+        parallelize_module(model, mesh["tensor"], definition.plan)
+        shard(model, definition, mesh["data"])
+    elif parallel == "replicas":
+        return DistributedDataParallel(model, device_ids=[device])
+    return model
+
+
+def make(definition, parallel, way):
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    torch.cuda.set_device(device)
+    if parallel != "none":
+        dist.init_process_group("nccl", device_id=device)
+    torch.manual_seed(SEED)
+    is_meta = way == "meta"
+    with torch.device("meta") if is_meta else device:
+        model = definition.build()
+    if parallel != "none":
+        model = distribute(model, definition, parallel, device, is_meta)
+    if is_meta and parallel != "fsdp1":
+        model.to_empty(device=device)
+        with torch.no_grad():
+            definition.initialise(model)
+    return model
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=DEFINITIONS, required=True)
+    parser.add_argument("--parallel", choices=["none", "fsdp1", "fsdp2", "tp", "tp-fsdp2", "replicas"], default="none")
+    parser.add_argument("--way", choices=["plain", "meta"], default="plain", help="plain: made whole on the device, then distributed")
+    options = parser.parse_args()
+    model = make(DEFINITIONS[options.model], options.parallel, options.way)
+    parts = digest.parts_of(model, int(os.environ.get("RANK", 0)))
+    print(json.dumps({"parts": parts, "buffers": [digest.clean(name) for name, _ in model.named_buffers()]}), flush=True)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public definitions of models, with configurations made small, of those packages that are there. Of each: how it is built, which
+modules are wrapped, a plan of tensor parallelism, and how its project initialises a model that was built on the meta device."""
+import importlib.util
+from dataclasses import dataclass, field
+from typing import Callable
+
+import torch
+from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+SMALL = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "vocab_size": 501, "max_position_embeddings": 64}
+OF_HEADS = {"*.self_attn.q_proj": ColwiseParallel(), "*.self_attn.k_proj": ColwiseParallel(), "*.self_attn.v_proj": ColwiseParallel(),
+            "*.self_attn.o_proj": RowwiseParallel()}
+OF_LAYERS = {**OF_HEADS, "*.mlp.gate_proj": ColwiseParallel(), "*.mlp.up_proj": ColwiseParallel(), "*.mlp.down_proj": RowwiseParallel()}
+
+
+def reset(model, module):
+    """As PyTorch's own modules are."""
+    if hasattr(module, "reset_parameters"):
+        module.reset_parameters()
+
+
+def reset_all(model):
+    """PyTorch's tutorial of FSDP2: each module that can reset its parameters does."""
+    for module in model.modules():
+        reset(model, module)
+
+
+def initialise_one(model, module):
+    model._init_weights(module)
+
+
+def initialise_all(model):
+    """As transformers' from_pretrained does with what no checkpoint has."""
+    model.initialize_weights()
+    model.tie_weights()
+
+
+@dataclass
+class Definition:
+    title: str
+    build: Callable[[], nn.Module]
+    layers: tuple[str, ...]  # classes of the modules that FSDP wraps
+    initialise: Callable[[nn.Module], None] = reset_all
+    initialise_module: Callable[[nn.Module, nn.Module], None] = reset  # one of the model's, for FSDP1's param_init_fn
+    plan: dict = field(default_factory=dict)  # of tensor parallelism, by names below the model
+
+
+class Scale(nn.Module):
+    """A layer of somebody's own: no reset_parameters, and a buffer that no checkpoint has."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(width) + 0.5)
+        self.register_buffer("positions", torch.arange(width, dtype=torch.float32).cos(), persistent=False)
+
+    def forward(self, x):
+        return x * self.weight * self.positions
+
+
+class Block(nn.Sequential):
+    pass
+
+
+def own_layers():
+    return nn.Sequential(*(Block(nn.Linear(64, 96), Scale(96), nn.Linear(96, 64), nn.LayerNorm(64)) for _ in range(2)))
+
+
+def transformer():
+    return nn.Transformer(96, 4, 2, 2, 160)
+
+
+OF_TORCH = {
+    "linear": Definition("`nn.Linear`, twice", lambda: nn.Sequential(nn.Linear(64, 96), nn.Linear(96, 64)), ("Linear",),
+                         plan={"0": ColwiseParallel(), "1": RowwiseParallel()}),
+    "own": Definition("own layers without `reset_parameters`, a buffer that is not saved", own_layers, ("Block",),
+                      plan={"*.0": ColwiseParallel(), "*.2": RowwiseParallel()}),
+    "transformer": Definition("`nn.Transformer`, whose attention has `_reset_parameters`", transformer,
+                              ("TransformerEncoderLayer", "TransformerDecoderLayer"),
+                              plan={"*.linear1": ColwiseParallel(), "*.linear2": RowwiseParallel()})}
+
+BERT = {name: value for name, value in SMALL.items() if name != "num_key_value_heads"}
+GPT2 = {"n_embd": 96, "n_layer": 2, "n_head": 4, "vocab_size": 501, "n_positions": 64}
+T5 = {"d_model": 96, "d_kv": 24, "d_ff": 160, "num_layers": 2, "num_heads": 4, "vocab_size": 501}
+VIT = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32, "patch_size": 8}
+# name: title, what follows the model's name in its classes, its configuration, the class of a layer, the plan
+OF_TRANSFORMERS = {
+    "llama": ("Llama", "ForCausalLM", SMALL, "DecoderLayer", OF_LAYERS),
+    "qwen3": ("Qwen3, tied weights", "ForCausalLM", {**SMALL, "head_dim": 24, "tie_word_embeddings": True}, "DecoderLayer", OF_LAYERS),
+    "gemma3": ("Gemma3, scaled embeddings", "ForCausalLM", {**SMALL, "head_dim": 24}, "DecoderLayer", OF_LAYERS),
+    "gpt2": ("GPT2, tied weights", "LMHeadModel", GPT2, "Block", {}),
+    "mixtral": ("Mixtral, a mixture of experts", "ForCausalLM", {**SMALL, "num_local_experts": 4}, "DecoderLayer", OF_HEADS),
+    "bert": ("Bert, buffers that are not saved", "ForMaskedLM", BERT, "Layer", {}),
+    "t5": ("T5, weights tied three times", "ForConditionalGeneration", T5, "Block", {}),
+    "vit": ("ViT", "ForImageClassification", VIT, "Layer", {})}
+OF_TIMM = {
+    "timm-vit": ("ViT", "vit_tiny_patch16_224", {"img_size": 32, "embed_dim": 96, "depth": 2, "num_heads": 4}, "Block"),
+    "resnet": ("ResNet-18, buffers of norms", "resnet18", {"channels": (16, 32, 48, 64), "num_classes": 10}, "BasicBlock")}
+
+
+def of_transformers(name, title, ending, settings, layer, plan):
+    import transformers
+    kind = title.split(",")[0]
+    configuration = getattr(transformers, kind + ("TextConfig" if name == "gemma3" else "Config"))
+    return Definition("transformers, " + title, lambda: getattr(transformers, kind + ending)(configuration(**settings)),
+                      (kind + layer,), initialise_all, initialise_one, plan)
+
+
+def of_timm(title, name, settings, layer):
+    import timm
+    return Definition("timm, " + title, lambda: timm.create_model(name, **settings), (layer,), lambda model: model.init_weights())
+
+
+def is_there(package):
+    return importlib.util.find_spec(package) is not None
+
+
+def definitions():
+    found = dict(OF_TORCH)
+    if is_there("transformers"):
+        found.update({name: of_transformers(name, *rest) for name, rest in OF_TRANSFORMERS.items()})
+    if is_there("timm"):
+        found.update({name: of_timm(*rest) for name, rest in OF_TIMM.items()})
+    return found
+
+
+DEFINITIONS = definitions()

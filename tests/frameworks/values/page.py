@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/results/values.md, of what run found."""
+import os
+import subprocess
+import sys
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+sys.path.insert(0, os.path.join(SOURCE, "tests", "harness"))
+import result_page  # noqa: E402
+
+TITLES = {"fsdp1": "FSDP1", "fsdp2": "FSDP2", "tp": "tensor parallel", "tp-fsdp2": "tensor parallel in twos, and FSDP2",
+          "replicas": "replicas (DDP)"}
+SHOWN = 8  # digits of a digest
+SAME = "as one device"
+HEAD = """Nothing computes but initialisers, on the simulated driver of this repository, with its stand-in for NCCL and host versions of
+PyTorch's kernels, where fresh device memory is not zero. No figure here is one of a GPU.
+
+A script sets one seed and makes a model of a public definition, with a small configuration, on one device: *one device* is the digest
+of all its parameters and buffers, without MetaShard. Then ranks do one of two things:
+
+- **with MetaShard** the same script makes the model whole on the device of each rank, and shards it;
+- **after a meta device**, without MetaShard, it makes it on the meta device, shards it, calls `to_empty` and initialises it as its
+  project recommends: `initialize_weights` of transformers, `init_weights` of timm, `reset_parameters` of all modules that have it
+  otherwise; for FSDP1 each module by itself, in `param_init_fn`.
+
+The digest ([digest.py](../../tests/frameworks/values/digest.py)) does not depend on how tensors are sharded: of each tensor it is the
+sum of a hash of (name, index, bits) over the elements, so ranks add up what they hold. Replicas have to be equal, and count once. The
+first eight digits are shown. *{same}* is the digest of one device, in all {digits} digits. *Buffers right* are those, persistent or
+not, that have the values of one device after a meta device, on any number of ranks.
+
+The first rows are those of [pytorch#168058](https://github.com/pytorch/pytorch/issues/168058): shards have other values on other
+numbers of ranks.
+
+"""
+HEADER = "| model | sharded | one device | with MetaShard | after a meta device: 1 rank | 2 ranks | 4 ranks | buffers right |"
+FAILED_HEAD = """
+## Where the way of meta devices ends with an error
+
+"""
+
+
+def cell(found, one):
+    if found is None:
+        return "-"
+    if "error" in found:
+        return "error"
+    return SAME if found["digest"] == one and not found["differ"] else found["digest"][:SHOWN]
+
+
+def plain(record):
+    cells = {ranks: cell(found, record["one"]) for ranks, found in record["plain"].items()}
+    words = f"{', '.join(cells)} ranks: " if cells else "-"
+    return words + (SAME if set(cells.values()) == {SAME} else ", ".join(cells.values()))
+
+
+def buffers(record):
+    found = [one for one in record["meta"].values() if "error" not in one]
+    if not found or record["buffers"] == 0:
+        return "none" if found else "-"
+    return f"{record['buffers'] - max(len(one['buffers']) for one in found)} of {record['buffers']}"
+
+
+def line(record):
+    cells = [record["title"], TITLES[record["parallel"]], record["one"][:SHOWN], plain(record),
+             *(cell(record["meta"].get(ranks), record["one"]) for ranks in ("1", "2", "4")), buffers(record)]
+    return "| " + " | ".join(cells) + " |"
+
+
+def errors(records):
+    for record in records:
+        found = {one["error"] for one in record["meta"].values() if "error" in one}
+        for text in sorted(found):
+            yield f"- {record['title']}, {TITLES[record['parallel']]}: `{text[:160]}`"
+
+
+def versions(python):
+    code = ("from importlib import metadata as m\nfor name in ('transformers', 'timm'):\n"
+            "    try: print(name, m.version(name))\n    except m.PackageNotFoundError: pass")
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def write(records, python):
+    text = result_page.head("The values of a model, for any number of ranks", "tests/frameworks/values/run --write", python=python,
+                            more=versions(python))
+    text += HEAD.format(same=SAME.capitalize(), digits=len(records[0]["one"]))
+    text += "\n".join([HEADER, "|" + " --- |" * HEADER.count(" |"), *map(line, records)]) + "\n"
+    failed = list(errors(records))
+    text += FAILED_HEAD + "\n".join(failed) + "\n" if failed else ""
+    with open(os.path.join(result_page.PAGES, "values.md"), "w", encoding="utf-8") as file:
+        file.write(text)
