@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -214,6 +215,50 @@ def check_stopped(folder, number):
     equal(f"{number.name} ends all ranks: exit status 2", (status, [is_there(process) for process in ranks]), (2, [False, False]))
 
 
+# --- the marker of the plugin for pytest, which need not be there
+
+class Failed(Exception):
+    pass
+
+
+def fail(text, pytrace):
+    raise Failed(text)
+
+
+def marked(status, printed, **settings):
+    """How a marked test ends, of which the dry run ends so: None, True or the first line, and what was run."""
+    sys.modules["pytest"] = types.SimpleNamespace(fail=fail, UsageError=ValueError, hookimpl=lambda **_: lambda hook: hook)
+    from metashard import pytest_peak
+    runs = []
+
+    def run_dry(*arguments):
+        runs.append(arguments)
+        return subprocess.CompletedProcess([], status, printed, "metashard: no such GPU\n")
+    pytest_peak.dry_run_of = run_dry
+    marker = types.SimpleNamespace(args=(), kwargs=settings) if settings else None
+    item = types.SimpleNamespace(nodeid="test_a.py::test_b", config=types.SimpleNamespace(rootpath="/x"), get_closest_marker=lambda _: marker)
+    try:
+        return pytest_peak.pytest_pyfunc_call(item), runs
+    except Failed as error:
+        return str(error).splitlines(), runs
+
+
+def check_marker():
+    of_test = "{\n1 failed\n"
+    equal("a test without the marker runs", marked(0, ""), (None, []))
+    equal("one that fits on this GPU passes, and does not run here", marked(0, "", gpu="l4"),
+          (True, [("test_a.py::test_b", "/x", {"gpu": "l4"})]))
+    lines = marked(1, of_test + json.dumps(answer_of(90), indent=2), gpu="l4")[0]
+    equal("one that does not says so first, and not what it printed", ("does NOT fit" in lines[0], "1 failed" in lines), (True, False))
+    lines = marked(2, of_test + json.dumps({"status": 2, "reason": "wants data"}, indent=2), gpu="l4")[0]
+    equal("one without an answer says why, and what it printed", lines, ["metashard dry-run: cannot say: wants data", "{", "1 failed"])
+    equal("one that cannot be run", marked(2, "", gpu="l4")[0], ["metashard: no such GPU"])
+    equal("a setting that there is not", marked(0, "", gpus="l4")[0], ["fits: expected gpu=, world=, rank= or steps=, found gpus"])
+    os.environ["DRY_RUN_FOLDER"] = "/x"
+    equal("in the dry run it runs", marked(0, "", gpu="l4"), (None, []))
+    del os.environ["DRY_RUN_FOLDER"]
+
+
 check_search()
 check_order()
 check_disorder()
@@ -221,6 +266,7 @@ check_answers()
 check_failures()
 check_bad_input()
 check_places()
+check_marker()
 with tempfile.TemporaryDirectory() as shared:
     check_endless(shared)
     for stopping in (signal.SIGINT, signal.SIGTERM):

@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin of pytest: the test in which the peak of device memory goes above a bound fails.
+"""A plugin of pytest: tests fail because of the device memory that they take, on a bound or, without a GPU, on a GPU.
 
     metashard run -- pytest -p metashard.pytest_peak --metashard-peak 512MiB
 
 The peak is that of the process, so a test that stays below one before it does not fail. Without MetaShard, and as long as
-nothing is deferred, all tests pass."""
+nothing is deferred, all tests pass.
+
+    @pytest.mark.fits(gpu="h100-80", world=8, steps=3)
+
+Such a test runs in a dry run, alone, and fails if it does not fit, or if that cannot be said."""
 from __future__ import annotations
 
 import json
 import os
 import re
 import subprocess
-from typing import Any, Generator
+import sys
+from typing import Any, Generator, Optional
 
 import pytest
 
-from . import installed, is_loaded
+from . import dry_run, dry_run_answer, installed, is_loaded
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -41,7 +46,43 @@ def pytest_addoption(parser: Any) -> None:
                                            "above this fails: 512MiB")
 
 
+def dry_run_of(test: str, folder: str, settings: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """Of one test. The inner pytest leaves no cache."""
+    options = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    return subprocess.run([sys.executable, "-m", "metashard", "dry-run", "--json", *options, "--", sys.executable, "-m", "pytest", "-q",
+                           "-p", "metashard.pytest_peak", "-p", "no:cacheprovider", test],
+                          cwd=folder, capture_output=True, text=True, check=False)
+
+
+def why_not(done: subprocess.CompletedProcess[str]) -> Optional[str]:
+    """What the test's failure says, if it is one. The answer stands behind all that the test printed."""
+    if done.returncode == dry_run.FITS:
+        return None
+    said, begin, answer = ("\n" + done.stdout).rpartition("\n{\n")
+    if not begin:
+        return done.stderr.strip()
+    found = json.loads("{\n" + answer)
+    text = dry_run_answer.text({dry_run.AS_IT_IS: found}).strip()
+    return text if found["status"] == dry_run.DOES_NOT_FIT else f"{text}\n{said.strip()}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: Any) -> Optional[bool]:
+    """Instead of a test that is marked, where this is no dry run."""
+    marker = pyfuncitem.get_closest_marker("fits")
+    if marker is None or "DRY_RUN_FOLDER" in os.environ:
+        return None
+    unknown = set(marker.kwargs) - {"gpu", "world", "rank", "steps"}
+    if unknown or marker.args:
+        pytest.fail(f"fits: expected gpu=, world=, rank= or steps=, found {', '.join(sorted(unknown)) or marker.args}", pytrace=False)
+    why = why_not(dry_run_of(pyfuncitem.nodeid, str(pyfuncitem.config.rootpath), marker.kwargs))
+    if why is not None:
+        pytest.fail(why, pytrace=False)
+    return True
+
+
 def pytest_configure(config: Any) -> None:
+    config.addinivalue_line("markers", "fits(gpu, world, rank, steps): in a dry run, the test's memory fits on this GPU")
     text = config.getoption("--metashard-peak")
     config.metashard_most = None if text is None else bytes_of(text)
 
