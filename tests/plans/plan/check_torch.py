@@ -55,7 +55,7 @@ def is_contiguous(view):
 
 
 def wanted(state, hidden=0):
-    """([(name, view)], skipped) by the text of docs/plan-format.md; `hidden` tensors are in objects."""
+    """([(name, view)], skipped) by the text of docs/design/plans.md; `hidden` tensors are in objects."""
     found, skipped = [], hidden
     every = named(state)
     tops = {parts[0] for parts, _ in every if parts}
