@@ -155,7 +155,7 @@ static int run(const struct command_line *line, int argc, char **argv, struct op
     if (parse(line, argc, argv, options, &name) != GOOD)
         return USAGE;
     if (is_asked(line, options, "help")) {
-        fputs(line->usage, stdout);
+        printf("%s\n%s", line->usage, line->explained);
         return GOOD;
     }
     if (is_asked(line, options, "version")) {

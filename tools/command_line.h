@@ -50,6 +50,7 @@ struct command_line {
     const struct command *commands; /* ended by one without a name, as the rows */
     const struct row *rows;         /* two of them are help and version */
     const struct instead *instead;  /* ended by one without a name; or NULL */
+    const char *explained; /* a line for each option, behind the usage that --help prints */
 };
 
 /* Reports what is wrong with the command line, in one printable line. Returns USAGE. */

@@ -39,8 +39,8 @@ static const struct {
     [MS_REASON_CALL] = {"the call needs the bytes", NULL},
     [MS_REASON_SEALED] =
         {"a call that is not modelled",
-         "%c is not modelled, so everything deferred was materialised first. If the program "
-         "makes such calls only after its weights are sharded, more stays deferred; "
+         "%c is not modelled, so everything deferred was loaded into memory first. If the "
+         "program makes such calls only after its weights are sharded, more stays deferred; "
          "docs/entry-points.md lists them."},
     [MS_REASON_NO_RULE] =
         {"a kernel without a rule",
@@ -56,23 +56,24 @@ static const struct {
          "or its stream was busy. METASHARD_LOG=debug logs the blocks. The cost is memory only."},
     [MS_REASON_PARAMETERS] =
         {"a launch with unknown parameters",
-         "The driver does not report the parameters of a kernel that %c launched, so everything "
-         "deferred was materialised; a driver of CUDA 12.4 or later reports them."},
+         "The driver does not report the parameters of a kernel that %c launched, so "
+         "everything deferred was loaded into memory; a driver of CUDA 12.4 or later reports "
+         "them."},
     [MS_REASON_HOST_REACH] =
         {"a kernel that reaches host memory",
          "The kernel %k was given an address of host memory, which may hold the address of any "
-         "block, so everything deferred was materialised. Launch it after the weights are "
-         "sharded, or give it device memory."},
+         "block, so everything deferred was loaded into memory. Launch it after the weights "
+         "are sharded, or give it device memory."},
     [MS_REASON_UNBOUNDED] =
         {"addresses of host memory in device memory",
          "An address of host memory that kernels can read was copied to the device, so each "
-         "launch (here %k) may reach any block, and materialises everything. Do such copies "
-         "after the weights are sharded."},
+         "launch (here %k) may reach any block, and forces everything into memory. Do such "
+         "copies after the weights are sharded."},
     [MS_REASON_GLOBALS] =
         {"a managed variable",
          "A module has a __managed__ variable, through which kernels (here %k) may reach any "
-         "block, so each launch materialises everything. Load that module after the weights are "
-         "sharded."},
+         "block, so each launch forces everything into memory. Load that module after the "
+         "weights are sharded."},
     [MS_REASON_BUSY_STREAM] =
         {"a stream that is busy",
          "%c was not recorded, because the stream had queued work that might come before it: its "
@@ -86,11 +87,11 @@ static const struct {
     [MS_REASON_PIECES] =
         {"a block in very many pieces",
          "%c wrote a block that has more than 131072 separate pieces, more than one for each "
-         "512 KiB, so this block was materialised. Larger writes keep it deferred; "
+         "512 KiB, so this block was loaded into memory. Larger writes keep it deferred; "
          "METASHARD_EXCLUDE with the size of its allocation leaves that to the driver."},
     [MS_REASON_EXPORT] =
         {"memory that is exported",
-         "%c needs physical memory, so the whole allocation was materialised, for good. "
+         "%c needs physical memory, so the whole allocation was loaded into memory, for good. "
          "METASHARD_EXCLUDE with the allocation's size leaves it to the driver."},
     [MS_REASON_UNLOAD] =
         {"code that is unloaded",
@@ -111,21 +112,21 @@ static const struct {
          "need."},
     [MS_REASON_REMOTE_READ] =
         {"a read outside of the plan",
-         "%c read tensor %k, which the plan gives to other ranks, and that took memory. Change "
-         "the program to use only its own part, or change the plan; METASHARD_PLAN_MODE=enforce "
-         "makes such calls fail where they happen."},
+         "%c read tensor %k, which the plan gives to other ranks; the read took memory. Change "
+         "the program to use only its own part, or change the plan; "
+         "METASHARD_PLAN_MODE=enforce makes such calls fail where they happen."},
     [MS_REASON_HANDED_OUT] = {"a block handed out after settling", NULL},
     [MS_REASON_FILE_WRITE] =
         {"a file that the program is about to change",
          "%c changes a file of which bytes were copied to the device and had no memory there "
-         "yet, so everything that comes from the file was materialised first. To keep it "
+         "yet, so everything that comes from the file was loaded into memory first. To keep it "
          "deferred, write another file and rename it over this one."},
     [MS_REASON_PAGEABLE_REACH] =
         {"a parameter that may be a host address",
          "A parameter of the kernel %k is the address of readable memory of the process, or a "
-         "number that looks like one. This device reads such memory (HMM or ATS), which may hold "
-         "the address of any block, so everything deferred was materialised. Launch it after the "
-         "weights are sharded, or give it device memory."},
+         "number that looks like one. This device reads such memory (HMM or ATS), which may "
+         "hold the address of any block, so everything deferred was loaded into memory. Launch "
+         "it after the weights are sharded, or give it device memory."},
     [MS_REASON_UNMATCHED] = {"no tensor of the program matches this entry", NULL},
     [MS_REASON_AMBIGUOUS] = {"more than one block matches this entry", NULL},
     [MS_REASON_UNEXAMINED] =

@@ -393,19 +393,11 @@ def check_names(folder):
     check("and in events", re.search(r"out-of-plan read .* …\S*proj\.weight$", out, re.M) is not None or out)
 
 
-def check_terminal(page):
-    plain = dump("show", page)[1]
-    equal("plain when piped", "\033" in plain, False)
-    check("coloured when asked to", "\033[31mprocess" in dump("show", page, "--color", "always")[1])
-    for width in (50, 80, 120):
-        lines = dump("show", page, "--width", str(width))[1].splitlines()
-        equal(f"cut to {width} characters, and what is cut ends with an ellipsis",
-              (max(map(len, lines)), {len(line) for line in lines if line.endswith("…")}), (width, {width}))
-    status, _, errors = dump("show", page, "--width", "wide")
-    equal("a width that is none", (status, "expected a number" in errors), (2, True))
+def on_terminal(page, **settings):
+    """What a terminal of 60 characters gets."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 60, 0, 0))
-    shown = subprocess.Popen([DUMP, "show", page], stdout=follower, stderr=follower)
+    shown = subprocess.Popen([DUMP, "show", page], stdout=follower, stderr=follower, env=dict(os.environ, **settings))
     os.close(follower)
     seen = b""
     while True:
@@ -418,9 +410,27 @@ def check_terminal(page):
             break
         seen += part
     os.close(leader)
-    equal("on a terminal", shown.wait(), 0)
+    return shown.wait(), seen
+
+
+def check_terminal(page):
+    plain = dump("show", page)[1]
+    equal("plain when piped", "\033" in plain, False)
+    check("coloured when asked to", "\033[31mprocess" in dump("show", page, "--color", "always")[1])
+    for width in (50, 80, 120):
+        lines = dump("show", page, "--width", str(width))[1].splitlines()
+        equal(f"cut to {width} characters, and what is cut ends with an ellipsis",
+              (max(map(len, lines)), {len(line) for line in lines if line.endswith("…")}), (width, {width}))
+    status, _, errors = dump("show", page, "--width", "wide")
+    equal("a width that is none", (status, "expected a number" in errors), (2, True))
+    status, seen = on_terminal(page, NO_COLOR="")
+    equal("on a terminal", status, 0)
     lines = re.sub(r"\033\[\d*m", "", seen.decode()).splitlines()
     equal("coloured there, and as wide as it is", (b"\033[31m" in seen, max(map(len, lines))), (True, 60))
+    equal("without colours where NO_COLOR is set", b"\033" in on_terminal(page, NO_COLOR="1")[1], False)
+    explained = dump("--help")[1].split("\n\n", 1)
+    taken, told = (set(re.findall(r"--\w+", text)) for text in explained)
+    check("--help explains each option", taken <= told, taken - told)
 
 
 # --- bad files

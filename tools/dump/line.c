@@ -8,6 +8,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "runtime/config/config.h"
+
 #define ELLIPSIS "\u2026"
 enum { MOST_BYTES = 8192 };
 
@@ -35,11 +37,13 @@ static size_t terminal_width(void)
 bool line_setup(const struct options *options)
 {
     const bool is_terminal = isatty(STDOUT_FILENO) != 0;
-    has_color = is_terminal;
+    const char *refused = ms_environment_find(environ, "NO_COLOR"); /* https://no-color.org */
+    const bool is_colorful = is_terminal && (refused == NULL || refused[0] == '\0');
+    has_color = is_colorful;
     width = is_terminal ? terminal_width() : 0;
     if (options->color != NULL) {
         has_color = strcmp(options->color, "always") == 0 ||
-                    (strcmp(options->color, "auto") == 0 && is_terminal);
+                    (strcmp(options->color, "auto") == 0 && is_colorful);
         if (!has_color && strcmp(options->color, "auto") != 0 &&
             strcmp(options->color, "never") != 0) {
             fprintf(stderr, "metashard-dump: --color: expected auto, always or never, found %s\n",

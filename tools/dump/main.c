@@ -11,6 +11,20 @@ static const char usage[] =
     "       metashard-dump --help | --version\n"
     "each takes --color auto|always|never, and --width CHARACTERS (0: lines are not cut)\n";
 
+static const char explained[] =
+    "PID|FILE: a process, or its state page; without one, show has the last run.\n"
+    "\n"
+    "  --job JOB           only processes of this job (METASHARD_JOB, or a scheduler's id)\n"
+    "  --brief             only the peaks, in two or three lines\n"
+    "  --events            only the events\n"
+    "  --json              print one JSON document\n"
+    "  --html OUT          write a page for a browser\n"
+    "  --trace OUT         write a trace for https://ui.perfetto.dev\n"
+    "  --color WHEN        auto, the default: on a terminal, unless NO_COLOR is set\n"
+    "  --width CHARACTERS  cut lines; the width of the terminal by default\n"
+    "  -h, --help          print this\n"
+    "  --version           print the version\n";
+
 enum { LIST = 1, SHOW = 2, DIFF = 4, METRICS = 8 };
 
 static const struct command commands[] = {
@@ -37,7 +51,8 @@ static const struct row rows[] = {
 
 int main(int argc, char **argv)
 {
-    static const struct command_line line = {"metashard-dump", usage, commands, rows};
+    static const struct command_line line = {"metashard-dump", usage, commands, rows, NULL,
+                                             explained};
     struct options options = {0};
     return command_line_run(&line, argc, argv, &options);
 }

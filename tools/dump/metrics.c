@@ -7,17 +7,20 @@
 static const struct metric {
     const char *figure, *name, *type, *help; /* a counter's sample ends in _total */
 } metrics[] = {
-    {"live_bytes", "live_bytes", "gauge", "Deferred allocations that are not freed."},
-    {"live_bytes_peak", "live_peak_bytes", "gauge", "Their peak, which is that without MetaShard."},
-    {"backed_bytes", "backed_bytes", "gauge", "Device memory behind them."},
-    {"backed_bytes_peak", "backed_peak_bytes", "gauge", "Its peak."},
-    {"deferred_bytes", "deferred_bytes", "gauge", "Of them, what is not in memory."},
+    {"live_bytes", "live_bytes", "gauge", "Deferred allocations that are not freed, bytes."},
+    {"live_bytes_peak", "live_peak_bytes", "gauge",
+     "Peak size of deferred allocations (the peak without MetaShard), bytes."},
+    {"backed_bytes", "backed_bytes", "gauge", "Device memory of deferred allocations, bytes."},
+    {"backed_bytes_peak", "backed_peak_bytes", "gauge", "Peak of that device memory, bytes."},
+    {"deferred_bytes", "deferred_bytes", "gauge", "Deferred bytes without device memory."},
     {"snapshot_bytes", "snapshot_bytes", "gauge",
-     "Host memory of copies of what the program wrote."},
+     "Host memory for copies of data that is in no file, bytes."},
     {"h2d_bytes", "copied_bytes", "counter", "Bytes that MetaShard copied to the device."},
-    {"file_read_bytes", "file_read_bytes", "counter", "Bytes that it read from checkpoints."},
-    {"materialised_bytes", "materialised_bytes", "counter", "Bytes that came into memory."},
-    {"fallbacks", "fallbacks", "counter", "Calls that brought in more than was read."},
+    {"file_read_bytes", "file_read_bytes", "counter",
+     "Bytes that MetaShard read from checkpoints."},
+    {"materialised_bytes", "materialised_bytes", "counter",
+     "Bytes that MetaShard loaded into device memory."},
+    {"fallbacks", "fallbacks", "counter", "Calls that loaded more bytes than they read."},
 };
 
 static void print_label(const char *name, const char *value)

@@ -154,17 +154,18 @@ static uint64_t less(uint64_t whole, uint64_t part)
 }
 
 const struct total_name total_names[TOTAL_COUNT] = {
-    [TOTAL_REQUESTED] = {"requested_bytes", "requested", "by all allocations, one after the other"},
+    [TOTAL_REQUESTED] = {"requested_bytes", "requested",
+                         "by all allocations together, freed ones too"},
     [TOTAL_LIVE_PEAK] = {"live_bytes_peak", "without",
                          "peak that there would be without MetaShard"},
     [TOTAL_LIVE] = {"live_bytes", "now", "requested, and not freed"},
     [TOTAL_DEFERRED] = {"deferred_bytes", "deferred", "now: not in device memory"},
-    [TOTAL_BACKED] = {"backed_bytes", "backed", "now: device memory behind it"},
-    [TOTAL_BACKED_PEAK] = {"backed_bytes_peak", "peak", "device memory at most"},
-    [TOTAL_SAVED] = {"saved_bytes", "saved", "the difference of the two peaks"},
+    [TOTAL_BACKED] = {"backed_bytes", "backed", "now: in device memory"},
+    [TOTAL_BACKED_PEAK] = {"backed_bytes_peak", "peak", "of device memory"},
+    [TOTAL_SAVED] = {"saved_bytes", "saved", "peak without MetaShard less the peak with it"},
     [TOTAL_SKIPPED] = {"skipped_bytes", "skipped", "written, and never copied to the device"},
-    [TOTAL_COPIED] = {"h2d_bytes", "copied", "to the device, by the shim"},
-    [TOTAL_TIME] = {"materialise_ns", "time", "spent on materialising bytes"},
+    [TOTAL_COPIED] = {"h2d_bytes", "copied", "to the device, by MetaShard"},
+    [TOTAL_TIME] = {"materialise_ns", "time", "spent on loading bytes into memory"},
 };
 
 const enum total process_totals[PROCESS_TOTALS] = {TOTAL_BACKED_PEAK, TOTAL_LIVE_PEAK,

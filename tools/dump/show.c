@@ -110,7 +110,7 @@ static void show_notes(const struct ms_snapshot *snapshot)
         line(YELLOW, "  %" PRIu64 " %s brought in more than was read: see below", fallbacks,
              fallbacks == 1 ? "call" : "calls");
     if (outside > 0)
-        line(YELLOW, "  %" PRIu64 " reads of what the plan gives to other ranks", outside);
+        line(YELLOW, "  %" PRIu64 " reads of bytes that the plan gives to other ranks", outside);
     if (snapshot->torn_records > 0)
         line(DIM, "  %zu records were being written when it was killed; they are left out",
              snapshot->torn_records);

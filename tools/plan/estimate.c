@@ -21,13 +21,20 @@ static const char *size_text(char text[32], uint64_t bytes)
     return text;
 }
 
-static void print_row(const char *what, uint64_t without, uint64_t with)
-{
-    char texts[2][32];
-    const double saved = without > 0 ? 100.0 * (double)(without - with) / (double)without : 0;
-    printf("  %-42s %11s %11s %7.0f %%\n", what, size_text(texts[0], without),
-           size_text(texts[1], with), saved);
-}
+/* What a rank has without and with MetaShard, in one way to load. */
+struct way {
+    const char *key, *words;
+    uint64_t without, with;
+};
+enum { HELD, RECEIVED = 5, COPIED = 7, WAYS = 10 };
+
+struct estimate {
+    size_t count;
+    uint32_t world;
+    struct ms_tensor largest;
+    uint64_t whole, kept;
+    struct way ways[WAYS]; /* held on the device; of these, received from rank 0; copied to it */
+};
 
 static uint64_t least_of(uint64_t a, uint64_t b)
 {
@@ -52,42 +59,69 @@ static uint64_t received_of(const struct in_place_needs *in_place, uint64_t larg
     return least_of(in_place->most + IN_PLACE_GRANULE, largest);
 }
 
-static void print_estimate(const struct ms_checkpoint *checkpoint, const struct ms_census *census,
-                           uint64_t whole_in_place, const struct in_place_needs *in_place)
+static void sum_tensors(struct estimate *estimate, const struct ms_checkpoint *checkpoint)
 {
-    const size_t count = ms_checkpoint_count(checkpoint);
-    uint64_t whole = 0;
-    struct ms_tensor largest = {.name = "none"};
-    char texts[3][32];
-    for (size_t i = 0; i < count; i++) {
+    estimate->count = ms_checkpoint_count(checkpoint);
+    estimate->largest.name = "none";
+    for (size_t i = 0; i < estimate->count; i++) {
         const struct ms_tensor tensor = ms_checkpoint_tensor(checkpoint, i);
-        whole += tensor.bytes;
-        if (tensor.bytes > largest.bytes)
-            largest = tensor;
+        estimate->whole += tensor.bytes;
+        if (tensor.bytes > estimate->largest.bytes)
+            estimate->largest = tensor;
     }
-    const uint64_t kept = shard_of(census, whole);
-    const uint64_t one_more = least_of(largest.bytes, whole - kept);
-    const uint64_t part_more = least_of(received_of(in_place, largest.bytes), one_more);
-    printf("weights: %zu tensors, %s; the largest, ", count, size_text(texts[0], whole));
-    put_escaped(stdout, largest.name, "\\");
-    printf(", has %s\n", size_text(texts[1], largest.bytes));
-    printf("each of %" PRIu32 " ranks keeps at most %s of them\n\n", census->world,
-           size_text(texts[2], kept));
+}
+
+static void fill_ways(struct estimate *estimate, uint64_t whole_in_place,
+                      const struct in_place_needs *in_place)
+{
+    const uint64_t whole = estimate->whole, kept = estimate->kept,
+                   largest = estimate->largest.bytes;
+    const uint64_t one_more = least_of(largest, whole - kept);
+    const uint64_t part_more = least_of(received_of(in_place, largest), one_more);
+    const struct way ways[WAYS] = {
+        {"whole_then_sharded", "built or loaded whole, then sharded", whole, kept},
+        {"by_tensor", "loaded tensor by tensor, each then sharded", kept + one_more, kept},
+        {"own_rows", "only the rank's own rows are loaded", kept, kept},
+        {"in_place", "whole tensors, used in place", whole, whole_in_place},
+        {"in_place_enforced", "the same, with a plan that is enforced", whole, in_place->bytes},
+        {"then_sharded", "broadcast one by one, each then sharded", kept + one_more,
+         kept + part_more},
+        {"in_place", "broadcast one by one, used in place", whole,
+         least_of(in_place->bytes + IN_PLACE_GRANULE, whole)},
+        {"whole_then_sharded", "whole tensors from files, then sharded", whole, kept},
+        {"in_place", "whole tensors from files, used in place", whole, whole_in_place},
+        {"in_place_enforced", "the same, with a plan that is enforced", whole, in_place->bytes}};
+    memcpy(estimate->ways, ways, sizeof(ways));
+}
+
+static void print_ways(const struct estimate *estimate, size_t first, size_t end)
+{
+    char texts[2][32];
+    for (const struct way *way = &estimate->ways[first]; way < &estimate->ways[end]; way++) {
+        const double saved = way->without > 0
+                                 ? 100.0 * (double)(way->without - way->with) / (double)way->without
+                                 : 0;
+        printf("  %-42s %11s %11s %7.0f %%\n", way->words, size_text(texts[0], way->without),
+               size_text(texts[1], way->with), saved);
+    }
+}
+
+static void print_estimate(const struct estimate *estimate)
+{
+    char texts[3][32];
+    printf("weights: %zu tensors, %s; the largest, ", estimate->count,
+           size_text(texts[0], estimate->whole));
+    put_escaped(stdout, estimate->largest.name, "\\");
+    printf(", has %s\n", size_text(texts[1], estimate->largest.bytes));
+    printf("each of %" PRIu32 " ranks keeps at most %s of them\n\n", estimate->world,
+           size_text(texts[2], estimate->kept));
     printf("%-44s %11s %11s %9s\n", "device memory of a rank, for the weights", "without", "with",
            "saved");
-    print_row("built or loaded whole, then sharded", whole, kept);
-    print_row("loaded tensor by tensor, each then sharded", kept + one_more, kept);
-    print_row("only the rank's own rows are loaded", kept, kept);
-    print_row("whole tensors, used in place", whole, whole_in_place);
-    print_row("the same, with a plan that is enforced", whole, in_place->bytes);
+    print_ways(estimate, HELD, RECEIVED);
     puts("of a rank to which rank 0 sends them, with a plan");
-    print_row("broadcast one by one, each then sharded", kept + one_more, kept + part_more);
-    print_row("broadcast one by one, used in place", whole,
-              least_of(in_place->bytes + IN_PLACE_GRANULE, whole));
+    print_ways(estimate, RECEIVED, COPIED);
     puts("copied to the device by a rank");
-    print_row("whole tensors from files, then sharded", whole, kept);
-    print_row("whole tensors from files, used in place", whole, whole_in_place);
-    print_row("the same, with a plan that is enforced", whole, in_place->bytes);
+    print_ways(estimate, COPIED, WAYS);
     puts(
         "\nIn place means that kernels are given pointers into the whole tensors; a plan is "
         "enforced\n"
@@ -98,6 +132,34 @@ static void print_estimate(const struct ms_checkpoint *checkpoint, const struct 
         "activations, buffers of frameworks and of NCCL, and other copies of the weights. A "
         "tensor\n"
         "that kernels use whole is in memory besides, while it exists.");
+}
+
+static void put_ways(struct writer *document, const char *key, const struct estimate *estimate,
+                     size_t first, size_t end)
+{
+    struct writer list = json_begin(document, key, '{', false);
+    for (const struct way *way = &estimate->ways[first]; way < &estimate->ways[end]; way++) {
+        struct writer one = json_begin(&list, way->key, '{', true);
+        put_number(&one, "without", way->without);
+        put_number(&one, "with", way->with);
+        json_end(&one, '}');
+    }
+    json_end(&list, '}');
+}
+
+static void put_estimate(const struct estimate *estimate)
+{
+    struct writer document = json_document(stdout);
+    put_number(&document, "tensors", estimate->count);
+    put_number(&document, "bytes", estimate->whole);
+    put_string(&document, "largest", estimate->largest.name);
+    put_number(&document, "largest_bytes", estimate->largest.bytes);
+    put_number(&document, "world_size", estimate->world);
+    put_number(&document, "shard_bytes", estimate->kept);
+    put_ways(&document, "held", estimate, HELD, RECEIVED);
+    put_ways(&document, "received_with_plan", estimate, RECEIVED, COPIED);
+    put_ways(&document, "copied", estimate, COPIED, WAYS);
+    json_document_end(&document);
 }
 
 int run_estimate(const struct options *options)
@@ -124,8 +186,15 @@ int run_estimate(const struct options *options)
                !ms_census_init(&census, layout)) {
         fputs("metashard-plan: out of memory\n", stderr);
     } else {
-        print_estimate(checkpoint, &census, whole_in_place, &in_place);
+        struct estimate estimate = {.world = census.world};
+        sum_tensors(&estimate, checkpoint);
+        estimate.kept = shard_of(&census, estimate.whole);
+        fill_ways(&estimate, whole_in_place, &in_place);
         ms_census_cleanup(&census);
+        if (options->json != NULL)
+            put_estimate(&estimate);
+        else
+            print_estimate(&estimate);
         status = GOOD;
     }
     free(text);

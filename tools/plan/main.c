@@ -5,13 +5,30 @@
 static const char usage[] =
     "usage: metashard-plan make CHECKPOINT --strategy fsdp2|tp|fsdp1|zero3|replicate\n"
     "                      [--mesh dp=4,tp=2] [--rules FILE] [--world N] [-o PLAN]\n"
-    "       metashard-plan estimate CHECKPOINT --world N [--strategy S]\n"
+    "       metashard-plan estimate CHECKPOINT --world N [--strategy S] [--json]\n"
     "       metashard-plan check PLAN [CHECKPOINT] [--json] [--ranks]\n"
     "       metashard-plan explain PLAN [CHECKPOINT] [--rank R] [--json]\n"
     "       metashard-plan fit PLAN [CHECKPOINT] --memory 80GiB\n"
     "       metashard-plan fit CHECKPOINT --memory 80GiB [--strategy S]\n"
     "       metashard-plan send PLAN --to SOCKET [--timeout SECONDS]\n"
     "       metashard-plan --help | --version\n";
+
+static const char explained[] =
+    "A plan says which bytes of every tensor each rank keeps. Only headers of checkpoints are "
+    "read.\n"
+    "\n"
+    "  --strategy S       how tensors are cut; fsdp2 is the default of estimate and fit\n"
+    "  --mesh MESH        mesh dimensions, outermost first, as dp=4,tp=2\n"
+    "  --world N          number of ranks\n"
+    "  --rules FILE       JSON list of entries of a plan, which decide before the strategy\n"
+    "  -o, --output PLAN  file for the plan; standard output by default\n"
+    "  --rank R           rank to explain; that of the plan or of the environment by default\n"
+    "  --ranks            with --json, the bytes of every rank\n"
+    "  --memory SIZE      memory of a device, with a unit, as 80GiB\n"
+    "  --to SOCKET        socket that the process made for METASHARD_CONTROL\n"
+    "  --json             print one JSON document\n"
+    "  -h, --help         print this\n"
+    "  --version          print the version\n";
 
 enum { MAKE = 1, CHECK = 2, EXPLAIN = 4, FIT = 8, SEND = 16, ESTIMATE = 32 };
 
@@ -32,7 +49,7 @@ static const struct row rows[] = {
     {TO(world), required_argument, MAKE | ESTIMATE},
     {TO(output), required_argument, MAKE, 'o'},
     {TO(rank), required_argument, EXPLAIN},
-    {TO(json), no_argument, CHECK | EXPLAIN},
+    {TO(json), no_argument, CHECK | EXPLAIN | ESTIMATE},
     {TO(ranks), no_argument, CHECK},
     {TO(memory), required_argument, FIT},
     {TO(to), required_argument, SEND},
@@ -53,7 +70,8 @@ static const struct instead instead[] = {
 
 int main(int argc, char **argv)
 {
-    static const struct command_line line = {"metashard-plan", usage, commands, rows, instead};
+    static const struct command_line line = {"metashard-plan", usage,    commands, rows,
+                                             instead,          explained};
     struct options options = {0};
     return command_line_run(&line, argc, argv, &options);
 }

@@ -26,9 +26,15 @@ def same(what, seen, wanted):
     return [] if seen == wanted else [f"{what}: {seen}, expected {wanted}"]
 
 
+def help_of(tool):
+    """The usage, and what explains it."""
+    text = subprocess.run([tool, "--help"], check=True, capture_output=True, text=True).stdout
+    return text.split("\n\n", 1)
+
+
 def usage_of(tool):
     """One string for each form of a command."""
-    text = subprocess.run([tool, "--help"], check=True, capture_output=True, text=True).stdout
+    text = help_of(tool)[0]
     forms = re.sub(r"\s+", " ", text).replace("usage: ", "").split("metashard-plan ")
     return [form.strip() for form in forms if form]
 
@@ -62,7 +68,8 @@ def check_described(tool):
     """Each option has a place in the manual where it is explained."""
     described = {"-" + name for name in re.findall(r"^\.It Fl (-\w+)", MANUAL, re.M)}
     wanted = set().union(*(options_of(form) for form in usage_of(tool))) - {"--help", "--version", "-o"}
-    return same("metashard-plan.1, options", described, wanted)
+    said = set(re.findall(r"^  (?:-\w, )?(--\w+)", help_of(tool)[1], re.M)) - {"--help", "--version"}
+    return same("metashard-plan.1, options", described, wanted) + same("--help, options", said - {"--output"}, wanted)
 
 
 def check_strategies(tool):

@@ -498,6 +498,10 @@ def check_estimate(plans):
         seen = [" ".join(row.split()) for row in re.findall(r"^  .*?(\d+ B .*)$", out, re.M)]
         expect(seen == rows and f"each of 4 ranks keeps at most {kept} of them" in out and
                "weights: 3 tensors, 500 B; the largest, a, has 200 B" in out and "Not counted" in out, f"{strategy}: {out}")
+    told = json.loads(plans.good("estimate", path, "--world", 4, "--json"))
+    figures = [[row["without"], row["with"]] for part in ("held", "received_with_plan", "copied") for row in told.pop(part).values()]
+    expect(told == {"tensors": 3, "bytes": 500, "largest": "a", "largest_bytes": 200, "world_size": 4, "shard_bytes": 127} and figures == [
+        [500, 127], [327, 127], [127, 127], [500, 500], [500, 500], [327, 327], [500, 500], [500, 127], [500, 500], [500, 500]], f"{told}, {figures}")
     for arguments in (["estimate", path], ["estimate", path, "--world", 0], ["estimate", path, "--world", 2, "--mesh", "dp=2"]):
         expect(plans.run(*arguments)[0] == 2, f"{arguments}")
     expect(plans.run("estimate", plans.path("missing"), "--world", 2)[0] == 1, "no checkpoint")

@@ -366,8 +366,8 @@ FIGURES = ["requested_bytes", "live_bytes_peak", "live_bytes", "deferred_bytes",
 FIRST_FIGURES = ["backed_bytes_peak", "saved_bytes", "h2d_bytes", "materialise_ns"]
 
 
-NOTES = {"fallbacks": "times something could not stay deferred: see the causes.",
-         "remote_reads": "reads of what the plan gives to other ranks: see the causes.",
+NOTES = {"fallbacks": "times, memory could not stay deferred: see the causes.",
+         "remote_reads": "reads of bytes that the plan gives to other ranks: see the causes.",
          "torn_records": "records were half written when a process was killed; they are left out."}
 
 
@@ -407,7 +407,7 @@ def check_peaks(name, document, part, figures, device):
     unit = unit_of_all([without, peak])
     percent = round(100 * (peak - without) / without)
     line = document.root.first("section", id=part).first("p", class_="verdict").text()
-    whose = "of the fullest process " if part == "all" else ""
+    whose = "of the worst process " if part == "all" else ""
     check(f"{name}: the first line is what it was worth", line.startswith(
         f"Peak {whose}{in_unit(peak, unit)} instead of {in_unit(without, unit)} (") and abs(int(line[line.rindex("(") + 1:-3]) - percent) <= 1, line)
 

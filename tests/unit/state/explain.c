@@ -68,7 +68,7 @@ MS_TEST(a_sentence_names_the_call_and_the_kernel)
 {
     CHECK(explain(MS_REASON_REMOTE_READ, "cuCall", "a.tensor"));
     check_text(sentence,
-               "cuCall read tensor a.tensor, which the plan gives to other ranks, and that "
+               "cuCall read tensor a.tensor, which the plan gives to other ranks; the read "
                "took memory. Change the program to use only its own part, or change the "
                "plan; METASHARD_PLAN_MODE=enforce makes such calls fail where they "
                "happen.");

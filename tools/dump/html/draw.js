@@ -94,16 +94,16 @@ ${rows.map(([key, value]) => html`<tr><th scope="row">${key}</th>${of(key, value
   // Of several processes a sum says little: each has a device of its own, and all wait at once. So the figure is that of the
   // process that has the most of it, or saved the least.
   const TOTALS = {
-    requested_bytes: ['requested', 'by all allocations, one after the other'],
-    live_bytes_peak: ['without', 'peak that there would be without MetaShard'],
+    requested_bytes: ['requested', 'by all allocations together, freed ones too'],
+    live_bytes_peak: ['without', 'peak without MetaShard'],
     live_bytes: ['now', 'requested, and not freed'],
     deferred_bytes: ['deferred', 'now: not in device memory'],
-    backed_bytes: ['backed', 'now: device memory behind it'],
-    backed_bytes_peak: ['peak', 'device memory at most'],
-    saved_bytes: ['saved', 'the difference of the two peaks'],
+    backed_bytes: ['backed', 'now: in device memory'],
+    backed_bytes_peak: ['peak', 'of device memory'],
+    saved_bytes: ['saved', 'peak without MetaShard less the peak with it'],
     skipped_bytes: ['skipped', 'written, and never copied to the device'],
-    h2d_bytes: ['copied', 'to the device, by the shim'],
-    materialise_ns: ['time', 'spent on materialising bytes'],
+    h2d_bytes: ['copied', 'to the device, by MetaShard'],
+    materialise_ns: ['time', 'spent on loading bytes into memory'],
   };
   const FIRST = ['backed_bytes_peak', 'saved_bytes', 'h2d_bytes', 'materialise_ns'];
   const OTHERS = ['live_bytes_peak', 'live_bytes', 'deferred_bytes', 'backed_bytes', 'requested_bytes', 'skipped_bytes'];
@@ -119,7 +119,7 @@ ${rows.map(([key, value]) => html`<tr><th scope="row">${key}</th>${of(key, value
   const card = (part, figure) => {
     const [term, meaning] = TOTALS[figure], process = worst(part, figure);
     return html`<div><dt>${term}</dt><dd>${figureOf(process[figure], figure)}<span>${meaning}${
-      part.isAll ? `: ${rankName(process)}, which has the ${figure === 'saved_bytes' ? 'least' : 'most'}` : ''}</span></dd></div>
+      part.isAll ? `: ${rankName(process)}, the ${figure === 'saved_bytes' ? 'smallest' : 'highest'} of all` : ''}</span></dd></div>
 `;
   };
 
@@ -150,7 +150,7 @@ ${peak('without MetaShard', 'without', without, most, unit)}${peak('with MetaSha
     const without = worst(part, 'live_bytes_peak').live_bytes_peak, full = worst(part, 'backed_bytes_peak');
     const percent = Math.round(100 * (full.backed_bytes_peak - without) / without);
     const unit = unitOfAll([without, full.backed_bytes_peak]);
-    return html`${without ? html`<p class="verdict">Peak ${part.isAll ? 'of the fullest process ' : ''}<b>${
+    return html`${without ? html`<p class="verdict">Peak ${part.isAll ? 'of the worst process ' : ''}<b>${
       inUnit(full.backed_bytes_peak, unit)}</b> instead of <b>${inUnit(without, unit)}</b> (${percent > 0 ? '+' : ''}${percent} %)</p>
 ` : ''}${peaks(part, without, full.backed_bytes_peak)}<dl class="figures">
 ${FIRST.map(figure => card(part, figure))}</dl>
@@ -166,8 +166,8 @@ ${OTHERS.map(figure => card(part, figure))}</dl></details>
 `;
 
   const notes = part => [
-    ['fallbacks', 'times something could not stay deferred: see the causes.'],
-    ['remote_reads', 'reads of what the plan gives to other ranks: see the causes.'],
+    ['fallbacks', 'times, memory could not stay deferred: see the causes.'],
+    ['remote_reads', 'reads of bytes that the plan gives to other ranks: see the causes.'],
     ['torn_records', 'records were half written when a process was killed; they are left out.'],
   ].map(([figure, text]) => {
     const count = part.processes.reduce((sum, process) => sum + process[figure], 0);
@@ -208,9 +208,9 @@ ${OTHERS.map(figure => card(part, figure))}</dl></details>
 
   const WIDTH = 960, HEIGHT = 300, LEFT = 78, RIGHT = 26, TOP = 12, BOTTOM = 34;
   const MARGIN = 2; // lines at the edges are not cut in half
-  const SERIES = [['without MetaShard', 'asked for and not freed', 'live_bytes', 'requested'],
-    ['deferred', 'of it, not in device memory', 'deferred_bytes', 'deferred'],
-    ['backed', 'device memory behind it', 'backed_bytes', 'backed']];
+  const SERIES = [['without MetaShard', 'allocated and not freed', 'live_bytes', 'requested'],
+    ['deferred', 'not in device memory', 'deferred_bytes', 'deferred'],
+    ['backed', 'in device memory', 'backed_bytes', 'backed']];
 
   const legend = (entries, key) => html`<ul class="legend">${entries.map(([name, meaning, , mark = name]) => html`<li><svg
  class="key" viewBox="0 0 24 8" aria-hidden="true">${key(mark)}</svg><b>${name}</b> ${meaning}</li>`)}</ul>
