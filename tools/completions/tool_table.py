@@ -96,7 +96,7 @@ class Package(Table):
     def __init__(self, path):
         sys.dont_write_bytecode = True
         sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(path))))
-        from metashard import __main__, dry_run, dry_run_gpus, fit, run, suspension
+        from metashard import __main__, completion, doctor, dry_run, dry_run_gpus, fit, run, suspension
         super().__init__("metashard")
         self.usage = __main__.__doc__
         self.commands = [*__main__.COMMANDS, "path"]
@@ -107,6 +107,8 @@ class Package(Table):
         self._add("run", run.make_parser())
         self._add("dry-run", dry_run.make_parser())
         self._add("fit", fit.make_parser())
+        self._add("doctor", doctor.make_parser())
+        self._add("completion", completion.make_parser())
         for command in ("suspend", "resume"):
             self._add(command, suspension.make_parser(command))
         self.options["version"] = (False, set(), None)

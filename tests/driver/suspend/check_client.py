@@ -108,8 +108,8 @@ def check_answers(place):
         expect(all(one.end() for one in pair), f"{way}: one of the two was not asked")
         expect(status == 1 and len(err) == 1 and expected in err[0], f"{way}: {status}, {err}, expected {expected!r}")
         expect(err[0].startswith(pair[0].pid + ": "), f"{way}: {err}")
-        expect(out == [f"{pair[1].pid}: 3.0 MiB given back: 1.0 MiB come from files again, 1.0 MiB are computed again, 1.0 MiB wait "
-                       "outside of the device, 0 bytes were zeros"], f"{way}: {out}")
+        expect(out == [f"{pair[1].pid}: 3.0 MiB freed: 1.0 MiB to be reread from files, 1.0 MiB to be computed again, 1.0 MiB kept "
+                       "outside of the device, 0 bytes zeros"], f"{way}: {out}")
         expect(seconds < 20 * TIMEOUT_S, f"{way}: {seconds} s")
 
 

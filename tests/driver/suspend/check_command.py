@@ -126,7 +126,7 @@ def fails(why, *arguments):
 def check_process(place, sitter):
     one = Sitter(place, sitter)
     said = works("suspend", one.pid)
-    expect(f"{WEIGHTS_MIB}.0 MiB come from files again" in said and f"{WEIGHTS_MIB}.0 MiB wait outside" in said, said)
+    expect(f"{WEIGHTS_MIB}.0 MiB to be reread from files" in said and f"{WEIGHTS_MIB}.0 MiB kept outside" in said, said)
     expect(one.status()["backed_bytes"] == 0 and one.status()["suspended"], f"{one.status()}")
     works("resume", one.pid)
     expect(one.status()["backed_bytes"] == 2 * WEIGHTS_MIB * MIB and not one.status()["suspended"], f"{one.status()}")

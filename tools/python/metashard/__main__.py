@@ -6,22 +6,26 @@
        metashard dry-run [OPTION...] -- COMMAND [ARGUMENT...]
        metashard fit --vary NAME=VALUE,VALUE... [OPTION...] -- COMMAND [ARGUMENT...]
        metashard plan|dump|verify|check-torch [ARGUMENT...]
+       metashard doctor [COMMAND]
+       metashard completion bash|fish|zsh
        metashard path
        metashard --version
 
-run     runs a command, and all that it starts, under MetaShard: metashard run -- torchrun train.py
+run     runs a command and its children under MetaShard: metashard run -- torchrun train.py
 show    shows what MetaShard did in the last run, or in a process: metashard-dump(1)
 list    lists the processes that ran under MetaShard
-metrics prints figures of those that run, as OpenMetrics text
-suspend gives the device memory of a living process back, or of all processes of a job
-resume  takes it back
+metrics prints figures of running processes, as OpenMetrics text
+suspend frees the device memory of a living process, or of all processes of a job
+resume  restores suspended memory
 dry-run says whether the memory of a training job fits, without a GPU: metashard dry-run -- torchrun train.py
 fit     says which batch size or number of ranks fits: metashard fit --vary batch=1,2,4 -- python train.py --batch {batch}
 plan    makes, checks and explains sharding plans: metashard-plan(1)
 dump    is metashard-dump(1): show, list and diff
-verify  runs a command, and compares what comes into its device memory: metashard-verify(1)
+verify  runs a command, and compares the bytes loaded into its device memory: metashard-verify(1)
+doctor  says whether this machine, driver, Python and command would work, and why not
 path    prints the path of libmetashard.so, for LD_PRELOAD
 
+completion   prints what a shell completes: . <(metashard completion bash)
 check-torch  checks a PyTorch that this MetaShard does not know, once: metashard-check-torch(1)
 
 Each takes --help."""
@@ -32,13 +36,13 @@ import os
 import sys
 from typing import Optional
 
-from . import dry_run, fit, installed, run, suspension
+from . import completion, doctor, dry_run, fit, installed, run, suspension
 
 WRONG_USAGE = 2
 TOOLS = ("plan", "dump", "verify", "check-torch")
 SCRIPTS = ("verify", "check-torch")
 OF_DUMP = ("show", "list", "metrics")
-COMMANDS = ("run", *OF_DUMP, "suspend", "resume", "dry-run", "fit", *TOOLS)
+COMMANDS = ("run", *OF_DUMP, "suspend", "resume", "dry-run", "fit", *TOOLS, "doctor", "completion")
 
 
 def run_tool(name: str, arguments: list[str]) -> int:
@@ -58,15 +62,16 @@ def say_wrong(arguments: list[str]) -> None:
     elif near:
         run.say(f"{command} is no command; did you mean {near[0]}?")
     else:
-        run.say(f"expected {', '.join(COMMANDS)} or path, found {command or 'nothing'}; see --help")
+        run.say(f"{command} is no command; metashard --help lists them")
 
 
 def main(arguments: Optional[list[str]] = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     try:
-        if command in ("--help", "-h"):
+        if command in ("--help", "-h", ""):
             print(__doc__)
+            return 0 if command else WRONG_USAGE
         elif command == "--version":
             print(f"metashard {installed.version()}")
         elif command == "path" and not rest:
@@ -77,6 +82,10 @@ def main(arguments: Optional[list[str]] = None) -> int:
             return dry_run.main(rest)
         elif command == "fit":
             return fit.main(rest)
+        elif command == "doctor":
+            return doctor.main(rest)
+        elif command == "completion":
+            return completion.main(rest)
         elif command in ("suspend", "resume"):
             return suspension.main(command, rest)
         elif command in OF_DUMP:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 
 from . import dry_run_answer, dry_run_gpus, dry_run_page, dry_run_simulator, dry_run_store, installed, run
+from .options import Parser
 
 USAGE = ("metashard dry-run [--gpu NAME|MIB] [--world N] [--rank R] [--ranks-here K] [--gpus-per-node N]\n"
          "                         [--steps N] [--compute] [--json] [--with-metashard] [--with-expandable-segments]\n"
@@ -56,8 +57,7 @@ def check_job(parser: argparse.ArgumentParser, options: argparse.Namespace) -> N
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="metashard dry-run", usage=USAGE, description=__doc__, epilog=EPILOGUE,
-                                     allow_abbrev=False)
+    parser = Parser(prog="metashard dry-run", usage=USAGE, description=__doc__, epilog=EPILOGUE, allow_abbrev=False)
     add_job(parser)
     parser.add_argument("--ranks-here", metavar="K", type=number, default=0,
                         help="all ranks of a job of so many, as processes of this machine, of one node")

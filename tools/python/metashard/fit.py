@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 from . import dry_run, dry_run_answer, dry_run_gpus, fit_run, fit_search, installed, run
+from .options import Parser
 
 USAGE = ("metashard fit --vary NAME=VALUE,VALUE... [--vary ...] [--gpu NAME|MIB] [--world N] [--rank R] [--gpus-per-node N]\n"
          "                     [--steps N] [--timeout SECONDS] [--json] -- python|torchrun|accelerate launch TRAIN.PY [ARGUMENT...]")
@@ -39,7 +40,7 @@ def varied(text: str) -> tuple[str, list[str]]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="metashard fit", usage=USAGE, description=__doc__, epilog=EPILOGUE, allow_abbrev=False)
+    parser = Parser(prog="metashard fit", usage=USAGE, description=__doc__, epilog=EPILOGUE, allow_abbrev=False)
     parser.add_argument("--vary", metavar="NAME=VALUE,VALUE...", type=varied, action="append", default=[], help="what may change")
     dry_run.add_job(parser)
     parser.add_argument("--timeout", metavar="SECONDS", type=dry_run.number, default=SECONDS,

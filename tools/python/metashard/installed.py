@@ -15,15 +15,15 @@ def version() -> str:
 
 
 def find(name: str) -> str:
-    """The path of the library, a tool or another file of the wheel."""
+    """The path of the library, a tool or another file of the wheel; its folders may stand before its name."""
     for path in importlib.metadata.files("metashard") or ():
-        if path.name == name:
+        if f"/{path}".endswith(f"/{name}"):
             found = os.path.realpath(os.fspath(path.locate()))
             if os.path.exists(found):
                 return found
     # pip install --target moves files without correcting its list of them.
     target = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    for folder in ("bin", os.path.join("share", "metashard")):
+    for folder in ("bin", "share", os.path.join("share", "metashard")):
         found = os.path.join(target, folder, name)
         if os.path.exists(found):
             return found

@@ -16,6 +16,7 @@ import time
 from typing import Mapping
 
 from . import installed, kernel, preload_order
+from .options import Parser
 
 USAGE = """metashard run [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR] [--control SOCKET] [--explain] [--quiet] -- COMMAND [ARGUMENT...]
        metashard run --kernel [--prefix DIR] [--remove] [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR]"""
@@ -34,20 +35,19 @@ def say(text: str) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="metashard run", usage=USAGE, description=__doc__, epilog=EPILOGUE,
-                                     allow_abbrev=False)
+    parser = Parser(prog="metashard run", usage=USAGE, description=__doc__, epilog=EPILOGUE, allow_abbrev=False)
     parser.add_argument("--plan", metavar="FILE", help="the sharding plan (METASHARD_PLAN)")
     parser.add_argument("--log", metavar="LEVEL[:FILE]", help="error, warn, info, debug or trace (METASHARD_LOG)")
-    parser.add_argument("--state-dir", metavar="DIR", help="where state pages are written (METASHARD_STATE_DIR)")
+    parser.add_argument("--state-dir", metavar="DIR", help="folder for state pages (METASHARD_STATE_DIR)")
     parser.add_argument("--control", metavar="SOCKET",
                         help="a socket for metashard suspend and for later plans; %%p is the process id (METASHARD_CONTROL)")
     parser.add_argument("--explain", action="store_true",
-                        help="prints at the end of each process what could not be deferred (METASHARD_EXPLAIN)")
-    parser.add_argument("--quiet", action="store_true", help="no line at the end")
+                        help="print at the end of each process what could not be deferred, and why (METASHARD_EXPLAIN)")
+    parser.add_argument("--quiet", action="store_true", help="print no result at the end")
     parser.add_argument("--kernel", action="store_true",
-                        help="runs nothing: installs a Jupyter kernel of this Python that runs under MetaShard")
-    parser.add_argument("--prefix", metavar="DIR", help="of the kernel, as sys.prefix; by default the user's own folder")
-    parser.add_argument("--remove", action="store_true", help="takes that kernel away")
+                        help="run nothing, but install a Jupyter kernel of this Python that runs under MetaShard")
+    parser.add_argument("--prefix", metavar="DIR", help="where to install the kernel, as sys.prefix; default: the user's own folder")
+    parser.add_argument("--remove", action="store_true", help="uninstall the Jupyter kernel")
     parser.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 

@@ -9,6 +9,7 @@ import os
 import sys
 
 from . import control, installed
+from .options import Parser
 
 FAILED = 1
 PATIENCE_S = 600.0
@@ -41,12 +42,12 @@ def describe(answer: str) -> str:
     told = figures_of(answer)
     stays = told["stays_exported_bytes"] + told["stays_mapped_bytes"] + told["stays_bytes"]
     read = max(told["replayed_bytes"] - told["made_bytes"], 0)
-    text = f"{in_words(told['freed_bytes'])} given back: {in_words(read)} come from files again, "
-    text += f"{in_words(told['made_bytes'])} are computed again, " if told["made_bytes"] else ""
-    text += f"{in_words(told['stored_bytes'])} wait outside of the device, {in_words(told['zero_bytes'])} were zeros"
-    text += f"; {in_words(stays)} stay, because others use them" if stays else ""
+    text = f"{in_words(told['freed_bytes'])} freed: {in_words(read)} to be reread from files, "
+    text += f"{in_words(told['made_bytes'])} to be computed again, " if told["made_bytes"] else ""
+    text += f"{in_words(told['stored_bytes'])} kept outside of the device, {in_words(told['zero_bytes'])} zeros"
+    text += f"; {in_words(stays)} in use by others not freed" if stays else ""
     others = told["others_bytes"]
-    return f"{text}; the driver and other processes have {in_words(others)} of the device" if others else text
+    return f"{text}; the driver and other processes use {in_words(others)} of the device" if others else text
 
 
 def tell(pid: int, command: str, request: str, seconds: float) -> bool:
@@ -73,13 +74,12 @@ def seconds_of(text: str) -> float:
 
 
 def make_parser(command: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"metashard {command}", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog=f"metashard {command}", description=__doc__, allow_abbrev=False)
     parser.add_argument("target", metavar="PID|JOB", help="a process, or the name of a job (METASHARD_JOB, or a scheduler's id)")
     if command == "suspend":
-        parser.add_argument("--to", metavar="DIR", help="what cannot be read from files waits in a file of this folder, instead "
-                            "of in host memory")
+        parser.add_argument("--to", metavar="DIR", help="keep modified data in a file of this folder, instead of in host memory")
     parser.add_argument("--timeout", metavar="SECONDS", type=seconds_of, default=PATIENCE_S,
-                        help="how long each process may take to answer; %(default)g by default")
+                        help="longest wait for the answer of each process; %(default)g by default")
     return parser
 
 

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_doctor.py: what `metashard doctor`, and the options of `metashard`, say; on the simulated driver, without the wheel. TAP."""
+import os
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+from tap import check, end, equal  # noqa: E402
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+STATIC = struct.pack("<4sBBBB8xHHIQQQIHHHHHH", b"\x7fELF", 2, 1, 1, 0, 2, 62, 1, 0x400000, 64, 0, 0, 64, 56, 1, 64, 0, 0) + \
+    struct.pack("<II48x", 1, 5)
+
+
+def metashard(*arguments, **settings):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("METASHARD") and name != "LD_PRELOAD"}
+    done = subprocess.run([sys.executable, "-m", "metashard", *arguments], capture_output=True, text=True, check=False, timeout=60, env={
+        **kept, "PYTHONPATH": os.path.join(SOURCE, "tools", "python"), "PYTHONDONTWRITEBYTECODE": "1", **settings})
+    return done.returncode, done.stdout, done.stderr
+
+
+def line_of(name, *arguments, **settings):
+    """The line of the doctor about one thing."""
+    status, out, errors = metashard("doctor", *arguments, **settings)
+    found = [line for line in out.splitlines() if line[5:].startswith(name + " ")]
+    return found[0] if len(found) == 1 else f"{status}\n{out}{errors}"
+
+
+def check_doctor(folder):
+    for name in ("system", "kernel", "/proc", "driver", "preloads", "switch", "state", "leases", "PyTorch"):
+        seen = line_of(name, METASHARD_STATE_DIR=folder)
+        check(f"a line about {name}, which does not say no", seen.startswith(("ok ", "note ")), seen)
+    check("without the package there is no library", line_of("library").startswith("no "), line_of("library"))
+    equal("a line with no is an exit status", metashard("doctor")[0], 1)
+    check("no driver", "there is no CUDA driver" in line_of("driver", LD_LIBRARY_PATH="") or
+          line_of("driver", LD_LIBRARY_PATH="").startswith("ok "), line_of("driver", LD_LIBRARY_PATH=""))
+    check("METASHARD=off", line_of("switch", METASHARD="off").startswith("no "), line_of("switch", METASHARD="off"))
+    file = os.path.join(folder, "file")
+    with open(file, "wb") as opened:
+        opened.write(b"x")
+    seen = line_of("state", METASHARD_STATE_DIR=os.path.join(file, "below"))
+    check("a folder for pages that cannot be", seen.startswith("no ") and "set METASHARD_STATE_DIR" in seen, seen)
+    seen = line_of("preloads", LD_PRELOAD="/nowhere/libvgpu.so")
+    check("a quota", seen.startswith("no ") and "/nowhere/libvgpu.so" in seen, seen)
+
+
+def check_programs(folder):
+    check("a program that a preload reaches", line_of("command", "sh").startswith("ok "), line_of("command", "sh"))
+    seen = line_of("command", "no-such-program")
+    check("a program that is not there", seen.startswith("no ") and "no such program" in seen, seen)
+    path = os.path.join(folder, "program")
+    with open(path, "wb") as file:
+        file.write(STATIC)
+    os.chmod(path, 0o755)
+    check("a program that is linked statically", "linked statically" in line_of("command", path), line_of("command", path))
+    os.chmod(path, 0o755 | stat.S_ISUID)
+    check("a program with raised privileges", "setuid" in line_of("command", path), line_of("command", path))
+
+
+def check_words():
+    status, out, errors = metashard()
+    check("alone, the command prints its help", (status, errors) == (2, "") and out.startswith("usage: metashard run"), (status, out, errors))
+    equal("a command that is none", metashard("zzzzzz"), (2, "", "metashard: zzzzzz is no command; metashard --help lists them\n"))
+    for words, said in ((["run", "--paln", "x", "--", "true"], "metashard run: --paln is no option; did you mean --plan?"),
+                        (["suspend", "--tp", "x", "1"], "metashard suspend: --tp is no option; did you mean --to?"),
+                        (["dry-run", "--zzzzzz", "--", "python"], "metashard dry-run: --zzzzzz is no option; metashard dry-run --help lists them"),
+                        (["resume", "1", "2"], "metashard resume: expected nothing more, found 2"),
+                        (["completion"], "metashard completion: the following arguments are required: SHELL")):
+        equal(f"{' '.join(words)} is answered in one line", metashard(*words), (2, "", said + "\n"))
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        check_doctor(folder)
+        check_programs(folder)
+    check_words()
+    return end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of a command: what is wrong with them is one line, with the option that may be meant."""
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from typing import NoReturn
+
+WRONG_USAGE = 2
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}", file=sys.stderr)
+        sys.exit(WRONG_USAGE)
+
+    def refuse(self, word: str) -> NoReturn:
+        """An option that there is not."""
+        name = word.partition("=")[0]
+        near = difflib.get_close_matches(name, self._option_string_actions, 1)
+        self.error(f"{name} is no option; {f'did you mean {near[0]}?' if near else f'{self.prog} --help lists them'}")
+
+    def parse_args(self, args=None, namespace=None):  # type: ignore[override]
+        found, others = self.parse_known_args(args, namespace)
+        if others:
+            self.refuse(others[0]) if others[0].startswith("-") else self.error(f"expected nothing more, found {others[0]}")
+        return found
