@@ -192,6 +192,9 @@ def check_paths(there):
          "man7/metashard.7"]))
     equal("each tool is run", [there.run(tool, "--help").stdout.split("\n")[0].split()[:2] for tool in COMMANDS],
           [["usage:", f"metashard-{tool}"] for tool in COMMANDS])
+    for shell, word in (("bash", "complete -F"), ("fish", "complete -c metashard"), ("zsh", "#compdef metashard")):
+        check(f"completion prints what {shell} reads", word in there.run("completion", shell).stdout, there.run("completion", shell))
+    check("the doctor finds the library", f"ok   library   {library}\n" in there.run("doctor").stdout, there.run("doctor").stdout)
     done = there.run("check-torch")
     equal("check-torch looks at the PyTorch of its Python, which has none", (done.returncode, done.stderr),
           (2, "metashard-check-torch: this Python has no PyTorch\n"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from typing import NoReturn
+from typing import NoReturn, Optional, Sequence
 
 WRONG_USAGE = 2
 
@@ -21,7 +21,8 @@ class Parser(argparse.ArgumentParser):
         near = difflib.get_close_matches(name, self._option_string_actions, 1)
         self.error(f"{name} is no option; {f'did you mean {near[0]}?' if near else f'{self.prog} --help lists them'}")
 
-    def parse_args(self, args=None, namespace=None):  # type: ignore[override]
+    def parse_args(self, args: Optional[Sequence[str]] = None,  # type: ignore[override]
+                   namespace: Optional[argparse.Namespace] = None) -> argparse.Namespace:
         found, others = self.parse_known_args(args, namespace)
         if others:
             self.refuse(others[0]) if others[0].startswith("-") else self.error(f"expected nothing more, found {others[0]}")
