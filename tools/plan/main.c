@@ -26,6 +26,7 @@ static const char explained[] =
     "  --ranks            with --json, the bytes of every rank\n"
     "  --memory SIZE      memory of a device, with a unit, as 80GiB\n"
     "  --to SOCKET        socket that the process made for METASHARD_CONTROL\n"
+    "  --timeout SECONDS  how long send waits for an answer; 600 by default\n"
     "  --json             print one JSON document\n"
     "  -h, --help         print this\n"
     "  --version          print the version\n";
