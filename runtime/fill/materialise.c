@@ -27,8 +27,8 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-/* A transfer is not worth its staging for less. */
-static const size_t min_transfer_bytes = (size_t)8 << 20;
+/* Less is copied before its staging is taken. */
+static const size_t min_transfer_bytes = (size_t)256 << 10;
 
 static bool is_missing_file(const struct ms_content *content)
 {

@@ -468,9 +468,19 @@ static void leave_or_close(void *argument)
     }
 }
 
+/* Mostly nothing was opened, or what was is the source's already. */
+static bool has_opened(const struct ms_reader *reader)
+{
+    bool has = false;
+    for (size_t i = 0; i < reader->file_count; i++)
+        has |= atomic_load(&reader->files[i].descriptor) != reader->files[i].was_left;
+    return has;
+}
+
 static void free_reader(struct ms_reader *reader)
 {
-    ms_file_thread_call(leave_or_close, reader);
+    if (has_opened(reader))
+        ms_file_thread_call(leave_or_close, reader);
     sem_destroy(&reader->cores);
     pthread_cond_destroy(&reader->more_done);
     pthread_cond_destroy(&reader->more_room);
@@ -509,7 +519,8 @@ struct ms_reader *ms_reader_create(const struct ms_reading *reading)
         reader->free_slots[reader->free_count] = reading->slot_count - 1 - reader->free_count;
         reader->free_count++;
     }
-    ms_file_thread_call(start_threads, reader);
+    if (reading->threads > 0)
+        ms_file_thread_call(start_threads, reader);
     return reader;
 }
 

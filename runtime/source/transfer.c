@@ -25,8 +25,8 @@
 static const size_t min_slot_bytes = (size_t)256 << 10;
 /* Larger slots are not read faster, but leave the caches before they are copied. */
 static const size_t max_slot_bytes = (size_t)2 << 20;
-/* Less than this is read before threads have started. */
-static const size_t min_threaded_bytes = (size_t)4 << 20;
+/* Less than this is read before another thread runs. */
+static const size_t min_thread_bytes = (size_t)512 << 10;
 static const uint64_t report_ns = 2 * SECOND_NS;
 
 static _Atomic bool is_cancelled;
@@ -323,7 +323,8 @@ struct transfer {
 
     struct ms_pinned_area staging;
     size_t slot_bytes, slot_count;
-    CUevent *events; /* one for each slot: complete when its bytes are copied */
+    CUevent
+        *events; /* one for each slot that is filled again: complete when its bytes are copied */
     size_t event_count;
     size_t *queued; /* a ring of the slots that are being copied, the oldest first */
     size_t oldest, queued_count;
@@ -357,10 +358,12 @@ static size_t sum_bytes(const struct ms_read_request *requests, size_t count)
 /* More threads than cores would take turns, and the slots that they fill would leave the caches. */
 static unsigned choose_threads(size_t bytes)
 {
-    const unsigned count = ms_kept_threads_cores();
-    if (ms_config.read_threads <= 1 || bytes < min_threaded_bytes || count <= 1)
-        return 0;
-    return ms_config.read_threads < count ? (unsigned)ms_config.read_threads : count;
+    uint64_t count = bytes / min_thread_bytes;
+    if (count > ms_config.read_threads)
+        count = ms_config.read_threads;
+    if (count > 1 && count > ms_kept_threads_cores())
+        count = ms_kept_threads_cores();
+    return count > 1 ? (unsigned)count : 0;
 }
 
 /* For each thread a slot that it fills and one that is copied, and two more between them. Does not
@@ -388,15 +391,12 @@ static size_t choose_slot_bytes(size_t bytes)
     return slot / min_slot_bytes * min_slot_bytes;
 }
 
-static CUresult take_staging(struct transfer *transfer, CUcontext context)
+/* Where each batch has a slot of its own, nobody waits for one. */
+static CUresult make_events(struct transfer *transfer)
 {
-    CUresult result = ms_pinned_pool_take(context, transfer->slot_bytes, choose_staging_bytes(),
-                                          &transfer->staging);
-    if (result != CUDA_SUCCESS)
-        return result;
-    transfer->slot_count = transfer->staging.bytes / transfer->slot_bytes;
-    if (transfer->slot_count > transfer->schedule.batch_count)
-        transfer->slot_count = transfer->schedule.batch_count;
+    CUresult result = CUDA_SUCCESS;
+    if (transfer->slot_count == transfer->schedule.batch_count)
+        return CUDA_SUCCESS;
     transfer->queued = ms_heap_alloc(transfer->slot_count * sizeof(*transfer->queued));
     transfer->events = ms_heap_alloc(transfer->slot_count * sizeof(*transfer->events));
     if (transfer->queued == NULL || transfer->events == NULL)
@@ -408,6 +408,18 @@ static CUresult take_staging(struct transfer *transfer, CUcontext context)
         transfer->event_count += result == CUDA_SUCCESS;
     }
     return result;
+}
+
+static CUresult take_staging(struct transfer *transfer, CUcontext context)
+{
+    const CUresult result = ms_pinned_pool_take(context, transfer->slot_bytes,
+                                                choose_staging_bytes(), &transfer->staging);
+    if (result != CUDA_SUCCESS)
+        return result;
+    transfer->slot_count = transfer->staging.bytes / transfer->slot_bytes;
+    if (transfer->slot_count > transfer->schedule.batch_count)
+        transfer->slot_count = transfer->schedule.batch_count;
+    return make_events(transfer);
 }
 
 static void drop_staging(struct transfer *transfer)
@@ -483,6 +495,8 @@ static CUresult queue(struct transfer *transfer, const struct ms_read_done *done
 {
     CUresult result = copy_pieces(transfer, done->batch,
                                   transfer->staging.memory + done->slot * transfer->slot_bytes);
+    if (transfer->event_count == 0)
+        return result;
     if (result == CUDA_SUCCESS)
         result = ms_driver.event_record(transfer->events[done->slot], transfer->stream);
     const size_t at = transfer->oldest + transfer->queued_count;

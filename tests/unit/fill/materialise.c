@@ -222,7 +222,7 @@ static void check_pinned(size_t bytes, bool is_pinned)
 
 MS_TEST(large_parts_of_files_come_through_pinned_memory)
 {
-    enum { LEAST = 8 << 20 };
+    enum { LEAST = 256 << 10 };
     check_pinned(LEAST - 1, false);
     check_pinned(LEAST, true);
 }

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include "runtime/config/config.h"
+#include "runtime/source/kept_threads.h"
 #include "runtime/source/pinned_pool.h"
 #include "runtime/source/source_close.h"
 #include "runtime/source/source_internal.h"
@@ -34,7 +35,7 @@ struct work {
 static struct work *queued;
 static size_t queued_count, done_count;
 static bool is_recorded[MAX_EVENTS]; /* but not done */
-static int live_events, live_staging, copy_calls, row_calls, wait_calls;
+static int live_events, live_staging, copy_calls, row_calls, wait_calls, stream_waits, event_calls;
 static size_t staging_bytes;
 static bool refuses_pinned, has_refused_pinned;
 static bool transfers;            /* then nothing may be done that waits for all of the device */
@@ -110,6 +111,7 @@ static CUresult event_create(CUevent *event, unsigned flags)
     ENTER();
     CHECK_EQ(flags, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
     CHECK(live_events + 1 < MAX_EVENTS);
+    event_calls++;
     *event = (CUevent)(uintptr_t)++live_events;
     return CUDA_SUCCESS;
 }
@@ -150,6 +152,7 @@ static CUresult event_synchronize(CUevent event)
 static CUresult stream_synchronize(CUstream stream)
 {
     CHECK_EQ((uintptr_t)stream, 7);
+    stream_waits++;
     while (done_count < queued_count)
         run_one();
     return CUDA_SUCCESS;
@@ -185,7 +188,7 @@ static CUresult memcpy_2d_async(const CUDA_MEMCPY2D *copy, CUstream stream)
 static void forget_work(void)
 {
     queued_count = done_count = 0;
-    copy_calls = row_calls = wait_calls = driver_calls = 0;
+    copy_calls = row_calls = wait_calls = stream_waits = event_calls = driver_calls = 0;
 }
 
 static void start(size_t staging, unsigned threads)
@@ -456,6 +459,27 @@ static void check_whole(struct test_file *file, unsigned threads)
     start(8 * MIB, threads);
     requests[0] = make_run(file, 1, file->bytes - 2, 0);
     check_transfer(requests, 1);
+}
+
+/* With a slot for each batch it waits for nothing but its end. */
+static void check_waits(size_t bytes, unsigned threads, size_t staging, bool waits_for_slots)
+{
+    make_memory(bytes);
+    start(staging, threads);
+    requests[0] = make_run(&files[0], 5, bytes, 0);
+    check_transfer(requests, 1);
+    CHECK_EQ(stream_waits, 1);
+    CHECK((event_calls > 0) == waits_for_slots && (waits_for_slots || wait_calls == 0));
+    CHECK(copy_calls > 1 || bytes < 256 * KIB);
+}
+
+MS_TEST_AFTER(make_files, a_small_transfer_waits_once)
+{
+    for (unsigned threads = 0; threads < 5; threads += 4) {
+        for (size_t bytes = 128 * KIB; bytes < 4 * MIB; bytes *= 2)
+            check_waits(bytes, threads, 64 * MIB, false);
+        check_waits(5 * MIB, threads, MIB, true);
+    }
 }
 
 static bool has_direct(const struct test_file *file)
@@ -843,6 +867,27 @@ static void look_at_threads(void)
             fclose(file);
     }
     closedir(tasks);
+}
+
+/* One for each 512 KiB. */
+static void check_readers(size_t bytes, bool are_there)
+{
+    threads_seen = 0;
+    copies_left = 1;
+    make_memory(bytes);
+    start(64 * MIB, 4);
+    requests[0] = make_run(&files[0], 0, bytes, 0);
+    on_copy = look_at_threads;
+    const bool is_new = make_cold(&files[0]) && can_tell_cold(&files[0]);
+    check_transfer(requests, 1);
+    on_copy = NULL;
+    CHECK((threads_seen > 0) == are_there || !is_new);
+}
+
+MS_TEST_AFTER(make_files, a_megabyte_is_read_by_several_threads)
+{
+    check_readers(MIB - 1, false);
+    check_readers(MIB, ms_kept_threads_cores() > 1);
 }
 
 MS_TEST(threads_that_read_take_no_signals)
