@@ -5,6 +5,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,8 +17,9 @@
 #include "runtime/source/source_header.h"
 
 /*
- * Static, because a program may read where it must not allocate. Pages without notes take no
- * memory. Of files and of places in memory the oldest is forgotten where a new one has no room.
+ * Static or mapped by a system call, because a program may read where it must not allocate. Pages
+ * without notes take no memory. Of files and of places in memory the oldest is forgotten where a
+ * new one has no room.
  *
  * A note costs the same however many there are, and threads that read side by side rarely meet:
  *
@@ -31,6 +34,7 @@ enum { PART_BYTES = 64 << 10, MAX_CHECKSUMS = 1 << 20 };
 /* Neighbouring windows have neighbouring lists, and other shards. */
 enum { WINDOW_BITS = 19, HEAD_BITS = 18, SHARD_BITS = 6, SHARDS = 1 << SHARD_BITS };
 enum { SHARD_RANGES = 8 << 10, RANGES = SHARD_RANGES * SHARDS };
+enum { FEW_OF_SHARD = 512, FEW_RANGES = FEW_OF_SHARD * SHARDS };
 
 /* A lock that nobody waits for: a mutex would take a quarter of what a note takes. */
 struct MS_LOCK_ATTRIBUTE(capability("flag")) flag {
@@ -80,7 +84,9 @@ static struct file files[MAX_FILES];
 static _Atomic uint32_t file_heads[1 << FILE_HEAD_BITS]; /* the newest file of each hash */
 static MS_GUARDED_BY(files_flag) uint32_t file_count;    /* ever */
 static struct shard shards[SHARDS];
-static struct range ranges[RANGES];
+static struct range *ranges; /* atomic; immutable once set */
+static struct range few_ranges[FEW_RANGES];
+static uint32_t shard_ranges;          /* how many each shard may have; set before */
 static uint32_t heads[1 << HEAD_BITS]; /* the first range of each list */
 static struct last_read reads[MAX_READS];
 static _Atomic size_t read_count; /* ever */
@@ -346,7 +352,7 @@ static void forget_oldest(struct shard *shard)
 static uint32_t get_unused(struct shard *shard)
 {
     uint32_t number = shard->unused;
-    if (number == 0 && shard->used < SHARD_RANGES - 1)
+    if (number == 0 && shard->used < shard_ranges - 1)
         return ++shard->used * SHARDS + (uint32_t)(shard - shards);
     if (number == 0) {
         forget_oldest(shard);
@@ -411,10 +417,43 @@ static void add_range(uint32_t *head, struct shard *shard, const struct range *r
     make_newest(number, shard);
 }
 
+/* Where addresses are scarce, a small table in static memory has to do. */
+static struct range *map_ranges(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY)
+        return NULL;
+    const long at = syscall(SYS_mmap, NULL, sizeof(struct range) * RANGES, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0L);
+    return at != -1 ? (struct range *)at : NULL;
+}
+
+/* With the first note; the first of several threads makes the table. */
+static __attribute__((noinline)) void make_ranges(void)
+{
+    if (!take(&files_flag))
+        return;
+    if (ranges == NULL) {
+        struct range *mapped = map_ranges();
+        shard_ranges = mapped != NULL ? SHARD_RANGES : FEW_OF_SHARD;
+        __atomic_store_n(&ranges, mapped != NULL ? mapped : few_ranges, __ATOMIC_RELEASE);
+    }
+    drop(&files_flag);
+}
+
+static inline bool has_ranges(void)
+{
+    return __atomic_load_n(&ranges, __ATOMIC_ACQUIRE) != NULL;
+}
+
 /* Each window has its own part of a read. The first part has the begin and the offset of all. */
 static void add_ranges(struct range *part)
 {
     const uintptr_t end = part->begin + part->read_bytes;
+    if (!has_ranges())
+        make_ranges();
+    if (!has_ranges())
+        return;
     for (; part->begin < end; part->begin += part->bytes, part->offset += part->bytes) {
         const uintptr_t window_end = ((part->begin >> WINDOW_BITS) + 1) << WINDOW_BITS;
         const uint32_t head = window_head(part->begin);
@@ -433,6 +472,8 @@ static bool find_range(uintptr_t address, struct range *range_out)
     const uint32_t head = window_head(address);
     struct flag *const flag = &head_shard(head)->flag;
     range_out->bytes = 0;
+    if (!has_ranges())
+        return true;
     if (!take(flag))
         return false;
     uint32_t number = heads[head];

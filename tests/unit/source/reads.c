@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 
 #include "runtime/base/checksum.h"
@@ -293,6 +294,22 @@ MS_TEST_AFTER(set_up, threads_that_read_side_by_side)
     }
     CHECK(found >
           THREADS * THREAD_READS / 2); /* files of long ago are forgotten, and some left out */
+}
+
+/* Under a limit of addresses the table is small, and takes none of them. */
+MS_TEST_AFTER(set_up, where_addresses_are_limited)
+{
+    enum { KEPT = 32 << 10, ALMOST = 1 << 10, COUNT = KEPT + KEPT / 2 };
+    const uintptr_t base = UINT64_C(1) << 40, step = (uintptr_t)2 * MS_READS_LEAST;
+    const struct rlimit limit = {.rlim_cur = UINT64_C(1) << 50, .rlim_max = RLIM_INFINITY};
+    struct ms_mapping place;
+    CHECK_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    for (size_t i = 0; i < COUNT; i++)
+        ms_reads_note(file.descriptor, (void *)(base + i * step), MS_READS_LEAST, 0, 0);
+    for (size_t i = 0; i < COUNT - KEPT; i++)
+        CHECK(!is_noted((void *)(base + i * step), 1, &place));
+    for (size_t i = COUNT - KEPT + ALMOST; i < COUNT; i++)
+        CHECK(is_noted((void *)(base + i * step), 1, &place));
 }
 
 /* What is read to the same memory again and again takes no place from other notes. */
