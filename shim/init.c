@@ -100,6 +100,7 @@ static void prepare_to_defer(void)
         atomic_store(&ms_hot.started, 0);
         return;
     }
+    ms_others_tell();
     ms_file_calls_find();
     ms_state_open();
 }
@@ -120,8 +121,6 @@ static void start(void)
     fill_driver_table();
     ms_rules_hold = ms_torch_release_is_proved;
     ms_lifetime_begin(environ, ms_others_around());
-    if (ms_is_started())
-        ms_others_tell();
 }
 
 CUresult cuInit(unsigned int Flags)

@@ -31,8 +31,10 @@ static bool is_metashard(void *where, const struct ms_image *image)
 
 static bool is_other(void *where, const void *function)
 {
+    if (ms_is_driver(function))
+        return false;
     const struct ms_image image = ms_image_of(function);
-    return !ms_is_driver(function) && !is_metashard(where, &image);
+    return !is_metashard(where, &image);
 }
 
 /* The library before the shim that has a function of that name; "" if there is none, or it is the

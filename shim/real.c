@@ -3,9 +3,9 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <stdatomic.h>
 #include <string.h>
 
-#include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "shim/libc.h"
 #include "shim/off.h"
@@ -89,13 +89,10 @@ struct ms_image ms_image_of(const void *address)
 
 /* --- the driver */
 
-static struct ms_lock load_lock = MS_LOCK_INIT(real); /* guards publishing; a leaf */
-static bool is_loaded;                                /* atomic, release on publish */
-/* Immutable once it is_loaded. The handle stays open: pointers into the driver are in use. */
-static struct {
-    void *handle;
-    struct ms_image image;
-} driver;
+/* Stays open: pointers into the driver are in use. NULL: it is not loaded. Threads that load it at
+ * the same time find the same. */
+static void *_Atomic driver;
+static _Atomic uintptr_t driver_begin, driver_end; /* 0: nobody has asked */
 
 static bool is_driver_file(const char *path)
 {
@@ -126,24 +123,23 @@ static void *look_up(void *handle, enum ms_entry entry)
     return found != NULL && !ms_is_own(found) ? found : (void *)ms_missing;
 }
 
-/* The loader is asked without a lock of the shim: it has a lock of its own, which another thread
- * may hold while it waits for the shim's. */
 bool ms_real_load(const void *address)
 {
-    if (__atomic_load_n(&is_loaded, __ATOMIC_ACQUIRE))
+    if (atomic_load_explicit(&driver, memory_order_relaxed) != NULL)
         return true;
-    void *handle = handle_of(address);
-    if (handle == NULL)
-        return false;
-    const struct ms_image image = ms_image_of(look_up(handle, MS_ENTRY_cuInit));
-    ms_lock_take(&load_lock);
-    if (!is_loaded) {
-        driver.handle = handle;
-        driver.image = image;
-        __atomic_store_n(&is_loaded, true, __ATOMIC_RELEASE);
-    }
-    ms_lock_drop(&load_lock);
-    return true;
+    void *handle = handle_of(address), *before = NULL;
+    if (handle != NULL)
+        atomic_compare_exchange_strong(&driver, &before, handle);
+    return handle != NULL;
+}
+
+static void find_driver_image(void)
+{
+    void *handle = atomic_load(&driver);
+    const struct ms_image image =
+        handle != NULL ? ms_image_of(look_up(handle, MS_ENTRY_cuInit)) : (struct ms_image){0, 0};
+    atomic_store(&driver_end, image.end);
+    atomic_store(&driver_begin, image.begin);
 }
 
 static int is_of_driver(struct dl_phdr_info *info, __attribute__((unused)) size_t size,
@@ -159,12 +155,15 @@ bool ms_real_is_loaded(void)
 
 void *ms_real_handle(void)
 {
-    return driver.handle;
+    return atomic_load(&driver);
 }
 
 bool ms_is_driver(const void *address)
 {
-    return (uintptr_t)address >= driver.image.begin && (uintptr_t)address < driver.image.end;
+    if (atomic_load(&driver_begin) == 0)
+        find_driver_image();
+    return (uintptr_t)address >= atomic_load(&driver_begin) &&
+           (uintptr_t)address < atomic_load(&driver_end);
 }
 
 void *ms_real_get(enum ms_entry entry)
@@ -176,7 +175,7 @@ void *ms_real_get(enum ms_entry entry)
         ms_log(MS_ERROR, "%s was called, but no libcuda.so.1 can be found", ms_entry_symbol(entry));
         return (void *)ms_missing;
     }
-    real = look_up(driver.handle, entry);
+    real = look_up(atomic_load(&driver), entry);
     __atomic_store_n(&ms_real[entry], real, __ATOMIC_RELEASE);
     return real;
 }

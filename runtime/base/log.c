@@ -27,7 +27,12 @@ const char *const ms_log_level_names[MS_LOG_LEVEL_COUNT] = {"error", "warn", "in
 static enum ms_log_level enabled = MS_WARN;
 static int log_fd = STDERR_FILENO;
 static _Atomic uint32_t did_not_fit; /* lines, into a pipe that is read too slowly */
-static char who[48] = "not started"; /* "rank R pid P", made once */
+static _Atomic bool has_left_out;    /* lines of a place */
+static struct {
+    bool has_rank;
+    unsigned rank;
+    bool is_started;
+} who; /* set once */
 
 static bool is_pipe(int descriptor)
 {
@@ -38,11 +43,9 @@ static bool is_pipe(int descriptor)
 void ms_log_open(enum ms_log_level level, const char *path)
 {
     const struct ms_launched launched = ms_launcher_read();
-    if (launched.has_rank)
-        snprintf(who, sizeof(who), "rank %u pid %d", launched.rank, (int)getpid());
-    else
-        snprintf(who, sizeof(who), "pid %d", (int)getpid());
-
+    who.has_rank = launched.has_rank;
+    who.rank = launched.rank;
+    who.is_started = true;
     enabled = level;
     if (path == NULL)
         return;
@@ -59,10 +62,21 @@ void ms_log_open(enum ms_log_level level, const char *path)
 
 /* --- lines */
 
+/* "metashard[rank R pid P] warn: " */
+static int write_beginning(char *line, size_t bytes, const char *word)
+{
+    if (!who.is_started)
+        return snprintf(line, bytes, "metashard[not started] %s: ", word);
+    if (who.has_rank)
+        return snprintf(line, bytes, "metashard[rank %u pid %d] %s: ", who.rank, (int)getpid(),
+                        word);
+    return snprintf(line, bytes, "metashard[pid %d] %s: ", (int)getpid(), word);
+}
+
 static void write_line(const char *word, const char *format, va_list args)
 {
     char line[LINE_BYTES];
-    int used = snprintf(line, sizeof(line), "metashard[%s] %s: ", who, word);
+    int used = write_beginning(line, sizeof(line), word);
     /* LLVM 14 loses track of a va_list that is passed on.
      * NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized) */
     used += vsnprintf(line + used, sizeof(line) - (size_t)used, format, args);
@@ -121,6 +135,7 @@ void ms_log(enum ms_log_level level, const char *format, ...)
     const unsigned place = place_of(format);
     if (level <= MS_INFO && !may_write(place)) {
         atomic_fetch_add(&places[place].left_out, 1);
+        atomic_store(&has_left_out, true);
         errno = saved_errno;
         return;
     }
@@ -136,7 +151,7 @@ void ms_log_finish(void)
 {
     uint32_t count = 0;
     const uint32_t unread = atomic_exchange(&did_not_fit, 0);
-    for (int i = 0; i < PLACES; i++)
+    for (int i = 0; i < PLACES && atomic_load(&has_left_out); i++)
         count += atomic_exchange(&places[i].left_out, 0);
     if (count > 0)
         ms_log_say("info", "%u lines were left out, because there were too many of their kind",

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/config/config.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/auxv.h>
 #include <unistd.h>
 
@@ -17,6 +14,49 @@
 
 struct ms_config ms_config;
 
+/* Functions of libc would be looked up here first, which takes longer than all that is read. */
+
+static char lower(char letter)
+{
+    return letter >= 'A' && letter <= 'Z' ? (char)(letter - 'A' + 'a') : letter;
+}
+
+/* What follows the word in the text; NULL if the text does not begin with the word. */
+static const char *skip_word(const char *text, const char *word)
+{
+    for (; *word != '\0'; text++, word++) {
+        if (*text != *word)
+            return NULL;
+    }
+    return text;
+}
+
+/* How far the text is the word, in any case; 0 if it does not begin with all of it. */
+static size_t match_word(const char *text, const char *word)
+{
+    size_t length = 0;
+    while (word[length] != '\0' && lower(text[length]) == word[length])
+        length++;
+    return word[length] == '\0' ? length : 0;
+}
+
+static bool is_word(const char *text, const char *word)
+{
+    const size_t length = match_word(text, word);
+    return length > 0 && text[length] == '\0';
+}
+
+/* False, and nothing is copied, if it does not fit. */
+static bool copy_text(char *to, size_t bytes, const char *text)
+{
+    size_t length = 0;
+    while (length < bytes && text[length] != '\0')
+        length++;
+    for (size_t i = 0; length < bytes && i <= length; i++)
+        to[i] = text[i];
+    return length < bytes;
+}
+
 /* Each parser returns NULL, or what it expected. `value_out` is untouched on failure. */
 
 static const char *parse_SWITCH(const char *text, ms_type_SWITCH *value_out)
@@ -24,7 +64,7 @@ static const char *parse_SWITCH(const char *text, ms_type_SWITCH *value_out)
     static const char *const words[][2] = {
         {"off", "on"}, {"0", "1"}, {"false", "true"}, {"no", "yes"}};
     for (size_t i = 0; i < 2 * sizeof(words) / sizeof(words[0]); i++) {
-        if (strcasecmp(text, words[i / 2][i % 2]) == 0) {
+        if (is_word(text, words[i / 2][i % 2])) {
             *value_out = i % 2 == 1;
             return NULL;
         }
@@ -35,7 +75,7 @@ static const char *parse_SWITCH(const char *text, ms_type_SWITCH *value_out)
 static const char *parse_MODE(const char *text, ms_type_MODE *value_out)
 {
     bool is_on = false;
-    if (strcasecmp(text, "verify") == 0)
+    if (is_word(text, "verify"))
         *value_out = MS_VERIFY;
     else if (parse_SWITCH(text, &is_on) == NULL)
         *value_out = is_on ? MS_ON : MS_OFF;
@@ -45,33 +85,45 @@ static const char *parse_MODE(const char *text, ms_type_MODE *value_out)
 }
 
 /* Returns false if there are no digits, or the number is too large. */
-static bool read_digits(const char *text, char **end_out, unsigned long long *number_out)
+static bool read_digits(const char *text, const char **end_out, uint64_t *number_out)
 {
-    if (!isdigit((unsigned char)*text))
-        return false;
-    const int before = errno;
-    errno = 0;
-    *number_out = strtoull(text, end_out, 10);
-    const bool fits = errno == 0;
-    errno = before;
-    return fits;
+    const char *at = text;
+    uint64_t number = 0;
+    for (; *at >= '0' && *at <= '9'; at++) {
+        const uint64_t digit = (uint64_t)(*at - '0');
+        if (number > (UINT64_MAX - digit) / 10)
+            return false;
+        number = 10 * number + digit;
+    }
+    *end_out = at;
+    *number_out = number;
+    return at != text;
+}
+
+/* By how much a unit shifts; 0: it is none. */
+static int read_unit(char letter)
+{
+    static const char units[] = "kmgt";
+    for (int i = 0; units[i] != '\0'; i++) {
+        if (lower(letter) == units[i])
+            return 10 * (i + 1);
+    }
+    return 0;
 }
 
 bool ms_config_read_bytes(const char **text, uint64_t *bytes_out)
 {
-    static const char units[] = "KMGT";
-    unsigned long long number;
-    char *end;
+    const char *end;
+    uint64_t number;
     if (!read_digits(*text, &end, &number))
         return false;
-    const char *unit = *end != '\0' ? strchr(units, toupper((unsigned char)*end)) : NULL;
-    const int shift = unit != NULL ? 10 * (int)(unit - units + 1) : 0;
+    const int shift = read_unit(*end);
     if (number > UINT64_MAX >> shift)
         return false;
-    if (unit != NULL)
-        end += tolower((unsigned char)end[1]) == 'i' ? 2 : 1;
-    end += toupper((unsigned char)*end) == 'B';
-    *bytes_out = (uint64_t)number << shift;
+    if (shift > 0)
+        end += lower(end[1]) == 'i' ? 2 : 1;
+    end += lower(*end) == 'b';
+    *bytes_out = number << shift;
     *text = end;
     return true;
 }
@@ -108,8 +160,8 @@ static const char *parse_SIZES(const char *text, ms_type_SIZES *value_out)
 
 static const char *parse_PERCENT(const char *text, ms_type_PERCENT *value_out)
 {
-    unsigned long long number;
-    char *end;
+    const char *end;
+    uint64_t number;
     if (!read_digits(text, &end, &number) || *end != '\0' || number > 100)
         return "a whole number from 0 to 100";
     *value_out = number;
@@ -118,8 +170,8 @@ static const char *parse_PERCENT(const char *text, ms_type_PERCENT *value_out)
 
 static const char *parse_NUMBER(const char *text, ms_type_NUMBER *value_out)
 {
-    unsigned long long number;
-    char *end;
+    const char *end;
+    uint64_t number;
     if (!read_digits(text, &end, &number) || *end != '\0')
         return "a whole number such as 0 or 16";
     *value_out = number;
@@ -167,15 +219,15 @@ static const char *parse_PATH(const char *text, ms_type_PATH *value_out)
             return expected;
     }
     path[used] = '\0';
-    memcpy(*value_out, path, used + 1);
+    copy_text(*value_out, sizeof(path), path);
     return NULL;
 }
 
 static const char *parse_PLAN_MODE(const char *text, ms_type_PLAN_MODE *value_out)
 {
-    if (strcasecmp(text, "advise") == 0)
+    if (is_word(text, "advise"))
         *value_out = MS_ADVISE;
-    else if (strcasecmp(text, "enforce") == 0)
+    else if (is_word(text, "enforce"))
         *value_out = MS_ENFORCE;
     else
         return "advise or enforce";
@@ -188,7 +240,7 @@ static const char *const self_check_names[] = {
 static const char *parse_SELF_CHECK(const char *text, ms_type_SELF_CHECK *value_out)
 {
     for (int i = MS_SELF_CHECK_OFF; i <= MS_SELF_CHECK_FRESH; i++) {
-        if (strcasecmp(text, self_check_names[i]) == 0) {
+        if (is_word(text, self_check_names[i])) {
             *value_out = (enum ms_self_check)i;
             return NULL;
         }
@@ -198,14 +250,12 @@ static const char *parse_SELF_CHECK(const char *text, ms_type_SELF_CHECK *value_
 
 static const char *parse_LOG(const char *text, ms_type_LOG *value_out)
 {
-    const char *colon = strchr(text, ':');
-    const size_t length = colon != NULL ? (size_t)(colon - text) : strlen(text);
     for (int level = 0; level < MS_LOG_LEVEL_COUNT; level++) {
-        if (strlen(ms_log_level_names[level]) != length ||
-            strncasecmp(text, ms_log_level_names[level], length) != 0)
+        const size_t length = match_word(text, ms_log_level_names[level]);
+        if (length == 0 || (text[length] != '\0' && text[length] != ':'))
             continue;
         value_out->path[0] = '\0';
-        if (colon != NULL && parse_PATH(colon + 1, &value_out->path) != NULL)
+        if (text[length] == ':' && parse_PATH(text + length + 1, &value_out->path) != NULL)
             break;
         value_out->level = (enum ms_log_level)level;
         return NULL;
@@ -215,53 +265,60 @@ static const char *parse_LOG(const char *text, ms_type_LOG *value_out)
 
 const char *ms_environment_find(char **environment, const char *name)
 {
-    const size_t length = strlen(name);
     for (char **entry = environment; entry != NULL && *entry != NULL; entry++) {
-        if (strncmp(*entry, name, length) == 0 && (*entry)[length] == '=')
-            return *entry + length + 1;
+        const char *end = skip_word(*entry, name);
+        if (end != NULL && *end == '=')
+            return end + 1;
     }
     return NULL;
 }
 
 static const char prefix[] = "METASHARD";
 
-/* The variable that is nearest to a name, or the same; NULL if none is near. */
-static const char *find_option(const char *name)
-{
-    static const char names[][32] = {
+enum option {
+#define MS_OPTION(type, field, variable, default_, unit, description) OPTION_##field,
+#include "runtime/config/options.def"
+#undef MS_OPTION
+    OPTION_COUNT
+};
+enum { NAME_BYTES = 32 };
+
+static const char option_names[OPTION_COUNT][NAME_BYTES] = {
 #define MS_OPTION(type, field, variable, default_, unit, description) #variable,
 #include "runtime/config/options.def"
 #undef MS_OPTION
-    };
-    struct ms_nearest nearest = {.text = name + sizeof(prefix)};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        if (strcmp(names[i], name) == 0)
-            return names[i];
+};
+
+/* Of a setting, "NAME=value". OPTION_COUNT if none has the name. */
+static enum option find_option(const char *setting, const char **value_out)
+{
+    const size_t at = sizeof(prefix) - 1 + (setting[sizeof(prefix) - 1] == '_');
+    const char first = setting[sizeof(prefix) - 1] == '=' ? '\0' : setting[at];
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        const char *end =
+            option_names[i][at] == first ? skip_word(setting + at, option_names[i] + at) : NULL;
+        if (end == NULL || *end != '=')
+            continue;
+        *value_out = end + 1;
+        return (enum option)i;
     }
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        if (strlen(names[i]) > sizeof(prefix))
-            ms_nearest_try(&nearest, names[i] + sizeof(prefix));
+    return OPTION_COUNT;
+}
+
+/* The variable that is nearest to a name; NULL if none is near. */
+static const char *find_nearest(const char *name)
+{
+    struct ms_nearest nearest = {.text = name + sizeof(prefix)};
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        if (strlen(option_names[i]) > sizeof(prefix))
+            ms_nearest_try(&nearest, option_names[i] + sizeof(prefix));
     }
     return nearest.word != NULL ? nearest.word - sizeof(prefix) : NULL;
 }
 
-/* The settings in the environment, so that each is not looked for among everything else. */
-struct settings {
-    char *entries[128];
-};
-
-static char **select_settings(char **environment, struct settings *settings)
+static bool is_setting(const char *entry)
 {
-    size_t count = 0;
-    for (char **entry = environment; entry != NULL && *entry != NULL; entry++) {
-        if (strncmp(*entry, prefix, sizeof(prefix) - 1) != 0)
-            continue;
-        if (count == sizeof(settings->entries) / sizeof(settings->entries[0]) - 1)
-            return environment;
-        settings->entries[count++] = *entry;
-    }
-    settings->entries[count] = NULL;
-    return settings->entries;
+    return skip_word(entry, prefix) != NULL;
 }
 
 /* What people type that no variable is near to, and what was one: what there is instead. */
@@ -286,24 +343,31 @@ static const char *find_instead(const char *name)
     return NULL;
 }
 
+static void warn_about_unknown_name(const char *entry, size_t length)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "%.*s", (int)length, entry);
+    const char *instead = find_instead(name);
+    const char *known = instead == NULL ? find_nearest(name) : NULL;
+    if (instead != NULL)
+        ms_log(MS_WARN, "%s is not a variable of MetaShard and is ignored: %s", name, instead);
+    else if (known == NULL)
+        ms_log(MS_WARN, "%.*s is not a variable of MetaShard and is ignored", (int)length, entry);
+    else
+        ms_log(MS_WARN, "%s is not a variable of MetaShard and is ignored; did you mean %s?", name,
+               known);
+}
+
 static void warn_about_unknown_names(char **environment)
 {
+    const char *value;
     for (char **entry = environment; entry != NULL && *entry != NULL; entry++) {
-        const char *end = strchr(*entry, '=');
-        if (end == NULL || strncmp(*entry, prefix, sizeof(prefix) - 1) != 0 ||
-            (*entry)[sizeof(prefix) - 1] != '_')
+        if (!is_setting(*entry) || (*entry)[sizeof(prefix) - 1] != '_' ||
+            find_option(*entry, &value) != OPTION_COUNT)
             continue;
-        char name[64];
-        snprintf(name, sizeof(name), "%.*s", (int)(end - *entry), *entry);
-        const char *known = find_option(name), *instead = find_instead(name);
-        if (instead != NULL)
-            ms_log(MS_WARN, "%s is not a variable of MetaShard and is ignored: %s", name, instead);
-        else if (known == NULL)
-            ms_log(MS_WARN, "%.*s is not a variable of MetaShard and is ignored",
-                   (int)(end - *entry), *entry);
-        else if (strcmp(known, name) != 0)
-            ms_log(MS_WARN, "%s is not a variable of MetaShard and is ignored; did you mean %s?",
-                   name, known);
+        const char *end = strchr(*entry, '=');
+        if (end != NULL)
+            warn_about_unknown_name(*entry, (size_t)(end - *entry));
     }
 }
 
@@ -312,7 +376,7 @@ static void warn_about_other_prefix(char **environment)
 {
     static const char other[] = "META_SHARD";
     for (char **entry = environment; entry != NULL && *entry != NULL; entry++) {
-        if (strncmp(*entry, other, sizeof(other) - 1) == 0)
+        if (skip_word(*entry, other) != NULL)
             ms_log(MS_WARN,
                    "%.*s is not a variable of MetaShard and is ignored: they begin with %s",
                    (int)strcspn(*entry, "="), *entry, prefix);
@@ -322,8 +386,8 @@ static void warn_about_other_prefix(char **environment)
 static void read_runtime_dir(struct ms_config *config, char **environment)
 {
     const char *text = ms_environment_find(environment, "XDG_RUNTIME_DIR");
-    if (text != NULL && strlen(text) < sizeof(config->runtime_dir))
-        memcpy(config->runtime_dir, text, strlen(text) + 1);
+    if (text != NULL)
+        copy_text(config->runtime_dir, sizeof(config->runtime_dir), text);
 }
 
 static void read_cache_dir(struct ms_config *config, char **environment)
@@ -332,54 +396,91 @@ static void read_cache_dir(struct ms_config *config, char **environment)
                *home = ms_environment_find(environment, "HOME");
     const bool is_own = cache != NULL && cache[0] == '/';
     const char *text = is_own ? cache : home;
-    const int length = text != NULL && text[0] == '/'
-                           ? snprintf(config->cache_dir, sizeof(config->cache_dir), "%s%s", text,
-                                      is_own ? "" : "/.cache")
-                           : 0;
-    if (length < 0 || (size_t)length >= sizeof(config->cache_dir))
+    size_t used = 0;
+    if (text == NULL || text[0] != '/' ||
+        !copy_text(config->cache_dir, sizeof(config->cache_dir), text))
+        return;
+    while (config->cache_dir[used] != '\0')
+        used++;
+    if (!is_own &&
+        !copy_text(config->cache_dir + used, sizeof(config->cache_dir) - used, "/.cache"))
         config->cache_dir[0] = '\0';
 }
 
-/* A few lines for each option. NOLINTNEXTLINE(readability-function-size) */
-static void read_variables(struct ms_config *config, char **environment, bool is_logged)
+/* A line for each option. NOLINTNEXTLINE(readability-function-size) */
+static const char *parse(struct ms_config *config, enum option option, const char *text)
 {
-#define MS_OPTION(type, field, variable, default_, unit, description)                              \
-    parse_##type(default_, &config->field);                                                        \
-    const char *text_##field = ms_environment_find(environment, #variable);                        \
-    const char *expected_##field =                                                                 \
-        text_##field == NULL ? NULL : parse_##type(text_##field, &config->field);                  \
-    if (expected_##field != NULL && is_logged)                                                     \
-        ms_log(MS_WARN, "%s=%s is not understood: expected %s; using %s", #variable, text_##field, \
-               expected_##field, default_[0] != '\0' ? default_ : "none");
+    switch (option) {
+#define MS_OPTION(type, field, variable, default_, unit, description) \
+    case OPTION_##field:                                              \
+        return parse_##type(text, &config->field);
 #include "runtime/config/options.def"
 #undef MS_OPTION
+    default:
+        return NULL;
+    }
+}
+
+static const char *default_of(enum option option)
+{
+    static const char defaults[OPTION_COUNT][8] = {
+#define MS_OPTION(type, field, variable, default_, unit, description) default_,
+#include "runtime/config/options.def"
+#undef MS_OPTION
+    };
+    return defaults[option];
+}
+
+/* Of two entries with one name the first counts, as for getenv. Returns true if nothing is to be
+ * warned about. */
+static bool read_variables(struct ms_config *config, char **environment, bool is_logged)
+{
+    bool is_read[OPTION_COUNT + 1] = {false}, is_good = true;
+    for (char **entry = environment; entry != NULL && *entry != NULL; entry++) {
+        const char *value;
+        if (skip_word(*entry, "META") == NULL)
+            continue;
+        const enum option option = is_setting(*entry) ? find_option(*entry, &value) : OPTION_COUNT;
+        is_good = is_good && option < OPTION_COUNT;
+        if (option == OPTION_COUNT || is_read[option])
+            continue;
+        is_read[option] = true;
+        const char *expected = parse(config, option, value);
+        is_good = is_good && expected == NULL;
+        if (expected != NULL && is_logged)
+            ms_log(MS_WARN, "%s=%s is not understood: expected %s; using %s", option_names[option],
+                   value, expected, default_of(option)[0] != '\0' ? default_of(option) : "none");
+    }
+    return is_good;
+}
+
+static bool read_all(struct ms_config *config, char **environment)
+{
+    *config = (struct ms_config){0};
+    read_runtime_dir(config, environment);
+    read_cache_dir(config, environment);
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        if (default_of((enum option)i)[0] != '\0')
+            parse(config, (enum option)i, default_of((enum option)i));
+    }
+    return read_variables(config, environment, false);
 }
 
 void ms_config_read_quietly(struct ms_config *config, char **environment)
 {
-    if (getauxval(AT_SECURE) != 0)
-        environment = NULL;
-    *config = (struct ms_config){0};
-    struct settings settings;
-    read_runtime_dir(config, environment);
-    read_cache_dir(config, environment);
-    read_variables(config, select_settings(environment, &settings), false);
+    read_all(config, getauxval(AT_SECURE) != 0 ? NULL : environment);
 }
 
 /* Reads again, to log warnings: the log was not open before. */
 void ms_config_read(struct ms_config *config, char **environment)
 {
-    ms_config_read_quietly(config, environment);
+    const bool is_good = read_all(config, getauxval(AT_SECURE) != 0 ? NULL : environment);
     ms_log_open(config->log.level, config->log.path[0] != '\0' ? config->log.path : NULL);
-    if (getauxval(AT_SECURE) != 0)
+    if (is_good)
         return;
-    struct settings settings;
-    char **selected = select_settings(environment, &settings);
     warn_about_other_prefix(environment);
-    if (*selected == NULL)
-        return;
-    read_variables(config, selected, true);
-    warn_about_unknown_names(selected);
+    read_variables(config, environment, true);
+    warn_about_unknown_names(environment);
 }
 
 /* --- as text */

@@ -655,15 +655,16 @@ static void start_thread(void)
 static void make_absolute(const char *path)
 {
     char folder[MS_PATH_BYTES] = "";
-    if (path[0] != '/' && path[0] != '\0' && getcwd(folder, sizeof(folder) - 1) != NULL)
+    if (path[0] != '/' && getcwd(folder, sizeof(folder) - 1) != NULL)
         strcat(folder, "/");
     snprintf(control.path, sizeof(control.path), "%s%s", folder, path);
 }
 
 void ms_control_start(void)
 {
-    make_absolute(ms_config.plan_path);
     struct ms_fault fault;
+    if (ms_config.plan_path[0] != '\0')
+        make_absolute(ms_config.plan_path);
     if (control.path[0] != '\0' && stat(control.path, &control.seen) == 0 &&
         !read_plan(&control.seen, &fault))
         refuse(&control.seen, &fault);

@@ -700,6 +700,8 @@ void ms_shard_describe(struct ms_state_plan *facts_out)
 {
     *facts_out = (struct ms_state_plan){.generation = atomic_load(&generation),
                                         .enforced = ms_config.plan_mode == MS_ENFORCE};
+    if (facts_out->generation == 0) /* there was no plan yet */
+        return;
     ms_lock_take(&ms_shard.lock);
     if (ms_shard.plan != NULL) {
         snprintf(facts_out->name, sizeof(facts_out->name), "%s", ms_shard.name);

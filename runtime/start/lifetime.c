@@ -37,10 +37,6 @@
 #include "runtime/state/snapshot.h"
 #include "runtime/state/state.h"
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static char **start_environment;
-static const char *start_around;
-
 static void become_inert(void)
 {
     memset(&ms_hot, 0, sizeof(ms_hot));
@@ -59,17 +55,17 @@ static void say_bypassed(const char *library)
                                       .is_of_no_call = true});
 }
 
-static void start(void)
+static void start(char **environment, const char *around)
 {
-    ms_config_read(&ms_config, start_environment);
+    ms_config_read(&ms_config, environment);
     if (ms_config.mode == MS_OFF)
         return;
     /* If the kernel cannot wipe the page (before Linux 4.14), fork() at least is covered. */
     if (madvise(&ms_hot, sizeof(ms_hot), MADV_WIPEONFORK) != 0)
         pthread_atfork(NULL, NULL, become_inert);
     ms_state_prepare(&ms_config);
-    if (start_around[0] != '\0') {
-        say_bypassed(start_around);
+    if (around[0] != '\0') {
+        say_bypassed(around);
         return;
     }
     ms_publish_set_namer(ms_placement_query_name);
@@ -85,11 +81,9 @@ static void start(void)
 
 void ms_lifetime_begin(char **environment, const char *around)
 {
-    if (ms_is_started())
-        return;
-    start_environment = environment;
-    start_around = around;
-    pthread_once(&once, start);
+    static _Atomic bool is_begun;
+    if (!atomic_exchange(&is_begun, true))
+        start(environment, around);
 }
 
 /* --- what METASHARD_EXPLAIN prints: one line for each reason, however many kernels, tensors and
