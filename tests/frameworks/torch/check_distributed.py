@@ -63,7 +63,8 @@ def expected(rank, world):
         "object ['of 0']", line("coalesced", [0.0], [0.0], [0.0]), line("new_group", [sum(mine)]),
         line("split_group", [sum(mine)]), line("mesh outer", [everyone[rank % half] + everyone[rank % half + half]]),
         line("mesh inner", [sum(mine)]), line("distribute_tensor", [float(inner * world * MANY // half)]),
-        line("full_tensor", [world * MANY - 2.0, world * MANY - 1.0]), "end"]
+        line("full_tensor", [world * MANY - 2.0, world * MANY - 1.0]),
+        line("window", [total]), line("unsharded", [5.0]), "end"]
 
 
 def main():

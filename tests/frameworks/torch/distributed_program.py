@@ -8,6 +8,7 @@ import os
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -94,6 +95,30 @@ def groups():
     say("full_tensor", sharded.full_tensor().flatten()[-2:])
 
 
+def windows():
+    """NCCL's symmetric windows: over the segments of a pool of NCCL's memory, and over what FSDP2 gathers into."""
+    is_new = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+    nccl = dist.group.WORLD._get_backend(torch.device("cuda"))
+    pool = torch.cuda.MemPool(nccl.mem_allocator)
+    with torch.cuda.use_mem_pool(pool):
+        total = filled(RANK + 1, MANY)
+    if is_new:
+        nccl.register_mem_pool(pool, symm=True)
+    dist.all_reduce(total)
+    say("window", total)
+    if is_new:
+        nccl.deregister_mem_pool(pool)
+    layer = torch.nn.Linear(1024, 1024, bias=False, device="cuda")
+    with torch.no_grad():
+        layer.weight.copy_(filled(5, 1 << 20).view(1024, 1024))  # the same on all ranks
+    fully_shard(layer)
+    if is_new:
+        layer.set_symm_mem_for_comm()
+    layer.unshard()
+    say("unsharded", layer.weight.detach())
+    layer.reshard()
+
+
 def main():
     torch.cuda.set_device(0)
     dist.init_process_group("nccl", device_id=torch.device("cuda:0"))
@@ -101,6 +126,7 @@ def main():
     collectives()
     coalesced()
     groups()
+    windows()
     dist.destroy_process_group()
     print("end", flush=True)
 
