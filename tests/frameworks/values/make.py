@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -40,6 +41,14 @@ def shard(model, definition, mesh):
     fully_shard(model, mesh=mesh)
 
 
+def parallelize(model, definition, mesh):
+    parallelize_module(model, mesh, definition.plan)
+    named = {pattern.rpartition(".")[2] for pattern in definition.plan}
+    found = {name.split(".")[-2] for name, tensor in model.named_parameters() if isinstance(tensor, DTensor)}
+    if not named <= found:
+        raise RuntimeError(f"the plan finds no {', '.join(sorted(named - found))}")
+
+
 def distribute(model, definition, parallel, device, is_meta):
     world = dist.get_world_size()
     if parallel == "fsdp1":
@@ -47,10 +56,10 @@ def distribute(model, definition, parallel, device, is_meta):
     if parallel == "fsdp2":
         shard(model, definition, init_device_mesh("cuda", (world,)))
     elif parallel == "tp":
-        parallelize_module(model, init_device_mesh("cuda", (world,)), definition.plan)
+        parallelize(model, definition, init_device_mesh("cuda", (world,)))
     elif parallel == "tp-fsdp2":
         mesh = init_device_mesh("cuda", (world // 2, 2), mesh_dim_names=("data", "tensor"))
-        parallelize_module(model, mesh["tensor"], definition.plan)
+        parallelize(model, definition, mesh["tensor"])
         shard(model, definition, mesh["data"])
     elif parallel == "replicas":
         return DistributedDataParallel(model, device_ids=[device])

@@ -11,9 +11,11 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 SMALL = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
          "vocab_size": 501, "max_position_embeddings": 64}
-OF_HEADS = {"*.self_attn.q_proj": ColwiseParallel(), "*.self_attn.k_proj": ColwiseParallel(), "*.self_attn.v_proj": ColwiseParallel(),
-            "*.self_attn.o_proj": RowwiseParallel()}
-OF_LAYERS = {**OF_HEADS, "*.mlp.gate_proj": ColwiseParallel(), "*.mlp.up_proj": ColwiseParallel(), "*.mlp.down_proj": RowwiseParallel()}
+LAYER = "model.layers.*."
+OF_HEADS = {LAYER + "self_attn.q_proj": ColwiseParallel(), LAYER + "self_attn.k_proj": ColwiseParallel(),
+            LAYER + "self_attn.v_proj": ColwiseParallel(), LAYER + "self_attn.o_proj": RowwiseParallel()}
+OF_LAYERS = {**OF_HEADS, LAYER + "mlp.gate_proj": ColwiseParallel(), LAYER + "mlp.up_proj": ColwiseParallel(),
+             LAYER + "mlp.down_proj": RowwiseParallel()}
 
 
 def reset(model, module):
@@ -36,6 +38,12 @@ def initialise_all(model):
     """As transformers' from_pretrained does with what no checkpoint has."""
     model.initialize_weights()
     model.tie_weights()
+
+
+def initialise_timm(model):
+    """Its init_weights leaves what constructors of PyTorch's modules set."""
+    reset_all(model)
+    model.init_weights()
 
 
 @dataclass
@@ -79,7 +87,7 @@ OF_TORCH = {
                       plan={"*.0": ColwiseParallel(), "*.2": RowwiseParallel()}),
     "transformer": Definition("`nn.Transformer`, whose attention has `_reset_parameters`", transformer,
                               ("TransformerEncoderLayer", "TransformerDecoderLayer"),
-                              plan={"*.linear1": ColwiseParallel(), "*.linear2": RowwiseParallel()})}
+                              plan={"*.layers.*.linear1": ColwiseParallel(), "*.layers.*.linear2": RowwiseParallel()})}
 
 BERT = {name: value for name, value in SMALL.items() if name != "num_key_value_heads"}
 GPT2 = {"n_embd": 96, "n_layer": 2, "n_head": 4, "vocab_size": 501, "n_positions": 64}
@@ -110,7 +118,8 @@ def of_transformers(name, title, ending, settings, layer, plan):
 
 def of_timm(title, name, settings, layer):
     import timm
-    return Definition("timm, " + title, lambda: timm.create_model(name, **settings), (layer,), lambda model: model.init_weights())
+    return Definition("timm, " + title, lambda: timm.create_model(name, **settings), (layer,),
+                      initialise_timm)
 
 
 def is_there(package):

@@ -20,21 +20,25 @@ of all its parameters and buffers, without MetaShard. Then ranks do one of two t
 
 - **with MetaShard** the same script makes the model whole on the device of each rank, and shards it;
 - **after a meta device**, without MetaShard, it makes it on the meta device, shards it, calls `to_empty` and initialises it as its
-  project recommends: `initialize_weights` of transformers, `init_weights` of timm, `reset_parameters` of all modules that have it
-  otherwise; for FSDP1 each module by itself, in `param_init_fn`.
+  project recommends: `initialize_weights` of transformers; otherwise `reset_parameters` of all modules that have it, and then
+  `init_weights` of timm; for FSDP1 each module by itself, in `param_init_fn`. What nothing initialises has one pattern here, and so
+  the same digest on any number of ranks, which it has not on a GPU.
 
 The digest ([digest.py](../../tests/frameworks/values/digest.py)) does not depend on how tensors are sharded: of each tensor it is the
 sum of a hash of (name, index, bits) over the elements, so ranks add up what they hold. Replicas have to be equal, and count once. The
-first eight digits are shown. *{same}* is the digest of one device, in all {digits} digits. *Buffers right* are those, persistent or
-not, that have the values of one device after a meta device, on any number of ranks.
+first eight digits are shown. *{same}* is the digest of one device, in all {digits} digits. The last column has the buffers,
+persistent or not, that have each bit of one device after a meta device, on any number of ranks. Inverse frequencies of rotary
+embeddings are right up to rounding: transformers computes them again, on the host.
 
 The first rows are those of [pytorch#168058](https://github.com/pytorch/pytorch/issues/168058): shards have other values on other
 numbers of ranks.
 
 """
-HEADER = "| model | sharded | one device | with MetaShard | after a meta device: 1 rank | 2 ranks | 4 ranks | buffers right |"
+HEADER = "| model | sharded | one device | with MetaShard | after a meta device: 1 rank | 2 ranks | 4 ranks | its buffers as one device |"
 FAILED_HEAD = """
-## Where the way of meta devices ends with an error
+## Runs that ended with an error
+
+Of these it is not known whether the values are those of one device, nor what ended them.
 
 """
 
@@ -68,9 +72,10 @@ def line(record):
 
 def errors(records):
     for record in records:
-        found = {one["error"] for one in record["meta"].values() if "error" in one}
-        for text in sorted(found):
-            yield f"- {record['title']}, {TITLES[record['parallel']]}: `{text[:160]}`"
+        for way, words in (("plain", "with MetaShard"), ("meta", "after a meta device")):
+            for ranks, one in record[way].items():
+                if "error" in one:
+                    yield f"- {record['title']}, {TITLES[record['parallel']]}, {ranks} ranks, {words}: `{one['error'][:160]}`"
 
 
 def versions(python):
@@ -80,7 +85,7 @@ def versions(python):
 
 
 def write(records, python):
-    text = result_page.head("The values of a model, for any number of ranks", "tests/frameworks/values/run --write", python=python,
+    text = result_page.head("The values of a model, for any number of ranks", "tests/frameworks/values/run --json FILE --write", python=python,
                             more=versions(python))
     text += HEAD.format(same=SAME.capitalize(), digits=len(records[0]["one"]))
     text += "\n".join([HEADER, "|" + " --- |" * HEADER.count(" |"), *map(line, records)]) + "\n"
