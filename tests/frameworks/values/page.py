@@ -38,7 +38,7 @@ HEADER = "| model | sharded | one device | with MetaShard | after a meta device:
 FAILED_HEAD = """
 ## Runs that ended with an error
 
-Of these it is not known whether the values are those of one device, nor what ended them.
+Of these it is not known whether the values are those of one device.
 
 """
 
