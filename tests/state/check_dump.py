@@ -137,7 +137,7 @@ def check_json(folder, job):
           [page["samples"][-1][name] for name in ("live_bytes", "deferred_bytes", "backed_bytes")],
           [page["live_bytes"], page["deferred_bytes"], page["backed_bytes"]])
     equal("events", [event["kind"] for event in page["events"]],
-          ["allocate", "free"] + ["allocate"] * 3 + ["record"] * 3 + ["materialise"] * 3 + ["fallback", "allocate", "record"])
+          ["allocate", "free"] + ["allocate"] * 3 + ["record"] * 3 + ["materialise", "pin"] + ["materialise"] * 2 + ["fallback", "allocate", "record"])
     equal("an event's call and kernel", [(event["call"], event["text"], event["bytes"]) for event in page["events"]
                                          if event["kind"] == "fallback"], [("cuLaunchKernel", "fill32", 4 * MIB)])
     equal("settings", page["options"]["METASHARD_STATE_DIR"], folder)
@@ -147,7 +147,7 @@ def check_json(folder, job):
     equal("its self-check", checks, [{"state": "run", "steps_aside": False, "unmet": []}])
     check_schema(page, "one process")
     status, out, errors = dump("show", page_of(folder, job), "--events")
-    equal("events alone", (status, len(re.findall(r"^ +\d+\.\d{6} ", out, re.M)), "Blocks" in out), (0, 14, False))
+    equal("events alone", (status, len(re.findall(r"^ +\d+\.\d{6} ", out, re.M)), "Blocks" in out), (0, 15, False))
 
 
 def check_schema(page, what):
