@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <stdint.h>
-#include <string.h>
 
 /* Of this library; the linker defines it. */
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
@@ -85,19 +84,20 @@ MS_EARLY static const ElfW(Sym) * find_symbol(const struct symbols *in, const ch
         const ElfW(Sym) *symbol = &in->table[at];
         const uint32_t hash = hashes[at - first];
         if ((hash | 1) == (wanted | 1) && symbol->st_shndx != SHN_UNDEF &&
-            strcmp(in->names + symbol->st_name, name) == 0)
+            ms_libc_is_equal(in->names + symbol->st_name, name))
             return symbol;
         at = (hash & 1) != 0 ? 0 : at + 1;
     }
     return NULL;
 }
 
-/* Before glibc 2.34 what is searched here was in a library of its own. */
+/* Before glibc 2.34 libdl.so.2 had dlsym and dlvsym. */
 MS_EARLY static bool is_libc(const struct link_map *library)
 {
-    const char *slash = strrchr(library->l_name, '/');
-    const char *name = slash != NULL ? slash + 1 : library->l_name;
-    return strcmp(name, "libc.so.6") == 0 || strcmp(name, "libdl.so.2") == 0;
+    const char *name = library->l_name;
+    for (const char *at = name; *at != '\0'; at++)
+        name = *at == '/' ? at + 1 : name;
+    return ms_libc_is_equal(name, "libc.so.6") || ms_libc_is_equal(name, "libdl.so.2");
 }
 
 void *ms_libc_find(const char *name)

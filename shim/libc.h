@@ -21,3 +21,14 @@ bool ms_libc_is_before(const char *name);
 /* True if the library (struct link_map) stands before this one in the search order, as the program
  * itself does. */
 bool ms_libc_stands_before(const void *library);
+
+/* True if both strings are equal. strcmp may be a sanitizer's, which looks its functions up before
+ * it can compare strings. */
+MS_EARLY static inline bool ms_libc_is_equal(const char *left, const char *right)
+{
+    while (*left != '\0' && *left == *right) {
+        left++;
+        right++;
+    }
+    return *left == *right;
+}

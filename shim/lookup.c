@@ -74,7 +74,7 @@ MS_EARLY struct ms_answer ms_answer_dlsym(void *handle, const char *name)
         name != NULL && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
     if (is_driver_name && handle != RTLD_NEXT)
         return answer_driver_name(handle, name);
-    if (name != NULL && strncmp(name, "nccl", 4) == 0 && handle != RTLD_NEXT)
+    if (handle != RTLD_NEXT && name != NULL && strncmp(name, "nccl", 4) == 0)
         return answer_nccl_name(handle, name);
     return ask_next;
 }
@@ -89,7 +89,7 @@ MS_EARLY bool ms_answer_dlvsym(void *handle, const char *name, const void *retur
     Dl_info info;
     struct link_map *library = NULL;
     ms_find_next_dlvsym();
-    return handle == RTLD_NEXT && name != NULL && strcmp(name, "dlsym") == 0 && !ms_is_off() &&
+    return handle == RTLD_NEXT && name != NULL && ms_libc_is_equal(name, "dlsym") && !ms_is_off() &&
            dladdr1(return_address, &info, (void **)&library, RTLD_DL_LINKMAP) != 0 &&
            ms_libc_stands_before(library);
 }

@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <unistd.h>
 
 #include "tools/simcuda/harness/test.h"
 
@@ -11,7 +12,7 @@ MS_TEST(libcs_functions_are_those_that_the_loader_finds)
 {
     CHECK(ms_libc_find("dlsym") == (void *)dlsym);
     CHECK(ms_libc_find("dlvsym") == (void *)dlvsym);
-    CHECK(ms_libc_find("dlopen") == (void *)dlopen);
+    CHECK(ms_libc_find("getpid") == (void *)getpid); /* not dlopen, which sanitizers replace */
 }
 
 MS_TEST(a_name_that_is_not_there_or_not_whole_is_not_found)

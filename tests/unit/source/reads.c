@@ -633,7 +633,7 @@ static void check_unseen(const char *wanted)
         ms_test_fail(__FILE__, __LINE__, "expected %s, found %s", wanted, seen);
 }
 
-static int yields;
+static _Atomic int yields;
 static void (*in_copy)(void); /* instead of a handler: the path of a new file is copied */
 
 int __wrap_sched_yield(void);
