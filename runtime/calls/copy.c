@@ -98,7 +98,7 @@ static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
     if (content->cached || content->kind == MS_LAUNCHED || content->kind == MS_PARKED)
         return copy_resident(copy, at, bytes);
     const size_t from = copy->from + at;
-    if (ms_reuse_is_again(copy->source, from, bytes, content))
+    if (ms_reuse_note(&(struct ms_copied){content, copy->source, from, NULL, 0, bytes}))
         return copy_resident(copy, at, bytes);
     CUresult result = ms_placement_query_read_remote(copy->source, from, from + bytes);
     if (result == CUDA_SUCCESS)
@@ -149,7 +149,8 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
     if (content->locality == MS_REMOTE && ms_shard_enforces())
         return ms_placement_query_read_remote(copy->source, from, from + bytes);
     ms_counter_add(MS_COUNT_FORWARDED_BYTES, bytes);
-    ms_reuse_note(copy->source, from, bytes, content);
+    ms_reuse_note(
+        &(struct ms_copied){content, copy->source, from, copy->destination, copy->to + at, bytes});
     struct ms_content moved = ms_content_move(content, from, copy->to + at);
     /* Parked bytes are copied on already. */
     moved.is_in_sequence = copy->sequence != NULL && content->kind != MS_PARKED;

@@ -15,6 +15,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/overcommit.h"
+#include "runtime/fill/reuse.h"
 #include "runtime/fill/settle.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/fill/suspend.h"
@@ -355,7 +356,14 @@ static bool claim_and_record(const struct operands *operands, const struct ms_lo
     if (operands->in == NULL)
         return record_in(&out_part, NULL, recorded, stream);
     const struct input input = input_of(in, operands, &out_part, loads);
-    return record_in(&out_part, &input, recorded, stream);
+    if (!record_in(&out_part, &input, recorded, stream))
+        return false;
+    const struct ms_content launched = {.kind = MS_LAUNCHED, .recorded = recorded};
+    ms_reuse_note(&(struct ms_copied){.content = &launched,
+                                      .copy = out,
+                                      .to = out_part.begin,
+                                      .bytes = out_part.end - out_part.begin});
+    return true;
 }
 
 static bool record(const struct ms_call *call, const struct ms_arguments *arguments,

@@ -68,6 +68,15 @@ static enum ms_reason reason_of(const struct ms_use *uses)
     return uses->why != MS_REASON_CALL ? uses->why : ms_needs[uses->need].why;
 }
 
+/* A kernel may write what it reaches. */
+static void make_dependents(const struct ms_use *uses, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (uses[i].need == MS_NEED_REACH)
+            ms_reuse_make_dependents(uses[i].begin, uses[i].bytes);
+    }
+}
+
 static bool may_hold(const struct ms_use *uses, size_t count)
 {
     size_t i = 0;
@@ -83,6 +92,7 @@ CUresult ms_access_uses(const struct ms_use *uses, size_t count)
     MS_WHY const struct ms_why why = ms_publish_why_begin(reason_of(uses));
     int attempts = 0, refusals = 0;
     CUresult result;
+    make_dependents(uses, count);
     ms_scratch_may_refuse(true);
     do {
         if (holds)

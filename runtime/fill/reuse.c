@@ -5,6 +5,8 @@
 
 #include "runtime/base/lock.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/replay.h"
+#include "runtime/memory/order.h"
 #include "runtime/memory/space.h"
 #include "runtime/shard/shard.h"
 
@@ -28,6 +30,29 @@ static struct {
 } table = {.lock = MS_LOCK_INIT(reuse)};
 
 static _Atomic bool is_any_used; /* of the notes; for those without the lock */
+
+/* A copy of bytes of a block, or what a recorded launch makes of them. */
+struct dependent {
+    CUdeviceptr from;
+    size_t from_bytes; /* 0: no dependent */
+    CUdeviceptr address;
+    size_t bytes;
+    uint64_t allocation_id;
+};
+
+static struct {
+    struct ms_lock lock;
+    struct dependent dependents[NOTES];
+    size_t next; /* the oldest one */
+} made = {.lock = MS_LOCK_INIT(dependents)};
+
+static _Atomic bool is_any_made; /* for those without the lock */
+
+/* What the shim decides here: a plan says itself what stays, and a capture runs later. */
+static bool is_left(void)
+{
+    return ms_shard_is_active() || ms_is_capturing();
+}
 
 /* From the newest on. */
 MS_HOLDS(table.lock) static struct note *note_locked(size_t age)
@@ -56,15 +81,6 @@ static struct note make_note(const struct ms_allocation *source, size_t from, si
                          .bytes = bytes,
                          .address = source->address + from,
                          .allocation_id = source->id};
-}
-
-void ms_reuse_note(const struct ms_allocation *source, size_t from, size_t bytes,
-                   const struct ms_content *content)
-{
-    if (!is_noted(content, bytes))
-        return;
-    const struct note note = make_note(source, from, bytes, content);
-    add(&note);
 }
 
 void ms_reuse_forget(const struct ms_allocation *written, size_t begin, size_t bytes)
@@ -119,12 +135,9 @@ MS_HOLDS(table.lock) static bool use_locked(const struct note *note)
     return is_again;
 }
 
-bool ms_reuse_is_again(const struct ms_allocation *source, size_t from, size_t bytes,
-                       const struct ms_content *content)
+static bool is_again(const struct note *wanted)
 {
-    if (!is_noted(content, bytes))
-        return false;
-    struct note note = make_note(source, from, bytes, content);
+    struct note note = *wanted;
     ms_lock_take(&table.lock);
     const bool is_again = use_locked(&note);
     ms_lock_drop(&table.lock);
@@ -132,6 +145,42 @@ bool ms_reuse_is_again(const struct ms_allocation *source, size_t from, size_t b
     if (!is_again)
         add(&note);
     return is_again && !ms_shard_is_active();
+}
+
+static void add_dependent(const struct dependent *dependent)
+{
+    if (dependent->from_bytes < min_bytes)
+        return;
+    ms_lock_take(&made.lock);
+    made.dependents[made.next++ % NOTES] = *dependent;
+    ms_lock_drop(&made.lock);
+    atomic_store_explicit(&is_any_made, true, memory_order_relaxed);
+}
+
+static void add_result(const struct ms_copied *copied)
+{
+    const struct ms_launch_input *input = copied->content->recorded->input;
+    if (input != NULL)
+        add_dependent(&(struct dependent){input->address, input->lineage.bytes,
+                                          copied->copy->address + copied->to, copied->bytes,
+                                          copied->copy->id});
+}
+
+bool ms_reuse_note(const struct ms_copied *copied)
+{
+    const struct ms_content *content = copied->content;
+    const struct ms_allocation *copy = copied->copy;
+    if (content->kind == MS_LAUNCHED && copy != NULL)
+        add_result(copied);
+    if (!is_noted(content, copied->bytes))
+        return false;
+    const struct note note = make_note(copied->source, copied->from, copied->bytes, content);
+    if (copy == NULL)
+        return is_again(&note);
+    add(&note);
+    add_dependent(&(struct dependent){note.address, copied->bytes, copy->address + copied->to,
+                                      copied->bytes, copy->id});
+    return false;
 }
 
 /* The original that has the first of these bytes of a file, and of several the latest: it may be a
@@ -227,13 +276,20 @@ static size_t copy_original(struct ms_allocation *original, const struct note *n
     return is_done ? bytes : 0;
 }
 
-/* The copy's allocation is claimed already, and may be that of the original too. 0 also where
- * somebody works on the original, or the original is gone. */
+/* The allocation at an address: the claimed one (or NULL), or another one, which is claimed now.
+ * NULL: none is there, or somebody works on it. */
+static struct ms_allocation *find_at(CUdeviceptr address, struct ms_allocation *claimed,
+                                     struct ms_allocation **claimed_now_out)
+{
+    const bool is_own = claimed != NULL && address - claimed->address < claimed->bytes;
+    *claimed_now_out = is_own ? NULL : ms_space_try_claim(address);
+    return is_own ? claimed : *claimed_now_out;
+}
+
 static size_t use_original(const struct note *note, const struct wanted *wanted)
 {
-    const bool is_own = note->address - wanted->copy->address < wanted->copy->bytes;
-    MS_CLAIMED struct ms_allocation *other = is_own ? NULL : ms_space_try_claim(note->address);
-    struct ms_allocation *original = is_own ? wanted->copy : other;
+    MS_CLAIMED struct ms_allocation *other;
+    struct ms_allocation *original = find_at(note->address, wanted->copy, &other);
     return original != NULL ? copy_original(original, note, wanted) : 0;
 }
 
@@ -259,11 +315,84 @@ void ms_reuse_originals(struct ms_allocation *copy, size_t begin, size_t end, en
 {
     const bool at_once = ms_needs[need].original == MS_ORIGINAL_AT_ONCE;
     struct ms_extent extent;
-    if (ms_needs[need].original == MS_ORIGINAL_LEFT || ms_shard_is_active() || ms_is_capturing() ||
+    if (ms_needs[need].original == MS_ORIGINAL_LEFT || is_left() ||
         !ms_lineage_any(&copy->lineage, begin, end, MS_OF_KIND(MS_SOURCE)))
         return;
     while (ms_lineage_next(&copy->lineage, &begin, end, &extent)) {
         if (is_noted(&extent.content, extent.end - extent.begin))
             use_originals(copy, &extent, at_once);
     }
+}
+
+/* Each is made once: the next one, from the place on. */
+static bool take_dependent(CUdeviceptr begin, size_t bytes, size_t *place,
+                           struct dependent *dependent_out)
+{
+    bool is_found = false;
+    ms_lock_take(&made.lock);
+    for (; *place < NOTES && !is_found; ++*place) {
+        struct dependent *dependent = &made.dependents[*place];
+        is_found =
+            dependent->from < begin + bytes && begin < dependent->from + dependent->from_bytes;
+        if (is_found) {
+            *dependent_out = *dependent;
+            dependent->from_bytes = 0;
+        }
+    }
+    ms_lock_drop(&made.lock);
+    return is_found;
+}
+
+/* The input is there, and still holds what the launch needs of it for these bytes. */
+static bool holds_input(struct ms_allocation *claimed, const struct ms_content *content,
+                        size_t bytes)
+{
+    MS_CLAIMED struct ms_allocation *other;
+    const struct ms_allocation *input = find_at(content->recorded->input->address, claimed, &other);
+    return input != NULL &&
+           ms_replay_holds_input(input, content->recorded,
+                                 ms_recorded_launch_needed(content->recorded,
+                                                           content->source_offset,
+                                                           content->source_offset + bytes));
+}
+
+static bool is_result(struct ms_allocation *claimed, const struct ms_extent *extent,
+                      const struct dependent *dependent)
+{
+    const struct ms_content *content = &extent->content;
+    const size_t bytes = extent->end - extent->begin;
+    return content->kind == MS_LAUNCHED && !content->cached && content->recorded->input != NULL &&
+           content->recorded->input->address == dependent->from &&
+           holds_input(claimed, content, bytes) && has_room(bytes + dependent->from_bytes);
+}
+
+static void make_results(struct ms_allocation *allocation, size_t begin, size_t end,
+                         const struct dependent *dependent)
+{
+    struct ms_extent extent;
+    CUresult result = CUDA_SUCCESS;
+    while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+        if (is_result(allocation, &extent, dependent))
+            result = ms_materialise(allocation, extent.begin, extent.end, MS_NEED_LOAD);
+    }
+}
+
+static void make_dependent(const struct dependent *dependent)
+{
+    MS_CLAIMED struct ms_allocation *other;
+    struct ms_allocation *allocation = find_at(dependent->address, NULL, &other);
+    if (allocation == NULL || allocation->id != dependent->allocation_id)
+        return;
+    const size_t begin = ms_offset(allocation, dependent->address);
+    ms_reuse_originals(allocation, begin, begin + dependent->bytes, MS_NEED_CONTRIBUTE);
+    make_results(allocation, begin, begin + dependent->bytes, dependent);
+}
+
+void ms_reuse_make_dependents(CUdeviceptr begin, size_t bytes)
+{
+    struct dependent dependent;
+    if (!atomic_load_explicit(&is_any_made, memory_order_relaxed) || is_left())
+        return;
+    for (size_t place = 0; take_dependent(begin, bytes, &place, &dependent);)
+        make_dependent(&dependent);
 }

@@ -409,6 +409,22 @@ MS_TEST_BETWEEN(start, end, the_original_of_a_recorded_copy_is_known)
     ms_source_drop(file.source);
 }
 
+MS_TEST_BETWEEN(start, end, a_recorded_copy_is_known_as_made_of_its_source)
+{
+    static struct test_file file;
+    make_test_file(&file, "/tmp", BYTES);
+    set(source, 0, GRANULES, &(struct ms_content){.kind = MS_SOURCE, .source = file.source});
+    must_copy(destination->address, source->address + FAKE_GRANULE, FAKE_GRANULE);
+    ms_reuse_make_dependents(source->address, FAKE_GRANULE);
+    CHECK_EQ(destination->lineage.cached_bytes, 0);
+    ms_reuse_make_dependents(source->address, FAKE_GRANULE + 1);
+    CHECK_EQ(destination->lineage.cached_bytes, FAKE_GRANULE);
+    CHECK_BYTES(bytes_of(destination), file.data + FAKE_GRANULE, FAKE_GRANULE);
+    set(source, 0, GRANULES, &sevens);
+    set(destination, 0, GRANULES, &sevens);
+    ms_source_drop(file.source);
+}
+
 /* What the plan left here will be used from here; other bytes are as easily made again. */
 MS_TEST_BETWEEN(start, end, what_is_ours_and_in_memory_is_copied_and_other_bytes_are_not)
 {

@@ -721,6 +721,69 @@ MS_TEST_BETWEEN(start_casts, end_casts, an_input_that_another_thread_works_on_is
     CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), LOADED);
 }
 
+/* --- what is made of a block that a kernel may change */
+
+static CUresult plenty_of_memory(size_t *free_out, size_t *total_out)
+{
+    *free_out = *total_out = (size_t)1 << 30;
+    return CUDA_SUCCESS;
+}
+
+static CUresult little_memory(size_t *free_out, size_t *total_out)
+{
+    *free_out = BYTES;
+    *total_out = (size_t)1 << 30;
+    return CUDA_SUCCESS;
+}
+
+/* A cast of all of the other one is recorded. */
+static void start_with_result(void)
+{
+    start_casts();
+    ms_driver.mem_get_info = plenty_of_memory;
+    CHECK(cast_is_recorded(one->address, other->address, BYTES / 4));
+}
+
+/* A kernel may change the other one. Returns the bytes that are sent. */
+static uint64_t change_other(void)
+{
+    const uint64_t before = ms_counter_get(MS_COUNT_H2D_BYTES);
+    CUresult result;
+    CHECK(!launch(OTHER, other->address, 0, &result));
+    CHECK_EQ(other->lineage.resident_bytes, BYTES);
+    return ms_counter_get(MS_COUNT_H2D_BYTES) - before;
+}
+
+MS_TEST_BETWEEN(start_with_result, end_casts, a_result_is_made_before_its_input_may_change)
+{
+    CHECK_EQ(change_other(), BYTES);
+    CHECK_EQ(one->lineage.cached_bytes, BYTES);
+    CHECK_EQ(check_casts(0, BYTES / 2, 0), 0);
+}
+
+MS_TEST_BETWEEN(start_with_result, end_casts, a_result_waits_where_memory_is_short)
+{
+    ms_driver.mem_get_info = little_memory;
+    CHECK_EQ(change_other(), BYTES);
+    CHECK_EQ(one->backing.backed_bytes, 0);
+    CHECK_EQ(check_casts(0, BYTES / 2, 0), BYTES);
+}
+
+MS_TEST_BETWEEN(start_with_result, end_casts, a_result_waits_if_its_input_has_changed_already)
+{
+    fill(other, 0, 4);
+    CHECK_EQ(change_other(), BYTES - 4);
+    CHECK_EQ(one->backing.backed_bytes, 0);
+    CHECK_EQ(check_casts(0, BYTES / 2, 0), BYTES);
+}
+
+MS_TEST_BETWEEN(start_with_result, end_casts, what_is_made_of_something_else_waits)
+{
+    fill(one, 0, BYTES);
+    CHECK_EQ(change_other(), BYTES);
+    CHECK_EQ(one->backing.backed_bytes, 0);
+}
+
 MS_TEST_BETWEEN(start, end, in_place_reads_what_was_there)
 {
     fill(one, 0, BYTES);

@@ -157,7 +157,7 @@ MS_TEST_BETWEEN(start, end, what_is_gathered_in_place_is_copied_from_its_origina
         fake_set(other, 0, FAKE_GRANULE, &content);
         struct ms_allocation *original = fake_allocation(FAKE_GRANULE);
         fake_set(original, 0, FAKE_GRANULE, &content);
-        ms_reuse_note(original, 0, FAKE_GRANULE, &content);
+        ms_reuse_note(&(struct ms_copied){&content, original, 0, one, FAKE_GRANULE, FAKE_GRANULE});
         prepare(&ways[way]);
         ms_collective_called(FAKE_STREAM);
         CHECK_EQ(original->lineage.cached_bytes, way == 0 ? FAKE_GRANULE : 0);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/fill/reuse.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
@@ -39,7 +41,7 @@ static void set(struct ms_allocation *allocation, size_t begin, size_t end, uint
 static void note(const struct ms_allocation *source, size_t from, size_t bytes, uint64_t offset)
 {
     const struct ms_content content = content_at(offset);
-    ms_reuse_note(source, from, bytes, &content);
+    ms_reuse_note(&(struct ms_copied){&content, source, from, copy, from, bytes});
 }
 
 /* As after a copy of all of it. */
@@ -66,8 +68,7 @@ static void end(void)
 {
     const struct ms_content nothing = {.kind = MS_FILL};
     for (int i = 0; i < NOTES; i++) { /* the next test's addresses may be the same */
-        struct ms_content content = content_at(0);
-        ms_reuse_note(original, 0, LEAST, &content);
+        note(original, 0, LEAST, 0);
     }
     fake_set(original, 0, BYTES, &nothing);
     fake_check_allocation(original);
@@ -290,7 +291,7 @@ MS_TEST_BETWEEN(start, end, the_oldest_note_goes)
 static bool is_again(size_t from, size_t bytes)
 {
     const struct ms_content content = content_at(AT + from);
-    return ms_reuse_is_again(original, from, bytes, &content);
+    return ms_reuse_note(&(struct ms_copied){&content, original, from, NULL, 0, bytes});
 }
 
 MS_TEST_BETWEEN(start, end, what_was_sent_by_a_copy_is_sent_again)
@@ -324,4 +325,74 @@ MS_TEST_BETWEEN(start, end, what_is_loaded_anew_was_not_used)
     CHECK(is_again(0, HALF));
     ms_reuse_forget(original, HALF - 1, HALF);
     CHECK(!is_again(0, HALF));
+}
+
+/* --- dependents; tests/unit/calls/launch.c has those that a recorded launch makes */
+
+/* Returns the bytes that were sent. */
+static uint64_t access_original(enum ms_need need)
+{
+    const uint64_t before = ms_counter_get(MS_COUNT_H2D_BYTES);
+    CHECK_EQ(ms_access(original->address, BYTES, need), CUDA_SUCCESS);
+    return ms_counter_get(MS_COUNT_H2D_BYTES) - before;
+}
+
+static void check_copy_is_left(void)
+{
+    CHECK_EQ(access_original(MS_NEED_REACH), BYTES);
+    CHECK_EQ(copy->backing.backed_bytes, 0);
+}
+
+MS_TEST_BETWEEN(start, end, a_copy_is_made_before_a_kernel_may_change_its_original)
+{
+    CHECK_EQ(access_original(MS_NEED_REACH), BYTES);
+    CHECK_EQ(original->lineage.resident_bytes, BYTES);
+    CHECK_EQ(copy->lineage.cached_bytes, BYTES);
+    CHECK_EQ(use(MS_NEED_READ), 0);
+}
+
+MS_TEST_BETWEEN(start, end, a_call_that_only_reads_leaves_the_copy)
+{
+    for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
+        if (ms_needs[need].becomes == MS_BECOMES_CACHED)
+            access_original(need);
+    }
+    CHECK_EQ(copy->backing.backed_bytes, 0);
+}
+
+MS_TEST_BETWEEN(start, end, a_copy_is_left_where_little_memory_is_left)
+{
+    may_read = false;
+    check_copy_is_left();
+}
+
+MS_TEST_BETWEEN(start, end, another_allocation_at_the_address_is_no_copy)
+{
+    copy->id += 1000;
+    check_copy_is_left();
+    copy->id -= 1000;
+}
+
+MS_TEST_BETWEEN(start, end, other_bytes_at_the_address_are_no_copy)
+{
+    fake_set(copy, 0, BYTES, &(struct ms_content){.kind = MS_FILL});
+    check_copy_is_left();
+}
+
+MS_TEST_BETWEEN(start, end, during_a_capture_and_with_a_plan_a_copy_is_left)
+{
+    atomic_fetch_add(&ms_hot.captures, 1);
+    ms_reuse_make_dependents(original->address, BYTES);
+    atomic_fetch_sub(&ms_hot.captures, 1);
+    CHECK_EQ(copy->backing.backed_bytes, 0);
+    use_plan(0, 2 * (size_t)BYTES);
+    ms_reuse_make_dependents(original->address, BYTES);
+    CHECK_EQ(copy->backing.backed_bytes, 0);
+}
+
+MS_TEST_BETWEEN(start, end, the_oldest_of_too_many_copies_is_left)
+{
+    for (int i = 0; i < NOTES; i++)
+        note(copy, 0, LEAST, 0);
+    check_copy_is_left();
 }
