@@ -162,8 +162,33 @@ def check_places():
     return count
 
 
+GROUPS = ["Added", "Changed", "Fixed", "Removed"]
+LONGEST_CHANGE = 160
+# Words of those who write MetaShard; a reader has others.
+PRIVATE = re.compile(r"\b(?:granules?|settl\w+|seal\w*|parked|shim|a line|comes? into memory|materiali[sz]ed?)\b", re.I)
+
+
+def check_changelog(text):
+    """Each version has groups, and each change is one line, a sentence in the reader's words."""
+    count = 0
+    for heading, version in re.findall(r"^## (.*)\n((?:(?!## ).*\n)*)", text, re.M):
+        groups = re.findall(r"^### (.*)$", version, re.M)
+        if not groups or groups != [group for group in GROUPS if group in groups]:
+            faults.append(f"CHANGELOG.md: {heading}: expected groups out of {GROUPS}, in this order, found {groups}")
+        for line in version.partition("\n### ")[2].splitlines()[1:]:
+            if line == "" or line.startswith("### "):
+                continue
+            count += 1
+            if not line.startswith("- ") or not line.endswith(".") or len(line) > LONGEST_CHANGE:
+                faults.append(f"CHANGELOG.md: {heading}: expected a sentence of one line, at most {LONGEST_CHANGE} characters: {line}")
+            for found in PRIVATE.findall(line):
+                faults.append(f"CHANGELOG.md: {heading}: {found!r} is no word of a reader: {line}")
+    return count
+
+
 def main():
     words, places = count_words(), check_places()
+    changes = check_changelog(read(os.path.join(SOURCE, "CHANGELOG.md")))
     table = read(os.path.join(SOURCE, "runtime", "config", "options.def"))
     variables = set(re.findall(r"^MS_OPTION\(\w+, \w+, (METASHARD\w*),", table, re.M))
     known = messages()
@@ -185,10 +210,10 @@ def main():
         # What a message says of a variable that is none is no claim that there is one.
         check_variables(page, re.sub(r"^.* is not a variable of MetaShard.*$", "", read(page), flags=re.M),
                         variables)
-    if links == 0 or quoted == 0 or words == 0 or places < 10 or not known or not variables or promises < 4 or rows == 0:
-        faults.append(f"looked at {promises} promises, {rows} exceptions, {links} links, {quoted} messages of {len(known)}, {len(variables)} variables")
+    if links == 0 or quoted == 0 or words == 0 or places < 10 or not known or not variables or promises < 4 or rows == 0 or changes == 0:
+        faults.append(f"looked at {promises} promises, {rows} exceptions, {changes} changes, {links} links, {quoted} messages of {len(known)}, {len(variables)} variables")
     print("\n".join(faults) or f"{links} links, {quoted} messages and the variables of {len(documents)} documents and "
-          f"{len(manuals)} manual pages are there; {words} words for users, {places} paths of an installation")
+          f"{len(manuals)} manual pages are there; {words} words for users, {places} paths of an installation, {changes} changes")
     return len(faults) > 0
 
 
