@@ -38,7 +38,8 @@ def copy_of(folder):
             with open(path, "rb") as file:
                 data = file.read()
             filled = re.sub(rb"\b(\w+@)?(\w+)\.invalid\b", rb"\1\2.example", data).replace(b"git clone REPOSITORY", b"git clone URL")
-            filled = filled.replace(b"(not released)", b"(2030-01-31)") if name == "CHANGELOG.md" else filled
+            if name == "CHANGELOG.md":
+                filled = re.sub(rb"^(## \S+) \(.*\)$", rb"\1 (2030-01-31)", filled, count=1, flags=re.M)
             if filled != data and name != "check_release":
                 with open(path, "wb") as file:
                     file.write(filled)
@@ -73,11 +74,14 @@ def check_refusals(version):
                 file.write(kept)
 
 
-def check_here():
-    """As long as nobody has said who publishes, nothing can be published."""
+def check_here(version):
+    """As long as nobody has said who publishes, nothing can be published; and nothing else is missing."""
     placeholders = ".invalid" in read(SOURCE, "pyproject.toml")
-    status, text = ask(SOURCE)
-    check("placeholders that are here are refused", not placeholders or (status == 1 and "pyproject.toml:" in text), text)
+    for mode in ((), ("--tag", "v" + version)):
+        status, text = ask(SOURCE, *mode)
+        check("placeholders that are here are refused", not placeholders or (status == 1 and "pyproject.toml:" in text), text)
+        others = [line for line in text.splitlines() if placeholders and ": a placeholder: " not in line]
+        check("only addresses are missing, which an owner fills in", not others, others)
 
 
 def jobs_of(path):
@@ -89,6 +93,50 @@ def jobs_of(path):
 def before(jobs, name):
     needs = re.search(r"^    needs: (\w+)$", jobs[name], re.M)
     return {needs[1], *before(jobs, needs[1])} if needs else set()
+
+
+# What continuous integration runs, by job, in the words of check.yml and of the script that a job calls.
+RUNS = {"all": ("./check --all", "build-clang/", "build-asan/", "build-tsan/", "build-aarch64/"),
+        "python": ("tests/setup/python_tests", "actions/setup-python@", *(f'"3.{minor}"' for minor in range(9, 15))),
+        "bare": ("sudo tests/setup/bare_machines --quickstart debian-12 debian-13-user debian-11-python",)}
+BUILDS = ("CC=clang build build-clang ", "-Db_sanitize=address,undefined", "-Db_sanitize=thread", "build build-aarch64 ")
+
+
+def check_integration():
+    jobs = jobs_of(os.path.join(WORKFLOWS, "check.yml"))
+    for name, words in RUNS.items():
+        missing = [word for word in words if word not in jobs.get(name, "")]
+        check(f"check.yml: job {name} is there", not missing, missing)
+    missing = [word for word in BUILDS if word not in read(SOURCE, "check")]
+    check("./check --all builds with clang, under the sanitizers and for aarch64", not missing, missing)
+    oldest = re.search(r'^requires-python = ">=(.*)"$', read(SOURCE, "pyproject.toml"), re.M)[1]
+    check("the oldest Python that may install it is tried", f'["{oldest}", ' in jobs["python"], oldest)
+
+
+def check_trial(jobs):
+    """./check passes, and both wheels do what the README says, before anything is attested or published."""
+    checking = [name for name, lines in jobs.items() if "- run: ./check\n" in lines]
+    trying = [name for name, lines in jobs.items() if "docker run --rm --network none" in lines and "readme_commands.py" in lines]
+    check("./check runs, and the README's commands with each wheel in an empty container", len(checking) == len(trying) == 1 and
+          all(f"- machine: {machine}\n" in jobs[trying[0]] for machine in ("x86_64", "aarch64")), (checking, trying))
+    late = [name for name, lines in jobs.items() if re.search(r"pypi-publish|gh release create|attest@", lines) and
+            not {*checking, *trying} <= before(jobs, name)]
+    check("before anything is attested or published", not late, late)
+
+
+def check_forms():
+    """What somebody who reports something meets."""
+    folder = os.path.join(SOURCE, ".github")
+    for name in ("fault", "wish"):
+        text = read(folder, "ISSUE_TEMPLATE", name + ".yml")
+        missing = [word for word in ("name: ", "description: ", "body:", "type: textarea", "required: true") if word not in text]
+        check(f"{name}.yml is a form", not missing, missing)
+    check("no issue without a form", "blank_issues_enabled: false" in read(folder, "ISSUE_TEMPLATE", "config.yml") and
+          not glob.glob(os.path.join(folder, "ISSUE_TEMPLATE", "*.md")))
+    check("somebody says when an action is old", "package-ecosystem: github-actions" in read(folder, "dependabot.yml"))
+    times = re.findall(r"within (\d+)(?: working)? days|within (\d+)", re.sub(r"\s+", " ", read(SOURCE, "SECURITY.md")))
+    check("SECURITY.md says when there is an answer, an assessment and a correction", "**Response times.**" in read(SOURCE, "SECURITY.md") and
+          len(times) == 3, times)
 
 
 def check_workflows():
@@ -106,6 +154,7 @@ def check_workflows():
           all(asking[0] in before(jobs, name) for name in publishing), (asking, publishing))
     check("two machines build, and what they have built is compared", "copy: [first, second]" in jobs["build"] and
           "diff -r dist-first dist-second" in jobs["attest"] and "dist-first" in jobs["publish"])
+    check_trial(jobs)
     check("publishing needs no password", not re.search(r"password|secrets\.", "".join(jobs.values())) and "id-token: write" in jobs["publish"])
 
 
@@ -135,8 +184,10 @@ def check_recipes(version):
 def main():
     version = re.search(r"^  version: '(.*)',$", read(SOURCE, "meson.build"), re.M)[1]
     check_refusals(version)
-    check_here()
+    check_here(version)
     check_workflows()
+    check_integration()
+    check_forms()
     check_recipes(version)
     return end()
 

@@ -23,10 +23,12 @@ import tempfile
 import time
 import zipfile
 
+import readme_commands
 import shells
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 from tap import check, end, equal, skip, skip_all  # noqa: E402
+from text import read  # noqa: E402
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOLS = os.path.join(SOURCE, ".tools")
@@ -389,6 +391,7 @@ def main():
         check_kernel(there, library, tempfile.mkdtemp(dir=folder))
         done = there.pip("uninstall", "--yes", "metashard")
         equal("pip removes it, and leaves nothing", (done.returncode, files_below(there.folder) ^ before), (0, set()))
+        readme_commands.check_commands(tempfile.mkdtemp(dir=folder), options.driver, wheel, read(SOURCE, "README.md"))
     return end()
 
 

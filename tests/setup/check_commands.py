@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
-from tap import check, end  # noqa: E402
+from tap import check, end, equal  # noqa: E402
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BASH = shutil.which("bash")
@@ -81,6 +81,15 @@ def check_progress():
               f"cannot build {folder}/build" in done.stderr, done.stderr)
 
 
+def check_purpose():
+    """Before packages are installed, a line says what for."""
+    script = (". tests/setup/common.sh; can_install() { :; }; as_root() { :; }; needed_packages='gcc false'; wanted_packages=; "
+              "find_ninja() { :; }; find_meson() { :; }; find_cuda_headers() { :; }; (prepare_build); want_packages 'strace false'")
+    lines = run("-c", script, path=os.environ["PATH"]).stderr.splitlines()
+    equal("before packages are installed, one line says what for", [line for line in lines if line.startswith("installing")], [
+        "installing with apt-get, to build MetaShard: gcc", "installing with apt-get, to run tests that need them: strace"])
+
+
 def check_functions():
     """Scripts that share tests/setup/common.sh call what there is; those beside these two run seldom."""
     common = os.path.join(SOURCE, "tests", "setup", "common.sh")
@@ -139,6 +148,7 @@ def main():
         for arguments in cases:
             check_arguments(script, arguments)
     check_help()
+    check_purpose()
     check_progress()
     return end()
 

@@ -112,10 +112,11 @@ known_packages() { # PACKAGE...
     done
 }
 
-install_packages() { # PACKAGE...
-    local log
+install_packages() { # PURPOSE PACKAGE...
+    local log purpose=$1
+    shift
     log=$(mktemp)
-    say "installing with apt-get: $*"
+    say "installing with apt-get, $purpose: $*"
     # shellcheck disable=SC2046 # a list of names
     if { as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q &&
         as_root env DEBIAN_FRONTEND=noninteractive \
@@ -128,17 +129,17 @@ install_packages() { # PACKAGE...
 }
 
 # Who calls looks afterwards what is there.
-try_packages() { # LIST
+try_packages() { # LIST PURPOSE
     local missing
     missing=$(missing_packages "$1")
     # shellcheck disable=SC2086 # a list of names
-    [ -z "$missing" ] || ! can_install || install_packages $missing
+    [ -z "$missing" ] || ! can_install || install_packages "$2" $missing
 }
 
 # What quickstart and check need before they configure.
 prepare_build() {
     local missing
-    try_packages "$needed_packages$wanted_packages"
+    try_packages "$needed_packages$wanted_packages" 'to build MetaShard'
     missing=$(missing_packages "$needed_packages")
     [ -z "$missing" ] ||
         die "packages are missing; please install them, and try again: apt-get install $missing"
@@ -152,7 +153,7 @@ prepare_build() {
 # Tests whose program is not there are skipped, and say so.
 want_packages() { # LIST
     local missing
-    try_packages "$1"
+    try_packages "$1" 'to run tests that need them'
     missing=$(missing_packages "$1")
     [ -z "$missing" ] || say "not installed, tests that need it will be skipped: $missing"
 }
@@ -176,7 +177,7 @@ find_meson() {
     meson=meson
     version=$(meson --version 2>/dev/null || true)
     if [ -z "$version" ] && [ ! -d .tools/mesonbuild ]; then
-        try_packages 'meson command -v meson'
+        try_packages 'meson command -v meson' 'to build MetaShard'
         version=$(meson --version 2>/dev/null || true)
     fi
     case $version in
