@@ -71,9 +71,15 @@ def check_running(folder, job):
     status, out, errors = dump("show", str(job.pid), METASHARD_STATE_DIR=folder)
     equal("a process that runs is shown by its id", (status, errors), (0, ""))
     seen = dump("metrics", "--job", "4711", METASHARD_STATE_DIR=folder)[1].splitlines()
-    check("its figures are metrics", f'metashard_live_peak_bytes{{pid="{job.pid}",rank="1",job="4711"}} {23 << 20}' in seen or seen)
-    equal("each with a type and a help, and an end", (len(seen), seen[0], seen[-1]),
-          (31, "# TYPE metashard_live_bytes gauge", "# EOF"))
+    labels = f'pid="{job.pid}",rank="1",device="0",host="{os.uname().nodename}",metashard_job="4711"'
+    check("its figures are metrics", f"metashard_live_peak_bytes{{{labels}}} {23 << 20}" in seen or seen)
+    check("what it is, too", len([line for line in seen if re.fullmatch(
+        r"metashard_process_info\{" + re.escape(labels) + r',version="\d[^"]*",command=".*job.*"\} 1', line)]) == 1 or seen)
+    equal("each with a type and a help, bytes with their unit, and an end",
+          (*(len([line for line in seen if line.startswith(f"# {word} ")]) for word in ("TYPE", "HELP", "UNIT")), len(seen), seen[-1]),
+          (11, 11, 9, 43, "# EOF"))
+    names = {word: {line.split()[2] for line in seen if line.startswith(f"# {word} ")} for word in ("TYPE", "UNIT")}
+    equal("a name ends with its unit", {name for name in names["TYPE"] if name.endswith("_bytes")}, names["UNIT"])
     check("and said to run", out.startswith(f"process {job.pid}, rank 1 of 2: running for "))
     status, out, errors = dump("list", METASHARD_STATE_DIR=folder)
     check("it is in the list, with its age and its folder",
