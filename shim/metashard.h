@@ -21,6 +21,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The version of this header; metashard_version() returns that of the library. A program compares
+ * with #if METASHARD_VERSION_NUMBER >= METASHARD_VERSION_OF(0, 2, 0). */
+#define METASHARD_VERSION_MAJOR 0
+#define METASHARD_VERSION_MINOR 2
+#define METASHARD_VERSION_PATCH 0
+#define METASHARD_VERSION_OF(major, minor, patch) (((major)*1000 + (minor)) * 1000 + (patch))
+#define METASHARD_VERSION_NUMBER \
+    METASHARD_VERSION_OF(METASHARD_VERSION_MAJOR, METASHARD_VERSION_MINOR, METASHARD_VERSION_PATCH)
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
-from tap import check, end  # noqa: E402
+from tap import check, end, equal  # noqa: E402
 from text import read  # noqa: E402
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -158,6 +158,12 @@ def check_workflows():
     check("publishing needs no password", not re.search(r"password|secrets\.", "".join(jobs.values())) and "id-token: write" in jobs["publish"])
 
 
+def check_header(version):
+    """Whoever compiles with the header can ask for its version."""
+    numbers = dict(re.findall(r"^#define METASHARD_VERSION_(MAJOR|MINOR|PATCH) (\d+)$", read(SOURCE, "shim", "metashard.h"), re.M))
+    equal("the header's macros have the version", ".".join(numbers.get(name, "") for name in ("MAJOR", "MINOR", "PATCH")), version)
+
+
 def check_recipes(version):
     if shutil.which("xz") is None:
         check("the same sources are packaged to the same bytes # SKIP there is no xz", True)
@@ -188,6 +194,7 @@ def main():
     check_workflows()
     check_integration()
     check_forms()
+    check_header(version)
     check_recipes(version)
     return end()
 

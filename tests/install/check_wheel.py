@@ -88,6 +88,18 @@ errors = [error_of(metashard.name, Tensor(4096), "far"), error_of(metashard.name
 print(repr((metashard.is_loaded(), [str(warning.message) for warning in caught], [name for name in sys.modules if name == "torch"],
             before, status, errors)))
 '''
+SUSPENDED = PROGRAM.partition("def error_of")[0] + r'''
+warnings.simplefilter("ignore")
+try:
+    with metashard.suspended() as freed:
+        within = metashard.status()
+        raise KeyError("x")
+except KeyError:
+    after = metashard.status()
+print(repr((within.get("suspended"), after.get("suspended"), set(freed) <= set(metashard.Suspension.__annotations__) and len(freed),
+            sorted(set(after) ^ set(metashard.Status.__annotations__)), metashard.materialize is metashard.materialise,
+            all(hasattr(metashard, name) for name in metashard.__all__))))
+'''
 # A handler may come while the line before is being written, within which print is an error.
 FORWARD = """import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
@@ -306,6 +318,14 @@ def check_functions(there):
     equal("switched off it does nothing, in silence", (is_loaded, caught, errors), (True, [], [None, errors[1], errors[2], None, None]))
 
 
+def check_suspended(there):
+    command = [there.program("python"), "-c", SUSPENDED]
+    equal("a block is suspended, and resumed after an exception; the types have the keys of the results",
+          results_of(there.run("run", "--quiet", "--", *command)), (True, False, 9, [], True, True))
+    found = results_of(run(command, **there.settings()))
+    equal("without MetaShard the block is left alone", (found[:3], found[4:]), ((None, None, 0), (True, True)))
+
+
 def check_example(there):
     """The program that metashard(3) shows."""
     with open(os.path.join(there.folder, "share", "man", "man3", "metashard.3"), encoding="utf-8") as file:
@@ -386,6 +406,7 @@ def main():
         check_run(there, library)
         check_signals(there)
         check_functions(there)
+        check_suspended(there)
         check_example(there)
         check_pytest(there, tempfile.mkdtemp(dir=folder))
         check_kernel(there, library, tempfile.mkdtemp(dir=folder))

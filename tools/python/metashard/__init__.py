@@ -10,10 +10,14 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import sys
 import warnings
-from typing import Any, Mapping, Protocol, Sequence, Union
+from contextlib import contextmanager
+from typing import Any, Iterator, Mapping, Protocol, Sequence, TypedDict, Union
 
-__all__ = ["Error", "Tensor", "is_loaded", "materialise", "name", "plan", "resume", "status", "suspend", "unname"]
+__all__ = ["Error", "Status", "Suspension", "Tensor", "is_loaded", "materialise", "materialize", "name", "plan", "resume", "status",
+           "suspend", "suspended", "unname"]
+
 
 def __getattr__(attribute: str) -> str:
     if attribute == "__version__":
@@ -51,6 +55,40 @@ class Tensor(Protocol):
     def is_contiguous(self) -> bool: ...
 
 
+class Status(TypedDict, total=False):
+    """What status() returns: `loaded`, and with MetaShard the keys of metashard_status() in metashard.h."""
+
+    loaded: bool
+    pid: int
+    plans: int
+    mode: str
+    rank: int
+    world_size: int
+    tensors: int
+    planned_bytes: int
+    owned_bytes: int
+    remote_reads: int
+    remote_read_bytes: int
+    requested_bytes: int
+    backed_bytes: int
+    plan_freed_bytes: int
+    suspended: bool
+
+
+class Suspension(TypedDict, total=False):
+    """What suspend() returns, in bytes: the keys of metashard_suspend() in metashard.h."""
+
+    freed_bytes: int
+    replayed_bytes: int
+    made_bytes: int
+    stored_bytes: int
+    zero_bytes: int
+    stays_exported_bytes: int
+    stays_mapped_bytes: int
+    stays_bytes: int
+    others_bytes: int
+
+
 def _find() -> ctypes.CDLL | None:
     library = ctypes.CDLL(None)  # what is preloaded belongs to the program itself
     if not hasattr(library, "metashard_status"):
@@ -76,8 +114,9 @@ def _is_there() -> bool:
     global _has_warned
     if _library is None and not _has_warned:
         _has_warned = True
-        warnings.warn("MetaShard is not loaded in this process, so the calls of metashard do nothing: start the program "
-                      "with `metashard run -- python ...`", RuntimeWarning, stacklevel=3)
+        how = "`metashard run --kernel` makes a Jupyter kernel that has it" if "ipykernel" in sys.modules else \
+            "start the program with `metashard run -- python ...`"
+        warnings.warn(f"MetaShard is not loaded in this process, so the calls of metashard do nothing: {how}", RuntimeWarning, stacklevel=3)
     return _library is not None
 
 
@@ -94,7 +133,7 @@ def is_loaded() -> bool:
     return _library is not None
 
 
-def status() -> dict[str, Any]:
+def status() -> Status:
     """The counters of the plan and of memory: `loaded`, and, if that is true, the keys of metashard_status() in
     metashard.h, as `requested_bytes` (deferred allocations) and `backed_bytes` (their device memory now). Never warns."""
     if _library is None:
@@ -104,7 +143,8 @@ def status() -> dict[str, Any]:
         text = ctypes.create_string_buffer(size)
         length = _library.metashard_status(text, size)
         if length < size:
-            return {"loaded": True, **json.loads(text.value)}
+            found: Status = json.loads(text.value)
+            return {"loaded": True, **found}
         size = length + 64
 
 
@@ -153,7 +193,10 @@ def materialise() -> None:
         _must(_library.metashard_materialise())
 
 
-def suspend(to: Union[str, os.PathLike[str], None] = None) -> dict[str, int]:
+materialize = materialise
+
+
+def suspend(to: Union[str, os.PathLike[str], None] = None) -> Suspension:
     """Gives the device memory of this process back while it lives; tensors keep their addresses. What is still in its file
     is dropped; the rest waits in host memory, or in a file of the folder `to`. Returns what became of it, in bytes, with the
     keys of metashard_suspend() in metashard.h; {} without MetaShard. Raises Error, and changes nothing, while a stream is
@@ -163,7 +206,8 @@ def suspend(to: Union[str, os.PathLike[str], None] = None) -> dict[str, int]:
     assert _library is not None
     text = ctypes.create_string_buffer(1024)
     _must(_library.metashard_suspend(None if to is None else os.path.abspath(os.fsencode(to)), text, len(text)))
-    return dict(json.loads(text.value or b"{}"))
+    found: Suspension = json.loads(text.value or b"{}")
+    return found
 
 
 def resume() -> None:
@@ -172,3 +216,13 @@ def resume() -> None:
     if _is_there():
         assert _library is not None
         _must(_library.metashard_resume())
+
+
+@contextmanager
+def suspended(to: Union[str, os.PathLike[str], None] = None) -> Iterator[Suspension]:
+    """`with metashard.suspended() as freed:` suspends, and resumes at the end of the block, also after an exception."""
+    freed = suspend(to)
+    try:
+        yield freed
+    finally:
+        resume()
