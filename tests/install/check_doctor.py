@@ -31,7 +31,7 @@ def line_of(name, *arguments, **settings):
 
 
 def check_doctor(folder):
-    for name in ("system", "kernel", "/proc", "driver", "preloads", "switch", "state", "leases", "PyTorch"):
+    for name in ("system", "kernel", "/proc", "driver", "preloads", "switch", "state", "leases", "memory", "cache", "PyTorch"):
         seen = line_of(name, METASHARD_STATE_DIR=folder)
         check(f"a line about {name}, which does not say no", seen.startswith(("ok ", "note ")), seen)
     check("without the package there is no library", line_of("library").startswith("no "), line_of("library"))
@@ -61,6 +61,49 @@ def check_programs(folder):
     check("a program with raised privileges", "setuid" in line_of("command", path), line_of("command", path))
 
 
+def said(code, *arguments):
+    """What Python prints that has the package."""
+    done = subprocess.run([*arguments, sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, env={
+        **os.environ, "PYTHONPATH": os.path.join(SOURCE, "tools", "python"), "PYTHONDONTWRITEBYTECODE": "1"})
+    return (done.stdout + done.stderr).strip()
+
+
+def check_mistakes(folder):
+    """What a table of commands cannot show (tests/messages/mistakes.txt)."""
+    seen = said("import os.path; os.path.isdir = lambda path: path != '/dev/shm'; from metashard import doctor; print(doctor.memory()[1])")
+    check("no /dev/shm", seen.startswith("there is no /dev/shm that you can write:") and "--shm-size" in seen, seen)
+    seen = said("from metashard import doctor; print(doctor.memory()[1])", "sh", "-c", 'ulimit -v 4194304; exec "$@"', "sh")
+    check("a limit of the address space", seen.startswith("the address space has a limit of 4096 MiB (ulimit -v)"), seen)
+    seen = said("import platform; platform.libc_ver = lambda: ('', ''); from metashard import doctor; print(doctor.system())")
+    check("musl", "musl" in seen and "use an image with glibc" in seen and seen.startswith("('no'"), seen)
+    seen = said("import sys, warnings; sys.modules['ipykernel'] = sys; import metashard; metashard.materialise()")
+    check("in a notebook", "`metashard run --kernel` makes a Jupyter kernel that has it" in seen, seen)
+    seen = said("import metashard; metashard.materialise()")
+    check("in another Python", "start the program with `metashard run -- python ...`" in seen, seen)
+    other = os.path.join(folder, "other", "python3")
+    os.makedirs(os.path.dirname(other))
+    with open(other, "w", encoding="utf-8") as file:
+        file.write("#!/bin/sh\n")
+    os.chmod(other, 0o755)
+    seen = line_of("command", other)
+    check("another Python", seen.startswith(f"note command   {other} is another Python than this, {sys.executable}:"), seen)
+    seen = line_of("command", sys.executable)
+    check("not this one", seen.startswith("ok "), seen)
+
+
+PEAK = """import sys, types
+sys.modules["pytest"] = types.SimpleNamespace(hookimpl=lambda **_: lambda f: f, UsageError=ValueError)
+from metashard import pytest_peak
+for most in (None, 1):
+    print(pytest_peak.pytest_report_header(types.SimpleNamespace(metashard_most=most)))"""
+
+
+def check_header():
+    """A bound that no test can break."""
+    equal("pytest, also with xdist, says that a bound has no effect", said(PEAK).splitlines(), ["[]", str([
+        "metashard: --metashard-peak has no effect, because MetaShard is not loaded: start it as metashard run -- pytest ..."])])
+
+
 def check_words():
     status, out, errors = metashard()
     check("alone, the command prints its help", (status, errors) == (2, "") and out.startswith("usage: metashard run"), (status, out, errors))
@@ -77,6 +120,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         check_doctor(folder)
         check_programs(folder)
+        check_mistakes(folder)
+    check_header()
     check_words()
     return end()
 

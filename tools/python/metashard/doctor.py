@@ -8,13 +8,12 @@ import importlib.metadata
 import os
 import platform
 import re
+import resource
 import shutil
-import stat
-import struct
 import sys
 from typing import Callable, Iterator, Optional
 
-from . import installed
+from . import installed, programs
 from .options import Parser
 
 OK, NOTE, NO = "ok", "note", "no"
@@ -23,7 +22,6 @@ NEEDED = "cuMemAddressReserve"  # virtual memory management
 HAS_VMM, SUCCESS = 102, 0  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, CUDA_SUCCESS
 FIRST_TORCH, LAST_TORCH = (2, 4), (2, 15)  # docs/results/torch-releases.md
 NAMED_WRITERS = (6, 11)  # the Linux that tells who can write to a file
-PT_INTERP = 3
 
 
 def version_of(text: str) -> tuple[int, ...]:
@@ -129,6 +127,26 @@ def leases() -> Finding:
         NOTE, "the kernel grants no read leases: a checkpoint that changes while it is loaded makes its use fail")
 
 
+def memory() -> Finding:
+    """Memory that processes share: PyTorch's loaders and NCCL need the folder."""
+    if not os.path.isdir("/dev/shm") or not os.access("/dev/shm", os.W_OK):
+        return NOTE, "there is no /dev/shm that you can write: NCCL and PyTorch's data loaders fail; in a container, use --shm-size=1g"
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        return NOTE, f"the address space has a limit of {limit >> 20} MiB (ulimit -v): CUDA and deferred memory need addresses"
+    return OK, "/dev/shm is there, and the address space has no limit"
+
+
+def home() -> Finding:
+    """Where metashard check-torch keeps its result, as runtime/kernel has it."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    place = cache if cache.startswith("/") else os.path.expanduser("~/.cache")
+    while not os.path.exists(place):
+        place = os.path.dirname(os.path.abspath(place))
+    return (OK, f"results are kept below {place}") if os.access(place, os.W_OK) else (
+        NOTE, f"{place} is not writable: set METASHARD_TORCH_CHECKS to a file that can be written before metashard check-torch")
+
+
 def torch() -> Finding:
     try:
         version = importlib.metadata.version("torch")
@@ -139,34 +157,22 @@ def torch() -> Finding:
     return NOTE, f"PyTorch {version} is none of the releases that were checked, 2.4 to 2.15: run metashard check-torch"
 
 
-def program_headers(path: str) -> Optional[list[int]]:
-    """The types of an ELF file of 64 bits; None: it is none."""
-    with open(path, "rb") as file:
-        head = file.read(64)
-        if head[:5] != b"\x7fELF\x02" or len(head) < 64:
-            return None
-        at, = struct.unpack_from("<Q", head, 32)
-        size, count = struct.unpack_from("<HH", head, 54)
-        file.seek(at)
-        table = file.read(size * count)
-    return [struct.unpack_from("<I", table, size * i)[0] for i in range(count) if size * i + 4 <= len(table)]
-
-
 def program(name: str) -> Finding:
     path = shutil.which(name)
     if path is None:
         return NO, f"{name}: no such program in PATH"
-    if os.stat(path).st_mode & (stat.S_ISUID | stat.S_ISGID):
-        return NO, f"{path} runs with raised privileges (setuid), and ignores a preload"
-    types = program_headers(path)
-    if types is not None and PT_INTERP not in types:
-        return NO, f"{path} is linked statically, and ignores a preload"
+    why = programs.why_unreached(path)
+    if why is not None:
+        return NO, why
+    other = programs.is_other_python(name)
+    if other is not None:
+        return NOTE, f"{other} is another Python than this, {sys.executable}: PyTorch may differ, and import metashard fails there"
     return OK, f"a preload reaches {path}"
 
 
 CHECKS: tuple[tuple[str, Callable[[], Finding]], ...] = (
     ("system", system), ("kernel", kernel), ("/proc", proc), ("library", library), ("driver", driver), ("preloads", preloads),
-    ("switch", switch), ("state", state), ("leases", leases), ("PyTorch", torch))
+    ("switch", switch), ("state", state), ("leases", leases), ("memory", memory), ("cache", home), ("PyTorch", torch))
 
 
 def findings(command: Optional[str]) -> Iterator[tuple[str, Finding]]:

@@ -26,7 +26,7 @@ def find(name: str) -> str:
     for folder in ("bin", "share", os.path.join("share", "metashard")):
         found = os.path.join(target, folder, name)
         if os.path.exists(found):
-            return found
+            return os.path.realpath(found)
     raise Fault(f"{name} is not installed with this package")
 
 

@@ -8,6 +8,9 @@ import sys
 from typing import NoReturn, Optional, Sequence
 
 WRONG_USAGE = 2
+# Options of torchrun that people type before the command.
+OF_TORCHRUN = {"--standalone", "--nproc-per-node", "--nproc_per_node", "--nnodes", "--node-rank", "--node_rank", "--master-addr",
+               "--master_addr", "--master-port", "--master_port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--max-restarts"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,6 +21,8 @@ class Parser(argparse.ArgumentParser):
     def refuse(self, word: str) -> NoReturn:
         """An option that there is not."""
         name = word.partition("=")[0]
+        if name in OF_TORCHRUN:
+            self.error(f"{name} is an option of torchrun: type it behind torchrun, as: {self.prog} -- torchrun {name} ...")
         near = difflib.get_close_matches(name, self._option_string_actions, 1)
         self.error(f"{name} is no option; {f'did you mean {near[0]}?' if near else f'{self.prog} --help lists them'}")
 

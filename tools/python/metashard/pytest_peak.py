@@ -87,6 +87,13 @@ def pytest_configure(config: Any) -> None:
     config.metashard_most = None if text is None else bytes_of(text)
 
 
+def pytest_report_header(config: Any) -> list[str]:
+    """A bound that no test can break is a mistake."""
+    if config.metashard_most is None or is_loaded():
+        return []
+    return ["metashard: --metashard-peak has no effect, because MetaShard is not loaded: start it as metashard run -- pytest ..."]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: Any) -> Generator[None, Any, Any]:
     most = item.config.metashard_most

@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Mapping
 
-from . import installed, kernel, preload_order
+from . import beforehand, installed, kernel, preload_order
 from .options import Parser
 
 USAGE = """metashard run [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR] [--control SOCKET] [--explain] [--quiet] -- COMMAND [ARGUMENT...]
@@ -179,7 +179,9 @@ def without_pages(environment: dict[str, str]) -> str:
     if not folders:
         return "METASHARD_STATE_DIR is empty, so no process has left a state page to show"
     if not any(os.access(path if os.path.isdir(path) else os.path.dirname(path), os.W_OK) for path in folders):
-        return f"no state page can be written in {' or '.join(folders)}: set METASHARD_STATE_DIR"
+        is_set = environment.get("METASHARD_STATE_DIR", "auto") != "auto"
+        return f"no state page can be written in {' or '.join(folders)}: " + (
+            "METASHARD_STATE_DIR has to name a folder that you can write" if is_set else "set METASHARD_STATE_DIR")
     if not has_driver():
         return "there is no CUDA driver here (libcuda.so.1), so nothing was deferred; metashard dry-run needs none"
     return "no process of the command deferred device memory; METASHARD_LOG=info says more of each"
@@ -224,6 +226,10 @@ def end_as(status: int) -> int:
 
 def why_not(program: str) -> tuple[int, str]:
     """The exit status for a program that cannot be started, and why."""
+    if re.match(r"[A-Za-z_]\w*=", program):
+        return NOT_FOUND, "a variable belongs before metashard, or behind env: metashard run -- env NAME=VALUE program"
+    if " " in program and not os.path.exists(program):
+        return NOT_FOUND, "no such program in PATH; write the program and its arguments without quotes around them all"
     if os.path.isdir(program):
         return NOT_STARTED, "is a folder"
     if os.path.isfile(program):
@@ -241,11 +247,13 @@ def main(arguments: list[str]) -> int:
         return kernel.main(settings, options.prefix, options.remove)
     environment = environment_of(settings)
     program = options.command[0]
-    if shutil.which(program, path=environment.get("PATH")) is None:
+    path = shutil.which(program, path=environment.get("PATH"))
+    if path is None:
         status, reason = why_not(program)
         say(f"{program}: {reason}")
         return status
-    for line in preload_order.say_before(preloads_of(environment), installed.library()):
+    for line in (*beforehand.lines(options.command, path, environment),
+                 *preload_order.say_before(preloads_of(environment), installed.library())):
         say(line)
     before = list_pages(environment)
     status = run_command(options.command, environment)
