@@ -8,22 +8,11 @@
 #include "tools/dump/line.h"
 #include "tools/dump/merge.h"
 
-/* The process of which the figure is largest. */
-static const struct ms_snapshot *worst_of(const struct view *view, const char *figure)
-{
-    const struct ms_snapshot *worst = &view->processes[0];
-    for (size_t i = 1; i < view->count; i++) {
-        if (ms_snapshot_figure(&view->processes[i], figure) > ms_snapshot_figure(worst, figure))
-            worst = &view->processes[i];
-    }
-    return worst;
-}
-
 /* Of the process that took the most, by the names of both figures. Nothing if there are none. */
 static void show_peak(const struct view *view, const char *of, const char *figure,
                       const char *figure_without)
 {
-    const struct ms_snapshot *worst = worst_of(view, figure);
+    const struct ms_snapshot *worst = view_worst(view, figure);
     const uint64_t with = ms_snapshot_figure(worst, figure);
     const uint64_t without = ms_snapshot_figure(worst, figure_without);
     char who[64] = "";
@@ -43,8 +32,8 @@ static void show_peak(const struct view *view, const char *of, const char *figur
 static void show_peaks(const struct view *view)
 {
     static const char loaded[] = "loaded_backed_bytes_peak", all[] = "backed_bytes_peak";
-    const uint64_t while_loading = ms_snapshot_figure(worst_of(view, loaded), loaded);
-    const uint64_t in_all = ms_snapshot_figure(worst_of(view, all), all);
+    const uint64_t while_loading = ms_snapshot_figure(view_worst(view, loaded), loaded);
+    const uint64_t in_all = ms_snapshot_figure(view_worst(view, all), all);
     if (while_loading > 0)
         show_peak(view, " while it loaded", loaded, "loaded_live_bytes_peak");
     if (while_loading < in_all || while_loading == 0)

@@ -32,6 +32,49 @@ struct totals view_totals(const struct view *view)
     return sum;
 }
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+struct totals view_largest(const struct view *view)
+{
+    struct totals largest = {0};
+    for (size_t p = 0; p < view->count; p++) {
+        const struct totals own = totals_of(&view->processes[p]);
+        for (int i = 0; i < TOTAL_COUNT; i++)
+            largest.of[i] = larger(largest.of[i], own.of[i]);
+    }
+    return largest;
+}
+
+const struct ms_snapshot *view_worst(const struct view *view, const char *figure)
+{
+    const struct ms_snapshot *worst = &view->processes[0];
+    for (size_t i = 1; i < view->count; i++) {
+        if (ms_snapshot_figure(&view->processes[i], figure) > ms_snapshot_figure(worst, figure))
+            worst = &view->processes[i];
+    }
+    return worst;
+}
+
+static bool is_first_of_job(const struct view *view, size_t process)
+{
+    const char *job = view->processes[process].process.job;
+    for (size_t p = 0; p < process; p++)
+        if (strcmp(view->processes[p].process.job, job) == 0)
+            return false;
+    return job[0] != '\0';
+}
+
+size_t view_runs(const struct view *view)
+{
+    size_t count = 0;
+    for (size_t p = 0; p < view->count; p++)
+        count += is_first_of_job(view, p);
+    return count;
+}
+
 static bool is_there(const struct view *view, uint32_t rank)
 {
     for (size_t i = 0; i < view->count; i++) {
@@ -102,11 +145,6 @@ static int most_bytes_first(const void *a, const void *b)
     if (left->count != right->count)
         return left->count > right->count ? -1 : 1;
     return same_first(a, b);
-}
-
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
 }
 
 static void add_cause(struct ms_state_cause *cause, const struct ms_state_cause *added)

@@ -12,6 +12,15 @@ uint64_t view_shift_ns(const struct view *view, const struct ms_snapshot *snapsh
 
 struct totals view_totals(const struct view *view);
 
+/* The largest of each kind: processes that did not live together had no sum at any time. */
+struct totals view_largest(const struct view *view);
+
+/* The process of which the figure is largest. */
+const struct ms_snapshot *view_worst(const struct view *view, const char *figure);
+
+/* The runs that the processes are of, by the names of their jobs. 0: no process has one. */
+size_t view_runs(const struct view *view);
+
 /* The ranks of their job that have no page among them, as "1, 3 and 2 more". Empty if there are
  * none, or if that is not known. The buffer is one for all. */
 const char *view_missing_ranks(const struct view *view);

@@ -22,15 +22,15 @@ static void show_title(const struct ms_snapshot *snapshot)
          process->job[0] != '\0' ? ", job " : "", process->job, process->version);
 }
 
-/* What it was worth, before all figures. */
-static void show_headline(const struct totals *totals)
+/* What it was worth, before all figures. `whose`: "", or of which process. */
+static void show_headline(const struct totals *totals, const char *whose)
 {
     const uint64_t without = totals->of[TOTAL_LIVE_PEAK], with = totals->of[TOTAL_BACKED_PEAK];
     if (without == 0)
         return;
     const double percent = 100.0 * ((double)with - (double)without) / (double)without;
-    line(BOLD, "  peak %s instead of %s (%+.0f %%), of these allocations", bytes_text(with),
-         bytes_text(without), percent);
+    line(BOLD, "  peak %s instead of %s (%+.0f %%), of these allocations%s", bytes_text(with),
+         bytes_text(without), percent, whose);
 }
 
 /* Loading and what follows are two things: only the first is less. */
@@ -366,7 +366,7 @@ static void show_one(const struct view *view)
     show_title(snapshot);
     show_bypassed(view);
     line(PLAIN, "%s", "");
-    show_headline(&totals);
+    show_headline(&totals, "");
     show_loaded(snapshot);
     show_totals(&totals, ms_snapshot_figure(snapshot, "deferred_allocations"));
     show_settled(snapshot);
@@ -391,14 +391,27 @@ static void show_rank(enum color color, const char *rank, const char *pid, const
     line(color, "%s", text);
 }
 
-static void show_ranks(const struct view *view)
+/* How many they are, and what the one was worth that took the most. */
+static void show_processes(const struct view *view)
 {
-    const struct totals sum = view_totals(view);
-    char pid[32];
-    line(BOLD, "%zu processes", view->count);
+    const size_t runs = view_runs(view);
+    const struct ms_snapshot *worst = view_worst(view, "backed_bytes_peak");
+    const struct totals totals = totals_of(worst);
+    char of_runs[48] = "", whose[96];
+    if (runs > 0)
+        snprintf(of_runs, sizeof(of_runs), " of %zu run%s", runs, runs == 1 ? "" : "s");
+    line(BOLD, "%zu processes%s", view->count, of_runs);
     show_missing(view);
     show_bypassed(view);
-    show_headline(&sum);
+    snprintf(whose, sizeof(whose), ", in process %" PRIu64 ", the worst", worst->process.pid);
+    show_headline(&totals, whose);
+}
+
+static void show_ranks(const struct view *view)
+{
+    const struct totals largest = view_largest(view);
+    char pid[32];
+    show_processes(view);
     show_rank(DIM, "rank", "pid", "state", NULL);
     for (size_t i = 0; i < view->count; i++) {
         const struct ms_snapshot *snapshot = &view->processes[i];
@@ -407,7 +420,7 @@ static void show_ranks(const struct view *view)
         show_rank(life_color(snapshot, PLAIN) == RED ? RED : PLAIN, rank_text(snapshot, "?"), pid,
                   life_name(snapshot), &totals);
     }
-    show_rank(BOLD, "all", "", "", &sum);
+    show_rank(BOLD, "most", "", "", &largest);
     show_causes(view);
 }
 

@@ -11,7 +11,7 @@ import tempfile
 import views
 from browser import Browser, find_browser
 from tap import check, end
-from views import HOSTILE, Document, Page, check_page, dump, dump_json, same
+from views import HOSTILE, Document, Page, check_page, check_title, dump, dump_json, same
 
 
 def document_of(browser):
@@ -33,8 +33,7 @@ def check_figures(tool, browser, name, paths, out):
     data = browser.value("JSON.stringify(JSON.parse(document.getElementById('data').textContent))")
     # JavaScript's numbers hold 53 bits.
     same(f"{name}: the browser reads the data in the page", sorted(json.loads(data)), sorted(view))
-    same(f"{name}: the title is the heading", browser.value("document.title"),
-         "MetaShard: " + browser.value("document.querySelector('h1').textContent"))
+    check_title(name, browser.value("document.title"), browser.value("document.querySelector('h1').textContent"), view)
     check_page(document_of(browser), name, view)
     browser.open(out, scripts=False)
     document = document_of(browser)

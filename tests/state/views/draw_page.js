@@ -11,7 +11,8 @@ const draw = path => {
   const text = readFileSync(path, 'utf8');
   try {
     const {title, body} = drawPage(JSON.parse(/<script type="application\/json" id="data">(.*?)<\/script>/s.exec(text)[1]));
-    return text.replace('<title>MetaShard', () => `<title>${title}`).replace('<body>', () => `<body>\n${body}`);
+    const escaped = title.replace(/&/g, '&amp;').replace(/</g, '&lt;');
+    return text.replace('<title>MetaShard', () => `<title>${escaped}`).replace('<body>', () => `<body>\n${body}`);
   } catch (error) {
     return error.stack;
   }

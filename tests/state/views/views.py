@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the checks of this folder share: processes that keep state pages, metashard-dump, and the page of --html
 as a browser sees it."""
+import datetime
 import json
 import os
 import re
@@ -526,8 +527,18 @@ def check_map(name, section, process, part):
     check(f"{name}: colours stand as high as they should", not faults, "\n".join(faults[:5]))
 
 
+def check_title(name, title, heading, view):
+    """Of a page among many in a browser: which command, job and version, and of which day."""
+    first = processes_of(view)[0]
+    command = first["command"] if len(first["command"]) <= 80 else first["command"][:79] + "…"
+    day = datetime.datetime.fromtimestamp(first["started_unix_ns"] // 10 ** 9, datetime.timezone.utc).date().isoformat()
+    wanted = f"MetaShard {first['version']}: {heading}, {command}{', job ' + first['job'] if first['job'] else ''}, {day}"
+    same(f"{name}: the title has the command, the job, the day and the version", " ".join(title.split()), " ".join(wanted.split()))
+
+
 def check_page(document, name, view):
     processes = processes_of(view)
+    check_title(name, document.root.first("title").text(), document.root.first("h1").text(), view)
     if len(processes) > 1:
         check_view(document, f"{name}, all", view)
     for number, process in enumerate(processes):

@@ -472,9 +472,19 @@ ${processPart({id: `p${i}`, data, processes: [data], isInner: true})}</details>
 `;
   };
 
+  const COMMAND_LENGTH = 80;
+  const cut = text => {
+    const letters = Array.from(text);
+    return letters.length > COMMAND_LENGTH ? `${letters.slice(0, COMMAND_LENGTH - 1).join('')}…` : text;
+  };
+
+  // Of several runs the first: a browser has room for one.
+  const titleOf = (heading, process) => `MetaShard ${process.version}: ${heading}, ${cut(process.command)}${
+    process.job === null ? '' : `, job ${process.job}`}, ${new Date(Number(process.started_unix_ns) / 1e6).toISOString().slice(0, 10)}`;
+
   return view => view.processes
-    ? {title: `MetaShard: ${view.processes.length} processes`, body: allParts(view).text}
-    : {title: `MetaShard: ${processName(view)}`, body: html`<header><h1>${processName(view)}</h1><p>${life(view)}</p></header>
+    ? {title: titleOf(`${view.processes.length} processes`, view.processes[0]), body: allParts(view).text}
+    : {title: titleOf(processName(view), view), body: html`<header><h1>${processName(view)}</h1><p>${life(view)}</p></header>
 <main>
 ${processPart({id: 'p0', data: view, processes: [view]})}</main>
 `.text};

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: metashard run [OPTION...] -- COMMAND [ARGUMENT...]
-       metashard show|list|metrics [ARGUMENT...]
+       metashard show|list|diff|metrics [ARGUMENT...]
        metashard suspend PID|JOB [--to DIR] [--timeout SECONDS]
        metashard resume PID|JOB [--timeout SECONDS]
        metashard dry-run [OPTION...] -- COMMAND [ARGUMENT...]
@@ -14,6 +14,7 @@
 run     runs a command and its children under MetaShard: metashard run -- torchrun train.py
 show    shows what MetaShard did in the last run, or in a process: metashard-dump(1)
 list    lists the processes that ran under MetaShard
+diff    compares two processes, or two copies of one process's page: metashard diff PID|FILE PID|FILE
 metrics prints figures of running processes, as OpenMetrics text
 suspend frees the device memory of a living process, or of all processes of a job
 resume  restores suspended memory
@@ -41,7 +42,7 @@ from . import completion, doctor, dry_run, fit, installed, run, suspension
 WRONG_USAGE = 2
 TOOLS = ("plan", "dump", "verify", "check-torch")
 SCRIPTS = ("verify", "check-torch")
-OF_DUMP = ("show", "list", "metrics")
+OF_DUMP = ("show", "list", "diff", "metrics")
 COMMANDS = ("run", *OF_DUMP, "suspend", "resume", "dry-run", "fit", *TOOLS, "doctor", "completion")
 
 
