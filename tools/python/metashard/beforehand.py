@@ -129,6 +129,15 @@ def plan(command: list[str], environment: Mapping[str, str]) -> Iterator[str]:
             yield f"METASHARD_PLAN: {path} is for another model: no tensor of {checkpoint} is in the plan"
 
 
+def cleared(command: list[str]) -> Iterator[str]:
+    """Options by which the command's first program starts the next one without the variables."""
+    name, options = os.path.basename(command[0]), list(itertools.takewhile(lambda word: word.startswith("-"), command[1:]))
+    if name == "env" and {"-", "-i", "--ignore-environment"} & set(options):
+        yield "env -i removes LD_PRELOAD: put env -i before metashard; nothing will be deferred"
+    if name in ("srun", "salloc") and "--export=NONE" in options:
+        yield f"{name} --export=NONE removes LD_PRELOAD: use --export=ALL; nothing will be deferred"
+
+
 def lines(command: list[str], path: str, environment: Mapping[str, str]) -> Iterator[str]:
     """path: the program of the command."""
     yield from state_folder(environment)
@@ -137,7 +146,9 @@ def lines(command: list[str], path: str, environment: Mapping[str, str]) -> Iter
         yield from plan(command, environment)
     except installed.Fault:  # built without metashard-plan
         pass
+    if any("LD_PRELOAD" in word for word in command):  # whoever names the variable hands it on
+        return
+    yield from cleared(command)
     why = programs.why_unreached(path)
-    # Whoever names the variable hands it on.
-    if why and not any("LD_PRELOAD" in word for word in command):
+    if why:
         yield f"{why}; nothing will be deferred"
