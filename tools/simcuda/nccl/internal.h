@@ -2,9 +2,9 @@
 /*
  * Inside the simulated NCCL; simnccl.h is what users see. settings.c: environment, reports.
  * driver.c: reaching the driver. number.c: arithmetic of the data types. segment.c: what ranks
- * share, waiting for each other. comm.c: life of a communicator; rendezvous.c: how its ranks meet.
- * group.c: groups and launching; calls.c: the entry points of operations; run.c: executing them.
- * registration.c; mirror.c: one rank alone that stands for all.
+ * share, waiting for each other. comm.c: the object; life.c: how it is made and ends; rendezvous.c:
+ * how its ranks meet. group.c: groups and launching; calls.c: the entry points of operations;
+ * run.c: executing them. registration.c, window.c; mirror.c: one rank alone that stands for all.
  *
  * Locks. comm->lock guards the order of batches (tickets), registrations and operators of one rank;
  * nothing is waited for under it but its own condition. What ranks share is atomic.
