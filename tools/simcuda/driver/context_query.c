@@ -178,3 +178,15 @@ CUresult cuCtxResetPersistingL2Cache(void)
     CUdevice device;
     return sim_current_device(&device);
 }
+
+CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target,
+                                    CUflushGPUDirectRDMAWritesScope scope)
+{
+    SIM_ENTER(cuFlushGPUDirectRDMAWrites);
+    CUdevice device;
+    if (target != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX ||
+        (scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER &&
+         scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES))
+        return CUDA_ERROR_INVALID_VALUE;
+    return sim_current_device(&device);
+}

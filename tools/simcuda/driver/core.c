@@ -17,6 +17,9 @@
 #include <unistd.h>
 #include <unwind.h>
 
+extern const int sim_built_version; /* profile.c: the only object that differs between libraries */
+
+enum { FIRST_WITHOUT_LIMIT = 13000 }; /* sim_driver_version */
 enum { FAULTS_MAX = 64, LINE_MAX_BYTES = 512, PATH_MAX_BYTES = 1024, DISK_BLOCK_BYTES = 512 };
 
 enum { ANY_ENTRY = -1 };
@@ -28,12 +31,6 @@ struct fault {
     bool is_sticky;
     atomic_uint seen;
 };
-
-pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;
-struct sim_stats sim_stats;
-struct sim_config sim_config = {
-    .devices = 1, .memory_bytes = (size_t)8192 << 20, .capability = 90, .multiprocessors = 4};
-_Thread_local struct sim_thread sim_thread;
 
 static pthread_once_t configured = PTHREAD_ONCE_INIT;
 static struct fault faults[FAULTS_MAX];
@@ -47,45 +44,6 @@ static pid_t owner; /* the process that called cuInit */
 
 static atomic_bool is_initialised, is_forked, is_finished;
 static atomic_int sticky_error;
-
-void sim_complain(const char *format, ...)
-{
-    char line[LINE_MAX_BYTES] = "simcuda: ";
-    const size_t prefix = strlen(line);
-    va_list args;
-    va_start(args, format);
-    const int length = vsnprintf(line + prefix, sizeof(line) - prefix - 1, format, args);
-    va_end(args);
-    size_t end = prefix + (length > 0 ? (size_t)length : 0);
-    if (end > sizeof(line) - 2)
-        end = sizeof(line) - 2;
-    line[end] = '\n';
-    if (write(STDERR_FILENO, line, end + 1) < 0)
-        return;
-}
-
-void *sim_zalloc(size_t bytes)
-{
-    void *memory = calloc(1, bytes);
-    if (memory == NULL) {
-        sim_complain("out of host memory (%zu bytes)", bytes);
-        abort();
-    }
-    return memory;
-}
-
-uint64_t sim_new_id_locked(void)
-{
-    static uint64_t last;
-    return ++last;
-}
-
-uint64_t sim_draw_locked(uint64_t limit)
-{
-    static uint64_t state = 1;
-    state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407); /* MMIX */
-    return (state >> 33) % limit;
-}
 
 /* --- settings */
 
@@ -565,6 +523,22 @@ __attribute__((destructor)) static void finish(void)
 }
 
 /* --- entry points */
+
+int sim_stub_refuse(int entry);
+
+int sim_stub_refuse(int entry)
+{
+    const CUresult result = sim_enter((enum sim_entry)entry);
+    return (int)(result != CUDA_SUCCESS ? result : CUDA_ERROR_NOT_SUPPORTED);
+}
+
+/* A library with the exports of a driver before 13.0 is never newer than they are. */
+int sim_driver_version(void)
+{
+    const int wanted = sim_config.driver_version;
+    const bool is_older = sim_built_version < FIRST_WITHOUT_LIMIT;
+    return wanted == 0 || (is_older && wanted > sim_built_version) ? sim_built_version : wanted;
+}
 
 CUresult cuInit(unsigned int Flags)
 {

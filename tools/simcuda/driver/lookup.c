@@ -5,12 +5,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-const char *const sim_entry_names[SIM_ENTRY_COUNT] = {
-#define SIM_FUNCTION(symbol, base, version, per_thread) #symbol,
-#include "tools/simcuda/driver/functions.def"
-#undef SIM_FUNCTION
-};
-
 /* One row of the entry table, as a lookup sees it. */
 struct row {
     const char *base;
@@ -25,26 +19,6 @@ static const struct row rows[SIM_ENTRY_COUNT] = {
 
 /* stubs.c fills it: a file that includes cuda.h cannot name every symbol. */
 extern void *const sim_entry_addresses[SIM_ENTRY_COUNT];
-
-extern const int sim_built_version; /* profile.c: the only object that differs between libraries */
-
-enum { FIRST_WITHOUT_LIMIT = 13000 }; /* sim_driver_version */
-
-int sim_stub_refuse(int entry);
-
-int sim_stub_refuse(int entry)
-{
-    const CUresult result = sim_enter((enum sim_entry)entry);
-    return (int)(result != CUDA_SUCCESS ? result : CUDA_ERROR_NOT_SUPPORTED);
-}
-
-/* A library with the exports of a driver before 13.0 is never newer than they are. */
-int sim_driver_version(void)
-{
-    const int wanted = sim_config.driver_version;
-    const bool is_older = sim_built_version < FIRST_WITHOUT_LIMIT;
-    return wanted == 0 || (is_older && wanted > sim_built_version) ? sim_built_version : wanted;
-}
 
 static bool has_twin(const char *base)
 {

@@ -19,7 +19,7 @@ struct sim_slab {
     size_t used_bytes;
 };
 
-struct sim_table sim_memories;
+struct sim_table sim_memories, sim_mappings;
 static struct sim_slab *slabs;
 
 struct sim_memory *sim_memory_find_locked(CUdeviceptr address)

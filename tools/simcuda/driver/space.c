@@ -37,6 +37,7 @@ struct arena {
     struct sim_extents *free; /* NULL: one reservation at a wanted address, which goes with it */
 };
 static struct sim_table arenas;
+struct sim_table sim_handles;
 
 struct area {
     struct sim_region region;

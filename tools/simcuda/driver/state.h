@@ -235,7 +235,7 @@ struct sim_mapping {
     unsigned char access[SIM_DEVICES_MAX]; /* CUmemAccess_flags */
 };
 extern struct sim_table sim_mappings;
-extern struct sim_table sim_handles; /* physical memory by handle value (vmm.c) */
+extern struct sim_table sim_handles; /* physical memory by handle value (space.c) */
 
 /* device -1: any device will do. */
 bool sim_can_touch_locked(CUdevice device, CUdeviceptr address, size_t bytes, bool write);

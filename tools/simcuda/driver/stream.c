@@ -23,7 +23,6 @@ static _Thread_local struct own_stream *own_streams;
 static pthread_key_t own_streams_key;
 static pthread_once_t own_streams_once = PTHREAD_ONCE_INIT;
 
-pthread_cond_t sim_progress = PTHREAD_COND_INITIALIZER;
 static struct sim_table streams; /* also destroyed ones whose work is not done */
 static int workers;
 

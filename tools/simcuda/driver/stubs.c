@@ -13,7 +13,7 @@ enum sim_entry {
     SIM_ENTRY_COUNT
 };
 
-int sim_stub_refuse(int entry);           /* lookup.c */
+int sim_stub_refuse(int entry);           /* core.c */
 extern void *const sim_entry_addresses[]; /* declared for lookup.c, which includes cuda.h */
 
 #define SIM_FUNCTION(symbol, base, version, per_thread)           \

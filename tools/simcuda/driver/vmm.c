@@ -9,9 +9,6 @@
 #define HOST_PAGE ((size_t)4096)
 #define PHYSICAL_MAX ((size_t)1 << 41)
 
-struct sim_table sim_mappings;
-struct sim_table sim_handles;
-
 static struct sim_physical *find_handle_locked(CUmemGenericAllocationHandle handle)
 {
     return (struct sim_physical *)sim_table_find(&sim_handles, handle);
