@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Start, settings, the first line of every call, injected faults, the call log, statistics. */
+/* Start, settings, the first line of every call, injected faults, the call log. */
 #include "tools/simcuda/driver/hook.h"
 #include "tools/simcuda/driver/state.h"
 
@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <unwind.h>
@@ -20,7 +19,7 @@
 extern const int sim_built_version; /* profile.c: the only object that differs between libraries */
 
 enum { FIRST_WITHOUT_LIMIT = 13000 }; /* sim_driver_version */
-enum { FAULTS_MAX = 64, LINE_MAX_BYTES = 512, PATH_MAX_BYTES = 1024, DISK_BLOCK_BYTES = 512 };
+enum { FAULTS_MAX = 64, LINE_MAX_BYTES = 512 };
 
 enum { ANY_ENTRY = -1 };
 
@@ -36,10 +35,10 @@ static pthread_once_t configured = PTHREAD_ONCE_INIT;
 static struct fault faults[FAULTS_MAX];
 static int fault_count;
 static bool has_any_fault; /* one of ANY_ENTRY */
-static char fault_caller[64], fault_report[PATH_MAX_BYTES];
+static char fault_caller[64], fault_report[SIM_PATH_BYTES];
 static uint64_t fault_path; /* 0: any */
 static int log_file = -1, fault_trace = -1;
-static char stats_path[PATH_MAX_BYTES];
+char sim_stats_path[SIM_PATH_BYTES];
 static pid_t owner; /* the process that called cuInit */
 
 static atomic_bool is_initialised, is_forked, is_finished;
@@ -89,16 +88,16 @@ static bool expand_path(const char *name, char *path_out)
     size_t at = 0;
     if (text == NULL || text[0] == '\0')
         return false;
-    for (; *text != '\0' && at < PATH_MAX_BYTES - 1; text++) {
+    for (; *text != '\0' && at < SIM_PATH_BYTES - 1; text++) {
         if (text[0] == '%' && text[1] == 'p') {
-            const int length = snprintf(path_out + at, PATH_MAX_BYTES - at, "%ld", (long)getpid());
+            const int length = snprintf(path_out + at, SIM_PATH_BYTES - at, "%ld", (long)getpid());
             at += (size_t)length;
             text++;
         } else {
             path_out[at++] = *text;
         }
     }
-    if (*text != '\0' || at >= PATH_MAX_BYTES) {
+    if (*text != '\0' || at >= SIM_PATH_BYTES) {
         sim_complain("%s is too long; it is not used", name);
         return false;
     }
@@ -153,7 +152,7 @@ static void read_faults(void)
         fault_report[0] = '\0';
     const char *wanted = getenv("SIMCUDA_FAULT_PATH");
     fault_path = wanted != NULL ? strtoull(wanted, NULL, 16) : 0;
-    char path[PATH_MAX_BYTES];
+    char path[SIM_PATH_BYTES];
     if (expand_path("SIMCUDA_FAULT_TRACE", path))
         fault_trace = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     while (text != NULL && text[0] != '\0') {
@@ -234,7 +233,7 @@ static int read_version(void)
 
 static void configure(void)
 {
-    char path[PATH_MAX_BYTES];
+    char path[SIM_PATH_BYTES];
     sim_config.devices = (int)setting("SIMCUDA_DEVICES", 1, SIM_DEVICES_MAX, 1);
     sim_config.memory_bytes = setting("SIMCUDA_MEMORY_MIB", 2, (size_t)1 << 20, 8192) << 20;
     sim_config.granule_bytes = (size_t)64 << 10;
@@ -268,8 +267,8 @@ static void configure(void)
     }
     if (expand_path("SIMCUDA_SHARED", path))
         sim_shared_open(path);
-    if (!expand_path("SIMCUDA_STATS", stats_path))
-        stats_path[0] = '\0';
+    if (!expand_path("SIMCUDA_STATS", sim_stats_path))
+        sim_stats_path[0] = '\0';
     pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
 
@@ -457,69 +456,14 @@ void sim_fault(CUdeviceptr address, size_t bytes, const char *what)
 
 /* --- the end */
 
-static uint64_t processor_us(const struct timeval *time)
+bool sim_is_used(void)
 {
-    return (uint64_t)time->tv_sec * 1000000 + (uint64_t)time->tv_usec;
+    return !atomic_load(&is_forked) && atomic_load(&is_initialised) && owner == getpid();
 }
 
-static void write_stats(void)
+void sim_finish(void)
 {
-    struct rusage usage = {0};
-    getrusage(RUSAGE_SELF, &usage);
-    FILE *file = fopen(stats_path, "we");
-    if (file == NULL) {
-        sim_complain("SIMCUDA_STATS: %s cannot be opened: %s", stats_path, strerror(errno));
-        return;
-    }
-    pthread_mutex_lock(&sim_lock);
-    size_t reservations = 0;
-    for (size_t i = 0; i < sim_memories.count; i++)
-        reservations += ((struct sim_memory *)sim_memories.rows[i])->kind == SIM_RESERVED;
-    const struct {
-        const char *name;
-        uint64_t value;
-    } rows[] = {
-        {"physical_bytes_peak", sim_stats.physical_bytes_peak},
-        {"physical_bytes_now", sim_stats.physical_bytes_now},
-        {"h2d_bytes", sim_stats.h2d_bytes},
-        {"d2h_bytes", sim_stats.d2h_bytes},
-        {"d2d_bytes", sim_stats.d2d_bytes},
-        {"memset_bytes", sim_stats.memset_bytes},
-        {"launches", sim_stats.launches},
-        {"empty_launches", sim_stats.empty_launches},
-        {"unknown_reads", sim_stats.unknown_reads},
-        {"allocate_calls", sim_stats.allocate_calls},
-        {"create_calls", sim_stats.create_calls},
-        {"map_calls", sim_stats.map_calls},
-        {"illegal_accesses", sim_stats.illegal_accesses},
-        {"races", sim_stats.races},
-        {"live_handles", sim_handles.count},
-        {"live_reservations", reservations},
-        {"processor_us", processor_us(&usage.ru_utime) + processor_us(&usage.ru_stime)},
-        {"disk_bytes", (uint64_t)usage.ru_inblock * DISK_BLOCK_BYTES},
-    };
-    pthread_mutex_unlock(&sim_lock);
-    const size_t count = sizeof(rows) / sizeof(rows[0]);
-    for (size_t i = 0; i < count; i++)
-        fprintf(file, "%s\"%s\": %llu%s", i == 0 ? "{\n  " : "  ", rows[i].name,
-                (unsigned long long)rows[i].value, i + 1 == count ? "\n}\n" : ",\n");
-    fclose(file);
-}
-
-__attribute__((visibility("default"))) void simcuda_write_statistics(void)
-{
-    if (stats_path[0] != '\0')
-        write_stats();
-}
-
-__attribute__((destructor)) static void finish(void)
-{
-    if (atomic_load(&is_forked) || !atomic_load(&is_initialised) || owner != getpid())
-        return;
-    sim_streams_stop();
     atomic_store(&is_finished, true);
-    if (stats_path[0] != '\0')
-        write_stats();
 }
 
 /* --- entry points */

@@ -3,7 +3,7 @@
  * Inside the simulated driver: what its files promise each other. simcuda.h is what users of the
  * simulator see.
  *
- * Files. base.c: what all the others need. core.c: start, settings, faults, statistics, call log.
+ * Files. base.c: what all the others need. core.c: start, settings, faults, call log; statistics.c.
  * errors.c, device.c. context.c and context_query.c. stream.c: queues, workers, ordering;
  * stream_calls.c: their entry points. event.c, event_shared.c, callback.c (host functions),
  * memop.c (waiting for values), capture.c. table.c: tables by address. space.c: addresses and

@@ -79,6 +79,14 @@ struct sim_thread {
 };
 extern _Thread_local struct sim_thread sim_thread;
 
+/* Where the statistics go (SIMCUDA_STATS); empty: nowhere. */
+enum { SIM_PATH_BYTES = 1024 };
+extern char sim_stats_path[SIM_PATH_BYTES];
+
+/* This process has called cuInit itself. After sim_finish() every call fails. */
+bool sim_is_used(void);
+void sim_finish(void);
+
 /* Ids for contexts, streams, buffers, handles, captures; never 0, never used twice. */
 uint64_t sim_new_id_locked(void);
 
