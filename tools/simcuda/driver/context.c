@@ -1,60 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The life of contexts; current.c knows which there are. */
 #include "tools/simcuda/driver/state.h"
-
-enum { STACK_MAX = 64 };
-
-/* The contexts that are current to a thread, the last one on top. Slot 0 is the bottom. */
-struct stack {
-    struct CUctx_st *contexts[STACK_MAX];
-    int depth;
-};
-static _Thread_local struct stack stack;
-
-static struct sim_table contexts;
 
 static const unsigned flags_known = CU_CTX_FLAGS_MASK;
 
-struct CUctx_st *sim_context_current(void)
-{
-    struct CUctx_st *context = stack.depth == 0 ? NULL : stack.contexts[stack.depth - 1];
-    return context == NULL || __atomic_load_n(&context->is_destroyed, __ATOMIC_ACQUIRE) ? NULL
-                                                                                        : context;
-}
+static struct sim_ender *enders; /* complete before the first call */
 
-CUresult sim_context_get(struct CUctx_st **context_out)
+void sim_context_add_ender(struct sim_ender *ender)
 {
-    struct CUctx_st *top = stack.depth == 0 ? NULL : stack.contexts[stack.depth - 1];
-    *context_out = sim_context_current();
-    if (*context_out != NULL)
-        return CUDA_SUCCESS;
-    return top == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-}
-
-CUresult sim_current_device(CUdevice *device_out)
-{
-    struct CUctx_st *context;
-    const CUresult result = sim_context_get(&context);
-    if (result == CUDA_SUCCESS)
-        *device_out = context->device;
-    return result;
-}
-
-CUresult sim_context_check_locked(CUcontext handle)
-{
-    const struct sim_region *row = sim_table_find(&contexts, (uint64_t)handle);
-    if (row == NULL || row != &handle->region)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    return handle->is_destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
-}
-
-CUresult sim_contexts_check(CUcontext one, CUcontext other)
-{
-    pthread_mutex_lock(&sim_lock);
-    CUresult result = sim_context_check_locked(one);
-    if (result == CUDA_SUCCESS)
-        result = sim_context_check_locked(other);
-    pthread_mutex_unlock(&sim_lock);
-    return result;
+    ender->next = enders;
+    enders = ender;
 }
 
 static struct CUctx_st *create_locked(CUdevice device, unsigned flags, unsigned api_version)
@@ -72,25 +27,25 @@ static struct CUctx_st *create_locked(CUdevice device, unsigned flags, unsigned 
     context->memory_owner = context;
     context->legacy = sim_stream_create_locked(context, CU_STREAM_DEFAULT, 0);
     context->legacy->is_legacy = true;
-    sim_table_add(&contexts, &context->region);
+    sim_table_add(&sim_contexts, &context->region);
     return context;
 }
 
 void sim_context_end_locked(struct CUctx_st *context)
 {
     __atomic_store_n(&context->is_destroyed, true, __ATOMIC_RELEASE);
-    sim_events_end_locked(context);
     while (context->streams != NULL)
         sim_stream_destroy_locked(context->streams);
     context->legacy = NULL;
-    sim_memory_destroy_all_locked(context);
+    for (const struct sim_ender *ender = enders; ender != NULL; ender = ender->next)
+        ender->end_locked(context);
 }
 
 void sim_context_drain(struct CUctx_st *context)
 {
     pthread_mutex_lock(&sim_lock);
-    for (size_t i = 0; i < contexts.count; i++) {
-        struct CUctx_st *each = (struct CUctx_st *)contexts.rows[i];
+    for (size_t i = 0; i < sim_contexts.count; i++) {
+        struct CUctx_st *each = (struct CUctx_st *)sim_contexts.rows[i];
         if (context != NULL && each != context)
             continue;
         for (;;) {
@@ -104,79 +59,6 @@ void sim_context_drain(struct CUctx_st *context)
     }
     sim_marks_see_all_locked();
     pthread_mutex_unlock(&sim_lock);
-}
-
-/* --- the stack of current contexts */
-
-static CUresult push(CUcontext context)
-{
-    if (context == NULL || stack.depth == STACK_MAX)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&sim_lock);
-    const CUresult result = sim_context_check_locked(context);
-    pthread_mutex_unlock(&sim_lock);
-    if (result == CUDA_SUCCESS)
-        stack.contexts[stack.depth++] = context;
-    return result;
-}
-
-static CUresult pop(CUcontext *context_out)
-{
-    if (stack.depth == 0)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    stack.depth--;
-    if (context_out != NULL)
-        *context_out = stack.contexts[stack.depth];
-    return CUDA_SUCCESS;
-}
-
-CUresult cuCtxPushCurrent_v2(CUcontext ctx)
-{
-    SIM_ENTER(cuCtxPushCurrent_v2);
-    return push(ctx);
-}
-
-CUresult cuCtxPushCurrent(CUcontext ctx)
-{
-    SIM_ENTER(cuCtxPushCurrent);
-    return push(ctx);
-}
-
-CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
-{
-    SIM_ENTER(cuCtxPopCurrent_v2);
-    return pop(pctx);
-}
-
-CUresult cuCtxPopCurrent(CUcontext *pctx)
-{
-    SIM_ENTER(cuCtxPopCurrent);
-    return pop(pctx);
-}
-
-CUresult cuCtxSetCurrent(CUcontext ctx)
-{
-    SIM_ENTER(cuCtxSetCurrent);
-    if (ctx == NULL)
-        return stack.depth == 0 ? CUDA_SUCCESS : pop(NULL);
-    pthread_mutex_lock(&sim_lock);
-    const CUresult result = sim_context_check_locked(ctx);
-    pthread_mutex_unlock(&sim_lock);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (stack.depth == 0)
-        stack.depth = 1;
-    stack.contexts[stack.depth - 1] = ctx;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetCurrent(CUcontext *pctx)
-{
-    SIM_ENTER_QUERY(cuCtxGetCurrent);
-    if (pctx == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *pctx = stack.depth == 0 ? NULL : stack.contexts[stack.depth - 1];
-    return CUDA_SUCCESS;
 }
 
 /* --- creation and destruction */
@@ -193,7 +75,7 @@ static CUresult create(CUcontext *context_out, unsigned flags, CUdevice device, 
     pthread_mutex_lock(&sim_lock);
     *context_out = create_locked(device, flags, version);
     pthread_mutex_unlock(&sim_lock);
-    return push(*context_out);
+    return sim_context_push(*context_out);
 }
 
 CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
@@ -257,8 +139,7 @@ static CUresult destroy(CUcontext context)
     if (!context->is_destroyed)
         sim_context_end_locked(context);
     pthread_mutex_unlock(&sim_lock);
-    if (stack.depth > 0 && stack.contexts[stack.depth - 1] == context)
-        stack.depth--;
+    sim_context_leave(context);
     return CUDA_SUCCESS;
 }
 

@@ -31,13 +31,19 @@ static void destroy_locked(CUevent event)
     free(event);
 }
 
-void sim_events_end_locked(struct CUctx_st *context)
+static void end_all_locked(struct CUctx_st *context)
 {
     for (size_t i = events.count; i > 0; i--) {
         CUevent event = (CUevent)events.rows[i - 1];
         if (event->context == context)
             destroy_locked(event);
     }
+}
+
+__attribute__((constructor)) static void add_ender(void)
+{
+    static struct sim_ender ender = {.end_locked = end_all_locked};
+    sim_context_add_ender(&ender);
 }
 
 static CUevent add(struct CUctx_st *context, unsigned flags, struct sim_shared_event *shared)

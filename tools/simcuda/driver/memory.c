@@ -208,7 +208,7 @@ struct sim_physical *sim_memory_physical_locked(const struct sim_memory *memory,
     return memory->slab != NULL ? memory->slab->physical : memory->physical;
 }
 
-void sim_memory_destroy_all_locked(struct CUctx_st *context)
+static void destroy_all_locked(struct CUctx_st *context)
 {
     for (size_t i = sim_memories.count; i > 0; i--) {
         struct sim_memory *memory = (struct sim_memory *)sim_memories.rows[i - 1];
@@ -217,6 +217,12 @@ void sim_memory_destroy_all_locked(struct CUctx_st *context)
             memory->kind != SIM_POOLED && memory->kind != SIM_GRAPHED)
             sim_memory_destroy_locked(memory);
     }
+}
+
+__attribute__((constructor)) static void add_ender(void)
+{
+    static struct sim_ender ender = {.end_locked = destroy_all_locked};
+    sim_context_add_ender(&ender);
 }
 
 /* --- what an address means */

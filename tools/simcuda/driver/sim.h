@@ -4,7 +4,7 @@
  * simulator see.
  *
  * Files. base.c: what all the others need. core.c: start, settings, faults, call log; statistics.c.
- * errors.c, device.c. context.c and context_query.c. stream.c: queues, workers, ordering;
+ * errors.c, device.c. current.c, context.c and context_query.c. stream.c: queues, workers, ordering;
  * stream_calls.c: their entry points. event.c, event_shared.c, callback.c (host functions),
  * memop.c (waiting for values), capture.c. table.c: tables by address. space.c: addresses and
  * physical memory. memory.c: cuMemAlloc; pool.c, vmm.c, host.c, managed.c, array.c, texture.c,

@@ -227,7 +227,6 @@ void sim_memory_destroy_locked(struct sim_memory *memory);
 /* The granules under cuMemAlloc's memory, and where in them it begins. */
 struct sim_physical *sim_memory_physical_locked(const struct sim_memory *memory,
                                                 uint64_t *begin_out);
-void sim_memory_destroy_all_locked(struct CUctx_st *context);
 /* Of an address in host memory (host.c). */
 CUdeviceptr sim_host_device_address_locked(const struct sim_memory *memory, CUdeviceptr address);
 
@@ -248,7 +247,7 @@ extern struct sim_table sim_handles; /* physical memory by handle value (space.c
 /* device -1: any device will do. */
 bool sim_can_touch_locked(CUdevice device, CUdeviceptr address, size_t bytes, bool write);
 
-/* --- contexts (context.c) */
+/* --- contexts (current.c, context.c) */
 
 struct CUctx_st {
     struct sim_region region; /* begin: the handle */
@@ -266,7 +265,10 @@ struct CUctx_st {
     struct CUstream_st *legacy;
     struct CUstream_st *streams; /* all, also the legacy one */
 };
-struct CUctx_st *sim_context_current(void); /* NULL: none, or destroyed */
+extern struct sim_table sim_contexts;
+CUresult sim_context_push(CUcontext context);
+void sim_context_leave(const struct CUctx_st *context); /* no more the thread's current one */
+struct CUctx_st *sim_context_current(void);             /* NULL: none, or destroyed */
 CUresult sim_context_get(struct CUctx_st **context_out);
 /* The same for a call that frees. Where none has to be current (SIMCUDA_FREE_ANYWHERE): the one of
  * the memory at the address, or NULL. */
@@ -276,6 +278,16 @@ CUresult sim_context_check_locked(CUcontext handle);
 void sim_context_drain(struct CUctx_st *context);
 /* CUDA_SUCCESS when both handles are live contexts. */
 CUresult sim_contexts_check(CUcontext one, CUcontext other);
+/*
+ * A context ends its streams itself and the rest through enders: a file whose objects belong to
+ * contexts registers one when the library is loaded, and so the file knows contexts, and contexts
+ * do not know the file.
+ */
+struct sim_ender {
+    struct sim_ender *next;
+    void (*end_locked)(struct CUctx_st *context);
+};
+void sim_context_add_ender(struct sim_ender *ender);
 /* With work of the context drained. */
 void sim_context_end_locked(struct CUctx_st *context);
 
@@ -345,7 +357,6 @@ void sim_work_discard(struct sim_work *work);
  * work that does, so that the simulator itself never touches what is gone.
  */
 void sim_streams_retire_range_locked(CUdeviceptr begin, size_t bytes, const char *what);
-void sim_events_end_locked(struct CUctx_st *context);
 uint64_t sim_now_ns(void);
 
 /* --- capture (capture.c) */
