@@ -3,16 +3,16 @@
  * Inside the simulated driver: what its files promise each other. simcuda.h is what users of the
  * simulator see.
  *
- * Files. base.c: what all the others need. core.c: start, settings, faults, call log; statistics.c.
- * errors.c, device.c. current.c, context.c and context_query.c. stream.c: queues, workers, ordering;
- * stream_calls.c: their entry points. event.c, event_shared.c, callback.c (host functions),
- * memop.c (waiting for values), capture.c. table.c: tables by address. space.c: addresses and
- * physical memory. memory.c: cuMemAlloc; pool.c, vmm.c, host.c, managed.c, array.c, texture.c,
- * ipc.c, multicast.c. coredump.c. external.c, semaphore.c, gl.c: other APIs. query.c: what is said
- * of pointers. copy.c: every copy; copy_flat.c, copy_shapes.c, copy_batch.c: their entry points.
- * memset.c. state.h is what these share. lookup.c: exports and cuGetProcAddress; stubs.c: what is
- * not simulated. module.c, image.c, function.c, launch.c, launch_legacy.c: kernels. graph*.c:
- * graphs. hook.c: for other stand-ins.
+ * Files. base.c: what all the others need. core.c: start, settings, faults, call log;
+ * statistics.c. errors.c, device.c. current.c, context.c and context_query.c. stream.c: queues,
+ * workers, ordering; stream_calls.c: their entry points. event.c, event_shared.c, callback.c (host
+ * functions), memop.c (waiting for values), capture.c and capture_graph.c. table.c: tables by
+ * address. space.c: addresses and physical memory. memory.c: cuMemAlloc; pool.c, vmm.c, host.c,
+ * managed.c, array.c, texture.c, ipc.c, multicast.c. coredump.c. external.c, semaphore.c, gl.c:
+ * other APIs. query.c: what is said of pointers. copy.c: every copy; copy_flat.c, copy_shapes.c,
+ * copy_batch.c: their entry points. memset.c. state.h is what these share. lookup.c: exports and
+ * cuGetProcAddress; stubs.c: what is not simulated. module.c, image.c, function.c, launch.c,
+ * launch_legacy.c: kernels. graph*.c: graphs. hook.c: for other stand-ins.
  *
  * One lock, sim_lock, guards all state; it is never held while a kernel, a host function or a copy
  * runs. Functions named _locked want it held.

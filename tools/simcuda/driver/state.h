@@ -359,7 +359,7 @@ void sim_work_discard(struct sim_work *work);
 void sim_streams_retire_range_locked(CUdeviceptr begin, size_t bytes, const char *what);
 uint64_t sim_now_ns(void);
 
-/* --- capture (capture.c) */
+/* --- capture (capture.c, capture_graph.c) */
 
 /* Work arrives on a capturing stream. Takes the work. */
 CUresult sim_capture_add_locked(struct CUstream_st *stream, struct sim_work *work);
