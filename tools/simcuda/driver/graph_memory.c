@@ -28,12 +28,24 @@ static struct sim_memory *find_locked(CUdeviceptr address)
                                                                                             : NULL;
 }
 
-void sim_graph_memory_forget_locked(struct sim_memory *memory)
+static void forget_locked(struct sim_memory *memory)
 {
     if (memory->physical != NULL)
         bytes_now[memory->device] -= memory->backed_bytes;
     free(memory->in_graph);
 }
+
+static bool free_locked(struct sim_memory *memory)
+{
+    if (!memory->in_graph->is_allocated)
+        return false;
+    memory->in_graph->is_allocated = false;
+    if (!memory->in_graph->has_node)
+        sim_memory_destroy_locked(memory);
+    return true;
+}
+
+static const struct sim_owner owner = {forget_locked, free_locked, NULL};
 
 /* --- making nodes */
 
@@ -53,6 +65,7 @@ CUresult sim_graph_memory_make_locked(CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS 
                                        &memory);
     if (result == CUDA_SUCCESS) {
         params->dptr = memory->region.begin;
+        memory->owner = &owner;
         memory->in_graph = sim_zalloc(sizeof(*memory->in_graph));
         *memory->in_graph =
             (struct sim_graph_memory){.owner = graph, .params = *params, .has_node = true};
@@ -152,12 +165,7 @@ CUresult sim_graph_memory_allocate_locked(CUdeviceptr address, bool frees_before
 bool sim_graph_memory_free_locked(CUdeviceptr address)
 {
     struct sim_memory *memory = find_locked(address);
-    if (memory == NULL || !memory->in_graph->is_allocated)
-        return false;
-    memory->in_graph->is_allocated = false;
-    if (!memory->in_graph->has_node)
-        sim_memory_destroy_locked(memory);
-    return true;
+    return memory != NULL && free_locked(memory);
 }
 
 /* --- figures */

@@ -181,10 +181,8 @@ void sim_memory_destroy_locked(struct sim_memory *memory)
     const CUdeviceptr begin = memory->region.begin;
     sim_streams_retire_range_locked(begin, memory->region.bytes, "memory was freed");
     sim_table_remove(&sim_memories, &memory->region);
-    if (memory->pool != NULL)
-        sim_pools_forget_locked(memory);
-    if (memory->kind == SIM_GRAPHED)
-        sim_graph_memory_forget_locked(memory);
+    if (memory->owner != NULL)
+        memory->owner->forget_locked(memory);
     if (memory->slab != NULL)
         give_small(memory->slab, begin, memory->backed_bytes);
     else if (memory->physical != NULL)
@@ -255,8 +253,8 @@ static bool memory_allows(const struct sim_memory *memory, CUdevice device, bool
         return false;
     if (device < 0 || !is_on_device || memory->device == device)
         return true;
-    if (memory->pool != NULL)
-        return sim_pool_allows_locked(memory->pool, device, write);
+    if (memory->owner != NULL && memory->owner->allows_locked != NULL)
+        return memory->owner->allows_locked(memory, device, write);
     return context != NULL && context->peers[memory->device];
 }
 
@@ -421,18 +419,15 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
         sim_context_drain(context);
     pthread_mutex_lock(&sim_lock);
     struct sim_memory *memory = sim_memory_find_locked(dptr);
-    const bool is_ours =
-        memory != NULL && memory->region.begin == dptr && !memory->internal && !memory->freeing &&
-        (memory->kind == SIM_DEVICE || memory->pool != NULL || memory->kind == SIM_MANAGED ||
-         memory->kind == SIM_EXTERNAL || memory->kind == SIM_GRAPHED);
+    const bool is_ours = memory != NULL && memory->region.begin == dptr && !memory->internal &&
+                         !memory->freeing &&
+                         (memory->kind == SIM_DEVICE || memory->owner != NULL ||
+                          memory->kind == SIM_MANAGED || memory->kind == SIM_EXTERNAL);
     result = is_ours ? sim_sticky_error() : CUDA_ERROR_INVALID_VALUE;
-    if (is_ours && memory->kind == SIM_GRAPHED) {
-        if (result == CUDA_SUCCESS && !sim_graph_memory_free_locked(dptr))
-            result = CUDA_ERROR_INVALID_VALUE;
-    } else if (result == CUDA_SUCCESS && memory->pool != NULL)
-        sim_pool_free_locked(memory);
-    else if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && memory->owner == NULL)
         sim_memory_destroy_locked(memory);
+    else if (result == CUDA_SUCCESS && !memory->owner->free_locked(memory))
+        result = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&sim_lock);
     return result;
 }

@@ -113,16 +113,6 @@ static void free_if_over_locked(struct CUmemPoolHandle_st *pool)
     last_freed = pool;
 }
 
-void sim_pools_forget_locked(struct sim_memory *memory)
-{
-    struct CUmemPoolHandle_st *pool = memory->pool;
-    pool->reserved -= memory->backed_bytes;
-    if (!memory->freeing || !memory->internal)
-        pool->used -= memory->backed_bytes;
-    pool->live--;
-    free_if_over_locked(pool);
-}
-
 /* --- allocation */
 
 /* Kept blocks are `freeing` (no call knows them) and `internal` (their use is not counted). */
@@ -159,8 +149,49 @@ static void add_kept_locked(struct CUmemPoolHandle_st *pool, struct sim_memory *
     memory->internal = true;
 }
 
+/* --- what an owner is asked */
+
+static void forget_locked(struct sim_memory *memory)
+{
+    struct CUmemPoolHandle_st *pool = memory->pool;
+    pool->reserved -= memory->backed_bytes;
+    if (!memory->freeing || !memory->internal)
+        pool->used -= memory->backed_bytes;
+    pool->live--;
+    free_if_over_locked(pool);
+}
+
+/* The pool may keep the memory. */
+static void give_back_locked(struct sim_memory *memory)
+{
+    struct CUmemPoolHandle_st *pool = memory->pool;
+    if (pool == NULL || pool->is_destroyed || pool->reserved > pool->release_threshold) {
+        sim_memory_destroy_locked(memory);
+        return;
+    }
+    sim_streams_retire_range_locked(memory->region.begin, memory->region.bytes, "memory was freed");
+    add_kept_locked(pool, memory);
+    pool->used -= memory->backed_bytes;
+}
+
+static bool free_locked(struct sim_memory *memory)
+{
+    give_back_locked(memory);
+    return true;
+}
+
+static bool allows_locked(const struct sim_memory *memory, CUdevice device, bool write)
+{
+    const unsigned char wanted =
+        write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
+    return (memory->pool->access[device] & wanted) == wanted;
+}
+
+static const struct sim_owner owner = {forget_locked, free_locked, allows_locked};
+
 static void count_locked(struct CUmemPoolHandle_st *pool, struct sim_memory *memory)
 {
+    memory->owner = &owner;
     memory->pool = pool;
     pool->live++;
     pool->reserved += memory->backed_bytes;
@@ -296,25 +327,13 @@ SIM_TWINS(cuMemAllocFromPoolAsync, _ptsz,
 
 /* --- stream-ordered free */
 
-void sim_pool_free_locked(struct sim_memory *memory)
-{
-    struct CUmemPoolHandle_st *pool = memory->pool;
-    if (pool == NULL || pool->is_destroyed || pool->reserved > pool->release_threshold) {
-        sim_memory_destroy_locked(memory);
-        return;
-    }
-    sim_streams_retire_range_locked(memory->region.begin, memory->region.bytes, "memory was freed");
-    add_kept_locked(pool, memory);
-    pool->used -= memory->backed_bytes;
-}
-
 static void run_free(struct sim_work *work)
 {
     const struct free_work *job = (struct free_work *)work;
     pthread_mutex_lock(&sim_lock);
     struct sim_memory *memory = sim_memory_find_locked(job->address);
     if (memory != NULL && memory->buffer_id == job->buffer_id && memory->freeing)
-        sim_pool_free_locked(memory);
+        give_back_locked(memory);
     pthread_mutex_unlock(&sim_lock);
 }
 
@@ -563,13 +582,6 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUme
         *flags = (CUmemAccess_flags)memPool->access[location->id];
     pthread_mutex_unlock(&sim_lock);
     return result;
-}
-
-bool sim_pool_allows_locked(const struct CUmemPoolHandle_st *pool, CUdevice device, bool write)
-{
-    const unsigned char wanted =
-        write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
-    return (pool->access[device] & wanted) == wanted;
 }
 
 /* --- the pools of a device */

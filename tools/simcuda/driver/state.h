@@ -195,6 +195,14 @@ enum sim_kind {
     SIM_EXTERNAL, /* of another API, mapped */
     SIM_GRAPHICS, /* the same of a graphics API, which keeps the memory */
 };
+struct sim_memory;
+/* Who has memory beside a context: a pool, a graph. */
+struct sim_owner {
+    void (*forget_locked)(struct sim_memory *memory); /* the memory goes */
+    bool (*free_locked)(struct sim_memory *memory);   /* by cuMemFree; false: it cannot be */
+    /* NULL: the context's peers decide */
+    bool (*allows_locked)(const struct sim_memory *memory, CUdevice device, bool write);
+};
 struct sim_memory {
     struct sim_region region; /* as requested */
     enum sim_kind kind;
@@ -209,6 +217,7 @@ struct sim_memory {
     struct sim_slab *slab;         /* of a small one */
     struct sim_physical *physical; /* of a large one */
     size_t backed_bytes;           /* rounded up: what it takes */
+    const struct sim_owner *owner; /* NULL: the context alone */
     struct CUmemPoolHandle_st *pool;
     struct sim_graph_memory *in_graph; /* of SIM_GRAPHED (graph_memory.c) */
     struct sim_advice *advice; /* of managed memory, for each page, once there is any (managed.c) */
@@ -398,13 +407,7 @@ bool sim_multicast_is_one_locked(CUmemGenericAllocationHandle handle);
 bool sim_multicast_release_locked(CUmemGenericAllocationHandle handle); /* false: it is none */
 
 /* --- memory of graphs (graph_memory.c) */
-void sim_graph_memory_forget_locked(struct sim_memory *memory); /* it goes */
 bool sim_graph_memory_free_locked(CUdeviceptr address); /* false: there is none to be freed */
-
-/* --- pools (pool.c) */
-void sim_pools_forget_locked(struct sim_memory *memory); /* memory of a pool goes */
-void sim_pool_free_locked(struct sim_memory *memory);    /* it is freed, and the pool may keep it */
-bool sim_pool_allows_locked(const struct CUmemPoolHandle_st *pool, CUdevice device, bool write);
 
 /* --- memory of other processes (ipc.c) */
 /* What names granules of this process to others, in 64 bytes, while it lives. */
