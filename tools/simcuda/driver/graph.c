@@ -35,6 +35,43 @@ CUgraph sim_graph_create_locked(void)
     return graph;
 }
 
+struct sim_body *sim_body_new(CUgraphNodeType type, void (*drop)(struct sim_body *body))
+{
+    struct sim_body *body = sim_zalloc(sizeof *body);
+    body->references = 1;
+    body->type = type;
+    body->drop = drop;
+    return body;
+}
+
+struct sim_body *sim_body_keep(struct sim_body *body)
+{
+    atomic_fetch_add(&body->references, 1);
+    return body;
+}
+
+void sim_body_drop(struct sim_body *body)
+{
+    if (atomic_fetch_sub(&body->references, 1) != 1)
+        return;
+    if (body->drop != NULL)
+        body->drop(body);
+    free(body);
+}
+
+static void drop_child(struct sim_body *body)
+{
+    sim_graph_destroy(body->child);
+}
+
+struct sim_body *sim_body_make_child(CUgraph owned)
+{
+    struct sim_body *body = sim_body_new(CU_GRAPH_NODE_TYPE_GRAPH, drop_child);
+    owned->is_child = true;
+    body->child = owned;
+    return body;
+}
+
 void sim_node_destroy(CUgraphNode node)
 {
     sim_body_drop(node->body);
@@ -432,4 +469,26 @@ CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *depende
 {
     SIM_ENTER(cuGraphNodeGetDependentNodes_v2);
     return list_neighbours(hNode, false, dependentNodes, edgeData, numDependentNodes);
+}
+
+CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count,
+                                 unsigned int flags)
+{
+    SIM_ENTER(cuGraphRetainUserObject);
+    const bool moves = flags == CU_GRAPH_USER_OBJECT_MOVE;
+    pthread_mutex_lock(&sim_lock);
+    const bool is_good = (moves || flags == 0) && sim_graph_find_locked(graph) != NULL &&
+                         sim_held_take_locked(&graph->held, object, count, moves);
+    pthread_mutex_unlock(&sim_lock);
+    return is_good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count)
+{
+    SIM_ENTER(cuGraphReleaseUserObject);
+    pthread_mutex_lock(&sim_lock);
+    const bool is_good =
+        sim_graph_find_locked(graph) != NULL && sim_held_give_locked(&graph->held, object, count);
+    pthread_mutex_unlock(&sim_lock);
+    return is_good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -13,6 +13,7 @@
 
 struct sim_body {
     atomic_int references;
+    void (*drop)(struct sim_body *body); /* what the body owns; NULL: nothing */
     CUgraphNodeType type;
     struct sim_work *work; /* captured: it decides what to do; the rest is not used */
     union {
@@ -90,7 +91,13 @@ void sim_node_destroy(CUgraphNode node);       /* without sim_lock */
  */
 CUresult sim_graph_order_locked(CUgraph graph, CUgraphNode **nodes_out, size_t *count_out);
 
-/* Bodies. The making functions check the parameters as the driver does when a node is added. */
+/* A body of nothing yet, a child graph as a body, and references (graph.c). */
+struct sim_body *sim_body_new(CUgraphNodeType type, void (*drop)(struct sim_body *body));
+struct sim_body *sim_body_make_child(CUgraph owned);
+struct sim_body *sim_body_keep(struct sim_body *body);
+void sim_body_drop(struct sim_body *body); /* without sim_lock */
+
+/* Bodies (graph_body.c). The making functions check the parameters as the driver does when a node is added. */
 CUresult sim_body_make_kernel(const struct sim_launch_call *call, struct sim_body **body_out);
 CUresult sim_body_make_copy(const CUDA_MEMCPY3D *copy, struct sim_body **body_out);
 CUresult sim_body_make_fill(const CUDA_MEMSET_NODE_PARAMS *fill, struct sim_body **body_out);
@@ -98,19 +105,20 @@ CUresult sim_body_make_host(const CUDA_HOST_NODE_PARAMS *host, struct sim_body *
 CUresult sim_body_make_values(const CUstreamBatchMemOpParams *operations, unsigned count,
                               unsigned flags, struct sim_body **body_out);
 struct sim_body *sim_body_make_empty(void);
-struct sim_body *sim_body_make_child(CUgraph owned);
 struct sim_body *sim_body_make_captured(struct sim_work *owned);
 struct sim_body *sim_body_make_memory(CUgraphNodeType type, CUdeviceptr address);
 /* From the struct of cuGraphAddNode, for this graph (NULL: for one that is instantiated). A child
  * graph is copied. What nodes make is written into the struct. */
 CUresult sim_body_make(CUgraph graph, CUgraphNodeParams *params, struct sim_body **body_out);
-struct sim_body *sim_body_keep(struct sim_body *body);
-void sim_body_drop(struct sim_body *body); /* without sim_lock */
 /* For the functions that set parameters: `made` is how the making of the body ended. */
 CUresult sim_exec_replace_body(CUgraphExec exec, CUgraphNode node, CUresult made,
                                struct sim_body *body);
 void sim_body_run(const struct sim_body *body);
 
+/* A graph takes references, of its own or those of the program (moves), and gives some back; false:
+ * there are not so many. */
+bool sim_held_take_locked(struct sim_held **list, CUuserObject object, unsigned count, bool moves);
+bool sim_held_give_locked(struct sim_held **list, CUuserObject object, unsigned count);
 struct sim_held *sim_held_copy_locked(const struct sim_held *list);
 void sim_held_drop(struct sim_held *list); /* takes sim_lock */
 

@@ -7,12 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct sim_body *make_body(CUgraphNodeType type)
+static void drop_launch(struct sim_body *body)
 {
-    struct sim_body *body = sim_zalloc(sizeof *body);
-    body->references = 1;
-    body->type = type;
-    return body;
+    sim_launch_drop(body->launch);
 }
 
 CUresult sim_body_make_kernel(const struct sim_launch_call *call, struct sim_body **body_out)
@@ -21,7 +18,7 @@ CUresult sim_body_make_kernel(const struct sim_launch_call *call, struct sim_bod
     const CUresult result = sim_launch_make(call, &launch);
     if (result != CUDA_SUCCESS)
         return result;
-    *body_out = make_body(CU_GRAPH_NODE_TYPE_KERNEL);
+    *body_out = sim_body_new(CU_GRAPH_NODE_TYPE_KERNEL, drop_launch);
     (*body_out)->launch = launch;
     return CUDA_SUCCESS;
 }
@@ -89,7 +86,7 @@ CUresult sim_body_make_copy(const CUDA_MEMCPY3D *copy, struct sim_body **body_ou
         !pitch_is_valid(copy, copy->dstXInBytes, copy->dstPitch, copy->dstHeight) ||
         !ends_are_in_memory(copy))
         return CUDA_ERROR_INVALID_VALUE;
-    *body_out = make_body(CU_GRAPH_NODE_TYPE_MEMCPY);
+    *body_out = sim_body_new(CU_GRAPH_NODE_TYPE_MEMCPY, NULL);
     (*body_out)->copy = *copy;
     return CUDA_SUCCESS;
 }
@@ -106,7 +103,7 @@ CUresult sim_body_make_fill(const CUDA_MEMSET_NODE_PARAMS *fill, struct sim_body
     const size_t extent[] = {fill->width * fill->elementSize, fill->height, 1};
     if (!is_in_memory(CU_MEMORYTYPE_DEVICE, fill->dst, fill->pitch, 0, extent))
         return CUDA_ERROR_INVALID_VALUE;
-    *body_out = make_body(CU_GRAPH_NODE_TYPE_MEMSET);
+    *body_out = sim_body_new(CU_GRAPH_NODE_TYPE_MEMSET, NULL);
     (*body_out)->fill = *fill;
     return CUDA_SUCCESS;
 }
@@ -115,9 +112,14 @@ CUresult sim_body_make_host(const CUDA_HOST_NODE_PARAMS *host, struct sim_body *
 {
     if (host == NULL || host->fn == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *body_out = make_body(CU_GRAPH_NODE_TYPE_HOST);
+    *body_out = sim_body_new(CU_GRAPH_NODE_TYPE_HOST, NULL);
     (*body_out)->host = *host;
     return CUDA_SUCCESS;
+}
+
+static void drop_values(struct sim_body *body)
+{
+    free(body->values);
 }
 
 CUresult sim_body_make_values(const CUstreamBatchMemOpParams *operations, unsigned count,
@@ -127,22 +129,14 @@ CUresult sim_body_make_values(const CUstreamBatchMemOpParams *operations, unsign
     const CUresult result = sim_memop_make(operations, count, flags, &work);
     if (result != CUDA_SUCCESS)
         return result;
-    *body_out = make_body(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+    *body_out = sim_body_new(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, drop_values);
     (*body_out)->values = work;
     return CUDA_SUCCESS;
 }
 
 struct sim_body *sim_body_make_empty(void)
 {
-    return make_body(CU_GRAPH_NODE_TYPE_EMPTY);
-}
-
-struct sim_body *sim_body_make_child(CUgraph owned)
-{
-    struct sim_body *body = make_body(CU_GRAPH_NODE_TYPE_GRAPH);
-    owned->is_child = true;
-    body->child = owned;
-    return body;
+    return sim_body_new(CU_GRAPH_NODE_TYPE_EMPTY, NULL);
 }
 
 /* What a captured call other than a launch is, by its name. */
@@ -159,11 +153,16 @@ static CUgraphNodeType type_of_work(const char *name)
     return CU_GRAPH_NODE_TYPE_EMPTY;
 }
 
+static void drop_work(struct sim_body *body)
+{
+    sim_work_discard(body->work);
+}
+
 struct sim_body *sim_body_make_captured(struct sim_work *owned)
 {
     struct sim_launch *launch = sim_launch_of_work(owned);
-    struct sim_body *body =
-        make_body(launch != NULL ? CU_GRAPH_NODE_TYPE_KERNEL : type_of_work(owned->name));
+    struct sim_body *body = launch != NULL ? sim_body_new(CU_GRAPH_NODE_TYPE_KERNEL, drop_launch)
+                                           : sim_body_new(type_of_work(owned->name), drop_work);
     if (launch == NULL) {
         body->work = owned;
     } else {
@@ -173,9 +172,15 @@ struct sim_body *sim_body_make_captured(struct sim_work *owned)
     return body;
 }
 
+static void drop_memory(struct sim_body *body)
+{
+    sim_graph_memory_leave(body->memory);
+}
+
 struct sim_body *sim_body_make_memory(CUgraphNodeType type, CUdeviceptr address)
 {
-    struct sim_body *body = make_body(type);
+    const bool is_first = type == CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+    struct sim_body *body = sim_body_new(type, is_first ? drop_memory : NULL);
     body->memory = address;
     return body;
 }
@@ -242,6 +247,13 @@ static bool has_size(CUgraphConditionalNodeType type, unsigned size)
     }
 }
 
+static void drop_choice(struct sim_body *body)
+{
+    for (unsigned i = 0; i < body->choice.count; i++)
+        sim_graph_destroy(body->choice.graphs[i]);
+    free(body->choice.graphs);
+}
+
 static CUresult make_conditional(CUDA_CONDITIONAL_NODE_PARAMS *params, struct sim_body **body_out)
 {
     if (!has_size(params->type, params->size))
@@ -251,7 +263,7 @@ static CUresult make_conditional(CUDA_CONDITIONAL_NODE_PARAMS *params, struct si
     const bool is_valid =
         condition != NULL && (params->ctx == NULL || params->ctx == condition->context);
     if (is_valid) {
-        struct sim_body *body = make_body(CU_GRAPH_NODE_TYPE_CONDITIONAL);
+        struct sim_body *body = sim_body_new(CU_GRAPH_NODE_TYPE_CONDITIONAL, drop_choice);
         body->choice.condition = condition;
         body->choice.type = params->type;
         body->choice.count = params->size;
@@ -346,40 +358,6 @@ CUresult sim_body_make(CUgraph graph, CUgraphNodeParams *params, struct sim_body
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-}
-
-struct sim_body *sim_body_keep(struct sim_body *body)
-{
-    atomic_fetch_add(&body->references, 1);
-    return body;
-}
-
-static void drop_choice(struct sim_body *body)
-{
-    for (unsigned i = 0; i < body->choice.count; i++)
-        sim_graph_destroy(body->choice.graphs[i]);
-    free(body->choice.graphs);
-}
-
-void sim_body_drop(struct sim_body *body)
-{
-    if (atomic_fetch_sub(&body->references, 1) != 1)
-        return;
-    if (body->work != NULL && body->work->destroy != NULL)
-        body->work->destroy(body->work);
-    else if (body->work != NULL)
-        free(body->work);
-    else if (body->type == CU_GRAPH_NODE_TYPE_KERNEL)
-        sim_launch_drop(body->launch);
-    else if (body->type == CU_GRAPH_NODE_TYPE_GRAPH)
-        sim_graph_destroy(body->child);
-    else if (body->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)
-        free(body->values);
-    else if (body->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-        sim_graph_memory_leave(body->memory);
-    else if (body->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
-        drop_choice(body);
-    free(body);
 }
 
 /* One end of a copy: where its first byte is, and how far rows and slices are apart. */

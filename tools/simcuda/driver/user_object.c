@@ -132,41 +132,28 @@ CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
     return is_good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count,
-                                 unsigned int flags)
+bool sim_held_take_locked(struct sim_held **list, CUuserObject object, unsigned count, bool moves)
 {
-    SIM_ENTER(cuGraphRetainUserObject);
-    const bool moves = flags == CU_GRAPH_USER_OBJECT_MOVE;
-    pthread_mutex_lock(&sim_lock);
-    const bool is_good = is_count(count) && (moves || flags == 0) &&
-                         sim_graph_find_locked(graph) != NULL && find_locked(object) != NULL &&
-                         (!moves || object->callers >= count);
-    if (is_good) {
-        hold_locked(&graph->held, object, count);
-        object->callers -= moves ? count : 0;
-    }
-    pthread_mutex_unlock(&sim_lock);
-    return is_good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!is_count(count) || find_locked(object) == NULL || (moves && object->callers < count))
+        return false;
+    hold_locked(list, object, count);
+    object->callers -= moves ? count : 0;
+    return true;
 }
 
-CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count)
+bool sim_held_give_locked(struct sim_held **list, CUuserObject object, unsigned count)
 {
-    SIM_ENTER(cuGraphReleaseUserObject);
-    pthread_mutex_lock(&sim_lock);
-    struct sim_held **place = sim_graph_find_locked(graph) != NULL ? &graph->held : NULL;
-    while (place != NULL && *place != NULL && (*place)->object != object)
-        place = &(*place)->next;
-    struct sim_held *held = place != NULL ? *place : NULL;
-    const bool is_good = is_count(count) && held != NULL && held->count >= count;
-    if (is_good) {
-        held->count -= count;
-        object->graphs -= count;
-        if (held->count == 0) {
-            *place = held->next;
-            free(held);
-        }
-        end_unused_locked(object);
+    while (*list != NULL && (*list)->object != object)
+        list = &(*list)->next;
+    struct sim_held *held = *list;
+    if (!is_count(count) || held == NULL || held->count < count)
+        return false;
+    held->count -= count;
+    object->graphs -= count;
+    if (held->count == 0) {
+        *list = held->next;
+        free(held);
     }
-    pthread_mutex_unlock(&sim_lock);
-    return is_good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    end_unused_locked(object);
+    return true;
 }
