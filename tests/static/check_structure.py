@@ -1,27 +1,38 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_structure.py BUILD: no circles and no arrows up in the runtime, the shim and the tools.
+"""check_structure.py BUILD: no circles and no arrows up in the runtime, the shim, the tools and what is simulated.
 
 A file depends on another one when its object needs a symbol that the other one's defines, as `nm` has them. So a strongly
 connected component of more than one file is a knot: none of its files can be understood, tested or left out alone. What
-must be so all the same stands in EXCEPTIONS; a row there that no circle needs is an error, so the table only shrinks.
+must be so all the same stands in EXCEPTIONS; a row there that no circle needs is an error, so the table only shrinks. The
+code under MS_DEBUG_CHECKS is looked at too, whatever BUILD has: the files that have any are compiled with it, not linked.
 
 Folders have an order, FLOORS: a file includes, and needs symbols of, its own folder and of floors below it. The map in
 docs/design.md has each of them. None holds more than MOST of all lines. What a header named x_internal.h has, such as the
 inside of an allocation, is its folder's own.
 """
 import collections
+import concurrent.futures
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 RUNTIME = "runtime/libmetashard-runtime.a.p"
 # What is linked with the runtime. Nothing of the runtime is bound to it: the exports of the shim have names of others.
 OVER_RUNTIME = ("shim/libmetashard.so.p", "tools/metashard-dump.p", "tools/metashard-plan.p")
+
+# Nobody of these needs the runtime, and each has its symbols for itself: the programs that are linked with them are tests.
+SIMULATED = ("tools/simcuda/libsimcuda.a.p", "tools/simcuda/nccl/libnccl.so.2.p", "tools/simcuda/cudart/libcudart.so.13.p",
+             "tools/simcuda/cublas/libcublas.so.13.p", "tools/simcuda/cublas/libcublasLt.so.13.p",
+             "tools/simcuda/torch/torch_host.so.p")
+# What MS_DEBUG_CHECKS changes: its code, compiled only with it, and files that name it or the functions of its header.
+CHECKS, CHECKS_HEADER = "runtime/base/lock.c", "runtime/base/lock.h"
+HAS_CHECKS = re.compile(r"MS_DEBUG_CHECKS|\bms_(?:lock_\w+|claim_(?:check|add|remove))\(")
 
 # (who needs it, who defines it): why it cannot be otherwise.
 EXCEPTIONS = {
@@ -41,51 +52,111 @@ TOOLS_MAY = {"runtime/plan", "runtime/checkpoint", "runtime/state", "runtime/doc
 MOST = 0.16
 
 
-def list_objects(build):
-    """By the folder of their target: {object: its source}, as paths from the root of the project or of the build."""
-    objects = collections.defaultdict(dict)
+def read_commands(build):
+    """[(object, its source, how to compile it)], as paths from the root of the project or of the build."""
+    rows = []
     with open(os.path.join(build, "compile_commands.json")) as file:
         for command in json.load(file):
             path = os.path.join(command["directory"], command["file"])
             source = os.path.relpath(path, build)
             if source.startswith(".."):
                 source = os.path.relpath(path, SOURCE)
-            objects[os.path.dirname(command["output"])][command["output"]] = source
+            rows.append((command["output"], source, command["command"]))
+    return rows
+
+
+def list_objects(build):
+    """By the folder of their target: {object: its source}."""
+    objects = collections.defaultdict(dict)
+    for output, source, _ in read_commands(build):
+        objects[os.path.dirname(output)][output] = source
     return objects
 
 
 def read_symbols(build, objects):
-    """{source: (what it defines for others, what it needs of them)}"""
-    symbols = {source: (set(), set()) for source in objects.values()}
+    """{source: (what it defines for others, what it needs of them, what it defines weakly)}"""
+    symbols = {source: (set(), set(), set()) for source in objects.values()}
     text = subprocess.run(["nm", "-A", *objects], cwd=build, check=True, capture_output=True, text=True).stdout
     for line in text.splitlines():
         path, symbol = line.split(":", 1)
         kind, name = symbol.split()[-2:]
-        defined, needed = symbols[objects[path]]
+        defined, needed, weak = symbols[objects[path]]
         if kind in "Uwv":
             needed.add(name)
+        elif kind in "WV":
+            weak.add(name)
         elif kind.isupper():
             defined.add(name)
     return symbols
 
 
-def read_references(build):
-    """{(from, to): symbols}, and all sources."""
-    objects = list_objects(build)
+def find_owners(symbols):
+    """{symbol: source}: where it is defined, or where it is defined weakly, if nobody else defines it."""
+    owners = {name: source for source, (_, _, weak) in symbols.items() for name in weak}
+    owners.update((name, source) for source, (defined, _, _) in symbols.items() for name in defined)
+    return owners
+
+
+def add_references(references, symbols, *owners):
+    """Adds {(from, to): symbols}; of several tables of owners the first that has a symbol counts."""
+    for source, (_, needed, _) in symbols.items():
+        for name in needed:
+            owner = next((found[name] for found in owners if name in found), source)
+            if owner != source:
+                references[source, owner].add(name)
+
+
+def read_references(build, objects=None):
+    """{(from, to): symbols} of what is linked with the runtime, and all sources."""
+    objects = objects or list_objects(build)
     references, sources = collections.defaultdict(set), set()
-    owners = {}
-    for folder in (RUNTIME,) + tuple(folder for folder in OVER_RUNTIME if folder in objects):
+    symbols = read_symbols(build, objects[RUNTIME])
+    owners = find_owners(symbols)
+    add_references(references, symbols, owners)
+    sources |= set(symbols)
+    for folder in (folder for folder in OVER_RUNTIME if folder in objects):
         symbols = read_symbols(build, objects[folder])
-        found = {name: source for source, (defined, _) in symbols.items() for name in defined}
-        if folder == RUNTIME:
-            owners = found
+        add_references(references, symbols, find_owners(symbols), owners)
         sources |= set(symbols)
-        for source, (_, needed) in symbols.items():
-            for name in needed:
-                owner = found.get(name, owners.get(name, source))
-                if owner != source:
-                    references[source, owner].add(name)
     return dict(references), sources
+
+
+def read_simulated(build):
+    """The same of what is simulated."""
+    objects, references = list_objects(build), collections.defaultdict(set)
+    for folder in (folder for folder in SIMULATED if folder in objects):
+        symbols = read_symbols(build, objects[folder])
+        add_references(references, symbols, find_owners(symbols))
+    return dict(references)
+
+
+def list_checked(build, texts):
+    """What of the runtime and the shim MS_DEBUG_CHECKS changes, as read_commands() has it."""
+    rows = [row for row in read_commands(build) if os.path.dirname(row[0]) in (RUNTIME, OVER_RUNTIME[0])]
+    if CHECKS not in (source for _, source, _ in rows):
+        log = next(command for _, source, command in rows if source == "runtime/base/log.c")
+        rows.append((f"{RUNTIME}/base_lock.c.o", CHECKS, log.replace("base/log.c", "base/lock.c")))
+    return [row for row in rows if HAS_CHECKS.search(texts.get(row[1], ""))]
+
+
+def compile_checked(build, texts, folder):
+    """The objects as they are with MS_DEBUG_CHECKS, those that differ in this folder: by their target {object: its source}."""
+    objects, work = list_objects(build), []
+    for output, source, command in list_checked(build, texts):
+        path = os.path.join(folder, source.replace("/", "_") + ".o")
+        target = objects[os.path.dirname(output)]
+        target.pop(output, None)
+        target[path] = source
+        command = re.sub(r" -MD -MQ \S+ -MF \S+ -o \S+", "", command)
+        work.append(command.replace("-DMS_DEBUG_CHECKS=0", "-DMS_DEBUG_CHECKS=1") + f" -O0 -g0 -o {path}")
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(lambda command: subprocess.run(command, shell=True, cwd=build, check=True), work))
+    return objects
+
+
+def read_checked(build, texts):
+    with tempfile.TemporaryDirectory() as folder:
+        return read_references(build, compile_checked(build, texts, folder))[0]
 
 
 def find_components(edges):
@@ -195,10 +266,20 @@ def main():
     build = sys.argv[1]
     texts = list_files()
     references, sources = read_references(build)
+    checked, simulated = read_checked(build, texts), read_simulated(build)
     faults = check_circles(references, EXCEPTIONS) + check_floors(texts, references) + check_sizes(texts) + check_map(texts)
+    faults += [f"with MS_DEBUG_CHECKS: {fault}" for fault in check_circles(checked, EXCEPTIONS) + check_floors(texts, checked)]
+    faults += check_circles(simulated, {})
     if len(sources) < 100 or ("shim/memory.c", "shim/real.c") not in references:
         faults.append(f"only {len(sources)} objects found, or their symbols are not, that cannot be right")
-    print("\n".join(faults) or f"{len(sources)} files, {len(references)} dependencies, no circle")
+    if ("tools/simcuda/driver/copy.c", "tools/simcuda/driver/stream.c") not in simulated:
+        faults.append("the symbols of the simulated driver are not found, that cannot be right")
+    if ("runtime/memory/space.c", CHECKS) not in checked:
+        faults.append("what is compiled with MS_DEBUG_CHECKS does not check, that cannot be right")
+    faults += [f"{path} has code under MS_DEBUG_CHECKS, which {CHECKS_HEADER} alone of the headers may"
+               for path, text in texts.items() if path.endswith(".h") and path != CHECKS_HEADER and HAS_CHECKS.search(text)]
+    print("\n".join(faults) or
+          f"{len(sources)} files, {len(references)} dependencies, and {len(simulated)} of what is simulated: no circle")
     return len(faults) > 0
 
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A capture that goes on, as capture.c, which forbids, and capture_graph.c, which adds, share it. */
+/* A capture that goes on, as capture.c (what it forbids) and capture_graph.c (its graph) share. */
 #pragma once
 
 #include "tools/simcuda/driver/graph.h"

@@ -97,7 +97,8 @@ struct sim_body *sim_body_make_child(CUgraph owned);
 struct sim_body *sim_body_keep(struct sim_body *body);
 void sim_body_drop(struct sim_body *body); /* without sim_lock */
 
-/* Bodies (graph_body.c). The making functions check the parameters as the driver does when a node is added. */
+/* Bodies (graph_body.c). These functions check the parameters as the driver does when a node is
+ * added. */
 CUresult sim_body_make_kernel(const struct sim_launch_call *call, struct sim_body **body_out);
 CUresult sim_body_make_copy(const CUDA_MEMCPY3D *copy, struct sim_body **body_out);
 CUresult sim_body_make_fill(const CUDA_MEMSET_NODE_PARAMS *fill, struct sim_body **body_out);
