@@ -5,6 +5,7 @@
 #include <link.h>
 
 #include "runtime/base/log.h"
+#include "shim/libc.h"
 #include "shim/real.h"
 
 static const char names[][24] = {
@@ -70,7 +71,8 @@ static const void *handed_out(const char *name)
 
 const char *ms_others_around(void)
 {
-    const char *library = before_with("dlsym");
+    /* The list of libraries answers sooner than the dynamic linker. */
+    const char *library = ms_libc_is_before("dlsym") ? before_with("dlsym") : "";
     for (size_t i = 0; i < NAMES && library[0] != '\0'; i++) {
         const void *found = handed_out(names[i]);
         if (found != NULL && ms_is_driver(found))

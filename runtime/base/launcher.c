@@ -50,9 +50,9 @@ static const char *find_job(void)
     return "";
 }
 
-struct ms_launched ms_launcher_read(void)
+struct ms_launched ms_launcher_read(bool wants_job)
 {
-    struct ms_launched launched = {.job = find_job()};
+    struct ms_launched launched = {.job = wants_job ? find_job() : ""};
     launched.has_rank = read_rank(&launched.rank, &launched.world);
     return launched;
 }

@@ -17,7 +17,7 @@ struct ms_launched {
     bool has_rank;
     uint32_t rank, world;
     /* The id of the job: SLURM_JOB_ID, PBS_JOBID, LSB_JOBID, or TORCHELASTIC_RUN_ID, by which
-     * torchrun tells its jobs apart; "" if there is none. */
+     * torchrun tells its jobs apart; "" if there is none, or nobody wants to know. */
     const char *job;
 };
-struct ms_launched ms_launcher_read(void);
+struct ms_launched ms_launcher_read(bool wants_job);

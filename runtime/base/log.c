@@ -42,7 +42,7 @@ static bool is_pipe(int descriptor)
 
 void ms_log_open(enum ms_log_level level, const char *path)
 {
-    const struct ms_launched launched = ms_launcher_read();
+    const struct ms_launched launched = ms_launcher_read(false);
     who.has_rank = launched.has_rank;
     who.rank = launched.rank;
     who.is_started = true;

@@ -46,15 +46,15 @@ static bool is_word(const char *text, const char *word)
     return length > 0 && text[length] == '\0';
 }
 
-/* False, and nothing is copied, if it does not fit. */
-static bool copy_text(char *to, size_t bytes, const char *text)
+/* Copies the text and its ending, or nothing if both do not fit. */
+static void copy_text(char *to, size_t bytes, const char *text, const char *ending)
 {
-    size_t length = 0;
-    while (length < bytes && text[length] != '\0')
-        length++;
-    for (size_t i = 0; length < bytes && i <= length; i++)
-        to[i] = text[i];
-    return length < bytes;
+    size_t used = 0;
+    for (; *text != '\0' && used < bytes; text++)
+        to[used++] = *text;
+    for (; *ending != '\0' && used < bytes; ending++)
+        to[used++] = *ending;
+    to[used < bytes ? used : 0] = '\0';
 }
 
 /* Each parser returns NULL, or what it expected. `value_out` is untouched on failure. */
@@ -182,7 +182,7 @@ static const char *parse_NUMBER(const char *text, ms_type_NUMBER *value_out)
  * letter. What is not known is "none", and a slash would be another folder. */
 static bool expand(char letter, char *text, size_t bytes)
 {
-    const struct ms_launched launched = ms_launcher_read();
+    const struct ms_launched launched = ms_launcher_read(true);
     const char *job = secure_getenv("METASHARD_JOB");
     job = job != NULL && job[0] != '\0' ? job : launched.job;
     snprintf(text, bytes, "none");
@@ -219,7 +219,7 @@ static const char *parse_PATH(const char *text, ms_type_PATH *value_out)
             return expected;
     }
     path[used] = '\0';
-    copy_text(*value_out, sizeof(path), path);
+    copy_text(*value_out, sizeof(path), path, "");
     return NULL;
 }
 
@@ -383,27 +383,31 @@ static void warn_about_other_prefix(char **environment)
     }
 }
 
-static void read_runtime_dir(struct ms_config *config, char **environment)
+/* The first entry of a name counts, as for getenv. */
+static void note_value(const char **value, const char *entry, const char *name)
 {
-    const char *text = ms_environment_find(environment, "XDG_RUNTIME_DIR");
-    if (text != NULL)
-        copy_text(config->runtime_dir, sizeof(config->runtime_dir), text);
+    const char *end = *value == NULL ? skip_word(entry, name) : NULL;
+    if (end != NULL && *end == '=')
+        *value = end + 1;
 }
 
-static void read_cache_dir(struct ms_config *config, char **environment)
+static void read_folders(struct ms_config *config, char **environment)
 {
-    const char *cache = ms_environment_find(environment, "XDG_CACHE_HOME"),
-               *home = ms_environment_find(environment, "HOME");
-    const bool is_own = cache != NULL && cache[0] == '/';
-    const char *text = is_own ? cache : home;
-    size_t used = 0;
-    if (text == NULL || text[0] != '/' ||
-        !copy_text(config->cache_dir, sizeof(config->cache_dir), text))
-        return;
-    while (config->cache_dir[used] != '\0')
-        used++;
-    if (!is_own &&
-        !copy_text(config->cache_dir + used, sizeof(config->cache_dir) - used, "/.cache"))
+    const char *runtime = NULL, *cache = NULL, *home = NULL;
+    for (char **entry = environment; entry != NULL && *entry != NULL; entry++) {
+        if (**entry == 'X') {
+            note_value(&runtime, *entry, "XDG_RUNTIME_DIR");
+            note_value(&cache, *entry, "XDG_CACHE_HOME");
+        } else if (**entry == 'H') {
+            note_value(&home, *entry, "HOME");
+        }
+    }
+    copy_text(config->runtime_dir, sizeof(config->runtime_dir), runtime != NULL ? runtime : "", "");
+    if (cache != NULL && cache[0] == '/')
+        copy_text(config->cache_dir, sizeof(config->cache_dir), cache, "");
+    else if (home != NULL && home[0] == '/')
+        copy_text(config->cache_dir, sizeof(config->cache_dir), home, "/.cache");
+    else
         config->cache_dir[0] = '\0';
 }
 
@@ -456,13 +460,9 @@ static bool read_variables(struct ms_config *config, char **environment, bool is
 
 static bool read_all(struct ms_config *config, char **environment)
 {
-    *config = (struct ms_config){0};
-    read_runtime_dir(config, environment);
-    read_cache_dir(config, environment);
-    for (int i = 0; i < OPTION_COUNT; i++) {
-        if (default_of((enum option)i)[0] != '\0')
-            parse(config, (enum option)i, default_of((enum option)i));
-    }
+    read_folders(config, environment);
+    for (int i = 0; i < OPTION_COUNT; i++)
+        parse(config, (enum option)i, default_of((enum option)i));
     return read_variables(config, environment, false);
 }
 

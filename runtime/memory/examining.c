@@ -20,6 +20,7 @@ static struct {
     _Atomic(CUcontext) context;
     _Atomic CUdevice device;
 } contexts[MAX_CONTEXTS];
+static _Atomic int added; /* contexts: no entry behind so many was ever used */
 static _Atomic bool are_too_many;
 
 static _Atomic uint64_t launches; /* that were not recorded, while something was deferred */
@@ -28,16 +29,19 @@ static _Atomic bool is_expected; /* ms_examining_expect */
 
 static bool is_known(CUcontext context)
 {
+    const int used = atomic_load(&added), end = used < MAX_CONTEXTS ? used : MAX_CONTEXTS;
     int at = 0;
-    while (at < MAX_CONTEXTS && atomic_load(&contexts[at].context) != context)
+    while (at < end && atomic_load(&contexts[at].context) != context)
         at++;
-    return at < MAX_CONTEXTS;
+    return at < end;
 }
 
 void ms_examining_add_context(CUcontext context, CUdevice device)
 {
     if (is_known(context))
         return;
+    if (atomic_load(&added) < MAX_CONTEXTS)
+        atomic_fetch_add(&added, 1);
     for (int at = 0; at < MAX_CONTEXTS; at++) {
         CUcontext none = NULL;
         if (atomic_compare_exchange_strong(&contexts[at].context, &none, context)) {

@@ -256,7 +256,7 @@ void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin
 /* The line at the start, once for each device that is used. */
 static void log_start(CUdevice device, const char *name)
 {
-    const struct ms_launched launched = ms_launcher_read();
+    const struct ms_launched launched = ms_launcher_read(false);
     char of[64] = "";
     int version = 0;
     if (ms_driver.driver_get_version == NULL ||

@@ -156,7 +156,7 @@ static void describe_process(struct ms_state_process *process, const struct ms_c
         .rank = MS_STATE_NO_RANK,
         .world = MS_STATE_NO_RANK,
     };
-    const struct ms_launched launched = ms_launcher_read();
+    const struct ms_launched launched = ms_launcher_read(true);
     if (launched.has_rank) {
         process->rank = launched.rank;
         process->world = launched.world;

@@ -60,6 +60,9 @@ def main():
         if not 0 < relative <= most:
             faults.append(f"{relative} relative relocations, at most {most}: a table of strings can be of char[][N]")
         faults += [f"has {tag}" for tag in ("RELR", "BIND_NOW", "NOW") if re.search(rf"\b{tag}\b", dynamic)]
+    if "--sanitized" not in sys.argv:
+        faults += [f"needs {name}: thread-local data that is not of the model initial-exec" for name, _, _ in undefined
+                   if name == "__tls_get_addr"]
     if "--private-heap" in sys.argv:
         faults += [f"needs {name}, the program's heap" for name, _, _ in undefined if name in ("malloc", "calloc", "realloc")]
 

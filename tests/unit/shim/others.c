@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shim/libc.h"
 #include "tests/unit/logged.h"
 #include "tests/unit/shim/real_side.h"
 
@@ -64,6 +65,11 @@ void *ms_real_handle(void)
 ms_dlsym *ms_libc_dlsym(void)
 {
     return find;
+}
+
+bool ms_libc_is_before(const char *name)
+{
+    return find_in(front, name, NULL) != NULL;
 }
 
 static bool is_in(const void *address, const char *library)
