@@ -82,8 +82,10 @@ static __attribute__((noinline)) void find(_Atomic(report_function *) *original_
     {                                                                                   \
         static _Atomic(report_function *) found;                                        \
         report_function *original = atomic_load_explicit(&found, memory_order_relaxed); \
-        if (original != NULL && ms_owns_any() &&                                        \
-            ms_ready_report((CUdeviceptr)(uintptr_t)block, size))                       \
+        const bool is_noted = original != NULL && ms_owns_any() &&                      \
+                              ms_ready_report((CUdeviceptr)(uintptr_t)block, size);     \
+        original = atomic_load_explicit(&found, memory_order_relaxed);                  \
+        if (is_noted)                                                                   \
             original(block, size, allocated, reserved, device);                         \
         else if (original != NULL)                                                      \
             pass_on(block, size, allocated, reserved, device, original);                \

@@ -11,7 +11,6 @@
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/shard.h"
-#include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
 /* Cheap for unowned memory; host memory is reported as well. */
@@ -47,9 +46,7 @@ static enum ms_carved take(struct ms_allocation *allocation, size_t begin, size_
     while (ms_carve_next_block(allocation, begin, &old) && old.begin < end &&
            give_back(allocation, old.begin))
         ;
-    const enum ms_carved carved = ms_carve_take(allocation, begin, end);
-    ms_counter_add(MS_COUNT_BLOCKS, carved == MS_CARVED);
-    return carved;
+    return ms_carve_take(allocation, begin, end);
 }
 
 static bool lies_on_leftover(CUdeviceptr address, size_t bytes)

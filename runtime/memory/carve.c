@@ -40,6 +40,13 @@ static void end_ready(void)
     ms_lock_drop(&ready_lock);
 }
 
+static void count_block(void)
+{
+    begin_ready();
+    ms_ready_count();
+    end_ready();
+}
+
 static bool is_handed_out(const struct ms_ready *one)
 {
     return one->bytes > 0;
@@ -90,7 +97,7 @@ static void add_ready(struct ms_allocation *allocation, size_t offset)
     struct ms_ready *one = find_ready_place(allocation->address + offset);
     if (one != NULL)
         *one = (struct ms_ready){.address = allocation->address + offset,
-                                 .end = allocation->address + extent.end,
+                                 .room = extent.end - offset,
                                  .granule = (uint32_t)allocation->granule};
     MS_OWN(allocation)->has_ready = true;
     atomic_store_explicit(&ms_ready.is_any, true, memory_order_relaxed);
@@ -273,7 +280,7 @@ static void use_again(struct ms_allocation *allocation, size_t begin, size_t end
     ms_carve_set_leftover(allocation, used < left ? left - used : 0);
 }
 
-enum ms_carved ms_carve_take(struct ms_allocation *allocation, size_t begin, size_t end)
+static enum ms_carved carve(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const bool is_first = !allocation->is_carved;
     if (!can_carve(allocation) ||
@@ -289,6 +296,14 @@ enum ms_carved ms_carve_take(struct ms_allocation *allocation, size_t begin, siz
         return MS_CARVED;
     ms_carve_remove_block(allocation, begin, &end);
     return MS_CARVED_FAILED;
+}
+
+enum ms_carved ms_carve_take(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const enum ms_carved carved = carve(allocation, begin, end);
+    if (carved == MS_CARVED)
+        count_block();
+    return carved;
 }
 
 static _Atomic int64_t trim_gain;
@@ -332,7 +347,7 @@ static void make_block(struct ms_allocation *allocation, const struct ms_range *
     while (ms_carve_next_block(allocation, block->begin, &old) && old.begin < block->end &&
            ms_carve_return(allocation, old.begin, &old_end))
         ;
-    if (ms_carve_take(allocation, block->begin, block->end) == MS_CARVED)
+    if (carve(allocation, block->begin, block->end) == MS_CARVED)
         return;
     allocation->keeps_dead = true;
     stray(allocation);

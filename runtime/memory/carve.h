@@ -16,7 +16,7 @@
 /*
  * Makes [begin, end), which meets no block, a block. With the first one all else becomes dead.
  *
- *     MS_CARVED         it is one
+ *     MS_CARVED         it is one, and is counted (MS_COUNT_BLOCKS)
  *     MS_CARVED_NOT     the allocation was used as a whole before, or there is no memory for the
  *                       record: it stays whole
  *     MS_CARVED_FAILED  there is no memory for the record: it is none, and its bytes are dead,

@@ -29,7 +29,7 @@ enum {
 
 struct ms_ready {
     CUdeviceptr address; /* 0: an empty place */
-    CUdeviceptr end;     /* there is memory up to here */
+    uint64_t room;       /* bytes from there on that have memory */
     uint64_t bytes;      /* handed out; 0: it is not */
     uint32_t granule;
     uint16_t before, next; /* of those that were handed out, in their order; 0: none */
@@ -49,15 +49,26 @@ static inline struct ms_ready *ms_ready_set(CUdeviceptr address)
     return &ms_ready.all[1 + MS_READY_WAYS * (hash >> (64 - MS_READY_SET_BITS))];
 }
 
-/* The place that it has, or NULL. */
+/* The place that it has, or NULL. Most have the first of their set. */
 static inline struct ms_ready *ms_ready_find(CUdeviceptr address)
 {
-    struct ms_ready *const set = ms_ready_set(address);
-    for (unsigned way = 0; way < MS_READY_WAYS; way++) {
-        if (set[way].address == address)
-            return &set[way];
+    struct ms_ready *one = ms_ready_set(address);
+    if (one->address == address)
+        return one;
+    for (const struct ms_ready *end = one++ + MS_READY_WAYS; one < end; one++) {
+        if (one->address == address)
+            return one;
     }
     return NULL;
+}
+
+/* Counts a block that is handed out. Who changes the figure is busy: to add is no atomic step. */
+static inline void ms_ready_count(void)
+{
+    _Atomic uint64_t *const figure =
+        atomic_load_explicit(&ms_counter_figures, memory_order_acquire) + MS_COUNT_BLOCKS;
+    atomic_store_explicit(figure, atomic_load_explicit(figure, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
 }
 
 static inline void ms_ready_hand_out(struct ms_ready *one, uint64_t bytes)
@@ -82,7 +93,8 @@ static inline void ms_ready_take_back(struct ms_ready *one)
  * 0, if one that was handed out so is taken back. False: nothing was done. While a stream is
  * captured, or where memory should rather go back than be handed out again, no block is ready.
  */
-static inline bool ms_ready_report(CUdeviceptr address, int64_t bytes)
+static inline __attribute__((always_inline)) bool ms_ready_report(CUdeviceptr address,
+                                                                  int64_t bytes)
 {
     bool is_noted = false;
     if (!atomic_load_explicit(&ms_ready.is_any, memory_order_relaxed) || ms_is_capturing() ||
@@ -93,10 +105,10 @@ static inline bool ms_ready_report(CUdeviceptr address, int64_t bytes)
         is_noted = bytes <= 0;
         if (is_noted)
             ms_ready_take_back(one);
-    } else if (one != NULL && bytes > 0 && (uint64_t)bytes <= one->end - address &&
+    } else if (one != NULL && bytes > 0 && (uint64_t)bytes <= one->room &&
                ((uint64_t)bytes < one->granule || ms_keeps_memory())) {
         ms_ready_hand_out(one, (uint64_t)bytes);
-        ms_counter_add_inline(MS_COUNT_BLOCKS, 1);
+        ms_ready_count();
         is_noted = true;
     }
     atomic_store_explicit(&ms_ready.is_busy, false, memory_order_release);

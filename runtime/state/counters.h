@@ -39,13 +39,8 @@ extern const char ms_counter_names[MS_FIGURE_COUNT][MS_COUNTER_NAME_BYTES];
 
 void ms_counter_add(enum ms_counter counter, uint64_t amount);
 
-/* The same for what must cost next to nothing. Not in a forked child. */
+/* The figures, for what must cost next to nothing. Not in a forked child. */
 extern _Atomic(_Atomic uint64_t *) ms_counter_figures;
-static inline void ms_counter_add_inline(enum ms_counter counter, uint64_t amount)
-{
-    _Atomic uint64_t *figures = atomic_load_explicit(&ms_counter_figures, memory_order_acquire);
-    atomic_fetch_add_explicit(&figures[counter], amount, memory_order_relaxed);
-}
 
 /* The peak, which is the figure behind its gauge, follows it. */
 void ms_counter_move(enum ms_gauge gauge, int64_t change);

@@ -158,7 +158,7 @@ MS_TEST_AFTER(start, an_older_libc10_gets_its_own_report)
 static struct ms_ready *make_ready(void)
 {
     struct ms_ready *one = ms_ready_set(BLOCK);
-    *one = (struct ms_ready){.address = BLOCK, .end = BLOCK + BYTES, .granule = 2 * BYTES};
+    *one = (struct ms_ready){.address = BLOCK, .room = BYTES, .granule = 2 * BYTES};
     atomic_store(&ms_ready.is_any, true);
     return one;
 }
