@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """passes_program.py FOLDER PASSES [WAY...]: one rank of a program that loads a model, shards it and uses it again and again.
 Prints a line for each pass, and {"shard": bytes of this rank's parameters}. WAY: "train": gradients of all passes and a step,
-twice; "fsdp1"; "bf16": PyTorch's mixed precision; "replicas": HSDP; "saved": DCP saves after each pass.
+twice; "fsdp1"; "bf16": PyTorch's mixed precision; "replicas": HSDP; "saved": DCP saves after each pass; "dcp": DCP saves, loads,
+saves asynchronously and loads again before the first.
 """
 import json
 import os
 import sys
+import time
 
 import numpy as np
 import torch
@@ -56,10 +58,24 @@ def use(net, number):
     print(number, total.item(), flush=True)
 
 
+def reload(net):
+    saved = os.path.join(FOLDER, "saved")
+    dcp.save({"net": net.state_dict()}, checkpoint_id=saved)
+    time.sleep(0.1)  # a file that has just been written is not trusted
+    for again in (False, True):
+        state = {"net": net.state_dict()}
+        dcp.load(state, checkpoint_id=saved)
+        net.load_state_dict(state["net"])
+        if not again:
+            dcp.async_save(state, checkpoint_id=os.path.join(FOLDER, "saved-too")).result()
+
+
 def main():
     torch.cuda.set_device(0)
-    dist.init_process_group("nccl", device_id=torch.device("cuda:0"))
+    dist.init_process_group("cpu:gloo,cuda:nccl", device_id=torch.device("cuda:0"))
     net = shard(load())
+    if "dcp" in WAYS:
+        reload(net)
     optimizer = torch.optim.SGD(net.parameters(), 1e-3) if "train" in WAYS else None
     for step in range(2 if optimizer else 1):
         for number in range(PASSES):

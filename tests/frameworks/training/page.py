@@ -8,8 +8,8 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
 import result_page  # noqa: E402
 
-HEADER = ("| training | ranks | losses | loss, first to last | peak while loading, MiB | peak in all, MiB | step 1, ms | "
-          "steps 2 to 5, ms | steps 6 and on, ms | made |")
+HEADER = ("| training | ranks | losses | loss, first to last | peak while loading, MiB | peak in all, MiB | sent, MiB | "
+          "step 1, ms | steps 2 to 5, ms | steps 6 and on, ms | made |")
 SETTLED_HEADER = "| training | ranks | allocations | settled |"
 SUSPENDED_HEADER = ("| training | ranks | suspensions | given back, MiB | come from files | wait outside | the device still has | "
                     "host grows, waiting there | host grows, waiting in a folder |")
@@ -19,10 +19,12 @@ HEAD = """The simulated driver of this repository, with its stand-ins for the CU
 kernels. No figure here is one of a GPU.
 
 `tests/frameworks/training/train.py` loads a checkpoint and trains for {steps} steps, in eager mode, with attention by PyTorch's
-own operations, gradient clipping and AdamW; once without and once with the shim. Transformers' models are trained by `pretrained.py` beside it. *Same*: every loss of every rank is the same, bit for bit, and so are all parameters in the end. Two figures are
-those without and with the shim. Memory is that of the rank with the most. Times are of rank 0, to the end of the device's work:
-of several steps the one in the middle. Step 1 brings into memory what was loaded. The kernels run on the processor, which
-other ranks and programs use too, so later steps differ by chance.
+own operations, gradient clipping and AdamW; once without and once with the shim. Transformers' models are trained by
+`pretrained.py` beside it. *Same*: every loss of every rank is the same, bit for bit, and so are all parameters in the end. Two
+figures are those without and with the shim. Memory, and the bytes that the host sends to the device in the whole run, are those
+of the rank with the most. Times are of rank 0, to the end of the device's work: of several steps the one in the middle. Step 1
+brings into memory what was loaded. The kernels run on the processor, which other ranks and programs use too, so later steps
+differ by chance.
 
 """
 
@@ -68,7 +70,7 @@ def row_of(*cells):
 def line(record):
     cells = [record["title"], str(record["ranks"]), "same" if record["same"] else "DIFFERENT",
              f"{record['first loss']:.4f} to {record['last loss']:.4f}",
-             *(pair(record[phase], lambda peak: f"{peak / (1 << 20):.0f}") for phase in ("loading", "training"))]
+             *(pair(record[key], lambda most: f"{most / (1 << 20):.0f}") for key in ("loading", "training", "sent"))]
     for number in range(3):
         steps = {name: times[number] for name, times in record["seconds"].items()}
         cells.append(pair(steps, lambda time: "-" if time is None else f"{time * 1000:.0f}"))
