@@ -313,21 +313,36 @@ static void drop_scratch_beside(const struct ms_allocation *allocation, size_t b
         ms_scratch_drop();
 }
 
-/* Runs the launch over all that it writes: the part is in memory, the rest is mapped to the
- * sink. */
-static CUresult run_in_place(struct ms_allocation *allocation, const struct in_place *run,
-                             CUstream stream)
+/* From the first to the last byte that the launch has made; empty: it has made none. */
+static struct ms_range find_made(const struct ms_allocation *allocation, const struct in_place *run)
 {
-    CUresult result =
-        ms_backing_sink_map(&allocation->backing, run->recorded_begin, run->recorded_end);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result =
-        ms_replay_launch(run->recorded, allocation->address + run->recorded_begin,
-                         run->begin - run->recorded_begin, run->end - run->recorded_begin, stream);
+    struct ms_range made = {run->recorded_begin, run->recorded_begin};
+    struct ms_extent extent;
+    for (size_t at = run->recorded_begin;
+         ms_lineage_next(&allocation->lineage, &at, run->recorded_end, &extent);) {
+        if (!ms_content_is_present(&extent.content))
+            continue;
+        made.begin = made.begin < made.end ? made.begin : extent.begin;
+        made.end = extent.end;
+    }
+    return (struct ms_range){made.begin - run->recorded_begin, made.end - run->recorded_begin};
+}
+
+/* Runs the launch over all that it writes: the part is in memory, the rest is mapped to the sink.
+ * False, and the part holds anything: what the launch has made already would change. */
+static bool run_in_place(struct ms_allocation *allocation, const struct in_place *run,
+                         CUstream stream, CUresult *result_out)
+{
+    const struct ms_range part = {run->begin - run->recorded_begin, run->end - run->recorded_begin};
+    *result_out = ms_backing_sink_map(&allocation->backing, run->recorded_begin, run->recorded_end);
+    if (*result_out != CUDA_SUCCESS)
+        return true;
+    const bool is_run = ms_replay_launch(run->recorded, allocation->address + run->recorded_begin,
+                                         part, find_made(allocation, run), stream, result_out);
     const CUresult waited = ms_driver_wait(stream);
     ms_backing_sink_unmap(&allocation->backing, run->recorded_begin, run->recorded_end);
-    return result != CUDA_SUCCESS ? result : waited;
+    *result_out = *result_out != CUDA_SUCCESS ? *result_out : waited;
+    return is_run;
 }
 
 static CUresult replay_in_place(struct ms_allocation *allocation, const struct in_place *run)
@@ -341,10 +356,9 @@ static CUresult replay_in_place(struct ms_allocation *allocation, const struct i
     const struct ms_content launched = {.kind = MS_LAUNCHED,
                                         .recorded = run->recorded,
                                         .source_offset = run->begin - run->recorded_begin};
-    result = is_small_part(allocation, run)
-                 ? ms_replay_any(&launched, run->begin, allocation->address + run->begin,
-                                 run->end - run->begin, stream)
-                 : run_in_place(allocation, run, stream);
+    if (is_small_part(allocation, run) || !run_in_place(allocation, run, stream, &result))
+        result = ms_replay_any(&launched, run->begin, allocation->address + run->begin,
+                               run->end - run->begin, stream);
     if (result == CUDA_SUCCESS)
         result = replay_around(allocation, run, stream);
     const CUresult waited = ms_driver_wait(stream);

@@ -243,6 +243,7 @@ static CUresult run_in_input(struct ms_allocation *allocation,
  * With the block that it has read, if that is there still: its bytes are not sent twice, and not in
  * memory twice. Returns false if it is not, or if somebody works on its allocation. Where the
  * launch runs in its own place, its allocation is claimed, and may be that of the block too.
+ * result_out NULL: the launch is not run.
  */
 static bool run_beside_input(const struct ms_recorded_launch *recorded, uint64_t delta,
                              struct ms_range needed, CUstream stream, CUresult *result_out)
@@ -254,7 +255,7 @@ static bool run_beside_input(const struct ms_recorded_launch *recorded, uint64_t
         is_own ? ms_space_find_claimed(recorded->input->address) : other;
     const bool has = allocation != NULL && has_input(allocation, recorded, needed) &&
                      (!is_own || has_whole_input(allocation, recorded->input));
-    if (has)
+    if (has && result_out != NULL)
         *result_out = run_in_input(allocation, recorded, delta, needed, stream);
     return has;
 }
@@ -322,8 +323,18 @@ static void publish(const struct ms_recorded_launch *recorded, size_t begin, siz
                                       .text = ms_call_name(recorded->launch)});
 }
 
-CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
-                          size_t begin, size_t end, CUstream stream)
+static void finish(const struct ms_recorded_launch *recorded, size_t begin, size_t end,
+                   CUresult result)
+{
+    if (result == CUDA_SUCCESS)
+        publish(recorded, begin, end);
+    else if (result != CUDA_ERROR_OUT_OF_MEMORY) /* logged where it is handled */
+        ms_log(MS_ERROR, "the recorded launch of %s cannot be run again: CUDA error %d",
+               ms_call_name(recorded->launch), (int)result);
+}
+
+static CUresult replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
+                              size_t begin, size_t end, CUstream stream)
 {
     const struct placed before = {&recorded->before, recorded->allocation_id, recorded->address};
     const uint64_t delta = address - recorded->address;
@@ -332,12 +343,43 @@ CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr
         result = recorded->input != NULL
                      ? run_with_input(recorded, delta, begin, end, stream)
                      : ms_call_run(recorded->launch, (const uint64_t[]){delta, delta}, stream);
-    if (result == CUDA_SUCCESS)
-        publish(recorded, begin, end);
-    else if (result != CUDA_ERROR_OUT_OF_MEMORY) /* logged where it is handled */
-        ms_log(MS_ERROR, "the recorded launch of %s cannot be run again: CUDA error %d",
-               ms_call_name(recorded->launch), (int)result);
+    finish(recorded, begin, end, result);
     return result;
+}
+
+/* All that the launch has made is written once more, and so needs what the launch loads for it. */
+static bool replay_again(const struct ms_recorded_launch *recorded, struct ms_range part,
+                         struct ms_range made, CUstream stream, CUresult *result_out)
+{
+    const struct placed before = {&recorded->before, recorded->allocation_id, recorded->address};
+    const struct ms_range all = {part.begin < made.begin ? part.begin : made.begin,
+                                 part.end > made.end ? part.end : made.end};
+    const struct ms_range needed = ms_recorded_launch_needed(recorded, part.begin, part.end),
+                          needed_by_all = ms_recorded_launch_needed(recorded, all.begin, all.end);
+    const bool is_same = needed.begin == needed_by_all.begin && needed.end == needed_by_all.end;
+    if (!is_same && !run_beside_input(recorded, 0, needed_by_all, stream, NULL))
+        return false;
+    bool is_run = true;
+    *result_out = replay_recorded(&before, recorded->address, part.begin, part.end, stream);
+    if (*result_out == CUDA_SUCCESS)
+        is_run = run_beside_input(recorded, 0, needed_by_all, stream, result_out);
+    if (!is_run && is_same) {
+        *result_out = run_with_scratch(recorded, 0, needed, stream);
+        is_run = true;
+    }
+    if (is_run)
+        finish(recorded, part.begin, part.end, *result_out);
+    return is_run;
+}
+
+bool ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
+                      struct ms_range part, struct ms_range made, CUstream stream,
+                      CUresult *result_out)
+{
+    if (recorded->input != NULL && made.begin < made.end)
+        return replay_again(recorded, part, made, stream, result_out);
+    *result_out = replay_launch(recorded, address, part.begin, part.end, stream);
+    return true;
 }
 
 /*
@@ -359,7 +401,7 @@ static CUresult replay_window(const struct ms_recorded_launch *recorded, size_t 
                                       &scratch, &block);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_replay_launch(recorded, block, begin, end, stream);
+    result = replay_launch(recorded, block, begin, end, stream);
     if (result == CUDA_SUCCESS)
         result = use(block + offset, offset, bytes, stream, argument);
     const CUresult waited = ms_driver_wait(stream);
@@ -454,7 +496,7 @@ static CUresult replay_recorded(const struct placed *placed, CUdeviceptr address
     const struct ms_recorded_launch *own = find_own_launch(placed, begin, end);
     CUresult result = CUDA_SUCCESS;
     if (own != NULL)
-        result = ms_replay_launch(own, address, begin, end, stream);
+        result = replay_launch(own, address, begin, end, stream);
     struct ms_extent extent;
     while (result == CUDA_SUCCESS && ms_lineage_next(placed->lineage, &begin, end, &extent))
         result = replay_extent(&extent, own, address + extent.begin, stream);

@@ -39,11 +39,16 @@ CUresult ms_replay_in_scratch(const struct ms_recorded_launch *recorded, size_t 
 
 /*
  * Runs a recorded launch over its block, which now lies at address: first replays the old content
- * of [begin, end), then launches. All of the block must be writable; the content of [begin, end) is
- * lost. May wait for stream.
+ * of the part, then launches. All of the block must be writable; the content of the part is lost.
+ * May wait for stream.
+ *
+ * The launch writes all of the block. In its own place `made` is what it has made already (empty:
+ * nothing), which must stay: so the launch also needs what it loads for that. False, and the part
+ * holds anything, if not all of that is in memory.
  */
-CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
-                          size_t begin, size_t end, CUstream stream);
+bool ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
+                      struct ms_range part, struct ms_range made, CUstream stream,
+                      CUresult *result_out);
 
 /* True if the claimed allocation is that of the launch's input, and holds there what the launch
  * needs (ms_recorded_launch_needed), in memory or not. */

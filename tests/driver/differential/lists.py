@@ -22,7 +22,8 @@ def lists(test):
         test.both(scenario, SLOW)
     for scenario in ("passes", "passes_in_memory"):
         _, dump = test.both(scenario, SMALL)
-        test.check(f"{scenario}: copies of a model are sent twice, whatever their number", dump["h2d_bytes"] == 2 * MODEL, dump)
+        test.check(f"{scenario}: copies of a model are sent twice at most, whatever their number",
+                   dump["h2d_bytes"] <= 2 * MODEL, dump)
         test.both(scenario, dict(SMALL, **SLOW))
     _, dump = test.both("passes", SMALL)
     test.check("and no launch is recorded for them", dump["recorded_launches"] == 0, dump)

@@ -625,6 +625,38 @@ MS_TEST_BETWEEN(start_casts, end_casts, a_part_sends_its_rows_alone)
     CHECK_EQ(one->backing.backed_bytes, FAKE_GRANULE);
 }
 
+/* For a part a launch has the rows of that part alone, and it writes all of its block. */
+static void check_made_in_parts(void)
+{
+    enum { PARTS = 2 };
+    for (size_t i = 0; i < PARTS; i++)
+        CHECK_EQ(check_casts(i * FAKE_GRANULE, (i + 1) * FAKE_GRANULE, 0), 2 * FAKE_GRANULE);
+    CHECK_EQ(check_casts(0, PARTS * FAKE_GRANULE, 0), 0);
+}
+
+MS_TEST_BETWEEN(start_casts, end_casts, parts_that_are_made_stay_where_the_input_is_gone)
+{
+    CHECK(cast_is_recorded(one->address, other->address, BYTES / 4));
+    fill(other, 0, BYTES);
+    check_made_in_parts();
+}
+
+MS_TEST_BETWEEN(start_casts, end_casts, parts_that_are_made_stay_where_the_input_lives)
+{
+    CHECK(cast_is_recorded(one->address, other->address, BYTES / 4));
+    check_made_in_parts();
+}
+
+MS_TEST_BETWEEN(start_casts, end_casts, parts_that_are_made_stay_where_the_input_was_evicted)
+{
+    CHECK(cast_is_recorded(one->address, other->address, BYTES / 4));
+    CHECK_EQ(check_casts(0, FAKE_GRANULE, 0), 2 * FAKE_GRANULE);
+    fake_set(other, 0, BYTES, &(struct ms_content){.kind = MS_SOURCE, .source = cast_file.source});
+    memset((void *)(uintptr_t)other->address, 0, 2 * FAKE_GRANULE);
+    CHECK_EQ(check_casts(FAKE_GRANULE, 2 * FAKE_GRANULE, 0), 2 * FAKE_GRANULE);
+    CHECK_EQ(check_casts(0, 2 * FAKE_GRANULE, 0), 0);
+}
+
 MS_TEST_BETWEEN(start_casts, end_casts, a_part_of_an_input_that_lives_comes_alone)
 {
     CHECK(cast_is_recorded(one->address, other->address, BYTES / 4));

@@ -188,11 +188,20 @@ static void check_words(CUdeviceptr at, size_t bytes, size_t offset)
     CHECK_BYTES(host(at), wanted, bytes);
 }
 
+static CUresult replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
+                              size_t begin, size_t end, CUstream stream)
+{
+    CUresult result;
+    CHECK(ms_replay_launch(recorded, address, (struct ms_range){begin, end},
+                           (struct ms_range){0, 0}, stream, &result));
+    return result;
+}
+
 MS_TEST_AFTER(start, scratch_memory_stays_until_the_launch_has_read_it)
 {
     const CUdeviceptr memory = fake_program_memory(BYTES);
     const struct ms_recorded_launch *recorded = record(1 << 20, 1 << 30, 12);
-    CHECK_EQ(ms_replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
     check_words(memory, BYTES, 0);
     CHECK_EQ(fake.reservations, 1); /* the program's */
     fake_program_memory_free(memory);
@@ -208,7 +217,7 @@ MS_TEST_AFTER(start, an_input_that_was_written_since_is_not_read_in_its_place)
     memset(host(input->address), 0x22, BYTES);
     const struct ms_recorded_launch *recorded = record(1 << 20, input->address, input->id);
     const unsigned made = fake.calls[FAKE_mem_create];
-    CHECK_EQ(ms_replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
     check_words(memory, BYTES, 0);
     CHECK(fake.calls[FAKE_mem_create] > made);
     fake_allocation_free(input);
@@ -225,7 +234,7 @@ MS_TEST_AFTER(start, an_input_that_is_what_it_was_is_read_in_its_place)
     CHECK_EQ(add((struct work){set, input->address, 0, BYTES, ones.pattern}), CUDA_SUCCESS);
     const struct ms_recorded_launch *recorded = record(1 << 20, input->address, input->id);
     const unsigned made = fake.calls[FAKE_mem_create];
-    CHECK_EQ(ms_replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
     check_words(memory, BYTES, 0);
     CHECK_EQ(fake.calls[FAKE_mem_create], made);
     fake_allocation_free(input);
@@ -248,7 +257,7 @@ MS_TEST_AFTER(start, what_an_input_in_its_place_never_got_is_defined)
     const struct ms_recorded_launch *recorded = record(1 << 20, input->address, input->id);
     CHECK(ms_lineage_set(&recorded->input->lineage, WRITTEN, BYTES, &undefined));
     const unsigned made = fake.calls[FAKE_mem_create];
-    CHECK_EQ(ms_replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
     check_words(memory, WRITTEN, 0);
     CHECK_EQ(fake.calls[FAKE_mem_create], made);
     CHECK_EQ(*(unsigned char *)host(memory + WRITTEN), 0);
@@ -265,7 +274,7 @@ MS_TEST_AFTER(start, an_input_that_was_never_written_has_scratch_memory_too)
     const struct ms_content undefined = {.kind = MS_UNDEFINED};
     const struct ms_recorded_launch *recorded = record(1 << 20, input->address, input->id);
     CHECK(ms_lineage_set(&recorded->input->lineage, 0, BYTES, &undefined));
-    CHECK_EQ(ms_replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
     CHECK_EQ(stream_synchronize(FAKE_STREAM), CUDA_SUCCESS);
     CHECK_EQ(*(unsigned char *)host(memory + BYTES - 1), 0);
     CHECK_EQ(input->backing.backed_bytes, 0);
@@ -520,7 +529,7 @@ static struct ms_recorded_launch *record_reader(size_t offset)
 
 static CUresult run(const struct ms_recorded_launch *recorded)
 {
-    return ms_replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM);
+    return replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM);
 }
 
 /* Whether it has read the input in its place. */
@@ -662,7 +671,7 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, what_is_beside_it_in_its_own_a
     recorded->allocation_id = input->id;
     recorded->address = input->address + FAKE_GRANULE;
     CHECK(ms_space_claim(input->address) == input);
-    CHECK_EQ(ms_replay_launch(recorded, recorded->address, 0, FAKE_GRANULE, FAKE_STREAM),
+    CHECK_EQ(replay_launch(recorded, recorded->address, 0, FAKE_GRANULE, FAKE_STREAM),
              CUDA_SUCCESS);
     ms_space_release(input);
     CHECK_EQ(launched[1], input->address);
@@ -776,7 +785,7 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, a_replayed_launch_is_counted_a
     size_t replays = 0;
     page_folder_make();
     page_start(MS_STATE_LEAST_BYTES);
-    CHECK_EQ(ms_replay_launch(record_reader(0), memory, 16, 48, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(replay_launch(record_reader(0), memory, 16, 48, FAKE_STREAM), CUDA_SUCCESS);
     CHECK_EQ(ms_counter_get(MS_COUNT_REPLAYED_LAUNCHES), 1);
     struct ms_snapshot snapshot = page_read(getpid());
     for (size_t i = 0; i < snapshot.event_count; i++) {
@@ -1001,15 +1010,15 @@ MS_TEST_AFTER(start_at_once, a_launch_before_runs_once_in_its_place)
     const struct ms_content made = made_by(first, 0), later = made_by(first, 200);
     CHECK(ms_lineage_set(&second->before, 0, 100, &made));
     CHECK(ms_lineage_set(&second->before, 200, 300, &later));
-    CHECK_EQ(ms_replay_launch(second, block, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(replay_launch(second, block, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
     CHECK_EQ(launches, 2);
     CHECK_EQ(fake.reservations, 1); /* without scratch memory */
     CHECK_EQ(*(unsigned char *)host(block + 101), 0xf3);
-    CHECK_EQ(ms_replay_launch(second, block, 100, 200, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(replay_launch(second, block, 100, 200, FAKE_STREAM), CUDA_SUCCESS);
     CHECK_EQ(launches, 3); /* nothing of the first is in that */
     const unsigned sets = fake.calls[FAKE_memset_d8_async] + fake.calls[FAKE_memset_d32_async];
     launch_result = CUDA_ERROR_LAUNCH_FAILED; /* what is behind the part of the first is not made */
-    CHECK_EQ(ms_replay_launch(second, block, 0, BYTES, FAKE_STREAM), CUDA_ERROR_LAUNCH_FAILED);
+    CHECK_EQ(replay_launch(second, block, 0, BYTES, FAKE_STREAM), CUDA_ERROR_LAUNCH_FAILED);
     launch_result = CUDA_SUCCESS;
     CHECK_EQ(launches, 4);
     CHECK(fake.calls[FAKE_memset_d8_async] + fake.calls[FAKE_memset_d32_async] <= sets + 1);
@@ -1031,7 +1040,7 @@ MS_TEST_AFTER(start_at_once, what_a_launch_made_elsewhere_comes_from_scratch_mem
         const struct ms_content made = made_by(first, i == 0 ? 16 : 0);
         CHECK(ms_lineage_set(&second->before, 0, 100, &made));
         const size_t copies = fake.calls[FAKE_memcpy_dtod_async];
-        CHECK_EQ(ms_replay_launch(second, block, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
+        CHECK_EQ(replay_launch(second, block, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
         CHECK_EQ(launches, 2);
         CHECK_EQ(fake.calls[FAKE_memcpy_dtod_async], copies + 1);
         launches = 0;
