@@ -38,25 +38,26 @@ static bool can_map_memory(CUdevice device)
            supported != 0;
 }
 
-/* --- pools
+/*
+ * --- pools
  *
- * A program that takes its memory from a pool allocates and frees in each training step. Once it
- * has freed a few times what it had at most, an allocation that takes the place of what was freed
- * is *transient*: neither it nor what is written there keeps the window of deferral open. When the
- * program has settled because it moved on, the driver serves the pools, until the program has freed
- * nearly all of what it kept.
+ * A program that uses a pool allocates and frees in each training step. Once the program has freed
+ * a few times its peak, an allocation that takes the place of freed memory is *transient*: neither
+ * the allocation nor a write to it keeps the window of deferral open. After the program has settled
+ * because it moved on, the driver serves the pools, until the program has freed nearly all of its
+ * lasting memory.
  */
 
-/* Bytes of allocations from pools. A race between threads moves a limit a little. */
+/* Bytes of allocations from pools. Races between threads shift the limits only a little. */
 static _Atomic uint64_t live_bytes;
-static _Atomic uint64_t most_bytes;    /* that were live in this window */
-static _Atomic uint64_t freed_bytes;   /* in this window, of those with memory */
+static _Atomic uint64_t most_bytes;    /* the peak of live_bytes in this window */
+static _Atomic uint64_t freed_bytes;   /* in this window, as far as they had memory */
 static _Atomic uint64_t lasting_bytes; /* live, and not transient */
-static _Atomic uint64_t settled_bytes; /* lasting when the window had ended; 0: not known */
+static _Atomic uint64_t settled_bytes; /* lasting_bytes when the window had ended; 0: not known */
 
 bool ms_alloc_wants_pooled(void)
 {
-    enum { FREED_PART = 8 }; /* with less the program has freed its model, as in overcommit.c */
+    enum { FREED_PART = 8 }; /* with less left it has freed its model, as in overcommit.c */
     if (!ms_window_now().has_moved_on) {
         atomic_store_explicit(&settled_bytes, 0, memory_order_relaxed);
         return true;
@@ -72,10 +73,10 @@ bool ms_alloc_wants_pooled(void)
     return true;
 }
 
-/* True for the next allocation, of so many bytes. */
+/* True if an allocation of so many bytes would take the place of freed memory. */
 static bool takes_place(size_t bytes)
 {
-    enum { TIMES = 4 }; /* as many as for leftovers in evict.c */
+    enum { TIMES = 4 }; /* as for leftovers in evict.c */
     const uint64_t most = atomic_load(&most_bytes);
     return atomic_load(&live_bytes) + bytes <= most && atomic_load(&freed_bytes) >= TIMES * most;
 }
@@ -90,8 +91,8 @@ static void begin_pooled(const struct ms_allocation *allocation)
         atomic_fetch_add(&lasting_bytes, bytes);
 }
 
-/* What never had memory is what a program loads from; but in a loop that only sets it, it counts in
- * the end. */
+/* Bytes that never had memory count only a 64th: a program that loads frees such buffers. A loop
+ * that only sets its memory counts as well, after more rounds. */
 static void end_pooled(const struct ms_allocation *allocation)
 {
     enum { UNUSED_PART = 64 };
@@ -102,7 +103,7 @@ static void end_pooled(const struct ms_allocation *allocation)
         atomic_fetch_sub(&lasting_bytes, bytes);
 }
 
-/* --- what all ways to defer share */
+/* --- shared by all ways to defer */
 
 void ms_alloc_forget(struct ms_allocation *allocation)
 {
@@ -113,8 +114,9 @@ void ms_alloc_forget(struct ms_allocation *allocation)
     ms_space_remove(allocation);
 }
 
-/* Green contexts, by the handle that cuCtxFromGreenCtx returned. They share the memory of their
- * device's primary context and may end before it, so their allocations are left to the driver. */
+/* Green contexts, by the handles that cuCtxFromGreenCtx returned. The driver serves their
+ * allocations, because a green context shares the memory of its device's primary context and may
+ * end before it. */
 enum { MAX_GREEN = 64 };
 static _Atomic(CUcontext) green[MAX_GREEN];
 static _Atomic int green_count;
@@ -125,7 +127,7 @@ void ms_alloc_add_green_context(CUcontext context)
     atomic_store(&green[at % MAX_GREEN], context);
 }
 
-/* If there are more than the table holds, every context counts as green. */
+/* Every context counts as green if there are more than the table holds. */
 static bool is_green(CUcontext context)
 {
     const int count = atomic_load_explicit(&green_count, memory_order_relaxed);
@@ -148,8 +150,8 @@ bool ms_alloc_may_defer(size_t bytes, struct ms_promise *promise_out)
            can_map_memory(promise_out->device);
 }
 
-/* False: the driver serves it, because the self-check or queued work (examining.h) forbids to
- * defer. True: ms_examining_end must follow. */
+/* Returns false if the driver must serve the allocation, because the self-check or queued work
+ * (examining.h) forbids deferral. True: ms_examining_end must follow. */
 static bool begin(const struct ms_promise *promise)
 {
     if (!ms_selfcheck_allows(promise->context, promise->device))
@@ -164,7 +166,8 @@ static bool begin(const struct ms_promise *promise)
     return false;
 }
 
-/* What the driver keeps for the pool has room for this allocation, too. */
+/* Gives back the memory that the driver keeps for the pool, and asks again whether the allocation
+ * fits. */
 static bool allows_trimmed(const struct ms_promise *promise, bool *is_tight_out)
 {
     return ms_driver.mem_pool_trim_to(ms_pool_handle(promise->pool), 0) == CUDA_SUCCESS &&
@@ -195,7 +198,7 @@ static bool keep(struct ms_promise *promise, ms_promise_maker *make, void *argum
     }
     if (promise->pool != NULL)
         promise->is_transient = takes_place(promise->bytes);
-    /* If it cannot be deferred, the driver decides what the program gets. */
+    /* The driver decides what the program gets if the record cannot be made. */
     if (!make(promise, argument))
         return false;
     ms_counter_add(MS_COUNT_ALLOCATIONS, 1);
@@ -274,7 +277,7 @@ static CUresult wait_for_device(CUcontext context, bool *is_done_out)
     return *is_done_out ? result : CUDA_SUCCESS;
 }
 
-/* The program has freed it, and gets no more at it. */
+/* The program has freed the allocation and can no longer reach it. */
 static void forget_freed(struct ms_allocation *allocation, const char *how)
 {
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx%s, %zu of them backed", allocation->bytes,
@@ -284,8 +287,8 @@ static void forget_freed(struct ms_allocation *allocation, const char *how)
     ms_counter_add(MS_COUNT_FREES, 1);
 }
 
-/* The wait holds no claim, because it may last as long as a host function of the program, and other
- * threads must be able to go on meanwhile. */
+/* Waits without a claim: the wait may last as long as a host function of the program, and other
+ * threads must be able to go on. */
 CUresult ms_alloc_end(const struct ms_allocation_facts *facts)
 {
     bool is_done;
@@ -322,7 +325,7 @@ bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
     return true;
 }
 
-/* NULL: none could be recorded. */
+/* Returns NULL if no event could be recorded. */
 static CUevent record_event(CUstream stream, CUcontext context)
 {
     struct ms_driver_scope scope;
@@ -339,7 +342,7 @@ static CUevent record_event(CUstream stream, CUcontext context)
     return event;
 }
 
-/* True if the driver would make a node of a call in that stream, or refuse it. */
+/* True if the driver would turn a call on that stream into a graph node, or refuse the call. */
 static bool is_captured(CUstream stream)
 {
     CUstreamCaptureStatus status;
@@ -354,10 +357,11 @@ bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *res
     if (!ms_space_look_up(address, &facts) || facts.is_programs || facts.is_opened ||
         facts.address != address || is_captured(stream) || context == NULL)
         return false;
-    /* The shim does not see when it ends, and its events with it. */
+    /* The shim does not see a green context end, and the context's events with it: wait now. */
     if (context != facts.context && is_green(context))
         return ms_order_stream_wait(stream) == CUDA_SUCCESS && ms_alloc_free(address, result_out);
-    /* Addresses of it that a stream has not got to yet would mean nothing once it is gone. */
+    /* Bytes that a stream has yet to copy may hold addresses of the allocation, which mean nothing
+     * once its record is gone: give it memory now. */
     *result_out =
         ms_has_late_payloads() ? ms_access(address, facts.bytes, MS_NEED_REACH) : CUDA_SUCCESS;
     if (*result_out != CUDA_SUCCESS)
@@ -434,7 +438,7 @@ void ms_alloc_end_context(CUcontext context)
     for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
         at = allocation->address + allocation->bytes;
         if (allocation->context == context && allocation->pool != NULL)
-            allocation->context = NULL; /* its memory is the pool's */
+            allocation->context = NULL; /* pooled memory outlives the context */
         if (allocation->context == context && !allocation->is_programs) {
             ms_alloc_forget(allocation);
             ms_allocation_destroy(allocation);

@@ -13,7 +13,7 @@
 #include "runtime/shard/shard.h"
 #include "runtime/state/window.h"
 
-/* Cheap for unowned memory; host memory is reported as well. */
+/* Cheap for unowned memory: allocators report host memory as well. */
 static struct ms_allocation *claim(CUdeviceptr address)
 {
     return ms_space_may_hold(address) ? ms_space_claim(address) : NULL;
@@ -27,7 +27,7 @@ static void add_change(struct ms_allocation *allocation)
         allocation->keeps_dead = true;
 }
 
-/* False: no block begins there. */
+/* Returns false if no block begins there. */
 static bool give_back(struct ms_allocation *allocation, size_t begin)
 {
     size_t end;
@@ -37,7 +37,7 @@ static bool give_back(struct ms_allocation *allocation, size_t begin)
     return true;
 }
 
-/* Blocks that overlap the new one were returned, which was not reported. */
+/* Ends blocks that overlap the new one: the allocator has taken them back without a report. */
 static enum ms_carved take(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_range old;
@@ -57,15 +57,15 @@ static bool lies_on_leftover(CUdeviceptr address, size_t bytes)
                                    ms_offset(allocation, address) + bytes);
 }
 
-/* Where nothing is deferred, launches are not seen. There a block that is handed out again, with
- * the memory that it had, is the sign of a program that computes. */
+/* While nothing is deferred, the shim does not see launches. The sign of a program that computes is
+ * then a block that is handed out again with the memory that it had. */
 static bool has_moved_on(void)
 {
     return !ms_defers_any() && ms_window_is_due();
 }
 
-/* Of a block that was handed out and counts as deferred. If that fails, the launch that uses it
- * tries again, and its program gets the error. */
+/* Gives memory to a block that was handed out deferred, unless it may stay deferred. After a
+ * failure the launch that uses the block tries again, and the program gets the error there. */
 static void back_if_needed(CUdeviceptr address, size_t bytes, CUcontext context, CUdevice device)
 {
     const bool is_settled = ms_window_now().is_settled;
@@ -81,7 +81,7 @@ static void back_if_needed(CUdeviceptr address, size_t bytes, CUcontext context,
                    1);
 }
 
-/* A block that was handed out in an allocation, and what has become of it. */
+/* How a block that was handed out was recorded. */
 struct taken {
     enum ms_carved carved;
     bool is_deferred;
@@ -116,7 +116,8 @@ static void taken(CUdeviceptr address, size_t bytes)
 static void returned(CUdeviceptr address)
 {
     struct ms_allocation_facts block;
-    /* Addresses of it that a stream has not got to yet would mean nothing once it is dead. */
+    /* Bytes that a stream has yet to copy may hold addresses of the block, which mean nothing once
+     * the block is dead: give it memory now. */
     if (ms_has_late_payloads() && ms_space_may_hold(address) &&
         ms_space_find_pointed(address, &block))
         ms_access(block.address, block.bytes, MS_NEED_REACH);

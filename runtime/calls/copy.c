@@ -22,22 +22,22 @@
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 
-/* Smaller pieces are first replayed in place with what surrounds them; otherwise rows would be
- * copied, and waited for, one by one. */
+/* Smaller pieces are first replayed in place, together with the bytes around them. Otherwise rows
+ * would be copied, and waited for, one by one. */
 enum { LEAST_FROM_STORE = 256 << 10 };
 
 /* A copy in progress. source and destination are claimed; either is NULL for unowned memory. */
 struct copy {
     struct ms_allocation *source, *destination;
     CUdeviceptr source_address, destination_address;
-    size_t from, to; /* their offsets in the allocations */
+    size_t from, to; /* offsets in the two allocations */
     size_t bytes;
     CUstream stream;
     bool is_row;                        /* one of many rows of a copy */
-    const struct ms_sequence *sequence; /* that the tensor is in, or NULL */
+    const struct ms_sequence *sequence; /* to which the tensor belongs, or NULL */
 };
 
-/* Makes this piece of the destination resident, without replaying what it held. */
+/* Makes this piece of the destination resident, without replaying its old content. */
 static CUresult back_destination(const struct copy *copy, size_t at, size_t bytes)
 {
     if (copy->destination == NULL)
@@ -71,8 +71,8 @@ static bool may_move(const struct copy *copy, const struct ms_content *content)
     return content->kind != MS_LAUNCHED || copy->destination->context == content->recorded->context;
 }
 
-/* Copies parked bytes straight to the destination, so that they are not in memory three times. The
- * stream was idle, so the wait is short, and the parked memory can be freed then. */
+/* Copies parked bytes straight to the destination, so that they are not in memory three times.
+ * Waits, so that the parked memory can be freed; the stream was idle, so the wait is short. */
 static CUresult copy_from_parked(const struct copy *copy, size_t at, size_t bytes,
                                  const struct ms_content *content)
 {
@@ -82,14 +82,14 @@ static CUresult copy_from_parked(const struct copy *copy, size_t at, size_t byte
     return result == CUDA_SUCCESS ? ms_order_stream_wait(copy->stream) : result;
 }
 
-/* The shim's own kernels reach it. */
+/* True if the shim's own kernels on the source's device reach the destination. */
 static bool is_on_device_of_source(const struct copy *copy)
 {
     return copy->destination != NULL && copy->destination->device == copy->source->device;
 }
 
-/* Puts a deferred piece into memory, in stream order. The driver copies what is there already, or
- * must be replayed in its own place first. */
+/* Brings a deferred piece into the destination's memory, in stream order. The driver copies a piece
+ * that is cached in the source, or that must first be replayed in its own place there. */
 static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
                                const struct ms_content *content)
 {
@@ -121,17 +121,17 @@ static CUresult set_content(const struct copy *copy, size_t at, size_t bytes,
     return ms_bytes_set(copy->destination, to, to + bytes, content);
 }
 
-/* Bytes that are absent in the source become absent in the destination, whatever was there. */
+/* Makes bytes that are absent in the source absent in the destination, whatever was there. */
 static CUresult copy_absence(const struct copy *copy, size_t at, size_t bytes)
 {
     static const struct ms_content absent = {.kind = MS_ABSENT, .locality = MS_REMOTE};
     if (copy->destination == NULL || ms_is_capturing())
-        return copy_resident(copy, at, bytes); /* which fails */
+        return copy_resident(copy, at, bytes); /* fails: the bytes are absent */
     return set_content(copy, at, bytes, &absent);
 }
 
-/* Bytes of a file that are in memory are not sent twice: a plan has brought them there, or the
- * program has read them, as a broadcast does. */
+/* True if a deferred copy would send the bytes a second time: they are in memory, because a plan
+ * brought them there, or the program has read them, as a broadcast does. */
 static bool would_read_twice(const struct ms_content *content)
 {
     return content->cached && (content->kind == MS_SOURCE || content->locality == MS_LOCAL);
@@ -152,7 +152,7 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
     ms_reuse_note(
         &(struct ms_copied){content, copy->source, from, copy->destination, copy->to + at, bytes});
     struct ms_content moved = ms_content_move(content, from, copy->to + at);
-    /* Parked bytes are copied on already. */
+    /* Parked bytes have arrived: this copies them on. */
     moved.is_in_sequence = copy->sequence != NULL && content->kind != MS_PARKED;
     moved.is_shadowed =
         ms_verifies() && ms_shadow_copy(copy->destination, copy->to + at, copy->source, from, bytes,
@@ -184,7 +184,8 @@ static CUresult copy_deferred(const struct copy *copy, const struct ms_extent *e
     return CUDA_SUCCESS;
 }
 
-/* Bytes never written may be anything, but must be equal in both places. */
+/* Gives bytes that were never written a value: they may be anything, but must be equal in both
+ * places. */
 static CUresult define(const struct copy *copy, struct ms_extent *extent)
 {
     extent->content.kind = MS_FILL;
@@ -212,7 +213,7 @@ static CUresult copy_extent(const struct copy *copy, struct ms_extent *extent, b
     return copy_deferred(copy, extent);
 }
 
-/* Takes the source's extents first, so that an overlapping copy reads what was there. */
+/* Lists the source's extents first, so that an overlapping copy reads the old content. */
 static CUresult copy_extents(const struct copy *copy, bool may_record)
 {
     size_t count;
@@ -233,7 +234,8 @@ static void set_remote_copy(struct ms_content *content)
         content->is_remote_copy = true;
 }
 
-/* Marks the source's remote bytes in the copy too, so that a receive there does not keep them. */
+/* Records the copy, and marks the source's remote bytes in the destination too, so that a receive
+ * there does not keep them. */
 static CUresult copy_recorded(const struct copy *copy)
 {
     struct ms_ranges remote_parts = {0};
@@ -266,7 +268,8 @@ static bool ask(void *value_out, CUpointer_attribute attribute, CUdeviceptr addr
     return ms_driver.pointer_get_attribute(value_out, attribute, address) == CUDA_SUCCESS;
 }
 
-/* True if one piece of that device's memory holds the range for the driver. Not for allocations. */
+/* True if, for the driver, the range lies in one piece of that device's memory. Not for
+ * allocations. */
 static bool is_whole(CUdeviceptr address, size_t bytes, CUdevice device)
 {
     CUdeviceptr begin;
@@ -278,7 +281,7 @@ static bool is_whole(CUdeviceptr address, size_t bytes, CUdevice device)
            address - begin <= whole_bytes && bytes <= whole_bytes - (address - begin);
 }
 
-/* True if the driver cannot refuse the copy for what it reads. */
+/* True if the driver cannot refuse the copy because of its source. */
 static bool is_source_sure(const struct copy *copy)
 {
     const CUdevice device = copy->destination->device;
@@ -286,7 +289,7 @@ static bool is_source_sure(const struct copy *copy)
                                 : is_whole(copy->source_address, copy->bytes, device);
 }
 
-/* Backs the destination; keeps what the copy would overwrite if the driver may refuse the call. */
+/* Backs the destination. Keeps its old content if the driver may refuse the call. */
 static CUresult back_for_driver(const struct copy *copy)
 {
     const size_t end = copy->to + copy->bytes;
@@ -306,7 +309,7 @@ static CUresult make_real(const struct copy *copy)
     return result;
 }
 
-/* The allocation in which a side of the copy does not lie whole. NULL: there is none. */
+/* The allocation that a side of the copy does not fit in; NULL: both sides fit. */
 static const struct ms_allocation *strayed_from(const struct copy *copy)
 {
     if (copy->source != NULL && !ms_fits(copy->source, copy->source_address, copy->bytes))
@@ -323,7 +326,7 @@ static bool run(struct copy *copy, CUresult *result_out)
     const struct ms_allocation *source = copy->source, *strayed = strayed_from(copy);
     const size_t bytes = copy->bytes;
     if (strayed != NULL) {
-        /* Of what the program has not mapped the driver knows what it is. */
+        /* Outside the recorded mappings, only the driver knows what is there. */
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return !strayed->is_programs;
     }
@@ -338,7 +341,7 @@ static bool run(struct copy *copy, CUresult *result_out)
         if (*result_out != CUDA_SUCCESS)
             return true;
     } else {
-        ms_order_add_gate(); /* it may be pinned memory */
+        ms_order_add_gate(); /* the destination may be pinned memory */
     }
     /* The driver decides what an overlapping copy does. */
     if (source != NULL && !overlaps(copy) &&

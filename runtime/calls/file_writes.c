@@ -21,12 +21,13 @@
 #include "runtime/source/source_close.h"
 #include "runtime/state/caller.h"
 
-/* The size of one host copy, taken when out of device memory, at most. */
+/* The largest size of one host copy, which is taken when device memory has run out. */
 static const size_t copied_bytes = (size_t)16 << 20;
 
 static bool lineage_needs(const struct ms_lineage *lineage);
 
-/* True if content needs the file with closed sources. Recursion ends at MS_MAX_LAUNCH_DEPTH. */
+/* True if the content needs the file whose sources are closed. Recursion ends at
+ * MS_MAX_LAUNCH_DEPTH. */
 static bool needs(const struct ms_content *content)
 {
     if (content->kind == MS_SOURCE)
@@ -53,7 +54,7 @@ static bool lineage_needs(const struct ms_lineage *lineage)
     return found;
 }
 
-/* Finds the next extents from `from` on, side by side, that need the file and are not remote. */
+/* Finds the next run of adjacent extents, from `from` on, that need the file and are not remote. */
 static bool find_needing(const struct ms_allocation *allocation, size_t from,
                          struct ms_range *range_out)
 {
@@ -70,7 +71,7 @@ static bool find_needing(const struct ms_allocation *allocation, size_t from,
     return found;
 }
 
-/* Makes a host copy the source of a part of an extent that comes from the file itself. */
+/* Copies an extent's bytes of the file to the host, and makes the copy the extent's source. */
 static CUresult copy_part(struct ms_allocation *allocation, const struct ms_extent *extent)
 {
     const size_t bytes = extent->end - extent->begin;
@@ -89,7 +90,8 @@ static CUresult copy_part(struct ms_allocation *allocation, const struct ms_exte
     return result;
 }
 
-/* Bytes in memory stay there; the result of a launch cannot be kept on the host. */
+/* Keeps cached bytes in memory and copies others to the host, which cannot keep the result of a
+ * launch. */
 static CUresult copy_range(struct ms_allocation *allocation, struct ms_range range)
 {
     CUresult result = CUDA_SUCCESS;
@@ -133,11 +135,9 @@ static CUresult save(struct ms_allocation *allocation, way *save_range, uint64_t
     return result;
 }
 
-/*
- * How often a walk may still sleep before it gives up a claim that another thread has. That thread
- * may be unable to go on before the change: it waits for a host function that makes it, for another
- * process that makes it, or is interrupted by the signal handler that makes it.
- */
+/* How often a walk may still sleep before it gives up waiting for another thread's claim. That
+ * thread may be unable to go on before the change: it waits for the host function or the process
+ * that makes the change, or the signal handler that makes the change has interrupted it. */
 struct patience {
     bool is_endless;
     int sleeps;
@@ -145,7 +145,7 @@ struct patience {
 enum { SLEEP_NS = 10 * 1000 * 1000, SLEEPS = 200 };
 #define MS_STAYS_CLAIMED CUDA_ERROR_NOT_READY /* an allocation stays claimed */
 
-/* Like ms_space_walk. */
+/* Moves on to the next allocation, like ms_space_walk. */
 static CUresult claim_after(struct ms_allocation **allocation, struct patience *patience)
 {
     const CUdeviceptr at = *allocation != NULL ? (*allocation)->address + (*allocation)->bytes : 0;
@@ -175,8 +175,8 @@ static CUresult save_all(way *save_range, struct patience *patience, uint64_t *b
     return result;
 }
 
-/* Repeats until a walk finds nothing, because other threads may copy lineage behind the walk. Host
- * copies need no device memory. */
+/* Repeats until a walk finds nothing, because other threads may copy lineage behind the walk.
+ * Evicts only for into_memory: host copies need no device memory. */
 static CUresult save_until_clean(way *save_range, struct patience *patience, uint64_t *bytes)
 {
     enum { MANY = 16 };
@@ -192,7 +192,7 @@ static CUresult save_until_clean(way *save_range, struct patience *patience, uin
     return result;
 }
 
-/* Nothing can be read from the device any more, so the file's old bytes are not needed. */
+/* True if nothing can be read from the device any more: the file's old bytes are not needed. */
 static bool is_device_lost(CUresult result)
 {
     switch (result) {
@@ -214,7 +214,7 @@ static bool is_device_lost(CUresult result)
     }
 }
 
-/* True in a host function and in a stream callback: others may wait for this thread. */
+/* True in a host function and in a stream callback: other threads may wait for this thread. */
 static bool may_not_call(void)
 {
     size_t free_bytes, total_bytes;
@@ -229,7 +229,7 @@ static const char *const says[] = {
     [MS_FILE_LEASED] = "gets a write lease",
 };
 
-/* Nothing destroys the bytes. */
+/* Warns about a deletion or a lease; neither destroys the bytes. */
 static int keep(enum ms_file_change what, const char *call, const char *path, CUresult result)
 {
     if (what == MS_FILE_DELETED)
@@ -283,7 +283,8 @@ static int answer(enum ms_file_change what, const char *call, const char *path, 
     return ETXTBSY;
 }
 
-/* One file at a time. Taken before claims, and held while the thread waits for them. */
+/* For one file at a time. A thread takes the turn before claims, and holds it while it waits for
+ * them. */
 static struct ms_lock turn = MS_LOCK_INIT(file_writes);
 
 static CUresult save_with(struct patience patience, uint64_t *bytes)
@@ -326,10 +327,10 @@ static int prepare_locked(enum ms_file_change what, const char *call, dev_t devi
 }
 
 /*
- * True if this thread cannot do it: in a child that shares the memory (vfork, posix_spawn), since
- * the driver is the parent's; and in a signal handler that has interrupted a call of the shim,
- * whose locks and claims are this thread's own. What another process does holds for them: the
- * lease thread brings the bytes in, or the use of the bytes fails.
+ * True if this thread cannot materialise the bytes: in a child that shares the memory (vfork,
+ * posix_spawn), because the driver is the parent's; and in a signal handler that has interrupted a
+ * call of the shim, because this thread holds the call's locks and claims. Such changes are handled
+ * like those of another process: the lease thread brings the bytes in, or their use fails.
  */
 static bool counts_as_another_process(void)
 {
@@ -378,7 +379,8 @@ static bool can_have_turn(void)
     return false;
 }
 
-/* The thread with the turn may be interrupted by the signal handler that waits. */
+/* Takes a host copy without the turn: the signal handler that waits may have interrupted the thread
+ * that has the turn. */
 static bool keep_without_turn(dev_t device, ino_t inode)
 {
     char path[MS_PATH_BYTES];

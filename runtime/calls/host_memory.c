@@ -14,14 +14,14 @@
 
 struct range {
     uint64_t begin, end;
-    uint64_t owner; /* the address that it was added for */
+    uint64_t owner; /* `address` of ms_host_memory_add_alias */
 };
 
 static struct {
     struct ms_lock lock;  /* guards ranges, count, capacity; nothing is called while it is held */
     struct range *ranges; /* in no order */
     size_t count, capacity;
-    bool all;                    /* a range was lost because out of memory */
+    bool all;                    /* out of memory: a range is missing from the list */
     _Atomic uint64_t begin, end; /* around all ranges */
     _Atomic uint32_t reach;      /* enum ms_reason */
 } host = {.lock = MS_LOCK_INIT(host_memory), .reach = MS_REASON_CALL};
@@ -140,7 +140,7 @@ struct ms_range ms_host_memory_gap(uint64_t address)
     return gap;
 }
 
-/* If the system does not allow the query, every mapping counts. */
+/* True if the page is mapped: if the system refuses the read, every mapping counts as readable. */
 static bool is_mapped(uint64_t address)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);

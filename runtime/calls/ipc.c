@@ -19,7 +19,7 @@
 #include "runtime/memory/publish.h"
 #include "runtime/state/caller.h"
 
-/* What the program's handle holds. The same for the same allocation. */
+/* The content of the program's handle: always equal for the same allocation. */
 struct handle {
     unsigned char magic[16];
     struct ms_handout_key key;
@@ -30,12 +30,12 @@ _Static_assert(sizeof(struct handle) == sizeof(CUipcMemHandle), "a handle is wha
 static const unsigned char magic[16] = {0x4d, 0x65, 0x74, 0x61, 0x53, 0x68, 0x61, 0x72,
                                         0xe7, 0x1c, 0x0d, 0xb2, 0x96, 0x5a, 0x33, 0x01};
 
-/* What is asked of the other process: the memory from an offset on. */
+/* A question to the other process: the memory from an offset on. */
 struct wanted {
     uint64_t address, id, offset;
 };
 
-/* What comes with a descriptor: the handle that lies at [begin, end) of the allocation. */
+/* The answer, with a descriptor: its handle lies at [begin, end) of the allocation. */
 struct part {
     uint64_t bytes, begin, end; /* bytes: of the whole allocation */
     CUuuid device;
@@ -46,7 +46,8 @@ _Static_assert(sizeof(struct wanted) <= sizeof(struct ms_handout_text) &&
 
 /* --- sharing */
 
-/* On the thread for that: a claim may be held for as long as another process is waited for. */
+/* Claims an allocation on the thread that answers other processes. Tries for a limited time,
+ * because another thread may hold the claim while it waits for another process. */
 static struct ms_allocation *claim_soon(CUdeviceptr address, uint64_t id)
 {
     enum { STEP_NS = MS_NS_PER_MS, MOST_STEPS = 10000 };
@@ -79,7 +80,7 @@ static CUresult take_descriptor(const struct ms_allocation *allocation, size_t o
     return result;
 }
 
-/* The chunk that begins there. */
+/* Describes the chunk that begins at the offset. */
 static bool find_part(const struct ms_allocation *allocation, uint64_t offset,
                       struct part *part_out)
 {
@@ -156,7 +157,7 @@ bool ms_ipc_is_handle(const CUipcMemHandle *handle)
 
 /* --- opening */
 
-/* What is open; ids are those of the allocations. */
+/* A handle that is open here; `id` is that of the allocation in this process. */
 struct opened {
     struct handle handle;
     CUdeviceptr address;
@@ -175,7 +176,7 @@ static void remove_opened(struct opened *one)
     *one = opened.all[--opened.count];
 }
 
-/* With a context everything in it ends. */
+/* Removes handles whose allocation has ended with its context. */
 static void forget_ended(void)
 {
     struct ms_allocation_facts facts;
@@ -245,7 +246,7 @@ static CUresult ask(const struct handle *handle, uint64_t offset, struct part *p
     return CUDA_SUCCESS;
 }
 
-/* Of the first part, the addresses for all. */
+/* Reserves addresses for the whole allocation, as its first part describes it. */
 static CUresult prepare(const struct part *first, struct ms_backing *backing_out)
 {
     CUdevice device;
@@ -303,7 +304,7 @@ static CUresult open_new(const struct handle *handle, CUcontext context, struct 
     return CUDA_SUCCESS;
 }
 
-/* A device reaches memory of another one that its context has opened. */
+/* Lets the current device reach memory on another device, which its context has opened. */
 static CUresult give_access(CUdeviceptr address, CUdevice device)
 {
     MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address);
@@ -358,7 +359,7 @@ CUresult ms_ipc_open(const CUipcMemHandle *handle, unsigned flags, CUdeviceptr *
 
 /* --- closing */
 
-/* One user less. True if that was the last one. */
+/* Removes one user of an open handle. True if it was the last user. */
 static bool drop_user_locked(uint64_t id, CUresult *result_out)
 {
     struct opened *one = opened.all;

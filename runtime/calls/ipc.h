@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that processes share by cuIpcGetMemHandle. The driver shares no mapped memory so. The
- * handle of an allocation names this process (base/handout.h) and the allocation instead. Who opens
- * it, under MetaShard too, asks for the descriptors of the driver's handles under it, one by one,
- * and maps them at addresses of its own. There the memory is an allocation, all of it resident. No
- * descriptor is kept, and the memory lives as long as one of the processes has it mapped.
+ * Memory that processes share by cuIpcGetMemHandle, which the driver does not offer for mapped
+ * memory. So the handle of an allocation names this process (base/handout.h) and the allocation. A
+ * process that opens the handle, under MetaShard too, asks this process for the descriptors of the
+ * driver's handles under the allocation, one by one, and maps them at addresses of its own. There
+ * the memory is an allocation, all of it resident. No descriptor is kept, and the memory lives as
+ * long as one of the processes has it mapped.
  *
  * "bool ms_x(..., result_out)" is as in alloc.h.
  */
@@ -16,7 +17,7 @@
 #include "runtime/memory/backing.h"
 #include "runtime/memory/space.h"
 
-/* True for an allocation of which cuIpcGetMemHandle gives a handle. */
+/* True if cuIpcGetMemHandle gives a handle of the allocation. */
 static inline bool ms_ipc_can_share(const struct ms_allocation_facts *facts)
 {
     return !facts->is_programs && !facts->is_opened && facts->pool == NULL &&
@@ -29,13 +30,13 @@ bool ms_ipc_share(CUdeviceptr address, CUipcMemHandle *handle_out, CUresult *res
 /* True for a handle that ms_ipc_share has made, here or in another process. */
 bool ms_ipc_is_handle(const CUipcMemHandle *handle);
 
-/* cuIpcOpenMemHandle of such a handle. One that is open gives the same address. */
+/* cuIpcOpenMemHandle of such a handle. A handle that is open already gives the same address. */
 CUresult ms_ipc_open(const CUipcMemHandle *handle, unsigned flags, CUdeviceptr *address_out);
 
-/* cuIpcCloseMemHandle. The last one for an address ends the mapping. */
+/* cuIpcCloseMemHandle. The last close of an address ends the mapping. */
 bool ms_ipc_close(CUdeviceptr address, CUresult *result_out);
 
-/* True if the address lies in memory that was opened. */
+/* True if the address lies in memory that ms_ipc_open has mapped. */
 static inline bool ms_ipc_is_opened(CUdeviceptr address)
 {
     struct ms_allocation_facts facts;

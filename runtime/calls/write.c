@@ -32,7 +32,7 @@ CUresult ms_write_bound(struct ms_allocation *allocation, size_t offset)
     return result;
 }
 
-/* A query of a stream that captures would end the capture. */
+/* False during a capture, without a query of the stream: the query would end the capture. */
 static bool takes_work(CUstream stream)
 {
     if (ms_is_capturing())
@@ -48,7 +48,8 @@ CUresult ms_write_prepare(struct ms_allocation *allocation, size_t begin, size_t
                               : ms_materialise(allocation, begin, end, MS_NEED_READ_WRITE);
 }
 
-/* The bytes went to memory from where the shim has found them, not from the program's buffer. */
+/* Compares the written bytes with the program's buffer, because they came from where the shim had
+ * found them. */
 static void verify(struct ms_allocation *allocation, size_t begin, size_t end,
                    const struct ms_content *content, const void *host, CUstream stream)
 {
@@ -58,9 +59,10 @@ static void verify(struct ms_allocation *allocation, size_t begin, size_t end,
 }
 
 /*
- * Writes content to [begin, end): recorded where the allocation is deferred, replayed in stream
- * order where it is present. Cached bytes become resident then: queued work may still read them, so
- * they must not be replayed over out of order later. `host`: the bytes; NULL for a fill.
+ * Writes content to [begin, end): records it where the allocation is deferred, replays it in stream
+ * order where the allocation is present. Cached bytes become resident, because queued work may
+ * still read them: no later replay may overwrite them out of order. `host`: the bytes; NULL for a
+ * fill.
  */
 static CUresult write_range(struct ms_allocation *allocation, size_t begin, size_t end,
                             const struct ms_content *content, const unsigned char *host,
@@ -101,7 +103,7 @@ static bool begin_write(struct ms_allocation *allocation, CUdeviceptr address, s
 {
     const size_t begin = ms_offset(allocation, address);
     if (!ms_fits(allocation, address, bytes)) {
-        /* Of what the program has not mapped the driver knows what it is. */
+        /* Outside the recorded mappings, only the driver knows what is there. */
         *result_out = allocation->is_programs ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
         return false;
     }
@@ -115,8 +117,8 @@ static bool begin_write(struct ms_allocation *allocation, CUdeviceptr address, s
     return false;
 }
 
-/* Claims the allocation for a write that may be recorded. NULL: there is none, or begin_write says
- * no. */
+/* Claims the allocation for a write that may be recorded. NULL: the address lies in no allocation,
+ * or begin_write says no. */
 static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
                                              CUresult *result_out)
 {
@@ -128,7 +130,7 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
     return NULL;
 }
 
-/* True for an allocation of another than the current device: the driver decides about access. */
+/* True if the allocation is not on the current device: the driver decides about access. */
 static bool is_far(const struct ms_allocation *allocation)
 {
     CUdevice current;
@@ -167,7 +169,8 @@ bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
     return is_answered;
 }
 
-/* To look for a shorter copy in files costs more than a snapshot, unless a plan wants to know. */
+/* Finds the file that the bytes come from, or NULL. For a shorter copy the search costs more than a
+ * snapshot, unless a plan has to know the file. */
 static struct ms_source *find_file(const void *source, size_t bytes, uint64_t *offset_out)
 {
     const size_t least = ms_shard_is_active() ? (size_t)4 << 10 : (size_t)64 << 10;
@@ -177,7 +180,7 @@ static struct ms_source *find_file(const void *source, size_t bytes, uint64_t *o
     return file;
 }
 
-/* Its bytes are copied when they are examined (expose_content). */
+/* Makes a snapshot without its bytes: expose_content copies them. */
 static struct ms_source *take_snapshot(size_t bytes)
 {
     struct ms_source *snapshot = ms_source_create_snapshot(bytes, MS_SNAPSHOT_LIMITED);
@@ -188,8 +191,8 @@ static struct ms_source *take_snapshot(size_t bytes)
     return snapshot;
 }
 
-/* Finds what the copied bytes are: on a rank that gets its tensors from another one, all of a model
- * is zeros. Returns false if they must be copied. */
+/* Finds where the copied bytes come from: a file; zeros, as all of a model on a rank that gets its
+ * tensors from another rank; or else a snapshot. Returns false if the driver must copy. */
 static bool find_content(const void *source, size_t bytes, struct ms_content *content)
 {
     uint64_t offset = 0;
@@ -213,8 +216,8 @@ static void drop_found(const struct ms_content *content)
         ms_source_drop(content->source);
 }
 
-/* Under the claim of the allocation that gets it: who closes a source later will find it there, but
- * one that was closed since it was found is not found anywhere. */
+/* False if the source was closed since it was found. To be called under the claim of the allocation
+ * that gets the content: whoever closes the source later will find it there. */
 static bool is_still_there(const struct ms_content *content)
 {
     return content->kind != MS_SOURCE || ms_source_state(content->source) == MS_SOURCE_IS_OPEN;
@@ -227,8 +230,9 @@ static const char *describe(const struct ms_content *content)
     return ms_source_is_file(content->source) ? "bytes of a file" : "bytes of memory";
 }
 
-/* Materialises what addresses in the copied bytes point to, which kernels now can read. Zeros, and
- * bytes of a file that is older than this process, hold no addresses. Fills a snapshot. */
+/* Materialises the blocks that addresses in the copied bytes point to, because kernels can read
+ * these bytes now. Zeros, and bytes of a file that is older than this process, hold no addresses.
+ * Fills a snapshot. */
 static CUresult expose_content(const void *source, size_t bytes, const struct ms_content *content)
 {
     if (content->kind == MS_FILL)
@@ -255,7 +259,8 @@ static bool back_for_copy(const struct ms_movement *movement, CUresult *result_o
     return *result_out != CUDA_SUCCESS;
 }
 
-/* What is present is written by the driver: nobody needs to know what the bytes are. */
+/* True if the whole destination is present: the driver writes it, and nobody needs to know what the
+ * bytes are. */
 static bool is_present(CUdeviceptr address, size_t bytes)
 {
     MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address);
@@ -266,7 +271,7 @@ static bool is_present(CUdeviceptr address, size_t bytes)
            !ms_lineage_any(&allocation->lineage, begin, begin + bytes, MS_MISSING);
 }
 
-/* False: the driver has to copy after all. */
+/* Returns false if the driver has to copy after all. */
 static bool write_content(const struct ms_movement *movement, const struct ms_content *content,
                           CUresult *result_out)
 {
@@ -303,7 +308,7 @@ bool ms_write_from_host(const struct ms_movement *movement, CUresult *result_out
     if (bytes == 0 || source == NULL)
         return false;
     if (ms_space_look_up(from, &facts)) {
-        /* Not host memory: the driver decides whether that is allowed. */
+        /* The source is not host memory: the driver decides whether that is allowed. */
         const struct ms_use uses[] = {{MS_NEED_READ_WRITE, from, bytes},
                                       {MS_NEED_READ_WRITE, to, bytes}};
         *result_out = ms_access_uses(uses, 2);
