@@ -76,7 +76,7 @@ static bool has_other_memory(const struct ms_arguments *arguments,
 struct operands {
     const struct ms_pointed *out;
     const struct ms_pointed *in; /* NULL: nothing */
-    size_t offsets[2], count;    /* of their pointers in the parameters */
+    size_t offsets[2], count;    /* of the operands' pointers in the parameters */
 };
 
 static bool is_inside(const struct ms_pointed *hit)
@@ -91,10 +91,9 @@ static bool is_same_block(const struct ms_allocation_facts *a, const struct ms_a
            b->address < a->address + a->bytes;
 }
 
-/*
- * The padding of parameters is full of stale addresses. A kernel that stores through one pointer
- * has it at the same place in each launch. Where that is shows a launch with no other address.
- */
+/* Learns where a kernel that stores through one pointer has this pointer, which is at the same
+ * place in each launch. The padding of parameters is full of stale addresses, so only a launch with
+ * no other address shows the place. */
 static void learn_place(struct ms_param_layout *layout, const struct ms_pointer_scan *reach)
 {
     uint32_t none = 0;
@@ -116,7 +115,8 @@ static const struct ms_pointed *find_written(const struct ms_pointer_scan *reach
     return NULL;
 }
 
-/* One pointer of a list of tensors, or one of each of two lists: {in, out}. */
+/* Finds the operands of a launch over one tensor: a pointer of the only list, or {in, out}, a
+ * pointer of each of two lists. */
 static bool find_listed(const struct ms_call *call, const struct ms_pointer_scan *reach,
                         const struct ms_arguments *arguments, struct operands *operands_out)
 {
@@ -136,8 +136,8 @@ static bool find_listed(const struct ms_call *call, const struct ms_pointer_scan
            hits[0].block.context == hits[1].block.context;
 }
 
-/* True if a loop may lead its two pointers, at this place, to different places though they are the
- * same: an element of the result is not that element of the source. */
+/* True if a loop may lead its two pointers, which are equal, to different places: an element of the
+ * result is then not made of the same element of the source. */
 static bool moves(const struct ms_arguments *arguments, size_t pointers)
 {
     struct ms_strides strides;
@@ -146,8 +146,8 @@ static bool moves(const struct ms_arguments *arguments, size_t pointers)
     return found == MS_STRIDED_UNCLEAR || (found == MS_STRIDED_FOUND && !strides.is_parallel);
 }
 
-/* True if the pointers fit the rule: one; {out, in}, the same one twice or of two blocks; or {in,
- * out} of two blocks. */
+/* True if the pointers fit the rule: one pointer; {out, in}, equal or of two blocks; or {in, out}
+ * of two blocks. */
 static bool find_operands(const struct ms_call *call, const struct ms_pointer_scan *reach,
                           const struct ms_arguments *arguments, struct operands *operands_out)
 {
@@ -194,7 +194,7 @@ static struct ms_recorded_launch *create_recorded(const struct operands *operand
     return recorded;
 }
 
-/* Makes the block the result of the recorded launch, which takes over what it was before. */
+/* Makes the block the result of the recorded launch, which takes over the block's old lineage. */
 static bool add_recorded(const struct ms_part *out, const struct ms_part *in,
                          struct ms_recorded_launch *recorded, CUstream stream)
 {
@@ -206,8 +206,8 @@ static bool add_recorded(const struct ms_part *out, const struct ms_part *in,
     return ms_bytes_set(out->allocation, out->begin, out->end, &launched) == CUDA_SUCCESS;
 }
 
-/* The block ends where the program's mappings end: a kernel that writes beyond fails. Empty if
- * nothing is mapped where the pointer leads. */
+/* The operand's block, cut to the program's mappings: a kernel that writes beyond them fails. Empty
+ * if nothing is mapped where the pointer leads. */
 static struct ms_part part_of(struct ms_allocation *allocation, const struct ms_pointed *operand)
 {
     const size_t begin = ms_offset(allocation, operand->block.address);
@@ -224,9 +224,10 @@ static bool is_snapshot(const struct ms_content *content)
 }
 
 /*
- * True if all of it can be restored for a replay, except perhaps what rounds a block up. A snapshot
- * would be kept for the replay, and be sent twice if the block is kept as well. So would bytes of a
- * file that are in memory already, as after a broadcast: if they are most, the kernel runs.
+ * True if a replay can restore all of the part, except perhaps the bytes that round a block up. Not
+ * with a snapshot, which would be kept for the replay, and be sent twice if the block is kept as
+ * well. Cached bytes of a file, as after a broadcast, would be sent twice, too: if they are at
+ * least half, the kernel runs.
  */
 static bool can_be_input(const struct ms_part *part)
 {
@@ -266,7 +267,7 @@ static struct depths depths_of(const struct ms_part *part)
     return depths;
 }
 
-/* A launch's input, and how its output depends on that. */
+/* A launch's input, and how the output depends on the input. */
 struct input {
     struct ms_part part;
     struct ms_loads loads;
@@ -294,8 +295,8 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct input *f
     return true;
 }
 
-/* A recorded launch may be replayed, and so read remote bytes, when no placement query follows;
- * absent bytes can never be read. */
+/* True if the content of the part forbids to record a launch: a replay may read remote bytes when
+ * no placement query follows, and absent bytes can never be read. */
 static bool is_forbidden(const struct ms_part *part)
 {
     if (ms_lineage_any(&part->allocation->lineage, part->begin, part->end, MS_OF_KIND(MS_ABSENT)))
@@ -323,8 +324,8 @@ static bool record_in(const struct ms_part *out, const struct input *in,
            add_recorded(out, in != NULL ? &in->part : NULL, recorded, stream);
 }
 
-/* The input is what the launch loads of its block, as far as the block has memory or a record; all
- * of the block, if the loads are not known. */
+/* The input: the part of its block that the launch loads; all of the block, if the loads are not
+ * known. */
 static struct input input_of(struct ms_allocation *allocation, const struct operands *operands,
                              const struct ms_part *out, const struct ms_loads *loads)
 {
@@ -341,7 +342,8 @@ static struct input input_of(struct ms_allocation *allocation, const struct oper
     return input;
 }
 
-/* Claims the allocations of the operands, and records the launch if they are still the same. */
+/* Claims the allocations of the operands, and records the launch if these allocations are still the
+ * same. */
 static bool claim_and_record(const struct operands *operands, const struct ms_loads *loads,
                              struct ms_recorded_launch *recorded, CUstream stream)
 {
@@ -410,7 +412,8 @@ static void find_input(const void *concatenation, size_t i, struct ms_strided_co
     ms_concatenate_input(concatenation, i, rows_out);
 }
 
-/* True if the launch only copies, and the copies are done; *result_out is then what it returns. */
+/* True if the launch only copies, and the shim has made the copies: the launch returns
+ * *result_out. */
 static bool concatenate(const struct ms_call *call, const struct ms_arguments *arguments,
                         const struct ms_pointer_scan *reach, CUresult *result_out)
 {
@@ -430,7 +433,7 @@ static bool concatenate(const struct ms_call *call, const struct ms_arguments *a
     return true;
 }
 
-/* Either of the two pointers may be one to a block. */
+/* Finds the rows that a loop copies. Either of its two pointers may be the one to a block. */
 static bool find_rows(const struct ms_call *call, const struct ms_param_layout *layout,
                       const struct ms_packed *packed, const struct ms_pointer_scan *reach,
                       struct ms_strided_copy *rows)
@@ -450,7 +453,8 @@ static void find_itself(const void *rows, size_t i, struct ms_strided_copy *rows
     *rows_out = *(const struct ms_strided_copy *)rows;
 }
 
-/* True if the launch copies rows, and they are copied. It reads only the copy's parameters. */
+/* True if the launch only copies rows, and the shim has copied them. Such a kernel reads no
+ * parameters but the copy's. */
 static bool copy_rows(const struct ms_call *call, const struct ms_arguments *arguments,
                       const struct ms_pointer_scan *reach, CUresult *result_out)
 {
@@ -463,7 +467,7 @@ static bool copy_rows(const struct ms_call *call, const struct ms_arguments *arg
         !ms_call_may_wait(call, layout, device))
         return false;
     if (rows.dims == 0)
-        rows.dim[rows.dims++].count = 1; /* one row, which is a copy only where rows are */
+        rows.dim[rows.dims++].count = 1; /* one row: copied only where rows would be */
     const struct ms_parts parts = {1, find_itself, &rows};
     if (!ms_move_try_parts(&parts, call->stream, result_out))
         return false;
@@ -471,7 +475,8 @@ static bool copy_rows(const struct ms_call *call, const struct ms_arguments *arg
     return true;
 }
 
-/* If the device can read all of the process's memory, a pointer to it may lead anywhere. */
+/* True if a parameter may point to pageable memory that the device can read: that pointer may lead
+ * anywhere. */
 static bool reaches_pageable_memory(const struct ms_arguments *arguments)
 {
     CUdevice device;
@@ -494,7 +499,8 @@ static bool reaches_pageable_memory(const struct ms_arguments *arguments)
     return false;
 }
 
-/* Why a launch may reach every block; MS_REASON_CALL: it reaches what its parameters point to. */
+/* Why a launch may reach every block; MS_REASON_CALL: it reaches only blocks that its parameters
+ * point to. */
 static enum ms_reason why_unbounded(const struct ms_arguments *arguments,
                                     const struct ms_pointer_scan *reach)
 {
@@ -506,7 +512,7 @@ static enum ms_reason why_unbounded(const struct ms_arguments *arguments,
     return reaches_pageable_memory(arguments) ? MS_REASON_PAGEABLE_REACH : MS_REASON_CALL;
 }
 
-/* Counts what was materialised since `before` as used by a kernel. */
+/* Counts bytes that were materialised since `before` as used by a kernel. */
 static void add_used(CUdevice device, uint64_t before)
 {
     ms_overcommit_note(MS_OVERCOMMIT_USED, device,
@@ -548,11 +554,11 @@ static CUresult touch_reached(const struct ms_arguments *arguments,
     }
     const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
     const CUresult result = ms_access_uses(uses, reach->count);
-    add_used(reach->hits[0].block.device, before); /* mostly all are of one device */
+    add_used(reach->hits[0].block.device, before); /* mostly all blocks are on one device */
     return result;
 }
 
-/* What the launch reaches is in memory. */
+/* The launch will be forwarded: all that it reaches is in memory. */
 static void will_run(void)
 {
     ms_examining_launched();
@@ -563,16 +569,16 @@ static void will_run(void)
 
 enum { MOST_PARAMS = 16 };
 
-/* A launch over lists of tensors, of which a part is recorded, tensor by tensor. */
+/* A launch over lists of tensors, which is recorded tensor by tensor as far as possible. */
 struct listed {
     const struct ms_call *call;
     const struct ms_arguments *arguments;
     struct ms_tensor_list list;
-    bool is_left[MS_MAX_LISTED]; /* tensors that are to be launched */
+    bool is_left[MS_MAX_LISTED]; /* tensors still to be launched */
     unsigned char *bytes;        /* room for parameters */
 };
 
-/* Of the tensors that are wanted. */
+/* Makes a call for the wanted tensors alone. False if no block of threads works on them. */
 static bool select_tensors(const struct listed *listed, const bool *is_wanted,
                            struct ms_call *call_out, struct ms_packed *packed_out)
 {
@@ -599,7 +605,7 @@ static enum listed_state record_tensor(const struct listed *listed, unsigned ten
     return record(&call, &arguments, &reach) ? RECORDED : LEFT;
 }
 
-/* A copy is one of lineage, as those of torch.cat. */
+/* Copies a tensor as lineage, like an input of torch.cat, if the launch only copies. */
 static bool copy_tensor(const struct listed *listed, unsigned tensor, CUresult *result_out)
 {
     const struct ms_call *call = listed->call;
@@ -612,7 +618,7 @@ static bool copy_tensor(const struct listed *listed, unsigned tensor, CUresult *
            ms_move_try_deferred(&piece, call->stream, result_out);
 }
 
-/* Runs what could not be recorded. */
+/* Launches the tensors that could not be recorded. */
 static CUresult launch_left(const struct listed *listed, struct ms_packed *packed)
 {
     struct ms_param_layout *layout = listed->arguments->layout;
@@ -641,7 +647,7 @@ static CUdeviceptr tensor_at(const struct listed *listed, unsigned which, unsign
                    list->at + ((size_t)list->tensors * which + tensor) * sizeof(CUdeviceptr));
 }
 
-/* Or elsewhere than in an allocation. */
+/* True as well if the address lies in no allocation. */
 static bool is_in_memory(CUdeviceptr address)
 {
     MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address);
@@ -664,9 +670,9 @@ static bool is_beside_left(const struct listed *listed, unsigned count, unsigned
 }
 
 /*
- * What is made of bytes in memory is not recorded, and its block comes into memory for that. So
- * what else goes to that block, as to the buffer of an all-gather, is launched with it: made there
- * from a record, its bytes would be sent, and be sent again where their source is used next.
+ * A tensor that is made of bytes in memory is not recorded, and its block comes into memory. Other
+ * tensors in this block, as in the buffer of an all-gather, are then launched with it. Made from a
+ * record, their bytes would be sent to the block, and sent again where their source is used next.
  */
 static void leave_blocks(struct listed *listed, unsigned count)
 {
@@ -722,8 +728,8 @@ static bool launch_each(const struct ms_call *call, const struct ms_arguments *a
            launch_listed(call, arguments, result_out);
 }
 
-/* The driver refuses a buffer of more bytes than the kernel's parameters have; with fewer, the
- * kernel reads what nobody knows. */
+/* False for a buffer that does not have the size of the kernel's parameters: the driver refuses a
+ * larger buffer, and behind the end of a smaller one the kernel reads unknown bytes. */
 static bool has_its_bytes(const struct ms_arguments *arguments)
 {
     return !arguments->layout->known || arguments->packed->count == arguments->layout->bytes;

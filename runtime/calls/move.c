@@ -13,7 +13,7 @@
 #include "runtime/memory/order.h"
 #include "runtime/state/window.h"
 
-/* The bytes from the first to the last. */
+/* The number of bytes from the first to the last byte of a side. */
 static size_t span(const struct ms_movement *movement, const struct ms_side *side)
 {
     size_t planes, lines, bytes;
@@ -27,7 +27,7 @@ static size_t span(const struct ms_movement *movement, const struct ms_side *sid
     return bytes;
 }
 
-/* Most are one row. */
+/* Most movements are one row. */
 static inline bool strays(const struct ms_movement *movement, const struct ms_side *side)
 {
     const bool is_row = movement->height == 1 && movement->depth == 1;
@@ -42,8 +42,8 @@ bool ms_move_strays(const struct ms_movement *movement)
 
 /* --- one row each. The functions return true if the call is answered. */
 
-/* What is recorded, or done at once, needs memory: it is tried again when some was freed. A program
- * that loads goes on loading, except into what takes the place of something that was freed. */
+/* Tries again after a shortage of memory, if some was freed. An answered call extends the window,
+ * because the program loads, unless the call writes to a transient allocation. */
 static bool try_movement(bool (*try)(const struct ms_movement *movement, CUresult *result_out),
                          const struct ms_movement *movement, CUresult *result_out)
 {
@@ -58,13 +58,13 @@ static bool try_movement(bool (*try)(const struct ms_movement *movement, CUresul
     return is_answered;
 }
 
-/* What is read is held. */
+/* Brings the source into memory and keeps it there until ms_move_end. */
 static bool read_to_host(const struct ms_movement *movement, bool *held_out, CUresult *result_out)
 {
     const struct ms_use uses[] = {{MS_NEED_READ, movement->from.begin, movement->width,
                                    movement->stream},
                                   {MS_NEED_READ_WRITE, movement->to.begin, movement->width}};
-    /* Of a destination that is in an allocation the driver decides if that is allowed. */
+    /* The driver decides whether the destination may be in an allocation. */
     *result_out = ms_access_uses(uses, ms_pointer_is_owned(movement->to.begin) ? 2 : 1);
     *held_out = *result_out == CUDA_SUCCESS;
     return !*held_out;
@@ -79,7 +79,7 @@ static bool try_on_device(const struct ms_movement *movement, CUresult *result_o
     return is_answered;
 }
 
-/* If it is not answered, what is read is held. */
+/* An unanswered copy keeps its source in memory until ms_move_end. */
 static bool copy_on_device(const struct ms_movement *movement, bool *held_out, CUresult *result_out)
 {
     const CUdeviceptr from = movement->from.begin;
@@ -130,11 +130,11 @@ CUresult ms_move_run(const struct ms_movement *movement)
 
 /* --- rows on the device */
 
-/* Lineage must cost less than the bytes; and a row is a piece of its block, of which ms_write_bound
- * allows 131,072. */
+/* Lineage must cost less than the bytes, and each row is a piece of its block: ms_write_bound
+ * gathers blocks of more than 131,072 pieces. */
 enum { MIN_WIDTH = 64, MAX_ROWS = 8000 };
 
-/* All bytes between the first and the last. */
+/* The bytes from the first row's first to the last row's last, gaps included. */
 struct extent {
     CUdeviceptr begin;
     size_t bytes;
@@ -158,8 +158,9 @@ static void measure(const struct ms_strided_copy *rows, struct extent *to, struc
     }
 }
 
-/* True if the source is all lineage, and copying runs no launch more often. A launch in the source
- * runs once for each row that has some of it; so either none, or at least one launch per row. */
+/* True if nothing of the source is in memory, and a copy by rows runs no launch more often than
+ * now. A launch in the source runs once for each row that has some of its result, so there must be
+ * no launches, or at least as many as rows. */
 static bool is_worth_it(const struct ms_allocation *source, size_t begin, size_t end, size_t rows)
 {
     size_t launches = 0;
@@ -179,7 +180,8 @@ static bool is_missing(const struct ms_allocation *allocation, const struct exte
     return !ms_lineage_any(&allocation->lineage, begin, begin + range->bytes, MS_PRESENT);
 }
 
-/* If some of the source is absent, only a copy by rows can leave that out. */
+/* True if the shim may copy the rows. If some of the source is absent, only a copy by rows can
+ * leave those bytes out. */
 static bool can_copy_claimed(const struct ms_allocation *source,
                              const struct ms_allocation *destination, const struct extent *from,
                              const struct extent *to, const struct ms_strided_copy *rows)
@@ -195,7 +197,7 @@ static bool can_copy_claimed(const struct ms_allocation *source,
            is_worth_it(source, begin, end, count_rows(rows));
 }
 
-/* `except`: states that no byte of the source has, or 0. */
+/* `except`: states that no byte of the source may have, or 0. */
 static bool may_run(const struct ms_strided_copy *rows, unsigned except)
 {
     struct extent to, from;
@@ -210,7 +212,8 @@ static bool may_run(const struct ms_strided_copy *rows, unsigned except)
     return !ms_lineage_any(&source->lineage, begin, begin + from.bytes, except);
 }
 
-/* The first dimension varies fastest, as in memory. The driver copies what changed meanwhile. */
+/* Copies row by row. The first dimension varies fastest, as in memory. The driver copies rows that
+ * have changed meanwhile. */
 static CUresult copy_all(const struct ms_strided_copy *rows, CUstream stream)
 {
     size_t at[MS_ROW_DIMS] = {0};
@@ -258,7 +261,7 @@ static CUresult run_rows(const struct ms_strided_copy *rows, CUstream stream)
 
 /* --- parts of one call */
 
-/* Lists the parts if each is one piece. Returns false if there are rows. */
+/* Lists the parts' sizes if each part is one piece. Returns false if there are rows. */
 static bool list_sizes(const struct ms_parts *parts, size_t *sizes, size_t *count_out)
 {
     *count_out = 0;
@@ -341,7 +344,7 @@ static bool try_run(const struct ms_strided_copy *rows, unsigned except, CUstrea
     return true;
 }
 
-/* What launches make is left to one that is recorded with it as its input. */
+/* Leaves out results of launches: the caller records a launch with them as its input. */
 bool ms_move_try_deferred(const struct ms_strided_copy *piece, CUstream stream,
                           CUresult *result_out)
 {
@@ -350,7 +353,7 @@ bool ms_move_try_deferred(const struct ms_strided_copy *piece, CUstream stream,
 
 /* --- planes and boxes */
 
-/* One plane of rows out of an allocation, if the runtime copies it itself. */
+/* Copies one plane of rows out of an allocation, if the runtime can do it itself. */
 static bool copy_plane(const struct ms_movement *movement, CUresult *result_out)
 {
     const struct ms_side *to = &movement->to, *from = &movement->from;
@@ -364,7 +367,8 @@ static bool copy_plane(const struct ms_movement *movement, CUresult *result_out)
            try_run(&rows, 0, movement->stream, result_out);
 }
 
-/* Of an allocation that is called host memory, the driver decides if that is allowed. */
+/* Materialises a side. If the program calls an allocation host memory, the driver decides whether
+ * that is allowed. */
 static CUresult access_side(const struct ms_movement *movement, const struct ms_side *side)
 {
     const struct ms_rows rows = ms_movement_rows(movement, side);

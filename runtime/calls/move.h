@@ -3,12 +3,12 @@
  * Copies and sets. An entry point fills a struct ms_movement and does what the verdict says:
  *
  *     MS_ANSWERED   the call is done, or refused: the program gets *result_out
- *     MS_STRAYS     the driver is called with the null address for what strays (ms_pointer_strays): it
- *                   checks its other arguments first, and then refuses the call
+ *     MS_STRAYS     the driver is called with the null address for a side that strays
+ *                   (ms_pointer_strays): it checks its other arguments first, then refuses the call
  *     MS_FORWARD    the driver is called
  *
- * Whatever is forwarded sets the gate (order.h): any of these calls may write host memory, from
- * which a later one reads, because an address of either side may be one of pinned memory.
+ * A forwarded call sets the gate (order.h): an address of either side may be one of pinned memory,
+ * so the call may write host memory that a later call reads.
  */
 #pragma once
 
@@ -24,7 +24,8 @@
 
 enum ms_verdict { MS_ANSWERED, MS_STRAYS, MS_FORWARD };
 
-/* *held_out: what it reads is held until ms_move_end, which must follow the driver's call. */
+/* Answers the call, or prepares it for the driver. *held_out: the bytes that the call reads are not
+ * evicted until ms_move_end, which must follow the driver's call. */
 enum ms_verdict ms_move_begin(const struct ms_movement *movement, bool *held_out,
                               CUresult *result_out);
 static inline void ms_move_end(bool is_held)
@@ -33,10 +34,10 @@ static inline void ms_move_end(bool is_held)
         ms_evict_let_go();
 }
 
-/* True if a side of it strays. */
+/* True if a side of the movement strays. */
 bool ms_move_strays(const struct ms_movement *movement);
 
-/* The same as ms_move_begin while nothing is deferred. */
+/* Like ms_move_begin while nothing is deferred. */
 static inline enum ms_verdict ms_move_pass(const struct ms_movement *movement)
 {
     const struct ms_side to = movement->to, from = movement->from;
@@ -51,13 +52,13 @@ static inline enum ms_verdict ms_move_pass(const struct ms_movement *movement)
     return MS_FORWARD;
 }
 
-/* A call that is not modelled: everything deferred is materialised. It may block its stream, or
- * write memory that a copy reads. */
+/* For a call that is not modelled: materialises everything deferred, and sets the gate, because the
+ * call may block its stream, or write memory that a copy reads. */
 CUresult ms_move_seal(void);
 
-/* --- copies on the device that are a part of a call. The driver does what is not recorded. */
+/* --- copies on the device that are a part of a call. The driver makes what is not recorded. */
 
-/* One row. */
+/* Copies one row. */
 CUresult ms_move_run(const struct ms_movement *movement);
 
 /* Copies that together are one call, such as the inputs of torch.cat. */
@@ -69,15 +70,15 @@ struct ms_parts {
 };
 
 /*
- * True if all parts are copied, or that has failed. A part of one piece may always be. One of many
- * rows, as a slice of a tensor by columns, is copied row by row, so that the slice's content is
- * known without memory for the tensor: a kernel, or a copy by the driver, would need all of the
- * tensor in memory. False if rows are too many or too short, or if one side has no lineage that
- * would be kept, or nothing may be recorded on the stream (order.h).
+ * Copies all parts. True if they are copied, or a copy has failed. A part of one piece can always
+ * be copied. A part of many rows, such as a slice of a tensor by columns, is copied row by row, so
+ * that the slice's content is known without memory for the tensor: a kernel, or a copy by the
+ * driver, would need all of the tensor in memory. False if the rows are too many or too short, if
+ * one side has no lineage to keep, or if nothing may be recorded on the stream (order.h).
  */
 bool ms_move_try_parts(const struct ms_parts *parts, CUstream stream, CUresult *result_out);
 
-/* True if the piece (dims is 0) is deferred, no launch makes any of it, and nothing is in memory
- * where it goes: then it is copied as lineage, or that has failed. */
+/* Copies the piece (dims is 0) as lineage if it is deferred, no launch makes any of it, and nothing
+ * at its destination is in memory. True if the piece is copied, or the copy has failed. */
 bool ms_move_try_deferred(const struct ms_strided_copy *piece, CUstream stream,
                           CUresult *result_out);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/calls/movement.h"
 
-/* Where a side of a copy lies. A pitch or a plane of 0 is that of the copy. */
+/* Where a side of a copy lies. A pitch or a height of 0 follows from the size of the copy. */
 struct place {
     CUmemorytype type;
     CUdeviceptr device; /* also for CU_MEMORYTYPE_UNIFIED */
@@ -9,7 +9,7 @@ struct place {
     size_t x, y, z, pitch, height;
 };
 
-/* They name their members alike. */
+/* The driver's structures name these members alike. */
 #define PLACE(copy, end, z, height)                                                  \
     ((struct place){(copy)->end##MemoryType, (copy)->end##Device, (copy)->end##Host, \
                     (copy)->end##XInBytes, (copy)->end##Y, z, (copy)->end##Pitch, height})

@@ -10,11 +10,11 @@
 #include "runtime/driver/driver.h"
 #include "runtime/shard/placement_query.h"
 
-/* One side: rows of memory of that type. Type 0: it is an array, a value, or nothing. */
+/* One side: rows of memory of that type. Type 0: an array, a value, or nothing. */
 struct ms_side {
     CUmemorytype type;
-    bool is_refused;     /* the driver refuses such lines */
-    CUdeviceptr begin;   /* of the first row; also of host memory */
+    bool is_refused;     /* the driver refuses this pitch */
+    CUdeviceptr begin;   /* address of the first row; also in host memory */
     size_t pitch, slice; /* bytes from row to row, and from plane to plane; 0 for one row */
 };
 
@@ -23,14 +23,14 @@ static inline bool ms_side_is_device(struct ms_side side)
     return side.type == CU_MEMORYTYPE_DEVICE || side.type == CU_MEMORYTYPE_UNIFIED;
 }
 
-/* Which of its sides a call copies, and what of that is recorded. */
+/* Between which kinds of memory a call copies, and whether it may be recorded. */
 enum ms_movement_kind {
-    MS_COPY_FROM_HOST, /* one row each; may be recorded */
+    MS_COPY_FROM_HOST, /* one row, as the next two; may be recorded */
     MS_COPY_ON_DEVICE,
     MS_COPY_TO_HOST,
-    MS_COPY_ANY,     /* the driver derives from the addresses which of these it is */
+    MS_COPY_ANY,     /* the driver derives the kind from the addresses */
     MS_COPY_PLANE,   /* rows; may be recorded */
-    MS_COPY_BOX,     /* planes of rows, or of which the driver knows a side: is made real */
+    MS_COPY_BOX,     /* planes of rows, or a side that only the driver knows: made real */
     MS_COPY_UNKNOWN, /* not modelled: everything is made real */
     MS_SET,          /* one row; may be recorded */
     MS_SET_ROWS
@@ -38,18 +38,18 @@ enum ms_movement_kind {
 
 struct ms_movement {
     enum ms_movement_kind kind;
-    uint32_t value;              /* of a set, whose elements have so many bytes: */
-    unsigned element;            /* 0: a copy */
+    uint32_t value;              /* of a set */
+    unsigned element;            /* bytes of an element of a set; 0: a copy */
     bool waits;                  /* the source may be used again when the call returns */
     CUstream stream;             /* never 0: CU_STREAM_LEGACY or CU_STREAM_PER_THREAD instead */
     size_t width, height, depth; /* bytes of a row, rows of a plane, planes */
     struct ms_side to, from;
-    /* Of MS_COPY_ON_DEVICE, where it is a part of a call: */
-    const struct ms_sequence *sequence; /* that the tensor is in, or NULL */
-    bool is_row;                        /* one of many: no tensor by itself, and no event */
+    /* For MS_COPY_ON_DEVICE, if it is a part of a call: */
+    const struct ms_sequence *sequence; /* to which the tensor belongs, or NULL */
+    bool is_row;                        /* one of many rows: no tensor by itself, and no event */
 };
 
-/* --- what the sides of calls are */
+/* --- sides and their sizes */
 
 static inline struct ms_side ms_side_of_device(CUdeviceptr begin)
 {
@@ -87,14 +87,14 @@ static inline struct ms_rows ms_movement_rows(const struct ms_movement *movement
                             .slice = side->slice};
 }
 
-/* Bytes of elements; SIZE_MAX if there are not so many. */
+/* The bytes of so many elements; SIZE_MAX if they overflow. */
 static inline size_t ms_side_bytes(size_t count, unsigned element)
 {
     size_t bytes;
     return __builtin_mul_overflow(count, element, &bytes) ? SIZE_MAX : bytes;
 }
 
-/* A copy in three dimensions, in two, and between contexts. Of NULL: nothing. */
+/* A copy in three dimensions, in two, and between contexts; for NULL, an empty copy. */
 struct ms_movement ms_movement_of_box(const CUDA_MEMCPY3D *copy, CUstream stream);
 struct ms_movement ms_movement_of_plane(const CUDA_MEMCPY2D *copy, CUstream stream);
 struct ms_movement ms_movement_of_peers(const CUDA_MEMCPY3D_PEER *copy, CUstream stream);

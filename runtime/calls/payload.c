@@ -20,7 +20,7 @@
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
 
-/* Addresses that mean something. */
+/* The ranges of addresses that mean something. */
 struct bounds {
     struct ms_range ranges[MS_WORD_WINDOWS];
 };
@@ -43,7 +43,7 @@ static bool is_bounded(const struct bounds *bounds, uint64_t word)
            is_in(&bounds->ranges[MS_WORD_HOST], word);
 }
 
-/* --- addresses of which another call writes the rest */
+/* --- addresses that two calls write in parts */
 
 static uint64_t load(const unsigned char *bytes, size_t count)
 {
@@ -59,18 +59,16 @@ static bool is_upper_part(const struct ms_range *range, uint64_t value, unsigned
            value <= (range->end - 1) >> shift;
 }
 
-/* True if there is an allocation at such an address: the range may have wide gaps. */
+/* True if an allocation lies at an address with this upper part: the range may have wide gaps. */
 static bool has_upper_part(uint64_t value, unsigned shift)
 {
     struct ms_allocation_facts facts;
     return ms_space_first_behind(value << shift, &facts) && facts.address >> shift <= value;
 }
 
-/*
- * Earlier writes before these bytes may be the beginning of an address whose last three to seven
- * bytes these are. Fewer bytes say less: three bytes, and the four of a near address, which are a
- * small number, count only if nothing else is written.
- */
+/* True if these bytes may be the last three to seven of an address whose beginning an earlier call
+ * wrote before them. Fewer bytes say less: three bytes, and the four of a near address, which are a
+ * small number, count only if nothing else is written. */
 static bool may_end_address(const struct bounds *bounds, const unsigned char *bytes, size_t count)
 {
     const struct ms_range *far = &bounds->ranges[MS_FAR];
@@ -119,7 +117,8 @@ static CUresult expose_words(const struct bounds *bounds, const void *bytes, siz
     return result;
 }
 
-/* These bytes may end with the first six or seven bytes of an address; the others are zero. */
+/* Exposes an address that may begin in the last six or seven of these bytes; its other bytes are
+ * zero. */
 static CUresult expose_beginning(const unsigned char *bytes, size_t count)
 {
     CUresult result = CUDA_SUCCESS;
@@ -220,7 +219,7 @@ static bool is_clean(const struct ms_rows *rows)
     return true;
 }
 
-/* The stream, and with it its context, waits for this thread. */
+/* The stream, and with it its context, waits for this thread: so it must not wait for them. */
 static void *expose_late(void *argument)
 {
     const struct ms_rows *rows = argument;
@@ -254,7 +253,8 @@ static void expose_in_thread(struct ms_rows *rows)
     pthread_join(thread, NULL);
 }
 
-/* Host functions must not call the driver. The memory is there: freeing it waits for the stream. */
+/* The host function in front of a late payload. It must not call the driver, so a thread does. The
+ * payload's memory still exists, because freeing it waits for the stream. */
 static void CUDA_CB look(void *argument)
 {
     struct ms_rows *rows = argument;
@@ -264,7 +264,8 @@ static void CUDA_CB look(void *argument)
     ms_heap_free(rows);
 }
 
-/* Right before the copy is queued. False: the driver takes no host function there. */
+/* Queues the host function, right before the copy is queued. False if the driver takes none there,
+ * or out of memory. */
 static bool look_later(const struct ms_rows *rows, CUstream stream)
 {
     struct ms_rows *kept = ms_heap_alloc(sizeof(*kept));
@@ -290,15 +291,15 @@ CUresult ms_payload_expose_unowned(CUdeviceptr source)
     return is_plain ? CUDA_SUCCESS : expose_all();
 }
 
-/* Host memory that is copied in the order of stream. */
+/* Exposes host memory that is copied in the order of the stream. */
 static CUresult expose_host(const struct ms_rows *rows, CUstream stream)
 {
     if (rows->begin == 0 || rows->width == 0)
         return CUDA_SUCCESS;
-    /* Memory that is unreadable here may hold anything; what is captured is copied at any time. */
+    /* Memory that is unreadable here may hold anything, and a captured copy may run at any time. */
     if (!ms_pointer_is_host(rows->begin) || ms_is_capturing())
         return expose_all();
-    /* Of pageable memory, the driver has taken the bytes when the call returns. */
+    /* The driver has taken the bytes of pageable memory when the call returns. */
     if (!ms_host_memory_holds(rows->begin) || !ms_order_host_may_change(stream))
         return expose_rows(rows);
     return look_later(rows, stream) ? CUDA_SUCCESS : expose_all();

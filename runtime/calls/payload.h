@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Payloads: bytes that a call puts into device memory, where kernels can read them. What addresses
- * in them point to is materialised before.
+ * Payloads: bytes that a call puts into device memory, where kernels can read them. The shim first
+ * materialises the blocks that addresses in these bytes point to.
  *
- * Tracked host memory (host_memory.h) that a call on a busy stream will copy: earlier work may
- * still write it, and so may the program, if that work waits for it. So the bytes are looked at
- * when the stream gets there, by a host function in front of the copy. What they point to is then
- * materialised by a thread, for which the stream waits, and the program's call does not.
+ * If a call on a busy stream will copy tracked host memory (host_memory.h), earlier work may still
+ * write that memory, and so may the program, if such work waits for it. So a host function in front
+ * of the copy looks at the bytes when the stream gets there. A thread then materialises the blocks
+ * that they point to. The stream waits for the thread; the program's call does not.
  *
- * ms_has_late_payloads (flags.h): a stream has not got to such a copy yet. What is freed or
- * overwritten in the order of a stream then may be what the bytes point to, and kernels that are
- * queued may read what it was.
+ * ms_has_late_payloads (flags.h): a stream has not got to such a copy yet. The bytes may point to
+ * memory that is freed or overwritten now in the order of a stream, and queued kernels may read its
+ * old content.
  */
 #pragma once
 
 #include "runtime/calls/movement.h"
 
-/* Of the bytes that a copy reads, or a set repeats: kernels can come to what they point to now. To
- * be called right before the copy is queued. Bytes of allocations point to nothing deferred. */
+/* Materialises the blocks that the bytes of a copy, or the value of a set, point to. To be called
+ * right before the copy is queued. Bytes of allocations point to nothing deferred. */
 CUresult ms_payload_expose(const struct ms_movement *movement);
 
-/* The same of device memory that is no allocation, and that may not be read here: what the host can
- * write may hold any address. */
+/* The same for a source in device memory outside all allocations, which must not be read here:
+ * memory that the host can write may hold any address. */
 CUresult ms_payload_expose_unowned(CUdeviceptr source);
 
-/* The same for bytes of the host, which a replay will read. They are copied on the way, and so are
- * in the processor's caches; `to` NULL: not copied. */
+/* The same for host bytes that a replay will read. Copies them to `to` (unless NULL) on the way,
+ * while they are in the processor's caches. */
 CUresult ms_payload_copy(void *to, const void *bytes, size_t count);
 
 /* For payload.c and its unit test: false if the bytes may hold a part of an address that could be

@@ -11,7 +11,7 @@ bool ms_pointer_is_owned(CUdeviceptr address)
     return ms_space_look_up(address, &facts);
 }
 
-/* Of the driver's memory type of an address, or none. */
+/* The kind for the driver's memory type of an address; 0: none. */
 static unsigned ask_kind(CUdeviceptr address)
 {
     unsigned type = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a pointer of the program leads to: an allocation, or other memory as the driver knows it. */
+/* Where a pointer of the program leads: to an allocation, or to memory that the driver knows. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,15 +9,15 @@
 
 bool ms_pointer_is_owned(CUdeviceptr address);
 
-/* What the driver says that an address is. */
+/* Kinds of memory that the driver reports for an address. */
 enum {
     MS_ON_DEVICE = 1,
     MS_PINNED = 2,
-    MS_UNKNOWN_TO_DRIVER = 4, /* the driver can answer, and does not know it */
+    MS_UNKNOWN_TO_DRIVER = 4, /* the driver answers that it does not know the address */
     MS_MANAGED = 8,
 };
 
-/* True if it is one of these kinds. False if the driver cannot answer. */
+/* True if the address is of one of these kinds. False if the driver cannot answer. */
 bool ms_pointer_is(CUdeviceptr address, unsigned kinds);
 
 /* True for device memory that is in no allocation. */
@@ -34,7 +34,8 @@ static inline bool ms_pointer_is_host(CUdeviceptr address)
 
 /*
  * True if [address, address + bytes) begins in an allocation, or in the reserved addresses around
- * one, and does not lie wholly in the allocation. Without the shim the driver would refuse it. With
- * the shim the driver knows the whole reservation, and memory up to the end of the last granule.
+ * one, and does not lie wholly in the allocation. Without the shim the driver would refuse such a
+ * range. With the shim the driver knows the whole reservation, and memory up to the end of the last
+ * granule.
  */
 bool ms_pointer_strays(CUdeviceptr address, size_t bytes);

@@ -19,8 +19,8 @@ bool ms_pointer_scan_is_possible(const struct ms_arguments *arguments, size_t at
     return ms_address_is_far(word) || ms_parameters_has_word(arguments->layout, at);
 }
 
-/* Words that may be pointers, looked up together, under one lock. What means nothing then means
- * nothing for the rest of the scan: the parameters were there before. */
+/* Words that may be pointers, looked up together, under one lock. An address that means nothing
+ * then means nothing for the rest of the scan: the parameters were there before. */
 struct batch {
     struct ms_pointed all[16];
     size_t count;
@@ -36,7 +36,8 @@ static bool is_known(const struct ms_pointer_scan *reach, const struct ms_alloca
     return at < reach->count;
 }
 
-/* No rule is about so many pointers that a block which is known has to be there again. */
+/* Leaves out further pointers to a known block from MANY hits on: no rule is about so many
+ * pointers. */
 static void add_hits(const struct ms_pointed *hits, size_t count, struct ms_pointer_scan *reach)
 {
     enum { MANY = MS_MAX_HITS / 2 };
@@ -50,7 +51,7 @@ static void add_hits(const struct ms_pointed *hits, size_t count, struct ms_poin
     }
 }
 
-/* Returns addresses around the last word that mean nothing. */
+/* Adds the batch's hits. Returns addresses around the last word that mean nothing. */
 static struct ms_range look_up(struct batch *batch, const struct ms_range *bounds,
                                struct ms_pointer_scan *reach)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds which blocks a kernel could reach if it were given some bytes. Any 8 bytes that hold a far
- * address (addresses.h) count as a pointer, wherever they begin; for low addresses, only words
- * where a pointer can lie.
+ * address (far_address.h) count as a pointer, wherever they begin; low addresses count only where a
+ * pointer can lie.
  *
  * A kernel can know an address in a deferred block only from its parameters, or from memory that
- * holds the address. payload.h scans what the program copies or sets into device memory, and what
- * it points to is materialised whole. So no device memory ever holds the address of a deferred
- * block. host_memory.h covers what the host writes without a call; docs/limits.md says what is not
- * seen.
+ * holds the address. payload.h scans the bytes that the program copies or sets into device memory,
+ * and the shim materialises the whole blocks that these bytes point to. So no device memory ever
+ * holds the address of a deferred block. host_memory.h covers writes of the host without a call;
+ * docs/limits.md lists the gaps.
  */
 #pragma once
 
@@ -27,13 +27,13 @@ enum { MS_MAX_HITS = 64 };
 struct ms_pointer_scan {
     struct ms_pointed hits[MS_MAX_HITS]; /* ascending; from the 33rd on, each of another block */
     size_t count;
-    bool everything; /* more hits than fit, or memory that the host can write */
+    bool everything; /* more hits than fit, or a pointer to tracked memory */
 };
 
 /* True if the word at this offset in the packed parameters may be a pointer. */
 bool ms_pointer_scan_is_possible(const struct ms_arguments *arguments, size_t at, uint64_t word);
 
-/* Finds what the parameters reach. */
+/* Finds the blocks that the parameters reach. */
 void ms_pointer_scan_find(const struct ms_arguments *arguments, struct ms_pointer_scan *reach_out);
 
 /* Only words in these ranges mean anything: addresses of blocks, and of tracked memory. */

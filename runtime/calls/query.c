@@ -86,7 +86,8 @@ static bool give(void *value_out, uint64_t value, size_t bytes)
     return true;
 }
 
-/* What the program chose with the handle. The shim's memory may allow more. */
+/* Answers with the properties that the program chose for the handle: the shim's memory may allow
+ * more. */
 static bool handle_attribute(void *value_out, CUpointer_attribute attribute,
                              const struct ms_program_mapping *mapping)
 {
@@ -99,7 +100,8 @@ static bool handle_attribute(void *value_out, CUpointer_attribute attribute,
                     : give(value_out, prop.allocFlags.gpuDirectRDMACapable, 4);
 }
 
-/* What differs for memory that the program maps: it belongs to a device, not to a context. */
+/* Attributes that differ for memory that the program maps: it belongs to a device, not to a
+ * context. */
 static bool mapping_attribute(void *value_out, CUpointer_attribute attribute,
                               const struct ms_program_mapping *mapping,
                               const struct ms_allocation_facts *facts)
@@ -119,8 +121,8 @@ static bool mapping_attribute(void *value_out, CUpointer_attribute attribute,
     }
 }
 
-/* Only the driver can answer, or what it answers changes what it says from then on. It can as soon
- * as the mapping is its own, also if the program may not use it. */
+/* True if only the driver can answer, or its answer changes later ones. It can answer as soon as
+ * the mapping is real, even if the program may not use the mapping. */
 static bool is_of_driver(CUpointer_attribute attribute)
 {
 #if CUDA_VERSION < 12080

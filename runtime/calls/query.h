@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What the driver's query functions return for allocations: the same as for memory from cuMemAlloc,
- * except where the memory really differs (it cannot have SYNC_MEMOPS).
- */
+/* Answers the driver's queries about allocations as for memory from cuMemAlloc, except where the
+ * memory really differs (it cannot have SYNC_MEMOPS). */
 #pragma once
 
 #include <stdbool.h>
@@ -20,6 +18,6 @@ bool ms_query_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *
 bool ms_query_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdeviceptr address,
                                 CUresult *result_out);
 
-/* From the driver's free bytes of the current device to what cuMemGetInfo reports: deferred bytes
- * count as used. An error leaves them. */
+/* Turns the driver's free bytes of the current device into the number that cuMemGetInfo reports:
+ * deferred bytes count as used. An error leaves the number unchanged. */
 CUresult ms_query_free_memory(size_t *free_bytes);

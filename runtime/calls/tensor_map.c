@@ -59,8 +59,8 @@ CUresult ms_tensor_map_access(CUdeviceptr address, CUtensorMapDataType type, uin
     CUresult result = CUDA_SUCCESS;
     bool is_found = ms_space_find_pointed(address, &block);
     if (!is_found) {
-        /* Nothing is deferred now, and it is pinned; or the address lies in no block, and means the
-         * whole allocation from now on, because the program uses it. */
+        /* Either nothing is deferred, and this access pins the memory; or the address lies in no
+         * block, and means the whole allocation from now on, because the program uses it. */
         result = ms_access(address, 1, MS_NEED_DESCRIBE);
         is_found = result == CUDA_SUCCESS && ms_space_find_pointed(address, &block);
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tensor maps: descriptors through which kernels read and write a tensor (TMA). A map hides the
- * address, so no launch shows what it reaches. So what a map is made over comes into memory then,
- * and stays there until the allocation is freed.
+ * address, so no launch shows the bytes that the map reaches. So these bytes come into memory when
+ * the map is made, and stay there until the allocation is freed.
  *
  *     address                                     address + extent
  *     | dims[0] elements |    | dims[0] ... |  ...  | dims[0] elements |
@@ -14,11 +14,9 @@
 
 #include "runtime/driver/driver.h"
 
-/*
- * A map is about to be made over a tensor: `rank` dimensions, and the strides of all but the first.
- * If its bytes do not end in the allocation, or are not known, they are the block that the address
- * points to. CUDA_SUCCESS: the call may be forwarded.
- */
+/* The program is about to make a map over a tensor: `rank` dimensions, and the strides of all but
+ * the first. If the tensor's bytes do not end in the allocation, or are not known, the block that
+ * the address points to counts instead. CUDA_SUCCESS: the call may be forwarded. */
 CUresult ms_tensor_map_access(CUdeviceptr address, CUtensorMapDataType type, uint32_t rank,
                               const cuuint64_t *dims, const cuuint64_t *strides,
                               CUtensorMapInterleave interleave);

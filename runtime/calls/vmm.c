@@ -24,7 +24,7 @@ static struct ms_lock turn = MS_LOCK_INIT(vmm);
 
 /* --- handles */
 
-/* Of the program's memory, and of the shim's, which may be larger. */
+/* True for whole granules of the program's memory, and of the shim's, which may be larger. */
 static bool is_granules(const CUmemAllocationProp *prop, size_t bytes)
 {
     size_t granule;
@@ -62,7 +62,7 @@ bool ms_vmm_defer(size_t bytes, const CUmemAllocationProp *prop,
            ms_alloc_promise(&promise, create, &created, result_out);
 }
 
-/* Gives back what the handle stands for when the program can no longer get at it. */
+/* Ends a handle that the program can no longer reach, and the promise of its bytes. */
 static void end_if_unused(struct ms_handle *handle)
 {
     if (handle->users == 0 && handle->mappings == 0 && handle->real == 0)
@@ -133,7 +133,7 @@ bool ms_vmm_mapping_properties(const struct ms_program_mapping *mapping,
     return handle != NULL;
 }
 
-/* False for a handle of ours that was not created for such an export. */
+/* False for a handle of the shim's that was not created for such an export. */
 static bool can_export(CUmemGenericAllocationHandle number, CUmemAllocationHandleType type)
 {
     CUmemAllocationProp prop;
@@ -144,23 +144,19 @@ static bool can_export(CUmemGenericAllocationHandle number, CUmemAllocationHandl
 
 /* --- real handles */
 
-/*
- * What a call of the program may have to wait for: it does so without the turn and without a claim,
- * because other threads must be able to go on, and is then made again.
- */
+/* Attempts of a program's call, and the reasons for which the next one waits. The wait holds
+ * neither the turn nor a claim, because other threads must be able to go on. */
 struct attempt {
-    CUcontext wanted; /* whose work is to be done before bytes move; NULL: none's */
-    CUcontext waited; /* whose work was done */
-    bool joins;       /* bytes were to move, for which there was no memory */
-    bool is_last;     /* what is there may be given back for that */
+    CUcontext wanted; /* whose work must end before bytes move; NULL: none */
+    CUcontext waited; /* whose work has ended */
+    bool joins;       /* chunks were to be joined by way of a host copy */
+    bool is_last;     /* last try: the mapping's memory may be given back */
     int attempts;
 };
 
-/*
- * The device cannot be waited for while a stream captures: that would end the capture. The driver
- * allows the program's call meanwhile, so it waits for the end of captures, for a while: the
- * capturing thread may wait for this one, or be this one.
- */
+/* Waits for the context's work. A wait during a capture would end the capture, but the driver
+ * allows the program's call then. So the call waits for captures to end, for a while: the capturing
+ * thread may wait for this thread, or be this thread. */
 static CUresult wait_for_context(CUcontext context)
 {
     enum { STEP_NS = MS_NS_PER_MS, MOST_SECONDS = 2 };
@@ -177,7 +173,7 @@ static CUresult wait_for_context(CUcontext context)
     return result;
 }
 
-/* True if the call is to be made again. */
+/* True if the call is to be tried again. */
 static bool again(CUresult *result, struct attempt *attempt)
 {
     if (attempt->wanted != NULL) {
@@ -193,7 +189,8 @@ static bool again(CUresult *result, struct attempt *attempt)
     return ms_evict_try_bytes_again(*result, &attempt->attempts);
 }
 
-/* The pieces stay: they are ended when the handle has become real. */
+/* Joins the handle's pieces under one new handle. The pieces stay until the handle is real
+ * (make_real). */
 static CUresult join_pieces(const struct ms_handle *handle, CUmemGenericAllocationHandle *real)
 {
     struct ms_backing scratch;
@@ -228,7 +225,7 @@ static CUresult create_memory(const struct ms_handle *handle, CUmemGenericAlloca
                                     : ms_driver.mem_create(real, handle->bytes, &handle->prop, 0);
 }
 
-/* All of it lies in one chunk then. */
+/* Moves the mapping's memory into one chunk, once the context's work has ended. */
 static CUresult join_chunks(struct ms_allocation *allocation,
                             const struct ms_program_mapping *mapping, struct attempt *attempt)
 {
@@ -246,7 +243,7 @@ static CUresult join_chunks(struct ms_allocation *allocation,
     return result;
 }
 
-/* Its bytes come into memory, and all of that under one handle. */
+/* Brings the mapping's bytes into memory, all under one handle. */
 static CUresult gather(struct ms_allocation *allocation, const struct ms_program_mapping *mapping,
                        struct attempt *attempt, CUmemGenericAllocationHandle *real)
 {
@@ -264,7 +261,7 @@ static CUresult gather(struct ms_allocation *allocation, const struct ms_program
     return result;
 }
 
-/* Nobody can use it there yet. */
+/* Gives a mapping that the program cannot use yet its real handle. */
 static CUresult map_unused(struct ms_allocation *allocation,
                            const struct ms_program_mapping *mapping, const struct ms_handle *handle,
                            CUmemGenericAllocationHandle *real)
@@ -307,7 +304,7 @@ static CUresult make_real(struct ms_handle *handle, struct attempt *attempt)
                                            : make_mapping_real(handle, attempt, &real);
     if (result != CUDA_SUCCESS)
         return result;
-    /* What is mapped is counted until it is unmapped (unmap_one). */
+    /* A mapped handle counts as promised until it is unmapped (unmap_one). */
     if (handle->address == 0)
         ms_space_count_promised(handle->prop.location.id, -(int64_t)handle->bytes);
     ms_backing_end_pieces(&handle->pieces, handle->prop.location.id);
@@ -320,7 +317,7 @@ static CUresult make_real(struct ms_handle *handle, struct attempt *attempt)
 }
 
 /* True for a number of the shim's that the program has given back, or was never given. The driver
- * must not see one: a call with a handle that it does not know may end the process. */
+ * must not see such a number: a call with an unknown handle may end the process. */
 static bool is_gone(CUmemGenericAllocationHandle number, const struct ms_handle *handle)
 {
     return handle != NULL ? handle->users == 0 : ms_handle_is_ours(number);
@@ -384,7 +381,7 @@ CUresult ms_vmm_make_real(CUdeviceptr address, size_t bytes)
     return result;
 }
 
-/* True if the range is whole mappings, without a gap. */
+/* True if the range consists of whole mappings, without a gap. */
 static bool is_whole_mappings(CUdeviceptr address, size_t bytes)
 {
     struct ms_program_mapping mapping;
@@ -431,8 +428,8 @@ bool ms_vmm_free_addresses(CUdeviceptr address, size_t bytes, CUresult *result_o
 
 /* --- mapping */
 
-/* Claims the allocation there. If there is none, one is made, for a handle of ours; NULL: it cannot
- * be. */
+/* Claims the allocation of the reservation, or makes one for a handle of the shim's. NULL: neither
+ * is possible. */
 static struct ms_allocation *claim_or_make(const struct ms_reservation *reservation,
                                            const struct ms_handle *handle)
 {
@@ -444,7 +441,7 @@ static struct ms_allocation *claim_or_make(const struct ms_reservation *reservat
     return allocation;
 }
 
-/* Ends the claim on an allocation; or its life, if nothing is mapped in it any more. */
+/* Ends the claim on the allocation; if nothing is mapped in it any more, ends the allocation. */
 static void release_or_free(struct ms_allocation *allocation)
 {
     if (ms_mappings_meet(allocation, 0, allocation->bytes)) {
@@ -455,7 +452,7 @@ static void release_or_free(struct ms_allocation *allocation)
     ms_allocation_destroy(allocation);
 }
 
-/* False: the handle must be real. */
+/* Returns false if the handle must be made real. */
 static bool defer_mapping(const struct ms_reservation *reservation, CUdeviceptr address,
                           struct ms_handle *handle)
 {
@@ -477,7 +474,7 @@ static bool defer_mapping(const struct ms_reservation *reservation, CUdeviceptr 
     return is_deferred;
 }
 
-/* The driver has mapped memory in a reservation. */
+/* Records that the driver has mapped memory in a reservation. */
 static void add_real_mapping(struct ms_reservation *reservation, CUdeviceptr address, size_t bytes,
                              CUmemGenericAllocationHandle number)
 {
@@ -556,7 +553,7 @@ static CUresult set_mapping_access(CUdeviceptr address, const struct ms_program_
     return result;
 }
 
-/* After the driver has changed the access to real mappings. */
+/* Records the access to real mappings that the driver has changed. */
 static void follow_access(CUdeviceptr address, CUdeviceptr end, bool is_accessible)
 {
     struct ms_program_mapping mapping;
@@ -594,7 +591,8 @@ static CUresult set_other_access(CUdeviceptr address, size_t bytes, const CUmemA
     return result;
 }
 
-/* Queued work that was not examined may come to these addresses from now on. */
+/* Makes a mapping accessible. Queued work that was not examined may come to its addresses from now
+ * on, so the mapping becomes real unless it may be deferred. */
 static CUresult grant(CUdeviceptr address, struct ms_program_mapping *mapping, CUdeviceptr end,
                       bool may_defer, const CUmemAccessDesc *desc, struct attempt *attempt)
 {
@@ -673,7 +671,7 @@ bool ms_vmm_get_access(CUdeviceptr address, const CUmemLocation *location,
 
 /* --- unmapping */
 
-/* The handle, if the program keeps what stands in the range by it alone. */
+/* The handle, if the program keeps the content of the mapping by this handle alone; else NULL. */
 static struct ms_handle *find_keeper(struct ms_allocation *allocation,
                                      const struct ms_program_mapping *mapping)
 {
@@ -682,8 +680,9 @@ static struct ms_handle *find_keeper(struct ms_allocation *allocation,
                                                                                             : NULL;
 }
 
-/* Brings what the program keeps into memory. *handle_out: to be made real; NULL: none. If it came
- * in pieces, it stays so: nothing moves, so nothing is waited for. */
+/* Brings the content that the program keeps by its handle into memory. *handle_out: the handle to
+ * make real, or NULL. Content in several pieces stays so: no bytes move, so nothing is waited
+ * for. */
 static CUresult fill_kept(CUdeviceptr address, const struct ms_program_mapping *mapping,
                           struct ms_handle **handle_out)
 {
@@ -697,7 +696,7 @@ static CUresult fill_kept(CUdeviceptr address, const struct ms_program_mapping *
     return result;
 }
 
-/* Before memory is unmapped whose handle the program keeps. */
+/* Keeps the content of a mapping that is about to be unmapped, if the program keeps its handle. */
 static CUresult keep_content(CUdeviceptr address, const struct ms_program_mapping *mapping,
                              struct attempt *attempt)
 {
@@ -706,8 +705,8 @@ static CUresult keep_content(CUdeviceptr address, const struct ms_program_mappin
     return handle != NULL ? make_real(handle, attempt) : result;
 }
 
-/* Moves the address on to the first mapping there or behind it, of the allocation in which it lies.
- * False: none begins before the end. */
+/* Moves the address on to the first mapping at or behind it, in the same allocation. False if no
+ * mapping begins before the end. */
 static bool next_mapping(CUdeviceptr *at, CUdeviceptr end, struct ms_program_mapping *mapping_out)
 {
     struct ms_allocation_facts facts;
@@ -728,7 +727,7 @@ static CUresult keep_contents(CUdeviceptr at, CUdeviceptr end, struct attempt *a
     return result;
 }
 
-/* Ends the claim. */
+/* Unmaps one mapping, and ends the claim. */
 static CUresult unmap_one(struct ms_allocation *allocation,
                           const struct ms_program_mapping *mapping)
 {
@@ -752,7 +751,8 @@ static CUresult unmap_one(struct ms_allocation *allocation,
     return result;
 }
 
-/* May the range be unmapped? Within a reservation there may be holes in it. */
+/* True if the range cuts no mapping, and so may be unmapped. It may have holes within one
+ * reservation. */
 static bool cuts_nothing(CUdeviceptr address, size_t bytes)
 {
     struct ms_program_mapping mapping;

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that the program maps itself: cuMemCreate, cuMemMap and their kin. A handle of plain
- * device memory gets a number and no memory. Where it is mapped and made accessible, the range is
- * deferred as an allocation is. All mappings in one reservation of addresses are one allocation.
+ * Memory that the program maps itself: cuMemCreate, cuMemMap and their kin. The program gets a
+ * number for a handle of plain device memory, and no memory. The range where it maps the handle,
+ * and makes it accessible, is deferred like an allocation. All mappings in one reservation of
+ * addresses are one allocation.
  *
- * A handle is made real when the driver's own is needed: it is exported, mapped twice or in part,
- * given to another device, or unmapped while its content is alive. Its range is then in memory, by
- * that one handle, and stays there.
+ * The shim makes a handle real when the driver's own is needed: when the program exports it, maps
+ * it twice or in part, gives it to another device, or unmaps it while its content is alive. The
+ * handle's range is then in memory, under that one handle, and stays there.
  *
- * "bool ms_x(..., result_out)" is as in alloc.h. One thread at a time does any of this (locks.def).
+ * "bool ms_x(..., result_out)" is as in alloc.h. One thread at a time runs these functions
+ * (locks.def).
  */
 #pragma once
 
@@ -30,16 +32,18 @@ bool ms_vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle_out
 bool ms_vmm_handle_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *prop_out,
                               CUresult *result_out);
 
-/* Of the handle that is mapped there, which may be released. False if it is not ours. */
+/* The properties of the mapped handle, which the program may have released. False if the handle is
+ * not the shim's. */
 bool ms_vmm_mapping_properties(const struct ms_program_mapping *mapping,
                                CUmemAllocationProp *prop_out);
 
-/* Replaces the number of a handle of ours by the driver's, which it then has. Any other stays. So
- * does, for an export of a type, one that was not created for that: the driver refuses it. */
+/* Makes a handle of the shim's real, and replaces its number by the driver's handle. Any other
+ * number stays. `exported`: the type of an export, or NULL. CUDA_ERROR_INVALID_VALUE if the handle
+ * was not created for such an export. */
 CUresult ms_vmm_make_handle_real(CUmemGenericAllocationHandle *handle,
                                  const CUmemAllocationHandleType *exported);
 
-/* The same for all handles that are mapped in the range. */
+/* Makes all handles real that are mapped in the range. */
 CUresult ms_vmm_make_real(CUdeviceptr address, size_t bytes);
 
 bool ms_vmm_map(CUdeviceptr address, size_t bytes, size_t offset,

@@ -9,7 +9,7 @@
 
 enum { GROUP = MS_WORD_GROUP, LANES = sizeof(ms_lanes), PARTS = GROUP / LANES, UPPER_AT = 4 };
 
-/* Addresses whose byte 5 is the highest one that is not zero: all far ones, and those of Linux's
+/* Addresses whose byte 5 is the highest that is not zero: all far addresses, and those of Linux's
  * mappings. */
 static const struct ms_range with_byte_5 = {UINT64_C(1) << 40, UINT64_C(1) << 48};
 
@@ -18,8 +18,8 @@ static ms_lanes spread(unsigned value)
     return (ms_lanes){0} + (unsigned char)value;
 }
 
-/* The values that an upper byte of addresses in the window can have: those between the bounds' if
- * all bytes above it are the same, else any. */
+/* The values that upper byte i of addresses in the window can have: those between the bounds' bytes
+ * if all bytes above are the same, else any. */
 static inline void add_plane(struct ms_word_window *window, unsigned i)
 {
     const uint64_t first = window->range.begin >> (32 + 8 * i);
@@ -32,8 +32,9 @@ static inline void add_plane(struct ms_word_window *window, unsigned i)
     };
 }
 
-/* The highest byte that is not zero excludes most, with the one below it. If that is the lowest of
- * the upper four it may be any small number, so the zeroes above it count, too. */
+/* The highest byte that is not zero excludes most words, with the byte below it. Where the lowest
+ * of the upper four is the highest, it may be any small number, so the zeros above it are compared,
+ * too. */
 static inline void add_window(struct ms_words *words, struct ms_range range)
 {
     struct ms_word_window *window = &words->windows[words->window_count++];
@@ -65,7 +66,7 @@ void ms_word_scan_begin(struct ms_words *words, const void *bytes, size_t count,
     words->marks = 0;
 }
 
-/* A bit for each lane, which is 0 or 255. */
+/* A bit for each lane; a lane is 0 or 255. */
 static inline uint64_t bits_of(ms_lanes lanes)
 {
 #ifdef __SSE2__
@@ -90,7 +91,7 @@ static inline bool is_any(ms_lanes lanes)
 #endif
 }
 
-/* Marks those of 16 words whose byte of this plane is one of the window's. */
+/* Marks those of 16 words whose byte of this plane is one that the window has. */
 static inline ms_lanes match(const struct ms_word_window *window, unsigned plane,
                              const unsigned char *bytes)
 {
@@ -121,15 +122,15 @@ static uint64_t mark(const struct ms_word_window *window, const unsigned char *b
 }
 
 /*
- * True if all words of a group that begin at steps of 8, and the next one, lie in a range of
- * addresses with byte 5, and no such address begins between them: none has a byte above. A word
- * that begins 1 or 2 bytes behind one of these has no byte 5 itself. One that begins 3 or 4, 5, and
- * 6 or 7 bytes behind has byte 2, 4 and 5 of the next one above its byte 5.
+ * True if all words at steps of 8 in a group, and the word behind the group, lie in a range of
+ * addresses with byte 5, and no word between them is such an address. A word that begins 1 or 2
+ * bytes behind one of them has a zero as byte 5. A word that begins 3 or 4, 5, or 6 or 7 bytes
+ * behind one has, above its byte 5, byte 2, 4, or 5 of the next one, and these bytes are not zero.
  */
 static inline bool is_skipped(const unsigned char *bytes, uint64_t begin, uint64_t count)
 {
     enum { BYTE_2 = 2, BYTE_4 = 4, WORD = 8 };
-    ms_lanes value, zeroes; /* at which places of two words one of all has a zero */
+    ms_lanes value, zeroes; /* places of two words where any of all has a zero */
     memcpy(&value, bytes + GROUP + WORD - LANES, sizeof(value));
     zeroes = (ms_lanes)(value == 0);
     for (unsigned part = 0; part < PARTS; part++) {
@@ -163,7 +164,7 @@ static bool are_with_byte_5(const struct ms_words *words)
     return true;
 }
 
-/* Goes over groups that are skipped whole. */
+/* Passes over groups that are skipped whole. */
 static __attribute__((noinline)) void skip_groups(struct ms_words *words)
 {
     const struct ms_range range = meet(words->skipped, with_byte_5);
@@ -174,8 +175,8 @@ static __attribute__((noinline)) void skip_groups(struct ms_words *words)
         words->group += GROUP;
 }
 
-/* Finds the next group that may hold a match. The last one begins early enough to be whole; if
- * there is only one, zeros follow the bytes. */
+/* Finds the next group that may hold a match. The last group begins early enough to be whole; if
+ * the bytes are fewer than a group, zeros follow them. */
 static bool next_group(struct ms_words *words)
 {
     enum { READ = GROUP + 7 };

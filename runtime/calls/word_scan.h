@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Finds words in bytes: any 8 bytes, wherever they begin, whose value lies in a window of
- * addresses. Fast if there are none: it compares 64 of them at a time, by one of their upper four
- * bytes. Fast as well if they all lie in one range that the caller no longer asks for.
- */
+/* Finds words in bytes: any 8 bytes, wherever they begin, whose value lies in a window of
+ * addresses. Fast if there are none: the scan compares 64 words at a time, by one of their upper
+ * four bytes. Fast as well if all words found lie in one range that the caller skips. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,7 +12,7 @@
 
 enum { MS_WORD_WINDOWS = 3, MS_WORD_GROUP = 64 };
 
-/* 16 bytes at a time, as a type of which compilers always make vector instructions. */
+/* 16 bytes at a time: compilers always make vector instructions of this type. */
 typedef unsigned char ms_lanes __attribute__((vector_size(16)));
 
 /* Started by ms_word_scan_begin; the fields but `skipped` belong to word_scan.c. */
