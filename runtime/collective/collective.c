@@ -20,7 +20,7 @@ static CUdeviceptr address_of(const void *pointer)
     return (CUdeviceptr)(uintptr_t)pointer;
 }
 
-/* Bytes that are both read and written keep their value. */
+/* True if the operation reads bytes that it also writes: they must keep their value. */
 static bool overlaps(const struct ms_operation *operation)
 {
     const CUdeviceptr read = address_of(operation->read), written = address_of(operation->written);
@@ -37,14 +37,14 @@ struct under_way_receive {
 
 /* The operations in progress on this thread. */
 static _Thread_local struct {
-    unsigned groups;        /* that are open */
-    unsigned reads;         /* that are held */
-    unsigned receive_count; /* of receives() */
+    unsigned groups;        /* open groups */
+    unsigned reads;         /* reads that are held */
+    unsigned receive_count; /* entries of receives() in use */
 } under_way __attribute__((tls_model("initial-exec")));
 
-static _Atomic uint32_t open_groups; /* threads that have some */
+static _Atomic uint32_t open_groups; /* threads with an open group */
 
-/* NULL: out of memory. */
+/* Returns NULL if out of memory. */
 static struct under_way_receive *receives(void)
 {
     return ms_thread_memory(MS_THREAD_RECEIVES, RECEIVES * sizeof(struct under_way_receive));
@@ -55,8 +55,9 @@ static bool may_be_late(const struct ms_operation *operation)
     return operation->is_late || ms_is_capturing();
 }
 
-/* What is sent is often copied back over the tensors that it was made of: then it is known that no
- * kernel is queued (materialise.c), although NCCL still waits for other ranks. */
+/* Finds out whether a kernel is queued, before NCCL queues work that waits for other ranks:
+ * materialise.c asks that when the bytes sent are copied back over the tensors that they were made
+ * of. */
 static void look_at_kernels(void)
 {
     CUcontext context;
@@ -64,7 +65,8 @@ static void look_at_kernels(void)
         ms_examining_no_kernel(context);
 }
 
-/* Other ranks' parts come to stand beside what is sent: so it was copied there. */
+/* True if NCCL puts other ranks' parts beside the bytes that this rank sends, which the program has
+ * copied there. */
 static bool is_between_parts(const struct ms_operation *operation)
 {
     return operation->read_bytes < operation->written_bytes && overlaps(operation);
@@ -79,7 +81,7 @@ static enum ms_need need_of_read(const struct ms_operation *operation)
     return may_be_late(operation) ? MS_NEED_SEND_LATER : MS_NEED_SEND;
 }
 
-/* Perhaps only what this rank keeps is received. */
+/* True if it may be enough to receive the bytes that this rank keeps. */
 static bool receives_parts(const struct ms_operation *operation)
 {
     return operation->written_bytes > 0 && (operation->receives || operation->gathers) &&
@@ -87,7 +89,8 @@ static bool receives_parts(const struct ms_operation *operation)
            receives() != NULL;
 }
 
-/* What is sent to all ranks, from where it stands. Another call of a group may send it as well. */
+/* True if the bytes read go to all ranks, from their own place, and can be sent from parked memory
+ * instead. Not for a gather in a group: another call of the group may send the same bytes. */
 static bool may_park_sent(const struct ms_operation *operation)
 {
     const bool is_sent = operation->written_bytes == 0
@@ -122,7 +125,8 @@ static CUresult prepare_uses(const struct ms_operation *operation)
     if (operation->read_bytes > 0 && !park_sent(operation))
         uses[count++] = (struct ms_use){need_of_read(operation), address_of(operation->read),
                                         operation->read_bytes};
-    /* With a partial overlap the rest is replayed too: it costs no more than a read. */
+    /* With a partial overlap the bytes that are only written are replayed, too: that costs no more
+     * than a read. */
     if (operation->written_bytes > 0 && !receives_parts(operation))
         uses[count++] =
             (struct ms_use){overlaps(operation) ? MS_NEED_READ_WRITE : MS_NEED_OVERWRITE,
@@ -149,7 +153,7 @@ static bool has_all_read(const struct ms_allocation *allocation,
            ms_fits(allocation, address_of(operation->read), operation->read_bytes);
 }
 
-/* Of what is read; nothing if that is in no allocation. */
+/* The lineage of the bytes that are read; an empty lineage if they lie in no allocation. */
 static bool find_lineage(const struct ms_operation *operation, struct ms_lineage *lineage_out)
 {
     MS_CLAIMED struct ms_allocation *allocation = claim_at(operation->read);
@@ -198,8 +202,8 @@ static bool is_in_one_handle(const void *address)
            ms_backing_is_one_chunk(&allocation->backing, 0, allocation->granule_bytes);
 }
 
-/* NCCL registers the buffers of a captured operation if each lies in one handle, which must be the
- * same on all ranks (NCCL 2.28.9, NCCL_GRAPH_REGISTER). */
+/* Warns if NCCL does not register the buffers of a captured operation: each must lie in one handle,
+ * on all ranks alike (NCCL 2.28.9, NCCL_GRAPH_REGISTER). */
 static void look_at_captured(const struct ms_operation *operation)
 {
     static _Atomic bool is_given;
@@ -212,8 +216,9 @@ static void look_at_captured(const struct ms_operation *operation)
                "not register: if ranks differ in that, NCCL needs NCCL_GRAPH_REGISTER=0");
 }
 
-/* While a model is loaded, ranks gather what nothing has used yet, to copy it on. A program that
- * computes gathers what is in memory, and uses it where it comes. */
+/* True for a gather whose result is copied on. While a model is loaded, ranks gather bytes that
+ * nothing has used yet. A program that computes gathers bytes in memory, and uses the result in its
+ * place. */
 static bool passes_on(const struct ms_operation *operation)
 {
     MS_CLAIMED struct ms_allocation *allocation =
@@ -228,7 +233,7 @@ static bool passes_on(const struct ms_operation *operation)
 static CUresult prepare_deferred(const struct ms_operation *operation)
 {
     struct ms_operation now = *operation;
-    now.gathers = passes_on(operation); /* before it comes into memory */
+    now.gathers = passes_on(operation); /* before the bytes come into memory */
     const CUresult result = prepare_uses(&now);
     return ms_defers_any() && result == CUDA_SUCCESS ? prepare_receive(&now) : result;
 }

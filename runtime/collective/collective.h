@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives: what NCCL reads is materialised, and what it writes is backed, before NCCL is
- * called. NCCL works later, in the order of a stream.
+ * Collectives: before NCCL is called, the shim materialises the bytes that NCCL reads, and backs
+ * those that it writes. NCCL works later, in the order of a stream.
  *
  *     ms_collective_prepare(&operation)   before the call; NCCL is called only if that succeeds
- *     ms_collective_called(stream)        after it, whatever it answered
+ *     ms_collective_called(stream)        after the call, whatever NCCL answered
  *     ms_collective_group(begins)         after the start, or the end, of a group
  *
- * all on the thread that calls NCCL. From the first to the second, or to the end of the outermost
- * group, what the thread's operations read cannot be evicted.
+ * All run on the thread that calls NCCL. From ms_collective_prepare to ms_collective_called, or to
+ * the end of the outermost group, the bytes that the thread's operations read cannot be evicted.
  */
 #pragma once
 
@@ -18,7 +18,8 @@
 #include "runtime/driver/driver.h"
 #include "runtime/driver/flags.h"
 
-/* What one call reads, and overwrites whole. Either may be empty, and both may be the same. */
+/* The bytes that one call reads, and those that it overwrites whole. Either may be empty, and both
+ * may be the same. */
 struct ms_operation {
     const void *read;
     size_t read_bytes;
@@ -26,10 +27,10 @@ struct ms_operation {
     size_t written_bytes;
     bool sends;    /* the bytes that are read go to other ranks unchanged */
     bool receives; /* the written bytes come from a root, and all ranks get the same */
-    bool gathers;  /* they are what all ranks send, one behind the other */
+    bool gathers;  /* the written bytes are what all ranks send, one behind the other */
     int ranks;     /* of the communicator */
-    int rank;      /* in it */
-    bool is_late;  /* NCCL may queue it after the call or the group has returned */
+    int rank;      /* of this process in the communicator */
+    bool is_late;  /* NCCL may queue the operation after the call or the group has returned */
 };
 CUresult ms_collective_prepare(const struct ms_operation *operation);
 
@@ -43,5 +44,5 @@ void ms_collective_called(CUstream stream);
 
 void ms_collective_group(bool begins);
 
-/* True if a thread has a group open. */
+/* True if any thread has a group open. */
 bool ms_collective_is_in_group(void);

@@ -7,7 +7,7 @@
 #include "runtime/fill/prefetch.h"
 #include "runtime/shard/shard.h"
 
-/* A communicator that does not fit is asked for its rank each time. */
+/* A communicator that does not fit into the table is asked for its rank each time. */
 enum { MAX_COMMUNICATORS = 1024 };
 
 static struct {
@@ -27,7 +27,7 @@ MS_HOLDS(table.lock) static int find_locked(const void *handle)
     return at;
 }
 
-/* A plan may wait for its rank. */
+/* Tells the plan, which may wait for its rank. */
 static void tell_plan(const struct ms_communicator *communicator)
 {
     const bool is_first = !ms_shard_is_active();

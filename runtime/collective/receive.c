@@ -22,11 +22,11 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-/* The more pieces, the sooner memory goes that is needed no more; but each costs some calls. */
+/* More pieces let memory that is needed no more go sooner, but each piece costs some calls. */
 enum { PIECES = 64 };
 
-/* True for what a kernel has put one behind the other, and has no memory: it is received or sent as
- * a whole, and then copied on. So is what is gathered while a model is loaded. */
+/* True for bytes that are received or sent as a whole and then copied on: tensors that a kernel has
+ * put one behind the other, without memory, or bytes that are gathered while a model is loaded. */
 static bool is_passing(const struct ms_allocation *allocation, size_t begin, size_t end,
                        const struct ms_receive_role *role)
 {
@@ -34,9 +34,9 @@ static bool is_passing(const struct ms_allocation *allocation, size_t begin, siz
            (role->gathers || ms_lineage_any(&allocation->lineage, begin, end, MS_IN_SEQUENCE));
 }
 
-/* Lists the granules of [begin, end) without memory that lie whole in the ranges: the first and the
- * last one too, because what else is in them is not in memory either, and what materialises that
- * waits. */
+/* Lists the granules of [begin, end) without memory that lie whole in the ranges. The first and the
+ * last granule count, too, because their other bytes are not in memory either, and whatever
+ * materialises those bytes waits. */
 static bool list_unbacked(const struct ms_allocation *allocation, size_t begin, size_t end,
                           const struct ms_ranges *ranges, struct ms_ranges *unbacked_out)
 {
@@ -60,9 +60,9 @@ static bool list_unbacked(const struct ms_allocation *allocation, size_t begin, 
     return is_good;
 }
 
-/* Lists those of all of [begin, end) where parked memory can lie. Tensors are gathered one by one,
- * and lie side by side: the granule in which two meet is not lent, so that it has memory once, and
- * calls of one group can use it. */
+/* Lists the granules of [begin, end) where parked memory can lie. Tensors are gathered one by one,
+ * and lie side by side: a granule in which two of them meet is not lent, so that it has memory
+ * once, and calls of one group can use it. */
 static bool list_parkable(const struct ms_allocation *allocation, size_t begin, size_t end,
                           const struct ms_receive_role *role, const struct ms_ranges *except,
                           struct ms_ranges *parkable_out)
@@ -148,8 +148,8 @@ static CUresult lend(struct ms_allocation *allocation, const struct ms_park *par
     return result;
 }
 
-/* Makes pieces for the ranges, and maps them there until the work is done. Fails if there are
- * none. */
+/* Makes pieces for the ranges, and maps them there until the work is done. Fails if there are no
+ * ranges. */
 static CUresult lend_parked(struct ms_allocation *allocation, const struct ms_ranges *ranges,
                             bool is_filled, struct ms_park *park_out,
                             struct ms_sink_mapping **lent_out)
@@ -164,7 +164,7 @@ static CUresult lend_parked(struct ms_allocation *allocation, const struct ms_ra
     return result;
 }
 
-/* The content of [begin, end) becomes parked, where there are pieces. */
+/* Makes the content of [begin, end) parked where there are pieces. */
 static CUresult set_parked(struct ms_allocation *allocation, size_t begin, size_t end,
                            const struct ms_park *park)
 {
@@ -183,7 +183,7 @@ static CUresult set_parked(struct ms_allocation *allocation, size_t begin, size_
 
 /* --- receiving */
 
-/* Backs what lies between the ranges, or also fills it. */
+/* Backs the bytes of [begin, end) outside the ranges, or also fills them. */
 static CUresult cover_rest(struct ms_allocation *allocation, size_t begin, size_t end,
                            const struct ms_ranges *taken, bool fills)
 {
@@ -204,8 +204,8 @@ static struct ms_range cut_to(struct ms_range range, size_t begin, size_t end)
                              range.end < end ? range.end : end};
 }
 
-/* Elsewhere the bytes can be had without memory, or have it already. Bytes of a file would be read
- * again. */
+/* True if the bytes can be had elsewhere as lineage: they can be made without memory, or have
+ * memory already. Bytes of a file would be read again. */
 static bool can_be_had(const struct ms_content *content, const struct ms_allocation *allocation)
 {
     switch (content->kind) {
@@ -220,7 +220,7 @@ static bool can_be_had(const struct ms_content *content, const struct ms_allocat
     }
 }
 
-/* Sets the content of what is parked of [begin, end). */
+/* Sets the content of the parked parts of [begin, end). */
 static CUresult replace_parked(struct ms_allocation *allocation, size_t begin, size_t end,
                                const struct ms_content *content)
 {
@@ -236,8 +236,8 @@ static CUresult replace_parked(struct ms_allocation *allocation, size_t begin, s
     return result;
 }
 
-/* What this rank has sent itself need not stand twice: pieces that hold nothing else go when the
- * work is done. */
+/* Replaces the part that this rank has sent by its lineage, so that the bytes do not stand twice:
+ * pieces that hold nothing else go when the work is done. */
 static CUresult set_own(struct ms_allocation *allocation, size_t begin,
                         const struct ms_receive_own *own)
 {
@@ -260,9 +260,9 @@ static void make_resident(struct ms_content *content)
         content->kind = MS_RESIDENT;
 }
 
-/* Marks [begin, end) as resident, except what is in the ranges, which is absent, or parked, or what
- * this rank has sent. Nothing
- * is resident before: after a failure what has no memory must not count as such. */
+/* Marks [begin, end) as resident, except absent bytes (`gone`), parked bytes, and the bytes that
+ * this rank has sent. All are undefined first: after a failure, bytes without memory must not count
+ * as resident. */
 static CUresult set_received(struct ms_allocation *allocation, size_t begin, size_t end,
                              const struct ms_ranges *gone, const struct ms_park *park,
                              const struct ms_receive_own *own)
@@ -283,13 +283,13 @@ static CUresult set_received(struct ms_allocation *allocation, size_t begin, siz
     return result;
 }
 
-/* Memory for [begin, end), except what goes to the sink. */
+/* Finds memory for [begin, end), except for the bytes that go to the sink. */
 static CUresult find_memory(struct ms_allocation *allocation, size_t begin, size_t end,
                             const struct ms_ranges *sinkable, const struct ms_ranges *parkable,
                             struct ms_receive *receive)
 {
     struct ms_ranges taken = {0};
-    /* Without parked memory there, it gets some of its own. */
+    /* Without parked memory, the range gets memory of its own. */
     if (lend_parked(allocation, parkable, false, &receive->park, &receive->lent) != CUDA_SUCCESS)
         return cover_rest(allocation, begin, end, sinkable, false);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -301,7 +301,7 @@ static CUresult find_memory(struct ms_allocation *allocation, size_t begin, size
     return result;
 }
 
-/* No work is queued: neither the sink nor the parked memory has to wait. */
+/* Undoes the preparation. No work is queued: neither the sink nor the parked memory has to wait. */
 static void take_back(struct ms_allocation *allocation, struct ms_receive *receive)
 {
     ms_backing_lent(&allocation->backing, receive->sink, NULL);
@@ -338,11 +338,9 @@ static uint64_t bytes_within(const struct ms_ranges *ranges, size_t begin, size_
     return bytes;
 }
 
-/*
- * The program may copy a part of the tensor, its own or another rank's (distribute_tensor pads the
- * last one), to a new allocation. If that is too small to be deferred, all bytes must be there. A
- * caching allocator takes a part from a segment.
- */
+/* True if all bytes must be in memory because the program may copy a part of the tensor, its own or
+ * another rank's (distribute_tensor pads the last one), to a new allocation that is too small to be
+ * deferred. A caching allocator takes a part from a segment. */
 static bool has_small_parts(const struct ms_allocation *allocation, size_t bytes,
                             const struct ms_ranges *remote_parts, int ranks)
 {
@@ -365,15 +363,19 @@ static void count_received(const struct ms_allocation *allocation, size_t begin,
            (unsigned long long)sink, end - begin, allocation->address + begin);
 }
 
-/* What all ranks get alike a plan divides; what they gather, the program has divided. */
+/* True if a plan divides the bytes, which all ranks receive alike. The program has already divided
+ * bytes that ranks gather. */
 static bool is_divided(const struct ms_receive_role *role)
 {
     return !role->gathers && ms_shard_receives_parts(role->ranks);
 }
 
-/* What a rank keeps of [begin, end). Remote copies are concatenated tensors, which will be copied
- * back. In its own place, what comes in granules with local bytes may stay; copied on from there,
- * it would take memory again. */
+/*
+ * Prepares to receive the part of [begin, end) that this rank keeps. Remote copies mark
+ * concatenated tensors, which the program will copy back: their remote bytes become absent even in
+ * granules with local bytes, where they could stay otherwise, because copied on they would take
+ * memory again.
+ */
 static CUresult receive_parts(struct ms_allocation *allocation, size_t begin, size_t end,
                               const struct ms_receive_role *role, struct ms_receive *receive)
 {
@@ -404,8 +406,9 @@ static CUresult receive_parts(struct ms_allocation *allocation, size_t begin, si
 
 /* --- sending */
 
-/* What launches make can be made again: it is cached while it is sent. So are bytes of files that
- * are gathered: where they stand, the next gathering finds them. */
+/* True if the content can be sent from parked memory. Results of launches can be made again, so
+ * they are cached while they are sent. So are gathered bytes of files: the next gather finds them
+ * in place. */
 static bool can_be_parked(const struct ms_content *content, const struct ms_receive_role *role)
 {
     return role->gathers ? content->kind == MS_FILL && !content->cached
@@ -429,16 +432,16 @@ static bool may_send_parked(const struct ms_allocation *allocation, size_t begin
     return may;
 }
 
-/* [begin, end) of an allocation, which goes into pieces. */
+/* [begin, end) of an allocation, whose bytes go into pieces. */
 struct filling {
     const struct ms_allocation *allocation;
     size_t begin, end;
     const struct ms_park *park;
 };
 
-/* An extent, cut to a piece, and its place there. */
+/* An extent, cut to a piece, and its address in the piece. */
 struct part {
-    size_t piece, at; /* from where the next one is looked for; zero: from the start */
+    size_t piece, at; /* where the next part is looked for; zero: from the start */
     struct ms_extent extent;
     CUdeviceptr address;
 };
@@ -466,7 +469,7 @@ static bool is_file(const struct ms_content *content)
     return content->kind == MS_SOURCE && ms_source_is_file(content->source);
 }
 
-/* The files' parts as requests, or only their number (NULL). */
+/* Lists the parts that come from files as requests, or only counts them (NULL). */
 static size_t list_files(const struct filling *filling, struct ms_read_request *requests)
 {
     size_t count = 0;
@@ -497,7 +500,7 @@ static CUresult fill_from_files(const struct filling *filling, CUstream stream)
     return result;
 }
 
-/* Bytes that were never written are those that happen to be there. */
+/* Fills the pieces. Undefined bytes may become whatever the memory holds. */
 static CUresult fill_pieces(const struct filling *filling, CUstream stream)
 {
     CUresult result = fill_from_files(filling, stream);
@@ -530,8 +533,8 @@ static CUresult fill(const struct filling *filling)
     return result;
 }
 
-/* Brings what is sent into parked memory instead of its own place, so that the copies back are
- * lineage, and change nothing. A pattern that is gathered stays one: its memory goes. */
+/* Brings the bytes to send into parked memory instead of their own place, so that the copies back
+ * are lineage, and change nothing. A gathered pattern stays a pattern: its parked memory goes. */
 static CUresult park_and_fill(struct ms_allocation *allocation, size_t begin, size_t end,
                               const struct ms_ranges *parkable, const struct ms_receive_role *role,
                               struct ms_receive *receive)
@@ -567,7 +570,7 @@ static CUresult send_parked(struct ms_allocation *allocation, size_t begin, size
 
 /* --- before the call */
 
-/* Others are like any that are read or written. */
+/* False for bytes that are read or written like any others. */
 static bool is_special(const struct ms_allocation *allocation, size_t begin, size_t end,
                        const struct ms_receive_role *role)
 {
@@ -575,8 +578,8 @@ static bool is_special(const struct ms_allocation *allocation, size_t begin, siz
                        : is_divided(role) || is_passing(allocation, begin, end, role);
 }
 
-/* Refuses captured operations, whose memory must not change, more than one allocation, and a device
- * without sinks. */
+/* Returns false for captured operations, whose memory must not change, for more than one
+ * allocation, and for a device without sinks. */
 static bool try_prepare(CUdeviceptr address, size_t bytes, const struct ms_receive_role *role,
                         struct ms_receive *receive, CUresult *result)
 {
@@ -596,7 +599,7 @@ static bool try_prepare(CUdeviceptr address, size_t bytes, const struct ms_recei
     *result = role->sends ? send_parked(allocation, begin, end, role, receive)
                           : receive_parts(allocation, begin, end, role, receive);
     if (role->gathers && receive->lent == NULL)
-        receive->address = 0; /* it comes to its place, and nobody waits for that */
+        receive->address = 0; /* the bytes come to their place, and nobody waits for that */
     return true;
 }
 
@@ -614,7 +617,8 @@ CUresult ms_receive_prepare(CUdeviceptr address, size_t bytes, const struct ms_r
     return result;
 }
 
-/* Hands over an event to what is mapped under the allocation, unless that was freed meanwhile. */
+/* Hands an event over to the memory that is lent under the allocation, unless the allocation was
+ * freed meanwhile. */
 static void hand_over(const struct ms_receive *receive, const struct ms_sink_mapping *sink,
                       CUevent event)
 {
@@ -645,7 +649,8 @@ static CUresult record(CUstream stream, CUevent *event_out)
     return result;
 }
 
-/* Users of the memory wait for events: one each for the sink, the lent memory and its pieces. */
+/* Records events that users of the memory wait for: one each for the sink, the lent memory and its
+ * pieces. */
 static CUresult hand_events_over(const struct ms_receive *receive, CUstream stream)
 {
     const struct ms_sink_mapping *const sink[] = {receive->sink, receive->lent};
@@ -662,11 +667,9 @@ static CUresult hand_events_over(const struct ms_receive *receive, CUstream stre
     return result;
 }
 
-/*
- * What follows a broadcast can be recorded when its stream is idle, and PyTorch queues a whole
- * model's broadcasts in one go. So the call returns when this one has run. The wait, which has an
- * event of its own, is limited, because another rank may wait for this one first.
- */
+/* Waits until the broadcast has run: the calls that follow can be recorded only when the stream is
+ * idle, and PyTorch queues a whole model's broadcasts in one go. The wait, which has an event of
+ * its own, is limited, because another rank may wait for this rank first. */
 static CUresult follow(const struct ms_receive *receive, CUstream stream)
 {
     CUevent event;
