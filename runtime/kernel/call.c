@@ -6,12 +6,13 @@
 #include "runtime/base/heap.h"
 #include "runtime/kernel/strided_loop.h"
 
-/* Those of a list of tensors are 30 KiB, of which one tensor needs very little. */
+/* A list of tensors has 30 KiB of parameters, of which one tensor needs very little: pieces of
+ * zeros are not kept. */
 enum { MAX_REPLAY_PARAMS = 64, PIECE_BYTES = 28 };
 
-/* Small, because a large model is initialised by very many. */
+/* Small, because initialising a large model records very many launches. */
 struct ms_launch {
-    struct ms_counted counted; /* first: ms_call_forget */
+    struct ms_counted counted; /* must be first: ms_call_forget casts */
     CUfunction function;
     struct ms_param_layout *layout;
     CUlaunchAttribute *attributes; /* owned; NULL: there are none */
@@ -20,7 +21,7 @@ struct ms_launch {
     uint32_t pointers[MS_MAX_POINTERS], pointer_count;
     bool extra;           /* the program packed the parameters itself */
     uint32_t bytes;       /* of the packed parameters */
-    uint32_t piece_count; /* of those that are not zeros */
+    uint32_t piece_count; /* pieces that are not zeros */
     struct piece {
         uint32_t at;
         unsigned char bytes[PIECE_BYTES];
@@ -57,7 +58,7 @@ bool ms_call_pack(const struct ms_call *call, const struct ms_param_layout *layo
     }
     if (!layout->known)
         return false;
-    /* A call without the array of parameters is refused by the driver, if the kernel has any. */
+    /* The driver refuses a call without the array of parameters, if the kernel has any. */
     packed_out->count = call->params != NULL ? layout->bytes : 0;
     unsigned char *bytes = packed_out->local;
     if (packed_out->count > sizeof(packed_out->local)) {
@@ -92,7 +93,7 @@ bool ms_call_begin(const struct ms_call *call, struct ms_packed *room,
     return true;
 }
 
-/* Attributes that say how to run a kernel, not when. */
+/* True for attributes that say how to run a kernel, not when. */
 static bool is_plain(const CUlaunchAttribute *attribute)
 {
 #if CUDA_VERSION < 12050
@@ -153,7 +154,7 @@ bool ms_call_may_wait(const struct ms_call *call, const struct ms_param_layout *
            (call->shared_bytes == 0 || call->shared_bytes <= (unsigned)shared);
 }
 
-/* Without room: counts the pieces. */
+/* Keeps the pieces that are not zeros; without room, only counts them. */
 static uint32_t keep_pieces(const struct ms_packed *packed, struct piece *pieces)
 {
     static const unsigned char zeros[PIECE_BYTES];

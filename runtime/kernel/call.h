@@ -20,7 +20,7 @@ struct ms_call {
     const CUlaunchAttribute *attributes;
     unsigned attribute_count;
     bool cooperative;
-    bool is_prepared;       /* what it reaches is in memory already */
+    bool is_prepared;       /* all that the launch reaches is in memory already */
     void **params, **extra; /* as in cuLaunchKernel */
 };
 
@@ -53,7 +53,7 @@ static inline void ms_call_unpack(struct ms_packed *packed)
     ms_heap_free(packed->heap);
 }
 
-/* Ends what ms_call_begin has begun. */
+/* Gives back the parameters and the layout that ms_call_begin has found. */
 static inline void ms_call_end(const struct ms_arguments *arguments)
 {
     ms_call_unpack(arguments->packed);
@@ -70,12 +70,13 @@ struct ms_launch;
 bool ms_call_may_wait(const struct ms_call *call, const struct ms_param_layout *layout,
                       CUdevice device);
 
-/* pointers: offsets of its pointers in the packed parameters. Returns NULL if out of memory. */
+/* Records a call. pointers: the offsets of its pointers in the packed parameters. Returns NULL if
+ * out of memory. */
 enum { MS_MAX_POINTERS = 2 };
 struct ms_launch *ms_call_record(const struct ms_call *call, struct ms_param_layout *layout,
                                  const struct ms_packed *packed, const size_t *pointers,
                                  size_t pointer_count);
-/* One more reference. NULL: code was unloaded since, and the launch must not run again. */
+/* Takes a reference. Returns NULL if code was unloaded since: the launch must not run again. */
 struct ms_launch *ms_call_take(struct ms_launch *launch);
 
 static inline void ms_call_forget(struct ms_launch *launch)
@@ -83,7 +84,8 @@ static inline void ms_call_forget(struct ms_launch *launch)
     ms_counted_drop((struct ms_counted *)launch);
 }
 
-/* Runs it on stream, with deltas[i] added to pointer i. The stream's context must be current. */
+/* Runs the launch on stream, with deltas[i] added to pointer i. The stream's context must be
+ * current. */
 CUresult ms_call_run(const struct ms_launch *launch, const uint64_t deltas[MS_MAX_POINTERS],
                      CUstream stream);
 

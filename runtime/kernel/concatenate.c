@@ -10,9 +10,9 @@
  * a TensorSizeStride for each input that is not dense. Sizes and strides count elements, and an
  * input begins at offset * stride. blockIdx.y is the input.
  *
- * The vectorized variant copies vectors of 16 bytes. The dimension of concatenation and those
- * behind it are one. Sizes and strides of the output count vectors. The last parameter is the
- * product of the dimensions behind, in elements: the unit of offset and dimSize.
+ * The vectorized variant copies vectors of 16 bytes, and merges the dimension of concatenation with
+ * those behind it. Sizes and strides of the output count vectors. The last parameter is the product
+ * of the dimensions behind, in elements: the unit of offset and dimSize.
  */
 #include "runtime/kernel/concatenate.h"
 
@@ -119,8 +119,8 @@ static bool read_parameters(const struct ms_param_layout *layout, const struct m
     return cat->vector > 1 ? unfold_vectors(cat) : last == cat->stride[cat->dimension];
 }
 
-/* Returns the bytes from the first element to the end of the last. Each stride must span the
- * dimensions behind it, so that no two elements have one place; otherwise returns 0. */
+/* Returns the bytes from the first element to the end of the last; 0 unless each stride spans the
+ * dimensions behind it, so that no two elements have one place. */
 static uint64_t measure_result(const struct ms_concatenation *cat)
 {
     uint64_t extent = 1, count = 1;
@@ -172,7 +172,7 @@ static bool read_strides(const struct ms_concatenation *cat, size_t index, struc
     return true;
 }
 
-/* Returns false if the input is not what PyTorch makes. An empty input has no bytes. */
+/* Returns false if the input is not as PyTorch makes it. An empty input has no bytes. */
 static bool read_input(const struct ms_concatenation *cat, size_t index, struct input *input)
 {
     const unsigned char *dense = cat->metadata + cat->capacity * (8 + 3 * 4);

@@ -7,10 +7,8 @@
 
 #include "runtime/kernel/strided_loop.h"
 
-/*
- * --- types, by the mangled name of a kernel (CUDALoops.cuh, Loops.cuh): a functor has its types as
- * template arguments, and the type of the argument of a lambda ends its name
- */
+/* --- types, by the mangled name of a kernel (CUDALoops.cuh, Loops.cuh): a functor has its types as
+ * template arguments, and the type of a lambda's argument ends its name */
 
 /* Moves *at behind the text if the text stands there. */
 static bool skip(const char **at, const char *text)
@@ -58,7 +56,7 @@ static size_t class_bytes(const char **at)
     return 0;
 }
 
-/* A reference to what the name has before: "S_", "S4_". */
+/* Skips a reference to an earlier part of the name: "S_", "S4_". */
 static bool skip_reference(const char **at)
 {
     const char *end = *at;
@@ -89,7 +87,7 @@ static size_t type_bytes(const char **at)
     return skip(at, "EE") ? 2 * part : 0;
 }
 
-/* In bytes; 0: unknown. */
+/* Bytes of an element; 0: unknown. */
 struct elements {
     size_t loaded, stored;
 };
@@ -101,10 +99,9 @@ struct types {
     size_t bytes[MOST_TYPES];
 };
 
-/*
- * A reference among them means the class that stands before: scalars have no references, and other
- * types do not occur. Which class a reference means is known if there is one, and it has no parts.
- */
+/* Reads the types of a functor. A reference among them means the class that stands before: scalars
+ * have no references, and other types do not occur. The class is known if only one stands before,
+ * and it has no parts. */
 static bool read_types(const char *at, size_t count, struct types *types)
 {
     size_t class_count = 0, named_bytes = 0;
@@ -134,7 +131,7 @@ static const struct {
     {"NS0_13BUnaryFunctorI", 3, 0, 2}, /* its second operand is a number */
     {"NS0_21CUDAFunctorOnSelf_addI", 1, 0, 0},
     {"NS0_22CUDAFunctorOnOther_addI", 1, 0, 0},
-    {"NS0_10AbsFunctorI", 1, 0, -1}, /* the absolute value of a complex number is none */
+    {"NS0_10AbsFunctorI", 1, 0, -1}, /* the absolute value of a complex number is not complex */
     {"ZNS0_27converting_copy_kernel_cudaI", 2, 0, 1},
 };
 
@@ -144,7 +141,7 @@ static const struct {
     size_t stored;
 } casts[] = {{"ZNS0_24float16_copy_kernel_cudaE", 2}, {"ZNS0_25bfloat16_copy_kernel_cudaE", 2}};
 
-/* What a lambda stores is not in its name. */
+/* Finds the types of a lambda. Its name does not tell the type that it stores. */
 static struct elements find_lambda(const char *functor)
 {
     struct elements elements = {0, 0};
@@ -153,7 +150,7 @@ static struct elements find_lambda(const char *functor)
         return elements;
     at += strlen("EUl");
     elements.loaded = type_bytes(&at);
-    /* one argument, and nothing within the lambda: another name would continue */
+    /* one argument, and no name within the lambda, which would continue */
     if (elements.loaded == 0 || *at++ != 'E')
         return (struct elements){0, 0};
     at += strspn(at, "0123456789");
@@ -271,7 +268,7 @@ static bool find_strided(const struct ms_param_layout *layout, const struct ms_p
     loads->in_step = strides.in_step;
     loads->out_step = strides.out_step;
     loads->bytes = (strides.rows - 1) * strides.in_step + loads->in_row;
-    if (!strides.has_rows) /* of the output: they lie in each other */
+    if (!strides.has_rows) /* the output's rows lie in each other */
         loads->in_row = 0;
     return true;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which bytes a loop of PyTorch loads from its second operand, and which of them a part of its
- * output depends on. All loops load rows and store rows, of which row i of the output depends on
- * row i of the input alone; a row of a dense loop is an element:
+ * Which bytes a loop of PyTorch loads from its second operand, and on which of them a part of its
+ * output depends. All loops load rows and store rows: row i of the output depends on row i of the
+ * input alone. A row of a dense loop is an element:
  *
  *     input     | row 0   |     | row 1   |     | row 2   |
  *               |<- in_row ->|                               in_step from row to row
@@ -15,8 +15,8 @@
 #include "runtime/kernel/call.h"
 
 struct ms_loads {
-    size_t bytes;  /* which the launch loads from its input's pointer on, at most; 0: unknown */
-    size_t in_row; /* 0: any byte of the output may depend on all of them */
+    size_t bytes;  /* at most so many are loaded, from the input's pointer on; 0: unknown */
+    size_t in_row; /* 0: any byte of the output may depend on all loaded bytes */
     size_t in_step, out_step;
 };
 

@@ -108,7 +108,8 @@ static bool count_params(CUfunction function, bool is_kernel, uint32_t *count_ou
     return result == CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Fills in the parameters. Fails if the driver does not report one: it could be a pointer. */
+/* Fills in the parameters. Fails if the driver does not report one of them, which could be a
+ * pointer. */
 static bool ask_params(CUfunction function, uint32_t count, struct ms_param_layout *layout)
 {
     for (uint32_t i = 0; i < count; i++) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Parameter layouts: where the parameters of a kernel lie, as the driver reports
- * (cuFuncGetParamInfo, CUDA 12.4), with the rule for its name. Kept per function, also if the
- * driver reports nothing, because it builds its answer anew for each query. Forgotten when code is
- * unloaded, since handles are reused.
+ * (cuFuncGetParamInfo, CUDA 12.4), with the rule for its name. A layout is kept per function, also
+ * if the driver reports nothing, because the driver builds its answer anew for each query. It is
+ * forgotten when code is unloaded, since handles are reused.
  */
 #pragma once
 
@@ -21,12 +21,12 @@ struct ms_param {
 
 /* Immutable but for written_place and is_forgotten. */
 struct ms_param_layout {
-    struct ms_counted counted; /* first */
+    struct ms_counted counted; /* must be first: cast */
     bool is_kernel;            /* the handle is a CUkernel */
     bool known;                /* false: the driver does not report the parameters */
     enum ms_rule rule;         /* MS_RULE_RUN if the name is unknown */
     char *name;                /* "?" if unknown */
-    /* Of a kernel that writes alone: behind the offset of its pointer; 0: not known. launch.c */
+    /* MS_RULE_WRITE_ONLY: the offset of the written pointer, plus 1; 0: not known. launch.c */
     _Atomic uint32_t written_place;
     _Atomic bool is_forgotten; /* code was unloaded: the handle may be another function's by now */
     size_t bytes;              /* of the packed parameters */

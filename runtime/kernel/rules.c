@@ -85,7 +85,7 @@ static void complain(const char *path, const char *what)
     ms_log(MS_WARN, "METASHARD_KERNEL_RULES: cannot read %s: %s", path, what);
 }
 
-/* Reads to the end, or one byte more than may be there. */
+/* Reads to the end, or one byte more than MAX_BYTES. */
 static size_t read_all(int file, char *text)
 {
     size_t done = 0;
@@ -97,7 +97,8 @@ static size_t read_all(int file, char *text)
     return done;
 }
 
-/* A text of the shim's heap, ended by a zero; NULL: it cannot be read, which is logged. */
+/* Returns the text, ended by a zero, on the shim's heap; NULL if it cannot be read, which is
+ * logged. */
 static char *read_user_rules(const char *path)
 {
     struct stat stat;

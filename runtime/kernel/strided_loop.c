@@ -22,7 +22,7 @@ enum {
     STRIDES_AT = SIZES_AT + MAX_DIMS * SIZE_BYTES,
     CALCULATOR_BYTES = STRIDES_AT + MAX_DIMS * STRIDE_BYTES,
     POINTERS_BYTES = 16,
-    /* Of one operand, with what aligns a pointer behind it. */
+    /* One operand, padded so that a pointer can follow. */
     ONE_BYTES = (STRIDES_AT + MAX_DIMS * 4 + 7) / 8 * 8
 };
 
@@ -66,7 +66,7 @@ static bool is_loop(const struct ms_param_layout *layout)
            layout->params[0].bytes == sizeof(int);
 }
 
-/* True if a calculator of so many bytes lies at `at` whose sizes have as many elements as the
+/* True if a calculator of so many bytes lies at `at`, and its sizes have as many elements as the
  * launch. */
 static bool counts(const struct ms_param_layout *layout, const struct ms_packed *packed, size_t at,
                    size_t bytes)
@@ -99,7 +99,7 @@ bool ms_strided_loop_find_numbers(const struct ms_param_layout *layout,
     return true;
 }
 
-/* Adds a dimension, of which the last one so far is a part. False if it leads backwards. */
+/* Adds the next outer dimension. False if it leads backwards. */
 static bool add_dimension(const struct ms_packed *packed, size_t at, unsigned dimension,
                           struct ms_strides *strides, uint64_t *out_span)
 {

@@ -11,7 +11,8 @@
  *     int start_tensor_this_launch;
  *
  * Block b of threads works on chunk block_to_chunk[b] of tensor block_to_tensor[b]. Nothing else
- * tells a block where it is. A chunk has 65536 elements; the last one of a tensor ends with it.
+ * tells a block where it is. A chunk has 65536 elements; the last chunk of a tensor ends with the
+ * tensor.
  */
 #include "runtime/kernel/tensor_list.h"
 
@@ -152,7 +153,7 @@ static uint64_t word_of(const struct ms_tensor_list *list, const unsigned char *
     return word;
 }
 
-/* The chunks of a tensor, which follow each other. False if they do not. */
+/* Finds the chunks of a tensor. False if they do not follow each other. */
 static bool find_chunks(const struct ms_call *call, const struct ms_tensor_list *list,
                         const unsigned char *bytes, unsigned tensor, uint64_t *first_out,
                         uint64_t *count_out)
