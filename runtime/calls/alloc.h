@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The program allocates and frees.
+ * Makes allocations, deferred where possible, and ends them.
  *
  * The functions run on the program's thread, before the driver's own call. "bool ms_x(...,
  * result_out)" returns true if the shim answers the call: the program gets *result_out. It returns

@@ -295,8 +295,8 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct input *f
     return true;
 }
 
-/* True if the content of the part forbids to record a launch: a replay may read remote bytes when
- * no placement query follows, and absent bytes can never be read. */
+/* True if the part's content forbids recording the launch: a replay may read remote bytes when no
+ * placement query follows, and absent bytes can never be read. */
 static bool is_forbidden(const struct ms_part *part)
 {
     if (ms_lineage_any(&part->allocation->lineage, part->begin, part->end, MS_OF_KIND(MS_ABSENT)))

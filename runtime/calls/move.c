@@ -158,9 +158,9 @@ static void measure(const struct ms_strided_copy *rows, struct extent *to, struc
     }
 }
 
-/* True if nothing of the source is in memory, and a copy by rows runs no launch more often than
- * now. A launch in the source runs once for each row that has some of its result, so there must be
- * no launches, or at least as many as rows. */
+/* True if nothing of the source is in memory, and a copy by rows repeats no launch. A launch in the
+ * source runs once for each row that has some of its result, so there must be no launches, or at
+ * least as many as rows. */
 static bool is_worth_it(const struct ms_allocation *source, size_t begin, size_t end, size_t rows)
 {
     size_t launches = 0;

@@ -121,8 +121,8 @@ static bool mapping_attribute(void *value_out, CUpointer_attribute attribute,
     }
 }
 
-/* True if only the driver can answer, or its answer changes later ones. It can answer as soon as
- * the mapping is real, even if the program may not use the mapping. */
+/* True if only the driver can answer, or its answer changes later ones. The driver can answer as
+ * soon as the mapping is real, even if the program may not use the mapping. */
 static bool is_of_driver(CUpointer_attribute attribute)
 {
 #if CUDA_VERSION < 12080

@@ -91,7 +91,7 @@ static inline bool is_any(ms_lanes lanes)
 #endif
 }
 
-/* Marks those of 16 words whose byte of this plane is one that the window has. */
+/* Marks those of 16 words whose byte of this plane is one of the window's values. */
 static inline ms_lanes match(const struct ms_word_window *window, unsigned plane,
                              const unsigned char *bytes)
 {

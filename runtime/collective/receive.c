@@ -469,7 +469,7 @@ static bool is_file(const struct ms_content *content)
     return content->kind == MS_SOURCE && ms_source_is_file(content->source);
 }
 
-/* Lists the parts that come from files as requests, or only counts them (NULL). */
+/* Lists the parts that come from files as requests, or only counts them if `requests` is NULL. */
 static size_t list_files(const struct filling *filling, struct ms_read_request *requests)
 {
     size_t count = 0;

@@ -150,7 +150,7 @@ static struct elements find_lambda(const char *functor)
         return elements;
     at += strlen("EUl");
     elements.loaded = type_bytes(&at);
-    /* one argument, and no name within the lambda, which would continue */
+    /* one argument, and the end of the lambda's name: a name within it would continue */
     if (elements.loaded == 0 || *at++ != 'E')
         return (struct elements){0, 0};
     at += strspn(at, "0123456789");
