@@ -11,7 +11,7 @@
 /* Bit p of peers[d]: device p may reach memory of device d. */
 static _Atomic uint64_t peers[MS_MAX_DEVICES];
 
-/* Device memory that the shim has: for allocations, parked bytes and sinks. */
+/* Device memory that the shim holds: for allocations, parked bytes and sinks. */
 static _Atomic int64_t backed[MS_MAX_DEVICES];
 
 uint64_t ms_backing_device_bytes(CUdevice device)
@@ -32,8 +32,8 @@ static bool has(CUdevice device, CUdevice_attribute attribute)
     return ms_driver.device_get_attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
 }
 
-/* As cuMemAlloc's memory would be: pinned on the device, exportable, reachable by RDMA where the
- * device can. Neither of the latter two can be added to a handle later. */
+/* As cuMemAlloc's memory: pinned on the device, and where the device can, exportable and reachable
+ * by RDMA. A handle cannot get the latter two later. */
 CUmemAllocationProp ms_backing_properties(CUdevice device)
 {
     CUmemAllocationProp prop = {
@@ -89,8 +89,8 @@ CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdevicep
     return result;
 }
 
-/* A call that frees something is made once more if it fails: nothing else frees it later. But a
- * driver that has shut down, while this thread outlives it, has freed everything. */
+/* The callers repeat a failed free once, because nothing frees the memory later. A driver that has
+ * shut down before this thread has freed everything: that is no failure. */
 static bool is_failure(CUresult result)
 {
     return result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED;
@@ -123,7 +123,7 @@ static void free_addresses(CUdeviceptr address, size_t bytes)
         ms_log(MS_WARN, "cannot free the addresses at 0x%llx: CUDA error %d", address, result);
 }
 
-/* Every granule was mapped by itself. */
+/* For the sink, which is mapped granule by granule. */
 static void unmap_granules(const struct ms_backing *backing, struct ms_range range)
 {
     for (uint64_t at = range.begin; at < range.end; at += backing->granule)
@@ -149,7 +149,7 @@ static CUresult wait_for_work(const struct ms_sink_mapping *mapping)
     return CUDA_ERROR_NOT_PERMITTED;
 }
 
-/* Removes it from the list, of which *at is a link. */
+/* Unmaps and frees the mapping that *at, a link of the list, points to. */
 static void end_mapping(struct ms_backing *backing, struct ms_sink_mapping **at)
 {
     struct ms_sink_mapping *mapping = *at;
@@ -221,7 +221,7 @@ static CUresult set_access(const struct ms_backing *backing, CUdeviceptr address
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = backing->device},
         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
-    /* What the program maps itself has the access that it sets. */
+    /* The program sets the access of its own mappings. */
     uint64_t left =
         backing->is_programs || backing->is_pooled ? 0 : atomic_load(&peers[backing->device]);
     for (; left != 0; left &= left - 1) {
@@ -231,7 +231,7 @@ static CUresult set_access(const struct ms_backing *backing, CUdeviceptr address
     return ms_driver.mem_set_access(address, bytes, access, count);
 }
 
-/* Maps a handle and gives access to it. A failure undoes all of it. */
+/* Maps a handle and gives access to the mapping. A failure undoes both. */
 static CUresult map_handle(const struct ms_backing *backing, CUmemGenericAllocationHandle handle,
                            CUdeviceptr address, size_t bytes)
 {
@@ -258,7 +258,7 @@ static CUresult map_chunk(const struct ms_backing *backing, const struct ms_chun
     return result;
 }
 
-/* Nothing is backed there. False: there is no memory for the record. */
+/* Nothing is backed in the chunk's range yet. False: out of memory for the record. */
 static bool record_chunk(struct ms_backing *backing, struct ms_chunk chunk)
 {
     const struct ms_position at = ms_backing_chunk_behind(backing, chunk.begin);
@@ -278,7 +278,7 @@ static void count_chunk(struct ms_backing *backing, struct ms_chunk chunk, int64
     count_backed(backing->device, bytes);
 }
 
-/* A chunk that is recorded counts if it was mapped; else there is none. */
+/* Counts a recorded chunk if the driver has mapped it, else forgets the chunk. */
 static CUresult end_record(struct ms_backing *backing, struct ms_chunk chunk, CUresult mapped)
 {
     if (mapped == CUDA_SUCCESS)
@@ -294,8 +294,8 @@ static CUresult add_chunk(struct ms_backing *backing, struct ms_chunk chunk)
                                         : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The end of the mapping at offset, or `end` if that comes first. The offset itself if nothing is
- * mapped there. */
+/* The end of the mapping at offset, or `end` if that comes first. Returns offset if the program has
+ * mapped nothing there. */
 static size_t end_of_mapping(const struct ms_backing *backing, size_t offset, size_t end)
 {
     if (!backing->is_programs)
@@ -458,7 +458,7 @@ static bool is_worth_a_try(CUresult result, int *attempts)
            ++*attempts < JOIN_ATTEMPTS;
 }
 
-/* Nothing is backed there. */
+/* Nothing is backed in the chunk's range yet. */
 static CUresult fill_one_chunk(struct ms_backing *backing, struct ms_chunk chunk, const void *copy,
                                const struct ms_piece *whole)
 {
@@ -472,7 +472,8 @@ static CUresult fill_one_chunk(struct ms_backing *backing, struct ms_chunk chunk
     return result;
 }
 
-/* The new memory first. What stood there comes back under its own handles if that fails. */
+/* Creates the new memory before it unmaps the old chunks. On failure the old memory comes back, by
+ * its own handles. */
 static CUresult replace(struct ms_backing *backing, struct ms_chunk chunk, const void *copy,
                         bool *is_lost_out)
 {
@@ -529,8 +530,9 @@ CUresult ms_backing_make_real(struct ms_backing *backing, size_t begin, size_t e
 }
 
 /*
- * One throw-away granule a device, made at its first use and kept until memory is short. It is
- * freed only while no thread is about to map it: users is DROPPING while that is checked.
+ * One throw-away granule a device, made at its first use and kept until memory is short.
+ * ms_backing_drop_sink frees the granule only while no thread is about to map it, and sets `users`
+ * to DROPPING meanwhile.
  */
 static struct {
     _Atomic CUmemGenericAllocationHandle handle;
@@ -568,7 +570,7 @@ bool ms_backing_drop_sink(CUdevice device)
     return true;
 }
 
-/* The caller uses the sink. */
+/* The caller has called use_sink. */
 static CUresult get_sink(const struct ms_backing *backing, CUmemGenericAllocationHandle *sink_out)
 {
     *sink_out = atomic_load(&sinks[backing->device].handle);
@@ -589,7 +591,7 @@ static CUresult get_sink(const struct ms_backing *backing, CUmemGenericAllocatio
     return CUDA_SUCCESS;
 }
 
-/* The first gap in [at, stop). False when there is none. */
+/* The first range without memory in [at, stop). False when all is backed. */
 static bool next_gap(const struct ms_backing *backing, size_t at, size_t stop, size_t *begin_out,
                      size_t *end_out)
 {
@@ -618,7 +620,7 @@ static size_t round_up(const struct ms_backing *backing, size_t offset)
     return round_down(backing, offset + backing->granule - 1);
 }
 
-/* Unmaps the sink from the gaps of whole granules. */
+/* Unmaps the sink from every gap between the chunks. */
 static void unmap_sink_granules(const struct ms_backing *backing, size_t from, size_t stop)
 {
     size_t begin;
@@ -626,8 +628,8 @@ static void unmap_sink_granules(const struct ms_backing *backing, size_t from, s
         unmap_granules(backing, (struct ms_range){begin, end});
 }
 
-/* Maps the sink to every granule of [begin, end), or to none if that fails. Access is given to all
- * of it at once. */
+/* Maps the sink to every granule of [begin, end), or to none if that fails. One call gives access
+ * to the whole range. */
 static CUresult sink_granules(const struct ms_backing *backing, CUmemGenericAllocationHandle sink,
                               size_t begin, size_t end)
 {

@@ -4,8 +4,8 @@
  * creates, maps and unmaps device memory.
  *
  * A chunk is one physical handle under a run of granules. The driver maps a handle from its start
- * only, and unmaps it whole, so the chunk is the unit of both. Handles are released right after
- * mapping: the memory is freed when it is unmapped.
+ * only, and unmaps it whole, so the chunk is the unit of both. This module releases a handle right
+ * after mapping it: unmapping then frees the memory.
  *
  * Not thread-safe: guarded by the claim on the allocation. No function needs a current context.
  */
@@ -27,7 +27,8 @@ struct ms_chunk {
 /*
  * Where the program has mapped a handle in addresses that it has reserved itself. A *real* mapping
  * is the driver's own, of a handle that the driver made. For all others the shim has only promised
- * memory. No chunk reaches over the end of a mapping, because the program may unmap it alone.
+ * memory. No chunk reaches over the end of a mapping, because the program may unmap each mapping
+ * alone.
  */
 struct ms_program_mapping {
     size_t begin, end;                   /* multiples of the granule */
@@ -36,40 +37,42 @@ struct ms_program_mapping {
     bool is_real;
 };
 
-/* The memory of a chunk, under a handle of ours, for a place that begins at another offset. */
+/* The memory of a chunk, kept by a handle of the shim's own. The offsets are relative to the range
+ * that the memory was taken from, so it can be mapped elsewhere. */
 struct ms_piece {
     size_t begin, end;
     CUmemGenericAllocationHandle handle;
 };
 
 struct ms_pieces {
-    struct ms_piece *all; /* owned; NULL: there are none */
+    struct ms_piece *all; /* owned; NULL: none */
     size_t count;
 };
 
-/* Granules to which the sink, or lent memory, is mapped until queued work has written there. */
+/* Granules under which the sink, or lent memory, is mapped until queued work has written there. */
 struct ms_sink_mapping {
     struct ms_sink_mapping *next;
     CUcontext context;
-    CUevent event; /* after that work; NULL: the work is not queued yet */
+    CUevent event; /* follows the work; NULL: the work is not queued yet */
     bool is_lent;  /* lent memory, each range mapped whole */
     size_t count;
     struct ms_range ranges[]; /* ascending; multiples of the granule, none of it backed */
 };
 
-/* A driver (580, on an H200) takes addresses from the system in areas of multiples of this, and
- * rounds hints up to it. What is smaller may come into what is left of another area. */
+/* A driver (580, on an H200) takes addresses from the system in areas of multiples of this size,
+ * and rounds hints up to it. It may put a smaller reservation into the rest of another area. */
 #define MS_AREA_BYTES ((size_t)32 << 20)
 
-/* What the shim reserves for so many bytes, guards and all: whole areas, which lie where it wants
- * them. */
+/* The size of the shim's reservation for so many bytes, guards included: whole areas, so that the
+ * driver puts it where the shim wants. */
 static inline size_t ms_backing_reserved(size_t bytes, size_t granule)
 {
     return (bytes + 2 * granule + MS_AREA_BYTES - 1) / MS_AREA_BYTES * MS_AREA_BYTES;
 }
 
-/* The shim's reservation has one guard granule on either side, which is never backed, so that a
- * pointer just outside of an allocation still identifies it. The program's has none. */
+/* A reservation of the shim has one guard granule on either side, which is never backed, so that a
+ * pointer just outside of an allocation still identifies it. A reservation of the program has no
+ * guards. */
 struct ms_backing {
     CUdeviceptr address;     /* of the first granule; immutable */
     size_t bytes;            /* without the guards, a multiple of granule; immutable */
@@ -82,19 +85,19 @@ struct ms_backing {
     size_t mapped_bytes;       /* of mappings; all bytes if the shim has reserved the addresses */
     struct ms_sorted mappings; /* struct ms_program_mapping; changed under the claim and the lock of
                                   allocations */
-    struct ms_sink_mapping *sinks; /* owned; NULL: there is none */
+    struct ms_sink_mapping *sinks; /* owned; NULL: none */
 };
 
-/* Makes a backing of addresses that the program has reserved, of which it has mapped nothing yet.
- * CUDA_ERROR_NOT_SUPPORTED if they are not whole granules. The shim's own are reserved by
+/* Makes a backing of addresses that the program has reserved and where it has mapped nothing yet.
+ * CUDA_ERROR_NOT_SUPPORTED if they are not whole granules. For the shim's own addresses see
  * ms_addresses_reserve_backing (addresses.h). */
 CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdeviceptr address,
                           size_t bytes);
 
-/* Of the shim's memory on the device. */
+/* The properties of the handles that the shim creates on the device. */
 CUmemAllocationProp ms_backing_properties(CUdevice device);
 
-/* True if the shim's memory is what a handle with these properties would be, on that device. */
+/* True if the shim's memory on that device can stand for a handle with these properties. */
 bool ms_backing_serves(const CUmemAllocationProp *prop, CUdevice device);
 
 /* The place of the first mapping that ends behind offset; and the mapping, or NULL. */
@@ -114,7 +117,7 @@ static inline struct ms_program_mapping *ms_backing_mapping(const struct ms_back
 /* `bytes`, rounded up to whole granules. */
 size_t ms_backing_rounded(CUdevice device, size_t bytes);
 
-/* Unmaps everything and frees the reservation. The device must be done with it. */
+/* Unmaps everything and frees the reservation. The device must be done with the memory. */
 void ms_backing_release(struct ms_backing *backing);
 
 /*
@@ -140,14 +143,14 @@ static inline struct ms_chunk *ms_backing_chunk(const struct ms_backing *backing
 /* Cuts *range to its first part that lies in one chunk. False if there is none. */
 bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range);
 
-/* True if a pinned chunk has the byte at offset, which others may write. *end, behind offset, is
- * moved down to where that ends. */
+/* True if the byte at offset lies in a pinned chunk, which others may write. Moves *end, which lies
+ * behind offset, down to where the answer changes at the earliest. */
 bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end);
 
 /* The bytes of pinned chunks. */
 size_t ms_backing_pinned_bytes(const struct ms_backing *backing);
 
-/* Of device memory behind it. */
+/* How many bytes of device memory the backing has. */
 static inline size_t ms_backing_bytes(const struct ms_backing *backing)
 {
     return backing->backed_bytes;
@@ -161,59 +164,61 @@ static inline bool ms_backing_is_one_chunk(const struct ms_backing *backing, siz
     return chunk != NULL && chunk->begin <= begin && chunk->end >= end;
 }
 
-/* Unmaps every chunk that lies whole in [begin, end), unless it is pinned and those are not meant,
- * and returns how many bytes that freed. The device must be done with them. */
+/* Unmaps every chunk that lies whole in [begin, end), pinned ones only with pinned_too, and returns
+ * how many bytes that freed. The device must be done with the bytes. */
 size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end, bool pinned_too);
 
 /*
- * Maps the device's sink, one throw-away granule, to every granule of [begin, end) that is not
- * backed, so that a kernel may write all of the range; and unmaps it. The device must be done with
- * it then.
+ * ms_backing_sink_map maps the device's sink, one throw-away granule, under every granule of
+ * [begin, end) that is not backed, so that a kernel may write all of the range.
+ * ms_backing_sink_unmap unmaps it; the device must be done with the range then.
  */
 CUresult ms_backing_sink_map(struct ms_backing *backing, size_t begin, size_t end);
 void ms_backing_sink_unmap(const struct ms_backing *backing, size_t begin, size_t end);
 
 /*
- * For work that is queued later, in that context: maps the sink to the ranges, which are granules
- * without memory; or, with lenders, one for each range, their memory, which is a chunk as long as
- * the range, and must live until the work is done. Then tell the event that follows the work, which
- * the backing owns, when it is queued; or NULL when it was not queued after all. Lending fails with
- * CUDA_ERROR_NOT_SUPPORTED if the driver cannot name a mapping's handle.
+ * For work that the caller queues later, in `context`. ms_backing_lend maps the sink under the
+ * ranges, which are granules without memory. With lenders, one for each range, it maps their memory
+ * instead: each lender has one chunk as long as its range, and must live until the work is done.
+ * Lending fails with CUDA_ERROR_NOT_SUPPORTED if the driver cannot name a mapping's handle. When
+ * the work is queued, pass the event that follows it to ms_backing_lent: the backing then owns the
+ * event. NULL: the work was not queued after all.
  */
 CUresult ms_backing_lend(struct ms_backing *backing, const struct ms_backing *const *lenders,
                          const struct ms_range *ranges, size_t count, CUcontext context,
                          struct ms_sink_mapping **lent_out);
 void ms_backing_lent(struct ms_backing *backing, const struct ms_sink_mapping *lent, CUevent event);
 
-/* Unmaps sink mappings that touch [begin, end), after waiting for their work. Fails if that is not
- * queued yet. */
+/* Waits for the work of sink mappings that touch [begin, end), then unmaps them. Fails if the work
+ * is not queued yet. */
 CUresult ms_backing_sink_wait(struct ms_backing *backing, size_t begin, size_t end);
 
-/* Frees the device's sink, which is made again when needed. False if there is none, or it is being
- * mapped. */
+/* Frees the device's sink, which the next use makes again. False if there is no sink, or a thread
+ * is mapping it. */
 bool ms_backing_drop_sink(CUdevice device);
 
 /*
- * Real mappings. ms_backing_add_real takes over what the driver has mapped to [begin, end).
- * ms_backing_make_real pins the chunk of [begin, end), and names its handle.
+ * Real mappings. ms_backing_add_real records a chunk that the driver has mapped at [begin, end).
+ * ms_backing_make_real pins the chunk of [begin, end), and returns its handle.
  */
 CUresult ms_backing_add_real(struct ms_backing *backing, size_t begin, size_t end);
 CUresult ms_backing_make_real(struct ms_backing *backing, size_t begin, size_t end,
                               CUmemGenericAllocationHandle *real_out);
 
 /*
- * Makes one chunk of those in [begin, end), all of which is backed. The bytes go through `copy`, of
- * as many bytes. The device is done with them, and a context of its own is current. A failure
- * leaves the chunks as they were. But with may_give_up, for a device that has no room for both, the
- * old ones are given back first, and a failure may leave nothing there but the copy: *is_lost_out.
+ * Joins the chunks of [begin, end), all of which is backed, into one. The bytes go through `copy`,
+ * host memory of that size. The device is done with the bytes, and a context of the device is
+ * current. A failure leaves the chunks as they were. With may_give_up, a device without room for
+ * old and new chunks gives the old ones back first: then a failure may leave the bytes only in
+ * `copy` (*is_lost_out).
  */
 CUresult ms_backing_join(struct ms_backing *backing, size_t begin, size_t end, void *copy,
                          bool may_give_up, bool *is_lost_out);
 
 /*
- * The memory of all chunks in [begin, end), as pieces, which may outlive the mapping; and the
- * mapping of pieces where nothing is backed. A failure changes nothing. The caller ends the pieces.
- * They count as the shim's memory.
+ * ms_backing_take_pieces gives the memory of all chunks in [begin, end) as pieces, which may
+ * outlive the mapping. ms_backing_put_pieces maps pieces where nothing is backed. A failure changes
+ * nothing. Pieces count as the shim's memory until the caller ends them.
  */
 CUresult ms_backing_take_pieces(const struct ms_backing *backing, size_t begin, size_t end,
                                 struct ms_pieces *pieces_out);

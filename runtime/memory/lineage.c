@@ -82,7 +82,7 @@ size_t ms_lineage_pieces(const struct ms_lineage *lineage, size_t begin, size_t 
                                   ms_sorted_find(&lineage->extents, end - 1));
 }
 
-/* What the sums do not exclude. */
+/* The states that some byte may have, by the sums. */
 static unsigned possible(const struct ms_lineage *lineage)
 {
     const size_t present = lineage->resident_bytes + lineage->cached_bytes;
@@ -114,8 +114,7 @@ bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end, 
     return false;
 }
 
-/* The content of b begins where that of a does, or, if it refers to something, so many bytes behind
- * that. */
+/* True if b is the content `bytes` bytes behind a: the same, except that a reference moves on. */
 static bool is_same(const struct ms_content *a, const struct ms_content *b, uint64_t bytes)
 {
     if (a->kind != b->kind || a->cached != b->cached || a->locality != b->locality ||
@@ -159,9 +158,9 @@ static void add_change(struct ms_lineage *lineage, size_t begin, size_t end)
         lineage->changed_end = end;
 }
 
-/* What takes the place of the extents that a change touches. */
+/* The extents that replace those which a change touches. */
 struct replacement {
-    struct ms_position at; /* of the first of them */
+    struct ms_position at; /* of the first extent that is replaced */
     struct ms_extent pieces[3];
     size_t removed, added;
 };
@@ -175,8 +174,8 @@ static void add_piece(struct replacement *made, const struct ms_extent *piece)
         made->pieces[made->added++] = *piece;
 }
 
-/* The rest of the first extent before the new one, that, and the rest of the last one behind it.
- * Includes a neighbour on each side, so that one rule joins all. */
+/* Up to three pieces: the front of the first old extent, the new extent, the rest of the last old
+ * extent. Includes a neighbour on each side, so that add_piece joins all. */
 static struct replacement find_replacement(const struct ms_lineage *lineage,
                                            const struct ms_extent *wanted)
 {
@@ -207,7 +206,7 @@ static struct replacement find_replacement(const struct ms_lineage *lineage,
     return made;
 }
 
-/* Makes as many extents of the old ones as there will be. The new places hold copies. */
+/* Inserts copies until there is a place for each new extent. False if out of memory. */
 static bool make_places(struct ms_lineage *lineage, struct replacement *made)
 {
     const uint64_t begin = made->pieces[0].begin;

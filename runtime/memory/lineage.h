@@ -73,7 +73,7 @@ struct ms_content {
         struct ms_parked *parked;            /* MS_PARKED */
         struct ms_counted *owned;            /* the common first member of all three */
     };
-    /* Of the extent's first byte: in the source, the recorded launch's block or the parked
+    /* Where the extent's first byte lies: in the source, the recorded launch's block or the parked
      * bytes. */
     uint64_t source_offset;
 };
@@ -97,8 +97,8 @@ enum {
     MS_DEFERRED = MS_NOT_RESIDENT & ~(1 << MS_UNDEFINED | 1 << MS_DEAD | 1 << MS_UNMAPPED),
     MS_PRESENT = 1 << MS_KIND_COUNT,
     MS_MISSING = MS_PRESENT << 1,   /* not present */
-    MS_WANTING = MS_PRESENT << 2,   /* the same, and the program may use it */
-    MS_UNDECIDED = MS_PRESENT << 3, /* the same, and the plan was not asked, or does not say */
+    MS_WANTING = MS_PRESENT << 2,   /* missing, and the program may use the byte */
+    MS_UNDECIDED = MS_PRESENT << 3, /* wanting, and the plan was not asked, or does not say */
     MS_CACHED = MS_PRESENT << 4,
     MS_OF_OTHERS = MS_PRESENT << 5, /* MS_REMOTE */
     MS_REMOTE_COPY = MS_PRESENT << 6,
@@ -136,8 +136,8 @@ static inline uint32_t ms_lineage_move_pattern(uint32_t pattern, size_t from, si
     return shift == 0 ? pattern : pattern << shift | pattern >> (32 - shift);
 }
 
-/* The same bytes, from offset `from` of a block, at offset `to` of another: the origin alone. There
- * they are in no memory, the plan was not asked about them, and no room has marked them. */
+/* Content after its bytes moved from offset `from` of a block to offset `to` of another: only the
+ * origin moves. At the new place the bytes have no memory, no locality and no mark of a room. */
 static inline struct ms_content ms_content_move(const struct ms_content *content, size_t from,
                                                 size_t to)
 {
@@ -158,17 +158,18 @@ _Static_assert(sizeof(struct ms_extent) == 40, "a large model has very many of t
 struct ms_lineage {
     struct ms_sorted extents;
     size_t bytes;
-    size_t deferred_bytes; /* bytes that are not resident, and not nothing */
+    size_t deferred_bytes; /* not resident, and with something to replay */
     size_t resident_bytes;
     size_t cached_bytes;
     size_t dead_bytes;
     size_t remote_bytes;
     size_t kind_bytes[MS_KIND_COUNT];  /* without MS_UNDEFINED */
-    size_t file_bytes;                 /* of MS_SOURCE, those of files */
+    size_t file_bytes;                 /* bytes of kind MS_SOURCE whose source is a file */
     size_t changed_begin, changed_end; /* covers all changes; its reader resets it */
 };
 
-/* True when two neighbours hold the same, one behind the other. */
+/* True when the content of `right` continues that of its neighbour `left`: both could be one
+ * extent. */
 bool ms_lineage_continues(const struct ms_extent *left, const struct ms_extent *right);
 
 bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes); /* all undefined */
@@ -178,7 +179,8 @@ void ms_lineage_cleanup(struct ms_lineage *lineage);
 bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
                     const struct ms_content *content);
 
-/* The first extent of [*at, end), cut to it; *at moves behind it. False when there is none. */
+/* Copies the first extent of [*at, end), cut to that range, and moves *at behind the extent. False
+ * when the range is empty. */
 bool ms_lineage_next(const struct ms_lineage *lineage, size_t *at, size_t end,
                      struct ms_extent *extent_out);
 
@@ -188,7 +190,7 @@ static inline size_t ms_lineage_cached_bytes(const struct ms_lineage *lineage)
     return lineage->cached_bytes;
 }
 
-/* The extent that contains offset, cut so that it begins there. */
+/* The extent that contains offset, cut to begin at offset. */
 static inline struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset)
 {
     struct ms_extent extent;
@@ -218,32 +220,32 @@ const struct ms_extent *ms_lineage_walk_next(struct ms_walk *walk);
 /* The number of extents of [begin, end). */
 size_t ms_lineage_pieces(const struct ms_lineage *lineage, size_t begin, size_t end);
 
-/* True if some byte of [begin, end) has one of the states. Looks at extents up to the first such
- * one, and at none if the sums tell. */
+/* True if some byte of [begin, end) has one of the states. Reads extents up to the first that does,
+ * and none if the sums tell. */
 bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end, unsigned states);
 
 /*
  * Calls `change` for the content of every extent, cut to the ranges, which do not overlap. False if
- * out of memory: then the extents before some offset have changed. `change` may be called more than
- * once for an extent that became one with the next.
+ * out of memory: then only the extents before some offset have changed. Calls `change` again for an
+ * extent that a change has joined with the next one.
  */
 typedef void ms_content_change(struct ms_content *content);
 bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges, size_t count,
                        ms_content_change *change);
 
-/* They came into memory. What can be replayed is cached then, and the rest resident. A snapshot
- * becomes resident, which frees host memory. */
+/* The bytes of the ranges came into memory: content that can be replayed becomes cached, the rest
+ * resident. A snapshot becomes resident, which frees host memory. */
 bool ms_lineage_set_present(struct ms_lineage *lineage, const struct ms_range *ranges,
                             size_t count);
 
-/* A lineage of [begin, end) alone, with offsets from 0. Its locality is unknown, nothing of it is
- * cached, and it has no shadow. */
+/* A lineage of [begin, end) alone, with offsets from 0: without locality, cached bytes or
+ * shadow. */
 bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t end,
                         struct ms_lineage *part_out);
 
 /*
- * A copy of the extents of [begin, end), cut to it, each with a reference, which stays valid while
- * the lineage changes. NULL if out of memory. Free it with ms_lineage_free_copy.
+ * A copy of the extents of [begin, end), cut to that range, each with a reference. The copy stays
+ * valid while the lineage changes. NULL if out of memory. Free it with ms_lineage_free_copy.
  */
 struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin, size_t end,
                                   size_t *count_out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What only memory/ knows of an allocation. */
+/* The part of an allocation that only memory/ reads. */
 #pragma once
 
 #include "runtime/base/heap.h"
@@ -34,7 +34,7 @@ static inline bool ms_blocks_hold(const struct ms_blocks *blocks, size_t begin, 
     return true;
 }
 
-/* What was last published of an allocation. */
+/* The figures of an allocation that were last published. */
 struct ms_published {
     struct ms_state_place place;
     uint64_t deferred_bytes, backed_bytes, live_bytes;
@@ -47,13 +47,13 @@ static inline size_t ms_mapped_bytes(const struct ms_lineage *lineage)
 }
 
 struct ms_inside {
-    struct ms_allocation facts; /* first: a pointer to them is one to all of it */
+    struct ms_allocation facts; /* must be first: MS_OWN casts */
 
     /* guarded by ms_space_lock */
     bool claimed;
     bool counted_deferred;   /* in ms_hot.deferred */
     size_t counted_unbacked; /* in the device's unbacked bytes */
-    size_t counted_backed;   /* in what is owed (ms_space_owes_memory) */
+    size_t counted_backed;   /* subtracted from ms_space_owed */
 
     /* changed under the claim and ms_space_lock, read under either */
     struct ms_blocks blocks;
@@ -61,15 +61,15 @@ struct ms_inside {
     /* guarded by the claim */
     struct ms_published published;
     size_t leftover_bytes; /* bytes of returned blocks that still have memory (ms_space_leftover) */
-    struct ms_ranges *trimmed; /* owned; without memory since that was given back as MS_LEFTOVER
-                                  (carve.h); NULL: nothing is */
-    size_t least_pieces; /* a block in fewer pieces is left as it is (ms_carve_is_scattered) */
-    bool has_ready;      /* or had: some of its blocks are ready (ready.h) */
-    bool uncarvable;     /* was written before its first block was taken: it stays one block */
+    struct ms_ranges *trimmed; /* owned; ranges whose memory went back as MS_LEFTOVER (carve.h) and
+                                  has not come again; NULL: none */
+    size_t least_pieces; /* ms_carve_is_scattered leaves a block in no more pieces than this */
+    bool has_ready;      /* some blocks are, or were, ready (ready.h) */
+    bool uncarvable;     /* written before the first block was taken: stays one block */
 
     struct ms_allocation *next_delayed; /* delayed_free.h */
-    CUevent freed;                      /* after the program's uses; or NULL */
-    CUcontext freed_in; /* whose work may use it, if not its own context's; or NULL */
+    CUevent freed;                      /* follows the program's uses; or NULL */
+    CUcontext freed_in; /* the context whose work may use the memory; NULL: the allocation's own */
 };
 
 static inline void ms_trimmed_forget(struct ms_allocation *allocation)
@@ -81,12 +81,13 @@ static inline void ms_trimmed_forget(struct ms_allocation *allocation)
     *trimmed = NULL;
 }
 
-/* Guards the index of allocations, and what is said here. It is never held across a driver call. */
+/* Guards the index of allocations, and the fields above that name it. Never held across a driver
+ * call. */
 extern struct ms_lock ms_space_lock;
 
 _Static_assert(offsetof(struct ms_inside, facts) == 0, "MS_OWN wants it");
 
-/* All of an allocation. */
+/* The whole allocation, with the fields that only memory/ reads. */
 #define MS_OWN(allocation) ((struct ms_inside *)(allocation))
 
 /* The first block that ends behind offset, or NULL. */
@@ -100,13 +101,16 @@ static inline struct ms_block *ms_block_behind(const struct ms_allocation *alloc
 /* Ends a claim without publishing: counts the allocation as deferred or not. */
 void ms_space_unclaim(struct ms_allocation *allocation);
 
-/* carve.c: adds the block [begin, end), or removes the one that begins there. False if out of
- * memory, or if there is no such block. And what becomes of content. */
+/* carve.c: adds the block [begin, end); false if out of memory. */
 bool ms_carve_add_block(struct ms_allocation *allocation, size_t begin, size_t end);
+/* Removes the block that begins at `begin`; false if there is none. */
 bool ms_carve_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out);
 void ms_carve_set_leftover(struct ms_allocation *allocation, size_t bytes);
+/* How content changes when blocks come and go. */
 ms_content_change ms_carve_make_dead, ms_carve_make_undefined, ms_carve_forget;
 
-/* mappings.c: adds one, or changes the one that begins there, false if out of memory; removes. */
+/* mappings.c: adds the mapping, or replaces the mapping with the same begin. False if out of
+ * memory. */
 bool ms_mappings_put(struct ms_allocation *allocation, const struct ms_program_mapping *mapping);
+/* Removes the mapping that begins at `begin`. */
 void ms_mappings_drop(struct ms_allocation *allocation, size_t begin);

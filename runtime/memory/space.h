@@ -30,38 +30,40 @@ struct ms_block {
     uint32_t unpublished; /* changes since it was published (publish.c) */
 };
 
-/* What all may know of an allocation; the rest is in memory_internal.h. */
+/* The part of an allocation that every folder may read; memory_internal.h has the rest. */
 struct ms_allocation {
     /* immutable after ms_space_add */
     CUdeviceptr address;
     size_t bytes; /* as the program asked */
-    /* NULL: it has ended, and memory of a pool stays. Whoever claims it next lends his own. */
+    /* NULL: the context has ended, but a pool's memory stays. The next thread that claims the
+     * allocation puts its current context here. */
     _Atomic(CUcontext) context;
     uint64_t id;          /* unique in the process, never reused */
-    struct ms_pool *pool; /* that counts it; NULL: it is of cuMemAlloc */
+    struct ms_pool *pool; /* the pool that these bytes count in; NULL: cuMemAlloc */
     CUdevice device;
-    size_t granule, granule_bytes; /* all of its granules, which may reach behind its end */
+    size_t granule, granule_bytes; /* granule_bytes: whole granules, so it may exceed bytes */
     bool is_programs;              /* the program has reserved the addresses (backing.h) */
     bool is_opened;    /* memory of another process (calls/ipc.h), all of it resident for good */
-    bool is_transient; /* takes the place of what was freed: no sign of a program that loads */
+    bool is_transient; /* takes the place of freed memory: no sign of a program that loads */
 
-    /* A caching allocator takes blocks from it (carve.h). Changed under the claim and
+    /* A caching allocator takes blocks from the allocation (carve.h). Changed under the claim and
      * ms_space_lock, read under either. */
     bool is_carved;
 
-    /* guarded by the claim; changed by what lineage.h and bytes.h, and backing.h, have for that */
+    /* guarded by the claim; only functions of lineage.h, bytes.h and backing.h change these */
     struct ms_lineage lineage;
     struct ms_backing backing;
-    struct ms_backing *shadow; /* METASHARD=verify: fill/shadow.h; owned; NULL: there is none */
+    struct ms_backing *shadow; /* METASHARD=verify: fill/shadow.h; owned; NULL: none */
 
     /* guarded by the claim */
-    uint32_t touches;  /* how often queued work got a use for its memory, or its blocks changed: who
-                          has waited for the device before must wait again */
-    bool was_resident; /* until it is so again (restore.h): before a plan came, or a suspension */
+    uint32_t touches;  /* counts new uses of the memory by queued work, and changes of blocks: a
+                          thread that waited for the device before such a change must wait again */
+    bool was_resident; /* before a plan came, or a suspension; false once resident again
+                          (restore.h) */
     bool has_tokens;   /* the program asked for P2P_TOKENS, which sets SYNC_MEMOPS */
-    bool is_exported;  /* another process, or NCCL, uses its memory, which stays where it is */
-    bool keeps_dead;   /* a captured graph or an exported handle may use its memory, whatever the
-                          program returns */
+    bool is_exported;  /* another process, or NCCL, uses the memory, which stays where it is */
+    bool keeps_dead;   /* a captured graph or an exported handle may use the memory of blocks that
+                          the program has returned */
 };
 
 /* All granules that have a byte of [begin, end), cut to the allocation. */
@@ -74,7 +76,8 @@ static inline struct ms_range ms_allocation_granules(const struct ms_allocation 
                              last < allocation->bytes ? last : allocation->bytes};
 }
 
-/* What it counts in its pool: whole granules; if it is smaller than one, units of 512 bytes. */
+/* The bytes that count in the pool: whole granules; units of 512 bytes if the allocation is smaller
+ * than a granule. */
 static inline size_t ms_pooled_bytes(const struct ms_allocation *allocation)
 {
     enum { UNIT = 512 };
@@ -82,7 +85,7 @@ static inline size_t ms_pooled_bytes(const struct ms_allocation *allocation)
                                                    : allocation->granule_bytes;
 }
 
-/* What is immutable of an allocation. */
+/* The immutable part of an allocation, as a copy that needs no claim. */
 struct ms_allocation_facts {
     CUdeviceptr address;
     size_t bytes;
@@ -96,12 +99,12 @@ struct ms_allocation_facts {
     size_t granule_bytes;
 };
 
-/* The mapping that contains address, or the first one behind it in the same allocation; and that
- * allocation. False if there is none. */
+/* Finds the mapping that contains address, or the first behind address in the same allocation, and
+ * that allocation. False if there is no such mapping. */
 bool ms_space_next_mapping(CUdeviceptr address, struct ms_program_mapping *mapping_out,
                            struct ms_allocation_facts *facts_out);
 
-/* The same, of the mapping that contains address alone. */
+/* Finds only the mapping that contains address. */
 static inline bool ms_space_find_mapping(CUdeviceptr address,
                                          struct ms_program_mapping *mapping_out,
                                          struct ms_allocation_facts *facts_out)
@@ -110,18 +113,19 @@ static inline bool ms_space_find_mapping(CUdeviceptr address,
            facts_out->address + mapping_out->begin <= address;
 }
 
-/* True if the program may use all of the range, which may lie in several mappings, of a claimed
- * allocation. */
+/* True if the program may use all of a range of a claimed allocation. The range may lie in several
+ * mappings. */
 bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin, size_t bytes);
 
-/* All that the program may use around an offset without a gap. Empty if it may not use that. */
+/* The bytes around an offset that the program may use, without a gap. Empty if the program may not
+ * use the byte at the offset. */
 struct ms_range ms_space_accessible_around(const struct ms_allocation *allocation, size_t offset);
 
-/* Memory of the device that was promised to the program without an allocation. */
+/* Counts memory of the device that the shim has promised to the program without an allocation. */
 void ms_space_count_promised(CUdevice device, int64_t bytes);
 
-/* Adds the allocation to the index, unclaimed. If out of memory: false, and the caller still owns
- * it. */
+/* Adds the allocation to the index, unclaimed. False if out of memory: the caller still owns the
+ * allocation. */
 bool ms_space_add(struct ms_allocation *allocation);
 
 /* Removes a claimed allocation from the index. The caller then owns it. */
@@ -131,28 +135,29 @@ void ms_space_remove(struct ms_allocation *allocation);
  * none. */
 struct ms_allocation *ms_space_claim(CUdeviceptr address);
 
-/* The same without waiting: NULL also if another thread has claimed it. */
+/* ms_space_claim without waiting: NULL also if another thread has claimed the allocation. */
 struct ms_allocation *ms_space_try_claim(CUdeviceptr address);
 
-/* The allocation that contains address, or NULL. If it is one that the caller has claimed, it may
- * be used. */
+/* The allocation that contains address, or NULL. The caller may use the allocation only if it holds
+ * the claim already. */
 struct ms_allocation *ms_space_find_claimed(CUdeviceptr address);
 
-/* Claims the allocations that contain two addresses. Both may be the same one, each may be NULL. */
+/* Claims the allocations that contain two addresses. *a_out and *b_out may be the same allocation,
+ * and each may be NULL. */
 void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_out,
                         struct ms_allocation **b_out);
 
 /* Claims the first allocation at or after address, or returns NULL. For walks. */
 struct ms_allocation *ms_space_claim_next(CUdeviceptr address);
 
-/* The same without waiting: false if another thread has claimed it. */
+/* ms_space_claim_next without waiting: false if another thread has claimed the allocation. */
 bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocation_out);
 
 /* Publishes what has changed, then ends the claim. NULL: does nothing. */
 void ms_space_release(struct ms_allocation *allocation);
 
-/* For walks over all: ends the claim on `before`, and claims the next allocation above it. Begins
- * with NULL and ends with NULL. */
+/* A step of a walk over all allocations: ends the claim on `before`, and claims the next allocation
+ * above `before`. A walk begins and ends with NULL. */
 struct ms_allocation *ms_space_walk(struct ms_allocation *before);
 
 /*
@@ -184,22 +189,22 @@ static inline void ms_claims_end(const struct ms_claims *claims)
         ms_space_release(claims->second);
 }
 
-/* Claims the allocation at an address if it is still the one with this id. */
+/* Claims the allocation at an address if that allocation still has this id, else returns NULL. */
 struct ms_allocation *ms_space_claim_same(CUdeviceptr address, uint64_t id);
 
 /* Copies the facts of the first allocation that ends behind address. False if there is none. */
 bool ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out);
 
-/* The same for the one that contains address. */
+/* Copies the facts of the allocation that contains address. False if there is none. */
 static inline bool ms_space_look_up(CUdeviceptr address, struct ms_allocation_facts *facts_out)
 {
     return ms_space_first_behind(address, facts_out) && facts_out->address <= address;
 }
 
 /*
- * Two ranges of addresses, near and far ones (addresses.h), that contain all allocations with their
- * guards; empty if there are none. May be out of date while another thread adds or removes an
- * allocation: the program must order that with its uses of the address.
+ * Two ranges of addresses, one near and one far (addresses.h), that contain all allocations with
+ * their guards; empty without allocations. May be out of date while another thread adds or removes
+ * an allocation: the program must order its uses of an address with such changes itself.
  */
 enum { MS_NEAR, MS_FAR, MS_BOUNDS };
 void ms_space_bounds(struct ms_range bounds_out[MS_BOUNDS]);
@@ -220,11 +225,11 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes);
 /*
  * The blocks that pointers refer to. A pointer may lie a little before its block, or in the guards
  * of an allocation that is one block. A pointer to dead bytes refers to nothing, because padding of
- * parameters holds stale addresses; but if the program has used dead bytes of the allocation, it
- * refers to the whole allocation. Keeps those that refer to something of which a part is deferred,
- * in their order, and returns their number. No pointer into *nothing_out refers to such a thing:
- * a range around the last one, up to what is deferred next on either side. It is empty if it does
- * not end behind its begin.
+ * parameters holds stale addresses; but if the program has used dead bytes of the allocation, the
+ * pointer refers to the whole allocation. Keeps the pointers that refer to an allocation of which a
+ * part is deferred, in their order, and returns their number. *nothing_out is a range around the
+ * last pointer, up to the next deferred bytes on either side: no pointer into the range would be
+ * kept. The range is empty if it does not end behind its begin.
  */
 struct ms_pointed {
     size_t offset; /* the caller's */
@@ -234,7 +239,7 @@ struct ms_pointed {
 size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count,
                                  struct ms_range *nothing_out);
 
-/* The same for one pointer: true if it is kept. */
+/* ms_space_find_all_pointed for one pointer: true if that pointer is kept. */
 static inline bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out)
 {
     struct ms_pointed one = {.pointer = pointer};
@@ -245,14 +250,15 @@ static inline bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocati
     return is_found;
 }
 
-/* Bytes of a device's allocations, as the program asked; in whole granules, which is what they
- * would take if all were backed; the most that was ever; and of what is not backed. */
+/* Bytes of a device's allocations. live: as the program asked; reserved: in whole granules, as if
+ * all were backed; most_reserved: the peak of reserved; unbacked: granules without memory. */
 struct ms_space_sums {
     uint64_t live, reserved, most_reserved, unbacked;
 };
 struct ms_space_sums ms_space_sums(CUdevice device);
 
-/* True if something that was promised to the program, on any device, has no memory yet. */
+/* True if, on any device, some memory that the shim has promised to the program does not exist
+ * yet. */
 extern _Atomic int64_t ms_space_owed;
 static inline bool ms_space_owes_memory(void)
 {
