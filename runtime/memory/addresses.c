@@ -8,21 +8,21 @@
 #include "runtime/memory/space.h"
 
 /*
- * Between what Linux gives to programs that are loaded (x86-64: up to 0x565555554000, and their
- * heap) and what it gives to mappings (from 0x7fff... downwards), outside of the shadow of
- * sanitizers, and within 47 bits, which each device and each kernel with 48-bit addresses has. A
- * kernel with fewer (aarch64: 39) declines it.
+ * Both areas lie between the addresses that Linux gives to loaded programs (x86-64: up to
+ * 0x565555554000, and their heap) and to mappings (from 0x7fff... downwards), outside of the shadow
+ * of sanitizers, and within 47 bits, which each device and each Linux kernel with 48-bit addresses
+ * has. A Linux kernel with fewer (aarch64: 39) declines them.
  */
 static struct area {
     const uint64_t first, end;
-    /* Cycles, so that the next allocation does not get an address that was just freed. */
+    /* Cycles through the area, so that no allocation gets an address that was just freed. */
     _Atomic uint64_t next;
     _Atomic unsigned misses; /* hints in a row that were not honoured */
 } ours = {UINT64_C(0x5a5b00000000), UINT64_C(0x5e5b00000000), UINT64_C(0x5a5b00000000), 0},
   programs = {UINT64_C(0x5e5b00000000), UINT64_C(0x625b00000000), UINT64_C(0x5e5b00000000), 0};
 
-/* After so many hints in a row that led to no far address the shim gives none. A single one may
- * fail because the area is taken. */
+/* After MOST_MISSES hints in a row that led to no far address the shim gives no more hints. A
+ * single hint may fail because other code has taken the addresses. */
 enum { MOST_MISSES = 4, MOST_STEPS = 64 };
 #define STEP (UINT64_C(64) << 30)
 
@@ -45,8 +45,8 @@ static uint64_t behind_taken(uint64_t at, size_t bytes, size_t granule)
     return 0;
 }
 
-/* An address where the shim has nothing, or 0. Two threads may get the same one: the driver then
- * declines one of them. */
+/* An address where the shim has nothing, or 0. If two threads get the same address, the driver
+ * declines one hint. */
 static uint64_t choose(struct area *area, size_t bytes, size_t granule)
 {
     if (bytes > area->end - area->first - granule || atomic_load(&area->misses) >= MOST_MISSES)

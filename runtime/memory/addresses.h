@@ -15,7 +15,7 @@
 #include "runtime/driver/driver.h"
 #include "runtime/memory/backing.h"
 
-/* As cuMemAddressReserve with an alignment of granule; far addresses if the driver honours the
+/* As cuMemAddressReserve with an alignment of granule. Gets far addresses if the driver honours the
  * hint. */
 CUresult ms_addresses_reserve(CUdeviceptr *address_out, size_t bytes, size_t granule);
 

@@ -87,7 +87,7 @@ struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
     struct ms_allocation *allocation = create(backing, &promise, MS_RESIDENT);
     if (allocation == NULL)
         return NULL;
-    /* Nothing of it is deferred, which the end of a claim counts. */
+    /* The end of a claim counts that nothing of the allocation is deferred. */
     ms_space_release(ms_space_claim(allocation->address));
     return allocation;
 }

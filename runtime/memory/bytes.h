@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Changing the content of a claimed allocation: as lineage.h says, with the result of a call.
- * CUDA_ERROR_OUT_OF_MEMORY means that there is no memory for the record.
+ * Changing the content of a claimed allocation: the functions of lineage.h, with a CUresult.
+ * CUDA_ERROR_OUT_OF_MEMORY means that there is no host memory for the record.
  */
 #pragma once
 
@@ -9,8 +9,8 @@
 
 #include "runtime/memory/space.h"
 
-/* Of at least one byte: memory that was never written. The first word of other memory mostly
- * decides. */
+/* True if all bytes are zero; count is at least 1. Fast: other memory mostly differs in its first
+ * word. */
 static inline bool ms_bytes_are_zero(const unsigned char *bytes, size_t count)
 {
     return bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0;

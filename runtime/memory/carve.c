@@ -22,8 +22,8 @@ _Static_assert(MS_READY_PLACES < UINT16_MAX, "numbers of places are small");
 
 static struct ms_lock ready_lock = MS_LOCK_INIT(ready);
 
-/* A thread that reports is busy for some instructions. It may have been interrupted there by this
- * thread, if this one has the higher priority. */
+/* A reporting thread is busy for a few instructions only. Sleeps rather than spins, because this
+ * thread may have preempted the other at a higher priority. */
 static void begin_ready(void) MS_LOCK_ATTRIBUTE(acquire_capability(ready_lock));
 static void begin_ready(void)
 {
@@ -52,7 +52,7 @@ static bool is_handed_out(const struct ms_ready *one)
     return one->bytes > 0;
 }
 
-/* The first one that was handed out and meets [begin, end), or NULL. */
+/* The first ready block that is handed out and meets [begin, end), or NULL. */
 MS_HOLDS(ready_lock) static struct ms_ready *find_ready(CUdeviceptr begin, CUdeviceptr end)
 {
     for (unsigned at = ms_ready.all[0].next; at != 0; at = ms_ready.all[at].next) {
@@ -63,11 +63,11 @@ MS_HOLDS(ready_lock) static struct ms_ready *find_ready(CUdeviceptr begin, CUdev
     return NULL;
 }
 
-/* A place for the address: one that it has, an empty one, or that of another which is not handed
- * out. NULL: there is none. */
+/* A place for the address: its own, an empty one, or that of another block which is not handed out.
+ * NULL: there is none. */
 MS_HOLDS(ready_lock) static struct ms_ready *find_ready_place(CUdeviceptr address)
 {
-    static unsigned next_way; /* that is given up */
+    static unsigned next_way; /* the next place to give up */
     struct ms_ready *one = ms_ready_find(address);
     struct ms_ready *const set = ms_ready_set(address);
     for (unsigned way = 0; one == NULL && way < MS_READY_WAYS; way++)
@@ -79,7 +79,7 @@ MS_HOLDS(ready_lock) static struct ms_ready *find_ready_place(CUdeviceptr addres
     return one == NULL || is_handed_out(one) ? NULL : one;
 }
 
-/* In verify mode what a block holds is compared when it is taken back. */
+/* Not with a shadow: verify mode compares a block's content when the program returns the block. */
 static bool may_be_ready(const struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = &allocation->lineage;
@@ -87,7 +87,7 @@ static bool may_be_ready(const struct ms_allocation *allocation)
            lineage->resident_bytes + lineage->dead_bytes == ms_mapped_bytes(lineage);
 }
 
-/* The block that began there was taken back: notes whether it is ready. */
+/* The program has returned the block at offset: notes the block if it is ready. */
 static void add_ready(struct ms_allocation *allocation, size_t offset)
 {
     const struct ms_extent extent = ms_lineage_at(&allocation->lineage, offset);
@@ -114,8 +114,8 @@ MS_HOLDS(ready_lock) static void forget_ready_locked(struct ms_allocation *alloc
     MS_OWN(allocation)->has_ready = false;
 }
 
-/* Of those that were handed out, the first one that meets a range counts as taken back. False if
- * there is none; if that is so of the whole allocation, none is ready any more. */
+/* Takes back the first handed-out ready block that meets the range. False if there is none; if the
+ * range is the whole allocation, no block of it is ready any more then. */
 static bool take_out_ready(struct ms_allocation *allocation, size_t first, size_t behind,
                            struct ms_range *block_out)
 {
@@ -135,7 +135,7 @@ static bool take_out_ready(struct ms_allocation *allocation, size_t first, size_
     return one != NULL;
 }
 
-/* True if the range lies in one that was handed out. */
+/* True if the range lies in a ready block that is handed out. */
 static bool ready_holds(const struct ms_allocation *allocation, size_t first, size_t behind)
 {
     const CUdeviceptr address = allocation->address;
@@ -215,7 +215,7 @@ bool ms_carve_remove_block(struct ms_allocation *allocation, size_t begin, size_
     return found;
 }
 
-/* --- what becomes of their content */
+/* --- the content of blocks */
 
 void ms_carve_make_dead(struct ms_content *content)
 {
@@ -264,7 +264,7 @@ static bool was_written(const struct ms_lineage *lineage)
     return lineage->deferred_bytes + lineage->resident_bytes + lineage->dead_bytes > 0;
 }
 
-/* True if it has blocks, or can get its first one. */
+/* True if the allocation has blocks, or can get its first block. */
 static bool can_carve(struct ms_allocation *allocation)
 {
     if (!allocation->is_carved && was_written(&allocation->lineage))
@@ -272,7 +272,7 @@ static bool can_carve(struct ms_allocation *allocation)
     return !MS_OWN(allocation)->uncarvable;
 }
 
-/* What is present there is not left over any more. */
+/* Present bytes of [begin, end) are not left over any more. */
 static void use_again(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const size_t left = MS_OWN(allocation)->leftover_bytes;
@@ -313,7 +313,7 @@ int64_t ms_carve_trim_gain(void)
     return atomic_load_explicit(&trim_gain, memory_order_relaxed);
 }
 
-/* Of [begin, end), what has no memory since it was trimmed. */
+/* How many bytes of [begin, end) lost their memory as MS_LEFTOVER and have not got it again. */
 static size_t trimmed_bytes(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_ranges *trimmed = MS_OWN(allocation)->trimmed;
@@ -339,7 +339,8 @@ bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end
     return true;
 }
 
-/* A block that cannot be recorded is part of the whole, whose memory stays. */
+/* If the block cannot be recorded, all of the allocation keeps its memory, and pointers outside of
+ * blocks refer to it. */
 static void make_block(struct ms_allocation *allocation, const struct ms_range *block)
 {
     struct ms_range old;
@@ -360,7 +361,7 @@ void ms_carve_settle(struct ms_allocation *allocation, size_t begin, size_t end)
         make_block(allocation, &block);
 }
 
-/* What lies outside is still the program's. */
+/* Keeps a part of a block outside of the cut as a block. */
 static bool add_rest(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     return begin >= end || ms_carve_add_block(allocation, begin, end);
@@ -399,8 +400,9 @@ static struct ms_range block_at(const struct ms_allocation *allocation, size_t o
 }
 
 /*
- * Some 50 bytes each. In a large block more is allowed: one that is copied row by row has a piece
- * for each row. What is left to other ranks stays in pieces, so the next look is at twice as many.
+ * A piece costs some 50 bytes. A large block may have more pieces: a copy row by row makes one for
+ * each row. Bytes that the plan leaves to other ranks stay in pieces, so the next look comes at
+ * twice as many (ms_carve_gathered).
  */
 bool ms_carve_is_scattered(struct ms_allocation *allocation, size_t offset,
                            struct ms_range *block_out)
@@ -432,7 +434,7 @@ bool ms_carve_may_give_back(const struct ms_allocation *allocation, enum ms_give
             (allocation->is_carved && !allocation->keeps_dead));
 }
 
-/* A file that has changed can no longer restore what was read from it. */
+/* Makes cached bytes resident that a replay could not restore, because their file has changed. */
 static void keep_what_is_lost(struct ms_allocation *allocation)
 {
     static const struct ms_content resident = {.kind = MS_RESIDENT};
@@ -443,7 +445,8 @@ static void keep_what_is_lost(struct ms_allocation *allocation)
     }
 }
 
-/* The first part of a resident range, unless others may use its memory. Returns its end. */
+/* Makes the first chunk's part of a resident range dead, unless others may use its memory. Returns
+ * the end of that part. */
 static size_t give_up_resident(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     static const struct ms_content dead = {.kind = MS_DEAD};
@@ -477,7 +480,7 @@ static void give_up_dead(struct ms_allocation *allocation)
     }
 }
 
-/* The runs in which nothing is present. */
+/* Unmaps the chunks that hold no present byte. */
 static size_t uncover(struct ms_allocation *allocation)
 {
     size_t freed = 0, begin = 0;
@@ -504,7 +507,7 @@ static bool list_backed(const struct ms_allocation *allocation, struct ms_ranges
     return is_listed;
 }
 
-/* Few allocations ever have a list. NULL: out of memory. */
+/* Makes the list at its first use, because few allocations ever need it. NULL: out of memory. */
 static struct ms_ranges *list_of_trimmed(struct ms_allocation *allocation)
 {
     struct ms_ranges **trimmed = &MS_OWN(allocation)->trimmed;
@@ -513,7 +516,7 @@ static struct ms_ranges *list_of_trimmed(struct ms_allocation *allocation)
     return *trimmed;
 }
 
-/* Without memory for the lists, what comes again does not count. */
+/* If there is no host memory for the lists, memory that comes again does not count. */
 static size_t trim(struct ms_allocation *allocation)
 {
     struct ms_ranges before = {0}, after = {0};

@@ -15,7 +15,7 @@ static struct {
     struct ms_lock lock;
     struct ms_allocation *first;
     _Atomic bool is_any;
-    _Atomic uint64_t backed_bytes; /* of those with an event */
+    _Atomic uint64_t backed_bytes; /* of allocations with an event, as bytes is */
     _Atomic uint64_t bytes[MS_MAX_DEVICES];
 } delayed = {.lock = MS_LOCK_INIT(delayed_free)};
 
@@ -30,7 +30,7 @@ static void count(const struct ms_allocation *allocation, int64_t sign)
                      (uint64_t)(sign * (int64_t)backing->bytes));
 }
 
-/* It counts as owned, so that calls which may free it still come to the shim. */
+/* Counts the allocation as owned, so that calls which may free it still come to the shim. */
 static void add(struct ms_allocation *allocation)
 {
     atomic_fetch_add(&ms_hot.owned, 1);
@@ -64,7 +64,7 @@ static struct ms_allocation *take_all(void)
 
 enum how { BY_EVENTS, PATIENTLY, BY_WAITING, AS_GONE };
 
-/* The context whose work may use it; of the event, too. */
+/* The context whose work may use the memory, and to which the event belongs. */
 static CUcontext user_of(const struct ms_allocation *allocation)
 {
     return MS_OWN(allocation)->freed_in != NULL ? MS_OWN(allocation)->freed_in
@@ -88,10 +88,11 @@ static void destroy(struct ms_allocation *allocation, enum how how)
     ms_allocation_destroy(allocation);
 }
 
-/* What the work of one context (NULL: of all) may use. */
+/* Destroys the allocations that work of the context (NULL: of any) may use, if `how` finds that
+ * work done. True if there was one. */
 static bool destroy_done(CUcontext context, enum how how)
 {
-    enum { MOST_ASKED = 8 }; /* that are not done; the list turns round each time */
+    enum { MOST_ASKED = 8 }; /* not done; the list turns round each time, so others come next */
     bool is_any = false;
     unsigned asked = 0;
     for (struct ms_allocation *allocation = take_all(), *next; allocation != NULL;

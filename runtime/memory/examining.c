@@ -9,8 +9,8 @@
 #include "runtime/memory/backing.h"
 #include "runtime/memory/order.h"
 
-/* What ms_hot.unexamined was when all that had passed was known to be over, and one more, of each
- * device. 0: never. */
+/* For each device, 1 + ms_hot.unexamined when all unexamined work was last known to be over; 0:
+ * never. */
 static _Atomic uint64_t over[MS_MAX_DEVICES];
 
 /* An entry is free if its context is NULL. A process that has more contexts than these defers
@@ -20,10 +20,10 @@ static struct {
     _Atomic(CUcontext) context;
     _Atomic CUdevice device;
 } contexts[MAX_CONTEXTS];
-static _Atomic int added; /* contexts: no entry behind so many was ever used */
+static _Atomic int added; /* how many entries, from the first on, were ever used */
 static _Atomic bool are_too_many;
 
-static _Atomic uint64_t launches; /* that were not recorded, while something was deferred */
+static _Atomic uint64_t launches; /* launches not recorded, while something was deferred */
 
 static _Atomic bool is_expected; /* ms_examining_expect */
 
@@ -60,7 +60,7 @@ void ms_examining_forget_context(CUcontext context)
     }
 }
 
-/* What a driver cannot tell counts as done. */
+/* A context counts as done if the driver cannot tell. */
 static bool is_done(CUcontext context)
 {
     const CUresult state = ms_order_context_poll(context);
@@ -118,9 +118,9 @@ void ms_examining_launched(void)
 bool ms_examining_no_kernel(CUcontext current)
 {
     static struct ms_patience patience;
-    static _Atomic uint64_t idle_after; /* launches, and one more; 0: never */
+    static _Atomic uint64_t idle_after; /* `now` when all was last idle; 0: never */
     const uint64_t now = UINT64_C(1) + atomic_load(&launches) + atomic_load(&ms_hot.unexamined);
-    const bool is_counted = ms_defers_any(); /* until the end of it, which changes `now` */
+    const bool is_counted = ms_defers_any(); /* launches count; the end of that changes `now` */
     if (is_counted && atomic_load(&idle_after) == now)
         return true;
     const bool is_idle = are_idle(current, ms_order_patience(&patience));

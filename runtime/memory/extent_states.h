@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The legal states of an extent, 34: kind x locality x cached x remote copy. The marks of the rooms
- * are checked apart: no mark makes a state legal.
+ * The 34 legal states of an extent: kind x locality x cached x remote copy. The marks of the rooms
+ * are checked separately: no mark makes a state legal.
  */
 #pragma once
 
 #include "runtime/memory/lineage.h"
 
-/* What a copy has put in sequence, and can still be copied on without memory. */
+/* Content that may carry the mark is_in_sequence: a copy of several tensors that can be copied on
+ * without memory. */
 static inline bool ms_content_is_passing(const struct ms_content *content)
 {
     return content->kind == MS_FILL || content->kind == MS_SOURCE || content->kind == MS_LAUNCHED
@@ -26,25 +27,26 @@ static inline bool ms_content_state_is_legal(const struct ms_content *content)
         PRESENT = UNKNOWN | LOCAL,
         COPIED = UNKNOWN | REMOTE,
     };
-    /* The localities of content that is neither cached nor a remote copy, that is cached, that is a
-     * remote copy. No content is both. */
+    /* plain: the localities of content that is neither cached nor a remote copy; cached and copy:
+     * of content that is. No content is both. */
     static const struct {
         unsigned char plain, cached, copy;
     } states[MS_KIND_COUNT] = {
-        /* There is nothing to replay. A copy makes it a fill before it marks it as a remote
-         * copy. */
+        /* There is nothing to replay. A copy turns undefined bytes into a fill before it marks them
+         * as a remote copy. */
         [MS_UNDEFINED] = {.plain = ANY},
         /* The plan is not asked about bytes outside of blocks. */
         [MS_DEAD] = {.plain = UNKNOWN},
-        /* Nobody can use it. */
+        /* Nobody can use unmapped bytes. */
         [MS_UNMAPPED] = {.plain = UNKNOWN},
-        /* These can be replayed, so memory may hold them as well. A snapshot is never cached. */
+        /* A replay can give these bytes, so memory may hold them too. Snapshots are never
+         * cached. */
         [MS_FILL] = {.plain = ANY, .cached = PRESENT, .copy = COPIED},
         [MS_SOURCE] = {.plain = ANY, .cached = PRESENT, .copy = COPIED},
         [MS_LAUNCHED] = {.plain = ANY, .cached = PRESENT, .copy = COPIED},
-        /* It has memory, at another address. At its own address it becomes resident. */
+        /* Parked bytes have memory at another address. At their own they become resident. */
         [MS_PARKED] = {.plain = ANY, .copy = COPIED},
-        /* It is remote whatever the plan says later. */
+        /* Absent bytes stay remote whatever the plan says later. */
         [MS_ABSENT] = {.plain = REMOTE, .copy = REMOTE},
         /* The plan no longer matters. */
         [MS_RESIDENT] = {.plain = UNKNOWN},
@@ -57,7 +59,7 @@ static inline bool ms_content_state_is_legal(const struct ms_content *content)
     return (localities >> content->locality & 1) != 0;
 }
 
-/* Bytes that a replay gives can be compared with a shadow. */
+/* A shadow is compared with replayed bytes, so only content that a replay gives may have one. */
 static inline bool ms_content_may_have_shadow(const struct ms_content *content)
 {
     return content->kind == MS_FILL || content->kind == MS_SOURCE || content->kind == MS_LAUNCHED;

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A pair of 32-bit integers (sizes, strides, counts) whose upper one is below 256 is not a far
+/* A pair of 32-bit integers (sizes, strides, counts) whose upper integer is below 256 is no far
  * address. A far word counts as an address at any offset; other words only where a pointer can
  * lie. */
 #define MS_FAR_ADDRESS (UINT64_C(1) << 40)

@@ -6,7 +6,7 @@
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 
-/* A number is our mark, how often its place was used before, and the place. */
+/* A number consists of the mark, how often its place was used before, and the place. */
 #define MARK (UINT64_C(0x6d73) << 48)
 #define USES_SHIFT 32
 
@@ -78,7 +78,7 @@ static struct {
     size_t count, capacity;
 } reservations;
 
-/* The index of the first one that begins behind address. */
+/* The index of the first reservation that begins behind address. */
 static size_t behind(CUdeviceptr address)
 {
     return MS_ARRAY_FIND(at, reservations.count, reservations.all[at].address <= address);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Handles of physical memory that the program has created (cuMemCreate) and that the driver has not
- * been asked for: the program gets a number of the shim's own. And the addresses that the program
- * has reserved. Both are guarded by the turn of vmm.c.
+ * Handles of physical memory that the program has created (cuMemCreate): the shim gives out a
+ * number of its own instead of asking the driver. A handle becomes *real* when somebody needs the
+ * driver's handle; the program keeps its number.
  *
- * A handle becomes *real* when somebody needs the driver's own. The program keeps its number.
+ * Also the addresses that the program has reserved. The turn of vmm.c guards both.
  */
 #pragma once
 
@@ -16,28 +16,28 @@
 #include "runtime/memory/backing.h"
 
 struct ms_handle {
-    CUmemGenericAllocationHandle number; /* what the program has; immutable */
+    CUmemGenericAllocationHandle number; /* the program's handle; immutable */
     size_t bytes;                        /* immutable */
     CUmemAllocationProp prop;            /* immutable */
-    CUcontext context;                   /* in which it is filled; immutable */
-    struct ms_pieces pieces; /* its memory while it is not real, and mapped nowhere to be used */
+    CUcontext context;                   /* in which the memory is filled; immutable */
+    struct ms_pieces pieces; /* the memory while the handle is neither real nor mapped for use */
     CUmemGenericAllocationHandle real; /* with one reference while users > 0; 0: not real */
     unsigned users;                    /* references that the program has */
     unsigned mappings;                 /* in reservations of which the shim keeps a record */
-    CUdeviceptr address;               /* where it is mapped while it is not real; 0: nowhere */
+    CUdeviceptr address;               /* the mapping while the handle is not real; 0: none */
 };
 
-/* True for numbers that only the shim gives out. No driver's handle is one. */
+/* True for numbers that only the shim gives out; no driver's handle looks so. */
 static inline bool ms_handle_is_ours(CUmemGenericAllocationHandle number)
 {
     return number >> 48 == 0x6d73;
 }
 
-/* A handle with one reference. NULL if out of memory. */
+/* Makes a handle to which the program has one reference. NULL if out of memory. */
 struct ms_handle *ms_handle_create(size_t bytes, const CUmemAllocationProp *prop,
                                    CUcontext context);
 
-/* NULL: it is not ours, or it is gone. */
+/* The shim's handle with this number. NULL: the number is the driver's, or its handle has ended. */
 struct ms_handle *ms_handle_find(CUmemGenericAllocationHandle number);
 
 /* Ends a handle that has neither references nor mappings. */
@@ -47,10 +47,10 @@ void ms_handle_end_if_unused(struct ms_handle *handle);
 struct ms_reservation {
     CUdeviceptr address;
     size_t bytes;
-    bool has_others; /* memory was mapped there that is in no allocation: nothing is deferred */
+    bool has_others; /* has mappings that are in no allocation: nothing is deferred there */
 };
 
-/* False if out of memory: nothing is deferred there. */
+/* False if out of memory: then nothing is deferred in the reservation. */
 bool ms_handle_add_reservation(CUdeviceptr address, size_t bytes);
 void ms_handle_remove_reservation(CUdeviceptr address);
 

@@ -91,14 +91,14 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage, struct ms_violation *
 
 /* --- backing */
 
-/* Whole granules, behind `after`. */
+/* True if the range is whole granules, and begins at `after` or behind. */
 static bool is_granules(const struct ms_backing *backing, struct ms_range range, uint64_t after)
 {
     return range.begin >= after && range.begin < range.end && range.end <= backing->bytes &&
            range.begin % backing->granule == 0 && range.end % backing->granule == 0;
 }
 
-/* The mapping in which the range lies. NULL: in none, or in several. */
+/* The mapping that contains the range. NULL: no single mapping does. */
 static const struct ms_program_mapping *mapping_of(const struct ms_backing *backing, size_t begin,
                                                    size_t end)
 {
@@ -245,7 +245,8 @@ static bool is_missing(const struct ms_lineage *lineage)
     return lineage->resident_bytes + lineage->cached_bytes == 0;
 }
 
-/* True if what the extent refers to has all of its bytes, and no cached ones. */
+/* True if the file, launch or parked memory behind the extent has all of its bytes, and a launch's
+ * lineage is not cached. */
 static bool refers_to_enough(const struct ms_extent *extent)
 {
     const struct ms_content *content = &extent->content;
@@ -320,7 +321,7 @@ bool ms_allocation_is_valid(const struct ms_allocation *allocation, struct ms_vi
 
 /* --- at the end of a claim */
 
-/* Each claim adds to what its thread may spend. */
+/* Each claim adds FOR_A_CLAIM to the cost that its thread may spend. */
 static bool is_due(const struct ms_allocation *allocation)
 {
     enum { FOR_A_CLAIM = 512 };

@@ -26,7 +26,7 @@ CUresult ms_order_event_poll(CUevent event, uint64_t ms)
     return state;
 }
 
-enum { TIMES = 50, LONG_MS = 1000 }; /* of the usual wait: with 20 ms that is a second */
+enum { TIMES = 50, LONG_MS = 1000 }; /* TIMES the usual wait of 20 ms is a second */
 #define LONG_WAITS_NS (UINT64_C(10) * MS_NS_PER_S)
 
 uint64_t ms_order_patience(struct ms_patience *patience)
@@ -39,7 +39,7 @@ uint64_t ms_order_patience(struct ms_patience *patience)
     return atomic_load(&patience->spent_ns) >= LONG_WAITS_NS || usual > longer ? usual : longer;
 }
 
-/* Threads that wait at once count as one that began with the last of them. */
+/* Threads that wait at the same time count as one, which began when the last of them did. */
 void ms_order_waited(struct ms_patience *patience, bool is_in_vain)
 {
     const uint64_t waited = ms_clock_ns(CLOCK_MONOTONIC) - atomic_load(&patience->began_ns);
@@ -50,7 +50,7 @@ void ms_order_waited(struct ms_patience *patience, bool is_in_vain)
     atomic_store(&patience->was_in_vain, is_in_vain);
 }
 
-/* No capture begins meanwhile (ms_order_set_capture). */
+/* No capture begins while ms_hot.marking is set (ms_order_set_capture). */
 CUresult ms_order_context_record(CUcontext context, CUevent event)
 {
     if (!ms_fact_holds(MS_EVERY_DEVICE, MS_FACT_CONTEXT_EVENT))
@@ -64,9 +64,9 @@ CUresult ms_order_context_record(CUcontext context, CUevent event)
 }
 
 /*
- * CUDA_SUCCESS if all work that is queued on the stream, or in the context, is done or ends within
- * so many milliseconds. This takes an event, because a query of the stream ignores the other
- * streams that work on the legacy stream, or on a stream that blocks with it, would wait for.
+ * CUDA_SUCCESS if all work that is queued on the stream, or in the context, ends within `ms`
+ * milliseconds. Records an event, because a query of the stream ignores the other streams that work
+ * on the legacy stream, or on a stream that blocks with it, would wait for.
  */
 static CUresult poll_queued_relaxed(CUstream stream, CUcontext context, uint64_t ms)
 {
@@ -82,7 +82,7 @@ static CUresult poll_queued_relaxed(CUstream stream, CUcontext context, uint64_t
     return state;
 }
 
-/* Another thread's capture, which may begin meanwhile, does not end. */
+/* In relaxed mode, so that it ends no capture that another thread may begin meanwhile. */
 static CUresult poll_queued(CUstream stream, CUcontext context, uint64_t ms)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -94,7 +94,8 @@ static CUresult poll_queued(CUstream stream, CUcontext context, uint64_t ms)
     return state;
 }
 
-/* The same, for a moment. A context may be busy for long while the stream of a copy is not. */
+/* Polls for a moment. Streams and contexts have separate patience: a context may be busy for long
+ * while the stream of a copy is not. */
 static CUresult wait_a_moment_for(CUstream stream, CUcontext context)
 {
     static struct ms_patience kinds[2];
@@ -140,7 +141,7 @@ CUcontext ms_order_stream_context(CUstream stream)
     return result == CUDA_SUCCESS ? context : NULL;
 }
 
-/* In a mode in which it does not end the capture of another stream. */
+/* Calls in relaxed mode, in which the call does not end the capture of another stream. */
 static CUresult call_relaxed(CUresult (*call)(CUstream stream), CUstream stream)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -176,7 +177,8 @@ bool ms_order_event_passes(CUevent event, CUcontext context, bool patient)
     return state == CUDA_SUCCESS;
 }
 
-/* Avoids cuCtxSynchronize if the driver has another way: it ends captures that begin meanwhile. */
+/* Avoids cuCtxSynchronize, which ends captures that begin meanwhile, if the driver can record an
+ * event of the context. */
 static CUresult wait_in(CUcontext context)
 {
     CUevent event;
@@ -232,20 +234,20 @@ bool ms_order_may_record(CUstream stream)
             ms_publish_fallback(MS_REASON_BUSY_STREAM, 0, NULL);
         return state == CUDA_SUCCESS;
     }
-    /* The query also fails for handles that are no streams, and for errors of earlier work: those
-     * calls go to the driver, which refuses them. */
+    /* The query also fails for handles that are no streams, and after errors of earlier work: such
+     * a call goes to the driver, which refuses it. */
     const CUresult state = ms_order_stream_query(stream);
     return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY;
 }
 
-/* A stream that is not idle by itself needs no event. */
+/* The query comes first: a busy stream needs no event. */
 bool ms_order_host_may_change(CUstream stream)
 {
     return ms_is_gated() && (ms_order_stream_query(stream) == CUDA_ERROR_NOT_READY ||
                              poll_queued(stream, NULL, 0) != CUDA_SUCCESS);
 }
 
-/* The thunks of launches set the first alone. */
+/* The thunks of launches set ms_hot.gated alone, so gated_copies tells whether both are set. */
 void ms_order_add_gate(void)
 {
     if (atomic_load_explicit(&ms_hot.gated_copies, memory_order_relaxed) != 0 || !ms_is_started())

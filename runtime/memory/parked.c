@@ -10,7 +10,7 @@
 
 _Static_assert(offsetof(struct ms_parked, counted) == 0, "as lineage wants it");
 
-/* A context that is gone has no work. */
+/* Ignores a failure of the wait: a context that is gone has no work. */
 static void destroy(struct ms_counted *counted)
 {
     struct ms_parked *parked = (struct ms_parked *)counted;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Parked bytes: device memory that holds some granules of a block until they are needed at their
- * own addresses. It takes what is received or sent only to be copied on (receive.h). A block's are
- * in many pieces, so that the memory of what nobody needs any more goes piece by piece.
+ * own addresses. Bytes are parked when a program receives or sends them only to copy them on
+ * (receive.h). Each block has many pieces, so that memory goes back piece by piece.
  *
  *     block     |   | A |   |   | B | C |   |      A, B, C: content of kind MS_PARKED, each of a
  *     parked      | A |   | C |   | B |            piece of its own
@@ -26,9 +26,9 @@ struct ms_parked {
     bool is_filled;            /* immutable: the work only reads */
 };
 
-/* Device memory for whole granules, in one chunk, so that it can be lent (backing.h), with one
- * reference. Work of `context` will write it, or, if it
- * is filled by then, only read it (ms_parked_attach_event). */
+/* Device memory for whole granules, with one reference, in one chunk, so that it can be lent
+ * (backing.h). Work of `context` will write the memory, or with is_filled only read it
+ * (ms_parked_attach_event). */
 CUresult ms_parked_create(CUcontext context, CUdevice device, size_t bytes, bool is_filled,
                           struct ms_parked **parked_out);
 
@@ -44,7 +44,7 @@ static inline void ms_parked_drop(struct ms_parked *parked)
         ms_counted_drop(&parked->counted);
 }
 
-/* The work is queued, followed by `event`, which the parked bytes own from now on. */
+/* The work is queued, and `event` follows it. The parked bytes own the event from now on. */
 static inline void ms_parked_attach_event(struct ms_parked *parked, CUevent event)
 {
     atomic_store(&parked->event, event);

@@ -24,9 +24,9 @@ struct ms_pool {
     bool is_gone; /* the driver has destroyed it */
     size_t allocations;
     uint64_t used; /* bytes of allocations */
-    uint64_t kept; /* bytes that were freed, and that the driver would keep for the pool */
-    /* The highest sum of the driver's figure and ours, up to our last change. Since then ours has
-     * been the same, and the driver's own mark was set back. */
+    uint64_t kept; /* freed bytes that the driver would keep for the pool */
+    /* The highest sum of the driver's figure and the shim's, up to the shim's last change. That
+     * change also reset the driver's own mark. */
     uint64_t high[FIGURES];
 };
 
@@ -116,8 +116,8 @@ MS_HOLDS(pools.lock) static void end_locked(struct ms_pool *pool)
     free_if_over_locked(pool);
 }
 
-/* Another thread may get the same handle as soon as the driver has destroyed the pool: so the pool
- * has none meanwhile. */
+/* Hides the pool from find_locked first: another thread may get the same handle as soon as the
+ * driver has destroyed the pool. */
 CUresult ms_pool_destroy(CUmemoryPool handle, CUresult (*destroy)(CUmemoryPool handle))
 {
     ms_lock_take(&pools.lock);
@@ -156,7 +156,7 @@ static uint64_t ask(const struct ms_pool *pool, CUmemPool_attribute attribute)
                                                                                              : 0;
 }
 
-/* To be called before ours change. */
+/* To be called before each change of the shim's figures. */
 MS_HOLDS(pools.lock) static void note_highs_locked(struct ms_pool *pool)
 {
     for (int i = 0; i < FIGURES; i++) {

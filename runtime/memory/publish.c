@@ -112,7 +112,8 @@ static struct ms_state_block describe_part(const struct ms_allocation *allocatio
     return block;
 }
 
-/* What a block in many pieces consists of is added up anew after as many changes, in proportion. */
+/* True if the block's sums are to be added up anew. A block in many pieces gets that after a number
+ * of changes in proportion, because each sum visits all pieces. */
 static bool is_due(const struct ms_allocation *allocation, struct ms_block *part)
 {
     enum { PIECES_FOR_ONE = 64 };
@@ -141,7 +142,7 @@ static void publish_parts(struct ms_allocation *allocation, size_t begin, size_t
 /*
  * True if the memory or the lineage of the allocation has changed. Ignores blocks that a caching
  * allocator hands out and takes back while nothing is deferred, as a training loop does all the
- * time: those are published when something is deferred again.
+ * time: the shim publishes those blocks when something is deferred again.
  */
 static bool has_news(const struct ms_allocation *allocation, uint64_t deferred)
 {
@@ -203,7 +204,7 @@ void ms_publish_freed(struct ms_allocation *allocation)
 
 /* --- events */
 
-/* What the thread has materialised. */
+/* Bytes that the thread has materialised. */
 static _Thread_local uint64_t thread_bytes __attribute__((tls_model("initial-exec")));
 
 struct ms_publish_timer ms_publish_begin(const struct ms_allocation *allocation)
@@ -253,7 +254,7 @@ void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin
                                       .text = tensor});
 }
 
-/* The line at the start, once for each device that is used. */
+/* The start-up line of the log, once for each device that the program uses. */
 static void log_start(CUdevice device, const char *name)
 {
     const struct ms_launched launched = ms_launcher_read(false);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Publishing to the state page (state/state.h): one call at each place where something happens.
- * Does nothing without a page. An allocation that is passed in must be claimed.
+ * The functions do nothing without a page. The caller has claimed the allocation that it passes in.
  */
 #pragma once
 
@@ -9,20 +9,20 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/state.h"
 
-/* Sets the function that names tensors: it writes the name of the tensor at the start of [begin,
- * end), cut to `bytes`, or returns false. To be called once, before the first claim. */
+/* Sets the function that names tensors. The namer writes the name of the tensor at the start of
+ * [begin, end), cut to `bytes`, or returns false. To be called once, before the first claim. */
 typedef bool ms_tensor_namer(const struct ms_allocation *allocation, size_t begin, size_t end,
                              char *name_out, size_t bytes);
 void ms_publish_set_namer(ms_tensor_namer *namer);
 
-/* Publishes what has changed in the allocation and its blocks. To be called before its claim
- * ends. The record of a block in many pieces lags behind by one change for each 64 of them. */
+/* Publishes changes of the allocation and its blocks. To be called before the claim ends. The
+ * record of a block in many pieces lags behind by one change for each 64 pieces. */
 void ms_publish_allocation(struct ms_allocation *allocation);
 
 /* The allocation is about to be freed. */
 void ms_publish_freed(struct ms_allocation *allocation);
 
-/* Brackets materialising: counts its time, and publishes the event and its bytes. */
+/* Brackets materialising: counts the time, and publishes an event with the bytes. */
 struct ms_publish_timer {
     uint64_t began, present_bytes;
 };
@@ -41,7 +41,7 @@ static inline void ms_publish_event(enum ms_event_kind kind, const struct ms_all
                                       .text = text});
 }
 
-/* Something could not stay deferred. `text` is that of ms_explain, or NULL. */
+/* Something could not stay deferred. `text` is the text of ms_explain, or NULL. */
 static inline void ms_publish_fallback(enum ms_reason reason, uint64_t bytes, const char *text)
 {
     ms_counter_add(MS_COUNT_FALLBACKS, 1);
@@ -49,10 +49,10 @@ static inline void ms_publish_fallback(enum ms_reason reason, uint64_t bytes, co
         .kind = MS_EVENT_FALLBACK, .reason = reason, .bytes = bytes, .text = text});
 }
 
-/* A prefetch has filled so many bytes from files. */
+/* A prefetch has filled `bytes` bytes from files. */
 void ms_publish_filled(uint64_t bytes, uint64_t began);
 
-/* The call reads so many remote bytes. */
+/* The program's call reads `bytes` remote bytes. */
 void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin, uint64_t bytes,
                             const char *tensor);
 
@@ -60,12 +60,13 @@ void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin
 void ms_publish_device(CUdevice device);
 
 /*
- * Until the block ends in which the variable stands, what the thread materialises has this reason,
- * unless an outer one is set:
+ * Gives the bytes that the thread materialises this reason, unless an outer reason is set, until
+ * the end of the C block in which the variable stands:
  *
  *     MS_WHY const struct ms_why why = ms_publish_why_begin(MS_REASON_SETTLE);
  *
- * If anything was materialised and ms_explain knows the reason, the end publishes a fallback.
+ * The end publishes a fallback if the thread has materialised anything and ms_explain knows the
+ * reason.
  */
 #define MS_WHY __attribute__((cleanup(ms_publish_why_end), unused))
 struct ms_why {

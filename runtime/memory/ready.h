@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ready blocks: a caching allocator took the block back, all of it has memory, and nothing of its
- * allocation is deferred. To hand it out and take it back again changes nothing that a launch could
- * meet, so that is only noted here, in a few instructions: a program that trains does little else.
+ * allocation is deferred. Handing such a block out and taking it back changes nothing that a launch
+ * could meet, so the shim only notes both here, in a few instructions: a program that trains does
+ * little else.
  *
- * Who needs the blocks as they are first makes them so (ms_carve_settle). An allocation that is
- * deferred again, whose dead memory is about to go back, or whose mappings change, has no ready
- * blocks from then on, and each report reaches carve.h.
+ * A caller that needs the true blocks calls ms_carve_settle first. An allocation loses its ready
+ * blocks when something of it is deferred again, its dead memory is about to go back, or its
+ * mappings change. From then on each report reaches carve.h.
  */
 #pragma once
 
@@ -19,8 +20,8 @@
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
 
-/* A place for an address is one of a few. If they are full of blocks that are handed out, the next
- * one is not noted. */
+/* An address has the choice of MS_READY_WAYS places. If all of them hold blocks that are handed
+ * out, the block at the address is not noted. */
 enum {
     MS_READY_WAYS = 4,
     MS_READY_SET_BITS = 10,
@@ -29,27 +30,27 @@ enum {
 
 struct ms_ready {
     CUdeviceptr address; /* 0: an empty place */
-    uint64_t room;       /* bytes from there on that have memory */
-    uint64_t bytes;      /* handed out; 0: it is not */
+    uint64_t room;       /* bytes from the address on that have memory */
+    uint64_t bytes;      /* handed out; 0: the block is not handed out */
     uint32_t granule;
-    uint16_t before, next; /* of those that were handed out, in their order; 0: none */
+    uint16_t before, next; /* list of the blocks that are handed out, in order; 0: none */
 };
 
-/* Changed by who has set `busy`. To report waits for nobody. */
+/* Only a thread that has set is_busy changes this. A report waits for nobody. */
 extern struct ms_ready_blocks {
-    _Atomic bool is_busy, is_any; /* or was */
+    _Atomic bool is_busy, is_any; /* is_any: some block is, or was, ready */
     struct ms_ready
         all[1 + MS_READY_PLACES]; /* the first is no place: it begins and ends the list */
 } ms_ready;
 
-/* The places that an address may have. */
+/* The first of the places that an address may have. */
 static inline struct ms_ready *ms_ready_set(CUdeviceptr address)
 {
     const uint64_t hash = address * UINT64_C(0x9e3779b97f4a7c15);
     return &ms_ready.all[1 + MS_READY_WAYS * (hash >> (64 - MS_READY_SET_BITS))];
 }
 
-/* The place that it has, or NULL. Most have the first of their set. */
+/* The place of the address, or NULL. Most addresses have the first place of their set. */
 static inline struct ms_ready *ms_ready_find(CUdeviceptr address)
 {
     struct ms_ready *one = ms_ready_set(address);
@@ -62,7 +63,8 @@ static inline struct ms_ready *ms_ready_find(CUdeviceptr address)
     return NULL;
 }
 
-/* Counts a block that is handed out. Who changes the figure is busy: to add is no atomic step. */
+/* Counts a block that is handed out. Needs no atomic addition: only a thread that has set is_busy
+ * changes the figure. */
 static inline void ms_ready_count(void)
 {
     _Atomic uint64_t *const figure =
@@ -89,9 +91,9 @@ static inline void ms_ready_take_back(struct ms_ready *one)
 }
 
 /*
- * True if a ready block at the address is handed out, with so many bytes; or, if bytes is not above
- * 0, if one that was handed out so is taken back. False: nothing was done. While a stream is
- * captured, or where memory should rather go back than be handed out again, no block is ready.
+ * Hands out the ready block at the address, with so many bytes; or, if bytes is not above 0, takes
+ * it back. False: nothing was done. No block is ready while a stream is captured, or where memory
+ * should go back rather than be handed out again.
  */
 static inline __attribute__((always_inline)) bool ms_ready_report(CUdeviceptr address,
                                                                   int64_t bytes)

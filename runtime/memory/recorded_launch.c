@@ -74,7 +74,7 @@ struct copying {
     void *argument;
 };
 
-/* True: the content has a reference of its own to what it refers to. */
+/* True: the content has got a reference of its own. */
 static bool copy_content(struct ms_content *content, const struct copying *copying)
 {
     if (content->kind == MS_SOURCE) {
@@ -101,7 +101,7 @@ static bool copy_extent(struct ms_lineage *copy, const struct ms_extent *extent,
     return is_set;
 }
 
-/* After a failure *copy_out is to be cleaned up all the same. */
+/* The caller cleans *copy_out up, also after a failure. */
 static bool copy_lineage(const struct ms_lineage *lineage, struct ms_lineage *copy_out,
                          const struct copying *copying)
 {

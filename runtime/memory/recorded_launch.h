@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Recorded launches in the lineage of a block. A recorded launch is one kernel launch with the
- * lineage that its block had before it:
+ * lineage that its block had before the launch:
  *
  *     block:   | launched by S                | file F      |      the file was copied later
  *     S:       runs kernel K over what was
@@ -9,11 +9,11 @@
  *
  * Each byte that K writes depends on the old value of that byte alone (rules.h). So a range of the
  * result needs the same range of the old content and, for a kernel that copies from another block,
- * the rows of its input that it loads for them (loads.h), or all of the input. A recorded launch
- * does not depend on where its block is now, or whether it still exists. The last reference frees
- * it and all that it needs.
+ * the rows of the input that K loads for the range (loads.h), or all of the input. A recorded
+ * launch does not depend on where its block is now, or whether the block still exists.
  *
- * By reference count; immutable after creation; usable from any thread.
+ * Counted by references; the last one frees the launch and all that it needs. Immutable after
+ * creation; usable from any thread.
  */
 #pragma once
 
@@ -21,8 +21,8 @@
 #include "runtime/kernel/loads.h"
 #include "runtime/memory/lineage.h"
 
-/* Each input of a replay takes scratch memory of its block's size. Two: a cast, and a slice of its
- * result. */
+/* Each input of a replay takes scratch memory of its block's size. Two inputs suffice for a slice
+ * of the result of a cast. */
 enum { MS_MAX_LAUNCH_DEPTH = 16, MS_MAX_INPUT_DEPTH = 2 };
 
 struct ms_recorded_launch {
@@ -30,30 +30,30 @@ struct ms_recorded_launch {
     uint32_t depth;            /* 1 + the greatest depth in `before`; at most MS_MAX_LAUNCH_DEPTH */
     uint32_t input_depth;   /* inputs in memory at a time in a replay; at most MS_MAX_INPUT_DEPTH */
     bool only_writes;       /* the launch reads no block, not even the one that it writes */
-    uint64_t allocation_id; /* where it was recorded */
+    uint64_t allocation_id; /* of the allocation where the launch was recorded */
     CUdeviceptr address;    /* of the block then; the launch's pointers point there */
     CUcontext context;
     CUdevice device;
-    struct ms_lineage before; /* nothing of it is present */
+    struct ms_lineage before; /* no byte is present */
     struct ms_launch *launch;
-    struct ms_launch_input *input; /* the block that the launch reads, if it is another one */
+    struct ms_launch_input *input; /* the other block that the launch reads; NULL: none */
 };
 
-/* What the launch loads of another block, or all of that block if the loads are unknown. */
+/* The other block that the launch reads: the part it loads, or all if the loads are unknown. */
 struct ms_launch_input {
-    struct ms_lineage lineage; /* nothing of it is present */
+    struct ms_lineage lineage; /* no byte is present */
     uint64_t allocation_id;
     CUdeviceptr address;
     struct ms_loads loads;
-    size_t written_at; /* the offset of the output's pointer in the block that is written */
+    size_t written_at; /* the offset of the output's pointer in the block that the launch writes */
 };
 
-/* The bytes of the input's lineage on which [begin, end) of the written block depends. There is an
- * input. */
+/* The bytes of the input's lineage on which [begin, end) of the written block depends. The launch
+ * must have an input. */
 struct ms_range ms_recorded_launch_needed(const struct ms_recorded_launch *recorded, size_t begin,
                                           size_t end);
 
-/* With one reference, the other fields 0. NULL if out of memory. */
+/* A launch with one reference, the other fields 0. NULL if out of memory. */
 struct ms_recorded_launch *ms_recorded_launch_create(void);
 static inline void ms_recorded_launch_drop(struct ms_recorded_launch *recorded)
 {
@@ -61,15 +61,15 @@ static inline void ms_recorded_launch_drop(struct ms_recorded_launch *recorded)
 }
 
 /*
- * A copy whose files are others: replace returns a reference to what stands for a source, or NULL.
- * Shares the call. NULL: out of memory, a source has no other, its code was unloaded, or a lineage
- * holds parked or absent bytes, or very many extents.
+ * A copy with other files, which shares the call: `replace` returns a reference to the source that
+ * replaces a source, or NULL. NULL: out of memory, replace returned NULL, the launch's code was
+ * unloaded, or a lineage holds parked or absent bytes, or very many extents.
  */
 typedef struct ms_source *ms_replace_source(struct ms_source *source, void *argument);
 struct ms_recorded_launch *ms_recorded_launch_copy(const struct ms_recorded_launch *recorded,
                                                    ms_replace_source *replace, void *argument);
 
-/* True if launched content at this address of that allocation is where its launch wrote it. */
+/* True if launched content at this address of that allocation lies where its launch wrote it. */
 static inline bool ms_recorded_launch_is_at(const struct ms_content *content,
                                             uint64_t allocation_id, CUdeviceptr address)
 {

@@ -4,19 +4,19 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 
-/* As many frees in a row make a size regular, and as many times what there was at once. The first
- * one that is deferred again comes after FIRST_TURN, and each time after twice as many. */
+/* LEAST_FREES frees in a row, and TIMES the number of allocations at once, make a size regular. The
+ * shim first defers one again after FIRST_TURN, then each time after twice as many. */
 enum { LEAST_FREES = 16, TIMES = 4, FIRST_TURN = 16, LAST_TURN = 16 << 10 };
 
 struct ms_regular ms_regular;
 
 static struct ms_lock regular_lock = MS_LOCK_INIT(regular);
 
-/* What is known of a size, in the same place. Guarded by the lock. */
+/* The history of a size, at the index of its place. Guarded by the lock. */
 static struct history {
-    uint32_t live, most; /* that are deferred; and were at once, since a free last saved memory */
-    uint32_t frees;      /* since then */
-    int32_t limit;       /* how many the driver may serve at once; 0: it is not regular */
+    uint32_t live, most; /* deferred now; at most at once since a free last saved memory */
+    uint32_t frees;      /* since a free last saved memory */
+    int32_t limit;       /* how many the driver may serve at once; 0: the size is not regular */
 } histories[MS_REGULAR_SIZES];
 
 static struct ms_regular_size *size_of(const struct history *history)
@@ -39,8 +39,8 @@ MS_HOLDS(regular_lock) static void set_limit(struct history *history, int32_t li
     history->limit = limit;
 }
 
-/* The place of a size. One that is not regular, and of which nothing is out, gives way to another.
- * NULL: it is taken. */
+/* The history of a size. With may_begin, takes the place of a size that is not regular and has no
+ * live allocation. NULL: another size has the place. */
 MS_HOLDS(regular_lock) static struct history *history_of(size_t bytes, bool may_begin)
 {
     const unsigned at = ms_regular_hash(bytes, MS_REGULAR_SIZE_BITS);
@@ -99,7 +99,7 @@ MS_HOLDS(regular_lock) static void grant(struct history *history, size_t bytes)
                history->limit, bytes);
 }
 
-/* Of one that is deferred in its turn, though the size is regular. */
+/* A regular size had its turn to be deferred, and saved nothing: makes the next turn longer. */
 static void add_turn(struct ms_regular_size *one)
 {
     const int32_t turns = atomic_load(&one->turns);
@@ -136,7 +136,8 @@ void ms_regular_end(size_t bytes, bool has_saved)
     ms_lock_drop(&regular_lock);
 }
 
-/* Some may be of another context, and are then freed as what the shim knows nothing of. */
+/* Forgets all contexts' addresses: the driver frees the others as allocations unknown to the
+ * shim. */
 void ms_regular_forget(void)
 {
     for (unsigned i = 0; i < MS_REGULAR_PLACES; i++) {

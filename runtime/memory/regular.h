@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Regular allocations: of a size that the program allocates and frees again and again, while to
- * defer them saves no memory. The driver serves as many of them as the program had at once, and the
- * shim only counts, in a few instructions. They are never more than MS_REGULAR_BYTES.
+ * Regular allocations: of a size that the program allocates and frees again and again, and that
+ * saves no memory when deferred. The driver serves as many of them as the program had at once, and
+ * the shim only counts, in a few instructions. Together they never exceed MS_REGULAR_BYTES.
  *
- * The driver would give them memory that was promised to others. So it serves them only while all
- * that was promised has memory. Before that they are deferred, but do not keep the window open.
+ * The driver would give them memory that the shim has promised to others. So it serves them only
+ * while all promises have memory. Before that they are deferred, but do not keep the window open.
  *
- * Every so often one is deferred all the same. If that saves memory the size is regular no more, so
- * a program that begins to load loses at most as much again as it used before.
+ * Every so often the shim defers a regular allocation all the same. If that saves memory, the size
+ * is regular no more: a program that begins to load loses at most as much again as it used before.
  */
 #pragma once
 
@@ -23,8 +23,8 @@
 
 #define MS_REGULAR_BYTES ((size_t)64 << 20)
 
-/* A size has one place. An address has a few; if they are taken the driver's allocation is one of
- * those that the shim knows nothing of. */
+/* A size has one place. An address has the choice of a few places; if all are taken, the shim
+ * forgets the driver's allocation. */
 enum {
     MS_REGULAR_SIZE_BITS = 4,
     MS_REGULAR_SET_BITS = 6,
@@ -36,8 +36,8 @@ enum {
 struct ms_regular_size {
     _Atomic size_t bytes;  /* 0: an empty place */
     _Atomic int32_t room;  /* how many more the driver may serve at once */
-    _Atomic int32_t turn;  /* and how many in all, before one is deferred */
-    _Atomic int32_t turns; /* what `turn` begins with */
+    _Atomic int32_t turn;  /* how many more the driver serves before one is deferred */
+    _Atomic int32_t turns; /* the value that `turn` begins with */
 };
 
 struct ms_regular_place {
@@ -57,7 +57,8 @@ static inline unsigned ms_regular_hash(uint64_t value, unsigned bits)
     return (unsigned)(value * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits));
 }
 
-/* The place of the size, if the driver may serve one more of it, which is counted; else NULL. */
+/* Counts one more allocation of the size, and returns its place; NULL: the driver may not serve
+ * it. */
 static inline struct ms_regular_size *ms_regular_take(size_t bytes)
 {
     struct ms_regular_size *one = &ms_regular.sizes[ms_regular_hash(bytes, MS_REGULAR_SIZE_BITS)];
@@ -72,13 +73,13 @@ static inline struct ms_regular_size *ms_regular_take(size_t bytes)
     return NULL;
 }
 
-/* What was taken was not served, or was freed. */
+/* Undoes ms_regular_take: the driver did not serve the allocation, or the program freed it. */
 static inline void ms_regular_put(struct ms_regular_size *one)
 {
     atomic_fetch_add_explicit(&one->room, 1, memory_order_relaxed);
 }
 
-/* The driver has served it at an address. */
+/* The driver has served an allocation of the size at this address. */
 static inline void ms_regular_serve(struct ms_regular_size *one, CUdeviceptr address)
 {
     struct ms_regular_place *const set =
@@ -95,8 +96,8 @@ static inline void ms_regular_serve(struct ms_regular_size *one, CUdeviceptr add
     ms_regular_put(one);
 }
 
-/* True if the address is one that was served so, which then is not any more: the program frees it.
- * Not in a forked child. */
+/* The program frees the address. True if the driver has served it as regular; forgets the address
+ * then. Not in a forked child. */
 static inline bool ms_regular_free(CUdeviceptr address)
 {
     struct ms_regular_place *const set =
@@ -116,13 +117,13 @@ static inline bool ms_regular_free(CUdeviceptr address)
     return false;
 }
 
-/* True if the next one of that size, which is deferred, is no sign of a program that loads. */
+/* True if deferring the next allocation of that size is no sign of a program that loads. */
 bool ms_regular_expects(size_t bytes);
 
-/* An allocation of that size was deferred; and freed. has_saved: it needed less memory than the
- * driver's would, or should be seen for another reason. */
+/* An allocation of that size was deferred (begin), or such an allocation was freed (end).
+ * has_saved: it needed less memory than the driver's, or must be counted so for another reason. */
 void ms_regular_begin(size_t bytes);
 void ms_regular_end(size_t bytes, bool has_saved);
 
-/* A context ended, and what the driver had served there with it. */
+/* A context has ended, and the regular allocations that the driver had served in it. */
 void ms_regular_forget(void);

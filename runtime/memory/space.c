@@ -15,8 +15,8 @@
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/publish.h"
 
-/* An allocation, beside the addresses that only its pointers can have: those of its guards, too. A
- * search reads nothing else. Those of two allocations do not overlap. */
+/* An allocation and its addresses, guards included: only pointers to this allocation lie there.
+ * Places do not overlap. A search reads nothing but places. */
 struct place {
     uint64_t begin, end;
     struct ms_allocation *allocation;
@@ -27,8 +27,8 @@ _Atomic int64_t ms_space_owed;
 static struct {
     pthread_cond_t released;
     struct ms_sorted places;   /* guarded by ms_space_lock */
-    struct ms_sorted deferred; /* struct ms_range: of those places that count as deferred */
-    bool misses_deferred;      /* there was no memory for one of them */
+    struct ms_sorted deferred; /* struct ms_range: the places that count as deferred */
+    bool misses_deferred;      /* a range is missing from `deferred` (host memory was short) */
     /* Reserved minus backed bytes, by device; changed when a claim ends. */
     _Atomic int64_t unbacked_bytes[MS_MAX_DEVICES];
     _Atomic uint64_t live_bytes[MS_MAX_DEVICES], reserved_bytes[MS_MAX_DEVICES];
@@ -111,7 +111,7 @@ static void count(CUdevice device, int64_t live, int64_t reserved)
     atomic_fetch_add(&ms_space_owed, reserved);
 }
 
-/* Of addresses that the program has reserved, its handles are counted. */
+/* For addresses that the program has reserved, vmm.c counts the handles instead. */
 static void count_promised(const struct ms_allocation *allocation, int64_t sign)
 {
     if (!allocation->is_programs)
@@ -141,7 +141,7 @@ MS_HOLDS(ms_space_lock) static void set_bounds_locked(void)
     set_bound_locked(MS_FAR, first_far, place_locked(ms_sorted_find(&space.places, UINT64_MAX)));
 }
 
-/* Does not change ms_hot.deferred. */
+/* Keeps the list of deferred places; the caller changes ms_hot.deferred. */
 MS_HOLDS(ms_space_lock)
 static void count_deferred_locked(struct ms_allocation *allocation, bool is_deferred)
 {
@@ -205,13 +205,14 @@ void ms_space_remove(struct ms_allocation *allocation)
     ms_lock_drop(&ms_space_lock);
 }
 
-/* A forked child owns nothing, and a thread that it does not have may hold the lock (flags.h). */
+/* Takes no lock: in a forked child, which owns nothing, a thread that the child lacks may hold
+ * ms_space_lock (flags.h). */
 static bool is_empty(void)
 {
     return !ms_owns_any();
 }
 
-/* The current context, if it is one of the device. */
+/* The current context if it belongs to the device, else NULL. */
 static CUcontext current_context(CUdevice device)
 {
     CUcontext context;
@@ -222,7 +223,7 @@ static CUcontext current_context(CUdevice device)
                : NULL;
 }
 
-/* Of an allocation that was just claimed, or NULL. */
+/* Gives an allocation (or NULL) that was just claimed a context if its own has ended. */
 static struct ms_allocation *in_context(struct ms_allocation *allocation)
 {
     if (allocation != NULL && allocation->context == NULL && allocation->pool != NULL)
@@ -236,7 +237,7 @@ static void set_claimed(struct ms_allocation *allocation)
     ms_claim_add(allocation->address + allocation->bytes);
 }
 
-/* Waits until find(address) gives an unclaimed allocation, or none, and claims it. */
+/* Waits until find(address) gives an unclaimed allocation, and claims that; or NULL. */
 MS_HOLDS(ms_space_lock)
 static struct ms_allocation *claim_locked(struct ms_allocation *(*find)(CUdeviceptr),
                                           CUdeviceptr address)
@@ -305,9 +306,9 @@ void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_o
     ms_lock_drop(&ms_space_lock);
 }
 
-enum { BEFORE = 512 }; /* a pointer so little before a block may be meant for it */
+enum { BEFORE = 512 }; /* a pointer up to so many bytes before a block may be meant for it */
 
-/* The blocks that a pointer at this offset may refer to, as one range, perhaps empty. */
+/* One range that covers the blocks which a pointer at this offset may refer to; perhaps empty. */
 MS_HOLDS(ms_space_lock)
 static struct ms_range find_pointed_locked(const struct ms_allocation *allocation, int64_t offset)
 {
@@ -462,7 +463,7 @@ static struct ms_allocation_facts facts_of(const struct ms_allocation *allocatio
                                         .granule_bytes = allocation->granule_bytes};
 }
 
-/* Copies the facts of what find(address) gives. */
+/* Copies the facts of the allocation that find(address) gives. */
 static bool copy_facts(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr address,
                        struct ms_allocation_facts *facts_out)
 {
@@ -511,8 +512,8 @@ void ms_space_bounds(struct ms_range bounds_out[MS_BOUNDS])
     }
 }
 
-/* The addresses around one that mean the same: those of the allocation at that position; or, if it
- * is NULL, a gap before that position. */
+/* The addresses around an address that belong to the same allocation; or, if that is NULL, the gap
+ * before the place at `at`. */
 struct surroundings {
     CUdeviceptr begin, end;
     struct ms_position at;
@@ -529,13 +530,14 @@ MS_HOLDS(ms_space_lock) static const struct place *place_before_locked(struct ms
     return is_first(at) ? NULL : place_locked(ms_sorted_previous(&space.places, at));
 }
 
-/* The end of what lies before a position, and the begin of what lies there. */
+/* The end of the place before a position, or 0. */
 MS_HOLDS(ms_space_lock) static CUdeviceptr end_before_locked(struct ms_position at)
 {
     const struct place *before = place_before_locked(at);
     return before != NULL ? before->end : 0;
 }
 
+/* The begin of the place at a position, or UINT64_MAX. */
 MS_HOLDS(ms_space_lock) static CUdeviceptr begin_from_locked(struct ms_position at)
 {
     const struct place *place = place_locked(at);
@@ -580,7 +582,8 @@ static bool find_block_locked(CUdeviceptr pointer, const struct ms_allocation *a
     return true;
 }
 
-/* The addresses between the blocks around a pointer, or none. */
+/* The addresses around a pointer between two blocks, where pointers refer to nothing; perhaps
+ * empty. */
 MS_HOLDS(ms_space_lock)
 static struct ms_range find_between_blocks_locked(const struct surroundings *near,
                                                   CUdeviceptr pointer)
@@ -619,7 +622,7 @@ static struct ms_range find_nothing_locked(const struct surroundings *near, CUde
                              next != NULL ? next->begin : UINT64_MAX};
 }
 
-/* Pointers in a row mostly lie near each other. */
+/* Looks up the surroundings only when they change: pointers in a row mostly lie near each other. */
 size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count,
                                  struct ms_range *nothing_out)
 {
