@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Brings what a call needs into memory, before the call is forwarded. */
+/* Brings the bytes that a call needs into memory, before the shim forwards the call. */
 #include "runtime/fill/access.h"
 
 #include "runtime/base/range.h"
@@ -17,7 +17,7 @@
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 
-/* Visits, claimed, each allocation that meets [at, end), with the part of it that lies there. */
+/* Claims and visits each allocation that meets [at, end), with its part of that range. */
 typedef CUresult visitor(struct ms_allocation *allocation, struct ms_range part, void *argument);
 static CUresult visit_parts(CUdeviceptr at, CUdeviceptr end, visitor *visit, void *argument)
 {
@@ -68,7 +68,7 @@ static enum ms_reason reason_of(const struct ms_use *uses)
     return uses->why != MS_REASON_CALL ? uses->why : ms_needs[uses->need].why;
 }
 
-/* A kernel may write what it reaches. */
+/* A kernel may write every byte that it reaches. */
 static void make_dependents(const struct ms_use *uses, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -85,7 +85,7 @@ static bool may_hold(const struct ms_use *uses, size_t count)
     return i < count;
 }
 
-/* Holds cached bytes for the call, but not while this thread itself waits for memory. */
+/* Holds cached bytes for the call, but lets them go while this thread itself makes memory free. */
 CUresult ms_access_uses(const struct ms_use *uses, size_t count)
 {
     const bool holds = may_hold(uses, count);

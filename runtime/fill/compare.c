@@ -33,10 +33,10 @@ struct difference {
 
 extern const char ms_compare_ptx[];
 
-static CUfunction kernel; /* NULL: the driver does not take it; immutable after once */
+static CUfunction kernel; /* NULL: the driver does not take the kernel; immutable after once */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* A library belongs to no context. */
+/* Loads a library, because that belongs to no context. */
 static void load_kernel(void)
 {
     CUlibrary library;
@@ -54,7 +54,7 @@ static void load_kernel(void)
                (int)result);
 }
 
-/* The kernel writes what it finds to pinned memory. */
+/* The kernel writes its result to pinned memory. */
 static CUresult compare_on_device(const struct pair *pair, CUcontext context, CUstream stream,
                                   struct difference *found_out)
 {
@@ -141,7 +141,7 @@ bool ms_compare_is_equal(CUdeviceptr one, CUdeviceptr other, size_t bytes, CUcon
            found.count == 0;
 }
 
-/* --- what differs is told */
+/* --- telling differences */
 
 static void describe(const struct ms_extent *extent, char *text, size_t bytes)
 {
@@ -199,7 +199,7 @@ static void forget(struct ms_content *content)
     content->is_shadowed = false;
 }
 
-/* The pair is a range of the allocation, or a copy of it. */
+/* pair->memory is the range of the allocation, or a copy of that range. */
 static void compare(struct ms_allocation *allocation, struct ms_range range,
                     const struct pair *pair, bool is_plain)
 {
@@ -233,7 +233,7 @@ static void compare_range(struct ms_allocation *allocation, struct ms_range rang
         compare(allocation, range, &pair, true);
 }
 
-/* Extents side by side are compared together. */
+/* Compares extents side by side together. */
 void ms_compare(struct ms_allocation *allocation, size_t begin, size_t end, enum ms_compared what)
 {
     struct ms_range run = {0, 0};
@@ -261,7 +261,8 @@ void ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t bytes, C
         compare(from, range, &pair, is_plain);
 }
 
-/* False: another thread has a claim, or the device is busy for longer than the patience. */
+/* False: another thread has the claim (NULL), or the device stays busy for longer than the
+ * patience. */
 static bool compare_cached_of(struct ms_allocation *allocation, uint64_t patience_ms)
 {
     if (allocation == NULL)
@@ -275,7 +276,7 @@ static bool compare_cached_of(struct ms_allocation *allocation, uint64_t patienc
     return true;
 }
 
-/* The device may be busy for ever: the process waits for it once. */
+/* Waits for a busy device only once, because the device may be busy for ever. */
 static void compare_cached(void)
 {
     enum { PATIENCE_MS = 1000 };

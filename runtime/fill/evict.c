@@ -23,7 +23,7 @@
 
 enum { MAX_CANDIDATES = 256, PATIENCE = 10000 };
 
-/* Reads that were prepared and may not have reached the driver yet. */
+/* Counts reads that are prepared and may not have reached the driver yet. */
 static _Atomic uint32_t reads_in_call;
 
 void ms_evict_hold(void)
@@ -43,7 +43,7 @@ struct candidate {
     CUcontext context;
 };
 
-/* One way to free memory: of which allocations, after which wait, and how. */
+/* One way to free memory: for which allocations, after which wait, and how. */
 struct way {
     bool (*applies)(const struct ms_allocation *allocation);
     bool (*wait_for)(CUcontext context);
@@ -61,7 +61,7 @@ static bool has_leftover(const struct ms_allocation *allocation)
     return ms_carve_may_give_back(allocation, MS_LEFTOVER);
 }
 
-/* From now on each change of its blocks is a touch. */
+/* Ends the allocation's ready blocks, so that each later change of a block is a touch. */
 static struct candidate candidate_of(struct ms_allocation *allocation)
 {
     ms_carve_settle(allocation, 0, allocation->bytes);
@@ -71,7 +71,7 @@ static struct candidate candidate_of(struct ms_allocation *allocation)
                               .context = allocation->context};
 }
 
-/* From *at on, which is moved behind them. */
+/* Lists candidates from *at on, and moves *at behind the last. */
 static size_t find_candidates(const struct way *way, struct candidate *candidates, CUdeviceptr *at)
 {
     size_t count = 0;
@@ -132,8 +132,8 @@ static size_t evict_published(struct ms_allocation *allocation, const struct way
     return freed;
 }
 
-/* The device is waited for before `evict` sees an allocation, and nothing has begun to use it, nor
- * have its blocks changed, since. */
+/* Waits for the device, then evicts each allocation that nothing has begun to use since, and whose
+ * blocks have not changed. */
 static size_t evict_candidates(const struct way *way, const struct candidate *candidates,
                                size_t count)
 {
@@ -171,7 +171,7 @@ size_t ms_evict_all(bool (*applies)(const struct ms_allocation *allocation), ms_
     return evict_all(&way);
 }
 
-static _Atomic uint64_t trimmed_bytes; /* ever */
+static _Atomic uint64_t trimmed_bytes; /* in the life of the process */
 
 static bool is_idle(CUcontext context)
 {
@@ -181,9 +181,10 @@ static bool is_idle(CUcontext context)
 static const struct way trimming = {has_leftover, is_idle, evict_leftover, NULL};
 
 /*
- * While a model is made, freeing returned blocks saves much memory. A program that trains wants all
- * of it again, in the next launches. So this ends once it has lost more than an eighth of what the
- * program has; and, as the program would else never settle, once a few times that was freed.
+ * Freeing returned blocks saves much memory while a program makes its model. A program that trains
+ * wants all of that memory again, in the next launches. So trimming ends once it has cost more than
+ * an eighth of the program's memory (ms_carve_trim_gain). It also ends once it has freed TIMES the
+ * program's memory, because the program would never settle otherwise.
  */
 static bool may_trim(void)
 {
@@ -233,7 +234,7 @@ void ms_evict_leftover(CUdeviceptr address)
         trim_all();
 }
 
-/* The sink is mapped in scratch memory. */
+/* Scratch memory goes first, because the sink is mapped in it. */
 bool ms_evict_drop_sinks(void)
 {
     bool any = ms_scratch_drop();
@@ -266,7 +267,7 @@ bool ms_evict_try_again(CUresult result, int *attempts)
     return false;
 }
 
-/* What comes from a file would be sent again. */
+/* Leaves allocations with bytes of files, which would be sent again. */
 static bool can_make_again(const struct ms_allocation *allocation)
 {
     return can_restore(allocation) && allocation->lineage.kind_bytes[MS_SOURCE] == 0;
@@ -293,7 +294,7 @@ bool ms_evict_for_scratch(CUresult result, int *attempts)
     return true;
 }
 
-/* A program that polls fails in the same call over and over. */
+/* Says a failure once: a program that polls fails in the same call over and over. */
 static bool is_news(void)
 {
     enum { QUIET_SECONDS = 10 };

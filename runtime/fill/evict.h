@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What to free when device memory runs out. Cached bytes can be replayed, and granules without
- * present bytes hold nothing. Both can be unmapped once no queued work uses them.
+ * Frees device memory when it runs out. Cached bytes can be replayed, and granules without present
+ * bytes hold nothing: eviction unmaps both once no queued work uses them.
  */
 #pragma once
 
@@ -14,20 +14,21 @@
 #include "runtime/memory/space.h"
 
 /*
- * True if `result` is out of memory and another attempt makes sense: it has waited for the device
- * and unmapped what lineage can restore. *attempts counts the attempts from 0. They are limited,
- * because an attempt may free what the last one took. The caller holds no claim.
+ * True if `result` is out of memory and another attempt makes sense: the function has waited for
+ * the device and unmapped bytes that lineage can restore. *attempts counts the attempts from 0, up
+ * to a limit, because an attempt may free the bytes that the last one brought in. The caller holds
+ * no claim.
  */
 bool ms_evict_try_again(CUresult result, int *attempts);
 
-/* The same for bytes that were promised to the program before: a failure is logged
- * (overcommit.h). */
+/* ms_evict_try_again for bytes of an allocation that the program already has: a failure is noted
+ * for overcommit.h, and logged. */
 bool ms_evict_try_bytes_again(CUresult result, int *attempts);
 
 /*
- * Waits for the device, then calls evict for every claimed allocation to which it applies (NULL: of
- * which lineage can restore something). Leaves out busy allocations, and all of them during a
- * capture. Returns the sum of the bytes that evict frees.
+ * Waits for the device, then claims every allocation for which `applies` holds (NULL: lineage can
+ * restore some of it), and calls `evict`. Leaves out allocations on which other threads work, and
+ * all during a capture. Returns the sum of the bytes that evict frees.
  */
 struct ms_allocation;
 typedef size_t ms_evictor(struct ms_allocation *allocation, void *argument);
@@ -35,34 +36,34 @@ size_t ms_evict_all(bool (*applies)(const struct ms_allocation *allocation), ms_
                     void *argument);
 
 /*
- * A block was handed out without memory. Frees the memory of returned blocks above
- * METASHARD_LEFTOVER_BYTES, if the device is done with it within a moment; or, with an address,
- * that of its allocation alone, without the limit. The caller holds no claim.
+ * A block was handed out without memory. Frees the memory of returned blocks, if it is more than
+ * METASHARD_LEFTOVER_BYTES and the device is done with it within a moment. With an address, frees
+ * that of its allocation only, whatever its size. The caller holds no claim.
  */
 void ms_evict_leftover(CUdeviceptr address);
 
 /*
- * A bracket around the preparation of a read (ms_access opens it for what becomes cached) and the
- * call itself: between them nothing is taken away. Both cheap.
+ * A bracket around the preparation of a read (ms_access opens it for bytes that become cached) and
+ * the call itself: in between no eviction takes memory away. Both functions are cheap.
  */
 void ms_evict_hold(void);
 void ms_evict_let_go(void);
 
 /*
- * If `result` came of a refusal of scratch memory in this thread (scratch.h), frees what recorded
- * launches and fills can make again, as far as it is in the way, and returns true: then another
+ * If `result` came from a refusal of scratch memory in this thread (scratch.h), frees bytes that
+ * recorded launches and fills can make again, as many as were missing, and returns true: another
  * attempt makes sense. The thread allows no more refusals if nothing was freed, or after the last
- * of *attempts, which are counted from 0. The caller holds no claim.
+ * attempt; *attempts counts them from 0. The caller holds no claim.
  */
 bool ms_evict_for_scratch(CUresult result, int *attempts);
 
 /* True once all reads that were prepared before now are queued; false if that takes long. */
 bool ms_evict_reads_are_queued(void);
 
-/* Frees scratch memory and sinks that are not in use. False: there were none. */
+/* Frees scratch memory and sinks that are not in use. False: there was nothing to free. */
 bool ms_evict_drop_sinks(void);
 
-/* The need that applies to the allocation when the call is queued in stream: need itself, or its
+/* The need that applies to the allocation when the call is queued in stream: `need`, or that row's
  * `elsewhere` in needs.def. */
 static inline enum ms_need ms_evict_need_in(const struct ms_allocation *allocation,
                                             enum ms_need need, CUstream stream)

@@ -11,7 +11,7 @@
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/examining.h"
 
-/* How long calls are held up at first, and at most, before they get on: those under way, and the
+/* How long calls are held up at first, and at most, before they may go on: calls under way, and the
  * work of the device, may wait for them. */
 enum { FIRST_MS = 10, MOST_MS = 10000 };
 
@@ -36,8 +36,9 @@ static bool refuse_busy(struct ms_fault *fault)
 }
 
 /*
- * No call is held up while the device is waited for at first: its work may wait for a thread of the
- * program. A program that queues more than the device does is held up longer each time.
+ * Waits for the device before it holds any call up, because the device's work may wait for a thread
+ * of the program. Holds the program up longer each time, so that a program which queues work faster
+ * than the device does it stops in the end.
  */
 bool ms_hold_up_begin(struct ms_fault *fault)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Holding the program up, for what may drop bytes that the program could write meanwhile: a
- * suspension, and a plan that takes memory back in which something was written. Then no call of the
- * program is under way, and no work of its is queued.
+ * Holding the program up, while the shim drops bytes that the program could write: for a
+ * suspension, and for a plan that takes back memory that was written. Meanwhile no call of the
+ * program is under way, and none of its work is queued.
  */
 #pragma once
 
@@ -10,11 +10,12 @@
 
 #include "runtime/document/fault.h"
 
-/* The caller holds no claim. Waits up to METASHARD_SUSPEND_MS. False: nothing is held up, and the
- * fault says why. */
+/* Waits up to METASHARD_SUSPEND_MS. False: the program goes on, and *fault says why. The caller
+ * holds no claim. */
 bool ms_hold_up_begin(struct ms_fault *fault);
 
-/* Again, when all that the caller needs is claimed: threads of the shim may have queued work. */
+/* Checks again that nothing is queued, after the caller has made its claims: threads of the shim
+ * may have queued work meanwhile. */
 bool ms_hold_up_is_quiet(void);
 
 void ms_hold_up_end(void);

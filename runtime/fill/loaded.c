@@ -5,7 +5,7 @@
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
 
-/* Few enough to look at all of them, and a copy of less is not worth that. */
+/* Few enough places to search them all, and copies large enough to be worth the search. */
 enum { PLACES = 1024 };
 static const size_t min_bytes = (size_t)256 << 10;
 
@@ -18,7 +18,7 @@ struct place {
 static struct {
     struct ms_lock lock;
     struct place places[PLACES];
-    size_t next; /* the oldest one */
+    size_t next; /* modulo PLACES the oldest place */
 } table = {.lock = MS_LOCK_INIT(loaded)};
 
 void ms_loaded_note(const struct ms_source *file, uint64_t offset, size_t bytes,
@@ -38,7 +38,7 @@ static struct ms_range overlap(const struct place *place, uint64_t offset, size_
     return (struct ms_range){begin, place_end < end ? place_end : end};
 }
 
-/* Takes a place out of the table that has enough of these bytes. */
+/* Removes a place from the table that has at least min_bytes of these bytes. */
 static bool take_place(const struct ms_source *file, uint64_t offset, size_t bytes,
                        struct place *place_out)
 {
@@ -57,7 +57,7 @@ static bool take_place(const struct ms_source *file, uint64_t offset, size_t byt
     return found;
 }
 
-/* Whether the bytes of the place that are wanted are still those of the file. */
+/* True if the wanted bytes of the place are still those of the file. */
 static bool is_still_there(const struct ms_allocation *allocation, const struct place *place,
                            const struct ms_range *wanted)
 {

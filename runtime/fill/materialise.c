@@ -27,7 +27,7 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-/* Less is copied before its staging is taken. */
+/* A smaller copy is done before a transfer has taken its staging memory. */
 static const size_t min_transfer_bytes = (size_t)256 << 10;
 
 static bool is_missing_file(const struct ms_content *content)
@@ -57,7 +57,7 @@ static size_t list_files(const struct ms_allocation *allocation, size_t begin, s
     return count;
 }
 
-/* Fills [begin, end) from all files in one transfer, if that is worth it: *done_out. */
+/* Fills [begin, end) from all files in one transfer. *done_out: the transfer was worth it. */
 static CUresult replay_files(const struct ms_allocation *allocation, size_t begin, size_t end,
                              CUstream stream, bool *done_out)
 {
@@ -82,7 +82,7 @@ static CUresult replay_extent(const struct ms_allocation *allocation,
                          extent->end - extent->begin, stream);
 }
 
-/* Replays what is missing of [begin, end): its files together, the rest extent by extent. */
+/* Replays the missing bytes of [begin, end): files together, the rest extent by extent. */
 static CUresult replay_missing(const struct ms_allocation *allocation, size_t begin, size_t end,
                                CUstream stream)
 {
@@ -97,7 +97,7 @@ static CUresult replay_missing(const struct ms_allocation *allocation, size_t be
     return result;
 }
 
-/* All of [begin, end) came into memory. */
+/* All of [begin, end) has come into memory. */
 static CUresult set_present(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_range range = {begin, end};
@@ -117,7 +117,7 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
     return ms_bytes_set_present(allocation, &range, 1);
 }
 
-/* Copies what else of the files of [begin, end) is in memory. */
+/* Copies missing bytes of files in [begin, end) that are in memory elsewhere. */
 static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size_t end,
                             CUstream stream)
 {
@@ -135,7 +135,7 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
             continue;
         const size_t at = extent.begin + (copied.begin - content->source_offset);
         result = set_present(allocation, at, at + (copied.end - copied.begin));
-        next = extent.begin; /* the rest of it */
+        next = extent.begin; /* the rest of the extent */
     }
     return result;
 }
@@ -149,7 +149,7 @@ static size_t bytes_without_memory(const struct ms_allocation *allocation, struc
     return bytes;
 }
 
-/* Scratch memory that is kept does not stand beside all that the program has. */
+/* Frees kept scratch memory first, where it would exceed the bound beside the program's memory. */
 static CUresult cover(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_range all = ms_allocation_granules(allocation, begin, end);
@@ -176,22 +176,24 @@ static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, s
     return result != CUDA_SUCCESS ? result : waited;
 }
 
-/* A recorded launch that can run at its own place, for a part of it: [begin, end) of the
+/* A recorded launch that can run at its own place for a part of its output, [begin, end) of the
  * allocation. */
 struct in_place {
     struct ms_recorded_launch *recorded;
-    size_t recorded_begin, recorded_end; /* of all that its launch writes */
+    size_t recorded_begin, recorded_end; /* of the whole output */
     size_t begin, end;
 };
 
-/* What it writes depends on nothing that stands there, or that launches before it write there. */
+/* True if the launch can run again: its output depends neither on the bytes that it overwrites nor
+ * on earlier recorded launches there. */
 static bool is_repeatable(const struct ms_recorded_launch *recorded)
 {
     return (recorded->input != NULL || recorded->only_writes) &&
            !ms_lineage_any(&recorded->before, 0, recorded->before.bytes, MS_OF_KIND(MS_LAUNCHED));
 }
 
-/* Of [begin, end) nothing is present but what the launch has made: another run changes nothing. */
+/* True if all present bytes of [begin, end) are the launch's own output: another run changes
+ * nothing. */
 static bool has_only_made(const struct ms_allocation *allocation,
                           const struct ms_recorded_launch *recorded, size_t begin, size_t end)
 {
@@ -218,8 +220,9 @@ static size_t end_of_missing(const struct ms_allocation *allocation, size_t begi
     return end;
 }
 
-/* The part grows to whole granules, as far as the launch writes them. False if something there is
- * not to be written, and the launch needs whole elements: then it stays as it is. */
+/* Grows the part to whole granules, as far as the launch writes them. If some byte there must not
+ * be written, the part is the missing bytes alone, which may cut an element of the launch: false
+ * then, unless the launch can run again. */
 static bool find_part(const struct ms_allocation *allocation, const struct ms_extent *extent,
                       size_t end, struct in_place *run)
 {
@@ -236,9 +239,9 @@ static bool find_part(const struct ms_allocation *allocation, const struct ms_ex
 }
 
 /*
- * A replay writes all that the launch wrote. So it runs in place only if nothing of that is
- * present, or it can be repeated, and the program has not unmapped any of it. Nothing of the part
- * is present.
+ * A replay writes the whole output of the launch. So the launch runs in place only if no byte of
+ * the output is present or it can run again, and the program has unmapped no part of the output.
+ * Nothing of the part that is found is present.
  */
 static bool may_run_in_place(const struct ms_allocation *allocation, const struct ms_extent *extent,
                              size_t end, struct in_place *run_out)
@@ -273,7 +276,7 @@ static bool find_in_place(const struct ms_allocation *allocation, size_t begin, 
     return found;
 }
 
-/* Replays all of the part that the launch does not write. */
+/* Replays the bytes of the part that are not the launch's output. */
 static CUresult replay_around(const struct ms_allocation *allocation, const struct in_place *run,
                               CUstream stream)
 {
@@ -290,7 +293,8 @@ static CUresult replay_around(const struct ms_allocation *allocation, const stru
     return result;
 }
 
-/* Mapping the sink takes a call a granule, which should follow what is kept, not what was made. */
+/* True if scratch memory is cheaper. Running in place maps the sink, with one call a granule: that
+ * cost should grow with the part that is kept, not with the whole output. */
 static bool is_small_part(const struct ms_allocation *allocation, const struct in_place *run)
 {
     enum { FEW = 8, TIMES = 2 };
@@ -302,8 +306,8 @@ static bool is_small_part(const struct ms_allocation *allocation, const struct i
     return sunk > FEW * allocation->granule && sunk > TIMES * (part.end - part.begin);
 }
 
-/* Of a launch that is made piece by piece, the first pieces may have left scratch memory. The last
- * ones run in place: it would be there beside all of the block. */
+/* The first pieces of a launch's output may have left scratch memory behind. The last pieces run in
+ * place, where scratch memory would stand beside the whole block: frees it. */
 static void drop_scratch_beside(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct in_place run;
@@ -328,8 +332,8 @@ static struct ms_range find_made(const struct ms_allocation *allocation, const s
     return (struct ms_range){made.begin - run->recorded_begin, made.end - run->recorded_begin};
 }
 
-/* Runs the launch over all that it writes: the part is in memory, the rest is mapped to the sink.
- * False, and the part holds anything: what the launch has made already would change. */
+/* Runs the launch over its whole output: the part is in memory, the sink lies under the rest.
+ * False, and the part holds anything, if a run would change what the launch has made before. */
 static bool run_in_place(struct ms_allocation *allocation, const struct in_place *run,
                          CUstream stream, CUresult *result_out)
 {
@@ -371,7 +375,8 @@ static CUresult replay_range(struct ms_allocation *allocation, size_t begin, siz
     return result == CUDA_SUCCESS && begin < end ? set_present(allocation, begin, end) : result;
 }
 
-/* Launch by launch, and then what lies before each, where the launch may have written as well. */
+/* Replays launch by launch, and after each the bytes before it, where the launch may have written
+ * too. */
 static CUresult replay_all(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct in_place run;
@@ -441,7 +446,7 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
     if (result != CUDA_SUCCESS)
         return result;
     drop_scratch_beside(allocation, begin, end);
-    /* At once: what is materialised together lies in one handle. */
+    /* In one call, so that bytes materialised together lie in one handle. */
     result = cover(allocation, begin, end);
     if (result == CUDA_SUCCESS)
         result = replay_all(allocation, begin, end);
@@ -449,7 +454,8 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
     return result;
 }
 
-/* Parked bytes have memory already, which goes as they come: so not all of them come at once. */
+/* Goes in steps if there are parked bytes: each step frees their old memory as they come to their
+ * own addresses. */
 static CUresult play_in_steps(struct ms_allocation *allocation, size_t begin, size_t end,
                               const void *argument)
 {
@@ -471,7 +477,8 @@ static CUresult play_in_steps(struct ms_allocation *allocation, size_t begin, si
 static void bring_of_lineage(struct ms_allocation *claimed, const struct ms_lineage *lineage,
                              size_t begin, size_t end);
 
-/* What a launch has loaded stays the same, also what was never written (replay.c). */
+/* Makes undefined bytes zero, because bytes that a launch has loaded must stay the same
+ * (replay.c). */
 static bool define_unwritten(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     static const struct ms_content unwritten = {.kind = MS_FILL};
@@ -485,7 +492,8 @@ static bool define_unwritten(struct ms_allocation *allocation, size_t begin, siz
     return is_defined;
 }
 
-/* Returns false if the block is not there any more, or does not hold the same. */
+/* Brings the needed part of the input's block into memory. False if the block is gone, or holds
+ * other bytes now. */
 static bool bring_block(struct ms_allocation *claimed, const struct ms_recorded_launch *recorded,
                         struct ms_range needed)
 {
@@ -502,7 +510,8 @@ static bool bring_block(struct ms_allocation *claimed, const struct ms_recorded_
     return true;
 }
 
-/* What [begin, end) of a launch's result is made of. Recursion ends at MS_MAX_LAUNCH_DEPTH. */
+/* Brings the inputs of [begin, end) of a launch's result into memory. Recursion ends at
+ * MS_MAX_LAUNCH_DEPTH. */
 static void bring_of_launch(struct ms_allocation *claimed, struct ms_recorded_launch *recorded,
                             size_t begin, size_t end)
 {
@@ -528,7 +537,7 @@ static void bring_of_lineage(struct ms_allocation *claimed, const struct ms_line
     }
 }
 
-/* A replay in place grows to whole granules, as far as the launch writes them. */
+/* Widens the range like find_part: a replay in place grows to whole granules. */
 static void bring_of_extent(struct ms_allocation *allocation, const struct ms_extent *extent)
 {
     const struct ms_range all = ms_allocation_granules(allocation, extent->begin, extent->end);
@@ -544,13 +553,13 @@ static void bring_of_extent(struct ms_allocation *allocation, const struct ms_ex
 }
 
 /*
- * A recorded launch loads from the block that it was recorded with, if the block is there still and
- * holds the same: the program would have these bytes in memory, and other launches find them there,
- * so they are sent once. A block that is gone, as the cast of a shard is, was made of others. Where
- * that fails, the launch loads from scratch memory.
+ * A recorded launch loads from the block that it was recorded with, if the block still exists and
+ * holds the same bytes: the program would have these bytes in memory, and other launches find them
+ * there, so the shim sends them once. If that block is gone, as the cast of a shard is, brings in
+ * the blocks that it was made of. Where that fails, the launch loads from scratch memory.
  *
- * The launches of the range alone: what they load may lie in the same granule, and would in turn
- * ask for the inputs of all that lies there.
+ * Looks only at the launches of the range: their inputs may lie in the same granule, and would in
+ * turn ask for the inputs of everything in that granule.
  */
 static void bring_inputs(struct ms_allocation *allocation, size_t begin, size_t end)
 {
@@ -561,7 +570,7 @@ static void bring_inputs(struct ms_allocation *allocation, size_t begin, size_t 
     }
 }
 
-/* Logs an error of the call, unless it was logged before (a file, a plan, out of memory) or the
+/* Logs an error, unless another function has logged it (a file, a plan, out of memory) or the
  * driver is shutting down. */
 static void log_error(const struct ms_allocation *allocation, size_t begin, size_t end,
                       CUresult result)
@@ -577,7 +586,7 @@ static void log_error(const struct ms_allocation *allocation, size_t begin, size
             allocation->address, (int)result);
 }
 
-/* In every mode, because there is nothing to read. */
+/* Refuses in every mode, because no source has absent bytes. */
 static CUresult refuse_absent(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     if (!ms_lineage_any(&allocation->lineage, begin, end, MS_OF_KIND(MS_ABSENT)))
@@ -591,14 +600,14 @@ static CUresult refuse_absent(const struct ms_allocation *allocation, size_t beg
     return CUDA_ERROR_NOT_PERMITTED;
 }
 
-/* What takes the place of something that was freed is no sign of a program that loads. */
+/* A transient allocation is no sign of a program that loads. */
 static void extend_window(const struct ms_allocation *allocation)
 {
     if (!allocation->is_transient)
         ms_window_extend();
 }
 
-/* Whatever a plan says. */
+/* Materialises [begin, end) whatever a plan says. */
 static CUresult materialise(struct ms_allocation *allocation, size_t begin, size_t end,
                             const struct ms_need_row *need)
 {
@@ -659,7 +668,7 @@ static CUresult materialise_chosen(struct ms_allocation *allocation, size_t begi
     return result;
 }
 
-/* Fills what was left out in granules that are backed. */
+/* Fills the remote bytes that were left out in backed granules. */
 static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin, size_t end,
                                   const struct ms_need_row *need)
 {
@@ -680,8 +689,8 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
                           const struct ms_need_row *need)
 {
     if (ms_is_capturing() || ms_has_late_payloads()) {
-        /* A captured write runs later, or never: until then the old bytes must be there. So must
-         * they where a kernel that is queued before the write may find their address. */
+        /* A captured write runs later, or never: until then the old bytes must be in memory. They
+         * must also be where a kernel queued before the write may find their address. */
         const CUresult kept = materialise_chosen(allocation, begin, end, need);
         if (kept != CUDA_SUCCESS)
             return kept;
@@ -705,7 +714,8 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
     return result;
 }
 
-/* All parts that the program has mapped: a call with rows may step over the others. */
+/* Overwrites only the parts that the program has mapped: a call with rows may step over the
+ * others. */
 static CUresult overwrite_mapped(struct ms_allocation *allocation, size_t begin, size_t end,
                                  const struct ms_need_row *need)
 {
@@ -722,7 +732,8 @@ static CUresult overwrite_mapped(struct ms_allocation *allocation, size_t begin,
     return result;
 }
 
-/* With a plan, what this rank keeps, and nothing else. A launch writes all of its block. */
+/* With a plan, only bytes that this rank keeps. Never launches, which would write their whole
+ * block. */
 static bool fills_granule(const struct ms_content *content)
 {
     const bool is_kept =
@@ -731,7 +742,7 @@ static bool fills_granule(const struct ms_content *content)
            (content->kind == MS_FILL || content->kind == MS_SOURCE || content->kind == MS_PARKED);
 }
 
-/* The end of what can be filled, or is present, from `at` on; `at` itself: there is nothing. */
+/* The end of the bytes from `at` on that can be filled, or are present; `at` if there are none. */
 static size_t end_of_filled(const struct ms_allocation *allocation, size_t at, size_t end)
 {
     struct ms_extent extent;
@@ -767,8 +778,8 @@ static void fill_all_backed(struct ms_allocation *allocation, size_t begin, size
 
 /*
  * Granules with memory of which a part is not filled yet. A copy has written the rest, and the next
- * one mostly writes this part as well: what is brought in between them is sent in vain. Nothing
- * comes there unseen meanwhile: when the first granule is noted, no kernel of the program is
+ * copy mostly writes this part too: bytes brought in between the two would be sent in vain. No
+ * kernel comes there unseen meanwhile: when the first granule is noted, no kernel of the program is
  * queued, and a launch that is not recorded fills them first (ms_materialise_unfilled).
  */
 enum { MAX_UNFILLED = 64 };
@@ -785,7 +796,7 @@ static void set_count_locked(size_t count)
     atomic_store(&ms_hot.unfilled, (uint32_t)count);
 }
 
-/* While some are noted, no kernel can have been queued: its launch would have filled them. */
+/* While granules are noted, no kernel can have been queued: its launch would have filled them. */
 static bool may_wait(CUcontext context)
 {
     return !ms_is_capturing() && !ms_has_late_payloads() &&
@@ -845,7 +856,7 @@ void ms_materialise_granules(struct ms_allocation *allocation, size_t begin, siz
     remove_unfilled(allocation->address + all.begin, allocation->address + all.end);
 }
 
-/* There is something that would be filled. */
+/* True if ms_materialise_granules would fill some byte of [begin, end). */
 static bool is_unfilled(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_extent extent;
@@ -858,7 +869,7 @@ static bool is_unfilled(struct ms_allocation *allocation, size_t begin, size_t e
     return found;
 }
 
-/* Of one granule. */
+/* Notes or fills one granule. */
 static void note_unfilled(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     if (!is_unfilled(allocation, begin, end))
@@ -881,7 +892,8 @@ void ms_materialise_granules_later(struct ms_allocation *allocation, size_t begi
     }
 }
 
-/* Each stays in the list until it is filled: another thread that launches waits for the claim. */
+/* Removes a granule from the list only when it is filled: another thread that launches finds the
+ * granule there, and waits for the claim. */
 static void fill_noted(CUdeviceptr granule)
 {
     MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(granule);
@@ -917,7 +929,7 @@ const struct ms_need_row ms_needs[MS_NEED_COUNT] = {
 #undef MS_NEED
 };
 
-/* Granules are not filled whole. */
+/* Materialises as the need says, but does not fill whole granules. */
 static CUresult materialise_alone(struct ms_allocation *allocation, size_t begin, size_t end,
                                   enum ms_need need)
 {
@@ -930,7 +942,7 @@ static CUresult materialise_alone(struct ms_allocation *allocation, size_t begin
         allocation->keeps_dead = true;
     if (need == MS_NEED_PIN)
         allocation->is_exported = true;
-    if (faults) /* such a kernel meets no memory, also not the sink */
+    if (faults) /* a kernel must meet no memory there, not even the sink */
         result = ms_backing_sink_wait(&allocation->backing, begin, end);
     /* while the content still identifies the tensor */
     ms_placement_query(allocation, begin, end);
@@ -949,7 +961,7 @@ CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t e
 {
     MS_WHY const struct ms_why why = ms_publish_why_begin(ms_needs[need].why);
     const CUresult result = materialise_alone(allocation, begin, end, need);
-    /* What is sent is mostly cut to pieces: what stands beside a piece would be read twice. */
+    /* Programs mostly send a tensor in pieces: bytes beside a piece would be read twice. */
     if (result == CUDA_SUCCESS && need != MS_NEED_SEND && need != MS_NEED_SEND_LATER)
         ms_materialise_granules(allocation, begin, end);
     return result;

@@ -35,31 +35,31 @@ extern const struct ms_need_row ms_needs[MS_NEED_COUNT];
 CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
                         enum ms_need need);
 
-/* The same for many ranges, and then what is missing in any granule of the allocation that has
- * memory. */
+/* ms_materialise for many ranges; then fills missing bytes in all granules of the allocation that
+ * have memory. */
 CUresult ms_materialise_ranges(struct ms_allocation *allocation, const struct ms_range *ranges,
                                size_t count, enum ms_need need);
 
 /*
- * Fills what is missing in those granules of [begin, end), whole ones, that have memory: a kernel
- * that comes there unseen finds the right bytes. Not, with a plan, what this rank does not keep;
- * nor what recorded launches made, and what cannot be read any more. ms_materialise does it, but
- * not for collectives that send.
+ * Fills the missing bytes in all granules around [begin, end) that have memory, so that a kernel
+ * which comes there unseen finds the right bytes. Leaves out results of recorded launches, bytes
+ * that cannot be read any more and, with a plan, bytes that this rank does not keep. ms_materialise
+ * calls it, except for collectives that send.
  */
 void ms_materialise_granules(struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* The same after a write of [begin, end): what it has recorded is played at once, and what stands
- * beside it before the next launch, since the next write may overwrite that. */
+/* ms_materialise_granules after a write of [begin, end): fills this range at once, and the bytes
+ * beside it before the next launch, since the next write may overwrite those. */
 void ms_materialise_granules_later(struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* Before work that may read anything that has memory: fills what was left for it. No claim is
- * held. */
+/* Fills the bytes that ms_materialise_granules_later has left, before work that may read any
+ * memory. The caller holds no claim. */
 void ms_materialise_unfilled(void);
 
-/* MS_NEED_OVERWRITE for a copy or set that the driver does: its granules are filled later. */
+/* MS_NEED_OVERWRITE for a copy or set that the driver does: fills its granules later. */
 CUresult ms_materialise_for_copy(struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* The same bytes are in memory at another address, of the same context: copies them from there to
- * [begin, end), which is cached then. */
+/* Copies [begin, end) from the address `from`, of the same context, where the same bytes are in
+ * memory. The range is cached then. */
 CUresult ms_materialise_copied(struct ms_allocation *allocation, size_t begin, size_t end,
                                CUdeviceptr from);

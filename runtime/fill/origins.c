@@ -14,8 +14,8 @@ static const size_t min_file_bytes = (size_t)64 << 10, min_launched_bytes = (siz
 
 static struct {
     struct ms_lock lock;
-    struct ms_origin origins[ORIGINS]; /* one of no bytes: it was forgotten */
-    uint64_t count;                    /* that there were */
+    struct ms_origin origins[ORIGINS]; /* of 0 bytes: empty or forgotten */
+    uint64_t count;                    /* of origins ever noted */
 } table = {.lock = MS_LOCK_INIT(origins)};
 
 static struct ms_source *name_of(struct ms_source *source, void *argument)
@@ -24,7 +24,7 @@ static struct ms_source *name_of(struct ms_source *source, void *argument)
     return ms_source_is_file(source) ? ms_source_take_name(source) : NULL;
 }
 
-/* A launch comes into memory piece by piece: the pieces share a copy. */
+/* A launch comes into memory piece by piece, so the newest origin mostly has its copy already. */
 static struct ms_recorded_launch *share_newest(const struct ms_recorded_launch *recorded)
 {
     struct ms_recorded_launch *shared = NULL;
@@ -40,7 +40,7 @@ static struct ms_recorded_launch *share_newest(const struct ms_recorded_launch *
     return shared;
 }
 
-/* With a reference. False: it is left out. */
+/* Makes the origin's content, with a reference. False: the extent is left out. */
 static bool make_origin(const struct ms_extent *extent, struct ms_content *content_out)
 {
     const struct ms_content *content = &extent->content;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Origins: what was brought to which device memory: bytes of a file, or what a recorded launch
- * makes. Once memory is resident its lineage is gone, and its files are let go. When the process is
- * suspended, or a plan comes then, what is still equal to its origin can get its lineage back
- * (restore.h), and its memory can go.
+ * Origins record which bytes of a file, or of a recorded launch, were brought to which device
+ * memory. Resident memory has no lineage, and the shim has let go of its files. When the process is
+ * suspended later, or a plan comes, bytes that are still equal to their origin can get their
+ * lineage back (restore.h), and their memory can go.
  *
- * Origins are hints: whoever uses one compares, byte by byte, with what it gives now. They hold no
- * file, only its name.
+ * Origins are hints: the user of an origin compares the bytes in memory with those that the origin
+ * gives now. An origin holds only the name of a file.
  */
 #pragma once
 
@@ -14,9 +14,9 @@
 #include "runtime/memory/space.h"
 
 /*
- * An extent of a claimed allocation was brought into memory. Left out are copies of a file of less
- * than 64 KiB, results of launches of less than 1 MiB or with more behind them than files, fills
- * and other launches, and the oldest of more than 16384.
+ * An extent of a claimed allocation was brought into memory. Leaves out copies of less than 64 KiB
+ * of a file, and results of launches of less than 1 MiB, or that depend on more than files, fills
+ * and other launches. Keeps the newest 16384.
  */
 void ms_origins_note(const struct ms_allocation *allocation, const struct ms_extent *extent);
 
@@ -24,7 +24,7 @@ struct ms_origin {
     CUdeviceptr address;
     uint64_t bytes;
     uint64_t time;             /* the newest is right, if any is */
-    struct ms_content content; /* MS_SOURCE or MS_LAUNCHED; in place of each file its name */
+    struct ms_content content; /* MS_SOURCE or MS_LAUNCHED, with names in place of files */
 };
 
 struct ms_origins {
@@ -32,15 +32,16 @@ struct ms_origins {
     size_t count;
 };
 
-/* Copies what is known now, with references. False if that is nothing, or out of memory: then there
- * is nothing to clean up. ms_origins_find: the index of the first at the address or above. */
+/* Copies all origins, with references. False if there are none, or out of memory: then there is
+ * nothing to clean up. */
 bool ms_origins_copy(struct ms_origins *copy_out);
 void ms_origins_cleanup(struct ms_origins *copy);
 
+/* The index of the first origin at the address or above. */
 static inline size_t ms_origins_find(const struct ms_origins *copy, CUdeviceptr address)
 {
     return MS_ARRAY_FIND(at, copy->count, copy->list[at].address < address);
 }
 
-/* It gives other bytes than there are now: it is not looked at again. */
+/* Drops an origin that gives other bytes than memory holds now. */
 void ms_origins_forget(const struct ms_origin *origin);

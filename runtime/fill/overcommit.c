@@ -13,17 +13,17 @@
 enum {
     UNWRITTEN_TIMES = 32, /* the device's memory: an empty model of 10^12 parameters fits twice */
     MOST_TIMES = 128,
-    USED_PART = 4, /* of what has no memory: more than the helpers of initialising ever use */
+    USED_PART = 4, /* of the unbacked bytes: kernels that initialise never use so much */
     FREED_PART =
-        8 /* of what the program had at most, or of the device: with less, it has freed its model */
+        8 /* of the program's peak, or of the device's memory: with less, it has freed its model */
 };
 
 static struct {
     _Atomic uint64_t used_bytes;    /* by kernels that ran */
-    _Atomic uint64_t most_bytes;    /* that the program had */
-    _Atomic uint64_t allowed_bytes; /* up to here what it has not written is not counted again */
+    _Atomic uint64_t most_bytes;    /* the program's peak, at most the device's memory */
+    _Atomic uint64_t allowed_bytes; /* up to here unwritten bytes are not counted again */
     _Atomic bool is_settled;
-    /* a call has failed for lack of memory: the program looks for what fits */
+    /* a call has failed for lack of memory: the program looks for a size that fits */
     _Atomic bool is_short;
 } devices[MS_MAX_DEVICES];
 
@@ -83,7 +83,7 @@ static void set_live(CUdevice device, uint64_t live, size_t total)
         atomic_store(&devices[device].most_bytes, now);
 }
 
-/* Bytes that nobody has written, or only set: those of no file, no kernel and no copy. */
+/* Bytes that nobody has written, or that were only set: neither files, kernels nor copies. */
 static uint64_t unwritten_bytes_of(const struct ms_lineage *lineage)
 {
     uint64_t bytes = lineage->bytes + lineage->kind_bytes[MS_FILL];
@@ -101,7 +101,7 @@ static uint64_t unwritten_bytes(CUdevice device)
     return bytes;
 }
 
-/* A program may ask again and again: it is said once. */
+/* Warns once, because a program may ask again and again. */
 static bool refuse(CUdevice device, size_t bytes, const char *what, uint64_t times)
 {
     static _Atomic bool is_said;
@@ -114,9 +114,9 @@ static bool refuse(CUdevice device, size_t bytes, const char *what, uint64_t tim
 }
 
 /*
- * What the program fills with data of its own is asked for in earnest, up to a bound that no model
- * reaches. What it has not written yet is counted only when the program has much more than when
- * that was done last.
+ * A program that fills memory with its own data means it, up to a bound that no model reaches.
+ * Counts unwritten bytes only when the program has one device's memory more than at the last count,
+ * because the count walks all allocations.
  */
 static bool is_beyond_asked(CUdevice device, uint64_t live, size_t bytes, size_t total)
 {
@@ -131,7 +131,7 @@ static bool is_beyond_asked(CUdevice device, uint64_t live, size_t bytes, size_t
     return false;
 }
 
-/* A program that allocates until it fails must fail. */
+/* Sets a limit, because a program that allocates until it fails must fail. */
 static bool is_overcommitted(CUdevice device, uint64_t live, size_t bytes, size_t total)
 {
     const uint64_t times = ms_config.overcommit;
@@ -155,7 +155,7 @@ static uint64_t unbacked_bytes(const struct ms_allocation *allocation, size_t be
     return bytes;
 }
 
-/* Bytes of granules whose content is all remote. */
+/* Bytes of unbacked granules whose content is all remote. */
 static uint64_t left_out_bytes(const struct ms_allocation *allocation)
 {
     uint64_t bytes = 0;
@@ -170,7 +170,7 @@ static uint64_t left_out_bytes(const struct ms_allocation *allocation)
     return bytes + unbacked_bytes(allocation, begin, allocation->granule_bytes);
 }
 
-/* Bytes that were allocated and, by the plan, are never needed. */
+/* Bytes of allocations that, by the plan, this rank never needs. */
 static uint64_t unneeded_bytes(CUdevice device)
 {
     uint64_t bytes = 0;
@@ -186,14 +186,14 @@ static uint64_t unneeded_bytes(CUdevice device)
     return bytes;
 }
 
-/* A replay may need scratch memory for a while. */
+/* True if so little is left that a replay may not find scratch memory. */
 static bool is_little(uint64_t left, uint64_t total)
 {
     enum { LITTLE = 8 };
     return left < total / LITTLE && !ms_shard_is_active();
 }
 
-/* True if everything, with this allocation, fits into the device. */
+/* True if all allocations, with this one, fit into the device. */
 static bool fits(CUdevice device, size_t bytes, bool *is_tight_out)
 {
     size_t free, total;

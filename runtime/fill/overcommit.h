@@ -3,18 +3,17 @@
  * Overcommit: how much more memory than a device has its allocations may ask for.
  *
  * A program that makes or loads a model may allocate more than the device has, because it frees or
- * shards most of it before use. Until it computes, its allocations may take METASHARD_OVERCOMMIT
- * times the memory. Where that is 0 they may take what it asks for and fills, but 32 times the
- * memory in what it has not written, and 128 times at most. A program that computes uses what it
- * has, and expects an out-of-memory error
- * from the allocation. From then on unbacked bytes count as used, so an allocation fails where it
- * fails without the shim.
+ * shards most of it before use. Until the program computes, its allocations may take
+ * METASHARD_OVERCOMMIT times the device's memory. With 0 they may take 32 times the memory in bytes
+ * that the program has not written or only set, and 128 times in all. A program that computes uses
+ * its memory, and expects an out-of-memory error from the allocation. From then on unbacked bytes
+ * count as used, so an allocation fails where it fails without the shim.
  *
  * A program computes once kernels have used a quarter of the unbacked bytes, once it has settled,
- * and once a call has failed for lack of memory. The first two are forgotten when it has freed
- * nearly everything.
+ * and once a call has failed for lack of memory. The shim forgets the first two signs when the
+ * program has freed nearly everything.
  *
- * Thread-safe. All of it is about one device, except where it says the current one.
+ * Thread-safe. Figures are kept for each device.
  */
 #pragma once
 
@@ -25,16 +24,16 @@
 #include "runtime/driver/driver.h"
 
 /*
- * True if an allocation of so many bytes may succeed; logs a line if not. `device` is the current
- * one; the caller holds no claim. *is_tight_out: so little memory is left that nothing should stay
- * deferred.
+ * True if an allocation of `bytes` bytes may succeed; logs a line if not. `device` is the current
+ * device; the caller holds no claim. *is_tight_out: so little memory is left that nothing should
+ * stay deferred.
  */
 bool ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_out);
 
 /*
  * A sign that the program computes:
  *
- *     MS_OVERCOMMIT_USED     so many bytes were materialised for a kernel that runs on the device
+ *     MS_OVERCOMMIT_USED     `bytes` bytes were materialised for a kernel that runs on the device
  *     MS_OVERCOMMIT_SETTLED  everything on all devices was materialised by settling
  *     MS_OVERCOMMIT_FAILED   a call fails on this thread because the current device has no memory
  *                            for bytes that were allocated before

@@ -26,7 +26,7 @@
 #include "runtime/source/transfer.h"
 #include "runtime/state/counters.h"
 
-/* Limits of a batch, whose claims are held while it is filled. */
+/* Limits of a batch: the thread holds its claims until the batch is filled. */
 enum { MAX_PARTS = 256 };
 static const uint64_t batch_bytes = UINT64_C(1) << 30;
 
@@ -37,7 +37,7 @@ struct part {
     struct ms_ranges others; /* are replayed one by one */
 };
 
-/* What is filled: what the plan gives to this rank, or what was resident. */
+/* True for content to fill: what the plan gives to this rank, or what was resident. */
 typedef bool wanted(const struct ms_allocation *allocation, const struct ms_content *content);
 
 struct batch {
@@ -63,7 +63,7 @@ static bool add_run(struct batch *batch, const struct ms_allocation *allocation,
 static bool is_missing(const struct ms_content *content)
 {
     return !ms_content_is_present(content) && !ms_content_is_nothing(content) &&
-           content->kind != MS_PARKED; /* that has its memory */
+           content->kind != MS_PARKED; /* parked bytes have memory already */
 }
 
 static bool is_local(const struct ms_allocation *allocation, const struct ms_content *content)
@@ -77,7 +77,7 @@ static bool was_resident(const struct ms_allocation *allocation, const struct ms
     return ms_restore_is_due(allocation) && content->locality != MS_REMOTE && is_missing(content);
 }
 
-/* Lists wanted bytes, none of which is present. */
+/* Lists the part's wanted bytes, none of which is present. */
 static bool list_wanted(struct batch *batch, struct part *part)
 {
     bool is_good = true;
@@ -96,7 +96,7 @@ static bool list_wanted(struct batch *batch, struct part *part)
     return is_good;
 }
 
-/* The granules under the ranges; those that touch get one handle. */
+/* Backs the granules under the ranges; ranges whose granules touch get one handle. */
 static CUresult cover(struct ms_allocation *allocation, const struct ms_ranges *ranges)
 {
     const uint64_t granule = allocation->granule;
@@ -133,7 +133,8 @@ static void ask_plan(struct ms_allocation *allocation)
     ms_placement_query(allocation, 0, allocation->bytes);
 }
 
-/* Adds a claimed allocation, which the batch then owns. A failure adds nothing. */
+/* Adds a claimed allocation, and takes the claim over: a failure adds nothing and ends the
+ * claim. */
 static CUresult add_allocation(struct batch *batch, struct ms_allocation *allocation)
 {
     struct part part = {.allocation = allocation};
@@ -182,7 +183,7 @@ static CUresult transfer(const struct batch *batch, CUcontext context)
     return result;
 }
 
-/* Fills the parts, and ends their claims in any case. */
+/* Fills the parts. Ends their claims also on failure. */
 static CUresult flush(struct batch *batch)
 {
     CUresult result = CUDA_SUCCESS;
@@ -201,15 +202,15 @@ static CUresult flush(struct batch *batch)
     return result;
 }
 
-/* A batch is of one context. */
+/* A batch has allocations of one context only. */
 static bool is_full(const struct batch *batch, const struct ms_allocation *next)
 {
     return batch->part_count == batch->limit || batch->bytes >= batch_bytes ||
            (batch->part_count > 0 && batch->parts[0].allocation->context != next->context);
 }
 
-/* Fills one batch from *at on, and on success moves *at behind it. Takes claims in the order of
- * addresses. *more_out: it was not the last batch. */
+/* Fills one batch from *at on, and on success moves *at behind the batch. Takes claims in the order
+ * of addresses. *more_out: another batch follows. */
 static CUresult fill_batch(struct batch *batch, CUdeviceptr *at, bool *more_out)
 {
     CUresult result = CUDA_SUCCESS;
@@ -235,7 +236,7 @@ static CUresult fill_batch(struct batch *batch, CUdeviceptr *at, bool *more_out)
     return result;
 }
 
-/* Behind the next allocation that has something to fill. */
+/* Moves *at behind the next allocation. False if there is none. */
 static bool skip(CUdeviceptr *at)
 {
     struct ms_allocation_facts facts;
@@ -245,7 +246,8 @@ static bool skip(CUdeviceptr *at)
     return true;
 }
 
-/* After a failure fills one by one, so that one allocation does not keep the others deferred. */
+/* Fills in batches; after a failure one allocation at a time, so that the one that fails does not
+ * keep the others deferred. */
 static bool fill(wanted *is_wanted)
 {
     MS_WHY const struct ms_why why = ms_publish_why_begin(MS_REASON_PREFETCH);
@@ -276,7 +278,7 @@ static bool fill(wanted *is_wanted)
 
 /* --- what was in memory before the plan came */
 
-/* Lists what of the range is cached. False if some of it could not be read again. */
+/* Lists the cached bytes of the range. False if some present byte could not be read again. */
 static bool list_cached(const struct ms_allocation *allocation, const struct ms_range *range,
                         struct ms_ranges *cached)
 {
@@ -293,7 +295,8 @@ static bool list_cached(const struct ms_allocation *allocation, const struct ms_
     return true;
 }
 
-/* True if some granule of the range, or the last part of one, holds only what other ranks keep. */
+/* True if some granule of the range holds only bytes that other ranks keep; the allocation's last
+ * granule may be partial. */
 static bool has_remote_granule(const struct ms_allocation *allocation, const struct ms_range *range)
 {
     const size_t granule = allocation->granule;
@@ -315,8 +318,8 @@ static void set_missing(struct ms_content *content)
     content->cached = false;
 }
 
-/* A chunk goes as a whole: the prefetch reads again what of it is this rank's. The plan is asked
- * only about what is missing. */
+/* Frees a chunk that has remote granules, as a whole: the prefetch reads this rank's bytes of it
+ * again. Marks its bytes as missing first, because the plan is asked only about missing bytes. */
 static size_t give_back_chunk(struct ms_allocation *allocation, struct ms_range chunk)
 {
     const struct ms_range range = ms_allocation_granules(allocation, chunk.begin, chunk.end);
@@ -345,8 +348,8 @@ static size_t give_back(struct ms_allocation *allocation, void *argument)
     return freed;
 }
 
-/* The memory of allocations in which something may have been written: nobody knows any more where
- * that came from. */
+/* The memory of allocations with resident bytes: the program may have written them, and nobody
+ * knows any more where they came from. */
 static uint64_t written_bytes(void)
 {
     uint64_t bytes = 0;
@@ -377,10 +380,11 @@ static void make_way(void)
 
 /* --- */
 
-/* One prefetch at a time. Taken before claims, and held while the thread waits for them. */
+/* Allows one prefetch at a time. Taken before claims, and held while the thread waits for
+ * claims. */
 static struct ms_lock turn = MS_LOCK_INIT(prefetch);
 
-/* The turn is taken. */
+/* The caller has taken the turn. */
 static bool prefetch(const char *why)
 {
     ms_log(MS_DEBUG, "materialising what the plan gives to this rank: %s", why);
@@ -405,7 +409,7 @@ bool ms_prefetch_run(const char *why)
     return is_good;
 }
 
-/* Forgets what the plan before said. */
+/* Forgets the locality by the previous plan. */
 static void reopen(struct ms_allocation *allocation)
 {
     const struct ms_range all = {0, allocation->bytes};
@@ -430,7 +434,7 @@ void ms_prefetch_prepare(bool is_first)
     ms_shard_publish("a plan came into force", 0);
 }
 
-/* The turn is taken. */
+/* Asks the plan about all allocations. The caller has taken the turn. */
 static void learn(bool is_first)
 {
     struct ms_allocation *allocation = NULL;
@@ -440,7 +444,7 @@ static void learn(bool is_first)
         ask_plan(allocation);
 }
 
-/* So that nothing is written to what is compared, and goes. */
+/* Holds the program up: it must not write while the shim compares bytes and frees them. */
 static bool hold_up(void)
 {
     struct ms_fault fault;
@@ -451,7 +455,7 @@ static bool hold_up(void)
     return is_held_up;
 }
 
-/* The turn is taken. */
+/* The caller has taken the turn. */
 static void learn_and_fetch(bool is_first, bool is_held_up)
 {
     ms_examining_begin();

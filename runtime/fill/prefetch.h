@@ -8,25 +8,26 @@
 #include <stdbool.h>
 
 /*
- * Does nothing without a plan. The caller holds no claim. False if something could not be
- * materialised, and stays deferred.
+ * Prefetches, or does nothing without a plan. The caller holds no claim. False if something could
+ * not be materialised, and stays deferred.
  *
- * For when everything would be materialised without a plan, and for those who ask for it. Any other
- * prefetch could take memory that the program never needs: of tensors that it cuts down by itself.
+ * To be called where everything would be materialised without a plan, or on request. Any other
+ * prefetch could bring in bytes that the program never needs, of tensors that it cuts down itself.
  */
 bool ms_prefetch_run(const char *why);
 
-/* The same, with or without a plan, for what was resident (restore.h), in the order of the files.
- * */
+/* Prefetches, with or without a plan, the bytes that were resident (restore.h), in the order of the
+ * files. */
 bool ms_prefetch_residents(void);
 
-/* A plan has come into force, the first or a later one: finds its tensors, and fetches nothing. */
+/* A plan has come into force, the first or a later one: finds the plan's tensors, fetches
+ * nothing. */
 void ms_prefetch_prepare(bool is_first);
 
 /*
- * The same for a plan that was handed to the process: who does that wants this rank's part, and no
- * other. So what others keep goes, as far as its bytes can be read again, and the part is fetched.
- * Waits for the device if memory could go. A process that is suspended (suspend.h) fetches nothing
- * before it resumes.
+ * ms_prefetch_prepare for a plan that was handed to the process: its sender wants this rank's part
+ * in memory, and nothing else. So the shim frees the memory of bytes that other ranks keep, if they
+ * can be read again, and fetches this rank's part. Waits for the device if memory could go. A
+ * suspended process (suspend.h) passes fetches = false: it fetches nothing before it resumes.
  */
 void ms_prefetch_arrive(bool is_first, bool fetches);

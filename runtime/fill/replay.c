@@ -27,7 +27,7 @@ static CUresult set_bytes(uint32_t pattern, size_t offset, CUdeviceptr address, 
     return CUDA_SUCCESS;
 }
 
-/* A pattern as words where the address allows, with up to three single bytes at either end. */
+/* Sets a pattern as words where the address allows, and up to three single bytes at either end. */
 static CUresult replay_fill(uint32_t pattern, size_t offset, CUdeviceptr address, size_t bytes,
                             CUstream stream)
 {
@@ -49,8 +49,8 @@ static CUresult replay_fill(uint32_t pattern, size_t offset, CUdeviceptr address
     return result;
 }
 
-/* Copies one slot of bytes and waits: an asynchronous copy of pageable bytes may read them late,
- * and they are reused or freed afterwards. */
+/* Copies one piece and waits: an asynchronous copy of pageable bytes may read them late, and the
+ * caller reuses or frees them afterwards. */
 static CUresult copy_piece(CUdeviceptr address, const void *host, size_t bytes, CUstream stream)
 {
     CUresult result = ms_driver.memcpy_htod_async(address, host, bytes, stream);
@@ -62,7 +62,7 @@ static CUresult copy_piece(CUdeviceptr address, const void *host, size_t bytes, 
     return result;
 }
 
-/* A snapshot is copied from where it is, at once. */
+/* Copies a file through a bounce buffer, and a snapshot in one piece from its own memory. */
 static CUresult replay_source(const struct ms_content *content, CUdeviceptr address, size_t bytes,
                               CUstream stream)
 {
@@ -84,7 +84,7 @@ static CUresult replay_source(const struct ms_content *content, CUdeviceptr addr
     return result;
 }
 
-/* Parked bytes may be freed when the stream is done, for which the caller waits. */
+/* The caller waits for stream before it may drop the parked bytes. */
 static CUresult replay_parked(const struct ms_content *content, CUdeviceptr address, size_t bytes,
                               CUstream stream)
 {
@@ -117,12 +117,12 @@ struct placed {
     CUdeviceptr address;
 };
 
-/* [begin, end) of a block that now lies at address, all of which can be written. */
+/* Replays [begin, end) of a block that now lies at address, where all of it can be written. */
 static CUresult replay_recorded(const struct placed *placed, CUdeviceptr address, size_t begin,
                                 size_t end, CUstream stream);
 
-/* Two extents with the same content, of lineages in which they begin at a and at b. What was never
- * written in b is zero in a replay. */
+/* True if two contents, of lineages that begin at begin_a and begin_b, are the same. Undefined
+ * bytes of b are the same as zeros of a, because a replay makes them zero. */
 static bool is_same(const struct ms_content *a, size_t begin_a, const struct ms_content *b,
                     size_t begin_b)
 {
@@ -137,7 +137,7 @@ static bool is_same(const struct ms_content *a, size_t begin_a, const struct ms_
            (a->owned == b->owned && a->source_offset == b->source_offset);
 }
 
-/* Bytes that were never written may have none. */
+/* Checked apart from the lineage: bytes that were never written may have no memory. */
 static bool has_memory(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_range range = {begin, end};
@@ -167,7 +167,7 @@ bool ms_replay_holds_input(const struct ms_allocation *allocation,
     return true;
 }
 
-/* The same, and these bytes are in memory. */
+/* True if ms_replay_holds_input is, and the needed bytes are in memory. */
 static bool has_input(const struct ms_allocation *allocation,
                       const struct ms_recorded_launch *recorded, struct ms_range needed)
 {
@@ -183,8 +183,8 @@ static bool has_input(const struct ms_allocation *allocation,
     return has_memory(allocation, begin + needed.begin, begin + needed.end);
 }
 
-/* No granule of the input needs the sink, which may lie beside the input already: for what the
- * launch writes in the same allocation. */
+/* True if no granule of the input needs the sink. If the launch writes in the same allocation, the
+ * sink may lie beside the input already. */
 static bool has_whole_input(const struct ms_allocation *allocation,
                             const struct ms_launch_input *input)
 {
@@ -192,8 +192,8 @@ static bool has_whole_input(const struct ms_allocation *allocation,
     return has_memory(allocation, begin, begin + input->lineage.bytes);
 }
 
-/* What was never written before a launch is defined there, so that replaying twice gives the
- * same. */
+/* Makes bytes zero that were undefined before a launch, so that each replay gives the same
+ * result. */
 static CUresult replay_unwritten(const struct ms_extent *extent, CUdeviceptr address,
                                  CUstream stream)
 {
@@ -201,8 +201,7 @@ static CUresult replay_unwritten(const struct ms_extent *extent, CUdeviceptr add
     return ms_replay(&unwritten, 0, address, extent->end - extent->begin, stream);
 }
 
-/* The same in the block that the launch has read, where it lies: the program has put nothing
- * there. */
+/* Does so in the input's own block, in place: the program has written nothing there. */
 static CUresult define_input(const struct ms_allocation *allocation,
                              const struct ms_launch_input *input, struct ms_range needed,
                              CUstream stream)
@@ -219,8 +218,8 @@ static CUresult define_input(const struct ms_allocation *allocation,
     return result;
 }
 
-/* The sink lies where the input has no memory: the launch loads there, and what it makes of that
- * goes to the sink as well. */
+/* Maps the sink where the input has no memory: the launch may load from the sink, because the
+ * result of that goes to the sink as well. */
 static CUresult run_in_input(struct ms_allocation *allocation,
                              const struct ms_recorded_launch *recorded, uint64_t delta,
                              struct ms_range needed, CUstream stream)
@@ -240,10 +239,10 @@ static CUresult run_in_input(struct ms_allocation *allocation,
 }
 
 /*
- * With the block that it has read, if that is there still: its bytes are not sent twice, and not in
- * memory twice. Returns false if it is not, or if somebody works on its allocation. Where the
- * launch runs in its own place, its allocation is claimed, and may be that of the block too.
- * result_out NULL: the launch is not run.
+ * Runs the launch with the block that it has read, if that still exists: then the input is neither
+ * sent nor in memory twice. False if the block is gone, or another thread works on its allocation.
+ * A launch that runs in its own place has its allocation claimed, and the input may lie there too.
+ * With result_out NULL the function only answers.
  */
 static bool run_beside_input(const struct ms_recorded_launch *recorded, uint64_t delta,
                              struct ms_range needed, CUstream stream, CUresult *result_out)
@@ -260,7 +259,8 @@ static bool run_beside_input(const struct ms_recorded_launch *recorded, uint64_t
     return has;
 }
 
-/* In scratch memory, which has memory for what is needed, and else the sink. */
+/* Replays the input to `address`, in scratch memory with memory for the needed bytes and the sink
+ * elsewhere, and launches. */
 static CUresult run_in_scratch(const struct ms_recorded_launch *recorded, uint64_t delta,
                                struct ms_range needed, CUdeviceptr address, CUstream stream)
 {
@@ -274,8 +274,8 @@ static CUresult run_in_scratch(const struct ms_recorded_launch *recorded, uint64
     return result != CUDA_SUCCESS ? result : waited;
 }
 
-/* With what is needed of its input in scratch memory, where the input lies as in its block, up to
- * multiples of MS_SCRATCH_ALIGNMENT. */
+/* Runs the launch with the needed part of its input in scratch memory. The input is aligned there
+ * as in its block, up to multiples of MS_SCRATCH_ALIGNMENT. */
 static CUresult run_with_scratch(const struct ms_recorded_launch *recorded, uint64_t delta,
                                  struct ms_range needed, CUstream stream)
 {
@@ -301,7 +301,7 @@ static CUresult run_with_scratch(const struct ms_recorded_launch *recorded, uint
     return result;
 }
 
-/* Makes [begin, end) of what the launch writes. */
+/* Makes [begin, end) of the launch's output. */
 static CUresult run_with_input(const struct ms_recorded_launch *recorded, uint64_t delta,
                                size_t begin, size_t end, CUstream stream)
 {
@@ -312,7 +312,7 @@ static CUresult run_with_input(const struct ms_recorded_launch *recorded, uint64
                : run_with_scratch(recorded, delta, needed, stream);
 }
 
-/* It was run for [begin, end) of what it writes. */
+/* The launch has run for [begin, end) of its output. */
 static void publish(const struct ms_recorded_launch *recorded, size_t begin, size_t end)
 {
     ms_counter_add(MS_COUNT_REPLAYED_LAUNCHES, 1);
@@ -383,9 +383,9 @@ bool ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr add
 }
 
 /*
- * A recorded launch's bytes [offset, offset + bytes), for another place: run where only they have
- * memory. A launch works on whole elements, of any type: bytes of one depend on what its other
- * bytes were.
+ * Makes a recorded launch's bytes [offset, offset + bytes) for another place: runs it where only
+ * they have memory. Includes whole elements, of the largest type, because each byte of an element
+ * depends on the old value of its other bytes.
  */
 static CUresult replay_window(const struct ms_recorded_launch *recorded, size_t offset,
                               size_t bytes, CUstream stream, ms_replay_use *use, void *argument)
@@ -411,8 +411,8 @@ static CUresult replay_window(const struct ms_recorded_launch *recorded, size_t 
 
 static const size_t min_window = (size_t)8 << 20;
 
-/* How much is replayed at a time: scratch memory for it is a small part of what the device holds,
- * and the launch runs a few times only. */
+/* How many bytes to replay at a time: so few that scratch memory is a small part of the shim's
+ * memory on the device, and so many that the launch runs a few times only. */
 static size_t window_of(CUdevice device, size_t bytes)
 {
     enum { HELD_PART = 256, MOST_WINDOWS = 4 };
@@ -442,7 +442,7 @@ CUresult ms_replay_in_scratch(const struct ms_recorded_launch *recorded, size_t 
     return CUDA_SUCCESS;
 }
 
-/* To where its block would begin. */
+/* Copies to *block + offset: `block` is where the launch's block would begin. */
 static CUresult copy_made(CUdeviceptr made, size_t offset, size_t bytes, CUstream stream,
                           void *block)
 {
@@ -459,8 +459,8 @@ CUresult ms_replay_any(const struct ms_content *content, size_t offset, CUdevice
     return ms_replay(content, offset, address, bytes, stream);
 }
 
-/* The recorded launch whose result is in its own place, over all of the block, somewhere in
- * [begin, end), or NULL. */
+/* A recorded launch that wrote all of the block and whose result lies, at its own place, somewhere
+ * in [begin, end); or NULL. */
 static const struct ms_recorded_launch *find_own_launch(const struct placed *placed, size_t begin,
                                                         size_t end)
 {
@@ -486,7 +486,7 @@ static CUresult replay_extent(const struct ms_extent *extent, const struct ms_re
         return replay_unwritten(extent, address, stream);
     if (content->kind == MS_LAUNCHED && content->recorded == own &&
         content->source_offset == extent->begin)
-        return CUDA_SUCCESS; /* it stands there already */
+        return CUDA_SUCCESS; /* the launch has written it there already */
     return ms_replay_any(content, extent->begin, address, bytes, stream);
 }
 
@@ -538,8 +538,8 @@ CUresult ms_replay_stream(CUcontext context, CUstream *stream_out)
             streams.entries[streams.count++].stream = created;
         }
         ms_lock_drop(&streams.lock);
-        /* Another thread was faster, or the table is full: this stream serves its call, and is
-         * destroyed with its context. */
+        /* If another thread was faster, or the table is full: this stream serves only this call,
+         * and is destroyed with its context. */
         stream = created;
     }
     *stream_out = stream;

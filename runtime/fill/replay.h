@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replaying lineage: turning an extent into bytes in device memory. The one place that does.
+ * Replaying lineage: turning an extent into bytes in device memory. Only this module does that.
  */
 #pragma once
 
@@ -11,52 +11,53 @@
 
 /*
  * Writes `bytes` bytes of `content` (a fill, a source or parked bytes) to address, in the order of
- * stream. `offset` is that of the content's first byte in its block, where a pattern starts. A
- * source is copied when this returns; a fill or parked bytes are only queued, and parked bytes must
- * live until the stream is done. The current context must own stream.
+ * stream. `offset` is the offset of the content's first byte in its block, from which a pattern
+ * starts. A source is copied when the function returns; a fill or parked bytes are only queued, and
+ * parked bytes must live until the stream is done. The current context must own stream.
  */
 CUresult ms_replay(const struct ms_content *content, size_t offset, CUdeviceptr address,
                    size_t bytes, CUstream stream);
 
 /*
- * The same for every kind of content that can be replayed. A launch runs in scratch memory, from
- * which its bytes are copied; this then waits for stream.
+ * ms_replay for every kind of content that can be replayed. Runs a launch in scratch memory, copies
+ * its bytes from there, and waits for stream then.
  */
 CUresult ms_replay_any(const struct ms_content *content, size_t offset, CUdeviceptr address,
                        size_t bytes, CUstream stream);
 
 /*
- * What is done with a part of what a recorded launch makes while that lies in scratch memory: from
- * `made` on are the bytes that stand at `offset` of its block. Work is queued in stream, or done.
+ * Uses a part of a recorded launch's output while that lies in scratch memory: the bytes from
+ * `made` on are those at `offset` of the launch's block. The function queues its work in stream, or
+ * finishes it.
  */
 typedef CUresult ms_replay_use(CUdeviceptr made, size_t offset, size_t bytes, CUstream stream,
                                void *argument);
 
-/* Runs a recorded launch in scratch memory and uses its bytes [offset, offset + bytes), which may
- * be in several parts. Waits for stream. */
+/* Runs a recorded launch in scratch memory, and calls `use` for its bytes [offset, offset + bytes),
+ * perhaps in several parts. Waits for stream. */
 CUresult ms_replay_in_scratch(const struct ms_recorded_launch *recorded, size_t offset,
                               size_t bytes, CUstream stream, ms_replay_use *use, void *argument);
 
 /*
- * Runs a recorded launch over its block, which now lies at address: first replays the old content
- * of the part, then launches. All of the block must be writable; the content of the part is lost.
- * May wait for stream.
+ * Runs a recorded launch over its block, which now lies at address: replays the old content of the
+ * part, then launches. All of the block must be writable. The bytes that stood in the part are
+ * lost. May wait for stream.
  *
- * The launch writes all of the block. In its own place `made` is what it has made already (empty:
- * nothing), which must stay: so the launch also needs what it loads for that. False, and the part
- * holds anything, if not all of that is in memory.
+ * The launch writes all of the block. In its own place `made` is what the launch has made before
+ * (empty: nothing), and these bytes stay: so the launch also needs what it loads for them. False,
+ * and the part holds anything, if not all of that is in memory.
  */
 bool ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
                       struct ms_range part, struct ms_range made, CUstream stream,
                       CUresult *result_out);
 
-/* True if the claimed allocation is that of the launch's input, and holds there what the launch
- * needs (ms_recorded_launch_needed), in memory or not. */
+/* True if the claimed allocation is that of the launch's input, and still has the content that the
+ * launch needs (ms_recorded_launch_needed), in memory or not. */
 bool ms_replay_holds_input(const struct ms_allocation *allocation,
                            const struct ms_recorded_launch *recorded, struct ms_range needed);
 
 /*
- * The shim's own stream for filling memory: one per context, which waits for no stream of the
+ * The shim's own stream for filling memory: one for each context. It waits for no stream of the
  * program. `context` must be current. ms_replay_forget_stream is for a destroyed context.
  */
 CUresult ms_replay_stream(CUcontext context, CUstream *stream_out);
