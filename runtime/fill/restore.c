@@ -20,7 +20,7 @@
 
 enum { COMPARED_BYTES = 1 << 20 };
 
-/* --- what origins refer to is opened again */
+/* --- opening the files of origins again */
 
 static bool is_same_name(const struct ms_source *one, const struct ms_source *other)
 {
@@ -29,7 +29,8 @@ static bool is_same_name(const struct ms_source *one, const struct ms_source *ot
            (a.inode == b.inode && a.device == b.device && strcmp(a.path, b.path) == 0);
 }
 
-/* NULL: the file is not there. The newest is mostly the one. */
+/* The file with this name. NULL: the file is gone. Searches from the newest entry on, which mostly
+ * matches. */
 static struct ms_source *open_named(struct ms_restoring *restoring, struct ms_source *name)
 {
     for (size_t at = restoring->file_count; at > 0; at--) {
@@ -45,7 +46,8 @@ static struct ms_source *open_named(struct ms_restoring *restoring, struct ms_so
     return file;
 }
 
-/* For what a launch has read: it is not even tried with a file that looks other than then. */
+/* For the files that a launch has read. NULL if the file looks different now: the launch is not
+ * even run then. */
 static struct ms_source *reopen(struct ms_source *name, void *restoring)
 {
     struct ms_source *file = open_named(restoring, name);
@@ -55,7 +57,8 @@ static struct ms_source *reopen(struct ms_source *name, void *restoring)
     return file;
 }
 
-/* Its content gets files in place of names; one that cannot has no bytes. */
+/* Puts files in place of the names in the origin's content, or sets its bytes to 0 if that
+ * fails. */
 static void reopen_origin(struct ms_origin *origin, struct ms_restoring *restoring)
 {
     const struct ms_content named = origin->content;
@@ -94,21 +97,21 @@ void ms_restore_end(struct ms_restoring *restoring)
     ms_heap_free(restoring->files);
 }
 
-/* --- one allocation is compared with its origins */
+/* --- comparing one allocation with its origins */
 
-/* Where an origin is compared with what is resident. */
+/* The comparison of one origin with resident bytes. */
 struct comparison {
     struct ms_allocation *allocation;
     const struct ms_content *content; /* of the origin */
-    size_t begin;                     /* in the allocation: where its content begins */
+    size_t begin;                     /* in the allocation: where the content begins */
     CUstream stream;
     const struct ms_pinned_area *area;
     struct ms_restoring *restoring;
     bool has_compared, has_found;
 };
 
-/* Not of a file that is about to change: who closes it may have looked here already. From now on it
- * waits for the claim. */
+/* False if a file is about to change: the thread that closes the file may have passed this
+ * allocation already. A thread that closes a file from now on waits for the claim. */
 static bool may_be_set(const struct comparison *comparison)
 {
     const struct ms_restoring *restoring = comparison->restoring;
@@ -126,7 +129,7 @@ static uint64_t offset_of(const struct comparison *comparison, size_t at)
     return comparison->content->source_offset + (at - comparison->begin);
 }
 
-/* They are equal. */
+/* The bytes of the range are equal to the origin's: gives them its lineage. */
 static void set_lineage(struct comparison *comparison, struct ms_range range)
 {
     struct ms_allocation *allocation = comparison->allocation;
@@ -143,7 +146,7 @@ static void set_lineage(struct comparison *comparison, struct ms_range range)
     comparison->has_found = true;
 }
 
-/* At most COMPARED_BYTES. */
+/* True if the range, at most COMPARED_BYTES, holds the bytes of the file. */
 static bool is_of_file(const struct comparison *comparison, struct ms_range range)
 {
     const size_t bytes = range.end - range.begin;
@@ -160,8 +163,8 @@ static bool is_of_file(const struct comparison *comparison, struct ms_range rang
            memcmp(of_device, of_file, bytes) == 0;
 }
 
-/* The next piece of [at, end) that can go: none lies in two granules. *piece_out.end is moved
- * further than *at. False: it stays where it is. */
+/* The next piece of [at, end), which never lies in two granules. False: the piece is pinned, so its
+ * memory cannot go. */
 static bool next_piece(const struct comparison *comparison, size_t at, size_t end,
                        struct ms_range *piece_out)
 {
@@ -185,7 +188,7 @@ static void compare_with_file(struct comparison *comparison, struct ms_range ran
     }
 }
 
-/* A part of what the launch makes lies in scratch memory. */
+/* Compares a part of a launch's result that lies in scratch memory. */
 static CUresult compare_made(CUdeviceptr made, size_t offset, size_t bytes, CUstream stream,
                              void *argument)
 {
@@ -204,7 +207,7 @@ static CUresult compare_made(CUdeviceptr made, size_t offset, size_t bytes, CUst
     return CUDA_SUCCESS;
 }
 
-/* Without the memory that it takes to run the launch, its bytes are taken for others. */
+/* If there is no memory to run the launch, its bytes count as different. */
 static void compare_with_launch(struct comparison *comparison, struct ms_range range)
 {
     ms_replay_in_scratch(comparison->content->recorded, offset_of(comparison, range.begin),
@@ -292,7 +295,8 @@ size_t ms_restore_all(void)
     return restoring.bytes;
 }
 
-/* The next run of extents that hold something. What was never written stays without memory. */
+/* Finds the next run of extents that hold something: bytes that were never written stay without
+ * memory. */
 static bool next_written(const struct ms_allocation *allocation, struct ms_range *run)
 {
     struct ms_extent extent;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lineage for what is resident: bytes that are still those of the file, or of the recorded launch,
- * from which they came (origins.h) become cached, with that as their lineage. Their allocation gets
- * was_resident, since the program's kernels may know it by an address that nobody has seen.
+ * Gives resident bytes their lineage back: bytes that are still equal to the file, or the result of
+ * the recorded launch, from which they came (origins.h) become cached, with that origin as their
+ * lineage. Their allocation gets was_resident, since the program's kernels may know it by an
+ * address that nobody has seen.
  */
 #pragma once
 
@@ -15,33 +16,35 @@
 /* A file of origins, as it is now. */
 struct ms_reopened {
     struct ms_source *name;
-    struct ms_source *file; /* NULL: it is not there */
+    struct ms_source *file; /* NULL: the file is gone */
 };
 
 struct ms_restoring {
-    struct ms_origins origins; /* with files in place of names; no bytes: it has none */
+    struct ms_origins origins; /* with files in place of names; of 0 bytes: left out */
     struct ms_reopened *files;
     size_t file_count, file_capacity;
     bool with_launches;
-    size_t bytes; /* that were found */
+    size_t bytes; /* that got their lineage back */
 };
 
-/* False: nothing is known, and there is nothing to end. With launches: what those make is compared
- * too, for which they run again. */
+/* False: there are no origins, and nothing to end. With launches: also compares the results of
+ * recorded launches, which run again for that. */
 bool ms_restore_begin(struct ms_restoring *restoring, bool with_launches);
 void ms_restore_end(struct ms_restoring *restoring);
 
-/* Of one claimed allocation, with which neither the device nor another thread works. */
+/* Restores the lineage of one claimed allocation, which neither the device nor another thread
+ * uses. */
 void ms_restore(struct ms_allocation *allocation, struct ms_restoring *restoring);
 
 /*
- * Of all allocations. Waits for the device. The caller holds no claim, and no other thread of the
- * program may write to such memory. Returns the bytes.
+ * Restores the lineage of all allocations, after waiting for the device. The caller holds no claim,
+ * and no thread of the program may write to such memory meanwhile. Returns how many bytes got their
+ * lineage back.
  */
 size_t ms_restore_all(void);
 
-/* The allocation was resident: kernels may know it by an address that nobody has seen, so it has to
- * be so again. Its caller has the claim. */
+/* The claimed allocation was resident, and must become resident again: kernels may know it by an
+ * address that nobody has seen. */
 static inline void ms_restore_mark(struct ms_allocation *allocation)
 {
     allocation->was_resident = true;
@@ -52,6 +55,6 @@ static inline bool ms_restore_is_due(const struct ms_allocation *allocation)
     return allocation->was_resident;
 }
 
-/* What was written of all allocations with was_resident becomes resident again; one that cannot
- * stays as it is, and the first failure is returned. The caller holds no claim. */
+/* Makes the written bytes of all allocations with was_resident resident again. An allocation for
+ * which that fails stays due. Returns the first failure. The caller holds no claim. */
 CUresult ms_restore_keep(void);

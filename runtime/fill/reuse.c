@@ -10,7 +10,7 @@
 #include "runtime/memory/space.h"
 #include "runtime/shard/shard.h"
 
-/* Few enough to look at all of them, and less is sent as fast as it is found. */
+/* Few enough notes to search them all; smaller copies are sent as fast as a search takes. */
 enum { NOTES = 1024 };
 static const size_t min_bytes = (size_t)16 << 10;
 
@@ -20,18 +20,18 @@ struct note {
     uint64_t offset, bytes;
     CUdeviceptr address;
     uint64_t allocation_id;
-    bool is_used; /* a copy was */
+    bool is_used; /* a copy of the bytes was used */
 };
 
 static struct {
     struct ms_lock lock;
     struct note notes[NOTES];
-    size_t next; /* the oldest one */
+    size_t next; /* modulo NOTES the oldest note */
 } table = {.lock = MS_LOCK_INIT(reuse)};
 
-static _Atomic bool is_any_used; /* of the notes; for those without the lock */
+static _Atomic bool is_any_used; /* some note is, or was; read without the lock */
 
-/* A copy of bytes of a block, or what a recorded launch makes of them. */
+/* A copy of bytes of a block, or the result that a recorded launch makes of them. */
 struct dependent {
     CUdeviceptr from;
     size_t from_bytes; /* 0: no dependent */
@@ -43,18 +43,18 @@ struct dependent {
 static struct {
     struct ms_lock lock;
     struct dependent dependents[NOTES];
-    size_t next; /* the oldest one */
+    size_t next; /* modulo NOTES the oldest dependent */
 } made = {.lock = MS_LOCK_INIT(dependents)};
 
-static _Atomic bool is_any_made; /* for those without the lock */
+static _Atomic bool is_any_made; /* there was a dependent; read without the lock */
 
-/* What the shim decides here: a plan says itself what stays, and a capture runs later. */
+/* True where this module does nothing: a plan itself says what stays, and a capture runs later. */
 static bool is_left(void)
 {
     return ms_shard_is_active() || ms_is_capturing();
 }
 
-/* From the newest on. */
+/* The note of this age; 0: the newest. */
 MS_HOLDS(table.lock) static struct note *note_locked(size_t age)
 {
     return &table.notes[(table.next - 1 - age) % NOTES];
@@ -112,7 +112,7 @@ static bool is_common(const struct note *note, const struct ms_source *file, uin
            common.end - common.begin >= min_bytes;
 }
 
-/* Notes of the same bytes at the same place. */
+/* True if two notes share bytes of the file that lie at the same addresses. */
 static bool is_same(const struct note *a, const struct note *b)
 {
     return a->file == b->file && a->address - a->offset == b->address - b->offset &&
@@ -120,7 +120,8 @@ static bool is_same(const struct note *a, const struct note *b)
            b->offset < a->offset + a->bytes;
 }
 
-/* A copy is used. Returns whether another one was, of bytes that this note has. */
+/* A copy of the note's bytes is used: marks their notes. True if another copy of some was used
+ * before. */
 MS_HOLDS(table.lock) static bool use_locked(const struct note *note)
 {
     bool is_again = false;
@@ -183,8 +184,8 @@ bool ms_reuse_note(const struct ms_copied *copied)
     return false;
 }
 
-/* The original that has the first of these bytes of a file, and of several the latest: it may be a
- * copy itself. False if there is none. */
+/* Finds the original that has the earliest of these bytes of a file; if several do, the newest,
+ * which may be a copy itself. False if there is none. */
 static bool find(const struct ms_source *file, uint64_t begin, uint64_t end,
                  struct note *original_out, bool *is_again_out)
 {
@@ -215,7 +216,7 @@ static void forget(const struct note *original)
     ms_lock_drop(&table.lock);
 }
 
-/* A part of a claimed allocation that is an extent, and bytes of the file that it has. */
+/* An extent of a claimed allocation, and the bytes of its file that an original has. */
 struct wanted {
     struct ms_allocation *copy;
     struct ms_extent extent;
@@ -228,7 +229,7 @@ static bool meets_copy(const struct ms_allocation *original, size_t at, size_t b
     return original == wanted->copy && at < wanted->extent.end && wanted->extent.begin < at + bytes;
 }
 
-/* How many of these bytes, from the first on, the original still has, at *at_out; 0: none. */
+/* How many of the wanted bytes, from the first on, the original still has, at *at_out; 0: none. */
 static size_t count_there(const struct ms_allocation *original, const struct note *note,
                           const struct wanted *wanted, size_t *at_out)
 {
@@ -246,7 +247,7 @@ static size_t count_there(const struct ms_allocation *original, const struct not
                : 0;
 }
 
-/* What is left then is enough for what else the call needs. */
+/* True if enough memory is left then for the other bytes that the call needs. */
 static bool has_room(size_t bytes)
 {
     enum { LEAST_PART = 8 };
@@ -276,8 +277,8 @@ static size_t copy_original(struct ms_allocation *original, const struct note *n
     return is_done ? bytes : 0;
 }
 
-/* The allocation at an address: the claimed one (or NULL), or another one, which is claimed now.
- * NULL: none is there, or somebody works on it. */
+/* The allocation at an address: `claimed` (may be NULL), or another, which the function claims.
+ * NULL: there is no allocation, or another thread works on it. */
 static struct ms_allocation *find_at(CUdeviceptr address, struct ms_allocation *claimed,
                                      struct ms_allocation **claimed_now_out)
 {
@@ -293,7 +294,7 @@ static size_t use_original(const struct note *note, const struct wanted *wanted)
     return original != NULL ? copy_original(original, note, wanted) : 0;
 }
 
-/* Piece by piece: what is one extent may be copies of several originals. */
+/* Goes piece by piece, because one extent may be copies of several originals. */
 static void use_originals(struct ms_allocation *copy, const struct ms_extent *extent, bool at_once)
 {
     const struct ms_content *content = &extent->content;
@@ -324,7 +325,7 @@ void ms_reuse_originals(struct ms_allocation *copy, size_t begin, size_t end, en
     }
 }
 
-/* Each is made once: the next one, from the place on. */
+/* Takes the next dependent of these bytes from the table, from *place on: each is made once. */
 static bool take_dependent(CUdeviceptr begin, size_t bytes, size_t *place,
                            struct dependent *dependent_out)
 {
@@ -343,7 +344,8 @@ static bool take_dependent(CUdeviceptr begin, size_t bytes, size_t *place,
     return is_found;
 }
 
-/* The input is there, and still holds what the launch needs of it for these bytes. */
+/* True if the launch's input still exists, and still holds the bytes that the launch needs for
+ * these bytes of the result. */
 static bool holds_input(struct ms_allocation *claimed, const struct ms_content *content,
                         size_t bytes)
 {

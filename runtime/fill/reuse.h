@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What stands on the device already is not sent again.
+ * Avoids sending bytes that are on the device already.
  *
  * Originals that are used again stay. A copy of deferred bytes of a file takes their lineage, and
- * brings them into memory in its own place. Where the copy is short-lived and its original is not,
- * as the input of an all-gather and the shard, the next copy would send the same bytes once more.
- * So the original comes into memory, and the copy is made of it there: the first time where a call
+ * brings them into memory in its own place. If the copy is short-lived and its original is not,
+ * like the input of an all-gather and the shard, the next copy would send the same bytes once more.
+ * So the shim brings the original into memory and copies from there: at the first copy where a call
  * shows that the copy will not stay, else when a second copy is used (needs.def, `original`).
  *
- * Dependents are made before what they are made of changes. A kernel that brings a block into
- * memory may write there, and a deferred copy of the block, or what a recorded launch makes of the
- * block, could only be made of the file afterwards: so an average or a reference of a model that
- * training changes. Before such a kernel the dependents come into memory too.
+ * Dependents are made before their block changes. A kernel that brings a block into memory may
+ * write there. Afterwards a deferred copy of the block, or the result that a recorded launch makes
+ * of it, could only be made from the file: an average, say, or a reference of a model that training
+ * changes. Before such a kernel the shim brings the dependents into memory too.
  *
- * All of them have memory without the shim, so neither memory nor what is sent becomes more than
- * without it. They are cached, and go first when memory is short.
+ * Originals and dependents have memory without the shim as well, so the program neither takes more
+ * memory nor sends more bytes than without it. Both are cached, and go first when memory is short.
  *
- * The tables hold the latest copies and results of 16 KiB or more and own nothing. Each is looked
- * at again before it is used. Nothing is done with a plan, which says itself what stays, during a
- * capture, and where little of the device's memory is left.
+ * The tables hold the latest copies and results of 16 KiB or more, and own nothing. Each entry is
+ * checked again before it is used. The shim does nothing of this with a plan, which itself says
+ * what stays, during a capture, or where little of the device's memory is left.
  */
 #pragma once
 
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/recorded_launch.h"
 
-/* Bytes of a claimed allocation that another one has now, or that a recorded launch has made. */
+/* Bytes that were copied from a claimed allocation, or that a recorded launch has made. */
 struct ms_copied {
     const struct ms_content *content;   /* of the first byte in the source; deferred */
     const struct ms_allocation *source; /* NULL: the launch */
@@ -34,19 +34,19 @@ struct ms_copied {
     size_t to, bytes;
 };
 
-/* To be told of each copy and recorded launch. True if bytes that are sent at once have been used
- * in a copy before: then the source should come into memory instead; if not, the next copy is told
- * so. */
+/* Notes a copy or a recorded launch; to be called for each. True if the bytes are sent at once and
+ * a copy of them was used before: then the source should come into memory instead. If none was,
+ * this use counts for the next copy. */
 bool ms_reuse_note(const struct ms_copied *copied);
 
-/* A kernel may write [begin, begin + bytes): what else is made of these bytes comes into memory. No
- * claim may be held. What fails is left as it is. */
+/* A kernel may write [begin, begin + bytes): brings the dependents of these bytes into memory,
+ * except where that fails. The caller holds no claim. */
 void ms_reuse_make_dependents(CUdeviceptr begin, size_t bytes);
 
-/* The program has written bytes of a file there anew, as where it loads again: what was used before
- * is no sign of what will be. */
+/* The program has written bytes of a file there anew, because it loads again, say: earlier uses of
+ * copies are no sign of later ones. */
 void ms_reuse_forget(const struct ms_allocation *written, size_t begin, size_t bytes);
 
-/* Before [begin, end) of a claimed allocation is brought into memory for the need: copies are made
- * of their originals. The rest, and all where something fails, is left as it is. */
+/* To be called before [begin, end) of a claimed allocation is brought into memory for the need:
+ * fills copies from their originals. Leaves all other bytes, and those for which that fails. */
 void ms_reuse_originals(struct ms_allocation *copy, size_t begin, size_t end, enum ms_need need);

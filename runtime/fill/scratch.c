@@ -8,11 +8,11 @@
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/space.h"
 
-static const size_t least_bytes = (size_t)8 << 20; /* of room on either side */
+static const size_t least_bytes = (size_t)8 << 20; /* room on either side of the middle */
 
 static struct ms_scratch kept[MS_MAX_DEVICES];
-static _Atomic bool is_used[MS_MAX_DEVICES]; /* who has set it may use what is kept */
-static _Atomic unsigned kept_count;          /* of those that have a backing */
+static _Atomic bool is_used[MS_MAX_DEVICES]; /* the thread that has set it may use kept[device] */
+static _Atomic unsigned kept_count;          /* how many of kept have a backing */
 
 _Thread_local struct ms_scratch_refusing ms_scratch_refusing;
 
@@ -39,8 +39,8 @@ static size_t middle_of(const struct ms_scratch *scratch)
     return scratch->room.bytes / 2;
 }
 
-/* Room for a block, whichever part of it begins in the middle. Powers of two, so that blocks that
- * grow do not need new room each time. */
+/* Reserves room for a block, whichever part of it begins in the middle. Sizes are powers of two, so
+ * that growing blocks do not need new room each time. */
 static CUresult reserve(struct ms_scratch *scratch, CUdevice device, size_t block_bytes)
 {
     size_t half = least_bytes;
@@ -58,7 +58,7 @@ static CUresult reserve(struct ms_scratch *scratch, CUdevice device, size_t bloc
     return result;
 }
 
-/* More memory replaces what is there, and the sink behind it. */
+/* Replaces the memory, and the sink behind it, by more memory. */
 static CUresult grow(struct ms_scratch *scratch, size_t bytes)
 {
     const size_t middle = middle_of(scratch), end = middle + bytes;
@@ -82,7 +82,7 @@ static CUresult grow(struct ms_scratch *scratch, size_t bytes)
     return result;
 }
 
-/* The sink where the block lies and nothing is yet. */
+/* Maps the sink wherever the block lies and nothing is mapped yet. */
 static CUresult extend(struct ms_scratch *scratch, struct ms_range wanted)
 {
     CUresult result = CUDA_SUCCESS;
@@ -161,7 +161,7 @@ bool ms_scratch_drop(void)
     return any;
 }
 
-/* By how much the bound would be broken. */
+/* By how many bytes `bytes` more would break the bound. */
 static uint64_t bytes_beyond(CUdevice device, uint64_t bytes)
 {
     const uint64_t all = ms_backing_device_bytes(device) + bytes;
@@ -182,7 +182,7 @@ void ms_scratch_make_way(CUdevice device, size_t bytes)
     ms_backing_drop_sink(device);
 }
 
-/* With the sink, which the replay may need as well. */
+/* Counts a sink too, which the replay may need as well. */
 CUresult ms_scratch_ask(CUdevice device, size_t bytes)
 {
     const uint64_t all = bytes + ms_backing_rounded(device, 1);

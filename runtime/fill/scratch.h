@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scratch memory: where a recorded launch runs for the sake of a part of what it writes. A few MiB
+ * Scratch memory: where a recorded launch runs when only a part of its output is needed. A few MiB
  * of memory have the sink on either side:
  *
  *     |  sink  |  sink  |  memory  |  sink  |  sink  |  sink  |
@@ -8,7 +8,7 @@
  *                       | part |
  *
  * The part always begins in the memory, so the sink is mapped once, as far as the largest block
- * needs it, and not once a replay. One a device is kept for the next replay.
+ * needs it, and not once a replay. Each device keeps one scratch memory for the next replay.
  */
 #pragma once
 
@@ -18,45 +18,47 @@
 #include "runtime/driver/driver.h"
 #include "runtime/memory/backing.h"
 
-/* A block lies in scratch memory as it lies in its own, up to multiples of this, which is more than
- * any access of a kernel depends on. So the memory begins up to that much before the part. */
+/* The alignment that a block keeps in scratch memory, more than any access of a kernel depends on.
+ * So the memory begins up to that much before the part. */
 enum { MS_SCRATCH_ALIGNMENT = 64 << 10 };
 
 struct ms_scratch {
-    struct ms_backing room; /* no bytes: there is none */
+    struct ms_backing room; /* 0 bytes: none */
     size_t memory_bytes;    /* from the middle of the room on */
-    size_t begin, end;      /* what has memory or the sink */
-    bool is_kept;           /* it is its device's */
+    size_t begin, end;      /* the range with memory or the sink */
+    bool is_kept;           /* the one that its device keeps */
 };
 
 /*
- * Scratch memory of the device for [begin, end) of a block, which all can be written from
- * *address_out on. Two threads never have the same: `own` is for that which is not kept. The work
- * that uses it is done when it is given back.
+ * Takes scratch memory of the device for [begin, end) of a block. All of the block, which begins at
+ * *address_out, can be written. Two threads never share scratch memory: while the kept one is in
+ * use, the function fills in `own`. The caller waits for the work that uses it before it gives it
+ * back.
  */
 CUresult ms_scratch_take(CUdevice device, size_t block_bytes, size_t begin, size_t end,
                          struct ms_scratch *own, struct ms_scratch **scratch_out,
                          CUdeviceptr *address_out);
 void ms_scratch_give_back(struct ms_scratch *scratch);
 
-/* Frees what is kept and not in use. False if there is none. Cheap then. */
+/* Frees kept scratch memory that is not in use. False, and cheap, if there is none. */
 bool ms_scratch_drop(void);
 
 /*
- * The bound: all of the shim's memory on a device together is no more than the program would have
- * had there at most, so far, without the shim. It holds for scratch memory as far as other memory
- * can go. True if so many bytes more keep it. In verify mode, shadows break it anyway.
+ * The bound: the shim's memory on a device never exceeds the peak that the program would have had
+ * there so far without the shim. Scratch memory keeps the bound as far as other memory can go. True
+ * if `bytes` more keep the bound, and always in verify mode, where shadows break it anyway.
  */
 bool ms_scratch_fits(CUdevice device, size_t bytes);
 
-/* Before so much memory of another kind is taken: frees what is kept, and the sink, if they would
- * stand beside it beyond the bound. */
+/* To be called before `bytes` of other memory are taken: frees kept scratch memory and the sink if
+ * all together would break the bound. */
 void ms_scratch_make_way(CUdevice device, size_t bytes);
 
 /*
- * Before so much scratch memory is taken. Beyond the bound what is kept goes first. Then it is
- * refused (CUDA_ERROR_OUT_OF_MEMORY), once, if the thread allows that: it takes the refusal, frees
- * so many other bytes of the device, and tries again.
+ * To be called before `bytes` of scratch memory are taken. Frees kept scratch memory if the bound
+ * would break. If that is not enough, refuses once (CUDA_ERROR_OUT_OF_MEMORY), if the thread allows
+ * refusals: the thread then takes the refusal, frees so many other bytes of the device, and tries
+ * again.
  */
 struct ms_scratch_refusal {
     CUdevice device;
@@ -64,7 +66,7 @@ struct ms_scratch_refusal {
 };
 CUresult ms_scratch_ask(CUdevice device, size_t bytes);
 
-/* Of this thread, for the functions here. */
+/* The thread's state, for the functions here. */
 struct ms_scratch_refusing {
     bool may;
     struct ms_scratch_refusal refusal;

@@ -15,8 +15,8 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-/* Block by block, so that one whose bytes are lost does not keep the others deferred. Where memory
- * is short, they would only take it from each other. */
+/* Goes on after a failure, so that an allocation whose bytes are lost does not keep the others
+ * deferred. Stops where memory is short: allocations would only take it from each other. */
 static bool materialise_all(void)
 {
     bool all = true;
@@ -50,7 +50,7 @@ static bool fill(const char *why)
     return is_good;
 }
 
-/* The same, counted and published. */
+/* Fills, counts and publishes. False: something stays deferred. */
 static bool settle(const char *why)
 {
     const uint64_t allocations = count_deferred();

@@ -15,7 +15,7 @@ static void count_left_out(size_t bytes)
     ms_counter_add(MS_COUNT_VERIFY_LEFT_OUT_BYTES, bytes);
 }
 
-/* So many of each hundred in a row, spread evenly. */
+/* Samples verify_percent of each hundred allocations in a row, spread evenly. */
 static bool is_sampled(const struct ms_allocation *allocation)
 {
     const uint64_t percent = ms_config.verify_percent < 100 ? ms_config.verify_percent : 100;
@@ -36,14 +36,14 @@ static bool reserve(struct ms_allocation *allocation)
     return true;
 }
 
-/* Memory of the shadow for [begin, end). False: it gets none. */
+/* Gives the shadow memory for [begin, end). False: it gets none. */
 static bool cover(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     return is_sampled(allocation) && reserve(allocation) &&
            ms_backing_cover(allocation->shadow, begin, end) == CUDA_SUCCESS;
 }
 
-/* The legacy stream is that of the current context, so that stays. */
+/* Keeps the current context, because the legacy stream belongs to it. */
 static bool enter(struct ms_driver_scope *scope_out)
 {
     CUcontext current;
@@ -51,7 +51,8 @@ static bool enter(struct ms_driver_scope *scope_out)
            ms_driver_enter(current, scope_out) == CUDA_SUCCESS;
 }
 
-/* By an event: waiting for the legacy stream would wait for what others queue meanwhile. */
+/* Waits for an event: waiting for the legacy stream would include work that others queue
+ * meanwhile. */
 CUresult ms_shadow_wait(CUstream stream)
 {
     CUevent event;
@@ -66,7 +67,7 @@ CUresult ms_shadow_wait(CUstream stream)
     return result;
 }
 
-/* Ends what `enter` began. Work that was queued is waited for, also after a failure. */
+/* Waits for the queued work, also after a failure, and undoes `enter`. */
 static bool finish(const struct ms_driver_scope *scope, bool is_queued, CUresult result,
                    size_t bytes, CUstream stream)
 {
@@ -109,8 +110,8 @@ bool ms_shadow_copy(struct ms_allocation *to, size_t to_at, const struct ms_allo
     return finish(&scope, has_memory, result, bytes, stream);
 }
 
-/* True if the part's shadow is what a launch would find. What was never written is zero, as in a
- * replay. */
+/* True if the part's shadow holds what a launch would find. Makes bytes zero that were never
+ * written, as a replay does. */
 static bool prepare(const struct ms_part *part, CUstream stream)
 {
     struct ms_allocation *allocation = part->allocation;
@@ -161,7 +162,7 @@ static void forget(struct ms_content *content)
     content->is_shadowed = false;
 }
 
-/* All of it: no byte has a shadow then. */
+/* Frees the whole shadow, after marking that no byte has one. */
 static size_t give_up(struct ms_allocation *allocation)
 {
     struct ms_backing *shadow = allocation->shadow;

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shadows, with METASHARD=verify. The shadow of an allocation is device memory of its own, mapped
- * nowhere else. The driver carries out there each write that is recorded, at once and in the stream
- * of the call. What a replay gives is compared with it (compare.h).
+ * Shadows, with METASHARD=verify. The shadow of an allocation is separate device memory, in which
+ * the driver carries out each recorded write, at once and in the stream of the call. The bytes that
+ * a replay gives are compared with the shadow (compare.h).
  *
  *     program's call ---> lineage -----------> replay ---> memory --+
  *                   \                                               +--> the same?
  *                    +--> the driver, at once -----------> shadow --+
  *
- * Extents say of which bytes there is a shadow (lineage.h): what the program has written since the
- * bytes were deferred, as far as all that it was made of has one. When bytes become resident they
- * have none any more. A shadow is given back when memory is short. It covers what was written, in
- * whole granules.
+ * Extents say which bytes have a shadow (lineage.h): those that the program has written since they
+ * were deferred, if all inputs of the write had a shadow. Resident bytes have none. A shadow has
+ * memory for written bytes only, in whole granules, and is given back when memory is short.
  *
- * The allocations are claimed. All work in a shadow is waited for, so that it can be used in any
- * stream, and freed, without another wait.
+ * The caller has claimed the allocations. Each function waits for its work in a shadow, so that any
+ * stream can use the shadow, and the shim can free it, without another wait.
  */
 #pragma once
 
@@ -29,26 +28,27 @@ static inline bool ms_verifies(void)
     return ms_config.mode == MS_VERIFY;
 }
 
-/* Where the shadow of the byte at `at` is; 0: the allocation has none. */
+/* The address of the shadow of the byte at `at`; 0: the allocation has no shadow. */
 static inline CUdeviceptr ms_shadow_address(const struct ms_allocation *allocation, size_t at)
 {
     return allocation->shadow != NULL ? allocation->shadow->address + at : 0;
 }
 
 /*
- * A write of [begin, end), of `host` bytes or, if that is NULL, a fill, is recorded as this
- * content. Returns true if the bytes have a shadow now. So do the others here.
+ * A write of [begin, end) is recorded as `content`: the bytes at `host`, or a fill if host is NULL.
+ * This function, ms_shadow_copy and ms_shadow_launch return true if the written bytes have a shadow
+ * now.
  */
 bool ms_shadow_write(struct ms_allocation *allocation, size_t begin, size_t end,
                      const struct ms_content *content, const void *host, CUstream stream);
 
-/* A copy of what `from` has at from_at, of this content, is recorded as a move of lineage. */
+/* A copy of `content` at from_at of `from` to to_at of `to` is recorded as a move of lineage. */
 bool ms_shadow_copy(struct ms_allocation *to, size_t to_at, const struct ms_allocation *from,
                     size_t from_at, size_t bytes, const struct ms_content *content,
                     CUstream stream);
 
-/* A block as a range of its claimed allocation. It may have been returned meanwhile, or be two
- * blocks with a gap between them: it is still a range. */
+/* A range of a claimed allocation: a block, which may have been returned meanwhile, or two blocks
+ * and the gap between them. */
 struct ms_part {
     struct ms_allocation *allocation;
     size_t begin, end;
@@ -61,8 +61,8 @@ bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
 /* [begin, end) has become resident: frees the shadow's granules there. */
 void ms_shadow_trim(struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* Frees all shadows, but those of allocations that are claimed, and none during a capture. Returns
- * how many bytes that gave. The caller holds no claim. */
+/* Frees all shadows, except those of allocations that other threads have claimed; frees nothing
+ * during a capture. Returns how many bytes went back. The caller holds no claim. */
 size_t ms_shadow_give_up(void);
 
 /* Waits for the work that is queued in the stream now. */

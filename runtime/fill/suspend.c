@@ -30,13 +30,13 @@
 
 _Atomic bool ms_suspend_is_set;
 
-/* Held while the thread waits for claims. */
+/* Lets one thread take memory back at a time; held while the thread waits for claims. */
 static struct ms_lock turn = MS_LOCK_INIT(suspend);
 
-/* What is read from the device at once. */
+/* The device is read in pieces of this size. */
 enum { PIECE_BYTES = 4 << 20 };
 
-/* New content for a range, which gets it when all of the device was read. */
+/* New content for a range. The range gets it when everything has been read from the device. */
 struct kept {
     struct ms_allocation *allocation;
     struct ms_range range;
@@ -44,7 +44,7 @@ struct kept {
 };
 
 struct suspension {
-    struct ms_allocation **claimed; /* all there are, by address */
+    struct ms_allocation **claimed; /* all allocations, by address */
     size_t claimed_count, claimed_capacity;
     struct kept *kept;
     size_t kept_count, kept_capacity;
@@ -60,7 +60,7 @@ static bool is_short_of_memory(const struct suspension *suspension)
     return ms_fault_set(suspension->fault, "out of host memory");
 }
 
-/* --- the program is held up */
+/* --- holding the program up */
 
 static bool claim_all(struct suspension *suspension)
 {
@@ -85,7 +85,7 @@ static void release_all(struct suspension *suspension)
     suspension->claimed_count = 0;
 }
 
-/* Calls are held up, and all is claimed, when it returns true. */
+/* Holds the program up and claims all allocations. False: neither. */
 static bool hold_up(struct suspension *suspension)
 {
     enum { ATTEMPTS = 100 };
@@ -103,7 +103,7 @@ static bool hold_up(struct suspension *suspension)
     return ms_fault_set(suspension->fault, "MetaShard itself keeps the device busy");
 }
 
-/* --- what has to wait is read */
+/* --- reading the bytes that have to wait */
 
 static bool add_kept(struct suspension *suspension, struct ms_allocation *allocation,
                      struct ms_range range, const unsigned char *bytes)
@@ -126,8 +126,8 @@ static bool add_kept(struct suspension *suspension, struct ms_allocation *alloca
     return true;
 }
 
-/* Where the bytes of an extent are in device memory, or 0: they are in none that goes. *end is
- * moved to where that ends. */
+/* The address in device memory of an extent's bytes; 0: they have none that can go. *end is where
+ * that answer ends. */
 static CUdeviceptr address_of(const struct ms_allocation *allocation,
                               const struct ms_extent *extent, size_t *end)
 {
@@ -200,13 +200,13 @@ static bool read_allocation(struct suspension *suspension, struct ms_allocation 
     return is_good;
 }
 
-/* Another process's, or one that others use. */
+/* True if the memory belongs to another process, or others use it. */
 static bool stays(const struct ms_allocation *allocation)
 {
     return allocation->is_opened || allocation->is_exported;
 }
 
-/* What blocks have left behind goes first. */
+/* Frees leftover memory, restores lineage, then reads the bytes that have to wait. */
 static bool prepare(struct suspension *suspension, struct ms_allocation *allocation)
 {
     if (stays(allocation))
@@ -231,7 +231,7 @@ static size_t backed_bytes(const struct suspension *suspension)
     return bytes;
 }
 
-/* Changes nothing that a program could see. */
+/* Reads all bytes that have to wait. Changes nothing that a program could see. */
 static bool read_all(struct suspension *suspension, const char *folder)
 {
     enum { ROUNDING = 2 };
@@ -246,9 +246,9 @@ static bool read_all(struct suspension *suspension, const char *folder)
     return is_good && ms_store_finish(suspension->store, suspension->fault);
 }
 
-/* --- memory goes */
+/* --- giving memory back */
 
-/* A captured graph uses what is in no block any more. */
+/* Bytes outside of blocks count as used: a captured graph may use returned blocks. */
 static void set_kept(const struct kept *kept)
 {
     struct ms_allocation *allocation = kept->allocation;
@@ -349,9 +349,9 @@ bool ms_suspend(const char *folder, struct ms_suspended *told_out, struct ms_fau
     return is_good;
 }
 
-/* --- and comes back */
+/* --- taking memory back */
 
-/* What the plan gives to other ranks stays without memory, be it written or not. */
+/* Without bytes that the plan gives to other ranks: they stay without memory, written or not. */
 static uint64_t missing_bytes_of(const struct ms_lineage *lineage)
 {
     uint64_t bytes = 0;
@@ -365,7 +365,7 @@ static uint64_t missing_bytes_of(const struct ms_lineage *lineage)
     return bytes;
 }
 
-/* The bytes of a device that at least have to come back. */
+/* The least bytes that have to come back to a device, and a context of the device. */
 static uint64_t missing_bytes(CUdevice device, CUcontext *context_out)
 {
     uint64_t bytes = 0;
@@ -380,7 +380,8 @@ static uint64_t missing_bytes(CUdevice device, CUcontext *context_out)
     return bytes;
 }
 
-/* So that a process that cannot have all does not take what another one needs. */
+/* Checked before anything comes back: a half-resumed process would take memory that another process
+ * needs. */
 static bool has_room(CUdevice device)
 {
     CUcontext context;
