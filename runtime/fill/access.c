@@ -62,7 +62,7 @@ static CUresult use_all_once(const struct ms_use *uses, size_t count)
     return result;
 }
 
-/* A call has one reason. */
+/* The reason of the first use counts for the whole call. */
 static enum ms_reason reason_of(const struct ms_use *uses)
 {
     return uses->why != MS_REASON_CALL ? uses->why : ms_needs[uses->need].why;

@@ -21,9 +21,9 @@ struct ms_use {
 };
 
 /*
- * Prepares all uses of one call. Where memory is short, frees bytes that can be restored, and tries
- * again. If a need makes bytes cached, the bytes of all uses are held, and ms_evict_let_go must
- * follow the call. After a failure nothing is held.
+ * Prepares all uses of one call. Frees bytes that can be restored where memory is short, and tries
+ * again. Holds the bytes of all uses if a need makes bytes cached: ms_evict_let_go must follow the
+ * call then. After a failure nothing is held.
  */
 CUresult ms_access_uses(const struct ms_use *uses, size_t count);
 

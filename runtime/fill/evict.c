@@ -201,7 +201,7 @@ static bool may_trim(void)
 
 static void trim_all(void)
 {
-    /* If the last try freed nothing, the next one waits until there is more. */
+    /* After a try that freed nothing, trims only when there is more leftover memory. */
     static _Atomic uint64_t enough;
     const uint64_t before = ms_carve_leftover_bytes();
     if (before <= ms_config.leftover_bytes || before <= atomic_load(&enough) || !may_trim())

@@ -209,7 +209,7 @@ static bool has_only_made(const struct ms_allocation *allocation,
     return is_made;
 }
 
-/* Where the first present byte behind begin is, or the end. */
+/* The offset of the first present byte from begin on, or end. */
 static size_t end_of_missing(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_walk walk = ms_lineage_walk(&allocation->lineage, begin, end);
@@ -555,8 +555,8 @@ static void bring_of_extent(struct ms_allocation *allocation, const struct ms_ex
 /*
  * A recorded launch loads from the block that it was recorded with, if the block still exists and
  * holds the same bytes: the program would have these bytes in memory, and other launches find them
- * there, so the shim sends them once. If that block is gone, as the cast of a shard is, brings in
- * the blocks that it was made of. Where that fails, the launch loads from scratch memory.
+ * there, so the shim sends them once. Brings in the blocks that the input was made of if its block
+ * is gone, as the cast of a shard is. Where that fails, the launch loads from scratch memory.
  *
  * Looks only at the launches of the range: their inputs may lie in the same granule, and would in
  * turn ask for the inputs of everything in that granule.

@@ -28,7 +28,7 @@ struct ms_origin {
 };
 
 struct ms_origins {
-    struct ms_origin *list; /* by address, and of one address the newest first */
+    struct ms_origin *list; /* sorted by address; the newest first at the same address */
     size_t count;
 };
 

@@ -69,7 +69,8 @@ static bool is_computing(CUdevice device)
            (used > 0 && used >= ms_space_sums(device).unbacked / USED_PART);
 }
 
-/* A program that has freed its model may make the next one. */
+/* Follows the peak, and forgets the signs of computing once the program has freed its model, as it
+ * may make the next one. */
 static void set_live(CUdevice device, uint64_t live, size_t total)
 {
     const uint64_t now = live < total ? live : total;

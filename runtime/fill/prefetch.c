@@ -276,7 +276,7 @@ static bool fill(wanted *is_wanted)
     return is_good;
 }
 
-/* --- what was in memory before the plan came */
+/* --- memory from before the plan came */
 
 /* Lists the cached bytes of the range. False if some present byte could not be read again. */
 static bool list_cached(const struct ms_allocation *allocation, const struct ms_range *range,

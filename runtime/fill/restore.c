@@ -207,7 +207,7 @@ static CUresult compare_made(CUdeviceptr made, size_t offset, size_t bytes, CUst
     return CUDA_SUCCESS;
 }
 
-/* If there is no memory to run the launch, its bytes count as different. */
+/* The bytes count as different if there is no memory to run the launch. */
 static void compare_with_launch(struct comparison *comparison, struct ms_range range)
 {
     ms_replay_in_scratch(comparison->content->recorded, offset_of(comparison, range.begin),

@@ -28,7 +28,7 @@
 /* Bytes that were copied from a claimed allocation, or that a recorded launch has made. */
 struct ms_copied {
     const struct ms_content *content;   /* of the first byte in the source; deferred */
-    const struct ms_allocation *source; /* NULL: the launch */
+    const struct ms_allocation *source; /* NULL: a recorded launch */
     size_t from;
     const struct ms_allocation *copy; /* NULL: the bytes are sent to the copy at once */
     size_t to, bytes;

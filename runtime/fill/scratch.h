@@ -56,7 +56,7 @@ void ms_scratch_make_way(CUdevice device, size_t bytes);
 
 /*
  * To be called before `bytes` of scratch memory are taken. Frees kept scratch memory if the bound
- * would break. If that is not enough, refuses once (CUDA_ERROR_OUT_OF_MEMORY), if the thread allows
+ * would break. Refuses once (CUDA_ERROR_OUT_OF_MEMORY) if that is not enough and the thread allows
  * refusals: the thread then takes the refusal, frees so many other bytes of the device, and tries
  * again.
  */

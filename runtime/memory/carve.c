@@ -229,7 +229,7 @@ void ms_carve_make_undefined(struct ms_content *content)
         *content = (struct ms_content){.kind = MS_UNDEFINED};
 }
 
-/* Present bytes become resident, mapped ones dead. */
+/* Present bytes become resident, other mapped bytes dead. */
 void ms_carve_forget(struct ms_content *content)
 {
     if (content->kind != MS_UNMAPPED)

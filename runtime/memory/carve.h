@@ -29,10 +29,10 @@ enum ms_carved ms_carve_take(struct ms_allocation *allocation, size_t begin, siz
 bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end_out);
 
 /*
- * Turns ready blocks (ready.h) that are handed out and meet [begin, end) into ordinary blocks. To
- * be called before any other function here is asked about that range. With the whole allocation, no
- * block of it is ready afterwards: to be called before its blocks may lose their memory, and before
- * each change of a block must be seen.
+ * Turns ready blocks (ready.h) that are handed out and meet [begin, end) into ordinary blocks. Call
+ * it before any other function here looks at that range. For the whole allocation, it also ends all
+ * its ready blocks: call it so before blocks may lose their memory, and before the shim must see
+ * each change of a block.
  */
 void ms_carve_settle(struct ms_allocation *allocation, size_t begin, size_t end);
 

@@ -51,7 +51,7 @@ void ms_delayed_free_add(struct ms_allocation *allocation, CUevent freed, CUcont
 
 static struct ms_allocation *take_all(void)
 {
-    /* In a forked child nothing is owned (flags.h). */
+    /* A forked child owns nothing (flags.h). */
     if (!ms_owns_any() || !atomic_load_explicit(&delayed.is_any, memory_order_relaxed))
         return NULL;
     ms_lock_take(&delayed.lock);

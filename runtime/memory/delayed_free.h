@@ -15,9 +15,9 @@
 void ms_delayed_free_add(struct ms_allocation *allocation, CUevent freed, CUcontext freed_in);
 
 /*
- * Destroys the allocations whose events are complete, except during a capture. If many are not, it
- * asks for a few only. If patient, it waits a moment when they hold more memory than
- * METASHARD_LEFTOVER_BYTES. The caller holds no claim.
+ * Destroys the allocations whose events are complete, except during a capture. Stops asking after a
+ * few events that are not. Waits a moment, if patient, when allocations with events hold more
+ * memory than METASHARD_LEFTOVER_BYTES. The caller holds no claim.
  */
 void ms_delayed_free_pass(bool patient);
 

@@ -283,7 +283,7 @@ static void make_present(struct ms_content *content)
     else
         *content = (struct ms_content){.kind = MS_RESIDENT};
     if (content->locality != MS_LOCAL)
-        content->locality = MS_UNKNOWN; /* read all the same */
+        content->locality = MS_UNKNOWN; /* remote bytes were read all the same */
     content->is_remote_copy = content->is_in_sequence = false;
 }
 

@@ -44,7 +44,7 @@ enum ms_kind {
     MS_KIND_COUNT
 };
 
-/* Who keeps some bytes by the sharding plan (shard.h). A new write makes it unknown again. */
+/* Who keeps some bytes by the sharding plan (shard.h). A new write makes the locality unknown. */
 enum ms_locality {
     MS_UNKNOWN, /* the plan was not asked, or does not say */
     MS_LOCAL,   /* this rank */

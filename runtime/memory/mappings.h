@@ -20,9 +20,9 @@ CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_progr
                          CUmemGenericAllocationHandle *real_out);
 
 /*
- * Joins the handles of a mapping into one (ms_backing_join), by way of the copy. If only the copy
- * is left of the bytes, it becomes their source. The device is done with the bytes, and a context
- * is current.
+ * Joins the handles of a mapping into one (ms_backing_join), by way of the copy. The copy becomes
+ * the bytes' source if nothing else is left of them. The device is done with the bytes, and a
+ * context is current.
  */
 CUresult ms_mappings_join(struct ms_allocation *allocation,
                           const struct ms_program_mapping *mapping, struct ms_source *copy,

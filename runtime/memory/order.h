@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When a write may be recorded instead of run, and waiting for queued work. */
+/* Decides when a write may be recorded instead of run, and waits for queued work. */
 #pragma once
 
 #include "runtime/memory/space.h"
@@ -64,7 +64,7 @@ struct ms_patience {
     _Atomic bool was_in_vain;
     _Atomic uint64_t began_ns, spent_ns;
 };
-uint64_t ms_order_patience(struct ms_patience *patience); /* milliseconds, from now on */
+uint64_t ms_order_patience(struct ms_patience *patience); /* milliseconds; the wait begins */
 void ms_order_waited(struct ms_patience *patience, bool is_in_vain);
 
 /* The context of a stream; another context may be current. NULL: the driver names none. */

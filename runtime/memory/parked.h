@@ -19,7 +19,7 @@
 #include "runtime/memory/backing.h"
 
 struct ms_parked {
-    struct ms_counted counted; /* first: lineage.h */
+    struct ms_counted counted; /* must be first: lineage.h */
     CUcontext context;         /* immutable */
     struct ms_backing backing; /* immutable, and all of it backed */
     _Atomic(CUevent) event;    /* set once; NULL: nothing is queued yet */

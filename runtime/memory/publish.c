@@ -112,8 +112,8 @@ static struct ms_state_block describe_part(const struct ms_allocation *allocatio
     return block;
 }
 
-/* True if the block's sums are to be added up anew. A block in many pieces gets that after a number
- * of changes in proportion, because each sum visits all pieces. */
+/* True if the block is due to be added up again. A block in many pieces is due after a number of
+ * changes in proportion, because the sums visit all pieces. */
 static bool is_due(const struct ms_allocation *allocation, struct ms_block *part)
 {
     enum { PIECES_FOR_ONE = 64 };

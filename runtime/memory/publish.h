@@ -30,7 +30,7 @@ struct ms_publish_timer ms_publish_begin(const struct ms_allocation *allocation)
 void ms_publish_materialised(const struct ms_publish_timer *note,
                              const struct ms_allocation *allocation, size_t begin, CUresult result);
 
-/* An event of [begin, begin + bytes) of an allocation. text may be NULL. */
+/* Publishes an event of [begin, begin + bytes) of an allocation. text may be NULL. */
 static inline void ms_publish_event(enum ms_event_kind kind, const struct ms_allocation *allocation,
                                     size_t begin, size_t bytes, const char *text)
 {

@@ -20,8 +20,8 @@
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
 
-/* An address has the choice of MS_READY_WAYS places. If all of them hold blocks that are handed
- * out, the block at the address is not noted. */
+/* An address has the choice of MS_READY_WAYS places. Its block is not noted if all of them hold
+ * blocks that are handed out. */
 enum {
     MS_READY_WAYS = 4,
     MS_READY_SET_BITS = 10,

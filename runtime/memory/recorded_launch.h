@@ -26,7 +26,7 @@
 enum { MS_MAX_LAUNCH_DEPTH = 16, MS_MAX_INPUT_DEPTH = 2 };
 
 struct ms_recorded_launch {
-    struct ms_counted counted; /* first: lineage.h */
+    struct ms_counted counted; /* must be first: lineage.h */
     uint32_t depth;            /* 1 + the greatest depth in `before`; at most MS_MAX_LAUNCH_DEPTH */
     uint32_t input_depth;   /* inputs in memory at a time in a replay; at most MS_MAX_INPUT_DEPTH */
     bool only_writes;       /* the launch reads no block, not even the one that it writes */

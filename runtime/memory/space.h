@@ -153,7 +153,7 @@ struct ms_allocation *ms_space_claim_next(CUdeviceptr address);
 /* ms_space_claim_next without waiting: false if another thread has claimed the allocation. */
 bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocation_out);
 
-/* Publishes what has changed, then ends the claim. NULL: does nothing. */
+/* Publishes the allocation's changes, then ends the claim. NULL: does nothing. */
 void ms_space_release(struct ms_allocation *allocation);
 
 /* A step of a walk over all allocations: ends the claim on `before`, and claims the next allocation
