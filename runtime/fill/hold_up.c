@@ -37,8 +37,8 @@ static bool refuse_busy(struct ms_fault *fault)
 
 /*
  * Waits for the device before it holds any call up, because the device's work may wait for a thread
- * of the program. Holds the program up longer each time, so that a program which queues work faster
- * than the device does it stops in the end.
+ * of the program. Holds the program up longer each time, because a program may queue work faster
+ * than the device does it.
  */
 bool ms_hold_up_begin(struct ms_fault *fault)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where bytes of files are in device memory. The shim sends bytes once that a program needs in two
- * places, such as a tensor and a copy of a part of it, and then copies them on the device.
+ * Where bytes of files are in device memory. A program may need bytes in two places, such as a
+ * tensor and a copy of a part of it: the shim sends them once, then copies them on the device.
  *
  * The table holds the latest places only, and owns nothing. ms_loaded_copy checks a place again
  * before it uses the bytes.

@@ -306,8 +306,8 @@ static bool is_small_part(const struct ms_allocation *allocation, const struct i
     return sunk > FEW * allocation->granule && sunk > TIMES * (part.end - part.begin);
 }
 
-/* The first pieces of a launch's output may have left scratch memory behind. The last pieces run in
- * place, where scratch memory would stand beside the whole block: frees it. */
+/* Frees scratch memory that the first pieces of a launch's output may have left: the last pieces
+ * run in place, where it would stand beside the whole block. */
 static void drop_scratch_beside(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct in_place run;
@@ -690,7 +690,7 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
 {
     if (ms_is_capturing() || ms_has_late_payloads()) {
         /* A captured write runs later, or never: until then the old bytes must be in memory. They
-         * must also be where a kernel queued before the write may find their address. */
+         * must be there, too, if a kernel queued before the write may find their address. */
         const CUresult kept = materialise_chosen(allocation, begin, end, need);
         if (kept != CUDA_SUCCESS)
             return kept;

@@ -24,7 +24,8 @@ static struct ms_source *name_of(struct ms_source *source, void *argument)
     return ms_source_is_file(source) ? ms_source_take_name(source) : NULL;
 }
 
-/* A launch comes into memory piece by piece, so the newest origin mostly has its copy already. */
+/* The newest origin's copy if it is of the same launch: a launch comes into memory piece by
+ * piece. */
 static struct ms_recorded_launch *share_newest(const struct ms_recorded_launch *recorded)
 {
     struct ms_recorded_launch *shared = NULL;

@@ -115,7 +115,7 @@ static bool refuse(CUdevice device, size_t bytes, const char *what, uint64_t tim
 }
 
 /*
- * A program that fills memory with its own data means it, up to a bound that no model reaches.
+ * Allows memory that the program fills with its own data, up to a bound that no model reaches.
  * Counts unwritten bytes only when the program has one device's memory more than at the last count,
  * because the count walks all allocations.
  */

@@ -137,7 +137,7 @@ static bool is_same(const struct ms_content *a, size_t begin_a, const struct ms_
            (a->owned == b->owned && a->source_offset == b->source_offset);
 }
 
-/* Checked apart from the lineage: bytes that were never written may have no memory. */
+/* Asked beside the lineage, because bytes that were never written may have no memory. */
 static bool has_memory(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_range range = {begin, end};
@@ -167,7 +167,7 @@ bool ms_replay_holds_input(const struct ms_allocation *allocation,
     return true;
 }
 
-/* True if ms_replay_holds_input is, and the needed bytes are in memory. */
+/* True if ms_replay_holds_input says so, and the needed bytes are in memory. */
 static bool has_input(const struct ms_allocation *allocation,
                       const struct ms_recorded_launch *recorded, struct ms_range needed)
 {
@@ -201,7 +201,7 @@ static CUresult replay_unwritten(const struct ms_extent *extent, CUdeviceptr add
     return ms_replay(&unwritten, 0, address, extent->end - extent->begin, stream);
 }
 
-/* Does so in the input's own block, in place: the program has written nothing there. */
+/* Makes undefined bytes of the input zero in its own block: the program has written none there. */
 static CUresult define_input(const struct ms_allocation *allocation,
                              const struct ms_launch_input *input, struct ms_range needed,
                              CUstream stream)
