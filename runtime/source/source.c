@@ -29,12 +29,12 @@ struct ms_files ms_files = {.lock = MS_LOCK_INIT(files)};
 
 static _Atomic uint64_t snapshot_bytes;
 static _Atomic uint64_t snapshot_limit = UINT64_MAX;
-static _Atomic uint64_t snapshot_known; /* so much of snapshot_bytes was found to fit */
+static _Atomic uint64_t snapshot_known; /* snapshot_bytes were found to fit up to here */
 
-/* Host memory is asked for room by these bytes, because it takes some system calls. */
+/* Room in host memory is asked for in such steps, because asking takes some system calls. */
 enum { ASK_BYTES = 16 << 20 };
 
-/* bytes: of a new snapshot, which are counted already. */
+/* `bytes` of a new snapshot are counted already. */
 static bool is_room_for(uint64_t bytes)
 {
     const uint64_t all = atomic_load(&snapshot_bytes);
@@ -47,7 +47,7 @@ static bool is_room_for(uint64_t bytes)
     return true;
 }
 
-/* Others may take what a snapshot has given back. */
+/* Asks for room again later: others may take memory that a snapshot has given back. */
 static void forget_known(void)
 {
     const uint64_t most = atomic_load(&snapshot_bytes) + ASK_BYTES;
@@ -78,9 +78,9 @@ static void destroy_snapshot(struct ms_counted *counted)
 }
 
 /*
- * New memory is filled with zeros before it is copied to, and in pages of 4 KiB most of that time
- * goes into faults. So a large snapshot gets huge pages where the system has them. Of the heap,
- * which gives the same memory to the next one.
+ * The kernel fills new memory with zeros before it is copied to, and with pages of 4 KiB most of
+ * that time goes into faults. So a large snapshot gets huge pages where the system has them. The
+ * heap gives the same memory to the next snapshot.
  */
 static void use_huge_pages(const struct ms_source *snapshot)
 {
@@ -161,12 +161,12 @@ bool ms_source_is_as_named(const struct ms_source *file, const struct ms_source 
            file->recorded.st_mtim.tv_nsec == named->changed.tv_nsec;
 }
 
-/* --- writers that have closed a file (inotify(7)): stores through a mapping are over by then, at
- * the latest when it is unmapped */
+/* --- writers that have closed a file (inotify(7)): a mapping keeps its file open, so stores
+ * through it are over by then */
 
 static int events = -1;
 
-/* Returns a number for the file, equal for all its descriptors; -1: it cannot be watched. */
+/* Returns a number for the file, equal for all its descriptors; -1: the file cannot be watched. */
 static int watch(int descriptor)
 {
     char link[40];
@@ -176,7 +176,7 @@ static int watch(int descriptor)
     return events < 0 ? -1 : (int)syscall(SYS_inotify_add_watch, events, link, IN_CLOSE_WRITE);
 }
 
-/* -1: all may be. */
+/* `watch` -1: events were lost, so each file may have had a writer. */
 MS_HOLDS(ms_files.lock) static void add_closed_writer_locked(int watch)
 {
     for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
@@ -282,8 +282,8 @@ static void destroy_file(struct ms_counted *counted)
     ms_heap_free(file);
 }
 
-/* Half of the limit is for what is open for a short time. A file that cannot be opened again, by
- * its path, is kept all the same. */
+/* Sources stay open within half of the limit of descriptors; the rest is for short uses. A file
+ * that cannot be opened again by its path stays open all the same. */
 static bool stays_open(int descriptor, const char *path, const struct stat *stat)
 {
     struct stat now;
@@ -341,7 +341,7 @@ bool ms_source_may_be_of(dev_t device, ino_t inode)
 
 /* --- descriptors that are not kept */
 
-/* Returns false if another thread has opened it meanwhile. */
+/* Returns false if another thread has opened the file meanwhile. */
 static bool publish(struct ms_source *file, int descriptor)
 {
     ms_lock_take(&ms_files.lock);

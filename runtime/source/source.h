@@ -22,18 +22,18 @@
 struct ms_source;
 
 /*
- * Returns a reference to the file of the bytes in the host range [address, address + bytes), and
- * where they are in it, if they are certainly the file's: it is mapped there (one mapping, within
- * the file, private pages never written), or has a tensor with exactly these bytes
- * (source_content.h); and there is no writable shared mapping or descriptor of that file in this
- * process. NULL: take a snapshot.
+ * Returns a reference to the file that certainly holds the bytes of the host range [address,
+ * address + bytes), and their offset in it. Either the file is mapped there (one mapping, within
+ * the file, private pages never written), or one of its tensors has exactly these bytes
+ * (source_content.h). This process must have no writable shared mapping or descriptor of the file.
+ * NULL: take a snapshot.
  */
 struct ms_source *ms_source_find(const void *address, size_t bytes, uint64_t *offset_out);
 
 /*
- * A name finds the file of a source again, when the source is long gone: ms_source_find_again
- * returns the file as it is now, which may have other bytes, or NULL as ms_source_find. Names are
- * equal if all their members are; the path belongs to the source, and has less than MS_PATH_BYTES.
+ * A name finds a file again after its source is gone: ms_source_find_again returns the file as it
+ * is now, perhaps with other bytes, or NULL as ms_source_find does. Names are equal if all members
+ * are. The path belongs to the source, and has less than MS_PATH_BYTES.
  */
 struct ms_source_name {
     dev_t device; /* as the kernel lists its mappings */
@@ -44,22 +44,22 @@ struct ms_source_name ms_source_find_name(const struct ms_source *source);
 struct ms_source *ms_source_find_again(const struct ms_source_name *name);
 
 /*
- * A name as a source of its own, which stands for a file in a lineage that is kept and not played:
- * it has no descriptor and no lease, and nothing can be read of it. Returns a reference, of one
- * file always to the same; NULL if out of memory.
+ * Returns a reference to a source that only names the file, for a lineage that is kept and not
+ * played: it has no descriptor and no lease, and cannot be read. Each file has one such source.
+ * NULL if out of memory.
  */
 struct ms_source *ms_source_take_name(struct ms_source *file);
 
-/* True if the file looks as it did when it got that name. */
+/* True if the file still has the size and modification time of when it got that name. */
 bool ms_source_is_as_named(const struct ms_source *file, const struct ms_source *name);
 
-/* The record of the file, from when the program copied from it. */
+/* The file's attributes from when it became a source. */
 const struct stat *ms_source_stat(const struct ms_source *file);
 
 /*
- * Returns a snapshot whose bytes the caller sets before anybody else has it (ms_source_data), or
- * NULL if out of memory, or if it would exceed METASHARD_SNAPSHOT_BYTES. MS_SNAPSHOT_ANY: without
- * that limit, for bytes that would be lost.
+ * Returns a snapshot, which the caller fills (ms_source_data) before anybody else has it. NULL if
+ * out of memory, or beyond METASHARD_SNAPSHOT_BYTES. MS_SNAPSHOT_ANY ignores that limit, for bytes
+ * that would be lost.
  */
 enum ms_snapshot_limit { MS_SNAPSHOT_LIMITED, MS_SNAPSHOT_ANY };
 struct ms_source *ms_source_create_snapshot(size_t bytes, enum ms_snapshot_limit limit);
@@ -70,15 +70,15 @@ void ms_source_drop(struct ms_source *source);
 /*
  * Reads the source's bytes [offset, offset + bytes) into buffer. A snapshot's bytes are in memory:
  * *bytes_out points at them, and buffer is untouched. Fails with CUDA_ERROR_OPERATING_SYSTEM if the
- * file has changed or cannot be read; the reason is logged. bytes_out NULL: of a file, for who only
- * guesses what is in it; that it is shorter by now, or has changed, is nothing to log.
+ * file has changed or cannot be read; the reason is logged. With bytes_out NULL, for files only,
+ * failures are not logged: the caller only guesses what is in the file.
  */
 CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *buffer, size_t bytes,
                         const void **bytes_out);
 
 bool ms_source_is_file(const struct ms_source *source);
 
-/* --- for the file thread and those that it starts: these log nothing, but return a failure */
+/* --- for the file thread and the threads that it starts; failures are returned, not logged */
 
 struct ms_source_failure {
     const struct ms_source *file;
@@ -89,7 +89,7 @@ struct ms_source_failure {
         MS_SOURCE_UNANSWERED, /* changed, after the kernel has taken its lease away */
         MS_SOURCE_WRITTEN,
         MS_SOURCE_STORED_TO,
-        MS_SOURCE_DIFFERS, /* from what was copied (source_sums.h) */
+        MS_SOURCE_DIFFERS, /* from the copied bytes (source_sums.h) */
         MS_SOURCE_UNREADABLE
     } kind;
     uint64_t offset; /* where reading failed */
@@ -101,8 +101,8 @@ struct ms_source_failure {
 /* True if locks of the program may end when a descriptor of the file is closed. */
 bool ms_source_ends_locks(const struct ms_source *file);
 
-/* pread by a descriptor of the file, which need not be ms_source_descriptor; of the copy instead,
- * once there is one (ms_source_keep). */
+/* Reads as pread does, by any descriptor of the file; reads the copy instead, once there is one
+ * (ms_source_close_keep). */
 ssize_t ms_source_read_by(const struct ms_source *file, int descriptor, void *buffer, size_t bytes,
                           uint64_t offset);
 
@@ -111,8 +111,9 @@ bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buf
                         struct ms_source_failure *failure_out);
 
 /*
- * `bytes` were read from `offset` on. False if the program had copied others, which were taken for
- * these by a sample (source_sums.h). Reads the rest of parts of which they have a piece.
+ * Checks `bytes`, which were read from `offset` on, against sums of the copied bytes. False if a
+ * sample mistook other bytes for these (source_sums.h). Reads the rest of each part of which the
+ * range has only a piece.
  */
 bool ms_source_read_check(const struct ms_source *file, uint64_t offset, const void *bytes,
                           size_t count, struct ms_source_failure *failure_out);
@@ -122,10 +123,10 @@ void ms_source_read_log_failure(const struct ms_source_failure *failure);
 
 /* --- for all threads */
 
-/* True if the bytes of a file are certainly what they were; for a snapshot, always. */
+/* True if a file's bytes are certainly unchanged; for a snapshot, always. */
 bool ms_source_read_is_current(const struct ms_source *source);
 
-/* A file that this process changes: before, while its bytes are materialised, and after. */
+/* A file's state before this process changes it, while its bytes are materialised, and after. */
 enum ms_source_state {
     MS_SOURCE_IS_OPEN,
     MS_SOURCE_IS_CLOSED,
@@ -134,7 +135,7 @@ enum ms_source_state {
 };
 enum ms_source_state ms_source_state(const struct ms_source *source);
 
-/* False if no source has this file, or it was let go; almost always without a lock. */
+/* False if no source of this file is left, or each was let go. Almost always takes no lock. */
 bool ms_source_may_be_of(dev_t device, ino_t inode);
 
 const char *ms_source_path(const struct ms_source *source); /* "" for a snapshot */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that this process, or another one that waits for a lease, is about to change, and files
- * that were deleted. And the lease thread, which looks for those of other processes. */
+/* Files that are about to change, by this process or by another one that waits for a lease, and
+ * deleted files. Also the lease thread, which looks for deletions and for other processes that
+ * wait. */
 #include "runtime/source/source_close.h"
 
 #include <pthread.h>
@@ -18,7 +19,7 @@
 #include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
 
-/* Moves the file's sources from one state to another. path_out (may be NULL): the path of one. */
+/* Moves the file's sources to another state. path_out (may be NULL): the path of one source. */
 static bool change_state(dev_t device, ino_t inode, enum ms_source_state from,
                          enum ms_source_state to, char *path_out)
 {
@@ -41,7 +42,7 @@ static bool change_state(dev_t device, ino_t inode, enum ms_source_state from,
 struct wanted {
     dev_t device;
     ino_t inode;
-    bool is_found; /* or is done */
+    bool is_found; /* or the work is done */
 };
 
 /* --- a copy of a whole file, made in the file thread */
@@ -67,7 +68,7 @@ static bool copy_bytes(const struct ms_source *file, int copy)
 static int make_copy(const struct ms_source *file)
 {
     const size_t bytes = (size_t)file->recorded.st_size;
-    /* In the program's table it could be closed, or be another file. */
+    /* In the program's table the program could close or replace the copy. */
     if (!ms_file_thread_has_own_table() ||
         !ms_source_count_bytes((int64_t)bytes, MS_SNAPSHOT_LIMITED))
         return -1;
@@ -80,7 +81,7 @@ static int make_copy(const struct ms_source *file)
     return -1;
 }
 
-/* Once it returns true, nobody reads the file itself any more: then it may change. */
+/* Nobody reads the file itself any more after keep has returned true: then it may change. */
 static bool keep(struct ms_source *file)
 {
     const int copy = make_copy(file);
@@ -95,7 +96,7 @@ static bool keep(struct ms_source *file)
     return true;
 }
 
-/* A reference to a source of the file that `is` holds for, or NULL. */
+/* Returns a reference to a source of the wanted file that `is` accepts, or NULL. */
 static struct ms_source *take_one(const struct wanted *wanted,
                                   bool (*is)(const struct ms_source *file))
 {
@@ -148,7 +149,7 @@ static void let_go_of_useless(void *argument)
     }
 }
 
-/* Once a file is gone, its inode may be that of a new one, which is a source, too. */
+/* Asks by the descriptor: the inode of a deleted file may be that of a new source. */
 static bool is_gone(struct ms_source *file)
 {
     struct ms_source_failure failure;
@@ -207,7 +208,7 @@ void ms_source_close_end(dev_t device, ino_t inode, bool is_lost)
 
 /* --- leases, and deleted files: the lease thread asks the file thread */
 
-/* Files without a lease may be on another machine: they are not asked again and again. */
+/* Asks only about files with a lease each time: others may be on another machine. */
 MS_HOLDS(ms_files.lock) static bool is_deleted_locked(struct ms_source *file)
 {
     struct stat now;
@@ -261,7 +262,7 @@ bool ms_source_close_find_deleted(dev_t *device_out, ino_t *inode_out)
     return find_one(find_deleted, device_out, inode_out);
 }
 
-/* Of the wanted file; NULL: of all. */
+/* Gives back the lease of the wanted file, or, with NULL, all leases. */
 static void drop_there(void *argument)
 {
     const struct wanted *wanted = argument;
@@ -280,7 +281,7 @@ void ms_source_close_lease(dev_t device, ino_t inode)
     ms_file_thread_call(drop_there, &wanted);
 }
 
-/* --- its life */
+/* --- the life of the lease thread */
 
 enum { MILLISECOND_NS = 1000 * 1000, PERIOD_MS = 50, SHORT_PERIOD_MS = 10 };
 
@@ -294,7 +295,7 @@ void ms_source_close_start(ms_source_close_answer *breaker_, ms_source_close_ans
     deleted = deleted_;
 }
 
-/* Who uses a file on the CPU is noticed soon. */
+/* Looks often while advice is given (read_ahead.h), to notice soon that the CPU uses a file. */
 static void pause_between_looks(void)
 {
     for (int passed = 0; passed < PERIOD_MS;) {

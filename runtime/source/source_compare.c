@@ -14,8 +14,8 @@
 #include "runtime/source/source_internal.h"
 #include "runtime/source/source_sums.h"
 
-/* The first comparison is short: most guesses differ at once. What is read at once of a file stays
- * in a core's cache. */
+/* Few bytes are compared first, because most wrong guesses differ at once. READ_BYTES stay in a
+ * core's cache. */
 enum {
     PART_BYTES = MS_SOURCE_SUMS_PART,
     PROBED_BYTES = 512,
@@ -26,7 +26,7 @@ enum {
     MOST_WORKERS = 16
 };
 
-/* Of what is sampled, the first bytes of one part of so many are read from the disk. */
+/* A sample reads from the disk the first SAMPLED_BYTES of one part in SAMPLED_PARTS. */
 enum { SAMPLED_PARTS = 16, SAMPLED_BYTES = 4 << 10 };
 
 struct comparison {
@@ -35,16 +35,16 @@ struct comparison {
     const char *address;
     size_t bytes;
     enum ms_comparing compared;
-    size_t mappings;     /* of anonymous memory, which is touched where it is; 0: of other */
-    size_t skew;         /* so far before the first byte the first piece begins */
-    uint64_t *sums;      /* of parts that were not compared, from the one of the first byte on */
+    size_t mappings;     /* of anonymous memory, which is compared in place; 0: other memory */
+    size_t skew;         /* from the beginning of the first piece to the first byte */
+    uint64_t *sums;      /* of parts that were only sampled, from the first byte's part on */
     _Atomic size_t next; /* the first piece that nobody compares yet */
     _Atomic bool differs;
-    sem_t ended; /* one for each worker that was started */
+    sem_t ended; /* each started worker posts it */
 };
 
-/* Of a thread, which keeps them. The file's bytes lie in pages as in the file: so the kernel copies
- * them faster. */
+/* Each thread keeps its buffers. The file's bytes have the same offset in a page as in the file, so
+ * that the kernel copies them faster. */
 struct buffers {
     unsigned char copied[PEEKED_BYTES];
     unsigned char opened[READ_BYTES + 2 * PAGE_BYTES];
@@ -74,15 +74,15 @@ static const unsigned char *read_file(struct worker *worker, uint64_t offset, si
                                                                                          : NULL;
 }
 
-/* Compares `bytes` of what the worker has copied, which is of the file from `offset` on: behind the
- * first `from`. */
+/* Compares `bytes` of the worker's copy, behind its first `from`, with the file. The copy should
+ * equal the file from `offset` on. */
 static bool has_bytes(struct worker *worker, uint64_t offset, size_t from, size_t bytes)
 {
     const unsigned char *opened = read_file(worker, offset + from, bytes);
     return opened != NULL && memcmp(worker->copied + from, opened, bytes) == 0;
 }
 
-/* A sample says little of bytes that are nearly all the same. */
+/* A sample says little about a part whose bytes are nearly all the same. */
 static bool is_plain(const unsigned char *part)
 {
     enum { WORD = sizeof(uint64_t), WORDS = PART_BYTES / WORD };
@@ -95,7 +95,7 @@ static bool is_plain(const unsigned char *part)
     return changes < WORDS / 2;
 }
 
-/* The ends of a copy, and one part of so many between. */
+/* Reads only the parts at the ends of a copy, and one in SAMPLED_PARTS between them. */
 static bool has_sample(struct worker *worker, uint64_t number)
 {
     const struct comparison *comparison = worker->comparison;
@@ -121,10 +121,8 @@ static bool has_part(struct worker *worker, uint64_t number)
     return has_sample(worker, number);
 }
 
-/*
- * A sum that was kept of another copy decides what reads of the part deliver (source_read.c): where
- * the file has another one, they fail, whoever wants the bytes. So the part is no place for a copy.
- */
+/* Another copy may have left a sum for this part. If the file's bytes have another sum, each read
+ * of the part fails (source_read.c): so no copy may come from there. */
 static bool is_refused(struct worker *worker, uint64_t number)
 {
     const struct ms_source *file = worker->comparison->file;
@@ -147,7 +145,7 @@ static bool is_any_refused(struct worker *worker, uint64_t offset, size_t bytes)
     return is_any;
 }
 
-/* The kernel copies some at a time. */
+/* The kernel copies PEEKED_BYTES at a time. */
 static bool is_peeked_equal(struct worker *worker, const char *address, const unsigned char *opened,
                             size_t bytes)
 {
@@ -186,7 +184,7 @@ static bool is_cached(const struct comparison *comparison, size_t at, size_t byt
     return ms_reader_is_cached(comparison->file->descriptor, offset, offset + bytes);
 }
 
-/* Not more than a part. */
+/* `bytes` are at most one part. */
 static bool is_same_or_sampled(struct worker *worker, size_t at, size_t bytes)
 {
     const struct comparison *comparison = worker->comparison;
@@ -234,7 +232,7 @@ static void help(void *worker_)
 {
     struct worker *worker = worker_;
     sem_t *ended = &worker->comparison->ended;
-    if (take_buffers(worker)) /* else others compare what is left */
+    if (take_buffers(worker)) /* else other workers compare the rest */
         compare_pieces(worker);
     sem_post(ended);
 }
@@ -246,7 +244,7 @@ static bool start(struct worker *worker, struct comparison *comparison)
     return ms_kept_threads_start(&worker->work);
 }
 
-/* One for each piece: with less to do, it is done before another thread runs. */
+/* One worker for each piece: less work would be done before another thread runs. */
 static size_t count_workers(size_t bytes)
 {
     static size_t allowed; /* for the file thread */
@@ -272,7 +270,7 @@ static bool compare_together(struct comparison *comparison)
     return !atomic_load(&comparison->differs);
 }
 
-/* The sums are only kept if all is the same. */
+/* Keeps the sums only if nothing differs. */
 static bool compare_sampled(struct comparison *comparison)
 {
     const uint64_t first = comparison->offset / PART_BYTES;
@@ -286,7 +284,7 @@ static bool compare_sampled(struct comparison *comparison)
     return is_same;
 }
 
-/* Before any byte is read, since one may have to come from a disk. */
+/* Asked before any byte is read, because a byte may have to come from a disk. */
 static bool may_be_read(const struct comparison *comparison)
 {
     return comparison->compared != MS_COMPARING_CACHED ||

@@ -20,9 +20,9 @@ struct file {
     ino_t inode;
     bool is_mapped;           /* seen in the current walk */
     bool is_tried;            /* it looked like a checkpoint, and was opened */
-    struct ms_mapping *place; /* of a checkpoint that was trusted; NULL: of no such file */
+    struct ms_mapping *place; /* its mapping, if the file was tried; else NULL */
     struct ms_kept_file kept; /* its source */
-    struct stat seen;         /* of which the header is */
+    struct stat seen;         /* the file's attributes when its header was read */
     struct ms_source_header header;
     size_t last; /* the tensor that matched last: usually its successor matches next */
 };
@@ -54,7 +54,7 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-/* Opens it, and reads its header. */
+/* Opens the file and reads its header. */
 static void read_header(struct file *file, const struct ms_mapping *mapping)
 {
     struct ms_source *source = NULL;
@@ -68,14 +68,14 @@ static void read_header(struct file *file, const struct ms_mapping *mapping)
         return;
     ms_source_header_read(source, &file->header);
     file->seen = *ms_source_stat(source);
-    file->last = file->header.count - 1; /* the first one matches next */
+    file->last = file->header.count - 1; /* the search begins with the first tensor */
     if (file->header.count > 0)
         return;
     ms_kept_files_set(&file->kept, NULL);
     file->is_tried = false;
 }
 
-/* True if the file has what its header says: it was let go, perhaps, and is opened again. */
+/* Opens a file again that was let go. True if it is unchanged since its header was read. */
 static bool is_held(struct file *file)
 {
     if (file->header.count == 0)
@@ -102,7 +102,8 @@ static struct file *add_file(const struct ms_mapping *mapping)
     return file;
 }
 
-/* Otherwise it is read again: it has changed, or could not be a source then, perhaps too new. */
+/* False: the file has changed, or could not be a source then (perhaps too new), and is read
+ * again. */
 static bool is_as_before(const struct file *file)
 {
     struct ms_source_failure failure;
@@ -169,18 +170,18 @@ static const struct ms_tensor_place *find_tensor(struct file *file, const void *
     return NULL;
 }
 
-/* What the last visit has found. Set in the file thread, read in any. */
+/* The last visit of the mappings. The file thread writes, and any thread reads. */
 static struct {
-    _Atomic uint32_t mapped;  /* ms_hot.mapped before it */
-    _Atomic uint64_t next_ns; /* when the next one is due; 0: there was none */
-    _Atomic bool found_any;   /* a checkpoint */
+    _Atomic uint32_t mapped;  /* ms_hot.mapped before the visit */
+    _Atomic uint64_t next_ns; /* when all are to be visited again; 0: no visit yet */
+    _Atomic bool found_any;   /* some file is a checkpoint */
 } last_visit;
 
 /*
- * Visiting all takes longer the more mappings there are, so it is not done for each copy, nor for
- * each file: the shim sees what the program maps by libc (ms_hot.mapped), and where
- * (ms_mapping_note_new). What else changes is noticed a little later; until then a file is not
- * found, or its bytes do not compare.
+ * A process may have many mappings, so they are not all visited for each copy, nor for each file.
+ * The shim sees which files the program maps by libc (ms_hot.mapped), and where
+ * (ms_mapping_note_new). Other changes are noticed a little later: until then a file is not found,
+ * or its bytes differ.
  */
 static bool is_all_due(void)
 {
@@ -201,7 +202,7 @@ static void set_found(uint32_t mapped)
     atomic_store(&last_visit.mapped, mapped);
 }
 
-/* Visits only what was mapped since. False if it is not known where all of that lies, or all
+/* Visits only files mapped since the last visit. False if the place of one is not known, or all
  * mappings are due. */
 static bool visit_new(uint32_t mapped)
 {
@@ -225,7 +226,7 @@ static bool visit_new(uint32_t mapped)
 static void look_for_files(void)
 {
     static const uint64_t least_ns = UINT64_C(1000000000);
-    enum { SHARE = 100 }; /* one part of so many of the time, at most */
+    enum { SHARE = 100 }; /* visits take at most 1 / SHARE of the time */
     const uint32_t mapped = atomic_load(&ms_hot.mapped);
     const uint64_t began = ms_clock_ns(CLOCK_MONOTONIC);
     if (!is_visit_due() || visit_new(mapped) || !ms_mapping_visit(visit, NULL))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding the file that copied bytes are of: by the mapping at their address, or by content. */
+/* Finds the file that copied bytes come from: by notes of reads, by the mapping at their address,
+ * or by content. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdatomic.h>
@@ -36,7 +37,7 @@ struct search {
     ino_t inode;
 };
 
-/* Reads "flags:" and an octal number from the descriptor's fdinfo. An unknown one may write. */
+/* Reads "flags:" and an octal number from the descriptor's fdinfo. True also if that fails. */
 static bool may_write(const struct search *search, const char *number)
 {
     char path[320], text[512];
@@ -73,9 +74,9 @@ static bool any_writes(const struct search *search, const char *entries, long by
 }
 
 /*
- * True if that thread has a descriptor open for writing to that file, or this is unknown. Checks
- * all descriptors (/proc/self/task/TID/fd, proc(5)), some microseconds for each. Misses one in
- * transit in a socket, or in another table (CLONE_FILES).
+ * True if the thread has the file open for writing, or this is unknown. Checks all descriptors
+ * (/proc/self/task/TID/fd, proc(5)), some microseconds for each. Misses descriptors in transit in a
+ * socket, or in another table (CLONE_FILES).
  */
 static bool is_open_for_writing(pid_t thread, dev_t device, ino_t inode)
 {
@@ -95,7 +96,7 @@ static bool is_open_for_writing(pid_t thread, dev_t device, ino_t inode)
     return found || got < 0;
 }
 
-/* A file system of other machines cannot be asked. Once. */
+/* Says, once, that file systems of other machines cannot be asked. */
 static void log_old_attributes(void)
 {
     static _Atomic bool is_logged;
@@ -120,8 +121,8 @@ static void look_for_writers(void *argument)
         is_open_for_writing(writers->thread, writers->file->st_dev, writers->file->st_ino);
 }
 
-/* If this process has the file open for writing, which no call may have shown, drops it and returns
- * NULL. Looks only now, since later opens for writing are intercepted (calls/file_writes.h). */
+/* Drops the file and returns NULL if this process has it open for writing, which no call may have
+ * shown. Looks only once, because later opens for writing are intercepted (calls/file_writes.h). */
 static struct ms_source *accept_file(struct ms_source *file)
 {
     ms_source_close_serve(file != NULL);
@@ -161,9 +162,9 @@ struct ms_source *ms_source_find_again(const struct ms_source_name *name)
 static unsigned char copied[64 << 10]; /* for the file thread */
 
 /*
- * How many of the wanted bytes, from `done` on, are as the program has read them from there past
- * the page cache, while the file was held: up to the end of a part with a checksum (reads.h), which
- * may lie around them.
+ * Counts the wanted bytes, from `done` on, that still are as the program has read them from the
+ * file past the page cache, while the file was held. Counts up to the end of one part with a
+ * checksum (reads.h), which may begin before `done`.
  */
 static size_t count_as_read(const struct ms_source *file, const struct ms_wanted_source *wanted,
                             size_t done)
@@ -180,15 +181,14 @@ static size_t count_as_read(const struct ms_source *file, const struct ms_wanted
     return known < left ? known : left;
 }
 
-/* Compares bytes of the program's memory with those of the file. */
 static bool has_same_bytes(const struct ms_source *file, const struct ms_wanted_source *wanted)
 {
     return ms_source_compare(file, wanted->offset, wanted->address, wanted->bytes,
                              MS_COMPARING_ALL);
 }
 
-/* What was read past the page cache. From a disk only the ends are read again, if they came by
- * small reads. */
+/* For bytes that were read past the page cache. Reads only the ends from a disk again, at most one
+ * byte in SHARE: they may have come by small reads. */
 static bool has_what_was_read_directly(const struct ms_source *file,
                                        const struct ms_wanted_source *wanted)
 {
@@ -210,7 +210,7 @@ static bool has_what_was_read_directly(const struct ms_source *file,
     return true;
 }
 
-/* Nothing else is read from a disk again. */
+/* Reads nothing from a disk again, but for has_what_was_read_directly. */
 static bool has_what_was_read(const struct ms_source *file, const struct ms_wanted_source *wanted)
 {
     return count_as_read(file, wanted, wanted->bytes / 2) > 0
@@ -228,10 +228,10 @@ static bool is_mapped(const struct ms_source *file, const struct ms_wanted_sourc
 }
 
 /*
- * Places where files were mapped, for kernels that leave a list to read (mapping.h). They are no
- * more than a guess, since anything may be mapped there by now. But if the copied bytes are those
- * of the file, it does not matter what is mapped: they are compared, where that is less work than
- * the list, even if they come from a disk.
+ * Places where files were mapped, for kernels that leave a list to read (mapping.h). A place is no
+ * more than a guess, since anything may be mapped there by now. But bytes that equal the file's are
+ * the file's, whatever is mapped. They are compared, even from a disk, where that is less work than
+ * reading the list.
  */
 enum { PLACES = 16, BYTES_FOR_LINE = 512 };
 static struct place {
@@ -239,7 +239,7 @@ static struct place {
     uint64_t file_offset; /* of begin */
     dev_t device;         /* of the file */
     ino_t inode;
-    size_t lines; /* that were read to find it */
+    size_t lines; /* of the list that were read to find the mapping */
 } places[PLACES];
 static size_t next_place;
 
@@ -290,7 +290,7 @@ static struct ms_source *open_place(struct ms_mapping *place, uint64_t end)
     static struct ms_kept_file last;
     struct ms_source_failure failure;
     struct ms_source *file = find_open_file(place->device, place->inode);
-    if (file != NULL && !ms_trust_check(file, &failure)) { /* it is of what the file was before */
+    if (file != NULL && !ms_trust_check(file, &failure)) { /* the source is outdated */
         ms_kept_files_set(&last, NULL);
         ms_source_drop(file);
         return NULL;
@@ -304,7 +304,7 @@ static struct ms_source *open_place(struct ms_mapping *place, uint64_t end)
     return file;
 }
 
-/* The next place is not tried if a file is not trusted: asking again would take long. */
+/* Stops at a file that is not trusted: asking again would take long. */
 static void find_by_note(struct ms_wanted_source *wanted)
 {
     struct ms_source_failure failure;
@@ -370,7 +370,7 @@ static void find(void *argument)
     wanted->was_short = ms_descriptor_was_short();
 }
 
-/* Once, since all later copies have the same cause. */
+/* Logs once, because later copies have the same cause. */
 static void log_shortage(size_t bytes)
 {
     static _Atomic bool is_logged;
@@ -383,8 +383,8 @@ static void log_shortage(size_t bytes)
             bytes);
 }
 
-/* Reads a byte of each page, as whoever copies from there would: a handler of the program may
- * answer (userfaultfd(2)). On the thread that copies. Linux 5.14 has a call for that. */
+/* Reads a byte of each page, as the copy would: a handler of the program may answer
+ * (userfaultfd(2)). On the thread that copies. Linux 5.14 has one call for that. */
 static bool touch(const void *address, size_t bytes)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), end = (uintptr_t)address + bytes;

@@ -43,7 +43,7 @@ static bool add_tensor(struct ms_source_header *header, uint64_t offset, uint64_
     return true;
 }
 
-/* The data has so many bytes, behind the text. */
+/* The tensors' bytes are data_bytes bytes of the file, from data_at on. */
 static void read_text(struct ms_source_header *header, const char *text, uint64_t data_at,
                       uint64_t data_bytes)
 {
@@ -74,7 +74,7 @@ void ms_source_header_read(const struct ms_source *file, struct ms_source_header
         !ms_source_header_is_start(start, &length) || length > all_bytes - 8)
         return;
     struct ms_pages text = {0};
-    if (!ms_pages_grow(&text, length + 1)) /* its end is a zero */
+    if (!ms_pages_grow(&text, length + 1)) /* room for a zero at the end */
         return;
     if (ms_source_read_now(file, 8, text.memory, length, &failure))
         read_text(header, text.memory, 8 + length, all_bytes - 8 - length);

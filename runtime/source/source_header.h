@@ -10,7 +10,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/source/source.h"
 
-/* 8 bytes of length, then a JSON object. */
+/* A header begins with 8 bytes of length and the first letter of a JSON object. */
 enum { MS_SOURCE_HEADER_START = 9 };
 
 struct ms_tensor_place {
@@ -18,18 +18,18 @@ struct ms_tensor_place {
     uint64_t start, middle; /* sums of a page there (source_opened.c); 0: not read yet */
 };
 
-/* Zeroed: none. */
+/* Zeroed: no tensors. */
 struct ms_source_header {
     struct ms_tensor_place *tensors;
     size_t count, capacity;
 };
 
-/* True if a file may begin so: the length of the header is what the format allows. */
+/* True if a file may begin so: the format allows a header of that length. */
 bool ms_source_header_is_start(const unsigned char start[MS_SOURCE_HEADER_START],
                                uint64_t *length_out);
 
-/* Reads that of a file; of another file, or out of memory, there are fewer tensors, or none. In the
- * file thread. */
+/* Reads the header of a file. Out of memory, some tensors are missing; a file without a header has
+ * none. In the file thread. */
 void ms_source_header_read(const struct ms_source *file, struct ms_source_header *header);
 
 static inline void ms_source_header_cleanup(struct ms_source_header *header)

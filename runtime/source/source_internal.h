@@ -18,70 +18,69 @@
 #include "runtime/source/lease.h"
 #include "runtime/source/source.h"
 
-/* In place of a descriptor that reads past the page cache: no reader has left one, or the file
- * system has none. */
+/* Values of ms_source.direct: no reader has left a descriptor, or none can be opened. */
 enum { MS_DIRECT_NOT_OPENED = -1, MS_DIRECT_REFUSED = -2 };
 
-/* What the file system shows of changes (trust.h). Immutable once the file can be found. */
+/* Which changes the file system shows (trust.h). Immutable once the file can be found. */
 struct ms_file_system {
     bool is_local; /* the kernel knows all users of files there: no other machine writes */
     bool is_overlay;
     bool is_in_memory; /* tmpfs and hugetlbfs: only there a handler of the program (userfaultfd) may
                         * give a mapping pages that are not the file's */
-    bool hides_stores; /* those through a mapping never show in the times, and are not sealed
-                        * (F_SEAL_WRITE): the file is watched for closed writers */
-    bool may_be_copy;  /* on an overlay, there may have been a copy-up since the process began: then
-                        * a mapping may be of another file than the descriptor */
+    bool hides_stores; /* stores through a mapping never show in the times, and no seal
+                        * (F_SEAL_WRITE) forbids them: the file is watched for closed writers */
+    bool may_be_copy;  /* the overlay may have copied the file up since the process began: then a
+                        * mapping may be of another file than the descriptor */
 };
 
 struct ms_source {
-    struct ms_counted counted;           /* first: lineage.h */
+    struct ms_counted counted;           /* must be first: lineage.h */
     bool is_file, is_stored, is_name;    /* stored: in a store (store.h) */
     _Atomic(enum ms_source_state) state; /* changed under ms_files.lock */
 
-    size_t bytes; /* of a snapshot; its bytes have the place of all that follows */
+    size_t bytes; /* of a snapshot, whose bytes lie in place of all that follows */
 
     /* file */
     _Atomic int descriptor; /* -1: ms_source_begin_use opens it */
-    bool stays_open;    /* else it is closed after each use; immutable once the file can be found */
-    _Atomic int direct; /* reads past the page cache (reader.c); closed with the other */
-    uint32_t users;     /* of one that does not; guarded by ms_files.lock */
-    _Atomic int copy;   /* a descriptor of the shim's copy of all bytes; -1: none */
+    bool stays_open;        /* false: closed after each use; immutable once the file can be found */
+    _Atomic int direct;     /* descriptor that reads past the page cache (reader.c) */
+    uint32_t users;         /* uses of a file that does not stay open; guarded by ms_files.lock */
+    _Atomic int copy;       /* a descriptor of the shim's copy of all bytes; -1: none */
     _Atomic unsigned under_read; /* reads of the file itself in progress */
     struct ms_file_system system;
-    int watch;         /* -1: it cannot be watched */
-    bool was_writable; /* somebody could write since it was recorded; guarded by ms_files.lock */
+    int watch;               /* -1: the file is not watched */
+    bool was_writable;       /* a writer may have closed it since; guarded by ms_files.lock */
     _Atomic bool is_deleted; /* a check has found that no link is left */
-    bool is_answered;        /* its deletion; guarded by ms_files.lock */
+    bool is_answered;        /* the deletion was answered; guarded by ms_files.lock */
     bool is_let_go;          /* its descriptor is closed; guarded by ms_files.lock */
     struct ms_lease lease;
-    /* Since it can be found by its inode, this process has not had it open for writing unseen. */
+    /* A check found no descriptor of this process that can write; later opens are intercepted. */
     _Atomic bool is_unwritten;
     struct stat recorded;
     dev_t mapped_device; /* as the kernel lists its mappings */
     ino_t mapped_inode;
-    bool looks_again; /* a mapping may be stored to unseen that was not there, or not so, before */
+    bool looks_again; /* each copy looks at the mappings: mprotect may make one writable */
     struct ms_pages sum_pages;
-    _Atomic uint64_t *_Atomic sums; /* in these (source_sums.h); NULL: none */
+    _Atomic uint64_t *_Atomic sums; /* in sum_pages (source_sums.h); NULL: none */
     struct stat *last, own_last;    /* from the last check; guarded by ms_files.lock */
     char path[MS_PATH_BYTES];
     struct ms_source *_Atomic name; /* a reference; NULL: nobody has asked for it */
     struct ms_source *next;         /* in the list of open files, guarded by ms_files.lock */
 };
 
-/* A snapshot has no more of the struct, because there may be very many: its bytes, or where they
- * are in a store. */
+/* A snapshot ends before `descriptor`, because there may be very many: its bytes follow, or this,
+ * if they are in a store. */
 struct ms_stored {
     unsigned char *memory;
     struct ms_counted *store; /* a reference */
     bool is_file;
 };
 
-/* A name has no more of the struct either. */
+/* A name also ends before `descriptor`: this follows. */
 struct ms_named {
     dev_t device;
     ino_t inode;
-    off_t bytes; /* and the time: of the file then */
+    off_t bytes; /* this and the time are from when the name was made */
     struct timespec changed;
     char path[];
 };
@@ -101,7 +100,7 @@ static inline struct ms_named *ms_source_named(const struct ms_source *name)
     return (struct ms_named *)(void *)ms_source_inside(name);
 }
 
-/* True if some link was left when it became a source, and none is now. */
+/* True if the file had a link when it became a source, and has none now. */
 static inline bool ms_source_has_lost_links(const struct ms_source *file, const struct stat *now)
 {
     return now->st_nlink == 0 && file->recorded.st_nlink > 0;
@@ -117,44 +116,45 @@ _Static_assert(offsetof(struct ms_source, descriptor) % _Alignof(struct ms_store
                    offsetof(struct ms_source, descriptor) % _Alignof(struct ms_named) == 0,
                "they have the place of a snapshot's bytes");
 
-/* The open files. One without references is about to leave. Never locked across a wait. */
+/* The open files. A file without references is about to leave the list. The lock is never held
+ * across a wait. */
 extern struct ms_files {
     struct ms_lock lock;
     struct ms_source *first;
 } ms_files;
 
-/* Adds a file to the list, in use. Takes the descriptor. Returns NULL if out of memory. */
+/* Adds a file to the list, with a use begun (ms_source_end_use), and owns the descriptor from then
+ * on. Returns NULL if out of memory. */
 struct ms_mapping;
 struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
                                         const struct ms_file_system *system,
                                         const struct ms_mapping *mapping);
 
-/* True if a writer has closed the file since it was recorded, of one that is watched. */
+/* True if a writer has closed the watched file since it was recorded. */
 bool ms_source_had_writer(const struct ms_source *file);
 
-/* Closes its descriptor and gives back its lease, once. In the file thread. A thread that still
- * reads it may read another file: ms_trust_check tells. */
+/* Closes the file's descriptor and gives its lease back, once. In the file thread. A thread that
+ * still reads may then read another file, which ms_trust_check notices. */
 void ms_source_let_go(struct ms_source *file);
 
-/* Adds to the bytes that snapshots have, or takes some out; false, and nothing is added, if that
- * would be too many. */
+/* Adds `change` to the bytes that snapshots have. False, without adding, if those are too many. */
 bool ms_source_count_bytes(int64_t change, enum ms_snapshot_limit limit);
 
 /*
- * A bracket around all that needs the descriptor: in the file thread, and in those that it starts.
- * Opens the file by its path if it is not open and there is no copy. False: *failure_out says why
- * it cannot be.
+ * Brackets each use of the descriptor, in the file thread and the threads that it starts. Opens the
+ * file by its path if it is neither open nor copied. False: *failure_out says why the file cannot
+ * be opened.
  */
 bool ms_source_begin_use(const struct ms_source *file, struct ms_source_failure *failure_out);
 void ms_source_end_use(const struct ms_source *file);
 
-/* What is looked for in the file thread, and the source that was found for it. */
+/* A search in the file thread, and the source that it has found. */
 struct ms_wanted_source {
     const void *address;
     size_t bytes;
     uint64_t offset;
     struct ms_source *found;
-    bool is_absent; /* pages are not there, and only reading them tells what they are */
-    bool is_last;   /* that was tried */
-    bool was_short; /* of descriptors */
+    bool is_absent; /* some pages are not in memory; only a read can tell what they hold */
+    bool is_last;   /* the last search: the pages were read */
+    bool was_short; /* no descriptor was free */
 };

@@ -21,11 +21,11 @@
 enum {
     MAX_HELD = 64,           /* files that are held though nothing comes from them */
     MAX_GUESSES = 256,       /* for one copy: each may read a page from a disk */
-    MAX_STEPS = 64,          /* sizes further on */
-    STEPPED_BYTES = 1 << 20, /* smaller copies are not looked for there */
-    MAX_MISSES = 16,         /* one after the other; from then on only the likeliest are tried */
-    POINT_BYTES = 4096,      /* of a place, by which it may be another */
-    MAX_POINTS = 4096,       /* for one copy: beyond, all of it is compared */
+    MAX_STEPS = 64,          /* copy sizes to look further on */
+    STEPPED_BYTES = 1 << 20, /* smaller copies are not looked for further on */
+    MAX_MISSES = 16,         /* in a row; then only the likeliest place is tried */
+    POINT_BYTES = 4096,      /* of a place; they tell places apart */
+    MAX_POINTS = 4096,       /* for one copy: beyond, all bytes are compared */
     STEP_SUMS = 4 * MAX_STEPS
 };
 
@@ -33,21 +33,22 @@ struct opened {
     struct opened *next;
     bool is_unseen;           /* in the current walk */
     struct ms_kept_file kept; /* its source; none: it is not held */
-    struct stat seen;         /* of which the header is */
+    struct stat seen;         /* the file's attributes when its header was read */
     struct ms_source_header header;
     size_t last;         /* the tensor that matched last */
-    uint64_t copied_end; /* of what was found last */
-    uint64_t next_ns;    /* when it is asked for again, if it could not be trusted */
+    uint64_t copied_end; /* of the copy that was found last */
+    uint64_t next_ns;    /* when a file that is not trusted is tried again */
     struct ms_mapping place;
 };
 
-/* All for the file thread. The one that was found, or opened, last comes first. */
+/* Only the file thread uses these. The file that was found or opened last comes first. */
 static struct opened *all;
-static uint32_t learned; /* of ms_reads_unseen */
+static uint32_t learned; /* the last value of ms_reads_unseen */
 static unsigned misses, guesses, points;
 static uint64_t copied_start; /* the sum of the first POINT_BYTES that were copied */
 
-/* Sums of places further on, or back: each copy asks for one more of them than the copy before. */
+/* Sums of places some copy sizes further on, or back. They are kept because each copy asks for only
+ * one place more than the copy before. */
 static struct {
     const struct opened *file;
     uint64_t offset, sum;
@@ -100,7 +101,7 @@ static void learn_place(const struct ms_mapping *place)
     file->is_unseen = true;
 }
 
-/* What the program reads otherwise is found otherwise. */
+/* Forgets files that are not unseen any more: their copies are found in other ways. */
 static void forget_seen(void)
 {
     for (struct opened **link = &all; *link != NULL;) {
@@ -182,7 +183,7 @@ static bool is_held(struct opened *file)
 
 /* --- other places that begin as the copied bytes do */
 
-/* Of a page of the file; 0: it cannot be read, or too much was for this copy. */
+/* Returns the sum of a page. 0: the page cannot be read, or this copy has read too many. */
 static uint64_t sum_at(struct opened *file, uint64_t offset)
 {
     unsigned char page[POINT_BYTES];
@@ -197,7 +198,7 @@ static uint64_t sum_at(struct opened *file, uint64_t offset)
     return is_read ? ms_checksum(page, sizeof(page)) | 1 : 0;
 }
 
-/* False if the sums are not to be had: by them it may be any tensor. */
+/* False if a sum cannot be read: the bytes may then be of any tensor. */
 static bool learn_points(struct opened *file, size_t number, bool is_whole)
 {
     for (int i = 0; i < (is_whole ? 1 : 2); i++) {
@@ -214,11 +215,11 @@ static bool learn_points(struct opened *file, size_t number, bool is_whole)
     return true;
 }
 
-/* A place that has the sample of what was copied, and the tensor there. */
+/* A place that matches the sample of the copied bytes, and the tensor there. */
 struct place {
     struct opened *file;
     uint64_t offset;
-    struct ms_tensor_place tensor; /* zeroed: of none that is sampled */
+    struct ms_tensor_place tensor; /* zeroed: none that is sampled */
     bool is_whole;
 };
 
@@ -230,7 +231,8 @@ static uint64_t shared_bytes(const struct ms_tensor_place *tensor, uint64_t begi
     return from < to ? to - from : 0;
 }
 
-/* The tensor that has most of the bytes there. False if what tells it from others cannot be had. */
+/* Finds the tensor that has most of the bytes there. False if the sums that tell it from others
+ * cannot be read. */
 static bool set_tensor(struct place *place, size_t bytes)
 {
     const struct ms_source_header *header = &place->file->header;
@@ -259,7 +261,7 @@ static bool has_room(const struct opened *file, uint64_t offset, size_t bytes)
     return offset <= all_bytes && bytes <= all_bytes - offset;
 }
 
-/* True if what was copied may be of this tensor, too. */
+/* True if the copied bytes may be of this tensor, too. */
 static bool is_twin(const struct place *place, struct opened *file, size_t number)
 {
     if (!learn_points(file, number, place->is_whole))
@@ -301,7 +303,7 @@ static bool is_step(struct opened *file, uint64_t offset, size_t bytes)
     return step_sums[slot].sum == 0 || step_sums[slot].sum == copied_start;
 }
 
-/* Loaders that read in pieces may do so in any order. */
+/* True if the bytes may be of a place further on or back: loaders may read pieces in any order. */
 static bool has_step(const struct place *place, size_t bytes)
 {
     for (uint64_t i = 1; i <= MAX_STEPS && bytes >= STEPPED_BYTES; i++) {
@@ -313,8 +315,8 @@ static bool has_step(const struct place *place, size_t bytes)
     return false;
 }
 
-/* True if the copied bytes may be of this file as well. Of two files without tensors, alike ones
- * have the same at the same place. */
+/* True if the copied bytes may be of this file as well. Two files without tensors may be alike:
+ * then they have equal bytes at the same place. */
 static bool is_rival(const struct place *place, struct opened *file)
 {
     if (file->seen.st_ino == 0 && !is_held(file))
@@ -341,7 +343,7 @@ static bool has_rivals(struct opened *file, const struct ms_wanted_source *wante
     return false;
 }
 
-/* Of less than a part, all is compared anyway. */
+/* A copy of less than a part is compared whole anyway. */
 static bool is_sampled(const struct ms_wanted_source *wanted)
 {
     return ms_config.unseen_reads && wanted->bytes >= MS_SOURCE_SUMS_PART;
@@ -372,7 +374,7 @@ static bool has_bytes(struct opened *file, const struct ms_wanted_source *wanted
     return is_same;
 }
 
-/* --- places where they may be */
+/* --- places where the copied bytes may be */
 
 /* True if no other place is to be tried. */
 static bool is_there(struct opened *file, struct ms_wanted_source *wanted, uint64_t offset)
@@ -393,7 +395,7 @@ static bool is_there(struct opened *file, struct ms_wanted_source *wanted, uint6
     return true;
 }
 
-/* Loaders read in order; a rank that reads for others too leaves out what those read. */
+/* Loaders read in order. Ranks that share the reading leave out each other's pieces. */
 static bool is_further_on(struct opened *file, struct ms_wanted_source *wanted)
 {
     const unsigned steps = wanted->bytes >= STEPPED_BYTES && misses < MAX_MISSES ? MAX_STEPS : 1;
@@ -442,14 +444,15 @@ static bool is_any(is_of *is_of_it, struct ms_wanted_source *wanted)
 {
     struct opened *file = all, *next;
     for (; file != NULL; file = next) {
-        next = file->next; /* a match moves it */
+        next = file->next; /* a match moves the file */
         if (is_of_it(file, wanted))
             return true;
     }
     return false;
 }
 
-/* What the program has read there was compared (source_find.c), and differs. */
+/* True if a note says what the program has read to this address: source_find.c compared that, and
+ * it differs. */
 static bool is_noted(const struct ms_wanted_source *wanted)
 {
     struct ms_mapping place;

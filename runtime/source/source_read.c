@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a source: in the file thread and in the reader's. */
+/* Reads sources, in the file thread and in the reader's threads. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "runtime/source/trust.h"
 #include "runtime/state/counters.h"
 
-/* No source is really const: nobody sees how many reads there are, but for ms_source_keep. */
+/* No source is really const: only ms_source_close_keep sees how many reads there are. */
 ssize_t ms_source_read_by(const struct ms_source *file, int descriptor, void *buffer, size_t bytes,
                           uint64_t offset)
 {
@@ -28,7 +28,7 @@ ssize_t ms_source_read_by(const struct ms_source *file, int descriptor, void *bu
     return got;
 }
 
-/* Of a file that has become shorter, what has changed says more than that bytes are missing. */
+/* Reports a file that has become shorter as changed: that says more than that bytes are missing. */
 static void explain(const struct ms_source *file, uint64_t offset, size_t bytes, int error,
                     struct ms_source_failure *failure_out)
 {
@@ -72,7 +72,7 @@ bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buf
     return is_read;
 }
 
-/* --- what was taken for the file's (source_sums.h) */
+/* --- bytes that were taken for the file's (source_sums.h) */
 
 enum { PART = MS_SOURCE_SUMS_PART };
 
@@ -82,7 +82,7 @@ struct read_range {
     size_t count;
 };
 
-/* Of what was read, or else of the whole part, read again. */
+/* Sums the part as it was read, or reads the whole part again if the range has only a piece. */
 static bool sum_part(const struct ms_source *file, uint64_t begin, const struct read_range *range,
                      uint64_t *sum_out, struct ms_source_failure *failure_out)
 {
@@ -98,7 +98,7 @@ static bool sum_part(const struct ms_source *file, uint64_t begin, const struct 
     return is_read;
 }
 
-/* What the file has by now may be what differs. */
+/* Reports a change of the file instead, if there was one: then the copy need not differ. */
 static void explain_difference(const struct ms_source *file, uint64_t begin,
                                struct ms_source_failure *failure_out)
 {

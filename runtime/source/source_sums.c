@@ -6,7 +6,7 @@
 
 enum { PART = MS_SOURCE_SUMS_PART };
 
-/* In the lowest bit. */
+/* The lowest bit of a sum. */
 static const uint64_t seen = 1;
 
 uint64_t ms_source_sums_make(const void *part)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checksums of what the program has copied to a device and what is taken for bytes of a file,
- * though most of them were not compared: nobody has seen the program read them, and the file is not
+ * Checksums of bytes that the program has copied to a device and that are taken for bytes of a
+ * file, though most were not compared: nobody has seen the program read them, and the file is not
  * in the page cache (source_opened.h).
  *
  *     file     | part | part | part | part | ...      each 64 KiB, at multiples of that
  *                  |      |      `- seen: its bytes were read since, and had this sum
- *                  |      `- sum of what was copied
- *                  `- none: it was compared, or nobody has copied it
+ *                  |      `- sum of the copied bytes
+ *                  `- none: the part was compared, or not copied
  *
- * A part that has a sum is checked when its bytes are first read (ms_source_read_check). If they
- * have another one, the read fails: the program had changed its copy of them.
+ * A part that has a sum is checked when its bytes are first read (ms_source_read_check). If the
+ * sums differ, the read fails: the program had changed its copy of the bytes.
  */
 #pragma once
 
@@ -25,11 +25,11 @@ enum { MS_SOURCE_SUMS_PART = 64 << 10 };
 /* The sum of a whole part, as it is kept; never 0. */
 uint64_t ms_source_sums_make(const void *part);
 
-/* The one of the part with this number, or 0. *is_seen_out: it was checked. */
+/* Returns the sum of the part with this number, or 0. *is_seen_out: the part was checked. */
 uint64_t ms_source_sums_get(const struct ms_source *file, uint64_t number, bool *is_seen_out);
 
-/* Keeps sums for the parts from first_number on, but for those that are 0, or have one. False if
- * out of memory. In the file thread. */
+/* Keeps sums for the parts from first_number on, without sums that are 0 and parts that have one.
+ * False if out of memory. In the file thread. */
 bool ms_source_sums_add(struct ms_source *file, uint64_t first_number, const uint64_t *sums,
                         size_t count);
 

@@ -22,12 +22,12 @@
 struct ms_store {
     struct ms_counted counted; /* first: ms_store_drop */
     int descriptor;            /* of the file, while it is filled; -1: host memory */
-    unsigned char *memory;     /* of the whole store, at least as large as all that it takes */
+    unsigned char *memory;     /* mapped: `capacity` bytes */
     size_t capacity, used;     /* bytes, multiples of the page */
     uint64_t limit;            /* of `used` */
-    const char *bound;         /* what has that limit; NULL: METASHARD_SUSPEND_BYTES */
-    bool takes_memory;         /* all but a file on a disk does */
-    uint64_t known;            /* so much of `used` was found to fit into memory */
+    const char *bound;         /* what sets that limit; NULL: METASHARD_SUSPEND_BYTES */
+    bool takes_memory;         /* true unless it is a file on a disk */
+    uint64_t known;            /* `used` was found to fit into memory up to here */
     char folder[MS_PATH_BYTES];
 };
 
@@ -52,7 +52,7 @@ static void destroy_store(struct ms_counted *counted)
     ms_heap_free(store);
 }
 
-/* Not by libc, whose functions the shim watches for the program's files. */
+/* Not by libc: the shim watches its functions for the program's files. */
 static int open_by_kernel(const char *path, int flags)
 {
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0600);
@@ -76,7 +76,7 @@ static void bound_by(struct ms_store *store, struct ms_headroom headroom)
     }
 }
 
-/* No more is mapped than fits, because the program needs addresses too. */
+/* Maps no more than fits, because the program needs addresses too. */
 static void find_limit(struct ms_store *store, uint64_t limit)
 {
     store->limit = limit > 0 ? limit : UINT64_MAX;
@@ -113,7 +113,7 @@ static bool is_there(struct ms_store *store, size_t count, struct ms_fault *faul
         return true;
     struct ms_headroom headroom = ms_headroom_find(MS_HEADROOM_MEMORY);
     if (headroom.bytes < UINT64_MAX - store->used)
-        headroom.bytes += store->used; /* what there was for this store */
+        headroom.bytes += store->used; /* this store has taken it already */
     bound_by(store, headroom);
     store->known = store->used + count + ASK_BYTES;
     return store->used + count <= store->limit || refuse(store, fault);
@@ -144,8 +144,7 @@ static int make_file(const char *folder)
     return named;
 }
 
-/* The memory of a file reaches behind its end, where nobody reads. A forked child has no use for
- * it. */
+/* Maps beyond the end of a file, where nobody reads. A forked child has no use for the memory. */
 static bool map(struct ms_store *store)
 {
     const bool is_file = store->descriptor >= 0;
@@ -201,7 +200,7 @@ static bool write_all(int descriptor, const unsigned char *bytes, size_t count, 
     return true;
 }
 
-/* Not by a store where it is a file's: that would end the process when the folder is full. */
+/* Writes to a file by a call: a store would end the process when the folder is full. */
 static bool put(const struct ms_store *store, const void *bytes, size_t count,
                 struct ms_fault *fault)
 {
@@ -216,7 +215,7 @@ static bool put(const struct ms_store *store, const void *bytes, size_t count,
     return is_good || ms_fault_set(fault, "%s: %s", store->folder, strerror(errno));
 }
 
-/* Its pages go at once, those of the file too, if the file system can do that. */
+/* Frees the pages at once, also those of a file, if the file system can do that. */
 static void destroy_stored(struct ms_counted *counted)
 {
     struct ms_source *source = (struct ms_source *)counted;
@@ -273,7 +272,7 @@ bool ms_store_finish(struct ms_store *store, struct ms_fault *fault)
     unmap_rest(store);
     if (descriptor < 0)
         return true;
-    /* Mapped pages need all of their page in the file. */
+    /* A mapped page must lie in the file as a whole. */
     const bool is_good =
         syscall(SYS_ftruncate, descriptor, store->used) == 0 && fdatasync(descriptor) == 0;
     const int error = errno;

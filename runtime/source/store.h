@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A store: where bytes of the device wait while they have no device memory. It is host memory, or a
- * file without a name in a folder, which is gone when the last of its bytes is, or the process. Its
- * bytes are sources, as snapshots are (source.h), and do not count as these.
+ * A store: bytes of the device wait in it while they have no device memory. It is host memory, or a
+ * file without a name in a folder; the file goes with the last of its bytes, or with the process.
+ * The bytes are sources, as snapshots are (source.h), but do not count as snapshots.
  *
- * One thread fills it, and all may read. The store goes with its last source.
+ * One thread fills a store, and all may read. The store goes with its last source.
  */
 #pragma once
 
@@ -19,19 +19,18 @@
 struct ms_store;
 
 /*
- * A store with room for `capacity` bytes, of which it takes at most `limit` (0: what fits). Host
- * memory, also of a folder that lies in memory, is taken as far as this process may have it
- * (headroom.h), but for an eighth. folder: NULL for host memory.
+ * Makes a store with room for `capacity` bytes, of which it takes at most `limit` (0: what fits).
+ * `folder` NULL: host memory. Takes host memory, also for a folder that lies in memory, as far as
+ * this process may have it (headroom.h), but for an eighth.
  */
 struct ms_store *ms_store_create(const char *folder, size_t capacity, uint64_t limit,
                                  struct ms_fault *fault);
 
-/* A source with a copy of these bytes. NULL: the fault says why there is no room. */
+/* Returns a source with a copy of these bytes. NULL: the fault says why. */
 struct ms_source *ms_store_add(struct ms_store *store, const void *bytes, size_t count,
                                struct ms_fault *fault);
 
-/* All is in: nothing of it can get lost any more. False: some of it may be, and the fault says
- * why. */
+/* Ends the filling: from then on no byte can get lost. False: some may; the fault says why. */
 bool ms_store_finish(struct ms_store *store, struct ms_fault *fault);
 
 /* Drops the reference of the creator. */
