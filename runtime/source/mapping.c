@@ -17,7 +17,7 @@
 #include "runtime/source/file_thread.h"
 
 /* pagemap entry bits, Documentation/admin-guide/mm/pagemap.rst of the Linux kernel. A page that the
- * kernel is moving counts as swapped; the last bit tells whose it is then, too. */
+ * kernel is moving counts as swapped; PAGE_OF_FILE holds then, too. */
 #define PAGE_PRESENT (1ULL << 63)
 #define PAGE_SWAPPED (1ULL << 62)
 #define PAGE_OF_FILE (1ULL << 61)
@@ -120,14 +120,14 @@ struct found {
 };
 
 struct walk {
-    int asked;      /* for queries */
-    unsigned flags; /* which mappings, and with OR_THE_NEXT also those behind */
+    int asked;      /* descriptor for queries */
+    unsigned flags; /* which mappings; with OR_THE_NEXT also those behind `at` */
     uintptr_t at;   /* the next query is about this address */
-    /* For a kernel without queries: the list of all, from the beginning on. Opened for each walk,
-     * because one may begin within another. */
+    /* For a kernel without queries: the list of all mappings. Each walk opens its own list, because
+     * a walk may begin within another. */
     int list; /* -1: not yet */
     size_t lines;
-    const char *path; /* of the last one */
+    const char *path; /* of the last mapping */
     char *line;
     char text[MAPS_CHUNK + 1];
 };
@@ -150,7 +150,7 @@ static void walk_end(const struct walk *walk)
         ms_descriptor_close(walk->list);
 }
 
-/* A read may end within a line, which is kept. */
+/* A read may end within a line, whose beginning is kept. */
 static enum answer next_line(struct walk *walk, char **line_out)
 {
     char *newline;
@@ -173,7 +173,7 @@ static enum answer next_line(struct walk *walk, char **line_out)
     return YES;
 }
 
-/* False if it is not one of the wanted. */
+/* False if the line is of no wanted mapping. */
 static bool parse_line(struct walk *walk, const char *text, struct found *found_out)
 {
     unsigned long begin, end, inode;
@@ -229,7 +229,7 @@ static enum answer walk_next(struct walk *walk, struct found *found_out)
     return answer;
 }
 
-/* All but the path. */
+/* Sets all members but the path. */
 static void convert(const struct found *found, size_t lines, struct ms_mapping *mapping_out)
 {
     mapping_out->begin = found->begin;
@@ -242,7 +242,8 @@ static void convert(const struct found *found, size_t lines, struct ms_mapping *
     mapping_out->is_read = false;
 }
 
-/* Of the last one. A second query gets it; one that is too long is none. */
+/* Gets the path of the last mapping that was found, by a second query if the kernel has queries. A
+ * path that is too long counts as absent. */
 static bool get_path(const struct walk *walk, const struct found *found, char path[MS_PATH_BYTES])
 {
     struct query named;
@@ -252,7 +253,7 @@ static bool get_path(const struct walk *walk, const struct found *found, char pa
            named.inode == found->inode;
 }
 
-/* The last one. */
+/* Converts the last mapping that was found, with its path. */
 static void convert_last(const struct walk *walk, const struct found *found,
                          struct ms_mapping *mapping_out)
 {
@@ -309,7 +310,7 @@ bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
     return answer != UNKNOWN;
 }
 
-/* The list ascends. */
+/* Finds the first mapping that ends behind `begin`: the list ascends. */
 static enum answer find_by_line(uintptr_t begin, struct found *found_out,
                                 struct ms_mapping *mapping_out)
 {
@@ -325,8 +326,8 @@ static enum answer find_by_line(uintptr_t begin, struct found *found_out,
     return answer;
 }
 
-/* Finds the mapping of a file that has all of [begin, end), by one query. To find that there is
- * none, the kernel need not look behind. */
+/* Finds the mapping of a file that has all of [begin, end), by one query. The kernel need not look
+ * behind `begin` to find that there is none. */
 static bool find(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out)
 {
     struct query query;
@@ -363,12 +364,12 @@ struct scan {
 };
 enum scan_categories { IS_FILE = 1 << 2, IS_PRESENT = 1 << 3, IS_SWAPPED = 1 << 4 };
 
-/* One question for pages that are there, or swapped out, and not a file's. */
+/* Asks at once for pages that are there, or swapped out, and not a file's. YES: there are none. */
 static enum answer scan_pages(int descriptor, uintptr_t begin, uintptr_t end)
 {
     static _Atomic bool is_unknown_here;
     const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uint64_t place[3]; /* of the first one */
+    uint64_t place[3]; /* of the first such page */
     struct scan scan = {.size = sizeof(scan),
                         .begin = begin / page_bytes * page_bytes,
                         .end = (end + page_bytes - 1) / page_bytes * page_bytes,
@@ -414,7 +415,7 @@ bool ms_mapping_has_pages(uintptr_t begin, uintptr_t end, size_t count)
     return seen >= count;
 }
 
-/* NO: a page is not a file's: of no file, or private and written, or swapped out. */
+/* NO: a page is not a file's: it has no file, or is private and was written, or is swapped out. */
 static enum answer read_pages(int descriptor, uintptr_t begin, uintptr_t end, bool *are_present_out)
 {
     const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -467,8 +468,8 @@ bool ms_mapping_is_present(const void *address, size_t bytes)
     return are_present;
 }
 
-/* Where the whole list must be read, pages that are no file's spare that: most copies are of the
- * program's own memory. */
+/* Asks for the pages first where the whole list must be read. Most copies are of the program's own
+ * memory, whose pages are no file's: they need no list. */
 bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mapping_out)
 {
     const uintptr_t begin = (uintptr_t)address, end = begin + bytes;
@@ -501,7 +502,7 @@ static bool maps_like(int descriptor, const struct ms_mapping *mapping)
     return map(descriptor, &own) && own.device == mapping->device && own.inode == mapping->inode;
 }
 
-/* As a load would find it. The kernel reads the set of signals before it refuses what to do. */
+/* True if a load could read there. The kernel reads the set of signals, then refuses NOTHING. */
 static bool may_be_read(uintptr_t address)
 {
     enum { NOTHING = -1, SET_BYTES = 8 };
@@ -510,7 +511,7 @@ static bool may_be_read(uintptr_t address)
            errno != EFAULT;
 }
 
-/* Gives what may not be read, too. */
+/* Checks each page, because /proc/self/mem also gives bytes that a load may not read. */
 static bool peek_by_file(const void *address, void *buffer, size_t bytes)
 {
     const int memory = ms_descriptor_open("/proc/self/mem", O_RDONLY);
@@ -524,7 +525,8 @@ static bool peek_by_file(const void *address, void *buffer, size_t bytes)
     return is_read;
 }
 
-/* Some containers deny the call. /proc/self/mem reads devices, too, so callers check the file. */
+/* Some containers deny the first call. /proc/self/mem reads devices, too: callers check the
+ * file. */
 bool ms_mapping_peek(const void *address, void *buffer, size_t bytes)
 {
     const struct iovec to = {buffer, bytes}, from = {(void *)(uintptr_t)address, bytes};
@@ -558,7 +560,7 @@ static bool populate(const void *address, size_t bytes)
     return syscall(SYS_madvise, begin, (uintptr_t)address + bytes - begin, POPULATE_READ) == 0;
 }
 
-/* True if no page must be brought in. */
+/* True if all pages are there. */
 static bool are_resident(uintptr_t begin, uintptr_t end)
 {
     unsigned char states[1024];
@@ -576,7 +578,7 @@ static bool are_resident(uintptr_t begin, uintptr_t end)
     return are_resident;
 }
 
-/* To bring in pages that are there takes a quarter as long as to compare them. */
+/* Looks for present pages first: bringing them in takes a quarter as long as comparing them. */
 bool ms_mapping_may_load(const void *address, size_t bytes, bool is_one)
 {
     const uintptr_t begin = (uintptr_t)address;
@@ -592,7 +594,8 @@ static bool ends_locks(int descriptor)
            ms_descriptor_ask_for_locks(descriptor) != MS_DESCRIPTOR_UNLOCKED;
 }
 
-/* True if it has the flags that ms_mapping_open sets. A descriptor that dup2 put there has not. */
+/* True if the descriptor has the flags that ms_mapping_open sets. A file that dup2 put in its place
+ * does not have them. */
 static bool is_ours(int descriptor)
 {
     return (syscall(SYS_fcntl, descriptor, F_GETFD) & FD_CLOEXEC) != 0 &&
@@ -606,8 +609,8 @@ void ms_mapping_close(int descriptor)
         ms_descriptor_close(descriptor);
 }
 
-/* Files with a write lease of the program. Never taken out: bytes of such a file are copied at
- * once. With more, so are those of all. */
+/* Files with a write lease of the program, now or before. They are never taken out: their bytes are
+ * copied at once. Beyond MAX_LEASED, the bytes of all files are. */
 enum { MAX_LEASED = 16 };
 static struct {
     _Atomic uint64_t device, inode;
@@ -635,7 +638,8 @@ void ms_mapping_note_lease(dev_t device, ino_t inode)
     atomic_store(&leased[place].inode, inode);
 }
 
-/* For the program's table. A locked file stays open where it is, and is not opened again. */
+/* For the program's table. The descriptor of a locked file stays where it is, and the file is not
+ * opened again. */
 static int move_up(int descriptor, const struct stat *stat)
 {
     enum { HIGH = 512 };
@@ -673,7 +677,7 @@ static int open_regular(const char *path, struct stat *stat_out)
         may_be_opened(stat_out)) {
         snprintf(link, sizeof(link), "/proc/thread-self/fd/%d", found);
         descriptor = ms_descriptor_open(link, O_RDONLY | O_NONBLOCK);
-        if (descriptor >= 0) /* a tensor that comes in pieces looks like a file that is read on */
+        if (descriptor >= 0) /* reading a tensor in pieces looks sequential */
             ms_descriptor_read_ahead(descriptor, POSIX_FADV_RANDOM);
         if (descriptor >= 0 && !ms_file_thread_has_own_table())
             descriptor = move_up(descriptor, stat_out);

@@ -38,8 +38,8 @@ bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mappi
 /* Finds the file mapping that has the address, whatever its pages are. */
 bool ms_mapping_find_at(uintptr_t address, struct ms_mapping *mapping_out);
 
-/* True if so many pages of the range are there, or this is unknown. Pages of a file are there that
- * were touched, or lay around one that was, and were read before. */
+/* True if at least `count` pages of the range are there, or this is unknown. A page of a file is
+ * there if it was touched, or if it had been read before and a page near it was touched. */
 bool ms_mapping_has_pages(uintptr_t begin, uintptr_t end, size_t count);
 
 /* True if all pages of the range are there. */
@@ -50,10 +50,10 @@ typedef void ms_mapping_visitor(void *context, const struct ms_mapping *mapping)
 bool ms_mapping_visit(ms_mapping_visitor *visit, void *context);
 
 /*
- * True if a store through a mapping of this process may change that file: it is mapped shared, and
- * is writable there, or can become so (mprotect), because its descriptor was open for writing; or
- * this is unknown. Looks at all mappings. *lasts_out, if false: true if only a new mapping can
- * change that. The kernel may not tell how a file was opened; then mprotect can, too.
+ * True if a store through a mapping of this process may change the file, or this is unknown. The
+ * mapping is shared, and writable, or can become so (mprotect), because its descriptor was open for
+ * writing. Looks at all mappings. If false, *lasts_out is true if only a new mapping can change
+ * that. It is false if mprotect can, too, because the kernel does not tell how a file was opened.
  */
 bool ms_mapping_is_stored_to(dev_t device, ino_t inode, bool *lasts_out);
 
@@ -62,28 +62,29 @@ bool ms_mapping_is_stored_to(dev_t device, ino_t inode, bool *lasts_out);
 bool ms_mapping_peek(const void *address, void *buffer, size_t bytes);
 
 /*
- * Of how many mappings the range is, if all are memory of no file that somebody could make shorter:
- * of none, or of the one without a name that the kernel makes for shared memory of no file, as
- * drivers pin. 0: some are others, or the kernel does not answer queries.
+ * Counts the mappings of the range, if nobody can make a file behind them shorter: they have no
+ * file, or the file without a name that the kernel makes for shared anonymous memory, as drivers
+ * pin. 0: some have another file, or the kernel does not answer queries.
  */
 size_t ms_mapping_count_anonymous(const void *address, size_t bytes);
 
 /*
- * True if loads by this thread get no signal, unless the program changes its mapping, or somebody
- * its file. Brings pages in, as they would. False: some may not be loaded, or the kernel is older
- * than Linux 5.14 (EINVAL). is_one: it is anonymous memory of one mapping, which has the same
- * rights everywhere: that takes less. For any thread.
+ * True if loads from the range by this thread get no signal, unless the program changes the
+ * mapping, or somebody the file. Brings pages in, as loads would. False: some bytes may not be
+ * loaded, or the kernel is older than Linux 5.14 (EINVAL). is_one: the range is anonymous memory of
+ * one mapping, which has the same rights everywhere: that takes less. For any thread.
  */
 bool ms_mapping_may_load(const void *address, size_t bytes, bool is_one);
 
-/* Where the program has mapped files from their start on, and nobody has looked yet. */
+/* Where the program has mapped files from their start on, since the last look. */
 enum { MS_MAPPING_NEW = 64, MS_MAPPING_NO_CHECKPOINT = 1 };
 extern struct ms_mapping_new {
     _Atomic uintptr_t places[MS_MAPPING_NEW]; /* 0: none */
     _Atomic uint32_t count;
 } ms_mapping_new;
 
-/* NULL: of a file that is certainly no checkpoint, or none. For any thread, also in a handler. */
+/* `address` NULL: the file is certainly no checkpoint, or nothing was mapped. For any thread, also
+ * in a handler. */
 static inline void ms_mapping_note_new(const void *address)
 {
     const uint32_t at = atomic_fetch_add(&ms_mapping_new.count, 1) % MS_MAPPING_NEW;
@@ -91,8 +92,8 @@ static inline void ms_mapping_note_new(const void *address)
                  address != NULL ? (uintptr_t)address : MS_MAPPING_NO_CHECKPOINT);
 }
 
-/* Takes the notes since the last call, those of NULL left out. Returns how many there were with
- * these: fewer than calls, if there were too many. */
+/* Takes the addresses that were noted since the last call, without NULL. Returns how many notes
+ * there were, with NULL: fewer than calls of ms_mapping_note_new, if there were too many. */
 static inline size_t ms_mapping_take_new(uintptr_t places_out[MS_MAPPING_NEW], size_t *count_out)
 {
     size_t taken = 0;
@@ -106,23 +107,22 @@ static inline size_t ms_mapping_take_new(uintptr_t places_out[MS_MAPPING_NEW], s
     return taken;
 }
 
-/* Returns a read-only descriptor of the mapped file, verified by device and inode, or -1. Of a file
- * that was read, then has those of a mapping, which some file systems have two of. */
+/* Returns a read-only descriptor of the mapped file, verified by device and inode, or -1. For a
+ * file that was read, then sets the device and inode that a mapping of it has: on some file systems
+ * they differ from stat(2)'s. */
 int ms_mapping_open(struct ms_mapping *mapping);
 
-/* Opens a file again, by its path. Returns -1 if it cannot be opened, or is another one by now:
- * then stat_out is that of the other one, and errno 0. */
+/* Opens a file again by its path. Returns -1 if that fails, or if the path is of another file by
+ * now: then *stat_out is of the other file, and errno is 0. */
 int ms_mapping_open_again(const char *path, const struct stat *wanted, struct stat *stat_out);
 
 /*
- * The program is about to take a write lease of this file, or has one: from now on nobody opens it
- * here, which would break that lease, and the kernel's signal for it ends the program. For any
- * thread, also in a handler of a signal.
+ * The program is about to take a write lease of this file, or has one. From now on the shim does
+ * not open the file: that would break the lease, and the kernel's signal for that ends the program.
+ * For any thread, also in a handler of a signal.
  */
 void ms_mapping_note_lease(dev_t device, ino_t inode);
 
-/*
- * Closes a descriptor of a file. In the program's table (file_thread.h) only if it is still ours
- * and no lock would end with it; otherwise it stays open.
- */
+/* Closes a descriptor of a file. In the program's table (file_thread.h) it stays open if it is not
+ * ours any more, or if a lock would end with it. */
 void ms_mapping_close(int descriptor);

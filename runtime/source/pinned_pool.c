@@ -8,7 +8,7 @@
 #include "runtime/source/headroom.h"
 #include "runtime/state/state.h"
 
-/* More are in use at once only if more threads fill memory at once. */
+/* More areas are in use at once only if more threads fill memory at once. */
 enum { MAX_KEPT = 16 };
 
 static struct {

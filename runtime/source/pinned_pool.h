@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Pinned host memory through which files are copied to the device. Freeing pinned memory may wait
- * for all queued work, also for a kernel that waits for this very thread; and allocating it takes
- * as long as filling it. So an area is kept when its user is done. It is freed when the program
- * frees memory while nothing is deferred, for which the driver waits anyway.
+ * for all queued work, also for a kernel that waits for this very thread; and allocating takes as
+ * long as filling. So an area is kept when its user is done. It is freed when the program frees
+ * memory while nothing is deferred, for which the driver waits anyway.
  *
  * The table of kept areas has a lock of its own, which is not held across driver calls.
  */
@@ -23,17 +23,17 @@ struct ms_pinned_area {
 
 /*
  * Returns an area of at least `bytes` bytes that nobody else uses, or of `least` where host memory
- * has no room for more (headroom.h). `context` must be current. Fails
- * with CUDA_ERROR_OUT_OF_MEMORY if there is neither pinned nor pageable memory.
+ * has no room for more (headroom.h). `context` must be current. Fails with CUDA_ERROR_OUT_OF_MEMORY
+ * if there is neither pinned nor pageable memory.
  */
 CUresult ms_pinned_pool_take(CUcontext context, size_t least, size_t bytes,
                              struct ms_pinned_area *staging_out);
 
-/* No queued work may use the area any more. */
+/* Gives the area back to the pool. No queued work may use it any more. */
 void ms_pinned_pool_drop(const struct ms_pinned_area *staging);
 
 /* Frees the kept areas of `context`. May wait for the device. */
 void ms_pinned_pool_give_back(CUcontext context);
 
-/* Forgets the areas of a context that was destroyed, and its memory with it. */
+/* Forgets the areas of a destroyed context, whose memory went with it. */
 void ms_pinned_pool_forget(CUcontext context);

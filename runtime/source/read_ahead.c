@@ -17,13 +17,13 @@
 
 enum {
     MAX_MAPPINGS = 1024,
-    MAX_TRIES = 3, /* how often advice is taken back because of faults; then it is over */
+    MAX_TRIES = 3, /* no advice is given once faults took it back so often */
     FAULTS_OF_A_COPY = 2,
-    /* Of each look one fault is nobody's; so many more, and it is asked which pages are there. */
+    /* A look ignores FREE_FAULTS. MANY_FAULTS more make it ask which pages are there. */
     FREE_FAULTS = 1,
     MANY_FAULTS = 32,
-    /* Of a fault the kernel maps so many pages, if they were read before; and of a mapping so many
-     * may be there beside those of copies, and of its header. */
+    /* A fault maps up to PAGES_OF_A_COPY pages, if they were read before. Beside the pages of
+     * copies and of the header, MANY_PAGES may be there. */
     PAGES_OF_A_COPY = 16,
     MANY_PAGES = 64,
     HEADER_BYTES = 1 << 20,
@@ -44,12 +44,12 @@ static unsigned tries;
 static _Atomic bool is_given, is_new; /* is_new: nobody has looked since */
 static _Atomic uint64_t copies;
 
-/* Of the lease thread. */
+/* Only the lease thread uses these. */
 static uint64_t faults_before, copies_before, bucket;
 
 /* --- giving and taking back, in the file thread */
 
-/* True if the range is that mapping still. */
+/* True if the mapping still is there, as it was. */
 static bool is_there(const struct ms_mapping_range *range)
 {
     struct ms_mapping now;
@@ -68,7 +68,7 @@ static void forget_unmapped(void)
     last_found = 0;
 }
 
-/* Of mappings that lie where others were, those are forgotten. */
+/* Forgets older mappings that lay where this mapping lies. */
 static void forget(const struct ms_mapping *mapping)
 {
     size_t kept = 0;
@@ -114,7 +114,7 @@ static void advise(const struct ms_mapping *mapping)
     }
 }
 
-/* Another mapping that came there keeps what its owner has advised. */
+/* Leaves alone what was mapped there since: its owner may have given other advice. */
 static void take_back(__attribute__((unused)) void *argument)
 {
     for (size_t i = 0; i < mapping_count; i++) {
@@ -131,7 +131,7 @@ static bool is_used(const struct ms_mapping_range *range)
     return is_there(range) && ms_mapping_has_pages(range->begin + HEADER_BYTES, range->end, most);
 }
 
-/* Faults may be of anything: of code that is read, say. */
+/* Faults may have other causes, such as code that is read: so the pages of mappings decide. */
 static void take_back_if_used(void *argument)
 {
     bool is_any_used = false;
@@ -163,9 +163,9 @@ static void advise_new(void *address)
         advise(&found);
 }
 
-/* True for a safetensors file: 8 bytes of length, then a JSON object. A device is not read: that
- * has side effects. Each read is one of pages that are there already, or else the kernel would read
- * more behind them. */
+/* True for a safetensors file: 8 bytes of length, then a JSON object. Does not read a device, which
+ * would have side effects. Each read is of pages that are there already: otherwise the kernel would
+ * read more behind them. */
 static bool read_length(int file, uint64_t *length_out)
 {
     struct stat stat;

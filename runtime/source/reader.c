@@ -40,7 +40,7 @@ enum {
 };
 struct direct_file {
     const struct ms_source *source;
-    int was_left; /* by a reader before; the source's */
+    int was_left; /* the source's, from a reader before */
     _Atomic int descriptor;
 };
 
@@ -90,7 +90,7 @@ static size_t place_small(size_t bytes, size_t slot_bytes, size_t *used, size_t 
     return bytes;
 }
 
-/* A large range has blocks of its own, and its bytes the same offset in a block as in the file. */
+/* Gives a large range blocks of its own. Bytes have the same offset in a block as in the file. */
 size_t ms_reader_place(uint64_t offset, size_t bytes, size_t slot_bytes, size_t *used,
                        size_t *place_out)
 {
@@ -114,7 +114,8 @@ size_t ms_reader_place(uint64_t offset, size_t bytes, size_t slot_bytes, size_t 
 #define SYS_cachestat 451 /* since Linux 6.5; the same number everywhere */
 #endif
 
-/* Of the pages with these bytes; or -1 if the kernel is older or the file another user's. */
+/* Counts the pages with these bytes that are cached. -1: before Linux 6.5, or another user's
+ * file. */
 static int64_t count_cached_pages(int descriptor, uint64_t offset, uint64_t bytes)
 {
     struct {
@@ -151,7 +152,7 @@ static bool can_be_read_at_once(int descriptor, uint64_t offset)
     return preadv2(descriptor, &vector, 1, (off_t)offset, RWF_NOWAIT) >= 0 || errno != EAGAIN;
 }
 
-/* If this is unknown, the page cache is the place to read from. */
+/* True if this is unknown: then the page cache is the place to read from. */
 static bool is_byte_cached(int descriptor, uint64_t offset)
 {
     const int64_t pages = count_cached_pages(descriptor, offset, 1);
@@ -269,8 +270,8 @@ static uint64_t stretch_end(const struct ms_file_range *range, uint64_t begin)
     return stop < end ? stop : end;
 }
 
-/* Returns the end of the stretches from `begin` that are all cached, or all not, by their ends:
- * missing pages between these are read all the same, but more slowly. */
+/* Returns the end of the stretches from `begin` that are all cached, or all not, judged by their
+ * ends. Missing pages between the ends are read all the same, but more slowly. */
 static uint64_t find_alike(const struct ms_file_range *range, uint64_t begin, bool *cached_out)
 {
     const int descriptor = range->source->descriptor;
@@ -392,7 +393,7 @@ static void read_many(void *argument)
 }
 
 /* A single thread that reads from the page cache gains nothing over the caller. Needs cachestat:
- * other checks may start a read, of more than they ask for. */
+ * other checks may start a read of more than they look at. */
 static bool is_for_caller(const struct ms_reading *what)
 {
     const struct ms_read_batch *last = &what->batches[what->batch_count - 1];
@@ -444,9 +445,9 @@ static bool list_files(struct ms_reader *reader)
 }
 
 /*
- * So that the next reader opens none. Not to a source whose descriptors come and go, or that was
- * let go, which happens in this thread, too. At most a quarter of the limit, so that there is room
- * for other files. No source is really const.
+ * Leaves the descriptor to the source, so that the next reader opens none. Not to a source whose
+ * descriptors come and go, nor to one that was let go, which happens in this thread, too. Uses at
+ * most a quarter of the limit, so that there is room for other files. No source is really const.
  */
 static bool leave(const struct direct_file *file, int descriptor)
 {
@@ -468,7 +469,7 @@ static void leave_or_close(void *argument)
     }
 }
 
-/* Mostly nothing was opened, or what was is the source's already. */
+/* Usually false: nothing was opened, or the descriptor is the source's already. */
 static bool has_opened(const struct ms_reader *reader)
 {
     bool has = false;
@@ -550,7 +551,7 @@ static void log_failure(struct ms_reader *reader)
     reader->is_given = true;
 }
 
-/* Once all is read: what is not checked for each batch. */
+/* Checks once, when all is read, for stores that the check of a batch does not show. */
 static void check_mappings(void *argument)
 {
     struct ms_reader *reader = argument;
@@ -572,7 +573,7 @@ CUresult ms_reader_next(struct ms_reader *reader, uint64_t wait_ns, struct ms_re
     if (reader->thread_count == 0 && reader->done_count == 0)
         ms_file_thread_call(read_here, reader);
     ms_lock_take(&reader->lock);
-    /* Without threads nothing is being read. */
+    /* Without threads there is nothing to wait for. */
     while (waited == 0 && reader->failed == CUDA_SUCCESS && reader->done_count == 0 &&
            reader->thread_count > 0)
         waited = pthread_cond_timedwait(&reader->more_done, &reader->lock.mutex, &deadline);

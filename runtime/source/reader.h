@@ -6,16 +6,17 @@
  *     slot  |  head | range                 | tail |  small | small | small |     unused     |
  *                   ^ place
  *
- * A range in the page cache is read from there. Another one, if large enough, is read past the page
+ * A range in the page cache is read from there. A large range that is not is read past the page
  * cache straight into the slot (O_DIRECT), in whole blocks of the file: ms_reader_place leaves room
- * for head and tail, which are not used. If the file system refuses that, the page cache is used.
+ * for head and tail, which are not used. If the file system refuses O_DIRECT, the page cache is
+ * used.
  *
- * After every read the file is compared with its record, as in source.h: the reader delivers a
- * batch only if its files were found unchanged, and the last one only if no file was stored to
+ * After every read the file is compared with its record, as in source.h. The reader delivers a
+ * batch only if its files were found unchanged, and the last batch only if no file was stored to
  * unseen (ms_trust_check_mappings).
  *
- * Calls no CUDA function. One thread uses a reader. The threads that it starts share the file
- * thread's table (file_thread.h), block all signals, and are joined by ms_reader_destroy.
+ * Calls no CUDA function. One thread uses a reader. The reader's threads share the file thread's
+ * table (file_thread.h) and block all signals; ms_reader_destroy waits for them.
  */
 #pragma once
 
@@ -26,7 +27,7 @@
 
 #include "runtime/source/source.h"
 
-/* Slots begin at multiples of this, and have such a size; ranges are best cut there. */
+/* Slots begin and end at multiples of this; ranges are best cut there. */
 enum { MS_READER_BLOCK = 4096 };
 
 struct ms_file_range {
@@ -43,8 +44,8 @@ struct ms_read_batch {
 
 /*
  * Places [offset, offset + bytes) of a file in a slot of slot_bytes, of which *used are taken, and
- * moves *used behind it. Returns how many bytes fit; if not all do, they end at a block of the
- * file. Returns 0 if they should go to a fresh slot, but never for a fresh one.
+ * moves *used behind it. Returns how many bytes fit: all, or so many that the cut is at a block of
+ * the file. Returns 0 if the bytes should go to a fresh slot, but never for a fresh slot.
  */
 size_t ms_reader_place(uint64_t offset, size_t bytes, size_t slot_bytes, size_t *used,
                        size_t *place_out);
@@ -62,8 +63,8 @@ struct ms_reading {
     const _Atomic bool *cancelled; /* true: no read begins any more */
 };
 
-/* True if all pages of a range of a file are in the page cache, by one question; or, where the
- * kernel has no answer to that, the ends of each 64 KiB; or this is unknown. */
+/* True if all pages of a range of a file are in the page cache, or this is unknown. Where the
+ * kernel cannot count them at once, only the ends of each 64 KiB are looked at. */
 bool ms_reader_is_cached(int descriptor, uint64_t begin, uint64_t end);
 
 struct ms_reader;
@@ -86,8 +87,8 @@ struct ms_read_done {
  */
 CUresult ms_reader_next(struct ms_reader *reader, uint64_t wait_ns, struct ms_read_done *done_out);
 
-/* Lets the slot be filled again. The last one given back is in the caches, and is filled first. */
+/* Lets the slot be filled again. The slot given back last is in the caches, and is filled first. */
 void ms_reader_give_back(struct ms_reader *reader, size_t slot);
 
-/* Stops reading, joins the threads, and frees the reader. */
+/* Stops reading, waits for the threads, and frees the reader. */
 void ms_reader_destroy(struct ms_reader *reader);

@@ -17,9 +17,9 @@
 #include "runtime/source/source_header.h"
 
 /*
- * Static or mapped by a system call, because a program may read where it must not allocate. Pages
- * without notes take no memory. Of files and of places in memory the oldest is forgotten where a
- * new one has no room.
+ * The tables are static or mapped by a system call, because a program may read where it must not
+ * allocate. Pages without notes take no memory. If a table is full, a new file or range takes the
+ * place of the oldest.
  *
  * A note costs the same however many there are, and threads that read side by side rarely meet:
  *
@@ -29,51 +29,50 @@
  *                   flag of its shard
  */
 enum { MAX_FILES = MS_READS_FILES, FILE_HEAD_BITS = 11, MAX_READS = 64 };
-/* One checksum for so many bytes of a read, and for what is left at its end. */
+/* One checksum for each PART_BYTES of a read, and one for the rest at its end. */
 enum { PART_BYTES = 64 << 10, MAX_CHECKSUMS = 1 << 20 };
-/* Neighbouring windows have neighbouring lists, and other shards. */
+/* Neighbouring windows have neighbouring lists, in different shards. */
 enum { WINDOW_BITS = 19, HEAD_BITS = 18, SHARD_BITS = 6, SHARDS = 1 << SHARD_BITS };
 enum { SHARD_RANGES = 8 << 10, RANGES = SHARD_RANGES * SHARDS };
 enum { FEW_OF_SHARD = 512, FEW_RANGES = FEW_OF_SHARD * SHARDS };
 
-/* A lock that nobody waits for: a mutex would take a quarter of what a note takes. */
+/* A lock that nobody waits for long: a mutex would take a quarter of the time of a note. */
 struct MS_LOCK_ATTRIBUTE(capability("flag")) flag {
     _Atomic bool is_taken;
 };
 
-/* Who adds files changes it, with their flag. Others read all but the path without. */
+/* Threads that add files change this, with files_flag. Others read all but the path without it. */
 struct file {
-    _Atomic uint32_t
-        number;            /* how many came before, from 1 on; its place is this modulo MAX_FILES */
-    _Atomic uint32_t next; /* the number of an older one with its hash; 0: none */
+    _Atomic uint32_t number; /* files are counted from 1 on; the place is this modulo MAX_FILES */
+    _Atomic uint32_t next;   /* the number of an older file with its hash; 0: none */
     _Atomic dev_t device;
     _Atomic ino_t inode;
     _Atomic uint64_t changed_ns; /* its change time, which a new path or file changes */
     _Atomic bool is_opened, is_mapped;
-    _Atomic uint64_t bytes, read_bytes; /* its own; of reads that were noted */
+    _Atomic uint64_t bytes, read_bytes; /* the file's; of noted reads */
     char path[MS_PATH_BYTES];
 };
 
-/* Memory within one window. Numbers of ranges are places in the table. */
+/* Memory within one window. The number of a range is its place in the table. */
 struct range {
-    uintptr_t begin, read_begin; /* its own; of the read, before anything was read over it */
+    uintptr_t begin, read_begin; /* the range's; the read's, before other reads went over it */
     uint64_t offset;             /* of begin, in the file */
     uint64_t read_bytes, first_checksum;
     uint32_t bytes;
-    uint32_t file;         /* its number */
-    uint32_t held;         /* 0: it has no checksums */
-    uint32_t next;         /* of the list; 0: none */
-    uint32_t older, newer; /* of its shard */
+    uint32_t file;         /* the file's number */
+    uint32_t held;         /* the number of the held file; 0: no checksums */
+    uint32_t next;         /* in the list; 0: none */
+    uint32_t older, newer; /* in its shard */
 };
 
-/* Its ranges are each SHARDS-th behind its own number, so that few of them take few pages. */
+/* A shard has each SHARDS-th range behind its own number, so that few ranges take few pages. */
 struct shard {
     _Alignas(64) struct flag flag;
-    uint32_t used, unused; /* how many were ever used; the first that is not any more */
+    uint32_t used, unused; /* how many ranges were ever used; the first free one of these */
     uint32_t oldest, newest;
 };
 
-/* What was read last, wherever to. Without a lock: what two reads have mixed is a wrong guess. */
+/* The last reads, to any memory. There is no lock: two reads that mix are only a wrong guess. */
 struct last_read {
     _Atomic uint64_t offset, bytes;
     _Atomic uint32_t file;
@@ -86,22 +85,22 @@ static MS_GUARDED_BY(files_flag) uint32_t file_count;    /* ever */
 static struct shard shards[SHARDS];
 static struct range *ranges; /* atomic; immutable once set */
 static struct range few_ranges[FEW_RANGES];
-static uint32_t shard_ranges;          /* how many each shard may have; set before */
+static uint32_t shard_ranges;          /* how many each shard may have; set before `ranges` */
 static uint32_t heads[1 << HEAD_BITS]; /* the first range of each list */
 static struct last_read reads[MAX_READS];
 static _Atomic size_t read_count; /* ever */
 _Atomic uint32_t ms_reads_unseen;
 
-/* A ring. If places are reserved again before they are filled, wrong sums may stay there, and what
- * was read is not recognised. */
+/* A ring. Wrong sums may stay where places are reserved again before they are filled: then the
+ * bytes are not recognised. */
 static _Atomic uint64_t checksums[MAX_CHECKSUMS];
 static _Atomic uint64_t checksum_count; /* ever reserved */
 
 #define READ(member) atomic_load_explicit(&(member), memory_order_relaxed)
 #define WRITE(member, value) atomic_store_explicit(&(member), value, memory_order_release)
 
-/* A handler may have interrupted the thread that has the flag, and in a forked child it may have no
- * owner any more: so nobody waits for long. */
+/* Nobody waits for long: a handler may have interrupted the thread that has the flag, and in a
+ * forked child the flag may have no owner any more. */
 static bool take(struct flag *flag) MS_LOCK_ATTRIBUTE(try_acquire_capability(true, *flag));
 static bool take(struct flag *flag) MS_LOCK_ATTRIBUTE(no_thread_safety_analysis)
 {
@@ -122,7 +121,7 @@ static void drop(struct flag *flag) MS_LOCK_ATTRIBUTE(no_thread_safety_analysis)
 
 /* --- files */
 
-/* Returns its length, or 0. */
+/* Returns the length of the path, or 0. */
 static size_t read_path(int descriptor, char path_out[MS_PATH_BYTES])
 {
     char link[32] = "/proc/self/fd/", digits[12];
@@ -152,7 +151,7 @@ static file_head *get_file_head(dev_t device, ino_t inode)
     return &file_heads[hash >> (64 - FILE_HEAD_BITS)];
 }
 
-/* Without the flag NULL also if others change the list, in which numbers descend. */
+/* Without the flag, also NULL if others change the list. Numbers descend in the list. */
 static inline struct file *find_file_of(const file_head *head, const struct stat *stat)
 {
     uint32_t number = atomic_load_explicit(head, memory_order_acquire);
@@ -221,8 +220,8 @@ static uint64_t changed_ns(const struct stat *stat)
     return (uint64_t)stat->st_ctim.tv_sec * 1000000000 + (uint64_t)stat->st_ctim.tv_nsec;
 }
 
-/* Also of one that was deleted, and whose inode is a new one's: nobody has seen that. A path that
- * is too long is none. */
+/* Starts anew if the change time differs, as for a new file with the inode of a deleted file:
+ * nobody has seen the deletion. A path that is too long counts as absent. */
 MS_HOLDS(files_flag)
 static void set_path_locked(struct file *file, const char *path, size_t length,
                             const struct stat *stat)
@@ -252,7 +251,7 @@ static __attribute__((noinline)) struct file *add_file(file_head *head, int desc
     return file;
 }
 
-/* NULL: others are busy. It may be replaced by another at any time. */
+/* NULL: others are busy. Another file may take the place of this file at any time. */
 static inline struct file *get_file(int descriptor, const struct stat *stat)
 {
     file_head *const head = get_file_head(stat->st_dev, stat->st_ino);
@@ -264,7 +263,7 @@ static inline struct file *get_file(int descriptor, const struct stat *stat)
 
 /* --- what could be a checkpoint */
 
-/* By how files of known formats begin. A large one may be of any format. */
+/* Looks how files of known formats begin. A large file may be of any format. */
 static bool may_be_checkpoint(int descriptor, const struct stat *stat)
 {
     static const char starts[][8] = {"PK\3\4", "GGUF", "\x89HDF", "\x93NUM"};
@@ -284,10 +283,8 @@ static bool may_be_checkpoint(int descriptor, const struct stat *stat)
            ms_source_header_is_start(start, &length);
 }
 
-/*
- * Most processes never use a device: until then, only what could be a checkpoint is noted. A child
- * of a process that uses one can use none itself.
- */
+/* Most processes never use a device: until the shim has started, only what could be a checkpoint is
+ * noted (is_wanted). A child of a process that uses a device can use none itself. */
 static inline bool is_of_use(void)
 {
     static _Atomic bool was_started;
@@ -302,7 +299,7 @@ static inline bool is_wanted(int descriptor, const struct stat *stat)
     return ms_is_started() || find_file(stat) != NULL || may_be_checkpoint(descriptor, stat);
 }
 
-/* --- ranges. Who changes a list has the flag of its shard. */
+/* --- ranges. A thread that changes a list has the flag of its shard. */
 
 static uint32_t window_head(uintptr_t address)
 {
@@ -331,7 +328,7 @@ static void leave_order(uint32_t number, struct shard *shard)
     *(newer != 0 ? &ranges[newer].older : &shard->newest) = older;
 }
 
-/* Takes the range out that the link leads to. */
+/* Takes out the range that the link leads to. */
 static void forget_range(uint32_t *link, struct shard *shard)
 {
     const uint32_t number = *link;
@@ -362,7 +359,7 @@ static uint32_t get_unused(struct shard *shard)
     return number;
 }
 
-/* Of a range that is read over in its middle, only what is before that is kept. */
+/* Takes out what a read has overwritten. A range overwritten in its middle keeps only the front. */
 static void cut(struct range *range, uintptr_t begin, uintptr_t end)
 {
     if (range->begin < begin) {
@@ -374,7 +371,7 @@ static void cut(struct range *range, uintptr_t begin, uintptr_t end)
     }
 }
 
-/* Forgets what is read over. Returns the range that ends where the new one begins, or 0. */
+/* Forgets what the new range overwrites. Returns the range that ends where it begins, or 0. */
 static uint32_t make_room(uint32_t *head, struct shard *shard, uintptr_t begin, uintptr_t end)
 {
     uint32_t before = 0;
@@ -395,7 +392,8 @@ static uint32_t make_room(uint32_t *head, struct shard *shard, uintptr_t begin, 
     return before;
 }
 
-/* A read that goes on where the one before it ended makes that longer, if neither has checksums. */
+/* True if the read goes on where the range before ends, so that the range grows. Ranges with
+ * checksums do not. */
 static bool goes_on(const struct range *before, const struct range *range)
 {
     return before->file == range->file && before->held == 0 && range->held == 0 &&
@@ -428,7 +426,7 @@ static struct range *map_ranges(void)
     return at != -1 ? (struct range *)at : NULL;
 }
 
-/* With the first note; the first of several threads makes the table. */
+/* Called with the first note. The first of several threads makes the table. */
 static __attribute__((noinline)) void make_ranges(void)
 {
     if (!take(&files_flag))
@@ -446,7 +444,7 @@ static inline bool has_ranges(void)
     return __atomic_load_n(&ranges, __ATOMIC_ACQUIRE) != NULL;
 }
 
-/* Each window has its own part of a read. The first part has the begin and the offset of all. */
+/* Adds a range for each window that the read reaches. `part` begins as the whole read. */
 static void add_ranges(struct range *part)
 {
     const uintptr_t end = part->begin + part->read_bytes;
@@ -466,7 +464,8 @@ static void add_ranges(struct range *part)
     }
 }
 
-/* The range that has the address; of no bytes if there is none. False: others are busy. */
+/* Finds the range that has the address; its bytes are 0 if there is none. False: others are
+ * busy. */
 static bool find_range(uintptr_t address, struct range *range_out)
 {
     const uint32_t head = window_head(address);
@@ -487,7 +486,7 @@ static bool find_range(uintptr_t address, struct range *range_out)
 
 /* --- checksums */
 
-/* False: the note has none. */
+/* False: the read is too long to have checksums. */
 static bool add_checksums(const unsigned char *address, size_t bytes, uint64_t *first_out)
 {
     const size_t count = (bytes + PART_BYTES - 1) / PART_BYTES;
@@ -577,7 +576,7 @@ void ms_reads_note(int descriptor, const void *address, size_t bytes, int64_t of
 
 enum way { OPENED, MAPPED };
 
-/* With the flag, so that each change is counted once. */
+/* Takes the flag, so that each change is counted once. */
 static void note_way(int descriptor, enum way way)
 {
     struct stat stat;
@@ -604,7 +603,7 @@ void ms_reads_note_open(int descriptor)
     errno = before;
 }
 
-/* A file that is mapped before it is opened by a name that is noted is none of these. */
+/* Does nothing before any file was unseen: then the open of the mapped file was not noted. */
 void ms_reads_note_map(int descriptor)
 {
     const int before = errno;
@@ -633,7 +632,7 @@ static bool set_place(uint32_t number, struct ms_mapping *place)
     return is_set;
 }
 
-/* Where the address would be if all was read as the range was. */
+/* Finds where `begin` is in the file if all was read as the range was. */
 static bool find_begin(const struct range *range, uintptr_t begin, struct ms_mapping *place)
 {
     if (range->bytes == 0 || (begin < range->begin && range->begin - begin > range->offset))
@@ -642,14 +641,14 @@ static bool find_begin(const struct range *range, uintptr_t begin, struct ms_map
     return set_place(range->file, place);
 }
 
-/* *at counts the place of the memory, then those of reads. */
+/* *at counts the place by the range, then the places by the last reads. */
 static bool next_read(size_t bytes, size_t *at, struct ms_mapping *place)
 {
     const size_t count = READ(read_count), kept = count < MAX_READS ? count : MAX_READS;
     while (*at <= kept) {
         const struct last_read *read = &reads[(count - (*at)++) % MAX_READS];
         const uint64_t read_bytes = READ(read->bytes), offset = READ(read->offset);
-        const uint64_t before = bytes - read_bytes; /* from a buffer */
+        const uint64_t before = bytes - read_bytes; /* they came through a buffer */
         place->file_offset = offset - before;
         if (read_bytes <= bytes && before < MS_READS_LEAST && before <= offset &&
             set_place(READ(read->file), place))

@@ -41,8 +41,9 @@ static const _Atomic bool *cancel_flag(void)
 /* --- the schedule */
 
 /*
- * What to read for a transfer, and where it goes. Requests that overlap or nearly touch in their
- * file become one range to read. Ranges fill batches, one slot each. Copies go from there:
+ * A schedule has what to read for a transfer, and where to. Requests that overlap or nearly touch
+ * in their file become one range to read. Ranges fill batches, one slot each. Copies go from the
+ * slots to device memory:
  *
  *     requests   | A            |     | C     |            of one file
  *                 | B    |
@@ -82,7 +83,7 @@ struct maker {
     bool out_of_memory;
 };
 
-/* Room for one more. */
+/* Makes room for one more element. */
 #define GROW(maker, array, count, capacity) \
     (MS_ARRAY_GROW(array, count, capacity) || ran_out(maker))
 
@@ -118,8 +119,8 @@ static bool is_batch_open(const struct schedule *schedule)
            schedule->batches[schedule->batch_count - 1].count < MAX_RANGES;
 }
 
-/* A range that is cut ends with a part that may have a checksum: the rest of one would be read for
- * each of its pieces (source_sums.h). */
+/* Cuts a range where a part that may have a checksum ends: else each piece of the part would read
+ * the rest of it (source_sums.h). */
 static size_t cut_behind_part(uint64_t begin, size_t bytes, uint64_t end)
 {
     const size_t beyond = (begin + bytes) % MS_SOURCE_SUMS_PART;
@@ -143,7 +144,7 @@ static void add_range(struct maker *maker, const struct ms_source *source, uint6
     }
 }
 
-/* True if at most one whole block lies between them that neither touches. */
+/* True if at most one whole block lies untouched between `end` and `begin`. */
 static bool are_close(uint64_t end, uint64_t begin)
 {
     return begin / MS_READER_BLOCK <= (end - 1) / MS_READER_BLOCK + 2;
@@ -255,7 +256,7 @@ static int by_place_in_file(const void *a, const void *b)
     return left->address < right->address ? -1 : left->address > right->address;
 }
 
-/* They usually are. This avoids qsort, which may use the program's heap. */
+/* Requests usually are sorted. This avoids qsort, which may use the program's heap. */
 static bool are_sorted(const struct ms_read_request *requests, size_t count)
 {
     for (size_t i = 1; i < count; i++) {
@@ -291,9 +292,9 @@ static bool make_schedule(struct schedule *schedule, struct ms_read_request *req
 
 /*
  * Returns how many of `count` copies of one batch, from copies[0], lie at equal distances on both
- * sides, so that they are one copy of rows: at least 1.
- * A driver may refuse a copy of rows if memory is missing between them. It accepts rows that are
- * less than its smallest granule apart, since no granule lies between two of them.
+ * sides, so that they are one copy of rows: at least 1. A driver may refuse a copy of rows if
+ * memory is missing between them. It accepts rows that are less than its smallest granule apart,
+ * since no granule lies between two of them.
  */
 static size_t count_rows(const struct slot_copy *copies, size_t count)
 {
@@ -366,7 +367,7 @@ static unsigned choose_threads(size_t bytes)
     return count > 1 ? (unsigned)count : 0;
 }
 
-/* For each thread a slot that it fills and one that is copied, and two more between them. Does not
+/* Gives each thread a slot that it fills and a slot that is copied, and two more for all. Does not
  * depend on the transfer, so a kept area fits the next one. */
 static size_t choose_staging_bytes(void)
 {
@@ -391,7 +392,7 @@ static size_t choose_slot_bytes(size_t bytes)
     return slot / min_slot_bytes * min_slot_bytes;
 }
 
-/* Where each batch has a slot of its own, nobody waits for one. */
+/* No events are needed where each batch has a slot of its own: nobody waits for a slot. */
 static CUresult make_events(struct transfer *transfer)
 {
     CUresult result = CUDA_SUCCESS;
@@ -524,7 +525,7 @@ static CUresult give_back_copied(struct transfer *transfer)
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result;
 }
 
-/* Without a slot to read into, waits for a copy. */
+/* Waits for the oldest copy if there is no slot to read into. */
 static CUresult wait_for_slot(struct transfer *transfer)
 {
     if (transfer->queued_count < transfer->slot_count)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Filling device memory from files, as fast as disk and bus allow: a few threads make large reads
+ * Fills device memory from files, as fast as disk and bus allow: a few threads make large reads
  * (source/reader.h) into pinned memory (pinned_pool.h), at most METASHARD_STAGING_BYTES of it,
  * while asynchronous copies run from there.
  */
@@ -34,6 +34,6 @@ CUresult ms_transfer(struct ms_read_request *requests, size_t count, CUcontext c
 /* Lets transfers of the calling thread, which is not the program's, be cancelled. */
 void ms_transfer_let_cancel(void);
 
-/* Makes such transfers, current and later ones, fail soon with CUDA_ERROR_DEINITIALIZED. For the
- * end of the process; safe at any time from any thread. */
+/* Makes transfers that may be cancelled, current and later ones, fail soon with
+ * CUDA_ERROR_DEINITIALIZED. For the end of the process; safe at any time from any thread. */
 void ms_transfer_cancel(void);
