@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * System calls with descriptors of the file thread's table (file_thread.h). Not libc's functions:
- * another preload, a sanitizer or this shim, which watch those, would think them the program's.
+ * another preload, a sanitizer or this shim watches those, and would take the calls for the
+ * program's.
  */
 #pragma once
 
@@ -15,20 +16,20 @@
 
 int ms_descriptor_open(const char *path, int flags);
 
-/* True if since the last call a file was not opened because there was no free descriptor. */
+/* True if, since the last call, a file could not be opened because no descriptor was free. */
 extern _Atomic bool ms_descriptor_is_short;
 static inline bool ms_descriptor_was_short(void)
 {
     return atomic_exchange(&ms_descriptor_is_short, false);
 }
 
-/* True if the number is within so many quarters of the process's limit. */
+/* True if the descriptor's number is within `of_four` quarters of the process's limit. */
 bool ms_descriptor_leaves_room(int descriptor, unsigned of_four);
 
 /*
- * Asks the file system, also where the kernel keeps attributes of files that another machine may
- * change (AT_STATX_FORCE_SYNC). Where the call does not exist, or a sandbox denies it, gets what
- * the kernel keeps.
+ * Asks the file system, even where the kernel keeps attributes of files that another machine may
+ * change (AT_STATX_FORCE_SYNC). If the call does not exist, or a sandbox denies it, gets the
+ * attributes that the kernel keeps.
  */
 enum ms_descriptor_told {
     MS_DESCRIPTOR_UNTOLD /* it failed */,
@@ -50,14 +51,14 @@ static inline void ms_descriptor_close(int descriptor)
     syscall(SYS_close, descriptor);
 }
 
-/* What the kernel reads beside what is asked for, from now on: nothing (POSIX_FADV_RANDOM), or what
- * follows (POSIX_FADV_SEQUENTIAL). */
+/* Sets what the kernel reads beside the requested bytes: nothing (POSIX_FADV_RANDOM), or the bytes
+ * that follow (POSIX_FADV_SEQUENTIAL). */
 static inline void ms_descriptor_read_ahead(int descriptor, int advice)
 {
     syscall(SYS_fadvise64, descriptor, 0L, 0L, advice);
 }
 
-/* What the kernel keeps. */
+/* Gets the attributes that the kernel keeps. */
 static inline bool ms_descriptor_stat_cached(int descriptor, struct stat *stat_out)
 {
     return syscall(SYS_fstat, descriptor, stat_out) == 0;

@@ -76,8 +76,9 @@ static bool close_all_copies(void)
     return got == 0;
 }
 
-/* Linux 5.9 does not copy what it closes. Before, copies are made and closed, since they would hold
- * the program's pipes and sockets open. A copy that cannot be closed does no other harm. */
+/* Since Linux 5.9 the kernel does not copy descriptors that close_range closes. Older kernels copy
+ * all, and the copies are closed, because they would hold the program's pipes and sockets open. A
+ * copy that cannot be closed does no other harm. */
 static bool take_own_table(void)
 {
     if (syscall(SYS_close_range, (unsigned)FIRST_CLOSED, ~0U, (unsigned)UNSHARE) == 0)
@@ -88,7 +89,8 @@ static bool take_own_table(void)
     return true;
 }
 
-/* Keeps libc's messages about a broken heap, to descriptor 2, out of files of ours. */
+/* Fills descriptors 0 to 2, so that libc's messages about a broken heap, to descriptor 2, go to no
+ * file of ours. */
 static void fill_standard_places(void)
 {
     int descriptor = FIRST_CLOSED;
@@ -112,9 +114,9 @@ MS_HOLDS(server.lock) static struct request *take_request_locked(void)
 }
 
 /*
- * The request is its caller's again, and gone, once the lock is released after is_done. The caller
- * waits and may hold what ranks below this lock. So the call takes only what ranks above, as if it
- * had the lock.
+ * The request is its caller's again, and may be gone, once the lock is released after is_done. The
+ * caller waits, and may hold locks that rank below this one. So the call takes only locks that rank
+ * above, as if it held this lock.
  */
 MS_HOLDS(server.lock) static void serve_locked(struct request *request)
 {
@@ -174,7 +176,7 @@ bool ms_file_thread_call(ms_file_call *call, void *argument)
      * program's exit handlers may get here. */
     if (ms_file_thread_is_of_parent())
         return false;
-    /* The request is on this stack. */
+    /* The request is on this stack: cancelling would leave it to the file thread. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);
     ms_lock_take(&server.lock);
     const bool is_served = start_locked();
@@ -198,7 +200,7 @@ struct start {
     void *(*run)(void *);
     void *argument;
     int error;
-    sem_t taken; /* the new thread has what it needs of this */
+    sem_t taken; /* the new thread has copied its arguments */
 };
 
 static void *run_inside(void *argument)

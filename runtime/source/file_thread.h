@@ -10,12 +10,13 @@
  * - No dup2, closefrom or limit of the program affects our descriptors, and no child inherits one.
  * - Nothing of the program stays open here: descriptors are not copied, or copies closed at once.
  *
- * If it cannot have its own table (unshare(2) is denied), it uses high descriptors of the program's
- * table, and does not close one while anybody has a lock on the file (ms_trust_close).
+ * If the file thread cannot have its own table (unshare(2) is denied), it uses high descriptors of
+ * the program's table, and closes none while anybody has a lock on the file (ms_mapping_close).
  *
  * The thread starts with the first call and never ends. All its signals are blocked. A forked child
- * has none: the shim is inert there. It must not log, since the log's descriptor is the program's.
- * A call must not take a claim, call the driver, or wait for a thread that does.
+ * has no file thread: the shim is inert there. The thread must not log, since the log's descriptor
+ * is in the program's table. A call must not take a claim, call the driver, or wait for a thread
+ * that does.
  */
 #pragma once
 
@@ -25,9 +26,9 @@
 typedef void ms_file_call(void *argument);
 
 /*
- * Runs call(argument) in the file thread, one at a time, and waits for it, some 10 us. In the
- * thread itself, and in those that it starts, this is a plain call. Returns false, without the
- * call, if no thread can be started. The caller cannot be cancelled while it waits. For any thread.
+ * Runs call(argument) in the file thread, one at a time, and waits for it, some 10 us. In the file
+ * thread and the threads that it starts, this is a plain call. Returns false, without the call, if
+ * no thread can be started. The caller cannot be cancelled while it waits. For any thread.
  */
 bool ms_file_thread_call(ms_file_call *call, void *argument);
 

@@ -19,12 +19,12 @@ enum { LINE_BYTES = 1024, NAME_BYTES = 512 };
 
 struct lines {
     int descriptor;
-    size_t begin, end; /* of what was read and not returned */
-    bool is_cut;       /* the line that goes on does not fit */
+    size_t begin, end; /* of the bytes that were read and not returned */
+    bool is_cut;       /* the current line does not fit */
     char text[LINE_BYTES];
 };
 
-/* Not by libc, whose functions the shim watches for the program's files. */
+/* Not by libc: the shim watches its functions for the program's files. */
 static bool open_lines(struct lines *lines, const char *root, const char *folder, const char *file)
 {
     char path[3 * NAME_BYTES];
@@ -71,7 +71,7 @@ static char *next_line(struct lines *lines)
     return NULL;
 }
 
-/* Of the first line that begins with the key. False: there is none, or no number. */
+/* Reads the number of the first line that begins with the key. False: none has, or no number. */
 static bool find_number(const char *root, const char *folder, const char *file, const char *key,
                         uint64_t *number_out)
 {
@@ -105,7 +105,7 @@ static bool has_word(const char *list, const char *word)
 
 /* --- control groups */
 
-/* A number in a file of a group: the first, or that behind a key. */
+/* A number in a file of a group: the first, or the number behind a key. */
 struct number {
     char file[24], key[28];
 };
@@ -115,14 +115,14 @@ static const struct version {
     char controller[8]; /* "": all are in one hierarchy */
     struct number limits[2], used, unused_cache;
 } versions[] = {
-    /* The second limit is the least of the groups above, also of those that a container does not
+    /* The second limit is the least of the groups above, also of groups that a container does not
      * see. */
     {"cgroup",
      "memory",
      {{"memory.limit_in_bytes", ""}, {"memory.stat", "hierarchical_memory_limit "}},
      {"memory.usage_in_bytes", ""},
      {"memory.stat", "total_inactive_file "}},
-    /* Beyond the second limit the kernel holds the processes of the group up. */
+    /* Beyond the second limit the kernel slows the processes of the group down. */
     {"cgroup2",
      "",
      {{"memory.max", ""}, {"memory.high", ""}},
@@ -151,7 +151,7 @@ static uint64_t group_bytes(const char *root, const char *folder, const struct v
     return limit - least(limit, used);
 }
 
-/* The group of this process, from the root of its hierarchy on. */
+/* Finds the group of this process, from the root of its hierarchy on. */
 static bool find_group(const char *root, const struct version *version, char group[NAME_BYTES])
 {
     struct lines lines;
@@ -173,8 +173,8 @@ static bool find_group(const char *root, const struct version *version, char gro
     return is_found;
 }
 
-/* Where the folder of a group is, if a mount of this hierarchy shows it. *top_out: the length of
- * the mount's own folder. */
+/* Finds the folder of a group, if the mount is of this hierarchy and shows the group. *top_out: the
+ * length of the mount's own folder. */
 static bool find_folder(char *mount, const struct version *version, const char *group,
                         char folder[2 * NAME_BYTES], size_t *top_out)
 {
@@ -194,7 +194,7 @@ static bool find_folder(char *mount, const struct version *version, const char *
     return true;
 }
 
-/* The group and all above it. */
+/* The least room of the group and of all groups above. */
 static uint64_t path_bytes(const char *root, const struct version *version, char *folder,
                            size_t top)
 {

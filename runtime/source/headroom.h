@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much more host memory this process may take. Where the kernel finds no memory for a page that
- * is written first, it kills the process: so a large piece is asked for here before.
+ * How much more host memory this process may take. Before a large piece is taken, its room is asked
+ * for here: where the kernel finds no memory for a page at its first write, it kills the process.
  *
- * Memory ends at what the machine has available, and at the limits of the process's cgroup and of
- * all groups above it (v1 and v2), less what these use. File pages that nobody uses do not count as
- * used: the kernel takes them before it kills. Swap does not count as memory. Addresses end at the
- * limits of the process (setrlimit(2)), where mmap(2) fails. RLIMIT_MEMLOCK bounds nothing:
- * MetaShard locks no memory, and the driver does not ask for that limit when it pins pages
- * (os_lock_user_pages of NVIDIA's open kernel modules).
+ * The bounds of memory are what the machine has available, and the limits of the process's cgroup
+ * and of all groups above it (v1 and v2), less what the groups use. File pages that nobody uses do
+ * not count as used: the kernel takes them before it kills. Swap does not count as memory. The
+ * bounds of addresses are the limits of the process (setrlimit(2)), beyond which mmap(2) fails.
+ * RLIMIT_MEMLOCK bounds nothing: MetaShard locks no memory, and the driver does not ask for that
+ * limit when it pins pages (os_lock_user_pages of NVIDIA's open kernel modules).
  */
 #pragma once
 
@@ -16,7 +16,7 @@
 
 struct ms_headroom {
     uint64_t bytes;    /* UINT64_MAX: nothing bounds it */
-    const char *bound; /* for messages: what ends there */
+    const char *bound; /* for messages: what sets the bound */
 };
 
 enum ms_headroom_kind {
@@ -32,5 +32,5 @@ static inline uint64_t ms_headroom_share(uint64_t bytes)
     return bytes - bytes / 8;
 }
 
-/* Memory, as ms_headroom_find has it, by /proc and the cgroups below the folder `root`. */
+/* Finds the headroom of memory by /proc and the cgroups below the folder `root`. */
 struct ms_headroom ms_headroom_memory_under(const char *root);

@@ -23,17 +23,17 @@ struct held {
     uint32_t number;   /* 0: the place is free */
     struct stat stat;  /* of the program's descriptor */
     bool is_trusted;   /* it could be a source */
-    unsigned refusals; /* one after the other */
-    uint64_t next_ns;  /* when it is asked for again then */
+    unsigned refusals; /* in a row */
+    uint64_t next_ns;  /* when a refused file is tried again */
 };
 
-/* Others that read the same file wait until it is held, or not. */
+/* Other threads that read a file wait until it is held or refused. */
 static struct ms_lock holding = MS_LOCK_INIT(holding);
 
 static struct ms_lock lock = MS_LOCK_INIT(held_files);
 static MS_GUARDED_BY(lock) struct held table[MAX_HELD];
 static MS_GUARDED_BY(lock) uint32_t last_number;
-static MS_GUARDED_BY(lock) size_t next_place; /* of the one that was held first */
+static MS_GUARDED_BY(lock) size_t next_place; /* of the file that was tried first */
 
 static bool find_stat(uint32_t number, struct stat *stat_out)
 {
@@ -75,7 +75,7 @@ MS_HOLDS(lock) static bool is_held_locked(const struct held *held, const struct 
     return held->is_trusted && ms_trust_is_unchanged(&held->stat, stat);
 }
 
-/* True if nothing is to be asked: *number_out is what the answer was. */
+/* True if the file need not be tried again: *number_out is the earlier answer. */
 static bool is_known(const struct stat *stat, uint32_t *number_out)
 {
     ms_lock_take(&lock);
@@ -88,7 +88,7 @@ static bool is_known(const struct stat *stat, uint32_t *number_out)
     return is_held || is_refused;
 }
 
-/* A file that somebody writes all the time is asked for less and less often. */
+/* Tries a file that somebody writes all the time less and less often. */
 MS_HOLDS(lock) static void refuse_locked(struct held *held)
 {
     enum { MAX_DOUBLINGS = 6 };
@@ -119,9 +119,9 @@ static uint32_t set(const struct stat *stat, bool is_trusted)
 }
 
 /*
- * True if the file of a descriptor of the program could be a source: not an overlay's, where a
- * descriptor from before a copy-up reads another file (trust.h), nor one in which stores are
- * hidden. With the times that the descriptor shows.
+ * True if the file of a descriptor of the program could be a source, with the times that the
+ * descriptor shows. Not on an overlay, where a descriptor from before a copy-up reads another file
+ * (trust.h), nor where stores are hidden.
  */
 static bool can_be_trusted(int descriptor, const struct stat *stat)
 {
@@ -151,7 +151,7 @@ static uint32_t hold(int descriptor, const struct stat *stat)
     return number;
 }
 
-/* Not if it can write: who does so, or may, is not to wait for its own lease. */
+/* False if the descriptor can write: its user must not wait for the lease of its own process. */
 static bool is_read_directly(int descriptor)
 {
     const long flags = syscall(SYS_fcntl, descriptor, F_GETFL);

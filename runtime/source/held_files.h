@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that the program reads past the page cache (O_DIRECT). When it copies from there, the bytes
- * are nowhere to be compared with but on the disk. So the shim looks at such a file before it is
- * read, and again when bytes are copied from there:
+ * Files that the program reads past the page cache (O_DIRECT). Only the disk has the bytes to
+ * compare a copy with. So the shim looks at such a file before the program reads it, and again when
+ * the program copies the bytes:
  *
  *     recorded ----- read ----- copied ----- used
  *        |                         `--------------  the file is a source (trust.h)
  *        `- it could be one, and had the same times as when it is copied
  *
- * Then what was read is the file's, as long as nobody changes the memory. A checksum of it tells
- * (reads.h). Between the two looks nothing is open, and there is no lease: a file of which nothing
- * is copied is in nobody's way.
+ * If both looks find the same times, the program has read the file's bytes; a checksum tells
+ * whether the memory has changed since (reads.h). Between the two looks nothing is open, and there
+ * is no lease: a file of which nothing is copied is in nobody's way.
  */
 #pragma once
 
@@ -20,12 +20,13 @@
 #include "runtime/source/source.h"
 
 /*
- * Before the program reads from the descriptor: if it reads past the page cache, and the file can
- * be trusted, returns a number for the file as it is now. Otherwise 0, also in a handler that has
- * interrupted the shim, and where stores do not show in the times. The last 64 files are known.
+ * Called before the program reads from the descriptor. Returns a number for the file as it is now,
+ * if the descriptor reads past the page cache and the file can be trusted. Otherwise 0, also in a
+ * handler that has interrupted the shim, and where stores do not show in the times. The last 64
+ * files are known.
  */
 uint32_t ms_held_files_hold(int descriptor);
 
-/* True if the source is the file that has that number, and unchanged since, as it was looked at
- * last. For any thread. */
+/* True if the source's file has that number, and the last check found it unchanged since. For any
+ * thread. */
 bool ms_held_files_has(uint32_t number, const struct ms_source *file);

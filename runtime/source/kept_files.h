@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that stay open for a moment though nothing comes from them: the next copy is likely from
- * them, and opening one again takes longer than asking for its times. A file that nobody has asked
- * for within half a second is let go, with its lease, by the lease thread (source_close.h), unless
- * deferred bytes come from it.
+ * Files that stay open for a moment though no deferred bytes come from them: the next copy is
+ * likely from the same file, and opening a file takes longer than asking for its times. The lease
+ * thread (source_close.h) lets a file go, with its lease, if nobody has asked for it within half a
+ * second and no deferred bytes come from it.
  *
  * For the file thread alone, but for ms_kept_files_any.
  */
@@ -23,7 +23,7 @@ struct ms_kept_file {
     struct ms_kept_file *next, **link; /* in the list of all that keep one */
 };
 
-/* Takes the reference in place of the one before; NULL: keeps none. */
+/* Takes the reference, and drops the reference before. NULL: keeps no file. */
 void ms_kept_files_set(struct ms_kept_file *kept, struct ms_source *source);
 
 /* The file is asked for: it is kept from now on. */
@@ -32,8 +32,8 @@ static inline void ms_kept_files_use(struct ms_kept_file *kept)
     kept->used_ns = ms_clock_ns(CLOCK_MONOTONIC);
 }
 
-/* Lets go of those that nobody has asked for. */
+/* Lets go of files that nobody has asked for within half a second. */
 void ms_kept_files_let_go(void);
 
-/* True if there is any. For any thread. */
+/* True if any file is kept. For any thread. */
 extern _Atomic bool ms_kept_files_any;

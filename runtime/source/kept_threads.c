@@ -12,7 +12,7 @@
 static struct {
     struct ms_lock lock;
     pthread_cond_t more;        /* there is work */
-    struct ms_kept_work *first; /* for threads that are idle: never more than there are of these */
+    struct ms_kept_work *first; /* for idle threads: never more work than these */
     unsigned idle, waiting;     /* threads without work; and work without a thread */
 } kept = {.lock = MS_LOCK_INIT(kept_threads), .more = PTHREAD_COND_INITIALIZER};
 
@@ -33,7 +33,7 @@ static struct timespec end_of_idleness(void)
                              .tv_nsec = (long)(ns % MS_NS_PER_S)};
 }
 
-/* NULL: there was none for so long. A clock that is set makes that longer or shorter, once. */
+/* NULL: there was no work for MS_KEPT_THREADS_NS. Setting the clock changes that time, once. */
 static struct ms_kept_work *wait_for_work(void)
 {
     const struct timespec end = end_of_idleness();

@@ -38,7 +38,7 @@ static void count(int change)
 {
     ms_lock_take(&leases.lock);
     leases.count += (uint32_t)change;
-    leases.is_woken |= leases.count == 0; /* for what ends with the last one */
+    leases.is_woken |= leases.count == 0; /* for what ends with the last lease */
     pthread_cond_signal(&leases.more);
     ms_lock_drop(&leases.lock);
 }
@@ -61,8 +61,8 @@ void ms_lease_take(struct ms_lease *lease, int descriptor)
     count(1);
 }
 
-/* The kernel keeps a writer waiting for at least break_ns. Not if the program can have closed the
- * descriptor, and dropped the lease with it. */
+/* The kernel keeps a writer waiting for at least break_ns, so a lease that was held lately is held.
+ * Not in the program's table: the program may have closed the descriptor, which drops the lease. */
 static bool was_held(const struct ms_lease *lease, uint64_t now)
 {
     return ms_file_thread_has_own_table() &&
@@ -77,7 +77,7 @@ static bool is_held(struct ms_lease *lease, int descriptor, uint64_t now)
     return true;
 }
 
-/* The question is left out while the lease thread has seen the lease a moment ago. */
+/* Asks the kernel only if the lease thread has not seen the lease a moment ago. */
 bool ms_lease_is_intact(struct ms_lease *lease, int descriptor)
 {
     if (!atomic_load(&lease->is_taken))

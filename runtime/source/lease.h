@@ -12,7 +12,8 @@
  * while there are any. It uses the program's table of descriptors, because it calls the driver.
  *
  * The kernel grants a lease for a regular file of the user (or with CAP_LEASE) that nobody has open
- * for writing, on file systems with leases. It belongs to the open file, so closing drops it.
+ * for writing, on file systems with leases. A lease belongs to the open file, so closing the file
+ * drops it.
  */
 #pragma once
 
@@ -25,14 +26,14 @@ struct ms_lease {
     _Atomic uint64_t held_ns; /* when it was last seen to be held */
 };
 
-/* --- in the file thread, and in those that it starts */
+/* --- in the file thread and the threads that it starts */
 
 void ms_lease_take(struct ms_lease *lease, int descriptor);
 
 /* True if bytes that were read before this call are those from when the lease was taken. */
 bool ms_lease_is_intact(struct ms_lease *lease, int descriptor);
 
-/* True if a process waits for it, or has waited too long. */
+/* True if a process waits for the lease, or has waited too long. */
 bool ms_lease_is_broken(struct ms_lease *lease, int descriptor);
 
 /* Called before the descriptor is closed, or when a process waits. */

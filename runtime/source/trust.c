@@ -84,7 +84,7 @@ bool ms_trust_wait(int descriptor, struct stat *stat)
     return false;
 }
 
-/* --- others */
+/* --- other machines, and writers */
 
 #ifndef ZFS_SUPER_MAGIC
 #define ZFS_SUPER_MAGIC 0x2fc12fc1 /* OpenZFS, zfs_super.c */
@@ -105,7 +105,7 @@ bool ms_trust_is_local_type(uint32_t type)
     return false;
 }
 
-/* Of an unknown type nothing is true. */
+/* A file system of unknown type has no property. */
 static struct ms_file_system learn_system(int descriptor)
 {
     struct statfs system;
@@ -122,11 +122,12 @@ static struct ms_file_system learn_system(int descriptor)
 enum writers { NO_WRITER, WRITER, WRITERS_UNKNOWN };
 
 /*
- * A read lease is refused while somebody may write, by a descriptor or a mapping. It is given back
- * at once. A process that opens the file for writing meanwhile waits for that; the signal goes to
- * this thread, which blocks it. Unknown on file systems of other machines, of other users' files,
- * and where nobody has an overlay's file open: it is mapped as the file of a layer below. Not for a
- * descriptor with a lease, which would be given back.
+ * Asks for a read lease, which the kernel refuses while somebody may write, by a descriptor or a
+ * mapping. The lease is given back at once. A process that opens the file for writing meanwhile
+ * waits for that; the signal goes to this thread, which blocks it. The answer is unknown on file
+ * systems of other machines, for files of other users, and for an overlay's file that nobody has
+ * open: its mappings are of the file of a layer below. Not for a descriptor with a lease, which
+ * would be given back.
  */
 static enum writers ask_for_writers(int descriptor, const struct ms_file_system *system)
 {
@@ -149,10 +150,10 @@ static bool has_times(const struct stat *stat)
 }
 
 /*
- * Gets what the file system says of the file. False if a change would not show: on a file system of
- * other machines, which may be below an overlay, the file must have times, and they must be what
- * the kernel keeps: if not, it has changed behind the kernel, whose pages of it may be older. Where
- * nobody can be asked, false there, but not for overlays.
+ * Gets the file's attributes from its file system. False if a change would not show. On a file
+ * system of other machines, which may be below an overlay, the file must have times, and they must
+ * equal those that the kernel keeps: if not, the file has changed behind the kernel, whose pages of
+ * it may be older. If that file system cannot be asked, false, but not for overlays.
  */
 static bool look(int descriptor, const struct ms_file_system *system, struct stat *stat_out)
 {
@@ -175,8 +176,9 @@ static bool is_sealed(int descriptor)
     return seals >= 0 && (seals & F_SEAL_WRITE) != 0;
 }
 
-/* Who has deleted a file wants its space as soon as the program has it neither open nor mapped. And
- * the kernel does not count writers of a memfd: a file without a name in memory may have some. */
+/* A deleted file is in use: whoever deleted it wants the space as soon as the program has it
+ * neither open nor mapped. A file without a name in memory is, too: the kernel does not count
+ * writers of a memfd. */
 static bool is_in_use(int descriptor, struct ms_file_system *system, const struct stat *stat)
 {
     if (ms_descriptor_ask_for_locks(descriptor) == MS_DESCRIPTOR_LOCKED)
@@ -193,9 +195,9 @@ bool ms_trust_is_in_use(int descriptor, const struct stat *stat)
     return is_in_use(descriptor, &system, stat);
 }
 
-/* --- once it is one */
+/* --- once the file is a source */
 
-/* A new link count explains one new change time; the next one needs its own reason. */
+/* A new link count explains one new change time; the next new time needs its own reason. */
 static bool is_as_before(const struct ms_source *file, const struct stat *now)
 {
     ms_lock_take(&ms_files.lock);
@@ -219,9 +221,9 @@ static void set_last(const struct ms_source *file, const struct stat *now)
     ms_lock_drop(&ms_files.lock);
 }
 
-/* While the lease was held nobody changed a byte. New times are recorded for the next check. A
+/* Nobody changed a byte while the lease was held. New times are recorded for the next check. A
  * lease of an overlay does not keep another machine from changing the file of a layer. In the
- * program's table it may be that of another file: there the times count. */
+ * program's table the lease may be another file's: there only the times count. */
 static bool is_held(const struct ms_source *file, const struct stat *now)
 {
     if (!ms_file_thread_has_own_table())
@@ -235,15 +237,15 @@ static bool is_held(const struct ms_source *file, const struct stat *now)
     return true;
 }
 
-/* Nobody has given it back, so who has changed the file has waited for lease-break-time, and then
- * the kernel has taken the lease. Files of overlays may be changed by other machines. */
+/* True if the kernel has taken the lease: nobody has given it back, so a process has changed the
+ * file after lease-break-time. Not for overlays, whose files other machines may change. */
 static bool is_lease_gone(const struct ms_source *file)
 {
     return ms_file_thread_has_own_table() && !file->system.is_overlay &&
            atomic_load(&file->lease.is_taken);
 }
 
-/* Only notes it: who brings the bytes in calls the driver, and waits for claims. */
+/* Only notes the deletion: bringing the bytes in calls the driver, and waits for claims. */
 static void note_deletion(struct ms_source *file, const struct stat *now)
 {
     if (ms_source_has_lost_links(file, now) && !atomic_exchange(&file->is_deleted, true))
@@ -254,7 +256,7 @@ static bool check(const struct ms_source *file, struct ms_source_failure *failur
 {
     *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_LOST};
     if (atomic_load(&file->copy) >= 0)
-        return true; /* no read of the file itself has gone on since it was checked last */
+        return true; /* the file may change only after the last read of it */
     if (!ms_descriptor_stat(file->descriptor, &failure_out->now)) {
         failure_out->error = errno;
         return false;
@@ -269,8 +271,8 @@ static bool check(const struct ms_source *file, struct ms_source_failure *failur
     return !file->system.hides_stores || !could_be_stored_to(file);
 }
 
-/* Called after a read: a write before it shows in the times. Asks for the state first: once the
- * file is given up, its descriptor's number may be another file's. */
+/* Called after a read: a write before the read shows in the times. Asks for the state first: once
+ * the file is given up, its descriptor's number may be another file's. */
 bool ms_trust_check(const struct ms_source *file, struct ms_source_failure *failure_out)
 {
     *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_GIVEN_UP};
@@ -283,7 +285,7 @@ bool ms_trust_check(const struct ms_source *file, struct ms_source_failure *fail
     return is_same;
 }
 
-/* Who is asked for stores: may_be_stored_to. */
+/* Asks for stores as ask_who_stores does. */
 bool ms_trust_check_mappings(const struct ms_source *file, struct ms_source_failure *failure_out)
 {
     bool lasts;
@@ -300,18 +302,18 @@ bool ms_trust_check_mappings(const struct ms_source *file, struct ms_source_fail
 }
 
 /*
- * Whom it asks:
+ * Asks whether somebody may store to the file unseen:
  *
  *     while the file has a lease      nobody: no descriptor is open for writing, nor mapped
  *     else                            the kernel, for writers
  *     if it does not know of them     the mappings of this process, of which there may be 65,530
  *
- * An overlay maps the file of a layer, whose mappings its lease and its writers do not include. But
- * under a lease nobody gets a descriptor for a new one.
+ * An overlay maps the file of a layer. The overlay's lease and writers do not include the mappings
+ * of that file, but under a lease nobody gets a descriptor for a new mapping.
  *
- * So mappings are looked at when the file becomes a source, and again when bytes were read
- * (ms_trust_check_mappings). A mapping that is made in between changes the file's times when it is
- * first stored to; where it might not, every copy looks.
+ * So mappings are looked at when the file becomes a source, and again when its bytes were read
+ * (ms_trust_check_mappings). The first store through a mapping that is made in between changes the
+ * file's times; where it might not, every copy looks.
  */
 static bool ask_who_stores(struct ms_source *file, bool is_new)
 {
@@ -350,7 +352,7 @@ bool ms_trust_is_sure(struct ms_source *file)
     return ms_trust_check(file, &failure) && !may_be_stored_to(file, false);
 }
 
-/* --- making it one */
+/* --- making a file a source */
 
 MS_HOLDS(ms_files.lock) static struct ms_source *find_file_locked(const struct stat *stat)
 {
@@ -370,13 +372,13 @@ static struct ms_source *find_file(const struct stat *stat)
     return file;
 }
 
-/* The upper file's change time is not before the copy-up. */
+/* A copy-up shows in the change time of the upper file, which is not before it. */
 static bool may_be_copy(const struct ms_file_system *system, const struct stat *stat)
 {
     return system->is_overlay && stat->st_ctim.tv_sec >= began.tv_sec - 1;
 }
 
-/* Takes the descriptor, also if it fails. Only this thread adds files. */
+/* Takes the descriptor, also on failure. Only the file thread adds files. */
 static struct ms_source *take_file(int descriptor, const struct ms_mapping *mapping, uint64_t end)
 {
     struct stat stat;
@@ -409,12 +411,13 @@ static struct ms_source *take_file(int descriptor, const struct ms_mapping *mapp
     return is_bad ? NULL : file;
 }
 
-/* --- one that is held already */
+/* --- a file that is a source already */
 
 /*
- * Device and inode, as the kernel lists a mapping, name one file: not on btrfs, where they are not
- * those that the file has, and files of two subvolumes may share them. Of an overlay they are those
- * of the file below it. There, and on other machines, the mapping must have the path as well.
+ * Device and inode, as the kernel lists a mapping, name one file. Not on btrfs, where they differ
+ * from those that the file has, and files of two subvolumes may share them. An overlay's mapping
+ * has those of the file below the overlay. There, and on other machines, the mapping must have the
+ * path as well.
  */
 static bool is_mapped_by(const struct ms_source *file, const struct ms_mapping *mapping)
 {
@@ -427,13 +430,13 @@ static bool is_mapped_by(const struct ms_source *file, const struct ms_mapping *
             strcmp(file->path, mapping->path) == 0);
 }
 
-/* A lease of an overlay is not for the file of a layer. */
+/* An overlay's lease does not protect the file of a layer. */
 static bool is_certain(struct ms_source *file)
 {
     return !file->system.is_overlay && ms_lease_is_intact(&file->lease, file->descriptor);
 }
 
-/* The last that was recorded comes first: others may be of what the file was before. */
+/* The source recorded last comes first: older ones may have the file's old content. */
 static struct ms_source *find_held(const struct ms_mapping *mapping, uint64_t end)
 {
     ms_lock_take(&ms_files.lock);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When the bytes of a file are certainly what they were. What a file system shows, and what not:
+ * Decides whether the bytes of a file are certainly unchanged. How a file system shows changes:
  *
  *     write(2), truncate(2)            shows in the times, after a tick of the file system's clock
  *     store through a shared mapping   shows at the first store to a page after its write-back;
  *                                      on tmpfs and hugetlbfs never: nobody must be able to store
  *     copy-up of an overlay            does not show: older mappings are of another file
  *
- * For the file thread (file_thread.h), and what is not said otherwise for those that it starts.
+ * Functions are for the file thread (file_thread.h), and, unless it is said otherwise, for the
+ * threads that it starts.
  */
 #pragma once
 
@@ -20,24 +21,26 @@
 
 /*
  * Returns a mapped file as a source, if it has at least `end` bytes, and a change of it would show;
- * or NULL. Not if somebody may be using it: it has a POSIX or OFD lock, also of this process (as of
- * a database), or a writer, which the kernel reports for local files of this user (F_SETLEASE); or
- * no name, and is not sealed. For any thread.
+ * or NULL. Also NULL if somebody may be using the file: it has a POSIX or OFD lock, also of this
+ * process (as of a database), or a writer, which the kernel reports for local files of this user
+ * (F_SETLEASE); or it has no name, and is not sealed. For any thread.
  */
 struct ms_mapping;
 struct ms_source *ms_trust_open(struct ms_mapping *mapping, uint64_t end);
 
-/* True if since the last call a file was refused because nobody can be asked. For any thread. */
+/* True if a file was refused since the last call because its file system cannot be asked. For any
+ * thread. */
 bool ms_trust_was_not_asked(void);
 
 /* True if the file is unchanged; to be called after each read. */
 bool ms_trust_check(const struct ms_source *file, struct ms_source_failure *failure_out);
 
-/* True unless this process has it mapped so that a store may have changed it unseen; to be called
- * once all bytes were read, in the file thread itself: it may look at all mappings. */
+/* True unless a store through a mapping of this process may have changed the file unseen. To be
+ * called once all bytes were read, in the file thread itself, because it may look at all
+ * mappings. */
 bool ms_trust_check_mappings(const struct ms_source *file, struct ms_source_failure *failure_out);
 
-/* True if the file is unchanged, and nobody may store to it unseen: a copy may be of it. In the
+/* True if the file is unchanged, and nobody may store to it unseen: a copy may refer to it. In the
  * file thread itself. */
 bool ms_trust_is_sure(struct ms_source *file);
 
@@ -55,11 +58,12 @@ bool ms_trust_is_unchanged(const struct stat *then, const struct stat *now);
  */
 bool ms_trust_is_settled(const struct stat *stat, const struct timespec *now);
 
-/* Waits for that, at most 100 ms, and updates *stat. False: do not use the file as a source now. */
+/* Waits until the times are settled, at most 100 ms, and updates *stat. False: do not use the file
+ * as a source now. */
 bool ms_trust_wait(int descriptor, struct stat *stat);
 
-/* True if no other machine writes there, by statfs(2)'s number: on network file systems and FUSE
- * one may, in spite of a lease. */
+/* True if no other machine writes to a file system with this number of statfs(2). On network file
+ * systems and FUSE another machine may write, in spite of a lease. */
 bool ms_trust_is_local_type(uint32_t type);
 
 bool ms_trust_is_in_use(int descriptor, const struct stat *stat);
