@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 /* Set by the entry points that may do something; a string that is never freed. The preloaded object
- * has static thread-local storage, so setting it is one store. NULL: none yet, or a thread of the
- * shim. */
+ * has static thread-local storage, so setting it is one store. NULL: no call yet, or a thread of
+ * the shim. */
 extern _Thread_local const char *ms_caller __attribute__((tls_model("initial-exec")));
 
 /* The kernel that the call launches, while it is known; otherwise NULL. */
@@ -16,6 +16,6 @@ extern _Thread_local const char *ms_caller_kernel __attribute__((tls_model("init
  * call needs them. A function that sets it restores the old value. */
 extern _Thread_local uint32_t ms_caller_reason __attribute__((tls_model("initial-exec")));
 
-/* How many calls of the shim this thread is in. In a signal handler: those that it interrupted,
- * whose locks and claims nobody gives up before the handler ends. */
+/* How many calls of the shim this thread is in. A signal handler sees the calls that it
+ * interrupted, whose locks and claims nobody gives up before the handler ends. */
 extern _Thread_local uint32_t ms_calls_inside __attribute__((tls_model("initial-exec")));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the shim counts, for the summary line and the state page. Relaxed atomics: a reader
- * may see one figure ahead of another. h2d_bytes counts what the shim itself copies to the
- * device, without a program's own copies that are forwarded.
+ * Figures of the shim, for the summary line and the state page. They are relaxed atomics: a reader
+ * may see one figure ahead of another. h2d_bytes counts the copies to the device that the shim
+ * itself makes, without the program's copies that it forwards.
  *
  * Figures are the counters, which only grow, followed by the gauges.
  */
@@ -23,13 +23,13 @@ enum ms_gauge {
     MS_GAUGE_BACKED_PEAK,
     MS_GAUGE_LIVE, /* requested, and not freed yet */
     MS_GAUGE_LIVE_PEAK,
-    MS_GAUGE_DEFERRED,         /* of the live ones, not in device memory */
+    MS_GAUGE_DEFERRED,         /* live bytes that are not in device memory */
     MS_GAUGE_SNAPSHOT,         /* host bytes that snapshots occupy */
     MS_GAUGE_BLOCKS,           /* live allocations and their parts */
-    MS_GAUGE_BLOCKS_OUT,       /* of them, without a record in the state page */
-    MS_GAUGE_LOADED_PEAK,      /* MS_GAUGE_BACKED_PEAK when it had loaded; state.c sets it */
-    MS_GAUGE_LOADED_LIVE_PEAK, /* likewise */
-    MS_GAUGE_LOADED_NS,        /* that moment, since the page was made */
+    MS_GAUGE_BLOCKS_OUT,       /* blocks without a record in the state page */
+    MS_GAUGE_LOADED_PEAK,      /* MS_GAUGE_BACKED_PEAK after loading; state.c sets it */
+    MS_GAUGE_LOADED_LIVE_PEAK, /* MS_GAUGE_LIVE_PEAK after loading */
+    MS_GAUGE_LOADED_NS,        /* when loading ended, since the page was made */
     MS_GAUGE_CHANGED_NS, /* when a block changed last, since the page was made; state.c sets it */
     MS_FIGURE_COUNT
 };
@@ -39,14 +39,14 @@ extern const char ms_counter_names[MS_FIGURE_COUNT][MS_COUNTER_NAME_BYTES];
 
 void ms_counter_add(enum ms_counter counter, uint64_t amount);
 
-/* The figures, for what must cost next to nothing. Not in a forked child. */
+/* The figures, for code that must cost next to nothing. Not in a forked child. */
 extern _Atomic(_Atomic uint64_t *) ms_counter_figures;
 
-/* The peak, which is the figure behind its gauge, follows it. */
+/* Changes a gauge. A gauge's peak, which is the figure behind it, follows. */
 void ms_counter_move(enum ms_gauge gauge, int64_t change);
 
 uint64_t ms_counter_get(unsigned figure); /* a counter or a gauge */
 
-/* Moves the figures to these MS_FIGURE_COUNT values, which are 0 and never freed, while
- * ms_hot.recorded is set. In a forked child the values belong to the parent, and it is not set. */
+/* Moves the figures to `values`, MS_FIGURE_COUNT zeros that are never freed, while ms_hot.recorded
+ * is set. It is not set in a forked child, where the values belong to the parent. */
 void ms_counters_share(_Atomic uint64_t *values);

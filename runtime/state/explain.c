@@ -165,7 +165,7 @@ const char *ms_check_state_name(uint32_t state)
     return state < MS_CHECK_STATE_COUNT ? names[state] : "?";
 }
 
-/* Cuts a name that is longer than a sentence. */
+/* Cuts a name that is longer than MOST. */
 bool ms_explain(enum ms_reason reason, const char *call, const char *text, char *sentence_out,
                 size_t bytes)
 {

@@ -17,7 +17,7 @@ enum { MS_STATE_KIND_NAME_BYTES = 12 };
 extern const char ms_state_kind_names[MS_BYTES_KIND_COUNT][MS_STATE_KIND_NAME_BYTES];
 
 /* Writes one or two sentences: what happened, and what the user can do about it. Returns false if
- * the reason is no fallback, that is, why something could not stay deferred. `call` may be NULL;
- * `text` is the kernel or the tensor, or NULL. With no bytes to write to it only answers. */
+ * the reason is no fallback, that is, does not say why something could not stay deferred. `call`
+ * may be NULL; `text` is the kernel or the tensor, or NULL. With `bytes` 0 it only answers. */
 bool ms_explain(enum ms_reason reason, const char *call, const char *text, char *sentence_out,
                 size_t bytes);

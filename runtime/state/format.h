@@ -10,13 +10,13 @@
  * All numbers are of fixed width and little-endian; texts are UTF-8, cut to fit, and end with a
  * zero. The header has the offset, number and size of each section's records. Any change of a
  * record or of a field's meaning must raise MS_STATE_VERSION: readers of another version refuse the
- * file. What is reserved is zero, and may become a field of which zero means that it is unknown.
+ * file. Reserved bytes are zero, and may become a field in which zero means unknown.
  *
  * Records that begin with `sequence` may be written at any time. The sequence is even while the
  * record is whole, odd while it is being written, and 0 before the first write. A reader must
  * discard a record whose sequence is odd, or differs before and after reading. The process and the
- * plan have two records each, and the one with the greater sequence counts: so one is whole even if
- * the process was killed in the middle of a write.
+ * plan have two records each, and the one with the greater sequence counts: so one record is whole
+ * even if the process was killed in the middle of a write.
  */
 #pragma once
 
@@ -90,11 +90,11 @@ struct ms_state_option {
 struct ms_state_figure_name {
     char text[48];
 };
-/* What the self-check of a device says. Add at the end; explain.c has the names. */
+/* The result of the self-check of a device. Add at the end; explain.c has the names. */
 enum ms_check_state {
     MS_CHECK_NONE,       /* nothing was deferred there yet */
-    MS_CHECK_RUN,        /* this process has asked */
-    MS_CHECK_KEPT,       /* an earlier one has */
+    MS_CHECK_RUN,        /* this process has run the check */
+    MS_CHECK_KEPT,       /* an earlier process has */
     MS_CHECK_INCOMPLETE, /* memory was short, or the device busy */
     MS_CHECK_OFF,
     MS_CHECK_STATE_COUNT
@@ -104,7 +104,7 @@ struct ms_state_device {
     char name[120];
     uint32_t check;       /* enum ms_check_state */
     uint32_t steps_aside; /* nothing is deferred there */
-    char unmet[376];      /* facts that do not hold, "; " between them: names, and what was seen */
+    char unmet[376];      /* facts that do not hold, "; " between them: names and observations */
 };
 
 /* A file that bytes of blocks come from. */
@@ -155,14 +155,14 @@ struct ms_state_block {
     uint64_t allocated_ns;
     uint64_t changed_ns;
     uint64_t file_offset;
-    uint32_t file; /* 1 + the index of the file that bytes of it come, or came, from; 0: none */
+    uint32_t file; /* 1 + the index of the file that its bytes come, or came, from; 0: none */
     uint32_t device, flags;
     uint32_t backed_reason; /* enum ms_reason: why it first got memory, with the call */
     char backed_call[80];
     char name[120]; /* of the tensor, if it is known */
 };
 
-/* What happened. Add at the end; explain.c has the names. */
+/* Kinds of events. Add at the end; explain.c has the names. */
 enum ms_event_kind {
     MS_EVENT_NONE,
     MS_EVENT_ALLOCATE,
@@ -182,7 +182,7 @@ enum ms_event_kind {
     MS_EVENT_KIND_COUNT
 };
 
-/* Why it happened; runtime/state/explain.h has a sentence for each. Add at the end. */
+/* Why an event happened; runtime/state/explain.h has a sentence for each. Add at the end. */
 enum ms_reason {
     MS_REASON_CALL, /* the call needs the bytes */
     MS_REASON_SEALED,
@@ -213,7 +213,7 @@ enum ms_reason {
     MS_REASON_COUNT
 };
 
-/* Number n (from 0) has the sequence 2n + 2, and its index is n modulo the ring's size. */
+/* Event n (from 0) has the sequence 2n + 2, and its index is n modulo the ring's size. */
 struct ms_state_event {
     uint64_t sequence;
     uint64_t time_ns;     /* of its end */
@@ -226,8 +226,8 @@ struct ms_state_event {
     char text[128]; /* the kernel, the tensor, or a clause */
 };
 
-/* The sums over events of one kind, reason, call and text; "loaded": those until the program had
- * loaded (MS_GAUGE_LOADED_NS). */
+/* The sums over events of one kind, reason, call and text; "loaded": of the events until the
+ * program had loaded (MS_GAUGE_LOADED_NS). */
 struct ms_state_cause {
     uint64_t sequence;
     uint64_t count, bytes, duration_ns;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of mangled names. */
+/* The letters of mangled names. */
 #define LETTERS "_$.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 /* A name in the mangled text: its length in digits, and so many letters. */
@@ -16,7 +16,7 @@ struct name {
     int length; /* 0: none */
 };
 
-/* *at is behind the name then. Of a name that was cut there is the rest. */
+/* Reads a name, and moves *at behind it. A name that was cut gives what is left of it. */
 static struct name read_name(const char **at)
 {
     char *text;
@@ -26,7 +26,7 @@ static struct name read_name(const char **at)
     return (struct name){text, (int)(*at - text)};
 }
 
-/* A namespace of a library says nothing of a kernel. */
+/* False for a namespace of a library, which says nothing about a kernel. */
 static bool is_telling(struct name name)
 {
     static const char *const others[] = {"at",      "c10",    "cub",       "cuda",
@@ -41,7 +41,8 @@ static bool is_telling(struct name name)
            strncmp(name.text, "_GLOBAL_", 8) != 0;
 }
 
-/* Digits that are no length: of an argument (Li512E), of _Float16, of substitutions (S1_, T0_). */
+/* Skips digits that are no length, as in an argument (Li512E), _Float16, substitutions (S1_,
+ * T0_). */
 static const char *skip_digits(const char *at)
 {
     const bool is_number = at[0] == 'L' && islower((unsigned char)at[1]);
@@ -53,7 +54,7 @@ static const char *skip_digits(const char *at)
                            : at + 1;
 }
 
-/* The function: the last name before the template arguments, which *at is at then. */
+/* Reads the function, the last name before the template arguments, and moves *at to these. */
 static struct name read_function(const char **at)
 {
     struct name last = {0};

@@ -105,8 +105,8 @@ static bool fail(char text[256], const char *format, const char *what, int error
     return false;
 }
 
-/* Makes it if it does not exist. A link at its end is refused, and so is a folder in which others
- * may create or rename files: -1, with the reason in `text`. */
+/* Makes the folder if it does not exist. Refuses a link at the path's end, and a folder in which
+ * others may create or rename files: -1, with the reason in `text`. */
 static int open_folder(const char *path, char text[256])
 {
     struct stat stat;
@@ -280,8 +280,8 @@ static void clean_hidden(int folder, const char *name, time_t now)
         unlinkat(folder, name, 0);
 }
 
-/* Lists all pages, at most MAX_PAGES, with their sizes and, until they are read, the times of their
- * files. */
+/* Lists all pages, at most MAX_PAGES, with their sizes. Until a page is read, `ended` is the time
+ * of its file. */
 static size_t list_pages(int folder, struct old_page *pages, time_t now)
 {
     const int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -307,7 +307,7 @@ static size_t list_pages(int folder, struct old_page *pages, time_t now)
     return count;
 }
 
-/* The times of files show most often that there is nothing to do. */
+/* Usually false: the times of files then show that there is nothing to remove. */
 static bool may_be_too_many(const struct old_page *pages, size_t count, uint64_t kept_bytes,
                             int64_t oldest)
 {
@@ -320,8 +320,8 @@ static bool may_be_too_many(const struct old_page *pages, size_t count, uint64_t
     return is_old || bytes > kept_bytes;
 }
 
-/* Leaves those whose processes have ended. A page that is mapped does not always change the time of
- * its file. */
+/* Keeps the pages whose processes have ended, with times from the page: a store to a mapped page
+ * does not always change the time of its file. */
 static size_t keep_ended(int folder, const struct ms_process_identity *own, struct old_page *pages,
                          size_t count)
 {
@@ -341,7 +341,7 @@ static size_t keep_ended(int folder, const struct ms_process_identity *own, stru
     return kept;
 }
 
-/* Whether the page is of the run that begins with the first one and has so many. */
+/* True if the page is of the run that begins with the first page and has `length` pages so far. */
 static bool is_of_run(const struct old_page *pages, size_t length, const struct old_page *page)
 {
     const int64_t apart = page->started - pages->started;
@@ -352,8 +352,8 @@ static bool is_of_run(const struct old_page *pages, size_t length, const struct 
     return is_of_run;
 }
 
-/* Puts the pages of the first one's run behind it, and returns how many it has: those of runs at
- * the same time are between them. */
+/* Moves the pages of the first page's run behind it, and returns how many the run has. Pages of
+ * other runs at the same time lie between them. */
 static size_t gather_run(struct old_page *pages, size_t count)
 {
     size_t length = 1;

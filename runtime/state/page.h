@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The file of the state page, and the folder that it is in: makes and maps it, with its sections
- * laid out and empty, and removes pages of processes that have ended. What is written there is up
- * to state.c.
- */
+/* The file of the state page and its folder. Makes and maps the file, with its sections laid out
+ * and empty, and removes pages of processes that have ended. state.c writes the content. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,25 +18,25 @@
  * false after the last, or if METASHARD_STATE_DIR is empty. */
 bool ms_page_folder(const struct ms_config *config, unsigned index, char path_out[MS_PATH_BYTES]);
 
-/* Opens the first of them that can be used, and makes it if it does not exist. One in which others
- * may create or rename files cannot. Returns the descriptor, or -1: there is none, or this process
- * has raised privileges. */
+/* Opens the first of these folders that can be used, and makes it if it does not exist. A folder in
+ * which others may create or rename files cannot be used. Returns the descriptor, or -1: there is
+ * no such folder, or this process has raised privileges. */
 int ms_page_open_folder(const struct ms_config *config);
 
 /* True for the name of a state page. */
 bool ms_page_is_name(const char *name);
 
 /*
- * A file, mapped; or, without is_file, memory that no other process sees. Its bytes are divided
- * among the records of its sections, all zero behind the header, and `fill` writes them. Those of a
- * file are reserved, so that a full file system fails here and does not raise a signal later. Tries
- * the folders in turn. On failure, `text` has the reason, unless `fill` fails.
+ * A page is a mapped file, or, without is_file, memory that no other process sees. ms_page_make
+ * lays the records of its sections out, all zero behind the header, and `fill` writes them. The
+ * bytes of a file are reserved, so that a full file system fails here and does not raise a signal
+ * later. Tries the folders in turn. On failure `text` has the reason, unless `fill` has failed.
  *
  * A file has no name that readers know until it is filled. It replaces a page of the same process
  * id whose process has ended (or has called exec). Then pages of ended processes are removed, by
- * whole runs: those that ended more than 7 days ago, and the oldest while all together have more
- * than METASHARD_STATE_KEPT_BYTES. The newest run stays, however large. A run is the ranks of one
- * world, each once, that started within ten minutes.
+ * whole runs: runs that ended more than 7 days ago, and the oldest runs while all pages together
+ * have more than METASHARD_STATE_KEPT_BYTES. The newest run stays, however large. A run is the
+ * ranks of one world, each once, that started within ten minutes.
  */
 struct ms_page {
     unsigned char *bytes;
@@ -52,7 +49,7 @@ typedef bool ms_page_filler(const struct ms_page *page, const struct ms_config *
 bool ms_page_make(struct ms_page *page, const struct ms_config *config, bool is_file,
                   ms_page_filler *fill, char text[256]);
 
-/* Reads the process of a page in a folder, and how long it ran: until it ended, or a block changed
- * last. */
+/* Reads the process of a page in a folder, and how long it ran: until its end, or until a block
+ * changed last. */
 bool ms_page_process(int folder, const char *name, struct ms_state_process *process_out,
                      uint64_t *ran_ns_out);

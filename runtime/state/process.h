@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What identifies a process on this machine, and whether it lives. */
+/* Identifies processes on this machine, and tells whether they live. */
 #pragma once
 
 #include <stdint.h>
@@ -10,11 +10,11 @@ struct ms_process_identity {
     uint64_t pid, start_ticks, pid_namespace;
     char boot[40];
 };
-/* Of this process. */
+/* Identifies this process. */
 void ms_process_identify(struct ms_process_identity *identity_out);
 
-/* Whether the process of a page runs, as far as its numbers mean the same here. `own` is what
- * ms_process_identify found, or NULL. */
+/* Tells whether the process of a page runs, as far as its numbers mean the same here. `own` is the
+ * answer of ms_process_identify, or NULL. */
 enum ms_life { MS_LIFE_ALIVE, MS_LIFE_GONE, MS_LIFE_UNKNOWN };
 enum ms_life ms_process_life(const struct ms_process_identity *own,
                              const struct ms_state_process *process);

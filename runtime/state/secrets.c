@@ -33,7 +33,7 @@ static bool is_of_name(char letter)
 
 /* --- names */
 
-/* True if the word stands there, whatever is between its letters: "api_key" has apikey. */
+/* True if the name begins with the word, whatever is between its letters: "api_key" has apikey. */
 static bool begins_with(const char *name, const char *end, const char *word)
 {
     for (; name < end && *word != '\0'; name++) {
@@ -85,8 +85,8 @@ static bool is_secret_name(const char *name, const char *end)
     return has_anywhere(name, end) || has_at_end_of_word(name, end);
 }
 
-/* Where the value begins that a name at `at` gives, or NULL: name=, name:, "name": and, behind a
- * space within an argument, --name. */
+/* Returns where the value of a secret name at `at` begins, or NULL: name=, name:, "name": and,
+ * behind a space within an argument, --name. */
 static const char *find_value(const char *at, const char *end)
 {
     const char *name_end = at, *value;
@@ -121,7 +121,7 @@ static size_t token_bytes(const char *at, const char *end)
     return 0;
 }
 
-/* The length of what is before the "@" of a URL whose "://" is at `at`, or 0. */
+/* The length of "://" at `at` and the text before the "@" of a URL, or 0. */
 static size_t user_bytes(const char *at, const char *end)
 {
     size_t bytes = 0;

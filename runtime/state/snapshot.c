@@ -21,7 +21,7 @@ struct page {
     struct ms_fault_context reading;
     struct ms_state_header header;
     uint64_t torn;
-    /* How often records may be read again in all: a process writes a few at a time, and a page
+    /* How often records may still be read again. A process writes a few records at a time; a page
      * whose records are all half written is not valid. */
     unsigned patience;
 };
@@ -149,7 +149,7 @@ static uint64_t sequence_of(const void *record)
 /* A pointer to records of any type. */
 typedef void *__attribute__((may_alias)) pointer;
 
-/* Some records of a section as they are, perhaps in the middle of a write. */
+/* Reads some records of a section as they are, perhaps in the middle of a write. */
 static bool read_some(struct page *page, enum ms_state_section section, size_t first, size_t count,
                       char *records)
 {
@@ -158,7 +158,7 @@ static bool read_some(struct page *page, enum ms_state_section section, size_t f
                    count * (size_t)span->record_bytes);
 }
 
-/* All of them. `records_out` is the address of a pointer to them. */
+/* Reads all records of a section as they are. `records_out` is the address of a pointer to them. */
 static bool read_section(struct page *page, enum ms_state_section section, void *records_out)
 {
     const struct ms_state_span *span = &page->header.sections[section];
@@ -207,8 +207,8 @@ enum { BLOCKS_BYTES = 128 << 20, EVENTS_BYTES = 64 << 20 };
 struct choice {
     uint64_t (*weigh)(const void *record); /* 0: it is not in use */
     size_t most;
-    uint64_t least; /* of those that are kept */
-    size_t equal;   /* how many of just that weight still are */
+    uint64_t least; /* the least weight that is kept */
+    size_t equal;   /* how many more of that weight are kept */
     size_t kept;    /* so far; a process may write meanwhile */
     uint64_t left_out;
 };
@@ -238,8 +238,8 @@ static bool is_chosen(struct choice *choice, const void *record)
     return true;
 }
 
-/* Records side by side, read three times. Large sections are read in several windows, so that what
- * is kept of them is most of what is held. */
+/* Records side by side, read three times. Large sections are read in several windows, so that most
+ * of the memory held is for records that are kept. */
 enum { WINDOW_BYTES = 256 << 10 };
 struct window {
     enum ms_state_section section;
@@ -255,8 +255,8 @@ static bool read_window(struct page *page, const struct window *window)
            read_some(page, window->section, window->first, window->count, window->after);
 }
 
-/* Moves those that are whole, and were ever written, to `kept`. Most are bracketed by the readings;
- * the others are read one by one. */
+/* Moves the records that are whole, and were ever written, to `kept`. Most have equal sequences in
+ * the readings before and after; the others are read one by one. */
 static bool keep_whole(struct page *page, const struct window *window, char *kept,
                        size_t *count_out)
 {
@@ -281,7 +281,8 @@ static bool keep_whole(struct page *page, const struct window *window, char *kep
     return is_good;
 }
 
-/* Keeps the windows' records one behind the other. Where there are none nothing is touched. */
+/* Keeps the windows' records one behind the other. Memory for records that do not exist is not
+ * touched. */
 static bool keep_all(struct page *page, struct window *window, size_t total, char *kept,
                      size_t *count_out)
 {
@@ -337,7 +338,7 @@ static bool choose(struct page *page, const struct window *window, size_t total)
     return is_good;
 }
 
-/* Reads whole records of a section, at most so many if there is a choice; leaves out those that
+/* Reads the whole records of a section, or those that `choice` selects. Leaves out records that
  * were never written or are half written. */
 static bool read_chosen(struct page *page, enum ms_state_section section, struct choice *choice,
                         void *records_out, size_t *count_out)
@@ -428,7 +429,7 @@ static int by_number(const void *a, const void *b)
     return compare(left->sequence, right->sequence);
 }
 
-/* Orders parts behind their allocation, and these by `sequence`: see order_blocks. */
+/* Orders parts behind their allocation, and allocations by `sequence`: see order_blocks. */
 static int by_size_and_id(const void *a, const void *b)
 {
     const struct ms_state_block *left = a, *right = b;
@@ -440,8 +441,8 @@ static int by_size_and_id(const void *a, const void *b)
     return order != 0 ? order : compare(left->address, right->address);
 }
 
-/* The sequence of a whole record means nothing any more. So it becomes what its allocation is
- * sorted by: the bytes of the greatest block with its id. */
+/* Reuses `sequence`, which means nothing any more in a whole record, as the key by which its
+ * allocation is sorted: the bytes of the greatest block with its id. */
 static void order_blocks(struct ms_state_block *blocks, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -550,7 +551,7 @@ static uint64_t time_of(const struct ms_snapshot *snapshot)
     return last > 0 ? last : 1;
 }
 
-/* What was to come, and counted as loaded, and never came. */
+/* Takes out bytes that were to come when the program had loaded (state.c), and never came. */
 static void clean_figures(struct ms_snapshot *snapshot)
 {
     const uint64_t most = ms_snapshot_figure(snapshot, "backed_bytes_peak");
@@ -604,7 +605,7 @@ static bool read_devices(struct page *page, struct ms_snapshot *snapshot)
     return true;
 }
 
-/* As those that did not fit in the page. */
+/* Counts blocks that were left out here as blocks that did not fit in the page. */
 static void add_left_out(struct ms_snapshot *snapshot, uint64_t count)
 {
     for (size_t i = 0; i < snapshot->figure_count; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading state pages (format.h), of running and of ended processes. A snapshot is a copy in which
+ * Reads state pages (format.h), of running and of ended processes. A snapshot is a copy in which
  * every record is whole. Nothing in a file is trusted: whatever it holds, reading ends with a
  * snapshot, or with a fault that names the file, the position and what was expected. The file is
  * read, not mapped, so that a file that gets shorter raises no signal.
@@ -20,7 +20,7 @@ struct ms_snapshot {
     const char *path; /* the caller's string */
     bool is_own;      /* the file is this user's: the paths in it are, too */
     enum ms_life life;
-    /* since the start, by this machine's clock, while it lives; otherwise of the last change */
+    /* since the start: now, while the process lives; otherwise the time of the last change */
     uint64_t taken_ns;
     struct ms_state_process process;
     struct ms_state_plan plan; /* generation 0: none */

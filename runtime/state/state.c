@@ -27,13 +27,13 @@ _Thread_local const char *ms_caller_kernel = NULL;
 _Thread_local uint32_t ms_caller_reason = 0;
 _Thread_local uint32_t ms_calls_inside = 0;
 
-/* Records of any type are copied by these. */
+/* The word by which records of any type are copied. */
 typedef uint64_t __attribute__((may_alias)) word;
 
 static struct {
     /* immutable after ms_state_prepare */
     const struct ms_config *config;
-    uint64_t started_ns, started_real_ns; /* monotonic, and of the clock on the wall */
+    uint64_t started_ns, started_real_ns; /* monotonic, and realtime */
     /* immutable after ms_state_open */
     unsigned char *page;
     char path[MS_PATH_BYTES]; /* of its file; "" if it has none */
@@ -122,7 +122,8 @@ uint64_t ms_state_now(void)
 
 /* --- the start */
 
-/* What is longer than that is cut off before secrets could be cut in two. */
+/* Reads at most MOST bytes. An argument that is cut there is left out (ms_secrets_mask), because
+ * half a secret is not recognised. */
 static void read_command(char *text, size_t bytes)
 {
     enum { MOST = 64 << 10 };
@@ -133,7 +134,7 @@ static void read_command(char *text, size_t bytes)
     if (file != NULL && arguments != NULL)
         length = fread(arguments, 1, MOST, file);
     if (length > 0 && length < MOST && arguments[length - 1] != '\0')
-        arguments[length++] = '\0'; /* a program may have overwritten it */
+        arguments[length++] = '\0'; /* the program may have overwritten the zero */
     if (arguments != NULL)
         ms_secrets_mask(arguments, length, text, bytes);
     if (file != NULL)
@@ -368,8 +369,8 @@ static struct ms_state_sample take_sample(uint64_t now)
                                     .h2d_bytes = ms_counter_get(MS_COUNT_H2D_BYTES)};
 }
 
-/* Keeps half of the samples, at twice the distance, so that all of the process's life fits. Of each
- * two, it keeps the one with more memory. */
+/* Keeps half of the samples, at twice the distance, so that all of the process's life fits. Keeps,
+ * from each pair, the sample with more memory. */
 MS_HOLDS(state.lock) static void thin_samples_locked(void)
 {
     static const struct ms_state_sample none;
@@ -456,7 +457,6 @@ MS_HOLDS(state.lock) static void heap_sink_locked(uint32_t place)
     heap_set(place, slot);
 }
 
-/* Frees the slot. */
 MS_HOLDS(state.lock) static void release_slot_locked(uint32_t slot)
 {
     static const struct ms_state_block none;
@@ -521,7 +521,7 @@ static void put_cause(struct ms_state_block *block, const struct ms_state_block 
     PUT_TEXT(block->backed_call, text);
 }
 
-/* Keeps the origin of bytes that are in memory now, so that their lineage is gone. */
+/* Keeps the name and the file of bytes that are in memory now, and so have no lineage any more. */
 static void put_origin(struct ms_state_block *block, const struct ms_state_block *old)
 {
     if (old != NULL && block->name[0] == '\0')
@@ -593,7 +593,7 @@ void ms_state_remove(struct ms_state_place *place)
 
 /* --- causes */
 
-/* True for kinds that are added up. */
+/* True for kinds of events that are added up. */
 static bool is_cause(enum ms_event_kind kind)
 {
     return kind == MS_EVENT_MATERIALISE || kind == MS_EVENT_REPLAY || kind == MS_EVENT_EVICT ||
@@ -620,7 +620,8 @@ static bool is_cause_of(const struct ms_state_cause *cause, const struct ms_stat
            strcmp(cause->call, wanted->call) == 0 && strcmp(cause->text, wanted->text) == 0;
 }
 
-/* The index of its cause, or of a free one. If the table is full, the first takes the rest. */
+/* Returns the index of the cause, or of a free record. If the table is full, the first record takes
+ * the rest. */
 MS_HOLDS(state.lock) static uint64_t find_cause_locked(const struct ms_state_cause *wanted)
 {
     enum { PROBES = 16 };
@@ -635,7 +636,7 @@ MS_HOLDS(state.lock) static uint64_t find_cause_locked(const struct ms_state_cau
     return 0;
 }
 
-/* A thread takes the time before the lock: an earlier moment may come in after a later one. */
+/* Threads take the time before the lock: an earlier moment may come in after a later one. */
 static void add_cause(struct ms_state_cause *added)
 {
     ms_lock_take(&state.lock);
@@ -706,14 +707,15 @@ static void write_event(const struct ms_state_event *event)
     write_words(slot, event, sizeof(*event), 2 * number + 2);
 }
 
-/* A kernel computes with what was loaded. Under a plan much stays deferred that never comes. */
+/* A kernel without a rule computes with loaded bytes. Not under a plan, where much stays deferred
+ * that never comes. */
 static bool is_computing(const struct ms_event *happened)
 {
     return happened->kind == MS_EVENT_FALLBACK && happened->reason == MS_REASON_NO_RULE &&
            !atomic_load(&state.has_plan);
 }
 
-/* What there was of each cause until now is of loading. */
+/* Counts all that each cause has so far as part of loading. */
 static void note_causes(void)
 {
     ms_lock_take(&state.lock);
@@ -730,8 +732,8 @@ static void note_causes(void)
     ms_lock_drop(&state.lock);
 }
 
-/* The program has loaded: what it takes for its work follows. What it loaded and has not used yet
- * counts as if it had come. */
+/* The program has loaded, and now takes memory for its work. Bytes that it has loaded and not used
+ * yet count as if they had come. */
 static void note_peaks(bool computes)
 {
     word *figures = record(MS_SECTION_FIGURES, 0);
@@ -746,8 +748,8 @@ static void note_peaks(bool computes)
 }
 
 /* Loading ends when nothing is deferred any more, or when the program computes: weights may stay
- * deferred until an optimizer changes them. Computing opens windows of its own: one in which far
- * less was loaded than in the largest is none of loading. */
+ * deferred until an optimizer changes them. Computing opens windows of its own: a window in which
+ * far less was loaded than in the largest is no window of loading. */
 static void note_loaded(const struct ms_event *happened)
 {
     static _Atomic uint64_t loaded, largest;
@@ -800,7 +802,7 @@ static void write_happened(const struct ms_event *happened)
     add_cause(&cause);
 }
 
-/* The use with which loading ends is of loading. */
+/* Writes the event first, so that the use that ends loading counts as part of loading. */
 void ms_state_event(const struct ms_event *happened)
 {
     if (!ms_state_open())

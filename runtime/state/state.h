@@ -32,25 +32,25 @@ struct ms_state_view {
 };
 struct ms_state_view ms_state_view(void);
 
-/* The process ends by itself. Calls visit, if it is not NULL, with each cause there was. */
+/* The process ends by itself. Calls `visit`, if it is not NULL, with each cause. */
 typedef void ms_state_visitor(void *context, const struct ms_state_cause *cause);
 void ms_state_end(ms_state_visitor *visit, void *context);
 
 /* Nanoseconds since ms_state_prepare, or 0 without a page. */
 uint64_t ms_state_now(void);
 
-/* Sets the rank that a communicator gives. It replaces none: a communicator may number processes
+/* Sets the rank that a communicator gives, if none is known: a communicator may number processes
  * differently. */
 void ms_state_set_rank(uint32_t rank, uint32_t world);
 
-/* Its rank is that of the process, if a plan is active. `sequence` is ignored. */
+/* Sets the plan. The rank of an active plan becomes the process's. `sequence` is ignored. */
 void ms_state_set_plan(const struct ms_state_plan *plan);
 
-/* What is not known of it (NULL, MS_CHECK_NONE) stays as it is. */
+/* Members that are not known (NULL, MS_CHECK_NONE) leave the record as it is. */
 struct ms_device_facts {
     const char *name;
     enum ms_check_state check;
-    bool steps_aside;  /* these two with the check */
+    bool steps_aside;  /* this and `unmet` come with the check */
     const char *unmet; /* facts that do not hold */
 };
 void ms_state_set_device(uint32_t device, const struct ms_device_facts *facts);
@@ -61,7 +61,7 @@ uint32_t ms_state_file(const char *path);
 /*
  * Writes a block's record. `place` belongs to the caller, is zero before the first call, and is
  * guarded as the block is. If the table is full, the biggest blocks have a record. The reason for
- * the block's memory is the call that the thread is in when its backed_bytes first grow.
+ * the block's memory is the call that the thread is in when backed_bytes first grow.
  */
 struct ms_state_place {
     uint64_t token; /* 0: none */
@@ -74,15 +74,15 @@ void ms_state_remove(struct ms_state_place *place);
 /* The figures have changed: takes a sample, unless the last one is very recent. */
 void ms_state_sample(void);
 
-/* Something has happened. What is not given is zero. */
+/* An event. Members that are not given are zero. */
 struct ms_event {
     enum ms_event_kind kind;
-    enum ms_reason reason; /* MS_REASON_CALL: that of the thread */
+    enum ms_reason reason; /* MS_REASON_CALL: ms_caller_reason */
     uint64_t block;        /* its id */
     uint64_t address, bytes;
     uint64_t began;     /* ms_state_now; gives the duration */
     const char *text;   /* NULL: the kernel that the thread launches */
-    bool is_of_no_call; /* it is counted as a cause, and is no event of a call */
+    bool is_of_no_call; /* it is only counted as a cause */
     bool loads;         /* a record of what a program loads: of a launch, a file or host memory */
 };
 /* Writes the event, with the call and the kernel that the thread is in. */

@@ -14,8 +14,8 @@ enum { MIN_LAUNCHES = 64 };
 static _Atomic uint64_t last_event_ms;
 static _Atomic uint32_t launches_since;
 static _Atomic bool in_vain;      /* settling left something; see ms_window_end */
-static _Atomic bool is_settled;   /* and no allocation was deferred since */
-static _Atomic bool has_moved_on; /* the same, and not for a capture or a wish of the program */
+static _Atomic bool is_settled;   /* settled, and no allocation was deferred since */
+static _Atomic bool has_moved_on; /* settled because the program moved on, and for no other cause */
 
 struct ms_window ms_window_now(void)
 {

@@ -15,13 +15,13 @@ void ms_window_open(void);
 void ms_window_extend(void);
 
 struct ms_window {
-    bool is_settled;   /* settling ended the last one: what is handed out now should have memory */
+    bool is_settled;   /* settling ended the last window: new blocks should have memory */
     bool has_moved_on; /* it was settled because the program has moved on */
 };
 struct ms_window ms_window_now(void);
 
-/* The program launched work. Returns true, to one thread at a time, if it has moved on. That ends
- * the window. */
+/* The program launched work. Returns true, to one thread at a time, if the program has moved on.
+ * That ends the window. */
 bool ms_window_is_due(void);
 
 /* Settling ends the window. If it was in vain, that is, left something, it is not tried again
