@@ -15,7 +15,7 @@
 
 /*
  * The memory of a run, in granules. A, B and C are a handle each. The last place is for a second
- * mapping of one. Bytes are compared in a window on either side of a border.
+ * mapping of a handle. Bytes are compared in a window on either side of a border.
  *
  *     |  A  |  B  |  C  |     |
  */
@@ -33,12 +33,12 @@ struct run {
     CUdeviceptr base; /* 0: nothing is reserved */
     CUmemGenericAllocationHandle handles[HANDLES];
     bool is_mapped[PLACES];
-    CUstream work, reader; /* the reader waits for nothing that is in the other one */
+    CUstream work, reader; /* the reader never waits for the work */
     CUevent event;
     unsigned char *given, *got; /* host_bytes each: more than drivers put into a command */
     size_t host_bytes;
     bool is_stuck;      /* the device does not get to the work */
-    enum answer answer; /* of the fact that is asked */
+    enum answer answer; /* of the current check */
     char *seen;
 };
 
@@ -124,7 +124,7 @@ static bool write_pattern(struct run *run, unsigned seed, CUdeviceptr to, size_t
     return write_given(run, to, bytes);
 }
 
-/* What is not read differs from what was given. */
+/* Fills `got` before it reads, so that bytes that are not read differ from `given`. */
 static bool read_got(struct run *run, CUdeviceptr from, size_t at, size_t bytes)
 {
     for (size_t i = at; i < at + bytes; i++)
@@ -134,7 +134,7 @@ static bool read_got(struct run *run, CUdeviceptr from, size_t at, size_t bytes)
            wait(run, run->reader);
 }
 
-/* What was read is what was given. */
+/* True if the bytes read are the bytes given. */
 static bool compare(struct run *run, const char *what, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) {
@@ -234,7 +234,7 @@ static bool make_streams(struct run *run)
     return true;
 }
 
-/* As for an allocation: a driver may put what is smaller elsewhere. */
+/* Reserves as much as an allocation does: a driver may put a smaller range elsewhere. */
 static size_t reserved_bytes(const struct run *run)
 {
     return ms_backing_reserved(PLACES * run->granule, run->granule);
@@ -330,7 +330,7 @@ static bool check_copy(struct run *run)
 
 enum { ROWS = 8, ROW_BYTES = 999, HOST_PITCH = 1008 };
 
-/* Of rows in device memory. Those at the borders reach over them. */
+/* The pitch of rows in device memory. Rows at the borders reach over them. */
 static size_t pitch_of(const struct run *run)
 {
     return run->granule / 4 + 512;
@@ -406,8 +406,8 @@ static bool check_source(struct run *run)
            find_pattern(run, "copied before they were overwritten", 6, place(run, 1), bytes);
 }
 
-/* The event was recorded after the sets, of which the last has that value. There is little patience
- * with it once they are done: it may follow work of the program. */
+/* The event was recorded after the sets, the last of which has that value. Once the sets are done,
+ * waits only a little for the event: it may follow work of the program. */
 static bool find_sets(struct run *run, unsigned char value)
 {
     const size_t bytes = WINDOW;
@@ -433,7 +433,7 @@ static bool check_event(struct run *run)
            find_sets(run, value);
 }
 
-/* A driver without the function is asked nothing else. */
+/* Holds for a driver without the function: there is nothing else to ask. */
 static bool check_context_event(struct run *run)
 {
     const unsigned char value = SET_VALUE + 2 * SETS;
@@ -477,7 +477,7 @@ static const struct check {
 
 enum { CHECKS = sizeof(checks) / sizeof(checks[0]) };
 
-/* Asks one fact. False if there is no asking on. */
+/* Asks one fact. False if no other fact can be asked. */
 static bool ask(struct run *run, const struct check *check, struct ms_check_report *report)
 {
     const uint32_t bit = MS_FACT_BIT(check->fact);
@@ -492,13 +492,13 @@ static bool ask(struct run *run, const struct check *check, struct ms_check_repo
     if (run->answer == REFUSED)
         report->refused |= bit;
     ms_log(MS_DEBUG, "self-check: %s: %s", ms_facts[check->fact].name, run->seen);
-    /* Work that is queued would change what the next check finds. */
+    /* Queued work would change what the next check finds. */
     return check->fact != MS_FACT_MEMORY && !run->is_stuck &&
            (run->answer != UNKNOWN || check->fact == MS_FACT_CONTEXT_EVENT) &&
            poll(run->work) == CUDA_SUCCESS && poll(run->reader) == CUDA_SUCCESS;
 }
 
-/* What cannot be given back at the second attempt stays. */
+/* Tries twice, then leaves the resource. */
 #define GIVE_BACK(call)             \
     do {                            \
         if ((call) != CUDA_SUCCESS) \
@@ -519,7 +519,7 @@ static void give_memory_back(const struct run *run)
         GIVE_BACK(ms_driver.mem_address_free(run->base, reserved_bytes(run)));
 }
 
-/* False if work may still be using it. */
+/* False if queued work may still use the memory. */
 static bool give_back(struct run *run)
 {
     if (run->is_stuck || (run->work != NULL && poll(run->work) == CUDA_ERROR_NOT_READY) ||

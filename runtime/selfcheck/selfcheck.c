@@ -10,8 +10,8 @@
  *     hint is not so: 0x302000000 was reserved
  *     end
  *
- * A result is kept as a text, one file a device, with a line for each fact but the resolver's.
- * Anything else is no report.
+ * A result is kept as a text, one file a device, with a line for each fact but the resolver's. Any
+ * other text is no report.
  */
 #include "runtime/selfcheck/selfcheck.h"
 
@@ -73,7 +73,7 @@ static bool read_text(const char *name, char *text_out, size_t bytes)
     return true;
 }
 
-/* Writes it whole or not at all. Errors are silent: the next process finds none. */
+/* Writes the text whole or not at all. Errors are silent: the next process finds no text. */
 static void write_text(const char *name, const char *text)
 {
     char hidden[64];
@@ -98,14 +98,14 @@ static void write_text(const char *name, const char *text)
 
 /* --- a report as a text */
 
-/* What a report is valid for. */
+/* A report is valid for one device, driver and boot. */
 struct subject {
     char device[40]; /* its UUID, as hexadecimal digits */
-    char driver[64]; /* the version of the driver, and of its kernel module if it says so */
+    char driver[64]; /* the version of the driver, and of its kernel module if that tells */
     char boot[40];
 };
 
-/* What NVIDIA's kernel module says of itself, which changes without a boot. "": there is none. */
+/* Reads the version of NVIDIA's kernel module, which may change without a boot. "": no module. */
 static void read_module_version(char *text, size_t bytes)
 {
     const int file = open("/sys/module/nvidia/version", O_RDONLY | O_CLOEXEC);
@@ -156,7 +156,7 @@ static bool skip(const char **at, const char *word)
     return is_there;
 }
 
-/* The rest of the line, of printable characters. */
+/* Reads the rest of the line, which must be of printable characters. */
 static bool read_seen(const char **at, char seen[MS_SEEN_BYTES])
 {
     const size_t length = strcspn(*at, "\n");
@@ -224,7 +224,7 @@ void ms_selfcheck_set_resolver(ms_resolver_check *check)
     resolver = check;
 }
 
-/* Asks again if a call has failed: it may have failed for a reason of its own. */
+/* Asks again if a call has failed, because the next attempt may succeed. */
 static void run(CUcontext context, CUdevice device, struct ms_check_report *report_out)
 {
     const uint64_t began = ms_clock_ns(CLOCK_MONOTONIC);
@@ -290,7 +290,7 @@ MS_HOLDS(lock) static void check_locked(CUcontext context, CUdevice device)
         ask_resolver(&report);
     ms_facts_set_unmet(device, report.unmet);
     publish(device, state, &report);
-    /* Work of the program may be queued for long: that fact is not asked again. */
+    /* This fact is not asked again: work of the program may be queued for long. */
     const uint32_t unknown = report.unknown & ~MS_FACT_BIT(MS_FACT_CONTEXT_EVENT);
     if (unknown == 0 || report.is_stuck || !ms_facts_allow(device) ||
         ++attempts[device] == MOST_ATTEMPTS)

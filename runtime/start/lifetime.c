@@ -153,7 +153,7 @@ static bool is_running(const struct ms_state_process *process)
     return process->ended_ns == 0 && ms_process_life(NULL, process) == MS_LIFE_ALIVE;
 }
 
-/* Of one rank the process counts that started last. */
+/* Adds a page. The process that started last counts for its rank. */
 static void add_page(struct rank_page *pages, size_t *count, const char *name,
                      const struct ms_state_process *process)
 {
@@ -246,7 +246,7 @@ static bool end_run(struct sums *sums)
     return is_last;
 }
 
-/* The row with the most bytes, then the most often, of a reason or of all. NULL: all are done. */
+/* Returns the row with the most bytes, then the highest count, of a reason or of all; or NULL. */
 static struct sum *find_most(const struct sums *sums, uint32_t reason)
 {
     struct sum *most = NULL;
@@ -259,7 +259,7 @@ static struct sum *find_most(const struct sums *sums, uint32_t reason)
     return most;
 }
 
-/* The rows of the reason are done then. */
+/* Prints the line of a reason, and sets the counts of its rows to 0: they are done. */
 static void say_reason(const struct sums *sums, struct sum *first)
 {
     enum { MOST_NAMED = 3, NAME_BYTES = 80 };
@@ -291,7 +291,7 @@ static void say_reason(const struct sums *sums, struct sum *first)
                bytes, ranks, others);
 }
 
-/* Ends the state page, and prints. Returns false if another rank is to print, which still runs. */
+/* Ends the state page, and prints. Returns false if another rank still runs, which is to print. */
 static bool explain(void)
 {
     struct sums sums = {ms_heap_zalloc(MOST_SUMS * sizeof(*sums.rows)), 0, 1};
@@ -332,7 +332,7 @@ static void log_summary(void)
            mib(ms_counter_get(MS_COUNT_RECORDED_SNAPSHOT_BYTES)));
 }
 
-/* Names for a message, and as causes; what does not fit into the message is counted only. */
+/* Names for a message, and as causes; names that do not fit into the message are only counted. */
 struct name_text {
     char text[256];
     size_t length, count, named;
@@ -387,7 +387,7 @@ static void log_plan(void)
                   &idle.ambiguous);
 }
 
-/* Copies the state page, which metashard-dump shows. A new file is the user's alone, as is the
+/* Copies the state page, which metashard-dump shows. Only the user may read a new file, like the
  * page. */
 static void write_dump(const char *path)
 {
@@ -397,7 +397,7 @@ static void write_dump(const char *path)
         ms_log(MS_WARN, "METASHARD_DUMP: %s is a pipe: expected a regular file", path);
         return;
     }
-    /* O_NONBLOCK: if it has become a pipe */
+    /* O_NONBLOCK: if the path has become a pipe */
     const int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0600);
     FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
     int error = file == NULL ? errno : view.page == NULL ? ENOMEM : 0;
@@ -416,7 +416,7 @@ static void write_dump(const char *path)
         ms_log(MS_WARN, "METASHARD_DUMP: cannot write all of %s: %s", path, strerror(error));
 }
 
-/* Where to read more. */
+/* Says where to read more. */
 static void say_next(bool is_dumped)
 {
     const char *path = is_dumped ? ms_config.dump_path : ms_state_view().path;
