@@ -240,7 +240,7 @@ static size_t reserved_bytes(const struct run *run)
     return ms_backing_reserved(PLACES * run->granule, run->granule);
 }
 
-/* The first fact: it makes what the others need. */
+/* The first fact. Its check makes memory, streams and the event for the others. */
 static bool check_memory(struct run *run)
 {
     run->prop = ms_backing_properties(run->device);
@@ -456,7 +456,7 @@ static bool check_remap(struct run *run)
            find_pattern(run, "of the memory mapped second", 8, place(run, 2), bytes);
 }
 
-/* --- all of them */
+/* --- all checks */
 
 static const struct check {
     enum ms_fact fact;

@@ -49,7 +49,7 @@ static struct {
     bool has_own_table; /* immutable once the thread serves */
 } server = {.lock = MS_LOCK_INIT(file_thread), .last = &server.first};
 
-/* True in the file thread and in those that it starts. */
+/* True in the file thread and in the threads that it starts. */
 static _Thread_local bool is_inside __attribute__((tls_model("initial-exec")));
 
 /* --- a table of its own */
@@ -172,7 +172,7 @@ bool ms_file_thread_call(ms_file_call *call, void *argument)
         call(argument);
         return true;
     }
-    /* In a forked child the lock may stay locked for ever. The shim is inert there, but the
+    /* The lock may stay locked for ever in a forked child. The shim is inert there, but the
      * program's exit handlers may get here. */
     if (ms_file_thread_is_of_parent())
         return false;
@@ -193,7 +193,7 @@ bool ms_file_thread_call(ms_file_call *call, void *argument)
     return is_served;
 }
 
-/* --- threads that share its table */
+/* --- threads that share the file thread's table */
 
 struct start {
     pthread_t *thread_out;

@@ -10,8 +10,8 @@
  * - No dup2, closefrom or limit of the program affects our descriptors, and no child inherits one.
  * - Nothing of the program stays open here: descriptors are not copied, or copies closed at once.
  *
- * If the file thread cannot have its own table (unshare(2) is denied), it uses high descriptors of
- * the program's table, and closes none while anybody has a lock on the file (ms_mapping_close).
+ * Without its own table (unshare(2) is denied) the file thread uses high descriptors of the
+ * program's table, and closes none while anybody has a lock on the file (ms_mapping_close).
  *
  * The thread starts with the first call and never ends. All its signals are blocked. A forked child
  * has no file thread: the shim is inert there. The thread must not log, since the log's descriptor

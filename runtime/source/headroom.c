@@ -112,7 +112,7 @@ struct number {
 
 static const struct version {
     char type[8];       /* of its file system */
-    char controller[8]; /* "": all are in one hierarchy */
+    char controller[8]; /* "": one hierarchy has all controllers */
     struct number limits[2], used, unused_cache;
 } versions[] = {
     /* The second limit is the least of the groups above, also of groups that a container does not
@@ -222,7 +222,7 @@ static uint64_t version_bytes(const char *root, const struct version *version)
     return bytes;
 }
 
-/* --- all of it */
+/* --- all bounds */
 
 static void bound_by(struct ms_headroom *headroom, uint64_t bytes, const char *bound)
 {

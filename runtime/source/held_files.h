@@ -10,7 +10,7 @@
  *
  * If both looks find the same times, the program has read the file's bytes; a checksum tells
  * whether the memory has changed since (reads.h). Between the two looks nothing is open, and there
- * is no lease: a file of which nothing is copied is in nobody's way.
+ * is no lease: a file that is read and not copied is in nobody's way.
  */
 #pragma once
 

@@ -20,7 +20,7 @@
 struct ms_kept_file {
     struct ms_source *source; /* a reference, or NULL: it may have been let go since */
     uint64_t used_ns;
-    struct ms_kept_file *next, **link; /* in the list of all that keep one */
+    struct ms_kept_file *next, **link; /* in the list of all places that keep a file */
 };
 
 /* Takes the reference, and drops the reference before. NULL: keeps no file. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Read leases (fcntl(2), F_SETLEASE): while one is held, nobody changes the file's bytes. A process
- * that opens the file for writing, or truncates it, waits in the kernel until the lease is given
- * back, but at most lease-break-time (45 s): then the kernel removes the lease.
+ * Read leases (fcntl(2), F_SETLEASE): while a lease is held, nobody changes the file's bytes. A
+ * process that opens the file for writing, or truncates it, waits in the kernel until the lease is
+ * given back, but at most lease-break-time (45 s): then the kernel removes the lease.
  *
  *     another process    open(O_TRUNC) ......waits......................| goes on
  *     the lease thread      notices it |-> materialises the bytes ---->| gives the lease back
@@ -30,7 +30,7 @@ struct ms_lease {
 
 void ms_lease_take(struct ms_lease *lease, int descriptor);
 
-/* True if bytes that were read before this call are those from when the lease was taken. */
+/* True if bytes that were read before this call are the file's from when the lease was taken. */
 bool ms_lease_is_intact(struct ms_lease *lease, int descriptor);
 
 /* True if a process waits for the lease, or has waited too long. */

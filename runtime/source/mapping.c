@@ -121,7 +121,7 @@ struct found {
 
 struct walk {
     int asked;      /* descriptor for queries */
-    unsigned flags; /* which mappings; with OR_THE_NEXT also those behind `at` */
+    unsigned flags; /* which mappings; with OR_THE_NEXT also mappings behind `at` */
     uintptr_t at;   /* the next query is about this address */
     /* For a kernel without queries: the list of all mappings. Each walk opens its own list, because
      * a walk may begin within another. */

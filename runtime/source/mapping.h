@@ -2,9 +2,9 @@
 /*
  * File mappings of this process, from /proc/self/maps and /proc/self/pagemap (proc(5)), which stay
  * open. Every call looks again, because a program may map and unmap at any time. Linux 6.11 and
- * newer is queried for one mapping; on older kernels the whole list is read, about a microsecond
- * for each mapping (source_find.c then remembers places). Only for the file thread (file_thread.h),
- * which owns the descriptors.
+ * newer answers a query for one mapping; on older kernels the whole list is read, about a
+ * microsecond for each mapping (source_find.c then remembers places). Only for the file thread
+ * (file_thread.h), which owns the descriptors.
  */
 #pragma once
 
@@ -57,8 +57,8 @@ bool ms_mapping_visit(ms_mapping_visitor *visit, void *context);
  */
 bool ms_mapping_is_stored_to(dev_t device, ino_t inode, bool *lasts_out);
 
-/* Reads bytes of this process. Where a load would get a signal (the file was truncated, the memory
- * may not be read), returns false without one. Does not read memory of devices. */
+/* Reads bytes of this process. Returns false, without a signal, where a load would get one (the
+ * file was truncated, the memory may not be read). Does not read memory of devices. */
 bool ms_mapping_peek(const void *address, void *buffer, size_t bytes);
 
 /*
@@ -72,7 +72,7 @@ size_t ms_mapping_count_anonymous(const void *address, size_t bytes);
  * True if loads from the range by this thread get no signal, unless the program changes the
  * mapping, or somebody the file. Brings pages in, as loads would. False: some bytes may not be
  * loaded, or the kernel is older than Linux 5.14 (EINVAL). is_one: the range is anonymous memory of
- * one mapping, which has the same rights everywhere: that takes less. For any thread.
+ * one mapping, which has the same rights everywhere: less to check. For any thread.
  */
 bool ms_mapping_may_load(const void *address, size_t bytes, bool is_one);
 

@@ -31,7 +31,7 @@ enum {
     MAX_HEADER_BYTES = 16 << 20, /* that are read at once */
 };
 
-/* Only the file thread uses these. */
+/* Only the file thread uses the mappings and `tries`. */
 static struct ms_mapping_range {
     uintptr_t begin, end;
     dev_t device;
@@ -44,7 +44,7 @@ static unsigned tries;
 static _Atomic bool is_given, is_new; /* is_new: nobody has looked since */
 static _Atomic uint64_t copies;
 
-/* Only the lease thread uses these. */
+/* Only the lease thread uses these counts. */
 static uint64_t faults_before, copies_before, bucket;
 
 /* --- giving and taking back, in the file thread */

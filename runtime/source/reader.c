@@ -27,7 +27,7 @@ enum {
     BLOCK = MS_READER_BLOCK,
     /* A range of this size gets blocks of its own, and is looked up in the page cache. */
     LARGE_BYTES = 64 << 10,
-    /* The unit of these lookups. */
+    /* The unit of lookups in the page cache. */
     STRETCH_BYTES = 1 << 20,
     MAX_THREADS = 64
 };
@@ -310,7 +310,7 @@ static bool read_large(struct ms_reader *reader, const struct ms_file_range *ran
 
 static bool check(const struct ms_source *source, struct ms_source_failure *failure_out)
 {
-    /* Twice, since one failed check may not mean that the file has changed. */
+    /* Checks twice, because one failed check may not mean that the file has changed. */
     return ms_trust_check(source, failure_out) || ms_trust_check(source, failure_out);
 }
 
@@ -543,7 +543,7 @@ static void read_here(void *argument)
     ms_lock_drop(&reader->lock);
 }
 
-/* One line for all failures: later ones usually have the same cause. */
+/* Logs one line for all failures: later failures usually have the same cause. */
 static void log_failure(struct ms_reader *reader)
 {
     if (reader->failed == CUDA_ERROR_OPERATING_SYSTEM && !reader->is_given)

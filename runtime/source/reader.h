@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading many ranges of files at once, into slots of a staging area that the caller owns. A batch
+ * Reads many ranges of files at once, into slots of a staging area that the caller owns. A batch
  * fills one slot: one large range, or many small ones.
  *
  *     slot  |  head | range                 | tail |  small | small | small |     unused     |

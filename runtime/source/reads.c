@@ -68,7 +68,7 @@ struct range {
 /* A shard has each SHARDS-th range behind its own number, so that few ranges take few pages. */
 struct shard {
     _Alignas(64) struct flag flag;
-    uint32_t used, unused; /* how many ranges were ever used; the first free one of these */
+    uint32_t used, unused; /* how many ranges were ever used; the first that is free again */
     uint32_t oldest, newest;
 };
 
@@ -261,7 +261,7 @@ static inline struct file *get_file(int descriptor, const struct stat *stat)
                : add_file(head, descriptor, stat);
 }
 
-/* --- what could be a checkpoint */
+/* --- files that could be checkpoints */
 
 /* Looks how files of known formats begin. A large file may be of any format. */
 static bool may_be_checkpoint(int descriptor, const struct stat *stat)
@@ -283,8 +283,8 @@ static bool may_be_checkpoint(int descriptor, const struct stat *stat)
            ms_source_header_is_start(start, &length);
 }
 
-/* Most processes never use a device: until the shim has started, only what could be a checkpoint is
- * noted (is_wanted). A child of a process that uses a device can use none itself. */
+/* Most processes never use a device: until the shim has started, only files that could be
+ * checkpoints are noted (is_wanted). A child of a process that uses a device cannot use it. */
 static inline bool is_of_use(void)
 {
     static _Atomic bool was_started;
@@ -415,7 +415,7 @@ static void add_range(uint32_t *head, struct shard *shard, const struct range *r
     make_newest(number, shard);
 }
 
-/* Where addresses are scarce, a small table in static memory has to do. */
+/* A small table in static memory has to do where addresses are scarce. */
 static struct range *map_ranges(void)
 {
     struct rlimit limit;
@@ -648,7 +648,7 @@ static bool next_read(size_t bytes, size_t *at, struct ms_mapping *place)
     while (*at <= kept) {
         const struct last_read *read = &reads[(count - (*at)++) % MAX_READS];
         const uint64_t read_bytes = READ(read->bytes), offset = READ(read->offset);
-        const uint64_t before = bytes - read_bytes; /* they came through a buffer */
+        const uint64_t before = bytes - read_bytes; /* bytes that came through a buffer */
         place->file_offset = offset - before;
         if (read_bytes <= bytes && before < MS_READS_LEAST && before <= offset &&
             set_place(READ(read->file), place))

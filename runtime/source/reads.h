@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Notes of what the program has read of files, and where to. A loader that reads, instead of
- * mapping, hides where its bytes come from; notes of its large reads tell:
+ * Notes of the program's reads of files, with the memory that they filled. A loader that reads,
+ * instead of mapping, hides where its bytes come from; notes of its large reads tell:
  *
  *     file      |  header  |  tensor  |  tensor  |
  *                               |          `------------.
@@ -70,8 +70,8 @@ bool ms_reads_path(int descriptor, char path_out[MS_PATH_BYTES]);
 /*
  * Gives the places in files where the bytes of [address, address + bytes) may be, one after the
  * other; *at is 0 before the first. The first place assumes that all was read as the middle was: a
- * loader may read in parts, and the ends through a buffer. Then come the last reads of so many
- * bytes, or almost, up to their end: the loader may have copied the bytes to this memory. Sets
+ * loader may read in parts, and the ends through a buffer. Then come the last reads, if they were
+ * of as many bytes or slightly fewer: the loader may have copied their bytes to this memory. Sets
  * device and inode (by stat(2)), path and file_offset of *place_out. False behind the last.
  */
 bool ms_reads_next(const void *address, size_t bytes, size_t *at, struct ms_mapping *place_out);

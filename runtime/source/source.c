@@ -80,7 +80,7 @@ static void destroy_snapshot(struct ms_counted *counted)
 /*
  * The kernel fills new memory with zeros before it is copied to, and with pages of 4 KiB most of
  * that time goes into faults. So a large snapshot gets huge pages where the system has them. The
- * heap gives the same memory to the next snapshot.
+ * next snapshot may get the same memory of the heap.
  */
 static void use_huge_pages(const struct ms_source *snapshot)
 {
@@ -241,7 +241,7 @@ void ms_source_let_go(struct ms_source *file)
     ms_lock_drop(&ms_files.lock);
     if (is_done)
         return;
-    if (file->stays_open) { /* else ms_source_end_use closes it */
+    if (file->stays_open) { /* else ms_source_end_use closes the descriptor */
         ms_lease_drop(&file->lease, file->descriptor);
         ms_mapping_close(file->descriptor);
     }

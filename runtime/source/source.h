@@ -6,8 +6,8 @@
  *
  * A file source has its own descriptor in the file thread's table (file_thread.h), so unlinking the
  * file loses no bytes, and the program's own descriptors and locks of that file are not touched.
- * Every read compares the file with its record: another size, time or inode means that the bytes
- * are no longer those that the program copied, and the read fails loudly.
+ * Every read compares the file with its record: another size, time or inode means that the file may
+ * not have the copied bytes any more, and the read fails loudly.
  */
 #pragma once
 
@@ -86,7 +86,7 @@ struct ms_source_failure {
         MS_SOURCE_LOST,
         MS_SOURCE_GIVEN_UP,
         MS_SOURCE_CHANGED,
-        MS_SOURCE_UNANSWERED, /* changed, after the kernel has taken its lease away */
+        MS_SOURCE_UNANSWERED, /* changed, after the kernel has taken the lease away */
         MS_SOURCE_WRITTEN,
         MS_SOURCE_STORED_TO,
         MS_SOURCE_DIFFERS, /* from the copied bytes (source_sums.h) */
@@ -131,7 +131,7 @@ enum ms_source_state {
     MS_SOURCE_IS_OPEN,
     MS_SOURCE_IS_CLOSED,
     MS_SOURCE_IS_LOST,
-    MS_SOURCE_IS_KEPT /* all its bytes are in a copy */
+    MS_SOURCE_IS_KEPT /* all bytes of the file are in a copy */
 };
 enum ms_source_state ms_source_state(const struct ms_source *source);
 

@@ -54,7 +54,7 @@ static bool copy_bytes(const struct ms_source *file, int copy)
     static unsigned char buffer[COPIED_AT_ONCE]; /* for the file thread */
     const uint64_t end = (uint64_t)file->recorded.st_size;
     struct ms_source_failure failure;
-    ms_descriptor_read_ahead(file->descriptor, POSIX_FADV_SEQUENTIAL); /* all of it is wanted */
+    ms_descriptor_read_ahead(file->descriptor, POSIX_FADV_SEQUENTIAL); /* all is wanted */
     for (uint64_t at = 0; at < end;) {
         const size_t bytes = end - at < COPIED_AT_ONCE ? (size_t)(end - at) : COPIED_AT_ONCE;
         if (!ms_source_read_now(file, at, buffer, bytes, &failure) ||

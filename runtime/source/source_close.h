@@ -8,9 +8,9 @@
 /*
  * For a file that this process is about to change, or that was deleted; one file is closed at a
  * time. ms_source_close closes the file's sources: no reference is given out from then on. It
- * returns false if there are none; path_out has MS_PATH_BYTES. With is_deleted it closes only
- * sources whose file has no link, because a new file may have the inode; their deletion is not
- * found again, whatever becomes of them.
+ * returns false if the file has none; path_out has MS_PATH_BYTES. With is_deleted it closes only
+ * sources whose file has no link, because a new file may have the inode; the deletion of these is
+ * not found again, whatever becomes of them.
  *
  * ms_source_close_end with is_lost gives the bytes up: reads fail from then on, and lease and
  * descriptor are closed, so another file may get the inode. Otherwise the sources are as before.

@@ -19,7 +19,7 @@ struct file {
     dev_t device;
     ino_t inode;
     bool is_mapped;           /* seen in the current walk */
-    bool is_tried;            /* it looked like a checkpoint, and was opened */
+    bool is_tried;            /* the file looked like a checkpoint, and was opened */
     struct ms_mapping *place; /* its mapping, if the file was tried; else NULL */
     struct ms_kept_file kept; /* its source */
     struct stat seen;         /* the file's attributes when its header was read */
@@ -27,7 +27,7 @@ struct file {
     size_t last; /* the tensor that matched last: usually its successor matches next */
 };
 
-static struct file *files; /* only the file thread uses it */
+static struct file *files; /* only the file thread uses the list */
 
 static void destroy(struct file *file)
 {

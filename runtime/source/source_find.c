@@ -32,7 +32,7 @@
 
 struct search {
     pid_t thread;
-    int folder; /* its descriptors, as links to files */
+    int folder; /* the thread's descriptors, as links to files */
     dev_t device;
     ino_t inode;
 };
@@ -162,9 +162,9 @@ struct ms_source *ms_source_find_again(const struct ms_source_name *name)
 static unsigned char copied[64 << 10]; /* for the file thread */
 
 /*
- * Counts the wanted bytes, from `done` on, that still are as the program has read them from the
- * file past the page cache, while the file was held. Counts up to the end of one part with a
- * checksum (reads.h), which may begin before `done`.
+ * Counts the wanted bytes, from `done` on, that the memory still holds as the program has read them
+ * from the file, past the page cache and while the file was held. Counts up to the end of one part
+ * with a checksum (reads.h), which may begin before `done`.
  */
 static size_t count_as_read(const struct ms_source *file, const struct ms_wanted_source *wanted,
                             size_t done)
@@ -384,7 +384,7 @@ static void log_shortage(size_t bytes)
 }
 
 /* Reads a byte of each page, as the copy would: a handler of the program may answer
- * (userfaultfd(2)). On the thread that copies. Linux 5.14 has one call for that. */
+ * (userfaultfd(2)). On the thread that copies. Linux 5.14 has one call for all pages. */
 static bool touch(const void *address, size_t bytes)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), end = (uintptr_t)address + bytes;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The struct of a source, for the files that implement source.h: source.c (its life), source_find.c
- * (the file of an address) and source_content.c (by content), trust.c (is it what it was),
+ * (the file of an address) and source_content.c (by content), trust.c (is it unchanged),
  * source_read.c (reading), source_close.c (files that are about to change, and their leases).
  */
 #pragma once
@@ -41,7 +41,7 @@ struct ms_source {
     size_t bytes; /* of a snapshot, whose bytes lie in place of all that follows */
 
     /* file */
-    _Atomic int descriptor; /* -1: ms_source_begin_use opens it */
+    _Atomic int descriptor; /* -1: ms_source_begin_use opens the file */
     bool stays_open;        /* false: closed after each use; immutable once the file can be found */
     _Atomic int direct;     /* descriptor that reads past the page cache (reader.c) */
     uint32_t users;         /* uses of a file that does not stay open; guarded by ms_files.lock */

@@ -24,7 +24,7 @@ enum {
     MAX_STEPS = 64,          /* copy sizes to look further on */
     STEPPED_BYTES = 1 << 20, /* smaller copies are not looked for further on */
     MAX_MISSES = 16,         /* in a row; then only the likeliest place is tried */
-    POINT_BYTES = 4096,      /* of a place; they tell places apart */
+    POINT_BYTES = 4096,      /* of a place, to tell it from others */
     MAX_POINTS = 4096,       /* for one copy: beyond, all bytes are compared */
     STEP_SUMS = 4 * MAX_STEPS
 };
@@ -32,7 +32,7 @@ enum {
 struct opened {
     struct opened *next;
     bool is_unseen;           /* in the current walk */
-    struct ms_kept_file kept; /* its source; none: it is not held */
+    struct ms_kept_file kept; /* the file's source; none: the file is not held */
     struct stat seen;         /* the file's attributes when its header was read */
     struct ms_source_header header;
     size_t last;         /* the tensor that matched last */
@@ -47,8 +47,8 @@ static uint32_t learned; /* the last value of ms_reads_unseen */
 static unsigned misses, guesses, points;
 static uint64_t copied_start; /* the sum of the first POINT_BYTES that were copied */
 
-/* Sums of places some copy sizes further on, or back. They are kept because each copy asks for only
- * one place more than the copy before. */
+/* Sums of places some copy sizes further on, or back, kept because each copy asks for only one
+ * place more than the copy before. */
 static struct {
     const struct opened *file;
     uint64_t offset, sum;

@@ -98,7 +98,7 @@ static bool sum_part(const struct ms_source *file, uint64_t begin, const struct 
     return is_read;
 }
 
-/* Reports a change of the file instead, if there was one: then the copy need not differ. */
+/* Reports a change of the file instead, if there was one: the copy need not have differed. */
 static void explain_difference(const struct ms_source *file, uint64_t begin,
                                struct ms_source_failure *failure_out)
 {

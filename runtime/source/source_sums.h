@@ -28,7 +28,7 @@ uint64_t ms_source_sums_make(const void *part);
 /* Returns the sum of the part with this number, or 0. *is_seen_out: the part was checked. */
 uint64_t ms_source_sums_get(const struct ms_source *file, uint64_t number, bool *is_seen_out);
 
-/* Keeps sums for the parts from first_number on, without sums that are 0 and parts that have one.
+/* Keeps sums for the parts from first_number on. Skips a sum that is 0, and a part that has one.
  * False if out of memory. In the file thread. */
 bool ms_source_sums_add(struct ms_source *file, uint64_t first_number, const uint64_t *sums,
                         size_t count);

@@ -26,7 +26,7 @@ struct ms_store {
     size_t capacity, used;     /* bytes, multiples of the page */
     uint64_t limit;            /* of `used` */
     const char *bound;         /* what sets that limit; NULL: METASHARD_SUSPEND_BYTES */
-    bool takes_memory;         /* true unless it is a file on a disk */
+    bool takes_memory;         /* false for a file on a disk */
     uint64_t known;            /* `used` was found to fit into memory up to here */
     char folder[MS_PATH_BYTES];
 };
@@ -104,7 +104,7 @@ static bool refuse(const struct ms_store *store, struct ms_fault *fault)
                         store->takes_memory ? ": name a folder on a disk" : "");
 }
 
-/* Asks again after some bytes, because others take memory meanwhile: other ranks in the same
+/* Asks again after ASK_BYTES, because others take memory meanwhile: other ranks in the same
  * container may be suspended at the same time. */
 static bool is_there(struct ms_store *store, size_t count, struct ms_fault *fault)
 {

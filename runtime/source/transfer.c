@@ -59,7 +59,7 @@ struct slot_copy {
     CUdeviceptr address;
 };
 
-/* Constant once it is made. */
+/* Constant once the schedule is made. */
 struct schedule {
     struct ms_file_range *ranges;
     struct ms_read_batch *batches;
@@ -169,7 +169,7 @@ static void make_ranges(struct maker *maker, const struct ms_read_request *reque
     add_range(maker, source, begin, end);
 }
 
-/* Extends the batch's last copy if this one follows it on both sides. */
+/* Extends the batch's last copy if the new copy follows it on both sides. */
 static void add_copy(struct maker *maker, size_t batch, const struct slot_copy *copy)
 {
     struct schedule *schedule = maker->schedule;
@@ -204,7 +204,7 @@ struct sweep {
     const struct ms_read_request *requests;
     size_t count;
     size_t next;    /* the first that no range has reached */
-    size_t *active; /* those that have begun and not ended */
+    size_t *active; /* requests that have begun and not ended */
     size_t active_count;
 };
 
@@ -563,7 +563,7 @@ static CUresult move_batches(struct transfer *transfer)
     return result;
 }
 
-/* --- all of it */
+/* --- the whole transfer */
 
 static CUresult carry_out(struct transfer *transfer, CUcontext context)
 {

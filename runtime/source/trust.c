@@ -415,9 +415,9 @@ static struct ms_source *take_file(int descriptor, const struct ms_mapping *mapp
 
 /*
  * Device and inode, as the kernel lists a mapping, name one file. Not on btrfs, where they differ
- * from those that the file has, and files of two subvolumes may share them. An overlay's mapping
- * has those of the file below the overlay. There, and on other machines, the mapping must have the
- * path as well.
+ * from the file's own, and files of two subvolumes may share them. An overlay's mapping has those
+ * of the file below the overlay. There, and on other machines, the mapping must have the path as
+ * well.
  */
 static bool is_mapped_by(const struct ms_source *file, const struct ms_mapping *mapping)
 {

@@ -87,7 +87,7 @@ void ms_lifetime_begin(char **environment, const char *around)
 }
 
 /* --- what METASHARD_EXPLAIN prints: one line for each reason, however many kernels, tensors and
- * ranks it adds up. The last rank of a run that ends on this machine prints it for all of them. */
+ * ranks it adds up. The last rank of a run on this machine prints the lines for all ranks. */
 
 enum { MOST_SUMS = 1024, MOST_RANKS = 512 };
 
@@ -206,7 +206,7 @@ static void add_rank(struct sums *sums, const char *folder, const char *name)
     ms_snapshot_cleanup(&snapshot);
 }
 
-/* One rank at a time ends its page and looks whether others run. Waits at most a second. */
+/* Lets one rank at a time end its page and look whether others run. Waits at most a second. */
 static void lock_folder(int folder)
 {
     const struct timespec moment = {.tv_nsec = 10L * MS_NS_PER_MS};

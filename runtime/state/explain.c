@@ -28,7 +28,7 @@ static const char kind_names[MS_EVENT_KIND_COUNT][20] = {
 };
 
 /*
- * In a sentence, %c is the call and %k the kernel (or whatever else the event's text is). No
+ * A sentence has %c for the call and %k for the kernel (or whatever else the event's text is). No
  * sentence suggests a rule for a kernel: its name and its pointers do not show whether it reads
  * what it writes, and a wrong rule is silent.
  */

@@ -118,7 +118,7 @@ struct ms_state_sample {
     uint64_t sequence;
     uint64_t time_ns;
     uint64_t live_bytes;     /* requested, and not freed yet */
-    uint64_t deferred_bytes; /* of these, not in device memory */
+    uint64_t deferred_bytes; /* live bytes that are not in device memory */
     uint64_t backed_bytes;   /* physical memory */
     uint64_t h2d_bytes;      /* copied to the device until then */
     uint64_t reserved[2];

@@ -243,7 +243,7 @@ bool ms_page_process(int folder, const char *name, struct ms_state_process *proc
     return is_good;
 }
 
-/* True for a page of this very process, before it called exec, or of one that has ended. */
+/* True for a page of this very process, before it called exec, or of a process that has ended. */
 static bool may_be_replaced(int folder, const char *name, const struct ms_process_identity *own)
 {
     struct ms_state_process process;
@@ -271,7 +271,7 @@ static int newest_first(const void *a, const void *b)
     return left->ended < right->ended ? 1 : left->ended > right->ended ? -1 : 0;
 }
 
-/* Removes the hidden file of a process that was killed while it made one. */
+/* Removes the hidden file of a process that was killed while it made its page. */
 static void clean_hidden(int folder, const char *name, time_t now)
 {
     struct stat stat;

@@ -11,7 +11,7 @@
 #define MS_STATE_PREFIX "metashard-"
 #define MS_STATE_SUFFIX ".state"
 
-/* Files that are being made. An old one is removed: its process was killed. */
+/* Files that are being made. An old file is removed: its process was killed. */
 #define MS_STATE_HIDDEN_PREFIX ".metashard-new-"
 
 /* The folder that the configuration selects. `index` counts the places to try in turn. Returns

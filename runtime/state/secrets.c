@@ -103,7 +103,7 @@ static const char *find_value(const char *at, const char *end)
 
 /* --- values */
 
-/* The length of a token that begins like those of a service, or 0. */
+/* The length of a token that begins like a service's tokens, or 0. */
 static size_t token_bytes(const char *at, const char *end)
 {
     static const char prefixes[][16] = {"hf_", "sk-", "ghp_", "github_pat_", "AKIA", "xox"};

@@ -173,11 +173,8 @@ static bool read_section(struct page *page, enum ms_state_section section, void 
     return true;
 }
 
-/*
- * Reads one whole record: sequence, record, sequence. Each is a read of its own, and sees nothing
- * older than the read before. Returns false without a fault if the record is half written, and
- * stays so.
- */
+/* Reads one whole record: sequence, record, sequence. Each read sees nothing older than the read
+ * before. Returns false without a fault if the record is half written, and stays so. */
 static bool read_record(struct page *page, uint64_t offset, char *record, size_t bytes,
                         bool *is_good_out)
 {
@@ -476,7 +473,7 @@ static void drop_free_blocks(struct ms_snapshot *snapshot)
     snapshot->block_count = kept;
 }
 
-/* All causes of a program that has not loaded yet are of loading. */
+/* All causes of a program that has not loaded yet count as loading. */
 static void clean_causes(struct ms_snapshot *snapshot)
 {
     const bool has_loaded = ms_snapshot_figure(snapshot, "loaded_ns") > 0;

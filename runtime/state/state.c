@@ -47,7 +47,7 @@ static struct {
     struct ms_state_process process;
     uint64_t next_token;
     uint64_t *tokens;     /* by slot of the block table; 0: free */
-    uint32_t *heap;       /* slots in use, the one with the fewest bytes first */
+    uint32_t *heap;       /* slots in use, the slot with the fewest bytes first */
     uint32_t *heap_place; /* by slot: its index in the heap; if it is free, the next free slot */
     uint32_t heap_count, free_slot; /* UINT32_MAX: none is free */
     uint64_t sample_count;
@@ -401,7 +401,7 @@ MS_HOLDS(state.lock) static void sample_locked(uint64_t now, bool is_new)
     atomic_store_explicit(&state.last_sample_backed, sample.backed_bytes, memory_order_relaxed);
 }
 
-/* Within the interval, replaces the sample by one with more memory, so that peaks are not lost. */
+/* Replaces the sample of the interval by one with more memory, so that peaks are not lost. */
 void ms_state_sample(void)
 {
     if (!has_page())
@@ -473,7 +473,8 @@ MS_HOLDS(state.lock) static void release_slot_locked(uint32_t slot)
     state.free_slot = slot;
 }
 
-/* Finds a slot for so many bytes: a free one, or that of the smallest block if that is smaller. */
+/* Finds a slot for a block of `bytes`: a free slot, or the slot of the smallest block if that block
+ * is smaller. */
 MS_HOLDS(state.lock) static bool find_slot_locked(uint64_t bytes, uint32_t *slot_out)
 {
     if (state.free_slot == UINT32_MAX && state.heap_count > 0) {
@@ -601,7 +602,7 @@ static bool is_cause(enum ms_event_kind kind)
            kind == MS_EVENT_FAIL || kind == MS_EVENT_PIN || kind == MS_EVENT_DIFFER;
 }
 
-/* True for kinds with a sentence. The fallback explains what was materialised for it. */
+/* True for kinds with a sentence. A fallback's sentence also explains what was materialised. */
 static bool is_explained(uint32_t kind)
 {
     return kind == MS_EVENT_FALLBACK || kind == MS_EVENT_REMOTE_READ || kind == MS_EVENT_FAIL;

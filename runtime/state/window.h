@@ -16,7 +16,7 @@ void ms_window_extend(void);
 
 struct ms_window {
     bool is_settled;   /* settling ended the last window: new blocks should have memory */
-    bool has_moved_on; /* it was settled because the program has moved on */
+    bool has_moved_on; /* settling ended it because the program has moved on */
 };
 struct ms_window ms_window_now(void);
 
