@@ -290,7 +290,7 @@ MS_HOLDS(lock) static void check_locked(CUcontext context, CUdevice device)
         ask_resolver(&report);
     ms_facts_set_unmet(device, report.unmet);
     publish(device, state, &report);
-    /* This fact is not asked again: work of the program may be queued for long. */
+    /* The event of a context is not asked again: work of the program may be queued for long. */
     const uint32_t unknown = report.unknown & ~MS_FACT_BIT(MS_FACT_CONTEXT_EVENT);
     if (unknown == 0 || report.is_stuck || !ms_facts_allow(device) ||
         ++attempts[device] == MOST_ATTEMPTS)

@@ -52,7 +52,7 @@ static struct {
 /* True in the file thread and in the threads that it starts. */
 static _Thread_local bool is_inside __attribute__((tls_model("initial-exec")));
 
-/* --- a table of its own */
+/* --- the file thread's own table */
 
 /* Without opendir, which uses the program's heap. */
 static bool close_all_copies(void)

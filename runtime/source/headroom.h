@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much more host memory this process may take. Before a large piece is taken, its room is asked
- * for here: where the kernel finds no memory for a page at its first write, it kills the process.
+ * How much more host memory this process may take. Large pieces are asked for here first, because
+ * the kernel kills a process if it finds no memory for a page at the first write.
  *
  * The bounds of memory are what the machine has available, and the limits of the process's cgroup
  * and of all groups above it (v1 and v2), less what the groups use. File pages that nobody uses do

@@ -8,9 +8,9 @@
  *        |                         `--------------  the file is a source (trust.h)
  *        `- it could be one, and had the same times as when it is copied
  *
- * If both looks find the same times, the program has read the file's bytes; a checksum tells
- * whether the memory has changed since (reads.h). Between the two looks nothing is open, and there
- * is no lease: a file that is read and not copied is in nobody's way.
+ * The program has read the file's bytes if both looks find the same times; a checksum tells whether
+ * the memory has changed since (reads.h). Between the two looks nothing is open, and there is no
+ * lease: a file that is read and not copied is in nobody's way.
  */
 #pragma once
 

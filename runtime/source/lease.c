@@ -43,7 +43,7 @@ static void count(int change)
     ms_lock_drop(&leases.lock);
 }
 
-/* F_SETOWN_EX sends the signal to this thread, which blocks it; it would end the program. */
+/* F_SETOWN_EX sends the signal to this thread, which blocks it: unblocked, it ends the program. */
 void ms_lease_take(struct ms_lease *lease, int descriptor)
 {
     enum { LEAST_SECONDS = 5 }; /* for materialising the bytes */

@@ -29,8 +29,8 @@ void ms_read_ahead_note_copy(const struct ms_mapping *mapping);
 
 /*
  * The program has mapped a file from its start on. Reads the header of a checkpoint at once,
- * because a touch would make the kernel read around it. While advice is given, the mapping gets
- * advice before its first tensor is touched. For any thread.
+ * because a touch would make the kernel read around it. While advice is given, the mapping gets it,
+ * too, before its first tensor is touched. For any thread.
  */
 void ms_read_ahead_note_map(int file, void *address, size_t bytes);
 

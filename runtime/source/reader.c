@@ -152,7 +152,7 @@ static bool can_be_read_at_once(int descriptor, uint64_t offset)
     return preadv2(descriptor, &vector, 1, (off_t)offset, RWF_NOWAIT) >= 0 || errno != EAGAIN;
 }
 
-/* True if this is unknown: then the page cache is the place to read from. */
+/* True also if this is unknown: the page cache is then the place to read from. */
 static bool is_byte_cached(int descriptor, uint64_t offset)
 {
     const int64_t pages = count_cached_pages(descriptor, offset, 1);

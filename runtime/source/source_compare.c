@@ -74,8 +74,7 @@ static const unsigned char *read_file(struct worker *worker, uint64_t offset, si
                                                                                          : NULL;
 }
 
-/* Compares `bytes` of the worker's copy, behind its first `from`, with the file. The copy should
- * equal the file from `offset` on. */
+/* Compares `bytes` of the worker's copy, from `from` on, with the file from offset + from on. */
 static bool has_bytes(struct worker *worker, uint64_t offset, size_t from, size_t bytes)
 {
     const unsigned char *opened = read_file(worker, offset + from, bytes);

@@ -121,8 +121,9 @@ static void look_for_writers(void *argument)
         is_open_for_writing(writers->thread, writers->file->st_dev, writers->file->st_ino);
 }
 
-/* Drops the file and returns NULL if this process has it open for writing, which no call may have
- * shown. Looks only once, because later opens for writing are intercepted (calls/file_writes.h). */
+/* Drops the file and returns NULL if this process has it open for writing, perhaps by a call that
+ * the shim did not see. Looks once: later opens for writing are intercepted
+ * (calls/file_writes.h). */
 static struct ms_source *accept_file(struct ms_source *file)
 {
     ms_source_close_serve(file != NULL);

@@ -68,8 +68,8 @@ struct ms_source {
     struct ms_source *next;         /* in the list of open files, guarded by ms_files.lock */
 };
 
-/* A snapshot ends before `descriptor`, because there may be very many: its bytes follow, or this,
- * if they are in a store. */
+/* A snapshot ends before `descriptor`, because there may be very many snapshots: its bytes follow,
+ * or this, if they are in a store. */
 struct ms_stored {
     unsigned char *memory;
     struct ms_counted *store; /* a reference */

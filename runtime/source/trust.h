@@ -7,8 +7,8 @@
  *                                      on tmpfs and hugetlbfs never: nobody must be able to store
  *     copy-up of an overlay            does not show: older mappings are of another file
  *
- * Functions are for the file thread (file_thread.h), and, unless it is said otherwise, for the
- * threads that it starts.
+ * Functions are for the file thread (file_thread.h) and, unless said otherwise, for the threads
+ * that it starts.
  */
 #pragma once
 
