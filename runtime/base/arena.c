@@ -33,7 +33,7 @@ static bool add_chunk(struct ms_arena *arena, size_t bytes)
     return true;
 }
 
-/* `used` of the newest chunk is where the bytes would begin. */
+/* Takes the bytes at offset `used` of the newest chunk, or at the start of a new chunk. */
 static void *take(struct ms_arena *arena, size_t used, size_t bytes)
 {
     if (arena->chunks == NULL || used > arena->chunks->capacity ||
@@ -77,7 +77,7 @@ void ms_arena_return(struct ms_arena *arena, const struct ms_arena *before)
         drop_chunk(arena);
         end = arena->chunks != NULL ? arena->chunks->capacity : 0;
     }
-    if (end > before->used) /* what is taken is zeroed */
+    if (end > before->used) /* taken memory is zeroed */
         memset(arena->chunks->memory + before->used, 0, end - before->used);
     arena->used = before->used;
 }

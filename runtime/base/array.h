@@ -5,15 +5,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Room for one more element behind `count`. `array` is the address of the pointer, which may
- * change. If out of memory it returns false, and
- * nothing has changed. */
+/* Makes room for one more element behind `count`. `array` is the address of the array's pointer,
+ * which may change. Returns false, and changes nothing, if out of memory. */
 bool ms_array_grow(void *array, size_t count, size_t *capacity, size_t element_bytes);
 #define MS_ARRAY_GROW(array, count, capacity) \
     ms_array_grow(&(array), count, &(capacity), sizeof(*(array)))
 
-/* How many of the first `count` elements the condition on the index `at` is true of: they come
- * before all others. */
+/* Counts the elements, of the first `count`, for which is_before holds: all of them come before the
+ * others. is_before is an expression of the index `at`. */
 #define MS_ARRAY_FIND(at, count, is_before)              \
     ({                                                   \
         size_t low_ = 0, high_ = (count);                \

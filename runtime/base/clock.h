@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What time it is. A coarse clock is a read of memory, not a system call. */
+/* The time. Reading a coarse clock reads memory and makes no system call. */
 #pragma once
 
 #include <stdint.h>

@@ -27,7 +27,8 @@ static inline void ms_counted_take(struct ms_counted *counted)
     atomic_fetch_add_explicit(&counted->references, 1, memory_order_relaxed);
 }
 
-/* For a caller without a reference that keeps the object's memory. False: no reference is left. */
+/* For a caller that has no reference, but keeps the object's memory from being freed. False: no
+ * reference is left. */
 static inline bool ms_counted_try_take(struct ms_counted *counted)
 {
     uint32_t references = atomic_load(&counted->references);

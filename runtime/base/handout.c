@@ -23,7 +23,7 @@
 #include "runtime/base/peer.h"
 #include "runtime/base/thread.h"
 
-/* Who asks writes at once. Who answers may have other requests first. */
+/* A process that asks writes at once; a process that answers may serve other requests first. */
 enum { REQUEST_MS = 5000, ANSWER_MS = 30000, STEP_MS = 5, JOIN_S = 5 };
 
 struct request {
@@ -31,14 +31,14 @@ struct request {
     struct ms_handout_text text;
 };
 
-/* Changed under the lock, before `state` says that it is up; then constant. */
+/* Written under the lock before `state` becomes IS_UP, constant afterwards. */
 static struct {
     struct ms_lock lock;
     _Atomic enum { NOT_STARTED, IS_UP, CANNOT } state;
     struct ms_handout_key key;
     ms_handout_finder *find;
     pthread_t thread;
-    pid_t pid;          /* of the process that has the thread; a child has none */
+    pid_t pid;          /* the process that runs the thread; a forked child has none */
     int listener, wake; /* wake: an eventfd, set when the process ends */
     ino_t inode;        /* of the listener */
 } server = {.lock = MS_LOCK_INIT(handout), .listener = -1, .wake = -1};
@@ -46,7 +46,7 @@ static struct {
 static socklen_t name_socket(const unsigned char *place, struct sockaddr_un *address_out)
 {
     *address_out = (struct sockaddr_un){.sun_family = AF_UNIX};
-    char *name = address_out->sun_path + 1; /* an abstract one */
+    char *name = address_out->sun_path + 1; /* abstract: begins with a zero */
     const size_t room = sizeof(address_out->sun_path) - 1;
     size_t length = (size_t)snprintf(name, room, "metashard-");
     for (int i = 0; i < MS_HANDOUT_KEY_BYTES; i++)
@@ -59,7 +59,7 @@ static uint64_t now_ms(void)
     return ms_clock_ns(CLOCK_MONOTONIC) / MS_NS_PER_MS;
 }
 
-/* Waits until the descriptor is ready, or a signal or the time ends that. */
+/* Waits until the descriptor is ready, a signal comes or end_ms passes. */
 static bool wait_for(int descriptor, short events, uint64_t end_ms)
 {
     struct pollfd polled = {.fd = descriptor, .events = events};
@@ -74,7 +74,7 @@ static bool is_to_be_repeated(ssize_t done)
     return done < 0 && (errno == EAGAIN || errno == EINTR);
 }
 
-/* One whole message, with one descriptor unless that is NULL. */
+/* Receives one whole message, with a descriptor unless descriptor_out is NULL. */
 static bool receive(int peer, void *message, size_t bytes, int *descriptor_out, uint64_t end_ms)
 {
     union {
@@ -108,7 +108,7 @@ static bool receive(int peer, void *message, size_t bytes, int *descriptor_out, 
     return false;
 }
 
-/* A message is short: there is room for it, or nobody reads. */
+/* Does not wait: a message is short, so without room for it the peer is not reading. */
 static bool send_message(int peer, const void *message, size_t bytes, int descriptor)
 {
     union {
@@ -149,7 +149,7 @@ static void answer(int peer)
     close(descriptor);
 }
 
-/* A program may close all descriptors that it does not know, and get their numbers. */
+/* A program may close descriptors that it does not know, and reuse their numbers. */
 static bool is_listening(void)
 {
     struct stat now;
@@ -172,12 +172,13 @@ static void *serve(__attribute__((unused)) void *unused)
             answer(peer);
             close(peer);
         } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-            nanosleep(&moment, NULL); /* it has to wait, and is pending */
+            nanosleep(&moment, NULL); /* the connection stays pending */
         }
     }
 }
 
-/* The child's copy would keep those waiting who ask when this process is gone. */
+/* A child's copy of the listener would keep asking processes waiting after this process has
+ * ended. */
 static void close_in_child(void)
 {
     if (server.listener >= 0)
@@ -185,7 +186,7 @@ static void close_in_child(void)
     server.listener = -1;
 }
 
-/* Of what could not be started. */
+/* Undoes a start() that failed. */
 static void close_all(void)
 {
     close_in_child();
@@ -193,7 +194,7 @@ static void close_all(void)
         close(server.wake);
 }
 
-/* Runs before libcuda ends, as it is registered later. */
+/* Registered later than libcuda's exit handlers, so it runs before them. */
 static void finish(void)
 {
     const uint64_t one = 1;
@@ -265,7 +266,7 @@ bool ms_handout_is_own(const struct ms_handout_key *key)
 
 /* --- who asks */
 
-/* A process whose queue is full is asked again. */
+/* Connects, and retries while the other process's queue is full. */
 static bool reach(int peer, const struct ms_handout_key *key, uint64_t end_ms)
 {
     static const struct timespec moment = {.tv_nsec = (long)STEP_MS * MS_NS_PER_MS};

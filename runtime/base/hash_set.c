@@ -9,7 +9,7 @@ struct slot {
     uint32_t number; /* plus 1; 0: free */
 };
 
-/* A fifth of the slots is free, so that a search ends. */
+/* At least a fifth of the slots stays free, so that every search ends. */
 static size_t slots_for(size_t count)
 {
     return count + count / 4 + 8;
@@ -81,7 +81,7 @@ void ms_hash_set_cleanup(struct ms_hash_set *set)
     *set = (struct ms_hash_set){0};
 }
 
-/* The kernel gives each process 16 random bytes. */
+/* Seeded with the 16 random bytes that the kernel gives each process. */
 uint64_t ms_hash_set_begin(void)
 {
     static const uint64_t none = 0x243f6a8885a308d3u;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Numbers of things, found by a hash of what the things are. The set knows neither the things nor
- * their order: the caller compares. 10 bytes a number.
+ * A set of numbers, each for a thing that the caller knows, found by the thing's hash. The set does
+ * not know the things: the caller compares them. Takes 10 bytes a number.
  */
 #pragma once
 
@@ -17,21 +17,21 @@ struct ms_hash_set {
 
 #define MS_NO_NUMBER UINT32_MAX
 
-/* True if the number's thing is the one that is looked for. */
+/* True if the number stands for the thing that the caller looks for. */
 typedef bool ms_hash_equal(const void *context, uint32_t number);
 
 /* MS_NO_NUMBER: none. */
 uint32_t ms_hash_set_find(const struct ms_hash_set *set, uint64_t hash, ms_hash_equal *is_it,
                           const void *context);
 
-/* Room for so many numbers in all. Adding makes it by itself, by doubling. */
+/* Makes room for `count` numbers in all. Otherwise ms_hash_set_add doubles the room when needed. */
 bool ms_hash_set_reserve(struct ms_hash_set *set, size_t count);
-/* Adds a number below MS_NO_NUMBER, which the set does not hold. False: out of memory. */
+/* Adds a number below MS_NO_NUMBER that is not yet in the set. False: out of memory. */
 bool ms_hash_set_add(struct ms_hash_set *set, uint64_t hash, uint32_t number);
 void ms_hash_set_cleanup(struct ms_hash_set *set);
 
-/* A hash of bytes, one after the other: begin, add each, end. It differs from process to process,
- * so that no file can be made of names that all have the same one. */
+/* Hashes bytes one by one: begin, add each, end. Hashes differ from process to process, so nobody
+ * can write a file of names that all collide. */
 uint64_t ms_hash_set_begin(void);
 static inline uint64_t ms_hash_add(uint64_t hash, unsigned char byte)
 {

@@ -2,8 +2,9 @@
 /*
  * The heap for the shim's records and snapshots, separate from the program's malloc: a private
  * jemalloc arena, or libc's malloc when built with -Dheap=libc (sanitizers). The first allocation
- * initialises it, so a process that never defers anything pays nothing. Out of memory, functions
- * return NULL and log it: the program may get CUDA_ERROR_OUT_OF_MEMORY, and would blame the device.
+ * initialises it, so a process that never defers anything pays nothing. Functions that find no
+ * memory return NULL and log it: the program may get CUDA_ERROR_OUT_OF_MEMORY, and its user would
+ * blame the device.
  */
 #pragma once
 

@@ -18,7 +18,8 @@ void *ms_je_mallocx(size_t size, int flags);
 void *ms_je_rallocx(void *memory, size_t size, int flags);
 void ms_je_dallocx(void *memory, int flags);
 
-/* What private-jemalloc.sh cuts off: external settings, and heap profiling, which they enable. */
+/* Stubs for the parts that private-jemalloc.sh cuts off: external settings, and heap profiling,
+ * which only settings can enable. */
 char *ms_je_secure_getenv(const char *name);
 ssize_t ms_je_readlink(const char *path, char *buffer, size_t length);
 
@@ -35,11 +36,12 @@ ssize_t ms_je_readlink(const char *path, char *buffer, size_t length)
 }
 
 /*
- * At its start jemalloc maps one page to test madvise, and writes there even if the mapping failed
- * (5.3.0, madvise_MADV_DONTNEED_zeroes_pages). Then it gets this page, once, and unmaps it.
+ * At its start jemalloc maps one page to test madvise, writes there even if the mapping failed
+ * (5.3.0, madvise_MADV_DONTNEED_zeroes_pages), and unmaps it. In that case jemalloc gets this page,
+ * once.
  */
 enum { LARGEST_PAGE = 64 << 10 };
-static char spare_pages[2 * LARGEST_PAGE]; /* contains one that is aligned */
+static char spare_pages[2 * LARGEST_PAGE]; /* contains an aligned page */
 
 void *ms_je_mmap(void *address, size_t length, int protection, int flags, int file, off_t offset);
 
@@ -67,8 +69,8 @@ NEVER_CALLED(_Unwind_Backtrace)
 NEVER_CALLED(_Unwind_GetIP)
 
 /*
- * Nobody asks for jemalloc's statistics and settings, whose tables of names would be relocated in
- * every process. private-jemalloc.sh drops them, and this is what the rest calls of them.
+ * Stubs for mallctl, which nobody calls: its tables of names would be relocated in every process,
+ * so private-jemalloc.sh drops them, but the rest of jemalloc calls these functions.
  */
 #define WITHOUT_SETTINGS(type, name, answer) \
     type name(void);                         \
@@ -76,7 +78,7 @@ NEVER_CALLED(_Unwind_GetIP)
     {                                        \
         return answer;                       \
     }
-WITHOUT_SETTINGS(bool, je_ctl_boot, false) /* it has not failed */
+WITHOUT_SETTINGS(bool, je_ctl_boot, false) /* false: no failure */
 WITHOUT_SETTINGS(int, je_ctl_byname, ENOENT)
 WITHOUT_SETTINGS(int, je_ctl_bymib, ENOENT)
 WITHOUT_SETTINGS(int, je_ctl_bymibname, ENOENT)
@@ -89,13 +91,13 @@ WITHOUT_SETTINGS(void, je_ctl_postfork_child, NOTHING)
 WITHOUT_SETTINGS(void, je_ctl_mtx_assert_held, NOTHING)
 
 /*
- * No thread has a cache of jemalloc's: it is never used (NO_THREAD_CACHE), would take memory of
- * each thread, and private-jemalloc.sh has cut off its place.
+ * No thread gets a cache: NO_THREAD_CACHE never uses it, it would take memory in each thread, and
+ * private-jemalloc.sh has cut off the thread-local data for it.
  */
 extern bool je_opt_tcache;
 bool je_opt_tcache = false;
 
-/* The first arena, which nobody else uses: this copy of jemalloc is the shim's alone. */
+/* All allocations are from the first arena: only the shim uses this copy of jemalloc. */
 enum { FIRST_ARENA = 1 << 20, NO_THREAD_CACHE = 1 << 8, ZEROED = 0x40 };
 enum { FLAGS = FIRST_ARENA | NO_THREAD_CACHE };
 

@@ -43,7 +43,7 @@ static const char *find_job(void)
                                         "TORCHELASTIC_RUN_ID"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const char *text = secure_getenv(names[i]);
-        /* "none" is torchrun's id where it was given none. */
+        /* torchrun sets "none" if its user gave no id. */
         if (text != NULL && text[0] != '\0' && strcmp(text, "none") != 0)
             return text;
     }

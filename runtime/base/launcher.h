@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Their variables, in the order in which they are read. */
+/* The launchers' variables, in the order in which they are read. */
 enum { MS_LAUNCHERS = 4 };
 extern const struct ms_launcher {
     const char *rank, *size;
@@ -17,7 +17,7 @@ struct ms_launched {
     bool has_rank;
     uint32_t rank, world;
     /* The id of the job: SLURM_JOB_ID, PBS_JOBID, LSB_JOBID, or TORCHELASTIC_RUN_ID, by which
-     * torchrun tells its jobs apart; "" if there is none, or nobody wants to know. */
+     * torchrun tells its jobs apart; "" if there is none, or wants_job is false. */
     const char *job;
 };
 struct ms_launched ms_launcher_read(bool wants_job);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The check of ranks. Of what a thread holds it alone knows, so nothing waits or allocates here. */
+/* The check of ranks. Each thread records what it holds in its own memory, so nothing waits or
+ * allocates here. */
 #include "runtime/base/lock.h"
 
 #include "runtime/base/log.h"
@@ -14,7 +15,7 @@ enum { MOST = 8 };
 static _Thread_local struct {
     const struct ms_lock *locks[MOST];
     unsigned lock_count, claim_count;
-    uint64_t claimed_end; /* of the highest claim since the thread had none */
+    uint64_t claimed_end; /* the highest end of all claims since the thread last held none */
 } held __attribute__((tls_model("initial-exec")));
 
 static _Noreturn void fail(enum ms_lock_rank wanted, enum ms_lock_rank lowest)

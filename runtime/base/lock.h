@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A mutex with a rank. locks.def has all of them, and docs/locking.md is made from it.
+ * A mutex with a rank. locks.def lists all locks, and docs/locking.md is made from that list.
  *
  * A thread takes a lock only while all locks that it holds have lower ranks. A claim on an
- * allocation (space.h) ranks as a lock: a thread that waits for one holds nothing of a higher
- * rank. A thread may hold several claims; it waits for them in the order of addresses.
+ * allocation (space.h) ranks as a lock: a thread that waits for a claim holds no lock of a higher
+ * rank. A thread may hold several claims; it waits for claims in the order of addresses.
  *
- * With MS_DEBUG_CHECKS each lock and claim that breaks this ends the process with a line that names
- * both, whether or not another thread is in the way. Otherwise a lock is a mutex and nothing else.
- * clang checks at compile time that each lock is dropped on every path, and what MS_HOLDS and
- * MS_GUARDED_BY say.
+ * With MS_DEBUG_CHECKS, a thread that breaks this order ends the process with a line that names
+ * both locks, even if no other thread is in the way. Without it a lock is only a mutex. clang
+ * checks at compile time that each lock is dropped on every path, and that MS_HOLDS and
+ * MS_GUARDED_BY are obeyed.
  */
 #pragma once
 
@@ -22,7 +22,8 @@
 #else
 #define MS_LOCK_ATTRIBUTE(...)
 #endif
-/* Before a function: its caller holds the lock. Behind a variable: its user does. */
+/* MS_HOLDS, before a function: the caller holds the lock. MS_GUARDED_BY, behind a variable: only a
+ * thread that holds the lock uses the variable. */
 #define MS_HOLDS(lock) MS_LOCK_ATTRIBUTE(requires_capability(lock))
 #define MS_GUARDED_BY(lock) MS_LOCK_ATTRIBUTE(guarded_by(lock))
 
@@ -33,7 +34,7 @@ enum ms_lock_rank {
 };
 
 struct MS_LOCK_ATTRIBUTE(capability("lock")) ms_lock {
-    pthread_mutex_t mutex; /* for conditions, which release it while they wait */
+    pthread_mutex_t mutex; /* also passed to pthread_cond_wait, which releases it while waiting */
     enum ms_lock_rank rank;
 };
 
@@ -47,10 +48,10 @@ void ms_lock_check(const struct ms_lock *lock);
 void ms_lock_add(const struct ms_lock *lock);
 void ms_lock_remove(const struct ms_lock *lock);
 
-/* Before the thread waits for an allocation at address or above. */
+/* Call before the thread waits for a claim on an allocation at `address`. */
 void ms_claim_check(uint64_t address);
 
-/* The thread has got a claim on what ends at end, and has given one up. */
+/* The thread has got a claim on an allocation that ends at `end`, or has given up a claim. */
 void ms_claim_add(uint64_t end);
 void ms_claim_remove(void);
 #else
@@ -71,7 +72,7 @@ static inline void ms_lock_take(struct ms_lock *lock)
     ms_lock_add(lock);
 }
 
-/* False when somebody has it. In any order: it waits for nobody. */
+/* Returns false if another thread has the lock. Never waits, so ranks do not matter. */
 static inline bool ms_lock_try(struct ms_lock *lock)
     MS_LOCK_ATTRIBUTE(try_acquire_capability(true, *lock), no_thread_safety_analysis);
 static inline bool ms_lock_try(struct ms_lock *lock)

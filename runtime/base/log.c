@@ -26,8 +26,8 @@ const char *const ms_log_level_names[MS_LOG_LEVEL_COUNT] = {"error", "warn", "in
 
 static enum ms_log_level enabled = MS_WARN;
 static int log_fd = STDERR_FILENO;
-static _Atomic uint32_t did_not_fit; /* lines, into a pipe that is read too slowly */
-static _Atomic bool has_left_out;    /* lines of a place */
+static _Atomic uint32_t did_not_fit; /* lines that were lost in a full pipe */
+static _Atomic bool has_left_out;    /* some place in `places` has left out lines */
 static struct {
     bool has_rank;
     unsigned rank;
@@ -49,7 +49,7 @@ void ms_log_open(enum ms_log_level level, const char *path)
     enabled = level;
     if (path == NULL)
         return;
-    /* A pipe keeps O_NONBLOCK: whoever reads it, or does not, never holds the program up. */
+    /* A pipe keeps O_NONBLOCK, so that a slow reader never holds the program up. */
     const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
     if (fd < 0)
         ms_log(MS_WARN, "METASHARD_LOG: cannot open %s: %s; messages go to stderr", path,
@@ -77,7 +77,7 @@ static void write_line(const char *word, const char *format, va_list args)
 {
     char line[LINE_BYTES];
     int used = write_beginning(line, sizeof(line), word);
-    /* LLVM 14 loses track of a va_list that is passed on.
+    /* LLVM 14's analyzer loses track of a va_list that is passed on.
      * NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized) */
     used += vsnprintf(line + used, sizeof(line) - (size_t)used, format, args);
     if (used > (int)sizeof(line) - 2)
@@ -85,14 +85,14 @@ static void write_line(const char *word, const char *format, va_list args)
     line[used] = '\0';
     ms_utf8_make_printable(line);
     line[used++] = '\n';
-    /* A failed write cannot be reported. What does not fit into a pipe is counted. */
+    /* A failed write cannot be reported; lines that do not fit into a pipe are counted. */
     if (ms_quiet_write(log_fd, line, (size_t)used) < 0 && errno == EAGAIN)
         atomic_fetch_add(&did_not_fit, 1);
 }
 
 /* --- the limit per second */
 
-/* A place in the code is identified by its format; two that share a slot share the limit. */
+/* The format string identifies a place in the code. Two places in one slot share the limit. */
 enum { PLACES = 256, MOST_A_SECOND = 100 };
 static struct {
     _Atomic uint64_t second_and_count; /* the count in the lowest 32 bits */

@@ -5,8 +5,8 @@
  * errno. Safe from any thread.
  *
  * Errors, warnings and infos are limited to 100 lines a second from one place in the code. The next
- * line from there, or the process's last line, says how many were left out. What names may contain
- * and a terminal would obey becomes '?' (utf8.h), so a message stays one line.
+ * line from the same place, or a line at exit, says how many were left out. Control characters in
+ * names become '?' (utf8.h), so a message stays one line.
  */
 #pragma once
 
@@ -24,7 +24,8 @@ void ms_log_finish(void);
 
 void ms_log(enum ms_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same at any level and without the limit, for what the user asked for; `word` is the level. */
+/* Logs at any level and without the limit, for output that the user asked for. `word` stands where
+ * the level would. */
 void ms_log_say(const char *word, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Ends the process: an invariant of ours is broken, and going on could compute wrong numbers. */

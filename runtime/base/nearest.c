@@ -18,7 +18,8 @@ static bool is_same(char a, char b)
     return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
-/* The letters to change from `text` to `word`: one row of the table for each letter of `text`. */
+/* The edit distance from `text` to `word`, computed in one row of a table for each letter of
+ * `text`. */
 static size_t distance_of(const char *text, const char *word)
 {
     size_t rows[3][MOST_LETTERS + 1];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The word that a user may have meant, for messages: of the words that are tried, the first with
- * the fewest letters changed, left out, added or exchanged with their neighbour; or the first that
- * begins with what was typed. Words that are too different do not count.
+ * Finds the word that a user may have meant, for messages. Keeps the first of the words tried with
+ * the fewest letters changed, left out, added or swapped with a neighbour; a word that begins with
+ * the typed text counts as one letter away. Words that are too different do not count.
  */
 #pragma once
 
@@ -14,5 +14,5 @@ struct ms_nearest {
     size_t distance;
 };
 
-/* Only `text` is set at first. Letters count as equal in either case. */
+/* Compares one more word, ignoring case. At first only `text` is set. */
 void ms_nearest_try(struct ms_nearest *nearest, const char *word);

@@ -14,7 +14,7 @@ bool ms_pages_grow(struct ms_pages *pages, size_t bytes)
     if (bytes <= pages->bytes)
         return true;
     const size_t twice = 2 * pages->bytes, wanted = bytes > twice ? bytes : twice;
-    if (wanted > SIZE_MAX / 2) /* no such memory; the sums below do not overflow */
+    if (wanted > SIZE_MAX / 2) /* too much for any machine; keeps the sums below from overflowing */
         return ms_heap_checked(NULL, bytes) != NULL;
     const size_t length = (wanted + STEP - 1) & ~(size_t)(STEP - 1);
     void *grown =

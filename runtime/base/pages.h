@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One piece of memory from the kernel that grows, and goes back to it whole: for texts that are
- * read and dropped, and for long lists. A heap would keep the pages of what was freed. Pages that
+ * One growing piece of memory that comes from the kernel and goes back there as a whole: for long
+ * lists, and for texts that are read and dropped. A heap would keep the freed pages. Pages that
  * nobody has written take no memory.
  */
 #pragma once
@@ -11,10 +11,10 @@
 
 struct ms_pages {
     void *memory; /* zeroed; NULL before the first growth */
-    size_t bytes; /* at least what was asked for; a multiple of the page size */
+    size_t bytes; /* at least the size asked for; a multiple of the page size */
 };
 
-/* Makes it at least so many bytes long, and twice as long as before if it was too short. It may
- * move. Out of memory, it returns false, logs it, and nothing has changed. */
+/* Makes the memory at least `bytes` long, and at least doubles it if it has to grow. The memory may
+ * move. Returns false, logs it and changes nothing if out of memory. */
 bool ms_pages_grow(struct ms_pages *pages, size_t bytes);
 void ms_pages_cleanup(struct ms_pages *pages);

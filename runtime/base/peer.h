@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* True if it is a process of the same user. */
+/* True if the peer is a process of the same user. */
 static inline bool ms_peer_is_own_user(int descriptor)
 {
     struct ucred peer;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Writing without a signal to the program. A write to a pipe that nobody reads raises SIGPIPE, and
- * one beyond RLIMIT_FSIZE raises SIGXFSZ; both end a program that does not expect them. Their
- * dispositions belong to the program, so they are blocked in this thread only, and the one that our
- * write caused is consumed. A signal of the program that was pending before stays pending.
+ * a write beyond RLIMIT_FSIZE raises SIGXFSZ; both end a program that does not expect them. Their
+ * dispositions belong to the program, so the bracket blocks both signals in this thread only, and
+ * consumes a signal that our write caused. A signal that was pending before stays pending.
  */
 #pragma once
 
@@ -23,7 +23,7 @@ void ms_quiet_begin(struct ms_quiet *quiet);
 /* has_failed: a write within the bracket failed, so its signal may be pending. Keeps errno. */
 void ms_quiet_end(const struct ms_quiet *quiet, bool has_failed);
 
-/* write(2), within such a bracket. */
+/* write(2) within a bracket of its own. */
 static inline ssize_t ms_quiet_write(int descriptor, const void *bytes, size_t count)
 {
     struct ms_quiet quiet;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Growing lists of ranges, in any order until they are sorted. Owned by the caller. */
+/* Growing lists of ranges, unsorted until ms_ranges_sort. The caller owns them. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,6 +22,6 @@ bool ms_ranges_add_all(struct ms_ranges *ranges, const struct ms_ranges *from);
 /* Sorts ascending, and joins ranges that overlap or touch. */
 void ms_ranges_sort(struct ms_ranges *ranges);
 
-/* Adds to `rest_out` what lies in `from` and not in `what`; both are sorted. */
+/* Adds to `rest_out` the parts of `from` that are not in `what`; both are sorted. */
 bool ms_ranges_subtract(const struct ms_ranges *from, const struct ms_ranges *what,
                         struct ms_ranges *rest_out);

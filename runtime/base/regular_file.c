@@ -13,7 +13,8 @@ int ms_regular_file_open(const char *path, struct stat *stat_out)
     const int found = open(path, O_PATH | O_CLOEXEC);
     if (found < 0)
         return -1;
-    /* Not /proc/self, which has the descriptors of the main thread's table. */
+    /* Not /proc/self: it has the main thread's descriptors, and this thread may have its own
+     * table. */
     snprintf(link, sizeof(link), "/proc/thread-self/fd/%d", found);
     if (fstat(found, stat_out) != 0 ||
         (S_ISREG(stat_out->st_mode) && (file = open(link, O_RDONLY | O_NONBLOCK | O_CLOEXEC)) < 0))

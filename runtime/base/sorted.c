@@ -6,9 +6,9 @@
 #include "runtime/base/heap.h"
 
 /*
- * Leaves are a page each, except for an only one, which is as large as it must be. Any WINDOW
- * leaves side by side that would fit into one less become one less, and where none of them has room
- * items move to one more. So most leaves are three quarters full, however items come and go.
+ * Each leaf is a page; a single leaf is only as large as it must be. WINDOW neighbouring leaves
+ * become one fewer when their items fit, and one more when none of them has room. So most leaves
+ * are three quarters full, whatever is inserted and removed.
  */
 enum { LEAF_BYTES = 4096, WINDOW = 3 };
 
@@ -22,7 +22,7 @@ static size_t most_items(const struct ms_sorted *list)
     return (LEAF_BYTES - sizeof(struct ms_leaf)) / list->item_bytes;
 }
 
-/* What a leaf holds at most when items are moved between leaves: the next few have room then. */
+/* Joining fills leaves only up to this, so that the next few insertions have room. */
 static size_t usual_items(const struct ms_sorted *list)
 {
     return most_items(list) - most_items(list) / 16;
@@ -55,7 +55,7 @@ struct ms_position ms_sorted_find(const struct ms_sorted *list, uint64_t key)
     struct ms_position at = {0, 0};
     if (list->leaf_count == 0)
         return at;
-    /* Without branches on what is compared: nobody could predict them. */
+    /* The comparisons are not branches, which no CPU could predict. */
     for (size_t left = list->leaf_count; left > 1;) {
         const size_t half = left / 2, middle = at.leaf + half;
         at.leaf = key_at(list, leaf_at(list, middle), 0) <= key ? middle : at.leaf;
@@ -78,7 +78,7 @@ void *ms_sorted_item(const struct ms_sorted *list, struct ms_position at)
     return at.item < leaf->count ? item_at(list, leaf, at.item) : NULL;
 }
 
-/* The end is behind the last item of the last leaf. */
+/* The end position is behind the last item of the last leaf. */
 struct ms_position ms_sorted_next(const struct ms_sorted *list, struct ms_position at)
 {
     if (at.leaf >= list->leaf_count)
@@ -107,7 +107,8 @@ size_t ms_sorted_distance(const struct ms_sorted *list, struct ms_position from,
     return count + to.item - from.item;
 }
 
-/* Makes the leaf hold `capacity` items. NULL if out of memory; then it is as it was. */
+/* Resizes the leaf to `capacity` items. Returns NULL, and leaves the leaf as it was, if out of
+ * memory. */
 static struct ms_leaf *resize(const struct ms_sorted *list, struct ms_leaf *leaf, size_t capacity)
 {
     struct ms_leaf *resized = ms_heap_realloc(leaf, sizeof(*leaf) + capacity * list->item_bytes);
@@ -173,7 +174,7 @@ static struct window window_around(const struct ms_sorted *list, size_t leaf)
     return window;
 }
 
-/* Makes the leaves of the window hold as many items as any may. */
+/* Grows the leaves of the window to the full capacity. */
 static bool make_full_size(struct ms_sorted *list, const struct window *window)
 {
     for (size_t i = window->first; i < window->first + window->leaves; i++) {
@@ -196,8 +197,8 @@ static void gather(const struct ms_sorted *list, const struct window *window, ch
     }
 }
 
-/* Distributes the items of the window evenly over so many leaves. The position stays where it was
- * among the items. Out of memory: false, nothing changes. */
+/* Distributes the items of the window evenly over `leaves` leaves, and moves *at along with its
+ * item. Returns false, and changes no item, if out of memory. */
 static bool spread(struct ms_sorted *list, const struct window *window, size_t leaves,
                    struct ms_position *at)
 {
@@ -234,8 +235,8 @@ static bool spread(struct ms_sorted *list, const struct window *window, size_t l
     return true;
 }
 
-/* Of the last leaf, when items come at the end in order: those behind the position go into a leaf
- * of their own, so that the leaves before it stay full. */
+/* Moves the items behind the position into a new last leaf. When items are appended in order, this
+ * keeps the leaves before it full. */
 static bool split_last(struct ms_sorted *list, struct ms_position *at)
 {
     struct ms_leaf *right = resize(list, NULL, most_items(list));
@@ -294,8 +295,8 @@ bool ms_sorted_insert(struct ms_sorted *list, struct ms_position at, const void 
     return true;
 }
 
-/* Leaves side by side become one less while they fit. If that fails they are only more than they
- * must be. */
+/* Joins neighbouring leaves while their items fit into one leaf fewer. A failure is harmless: it
+ * leaves more leaves than needed. */
 static void join(struct ms_sorted *list, size_t leaf)
 {
     struct ms_position nowhere = {0, 0};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sorted lists that are changed anywhere, of any length. Items lie in leaves of a page, and the
- * leaves in an array. A change moves items of one leaf, sometimes those of three, and the pointer
- * of each leaf behind them if a leaf comes or goes. That is cheap up to some 10^7 items.
+ * Sorted lists of any length that change anywhere. Items lie in leaves of a page each, and an array
+ * points to the leaves. A change moves the items of one leaf, sometimes of three, and the pointers
+ * of all later leaves if a leaf is added or removed. This is cheap up to about 10^7 items.
  *
  *     leaves:  |  o  |  o  |  o  |
  *                 |     |     `-> 4096 .. 9000

@@ -7,7 +7,7 @@
 
 #include "runtime/base/heap.h"
 
-/* Enough for the recursive parser on deep plans. More would cost address space, perhaps limited. */
+/* Ample for the readers' buffers. More would cost address space, which may be limited. */
 enum { STACK_BYTES = 2 << 20 };
 
 int ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument)

@@ -6,9 +6,9 @@
 #include <stddef.h>
 
 /*
- * Memory of the calling thread, for what is too large for static thread-local storage, of which
- * there may be less than 2 KiB for all libraries (glibc's manual, rtld.optional_static_tls). Zeroed
- * when the thread first asks, of the size that is asked for then, and freed when it ends. NULL if
+ * Memory of the calling thread, for data too large for static thread-local storage: all libraries
+ * together may have less than 2 KiB of it (glibc's manual, rtld.optional_static_tls). The first
+ * call of a thread allocates `bytes` zeroed bytes, and the end of the thread frees them. NULL if
  * out of memory.
  */
 enum ms_thread_memory {
@@ -20,7 +20,7 @@ enum ms_thread_memory {
 void *ms_thread_memory(enum ms_thread_memory which, size_t bytes);
 
 /*
- * pthread_create with all signals blocked, since they belong to the program, and with a stack that
- * is large enough: the default is the process's limit, which suits the program's own threads only.
+ * pthread_create with all signals blocked, since signals belong to the program, and with a stack of
+ * fixed size: the default is the process's limit, which suits only the program's own threads.
  */
 int ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* The version of MetaShard, as meson.build has it. */
+/* MetaShard's version, from meson.build. */
 extern const char ms_version[];
