@@ -25,7 +25,7 @@ struct record {
     const char *name;
     uint64_t offset;
     uint32_t form;
-    uint32_t file; /* of the checkpoint's */
+    uint32_t file; /* index in the checkpoint's `files` */
 };
 
 struct ms_checkpoint {
@@ -49,7 +49,7 @@ static struct record *records_of(const struct ms_checkpoint *checkpoint)
     return checkpoint->records.memory;
 }
 
-/* The file of the tensors that are added next. */
+/* Names the file whose tensors are added next. */
 static bool add_file_name(struct ms_checkpoint *checkpoint, const char *path)
 {
     if (!MS_ARRAY_GROW(checkpoint->files, checkpoint->file_count, checkpoint->file_capacity))
@@ -60,7 +60,7 @@ static bool add_file_name(struct ms_checkpoint *checkpoint, const char *path)
     return name != NULL;
 }
 
-/* The name is the checkpoint's. */
+/* The checkpoint owns the tensor's name already. */
 static bool add_tensor(struct ms_checkpoint *checkpoint, const struct ms_tensor *tensor)
 {
     const uint32_t form = ms_forms_add(&checkpoint->forms, tensor);
@@ -98,7 +98,6 @@ static bool parse_tensor(const struct ms_fault_context *reading, const char *ent
                        tensor->bytes, end - tensor->offset);
 }
 
-/* The order of a file: by offset, an empty tensor first, by name. */
 static uint64_t bytes_of(const struct ms_checkpoint *checkpoint, const struct record *record)
 {
     struct ms_tensor form;
@@ -118,6 +117,7 @@ static struct placed placed_of(const struct ms_checkpoint *checkpoint, size_t in
     return (struct placed){record->offset, bytes_of(checkpoint, record), record->name, *record};
 }
 
+/* The order of a file: by offset, then empty tensors first, then by name. */
 static int by_place(const void *a, const void *b)
 {
     const struct placed *left = a, *right = b;
@@ -138,7 +138,7 @@ static bool is_sorted(const struct ms_checkpoint *checkpoint, size_t first)
     return true;
 }
 
-/* Writers mostly have them in this order. */
+/* Most writers list tensors in this order already. */
 static bool sort_records(struct ms_checkpoint *checkpoint, size_t first)
 {
     struct ms_pages pages = {0};
@@ -157,7 +157,7 @@ static bool sort_records(struct ms_checkpoint *checkpoint, size_t first)
     return true;
 }
 
-/* Checks that the data is the tensors without gaps. Makes offsets relative to the file. */
+/* Checks that the tensors fill the data without gaps. Makes offsets relative to the file. */
 static bool check_places(const struct ms_fault_context *reading, struct ms_checkpoint *checkpoint,
                          size_t first, uint64_t data_offset, uint64_t data_bytes)
 {
@@ -203,7 +203,7 @@ static bool parse_tensors(const struct ms_fault_context *reading, const char *he
     return true;
 }
 
-/* What people give instead of weights, by how it begins; what to do then. */
+/* Beginnings of files that people give instead of weights, and the advice for each. */
 static const struct {
     const char *begin, *reason;
 } not_weights[] = {
@@ -269,7 +269,7 @@ static bool read_torch_file(const struct ms_fault_context *reading, int file, ui
     return is_good;
 }
 
-/* Reads a file of either format, by its first bytes. */
+/* Reads a file of either format, which the first bytes tell. */
 static bool read_any(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
                      struct ms_checkpoint *checkpoint)
 {
@@ -323,17 +323,17 @@ static bool read_files(const char *folder, const struct names *names,
     return true;
 }
 
-/* The name of the tensor's file, which was read as FOLDER/NAME. */
+/* The name, without the folder, of the tensor's file, whose path was read as FOLDER/NAME. */
 static const char *name_in_folder(const struct ms_checkpoint *checkpoint, size_t index)
 {
     return strrchr(checkpoint->files[records_of(checkpoint)[index].file], '/') + 1;
 }
 
-/* A name that is looked for among those of the tensors. */
+/* A name to look for among the tensors, as a C string or a JSON string. */
 struct wanted {
     const struct record *records;
-    const char *name;   /* or */
-    const char *string; /* of JSON */
+    const char *name;
+    const char *string; /* of JSON, or NULL: `name` */
 };
 
 static bool has_name(const void *context, uint32_t number)
@@ -344,7 +344,8 @@ static bool has_name(const void *context, uint32_t number)
                                   : strcmp(wanted->name, name) == 0;
 }
 
-/* Lists the tensors by name. A file has no name twice, so equal names are in two files. */
+/* Puts the tensors into a set, by name. No file has a name twice, so equal names are in two
+ * files. */
 static bool list_names(const struct ms_checkpoint *checkpoint, struct ms_hash_set *set,
                        struct ms_fault *fault)
 {
@@ -375,7 +376,8 @@ static bool check_duplicates(const struct ms_checkpoint *checkpoint, struct ms_f
     return is_good;
 }
 
-/* Marks the tensors that the map places in the file that has them, and counts what it places. */
+/* Marks the tensors that the map places in the right file. Returns the number of names in the
+ * map. */
 static size_t mark_placed(const struct ms_checkpoint *checkpoint, const struct ms_hash_set *set,
                           const char *map, bool *is_placed)
 {
@@ -391,7 +393,7 @@ static size_t mark_placed(const struct ms_checkpoint *checkpoint, const struct m
     return count;
 }
 
-/* Checks that the index agrees with the files: `map` has exactly their tensors. */
+/* Checks that the index lists exactly the tensors of the files. */
 static bool check_placed(const struct ms_fault_context *reading,
                          const struct ms_checkpoint *checkpoint, const bool *is_placed,
                          size_t placed)
@@ -404,7 +406,7 @@ static bool check_placed(const struct ms_fault_context *reading,
                                ms_fault_name(name, records_of(checkpoint)[i].name),
                                name_in_folder(checkpoint, i));
     }
-    /* Names are unique, so equal counts mean equal sets. Tensors that are skipped may be listed. */
+    /* Names are unique, so equal counts mean equal sets. The index may list skipped tensors. */
     return placed - checkpoint->count <= checkpoint->skipped ||
            ms_fault_at(reading, &at, "expected the %zu tensors of the files, found %zu",
                        checkpoint->count, placed);
@@ -431,7 +433,7 @@ static bool collect_indexed(const struct ms_fault_context *reading, const char *
     const struct ms_place place = {NULL, "weight_map", 0};
     struct ms_arena texts = {0};
     struct ms_json_walk walk = {.in = map};
-    const char *file = ""; /* tensors of one file mostly follow each other */
+    const char *file = ""; /* entries of one file mostly follow each other */
     bool is_good =
         ms_json_is_object(map) || ms_fault_at(reading, &place, "expected an object of file names");
     while (is_good && ms_json_next(&walk)) {
@@ -549,7 +551,7 @@ static bool refuse_folder(const struct ms_fault_context *reading)
                        "expected safetensors files, or files of torch.save, in this folder");
 }
 
-/* OWNER/NAME, as hubs call models, and no path. */
+/* True for a model's name on a hub, OWNER/NAME, given in place of a path. */
 static bool is_hub_name(const char *path)
 {
     const char *slash = strchr(path, '/');
@@ -571,7 +573,7 @@ static bool read_folder(const char *path, struct ms_checkpoint *checkpoint, stru
         return ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
     struct names names = {0};
     bool is_good = collect_folder(folder, is_safetensors_name, checkpoint, &names);
-    /* Files of torch.save beside safetensors have the same tensors, or none of the model. */
+    /* Files of torch.save beside safetensors repeat their tensors, or have none of the model's. */
     const bool is_indexed =
         names.count == 0 && has_index(path, "pytorch_model.bin.index.json", index);
     if (is_good && names.count == 0 && !is_indexed)

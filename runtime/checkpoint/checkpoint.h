@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tensors of a checkpoint: a .safetensors file, a file of torch.save, an index of such files,
- * or a folder (docs/plan-format.md). Reads only headers. What no correct writer writes is a fault.
+ * or a folder (docs/plan-format.md). Reads only headers. A header that no correct writer makes is a
+ * fault.
  */
 #pragma once
 
@@ -16,11 +17,12 @@ bool ms_checkpoint_open(const char *path, struct ms_checkpoint **checkpoint_out,
                         struct ms_fault *fault);
 void ms_checkpoint_close(struct ms_checkpoint *checkpoint); /* may be NULL */
 
-/* The tensors in the order of the format; their names are valid until the checkpoint is closed. */
+/* The tensors are in the order of the format. Their names are valid until the checkpoint is
+ * closed. */
 size_t ms_checkpoint_count(const struct ms_checkpoint *checkpoint);
 struct ms_tensor ms_checkpoint_tensor(const struct ms_checkpoint *checkpoint, size_t index);
 
-/* The number of tensors of torch.save files that are not in the list, each name counted: not
- * contiguous in their storage, of a dtype that safetensors lacks, in an object, below a key without
- * a name, conjugated, or of too many dimensions. */
+/* The number of tensors in torch.save files that the list leaves out, one for each name: tensors
+ * that are not contiguous in their storage, have a dtype that safetensors lacks, are in an object
+ * or below a key without a name, are conjugated, or have too many dimensions. */
 size_t ms_checkpoint_skipped(const struct ms_checkpoint *checkpoint);

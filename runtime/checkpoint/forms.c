@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* A form: elements, bytes, dtype and dimensions, and a word for each dimension. Its number is that
- * of its first word. */
+/* The words of a form: elements, bytes, dtype and number of dimensions, then each dimension. The
+ * index of the first word is the form's number. */
 enum { ELEMENTS, BYTES, KIND, SHAPE, WORDS_MAX = SHAPE + MS_TENSOR_DIMS_MAX };
 
 static const uint64_t *words_of(const struct ms_forms *forms, uint32_t form)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forms of tensors: dtype and shape, each kept once. A checkpoint has few, for many tensors. */
+/* Forms of tensors, dtype and shape, each kept once: a checkpoint has many tensors of few forms. */
 #pragma once
 
 #include "runtime/base/hash_set.h"
@@ -8,12 +8,13 @@
 struct ms_forms {
     struct ms_pages words; /* of 8 bytes */
     size_t used;
-    struct ms_hash_set known; /* while forms are added */
+    struct ms_hash_set known; /* only until ms_forms_end */
 };
 
-/* The number of the tensor's form, which is measured; MS_NO_NUMBER: out of memory. */
+/* Returns the number of the form of a tensor, whose elements and bytes are set. MS_NO_NUMBER: out
+ * of memory. */
 uint32_t ms_forms_add(struct ms_forms *forms, const struct ms_tensor *tensor);
-/* No more will be added. */
+/* Frees what only ms_forms_add needs. */
 static inline void ms_forms_end(struct ms_forms *forms)
 {
     ms_hash_set_cleanup(&forms->known);

@@ -7,7 +7,7 @@
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 
-/* What follows the byte of an opcode; numbers are little-endian. */
+/* The argument that follows the byte of an opcode; numbers are little-endian. */
 enum argument_kind {
     NOTHING,
     NUMBER_8,
@@ -24,7 +24,7 @@ enum argument_kind {
 struct argument {
     unsigned char opcode;
     uint64_t number;
-    uint32_t at, length; /* of the bytes, or of the first line */
+    uint32_t at, length; /* the bytes, or the first line */
     uint32_t second;     /* length of the second line */
 };
 
@@ -36,8 +36,8 @@ struct numbers {
 
 /*
  * The machine of Python's Lib/pickle.py. Each byte makes at most a few values, and each pushed
- * value becomes at most one cell, so memory is proportional to the text. But a byte may take 40 of
- * memory, so no list grows beyond MS_PICKLE_MAX_VALUES, or twice that for cells.
+ * value becomes at most one cell, so memory is proportional to the text. But a byte of text may
+ * take 40 bytes of memory, so no list grows beyond MS_PICKLE_MAX_VALUES, or twice that many cells.
  */
 struct unpickler {
     const struct ms_fault_context *reading;
@@ -107,7 +107,7 @@ static struct ms_value *push(struct unpickler *machine, enum ms_value_kind kind)
 static bool add_item(struct unpickler *machine, uint32_t to, uint32_t item)
 {
     struct ms_pickle *pickle = &machine->pickle;
-    /* Cell 0 is none. */
+    /* Index 0 means no cell. */
     if (pickle->cell_count == 0)
         pickle->cell_count = 1;
     if (!has_room(machine, pickle->cell_count, 2 * (size_t)MS_PICKLE_MAX_VALUES))
@@ -215,7 +215,7 @@ static bool run_dup(struct unpickler *machine)
     return has(machine, 1) && add(machine, &machine->stack, top(machine));
 }
 
-/* Value 0 represents all of these. */
+/* One value, number 0, stands for all values of kind MS_VALUE_OTHER. */
 static bool run_other(struct unpickler *machine)
 {
     return add(machine, &machine->stack, 0);
@@ -302,7 +302,7 @@ static bool run_tuple_of(struct unpickler *machine)
     return push_tuple(machine, items_from(machine, machine->stack.count), count);
 }
 
-/* Appends to a list. Another object may do anything with the items, so they are ignored. */
+/* Appends to a list. Ignores items appended to another object, which may do anything with them. */
 static bool append(struct unpickler *machine, const uint32_t *items, size_t count)
 {
     const uint32_t to = top(machine);
@@ -406,7 +406,7 @@ static bool run_call(struct unpickler *machine)
     return true;
 }
 
-/* With keyword arguments, which are ignored. */
+/* NEWOBJ_EX: ignores the keyword arguments. */
 static bool run_call_named(struct unpickler *machine)
 {
     if (!has(machine, 3))
@@ -443,7 +443,8 @@ static bool run_get(struct unpickler *machine)
     return add(machine, &machine->stack, machine->memo.number[machine->argument.number] - 1);
 }
 
-/* A writer numbers memo entries from 0, and each takes at least one byte. */
+/* Stores the top in the memo. Writers number memo entries from 0, and each entry takes at least one
+ * byte. */
 static bool keep(struct unpickler *machine, uint64_t index)
 {
     if (!has(machine, 1))

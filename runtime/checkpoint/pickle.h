@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads Python's pickle without executing it: a class, a function or the result of a call is only a
- * value that represents it, and nothing is imported, called or built. Supports those opcodes of
- * protocols 2 to 5 that torch.save writes; another opcode is a fault with its name and place.
- * Tensors are the matter of torch_state.h.
+ * Reads Python's pickle without executing it: a value only represents a class, a function or the
+ * result of a call; nothing is imported, called or built. Supports the opcodes of protocols 2 to 5
+ * that torch.save writes; another opcode is a fault with its name and place. torch_state.h finds
+ * the tensors in the values.
  */
 #pragma once
 
@@ -29,10 +29,10 @@ enum ms_value_kind {
     MS_VALUE_PERSISTENT /* an object that has a persistent_id */
 };
 
-/* Values and cells are referred to by index, perhaps in cycles. */
+/* Values and cells refer to each other by index, perhaps in cycles. */
 struct ms_value {
     enum ms_value_kind kind;
-    bool is_marked; /* for the reader of the values; false at first */
+    bool is_marked; /* for whoever walks the values; false at first */
     union {
         int64_t number;
         struct {
@@ -46,8 +46,8 @@ struct ms_value {
         } call;
         uint32_t id; /* a value */
     };
-    /* Cells; 0: none. The items of a tuple or list; key, value, key, value... of a dict; of a call,
-     * the items that were set in the object as in a dict. */
+    /* The cells of a tuple's or list's items, or of a dict's key, value, key, value...; for a call,
+     * the pairs that were set in the object as in a dict. 0: none. */
     uint32_t first, last;
 };
 
@@ -56,7 +56,7 @@ struct ms_cell {
 };
 
 struct ms_pickle {
-    const char *text; /* owned by the caller, who keeps it as long as this */
+    const char *text; /* the caller owns the text, and keeps it until ms_pickle_cleanup */
     struct ms_value *values;
     struct ms_cell *cells;
     uint32_t value_count, cell_count;

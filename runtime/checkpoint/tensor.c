@@ -48,7 +48,7 @@ const char *ms_tensor_measure(struct ms_tensor *tensor)
         if (elements % 8 * bits % 8 != 0 && !is_empty)
             return "expected a shape with a whole number of bytes in this dtype";
         bytes = elements / 8 * bits + elements % 8 * bits / 8;
-        if (elements >= limit) /* indices of elements are below 2^63 as well */
+        if (elements >= limit) /* indices of elements must be below 2^63, too */
             return "expected a shape of less than 2^63 elements";
     }
     tensor->elements = is_empty ? 0 : elements;

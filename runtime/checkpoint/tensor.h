@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One tensor: its name, dtype (one of safetensors), shape, and the place of its bytes. */
+/* One tensor: its name, dtype (of safetensors), shape, and the place of its bytes. */
 #pragma once
 
 #include <stdbool.h>
@@ -71,6 +71,6 @@ static inline bool ms_tensor_is_alike(const struct ms_tensor *a, const struct ms
            memcmp(a->shape, b->shape, a->dims * sizeof(a->shape[0])) == 0;
 }
 
-/* Reads dtype and shape, which are values of the object at `place` of a JSON document. */
+/* Reads the values `dtype` and `shape` of the object at `place` of a JSON document. */
 bool ms_tensor_parse(const struct ms_fault_context *reading, const struct ms_place *place,
                      const char *dtype, const char *shape, struct ms_tensor *tensor);

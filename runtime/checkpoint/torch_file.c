@@ -21,11 +21,11 @@ struct torch_file {
     int folder_bytes; /* of the first record's name, up to its '/' */
 };
 
-/* The zip mark, and the start of a pickled number with which older files begin. */
+/* The zip mark, and the pickled number that older files begin with. */
 static const unsigned char zip_mark[] = {'P', 'K', 3, 4}, legacy_mark[] = {0x80, 2, 0x8a, 10};
 
-/* A safetensors file with a header of 67,324,752 bytes also begins with the zip mark, but 4 zeros
- * and a '{' follow, which is not a compression method. */
+/* A safetensors file with a header of 67,324,752 bytes also begins with the zip mark, but its byte
+ * 8 is '{', which is not a compression method of zip. */
 bool ms_torch_file_is(const unsigned char *begin, size_t bytes)
 {
     if (bytes < 4 || (bytes > 8 && begin[8] == '{'))
@@ -33,7 +33,7 @@ bool ms_torch_file_is(const unsigned char *begin, size_t bytes)
     return memcmp(begin, zip_mark, 4) == 0 || memcmp(begin, legacy_mark, 4) == 0;
 }
 
-/* All records are in one folder, named after the file as it was written, or "archive". */
+/* All records are in one folder, named "archive", or after the file when it was written. */
 static const struct ms_zip_record *find_record(const struct torch_file *file, const char *part,
                                                const char *name)
 {
@@ -84,7 +84,7 @@ static bool read_state(const struct torch_file *file, struct ms_arena *arena,
     return is_good;
 }
 
-/* Makes the offset in the storage one in the file. */
+/* Converts the offset in the storage to an offset in the file. */
 static bool place_tensor(const struct torch_file *file, const struct ms_torch_view *view,
                          struct ms_tensor *tensor)
 {
@@ -106,7 +106,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct ms_tensor *)a)->name, ((const struct ms_tensor *)b)->name);
 }
 
-/* By offset, then an empty one first, then by name. */
+/* Orders by offset, then empty tensors first, then by name. */
 static int by_place(const void *a, const void *b)
 {
     const struct ms_tensor *left = a, *right = b;

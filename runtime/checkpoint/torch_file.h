@@ -8,17 +8,17 @@
 #include "runtime/base/arena.h"
 #include "runtime/checkpoint/checkpoint.h"
 
-/* In the order of the format. The caller frees `tensors` with ms_heap_free. */
+/* Tensors in the order of the format. The caller frees `tensors` with ms_heap_free. */
 struct ms_torch_tensors {
     struct ms_tensor *tensors;
     size_t count;
     size_t skipped;
 };
 
-/* True if torch.save wrote a file that begins with these bytes, as a zip file or before 1.6. Wants
- * at least 9 bytes, if the file has them. */
+/* True if a file that begins with these bytes is of torch.save, as a zip file or in the format
+ * before 1.6. Needs 9 bytes, or the whole file if it is shorter. */
 bool ms_torch_file_is(const unsigned char *begin, size_t bytes);
 
-/* `file` is open for reading and file_bytes long. Names, also the file's, are in the arena. */
+/* `file` is open for reading and file_bytes long. The arena gets the names of tensors and file. */
 bool ms_torch_file_read(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
                         struct ms_arena *arena, struct ms_torch_tensors *tensors_out);

@@ -12,15 +12,15 @@
 
 enum {
     DEPTH_MAX = 2048,
-    /* A dict that the pickle has once may have many names, and so may its items: names may take
-     * this many times the pickle's size plus this many bytes, and no more than the last. */
+    /* A dict that the pickle has once may be reached by many names, and so may its items. So names
+     * may take SPENT_MAX_TIMES the pickle's size plus SPENT_MIN_BYTES, up to SPENT_MAX_BYTES. */
     SPENT_MAX_TIMES = 32,
     SPENT_MIN_BYTES = 1 << 16,
     SPENT_MAX_BYTES = 256 << 20
 };
 
-/* The type of a storage in module torch, torch.storage, torch.cuda..., and the dtype of its
- * elements, or the dtype that is given beside a storage of bytes. */
+/* Types of storages (in module torch, torch.storage, torch.cuda...) and dtypes of their elements;
+ * or, for a storage of bytes, the dtype that a tensor names beside it. */
 static const struct {
     char storage[20], name[16]; /* "": there is none */
     enum ms_dtype dtype;
@@ -49,12 +49,12 @@ static const struct {
 
 enum { TYPE_COUNT = sizeof(types) / sizeof(types[0]) };
 
-/* What a call would create. */
+/* The object that a call would create. */
 enum made {
     NO_TENSOR,
     A_DICT,
-    A_PARAMETER, /* with its first argument as tensor */
-    A_SUBCLASS,  /* made from the result of a function, which is an argument */
+    A_PARAMETER, /* its first argument is the tensor */
+    A_SUBCLASS,  /* made from the result of a function, itself an argument */
     A_TENSOR,
     A_TENSOR_WITH_DTYPE,
     A_QUANTIZED
@@ -77,9 +77,9 @@ static const struct {
     {"torch._utils", "_rebuild_qtensor", A_QUANTIZED},
 };
 
-/* A container whose items are being followed, and the length of its name. */
+/* A container whose items are being visited. */
 struct frame {
-    uint32_t cell; /* the next item; of a dict, its key */
+    uint32_t cell; /* the next item, or in a dict the item's key */
     uint32_t index;
     size_t path_bytes;
     bool is_dict;
@@ -96,8 +96,8 @@ struct walk {
     size_t path_bytes, path_capacity;
     uint64_t spent, limit;
     uint32_t top_item; /* the cell of the current item of the top */
-    uint32_t root;     /* the one that has all tensors so far; 0: no tensor yet */
-    bool has_roots;    /* there are several */
+    uint32_t root;     /* the item of the top that has all tensors so far; 0: no tensor yet */
+    bool has_roots;    /* several items of the top have tensors */
 };
 
 /* --- values of the pickle */
@@ -117,7 +117,7 @@ static bool is_global(const struct ms_pickle *pickle, uint32_t value, const char
            is_text(pickle, found->global.name, name);
 }
 
-/* Returns the first `count` items of a tuple. Returns false if it has fewer. */
+/* Gets the first `count` items of a tuple. Returns false if the tuple has fewer. */
 static bool get_items(const struct ms_pickle *pickle, uint32_t tuple, uint32_t *items, int count)
 {
     if (pickle->values[tuple].kind != MS_VALUE_TUPLE)
@@ -156,7 +156,7 @@ static enum made made_by(const struct ms_pickle *pickle, uint32_t function)
     return NO_TENSOR;
 }
 
-/* Returns what the value is, if it is a call, and the tuple of its arguments. */
+/* Returns what a call makes, and the tuple of its arguments; NO_TENSOR for another value. */
 static enum made made_of(const struct ms_pickle *pickle, uint32_t value, uint32_t *arguments_out)
 {
     const struct ms_value *call = &pickle->values[value];
@@ -179,7 +179,7 @@ static bool is_tensor(enum made made)
     return made == A_TENSOR || made == A_TENSOR_WITH_DTYPE || made == A_QUANTIZED;
 }
 
-/* Replaces a parameter by its tensor. */
+/* Replaces a parameter by its tensor, then returns what that value is. */
 static bool find_made(struct walk *walk, uint32_t *value, enum made *made_out,
                       uint32_t *arguments_out)
 {
@@ -210,7 +210,8 @@ static bool append_path(struct walk *walk, const char *text, size_t bytes)
     return true;
 }
 
-/* Returns false on a fault. Below a key that is neither text nor an integer there are no names. */
+/* Appends the item's key or index. False: a fault. Keys other than texts and integers have no
+ * name. */
 static bool append_key(struct walk *walk, const struct frame *frame, uint32_t key,
                        bool *has_name_out)
 {
@@ -233,7 +234,7 @@ static bool append_key(struct walk *walk, const struct frame *frame, uint32_t ke
     return append_path(walk, digits, (size_t)snprintf(digits, sizeof(digits), "%" PRId64, number));
 }
 
-/* Returns the row of the table, or TYPE_COUNT. */
+/* Returns the row of `types`, or TYPE_COUNT. */
 static size_t find_type(const struct ms_pickle *pickle, uint32_t value, bool is_storage)
 {
     const struct ms_value *global = &pickle->values[value];
@@ -251,7 +252,8 @@ static uint64_t type_bytes(size_t type)
     return ms_dtype_bits[types[type].dtype] / 8;
 }
 
-/* Reads a tuple of integers of at least 0. Those beyond `most` are not stored, only counted. */
+/* Reads a tuple of integers that are 0 or more. Stores `most` of them; a larger count only says
+ * that there are more. */
 static bool read_numbers(const struct ms_pickle *pickle, uint32_t tuple, uint64_t *numbers,
                          size_t most, size_t *count_out)
 {
@@ -285,12 +287,12 @@ static bool is_contiguous(const struct ms_tensor *tensor, const uint64_t *stride
     return true;
 }
 
-/* A call of torch._utils._rebuild_tensor or a later version of it, and its arguments. */
+/* The arguments of a call of torch._utils._rebuild_tensor or a later version of this function. */
 struct rebuild {
     enum made made;
     uint32_t storage, first, shape, stride, dtype; /* arguments: values */
-    bool is_changed;   /* the elements are not what the bytes say: conjugated or negated */
-    size_t held, type; /* rows of the table, or TYPE_COUNT */
+    bool is_changed;   /* the elements are the bytes conjugated or negated */
+    size_t held, type; /* rows of `types`, or TYPE_COUNT */
     size_t dims;
     uint64_t strides[MS_TENSOR_DIMS_MAX];
 };
@@ -357,7 +359,7 @@ static bool read_shape(struct walk *walk, struct rebuild *rebuild, struct ms_ten
     return true;
 }
 
-/* Reads the tensor's offset in its storage. PyTorch ignores that of a tensor without elements. */
+/* Reads the tensor's offset in its storage. PyTorch ignores the offset if there are no elements. */
 static bool read_place(struct walk *walk, const struct rebuild *rebuild, struct ms_torch_view *view)
 {
     struct ms_tensor *tensor = &view->tensor;
@@ -370,7 +372,7 @@ static bool read_place(struct walk *walk, const struct rebuild *rebuild, struct 
            fault_at(walk, "expected a tensor that ends in its storage");
 }
 
-/* Returns false on a fault, or to skip a tensor. */
+/* Returns false on a fault, or, with *is_skipped_out, to skip the tensor. */
 static bool read_view(struct walk *walk, enum made made, uint32_t arguments,
                       struct ms_torch_view *view, bool *is_skipped_out)
 {
@@ -423,7 +425,7 @@ static bool visit_tensor(struct walk *walk, uint32_t value, uint32_t arguments, 
     return view->tensor.name != NULL || fault_at(walk, "out of memory");
 }
 
-/* True if names go on below the value: a list, a tuple or a dict. */
+/* True if the value's items have names: for a list, a tuple or a dict. */
 static bool is_container(const struct ms_value *value, enum made made)
 {
     return value->kind == MS_VALUE_TUPLE || value->kind == MS_VALUE_LIST ||
@@ -486,7 +488,8 @@ static bool follow(struct walk *walk)
     return true;
 }
 
-/* If all tensors are in one dict of the top with a usual name for the model, names begin there. */
+/* Drops the first part of all names if all tensors are in one dict of the top that has a usual name
+ * for the model. */
 static void drop_root(struct walk *walk, bool is_top_dict)
 {
     static const char *const roots[] = {"state_dict", "model", "module"};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tensors in the pickle of torch.save (data.pkl), and their names: those reached from the top
- * through dicts, lists and tuples (docs/plan-format.md, Checkpoints). torch_file.h finds storages.
+ * Finds the tensors in the pickle of torch.save (data.pkl), and their names: all tensors reached
+ * from the top through dicts, lists and tuples (docs/plan-format.md, Checkpoints). torch_file.h
+ * finds their storages.
  */
 #pragma once
 
@@ -15,12 +16,12 @@ struct ms_torch_view {
     uint64_t storage_bytes;
 };
 
-/* Views in the order of the pickle; two may have the same bytes, or the same name. */
+/* Views in the order of the pickle. Two views may have the same bytes, or the same name. */
 struct ms_torch_state {
     struct ms_torch_view *views; /* ms_heap_free */
     size_t count, capacity, skipped;
 };
 
-/* Strings are in the arena, which may have some even if this returns false. */
+/* Strings are in the arena, also some if the function returns false. */
 bool ms_torch_state_read(const struct ms_fault_context *reading, const char *text, size_t bytes,
                          struct ms_arena *arena, struct ms_torch_state *state_out);

@@ -10,7 +10,7 @@
 #include "runtime/base/utf8.h"
 
 /*
- * The format is that of PKWARE's APPNOTE.TXT 6.3.10. From the file's end:
+ * The format of PKWARE's APPNOTE.TXT 6.3.10, in the order of the file:
  *
  *   local header, name, extra, data [descriptor]   each record, anywhere
  *   directory                                      an entry for each record
@@ -38,7 +38,7 @@ struct source {
     uint64_t bytes;
 };
 
-/* From the end: the directory of `count` entries is [offset, offset + bytes). */
+/* The directory, as the end says: `count` entries in [offset, offset + bytes). */
 struct directory {
     uint64_t count, bytes, offset;
 };
@@ -65,7 +65,7 @@ static bool read_at(const struct source *source, uint64_t offset, void *to, size
                        offset);
 }
 
-/* Finds the last end whose comment reaches the end of the file. */
+/* Finds the last end record whose comment reaches the end of the file. */
 static bool find_end(const struct source *source, uint64_t *at_out, unsigned char end[END_BYTES])
 {
     const size_t most = END_BYTES + COMMENT_MAX_BYTES;
@@ -88,13 +88,13 @@ static bool find_end(const struct source *source, uint64_t *at_out, unsigned cha
     return is_good;
 }
 
-/* True if the narrow end has the same number, or refers to the wide one. */
+/* True if the narrow number is equal to the wide one, or all ones, which refers to the wide one. */
 static bool is_same(uint64_t narrow, int bytes, uint64_t wide)
 {
     return narrow == wide || narrow == (bytes == 2 ? UINT16_MAX : UINT32_MAX);
 }
 
-/* Reads the zip64 end whose locator ends at `at`, if any. *at_out: where the directory must end. */
+/* Reads the zip64 end whose locator ends at `at`, if any. The directory must end at *at_out. */
 static bool read_end64(const struct source *source, uint64_t at, struct directory *directory,
                        uint64_t *at_out)
 {
@@ -148,7 +148,8 @@ static bool find_directory(const struct source *source, struct directory *direct
     return true;
 }
 
-/* The extra field has the wide values of those of the three that are all ones, in this order. */
+/* Replaces each of the three values that is all ones by its wide value, which the extra field has
+ * in the same order. */
 static bool read_wide(const unsigned char *extra, size_t bytes, uint64_t *values[3])
 {
     while (bytes >= 4) {
@@ -170,7 +171,7 @@ static bool read_wide(const unsigned char *extra, size_t bytes, uint64_t *values
     return bytes == 0;
 }
 
-/* Moves *at to the end of the entry. */
+/* Reads the entry at *at, and moves *at behind the entry. */
 static bool read_entry(const struct source *source, const unsigned char **at,
                        const unsigned char *end, struct ms_zip *zip, struct ms_zip_record *record)
 {

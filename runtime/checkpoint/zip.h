@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The records of a zip file that stores them uncompressed, as torch.save does, so that a record is
- * a range of the file. Offsets and sizes may be wide (zip64). Ignores checksums; unpacks nothing.
+ * Lists the records of a zip file without compression, as torch.save writes it: each record is a
+ * range of the file. Offsets and sizes may be wide (zip64). Ignores checksums; unpacks nothing.
  *
- * This reader exists because the shim needs no more of the format. A reader that also unpacks would
- * have to be linked, and trusted with untrusted files.
+ * The shim needs no more of the format. A reader that also unpacks would have to be linked, and
+ * trusted with untrusted files.
  */
 #pragma once
 
@@ -13,17 +13,17 @@
 #include "runtime/base/arena.h"
 #include "runtime/document/fault.h"
 
-/* Equations: header + 30 <= offset; offset + bytes <= where the directory begins. */
+/* Equations: header + 30 <= offset; offset + bytes <= the directory's offset. */
 struct ms_zip_record {
     const char *name; /* valid UTF-8, not empty */
     uint64_t header;  /* offset of its local header in the file */
-    uint64_t offset;  /* of its first byte in the file */
+    uint64_t offset;  /* of the record's first byte in the file */
     uint64_t bytes;
 };
 
 /* Records sorted by the bytes of their names; names are unique, and no two records share a byte. */
 struct ms_zip {
-    struct ms_arena arena; /* has names and records; the caller cleans it up */
+    struct ms_arena arena; /* holds names and records; the caller cleans it up */
     struct ms_zip_record *records;
     size_t count;
     const char *first; /* the first name in the directory, or NULL */

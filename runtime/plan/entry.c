@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An entry of a plan: what it selects, and its placements or explicit ranges: its terms. */
+/* The entries of a plan: the tensors that each selects, and its terms: placements or ranges. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "runtime/plan/plan_internal.h"
 
-/* --- patterns of names (docs/plan-format.md). Matching takes at most as many steps as the product
- * of both lengths, and no recursion. Text is valid UTF-8. */
+/* --- patterns of names (docs/plan-format.md). Matching takes at most the product of both lengths
+ * in steps, and does not recurse. Texts are valid UTF-8. */
 
-/* Returns the character at *text, and moves behind it. Valid UTF-8; never moves past the zero. */
+/* Returns the character at *text, and moves *text behind it, but never past the zero. */
 static uint32_t next_character(const char **text)
 {
     const unsigned char first = (unsigned char)*(*text)++;
@@ -21,7 +21,7 @@ static uint32_t next_character(const char **text)
     return character;
 }
 
-/* Reads a member of a set, which is a character or a range, and moves *set behind it. */
+/* Reads a member of a set, a character or a range, and moves *set behind the member. */
 static void next_member(const char **set, uint32_t *low_out, uint32_t *high_out)
 {
     *low_out = *high_out = next_character(set);
@@ -113,7 +113,7 @@ static bool match_set(const char **set, uint32_t character)
     return is_member != is_negated;
 }
 
-/* Matches one element of the pattern, not '*', with a character, and moves *pattern behind it. */
+/* Matches a character with one element of the pattern, not '*', and moves *pattern behind it. */
 static bool match_one(const char **pattern, uint32_t character)
 {
     switch (**pattern) {
@@ -132,7 +132,7 @@ static bool match_one(const char **pattern, uint32_t character)
     return next_character(pattern) == character;
 }
 
-/* Retries only the last '*': it can take whatever an earlier one could take. */
+/* Retries only the last '*', which can match whatever an earlier '*' could. */
 static bool match_pattern(const char *pattern, const char *text)
 {
     const char *star_pattern = NULL, *star_text = NULL;
@@ -340,7 +340,7 @@ static bool parse_range(const struct ms_fault_context *reading, const struct ms_
     return ms_json_count(reading, &at_end, walk.value, range->begin + 1, INT64_MAX, &range->end);
 }
 
-/* Writes the merged ranges to *at, and moves it behind them. */
+/* Writes the merged ranges to *at, and moves *at behind them. */
 static bool parse_rank_ranges(const struct ms_fault_context *reading, const struct ms_place *place,
                               const char *list, struct ms_range **at)
 {
@@ -428,7 +428,7 @@ static bool is_same_cut(const struct ms_cut *a, const struct ms_cut *b)
            (a->unit == NULL || strcmp(a->unit, b->unit) == 0);
 }
 
-/* Ranges are not compared: they are rarely those of two tensors. */
+/* Terms with ranges never count as the same: two tensors rarely have equal ranges. */
 static bool are_same(const struct ms_terms *a, const struct ms_terms *b)
 {
     if (a->has_size != b->has_size || (a->has_size && a->size != b->size) ||
@@ -462,8 +462,8 @@ static bool add_terms(struct ms_plan_parser *parser, const struct ms_terms *term
     return true;
 }
 
-/* Gives the entry its terms. If another one has the same, theirs; what was taken for these since
- * `before` is given back. */
+/* Gives the entry its terms. If another entry has the same terms, shares those, and gives back the
+ * memory taken for `terms` since `before`. */
 static bool set_terms(struct ms_plan_parser *parser, const struct ms_terms *terms,
                       const struct ms_arena *before, struct ms_plan_entry *entry)
 {
@@ -592,7 +592,7 @@ static uint32_t find_exact(const struct ms_plan *plan, const char *name)
     return ms_hash_set_find(&plan->exact, ms_hash_set_text(name), has_name, &wanted);
 }
 
-/* Lists the entries for layouts. No two have the same exact name. */
+/* Indexes the entries for layouts. Two entries with the same exact name are a fault. */
 static bool list_entries(const struct ms_plan_parser *parser)
 {
     struct ms_plan *plan = parser->plan;

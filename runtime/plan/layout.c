@@ -13,7 +13,7 @@ static struct ms_tensor given_at(const struct ms_layout *layout, size_t index)
     return layout->source.at(layout->source.context, index);
 }
 
-/* Of given tensors with the same name, the first. */
+/* The first given tensor of each name. */
 struct given {
     const struct ms_layout *layout;
     struct ms_hash_set first;
@@ -93,7 +93,8 @@ static bool list_declared(struct ms_layout *layout, const struct given *given, s
     return true;
 }
 
-/* Another given tensor of the same name, dtype and shape is the same tensor, and counts once. */
+/* Returns the index of the first given tensor with this name, dtype and shape: both are one
+ * tensor. */
 static uint32_t first_like(const struct given *given, uint32_t index)
 {
     const struct ms_tensor tensor = given_at(given->layout, index);

@@ -7,7 +7,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/plan/plan_internal.h"
 
-/* The share of one tensor: elements [begin, end) of its box; nothing for explicit ranges. */
+/* The rank's share of one tensor: elements [begin, end) of the box; unused with explicit ranges. */
 struct share {
     uint64_t begin, end;
 };
@@ -35,7 +35,8 @@ static void add_span(struct ms_axis *axis, uint64_t begin, uint64_t end)
         axis->spans[axis->count++] = (struct ms_range){begin, end};
 }
 
-/* Keeps the positions `kept` of the axis's indices. Overwrites only spans that it has read. */
+/* Keeps the positions `kept` of the axis's indices, in place: writes only over spans already
+ * read. */
 static void keep(struct ms_axis *axis, struct ms_range kept)
 {
     uint64_t position = 0;
@@ -133,8 +134,8 @@ static bool is_whole(const struct ms_terms *terms)
     return terms == NULL || (terms->cut_count == 0 && terms->ranges == NULL);
 }
 
-/* The bytes of a tensor that explicit ranges or shard cuts leave to the rank; a flat cut is not
- * applied. `terms` may be NULL; `box` is for the calculation. */
+/* The bytes of a tensor that explicit ranges or shard cuts leave to the rank, before a flat cut.
+ * `terms` may be NULL; `box` is scratch. */
 static uint64_t unflat_bytes(const struct ms_mesh *mesh, const struct ms_terms *terms,
                              const struct ms_tensor *tensor, uint32_t rank,
                              struct ms_index_box *box)
@@ -147,7 +148,8 @@ static uint64_t unflat_bytes(const struct ms_mesh *mesh, const struct ms_terms *
     return box->elements * element_bytes(tensor);
 }
 
-/* For fsdp1, takes the whole box, and its place in the unit. `filled` is indexed by unit. */
+/* Sets the rank's share of a tensor; for fsdp1, provisionally the tensor's place in its unit.
+ * filled[unit]: the unit's elements so far. */
 static void share_make(struct ms_placement *placement, size_t index, struct ms_index_box *box,
                        uint64_t *filled)
 {
@@ -176,7 +178,8 @@ static void share_make(struct ms_placement *placement, size_t index, struct ms_i
     *share = (struct share){kept.begin, kept.end};
 }
 
-/* Now that the unit's size is known, converts the place in the unit to one in the box. */
+/* Converts an fsdp1 tensor's place in its unit to the rank's share, now that the unit's size is
+ * known. */
 static void share_finish(struct ms_placement *placement, size_t index, const uint64_t *filled)
 {
     const struct ms_layout *layout = placement->layout;
@@ -239,7 +242,7 @@ uint64_t ms_placement_bytes(const struct ms_placement *placement, size_t tensor)
     if (terms != NULL && terms->ranges != NULL)
         return listed_bytes(terms, placement->rank);
     const struct ms_tensor of = ms_layout_at(placement->layout, tensor).tensor;
-    /* Elements may be smaller than a byte where all are kept. */
+    /* A whole tensor may have elements smaller than a byte. */
     return is_whole(terms) ? of.bytes : (share->end - share->begin) * element_bytes(&of);
 }
 
@@ -271,7 +274,7 @@ static struct ms_range in_bytes(const struct ms_cursor *cursor)
                              (cursor->begin + cursor->length) * cursor->element_bytes};
 }
 
-/* Finds the run of elements at cursor->at, which is before the end, in a box with dimensions. */
+/* Finds the run of elements at cursor->at. The box has dimensions, and `at` is before the end. */
 static void find_run(struct ms_cursor *cursor)
 {
     const struct ms_index_box *box = &cursor->box;
@@ -288,7 +291,7 @@ static void find_run(struct ms_cursor *cursor)
         else if (i + 1 == inner)
             alike = left;
     }
-    /* A whole row is one span: the rows after it need no division. */
+    /* If a whole row is one span, the rows behind it are found without division. */
     if (cursor->length == box->axis[inner].length * row) {
         const uint64_t rows = (cursor->end - cursor->at) / cursor->length;
         cursor->repeats = (alike < rows ? alike : rows) - 1;
@@ -376,9 +379,9 @@ bool ms_placement_next(struct ms_cursor *cursor, struct ms_range *range_out)
 
 /* --- the census of all ranks */
 
-/* Tensors of one kind in one place: of one form, and cut alike. */
+/* Tensors of one unit with the same kind: one form, and equal cuts. */
 struct member {
-    const struct ms_terms *terms; /* NULL: no entry decides it */
+    const struct ms_terms *terms; /* NULL: no entry decides them */
     uint32_t form;
     uint32_t unit, kind;
     uint64_t times;
@@ -386,7 +389,7 @@ struct member {
 
 enum { NO_UNIT = UINT32_MAX };
 
-/* What is cut flat as one: the tensors of a unit, or one tensor; and units that are alike. */
+/* A unit's tensors, which are cut flat as one, or one tensor; `times` counts equal groups. */
 struct group {
     const struct member *members;
     size_t count;
@@ -467,7 +470,7 @@ static bool take_members(const struct ms_layout *layout, struct ms_forms *forms,
     return true;
 }
 
-/* Lists the tensors by unit and kind; returns the number of members. */
+/* Sorts by unit and kind, and merges equal members. Returns the number of members. */
 static size_t list_members(struct member *members, size_t count)
 {
     size_t kept = 0;
@@ -484,7 +487,7 @@ static size_t list_members(struct member *members, size_t count)
     return kept;
 }
 
-/* Returns the number of groups. */
+/* Forms groups, and merges equal ones. Returns the number of groups. */
 static size_t list_groups(struct member *members, size_t count, struct group *groups)
 {
     size_t found = 0, kept = 0;
@@ -493,7 +496,7 @@ static size_t list_groups(struct member *members, size_t count, struct group *gr
             groups[found - 1].count++;
         else
             groups[found++] = (struct group){&members[i], 1, 1};
-        if (members[i].unit == NO_UNIT) { /* each is cut alone */
+        if (members[i].unit == NO_UNIT) { /* each tensor is cut alone */
             groups[found - 1].times = members[i].times;
             members[i].times = 1;
         }
@@ -508,7 +511,7 @@ static size_t list_groups(struct member *members, size_t count, struct group *gr
     return kept;
 }
 
-/* Adds what the rank gets of a group. */
+/* Adds the bytes that the rank keeps of a group. */
 static void add_group(struct ms_census *census, const struct ms_mesh *mesh, uint32_t rank,
                       const struct group *group, const struct ms_forms *forms,
                       struct ms_index_box *box)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one rank gets of the tensors of a layout. Ranges are made one at a time, since there may be
- * as many as rows; their sum in bytes is known beforehand.
+ * The bytes that one rank keeps of each tensor of a layout. The cursor makes ranges one at a time,
+ * because a tensor may have as many as rows; their sum in bytes is known beforehand.
  *
  *     struct ms_cursor cursor;
  *     struct ms_range range;
@@ -24,7 +24,7 @@ struct ms_axis {
     struct ms_range spans[MS_PARTS_MAX];
 };
 
-/* What sharding leaves to a rank: all combinations of the axes' indices, row-major. */
+/* The elements that sharding leaves to a rank: all combinations of the axes' indices, row-major. */
 struct ms_index_box {
     unsigned dims;
     uint64_t elements;
@@ -33,24 +33,25 @@ struct ms_index_box {
 
 struct ms_placement;
 
-/* rank is below the world size. Returns NULL if out of memory. The layout must outlive it. */
+/* rank is below the world size. Returns NULL if out of memory. The layout must outlive the
+ * placement. */
 struct ms_placement *ms_placement_create(const struct ms_layout *layout, uint32_t rank);
 void ms_placement_destroy(struct ms_placement *placement); /* may be NULL */
 
 /* The bytes of one tensor that the rank keeps. */
 uint64_t ms_placement_bytes(const struct ms_placement *placement, size_t tensor);
 uint64_t ms_placement_total(const struct ms_placement *placement);
-uint64_t ms_placement_padding(const struct ms_placement *placement); /* what flat shards add */
+uint64_t ms_placement_padding(const struct ms_placement *placement); /* added by flat shards */
 
-/* Owned by the caller; nothing to clean up. About 8 KiB: it holds the box. */
+/* The caller owns the cursor, which needs no cleanup. It takes about 8 KiB, because of the box. */
 struct ms_cursor {
     const struct ms_range *listed; /* explicit ranges, or NULL: the box */
     size_t listed_left;
     uint64_t at, end;       /* elements of the box */
-    uint64_t begin, length; /* the last run, in elements of the tensor */
-    uint64_t repeats;       /* runs like it that follow, a stride of dimension inner - 1 apart */
+    uint64_t begin, length; /* the latest run, in elements of the tensor */
+    uint64_t repeats;       /* runs to follow, each a stride of dimension inner - 1 further */
     uint64_t element_bytes;
-    unsigned inner;                      /* dimensions after this one are whole */
+    unsigned inner;                      /* the dimensions behind this one are whole */
     uint64_t stride[MS_TENSOR_DIMS_MAX]; /* in elements of the tensor */
     struct ms_range next;                /* begin == end: none */
     struct ms_index_box box;
@@ -59,15 +60,15 @@ struct ms_cursor {
 void ms_placement_begin(struct ms_cursor *cursor, const struct ms_placement *placement,
                         size_t tensor);
 
-/* Returns the next range, ascending, never empty, never touching the last. False: no more. */
+/* Gets the next range. Ranges ascend, are not empty, and do not touch. False: no more ranges. */
 bool ms_placement_next(struct ms_cursor *cursor, struct ms_range *range_out);
 
-/* The bytes that each rank keeps. A model repeats its layers, so tensors that are alike are cut
- * once for each rank. */
+/* The bytes that each rank keeps. Tensors of one form and cut are calculated once for each rank,
+ * because models repeat their layers. */
 struct ms_census {
     uint32_t world;
     uint64_t *bytes;   /* by rank */
-    uint64_t *padding; /* by rank: what flat shards add to that */
+    uint64_t *padding; /* by rank: bytes that flat shards add */
 };
 
 /* Returns false if out of memory. */

@@ -10,7 +10,7 @@
 
 /* --- the mesh */
 
-/* Finds world and strides from the sizes. False: the world is too large. */
+/* Sets world and strides from the sizes. False: the world is too large. */
 static bool number_ranks(struct ms_mesh *mesh)
 {
     uint64_t world = 1;
@@ -67,7 +67,7 @@ static bool parse_world(const struct ms_fault_context *reading, const char *valu
     return number_ranks(mesh);
 }
 
-/* The index along a dimension: in a list by its place, in an object by its name; or NULL. */
+/* Finds the index along a dimension, in a list by place, in an object by name; NULL: missing. */
 static const char *find_coordinate(const char *value, const struct ms_mesh *mesh, unsigned dim)
 {
     struct ms_json_walk walk = {.in = value};
@@ -113,7 +113,7 @@ static bool parse_rank(const struct ms_fault_context *reading, const char *rank,
     return true;
 }
 
-/* The document's members of these keys; NULL: not given. */
+/* The arguments are the document's members of these keys; NULL: not given. */
 static bool parse_mesh(const struct ms_fault_context *reading, const char *mesh,
                        const char *world_size, const char *rank, const char *coordinates,
                        struct ms_plan *plan)
@@ -205,7 +205,7 @@ bool ms_plan_resize(struct ms_plan *plan, unsigned mesh_dim, uint32_t size)
 
 /* --- this process's rank */
 
-/* Reads digits only, at most nine. */
+/* Reads a number of at most nine digits, and nothing else. */
 static bool read_number(const char *name, const char *text, uint32_t *number_out,
                         struct ms_fault *fault)
 {

@@ -2,13 +2,13 @@
 /*
  * Sharding plans: which bytes of every tensor each rank keeps. The format is docs/plan-format.md.
  *
- *   plan        the parsed document; knows entries, but only those tensors that it declares
+ *   plan        the parsed document: its entries, and the tensors that they declare
  *   layout      a plan over a list of tensors: each tensor with the entry that decides it
- *   placement   what one rank gets of the tensors of a layout (placement.h)
- *   census      the bytes that each rank gets (placement.h)
+ *   placement   the bytes of each tensor of a layout that one rank keeps (placement.h)
+ *   census      the number of bytes that each rank keeps (placement.h)
  *
- * Everything is immutable once created (but see ms_plan_resize) and owned by the caller; any thread
- * may use it. These functions do not recurse, and trust no input.
+ * The caller owns all objects. They are immutable once created (but see ms_plan_resize), so any
+ * thread may use them. The functions do not recurse, and trust no input.
  */
 #pragma once
 
@@ -21,7 +21,7 @@
 #include "runtime/checkpoint/tensor.h"
 #include "runtime/document/fault.h"
 
-/* An entry of a few bytes takes 150 in memory. */
+/* An entry of a few bytes of text takes 150 bytes of memory. */
 enum { MS_MESH_DIMS_MAX = 8, MS_WORLD_MAX = 1 << 20, MS_PLAN_MAX_ENTRIES = 4 << 20 };
 
 /* Ranks are numbered row-major: rank = sum of coordinate[i] * stride[i]; the last stride is 1. */
@@ -32,9 +32,9 @@ struct ms_mesh {
     uint32_t size[MS_MESH_DIMS_MAX], stride[MS_MESH_DIMS_MAX];
 };
 
-/* Others read `mesh` and `count`. */
+/* Other folders read `mesh` and `count` only. */
 struct ms_plan {
-    struct ms_arena arena; /* names, and what terms point to */
+    struct ms_arena arena; /* names, and the memory that terms point to */
     struct ms_mesh mesh;
     bool has_rank;
     uint32_t rank;
@@ -43,51 +43,53 @@ struct ms_plan {
     struct ms_pages terms; /* by number */
     uint32_t terms_count;
     struct ms_forms forms;
-    struct ms_hash_set exact; /* entries with an exact name, by it */
+    struct ms_hash_set exact; /* entries with an exact name, by name */
     struct ms_pages others;   /* the other entries, in their order */
     uint32_t other_count;
 };
 
-/* `file` is the name for faults. */
+/* `file` is the name that faults show. */
 bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_plan **plan_out,
                    struct ms_fault *fault);
 bool ms_plan_read(const char *path, struct ms_plan **plan_out, struct ms_fault *fault);
 void ms_plan_destroy(struct ms_plan *plan); /* may be NULL */
 
-/* Changes one size of the mesh. Returns false if the plan has ranges, which fit only one world, or
- * the new world is too large. */
+/* Changes one size of the mesh, and forgets the plan's rank. Returns false if the plan has ranges,
+ * which fit only one world, or the new world is too large. */
 bool ms_plan_resize(struct ms_plan *plan, unsigned mesh_dim, uint32_t size);
 
-/* This process's rank: from the plan (`rank`, `coordinates`), or from the launcher's environment,
- * where it may be wrong. */
+/* Finds this process's rank in the plan (`rank`, `coordinates`), else in the launcher's
+ * environment. *is_given_out: either has a rank. Returns false if neither has, or the environment's
+ * does not fit. */
 bool ms_plan_find_rank(const struct ms_plan *plan, uint32_t *rank_out, bool *is_given_out,
                        struct ms_fault *fault);
 
 struct ms_entry_says {
-    const char *name;        /* or its pattern; NULL if it selects only by size and order */
-    bool has_form;           /* it gives dtype and shape */
-    bool declares;           /* it declares a tensor: has an exact name, dtype and shape */
-    struct ms_tensor tensor; /* its name, and with has_form dtype and shape */
+    const char *name;        /* or a pattern; NULL if the entry selects only by size and order */
+    bool has_form;           /* the entry gives dtype and shape */
+    bool declares;           /* the entry declares a tensor: by exact name, dtype and shape */
+    struct ms_tensor tensor; /* the name, and with has_form dtype and shape */
 };
 struct ms_entry_says ms_entry_at(const struct ms_plan *plan, size_t index);
 
-/* True if the entry selects the tensor at this place of the list. An earlier one may decide it. */
+/* True if the entry selects the tensor, whose index in the layout is `order`. An earlier entry may
+ * decide it. */
 bool ms_entry_meets(const struct ms_plan *plan, size_t index, const struct ms_tensor *tensor,
                     size_t order);
 
 /* True if the pattern has no unescaped *, ? or [. */
 bool ms_entry_is_exact(const char *pattern);
 
-/* Tensors to lay a plan over. Those without a name (NULL) match only entries without a name. */
+/* Tensors to lay a plan over. Tensors without a name (NULL) match only entries without a name. */
 struct ms_layout_source {
     struct ms_tensor (*at)(const void *context, size_t index);
     const void *context;
     size_t count;      /* below 2^31 */
     bool has_declared; /* the plan's declarations come first; each tensor must have a name */
-    bool is_complete;  /* a declared tensor that is not among them is a fault */
+    bool is_complete;  /* a declared tensor that is not among the tensors is a fault */
 };
 
-/* Others read `plan`, `count` and `bytes`. */
+/* Other folders read `plan`, `count` and `bytes` only. */
 struct ms_layout {
     struct ms_arena arena;
     const struct ms_plan *plan;
@@ -99,8 +101,8 @@ struct ms_layout {
     size_t unit_count;
 };
 
-/* positions_out: each given tensor's index in the layout, which plan and tensors must outlive: it
- * asks the source for them again. */
+/* positions_out: each given tensor's index in the layout. The plan and the source's tensors must
+ * outlive the layout, which asks the source again. */
 bool ms_layout_create_of(const struct ms_plan *plan, const struct ms_layout_source *source,
                          size_t *positions_out, struct ms_layout **layout_out,
                          struct ms_fault *fault);
@@ -114,8 +116,8 @@ void ms_layout_destroy(struct ms_layout *layout); /* may be NULL */
 /* A tensor of a layout. */
 struct ms_laid {
     struct ms_tensor tensor;
-    size_t entry;        /* that decides it; SIZE_MAX: none does, and it is replicated */
-    size_t unit;         /* the number of its flat unit, from 0; SIZE_MAX: it is in none */
-    bool is_declaration; /* it is none of the given ones, and known from its declaration alone */
+    size_t entry;        /* that decides the tensor; SIZE_MAX: none, the tensor is replicated */
+    size_t unit;         /* the number of its flat unit, from 0; SIZE_MAX: none */
+    bool is_declaration; /* the tensor is not given, only declared in the plan */
 };
 struct ms_laid ms_layout_at(const struct ms_layout *layout, size_t index);

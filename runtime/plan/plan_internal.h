@@ -18,20 +18,20 @@ struct ms_cut {
     const char *unit; /* fsdp1 */
 };
 
-/* What an entry says beside name, dtype and shape. Entries that say the same have it in common. */
+/* The content of an entry beside name, dtype and shape. Entries with equal terms share them. */
 struct ms_terms {
     bool has_size, has_order;
     uint64_t size, order;
     unsigned cut_count; /* in the order they are applied; flat is the last */
     struct ms_cut *cuts;
-    struct ms_range **ranges; /* by rank, and the end; NULL: none */
+    struct ms_range **ranges; /* by rank: the first range; at [world] the end. NULL: none */
 };
 
 /* 16 bytes for each tensor that a plan declares, and its name. */
 struct ms_plan_entry {
     const char *name;      /* NULL: not selected by name */
-    uint32_t form;         /* of the dtype and shape that it gives; MS_NO_NUMBER: none */
-    uint32_t is_exact : 1; /* the name is no pattern */
+    uint32_t form;         /* number of the dtype and shape in `forms`; MS_NO_NUMBER: none */
+    uint32_t is_exact : 1; /* the name is not a pattern */
     uint32_t terms : 31;
 };
 
@@ -48,14 +48,14 @@ static inline const struct ms_terms *ms_terms_of(const struct ms_plan *plan, siz
 struct ms_unit {
     const char *name;
     unsigned mesh_dim;
-    size_t first; /* its first tensor in the list */
+    size_t first; /* the unit's first tensor in the layout */
 };
 
 /* A tensor of a layout: 12 bytes. */
 struct ms_bound {
-    uint32_t is_given : 1; /* else it is the declaration of an entry */
-    uint32_t tensor : 31;  /* its index among those that were given, or the entry */
-    uint32_t entry;        /* that decides it; MS_NO_NUMBER: none */
+    uint32_t is_given : 1; /* 0: the tensor is declared by an entry */
+    uint32_t tensor : 31;  /* its index among the given tensors, or the entry's index */
+    uint32_t entry;        /* that decides the tensor; MS_NO_NUMBER: none */
     uint32_t unit;         /* fsdp1 */
 };
 
@@ -64,7 +64,7 @@ static inline struct ms_bound *ms_layout_bound(const struct ms_layout *layout, s
     return (struct ms_bound *)layout->bound.memory + tensor;
 }
 
-/* Of the entry that decides the tensor; NULL: none does. */
+/* The terms of the entry that decides the tensor; NULL: no entry does. */
 static inline const struct ms_terms *ms_bound_terms(const struct ms_layout *layout, size_t tensor)
 {
     const uint32_t entry = ms_layout_bound(layout, tensor)->entry;
@@ -77,14 +77,13 @@ struct ms_plan_parser {
     struct ms_plan *plan;
     struct ms_hash_set known_terms;
 };
-/* Reads the list of all entries into the plan. What an entry says of placement is in the plan's
- * terms, those of another entry that says the same. */
+/* Reads the list of all entries into the plan. Entries with equal terms share them. */
 bool ms_entry_parse_all(struct ms_plan_parser *parser, const char *list);
 
-/* The entry that decides the tensor at this place of the list; MS_NO_NUMBER: none. */
+/* The entry that decides the tensor, whose index in the layout is `order`; MS_NO_NUMBER: none. */
 uint32_t ms_entry_find(const struct ms_plan *plan, const struct ms_tensor *tensor, size_t order);
 
-/* The chunk rule: `count` elements over `ranks`. */
+/* The chunk rule: each rank's chunk when `ranks` share `count` elements. */
 static inline uint64_t ms_chunk(uint64_t count, uint64_t ranks)
 {
     return count / ranks + (count % ranks != 0);
