@@ -14,14 +14,14 @@
 
 struct ms_config ms_config;
 
-/* Functions of libc would be looked up here first, which takes longer than all that is read. */
+/* Text functions of our own: looking up libc's would take longer than reading the environment. */
 
 static char lower(char letter)
 {
     return letter >= 'A' && letter <= 'Z' ? (char)(letter - 'A' + 'a') : letter;
 }
 
-/* What follows the word in the text; NULL if the text does not begin with the word. */
+/* Returns the text behind the word, or NULL if the text does not begin with the word. */
 static const char *skip_word(const char *text, const char *word)
 {
     for (; *word != '\0'; text++, word++) {
@@ -31,7 +31,7 @@ static const char *skip_word(const char *text, const char *word)
     return text;
 }
 
-/* How far the text is the word, in any case; 0 if it does not begin with all of it. */
+/* Returns the word's length if the text begins with the word, in either case, otherwise 0. */
 static size_t match_word(const char *text, const char *word)
 {
     size_t length = 0;
@@ -46,7 +46,7 @@ static bool is_word(const char *text, const char *word)
     return length > 0 && text[length] == '\0';
 }
 
-/* Copies the text and its ending, or nothing if both do not fit. */
+/* Copies the text and its ending, or "" if both together do not fit. */
 static void copy_text(char *to, size_t bytes, const char *text, const char *ending)
 {
     size_t used = 0;
@@ -57,7 +57,8 @@ static void copy_text(char *to, size_t bytes, const char *text, const char *endi
     to[used < bytes ? used : 0] = '\0';
 }
 
-/* Each parser returns NULL, or what it expected. `value_out` is untouched on failure. */
+/* Each parser returns NULL, or a text that says which values it expects; then it leaves
+ * `value_out`. */
 
 static const char *parse_SWITCH(const char *text, ms_type_SWITCH *value_out)
 {
@@ -84,7 +85,7 @@ static const char *parse_MODE(const char *text, ms_type_MODE *value_out)
     return NULL;
 }
 
-/* Returns false if there are no digits, or the number is too large. */
+/* Returns false if there is no digit, or the number is too large. */
 static bool read_digits(const char *text, const char **end_out, uint64_t *number_out)
 {
     const char *at = text;
@@ -100,7 +101,7 @@ static bool read_digits(const char *text, const char **end_out, uint64_t *number
     return at != text;
 }
 
-/* By how much a unit shifts; 0: it is none. */
+/* Returns the bits to shift by for a unit letter, or 0 for another letter. */
 static int read_unit(char letter)
 {
     static const char units[] = "kmgt";
@@ -178,8 +179,8 @@ static const char *parse_NUMBER(const char *text, ms_type_NUMBER *value_out)
     return NULL;
 }
 
-/* What a name has for a letter behind '%': process id, rank, host or job. False: it is no such
- * letter. What is not known is "none", and a slash would be another folder. */
+/* Writes the text that replaces '%' and this letter: process id, rank, host or job, or "none" if
+ * unknown. Slashes, which would mean another folder, become '_'. False: no such letter. */
 static bool expand(char letter, char *text, size_t bytes)
 {
     const struct ms_launched launched = ms_launcher_read(true);
@@ -199,7 +200,7 @@ static bool expand(char letter, char *text, size_t bytes)
     return letter != '\0' && strchr("prjh", letter) != NULL;
 }
 
-/* Copies a file name. */
+/* Copies a file name, and replaces %p, %r, %j and %h. */
 static const char *parse_PATH(const char *text, ms_type_PATH *value_out)
 {
     static const char expected[] = "a file name of less than 512 bytes";
@@ -289,7 +290,7 @@ static const char option_names[OPTION_COUNT][NAME_BYTES] = {
 #undef MS_OPTION
 };
 
-/* Of a setting, "NAME=value". OPTION_COUNT if none has the name. */
+/* Finds the option of a setting, "NAME=value". OPTION_COUNT: no option has this name. */
 static enum option find_option(const char *setting, const char **value_out)
 {
     const size_t at = sizeof(prefix) - 1 + (setting[sizeof(prefix) - 1] == '_');
@@ -305,7 +306,7 @@ static enum option find_option(const char *setting, const char **value_out)
     return OPTION_COUNT;
 }
 
-/* The variable that is nearest to a name; NULL if none is near. */
+/* Returns the variable with the most similar name, or NULL if no name is similar. */
 static const char *find_nearest(const char *name)
 {
     struct ms_nearest nearest = {.text = name + sizeof(prefix)};
@@ -321,7 +322,8 @@ static bool is_setting(const char *entry)
     return skip_word(entry, prefix) != NULL;
 }
 
-/* What people type that no variable is near to, and what was one: what there is instead. */
+/* Looks up names that people type, too far from any variable, and names of removed variables.
+ * Returns what to use instead, or NULL. */
 static const char *find_instead(const char *name)
 {
     static const char *const names[][2] = {
@@ -371,7 +373,7 @@ static void warn_about_unknown_names(char **environment)
     }
 }
 
-/* META_SHARD_LOG. */
+/* Such as META_SHARD_LOG. */
 static void warn_about_other_prefix(char **environment)
 {
     static const char other[] = "META_SHARD";
@@ -383,7 +385,7 @@ static void warn_about_other_prefix(char **environment)
     }
 }
 
-/* The first entry of a name counts, as for getenv. */
+/* Keeps the value of the first entry with the name, as getenv does. */
 static void note_value(const char **value, const char *entry, const char *name)
 {
     const char *end = *value == NULL ? skip_word(entry, name) : NULL;
@@ -435,8 +437,8 @@ static const char *default_of(enum option option)
     return defaults[option];
 }
 
-/* Of two entries with one name the first counts, as for getenv. Returns true if nothing is to be
- * warned about. */
+/* Uses the first of several entries with one name, as getenv does. Returns true if there is nothing
+ * to warn about. */
 static bool read_variables(struct ms_config *config, char **environment, bool is_logged)
 {
     bool is_read[OPTION_COUNT + 1] = {false}, is_good = true;
@@ -471,7 +473,7 @@ void ms_config_read_quietly(struct ms_config *config, char **environment)
     read_all(config, getauxval(AT_SECURE) != 0 ? NULL : environment);
 }
 
-/* Reads again, to log warnings: the log was not open before. */
+/* Reads the variables a second time to log warnings: the first reading opens the log. */
 void ms_config_read(struct ms_config *config, char **environment)
 {
     const bool is_good = read_all(config, getauxval(AT_SECURE) != 0 ? NULL : environment);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The configuration: read from the environment once, when the shim starts, and constant afterwards.
- * An invalid value gives one warning, and the default is used. An unknown METASHARD_ variable gives
+ * An invalid value gives one warning and leaves the default. An unknown METASHARD_ variable gives
  * one warning. Programs with raised privileges (setuid) get the defaults.
  */
 #pragma once
@@ -57,18 +57,18 @@ extern struct ms_config ms_config;
 /* Fills *config from `environment` (as environ(7)), opens the log, and logs invalid variables. */
 void ms_config_read(struct ms_config *config, char **environment);
 
-/* The same without opening the log or logging, for tools. */
+/* Fills *config, but neither opens the log nor logs; for tools. */
 void ms_config_read_quietly(struct ms_config *config, char **environment);
 
-/* Reads a size at *text, such as 65536, 80G, 80GB or 80GiB, of which the last three are the same:
- * units are powers of 1024. Moves *text behind it. Returns false, and leaves *text, if there is no
- * number, or it is too large. */
+/* Reads a size at *text, such as 65536, 80G, 80GB or 80GiB, and moves *text behind it. Units are
+ * powers of 1024, with or without B or iB. Returns false, and leaves *text, if there is no number,
+ * or a number that is too large. */
 bool ms_config_read_bytes(const char **text, uint64_t *bytes_out);
 
 /* Returns the value of a variable of `environment` (as environ(7)), or NULL. */
 const char *ms_environment_find(char **environment, const char *name);
 
-/* Calls visit with each variable and its value, as text. */
+/* Calls visit with the name and the value, as text, of each variable. */
 typedef void ms_config_visitor(void *context, const char *variable, const char *value);
 void ms_config_visit(const struct ms_config *config, ms_config_visitor *visit, void *context);
 

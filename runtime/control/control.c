@@ -92,10 +92,10 @@ enum {
 
 struct client {
     int descriptor;    /* -1: none */
-    uint64_t heard_ns; /* when it last sent something, or got an answer */
+    uint64_t heard_ns; /* when the client last sent data or got an answer */
     char line[LINE_BYTES];
     size_t line_length;
-    struct ms_pages plan; /* none while a line is being read */
+    struct ms_pages plan; /* empty unless a plan is being received */
     size_t plan_bytes, plan_length;
 };
 
@@ -108,7 +108,7 @@ static struct {
 
 /* --- opening */
 
-/* Returns true if the name is free now: unused, or the socket of a process that has ended. */
+/* Returns true if the name is free: unused, or, until now, a socket that no process serves. */
 static bool make_room(void)
 {
     struct stat there;
@@ -129,7 +129,7 @@ static bool make_room(void)
     return !is_served && unlink(server.address.sun_path) == 0;
 }
 
-/* The mode is set before the name exists; the umask can only restrict it. */
+/* Sets the mode before the name exists; the umask can only restrict the mode. */
 static bool open_listener(void)
 {
     struct stat made;
@@ -193,7 +193,7 @@ void ms_control_close(void)
         unlink(server.address.sun_path);
 }
 
-/* A peer that does not read its answer loses it. */
+/* Does not wait: a peer that does not read loses its answer. */
 static void answer(struct client *client, const char *word, const char *text)
 {
     char line[ANSWER_BYTES];
@@ -204,7 +204,8 @@ static void answer(struct client *client, const char *word, const char *text)
         ms_log(MS_DEBUG, "the control socket's peer did not take its answer");
 }
 
-/* Sleeps, because a connection that cannot be accepted stays pending and poll returns at once. */
+/* Sleeps, because a connection that cannot be accepted stays pending and makes poll return at
+ * once. */
 static void wait_for_descriptor(void)
 {
     static bool is_given;
@@ -329,11 +330,11 @@ static void obey(struct client *client)
 /* The handler writes to a descriptor, and the thread does the rest. */
 static struct {
     int descriptor; /* -1: none */
-    pid_t pid;      /* of the process that has the thread */
+    pid_t pid;      /* the process that runs the thread */
 } signalled = {.descriptor = -1};
 
-/* A forked child inherits the handler, but no thread. The disposition that the program had, which
- * was the default, takes the handler's place; it meets the signal when the handler returns. */
+/* A forked child inherits the handler, but not the thread. So the handler restores the program's
+ * disposition, which was the default; the raised signal meets it when the handler returns. */
 static void hand_back(int number)
 {
     const struct sigaction action = {.sa_handler = SIG_DFL};
@@ -348,12 +349,12 @@ static void note(int number)
     if (getpid() != signalled.pid)
         hand_back(number);
     else if (write(signalled.descriptor, &one, sizeof(one)) < 0)
-        errno = error; /* the counter is full: enough have come */
+        errno = error; /* the counter is full: enough signals have come */
 }
 
-/* A handler that returns from a fault runs into the same fault again, and a program that ends by
- * abort() would live on. The kernel sends the others without being asked. NULL: the signal may be
- * taken, as far as the kernel lets it. */
+/* Returns why a signal must not be used, or NULL. After a handler returns from a fault, the fault
+ * repeats, and a program that calls abort() would go on. The kernel sends CHLD and CONT by
+ * itself. */
 static const char *reason_against(int number)
 {
     switch (number) {
@@ -373,7 +374,8 @@ static const char *reason_against(int number)
     }
 }
 
-/* NULL: the signal suspends. One that the program handles, or ignores, stays the program's. */
+/* Installs the handler. Returns NULL, or why not: a signal that the program handles or ignores
+ * stays the program's. */
 static const char *take_signal(int number)
 {
     struct sigaction before, action = {.sa_handler = note, .sa_flags = SA_RESTART};
@@ -407,7 +409,7 @@ static void open_signal(void)
     signalled.descriptor = -1;
 }
 
-/* All signals until now count as one. */
+/* All signals since the last call count as one. */
 static void obey_signal(void)
 {
     struct ms_fault fault;
@@ -443,7 +445,7 @@ static void take_line(struct client *client, const char **at, size_t *left)
     client->line_length = 0;
     if (is_line && is_text)
         obey(client);
-    else /* the beginning of a line, or the part before a NUL, would be another request */
+    else /* a truncated line, or the part before a NUL, would be another request */
         refuse_line(client);
 }
 
@@ -477,7 +479,7 @@ static void serve_client(struct client *client)
         else
             take_line(client, &at, &left);
     }
-    /* The client's silence begins when its request, which may take minutes, is answered. */
+    /* The client's silence begins with the answer: the request may have taken minutes. */
     client->heard_ns = ms_clock_ns(CLOCK_MONOTONIC_COARSE);
 }
 
@@ -490,8 +492,8 @@ static bool is_ready(const struct client *client, const struct pollfd *polled, s
     return false;
 }
 
-/* now_ns: when the descriptors were polled. A client that said nothing until then is silent: one
- * that speaks while another client's request takes its time is ready at the next poll. */
+/* now_ns: the time of the poll. Silence is measured up to then: a client that sends while another
+ * client's request is served is ready at the next poll. */
 static void serve_ready(const struct pollfd *polled, size_t count, uint64_t now_ns)
 {
     for (int i = 0; i < MS_CONTROL_CLIENTS && server.listener >= 0; i++) {
@@ -527,7 +529,7 @@ bool ms_control_serve(int wake, int patience_ms)
     polled[0] = (struct pollfd){.fd = wake, .events = POLLIN};
     polled[1] = (struct pollfd){.fd = signalled.descriptor, .events = POLLIN};
     const size_t count = list(polled + 2);
-    const bool has_clients = count > 1; /* which are dropped if they say nothing */
+    const bool has_clients = count > 1; /* silent clients are dropped */
     poll(polled, 2 + (nfds_t)count, has_clients && patience_ms < 0 ? LOOK_MS : patience_ms);
     const uint64_t now_ns = ms_clock_ns(CLOCK_MONOTONIC_COARSE);
     if (polled[0].revents != 0)
@@ -540,18 +542,18 @@ bool ms_control_serve(int wake, int patience_ms)
 
 /* --- the thread */
 
-/* Looks, 5 s: how long a writer may pause within a plan. */
+/* Number of looks, 5 s in all: a writer may pause so long within a plan. */
 enum { PATIENCE = 20 };
 
-/* Used by the thread alone, except where a comment says otherwise. */
+/* Used by the thread alone while it runs. */
 static struct {
     pthread_t thread;
-    pid_t pid;                    /* of the process that has the thread; a child has none */
+    pid_t pid;                    /* the process that runs the thread; a forked child has none */
     int wake;                     /* an eventfd, set when the process ends */
-    char path[2 * MS_PATH_BYTES]; /* of the plan, absolute; "": none */
+    char path[2 * MS_PATH_BYTES]; /* the plan's file, absolute; "": none */
     struct stat read;             /* the file as it was read last; st_ino 0: never */
-    struct stat seen;             /* as it was at the last look */
-    int quiet;                    /* looks since it changed */
+    struct stat seen;             /* the file as it was at the last look */
+    int quiet;                    /* looks since the file changed */
 } control = {.wake = -1};
 
 static bool is_same(const struct stat *a, const struct stat *b)
@@ -574,8 +576,9 @@ static void refuse(const struct stat *now, const struct ms_fault *fault)
     control.read = *now;
 }
 
-/* A file that is being written is read only when two looks find it the same. A plan with a fault
- * may still be half written, by a writer that was held up: it is refused only if it stays so. */
+/* Reads the file only when two looks find it unchanged, because it may be being written. A plan
+ * with a fault may be half written, by a writer that was held up: it is refused only if the file
+ * stays unchanged for PATIENCE looks. */
 static void look_at_plan(void)
 {
     struct stat now;
@@ -598,8 +601,8 @@ static void *serve(__attribute__((unused)) void *unused)
     return NULL;
 }
 
-/* The thread may wait for an allocation that another thread holds for ever: one that waits for a
- * collective whose peer has died. Returns false if it did not end. */
+/* Waits at most 5 s: the thread may wait for an allocation whose claim is held for ever, by a
+ * thread in a collective whose peer has died. Returns false if the thread did not end. */
 static bool join_soon(void)
 {
     enum { JOIN_S = 5 };
@@ -609,7 +612,7 @@ static bool join_soon(void)
     return pthread_timedjoin_np(control.thread, NULL, &until) == 0;
 }
 
-/* Without this warning, a plan that was never there would look like one that is followed. */
+/* Without this warning, a missing plan would look like a plan that is followed. */
 static void warn_if_unread(void)
 {
     struct stat now;
@@ -620,7 +623,8 @@ static void warn_if_unread(void)
            control.path, why);
 }
 
-/* Runs before libcuda ends, as it is registered last. Gives up what the thread is filling. */
+/* Registered last, so it runs before libcuda's exit handlers. Cancels the fill that the thread is
+ * doing. */
 static void finish(void)
 {
     if (getpid() != control.pid)
@@ -629,7 +633,7 @@ static void finish(void)
     ms_transfer_cancel();
     if (write(control.wake, &one, sizeof(one)) != sizeof(one) || join_soon())
         ms_control_close();
-    else /* with its socket, which the next process that wants the name replaces */
+    else /* the socket stays too; the next process that wants its name replaces it */
         ms_log(MS_WARN, "the thread for plans waits for another thread of the program, and is left "
                         "behind");
     warn_if_unread();
@@ -644,14 +648,14 @@ static void start_thread(void)
         ms_log(MS_WARN, "cannot start the thread for later plans: %s", strerror(error));
         if (control.wake >= 0)
             close(control.wake);
-        ms_control_close(); /* there is no thread to answer */
+        ms_control_close(); /* no thread would answer */
     } else if (atexit(finish) != 0) {
         ms_log(MS_WARN, "the thread for later plans does not run: no atexit function can end it");
         finish();
     }
 }
 
-/* Because the program may change its working directory. */
+/* Makes the plan's path absolute, because the program may change its working directory. */
 static void make_absolute(const char *path)
 {
     char folder[MS_PATH_BYTES] = "";

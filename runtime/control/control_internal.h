@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control socket (control.h), for its unit test: connections, and requests in them. Only the
- * control thread uses it, except for opening, before the thread starts, and closing, after it
+/* The control socket (control.h), for its unit test: connections and their requests. Only the
+ * control thread uses the socket, except for opening before the thread starts and closing after it
  * ends. */
 #pragma once
 
@@ -8,12 +8,12 @@
 
 enum { MS_CONTROL_CLIENTS = 32 };
 
-/* Replaces a socket that no process serves. Returns false if it cannot be made, which is logged. */
+/* Makes the socket; replaces an old one that no process serves. Failure is logged. */
 bool ms_control_open(const char *path);
 
-/* Closes all connections, and removes the socket if its name still belongs to this process. */
+/* Closes all connections, and removes the socket if it is still this process's. */
 void ms_control_close(void);
 
-/* Waits until something is ready, at most so many milliseconds (-1: for ever), and serves it.
- * Returns false if `wake` can be read, instead. */
+/* Waits up to patience_ms (-1: for ever) for a connection, a request or the signal, and serves all
+ * that are ready. Serves nothing and returns false if `wake` is readable. */
 bool ms_control_serve(int wake, int patience_ms);

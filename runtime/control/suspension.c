@@ -22,7 +22,7 @@ static bool is_folder(const char *folder, struct ms_fault *fault)
                         folder);
 }
 
-/* What of a device is in use, and is not the shim's. */
+/* Device memory that is in use, but not by the shim. */
 static uint64_t others_bytes_of(CUdevice device, CUcontext context)
 {
     struct ms_driver_scope scope;
@@ -35,7 +35,7 @@ static uint64_t others_bytes_of(CUdevice device, CUcontext context)
     return is_known && total - unused > own ? total - unused - own : 0;
 }
 
-/* No driver says which process has it. */
+/* Memory of other processes is included: no driver says which process uses memory. */
 static uint64_t others_bytes(void)
 {
     CUcontext contexts[MS_MAX_DEVICES] = {NULL};

@@ -15,7 +15,8 @@
 
 enum { PLACES_MAX = 16, KEY_BYTES = 128 };
 
-/* Not the first byte of a character. UTF-8 has at most three of these in a row. */
+/* True if the byte is not the first of its character. UTF-8 has at most three such bytes in a
+ * row. */
 static bool is_inside(char byte)
 {
     return ((unsigned char)byte & 0xc0) == 0x80;
@@ -30,7 +31,7 @@ static size_t head_bytes(const char *text, size_t most)
     return bytes;
 }
 
-/* The same for its last characters. */
+/* The length of the text's last whole characters, at most `most` bytes. The text is longer. */
 static size_t tail_bytes(const char *end, size_t most)
 {
     size_t bytes = most;
@@ -54,7 +55,7 @@ static void shorten(char *out, size_t out_bytes, const char *text)
     memcpy(out + head + sizeof(gap) - 1, text + length - tail, tail + 1);
 }
 
-/* If out of memory for the whole text, cuts off its end. */
+/* Cuts off the end of the text if there is no memory for all of it. */
 static void __attribute__((format(printf, 3, 0)))
 write_reason(char *out, size_t out_bytes, const char *format, va_list args)
 {

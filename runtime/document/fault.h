@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Why a plan or a checkpoint was rejected: one printable line, "FILE: PLACE: what was expected".
- * The function that finds the fault writes it; its callers pass on the false. Nothing is logged.
+ * The reason for rejecting a plan or a checkpoint: one printable line, "FILE: PLACE: what was
+ * expected". The function that finds the fault writes the line; its callers pass on the false.
+ * Nothing is logged.
  *
  * Unprintable characters become '?' (base/utf8.h). A file's path is never shortened: the limit is
- * the kernel's. Anything else that is too long is shortened to "..." in its middle, between two
- * characters: a name is the longest part of a fault and stands inside of it, so place and reason
- * stay whole.
+ * the kernel's. Other long parts get "..." in their middle, between two characters. The longest
+ * part is usually a name inside the fault, so place and reason stay whole.
  */
 #pragma once
 

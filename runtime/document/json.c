@@ -14,7 +14,7 @@
 
 /* --- strings */
 
-/* The bytes of a string, one after the other. */
+/* Decodes a string byte by byte. */
 struct decoder {
     const char *at;
     unsigned next, count; /* of an escape */
@@ -68,7 +68,7 @@ static void decode_escape(struct decoder *decoder)
     decoder->count = count;
 }
 
-/* -1: there is none. */
+/* Returns -1 at the end of the string. */
 static int next_byte(struct decoder *decoder)
 {
     if (decoder->next == decoder->count) {
@@ -81,7 +81,8 @@ static int next_byte(struct decoder *decoder)
     return decoder->escaped[decoder->next++];
 }
 
-/* Most strings have no escape: their bytes lie between the quotes. NULL: this one has. */
+/* Returns the closing quote of a string without escapes, or NULL if the string has an escape. Most
+ * have none, and need no decoding. */
 static const char *end_of_plain(const char *string)
 {
     const char *at = string + 1;
@@ -134,7 +135,7 @@ bool ms_json_is_text(const char *string, const char *text)
     return byte < 0 && *text == '\0';
 }
 
-/* Two strings, which may be written differently. */
+/* Compares the decoded texts: two strings may write the same text differently. */
 static bool is_same(const char *string, const char *other)
 {
     struct decoder left = decode(string), right = decode(other);
@@ -261,7 +262,7 @@ static bool is_digit(char character)
     return character >= '0' && character <= '9';
 }
 
-/* A number with neither a fraction nor an exponent fits. */
+/* Cannot overflow: ms_json_check accepts integers of 64 bits only. */
 static bool read_integer(const char *value, int64_t *number_out)
 {
     if (value == NULL || (*value != '-' && !is_digit(*value)))
@@ -336,7 +337,7 @@ bool ms_json_read_file(const char *path, size_t most, struct ms_pages *text_out,
 
 /* --- whether a text is JSON; if not, where it stops to be */
 
-/* A key of an object whose end has not been seen. */
+/* A key of an object that is still open. */
 struct key {
     uint32_t at; /* in the text */
     uint32_t hash;
@@ -358,7 +359,7 @@ struct check {
 
 enum { NEAR_BYTES = 20 };
 
-/* The bytes of what stands there, at most NEAR_BYTES. */
+/* The length of the token at `at`, at most NEAR_BYTES, for a message. */
 static int token_bytes(const char *at, const char *end)
 {
     const char *behind = at + 1;
@@ -406,7 +407,7 @@ fault_at(const struct check *check, const char *at, const char *format, ...)
 
 /* --- scalars */
 
-/* NUL is no character of JSON. */
+/* Returns the next character, or NUL, which JSON never contains, at the end. */
 static char peek(const struct check *check)
 {
     return check->at < check->end ? *check->at : '\0';
@@ -562,7 +563,7 @@ static bool check_scalar(struct check *check)
 
 /* --- keys */
 
-/* Few keys are compared one with another; of many, a set is made. */
+/* Up to FEW_KEYS keys are compared in pairs; more keys go into a set. */
 enum { FEW_KEYS = 8 };
 
 struct same_key {
@@ -664,7 +665,7 @@ static char closing(const struct check *check)
     return check->level[check->depth - 1].is_object ? '}' : ']';
 }
 
-/* Moves behind a value, and behind all that it ends: to the next value, or the end. */
+/* Moves behind a value and all containers that end with it, to the next value or the end. */
 static bool leave_value(struct check *check)
 {
     while (check->depth > 0) {
@@ -681,7 +682,7 @@ static bool leave_value(struct check *check)
     return true;
 }
 
-/* Goes from value to value. One that is a container is entered. */
+/* Checks value after value, and enters containers. */
 static bool check_values(struct check *check)
 {
     bool is_entered = false;

@@ -2,11 +2,12 @@
 /*
  * Reading JSON documents (RFC 8259), with faults that name the place.
  *
- * No objects are made of a document: it is checked once, as a whole, and then walked. A value is
- * the address of its first character in the checked text; NULL is no value. What walks a text that
- * has been checked finds no faults and cannot leave it. Nothing here recurses.
+ * The reader makes no objects: ms_json_check checks a document once, as a whole, and the other
+ * functions walk the checked text. A value is the address of its first character in that text; NULL
+ * is no value. Walking a checked text finds no faults and cannot leave the text. Nothing here
+ * recurses.
  *
- * This reader exists because others need memory for each value, many times the text's, and from the
+ * Other readers would need memory for each value, many times the text's size, and from the
  * program's malloc.
  */
 #pragma once
@@ -22,8 +23,9 @@
 enum { MS_JSON_DEPTH = 2048, MS_JSON_MAX_BYTES = 256 << 20 };
 
 /*
- * Checks a text of at most MS_JSON_MAX_BYTES, which is an object or a list: its grammar; UTF-8,
- * without a NUL; integers of 64 bits; nesting of at most MS_JSON_DEPTH; no key twice in an object.
+ * Checks that a text of at most MS_JSON_MAX_BYTES is an object or a list by the grammar; in UTF-8,
+ * without a NUL; with integers of 64 bits, nesting of at most MS_JSON_DEPTH, and no key twice in an
+ * object.
  */
 bool ms_json_check(const struct ms_fault_context *reading, const char *text, size_t bytes,
                    const char **root_out);
@@ -58,22 +60,23 @@ bool ms_json_next(struct ms_json_walk *walk);
 /* The number of members or elements. */
 size_t ms_json_size(const char *value);
 
-/* Strings are decoded. Returns the text, in the arena; NULL if out of memory. */
+/* Decodes a string. Returns the text, in the arena, or NULL if out of memory. */
 char *ms_json_text(const char *string, struct ms_arena *arena);
 bool ms_json_is_text(const char *string, const char *text); /* false for other values */
 uint64_t ms_json_hash(const char *string);                  /* ms_hash_set_text() of the text */
 
-/* Finds an object's members by `keys`, which ends with NULL; a missing one is NULL. Another key is
- * a fault, if it is said what was expected, and so is another value than an object. */
+/* Finds an object's members by `keys`, which ends with NULL; sets NULL for a missing member. A
+ * value that is not an object is a fault. An unknown key is a fault if `expected`, a list of the
+ * keys for the message, is not NULL. */
 bool ms_json_members(const struct ms_fault_context *reading, const struct ms_place *place,
                      const char *object, const char *const *keys, const char **values_out,
                      const char *expected);
 
-/* Reads an integer from `least` to `most`; documents contain no other numbers. */
+/* Reads an integer from `least` to `most`. */
 bool ms_json_count(const struct ms_fault_context *reading, const struct ms_place *place,
                    const char *value, uint64_t least, uint64_t most, uint64_t *count_out);
 
-/* A fault at the member of `place` that the string names. */
+/* Sets a fault at the member of `place` whose key is `string`. */
 bool ms_json_fault_at(const struct ms_fault_context *reading, const struct ms_place *place,
                       const char *string, const char *reason, const char *expected);
 

@@ -6,7 +6,8 @@
  */
 #pragma once
 
-/* The exported names, not those that cuda.h maps them to for the version compiled for. */
+/* Keeps cuda.h from renaming functions for the version compiled for: driver.def has exported
+ * names. */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 #include <stdbool.h>
@@ -39,14 +40,15 @@ struct ms_driver_scope {
 CUresult ms_driver_enter(CUcontext context, struct ms_driver_scope *scope_out);
 void ms_driver_leave(const struct ms_driver_scope *scope);
 
-/* Waits for an event of a context, which need not be current. */
+/* Waits for an event of a context that need not be current. */
 CUresult ms_driver_wait_for(CUcontext context, CUevent event);
 
 /*
- * Waits for a stream of ours, before what its work uses is freed or reused. A failed wait says
- * nothing about the work, unless the context is lost: it is repeated, and the second result counts.
+ * Waits for a stream of the shim, before memory that its work uses is freed or reused. A failed
+ * wait does not prove that the work is over, unless the context is lost, so it is repeated once;
+ * the second result counts.
  */
 CUresult ms_driver_wait(CUstream stream);
 
-/* True if some device can read all of the process's memory. The driver is asked once. */
+/* True if some device can read all memory of the process. Asks the driver once. */
 bool ms_driver_any_is_pageable(void);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which facts hold of a device (facts.def). All do until the self-check has found otherwise. */
+/* The facts that hold for a device (facts.def): all of them until the self-check finds
+ * otherwise. */
 #pragma once
 
 #include <stdbool.h>
@@ -25,12 +26,12 @@ extern const struct ms_fact_row ms_facts[MS_FACT_COUNT];
 /* One bit for each fact. */
 #define MS_FACT_BIT(fact) (UINT32_C(1) << (fact))
 
-/* MS_EVERY_DEVICE: of all that were asked. */
+/* MS_EVERY_DEVICE as the device: the fact holds on all devices that were checked. */
 enum { MS_EVERY_DEVICE = MS_MAX_DEVICES };
 bool ms_fact_holds(CUdevice device, enum ms_fact fact);
 
 /* True if the shim may defer allocations of the device. */
 bool ms_facts_allow(CUdevice device);
 
-/* These do not hold, of a device below MS_MAX_DEVICES. */
+/* Sets the facts, as bits, that do not hold on a device below MS_MAX_DEVICES. */
 void ms_facts_set_unmet(CUdevice device, uint32_t unmet);

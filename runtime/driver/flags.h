@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The flags that every intercepted call reads first: relaxed loads of one page. Zero is "not ours".
+ * The flags that every intercepted call reads first, by relaxed loads of one page. All zero makes
+ * the shim inert.
  *
- * The page is wiped in a forked child (MADV_WIPEONFORK): the driver is unusable there anyway, and
- * all zeroes make the shim inert, however the child was created.
+ * The kernel zeroes the page in a forked child (MADV_WIPEONFORK), however the child was created:
+ * the driver is unusable there.
  */
 #pragma once
 
@@ -24,32 +25,31 @@
 #endif
 
 struct ms_hot {
-    /* Allocations with a byte that is not resident, and MS_HOT_COUNTED. */
+    /* The number of allocations with a byte that is not resident, and the bit MS_HOT_COUNTED. */
     _Alignas(MS_HOT_PAGE) _Atomic uint32_t deferred;
-    _Atomic uint32_t gated;        /* work that can wait for the host or for memory was queued */
+    _Atomic uint32_t gated;        /* 1: work that can wait for the host or for memory was queued */
     _Atomic uint32_t owned;        /* allocations */
-    _Atomic uint32_t gated_copies; /* gated, beside owned for one load of both; may be set later */
+    _Atomic uint32_t gated_copies; /* a copy of gated, for one load with owned; may be set later */
     _Atomic uint32_t started;
     _Atomic uint32_t captures;      /* stream captures in progress */
-    _Atomic uint32_t recorded;      /* enum ms_recorded: the process keeps a state page */
+    _Atomic uint32_t recorded;      /* enum ms_recorded: whether the process keeps a state page */
     _Atomic uint32_t marking;       /* threads that may be in cuCtxRecordEvent */
     _Atomic uint32_t files;         /* files with bytes that may not be in memory yet (source.h) */
-    _Atomic uint32_t mapped;        /* how often the program mapped a file from its start on */
-    _Atomic uint32_t late_payloads; /* copies to be looked at (payload.h) */
+    _Atomic uint32_t mapped;        /* how often the program mapped a file from offset 0 */
+    _Atomic uint32_t late_payloads; /* copies whose bytes are still to be looked at (payload.h) */
     _Atomic uint32_t unexamined;    /* how often calls began to pass unexamined (examining.h) */
     _Atomic uint32_t unfilled;      /* granules that the next launch must fill (materialise.c) */
-    _Atomic uint32_t
-        keeps_memory; /* what is handed out again has the memory that it had (window.h) */
+    _Atomic uint32_t keeps_memory;  /* blocks handed out again keep their memory (window.h) */
     char rest_of_page[MS_HOT_PAGE - 14 * sizeof(uint32_t)];
 };
 
 extern struct ms_hot ms_hot;
 
-/* A bit of `deferred`, so that the one load of a quiet call sees it: calls are counted
- * (quiesce.h). */
+/* Calls are counted (quiesce.h). A bit of `deferred`, so that a quiet call sees it with its one
+ * load. */
 #define MS_HOT_COUNTED (UINT32_C(1) << 31)
 
-/* MS_WILL_BE_RECORDED: it makes the page with the first record (state/state.h). */
+/* MS_WILL_BE_RECORDED: the first record makes the page (state/state.h). */
 enum ms_recorded { MS_NOT_RECORDED, MS_RECORDED, MS_WILL_BE_RECORDED };
 
 #define MS_IS_SET(name, flag)                                                 \
@@ -78,7 +78,7 @@ static inline bool ms_counts_calls(void)
     return (atomic_load_explicit(&ms_hot.deferred, memory_order_relaxed) & MS_HOT_COUNTED) != 0;
 }
 
-/* Until the next window of deferral opens. */
+/* Sets the flag until the next window opens. */
 static inline void ms_keep_memory(void)
 {
     atomic_store_explicit(&ms_hot.keeps_memory, 1, memory_order_relaxed);
@@ -93,14 +93,14 @@ static inline bool ms_is_quiet(void)
                                                                            << (8 * MS_HOT_GATED);
 }
 
-/* It may, but for being counted. */
+/* A call may go straight to the driver, but must be counted (quiesce.h). */
 static inline bool ms_is_quiet_but_counted(void)
 {
     return !ms_defers_any() && ms_is_gated();
 }
 
-/* No allocation is ours, and the gate flag is set: a copy may go straight to the driver, which does
- * not know the bounds of our allocations. One load. */
+/* The shim owns no allocation, and the gate flag is set: a copy may go straight to the driver,
+ * which does not know the bounds of the shim's allocations. One load. */
 static inline bool ms_is_quiet_for_copies(void)
 {
     typedef uint64_t __attribute__((may_alias)) both;

@@ -11,14 +11,15 @@ _Thread_local bool ms_quiesce_is_counted = false;
 
 enum { UNKNOWN_MS = 10, UNCOUNTED_MS = 100 };
 
-/* Held while calls are held up. */
+/* Held while calls are held up: held-up calls wait by taking the lock. */
 static struct ms_lock door = MS_LOCK_INIT(quiesce);
 
-/* This thread holds calls up. A driver may call entries of the shim in its own calls. */
+/* Set in the thread that holds calls up: within its own driver calls the driver may call entries of
+ * the shim, which must not wait. */
 static _Thread_local bool is_exempt __attribute__((tls_model("initial-exec")));
 
 static _Atomic bool is_closed;
-static _Atomic bool has_uncounted; /* calls from before counting began may be under way */
+static _Atomic bool has_uncounted; /* calls that began before counting may be under way */
 static _Atomic uint32_t calls;
 
 void ms_quiesce_start(void)
@@ -26,8 +27,8 @@ void ms_quiesce_start(void)
     atomic_fetch_or(&ms_hot.deferred, MS_HOT_COUNTED);
 }
 
-/* The call is counted before it looks, and the door is closed before calls are read: one of the two
- * sees the other. */
+/* A call counts itself before it reads is_closed, and ms_quiesce_begin sets is_closed before it
+ * reads the count, so at least one sees the other. */
 void ms_quiesce_enter(void)
 {
     if (is_exempt)
@@ -55,8 +56,8 @@ static bool wait_for_calls(uint64_t ms)
     return atomic_load(&calls) == 0;
 }
 
-/* For calls that are not known to be under way, to reach the driver; and for those that were held
- * up, to go on: the calls under way may wait for them. */
+/* Gives uncounted calls time to reach the driver; or, after a failure, gives held-up calls time to
+ * go on, because calls under way may wait for them. */
 static void wait_a_moment(long ms)
 {
     const struct timespec moment = {.tv_nsec = ms * MS_NS_PER_MS};

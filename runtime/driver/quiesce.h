@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls of the program under way, from the entry into the shim to the driver's answer. What
- * holds the program up (fill/hold_up.h) lets new ones wait, waits until there is none, and lets
- * them go when it has ended.
+ * Counts the program's calls under way, from the entry into the shim to the driver's answer. A
+ * thread that holds the program up (fill/hold_up.h) makes new calls wait, waits until no call is
+ * under way, and finally lets the waiting calls go.
  *
  *     another thread   | call |          | waits                         | call
  *     the suspension          | begin    : none is under way | ... | end |
  *
- * Counting costs a call two atomic additions. So calls are counted where a suspension is to be
- * expected: from the start on if it can be asked for from outside, else from the first on. Not
- * known is a call that was under way when counting began: it gets 100 ms, since a thread of a busy
- * machine may not run for a while. Nor is one known that is not modelled (shim/seal.h), after it
- * has left the shim: it gets 10 ms.
+ * Counting costs a call two atomic additions, so calls are counted only where a suspension is to be
+ * expected: from the start if one can be requested from outside, else from the first suspension on.
+ * Two kinds of calls under way are not counted, and get time to reach the driver: a call that began
+ * before counting, 100 ms, because a thread on a busy machine may not run for a while; and a call
+ * that is not modelled (shim/seal.h) and has left the shim, 10 ms.
  */
 #pragma once
 
@@ -23,17 +23,17 @@
 /* This thread's call is counted. */
 extern _Thread_local bool ms_quiesce_is_counted __attribute__((tls_model("initial-exec")));
 
-/* A call begins, while calls are counted: it waits for a suspension that is under way. Calls within
- * it are part of it. */
+/* Begins a call, if calls are counted. Waits while calls are held up. Nested calls are part of the
+ * outer call. */
 void ms_quiesce_enter(void);
 
-/* A call that is counted ends. */
+/* Ends a counted call. */
 void ms_quiesce_leave(void);
 
-/* Calls are counted from now on. */
+/* Starts to count calls. */
 void ms_quiesce_start(void);
 
-/* One thread at a time. Holds calls up, those of this thread excepted. False, and they are not held
- * up: within the time some call under way has not returned. */
+/* Holds up the calls of all other threads; one thread at a time may do so. Returns false, and holds
+ * nothing up, if a call under way has not returned within `ms` milliseconds. */
 bool ms_quiesce_begin(uint64_t ms);
 void ms_quiesce_end(void);
