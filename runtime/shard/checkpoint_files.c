@@ -14,15 +14,17 @@
 
 size_t ms_checkpoint_files_most = 4096;
 
-/* Its tensors are known one after the other, by offset, as the format lists them. */
+/* The tensors of a file follow each other in the list of all, by offset, as the format lists
+ * them. */
 struct file {
     struct stat stat;
     size_t first, count; /* of all tensors; none: not a checkpoint */
-    /* By tensor, the greatest end up to there. NULL: none overlaps; those of torch.save may. */
+    /* By tensor: the greatest end of this and all earlier tensors. NULL: no tensors overlap;
+     * tensors of torch.save may. */
     uint64_t *reach;
 };
 
-/* 8 bytes for each tensor, beside the checkpoint's own. */
+/* 8 bytes for each tensor, in addition to the checkpoint's record. */
 struct known_tensor {
     uint32_t checkpoint, index;
 };
@@ -39,7 +41,7 @@ static struct {
     size_t checkpoint_count, checkpoint_capacity;
     struct file *file;
     size_t file_count, file_capacity;
-    size_t oldest; /* the file whose place is taken next, once there are so many */
+    size_t oldest; /* the file to replace next, once the list is full */
     size_t last;   /* the file of the last query */
 } known;
 
@@ -84,8 +86,8 @@ static struct file *find_file(const struct stat *stat)
     return NULL;
 }
 
-/* Adds the file even if it is no checkpoint, so that it is not read again. One that was forgotten
- * is read again when it is needed. */
+/* Adds the file, even if it is not a checkpoint, so that it is not read again. Forgets the oldest
+ * file if the list is full. */
 static struct file *add_file(const struct stat *stat)
 {
     struct file *file;
@@ -110,7 +112,7 @@ static bool overlap(size_t first, size_t end)
     return false;
 }
 
-/* Tensors [first, end) of all are those of one file. */
+/* Gives the file the tensors [first, end) of the list of all. */
 static bool add_tensors(struct file *file, size_t first, size_t end)
 {
     uint64_t reach = 0;
@@ -128,7 +130,7 @@ static bool add_tensors(struct file *file, size_t first, size_t end)
     return true;
 }
 
-/* Adds all tensors of a checkpoint, which stays open: they are asked of it. */
+/* Lists all tensors of a checkpoint, which stays open to be asked for them. */
 static bool list_tensors(const struct ms_checkpoint *checkpoint)
 {
     const size_t count = ms_checkpoint_count(checkpoint);
@@ -143,7 +145,7 @@ static bool list_tensors(const struct ms_checkpoint *checkpoint)
     return true;
 }
 
-/* Adds all files of a checkpoint whose tensors are known from `first` on. */
+/* Adds all files of a checkpoint whose tensors begin at `first` in the list of all. */
 static bool add_files(const struct ms_checkpoint *checkpoint, size_t first)
 {
     const size_t count = ms_checkpoint_count(checkpoint);
@@ -164,8 +166,8 @@ static bool add_files(const struct ms_checkpoint *checkpoint, size_t first)
     return true;
 }
 
-/* True if a checkpoint was saved again: the same tensors in the same places, in files that have the
- * names of those from before, or take the place of some that are gone. */
+/* True if `now` is `before`, saved again: with the same tensors in the same places, in files of the
+ * same names, or of new names if the old files are gone. */
 static bool is_saved_again(const struct ms_checkpoint *before, const struct ms_checkpoint *now)
 {
     const char *file = NULL, *other_file = NULL;
@@ -186,8 +188,8 @@ static bool is_saved_again(const struct ms_checkpoint *before, const struct ms_c
     return true;
 }
 
-/* Takes the checkpoint. Tensors of one that a program saves and loads again and again are known
- * once. */
+/* Takes ownership of the checkpoint. Tensors of a checkpoint that the program saves and loads again
+ * and again are listed once. */
 static bool add_checkpoint(struct ms_checkpoint *checkpoint)
 {
     for (size_t i = 0; i < known.checkpoint_count; i++) {
@@ -254,7 +256,8 @@ static void read_headers_there(void *argument)
         headers->is_read = ms_checkpoint_open(headers->path, &headers->checkpoint, headers->fault);
 }
 
-/* Reads in the file thread, because the program may hold locks on its checkpoint. */
+/* Reads in the file thread, because the program may hold locks on its checkpoint, which closing the
+ * file here could end. */
 static bool read_headers(const struct ms_source *source, const char *path,
                          struct ms_checkpoint **checkpoint_out, struct ms_fault *fault)
 {
@@ -297,7 +300,7 @@ static struct ms_checkpoint *open_checkpoint(const struct ms_source *source)
     return NULL;
 }
 
-/* The file behind a source, or NULL if it is no checkpoint; each file is read once. */
+/* The file behind a source, or NULL if the file is not a checkpoint. Reads each file once. */
 static const struct file *find(const struct ms_source *source)
 {
     const struct stat *stat = ms_source_stat(source);
@@ -319,7 +322,7 @@ static uint64_t reach_of(const struct file *file, size_t index)
     return file->reach != NULL ? file->reach[index] : end_of(file->first + index);
 }
 
-/* The first tensor by place that may reach behind begin. */
+/* The first of the file's tensors that may reach behind begin. */
 static size_t first_behind(const struct file *file, uint64_t begin)
 {
     return MS_ARRAY_FIND(at, file->count, reach_of(file, at) <= begin);

@@ -19,13 +19,13 @@
 #include "runtime/shard/shard_internal.h"
 #include "runtime/state/caller.h"
 
-/* The tensor whose ranges were walked last, and how far: a tensor may lie in many extents. */
+/* A walk through a tensor's ranges, kept from extent to extent: a tensor may lie in many. */
 struct walk {
-    uint64_t version; /* of the sheet; 0: none */
+    uint64_t version; /* of the sheet; 0: no walk yet */
     size_t position;
     struct ms_cursor cursor;
-    struct ms_range range; /* the first one not passed yet, or empty */
-    uint64_t passed;       /* the end of the one before */
+    struct ms_range range; /* the first range not passed yet; UINT64_MAX: no more */
+    uint64_t passed;       /* the end of the range before */
 };
 
 struct query {
@@ -57,7 +57,8 @@ static void walk_to(struct walk *walk, const struct ms_sheet *sheet, size_t posi
         next_range(walk);
 }
 
-/* Bytes [begin, end) of a tensor lie at offset `at` of the allocation. */
+/* Adds `part` of a tensor, which lies at offset `at` of the allocation, to `planned`, and the bytes
+ * of it that this rank keeps to `ours`. */
 static void query_part(struct query *query, const struct ms_sheet *sheet, size_t position,
                        struct ms_range part, uint64_t at)
 {
@@ -84,7 +85,7 @@ static bool query_tensor(void *context, size_t index, const struct ms_tensor *te
     const uint64_t begin = query->begin > tensor->offset ? query->begin : tensor->offset;
     const uint64_t end = query->end < tensor_end ? query->end : tensor_end;
     const struct ms_range part = {begin - tensor->offset, end - tensor->offset};
-    if (!ms_shard_has_sheet_locked()) /* the headers may have been read just now */
+    if (!ms_shard_has_sheet_locked()) /* the visit may have read new headers */
         return false;
     ms_shard.is_seen[index] = true;
     query_part(query, &ms_shard.sheet, ms_shard.sheet.positions[index], part,
@@ -102,7 +103,7 @@ static void query_file(struct query *query, const struct ms_extent *extent)
                               query);
 }
 
-/* Handles the part of a named range that is in the extent. */
+/* Queries the part of a named range that lies in the extent; false: no part does. */
 static bool query_named(struct query *query, const struct ms_sheet *sheet, size_t position,
                         const struct ms_extent *extent, size_t begin, size_t end)
 {
@@ -163,7 +164,7 @@ static void set_remote(struct ms_content *content)
     content->locality = MS_REMOTE;
 }
 
-/* Tensors may overlap: what one of them keeps is local, whatever the others say. */
+/* Tensors may overlap: a byte kept for one tensor is local, whatever the others say. */
 static void apply(struct query *query, struct ms_allocation *allocation)
 {
     struct ms_ranges remote = {0};
@@ -207,9 +208,9 @@ bool ms_placement_query_unname(CUdeviceptr address, size_t bytes, struct ms_faul
            ms_fault_set(fault, "out of memory");
 }
 
-/* --- reading what is remote */
+/* --- reads of remote bytes */
 
-/* A reader of remote bytes, for a message. */
+/* The tensor that a call reads, for a message. */
 struct reader {
     const char *tensor;
     uint64_t begin; /* in the tensor */
@@ -225,7 +226,7 @@ static bool take_first(void *context, __attribute__((unused)) size_t index,
     return false;
 }
 
-/* Finds the tensor that an extent, cut to what is read, belongs to. */
+/* Finds the tensor of an extent, which is cut to the bytes that are read. */
 MS_HOLDS(ms_shard.lock)
 static struct reader find_tensor_locked(const struct ms_allocation *allocation,
                                         const struct ms_extent *extent)
@@ -261,7 +262,7 @@ bool ms_placement_query_name(const struct ms_allocation *allocation, size_t begi
     return is_named;
 }
 
-/* The index of the name of exactly these bytes, or ms_shard.named_count if there is none. */
+/* The index of the named tensor in exactly this range, or ms_shard.named_count if there is none. */
 MS_HOLDS(ms_shard.lock)
 static size_t find_named_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
@@ -271,8 +272,8 @@ static size_t find_named_locked(const struct ms_allocation *allocation, size_t b
                                                                        : ms_shard.named_count;
 }
 
-/* True if [begin, end) of the allocation is exactly a tensor with a name; adds the remote parts,
- * all of them, or fewer if out of memory. */
+/* True if [begin, end) of the allocation is exactly a named tensor; then adds its remote parts, or,
+ * if out of memory, fewer. */
 static bool list_named(const struct ms_allocation *allocation, size_t begin, size_t end,
                        struct ms_ranges *remote)
 {
@@ -292,8 +293,7 @@ static bool list_named(const struct ms_allocation *allocation, size_t begin, siz
     return is_named;
 }
 
-/* The call has not read the tensor before. When there is no room for it, it counts as one that
- * has. */
+/* True if the call has not read the tensor before. False if the table has no room for the pair. */
 MS_HOLDS(ms_shard.lock) static bool is_first_locked(const struct ms_remote_reader *reader)
 {
     const size_t most = sizeof(ms_shard.remote_readers) / sizeof(ms_shard.remote_readers[0]);
@@ -308,7 +308,7 @@ MS_HOLDS(ms_shard.lock) static bool is_first_locked(const struct ms_remote_reade
     return true;
 }
 
-/* The first remote extent determines the tensor; all of them count. */
+/* The first remote extent determines the tensor; the bytes of all remote extents count. */
 MS_HOLDS(ms_shard.lock)
 static void publish_remote_reads_locked(const struct ms_allocation *allocation, size_t begin,
                                         size_t end)
@@ -354,7 +354,7 @@ CUresult ms_placement_query_read_remote(const struct ms_allocation *allocation, 
     return ms_shard_enforces() ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
 }
 
-/* --- the tensors of a layout by size: what a rank keeps of any tensor of a given size */
+/* --- the tensors of a layout by size: the bytes that a rank keeps of any tensor of a size */
 
 struct member {
     uint64_t bytes;
@@ -365,7 +365,7 @@ struct sizes {
     size_t count;
     struct member *members;  /* sorted by unit, then in the order of the list */
     size_t *places;          /* by tensor: its index in `members` */
-    struct member entries[]; /* the same, sorted by size */
+    struct member entries[]; /* all members again, sorted by size */
 };
 
 static int by_size(const void *a, const void *b)
@@ -403,7 +403,7 @@ static void sizes_destroy(struct sizes *sizes)
     ms_heap_free(sizes);
 }
 
-/* The layout must outlive it. Returns NULL if out of memory. Immutable. */
+/* Returns NULL if out of memory. The result is immutable; the layout must outlive it. */
 static struct sizes *sizes_create(const struct ms_layout *layout)
 {
     const size_t count = layout->count;
@@ -423,7 +423,7 @@ static struct sizes *sizes_create(const struct ms_layout *layout)
     return sizes;
 }
 
-/* Returns the first tensor of at least `bytes` bytes. */
+/* Returns the index in `entries` of the first tensor of at least `bytes` bytes. */
 static size_t find_size(const struct sizes *sizes, uint64_t bytes)
 {
     return MS_ARRAY_FIND(at, sizes->count, sizes->entries[at].bytes < bytes);
@@ -452,7 +452,8 @@ static bool is_together(const struct sizes *sizes, size_t place, size_t other)
     return other < sizes->count && sizes->members[other].unit == sizes->members[place].unit;
 }
 
-/* Counts how many neighbours of the tensor, without a gap, are as in the sequence. */
+/* Counts the tensor's neighbours on both sides, up to the first whose size differs from the
+ * sequence's. */
 static size_t count_neighbours(const struct sizes *sizes, size_t tensor,
                                const struct ms_sequence *sequence)
 {
@@ -469,9 +470,9 @@ static size_t count_neighbours(const struct sizes *sizes, size_t tensor,
     return before + behind;
 }
 
-/* Adds, sorted, what the placement's rank keeps of all tensors of the size together: bytes that it
- * keeps of one are kept of each. Of those with the most neighbours of the sequence around them in
- * their unit, or, without a unit, in the list. Returns false if out of memory. */
+/* Adds, sorted, the bytes that the placement's rank keeps of any candidate: a byte kept of one
+ * candidate is kept of all. Candidates are the tensors of the size that have the most neighbours of
+ * the sequence, in their unit or, without a unit, in the list. Returns false if out of memory. */
 static bool add_ours(const struct sizes *sizes, const struct ms_placement *placement,
                      const struct ms_sequence *sequence, struct ms_ranges *ours_out)
 {
@@ -493,17 +494,17 @@ static bool add_ours(const struct sizes *sizes, const struct ms_placement *place
 }
 
 /*
- * --- by the size alone: what a rank keeps of any tensor of so many bytes that the plan declares,
- * or that an entry without a name and an order selects. Programs that get their tensors from
- * another rank have no file that would identify them.
+ * --- by size alone: the bytes that a rank keeps of any tensor of a size that the plan declares, or
+ * that an entry without a name and an order selects. Programs that receive their tensors from
+ * another rank have no file to identify them.
  */
 
 enum { MAX_KNOWN = 64 };
 
 static struct {
-    uint64_t version; /* of the sheet that all this comes from; 0: none */
+    uint64_t version; /* of the sheet that all this is made from; 0: none */
     struct sizes *sizes;
-    size_t count; /* sizes that do not fit are found anew each time */
+    size_t count; /* sizes beyond MAX_KNOWN are found anew each time */
     struct {
         uint64_t bytes;
         struct ms_ranges remote;
@@ -522,7 +523,7 @@ MS_HOLDS(ms_shard.lock) static bool follow_sheet(void)
     return sized.sizes != NULL;
 }
 
-/* Adds the others of `bytes` bytes, if `ours` was found; frees that. */
+/* Adds the bytes of [0, bytes) that are not in `ours`, if is_found. Frees `ours`. */
 static bool add_rest(uint64_t bytes, bool is_found, struct ms_ranges *ours,
                      struct ms_ranges *remote)
 {
@@ -586,7 +587,7 @@ static bool add_sized_locked(const struct ms_sequence *sequence, struct ms_range
         return false;
     if (!has_size(sized.sizes, bytes))
         return add_by_entry(bytes, remote);
-    if (sequence->count > 1) { /* its place there may decide which tensor of the size it is */
+    if (sequence->count > 1) { /* the order may tell which tensor of the size it is */
         const bool is_found = add_ours(sized.sizes, ms_shard.sheet.placement, sequence, &ours);
         return add_rest(bytes, is_found, &ours, remote);
     }
@@ -594,22 +595,24 @@ static bool add_sized_locked(const struct ms_sequence *sequence, struct ms_range
     return known != NULL ? ms_ranges_add_all(remote, known) : add_declared(bytes, remote);
 }
 
-/* --- by the content */
+/* --- by content */
 
-/* True if bytes of a file continue outside: then the range is not a tensor in its place. */
+/* True if the extent is a file's bytes and continues outside the range: then the range is not a
+ * tensor in its place. */
 static bool is_cut(const struct ms_extent *extent, size_t begin, size_t end)
 {
     return extent->content.kind == MS_SOURCE && (extent->begin < begin || extent->end > end);
 }
 
-/* What the extents of a range say about the tensor that will be received there. */
+/* Facts from the extents of a range about the tensor that will be received there. */
 struct findings {
-    bool is_cut;  /* the range is no tensor in its place */
-    bool is_open; /* they say nothing */
+    bool is_cut;  /* the range is not a tensor in its place */
+    bool is_open; /* the extents say nothing */
     struct ms_ranges remote, copies;
 };
 
-/* Received bytes say nothing: in reused memory, they may be another tensor's. */
+/* True if the content says something. Received bytes do not: in reused memory they may be another
+ * tensor's. */
 static bool is_known(const struct ms_content *content)
 {
     return content->kind != MS_ABSENT && content->locality != MS_UNKNOWN;
@@ -638,9 +641,9 @@ static bool look_at(const struct ms_allocation *allocation, size_t begin, size_t
 }
 
 /*
- * Adds the bytes, from `begin` on, that are remote for the tensor in the sequence's turn. If the
- * plan has several tensors of that size, only bytes that are remote in all of them that it can be.
- * Returns false if the active plan has none of that size, or out of memory.
+ * Adds the bytes, from `begin` on, that are remote for the sequence's tensor. If that tensor may be
+ * any of several in the plan, adds only bytes remote in all of them. Returns false if the active
+ * plan has no tensor of that size, or out of memory.
  */
 static bool list_sized(size_t begin, const struct ms_sequence *sequence, struct ms_ranges *remote)
 {
@@ -655,7 +658,7 @@ static bool list_sized(size_t begin, const struct ms_sequence *sequence, struct 
     return is_good;
 }
 
-/* Adds what is in both, which are sorted. */
+/* Adds the bytes that are in both lists, which are sorted. */
 static bool add_common(const struct ms_ranges *left, const struct ms_ranges *right,
                        struct ms_ranges *both)
 {
@@ -667,9 +670,9 @@ static bool add_common(const struct ms_ranges *left, const struct ms_ranges *rig
 }
 
 /*
- * Adds what the tensor's content says is remote, or what its size says if the content says nothing;
- * and what was copied here from remote bytes. Those may be another tensor's that lay here, so next
- * to the size, only bytes that are remote by both are added.
+ * Adds the bytes that are remote by the tensor's content, or by its size if the content says
+ * nothing, and the bytes copied here from remote bytes. Such copies may be of another tensor that
+ * lay here before, so if the size decides, adds only bytes that are remote by both.
  */
 static bool add_found(size_t begin, const struct ms_sequence *sequence, struct findings *found,
                       struct ms_ranges *remote_parts)

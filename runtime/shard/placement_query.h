@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plan's decision on an allocation's bytes, and the program's reads of remote ones. Functions
- * that take an allocation require its claim.
+ * Asks the plan which of an allocation's bytes this rank keeps, and handles reads of remote bytes.
+ * Functions that take an allocation require its claim.
  *
- * It also finds the remote parts of a tensor before any of it has arrived, so that a broadcast to
- * it need not be kept whole (receive.h), and a copy of it can be marked alike (calls/copy.c):
- * PyTorch concatenates tensors, broadcasts the result, and copies the parts back.
+ * Also finds the remote parts of a tensor before its bytes arrive, so that a broadcast need not be
+ * kept whole (receive.h), and copies of the tensor can be marked alike (calls/copy.c): PyTorch
+ * concatenates tensors, broadcasts the result, and copies the parts back.
  */
 #pragma once
 
@@ -13,24 +13,26 @@
 #include "runtime/document/fault.h"
 #include "runtime/memory/space.h"
 
-/* Asks the plan about the unknown bytes in [begin, end) of the allocation: they become local or
- * remote, or stay unknown. Whole extents are asked about. What cannot be asked stays unknown. */
+/* Asks the plan about the unknown bytes in [begin, end) of the allocation, in whole extents: the
+ * bytes become local or remote, or stay unknown if the plan says nothing or memory is short. */
 void ms_placement_query(struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* The program reads remote bytes in [begin, end): counts them, or returns an error for the call. */
+/* The program reads [begin, end): counts its remote bytes, and in enforce mode returns an error for
+ * the call if there are any. */
 CUresult ms_placement_query_read_remote(const struct ms_allocation *allocation, size_t begin,
                                         size_t end);
 
-/* Finds the name of the tensor at the beginning of [begin, end) of the allocation, if a plan made
- * it known; cut to `bytes`. Returns false if there is none. */
+/* Finds the name, cut to `bytes`, of the tensor at the beginning of [begin, end) of the allocation.
+ * Returns false if no plan is active or no tensor is known there. */
 bool ms_placement_query_name(const struct ms_allocation *allocation, size_t begin, size_t end,
                              char *name_out, size_t bytes);
 
-/* Removes all names from the range, and forgets what they decided. */
+/* Removes all names from the range, and forgets the locality of its bytes, but received bytes of
+ * other ranks stay remote. */
 bool ms_placement_query_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault);
 
-/* Tensors that are concatenated, as FSDP1 does with those of a unit before it broadcasts them:
- * their sizes in bytes, and the index of one. Their order identifies those of equal size. */
+/* A tensor in a sequence of concatenated tensors, as FSDP1 concatenates a unit before it broadcasts
+ * it: all sizes in bytes, and the tensor's index. The order tells tensors of equal size apart. */
 struct ms_sequence {
     const size_t *bytes; /* the caller's */
     size_t count, at;
@@ -38,10 +40,10 @@ struct ms_sequence {
 
 /*
  * Adds the parts of [begin, begin + bytes) of a claimed allocation that other ranks keep, sorted
- * and exact to the byte. It knows them from the tensor's name; else from what the plan says of its
- * content (shard.h) and what was copied there from remote bytes; or, if its content says
- * nothing, from its size. `sequence` is the one that the tensor is in, or NULL.
- * Adds nothing with METASHARD_RECEIVE_PARTS=off. Returns false if out of memory.
+ * and exact to the byte. The tensor's name decides; else its content does, by the plan (shard.h)
+ * and by copies from remote bytes; else, if the content says nothing, its size. `sequence`: the
+ * sequence that the tensor is in, or NULL. Adds nothing with METASHARD_RECEIVE_PARTS=off. Returns
+ * false if out of memory.
  */
 bool ms_placement_query_list_remote(struct ms_allocation *allocation, size_t begin, size_t bytes,
                                     const struct ms_sequence *sequence,

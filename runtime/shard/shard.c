@@ -21,8 +21,8 @@
 struct ms_shard ms_shard = {.lock = MS_LOCK_INIT(shard),
                             .named_places = {.item_bytes = sizeof(struct ms_named_place)}};
 
-static _Atomic uint64_t generation; /* changes under the lock */
-static _Atomic uint32_t world;      /* of the plan in force */
+static _Atomic uint64_t generation; /* of plans; changes under the lock */
+static _Atomic uint32_t world;      /* of the active plan */
 static _Atomic uint32_t names;      /* ms_shard.named_count, for reads without the lock */
 
 bool ms_shard_is_active(void)
@@ -46,7 +46,7 @@ void ms_shard_cleanup_sheet_locked(struct ms_sheet *sheet)
     *sheet = (struct ms_sheet){0};
 }
 
-/* Makes a layout of these tensors alone, which must outlive the sheet, over the active plan. */
+/* Makes a sheet of the source's tensors, which must outlive the sheet, by the active plan. */
 MS_HOLDS(ms_shard.lock)
 static bool init_sheet_locked(struct ms_sheet *sheet, const struct ms_layout_source *source,
                               struct ms_fault *fault)
@@ -69,7 +69,7 @@ static bool init_sheet_locked(struct ms_sheet *sheet, const struct ms_layout_sou
     return ms_fault_set(fault, "out of memory");
 }
 
-/* Grows is_seen for the known tensors; new ones were not seen. The sheet is stale then. */
+/* Grows is_seen to the known tensors, with false for new ones. Then the sheet is stale. */
 MS_HOLDS(ms_shard.lock) static bool grow_seen_locked(void)
 {
     const size_t count = ms_checkpoint_files_count();
@@ -85,8 +85,8 @@ MS_HOLDS(ms_shard.lock) static bool grow_seen_locked(void)
     return true;
 }
 
-/* The known tensors, then the named ones. They change only with the lock held, and a sheet that
- * does not fit them is made anew before it is asked. */
+/* The known tensors, then the named ones. These lists change only with the lock held, and a change
+ * makes the sheet stale, so it is made anew before it is asked. */
 static struct ms_tensor tensor_at(__attribute__((unused)) const void *context, size_t index)
 {
     return index < ms_shard.known_count ? ms_checkpoint_files_at(index)
@@ -101,7 +101,6 @@ MS_HOLDS(ms_shard.lock) static bool make_sheet(struct ms_fault *fault)
     return init_sheet_locked(&ms_shard.sheet, &source, fault);
 }
 
-/* A plan that does not fit the program's tensors decides nothing about them. */
 bool ms_shard_has_sheet_locked(void)
 {
     struct ms_fault fault;
@@ -120,7 +119,7 @@ bool ms_shard_has_sheet_locked(void)
 
 /* --- named tensors */
 
-/* The last one takes its place. */
+/* Moves the last element of `named` into the gap. */
 MS_HOLDS(ms_shard.lock) static void forget_name_locked(struct ms_named_tensor *one)
 {
     struct ms_named_tensor *last = ms_shard.named[--ms_shard.named_count];
@@ -139,7 +138,7 @@ MS_HOLDS(ms_shard.lock) static void forget_names_locked(CUdeviceptr address, siz
         forget_name_locked(one);
 }
 
-/* Those that the plan in force guessed. */
+/* Forgets the names that the active plan guessed. */
 MS_HOLDS(ms_shard.lock) static void forget_guesses_locked(void)
 {
     for (size_t i = ms_shard.named_count; i-- > 0;) {
@@ -158,7 +157,8 @@ MS_HOLDS(ms_shard.lock) static bool add_place_locked(struct ms_named_tensor *one
     return ms_sorted_insert(places, is_behind ? ms_sorted_next(places, at) : at, &place, 1);
 }
 
-/* Replaces what overlaps it. is_guess: the plan in force says so, and not the program. */
+/* Adds a name, and forgets names that overlap its range. is_guess: named by the active plan, not by
+ * the program. */
 MS_HOLDS(ms_shard.lock)
 static bool add_name_locked(CUdeviceptr allocation, struct ms_range range, const char *name,
                             const struct ms_tensor *like, bool is_guess)
@@ -227,7 +227,8 @@ static void put_in_force_locked(struct ms_plan *plan, const char *name, uint32_t
            plan->mesh.world);
 }
 
-/* Launchers know no rank either, and need none: who has used memory is warned at the end. */
+/* No warning here: launchers have no rank either, and need none. ms_shard_warn_if_waiting warns
+ * processes that used memory. */
 static void let_wait(struct ms_plan *plan, const char *name)
 {
     ms_log(MS_INFO,
@@ -288,7 +289,8 @@ MS_HOLDS(ms_shard.lock) static void compare_rank_locked(uint32_t ranks, uint32_t
            ms_shard.name, ms_shard.rank, rank, ranks);
 }
 
-/* Of all ranks, or another's. Returns true if the waiting plan's rank is known now. */
+/* Handles a communicator that was not split off. Returns true if the waiting plan's rank is now
+ * known. */
 MS_HOLDS(ms_shard.lock)
 static bool add_world_locked(uint32_t ranks, uint32_t rank, uint32_t *rank_out)
 {
@@ -299,7 +301,7 @@ static bool add_world_locked(uint32_t ranks, uint32_t rank, uint32_t *rank_out)
     return false;
 }
 
-/* The one dimension of that size, or mesh->dims if there is none or several. */
+/* The only dimension of that size, or mesh->dims if no or several dimensions have it. */
 static unsigned find_dimension(const struct ms_mesh *mesh, uint32_t ranks)
 {
     unsigned found = mesh->dims;
@@ -345,7 +347,8 @@ MS_HOLDS(ms_shard.lock) static void compare_group_locked(uint32_t ranks, uint32_
            ms_shard.name, ms_shard.rank, rank, ranks);
 }
 
-/* Of all ranks, or along a dimension of the mesh. The same. */
+/* Handles a communicator that was split off: of all ranks, or along a dimension of the mesh.
+ * Returns true if the waiting plan's rank is now known. */
 MS_HOLDS(ms_shard.lock)
 static bool add_group_locked(uint32_t ranks, uint32_t rank, uint32_t *rank_out)
 {
@@ -384,7 +387,7 @@ bool ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_split_off)
     return is_known;
 }
 
-/* The headers may have been read just now. */
+/* Grows is_seen first: the visit may have read new headers. */
 MS_HOLDS(ms_shard.lock)
 static bool set_seen(void *context, size_t index, const struct ms_tensor *tensor)
 {
@@ -441,7 +444,8 @@ bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
     if (allocation == NULL)
         return ms_fault_set(fault, "tensor %s: the memory at 0x%llx is freed meanwhile", name,
                             address);
-    /* So that the name is forgotten when the block is taken back. */
+    /* Makes ready blocks ordinary ones, so that the name is forgotten when the block is taken
+     * back. */
     ms_carve_settle(allocation, begin, begin + bytes);
     const struct ms_range range = {begin, begin + bytes};
     ms_lock_take(&ms_shard.lock);
@@ -460,10 +464,9 @@ void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_
 }
 
 /*
- * --- blocks that are tensors of the plan though nothing names them, in programs that copy from no
- * checkpoint. A declared tensor is the one block of its size, if no other tensor and no other block
- * has that size. If the program names nothing, the entries without a name identify blocks by size
- * and order.
+ * --- unnamed blocks that are tensors of the plan, in programs that copy from no checkpoint. A
+ * block is a declared tensor if no other block and no other declared tensor has its size. If the
+ * program names nothing, entries without a name identify blocks by size and order.
  */
 
 struct list {
@@ -483,7 +486,7 @@ static bool add_block(struct list *list, const struct ms_allocation *allocation,
     return true;
 }
 
-/* True if a file identifies bytes of the range: then it is no candidate. */
+/* True if bytes of the range come from a file: then the range is not a candidate. */
 static bool is_given(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     bool found = false;
@@ -524,9 +527,9 @@ static bool collect(struct list *list)
     return is_good;
 }
 
-/* Declared tensors, by their size alone. */
+/* Declared tensors, found by size alone. */
 
-/* Counts the blocks of the size that have no name; *block_out is the last of them. */
+/* Counts the unnamed blocks of the size; *block_out is the last. */
 MS_HOLDS(ms_shard.lock)
 static size_t count_blocks_locked(const struct list *list, uint64_t bytes,
                                   const struct ms_unnamed_block **block_out)
@@ -544,7 +547,7 @@ static size_t count_blocks_locked(const struct list *list, uint64_t bytes,
     return count;
 }
 
-/* Counts the declared tensors of the size that have no place. */
+/* Counts the unplaced declared tensors of the size. */
 MS_HOLDS(ms_shard.lock)
 static size_t count_declared_locked(const size_t *unplaced, size_t count, uint64_t bytes)
 {
@@ -569,7 +572,7 @@ static void match_declared_locked(const struct list *list, const size_t *unplace
     }
 }
 
-/* Lists the entries whose declared tensor has no place: it stands in the layout as declared. */
+/* Lists the entries whose declared tensor has no place: the layout has only its declaration. */
 MS_HOLDS(ms_shard.lock) static size_t list_unplaced_locked(size_t *unplaced)
 {
     size_t count = 0, declared = 0;
@@ -584,7 +587,8 @@ MS_HOLDS(ms_shard.lock) static size_t list_unplaced_locked(size_t *unplaced)
 
 /* Entries without a name. */
 
-/* Finds the first entry without a name that matches the block, and any dtype and shape it has. */
+/* Finds the first entry without a name that matches the block, and takes over its dtype and
+ * shape. */
 MS_HOLDS(ms_shard.lock)
 static bool select_entry_locked(struct ms_unnamed_block *block, size_t order)
 {
@@ -597,7 +601,7 @@ static bool select_entry_locked(struct ms_unnamed_block *block, size_t order)
         const struct ms_entry_says entry = ms_entry_at(ms_shard.plan, i);
         if (entry.has_form && entry.tensor.bytes == bytes)
             block->tensor = entry.tensor;
-        block->tensor.name = NULL; /* the entry has none either */
+        block->tensor.name = NULL; /* the entry has no name either */
         return true;
     }
     return false;
@@ -625,7 +629,7 @@ MS_HOLDS(ms_shard.lock) static bool has_unnamed_locked(void)
     return false;
 }
 
-/* The shard takes over the list. */
+/* Takes over the list. */
 MS_HOLDS(ms_shard.lock) static void match_unnamed_locked(struct list *list)
 {
     ms_heap_free(ms_shard.unnamed);
@@ -669,7 +673,7 @@ void ms_shard_match_unnamed(void)
     ms_heap_free(list.blocks);
 }
 
-/* --- facts about the active plan: what was found, and what was not */
+/* --- facts about the active plan: the tensors found, and the entries that decide nothing */
 
 static void add_tensor(struct ms_state_plan *facts, const struct ms_sheet *sheet, size_t given)
 {
@@ -700,7 +704,7 @@ void ms_shard_describe(struct ms_state_plan *facts_out)
 {
     *facts_out = (struct ms_state_plan){.generation = atomic_load(&generation),
                                         .enforced = ms_config.plan_mode == MS_ENFORCE};
-    if (facts_out->generation == 0) /* there was no plan yet */
+    if (facts_out->generation == 0) /* no plan has been active */
         return;
     ms_lock_take(&ms_shard.lock);
     if (ms_shard.plan != NULL) {
@@ -731,7 +735,7 @@ static void mark_entry(bool *is_met, const struct ms_sheet *sheet, size_t positi
         is_met[entry] = true;
 }
 
-/* Marks the entries that decide a tensor of a file, or a named or unnamed one. */
+/* Marks the entries that decide a tensor: of a file, named, or an unnamed block. */
 MS_HOLDS(ms_shard.lock) static void mark_entries_locked(bool *is_met)
 {
     const size_t given = ms_shard.known_count + ms_shard.named_count;
@@ -743,7 +747,7 @@ MS_HOLDS(ms_shard.lock) static void mark_entries_locked(bool *is_met)
     }
 }
 
-/* True if some tensor matches the entry, though another entry decides it. */
+/* True if some tensor matches the entry, even if another entry decides the tensor. */
 MS_HOLDS(ms_shard.lock) static bool is_met_locked(size_t entry)
 {
     const struct ms_layout *layout = ms_shard.sheet.layout;
@@ -774,10 +778,10 @@ void ms_shard_visit_idle(ms_shard_visitor *visit, void *context)
     size_t declared = 0;
     for (size_t i = 0; i < count && is_met != NULL; i++) {
         const bool declares = ms_entry_at(ms_shard.plan, i).declares;
-        /* Only the declaration itself matches. */
+        /* Only the entry's own declaration matches. */
         const bool is_unplaced =
             declares && ms_layout_at(ms_shard.sheet.layout, declared++).is_declaration;
-        /* A declaration has an exact name: if it has a place, its tensor matches it. */
+        /* A declaration has an exact name: if its tensor has a place, the tensor matches. */
         const bool is_ambiguous = is_ambiguous_locked(i);
         if (is_ambiguous || is_unplaced || (!declares && !is_met[i] && !is_met_locked(i)))
             visit(context, i, ms_entry_at(ms_shard.plan, i).name, is_ambiguous);

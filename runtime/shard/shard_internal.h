@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What shard.c and placement_query.c share about the active plan. */
+/* The active plan's data, shared by shard.c and placement_query.c. */
 #pragma once
 
 #include "runtime/base/lock.h"
@@ -10,15 +10,15 @@
 #include "runtime/shard/shard.h"
 
 /*
- * Named tensors: ranges of allocations that are tensors because the program said so, or because
- * nothing else has the size and place that the plan gives. Ranges do not overlap.
+ * Named tensors: ranges of allocations that are tensors because the program named them, or because
+ * no other block has the size that the plan gives. Ranges do not overlap.
  */
 struct ms_named_tensor {
     CUdeviceptr address;
-    size_t at;         /* its place among ms_shard.named */
+    size_t at;         /* its index in ms_shard.named */
     size_t begin, end; /* in the allocation */
     struct ms_tensor tensor;
-    bool is_guess; /* by the plan in force, and forgotten with it */
+    bool is_guess; /* guessed by the active plan, and forgotten with that plan */
     bool is_seen;  /* the plan was asked about it */
     char name[];   /* the tensor's */
 };
@@ -28,15 +28,15 @@ struct ms_named_place {
     struct ms_named_tensor *named;
 };
 
-/* A list of tensors with what this rank keeps of each. */
+/* A list of tensors, and the bytes of each that this rank keeps. */
 struct ms_sheet {
-    struct ms_layout *layout; /* NULL if there is none */
+    struct ms_layout *layout; /* NULL: no sheet */
     struct ms_placement *placement;
-    size_t *positions; /* in the layout: of the known tensors, then of the named ones */
+    size_t *positions; /* indices in the layout, of the known tensors, then the named ones */
     uint64_t version;  /* differs each time the sheet is made */
 };
 
-/* A block that no file and no name identifies, in programs without files. */
+/* A block that no name identifies, in a program without files. */
 struct ms_unnamed_block {
     CUdeviceptr address;
     uint64_t allocation_id;
@@ -46,41 +46,41 @@ struct ms_unnamed_block {
 };
 
 struct ms_shard {
-    struct ms_lock lock;  /* guards all of it, and checkpoint_files.h */
+    struct ms_lock lock;  /* guards this struct, and checkpoint_files.h */
     struct ms_plan *plan; /* NULL if none is active */
     char name[512];
     uint32_t rank;
-    struct ms_plan *waiting; /* for a communicator that gives the rank; NULL: none */
+    struct ms_plan *waiting; /* a plan that waits for a communicator to give the rank, or NULL */
     char waiting_name[512];
-    /* 1 + the coordinates of the waiting plan, by groups; 0: unknown */
+    /* By dimension: 1 + this rank's coordinate in the waiting plan, from groups; 0: unknown. */
     uint32_t coordinates[MS_MESH_DIMS_MAX];
     bool is_contradicted; /* a communicator gave another rank, which was logged */
     bool has_odd_group;   /* a group along no dimension was logged */
     struct ms_sheet sheet;
     size_t known_count; /* of tensors in the sheet */
     bool is_stale;      /* the sheet must be made anew */
-    bool *is_seen;      /* by known tensor: it was found in the program's memory */
+    bool *is_seen;      /* by known tensor: found in the program's memory */
 
     struct ms_named_tensor **named;
     size_t named_count, named_capacity;
-    struct ms_sorted named_places; /* struct ms_named_place: of the same ones */
+    struct ms_sorted named_places; /* struct ms_named_place: all of `named`, by address */
 
-    struct ms_sheet unnamed_sheet; /* positions: of the blocks */
+    struct ms_sheet unnamed_sheet; /* positions of the blocks */
     struct ms_unnamed_block *unnamed;
     size_t unnamed_count;
-    size_t *ambiguous; /* entries */
+    size_t *ambiguous; /* entries of the plan */
     size_t ambiguous_count;
 
     /* Calls that have read remote bytes, each logged once. */
     struct ms_remote_reader {
-        char call[96], tensor[128]; /* cut */
+        char call[96], tensor[128]; /* cut to fit */
     } remote_readers[64];
     size_t remote_reader_count;
 };
 
 extern struct ms_shard ms_shard;
 
-/* The first named tensor that meets a range, or NULL. */
+/* The first named tensor that overlaps the range, or NULL. */
 MS_HOLDS(ms_shard.lock)
 static inline struct ms_named_tensor *ms_shard_named_in_locked(CUdeviceptr begin, size_t bytes)
 {
@@ -95,11 +95,13 @@ static inline struct ms_named_tensor *ms_shard_named_in_locked(CUdeviceptr begin
     return NULL;
 }
 
-/* False if there is no plan, or it does not fit the program's tensors and so decides nothing. */
+/* Makes the sheet anew if it is stale. False: no plan is active, or the plan does not fit the
+ * program's tensors and decides nothing. */
 MS_HOLDS(ms_shard.lock) bool ms_shard_has_sheet_locked(void);
 
-/* Selects the first entry without a name and an order that a block of its size matches, and makes
- * the sheet of the block alone, which must outlive it. False: none matches, or out of memory. */
+/* Selects the first entry, without a name and an order, that the block's size matches, and makes a
+ * sheet of the block alone, which must outlive the sheet. False: no entry matches, or out of
+ * memory. */
 MS_HOLDS(ms_shard.lock)
 bool ms_shard_select_locked(struct ms_unnamed_block *block, struct ms_sheet *sheet_out);
 MS_HOLDS(ms_shard.lock) void ms_shard_cleanup_sheet_locked(struct ms_sheet *sheet);
