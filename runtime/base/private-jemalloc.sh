@@ -7,16 +7,16 @@
 #  - every global symbol but jemalloc's internal je_* gets PREFIX, so that malloc() in our own code
 #    and free(strdup()) still mean libc's;
 #  - the C++ operators are dropped, and the tables of names for mallctl, which nobody calls:
-#    heap_jemalloc.c has what refers to them;
-#  - it reads no settings: MALLOC_CONF and /etc/malloc.conf are for the program's own jemalloc.
-#    Heap profiling, which only they can enable, would pull in libm and libgcc_s. heap_jemalloc.c
-#    answers these calls;
-#  - it maps memory through heap_jemalloc.c, which handles a mapping that fails;
-#  - no thread has a cache (je_opt_tcache, heap_jemalloc.c), so the place for one, two thirds of
-#    jemalloc's thread-local data, is cut off: where a program starts with LD_AUDIT, all libraries
-#    share less than 2 KiB. Only versions are cut of which it is known where that place begins;
-#    tests/unit/base/heap_jemalloc.c shows that nothing is written there (with --whole, all is left);
-#  - the constructor is dropped: a preloaded library must cost nothing where CUDA is not used, and
+#    heap_jemalloc.c has stubs for the functions that use the tables;
+#  - the copy reads no settings: MALLOC_CONF and /etc/malloc.conf are for the program's own jemalloc.
+#    Heap profiling, which only settings can enable, would pull in libm and libgcc_s.
+#    heap_jemalloc.c has stubs for both;
+#  - the copy maps memory through heap_jemalloc.c, which handles a mapping that fails;
+#  - no thread has a cache (je_opt_tcache, heap_jemalloc.c), so the cache's part of jemalloc's
+#    thread-local data, two thirds, is cut off: if a program starts with LD_AUDIT, all libraries
+#    share less than 2 KiB. Only versions for which the beginning of that part is known are cut;
+#    tests/unit/base/heap_jemalloc.c shows that nothing is written there (--whole cuts nothing);
+#  - the constructor is dropped: a preloaded library must cost nothing without CUDA, and
 #    jemalloc initialises itself at the first allocation anyway.
 set -eu
 
@@ -33,7 +33,7 @@ nm --defined-only --extern-only "$work/private.a" |
 for name in mmap secure_getenv readlink exp log round _Unwind_Backtrace _Unwind_GetIP; do
     echo "$name $prefix$name" >>"$work/renames"
 done
-# 5.3.0 with pages of 4 KiB: the cache is from 856 on, of 2632 bytes.
+# In 5.3.0 with pages of 4 KiB, the cache begins at byte 856 of 2632.
 cut_thread_data() {
     objcopy -O binary --only-section=.tdata "$work/tsd.pic.o" "$work/tdata"
     if grep -aq '5\.3\.0-0-g54eaed1d8b56b1aa528be3bdd1877e59c56fa90c' "$in" &&
