@@ -13,7 +13,7 @@
 #include "shim/cancellation.h"
 #include "shim/off.h"
 
-/* What the thread's last call reports. Without memory for that, threads share one. */
+/* The fault of the thread's last call. Threads without memory for one share a fault. */
 static struct ms_fault *fault(void)
 {
     static struct ms_fault shared;
@@ -31,7 +31,7 @@ const char *metashard_version(void)
     return ms_version;
 }
 
-/* Ends a call of the program; returns what the call returns. */
+/* Returns the result of a function of metashard.h. */
 static int end(bool is_good)
 {
     return is_good ? 0 : -1;

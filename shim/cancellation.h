@@ -6,10 +6,10 @@
  * all of which are cancellation points, while it holds claims, locks and reads; a thread that ended
  * there would hold them for ever. A cancellation therefore waits until the call returns, as it does
  * in the driver's own calls. Each entry point that calls the runtime is inside from beginning to
- * end, including the driver's call, because a read is held until that returns. Entries that go
+ * end, including the driver's call, until whose return the shim may hold a read. Entries that go
  * straight to the driver are never inside.
  *
- * A call inside is under way for a suspension (quiesce.h), from its beginning to its end.
+ * For a suspension (quiesce.h), a call is under way while it is inside.
  *
  * A signal handler can see that it has interrupted such a call: ms_calls_inside (caller.h).
  */
@@ -44,7 +44,7 @@ static inline void ms_cancellation_restore(const int *before)
     const int door __attribute__((cleanup(ms_cancellation_restore), unused)) = \
         ms_cancellation_disable()
 
-/* The same for a call of the program; `call` is its name in messages. */
+/* MS_INSIDE for a call of the program; `call` is the name in messages. */
 #define MS_ENTER(call)  \
     ms_caller = (call); \
     MS_INSIDE

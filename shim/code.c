@@ -25,7 +25,7 @@ CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, C
     return result;
 }
 
-/* Recorded launches run before the code of `library` (NULL: of some module) goes. */
+/* Runs recorded launches before the code of `library` (NULL: of some module) is unloaded. */
 static CUresult prepare_unload(CUlibrary library)
 {
     if (!ms_is_started())

@@ -25,7 +25,7 @@ static void destroyed(CUcontext context)
 DESTROY(cuCtxDestroy)
 DESTROY(cuCtxDestroy_v2)
 
-/* The last reference destroys the context. */
+/* Detaching the last reference destroys the context. */
 CUresult cuCtxDetach(CUcontext ctx)
 {
     MS_INSIDE;
@@ -78,7 +78,8 @@ static bool is_primary_active(CUdevice device)
            active != 0;
 }
 
-/* The handle of an active primary context. The driver returns it only with a reference. */
+/* The handle of an active primary context, or NULL. The driver gives the handle only with a
+ * reference, which is released again. */
 static CUcontext primary_context(CUdevice device)
 {
     CUcontext context;
@@ -112,7 +113,7 @@ CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
     return result;
 }
 
-/* The device of a context that is perhaps not current. */
+/* Finds the device of a context that need not be current. */
 static bool device_of(CUcontext context, CUdevice *device_out)
 {
     CUcontext popped;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shim/entries.h"
 
-/* All names, one behind the other. */
+/* The text of all names, one behind the other. */
 struct names {
 #define MS_ENTRY(class_, symbol_, base, version, per_thread, reason) char symbol_[sizeof(#symbol_)];
 #include "shim/entries.def"

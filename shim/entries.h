@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The entry table as the shim uses it: ids, names and real functions, made from entries.def. Spare
- * slots follow the table's entries: when a program looks up a function of a newer driver that the
- * table does not have, one of their thunks seals it.
+ * The entry table as the shim uses it: ids, names and versions, made from entries.def. Spare slots
+ * follow the table's entries: the thunk of a spare slot seals a function of a newer driver that a
+ * program looks up and the table lacks.
  */
 #pragma once
 
-/* As in the thunks. Enough for a driver in which all that a process looks up is new to the table
- * (tests/static/check_entries.py). */
+/* Equal to SPARE_COUNT in trampoline.S. Enough even if the table lacks every function that a
+ * process looks up (tests/static/check_entries.py). */
 enum { MS_SPARE_COUNT = 1024 };
 
-/* The table has all ABIs that cuda.h of this version and of older ones knows. A driver may have
- * more of this version, because cuda.h can be late: cuLaunchHostFunc_v2 is of 13.1, and cuda.h
- * declares it from 13.2 on. */
+/* The table has all ABIs that cuda.h of this and older versions declares. A driver of this version
+ * may have more, because cuda.h can be late: cuLaunchHostFunc_v2 is of 13.1, but cuda.h declares it
+ * only since 13.2. */
 enum { MS_TABLE_VERSION = 13050 };
 
 #define __CUDA_API_VERSION_INTERNAL
@@ -27,10 +27,10 @@ enum ms_entry {
     MS_ENTRY_COUNT
 };
 
-/* No pointers: a table of them would be relocated in every process. The base is the beginning of
- * the symbol (tests/static/check_entries.py). */
+/* No pointers, which would be relocated in every process. The base is the beginning of the symbol
+ * (tests/static/check_entries.py). */
 struct ms_entry_facts {
-    uint16_t name; /* where the symbol begins in one text of all names */
+    uint16_t name; /* the symbol's offset in the text of all names */
     uint16_t version;
     uint8_t symbol_length, base_length;
     uint8_t per_thread;

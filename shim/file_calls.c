@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that the program reads, that it is about to change, and that it deletes. Large reads are
- * noted, because what is read may be copied to a device (source/reads.h); smaller ones cost one
- * comparison more than libc's function. While something on the
- * device still comes from a file, the calls by which this process opens the file for writing, or
- * changes it through a descriptor, arrive here first: they bring the bytes into memory and then
- * call libc's own function. A write or a store needs a descriptor that was opened for writing, so
- * these calls are not watched. Calls that remove a link call libc's function first: they leave the
- * bytes of a file that the shim has open, but also its space. If the link was the last, the file is
- * let go.
+ * libc's calls by which the program reads, changes and deletes files. Large reads are noted,
+ * because their bytes may be copied to a device (source/reads.h); smaller reads cost one comparison
+ * more than libc's function. While bytes on a device still come from a file, a call that opens the
+ * file for writing, or changes it through a descriptor, first brings those bytes into memory, then
+ * calls libc's function. Writes and stores are not watched: they need a descriptor that was opened
+ * for writing. Calls that remove a link call libc's function first: while the shim has the file
+ * open, its bytes stay, but so does its space, so the shim lets the file go if the link was the
+ * last.
  *
  * While there is no such file, an entry costs one load more than libc's function. Nothing here
- * allocates or takes a lock before the file's inode was found among those that are needed, so open
- * stays async-signal-safe, but for the loader's lock while a process that has not allocated device
- * memory calls it for the first time. libc's functions are those that the program would have called
- * (RTLD_NEXT); they remain cancellation points.
+ * allocates or takes a lock before the file's inode is found among the needed ones, so open stays
+ * async-signal-safe. The exception: until a process allocates device memory, its first call of a
+ * function takes the loader's lock. The functions called are those that the program would have
+ * called without the shim (RTLD_NEXT); they remain cancellation points.
  */
 #include "shim/file_calls.h"
 
@@ -58,7 +57,7 @@ static const char names[CALL_COUNT][NAME_BYTES] = {
 
 static void *_Atomic real[CALL_COUNT];
 
-/* Two threads may do this at the same time; both find the same function. */
+/* Two threads may look up a function at the same time; both find the same one. */
 static void *find(enum call call)
 {
     void *found = ms_libc_dlsym()(RTLD_NEXT, names[call]);
@@ -68,7 +67,7 @@ static void *find(enum call call)
     return found;
 }
 
-/* Before that, a process finds each function when it first calls it. */
+/* Until this runs, each function is looked up at its first call. */
 void ms_file_calls_find(void)
 {
     for (int call = 0; call < CALL_COUNT; call++)
@@ -111,7 +110,7 @@ __attribute__((noinline)) static bool prepare_descriptor(enum call call, int des
     return prepare(call, fstat(descriptor, &file) == 0, &file, before);
 }
 
-/* True if a call with these flags may change a file. With O_EXCL there is no file yet to change. */
+/* True if opening with these flags may change a file. With O_EXCL the file does not exist yet. */
 static bool may_change(int flags)
 {
     if ((flags & O_PATH) != 0 || (flags & O_TMPFILE) == O_TMPFILE ||
@@ -141,14 +140,14 @@ static bool may_change_descriptor(enum call call, int descriptor)
     return !is_needed() || prepare_descriptor(call, descriptor);
 }
 
-/* --- the calls. Asm labels name the symbols, because headers may define one name as another. */
+/* --- the calls. Asm labels name the symbols, because headers may redirect one name to another. */
 
 #define CALL(type, name, parameters)                                                      \
     type ms_file_##name parameters __asm__(#name) __attribute__((visibility("default"))); \
     type ms_file_##name parameters
 #define REAL_CALL(name) ((__typeof__(&ms_file_##name))real_of(CALL_##name))
 
-/* One that returns `failed` unless it may go on, as `may` says of `call`. */
+/* A call that fails with `failed` unless `may`, an expression of `call`, is true. */
 #define CALL_IF(type, failed, name, parameters, arguments, may) \
     CALL(type, name, parameters)                                \
     {                                                           \
@@ -163,7 +162,7 @@ static bool has_mode(int flags)
     return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
 }
 
-/* Reads the mode, which is there only if the flags require it. */
+/* Reads the mode, which the caller passes only if the flags require it. */
 #define READ_MODE(mode, flags)            \
     mode_t mode = 0;                      \
     if (has_mode(flags)) {                \
@@ -279,7 +278,7 @@ FTRUNCATE(ftruncate64)
 FALLOCATE(fallocate)
 FALLOCATE(fallocate64)
 
-/* Returns its error, and leaves errno alone. */
+/* posix_fallocate returns the error, and leaves errno alone. */
 #define POSIX_FALLOCATE(name)                            \
     CALL(int, name, (int file, off_t at, off_t bytes))   \
     {                                                    \
@@ -304,8 +303,8 @@ CALL_IF(ssize_t, -1, copy_file_range,
 SENDFILE(sendfile)
 SENDFILE(sendfile64)
 
-/* A write lease is refused while others have a lease. The shim's own is given up, and none is taken
- * later. So this does not ask whether there are files. */
+/* The kernel refuses a write lease while others have a lease. The shim gives up its own lease, and
+ * takes none later, so this runs even if no file is needed. */
 static void prepare_lease(enum call call, int descriptor)
 {
     struct stat file;
@@ -315,7 +314,7 @@ static void prepare_lease(enum call call, int descriptor)
     errno = before;
 }
 
-/* Reads the argument, as libc does, whether or not there is one. */
+/* Reads the argument, as libc does, even if the caller passed none. */
 #define FCNTL(name)                                                      \
     CALL(int, name, (int file, int command, ...))                        \
     {                                                                    \
@@ -330,7 +329,7 @@ static void prepare_lease(enum call call, int descriptor)
 FCNTL(fcntl)
 FCNTL(fcntl64)
 
-/* --- links that are removed: the path's own, where it is a symbolic link */
+/* --- removed links; if the path is a symbolic link, that link itself */
 
 static bool find_link(int folder, const char *path, struct stat *file_out)
 {
@@ -340,8 +339,8 @@ static bool find_link(int folder, const char *path, struct stat *file_out)
     return is_found;
 }
 
-/* After the call, so that nothing is brought in if it fails. If the path still leads to the file,
- * the file was renamed to itself. */
+/* Runs after the call, so that a failed call brings nothing into memory. If the path still leads to
+ * the file, the file was renamed to itself. */
 __attribute__((noinline)) static void let_go(enum call call, int folder, const char *path,
                                              const struct stat *file)
 {
@@ -352,7 +351,7 @@ __attribute__((noinline)) static void let_go(enum call call, int folder, const c
     errno = before;
 }
 
-/* One that removes the link `path` in `folder`, if `may_remove` and it succeeds. */
+/* A call that, if it succeeds and `may_remove` is true, removes the link `path` in `folder`. */
 #define REMOVE(name, parameters, arguments, may_remove, folder, path)                            \
     CALL(int, name, parameters)                                                                  \
     {                                                                                            \
@@ -376,8 +375,8 @@ REMOVE(renameat, (int from_folder, const char *from, int folder, const char *pat
 REMOVE(renameat2, (int from_folder, const char *from, int folder, const char *path, unsigned flags),
        (from_folder, from, folder, path, flags), (flags & RENAME_EXCHANGE) == 0, folder, path)
 
-/* --- reads: large ones are noted. A read may come before anything else here, from an allocator,
- * say. */
+/* --- reads: large ones are noted. A read may be the first call of all here, as from an
+ * allocator. */
 
 static inline void note(int file, const void *buffer, ssize_t got, off_t offset, uint32_t held)
 {
@@ -385,8 +384,8 @@ static inline void note(int file, const void *buffer, ssize_t got, off_t offset,
         ms_reads_note(file, buffer, (size_t)got, offset, held);
 }
 
-/* Only for calls that name an offset: where a descriptor stood when it was read from is not
- * certain, since other threads may move it. */
+/* Only for calls that name an offset: other threads may move a descriptor's offset, so where
+ * another read began is not certain. */
 static inline uint32_t hold(int file)
 {
     return ms_is_started() ? ms_held_files_hold(file) : 0;
@@ -484,14 +483,16 @@ READ_STREAM(__fread_unlocked_chk,
 
 /* --- mappings */
 
-/* True if a store may change the file: only a shared mapping of a descriptor that can write. */
+/* True if the mapping may go on. Stores change a file only through a shared mapping of a writable
+ * descriptor, so only that needs preparation. */
 static bool may_map(enum call call, int flags, int file)
 {
     return !is_needed() || (flags & MAP_SHARED) == 0 || file < 0 ||
            (fcntl(file, F_GETFL) & O_ACCMODE) != O_RDWR || prepare_descriptor(call, file);
 }
 
-/* An allocator may map while nothing was looked up yet, from within dlsym too. */
+/* Calls the kernel if libc's function was not looked up yet: an allocator may map that early, even
+ * from within dlsym. */
 static void *map(enum call call, void *address, size_t bytes, int protection, int flags, int file,
                  off_t offset)
 {
@@ -502,7 +503,7 @@ static void *map(enum call call, void *address, size_t bytes, int protection, in
     return found(address, bytes, protection, flags, file, offset);
 }
 
-/* Counts those of a file from its start on: where a checkpoint's header is
+/* Counts mappings of a file from offset 0, where a checkpoint has its header
  * (source/source_content.c). */
 #define MMAP(name)                                                                         \
     CALL(void *, name,                                                                     \

@@ -2,5 +2,5 @@
 /* The calls by which a program changes files (file_calls.c). */
 #pragma once
 
-/* Finds libc's functions, so that none has to be looked up in a handler of a signal. */
+/* Finds all of libc's functions now, so that no signal handler has to look one up. */
 void ms_file_calls_find(void);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes of graphs that copy, set, or wait for a value. The driver looks up what a node's addresses
- * are when the node is made or changed (cuda.h: cuGraphExecMemcpyNodeSetParams returns
- * CUDA_ERROR_INVALID_VALUE if the operands' mappings changed), so a node that strays is refused
- * there; wherever it is refused, it runs nowhere.
+ * Graph nodes that copy, set, or wait for a value. The driver looks up a node's addresses when the
+ * node is made or changed (cuda.h: cuGraphExecMemcpyNodeSetParams returns CUDA_ERROR_INVALID_VALUE
+ * if the operands' mappings changed), so it refuses a node that strays at that call; a refused node
+ * never runs.
  */
 #include "runtime/base/heap.h"
 #include "runtime/calls/move.h"
@@ -28,7 +28,8 @@ static bool set_strays(CUdeviceptr address, size_t pitch, unsigned width, size_t
     return ms_move_strays(&movement);
 }
 
-/* Each gives the program's parameters, or `room`: a copy of them that the driver refuses. */
+/* Each returns the program's parameters, or, if these stray, a copy in `room` that the driver
+ * refuses. */
 static const CUDA_MEMCPY3D *bound_copy(const CUDA_MEMCPY3D *copy, CUDA_MEMCPY3D *room)
 {
     if (copy == NULL || !copy_strays(copy))
@@ -50,7 +51,7 @@ static const CUDA_MEMSET_NODE_PARAMS *bound_set(const CUDA_MEMSET_NODE_PARAMS *s
     return room;
 }
 
-/* Nodes with a copy, or a set, that is a parameter by itself. */
+/* Nodes whose copy or set is a parameter of its own. */
 #define NODE(symbol, type, given, bound, parameters, arguments)             \
     MS_QUICK_COPY(symbol, parameters, arguments)                            \
     {                                                                       \
@@ -84,7 +85,7 @@ SET_NODE(cuGraphExecMemsetNodeSetParams,
           CUcontext ctx),
          (hGraphExec, hNode, memsetParams, ctx))
 
-/* Nodes of memory operations: as bound_copy, but the room's operations are to be freed. */
+/* Nodes of memory operations. Like bound_copy, but the caller frees the room's operations. */
 static CUresult bound_values(const CUDA_BATCH_MEM_OP_NODE_PARAMS *values,
                              CUDA_BATCH_MEM_OP_NODE_PARAMS *room)
 {
@@ -121,7 +122,7 @@ VALUES_NODE(cuGraphExecBatchMemOpNodeSetParams,
              const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams),
             (hGraphExec, hNode, nodeParams))
 
-/* --- nodes of any type: a kind that the driver writes results into is handed on as it is */
+/* --- nodes of any type. Parameters that the driver writes results into are passed on unchanged */
 
 struct any {
     CUgraphNodeParams room;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What cudaGL.h, cudaEGL.h and cudaVDPAU.h declare. They need headers of the other API, which no
- * build of the shim has to have. */
+/* Declarations of cudaGL.h, cudaEGL.h and cudaVDPAU.h. The headers themselves need headers of the
+ * other API, which a build of the shim should not require. */
 #pragma once
 
 #define __CUDA_API_VERSION_INTERNAL

@@ -44,7 +44,7 @@ PUBLISHED(cuMemHostRegister_v2, &p, (void *p, size_t bytesize, unsigned int Flag
 FORGET(cuMemFreeHost)
 FORGET(cuMemHostUnregister)
 
-/* Freed by cuMemFree. */
+/* The program frees this memory with cuMemFree. */
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
 {
     const CUresult result = MS_REAL(cuMemAllocManaged)(dptr, bytesize, flags);
@@ -63,7 +63,8 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory e
     return result;
 }
 
-/* Mapped and unmapped time and again, so it stays tracked. Outputs may be NULL. */
+/* The memory stays tracked after unmapping: programs map and unmap it again and again. Outputs may
+ * be NULL. */
 static CUresult mapped(CUresult result, const CUdeviceptr *address, const size_t *bytes)
 {
     if (result == CUDA_SUCCESS && address != NULL && bytes != NULL && ms_is_started())
@@ -91,7 +92,7 @@ MAP_OBJECT(cuGLMapBufferObject_v2_ptds)
 MAP_OBJECT_ASYNC(cuGLMapBufferObjectAsync_v2)
 MAP_OBJECT_ASYNC(cuGLMapBufferObjectAsync_v2_ptsz)
 
-/* Planes after the first are no larger. */
+/* No later plane is larger than the first. */
 CUresult cuGraphicsResourceGetMappedEglFrame(struct ms_egl_frame *eglFrame,
                                              CUgraphicsResource resource, unsigned int index,
                                              unsigned int mipLevel)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The shim starts nothing before the program's own cuInit has succeeded: no thread, no file, no
- * output, no memory. Large reads alone are noted before, in static memory (source/reads.h). A
- * constructor reads one environment variable (off.c). That of resolver.c sets a pointer. What only
- * an allocation needs begins with the first one (ms_ready_to_defer).
+ * output, no memory. Exceptions: large reads are noted, in static memory (source/reads.h); a
+ * constructor reads one environment variable (off.c); another sets a pointer (resolver.c).
+ * Preparations that only allocations need wait for the first allocation (ms_ready_to_defer).
  */
 #include "shim/init.h"
 
@@ -25,13 +25,13 @@
 #include "shim/real.h"
 #include "shim/torch_release.h"
 
-/* By field of ms_driver: how far the thunk, in assembly, is from this table. */
+/* By field of ms_driver: the distance of its thunk (trampoline.S) from this table. */
 enum { MS_CALL_COUNT = sizeof(struct ms_driver) / sizeof(void *) };
 extern const int32_t ms_calls[MS_CALL_COUNT];
 
-static bool has_begun; /* atomic: a cuInit of the program has come here */
+static bool has_begun; /* atomic: the program's cuInit has arrived here */
 
-/* The driver answers so before cuInit, and in a forked child. */
+/* The driver answers NOT_INITIALIZED until cuInit, and in a forked child. */
 static bool is_driver_used(void)
 {
     int count;
@@ -39,9 +39,9 @@ static bool is_driver_used(void)
            MS_REAL(cuDeviceGetCount)(&count) != CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* A library that stands before the shim may have called the driver itself. The end is the first
- * moment at which the shim can know. A driver opens files, and the first call of the shim's
- * functions for that has looked up libc's: a process in which none came pays one load. */
+/* A library that stands before the shim may have called the driver itself, which the shim can know
+ * only at the end. A driver opens files through the shim's functions, whose first call looks up
+ * libc's dlsym: a process without such a call pays one load. */
 static void tell_if_bypassed(void)
 {
     if (__atomic_load_n(&ms_libc_dlsym_address, __ATOMIC_ACQUIRE) == NULL ||
@@ -59,7 +59,7 @@ __attribute__((destructor)) static void report(void)
     ms_lifetime_end();
 }
 
-/* Each function is looked up when it is called first. */
+/* Fills ms_driver with thunks, which look up the driver's function at the first call. */
 static void fill_driver_table(void)
 {
     void *slots[MS_CALL_COUNT] = {NULL};
@@ -68,7 +68,7 @@ static void fill_driver_table(void)
     memcpy(&ms_driver, slots, sizeof(ms_driver));
 }
 
-/* True if the driver has all functions without which the shim cannot work. */
+/* True if the driver has all functions that the shim cannot work without. */
 static bool is_complete(void)
 {
     static const uint16_t needed[] = {
@@ -113,7 +113,7 @@ bool ms_ready_to_defer(void)
     return ms_is_started();
 }
 
-/* The first thread starts. */
+/* Starts the shim; only the first call does anything. */
 static void start(void)
 {
     if (__atomic_exchange_n(&has_begun, true, __ATOMIC_ACQ_REL))

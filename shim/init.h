@@ -4,6 +4,6 @@
 
 #include <stdbool.h>
 
-/* The program allocates: true if the shim may defer that. The first call makes ready what only
- * deferring needs, or steps aside if the driver lacks functions. */
+/* True if the shim may defer the allocation that the program makes. The first call prepares what
+ * only deferring needs, or steps aside if the driver lacks functions. */
 bool ms_ready_to_defer(void);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches. Those with arguments on the stack are entered through a thunk in assembly, because C
- * cannot jump on without copying them. The thunk comes here only while something is deferred.
+ * Launches. An entry with arguments on the stack begins with a thunk in assembly, because C cannot
+ * jump on without copying the arguments. The thunk comes here only while something is deferred.
  */
 #include "runtime/calls/launch.h"
 #include "runtime/driver/flags.h"
@@ -9,10 +9,10 @@
 #include "shim/quick.h"
 #include "shim/stream.h"
 
-/* Returns true if the call is answered. */
+/* Returns true if *result_out is the answer to the call. */
 static bool launch(struct ms_call *call, CUstream default_stream, CUresult *result_out)
 {
-    /* NCCL's launches touch only its own memory and what was prepared. */
+    /* NCCL's launches touch only NCCL's own memory and prepared buffers. */
     if (ms_is_quiet_but_counted())
         return false;
     call->is_prepared = ms_nccl_is_calling();
@@ -20,7 +20,7 @@ static bool launch(struct ms_call *call, CUstream default_stream, CUresult *resu
     return ms_launch(call, result_out);
 }
 
-/* What the thunk jumps to. A cooperative launch has no `extra`. */
+/* The function that the thunk jumps to. A cooperative launch has no `extra`. */
 #define UNPACK(...) __VA_ARGS__
 #define LAUNCH(symbol, default_stream, more_parameters, more, ...)                               \
     extern __typeof__(symbol) ms_guarded_##symbol;                                               \

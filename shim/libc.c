@@ -5,13 +5,13 @@
 #include <link.h>
 #include <stdint.h>
 
-/* Of this library; the linker defines it. */
+/* The dynamic section of this library; the linker defines the symbol. */
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 
-/* A dynamic linker that binds functions lazily puts the library's entry of its list into the second
- * word of the table that it binds them through (glibc, elf_machine_runtime_setup). One that does
- * not is asked. _r_debug would have the list, too, and cost each process 3500 instructions, because
- * it is a symbol of another library. */
+/* The library's entry in the dynamic linker's list. With lazy binding, the linker puts the entry
+ * into the second word of the table for bound functions (glibc, elf_machine_runtime_setup);
+ * otherwise dladdr1 asks the linker. _r_debug leads to the list, too, but as another library's
+ * symbol it costs each process 3500 instructions. */
 MS_EARLY static const struct link_map *find_own(void)
 {
     Dl_info info;
@@ -26,7 +26,7 @@ MS_EARLY static const struct link_map *find_own(void)
     return own;
 }
 
-/* The program. */
+/* The first entry of the list: the program. */
 MS_EARLY static const struct link_map *find_first(void)
 {
     const struct link_map *first = find_own();
@@ -35,14 +35,15 @@ MS_EARLY static const struct link_map *find_first(void)
     return first;
 }
 
-/* The symbols of a library, as the linker has written them. */
+/* A library's symbol tables, as the static linker wrote them. */
 struct symbols {
     const ElfW(Sym) * table;
     const char *names;
     const uint32_t *hash; /* DT_GNU_HASH */
 };
 
-/* glibc has added the library's address to what it uses itself. */
+/* The address that an entry refers to. glibc has already added the library's address to the entries
+ * that it uses itself. */
 MS_EARLY static const void *place_of(const struct link_map *library, const ElfW(Dyn) * entry)
 {
     const ElfW(Addr) at = entry->d_un.d_ptr;
@@ -63,7 +64,7 @@ MS_EARLY static struct symbols symbols_of(const struct link_map *library)
     return found;
 }
 
-/* The function that the dynamic linker uses (dl_new_hash). */
+/* The dynamic linker's hash function (dl_new_hash). */
 MS_EARLY static uint32_t hash_of(const char *name)
 {
     uint32_t hash = 5381;
@@ -72,8 +73,9 @@ MS_EARLY static uint32_t hash_of(const char *name)
     return hash;
 }
 
-/* The table: how many buckets, the first symbol in it, the words of a filter and their shift; the
- * filter; the buckets; and the hash of each symbol, the last bit of which ends a chain. */
+/* The hash table: the number of buckets, the first symbol in the table, the number of a filter's
+ * words and their shift; then the filter; the buckets; and each symbol's hash, whose lowest bit
+ * ends a chain. */
 MS_EARLY static const ElfW(Sym) * find_symbol(const struct symbols *in, const char *name)
 {
     const uint32_t wanted = hash_of(name), buckets = in->hash[0], first = in->hash[1];
@@ -91,7 +93,7 @@ MS_EARLY static const ElfW(Sym) * find_symbol(const struct symbols *in, const ch
     return NULL;
 }
 
-/* Before glibc 2.34 libdl.so.2 had dlsym and dlvsym. */
+/* Before glibc 2.34, dlsym and dlvsym are in libdl.so.2. */
 MS_EARLY static bool is_libc(const struct link_map *library)
 {
     const char *name = library->l_name;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Answers to the two ways of looking up a driver function: dlsym and cuGetProcAddress. The real
- * resolver is called first; its pointer is replaced only if it is the driver's own.
+ * resolver is called first; its answer is replaced only if that is the driver's own function.
  */
 #include "shim/lookup.h"
 
@@ -31,7 +31,7 @@ static void *substitute(void *real, const char *base, int version, bool per_thre
 /*
  * The lookup found one of the shim's exports, through RTLD_DEFAULT or a handle of the main program.
  * The export stands for the driver's function only if the driver is loaded; otherwise a program
- * that probes for CUDA would find it where it is not.
+ * that probes for CUDA would find CUDA on a machine without it.
  */
 static struct ms_answer answer_for_own_export(void *own, const char *name)
 {
@@ -51,7 +51,7 @@ static struct ms_answer answer_driver_name(void *handle, const char *name)
         return answer_for_own_export(found, name);
     if (ms_is_off())
         return ask_next;
-    /* An exported name that the table does not know is its own base. */
+    /* For an exported name that the table does not know, the name is the base. */
     return (struct ms_answer){.given = true, .address = substitute(found, name, 0, false)};
 }
 
@@ -69,7 +69,7 @@ static struct ms_answer answer_nccl_name(void *handle, const char *name)
 
 MS_EARLY struct ms_answer ms_answer_dlsym(void *handle, const char *name)
 {
-    ms_find_next_dlsym(); /* the trampoline jumps there */
+    ms_find_next_dlsym(); /* sets the address that the trampoline jumps to */
     const bool is_driver_name =
         name != NULL && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
     if (is_driver_name && handle != RTLD_NEXT)
@@ -80,9 +80,10 @@ MS_EARLY struct ms_answer ms_answer_dlsym(void *handle, const char *name)
 }
 
 /*
- * A library that answers dlsym itself finds libc's with a version, which keeps it from finding its
- * own. The shim's has none, so that library would pass over it, and what the program looks up there
- * would go around the shim. So one that stands before the shim gets libc's with the shim's answers.
+ * A library that answers dlsym itself looks up libc's dlsym by dlvsym with a version, so as not to
+ * find its own. The shim's dlsym has no version: the library would pass over it, and the program's
+ * lookups would go around the shim. So a library that stands before the shim gets libc's dlsym with
+ * the shim's answers.
  */
 MS_EARLY bool ms_answer_dlvsym(void *handle, const char *name, const void *return_address)
 {

@@ -40,7 +40,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     return MS_REAL_WITH_MEMORY(cuMemAlloc_v2, (dptr, bytesize));
 }
 
-/* Another way to allocate: by the driver, after eviction where that is necessary. */
+/* Never deferred: the driver allocates, after eviction if necessary. */
 CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
                             unsigned int ElementSizeBytes)
 {
@@ -49,8 +49,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
                                (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes));
 }
 
-/* Whether the driver frees memory for this thread: some do without a current context, too
- * (NVIDIA/cuda-python#2750). Asked with the address that is nothing. */
+/* True if the driver frees memory for this thread: some drivers do without a current context, too
+ * (NVIDIA/cuda-python#2750). Freeing address 0, which does nothing, tells. */
 static bool may_free(void)
 {
     CUdevice current;
@@ -68,7 +68,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
         return result;
     result = MS_REAL(cuMemFree_v2)(dptr);
     if (result == CUDA_SUCCESS)
-        ms_host_memory_forget(dptr); /* managed, from a pool, or from another API */
+        ms_host_memory_forget(dptr); /* managed memory, or memory from a pool or another API */
     return result;
 }
 
@@ -83,7 +83,8 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     return result;
 }
 
-/* The reserved addresses around an allocation are known to the driver but not to the program. */
+/* Hides reserved addresses around an allocation, which the driver knows but the program must
+ * not. */
 static CUdeviceptr known(CUdeviceptr address)
 {
     return ms_bounded(address, 1);
@@ -105,13 +106,14 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
     if (ms_owns_any() && ms_query_pointer_attribute(data, attribute, ptr, &result)) {
         if (attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
             ms_nccl_is_inside(__builtin_return_address(0)))
-            *(unsigned *)data = 0; /* it then shares the driver's handle */
+            *(unsigned *)data = 0; /* NCCL then shares the driver's handle */
         return result;
     }
     return MS_REAL(cuPointerGetAttribute)(data, attribute, known(ptr));
 }
 
-/* The driver zeroes attributes that do not apply. For an allocation, each is queried by itself. */
+/* The driver zeroes attributes that do not apply. For an allocation, each attribute is a query of
+ * its own. */
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
                                 void **data, CUdeviceptr ptr)
 {
@@ -136,7 +138,8 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
 
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
-    /* Mapped memory cannot have it; to accept it without effect would be a silent difference. */
+    /* Mapped memory cannot have this attribute; to accept it without effect would be a silent
+     * difference. */
     if (ms_owns_any() && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS &&
         ms_pointer_is_owned(ptr)) {
         ms_log(MS_WARN,

@@ -8,10 +8,11 @@
 #include "shim/memory_values.h"
 #include "shim/quick.h"
 
-/* More operations than the driver takes in one call. */
+/* Above the driver's limit for one call. */
 enum { MOST = 256 };
 
-/* Of an operation that waits or writes: the address is in the same place for both. */
+/* The bytes at the address of an operation that waits or writes, or 0 for another operation. Both
+ * kinds have the address in the same place. */
 static size_t operation_bytes(const CUstreamBatchMemOpParams *operation)
 {
     switch ((int)operation->operation) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * metashard.h: what a program can tell MetaShard and ask it. No program needs it: MetaShard is made
- * for programs that know nothing of it.
+ * metashard.h: what a program can tell MetaShard and ask it. No program needs this header:
+ * MetaShard is made for programs that know nothing of it.
  *
  * The functions are in libmetashard.so, which is preloaded, not linked with. They are declared
  * weak, so a program can check whether it runs under MetaShard:
@@ -21,8 +21,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The version of this header; metashard_version() returns that of the library. A program compares
- * with #if METASHARD_VERSION_NUMBER >= METASHARD_VERSION_OF(0, 2, 0). */
+/* The version of this header; metashard_version() returns the library's. A program compares with
+ * #if METASHARD_VERSION_NUMBER >= METASHARD_VERSION_OF(0, 2, 0). */
 #define METASHARD_VERSION_MAJOR 0
 #define METASHARD_VERSION_MINOR 2
 #define METASHARD_VERSION_PATCH 0
@@ -40,14 +40,14 @@ extern "C" {
 
 /*
  * Activates a sharding plan (docs/plan-format.md), from a file or from JSON text of `bytes` bytes.
- * On return, the bytes that the plan gives to this rank, of what the program has loaded, are in
- * device memory. What is loaded later follows when it is used, when the program settles, or with
- * metashard_materialise. A second plan replaces the first. Memory of bytes that other ranks keep is
- * freed, unless the program may have written there; in mode enforce also then, where it is equal to
- * its file, so no other thread may write to the tensors meanwhile. metashard_status says how much,
- * and a line what stays. Fails if the plan is not valid; the previous
- * plan then stays active. If neither the plan nor a launcher (RANK, ...) names the rank, the plan
- * waits for an NCCL communicator.
+ * On return, the loaded bytes that the plan gives to this rank are in device memory. Bytes loaded
+ * later follow when they are used, when the program settles, or with metashard_materialise. A
+ * second plan replaces the first. The call frees the memory of bytes that other ranks keep, unless
+ * the program may have written there. In mode enforce it also frees memory that may have been
+ * written but is equal to its file, so no other thread may write to the tensors meanwhile.
+ * metashard_status says how much was freed, and a log line what stays. Fails if the plan is not
+ * valid; the previous plan then stays active. If neither the plan nor a launcher (RANK, ...) names
+ * the rank, the plan waits for an NCCL communicator.
  */
 METASHARD_API int metashard_plan_file(const char *path);
 METASHARD_API int metashard_plan_text(const char *json, size_t bytes);
@@ -69,35 +69,35 @@ METASHARD_API int metashard_name(uint64_t address, size_t bytes, const char *nam
  */
 METASHARD_API int metashard_unname(uint64_t address, size_t bytes);
 
-/* Materialises everything deferred, except what the plan gives to other ranks. What cannot be
- * materialised stays deferred, and is tried again when it is used. */
+/* Materialises everything deferred, except bytes that the plan gives to other ranks. Bytes that
+ * cannot be materialised stay deferred; their next use tries again. */
 METASHARD_API int metashard_materialise(void);
 
 /*
- * Gives the device memory of this process back, as far as the shim has made it, while the process
- * lives (docs/suspend.md). Addresses stay. What is still in its file, and what recorded launches
- * can make again, is dropped; the rest waits in host memory or, if `folder` is not NULL, in a file
- * there that has no name (an absolute path). Waits for the device. Writes what became of the memory
- * to `text` (may be NULL), as metashard_status does; keys: freed_bytes, replayed_bytes, made_bytes
- * (of these what no file has: recorded launches and sets make it again), stored_bytes, zero_bytes,
- * stays_exported_bytes, stays_mapped_bytes, stays_bytes, and others_bytes: what else its devices
- * have in use, of whatever process. Fails, and changes nothing, while a stream is captured or an
- * NCCL group is open, or when there is no room for what has to wait. No other thread may use the
- * device meanwhile.
+ * Gives back the device memory that the shim made in this process, while the process lives
+ * (docs/suspend.md). Addresses stay. Bytes that are still in their file, or that recorded launches
+ * can make again, are dropped; the rest waits in host memory or, if `folder` (an absolute path) is
+ * not NULL, in a file without a name in that folder. Waits for the device. Writes figures to `text`
+ * (may be NULL), as metashard_status does; keys: freed_bytes, replayed_bytes, made_bytes (the part
+ * of replayed_bytes that is in no file: recorded launches and sets make it again), stored_bytes,
+ * zero_bytes, stays_exported_bytes, stays_mapped_bytes, stays_bytes, and others_bytes (all other
+ * memory in use on the devices, of any process). Fails, and changes nothing, while a stream is
+ * captured or an NCCL group is open, or when there is no room for the rest. No other thread may use
+ * the device meanwhile.
  *
- * metashard_resume takes everything back. So does the first launch, and copies take what they use.
- * Without enough device memory these fail (metashard_resume by -1, calls of the program by
- * CUDA_ERROR_OUT_OF_MEMORY, after METASHARD_RESUME_MS), nothing is lost, and a later one may
- * succeed.
+ * metashard_resume takes everything back. So does the first launch; a copy takes back the bytes
+ * that it uses. Without enough device memory, metashard_resume fails with -1 and calls of the
+ * program fail with CUDA_ERROR_OUT_OF_MEMORY, both after METASHARD_RESUME_MS; nothing is lost, and
+ * a later call may succeed.
  */
 METASHARD_API int metashard_suspend(const char *folder, char *text, size_t bytes);
 METASHARD_API int metashard_resume(void);
 
 /* Writes one line of JSON, an object with the counters of the plan and of memory, to `text`, cut to
- * `bytes` including the NUL. Returns its full length without the NUL. Keys: pid, plans, mode, rank,
+ * `bytes` including the NUL. Returns the full length without the NUL. Keys: pid, plans, mode, rank,
  * world_size, tensors, planned_bytes, owned_bytes, remote_reads, remote_read_bytes,
- * requested_bytes, backed_bytes, plan_freed_bytes (what plans have given back when they came),
- * suspended (true or false). */
+ * requested_bytes, backed_bytes, plan_freed_bytes (freed when plans arrived), suspended (true or
+ * false). */
 METASHARD_API size_t metashard_status(char *text, size_t bytes);
 
 /* Returns the version, such as "0.2.0"; also with METASHARD=off. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies and sets. Each row of a macro is an entry point: the macro says what such a call writes
- * and reads (movement.h), MOVEMENT does what is the same for all. The per-thread twin of an entry
- * (_ptds, _ptsz) has the other default stream.
+ * Copies and sets. Each row of a macro is an entry point: the macro says what its call writes and
+ * reads (movement.h), MOVEMENT does the rest. The per-thread twin of an entry (_ptds, _ptsz) has
+ * the other default stream.
  */
 #include <string.h>
 
@@ -13,7 +13,8 @@
 #include "shim/stream.h"
 
 /* `entry_kind` is SYNC or ASYNC (stream.h). `nowhere` are the arguments of a call that strays,
- * `said` is its struct ms_movement. Where nothing is deferred that never gets into memory. */
+ * `said` is the call's struct ms_movement. Each branch has its own copy of the struct, which stays
+ * in registers while nothing is deferred. */
 #define MOVEMENT(symbol, entry_kind, parameters, arguments, nowhere, said)                      \
     MS_QUICK_COPY(symbol, entry_kind##_PARAMETERS parameters, entry_kind##_ARGUMENTS arguments) \
     {                                                                                           \
@@ -36,7 +37,7 @@
         return result;                                                                          \
     }
 
-/* With the stream of the call. */
+/* A struct ms_movement with the call's stream. */
 #define SAID(entry_kind, default_stream, ...) \
     ((struct ms_movement){                    \
         .stream = entry_kind##_STREAM(default_stream), .waits = entry_kind##_WAITS, __VA_ARGS__})
@@ -87,8 +88,8 @@ ANY(cuMemcpy_ptds, SYNC, CU_STREAM_PER_THREAD)
 ANY(cuMemcpyAsync, ASYNC, CU_STREAM_LEGACY)
 ANY(cuMemcpyAsync_ptsz, ASYNC, CU_STREAM_PER_THREAD)
 
-/* True if the driver would take them, and they ask for nothing but an order of reading the source:
- * to read it now, on a stream that does not wait, is any of the three. */
+/* True if the driver would accept the attributes, and they ask only for an order of reading the
+ * source: reading it at once, on a stream that does not wait, satisfies all three orders. */
 static bool is_plain(const CUmemcpyAttributes *attributes, CUstream stream)
 {
     return attributes != NULL && stream != CU_STREAM_LEGACY && attributes->flags == 0 &&
@@ -98,7 +99,7 @@ static bool is_plain(const CUmemcpyAttributes *attributes, CUstream stream)
            attributes->dstLocHint.type == CU_MEM_LOCATION_TYPE_INVALID;
 }
 
-/* As cuMemcpyAsync. With other attributes it is not modelled. */
+/* Like cuMemcpyAsync, but not modelled with attributes that are not plain. */
 #define WITH_ATTRIBUTES(symbol, entry_kind, default_stream)                               \
     MOVEMENT(symbol, entry_kind,                                                          \
              (CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes * attr),  \
@@ -235,17 +236,17 @@ SET_ROWS(cuMemsetD2D32_v2_ptds, SYNC, CU_STREAM_PER_THREAD, unsigned int)
 SET_ROWS(cuMemsetD2D32Async, ASYNC, CU_STREAM_LEGACY, unsigned int)
 SET_ROWS(cuMemsetD2D32Async_ptsz, ASYNC, CU_STREAM_PER_THREAD, unsigned int)
 
-/* --- batches. Each copy is made real by itself; one that strays gets MS_NOWHERE as its
- * destination, and the driver says which it was. */
+/* --- batches. The operands of each copy are materialised; a copy that strays gets MS_NOWHERE as
+ * its destination, and the driver reports its index. */
 
 struct batch {
     CUdeviceptr *to, *from;
     size_t *sizes, count;
     CUmemcpyAttributes *attributes;
-    size_t *indices, attribute_count; /* of the first copy that has each */
+    size_t *indices, attribute_count; /* the first copy of each attribute */
 };
 
-/* Not modelled: attributes of no copy, or of a copy that asks for more than an order. */
+/* A copy is modelled only if it has attributes, and these are plain. */
 static enum ms_movement_kind kind_in(const struct batch *batch, size_t i, CUstream stream)
 {
     size_t count = 0;
@@ -256,7 +257,7 @@ static enum ms_movement_kind kind_in(const struct batch *batch, size_t i, CUstre
                                                                         : MS_COPY_UNKNOWN;
 }
 
-/* *copy_out: a copy of `count` elements of the program's array, if there is none yet. */
+/* Sets *copy_out to a copy of the program's array, unless it is set. False: out of memory. */
 static bool copy_array(const void *array, size_t count, size_t element_bytes, void **copy_out)
 {
     if (*copy_out != NULL)
@@ -267,10 +268,11 @@ static bool copy_array(const void *array, size_t count, size_t element_bytes, vo
     return *copy_out != NULL;
 }
 
-/* *bounded_out: the destinations, if one of them strays; the caller's, for ms_heap_free. */
+/* *bounded_out: a copy of the destinations, if one strays, which the caller frees with
+ * ms_heap_free; else NULL. */
 static CUresult begin_batch(const struct batch *batch, CUstream stream, void **bounded_out)
 {
-    bool is_held; /* nothing is: all is made real */
+    bool is_held; /* never true: all operands are materialised */
     CUresult result = CUDA_SUCCESS;
     *bounded_out = NULL;
     if (batch->to == NULL || batch->from == NULL || batch->sizes == NULL)
@@ -321,9 +323,9 @@ BATCH(cuMemcpyBatchAsync_ptsz, CU_STREAM_PER_THREAD, (size_t * failIdx, CUstream
 BATCH(cuMemcpyBatchAsync_v2, CU_STREAM_LEGACY, (CUstream hStream), (hStream))
 BATCH(cuMemcpyBatchAsync_v2_ptsz, CU_STREAM_PER_THREAD, (CUstream hStream), (hStream))
 
-/* --- boxes of a batch: where a side is an array, lengths count its elements, else bytes */
+/* --- boxes of a batch: lengths count elements if a side is an array, otherwise bytes */
 
-/* Of compressed and planar formats nothing is known: 1. */
+/* 1 for compressed and planar formats, of which nothing is known. */
 static size_t channel_bytes(CUarray_format format)
 {
     switch ((int)format) {
@@ -352,7 +354,7 @@ static bool is_known(CUarray_format format)
            (format >= CU_AD_FORMAT_UNORM_INT8X1 && format <= CU_AD_FORMAT_SNORM_INT16X4);
 }
 
-/* 0: this side does not say. */
+/* The bytes of an element; 0: this side is not an array. */
 static size_t element_of(const CUmemcpy3DOperand *operand)
 {
     CUDA_ARRAY3D_DESCRIPTOR array;
@@ -368,7 +370,7 @@ static size_t element_bytes(const CUDA_MEMCPY3D_BATCH_OP *copy)
     return element != 0 ? element : element_of(&copy->dst);
 }
 
-/* No length of a legal copy overflows. */
+/* Lengths of legal copies do not overflow. */
 static size_t in_bytes(size_t elements, size_t element)
 {
     size_t bytes;
@@ -391,7 +393,7 @@ static struct ms_side side_of_operand(const CUmemcpy3DOperand *operand,
                             .slice = pitch * lines};
 }
 
-/* With an array it is not modelled. */
+/* A copy from or to an array is not modelled. */
 static struct ms_movement movement_of_op(const CUDA_MEMCPY3D_BATCH_OP *copy, CUstream stream)
 {
     const size_t element = element_bytes(copy);
@@ -407,7 +409,7 @@ static struct ms_movement movement_of_op(const CUDA_MEMCPY3D_BATCH_OP *copy, CUs
     return movement;
 }
 
-/* As begin_batch. */
+/* Like begin_batch; *bounded_out is a copy of the operations. */
 static CUresult begin_boxes(const CUDA_MEMCPY3D_BATCH_OP *copies, size_t count, CUstream stream,
                             void **bounded_out)
 {

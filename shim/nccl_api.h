@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The part of NCCL's interface that the shim hooks: types and prototypes of nccl.h (NCCL 2.18 to
- * 2.32), so that building needs no NCCL. A test compares them with a real nccl.h if there is one.
- * https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html
+ * 2.32), so that building needs no NCCL. A test compares them with the real nccl.h if one is
+ * installed. https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html
  */
 #pragma once
 
@@ -36,7 +36,7 @@ typedef int ncclRedOp_t;
 typedef int ncclScalarResidence_t;
 enum { NCCL_SCALAR_DEVICE = 0 };
 
-/* Grows with NCCL. Only these members are read, and only if `size` covers them. */
+/* The struct grows with NCCL. The shim reads only these members, and only if `size` covers them. */
 typedef struct {
     size_t size;
     unsigned int magic;

@@ -15,13 +15,13 @@
 
 enum { MAX_COPIES = 8, MAX_KNOWN = 1280, MAX_PATH = 512 };
 
-/* Copies are added under the lock and never change; the count is read without it. */
-static struct ms_lock lock = MS_LOCK_INIT(nccl); /* guards adding, and what is known */
+/* Copies are added under the lock and never change; the count is read without the lock. */
+static struct ms_lock lock = MS_LOCK_INIT(nccl); /* guards adding copies, and `known` */
 static struct ms_nccl copies[MAX_COPIES];
 static _Atomic int copy_count;
 
-/* The copies of communicators; and of callers, so that each keeps its answer as a bound symbol
- * would. When it is full, the loader is asked each time. */
+/* The copy of NCCL of each communicator; and of each caller, which so keeps its copy, as with a
+ * bound symbol. When the table is full, the loader is asked each time. */
 static struct {
     const void *key; /* the handle, or the return address */
     const struct ms_nccl *nccl;
@@ -34,7 +34,7 @@ static const char names[MS_NCCL_COUNT][32] = {
 #undef MS_NCCL
 };
 
-/* The name with a "p" is NCCL's own way around interposers. */
+/* Prefers the name with a "p", NCCL's own way around interposers. */
 static void *find(void *handle, const char *name)
 {
     char real_name[64];
@@ -60,8 +60,8 @@ const struct ms_nccl *ms_nccl_at(const void *address)
     return NULL;
 }
 
-/* The copy that a function found through the handle belongs to. The handle stays open, because
- * pointers into it remain in use. */
+/* Adds the copy of NCCL that the handle leads to, unless it is known. The handle stays open,
+ * because pointers into the library remain in use. */
 static const struct ms_nccl *add_copy(void *handle)
 {
     void *start = find(handle, "ncclGroupStart");
@@ -96,7 +96,7 @@ static int find_library(struct dl_phdr_info *info, __attribute__((unused)) size_
     return 1;
 }
 
-/* The same for a library that is loaded. */
+/* Adds the copy of NCCL of a loaded library. */
 static const struct ms_nccl *add_loaded(const char *path)
 {
     void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
@@ -117,8 +117,8 @@ bool ms_nccl_is_first(const struct ms_nccl *nccl)
     return nccl == &copies[0];
 }
 
-/* The copy that the caller would have found: in its own dependencies, or behind the shim in the
- * global scope; or, for a caller that has the address from elsewhere, the loaded library. */
+/* The copy that the caller would have found: in the caller's dependencies, or behind the shim in
+ * the global scope; or, if the caller has the address from elsewhere, the copy that is loaded. */
 static const struct ms_nccl *find_for(const void *return_address)
 {
     Dl_info info;
@@ -131,7 +131,7 @@ static const struct ms_nccl *find_for(const void *return_address)
     if (found == NULL)
         found = add_copy(RTLD_NEXT);
     if (found == NULL && atomic_load(&copy_count) > 0)
-        found = &copies[0]; /* by dlsym: only this copy's functions are replaced */
+        found = &copies[0]; /* the caller used dlsym, which replaces only this copy's functions */
     if (found == NULL && dl_iterate_phdr(find_library, path) != 0)
         found = add_loaded(path);
     return found;
@@ -143,7 +143,7 @@ void ms_nccl_prepare_detection(void)
     void *torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
     if (torch == NULL)
         return;
-    /* A PyTorch without NCCL does not call it. */
+    /* Only a PyTorch with NCCL has this function. */
     const bool has_nccl =
         ms_libc_dlsym()(torch, "_ZN4c10d16ProcessGroupNCCL10groupStartEv") != NULL;
     dlclose(torch);

@@ -24,17 +24,17 @@ enum ms_nccl_id {
 /* One copy of NCCL; never removed. */
 struct ms_nccl {
     struct ms_image image;
-    void *functions[MS_NCCL_COUNT]; /* NULL if it has none */
+    void *functions[MS_NCCL_COUNT]; /* NULL: this copy lacks the function */
     void *comm_count, *comm_user_rank;
 };
 
-/* Returns the copy that made the communicator, else the caller's copy, or NULL if there is none. */
+/* Returns the copy that made the communicator, else the caller's copy, else NULL. */
 const struct ms_nccl *ms_nccl_of(ncclComm_t comm, const void *return_address);
 
 /* Returns the copy whose code holds the address, or NULL. */
 const struct ms_nccl *ms_nccl_at(const void *address);
 
-/* Returns the copy of a function that was found by other means, and adds the copy if it is new. */
+/* Returns the copy that a function belongs to, and adds the copy if it is new. */
 const struct ms_nccl *ms_nccl_detect(const void *function);
 bool ms_nccl_is_first(const struct ms_nccl *nccl);
 

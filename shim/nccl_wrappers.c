@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Wrappers of NCCL's functions. What a call touches is in nccl.h's comments; in a table:
+ * Wrappers of NCCL's functions. The buffers that each call touches, by the comments of nccl.h:
  *
  *     Bcast, Broadcast    the root reads its send buffer; all write their receive buffer
  *     Reduce, Gather      all read; the root writes
@@ -10,9 +10,9 @@
  *     AlltoAll            both count of each rank
  *     Scatter             the root reads count for each rank; all write count
  *
- * nccl*Config does the same.
+ * Each nccl*Config touches the same buffers as the function without Config.
  *
- * Inside a group nothing has happened yet when a call returns; what was prepared stays as it is.
+ * Inside a group, a call returns before anything has happened; prepared buffers stay as they are.
  */
 #include "shim/nccl_wrappers.h"
 
@@ -43,7 +43,7 @@ bool ms_nccl_is_calling(void)
     return depth > 0;
 }
 
-/* Where a call goes on to, and whether the shim handles it. */
+/* The function that a call goes on to, and whether the shim handles the call. */
 struct way {
     const struct ms_nccl *nccl;
     void *real; /* NULL if this NCCL has no such function */
@@ -81,7 +81,7 @@ static ncclResult_t go_on(ncclResult_t result)
     return result;
 }
 
-/* Forwards a call that waits for other ranks while it holds nothing, so it may be cancelled. */
+/* Forwards a call that waits for other ranks. The thread holds nothing, so it may be cancelled. */
 #define GO_OUT(name, arguments) \
     (ms_cancellation_restore(&door), depth++, come_back(((__typeof__(&name))way.real)arguments))
 
@@ -93,7 +93,8 @@ static ncclResult_t come_back(ncclResult_t result)
 
 /* --- sizes */
 
-/* Returns false for an unknown type or on overflow: NCCL refuses it, or everything is prepared. */
+/* Returns false for an unknown type or on overflow: everything is prepared, or NCCL refuses the
+ * call. */
 static bool find_bytes(size_t count, ncclDataType_t type, size_t times, size_t *bytes_out)
 {
     static const unsigned char sizes[] = MS_NCCL_TYPE_BYTES;
@@ -103,7 +104,7 @@ static bool find_bytes(size_t count, ncclDataType_t type, size_t times, size_t *
            !__builtin_mul_overflow(*bytes_out, times, bytes_out);
 }
 
-/* Asks NCCL for the communicator's size and the rank in it. */
+/* Asks NCCL for the communicator's size, and for this process's rank. */
 static bool query(const struct way *way, ncclComm_t comm, struct ms_communicator *found)
 {
     typedef ncclResult_t query(ncclComm_t comm, int *value);
@@ -116,7 +117,8 @@ static bool query(const struct way *way, ncclComm_t comm, struct ms_communicator
     return is_good;
 }
 
-/* As recorded when it was made, or as NCCL says now: then it counts as one that does not block. */
+/* Finds a communicator's record, or makes one from NCCL's answers, as of a communicator that does
+ * not block. */
 static bool ask(const struct way *way, ncclComm_t comm, struct ms_communicator *found)
 {
     if (ms_communicator_find(comm, found))
@@ -131,7 +133,7 @@ static bool ask(const struct way *way, ncclComm_t comm, struct ms_communicator *
 
 /* --- preparing */
 
-/* Follows each forwarded call. `cudaStream_t` 0 is the legacy stream: NCCL is compiled that way. */
+/* Called after each forwarded call. `cudaStream_t` 0 is the legacy stream: NCCL is compiled so. */
 static ncclResult_t called(const struct way *way, cudaStream_t stream, ncclResult_t result)
 {
     if (way->is_ours)
@@ -148,13 +150,14 @@ static ncclResult_t prepare(const struct ms_operation *operation)
     return ncclUnhandledCudaError;
 }
 
-/* For a call whose accesses are not known. */
+/* For a call with unknown accesses. */
 static ncclResult_t prepare_everything(void)
 {
     return prepare(&(struct ms_operation){.read_bytes = SIZE_MAX});
 }
 
-/* Of an operation that reads and writes `count` elements so many times each. */
+/* Prepares an operation that reads `count` elements `reads` times, and writes them `writes`
+ * times. */
 static ncclResult_t prepare_times(const struct way *way, struct ms_operation operation,
                                   size_t count, ncclDataType_t type, size_t reads, size_t writes)
 {
@@ -166,7 +169,7 @@ static ncclResult_t prepare_times(const struct way *way, struct ms_operation ope
     return prepare(&operation);
 }
 
-/* Which ranks read and write, and how much, by the kind of operation. */
+/* By kind of operation: how often the root and the other ranks read and write `count` elements. */
 enum { NOTHING, ONCE, OF_ALL };
 struct kind {
     unsigned char root_reads, others_read, root_writes, others_write;
@@ -203,7 +206,7 @@ static ncclResult_t prepare_collective(const struct way *way, enum ms_nccl_id id
         return ncclSuccess;
     if (!ask(way, comm, &self))
         return prepare_everything();
-    /* A single rank in place broadcasts nothing. */
+    /* A broadcast to a single rank, in place, does nothing. */
     if (self.ranks == 1 && kind->receives && operation.read == operation.written)
         return ncclSuccess;
     const bool is_root = self.rank == root;
@@ -256,7 +259,7 @@ ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int
     return GO_ON_IF(prepared, ncclRecv, (recvbuff, count, datatype, peer, comm, stream));
 }
 
-/* The peer's window was brought into memory when it was registered. */
+/* The peer's window came into memory when the peer registered the window. */
 ncclResult_t ncclPutSignal(const void *localbuff, size_t count, ncclDataType_t datatype, int peer,
                            ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
                            unsigned int flags, ncclComm_t comm, cudaStream_t stream)
@@ -291,14 +294,14 @@ ncclResult_t ncclGroupEnd(void)
 
 /* --- communicators: which copy of NCCL made them, their size and rank */
 
-/* The member exists since 2.14; values other than 0 and 1 mean the default, which is 1. */
+/* `blocking` exists since 2.14; values other than 0 and 1 mean the default, 1. */
 static bool is_blocking(const ncclConfig_t *config)
 {
     return config == NULL || config->size < offsetof(ncclConfig_t, blocking) + sizeof(int) ||
            config->blocking != 0;
 }
 
-/* NCCL sets the handle before the communicator is complete, also in a group. */
+/* True if *comm is set: NCCL sets it before the communicator is complete, also in a group. */
 static bool is_made(const struct way *way, ncclResult_t result)
 {
     return way->is_ours && (result == ncclSuccess || result == ncclInProgress);
@@ -339,7 +342,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myran
                 (struct ms_communicator){nranks, myrank, is_blocking(config)});
 }
 
-/* All ranks are in this process: none of them is the rank of a plan. */
+/* All ranks are in this process, so none of them is the rank of a plan. */
 ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
 {
     FIND(ncclCommInitAll, NULL);
@@ -349,8 +352,8 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
     return result;
 }
 
-/* The rank of a child is found on its first use (ask), or here if it blocks: a thread of NCCL
- * writes later to one that does not. */
+/* Finds a child's rank here only if the child blocks; otherwise a thread of NCCL may still be
+ * writing to it, and the first use finds the rank (ask). */
 static ncclResult_t set_child(const struct way *way, ncclResult_t result, ncclComm_t parent,
                               const ncclConfig_t *config, ncclComm_t *newcomm)
 {
@@ -415,7 +418,8 @@ END(ncclCommAbort)
 
 /* --- memory that NCCL keeps */
 
-/* NCCL maps the buffer for other ranks by its handle, for good (2.28 takes one handle a buffer). */
+/* Brings the buffer into memory for good: NCCL maps it for other ranks by its handle (2.28 takes
+ * one handle a buffer). */
 static ncclResult_t pin(const struct way *way, const void *buff, size_t size)
 {
     bool is_one_handle;
@@ -434,11 +438,11 @@ static ncclResult_t pin(const struct way *way, const void *buff, size_t size)
 }
 
 /*
- * Registration only makes NCCL faster, and NCCL may decline it: with NCCL_LOCAL_REGISTER=0 it
+ * Registration only makes NCCL faster, and NCCL may decline it: with NCCL_LOCAL_REGISTER=0 the call
  * succeeds and gives no handle (nccl tag v2.28.9-1, src/register/register.cc; deregistering no
- * handle succeeds too). PyTorch 2.15 registers every segment of its allocator with each
- * communicator, so that nothing would stay deferred. All ranks must do alike, so it does not matter
- * whether this buffer is in an allocation.
+ * handle succeeds, too). PyTorch 2.15 registers every segment of its allocator with each
+ * communicator, which would leave nothing deferred. All ranks must do alike, so the answer does not
+ * depend on whether this buffer is in an allocation.
  */
 ncclResult_t ncclCommRegister(ncclComm_t comm, void *buff, size_t size, void **handle)
 {
@@ -459,7 +463,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, nc
     return GO_ON_IF(pinned, ncclCommWindowRegister, (comm, buff, size, win, winFlags));
 }
 
-/* The scalar is read when the collective runs. */
+/* The collective reads the scalar when it runs. */
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype,
                                       ncclScalarResidence_t residence, ncclComm_t comm)
 {
@@ -482,9 +486,8 @@ static void *wrapper_of(const char *wanted)
     return NULL;
 }
 
-/* A program that has a wrapper's address from dlsym does not say which copy it means, so only the
- * first copy's functions are replaced. The others keep theirs, and their launches are handled as
- * any other. */
+/* A call by an address from dlsym does not say which copy of NCCL it means, so only the first
+ * copy's functions are replaced. Launches of other copies are handled as any other launch. */
 void *ms_nccl_substitute(void *found, const char *name)
 {
     void *wrapper = wrapper_of(name);

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL: the shim exports its functions under their own names. Programs find the wrappers first,
- * which go on to the library that the caller would have found. That loads nothing; without NCCL in
- * the process nothing happens.
+ * The shim exports wrappers under the names of NCCL's functions. Programs find the wrappers first,
+ * which go on to the library that the caller would have found. The wrappers load nothing; without
+ * NCCL in the process nothing happens.
  *
- * NCCL calls its own functions through the PLT and so arrives here again. A call made inside one of
- * its calls, or by its code, goes straight on (nccl tag v2.28.9-1, src/include/core.h, NCCL_API).
+ * NCCL calls its own functions through the PLT, and so arrives here again. A call from inside an
+ * NCCL call, or from NCCL's code, goes straight on (nccl tag v2.28.9-1, src/include/core.h,
+ * NCCL_API).
  */
 #pragma once
 
 #include <stdbool.h>
 
-/* True if the thread is inside a call of NCCL, or the address is in NCCL's code. Driver calls from
- * there are not the program's, and launches from there touch only what was prepared. */
+/* True if the thread is inside a call of NCCL, or the address is in NCCL's code. Such driver calls
+ * are not the program's, and such launches touch only prepared buffers. */
 bool ms_nccl_is_inside(const void *return_address);
 
 /* True if the thread is inside a prepared call of NCCL. */
@@ -21,5 +22,6 @@ bool ms_nccl_is_calling(void);
 /* dlsym's answer for a name that begins with "nccl": the wrapper, or `found`, the real function. */
 void *ms_nccl_substitute(void *found, const char *name);
 
-/* A program defers memory. Warns if its NCCL cannot be hooked, because PyTorch links it in. */
+/* Warns if the program's NCCL cannot be hooked, because it is linked into PyTorch. Called once the
+ * program defers memory. */
 void ms_nccl_prepare_detection(void);

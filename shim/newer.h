@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the entry table has and an older cuda.h lacks; 12.4 is the oldest supported. Sealed
- * functions need only their name: their thunks (trampoline_*.S) pass on any parameters. Functions
- * with a body need their prototype and its types.
+ * Declarations for rows of the entry table that an older cuda.h lacks; 12.4 is the oldest
+ * supported. Sealed functions need only a name: their thunks (trampoline_*.S) pass on any
+ * parameters. Functions with a body need the prototype and its types.
  */
 #pragma once
 
@@ -118,7 +118,7 @@ CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice 
                                 unsigned long long flags);
 #endif
 
-/* The first two are of 13.1 (cudaTypedefs.h), whose cuda.h does not declare them. */
+/* The first two functions are of 13.1 (cudaTypedefs.h), whose cuda.h does not declare them. */
 #if CUDA_VERSION < 13020
 typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
 #define MS_NEWER_TWINS(symbol, ...) \

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The block observer. PyTorch's caching allocator never gives memory back to the driver. But for
- * each block that it hands out or takes back, it calls an exported function of libc10 through the
- * PLT, with or without a profiler (c10/cuda/CUDACachingAllocator.cpp, alloc_found_block and free;
- * c10/core/Allocator.cpp). The dynamic linker finds these definitions first. They report to the
- * runtime and call libc10's own.
+ * each block that the allocator hands out or takes back, it calls an exported function of libc10
+ * through the PLT, with or without a profiler (c10/cuda/CUDACachingAllocator.cpp, alloc_found_block
+ * and free; c10/core/Allocator.cpp). The dynamic linker finds the definitions here first; they
+ * report to the runtime and call libc10's own function.
  *
  *     void c10::reportMemoryUsageToProfiler(void *ptr, int64_t alloc_size, size_t total_allocated,
  *                                           size_t total_reserved, c10::Device device)
  *
- * alloc_size is negative when the block is taken back. The allocators of host memory call it too.
+ * alloc_size is negative when the block is taken back. PyTorch's allocators of host memory call
+ * this function, too.
  */
 #include "shim/observer.h"
 
@@ -34,7 +35,7 @@ struct device { /* c10::Device: passed in one register */
 typedef void report_function(void *block, int64_t size, size_t allocated, size_t reserved,
                              struct device device);
 
-/* Its name since 2.1, with unsigned totals, and its name before. */
+/* The function's names: since 2.1, with unsigned totals, and before. */
 #define REPORT _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
 #define REPORT_OF_1_13 _ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE
 
@@ -42,7 +43,7 @@ report_function REPORT, REPORT_OF_1_13;
 
 static _Atomic bool has_reported;
 
-/* Python opens libc10 outside the global scope, where RTLD_NEXT does not look. */
+/* Opens libc10: Python loads it outside the global scope, where RTLD_NEXT does not look. */
 static report_function *find_report(const char *name)
 {
     void *library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
@@ -56,7 +57,8 @@ static void observe(void *block, int64_t size)
     ms_block_report((CUdeviceptr)(uintptr_t)block, size);
 }
 
-/* Functions of their own, so that a ready block needs no frame. `original` is libc10's, or NULL. */
+/* Separate functions, so that a report of a ready block needs no stack frame. `original` is
+ * libc10's function, or NULL. */
 static __attribute__((noinline)) void pass_on(void *block, int64_t size, size_t allocated,
                                               size_t reserved, struct device device,
                                               report_function *original)
@@ -97,7 +99,7 @@ DEFINE_REPORT(REPORT_OF_1_13, "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6Dev
 
 void ms_observer_prepare(bool is_pooled)
 {
-    enum { ENOUGH = 16 }; /* deferred allocations; by then one of them is PyTorch's */
+    enum { ENOUGH = 16 }; /* deferred allocations, of which at least one is PyTorch's */
     static _Atomic uint32_t allocations;
     if (atomic_fetch_add(&allocations, 1) + 1 != ENOUGH)
         return;

@@ -4,5 +4,5 @@
 
 #include <stdbool.h>
 
-/* True with METASHARD=off: programs get the driver's functions. Known from the constructor on. */
+/* True with METASHARD=off: programs get the driver's functions. A constructor sets it. */
 bool ms_is_off(void);

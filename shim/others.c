@@ -13,8 +13,8 @@ static const char names[][24] = {
     "cuGetProcAddress", "cuLaunchKernel", "cuInit"};
 enum { NAMES = sizeof(names) / sizeof(names[0]) };
 
-/* What the libraries in the search order have (RTLD_DEFAULT), or those behind the shim (RTLD_NEXT);
- * or NULL. The program must not see that something was not found (dlerror). */
+/* Finds a function in all libraries in the search order (RTLD_DEFAULT), or in those behind the shim
+ * (RTLD_NEXT); or NULL. Clears dlerror, so that the program does not see a failed lookup. */
 static void *find(void *where, const char *name)
 {
     void *found = ms_libc_dlsym()(where, name);
@@ -23,7 +23,7 @@ static void *find(void *where, const char *name)
     return found;
 }
 
-/* Of two MetaShards the second does nothing behind the first. */
+/* True for another MetaShard, which does nothing behind the first. */
 static bool is_metashard(void *where, const struct ms_image *image)
 {
     const uintptr_t version = (uintptr_t)find(where, "metashard_version");
@@ -38,8 +38,8 @@ static bool is_other(void *where, const void *function)
     return !is_metashard(where, &image);
 }
 
-/* The library before the shim that has a function of that name; "" if there is none, or it is the
- * program itself. */
+/* The library before the shim that has a function of that name; "" if there is none, or only the
+ * program has it. */
 static const char *before_with(const char *name)
 {
     Dl_info info;
@@ -59,7 +59,7 @@ const char *ms_others_before(void)
     return found;
 }
 
-/* What a program gets that asks the first dlsym for the function. */
+/* The function that a program gets when it asks the first dlsym. */
 static const void *handed_out(const char *name)
 {
     ms_dlsym *first = (ms_dlsym *)find(RTLD_DEFAULT, "dlsym");
@@ -71,7 +71,7 @@ static const void *handed_out(const char *name)
 
 const char *ms_others_around(void)
 {
-    /* The list of libraries answers sooner than the dynamic linker. */
+    /* The list of libraries answers faster than the dynamic linker. */
     const char *library = ms_libc_is_before("dlsym") ? before_with("dlsym") : "";
     for (size_t i = 0; i < NAMES && library[0] != '\0'; i++) {
         const void *found = handed_out(names[i]);

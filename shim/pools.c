@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that is allocated and freed in the order of a stream, and the pools that it comes from. */
+/* Memory that is allocated and freed in the order of a stream, and memory pools. */
 #include <string.h>
 
 #include "runtime/calls/alloc.h"
@@ -30,7 +30,7 @@ static bool deferred(const void *caller, CUdeviceptr *address, size_t bytes, CUm
     return true;
 }
 
-/* Pools may be of host or managed memory. */
+/* Tracks memory from pools of host or managed memory. */
 static CUresult published(CUresult result, const CUdeviceptr *address, size_t bytes)
 {
     if (result == CUDA_SUCCESS && ms_is_started() &&
@@ -39,7 +39,7 @@ static CUresult published(CUresult result, const CUdeviceptr *address, size_t by
     return result;
 }
 
-/* is_given: not a null pool, which the driver refuses. */
+/* is_given: false for a null pool, which the driver refuses. */
 #define ALLOCATE(symbol, parameters, arguments, is_given, pool, default_stream)       \
     CUresult symbol parameters                                                        \
     {                                                                                 \
@@ -69,8 +69,8 @@ static bool has_context(void)
     return MS_REAL(cuCtxGetDevice)(&current) == CUDA_SUCCESS;
 }
 
-/* The driver refuses a stream that is not valid, and an address inside of an allocation. Whether it
- * needs a current context is asked with the address that is nothing. */
+/* The driver refuses an invalid stream, and an address inside an allocation. Freeing address 0,
+ * which does nothing, tells whether the driver needs a current context. */
 #define FREE(symbol, get_flags, default_stream)                                             \
     CUresult symbol(CUdeviceptr dptr, CUstream hStream)                                     \
     {                                                                                       \
@@ -90,7 +90,8 @@ static bool has_context(void)
 FREE(cuMemFreeAsync, cuStreamGetFlags, CU_STREAM_LEGACY)
 FREE(cuMemFreeAsync_ptsz, cuStreamGetFlags_ptsz, CU_STREAM_PER_THREAD)
 
-/* Of the device's memory, and without any property: nobody else can get at what comes from it. */
+/* True for a pool of the device's memory without any other property: nobody else can reach memory
+ * from such a pool. */
 static bool is_plain(const CUmemPoolProps *props)
 {
     CUmemPoolProps plain;

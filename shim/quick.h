@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the entry points are made of: the way to the driver that costs next to nothing. */
+/* The macros of the entry points, with a way to the driver that costs next to nothing. */
 #pragma once
 
 #include "runtime/calls/pointer.h"
@@ -11,8 +11,8 @@
 
 /*
  * An entry that jumps to the driver when nothing is deferred (a copy or set: when the shim owns
- * nothing). Otherwise it goes inside (cancellation.h), to the body that follows the macro. The body
- * is a separate function so that the fast path needs no frame.
+ * nothing). Otherwise the entry goes inside (cancellation.h), to the body that follows the macro.
+ * The body is a separate function, so that the fast path needs no stack frame.
  */
 #define MS_QUICK(symbol, parameters, arguments) \
     MS_QUICK_WHEN(ms_is_quiet(), ms_is_quiet_but_counted(), symbol, parameters, arguments)
@@ -39,7 +39,8 @@
     }                                                                                            \
     static CUresult inside_##symbol parameters
 
-/* An entry whose call the driver gets when `prepared`, what the call uses, is CUDA_SUCCESS. */
+/* An entry that evaluates `prepared`, which materialises what the call uses, and calls the driver
+ * if that is CUDA_SUCCESS. */
 #define MS_PREPARED(symbol, prepared, parameters, arguments)                \
     CUresult symbol parameters                                              \
     {                                                                       \
@@ -59,15 +60,15 @@
         return MS_REAL(symbol) arguments;                    \
     }
 
-/* The null address. For a copy or set that strays (ms_pointer_strays), the driver is called with
- * this address, so that it checks its other arguments first and then refuses the call. */
+/* The null address. A copy or set that strays (ms_pointer_strays) goes to the driver with this
+ * address, so that the driver checks the other arguments first and then refuses the call. */
 #define MS_NOWHERE ((CUdeviceptr)0)
 static inline CUdeviceptr ms_bounded(CUdeviceptr address, size_t bytes)
 {
     return ms_pointer_strays(address, bytes) ? MS_NOWHERE : address;
 }
 
-/* The driver's answer to a call that needs memory: it is asked again when some was freed. */
+/* The driver's answer to a call that needs memory; the call is repeated after memory was freed. */
 #define MS_REAL_WITH_MEMORY(symbol, arguments)           \
     __extension__({                                      \
         int attempts_ = 0;                               \

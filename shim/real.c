@@ -49,7 +49,7 @@ MS_EARLY void ms_find_next_dlvsym(void)
     find_next(&ms_next_dlvsym_address, "dlvsym");
 }
 
-/* The beginning and the end of this library; the linker defines them. */
+/* The beginning and the end of this library; the linker defines both symbols. */
 extern const char __ehdr_start[], _end[] __attribute__((visibility("hidden")));
 
 bool ms_is_own(const void *address)
@@ -89,10 +89,10 @@ struct ms_image ms_image_of(const void *address)
 
 /* --- the driver */
 
-/* Stays open: pointers into the driver are in use. NULL: it is not loaded. Threads that load it at
- * the same time find the same. */
+/* The driver's handle; NULL: not loaded. It stays open: pointers into the driver are in use.
+ * Threads that set it at the same time set the same handle. */
 static void *_Atomic driver;
-static _Atomic uintptr_t driver_begin, driver_end; /* 0: nobody has asked */
+static _Atomic uintptr_t driver_begin, driver_end; /* 0: not looked up yet */
 
 static bool is_driver_file(const char *path)
 {
@@ -110,11 +110,11 @@ static void *handle_of(const void *address)
     return dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
 }
 
-/* Asks the loader, which may also say that there is none, or find the shim's own export. The
- * program must not see that something was not found (dlerror). */
+/* Asks the loader. Returns ms_missing if the driver lacks the function, or the loader finds the
+ * shim's own export. Clears dlerror, so that the program does not see a failed lookup. */
 static void *look_up(void *handle, enum ms_entry entry)
 {
-    /* A shim that is off hides nothing that stands behind it. */
+    /* When off, the shim must not hide functions of a library behind it. */
     void *found = ms_is_off() ? ms_libc_dlsym()(RTLD_NEXT, ms_entry_symbol(entry)) : NULL;
     if (found == NULL)
         found = ms_libc_dlsym()(handle, ms_entry_symbol(entry));

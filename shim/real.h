@@ -2,9 +2,9 @@
 /*
  * The real driver: its functions, and where they are.
  *
- * The first libcuda that a program reaches is the driver. A second copy (another path, another
- * namespace) is left alone. Nothing here calls the driver; all of it works before cuInit and under
- * the loader's lock.
+ * The first libcuda that a program reaches is the driver. The shim leaves a second copy (another
+ * path, another namespace) alone. Nothing here calls the driver; everything works before cuInit and
+ * under the loader's lock.
  */
 #pragma once
 
@@ -12,30 +12,30 @@
 
 #include "shim/entries.h"
 
-/* Marks code that may run before the constructors, when another library looks up a symbol:
- * sanitizers are not ready then and must not instrument it. */
+/* Marks code that may run before the constructors, when another library looks up a symbol.
+ * Sanitizers are not ready then, and must not instrument such code. */
 #define MS_EARLY \
     __attribute__((no_sanitize("address"), no_sanitize("thread"), no_sanitize("undefined")))
 
 /* libc's dlsym. */
 typedef void *ms_dlsym(void *handle, const char *name);
 ms_dlsym *ms_libc_dlsym(void) MS_EARLY;
-extern void *ms_libc_dlsym_address; /* after the first call of that */
+extern void *ms_libc_dlsym_address; /* set by the first call of ms_libc_dlsym */
 
-/* The dlsym that programs would have without the shim: libc's, or that of another library that
- * stands behind the shim and answers lookups. ms_find_next_dlsym sets it. */
+/* The dlsym that programs would have without the shim: libc's, or one in a library behind the shim
+ * that answers lookups. ms_find_next_dlsym sets the address. */
 extern void *ms_next_dlsym_address;
 void ms_find_next_dlsym(void);
 
-/* The same of dlvsym. */
+/* The dlvsym that programs would have without the shim. */
 extern void *ms_next_dlvsym_address;
 void ms_find_next_dlvsym(void);
 
-/* The driver is the library that holds `address`, if that is a libcuda, or the loaded libcuda if
- * address is NULL. Returns true if the driver is known, now or before. */
+/* Makes the library that holds `address`, if that is a libcuda, the driver; or the loaded libcuda
+ * if address is NULL. Changes nothing if the driver is known. Returns true if it is known now. */
 bool ms_real_load(const void *address);
 
-/* True if a libcuda is loaded. Does not look for files, as the loader would for one that is not. */
+/* True if a libcuda is loaded. Searches no files, as the loader would if none is loaded. */
 bool ms_real_is_loaded(void);
 
 /* The loader's handle of the driver. Requires that the driver is known. */
@@ -44,20 +44,20 @@ void *ms_real_handle(void);
 /* True for an address in the driver's library. Requires that the driver is known. */
 bool ms_is_driver(const void *address);
 
-/* Where the library that holds the address is mapped; nowhere if there is none. */
+/* The range where the library that holds the address is mapped; empty if no library does. */
 struct ms_image {
     uintptr_t begin, end;
 };
 struct ms_image ms_image_of(const void *address);
 
-/* True for an address in this library, for example an answer of a lookup. */
+/* True for an address in this library, such as an answer of a lookup. */
 bool ms_is_own(const void *address);
 
-/* Real functions by entry. NULL until somebody needs the entry (ms_real_get); then the driver's
- * function, or ms_missing if it has none. Whoever writes a slot writes the same. */
+/* Real functions by entry. NULL until ms_real_get looks the function up; then the driver's
+ * function, or ms_missing. All threads that write a slot write the same value. */
 extern void *ms_real[MS_ENTRY_COUNT + MS_SPARE_COUNT];
 
-/* Returns the real function of an entry, and asks the driver for it if nobody has. Never NULL. */
+/* Returns the real function of an entry, and looks it up if necessary. Never NULL. */
 void *ms_real_get(enum ms_entry entry);
 
 /* Stands in for functions that the installed driver lacks. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of the self-check that concerns lookups: does cuGetProcAddress answer with functions of
- * the driver? A program's calls would not be seen if it had others (a tool that stands in between).
+ * The part of the self-check about lookups: does cuGetProcAddress answer with functions of the
+ * driver? If a tool in between answered with others, the shim would not see the program's calls.
  */
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static void *ask(enum ms_entry entry)
     return result == CUDA_SUCCESS ? found : NULL;
 }
 
-/* Asks for each function that the shim handles. */
+/* Asks for each function that has a wrapper. */
 static bool is_right(char *seen, size_t bytes)
 {
     for (enum ms_entry entry = 0; entry < MS_ENTRY_COUNT; entry++) {
@@ -46,7 +46,8 @@ static bool is_right(char *seen, size_t bytes)
     return true;
 }
 
-/* Not by what starts the shim, which has its place in the table of functions itself. */
+/* A constructor, not a call from init.c: this file depends on the table of wrappers, which has
+ * init.c's cuInit. */
 __attribute__((constructor)) static void offer(void)
 {
     ms_selfcheck_set_resolver(is_right);

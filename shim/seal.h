@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the thunks (assembly) call. */
+/* The function that the thunks (assembly) call. */
 #pragma once
 
-/* Beside an entry: the runtime calls the driver's function. No thunk of a program has it. */
+/* A bit beside the entry: the runtime, not the program, calls the driver's function. */
 #define MS_FIND_ONLY 0x10000
 
 #ifndef __ASSEMBLER__
@@ -15,8 +15,8 @@ struct ms_sealed {
     void *real;
 };
 
-/* The thunk of an entry or spare slot calls it if bytes are deferred or `real` is not known. With
- * MS_FIND_ONLY in the index, nothing is materialised. */
+/* Called by the thunk of an entry or spare slot if bytes are deferred or the real function is not
+ * known. With MS_FIND_ONLY in the index, only finds the function and materialises nothing. */
 struct ms_sealed ms_seal_enter(uint32_t index);
 
 #endif

@@ -10,7 +10,7 @@
 MS_ANSWERED(cuIpcGetMemHandle, ms_owns_any() && ms_ipc_share(dptr, pHandle, &result),
             (CUipcMemHandle * pHandle, CUdeviceptr dptr), (pHandle, ms_bounded(dptr, 1)))
 
-/* A handle of the driver's, or one that nobody can open here, is the driver's to judge. */
+/* False for the driver's handles, and while the shim cannot defer: the driver judges these. */
 static bool is_ours(const CUipcMemHandle *handle)
 {
     return ms_ipc_is_handle(handle) && ms_ready_to_defer();

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two kinds of entries, SYNC and ASYNC: an asynchronous one has a stream as its last parameter.
- * `kind##_STREAM` is its stream by an explicit handle: 0 means another one in the per-thread twins.
+ * The two kinds of entries, SYNC and ASYNC: an asynchronous entry has a stream as its last
+ * parameter. `kind##_STREAM` is the entry's stream as an explicit handle, because stream 0 means
+ * another stream in the per-thread twins.
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Captures, and work that can block a stream in ways that the shim does not see. */
+/* Captures, and work that can block a stream unseen by the shim. */
 #include "runtime/fill/settle.h"
 #include "runtime/memory/order.h"
 #include "shim/newer.h"
@@ -41,15 +41,15 @@ BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz)
 BEGIN_RECAPTURE(cuStreamBeginRecaptureToGraph)
 BEGIN_RECAPTURE(cuStreamBeginRecaptureToGraph_ptsz)
 
-/* A graphics API runs what is captured, and no call tells when: this capture counts for ever. */
+/* A graphics API runs the captured work, and no call tells when: this capture counts for ever. */
 #define BEGIN_TO_CIG(symbol)                                                                     \
     BEGIN_CAPTURE(symbol, (CUstream hStream, CUstreamCigCaptureParams * streamCigCaptureParams), \
                   (hStream, streamCigCaptureParams))
 BEGIN_TO_CIG(cuStreamBeginCaptureToCig)
 BEGIN_TO_CIG(cuStreamBeginCaptureToCig_ptsz)
 
-/* Some failures end the capture and some do not: after one the stream is queried, and before, since
- * it may not have been captured at all. */
+/* Some failures end the capture and some do not, so the stream is queried after a failure; and
+ * before the call, because the stream may not be capturing at all. */
 #define END_CAPTURE(symbol, is_capturing)                                                       \
     CUresult symbol(CUstream hStream, CUgraph *phGraph)                                         \
     {                                                                                           \

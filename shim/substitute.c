@@ -7,8 +7,8 @@
 #include "runtime/base/log.h"
 #include "shim/real.h"
 
-/* By entry: how far the shim's function is from this table; 0: it has none (class FORWARD). Made in
- * assembly, because C knows no such distances. */
+/* By entry: the distance of the shim's function from this table; 0: no function (class FORWARD).
+ * wrappers.S makes the table, because C cannot express such distances. */
 extern const int32_t ms_wrappers[MS_ENTRY_COUNT];
 
 bool ms_has_wrapper(enum ms_entry entry)
@@ -16,19 +16,20 @@ bool ms_has_wrapper(enum ms_entry entry)
     return ms_wrappers[entry] != 0;
 }
 
-/* The same for the spare thunks: ms_spare_thunks[i] leads to slot MS_ENTRY_COUNT + i. */
+/* Distances of the spare thunks from this table: ms_spare_thunks[i] is the thunk of slot
+ * MS_ENTRY_COUNT + i. */
 extern const int32_t ms_spare_thunks[MS_SPARE_COUNT];
 
-/* Guards filling the two tables below, and the spare slots. Nothing is called while it is held. */
+/* Guards filling the two tables below and the spare slots. A thread that holds it calls nothing. */
 static struct ms_lock lock = MS_LOCK_INIT(substitute);
 
-/* --- by name: chains of nodes, two for each entry, of its symbol and of its base */
+/* --- by name: chains of nodes, two for each entry: its symbol and its base */
 
 enum { CHAINS = 1024, NODES = 2 * MS_ENTRY_COUNT };
 static struct {
     bool is_filled;         /* atomic; released when the rest is complete */
     uint16_t first[CHAINS]; /* a node + 1; 0: the end */
-    uint16_t next[NODES];   /* the same */
+    uint16_t next[NODES];   /* like `first` */
 } by_name;
 
 static size_t length_of(unsigned node)
@@ -37,7 +38,8 @@ static size_t length_of(unsigned node)
     return node % 2 == 0 ? facts->symbol_length : facts->base_length;
 }
 
-/* Of the last bytes and the length, which tell names apart well enough. */
+/* Hashes the bytes in the middle, the last bytes and the length, which tell names apart well
+ * enough. */
 static unsigned chain_of(const char *name, size_t length)
 {
     uint64_t middle = 0, end = 0;
@@ -64,8 +66,8 @@ static void fill_by_name(void)
     ms_lock_drop(&lock);
 }
 
-/* The entry of that symbol or base whose real function this is, or -1. Of several names for one
- * function, the first with a wrapper stands for all. */
+/* The entry with that symbol or base whose real function is `real`, or -1. If one function has
+ * several names, the first name with a wrapper stands for all. */
 static int find_named(const char *name, const void *real)
 {
     const size_t length = strlen(name);
@@ -81,8 +83,8 @@ static int find_named(const char *name, const void *real)
     return found;
 }
 
-/* --- by address: for a function that is not where its name says. Then the driver is asked for all
- * of them */
+/* --- by address: for a function that the name does not find. Looks up all of the driver's
+ * functions first */
 
 /* Open addressing, filled once. Several names may share an address; the first one with a wrapper
  * stands for all. */
@@ -129,8 +131,8 @@ static void fill_by_address(void)
 
 /*
  * The entry for (base, version, per_thread): the newest ABI that is not newer than `version`. -1 if
- * the table has none, or may lack a newer one that the version allows, and if the driver does not
- * export it.
+ * the table has none, or may lack a newer ABI that the version allows, or if the driver does not
+ * export the entry.
  */
 static int find_entry(const char *base, int version, bool per_thread)
 {
@@ -152,7 +154,7 @@ static int find_entry(const char *base, int version, bool per_thread)
     return best >= 0 && ms_real_get(best) != (void *)ms_missing ? best : -1;
 }
 
-/* Seals a function that the table does not know: it might touch anything. */
+/* Seals a function that the table does not know, because it might touch anything. */
 static void *seal_unknown(void *real, const char *name)
 {
     void *thunk = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which function of the shim stands in for which of the driver's. */
+/* The shim's functions that stand in for the driver's. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,9 +7,9 @@
 #include "shim/entries.h"
 
 /*
- * Returns what the program gets instead of `real`, which the driver returned for the name `base`,
- * version and per-thread flag: the shim's function, a spare thunk if the table does not know the
- * function, or `real` itself.
+ * Returns the function that the program gets instead of `real`, the driver's answer for the name
+ * `base`, version and per-thread flag: the shim's function, a spare thunk if the table does not
+ * know `real`, or `real` itself.
  */
 void *ms_substitute(void *real, const char *base, int version, bool per_thread);
 

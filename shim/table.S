@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A table of how far things are from its own beginning: it needs no relocation, unlike pointers. */
+/* A table of distances from its own beginning. Unlike pointers, distances need no relocation. */
 .macro table name
         .section .rodata
         .globl  \name

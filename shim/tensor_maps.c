@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensor maps, which hide the address of what kernels reach through them. */
+/* Tensor maps, which hide the addresses that kernels reach through them. */
 #include "runtime/calls/tensor_map.h"
 
 #include "runtime/driver/flags.h"
@@ -7,7 +7,7 @@
 #include "shim/newer.h"
 #include "shim/quick.h"
 
-/* What a map of these arguments reaches comes into memory. */
+/* Materialises the bytes that a map with these arguments reaches. */
 static CUresult prepare(CUtensorMapDataType type, uint32_t rank, void *address,
                         const cuuint64_t *dims, const cuuint64_t *strides,
                         CUtensorMapInterleave interleave)
@@ -56,7 +56,6 @@ MS_PREPARED(cuTensorMapEncodeIm2colWide,
              pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth, channelsPerPixel, pixelsPerColumn,
              elementStrides, interleave, mode, swizzle, l2Promotion, oobFill))
 
-/* The map keeps the extent of the tensor that it was made over, which the driver does not tell: a
- * rank of 0. */
+/* The map keeps the extent of its old tensor, which the driver does not tell, so the rank is 0. */
 MS_PREPARED(cuTensorMapReplaceAddress, prepare(0, 0, globalAddress, NULL, NULL, 0),
             (CUtensorMap * tensorMap, void *globalAddress), (tensorMap, globalAddress))

@@ -16,7 +16,7 @@ enum { MAX_BYTES = 64 << 10 };
 
 static const char format[] = "metashard-torch-checks/1\n";
 
-/* False: none is looked for. */
+/* False: no file to look for. */
 static bool find_path(char path_out[MS_PATH_BYTES])
 {
     int length = 0;
@@ -28,7 +28,7 @@ static bool find_path(char path_out[MS_PATH_BYTES])
     return length > 0 && length < MS_PATH_BYTES;
 }
 
-/* A descriptor; -1: there is no file to be trusted. */
+/* Returns a descriptor, or -1 if there is no file to be trusted. */
 static int open_own(const char *path)
 {
     struct stat stat;
@@ -41,7 +41,7 @@ static int open_own(const char *path)
     return -1;
 }
 
-/* A text of the shim's heap, ended by a zero; NULL: none. */
+/* Returns a text on the shim's heap, ended by a zero; NULL: out of memory. */
 static char *read_text(int file)
 {
     char *text = ms_heap_alloc(MAX_BYTES + 1);
@@ -56,7 +56,7 @@ static char *read_text(int file)
     return text;
 }
 
-/* FNV-1a: a check is of the rules that it was made with. */
+/* FNV-1a. A check is valid only for the rules that it was made with. */
 static uint64_t sum_of_rules(void)
 {
     uint64_t sum = 0xcbf29ce484222325;

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * PyTorch's out-of-memory errors. Deferred bytes get memory in the call that needs them, a copy or
- * a launch. If there is none left, that call fails, and PyTorch raises a torch.AcceleratorError. No
- * program expects that from a shortage: programs catch torch.OutOfMemoryError, which its caching
- * allocator raises. PyTorch checks each result by a function of libc10_cuda that it calls through
- * the PLT (c10/cuda/CUDAException.cpp):
+ * a launch. Without memory that call fails, and PyTorch raises a torch.AcceleratorError. No program
+ * expects this error from a shortage: programs catch torch.OutOfMemoryError, which PyTorch's
+ * caching allocator raises. PyTorch checks each result by a function of libc10_cuda that it calls
+ * through the PLT (c10/cuda/CUDAException.cpp):
  *
  *     void c10::cuda::c10_cuda_check_implementation(int32_t error, const char *file,
  *         const char *function, uint32_t line, bool include_device_assertions
  *         [, CUDAErrorLogCapture *])
  *
- * Before PyTorch 2.10 `line` is an int, which is passed in the same way.
+ * Before PyTorch 2.10 `line` is an int, which has the same calling convention.
  *
- * The dynamic linker finds this definition first. If the error is the shim's shortage, it makes
- * PyTorch's allocator throw its own exception, by a request for more than any device has: the
- * allocator refuses 1 EiB at once (c10/cuda/CUDACachingAllocator.cpp, malloc), and touches nothing.
- * In every other case it calls libc10_cuda's own.
+ * The dynamic linker finds the definition here first. If the error is the shim's shortage, the
+ * definition makes PyTorch's allocator throw its own exception, by a request for more than any
+ * device has: the allocator refuses 1 EiB at once (c10/cuda/CUDACachingAllocator.cpp, malloc), and
+ * touches nothing. Otherwise the definition calls libc10_cuda's own function.
  */
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -30,8 +30,8 @@
 typedef void check_function(int32_t error, const char *file, const char *function, uint32_t line,
                             bool with_assertions, void *log);
 
-/* The name since PyTorch 2.14; in 2.10 to 2.13; in 2.1 to 2.9. The older ones have no last
- * parameter (it is not read). */
+/* The names in PyTorch since 2.14, in 2.10 to 2.13, and in 2.1 to 2.9. The older two functions have
+ * no last parameter, and do not read it. */
 #define CHECK _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jbPNS0_19CUDAErrorLogCaptureE
 #define CHECK_OF_2_13 _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb
 #define CHECK_OF_2_9 _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_ib
@@ -44,10 +44,9 @@ static void *find(const char *library_name, const char *name)
     return library != NULL ? ms_libc_dlsym()(library, name) : NULL;
 }
 
-/* The part of c10::Allocator that is needed: its third virtual function is DataPtr
- * allocate(size_t). */
+/* The needed part of c10::Allocator: the third virtual function is DataPtr allocate(size_t). */
 struct data_ptr {
-    void *words[8]; /* larger than a c10::DataPtr; returned in memory, as that is */
+    void *words[8]; /* larger than a c10::DataPtr; like it returned in memory */
 };
 struct allocator {
     const struct {
@@ -56,7 +55,7 @@ struct allocator {
     } * functions;
 };
 
-/* Does not return, unless this PyTorch differs from the known versions. */
+/* Returns only if this PyTorch differs from the known versions. */
 static void throw_out_of_memory(void)
 {
     static const int8_t cuda = 1; /* c10::DeviceType */

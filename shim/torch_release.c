@@ -17,10 +17,11 @@
 /* The library with PyTorch's kernels. */
 struct library {
     char path[PATH_MAX];
-    char build_id[48]; /* in hexadecimal digits; empty: it has none */
+    char build_id[48]; /* hexadecimal digits; empty: no build-id */
 };
 
-/* Up to PyTorch 1.13 the library is cut into libtorch_cuda_cu.so and libtorch_cuda_cpp.so. */
+/* Up to PyTorch 1.13, libtorch_cuda_cu.so and libtorch_cuda_cpp.so take the place of
+ * libtorch_cuda.so. */
 static bool has_kernels(const char *path)
 {
     const char *name = strrchr(path, '/');
@@ -39,7 +40,7 @@ static void write_digits(const unsigned char *bytes, size_t count, char digits_o
         snprintf(digits_out + 2 * i, 3, "%02x", bytes[i]);
 }
 
-/* Looks through the notes of a segment. */
+/* Reads the build-id if it is among the notes of a segment. */
 static void read_build_id(const unsigned char *notes, size_t bytes, char digits_out[48])
 {
     ElfW(Nhdr) note;
@@ -73,7 +74,7 @@ static int look(struct dl_phdr_info *info, size_t size, void *found)
     return 1;
 }
 
-/* --- which release it is */
+/* --- the release */
 
 static _Atomic enum { UNDECIDED, PROVED, UNKNOWN } decision;
 
@@ -85,7 +86,7 @@ static const struct {
 #undef MS_RELEASE
 };
 
-/* What version.py says; empty: nothing. */
+/* The values in version.py; "": missing. */
 struct said {
     char version[48], commit[48];
 };
@@ -100,8 +101,8 @@ static void read_value(const char *text, const char *name, char value_out[48])
         snprintf(value_out, 48, "%.*s", (int)length, at != NULL ? at + 1 : "");
 }
 
-/* Reads version.py, in the folder above that of the library, whose path it makes of the library's:
- * stacks may be small. */
+/* Reads version.py, in the folder above the library's. `path`, the library's, becomes the path of
+ * version.py: stacks may be small. */
 static void read_version(char path[PATH_MAX], struct said *said_out)
 {
     static const char behind[] = "../version.py";
@@ -110,7 +111,7 @@ static void read_version(char path[PATH_MAX], struct said *said_out)
     *said_out = (struct said){0};
     char *name = strrchr(path, '/');
     name = name != NULL ? name + 1 : path;
-    memcpy(name, behind, sizeof(behind)); /* it is shorter than the library's name */
+    memcpy(name, behind, sizeof(behind)); /* shorter than the library's name */
     const int file = ms_regular_file_open(path, &stat);
     if (file < 0)
         return;

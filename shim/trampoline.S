@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What C cannot express: a tail jump to a function found at run time with every argument register
- * as the program left it; and dlsym and dlvsym without a stack frame, so that libc still sees the
- * real caller (RTLD_NEXT and RTLD_DEFAULT depend on it).
+ * Code that C cannot express: a tail jump to a function found at run time, with every argument
+ * register as the program left it; and dlsym and dlvsym without a stack frame, so that libc still
+ * sees the real caller, on which RTLD_NEXT and RTLD_DEFAULT depend.
  */
 #include "runtime/driver/flags.h"
 #include "shim/seal.h"
@@ -54,7 +54,7 @@
         guard   \symbol
         .endr
 
-/* What the runtime calls the driver through. */
+/* The functions by which the runtime calls the driver. */
 #define MS_DRIVER(field, symbol) call_driver symbol;
 #define MS_DRIVER_OPTIONAL MS_DRIVER
 #include "runtime/driver/driver.def"
@@ -69,7 +69,7 @@
 #undef MS_DRIVER
         .size   ms_calls, . - ms_calls
 
-/* Thunks for functions that the table does not know, and where they are. */
+/* Thunks for functions that the table does not know, and the table of these thunks. */
 .macro spare number
         .section .rodata
         .long   spare_\number - ms_spare_thunks

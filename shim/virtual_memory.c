@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Physical memory and mappings. Those of the program are deferred (vmm.h). What it got
- * from cuMemAlloc cannot be taken apart: that is an error there, and here. To share it is not: the
- * allocation is then materialised whole.
+ * Physical memory and mappings. Those that the program makes are deferred (vmm.h). Memory from
+ * cuMemAlloc cannot be unmapped or remapped, neither with the driver nor with the shim. It can be
+ * shared: the whole allocation is then materialised.
  */
 #include "runtime/base/log.h"
 #include "runtime/calls/host_memory.h"
@@ -18,7 +18,7 @@
 #include "shim/observer.h"
 #include "shim/quick.h"
 
-/* Memory from cuMemAlloc. */
+/* True if memory from cuMemAlloc lies in the range. */
 static bool meets_block(CUdeviceptr address, size_t bytes)
 {
     struct ms_allocation_facts facts;
@@ -26,7 +26,7 @@ static bool meets_block(CUdeviceptr address, size_t bytes)
            facts.address < address + bytes && !facts.is_programs;
 }
 
-/* Such memory is not taken apart. */
+/* Refuses to change mappings or addresses of memory from cuMemAlloc. */
 static bool refuses(CUdeviceptr address, size_t bytes, CUresult *result_out)
 {
     *result_out = CUDA_ERROR_INVALID_VALUE;
@@ -119,7 +119,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     return result;
 }
 
-/* True for mappings that the host can write too: they can hide addresses. */
+/* True for mappings that the host can write, too: such memory can hide addresses. */
 static bool host_may_write(const CUmemAccessDesc *desc, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -152,8 +152,8 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
     return MS_REAL(cuMemGetAccess)(flags, location, ptr);
 }
 
-/* For NCCL, which registers what the program gives it, and would take a handle that holds a part of
- * the allocation for all of it. */
+/* For NCCL, which registers the program's buffers, and would take a handle of a part of the
+ * allocation for a handle of all. */
 static CUresult retain_for_nccl(CUmemGenericAllocationHandle *handle, void *addr)
 {
     MS_ENTER("cuMemRetainAllocationHandle");
@@ -169,7 +169,7 @@ static CUresult retain_for_nccl(CUmemGenericAllocationHandle *handle, void *addr
     return result != CUDA_SUCCESS ? result : MS_REAL(cuMemRetainAllocationHandle)(handle, addr);
 }
 
-/* Memory from cuMemAlloc has no handle that the program could get, and opened memory has none. */
+/* The driver gives programs no handle for memory from cuMemAlloc, nor for memory opened by IPC. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
     CUresult result;
@@ -183,7 +183,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     return MS_REAL(cuMemRetainAllocationHandle)(handle, addr);
 }
 
-/* Others will use the memory that the range has now. */
+/* Materialises the range for good: others will use the memory that it has now. */
 static CUresult pin(CUdeviceptr address, size_t bytes)
 {
     if (!ms_owns_any())

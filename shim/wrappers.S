@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shim's functions, by entry. */
+/* The table of the shim's functions, by entry. */
 #include "shim/table.S"
 
         table   ms_wrappers
