@@ -78,8 +78,8 @@ static bool is_primary_active(CUdevice device)
            active != 0;
 }
 
-/* The handle of an active primary context, or NULL. The driver gives the handle only with a
- * reference, which is released again. */
+/* The handle of an active primary context. The driver gives it only with a reference, which is
+ * dropped. */
 static CUcontext primary_context(CUdevice device)
 {
     CUcontext context;

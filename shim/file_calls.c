@@ -483,16 +483,14 @@ READ_STREAM(__fread_unlocked_chk,
 
 /* --- mappings */
 
-/* True if the mapping may go on. Stores change a file only through a shared mapping of a writable
- * descriptor, so only that needs preparation. */
+/* Stores change a file only through a shared mapping of a writable descriptor. */
 static bool may_map(enum call call, int flags, int file)
 {
     return !is_needed() || (flags & MAP_SHARED) == 0 || file < 0 ||
            (fcntl(file, F_GETFL) & O_ACCMODE) != O_RDWR || prepare_descriptor(call, file);
 }
 
-/* Calls the kernel if libc's function was not looked up yet: an allocator may map that early, even
- * from within dlsym. */
+/* An allocator may map before libc's function was looked up, even from within dlsym. */
 static void *map(enum call call, void *address, size_t bytes, int protection, int flags, int file,
                  off_t offset)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declarations of cudaGL.h, cudaEGL.h and cudaVDPAU.h. The headers themselves need headers of the
- * other API, which a build of the shim should not require. */
+/* Declarations of cudaGL.h, cudaEGL.h and cudaVDPAU.h, which need headers of the other API that a
+ * build of the shim must not require. */
 #pragma once
 
 #define __CUDA_API_VERSION_INTERNAL

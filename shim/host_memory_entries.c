@@ -44,7 +44,7 @@ PUBLISHED(cuMemHostRegister_v2, &p, (void *p, size_t bytesize, unsigned int Flag
 FORGET(cuMemFreeHost)
 FORGET(cuMemHostUnregister)
 
-/* The program frees this memory with cuMemFree. */
+/* cuMemFree frees it. */
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
 {
     const CUresult result = MS_REAL(cuMemAllocManaged)(dptr, bytesize, flags);
@@ -63,8 +63,7 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory e
     return result;
 }
 
-/* The memory stays tracked after unmapping: programs map and unmap it again and again. Outputs may
- * be NULL. */
+/* Programs map and unmap this memory again and again, so it stays tracked. Outputs may be NULL. */
 static CUresult mapped(CUresult result, const CUdeviceptr *address, const size_t *bytes)
 {
     if (result == CUDA_SUCCESS && address != NULL && bytes != NULL && ms_is_started())

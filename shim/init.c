@@ -59,7 +59,7 @@ __attribute__((destructor)) static void report(void)
     ms_lifetime_end();
 }
 
-/* Fills ms_driver with thunks, which look up the driver's function at the first call. */
+/* The thunks look up the driver's functions at the first call. */
 static void fill_driver_table(void)
 {
     void *slots[MS_CALL_COUNT] = {NULL};

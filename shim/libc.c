@@ -5,7 +5,7 @@
 #include <link.h>
 #include <stdint.h>
 
-/* The dynamic section of this library; the linker defines the symbol. */
+/* This library's dynamic section; defined by the linker. */
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 
 /* The library's entry in the dynamic linker's list. With lazy binding, the linker puts the entry
@@ -42,8 +42,7 @@ struct symbols {
     const uint32_t *hash; /* DT_GNU_HASH */
 };
 
-/* The address that an entry refers to. glibc has already added the library's address to the entries
- * that it uses itself. */
+/* glibc has already added the library's address to the entries that it uses itself. */
 MS_EARLY static const void *place_of(const struct link_map *library, const ElfW(Dyn) * entry)
 {
     const ElfW(Addr) at = entry->d_un.d_ptr;

@@ -11,8 +11,8 @@
 /* Above the driver's limit for one call. */
 enum { MOST = 256 };
 
-/* The bytes at the address of an operation that waits or writes, or 0 for another operation. Both
- * kinds have the address in the same place. */
+/* Bytes that an operation waits for or writes; 0: another one. Both kinds have the address in one
+ * place. */
 static size_t operation_bytes(const CUstreamBatchMemOpParams *operation)
 {
     switch ((int)operation->operation) {

@@ -5,7 +5,7 @@
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 
-/* If an address strays (ms_pointer_strays), *bounded_out is a copy of the operations with
- * MS_NOWHERE for such addresses, which the caller frees with ms_heap_free; otherwise NULL. */
+/* *bounded_out: a copy, for ms_heap_free, of the operations, with MS_NOWHERE for addresses that
+ * stray (ms_pointer_strays); NULL if none does. */
 CUresult ms_memory_values_bound(const CUstreamBatchMemOpParams *operations, unsigned count,
                                 CUstreamBatchMemOpParams **bounded_out);

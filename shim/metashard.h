@@ -43,11 +43,11 @@ extern "C" {
  * On return, the loaded bytes that the plan gives to this rank are in device memory. Bytes loaded
  * later follow when they are used, when the program settles, or with metashard_materialise. A
  * second plan replaces the first. The call frees the memory of bytes that other ranks keep, unless
- * the program may have written there. In mode enforce it also frees memory that may have been
- * written but is equal to its file, so no other thread may write to the tensors meanwhile.
- * metashard_status says how much was freed, and a log line what stays. Fails if the plan is not
- * valid; the previous plan then stays active. If neither the plan nor a launcher (RANK, ...) names
- * the rank, the plan waits for an NCCL communicator.
+ * the program may have written there. In mode enforce it frees written memory, too, if that is
+ * equal to its file, so no other thread may write to the tensors meanwhile. metashard_status says
+ * how much was freed, and a log line what stays. Fails if the plan is not valid; the previous plan
+ * then stays active. If neither the plan nor a launcher (RANK, ...) names the rank, the plan waits
+ * for an NCCL communicator.
  */
 METASHARD_API int metashard_plan_file(const char *path);
 METASHARD_API int metashard_plan_text(const char *json, size_t bytes);

@@ -13,8 +13,8 @@
 #include "shim/stream.h"
 
 /* `entry_kind` is SYNC or ASYNC (stream.h). `nowhere` are the arguments of a call that strays,
- * `said` is the call's struct ms_movement. Each branch has its own copy of the struct, which stays
- * in registers while nothing is deferred. */
+ * `said` is the call's struct ms_movement. Each branch has its own, so that the struct stays in
+ * registers while nothing is deferred. */
 #define MOVEMENT(symbol, entry_kind, parameters, arguments, nowhere, said)                      \
     MS_QUICK_COPY(symbol, entry_kind##_PARAMETERS parameters, entry_kind##_ARGUMENTS arguments) \
     {                                                                                           \
@@ -89,7 +89,7 @@ ANY(cuMemcpyAsync, ASYNC, CU_STREAM_LEGACY)
 ANY(cuMemcpyAsync_ptsz, ASYNC, CU_STREAM_PER_THREAD)
 
 /* True if the driver would accept the attributes, and they ask only for an order of reading the
- * source: reading it at once, on a stream that does not wait, satisfies all three orders. */
+ * source: reading it now, on a stream that does not wait, satisfies all three. */
 static bool is_plain(const CUmemcpyAttributes *attributes, CUstream stream)
 {
     return attributes != NULL && stream != CU_STREAM_LEGACY && attributes->flags == 0 &&
@@ -268,8 +268,7 @@ static bool copy_array(const void *array, size_t count, size_t element_bytes, vo
     return *copy_out != NULL;
 }
 
-/* *bounded_out: a copy of the destinations, if one strays, which the caller frees with
- * ms_heap_free; else NULL. */
+/* *bounded_out: a copy, for ms_heap_free, of the destinations if one strays; else NULL. */
 static CUresult begin_batch(const struct batch *batch, CUstream stream, void **bounded_out)
 {
     bool is_held; /* never true: all operands are materialised */
@@ -354,7 +353,7 @@ static bool is_known(CUarray_format format)
            (format >= CU_AD_FORMAT_UNORM_INT8X1 && format <= CU_AD_FORMAT_SNORM_INT16X4);
 }
 
-/* The bytes of an element; 0: this side is not an array. */
+/* 0: this side is not an array. */
 static size_t element_of(const CUmemcpy3DOperand *operand)
 {
     CUDA_ARRAY3D_DESCRIPTOR array;

@@ -10,7 +10,7 @@
  *     AlltoAll            both count of each rank
  *     Scatter             the root reads count for each rank; all write count
  *
- * Each nccl*Config touches the same buffers as the function without Config.
+ * nccl*Config touches the same buffers.
  *
  * Inside a group, a call returns before anything has happened; prepared buffers stay as they are.
  */
@@ -93,8 +93,7 @@ static ncclResult_t come_back(ncclResult_t result)
 
 /* --- sizes */
 
-/* Returns false for an unknown type or on overflow: everything is prepared, or NCCL refuses the
- * call. */
+/* False for an unknown type or on overflow: everything is prepared, or NCCL refuses the call. */
 static bool find_bytes(size_t count, ncclDataType_t type, size_t times, size_t *bytes_out)
 {
     static const unsigned char sizes[] = MS_NCCL_TYPE_BYTES;
@@ -104,7 +103,6 @@ static bool find_bytes(size_t count, ncclDataType_t type, size_t times, size_t *
            !__builtin_mul_overflow(*bytes_out, times, bytes_out);
 }
 
-/* Asks NCCL for the communicator's size, and for this process's rank. */
 static bool query(const struct way *way, ncclComm_t comm, struct ms_communicator *found)
 {
     typedef ncclResult_t query(ncclComm_t comm, int *value);
@@ -150,7 +148,6 @@ static ncclResult_t prepare(const struct ms_operation *operation)
     return ncclUnhandledCudaError;
 }
 
-/* For a call with unknown accesses. */
 static ncclResult_t prepare_everything(void)
 {
     return prepare(&(struct ms_operation){.read_bytes = SIZE_MAX});
@@ -169,7 +166,7 @@ static ncclResult_t prepare_times(const struct way *way, struct ms_operation ope
     return prepare(&operation);
 }
 
-/* By kind of operation: how often the root and the other ranks read and write `count` elements. */
+/* How often the root and the other ranks read and write `count` elements. */
 enum { NOTHING, ONCE, OF_ALL };
 struct kind {
     unsigned char root_reads, others_read, root_writes, others_write;

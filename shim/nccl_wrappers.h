@@ -22,6 +22,6 @@ bool ms_nccl_is_calling(void);
 /* dlsym's answer for a name that begins with "nccl": the wrapper, or `found`, the real function. */
 void *ms_nccl_substitute(void *found, const char *name);
 
-/* Warns if the program's NCCL cannot be hooked, because it is linked into PyTorch. Called once the
- * program defers memory. */
+/* Called once the program defers memory. Warns if NCCL is linked into PyTorch and cannot be
+ * hooked. */
 void ms_nccl_prepare_detection(void);

@@ -4,6 +4,6 @@
 
 #include <stdbool.h>
 
-/* Called for each deferred allocation. Warns, after some of them, if PyTorch reports no blocks.
- * Does not warn about memory pools (is_pooled), where each allocation is a block. */
+/* Called for each deferred allocation. Warns, after some, if PyTorch reports no blocks; not for
+ * memory of a pool (is_pooled), where an allocation is a block. */
 void ms_observer_prepare(bool is_pooled);

@@ -14,7 +14,7 @@ static const char names[][24] = {
 enum { NAMES = sizeof(names) / sizeof(names[0]) };
 
 /* Finds a function in all libraries in the search order (RTLD_DEFAULT), or in those behind the shim
- * (RTLD_NEXT); or NULL. Clears dlerror, so that the program does not see a failed lookup. */
+ * (RTLD_NEXT); or NULL. Clears dlerror: the program must not see the failure. */
 static void *find(void *where, const char *name)
 {
     void *found = ms_libc_dlsym()(where, name);

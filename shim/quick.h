@@ -39,8 +39,8 @@
     }                                                                                            \
     static CUresult inside_##symbol parameters
 
-/* An entry that evaluates `prepared`, which materialises what the call uses, and calls the driver
- * if that is CUDA_SUCCESS. */
+/* An entry that calls the driver if `prepared`, which materialises what the call uses, is
+ * CUDA_SUCCESS. */
 #define MS_PREPARED(symbol, prepared, parameters, arguments)                \
     CUresult symbol parameters                                              \
     {                                                                       \

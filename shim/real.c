@@ -110,8 +110,8 @@ static void *handle_of(const void *address)
     return dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
 }
 
-/* Asks the loader. Returns ms_missing if the driver lacks the function, or the loader finds the
- * shim's own export. Clears dlerror, so that the program does not see a failed lookup. */
+/* ms_missing if the loader finds nothing, or the shim's own export. Clears dlerror: the program
+ * must not see the failure. */
 static void *look_up(void *handle, enum ms_entry entry)
 {
     /* When off, the shim must not hide functions of a library behind it. */

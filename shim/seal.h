@@ -16,7 +16,7 @@ struct ms_sealed {
 };
 
 /* Called by the thunk of an entry or spare slot if bytes are deferred or the real function is not
- * known. With MS_FIND_ONLY in the index, only finds the function and materialises nothing. */
+ * known. With MS_FIND_ONLY in the index, materialises nothing. */
 struct ms_sealed ms_seal_enter(uint32_t index);
 
 #endif

@@ -38,8 +38,7 @@ static size_t length_of(unsigned node)
     return node % 2 == 0 ? facts->symbol_length : facts->base_length;
 }
 
-/* Hashes the bytes in the middle, the last bytes and the length, which tell names apart well
- * enough. */
+/* By the bytes in the middle, the last bytes and the length, which tell names apart well enough. */
 static unsigned chain_of(const char *name, size_t length)
 {
     uint64_t middle = 0, end = 0;

@@ -12,10 +12,10 @@
  *
  * Before PyTorch 2.10 `line` is an int, which has the same calling convention.
  *
- * The dynamic linker finds the definition here first. If the error is the shim's shortage, the
- * definition makes PyTorch's allocator throw its own exception, by a request for more than any
- * device has: the allocator refuses 1 EiB at once (c10/cuda/CUDACachingAllocator.cpp, malloc), and
- * touches nothing. Otherwise the definition calls libc10_cuda's own function.
+ * The dynamic linker finds the definition here first. For the shim's shortage, it makes PyTorch's
+ * allocator throw its own exception, by a request for more than any device has: the allocator
+ * refuses 1 EiB at once (c10/cuda/CUDACachingAllocator.cpp, malloc), and touches nothing. For every
+ * other error, it calls libc10_cuda's own function.
  */
 #include <dlfcn.h>
 #include <stdatomic.h>

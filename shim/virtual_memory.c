@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Physical memory and mappings. Those that the program makes are deferred (vmm.h). Memory from
- * cuMemAlloc cannot be unmapped or remapped, neither with the driver nor with the shim. It can be
- * shared: the whole allocation is then materialised.
+ * Physical memory and mappings. Those that the program makes are deferred (vmm.h). To unmap or
+ * remap memory from cuMemAlloc is an error, as in the driver; to share it materialises the whole
+ * allocation.
  */
 #include "runtime/base/log.h"
 #include "runtime/calls/host_memory.h"
@@ -18,7 +18,7 @@
 #include "shim/observer.h"
 #include "shim/quick.h"
 
-/* True if memory from cuMemAlloc lies in the range. */
+/* The range meets memory from cuMemAlloc. */
 static bool meets_block(CUdeviceptr address, size_t bytes)
 {
     struct ms_allocation_facts facts;
@@ -183,7 +183,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     return MS_REAL(cuMemRetainAllocationHandle)(handle, addr);
 }
 
-/* Materialises the range for good: others will use the memory that it has now. */
+/* Others will use the memory that the range has now. */
 static CUresult pin(CUdeviceptr address, size_t bytes)
 {
     if (!ms_owns_any())

@@ -33,7 +33,7 @@ static bool add_chunk(struct ms_arena *arena, size_t bytes)
     return true;
 }
 
-/* Takes the bytes at offset `used` of the newest chunk, or at the start of a new chunk. */
+/* Takes bytes at offset `used` of the newest chunk, or in a new chunk. */
 static void *take(struct ms_arena *arena, size_t used, size_t bytes)
 {
     if (arena->chunks == NULL || used > arena->chunks->capacity ||

@@ -11,8 +11,8 @@ bool ms_array_grow(void *array, size_t count, size_t *capacity, size_t element_b
 #define MS_ARRAY_GROW(array, count, capacity) \
     ms_array_grow(&(array), count, &(capacity), sizeof(*(array)))
 
-/* Counts the elements, of the first `count`, for which is_before holds: all of them come before the
- * others. is_before is an expression of the index `at`. */
+/* The number of the first `count` elements for which is_before, an expression of the index `at`, is
+ * true. They come before all others. */
 #define MS_ARRAY_FIND(at, count, is_before)              \
     ({                                                   \
         size_t low_ = 0, high_ = (count);                \

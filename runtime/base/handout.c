@@ -23,7 +23,7 @@
 #include "runtime/base/peer.h"
 #include "runtime/base/thread.h"
 
-/* A process that asks writes at once; a process that answers may serve other requests first. */
+/* An asker writes at once; the answer may have to wait for other requests. */
 enum { REQUEST_MS = 5000, ANSWER_MS = 30000, STEP_MS = 5, JOIN_S = 5 };
 
 struct request {
@@ -177,8 +177,7 @@ static void *serve(__attribute__((unused)) void *unused)
     }
 }
 
-/* A child's copy of the listener would keep asking processes waiting after this process has
- * ended. */
+/* With a copy in a child, processes that ask would wait even after this process has ended. */
 static void close_in_child(void)
 {
     if (server.listener >= 0)

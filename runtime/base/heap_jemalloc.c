@@ -18,8 +18,7 @@ void *ms_je_mallocx(size_t size, int flags);
 void *ms_je_rallocx(void *memory, size_t size, int flags);
 void ms_je_dallocx(void *memory, int flags);
 
-/* Stubs for the parts that private-jemalloc.sh cuts off: external settings, and heap profiling,
- * which only settings can enable. */
+/* Stubs: private-jemalloc.sh cuts off external settings, and heap profiling, which they enable. */
 char *ms_je_secure_getenv(const char *name);
 ssize_t ms_je_readlink(const char *path, char *buffer, size_t length);
 

@@ -22,8 +22,8 @@
 #else
 #define MS_LOCK_ATTRIBUTE(...)
 #endif
-/* MS_HOLDS, before a function: the caller holds the lock. MS_GUARDED_BY, behind a variable: only a
- * thread that holds the lock uses the variable. */
+/* MS_HOLDS, before a function: the caller holds the lock. MS_GUARDED_BY, behind a variable: the
+ * user holds the lock. */
 #define MS_HOLDS(lock) MS_LOCK_ATTRIBUTE(requires_capability(lock))
 #define MS_GUARDED_BY(lock) MS_LOCK_ATTRIBUTE(guarded_by(lock))
 
@@ -72,7 +72,7 @@ static inline void ms_lock_take(struct ms_lock *lock)
     ms_lock_add(lock);
 }
 
-/* Returns false if another thread has the lock. Never waits, so ranks do not matter. */
+/* False: another thread has the lock. Never waits, so ranks do not matter. */
 static inline bool ms_lock_try(struct ms_lock *lock)
     MS_LOCK_ATTRIBUTE(try_acquire_capability(true, *lock), no_thread_safety_analysis);
 static inline bool ms_lock_try(struct ms_lock *lock)

@@ -24,8 +24,8 @@ void ms_quiet_begin(struct ms_quiet *quiet)
     sigpending(&quiet->pending_before);
 }
 
-/* The kernel sends these signals to the writing thread, and sigtimedwait takes a thread's own
- * signals before those of the process. */
+/* The kernel sends the signal to the writing thread; sigtimedwait takes a thread's own signals
+ * first. */
 static void take_away(int signal)
 {
     sigset_t set;

@@ -120,7 +120,6 @@ static struct ms_leaf *resize(const struct ms_sorted *list, struct ms_leaf *leaf
     return resized;
 }
 
-/* Makes room for one more leaf in the array. */
 static bool grow_leaves(struct ms_sorted *list)
 {
     if (list->leaf_count < list->leaf_capacity)
@@ -174,7 +173,6 @@ static struct window window_around(const struct ms_sorted *list, size_t leaf)
     return window;
 }
 
-/* Grows the leaves of the window to the full capacity. */
 static bool make_full_size(struct ms_sorted *list, const struct window *window)
 {
     for (size_t i = window->first; i < window->first + window->leaves; i++) {

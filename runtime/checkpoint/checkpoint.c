@@ -323,7 +323,7 @@ static bool read_files(const char *folder, const struct names *names,
     return true;
 }
 
-/* The name, without the folder, of the tensor's file, whose path was read as FOLDER/NAME. */
+/* The name of the tensor's file in its folder. */
 static const char *name_in_folder(const struct ms_checkpoint *checkpoint, size_t index)
 {
     return strrchr(checkpoint->files[records_of(checkpoint)[index].file], '/') + 1;
@@ -376,8 +376,7 @@ static bool check_duplicates(const struct ms_checkpoint *checkpoint, struct ms_f
     return is_good;
 }
 
-/* Marks the tensors that the map places in the right file. Returns the number of names in the
- * map. */
+/* Marks the tensors that the map places in the right file. Returns the number of its names. */
 static size_t mark_placed(const struct ms_checkpoint *checkpoint, const struct ms_hash_set *set,
                           const char *map, bool *is_placed)
 {

@@ -11,8 +11,7 @@ struct ms_forms {
     struct ms_hash_set known; /* only until ms_forms_end */
 };
 
-/* Returns the number of the form of a tensor, whose elements and bytes are set. MS_NO_NUMBER: out
- * of memory. */
+/* The number of the form of a measured tensor; MS_NO_NUMBER: out of memory. */
 uint32_t ms_forms_add(struct ms_forms *forms, const struct ms_tensor *tensor);
 /* Frees what only ms_forms_add needs. */
 static inline void ms_forms_end(struct ms_forms *forms)

@@ -215,7 +215,7 @@ static bool run_dup(struct unpickler *machine)
     return has(machine, 1) && add(machine, &machine->stack, top(machine));
 }
 
-/* One value, number 0, stands for all values of kind MS_VALUE_OTHER. */
+/* Value 0 stands for all of kind MS_VALUE_OTHER. */
 static bool run_other(struct unpickler *machine)
 {
     return add(machine, &machine->stack, 0);
@@ -443,8 +443,7 @@ static bool run_get(struct unpickler *machine)
     return add(machine, &machine->stack, machine->memo.number[machine->argument.number] - 1);
 }
 
-/* Stores the top in the memo. Writers number memo entries from 0, and each entry takes at least one
- * byte. */
+/* Writers number memo entries from 0, and each entry takes at least one byte. */
 static bool keep(struct unpickler *machine, uint64_t index)
 {
     if (!has(machine, 1))

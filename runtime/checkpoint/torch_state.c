@@ -179,7 +179,7 @@ static bool is_tensor(enum made made)
     return made == A_TENSOR || made == A_TENSOR_WITH_DTYPE || made == A_QUANTIZED;
 }
 
-/* Replaces a parameter by its tensor, then returns what that value is. */
+/* Replaces a parameter by its tensor. */
 static bool find_made(struct walk *walk, uint32_t *value, enum made *made_out,
                       uint32_t *arguments_out)
 {

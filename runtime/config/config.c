@@ -21,7 +21,7 @@ static char lower(char letter)
     return letter >= 'A' && letter <= 'Z' ? (char)(letter - 'A' + 'a') : letter;
 }
 
-/* Returns the text behind the word, or NULL if the text does not begin with the word. */
+/* The text behind the word; NULL if the text does not begin with the word. */
 static const char *skip_word(const char *text, const char *word)
 {
     for (; *word != '\0'; text++, word++) {
@@ -31,7 +31,7 @@ static const char *skip_word(const char *text, const char *word)
     return text;
 }
 
-/* Returns the word's length if the text begins with the word, in either case, otherwise 0. */
+/* The word's length if the text begins with the word, in either case; else 0. */
 static size_t match_word(const char *text, const char *word)
 {
     size_t length = 0;
@@ -57,8 +57,7 @@ static void copy_text(char *to, size_t bytes, const char *text, const char *endi
     to[used < bytes ? used : 0] = '\0';
 }
 
-/* Each parser returns NULL, or a text that says which values it expects; then it leaves
- * `value_out`. */
+/* Each parser returns NULL, or the values that it expects; then `value_out` is untouched. */
 
 static const char *parse_SWITCH(const char *text, ms_type_SWITCH *value_out)
 {
@@ -85,7 +84,7 @@ static const char *parse_MODE(const char *text, ms_type_MODE *value_out)
     return NULL;
 }
 
-/* Returns false if there is no digit, or the number is too large. */
+/* False: no digit, or the number is too large. */
 static bool read_digits(const char *text, const char **end_out, uint64_t *number_out)
 {
     const char *at = text;
@@ -101,7 +100,7 @@ static bool read_digits(const char *text, const char **end_out, uint64_t *number
     return at != text;
 }
 
-/* Returns the bits to shift by for a unit letter, or 0 for another letter. */
+/* The bits to shift by for a unit; 0: no unit. */
 static int read_unit(char letter)
 {
     static const char units[] = "kmgt";
@@ -200,7 +199,7 @@ static bool expand(char letter, char *text, size_t bytes)
     return letter != '\0' && strchr("prjh", letter) != NULL;
 }
 
-/* Copies a file name, and replaces %p, %r, %j and %h. */
+/* Copies a file name and expands its %p, %r, %j and %h. */
 static const char *parse_PATH(const char *text, ms_type_PATH *value_out)
 {
     static const char expected[] = "a file name of less than 512 bytes";
@@ -306,7 +305,7 @@ static enum option find_option(const char *setting, const char **value_out)
     return OPTION_COUNT;
 }
 
-/* Returns the variable with the most similar name, or NULL if no name is similar. */
+/* The variable with the most similar name; NULL if none is similar. */
 static const char *find_nearest(const char *name)
 {
     struct ms_nearest nearest = {.text = name + sizeof(prefix)};
@@ -322,8 +321,8 @@ static bool is_setting(const char *entry)
     return skip_word(entry, prefix) != NULL;
 }
 
-/* Looks up names that people type, too far from any variable, and names of removed variables.
- * Returns what to use instead, or NULL. */
+/* Misspellings that no variable is near to, and removed variables, with the replacement for
+ * each. */
 static const char *find_instead(const char *name)
 {
     static const char *const names[][2] = {

@@ -542,7 +542,7 @@ bool ms_control_serve(int wake, int patience_ms)
 
 /* --- the thread */
 
-/* Number of looks, 5 s in all: a writer may pause so long within a plan. */
+/* Looks, 5 s in all: how long a writer may pause within a plan. */
 enum { PATIENCE = 20 };
 
 /* Used by the thread alone while it runs. */
@@ -576,9 +576,9 @@ static void refuse(const struct stat *now, const struct ms_fault *fault)
     control.read = *now;
 }
 
-/* Reads the file only when two looks find it unchanged, because it may be being written. A plan
- * with a fault may be half written, by a writer that was held up: it is refused only if the file
- * stays unchanged for PATIENCE looks. */
+/* Reads the file only when two looks find it unchanged: it may be half written. A plan with a fault
+ * may still be, if the writer was held up, so it is refused only after PATIENCE looks without a
+ * change. */
 static void look_at_plan(void)
 {
     struct stat now;
@@ -655,7 +655,7 @@ static void start_thread(void)
     }
 }
 
-/* Makes the plan's path absolute, because the program may change its working directory. */
+/* The program may change its working directory. */
 static void make_absolute(const char *path)
 {
     char folder[MS_PATH_BYTES] = "";

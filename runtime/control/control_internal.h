@@ -14,6 +14,6 @@ bool ms_control_open(const char *path);
 /* Closes all connections, and removes the socket if it is still this process's. */
 void ms_control_close(void);
 
-/* Waits up to patience_ms (-1: for ever) for a connection, a request or the signal, and serves all
- * that are ready. Serves nothing and returns false if `wake` is readable. */
+/* Waits at most patience_ms (-1: for ever) for a client or the signal, and serves it. Returns
+ * false, and serves nothing, if `wake` is readable. */
 bool ms_control_serve(int wake, int patience_ms);

@@ -35,7 +35,7 @@ static uint64_t others_bytes_of(CUdevice device, CUcontext context)
     return is_known && total - unused > own ? total - unused - own : 0;
 }
 
-/* Memory of other processes is included: no driver says which process uses memory. */
+/* Includes other processes: no driver says which process uses memory. */
 static uint64_t others_bytes(void)
 {
     CUcontext contexts[MS_MAX_DEVICES] = {NULL};

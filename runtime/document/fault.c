@@ -31,7 +31,7 @@ static size_t head_bytes(const char *text, size_t most)
     return bytes;
 }
 
-/* The length of the text's last whole characters, at most `most` bytes. The text is longer. */
+/* Like head_bytes, for the text's last characters. */
 static size_t tail_bytes(const char *end, size_t most)
 {
     size_t bytes = most;
@@ -55,7 +55,7 @@ static void shorten(char *out, size_t out_bytes, const char *text)
     memcpy(out + head + sizeof(gap) - 1, text + length - tail, tail + 1);
 }
 
-/* Cuts off the end of the text if there is no memory for all of it. */
+/* If out of memory, cuts off the end of the text. */
 static void __attribute__((format(printf, 3, 0)))
 write_reason(char *out, size_t out_bytes, const char *format, va_list args)
 {

@@ -81,8 +81,7 @@ static int next_byte(struct decoder *decoder)
     return decoder->escaped[decoder->next++];
 }
 
-/* Returns the closing quote of a string without escapes, or NULL if the string has an escape. Most
- * have none, and need no decoding. */
+/* The closing quote of a string without escapes, as most are; NULL: it has an escape. */
 static const char *end_of_plain(const char *string)
 {
     const char *at = string + 1;
@@ -135,7 +134,7 @@ bool ms_json_is_text(const char *string, const char *text)
     return byte < 0 && *text == '\0';
 }
 
-/* Compares the decoded texts: two strings may write the same text differently. */
+/* Compares decoded texts, because strings may write one text differently. */
 static bool is_same(const char *string, const char *other)
 {
     struct decoder left = decode(string), right = decode(other);
@@ -407,7 +406,7 @@ fault_at(const struct check *check, const char *at, const char *format, ...)
 
 /* --- scalars */
 
-/* Returns the next character, or NUL, which JSON never contains, at the end. */
+/* NUL at the end: JSON contains none. */
 static char peek(const struct check *check)
 {
     return check->at < check->end ? *check->at : '\0';

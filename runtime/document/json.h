@@ -65,9 +65,9 @@ char *ms_json_text(const char *string, struct ms_arena *arena);
 bool ms_json_is_text(const char *string, const char *text); /* false for other values */
 uint64_t ms_json_hash(const char *string);                  /* ms_hash_set_text() of the text */
 
-/* Finds an object's members by `keys`, which ends with NULL; sets NULL for a missing member. A
- * value that is not an object is a fault. An unknown key is a fault if `expected`, a list of the
- * keys for the message, is not NULL. */
+/* Finds an object's members by `keys`, which ends with NULL; sets NULL for a missing member.
+ * Another value than an object is a fault, and so is an unknown key if `expected`, the keys for the
+ * message, is not NULL. */
 bool ms_json_members(const struct ms_fault_context *reading, const struct ms_place *place,
                      const char *object, const char *const *keys, const char **values_out,
                      const char *expected);

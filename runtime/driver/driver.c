@@ -74,7 +74,7 @@ bool ms_driver_any_is_pageable(void)
         state = pageable != 0 ? YES : NO;
     }
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_DEVICE)
-        return true; /* the safe answer, not kept: the driver may know later */
+        return true; /* not kept: the driver may know later */
     atomic_store_explicit(&known, state, memory_order_relaxed);
     return state == YES;
 }

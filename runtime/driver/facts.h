@@ -26,7 +26,7 @@ extern const struct ms_fact_row ms_facts[MS_FACT_COUNT];
 /* One bit for each fact. */
 #define MS_FACT_BIT(fact) (UINT32_C(1) << (fact))
 
-/* MS_EVERY_DEVICE as the device: the fact holds on all devices that were checked. */
+/* MS_EVERY_DEVICE: the fact holds on all checked devices. */
 enum { MS_EVERY_DEVICE = MS_MAX_DEVICES };
 bool ms_fact_holds(CUdevice device, enum ms_fact fact);
 

@@ -93,7 +93,7 @@ static inline bool ms_is_quiet(void)
                                                                            << (8 * MS_HOT_GATED);
 }
 
-/* A call may go straight to the driver, but must be counted (quiesce.h). */
+/* A call may go straight to the driver, once counted (quiesce.h). */
 static inline bool ms_is_quiet_but_counted(void)
 {
     return !ms_defers_any() && ms_is_gated();

@@ -14,8 +14,8 @@ enum { UNKNOWN_MS = 10, UNCOUNTED_MS = 100 };
 /* Held while calls are held up: held-up calls wait by taking the lock. */
 static struct ms_lock door = MS_LOCK_INIT(quiesce);
 
-/* Set in the thread that holds calls up: within its own driver calls the driver may call entries of
- * the shim, which must not wait. */
+/* Set in the thread that holds calls up: the driver may call the shim's entries in that thread's
+ * calls. */
 static _Thread_local bool is_exempt __attribute__((tls_model("initial-exec")));
 
 static _Atomic bool is_closed;
@@ -27,8 +27,8 @@ void ms_quiesce_start(void)
     atomic_fetch_or(&ms_hot.deferred, MS_HOT_COUNTED);
 }
 
-/* A call counts itself before it reads is_closed, and ms_quiesce_begin sets is_closed before it
- * reads the count, so at least one sees the other. */
+/* A call is counted before it reads is_closed, and is_closed is set before `calls` is read, so one
+ * of the two sees the other. */
 void ms_quiesce_enter(void)
 {
     if (is_exempt)

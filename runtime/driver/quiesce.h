@@ -10,8 +10,8 @@
  * Counting costs a call two atomic additions, so calls are counted only where a suspension is to be
  * expected: from the start if one can be requested from outside, else from the first suspension on.
  * Two kinds of calls under way are not counted, and get time to reach the driver: a call that began
- * before counting, 100 ms, because a thread on a busy machine may not run for a while; and a call
- * that is not modelled (shim/seal.h) and has left the shim, 10 ms.
+ * before counting gets 100 ms, as a busy machine may not run its thread for a while; a call that is
+ * not modelled (shim/seal.h) gets 10 ms after it has left the shim.
  */
 #pragma once
 
@@ -23,8 +23,8 @@
 /* This thread's call is counted. */
 extern _Thread_local bool ms_quiesce_is_counted __attribute__((tls_model("initial-exec")));
 
-/* Begins a call, if calls are counted. Waits while calls are held up. Nested calls are part of the
- * outer call. */
+/* Begins a call, while calls are counted; waits while calls are held up. Nested calls are part of
+ * the call. */
 void ms_quiesce_enter(void);
 
 /* Ends a counted call. */

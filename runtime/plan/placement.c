@@ -148,8 +148,8 @@ static uint64_t unflat_bytes(const struct ms_mesh *mesh, const struct ms_terms *
     return box->elements * element_bytes(tensor);
 }
 
-/* Sets the rank's share of a tensor; for fsdp1, provisionally the tensor's place in its unit.
- * filled[unit]: the unit's elements so far. */
+/* Sets the rank's share; for fsdp1, at first the tensor's place in its unit. filled[unit]: its
+ * elements so far. */
 static void share_make(struct ms_placement *placement, size_t index, struct ms_index_box *box,
                        uint64_t *filled)
 {
@@ -178,8 +178,7 @@ static void share_make(struct ms_placement *placement, size_t index, struct ms_i
     *share = (struct share){kept.begin, kept.end};
 }
 
-/* Converts an fsdp1 tensor's place in its unit to the rank's share, now that the unit's size is
- * known. */
+/* Converts an fsdp1 tensor's place in its unit to the share, as the unit's size is known now. */
 static void share_finish(struct ms_placement *placement, size_t index, const uint64_t *filled)
 {
     const struct ms_layout *layout = placement->layout;
@@ -470,7 +469,7 @@ static bool take_members(const struct ms_layout *layout, struct ms_forms *forms,
     return true;
 }
 
-/* Sorts by unit and kind, and merges equal members. Returns the number of members. */
+/* Sorts by unit and kind, and merges equal members. Returns their number. */
 static size_t list_members(struct member *members, size_t count)
 {
     size_t kept = 0;
@@ -487,7 +486,7 @@ static size_t list_members(struct member *members, size_t count)
     return kept;
 }
 
-/* Forms groups, and merges equal ones. Returns the number of groups. */
+/* Forms groups and merges equal ones. Returns their number. */
 static size_t list_groups(struct member *members, size_t count, struct group *groups)
 {
     size_t found = 0, kept = 0;

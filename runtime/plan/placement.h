@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes that one rank keeps of each tensor of a layout. The cursor makes ranges one at a time,
- * because a tensor may have as many as rows; their sum in bytes is known beforehand.
+ * The bytes that one rank keeps of each tensor of a layout. Ranges are made one at a time, since a
+ * tensor may have as many as rows; their sum in bytes is known beforehand.
  *
  *     struct ms_cursor cursor;
  *     struct ms_range range;

@@ -54,13 +54,12 @@ bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_p
 bool ms_plan_read(const char *path, struct ms_plan **plan_out, struct ms_fault *fault);
 void ms_plan_destroy(struct ms_plan *plan); /* may be NULL */
 
-/* Changes one size of the mesh, and forgets the plan's rank. Returns false if the plan has ranges,
- * which fit only one world, or the new world is too large. */
+/* Changes one size of the mesh, and forgets the rank. Returns false if the plan has ranges, which
+ * fit only one world, or the new world is too large. */
 bool ms_plan_resize(struct ms_plan *plan, unsigned mesh_dim, uint32_t size);
 
 /* Finds this process's rank in the plan (`rank`, `coordinates`), else in the launcher's
- * environment. *is_given_out: either has a rank. Returns false if neither has, or the environment's
- * does not fit. */
+ * environment, where it may be wrong. *is_given_out: there is one. */
 bool ms_plan_find_rank(const struct ms_plan *plan, uint32_t *rank_out, bool *is_given_out,
                        struct ms_fault *fault);
 

@@ -19,8 +19,7 @@ size_t ms_checkpoint_files_most = 4096;
 struct file {
     struct stat stat;
     size_t first, count; /* of all tensors; none: not a checkpoint */
-    /* By tensor: the greatest end of this and all earlier tensors. NULL: no tensors overlap;
-     * tensors of torch.save may. */
+    /* By tensor: the greatest end up to it. NULL: no tensors overlap; those of torch.save may. */
     uint64_t *reach;
 };
 
@@ -166,8 +165,8 @@ static bool add_files(const struct ms_checkpoint *checkpoint, size_t first)
     return true;
 }
 
-/* True if `now` is `before`, saved again: with the same tensors in the same places, in files of the
- * same names, or of new names if the old files are gone. */
+/* True if `now` is `before`, saved again: the same tensors in the same places, in files of the same
+ * names, or of others if the old files are gone. */
 static bool is_saved_again(const struct ms_checkpoint *before, const struct ms_checkpoint *now)
 {
     const char *file = NULL, *other_file = NULL;
@@ -188,8 +187,8 @@ static bool is_saved_again(const struct ms_checkpoint *before, const struct ms_c
     return true;
 }
 
-/* Takes ownership of the checkpoint. Tensors of a checkpoint that the program saves and loads again
- * and again are listed once. */
+/* Takes ownership of the checkpoint. Lists the tensors of a checkpoint that was saved again only
+ * once. */
 static bool add_checkpoint(struct ms_checkpoint *checkpoint)
 {
     for (size_t i = 0; i < known.checkpoint_count; i++) {
@@ -256,8 +255,7 @@ static void read_headers_there(void *argument)
         headers->is_read = ms_checkpoint_open(headers->path, &headers->checkpoint, headers->fault);
 }
 
-/* Reads in the file thread, because the program may hold locks on its checkpoint, which closing the
- * file here could end. */
+/* Reads in the file thread: closing the file here would drop the program's locks on it. */
 static bool read_headers(const struct ms_source *source, const char *path,
                          struct ms_checkpoint **checkpoint_out, struct ms_fault *fault)
 {

@@ -12,9 +12,8 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/source/source.h"
 
-/* The number of files known at a time. Beyond it the oldest file is forgotten, and read again when
- * needed: a program that saves and loads for days has new files each time. Tests lower the
- * number. */
+/* The most files known at a time; then the oldest is forgotten, and read again when needed. A
+ * program that saves and loads for days has new files each time. Tests make it small. */
 extern size_t ms_checkpoint_files_most;
 
 /* Reading headers for longer than this, 1 s, logs a line: the program's copy waits meanwhile. Tests
@@ -25,10 +24,9 @@ extern uint64_t ms_checkpoint_files_slow_ns;
 size_t ms_checkpoint_files_count(void);
 struct ms_tensor ms_checkpoint_files_at(size_t index);
 
-/* If the file behind the source is a checkpoint, calls visit for each tensor with bytes in [begin,
- * end) of the file, by offset, until visit returns false. `index` is the index for
- * ms_checkpoint_files_at. Each file is read once, before the first visit. The tensor's name stays
- * valid after the call, the struct does not. */
+/* If the source is a checkpoint file, calls visit for each tensor with bytes in [begin, end) of the
+ * file, by offset, until visit returns false. `index` is for ms_checkpoint_files_at. Each file is
+ * read once, before the first visit. After the call only the tensor's name stays valid. */
 typedef bool ms_checkpoint_files_visitor(void *context, size_t index,
                                          const struct ms_tensor *tensor);
 void ms_checkpoint_files_visit(const struct ms_source *source, uint64_t begin, uint64_t end,

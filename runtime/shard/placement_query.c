@@ -57,8 +57,8 @@ static void walk_to(struct walk *walk, const struct ms_sheet *sheet, size_t posi
         next_range(walk);
 }
 
-/* Adds `part` of a tensor, which lies at offset `at` of the allocation, to `planned`, and the bytes
- * of it that this rank keeps to `ours`. */
+/* Adds a tensor's `part`, at offset `at` of the allocation, to `planned`, and this rank's bytes in
+ * it to `ours`. */
 static void query_part(struct query *query, const struct ms_sheet *sheet, size_t position,
                        struct ms_range part, uint64_t at)
 {
@@ -423,7 +423,7 @@ static struct sizes *sizes_create(const struct ms_layout *layout)
     return sizes;
 }
 
-/* Returns the index in `entries` of the first tensor of at least `bytes` bytes. */
+/* The index in `entries` of the first tensor of at least `bytes` bytes. */
 static size_t find_size(const struct sizes *sizes, uint64_t bytes)
 {
     return MS_ARRAY_FIND(at, sizes->count, sizes->entries[at].bytes < bytes);
@@ -452,8 +452,7 @@ static bool is_together(const struct sizes *sizes, size_t place, size_t other)
     return other < sizes->count && sizes->members[other].unit == sizes->members[place].unit;
 }
 
-/* Counts the tensor's neighbours on both sides, up to the first whose size differs from the
- * sequence's. */
+/* Counts the tensor's neighbours, to both sides, that have the sizes of the sequence. */
 static size_t count_neighbours(const struct sizes *sizes, size_t tensor,
                                const struct ms_sequence *sequence)
 {
@@ -470,9 +469,9 @@ static size_t count_neighbours(const struct sizes *sizes, size_t tensor,
     return before + behind;
 }
 
-/* Adds, sorted, the bytes that the placement's rank keeps of any candidate: a byte kept of one
- * candidate is kept of all. Candidates are the tensors of the size that have the most neighbours of
- * the sequence, in their unit or, without a unit, in the list. Returns false if out of memory. */
+/* Adds, sorted, the bytes that the placement's rank keeps of any candidate. Candidates are the
+ * tensors of the size with the most neighbours of the sequence, in their unit or, without a unit,
+ * in the list. Returns false if out of memory. */
 static bool add_ours(const struct sizes *sizes, const struct ms_placement *placement,
                      const struct ms_sequence *sequence, struct ms_ranges *ours_out)
 {
@@ -597,8 +596,7 @@ static bool add_sized_locked(const struct ms_sequence *sequence, struct ms_range
 
 /* --- by content */
 
-/* True if the extent is a file's bytes and continues outside the range: then the range is not a
- * tensor in its place. */
+/* True if a file's bytes continue outside the range, which is then not a tensor in its place. */
 static bool is_cut(const struct ms_extent *extent, size_t begin, size_t end)
 {
     return extent->content.kind == MS_SOURCE && (extent->begin < begin || extent->end > end);
@@ -611,8 +609,7 @@ struct findings {
     struct ms_ranges remote, copies;
 };
 
-/* True if the content says something. Received bytes do not: in reused memory they may be another
- * tensor's. */
+/* Received bytes say nothing: in reused memory they may be another tensor's. */
 static bool is_known(const struct ms_content *content)
 {
     return content->kind != MS_ABSENT && content->locality != MS_UNKNOWN;
@@ -671,8 +668,8 @@ static bool add_common(const struct ms_ranges *left, const struct ms_ranges *rig
 
 /*
  * Adds the bytes that are remote by the tensor's content, or by its size if the content says
- * nothing, and the bytes copied here from remote bytes. Such copies may be of another tensor that
- * lay here before, so if the size decides, adds only bytes that are remote by both.
+ * nothing, and copies of remote bytes. Copies may be another tensor's that lay here before, so
+ * beside the size only bytes that are remote by both are added.
  */
 static bool add_found(size_t begin, const struct ms_sequence *sequence, struct findings *found,
                       struct ms_ranges *remote_parts)

@@ -13,12 +13,12 @@
 #include "runtime/document/fault.h"
 #include "runtime/memory/space.h"
 
-/* Asks the plan about the unknown bytes in [begin, end) of the allocation, in whole extents: the
- * bytes become local or remote, or stay unknown if the plan says nothing or memory is short. */
+/* Asks the plan about the unknown bytes in [begin, end) of the allocation, in whole extents: they
+ * become local or remote, or stay unknown. */
 void ms_placement_query(struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* The program reads [begin, end): counts its remote bytes, and in enforce mode returns an error for
- * the call if there are any. */
+/* The program reads [begin, end): counts its remote bytes, for which enforce mode returns an
+ * error. */
 CUresult ms_placement_query_read_remote(const struct ms_allocation *allocation, size_t begin,
                                         size_t end);
 
@@ -27,8 +27,8 @@ CUresult ms_placement_query_read_remote(const struct ms_allocation *allocation, 
 bool ms_placement_query_name(const struct ms_allocation *allocation, size_t begin, size_t end,
                              char *name_out, size_t bytes);
 
-/* Removes all names from the range, and forgets the locality of its bytes, but received bytes of
- * other ranks stay remote. */
+/* Removes all names from the range, and forgets its bytes' locality, but received remote bytes stay
+ * remote. */
 bool ms_placement_query_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault);
 
 /* A tensor in a sequence of concatenated tensors, as FSDP1 concatenates a unit before it broadcasts

@@ -227,8 +227,8 @@ static void put_in_force_locked(struct ms_plan *plan, const char *name, uint32_t
            plan->mesh.world);
 }
 
-/* No warning here: launchers have no rank either, and need none. ms_shard_warn_if_waiting warns
- * processes that used memory. */
+/* No warning: launchers have no rank either, and need none. ms_shard_warn_if_waiting warns users of
+ * memory. */
 static void let_wait(struct ms_plan *plan, const char *name)
 {
     ms_log(MS_INFO,
@@ -289,8 +289,7 @@ MS_HOLDS(ms_shard.lock) static void compare_rank_locked(uint32_t ranks, uint32_t
            ms_shard.name, ms_shard.rank, rank, ranks);
 }
 
-/* Handles a communicator that was not split off. Returns true if the waiting plan's rank is now
- * known. */
+/* Handles a communicator that was not split off. True: the waiting plan's rank is known now. */
 MS_HOLDS(ms_shard.lock)
 static bool add_world_locked(uint32_t ranks, uint32_t rank, uint32_t *rank_out)
 {
@@ -347,8 +346,8 @@ MS_HOLDS(ms_shard.lock) static void compare_group_locked(uint32_t ranks, uint32_
            ms_shard.name, ms_shard.rank, rank, ranks);
 }
 
-/* Handles a communicator that was split off: of all ranks, or along a dimension of the mesh.
- * Returns true if the waiting plan's rank is now known. */
+/* Handles one that was split off: of all ranks, or along a dimension of the mesh. Returns as
+ * above. */
 MS_HOLDS(ms_shard.lock)
 static bool add_group_locked(uint32_t ranks, uint32_t rank, uint32_t *rank_out)
 {
@@ -387,7 +386,7 @@ bool ms_shard_add_communicator(uint32_t ranks, uint32_t rank, bool is_split_off)
     return is_known;
 }
 
-/* Grows is_seen first: the visit may have read new headers. */
+/* The visit may have read new headers. */
 MS_HOLDS(ms_shard.lock)
 static bool set_seen(void *context, size_t index, const struct ms_tensor *tensor)
 {
@@ -547,7 +546,6 @@ static size_t count_blocks_locked(const struct list *list, uint64_t bytes,
     return count;
 }
 
-/* Counts the unplaced declared tensors of the size. */
 MS_HOLDS(ms_shard.lock)
 static size_t count_declared_locked(const size_t *unplaced, size_t count, uint64_t bytes)
 {

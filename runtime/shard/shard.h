@@ -40,8 +40,7 @@ bool ms_shard_receives_parts(int ranks);
  */
 bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault);
 
-/* Warns about a plan that still waits for its rank; at the end of a process that deferred
- * something. */
+/* Called at the end of a process that deferred something. */
 void ms_shard_warn_if_waiting(void);
 
 /*

@@ -95,8 +95,8 @@ static inline struct ms_named_tensor *ms_shard_named_in_locked(CUdeviceptr begin
     return NULL;
 }
 
-/* Makes the sheet anew if it is stale. False: no plan is active, or the plan does not fit the
- * program's tensors and decides nothing. */
+/* Makes a stale sheet anew. False: no plan, or a plan that does not fit the program's tensors and
+ * decides nothing. */
 MS_HOLDS(ms_shard.lock) bool ms_shard_has_sheet_locked(void);
 
 /* Selects the first entry, without a name and an order, that the block's size matches, and makes a
