@@ -78,8 +78,7 @@ static bool is_primary_active(CUdevice device)
            active != 0;
 }
 
-/* The handle of an active primary context. The driver gives it only with a reference, which is
- * dropped. */
+/* The handle of an active primary context. The driver gives it only with a reference. */
 static CUcontext primary_context(CUdevice device)
 {
     CUcontext context;

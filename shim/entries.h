@@ -27,7 +27,7 @@ enum ms_entry {
     MS_ENTRY_COUNT
 };
 
-/* No pointers, which would be relocated in every process. The base is the beginning of the symbol
+/* No pointers: they would be relocated in every process. The base is the beginning of the symbol
  * (tests/static/check_entries.py). */
 struct ms_entry_facts {
     uint16_t name; /* the symbol's offset in the text of all names */

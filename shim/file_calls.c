@@ -375,8 +375,7 @@ REMOVE(renameat, (int from_folder, const char *from, int folder, const char *pat
 REMOVE(renameat2, (int from_folder, const char *from, int folder, const char *path, unsigned flags),
        (from_folder, from, folder, path, flags), (flags & RENAME_EXCHANGE) == 0, folder, path)
 
-/* --- reads: large ones are noted. A read may be the first call of all here, as from an
- * allocator. */
+/* --- reads: large ones are noted. A read may be the first call here, as from an allocator. */
 
 static inline void note(int file, const void *buffer, ssize_t got, off_t offset, uint32_t held)
 {

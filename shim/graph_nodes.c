@@ -28,8 +28,8 @@ static bool set_strays(CUdeviceptr address, size_t pitch, unsigned width, size_t
     return ms_move_strays(&movement);
 }
 
-/* Each returns the program's parameters, or, if these stray, a copy in `room` that the driver
- * refuses. */
+/* Each returns the program's parameters, or, if they stray, a copy in `room` for the driver to
+ * refuse. */
 static const CUDA_MEMCPY3D *bound_copy(const CUDA_MEMCPY3D *copy, CUDA_MEMCPY3D *room)
 {
     if (copy == NULL || !copy_strays(copy))

@@ -83,8 +83,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     return result;
 }
 
-/* Hides reserved addresses around an allocation, which the driver knows but the program must
- * not. */
+/* Hides reserved addresses around an allocation: the driver knows them, the program must not. */
 static CUdeviceptr known(CUdeviceptr address)
 {
     return ms_bounded(address, 1);
@@ -138,8 +137,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
 
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
-    /* Mapped memory cannot have this attribute; to accept it without effect would be a silent
-     * difference. */
+    /* Mapped memory cannot have this attribute; accepting it would be a silent difference. */
     if (ms_owns_any() && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS &&
         ms_pointer_is_owned(ptr)) {
         ms_log(MS_WARN,

@@ -11,7 +11,7 @@
 /* Above the driver's limit for one call. */
 enum { MOST = 256 };
 
-/* Bytes that an operation waits for or writes; 0: another one. Both kinds have the address in one
+/* Bytes that an operation waits for or writes; 0: another kind. Both have the address in one
  * place. */
 static size_t operation_bytes(const CUstreamBatchMemOpParams *operation)
 {

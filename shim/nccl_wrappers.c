@@ -153,8 +153,7 @@ static ncclResult_t prepare_everything(void)
     return prepare(&(struct ms_operation){.read_bytes = SIZE_MAX});
 }
 
-/* Prepares an operation that reads `count` elements `reads` times, and writes them `writes`
- * times. */
+/* Prepares an operation that reads `reads` times, and writes `writes` times, `count` elements. */
 static ncclResult_t prepare_times(const struct way *way, struct ms_operation operation,
                                   size_t count, ncclDataType_t type, size_t reads, size_t writes)
 {

@@ -20,8 +20,7 @@ struct library {
     char build_id[48]; /* hexadecimal digits; empty: no build-id */
 };
 
-/* Up to PyTorch 1.13, libtorch_cuda_cu.so and libtorch_cuda_cpp.so take the place of
- * libtorch_cuda.so. */
+/* Up to PyTorch 1.13 the library is split into libtorch_cuda_cu.so and libtorch_cuda_cpp.so. */
 static bool has_kernels(const char *path)
 {
     const char *name = strrchr(path, '/');

@@ -29,8 +29,7 @@ static uint64_t finish(const uint64_t lanes[LANES], size_t count)
     return sum ^ sum >> 32;
 }
 
-/* Pads the last block with zeros. The count, which is in the sum, tells padding from zeros of the
- * input. */
+/* Pads the last block with zeros; the count in the sum tells them from zeros of the input. */
 uint64_t ms_checksum(const void *bytes, size_t count)
 {
     uint64_t lanes[LANES] = {prime_1 + prime_2, prime_2, 0, -prime_1}, words[LANES];

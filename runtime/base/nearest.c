@@ -18,8 +18,7 @@ static bool is_same(char a, char b)
     return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
-/* The edit distance from `text` to `word`, computed in one row of a table for each letter of
- * `text`. */
+/* The edit distance from `text` to `word`: one row of a table for each letter of `text`. */
 static size_t distance_of(const char *text, const char *word)
 {
     size_t rows[3][MOST_LETTERS + 1];

@@ -24,8 +24,7 @@ void ms_quiet_begin(struct ms_quiet *quiet)
     sigpending(&quiet->pending_before);
 }
 
-/* The kernel sends the signal to the writing thread; sigtimedwait takes a thread's own signals
- * first. */
+/* The kernel sends the signal to the writing thread; sigtimedwait takes a thread's own first. */
 static void take_away(int signal)
 {
     sigset_t set;

@@ -13,8 +13,7 @@ int ms_regular_file_open(const char *path, struct stat *stat_out)
     const int found = open(path, O_PATH | O_CLOEXEC);
     if (found < 0)
         return -1;
-    /* Not /proc/self: it has the main thread's descriptors, and this thread may have its own
-     * table. */
+    /* Not /proc/self, the main thread's: this thread may have its own descriptor table. */
     snprintf(link, sizeof(link), "/proc/thread-self/fd/%d", found);
     if (fstat(found, stat_out) != 0 ||
         (S_ISREG(stat_out->st_mode) && (file = open(link, O_RDONLY | O_NONBLOCK | O_CLOEXEC)) < 0))

@@ -107,8 +107,7 @@ size_t ms_sorted_distance(const struct ms_sorted *list, struct ms_position from,
     return count + to.item - from.item;
 }
 
-/* Resizes the leaf to `capacity` items. Returns NULL, and leaves the leaf as it was, if out of
- * memory. */
+/* Resizes the leaf to `capacity` items. NULL if out of memory: the leaf is as it was. */
 static struct ms_leaf *resize(const struct ms_sorted *list, struct ms_leaf *leaf, size_t capacity)
 {
     struct ms_leaf *resized = ms_heap_realloc(leaf, sizeof(*leaf) + capacity * list->item_bytes);

@@ -19,6 +19,5 @@ uint32_t ms_utf8_code_point(const char *text, size_t bytes);
  * of ASCII and ISO 6429 (C1), line separators, and characters that change the direction of text. */
 bool ms_utf8_is_control(uint32_t character);
 
-/* Replaces each byte of a control character, and each byte that is not UTF-8, by '?'. The length
- * stays. */
+/* Replaces each byte of a control character, or that is not UTF-8, by '?'. The length stays. */
 void ms_utf8_make_printable(char *text);

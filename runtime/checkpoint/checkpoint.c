@@ -344,8 +344,7 @@ static bool has_name(const void *context, uint32_t number)
                                   : strcmp(wanted->name, name) == 0;
 }
 
-/* Puts the tensors into a set, by name. No file has a name twice, so equal names are in two
- * files. */
+/* Lists the tensors by name. No file has a name twice, so equal names are in two files. */
 static bool list_names(const struct ms_checkpoint *checkpoint, struct ms_hash_set *set,
                        struct ms_fault *fault)
 {

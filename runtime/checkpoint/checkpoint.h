@@ -17,8 +17,7 @@ bool ms_checkpoint_open(const char *path, struct ms_checkpoint **checkpoint_out,
                         struct ms_fault *fault);
 void ms_checkpoint_close(struct ms_checkpoint *checkpoint); /* may be NULL */
 
-/* The tensors are in the order of the format. Their names are valid until the checkpoint is
- * closed. */
+/* Tensors are in the order of the format. Their names are valid until the checkpoint is closed. */
 size_t ms_checkpoint_count(const struct ms_checkpoint *checkpoint);
 struct ms_tensor ms_checkpoint_tensor(const struct ms_checkpoint *checkpoint, size_t index);
 

@@ -210,8 +210,8 @@ static bool append_path(struct walk *walk, const char *text, size_t bytes)
     return true;
 }
 
-/* Appends the item's key or index. False: a fault. Keys other than texts and integers have no
- * name. */
+/* Appends the item's key or index. False: a fault. Only keys that are texts or integers have
+ * names. */
 static bool append_key(struct walk *walk, const struct frame *frame, uint32_t key,
                        bool *has_name_out)
 {

@@ -321,8 +321,7 @@ static bool is_setting(const char *entry)
     return skip_word(entry, prefix) != NULL;
 }
 
-/* Misspellings that no variable is near to, and removed variables, with the replacement for
- * each. */
+/* Misspellings that no variable is near to, and removed variables, with their replacements. */
 static const char *find_instead(const char *name)
 {
     static const char *const names[][2] = {

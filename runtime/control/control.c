@@ -204,8 +204,7 @@ static void answer(struct client *client, const char *word, const char *text)
         ms_log(MS_DEBUG, "the control socket's peer did not take its answer");
 }
 
-/* Sleeps, because a connection that cannot be accepted stays pending and makes poll return at
- * once. */
+/* Sleeps: a connection that cannot be accepted stays pending, and makes poll return at once. */
 static void wait_for_descriptor(void)
 {
     static bool is_given;
@@ -352,9 +351,8 @@ static void note(int number)
         errno = error; /* the counter is full: enough signals have come */
 }
 
-/* Returns why a signal must not be used, or NULL. After a handler returns from a fault, the fault
- * repeats, and a program that calls abort() would go on. The kernel sends CHLD and CONT by
- * itself. */
+/* Returns why a signal must not be used, or NULL. When a handler returns, a fault repeats, and a
+ * program that calls abort() goes on. The kernel sends CHLD and CONT by itself. */
 static const char *reason_against(int number)
 {
     switch (number) {
@@ -577,8 +575,7 @@ static void refuse(const struct stat *now, const struct ms_fault *fault)
 }
 
 /* Reads the file only when two looks find it unchanged: it may be half written. A plan with a fault
- * may still be, if the writer was held up, so it is refused only after PATIENCE looks without a
- * change. */
+ * may still be, if its writer is slow, so it is refused only after PATIENCE looks. */
 static void look_at_plan(void)
 {
     struct stat now;
@@ -623,8 +620,7 @@ static void warn_if_unread(void)
            control.path, why);
 }
 
-/* Registered last, so it runs before libcuda's exit handlers. Cancels the fill that the thread is
- * doing. */
+/* Registered last, so it runs before libcuda's exit handlers. Cancels the thread's fill. */
 static void finish(void)
 {
     if (getpid() != control.pid)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The control socket (control.h), for its unit test: connections and their requests. Only the
- * control thread uses the socket, except for opening before the thread starts and closing after it
- * ends. */
+ * control thread uses it, except to open it before the thread starts and close it afterwards. */
 #pragma once
 
 #include <stdbool.h>

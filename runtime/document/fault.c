@@ -15,8 +15,7 @@
 
 enum { PLACES_MAX = 16, KEY_BYTES = 128 };
 
-/* True if the byte is not the first of its character. UTF-8 has at most three such bytes in a
- * row. */
+/* True if the byte is not the first of its character. UTF-8 has at most three such in a row. */
 static bool is_inside(char byte)
 {
     return ((unsigned char)byte & 0xc0) == 0x80;

@@ -6,8 +6,7 @@
  */
 #pragma once
 
-/* Keeps cuda.h from renaming functions for the version compiled for: driver.def has exported
- * names. */
+/* The exported names, which cuda.h would rename for the version compiled for. */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 #include <stdbool.h>

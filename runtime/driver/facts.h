@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The facts that hold for a device (facts.def): all of them until the self-check finds
- * otherwise. */
+/* The facts that hold for a device (facts.def): all, until the self-check finds otherwise. */
 #pragma once
 
 #include <stdbool.h>

@@ -45,8 +45,7 @@ struct ms_hot {
 
 extern struct ms_hot ms_hot;
 
-/* Calls are counted (quiesce.h). A bit of `deferred`, so that a quiet call sees it with its one
- * load. */
+/* Calls are counted (quiesce.h). A bit of `deferred`, so that a quiet call needs one load. */
 #define MS_HOT_COUNTED (UINT32_C(1) << 31)
 
 /* MS_WILL_BE_RECORDED: the first record makes the page (state/state.h). */

@@ -14,8 +14,7 @@ enum { UNKNOWN_MS = 10, UNCOUNTED_MS = 100 };
 /* Held while calls are held up: held-up calls wait by taking the lock. */
 static struct ms_lock door = MS_LOCK_INIT(quiesce);
 
-/* Set in the thread that holds calls up: the driver may call the shim's entries in that thread's
- * calls. */
+/* Set in the thread that holds calls up: in its calls the driver may call the shim's entries. */
 static _Thread_local bool is_exempt __attribute__((tls_model("initial-exec")));
 
 static _Atomic bool is_closed;

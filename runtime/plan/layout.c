@@ -93,8 +93,7 @@ static bool list_declared(struct ms_layout *layout, const struct given *given, s
     return true;
 }
 
-/* Returns the index of the first given tensor with this name, dtype and shape: both are one
- * tensor. */
+/* The first given tensor with this name, dtype and shape: both are one tensor. */
 static uint32_t first_like(const struct given *given, uint32_t index)
 {
     const struct ms_tensor tensor = given_at(given->layout, index);

@@ -35,8 +35,7 @@ static void add_span(struct ms_axis *axis, uint64_t begin, uint64_t end)
         axis->spans[axis->count++] = (struct ms_range){begin, end};
 }
 
-/* Keeps the positions `kept` of the axis's indices, in place: writes only over spans already
- * read. */
+/* Keeps the positions `kept` of the axis's indices. Overwrites only spans already read. */
 static void keep(struct ms_axis *axis, struct ms_range kept)
 {
     uint64_t position = 0;

@@ -33,8 +33,7 @@ struct ms_index_box {
 
 struct ms_placement;
 
-/* rank is below the world size. Returns NULL if out of memory. The layout must outlive the
- * placement. */
+/* rank is below the world size. NULL if out of memory. The layout must outlive the placement. */
 struct ms_placement *ms_placement_create(const struct ms_layout *layout, uint32_t rank);
 void ms_placement_destroy(struct ms_placement *placement); /* may be NULL */
 

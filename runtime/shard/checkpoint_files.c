@@ -14,8 +14,7 @@
 
 size_t ms_checkpoint_files_most = 4096;
 
-/* The tensors of a file follow each other in the list of all, by offset, as the format lists
- * them. */
+/* A file's tensors follow each other in the list of all, by offset, as in the format. */
 struct file {
     struct stat stat;
     size_t first, count; /* of all tensors; none: not a checkpoint */
@@ -187,8 +186,7 @@ static bool is_saved_again(const struct ms_checkpoint *before, const struct ms_c
     return true;
 }
 
-/* Takes ownership of the checkpoint. Lists the tensors of a checkpoint that was saved again only
- * once. */
+/* Takes ownership. Lists the tensors of a checkpoint that was saved again only once. */
 static bool add_checkpoint(struct ms_checkpoint *checkpoint)
 {
     for (size_t i = 0; i < known.checkpoint_count; i++) {

@@ -17,8 +17,7 @@
  * become local or remote, or stay unknown. */
 void ms_placement_query(struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* The program reads [begin, end): counts its remote bytes, for which enforce mode returns an
- * error. */
+/* The program reads [begin, end): counts remote bytes, an error in enforce mode. */
 CUresult ms_placement_query_read_remote(const struct ms_allocation *allocation, size_t begin,
                                         size_t end);
 
@@ -27,8 +26,7 @@ CUresult ms_placement_query_read_remote(const struct ms_allocation *allocation, 
 bool ms_placement_query_name(const struct ms_allocation *allocation, size_t begin, size_t end,
                              char *name_out, size_t bytes);
 
-/* Removes all names from the range, and forgets its bytes' locality, but received remote bytes stay
- * remote. */
+/* Removes all names from the range, and forgets the locality, except of received remote bytes. */
 bool ms_placement_query_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault);
 
 /* A tensor in a sequence of concatenated tensors, as FSDP1 concatenates a unit before it broadcasts

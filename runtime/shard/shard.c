@@ -227,8 +227,7 @@ static void put_in_force_locked(struct ms_plan *plan, const char *name, uint32_t
            plan->mesh.world);
 }
 
-/* No warning: launchers have no rank either, and need none. ms_shard_warn_if_waiting warns users of
- * memory. */
+/* Launchers have no rank either, and need none: ms_shard_warn_if_waiting warns processes later. */
 static void let_wait(struct ms_plan *plan, const char *name)
 {
     ms_log(MS_INFO,
@@ -346,8 +345,7 @@ MS_HOLDS(ms_shard.lock) static void compare_group_locked(uint32_t ranks, uint32_
            ms_shard.name, ms_shard.rank, rank, ranks);
 }
 
-/* Handles one that was split off: of all ranks, or along a dimension of the mesh. Returns as
- * above. */
+/* Handles one that was split off: of all ranks, or along a mesh dimension. Returns as above. */
 MS_HOLDS(ms_shard.lock)
 static bool add_group_locked(uint32_t ranks, uint32_t rank, uint32_t *rank_out)
 {
@@ -443,8 +441,7 @@ bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
     if (allocation == NULL)
         return ms_fault_set(fault, "tensor %s: the memory at 0x%llx is freed meanwhile", name,
                             address);
-    /* Makes ready blocks ordinary ones, so that the name is forgotten when the block is taken
-     * back. */
+    /* Makes ready blocks ordinary, so that the name is forgotten when the block is taken back. */
     ms_carve_settle(allocation, begin, begin + bytes);
     const struct ms_range range = {begin, begin + bytes};
     ms_lock_take(&ms_shard.lock);
@@ -585,8 +582,7 @@ MS_HOLDS(ms_shard.lock) static size_t list_unplaced_locked(size_t *unplaced)
 
 /* Entries without a name. */
 
-/* Finds the first entry without a name that matches the block, and takes over its dtype and
- * shape. */
+/* Finds the first entry without a name that matches the block, and takes its dtype and shape. */
 MS_HOLDS(ms_shard.lock)
 static bool select_entry_locked(struct ms_unnamed_block *block, size_t order)
 {

@@ -67,8 +67,7 @@ bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
 /* Forgets the names in [begin, end), whose blocks are gone. Cheap if there are no names. */
 void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* Finds blocks, by size and order, for tensors of the plan not found otherwise. Takes claims
- * itself. */
+/* Finds blocks, by size and order, for tensors not found otherwise. Takes claims itself. */
 void ms_shard_match_unnamed(void);
 
 /* Describes the active plan and its tensors found in the program's memory. Without a plan, only the
@@ -78,8 +77,7 @@ void ms_shard_describe(struct ms_state_plan *facts_out);
 /* Publishes the description on the state page. `what` is the text of an event, or NULL for none. */
 void ms_shard_publish(const char *what, uint64_t began);
 
-/* Visits the entries that decide nothing, because they match no tensor of a known file and no named
- * tensor, or more than one block (is_ambiguous). `name` may be NULL; `index` is the index in the
- * plan. */
+/* Visits the entries that decide nothing: those that match no tensor of a known file and no named
+ * tensor, or more than one block (is_ambiguous). `name` may be NULL; `index` is in the plan. */
 typedef void ms_shard_visitor(void *context, size_t index, const char *name, bool is_ambiguous);
 void ms_shard_visit_idle(ms_shard_visitor *visit, void *context);

@@ -100,8 +100,7 @@ static inline struct ms_named_tensor *ms_shard_named_in_locked(CUdeviceptr begin
 MS_HOLDS(ms_shard.lock) bool ms_shard_has_sheet_locked(void);
 
 /* Selects the first entry, without a name and an order, that the block's size matches, and makes a
- * sheet of the block alone, which must outlive the sheet. False: no entry matches, or out of
- * memory. */
+ * sheet of the block alone, which must outlive the sheet. False: no match, or out of memory. */
 MS_HOLDS(ms_shard.lock)
 bool ms_shard_select_locked(struct ms_unnamed_block *block, struct ms_sheet *sheet_out);
 MS_HOLDS(ms_shard.lock) void ms_shard_cleanup_sheet_locked(struct ms_sheet *sheet);
