@@ -44,7 +44,7 @@ PUBLISHED(cuMemHostRegister_v2, &p, (void *p, size_t bytesize, unsigned int Flag
 FORGET(cuMemFreeHost)
 FORGET(cuMemHostUnregister)
 
-/* cuMemFree frees it. */
+/* cuMemFree frees managed memory. */
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
 {
     const CUresult result = MS_REAL(cuMemAllocManaged)(dptr, bytesize, flags);

@@ -22,5 +22,6 @@ bool ms_nccl_is_calling(void);
 /* dlsym's answer for a name that begins with "nccl": the wrapper, or `found`, the real function. */
 void *ms_nccl_substitute(void *found, const char *name);
 
-/* Called once the program defers memory. Warns if NCCL is linked into PyTorch: it is not hooked. */
+/* Called once the program defers memory. Warns if NCCL is linked into PyTorch, and so not
+ * hooked. */
 void ms_nccl_prepare_detection(void);

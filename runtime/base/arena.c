@@ -11,7 +11,7 @@ enum { CHUNK_BYTES = 256 << 10, ALIGNMENT = 16 };
 
 struct ms_arena_chunk {
     struct ms_arena_chunk *older;
-    struct ms_pages pages; /* this chunk's */
+    struct ms_pages pages; /* of this chunk itself */
     size_t capacity;
     _Alignas(ALIGNMENT) unsigned char memory[];
 };

@@ -177,7 +177,7 @@ static void *serve(__attribute__((unused)) void *unused)
     }
 }
 
-/* With a copy in a child, processes that ask would wait even after this process has ended. */
+/* With a listener left open in a child, askers would wait after this process has ended. */
 static void close_in_child(void)
 {
     if (server.listener >= 0)

@@ -16,7 +16,7 @@ enum { MS_HANDOUT_KEY_BYTES = 16, MS_HANDOUT_TEXT_BYTES = 64 };
 
 struct ms_handout_key {
     unsigned char place[MS_HANDOUT_KEY_BYTES];  /* names the socket; visible to others */
-    unsigned char secret[MS_HANDOUT_KEY_BYTES]; /* a request must repeat it */
+    unsigned char secret[MS_HANDOUT_KEY_BYTES]; /* a request must contain it */
 };
 
 struct ms_handout_text {

@@ -90,8 +90,8 @@ WITHOUT_SETTINGS(void, je_ctl_postfork_child, NOTHING)
 WITHOUT_SETTINGS(void, je_ctl_mtx_assert_held, NOTHING)
 
 /*
- * No thread gets a cache: NO_THREAD_CACHE never uses it, it would take memory in each thread, and
- * private-jemalloc.sh has cut off the thread-local data for it.
+ * No thread gets a cache: allocations bypass it (NO_THREAD_CACHE), so it would only take memory in
+ * each thread, and private-jemalloc.sh has cut off its thread-local data.
  */
 extern bool je_opt_tcache;
 bool je_opt_tcache = false;

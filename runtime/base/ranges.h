@@ -14,7 +14,8 @@ struct ms_ranges {
 
 void ms_ranges_cleanup(struct ms_ranges *ranges);
 
-/* Extends the last range if they touch. Ignores an empty range. Returns false if out of memory. */
+/* Extends the last range if the new one touches it. Ignores an empty range. False: out of
+ * memory. */
 bool ms_ranges_add(struct ms_ranges *ranges, uint64_t begin, uint64_t end);
 
 bool ms_ranges_add_all(struct ms_ranges *ranges, const struct ms_ranges *from);

@@ -55,11 +55,11 @@ struct unpickler {
 struct opcode {
     char name[17]; /* "": no such opcode */
     enum argument_kind argument;
-    /* NULL: torch.save does not write it. */
+    /* NULL: torch.save does not write this opcode. */
     bool (*run)(struct unpickler *);
 };
 
-/* --- what each opcode does to the stack */
+/* --- the effect of each opcode on the stack */
 
 static bool fault(const struct unpickler *machine, const char *text)
 {

@@ -53,7 +53,7 @@ enum { TYPE_COUNT = sizeof(types) / sizeof(types[0]) };
 enum made {
     NO_TENSOR,
     A_DICT,
-    A_PARAMETER, /* its first argument is the tensor */
+    A_PARAMETER, /* the first argument is the tensor */
     A_SUBCLASS,  /* made from the result of a function, itself an argument */
     A_TENSOR,
     A_TENSOR_WITH_DTYPE,

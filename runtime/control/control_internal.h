@@ -7,7 +7,8 @@
 
 enum { MS_CONTROL_CLIENTS = 32 };
 
-/* Makes the socket; replaces an old one that no process serves. Failure is logged. */
+/* Makes the socket, in place of one that no process serves. Returns false, and logs it, on
+ * failure. */
 bool ms_control_open(const char *path);
 
 /* Closes all connections, and removes the socket if it is still this process's. */

@@ -46,7 +46,7 @@ bool ms_fault_at(const struct ms_fault_context *reading, const struct ms_place *
 bool ms_fault_at_line(const struct ms_fault_context *reading, int line, int column,
                       const char *reason);
 
-#ifdef __clang_analyzer__ /* so that it knows the result */
+#ifdef __clang_analyzer__ /* tells the analyzer the result */
 #define ms_fault_set(...) (ms_fault_set(__VA_ARGS__), false)
 #define ms_fault_at(...) (ms_fault_at(__VA_ARGS__), false)
 #define ms_fault_at_line(...) (ms_fault_at_line(__VA_ARGS__), false)

@@ -334,7 +334,7 @@ bool ms_json_read_file(const char *path, size_t most, struct ms_pages *text_out,
     return true;
 }
 
-/* --- whether a text is JSON; if not, where it stops to be */
+/* --- checking that a text is JSON, or finding where it is not */
 
 /* A key of an object that is still open. */
 struct key {
@@ -400,7 +400,7 @@ fault_at(const struct check *check, const char *at, const char *format, ...)
     return ms_fault_at_line(check->reading, line, column, reason);
 }
 
-#ifdef __clang_analyzer__ /* so that it knows the result */
+#ifdef __clang_analyzer__ /* tells the analyzer the result */
 #define fault_at(...) (fault_at(__VA_ARGS__), false)
 #endif
 

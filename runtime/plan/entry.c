@@ -640,7 +640,7 @@ bool ms_entry_parse_all(struct ms_plan_parser *parser, const char *list)
     return list_entries(parser);
 }
 
-/* --- what they say */
+/* --- questions about entries */
 
 struct ms_entry_says ms_entry_at(const struct ms_plan *plan, size_t index)
 {

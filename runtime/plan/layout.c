@@ -131,7 +131,7 @@ static bool list_tensors(struct ms_layout *layout, size_t *positions, struct ms_
     return is_good;
 }
 
-/* --- what decides them */
+/* --- the entry of each tensor */
 
 static const char *check_cut(const struct ms_cut *cut, const struct ms_tensor *tensor)
 {

@@ -147,8 +147,8 @@ static uint64_t unflat_bytes(const struct ms_mesh *mesh, const struct ms_terms *
     return box->elements * element_bytes(tensor);
 }
 
-/* Sets the rank's share; for fsdp1, at first the tensor's place in its unit. filled[unit]: its
- * elements so far. */
+/* Sets the rank's share; for fsdp1, at first the tensor's place in its unit. filled: elements by
+ * unit. */
 static void share_make(struct ms_placement *placement, size_t index, struct ms_index_box *box,
                        uint64_t *filled)
 {

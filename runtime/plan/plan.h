@@ -59,7 +59,7 @@ void ms_plan_destroy(struct ms_plan *plan); /* may be NULL */
 bool ms_plan_resize(struct ms_plan *plan, unsigned mesh_dim, uint32_t size);
 
 /* Finds this process's rank in the plan (`rank`, `coordinates`), else in the launcher's
- * environment, where it may be wrong. *is_given_out: there is one. */
+ * environment, where it may be wrong. *is_given_out: a rank was found, right or wrong. */
 bool ms_plan_find_rank(const struct ms_plan *plan, uint32_t *rank_out, bool *is_given_out,
                        struct ms_fault *fault);
 

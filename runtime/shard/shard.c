@@ -86,7 +86,7 @@ MS_HOLDS(ms_shard.lock) static bool grow_seen_locked(void)
 }
 
 /* The known tensors, then the named ones. These lists change only with the lock held, and a change
- * makes the sheet stale, so it is made anew before it is asked. */
+ * makes the sheet stale: it is made anew before use. */
 static struct ms_tensor tensor_at(__attribute__((unused)) const void *context, size_t index)
 {
     return index < ms_shard.known_count ? ms_checkpoint_files_at(index)
@@ -345,7 +345,7 @@ MS_HOLDS(ms_shard.lock) static void compare_group_locked(uint32_t ranks, uint32_
            ms_shard.name, ms_shard.rank, rank, ranks);
 }
 
-/* Handles one that was split off: of all ranks, or along a mesh dimension. Returns as above. */
+/* Handles a communicator that was split off: of all ranks, or along a mesh dimension. */
 MS_HOLDS(ms_shard.lock)
 static bool add_group_locked(uint32_t ranks, uint32_t rank, uint32_t *rank_out)
 {

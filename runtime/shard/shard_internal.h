@@ -19,7 +19,7 @@ struct ms_named_tensor {
     size_t begin, end; /* in the allocation */
     struct ms_tensor tensor;
     bool is_guess; /* guessed by the active plan, and forgotten with that plan */
-    bool is_seen;  /* the plan was asked about it */
+    bool is_seen;  /* the plan was asked about the tensor */
     char name[];   /* the tensor's */
 };
 
