@@ -39,7 +39,7 @@
     }                                                                                            \
     static CUresult inside_##symbol parameters
 
-/* An entry that calls the driver if `prepared`, which materialises, is CUDA_SUCCESS. */
+/* An entry that calls the driver if `prepared`, the preparation for the call, is CUDA_SUCCESS. */
 #define MS_PREPARED(symbol, prepared, parameters, arguments)                \
     CUresult symbol parameters                                              \
     {                                                                       \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory from the kernel (pages.h) that is freed all at once: for the contents of a plan, or of a
- * list of tensors. */
+/* Memory that comes from the kernel (pages.h), and goes back there all at once: for the contents of
+ * a plan, or of a list of tensors. */
 #pragma once
 
 #include <stddef.h>

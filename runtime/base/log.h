@@ -15,8 +15,7 @@ enum ms_log_level { MS_ERROR, MS_WARN, MS_INFO, MS_DEBUG, MS_TRACE, MS_LOG_LEVEL
 extern const char *const ms_log_level_names[MS_LOG_LEVEL_COUNT];
 
 /* Called once at start, before other threads use the shim. A new file is the user's alone (mode
- * 600). If the file cannot be opened, messages go to stderr, and a warning says so. path: or
- * NULL. */
+ * 600). If the file cannot be opened, messages go to stderr, with a warning. path may be NULL. */
 void ms_log_open(enum ms_log_level level, const char *path);
 
 /* Logs how many lines were left out and are not yet reported. */

@@ -227,7 +227,7 @@ static void put_in_force_locked(struct ms_plan *plan, const char *name, uint32_t
            plan->mesh.world);
 }
 
-/* Launchers have no rank either, and need none: ms_shard_warn_if_waiting warns processes later. */
+/* Launchers have no rank either, and need none: the warning is left to ms_shard_warn_if_waiting. */
 static void let_wait(struct ms_plan *plan, const char *name)
 {
     ms_log(MS_INFO,
