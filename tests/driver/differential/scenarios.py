@@ -22,6 +22,7 @@ in-place
 write-only copy32
 """
 SMALL = {"SIMCUDA_MEMORY_MIB": "64"}
+SECONDS = 600 if {"ASAN_OPTIONS", "TSAN_OPTIONS"} & set(os.environ) else 120  # for what hangs; a sanitizer takes its time
 
 
 class Scenarios:
@@ -50,7 +51,7 @@ class Scenarios:
         environment.update(settings or {})
         done = subprocess.run([self.program, self.kernels, scenario,
                                os.path.join(self.folder, "data")],
-                              env=environment, capture_output=True, text=True, timeout=120)
+                              env=environment, capture_output=True, text=True, timeout=SECONDS)
         if not with_shim:
             return done, {}
         return done, read_dump(os.path.join(self.folder, "dump"))

@@ -3,6 +3,7 @@
 """check_memory.py SITTER DUMP [CHECK...]: suspending where host memory is short (sitter.c): in real control groups, with limits of the process, in a
 folder that lies in memory. Nobody is killed, nothing is lost, and a line says why. Skips what this machine does not let it make. TAP."""
 import os
+import re
 import resource
 import shutil
 import signal
@@ -154,6 +155,9 @@ def main():
     sitter = os.path.abspath(sys.argv[1])
     checks = [(check_process_limits, ())]
     for version in VERSIONS:
+        if re.search("lib[at]san", os.environ.get("LD_PRELOAD", "")):
+            skip(f"group, {version}", "memory that a sanitizer takes beside the program's counts in the group, and nobody asks for it")
+            continue
         group = make_group(version)
         if group is None:
             skip(f"group, {version}", f"no group of {version} with a limit of memory can be made here")
