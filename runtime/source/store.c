@@ -105,17 +105,19 @@ static bool refuse(const struct ms_store *store, struct ms_fault *fault)
 }
 
 /* Asks again after ASK_BYTES, because others take memory meanwhile: other ranks in the same
- * container may be suspended at the same time. */
+ * container may be suspended at the same time. Asks sooner as memory gets short, so that all of
+ * them together take less between two questions than is left. */
 static bool is_there(struct ms_store *store, size_t count, struct ms_fault *fault)
 {
-    enum { ASK_BYTES = 16 << 20 };
+    enum { ASK_BYTES = 16 << 20, LEFT_PART = 32 };
     if (!store->takes_memory || store->used + count <= store->known)
         return true;
     struct ms_headroom headroom = ms_headroom_find(MS_HEADROOM_MEMORY);
+    const uint64_t part = headroom.bytes / LEFT_PART;
     if (headroom.bytes < UINT64_MAX - store->used)
         headroom.bytes += store->used; /* this store has taken it already */
     bound_by(store, headroom);
-    store->known = store->used + count + ASK_BYTES;
+    store->known = store->used + count + (part < ASK_BYTES ? part : ASK_BYTES);
     return store->used + count <= store->limit || refuse(store, fault);
 }
 

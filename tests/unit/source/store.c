@@ -383,6 +383,18 @@ MS_TEST(host_memory_is_asked_for_again)
     ms_store_drop(store);
 }
 
+MS_TEST(host_memory_is_asked_for_sooner_as_it_gets_short)
+{
+    enum { PIECES = 6 };
+    fake_host((uint64_t)32 * BYTES, UINT64_MAX); /* a piece is taken without a question */
+    struct ms_store *store = ms_store_create(NULL, (size_t)PIECES * BYTES, 0, &fault);
+    for (int i = 0; i < PIECES; i++) {
+        ms_source_drop(add(store, 1, BYTES));
+        CHECK_EQ(host.asked, 2 + i / 2);
+    }
+    ms_store_drop(store);
+}
+
 MS_TEST(a_folder_that_lies_in_memory_is_host_memory)
 {
     enum { PAGE = 4096 };
