@@ -12,7 +12,7 @@ import sys
 from instructions import count
 
 # By way. Where it ends with a number, the ways of both numbers have the limit: the work does not grow with it.
-LIMITS = {"settled": 62, "used": 62, "names 1000": 5000, "names 100000": 5000, "allocating": 100, "beside": 100}
+LIMITS = {"settled": 70, "used": 70, "names 1000": 5000, "names 100000": 5000, "allocating": 100, "beside": 100}
 SETTINGS = {"METASHARD_SETTLE_MS": "20"}
 
 
