@@ -10,7 +10,7 @@ _Atomic bool ms_descriptor_is_short;
 
 int ms_descriptor_open(const char *path, int flags)
 {
-    const int descriptor = (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0);
+    const int descriptor = (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0L);
     if (descriptor < 0 && (errno == EMFILE || errno == ENFILE))
         atomic_store(&ms_descriptor_is_short, true);
     return descriptor;

@@ -71,7 +71,7 @@ static bool was_held(const struct ms_lease *lease, uint64_t now)
 
 static bool is_held(struct ms_lease *lease, int descriptor, uint64_t now)
 {
-    if (syscall(SYS_fcntl, descriptor, F_GETLEASE, 0) != F_RDLCK)
+    if (syscall(SYS_fcntl, descriptor, F_GETLEASE, 0L) != F_RDLCK)
         return false;
     atomic_store(&lease->held_ns, now);
     return true;

@@ -487,7 +487,7 @@ bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mappi
  */
 static bool map(int descriptor, struct ms_mapping *own_out)
 {
-    const long page = syscall(SYS_mmap, NULL, 1, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    const long page = syscall(SYS_mmap, NULL, 1UL, PROT_READ, MAP_PRIVATE, descriptor, 0L);
     if (page == -1)
         return false;
     const uintptr_t begin = (uintptr_t)page;

@@ -135,7 +135,7 @@ static bool is_perhaps_cached(int descriptor, uint64_t offset)
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     unsigned char is_there = 1;
     const long mapped =
-        syscall(SYS_mmap, NULL, 1, PROT_READ, MAP_SHARED, descriptor, offset & ~(page - 1));
+        syscall(SYS_mmap, NULL, 1UL, PROT_READ, MAP_SHARED, descriptor, offset & ~(page - 1));
     if (mapped == -1)
         return true;
     if (mincore((void *)mapped, 1, &is_there) != 0)

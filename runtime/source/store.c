@@ -55,7 +55,7 @@ static void destroy_store(struct ms_counted *counted)
 /* Not by libc: the shim watches its functions for the program's files. */
 static int open_by_kernel(const char *path, int flags)
 {
-    return (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0600);
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0600L);
 }
 
 /* --- how much fits */
@@ -142,7 +142,7 @@ static int make_file(const char *folder)
     snprintf(path, sizeof(path), "%s/metashard-XXXXXX", folder);
     const int named = mkostemp(path, O_CLOEXEC);
     if (named >= 0)
-        syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+        syscall(SYS_unlinkat, AT_FDCWD, path, 0L);
     return named;
 }
 
