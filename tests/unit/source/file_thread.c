@@ -88,7 +88,7 @@ static void call_again(void *argument)
     *(bool *)argument = ms_file_thread_call(look_inside, &look) && look.count > 0;
 }
 
-MS_TEST(a_call_in_it_is_served_at_once)
+MS_TEST(a_call_within_the_file_thread_is_served_at_once)
 {
     bool is_served = false;
     CHECK(ms_file_thread_call(call_again, &is_served));
@@ -112,20 +112,20 @@ static void check_own_table(void)
     ms_file_thread_call(close_inside, &descriptor);
 }
 
-MS_TEST(its_descriptors_are_not_the_programs)
+MS_TEST(the_file_thread_shares_no_descriptors_with_the_program)
 {
     needs_own_table(has_own_table());
     check_own_table();
 }
 
-MS_TEST(its_descriptors_are_not_the_programs_before_linux_5_9)
+MS_TEST(the_file_thread_shares_no_descriptors_before_linux_5_9)
 {
     deny(CLOSE_RANGE, ENOSYS);
     needs_own_table(has_own_table());
     check_own_table();
 }
 
-MS_TEST(without_a_table_of_its_own_it_works)
+MS_TEST(the_file_thread_works_without_a_table_of_its_own)
 {
     const int before = count_descriptors("/proc/self/fd");
     deny(CLOSE_RANGE, EPERM);
@@ -186,7 +186,7 @@ MS_TEST(pipes_of_the_program_are_not_held_open_before_linux_5_9)
 }
 
 /* More than the kernel lists at once. */
-MS_TEST(the_last_of_many_is_not_held_open_before_linux_5_9)
+MS_TEST(the_last_of_many_pipes_is_not_held_open_before_linux_5_9)
 {
     deny(CLOSE_RANGE, ENOSYS);
     check_pipe_is_not_held(300);
@@ -198,7 +198,7 @@ static void *open_in_thread(void *argument)
     return NULL;
 }
 
-MS_TEST(threads_that_it_starts_share_its_table)
+MS_TEST(threads_of_the_file_thread_share_its_table)
 {
     make_file();
     int descriptor = -1, same;
@@ -262,7 +262,7 @@ static void *wait_for_slow_call(void *argument)
     return argument;
 }
 
-MS_TEST(who_waits_is_cancelled_when_it_is_done)
+MS_TEST(a_waiting_thread_is_cancelled_when_its_call_is_done)
 {
     pthread_t thread;
     CHECK_EQ(pthread_create(&thread, NULL, wait_for_slow_call, NULL), 0);
@@ -277,7 +277,7 @@ MS_TEST(who_waits_is_cancelled_when_it_is_done)
 }
 
 /* The fork may come while a call is served, and its lock held. */
-MS_TEST(a_forked_child_has_none)
+MS_TEST(a_forked_child_has_no_file_thread)
 {
     pthread_t thread;
     int own = 0;
@@ -312,7 +312,7 @@ MS_TEST(the_process_may_end_while_a_call_waits)
     CHECK_EQ(status, 0);
 }
 
-MS_TEST(where_no_thread_can_be_made_nothing_is_called)
+MS_TEST(a_call_is_refused_where_no_thread_can_be_made)
 {
     int own = 0;
     deny(SYS_clone, EAGAIN);

@@ -82,7 +82,7 @@ static void must_be(uint64_t bytes, const char *bound)
         ms_test_fail(__FILE__, __LINE__, "%s, expected %s", headroom.bound, bound);
 }
 
-MS_TEST_AFTER(start, where_nothing_is_told_nothing_bounds)
+MS_TEST_AFTER(start, a_system_that_tells_no_limit_sets_no_bound)
 {
     must_be(UINT64_MAX, "nothing");
     put("/proc/meminfo", "MemTotal: 9 kB\nMemFree: 8 kB\n");

@@ -65,7 +65,7 @@ static bool is_of_file(const unsigned char *at, size_t bytes, uint64_t offset)
     return true;
 }
 
-MS_TEST_AFTER(set_up, what_was_read_is_of_the_file)
+MS_TEST_AFTER(set_up, a_read_is_known_to_be_of_its_file)
 {
     read_to(memory, BYTES, 0);
     CHECK(is_of_file(memory, BYTES, 0));
@@ -75,7 +75,7 @@ MS_TEST_AFTER(set_up, what_was_read_is_of_the_file)
     CHECK_EQ(count_cached(&file), 0); /* and nothing of it is read again */
 }
 
-MS_TEST_AFTER(set_up, what_was_read_while_nobody_held_it_is_not)
+MS_TEST_AFTER(set_up, a_read_before_the_file_was_held_is_not_of_the_file)
 {
     read_by(direct, memory, BYTES, 0, 0);
     CHECK(!is_of_file(memory, BYTES, 0));
@@ -112,7 +112,7 @@ MS_TEST_AFTER(set_up, bytes_that_were_moved_are_not_where_they_were)
 }
 
 /* The note says one place, and bytes of another are there. */
-MS_TEST_AFTER(set_up, what_is_read_over_counts)
+MS_TEST_AFTER(set_up, a_later_read_replaces_the_note_of_an_earlier_one)
 {
     read_to(memory, BYTES, 0);
     read_to(memory + 4 * PART, 4 * PART, 16 * PART);
@@ -280,7 +280,7 @@ MS_TEST_AFTER(set_up, a_file_that_somebody_writes_is_not_held)
     CHECK(ms_held_files_hold(direct) != 0);
 }
 
-MS_TEST_AFTER(set_up, other_ways_to_open_it)
+MS_TEST_AFTER(set_up, other_opens_of_a_file_than_for_reading_hold_nothing)
 {
     const int pipe_or_not = open("/dev/null", O_RDONLY | O_DIRECT);
     const int writer = open(file.path, O_RDWR | O_DIRECT);

@@ -106,26 +106,26 @@ static void check_both(void)
     check_found();
 }
 
-MS_TEST_AFTER(set_up, what_was_read)
+MS_TEST_AFTER(set_up, a_copy_finds_a_file_that_was_read)
 {
     ms_reads_note(file.descriptor, memory, BYTES, 0, 0);
     check_both();
 }
 
-MS_TEST_AFTER(set_up, what_is_read_unseen)
+MS_TEST_AFTER(set_up, a_copy_finds_a_file_that_was_read_unseen)
 {
     ms_reads_note_open(file.descriptor);
     check_both();
 }
 
-MS_TEST_AFTER(set_up, what_is_mapped)
+MS_TEST_AFTER(set_up, a_copy_finds_a_file_that_is_mapped)
 {
     CHECK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, file.descriptor, 0) != MAP_FAILED);
     atomic_fetch_add(&ms_hot.mapped, 1);
     check_both();
 }
 
-MS_TEST_AFTER(set_up, what_was_mapped_and_has_changed_since)
+MS_TEST_AFTER(set_up, a_copy_finds_a_mapped_file_that_has_changed_since)
 {
     if (ms_test_is_watched())
         ms_test_skip("an emulator does not answer queries of mappings");
@@ -144,7 +144,7 @@ MS_TEST_AFTER(set_up, what_was_mapped_and_has_changed_since)
 }
 
 /* Who reads past the page cache is in nobody's way, and what was read is the file's. */
-MS_TEST_AFTER(set_up, what_was_read_past_the_page_cache)
+MS_TEST_AFTER(set_up, a_copy_finds_a_file_read_past_the_page_cache)
 {
     const int direct = open(file.path, O_RDONLY | O_DIRECT);
     if (direct < 0)
@@ -163,7 +163,7 @@ MS_TEST_AFTER(set_up, what_was_read_past_the_page_cache)
 }
 
 /* The last half second counts. */
-MS_TEST_AFTER(set_up, what_is_asked_for_again_and_again_stays)
+MS_TEST_AFTER(set_up, a_file_stays_open_while_copies_ask_for_it)
 {
     ms_reads_note(file.descriptor, memory, BYTES, 0, 0);
     memory[HEAD + TENSOR / 2] ^= 1;

@@ -158,7 +158,7 @@ static bool still_waits(pthread_t thread)
     return pthread_timedjoin_np(thread, NULL, &until) == ETIMEDOUT;
 }
 
-MS_TEST(who_waits_for_leases_is_woken_once)
+MS_TEST(a_wake_ends_one_wait_for_leases)
 {
     pthread_t thread;
     ms_lease_wake();

@@ -573,7 +573,7 @@ static struct ms_mapping mapping_of(const char *name)
     return mapping;
 }
 
-MS_TEST_AFTER(make_file, what_is_no_regular_file_is_not_opened)
+MS_TEST_AFTER(make_file, a_mapping_of_no_regular_file_is_not_opened)
 {
     struct ms_mapping mapping = mapping_of(path);
     CHECK(ms_mapping_open(&mapping) >= 0);
@@ -745,7 +745,7 @@ MS_TEST(a_file_in_memory_that_nobody_has_touched_is_a_source)
 }
 
 /* Before Linux 5.14. */
-MS_TEST(without_a_call_that_touches_it_is_one_too)
+MS_TEST(an_untouched_file_in_memory_is_a_source_before_linux_5_14)
 {
     deny_with(SYS_madvise, 2, 22, EINVAL);
     check_untouched();
@@ -777,7 +777,7 @@ MS_TEST_AFTER(make_file, a_file_with_a_lease_of_the_program_is_not_opened)
     CHECK(!may_be_opened(0, 2));
 }
 
-MS_TEST_AFTER(make_file, of_more_leases_than_are_known_any_file_may_have_one)
+MS_TEST_AFTER(make_file, any_file_may_have_a_lease_past_the_most_that_are_known)
 {
     enum { MOST = 16 };
     for (unsigned i = 1; i <= MOST; i++) {
@@ -829,7 +829,7 @@ static void check_peek(void)
     CHECK_EQ(munmap(pages, 3 * page), 0);
 }
 
-MS_TEST(of_memory_that_may_not_be_read_nothing_is_seen)
+MS_TEST(a_peek_sees_nothing_of_unreadable_memory)
 {
     check_peek();
 }
@@ -841,7 +841,7 @@ static int count_open(void)
     return next;
 }
 
-MS_TEST(of_memory_that_may_not_be_read_nothing_is_seen_where_the_call_is_denied)
+MS_TEST(a_peek_sees_nothing_of_unreadable_memory_by_a_denied_call)
 {
     const int before = count_open();
     deny(SYS_process_vm_readv, EPERM);
@@ -849,7 +849,7 @@ MS_TEST(of_memory_that_may_not_be_read_nothing_is_seen_where_the_call_is_denied)
     CHECK_EQ(count_open(), before);
 }
 
-MS_TEST(of_memory_that_may_not_be_read_nothing_is_seen_on_an_older_kernel)
+MS_TEST(a_peek_sees_nothing_of_unreadable_memory_on_an_older_kernel)
 {
     deny(SYS_process_vm_readv, ENOSYS);
     check_peek();

@@ -54,7 +54,7 @@ static struct ms_pinned_area take(CUcontext context, size_t bytes)
     return area;
 }
 
-MS_TEST_AFTER(fake_start, what_is_kept_serves_who_wants_no_more)
+MS_TEST_AFTER(fake_start, a_kept_area_serves_a_request_that_is_no_larger)
 {
     const struct ms_pinned_area small = take(FAKE_CONTEXT, 4096);
     ms_pinned_pool_drop(&small);
@@ -64,7 +64,7 @@ MS_TEST_AFTER(fake_start, what_is_kept_serves_who_wants_no_more)
     CHECK_EQ(fake.calls[FAKE_mem_host_alloc], 2);
 }
 
-MS_TEST_AFTER(fake_start, where_host_memory_is_short_the_least_is_taken)
+MS_TEST_AFTER(fake_start, the_pool_takes_the_least_where_host_memory_is_short)
 {
     struct ms_pinned_area small, large;
     host_bytes = 8191 * 8 / 7;
@@ -83,7 +83,7 @@ MS_TEST_AFTER(fake_start, where_host_memory_is_short_the_least_is_taken)
     CHECK(large.bytes == 8192 && asked == 0); /* the system is asked for new memory alone */
 }
 
-MS_TEST_AFTER(fake_start, what_is_kept_belongs_to_a_context)
+MS_TEST_AFTER(fake_start, a_kept_area_belongs_to_its_context)
 {
     const struct ms_pinned_area area = take(FAKE_CONTEXT, 4096);
     ms_pinned_pool_drop(&area);
@@ -94,7 +94,7 @@ MS_TEST_AFTER(fake_start, what_is_kept_belongs_to_a_context)
     CHECK_EQ(fake.calls[FAKE_mem_free_host], 1);
 }
 
-MS_TEST_AFTER(fake_start, without_pinned_memory_there_is_other)
+MS_TEST_AFTER(fake_start, the_pool_takes_other_memory_where_none_can_be_pinned)
 {
     struct ms_pinned_area area;
     fake_fail(FAKE_mem_host_alloc, 1, CUDA_ERROR_OUT_OF_MEMORY);
@@ -129,7 +129,7 @@ MS_TEST_AFTER(fake_start, memory_that_is_pinned_is_told_once)
     ms_pinned_pool_drop(&area);
 }
 
-MS_TEST_AFTER(fake_start, without_any_memory_there_is_none)
+MS_TEST_AFTER(fake_start, a_take_fails_without_any_memory)
 {
     struct ms_pinned_area area;
     fake_fail(FAKE_mem_host_alloc, 1, CUDA_ERROR_OUT_OF_MEMORY);
@@ -153,7 +153,7 @@ MS_TEST_AFTER(fake_start, sixteen_areas_are_kept_and_the_next_is_freed)
     CHECK_EQ(fake.calls[FAKE_mem_free_host], KEPT + 1);
 }
 
-MS_TEST_AFTER(fake_start, what_is_forgotten_is_not_freed)
+MS_TEST_AFTER(fake_start, a_forgotten_area_is_not_freed)
 {
     const struct ms_pinned_area areas[] = {take(FAKE_CONTEXT, 4096), take(FAKE_CONTEXT, 4096)};
     ms_pinned_pool_drop(&areas[0]);
@@ -170,7 +170,7 @@ MS_TEST_AFTER(fake_start, what_is_forgotten_is_not_freed)
 }
 
 /* Memory that cannot be freed ends nothing, but a context that cannot be entered does. */
-MS_TEST_AFTER(fake_start, what_is_given_back_leaves_the_context_as_it_was)
+MS_TEST_AFTER(fake_start, giving_areas_back_leaves_the_context_as_it_was)
 {
     const CUcontext other = (CUcontext)2;
     const struct ms_pinned_area areas[] = {take(other, 4096), take(other, 4096), take(other, 1)};

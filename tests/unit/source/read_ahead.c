@@ -106,7 +106,7 @@ static struct ms_source *copy_from(const void *address)
     return source;
 }
 
-MS_TEST_AFTER(make_file, what_is_copied_from_is_not_read_ahead)
+MS_TEST_AFTER(make_file, a_copy_stops_read_ahead_of_its_mapping)
 {
     const void *address = map(), *other = map();
     CHECK(!is_random(address));
@@ -127,7 +127,7 @@ MS_TEST_AFTER(make_file, a_checkpoint_that_is_mapped_then_is_not_read_ahead_eith
 }
 
 /* Before the first copy there is no advice, and who reads a header touches it. */
-MS_TEST_AFTER(make_file, of_the_first_mapping_the_header_alone_is_read)
+MS_TEST_AFTER(make_file, a_header_read_reads_the_header_alone_of_the_first_mapping)
 {
     enum { HEADER_PAGES = 5, LENGTH = (HEADER_PAGES - 1) * PAGE };
     const uint64_t length = LENGTH;
@@ -177,7 +177,7 @@ MS_TEST_AFTER(make_file, a_mapping_where_another_was_gets_advice_of_its_own)
     ms_source_drop(source);
 }
 
-MS_TEST_AFTER(make_file, what_begins_otherwise_is_read_ahead)
+MS_TEST_AFTER(make_file, a_file_that_begins_otherwise_is_read_ahead)
 {
     struct ms_source *source = copy_from(map());
     char other[] = "/tmp/metashard-other-XXXXXX";
@@ -241,7 +241,7 @@ MS_TEST_AFTER(make_file, few_faults_add_up)
     ms_source_drop(source);
 }
 
-MS_TEST_AFTER(make_file, it_is_tried_three_times)
+MS_TEST_AFTER(make_file, advice_is_given_three_times_at_most)
 {
     const void *address = map();
     struct ms_source *source = copy_from(address);
@@ -333,7 +333,7 @@ static void answer(dev_t device, ino_t inode)
     (void)device, (void)inode;
 }
 
-MS_TEST_AFTER(make_file, without_leases_it_is_taken_back)
+MS_TEST_AFTER(make_file, a_let_go_file_without_leases_loses_its_advice)
 {
     enum { TRIES = 500 };
     const void *address = map();
@@ -365,7 +365,7 @@ MS_TEST_AFTER(make_file, a_header_that_is_used_takes_nothing_back)
     ms_source_drop(source);
 }
 
-MS_TEST_AFTER(make_file, what_the_shim_maps_is_left_alone_and_errno_and_its_calls_as_they_were)
+MS_TEST_AFTER(make_file, the_shim_leaves_its_own_mappings_and_errno_alone)
 {
     struct ms_source *source = copy_from(map());
     ms_calls_inside = 1;
@@ -405,7 +405,7 @@ MS_TEST_AFTER(make_file, so_many_mappings_are_known)
     ms_source_drop(source);
 }
 
-MS_TEST_AFTER(make_file, it_is_looked_at_while_there_is_advice)
+MS_TEST_AFTER(make_file, faults_are_looked_at_while_there_is_advice)
 {
     CHECK(!ms_read_ahead_look(true));
     struct ms_source *source = copy_from(map());
@@ -434,7 +434,7 @@ static void begin_with(const char start[9])
     close(file);
 }
 
-MS_TEST_AFTER(make_file, what_is_mapped_is_noted_unless_it_begins_as_no_checkpoint)
+MS_TEST_AFTER(make_file, a_mapping_is_noted_unless_it_begins_as_no_checkpoint)
 {
     const int file = open(path, O_RDONLY);
     const void *address = map();

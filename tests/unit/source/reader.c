@@ -183,7 +183,7 @@ MS_TEST_AFTER(start, slots_are_the_callers_until_they_are_given_back)
     }
 }
 
-MS_TEST_AFTER(start, what_is_cancelled_ends)
+MS_TEST_AFTER(start, a_cancelled_reader_ends)
 {
     for (unsigned threads = 0; threads < 3; threads += 2) {
         struct ms_read_done done;
@@ -258,7 +258,7 @@ static unsigned count_starts(unsigned threads, unsigned busy)
 }
 
 /* The ends of what is read tell. */
-MS_TEST_AFTER(start_cold, what_is_cached_is_for_the_caller_where_one_thread_may_be_busy)
+MS_TEST_AFTER(start_cold, the_caller_reads_cached_bytes_where_one_thread_may_be_busy)
 {
     CHECK_EQ(count_starts(2, 1), 2);
     make_cold(&file);
@@ -287,7 +287,7 @@ MS_TEST_AFTER(start_cold, threads_are_as_many_as_can_be)
 }
 
 /* Before Linux 6.5, too, where the question would make the kernel read. */
-MS_TEST_AFTER(start, what_is_not_in_the_page_cache_is_not_read_by_asking)
+MS_TEST_AFTER(start, asking_for_cached_bytes_reads_none_from_the_disk)
 {
     static const size_t offsets[] = {0, 5, BLOCK + 5, MIB};
     if (!make_cold(&file) || !can_tell_cold(&file))
@@ -317,7 +317,7 @@ static void check_all_cached(void)
     CHECK(!ms_reader_is_cached(file.descriptor, MIB - 1, MIB + BLOCK));
 }
 
-MS_TEST_AFTER(start, what_lies_between_the_ends_may_not_be_cached)
+MS_TEST_AFTER(start, bytes_between_cached_ends_may_not_be_cached)
 {
     if (!make_cold(&file) || !can_tell_cold(&file))
         ms_test_skip("the page cache cannot be emptied here, or does not tell");
@@ -415,7 +415,7 @@ MS_TEST_AFTER(start_direct, a_read_past_the_page_cache_goes_on_while_it_gets_who
 }
 
 /* By the first and the last page of each MiB. */
-MS_TEST_AFTER(start_direct, what_is_cached_of_a_range_is_not_read_past_the_cache)
+MS_TEST_AFTER(start_direct, a_direct_read_leaves_out_what_is_cached_of_its_range)
 {
     check_direct(100, 3 * MIB - 150, "0+3145728 ");
     cache(MIB, MIB);

@@ -51,7 +51,7 @@ static bool is_noted(const void *at, size_t bytes, struct ms_mapping *place)
     return ms_reads_next(at, bytes, &first, place);
 }
 
-MS_TEST_AFTER(set_up, what_was_read_is_of_the_file)
+MS_TEST_AFTER(set_up, a_read_is_known_to_be_of_its_file)
 {
     CHECK(!is_of_file(memory, BYTES - HEAD, HEAD));
     read_to(memory, BYTES - HEAD, HEAD);
@@ -60,7 +60,7 @@ MS_TEST_AFTER(set_up, what_was_read_is_of_the_file)
     CHECK(is_of_file(memory, PART, HEAD));
 }
 
-MS_TEST_AFTER(set_up, what_was_read_where_the_descriptor_stood)
+MS_TEST_AFTER(set_up, a_read_is_noted_where_its_descriptor_stood)
 {
     CHECK_EQ(lseek(file.descriptor, PART, SEEK_SET), PART);
     CHECK_EQ(read(file.descriptor, memory, PART), PART);
@@ -196,14 +196,14 @@ MS_TEST_AFTER(set_up, memory_that_may_not_be_read_where_the_call_is_denied)
     check_memory_that_may_not_be_read();
 }
 
-MS_TEST_AFTER(set_up, what_is_past_its_end)
+MS_TEST_AFTER(set_up, bytes_past_a_read_are_not_of_the_file)
 {
     read_to(memory, BYTES, 0);
     memory = realloc(memory, BYTES + 1);
     CHECK(!is_of_file(memory, BYTES + 1, 0));
 }
 
-MS_TEST_AFTER(set_up, what_is_not_in_the_page_cache_is_not_read_again)
+MS_TEST_AFTER(set_up, a_comparison_reads_nothing_that_is_not_in_the_page_cache)
 {
     read_to(memory, BYTES, 0);
     if (!make_cold(&file))
@@ -212,7 +212,7 @@ MS_TEST_AFTER(set_up, what_is_not_in_the_page_cache_is_not_read_again)
     CHECK(count_cached(&file) < BYTES / 4096 / 2);
 }
 
-MS_TEST(what_is_no_regular_file_has_no_note)
+MS_TEST(a_read_of_no_regular_file_is_not_noted)
 {
     struct ms_mapping place;
     int pipes[2];
@@ -297,7 +297,7 @@ MS_TEST_AFTER(set_up, threads_that_read_side_by_side)
 }
 
 /* Under a limit of addresses the table is small, and takes none of them. */
-MS_TEST_AFTER(set_up, where_addresses_are_limited)
+MS_TEST_AFTER(set_up, the_table_is_small_where_addresses_are_limited)
 {
     enum { KEPT = 32 << 10, ALMOST = 1 << 10, COUNT = KEPT + KEPT / 2 };
     const uintptr_t base = UINT64_C(1) << 40, step = (uintptr_t)2 * MS_READS_LEAST;
@@ -316,7 +316,7 @@ MS_TEST_AFTER(set_up, where_addresses_are_limited)
 }
 
 /* What is read to the same memory again and again takes no place from other notes. */
-MS_TEST_AFTER(set_up, what_is_read_over_makes_room)
+MS_TEST_AFTER(set_up, reads_over_a_read_take_no_place_from_other_notes)
 {
     enum { COUNT = 1 << 20 };
     const uintptr_t base = UINT64_C(1) << 40;
@@ -600,7 +600,7 @@ MS_TEST_AFTER(make_noted, each_64_kib_of_a_read_has_a_checksum)
 }
 
 /* Only within a note that has them, though another one was there before. */
-MS_TEST_AFTER(make_noted, beside_a_read_there_is_no_checksum)
+MS_TEST_AFTER(make_noted, bytes_beside_a_read_have_no_checksum)
 {
     enum { SUM = 64 << 10 };
     static unsigned char room[6 * SUM], *const bytes = room;
@@ -693,7 +693,7 @@ static void ask_while_files_are_busy(void)
 }
 
 /* Somebody may be busy for ever. */
-MS_TEST_AFTER(make_noted, who_is_busy_is_asked_a_hundred_times)
+MS_TEST_AFTER(make_noted, a_busy_table_is_asked_a_hundred_times)
 {
     struct ms_reads_part part;
     ms_reads_note(files[0].descriptor, noted, 1000, 7, 5);
@@ -796,7 +796,7 @@ static bool is_noted_before(const char *start, size_t start_bytes, off_t bytes)
         remove_noted();                                                          \
     } while (0)
 
-MS_TEST(before_a_device_is_used_only_what_could_be_a_checkpoint_is_noted)
+MS_TEST(reads_of_no_checkpoint_are_not_noted_before_a_device_is_used)
 {
     CHECK_START("", false);
     CHECK_START("\xff\xd8\xff\xe0 a picture", false);
@@ -849,7 +849,7 @@ MS_TEST_AFTER(make_noted, a_file_that_is_shorter_than_a_beginning)
 }
 
 /* The child of a process that uses a device: its page of flags is zero. */
-MS_TEST_AFTER(make_noted, in_a_child_nothing_is_noted)
+MS_TEST_AFTER(make_noted, a_child_notes_no_reads)
 {
     struct ms_mapping place;
     note_at(UINT64_C(1) << 41, PART, 1, 0);
@@ -903,7 +903,7 @@ MS_TEST(a_path_that_is_too_long_is_none)
     check_long_path(MS_PATH_BYTES + 1, false);
 }
 
-MS_TEST_AFTER(make_noted, where_a_descriptor_stands_counts_for_reads_without_an_offset)
+MS_TEST_AFTER(make_noted, reads_without_an_offset_are_noted_where_the_descriptor_stood)
 {
     const uintptr_t base = UINT64_C(1) << 40;
     CHECK_EQ(lseek(files[0].descriptor, PART, SEEK_SET), PART);

@@ -196,7 +196,7 @@ MS_TEST_AFTER(start, a_file_is_one_source_and_is_left_behind_by_none)
     CHECK_EQ(live, pieces - 1);
 }
 
-MS_TEST_AFTER(start, of_several_each_leaves_by_itself)
+MS_TEST_AFTER(start, each_of_several_sources_leaves_by_itself)
 {
     struct ms_source *first = file.source, *second, *third;
     start();
@@ -213,7 +213,7 @@ MS_TEST_AFTER(start, of_several_each_leaves_by_itself)
     CHECK(ms_files.first == NULL);
 }
 
-MS_TEST_AFTER(start, without_memory_there_is_no_source_and_nothing_stays_open)
+MS_TEST_AFTER(start, a_source_without_memory_fails_and_leaves_nothing_open)
 {
     const int before = count_open_there(), pieces = live;
     ms_source_drop(file.source);
@@ -261,7 +261,7 @@ MS_TEST_AFTER(start, a_file_is_let_go_once_and_its_copy_goes_with_the_source)
     CHECK_EQ(live, pieces - 1);
 }
 
-MS_TEST_AFTER(start, its_lease_goes_with_its_descriptor)
+MS_TEST_AFTER(start, the_lease_of_a_source_goes_with_its_descriptor)
 {
     ms_source_drop(file.source);
     ms_config.leases = true;
@@ -404,7 +404,7 @@ MS_TEST_AFTER(start, half_of_the_descriptors_are_for_files_that_stay_open)
     CHECK_EQ(count_open_there(), before);
 }
 
-MS_TEST_AFTER(start, who_uses_a_file_first_opens_it_and_the_last_one_closes_it)
+MS_TEST_AFTER(start, the_first_use_opens_a_file_and_the_last_one_closes_it)
 {
     const int before = count_open_there();
     struct ms_source *source = create(file.path, 200, false);
@@ -495,7 +495,7 @@ static void write_once(const char *path)
     close(writer);
 }
 
-MS_TEST_AFTER(start, who_has_closed_a_file_may_have_stored_to_it)
+MS_TEST_AFTER(start, a_source_had_a_writer_once_one_has_closed_its_file)
 {
     struct ms_source *other = create(file.path, 100, true), *unwatched;
     start();

@@ -91,7 +91,7 @@ static CUresult read_into(const struct ms_source *source, unsigned char *buffer)
     return result;
 }
 
-MS_TEST(what_was_kept_is_read_from_the_copy)
+MS_TEST(a_kept_source_is_read_from_its_copy)
 {
     struct ms_source *source = make_source();
     close_source(source);
@@ -106,7 +106,7 @@ MS_TEST(what_was_kept_is_read_from_the_copy)
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
 }
 
-MS_TEST(without_a_copy_the_change_is_told)
+MS_TEST(a_changed_source_without_a_copy_fails)
 {
     struct ms_source *source = make_source();
     change();
@@ -135,7 +135,7 @@ MS_TEST(only_a_file_without_links_is_deleted)
 }
 
 /* Too late for a copy. */
-MS_TEST(what_has_changed_is_not_kept)
+MS_TEST(a_changed_file_is_not_kept)
 {
     struct ms_source *source = make_source();
     close_source(source);
@@ -174,7 +174,7 @@ bool __wrap_ms_file_thread_has_own_table(void)
 }
 
 /* The program could close the copy. */
-MS_TEST(without_a_table_of_its_own_nothing_is_kept)
+MS_TEST(a_file_thread_without_a_table_of_its_own_keeps_nothing)
 {
     struct ms_source *source = make_source();
     is_own_table = false;
@@ -256,7 +256,7 @@ static void check_states(enum ms_source_state of_first, enum ms_source_state of_
     CHECK_EQ(ms_source_state(second.source), of_second);
 }
 
-MS_TEST_AFTER(make_two, one_file_is_closed_and_others_are_not)
+MS_TEST_AFTER(make_two, a_close_closes_the_file_it_names_alone)
 {
     const struct stat *stat = stat_of(&first);
     const int before = count_open_there();
@@ -342,7 +342,7 @@ static void check_denied(int call)
     ms_source_drop(second.source);
 }
 
-MS_TEST(without_a_file_in_memory_there_is_no_copy)
+MS_TEST(a_source_has_no_copy_without_a_file_in_memory)
 {
     check_denied(SYS_memfd_create);
 }

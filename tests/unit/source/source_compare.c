@@ -90,17 +90,17 @@ static void check_other_bits(void)
     CHECK(is_same(memory, BYTES, 0, false));
 }
 
-MS_TEST_AFTER(set_up_one_core, one_other_bit_anywhere)
+MS_TEST_AFTER(set_up_one_core, a_comparison_sees_one_other_bit_anywhere)
 {
     check_other_bits();
 }
 
-MS_TEST_AFTER(set_up, one_other_bit_anywhere_by_threads)
+MS_TEST_AFTER(set_up, a_comparison_by_threads_sees_one_other_bit_anywhere)
 {
     check_other_bits();
 }
 
-MS_TEST_AFTER(set_up, what_is_past_the_end)
+MS_TEST_AFTER(set_up, bytes_past_the_end_are_not_the_files)
 {
     CHECK(!is_same(memory, BYTES + 1, 0, false));
     CHECK(!is_same(memory + MIB, BYTES, MIB, false));
@@ -118,7 +118,7 @@ MS_TEST_AFTER(set_up, memory_that_may_not_be_read)
     CHECK(!is_same(own, BYTES, 0, false));
 }
 
-MS_TEST_AFTER(set_up, what_is_not_in_the_page_cache)
+MS_TEST_AFTER(set_up, a_comparison_may_leave_out_what_is_not_in_the_page_cache)
 {
     if (!make_cold(&file) || !can_tell_cold(&file))
         ms_test_skip("the file stays in the page cache, or nobody tells");
@@ -211,14 +211,14 @@ MS_TEST_AFTER(set_up, memory_of_a_file_is_copied)
     CHECK(is_same(own, 5 * MIB, 0, false));
 }
 
-MS_TEST_AFTER(set_up, where_no_memory_can_be_brought_in)
+MS_TEST_AFTER(set_up, a_comparison_works_where_no_memory_can_be_brought_in)
 {
     deny(SYS_madvise, EINVAL);
     check_parts();
     check_other_bits();
 }
 
-MS_TEST_AFTER(set_up, where_nobody_tells_what_memory_is)
+MS_TEST_AFTER(set_up, a_comparison_works_where_nobody_tells_what_memory_is)
 {
     deny(SYS_ioctl, ENOTTY);
     check_parts();

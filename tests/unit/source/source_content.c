@@ -95,7 +95,7 @@ MS_TEST_AFTER(start, staged_bytes_are_found_in_the_file)
     CHECK_EQ(find(data, LARGE), 0);
 }
 
-MS_TEST_AFTER(start, one_other_bit_anywhere_is_another_tensor)
+MS_TEST_AFTER(start, a_tensor_with_one_other_bit_is_another_tensor)
 {
     static const size_t places[] = {0, 63, 64, 65, 200000, 262208, LARGE - 1};
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
@@ -276,7 +276,7 @@ MS_TEST(files_are_looked_for_once_a_while_and_when_something_is_mapped)
     check_visits(false);
 }
 
-MS_TEST_AFTER(start, with_a_checkpoint_files_are_looked_for_no_more_often)
+MS_TEST_AFTER(start, a_checkpoint_makes_no_more_searches_for_files)
 {
     needs_mappings(find(data, LARGE) == 0, path);
     later_ns = 1;
@@ -284,7 +284,7 @@ MS_TEST_AFTER(start, with_a_checkpoint_files_are_looked_for_no_more_often)
     check_visits(true);
 }
 
-MS_TEST(what_is_known_to_be_mapped_is_looked_at_alone)
+MS_TEST(a_search_looks_at_known_new_mappings_alone)
 {
     enum { TOO_MANY = MS_MAPPING_NEW + 1 };
     later_ns = 1;

@@ -153,7 +153,7 @@ MS_TEST(for_a_header_that_is_longer_than_its_file_there_is_no_memory)
     drop_source();
 }
 
-MS_TEST(what_stands_behind_the_header_is_none_of_it)
+MS_TEST(text_behind_the_header_is_none_of_it)
 {
     static const char two[] = "{\"a\":{\"data_offsets\":[3,4]}} \"data_offsets\":[5,6]";
     make_source(two, strlen("{\"a\":{\"data_offsets\":[3,4]}}"));
@@ -188,7 +188,7 @@ static bool read_all_tensors(void)
     return count == 20;
 }
 
-MS_TEST(without_memory_there_are_fewer)
+MS_TEST(a_header_has_fewer_tensors_without_memory)
 {
     char text[1024] = "{";
     for (int i = 0; i < 20; i++)

@@ -216,7 +216,7 @@ MS_TEST_AFTER(make_cold_file, a_changed_byte_that_no_sample_has_fails_when_it_is
 }
 
 /* What other bytes have as a sum is not the file's either. */
-MS_TEST_AFTER(make_cold_file, two_that_differ_are_not_both_the_files)
+MS_TEST_AFTER(make_cold_file, two_tensors_that_differ_are_not_both_the_files)
 {
     const size_t at = tensor_at(1), whole = (at + PART) / PART * PART - at;
     read_unseen(at, TENSOR);
@@ -331,7 +331,7 @@ MS_TEST_AFTER(make_file, chunks_with_the_same_sample_are_told_apart)
 }
 
 /* Those of one size that begin otherwise cost a page each, once. */
-MS_TEST_AFTER(make_cold_file, what_is_alone_is_sampled)
+MS_TEST_AFTER(make_cold_file, a_tensor_of_its_own_sample_is_not_read_whole)
 {
     for (int i = 0; i < TENSORS; i++) {
         const size_t before = cached_bytes(), more = i == 0 ? (TENSORS + 1) * 2 * 4096 : 0;
@@ -419,7 +419,7 @@ MS_TEST_AFTER(make_cold_file, a_file_that_has_changed_is_read_anew)
 
 /* --- where it is looked for */
 
-MS_TEST_AFTER(make_file, what_begins_as_a_file_may_be_its_beginning)
+MS_TEST_AFTER(make_file, a_copy_that_begins_as_a_file_may_be_its_beginning)
 {
     read_unseen(tensor_at(2), TENSOR);
     CHECK(is_of_file(TENSOR, tensor_at(2)));

@@ -133,7 +133,7 @@ MS_TEST(a_read_brings_nothing_else_into_the_page_cache)
     }
 }
 
-MS_TEST_AFTER(start, what_is_behind_the_end_is_missing)
+MS_TEST_AFTER(start, a_read_past_the_end_says_which_bytes_are_missing)
 {
     const void *read;
     CHECK_EQ(ms_source_read(file.source, BYTES - 10, buffer, 20, NULL),
@@ -217,7 +217,7 @@ static void look_for_stores(void *argument)
                                            &asked.is_good);
 }
 
-MS_TEST_AFTER(start, what_is_mapped_to_be_stored_to_is_not_read)
+MS_TEST_AFTER(start, a_file_mapped_to_be_stored_to_is_not_read)
 {
     const void *read;
     const int writer = open(file.path, O_RDWR | O_CLOEXEC);
@@ -282,7 +282,7 @@ MS_TEST_AFTER(start, whole_parts_are_checked_by_what_was_read)
     CHECK(check(0, BYTES)); /* once is enough */
 }
 
-MS_TEST_AFTER(start, of_a_piece_the_rest_is_read)
+MS_TEST_AFTER(start, a_check_of_a_piece_reads_the_rest_of_its_part)
 {
     static const size_t pieces[][2] = {{1, PART}, {0, PART - 1}, {PART - 1, 1}, {0, 1}};
     for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
@@ -320,7 +320,7 @@ MS_TEST_AFTER(start, a_part_is_whole_up_to_its_last_byte)
     CHECK(is_seen(0) && is_seen(1));
 }
 
-MS_TEST_AFTER(start, without_memory_a_piece_cannot_be_checked)
+MS_TEST_AFTER(start, a_piece_cannot_be_checked_without_memory)
 {
     add_sums(0);
     may_make = 0;

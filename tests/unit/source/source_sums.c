@@ -80,7 +80,7 @@ MS_TEST(a_part_is_seen_by_itself)
     ms_source_sums_cleanup(&file);
 }
 
-MS_TEST(the_piece_at_the_end_has_none)
+MS_TEST(the_piece_at_the_end_has_no_sum)
 {
     static const uint64_t sums[] = {10, 20, 30, 40};
     CHECK(ms_source_sums_add(&file, 2, sums, 4));
@@ -99,7 +99,7 @@ MS_TEST(the_piece_at_the_end_has_none)
     ms_source_sums_cleanup(&file);
 }
 
-MS_TEST(as_many_as_fill_their_pages_are_kept)
+MS_TEST(as_many_sums_as_fill_their_pages_are_kept)
 {
     enum { MANY = 4096 / sizeof(uint64_t) * 3 };
     static uint64_t sums[MANY];
@@ -114,7 +114,7 @@ MS_TEST(as_many_as_fill_their_pages_are_kept)
     CHECK_EQ(live, 0);
 }
 
-MS_TEST(without_memory_there_are_none_and_none_is_needed_for_none)
+MS_TEST(a_file_has_no_sums_without_memory_and_needs_it_for_sums_alone)
 {
     static const uint64_t none[PARTS], sums[PARTS] = {0, 10, 0};
     may_make = 0;

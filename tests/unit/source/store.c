@@ -236,7 +236,7 @@ MS_TEST(host_memory_gets_huge_pages_and_a_file_does_not)
 }
 
 /* Each begins at a page, one behind the other; what was refused takes no room. */
-MS_TEST(without_memory_nothing_is_added)
+MS_TEST(a_store_without_memory_adds_nothing)
 {
     struct ms_store *store;
     may_make = 0;
@@ -318,7 +318,7 @@ static uint64_t memory_of(const char *wanted)
 }
 
 /* An eighth of what is available stays; a folder has as much room as it has. */
-MS_TEST(without_a_limit_host_memory_has_one)
+MS_TEST(a_store_without_a_limit_leaves_an_eighth_of_host_memory)
 {
     const uint64_t all = memory_of("MemTotal:"), available = memory_of("MemAvailable:");
     struct ms_store *store = ms_store_create(NULL, BYTES, 0, &fault);

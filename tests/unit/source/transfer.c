@@ -492,7 +492,7 @@ static bool has_direct(const struct test_file *file)
     return works;
 }
 
-MS_TEST_AFTER(make_files, what_is_cold_stays_cold)
+MS_TEST_AFTER(make_files, a_transfer_leaves_a_cold_file_out_of_the_page_cache)
 {
     struct test_file *file = &files[0];
     if (!has_direct(file))
@@ -505,7 +505,7 @@ MS_TEST_AFTER(make_files, what_is_cold_stays_cold)
 }
 
 /* Later transfers have what the first has opened, until the file is let go. */
-MS_TEST_AFTER(make_files, past_the_page_cache_a_file_is_opened_once)
+MS_TEST_AFTER(make_files, a_transfer_past_the_page_cache_opens_its_file_once)
 {
     struct test_file *file = &files[0];
     if (!has_direct(file) || !make_cold(file) || !can_tell_cold(file))
@@ -549,7 +549,7 @@ static void check_rows_alone(struct test_file *file, size_t row_bytes)
     munmap((void *)mapped, file->bytes);
 }
 
-MS_TEST(what_nobody_uses_is_not_read_ahead)
+MS_TEST(a_transfer_of_rows_reads_nothing_between_them_ahead)
 {
     struct test_file file;
     make_test_file(&file, "/tmp", 32 * MIB);
@@ -560,7 +560,7 @@ MS_TEST(what_nobody_uses_is_not_read_ahead)
 
 /* A part that has a checksum is read whole: those at the ends, but none in the middle, wherever the
  * range is cut for slots. */
-MS_TEST(of_a_file_with_checksums_the_ends_alone_are_read_around)
+MS_TEST(a_transfer_reads_more_at_its_ends_alone_for_checksums)
 {
     /* counters, and the limits of the process's memory, are read as well */
     enum { PART = MS_SOURCE_SUMS_PART, TELLING = 16 * KIB };
@@ -631,7 +631,7 @@ MS_TEST(a_file_in_memory)
     check_whole(&file, 0);
 }
 
-MS_TEST_AFTER(make_files, without_pinned_memory)
+MS_TEST_AFTER(make_files, a_transfer_works_without_pinned_memory)
 {
     refuses_pinned = true;
     check_whole(&files[0], 4);
@@ -770,12 +770,12 @@ static void check_cancel(unsigned threads)
     CHECK_EQ(driver_calls, 0);
 }
 
-MS_TEST(cancelled)
+MS_TEST(a_cancelled_transfer_ends)
 {
     check_cancel(0);
 }
 
-MS_TEST(cancelled_while_threads_read)
+MS_TEST(a_transfer_ends_when_cancelled_while_threads_read)
 {
     check_cancel(4);
 }
@@ -815,7 +815,7 @@ static bool transfer_some(void)
     return result == CUDA_SUCCESS;
 }
 
-MS_TEST_AFTER(make_files, without_memory_nothing_is_read_and_all_is_given_back)
+MS_TEST_AFTER(make_files, a_transfer_without_memory_reads_nothing_and_leaks_nothing)
 {
     start(2 * MIB, 0);
     CHECK(transfer_some());

@@ -556,7 +556,7 @@ MS_TEST(files_that_are_not_local_are_not_asked_for_writers)
     close(file);
 }
 
-MS_TEST(of_what_is_no_file_nothing_is_known)
+MS_TEST(nothing_is_known_of_a_descriptor_without_a_file)
 {
     CHECK(!ms_trust_is_in_use(-1, &(struct stat){.st_nlink = 1}));
     CHECK(ms_trust_is_in_use(-1, &(struct stat){.st_nlink = 0}));
@@ -1049,7 +1049,7 @@ static int first_free(void)
     return descriptor;
 }
 
-MS_TEST_AFTER(deny_table, in_the_programs_table_locks_stay)
+MS_TEST_AFTER(deny_table, locks_stay_in_the_programs_table)
 {
     make_file("/tmp");
     unsigned char *address = map(O_RDONLY, PROT_READ, MAP_PRIVATE);
@@ -1063,7 +1063,7 @@ MS_TEST_AFTER(deny_table, in_the_programs_table_locks_stay)
     CHECK(!can_others_lock());
 }
 
-MS_TEST_AFTER(deny_table, in_the_programs_table_a_lock_on_a_source_stays)
+MS_TEST_AFTER(deny_table, a_lock_on_a_source_stays_in_the_programs_table)
 {
     make_file("/tmp");
     struct ms_source *source = find_first();
@@ -1136,7 +1136,7 @@ MS_TEST(a_writer_that_has_waited_too_long_is_told_of)
 
 /* Nobody else can have changed a local file under a lease, but another machine may have changed the
  * file of a layer. */
-MS_TEST(under_a_lease_times_count_for_overlays_alone)
+MS_TEST(times_under_a_lease_count_for_overlays_alone)
 {
     ms_config.leases = true;
     for (int is_overlay = 0; is_overlay < 2; is_overlay++) {
