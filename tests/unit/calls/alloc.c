@@ -203,7 +203,7 @@ static void replace_meanwhile(void)
     ms_space_release(allocation);
 }
 
-MS_TEST_AFTER(fake_start, what_took_its_place_during_the_wait_is_not_freed)
+MS_TEST_AFTER(fake_start, a_free_spares_an_allocation_that_took_its_place_meanwhile)
 {
     CUresult result;
     CHECK(allocate(&freed));
@@ -229,7 +229,7 @@ MS_TEST_AFTER(fake_start, nothing_is_freed_where_the_wait_fails)
     fake_check_empty();
 }
 
-MS_TEST_AFTER(fake_start, what_is_none_or_not_at_its_address_is_not_freed)
+MS_TEST_AFTER(fake_start, a_free_refuses_other_addresses_and_memory_of_others)
 {
     CUresult result;
     CHECK(allocate(&freed));
@@ -249,7 +249,7 @@ MS_TEST_AFTER(fake_start, what_is_none_or_not_at_its_address_is_not_freed)
     CHECK(ms_alloc_free(freed, &result) && result == CUDA_SUCCESS);
 }
 
-MS_TEST_AFTER(fake_start, what_is_allocated_and_freed_is_counted)
+MS_TEST_AFTER(fake_start, an_allocation_and_its_free_are_counted)
 {
     CUresult result;
     CHECK(allocate(&freed));
@@ -261,7 +261,7 @@ MS_TEST_AFTER(fake_start, what_is_allocated_and_freed_is_counted)
 }
 
 /* The wait would end it. */
-MS_TEST_AFTER(fake_start, what_is_freed_during_a_capture_keeps_its_memory_until_it_ends)
+MS_TEST_AFTER(fake_start, an_allocation_freed_in_a_capture_keeps_memory_until_its_end)
 {
     CUresult result;
     CHECK(allocate(&freed));
@@ -300,7 +300,7 @@ static CUresult device_get_attribute(int *value, CUdevice_attribute attribute, C
     return supports < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-MS_TEST_AFTER(start, what_is_small_or_excluded_or_captured_is_not_deferred)
+MS_TEST_AFTER(start, an_allocation_is_not_deferred_if_small_or_captured)
 {
     ms_config.min_bytes = 100;
     CHECK(may_defer(100) && promise.bytes == 100);
@@ -314,7 +314,7 @@ MS_TEST_AFTER(start, what_is_small_or_excluded_or_captured_is_not_deferred)
     CHECK(may_defer(100));
 }
 
-MS_TEST_AFTER(start, without_a_context_or_a_device_that_can_map_nothing_is_deferred)
+MS_TEST_AFTER(start, an_allocation_is_not_deferred_without_a_context_or_mapping)
 {
     CUcontext popped;
     CHECK_EQ(ms_driver.ctx_push_current(NULL), CUDA_SUCCESS);
@@ -337,7 +337,7 @@ MS_TEST_AFTER(start, without_a_context_or_a_device_that_can_map_nothing_is_defer
 }
 
 /* It shares its memory with others, and may end before it. */
-MS_TEST_AFTER(start, in_a_green_context_nothing_is_deferred)
+MS_TEST_AFTER(start, an_allocation_in_a_green_context_is_not_deferred)
 {
     enum { MOST = 64 };
     for (uintptr_t i = 0; i < MOST; i++) {
@@ -354,7 +354,7 @@ MS_TEST_AFTER(start, in_a_green_context_nothing_is_deferred)
     CHECK(!may_defer(100));
 }
 
-MS_TEST_AFTER(start, without_a_place_for_its_address_the_driver_is_asked)
+MS_TEST_AFTER(start, the_driver_answers_an_allocation_without_a_pointer)
 {
     CUresult result;
     CHECK(!ms_alloc(FAKE_GRANULE, NULL, &result));
@@ -456,7 +456,7 @@ MS_TEST_AFTER(start_pool, an_allocation_of_a_pool_is_freed_when_its_stream_gets_
 }
 
 /* Without an event it waits for its context. */
-MS_TEST_AFTER(start_pool, where_no_event_can_be_recorded_it_is_freed_later_too)
+MS_TEST_AFTER(start_pool, a_free_waits_for_its_context_where_no_event_can_be_recorded)
 {
     for (unsigned i = 0; i < 2; i++) {
         const CUdeviceptr address = take(FAKE_GRANULE);
@@ -490,7 +490,7 @@ MS_TEST_AFTER(start_pool, a_free_in_a_stream_that_is_captured_or_gone_is_the_dri
 }
 
 /* What a stream has not got to yet may point to it. */
-MS_TEST_AFTER(start_pool, what_late_copies_may_point_to_is_in_memory_before_it_is_freed)
+MS_TEST_AFTER(start_pool, a_freed_allocation_is_materialised_for_late_copies)
 {
     CUresult result;
     const CUdeviceptr address = take(FAKE_GRANULE);
@@ -540,7 +540,7 @@ MS_TEST_AFTER(start_pool, before_a_pool_is_refused_what_the_driver_keeps_for_it_
 }
 
 /* A training step frees what the next one takes. */
-MS_TEST_AFTER(start_pool, what_takes_the_place_of_what_was_freed_often_is_transient)
+MS_TEST_AFTER(start_pool, an_allocation_of_a_size_freed_often_is_transient)
 {
     enum { ROUNDS = 4 };
     for (int i = 0; i < ROUNDS; i++) {
@@ -569,7 +569,7 @@ MS_TEST_AFTER(start_pool, what_takes_the_place_of_what_was_freed_often_is_transi
 }
 
 /* In a loop that only sets it, it counts in the end. */
-MS_TEST_AFTER(start_pool, what_never_had_memory_counts_little)
+MS_TEST_AFTER(start_pool, a_free_of_an_allocation_without_memory_counts_little)
 {
     enum { UNUSED = 64, TIMES = 4 };
     for (int i = 0; i < UNUSED * TIMES; i++) {
@@ -653,7 +653,7 @@ MS_TEST_AFTER(start_pool, a_pool_for_its_own_device_stays_deferred)
     give_back(address);
 }
 
-MS_TEST_AFTER(start_pool, what_another_device_may_reach_comes_into_memory)
+MS_TEST_AFTER(start_pool, access_for_another_device_brings_a_pool_into_memory)
 {
     const CUmemAccessDesc others[] = {for_device(0, true), for_device(1, true),
                                       for_device(2, true)};
@@ -677,7 +677,7 @@ MS_TEST_AFTER(start_pool, what_another_device_may_reach_comes_into_memory)
     fake_check_empty();
 }
 
-MS_TEST_AFTER(start_pool, what_fails_on_the_way_is_told)
+MS_TEST_AFTER(start_pool, pool_access_returns_the_error_of_any_step)
 {
     const CUmemAccessDesc others[] = {for_device(1, true), for_device(2, true)};
     const CUdeviceptr address = take(FAKE_GRANULE), second = take(FAKE_GRANULE);
@@ -800,7 +800,7 @@ MS_TEST_AFTER(start, during_a_capture_nothing_is_looked_at_or_given_back)
     ms_delayed_free_run(NULL);
 }
 
-MS_TEST_AFTER(start_pool, those_of_pools_and_of_others_are_not_regular)
+MS_TEST_AFTER(start_pool, allocations_of_pools_and_of_others_are_not_regular)
 {
     CUdeviceptr address = take(FAKE_GRANULE);
     CUresult result;
@@ -813,7 +813,7 @@ MS_TEST_AFTER(start_pool, those_of_pools_and_of_others_are_not_regular)
     fake_check_empty();
 }
 
-MS_TEST_AFTER(start, all_that_belongs_to_a_context_is_forgotten_with_it)
+MS_TEST_AFTER(start, the_end_of_a_context_forgets_all_that_belongs_to_it)
 {
     ms_alloc_end_context(FAKE_CONTEXT);
     static const enum told all[] = {TOLD_REPLAY_FORGET,   TOLD_POOL_FORGET,
@@ -825,7 +825,7 @@ MS_TEST_AFTER(start, all_that_belongs_to_a_context_is_forgotten_with_it)
     CHECK(told_context == FAKE_CONTEXT);
 }
 
-MS_TEST_AFTER(start, what_the_program_has_mapped_ends_with_its_mappings)
+MS_TEST_AFTER(start, memory_the_program_has_mapped_outlives_its_context)
 {
     CUdeviceptr address;
     CUresult result;
@@ -845,7 +845,7 @@ MS_TEST_AFTER(start, what_the_program_has_mapped_ends_with_its_mappings)
     CHECK(ms_alloc_free(address, &result) && result == CUDA_SUCCESS);
 }
 
-MS_TEST_AFTER(start, where_memory_is_nearly_used_up_all_is_settled)
+MS_TEST_AFTER(start, an_allocation_settles_all_where_memory_is_nearly_used_up)
 {
     CUdeviceptr address;
     CUresult result;
@@ -894,7 +894,7 @@ MS_TEST_AFTER(start, queued_work_that_is_not_known_forbids_to_defer)
     CHECK_EQ(ms_counter_get(MS_COUNT_ALLOCATIONS), 0);
 }
 
-MS_TEST_AFTER(start, what_comes_regularly_opens_no_window)
+MS_TEST_AFTER(start, a_regular_allocation_opens_no_window)
 {
     CUdeviceptr address;
     CUresult result;
@@ -930,7 +930,7 @@ static CUresult stream_get_ctx(CUstream stream, CUcontext *context)
 }
 
 /* A green context may end, and its events with it, unseen. */
-MS_TEST_AFTER(start_pool, in_a_stream_of_a_green_context_a_free_waits)
+MS_TEST_AFTER(start_pool, a_free_in_a_stream_of_a_green_context_waits)
 {
     CUresult result;
     const CUdeviceptr first = take(FAKE_GRANULE), second = take(FAKE_GRANULE);

@@ -126,7 +126,7 @@ static bool has_memory(size_t offset)
 
 /* --- reports */
 
-MS_TEST_BETWEEN(start, end, what_is_handed_out_is_a_block_until_it_is_taken_back)
+MS_TEST_BETWEEN(start, end, a_report_makes_a_block_until_another_takes_it_back)
 {
     report(G, 2 * G);
     check_block(0, G, 3 * G);
@@ -147,7 +147,7 @@ MS_TEST_BETWEEN(start, end, what_is_handed_out_is_a_block_until_it_is_taken_back
     CHECK_EQ(handed_out(), 2);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_not_in_an_allocation_is_none_of_ours)
+MS_TEST_BETWEEN(start, end, a_report_outside_of_an_allocation_changes_nothing)
 {
     const CUdeviceptr program = fake_program_memory(G);
     ms_block_report(program, G);
@@ -163,7 +163,7 @@ MS_TEST_BETWEEN(start, end, what_is_not_in_an_allocation_is_none_of_ours)
     fake_program_memory_free(program);
 }
 
-MS_TEST_BETWEEN(start, end, what_overlaps_was_taken_back_without_a_report)
+MS_TEST_BETWEEN(start, end, a_new_block_replaces_those_it_overlaps)
 {
     report(0, G);
     report(G, G);
@@ -178,7 +178,7 @@ MS_TEST_BETWEEN(start, end, what_overlaps_was_taken_back_without_a_report)
 }
 
 /* A plan's names of what was there. */
-MS_TEST_BETWEEN(start, end, of_a_block_that_is_taken_back_the_names_are_forgotten)
+MS_TEST_BETWEEN(start, end, a_block_that_is_taken_back_loses_its_names)
 {
     report(G, 2 * G);
     report(4 * G, G);
@@ -190,7 +190,7 @@ MS_TEST_BETWEEN(start, end, of_a_block_that_is_taken_back_the_names_are_forgotte
     check_forgotten(2, 4 * G, 5 * G);
 }
 
-MS_TEST_BETWEEN(start, end, what_was_used_as_a_whole_has_no_blocks)
+MS_TEST_BETWEEN(start, end, an_allocation_used_as_a_whole_has_no_blocks)
 {
     fake_set(allocation, 0, G, &(struct ms_content){.kind = MS_FILL});
     report(2 * G, G);
@@ -200,7 +200,7 @@ MS_TEST_BETWEEN(start, end, what_was_used_as_a_whole_has_no_blocks)
     CHECK(!allocation->is_carved && handed_out() == 0 && use_count == 0);
 }
 
-MS_TEST_BETWEEN(start, end, what_cannot_be_recorded_has_memory)
+MS_TEST_BETWEEN(start, end, a_block_that_cannot_be_recorded_gets_memory)
 {
     report(0, G);
     ms_window_end(false);
@@ -257,7 +257,7 @@ MS_TEST_BETWEEN(start, end, while_work_is_queued_that_was_not_examined_it_has_me
     CHECK_EQ(use_count, 1);
 }
 
-MS_TEST_BETWEEN(start, end, what_has_memory_already_is_not_asked_for)
+MS_TEST_BETWEEN(start, end, a_block_in_memory_is_not_materialised_again)
 {
     ms_window_end(false);
     report(2 * G, 2 * G);
@@ -287,7 +287,7 @@ static void leave(void)
     CHECK_EQ(kind_at(2 * G), MS_RESIDENT);
 }
 
-MS_TEST_BETWEEN(leave, end, in_the_window_memory_that_is_left_over_goes_back_first)
+MS_TEST_BETWEEN(leave, end, a_block_in_the_window_gives_left_over_memory_back_first)
 {
     report(2 * G, G - 1); /* less than a granule */
     CHECK(has_memory(2 * G));
@@ -302,7 +302,7 @@ MS_TEST_BETWEEN(leave, end, in_the_window_memory_that_is_left_over_goes_back_fir
 }
 
 /* Nor what is in no allocation. */
-MS_TEST_BETWEEN(leave, end, in_the_window_what_lies_beside_stays)
+MS_TEST_BETWEEN(leave, end, a_block_in_the_window_leaves_memory_beside_it)
 {
     report(G, G);
     report(4 * G, G);
@@ -311,7 +311,7 @@ MS_TEST_BETWEEN(leave, end, in_the_window_what_lies_beside_stays)
     CHECK_EQ(ms_carve_leftover_bytes(), 2 * G);
 }
 
-MS_TEST_BETWEEN(leave, end, in_the_window_what_is_left_over_at_the_end_goes_back)
+MS_TEST_BETWEEN(leave, end, a_block_in_the_window_gives_memory_at_the_end_back)
 {
     report(6 * G, 2 * G);
     fake_set(allocation, 6 * G, BYTES, &(struct ms_content){.kind = MS_RESIDENT});
@@ -320,7 +320,7 @@ MS_TEST_BETWEEN(leave, end, in_the_window_what_is_left_over_at_the_end_goes_back
     CHECK(!has_memory(6 * G) && !has_memory(BYTES - 1));
 }
 
-MS_TEST_BETWEEN(leave, end, in_the_window_what_is_left_over_of_many_goes_back)
+MS_TEST_BETWEEN(leave, end, a_block_in_the_window_gives_much_left_over_memory_back)
 {
     ms_config.leftover_bytes = 2 * G;
     report(5 * G, G);
@@ -378,7 +378,7 @@ MS_TEST_BETWEEN(leave, end, a_program_that_has_deferred_memory_has_not)
 
 /* --- what was handed out while it was ready */
 
-MS_TEST_BETWEEN(leave, end, what_was_handed_out_unseen_is_taken_back)
+MS_TEST_BETWEEN(leave, end, a_report_takes_a_block_handed_out_unseen_back)
 {
     const CUdeviceptr address = allocation->address + 2 * G;
     CHECK(ms_ready_report(address, 1));
@@ -406,7 +406,7 @@ static void leave_all(void)
     report(2 * G, 0);
 }
 
-MS_TEST_BETWEEN(leave_all, end, what_was_handed_out_unseen_beside_a_block_stays_so)
+MS_TEST_BETWEEN(leave_all, end, a_report_leaves_a_block_handed_out_unseen_beside_it)
 {
     const CUdeviceptr address = allocation->address + 2 * G;
     CHECK(ms_ready_report(address, G));
@@ -424,7 +424,7 @@ MS_TEST_BETWEEN(leave_all, end, what_was_handed_out_unseen_beside_a_block_stays_
 
 /* --- addresses that a stream has not got to yet */
 
-MS_TEST_BETWEEN(start, end, what_may_hold_addresses_is_looked_at_before_it_is_dead)
+MS_TEST_BETWEEN(start, end, a_block_is_searched_for_addresses_before_it_is_dead)
 {
     const struct ms_content fill = {.kind = MS_FILL, .pattern = 5};
     report(2 * G, G);

@@ -280,7 +280,7 @@ MS_TEST_BETWEEN(start, end, lineage_moves_without_memory_and_without_work)
     CHECK_BYTES(bytes_of(destination) + 1 + 4 * FAKE_GRANULE, host, sizeof(host));
 }
 
-MS_TEST_BETWEEN(start, end, what_was_never_written_is_zero_in_both_places_once_it_is_copied)
+MS_TEST_BETWEEN(start, end, a_copy_of_unwritten_bytes_makes_both_sides_zero)
 {
     must_copy(destination->address + 3, source->address + 5, FAKE_GRANULE);
     CHECK_EQ(source->lineage.kind_bytes[MS_FILL], FAKE_GRANULE);
@@ -291,7 +291,7 @@ MS_TEST_BETWEEN(start, end, what_was_never_written_is_zero_in_both_places_once_i
     CHECK(here.kind == MS_FILL && here.pattern == 0);
 }
 
-MS_TEST_BETWEEN(start, end, what_was_never_written_is_copied_as_it_is_to_what_is_not_ours)
+MS_TEST_BETWEEN(start, end, a_copy_of_unwritten_bytes_to_other_memory_copies_them)
 {
     must_copy(program, source->address, FAKE_GRANULE);
     CHECK(at(source, 0).kind == MS_RESIDENT && at(source, 1).kind == MS_UNDEFINED);
@@ -299,7 +299,7 @@ MS_TEST_BETWEEN(start, end, what_was_never_written_is_copied_as_it_is_to_what_is
     CHECK_EQ(fake.work[0].call, FAKE_memcpy_dtod_async);
 }
 
-MS_TEST_BETWEEN(start, end, what_a_plan_said_of_the_source_is_not_said_of_the_copy)
+MS_TEST_BETWEEN(start, end, a_copy_takes_no_locality_from_its_source)
 {
     set(source, 0, 8,
         &(struct ms_content){
@@ -341,7 +341,7 @@ MS_TEST_BETWEEN(start, end, a_piece_is_cut_where_the_destination_changes)
 }
 
 /* No granule is in memory for a part of its bytes alone. */
-MS_TEST_BETWEEN(start, end, what_is_recorded_in_a_granule_with_memory_is_played_at_once)
+MS_TEST_BETWEEN(start, end, a_copy_into_a_granule_with_memory_is_played_at_once)
 {
     set_snapshot(source, 0, FAKE_GRANULE);
     fake_set(destination, 0, 1000, &resident);
@@ -353,7 +353,7 @@ MS_TEST_BETWEEN(start, end, what_is_recorded_in_a_granule_with_memory_is_played_
 }
 
 /* Without a plan, too; whole or a part of it. */
-MS_TEST_BETWEEN(start, end, what_was_read_is_copied_and_not_read_twice)
+MS_TEST_BETWEEN(start, end, a_copy_of_cached_bytes_reads_no_file_twice)
 {
     static struct test_file file; /* removed when the process ends */
     struct ms_allocation *block = fake_allocation(FAKE_GRANULE);
@@ -374,7 +374,7 @@ MS_TEST_BETWEEN(start, end, what_was_read_is_copied_and_not_read_twice)
 }
 
 /* Where the destination has memory, a copy sends the bytes: the first time to it alone. */
-MS_TEST_BETWEEN(start, end, what_is_copied_into_memory_again_comes_into_memory_itself)
+MS_TEST_BETWEEN(start, end, a_second_copy_into_memory_brings_its_source_into_memory)
 {
     static struct test_file file;
     make_test_file(&file, "/tmp", BYTES);
@@ -426,7 +426,7 @@ MS_TEST_BETWEEN(start, end, a_recorded_copy_is_known_as_made_of_its_source)
 }
 
 /* What the plan left here will be used from here; other bytes are as easily made again. */
-MS_TEST_BETWEEN(start, end, what_is_ours_and_in_memory_is_copied_and_other_bytes_are_not)
+MS_TEST_BETWEEN(start, end, a_copy_copies_cached_bytes_of_the_plans_own_part_alone)
 {
     for (size_t way = 0; way < 2; way++) {
         struct ms_content content = sevens;
@@ -439,7 +439,7 @@ MS_TEST_BETWEEN(start, end, what_is_ours_and_in_memory_is_copied_and_other_bytes
     }
 }
 
-MS_TEST_BETWEEN(start, end, what_is_in_memory_is_for_the_driver_and_held)
+MS_TEST_BETWEEN(start, end, a_copy_of_bytes_in_memory_is_forwarded_and_holds_them)
 {
     set(source, 0, 8, &resident);
     set(destination, 0, 8, &pattern);
@@ -455,7 +455,7 @@ MS_TEST_BETWEEN(start, end, what_is_in_memory_is_for_the_driver_and_held)
     check_none_held();
 }
 
-MS_TEST_BETWEEN(start, end, of_no_bytes_or_of_the_programs_memory_the_driver_makes_it)
+MS_TEST_BETWEEN(start, end, a_copy_of_no_bytes_or_of_other_memory_is_forwarded)
 {
     set(destination, 0, 8, &pattern);
     check_forwarded(destination->address, source->address, 0);
@@ -468,7 +468,7 @@ MS_TEST_BETWEEN(start, end, of_no_bytes_or_of_the_programs_memory_the_driver_mak
 }
 
 /* A call that the driver refuses changes nothing. */
-MS_TEST_BETWEEN(start, end, what_the_driver_may_refuse_keeps_what_it_would_overwrite)
+MS_TEST_BETWEEN(start, end, a_copy_the_driver_may_refuse_keeps_its_destination)
 {
     set(destination, 0, 8, &sevens);
     check_forwarded(destination->address, program + FAKE_GRANULE, BYTES); /* its end is nowhere */
@@ -483,7 +483,7 @@ MS_TEST_BETWEEN(start, end, what_the_driver_may_refuse_keeps_what_it_would_overw
     CHECK_EQ(bytes_of(destination)[BYTES - 1], 9);
 }
 
-MS_TEST_BETWEEN(start, end, what_goes_beyond_an_allocation_is_refused_and_changes_nothing)
+MS_TEST_BETWEEN(start, end, a_copy_beyond_an_allocation_is_refused)
 {
     CUresult result = CUDA_SUCCESS;
     struct ms_movement movement;
@@ -500,7 +500,7 @@ MS_TEST_BETWEEN(start, end, what_goes_beyond_an_allocation_is_refused_and_change
 
 /* --- when nothing may be recorded */
 
-MS_TEST(behind_work_that_may_wait_and_in_a_capture_the_driver_copies)
+MS_TEST(the_driver_copies_behind_held_up_work_and_in_a_capture)
 {
     for (int way = 0; way < 2; way++) {
         start();
@@ -522,7 +522,7 @@ MS_TEST(behind_work_that_may_wait_and_in_a_capture_the_driver_copies)
 
 /* --- what other ranks have, and what is stored */
 
-MS_TEST_BETWEEN(start, end, what_is_absent_is_absent_in_the_copy_and_is_not_given_to_the_driver)
+MS_TEST_BETWEEN(start, end, a_copy_of_absent_bytes_is_absent_or_refused)
 {
     CUresult result;
     set(source, 2, 4, &absent);
@@ -575,7 +575,7 @@ static void set_stored(void)
     ms_parked_drop(content.parked);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_stored_moves_by_lineage_or_goes_straight_to_its_place)
+MS_TEST_BETWEEN(start, end, a_copy_of_stored_bytes_moves_lineage_or_goes_to_its_place)
 {
     set_stored();
     must_copy(destination->address, source->address, 4 * FAKE_GRANULE);
@@ -592,7 +592,7 @@ MS_TEST_BETWEEN(start, end, what_is_stored_moves_by_lineage_or_goes_straight_to_
     CHECK_EQ(bytes_of(destination)[0], 9);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_stored_on_one_device_does_not_move_to_another)
+MS_TEST_BETWEEN(start, end, a_copy_to_another_device_moves_no_stored_lineage)
 {
     set_stored();
     destination->device = 1;
@@ -614,7 +614,7 @@ static void must_put_first(void)
     CHECK_EQ(ms_move_run(&movement), CUDA_SUCCESS);
 }
 
-MS_TEST_BETWEEN(start, end, what_a_kernel_has_put_behind_other_tensors_says_so)
+MS_TEST_BETWEEN(start, end, a_copy_by_a_kernel_of_tensors_in_a_row_says_so)
 {
     set(source, 0, 4, &sevens);
     must_put_first();
@@ -626,7 +626,7 @@ MS_TEST_BETWEEN(start, end, what_a_kernel_has_put_behind_other_tensors_says_so)
 }
 
 /* It is copied on already. */
-MS_TEST_BETWEEN(start, end, what_is_stored_is_in_no_sequence)
+MS_TEST_BETWEEN(start, end, a_copy_of_stored_bytes_is_in_no_sequence)
 {
     set_stored();
     must_put_first();
@@ -672,7 +672,7 @@ static void set_cached(void)
 }
 
 /* What the destination had is no more what it has, and all beside it is. */
-MS_TEST(what_can_be_restored_is_overwritten_and_no_more_of_it)
+MS_TEST(a_copy_over_cached_bytes_ends_their_lineage_there_alone)
 {
     static void (*const sets[])(void) = {set_store_inside, set_filled, set_cached};
     static unsigned char wanted[BYTES];
@@ -733,7 +733,7 @@ static void set_launched(void)
     launches = 0;
 }
 
-MS_TEST_BETWEEN(start, end, what_a_launch_made_moves_by_lineage_in_its_context_alone)
+MS_TEST_BETWEEN(start, end, a_copy_of_launched_bytes_moves_lineage_in_its_context_alone)
 {
     set_launched();
     must_copy(destination->address, source->address + G, 4 * G);
@@ -748,8 +748,7 @@ MS_TEST_BETWEEN(start, end, what_a_launch_made_moves_by_lineage_in_its_context_a
 }
 
 /* So that it is launched once for all copies. */
-MS_TEST_BETWEEN(start, end,
-                what_a_launch_made_is_brought_into_its_place_before_it_is_copied_to_memory)
+MS_TEST_BETWEEN(start, end, a_copy_of_launched_bytes_to_memory_launches_once)
 {
     set_launched();
     must_copy(program, source->address, BYTES);
@@ -762,7 +761,7 @@ MS_TEST_BETWEEN(start, end,
 }
 
 /* It is copied as it is there, and not played once more. */
-MS_TEST_BETWEEN(start, end, what_is_cached_is_copied_to_memory_by_the_driver)
+MS_TEST_BETWEEN(start, end, the_driver_copies_cached_bytes_to_memory)
 {
     set_cached();
     const size_t before = fake.work_count;
@@ -796,7 +795,7 @@ MS_TEST_BETWEEN(start, end, a_copy_is_told_as_a_whole)
     CHECK_EQ(ms_counter_get(MS_COUNT_FORWARDED_BYTES), 4 * G);
 }
 
-MS_TEST_BETWEEN(start, end, of_a_row_nothing_is_told_but_its_use)
+MS_TEST_BETWEEN(start, end, a_copy_of_one_row_of_several_tells_its_use_alone)
 {
     CUresult result;
     struct ms_movement movement = row(destination->address, source->address, G);
@@ -818,7 +817,7 @@ MS_TEST_BETWEEN(start, end, a_block_of_too_many_pieces_that_fails_is_the_answer)
 }
 
 /* Nothing is copied of what the plan gives to others, if that is an error. */
-MS_TEST_BETWEEN(start, end, what_is_anothers_is_asked_for_before_it_gets_into_memory)
+MS_TEST_BETWEEN(start, end, a_copy_of_remote_bytes_into_memory_asks_the_plan_first)
 {
     const CUdeviceptr from = source->address + G + 10;
     CUresult result;
@@ -844,7 +843,7 @@ MS_TEST_BETWEEN(start, end, what_is_anothers_is_asked_for_before_it_gets_into_me
 }
 
 /* Where it is deferred it need not be asked for, unless the plan is enforced. */
-MS_TEST_BETWEEN(start, end, what_is_anothers_moves_by_lineage_unless_the_plan_is_enforced)
+MS_TEST_BETWEEN(start, end, a_copy_of_remote_bytes_is_refused_by_an_enforced_plan_alone)
 {
     CUresult result;
     struct ms_content remote = sevens;
@@ -904,7 +903,7 @@ MS_TEST_BETWEEN(start, end, a_copy_to_what_is_not_ours_may_have_to_wait)
 
 /* --- refusals */
 
-MS_TEST_BETWEEN(start, end, in_a_capture_what_is_absent_is_refused)
+MS_TEST_BETWEEN(start, end, a_captured_copy_of_absent_bytes_is_refused)
 {
     CUresult result;
     set(source, 2, 4, &absent);
@@ -954,7 +953,7 @@ MS_TEST(only_ranges_without_a_common_byte_are_recorded)
 }
 
 /* What the driver cannot refuse for what it reads need not keep what it overwrites. */
-MS_TEST(what_is_overwritten_is_kept_unless_the_source_is_sure)
+MS_TEST(a_copy_keeps_its_destination_unless_its_source_is_sure)
 {
     static const struct {
         size_t offset, bytes;
@@ -1037,7 +1036,7 @@ MS_TEST_BETWEEN(start_verified, end_verified, a_shadow_goes_with_what_is_recorde
     CHECK(!at(destination, 2).is_shadowed && shadow_copied.count == 2);
 }
 
-MS_TEST_BETWEEN(start_verified, end_verified, what_was_never_written_gets_a_shadow_in_the_source)
+MS_TEST_BETWEEN(start_verified, end_verified, a_copy_of_unwritten_bytes_shadows_its_source)
 {
     struct ms_movement movement = row(source->address + 4, destination->address + G + 8, G);
     CUresult result;
@@ -1051,7 +1050,7 @@ MS_TEST_BETWEEN(start_verified, end_verified, what_was_never_written_gets_a_shad
     check_told(&shadow_copied, 1, destination, 4, 2 * G + 8);
 }
 
-MS_TEST_BETWEEN(start_verified, end_verified, what_is_played_elsewhere_is_compared_with_the_shadow)
+MS_TEST_BETWEEN(start_verified, end_verified, a_copy_played_elsewhere_is_compared_with_the_shadow)
 {
     set(destination, 0, 8, &resident);
     must_copy(destination->address + 2 * G, source->address + G + 8, 2 * G);
@@ -1151,7 +1150,7 @@ static bool copy_without(int pieces)
     return has_failed;
 }
 
-MS_TEST(without_host_memory_a_copy_fails_or_is_right)
+MS_TEST(a_copy_without_host_memory_fails_or_is_right)
 {
     copy_without(1000000);
     copy_without(1000000); /* what is kept */

@@ -85,7 +85,7 @@ static void start_writer(struct writer *writer)
 }
 
 /* The first one waits for a claim; the second one finds that somebody is at it. */
-MS_TEST_BETWEEN(start, end, who_changes_a_file_too_waits_until_it_is_prepared)
+MS_TEST_BETWEEN(start, end, a_second_writer_waits_until_the_file_is_prepared)
 {
     static struct writer first, second;
     CHECK(ms_space_claim(allocation->address) == allocation);
@@ -242,8 +242,7 @@ static void check_bytes_of_wide(void)
     CHECK_BYTES(bytes + 4 * FAKE_GRANULE, file.data, FAKE_GRANULE);
 }
 
-MS_TEST_BETWEEN(start_wide, end_wide,
-                of_all_allocations_only_what_comes_from_the_file_is_brought_in)
+MS_TEST_BETWEEN(start_wide, end_wide, a_change_brings_in_bytes_of_its_file_alone)
 {
     CHECK_EQ(prepare(), 0);
     CHECK_EQ(ms_lineage_at(&allocation->lineage, 0).content.kind, MS_RESIDENT);
@@ -254,7 +253,7 @@ MS_TEST_BETWEEN(start_wide, end_wide,
     check_bytes_of_wide();
 }
 
-MS_TEST_BETWEEN(start_wide, end_wide, without_device_memory_the_host_keeps_what_comes_from_the_file)
+MS_TEST_BETWEEN(start_wide, end_wide, the_host_keeps_bytes_of_a_file_without_device_memory)
 {
     ms_source_set_snapshot_limit(4 * BYTES);
     fake.total_bytes = fake.physical_bytes;
@@ -279,7 +278,7 @@ MS_TEST_BETWEEN(start_wide, end_wide, another_file_is_no_business_of_it)
 
 /* A launch that is recorded over bytes of the file, or reads some, needs it; its result is nowhere
  * else. */
-MS_TEST(what_a_recorded_launch_needs_of_the_file_cannot_be_kept_on_the_host)
+MS_TEST(the_host_cannot_keep_bytes_that_a_recorded_launch_needs)
 {
     for (int way = 0; way < 3; way++) {
         start();
@@ -351,7 +350,7 @@ static CUresult not_permitted(size_t *free_bytes, size_t *total_bytes)
 }
 
 /* Others may wait for the thread. */
-MS_TEST_BETWEEN(start, end, in_a_host_function_the_driver_is_asked_for_nothing)
+MS_TEST_BETWEEN(start, end, a_change_in_a_host_function_asks_the_driver_for_nothing)
 {
     open_log(MS_INFO);
     ms_driver.mem_get_info = not_permitted;
@@ -370,7 +369,7 @@ static int prepare_for(enum ms_file_change what, const char *call)
     return ms_file_writes_prepare(what, call, stat_of_file.st_dev, stat_of_file.st_ino);
 }
 
-MS_TEST_BETWEEN(start, end, who_loses_what_is_said)
+MS_TEST_BETWEEN(start, end, the_log_says_who_loses_which_bytes_of_a_file)
 {
     open_log(MS_INFO);
     ms_source_set_snapshot_limit(0);

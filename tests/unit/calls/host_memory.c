@@ -73,7 +73,7 @@ static bool has_ends(uint64_t begin, uint64_t end)
            ms_host_memory_holds(end - 1) && !ms_host_memory_holds(end);
 }
 
-MS_TEST(what_is_added_is_tracked_up_to_its_end)
+MS_TEST(a_range_that_is_added_is_tracked_up_to_its_end)
 {
     CHECK(!ms_host_memory_holds(0) && !ms_host_memory_holds(BEGIN));
     ms_host_memory_add(BEGIN, END - BEGIN);
@@ -86,7 +86,7 @@ MS_TEST(what_is_added_is_tracked_up_to_its_end)
     check_bounds(500, 3001);
 }
 
-MS_TEST(what_was_added_twice_is_forgotten_at_once)
+MS_TEST(a_range_added_twice_is_forgotten_at_once)
 {
     ms_host_memory_add(BEGIN, END - BEGIN);
     ms_host_memory_add(BEGIN, END - BEGIN);
@@ -104,7 +104,7 @@ MS_TEST(what_was_added_twice_is_forgotten_at_once)
 }
 
 /* No more room is taken: the seventeenth would need some. */
-MS_TEST(what_is_known_takes_no_memory)
+MS_TEST(a_range_added_again_takes_no_memory)
 {
     for (uint64_t i = 0; i < 16; i++)
         ms_host_memory_add(BEGIN + 10 * i, 5);
@@ -140,7 +140,7 @@ MS_TEST(after_a_range_that_was_lost_all_is_tracked)
 
 /* --- cutting */
 
-MS_TEST(what_is_cut_out_leaves_what_lies_around_it)
+MS_TEST(a_cut_leaves_the_range_around_it)
 {
     ms_host_memory_add(BEGIN, END - BEGIN);
     ms_host_memory_cut(0, BEGIN);
@@ -178,7 +178,7 @@ MS_TEST(a_cut_through_many_leaves_the_others)
 }
 
 /* Such calls are made for each piece of memory that is freed. */
-MS_TEST(what_lies_outside_of_all_takes_no_lock)
+MS_TEST(a_forget_or_cut_outside_of_all_ranges_takes_no_lock)
 {
     ms_host_memory_forget(BEGIN);
     ms_host_memory_cut(0, UINT64_MAX);
@@ -195,7 +195,7 @@ MS_TEST(what_lies_outside_of_all_takes_no_lock)
     CHECK_EQ(locks, 2);
 }
 
-MS_TEST(what_is_cut_out_beside_an_alias_leaves_it_with_its_first_address)
+MS_TEST(a_cut_beside_an_alias_leaves_it_with_its_first_address)
 {
     ms_host_memory_add(BEGIN, 100);
     ms_host_memory_add_alias(BEGIN, 5000, 100);
@@ -273,7 +273,7 @@ static char *map_pages(void)
     return pages;
 }
 
-MS_TEST(what_is_mapped_with_access_can_be_read)
+MS_TEST(memory_mapped_with_access_is_readable)
 {
     const char *pages = map_pages();
     CHECK(is_readable(pages) && is_readable(pages + page - 1));
@@ -284,7 +284,7 @@ MS_TEST(what_is_mapped_with_access_can_be_read)
     CHECK(!is_readable(pages));
 }
 
-MS_TEST(where_the_call_is_refused_every_mapping_counts)
+MS_TEST(every_mapping_is_readable_where_the_call_is_refused)
 {
     if (ms_test_is_watched())
         ms_test_skip("an emulator does not tell which pages there are");

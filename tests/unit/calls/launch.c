@@ -376,7 +376,7 @@ static void fill(struct ms_allocation *allocation, size_t begin, size_t behind)
 
 /* --- a kernel that only writes */
 
-MS_TEST_BETWEEN(start, end, what_only_writes_is_recorded_and_made_where_it_is_read)
+MS_TEST_BETWEEN(start, end, a_launch_that_only_writes_is_recorded_and_made_where_read)
 {
     check_recorded(PUT, one->address, 5);
     check_bytes(FAKE_GRANULE, 2 * FAKE_GRANULE, 5);
@@ -384,7 +384,7 @@ MS_TEST_BETWEEN(start, end, what_only_writes_is_recorded_and_made_where_it_is_re
     check_bytes(0, BYTES, 5);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_recorded_is_told_once_and_says_where_it_is)
+MS_TEST_BETWEEN(start, end, a_recorded_launch_is_told_once_and_says_where_it_is)
 {
     const uint64_t before = ms_counter_get(MS_COUNT_RECORDED_LAUNCHES);
     one->device = 1;
@@ -411,7 +411,7 @@ static CUresult change_meanwhile(CUstream stream)
 }
 
 /* Another one lies at the address by now. */
-MS_TEST(what_is_another_allocation_meanwhile_is_not_recorded)
+MS_TEST(a_launch_is_not_recorded_if_its_allocation_was_replaced)
 {
     for (int way = 0; way < 2; way++) {
         CUresult result;
@@ -428,7 +428,7 @@ MS_TEST(what_is_another_allocation_meanwhile_is_not_recorded)
 }
 
 /* Nothing is looked at, and nothing runs. */
-MS_TEST_BETWEEN(start, end, what_suspension_has_taken_and_cannot_give_back_fails_the_launch)
+MS_TEST_BETWEEN(start, end, a_launch_fails_if_suspended_memory_cannot_come_back)
 {
     CUresult result;
     fill(one, 0, BYTES);
@@ -449,7 +449,7 @@ MS_TEST_BETWEEN(start, end, a_replay_that_the_driver_refuses_is_an_error_and_can
 }
 
 /* Where a launch with one address has it, all have it: another one may be left from before. */
-MS_TEST_BETWEEN(start, end, where_a_kernel_has_its_pointer_is_learnt)
+MS_TEST_BETWEEN(start, end, a_kernel_is_learnt_to_have_its_pointer_at_one_place)
 {
     check_recorded(PUT, one->address, 5);
     check_recorded(PUT, one->address, 5);
@@ -469,7 +469,7 @@ MS_TEST_BETWEEN(start, end, a_kernel_that_has_it_in_two_places_has_it_nowhere)
     check_forwarded(PUT, one->address, other->address + 8);
 }
 
-MS_TEST_BETWEEN(start, end, what_the_driver_would_refuse_is_forwarded)
+MS_TEST_BETWEEN(start, end, a_launch_the_driver_would_refuse_is_forwarded)
 {
     CUresult result;
     uint64_t first = one->address, second = 5;
@@ -486,12 +486,12 @@ MS_TEST_BETWEEN(start, end, what_the_driver_would_refuse_is_forwarded)
     CHECK_EQ(ms_lineage_at(&one->lineage, 0).content.kind, MS_RESIDENT);
 }
 
-MS_TEST_BETWEEN(start, end, what_has_other_memory_of_the_driver_is_forwarded)
+MS_TEST_BETWEEN(start, end, a_launch_with_other_memory_of_the_driver_is_forwarded)
 {
     check_forwarded(PUT, one->address, program + 8);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_for_another_context_is_forwarded)
+MS_TEST_BETWEEN(start, end, a_launch_in_another_context_is_forwarded)
 {
     CHECK_EQ(ms_driver.ctx_push_current((CUcontext)2), CUDA_SUCCESS);
     CUresult result;
@@ -507,7 +507,7 @@ MS_TEST_BETWEEN(start, end, over_what_is_in_memory_it_runs)
     check_forwarded(PUT, one->address, 5);
 }
 
-MS_TEST_BETWEEN(start, end, what_reaches_nothing_of_ours_is_forwarded_and_brings_nothing_in)
+MS_TEST_BETWEEN(start, end, a_launch_without_our_addresses_brings_nothing_in)
 {
     CUresult result;
     fill(one, 0, BYTES);
@@ -517,7 +517,7 @@ MS_TEST_BETWEEN(start, end, what_reaches_nothing_of_ours_is_forwarded_and_brings
 
 /* --- one that reads another allocation */
 
-MS_TEST_BETWEEN(start, end, what_reads_another_allocation_is_recorded_with_what_was_there)
+MS_TEST_BETWEEN(start, end, a_launch_that_reads_another_allocation_keeps_its_content)
 {
     fill(other, 0, BYTES);
     check_recorded(TAKE, one->address, other->address);
@@ -600,7 +600,7 @@ MS_TEST_BETWEEN(start_casts, end_casts, a_launch_keeps_of_its_input_what_it_load
 }
 
 /* It is not loaded. */
-MS_TEST_BETWEEN(start_casts, end_casts, what_lies_beside_the_loads_may_be_in_memory)
+MS_TEST_BETWEEN(start_casts, end_casts, a_launch_is_recorded_if_memory_beside_its_loads_is_resident)
 {
     fake_set(other, FAKE_GRANULE, BYTES, &(struct ms_content){.kind = MS_RESIDENT});
     CHECK(cast_is_recorded(one->address, other->address, CASTS));
@@ -686,7 +686,7 @@ MS_TEST_BETWEEN(start_casts, end_casts, an_input_that_was_overwritten_stays_as_i
     CHECK(other->backing.backed_bytes == 0 && other->lineage.cached_bytes == 0);
 }
 
-MS_TEST_BETWEEN(start_casts, end_casts, of_an_input_that_is_gone_the_input_comes_into_its_place)
+MS_TEST_BETWEEN(start_casts, end_casts, the_input_of_an_input_that_is_gone_comes_into_its_place)
 {
     struct ms_allocation *between = fake_allocation(BYTES);
     CUresult result;
@@ -709,7 +709,7 @@ MS_TEST_BETWEEN(start_casts, end_casts, the_input_of_what_a_launch_has_changed_c
 }
 
 /* It is zero, in memory as well: the block is what it was, and is not sent once more. */
-MS_TEST_BETWEEN(start_casts, end_casts, what_rounds_an_input_up_comes_with_it)
+MS_TEST_BETWEEN(start_casts, end_casts, an_input_comes_with_the_bytes_that_round_it_up)
 {
     CUresult result;
     fake_set(other, BYTES - ROUNDING + 1, BYTES, &(struct ms_content){.kind = MS_UNDEFINED});
@@ -809,21 +809,21 @@ MS_TEST_BETWEEN(start_with_result, end_casts, a_result_waits_if_its_input_has_ch
     CHECK_EQ(check_casts(0, BYTES / 2, 0), BYTES);
 }
 
-MS_TEST_BETWEEN(start_with_result, end_casts, what_is_made_of_something_else_waits)
+MS_TEST_BETWEEN(start_with_result, end_casts, a_recorded_launch_of_another_input_waits)
 {
     fill(one, 0, BYTES);
     CHECK_EQ(change_other(), BYTES);
     CHECK_EQ(one->backing.backed_bytes, 0);
 }
 
-MS_TEST_BETWEEN(start, end, in_place_reads_what_was_there)
+MS_TEST_BETWEEN(start, end, a_launch_in_place_reads_the_content_before_it)
 {
     fill(one, 0, BYTES);
     check_recorded(PASS, one->address, one->address);
     check_bytes(0, BYTES, 7);
 }
 
-MS_TEST_BETWEEN(start, end, of_another_class_one_pointer_twice_runs)
+MS_TEST_BETWEEN(start, end, a_launch_of_another_class_with_one_pointer_twice_runs)
 {
     fill(one, 0, BYTES);
     check_forwarded(TAKE, one->address, one->address);
@@ -841,7 +841,7 @@ MS_TEST_BETWEEN(start, end, over_what_was_received_for_others_alone_nothing_is_r
     CHECK_EQ(one->backing.backed_bytes, 3 * FAKE_GRANULE);
 }
 
-MS_TEST_BETWEEN(start, end, of_what_was_received_for_others_alone_nothing_is_recorded)
+MS_TEST_BETWEEN(start, end, a_launch_that_reads_absent_bytes_is_not_recorded)
 {
     fill(other, 0, BYTES);
     fake_set(other, BYTES - FAKE_GRANULE, BYTES, &absent);
@@ -966,7 +966,7 @@ static bool launch_without(int pieces)
     return has_failed;
 }
 
-MS_TEST(what_cannot_be_kept_runs_and_leaves_nothing)
+MS_TEST(a_launch_that_cannot_be_kept_runs_and_leaves_nothing)
 {
     launch_without(MANY); /* what is kept for each kernel */
     for (int pieces = 0; launch_without(pieces);)
@@ -1023,7 +1023,7 @@ static void check_list_forwarded(enum kernel kernel)
     CHECK(launches == 0 && kind_of(one) != MS_LAUNCHED && kind_of(other) != MS_LAUNCHED);
 }
 
-MS_TEST_BETWEEN(start_lists, end, of_a_list_each_tensor_is_recorded)
+MS_TEST_BETWEEN(start_lists, end, a_list_records_each_of_its_tensors)
 {
     check_list_recorded(LIST_ONE);
     CHECK(kind_of(other) == MS_LAUNCHED && other->backing.backed_bytes == 0);
@@ -1036,7 +1036,7 @@ MS_TEST_BETWEEN(start_lists, end, of_a_list_each_tensor_is_recorded)
 }
 
 /* Bytes in memory cannot be recorded over. */
-MS_TEST_BETWEEN(start_lists, end, what_of_a_list_cannot_be_recorded_is_launched)
+MS_TEST_BETWEEN(start_lists, end, a_list_launches_the_tensors_that_cannot_be_recorded)
 {
     CUresult result = CUDA_ERROR_UNKNOWN;
     atomic_store(&ms_hot.started, 1);
@@ -1050,7 +1050,7 @@ MS_TEST_BETWEEN(start_lists, end, what_of_a_list_cannot_be_recorded_is_launched)
     CHECK_EQ(((const unsigned char *)(uintptr_t)one->address)[BYTES - 1], 5);
 }
 
-MS_TEST_BETWEEN(start_lists, end, what_the_driver_says_of_the_rest_of_a_list_is_the_answer)
+MS_TEST_BETWEEN(start_lists, end, a_list_returns_the_drivers_answer_for_its_rest)
 {
     for (int i = 0; i < 2; i++) {
         CUresult result = CUDA_SUCCESS;
@@ -1095,7 +1095,7 @@ MS_TEST(a_list_that_only_copies_is_copies_of_lineage)
 
 /* The buffer of an all-gather, and two tensors to go there, of which one is in memory: the buffer
  * comes into memory for that one. */
-MS_TEST(of_one_block_of_a_list_all_is_recorded_or_nothing)
+MS_TEST(a_list_records_all_of_one_block_or_nothing)
 {
     enum { PART = FAKE_GRANULE };
     static struct test_file file;
@@ -1128,7 +1128,7 @@ MS_TEST(of_one_block_of_a_list_all_is_recorded_or_nothing)
     end();
 }
 
-MS_TEST_BETWEEN(start_lists, end, of_two_blocks_of_a_list_one_is_recorded)
+MS_TEST_BETWEEN(start_lists, end, a_list_records_one_of_two_blocks)
 {
     CUresult result = CUDA_ERROR_UNKNOWN;
     struct ms_allocation *third = fake_allocation(BYTES);
@@ -1199,7 +1199,7 @@ MS_TEST_BETWEEN(start_lists, end, a_list_with_many_parameters_behind_it_is_cut)
     CHECK(launch_list(LIST_ONE, &result) && result == CUDA_SUCCESS && launches == 1);
 }
 
-MS_TEST_BETWEEN(start_lists, end, one_with_more_parameters_is_not)
+MS_TEST_BETWEEN(start_lists, end, a_list_with_more_parameters_is_forwarded)
 {
     more_parameters = 15;
     check_list_forwarded(LIST_ONE);
@@ -1220,7 +1220,7 @@ MS_TEST_BETWEEN(start_lists, end, an_address_behind_a_list_is_not_of_it)
     check_list_forwarded(LIST_TWO);
 }
 
-MS_TEST_BETWEEN(start_lists, end, of_two_lists_the_second_is_made_of_the_first)
+MS_TEST_BETWEEN(start_lists, end, the_second_of_two_lists_is_made_of_the_first)
 {
     fill(other, 0, BYTES);
     list_call.grid[0] = blocks_wanted = 2;
@@ -1232,7 +1232,7 @@ MS_TEST_BETWEEN(start_lists, end, of_two_lists_the_second_is_made_of_the_first)
     CHECK(launches == 1 && other->backing.backed_bytes == 0);
 }
 
-MS_TEST_BETWEEN(start_lists, end, of_two_lists_both_may_have_the_same_tensor)
+MS_TEST_BETWEEN(start_lists, end, two_lists_may_have_the_same_tensor)
 {
     fill(one, 0, BYTES);
     list_call.grid[0] = blocks_wanted = 2;
@@ -1241,7 +1241,7 @@ MS_TEST_BETWEEN(start_lists, end, of_two_lists_both_may_have_the_same_tensor)
     check_bytes(0, BYTES, 7);
 }
 
-MS_TEST_BETWEEN(start_lists, end, of_two_lists_other_pairs_are_forwarded)
+MS_TEST_BETWEEN(start_lists, end, two_lists_of_other_pairs_are_forwarded)
 {
     list_call.grid[0] = 2;
     for (int i = 0; i < 3; i++) {
@@ -1413,7 +1413,7 @@ MS_TEST_BETWEEN(start_copies, end_copies, a_loop_of_one_dimension_is_one_row)
     CHECK(pattern_at(127) == 0x07070707 && pattern_at(128) == 0);
 }
 
-MS_TEST_BETWEEN(start_copies, end_copies, one_row_is_a_copy_of_rows_too)
+MS_TEST_BETWEEN(start_copies, end_copies, a_launch_that_copies_one_row_is_a_copy_of_rows_too)
 {
     CUresult result;
     CHECK(launch_loop(joined->address, one->address, 1, &result) && result == CUDA_SUCCESS);
@@ -1487,7 +1487,7 @@ MS_TEST_BETWEEN(start_copies, end_copies, a_copy_that_fails_is_told)
 
 /* --- what a launch may reach besides */
 
-MS_TEST_BETWEEN(start, end, what_is_prepared_is_not_looked_at)
+MS_TEST_BETWEEN(start, end, a_prepared_launch_is_not_looked_at)
 {
     CUresult result;
     uint64_t first = one->address, second = 5;
@@ -1509,7 +1509,7 @@ MS_TEST_BETWEEN(start, end, only_a_launch_that_runs_sets_the_gate)
     fill(one, 0, BYTES);
 }
 
-MS_TEST_BETWEEN(start, end, where_kernels_may_reach_anything_all_is_in_memory)
+MS_TEST_BETWEEN(start, end, a_launch_brings_all_in_where_kernels_may_reach_anything)
 {
     fill(one, 0, BYTES);
     fill(other, 0, BYTES);
@@ -1518,7 +1518,7 @@ MS_TEST_BETWEEN(start, end, where_kernels_may_reach_anything_all_is_in_memory)
     CHECK_EQ(other->lineage.resident_bytes, BYTES);
 }
 
-MS_TEST_BETWEEN(start, end, what_points_to_tracked_host_memory_may_reach_anything)
+MS_TEST_BETWEEN(start, end, a_launch_with_tracked_host_memory_may_reach_anything)
 {
     static uint64_t words[4];
     fill(one, 0, BYTES);
@@ -1528,7 +1528,7 @@ MS_TEST_BETWEEN(start, end, what_points_to_tracked_host_memory_may_reach_anythin
     CHECK_EQ(other->lineage.resident_bytes, BYTES);
 }
 
-MS_TEST_BETWEEN(start, end, what_cannot_come_into_memory_fails_the_launch)
+MS_TEST_BETWEEN(start, end, a_launch_fails_if_memory_it_reaches_cannot_come_in)
 {
     CUresult result = CUDA_SUCCESS;
     fill(one, 0, BYTES);
@@ -1566,7 +1566,7 @@ static void carve(struct ms_allocation *allocation, size_t first, size_t behind)
     fill(allocation, first * FAKE_GRANULE, behind * FAKE_GRANULE);
 }
 
-MS_TEST_BETWEEN(start, end, of_two_blocks_the_one_is_made_of_the_other)
+MS_TEST_BETWEEN(start, end, a_launch_makes_one_block_of_another)
 {
     carve(one, 1, 2);
     carve(one, 2, 4);
@@ -1595,7 +1595,7 @@ MS_TEST_BETWEEN(start, end, within_one_block_nothing_is_made_of_another_part)
     CHECK(ms_lineage_at(&one->lineage, FAKE_GRANULE).content.kind != MS_LAUNCHED);
 }
 
-MS_TEST_BETWEEN(start, end, what_makes_the_second_of_the_first_is_recorded_too)
+MS_TEST_BETWEEN(start, end, a_launch_that_writes_its_second_operand_is_recorded_too)
 {
     fill(other, 0, BYTES);
     CHECK(is_recorded(GIVE, other->address, one->address));
@@ -1606,7 +1606,7 @@ MS_TEST_BETWEEN(start, end, what_makes_the_second_of_the_first_is_recorded_too)
     check_forwarded(GIVE, one->address, one->address);
 }
 
-MS_TEST_BETWEEN(start, end, of_more_parameters_two_side_by_side_are_the_operands)
+MS_TEST_BETWEEN(start, end, a_launch_with_more_parameters_has_its_operands_side_by_side)
 {
     CUresult result;
     for (int i = 0; i < 4; i++) {
@@ -1708,7 +1708,7 @@ MS_TEST_BETWEEN(start, end, an_input_out_of_a_file_of_which_less_than_half_is_in
 }
 
 /* A pointer at that place may be left from before in any number of launches. */
-MS_TEST_BETWEEN(start, end, where_a_kernel_has_its_pointer_is_not_learnt_from_two)
+MS_TEST_BETWEEN(start, end, a_kernel_is_not_learnt_from_a_launch_with_two_addresses)
 {
     CHECK(is_recorded(PUT, 5, one->address));
     for (int i = 0; i < 3; i++) {
@@ -1717,7 +1717,7 @@ MS_TEST_BETWEEN(start, end, where_a_kernel_has_its_pointer_is_not_learnt_from_tw
     }
 }
 
-MS_TEST_BETWEEN(start, end, what_may_reach_anything_is_not_recorded)
+MS_TEST_BETWEEN(start, end, a_launch_that_may_reach_anything_is_not_recorded)
 {
     static uint64_t words[4];
     fill(one, 0, BYTES);

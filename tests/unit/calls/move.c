@@ -159,7 +159,7 @@ MS_TEST_BETWEEN(start, end, a_box_makes_both_sides_real_and_nothing_else)
     CHECK(resident(other) > 0 && resident(other) <= 2 * FAKE_GRANULE);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_not_modelled_makes_all_real)
+MS_TEST_BETWEEN(start, end, a_move_that_is_not_modelled_makes_all_real)
 {
     bool is_held;
     const struct ms_movement movement =
@@ -168,7 +168,7 @@ MS_TEST_BETWEEN(start, end, what_is_not_modelled_makes_all_real)
     CHECK(!is_held && resident(one) == BYTES && resident(other) == BYTES);
 }
 
-MS_TEST_BETWEEN(start, end, what_strays_is_not_looked_at)
+MS_TEST_BETWEEN(start, end, a_move_that_strays_is_not_looked_at)
 {
     bool is_held;
     const struct ms_movement beyond =
@@ -342,7 +342,7 @@ MS_TEST_BETWEEN(start, end, any_copy_past_our_memory_brings_in_what_it_points_to
     CHECK_EQ(other->backing.backed_bytes, BYTES);
 }
 
-MS_TEST_BETWEEN(start, end, what_it_points_to_and_has_no_memory_is_told)
+MS_TEST_BETWEEN(start, end, a_move_fails_if_memory_it_points_to_cannot_come_in)
 {
     say(program, CU_MEMORYTYPE_DEVICE, 1);
     for (int to_block = 0; to_block < 2; to_block++) {
@@ -377,7 +377,7 @@ MS_TEST_BETWEEN(start, end, pinned_memory_is_the_hosts_also_where_the_copy_is_on
     CHECK_EQ(((const unsigned char *)(uintptr_t)one->address)[5], 77);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_read_to_the_host_is_held_and_its_destination_left)
+MS_TEST_BETWEEN(start, end, a_move_to_the_host_holds_its_source_and_leaves_the_rest)
 {
     check_forwarded(move(MS_COPY_TO_HOST, of_host(), one->address, FAKE_GRANULE), true);
     CHECK(one->lineage.cached_bytes == FAKE_GRANULE && resident(one) == 0);
@@ -387,7 +387,7 @@ MS_TEST_BETWEEN(start, end, what_is_read_to_the_host_is_held_and_its_destination
     CHECK_EQ(*(const unsigned char *)(uintptr_t)other->address, 1); /* if the driver refuses it */
 }
 
-MS_TEST_BETWEEN(start, end, what_cannot_be_read_to_the_host_is_told_and_not_held)
+MS_TEST_BETWEEN(start, end, a_move_to_the_host_that_cannot_be_read_holds_nothing)
 {
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
     check_refused(move(MS_COPY_TO_HOST, of_host(), one->address, FAKE_GRANULE), CUDA_ERROR_UNKNOWN);
@@ -420,7 +420,7 @@ MS_TEST_BETWEEN(start, end, a_set_is_recorded_and_one_of_rows_is_not)
 
 /* --- gates */
 
-MS_TEST_BETWEEN(start, end, what_is_forwarded_or_sealed_may_write_what_a_later_copy_reads)
+MS_TEST_BETWEEN(start, end, a_forwarded_or_sealed_move_gates_later_copies)
 {
     for (int way = 0; way < 3; way++) {
         atomic_store(&ms_hot.started, 1);
@@ -449,7 +449,7 @@ MS_TEST_BETWEEN(start, end, a_recorded_copy_sets_no_gate)
     CHECK(!ms_is_gated());
 }
 
-MS_TEST_BETWEEN(start, end, what_cannot_all_come_into_memory_is_told)
+MS_TEST_BETWEEN(start, end, a_move_returns_the_error_of_bringing_all_in)
 {
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(ms_move_seal(), CUDA_ERROR_UNKNOWN);
@@ -833,7 +833,7 @@ MS_TEST_BETWEEN(start_rows, end, rows_within_one_allocation_may_meet_but_not_ove
     }
 }
 
-MS_TEST_BETWEEN(start_rows, end, what_cannot_be_copied_ends_the_call)
+MS_TEST_BETWEEN(start_rows, end, a_batch_ends_at_a_move_that_cannot_be_copied)
 {
     fake_set(one, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
     parts[0] = piece(0, 0, 4096);
@@ -907,7 +907,7 @@ MS_TEST_BETWEEN(start_many, end, more_rows_than_can_be_counted_are_not_copied_on
 
 /* --- the window of deferral, and what is not looked at */
 
-MS_TEST_BETWEEN(start, end, what_is_recorded_keeps_the_window_open_unless_it_is_transient)
+MS_TEST_BETWEEN(start, end, a_recorded_move_keeps_the_window_open_unless_transient)
 {
     check_answered(move(MS_COPY_ON_DEVICE, other->address, one->address, BYTES));
     CHECK_EQ(seen.extends, 1);
@@ -922,7 +922,7 @@ MS_TEST_BETWEEN(start, end, what_is_recorded_keeps_the_window_open_unless_it_is_
     CHECK_EQ(seen.extends, 0);
 }
 
-MS_TEST_BETWEEN(start, end, where_nothing_is_deferred_the_driver_is_asked_nothing)
+MS_TEST_BETWEEN(start, end, a_move_asks_the_driver_nothing_where_nothing_is_deferred)
 {
     CHECK_EQ(ms_move_seal(), CUDA_SUCCESS);
     memset(&seen, 0, sizeof(seen));
@@ -974,8 +974,7 @@ MS_TEST_BETWEEN(start_rows, end, the_first_and_the_last_byte_of_rows_may_be_abse
     }
 }
 
-MS_TEST_BETWEEN(start_rows, end,
-                what_is_absent_between_rows_is_left_out_and_what_is_in_one_is_an_error)
+MS_TEST_BETWEEN(start_rows, end, a_move_of_rows_refuses_absent_bytes_in_rows_alone)
 {
     const struct ms_content absent = {.kind = MS_ABSENT, .locality = MS_REMOTE};
     fake_set(one, 20, 60, &absent);

@@ -37,7 +37,7 @@ MS_TEST(a_plane_has_a_pitch_on_each_side)
     check_side(&movement.to, CU_MEMORYTYPE_DEVICE, 0x9000 + 4 * 200 + 5, 200, 1200);
 }
 
-MS_TEST(without_a_pitch_rows_lie_close)
+MS_TEST(rows_without_a_pitch_lie_close)
 {
     const CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
                                 .srcDevice = 0x8000,
@@ -102,7 +102,7 @@ MS_TEST(a_pitch_that_is_too_small_or_too_large_is_refused)
     CHECK(movement.from.is_refused && movement.to.is_refused);
 }
 
-MS_TEST(of_nothing_nothing_is_known)
+MS_TEST(a_movement_of_no_description_is_a_box_of_no_bytes)
 {
     CHECK_EQ(ms_movement_of_plane(NULL, STREAM).kind, MS_COPY_BOX);
     CHECK_EQ(ms_movement_of_box(NULL, STREAM).width, 0);

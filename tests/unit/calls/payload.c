@@ -243,7 +243,7 @@ MS_TEST(a_near_address_counts_where_a_pointer_can_lie)
 }
 
 /* A kernel's number below it is none. */
-MS_TEST(of_near_addresses_no_part_is_clean)
+MS_TEST(a_payload_with_part_of_a_near_address_is_not_clean)
 {
     uint32_t halves[2] = {0, 0};
     defer_near();
@@ -265,7 +265,7 @@ static enum ms_reason reach_after(uint64_t word, size_t count)
     return ms_host_memory_reach();
 }
 
-MS_TEST(what_points_to_tracked_host_memory_lets_kernels_reach_anything)
+MS_TEST(a_payload_with_tracked_host_memory_lets_kernels_reach_anything)
 {
     const uint64_t host = 0x123400000000;
     defer();
@@ -401,7 +401,7 @@ static bool exposes(CUmemorytype kind, const void *begin)
     return ends_in_memory();
 }
 
-MS_TEST(what_is_no_memory_of_the_program_holds_no_address)
+MS_TEST(memory_that_is_not_the_programs_holds_no_address)
 {
     static const CUmemorytype device[] = {CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_UNIFIED};
     start_copy(0);
@@ -421,7 +421,7 @@ MS_TEST(what_is_no_memory_of_the_program_holds_no_address)
 }
 
 /* Its bytes cannot be looked at here, and the host may have written an address. */
-MS_TEST(what_only_the_device_names_and_the_host_can_write_may_hold_any_address)
+MS_TEST(device_memory_the_host_can_write_may_hold_any_address)
 {
     for (int i = 0; i < 2; i++) {
         start_copy(1);
@@ -438,7 +438,7 @@ MS_TEST(what_only_the_device_names_and_the_host_can_write_may_hold_any_address)
     CHECK(exposes(CU_MEMORYTYPE_HOST, words));
 }
 
-MS_TEST(what_the_host_can_read_is_looked_at_however_it_is_named)
+MS_TEST(a_payload_the_host_can_read_is_scanned_whatever_its_type)
 {
     static const CUmemorytype kinds[] = {CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED,
                                          CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED,
@@ -462,7 +462,7 @@ MS_TEST(an_empty_copy_looks_at_nothing)
 }
 
 /* It is copied whenever the graph is launched. */
-MS_TEST(what_is_captured_may_hold_any_address)
+MS_TEST(a_captured_payload_may_hold_any_address)
 {
     start_copy(1);
     atomic_store(&ms_hot.captures, 1);
@@ -535,7 +535,7 @@ static void get_there(uint64_t word)
     CHECK(!ms_has_late_payloads());
 }
 
-MS_TEST(what_may_still_change_is_looked_at_when_the_stream_gets_there)
+MS_TEST(a_payload_that_may_change_is_scanned_when_its_stream_is_there)
 {
     for (int i = 0; i < 2; i++) {
         is_slow = i == 1;
@@ -558,7 +558,7 @@ MS_TEST(no_thread_is_started_for_bytes_without_an_address)
     CHECK(!ends_in_memory());
 }
 
-MS_TEST(where_nothing_is_deferred_any_more_no_thread_is_started)
+MS_TEST(a_late_payload_starts_no_thread_once_nothing_is_deferred)
 {
     start_late();
     CHECK_EQ(expose(CU_MEMORYTYPE_HOST, words), CUDA_SUCCESS);
@@ -569,7 +569,7 @@ MS_TEST(where_nothing_is_deferred_any_more_no_thread_is_started)
     CHECK(ends_in_memory());
 }
 
-MS_TEST(what_cannot_be_looked_at_later_may_hold_any_address)
+MS_TEST(a_payload_that_cannot_be_scanned_later_may_hold_any_address)
 {
     for (int i = 0; i < 2; i++) {
         start_late();
@@ -587,7 +587,7 @@ MS_TEST(what_cannot_be_looked_at_later_may_hold_any_address)
     }
 }
 
-MS_TEST(what_no_work_can_change_is_looked_at_now)
+MS_TEST(a_payload_that_no_work_can_change_is_scanned_at_once)
 {
     for (int i = 0; i < 3; i++) {
         start_late();

@@ -47,7 +47,7 @@ static unsigned kinds(void)
     return found;
 }
 
-MS_TEST_AFTER(start, it_is_what_the_driver_says)
+MS_TEST_AFTER(start, a_pointer_is_of_the_kind_the_driver_says)
 {
     CHECK_EQ(kinds(), MS_UNKNOWN_TO_DRIVER);
     type = CU_MEMORYTYPE_DEVICE;
@@ -62,14 +62,14 @@ MS_TEST_AFTER(start, it_is_what_the_driver_says)
     CHECK(!ms_pointer_is(4711, 0));
 }
 
-MS_TEST_AFTER(start, what_it_does_not_know_is_memory_of_the_host)
+MS_TEST_AFTER(start, a_pointer_unknown_to_the_driver_is_host_memory)
 {
     type_result = managed_result = CUDA_ERROR_INVALID_VALUE;
     managed = 1;
     CHECK_EQ(kinds(), MS_UNKNOWN_TO_DRIVER);
 }
 
-MS_TEST_AFTER(start, where_it_cannot_answer_nothing_is_known)
+MS_TEST_AFTER(start, a_pointer_has_no_kind_where_the_driver_cannot_answer)
 {
     type_result = CUDA_ERROR_INVALID_CONTEXT;
     type = CU_MEMORYTYPE_HOST;
@@ -91,7 +91,7 @@ MS_TEST_AFTER(start, the_driver_is_asked_for_nothing_that_is_not_wanted)
 
 /* --- bounds */
 
-MS_TEST(what_leaves_its_allocation_strays)
+MS_TEST(a_range_that_leaves_its_allocation_strays)
 {
     fake_start();
     struct ms_allocation *allocation = fake_allocation(BYTES);
@@ -110,7 +110,7 @@ MS_TEST(what_leaves_its_allocation_strays)
 }
 
 /* The program has freed it, in a stream that has not got there. */
-MS_TEST(what_is_freed_but_still_there_strays)
+MS_TEST(a_range_that_is_freed_but_still_there_strays)
 {
     fake_start();
     struct ms_allocation *allocation = fake_allocation(BYTES);

@@ -162,7 +162,7 @@ MS_TEST_AFTER(start, words_are_looked_up_together_more_of_them_each_time)
     CHECK_EQ(lookups, 6);
 }
 
-MS_TEST_AFTER(start, where_the_first_word_means_nothing_its_neighbours_are_not_looked_up)
+MS_TEST_AFTER(start, a_scan_skips_neighbours_of_a_word_that_means_nothing)
 {
     add_more(&more[0], FAR + 16 * BYTES, MS_UNDEFINED);
     ms_host_memory_add(HOST_MEMORY, 4096);

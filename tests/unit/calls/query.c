@@ -171,7 +171,7 @@ MS_TEST_BETWEEN(start, end, from_another_device_a_mapping_is_not_there)
     CHECK_EQ(result, CUDA_ERROR_NOT_FOUND);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_not_ours_is_the_drivers_to_answer)
+MS_TEST_BETWEEN(start, end, the_driver_answers_queries_of_memory_that_is_not_ours)
 {
     uint64_t value;
     CUresult result;
@@ -181,7 +181,7 @@ MS_TEST_BETWEEN(start, end, what_is_not_ours_is_the_drivers_to_answer)
                                       &result));
 }
 
-MS_TEST_BETWEEN(start, end, what_only_the_driver_knows_it_is_asked_of_memory)
+MS_TEST_BETWEEN(start, end, a_query_that_the_driver_must_answer_brings_memory_in)
 {
     uint64_t value;
     CUresult result;
@@ -237,7 +237,7 @@ MS_TEST_BETWEEN(start, end, the_answers_of_a_mapping_have_their_bytes)
 }
 
 /* Also of a mapping that is the driver's by now: the shim's memory may allow more. */
-MS_TEST(what_the_program_chose_with_a_handle_is_told)
+MS_TEST(a_query_tells_the_properties_the_program_chose_for_a_handle)
 {
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .requestedHandleTypes =
@@ -318,7 +318,7 @@ MS_TEST_BETWEEN(start, end, an_answer_that_needs_memory_fails_without)
     }
 }
 
-MS_TEST_BETWEEN(start, end, without_a_context_the_drivers_error_is_the_answer)
+MS_TEST_BETWEEN(start, end, a_query_without_a_context_returns_the_drivers_error)
 {
     CUdeviceptr base = 5;
     size_t bytes = 6;
@@ -336,7 +336,7 @@ MS_TEST_BETWEEN(start, end, without_a_context_the_drivers_error_is_the_answer)
 
 /* --- free memory */
 
-MS_TEST_BETWEEN(start, end, what_is_deferred_counts_as_used)
+MS_TEST_BETWEEN(start, end, deferred_memory_counts_as_used)
 {
     size_t before = (size_t)1 << 30, after = before;
     CHECK_EQ(ms_query_free_memory(&before), CUDA_SUCCESS);
@@ -356,7 +356,7 @@ static size_t free_of(size_t bytes)
 }
 
 /* The driver, which has so much free, has given memory to a part of what was promised. */
-MS_TEST_BETWEEN(start, end, what_is_freed_later_or_kept_for_a_pool_counts_as_used)
+MS_TEST_BETWEEN(start, end, memory_to_free_later_or_kept_for_a_pool_counts_as_used)
 {
     enum { FREE = 1 << 30 };
     CUevent event;

@@ -37,7 +37,7 @@ MS_TEST(a_dimension_that_repeats)
     CHECK_EQ(EXTENT(FLOAT32, 2, dims, strides), 40);
 }
 
-MS_TEST(there_are_up_to_five_dimensions)
+MS_TEST(a_tensor_map_has_up_to_five_dimensions)
 {
     const cuuint64_t dims[] = {10, 2, 2, 2, 2, 2};
     const cuuint64_t strides[] = {16, 100, 1000, 10000, 100000};
@@ -63,7 +63,7 @@ MS_TEST(packed_values_count_as_bytes)
                  96 + 128);
 }
 
-MS_TEST(what_is_not_known)
+MS_TEST(a_tensor_map_that_cannot_be_has_no_extent)
 {
     const cuuint64_t dims[] = {8, 4, 0};
     const cuuint64_t strides[] = {64, 1024};
@@ -121,7 +121,7 @@ MS_TEST_BETWEEN(start, end, up_to_the_end_of_an_allocation_it_is_what_is_describ
     CHECK_EQ(allocation->backing.backed_bytes, BYTES - FAKE_GRANULE);
 }
 
-MS_TEST_BETWEEN(start, end, it_is_not_more_than_is_described)
+MS_TEST_BETWEEN(start, end, a_tensor_map_brings_in_no_more_than_it_describes)
 {
     describe(allocation->address + FAKE_GRANULE, FAKE_GRANULE);
     CHECK_EQ(allocation->backing.backed_bytes, FAKE_GRANULE);
@@ -168,7 +168,7 @@ MS_TEST_BETWEEN(start, end, beyond_the_end_and_in_no_block_it_is_all_of_the_allo
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
 }
 
-MS_TEST_BETWEEN(start, end, what_has_no_memory_is_told)
+MS_TEST_BETWEEN(start, end, a_tensor_map_fails_if_its_memory_cannot_come_in)
 {
     CHECK_EQ(describe_all_behind(1), CUDA_SUCCESS); /* of nothing */
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);

@@ -318,7 +318,7 @@ MS_TEST_BETWEEN(start, end, the_drivers_own_handles_stay_the_drivers)
     CHECK_EQ(release(handle), CUDA_SUCCESS);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_made_for_an_export_can_be_exported)
+MS_TEST_BETWEEN(start, end, a_handle_made_for_an_export_can_be_exported)
 {
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC,
@@ -374,7 +374,7 @@ static CUresult set_access_to(CUdeviceptr address, size_t bytes, const CUmemAcce
     return result;
 }
 
-MS_TEST_BETWEEN(start, end, one_handle_at_two_places_is_one_memory)
+MS_TEST_BETWEEN(start, end, a_handle_mapped_at_two_places_is_the_same_memory)
 {
     CHECK_EQ(map(place + BYTES, handle), CUDA_SUCCESS);
     CHECK_EQ(fake.physical_bytes, BYTES);
@@ -403,7 +403,7 @@ MS_TEST_BETWEEN(start, end, at_addresses_that_are_not_known_it_is_the_drivers)
     CHECK_EQ(release(handle), CUDA_SUCCESS);
 }
 
-MS_TEST_BETWEEN(start, end, what_cannot_be_made_or_mapped_leaves_nothing)
+MS_TEST_BETWEEN(start, end, a_second_mapping_that_fails_leaves_nothing)
 {
     const CUmemGenericAllocationHandle other = create();
     const enum fake_call calls[] = {FAKE_mem_create, FAKE_mem_map, FAKE_mem_map};
@@ -597,7 +597,7 @@ MS_TEST_BETWEEN(start, end, each_of_some_mappings_is_unmapped)
     CHECK_EQ(release(handle), CUDA_SUCCESS);
 }
 
-MS_TEST_BETWEEN(start, end, what_a_handle_held_is_there_where_it_is_mapped_again)
+MS_TEST_BETWEEN(start, end, a_handle_keeps_its_content_where_it_is_mapped_again)
 {
     for (int in_pieces = 0; in_pieces < 2; in_pieces++) {
         set_access();
@@ -642,7 +642,7 @@ MS_TEST_BETWEEN(start, end, pieces_of_a_handle_become_one_memory_when_the_driver
     CHECK_EQ(release(handle), CUDA_SUCCESS);
 }
 
-MS_TEST_BETWEEN(start, end, what_nobody_can_get_at_again_needs_no_memory)
+MS_TEST_BETWEEN(start, end, an_unmap_makes_no_memory_for_unreachable_content)
 {
     set_access();
     fill_all(0x07070707);
@@ -658,7 +658,7 @@ MS_TEST_BETWEEN(start, end, what_nobody_can_get_at_again_needs_no_memory)
     CHECK_EQ(release(handle), CUDA_SUCCESS);
 }
 
-MS_TEST_BETWEEN(start, end, what_cannot_be_kept_stays_mapped)
+MS_TEST_BETWEEN(start, end, an_unmap_that_cannot_keep_its_content_leaves_it_mapped)
 {
     set_access();
     fill_all(0x07070707);
@@ -741,14 +741,14 @@ MS_TEST_BETWEEN(start_second, end_second, pieces_are_joined_and_nothing_beside_t
 }
 
 /* Only the mapping holds it then. */
-MS_TEST_BETWEEN(start_second, end_second, what_the_program_has_released_keeps_no_handle)
+MS_TEST_BETWEEN(start_second, end_second, a_mapping_of_a_released_handle_keeps_no_handle)
 {
     CHECK_EQ(release(handle), CUDA_SUCCESS);
     CHECK_EQ(ms_vmm_make_real(place + BYTES, 1), CUDA_SUCCESS);
     CHECK(fake.handles == 0 && fake.physical_bytes == BYTES);
 }
 
-MS_TEST_BETWEEN(start_second, end_second, what_cannot_be_joined_is_as_it_was)
+MS_TEST_BETWEEN(start_second, end_second, a_handle_that_cannot_be_joined_is_as_it_was)
 {
     CUmemGenericAllocationHandle number = handle;
     fake.wait_result = CUDA_ERROR_UNKNOWN;
@@ -827,7 +827,7 @@ MS_TEST_BETWEEN(start, end, a_handle_of_the_driver_is_mapped_beside_ours)
 }
 
 /* What is there is in no record. */
-MS_TEST_BETWEEN(start, end, where_only_the_driver_has_mapped_nothing_is_deferred)
+MS_TEST_BETWEEN(start, end, a_mapping_beside_one_of_the_driver_is_not_deferred)
 {
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};

@@ -88,7 +88,7 @@ MS_TEST(every_word_in_a_window_is_found)
 }
 
 /* Addresses in a row, of which most are skipped; some bytes among them are others. */
-MS_TEST(what_begins_between_words_that_are_skipped_is_found)
+MS_TEST(a_scan_finds_an_address_between_words_it_skips)
 {
     const struct ms_range windows[MS_WORD_WINDOWS] = {{0x5a5b00000000, 0x5a5e00000000},
                                                       {0x010000000000, 0x010000001000}};

@@ -248,7 +248,7 @@ MS_TEST_BETWEEN(start, end, a_set_of_elements_that_are_not_aligned_is_refused)
     CHECK(set(allocation->address + 2, 3, 2, 4, &result) && result == CUDA_SUCCESS);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_in_memory_is_set_by_the_driver)
+MS_TEST_BETWEEN(start, end, the_driver_sets_bytes_in_memory)
 {
     CUresult result;
     CHECK_EQ(read_all(), CUDA_SUCCESS);
@@ -382,7 +382,7 @@ MS_TEST_BETWEEN(start, end, a_copy_from_an_allocation_finds_both_in_memory)
     fake_allocation_free(other);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_in_memory_is_written_by_the_driver)
+MS_TEST_BETWEEN(start, end, the_driver_writes_bytes_in_memory)
 {
     CHECK_EQ(read_all(), CUDA_SUCCESS);
     const uint64_t before = ms_counter_get(MS_COUNT_RECORDED_SNAPSHOT_BYTES);
@@ -408,7 +408,7 @@ MS_TEST_BETWEEN(start, end, behind_work_that_may_wait_the_driver_copies)
     be_busy(false);
 }
 
-MS_TEST_BETWEEN(start, end, without_room_for_a_snapshot_the_driver_copies)
+MS_TEST_BETWEEN(start, end, the_driver_writes_where_a_snapshot_has_no_room)
 {
     ms_source_set_snapshot_limit(100);
     const uint64_t before = ms_counter_get(MS_COUNT_FALLBACKS);
@@ -427,7 +427,7 @@ MS_TEST_BETWEEN(start, end, a_copy_beyond_an_allocation_is_refused)
     CHECK_EQ(content_at(1).kind, MS_FILL);
 }
 
-MS_TEST_BETWEEN(start, end, what_it_points_to_and_has_no_memory_fails_the_copy)
+MS_TEST_BETWEEN(start, end, a_write_fails_if_memory_it_points_to_cannot_come_in)
 {
     fake_needs_hints();
     CUresult result;
@@ -500,7 +500,7 @@ static void end_verified(void)
     end();
 }
 
-MS_TEST_BETWEEN(start_verified, end_verified, what_is_recorded_has_its_shadow)
+MS_TEST_BETWEEN(start_verified, end_verified, a_recorded_write_has_its_shadow)
 {
     check_copied(100, host, 1000);
     CHECK(shadows == 1 && shadow_begin == 100 && shadow_end == 1100 && shadow_host == host);
@@ -522,8 +522,7 @@ static void copy_around(void)
 }
 
 /* Bytes that went to memory from where the shim has found them. */
-MS_TEST_BETWEEN(start_verified, end_verified,
-                what_goes_to_memory_is_compared_with_the_programs_bytes)
+MS_TEST_BETWEEN(start_verified, end_verified, a_write_to_memory_is_compared_with_the_programs_bytes)
 {
     copy_around();
     CHECK_EQ(comparisons, 1);
@@ -535,7 +534,7 @@ MS_TEST_BETWEEN(start_verified, end_verified,
     CHECK(comparisons == 1 && trims == 2);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_not_verified_has_no_shadow)
+MS_TEST_BETWEEN(start, end, a_write_that_is_not_verified_has_no_shadow)
 {
     has_shadow = true;
     copy_around();

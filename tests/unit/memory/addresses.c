@@ -93,7 +93,7 @@ MS_TEST(a_driver_that_refuses_wishes_is_asked_again)
     CHECK_EQ(wishes, 4);
 }
 
-MS_TEST(one_wish_in_vain_does_not_end_them)
+MS_TEST(a_wish_in_vain_does_not_end_wishes)
 {
     for (int i = 0; i < 20; i++) {
         driver = i % 3 == 0 ? DECLINES : HONOURS;
@@ -145,7 +145,7 @@ MS_TEST(wishes_stay_in_their_area)
     CHECK(rounds > 0);
 }
 
-MS_TEST(of_wishes_in_vain_each_area_has_its_own_count)
+MS_TEST(each_area_counts_its_own_wishes_in_vain)
 {
     driver = DECLINES;
     for (int i = 0; i < 10; i++)

@@ -18,7 +18,7 @@ static void destroy(struct ms_allocation *allocation)
     ms_allocation_destroy(allocation);
 }
 
-MS_TEST(what_is_reserved_has_addresses_and_no_memory)
+MS_TEST(a_reserved_allocation_has_addresses_and_no_memory)
 {
     fake_start();
     struct ms_allocation *allocation = ms_allocation_reserve(&promise);
@@ -35,7 +35,7 @@ MS_TEST(what_is_reserved_has_addresses_and_no_memory)
 }
 
 /* At each piece of memory that it takes. */
-MS_TEST(without_memory_of_the_host_there_is_none_and_nothing_stays)
+MS_TEST(an_allocation_without_host_memory_fails_and_leaves_nothing)
 {
     fake_start();
     destroy(ms_allocation_reserve(&promise)); /* what is made once */
@@ -55,7 +55,7 @@ MS_TEST(without_memory_of_the_host_there_is_none_and_nothing_stays)
     fake_check_empty();
 }
 
-MS_TEST(without_addresses_there_is_none)
+MS_TEST(an_allocation_without_addresses_fails_or_lies_elsewhere)
 {
     fake_start();
     fake_fail(FAKE_mem_address_reserve, 1, CUDA_ERROR_OUT_OF_MEMORY);
@@ -82,7 +82,7 @@ MS_TEST(at_addresses_of_the_program_nothing_is_mapped)
     fake_check_empty();
 }
 
-MS_TEST(it_has_saved_when_something_has_no_memory_and_some_is_written)
+MS_TEST(an_allocation_has_saved_if_partly_written_and_without_memory)
 {
     const struct ms_content resident = {.kind = MS_RESIDENT}, nothing = {.kind = MS_UNDEFINED},
                             fill = {.kind = MS_FILL}, cached = {.kind = MS_FILL, .cached = true};
@@ -103,7 +103,7 @@ MS_TEST(it_has_saved_when_something_has_no_memory_and_some_is_written)
     fake_check_empty();
 }
 
-MS_TEST(where_device_memory_is_out_it_says_so)
+MS_TEST(an_allocation_says_where_device_memory_is_out)
 {
     fake_start();
     struct ms_allocation *allocation = ms_allocation_reserve(&promise);

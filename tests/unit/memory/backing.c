@@ -114,7 +114,7 @@ MS_TEST_BETWEEN(start, release, covers_the_gaps_and_nothing_twice)
     CHECK_EQ(fake.calls[FAKE_mem_create], created);
 }
 
-MS_TEST(what_was_mapped_stays_and_nothing_is_half_mapped_when_a_call_fails)
+MS_TEST(a_cover_that_fails_leaves_nothing_half_mapped)
 {
     for (unsigned nth = 1;; nth++) {
         reserve(BYTES);
@@ -136,7 +136,7 @@ MS_TEST(what_was_mapped_stays_and_nothing_is_half_mapped_when_a_call_fails)
     }
 }
 
-MS_TEST(what_gives_back_is_tried_once_more)
+MS_TEST(a_call_that_gives_memory_back_is_tried_once_more)
 {
     static const enum fake_call calls[] = {FAKE_mem_unmap, FAKE_mem_release, FAKE_mem_address_free};
     for (size_t i = 0; i < 3; i++) {
@@ -284,7 +284,7 @@ static CUresult create_late(CUmemGenericAllocationHandle *handle, size_t bytes,
     return result;
 }
 
-MS_TEST_BETWEEN(start, release, of_two_sinks_the_first_is_kept)
+MS_TEST_BETWEEN(start, release, the_first_of_two_sinks_is_kept)
 {
     CHECK_EQ(ms_addresses_reserve_backing(&faster, 0, FAKE_GRANULE), CUDA_SUCCESS);
     real_create = ms_driver.mem_create;
@@ -316,7 +316,7 @@ MS_TEST_BETWEEN(start, release, a_sink_that_is_about_to_be_mapped_is_not_dropped
     CHECK(ms_backing_drop_sink(0));
 }
 
-MS_TEST_BETWEEN(start, release, what_the_program_has_a_handle_of_is_not_uncovered)
+MS_TEST_BETWEEN(start, release, memory_behind_a_handle_of_the_program_is_not_uncovered)
 {
     CUmemGenericAllocationHandle handle;
     CHECK_EQ(cover(0, 2), CUDA_SUCCESS);
@@ -329,7 +329,7 @@ MS_TEST_BETWEEN(start, release, what_the_program_has_a_handle_of_is_not_uncovere
     CHECK_EQ(ms_driver.mem_release(handle), CUDA_SUCCESS);
 }
 
-MS_TEST_BETWEEN(start, release, what_is_pinned_is_told_by_chunks_and_gaps)
+MS_TEST_BETWEEN(start, release, a_backing_tells_which_chunks_are_pinned)
 {
     static const struct {
         size_t offset, end, wanted_end;
@@ -376,7 +376,7 @@ static struct ms_sink_mapping *sink_two(void)
     return sink;
 }
 
-MS_TEST_BETWEEN(start, release, what_is_sunk_waits_for_its_work)
+MS_TEST_BETWEEN(start, release, memory_for_a_sunk_range_waits_for_its_work)
 {
     struct ms_sink_mapping *sink = sink_two();
     CHECK_EQ(cover(2, 4), CUDA_ERROR_NOT_PERMITTED); /* nothing is queued yet */
@@ -412,7 +412,7 @@ MS_TEST_BETWEEN(start, release, a_sink_over_what_is_sunk_waits_for_its_work)
     check_sums(0);
 }
 
-MS_TEST_BETWEEN(start, release, what_is_sunk_goes_with_the_backing)
+MS_TEST_BETWEEN(start, release, a_sink_mapping_goes_with_its_backing)
 {
     ms_backing_lent(&backing, sink_two(), new_event());
 }
@@ -466,7 +466,7 @@ static void release_lenders(void)
     ms_backing_release(&lender[1]);
 }
 
-MS_TEST_BETWEEN(start, release, what_is_lent_is_each_lenders_memory)
+MS_TEST_BETWEEN(start, release, a_lent_range_is_the_memory_of_each_lender)
 {
     struct ms_sink_mapping *sink;
     make_lenders();
@@ -596,7 +596,7 @@ MS_TEST(memory_can_do_all_that_the_device_can)
     }
 }
 
-MS_TEST(it_serves_who_asks_for_no_more)
+MS_TEST(a_backing_serves_properties_that_ask_for_no_more)
 {
     fake_start();
     ms_driver.device_get_attribute = get_attribute;
@@ -633,7 +633,7 @@ MS_TEST(it_serves_who_asks_for_no_more)
     }
 }
 
-MS_TEST(what_cannot_be_rounded_stays_as_it_is)
+MS_TEST(a_size_that_cannot_be_rounded_stays_as_it_is)
 {
     fake_start();
     CHECK_EQ(ms_backing_rounded(0, 0), 0);
@@ -800,7 +800,7 @@ MS_TEST_BETWEEN(start_join, end_join, chunks_are_joined_with_their_bytes)
     check_joined(true);
 }
 
-MS_TEST_BETWEEN(start_join, end_join, what_cannot_be_read_is_not_joined)
+MS_TEST_BETWEEN(start_join, end_join, a_backing_that_cannot_be_read_is_not_joined)
 {
     copy_result[0] = CUDA_ERROR_LAUNCH_FAILED;
     CHECK_EQ(join(true), CUDA_ERROR_LAUNCH_FAILED);
@@ -808,7 +808,7 @@ MS_TEST_BETWEEN(start_join, end_join, what_cannot_be_read_is_not_joined)
     CHECK_EQ(fake.calls[FAKE_mem_create], 3);
 }
 
-MS_TEST_BETWEEN(start_join, end_join, without_memory_for_both_nothing_is_joined)
+MS_TEST_BETWEEN(start_join, end_join, a_join_fails_without_memory_for_both)
 {
     fake.total_bytes = 6 * FAKE_GRANULE;
     CHECK_EQ(join(false), CUDA_ERROR_OUT_OF_MEMORY);
@@ -816,7 +816,7 @@ MS_TEST_BETWEEN(start_join, end_join, without_memory_for_both_nothing_is_joined)
     CHECK_EQ(fake.calls[FAKE_mem_create], 4); /* it is asked for once */
 }
 
-MS_TEST_BETWEEN(start_join, end_join, who_may_give_up_the_old_memory_has_room)
+MS_TEST_BETWEEN(start_join, end_join, a_join_that_may_give_up_the_old_memory_has_room)
 {
     fake.total_bytes = 6 * FAKE_GRANULE;
     CHECK_EQ(join(true), CUDA_SUCCESS);
@@ -831,7 +831,7 @@ MS_TEST_BETWEEN(start_join, end_join, joining_is_tried_three_times)
     check_joined(false); /* it is under its old handles */
 }
 
-MS_TEST_BETWEEN(start_join, end_join, one_failure_does_not_end_joining)
+MS_TEST_BETWEEN(start_join, end_join, a_single_failure_does_not_end_a_join)
 {
     fake_fail(FAKE_mem_map, 1, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(join(false), CUDA_SUCCESS);
@@ -847,7 +847,7 @@ static CUresult map_nothing(CUdeviceptr address, size_t bytes, size_t offset,
 }
 
 /* Nothing can be mapped any more: what was there is lost, and that is told. */
-MS_TEST_BETWEEN(start_join, end_join, what_cannot_be_put_back_is_lost)
+MS_TEST_BETWEEN(start_join, end_join, a_join_that_cannot_put_memory_back_says_it_is_lost)
 {
     real_map = ms_driver.mem_map;
     ms_driver.mem_map = map_nothing;
@@ -860,7 +860,7 @@ MS_TEST_BETWEEN(start_join, end_join, what_cannot_be_put_back_is_lost)
 }
 
 /* After giving up the old memory: it is tried again, and then lost. */
-MS_TEST_BETWEEN(start_join, end_join, what_was_given_up_in_vain_is_lost)
+MS_TEST_BETWEEN(start_join, end_join, a_join_that_gave_memory_up_in_vain_says_it_is_lost)
 {
     fake.total_bytes = 6 * FAKE_GRANULE;
     copy_result[1] = CUDA_ERROR_UNKNOWN;
@@ -885,7 +885,7 @@ MS_TEST_BETWEEN(start_join, end_join, only_one_chunk_has_a_handle_to_name)
 
 /* --- without host memory */
 
-MS_TEST_BETWEEN(start, release, without_host_memory_nothing_is_backed_nor_lent)
+MS_TEST_BETWEEN(start, release, a_backing_without_host_memory_lends_and_keeps_nothing)
 {
     struct ms_sink_mapping *sink;
     struct ms_pieces pieces;
@@ -933,7 +933,7 @@ static CUresult fail_to_release(CUmemGenericAllocationHandle handle)
     return CUDA_ERROR_UNKNOWN;
 }
 
-MS_TEST_AFTER(start, what_cannot_be_given_back_is_told)
+MS_TEST_AFTER(start, the_log_tells_of_memory_that_cannot_be_given_back)
 {
     open_log(MS_WARN);
     ms_driver.mem_release = fail_to_release;

@@ -105,7 +105,7 @@ static void check_block(size_t offset, size_t begin, size_t end)
 
 /* --- blocks come and go */
 
-MS_TEST_BETWEEN(start, end, what_is_not_carved_is_one_block)
+MS_TEST_BETWEEN(start, end, an_allocation_that_is_not_carved_is_one_block)
 {
     check_block(0, 0, BYTES);
     check_block(BYTES - 1, 0, BYTES);
@@ -139,14 +139,14 @@ static void check_stays_whole(void)
     check(0, BYTES, MS_UNDEFINED);
 }
 
-MS_TEST_BETWEEN(start, end, what_was_written_as_a_whole_stays_whole)
+MS_TEST_BETWEEN(start, end, an_allocation_written_as_a_whole_stays_whole)
 {
     set(0, G, &fill);
     set(G, 2 * G, &resident);
     check_stays_whole();
 }
 
-MS_TEST_BETWEEN(start, end, what_has_memory_or_is_dead_stays_whole)
+MS_TEST_BETWEEN(start, end, an_allocation_with_memory_or_dead_bytes_stays_whole)
 {
     set(0, G, &resident);
     set(G, 2 * G, &dead);
@@ -162,7 +162,7 @@ static enum ms_carved take_with(int growths, size_t begin, size_t end)
     return carved;
 }
 
-MS_TEST_BETWEEN(start, end, without_memory_for_the_first_record_it_stays_whole)
+MS_TEST_BETWEEN(start, end, an_allocation_stays_whole_without_memory_for_a_record)
 {
     CHECK_EQ(take_with(0, 2 * G, 4 * G), MS_CARVED_NOT);
     check_block(0, 0, BYTES);
@@ -170,7 +170,7 @@ MS_TEST_BETWEEN(start, end, without_memory_for_the_first_record_it_stays_whole)
     take(2 * G, 4 * G); /* was never used */
 }
 
-MS_TEST(without_memory_for_a_record_there_is_no_block_and_its_bytes_are_dead)
+MS_TEST(a_block_without_memory_for_its_record_is_dead)
 {
     enum ms_carved carved = MS_CARVED_FAILED;
     for (int growths = 0; carved != MS_CARVED; growths++) {
@@ -187,7 +187,7 @@ MS_TEST(without_memory_for_a_record_there_is_no_block_and_its_bytes_are_dead)
     }
 }
 
-MS_TEST_BETWEEN(start, end_anyway, what_a_returned_block_held_is_dead_and_its_memory_left_over)
+MS_TEST_BETWEEN(start, end_anyway, a_returned_block_is_dead_and_its_memory_left_over)
 {
     size_t unchanged = 77;
     take(0, 5 * G);
@@ -218,7 +218,7 @@ MS_TEST_BETWEEN(start, end_anyway, what_a_returned_block_held_is_dead_and_its_me
     CHECK_EQ(ms_carve_leftover_bytes(), 0);
 }
 
-MS_TEST_BETWEEN(start, end, what_a_graph_may_use_is_not_left_over)
+MS_TEST_BETWEEN(start, end, memory_that_a_graph_may_use_is_not_left_over)
 {
     allocation->keeps_dead = true;
     take(0, G);
@@ -298,7 +298,7 @@ static bool hand_out(size_t begin, size_t bytes)
     return ms_ready_report(allocation->address + begin, (int64_t)bytes);
 }
 
-MS_TEST_BETWEEN(make_ready, end, what_was_handed_out_while_it_was_ready_becomes_a_block)
+MS_TEST_BETWEEN(make_ready, end, memory_handed_out_while_ready_becomes_a_block)
 {
     CHECK(!hand_out(0, 2 * G + 1)); /* more than there is memory for */
     CHECK(hand_out(0, 2 * G - 10) && hand_out(4 * G, G));
@@ -316,7 +316,7 @@ MS_TEST_BETWEEN(make_ready, end, what_was_handed_out_while_it_was_ready_becomes_
     CHECK(!allocation->keeps_dead && !MS_OWN(allocation)->blocks.strayed);
 }
 
-MS_TEST_BETWEEN(make_ready, end, what_is_settled_in_part_stays_ready_elsewhere)
+MS_TEST_BETWEEN(make_ready, end, an_allocation_settled_in_part_stays_ready_elsewhere)
 {
     ms_carve_settle(allocation, 0, BYTES - 1);
     ms_carve_settle(allocation, 1, BYTES);
@@ -330,7 +330,7 @@ MS_TEST_BETWEEN(make_ready, end, what_is_settled_in_part_stays_ready_elsewhere)
     check_block(0, 0, G);
 }
 
-MS_TEST_BETWEEN(make_ready, end, what_was_handed_out_takes_the_place_of_older_blocks)
+MS_TEST_BETWEEN(make_ready, end, a_block_handed_out_takes_the_place_of_older_blocks)
 {
     CHECK(hand_out(0, 2 * G));
     take(G, 3 * G);
@@ -353,7 +353,7 @@ MS_TEST_BETWEEN(make_ready, end, a_block_in_its_last_byte_is_older_too)
 }
 
 /* It is part of the whole, whose memory stays. */
-MS_TEST_BETWEEN(make_ready, end, what_cannot_be_recorded_strays)
+MS_TEST_BETWEEN(make_ready, end, a_block_that_cannot_be_recorded_strays)
 {
     take(2 * G, 3 * G);
     take(3 * G, 4 * G);
@@ -376,7 +376,7 @@ MS_TEST_BETWEEN(make_ready, end, a_use_of_what_was_handed_out_does_not_stray)
     CHECK(!strays(4 * G, 5 * G) && !strays(4 * G + 1, 5 * G) && strays(4 * G, 5 * G + 1));
 }
 
-MS_TEST_BETWEEN(make_ready, end, what_is_unmapped_is_cut_out_of_what_was_handed_out)
+MS_TEST_BETWEEN(make_ready, end, a_cut_shortens_a_block_that_was_handed_out)
 {
     CHECK(hand_out(0, 2 * G));
     ms_carve_cut(allocation, G, 3 * G);
@@ -393,7 +393,7 @@ MS_TEST_BETWEEN(make_ready, end, a_block_may_be_handed_out_over_smaller_ones)
     CHECK(!strays(G, 2 * G)); /* at the address of a ready one */
 }
 
-MS_TEST_BETWEEN(start, end, what_is_not_all_in_memory_is_not_ready)
+MS_TEST_BETWEEN(start, end, a_block_that_is_not_all_in_memory_is_not_ready)
 {
     take(0, G);
     give(0, G);
@@ -484,7 +484,7 @@ MS_TEST_BETWEEN(start_full, end, only_one_that_is_not_handed_out_is_given_up_for
         CHECK_EQ(hand_out(blocks[i], 0), i != 2);
 }
 
-MS_TEST_BETWEEN(start_full, end, two_that_come_take_the_places_of_two)
+MS_TEST_BETWEEN(start_full, end, two_new_ready_blocks_take_the_places_of_two)
 {
     size_t ready = 0;
     take_and_give(blocks[MS_READY_WAYS]);
@@ -511,7 +511,7 @@ MS_TEST_BETWEEN(start_full, end, a_block_has_one_place)
     CHECK(!hand_out(blocks[0], BLOCK / 2));
 }
 
-MS_TEST_BETWEEN(start_full, end, one_that_is_handed_out_stays_so)
+MS_TEST_BETWEEN(start_full, end, a_block_that_is_handed_out_stays_so)
 {
     CHECK(hand_out(blocks[0], BLOCK));
     take_and_give(blocks[0]); /* which was not reported */
@@ -551,7 +551,7 @@ static void check_waits(enum asker asker)
     end();
 }
 
-MS_TEST(who_reports_is_waited_for)
+MS_TEST(a_settle_a_use_and_a_return_wait_for_a_report)
 {
     check_waits(SETTLE);
     check_waits(USE);
@@ -560,7 +560,7 @@ MS_TEST(who_reports_is_waited_for)
 
 /* --- cutting */
 
-MS_TEST_BETWEEN(start, end_anyway, what_lies_around_a_cut_stays_a_block)
+MS_TEST_BETWEEN(start, end_anyway, the_bytes_around_a_cut_stay_a_block)
 {
     take(0, 3 * G);
     take(3 * G, 5 * G);
@@ -580,7 +580,7 @@ MS_TEST_BETWEEN(start, end_anyway, what_lies_around_a_cut_stays_a_block)
     check_block(6 * G + 1, 7 * G - 1, 7 * G);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_cut_is_not_left_over)
+MS_TEST_BETWEEN(start, end, a_cut_range_is_not_left_over)
 {
     take(0, 4 * G);
     set(0, 4 * G, &resident);
@@ -692,7 +692,7 @@ MS_TEST_BETWEEN(start_large, end, a_large_block_may_be_in_more_pieces)
 
 /* --- giving back */
 
-MS_TEST_BETWEEN(start, end, what_has_no_memory_has_none_to_give_back)
+MS_TEST_BETWEEN(start, end, an_allocation_without_memory_has_none_to_give_back)
 {
     CHECK(!ms_carve_may_give_back(allocation, MS_LEFTOVER));
     CHECK(!ms_carve_may_give_back(allocation, MS_RESTORABLE));
@@ -708,7 +708,7 @@ MS_TEST_BETWEEN(start, end, what_has_no_memory_has_none_to_give_back)
     ms_carve_set_leftover(allocation, 0);
 }
 
-MS_TEST_BETWEEN(start, end, what_was_carved_may_give_back_its_dead_bytes)
+MS_TEST_BETWEEN(start, end, a_carved_allocation_may_give_back_its_dead_bytes)
 {
     take(0, BYTES);
     set(0, BYTES, &resident);
@@ -749,7 +749,7 @@ MS_TEST_BETWEEN(start_dead, end, dead_memory_goes_back_and_that_of_blocks_stays)
     CHECK_EQ(allocation->lineage.cached_bytes, G);
 }
 
-MS_TEST_BETWEEN(start_dead, end, what_can_be_replayed_goes_back_as_well)
+MS_TEST_BETWEEN(start_dead, end, memory_that_can_be_replayed_goes_back_as_well)
 {
     CHECK_EQ(ms_carve_give_back(allocation, MS_RESTORABLE), 7 * G);
     CHECK_EQ(allocation->lineage.cached_bytes, 0);
@@ -757,7 +757,7 @@ MS_TEST_BETWEEN(start_dead, end, what_can_be_replayed_goes_back_as_well)
     CHECK(fake_memory_at(allocation->address + 3 * G) > 0);
 }
 
-MS_TEST_BETWEEN(start_dead, end, what_a_graph_or_another_may_use_keeps_its_memory)
+MS_TEST_BETWEEN(start_dead, end, memory_that_a_graph_or_another_may_use_is_kept)
 {
     allocation->keeps_dead = true;
     CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 0);
@@ -769,7 +769,7 @@ MS_TEST_BETWEEN(start_dead, end, what_a_graph_or_another_may_use_keeps_its_memor
     check(6 * G, BYTES, MS_DEAD);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_no_block_but_not_carved_keeps_its_memory)
+MS_TEST_BETWEEN(start, end, an_allocation_that_is_not_carved_keeps_its_memory)
 {
     set(G, 2 * G, &resident);
     set(4 * G - 1, 4 * G, &resident); /* a byte of a granule */
@@ -801,7 +801,7 @@ static void set_file(struct test_file *file, size_t begin, bool is_cached)
     ms_source_drop(file->source);
 }
 
-MS_TEST_BETWEEN(start, end, what_a_changed_file_cannot_restore_stays)
+MS_TEST_BETWEEN(start, end, memory_that_a_changed_file_cannot_restore_stays)
 {
     static struct test_file same, changed, missing;
     set_file(&same, 2 * G, true);
@@ -845,7 +845,7 @@ MS_TEST_BETWEEN(start_dead, end, memory_that_goes_again_may_come_again)
     CHECK_EQ(gain_of_memory(2 * G, 3 * G), -2 * G); /* and what went before has not come yet */
 }
 
-MS_TEST_BETWEEN(start_dead, end, what_a_block_did_without_is_a_gain)
+MS_TEST_BETWEEN(start_dead, end, the_memory_a_block_did_without_is_a_gain)
 {
     CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
     take(4 * G, 7 * G);

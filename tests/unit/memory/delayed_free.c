@@ -21,7 +21,7 @@ static CUdeviceptr bury(CUcontext context)
     return allocation->address;
 }
 
-MS_TEST_AFTER(fake_start, what_is_buried_keeps_its_memory_until_its_context_was_waited_for)
+MS_TEST_AFTER(fake_start, a_delayed_free_keeps_memory_until_its_context_is_done)
 {
     bury(FAKE_CONTEXT);
     bury(OTHER);
@@ -55,7 +55,7 @@ static void bury_in_stream(size_t granules)
     ms_delayed_free_add(allocation, freed, NULL);
 }
 
-MS_TEST_AFTER(fake_start, what_is_freed_in_a_stream_goes_when_the_stream_got_there)
+MS_TEST_AFTER(fake_start, a_free_in_a_stream_ends_when_the_stream_gets_there)
 {
     fake.is_busy = true;
     bury_in_stream(1);
@@ -92,7 +92,7 @@ MS_TEST_AFTER(fake_start, a_context_that_is_gone_is_not_waited_for)
     fake_check_empty();
 }
 
-MS_TEST_AFTER(fake_start, of_two_contexts_only_what_is_meant_goes)
+MS_TEST_AFTER(fake_start, a_run_for_a_context_frees_its_allocations_alone)
 {
     const CUdeviceptr first = bury(FAKE_CONTEXT), second = bury(OTHER);
     CHECK(ms_delayed_free_holds(first) && ms_delayed_free_holds(second));
@@ -104,7 +104,7 @@ MS_TEST_AFTER(fake_start, of_two_contexts_only_what_is_meant_goes)
     fake_check_empty();
 }
 
-MS_TEST_AFTER(fake_start, what_is_held_ends_with_its_memory)
+MS_TEST_AFTER(fake_start, a_delayed_free_holds_its_addresses_until_their_end)
 {
     const CUdeviceptr address = bury(FAKE_CONTEXT);
     CHECK(!ms_delayed_free_holds(address - 1));
@@ -114,7 +114,7 @@ MS_TEST_AFTER(fake_start, what_is_held_ends_with_its_memory)
 }
 
 /* In a forked child nothing is owned, and nothing is touched. */
-MS_TEST_AFTER(fake_start, where_nothing_is_owned_nothing_is_freed)
+MS_TEST_AFTER(fake_start, a_process_that_owns_nothing_frees_nothing)
 {
     const CUdeviceptr address = bury(FAKE_CONTEXT);
     const uint32_t owned = atomic_exchange(&ms_hot.owned, 0);
@@ -204,7 +204,7 @@ MS_TEST_AFTER(fake_start, the_list_changes_under_its_lock)
     fake_check_empty();
 }
 
-MS_TEST_AFTER(fake_start, without_a_list_no_lock_is_taken)
+MS_TEST_AFTER(fake_start, an_empty_list_takes_no_lock)
 {
     struct ms_allocation *living = fake_allocation(FAKE_GRANULE);
     CHECK(ms_owns_any());

@@ -110,7 +110,7 @@ MS_TEST(nothing_is_asked_before_work_can_read_what_the_host_writes)
     CHECK_EQ(all_marks, 2);
 }
 
-MS_TEST_AFTER(set_up, what_was_found_done_is_not_asked_for_again)
+MS_TEST_AFTER(set_up, a_context_found_done_is_not_asked_again)
 {
     ms_examining_begin();
     CHECK(is_complete() && is_complete());
@@ -121,7 +121,7 @@ MS_TEST_AFTER(set_up, what_was_found_done_is_not_asked_for_again)
     CHECK_EQ(atomic_load(&ms_hot.deferred), 1);
 }
 
-MS_TEST_AFTER(set_up, it_is_asked_again_when_nothing_was_deferred_meanwhile)
+MS_TEST_AFTER(set_up, a_context_is_asked_again_if_nothing_was_deferred_meanwhile)
 {
     ms_examining_begin();
     CHECK(is_complete());
@@ -187,7 +187,7 @@ static bool no_kernel(void)
     return ms_examining_no_kernel(context_of(1));
 }
 
-MS_TEST_AFTER(set_up, without_a_launch_there_is_no_kernel_whatever_else_is_queued)
+MS_TEST_AFTER(set_up, a_context_without_a_launch_runs_no_kernel)
 {
     ms_examining_add_context(context_of(2), 1);
     ms_examining_begin();
@@ -241,7 +241,7 @@ MS_TEST_AFTER(set_up, with_more_contexts_than_are_kept_nothing_is_complete)
     CHECK(!no_kernel());
 }
 
-MS_TEST_AFTER(set_up, what_the_driver_cannot_tell_counts_as_done)
+MS_TEST_AFTER(set_up, a_context_the_driver_cannot_tell_of_counts_as_done)
 {
     can_tell = false;
     is_busy[1] = true;

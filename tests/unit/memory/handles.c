@@ -38,7 +38,7 @@ MS_TEST(a_new_handle_has_one_reference_and_no_memory)
     CHECK_EQ(handle->address, 0);
 }
 
-MS_TEST(what_is_no_handle_is_not_found)
+MS_TEST(a_number_that_is_no_handle_is_not_found)
 {
     const CUmemGenericAllocationHandle number = create(GRANULE)->number;
     static const CUmemGenericAllocationHandle others[] = {0, 1, 12345, 0x5143000000000001,

@@ -272,7 +272,7 @@ MS_TEST(a_chunk_lies_in_one_mapping)
     check_violation(chunk_rule, 9 * GRANULE, 10 * GRANULE);
 }
 
-MS_TEST(what_is_pinned_is_a_real_mapping)
+MS_TEST(a_pinned_chunk_is_a_real_mapping)
 {
     make_mapped();
     chunks[0].is_pinned = true;
@@ -310,7 +310,7 @@ MS_BREAKS(swap_blocks, "blocks are sorted parts of a carved allocation")
     block_at(1)->begin = 128;
 }
 
-MS_TEST(of_a_broken_block_the_place_is_told)
+MS_TEST(a_violation_tells_the_place_of_a_broken_block)
 {
     struct ms_violation violation;
     make();

@@ -300,7 +300,7 @@ MS_TEST_AFTER(make_sources, a_part_is_a_lineage_of_its_own)
     ms_lineage_cleanup(&part);
 }
 
-MS_TEST_AFTER(make_sources, what_is_forgotten_is_dead_unless_it_is_present)
+MS_TEST_AFTER(make_sources, bytes_that_are_forgotten_are_dead_unless_present)
 {
     struct ms_lineage lineage;
     CHECK(ms_lineage_init(&lineage, BYTES));

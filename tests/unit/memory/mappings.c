@@ -152,7 +152,7 @@ MS_TEST_BETWEEN(start, end, a_mapping_meets_what_has_a_byte_of_it)
     CHECK_EQ(backing->backed_bytes, 0);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_not_at_a_granule_or_cannot_be_recorded_is_not_promised)
+MS_TEST_BETWEEN(start, end, a_mapping_off_a_granule_or_without_a_record_is_refused)
 {
     const struct ms_program_mapping odd = mapping_of(1, 1 + G), other = mapping_of(G, 2 * G);
     CHECK(!ms_mappings_add(allocation, &odd));
@@ -177,7 +177,7 @@ MS_TEST_BETWEEN(start, end, a_real_mapping_takes_the_place_of_a_promised_one)
 }
 
 /* The driver has done its part already. */
-MS_TEST_BETWEEN(start, end, what_cannot_be_recorded_any_more_is_fatal)
+MS_TEST_BETWEEN(start, end, a_mapping_of_the_driver_that_cannot_be_recorded_is_fatal)
 {
     promise(0, G);
     const struct ms_program_mapping promised = promise(2 * G, 3 * G), real = map_real(0, G),
@@ -254,7 +254,7 @@ MS_TEST_BETWEEN(start, end, handles_are_joined_and_keep_their_bytes)
     CHECK(byte_at(G)[0] == 7 && byte_at(3 * G)[-1] == 8);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_lost_has_the_copy_as_its_source)
+MS_TEST_BETWEEN(start, end, a_join_that_lost_memory_has_the_copy_as_its_source)
 {
     const struct ms_program_mapping mapping = make_two();
     struct ms_source *copy = snapshot_of(byte_at(G), 2 * G);
@@ -275,7 +275,7 @@ MS_TEST_BETWEEN(start, end, what_is_lost_has_the_copy_as_its_source)
 
 /* --- access */
 
-MS_TEST_BETWEEN(start, end, what_may_be_used_is_unwritten_and_what_may_not_is_unmapped)
+MS_TEST_BETWEEN(start, end, a_mapping_is_unwritten_with_access_and_unmapped_without)
 {
     const struct ms_program_mapping mapping = promise(G, 3 * G);
     open_access(&mapping);
@@ -294,7 +294,7 @@ static void carve(size_t begin, size_t end)
     CHECK_EQ(ms_carve_take(allocation, begin, end), MS_CARVED);
 }
 
-MS_TEST_BETWEEN(start, end, in_what_is_carved_it_is_dead)
+MS_TEST_BETWEEN(start, end, a_mapping_of_a_carved_allocation_is_dead)
 {
     promise_open(0, 2 * G);
     carve(0, G);
@@ -331,7 +331,7 @@ static struct ms_pieces keep(void)
     return pieces;
 }
 
-MS_TEST_BETWEEN(start, end, what_was_kept_is_there_again)
+MS_TEST_BETWEEN(start, end, a_mapping_gets_kept_pieces_back)
 {
     struct ms_pieces pieces = keep();
     const struct ms_program_mapping mapping = promise(4 * G, 7 * G);
@@ -344,7 +344,7 @@ MS_TEST_BETWEEN(start, end, what_was_kept_is_there_again)
     CHECK_EQ(fake.handles, 0);
 }
 
-MS_TEST_BETWEEN(start, end, without_pieces_nothing_has_to_be_kept)
+MS_TEST_BETWEEN(start, end, a_mapping_without_pieces_keeps_nothing)
 {
     struct ms_pieces none = {NULL, 0};
     const struct ms_program_mapping mapping = promise(0, G);
@@ -366,7 +366,7 @@ MS_TEST_BETWEEN(start, end, pieces_that_cannot_be_mapped_stay_and_nothing_may_be
 
 /* --- the end of a mapping */
 
-MS_TEST_BETWEEN(start, end, what_was_written_is_alive)
+MS_TEST_BETWEEN(start, end, a_mapping_that_was_written_is_alive)
 {
     const struct ms_program_mapping mapping = promise_open(G, 3 * G),
                                     next = promise_open(3 * G, BYTES);
@@ -379,7 +379,7 @@ MS_TEST_BETWEEN(start, end, what_was_written_is_alive)
     CHECK(!ms_mappings_is_alive(allocation, &mapping) && ms_mappings_is_alive(allocation, &next));
 }
 
-MS_TEST_BETWEEN(start, end, of_what_is_carved_blocks_are_alive)
+MS_TEST_BETWEEN(start, end, a_mapping_of_a_carved_allocation_is_alive_by_its_blocks)
 {
     const struct ms_program_mapping first = promise_open(0, G), mapping = promise_open(G, 3 * G),
                                     last = promise_open(3 * G, BYTES);
@@ -433,7 +433,7 @@ MS_TEST_BETWEEN(start, end, a_real_mapping_goes_with_its_memory_and_blocks)
     CHECK(!ms_carve_is_block(allocation, 3 * G - 1, 3 * G));
 }
 
-MS_TEST_BETWEEN(start, end, what_lies_beside_a_mapping_stays)
+MS_TEST_BETWEEN(start, end, an_unmap_leaves_the_mappings_beside_it)
 {
     const struct ms_program_mapping mapping = promise_open(G, 2 * G);
     promise_open(0, G);

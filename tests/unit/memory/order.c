@@ -196,7 +196,7 @@ MS_TEST_AFTER(set_up, long_waits_are_over_when_they_have_lasted_for_ten_seconds)
 }
 
 /* Of one that lasted for longer, or began behind its end, the clock or the thread stood still. */
-MS_TEST_AFTER(set_up, what_lasts_for_longer_than_a_wait_can_is_not_counted)
+MS_TEST_AFTER(set_up, a_wait_that_lasts_too_long_is_not_counted)
 {
     static const int64_t seconds_ago[] = {10, 1000, -1000};
     struct ms_patience patience = {0};
@@ -244,7 +244,7 @@ static CUresult stream_get_ctx(CUstream stream, CUcontext *context)
 }
 
 /* As many steps as there are in so many milliseconds, and none where it is done. */
-MS_TEST_AFTER(set_up, who_polls_spins_first_and_sleeps_then)
+MS_TEST_AFTER(set_up, a_poll_spins_first_and_sleeps_then)
 {
     static const int milliseconds[] = {0, 1, 7};
     asks_what_is_allowed = true;
@@ -259,7 +259,7 @@ MS_TEST_AFTER(set_up, who_polls_spins_first_and_sleeps_then)
     }
 }
 
-MS_TEST_AFTER(set_up, what_the_driver_says_of_a_stream_is_told)
+MS_TEST_AFTER(set_up, a_wait_and_a_query_return_the_drivers_answer)
 {
     static const CUresult results[] = {CUDA_SUCCESS, CUDA_ERROR_INVALID_HANDLE};
     ms_driver.stream_synchronize = ms_driver.stream_query = use_stream;
@@ -288,7 +288,7 @@ static CUresult refuse_event(CUevent *event, unsigned flags)
 }
 
 /* Nothing is taken for done, and nothing is asked in the wrong mode. */
-MS_TEST_AFTER(set_up, who_cannot_ask_takes_nothing_for_done)
+MS_TEST_AFTER(set_up, a_thread_that_cannot_ask_takes_nothing_for_done)
 {
     ms_driver.stream_synchronize = use_stream;
     for (int i = 0; i < 2; i++) {
@@ -319,7 +319,7 @@ static CUresult refuse_mode_once(CUstreamCaptureMode *mode)
     return CUDA_ERROR_INVALID_CONTEXT;
 }
 
-MS_TEST_AFTER(set_up, who_cannot_enter_asks_nothing)
+MS_TEST_AFTER(set_up, a_thread_that_cannot_change_its_capture_mode_asks_nothing)
 {
     for (int i = 0; i < 7; i++) {
         ms_driver.stream_synchronize = ms_driver.stream_query = use_stream;
@@ -385,7 +385,7 @@ MS_TEST_AFTER(set_up, an_ungated_stream_need_not_be_idle)
     CHECK_EQ(queries, 0);
 }
 
-MS_TEST_AFTER(set_up, where_the_driver_cannot_tell_a_context_is_never_idle)
+MS_TEST_AFTER(set_up, a_context_is_never_idle_where_the_driver_cannot_tell)
 {
     knows_marks = false;
     CHECK(!is_idle());

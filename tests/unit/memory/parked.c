@@ -27,7 +27,7 @@ MS_TEST(all_of_it_is_one_chunk)
     fake_check_empty();
 }
 
-MS_TEST(its_bytes_are_waited_for_and_so_is_its_end)
+MS_TEST(a_parked_store_is_waited_for_by_its_readers_and_its_end)
 {
     struct ms_parked *parked;
     fake_start();

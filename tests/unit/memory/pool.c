@@ -50,7 +50,7 @@ MS_TEST_AFTER(fake_start, the_high_mark_is_that_of_the_sum)
     CHECK_EQ(figure(used_high), 1 * MIB);
 }
 
-MS_TEST_AFTER(fake_start, what_is_freed_is_kept_up_to_the_threshold)
+MS_TEST_AFTER(fake_start, a_pool_keeps_freed_memory_up_to_its_threshold)
 {
     struct ms_pool *pool = ms_pool_find(FAKE_POOL, 0);
     ms_pool_count(pool, 4 * MIB);
@@ -163,7 +163,7 @@ MS_TEST_AFTER(fake_start, the_threshold_is_of_the_sum)
     }
 }
 
-MS_TEST_AFTER(fake_start, what_is_trimmed_stays_in_the_high_mark)
+MS_TEST_AFTER(fake_start, a_trim_leaves_the_high_mark_of_a_pool)
 {
     keep(4 * MIB);
     fake.pool[reserved] = fake.pool[reserved_high] = 3 * MIB;
@@ -230,7 +230,7 @@ MS_TEST_AFTER(fake_start, a_pool_of_no_device_that_there_may_be_is_none)
     CHECK_EQ(ms_pool_trim(other, MIB), MIB);
 }
 
-MS_TEST_AFTER(fake_start, without_a_record_a_pool_is_the_drivers)
+MS_TEST_AFTER(fake_start, a_pool_without_a_record_is_the_drivers)
 {
     may_make = 0;
     CHECK(ms_pool_find(FAKE_POOL, 0) == NULL);

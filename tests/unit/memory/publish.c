@@ -93,7 +93,7 @@ static struct ms_state_event last_event(void)
 
 /* --- records */
 
-MS_TEST(without_a_page_nothing_is_noted)
+MS_TEST(an_allocation_is_not_noted_without_a_page)
 {
     start(false);
     set(0, 1, &fill);
@@ -281,7 +281,7 @@ MS_TEST_BETWEEN(start_with_page, end, a_record_has_the_name_of_its_tensor)
 
 /* --- events */
 
-MS_TEST_BETWEEN(start_with_page, end, what_is_materialised_is_told_when_it_succeeds)
+MS_TEST_BETWEEN(start_with_page, end, a_materialisation_is_told_when_it_succeeds)
 {
     set(0, 4, &fill);
     struct ms_publish_timer note = ms_publish_begin(allocation);
@@ -383,7 +383,7 @@ MS_TEST_BETWEEN(start_with_page, end, a_device_is_asked_for_its_name_and_memory_
     ms_snapshot_cleanup(&snapshot);
 }
 
-MS_TEST_BETWEEN(start_with_page, end, what_a_device_does_not_tell_is_left_out)
+MS_TEST_BETWEEN(start_with_page, end, a_page_leaves_out_what_a_device_does_not_tell)
 {
     fake_fail(FAKE_device_total_mem, 1, CUDA_ERROR_INVALID_DEVICE);
     ms_publish_device(0);

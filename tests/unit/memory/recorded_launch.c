@@ -149,7 +149,7 @@ MS_TEST(the_output_may_begin_within_its_block)
     check_needed(&recorded, 102, 104, 4, 8);
 }
 
-MS_TEST(where_rows_are_not_known_all_of_the_input_is_needed)
+MS_TEST(a_launch_needs_all_of_an_input_whose_rows_are_unknown)
 {
     struct ms_launch_input input = {.loads = {.bytes = 4000}, .lineage = {.bytes = 5000}};
     const struct ms_recorded_launch recorded = {.input = &input};
@@ -245,7 +245,7 @@ static void check_not_copied(struct ms_recorded_launch *recorded)
     ms_recorded_launch_drop(recorded);
 }
 
-MS_TEST_BETWEEN(start, end, what_cannot_be_had_again_is_not_copied)
+MS_TEST_BETWEEN(start, end, a_launch_that_cannot_be_repeated_is_not_copied)
 {
     struct ms_recorded_launch *recorded = record();
     set(&recorded->before, 0, 10, (struct ms_content){.kind = MS_ABSENT, .locality = MS_REMOTE});
@@ -284,7 +284,7 @@ MS_TEST_BETWEEN(start, end, very_many_extents_are_not_copied)
     ms_recorded_launch_drop(recorded);
 }
 
-MS_TEST_BETWEEN(start, end, without_memory_there_is_no_copy_and_nothing_stays)
+MS_TEST_BETWEEN(start, end, a_copy_of_a_launch_without_memory_leaves_nothing)
 {
     struct ms_recorded_launch *recorded = record_much(), *copy = NULL;
     const int there = live;

@@ -29,7 +29,7 @@ static bool serve(size_t bytes, CUdeviceptr address)
     return size != NULL;
 }
 
-MS_TEST_AFTER(start, what_is_freed_again_and_again_is_left_to_the_driver)
+MS_TEST_AFTER(start, a_size_freed_again_and_again_is_left_to_the_driver)
 {
     for (int i = 0; i < ENOUGH; i++) {
         CHECK(ms_regular_take(SIZE) == NULL);
@@ -43,7 +43,7 @@ MS_TEST_AFTER(start, what_is_freed_again_and_again_is_left_to_the_driver)
 }
 
 /* The driver could give the memory away that others need. */
-MS_TEST_AFTER(start, what_is_promised_gets_memory_first)
+MS_TEST_AFTER(start, promised_allocations_get_memory_before_regular_ones)
 {
     for (int i = 0; i < ENOUGH; i++)
         defer(1, SIZE, false);
@@ -57,7 +57,7 @@ MS_TEST_AFTER(start, what_is_promised_gets_memory_first)
     CHECK(ms_regular_free(AT(0)));
 }
 
-MS_TEST_AFTER(start, one_that_is_deferred_then_is_no_sign_of_a_program_that_loads)
+MS_TEST_AFTER(start, a_deferred_regular_allocation_is_no_sign_of_loading)
 {
     for (int i = 0; i < ENOUGH; i++) {
         CHECK(!ms_regular_expects(SIZE));
@@ -151,7 +151,7 @@ MS_TEST_AFTER(start, at_most_half_of_the_places_are_for_one_size)
     CHECK_EQ(count_log_lines("are left to the driver"), 1);
 }
 
-MS_TEST_AFTER(start, one_may_be_as_large_as_all_together)
+MS_TEST_AFTER(start, a_regular_size_may_be_as_large_as_all_together)
 {
     for (int i = 0; i < ENOUGH; i++)
         defer(1, MS_REGULAR_BYTES, false);
@@ -172,7 +172,7 @@ static size_t rival(void)
 }
 
 /* Only one that begins takes the place of another size. */
-MS_TEST_AFTER(start, who_only_asks_for_a_size_changes_nothing)
+MS_TEST_AFTER(start, a_question_for_a_size_changes_nothing)
 {
     for (int i = 0; i < ENOUGH; i++) {
         CHECK(!ms_regular_expects(rival()));
@@ -220,7 +220,7 @@ MS_TEST_AFTER(start, when_one_is_deferred_the_turns_begin_anew)
 }
 
 /* The place of an address that another thread is just writing. */
-MS_TEST_AFTER(start, what_is_being_taken_stays_when_a_context_ends)
+MS_TEST_AFTER(start, a_place_being_written_stays_when_a_context_ends)
 {
     struct ms_regular_size size = {.bytes = SIZE};
     ms_regular.places[ms_regular_hash(MS_REGULAR_TAKING, MS_REGULAR_SET_BITS) * MS_REGULAR_WAYS] =
@@ -229,7 +229,7 @@ MS_TEST_AFTER(start, what_is_being_taken_stays_when_a_context_ends)
     CHECK_EQ(size.room, 0);
 }
 
-MS_TEST_AFTER(start, what_a_context_took_with_it_may_be_served_again)
+MS_TEST_AFTER(start, a_size_whose_context_ended_may_be_served_again)
 {
     for (int i = 0; i < ENOUGH; i++)
         defer(1, SIZE, false);

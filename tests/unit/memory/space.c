@@ -223,7 +223,7 @@ MS_TEST_AFTER(start, a_claim_waits_for_the_one_before)
     CHECK(other.first_got == &low.facts);
 }
 
-MS_TEST_AFTER(start, who_waits_for_what_is_freed_gets_nothing)
+MS_TEST_AFTER(start, a_claim_that_waits_for_a_freed_allocation_gets_nothing)
 {
     CHECK(ms_space_claim(LOW) == &low.facts);
     start_other(LOW, 0);
@@ -266,7 +266,7 @@ MS_TEST_AFTER(start, two_addresses_of_one_allocation_are_one_claim)
 
 /* --- bounds */
 
-MS_TEST(where_nothing_is_owned_nothing_is_claimed)
+MS_TEST(a_claim_gets_nothing_where_nothing_is_owned)
 {
     struct ms_allocation *a = (struct ms_allocation *)&a, *b = a;
     ms_space_claim_two(LOW, HIGH, &a, &b);
@@ -287,7 +287,7 @@ MS_TEST_AFTER(start, a_range_that_leaves_its_allocation_strays)
 }
 
 /* Two granules that are open, one that is not, a gap, and another one that is. */
-MS_TEST_AFTER(start, what_the_program_has_opened_is_accessible)
+MS_TEST_AFTER(start, a_range_is_accessible_where_the_program_opened_it)
 {
     static const struct ms_program_mapping mappings[] = {
         {.begin = 4096, .end = 8192, .is_accessible = true},
@@ -377,7 +377,7 @@ MS_TEST_AFTER(start, between_two_blocks_nothing_is_pointed_to)
 }
 
 /* Also of what was used outside of its blocks: then all that is in none is one. */
-MS_TEST_AFTER(start, of_an_allocation_that_strayed_all_may_be_pointed_to)
+MS_TEST_AFTER(start, a_strayed_allocation_may_be_pointed_to_as_a_whole)
 {
     struct ms_allocation_facts facts;
     CHECK(ms_space_claim(LOW) == &low.facts);
@@ -502,7 +502,7 @@ static int takes(void)
     return count;
 }
 
-MS_TEST_AFTER(start, what_others_look_up_changes_under_the_lock)
+MS_TEST_AFTER(start, blocks_and_mappings_change_under_the_lock_of_the_index)
 {
     struct ms_allocation_facts facts;
     size_t end;
