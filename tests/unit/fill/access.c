@@ -293,7 +293,7 @@ static const struct expected {
     [MS_NEED_HANDLE] = {"rrr", 1, "r", 1, NULL, NULL, .is_use = true},
 };
 
-MS_TEST(what_this_rank_keeps)
+MS_TEST(each_need_gets_bytes_this_rank_keeps)
 {
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
         start();
@@ -307,7 +307,7 @@ MS_TEST(what_this_rank_keeps)
     }
 }
 
-MS_TEST_AFTER(put_plan_in_force, what_other_ranks_keep)
+MS_TEST_AFTER(put_plan_in_force, each_need_gets_bytes_other_ranks_keep)
 {
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
         const uint64_t before = ms_counter_get(MS_COUNT_REMOTE_READS);
@@ -328,21 +328,21 @@ static void check_refusal(enum ms_need need, enum part part, const char *wanted)
     end();
 }
 
-MS_TEST_AFTER(put_plan_in_force, what_other_ranks_keep_in_enforce_mode)
+MS_TEST_AFTER(put_plan_in_force, an_enforced_plan_refuses_needs_of_bytes_other_ranks_keep)
 {
     ms_config.plan_mode = MS_ENFORCE;
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++)
         check_refusal(need, AWAY, expected[need].refused);
 }
 
-MS_TEST_AFTER(put_plan_in_force, what_only_other_ranks_have)
+MS_TEST_AFTER(put_plan_in_force, needs_of_absent_bytes_are_refused)
 {
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++)
         check_refusal(need, ABSENT, expected[need].absent);
 }
 
 /* Rows that fault leave no wrong bytes where a kernel would not fault. */
-MS_TEST_AFTER(put_plan_in_force, what_other_ranks_keep_in_a_granule_that_has_memory)
+MS_TEST_AFTER(put_plan_in_force, a_need_in_a_granule_with_memory_gets_remote_bytes_too)
 {
     ms_config.plan_mode = MS_ENFORCE;
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
@@ -365,7 +365,7 @@ static size_t evict(__attribute__((unused)) struct ms_allocation *evicted,
     return 1;
 }
 
-MS_TEST(what_is_held_is_not_evicted)
+MS_TEST(an_eviction_spares_held_memory)
 {
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
         start();
@@ -400,7 +400,7 @@ MS_TEST(a_stream_of_another_context)
     end();
 }
 
-MS_TEST_BETWEEN(put_plan_in_force, end, what_a_capture_overwrites_is_replayed)
+MS_TEST_BETWEEN(put_plan_in_force, end, a_captured_overwrite_replays_its_bytes)
 {
     ms_config.plan_mode = MS_ENFORCE;
     start();
@@ -473,7 +473,7 @@ static void access_from_to(CUdeviceptr from, CUdeviceptr to)
     CHECK_EQ(ms_access(from, to - from, MS_NEED_READ_WRITE), CUDA_SUCCESS);
 }
 
-MS_TEST_BETWEEN(start_two, end_two, of_each_allocation_that_a_range_meets_a_part_is_used)
+MS_TEST_BETWEEN(start_two, end_two, an_access_uses_a_part_of_each_allocation_it_meets)
 {
     access_from_to(low_one->address + 3 * G, high_one->address);
     check_backed(1, 0);
@@ -533,7 +533,7 @@ static void *claim_high(void *waited_out)
     return NULL;
 }
 
-MS_TEST_BETWEEN(start_two, end_two, what_lies_behind_a_range_is_not_waited_for)
+MS_TEST_BETWEEN(start_two, end_two, an_access_does_not_wait_for_an_allocation_behind_it)
 {
     pthread_t thread;
     bool waited = true;
@@ -652,7 +652,7 @@ MS_TEST_BETWEEN(start_two, end_two, an_export_pins_whole_allocations)
         CHECK_EQ(exported_ids[i], (i < 3 ? low_one : high_one)->id);
 }
 
-MS_TEST_BETWEEN(start_two, end_two, what_has_several_handles_is_told)
+MS_TEST_BETWEEN(start_two, end_two, an_export_tells_whether_one_handle_has_all)
 {
     bool one_handle = true;
     access_from_to(low_one->address, low_one->address + G);
@@ -676,7 +676,7 @@ MS_TEST_BETWEEN(start_two, end_two, an_export_that_fails_ends_there)
 
 /* --- what a write has recorded in granules with memory */
 
-MS_TEST_BETWEEN(start_two, end_two, what_a_write_recorded_is_there_at_once)
+MS_TEST_BETWEEN(start_two, end_two, a_recorded_write_fills_granules_with_memory_at_once)
 {
     const struct ms_content resident = {.kind = MS_RESIDENT};
     fake_set(low_one, 0, G, &resident);
@@ -703,7 +703,7 @@ MS_TEST_BETWEEN(start_two, end_two, a_call_that_can_reach_anything_seals)
 }
 
 /* It is suspended, and cannot have its memory back. */
-MS_TEST_BETWEEN(start_two, end_two, what_was_suspended_comes_back_first)
+MS_TEST_BETWEEN(start_two, end_two, an_access_brings_suspended_memory_back_first)
 {
     ms_suspend_is_set = true;
     ms_restore_mark(high_one);

@@ -189,7 +189,7 @@ MS_TEST_BETWEEN(start_without_kernel, end, each_byte_is_compared_on_the_host)
     CHECK(!is_equal(0, MIB + 1));
 }
 
-MS_TEST_BETWEEN(start, end, where_the_kernel_cannot_run_the_host_compares)
+MS_TEST_BETWEEN(start, end, the_host_compares_where_the_kernel_cannot_run)
 {
     fake_fail(FAKE_mem_host_alloc, 1, CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(differs_at(0, 100, 5) && launches == 0); /* it could not write what it finds */
@@ -210,7 +210,7 @@ MS_TEST_BETWEEN(start, end, where_the_kernel_cannot_run_the_host_compares)
 
 /* --- memory and its shadow */
 
-MS_TEST_BETWEEN(start, end, what_lies_side_by_side_is_compared_at_once)
+MS_TEST_BETWEEN(start, end, neighbouring_ranges_are_compared_at_once)
 {
     ms_compare(allocation, 0, BYTES, MS_COMPARE_CACHED); /* there is no shadow */
     check_counts(0, 0, 0, 0);
@@ -284,7 +284,7 @@ static void check_lineage(struct ms_content content, const char *text)
     CHECK_EQ(count_log_lines(text), 1);
 }
 
-MS_TEST_BETWEEN(start, end, what_the_bytes_were_made_of_is_told)
+MS_TEST_BETWEEN(start, end, the_log_tells_the_lineage_of_bytes_that_differ)
 {
     static struct test_file file;
     char text[160];
@@ -310,7 +310,7 @@ MS_TEST_BETWEEN(start, end, what_the_bytes_were_made_of_is_told)
 }
 
 /* The 511 characters that there is room for, one way or the other. */
-MS_TEST_BETWEEN(start, end, of_a_long_name_the_start_is_told)
+MS_TEST_BETWEEN(start, end, the_log_tells_the_start_of_a_long_name)
 {
     enum { SHOWN = 511, NAME = 600 };
     char name[NAME + 1], text[NAME + 100];
@@ -344,7 +344,7 @@ static struct ms_source *open_new(const char *path, size_t bytes)
     return ms_trust_open(&mapping, bytes);
 }
 
-MS_TEST_BETWEEN(start, end, of_a_long_path_the_start_is_told)
+MS_TEST_BETWEEN(start, end, the_log_tells_the_start_of_a_long_path)
 {
     enum { SHOWN = 511 };
     char path[MS_PATH_BYTES] = "/tmp/metashard-XXXXXX", text[1024], command[64];
@@ -378,7 +378,7 @@ MS_TEST_BETWEEN(start, end, a_difference_is_an_event)
     ms_snapshot_cleanup(&snapshot);
 }
 
-MS_TEST_BETWEEN(start, end, what_cannot_be_compared_is_left_out)
+MS_TEST_BETWEEN(start, end, a_range_that_cannot_be_compared_is_left_out)
 {
     set(0, G, cached);
     launch_result = CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
@@ -398,7 +398,7 @@ MS_TEST_BETWEEN(start, end, what_cannot_be_compared_is_left_out)
 }
 
 /* Not what differs before the failure. */
-MS_TEST_BETWEEN(start_without_kernel, end, of_a_range_that_is_read_in_part_nothing_is_told)
+MS_TEST_BETWEEN(start_without_kernel, end, the_log_tells_nothing_of_a_range_read_in_part)
 {
     set(0, 17 * G, cached);
     memory(0)[5] = 1;
@@ -434,7 +434,7 @@ MS_TEST_BETWEEN(start, end, a_copy_is_compared_when_the_stream_is_done)
 
 /* --- the end of the process */
 
-MS_TEST_BETWEEN(start, end, what_is_still_cached_is_compared_at_the_end)
+MS_TEST_BETWEEN(start, end, cached_bytes_are_compared_at_the_end_of_the_process)
 {
     struct ms_allocation *other = fake_allocation(G);
     set(0, G, cached);

@@ -93,7 +93,7 @@ static void check_kept(void)
     CHECK_EQ(allocation->lineage.cached_bytes, 4 * FAKE_GRANULE);
 }
 
-MS_TEST_BETWEEN(start, end, what_lineage_restores_is_given_back)
+MS_TEST_BETWEEN(start, end, an_eviction_gives_back_memory_that_lineage_restores)
 {
     CHECK(try_again());
     CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
@@ -247,7 +247,7 @@ static void replace_meanwhile(void)
     allocation->id++;
 }
 
-MS_TEST_BETWEEN(start, end, what_is_used_during_the_wait_is_kept)
+MS_TEST_BETWEEN(start, end, an_eviction_keeps_memory_used_during_its_wait)
 {
     fake.on_wait = read_meanwhile;
     check_kept();
@@ -277,7 +277,7 @@ MS_TEST_BETWEEN(start, end, an_allocation_may_go_during_the_wait)
 }
 
 /* Of what has nothing to give back no context is waited for. */
-MS_TEST_BETWEEN(start, end, where_nothing_can_go_nobody_waits)
+MS_TEST_BETWEEN(start, end, an_eviction_waits_for_no_context_that_has_nothing_to_give)
 {
     other = fake_allocation(FAKE_GRANULE);
     fake_set(other, 0, FAKE_GRANULE, &resident);
@@ -326,7 +326,7 @@ MS_TEST(allocations_of_one_context_are_waited_for_once)
 }
 
 /* Whichever comes first. */
-MS_TEST_BETWEEN(start, end, of_several_contexts_all_are_waited_for)
+MS_TEST_BETWEEN(start, end, an_eviction_waits_for_all_contexts)
 {
     other = add_cached((CUcontext)2);
     fake_fail(FAKE_ctx_push_current, 1, CUDA_ERROR_INVALID_CONTEXT);
@@ -340,7 +340,7 @@ MS_TEST_BETWEEN(start, end, of_several_contexts_all_are_waited_for)
 }
 
 /* More than are looked at at once. */
-MS_TEST_BETWEEN(start, end, of_very_many_allocations_all_that_can_goes)
+MS_TEST_BETWEEN(start, end, an_eviction_looks_at_very_many_allocations)
 {
     enum { MANY = 600 };
     static struct ms_allocation *many[MANY];
@@ -364,7 +364,7 @@ static CUresult load_nothing(CUlibrary *library, const void *code, CUjit_option 
 }
 
 /* In verify mode, while its bytes are there. */
-MS_TEST_BETWEEN(start, end, what_goes_is_compared_before)
+MS_TEST_BETWEEN(start, end, an_eviction_compares_bytes_before_they_go)
 {
     ms_config.mode = MS_VERIFY;
     ms_config.verify_percent = 100;
@@ -412,7 +412,7 @@ MS_TEST_BETWEEN(start, end, the_sink_and_what_is_buried_go_as_well)
 
 /* --- what cannot be restored */
 
-MS_TEST_AFTER(start, what_a_changed_file_cannot_restore_stays)
+MS_TEST_AFTER(start, an_eviction_keeps_bytes_a_changed_file_cannot_restore)
 {
     static struct test_file file;
     make_test_file(&file, "/tmp", FAKE_GRANULE);
@@ -661,7 +661,7 @@ static void hand_out_meanwhile(void)
 }
 
 /* From the look at it on, before the wait: whose memory is to go is not handed out unseen. */
-MS_TEST_BETWEEN(carve, end, what_may_go_is_not_ready)
+MS_TEST_BETWEEN(carve, end, a_block_that_may_go_is_not_ready)
 {
     size_t block_end;
     CHECK(ms_space_claim(allocation->address) == allocation);
@@ -687,7 +687,7 @@ MS_TEST_BETWEEN(carve, end, trimming_polls_those_with_leftovers_alone)
     fake_allocation_free(other);
 }
 
-MS_TEST_BETWEEN(carve, end, what_another_thread_uses_is_not_trimmed)
+MS_TEST_BETWEEN(carve, end, an_allocation_another_thread_uses_is_not_trimmed)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     ms_evict_leftover(allocation->address);
@@ -733,7 +733,7 @@ static void refuse(size_t bytes)
     CHECK_EQ(ms_scratch_ask(0, bytes), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-MS_TEST_BETWEEN(start, end, what_can_be_made_again_goes_for_scratch_memory)
+MS_TEST_BETWEEN(start, end, an_eviction_for_scratch_memory_takes_restorable_bytes)
 {
     int attempts = 0;
     CHECK(!ms_evict_for_scratch(CUDA_ERROR_OUT_OF_MEMORY, &attempts)); /* nothing was refused */
@@ -748,7 +748,7 @@ MS_TEST_BETWEEN(start, end, what_can_be_made_again_goes_for_scratch_memory)
 }
 
 /* Then nothing is refused any more. */
-MS_TEST_BETWEEN(start, end, where_nothing_can_go_scratch_memory_is_not_refused_again)
+MS_TEST_BETWEEN(start, end, scratch_memory_is_not_refused_again_if_nothing_can_go)
 {
     int attempts = 0;
     set(0, 4, &resident);

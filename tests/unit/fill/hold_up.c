@@ -66,7 +66,7 @@ static void check_calls_pass(void)
     CHECK(gone_on);
 }
 
-MS_TEST_BETWEEN(start, end, of_a_quiet_program_calls_wait_until_the_end)
+MS_TEST_BETWEEN(start, end, calls_of_a_quiet_program_wait_until_the_end)
 {
     _Atomic bool gone_on = false;
     pthread_t thread;
@@ -101,7 +101,7 @@ MS_TEST_BETWEEN(start, end, a_busy_device_is_waited_for_and_then_told)
 }
 
 /* What it waits for at most may be no time at all: it is tried once. */
-MS_TEST_BETWEEN(start, end, without_time_it_is_tried_once)
+MS_TEST_BETWEEN(start, end, holding_up_without_time_is_tried_once)
 {
     ms_config.suspend_ms = 0;
     CHECK(ms_hold_up_begin(&fault));
@@ -170,7 +170,7 @@ MS_TEST_BETWEEN(start, end, a_device_that_is_busy_for_a_while_is_waited_for)
     ms_hold_up_end();
 }
 
-MS_TEST_BETWEEN(start, end, what_is_buried_goes)
+MS_TEST_BETWEEN(start, end, holding_up_runs_delayed_frees)
 {
     struct ms_allocation *allocation = fake_allocation(FAKE_GRANULE);
     fake_set(allocation, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});

@@ -70,7 +70,7 @@ MS_TEST_BETWEEN(start, end, around_a_part_that_is_in_memory_the_rest_is_read)
 }
 
 /* The bytes stand in the middle of an allocation. */
-MS_TEST_BETWEEN(start, end, what_was_read_into_a_part_of_an_allocation_is_copied)
+MS_TEST_BETWEEN(start, end, bytes_read_into_a_part_of_an_allocation_are_copied)
 {
     const struct ms_content content = {.kind = MS_SOURCE,
                                        .source = file.source,
@@ -82,7 +82,7 @@ MS_TEST_BETWEEN(start, end, what_was_read_into_a_part_of_an_allocation_is_copied
     CHECK_BYTES((void *)(uintptr_t)part->address, file.data + AT, PART);
 }
 
-MS_TEST_BETWEEN(start, end, what_may_have_been_written_since_is_read)
+MS_TEST_BETWEEN(start, end, bytes_that_may_have_been_written_since_are_read)
 {
     need(whole, MS_NEED_READ_WRITE);
     memset((void *)(uintptr_t)whole->address, 1, BYTES);
@@ -90,7 +90,7 @@ MS_TEST_BETWEEN(start, end, what_may_have_been_written_since_is_read)
     CHECK_BYTES((void *)(uintptr_t)part->address, file.data + AT, PART);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_gone_is_read)
+MS_TEST_BETWEEN(start, end, bytes_of_a_freed_allocation_are_read)
 {
     need(whole, MS_NEED_READ);
     fake_allocation_free(whole);
@@ -110,7 +110,7 @@ static void *work_on_whole(__attribute__((unused)) void *argument)
     return NULL;
 }
 
-MS_TEST_BETWEEN(start, end, what_another_thread_works_on_is_read)
+MS_TEST_BETWEEN(start, end, bytes_another_thread_works_on_are_read)
 {
     pthread_t thread;
     need(whole, MS_NEED_READ);
@@ -122,7 +122,7 @@ MS_TEST_BETWEEN(start, end, what_another_thread_works_on_is_read)
     check_bytes();
 }
 
-MS_TEST_BETWEEN(start, end, what_the_driver_does_not_copy_is_read)
+MS_TEST_BETWEEN(start, end, bytes_the_driver_does_not_copy_are_read)
 {
     need(whole, MS_NEED_READ);
     fake_fail(FAKE_memcpy_dtod_async, 1, CUDA_ERROR_UNKNOWN);
@@ -177,7 +177,7 @@ static void end_with_target(void)
     end();
 }
 
-MS_TEST_BETWEEN(start_with_target, end_with_target, what_is_common_is_copied_if_it_is_enough)
+MS_TEST_BETWEEN(start_with_target, end_with_target, the_common_part_is_copied_if_it_is_enough)
 {
     check_copied(AT, LEAST, AT, AT + LEAST);
     check_copied(AT, LEAST - 1, 0, 0);

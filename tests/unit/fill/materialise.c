@@ -88,7 +88,7 @@ static struct ms_content at(size_t granule)
     return ms_lineage_at(&allocation->lineage, granule * FAKE_GRANULE).content;
 }
 
-MS_TEST_BETWEEN(start, end, what_is_read_can_be_played_again_where_that_costs_nothing)
+MS_TEST_BETWEEN(start, end, a_read_keeps_lineage_that_costs_nothing)
 {
     CHECK_EQ(run(MS_NEED_READ, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
     check_bytes();
@@ -104,7 +104,7 @@ MS_TEST_BETWEEN(start, end, what_is_read_can_be_played_again_where_that_costs_no
     CHECK_EQ(fake.work_count, work);
 }
 
-MS_TEST_BETWEEN(start, end, what_may_be_written_is_resident)
+MS_TEST_BETWEEN(start, end, a_write_makes_its_range_resident)
 {
     CHECK_EQ(run(MS_NEED_READ_WRITE, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
     check_bytes();
@@ -140,7 +140,7 @@ MS_TEST_BETWEEN(start, end, granules_that_get_memory_are_filled_whole)
 }
 
 /* Of which only the last byte and the first are asked for. */
-MS_TEST_BETWEEN(start, end, of_both_granules_that_a_range_touches_all_is_filled)
+MS_TEST_BETWEEN(start, end, a_range_fills_both_granules_it_touches)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     CHECK_EQ(ms_backing_cover(&allocation->backing, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
@@ -151,7 +151,7 @@ MS_TEST_BETWEEN(start, end, of_both_granules_that_a_range_touches_all_is_filled)
 }
 
 /* Whatever the call needs of its own bytes. */
-MS_TEST(what_stands_beside_them_is_filled_for_each_need)
+MS_TEST(each_need_fills_the_bytes_beside_its_own)
 {
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
         if (ms_needs[need].extents == MS_EXTENTS_LAUNCHED || need == MS_NEED_SEND ||
@@ -171,7 +171,7 @@ MS_TEST(what_stands_beside_them_is_filled_for_each_need)
 }
 
 /* Whatever the call needs. */
-MS_TEST(what_is_unmapped_gets_no_memory)
+MS_TEST(unmapped_bytes_get_no_memory)
 {
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
         start();
@@ -191,7 +191,7 @@ MS_TEST(what_is_unmapped_gets_no_memory)
 }
 
 /* Nor what is nowhere on this rank. */
-MS_TEST(what_other_ranks_keep_is_not_filled)
+MS_TEST(a_granule_is_not_filled_with_bytes_other_ranks_keep)
 {
     struct ms_content remote = bytes_fill;
     remote.locality = MS_REMOTE;
@@ -228,7 +228,7 @@ MS_TEST(large_parts_of_files_come_through_pinned_memory)
 }
 
 /* Which the plan is asked first. Rank 1 keeps the second half of two granules with memory. */
-MS_TEST_BETWEEN(start, end, of_granules_what_the_plan_gives_to_this_rank_is_filled)
+MS_TEST_BETWEEN(start, end, a_granule_is_filled_with_bytes_of_this_rank)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     CHECK_EQ(ms_backing_cover(&allocation->backing, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
@@ -243,7 +243,7 @@ MS_TEST_BETWEEN(start, end, of_granules_what_the_plan_gives_to_this_rank_is_fill
     CHECK(at(2).locality == MS_UNKNOWN && at(2).kind == MS_SOURCE && !at(2).cached);
 }
 
-MS_TEST_BETWEEN(start, end, what_was_never_written_gets_memory_and_no_content)
+MS_TEST_BETWEEN(start, end, unwritten_bytes_get_memory_and_no_content)
 {
     const size_t work = fake.work_count;
     CHECK_EQ(run(MS_NEED_READ, 4 * FAKE_GRANULE, BYTES), CUDA_SUCCESS);
@@ -277,7 +277,7 @@ MS_TEST(nothing_is_present_that_is_not_there_when_a_call_fails)
 }
 
 /* Queued pieces must not outlive the call, also when a later one failed. */
-MS_TEST_BETWEEN(start, end, waits_for_what_it_has_queued)
+MS_TEST_BETWEEN(start, end, materialising_waits_for_what_it_has_queued)
 {
     fake_fail(FAKE_memset_d8_async, 1, CUDA_ERROR_LAUNCH_FAILED);
     CHECK_EQ(run(MS_NEED_READ, 0, 2 * FAKE_GRANULE), CUDA_ERROR_LAUNCH_FAILED);
@@ -285,7 +285,7 @@ MS_TEST_BETWEEN(start, end, waits_for_what_it_has_queued)
     CHECK_EQ(fake.calls[FAKE_stream_synchronize], 1);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_absent_is_refused_where_it_is_needed)
+MS_TEST_BETWEEN(start, end, absent_bytes_are_refused_where_they_are_needed)
 {
     set(5, 6, &absent);
     CHECK_EQ(run(MS_NEED_READ, 0, BYTES), CUDA_ERROR_NOT_PERMITTED);
@@ -311,7 +311,7 @@ MS_TEST_BETWEEN(start, end, the_dead_stay_dead_for_those_who_say_so)
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_overwritten_is_not_played)
+MS_TEST_BETWEEN(start, end, an_overwrite_does_not_play_its_bytes)
 {
     const size_t work = fake.work_count;
     CHECK_EQ(run(MS_NEED_OVERWRITE, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
@@ -326,7 +326,7 @@ MS_TEST_BETWEEN(start, end, each_granule_with_an_overwritten_byte_gets_memory)
 }
 
 /* A kernel that is queued before the write may find its address in a copy that nobody has seen. */
-MS_TEST_BETWEEN(start, end, what_is_overwritten_behind_a_late_payload_is_played)
+MS_TEST_BETWEEN(start, end, an_overwrite_behind_a_late_payload_plays_its_bytes)
 {
     atomic_fetch_add(&ms_hot.late_payloads, 1);
     CHECK_EQ(run(MS_NEED_OVERWRITE, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
@@ -335,7 +335,7 @@ MS_TEST_BETWEEN(start, end, what_is_overwritten_behind_a_late_payload_is_played)
 }
 
 /* What is captured is written later, or never. */
-MS_TEST_BETWEEN(start, end, what_a_capture_overwrites_is_played)
+MS_TEST_BETWEEN(start, end, a_captured_overwrite_plays_its_bytes)
 {
     ms_order_set_capture(true);
     CHECK_EQ(run(MS_NEED_OVERWRITE, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
@@ -383,7 +383,7 @@ static void check_same(size_t at, size_t behind, unsigned char byte)
         CHECK_EQ(bytes[at], byte);
 }
 
-MS_TEST_BETWEEN(start_beside, end_beside, what_the_next_copy_overwrites_is_not_brought_in)
+MS_TEST_BETWEEN(start_beside, end_beside, bytes_the_next_copy_overwrites_are_not_brought_in)
 {
     const size_t work = fake.work_count;
     write_bytes(0, HALF);
@@ -406,14 +406,14 @@ MS_TEST_BETWEEN(start_beside, end_beside, the_rest_is_there_before_a_launch)
 }
 
 /* In whichever way it comes. */
-MS_TEST_BETWEEN(start_beside, end_beside, what_is_there_is_not_noted_any_more)
+MS_TEST_BETWEEN(start_beside, end_beside, a_granule_that_was_filled_is_not_noted_any_more)
 {
     write_bytes(0, HALF);
     CHECK_EQ(ms_access(allocation->address + HALF, 1, MS_NEED_READ_WRITE), CUDA_SUCCESS);
     CHECK(!ms_has_unfilled() && is_present(0, FAKE_GRANULE));
 }
 
-MS_TEST_BETWEEN(start_beside, end_beside, where_nothing_would_be_filled_nothing_is_noted)
+MS_TEST_BETWEEN(start_beside, end_beside, a_granule_without_bytes_to_fill_is_not_noted)
 {
     fake_set(allocation, HALF, FAKE_GRANULE, &absent);
     write_bytes(0, HALF);
@@ -433,7 +433,7 @@ MS_TEST(only_what_this_rank_keeps_is_noted)
     }
 }
 
-MS_TEST_BETWEEN(start_beside, end_beside, beside_a_kernel_that_is_queued_it_is_filled_at_once)
+MS_TEST_BETWEEN(start_beside, end_beside, a_granule_is_filled_at_once_beside_a_queued_kernel)
 {
     ms_examining_launched();
     fake.is_busy = true;
@@ -444,7 +444,7 @@ MS_TEST_BETWEEN(start_beside, end_beside, beside_a_kernel_that_is_queued_it_is_f
     CHECK(ms_has_unfilled());
 }
 
-MS_TEST_BETWEEN(start_beside, end_beside, in_a_capture_it_is_filled_at_once)
+MS_TEST_BETWEEN(start_beside, end_beside, a_granule_is_filled_at_once_in_a_capture)
 {
     ms_order_set_capture(true);
     write_bytes(0, HALF);
@@ -452,7 +452,7 @@ MS_TEST_BETWEEN(start_beside, end_beside, in_a_capture_it_is_filled_at_once)
     CHECK(!ms_has_unfilled() && is_present(0, FAKE_GRANULE));
 }
 
-MS_TEST_BETWEEN(start_beside, end_beside, of_more_than_are_noted_the_rest_is_filled_at_once)
+MS_TEST_BETWEEN(start_beside, end_beside, granules_beyond_the_most_noted_are_filled_at_once)
 {
     for (size_t i = 0; i < MANY; i++)
         write_bytes(i * FAKE_GRANULE, i * FAKE_GRANULE + HALF);
@@ -504,7 +504,7 @@ MS_TEST_BETWEEN(start_parked, end, parked_bytes_come_step_by_step)
 }
 
 /* An export is of one handle. */
-MS_TEST_BETWEEN(start_parked, end, what_is_exported_comes_at_once)
+MS_TEST_BETWEEN(start_parked, end, an_export_materialises_all_at_once)
 {
     CHECK(!allocation->is_exported);
     CHECK_EQ(run(MS_NEED_PIN, 0, allocation->bytes), CUDA_SUCCESS);
@@ -643,7 +643,7 @@ MS_TEST_BETWEEN(start_launched, end_launched, pieces_of_a_launch_take_no_memory_
 }
 
 /* The launch writes there as well. */
-MS_TEST_BETWEEN(start_launched, end_launched, what_lies_before_a_piece_stays_what_it_is)
+MS_TEST_BETWEEN(start_launched, end_launched, bytes_before_a_piece_of_a_launch_stay_the_same)
 {
     enum { FROM = FAKE_GRANULE / 2, TO = 3 * FAKE_GRANULE / 2 };
     fake_set(allocation, FROM, TO, &bytes_fill);
@@ -655,7 +655,7 @@ MS_TEST_BETWEEN(start_launched, end_launched, what_lies_before_a_piece_stays_wha
 }
 
 /* They were copied there since, from the half that the launch leaves as it was. */
-MS_TEST_BETWEEN(start_filled, end_launched, what_a_launch_made_elsewhere_is_not_what_it_makes_here)
+MS_TEST_BETWEEN(start_filled, end_launched, launched_bytes_that_moved_come_from_their_own_place)
 {
     enum { FROM = 8 * FAKE_GRANULE, TO = 9 * FAKE_GRANULE, OF = 20 * FAKE_GRANULE };
     launch(SET_HALF);
@@ -701,7 +701,7 @@ MS_TEST_BETWEEN(start_filled, end_launched, a_piece_is_not_made_beside_what_a_la
 }
 
 /* Nor is what other ranks have received. */
-MS_TEST_BETWEEN(start_launched, end_launched, what_is_absent_beside_a_launch_stays_absent)
+MS_TEST_BETWEEN(start_launched, end_launched, absent_bytes_beside_a_launch_stay_absent)
 {
     fake_set(allocation, 0, FAKE_GRANULE / 2, &absent);
     fake_set(allocation, LAUNCHED_BYTES - 10, LAUNCHED_BYTES, &absent);

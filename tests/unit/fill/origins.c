@@ -56,7 +56,7 @@ MS_TEST(the_oldest_of_more_than_16384_places_are_forgotten)
     ms_origins_cleanup(&copy);
 }
 
-MS_TEST(of_one_address_the_newest_is_the_first)
+MS_TEST(the_newest_origin_of_an_address_is_the_first)
 {
     struct ms_origins copy;
     for (unsigned file = 1; file <= 3; file++)
@@ -80,7 +80,7 @@ MS_TEST(a_name_of_a_file_is_made_once)
     ms_origins_cleanup(&copy);
 }
 
-MS_TEST(what_gives_other_bytes_is_forgotten)
+MS_TEST(an_origin_that_gives_other_bytes_is_forgotten)
 {
     struct ms_origins copy;
     note_at(1, 1, BYTES);
@@ -95,7 +95,7 @@ MS_TEST(what_gives_other_bytes_is_forgotten)
     ms_origins_cleanup(&copy);
 }
 
-MS_TEST(what_is_small_or_of_no_file_is_not_noted)
+MS_TEST(an_origin_that_is_small_or_of_no_file_is_not_noted)
 {
     struct ms_origins copy;
     const struct ms_extent fill = {.end = BYTES, .content = {.kind = MS_FILL}};

@@ -46,7 +46,7 @@ static void start(void)
     ms_config.overcommit = 3;
 }
 
-MS_TEST(what_is_allocated_is_a_few_times_the_device_at_most)
+MS_TEST(a_program_allocates_a_few_times_the_device_at_most)
 {
     start();
     CHECK(allows(3 * GRANULES));
@@ -140,7 +140,7 @@ MS_TEST_BETWEEN(start, end, a_few_times_the_device_is_meant_to_the_byte)
     fake_allocation_free(allocation);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_refused_is_said_once)
+MS_TEST_BETWEEN(start, end, the_log_tells_of_a_refusal_once)
 {
     open_log(MS_INFO);
     CHECK(!allows_bytes(3 * TOTAL + 3));
@@ -163,7 +163,7 @@ MS_TEST_BETWEEN(start, end, by_default_it_is_said_how_much_is_too_much)
     fake_allocation_free(allocation);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_beyond_the_bound_is_said_to_be_so)
+MS_TEST_BETWEEN(start, end, the_log_tells_of_a_refusal_beyond_the_bound)
 {
     open_log(MS_INFO);
     ms_config.overcommit = 0;
@@ -189,7 +189,7 @@ MS_TEST_BETWEEN(start, end, by_default_what_is_read_from_files_is_allowed)
     ms_source_drop(file.source);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_not_written_is_said_to_be_too_much)
+MS_TEST_BETWEEN(start, end, the_log_tells_of_too_much_unwritten_memory)
 {
     open_log(MS_INFO);
     ms_config.overcommit = 0;
@@ -213,7 +213,7 @@ MS_TEST_BETWEEN(start, end, by_default_there_is_a_bound_for_what_is_written)
         fake_allocation_free(all[i]);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_not_written_on_another_device_is_its_own)
+MS_TEST_BETWEEN(start, end, each_device_counts_its_own_unwritten_memory)
 {
     ms_config.overcommit = 0;
     struct ms_allocation *other = allocate(30 * GRANULES, 1), *own = allocate(20 * GRANULES, 0);
@@ -254,7 +254,7 @@ MS_TEST_BETWEEN(start, end, kernels_that_used_a_quarter_of_what_has_no_memory_ar
     fake_allocation_free(allocation);
 }
 
-MS_TEST_BETWEEN(start, end, of_what_has_memory_nothing_need_be_used)
+MS_TEST_BETWEEN(start, end, a_program_computes_once_kernels_use_what_it_has)
 {
     struct ms_allocation *allocation = allocate(GRANULES / 2, 0);
     fake_set(allocation, 0, allocation->bytes, &(struct ms_content){.kind = MS_RESIDENT});
@@ -324,7 +324,7 @@ MS_TEST(a_program_that_has_freed_nearly_everything_may_make_the_next_model)
     }
 }
 
-MS_TEST_BETWEEN(start, end, one_that_keeps_an_eighth_of_what_it_had_computes)
+MS_TEST_BETWEEN(start, end, a_program_that_keeps_an_eighth_of_its_memory_computes)
 {
     struct ms_allocation *kept = free_model(GRANULES / 2, 4);
     CHECK(is_computing());
@@ -332,14 +332,14 @@ MS_TEST_BETWEEN(start, end, one_that_keeps_an_eighth_of_what_it_had_computes)
 }
 
 /* Of the device, if it had more. */
-MS_TEST_BETWEEN(start, end, one_that_keeps_an_eighth_of_the_device_computes)
+MS_TEST_BETWEEN(start, end, a_program_that_keeps_an_eighth_of_the_device_computes)
 {
     struct ms_allocation *kept = free_model(2 * GRANULES, 8);
     CHECK(is_computing());
     fake_allocation_free(kept);
 }
 
-MS_TEST_BETWEEN(start, end, what_it_had_before_is_forgotten_with_it)
+MS_TEST_BETWEEN(start, end, the_end_of_a_model_forgets_what_was_had_before)
 {
     struct ms_allocation *kept = free_model(GRANULES, 7);
     CHECK(!is_computing());
@@ -348,7 +348,7 @@ MS_TEST_BETWEEN(start, end, what_it_had_before_is_forgotten_with_it)
     fake_allocation_free(kept);
 }
 
-MS_TEST_BETWEEN(start, end, what_kernels_have_used_is_forgotten_with_it)
+MS_TEST_BETWEEN(start, end, the_end_of_a_model_forgets_what_kernels_used)
 {
     struct ms_allocation *model = allocate(GRANULES, 0);
     CHECK(allows(0));
@@ -368,7 +368,7 @@ MS_TEST_BETWEEN(start, end, the_most_it_has_had_grows)
 }
 
 /* A call has failed by then. */
-MS_TEST_BETWEEN(start, end, one_that_was_refused_looks_for_what_fits_from_then_on)
+MS_TEST_BETWEEN(start, end, a_program_that_was_refused_counts_as_computing)
 {
     struct ms_allocation *model = allocate(GRANULES, 0);
     CHECK(allows(0));
@@ -390,7 +390,7 @@ MS_TEST_BETWEEN(start, end, an_eighth_of_an_eighth_is_nearly_nothing)
 }
 
 /* What was counted for the model before says nothing of the next one. */
-MS_TEST_BETWEEN(start, end, what_was_allowed_is_forgotten_with_it)
+MS_TEST_BETWEEN(start, end, the_end_of_a_model_forgets_what_was_allowed)
 {
     const struct ms_content absent = {.kind = MS_ABSENT, .locality = MS_REMOTE};
     ms_config.overcommit = 0;
@@ -412,7 +412,7 @@ static struct ms_allocation *compute(size_t granules)
     return allocation;
 }
 
-MS_TEST_BETWEEN(start, end, of_one_that_computes_each_allocation_takes_whole_granules)
+MS_TEST_BETWEEN(start, end, allocations_of_a_computing_program_take_whole_granules)
 {
     struct ms_allocation *allocation = compute(GRANULES / 2);
     CHECK(allows(GRANULES / 2));
@@ -421,7 +421,7 @@ MS_TEST_BETWEEN(start, end, of_one_that_computes_each_allocation_takes_whole_gra
     fake_allocation_free(allocation);
 }
 
-MS_TEST_BETWEEN(start, end, what_others_have_does_not_fit)
+MS_TEST_BETWEEN(start, end, memory_of_others_leaves_less_for_a_computing_program)
 {
     struct ms_allocation *allocation = compute(GRANULES / 2);
     fake_set(allocation, 0, allocation->bytes, &(struct ms_content){.kind = MS_RESIDENT});
@@ -433,7 +433,7 @@ MS_TEST_BETWEEN(start, end, what_others_have_does_not_fit)
     fake_allocation_free(allocation);
 }
 
-MS_TEST_BETWEEN(start, end, where_little_is_left_it_is_tight)
+MS_TEST_BETWEEN(start, end, a_device_with_little_left_is_tight)
 {
     struct ms_allocation *allocation = compute(GRANULES / 2);
     CHECK(allows(GRANULES / 2 - 8) && !is_tight);
@@ -443,7 +443,7 @@ MS_TEST_BETWEEN(start, end, where_little_is_left_it_is_tight)
     fake_allocation_free(allocation);
 }
 
-MS_TEST_BETWEEN(start, end, it_is_said_by_how_much_it_does_not_fit)
+MS_TEST_BETWEEN(start, end, the_log_tells_by_how_much_an_allocation_does_not_fit)
 {
     open_log(MS_INFO);
     struct ms_allocation *allocation = compute(GRANULES / 2);
@@ -455,7 +455,7 @@ MS_TEST_BETWEEN(start, end, it_is_said_by_how_much_it_does_not_fit)
     fake_allocation_free(allocation);
 }
 
-MS_TEST_BETWEEN(start, end, without_a_plan_everything_is_needed)
+MS_TEST_BETWEEN(start, end, a_program_without_a_plan_needs_everything)
 {
     struct ms_allocation *allocation = compute(GRANULES);
     fake_set(allocation, 0, TOTAL, &(struct ms_content){.kind = MS_ABSENT, .locality = MS_REMOTE});
@@ -482,7 +482,7 @@ static void end_with_plan(void)
     end();
 }
 
-MS_TEST_BETWEEN(start_with_plan, end_with_plan, what_other_ranks_keep_is_not_needed)
+MS_TEST_BETWEEN(start_with_plan, end_with_plan, bytes_other_ranks_keep_make_room)
 {
     CHECK(allows(GRANULES / 2) && !is_tight);
     CHECK(!allows(GRANULES / 2 + 1));
@@ -540,7 +540,7 @@ MS_TEST_BETWEEN(start_with_first_half, end_with_plan, a_granule_is_needed_for_it
     CHECK(!allows(GRANULES / 2));
 }
 
-MS_TEST_BETWEEN(start_with_plan, end_with_plan, what_is_not_needed_elsewhere_makes_no_room)
+MS_TEST_BETWEEN(start_with_plan, end_with_plan, bytes_not_needed_on_another_device_make_no_room)
 {
     struct ms_allocation *other = allocate(GRANULES, 1);
     name_tensor(other->address, TOTAL, "v");

@@ -110,7 +110,7 @@ static void check_all_is_resident(void)
     CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, BYTES);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_equal_to_its_file_and_other_ranks_keep_goes)
+MS_TEST_BETWEEN(start, end, a_plan_frees_remote_bytes_that_equal_their_file)
 {
     ms_prefetch_arrive(true, true);
     CHECK_EQ(allocation->backing.backed_bytes, HALF);
@@ -187,7 +187,7 @@ static void check_filled(int tensor, bool is_filled)
                 tensor == BROKEN ? other.data : file.data, HALF);
 }
 
-MS_TEST_BETWEEN(start_tensors, end_tensors, what_the_plan_gives_to_this_rank_is_filled_once)
+MS_TEST_BETWEEN(start_tensors, end_tensors, a_prefetch_fills_the_bytes_of_this_rank_once)
 {
     const uint64_t read = ms_counter_get(MS_COUNT_H2D_BYTES);
     CHECK(ms_prefetch_run("a test"));
@@ -244,7 +244,7 @@ MS_TEST_BETWEEN(start_tensors, end_tensors, a_part_that_fails_once_is_filled_wit
 }
 
 /* One that cannot have memory keeps those behind it from trying: they would only take it. */
-MS_TEST_BETWEEN(start_tensors, end_tensors, where_memory_is_short_nothing_else_is_tried)
+MS_TEST_BETWEEN(start_tensors, end_tensors, a_prefetch_ends_where_memory_is_short)
 {
     fake.total_bytes = FAKE_GRANULE;
     CHECK(!ms_prefetch_run("a test"));
@@ -359,7 +359,7 @@ static void end_without_plan(void)
     ms_source_drop(file.source);
 }
 
-MS_TEST_BETWEEN(start_without_plan, end_without_plan, without_a_plan_nothing_is_fetched)
+MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_prefetch_without_a_plan_fetches_nothing)
 {
     CHECK(ms_prefetch_run("a test"));
     ms_prefetch_arrive(true, true);
@@ -501,7 +501,7 @@ static CUresult load_nothing(CUlibrary *library, const void *code, CUjit_option 
 }
 
 /* Of the first granule and the third, whose last byte should be another one. */
-MS_TEST_BETWEEN(start_without_plan, end_without_plan, what_comes_is_compared_in_verify_mode)
+MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_prefetch_compares_its_bytes_in_verify_mode)
 {
     static const struct ms_content undefined = {.kind = MS_UNDEFINED};
     const struct ms_content content = {.kind = MS_SOURCE,
@@ -525,7 +525,7 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, what_comes_is_compared_in_
 }
 
 /* For each piece of it: what cannot be listed stays deferred, and comes later. */
-MS_TEST_BETWEEN(start_without_plan, end_without_plan, without_host_memory_nothing_is_lost)
+MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_prefetch_without_host_memory_loses_nothing)
 {
     const struct ms_content fill = {.kind = MS_FILL, .pattern = 0x07070707},
                             of_file = {.kind = MS_SOURCE, .source = file.source};
@@ -586,7 +586,7 @@ static enum ms_locality locality(size_t offset)
     return ms_lineage_at(&allocation->lineage, offset).content.locality;
 }
 
-MS_TEST_BETWEEN(start_cached, end_without_plan, what_other_ranks_keep_gives_its_memory_back)
+MS_TEST_BETWEEN(start_cached, end_without_plan, a_plan_frees_cached_bytes_other_ranks_keep)
 {
     give_plan(1);
     ms_prefetch_arrive(true, true);
@@ -702,7 +702,7 @@ MS_TEST_BETWEEN(start_cached, end_without_plan, granules_of_which_a_part_is_need
     CHECK_EQ(count_log_lines("given back"), 0); /* nothing goes, and nothing was written */
 }
 
-MS_TEST_BETWEEN(start_cached, end_without_plan, what_may_have_been_written_stays)
+MS_TEST_BETWEEN(start_cached, end_without_plan, a_plan_keeps_bytes_that_may_have_been_written)
 {
     fake_set(allocation, 0, 10, &(struct ms_content){.kind = MS_RESIDENT});
     give_plan(1);
@@ -715,7 +715,7 @@ MS_TEST_BETWEEN(start_cached, end_without_plan, what_may_have_been_written_stays
     CHECK(ms_lineage_at(&allocation->lineage, 10).content.cached);
 }
 
-MS_TEST_BETWEEN(start_cached, end_without_plan, what_cannot_be_read_again_stays)
+MS_TEST_BETWEEN(start_cached, end_without_plan, a_plan_keeps_bytes_that_cannot_be_read_again)
 {
     give_plan(1);
     CHECK_EQ(truncate(file.path, 100), 0);
@@ -752,7 +752,7 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_later_plan_is_asked_anew
     CHECK(fake_memory_at(allocation->address) > 0);
 }
 
-MS_TEST_BETWEEN(start, end, what_cannot_be_held_up_is_not_compared)
+MS_TEST_BETWEEN(start, end, a_plan_compares_nothing_in_a_program_not_held_up)
 {
     open_log(MS_WARN);
     atomic_store(&ms_hot.captures, 1);
@@ -767,7 +767,7 @@ MS_TEST_BETWEEN(start, end, what_cannot_be_held_up_is_not_compared)
 }
 
 /* Who asks for it back has to have room for all of it. */
-MS_TEST_BETWEEN(start_without_plan, end_without_plan, what_waits_to_come_back_waits_on)
+MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_plan_leaves_suspended_bytes_suspended)
 {
     ms_config.plan_mode = MS_ENFORCE;
     ms_restore_mark(allocation);
@@ -779,7 +779,7 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, what_waits_to_come_back_wa
 }
 
 /* Nor is it where nothing is fetched: nobody waits. */
-MS_TEST_BETWEEN(start, end, who_only_learns_the_plan_compares_nothing)
+MS_TEST_BETWEEN(start, end, a_plan_that_only_arrives_compares_nothing)
 {
     open_log(MS_WARN);
     ms_prefetch_arrive(true, false);
@@ -790,7 +790,7 @@ MS_TEST_BETWEEN(start, end, who_only_learns_the_plan_compares_nothing)
 }
 
 /* In the mode that does not enforce it, too. */
-MS_TEST_BETWEEN(start, end, without_being_asked_for_nothing_is_compared)
+MS_TEST_BETWEEN(start, end, a_plan_that_is_not_enforced_compares_nothing)
 {
     ms_config.plan_mode = MS_ADVISE;
     ms_prefetch_arrive(true, true);

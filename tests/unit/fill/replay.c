@@ -242,7 +242,7 @@ MS_TEST_AFTER(start, an_input_that_is_what_it_was_is_read_in_its_place)
 }
 
 /* It holds what somebody else has left there, and each replay must give the same. */
-MS_TEST_AFTER(start, what_an_input_in_its_place_never_got_is_defined)
+MS_TEST_AFTER(start, a_replay_defines_unwritten_bytes_of_an_input_in_place)
 {
     enum { WRITTEN = 64 };
     struct ms_allocation *input = fake_allocation(BYTES);
@@ -366,7 +366,7 @@ MS_TEST_AFTER(start_at_once, a_pattern_ends_with_the_first_failure)
     fake_program_memory_free(memory);
 }
 
-MS_TEST_AFTER(start_at_once, what_was_sent_of_sources_is_counted)
+MS_TEST_AFTER(start_at_once, a_replay_counts_the_bytes_of_sources_it_sent)
 {
     static struct test_file file;
     make_test_file(&file, "/tmp", FAKE_GRANULE);
@@ -579,7 +579,7 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, a_pattern_is_the_same_where_it
     CHECK(launched[1] != input->address + 2);
 }
 
-MS_TEST_BETWEEN(start_with_input, end_with_input, what_reaches_out_of_its_allocation_is_not_read)
+MS_TEST_BETWEEN(start_with_input, end_with_input, a_replay_reads_no_input_beyond_its_allocation)
 {
     struct ms_recorded_launch *recorded = record_reader(4);
     CHECK_EQ(run(recorded), CUDA_SUCCESS);
@@ -592,7 +592,7 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, what_reaches_out_of_its_alloca
     CHECK_EQ(launched[1], input->address + 4);
 }
 
-MS_TEST_BETWEEN(start_with_input, end_with_input, what_is_without_memory_in_part_is_not_read)
+MS_TEST_BETWEEN(start_with_input, end_with_input, a_replay_reads_no_input_partly_without_memory)
 {
     const struct ms_content undefined = {.kind = MS_UNDEFINED};
     struct ms_recorded_launch *recorded = record_reader(0);
@@ -607,7 +607,8 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, what_is_without_memory_in_part
     CHECK(runs_beside_input(recorded));
 }
 
-MS_TEST_BETWEEN(start_with_input, end_with_input, what_is_without_memory_at_its_start_is_not_read)
+MS_TEST_BETWEEN(start_with_input, end_with_input,
+                a_replay_reads_no_input_without_memory_at_its_start)
 {
     const struct ms_content undefined = {.kind = MS_UNDEFINED};
     struct ms_recorded_launch *recorded = record_reader(0);
@@ -648,7 +649,7 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, a_source_is_the_same_at_the_sa
     ms_source_drop(other.source);
 }
 
-MS_TEST_BETWEEN(start_with_input, end_with_input, what_another_thread_works_on_is_not_read)
+MS_TEST_BETWEEN(start_with_input, end_with_input, a_replay_reads_no_input_another_thread_works_on)
 {
     struct ms_recorded_launch *recorded = record_reader(0);
     CHECK(ms_space_claim(input->address) == input);
@@ -660,7 +661,8 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, what_another_thread_works_on_i
 }
 
 /* Where it runs in its own place, its allocation is claimed by who asked. */
-MS_TEST_BETWEEN(start_with_input, end_with_input, what_is_beside_it_in_its_own_allocation_is_read)
+MS_TEST_BETWEEN(start_with_input, end_with_input,
+                a_replay_reads_an_input_beside_it_in_its_allocation)
 {
     struct ms_recorded_launch *recorded = record_reader(0);
     ms_lineage_cleanup(&recorded->input->lineage);
@@ -749,7 +751,7 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, a_launch_that_cannot_run_again
 }
 
 /* Of the calls that replay what the launch has met, and read, none may fail. */
-MS_TEST_BETWEEN(start_with_input, end_with_input, without_its_input_no_launch_runs)
+MS_TEST_BETWEEN(start_with_input, end_with_input, a_replay_without_its_input_launches_nothing)
 {
     struct ms_recorded_launch *recorded = record_reader(0);
     recorded->input->allocation_id++;
@@ -768,7 +770,7 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, without_its_input_no_launch_ru
 }
 
 MS_TEST_BETWEEN(start_with_input, end_with_input,
-                what_an_input_never_got_is_defined_or_no_launch_runs)
+                a_replay_that_cannot_define_its_input_launches_nothing)
 {
     const struct ms_content undefined = {.kind = MS_UNDEFINED};
     struct ms_recorded_launch *recorded = record_reader(0);
@@ -905,7 +907,7 @@ MS_TEST_AFTER(start_at_once, a_window_has_a_least_size)
     fake_check_empty();
 }
 
-MS_TEST_AFTER(start_at_once, where_memory_is_short_windows_get_smaller)
+MS_TEST_AFTER(start_at_once, a_replay_has_smaller_windows_where_memory_is_short)
 {
     const struct ms_recorded_launch *recorded = record_large();
     the_program_had(2 * LARGE);
@@ -921,7 +923,7 @@ MS_TEST_AFTER(start_at_once, where_memory_is_short_windows_get_smaller)
 }
 
 /* To no less than half, if that is a multiple of the least size. */
-MS_TEST_AFTER(start_at_once, where_memory_is_short_once_a_window_is_halved)
+MS_TEST_AFTER(start_at_once, a_replay_halves_a_window_where_memory_is_short_once)
 {
     const struct ms_recorded_launch *recorded = record_large();
     the_program_had(2 * LARGE);
@@ -934,7 +936,7 @@ MS_TEST_AFTER(start_at_once, where_memory_is_short_once_a_window_is_halved)
     fake_check_empty();
 }
 
-MS_TEST_AFTER(start_at_once, of_parts_the_first_failure_ends_it)
+MS_TEST_AFTER(start_at_once, a_replay_in_parts_ends_at_the_first_failure)
 {
     const struct ms_recorded_launch *recorded = record_large();
     use_result = CUDA_ERROR_UNKNOWN;
@@ -1026,7 +1028,7 @@ MS_TEST_AFTER(start_at_once, a_launch_before_runs_once_in_its_place)
 }
 
 /* Moved, of another block, of another place, or of a larger one. */
-MS_TEST_AFTER(start_at_once, what_a_launch_made_elsewhere_comes_from_scratch_memory)
+MS_TEST_AFTER(start_at_once, a_replay_makes_launched_bytes_of_elsewhere_in_scratch_memory)
 {
     const CUdeviceptr block = fake_program_memory(BYTES);
     for (int i = 0; i < 4; i++) {

@@ -42,7 +42,7 @@ static struct ms_extent at(size_t offset)
 
 /* --- what becomes resident again */
 
-MS_TEST_BETWEEN(start, end, what_was_resident_becomes_so_where_it_was_written)
+MS_TEST_BETWEEN(start, end, a_restore_makes_written_bytes_resident_again)
 {
     struct ms_allocation *other = fake_allocation(BYTES);
     fake_set(allocation, G, 2 * G, &fill);
@@ -61,7 +61,7 @@ MS_TEST_BETWEEN(start, end, what_was_resident_becomes_so_where_it_was_written)
     fake_allocation_free(other);
 }
 
-MS_TEST_BETWEEN(start, end, one_that_cannot_stays_as_it_is)
+MS_TEST_BETWEEN(start, end, an_allocation_that_cannot_be_restored_stays_as_it_is)
 {
     struct ms_allocation *other = fake_allocation(G);
     struct ms_allocation *first = allocation->address < other->address ? allocation : other;
@@ -113,14 +113,14 @@ static size_t restore(void)
     return restoring.bytes;
 }
 
-MS_TEST_BETWEEN(start, end, where_nothing_is_known_there_is_nothing_to_end)
+MS_TEST_BETWEEN(start, end, a_restore_without_origins_begins_nothing)
 {
     struct ms_restoring restoring;
     CHECK(!ms_restore_begin(&restoring, false));
     CHECK_EQ(ms_restore_all(), 0);
 }
 
-MS_TEST_BETWEEN(read_file, forget_file, what_is_still_the_files_is_cached)
+MS_TEST_BETWEEN(read_file, forget_file, a_restore_caches_bytes_that_are_still_the_files)
 {
     CHECK_EQ(restore(), 4 * G);
     CHECK(ms_restore_is_due(allocation));
@@ -181,7 +181,7 @@ MS_TEST_BETWEEN(read_file, end, a_file_that_is_gone_restores_nothing)
     CHECK_EQ(allocation->lineage.resident_bytes, 4 * G);
 }
 
-MS_TEST_BETWEEN(read_file, forget_file, of_all_what_a_graph_may_use_stays)
+MS_TEST_BETWEEN(read_file, forget_file, a_restore_of_all_spares_bytes_a_graph_may_use)
 {
     allocation->keeps_dead = true;
     CHECK_EQ(ms_restore_all(), 0);
@@ -229,7 +229,7 @@ MS_TEST_BETWEEN(read_file, forget_file, other_origins_of_the_same_place_are_comp
     ms_source_drop(other.source);
 }
 
-MS_TEST_BETWEEN(read_file, forget_file, of_no_origins_no_context_is_entered)
+MS_TEST_BETWEEN(read_file, forget_file, a_restore_without_origins_enters_no_context)
 {
     struct ms_allocation *other = fake_allocation(BYTES), *mine = allocation;
     fake_set(other, 0, BYTES, &resident);
@@ -299,7 +299,7 @@ MS_TEST_BETWEEN(read_file, forget_file, an_origin_ends_with_its_allocation)
     CHECK(at(6 * G).content.cached);
 }
 
-MS_TEST_BETWEEN(read_file, forget_file, of_a_file_that_became_shorter_the_rest_is_found)
+MS_TEST_BETWEEN(read_file, forget_file, a_restore_finds_the_rest_of_a_file_that_became_shorter)
 {
     CHECK_EQ(truncate(file.path, 100), 0);
     CHECK_EQ(restore(), 0);
@@ -315,7 +315,7 @@ static void check_nothing_is_found(void)
 }
 
 /* And is found the next time: nothing was compared. */
-MS_TEST_BETWEEN(read_file, forget_file, where_nothing_can_be_compared_nothing_is_found)
+MS_TEST_BETWEEN(read_file, forget_file, a_restore_finds_nothing_where_it_cannot_compare)
 {
     fake_fail(FAKE_ctx_get_current, 1, CUDA_ERROR_INVALID_CONTEXT);
     check_nothing_is_found();
@@ -464,7 +464,7 @@ static size_t restore_launched(bool with_launches)
     return restoring.bytes;
 }
 
-MS_TEST_BETWEEN(start_launched, end_launched, what_a_launch_would_make_again_is_cached)
+MS_TEST_BETWEEN(start_launched, end_launched, a_restore_caches_bytes_a_launch_would_make_again)
 {
     note_launched(0, MADE);
     CHECK_EQ(restore_launched(false), 0);
@@ -477,7 +477,7 @@ MS_TEST_BETWEEN(start_launched, end_launched, what_a_launch_would_make_again_is_
     CHECK(ms_restore_is_due(allocation));
 }
 
-MS_TEST_BETWEEN(start_launched, end_launched, of_what_a_launch_made_only_what_changed_stays)
+MS_TEST_BETWEEN(start_launched, end_launched, a_restore_leaves_changed_bytes_of_a_launch_alone)
 {
     note_launched(0, MADE);
     byte_at(2 * G)[0]++;

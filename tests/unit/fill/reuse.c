@@ -114,7 +114,7 @@ MS_TEST_BETWEEN(start, end, the_second_copy_brings_in_the_original)
     CHECK_EQ(use(MS_NEED_REACH), 0);
 }
 
-MS_TEST_BETWEEN(start, end, what_does_not_stay_brings_in_the_original_at_once)
+MS_TEST_BETWEEN(start, end, a_use_for_a_moment_brings_in_the_original_at_once)
 {
     CHECK_EQ(use(MS_NEED_CONTRIBUTE), BYTES);
     CHECK_EQ(cached(), BYTES);
@@ -205,13 +205,13 @@ static void check_left(void)
     CHECK_EQ(cached(), 0);
 }
 
-MS_TEST_BETWEEN(start, end, what_was_written_since_is_no_original)
+MS_TEST_BETWEEN(start, end, bytes_written_since_are_no_original)
 {
     fake_set(original, 0, 1, &(struct ms_content){.kind = MS_FILL});
     check_left();
 }
 
-MS_TEST_BETWEEN(start, end, what_was_written_behind_it_is_sent)
+MS_TEST_BETWEEN(start, end, bytes_written_behind_an_original_are_sent)
 {
     fake_set(original, HALF, BYTES, &(struct ms_content){.kind = MS_FILL});
     CHECK_EQ(use(MS_NEED_CONTRIBUTE), BYTES);
@@ -238,7 +238,7 @@ MS_TEST_BETWEEN(start, end, memory_of_another_context_is_no_original)
     original->context = FAKE_CONTEXT;
 }
 
-MS_TEST_BETWEEN(start, end, what_another_thread_works_on_is_left)
+MS_TEST_BETWEEN(start, end, an_original_another_thread_works_on_is_left)
 {
     struct ms_allocation *low = original->address < copy->address ? original : copy;
     struct ms_allocation *high = low == copy ? original : copy; /* claims are taken in this order */
@@ -250,7 +250,7 @@ MS_TEST_BETWEEN(start, end, what_another_thread_works_on_is_left)
     CHECK_EQ(use(MS_NEED_CONTRIBUTE), BYTES);
 }
 
-MS_TEST_BETWEEN(start, end, where_little_memory_is_left_the_original_gets_none)
+MS_TEST_BETWEEN(start, end, the_original_gets_no_memory_where_little_is_left)
 {
     may_read = false;
     check_left();
@@ -265,7 +265,7 @@ MS_TEST_BETWEEN(start, end, a_plan_says_itself_what_stays)
     CHECK(cached() == 0 && copy->lineage.cached_bytes == 0);
 }
 
-MS_TEST_BETWEEN(start, end, what_the_driver_does_not_copy_is_tried_again)
+MS_TEST_BETWEEN(start, end, a_copy_the_driver_fails_is_tried_again)
 {
     fake_fail(FAKE_memcpy_dtod_async, 1, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(use(MS_NEED_CONTRIBUTE), BYTES);
@@ -294,7 +294,7 @@ static bool is_again(size_t from, size_t bytes)
     return ms_reuse_note(&(struct ms_copied){&content, original, from, NULL, 0, bytes});
 }
 
-MS_TEST_BETWEEN(start, end, what_was_sent_by_a_copy_is_sent_again)
+MS_TEST_BETWEEN(start, end, an_original_knows_bytes_its_copy_sent_before)
 {
     CHECK(!is_again(0, HALF));
     CHECK(is_again(0, HALF));
@@ -304,13 +304,13 @@ MS_TEST_BETWEEN(start, end, what_was_sent_by_a_copy_is_sent_again)
     CHECK_EQ(cached(), BYTES);
 }
 
-MS_TEST_BETWEEN(start, end, what_was_used_in_a_copy_is_sent_again)
+MS_TEST_BETWEEN(start, end, an_original_knows_bytes_its_copy_used_before)
 {
     use(MS_NEED_REACH);
     CHECK(is_again(0, BYTES));
 }
 
-MS_TEST_BETWEEN(start, end, of_a_plan_nothing_is_sent_again)
+MS_TEST_BETWEEN(start, end, an_original_under_a_plan_knows_no_bytes_sent_before)
 {
     use_plan(0, 2 * (size_t)BYTES);
     CHECK(!is_again(0, HALF));
@@ -318,7 +318,7 @@ MS_TEST_BETWEEN(start, end, of_a_plan_nothing_is_sent_again)
 }
 
 /* A program that loads again does not use its copies more often for that. */
-MS_TEST_BETWEEN(start, end, what_is_loaded_anew_was_not_used)
+MS_TEST_BETWEEN(start, end, bytes_loaded_anew_were_not_used_before)
 {
     CHECK(!is_again(0, HALF));
     ms_reuse_forget(original, HALF, HALF);

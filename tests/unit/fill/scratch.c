@@ -103,7 +103,8 @@ MS_TEST_BETWEEN(fake_start, fake_check_empty, a_larger_part_and_a_larger_block_g
     ms_scratch_give_back(scratch);
 }
 
-MS_TEST_BETWEEN(fake_start, fake_check_empty, who_comes_while_it_is_in_use_gets_another)
+MS_TEST_BETWEEN(fake_start, fake_check_empty,
+                a_second_user_of_scratch_memory_gets_a_block_of_its_own)
 {
     struct ms_scratch others_own, *others;
     CUdeviceptr others_block;
@@ -123,7 +124,7 @@ MS_TEST_BETWEEN(fake_start, fake_check_empty, who_comes_while_it_is_in_use_gets_
     CHECK_EQ(fake.reservations, 0);
 }
 
-MS_TEST_BETWEEN(fake_start, fake_check_empty, it_stays_while_a_stream_is_captured)
+MS_TEST_BETWEEN(fake_start, fake_check_empty, scratch_memory_stays_while_a_stream_is_captured)
 {
     use(BLOCK, PART, 2 * PART);
     ms_scratch_give_back(scratch);
@@ -202,7 +203,7 @@ MS_TEST(all_of_the_shims_memory_counts)
 }
 
 /* The program has freed it. */
-MS_TEST_BETWEEN(fake_start, fake_check_empty, what_the_program_had_before_counts)
+MS_TEST_BETWEEN(fake_start, fake_check_empty, memory_the_program_had_before_bounds_scratch_memory)
 {
     fake_allocation_free(fake_allocation(20 * FAKE_GRANULE));
     CHECK_EQ(ms_space_sums(0).reserved, 0);
@@ -250,7 +251,7 @@ MS_TEST(memory_that_is_taken_is_asked_for)
 }
 
 /* Three granules: the memory, and the sink beside it. */
-MS_TEST(what_is_kept_goes_before_more_is_refused)
+MS_TEST(kept_scratch_memory_goes_before_more_is_refused)
 {
     start_with(20, 12);
     use(BLOCK, 0, 2 * PART);
@@ -265,7 +266,7 @@ MS_TEST(what_is_kept_goes_before_more_is_refused)
     end();
 }
 
-MS_TEST(what_is_kept_makes_way_for_what_the_program_has)
+MS_TEST(kept_scratch_memory_makes_way_for_the_program)
 {
     start_with(20, 12);
     use(BLOCK, 0, 2 * PART);

@@ -50,7 +50,7 @@ static bool is_due_again(void)
     return is_due;
 }
 
-MS_TEST_BETWEEN(start, end, what_is_deferred_gets_memory_and_calls_are_not_looked_at_any_more)
+MS_TEST_BETWEEN(start, end, settling_ends_all_deferral)
 {
     CHECK(ms_defers_any());
     ms_settle_now("a test");
@@ -64,7 +64,7 @@ MS_TEST_BETWEEN(start, end, what_is_deferred_gets_memory_and_calls_are_not_looke
 }
 
 /* The one whose bytes cannot be had stays as it is. */
-MS_TEST_BETWEEN(start, end, one_that_fails_does_not_keep_the_others)
+MS_TEST_BETWEEN(start, end, settling_goes_on_after_an_allocation_that_fails)
 {
     fake_fail(FAKE_memset_d32_async, 1, CUDA_ERROR_INVALID_HANDLE);
     ms_settle_now("a test");
@@ -76,7 +76,7 @@ MS_TEST_BETWEEN(start, end, one_that_fails_does_not_keep_the_others)
     CHECK(!ms_defers_any());
 }
 
-MS_TEST_BETWEEN(start, end, where_memory_is_short_nothing_else_is_tried)
+MS_TEST_BETWEEN(start, end, settling_ends_where_memory_is_short)
 {
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
     ms_settle_now("a test");
@@ -99,7 +99,7 @@ MS_TEST_BETWEEN(start, end, why_it_settles_is_told)
     CHECK_EQ(count_log_lines("settling"), 1);
 }
 
-MS_TEST_BETWEEN(start, end, what_stays_deferred_is_told)
+MS_TEST_BETWEEN(start, end, the_log_tells_what_stays_deferred)
 {
     open_log(MS_INFO);
     fake_fail(FAKE_memset_d32_async, 1, CUDA_ERROR_INVALID_HANDLE);
@@ -121,7 +121,7 @@ MS_TEST_BETWEEN(start, end, with_a_plan_what_other_ranks_keep_is_not_told)
     CHECK(!is_due_again());
 }
 
-MS_TEST_BETWEEN(start, end, it_is_an_event_of_the_page)
+MS_TEST_BETWEEN(start, end, settling_is_an_event_of_the_page)
 {
     page_folder_make();
     page_start(MS_STATE_LEAST_BYTES);

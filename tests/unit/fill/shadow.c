@@ -67,7 +67,7 @@ MS_TEST_BETWEEN(start, end, the_last_byte_has_a_shadow)
     fake_allocation_free(longer);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_written_is_in_the_shadow_when_it_returns)
+MS_TEST_BETWEEN(start, end, a_write_is_in_the_shadow_when_it_returns)
 {
     CHECK_EQ(ms_shadow_address(allocation, 5), 0);
     fake.is_busy = true;
@@ -152,7 +152,7 @@ MS_TEST_BETWEEN(start, end, work_that_failed_is_no_shadow_and_is_waited_for)
 }
 
 /* Without memory of the host or the device, or addresses. */
-MS_TEST_BETWEEN(start, end, without_memory_there_is_none)
+MS_TEST_BETWEEN(start, end, an_allocation_has_no_shadow_without_memory)
 {
     const int before = live;
     may_make = 0;
@@ -169,7 +169,7 @@ MS_TEST_BETWEEN(start, end, without_memory_there_is_none)
 
 /* --- waiting */
 
-MS_TEST_BETWEEN(start, end, without_an_event_the_stream_is_waited_for)
+MS_TEST_BETWEEN(start, end, a_wait_without_an_event_waits_for_the_stream)
 {
     CHECK_EQ(ms_shadow_wait(FAKE_STREAM), CUDA_SUCCESS);
     CHECK(fake.calls[FAKE_event_synchronize] == 1 && fake.calls[FAKE_stream_synchronize] == 0);
@@ -336,7 +336,7 @@ static void cover(void)
         write_bytes(allocation, at, at + G < BYTES ? at + G : BYTES);
 }
 
-MS_TEST_BETWEEN(start, end, what_became_resident_has_no_shadow_of_whole_granules)
+MS_TEST_BETWEEN(start, end, a_trim_drops_the_shadow_of_whole_granules)
 {
     ms_shadow_trim(allocation, 0, BYTES); /* there is none */
     cover();

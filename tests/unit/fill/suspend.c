@@ -154,7 +154,7 @@ static void fails_with(const char *folder, const char *why)
 
 /* --- what goes, and comes back */
 
-MS_TEST(without_an_allocation_there_is_nothing_to_suspend)
+MS_TEST(a_process_without_an_allocation_suspends_nothing)
 {
     fake_start();
     told.freed = 1;
@@ -164,7 +164,7 @@ MS_TEST(without_an_allocation_there_is_nothing_to_suspend)
     CHECK_EQ(ms_suspend_take_back(), CUDA_SUCCESS);
 }
 
-MS_TEST_BETWEEN(start, end, what_was_written_waits_and_comes_back)
+MS_TEST_BETWEEN(start, end, suspending_stores_written_bytes_and_brings_them_back)
 {
     write_bytes(G, 3 * G, 5);
     write_bytes(4 * G, 5 * G, 0);
@@ -183,7 +183,7 @@ MS_TEST_BETWEEN(start, end, what_was_written_waits_and_comes_back)
     CHECK_EQ(allocation->backing.backed_bytes, 4 * G); /* what was never written has none */
 }
 
-MS_TEST_BETWEEN(start, end, what_holds_nothing_that_was_written_is_not_read)
+MS_TEST_BETWEEN(start, end, suspending_reads_no_allocation_without_written_bytes)
 {
     fake_set(allocation, 0, 2 * G, &fill);
     suspend_to(NULL);
@@ -193,7 +193,7 @@ MS_TEST_BETWEEN(start, end, what_holds_nothing_that_was_written_is_not_read)
     CHECK_EQ(allocation->lineage.resident_bytes, 0); /* it was not before, either */
 }
 
-MS_TEST_BETWEEN(start, end, it_is_told_in_the_log)
+MS_TEST_BETWEEN(start, end, the_log_tells_of_suspending_and_of_coming_back)
 {
     open_log(MS_DEBUG);
     write_bytes(0, G, 5);
@@ -208,7 +208,7 @@ MS_TEST_BETWEEN(start, end, it_is_told_in_the_log)
     CHECK_EQ(count_log_lines("what was suspended is back"), 1);
 }
 
-MS_TEST_BETWEEN(start, end, in_a_folder_it_waits_as_well)
+MS_TEST_BETWEEN(start, end, suspending_stores_bytes_in_a_folder_as_well)
 {
     write_bytes(0, 2 * G, 5);
     fails_with("/tmp/there/is/no/such/folder", "No such file");
@@ -218,7 +218,7 @@ MS_TEST_BETWEEN(start, end, in_a_folder_it_waits_as_well)
     check_bytes(0, 2 * G, 5);
 }
 
-MS_TEST_BETWEEN(start, end, what_would_wait_outside_has_a_limit)
+MS_TEST_BETWEEN(start, end, suspending_stores_no_more_than_its_limit)
 {
     write_bytes(0, 2 * G, 5);
     write_bytes(2 * G, 3 * G, 0);
@@ -231,7 +231,7 @@ MS_TEST_BETWEEN(start, end, what_would_wait_outside_has_a_limit)
 }
 
 /* Each of them takes a page of the store. */
-MS_TEST_BETWEEN(start, end, there_is_room_for_small_pieces)
+MS_TEST_BETWEEN(start, end, the_store_has_room_for_small_pieces)
 {
     enum { PIECES = 30, STEP = 2048 };
     fake_set(allocation, 0, G, &(struct ms_content){.kind = MS_FILL, .cached = true});
@@ -252,7 +252,7 @@ static void start_large(void)
 }
 
 /* From no multiple of it on. */
-MS_TEST_BETWEEN(start_large, end, what_is_large_is_read_in_pieces)
+MS_TEST_BETWEEN(start_large, end, suspending_reads_a_large_extent_in_pieces)
 {
     const size_t begin = G, middle = begin + PIECE_BYTES, last = middle + 2 * G;
     write_bytes(begin, last, 0);
@@ -277,7 +277,7 @@ MS_TEST_BETWEEN(start_large, end, a_whole_piece_is_read_at_once)
     resume();
 }
 
-MS_TEST_BETWEEN(start, end, of_several_allocations_all_goes)
+MS_TEST_BETWEEN(start, end, suspending_takes_several_allocations)
 {
     struct ms_allocation *others[20];
     for (int i = 0; i < 20; i++) {
@@ -335,7 +335,7 @@ static void forget_file(void)
     ms_source_drop(file.source);
 }
 
-MS_TEST_BETWEEN(read_file, forget_file, of_a_file_only_what_changed_waits)
+MS_TEST_BETWEEN(read_file, forget_file, suspending_stores_changed_bytes_of_a_file_alone)
 {
     memset(byte_at(2 * G), 9, G);
     suspend_to(NULL);
@@ -357,7 +357,7 @@ MS_TEST_BETWEEN(read_file, forget_file, after_a_failure_all_is_as_it_was)
     CHECK_BYTES(byte_at(G), file.data, G);
 }
 
-MS_TEST_BETWEEN(start, end, one_that_is_suspended_stays_so_after_a_failure)
+MS_TEST_BETWEEN(start, end, a_suspended_process_stays_so_after_a_failure)
 {
     write_bytes(0, G, 5);
     suspend_to(NULL);
@@ -380,7 +380,7 @@ static void check_stays(size_t exported, size_t mapped, size_t otherwise)
     CHECK_EQ(told.stays_otherwise, otherwise);
 }
 
-MS_TEST_BETWEEN(start, end, what_other_processes_use_stays)
+MS_TEST_BETWEEN(start, end, suspending_leaves_memory_other_processes_use)
 {
     write_bytes(0, G, 5);
     fake_set(allocation, G, 3 * G, &(struct ms_content){.kind = MS_FILL, .cached = true});
@@ -398,7 +398,7 @@ MS_TEST_BETWEEN(start, end, what_other_processes_use_stays)
     CHECK_EQ(fake.work_count, 0);
 }
 
-MS_TEST_BETWEEN(start, end, what_the_program_has_a_handle_of_stays)
+MS_TEST_BETWEEN(start, end, suspending_leaves_memory_behind_a_handle_of_the_program)
 {
     write_bytes(0, G, 5);
     write_bytes(G, 3 * G, 6);
@@ -433,7 +433,7 @@ static void carve(void)
     ms_space_release(allocation);
 }
 
-MS_TEST_BETWEEN(carve, end, what_blocks_left_behind_is_not_read)
+MS_TEST_BETWEEN(carve, end, suspending_reads_no_memory_blocks_left_behind)
 {
     suspend_to(NULL);
     check_told(3 * G, 0, 2 * G, 0);
@@ -445,7 +445,7 @@ MS_TEST_BETWEEN(carve, end, what_blocks_left_behind_is_not_read)
 }
 
 /* Where the blocks begin: what stands before them is in none. */
-MS_TEST_BETWEEN(start, end, what_is_in_blocks_alone_strays_nowhere)
+MS_TEST_BETWEEN(start, end, suspending_an_allocation_of_blocks_strays_nowhere)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     CHECK_EQ(ms_carve_take(allocation, G, 3 * G), MS_CARVED);
@@ -457,7 +457,7 @@ MS_TEST_BETWEEN(start, end, what_is_in_blocks_alone_strays_nowhere)
     check_bytes(G, 3 * G, 5);
 }
 
-MS_TEST_BETWEEN(carve, end, what_a_graph_uses_in_no_block_comes_back)
+MS_TEST_BETWEEN(carve, end, memory_a_graph_uses_in_no_block_comes_back)
 {
     allocation->keeps_dead = true;
     ms_carve_set_leftover(allocation, 0);
@@ -514,7 +514,7 @@ static CUevent new_event(void)
     return event;
 }
 
-MS_TEST_BETWEEN(start, end, what_an_open_group_receives_cannot_wait)
+MS_TEST_BETWEEN(start, end, suspending_fails_while_an_open_group_receives)
 {
     write_bytes(0, G, 5);
     struct ms_parked *parked = park(3 * G, 4 * G, false);
@@ -540,7 +540,7 @@ MS_TEST_BETWEEN(start, end, the_sink_of_an_open_group_cannot_go)
 
 /* --- what fails */
 
-MS_TEST_BETWEEN(start, end, in_verify_mode_nothing_is_suspended)
+MS_TEST_BETWEEN(start, end, suspending_fails_in_verify_mode)
 {
     write_bytes(0, G, 5);
     ms_config.mode = MS_VERIFY;
@@ -557,7 +557,7 @@ MS_TEST_BETWEEN(start, end, during_a_capture_nothing_is_suspended)
     atomic_store(&ms_hot.captures, 0);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_busy_when_all_is_claimed_is_tried_again)
+MS_TEST_BETWEEN(start, end, suspending_tries_a_busy_device_again)
 {
     write_bytes(0, 2 * G, 5);
     busy_times = 3;
@@ -567,7 +567,7 @@ MS_TEST_BETWEEN(start, end, what_is_busy_when_all_is_claimed_is_tried_again)
     resume();
 }
 
-MS_TEST_BETWEEN(start, end, what_is_always_busy_is_told)
+MS_TEST_BETWEEN(start, end, suspending_fails_if_the_device_is_always_busy)
 {
     write_bytes(0, 2 * G, 5);
     busy_times = 1000;
@@ -578,7 +578,7 @@ MS_TEST_BETWEEN(start, end, what_is_always_busy_is_told)
     busy_times = 0;
 }
 
-MS_TEST_BETWEEN(start, end, what_cannot_be_read_is_told)
+MS_TEST_BETWEEN(start, end, suspending_fails_if_memory_cannot_be_read)
 {
     write_bytes(0, G, 5);
     fake_fail(FAKE_memcpy_dtoh_async, 1, CUDA_ERROR_LAUNCH_FAILED);
@@ -594,7 +594,7 @@ MS_TEST_BETWEEN(start, end, what_cannot_be_read_is_told)
     check_bytes(0, G, 5);
 }
 
-MS_TEST_BETWEEN(start, end, without_a_stream_nothing_is_read)
+MS_TEST_BETWEEN(start, end, suspending_fails_without_a_stream)
 {
     write_bytes(0, G, 5);
     fake_fail(FAKE_stream_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
@@ -614,7 +614,7 @@ MS_TEST_BETWEEN(start, end, a_context_that_cannot_be_used_is_told)
 }
 
 /* For each piece of host memory: all is as it was, or gone; nothing is lost, and nothing leaks. */
-MS_TEST_BETWEEN(start, end, without_host_memory_nothing_is_lost)
+MS_TEST_BETWEEN(start, end, suspending_without_host_memory_loses_nothing)
 {
     bool has_all = false;
     write_bytes(0, 2 * G, 5);
@@ -643,7 +643,7 @@ MS_TEST_BETWEEN(start, end, without_host_memory_nothing_is_lost)
 }
 
 /* There is memory for the first list of what is claimed, and for no longer one. */
-MS_TEST_BETWEEN(start, end, what_cannot_be_claimed_is_released)
+MS_TEST_BETWEEN(start, end, suspending_releases_claims_if_it_cannot_claim_all)
 {
     enum { MANY = 40 };
     struct ms_allocation *others[MANY];
@@ -662,7 +662,7 @@ MS_TEST_BETWEEN(start, end, what_cannot_be_claimed_is_released)
 
 /* --- what comes back needs room */
 
-MS_TEST_BETWEEN(start, end, without_room_it_takes_nothing_from_others)
+MS_TEST_BETWEEN(start, end, coming_back_without_room_takes_nothing_from_others)
 {
     open_log(MS_ERROR);
     write_bytes(0, 3 * G, 5);
@@ -706,7 +706,7 @@ static struct ms_allocation *add_cached(size_t granules)
     return other;
 }
 
-MS_TEST_BETWEEN(start, end, what_can_be_restored_makes_room)
+MS_TEST_BETWEEN(start, end, coming_back_makes_room_with_restorable_memory)
 {
     write_bytes(0, 3 * G, 5);
     suspend_to(NULL);

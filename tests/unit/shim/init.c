@@ -188,7 +188,7 @@ MS_TEST_AFTER(prepare, nothing_starts_while_calls_go_around)
     must_init("I");
 }
 
-MS_TEST_AFTER(prepare, what_deferring_needs_is_made_ready_once)
+MS_TEST_AFTER(prepare, the_needs_of_deferring_are_made_ready_once)
 {
     must_init("Iab");
     enum {

@@ -148,7 +148,7 @@ MS_TEST_AFTER(start, a_launch_is_the_runtimes_to_answer)
     must_launch(NULL, "l");
 }
 
-MS_TEST_AFTER(start, where_nothing_is_deferred_a_launch_is_the_drivers)
+MS_TEST_AFTER(start, a_launch_is_the_drivers_where_nothing_is_deferred)
 {
     is_answered = true;
     atomic_store(&ms_hot.deferred, MS_HOT_COUNTED);
@@ -165,7 +165,7 @@ MS_TEST_AFTER(start, a_launch_without_a_configuration_is_the_drivers_to_refuse)
     must_have("L");
 }
 
-MS_TEST_AFTER(start, what_a_tensor_map_reaches_comes_into_memory_first)
+MS_TEST_AFTER(start, memory_of_a_tensor_map_comes_in_first)
 {
     CUtensorMap map;
     CHECK_EQ(cuTensorMapReplaceAddress(&map, (void *)0x1000), CUDA_SUCCESS);

@@ -174,7 +174,7 @@ MS_TEST(a_function_of_nccl_is_looked_up_and_replaced)
     }
 }
 
-MS_TEST(what_is_neither_goes_on_to_the_next_dlsym)
+MS_TEST(other_names_go_on_to_the_next_dlsym)
 {
     const struct expected nothing = {.found = &real, .found_behind = &behind};
     static const char *const names[] = {NULL,  "",     "c",     "cu",    "cudaMalloc", "cu@",
@@ -252,7 +252,7 @@ static void must_get(void **address, cuuint64_t flags, const void *expected, uns
     }
 }
 
-MS_TEST(what_the_driver_finds_is_replaced_in_its_version)
+MS_TEST(a_function_the_driver_finds_is_replaced_in_its_version)
 {
     void *address;
     given = &real;
@@ -264,7 +264,7 @@ MS_TEST(what_the_driver_finds_is_replaced_in_its_version)
     must_get(&address, 1, &behind, 0);
 }
 
-MS_TEST(what_the_driver_does_not_find_is_not_looked_at)
+MS_TEST(a_function_the_driver_does_not_find_is_not_looked_at)
 {
     void *address;
     must_get(NULL, 1, NULL, 0);

@@ -299,7 +299,7 @@ MS_TEST_AFTER(start, a_function_tells_its_copy)
     CHECK(ms_nccl_detect(has_none->code) == NULL);
 }
 
-MS_TEST_AFTER(start, there_is_room_for_eight_copies)
+MS_TEST_AFTER(start, the_table_has_room_for_eight_copies_of_nccl)
 {
     static char paths[LIBRARIES][32];
     for (int i = 0; i < 9; i++) {
@@ -351,7 +351,7 @@ MS_TEST_AFTER(start, the_last_that_was_forgotten_is_not_found_again)
     must_be(ms_nccl_of(comm(2), has_b->code + 1), b);
 }
 
-MS_TEST_AFTER(start, without_room_the_loader_is_asked_each_time)
+MS_TEST_AFTER(start, the_loader_is_asked_each_time_without_room)
 {
     enum { MOST = 1280 };
     const struct ms_nccl *of_a = ms_nccl_detect(a->code);

@@ -164,7 +164,7 @@ MS_TEST(each_function_tells_of_a_library)
     }
 }
 
-MS_TEST(one_line_is_of_the_first_that_has_a_name)
+MS_TEST(the_line_names_the_first_library_that_has_a_name)
 {
     put(0, "cuMemAlloc_v2", &driver[1]);
     put(1, "cuMemCreate", &second[1]);
@@ -275,7 +275,7 @@ MS_TEST(they_go_around_one_that_answers_with_the_drivers)
     must_find("", NULL);
 }
 
-MS_TEST(one_whose_functions_are_not_handed_out_is_told_of)
+MS_TEST(a_library_whose_functions_are_not_handed_out_is_told_of)
 {
     put_in(front, 0, "dlsym", (void *)answer);
     put_in(front, 1, "cuInit", &other[2]);

@@ -279,7 +279,7 @@ MS_TEST_AFTER(start, the_default_stream_is_that_of_the_entry)
     must_allocate(CUDA_SUCCESS, THEIRS, "ynaA");
 }
 
-MS_TEST_AFTER(start, what_is_not_deferred_is_the_drivers)
+MS_TEST_AFTER(start, an_allocation_that_is_not_deferred_is_the_drivers)
 {
     must_allocate(CUDA_SUCCESS, THEIRS, "ynaA");
     is_in_nccl = true;
@@ -364,7 +364,7 @@ MS_TEST_AFTER(start, a_stream_that_is_not_valid_is_the_drivers_to_refuse)
     must_free(OURS, CUDA_ERROR_INVALID_HANDLE, "SF");
 }
 
-MS_TEST_AFTER(start, what_is_not_ours_is_freed_by_the_driver_and_forgotten)
+MS_TEST_AFTER(start, the_driver_frees_memory_that_is_not_ours)
 {
     must_free(OURS, CUDA_SUCCESS, "SCfFh");
     is_ours = true;
@@ -463,7 +463,7 @@ MS_TEST_AFTER(start, calls_that_name_a_pool_are_the_drivers_with_the_runtimes_pa
     }
 }
 
-MS_TEST_AFTER(start, who_may_reach_a_pool_is_set_by_the_runtime)
+MS_TEST_AFTER(start, the_runtime_sets_the_access_to_a_pool)
 {
     const CUmemAccessDesc map = {0};
     for (int fails = 0; fails < 2; fails++) {

@@ -191,7 +191,7 @@ MS_TEST_AFTER(start, a_library_is_where_its_segments_are)
 
 extern const char __ehdr_start[], _end[] __attribute__((visibility("hidden")));
 
-MS_TEST_AFTER(start, what_is_in_this_library_is_its_own)
+MS_TEST_AFTER(start, addresses_of_this_library_are_its_own)
 {
     CHECK(ms_is_own(&is_off) && ms_is_own(__ehdr_start));
     CHECK(!ms_is_own(_end) && ms_is_own((const void *)((uintptr_t)_end - 1)));
@@ -263,7 +263,7 @@ MS_TEST_AFTER(start, a_function_is_asked_for_once)
     CHECK(ms_real[MS_ENTRY_cuInit] == driver + 2);
 }
 
-MS_TEST_AFTER(start, what_the_driver_lacks_is_not_supported)
+MS_TEST_AFTER(start, a_function_the_driver_lacks_is_not_supported)
 {
     CHECK(ms_real_load(NULL));
     absent = "cuMemAlloc_v2";
@@ -287,7 +287,7 @@ MS_TEST_AFTER(start, a_shim_that_is_off_hides_nothing_behind_it)
     must_get(MS_ENTRY_cuCtxGetDevice, driver + 3, 1);
 }
 
-MS_TEST_AFTER(start, without_a_driver_nothing_is_supported_until_it_comes)
+MS_TEST_AFTER(start, no_function_is_supported_until_a_driver_comes)
 {
     has_driver = false;
     must_get(MS_ENTRY_cuMemAlloc_v2, (void *)ms_missing, 0);

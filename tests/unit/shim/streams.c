@@ -79,7 +79,7 @@ static void end_capture(CUresult expected, bool has_ended, unsigned expected_que
     CHECK_EQ(ms_is_capturing(), !has_ended);
 }
 
-MS_TEST_AFTER(start, what_is_deferred_is_settled_and_the_capture_counts_before_it_begins)
+MS_TEST_AFTER(start, a_capture_settles_and_counts_before_it_begins)
 {
     CHECK_EQ(cuStreamBeginCapture_v2(CAPTURED, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
     CHECK_EQ(settled, 1);

@@ -75,7 +75,7 @@ MS_TEST_AFTER(start, each_entry_is_found_by_its_symbol_and_by_its_base)
     }
 }
 
-MS_TEST_AFTER(start, what_the_driver_is_not_or_the_shim_is_stays)
+MS_TEST_AFTER(start, functions_not_of_the_driver_or_of_the_shim_stay)
 {
     void *alloc = &driver[MS_ENTRY_cuMemAlloc_v2];
     CHECK(ms_substitute(&elsewhere, "cuMemAlloc_v2", 3020, false) == &elsewhere);
@@ -99,7 +99,7 @@ MS_TEST_AFTER(start, a_function_is_known_by_its_address_whatever_its_name)
     }
 }
 
-MS_TEST_AFTER(start, of_names_for_one_function_the_first_with_a_wrapper_counts)
+MS_TEST_AFTER(start, the_first_name_of_a_function_with_a_wrapper_counts)
 {
     void *const one = &driver[MS_ENTRY_COUNT];
     ms_real[MS_ENTRY_cuDriverGetVersion] = ms_real[MS_ENTRY_cuMemAlloc_v2] =
@@ -110,7 +110,7 @@ MS_TEST_AFTER(start, of_names_for_one_function_the_first_with_a_wrapper_counts)
     CHECK(ms_substitute(one, "cuNew", 0, false) == wrapper(first));
 }
 
-MS_TEST_AFTER(start, what_the_driver_does_not_have_has_no_address)
+MS_TEST_AFTER(start, a_function_the_driver_does_not_have_has_no_address)
 {
     for (int i = 0; i < MS_ENTRY_COUNT; i += 2)
         ms_real[i] = (void *)ms_missing;
@@ -151,7 +151,7 @@ MS_TEST_AFTER(start, an_unknown_function_gets_a_thunk_of_its_own)
     CHECK(ms_real[MS_ENTRY_COUNT + 1] == other && ms_real[MS_ENTRY_COUNT + 2] == NULL);
 }
 
-MS_TEST_AFTER(start, what_may_be_newer_than_the_table_or_is_not_there_is_sealed)
+MS_TEST_AFTER(start, a_function_newer_than_the_table_is_sealed)
 {
     int at = MS_ENTRY_COUNT;
     CHECK(ms_substitute(&driver[at], "cuCtxCreate", MS_TABLE_VERSION, false) == thunk(0));
@@ -161,7 +161,7 @@ MS_TEST_AFTER(start, what_may_be_newer_than_the_table_or_is_not_there_is_sealed)
     CHECK(ms_substitute(&driver[at + 2], "cuCtxCreate", 12050, false) == thunk(0));
 }
 
-MS_TEST_AFTER(start, there_is_room_for_so_many_and_more_are_not_watched)
+MS_TEST_AFTER(start, functions_beyond_the_spare_thunks_are_not_watched)
 {
     void *last = NULL;
     for (int i = 0; i < MS_SPARE_COUNT; i++)

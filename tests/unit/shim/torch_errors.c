@@ -137,7 +137,7 @@ MS_TEST(a_pytorch_that_lacks_what_is_needed_says_what_it_says)
     CHECK_EQ(lines, 0);
 }
 
-MS_TEST(without_its_libraries_nothing_is_called)
+MS_TEST(a_shortage_without_torch_libraries_calls_nothing)
 {
     has_libraries = false;
     is_shortage = true;
