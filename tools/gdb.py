@@ -91,10 +91,10 @@ def inside(allocation):
 def allocation_text(value):
     own = inside(value)
     blocks = own["blocks"]
-    parts = f"{int(blocks['all']['count'])} blocks" if value["is_carved"] else "one block"
+    parts = f"{int(blocks['all']['count'])} blocks" if own["is_carved"] else "one block"
     return (f"allocation {int(value['id'])} at {int(value['address']):#x}, {size_text(value['bytes'])}, "
-            f"device {int(value['device'])}, {parts}, {size_text(value['lineage']['deferred_bytes'])} deferred, "
-            f"{size_text(value['backing']['backed_bytes'])} backed{', claimed' if own['claimed'] else ''}")
+            f"device {int(value['device'])}, {parts}, {size_text(own['lineage']['deferred_bytes'])} deferred, "
+            f"{size_text(own['backing']['backed_bytes'])} backed{', claimed' if own['claimed'] else ''}")
 
 
 class Allocation(Printer):
@@ -102,7 +102,7 @@ class Allocation(Printer):
         return allocation_text(self.value)
 
     def children(self):
-        yield "lineage", self.value["lineage"]
+        yield "lineage", inside(self.value)["lineage"]
 
 
 class RecordedLaunch(Printer):
@@ -142,7 +142,7 @@ class Command(gdb.Command):
             if value.type.strip_typedefs().code == gdb.TYPE_CODE_PTR:
                 value = value.dereference()
             if str(value.type.unqualified().strip_typedefs()) == "struct ms_allocation":
-                value = value["lineage"]
+                value = inside(value)["lineage"]
             for extent in extents(value):
                 print(extent_text(extent))
         else:

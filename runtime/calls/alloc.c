@@ -96,7 +96,8 @@ static void begin_pooled(const struct ms_allocation *allocation)
 static void end_pooled(const struct ms_allocation *allocation)
 {
     enum { UNUSED_PART = 64 };
-    const size_t bytes = allocation->granule_bytes, backed = ms_backing_bytes(&allocation->backing);
+    const size_t bytes = allocation->granule_bytes,
+                 backed = ms_backing_bytes(ms_allocation_backing(allocation));
     atomic_fetch_sub(&live_bytes, bytes);
     atomic_fetch_add(&freed_bytes, backed + (bytes - backed) / UNUSED_PART);
     if (!allocation->is_transient)
@@ -281,7 +282,7 @@ static CUresult wait_for_device(CUcontext context, bool *is_done_out)
 static void forget_freed(struct ms_allocation *allocation, const char *how)
 {
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx%s, %zu of them backed", allocation->bytes,
-           allocation->address, how, ms_backing_bytes(&allocation->backing));
+           allocation->address, how, ms_backing_bytes(ms_allocation_backing(allocation)));
     ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
     ms_alloc_forget(allocation);
     ms_counter_add(MS_COUNT_FREES, 1);
@@ -398,7 +399,7 @@ static CUresult follow_pool_access(CUmemoryPool handle, const CUmemAccessDesc *a
     MS_CLAIMED struct ms_allocation *allocation = NULL;
     while (result == CUDA_SUCCESS && (allocation = ms_space_walk(allocation)) != NULL) {
         if (ms_pool_handle(allocation->pool) == handle && allocation->device != access->location.id)
-            result = ms_backing_apply_access(&allocation->backing, access->location.id,
+            result = ms_backing_apply_access(ms_allocation_memory(allocation), access->location.id,
                                              access->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
     }
     return result;
@@ -456,7 +457,7 @@ CUresult ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled)
     while (result == CUDA_SUCCESS && (allocation = ms_space_walk(allocation)) != NULL) {
         if (allocation->device == device && allocation->pool == NULL && !allocation->is_programs &&
             (enabled || !allocation->is_opened))
-            result = ms_backing_apply_access(&allocation->backing, peer, enabled);
+            result = ms_backing_apply_access(ms_allocation_memory(allocation), peer, enabled);
     }
     return result;
 }

@@ -13,6 +13,7 @@
 
 #include "runtime/driver/driver.h"
 #include "runtime/memory/allocation.h"
+#include "runtime/memory/space.h"
 
 /* Allocates in the current context. The allocation is deferred if it is large enough and the device
  * can map memory; *address_out is then its address. */

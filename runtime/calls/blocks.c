@@ -21,10 +21,10 @@ static struct ms_allocation *claim(CUdeviceptr address)
 
 static void add_change(struct ms_allocation *allocation)
 {
-    allocation->touches++;
+    ms_allocation_touch(allocation);
     /* A graph uses its addresses at each launch, whether or not they are handed out. */
     if (ms_is_capturing())
-        allocation->keeps_dead = true;
+        ms_allocation_set(allocation, MS_TRAIT_KEEPS_DEAD, true);
 }
 
 /* Returns false if no block begins there. */
@@ -97,8 +97,9 @@ static struct taken take_reported(CUdeviceptr address, size_t bytes)
     const size_t begin = ms_offset(allocation, address);
     const enum ms_carved carved = take(allocation, begin, begin + bytes);
     return (struct taken){carved,
-                          carved == MS_CARVED && ms_lineage_any(&allocation->lineage, begin,
-                                                                begin + bytes, MS_NOT_RESIDENT),
+                          carved == MS_CARVED &&
+                              ms_lineage_any(ms_allocation_lineage(allocation), begin,
+                                             begin + bytes, MS_NOT_RESIDENT),
                           allocation->context, allocation->device};
 }
 

@@ -169,7 +169,8 @@ static CUresult copy_deferred(const struct copy *copy, const struct ms_extent *e
         bool present = true;
         if (copy->destination != NULL) {
             const size_t to = copy->to + at;
-            const struct ms_extent there = ms_lineage_at(&copy->destination->lineage, to);
+            const struct ms_extent there =
+                ms_lineage_at(ms_allocation_lineage(copy->destination), to);
             if (there.end - to < bytes)
                 bytes = there.end - to;
             present = ms_content_is_present(&there.content);
@@ -217,8 +218,8 @@ static CUresult copy_extent(const struct copy *copy, struct ms_extent *extent, b
 static CUresult copy_extents(const struct copy *copy, bool may_record)
 {
     size_t count;
-    struct ms_extent *extents =
-        ms_lineage_copy(&copy->source->lineage, copy->from, copy->from + copy->bytes, &count);
+    struct ms_extent *extents = ms_lineage_copy(ms_allocation_lineage(copy->source), copy->from,
+                                                copy->from + copy->bytes, &count);
     if (extents == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CUDA_SUCCESS;
@@ -345,10 +346,11 @@ static bool run(struct copy *copy, CUresult *result_out)
     }
     /* The driver decides what an overlapping copy does. */
     if (source != NULL && !overlaps(copy) &&
-        ms_lineage_any(&source->lineage, copy->from, copy->from + bytes, MS_NOT_RESIDENT)) {
+        ms_lineage_any(ms_allocation_lineage(source), copy->from, copy->from + bytes,
+                       MS_NOT_RESIDENT)) {
         const bool may_record = ms_order_may_record(copy->stream);
-        if (may_record || ms_lineage_any(&source->lineage, copy->from, copy->from + bytes,
-                                         MS_OF_KIND(MS_ABSENT))) {
+        if (may_record || ms_lineage_any(ms_allocation_lineage(source), copy->from,
+                                         copy->from + bytes, MS_OF_KIND(MS_ABSENT))) {
             *result_out = may_record ? copy_recorded(copy) : copy_extents(copy, false);
             if (*result_out == CUDA_SUCCESS && copy->destination != NULL && !copy->is_row)
                 ms_materialise_granules_later(copy->destination, copy->to, copy->to + bytes);

@@ -60,7 +60,7 @@ static bool find_needing(const struct ms_allocation *allocation, size_t from,
 {
     bool found = false;
     struct ms_extent extent;
-    while (ms_lineage_next(&allocation->lineage, &from, allocation->bytes, &extent)) {
+    while (ms_lineage_next(ms_allocation_lineage(allocation), &from, allocation->bytes, &extent)) {
         const bool is_needing = extent.content.locality != MS_REMOTE && needs(&extent.content);
         if (found && !is_needing)
             break;
@@ -96,7 +96,7 @@ static CUresult copy_range(struct ms_allocation *allocation, struct ms_range ran
 {
     CUresult result = CUDA_SUCCESS;
     for (size_t at = range.begin; at < range.end && result == CUDA_SUCCESS;) {
-        struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), at);
         if (extent.end > range.end)
             extent.end = range.end;
         if (extent.content.kind == MS_SOURCE && !extent.content.cached &&
@@ -123,7 +123,7 @@ static CUresult save(struct ms_allocation *allocation, way *save_range, uint64_t
 {
     CUresult result = CUDA_SUCCESS;
     struct ms_range range = {0, 0};
-    if (!ms_lineage_any(&allocation->lineage, 0, allocation->bytes,
+    if (!ms_lineage_any(ms_allocation_lineage(allocation), 0, allocation->bytes,
                         MS_OF_KIND(MS_SOURCE) | MS_OF_KIND(MS_LAUNCHED)))
         return result;
     ms_placement_query(allocation, 0, allocation->bytes);

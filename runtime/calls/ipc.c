@@ -85,9 +85,10 @@ static bool find_part(const struct ms_allocation *allocation, uint64_t offset,
                       struct part *part_out)
 {
     struct ms_range chunk = {offset, allocation->granule_bytes};
-    if (offset >= allocation->granule_bytes || !ms_backing_next(&allocation->backing, &chunk) ||
-        chunk.begin != offset ||
-        (offset > 0 && ms_backing_is_one_chunk(&allocation->backing, offset - 1, offset + 1)))
+    if (offset >= allocation->granule_bytes ||
+        !ms_backing_next(ms_allocation_backing(allocation), &chunk) || chunk.begin != offset ||
+        (offset > 0 &&
+         ms_backing_is_one_chunk(ms_allocation_backing(allocation), offset - 1, offset + 1)))
         return false;
     *part_out = (struct part){.bytes = allocation->bytes, .begin = offset, .end = chunk.end};
     return ms_driver.device_get_uuid(&part_out->device, allocation->device) == CUDA_SUCCESS;
@@ -310,7 +311,7 @@ static CUresult give_access(CUdeviceptr address, CUdevice device)
     MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(address);
     return allocation == NULL || allocation->device == device
                ? CUDA_SUCCESS
-               : ms_backing_apply_access(&allocation->backing, device, true);
+               : ms_backing_apply_access(ms_allocation_memory(allocation), device, true);
 }
 
 static CUresult open_locked(const struct handle *handle, CUcontext context, CUdevice device,

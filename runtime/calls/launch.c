@@ -200,7 +200,8 @@ static bool add_recorded(const struct ms_part *out, const struct ms_part *in,
 {
     struct ms_content launched = {.kind = MS_LAUNCHED, .recorded = recorded};
     recorded->address = out->allocation->address + out->begin;
-    if (!ms_lineage_extract(&out->allocation->lineage, out->begin, out->end, &recorded->before))
+    if (!ms_lineage_extract(ms_allocation_lineage(out->allocation), out->begin, out->end,
+                            &recorded->before))
         return false;
     launched.is_shadowed = ms_verifies() && ms_shadow_launch(out, in, recorded->launch, stream);
     return ms_bytes_set(out->allocation, out->begin, out->end, &launched) == CUDA_SUCCESS;
@@ -235,7 +236,7 @@ static bool can_be_input(const struct ms_part *part)
     struct ms_extent extent;
     size_t sent = 0, left = 0;
     for (size_t at = part->begin;
-         ms_lineage_next(&part->allocation->lineage, &at, part->end, &extent);) {
+         ms_lineage_next(ms_allocation_lineage(part->allocation), &at, part->end, &extent);) {
         if (extent.content.kind == MS_RESIDENT || extent.content.kind == MS_PARKED ||
             is_snapshot(&extent.content) ||
             (ms_content_is_nothing(&extent.content) && part->end - extent.begin >= ROUNDING))
@@ -256,7 +257,7 @@ static struct depths depths_of(const struct ms_part *part)
     struct depths depths = {0, 0};
     struct ms_extent extent;
     size_t at = part->begin;
-    while (ms_lineage_next(&part->allocation->lineage, &at, part->end, &extent)) {
+    while (ms_lineage_next(ms_allocation_lineage(part->allocation), &at, part->end, &extent)) {
         const struct ms_recorded_launch *recorded = extent.content.recorded;
         if (extent.content.kind != MS_LAUNCHED)
             continue;
@@ -282,8 +283,8 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct input *f
     if (depth > MS_MAX_LAUNCH_DEPTH || input_depth > MS_MAX_INPUT_DEPTH || !can_be_input(in))
         return false;
     struct ms_launch_input *input = recorded->input = ms_heap_zalloc(sizeof(*input));
-    if (input == NULL ||
-        !ms_lineage_extract(&in->allocation->lineage, in->begin, in->end, &input->lineage))
+    if (input == NULL || !ms_lineage_extract(ms_allocation_lineage(in->allocation), in->begin,
+                                             in->end, &input->lineage))
         return false;
     recorded->depth = depth > recorded->depth ? depth : recorded->depth;
     recorded->input_depth =
@@ -299,12 +300,14 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct input *f
  * placement query follows, and absent bytes can never be read. */
 static bool is_forbidden(const struct ms_part *part)
 {
-    if (ms_lineage_any(&part->allocation->lineage, part->begin, part->end, MS_OF_KIND(MS_ABSENT)))
+    if (ms_lineage_any(ms_allocation_lineage(part->allocation), part->begin, part->end,
+                       MS_OF_KIND(MS_ABSENT)))
         return true;
     if (!ms_shard_enforces())
         return false;
     ms_placement_query(part->allocation, part->begin, part->end);
-    return ms_lineage_any(&part->allocation->lineage, part->begin, part->end, MS_OF_OTHERS);
+    return ms_lineage_any(ms_allocation_lineage(part->allocation), part->begin, part->end,
+                          MS_OF_OTHERS);
 }
 
 static bool record_in(const struct ms_part *out, const struct input *in,
@@ -313,7 +316,7 @@ static bool record_in(const struct ms_part *out, const struct input *in,
     const struct depths below = depths_of(out);
     if (out->begin >= out->end || (in != NULL && in->part.begin >= in->part.end) ||
         !ms_carve_is_block(out->allocation, out->begin, out->end) ||
-        ms_lineage_any(&out->allocation->lineage, out->begin, out->end,
+        ms_lineage_any(ms_allocation_lineage(out->allocation), out->begin, out->end,
                        MS_PRESENT | MS_OF_KIND(MS_PARKED)) ||
         below.launches + 1 > MS_MAX_LAUNCH_DEPTH || is_forbidden(out) ||
         (in != NULL && is_forbidden(&in->part)))
@@ -654,7 +657,7 @@ static bool is_in_memory(CUdeviceptr address)
     if (allocation == NULL || !ms_fits(allocation, address, 1))
         return true;
     const size_t at = ms_offset(allocation, address);
-    return ms_lineage_any(&allocation->lineage, at, at + 1, MS_PRESENT);
+    return ms_lineage_any(ms_allocation_lineage(allocation), at, at + 1, MS_PRESENT);
 }
 
 static bool is_beside_left(const struct listed *listed, unsigned count, unsigned tensor)

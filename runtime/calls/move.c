@@ -11,6 +11,7 @@
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
 #include "runtime/memory/order.h"
+#include "runtime/state/state.h"
 #include "runtime/state/window.h"
 
 /* The number of bytes from the first to the last byte of a side. */
@@ -164,7 +165,7 @@ static void measure(const struct ms_strided_copy *rows, struct extent *to, struc
 static bool is_worth_it(const struct ms_allocation *source, size_t begin, size_t end, size_t rows)
 {
     size_t launches = 0;
-    struct ms_walk walk = ms_lineage_walk(&source->lineage, begin, end);
+    struct ms_walk walk = ms_lineage_walk(ms_allocation_lineage(source), begin, end);
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         const struct ms_content *content = &extent->content;
         if (ms_content_is_present(content))
@@ -177,7 +178,8 @@ static bool is_worth_it(const struct ms_allocation *source, size_t begin, size_t
 static bool is_missing(const struct ms_allocation *allocation, const struct extent *range)
 {
     const size_t begin = ms_offset(allocation, range->begin);
-    return !ms_lineage_any(&allocation->lineage, begin, begin + range->bytes, MS_PRESENT);
+    return !ms_lineage_any(ms_allocation_lineage(allocation), begin, begin + range->bytes,
+                           MS_PRESENT);
 }
 
 /* True if the shim may copy the rows. If some of the source is absent, only a copy by rows can
@@ -191,7 +193,7 @@ static bool can_copy_claimed(const struct ms_allocation *source,
         (from->begin < to->begin + to->bytes && to->begin < from->begin + from->bytes))
         return false;
     const size_t begin = ms_offset(source, from->begin), end = begin + from->bytes;
-    if (ms_lineage_any(&source->lineage, begin, end, MS_OF_KIND(MS_ABSENT)))
+    if (ms_lineage_any(ms_allocation_lineage(source), begin, end, MS_OF_KIND(MS_ABSENT)))
         return true;
     return rows->width >= MIN_WIDTH && destination != NULL && is_missing(destination, to) &&
            is_worth_it(source, begin, end, count_rows(rows));
@@ -209,7 +211,7 @@ static bool may_run(const struct ms_strided_copy *rows, unsigned except)
     if (!can_copy_claimed(source, claims.second, &from, &to, rows))
         return false;
     const size_t begin = ms_offset(source, from.begin);
-    return !ms_lineage_any(&source->lineage, begin, begin + from.bytes, except);
+    return !ms_lineage_any(ms_allocation_lineage(source), begin, begin + from.bytes, except);
 }
 
 /* Copies row by row. The first dimension varies fastest, as in memory. The driver copies rows that

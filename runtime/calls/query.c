@@ -75,8 +75,9 @@ static bool has_tokens(const struct ms_allocation_facts *facts, bool asks_now)
     MS_CLAIMED struct ms_allocation *allocation = ms_space_claim_same(facts->address, facts->id);
     if (allocation == NULL)
         return false;
-    allocation->has_tokens |= asks_now;
-    return allocation->has_tokens;
+    if (asks_now)
+        ms_allocation_set(allocation, MS_TRAIT_HAS_TOKENS, true);
+    return ms_allocation_has(allocation, MS_TRAIT_HAS_TOKENS);
 }
 
 /* Attributes have 4 or 8 bytes. Both architectures are little-endian. */

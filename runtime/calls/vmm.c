@@ -253,7 +253,7 @@ static CUresult gather(struct ms_allocation *allocation, const struct ms_program
         result = ms_driver_enter(allocation->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!ms_backing_is_one_chunk(&allocation->backing, mapping->begin, mapping->end))
+    if (!ms_backing_is_one_chunk(ms_allocation_backing(allocation), mapping->begin, mapping->end))
         result = join_chunks(allocation, mapping, attempt);
     if (result == CUDA_SUCCESS)
         result = ms_mappings_pin(allocation, mapping, real);
@@ -691,7 +691,8 @@ static CUresult fill_kept(CUdeviceptr address, const struct ms_program_mapping *
     const CUresult result =
         handle != NULL ? ms_materialise(allocation, mapping->begin, mapping->end, MS_NEED_HANDLE)
                        : CUDA_SUCCESS;
-    const bool is_one = ms_backing_is_one_chunk(&allocation->backing, mapping->begin, mapping->end);
+    const bool is_one =
+        ms_backing_is_one_chunk(ms_allocation_backing(allocation), mapping->begin, mapping->end);
     *handle_out = result == CUDA_SUCCESS && is_one ? handle : NULL;
     return result;
 }

@@ -69,7 +69,7 @@ static CUresult write_range(struct ms_allocation *allocation, size_t begin, size
                             CUstream stream)
 {
     size_t count;
-    struct ms_extent *old = ms_lineage_copy(&allocation->lineage, begin, end, &count);
+    struct ms_extent *old = ms_lineage_copy(ms_allocation_lineage(allocation), begin, end, &count);
     if (old == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CUDA_SUCCESS;
@@ -111,7 +111,7 @@ static bool begin_write(struct ms_allocation *allocation, CUdeviceptr address, s
     if (*result_out != CUDA_SUCCESS)
         return false;
     ms_carve_add_use(allocation, begin, begin + bytes);
-    if (ms_lineage_any(&allocation->lineage, begin, begin + bytes, MS_MISSING))
+    if (ms_lineage_any(ms_allocation_lineage(allocation), begin, begin + bytes, MS_MISSING))
         return true;
     *result_out = ms_materialise(allocation, begin, begin + bytes, MS_NEED_READ_WRITE);
     return false;
@@ -268,7 +268,7 @@ static bool is_present(CUdeviceptr address, size_t bytes)
         return false;
     const size_t begin = ms_offset(allocation, address);
     return ms_fits(allocation, address, bytes) &&
-           !ms_lineage_any(&allocation->lineage, begin, begin + bytes, MS_MISSING);
+           !ms_lineage_any(ms_allocation_lineage(allocation), begin, begin + bytes, MS_MISSING);
 }
 
 /* Returns false if the driver has to copy after all. */

@@ -160,8 +160,8 @@ static bool find_lineage(const struct ms_operation *operation, struct ms_lineage
     if (!has_all_read(allocation, operation))
         return ms_lineage_init(lineage_out, operation->read_bytes);
     const size_t begin = ms_offset(allocation, address_of(operation->read));
-    return ms_lineage_extract(&allocation->lineage, begin, begin + operation->read_bytes,
-                              lineage_out);
+    return ms_lineage_extract(ms_allocation_lineage(allocation), begin,
+                              begin + operation->read_bytes, lineage_out);
 }
 
 static CUresult prepare_gathered(const struct ms_operation *operation, struct ms_receive *receive)
@@ -199,7 +199,7 @@ static bool is_in_one_handle(const void *address)
 {
     MS_CLAIMED struct ms_allocation *allocation = claim_at(address);
     return allocation == NULL ||
-           ms_backing_is_one_chunk(&allocation->backing, 0, allocation->granule_bytes);
+           ms_backing_is_one_chunk(ms_allocation_backing(allocation), 0, allocation->granule_bytes);
 }
 
 /* Warns if NCCL does not register the buffers of a captured operation: each must lie in one handle,
@@ -226,7 +226,7 @@ static bool passes_on(const struct ms_operation *operation)
     if (!has_all_read(allocation, operation))
         return false;
     const size_t begin = ms_offset(allocation, address_of(operation->read));
-    return ms_lineage_any(&allocation->lineage, begin, begin + operation->read_bytes,
+    return ms_lineage_any(ms_allocation_lineage(allocation), begin, begin + operation->read_bytes,
                           MS_NOT_RESIDENT);
 }
 

@@ -31,7 +31,8 @@ static bool is_passing(const struct ms_allocation *allocation, size_t begin, siz
                        const struct ms_receive_role *role)
 {
     return !ms_has_late_payloads() &&
-           (role->gathers || ms_lineage_any(&allocation->lineage, begin, end, MS_IN_SEQUENCE));
+           (role->gathers ||
+            ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_IN_SEQUENCE));
 }
 
 /* Lists the granules of [begin, end) without memory that lie whole in the ranges. The first and the
@@ -51,7 +52,7 @@ static bool list_unbacked(const struct ms_allocation *allocation, size_t begin, 
             is_good = ms_ranges_add(&whole, from / granule * granule, to / granule * granule);
     }
     struct ms_range chunk = {0, allocation->granule_bytes};
-    for (; is_good && ms_backing_next(&allocation->backing, &chunk);
+    for (; is_good && ms_backing_next(ms_allocation_backing(allocation), &chunk);
          chunk = (struct ms_range){chunk.end, allocation->granule_bytes})
         is_good = ms_ranges_add(&backed, chunk.begin, chunk.end);
     is_good = is_good && ms_ranges_subtract(&whole, &backed, unbacked_out);
@@ -142,7 +143,7 @@ static CUresult lend(struct ms_allocation *allocation, const struct ms_park *par
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < park->count; i++)
         lenders[i] = ms_parked_backing(park->parked[i]);
-    const CUresult result = ms_backing_lend(&allocation->backing, lenders, park->ranges,
+    const CUresult result = ms_backing_lend(ms_allocation_memory(allocation), lenders, park->ranges,
                                             park->count, allocation->context, lent_out);
     ms_heap_free(lenders);
     return result;
@@ -226,8 +227,8 @@ static CUresult replace_parked(struct ms_allocation *allocation, size_t begin, s
 {
     CUresult result = CUDA_SUCCESS;
     struct ms_extent there;
-    for (size_t at = begin;
-         result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &at, end, &there);) {
+    for (size_t at = begin; result == CUDA_SUCCESS &&
+                            ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &there);) {
         struct ms_content part = *content;
         part.source_offset += there.begin - begin;
         if (there.content.kind == MS_PARKED)
@@ -304,8 +305,8 @@ static CUresult find_memory(struct ms_allocation *allocation, size_t begin, size
 /* Undoes the preparation. No work is queued: neither the sink nor the parked memory has to wait. */
 static void take_back(struct ms_allocation *allocation, struct ms_receive *receive)
 {
-    ms_backing_lent(&allocation->backing, receive->sink, NULL);
-    ms_backing_lent(&allocation->backing, receive->lent, NULL);
+    ms_backing_lent(ms_allocation_memory(allocation), receive->sink, NULL);
+    ms_backing_lent(ms_allocation_memory(allocation), receive->lent, NULL);
     drop_pieces(&receive->park);
     *receive = (struct ms_receive){0};
 }
@@ -315,12 +316,12 @@ static CUresult sink_and_park(struct ms_allocation *allocation, size_t begin, si
                               const struct ms_ranges *parkable, const struct ms_receive_own *own,
                               struct ms_receive *receive)
 {
-    CUresult result = ms_backing_sink_wait(&allocation->backing, begin, end);
+    CUresult result = ms_backing_sink_wait(ms_allocation_memory(allocation), begin, end);
     if (result == CUDA_SUCCESS)
         result = find_memory(allocation, begin, end, sinkable, parkable, receive);
     if (result == CUDA_SUCCESS && sinkable->count > 0)
-        result = ms_backing_lend(&allocation->backing, NULL, sinkable->list, sinkable->count,
-                                 allocation->context, &receive->sink);
+        result = ms_backing_lend(ms_allocation_memory(allocation), NULL, sinkable->list,
+                                 sinkable->count, allocation->context, &receive->sink);
     if (result == CUDA_SUCCESS)
         result = set_received(allocation, begin, end, absent, &receive->park, own);
     if (result != CUDA_SUCCESS)
@@ -347,7 +348,7 @@ static bool has_small_parts(const struct ms_allocation *allocation, size_t bytes
     enum { LEAST_SEGMENT = 2 << 20 };
     const size_t own = bytes - bytes_within(remote_parts, 0, allocation->bytes);
     const size_t part = own > bytes / (unsigned)ranks ? own : bytes / (unsigned)ranks;
-    const size_t least = allocation->is_carved ? LEAST_SEGMENT : 0;
+    const size_t least = ms_carve_has_begun(allocation) ? LEAST_SEGMENT : 0;
     return (part > least ? part : least) < ms_config.min_bytes;
 }
 
@@ -382,7 +383,8 @@ static CUresult receive_parts(struct ms_allocation *allocation, size_t begin, si
     struct ms_ranges remote_parts = {0}, sinkable = {0}, parkable = {0};
     CUresult result = CUDA_SUCCESS;
     const bool keeps_parts = is_divided(role);
-    const bool passes = ms_lineage_any(&allocation->lineage, begin, end, MS_REMOTE_COPY);
+    const bool passes =
+        ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_REMOTE_COPY);
     if ((keeps_parts &&
          (!ms_placement_query_list_remote(allocation, begin, end - begin, NULL, &remote_parts) ||
           !list_unbacked(allocation, begin, end, &remote_parts, &sinkable))) ||
@@ -427,7 +429,7 @@ static bool may_send_parked(const struct ms_allocation *allocation, size_t begin
     struct ms_extent extent;
     bool may = is_passing(allocation, begin, end, role) &&
                (!role->gathers || has_whole_granule(allocation, begin, end));
-    while (may && ms_lineage_next(&allocation->lineage, &begin, end, &extent))
+    while (may && ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent))
         may = can_be_parked(&extent.content, role);
     return may;
 }
@@ -455,7 +457,8 @@ static bool next_part(const struct filling *filling, struct part *part)
         const size_t to = piece.end < filling->end ? piece.end : filling->end;
         if (part->at < from)
             part->at = from;
-        if (ms_lineage_next(&filling->allocation->lineage, &part->at, to, &part->extent)) {
+        if (ms_lineage_next(ms_allocation_lineage(filling->allocation), &part->at, to,
+                            &part->extent)) {
             part->address = ms_parked_backing(park->parked[part->piece])->address +
                             (part->extent.begin - piece.begin);
             return true;
@@ -539,7 +542,7 @@ static CUresult park_and_fill(struct ms_allocation *allocation, size_t begin, si
                               const struct ms_ranges *parkable, const struct ms_receive_role *role,
                               struct ms_receive *receive)
 {
-    CUresult result = ms_backing_sink_wait(&allocation->backing, begin, end);
+    CUresult result = ms_backing_sink_wait(ms_allocation_memory(allocation), begin, end);
     if (result == CUDA_SUCCESS)
         result = cover_rest(allocation, begin, end, parkable, true);
     if (result == CUDA_SUCCESS)
@@ -625,7 +628,7 @@ static void hand_over(const struct ms_receive *receive, const struct ms_sink_map
     MS_CLAIMED struct ms_allocation *allocation =
         ms_space_claim_same(receive->address, receive->allocation_id);
     if (allocation != NULL)
-        ms_backing_lent(&allocation->backing, sink, event);
+        ms_backing_lent(ms_allocation_memory(allocation), sink, event);
     else
         ms_driver.event_destroy(event);
 }
@@ -635,7 +638,7 @@ static void unmap_sink(const struct ms_receive *receive)
     MS_CLAIMED struct ms_allocation *allocation =
         ms_space_claim_same(receive->address, receive->allocation_id);
     if (allocation != NULL)
-        ms_backing_sink_wait(&allocation->backing, 0, allocation->bytes);
+        ms_backing_sink_wait(ms_allocation_memory(allocation), 0, allocation->bytes);
 }
 
 static CUresult record(CUstream stream, CUevent *event_out)

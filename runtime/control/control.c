@@ -36,6 +36,7 @@
 #include "runtime/shard/shard.h"
 #include "runtime/source/transfer.h"
 #include "runtime/state/counters.h"
+#include "runtime/state/state.h"
 
 /* --- plans that arrive */
 

@@ -111,7 +111,8 @@ static CUresult find_remote(struct ms_allocation *allocation, struct ms_range pa
     bool *found = argument;
     if (!*found) {
         ms_placement_query(allocation, part.begin, part.end);
-        *found = ms_lineage_any(&allocation->lineage, part.begin, part.end, MS_OF_OTHERS);
+        *found =
+            ms_lineage_any(ms_allocation_lineage(allocation), part.begin, part.end, MS_OF_OTHERS);
     }
     return CUDA_SUCCESS;
 }
@@ -175,8 +176,8 @@ CUresult ms_access_export(CUdeviceptr address, size_t bytes, bool *one_handle_ou
         MS_CLAIMED struct ms_allocation *allocation = ms_space_claim_same(facts.address, facts.id);
         if (allocation == NULL)
             continue;
-        *one_handle_out &=
-            ms_backing_is_one_chunk(&allocation->backing, 0, allocation->granule_bytes);
+        *one_handle_out &= ms_backing_is_one_chunk(ms_allocation_backing(allocation), 0,
+                                                   allocation->granule_bytes);
         ms_publish_event(MS_EVENT_PIN, allocation, 0, allocation->bytes,
                          "an allocation that is exported");
     }

@@ -172,7 +172,8 @@ static void hex(const unsigned char *values, size_t count, char *text)
 static void report(const struct ms_allocation *allocation, struct ms_range range,
                    const struct pair *pair, const struct difference *found, CUstream stream)
 {
-    const struct ms_extent extent = ms_lineage_at(&allocation->lineage, range.begin + found->first);
+    const struct ms_extent extent =
+        ms_lineage_at(ms_allocation_lineage(allocation), range.begin + found->first);
     unsigned char values[2][SHOWN] = {{0}};
     char texts[2][3 * SHOWN] = {"?", "?"}, lineage[512], name[120], tensor[136] = "";
     size_t shown = pair->bytes - found->first;
@@ -240,7 +241,7 @@ void ms_compare(struct ms_allocation *allocation, size_t begin, size_t end, enum
     struct ms_extent extent;
     if (ms_shadow_address(allocation, 0) == 0)
         return;
-    while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+    while (ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
         if (!extent.content.is_shadowed || extent.content.cached != (what == MS_COMPARE_CACHED))
             continue;
         if (extent.begin != run.end) {
@@ -268,7 +269,7 @@ static bool compare_cached_of(struct ms_allocation *allocation, uint64_t patienc
     if (allocation == NULL)
         return false;
     if (ms_shadow_address(allocation, 0) == 0 ||
-        !ms_lineage_any(&allocation->lineage, 0, allocation->bytes, MS_CACHED))
+        !ms_lineage_any(ms_allocation_lineage(allocation), 0, allocation->bytes, MS_CACHED))
         return true;
     if (!ms_order_context_ends_within(allocation->context, patience_ms))
         return false;

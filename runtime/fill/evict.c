@@ -67,7 +67,7 @@ static struct candidate candidate_of(struct ms_allocation *allocation)
     ms_carve_settle(allocation, 0, allocation->bytes);
     return (struct candidate){.address = allocation->address,
                               .id = allocation->id,
-                              .touches = allocation->touches,
+                              .touches = ms_allocation_touches(allocation),
                               .context = allocation->context};
 }
 
@@ -143,7 +143,7 @@ static size_t evict_candidates(const struct way *way, const struct candidate *ca
     for (size_t i = 0; i < count; i++) {
         MS_CLAIMED struct ms_allocation *allocation = ms_space_try_claim(candidates[i].address);
         if (allocation != NULL && allocation->id == candidates[i].id &&
-            allocation->touches == candidates[i].touches)
+            ms_allocation_touches(allocation) == candidates[i].touches)
             freed += evict_published(allocation, way);
     }
     ms_counter_add(MS_COUNT_EVICTED_BYTES, freed);
@@ -270,7 +270,7 @@ bool ms_evict_try_again(CUresult result, int *attempts)
 /* Leaves allocations with bytes of files, which would be sent again. */
 static bool can_make_again(const struct ms_allocation *allocation)
 {
-    return can_restore(allocation) && allocation->lineage.kind_bytes[MS_SOURCE] == 0;
+    return can_restore(allocation) && ms_allocation_lineage(allocation)->kind_bytes[MS_SOURCE] == 0;
 }
 
 static size_t evict_enough(struct ms_allocation *allocation, void *argument)

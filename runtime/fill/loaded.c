@@ -65,7 +65,7 @@ static bool is_still_there(const struct ms_allocation *allocation, const struct 
     const size_t at = begin - allocation->address;
     if (at + (wanted->end - wanted->begin) > allocation->bytes)
         return false;
-    const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+    const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), at);
     const struct ms_content *content = &extent.content;
     return content->kind == MS_SOURCE && content->cached && content->source == place->file &&
            content->source_offset == wanted->begin &&

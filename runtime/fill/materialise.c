@@ -43,7 +43,7 @@ static size_t list_files(const struct ms_allocation *allocation, size_t begin, s
     size_t count = 0;
     struct ms_extent extent;
     *bytes_out = 0;
-    while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+    while (ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
         const size_t bytes = extent.end - extent.begin;
         if (!is_missing_file(&extent.content))
             continue;
@@ -89,7 +89,8 @@ static CUresult replay_missing(const struct ms_allocation *allocation, size_t be
     bool files_done;
     CUresult result = replay_files(allocation, begin, end, stream, &files_done);
     struct ms_extent extent;
-    while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+    while (result == CUDA_SUCCESS &&
+           ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
         if (!ms_content_is_present(&extent.content) && !ms_content_is_nothing(&extent.content) &&
             !(files_done && is_missing_file(&extent.content)))
             result = replay_extent(allocation, &extent, stream);
@@ -103,7 +104,8 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
     const struct ms_range range = {begin, end};
     struct ms_extent extent;
     ms_compare(allocation, begin, end, MS_COMPARE_REPLAYED);
-    for (size_t at = begin; ms_lineage_next(&allocation->lineage, &at, end, &extent);) {
+    for (size_t at = begin;
+         ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent);) {
         const struct ms_content *content = &extent.content;
         const size_t bytes = extent.end - extent.begin;
         if (ms_content_is_present(content))
@@ -124,7 +126,8 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
     CUresult result = CUDA_SUCCESS;
     struct ms_extent extent;
     for (size_t next = begin;
-         result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &next, end, &extent);) {
+         result == CUDA_SUCCESS &&
+         ms_lineage_next(ms_allocation_lineage(allocation), &next, end, &extent);) {
         const struct ms_content *content = &extent.content;
         if (!is_missing_file(content))
             continue;
@@ -144,7 +147,8 @@ static size_t bytes_without_memory(const struct ms_allocation *allocation, struc
 {
     const size_t end = range.end;
     size_t bytes = end - range.begin;
-    for (; ms_backing_next(&allocation->backing, &range); range = (struct ms_range){range.end, end})
+    for (; ms_backing_next(ms_allocation_backing(allocation), &range);
+         range = (struct ms_range){range.end, end})
         bytes -= range.end - range.begin;
     return bytes;
 }
@@ -162,7 +166,8 @@ static CUresult cover(struct ms_allocation *allocation, size_t begin, size_t end
 static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     CUresult result = cover(allocation, begin, end);
-    if (result != CUDA_SUCCESS || !ms_lineage_any(&allocation->lineage, begin, end, MS_DEFERRED))
+    if (result != CUDA_SUCCESS ||
+        !ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_DEFERRED))
         return result;
     CUstream stream;
     result = ms_replay_stream(allocation->context, &stream);
@@ -199,7 +204,7 @@ static bool has_only_made(const struct ms_allocation *allocation,
 {
     struct ms_extent extent;
     bool is_made = true;
-    while (is_made && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+    while (is_made && ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
         const struct ms_content *content = &extent.content;
         is_made =
             !ms_content_is_present(content) ||
@@ -212,7 +217,7 @@ static bool has_only_made(const struct ms_allocation *allocation,
 /* The offset of the first present byte from begin on, or end. */
 static size_t end_of_missing(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    struct ms_walk walk = ms_lineage_walk(&allocation->lineage, begin, end);
+    struct ms_walk walk = ms_lineage_walk(ms_allocation_lineage(allocation), begin, end);
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (ms_content_is_present(&extent->content))
             return extent->begin;
@@ -230,7 +235,7 @@ static bool find_part(const struct ms_allocation *allocation, const struct ms_ex
     const struct ms_range all = ms_allocation_granules(allocation, extent->begin, missing);
     run->begin = all.begin > run->recorded_begin ? all.begin : run->recorded_begin;
     run->end = all.end < run->recorded_end ? all.end : run->recorded_end;
-    if (!ms_lineage_any(&allocation->lineage, run->begin, run->end,
+    if (!ms_lineage_any(ms_allocation_lineage(allocation), run->begin, run->end,
                         MS_PRESENT | MS_OF_KIND(MS_ABSENT)))
         return true;
     run->begin = extent->begin;
@@ -256,7 +261,8 @@ static bool may_run_in_place(const struct ms_allocation *allocation, const struc
     const size_t recorded_end = recorded_begin + recorded->before.bytes;
     if (recorded_end > allocation->bytes ||
         !ms_space_is_accessible(allocation, recorded_begin, recorded_end - recorded_begin) ||
-        (ms_lineage_any(&allocation->lineage, recorded_begin, recorded_end, MS_PRESENT) &&
+        (ms_lineage_any(ms_allocation_lineage(allocation), recorded_begin, recorded_end,
+                        MS_PRESENT) &&
          !(is_repeatable(recorded) &&
            has_only_made(allocation, recorded, recorded_begin, recorded_end))))
         return false;
@@ -271,7 +277,8 @@ static bool find_in_place(const struct ms_allocation *allocation, size_t begin, 
 {
     struct ms_extent extent;
     bool found = false;
-    for (size_t at = begin; !found && ms_lineage_next(&allocation->lineage, &at, end, &extent);)
+    for (size_t at = begin;
+         !found && ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent);)
         found = may_run_in_place(allocation, &extent, end, run_out);
     return found;
 }
@@ -283,7 +290,8 @@ static CUresult replay_around(const struct ms_allocation *allocation, const stru
     CUresult result = CUDA_SUCCESS;
     struct ms_extent extent;
     for (size_t at = run->begin;
-         result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &at, run->end, &extent);) {
+         result == CUDA_SUCCESS &&
+         ms_lineage_next(ms_allocation_lineage(allocation), &at, run->end, &extent);) {
         const bool is_there = extent.content.kind == MS_LAUNCHED &&
                               extent.content.recorded == run->recorded &&
                               extent.content.source_offset == extent.begin - run->recorded_begin;
@@ -312,7 +320,8 @@ static void drop_scratch_beside(const struct ms_allocation *allocation, size_t b
 {
     struct in_place run;
     if (find_in_place(allocation, begin, end, &run) &&
-        ms_lineage_any(&allocation->lineage, run.recorded_begin, run.recorded_end, MS_PRESENT) &&
+        ms_lineage_any(ms_allocation_lineage(allocation), run.recorded_begin, run.recorded_end,
+                       MS_PRESENT) &&
         !is_small_part(allocation, &run))
         ms_scratch_drop();
 }
@@ -323,7 +332,7 @@ static struct ms_range find_made(const struct ms_allocation *allocation, const s
     struct ms_range made = {run->recorded_begin, run->recorded_begin};
     struct ms_extent extent;
     for (size_t at = run->recorded_begin;
-         ms_lineage_next(&allocation->lineage, &at, run->recorded_end, &extent);) {
+         ms_lineage_next(ms_allocation_lineage(allocation), &at, run->recorded_end, &extent);) {
         if (!ms_content_is_present(&extent.content))
             continue;
         made.begin = made.begin < made.end ? made.begin : extent.begin;
@@ -338,13 +347,15 @@ static bool run_in_place(struct ms_allocation *allocation, const struct in_place
                          CUstream stream, CUresult *result_out)
 {
     const struct ms_range part = {run->begin - run->recorded_begin, run->end - run->recorded_begin};
-    *result_out = ms_backing_sink_map(&allocation->backing, run->recorded_begin, run->recorded_end);
+    *result_out = ms_backing_sink_map(ms_allocation_memory(allocation), run->recorded_begin,
+                                      run->recorded_end);
     if (*result_out != CUDA_SUCCESS)
         return true;
     const bool is_run = ms_replay_launch(run->recorded, allocation->address + run->recorded_begin,
                                          part, find_made(allocation, run), stream, result_out);
     const CUresult waited = ms_driver_wait(stream);
-    ms_backing_sink_unmap(&allocation->backing, run->recorded_begin, run->recorded_end);
+    ms_backing_sink_unmap(ms_allocation_backing(allocation), run->recorded_begin,
+                          run->recorded_end);
     *result_out = *result_out != CUDA_SUCCESS ? *result_out : waited;
     return is_run;
 }
@@ -461,7 +472,8 @@ static CUresult play_in_steps(struct ms_allocation *allocation, size_t begin, si
 {
     const struct ms_need_row *need = argument;
     static const size_t step = (size_t)32 << 20;
-    const bool has_parked = ms_lineage_any(&allocation->lineage, begin, end, MS_OF_KIND(MS_PARKED));
+    const bool has_parked =
+        ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_OF_KIND(MS_PARKED));
     CUresult result = CUDA_SUCCESS;
     for (size_t at = begin, stop; at < end && result == CUDA_SUCCESS; at = stop) {
         stop = (at / step + 1) * step;
@@ -484,7 +496,7 @@ static bool define_unwritten(struct ms_allocation *allocation, size_t begin, siz
     static const struct ms_content unwritten = {.kind = MS_FILL};
     struct ms_extent extent;
     bool is_defined = true;
-    while (is_defined && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+    while (is_defined && ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
         if (extent.content.kind == MS_UNDEFINED)
             is_defined =
                 ms_bytes_set(allocation, extent.begin, extent.end, &unwritten) == CUDA_SUCCESS;
@@ -564,7 +576,7 @@ static void bring_of_extent(struct ms_allocation *allocation, const struct ms_ex
 static void bring_inputs(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_extent extent;
-    while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+    while (ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
         if (extent.content.kind == MS_LAUNCHED && !extent.content.cached)
             bring_of_extent(allocation, &extent);
     }
@@ -589,7 +601,7 @@ static void log_error(const struct ms_allocation *allocation, size_t begin, size
 /* Refuses in every mode, because no source has absent bytes. */
 static CUresult refuse_absent(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    if (!ms_lineage_any(&allocation->lineage, begin, end, MS_OF_KIND(MS_ABSENT)))
+    if (!ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_OF_KIND(MS_ABSENT)))
         return CUDA_SUCCESS;
     ms_log(
         MS_ERROR,
@@ -614,15 +626,16 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
     const bool is_cached = need->becomes == MS_BECOMES_CACHED;
     CUresult result = refuse_absent(allocation, begin, end);
     if (is_cached)
-        allocation->touches++;
-    if (result == CUDA_SUCCESS && ms_lineage_any(&allocation->lineage, begin, end, MS_MISSING)) {
+        ms_allocation_touch(allocation);
+    if (result == CUDA_SUCCESS &&
+        ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_MISSING)) {
         extend_window(allocation);
         bring_inputs(allocation, begin, end);
         result = fill_and_publish(allocation, begin, end, play_in_steps, need);
         log_error(allocation, begin, end, result);
     }
     if (result == CUDA_SUCCESS && !is_cached &&
-        ms_lineage_any(&allocation->lineage, begin, end, MS_NOT_RESIDENT)) {
+        ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_NOT_RESIDENT)) {
         ms_compare(allocation, begin, end, MS_COMPARE_CACHED);
         result = ms_bytes_set_kind(allocation, begin, end, MS_RESIDENT);
         ms_shadow_trim(allocation, begin, end);
@@ -651,11 +664,11 @@ static CUresult materialise_chosen(struct ms_allocation *allocation, size_t begi
     CUresult result = CUDA_SUCCESS;
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
         size_t stop = at;
-        struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), at);
         while (stop < end && !is_left_out(&extent.content, need)) {
             stop = extent.end;
             if (stop < end)
-                extent = ms_lineage_at(&allocation->lineage, stop);
+                extent = ms_lineage_at(ms_allocation_lineage(allocation), stop);
         }
         if (stop > end)
             stop = end;
@@ -674,10 +687,11 @@ static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin
 {
     CUresult result = CUDA_SUCCESS;
     struct ms_extent extent;
-    while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+    while (result == CUDA_SUCCESS &&
+           ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
         struct ms_range range = {extent.begin, extent.end};
         while (extent.content.locality == MS_REMOTE && result == CUDA_SUCCESS &&
-               ms_backing_next(&allocation->backing, &range)) {
+               ms_backing_next(ms_allocation_backing(allocation), &range)) {
             result = materialise(allocation, range.begin, range.end, need);
             range = (struct ms_range){range.end, extent.end};
         }
@@ -695,7 +709,7 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
         if (kept != CUDA_SUCCESS)
             return kept;
     }
-    if (!ms_lineage_any(&allocation->lineage, begin, end, MS_NOT_RESIDENT))
+    if (!ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_NOT_RESIDENT))
         return CUDA_SUCCESS;
     struct ms_driver_scope scope;
     const struct ms_publish_timer note = ms_publish_begin(allocation);
@@ -720,10 +734,10 @@ static CUresult overwrite_mapped(struct ms_allocation *allocation, size_t begin,
                                  const struct ms_need_row *need)
 {
     CUresult result = CUDA_SUCCESS;
-    if (!ms_lineage_any(&allocation->lineage, begin, end, MS_OF_KIND(MS_UNMAPPED)))
+    if (!ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_OF_KIND(MS_UNMAPPED)))
         return overwrite(allocation, begin, end, need);
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
-        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), at);
         const size_t stop = extent.end < end ? extent.end : end;
         if (extent.content.kind != MS_UNMAPPED)
             result = overwrite(allocation, at, stop, need);
@@ -747,7 +761,7 @@ static size_t end_of_filled(const struct ms_allocation *allocation, size_t at, s
 {
     struct ms_extent extent;
     size_t stop = at;
-    while (ms_lineage_next(&allocation->lineage, &at, end, &extent) &&
+    while (ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent) &&
            (fills_granule(&extent.content) || ms_content_is_present(&extent.content)))
         stop = extent.end;
     return stop;
@@ -761,7 +775,7 @@ static void fill_backed(struct ms_allocation *allocation, size_t begin, size_t e
         stop = end_of_filled(allocation, at, end);
         if (stop > at)
             materialise(allocation, at, stop, &ms_needs[MS_NEED_READ]);
-        else if (ms_lineage_next(&allocation->lineage, &at, end, &extent))
+        else if (ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent))
             stop = extent.end;
     }
 }
@@ -769,9 +783,9 @@ static void fill_backed(struct ms_allocation *allocation, size_t begin, size_t e
 static void fill_all_backed(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_range backed = {begin, end};
-    for (; ms_backing_next(&allocation->backing, &backed);
+    for (; ms_backing_next(ms_allocation_backing(allocation), &backed);
          backed = (struct ms_range){backed.end, end}) {
-        if (ms_lineage_any(&allocation->lineage, backed.begin, backed.end, MS_MISSING))
+        if (ms_lineage_any(ms_allocation_lineage(allocation), backed.begin, backed.end, MS_MISSING))
             fill_backed(allocation, backed.begin, backed.end);
     }
 }
@@ -861,10 +875,10 @@ static bool is_unfilled(struct ms_allocation *allocation, size_t begin, size_t e
 {
     struct ms_extent extent;
     bool found = false;
-    if (!ms_lineage_any(&allocation->lineage, begin, end, MS_MISSING))
+    if (!ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_MISSING))
         return false;
     ms_placement_query(allocation, begin, end);
-    while (!found && ms_lineage_next(&allocation->lineage, &begin, end, &extent))
+    while (!found && ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent))
         found = !ms_content_is_present(&extent.content) && fills_granule(&extent.content);
     return found;
 }
@@ -882,10 +896,10 @@ void ms_materialise_granules_later(struct ms_allocation *allocation, size_t begi
 {
     const struct ms_range all = ms_allocation_granules(allocation, begin, end);
     fill_all_backed(allocation, begin, end);
-    for (struct ms_range backed = all; ms_backing_next(&allocation->backing, &backed);
+    for (struct ms_range backed = all; ms_backing_next(ms_allocation_backing(allocation), &backed);
          backed = (struct ms_range){backed.end, all.end}) {
-        const bool is_whole =
-            !ms_lineage_any(&allocation->lineage, backed.begin, backed.end, MS_MISSING);
+        const bool is_whole = !ms_lineage_any(ms_allocation_lineage(allocation), backed.begin,
+                                              backed.end, MS_MISSING);
         const size_t step = is_whole ? backed.end - backed.begin : allocation->granule;
         for (size_t at = backed.begin; at < backed.end; at += step)
             note_unfilled(allocation, at, at + step < backed.end ? at + step : backed.end);
@@ -939,11 +953,11 @@ static CUresult materialise_alone(struct ms_allocation *allocation, size_t begin
     if (row->becomes == MS_BECOMES_OVERWRITTEN)
         return overwrite_mapped(allocation, begin, end, row);
     if (row->becomes == MS_BECOMES_PINNED)
-        allocation->keeps_dead = true;
+        ms_allocation_set(allocation, MS_TRAIT_KEEPS_DEAD, true);
     if (need == MS_NEED_PIN)
-        allocation->is_exported = true;
+        ms_allocation_set(allocation, MS_TRAIT_IS_EXPORTED, true);
     if (faults) /* a kernel must meet no memory there, not even the sink */
-        result = ms_backing_sink_wait(&allocation->backing, begin, end);
+        result = ms_backing_sink_wait(ms_allocation_memory(allocation), begin, end);
     /* while the content still identifies the tensor */
     ms_placement_query(allocation, begin, end);
     if (result == CUDA_SUCCESS && row->remote != MS_REMOTE_ALLOWED && !leaves_remote(row))
@@ -951,7 +965,7 @@ static CUresult materialise_alone(struct ms_allocation *allocation, size_t begin
     if (result == CUDA_SUCCESS)
         result = materialise_chosen(allocation, begin, end, row);
     if (result == CUDA_SUCCESS && faults &&
-        ms_lineage_any(&allocation->lineage, begin, end, MS_OF_OTHERS))
+        ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_OF_OTHERS))
         result = materialise_edges(allocation, begin, end, row);
     return result;
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "runtime/memory/space.h"
+#include "runtime/state/state.h"
 
 /* Each row of needs.def says what holds for its need. */
 enum ms_need {

@@ -98,7 +98,9 @@ static uint64_t unwritten_bytes(CUdevice device)
     uint64_t bytes = 0;
     struct ms_allocation *allocation = NULL;
     while ((allocation = ms_space_walk(allocation)) != NULL)
-        bytes += allocation->device == device ? unwritten_bytes_of(&allocation->lineage) : 0;
+        bytes += allocation->device == device
+                     ? unwritten_bytes_of(ms_allocation_lineage(allocation))
+                     : 0;
     return bytes;
 }
 
@@ -149,7 +151,7 @@ static uint64_t unbacked_bytes(const struct ms_allocation *allocation, size_t be
     const size_t granule = allocation->granule, stop = end / granule * granule;
     struct ms_range range = {(begin + granule - 1) / granule * granule, stop};
     uint64_t bytes = range.begin < stop ? stop - range.begin : 0;
-    while (ms_backing_next(&allocation->backing, &range)) {
+    while (ms_backing_next(ms_allocation_backing(allocation), &range)) {
         bytes -= range.end - range.begin;
         range = (struct ms_range){range.end, stop};
     }
@@ -161,7 +163,7 @@ static uint64_t left_out_bytes(const struct ms_allocation *allocation)
 {
     uint64_t bytes = 0;
     size_t begin = 0;
-    struct ms_walk walk = ms_lineage_walk(&allocation->lineage, 0, allocation->bytes);
+    struct ms_walk walk = ms_lineage_walk(ms_allocation_lineage(allocation), 0, allocation->bytes);
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (extent->content.locality == MS_REMOTE || extent->content.kind == MS_ABSENT)
             continue;

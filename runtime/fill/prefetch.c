@@ -81,7 +81,8 @@ static bool was_resident(const struct ms_allocation *allocation, const struct ms
 static bool list_wanted(struct batch *batch, struct part *part)
 {
     bool is_good = true;
-    struct ms_walk walk = ms_lineage_walk(&part->allocation->lineage, 0, part->allocation->bytes);
+    struct ms_walk walk =
+        ms_lineage_walk(ms_allocation_lineage(part->allocation), 0, part->allocation->bytes);
     for (const struct ms_extent *extent;
          is_good && (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (!batch->is_wanted(part->allocation, &extent->content))
@@ -284,7 +285,7 @@ static bool list_cached(const struct ms_allocation *allocation, const struct ms_
 {
     struct ms_extent extent;
     for (size_t at = range->begin;
-         ms_lineage_next(&allocation->lineage, &at, range->end, &extent);) {
+         ms_lineage_next(ms_allocation_lineage(allocation), &at, range->end, &extent);) {
         const struct ms_content *content = &extent.content;
         if (content->kind == MS_RESIDENT ||
             (content->cached && !ms_recorded_launch_is_current(content)))
@@ -304,7 +305,7 @@ static bool has_remote_granule(const struct ms_allocation *allocation, const str
     bool is_found = false;
     struct ms_extent extent;
     for (size_t at = range->begin;
-         ms_lineage_next(&allocation->lineage, &at, range->end, &extent);) {
+         ms_lineage_next(ms_allocation_lineage(allocation), &at, range->end, &extent);) {
         if (extent.content.locality != MS_REMOTE)
             begin = (extent.end + granule - 1) / granule * granule;
         is_found |= extent.end >= begin + granule ||
@@ -329,7 +330,8 @@ static size_t give_back_chunk(struct ms_allocation *allocation, struct ms_range 
         ms_bytes_change(allocation, &range, 1, set_missing) == CUDA_SUCCESS) {
         ms_placement_query(allocation, range.begin, range.end);
         if (has_remote_granule(allocation, &range))
-            freed = ms_backing_uncover(&allocation->backing, chunk.begin, chunk.end, false);
+            freed =
+                ms_backing_uncover(ms_allocation_memory(allocation), chunk.begin, chunk.end, false);
         else
             ms_bytes_set_present(allocation, cached.list, cached.count);
     }
@@ -342,7 +344,7 @@ static size_t give_back(struct ms_allocation *allocation, void *argument)
     size_t freed = 0;
     (void)argument;
     struct ms_range chunk = {0, allocation->granule_bytes};
-    for (; ms_backing_next(&allocation->backing, &chunk);
+    for (; ms_backing_next(ms_allocation_backing(allocation), &chunk);
          chunk = (struct ms_range){chunk.end, allocation->granule_bytes})
         freed += give_back_chunk(allocation, chunk);
     return freed;
@@ -355,8 +357,9 @@ static uint64_t written_bytes(void)
     uint64_t bytes = 0;
     struct ms_allocation *allocation = NULL;
     while ((allocation = ms_space_walk(allocation)) != NULL)
-        bytes += ms_lineage_any(&allocation->lineage, 0, allocation->bytes, MS_OF_KIND(MS_RESIDENT))
-                     ? ms_backing_bytes(&allocation->backing)
+        bytes += ms_lineage_any(ms_allocation_lineage(allocation), 0, allocation->bytes,
+                                MS_OF_KIND(MS_RESIDENT))
+                     ? ms_backing_bytes(ms_allocation_backing(allocation))
                      : 0;
     return bytes;
 }

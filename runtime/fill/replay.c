@@ -141,7 +141,7 @@ static bool is_same(const struct ms_content *a, size_t begin_a, const struct ms_
 static bool has_memory(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_range range = {begin, end};
-    while (ms_backing_next(&allocation->backing, &range) && range.begin == begin) {
+    while (ms_backing_next(ms_allocation_backing(allocation), &range) && range.begin == begin) {
         begin = range.end;
         range = (struct ms_range){begin, end};
     }
@@ -158,7 +158,7 @@ bool ms_replay_holds_input(const struct ms_allocation *allocation,
         !ms_space_is_accessible(allocation, begin, input->lineage.bytes))
         return false;
     for (size_t at = needed.begin; at < needed.end;) {
-        const struct ms_extent here = ms_lineage_at(&allocation->lineage, begin + at);
+        const struct ms_extent here = ms_lineage_at(ms_allocation_lineage(allocation), begin + at);
         const struct ms_extent then = ms_lineage_at(&input->lineage, at);
         if (!is_same(&here.content, begin, &then.content, 0))
             return false;
@@ -176,7 +176,7 @@ static bool has_input(const struct ms_allocation *allocation,
         return false;
     struct ms_extent extent;
     for (size_t at = begin + needed.begin;
-         ms_lineage_next(&allocation->lineage, &at, begin + needed.end, &extent);) {
+         ms_lineage_next(ms_allocation_lineage(allocation), &at, begin + needed.end, &extent);) {
         if (!extent.content.cached && !ms_content_is_nothing(&extent.content))
             return false;
     }
@@ -211,7 +211,8 @@ static CUresult define_input(const struct ms_allocation *allocation,
     size_t at = begin + needed.begin;
     struct ms_extent extent;
     CUresult result = CUDA_SUCCESS;
-    while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &at, end, &extent)) {
+    while (result == CUDA_SUCCESS &&
+           ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent)) {
         if (ms_content_is_nothing(&extent.content))
             result = replay_unwritten(&extent, allocation->address + extent.begin, stream);
     }
@@ -227,14 +228,14 @@ static CUresult run_in_input(struct ms_allocation *allocation,
     const struct ms_launch_input *input = recorded->input;
     const size_t begin = input->address - allocation->address;
     const size_t end = begin + input->lineage.bytes;
-    CUresult result = ms_backing_sink_map(&allocation->backing, begin, end);
+    CUresult result = ms_backing_sink_map(ms_allocation_memory(allocation), begin, end);
     if (result != CUDA_SUCCESS)
         return result;
     result = define_input(allocation, input, needed, stream);
     if (result == CUDA_SUCCESS)
         result = ms_call_run(recorded->launch, (const uint64_t[]){delta, 0}, stream);
     const CUresult waited = ms_driver_wait(stream);
-    ms_backing_sink_unmap(&allocation->backing, begin, end);
+    ms_backing_sink_unmap(ms_allocation_backing(allocation), begin, end);
     return result != CUDA_SUCCESS ? result : waited;
 }
 

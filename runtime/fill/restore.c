@@ -173,7 +173,7 @@ static bool next_piece(const struct comparison *comparison, size_t at, size_t en
     const size_t step = granule < COMPARED_BYTES ? granule : COMPARED_BYTES;
     const size_t next = (at / step + 1) * step;
     *piece_out = (struct ms_range){at, next < end ? next : end};
-    return !ms_backing_is_pinned(&allocation->backing, at, &piece_out->end);
+    return !ms_backing_is_pinned(ms_allocation_backing(allocation), at, &piece_out->end);
 }
 
 static void compare_with_file(struct comparison *comparison, struct ms_range range)
@@ -223,7 +223,8 @@ static void restore_origin(struct comparison *comparison, const struct ms_origin
     comparison->content = &origin->content;
     comparison->begin = begin;
     comparison->has_compared = comparison->has_found = false;
-    for (size_t at = begin; ms_lineage_next(&allocation->lineage, &at, end, &extent);) {
+    for (size_t at = begin;
+         ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent);) {
         const struct ms_range range = {extent.begin, extent.end};
         if (extent.content.kind != MS_RESIDENT)
             continue;
@@ -281,8 +282,9 @@ static size_t restore(struct ms_allocation *allocation, void *restoring)
 
 static bool may_be_restored(const struct ms_allocation *allocation)
 {
-    return ms_lineage_any(&allocation->lineage, 0, allocation->bytes, MS_OF_KIND(MS_RESIDENT)) &&
-           !allocation->keeps_dead;
+    return ms_lineage_any(ms_allocation_lineage(allocation), 0, allocation->bytes,
+                          MS_OF_KIND(MS_RESIDENT)) &&
+           !ms_allocation_has(allocation, MS_TRAIT_KEEPS_DEAD);
 }
 
 size_t ms_restore_all(void)
@@ -302,7 +304,7 @@ static bool next_written(const struct ms_allocation *allocation, struct ms_range
     struct ms_extent extent;
     size_t at = run->end;
     *run = (struct ms_range){0, 0};
-    while (ms_lineage_next(&allocation->lineage, &at, allocation->bytes, &extent)) {
+    while (ms_lineage_next(ms_allocation_lineage(allocation), &at, allocation->bytes, &extent)) {
         const bool is_written = !ms_content_is_nothing(&extent.content);
         if (!is_written && run->end > 0)
             break;
@@ -329,7 +331,7 @@ CUresult ms_restore_keep(void)
         if (!ms_restore_is_due(allocation))
             continue;
         const CUresult kept = keep(allocation);
-        allocation->was_resident = kept != CUDA_SUCCESS;
+        ms_allocation_set(allocation, MS_TRAIT_WAS_RESIDENT, kept != CUDA_SUCCESS);
         result = result == CUDA_SUCCESS ? kept : result;
     }
     return result;

@@ -47,12 +47,12 @@ size_t ms_restore_all(void);
  * address that nobody has seen. */
 static inline void ms_restore_mark(struct ms_allocation *allocation)
 {
-    allocation->was_resident = true;
+    ms_allocation_set(allocation, MS_TRAIT_WAS_RESIDENT, true);
 }
 
 static inline bool ms_restore_is_due(const struct ms_allocation *allocation)
 {
-    return allocation->was_resident;
+    return ms_allocation_has(allocation, MS_TRAIT_WAS_RESIDENT);
 }
 
 /* Makes the written bytes of all allocations with was_resident resident again. An allocation for

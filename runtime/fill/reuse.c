@@ -238,7 +238,7 @@ static size_t count_there(const struct ms_allocation *original, const struct not
     if (original->id != note->allocation_id || original->context != wanted->copy->context ||
         at + bytes > original->bytes || meets_copy(original, at, bytes, wanted))
         return 0;
-    const struct ms_extent extent = ms_lineage_at(&original->lineage, at);
+    const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(original), at);
     const size_t there = extent.end - at < bytes ? extent.end - at : bytes;
     *at_out = at;
     return extent.content.kind == MS_SOURCE && extent.content.source == note->file &&
@@ -258,7 +258,7 @@ static bool has_room(size_t bytes)
 
 static bool bring_in(struct ms_allocation *original, size_t at, size_t bytes)
 {
-    return !ms_lineage_any(&original->lineage, at, at + bytes, MS_MISSING) ||
+    return !ms_lineage_any(ms_allocation_lineage(original), at, at + bytes, MS_MISSING) ||
            (has_room(bytes) &&
             ms_materialise(original, at, at + bytes, MS_NEED_READ) == CUDA_SUCCESS);
 }
@@ -317,9 +317,9 @@ void ms_reuse_originals(struct ms_allocation *copy, size_t begin, size_t end, en
     const bool at_once = ms_needs[need].original == MS_ORIGINAL_AT_ONCE;
     struct ms_extent extent;
     if (ms_needs[need].original == MS_ORIGINAL_LEFT || is_left() ||
-        !ms_lineage_any(&copy->lineage, begin, end, MS_OF_KIND(MS_SOURCE)))
+        !ms_lineage_any(ms_allocation_lineage(copy), begin, end, MS_OF_KIND(MS_SOURCE)))
         return;
-    while (ms_lineage_next(&copy->lineage, &begin, end, &extent)) {
+    while (ms_lineage_next(ms_allocation_lineage(copy), &begin, end, &extent)) {
         if (is_noted(&extent.content, extent.end - extent.begin))
             use_originals(copy, &extent, at_once);
     }
@@ -373,7 +373,8 @@ static void make_results(struct ms_allocation *allocation, size_t begin, size_t 
 {
     struct ms_extent extent;
     CUresult result = CUDA_SUCCESS;
-    while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+    while (result == CUDA_SUCCESS &&
+           ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent)) {
         if (is_result(allocation, &extent, dependent))
             result = ms_materialise(allocation, extent.begin, extent.end, MS_NEED_LOAD);
     }

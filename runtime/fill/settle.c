@@ -36,7 +36,8 @@ static uint64_t count_deferred(void)
     uint64_t count = 0;
     struct ms_allocation *allocation = NULL;
     while ((allocation = ms_space_walk(allocation)) != NULL)
-        count += ms_lineage_any(&allocation->lineage, 0, allocation->bytes, MS_WANTING);
+        count +=
+            ms_lineage_any(ms_allocation_lineage(allocation), 0, allocation->bytes, MS_WANTING);
     return count;
 }
 

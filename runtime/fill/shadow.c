@@ -24,7 +24,7 @@ static bool is_sampled(const struct ms_allocation *allocation)
 
 static bool reserve(struct ms_allocation *allocation)
 {
-    if (allocation->shadow != NULL)
+    if (ms_allocation_shadow(allocation) != NULL)
         return true;
     struct ms_backing *shadow = ms_heap_alloc(sizeof(*shadow));
     if (shadow == NULL || ms_addresses_reserve_backing(shadow, allocation->device,
@@ -32,7 +32,7 @@ static bool reserve(struct ms_allocation *allocation)
         ms_heap_free(shadow);
         return false;
     }
-    allocation->shadow = shadow;
+    ms_allocation_set_shadow(allocation, shadow);
     return true;
 }
 
@@ -40,7 +40,7 @@ static bool reserve(struct ms_allocation *allocation)
 static bool cover(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     return is_sampled(allocation) && reserve(allocation) &&
-           ms_backing_cover(allocation->shadow, begin, end) == CUDA_SUCCESS;
+           ms_backing_cover(ms_allocation_shadow(allocation), begin, end) == CUDA_SUCCESS;
 }
 
 /* Keeps the current context, because the legacy stream belongs to it. */
@@ -118,7 +118,7 @@ static bool prepare(const struct ms_part *part, CUstream stream)
     bool is_good = cover(allocation, part->begin, part->end);
     struct ms_extent extent;
     for (size_t at = part->begin;
-         is_good && ms_lineage_next(&allocation->lineage, &at, part->end, &extent);) {
+         is_good && ms_lineage_next(ms_allocation_lineage(allocation), &at, part->end, &extent);) {
         if (ms_content_is_nothing(&extent.content))
             is_good = ms_driver.memset_d8_async(ms_shadow_address(allocation, extent.begin), 0,
                                                 extent.end - extent.begin, stream) == CUDA_SUCCESS;
@@ -150,7 +150,7 @@ bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
 void ms_shadow_trim(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_driver_scope scope; /* unmapping would end a capture */
-    struct ms_backing *shadow = allocation->shadow;
+    struct ms_backing *shadow = ms_allocation_shadow(allocation);
     if (shadow == NULL || !enter(&scope))
         return;
     ms_backing_uncover(shadow, begin, end < allocation->bytes ? end : shadow->bytes, false);
@@ -165,14 +165,12 @@ static void forget(struct ms_content *content)
 /* Frees the whole shadow, after marking that no byte has one. */
 static size_t give_up(struct ms_allocation *allocation)
 {
-    struct ms_backing *shadow = allocation->shadow;
+    const struct ms_backing *shadow = ms_allocation_shadow(allocation);
     const size_t freed = shadow != NULL ? shadow->backed_bytes : 0;
     if (freed == 0 ||
         ms_bytes_change_range(allocation, 0, allocation->bytes, forget) != CUDA_SUCCESS)
         return 0;
-    ms_backing_release(shadow);
-    ms_heap_free(shadow);
-    allocation->shadow = NULL;
+    ms_allocation_set_shadow(allocation, NULL);
     count_left_out(freed);
     return freed;
 }

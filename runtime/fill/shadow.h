@@ -31,7 +31,8 @@ static inline bool ms_verifies(void)
 /* The address of the shadow of the byte at `at`; 0: the allocation has no shadow. */
 static inline CUdeviceptr ms_shadow_address(const struct ms_allocation *allocation, size_t at)
 {
-    return allocation->shadow != NULL ? allocation->shadow->address + at : 0;
+    const struct ms_backing *shadow = ms_allocation_shadow(allocation);
+    return shadow != NULL ? shadow->address + at : 0;
 }
 
 /*

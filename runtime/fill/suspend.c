@@ -136,7 +136,7 @@ static CUdeviceptr address_of(const struct ms_allocation *allocation,
     if (content->kind == MS_PARKED)
         return ms_parked_backing(content->parked)->address + content->source_offset;
     return content->kind == MS_RESIDENT &&
-                   !ms_backing_is_pinned(&allocation->backing, extent->begin, end)
+                   !ms_backing_is_pinned(ms_allocation_backing(allocation), extent->begin, end)
                ? allocation->address + extent->begin
                : 0;
 }
@@ -165,7 +165,7 @@ static bool read_extents(struct suspension *suspension, struct ms_allocation *al
     struct ms_extent extent;
     bool is_good = true;
     for (size_t at = 0, end; is_good && at < allocation->bytes; at = end) {
-        extent = ms_lineage_at(&allocation->lineage, at);
+        extent = ms_lineage_at(ms_allocation_lineage(allocation), at);
         const CUdeviceptr from = address_of(allocation, &extent, &end);
         if (extent.content.kind == MS_PARKED &&
             ms_parked_wait(extent.content.parked) != CUDA_SUCCESS)
@@ -182,7 +182,7 @@ static bool read_allocation(struct suspension *suspension, struct ms_allocation 
     struct ms_driver_scope scope;
     struct ms_pinned_area area;
     CUstream stream;
-    if (!ms_lineage_any(&allocation->lineage, 0, allocation->bytes,
+    if (!ms_lineage_any(ms_allocation_lineage(allocation), 0, allocation->bytes,
                         MS_OF_KIND(MS_RESIDENT) | MS_OF_KIND(MS_PARKED)))
         return true;
     if (ms_driver_enter(allocation->context, &scope) != CUDA_SUCCESS)
@@ -203,7 +203,7 @@ static bool read_allocation(struct suspension *suspension, struct ms_allocation 
 /* True if the memory belongs to another process, or others use it. */
 static bool stays(const struct ms_allocation *allocation)
 {
-    return allocation->is_opened || allocation->is_exported;
+    return allocation->is_opened || ms_allocation_has(allocation, MS_TRAIT_IS_EXPORTED);
 }
 
 /* Frees leftover memory, restores lineage, then reads the bytes that have to wait. */
@@ -212,7 +212,8 @@ static bool prepare(struct suspension *suspension, struct ms_allocation *allocat
     if (stays(allocation))
         return true;
     ms_carve_settle(allocation, 0, allocation->bytes);
-    if (ms_backing_sink_wait(&allocation->backing, 0, allocation->granule_bytes) != CUDA_SUCCESS)
+    if (ms_backing_sink_wait(ms_allocation_memory(allocation), 0, allocation->granule_bytes) !=
+        CUDA_SUCCESS)
         return ms_fault_set(suspension->fault, "an NCCL group of the program is open");
     suspension->told->freed += ms_carve_give_back(allocation, MS_LEFTOVER);
     if (suspension->can_restore)
@@ -226,7 +227,8 @@ static size_t backed_bytes(const struct suspension *suspension)
     size_t bytes = 0;
     for (size_t i = 0; i < suspension->claimed_count; i++) {
         const struct ms_allocation *allocation = suspension->claimed[i];
-        bytes += ms_backing_bytes(&allocation->backing) + allocation->lineage.kind_bytes[MS_PARKED];
+        bytes += ms_backing_bytes(ms_allocation_backing(allocation)) +
+                 ms_allocation_lineage(allocation)->kind_bytes[MS_PARKED];
     }
     return bytes;
 }
@@ -261,8 +263,8 @@ static void set_kept(const struct kept *kept)
 
 static void tell_what_stays(struct ms_suspended *told, const struct ms_allocation *allocation)
 {
-    const size_t backed = ms_backing_bytes(&allocation->backing);
-    const size_t pinned = ms_backing_pinned_bytes(&allocation->backing);
+    const size_t backed = ms_backing_bytes(ms_allocation_backing(allocation));
+    const size_t pinned = ms_backing_pinned_bytes(ms_allocation_backing(allocation));
     told->stays_exported += stays(allocation) ? backed : 0;
     told->stays_mapped += stays(allocation) ? 0 : pinned;
     told->stays_otherwise += stays(allocation) ? 0 : backed - pinned;
@@ -270,7 +272,7 @@ static void tell_what_stays(struct ms_suspended *told, const struct ms_allocatio
 
 static void tell_what_comes_back(struct ms_suspended *told, const struct ms_allocation *allocation)
 {
-    struct ms_walk walk = ms_lineage_walk_all(&allocation->lineage);
+    struct ms_walk walk = ms_lineage_walk_all(ms_allocation_lineage(allocation));
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         const size_t bytes = extent->content.cached ? extent->end - extent->begin : 0;
         told->replayed += bytes;
@@ -374,7 +376,7 @@ static uint64_t missing_bytes(CUdevice device, CUcontext *context_out)
     while ((allocation = ms_space_walk(allocation)) != NULL) {
         if (!ms_restore_is_due(allocation) || allocation->device != device)
             continue;
-        bytes += missing_bytes_of(&allocation->lineage);
+        bytes += missing_bytes_of(ms_allocation_lineage(allocation));
         *context_out = allocation->context;
     }
     return bytes;

@@ -32,13 +32,13 @@ static struct ms_allocation *create(struct ms_backing *backing, const struct ms_
                                          .is_programs = backing->is_programs,
                                          .is_opened = kind == MS_RESIDENT,
                                          .is_transient = promise->is_transient};
-    allocation->backing = *backing;
-    allocation->backing.is_pooled = pool != NULL;
-    if (!ms_lineage_init(&allocation->lineage, bytes))
+    MS_OWN(allocation)->backing = *backing;
+    MS_OWN(allocation)->backing.is_pooled = pool != NULL;
+    if (!ms_lineage_init(&MS_OWN(allocation)->lineage, bytes))
         goto err_free;
-    if (!ms_lineage_set(&allocation->lineage, 0, bytes, &content))
+    if (!ms_lineage_set(&MS_OWN(allocation)->lineage, 0, bytes, &content))
         goto err_lineage;
-    allocation->lineage.changed_end = bytes;
+    MS_OWN(allocation)->lineage.changed_end = bytes;
     ms_publish_allocation(allocation);
     if (pool != NULL)
         ms_pool_count(pool, ms_pooled_bytes(allocation));
@@ -52,7 +52,7 @@ err_noted:
     if (pool != NULL)
         ms_pool_uncount(pool, ms_pooled_bytes(allocation));
 err_lineage:
-    ms_lineage_cleanup(&allocation->lineage);
+    ms_lineage_cleanup(&MS_OWN(allocation)->lineage);
 err_free:
     ms_heap_free(inside);
 err_backing:
@@ -94,32 +94,81 @@ struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
 
 bool ms_allocation_has_saved(const struct ms_allocation *allocation)
 {
-    const struct ms_lineage *lineage = &allocation->lineage;
+    const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
     const size_t nothing = lineage->bytes - lineage->deferred_bytes - lineage->resident_bytes;
-    return allocation->shadow != NULL || lineage->deferred_bytes > lineage->cached_bytes ||
+    return MS_OWN(allocation)->shadow != NULL || lineage->deferred_bytes > lineage->cached_bytes ||
            (nothing < lineage->bytes &&
-            allocation->backing.backed_bytes < allocation->granule_bytes);
+            MS_OWN(allocation)->backing.backed_bytes < allocation->granule_bytes);
+}
+
+const struct ms_lineage *ms_allocation_lineage(const struct ms_allocation *allocation)
+{
+    return &MS_OWN(allocation)->lineage;
+}
+
+const struct ms_backing *ms_allocation_backing(const struct ms_allocation *allocation)
+{
+    return &MS_OWN(allocation)->backing;
+}
+
+struct ms_backing *ms_allocation_memory(struct ms_allocation *allocation)
+{
+    return &MS_OWN(allocation)->backing;
+}
+
+struct ms_backing *ms_allocation_shadow(const struct ms_allocation *allocation)
+{
+    return MS_OWN(allocation)->shadow;
+}
+
+void ms_allocation_set_shadow(struct ms_allocation *allocation, struct ms_backing *shadow)
+{
+    struct ms_backing *old = MS_OWN(allocation)->shadow;
+    if (old != NULL)
+        ms_backing_release(old);
+    ms_heap_free(old);
+    MS_OWN(allocation)->shadow = shadow;
+}
+
+bool ms_allocation_has(const struct ms_allocation *allocation, enum ms_trait trait)
+{
+    return MS_OWN(allocation)->has[trait];
+}
+
+void ms_allocation_set(struct ms_allocation *allocation, enum ms_trait trait, bool is_so)
+{
+    MS_OWN(allocation)->has[trait] = is_so;
+}
+
+void ms_allocation_touch(struct ms_allocation *allocation)
+{
+    MS_OWN(allocation)->touches++;
+}
+
+uint32_t ms_allocation_touches(const struct ms_allocation *allocation)
+{
+    return MS_OWN(allocation)->touches;
 }
 
 void ms_allocation_destroy(struct ms_allocation *allocation)
 {
     const size_t pooled = ms_pooled_bytes(allocation);
-    ms_backing_release(&allocation->backing);
-    if (allocation->shadow != NULL)
-        ms_backing_release(allocation->shadow);
+    ms_backing_release(&MS_OWN(allocation)->backing);
+    if (MS_OWN(allocation)->shadow != NULL)
+        ms_backing_release(MS_OWN(allocation)->shadow);
     if (allocation->pool != NULL)
         ms_pool_uncount(allocation->pool, pooled);
     ms_state_sample();
-    ms_lineage_cleanup(&allocation->lineage);
+    ms_lineage_cleanup(&MS_OWN(allocation)->lineage);
     ms_sorted_cleanup(&MS_OWN(allocation)->blocks.all);
     ms_trimmed_forget(allocation);
-    ms_heap_free(allocation->shadow);
+    ms_heap_free(MS_OWN(allocation)->shadow);
     ms_heap_free(allocation);
 }
 
 CUresult ms_allocation_cover(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const CUresult result = ms_backing_cover(&allocation->backing, begin, end);
+    const CUresult result = ms_backing_cover(&MS_OWN(allocation)->backing, begin, end);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         ms_log(MS_INFO,
                "out of device memory while backing bytes %zu to %zu of the allocation of "

@@ -1,8 +1,84 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of an allocation: making, covering and destroying it. */
+/*
+ * An allocation: its immutable facts, and the life of it: making, covering and destroying it.
+ *
+ * The rest of an allocation is closed: memory/ alone sees the inside (memory_internal.h). A claim
+ * (space.h) guards that rest. So outside of memory/ a pointer to an allocation that is not const is
+ * a claim, or an allocation that is in no index; a function that changes an allocation takes such a
+ * pointer.
+ */
 #pragma once
 
-#include "runtime/memory/space.h"
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/base/range.h"
+#include "runtime/driver/driver.h"
+#include "runtime/memory/backing.h"
+#include "runtime/memory/lineage.h"
+#include "runtime/memory/pool.h"
+
+/* The facts: immutable after ms_space_add. Only memory/ makes an allocation, because the inside
+ * lies behind the facts. */
+struct ms_allocation {
+    CUdeviceptr address;
+    size_t bytes; /* as the program asked */
+    /* NULL: the context has ended, but a pool's memory stays. The next thread that claims the
+     * allocation puts its current context here. */
+    _Atomic(CUcontext) context;
+    uint64_t id;          /* unique in the process, never reused */
+    struct ms_pool *pool; /* the pool that these bytes count in; NULL: cuMemAlloc */
+    CUdevice device;
+    size_t granule, granule_bytes; /* granule_bytes: whole granules, so it may exceed bytes */
+    bool is_programs;              /* the program has reserved the addresses (backing.h) */
+    bool is_opened;    /* memory of another process (calls/ipc.h), all of it resident for good */
+    bool is_transient; /* takes the place of freed memory: no sign of a program that loads */
+};
+
+/* All granules that have a byte of [begin, end), cut to the allocation. */
+static inline struct ms_range ms_allocation_granules(const struct ms_allocation *allocation,
+                                                     size_t begin, size_t end)
+{
+    const size_t granule = allocation->granule;
+    const size_t last = (end + granule - 1) / granule * granule;
+    return (struct ms_range){begin / granule * granule,
+                             last < allocation->bytes ? last : allocation->bytes};
+}
+
+/* The record of a claimed allocation. Its content changes by the functions of bytes.h alone. */
+const struct ms_lineage *ms_allocation_lineage(const struct ms_allocation *allocation);
+
+/* The memory of a claimed allocation: to look at, and to change by the functions of backing.h. */
+const struct ms_backing *ms_allocation_backing(const struct ms_allocation *allocation);
+struct ms_backing *ms_allocation_memory(struct ms_allocation *allocation);
+
+/* The shadow of a claimed allocation (fill/shadow.h), or NULL. ms_allocation_set_shadow releases
+ * the old shadow and takes over the new one, of ms_heap_alloc; NULL: none. */
+struct ms_backing *ms_allocation_shadow(const struct ms_allocation *allocation);
+void ms_allocation_set_shadow(struct ms_allocation *allocation, struct ms_backing *shadow);
+
+/* What a room has to remember of a claimed allocation. */
+enum ms_trait {
+    MS_TRAIT_HAS_TOKENS,   /* the program asked for P2P_TOKENS, which sets SYNC_MEMOPS */
+    MS_TRAIT_IS_EXPORTED,  /* another process, or NCCL, uses the memory, which stays where it is */
+    MS_TRAIT_WAS_RESIDENT, /* before a plan came, or a suspension; not once resident again
+                              (restore.h) */
+    MS_TRAIT_KEEPS_DEAD,   /* a captured graph or an exported handle may use the memory of blocks
+                              that the program has returned */
+    MS_TRAIT_COUNT
+};
+bool ms_allocation_has(const struct ms_allocation *allocation, enum ms_trait trait);
+void ms_allocation_set(struct ms_allocation *allocation, enum ms_trait trait, bool is_so);
+
+/*
+ * Queued work is about to begin to use the memory of a claimed allocation, or its blocks change: a
+ * thread that waited for the device before must wait again. ms_allocation_touches counts such
+ * changes.
+ */
+void ms_allocation_touch(struct ms_allocation *allocation);
+uint32_t ms_allocation_touches(const struct ms_allocation *allocation);
 
 /* Memory that the shim promises to the program. */
 struct ms_promise {

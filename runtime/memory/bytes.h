@@ -16,16 +16,12 @@ static inline bool ms_bytes_are_zero(const unsigned char *bytes, size_t count)
     return bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0;
 }
 
-static inline CUresult ms_bytes_result(bool is_good)
-{
-    return is_good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-static inline CUresult ms_bytes_set(struct ms_allocation *allocation, size_t begin, size_t end,
-                                    const struct ms_content *content)
-{
-    return ms_bytes_result(ms_lineage_set(&allocation->lineage, begin, end, content));
-}
+CUresult ms_bytes_set(struct ms_allocation *allocation, size_t begin, size_t end,
+                      const struct ms_content *content);
+CUresult ms_bytes_change(struct ms_allocation *allocation, const struct ms_range *ranges,
+                         size_t count, ms_content_change *change);
+CUresult ms_bytes_set_present(struct ms_allocation *allocation, const struct ms_range *ranges,
+                              size_t count);
 
 static inline CUresult ms_bytes_set_kind(struct ms_allocation *allocation, size_t begin, size_t end,
                                          enum ms_kind kind)
@@ -35,22 +31,9 @@ static inline CUresult ms_bytes_set_kind(struct ms_allocation *allocation, size_
     return ms_bytes_set(allocation, begin, end, &content);
 }
 
-static inline CUresult ms_bytes_change(struct ms_allocation *allocation,
-                                       const struct ms_range *ranges, size_t count,
-                                       ms_content_change *change)
-{
-    return ms_bytes_result(ms_lineage_change(&allocation->lineage, ranges, count, change));
-}
-
 static inline CUresult ms_bytes_change_range(struct ms_allocation *allocation, size_t begin,
                                              size_t end, ms_content_change *change)
 {
     const struct ms_range range = {begin, end};
     return ms_bytes_change(allocation, &range, 1, change);
-}
-
-static inline CUresult ms_bytes_set_present(struct ms_allocation *allocation,
-                                            const struct ms_range *ranges, size_t count)
-{
-    return ms_bytes_result(ms_lineage_set_present(&allocation->lineage, ranges, count));
 }

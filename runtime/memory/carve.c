@@ -82,15 +82,15 @@ MS_HOLDS(ready_lock) static struct ms_ready *find_ready_place(CUdeviceptr addres
 /* Not with a shadow: verify mode compares a block's content when the program returns the block. */
 static bool may_be_ready(const struct ms_allocation *allocation)
 {
-    const struct ms_lineage *lineage = &allocation->lineage;
-    return allocation->shadow == NULL &&
+    const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
+    return MS_OWN(allocation)->shadow == NULL &&
            lineage->resident_bytes + lineage->dead_bytes == ms_mapped_bytes(lineage);
 }
 
 /* The program has returned the block at offset: notes the block if it is ready. */
 static void add_ready(struct ms_allocation *allocation, size_t offset)
 {
-    const struct ms_extent extent = ms_lineage_at(&allocation->lineage, offset);
+    const struct ms_extent extent = ms_lineage_at(&MS_OWN(allocation)->lineage, offset);
     if (extent.content.kind != MS_RESIDENT || !may_be_ready(allocation))
         return;
     begin_ready();
@@ -152,10 +152,15 @@ static bool ready_holds(const struct ms_allocation *allocation, size_t first, si
 
 /* --- blocks */
 
+bool ms_carve_has_begun(const struct ms_allocation *allocation)
+{
+    return MS_OWN(allocation)->is_carved;
+}
+
 bool ms_carve_next_block(const struct ms_allocation *allocation, size_t offset,
                          struct ms_range *block_out)
 {
-    const bool carved = allocation->is_carved;
+    const bool carved = MS_OWN(allocation)->is_carved;
     const struct ms_block *block = carved ? ms_block_behind(allocation, offset) : NULL;
     *block_out = block != NULL ? (struct ms_range){block->begin, block->end}
                                : (struct ms_range){0, allocation->bytes};
@@ -165,7 +170,7 @@ bool ms_carve_next_block(const struct ms_allocation *allocation, size_t offset,
 bool ms_carve_is_block(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    return !allocation->is_carved || blocks->strayed || ms_blocks_hold(blocks, begin, end);
+    return !MS_OWN(allocation)->is_carved || blocks->strayed || ms_blocks_hold(blocks, begin, end);
 }
 
 static void stray(struct ms_allocation *allocation)
@@ -178,7 +183,7 @@ static void stray(struct ms_allocation *allocation)
 void ms_carve_add_use(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    if (!allocation->is_carved || blocks->strayed)
+    if (!MS_OWN(allocation)->is_carved || blocks->strayed)
         return;
     const struct ms_block *block = ms_block_behind(allocation, begin);
     if (block != NULL && block->begin <= begin && end <= block->end)
@@ -194,7 +199,7 @@ bool ms_carve_add_block(struct ms_allocation *allocation, size_t begin, size_t e
     ms_lock_take(&ms_space_lock);
     blocks->all.item_bytes = sizeof(block);
     const bool is_added = ms_sorted_insert(&blocks->all, ms_blocks_find(blocks, begin), &block, 1);
-    allocation->is_carved |= is_added;
+    MS_OWN(allocation)->is_carved |= is_added;
     ms_lock_drop(&ms_space_lock);
     return is_added;
 }
@@ -241,14 +246,14 @@ static bool change(struct ms_allocation *allocation, size_t begin, size_t end,
                    ms_content_change *how)
 {
     const struct ms_range range = {begin, end};
-    return ms_lineage_change(&allocation->lineage, &range, 1, how);
+    return ms_lineage_change(&MS_OWN(allocation)->lineage, &range, 1, how);
 }
 
 static size_t present_bytes(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     size_t bytes = 0;
     struct ms_extent extent;
-    while (ms_lineage_next(&allocation->lineage, &begin, end, &extent))
+    while (ms_lineage_next(&MS_OWN(allocation)->lineage, &begin, end, &extent))
         bytes += ms_content_is_present(&extent.content) ? extent.end - extent.begin : 0;
     return bytes;
 }
@@ -267,7 +272,7 @@ static bool was_written(const struct ms_lineage *lineage)
 /* True if the allocation has blocks, or can get its first block. */
 static bool can_carve(struct ms_allocation *allocation)
 {
-    if (!allocation->is_carved && was_written(&allocation->lineage))
+    if (!MS_OWN(allocation)->is_carved && was_written(&MS_OWN(allocation)->lineage))
         MS_OWN(allocation)->uncarvable = true;
     return !MS_OWN(allocation)->uncarvable;
 }
@@ -282,7 +287,7 @@ static void use_again(struct ms_allocation *allocation, size_t begin, size_t end
 
 static enum ms_carved carve(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const bool is_first = !allocation->is_carved;
+    const bool is_first = !MS_OWN(allocation)->is_carved;
     if (!can_carve(allocation) ||
         (is_first && !change(allocation, 0, allocation->bytes, ms_carve_make_dead)))
         return MS_CARVED_NOT;
@@ -331,7 +336,8 @@ bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end
 {
     if (!ms_carve_remove_block(allocation, begin, end_out))
         return false;
-    if (change(allocation, begin, *end_out, ms_carve_forget) && !allocation->keeps_dead)
+    if (change(allocation, begin, *end_out, ms_carve_forget) &&
+        !MS_OWN(allocation)->has[MS_TRAIT_KEEPS_DEAD])
         ms_carve_set_leftover(allocation, MS_OWN(allocation)->leftover_bytes +
                                               present_bytes(allocation, begin, *end_out));
     atomic_fetch_add(&trim_gain, (int64_t)trimmed_bytes(allocation, begin, *end_out));
@@ -350,7 +356,7 @@ static void make_block(struct ms_allocation *allocation, const struct ms_range *
         ;
     if (carve(allocation, block->begin, block->end) == MS_CARVED)
         return;
-    allocation->keeps_dead = true;
+    MS_OWN(allocation)->has[MS_TRAIT_KEEPS_DEAD] = true;
     stray(allocation);
 }
 
@@ -408,11 +414,11 @@ bool ms_carve_is_scattered(struct ms_allocation *allocation, size_t offset,
                            struct ms_range *block_out)
 {
     enum { LEAST_PIECES = 1 << 17, BYTES_FOR_ONE = 512 << 10 };
-    if (allocation->lineage.extents.count <= LEAST_PIECES)
+    if (MS_OWN(allocation)->lineage.extents.count <= LEAST_PIECES)
         return false;
     ms_carve_settle(allocation, offset, offset + 1);
     const struct ms_range block = *block_out = block_at(allocation, offset);
-    const size_t pieces = ms_lineage_pieces(&allocation->lineage, block.begin, block.end);
+    const size_t pieces = ms_lineage_pieces(&MS_OWN(allocation)->lineage, block.begin, block.end);
     return pieces > LEAST_PIECES && pieces > MS_OWN(allocation)->least_pieces &&
            pieces > (block.end - block.begin) / BYTES_FOR_ONE;
 }
@@ -420,7 +426,7 @@ bool ms_carve_is_scattered(struct ms_allocation *allocation, size_t offset,
 void ms_carve_gathered(struct ms_allocation *allocation, struct ms_range block)
 {
     MS_OWN(allocation)->least_pieces =
-        2 * ms_lineage_pieces(&allocation->lineage, block.begin, block.end);
+        2 * ms_lineage_pieces(&MS_OWN(allocation)->lineage, block.begin, block.end);
 }
 
 /* --- giving back */
@@ -429,9 +435,9 @@ bool ms_carve_may_give_back(const struct ms_allocation *allocation, enum ms_give
 {
     if (what == MS_LEFTOVER)
         return MS_OWN(allocation)->leftover_bytes > 0;
-    return allocation->backing.backed_bytes > 0 &&
-           (allocation->lineage.resident_bytes < allocation->lineage.bytes ||
-            (allocation->is_carved && !allocation->keeps_dead));
+    return MS_OWN(allocation)->backing.backed_bytes > 0 &&
+           (MS_OWN(allocation)->lineage.resident_bytes < MS_OWN(allocation)->lineage.bytes ||
+            (MS_OWN(allocation)->is_carved && !MS_OWN(allocation)->has[MS_TRAIT_KEEPS_DEAD]));
 }
 
 /* Makes cached bytes resident that a replay could not restore, because their file has changed. */
@@ -439,9 +445,10 @@ static void keep_what_is_lost(struct ms_allocation *allocation)
 {
     static const struct ms_content resident = {.kind = MS_RESIDENT};
     struct ms_extent extent;
-    for (size_t at = 0; ms_lineage_next(&allocation->lineage, &at, allocation->bytes, &extent);) {
+    for (size_t at = 0;
+         ms_lineage_next(&MS_OWN(allocation)->lineage, &at, allocation->bytes, &extent);) {
         if (extent.content.cached && !ms_recorded_launch_is_current(&extent.content))
-            ms_lineage_set(&allocation->lineage, extent.begin, extent.end, &resident);
+            ms_lineage_set(&MS_OWN(allocation)->lineage, extent.begin, extent.end, &resident);
     }
 }
 
@@ -450,10 +457,10 @@ static void keep_what_is_lost(struct ms_allocation *allocation)
 static size_t give_up_resident(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     static const struct ms_content dead = {.kind = MS_DEAD};
-    const struct ms_chunk *chunk = ms_backing_chunk(&allocation->backing, begin);
+    const struct ms_chunk *chunk = ms_backing_chunk(&MS_OWN(allocation)->backing, begin);
     const size_t stop = chunk->end < end ? chunk->end : end;
     if (!chunk->is_pinned)
-        ms_lineage_set(&allocation->lineage, begin, stop, &dead);
+        ms_lineage_set(&MS_OWN(allocation)->lineage, begin, stop, &dead);
     return stop;
 }
 
@@ -461,7 +468,7 @@ static void give_up_dead(struct ms_allocation *allocation)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     ms_carve_set_leftover(allocation, 0);
-    if (!allocation->is_carved || allocation->keeps_dead)
+    if (!MS_OWN(allocation)->is_carved || MS_OWN(allocation)->has[MS_TRAIT_KEEPS_DEAD])
         return;
     size_t at = 0;
     struct ms_position next = {0, 0};
@@ -471,7 +478,7 @@ static void give_up_dead(struct ms_allocation *allocation)
         next = ms_sorted_next(&blocks->all, next);
         const size_t end = block != NULL ? block->begin : allocation->bytes;
         while (at < end) {
-            const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+            const struct ms_extent extent = ms_lineage_at(&MS_OWN(allocation)->lineage, at);
             size_t stop = extent.end < end ? extent.end : end;
             if (extent.content.kind == MS_RESIDENT)
                 stop = give_up_resident(allocation, at, stop);
@@ -484,24 +491,24 @@ static void give_up_dead(struct ms_allocation *allocation)
 static size_t uncover(struct ms_allocation *allocation)
 {
     size_t freed = 0, begin = 0;
-    struct ms_walk walk = ms_lineage_walk_all(&allocation->lineage);
+    struct ms_walk walk = ms_lineage_walk_all(&MS_OWN(allocation)->lineage);
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (!ms_content_is_present(&extent->content))
             continue;
-        freed += ms_backing_uncover(&allocation->backing, begin, extent->begin, false);
+        freed += ms_backing_uncover(&MS_OWN(allocation)->backing, begin, extent->begin, false);
         begin = extent->end;
     }
     /* The last granule reaches behind the end of the allocation. */
-    return freed +
-           ms_backing_uncover(&allocation->backing, begin, allocation->backing.bytes, false);
+    return freed + ms_backing_uncover(&MS_OWN(allocation)->backing, begin,
+                                      MS_OWN(allocation)->backing.bytes, false);
 }
 
 static bool list_backed(const struct ms_allocation *allocation, struct ms_ranges *ranges)
 {
-    const size_t end = allocation->backing.bytes;
+    const size_t end = MS_OWN(allocation)->backing.bytes;
     struct ms_range range = {0, end};
     bool is_listed = true;
-    for (; is_listed && ms_backing_next(&allocation->backing, &range);
+    for (; is_listed && ms_backing_next(&MS_OWN(allocation)->backing, &range);
          range = (struct ms_range){range.end, end})
         is_listed = ms_ranges_add(ranges, range.begin, range.end);
     return is_listed;
@@ -557,7 +564,8 @@ size_t ms_carve_give_back(struct ms_allocation *allocation, enum ms_give_back wh
     give_up_dead(allocation);
     if (what == MS_RESTORABLE) {
         keep_what_is_lost(allocation);
-        if (allocation->lineage.cached_bytes > 0) /* whole extents change: no memory is needed */
+        if (MS_OWN(allocation)->lineage.cached_bytes >
+            0) /* whole extents change: no memory is needed */
             change(allocation, 0, allocation->bytes, set_missing);
     }
     return what == MS_LEFTOVER ? trim(allocation) : uncover(allocation);

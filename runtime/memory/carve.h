@@ -44,6 +44,9 @@ void ms_carve_cut(struct ms_allocation *allocation, size_t begin, size_t end);
  * deferred. */
 bool ms_carve_meets_leftover(const struct ms_allocation *allocation, size_t begin, size_t end);
 
+/* True if a caching allocator has taken a block from the allocation. */
+bool ms_carve_has_begun(const struct ms_allocation *allocation);
+
 /* The first block that ends behind offset; an allocation that is not carved counts as one block.
  * False if there is none. */
 bool ms_carve_next_block(const struct ms_allocation *allocation, size_t offset,

@@ -24,7 +24,7 @@ static void count(const struct ms_allocation *allocation, int64_t sign)
 {
     if (MS_OWN(allocation)->freed == NULL)
         return;
-    const struct ms_backing *backing = &allocation->backing;
+    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
     atomic_fetch_add(&delayed.backed_bytes, (uint64_t)(sign * (int64_t)backing->backed_bytes));
     atomic_fetch_add(&delayed.bytes[allocation->device],
                      (uint64_t)(sign * (int64_t)backing->bytes));

@@ -201,7 +201,7 @@ static bool blocks_are_valid(const struct ms_allocation *allocation, struct ms_v
     struct ms_position next = {0, 0};
     for (const struct ms_block *block; (block = ms_sorted_item(&blocks->all, next)) != NULL;
          next = ms_sorted_next(&blocks->all, next)) {
-        if (!allocation->is_carved || block->begin < at || block->end <= block->begin ||
+        if (!MS_OWN(allocation)->is_carved || block->begin < at || block->end <= block->begin ||
             block->end > allocation->bytes)
             return violates(violation, "blocks are sorted parts of a carved allocation",
                             block->begin, block->end);
@@ -229,9 +229,9 @@ static bool is_placed(const struct ms_allocation *allocation, const struct ms_ex
     if (extent->content.kind == MS_UNMAPPED)
         return allocation->is_programs;
     if (extent->content.kind == MS_DEAD)
-        return allocation->is_carved && (block == NULL || block->begin >= extent->end);
-    return ms_content_is_present(&extent->content) || !allocation->is_carved || blocks->strayed ||
-           ms_blocks_hold(blocks, extent->begin, extent->end);
+        return MS_OWN(allocation)->is_carved && (block == NULL || block->begin >= extent->end);
+    return ms_content_is_present(&extent->content) || !MS_OWN(allocation)->is_carved ||
+           blocks->strayed || ms_blocks_hold(blocks, extent->begin, extent->end);
 }
 
 static bool holds(uint64_t bytes, const struct ms_extent *extent)
@@ -289,11 +289,11 @@ static bool extents_are_valid(const struct ms_allocation *allocation,
                               struct ms_violation *violation)
 {
     size_t outside = 0;
-    struct ms_walk walk = ms_lineage_walk_all(&allocation->lineage);
+    struct ms_walk walk = ms_lineage_walk_all(&MS_OWN(allocation)->lineage);
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         const bool is_present = ms_content_is_present(&extent->content);
         outside += is_present ? remote_bytes_of(allocation, extent) : 0;
-        if (is_present && !is_backed(&allocation->backing, extent->begin, extent->end))
+        if (is_present && !is_backed(&MS_OWN(allocation)->backing, extent->begin, extent->end))
             return extent_violates(violation, "what is present is backed", extent);
         if (!is_placed(allocation, extent))
             return extent_violates(violation,
@@ -309,12 +309,12 @@ static bool extents_are_valid(const struct ms_allocation *allocation,
 
 bool ms_allocation_is_valid(const struct ms_allocation *allocation, struct ms_violation *violation)
 {
-    const struct ms_backing *backing = &allocation->backing;
-    if (allocation->lineage.bytes != allocation->bytes || allocation->bytes > backing->bytes ||
-        allocation->address != backing->address)
+    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
+    if (MS_OWN(allocation)->lineage.bytes != allocation->bytes ||
+        allocation->bytes > backing->bytes || allocation->address != backing->address)
         return violates(violation, "lineage and backing are the allocation's", 0,
                         allocation->bytes);
-    return ms_lineage_is_valid(&allocation->lineage, violation) &&
+    return ms_lineage_is_valid(&MS_OWN(allocation)->lineage, violation) &&
            ms_backing_is_valid(backing, violation) && blocks_are_valid(allocation, violation) &&
            extents_are_valid(allocation, violation);
 }
@@ -326,12 +326,13 @@ static bool is_due(const struct ms_allocation *allocation)
 {
     enum { FOR_A_CLAIM = 512 };
     static _Thread_local size_t saved __attribute__((tls_model("initial-exec")));
-    const struct ms_backing *backing = &allocation->backing;
+    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
     size_t sink = 0;
     for (const struct ms_sink_mapping *at = backing->sinks; at != NULL; at = at->next)
         sink += at->count;
-    const size_t cost = allocation->lineage.extents.count + MS_OWN(allocation)->blocks.all.count +
-                        backing->chunks.count + sink * (sink + backing->chunks.count);
+    const size_t cost = MS_OWN(allocation)->lineage.extents.count +
+                        MS_OWN(allocation)->blocks.all.count + backing->chunks.count +
+                        sink * (sink + backing->chunks.count);
     saved += FOR_A_CLAIM;
     if (cost > saved)
         return false;

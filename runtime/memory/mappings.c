@@ -9,7 +9,7 @@
 
 bool ms_mappings_put(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
 {
-    struct ms_backing *backing = &allocation->backing;
+    struct ms_backing *backing = &MS_OWN(allocation)->backing;
     ms_lock_take(&ms_space_lock);
     struct ms_program_mapping *there = ms_backing_mapping(backing, mapping->begin);
     bool has_room = there != NULL && there->begin == mapping->begin;
@@ -27,7 +27,7 @@ bool ms_mappings_put(struct ms_allocation *allocation, const struct ms_program_m
 
 void ms_mappings_drop(struct ms_allocation *allocation, size_t begin)
 {
-    struct ms_backing *backing = &allocation->backing;
+    struct ms_backing *backing = &MS_OWN(allocation)->backing;
     ms_lock_take(&ms_space_lock);
     const struct ms_position at = ms_backing_mapping_behind(backing, begin);
     const struct ms_program_mapping *mapping = ms_sorted_item(&backing->mappings, at);
@@ -51,7 +51,8 @@ static void set_content(struct ms_allocation *allocation, size_t begin, size_t e
 
 bool ms_mappings_meet(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const struct ms_program_mapping *mapping = ms_backing_mapping(&allocation->backing, begin);
+    const struct ms_program_mapping *mapping =
+        ms_backing_mapping(&MS_OWN(allocation)->backing, begin);
     return mapping != NULL && mapping->begin < end;
 }
 
@@ -60,7 +61,8 @@ bool ms_mappings_add(struct ms_allocation *allocation, const struct ms_program_m
     if (!mapping->is_real)
         return mapping->begin % allocation->granule == 0 && ms_mappings_put(allocation, mapping);
     if (!ms_mappings_put(allocation, mapping) ||
-        ms_backing_add_real(&allocation->backing, mapping->begin, mapping->end) != CUDA_SUCCESS)
+        ms_backing_add_real(&MS_OWN(allocation)->backing, mapping->begin, mapping->end) !=
+            CUDA_SUCCESS)
         fail(allocation, mapping->begin);
     return true;
 }
@@ -70,7 +72,7 @@ CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_progr
 {
     struct ms_program_mapping real = *mapping;
     const CUresult result =
-        ms_backing_make_real(&allocation->backing, real.begin, real.end, real_out);
+        ms_backing_make_real(&MS_OWN(allocation)->backing, real.begin, real.end, real_out);
     real.is_real = true;
     if (result == CUDA_SUCCESS)
         ms_mappings_put(allocation, &real);
@@ -83,8 +85,9 @@ CUresult ms_mappings_join(struct ms_allocation *allocation,
 {
     const struct ms_content content = {.kind = MS_SOURCE, .source = copy};
     bool is_lost;
-    const CUresult result = ms_backing_join(&allocation->backing, mapping->begin, mapping->end,
-                                            ms_source_data(copy), may_give_up, &is_lost);
+    const CUresult result =
+        ms_backing_join(&MS_OWN(allocation)->backing, mapping->begin, mapping->end,
+                        ms_source_data(copy), may_give_up, &is_lost);
     if (is_lost && ms_bytes_set(allocation, mapping->begin, mapping->end, &content) != CUDA_SUCCESS)
         fail(allocation, mapping->begin);
     return result;
@@ -104,12 +107,13 @@ CUresult ms_mappings_set_access(struct ms_allocation *allocation,
                                 const struct ms_program_mapping *mapping, bool is_accessible,
                                 struct ms_pieces *pieces)
 {
-    const enum ms_kind unwritten = allocation->is_carved ? MS_DEAD : MS_UNDEFINED;
+    const enum ms_kind unwritten = MS_OWN(allocation)->is_carved ? MS_DEAD : MS_UNDEFINED;
     const enum ms_kind kind = mapping->is_real ? MS_RESIDENT : unwritten;
     set_access(allocation, mapping, is_accessible, is_accessible ? kind : MS_UNMAPPED);
     if (pieces == NULL || pieces->count == 0)
         return CUDA_SUCCESS;
-    const CUresult result = ms_backing_put_pieces(&allocation->backing, mapping->begin, pieces);
+    const CUresult result =
+        ms_backing_put_pieces(&MS_OWN(allocation)->backing, mapping->begin, pieces);
     if (result != CUDA_SUCCESS) {
         set_access(allocation, mapping, false, MS_UNMAPPED);
         return result;
@@ -117,7 +121,7 @@ CUresult ms_mappings_set_access(struct ms_allocation *allocation,
     for (size_t i = 0; i < pieces->count; i++)
         set_content(allocation, mapping->begin + pieces->all[i].begin,
                     mapping->begin + pieces->all[i].end, MS_RESIDENT);
-    allocation->keeps_dead = true;
+    MS_OWN(allocation)->has[MS_TRAIT_KEEPS_DEAD] = true;
     ms_backing_end_pieces(pieces, allocation->device);
     return CUDA_SUCCESS;
 }
@@ -127,24 +131,24 @@ bool ms_mappings_is_alive(struct ms_allocation *allocation,
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     ms_carve_settle(allocation, mapping->begin, mapping->end);
-    if (allocation->is_carved && !blocks->strayed) {
+    if (MS_OWN(allocation)->is_carved && !blocks->strayed) {
         const struct ms_block *block = ms_block_behind(allocation, mapping->begin);
         return block != NULL && block->begin < mapping->end;
     }
-    return ms_lineage_any(&allocation->lineage, mapping->begin, mapping->end,
+    return ms_lineage_any(&MS_OWN(allocation)->lineage, mapping->begin, mapping->end,
                           MS_DEFERRED | MS_OF_KIND(MS_RESIDENT));
 }
 
 CUresult ms_mappings_remove(struct ms_allocation *allocation,
                             const struct ms_program_mapping *mapping, struct ms_pieces *pieces_out)
 {
-    struct ms_backing *backing = &allocation->backing;
+    struct ms_backing *backing = &MS_OWN(allocation)->backing;
     CUresult result = ms_backing_sink_wait(backing, mapping->begin, mapping->end);
     if (result == CUDA_SUCCESS && pieces_out != NULL)
         result = ms_backing_take_pieces(backing, mapping->begin, mapping->end, pieces_out);
     if (result != CUDA_SUCCESS)
         return result;
-    allocation->touches++;
+    MS_OWN(allocation)->touches++;
     ms_carve_cut(allocation, mapping->begin, mapping->end);
     ms_backing_uncover(backing, mapping->begin, mapping->end, true);
     set_content(allocation, mapping->begin, mapping->end, MS_UNMAPPED);

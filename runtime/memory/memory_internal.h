@@ -5,7 +5,16 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 #include "runtime/base/ranges.h"
+#include "runtime/base/sorted.h"
 #include "runtime/memory/space.h"
+#include "runtime/state/state.h"
+
+/* A block: offsets in its allocation, and its record in the state page. */
+struct ms_block {
+    uint64_t begin, end;
+    struct ms_state_place place;
+    uint32_t unpublished; /* changes since it was published (publish.c) */
+};
 
 /* The blocks of a carved allocation: sorted, without overlap. */
 struct ms_blocks {
@@ -49,6 +58,19 @@ static inline size_t ms_mapped_bytes(const struct ms_lineage *lineage)
 struct ms_inside {
     struct ms_allocation facts; /* must be first: MS_OWN casts */
 
+    /* A caching allocator takes blocks from the allocation (carve.h). Changed under the claim and
+     * ms_space_lock, read under either. */
+    bool is_carved;
+
+    /* guarded by the claim; only functions of lineage.h and backing.h change these */
+    struct ms_lineage lineage;
+    struct ms_backing backing;
+    struct ms_backing *shadow; /* owned; NULL: none */
+
+    /* guarded by the claim */
+    uint32_t touches; /* ms_allocation_touch */
+    bool has[MS_TRAIT_COUNT];
+
     /* guarded by ms_space_lock */
     bool claimed;
     bool counted_deferred;   /* in ms_hot.deferred */
@@ -71,6 +93,15 @@ struct ms_inside {
     CUevent freed;                      /* follows the program's uses; or NULL */
     CUcontext freed_in; /* the context whose work may use the memory; NULL: the allocation's own */
 };
+
+/* The bytes that count in the pool: whole granules; units of 512 bytes if the allocation is smaller
+ * than a granule. */
+static inline size_t ms_pooled_bytes(const struct ms_allocation *allocation)
+{
+    enum { UNIT = 512 };
+    return allocation->bytes < allocation->granule ? (allocation->bytes + UNIT - 1) / UNIT * UNIT
+                                                   : allocation->granule_bytes;
+}
 
 static inline void ms_trimmed_forget(struct ms_allocation *allocation)
 {

@@ -50,13 +50,13 @@ static void add_name(struct ms_state_block *block, const struct ms_allocation *a
 
 static struct ms_state_block describe(const struct ms_allocation *allocation)
 {
-    const struct ms_lineage *lineage = &allocation->lineage;
+    const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
     const size_t *kinds = lineage->kind_bytes;
     struct ms_state_block block = {
         .id = allocation->id,
         .address = allocation->address,
         .bytes = ms_mapped_bytes(lineage),
-        .backed_bytes = allocation->backing.backed_bytes,
+        .backed_bytes = MS_OWN(allocation)->backing.backed_bytes,
         .kind_bytes = {[MS_BYTES_DEAD] = lineage->dead_bytes,
                        [MS_BYTES_FILL] = kinds[MS_FILL],
                        [MS_BYTES_FILE] = lineage->file_bytes,
@@ -69,7 +69,7 @@ static struct ms_state_block describe(const struct ms_allocation *allocation)
         .cached_bytes = lineage->cached_bytes,
         .remote_bytes = lineage->remote_bytes,
         .device = (uint32_t)allocation->device,
-        .flags = allocation->is_carved ? MS_BLOCK_CARVED : 0,
+        .flags = MS_OWN(allocation)->is_carved ? MS_BLOCK_CARVED : 0,
     };
     block.kind_bytes[MS_BYTES_UNDEFINED] =
         block.bytes - lineage->dead_bytes - lineage->deferred_bytes - lineage->resident_bytes;
@@ -97,7 +97,7 @@ static struct ms_state_block describe_part(const struct ms_allocation *allocatio
                                    .device = (uint32_t)allocation->device,
                                    .flags = MS_BLOCK_PART};
     struct ms_extent extent;
-    while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+    while (ms_lineage_next(&MS_OWN(allocation)->lineage, &begin, end, &extent)) {
         const size_t bytes = extent.end - extent.begin;
         block.kind_bytes[kind_of(&extent.content)] += bytes;
         if (extent.content.cached)
@@ -118,7 +118,7 @@ static bool is_due(const struct ms_allocation *allocation, struct ms_block *part
 {
     enum { PIECES_FOR_ONE = 64 };
     if (++part->unpublished * PIECES_FOR_ONE <
-        ms_lineage_pieces(&allocation->lineage, part->begin, part->end))
+        ms_lineage_pieces(&MS_OWN(allocation)->lineage, part->begin, part->end))
         return false;
     part->unpublished = 0;
     return true;
@@ -146,18 +146,19 @@ static void publish_parts(struct ms_allocation *allocation, size_t begin, size_t
  */
 static bool has_news(const struct ms_allocation *allocation, uint64_t deferred)
 {
-    const struct ms_lineage *lineage = &allocation->lineage;
+    const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
     const struct ms_published *published = &MS_OWN(allocation)->published;
-    if (!published->place.is_counted || published->backed_bytes != allocation->backing.backed_bytes)
+    if (!published->place.is_counted ||
+        published->backed_bytes != MS_OWN(allocation)->backing.backed_bytes)
         return true;
     const bool is_settled =
-        allocation->is_carved && deferred == 0 && published->deferred_bytes == 0;
+        MS_OWN(allocation)->is_carved && deferred == 0 && published->deferred_bytes == 0;
     return lineage->changed_begin < lineage->changed_end && !is_settled;
 }
 
 void ms_publish_allocation(struct ms_allocation *allocation)
 {
-    struct ms_lineage *lineage = &allocation->lineage;
+    struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
     struct ms_published *published = &MS_OWN(allocation)->published;
     const bool is_changed = lineage->changed_begin < lineage->changed_end;
     const uint64_t deferred = deferred_bytes(lineage);
@@ -168,9 +169,9 @@ void ms_publish_allocation(struct ms_allocation *allocation)
     published->live_bytes = live;
     ms_counter_move(MS_GAUGE_DEFERRED, (int64_t)(deferred - published->deferred_bytes));
     published->deferred_bytes = deferred;
-    published->backed_bytes = allocation->backing.backed_bytes;
+    published->backed_bytes = MS_OWN(allocation)->backing.backed_bytes;
     struct ms_state_block block = describe(allocation);
-    if (is_changed && !allocation->is_carved) {
+    if (is_changed && !MS_OWN(allocation)->is_carved) {
         const struct ms_extent first = ms_lineage_at(lineage, 0);
         const struct ms_extent extent = ms_lineage_at(lineage, lineage->changed_begin);
         add_file(&block, &first.content);
@@ -209,7 +210,7 @@ static _Thread_local uint64_t thread_bytes __attribute__((tls_model("initial-exe
 
 struct ms_publish_timer ms_publish_begin(const struct ms_allocation *allocation)
 {
-    return (struct ms_publish_timer){ms_state_now(), present_bytes(&allocation->lineage)};
+    return (struct ms_publish_timer){ms_state_now(), present_bytes(&MS_OWN(allocation)->lineage)};
 }
 
 void ms_publish_materialised(const struct ms_publish_timer *note,
@@ -218,7 +219,7 @@ void ms_publish_materialised(const struct ms_publish_timer *note,
     if (note->began == 0)
         return;
     ms_counter_add(MS_COUNT_MATERIALISE_NS, ms_state_now() - note->began);
-    const uint64_t present = present_bytes(&allocation->lineage);
+    const uint64_t present = present_bytes(&MS_OWN(allocation)->lineage);
     const uint64_t bytes = present > note->present_bytes ? present - note->present_bytes : 0;
     thread_bytes += bytes;
     if (result == CUDA_SUCCESS)

@@ -84,16 +84,17 @@ static void count_backed_locked(struct ms_allocation *allocation, size_t bytes)
 
 MS_HOLDS(ms_space_lock) static void count_unbacked_locked(struct ms_allocation *allocation)
 {
-    const size_t unbacked = allocation->backing.mapped_bytes - allocation->backing.backed_bytes;
+    const size_t unbacked =
+        MS_OWN(allocation)->backing.mapped_bytes - MS_OWN(allocation)->backing.backed_bytes;
     atomic_fetch_add(&space.unbacked_bytes[allocation->device],
                      (int64_t)unbacked - (int64_t)MS_OWN(allocation)->counted_unbacked);
     MS_OWN(allocation)->counted_unbacked = unbacked;
-    count_backed_locked(allocation, allocation->backing.backed_bytes);
+    count_backed_locked(allocation, MS_OWN(allocation)->backing.backed_bytes);
 }
 
 static struct place place_of(struct ms_allocation *allocation)
 {
-    const struct ms_backing *backing = &allocation->backing;
+    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
     const size_t guard = backing->is_programs ? 0 : backing->granule;
     return (struct place){allocation->address - guard, allocation->address + backing->bytes + guard,
                           allocation};
@@ -116,7 +117,7 @@ static void count_promised(const struct ms_allocation *allocation, int64_t sign)
 {
     if (!allocation->is_programs)
         count(allocation->device, sign * (int64_t)allocation->bytes,
-              sign * (int64_t)allocation->backing.bytes);
+              sign * (int64_t)MS_OWN(allocation)->backing.bytes);
 }
 
 void ms_space_count_promised(CUdevice device, int64_t bytes)
@@ -313,7 +314,7 @@ MS_HOLDS(ms_space_lock)
 static struct ms_range find_pointed_locked(const struct ms_allocation *allocation, int64_t offset)
 {
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
-    if (!allocation->is_carved)
+    if (!MS_OWN(allocation)->is_carved)
         return (struct ms_range){.begin = 0, .end = allocation->bytes};
     struct ms_range found = {0, 0};
     struct ms_position at = ms_blocks_find(blocks, offset < 0 ? 0 : (size_t)offset);
@@ -331,7 +332,7 @@ static struct ms_range find_pointed_locked(const struct ms_allocation *allocatio
 
 bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin, size_t bytes)
 {
-    const struct ms_backing *backing = &allocation->backing;
+    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
     const size_t end = begin + bytes;
     if (!backing->is_programs)
         return true;
@@ -347,13 +348,13 @@ bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin
 
 struct ms_range ms_space_accessible_around(const struct ms_allocation *allocation, size_t offset)
 {
-    const struct ms_sorted *all = &allocation->backing.mappings;
+    const struct ms_sorted *all = &MS_OWN(allocation)->backing.mappings;
     const struct ms_program_mapping *next;
-    if (!allocation->backing.is_programs)
+    if (!MS_OWN(allocation)->backing.is_programs)
         return (struct ms_range){0, allocation->bytes};
     if (!ms_space_is_accessible(allocation, offset, 1))
         return (struct ms_range){offset, offset};
-    const struct ms_position here = ms_backing_mapping_behind(&allocation->backing, offset);
+    const struct ms_position here = ms_backing_mapping_behind(&MS_OWN(allocation)->backing, offset);
     next = ms_sorted_item(all, here);
     struct ms_range around = {next->begin, next->end};
     for (struct ms_position at = ms_sorted_next(all, here);
@@ -399,7 +400,7 @@ bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocat
 
 static bool is_deferred(const struct ms_allocation *allocation)
 {
-    const struct ms_lineage *lineage = &allocation->lineage;
+    const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
     return lineage->resident_bytes + lineage->dead_bytes < ms_mapped_bytes(lineage);
 }
 
@@ -489,7 +490,7 @@ bool ms_space_next_mapping(CUdeviceptr address, struct ms_program_mapping *mappi
     bool is_found = allocation != NULL && allocation->is_programs;
     if (is_found) {
         const struct ms_program_mapping *mapping =
-            ms_backing_mapping(&allocation->backing, address - allocation->address);
+            ms_backing_mapping(&MS_OWN(allocation)->backing, address - allocation->address);
         is_found = mapping != NULL;
         if (is_found)
             *mapping_out = *mapping;
@@ -591,7 +592,7 @@ static struct ms_range find_between_blocks_locked(const struct surroundings *nea
     const struct ms_allocation *allocation = near->allocation;
     const struct ms_blocks *blocks = &MS_OWN(allocation)->blocks;
     struct ms_range nothing = {near->begin, near->end};
-    if (!allocation->is_carved || blocks->strayed || pointer < allocation->address)
+    if (!MS_OWN(allocation)->is_carved || blocks->strayed || pointer < allocation->address)
         return (struct ms_range){0, 0};
     const struct ms_position at = ms_blocks_find(blocks, pointer - allocation->address);
     const struct ms_block *next = ms_sorted_item(&blocks->all, at);

@@ -16,74 +16,8 @@
 #include <stdint.h>
 
 #include "runtime/base/range.h"
-#include "runtime/base/sorted.h"
 #include "runtime/driver/driver.h"
-#include "runtime/memory/backing.h"
-#include "runtime/memory/lineage.h"
-#include "runtime/memory/pool.h"
-#include "runtime/state/state.h"
-
-/* A block: offsets in its allocation, and its record in the state page. */
-struct ms_block {
-    uint64_t begin, end;
-    struct ms_state_place place;
-    uint32_t unpublished; /* changes since it was published (publish.c) */
-};
-
-/* The part of an allocation that every folder may read; memory_internal.h has the rest. */
-struct ms_allocation {
-    /* immutable after ms_space_add */
-    CUdeviceptr address;
-    size_t bytes; /* as the program asked */
-    /* NULL: the context has ended, but a pool's memory stays. The next thread that claims the
-     * allocation puts its current context here. */
-    _Atomic(CUcontext) context;
-    uint64_t id;          /* unique in the process, never reused */
-    struct ms_pool *pool; /* the pool that these bytes count in; NULL: cuMemAlloc */
-    CUdevice device;
-    size_t granule, granule_bytes; /* granule_bytes: whole granules, so it may exceed bytes */
-    bool is_programs;              /* the program has reserved the addresses (backing.h) */
-    bool is_opened;    /* memory of another process (calls/ipc.h), all of it resident for good */
-    bool is_transient; /* takes the place of freed memory: no sign of a program that loads */
-
-    /* A caching allocator takes blocks from the allocation (carve.h). Changed under the claim and
-     * ms_space_lock, read under either. */
-    bool is_carved;
-
-    /* guarded by the claim; only functions of lineage.h, bytes.h and backing.h change these */
-    struct ms_lineage lineage;
-    struct ms_backing backing;
-    struct ms_backing *shadow; /* METASHARD=verify: fill/shadow.h; owned; NULL: none */
-
-    /* guarded by the claim */
-    uint32_t touches;  /* counts new uses of the memory by queued work, and changes of blocks: a
-                          thread that waited for the device before such a change must wait again */
-    bool was_resident; /* before a plan came, or a suspension; false once resident again
-                          (restore.h) */
-    bool has_tokens;   /* the program asked for P2P_TOKENS, which sets SYNC_MEMOPS */
-    bool is_exported;  /* another process, or NCCL, uses the memory, which stays where it is */
-    bool keeps_dead;   /* a captured graph or an exported handle may use the memory of blocks that
-                          the program has returned */
-};
-
-/* All granules that have a byte of [begin, end), cut to the allocation. */
-static inline struct ms_range ms_allocation_granules(const struct ms_allocation *allocation,
-                                                     size_t begin, size_t end)
-{
-    const size_t granule = allocation->granule;
-    const size_t last = (end + granule - 1) / granule * granule;
-    return (struct ms_range){begin / granule * granule,
-                             last < allocation->bytes ? last : allocation->bytes};
-}
-
-/* The bytes that count in the pool: whole granules; units of 512 bytes if the allocation is smaller
- * than a granule. */
-static inline size_t ms_pooled_bytes(const struct ms_allocation *allocation)
-{
-    enum { UNIT = 512 };
-    return allocation->bytes < allocation->granule ? (allocation->bytes + UNIT - 1) / UNIT * UNIT
-                                                   : allocation->granule_bytes;
-}
+#include "runtime/memory/allocation.h"
 
 /* The immutable part of an allocation, as a copy that needs no claim. */
 struct ms_allocation_facts {

@@ -142,7 +142,7 @@ MS_HOLDS(ms_shard.lock)
 static void query_locked(struct query *query, const struct ms_allocation *allocation, size_t begin,
                          size_t end)
 {
-    struct ms_walk walk = ms_lineage_walk(&allocation->lineage, begin, end);
+    struct ms_walk walk = ms_lineage_walk(ms_allocation_lineage(allocation), begin, end);
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if ((ms_content_states(&extent->content) & MS_UNDECIDED) == 0)
             continue;
@@ -179,7 +179,8 @@ static void apply(struct query *query, struct ms_allocation *allocation)
 
 void ms_placement_query(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    if (!ms_shard_is_active() || !ms_lineage_any(&allocation->lineage, begin, end, MS_UNDECIDED))
+    if (!ms_shard_is_active() ||
+        !ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_UNDECIDED))
         return;
     struct query *query = ms_heap_zalloc(sizeof(*query));
     if (query == NULL)
@@ -251,7 +252,7 @@ bool ms_placement_query_name(const struct ms_allocation *allocation, size_t begi
 {
     if (!ms_shard_is_active() || begin >= end)
         return false;
-    struct ms_extent extent = ms_lineage_at(&allocation->lineage, begin);
+    struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), begin);
     extent.end = extent.end < end ? extent.end : end;
     ms_lock_take(&ms_shard.lock);
     const struct reader reader = find_tensor_locked(allocation, &extent);
@@ -317,7 +318,8 @@ static void publish_remote_reads_locked(const struct ms_allocation *allocation, 
     bool is_found = false;
     uint64_t bytes = 0;
     struct ms_extent extent;
-    for (size_t at = begin; ms_lineage_next(&allocation->lineage, &at, end, &extent);) {
+    for (size_t at = begin;
+         ms_lineage_next(ms_allocation_lineage(allocation), &at, end, &extent);) {
         if (extent.content.locality != MS_REMOTE)
             continue;
         bytes += extent.end - extent.begin;
@@ -345,7 +347,7 @@ static void publish_remote_reads_locked(const struct ms_allocation *allocation, 
 CUresult ms_placement_query_read_remote(const struct ms_allocation *allocation, size_t begin,
                                         size_t end)
 {
-    if (!ms_lineage_any(&allocation->lineage, begin, end, MS_OF_OTHERS))
+    if (!ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_OF_OTHERS))
         return CUDA_SUCCESS;
     ms_lock_take(&ms_shard.lock);
     if (ms_shard.plan != NULL)
@@ -621,7 +623,7 @@ static bool look_at(const struct ms_allocation *allocation, size_t begin, size_t
 {
     bool is_good = true;
     *found = (struct findings){.is_open = true};
-    struct ms_walk walk = ms_lineage_walk(&allocation->lineage, begin, end);
+    struct ms_walk walk = ms_lineage_walk(ms_allocation_lineage(allocation), begin, end);
     for (const struct ms_extent *extent;
          is_good && (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         const struct ms_content *content = &extent->content;

@@ -406,7 +406,7 @@ void ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t
 
 static void set_extents(const struct ms_allocation *allocation)
 {
-    struct ms_walk walk = ms_lineage_walk(&allocation->lineage, 0, allocation->bytes);
+    struct ms_walk walk = ms_lineage_walk(ms_allocation_lineage(allocation), 0, allocation->bytes);
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (extent->content.kind == MS_SOURCE)
             ms_shard_add_copy(extent->content.source, extent->content.source_offset,
@@ -487,7 +487,7 @@ static bool is_given(const struct ms_allocation *allocation, size_t begin, size_
 {
     bool found = false;
     struct ms_extent extent;
-    while (!found && ms_lineage_next(&allocation->lineage, &begin, end, &extent))
+    while (!found && ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent))
         found = extent.content.kind == MS_SOURCE && ms_source_is_file(extent.content.source);
     return found;
 }

@@ -14,6 +14,7 @@
 
 #include "runtime/config/config.h"
 #include "runtime/memory/space.h"
+#include "runtime/state/state.h"
 #include "runtime/plan/plan.h"
 
 /* True if a plan is active. One relaxed load. */

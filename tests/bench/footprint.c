@@ -53,7 +53,7 @@ static void launch_on(CUdeviceptr block)
 static size_t count_extents(CUdeviceptr address)
 {
     struct ms_allocation *allocation = ms_space_claim(address);
-    const size_t extents = allocation->lineage.extents.count;
+    const size_t extents = ms_allocation_lineage(allocation)->extents.count;
     ms_space_release(allocation);
     return extents;
 }

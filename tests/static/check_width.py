@@ -19,7 +19,7 @@ MEANINGS = {
     "one_user": "those of them that one file uses",
     "rooms": "those that another folder uses",
     "strangers": "those that do not bear the name of their file",
-    "members": "uses, outside of memory/, of members of struct ms_allocation that change; handed to its functions they are none",
+    "memory": "those of memory/ that another folder uses: the door to what an allocation is",
     "concerns": "calls of what CONCERNS has, outside of the file that defines it",
 }
 # What whoever writes an entry point or a kind of call has to remember.
@@ -29,7 +29,7 @@ CONCERNS = {
     "payload": r"ms_payload_\w+",
     "may record": r"ms_order_\w*record\w*|ms_order_may_record\w*",
     "claim": r"ms_space_(?:try_)?claim\w*|ms_space_release|ms_space_claim_same|ms_claims_begin",
-    "use": r"ms_space_add_use",
+    "use": r"ms_carve_add_use",
     "placement": r"ms_placement_query",
     "retry": r"ms_evict_try_again|ms_evict_try_bytes_again",
     "hold": r"ms_evict_hold|ms_evict_let_go",
@@ -41,10 +41,6 @@ CONCERNS = {
     "transient": r"is_transient",
     "is anything deferred": r"ms_defers_any",
 }
-# Of struct ms_allocation (space.h): what a claim guards. Inputs of launches, and what a replay or a comparison places, have
-# members of these names too.
-MEMBERS = re.compile(r"(?<!\binput)(?<!\bread)(?<!\bplaced)(?<!\bpair)->(?:lineage|backing|shadow|touches|was_resident|keeps_dead|is_carved)\b")
-HANDED = re.compile(r"\bms_(?:lineage|backing)_\w+\(\s*&?\w+(?:->\w+)?->(?:lineage|backing|shadow)\b")
 IMPLEMENTATIONS = {"heap_jemalloc", "heap_libc"}
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 
@@ -84,14 +80,12 @@ def find(build):
         "rooms": [f"{path}: {name}" for (name, path), files in sorted(users.items())
                   if {os.path.dirname(file) for file in files} != {os.path.dirname(path)}],
         "strangers": [f"{path}: {name}" for name, path in sorted(users) if not bears_name(name, path)],
-        "members": [],
         "concerns": [],
     }
+    found["memory"] = [row for row in found["rooms"] if row.startswith("runtime/memory/")]
     for path, text in sorted(texts.items()):
         if not path.endswith(".c"):
             continue
-        if not path.startswith("runtime/memory/"):
-            found["members"] += [f"{path}: {match[0]}" for match in MEMBERS.finditer(HANDED.sub("", text))]
         found["concerns"] += [f"{path}: {match[0]}" for match in concern.finditer(text) if owner.get(match[0]) != path]
     return found
 

@@ -14,6 +14,7 @@
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/invariants.h"
+#include "runtime/memory/memory_internal.h"
 #include "tools/simcuda/harness/test.h"
 
 struct fake_driver fake;
@@ -790,8 +791,8 @@ void fake_set(struct ms_allocation *allocation, size_t begin, size_t end,
 {
     WANT(ms_space_claim(allocation->address) == allocation);
     if (ms_content_is_present(content))
-        WANT(ms_backing_cover(&allocation->backing, begin, end) == CUDA_SUCCESS);
-    WANT(ms_lineage_set(&allocation->lineage, begin, end, content));
+        WANT(ms_backing_cover(ms_allocation_memory(allocation), begin, end) == CUDA_SUCCESS);
+    WANT(ms_lineage_set(&MS_OWN(allocation)->lineage, begin, end, content));
     ms_space_release(allocation);
 }
 
@@ -799,7 +800,7 @@ static void check_memory(const struct ms_allocation *allocation, const struct ms
 {
     struct ms_range range = {extent->begin, extent->end};
     size_t at = extent->begin;
-    while (ms_backing_next(&allocation->backing, &range) && range.begin == at) {
+    while (ms_backing_next(ms_allocation_backing(allocation), &range) && range.begin == at) {
         at = range.end;
         range = (struct ms_range){at, extent->end};
     }
@@ -808,12 +809,12 @@ static void check_memory(const struct ms_allocation *allocation, const struct ms
 
 void fake_check_allocation(const struct ms_allocation *allocation)
 {
-    const struct ms_backing *backing = &allocation->backing;
+    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
     size_t mapped = 0;
     struct ms_violation violation;
-    if (!ms_lineage_is_valid(&allocation->lineage, &violation))
+    if (!ms_lineage_is_valid(&MS_OWN(allocation)->lineage, &violation))
         end_test("%s: \"%s\" is not true", __func__, violation.rule);
-    struct ms_walk walk = ms_lineage_walk_all(&allocation->lineage);
+    struct ms_walk walk = ms_lineage_walk_all(ms_allocation_lineage(allocation));
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if (ms_content_is_present(&extent->content))
             check_memory(allocation, extent);

@@ -22,8 +22,8 @@ static struct ms_lock high = MS_LOCK_INIT(leases);
 static struct ms_lock also_high = MS_LOCK_INIT(leases);
 
 static struct ms_inside allocations[] = {
-    {.facts = {.address = 0x1000, .bytes = 0x1000, .backing = {.bytes = 0x1000}}},
-    {.facts = {.address = 0x2000, .bytes = 0x1000, .backing = {.bytes = 0x1000}}}};
+    {.facts = {.address = 0x1000, .bytes = 0x1000}, .backing = {.bytes = 0x1000}},
+    {.facts = {.address = 0x2000, .bytes = 0x1000}, .backing = {.bytes = 0x1000}}};
 
 static struct ms_allocation *claim(int i)
 {

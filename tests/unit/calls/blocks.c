@@ -116,7 +116,7 @@ static uint64_t handed_out(void)
 
 static enum ms_kind kind_at(size_t offset)
 {
-    return ms_lineage_at(&allocation->lineage, offset).content.kind;
+    return ms_lineage_at(ms_allocation_lineage(allocation), offset).content.kind;
 }
 
 static bool has_memory(size_t offset)
@@ -130,16 +130,16 @@ MS_TEST_BETWEEN(start, end, a_report_makes_a_block_until_another_takes_it_back)
 {
     report(G, 2 * G);
     check_block(0, G, 3 * G);
-    CHECK(handed_out() == 1 && allocation->touches == 1);
+    CHECK(handed_out() == 1 && ms_allocation_touches(allocation) == 1);
     CHECK(kind_at(0) == MS_DEAD && kind_at(G) == MS_UNDEFINED && kind_at(3 * G) == MS_DEAD);
-    CHECK(!has_memory(G) && !allocation->keeps_dead);
+    CHECK(!has_memory(G) && !ms_allocation_has(allocation, MS_TRAIT_KEEPS_DEAD));
     report(G + 1, 0); /* no block begins there */
     report(0, -G);
-    CHECK_EQ(allocation->touches, 1);
+    CHECK_EQ(ms_allocation_touches(allocation), 1);
     check_block(0, G, 3 * G);
     report(G, -2 * G);
     check_no_block(0);
-    CHECK(kind_at(G) == MS_DEAD && allocation->touches == 2);
+    CHECK(kind_at(G) == MS_DEAD && ms_allocation_touches(allocation) == 2);
     report(BYTES - 1, 1);
     check_block(0, BYTES - 1, BYTES);
     report(BYTES - 1, 0);
@@ -157,7 +157,8 @@ MS_TEST_BETWEEN(start, end, a_report_outside_of_an_allocation_changes_nothing)
     report(0, BYTES + 1);
     report(BYTES - 1, 2);
     report(BYTES, 1);
-    CHECK(!allocation->is_carved && handed_out() == 0 && allocation->touches == 0);
+    CHECK(!ms_carve_has_begun(allocation) && handed_out() == 0 &&
+          ms_allocation_touches(allocation) == 0);
     report(0, BYTES);
     check_block(0, 0, BYTES);
     fake_program_memory_free(program);
@@ -197,7 +198,7 @@ MS_TEST_BETWEEN(start, end, an_allocation_used_as_a_whole_has_no_blocks)
     check_block(0, 0, BYTES);
     ms_window_end(false);
     report(2 * G, G);
-    CHECK(!allocation->is_carved && handed_out() == 0 && use_count == 0);
+    CHECK(!ms_carve_has_begun(allocation) && handed_out() == 0 && use_count == 0);
 }
 
 MS_TEST_BETWEEN(start, end, a_block_that_cannot_be_recorded_gets_memory)
@@ -231,15 +232,15 @@ MS_TEST_BETWEEN(start, end, during_a_capture_it_has_memory_and_keeps_it)
     ms_hot.captures = 1;
     report(2 * G, G);
     check_used(1, 2 * G, G, MS_NEED_READ_WRITE, MS_REASON_HANDED_OUT);
-    CHECK(has_memory(2 * G) && allocation->keeps_dead);
+    CHECK(has_memory(2 * G) && ms_allocation_has(allocation, MS_TRAIT_KEEPS_DEAD));
     ms_hot.captures = 0;
-    allocation->keeps_dead = false;
+    ms_allocation_set(allocation, MS_TRAIT_KEEPS_DEAD, false);
     report(2 * G, -G);
-    CHECK(!allocation->keeps_dead);
+    CHECK(!ms_allocation_has(allocation, MS_TRAIT_KEEPS_DEAD));
     report(2 * G, G);
     ms_hot.captures = 1;
     report(2 * G, -G);
-    CHECK(allocation->keeps_dead);
+    CHECK(ms_allocation_has(allocation, MS_TRAIT_KEEPS_DEAD));
     ms_hot.captures = 0;
 }
 
@@ -382,9 +383,9 @@ MS_TEST_BETWEEN(leave, end, a_report_takes_a_block_handed_out_unseen_back)
 {
     const CUdeviceptr address = allocation->address + 2 * G;
     CHECK(ms_ready_report(address, 1));
-    const uint32_t touches = allocation->touches;
+    const uint32_t touches = ms_allocation_touches(allocation);
     report(2 * G, 0);
-    CHECK_EQ(allocation->touches, touches + 1);
+    CHECK_EQ(ms_allocation_touches(allocation), touches + 1);
     CHECK(!ms_ready_report(address, 0)); /* it is not handed out any more */
     CHECK_EQ(ms_carve_leftover_bytes(), 2 * G);
     CHECK(ms_ready_report(address, 2));

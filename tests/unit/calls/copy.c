@@ -193,7 +193,7 @@ static CUresult read_bytes(struct ms_allocation *allocation, size_t begin, size_
 
 static struct ms_content at(const struct ms_allocation *allocation, size_t granule)
 {
-    return ms_lineage_at(&allocation->lineage, granule * FAKE_GRANULE).content;
+    return ms_lineage_at(ms_allocation_lineage(allocation), granule * FAKE_GRANULE).content;
 }
 
 static struct ms_movement row(CUdeviceptr to, CUdeviceptr from, size_t bytes)
@@ -251,7 +251,7 @@ static void check_none_held(void)
     struct ms_allocation *spare = fake_allocation(FAKE_GRANULE);
     fake_set(spare, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .cached = true});
     ms_evict_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts);
-    CHECK_EQ(spare->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(spare)->backed_bytes, 0);
     fake_allocation_free(spare);
 }
 
@@ -270,7 +270,9 @@ MS_TEST_BETWEEN(start, end, lineage_moves_without_memory_and_without_work)
     set_snapshot(source, 4 * FAKE_GRANULE, 5 * FAKE_GRANULE);
     must_copy(destination->address + 1, source->address, 5 * FAKE_GRANULE);
     CHECK_EQ(fake.work_count, 0);
-    CHECK_EQ(source->backing.backed_bytes + destination->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(source)->backed_bytes +
+                 ms_allocation_backing(destination)->backed_bytes,
+             0);
     CHECK_EQ(at(destination, 1).pattern, 0x03020104); /* as far as it was moved */
     CHECK_EQ(at(destination, 5).kind, MS_SOURCE);
     check_none_held();
@@ -283,10 +285,10 @@ MS_TEST_BETWEEN(start, end, lineage_moves_without_memory_and_without_work)
 MS_TEST_BETWEEN(start, end, a_copy_of_unwritten_bytes_makes_both_sides_zero)
 {
     must_copy(destination->address + 3, source->address + 5, FAKE_GRANULE);
-    CHECK_EQ(source->lineage.kind_bytes[MS_FILL], FAKE_GRANULE);
-    CHECK_EQ(destination->lineage.kind_bytes[MS_FILL], FAKE_GRANULE);
-    const struct ms_content there = ms_lineage_at(&source->lineage, 5).content;
-    const struct ms_content here = ms_lineage_at(&destination->lineage, 3).content;
+    CHECK_EQ(ms_allocation_lineage(source)->kind_bytes[MS_FILL], FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(destination)->kind_bytes[MS_FILL], FAKE_GRANULE);
+    const struct ms_content there = ms_lineage_at(ms_allocation_lineage(source), 5).content;
+    const struct ms_content here = ms_lineage_at(ms_allocation_lineage(destination), 3).content;
     CHECK(there.kind == MS_FILL && there.pattern == 0 && !there.is_shadowed);
     CHECK(here.kind == MS_FILL && here.pattern == 0);
 }
@@ -319,13 +321,13 @@ MS_TEST_BETWEEN(start, end, into_memory_lineage_is_played_in_the_order_of_the_st
     CHECK_EQ(fake.work[0].address, destination->address + 2 * FAKE_GRANULE);
     CHECK_EQ(fake.work[0].bytes, 2 * FAKE_GRANULE);
     CHECK(fake.work[0].stream == FAKE_STREAM);
-    CHECK_EQ(source->backing.backed_bytes, 0);
-    CHECK_EQ(destination->backing.backed_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(source)->backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(destination)->backed_bytes, 2 * FAKE_GRANULE);
     CHECK(at(destination, 0).kind == MS_FILL && at(destination, 2).kind == MS_RESIDENT);
 
     must_copy(program, source->address, BYTES);
     CHECK_EQ(((unsigned char *)(uintptr_t)program)[BYTES - 1], 7);
-    CHECK_EQ(source->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(source)->backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, a_piece_is_cut_where_the_destination_changes)
@@ -335,7 +337,7 @@ MS_TEST_BETWEEN(start, end, a_piece_is_cut_where_the_destination_changes)
     set(destination, 2, 3, &resident);
     must_copy(destination->address, source->address, 4 * FAKE_GRANULE);
     CHECK_EQ(fake.work_count, 2);
-    CHECK_EQ(destination->lineage.kind_bytes[MS_FILL], 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(destination)->kind_bytes[MS_FILL], 2 * FAKE_GRANULE);
     CHECK_EQ(read_bytes(destination, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(bytes_of(destination)[4 * FAKE_GRANULE - 1], 7);
 }
@@ -348,7 +350,7 @@ MS_TEST_BETWEEN(start, end, a_copy_into_a_granule_with_memory_is_played_at_once)
     fake_set(destination, 2000, 3000, &resident);
     must_copy(destination->address, source->address, FAKE_GRANULE);
     CHECK_EQ(fake.work_count, 4);
-    CHECK(!ms_lineage_any(&destination->lineage, 0, FAKE_GRANULE, MS_MISSING));
+    CHECK(!ms_lineage_any(ms_allocation_lineage(destination), 0, FAKE_GRANULE, MS_MISSING));
     CHECK_BYTES(bytes_of(destination), host, sizeof(host));
 }
 
@@ -385,7 +387,7 @@ MS_TEST_BETWEEN(start, end, a_second_copy_into_memory_brings_its_source_into_mem
         memset(bytes_of(destination), 1, BYTES);
         must_copy_all();
         CHECK_BYTES(bytes_of(destination), file.data, BYTES);
-        CHECK_EQ(source->lineage.cached_bytes, time == 0 ? 0 : BYTES);
+        CHECK_EQ(ms_allocation_lineage(source)->cached_bytes, time == 0 ? 0 : BYTES);
         CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES) - before, time < 2 ? BYTES : 0);
     }
     set(source, 0, GRANULES, &sevens);
@@ -402,7 +404,7 @@ MS_TEST_BETWEEN(start, end, the_original_of_a_recorded_copy_is_known)
     CHECK(ms_space_claim(destination->address) == destination);
     ms_reuse_originals(destination, 0, FAKE_GRANULE, MS_NEED_CONTRIBUTE);
     ms_space_release(destination);
-    CHECK(source->lineage.cached_bytes == FAKE_GRANULE && at(source, 1).cached);
+    CHECK(ms_allocation_lineage(source)->cached_bytes == FAKE_GRANULE && at(source, 1).cached);
     CHECK_BYTES(bytes_of(destination), file.data + FAKE_GRANULE, FAKE_GRANULE);
     set(source, 0, GRANULES, &sevens);
     set(destination, 0, GRANULES, &sevens);
@@ -416,9 +418,9 @@ MS_TEST_BETWEEN(start, end, a_recorded_copy_is_known_as_made_of_its_source)
     set(source, 0, GRANULES, &(struct ms_content){.kind = MS_SOURCE, .source = file.source});
     must_copy(destination->address, source->address + FAKE_GRANULE, FAKE_GRANULE);
     ms_reuse_make_dependents(source->address, FAKE_GRANULE);
-    CHECK_EQ(destination->lineage.cached_bytes, 0);
+    CHECK_EQ(ms_allocation_lineage(destination)->cached_bytes, 0);
     ms_reuse_make_dependents(source->address, FAKE_GRANULE + 1);
-    CHECK_EQ(destination->lineage.cached_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(destination)->cached_bytes, FAKE_GRANULE);
     CHECK_BYTES(bytes_of(destination), file.data + FAKE_GRANULE, FAKE_GRANULE);
     set(source, 0, GRANULES, &sevens);
     set(destination, 0, GRANULES, &sevens);
@@ -444,7 +446,7 @@ MS_TEST_BETWEEN(start, end, a_copy_of_bytes_in_memory_is_forwarded_and_holds_the
     set(source, 0, 8, &resident);
     set(destination, 0, 8, &pattern);
     check_forwarded(destination->address, source->address, BYTES);
-    CHECK(!ms_lineage_any(&destination->lineage, 0, BYTES, MS_NOT_RESIDENT));
+    CHECK(!ms_lineage_any(ms_allocation_lineage(destination), 0, BYTES, MS_NOT_RESIDENT));
     CHECK_EQ(fake.work_count, 0); /* what is overwritten is not replayed */
     struct ms_allocation *spare = fake_allocation(FAKE_GRANULE);
     fake_set(spare, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .cached = true});
@@ -462,7 +464,7 @@ MS_TEST_BETWEEN(start, end, a_copy_of_no_bytes_or_of_other_memory_is_forwarded)
     CHECK_EQ(at(destination, 0).kind, MS_FILL);
     check_forwarded(destination->address, program, BYTES);
     ms_evict_let_go();
-    CHECK(!ms_lineage_any(&destination->lineage, 0, BYTES, MS_NOT_RESIDENT));
+    CHECK(!ms_lineage_any(ms_allocation_lineage(destination), 0, BYTES, MS_NOT_RESIDENT));
     CHECK_EQ(fake.work_count, 0);
     check_none_held();
 }
@@ -512,7 +514,7 @@ MS_TEST(the_driver_copies_behind_held_up_work_and_in_a_capture)
         check_forwarded(destination->address, source->address, BYTES);
         ms_evict_let_go();
         CHECK_EQ(bytes_of(source)[BYTES - 1], 7);
-        CHECK(!ms_lineage_any(&destination->lineage, 0, BYTES, MS_NOT_RESIDENT));
+        CHECK(!ms_lineage_any(ms_allocation_lineage(destination), 0, BYTES, MS_NOT_RESIDENT));
         if (way == 0)
             ms_order_set_capture(false);
         be_busy(false);
@@ -554,9 +556,10 @@ MS_TEST_BETWEEN(start, end, absence_is_copied_to_the_byte)
 {
     fake_set(source, 2 * FAKE_GRANULE + 3, 4 * FAKE_GRANULE, &absent);
     must_copy(destination->address + 7, source->address + FAKE_GRANULE, 5 * FAKE_GRANULE);
-    const struct ms_extent extent = ms_lineage_at(&destination->lineage, FAKE_GRANULE + 10);
+    const struct ms_extent extent =
+        ms_lineage_at(ms_allocation_lineage(destination), FAKE_GRANULE + 10);
     CHECK_EQ(extent.content.kind, MS_ABSENT);
-    CHECK_EQ(destination->lineage.kind_bytes[MS_ABSENT], 2 * FAKE_GRANULE - 3);
+    CHECK_EQ(ms_allocation_lineage(destination)->kind_bytes[MS_ABSENT], 2 * FAKE_GRANULE - 3);
     CHECK_EQ(extent.end, 3 * FAKE_GRANULE + 7);
 }
 
@@ -583,7 +586,7 @@ MS_TEST_BETWEEN(start, end, a_copy_of_stored_bytes_moves_lineage_or_goes_to_its_
     CHECK_EQ(fake.work_count, 0);
     must_copy(program, destination->address, 4 * FAKE_GRANULE);
     CHECK_EQ(((unsigned char *)(uintptr_t)program)[4 * FAKE_GRANULE - 1], 9);
-    CHECK_EQ(destination->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(destination)->backed_bytes, 0);
     CHECK(fake.calls[FAKE_stream_synchronize] > 0); /* the store may go */
 
     /* A little of it is brought into its place first. */
@@ -685,10 +688,10 @@ MS_TEST(a_copy_over_cached_bytes_ends_their_lineage_there_alone)
             CHECK_EQ(read_bytes(destination, i * G, (i + 1) * G), CUDA_SUCCESS);
         CHECK(at(destination, 7).cached);
         must_copy(destination->address + G, source->address, 6 * G);
-        CHECK_EQ(destination->lineage.kind_bytes[MS_RESIDENT], 6 * G);
+        CHECK_EQ(ms_allocation_lineage(destination)->kind_bytes[MS_RESIDENT], 6 * G);
         CHECK(at(destination, 1).kind == MS_RESIDENT && at(destination, 6).kind == MS_RESIDENT);
         ms_evict_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts);
-        CHECK_EQ(destination->backing.backed_bytes, 6 * G);
+        CHECK_EQ(ms_allocation_backing(destination)->backed_bytes, 6 * G);
         CHECK_EQ(read_bytes(source, 0, BYTES) | read_bytes(destination, 0, BYTES), CUDA_SUCCESS);
         memset(wanted, 9, BYTES);
         memcpy(wanted + G, bytes_of(source), 6 * G);
@@ -877,7 +880,7 @@ MS_TEST_BETWEEN(start, end, the_copy_of_what_is_anothers_says_so_where_it_lies)
     CHECK(!at(destination, 2).is_remote_copy && at(destination, 3).is_remote_copy);
     CHECK(!at(destination, 4).is_remote_copy && !at(destination, 6).is_remote_copy);
     CHECK(at(destination, 5).is_remote_copy);
-    CHECK(ms_lineage_at(&destination->lineage, 6 * G - 1).content.is_remote_copy);
+    CHECK(ms_lineage_at(ms_allocation_lineage(destination), 6 * G - 1).content.is_remote_copy);
     CHECK(!at(source, 5).is_remote_copy);
     fake_fail(FAKE_memset_d8_async, 1, CUDA_ERROR_LAUNCH_FAILED); /* the present granule's */
     CHECK(copy_row(destination->address + G, source->address + 2 * G, 5 * G, &result));
@@ -910,7 +913,7 @@ MS_TEST_BETWEEN(start, end, a_captured_copy_of_absent_bytes_is_refused)
     ms_order_set_capture(true);
     CHECK(copy_row(destination->address, source->address, BYTES, &result));
     CHECK_EQ(result, CUDA_ERROR_NOT_PERMITTED);
-    CHECK_EQ(destination->lineage.kind_bytes[MS_ABSENT], 0);
+    CHECK_EQ(ms_allocation_lineage(destination)->kind_bytes[MS_ABSENT], 0);
     ms_order_set_capture(false);
 }
 
@@ -947,7 +950,7 @@ MS_TEST(only_ranges_without_a_common_byte_are_recorded)
                           &result),
                  cases[i].is_recorded);
         CHECK_EQ(result, CUDA_SUCCESS);
-        CHECK_EQ(source->backing.backed_bytes == 0, cases[i].is_recorded);
+        CHECK_EQ(ms_allocation_backing(source)->backed_bytes == 0, cases[i].is_recorded);
         end();
     }
 }
@@ -978,7 +981,7 @@ MS_TEST(a_copy_keeps_its_destination_unless_its_source_is_sure)
         CHECK_EQ(result, CUDA_SUCCESS);
         destination->device = 0;
         CHECK_EQ(fake.work_count == 0, cases[i].is_sure);
-        CHECK_EQ(destination->lineage.kind_bytes[MS_RESIDENT], cases[i].bytes);
+        CHECK_EQ(ms_allocation_lineage(destination)->kind_bytes[MS_RESIDENT], cases[i].bytes);
         end();
     }
 }
@@ -1046,7 +1049,7 @@ MS_TEST_BETWEEN(start_verified, end_verified, a_copy_of_unwritten_bytes_shadows_
     fake_set(source, 0, 8 * G, &(struct ms_content){.kind = MS_UNDEFINED});
     CHECK(ms_copy_on_device(&movement, &result) && result == CUDA_SUCCESS);
     check_told(&shadow_written, 1, source, G + 8, 2 * G + 8);
-    CHECK(ms_lineage_at(&source->lineage, G + 8).content.is_shadowed);
+    CHECK(ms_lineage_at(ms_allocation_lineage(source), G + 8).content.is_shadowed);
     check_told(&shadow_copied, 1, destination, 4, 2 * G + 8);
 }
 

@@ -47,7 +47,7 @@ static int prepare(void)
 MS_TEST_BETWEEN(start, end, bytes_are_in_memory_before_their_file_changes)
 {
     CHECK_EQ(prepare(), 0);
-    CHECK(!ms_lineage_any(&allocation->lineage, 0, FAKE_GRANULE, MS_NOT_RESIDENT));
+    CHECK(!ms_lineage_any(ms_allocation_lineage(allocation), 0, FAKE_GRANULE, MS_NOT_RESIDENT));
     CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, FAKE_GRANULE);
 }
 
@@ -95,7 +95,7 @@ MS_TEST_BETWEEN(start, end, a_second_writer_waits_until_the_file_is_prepared)
     ms_space_release(allocation);
     pthread_join(first.thread, NULL);
     pthread_join(second.thread, NULL);
-    CHECK(!ms_lineage_any(&allocation->lineage, 0, FAKE_GRANULE, MS_NOT_RESIDENT));
+    CHECK(!ms_lineage_any(ms_allocation_lineage(allocation), 0, FAKE_GRANULE, MS_NOT_RESIDENT));
 }
 
 /* --- files that were deleted */
@@ -121,7 +121,7 @@ static bool is_let_go(void)
 MS_TEST_BETWEEN(start, end, bytes_are_in_memory_when_their_file_is_deleted)
 {
     delete_file();
-    CHECK(!ms_lineage_any(&allocation->lineage, 0, FAKE_GRANULE, MS_NOT_RESIDENT));
+    CHECK(!ms_lineage_any(ms_allocation_lineage(allocation), 0, FAKE_GRANULE, MS_NOT_RESIDENT));
     CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, FAKE_GRANULE);
     CHECK(is_let_go() && !may_be_read());
     CHECK(!ms_has_files());
@@ -137,7 +137,7 @@ MS_TEST(bytes_of_other_ranks_are_not_read_when_their_file_is_deleted)
     const uint64_t before = ms_counter_get(MS_COUNT_FILE_READ_BYTES);
     delete_file();
     CHECK_EQ(ms_counter_get(MS_COUNT_FILE_READ_BYTES), before);
-    CHECK_EQ(allocation->lineage.remote_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(allocation)->remote_bytes, FAKE_GRANULE);
     CHECK_EQ(fake.physical_bytes, 0);
     CHECK(is_let_go() && !may_be_read());
     CHECK_EQ(count_log_lines("or deleted, after"), 1);
@@ -177,7 +177,7 @@ MS_TEST_BETWEEN(start, end, a_check_finds_that_a_file_was_deleted)
     CHECK(device == stat_of_file.st_dev && inode == stat_of_file.st_ino);
     ms_file_writes_prepare(MS_FILE_DELETED, NULL, device, inode);
     CHECK(!ms_source_close_find_deleted(&device, &inode));
-    CHECK(!ms_lineage_any(&allocation->lineage, 0, FAKE_GRANULE, MS_NOT_RESIDENT));
+    CHECK(!ms_lineage_any(ms_allocation_lineage(allocation), 0, FAKE_GRANULE, MS_NOT_RESIDENT));
     CHECK(is_let_go());
 }
 
@@ -226,7 +226,7 @@ static void end_wide(void)
 
 static struct ms_content wide_at(size_t offset)
 {
-    return ms_lineage_at(&wide->lineage, offset).content;
+    return ms_lineage_at(ms_allocation_lineage(wide), offset).content;
 }
 
 static void check_bytes_of_wide(void)
@@ -245,7 +245,7 @@ static void check_bytes_of_wide(void)
 MS_TEST_BETWEEN(start_wide, end_wide, a_change_brings_in_bytes_of_its_file_alone)
 {
     CHECK_EQ(prepare(), 0);
-    CHECK_EQ(ms_lineage_at(&allocation->lineage, 0).content.kind, MS_RESIDENT);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(allocation), 0).content.kind, MS_RESIDENT);
     CHECK_EQ(wide_at(FAKE_GRANULE + 10).kind, MS_RESIDENT);
     CHECK(wide_at(3 * FAKE_GRANULE).kind == MS_RESIDENT && !wide_at(4 * FAKE_GRANULE).cached);
     CHECK(wide_at(0).kind == MS_FILL && !wide_at(0).cached);
@@ -298,7 +298,7 @@ MS_TEST(the_host_cannot_keep_bytes_that_a_recorded_launch_needs)
         ms_recorded_launch_drop(recorded);
         fake.total_bytes = 0;
         CHECK_EQ(prepare(), way < 2 ? ETXTBSY : 0);
-        CHECK_EQ(ms_lineage_at(&allocation->lineage, 0).content.kind, MS_LAUNCHED);
+        CHECK_EQ(ms_lineage_at(ms_allocation_lineage(allocation), 0).content.kind, MS_LAUNCHED);
         fake.total_bytes = BYTES;
         end();
     }
@@ -360,7 +360,8 @@ MS_TEST_BETWEEN(start, end, a_change_in_a_host_function_asks_the_driver_for_noth
     ms_source_set_snapshot_limit(FAKE_GRANULE);
     CHECK_EQ(prepare(), 0);
     CHECK_EQ(fake.calls[FAKE_mem_create], 0);
-    CHECK(is_let_go() && ms_lineage_at(&allocation->lineage, 0).content.kind == MS_SOURCE);
+    CHECK(is_let_go() &&
+          ms_lineage_at(ms_allocation_lineage(allocation), 0).content.kind == MS_SOURCE);
     CHECK_EQ(count_log_lines("so 65536 bytes that come from it were materialised"), 1);
 }
 

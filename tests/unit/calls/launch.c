@@ -341,8 +341,9 @@ static void check_recorded(enum kernel kernel, uint64_t first, uint64_t second)
     CUresult result = CUDA_ERROR_UNKNOWN;
     CHECK(launch(kernel, first, second, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
-    CHECK_EQ(ms_lineage_at(&one->lineage, 0).content.kind, MS_LAUNCHED);
-    CHECK(launches == 0 && one->lineage.resident_bytes == 0 && one->lineage.cached_bytes == 0);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(one), 0).content.kind, MS_LAUNCHED);
+    CHECK(launches == 0 && ms_allocation_lineage(one)->resident_bytes == 0 &&
+          ms_allocation_lineage(one)->cached_bytes == 0);
 }
 
 /* The driver is to make it: what it reaches is in memory. */
@@ -350,8 +351,8 @@ static void check_forwarded(enum kernel kernel, uint64_t first, uint64_t second)
 {
     CUresult result;
     CHECK(!launch(kernel, first, second, &result));
-    CHECK_EQ(one->lineage.resident_bytes, BYTES);
-    CHECK(ms_lineage_at(&one->lineage, 0).content.kind != MS_LAUNCHED);
+    CHECK_EQ(ms_allocation_lineage(one)->resident_bytes, BYTES);
+    CHECK(ms_lineage_at(ms_allocation_lineage(one), 0).content.kind != MS_LAUNCHED);
 }
 
 static CUresult materialise(struct ms_allocation *allocation, size_t begin, size_t behind)
@@ -380,7 +381,7 @@ MS_TEST_BETWEEN(start, end, a_launch_that_only_writes_is_recorded_and_made_where
 {
     check_recorded(PUT, one->address, 5);
     check_bytes(FAKE_GRANULE, 2 * FAKE_GRANULE, 5);
-    CHECK(launches == 1 && one->backing.backed_bytes == FAKE_GRANULE);
+    CHECK(launches == 1 && ms_allocation_backing(one)->backed_bytes == FAKE_GRANULE);
     check_bytes(0, BYTES, 5);
 }
 
@@ -389,7 +390,7 @@ MS_TEST_BETWEEN(start, end, a_recorded_launch_is_told_once_and_says_where_it_is)
     const uint64_t before = ms_counter_get(MS_COUNT_RECORDED_LAUNCHES);
     one->device = 1;
     check_recorded(PUT, one->address, 5);
-    const struct ms_content content = ms_lineage_at(&one->lineage, 0).content;
+    const struct ms_content content = ms_lineage_at(ms_allocation_lineage(one), 0).content;
     CHECK(content.recorded->device == 1 && content.recorded->context == FAKE_CONTEXT);
     CHECK(content.recorded->allocation_id == one->id && content.recorded->address == one->address);
     one->device = 0;
@@ -422,7 +423,8 @@ MS_TEST(a_launch_is_not_recorded_if_its_allocation_was_replaced)
         CHECK(!launch(TAKE, one->address, other->address, &result));
         changing->id -= 1000;
         CHECK_EQ(result, CUDA_SUCCESS);
-        CHECK(records == 0 && ms_lineage_at(&one->lineage, 0).content.kind == MS_RESIDENT);
+        CHECK(records == 0 &&
+              ms_lineage_at(ms_allocation_lineage(one), 0).content.kind == MS_RESIDENT);
         end();
     }
 }
@@ -443,7 +445,7 @@ MS_TEST_BETWEEN(start, end, a_replay_that_the_driver_refuses_is_an_error_and_can
     check_recorded(PUT, one->address, 5);
     launch_result = CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
     CHECK(materialise(one, 0, BYTES) != CUDA_SUCCESS);
-    CHECK_EQ(ms_lineage_at(&one->lineage, 0).content.kind, MS_LAUNCHED);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(one), 0).content.kind, MS_LAUNCHED);
     launch_result = CUDA_SUCCESS;
     check_bytes(0, BYTES, 5);
 }
@@ -483,7 +485,7 @@ MS_TEST_BETWEEN(start, end, a_launch_the_driver_would_refuse_is_forwarded)
     call = call_of(PUT, params);
     call.shared_bytes = 1;
     CHECK(!ms_launch(&call, &result));
-    CHECK_EQ(ms_lineage_at(&one->lineage, 0).content.kind, MS_RESIDENT);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(one), 0).content.kind, MS_RESIDENT);
 }
 
 MS_TEST_BETWEEN(start, end, a_launch_with_other_memory_of_the_driver_is_forwarded)
@@ -498,7 +500,7 @@ MS_TEST_BETWEEN(start, end, a_launch_in_another_context_is_forwarded)
     CHECK(!launch(PUT, one->address, 5, &result));
     CUcontext popped;
     CHECK_EQ(ms_driver.ctx_pop_current(&popped), CUDA_SUCCESS);
-    CHECK_EQ(one->lineage.resident_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(one)->resident_bytes, BYTES);
 }
 
 MS_TEST_BETWEEN(start, end, over_what_is_in_memory_it_runs)
@@ -512,7 +514,8 @@ MS_TEST_BETWEEN(start, end, a_launch_without_our_addresses_brings_nothing_in)
     CUresult result;
     fill(one, 0, BYTES);
     CHECK(!launch(OTHER, program, 5, &result));
-    CHECK(one->lineage.resident_bytes == 0 && one->backing.backed_bytes == 0);
+    CHECK(ms_allocation_lineage(one)->resident_bytes == 0 &&
+          ms_allocation_backing(one)->backed_bytes == 0);
 }
 
 /* --- one that reads another allocation */
@@ -523,7 +526,7 @@ MS_TEST_BETWEEN(start, end, a_launch_that_reads_another_allocation_keeps_its_con
     check_recorded(TAKE, one->address, other->address);
     fake_set(other, 0, BYTES, &(struct ms_content){.kind = MS_FILL, .pattern = 0x09090909});
     check_bytes(0, BYTES, 7);
-    CHECK_EQ(other->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, only_what_rounds_the_input_up_may_be_unwritten)
@@ -591,7 +594,8 @@ static uint64_t check_casts(size_t begin, size_t behind, size_t loaded_at)
 MS_TEST_BETWEEN(start_casts, end_casts, a_launch_keeps_of_its_input_what_it_loads)
 {
     CHECK(cast_is_recorded(one->address + 6, other->address + 100, CASTS));
-    const struct ms_recorded_launch *recorded = ms_lineage_at(&one->lineage, 0).content.recorded;
+    const struct ms_recorded_launch *recorded =
+        ms_lineage_at(ms_allocation_lineage(one), 0).content.recorded;
     CHECK_EQ(recorded->input->address, other->address + 100);
     CHECK_EQ(recorded->input->lineage.bytes, LOADED);
     const struct ms_range needed = ms_recorded_launch_needed(recorded, 8, 12);
@@ -610,7 +614,7 @@ MS_TEST_BETWEEN(start_casts, end_casts, a_launch_is_recorded_if_memory_beside_it
 MS_TEST_BETWEEN(start_casts, end_casts, loads_end_where_the_block_ends)
 {
     CHECK(cast_is_recorded(one->address, other->address + BYTES - 8, CASTS));
-    const struct ms_content content = ms_lineage_at(&one->lineage, 0).content;
+    const struct ms_content content = ms_lineage_at(ms_allocation_lineage(one), 0).content;
     CHECK_EQ(content.recorded->input->lineage.bytes, 8);
     CHECK_EQ(ms_recorded_launch_needed(content.recorded, 0, BYTES).end, 8);
     fill(one, 0, BYTES);
@@ -621,8 +625,8 @@ MS_TEST_BETWEEN(start_casts, end_casts, a_part_sends_its_rows_alone)
     CHECK(cast_is_recorded(one->address, other->address, BYTES / 4));
     fill(other, 0, BYTES); /* the launch does not depend on it any more */
     CHECK_EQ(check_casts(FAKE_GRANULE + 2, FAKE_GRANULE + 4, 0), 2 * FAKE_GRANULE);
-    CHECK_EQ(other->backing.backed_bytes, 0);
-    CHECK_EQ(one->backing.backed_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, FAKE_GRANULE);
 }
 
 /* For a part a launch has the rows of that part alone, and it writes all of its block. */
@@ -661,8 +665,8 @@ MS_TEST_BETWEEN(start_casts, end_casts, a_part_of_an_input_that_lives_comes_alon
 {
     CHECK(cast_is_recorded(one->address, other->address, BYTES / 4));
     CHECK_EQ(check_casts(FAKE_GRANULE + 2, FAKE_GRANULE + 4, 0), 2 * FAKE_GRANULE);
-    CHECK_EQ(other->lineage.cached_bytes, 2 * FAKE_GRANULE);
-    CHECK_EQ(other->backing.backed_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(other)->cached_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 2 * FAKE_GRANULE);
 }
 
 /* Each is sent once, however many launches load it. */
@@ -670,8 +674,8 @@ MS_TEST_BETWEEN(start_casts, end_casts, an_input_that_lives_comes_into_memory_in
 {
     CHECK(cast_is_recorded(one->address, other->address, CASTS));
     CHECK_EQ(check_casts(0, STORED, 0), LOADED);
-    CHECK_EQ(other->lineage.cached_bytes, LOADED);
-    CHECK_EQ(ms_lineage_at(&other->lineage, 0).content.kind, MS_SOURCE);
+    CHECK_EQ(ms_allocation_lineage(other)->cached_bytes, LOADED);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(other), 0).content.kind, MS_SOURCE);
     fill(one, 0, BYTES);
     CHECK(launches == 1 && materialise(other, 0, LOADED) == CUDA_SUCCESS);
     CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), LOADED);
@@ -683,7 +687,8 @@ MS_TEST_BETWEEN(start_casts, end_casts, an_input_that_was_overwritten_stays_as_i
     CHECK(cast_is_recorded(one->address, other->address, CASTS));
     fill(other, LOADED - 4, LOADED);
     CHECK_EQ(check_casts(0, STORED, 0), LOADED);
-    CHECK(other->backing.backed_bytes == 0 && other->lineage.cached_bytes == 0);
+    CHECK(ms_allocation_backing(other)->backed_bytes == 0 &&
+          ms_allocation_lineage(other)->cached_bytes == 0);
 }
 
 MS_TEST_BETWEEN(start_casts, end_casts, the_input_of_an_input_that_is_gone_comes_into_its_place)
@@ -695,7 +700,8 @@ MS_TEST_BETWEEN(start_casts, end_casts, the_input_of_an_input_that_is_gone_comes
     CHECK(launch(TAKE, one->address, between->address, &result));
     fill(between, 0, BYTES);
     CHECK_EQ(check_casts(0, STORED, 0), LOADED);
-    CHECK(other->lineage.cached_bytes == LOADED && between->backing.backed_bytes == 0);
+    CHECK(ms_allocation_lineage(other)->cached_bytes == LOADED &&
+          ms_allocation_backing(between)->backed_bytes == 0);
     fake_allocation_free(between);
 }
 
@@ -705,7 +711,7 @@ MS_TEST_BETWEEN(start_casts, end_casts, the_input_of_what_a_launch_has_changed_c
     CHECK(cast_is_recorded(one->address, other->address, CASTS));
     CHECK(launch(PASS, one->address, one->address, &result));
     CHECK_EQ(check_casts(0, STORED, 0), LOADED);
-    CHECK_EQ(other->lineage.cached_bytes, LOADED);
+    CHECK_EQ(ms_allocation_lineage(other)->cached_bytes, LOADED);
 }
 
 /* It is zero, in memory as well: the block is what it was, and is not sent once more. */
@@ -717,7 +723,7 @@ MS_TEST_BETWEEN(start_casts, end_casts, an_input_comes_with_the_bytes_that_round
     CHECK_EQ(materialise(one, 0, BYTES), CUDA_SUCCESS);
     CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), BYTES - ROUNDING + 1);
     CHECK_BYTES((void *)(uintptr_t)one->address, cast_file.data, BYTES - ROUNDING + 1);
-    CHECK_EQ(other->lineage.cached_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(other)->cached_bytes, BYTES);
 }
 
 /* A file, a cast of it, and a cast of that, none of which asks for another one again. */
@@ -748,7 +754,7 @@ MS_TEST_BETWEEN(start_casts, end_casts, an_input_that_another_thread_works_on_is
     CHECK_EQ(ms_materialise(one, 0, STORED, MS_NEED_READ), CUDA_SUCCESS);
     ms_space_release(high);
     ms_space_release(low);
-    CHECK_EQ(other->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 0);
     CHECK_EQ(check_casts(0, STORED, 0), 0);
     CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), LOADED);
 }
@@ -782,14 +788,14 @@ static uint64_t change_other(void)
     const uint64_t before = ms_counter_get(MS_COUNT_H2D_BYTES);
     CUresult result;
     CHECK(!launch(OTHER, other->address, 0, &result));
-    CHECK_EQ(other->lineage.resident_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(other)->resident_bytes, BYTES);
     return ms_counter_get(MS_COUNT_H2D_BYTES) - before;
 }
 
 MS_TEST_BETWEEN(start_with_result, end_casts, a_result_is_made_before_its_input_may_change)
 {
     CHECK_EQ(change_other(), BYTES);
-    CHECK_EQ(one->lineage.cached_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(one)->cached_bytes, BYTES);
     CHECK_EQ(check_casts(0, BYTES / 2, 0), 0);
 }
 
@@ -797,7 +803,7 @@ MS_TEST_BETWEEN(start_with_result, end_casts, a_result_waits_where_memory_is_sho
 {
     ms_driver.mem_get_info = little_memory;
     CHECK_EQ(change_other(), BYTES);
-    CHECK_EQ(one->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, 0);
     CHECK_EQ(check_casts(0, BYTES / 2, 0), BYTES);
 }
 
@@ -805,7 +811,7 @@ MS_TEST_BETWEEN(start_with_result, end_casts, a_result_waits_if_its_input_has_ch
 {
     fill(other, 0, 4);
     CHECK_EQ(change_other(), BYTES - 4);
-    CHECK_EQ(one->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, 0);
     CHECK_EQ(check_casts(0, BYTES / 2, 0), BYTES);
 }
 
@@ -813,7 +819,7 @@ MS_TEST_BETWEEN(start_with_result, end_casts, a_recorded_launch_of_another_input
 {
     fill(one, 0, BYTES);
     CHECK_EQ(change_other(), BYTES);
-    CHECK_EQ(one->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, a_launch_in_place_reads_the_content_before_it)
@@ -837,8 +843,8 @@ MS_TEST_BETWEEN(start, end, over_what_was_received_for_others_alone_nothing_is_r
     CUresult result;
     fake_set(one, 2 * FAKE_GRANULE, 3 * FAKE_GRANULE, &absent);
     CHECK(!launch(PUT, one->address, 5, &result));
-    CHECK_EQ(ms_lineage_at(&one->lineage, 2 * FAKE_GRANULE).content.kind, MS_ABSENT);
-    CHECK_EQ(one->backing.backed_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(one), 2 * FAKE_GRANULE).content.kind, MS_ABSENT);
+    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, 3 * FAKE_GRANULE);
 }
 
 MS_TEST_BETWEEN(start, end, a_launch_that_reads_absent_bytes_is_not_recorded)
@@ -846,7 +852,7 @@ MS_TEST_BETWEEN(start, end, a_launch_that_reads_absent_bytes_is_not_recorded)
     fill(other, 0, BYTES);
     fake_set(other, BYTES - FAKE_GRANULE, BYTES, &absent);
     check_forwarded(TAKE, one->address, other->address);
-    CHECK_EQ(other->backing.backed_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 3 * FAKE_GRANULE);
 }
 
 /* --- others */
@@ -858,7 +864,9 @@ MS_TEST_BETWEEN(start, end,
     fill(one, 0, BYTES);
     fill(other, 0, BYTES);
     check_forwarded(OTHER, one->address + 8, 0);
-    CHECK_EQ(other->lineage.resident_bytes + other->lineage.cached_bytes, 0);
+    CHECK_EQ(ms_allocation_lineage(other)->resident_bytes +
+                 ms_allocation_lineage(other)->cached_bytes,
+             0);
     CHECK_EQ(ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before, BYTES);
 }
 
@@ -871,8 +879,8 @@ MS_TEST_BETWEEN(start, end, parameters_that_are_not_known_may_lead_anywhere)
     fill(one, 0, BYTES);
     fill(other, 0, BYTES);
     CHECK(!ms_launch(&call, &result));
-    CHECK_EQ(one->lineage.resident_bytes, BYTES);
-    CHECK_EQ(other->lineage.resident_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(one)->resident_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(other)->resident_bytes, BYTES);
 }
 
 MS_TEST_BETWEEN(start, end, too_few_bytes_of_parameters_are_not_recorded)
@@ -886,7 +894,7 @@ MS_TEST_BETWEEN(start, end, too_few_bytes_of_parameters_are_not_recorded)
     call.extra = extra;
     bytes = 8;
     CHECK(!ms_launch(&call, &result));
-    CHECK_EQ(ms_lineage_at(&one->lineage, 0).content.kind, MS_RESIDENT);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(one), 0).content.kind, MS_RESIDENT);
 }
 
 /* --- where a pointer leads */
@@ -897,7 +905,7 @@ MS_TEST_BETWEEN(start, end, a_pointer_beside_its_allocation_is_not_recorded)
     for (int i = 0; i < 2; i++) {
         CHECK(!launch(PUT, i == 0 ? one->address + BYTES : one->address - 1, 5, &result));
         CHECK_EQ(result, CUDA_SUCCESS);
-        CHECK(ms_lineage_at(&one->lineage, 0).content.kind != MS_LAUNCHED);
+        CHECK(ms_lineage_at(ms_allocation_lineage(one), 0).content.kind != MS_LAUNCHED);
     }
 }
 
@@ -958,7 +966,7 @@ static bool launch_without(int pieces)
     may_make = MANY;
     fails_once = false;
     CHECK_EQ(result, CUDA_SUCCESS);
-    CHECK_EQ(is_answered, ms_lineage_at(&one->lineage, 0).content.kind == MS_LAUNCHED);
+    CHECK_EQ(is_answered, ms_lineage_at(ms_allocation_lineage(one), 0).content.kind == MS_LAUNCHED);
     if (is_answered)
         check_bytes(0, BYTES, 7);
     end();
@@ -1005,7 +1013,7 @@ static void start_lists(void)
 
 static enum ms_kind kind_of(const struct ms_allocation *allocation)
 {
-    return ms_lineage_at(&allocation->lineage, 0).content.kind;
+    return ms_lineage_at(ms_allocation_lineage(allocation), 0).content.kind;
 }
 
 static void check_list_recorded(enum kernel kernel)
@@ -1026,10 +1034,10 @@ static void check_list_forwarded(enum kernel kernel)
 MS_TEST_BETWEEN(start_lists, end, a_list_records_each_of_its_tensors)
 {
     check_list_recorded(LIST_ONE);
-    CHECK(kind_of(other) == MS_LAUNCHED && other->backing.backed_bytes == 0);
+    CHECK(kind_of(other) == MS_LAUNCHED && ms_allocation_backing(other)->backed_bytes == 0);
     blocks_wanted = 2;
     check_bytes(0, BYTES, 5);
-    CHECK(launches == 1 && other->backing.backed_bytes == 0);
+    CHECK(launches == 1 && ms_allocation_backing(other)->backed_bytes == 0);
     blocks_wanted = 1;
     CHECK_EQ(materialise(other, 0, BYTES), CUDA_SUCCESS);
     CHECK_EQ(((const unsigned char *)(uintptr_t)other->address)[BYTES - 1], 5);
@@ -1044,9 +1052,10 @@ MS_TEST_BETWEEN(start_lists, end, a_list_launches_the_tensors_that_cannot_be_rec
     blocks_wanted = 2;
     CHECK(launch_list(LIST_ONE, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
-    CHECK(launches == 1 && kind_of(other) == MS_LAUNCHED && other->backing.backed_bytes == 0);
+    CHECK(launches == 1 && kind_of(other) == MS_LAUNCHED &&
+          ms_allocation_backing(other)->backed_bytes == 0);
     CHECK(ms_is_gated());
-    CHECK_EQ(one->lineage.resident_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(one)->resident_bytes, BYTES);
     CHECK_EQ(((const unsigned char *)(uintptr_t)one->address)[BYTES - 1], 5);
 }
 
@@ -1086,9 +1095,11 @@ MS_TEST(a_list_that_only_copies_is_copies_of_lineage)
     fill(other, 0, BYTES);
     CHECK(launch_list(LIST_COPIES, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
-    CHECK(launches == 0 && one->backing.backed_bytes + other->backing.backed_bytes == 0);
+    CHECK(launches == 0 &&
+          ms_allocation_backing(one)->backed_bytes + ms_allocation_backing(other)->backed_bytes ==
+              0);
     CHECK_EQ(kind_of(one), MS_UNDEFINED);
-    const struct ms_extent there = ms_lineage_at(&one->lineage, FAKE_GRANULE);
+    const struct ms_extent there = ms_lineage_at(ms_allocation_lineage(one), FAKE_GRANULE);
     CHECK(there.content.kind == MS_FILL && there.end == FAKE_GRANULE + BYTES / 2);
     end();
 }
@@ -1116,10 +1127,10 @@ MS_TEST(a_list_records_all_of_one_block_or_nothing)
         twos.bytes[0] = twos.bytes[1] = PART / 4;
         const uint64_t before = ms_counter_get(MS_COUNT_H2D_BYTES);
         CHECK_EQ(launch_list(LIST_COPIES, &result), way == 0);
-        CHECK_EQ(ms_lineage_at(&buffer->lineage, 0).content.kind,
+        CHECK_EQ(ms_lineage_at(ms_allocation_lineage(buffer), 0).content.kind,
                  way == 0 ? MS_SOURCE : MS_RESIDENT);
         CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES) - before, way == 0 ? 0 : BYTES);
-        CHECK_EQ(other->lineage.resident_bytes, way == 0 ? 0 : BYTES);
+        CHECK_EQ(ms_allocation_lineage(other)->resident_bytes, way == 0 ? 0 : BYTES);
         fake_allocation_free(buffer);
     }
     fill(one, 0, BYTES);
@@ -1141,7 +1152,7 @@ MS_TEST_BETWEEN(start_lists, end, a_list_records_one_of_two_blocks)
     blocks_wanted = 1;
     CHECK(launch_list(LIST_TWO, &result));
     CHECK(result == CUDA_SUCCESS && launches == 1 && kind_of(one) == MS_LAUNCHED);
-    CHECK_EQ(third->lineage.resident_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(third)->resident_bytes, BYTES);
     fake_allocation_free(third);
     fill(one, 0, BYTES);
 }
@@ -1156,7 +1167,7 @@ MS_TEST(copies_of_what_launches_make_are_recorded_launches)
     CHECK(launch(PUT, other->address, 5, &result));
     CHECK(launch_list(LIST_COPIES, &result));
     CHECK(launches == 0 && kind_of(one) == MS_LAUNCHED);
-    CHECK(ms_lineage_at(&one->lineage, 0).content.recorded->input != NULL);
+    CHECK(ms_lineage_at(ms_allocation_lineage(one), 0).content.recorded->input != NULL);
     end();
 }
 
@@ -1165,7 +1176,8 @@ MS_TEST_BETWEEN(start_lists, end, a_list_of_which_nothing_can_be_recorded_is_for
     fake_set(one, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
     fake_set(other, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
     check_list_forwarded(LIST_ONE);
-    CHECK(one->lineage.resident_bytes == BYTES && other->lineage.resident_bytes == BYTES);
+    CHECK(ms_allocation_lineage(one)->resident_bytes == BYTES &&
+          ms_allocation_lineage(other)->resident_bytes == BYTES);
 }
 
 MS_TEST_BETWEEN(start_lists, end, a_launch_that_is_more_than_its_list_is_not_cut)
@@ -1211,7 +1223,7 @@ MS_TEST_BETWEEN(start_lists, end, an_address_behind_a_list_is_not_of_it)
     memset(ones.addresses, 0, sizeof(ones.addresses));
     value = one->address;
     check_list_forwarded(LIST_ONE);
-    CHECK_EQ(one->lineage.resident_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(one)->resident_bytes, BYTES);
     fill(one, 0, BYTES);
     fill(other, 0, BYTES);
     twos.addresses[0][0] = other->address;
@@ -1229,7 +1241,7 @@ MS_TEST_BETWEEN(start_lists, end, the_second_of_two_lists_is_made_of_the_first)
     check_list_recorded(LIST_TWO);
     fake_set(other, 0, BYTES, &(struct ms_content){.kind = MS_FILL, .pattern = 0x09090909});
     check_bytes(0, BYTES, 7);
-    CHECK(launches == 1 && other->backing.backed_bytes == 0);
+    CHECK(launches == 1 && ms_allocation_backing(other)->backed_bytes == 0);
 }
 
 MS_TEST_BETWEEN(start_lists, end, two_lists_may_have_the_same_tensor)
@@ -1303,7 +1315,7 @@ MS_TEST_BETWEEN(start, end, an_input_comes_into_its_place_only_if_it_is_what_was
         const uint64_t before = ms_counter_get(MS_COUNT_H2D_BYTES);
         CHECK_EQ(materialise(one, 0, BYTES), CUDA_SUCCESS);
         other->id -= way == 2;
-        CHECK_EQ(other->lineage.cached_bytes, way == 0 ? BYTES : 0);
+        CHECK_EQ(ms_allocation_lineage(other)->cached_bytes, way == 0 ? BYTES : 0);
         CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES) - before, BYTES);
         CHECK_BYTES((void *)(uintptr_t)one->address, file.data, BYTES);
         launches = 0;
@@ -1375,7 +1387,7 @@ static bool launch_copy(CUresult *result_out)
 
 static uint32_t pattern_at(size_t offset)
 {
-    const struct ms_extent extent = ms_lineage_at(&joined->lineage, offset);
+    const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(joined), offset);
     return extent.content.kind == MS_FILL ? extent.content.pattern : 0;
 }
 
@@ -1383,7 +1395,8 @@ MS_TEST_BETWEEN(start_copies, end_copies, a_concatenation_is_copied_by_lineage)
 {
     CUresult result;
     CHECK(launch_cat(&result) && result == CUDA_SUCCESS);
-    CHECK(launches == 0 && joined->backing.backed_bytes == 0 && fake.work_count == 0);
+    CHECK(launches == 0 && ms_allocation_backing(joined)->backed_bytes == 0 &&
+          fake.work_count == 0);
     CHECK(pattern_at(0) == 0x07070707 && pattern_at(BYTES - 1) == 0x07070707);
     CHECK(pattern_at(BYTES) == 0x09090909 && pattern_at(2 * BYTES - 1) == 0x09090909);
 }
@@ -1392,7 +1405,8 @@ MS_TEST_BETWEEN(start_copies, end_copies, a_copy_of_rows_is_copied_by_lineage)
 {
     CUresult result;
     CHECK(launch_loop(joined->address, one->address, 100, &result) && result == CUDA_SUCCESS);
-    CHECK(launches == 0 && joined->backing.backed_bytes == 0 && fake.work_count == 0);
+    CHECK(launches == 0 && ms_allocation_backing(joined)->backed_bytes == 0 &&
+          fake.work_count == 0);
     CHECK(pattern_at(0) == 0x07070707 && pattern_at(127) == 0x07070707 && pattern_at(128) == 0);
     CHECK(pattern_at(99 * 512 + 127) == 0x07070707 && pattern_at(100 * 512) == 0);
 }
@@ -1425,7 +1439,8 @@ static void check_copy_forwarded(void)
     CUresult result;
     CHECK(!launch_copy(&result));
     CHECK_EQ(result, CUDA_SUCCESS);
-    CHECK(one->lineage.resident_bytes == BYTES && joined->lineage.resident_bytes == 2 * BYTES);
+    CHECK(ms_allocation_lineage(one)->resident_bytes == BYTES &&
+          ms_allocation_lineage(joined)->resident_bytes == 2 * BYTES);
 }
 
 /* It runs as any other kernel, and its memory is there. */
@@ -1461,7 +1476,7 @@ MS_TEST_BETWEEN(start_copies, end_copies, a_concatenation_of_other_memory_is_for
     copy_call.function = (CUfunction)(uintptr_t)(CAT + 1);
     copy_call.params = params;
     CHECK(!ms_launch(&copy_call, &result));
-    CHECK(fake.work_count == 0 && one->backing.backed_bytes == 0);
+    CHECK(fake.work_count == 0 && ms_allocation_backing(one)->backed_bytes == 0);
 }
 
 /* Only so can what is absent between the rows be left out. */
@@ -1497,7 +1512,7 @@ MS_TEST_BETWEEN(start, end, a_prepared_launch_is_not_looked_at)
     atomic_store(&ms_hot.started, 1);
     call.is_prepared = true;
     CHECK(!ms_launch(&call, &result) && ms_is_gated());
-    CHECK_EQ(one->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, only_a_launch_that_runs_sets_the_gate)
@@ -1515,7 +1530,7 @@ MS_TEST_BETWEEN(start, end, a_launch_brings_all_in_where_kernels_may_reach_anyth
     fill(other, 0, BYTES);
     ms_host_memory_add_reach(MS_REASON_GLOBALS);
     check_forwarded(OTHER, program, 5);
-    CHECK_EQ(other->lineage.resident_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(other)->resident_bytes, BYTES);
 }
 
 MS_TEST_BETWEEN(start, end, a_launch_with_tracked_host_memory_may_reach_anything)
@@ -1525,7 +1540,7 @@ MS_TEST_BETWEEN(start, end, a_launch_with_tracked_host_memory_may_reach_anything
     fill(other, 0, BYTES);
     ms_host_memory_add((uintptr_t)words, sizeof(words));
     check_forwarded(OTHER, program, (uintptr_t)&words[3]);
-    CHECK_EQ(other->lineage.resident_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(other)->resident_bytes, BYTES);
 }
 
 MS_TEST_BETWEEN(start, end, a_launch_fails_if_memory_it_reaches_cannot_come_in)
@@ -1547,7 +1562,7 @@ MS_TEST_BETWEEN(start, end, a_launch_fails_if_memory_it_reaches_cannot_come_in)
 
 static struct ms_recorded_launch *recorded_at(const struct ms_allocation *allocation, size_t offset)
 {
-    const struct ms_extent extent = ms_lineage_at(&allocation->lineage, offset);
+    const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), offset);
     CHECK_EQ(extent.content.kind, MS_LAUNCHED);
     return extent.content.recorded;
 }
@@ -1581,7 +1596,7 @@ MS_TEST_BETWEEN(start, end, a_launch_makes_one_block_of_another)
         CHECK_EQ(recorded->input->address, one->address + from * FAKE_GRANULE);
         CHECK_EQ(recorded->input->lineage.bytes, (way == 0 ? 2 : 1) * FAKE_GRANULE);
         CHECK_EQ(recorded->before.bytes, (way == 0 ? 1 : 2) * FAKE_GRANULE);
-        CHECK_EQ(ms_lineage_at(&one->lineage, 0).content.kind, MS_DEAD);
+        CHECK_EQ(ms_lineage_at(ms_allocation_lineage(one), 0).content.kind, MS_DEAD);
         fill(one, FAKE_GRANULE, BYTES);
     }
 }
@@ -1592,7 +1607,7 @@ MS_TEST_BETWEEN(start, end, within_one_block_nothing_is_made_of_another_part)
     carve(one, 1, 3);
     CHECK(!launch(TAKE, one->address + FAKE_GRANULE, one->address + 2 * FAKE_GRANULE, &result));
     CHECK(!launch(TAKE, one->address + 2 * FAKE_GRANULE, one->address + FAKE_GRANULE, &result));
-    CHECK(ms_lineage_at(&one->lineage, FAKE_GRANULE).content.kind != MS_LAUNCHED);
+    CHECK(ms_lineage_at(ms_allocation_lineage(one), FAKE_GRANULE).content.kind != MS_LAUNCHED);
 }
 
 MS_TEST_BETWEEN(start, end, a_launch_that_writes_its_second_operand_is_recorded_too)
@@ -1600,7 +1615,7 @@ MS_TEST_BETWEEN(start, end, a_launch_that_writes_its_second_operand_is_recorded_
     fill(other, 0, BYTES);
     CHECK(is_recorded(GIVE, other->address, one->address));
     CHECK_EQ(recorded_at(one, 0)->input->allocation_id, other->id);
-    CHECK_EQ(ms_lineage_at(&other->lineage, 0).content.kind, MS_FILL);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(other), 0).content.kind, MS_FILL);
     check_bytes(0, BYTES, 7);
     fill(one, 0, BYTES);
     check_forwarded(GIVE, one->address, one->address);
@@ -1672,7 +1687,7 @@ MS_TEST_BETWEEN(start, end, inputs_of_inputs_are_recorded_up_to_a_depth)
     CHECK(is_recorded(TAKE, third->address, other->address));
     CHECK_EQ(recorded_at(third, 0)->input_depth, 2);
     CHECK(!is_recorded(TAKE, fourth->address, third->address));
-    CHECK_EQ(fourth->lineage.resident_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(fourth)->resident_bytes, BYTES);
     fake_allocation_free(third);
     fake_allocation_free(fourth);
 }
@@ -1713,7 +1728,7 @@ MS_TEST_BETWEEN(start, end, a_kernel_is_not_learnt_from_a_launch_with_two_addres
     CHECK(is_recorded(PUT, 5, one->address));
     for (int i = 0; i < 3; i++) {
         CHECK(is_recorded(PUT, other->address + 8, one->address));
-        CHECK(ms_lineage_at(&other->lineage, 0).content.kind != MS_LAUNCHED);
+        CHECK(ms_lineage_at(ms_allocation_lineage(other), 0).content.kind != MS_LAUNCHED);
     }
 }
 
@@ -1779,7 +1794,7 @@ MS_TEST_BETWEEN(start, end, parameters_that_the_program_packs_are_recorded_where
     call.extra = extra;
     ms_driver.func_get_param_info = tell_nothing;
     CHECK(ms_launch(&call, &result) && result == CUDA_SUCCESS);
-    CHECK_EQ(ms_lineage_at(&one->lineage, 0).content.kind, MS_LAUNCHED);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(one), 0).content.kind, MS_LAUNCHED);
     fill(one, 0, BYTES);
 }
 
@@ -1794,7 +1809,8 @@ MS_TEST_BETWEEN(start, end, granules_that_wait_for_a_launch_are_filled_before_it
     CHECK(ms_has_unfilled());
     CHECK(!launch(OTHER, program, 0, &result));
     CHECK(!ms_has_unfilled());
-    CHECK_EQ(one->lineage.resident_bytes + one->lineage.cached_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(one)->resident_bytes + ms_allocation_lineage(one)->cached_bytes,
+             FAKE_GRANULE);
 }
 
 /* --- a device that reads all of the process's memory */
@@ -1814,7 +1830,7 @@ static bool reaches_all(uint64_t word)
     CUresult result;
     fill(one, 0, BYTES);
     CHECK(!launch(OTHER, program, word, &result));
-    return one->lineage.resident_bytes == BYTES;
+    return ms_allocation_lineage(one)->resident_bytes == BYTES;
 }
 
 /* The same word, half of it in each of two parameters. */
@@ -1823,7 +1839,7 @@ static bool reaches_across(uint64_t word)
     CUresult result;
     fill(one, 0, BYTES);
     CHECK(!launch(OTHER, word << 32, word >> 32, &result));
-    return one->lineage.resident_bytes == BYTES;
+    return ms_allocation_lineage(one)->resident_bytes == BYTES;
 }
 
 MS_TEST_BETWEEN(start, end, an_address_of_the_host_may_lead_anywhere_if_the_device_reads_it)

@@ -111,7 +111,7 @@ static enum ms_verdict begin(const struct ms_movement *movement, bool *held_out)
 
 static size_t resident(const struct ms_allocation *allocation)
 {
-    return allocation->lineage.resident_bytes;
+    return ms_allocation_lineage(allocation)->resident_bytes;
 }
 
 MS_TEST_BETWEEN(start, end, a_copy_on_the_device_is_recorded)
@@ -131,7 +131,7 @@ MS_TEST_BETWEEN(start, end, any_copy_is_what_its_addresses_say)
     const struct ms_movement read = row(MS_COPY_ANY, ms_side_of_device((uintptr_t)host),
                                         ms_side_of_device(one->address), FAKE_GRANULE);
     CHECK_EQ(begin(&read, &is_held), MS_FORWARD);
-    CHECK(is_held && one->lineage.cached_bytes == FAKE_GRANULE);
+    CHECK(is_held && ms_allocation_lineage(one)->cached_bytes == FAKE_GRANULE);
     ms_evict_let_go();
     const struct ms_movement nothing =
         row(MS_COPY_ANY, ms_side_of_device(one->address), ms_side_of_device(other->address), 0);
@@ -280,7 +280,7 @@ static void check_refused(struct answer answer, CUresult result)
 
 static enum ms_kind kind_of(const struct ms_allocation *allocation)
 {
-    return ms_lineage_at(&allocation->lineage, 0).content.kind;
+    return ms_lineage_at(ms_allocation_lineage(allocation), 0).content.kind;
 }
 
 MS_TEST_BETWEEN(start, end, any_copy_between_allocations_is_recorded)
@@ -288,7 +288,7 @@ MS_TEST_BETWEEN(start, end, any_copy_between_allocations_is_recorded)
     fake_set(one, 0, BYTES, &(struct ms_content){.kind = MS_FILL, .pattern = 9});
     check_answered(move(MS_COPY_ANY, other->address, one->address, BYTES));
     CHECK(resident(one) == 0 && resident(other) == 0);
-    CHECK_EQ(ms_lineage_at(&other->lineage, 0).content.pattern, 9);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(other), 0).content.pattern, 9);
 }
 
 MS_TEST_BETWEEN(start, end, any_copy_to_other_memory_of_the_device_is_made)
@@ -330,16 +330,17 @@ MS_TEST_BETWEEN(start, end, any_copy_past_our_memory_brings_in_what_it_points_to
     fake_needs_hints();
     memcpy(bytes, &one->address, sizeof(one->address));
     check_forwarded(move(MS_COPY_ANY, of_host() + 64, of_host(), 8), false);
-    CHECK_EQ(one->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, 0);
     check_forwarded(move(MS_COPY_ANY, program, of_host(), 8), false);
-    CHECK(one->backing.backed_bytes == BYTES && other->backing.backed_bytes == 0);
+    CHECK(ms_allocation_backing(one)->backed_bytes == BYTES &&
+          ms_allocation_backing(other)->backed_bytes == 0);
     say(program, CU_MEMORYTYPE_DEVICE, 0);
     check_forwarded(move(MS_COPY_ANY, program + FAKE_GRANULE, program, 8), false);
     strange_managed = 1;
     check_forwarded(move(MS_COPY_ANY, of_host(), program, 8), false);
-    CHECK_EQ(other->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 0);
     check_forwarded(move(MS_COPY_ANY, program + FAKE_GRANULE, program, 8), false);
-    CHECK_EQ(other->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, BYTES);
 }
 
 MS_TEST_BETWEEN(start, end, a_move_fails_if_memory_it_points_to_cannot_come_in)
@@ -359,7 +360,7 @@ MS_TEST_BETWEEN(start, end, a_move_fails_if_memory_it_points_to_cannot_come_in)
                                                .to = ms_side_of_device(one->address),
                                                .from = ms_side_of_device(program)}),
              CUDA_SUCCESS);
-    CHECK_EQ(other->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, BYTES);
 }
 
 /* Of pinned memory the bytes may change until the stream reads them: of a copy that the program
@@ -380,8 +381,8 @@ MS_TEST_BETWEEN(start, end, pinned_memory_is_the_hosts_also_where_the_copy_is_on
 MS_TEST_BETWEEN(start, end, a_move_to_the_host_holds_its_source_and_leaves_the_rest)
 {
     check_forwarded(move(MS_COPY_TO_HOST, of_host(), one->address, FAKE_GRANULE), true);
-    CHECK(one->lineage.cached_bytes == FAKE_GRANULE && resident(one) == 0);
-    CHECK_EQ(other->backing.backed_bytes, 0);
+    CHECK(ms_allocation_lineage(one)->cached_bytes == FAKE_GRANULE && resident(one) == 0);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 0);
     check_forwarded(move(MS_COPY_TO_HOST, other->address, one->address, FAKE_GRANULE), true);
     CHECK(resident(other) == FAKE_GRANULE && resident(one) == 0);
     CHECK_EQ(*(const unsigned char *)(uintptr_t)other->address, 1); /* if the driver refuses it */
@@ -396,7 +397,7 @@ MS_TEST_BETWEEN(start, end, a_move_to_the_host_that_cannot_be_read_holds_nothing
     int attempts = 0;
     check_forwarded(move(MS_COPY_TO_HOST, of_host(), one->address, FAKE_GRANULE), true);
     CHECK(ms_evict_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts)); /* nothing is held */
-    CHECK_EQ(one->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, a_set_is_recorded_and_one_of_rows_is_not)
@@ -407,7 +408,7 @@ MS_TEST_BETWEEN(start, end, a_set_is_recorded_and_one_of_rows_is_not)
     set.element = 1;
     set.value = 5;
     CHECK_EQ(begin(&set, &is_held), MS_ANSWERED);
-    CHECK_EQ(ms_lineage_at(&one->lineage, 0).content.pattern, 0x05050505);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(one), 0).content.pattern, 0x05050505);
     set.kind = MS_SET_ROWS;
     set.width = FAKE_GRANULE;
     CHECK_EQ(begin(&set, &is_held), MS_FORWARD);
@@ -573,7 +574,8 @@ MS_TEST_BETWEEN(start_rows, end, a_plane_is_copied_row_by_row_without_memory)
 {
     const CUDA_MEMCPY2D copy = plane();
     check_answered(copy_plane(&copy));
-    CHECK(one->backing.backed_bytes == 0 && other->backing.backed_bytes == 0);
+    CHECK(ms_allocation_backing(one)->backed_bytes == 0 &&
+          ms_allocation_backing(other)->backed_bytes == 0);
     CHECK_EQ(fake.work_count, 0);
     /* As one: it says so once, and what is filled for a launch is all of it. */
     CHECK(seen.later == other->address + 32 && seen.events > 0);
@@ -642,7 +644,7 @@ MS_TEST_BETWEEN(start_rows, end, a_plane_out_of_other_memory_is_for_the_driver)
     CUDA_MEMCPY2D copy = plane();
     copy.srcDevice = program;
     check_forwarded(copy_plane(&copy), false);
-    CHECK(resident(other) > 0 && one->backing.backed_bytes == 0);
+    CHECK(resident(other) > 0 && ms_allocation_backing(one)->backed_bytes == 0);
 }
 
 MS_TEST_BETWEEN(start_rows, end, an_empty_plane_changes_nothing)
@@ -651,7 +653,8 @@ MS_TEST_BETWEEN(start_rows, end, an_empty_plane_changes_nothing)
         CUDA_MEMCPY2D copy = plane();
         *(i == 0 ? &copy.WidthInBytes : &copy.Height) = 0;
         check_forwarded(copy_plane(&copy), false);
-        CHECK(one->backing.backed_bytes == 0 && other->backing.backed_bytes == 0);
+        CHECK(ms_allocation_backing(one)->backed_bytes == 0 &&
+              ms_allocation_backing(other)->backed_bytes == 0);
     }
 }
 
@@ -663,7 +666,7 @@ MS_TEST_BETWEEN(start_rows, end, a_side_that_cannot_come_into_memory_is_told)
     for (unsigned nth = 1; nth <= 2; nth++) {
         fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
         check_refused(copy_plane(&copy), CUDA_ERROR_UNKNOWN);
-        CHECK((nth == 1 ? one : other)->backing.backed_bytes == 0);
+        CHECK(ms_allocation_backing(nth == 1 ? one : other)->backed_bytes == 0);
         copy.srcDevice = program;
     }
     copy.srcMemoryType = CU_MEMORYTYPE_HOST;
@@ -671,7 +674,7 @@ MS_TEST_BETWEEN(start_rows, end, a_side_that_cannot_come_into_memory_is_told)
     memcpy(wanted + 64, &one->address, 8); /* points there */
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
     check_refused(copy_plane(&copy), CUDA_ERROR_UNKNOWN);
-    CHECK_EQ(other->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 0);
 }
 
 /* --- parts of one call */
@@ -717,8 +720,8 @@ static void check_not_tried(size_t count)
 {
     CUresult result;
     CHECK(!try(count, &result));
-    CHECK(fake.work_count == 0 && one->backing.backed_bytes == 0);
-    CHECK_EQ(ms_lineage_at(&other->lineage, 0).end, BYTES); /* all is as it was */
+    CHECK(fake.work_count == 0 && ms_allocation_backing(one)->backed_bytes == 0);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(other), 0).end, BYTES); /* all is as it was */
 }
 
 MS_TEST_BETWEEN(start_rows, end, parts_of_one_piece_and_of_rows_are_copied_by_lineage)
@@ -728,7 +731,8 @@ MS_TEST_BETWEEN(start_rows, end, parts_of_one_piece_and_of_rows_are_copied_by_li
     parts[2] = piece(5000, 5000, 0); /* nothing */
     parts[3] = piece(40000, 123, 777);
     check_tried(4);
-    CHECK(one->backing.backed_bytes == 0 && other->backing.backed_bytes == 0);
+    CHECK(ms_allocation_backing(one)->backed_bytes == 0 &&
+          ms_allocation_backing(other)->backed_bytes == 0);
     memcpy(wanted, bytes + 500, 4000);
     for (size_t i = 0; i < 10; i++)
         memcpy(wanted + 8192 + i * 256, bytes + 8192 + i * 384, 128);
@@ -747,7 +751,8 @@ MS_TEST_BETWEEN(start_rows, end, rows_in_several_dimensions_are_copied_in_their_
     parts[0].dim[2].to_stride = 20000;
     parts[0].dim[2].from_stride = 30000;
     check_tried(1);
-    CHECK(one->backing.backed_bytes == 0 && other->backing.backed_bytes == 0);
+    CHECK(ms_allocation_backing(one)->backed_bytes == 0 &&
+          ms_allocation_backing(other)->backed_bytes == 0);
     for (size_t i = 0; i < 24; i++)
         memcpy(wanted + 64 + i % 3 * 256 + i / 3 % 2 * 5000 + i / 6 * 20000,
                bytes + 32 + i % 3 * 384 + i / 3 % 2 * 7000 + i / 6 * 30000, 128);
@@ -766,13 +771,13 @@ MS_TEST_BETWEEN(start_rows, end, pieces_alone_are_in_sequence)
         CHECK(seen.is_in_sequence[i] && seen.places[i] == i && seen.counts[i] == 2);
         CHECK_EQ(seen.sizes[i], 4096 + i);
     }
-    CHECK(ms_lineage_at(&other->lineage, 0).content.is_in_sequence);
-    CHECK(ms_lineage_at(&other->lineage, 4096).content.is_in_sequence);
-    CHECK(!ms_lineage_at(&other->lineage, 8193).content.is_in_sequence);
+    CHECK(ms_lineage_at(ms_allocation_lineage(other), 0).content.is_in_sequence);
+    CHECK(ms_lineage_at(ms_allocation_lineage(other), 4096).content.is_in_sequence);
+    CHECK(!ms_lineage_at(ms_allocation_lineage(other), 8193).content.is_in_sequence);
     parts[1] = rows(20000, 20000, 64, 2);
     check_tried(3);
-    CHECK(!ms_lineage_at(&other->lineage, 0).content.is_in_sequence);
-    CHECK(!ms_lineage_at(&other->lineage, 4096).content.is_in_sequence);
+    CHECK(!ms_lineage_at(ms_allocation_lineage(other), 0).content.is_in_sequence);
+    CHECK(!ms_lineage_at(ms_allocation_lineage(other), 4096).content.is_in_sequence);
 }
 
 MS_TEST_BETWEEN(start_rows, end,
@@ -937,7 +942,7 @@ MS_TEST_BETWEEN(start, end, no_bytes_point_to_nothing)
 {
     say(program, CU_MEMORYTYPE_DEVICE, 1);
     check_forwarded(move(MS_COPY_ANY, program + FAKE_GRANULE, program, 0), false);
-    CHECK_EQ(one->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, rows_of_the_host_bring_in_what_they_point_to)
@@ -953,7 +958,7 @@ MS_TEST_BETWEEN(start, end, rows_of_the_host_bring_in_what_they_point_to)
                                 .Height = 2};
     memcpy(bytes + 64, &one->address, 8);
     check_forwarded(copy_plane(&copy), false);
-    CHECK(one->backing.backed_bytes == BYTES && resident(other) > 0);
+    CHECK(ms_allocation_backing(one)->backed_bytes == BYTES && resident(other) > 0);
 }
 
 /* --- what is absent, and launches */
@@ -1010,7 +1015,7 @@ MS_TEST_BETWEEN(start_rows, end, the_result_of_a_launch_is_not_cut_into_rows)
     check_not_tried(1);
     set_launched(384, 448);
     check_tried(1);
-    CHECK_EQ(ms_lineage_at(&other->lineage, 256).content.kind, MS_LAUNCHED);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(other), 256).content.kind, MS_LAUNCHED);
     fake_set(one, 0, BYTES, &pattern);
     fake_set(other, 0, BYTES, &pattern);
 }

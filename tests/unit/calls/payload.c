@@ -19,15 +19,12 @@
 #define SECOND ((CUdeviceptr)0x7f1234500000)
 enum { BYTES = 1 << 20 };
 
-#define AT(begin, number)                                                     \
-    {                                                                         \
-        .facts = {                                                            \
-            .address = (begin),                                               \
-            .bytes = BYTES,                                                   \
-            .id = (number),                                                   \
-            .backing = {.address = (begin), .bytes = BYTES, .granule = 4096}, \
-            .lineage = {.bytes = BYTES}                                       \
-        }                                                                     \
+#define AT(begin, number)                                                              \
+    {                                                                                  \
+        .facts = {.address = (begin), .bytes = BYTES, .id = (number)},                 \
+        .backing = {.address = (begin), .bytes = BYTES, .granule = 4096}, .lineage = { \
+            .bytes = BYTES                                                             \
+        }                                                                              \
     }
 
 /* The upper half of an address may be copied on its own. Between two allocations there is none. */
@@ -67,7 +64,8 @@ static void defer(void)
 /* What the bytes point to came into memory. */
 static bool ends_in_memory(void)
 {
-    const bool is_there = !ms_lineage_any(&deferred->lineage, 0, FAKE_GRANULE, MS_MISSING);
+    const bool is_there =
+        !ms_lineage_any(ms_allocation_lineage(deferred), 0, FAKE_GRANULE, MS_MISSING);
     fake_allocation_free(deferred);
     fake_check_empty();
     return is_there;
@@ -114,9 +112,9 @@ MS_TEST(an_address_that_cannot_come_into_memory_fails_the_call)
     addresses[1] = second->address;
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(ms_payload_copy(NULL, addresses, sizeof(addresses)), CUDA_ERROR_UNKNOWN);
-    CHECK(ms_lineage_any(&second->lineage, 0, FAKE_GRANULE, MS_MISSING));
+    CHECK(ms_lineage_any(ms_allocation_lineage(second), 0, FAKE_GRANULE, MS_MISSING));
     CHECK_EQ(ms_payload_copy(NULL, addresses, sizeof(addresses)), CUDA_SUCCESS);
-    CHECK(!ms_lineage_any(&second->lineage, 0, FAKE_GRANULE, MS_MISSING));
+    CHECK(!ms_lineage_any(ms_allocation_lineage(second), 0, FAKE_GRANULE, MS_MISSING));
     fake_allocation_free(second);
     CHECK(ends_in_memory());
 }
@@ -190,7 +188,7 @@ MS_TEST(the_end_of_an_address_is_counted_and_brings_in_what_lies_elsewhere)
     struct ms_allocation *second = fake_allocation(FAKE_GRANULE);
     fake_set(second, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .pattern = 7});
     CHECK_EQ(ms_payload_copy(NULL, &upper, sizeof(upper)), CUDA_SUCCESS);
-    CHECK(!ms_lineage_any(&second->lineage, 0, FAKE_GRANULE, MS_MISSING));
+    CHECK(!ms_lineage_any(ms_allocation_lineage(second), 0, FAKE_GRANULE, MS_MISSING));
     CHECK_EQ(seals(), 1);
     fake_allocation_free(second);
     CHECK(ends_in_memory());
@@ -541,7 +539,7 @@ MS_TEST(a_payload_that_may_change_is_scanned_when_its_stream_is_there)
         is_slow = i == 1;
         start_late();
         CHECK_EQ(expose(CU_MEMORYTYPE_HOST, words), CUDA_SUCCESS);
-        CHECK(ms_lineage_any(&deferred->lineage, 0, FAKE_GRANULE, MS_MISSING));
+        CHECK(ms_lineage_any(ms_allocation_lineage(deferred), 0, FAKE_GRANULE, MS_MISSING));
         get_there(deferred->address);
         CHECK_EQ(threads, 1);
         CHECK(ends_in_memory());

@@ -9,6 +9,7 @@
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
+#include "runtime/memory/carve.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
@@ -17,18 +18,12 @@
 #define HOST_MEMORY ((CUdeviceptr)0x7f1234500000)
 enum { BYTES = 1 << 20, PARAM_BYTES = 128 };
 
-static struct ms_inside far = {
-    .facts = {.address = FAR,
-              .bytes = BYTES,
-              .id = 1,
-              .backing = {.address = FAR, .bytes = BYTES, .granule = 4096},
-              .lineage = {.bytes = BYTES}}};
-static struct ms_inside near = {
-    .facts = {.address = NEAR,
-              .bytes = BYTES,
-              .id = 2,
-              .backing = {.address = NEAR, .bytes = BYTES, .granule = 4096},
-              .lineage = {.bytes = BYTES}}};
+static struct ms_inside far = {.facts = {.address = FAR, .bytes = BYTES, .id = 1},
+                               .backing = {.address = FAR, .bytes = BYTES, .granule = 4096},
+                               .lineage = {.bytes = BYTES}};
+static struct ms_inside near = {.facts = {.address = NEAR, .bytes = BYTES, .id = 2},
+                                .backing = {.address = NEAR, .bytes = BYTES, .granule = 4096},
+                                .lineage = {.bytes = BYTES}};
 static struct ms_packed packed;
 static struct ms_param_layout *layout;
 static struct ms_arguments arguments;
@@ -103,14 +98,11 @@ static void add_more(struct ms_inside *inside, CUdeviceptr address, enum ms_kind
 {
     struct ms_allocation *allocation = &inside->facts;
     *inside = (struct ms_inside){
-        .facts = {.address = address,
-                  .bytes = BYTES,
-                  .id = address,
-                  .backing = {
-                      .address = address, .bytes = BYTES, .granule = 4096, .mapped_bytes = BYTES}}};
+        .facts = {.address = address, .bytes = BYTES, .id = address},
+        .backing = {.address = address, .bytes = BYTES, .granule = 4096, .mapped_bytes = BYTES}};
     const struct ms_content content = {.kind = kind};
-    CHECK(ms_lineage_init(&inside->facts.lineage, BYTES) &&
-          ms_lineage_set(&inside->facts.lineage, 0, BYTES, &content) && ms_space_add(allocation));
+    CHECK(ms_lineage_init(&inside->lineage, BYTES) &&
+          ms_lineage_set(&inside->lineage, 0, BYTES, &content) && ms_space_add(allocation));
     CHECK(ms_space_claim(address) == allocation);
     for (size_t at = 0; kind == MS_UNDEFINED && at < BYTES; at += 8192)
         CHECK(ms_carve_add_block(allocation, at, at + 4096));

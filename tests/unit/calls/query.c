@@ -131,7 +131,7 @@ MS_TEST_BETWEEN(start, end, an_allocation_is_as_the_driver_would_have_made_it)
     CHECK_EQ(answer(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, inside),
              CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
     CHECK_EQ(refusal(CU_POINTER_ATTRIBUTE_HOST_POINTER, inside), CUDA_ERROR_INVALID_VALUE);
-    CHECK_EQ(allocation->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, a_mapping_is_of_its_handle)
@@ -188,7 +188,7 @@ MS_TEST_BETWEEN(start, end, a_query_that_the_driver_must_answer_brings_memory_in
     CHECK(!ms_query_pointer_attribute(&value, CU_POINTER_ATTRIBUTE_P2P_TOKENS,
                                       allocation->address + FAKE_GRANULE - 1, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, FAKE_GRANULE);
 }
 
 MS_TEST_BETWEEN(start, end, an_answer_has_the_bytes_of_its_attribute)
@@ -216,7 +216,7 @@ MS_TEST_BETWEEN(start, end, an_answer_has_the_bytes_of_its_attribute)
                    {CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, 8, 0}};
     for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++)
         check_answer(answers[i].attribute, address, answers[i].bytes, answers[i].value);
-    CHECK_EQ(allocation->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, the_answers_of_a_mapping_have_their_bytes)
@@ -293,14 +293,14 @@ MS_TEST_BETWEEN(start, end, whether_another_device_may_use_it_the_driver_tells)
     fake.device = 1;
     CHECK(!ms_query_pointer_attribute(&value, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, address, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, FAKE_GRANULE);
     check_answer(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address, 8, address);
     fake.device = 0;
     fake_fail(FAKE_ctx_get_device, 1, CUDA_ERROR_INVALID_CONTEXT);
     CHECK(!ms_query_pointer_attribute(&value, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, address - 1,
                                       &result));
     CHECK_EQ(result, CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
 }
 
 /* --- failures */

@@ -118,13 +118,13 @@ static void describe(CUdeviceptr address, cuuint64_t bytes)
 MS_TEST_BETWEEN(start, end, up_to_the_end_of_an_allocation_it_is_what_is_described)
 {
     describe(allocation->address + FAKE_GRANULE, BYTES - FAKE_GRANULE);
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES - FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES - FAKE_GRANULE);
 }
 
 MS_TEST_BETWEEN(start, end, a_tensor_map_brings_in_no_more_than_it_describes)
 {
     describe(allocation->address + FAKE_GRANULE, FAKE_GRANULE);
-    CHECK_EQ(allocation->backing.backed_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, FAKE_GRANULE);
 }
 
 static CUresult describe_all_behind(CUdeviceptr address)
@@ -156,7 +156,7 @@ MS_TEST_BETWEEN(start, end, beyond_the_end_it_is_all_of_its_block)
     carve(FAKE_GRANULE, 3 * FAKE_GRANULE);
     CHECK_EQ(describe_all_behind(allocation->address + 2 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK(fake_memory_at(allocation->address + FAKE_GRANULE) != 0);
-    CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 2 * FAKE_GRANULE);
 }
 
 /* The program uses what no block holds: it may be anything from now on. */
@@ -165,7 +165,7 @@ MS_TEST_BETWEEN(start, end, beyond_the_end_and_in_no_block_it_is_all_of_the_allo
     start_anew();
     carve(0, FAKE_GRANULE);
     CHECK_EQ(describe_all_behind(allocation->address + 2 * FAKE_GRANULE), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
 }
 
 MS_TEST_BETWEEN(start, end, a_tensor_map_fails_if_its_memory_cannot_come_in)
@@ -177,19 +177,19 @@ MS_TEST_BETWEEN(start, end, a_tensor_map_fails_if_its_memory_cannot_come_in)
     carve(0, FAKE_GRANULE);
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(describe_all_behind(allocation->address + 2 * FAKE_GRANULE), CUDA_ERROR_UNKNOWN);
-    CHECK_EQ(allocation->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, beyond_the_end_it_is_all_of_it)
 {
     describe(allocation->address + 3 * FAKE_GRANULE, FAKE_GRANULE + 1);
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
 }
 
 MS_TEST_BETWEEN(start, end, elsewhere_it_is_nothing)
 {
     const CUdeviceptr program = fake_program_memory(FAKE_GRANULE);
     describe(program, FAKE_GRANULE);
-    CHECK_EQ(allocation->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 0);
     fake_program_memory_free(program);
 }

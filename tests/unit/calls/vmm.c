@@ -219,13 +219,13 @@ MS_TEST_BETWEEN(start, end, bytes_move_under_one_handle_when_the_device_is_done_
     fake_set(allocation, 0, BYTES, &fill);
     CHECK_EQ(ms_access(place, FAKE_GRANULE, MS_NEED_READ_WRITE), CUDA_SUCCESS);
     CHECK_EQ(ms_access(place + FAKE_GRANULE, FAKE_GRANULE, MS_NEED_READ_WRITE), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.chunks.count, 2);
+    CHECK_EQ(ms_allocation_backing(allocation)->chunks.count, 2);
     CUmemGenericAllocationHandle number = handle;
     fake.on_wait = note_wait;
     ms_driver.memcpy_dtoh = memcpy_dtoh;
     ms_driver.memcpy_htod = memcpy_htod;
     CHECK_EQ(ms_vmm_make_handle_real(&number, NULL), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.chunks.count, 1);
+    CHECK_EQ(ms_allocation_backing(allocation)->chunks.count, 1);
     CHECK_EQ(((unsigned char *)(uintptr_t)place)[BYTES - 1], 7);
     CHECK_EQ(release(handle), CUDA_SUCCESS);
 }

@@ -13,6 +13,7 @@
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/state.h"
+#include "runtime/memory/memory_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
@@ -43,7 +44,7 @@ static void end(void)
 
 static struct ms_content content(void)
 {
-    return ms_lineage_at(&allocation->lineage, 0).content;
+    return ms_lineage_at(ms_allocation_lineage(allocation), 0).content;
 }
 
 /* --- sets */
@@ -126,8 +127,8 @@ MS_TEST_BETWEEN(start, end, an_address_in_a_snapshot_brings_what_it_means_into_m
     memcpy(host + 4711, &address, sizeof(address));
     CHECK(copy(other->address, false, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
-    CHECK_EQ(ms_lineage_at(&other->lineage, 0).content.kind, MS_SOURCE);
-    CHECK(!ms_lineage_any(&allocation->lineage, 0, BYTES, MS_MISSING));
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(other), 0).content.kind, MS_SOURCE);
+    CHECK(!ms_lineage_any(ms_allocation_lineage(allocation), 0, BYTES, MS_MISSING));
     fake_allocation_free(other);
 }
 
@@ -195,7 +196,7 @@ void __wrap_ms_state_event(const struct ms_event *happened)
 
 static struct ms_content content_at(size_t offset)
 {
-    return ms_lineage_at(&allocation->lineage, offset).content;
+    return ms_lineage_at(ms_allocation_lineage(allocation), offset).content;
 }
 
 static void be_busy(bool is_busy)
@@ -378,7 +379,7 @@ MS_TEST_BETWEEN(start, end, a_copy_from_an_allocation_finds_both_in_memory)
     CHECK_EQ(result, CUDA_ERROR_UNKNOWN);
     check_for_driver(allocation->address, (const void *)(uintptr_t)other->address, 100);
     CHECK_EQ(content().kind, MS_RESIDENT);
-    CHECK_EQ(ms_lineage_at(&other->lineage, 0).content.kind, MS_RESIDENT);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(other), 0).content.kind, MS_RESIDENT);
     fake_allocation_free(other);
 }
 
@@ -471,13 +472,13 @@ MS_TEST(a_block_in_very_many_pieces_is_brought_into_memory_as_a_whole)
         CHECK_EQ(ms_carve_take(large, i == 0 ? G : 5 * G, i == 0 ? 5 * G : 6 * G), MS_CARVED);
     ms_space_release(large);
     for (size_t i = 0; i < PIECES; i++)
-        CHECK(ms_lineage_set(&large->lineage, G + i, G + i + 1,
+        CHECK(ms_lineage_set(&MS_OWN(large)->lineage, G + i, G + i + 1,
                              &(struct ms_content){.kind = MS_FILL, .pattern = i % 2 * 0x01010101}));
     fake_set(large, 5 * G, 6 * G, &(struct ms_content){.kind = MS_FILL, .pattern = 3});
     CHECK(!set(large->address + 2 * G, 7, 1, 10, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
-    CHECK_EQ(large->backing.backed_bytes, 4 * G);
-    CHECK_EQ(large->lineage.kind_bytes[MS_FILL], G);
+    CHECK_EQ(ms_allocation_backing(large)->backed_bytes, 4 * G);
+    CHECK_EQ(ms_allocation_lineage(large)->kind_bytes[MS_FILL], G);
     const unsigned char *bytes = (const unsigned char *)(uintptr_t)large->address;
     CHECK(bytes[G] == 0 && bytes[G + PIECES - 2] == 0 && bytes[G + PIECES - 1] != bytes[G]);
     fake_allocation_free(large);

@@ -76,14 +76,14 @@ static void broadcast(struct ms_allocation *into)
 static bool is_held(const struct ms_allocation *allocation)
 {
     int attempts = 0;
-    const size_t before = allocation->backing.backed_bytes;
+    const size_t before = ms_allocation_backing(allocation)->backed_bytes;
     ms_evict_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts);
-    return allocation->backing.backed_bytes == before;
+    return ms_allocation_backing(allocation)->backed_bytes == before;
 }
 
 static enum ms_kind kind_at(const struct ms_allocation *allocation, size_t offset)
 {
-    return ms_lineage_at(&allocation->lineage, offset).content.kind;
+    return ms_lineage_at(ms_allocation_lineage(allocation), offset).content.kind;
 }
 
 /* --- what is read and written */
@@ -91,10 +91,10 @@ static enum ms_kind kind_at(const struct ms_allocation *allocation, size_t offse
 MS_TEST_BETWEEN(start, end, what_is_sent_is_in_memory_and_held_until_it_is_queued)
 {
     prepare(&(struct ms_operation){.read = at(one, 0), .read_bytes = HALF, .sends = true});
-    CHECK(one->lineage.cached_bytes == HALF && is_held(one));
+    CHECK(ms_allocation_lineage(one)->cached_bytes == HALF && is_held(one));
     ms_collective_called(FAKE_STREAM);
     CHECK(!is_held(one));
-    CHECK_EQ(other->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, what_is_reduced_is_resident_and_not_held)
@@ -103,7 +103,8 @@ MS_TEST_BETWEEN(start, end, what_is_reduced_is_resident_and_not_held)
                                    .read_bytes = HALF,
                                    .written = at(other, 0),
                                    .written_bytes = FAKE_GRANULE});
-    CHECK(one->lineage.resident_bytes == HALF && other->lineage.resident_bytes == FAKE_GRANULE);
+    CHECK(ms_allocation_lineage(one)->resident_bytes == HALF &&
+          ms_allocation_lineage(other)->resident_bytes == FAKE_GRANULE);
     ms_collective_called(FAKE_STREAM);
 }
 
@@ -112,7 +113,7 @@ MS_TEST_BETWEEN(start, end, what_is_sent_late_is_resident)
 {
     prepare(&(struct ms_operation){
         .read = at(one, 0), .read_bytes = HALF, .sends = true, .is_late = true});
-    CHECK_EQ(one->lineage.resident_bytes, HALF);
+    CHECK_EQ(ms_allocation_lineage(one)->resident_bytes, HALF);
     ms_collective_called(FAKE_STREAM);
 }
 
@@ -125,7 +126,7 @@ MS_TEST_BETWEEN(start, end, in_place_the_bytes_are_brought_in)
                                    .written = at(one, 0),
                                    .written_bytes = HALF,
                                    .sends = true});
-    CHECK_EQ(one->lineage.resident_bytes, HALF);
+    CHECK_EQ(ms_allocation_lineage(one)->resident_bytes, HALF);
     CHECK_EQ(*(unsigned char *)at(one, 0), 7);
     ms_collective_called(FAKE_STREAM);
 }
@@ -160,7 +161,7 @@ MS_TEST_BETWEEN(start, end, what_is_gathered_in_place_is_copied_from_its_origina
         ms_reuse_note(&(struct ms_copied){&content, original, 0, one, FAKE_GRANULE, FAKE_GRANULE});
         prepare(&ways[way]);
         ms_collective_called(FAKE_STREAM);
-        CHECK_EQ(original->lineage.cached_bytes, way == 0 ? FAKE_GRANULE : 0);
+        CHECK_EQ(ms_allocation_lineage(original)->cached_bytes, way == 0 ? FAKE_GRANULE : 0);
         CHECK_BYTES(at(one, FAKE_GRANULE), file.data, FAKE_GRANULE);
         fake_allocation_free(original);
     }
@@ -176,7 +177,8 @@ MS_TEST_BETWEEN(start, end, side_by_side_they_do_not_overlap)
                                    .written = at(one, 0),
                                    .written_bytes = HALF,
                                    .sends = true});
-    CHECK(one->lineage.cached_bytes == HALF && one->lineage.resident_bytes == HALF);
+    CHECK(ms_allocation_lineage(one)->cached_bytes == HALF &&
+          ms_allocation_lineage(one)->resident_bytes == HALF);
     CHECK_EQ(*(unsigned char *)at(one, 0), 0);
     ms_collective_called(FAKE_STREAM);
 }
@@ -214,7 +216,7 @@ MS_TEST_BETWEEN(start, end, in_a_group_all_is_held_until_the_outermost_ends)
 MS_TEST_BETWEEN(start_with_plan, end, of_a_broadcast_only_what_is_ours_gets_memory)
 {
     broadcast(one);
-    CHECK_EQ(one->backing.backed_bytes, HALF);
+    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, HALF);
     ms_collective_called(FAKE_STREAM);
     CHECK(kind_at(one, 0) == MS_RESIDENT && kind_at(one, HALF) == MS_ABSENT);
 }
@@ -239,7 +241,7 @@ MS_TEST_BETWEEN(start_with_plan, end, what_may_come_late_is_received_whole)
                                    .receives = true,
                                    .ranks = 2,
                                    .is_late = true});
-    CHECK_EQ(one->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, BYTES);
     ms_collective_called(FAKE_STREAM);
     CHECK_EQ(kind_at(one, HALF), MS_RESIDENT);
 }
@@ -247,7 +249,7 @@ MS_TEST_BETWEEN(start_with_plan, end, what_may_come_late_is_received_whole)
 MS_TEST_BETWEEN(start_with_plan, end, what_is_gathered_is_received_whole)
 {
     prepare(&(struct ms_operation){.written = at(one, 0), .written_bytes = BYTES, .ranks = 2});
-    CHECK_EQ(one->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, BYTES);
     ms_collective_called(FAKE_STREAM);
     CHECK_EQ(kind_at(one, HALF), MS_RESIDENT);
 }
@@ -306,7 +308,7 @@ MS_TEST(so_many_of_a_group_are_received_in_parts)
     for (int i = 0; i <= MOST; i++) {
         many[i] = fake_allocation(BYTES);
         broadcast(many[i]);
-        CHECK_EQ(many[i]->backing.backed_bytes, i < MOST ? HALF : BYTES);
+        CHECK_EQ(ms_allocation_backing(many[i])->backed_bytes, i < MOST ? HALF : BYTES);
         ms_collective_called(FAKE_STREAM);
     }
     ms_collective_group(false);
@@ -322,7 +324,7 @@ MS_TEST_BETWEEN(start_with_plan, end, during_a_capture_it_is_received_whole)
     ms_order_set_capture(true);
     broadcast(one);
     ms_order_set_capture(false);
-    CHECK_EQ(one->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, BYTES);
     ms_collective_called(FAKE_STREAM);
 }
 
@@ -335,7 +337,7 @@ MS_TEST_BETWEEN(start_with_plan, end, a_broadcast_into_what_it_reads_is_received
                                    .receives = true,
                                    .sends = true,
                                    .ranks = 2});
-    CHECK_EQ(one->lineage.resident_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(one)->resident_bytes, BYTES);
     CHECK_EQ(*(unsigned char *)at(one, BYTES - 1), 7);
     ms_collective_called(FAKE_STREAM);
     CHECK_EQ(kind_at(one, HALF), MS_RESIDENT);
@@ -361,7 +363,7 @@ MS_TEST_BETWEEN(start_in_sequence, end, what_only_passes_is_sent_from_a_store)
 {
     const struct ms_operation operation = sending();
     prepare(&operation);
-    CHECK(kind_at(one, 0) == MS_PARKED && one->backing.backed_bytes == 0);
+    CHECK(kind_at(one, 0) == MS_PARKED && ms_allocation_backing(one)->backed_bytes == 0);
     CHECK_EQ(*(unsigned char *)at(one, BYTES - 1), 9);
     CHECK_EQ(looks, 1);
     ms_collective_called(FAKE_STREAM);
@@ -385,7 +387,7 @@ MS_TEST(what_is_sent_otherwise_is_sent_from_its_place)
             ms_order_set_capture(true);
         prepare(&operation);
         CHECK(kind_at(one, 0) == (i == 2 || i == 4 ? MS_RESIDENT : MS_FILL));
-        CHECK_EQ(one->lineage.cached_bytes, i < 2 ? BYTES : 0);
+        CHECK_EQ(ms_allocation_lineage(one)->cached_bytes, i < 2 ? BYTES : 0);
         CHECK_EQ(looks, i < 2);
         ms_order_set_capture(false);
         ms_collective_called(FAKE_STREAM);
@@ -425,7 +427,7 @@ static struct ms_operation gathering(void)
 
 static size_t memory_of_both(void)
 {
-    return one->backing.backed_bytes + other->backing.backed_bytes;
+    return ms_allocation_backing(one)->backed_bytes + ms_allocation_backing(other)->backed_bytes;
 }
 
 /* What comes from the other rank takes memory, which is parked. What this rank has sent is a
@@ -436,9 +438,9 @@ MS_TEST_BETWEEN(start, end, what_is_gathered_stands_once)
     prepare(&operation);
     CHECK(*(unsigned char *)at(one, HALF - 1) == 7 && fake_memory_at(other->address + BYTES - 1));
     ms_collective_called(FAKE_STREAM);
-    CHECK_EQ(other->lineage.kind_bytes[MS_PARKED], HALF);
+    CHECK_EQ(ms_allocation_lineage(other)->kind_bytes[MS_PARKED], HALF);
     CHECK(kind_at(other, 0) == MS_PARKED && kind_at(other, HALF) == MS_FILL);
-    CHECK_EQ(ms_lineage_at(&other->lineage, HALF).content.pattern, 0x07070707);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(other), HALF).content.pattern, 0x07070707);
     CHECK(kind_at(one, 0) == MS_FILL && memory_of_both() == 0);
     CHECK_EQ(fake.physical_bytes, HALF);
     CHECK(!fake_memory_at(one->address) && !fake_memory_at(other->address + HALF));
@@ -461,7 +463,7 @@ MS_TEST(what_is_gathered_otherwise_comes_to_its_place)
         else
             ms_order_set_capture(true);
         prepare(&operation);
-        CHECK_EQ(other->lineage.resident_bytes, BYTES);
+        CHECK_EQ(ms_allocation_lineage(other)->resident_bytes, BYTES);
         ms_order_set_capture(false);
         ms_collective_called(FAKE_STREAM);
         end();
@@ -475,12 +477,12 @@ MS_TEST_BETWEEN(start, end, in_a_group_what_is_gathered_is_sent_from_its_place)
     ms_collective_group(true);
     prepare(&operation);
     ms_collective_called(FAKE_STREAM);
-    CHECK_EQ(one->lineage.cached_bytes, HALF);
+    CHECK_EQ(ms_allocation_lineage(one)->cached_bytes, HALF);
     prepare(&(struct ms_operation){.read = at(one, 0), .read_bytes = HALF, .sends = true});
     ms_collective_called(FAKE_STREAM);
     ms_collective_group(false);
     CHECK(kind_at(other, 0) == MS_PARKED && kind_at(other, HALF) == MS_FILL);
-    CHECK_EQ(other->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 0);
 }
 
 /* --- what is captured */
@@ -531,7 +533,7 @@ MS_TEST_BETWEEN(start_with_plan, end, where_nothing_is_read_nothing_overlaps)
                                    .written_bytes = BYTES,
                                    .receives = true,
                                    .ranks = 2});
-    CHECK_EQ(one->backing.backed_bytes, HALF);
+    CHECK_EQ(ms_allocation_backing(one)->backed_bytes, HALF);
     ms_collective_called(FAKE_STREAM);
 }
 
@@ -540,5 +542,5 @@ MS_TEST_BETWEEN(start_with_plan, end, of_no_bytes_nothing_is_done)
     prepare(&(struct ms_operation){
         .read = at(one, 0), .written = at(one, 0), .receives = true, .sends = true, .ranks = 2});
     ms_collective_called(FAKE_STREAM);
-    CHECK(one->backing.backed_bytes == 0 && fake.work_count == 0);
+    CHECK(ms_allocation_backing(one)->backed_bytes == 0 && fake.work_count == 0);
 }

@@ -13,6 +13,7 @@
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
 #include "runtime/state/counters.h"
+#include "runtime/memory/memory_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
@@ -75,7 +76,7 @@ static unsigned char byte_at(size_t offset)
 
 static enum ms_kind kind_at(size_t offset)
 {
-    return ms_lineage_at(&allocation->lineage, offset).content.kind;
+    return ms_lineage_at(ms_allocation_lineage(allocation), offset).content.kind;
 }
 
 static CUresult read_bytes(size_t begin, size_t behind)
@@ -104,7 +105,7 @@ static bool is_memory(size_t offset)
 MS_TEST_BETWEEN(start, end, only_what_is_ours_gets_memory)
 {
     CHECK_EQ(prepare(), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, HALF);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, HALF);
     CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE);
     queue_and_write();
     CHECK(!is_memory(HALF) && !is_memory(BYTES - 1)); /* it has run */
@@ -121,7 +122,7 @@ MS_TEST_BETWEEN(start, end, without_a_sink_it_is_received_whole)
 {
     ms_facts_set_unmet(0, MS_FACT_BIT(MS_FACT_ALIAS));
     CHECK_EQ(prepare(), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
     CHECK_EQ(fake.physical_bytes, BYTES);
     queue_and_write();
     CHECK(kind_at(0) == MS_RESIDENT && kind_at(BYTES - 1) == MS_RESIDENT);
@@ -131,7 +132,7 @@ MS_TEST(a_granule_that_is_shared_is_kept_whole)
 {
     start_with(5 * FAKE_GRANULE);
     CHECK_EQ(prepare(), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 3 * FAKE_GRANULE);
     queue_and_write();
     CHECK(kind_at(3 * FAKE_GRANULE - 1) == MS_RESIDENT && kind_at(3 * FAKE_GRANULE) == MS_ABSENT);
     end();
@@ -144,7 +145,7 @@ MS_TEST_BETWEEN(start, end, what_has_memory_is_received_there)
     queue_and_write();
     CHECK(kind_at(6 * FAKE_GRANULE) == MS_RESIDENT && byte_at(6 * FAKE_GRANULE) == 6);
     CHECK(kind_at(5 * FAKE_GRANULE) == MS_ABSENT && kind_at(7 * FAKE_GRANULE) == MS_ABSENT);
-    CHECK_EQ(allocation->backing.backed_bytes, HALF + FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, HALF + FAKE_GRANULE);
 }
 
 /* Two broadcasts: what is in the other part is no business of theirs. */
@@ -153,7 +154,7 @@ MS_TEST_BETWEEN(start, end, a_part_of_an_allocation_is_received_alone)
     enum { FIRST = 3 * FAKE_GRANULE, SECOND = 6 * FAKE_GRANULE };
     name_tensor(allocation->address, BYTES, "w");
     CHECK_EQ(prepare_range(allocation->address + FIRST, SECOND - FIRST, 2, false), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, HALF - FIRST);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, HALF - FIRST);
     CHECK_EQ(fake.physical_bytes, HALF - FIRST + FAKE_GRANULE);
     memset((void *)(uintptr_t)(allocation->address + FIRST), 6, SECOND - FIRST);
     ms_receive_queued(&receive, FAKE_STREAM);
@@ -175,7 +176,7 @@ MS_TEST(of_some_tensors_the_one_that_is_received_goes_to_the_sink)
     CHECK(receive.sink != NULL && receive.context == FAKE_CONTEXT);
     for (size_t i = 0; i < 12; i++)
         CHECK_EQ(is_memory(i * G), i / 4 == 1);
-    CHECK_EQ(allocation->backing.backed_bytes, 2 * G);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 2 * G);
     ms_receive_queued(&receive, FAKE_STREAM);
     end();
 }
@@ -198,9 +199,9 @@ MS_TEST_BETWEEN(start, end, whoever_uses_the_granules_waits_for_a_broadcast_that
     queue_and_write();
     CHECK(is_memory(HALF) && is_memory(BYTES - 1));
     CHECK_EQ(fake.calls[FAKE_event_synchronize], 0);
-    CHECK_EQ(ms_backing_sink_wait(&allocation->backing, 0, HALF), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_sink_wait(ms_allocation_memory(allocation), 0, HALF), CUDA_SUCCESS);
     CHECK(is_memory(HALF)); /* beside it */
-    CHECK_EQ(ms_backing_cover(&allocation->backing, HALF, HALF + 1), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_cover(ms_allocation_memory(allocation), HALF, HALF + 1), CUDA_SUCCESS);
     CHECK_EQ(fake.calls[FAKE_event_synchronize], 1);
     CHECK(is_memory(HALF) && !is_memory(BYTES - 1));
     CHECK_EQ(fake.events, 0);
@@ -233,10 +234,10 @@ MS_TEST_BETWEEN(start, end, the_event_of_a_broadcast_is_for_the_allocation_that_
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     allocation->id++; /* another one lies there, whose sink may have the record's address */
     ms_receive_queued(&receive, FAKE_STREAM);
-    CHECK(allocation->backing.sinks == receive.sink && receive.sink->event == NULL);
+    CHECK(ms_allocation_backing(allocation)->sinks == receive.sink && receive.sink->event == NULL);
     CHECK_EQ(fake.events, 0);
     allocation->id--;
-    ms_backing_lent(&allocation->backing, receive.sink, NULL);
+    ms_backing_lent(ms_allocation_memory(allocation), receive.sink, NULL);
 }
 
 /* A caching allocator takes a part from a segment of 2 MiB at least. */
@@ -267,7 +268,7 @@ MS_TEST(a_part_too_small_to_be_deferred_needs_all_bytes)
         CHECK_EQ(prepare_range(allocation->address + begin, bytes, 2, false), CUDA_SUCCESS);
         const size_t kept = cases[i].is_whole ? bytes : OURS - begin;
         CHECK_EQ(receive.sink == NULL, cases[i].is_whole);
-        CHECK_EQ(allocation->backing.backed_bytes, kept);
+        CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, kept);
         CHECK_EQ(ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before, kept);
         CHECK_EQ(kind_at(OURS), cases[i].is_whole ? MS_RESIDENT : MS_ABSENT);
         ms_receive_queued(&receive, FAKE_STREAM);
@@ -296,8 +297,8 @@ MS_TEST(all_is_kept_where_the_plan_has_no_say)
             bytes = HALF, address += FAKE_GRANULE; /* no tensor */
         CHECK_EQ(prepare_range(address, bytes, ranks, false), CUDA_SUCCESS);
         CHECK(receive.sink == NULL && receive.lent == NULL && receive.park.count == 0);
-        CHECK_EQ(allocation->backing.backed_bytes, way == 4 ? HALF : BYTES);
-        CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 0);
+        CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, way == 4 ? HALF : BYTES);
+        CHECK_EQ(ms_allocation_lineage(allocation)->kind_bytes[MS_ABSENT], 0);
         ms_receive_queued(&receive, FAKE_STREAM);
         if (way == 2)
             ms_order_set_capture(false);
@@ -321,8 +322,8 @@ static void start_put_together(size_t first, size_t behind)
     allocation = fake_allocation(BYTES);
     use_plan(0, 1); /* none of them by its size */
     static const struct ms_content zero = {.kind = MS_FILL};
-    CHECK(ms_lineage_set(&allocation->lineage, range.begin, range.end, &zero));
-    CHECK(ms_lineage_change(&allocation->lineage, &range, 1, set_remote_copy));
+    CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, range.begin, range.end, &zero));
+    CHECK(ms_lineage_change(&MS_OWN(allocation)->lineage, &range, 1, set_remote_copy));
 }
 
 static void start_passing(void)
@@ -335,7 +336,7 @@ MS_TEST(what_is_only_passing_is_stored)
     start_passing();
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     CHECK(receive.park.count > 0);
-    CHECK_EQ(allocation->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 0);
     CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE);
     queue_and_write();
     CHECK(kind_at(0) == MS_PARKED && kind_at(HALF) == MS_ABSENT);
@@ -355,8 +356,8 @@ MS_TEST(each_range_has_its_own_place_in_the_store)
     for (size_t i = 0; i < GRANULES; i++)
         memset((void *)(uintptr_t)(allocation->address + i * FAKE_GRANULE), (int)i, FAKE_GRANULE);
     ms_receive_queued(&receive, FAKE_STREAM);
-    CHECK_EQ(allocation->lineage.kind_bytes[MS_PARKED], 6 * FAKE_GRANULE);
-    CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(allocation)->kind_bytes[MS_PARKED], 6 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(allocation)->kind_bytes[MS_ABSENT], 2 * FAKE_GRANULE);
     CHECK_EQ(read_bytes(0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(read_bytes(4 * FAKE_GRANULE, BYTES), CUDA_SUCCESS);
     for (size_t i = 0; i < GRANULES; i++)
@@ -371,7 +372,7 @@ MS_TEST(what_cannot_be_lent_gets_memory_of_its_own)
     fake_fail(FAKE_mem_retain, 1, CUDA_ERROR_NOT_SUPPORTED);
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     CHECK(receive.park.count == 0 && receive.sink != NULL);
-    CHECK_EQ(allocation->backing.backed_bytes, HALF);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, HALF);
     queue_and_write();
     CHECK(kind_at(0) == MS_RESIDENT && kind_at(HALF) == MS_ABSENT);
     end();
@@ -385,7 +386,7 @@ static void start_in_sequence(void)
     static const struct ms_content zero = {.kind = MS_FILL, .is_in_sequence = true};
     fake_start();
     allocation = fake_allocation(BYTES);
-    CHECK(ms_lineage_set(&allocation->lineage, 0, BYTES, &zero));
+    CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, 0, BYTES, &zero));
 }
 
 MS_TEST_BETWEEN(start_in_sequence, end, what_is_copied_on_is_parked_and_goes_piece_by_piece)
@@ -393,12 +394,12 @@ MS_TEST_BETWEEN(start_in_sequence, end, what_is_copied_on_is_parked_and_goes_pie
     static const struct ms_content zero = {.kind = MS_FILL};
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     CHECK(receive.sink == NULL && receive.lent != NULL);
-    CHECK_EQ(allocation->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 0);
     CHECK_EQ(fake.physical_bytes, BYTES); /* and no sink */
     queue_and_write();
-    CHECK_EQ(allocation->lineage.kind_bytes[MS_PARKED], BYTES);
+    CHECK_EQ(ms_allocation_lineage(allocation)->kind_bytes[MS_PARKED], BYTES);
     CHECK(!is_memory(0) && !is_memory(BYTES - 1));
-    CHECK(ms_lineage_set(&allocation->lineage, FAKE_GRANULE, HALF, &zero));
+    CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, FAKE_GRANULE, HALF, &zero));
     CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE);
     CHECK_EQ(read_bytes(HALF, BYTES), CUDA_SUCCESS);
     CHECK(byte_at(HALF) == 6 && byte_at(BYTES - 1) == 6);
@@ -410,7 +411,7 @@ MS_TEST_BETWEEN(start_in_sequence, end, what_has_memory_already_is_not_parked)
     CHECK_EQ(read_bytes(FAKE_GRANULE, 2 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     queue_and_write();
-    CHECK_EQ(allocation->lineage.kind_bytes[MS_PARKED], BYTES - FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(allocation)->kind_bytes[MS_PARKED], BYTES - FAKE_GRANULE);
     CHECK(kind_at(FAKE_GRANULE) == MS_RESIDENT && byte_at(FAKE_GRANULE) == 6);
 }
 
@@ -420,7 +421,7 @@ MS_TEST(what_is_received_in_its_place_or_may_be_reached_is_not_parked)
         static const struct ms_content zero = {.kind = MS_FILL};
         start_in_sequence();
         if (way == 0)
-            CHECK(ms_lineage_set(&allocation->lineage, 0, BYTES, &zero));
+            CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, 0, BYTES, &zero));
         else if (way == 1)
             ms_config.receive_parts = false;
         else if (way == 2)
@@ -429,7 +430,7 @@ MS_TEST(what_is_received_in_its_place_or_may_be_reached_is_not_parked)
             atomic_fetch_add(&ms_hot.late_payloads, 1);
         CHECK_EQ(prepare(), CUDA_SUCCESS);
         CHECK_EQ(receive.address, 0); /* nobody waits for it */
-        CHECK_EQ(allocation->lineage.resident_bytes, BYTES);
+        CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, BYTES);
         ms_receive_queued(&receive, FAKE_STREAM);
         if (way == 3)
             atomic_fetch_sub(&ms_hot.late_payloads, 1);
@@ -444,11 +445,11 @@ static void (*const starts[])(void) = {start, start_passing, start_in_sequence};
 static void check_undone(void)
 {
     CHECK(receive.sink == NULL && receive.lent == NULL && receive.park.count == 0);
-    CHECK(allocation->backing.sinks == NULL);
-    CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 0);
-    CHECK_EQ(allocation->lineage.kind_bytes[MS_PARKED], 0);
+    CHECK(ms_allocation_backing(allocation)->sinks == NULL);
+    CHECK_EQ(ms_allocation_lineage(allocation)->kind_bytes[MS_ABSENT], 0);
+    CHECK_EQ(ms_allocation_lineage(allocation)->kind_bytes[MS_PARKED], 0);
     ms_backing_drop_sink(0);
-    CHECK_EQ(fake.physical_bytes, allocation->backing.backed_bytes);
+    CHECK_EQ(fake.physical_bytes, ms_allocation_backing(allocation)->backed_bytes);
     CHECK_EQ(fake.events, 0);
     CHECK_EQ(fake.pushed_contexts, 0);
     fake_check_allocation(allocation);
@@ -534,7 +535,7 @@ static bool holds_all(void)
 
 static size_t parked_bytes(void)
 {
-    return allocation->lineage.kind_bytes[MS_PARKED];
+    return ms_allocation_lineage(allocation)->kind_bytes[MS_PARKED];
 }
 
 MS_TEST_BETWEEN(start_sending, end, what_a_root_sends_stands_in_its_place_while_it_is_sent)
@@ -542,7 +543,7 @@ MS_TEST_BETWEEN(start_sending, end, what_a_root_sends_stands_in_its_place_while_
     CHECK(prepare_to_send());
     CHECK(holds_all());
     CHECK_EQ(parked_bytes(), BYTES);
-    CHECK_EQ(allocation->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 0);
     CHECK_EQ(fake.physical_bytes, BYTES);
     ms_receive_queued(&receive, FAKE_STREAM);
     CHECK(fake_memory_at(allocation->address) == 0);
@@ -555,7 +556,7 @@ MS_TEST_BETWEEN(start_sending, end, what_a_root_sends_stands_in_its_place_while_
 MS_TEST_BETWEEN(start_sending, end, nobody_waits_for_it_before_a_copy)
 {
     CHECK(prepare_to_send());
-    const struct ms_extent extent = ms_lineage_at(&allocation->lineage, HALF);
+    const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), HALF);
     CHECK_EQ(ms_parked_wait(extent.content.parked), CUDA_SUCCESS);
     CHECK_EQ(fake.calls[FAKE_event_synchronize], 0);
     ms_receive_queued(&receive, FAKE_STREAM);
@@ -567,7 +568,8 @@ MS_TEST_BETWEEN(start_sending, end, what_has_memory_is_sent_from_there)
     CHECK_EQ(read_bytes(FAKE_GRANULE, 2 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK(prepare_to_send());
     CHECK_EQ(parked_bytes(), BYTES - FAKE_GRANULE);
-    CHECK_EQ(allocation->lineage.resident_bytes, FAKE_GRANULE); /* it is not evicted */
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes,
+             FAKE_GRANULE); /* it is not evicted */
     CHECK(holds_all());
     ms_receive_queued(&receive, FAKE_STREAM);
 }
@@ -621,7 +623,7 @@ MS_TEST(a_call_that_fails_leaves_the_bytes_where_they_were)
             CHECK(holds_all());
             ms_receive_queued(&receive, FAKE_STREAM);
         } else {
-            CHECK(allocation->backing.sinks == NULL);
+            CHECK(ms_allocation_backing(allocation)->sinks == NULL);
             CHECK_EQ(parked_bytes(), 0);
             CHECK_EQ(fake.events, 0);
             CHECK_EQ(fake.pushed_contexts, 0);
@@ -642,7 +644,7 @@ MS_TEST_BETWEEN(start_sending, end, for_what_a_root_sends_nothing_else_is_freed)
     ms_space_release(other);
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(!prepare_to_send());
-    CHECK_EQ(other->backing.backed_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, FAKE_GRANULE);
     fake_allocation_free(other);
 }
 
@@ -679,8 +681,8 @@ MS_TEST_BETWEEN(start_gathering, end_gathering, tensors_side_by_side_share_the_g
     own.lineage.bytes = 0; /* nothing of it is this rank's */
     CHECK_EQ(gather(512, MIDDLE, &receive), CUDA_SUCCESS);
     CHECK_EQ(gather(MIDDLE, LAST, &second), CUDA_SUCCESS);
-    CHECK_EQ(allocation->lineage.kind_bytes[MS_PARKED], 5 * FAKE_GRANULE);
-    CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(allocation)->kind_bytes[MS_PARKED], 5 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 3 * FAKE_GRANULE);
     write_all();
     ms_receive_queued(&receive, FAKE_STREAM);
     ms_receive_queued(&second, FAKE_STREAM);
@@ -698,7 +700,7 @@ MS_TEST_BETWEEN(start_gathering, end_gathering, what_is_small_is_gathered_to_its
 {
     CHECK_EQ(gather(512, FAKE_GRANULE + 512, &receive), CUDA_SUCCESS);
     CHECK(receive.address == 0 && receive.park.count == 0);
-    CHECK_EQ(allocation->lineage.resident_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, FAKE_GRANULE);
     ms_receive_queued(&receive, FAKE_STREAM);
     CHECK_EQ(fake.calls[FAKE_event_create], 0);
 }
@@ -715,7 +717,7 @@ MS_TEST_BETWEEN(start_gathering, end_gathering, only_what_is_had_without_memory_
     ms_source_drop(file.source);
     own.begin = 3 * G + 2;
     CHECK_EQ(gather(2 * G, BYTES, &receive), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 0);
     memset((void *)(uintptr_t)(allocation->address + 2 * G), 6, BYTES - 2 * G);
     ms_receive_queued(&receive, FAKE_STREAM);
     CHECK(kind_at(5 * G + 2) == MS_PARKED && kind_at(5 * G + 3) == MS_FILL);

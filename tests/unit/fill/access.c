@@ -152,13 +152,13 @@ static void keep(struct ms_counted *counted)
 static void set(enum part part, struct ms_content content)
 {
     const size_t begin = part * (size_t)GRANULE;
-    CHECK(ms_lineage_set(&allocation.facts.lineage, begin, begin + GRANULE, &content));
+    CHECK(ms_lineage_set(&allocation.lineage, begin, begin + GRANULE, &content));
 }
 
 static void cover(enum part part)
 {
     const size_t begin = part * (size_t)GRANULE;
-    CHECK_EQ(ms_backing_cover(&allocation.facts.backing, begin, begin + GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_cover(&allocation.backing, begin, begin + GRANULE), CUDA_SUCCESS);
 }
 
 /* Nothing has memory but what the launch made, which was read. */
@@ -191,9 +191,9 @@ static void start(void)
                   .context = CONTEXT,
                   .id = 1,
                   .granule = GRANULE,
-                  .granule_bytes = PARTS * GRANULE,
-                  .backing = {.address = ADDRESS, .bytes = PARTS * GRANULE, .granule = GRANULE}}};
-    CHECK(ms_lineage_init(&allocation.facts.lineage, allocation.facts.bytes));
+                  .granule_bytes = PARTS * GRANULE},
+        .backing = {.address = ADDRESS, .bytes = PARTS * GRANULE, .granule = GRANULE}};
+    CHECK(ms_lineage_init(&allocation.lineage, allocation.facts.bytes));
     CHECK(ms_carve_add_block(&allocation.facts, FILLED * GRANULE, DEAD * GRANULE));
     CHECK(ms_carve_add_block(&allocation.facts, LAUNCHED * GRANULE, PARTS * GRANULE));
     cover(LAUNCHED);
@@ -211,10 +211,10 @@ static void end(void)
 {
     CHECK(ms_space_claim(ADDRESS) == &allocation.facts);
     ms_space_remove(&allocation.facts);
-    ms_lineage_cleanup(&allocation.facts.lineage);
+    ms_lineage_cleanup(&allocation.lineage);
     ms_sorted_cleanup(&allocation.blocks.all);
     ms_lineage_cleanup(&recorded.before);
-    ms_backing_release(&allocation.facts.backing);
+    ms_backing_release(&allocation.backing);
 }
 
 static void put_plan_in_force(void)
@@ -234,8 +234,7 @@ static const char *placement(enum part first, enum part last)
     static char text[PARTS + 1];
     size_t count = 0;
     for (enum part part = first; part <= last; part++) {
-        const struct ms_extent extent =
-            ms_lineage_at(&allocation.facts.lineage, part * (size_t)GRANULE);
+        const struct ms_extent extent = ms_lineage_at(&allocation.lineage, part * (size_t)GRANULE);
         text[count++] = "-cr"[extent.content.kind == MS_RESIDENT ? 2 : extent.content.cached];
     }
     text[count] = 0;
@@ -302,7 +301,7 @@ MS_TEST(each_need_gets_bytes_this_rank_keeps)
         CHECK_PLACEMENT(need, FILLED, LAUNCHED, expected[need].local);
         CHECK_EQ(set_bytes, expected[need].replayed * GRANULE);
         CHECK_EQ(allocation.blocks.strayed, expected[need].is_use);
-        CHECK_EQ(allocation.facts.keeps_dead, expected[need].is_pinned);
+        CHECK_EQ(allocation.has[MS_TRAIT_KEEPS_DEAD], expected[need].is_pinned);
         end();
     }
 }
@@ -464,8 +463,8 @@ static void end_two(void)
 
 static void check_backed(size_t low_granules, size_t high_granules)
 {
-    CHECK_EQ(low_one->backing.backed_bytes, low_granules * G);
-    CHECK_EQ(high_one->backing.backed_bytes, high_granules * G);
+    CHECK_EQ(ms_allocation_backing(low_one)->backed_bytes, low_granules * G);
+    CHECK_EQ(ms_allocation_backing(high_one)->backed_bytes, high_granules * G);
 }
 
 static void access_from_to(CUdeviceptr from, CUdeviceptr to)
@@ -552,7 +551,8 @@ MS_TEST_BETWEEN(start_two, end_two, a_use_of_a_block_is_one_of_its_bytes_alone)
 {
     const CUdeviceptr address = low_one->address;
     CHECK(ms_space_claim(address) == low_one);
-    CHECK(ms_lineage_set(&low_one->lineage, 0, SIZE, &(struct ms_content){.kind = MS_UNDEFINED}));
+    CHECK(ms_lineage_set(&MS_OWN(low_one)->lineage, 0, SIZE,
+                         &(struct ms_content){.kind = MS_UNDEFINED}));
     CHECK_EQ(ms_carve_take(low_one, G, 3 * G), MS_CARVED);
     ms_space_release(low_one);
     access_from_to(address + G, address + 3 * G);
@@ -560,7 +560,8 @@ MS_TEST_BETWEEN(start_two, end_two, a_use_of_a_block_is_one_of_its_bytes_alone)
     access_from_to(address + G, address + 3 * G + 1);
     CHECK(MS_OWN(low_one)->blocks.strayed);
     CHECK(ms_space_claim(high_one->address) == high_one);
-    CHECK(ms_lineage_set(&high_one->lineage, 0, SIZE, &(struct ms_content){.kind = MS_UNDEFINED}));
+    CHECK(ms_lineage_set(&MS_OWN(high_one)->lineage, 0, SIZE,
+                         &(struct ms_content){.kind = MS_UNDEFINED}));
     CHECK_EQ(ms_carve_take(high_one, G, 3 * G), MS_CARVED);
     ms_space_release(high_one);
     access_from_to(address + 3 * G, high_one->address); /* what ends there meets nothing of it */
@@ -578,7 +579,8 @@ MS_TEST_BETWEEN(start_two, end_two, rows_leave_gaps_out_in_each_allocation)
     rows.slice = high_one->address + (size_t)2 * G - rows.begin;
     CHECK_EQ(ms_access_rows(&rows), CUDA_SUCCESS);
     check_backed(1, 1);
-    CHECK(low_one->lineage.resident_bytes == G && high_one->lineage.resident_bytes == G);
+    CHECK(ms_allocation_lineage(low_one)->resident_bytes == G &&
+          ms_allocation_lineage(high_one)->resident_bytes == G);
     rows = (struct ms_rows){.begin = low_one->address + G, .width = G, .height = 2, .depth = 1};
     rows.pitch = high_one->address + (size_t)3 * G - rows.begin;
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
@@ -636,7 +638,8 @@ MS_TEST_BETWEEN(start_two, end_two, an_export_pins_whole_allocations)
     bool one_handle = false;
     CHECK_EQ(ms_access_export(low_one->address + SIZE - 1, 1, &one_handle), CUDA_SUCCESS);
     check_backed(4, 0);
-    CHECK(one_handle && low_one->keeps_dead && !high_one->keeps_dead);
+    CHECK(one_handle && ms_allocation_has(low_one, MS_TRAIT_KEEPS_DEAD) &&
+          !ms_allocation_has(high_one, MS_TRAIT_KEEPS_DEAD));
     CHECK_EQ(ms_access_export(high_one->address + G, 0, &one_handle), CUDA_SUCCESS);
     check_backed(4, 0); /* nothing of it */
     CHECK(one_handle);
@@ -645,8 +648,9 @@ MS_TEST_BETWEEN(start_two, end_two, an_export_pins_whole_allocations)
     check_backed(4, 0);
     CHECK_EQ(ms_access_export(low_one->address, to_high + 1, &one_handle), CUDA_SUCCESS);
     check_backed(4, 4);
-    CHECK(one_handle && high_one->keeps_dead);
-    CHECK(low_one->lineage.resident_bytes == SIZE && high_one->lineage.resident_bytes == SIZE);
+    CHECK(one_handle && ms_allocation_has(high_one, MS_TRAIT_KEEPS_DEAD));
+    CHECK(ms_allocation_lineage(low_one)->resident_bytes == SIZE &&
+          ms_allocation_lineage(high_one)->resident_bytes == SIZE);
     CHECK_EQ(exported_count, 4);
     for (size_t i = 0; i < 4; i++)
         CHECK_EQ(exported_ids[i], (i < 3 ? low_one : high_one)->id);
@@ -671,7 +675,7 @@ MS_TEST_BETWEEN(start_two, end_two, an_export_that_fails_ends_there)
     CHECK_EQ(ms_access_export(low_one->address, all, &one_handle), CUDA_ERROR_UNKNOWN);
     CHECK(!one_handle);
     check_backed(0, 0);
-    CHECK(!high_one->keeps_dead);
+    CHECK(!ms_allocation_has(high_one, MS_TRAIT_KEEPS_DEAD));
 }
 
 /* --- what a write has recorded in granules with memory */
@@ -685,8 +689,8 @@ MS_TEST_BETWEEN(start_two, end_two, a_recorded_write_fills_granules_with_memory_
     fake_set(high_one, 0, 100, &filled);
     const CUdeviceptr from = low_one->address + G - 100;
     ms_access_granules_later(from, high_one->address + 100 - from);
-    CHECK(ms_lineage_at(&low_one->lineage, G - 100).content.cached);
-    CHECK(ms_lineage_at(&high_one->lineage, 0).content.cached);
+    CHECK(ms_lineage_at(ms_allocation_lineage(low_one), G - 100).content.cached);
+    CHECK(ms_lineage_at(ms_allocation_lineage(high_one), 0).content.cached);
     CHECK_EQ(*(unsigned char *)(uintptr_t)from, 7);
     check_backed(1, 1);
 }

@@ -7,6 +7,7 @@
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/state/counters.h"
+#include "runtime/memory/memory_internal.h"
 #include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -121,9 +122,9 @@ static void set(size_t begin, size_t end, struct ms_content content)
 {
     const struct ms_content fill = {.kind = MS_FILL};
     CHECK(ms_shadow_write(allocation, begin, end, &fill, NULL, FAKE_STREAM));
-    CHECK_EQ(ms_backing_cover(&allocation->backing, begin, end), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_cover(ms_allocation_memory(allocation), begin, end), CUDA_SUCCESS);
     content.is_shadowed = true;
-    CHECK(ms_lineage_set(&allocation->lineage, begin, end, &content));
+    CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, begin, end, &content));
 }
 
 static const struct ms_content cached = {.kind = MS_FILL, .cached = true},
@@ -219,7 +220,7 @@ MS_TEST_BETWEEN(start, end, neighbouring_ranges_are_compared_at_once)
     set(3 * G, 4 * G, replayed);
     set(5 * G, 6 * G, cached);
     set(7 * G, 8 * G, cached);
-    CHECK(ms_lineage_set(&allocation->lineage, 7 * G, 8 * G, &cached)); /* not shadowed */
+    CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, 7 * G, 8 * G, &cached)); /* not shadowed */
     ms_compare(allocation, 0, BYTES, MS_COMPARE_CACHED);
     check_counts(2, 3 * G, 0, 0);
     ms_compare(allocation, 2 * G, 5 * G, MS_COMPARE_REPLAYED);
@@ -247,8 +248,8 @@ MS_TEST_BETWEEN(start, end, a_difference_is_told_once)
                              "lineage they are a fill with 0x00000000; a call needs them"),
              1);
     CHECK_EQ(count_log_lines("tensor"), 0); /* no plan says what it is */
-    CHECK(ms_lineage_at(&allocation->lineage, G).content.is_shadowed);
-    CHECK(!ms_lineage_at(&allocation->lineage, G + 5).content.is_shadowed);
+    CHECK(ms_lineage_at(ms_allocation_lineage(allocation), G).content.is_shadowed);
+    CHECK(!ms_lineage_at(ms_allocation_lineage(allocation), G + 5).content.is_shadowed);
     ms_compare(allocation, G + 5, BYTES, MS_COMPARE_CACHED);
     check_counts(1, 2 * G - 5, 1, 0);
 }
@@ -389,7 +390,7 @@ MS_TEST_BETWEEN(start, end, a_range_that_cannot_be_compared_is_left_out)
     fake_fail(FAKE_ctx_get_current, 1, CUDA_ERROR_DEINITIALIZED);
     ms_compare(allocation, 0, G, MS_COMPARE_CACHED);
     check_counts(0, 0, 0, G);
-    CHECK(ms_lineage_at(&allocation->lineage, 0).content.is_shadowed);
+    CHECK(ms_lineage_at(ms_allocation_lineage(allocation), 0).content.is_shadowed);
     memory(0)[0] = 1;
     fake_fail(FAKE_memcpy_dtoh_async, 1, CUDA_ERROR_UNKNOWN); /* of what is shown */
     ms_compare(allocation, 0, G, MS_COMPARE_CACHED);
@@ -427,9 +428,9 @@ MS_TEST_BETWEEN(start, end, a_copy_is_compared_when_the_stream_is_done)
     ms_compare_copy(allocation, G + 4, 50, copy, true, FAKE_STREAM);
     check_counts(3, 150, 1, 0);
     CHECK_EQ(count_log_lines("verify: 1 of the bytes 65540 to 65590 "), 1);
-    CHECK(ms_lineage_at(&allocation->lineage, G).content.is_shadowed);
-    CHECK(!ms_lineage_at(&allocation->lineage, G + 53).content.is_shadowed);
-    CHECK(ms_lineage_at(&allocation->lineage, G + 54).content.is_shadowed);
+    CHECK(ms_lineage_at(ms_allocation_lineage(allocation), G).content.is_shadowed);
+    CHECK(!ms_lineage_at(ms_allocation_lineage(allocation), G + 53).content.is_shadowed);
+    CHECK(ms_lineage_at(ms_allocation_lineage(allocation), G + 54).content.is_shadowed);
 }
 
 /* --- the end of the process */

@@ -70,7 +70,7 @@ static void start(void)
     set(4, 6, &resident);
     memset((void *)(uintptr_t)(allocation->address + 4 * FAKE_GRANULE), 3, 2 * FAKE_GRANULE);
     CHECK_EQ(read_bytes(0, 4), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 6 * FAKE_GRANULE);
 }
 
 static void end(void)
@@ -89,17 +89,17 @@ static bool try_again(void)
 static void check_kept(void)
 {
     CHECK(!try_again());
-    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
-    CHECK_EQ(allocation->lineage.cached_bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 4 * FAKE_GRANULE);
 }
 
 MS_TEST_BETWEEN(start, end, an_eviction_gives_back_memory_that_lineage_restores)
 {
     CHECK(try_again());
-    CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 2 * FAKE_GRANULE);
     CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
-    CHECK_EQ(allocation->lineage.cached_bytes, 0);
-    CHECK_EQ(allocation->lineage.resident_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 0);
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, 2 * FAKE_GRANULE);
     CHECK_EQ(ms_counter_get(MS_COUNT_EVICTED_BYTES), 4 * FAKE_GRANULE);
     fake_check_allocation(allocation);
     CHECK_EQ(read_bytes(0, 6), CUDA_SUCCESS);
@@ -237,7 +237,7 @@ static void read_meanwhile(void)
 static void change_meanwhile(void)
 {
     fake.on_wait = NULL;
-    allocation->touches++;
+    ms_allocation_touch(allocation);
 }
 
 /* Freed, and another one lies there. */
@@ -273,7 +273,7 @@ MS_TEST_BETWEEN(start, end, an_allocation_may_go_during_the_wait)
     fake_set(other, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .cached = true});
     fake.on_wait = free_meanwhile;
     CHECK(try_again());
-    CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 2 * FAKE_GRANULE);
 }
 
 /* Of what has nothing to give back no context is waited for. */
@@ -395,8 +395,8 @@ MS_TEST_BETWEEN(start, end, the_sink_and_what_is_buried_go_as_well)
 {
     CHECK(try_again());
     CHECK(!try_again());
-    CHECK_EQ(ms_backing_sink_map(&allocation->backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
-    ms_backing_sink_unmap(&allocation->backing, 0, FAKE_GRANULE);
+    CHECK_EQ(ms_backing_sink_map(ms_allocation_memory(allocation), 0, FAKE_GRANULE), CUDA_SUCCESS);
+    ms_backing_sink_unmap(ms_allocation_backing(allocation), 0, FAKE_GRANULE);
     CHECK_EQ(fake.physical_bytes, 3 * FAKE_GRANULE);
     CHECK(try_again());
     CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
@@ -421,8 +421,8 @@ MS_TEST_AFTER(start, an_eviction_keeps_bytes_a_changed_file_cannot_restore)
     CHECK_EQ(read_bytes(7, 8), CUDA_SUCCESS);
     CHECK_EQ(truncate(file.path, 5), 0);
     CHECK(try_again());
-    CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
-    CHECK_EQ(allocation->lineage.resident_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, 3 * FAKE_GRANULE);
     CHECK_BYTES((void *)(uintptr_t)(allocation->address + 7 * FAKE_GRANULE), file.data,
                 FAKE_GRANULE);
     end();
@@ -480,9 +480,10 @@ static void carve(void)
     CHECK(ms_carve_add_block(allocation, 0, 2 * FAKE_GRANULE));
     CHECK(ms_carve_add_block(allocation, 4 * FAKE_GRANULE, BYTES));
     for (size_t i = 0; i < GRANULES; i += 2)
-        CHECK_EQ(ms_backing_cover(&allocation->backing, i * FAKE_GRANULE, (i + 2) * FAKE_GRANULE),
+        CHECK_EQ(ms_backing_cover(ms_allocation_memory(allocation), i * FAKE_GRANULE,
+                                  (i + 2) * FAKE_GRANULE),
                  CUDA_SUCCESS);
-    CHECK(ms_lineage_set(&allocation->lineage, 0, BYTES, &resident));
+    CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, 0, BYTES, &resident));
     ms_carve_set_leftover(allocation, 2 * FAKE_GRANULE);
     ms_space_release(allocation);
 }
@@ -490,15 +491,15 @@ static void carve(void)
 MS_TEST_BETWEEN(carve, end, dead_memory_goes_back_unless_a_graph_uses_it)
 {
     set(0, 2, &(struct ms_content){.kind = MS_FILL, .cached = true});
-    allocation->keeps_dead = true;
+    ms_allocation_set(allocation, MS_TRAIT_KEEPS_DEAD, true);
     CHECK(try_again());
-    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 6 * FAKE_GRANULE);
     CHECK(fake_memory_at(allocation->address + 2 * FAKE_GRANULE) > 0);
     CHECK(!try_again());
-    allocation->keeps_dead = false;
+    ms_allocation_set(allocation, MS_TRAIT_KEEPS_DEAD, false);
     CHECK(try_again());
-    CHECK_EQ(allocation->backing.backed_bytes, 4 * FAKE_GRANULE);
-    CHECK_EQ(allocation->lineage.dead_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(allocation)->dead_bytes, 2 * FAKE_GRANULE);
     CHECK_EQ(fake_memory_at(allocation->address + 2 * FAKE_GRANULE), 0);
     CHECK_EQ(ms_carve_leftover_bytes(), 0);
 }
@@ -507,17 +508,17 @@ MS_TEST_BETWEEN(carve, end, leftovers_are_trimmed_when_there_are_many_and_the_de
 {
     ms_config.leftover_bytes = 2 * FAKE_GRANULE;
     ms_evict_leftover(0);
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
     ms_config.leftover_bytes = 2 * FAKE_GRANULE - 1;
     fake.is_busy = true;
     ms_evict_leftover(0);
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
     CHECK_EQ(ms_carve_leftover_bytes(), 2 * FAKE_GRANULE);
     fake.is_busy = false;
     ms_evict_leftover(0); /* in vain the last time: not before there is more */
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
     ms_evict_leftover(allocation->address);
-    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 6 * FAKE_GRANULE);
     CHECK_EQ(ms_carve_leftover_bytes(), 0);
 }
 
@@ -567,7 +568,7 @@ static void trim_for_ever(bool of_one)
     ms_evict_leftover(of_one ? allocation->address : 0);
     CHECK(ms_keeps_memory());
     CHECK_EQ(ms_carve_leftover_bytes(), 2 * FAKE_GRANULE);
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
     end();
 }
 
@@ -672,7 +673,7 @@ MS_TEST_BETWEEN(carve, end, a_block_that_may_go_is_not_ready)
     fake.on_wait = hand_out_meanwhile;
     CHECK(try_again());
     CHECK(fake.on_wait == NULL && !was_ready);
-    CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 2 * FAKE_GRANULE);
 }
 
 MS_TEST_BETWEEN(carve, end, trimming_polls_those_with_leftovers_alone)
@@ -681,7 +682,7 @@ MS_TEST_BETWEEN(carve, end, trimming_polls_those_with_leftovers_alone)
     other->context = (CUcontext)2;
     ms_config.leftover_bytes = FAKE_GRANULE;
     ms_evict_leftover(0);
-    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 6 * FAKE_GRANULE);
     CHECK_EQ(fake.calls[FAKE_ctx_push_current], 0);
     other->context = FAKE_CONTEXT;
     fake_allocation_free(other);
@@ -691,12 +692,12 @@ MS_TEST_BETWEEN(carve, end, an_allocation_another_thread_uses_is_not_trimmed)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     ms_evict_leftover(allocation->address);
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
     ms_space_release(allocation);
     ms_evict_leftover(allocation->address + BYTES + (64 << 20)); /* nor what is gone */
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
     ms_evict_leftover(allocation->address);
-    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 6 * FAKE_GRANULE);
 }
 
 MS_TEST_BETWEEN(carve, end, trimming_leaves_what_is_cached)
@@ -704,8 +705,8 @@ MS_TEST_BETWEEN(carve, end, trimming_leaves_what_is_cached)
     set(0, 2, &(struct ms_content){.kind = MS_FILL, .cached = true});
     ms_config.leftover_bytes = FAKE_GRANULE;
     ms_evict_leftover(0);
-    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
-    CHECK_EQ(allocation->lineage.cached_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 2 * FAKE_GRANULE);
 }
 
 MS_TEST_BETWEEN(start, end, a_read_in_another_context_is_for_good)
@@ -739,11 +740,11 @@ MS_TEST_BETWEEN(start, end, an_eviction_for_scratch_memory_takes_restorable_byte
     CHECK(!ms_evict_for_scratch(CUDA_ERROR_OUT_OF_MEMORY, &attempts)); /* nothing was refused */
     refuse(FAKE_GRANULE);
     CHECK(!ms_evict_for_scratch(CUDA_ERROR_UNKNOWN, &attempts));
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
     CHECK_EQ(attempts, 0);
     refuse(FAKE_GRANULE);
     CHECK(ms_evict_for_scratch(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
-    CHECK_EQ(allocation->backing.backed_bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 4 * FAKE_GRANULE);
     CHECK_EQ(attempts, 1);
 }
 
@@ -782,8 +783,10 @@ MS_TEST_BETWEEN(start, end, only_what_is_in_the_way_goes_for_scratch_memory)
     ms_scratch_may_refuse(true);
     CHECK_EQ(ms_scratch_ask(0, 0), CUDA_ERROR_OUT_OF_MEMORY); /* the sink */
     CHECK(ms_evict_for_scratch(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
-    CHECK_EQ(first->backing.backed_bytes + second->backing.backed_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(first)->backed_bytes +
+                 ms_allocation_backing(second)->backed_bytes,
+             FAKE_GRANULE);
     set(0, 1, &resident);
     fake_allocation_free(first);
     fake_allocation_free(second);
@@ -798,5 +801,5 @@ MS_TEST_BETWEEN(start, end, nothing_goes_for_scratch_memory_while_the_device_is_
     fake.is_busy = true;
     CHECK(ms_evict_for_scratch(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
     fake.is_busy = false;
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
 }

@@ -59,7 +59,7 @@ MS_TEST_BETWEEN(start, end, a_part_of_what_is_in_memory_is_copied)
     CHECK_EQ(need(whole, MS_NEED_READ), BYTES);
     CHECK_EQ(need(part, MS_NEED_READ), 0);
     check_bytes();
-    CHECK(ms_lineage_at(&part->lineage, 0).content.cached);
+    CHECK(ms_lineage_at(ms_allocation_lineage(part), 0).content.cached);
 }
 
 MS_TEST_BETWEEN(start, end, around_a_part_that_is_in_memory_the_rest_is_read)

@@ -14,6 +14,7 @@
 #include "runtime/memory/memory_internal.h"
 #include "runtime/fill/access.h"
 #include "runtime/memory/examining.h"
+#include "runtime/memory/carve.h"
 #include <stdatomic.h>
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -85,7 +86,7 @@ static void check_bytes(void)
 
 static struct ms_content at(size_t granule)
 {
-    return ms_lineage_at(&allocation->lineage, granule * FAKE_GRANULE).content;
+    return ms_lineage_at(ms_allocation_lineage(allocation), granule * FAKE_GRANULE).content;
 }
 
 MS_TEST_BETWEEN(start, end, a_read_keeps_lineage_that_costs_nothing)
@@ -95,8 +96,8 @@ MS_TEST_BETWEEN(start, end, a_read_keeps_lineage_that_costs_nothing)
     CHECK(at(0).kind == MS_FILL && at(0).cached);
     CHECK(at(1).kind == MS_FILL && at(1).cached);
     CHECK(at(2).kind == MS_RESIDENT); /* a snapshot is not kept twice */
-    CHECK_EQ(allocation->backing.backed_bytes, 4 * FAKE_GRANULE);
-    CHECK_EQ(allocation->touches, 1);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_touches(allocation), 1);
 
     /* Again: there is nothing to do. */
     const size_t work = fake.work_count;
@@ -108,8 +109,8 @@ MS_TEST_BETWEEN(start, end, a_write_makes_its_range_resident)
 {
     CHECK_EQ(run(MS_NEED_READ_WRITE, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
     check_bytes();
-    CHECK(!ms_lineage_any(&allocation->lineage, 0, 4 * FAKE_GRANULE, MS_NOT_RESIDENT));
-    CHECK_EQ(allocation->touches, 0);
+    CHECK(!ms_lineage_any(ms_allocation_lineage(allocation), 0, 4 * FAKE_GRANULE, MS_NOT_RESIDENT));
+    CHECK_EQ(ms_allocation_touches(allocation), 0);
 }
 
 MS_TEST_BETWEEN(start, end, the_first_byte_counts)
@@ -129,13 +130,13 @@ MS_TEST_BETWEEN(start, end, the_first_byte_counts)
 MS_TEST_BETWEEN(start, end, granules_that_get_memory_are_filled_whole)
 {
     CHECK_EQ(run(MS_NEED_READ_WRITE, 6, FAKE_GRANULE + 6), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
-    CHECK_EQ(allocation->lineage.resident_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, 2 * FAKE_GRANULE);
     const unsigned char *bytes = (const unsigned char *)(uintptr_t)allocation->address;
     CHECK(bytes[5] == 2 && bytes[6] == 3 && bytes[FAKE_GRANULE + 5] == 7 &&
           bytes[FAKE_GRANULE + 6] == 7);
     CHECK(at(0).kind == MS_FILL && at(0).cached && at(1).kind == MS_RESIDENT);
-    CHECK_EQ(allocation->lineage.cached_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, FAKE_GRANULE);
     CHECK(at(2).kind == MS_SOURCE);
 }
 
@@ -143,11 +144,11 @@ MS_TEST_BETWEEN(start, end, granules_that_get_memory_are_filled_whole)
 MS_TEST_BETWEEN(start, end, a_range_fills_both_granules_it_touches)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK_EQ(ms_backing_cover(&allocation->backing, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_cover(ms_allocation_memory(allocation), 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
     ms_materialise_granules(allocation, FAKE_GRANULE - 1, FAKE_GRANULE + 1);
     ms_space_release(allocation);
     CHECK(at(0).cached && at(1).cached && at(2).kind == MS_SOURCE);
-    CHECK_EQ(allocation->lineage.cached_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 2 * FAKE_GRANULE);
 }
 
 /* Whatever the call needs of its own bytes. */
@@ -165,7 +166,7 @@ MS_TEST(each_need_fills_the_bytes_beside_its_own)
             (const unsigned char *)(uintptr_t)allocation->address + 4 * FAKE_GRANULE;
         CHECK(at(4).cached && bytes[0] == 7 && bytes[9] == 7);
         CHECK(bytes[FAKE_GRANULE - 1] == 4 && bytes[FAKE_GRANULE - 10] == 3);
-        CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
+        CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 2 * FAKE_GRANULE);
         end();
     }
 }
@@ -180,7 +181,7 @@ MS_TEST(unmapped_bytes_get_no_memory)
         set(5, 7, &(struct ms_content){.kind = MS_UNMAPPED});
         CHECK_EQ(run(need, 0, BYTES), CUDA_SUCCESS);
         CHECK(at(2).kind == MS_UNMAPPED && at(5).kind == MS_UNMAPPED && at(6).kind == MS_UNMAPPED);
-        CHECK_EQ(allocation->lineage.kind_bytes[MS_UNMAPPED], 3 * FAKE_GRANULE);
+        CHECK_EQ(ms_allocation_lineage(allocation)->kind_bytes[MS_UNMAPPED], 3 * FAKE_GRANULE);
         CHECK_EQ(fake_memory_at(allocation->address + 2 * FAKE_GRANULE), 0);
         CHECK_EQ(fake_memory_at(allocation->address + 5 * FAKE_GRANULE), 0);
         set(2, 3, &(struct ms_content){.kind = MS_UNDEFINED});
@@ -200,8 +201,8 @@ MS_TEST(a_granule_is_not_filled_with_bytes_other_ranks_keep)
     fake_set(allocation, 100, 200, &absent);
     CHECK_EQ(run(MS_NEED_READ, 300, 400), CUDA_SUCCESS);
     CHECK(at(0).locality == MS_REMOTE && !at(0).cached);
-    CHECK_EQ(allocation->lineage.cached_bytes, FAKE_GRANULE - 200);
-    CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 100);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, FAKE_GRANULE - 200);
+    CHECK_EQ(ms_allocation_lineage(allocation)->kind_bytes[MS_ABSENT], 100);
     end();
 }
 
@@ -231,7 +232,7 @@ MS_TEST(large_parts_of_files_come_through_pinned_memory)
 MS_TEST_BETWEEN(start, end, a_granule_is_filled_with_bytes_of_this_rank)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK_EQ(ms_backing_cover(&allocation->backing, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_cover(ms_allocation_memory(allocation), 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
     ms_space_release(allocation);
     use_plan(1, 2 * FAKE_GRANULE);
     name_tensor(allocation->address, 2 * FAKE_GRANULE, "w");
@@ -256,14 +257,14 @@ MS_TEST(nothing_is_present_that_is_not_there_when_a_call_fails)
 {
     for (unsigned nth = 1;; nth++) {
         start();
-        const size_t deferred = allocation->lineage.deferred_bytes;
+        const size_t deferred = ms_allocation_lineage(allocation)->deferred_bytes;
         fake_fail(FAKE_ANY, nth, CUDA_ERROR_LAUNCH_FAILED);
         const CUresult result = run(MS_NEED_READ, 0, 4 * FAKE_GRANULE);
         CHECK_EQ(fake.pushed_contexts, 0);
         CHECK_EQ(fake.capture_mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
         if (result != CUDA_SUCCESS) {
             CHECK_EQ(result, CUDA_ERROR_LAUNCH_FAILED);
-            CHECK_EQ(allocation->lineage.deferred_bytes, deferred);
+            CHECK_EQ(ms_allocation_lineage(allocation)->deferred_bytes, deferred);
             CHECK(at(0).kind == MS_FILL && !at(0).cached && at(2).kind == MS_SOURCE);
         }
         const bool has_failed = fake_has_failed();
@@ -290,25 +291,25 @@ MS_TEST_BETWEEN(start, end, absent_bytes_are_refused_where_they_are_needed)
     set(5, 6, &absent);
     CHECK_EQ(run(MS_NEED_READ, 0, BYTES), CUDA_ERROR_NOT_PERMITTED);
     CHECK_EQ(run(MS_NEED_SEND, 0, BYTES), CUDA_ERROR_NOT_PERMITTED);
-    CHECK_EQ(allocation->backing.backed_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, FAKE_GRANULE);
     CHECK_EQ(run(MS_NEED_KEEP, 0, BYTES), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES - FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES - FAKE_GRANULE);
     CHECK(at(5).kind == MS_ABSENT);
 }
 
 MS_TEST_BETWEEN(start, end, the_dead_stay_dead_for_those_who_say_so)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK(ms_lineage_set(&allocation->lineage, 4 * FAKE_GRANULE, 6 * FAKE_GRANULE,
+    CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, 4 * FAKE_GRANULE, 6 * FAKE_GRANULE,
                          &(struct ms_content){.kind = MS_DEAD}));
     CHECK(ms_carve_add_block(allocation, 0, 4 * FAKE_GRANULE));
     CHECK(ms_carve_add_block(allocation, 6 * FAKE_GRANULE, BYTES));
     ms_space_release(allocation);
     CHECK_EQ(run(MS_NEED_REACH_LIVE, 0, BYTES), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES - 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES - 2 * FAKE_GRANULE);
     CHECK(at(4).kind == MS_DEAD && at(6).kind == MS_RESIDENT);
     CHECK_EQ(run(MS_NEED_READ_WRITE, 0, BYTES), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
 }
 
 MS_TEST_BETWEEN(start, end, an_overwrite_does_not_play_its_bytes)
@@ -316,13 +317,13 @@ MS_TEST_BETWEEN(start, end, an_overwrite_does_not_play_its_bytes)
     const size_t work = fake.work_count;
     CHECK_EQ(run(MS_NEED_OVERWRITE, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(fake.work_count, work);
-    CHECK(!ms_lineage_any(&allocation->lineage, 0, 4 * FAKE_GRANULE, MS_NOT_RESIDENT));
+    CHECK(!ms_lineage_any(ms_allocation_lineage(allocation), 0, 4 * FAKE_GRANULE, MS_NOT_RESIDENT));
 }
 
 MS_TEST_BETWEEN(start, end, each_granule_with_an_overwritten_byte_gets_memory)
 {
     CHECK_EQ(run(MS_NEED_OVERWRITE, 5 * FAKE_GRANULE - 1, 6 * FAKE_GRANULE + 1), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 4 * FAKE_GRANULE);
 }
 
 /* A kernel that is queued before the write may find its address in a copy that nobody has seen. */
@@ -373,7 +374,7 @@ static void write_bytes(size_t begin, size_t behind)
 
 static bool is_present(size_t begin, size_t behind)
 {
-    return !ms_lineage_any(&allocation->lineage, begin, behind, MS_MISSING);
+    return !ms_lineage_any(ms_allocation_lineage(allocation), begin, behind, MS_MISSING);
 }
 
 static void check_same(size_t at, size_t behind, unsigned char byte)
@@ -402,7 +403,7 @@ MS_TEST_BETWEEN(start_beside, end_beside, the_rest_is_there_before_a_launch)
     check_same(0, HALF, 7);
     check_same(HALF, 2 * FAKE_GRANULE + HALF, 1);
     check_same(2 * FAKE_GRANULE + HALF, 3 * FAKE_GRANULE, 7);
-    CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 3 * FAKE_GRANULE);
 }
 
 /* In whichever way it comes. */
@@ -506,10 +507,10 @@ MS_TEST_BETWEEN(start_parked, end, parked_bytes_come_step_by_step)
 /* An export is of one handle. */
 MS_TEST_BETWEEN(start_parked, end, an_export_materialises_all_at_once)
 {
-    CHECK(!allocation->is_exported);
+    CHECK(!ms_allocation_has(allocation, MS_TRAIT_IS_EXPORTED));
     CHECK_EQ(run(MS_NEED_PIN, 0, allocation->bytes), CUDA_SUCCESS);
-    CHECK(allocation->is_exported); /* suspension leaves it */
-    CHECK_EQ(allocation->backing.chunks.count, 1);
+    CHECK(ms_allocation_has(allocation, MS_TRAIT_IS_EXPORTED)); /* suspension leaves it */
+    CHECK_EQ(ms_allocation_backing(allocation)->chunks.count, 1);
 }
 
 /* --- recorded launches */
@@ -637,7 +638,7 @@ MS_TEST_BETWEEN(start_launched, end_launched, pieces_of_a_launch_take_no_memory_
         CHECK(fake.physical_bytes <= LAUNCHED_BYTES + FAKE_GRANULE);
     }
     check_made(0, LAUNCHED_BYTES);
-    CHECK_EQ(allocation->lineage.cached_bytes, LAUNCHED_BYTES);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, LAUNCHED_BYTES);
     CHECK_EQ(fake.physical_bytes, LAUNCHED_BYTES);
     CHECK(most_bytes <= LAUNCHED_BYTES + FAKE_GRANULE);
 }
@@ -707,7 +708,7 @@ MS_TEST_BETWEEN(start_launched, end_launched, absent_bytes_beside_a_launch_stay_
     fake_set(allocation, LAUNCHED_BYTES - 10, LAUNCHED_BYTES, &absent);
     read_piece(FAKE_GRANULE / 2, 4 * FAKE_GRANULE);
     read_piece(20 * FAKE_GRANULE, LAUNCHED_BYTES - 10);
-    CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], FAKE_GRANULE / 2 + 10);
+    CHECK_EQ(ms_allocation_lineage(allocation)->kind_bytes[MS_ABSENT], FAKE_GRANULE / 2 + 10);
 }
 
 /* Then it needs the whole word at its begin. */
@@ -731,7 +732,7 @@ MS_TEST_BETWEEN(start_launched, end_launched, a_piece_begins_where_another_ends)
     CHECK(fake.work_count > work);
     for (size_t i = work; i < fake.work_count; i++)
         CHECK(fake.work[i].address >= allocation->address + TO);
-    CHECK_EQ(allocation->lineage.cached_bytes, LAUNCHED_BYTES - FROM);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, LAUNCHED_BYTES - FROM);
 }
 
 /* Nor is what is there made again between two pieces. */
@@ -744,5 +745,5 @@ MS_TEST_BETWEEN(start_launched, end_launched, a_piece_ends_where_another_begins)
     for (size_t i = work; i < fake.work_count; i++)
         CHECK(fake.work[i].address + fake.work[i].bytes <= allocation->address + FROM ||
               fake.work[i].address >= allocation->address + TO);
-    CHECK_EQ(allocation->lineage.cached_bytes, 12 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 12 * FAKE_GRANULE);
 }

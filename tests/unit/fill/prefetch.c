@@ -13,6 +13,7 @@
 #include "runtime/source/source_close.h"
 #include "runtime/source/transfer.h"
 #include "runtime/state/counters.h"
+#include "runtime/memory/memory_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
@@ -105,16 +106,16 @@ static void end(void)
 
 static void check_all_is_resident(void)
 {
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
-    CHECK_EQ(allocation->lineage.resident_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, BYTES);
     CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, BYTES);
 }
 
 MS_TEST_BETWEEN(start, end, a_plan_frees_remote_bytes_that_equal_their_file)
 {
     ms_prefetch_arrive(true, true);
-    CHECK_EQ(allocation->backing.backed_bytes, HALF);
-    CHECK_EQ(allocation->lineage.resident_bytes, HALF);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, HALF);
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, HALF);
     CHECK_EQ(held_up, 1);
 }
 
@@ -177,12 +178,12 @@ static void end_tensors(void)
 
 static void check_filled(int tensor, bool is_filled)
 {
-    const struct ms_lineage *lineage = &tensors[tensor]->lineage;
+    const struct ms_lineage *lineage = &MS_OWN(tensors[tensor])->lineage;
     CHECK_EQ(ms_lineage_at(lineage, 0).content.cached, is_filled);
     CHECK(!ms_lineage_at(lineage, HALF).content.cached);
     if (!is_filled)
         return;
-    CHECK_EQ(tensors[tensor]->backing.backed_bytes, HALF);
+    CHECK_EQ(ms_allocation_backing(tensors[tensor])->backed_bytes, HALF);
     CHECK_BYTES((void *)(uintptr_t)tensors[tensor]->address,
                 tensor == BROKEN ? other.data : file.data, HALF);
 }
@@ -238,7 +239,7 @@ MS_TEST_BETWEEN(start_tensors, end_tensors, a_part_that_fails_once_is_filled_wit
     fake_fail(FAKE_memset_d8_async, 1, CUDA_ERROR_UNKNOWN);
     CHECK(ms_prefetch_run("a test"));
     CHECK(fake_has_failed());
-    CHECK_EQ(tensors[0]->lineage.cached_bytes, HALF);
+    CHECK_EQ(ms_allocation_lineage(tensors[0])->cached_bytes, HALF);
     const unsigned char *bytes = (const unsigned char *)(uintptr_t)tensors[0]->address;
     CHECK(bytes[0] == 7 && bytes[FAKE_GRANULE] == 5 && bytes[HALF - 1] == 5);
 }
@@ -315,7 +316,7 @@ MS_TEST_BETWEEN(start_tensors, end_tensors, all_kinds_of_lineage_are_filled)
     ms_source_drop(snapshot);
     CHECK(ms_prefetch_run("a test"));
     const unsigned char *bytes = (const unsigned char *)(uintptr_t)tensors[0]->address;
-    CHECK_EQ(tensors[0]->backing.backed_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(tensors[0])->backed_bytes, 3 * FAKE_GRANULE);
     CHECK_BYTES(bytes, file.data, FAKE_GRANULE);
     CHECK(bytes[FAKE_GRANULE] == 7 && bytes[2 * FAKE_GRANULE - 1] == 7);
     CHECK_EQ(fake_memory_at(tensors[0]->address + 2 * FAKE_GRANULE), 0);
@@ -335,12 +336,12 @@ MS_TEST_BETWEEN(start_tensors, end_tensors, granules_side_by_side_get_one_handle
     fake_set(tensors[1], FAKE_GRANULE - 100, FAKE_GRANULE, &undefined);
     fake_set(tensors[2], FAKE_GRANULE, 2 * FAKE_GRANULE, &undefined);
     CHECK(ms_prefetch_run("a test"));
-    CHECK_EQ(other_kind->backing.chunks.count, 1);
+    CHECK_EQ(ms_allocation_backing(other_kind)->chunks.count, 1);
     fake_allocation_free(other_kind);
-    CHECK_EQ(tensors[0]->backing.chunks.count, 1);
-    CHECK_EQ(tensors[1]->backing.chunks.count, 1);
-    CHECK_EQ(tensors[2]->backing.chunks.count, 2);
-    CHECK_EQ(tensors[2]->backing.backed_bytes, HALF - FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(tensors[0])->chunks.count, 1);
+    CHECK_EQ(ms_allocation_backing(tensors[1])->chunks.count, 1);
+    CHECK_EQ(ms_allocation_backing(tensors[2])->chunks.count, 2);
+    CHECK_EQ(ms_allocation_backing(tensors[2])->backed_bytes, HALF - FAKE_GRANULE);
 }
 
 static void start_without_plan(void)
@@ -404,7 +405,7 @@ MS_TEST(very_many_tensors_are_all_filled)
         const unsigned char *bytes = (const unsigned char *)(uintptr_t)many[i]->address;
         CHECK_EQ(*(const uint32_t *)(uintptr_t)many[i]->address, i);
         CHECK_BYTES(bytes + FROM, file.data, 100);
-        CHECK_EQ(many[i]->backing.backed_bytes, FAKE_GRANULE);
+        CHECK_EQ(ms_allocation_backing(many[i])->backed_bytes, FAKE_GRANULE);
         fake_allocation_free(many[i]);
     }
     fake_check_empty();
@@ -431,7 +432,7 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, residents_are_read_in_the_
     const struct ms_content remote = {.kind = MS_FILL, .locality = MS_REMOTE};
     fake_set(allocation, HALF, HALF + FAKE_GRANULE, &remote);
     CHECK(ms_prefetch_residents());
-    CHECK_EQ(stays->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(stays)->backed_bytes, 0);
     CHECK_EQ(fake_memory_at(allocation->address + HALF), 0);
     CHECK(fake.work_count > 1);
     CHECK(fake.work[0].address == high->address);
@@ -450,7 +451,7 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, residents_that_cannot_be_r
     ms_restore_mark(allocation);
     CHECK_EQ(truncate(file.path, 100), 0);
     CHECK(!ms_prefetch_residents());
-    CHECK_EQ(allocation->lineage.cached_bytes, 0);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 0);
 }
 
 /* A batch ends with the part that brings it to a GiB. */
@@ -478,7 +479,7 @@ static void check_batches(size_t left_out, size_t batches)
     CHECK_EQ(transfers.runs[0], (batches == 1 ? ALL : ALL - 1) * bytes / PIECE);
     CHECK_EQ(ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before, ALL * (bytes - left_out));
     for (int i = 0; i < ALL; i++) {
-        CHECK_EQ(all[i]->lineage.cached_bytes, bytes - left_out);
+        CHECK_EQ(ms_allocation_lineage(all[i])->cached_bytes, bytes - left_out);
         fake_allocation_free(all[i]);
     }
     fake_check_empty();
@@ -545,7 +546,7 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_prefetch_without_host_me
         has_all = pieces >= 0 && may_make >= 0;
         may_make = 1000000;
         refused += !is_good && !fails_once;
-        CHECK(is_good ? allocation->lineage.cached_bytes == BYTES : !has_all);
+        CHECK(is_good ? ms_allocation_lineage(allocation)->cached_bytes == BYTES : !has_all);
         CHECK(ms_prefetch_residents());
         CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, FAKE_GRANULE);
         CHECK_EQ(*(const char *)(uintptr_t)(allocation->address + 2 * FAKE_GRANULE - 1), 7);
@@ -571,7 +572,7 @@ static void start_cached(void)
 {
     start_without_plan();
     read_all();
-    CHECK_EQ(allocation->lineage.cached_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, BYTES);
     open_log(MS_INFO);
 }
 
@@ -583,15 +584,15 @@ static void give_plan(unsigned rank)
 
 static enum ms_locality locality(size_t offset)
 {
-    return ms_lineage_at(&allocation->lineage, offset).content.locality;
+    return ms_lineage_at(ms_allocation_lineage(allocation), offset).content.locality;
 }
 
 MS_TEST_BETWEEN(start_cached, end_without_plan, a_plan_frees_cached_bytes_other_ranks_keep)
 {
     give_plan(1);
     ms_prefetch_arrive(true, true);
-    CHECK_EQ(allocation->backing.backed_bytes, HALF);
-    CHECK_EQ(allocation->lineage.cached_bytes, HALF);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, HALF);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, HALF);
     CHECK_EQ(fake_memory_at(allocation->address), 0);
     CHECK_BYTES((void *)(uintptr_t)(allocation->address + HALF), file.data + HALF, HALF);
     CHECK_EQ(ms_counter_get(MS_COUNT_PLAN_FREED_BYTES), HALF);
@@ -618,7 +619,7 @@ MS_TEST(a_chunk_goes_as_a_whole)
                        read = ms_counter_get(MS_COUNT_H2D_BYTES);
         ms_prefetch_arrive(rank == 0, true);
         CHECK_EQ(ms_counter_get(MS_COUNT_PLAN_FREED_BYTES) - freed, BYTES);
-        CHECK_EQ(allocation->backing.backed_bytes, FAKE_GRANULE);
+        CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, FAKE_GRANULE);
         CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES) - read, FAKE_GRANULE);
         CHECK_BYTES((void *)(uintptr_t)(allocation->address + rank * FAKE_GRANULE),
                     file.data + rank * FAKE_GRANULE, FAKE_GRANULE);
@@ -638,9 +639,9 @@ MS_TEST_BETWEEN(start_cached, end_without_plan, a_plan_that_comes_without_host_m
         has_all = may_make >= 0;
         may_make = 1000000;
         CHECK(ms_prefetch_run("a test"));
-        CHECK(ms_lineage_at(&allocation->lineage, HALF).content.cached);
+        CHECK(ms_lineage_at(ms_allocation_lineage(allocation), HALF).content.cached);
         CHECK_BYTES((void *)(uintptr_t)(allocation->address + HALF), file.data + HALF, HALF);
-        if (ms_lineage_at(&allocation->lineage, 0).content.cached)
+        if (ms_lineage_at(ms_allocation_lineage(allocation), 0).content.cached)
             CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, HALF);
         fake_check_allocation(allocation);
         fake_set(allocation, 0, BYTES, &of_file);
@@ -670,7 +671,7 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, the_last_part_of_a_granule
     CHECK(ms_shard_name(odd->address, ROWS * ROW, "w", &tensor, &fault));
     ms_prefetch_arrive(true, true);
     CHECK_EQ(ms_counter_get(MS_COUNT_PLAN_FREED_BYTES), 2 * FAKE_GRANULE);
-    CHECK_EQ(odd->backing.backed_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(odd)->backed_bytes, FAKE_GRANULE);
     CHECK_BYTES((void *)(uintptr_t)odd->address, file.data, FAKE_GRANULE);
     fake_allocation_free(odd);
 }
@@ -695,8 +696,9 @@ MS_TEST_BETWEEN(start_cached, end_without_plan, granules_of_which_a_part_is_need
     CHECK(ms_shard_name(allocation->address, BYTES, "w", &tensor, &fault));
     ms_prefetch_arrive(true, true);
     CHECK_EQ(ms_counter_get(MS_COUNT_PLAN_FREED_BYTES), 0);
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
-    CHECK_EQ(allocation->lineage.cached_bytes, BYTES); /* it is in memory as before */
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes,
+             BYTES); /* it is in memory as before */
     CHECK_EQ(*(const char *)(uintptr_t)(allocation->address + MISSING), 7); /* it came */
     CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), BYTES);
     CHECK_EQ(count_log_lines("given back"), 0); /* nothing goes, and nothing was written */
@@ -708,11 +710,11 @@ MS_TEST_BETWEEN(start_cached, end_without_plan, a_plan_keeps_bytes_that_may_have
     give_plan(1);
     ms_prefetch_arrive(true, true);
     CHECK_EQ(ms_counter_get(MS_COUNT_PLAN_FREED_BYTES), HALF - 2 * FAKE_GRANULE);
-    CHECK_EQ(allocation->backing.backed_bytes, HALF + 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, HALF + 2 * FAKE_GRANULE);
     CHECK_EQ(count_log_lines("131072 bytes of memory were given back, 393216 stay"), 1);
     CHECK_EQ(count_log_lines("METASHARD_PLAN_MODE=enforce"), 1);
-    CHECK_EQ(ms_lineage_at(&allocation->lineage, 0).content.kind, MS_RESIDENT);
-    CHECK(ms_lineage_at(&allocation->lineage, 10).content.cached);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(allocation), 0).content.kind, MS_RESIDENT);
+    CHECK(ms_lineage_at(ms_allocation_lineage(allocation), 10).content.cached);
 }
 
 MS_TEST_BETWEEN(start_cached, end_without_plan, a_plan_keeps_bytes_that_cannot_be_read_again)
@@ -721,7 +723,7 @@ MS_TEST_BETWEEN(start_cached, end_without_plan, a_plan_keeps_bytes_that_cannot_b
     CHECK_EQ(truncate(file.path, 100), 0);
     ms_prefetch_arrive(true, true);
     CHECK_EQ(ms_counter_get(MS_COUNT_PLAN_FREED_BYTES), 0);
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
     CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, BYTES);
 }
 
@@ -731,7 +733,7 @@ MS_TEST_BETWEEN(start_cached, end_without_plan, a_plan_may_only_be_learnt)
     give_plan(1);
     ms_prefetch_arrive(true, false);
     CHECK(locality(0) == MS_REMOTE && locality(HALF) == MS_LOCAL);
-    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, BYTES);
     CHECK_EQ(ms_counter_get(MS_COUNT_PREFETCHES), 0);
     CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), BYTES);
 }
@@ -748,7 +750,7 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_later_plan_is_asked_anew
     CHECK(locality(0) == MS_UNKNOWN && locality(HALF) == MS_UNKNOWN);
     ms_prefetch_prepare(false);
     CHECK(ms_prefetch_run("a test"));
-    CHECK_EQ(allocation->backing.backed_bytes, HALF);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, HALF);
     CHECK(fake_memory_at(allocation->address) > 0);
 }
 
@@ -774,8 +776,8 @@ MS_TEST_BETWEEN(start_without_plan, end_without_plan, a_plan_leaves_suspended_by
     give_plan(1);
     ms_prefetch_arrive(true, true);
     CHECK(ms_restore_is_due(allocation));
-    CHECK_EQ(allocation->lineage.resident_bytes, 0);
-    CHECK_EQ(allocation->backing.backed_bytes, HALF);
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, HALF);
 }
 
 /* Nor is it where nothing is fetched: nobody waits. */

@@ -277,7 +277,7 @@ MS_TEST_AFTER(start, an_input_that_was_never_written_has_scratch_memory_too)
     CHECK_EQ(replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
     CHECK_EQ(stream_synchronize(FAKE_STREAM), CUDA_SUCCESS);
     CHECK_EQ(*(unsigned char *)host(memory + BYTES - 1), 0);
-    CHECK_EQ(input->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(input)->backed_bytes, 0);
     fake_allocation_free(input);
     fake_program_memory_free(memory);
 }
@@ -598,11 +598,11 @@ MS_TEST_BETWEEN(start_with_input, end_with_input, a_replay_reads_no_input_partly
     struct ms_recorded_launch *recorded = record_reader(0);
     CHECK(ms_lineage_set(&recorded->input->lineage, FAKE_GRANULE, BYTES, &undefined));
     fake_set(input, 0, BYTES, &undefined);
-    ms_backing_uncover(&input->backing, 0, BYTES, false);
+    ms_backing_uncover(ms_allocation_memory(input), 0, BYTES, false);
     fake_set(input, 0, FAKE_GRANULE, &input_now);
     CHECK(!runs_beside_input(recorded));
     CHECK(ms_space_claim(input->address) == input);
-    CHECK_EQ(ms_backing_cover(&input->backing, FAKE_GRANULE, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_cover(ms_allocation_memory(input), FAKE_GRANULE, BYTES), CUDA_SUCCESS);
     ms_space_release(input);
     CHECK(runs_beside_input(recorded));
 }
@@ -614,7 +614,7 @@ MS_TEST_BETWEEN(start_with_input, end_with_input,
     struct ms_recorded_launch *recorded = record_reader(0);
     CHECK(ms_lineage_set(&recorded->input->lineage, 0, FAKE_GRANULE, &undefined));
     fake_set(input, 0, BYTES, &undefined);
-    ms_backing_uncover(&input->backing, 0, BYTES, false);
+    ms_backing_uncover(ms_allocation_memory(input), 0, BYTES, false);
     fake_set(input, FAKE_GRANULE, BYTES, &input_now);
     CHECK(!runs_beside_input(recorded));
     fake_set(input, 0, BYTES, &input_now);

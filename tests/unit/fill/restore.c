@@ -6,6 +6,7 @@
 #include "runtime/kernel/call.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/source/source_internal.h"
+#include "runtime/memory/memory_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
@@ -37,7 +38,7 @@ static unsigned char *byte_at(size_t offset)
 
 static struct ms_extent at(size_t offset)
 {
-    return ms_lineage_at(&allocation->lineage, offset);
+    return ms_lineage_at(ms_allocation_lineage(allocation), offset);
 }
 
 /* --- what becomes resident again */
@@ -54,10 +55,12 @@ MS_TEST_BETWEEN(start, end, a_restore_makes_written_bytes_resident_again)
     CHECK(ms_restore_is_due(allocation) && !ms_restore_is_due(other));
     CHECK_EQ(ms_restore_keep(), CUDA_SUCCESS);
     CHECK(!ms_restore_is_due(allocation));
-    CHECK_EQ(allocation->lineage.resident_bytes, 4 * G);
-    CHECK_EQ(allocation->backing.backed_bytes, 4 * G);
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, 4 * G);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 4 * G);
     CHECK(byte_at(G)[0] == 7 && byte_at(2 * G)[0] == 0 && byte_at(BYTES)[-1] == 7);
-    CHECK_EQ(other->lineage.resident_bytes + other->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_lineage(other)->resident_bytes +
+                 ms_allocation_backing(other)->backed_bytes,
+             0);
     fake_allocation_free(other);
 }
 
@@ -74,7 +77,7 @@ MS_TEST_BETWEEN(start, end, an_allocation_that_cannot_be_restored_stays_as_it_is
     CHECK_EQ(ms_restore_keep(), CUDA_ERROR_UNKNOWN);
     CHECK(ms_restore_is_due(first) && !ms_restore_is_due(last));
     CHECK_EQ(ms_restore_keep(), CUDA_SUCCESS);
-    CHECK(!ms_restore_is_due(first) && first->lineage.resident_bytes == G);
+    CHECK(!ms_restore_is_due(first) && ms_allocation_lineage(first)->resident_bytes == G);
     fake_allocation_free(other);
 }
 
@@ -124,7 +127,7 @@ MS_TEST_BETWEEN(read_file, forget_file, a_restore_caches_bytes_that_are_still_th
 {
     CHECK_EQ(restore(), 4 * G);
     CHECK(ms_restore_is_due(allocation));
-    CHECK_EQ(allocation->lineage.cached_bytes, 4 * G);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 4 * G);
     const struct ms_extent extent = at(2 * G + 5);
     CHECK(extent.content.kind == MS_SOURCE && extent.content.source_offset == G + 5);
     CHECK_EQ(extent.end, 5 * G);
@@ -145,11 +148,11 @@ MS_TEST_BETWEEN(read_file, forget_file, only_resident_bytes_that_can_go_are_comp
 {
     fake_set(allocation, G, 2 * G, &fill);
     fake_set(allocation, 2 * G, BYTES, &undefined);
-    ms_backing_uncover(&allocation->backing, 0, BYTES, false);
+    ms_backing_uncover(ms_allocation_memory(allocation), 0, BYTES, false);
     fake_set(allocation, 2 * G, 3 * G, &resident);
     fake_set(allocation, 3 * G, 5 * G, &resident);
     memcpy(byte_at(2 * G), file.data + G, 3 * G);
-    ms_backing_chunk(&allocation->backing, 2 * G)->is_pinned = true;
+    ms_backing_chunk(&MS_OWN(allocation)->backing, 2 * G)->is_pinned = true;
     CHECK_EQ(restore(), 2 * G);
     CHECK(at(G).content.kind == MS_FILL && at(2 * G).content.kind == MS_RESIDENT);
     CHECK(at(3 * G).content.cached && at(3 * G).content.source_offset == 2 * G);
@@ -178,16 +181,16 @@ MS_TEST_BETWEEN(read_file, end, a_file_that_is_gone_restores_nothing)
     ms_source_drop(file.source); /* nobody has it open */
     unlink(file.path);
     CHECK_EQ(restore(), 0);
-    CHECK_EQ(allocation->lineage.resident_bytes, 4 * G);
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, 4 * G);
 }
 
 MS_TEST_BETWEEN(read_file, forget_file, a_restore_of_all_spares_bytes_a_graph_may_use)
 {
-    allocation->keeps_dead = true;
+    ms_allocation_set(allocation, MS_TRAIT_KEEPS_DEAD, true);
     CHECK_EQ(ms_restore_all(), 0);
-    allocation->keeps_dead = false;
+    ms_allocation_set(allocation, MS_TRAIT_KEEPS_DEAD, false);
     CHECK_EQ(ms_restore_all(), 4 * G);
-    CHECK_EQ(allocation->lineage.cached_bytes, 4 * G);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 4 * G);
 }
 
 /* --- which origins are looked at, and how often */
@@ -303,14 +306,14 @@ MS_TEST_BETWEEN(read_file, forget_file, a_restore_finds_the_rest_of_a_file_that_
 {
     CHECK_EQ(truncate(file.path, 100), 0);
     CHECK_EQ(restore(), 0);
-    CHECK_EQ(allocation->lineage.resident_bytes, 4 * G);
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, 4 * G);
 }
 
 static void check_nothing_is_found(void)
 {
     CHECK_EQ(restore(), 0);
     CHECK(fake_has_failed());
-    CHECK_EQ(allocation->lineage.resident_bytes, 4 * G);
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, 4 * G);
     CHECK(!ms_restore_is_due(allocation));
 }
 
@@ -329,7 +332,7 @@ MS_TEST_BETWEEN(read_file, forget_file, a_copy_that_cannot_be_waited_for_is_no_c
     fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
     CHECK_EQ(restore(), 0);
     fake.wait_result = CUDA_SUCCESS;
-    CHECK_EQ(allocation->lineage.resident_bytes, 4 * G);
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, 4 * G);
 }
 
 /* --- keeping */
@@ -345,7 +348,7 @@ MS_TEST_BETWEEN(start, end, runs_of_what_was_written_are_kept_each_by_itself)
     CHECK_EQ(ms_restore_keep(), CUDA_SUCCESS);
     CHECK(byte_at(99)[0] == 7 && byte_at(100)[0] == 8 && byte_at(3 * G)[0] == 7);
     CHECK_EQ(byte_at(6 * G)[0], 8);
-    CHECK_EQ(allocation->backing.backed_bytes, 3 * G);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 3 * G);
     CHECK_EQ(at(4 * G).content.kind, MS_UNDEFINED);
 }
 
@@ -499,11 +502,11 @@ MS_TEST_BETWEEN(start_launched, end_launched, a_restore_leaves_changed_bytes_of_
 MS_TEST_BETWEEN(start_launched, end_launched, a_part_of_a_launch_is_compared_where_it_stands)
 {
     fake_set(allocation, 0, MADE, &undefined);
-    ms_backing_uncover(&allocation->backing, 0, MADE, false);
+    ms_backing_uncover(ms_allocation_memory(allocation), 0, MADE, false);
     fake_set(allocation, G, 3 * G, &resident);
     fake_set(allocation, 3 * G, MADE, &resident);
     memset(byte_at(G), 9, MADE - G);
-    ms_backing_chunk(&allocation->backing, G)->is_pinned = true;
+    ms_backing_chunk(&MS_OWN(allocation)->backing, G)->is_pinned = true;
     note_launched(G, MADE - G);
     CHECK_EQ(restore_launched(true), MADE - 4 * G);
     CHECK(at(G).content.kind == MS_RESIDENT && at(G).end == 3 * G);

@@ -99,7 +99,7 @@ static size_t use(enum ms_need need)
 
 static size_t cached(void)
 {
-    return original->lineage.cached_bytes;
+    return ms_allocation_lineage(original)->cached_bytes;
 }
 
 MS_TEST_BETWEEN(start, end, the_second_copy_brings_in_the_original)
@@ -118,7 +118,7 @@ MS_TEST_BETWEEN(start, end, a_use_for_a_moment_brings_in_the_original_at_once)
 {
     CHECK_EQ(use(MS_NEED_CONTRIBUTE), BYTES);
     CHECK_EQ(cached(), BYTES);
-    CHECK(copy->lineage.resident_bytes == BYTES);
+    CHECK(ms_allocation_lineage(copy)->resident_bytes == BYTES);
     make_copy();
     CHECK_EQ(use(MS_NEED_CONTRIBUTE), 0);
 }
@@ -128,7 +128,7 @@ MS_TEST_BETWEEN(start, end, a_part_brings_in_a_part)
 {
     CHECK_EQ(use_part(FAKE_GRANULE, 2 * FAKE_GRANULE, MS_NEED_CONTRIBUTE), FAKE_GRANULE);
     CHECK_EQ(cached(), FAKE_GRANULE);
-    CHECK_EQ(original->backing.backed_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(original)->backed_bytes, FAKE_GRANULE);
     /* Less than is noted. */
     CHECK_EQ(use_part(3 * FAKE_GRANULE, 3 * FAKE_GRANULE + LEAST - 1, MS_NEED_CONTRIBUTE),
              FAKE_GRANULE);
@@ -147,7 +147,7 @@ MS_TEST_BETWEEN(start, end, needs_that_send_nothing_leave_the_original)
             ms_space_release(copy);
         }
     }
-    CHECK(cached() == 0 && copy->backing.backed_bytes == 0);
+    CHECK(cached() == 0 && ms_allocation_backing(copy)->backed_bytes == 0);
 }
 
 /* One behind the other they are one extent. */
@@ -158,7 +158,7 @@ MS_TEST_BETWEEN(start, end, a_copy_of_two_originals_brings_in_both)
     note(other, 0, HALF, AT + HALF);
     fake_set(original, HALF, BYTES, &(struct ms_content){.kind = MS_FILL});
     CHECK_EQ(use(MS_NEED_CONTRIBUTE), BYTES);
-    CHECK(cached() == HALF && other->lineage.cached_bytes == HALF);
+    CHECK(cached() == HALF && ms_allocation_lineage(other)->cached_bytes == HALF);
     fake_allocation_free(other);
 }
 
@@ -169,7 +169,7 @@ MS_TEST_BETWEEN(start, end, the_latest_original_comes_in)
     set(shard, 0, BYTES, AT);
     note(shard, 0, BYTES, AT);
     CHECK_EQ(use(MS_NEED_CONTRIBUTE), BYTES);
-    CHECK(cached() == 0 && shard->lineage.cached_bytes == BYTES);
+    CHECK(cached() == 0 && ms_allocation_lineage(shard)->cached_bytes == BYTES);
     fake_allocation_free(shard);
 }
 
@@ -186,7 +186,7 @@ MS_TEST_BETWEEN(start, end, the_original_may_be_in_the_same_allocation)
     ms_reuse_originals(copy, HALF, BYTES, MS_NEED_CONTRIBUTE);
     ms_space_release(copy);
     CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES) - before, 2 * FAKE_GRANULE);
-    CHECK_EQ(copy->lineage.cached_bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_lineage(copy)->cached_bytes, 4 * FAKE_GRANULE);
     CHECK_BYTES((void *)(uintptr_t)(copy->address + HALF), file.data, 2 * FAKE_GRANULE);
     /* It is not its own original. */
     fake_set(copy, 0, BYTES, &(struct ms_content){.kind = MS_UNDEFINED});
@@ -194,7 +194,7 @@ MS_TEST_BETWEEN(start, end, the_original_may_be_in_the_same_allocation)
     CHECK(ms_space_claim(copy->address) == copy);
     ms_reuse_originals(copy, 0, BYTES, MS_NEED_CONTRIBUTE);
     ms_space_release(copy);
-    CHECK_EQ(copy->lineage.cached_bytes, 0);
+    CHECK_EQ(ms_allocation_lineage(copy)->cached_bytes, 0);
 }
 
 /* --- what is not used */
@@ -246,7 +246,7 @@ MS_TEST_BETWEEN(start, end, an_original_another_thread_works_on_is_left)
     ms_reuse_originals(copy, 0, BYTES, MS_NEED_CONTRIBUTE);
     ms_space_release(high);
     ms_space_release(low);
-    CHECK(cached() == 0 && copy->lineage.cached_bytes == 0);
+    CHECK(cached() == 0 && ms_allocation_lineage(copy)->cached_bytes == 0);
     CHECK_EQ(use(MS_NEED_CONTRIBUTE), BYTES);
 }
 
@@ -262,7 +262,7 @@ MS_TEST_BETWEEN(start, end, a_plan_says_itself_what_stays)
     CHECK(ms_space_claim(copy->address) == copy);
     ms_reuse_originals(copy, 0, BYTES, MS_NEED_CONTRIBUTE);
     ms_space_release(copy);
-    CHECK(cached() == 0 && copy->lineage.cached_bytes == 0);
+    CHECK(cached() == 0 && ms_allocation_lineage(copy)->cached_bytes == 0);
 }
 
 MS_TEST_BETWEEN(start, end, a_copy_the_driver_fails_is_tried_again)
@@ -340,14 +340,14 @@ static uint64_t access_original(enum ms_need need)
 static void check_copy_is_left(void)
 {
     CHECK_EQ(access_original(MS_NEED_REACH), BYTES);
-    CHECK_EQ(copy->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(copy)->backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, a_copy_is_made_before_a_kernel_may_change_its_original)
 {
     CHECK_EQ(access_original(MS_NEED_REACH), BYTES);
-    CHECK_EQ(original->lineage.resident_bytes, BYTES);
-    CHECK_EQ(copy->lineage.cached_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(original)->resident_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(copy)->cached_bytes, BYTES);
     CHECK_EQ(use(MS_NEED_READ), 0);
 }
 
@@ -357,7 +357,7 @@ MS_TEST_BETWEEN(start, end, a_call_that_only_reads_leaves_the_copy)
         if (ms_needs[need].becomes == MS_BECOMES_CACHED)
             access_original(need);
     }
-    CHECK_EQ(copy->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(copy)->backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, a_copy_is_left_where_little_memory_is_left)
@@ -384,10 +384,10 @@ MS_TEST_BETWEEN(start, end, during_a_capture_and_with_a_plan_a_copy_is_left)
     atomic_fetch_add(&ms_hot.captures, 1);
     ms_reuse_make_dependents(original->address, BYTES);
     atomic_fetch_sub(&ms_hot.captures, 1);
-    CHECK_EQ(copy->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(copy)->backed_bytes, 0);
     use_plan(0, 2 * (size_t)BYTES);
     ms_reuse_make_dependents(original->address, BYTES);
-    CHECK_EQ(copy->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(copy)->backed_bytes, 0);
 }
 
 MS_TEST_BETWEEN(start, end, the_oldest_of_too_many_copies_is_left)

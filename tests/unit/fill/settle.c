@@ -55,7 +55,8 @@ MS_TEST_BETWEEN(start, end, settling_ends_all_deferral)
     CHECK(ms_defers_any());
     ms_settle_now("a test");
     CHECK(!ms_defers_any());
-    CHECK(one->lineage.resident_bytes == BYTES && other->lineage.resident_bytes == BYTES);
+    CHECK(ms_allocation_lineage(one)->resident_bytes == BYTES &&
+          ms_allocation_lineage(other)->resident_bytes == BYTES);
     CHECK_EQ(ms_counter_get(MS_COUNT_SETTLES), 1);
     CHECK_EQ(ms_counter_get(MS_COUNT_SETTLED_ALLOCATIONS), 2);
     ms_settle_now("a test");
@@ -70,7 +71,9 @@ MS_TEST_BETWEEN(start, end, settling_goes_on_after_an_allocation_that_fails)
     ms_settle_now("a test");
     CHECK(fake_has_failed() && ms_defers_any());
     CHECK_EQ(ms_counter_get(MS_COUNT_SETTLED_ALLOCATIONS), 1);
-    CHECK_EQ(one->lineage.resident_bytes + other->lineage.resident_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(one)->resident_bytes +
+                 ms_allocation_lineage(other)->resident_bytes,
+             BYTES);
     CHECK(!is_due_again()); /* before something new is recorded */
     ms_settle_now("a test");
     CHECK(!ms_defers_any());
@@ -82,7 +85,7 @@ MS_TEST_BETWEEN(start, end, settling_ends_where_memory_is_short)
     ms_settle_now("a test");
     CHECK(fake_has_failed() && ms_defers_any());
     CHECK_EQ(fake.calls[FAKE_mem_create], 1);
-    CHECK_EQ(other->lineage.resident_bytes, 0);
+    CHECK_EQ(ms_allocation_lineage(other)->resident_bytes, 0);
 }
 
 /* --- what is told */
@@ -114,8 +117,9 @@ MS_TEST_BETWEEN(start, end, with_a_plan_what_other_ranks_keep_is_not_told)
     use_plan(0, BYTES);
     name_tensor(one->address, BYTES, "w");
     ms_settle_now("a test");
-    CHECK_EQ(one->lineage.resident_bytes + one->lineage.cached_bytes, BYTES / 2);
-    CHECK_EQ(other->lineage.resident_bytes, BYTES);
+    CHECK_EQ(ms_allocation_lineage(one)->resident_bytes + ms_allocation_lineage(one)->cached_bytes,
+             BYTES / 2);
+    CHECK_EQ(ms_allocation_lineage(other)->resident_bytes, BYTES);
     CHECK(ms_defers_any());
     CHECK_EQ(count_log_lines(left), 0);
     CHECK(!is_due_again());
@@ -154,8 +158,8 @@ MS_TEST_BETWEEN(start, end, a_program_that_has_settled_computes)
 
 MS_TEST_BETWEEN(start, end, no_scratch_memory_stays)
 {
-    CHECK_EQ(ms_backing_sink_map(&one->backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
-    ms_backing_sink_unmap(&one->backing, 0, FAKE_GRANULE);
+    CHECK_EQ(ms_backing_sink_map(ms_allocation_memory(one), 0, FAKE_GRANULE), CUDA_SUCCESS);
+    ms_backing_sink_unmap(ms_allocation_backing(one), 0, FAKE_GRANULE);
     ms_settle_now("a test");
     CHECK(!ms_scratch_drop());
 }

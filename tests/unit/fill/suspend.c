@@ -96,7 +96,7 @@ static unsigned char *byte_at(size_t offset)
 
 static struct ms_extent at(size_t offset)
 {
-    return ms_lineage_at(&allocation->lineage, offset);
+    return ms_lineage_at(ms_allocation_lineage(allocation), offset);
 }
 
 /* Resident bytes of that value. */
@@ -119,7 +119,7 @@ static void suspend_to(const char *folder)
     CHECK(ms_suspend_is_active());
     CHECK_EQ(fake.pushed_contexts, 0);
     CHECK_EQ(told.stays_exported + told.stays_mapped + told.stays_otherwise,
-             ms_backing_bytes(&allocation->backing));
+             ms_backing_bytes(ms_allocation_backing(allocation)));
 }
 
 static void check_told(size_t freed, size_t replayed, size_t stored, size_t zeros)
@@ -139,13 +139,13 @@ static void resume(void)
 
 static void fails_with(const char *folder, const char *why)
 {
-    const size_t backed = ms_backing_bytes(&allocation->backing);
-    const uint64_t kept = allocation->lineage.resident_bytes;
+    const size_t backed = ms_backing_bytes(ms_allocation_backing(allocation));
+    const uint64_t kept = ms_allocation_lineage(allocation)->resident_bytes;
     CHECK(!ms_suspend(folder, &told, &fault));
     if (strstr(fault.text, why) == NULL)
         ms_test_fail(__FILE__, __LINE__, "expected %s, found %s", why, fault.text);
-    CHECK_EQ(ms_backing_bytes(&allocation->backing), backed);
-    CHECK_EQ(allocation->lineage.resident_bytes, kept);
+    CHECK_EQ(ms_backing_bytes(ms_allocation_backing(allocation)), backed);
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, kept);
     CHECK(!ms_suspend_is_active());
     CHECK(ms_space_try_claim(allocation->address) == allocation); /* nobody holds it */
     ms_space_release(allocation);
@@ -179,8 +179,9 @@ MS_TEST_BETWEEN(start, end, suspending_stores_written_bytes_and_brings_them_back
     check_bytes(G, 3 * G, 5);
     check_bytes(4 * G, 5 * G, 0);
     check_bytes(6 * G, 7 * G, 7);
-    CHECK_EQ(allocation->lineage.resident_bytes, 4 * G);
-    CHECK_EQ(allocation->backing.backed_bytes, 4 * G); /* what was never written has none */
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, 4 * G);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes,
+             4 * G); /* what was never written has none */
 }
 
 MS_TEST_BETWEEN(start, end, suspending_reads_no_allocation_without_written_bytes)
@@ -190,7 +191,7 @@ MS_TEST_BETWEEN(start, end, suspending_reads_no_allocation_without_written_bytes
     check_told(0, 0, 0, 0);
     CHECK_EQ(fake.calls[FAKE_memcpy_dtoh_async] + fake.calls[FAKE_mem_host_alloc], 0);
     resume();
-    CHECK_EQ(allocation->lineage.resident_bytes, 0); /* it was not before, either */
+    CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, 0); /* it was not before, either */
 }
 
 MS_TEST_BETWEEN(start, end, the_log_tells_of_suspending_and_of_coming_back)
@@ -353,7 +354,7 @@ MS_TEST_BETWEEN(read_file, forget_file, after_a_failure_all_is_as_it_was)
     ms_config.suspend_bytes = 1;
     fails_with(NULL, "METASHARD_SUSPEND_BYTES");
     CHECK(!ms_restore_is_due(allocation));
-    CHECK_EQ(allocation->lineage.cached_bytes, 0);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 0);
     CHECK_BYTES(byte_at(G), file.data, G);
 }
 
@@ -385,13 +386,13 @@ MS_TEST_BETWEEN(start, end, suspending_leaves_memory_other_processes_use)
     write_bytes(0, G, 5);
     fake_set(allocation, G, 3 * G, &(struct ms_content){.kind = MS_FILL, .cached = true});
     for (int i = 0; i < 2; i++) {
-        allocation->is_exported = i == 0;
+        ms_allocation_set(allocation, MS_TRAIT_IS_EXPORTED, i == 0);
         allocation->is_opened = i == 1;
         suspend_to(NULL);
         check_told(0, 0, 0, 0);
         check_stays(3 * G, 0, 0);
         CHECK(!ms_restore_is_due(allocation));
-        CHECK_EQ(allocation->lineage.resident_bytes, G);
+        CHECK_EQ(ms_allocation_lineage(allocation)->resident_bytes, G);
         resume();
     }
     allocation->is_opened = false;
@@ -403,7 +404,7 @@ MS_TEST_BETWEEN(start, end, suspending_leaves_memory_behind_a_handle_of_the_prog
     write_bytes(0, G, 5);
     write_bytes(G, 3 * G, 6);
     write_bytes(3 * G, 4 * G, 7);
-    ms_backing_chunk(&allocation->backing, G)->is_pinned = true;
+    ms_backing_chunk(&MS_OWN(allocation)->backing, G)->is_pinned = true;
     suspend_to(NULL);
     check_told(2 * G, 0, 2 * G, 0);
     check_stays(0, 2 * G, 0);
@@ -441,7 +442,7 @@ MS_TEST_BETWEEN(carve, end, suspending_reads_no_memory_blocks_left_behind)
     CHECK(!MS_OWN(allocation)->blocks.strayed);
     resume();
     check_bytes(0, 2 * G, 5);
-    CHECK_EQ(allocation->backing.backed_bytes, 2 * G);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 2 * G);
 }
 
 /* Where the blocks begin: what stands before them is in none. */
@@ -459,7 +460,7 @@ MS_TEST_BETWEEN(start, end, suspending_an_allocation_of_blocks_strays_nowhere)
 
 MS_TEST_BETWEEN(carve, end, memory_a_graph_uses_in_no_block_comes_back)
 {
-    allocation->keeps_dead = true;
+    ms_allocation_set(allocation, MS_TRAIT_KEEPS_DEAD, true);
     ms_carve_set_leftover(allocation, 0);
     suspend_to(NULL);
     CHECK_EQ(told.stored, 3 * G);
@@ -529,10 +530,11 @@ MS_TEST_BETWEEN(start, end, the_sink_of_an_open_group_cannot_go)
 {
     static const struct ms_range range = {G, 2 * G};
     struct ms_sink_mapping *sink;
-    CHECK_EQ(ms_backing_lend(&allocation->backing, NULL, &range, 1, FAKE_CONTEXT, &sink),
+    CHECK_EQ(ms_backing_lend(ms_allocation_memory(allocation), NULL, &range, 1, FAKE_CONTEXT,
+                             &sink),
              CUDA_SUCCESS);
     fails_with(NULL, "an NCCL group of the program is open");
-    ms_backing_lent(&allocation->backing, sink, new_event());
+    ms_backing_lent(ms_allocation_memory(allocation), sink, new_event());
     suspend_to(NULL);
     CHECK_EQ(fake.physical_bytes, 0); /* nor does the sink's granule stay */
     resume();
@@ -633,7 +635,7 @@ MS_TEST_BETWEEN(start, end, suspending_without_host_memory_loses_nothing)
         CHECK_EQ(is_good, ms_suspend_is_active());
         CHECK(is_good || live == before);
         if (is_good)
-            CHECK_EQ(told.stays_otherwise, ms_backing_bytes(&allocation->backing));
+            CHECK_EQ(told.stays_otherwise, ms_backing_bytes(ms_allocation_backing(allocation)));
         CHECK_EQ(ms_suspend_take_back(), CUDA_SUCCESS);
         check_bytes(0, 2 * G, 5);
         check_bytes(3 * G, 4 * G, 0);
@@ -713,7 +715,7 @@ MS_TEST_BETWEEN(start, end, coming_back_makes_room_with_restorable_memory)
     struct ms_allocation *other = add_cached(2);
     fake.total_bytes = 3 * G;
     resume();
-    CHECK_EQ(other->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 0);
     check_bytes(0, 3 * G, 5);
     fake_allocation_free(other);
 }
@@ -726,7 +728,7 @@ MS_TEST_BETWEEN(start, end, too_little_room_is_none)
     const unsigned creations = fake.calls[FAKE_mem_create];
     fake.total_bytes = 2 * G;
     CHECK_EQ(ms_suspend_take_back(), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK_EQ(other->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 0);
     CHECK_EQ(fake.calls[FAKE_mem_create], creations);
     fake.total_bytes = 3 * G;
     resume();
@@ -741,7 +743,7 @@ MS_TEST_BETWEEN(start, end, room_that_goes_meanwhile_is_made_again)
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
     resume();
     CHECK(fake_has_failed());
-    CHECK_EQ(other->backing.backed_bytes, 0);
+    CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 0);
     fake_allocation_free(other);
 }
 

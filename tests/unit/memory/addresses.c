@@ -51,10 +51,9 @@ MS_TEST(wishes_go_round_what_is_in_use)
 {
     const CUdeviceptr first = reserved(3 * GRANULE);
     struct ms_inside inside = {
-        .facts = {.address = first + GRANULE,
-                  .bytes = GRANULE - 100,
-                  .backing = {.address = first + GRANULE, .bytes = GRANULE, .granule = GRANULE},
-                  .lineage = {.bytes = GRANULE}}};
+        .facts = {.address = first + GRANULE, .bytes = GRANULE - 100},
+        .backing = {.address = first + GRANULE, .bytes = GRANULE, .granule = GRANULE},
+        .lineage = {.bytes = GRANULE}};
     CHECK(ms_space_add(&inside.facts));
     bool went_round = false;
     for (int i = 0; i < 20; i++) {

@@ -25,8 +25,9 @@ MS_TEST(a_reserved_allocation_has_addresses_and_no_memory)
     CHECK(allocation != NULL && allocation->bytes == BYTES && allocation->context == FAKE_CONTEXT);
     CHECK(allocation->granule == FAKE_GRANULE && allocation->granule_bytes == 4 * FAKE_GRANULE);
     CHECK(!allocation->is_programs && !allocation->is_opened && allocation->pool == NULL);
-    CHECK(allocation->backing.backed_bytes == 0 && fake.physical_bytes == 0);
-    CHECK_EQ(ms_lineage_at(&allocation->lineage, BYTES - 1).content.kind, MS_UNDEFINED);
+    CHECK(ms_allocation_backing(allocation)->backed_bytes == 0 && fake.physical_bytes == 0);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(allocation), BYTES - 1).content.kind,
+             MS_UNDEFINED);
     struct ms_allocation *other = ms_allocation_reserve(&promise);
     CHECK(other->id != allocation->id);
     destroy(other);
@@ -75,7 +76,7 @@ MS_TEST(at_addresses_of_the_program_nothing_is_mapped)
     struct ms_allocation *allocation =
         ms_allocation_adopt(FAKE_CONTEXT, 0, place, 2 * FAKE_GRANULE);
     CHECK(allocation != NULL && allocation->address == place && allocation->is_programs);
-    CHECK_EQ(ms_lineage_at(&allocation->lineage, 0).content.kind, MS_UNMAPPED);
+    CHECK_EQ(ms_lineage_at(ms_allocation_lineage(allocation), 0).content.kind, MS_UNMAPPED);
     destroy(allocation);
     CHECK_EQ(fake.reservations, 1); /* the program frees them */
     CHECK_EQ(ms_driver.mem_address_free(place, 2 * FAKE_GRANULE), CUDA_SUCCESS);
@@ -110,7 +111,7 @@ MS_TEST(an_allocation_says_where_device_memory_is_out)
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(ms_allocation_cover(allocation, 0, BYTES), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(ms_allocation_cover(allocation, 0, FAKE_GRANULE + 1), CUDA_SUCCESS);
-    CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 2 * FAKE_GRANULE);
     destroy(allocation);
     fake_check_empty();
 }

@@ -71,8 +71,8 @@ static void give(size_t begin, size_t wanted_end)
 static void set(size_t begin, size_t end, const struct ms_content *content)
 {
     if (ms_content_is_present(content))
-        CHECK_EQ(ms_backing_cover(&allocation->backing, begin, end), CUDA_SUCCESS);
-    CHECK(ms_lineage_set(&allocation->lineage, begin, end, content));
+        CHECK_EQ(ms_backing_cover(ms_allocation_memory(allocation), begin, end), CUDA_SUCCESS);
+    CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, begin, end, content));
 }
 
 /* Of a state that no program comes to. */
@@ -84,7 +84,7 @@ static void end_anyway(void)
 
 static void check(size_t begin, size_t end, enum ms_kind kind)
 {
-    const struct ms_extent extent = ms_lineage_at(&allocation->lineage, begin);
+    const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), begin);
     CHECK_EQ(extent.content.kind, kind);
     CHECK_EQ(extent.end, end);
 }
@@ -132,7 +132,7 @@ MS_TEST_BETWEEN(start, end_anyway, with_the_first_block_all_else_is_dead)
 static void check_stays_whole(void)
 {
     CHECK_EQ(ms_carve_take(allocation, 2 * G, 4 * G), MS_CARVED_NOT);
-    CHECK(!allocation->is_carved);
+    CHECK(!ms_carve_has_begun(allocation));
     check_block(0, 0, BYTES);
     set(0, BYTES, &undefined);
     CHECK_EQ(ms_carve_take(allocation, 2 * G, 4 * G), MS_CARVED_NOT); /* for good */
@@ -205,7 +205,7 @@ MS_TEST_BETWEEN(start, end_anyway, a_returned_block_is_dead_and_its_memory_left_
     check(G, 3 * G, MS_RESIDENT);
     check(3 * G, 4 * G, MS_UNMAPPED);
     check(4 * G, 5 * G, MS_DEAD);
-    CHECK_EQ(allocation->lineage.cached_bytes, 0);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 0);
     CHECK_EQ(ms_carve_leftover_bytes(), 2 * G);
     give(5 * G, 6 * G);
     CHECK_EQ(ms_carve_leftover_bytes(), 3 * G);
@@ -220,7 +220,7 @@ MS_TEST_BETWEEN(start, end_anyway, a_returned_block_is_dead_and_its_memory_left_
 
 MS_TEST_BETWEEN(start, end, memory_that_a_graph_may_use_is_not_left_over)
 {
-    allocation->keeps_dead = true;
+    ms_allocation_set(allocation, MS_TRAIT_KEEPS_DEAD, true);
     take(0, G);
     set(0, G, &resident);
     give(0, G);
@@ -313,7 +313,8 @@ MS_TEST_BETWEEN(make_ready, end, memory_handed_out_while_ready_becomes_a_block)
     check_block(2 * G, 4 * G, 5 * G);
     CHECK_EQ(ms_carve_leftover_bytes(), 10 + G);
     CHECK(!hand_out(0, G)); /* none is ready any more */
-    CHECK(!allocation->keeps_dead && !MS_OWN(allocation)->blocks.strayed);
+    CHECK(!ms_allocation_has(allocation, MS_TRAIT_KEEPS_DEAD) &&
+          !MS_OWN(allocation)->blocks.strayed);
 }
 
 MS_TEST_BETWEEN(make_ready, end, an_allocation_settled_in_part_stays_ready_elsewhere)
@@ -362,7 +363,7 @@ MS_TEST_BETWEEN(make_ready, end, a_block_that_cannot_be_recorded_strays)
     may_grow = 0;
     ms_carve_settle(allocation, 0, BYTES);
     may_grow = 1000000;
-    CHECK(allocation->keeps_dead && MS_OWN(allocation)->blocks.strayed);
+    CHECK(ms_allocation_has(allocation, MS_TRAIT_KEEPS_DEAD) && MS_OWN(allocation)->blocks.strayed);
 }
 
 MS_TEST_BETWEEN(make_ready, end, a_use_of_what_was_handed_out_does_not_stray)
@@ -414,9 +415,9 @@ MS_TEST_BETWEEN(start, end, a_block_with_a_shadow_is_not_ready)
     struct ms_backing shadow = {0};
     take(0, G);
     set(0, G, &resident);
-    allocation->shadow = &shadow;
+    MS_OWN(allocation)->shadow = &shadow;
     give(0, G);
-    allocation->shadow = NULL;
+    MS_OWN(allocation)->shadow = NULL;
     CHECK(!hand_out(0, 1));
 }
 
@@ -631,11 +632,11 @@ MS_TEST_BETWEEN(start, end, a_block_in_very_many_pieces_is_scattered)
     take(0, G);
     take(2 * G, 7 * G);
     scatter(7 * G, MOST_PIECES - 5);
-    CHECK_EQ(allocation->lineage.extents.count, MOST_PIECES - 1);
+    CHECK_EQ(ms_allocation_lineage(allocation)->extents.count, MOST_PIECES - 1);
     CHECK(!is_scattered(2 * G, 77, 77)); /* not even looked at */
     set(0, G, &fill);
     set(0, 1, &dead);
-    CHECK_EQ(allocation->lineage.extents.count, MOST_PIECES);
+    CHECK_EQ(ms_allocation_lineage(allocation)->extents.count, MOST_PIECES);
     CHECK(!is_scattered(2 * G, 77, 77));
     set(10, 11, &dead);
     CHECK(!is_scattered(2 * G, 2 * G, 7 * G)); /* others have pieces as well */
@@ -713,7 +714,7 @@ MS_TEST_BETWEEN(start, end, a_carved_allocation_may_give_back_its_dead_bytes)
     take(0, BYTES);
     set(0, BYTES, &resident);
     CHECK(ms_carve_may_give_back(allocation, MS_RESTORABLE));
-    allocation->keeps_dead = true;
+    ms_allocation_set(allocation, MS_TRAIT_KEEPS_DEAD, true);
     CHECK(!ms_carve_may_give_back(allocation, MS_RESTORABLE));
 }
 
@@ -740,30 +741,30 @@ static void start_dead(void)
 MS_TEST_BETWEEN(start_dead, end, dead_memory_goes_back_and_that_of_blocks_stays)
 {
     CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
-    CHECK_EQ(allocation->backing.backed_bytes, 2 * G);
+    CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 2 * G);
     CHECK_EQ(ms_carve_leftover_bytes(), 0);
     check(0, G, MS_DEAD);
     check(2 * G, 3 * G, MS_DEAD);
     check(3 * G, 4 * G, MS_RESIDENT);
     check(4 * G, BYTES, MS_DEAD);
-    CHECK_EQ(allocation->lineage.cached_bytes, G);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, G);
 }
 
 MS_TEST_BETWEEN(start_dead, end, memory_that_can_be_replayed_goes_back_as_well)
 {
     CHECK_EQ(ms_carve_give_back(allocation, MS_RESTORABLE), 7 * G);
-    CHECK_EQ(allocation->lineage.cached_bytes, 0);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 0);
     check(G, 2 * G, MS_FILL);
     CHECK(fake_memory_at(allocation->address + 3 * G) > 0);
 }
 
 MS_TEST_BETWEEN(start_dead, end, memory_that_a_graph_or_another_may_use_is_kept)
 {
-    allocation->keeps_dead = true;
+    ms_allocation_set(allocation, MS_TRAIT_KEEPS_DEAD, true);
     CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 0);
     CHECK_EQ(ms_carve_leftover_bytes(), 0);
-    allocation->keeps_dead = false;
-    ms_backing_chunk(&allocation->backing, 4 * G)->is_pinned = true;
+    ms_allocation_set(allocation, MS_TRAIT_KEEPS_DEAD, false);
+    ms_backing_chunk(&MS_OWN(allocation)->backing, 4 * G)->is_pinned = true;
     CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 4 * G);
     check(4 * G, 6 * G, MS_RESIDENT);
     check(6 * G, BYTES, MS_DEAD);
@@ -776,7 +777,7 @@ MS_TEST_BETWEEN(start, end, an_allocation_that_is_not_carved_keeps_its_memory)
     set(7 * G, BYTES, &cached);
     CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 0);
     CHECK_EQ(ms_carve_give_back(allocation, MS_RESTORABLE), G);
-    CHECK_EQ(allocation->lineage.cached_bytes, 0);
+    CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 0);
     check(G, 2 * G, MS_RESIDENT);
 }
 

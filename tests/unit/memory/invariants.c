@@ -11,6 +11,7 @@
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/space.h"
 #include "runtime/memory/recorded_launch.h"
+#include "runtime/memory/carve.h"
 #include "tests/unit/snapshot_of.h"
 #include "tools/simcuda/harness/test.h"
 
@@ -34,15 +35,15 @@ static struct ms_sink_mapping *add_sunk(struct ms_range range)
 {
     struct ms_sink_mapping *sink = ms_heap_zalloc(sizeof(*sink) + sizeof(sink->ranges[0]));
     CHECK(sink != NULL);
-    *sink = (struct ms_sink_mapping){.next = allocation.facts.backing.sinks, .count = 1};
+    *sink = (struct ms_sink_mapping){.next = allocation.backing.sinks, .count = 1};
     sink->ranges[0] = range;
-    return allocation.facts.backing.sinks = sink;
+    return allocation.backing.sinks = sink;
 }
 
 static void set(size_t begin, size_t end, struct ms_content content)
 {
-    CHECK(ms_lineage_set(&allocation.facts.lineage, begin, end, &content));
-    extents = ms_sorted_item(&allocation.facts.lineage.extents, (struct ms_position){0, 0});
+    CHECK(ms_lineage_set(&allocation.lineage, begin, end, &content));
+    extents = ms_sorted_item(&allocation.lineage.extents, (struct ms_position){0, 0});
 }
 
 static struct ms_block *block_at(size_t index)
@@ -56,18 +57,17 @@ static void make(void)
                                          "until somebody needs them",
                                          64);
     static const struct ms_chunk backed[] = {{0, 2 * GRANULE}, {8 * GRANULE, 9 * GRANULE}};
-    allocation = (struct ms_inside){.facts = {.address = 1 << 20,
-                                              .bytes = BYTES,
-                                              .backing = {.address = 1 << 20,
-                                                          .bytes = 16 * GRANULE,
-                                                          .granule = GRANULE,
-                                                          .chunks.item_bytes = sizeof(*backed),
-                                                          .backed_bytes = 3 * GRANULE}},
+    allocation = (struct ms_inside){.facts = {.address = 1 << 20, .bytes = BYTES},
+                                    .backing = {.address = 1 << 20,
+                                                .bytes = 16 * GRANULE,
+                                                .granule = GRANULE,
+                                                .chunks.item_bytes = sizeof(*backed),
+                                                .backed_bytes = 3 * GRANULE},
                                     .leftover_bytes = GRANULE};
-    struct ms_sorted *all = &allocation.facts.backing.chunks;
+    struct ms_sorted *all = &allocation.backing.chunks;
     CHECK(ms_sorted_insert(all, (struct ms_position){0, 0}, backed, 2));
     chunks = ms_sorted_item(all, (struct ms_position){0, 0});
-    CHECK(ms_lineage_init(&allocation.facts.lineage, BYTES));
+    CHECK(ms_lineage_init(&allocation.lineage, BYTES));
     set(0, 64, (struct ms_content){.kind = MS_RESIDENT});
     set(64, 128, (struct ms_content){.kind = MS_FILL, .locality = MS_LOCAL, .cached = true});
     set(128, 256, (struct ms_content){.kind = MS_FILL, .is_remote_copy = true});
@@ -78,7 +78,7 @@ static void make(void)
     set(576, 640, (struct ms_content){.kind = MS_DEAD});
     set(640, 900, (struct ms_content){.locality = MS_REMOTE});
     set(900, BYTES, (struct ms_content){.kind = MS_DEAD});
-    CHECK_EQ(allocation.facts.lineage.extents.count, 10);
+    CHECK_EQ(allocation.lineage.extents.count, 10);
     CHECK(ms_carve_add_block(&allocation.facts, 0, 256));
     CHECK(ms_carve_add_block(&allocation.facts, 256, 512));
     CHECK(ms_carve_add_block(&allocation.facts, 640, 900));
@@ -121,7 +121,7 @@ MS_BREAKS(add_an_empty_extent, "extents are sorted, without gaps")
 
 MS_BREAKS(end_too_early, "extents end where the lineage does")
 {
-    ms_sorted_remove(&allocation.facts.lineage.extents, (struct ms_position){0, 9}, 1);
+    ms_sorted_remove(&allocation.lineage.extents, (struct ms_position){0, 9}, 1);
 }
 
 MS_BREAKS(cache_what_is_undefined, "states are those of extent_states.h")
@@ -141,42 +141,42 @@ MS_BREAKS(make_neighbours_alike, "neighbours differ")
 
 MS_BREAKS(change_deferred_bytes, "deferred_bytes is the sum of its extents")
 {
-    allocation.facts.lineage.deferred_bytes++;
+    allocation.lineage.deferred_bytes++;
 }
 
 MS_BREAKS(change_resident_bytes, "resident_bytes is the sum of its extents")
 {
-    allocation.facts.lineage.resident_bytes--;
+    allocation.lineage.resident_bytes--;
 }
 
 MS_BREAKS(change_dead_bytes, "dead_bytes is the sum of its extents")
 {
-    allocation.facts.lineage.dead_bytes++;
+    allocation.lineage.dead_bytes++;
 }
 
 MS_BREAKS(change_cached_bytes, "cached_bytes is the sum of its extents")
 {
-    allocation.facts.lineage.cached_bytes++;
+    allocation.lineage.cached_bytes++;
 }
 
 MS_BREAKS(change_away_bytes, "remote_bytes is the sum of its extents")
 {
-    allocation.facts.lineage.remote_bytes--;
+    allocation.lineage.remote_bytes--;
 }
 
 MS_BREAKS(change_file_bytes, "file_bytes is the sum of its extents")
 {
-    allocation.facts.lineage.file_bytes++;
+    allocation.lineage.file_bytes++;
 }
 
 MS_BREAKS(change_kind_bytes, "kind_bytes is the sum of its extents")
 {
-    allocation.facts.lineage.kind_bytes[MS_LAUNCHED]++;
+    allocation.lineage.kind_bytes[MS_LAUNCHED]++;
 }
 
 MS_BREAKS(change_more_than_there_is, "what has changed lies in the lineage")
 {
-    allocation.facts.lineage.changed_end = BYTES + 1;
+    allocation.lineage.changed_end = BYTES + 1;
 }
 
 MS_BREAKS(swap_chunks, "chunks are granules, sorted")
@@ -198,17 +198,17 @@ MS_BREAKS(leave_the_reservation, "chunks are granules, sorted")
 
 MS_BREAKS(change_backed_bytes, "backed_bytes is the sum of its chunks")
 {
-    allocation.facts.backing.backed_bytes -= GRANULE;
+    allocation.backing.backed_bytes -= GRANULE;
 }
 
 MS_BREAKS(sink_half_a_granule, "sink mappings are sorted granules")
 {
-    allocation.facts.backing.sinks->ranges[0].begin += GRANULE / 2;
+    allocation.backing.sinks->ranges[0].begin += GRANULE / 2;
 }
 
 MS_BREAKS(sink_what_is_backed, "no granule is both backed and mapped to a sink")
 {
-    allocation.facts.backing.sinks->ranges[0].end += GRANULE;
+    allocation.backing.sinks->ranges[0].end += GRANULE;
 }
 
 MS_BREAKS(sink_twice, "no granule is mapped to a sink twice")
@@ -226,7 +226,7 @@ static struct ms_program_mapping *make_mapped(void)
         {.begin = 4 * GRANULE, .end = 6 * GRANULE},
         {.begin = 8 * GRANULE, .end = 9 * GRANULE, .is_real = true}};
     make();
-    struct ms_backing *backing = &allocation.facts.backing;
+    struct ms_backing *backing = &allocation.backing;
     backing->is_programs = true;
     backing->mapped_bytes = 7 * GRANULE;
     backing->mappings.item_bytes = sizeof(*mapped);
@@ -244,7 +244,7 @@ static const char chunk_rule[] = "a chunk lies in one mapping, pinned if that is
 static void check_violation(const char *rule, uint64_t begin, uint64_t end)
 {
     struct ms_violation violation = {.rule = "none"};
-    CHECK(!ms_backing_is_valid(&allocation.facts.backing, &violation));
+    CHECK(!ms_backing_is_valid(&allocation.backing, &violation));
     if (strcmp(violation.rule, rule) != 0)
         ms_test_fail(__FILE__, __LINE__, "\"%s\" was found instead of \"%s\"", violation.rule,
                      rule);
@@ -258,7 +258,7 @@ MS_TEST(a_chunk_lies_in_one_mapping)
     chunks[0].begin = 2 * GRANULE;
     chunks[0].end = 4 * GRANULE;
     struct ms_violation violation;
-    CHECK(ms_backing_is_valid(&allocation.facts.backing, &violation)); /* up to its end */
+    CHECK(ms_backing_is_valid(&allocation.backing, &violation)); /* up to its end */
     chunks[0].begin = 3 * GRANULE;
     chunks[0].end = 5 * GRANULE; /* in two */
     check_violation(chunk_rule, 3 * GRANULE, 5 * GRANULE);
@@ -291,7 +291,7 @@ MS_TEST(mappings_are_granules)
     make_mapped()[2].end = 17 * GRANULE;
     check_violation(mapping_rule, 8 * GRANULE, 17 * GRANULE);
     make_mapped();
-    allocation.facts.backing.mapped_bytes++;
+    allocation.backing.mapped_bytes++;
     check_violation(mapped_rule, 0, 16 * GRANULE);
 }
 
@@ -327,19 +327,19 @@ MS_BREAKS(end_a_block_behind_all, "blocks are sorted parts of a carved allocatio
 
 MS_BREAKS(carve_no_more, "blocks are sorted parts of a carved allocation")
 {
-    allocation.facts.is_carved = false;
+    allocation.is_carved = false;
 }
 
 MS_BREAKS(unmap_what_is_present, "what is present is backed")
 {
-    ms_sorted_remove(&allocation.facts.backing.chunks, (struct ms_position){0, 1}, 1);
-    allocation.facts.backing.backed_bytes -= GRANULE;
+    ms_sorted_remove(&allocation.backing.chunks, (struct ms_position){0, 1}, 1);
+    allocation.backing.backed_bytes -= GRANULE;
 }
 
 MS_BREAKS(unmap_half_of_what_is_present, "what is present is backed")
 {
     chunks[0].end = GRANULE;
-    allocation.facts.backing.backed_bytes -= GRANULE;
+    allocation.backing.backed_bytes -= GRANULE;
 }
 
 MS_BREAKS(leave_dead_bytes_in_a_block, "what is dead lies in no block, and what is deferred in one")
@@ -351,7 +351,7 @@ MS_BREAKS(leave_dead_bytes_without_blocks,
           "what is dead lies in no block, and what is deferred in one")
 {
     ms_sorted_cleanup(&allocation.blocks.all);
-    allocation.facts.is_carved = false;
+    allocation.is_carved = false;
 }
 
 MS_BREAKS(defer_outside_of_blocks, "what is dead lies in no block, and what is deferred in one")
@@ -485,15 +485,14 @@ MS_TEST(the_process_ends)
 MS_TEST(many_extents_are_checked_sometimes)
 {
     make();
-    CHECK(
-        ms_lineage_set(&allocation.facts.lineage, 640, 900, &(struct ms_content){.kind = MS_FILL}));
+    CHECK(ms_lineage_set(&allocation.lineage, 640, 900, &(struct ms_content){.kind = MS_FILL}));
     for (size_t at = 640; at < 900; at += 2)
         set(at, at + 1, (struct ms_content){.kind = MS_FILL, .pattern = 1});
     for (size_t at = 128; at < 256; at += 2)
         set(at, at + 1, (struct ms_content){.kind = MS_FILL, .pattern = 1});
     for (size_t at = 256; at < 512; at += 2)
         set(at, at + 1, (struct ms_content){.kind = MS_FILL, .pattern = 1});
-    CHECK(allocation.facts.lineage.extents.count > 512);
+    CHECK(allocation.lineage.extents.count > 512);
     CHECK_EQ(signal_of_claims(100), 0);
     allocation.leftover_bytes++;
     CHECK_EQ(signal_of_claims(1), 0);

@@ -60,7 +60,7 @@ static void start(void)
     CHECK_EQ(ms_driver.mem_address_reserve(&place, BYTES, G, 0, 0), CUDA_SUCCESS);
     allocation = ms_allocation_adopt(FAKE_CONTEXT, 0, place, BYTES);
     CHECK(allocation != NULL && ms_space_claim(place) == allocation);
-    backing = &allocation->backing;
+    backing = &MS_OWN(allocation)->backing;
 }
 
 static void end(void)
@@ -117,14 +117,14 @@ static void set(size_t begin, size_t end, const struct ms_content *content)
 {
     if (ms_content_is_present(content))
         CHECK_EQ(ms_backing_cover(backing, begin, end), CUDA_SUCCESS);
-    CHECK(ms_lineage_set(&allocation->lineage, begin, end, content));
+    CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, begin, end, content));
 }
 
 static const struct ms_content resident = {.kind = MS_RESIDENT};
 
 static void check(size_t begin, size_t end, enum ms_kind kind)
 {
-    const struct ms_extent extent = ms_lineage_at(&allocation->lineage, begin);
+    const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), begin);
     CHECK_EQ(extent.content.kind, kind);
     CHECK_EQ(extent.end, end);
 }
@@ -267,7 +267,8 @@ MS_TEST_BETWEEN(start, end, a_join_that_lost_memory_has_the_copy_as_its_source)
     CHECK_EQ(ms_mappings_join(allocation, &mapping, copy, true), CUDA_ERROR_LAUNCH_FAILED);
     check(G, 3 * G, MS_SOURCE);
     CHECK_EQ(backing->backed_bytes, 0);
-    const struct ms_content content = ms_lineage_at(&allocation->lineage, 2 * G).content;
+    const struct ms_content content =
+        ms_lineage_at(ms_allocation_lineage(allocation), 2 * G).content;
     CHECK(content.source == copy && content.source_offset == G);
     CHECK_EQ(((const unsigned char *)ms_source_data(copy))[G], 8);
     ms_source_drop(copy);
@@ -281,7 +282,8 @@ MS_TEST_BETWEEN(start, end, a_mapping_is_unwritten_with_access_and_unmapped_with
     open_access(&mapping);
     check(0, G, MS_UNMAPPED);
     check(G, 3 * G, MS_UNDEFINED);
-    CHECK(ms_backing_mapping(backing, G)->is_accessible && !allocation->keeps_dead);
+    CHECK(ms_backing_mapping(backing, G)->is_accessible &&
+          !ms_allocation_has(allocation, MS_TRAIT_KEEPS_DEAD));
     CHECK_EQ(ms_mappings_set_access(allocation, &mapping, false, NULL), CUDA_SUCCESS);
     check(0, BYTES, MS_UNMAPPED);
     CHECK(!ms_backing_mapping(backing, G)->is_accessible);
@@ -323,9 +325,9 @@ static struct ms_pieces keep(void)
     const struct ms_program_mapping mapping = promise_open(0, 3 * G);
     set(G, 2 * G, &resident);
     memset(byte_at(G), 9, G);
-    const uint32_t touches = allocation->touches;
+    const uint32_t touches = ms_allocation_touches(allocation);
     CHECK_EQ(ms_mappings_remove(allocation, &mapping, &pieces), CUDA_SUCCESS);
-    CHECK(allocation->touches == touches + 1 && pieces.count == 1);
+    CHECK(ms_allocation_touches(allocation) == touches + 1 && pieces.count == 1);
     CHECK_EQ(backing->mapped_bytes + backing->backed_bytes + backing->mappings.count, 0);
     check(0, BYTES, MS_UNMAPPED);
     return pieces;
@@ -336,7 +338,8 @@ MS_TEST_BETWEEN(start, end, a_mapping_gets_kept_pieces_back)
     struct ms_pieces pieces = keep();
     const struct ms_program_mapping mapping = promise(4 * G, 7 * G);
     CHECK_EQ(ms_mappings_set_access(allocation, &mapping, true, &pieces), CUDA_SUCCESS);
-    CHECK(pieces.count == 0 && pieces.all == NULL && allocation->keeps_dead);
+    CHECK(pieces.count == 0 && pieces.all == NULL &&
+          ms_allocation_has(allocation, MS_TRAIT_KEEPS_DEAD));
     check(4 * G, 5 * G, MS_UNDEFINED);
     check(5 * G, 6 * G, MS_RESIDENT);
     check(6 * G, 7 * G, MS_UNDEFINED);
@@ -349,7 +352,7 @@ MS_TEST_BETWEEN(start, end, a_mapping_without_pieces_keeps_nothing)
     struct ms_pieces none = {NULL, 0};
     const struct ms_program_mapping mapping = promise(0, G);
     CHECK_EQ(ms_mappings_set_access(allocation, &mapping, true, &none), CUDA_SUCCESS);
-    CHECK(!allocation->keeps_dead);
+    CHECK(!ms_allocation_has(allocation, MS_TRAIT_KEEPS_DEAD));
 }
 
 MS_TEST_BETWEEN(start, end, pieces_that_cannot_be_mapped_stay_and_nothing_may_be_used)
@@ -358,7 +361,7 @@ MS_TEST_BETWEEN(start, end, pieces_that_cannot_be_mapped_stay_and_nothing_may_be
     const struct ms_program_mapping mapping = promise(4 * G, 7 * G);
     fake_fail(FAKE_mem_map, 1, CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(ms_mappings_set_access(allocation, &mapping, true, &pieces), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK(pieces.count == 1 && !allocation->keeps_dead);
+    CHECK(pieces.count == 1 && !ms_allocation_has(allocation, MS_TRAIT_KEEPS_DEAD));
     check(0, BYTES, MS_UNMAPPED);
     CHECK(!ms_backing_mapping(backing, 4 * G)->is_accessible && backing->backed_bytes == 0);
     ms_backing_end_pieces(&pieces, 0);
@@ -455,13 +458,13 @@ MS_TEST_BETWEEN(start, end, a_failure_leaves_it_mapped)
     struct ms_pieces pieces = {NULL, 0};
     const struct ms_range range = {0, G};
     const struct ms_program_mapping mapping = make_two(), other = promise_open(0, G);
-    const uint32_t touches = allocation->touches;
+    const uint32_t touches = ms_allocation_touches(allocation);
     CHECK_EQ(ms_backing_lend(backing, NULL, &range, 1, FAKE_CONTEXT, &lent), CUDA_SUCCESS);
     CHECK_EQ(ms_mappings_remove(allocation, &other, &pieces), CUDA_ERROR_NOT_PERMITTED);
     ms_backing_lent(backing, lent, NULL);
     fake_fail(FAKE_mem_retain, 2, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(ms_mappings_remove(allocation, &mapping, &pieces), CUDA_ERROR_UNKNOWN);
-    CHECK(pieces.count == 0 && allocation->touches == touches && fake.handles == 1);
+    CHECK(pieces.count == 0 && ms_allocation_touches(allocation) == touches && fake.handles == 1);
     CHECK_EQ(backing->mapped_bytes, 3 * G);
     check(G, 3 * G, MS_RESIDENT);
     CHECK(byte_at(G)[0] == 7 && byte_at(2 * G)[0] == 8);

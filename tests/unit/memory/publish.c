@@ -10,6 +10,7 @@
 #include "runtime/source/source.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
+#include "runtime/memory/carve.h"
 #include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -53,9 +54,9 @@ static void set(size_t first, size_t behind, const struct ms_content *content)
 static void take_block(size_t first, size_t behind)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
-    struct ms_lineage *lineage = &allocation->lineage;
+    struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
     const struct ms_range all = {0, BYTES}, block = {first * FAKE_GRANULE, behind * FAKE_GRANULE};
-    if (!allocation->is_carved)
+    if (!ms_carve_has_begun(allocation))
         CHECK(ms_lineage_change(lineage, &all, 1, ms_carve_make_dead));
     CHECK(ms_carve_add_block(allocation, block.begin, block.end));
     CHECK(ms_lineage_change(lineage, &block, 1, ms_carve_make_undefined));
@@ -99,7 +100,8 @@ MS_TEST(an_allocation_is_not_noted_without_a_page)
     set(0, 1, &fill);
     CHECK(!MS_OWN(allocation)->published.place.is_counted);
     CHECK_EQ(ms_counter_get(MS_GAUGE_LIVE), 0);
-    CHECK_EQ(allocation->lineage.changed_end, BYTES); /* for a page that comes later */
+    CHECK_EQ(ms_allocation_lineage(allocation)->changed_end,
+             BYTES); /* for a page that comes later */
     ms_publish_freed(allocation);
     const struct ms_publish_timer note = ms_publish_begin(allocation);
     CHECK_EQ(note.began, 0);
@@ -159,7 +161,7 @@ MS_TEST_BETWEEN(start_with_page, end, only_what_has_changed_is_written_again)
     const uint64_t after = written(0);
     CHECK(after > before);
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK_EQ(ms_backing_cover(&allocation->backing, 0, 1), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_cover(ms_allocation_memory(allocation), 0, 1), CUDA_SUCCESS);
     ms_space_release(allocation); /* memory alone */
     CHECK(written(0) > after);
 }
@@ -247,7 +249,7 @@ MS_TEST_BETWEEN(start_with_page, end, a_record_has_the_file_of_what_has_changed)
     content.source = ms_source_find(mapped, BYTES, &content.source_offset);
     CHECK(content.source != NULL);
     CHECK(ms_space_claim(allocation->address) == allocation);
-    allocation->lineage.changed_begin = allocation->lineage.changed_end = 0;
+    MS_OWN(allocation)->lineage.changed_begin = MS_OWN(allocation)->lineage.changed_end = 0;
     ms_space_release(allocation);
     set(2, 3, &content);
     struct ms_snapshot snapshot = page_read(getpid());
@@ -271,7 +273,7 @@ MS_TEST_BETWEEN(start_with_page, end, a_record_has_the_name_of_its_tensor)
 {
     ms_publish_set_namer(name_it);
     CHECK(ms_space_claim(allocation->address) == allocation);
-    allocation->lineage.changed_begin = allocation->lineage.changed_end = 0;
+    MS_OWN(allocation)->lineage.changed_begin = MS_OWN(allocation)->lineage.changed_end = 0;
     ms_space_release(allocation);
     set(2, 3, &fill);
     struct ms_snapshot snapshot = page_read(getpid());

@@ -32,11 +32,9 @@ static CUdeviceptr address_of(int place)
 static void add(int place)
 {
     allocations[place] = (struct ms_inside){
-        .facts = {.address = address_of(place),
-                  .bytes = BYTES,
-                  .id = (uint64_t)place + 1,
-                  .backing = {.address = address_of(place), .bytes = BYTES, .granule = 1},
-                  .lineage = {.bytes = BYTES}},
+        .facts = {.address = address_of(place), .bytes = BYTES, .id = (uint64_t)place + 1},
+        .backing = {.address = address_of(place), .bytes = BYTES, .granule = 1},
+        .lineage = {.bytes = BYTES},
     };
     CHECK(ms_space_add(&allocations[place].facts));
     used[place] = true;
@@ -159,11 +157,9 @@ static struct ms_inside low, high;
 static void add_large(struct ms_inside *inside, CUdeviceptr address)
 {
     *inside = (struct ms_inside){
-        .facts = {.address = address,
-                  .bytes = LARGE,
-                  .id = address,
-                  .backing = {.address = address, .bytes = LARGE, .granule = 4096},
-                  .lineage = {.bytes = LARGE}},
+        .facts = {.address = address, .bytes = LARGE, .id = address},
+        .backing = {.address = address, .bytes = LARGE, .granule = 4096},
+        .lineage = {.bytes = LARGE},
     };
     CHECK(ms_space_add(&inside->facts));
 }
@@ -323,7 +319,7 @@ MS_TEST_AFTER(start, a_range_is_accessible_where_the_program_opened_it)
     CHECK(ms_space_claim(LOW) == of && ms_space_is_accessible(of, 0, LARGE));
     CHECK(ms_space_accessible_around(of, 5).begin == 0);
     CHECK(ms_space_accessible_around(of, 5).end == LARGE);
-    low.facts.backing.is_programs = true;
+    low.backing.is_programs = true;
     CHECK(!ms_space_is_accessible(of, 0, 1));
     for (int i = 0; i < MAPPINGS; i++)
         CHECK(ms_mappings_put(&low.facts, &mappings[i]));
@@ -401,7 +397,7 @@ MS_TEST_AFTER(start, a_strayed_allocation_may_be_pointed_to_as_a_whole)
 static void set_resident(struct ms_inside *inside, size_t bytes)
 {
     CHECK(ms_space_claim(inside->facts.address) == &inside->facts);
-    inside->facts.lineage.resident_bytes = bytes;
+    inside->lineage.resident_bytes = bytes;
     ms_space_unclaim(&inside->facts);
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "runtime/memory/memory_internal.h"
+#include "runtime/memory/carve.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
@@ -45,7 +46,7 @@ static void judge(size_t begin, size_t behind)
 
 static enum ms_locality standing_at(size_t offset)
 {
-    return ms_lineage_at(&allocation->lineage, offset).content.locality;
+    return ms_lineage_at(ms_allocation_lineage(allocation), offset).content.locality;
 }
 
 #define CHECK_STANDING(begin, behind, wanted)      \
@@ -92,7 +93,7 @@ MS_TEST_BETWEEN(start, end, a_named_tensor_is_ours_and_away_to_the_byte)
     CHECK_STANDING(5, 5 + 501, MS_REMOTE);
     CHECK_STANDING(5 + 501, 5 + 1001, MS_LOCAL);
     CHECK_EQ(standing_at(5 + 1001), MS_UNKNOWN);
-    CHECK_EQ(allocation->lineage.remote_bytes, 501);
+    CHECK_EQ(ms_allocation_lineage(allocation)->remote_bytes, 501);
     CHECK_EQ(describe()->tensors, 1);
     CHECK_EQ(facts.planned_bytes, 1001);
     CHECK_EQ(facts.owned_bytes, 500);
@@ -112,7 +113,7 @@ MS_TEST_BETWEEN(start, end, only_what_is_asked_about_and_has_no_memory_is_judged
                    MS_REMOTE); /* an extent is asked about whole */
     CHECK_STANDING(3 * FAKE_GRANULE, BYTES, MS_UNKNOWN);
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK(ms_lineage_set(&allocation->lineage, 3 * FAKE_GRANULE, HALF,
+    CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, 3 * FAKE_GRANULE, HALF,
                          &(struct ms_content){.kind = MS_DEAD}));
     CHECK(ms_carve_add_block(allocation, 0, 3 * FAKE_GRANULE));
     CHECK(ms_carve_add_block(allocation, HALF, BYTES));
