@@ -2,23 +2,18 @@
 #include "runtime/source/reader.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 #include "runtime/source/descriptor.h"
+#include "runtime/source/direct.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/kept_threads.h"
+#include "runtime/source/page_cache.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
 #include "runtime/state/counters.h"
@@ -33,11 +28,6 @@ enum {
 };
 
 /* A descriptor that reads past the page cache; opened at its first use, and left to the source. */
-enum {
-    NOT_OPENED = MS_DIRECT_NOT_OPENED,
-    REFUSED = MS_DIRECT_REFUSED,
-    NO_ROOM = -3 /* refused as well, but perhaps not the next time */
-};
 struct direct_file {
     const struct ms_source *source;
     int was_left; /* the source's, from a reader before */
@@ -108,109 +98,7 @@ size_t ms_reader_place(uint64_t offset, size_t bytes, size_t slot_bytes, size_t 
     return bytes;
 }
 
-/* --- the page cache */
-
-#ifndef SYS_cachestat
-#define SYS_cachestat 451 /* since Linux 6.5; the same number everywhere */
-#endif
-
-/* Counts the pages with these bytes that are cached. -1: before Linux 6.5, or another user's
- * file. */
-static int64_t count_cached_pages(int descriptor, uint64_t offset, uint64_t bytes)
-{
-    struct {
-        uint64_t offset, bytes;
-    } range = {offset, bytes};
-    struct {
-        uint64_t cached, dirty, writeback, evicted, recently_evicted;
-    } pages = {0};
-    if (syscall(SYS_cachestat, (unsigned)descriptor, &range, &pages, 0U) != 0)
-        return -1;
-    return (int64_t)pages.cached;
-}
-
-/* False: not cached. True also if the kernel hides this, for a read-only file of another user. */
-static bool is_perhaps_cached(int descriptor, uint64_t offset)
-{
-    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    unsigned char is_there = 1;
-    const long mapped =
-        syscall(SYS_mmap, NULL, 1UL, PROT_READ, MAP_SHARED, descriptor, offset & ~(page - 1));
-    if (mapped == -1)
-        return true;
-    if (mincore((void *)mapped, 1, &is_there) != 0)
-        is_there = 1;
-    munmap((void *)mapped, 1);
-    return (is_there & 1) != 0;
-}
-
-/* Reads without waiting. On a miss the kernel begins to read this page and some after it. */
-static bool can_be_read_at_once(int descriptor, uint64_t offset)
-{
-    char byte;
-    const struct iovec vector = {&byte, 1};
-    return preadv2(descriptor, &vector, 1, (off_t)offset, RWF_NOWAIT) >= 0 || errno != EAGAIN;
-}
-
-/* True also if this is unknown: the page cache is then the place to read from. */
-static bool is_byte_cached(int descriptor, uint64_t offset)
-{
-    const int64_t pages = count_cached_pages(descriptor, offset, 1);
-    if (pages >= 0)
-        return pages > 0;
-    return is_perhaps_cached(descriptor, offset) && can_be_read_at_once(descriptor, offset);
-}
-
-static bool are_ends_cached(int descriptor, uint64_t begin, uint64_t end)
-{
-    return is_byte_cached(descriptor, begin) && is_byte_cached(descriptor, end - 1);
-}
-
-bool ms_reader_is_cached(int descriptor, uint64_t begin, uint64_t end)
-{
-    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    const int64_t pages = count_cached_pages(descriptor, begin, end - begin);
-    if (pages >= 0)
-        return (uint64_t)pages == (end - 1) / page - begin / page + 1;
-    bool is_cached = true;
-    for (uint64_t next; begin < end && is_cached; begin = next) {
-        next = end - begin < LARGE_BYTES ? end : begin + LARGE_BYTES;
-        is_cached = are_ends_cached(descriptor, begin, next);
-    }
-    return is_cached;
-}
-
 /* --- past the page cache */
-
-static bool fits_alignment(int descriptor)
-{
-#ifdef STATX_DIOALIGN
-    struct statx known;
-    if (statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &known) == 0 &&
-        (known.stx_mask & STATX_DIOALIGN) != 0)
-        return known.stx_dio_offset_align > 0 && BLOCK % known.stx_dio_offset_align == 0 &&
-               known.stx_dio_mem_align > 0 && BLOCK % known.stx_dio_mem_align == 0;
-#endif
-    return true;
-}
-
-/* A second open file description, so that the source's own goes on using the page cache. */
-static int open_direct(const struct ms_source *source)
-{
-    char path[40];
-    if (!ms_file_thread_has_own_table()) /* closing it would end locks */
-        return REFUSED;
-    snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", source->descriptor);
-    const int descriptor = ms_descriptor_open(path, O_RDONLY | O_DIRECT);
-    if (descriptor < 0)
-        return errno == EINVAL ? REFUSED : NO_ROOM;
-    /* The last quarter of the limit is for what the file thread needs. */
-    const bool has_room = ms_descriptor_leaves_room(descriptor, 3);
-    if (has_room && fits_alignment(descriptor))
-        return descriptor;
-    ms_descriptor_close(descriptor);
-    return has_room ? REFUSED : NO_ROOM;
-}
 
 static struct direct_file *find_file(struct ms_reader *reader, const struct ms_source *source)
 {
@@ -223,9 +111,9 @@ static struct direct_file *find_file(struct ms_reader *reader, const struct ms_s
 static int get_direct(struct direct_file *file)
 {
     int descriptor = atomic_load(&file->descriptor);
-    if (descriptor != NOT_OPENED)
+    if (descriptor != MS_DIRECT_NOT_OPENED)
         return descriptor;
-    const int opened = open_direct(file->source);
+    const int opened = ms_direct_open(file->source);
     if (atomic_compare_exchange_strong(&file->descriptor, &descriptor, opened))
         return opened;
     if (opened >= 0)
@@ -277,10 +165,10 @@ static uint64_t find_alike(const struct ms_file_range *range, uint64_t begin, bo
     const int descriptor = range->source->descriptor;
     const uint64_t end = range->offset + range->bytes;
     uint64_t at = stretch_end(range, begin);
-    *cached_out = are_ends_cached(descriptor, begin, at);
+    *cached_out = ms_page_cache_has_ends(descriptor, begin, at);
     while (at < end) {
         const uint64_t next = stretch_end(range, at);
-        if (are_ends_cached(descriptor, at, next) != *cached_out)
+        if (ms_page_cache_has_ends(descriptor, at, next) != *cached_out)
             break;
         at = next;
     }
@@ -295,8 +183,9 @@ static bool read_large(struct ms_reader *reader, const struct ms_file_range *ran
     bool is_read = true;
     for (uint64_t at = range->offset; at < end && is_read;) {
         bool cached = true;
-        const uint64_t stop =
-            atomic_load(&file->descriptor) >= NOT_OPENED ? find_alike(range, at, &cached) : end;
+        const uint64_t stop = atomic_load(&file->descriptor) >= MS_DIRECT_NOT_OPENED
+                                  ? find_alike(range, at, &cached)
+                                  : end;
         const uint64_t done = cached ? at : read_direct(file, at, stop, to + (at - range->offset));
         while (sem_wait(&reader->cores) != 0) /* EINTR */
             ;
@@ -400,9 +289,9 @@ static bool is_for_caller(const struct ms_reading *what)
     const struct ms_file_range *first_part = &what->ranges[what->batches[0].first];
     const struct ms_file_range *last_part = &what->ranges[last->first + last->count - 1];
     return what->busy_threads <= 1 &&
-           count_cached_pages(first_part->source->descriptor, first_part->offset, 1) > 0 &&
-           count_cached_pages(last_part->source->descriptor,
-                              last_part->offset + last_part->bytes - 1, 1) > 0;
+           ms_page_cache_count(first_part->source->descriptor, first_part->offset, 1) > 0 &&
+           ms_page_cache_count(last_part->source->descriptor,
+                               last_part->offset + last_part->bytes - 1, 1) > 0;
 }
 
 static void start_threads(void *argument)
@@ -438,23 +327,10 @@ static bool list_files(struct ms_reader *reader)
             continue;
         struct direct_file *file = &reader->files[reader->file_count++];
         file->source = what->ranges[i].source;
-        file->was_left = atomic_load(&file->source->direct);
+        file->was_left = ms_direct_left(file->source);
         atomic_init(&file->descriptor, file->was_left);
     }
     return true;
-}
-
-/*
- * Leaves the descriptor to the source, so that the next reader opens none. Not to a source whose
- * descriptors come and go, nor to one that was let go, which happens in this thread, too. Uses at
- * most a quarter of the limit, so that there is room for other files. No source is really const.
- */
-static bool leave(const struct direct_file *file, int descriptor)
-{
-    struct ms_source *source = (struct ms_source *)file->source;
-    int none = NOT_OPENED;
-    return source->stays_open && !source->is_let_go && ms_descriptor_leaves_room(descriptor, 1) &&
-           atomic_compare_exchange_strong(&source->direct, &none, descriptor);
 }
 
 static void leave_or_close(void *argument)
@@ -464,7 +340,8 @@ static void leave_or_close(void *argument)
         const struct direct_file *file = &reader->files[i];
         const int descriptor = atomic_load(&file->descriptor);
         const bool is_sources = descriptor == file->was_left;
-        if (!is_sources && descriptor != NO_ROOM && !leave(file, descriptor) && descriptor >= 0)
+        if (!is_sources && descriptor != MS_DIRECT_NO_ROOM &&
+            !ms_direct_leave(file->source, descriptor) && descriptor >= 0)
             ms_descriptor_close(descriptor);
     }
 }

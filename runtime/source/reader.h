@@ -25,10 +25,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/source/direct.h"
 #include "runtime/source/source.h"
 
 /* Slots begin and end at multiples of this; ranges are best cut there. */
-enum { MS_READER_BLOCK = 4096 };
+enum { MS_READER_BLOCK = MS_DIRECT_BLOCK };
 
 struct ms_file_range {
     const struct ms_source *source; /* a file; the caller holds a reference */
@@ -62,10 +63,6 @@ struct ms_reading {
     unsigned busy_threads;         /* cores for reading from the page cache; at least 1 */
     const _Atomic bool *cancelled; /* true: no read begins any more */
 };
-
-/* True if all pages of a range of a file are in the page cache, or this is unknown. Where the
- * kernel cannot count them at once, only the ends of each 64 KiB are looked at. */
-bool ms_reader_is_cached(int descriptor, uint64_t begin, uint64_t end);
 
 struct ms_reader;
 

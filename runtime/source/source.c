@@ -13,6 +13,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/driver/flags.h"
 #include "runtime/source/descriptor.h"
+#include "runtime/source/direct.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/headroom.h"
 #include "runtime/source/lease.h"

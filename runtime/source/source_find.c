@@ -18,8 +18,8 @@
 #include "runtime/source/held_files.h"
 #include "runtime/source/kept_files.h"
 #include "runtime/source/mapping.h"
+#include "runtime/source/page_cache.h"
 #include "runtime/source/read_ahead.h"
-#include "runtime/source/reader.h"
 #include "runtime/source/reads.h"
 #include "runtime/source/source_close.h"
 #include "runtime/source/source_compare.h"
@@ -201,7 +201,7 @@ static bool has_what_was_read_directly(const struct ms_source *file,
         if ((now = count_as_read(file, wanted, done)) > 0)
             continue;
         now = left < PAGE_BYTES ? left : PAGE_BYTES;
-        const bool is_cached = ms_reader_is_cached(file->descriptor, at, at + now);
+        const bool is_cached = ms_page_cache_has(file->descriptor, at, at + now);
         if ((!is_cached && now > room) ||
             !ms_source_compare(file, at, (const char *)wanted->address + done, now,
                                MS_COMPARING_ALL))

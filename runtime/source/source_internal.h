@@ -18,9 +18,6 @@
 #include "runtime/source/lease.h"
 #include "runtime/source/source.h"
 
-/* Values of ms_source.direct: no reader has left a descriptor, or none can be opened. */
-enum { MS_DIRECT_NOT_OPENED = -1, MS_DIRECT_REFUSED = -2 };
-
 /* Which changes the file system shows (trust.h). Immutable once the file can be found. */
 struct ms_file_system {
     bool is_local; /* the kernel knows all users of files there: no other machine writes */
@@ -43,7 +40,7 @@ struct ms_source {
     /* file */
     _Atomic int descriptor; /* -1: ms_source_begin_use opens the file */
     bool stays_open;        /* false: closed after each use; immutable once the file can be found */
-    _Atomic int direct;     /* descriptor that reads past the page cache (reader.c) */
+    _Atomic int direct;     /* descriptor that reads past the page cache (direct.h) */
     uint32_t users;         /* uses of a file that does not stay open; guarded by ms_files.lock */
     _Atomic int copy;       /* a descriptor of the shim's copy of all bytes; -1: none */
     _Atomic unsigned under_read; /* reads of the file itself in progress */

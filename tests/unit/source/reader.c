@@ -2,6 +2,7 @@
 #include "runtime/source/reader.h"
 
 #include "runtime/source/kept_threads.h"
+#include "runtime/source/page_cache.h"
 #include "runtime/source/source_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
@@ -295,11 +296,11 @@ MS_TEST_AFTER(start, asking_for_cached_bytes_reads_none_from_the_disk)
     deny(451, ENOSYS);
     for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
         CHECK(make_cold(&file));
-        CHECK(!ms_reader_is_cached(file.descriptor, offsets[i], offsets[i] + 1));
+        CHECK(!ms_page_cache_has(file.descriptor, offsets[i], offsets[i] + 1));
         nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
         CHECK_EQ(count_cached(&file), 0);
         cache(offsets[i], 1);
-        CHECK(ms_reader_is_cached(file.descriptor, offsets[i], offsets[i] + 1));
+        CHECK(ms_page_cache_has(file.descriptor, offsets[i], offsets[i] + 1));
     }
 }
 
@@ -309,12 +310,12 @@ static void check_all_cached(void)
     CHECK(make_cold(&file));
     cache(0, 1);
     cache(MIB - 1, 1);
-    CHECK(!ms_reader_is_cached(file.descriptor, 0, MIB));
-    CHECK(ms_reader_is_cached(file.descriptor, 1, 2));
+    CHECK(!ms_page_cache_has(file.descriptor, 0, MIB));
+    CHECK(ms_page_cache_has(file.descriptor, 1, 2));
     cache(0, MIB);
-    CHECK(ms_reader_is_cached(file.descriptor, 0, MIB));
-    CHECK(ms_reader_is_cached(file.descriptor, 1, MIB - 1));
-    CHECK(!ms_reader_is_cached(file.descriptor, MIB - 1, MIB + BLOCK));
+    CHECK(ms_page_cache_has(file.descriptor, 0, MIB));
+    CHECK(ms_page_cache_has(file.descriptor, 1, MIB - 1));
+    CHECK(!ms_page_cache_has(file.descriptor, MIB - 1, MIB + BLOCK));
 }
 
 MS_TEST_AFTER(start, bytes_between_cached_ends_may_not_be_cached)

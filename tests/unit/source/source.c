@@ -8,6 +8,7 @@
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/headroom.h"
+#include "runtime/source/direct.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/source_sums.h"
 #include "runtime/state/counters.h"
