@@ -11,10 +11,11 @@
 #include "runtime/base/lock.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/direct.h"
+#include "runtime/source/file_read.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/kept_threads.h"
 #include "runtime/source/page_cache.h"
-#include "runtime/source/source_internal.h"
+#include "runtime/source/source.h"
 #include "runtime/source/trust.h"
 #include "runtime/state/counters.h"
 
@@ -133,8 +134,7 @@ static uint64_t read_direct(struct direct_file *file, uint64_t begin, uint64_t e
     to -= begin - block_down(begin);
     uint64_t at = block_down(begin);
     while (descriptor >= 0 && at < end) {
-        const ssize_t got =
-            ms_source_read_by(file->source, descriptor, to, (size_t)(stop - at), at);
+        const ssize_t got = ms_file_read_by(file->source, descriptor, to, (size_t)(stop - at), at);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
@@ -162,7 +162,7 @@ static uint64_t stretch_end(const struct ms_file_range *range, uint64_t begin)
  * ends. Missing pages between the ends are read all the same, but more slowly. */
 static uint64_t find_alike(const struct ms_file_range *range, uint64_t begin, bool *cached_out)
 {
-    const int descriptor = range->source->descriptor;
+    const int descriptor = ms_source_descriptor(range->source);
     const uint64_t end = range->offset + range->bytes;
     uint64_t at = stretch_end(range, begin);
     *cached_out = ms_page_cache_has_ends(descriptor, begin, at);
@@ -189,8 +189,8 @@ static bool read_large(struct ms_reader *reader, const struct ms_file_range *ran
         const uint64_t done = cached ? at : read_direct(file, at, stop, to + (at - range->offset));
         while (sem_wait(&reader->cores) != 0) /* EINTR */
             ;
-        is_read = ms_source_read_now(range->source, done, to + (done - range->offset),
-                                     (size_t)(stop - done), failure_out);
+        is_read = ms_file_read_now(range->source, done, to + (done - range->offset),
+                                   (size_t)(stop - done), failure_out);
         sem_post(&reader->cores);
         at = stop;
     }
@@ -210,7 +210,7 @@ static bool read_range(struct ms_reader *reader, const struct ms_file_range *ran
         return false;
     const bool is_read =
         (range->bytes < LARGE_BYTES
-             ? ms_source_read_now(range->source, range->offset, to, range->bytes, failure_out)
+             ? ms_file_read_now(range->source, range->offset, to, range->bytes, failure_out)
              : read_large(reader, range, to, failure_out)) &&
         ms_source_read_check(range->source, range->offset, to, range->bytes, failure_out);
     ms_source_end_use(range->source);
@@ -289,8 +289,9 @@ static bool is_for_caller(const struct ms_reading *what)
     const struct ms_file_range *first_part = &what->ranges[what->batches[0].first];
     const struct ms_file_range *last_part = &what->ranges[last->first + last->count - 1];
     return what->busy_threads <= 1 &&
-           ms_page_cache_count(first_part->source->descriptor, first_part->offset, 1) > 0 &&
-           ms_page_cache_count(last_part->source->descriptor,
+           ms_page_cache_count(ms_source_descriptor(first_part->source), first_part->offset, 1) >
+               0 &&
+           ms_page_cache_count(ms_source_descriptor(last_part->source),
                                last_part->offset + last_part->bytes - 1, 1) > 0;
 }
 

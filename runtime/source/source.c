@@ -111,7 +111,7 @@ struct ms_source *ms_source_create_snapshot(size_t bytes, enum ms_snapshot_limit
     return snapshot;
 }
 
-void *ms_source_data(struct ms_source *snapshot)
+void *ms_source_data(const struct ms_source *snapshot)
 {
     return ms_snapshot_bytes(snapshot);
 }
@@ -395,6 +395,16 @@ void ms_source_end_use(const struct ms_source *file)
     ms_lock_drop(&ms_files.lock);
     if (descriptor >= 0)
         ms_descriptor_close(descriptor);
+}
+
+int ms_source_descriptor(const struct ms_source *file)
+{
+    return atomic_load(&file->descriptor);
+}
+
+bool ms_source_stays_open(const struct ms_source *file)
+{
+    return file->stays_open;
 }
 
 /* --- all */

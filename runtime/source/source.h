@@ -63,7 +63,7 @@ const struct stat *ms_source_stat(const struct ms_source *file);
  */
 enum ms_snapshot_limit { MS_SNAPSHOT_LIMITED, MS_SNAPSHOT_ANY };
 struct ms_source *ms_source_create_snapshot(size_t bytes, enum ms_snapshot_limit limit);
-void *ms_source_data(struct ms_source *snapshot);
+void *ms_source_data(const struct ms_source *snapshot);
 
 void ms_source_drop(struct ms_source *source);
 
@@ -101,14 +101,19 @@ struct ms_source_failure {
 /* True if locks of the program may end when a descriptor of the file is closed. */
 bool ms_source_ends_locks(const struct ms_source *file);
 
-/* Reads as pread does, by any descriptor of the file; reads the copy instead, once there is one
- * (ms_source_close_keep). */
-ssize_t ms_source_read_by(const struct ms_source *file, int descriptor, void *buffer, size_t bytes,
-                          uint64_t offset);
+/*
+ * Brackets each use of the descriptor, in the file thread and the threads that it starts. Opens the
+ * file by its path if it is neither open nor copied. False: *failure_out says why the file cannot
+ * be opened.
+ */
+bool ms_source_begin_use(const struct ms_source *file, struct ms_source_failure *failure_out);
+void ms_source_end_use(const struct ms_source *file);
 
-/* Reads bytes of a file as they are now, without a check. */
-bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
-                        struct ms_source_failure *failure_out);
+/* The file's descriptor, within a use. -1: only the copy is open. */
+int ms_source_descriptor(const struct ms_source *file);
+
+/* False: each use opens the file by its path, and closes it. */
+bool ms_source_stays_open(const struct ms_source *file);
 
 /*
  * Checks `bytes`, which were read from `offset` on, against sums of the copied bytes. False if a

@@ -13,6 +13,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/thread.h"
 #include "runtime/source/descriptor.h"
+#include "runtime/source/file_read.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/kept_files.h"
 #include "runtime/source/read_ahead.h"
@@ -57,7 +58,7 @@ static bool copy_bytes(const struct ms_source *file, int copy)
     ms_descriptor_read_ahead(file->descriptor, POSIX_FADV_SEQUENTIAL); /* all is wanted */
     for (uint64_t at = 0; at < end;) {
         const size_t bytes = end - at < COPIED_AT_ONCE ? (size_t)(end - at) : COPIED_AT_ONCE;
-        if (!ms_source_read_now(file, at, buffer, bytes, &failure) ||
+        if (!ms_file_read_now(file, at, buffer, bytes, &failure) ||
             syscall(SYS_pwrite64, copy, buffer, bytes, at) != (ssize_t)bytes)
             return false;
         at += bytes;

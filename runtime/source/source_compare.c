@@ -8,6 +8,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/thread.h"
 #include "runtime/source/descriptor.h"
+#include "runtime/source/file_read.h"
 #include "runtime/source/kept_threads.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/page_cache.h"
@@ -70,8 +71,8 @@ static const unsigned char *read_file(struct worker *worker, uint64_t offset, si
 {
     struct ms_source_failure failure;
     unsigned char *opened = worker->opened + offset % PAGE_BYTES;
-    return ms_source_read_now(worker->comparison->file, offset, opened, bytes, &failure) ? opened
-                                                                                         : NULL;
+    return ms_file_read_now(worker->comparison->file, offset, opened, bytes, &failure) ? opened
+                                                                                       : NULL;
 }
 
 /* Compares `bytes` of the worker's copy, from `from` on, with the file from offset + from on. */

@@ -8,6 +8,7 @@
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/pages.h"
+#include "runtime/source/file_read.h"
 
 /* The format allows headers of 100 MB. */
 enum { MAX_HEADER_BYTES = 100 * 1000 * 1000 };
@@ -70,13 +71,13 @@ void ms_source_header_read(const struct ms_source *file, struct ms_source_header
     unsigned char start[MS_SOURCE_HEADER_START];
     uint64_t length;
     const uint64_t all_bytes = (uint64_t)ms_source_stat(file)->st_size;
-    if (all_bytes < sizeof(start) || !ms_source_read_now(file, 0, start, sizeof(start), &failure) ||
+    if (all_bytes < sizeof(start) || !ms_file_read_now(file, 0, start, sizeof(start), &failure) ||
         !ms_source_header_is_start(start, &length) || length > all_bytes - 8)
         return;
     struct ms_pages text = {0};
     if (!ms_pages_grow(&text, length + 1)) /* room for a zero at the end */
         return;
-    if (ms_source_read_now(file, 8, text.memory, length, &failure))
+    if (ms_file_read_now(file, 8, text.memory, length, &failure))
         read_text(header, text.memory, 8 + length, all_bytes - 8 - length);
     ms_pages_cleanup(&text);
 }

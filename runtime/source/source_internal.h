@@ -2,7 +2,7 @@
 /*
  * The struct of a source, for the files that implement source.h: source.c (its life), source_find.c
  * (the file of an address) and source_content.c (by content), trust.c (is it unchanged),
- * source_read.c (reading), source_close.c (files that are about to change, and their leases).
+ * file_read.c (reading), source_close.c (files that are about to change, and their leases).
  */
 #pragma once
 
@@ -136,14 +136,6 @@ void ms_source_let_go(struct ms_source *file);
 
 /* Adds `change` to the bytes that snapshots have. False, without adding, if those are too many. */
 bool ms_source_count_bytes(int64_t change, enum ms_snapshot_limit limit);
-
-/*
- * Brackets each use of the descriptor, in the file thread and the threads that it starts. Opens the
- * file by its path if it is neither open nor copied. False: *failure_out says why the file cannot
- * be opened.
- */
-bool ms_source_begin_use(const struct ms_source *file, struct ms_source_failure *failure_out);
-void ms_source_end_use(const struct ms_source *file);
 
 /* A search in the file thread, and the source that it has found. */
 struct ms_wanted_source {

@@ -10,6 +10,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/config/config.h"
 #include "runtime/source/descriptor.h"
+#include "runtime/source/file_read.h"
 #include "runtime/source/kept_files.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/reads.h"
@@ -192,8 +193,7 @@ static uint64_t sum_at(struct opened *file, uint64_t offset)
         !ms_source_begin_use(file->kept.source, &failure))
         return 0;
     points--;
-    const bool is_read =
-        ms_source_read_now(file->kept.source, offset, page, sizeof(page), &failure);
+    const bool is_read = ms_file_read_now(file->kept.source, offset, page, sizeof(page), &failure);
     ms_source_end_use(file->kept.source);
     return is_read ? ms_checksum(page, sizeof(page)) | 1 : 0;
 }

@@ -6,71 +6,12 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
-#include "runtime/source/descriptor.h"
+#include "runtime/source/file_read.h"
 #include "runtime/source/file_thread.h"
-#include "runtime/source/mapping.h"
-#include "runtime/source/source_internal.h"
+#include "runtime/source/source.h"
 #include "runtime/source/source_sums.h"
 #include "runtime/source/trust.h"
 #include "runtime/state/counters.h"
-
-/* No source is really const: only ms_source_close_keep sees how many reads there are. */
-ssize_t ms_source_read_by(const struct ms_source *file, int descriptor, void *buffer, size_t bytes,
-                          uint64_t offset)
-{
-    _Atomic unsigned *under_read = &((struct ms_source *)file)->under_read;
-    atomic_fetch_add(under_read, 1);
-    const int copy = atomic_load(&file->copy);
-    const ssize_t got = ms_descriptor_read(copy >= 0 ? copy : descriptor, buffer, bytes, offset);
-    const int error = errno;
-    atomic_fetch_sub(under_read, 1);
-    errno = error;
-    return got;
-}
-
-/* Reports a file that has become shorter as changed: that says more than that bytes are missing. */
-static void explain(const struct ms_source *file, uint64_t offset, size_t bytes, int error,
-                    struct ms_source_failure *failure_out)
-{
-    if (atomic_load(&file->state) != MS_SOURCE_IS_LOST && error == 0 &&
-        !ms_trust_check(file, failure_out))
-        return;
-    const bool is_lost = atomic_load(&file->state) == MS_SOURCE_IS_LOST;
-    *failure_out =
-        (struct ms_source_failure){.file = file,
-                                   .kind = is_lost ? MS_SOURCE_GIVEN_UP : MS_SOURCE_UNREADABLE,
-                                   .offset = offset,
-                                   .bytes = bytes,
-                                   .error = error};
-}
-
-static bool read_open(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
-                      struct ms_source_failure *failure_out)
-{
-    for (size_t done = 0; done < bytes;) {
-        const ssize_t got =
-            ms_source_read_by(file, file->descriptor, (unsigned char *)buffer + done, bytes - done,
-                              offset + done);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0) {
-            explain(file, offset + done, bytes - done, got < 0 ? errno : 0, failure_out);
-            return false;
-        }
-        done += (size_t)got;
-    }
-    return true;
-}
-
-bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
-                        struct ms_source_failure *failure_out)
-{
-    if (!ms_source_begin_use(file, failure_out))
-        return false;
-    const bool is_read = read_open(file, offset, buffer, bytes, failure_out);
-    ms_source_end_use(file);
-    return is_read;
-}
 
 /* --- bytes that were taken for the file's (source_sums.h) */
 
@@ -89,9 +30,9 @@ static bool sum_part(const struct ms_source *file, uint64_t begin, const struct 
     const bool is_whole = begin >= range->offset && begin + PART <= range->offset + range->count;
     void *again = is_whole ? NULL : ms_heap_alloc(PART);
     if (!is_whole && again == NULL)
-        explain(file, begin, PART, ENOMEM, failure_out);
+        ms_file_read_explain(file, begin, PART, ENOMEM, failure_out);
     const bool is_read =
-        is_whole || (again != NULL && ms_source_read_now(file, begin, again, PART, failure_out));
+        is_whole || (again != NULL && ms_file_read_now(file, begin, again, PART, failure_out));
     if (is_read)
         *sum_out = ms_source_sums_make(is_whole ? range->bytes + (begin - range->offset) : again);
     ms_heap_free(again);
@@ -111,7 +52,7 @@ bool ms_source_read_check(const struct ms_source *file, uint64_t offset, const v
                           size_t count, struct ms_source_failure *failure_out)
 {
     const struct read_range range = {bytes, offset, count};
-    if (atomic_load(&file->sums) == NULL)
+    if (!ms_source_sums_any(file))
         return true;
     for (uint64_t number = offset / PART; number * PART < offset + count; number++) {
         bool is_seen;
@@ -150,7 +91,7 @@ static void log_change(const struct ms_source_failure *failure)
 {
     const struct ms_source *file = failure->file;
     const struct stat *now = &failure->now;
-    const struct stat *then = &file->recorded;
+    const struct stat *then = ms_source_stat(file);
     char text[320] = "";
     const size_t bytes = sizeof(text) / 4; /* for each */
     char *end = text;
@@ -165,39 +106,39 @@ static void log_change(const struct ms_source_failure *failure)
                "lease-break-time (/proc/sys/fs/lease-break-time): until then this process did not "
                "bring the copied bytes into memory, since it was stopped, or the machine or the "
                "disk too slow; they are lost: call metashard_materialise() before it changes",
-               file->path, what);
+               ms_source_path(file), what);
     else
         ms_log(MS_ERROR,
                "%s: changed after the program copied it to the device and before it was needed "
                "(%s); the copied bytes are lost: write another file and rename it over this one, "
                "or call metashard_materialise() before it changes",
-               file->path, what);
+               ms_source_path(file), what);
 }
 
 static void log_loss(const struct ms_source *file, int error)
 {
     if (error == EBADF)
         ms_log(MS_ERROR, "%s: the shim's descriptor of it is gone (%s), but its bytes are needed",
-               file->path, strerror(error));
-    else if (!file->stays_open)
+               ms_source_path(file), strerror(error));
+    else if (!ms_source_stays_open(file))
         ms_log(MS_ERROR,
                "%s: cannot be opened again (%s), but its bytes are needed; the limit of open files "
                "leaves no descriptor to keep it open: raise the limit (ulimit -n), or let the file "
                "be until metashard_materialise() was called",
-               file->path, strerror(error));
+               ms_source_path(file), strerror(error));
     else
         ms_log(MS_ERROR,
                "%s: its file system does not have it any more (%s), but its bytes are needed; the "
                "copied bytes are lost: let the file be where it comes from, or call "
                "metashard_materialise() before it is deleted there",
-               file->path, strerror(error));
+               ms_source_path(file), strerror(error));
 }
 
 static void log_unreadable(const struct ms_source_failure *failure)
 {
     const bool is_deleted = failure->error == ESTALE || failure->error == ENOENT;
-    ms_log(MS_ERROR, "%s: cannot read %zu bytes at %llu: %s%s", failure->file->path, failure->bytes,
-           (unsigned long long)failure->offset,
+    ms_log(MS_ERROR, "%s: cannot read %zu bytes at %llu: %s%s", ms_source_path(failure->file),
+           failure->bytes, (unsigned long long)failure->offset,
            failure->error != 0 ? strerror(failure->error) : "the file ends before them",
            is_deleted ? "; it was deleted where it comes from, and the copied bytes are lost" : "");
 }
@@ -211,7 +152,7 @@ void ms_source_read_log_failure(const struct ms_source_failure *failure)
                "%s: it was opened for writing, or deleted, after the program copied it to the "
                "device; bytes that got no memory then, because the plan gives them to other ranks, "
                "are lost",
-               file->path);
+               ms_source_path(file));
         return;
     case MS_SOURCE_LOST:
         log_loss(file, failure->error);
@@ -225,7 +166,7 @@ void ms_source_read_log_failure(const struct ms_source_failure *failure)
                "%s: open for writing somewhere after the program copied it to the device and "
                "before it was needed, on a file system that does not show stores; the copied bytes "
                "may be lost",
-               file->path);
+               ms_source_path(file));
         return;
     case MS_SOURCE_STORED_TO:
         ms_log(MS_ERROR,
@@ -233,7 +174,7 @@ void ms_source_read_log_failure(const struct ms_source_failure *failure)
                "and before it was needed, and the kernel does not tell whether it was stored to; "
                "the copied bytes may be lost: open the file for writing by functions of the C "
                "library, or call metashard_materialise() before it is mapped",
-               file->path);
+               ms_source_path(file));
         return;
     case MS_SOURCE_DIFFERS:
         ms_log(MS_ERROR,
@@ -241,7 +182,7 @@ void ms_source_read_log_failure(const struct ms_source_failure *failure)
                "sample, but was not the same within the %zu bytes at %llu: it had changed them, or "
                "the file was changed before the copy; the copied bytes are lost: set "
                "METASHARD_UNSEEN_READS=off",
-               file->path, failure->bytes, (unsigned long long)failure->offset);
+               ms_source_path(file), failure->bytes, (unsigned long long)failure->offset);
         return;
     case MS_SOURCE_UNREADABLE:
         log_unreadable(failure);
@@ -264,8 +205,8 @@ static void read_bytes(void *argument)
     if (!ms_source_begin_use(wanted->file, &wanted->failure))
         return;
     wanted->is_read =
-        ms_source_read_now(wanted->file, wanted->offset, wanted->buffer, wanted->bytes,
-                           &wanted->failure) &&
+        ms_file_read_now(wanted->file, wanted->offset, wanted->buffer, wanted->bytes,
+                         &wanted->failure) &&
         ms_source_read_check(wanted->file, wanted->offset, wanted->buffer, wanted->bytes,
                              &wanted->failure) &&
         ms_trust_check(wanted->file, &wanted->failure) &&
@@ -290,8 +231,8 @@ static CUresult read_file(const struct ms_source *file, uint64_t offset, void *b
 CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *buffer, size_t bytes,
                         const void **bytes_out)
 {
-    if (!source->is_file) {
-        *bytes_out = ms_snapshot_bytes(source) + offset;
+    if (!ms_source_is_file(source)) {
+        *bytes_out = (const unsigned char *)ms_source_data(source) + offset;
         return CUDA_SUCCESS;
     }
     if (bytes_out != NULL)
@@ -302,7 +243,7 @@ CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *b
 bool ms_source_read_is_current(const struct ms_source *source)
 {
     struct wanted_bytes none = {.file = source};
-    if (!source->is_file)
+    if (!ms_source_is_file(source))
         return true;
     ms_file_thread_call(read_bytes, &none);
     return none.is_read;

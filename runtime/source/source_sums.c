@@ -63,3 +63,13 @@ bool ms_source_sums_add(struct ms_source *file, uint64_t first_number, const uin
     }
     return true;
 }
+
+bool ms_source_sums_any(const struct ms_source *file)
+{
+    return atomic_load(&file->sums) != NULL;
+}
+
+void ms_source_sums_cleanup(struct ms_source *file)
+{
+    ms_pages_cleanup(&file->sum_pages);
+}

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "runtime/source/source_internal.h"
+#include "runtime/source/source.h"
 
 enum { MS_SOURCE_SUMS_PART = 64 << 10 };
 
@@ -35,7 +35,7 @@ bool ms_source_sums_add(struct ms_source *file, uint64_t first_number, const uin
 
 void ms_source_sums_set_seen(const struct ms_source *file, uint64_t number);
 
-static inline void ms_source_sums_cleanup(struct ms_source *file)
-{
-    ms_pages_cleanup(&file->sum_pages);
-}
+/* True if any part of the file has a sum. */
+bool ms_source_sums_any(const struct ms_source *file);
+
+void ms_source_sums_cleanup(struct ms_source *file);

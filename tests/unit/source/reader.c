@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/source/file_read.h"
 #include "runtime/source/reader.h"
 
 #include "runtime/source/kept_threads.h"
@@ -333,11 +334,11 @@ static char direct_reads[256]; /* "OFFSET+BYTES " of each */
 static size_t most_bytes;      /* that one gives */
 static int interruptions, direct_error;
 
-ssize_t __real_ms_source_read_by(const struct ms_source *source, int descriptor, void *buffer,
+ssize_t __real_ms_file_read_by(const struct ms_source *source, int descriptor, void *buffer,
                                  size_t bytes, uint64_t offset);
-ssize_t __wrap_ms_source_read_by(const struct ms_source *source, int descriptor, void *buffer,
+ssize_t __wrap_ms_file_read_by(const struct ms_source *source, int descriptor, void *buffer,
                                  size_t bytes, uint64_t offset);
-ssize_t __wrap_ms_source_read_by(const struct ms_source *source, int descriptor, void *buffer,
+ssize_t __wrap_ms_file_read_by(const struct ms_source *source, int descriptor, void *buffer,
                                  size_t bytes, uint64_t offset)
 {
     CHECK(descriptor != source->descriptor);
@@ -347,7 +348,7 @@ ssize_t __wrap_ms_source_read_by(const struct ms_source *source, int descriptor,
     errno = interruptions > 0 ? EINTR : direct_error;
     if (errno != 0 && (interruptions-- > 0 || direct_error != 0))
         return -1;
-    const ssize_t got = __real_ms_source_read_by(source, descriptor, buffer, bytes, offset);
+    const ssize_t got = __real_ms_file_read_by(source, descriptor, buffer, bytes, offset);
     return got > (ssize_t)most_bytes ? (ssize_t)most_bytes : got;
 }
 

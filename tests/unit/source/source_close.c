@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "runtime/config/config.h"
+#include "runtime/source/file_read.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/source_close.h"
 #include "runtime/source/trust.h"
@@ -206,7 +207,7 @@ static void read_beyond(void *argument)
     static unsigned char buffer[BYTES];
     struct short_read *read = argument;
     errno = read->error;
-    read->is_read = ms_source_read_now(read->source, BYTES / 2, buffer, BYTES, &read->failure);
+    read->is_read = ms_file_read_now(read->source, BYTES / 2, buffer, BYTES, &read->failure);
 }
 
 /* An error of an earlier call is not one of this read. */
@@ -492,7 +493,7 @@ static void *read_again_and_again(void *source)
     static _Thread_local unsigned char buffer[BYTES];
     while (!atomic_load(&is_over)) {
         memset(buffer, 0, sizeof(buffer));
-        if (!ms_source_read_now(source, 0, buffer, BYTES, &failure) ||
+        if (!ms_file_read_now(source, 0, buffer, BYTES, &failure) ||
             !ms_trust_check(source, &failure) || memcmp(buffer, original, BYTES) != 0)
             atomic_fetch_add(&wrong, 1);
         atomic_fetch_add(&read_count, 1);

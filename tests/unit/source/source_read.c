@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/source/file_read.h"
 #include "runtime/source/source.h"
 
 #include "runtime/source/descriptor.h"
@@ -39,7 +40,7 @@ static void ask_there(void *argument)
     asked.is_good =
         asked.is_checked
             ? ms_source_read_check(file.source, asked.offset, at, asked.bytes, &asked.failure)
-            : ms_source_read_now(file.source, asked.offset, at, asked.bytes, &asked.failure);
+            : ms_file_read_now(file.source, asked.offset, at, asked.bytes, &asked.failure);
 }
 
 static bool ask(bool is_checked, uint64_t offset, size_t bytes)
