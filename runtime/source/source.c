@@ -116,6 +116,30 @@ void *ms_source_data(const struct ms_source *snapshot)
     return ms_snapshot_bytes(snapshot);
 }
 
+static void destroy_stored(struct ms_counted *counted)
+{
+    struct ms_source *source = (struct ms_source *)counted;
+    const struct ms_stored *stored = ms_source_stored(source);
+    madvise(stored->memory, stored->pages_bytes, stored->is_file ? MADV_REMOVE : MADV_DONTNEED);
+    ms_counted_drop(stored->store);
+    ms_heap_free(source);
+}
+
+struct ms_source *ms_source_create_stored(const struct ms_stored *stored)
+{
+    const size_t head = offsetof(struct ms_source, descriptor);
+    struct ms_source *source = ms_heap_alloc(head + sizeof(struct ms_stored));
+    if (source == NULL)
+        return NULL;
+    memset(source, 0, head);
+    ms_counted_init(&source->counted, destroy_stored);
+    ms_counted_take(stored->store);
+    source->is_stored = true;
+    source->bytes = stored->bytes;
+    *ms_source_stored(source) = *stored;
+    return source;
+}
+
 /* --- names */
 
 static void destroy_name(struct ms_counted *counted)

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/driver/driver.h"
 
 struct ms_source;
@@ -64,6 +65,19 @@ const struct stat *ms_source_stat(const struct ms_source *file);
 enum ms_snapshot_limit { MS_SNAPSHOT_LIMITED, MS_SNAPSHOT_ANY };
 struct ms_source *ms_source_create_snapshot(size_t bytes, enum ms_snapshot_limit limit);
 void *ms_source_data(const struct ms_source *snapshot);
+
+/*
+ * Returns a source whose bytes lie in a store (store.h). It takes a reference to the store, and
+ * frees the pages with the source, also those of a file, if the file system can do that. NULL if
+ * out of memory.
+ */
+struct ms_stored {
+    unsigned char *memory;
+    size_t bytes, pages_bytes; /* whole pages from `memory` on are this source's alone */
+    struct ms_counted *store;
+    bool is_file; /* the pages are of a file */
+};
+struct ms_source *ms_source_create_stored(const struct ms_stored *stored);
 
 void ms_source_drop(struct ms_source *source);
 

@@ -66,13 +66,7 @@ struct ms_source {
 };
 
 /* A snapshot ends before `descriptor`, because there may be very many snapshots: its bytes follow,
- * or this, if they are in a store. */
-struct ms_stored {
-    unsigned char *memory;
-    struct ms_counted *store; /* a reference */
-    bool is_file;
-};
-
+ * or a struct ms_stored, if they are in a store. */
 /* A name also ends before `descriptor`: this follows. */
 struct ms_named {
     dev_t device;

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/magic.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +15,9 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/quiet.h"
+#include "runtime/config/config.h"
 #include "runtime/source/headroom.h"
-#include "runtime/source/source_internal.h"
+#include "runtime/source/source.h"
 
 struct ms_store {
     struct ms_counted counted; /* first: ms_store_drop */
@@ -217,40 +217,17 @@ static bool put(const struct ms_store *store, const void *bytes, size_t count,
     return is_good || ms_fault_set(fault, "%s: %s", store->folder, strerror(errno));
 }
 
-/* Frees the pages at once, also those of a file, if the file system can do that. */
-static void destroy_stored(struct ms_counted *counted)
-{
-    struct ms_source *source = (struct ms_source *)counted;
-    const struct ms_stored *stored = ms_source_stored(source);
-    madvise(stored->memory, whole_pages(source->bytes),
-            stored->is_file ? MADV_REMOVE : MADV_DONTNEED);
-    ms_counted_drop(stored->store);
-    ms_heap_free(source);
-}
-
-static struct ms_source *create_stored(struct ms_store *store, size_t count)
-{
-    const size_t head = offsetof(struct ms_source, descriptor);
-    struct ms_source *source = ms_heap_alloc(head + sizeof(struct ms_stored));
-    if (source == NULL)
-        return NULL;
-    memset(source, 0, head);
-    ms_counted_init(&source->counted, destroy_stored);
-    ms_counted_take(&store->counted);
-    source->is_stored = true;
-    source->bytes = count;
-    *ms_source_stored(source) = (struct ms_stored){.memory = store->memory + store->used,
-                                                   .store = &store->counted,
-                                                   .is_file = store->descriptor >= 0};
-    return source;
-}
-
 struct ms_source *ms_store_add(struct ms_store *store, const void *bytes, size_t count,
                                struct ms_fault *fault)
 {
     if (!has_room(store, whole_pages(count), fault) || !put(store, bytes, count, fault))
         return NULL;
-    struct ms_source *source = create_stored(store, count);
+    struct ms_source *source =
+        ms_source_create_stored(&(struct ms_stored){.memory = store->memory + store->used,
+                                                    .bytes = count,
+                                                    .pages_bytes = whole_pages(count),
+                                                    .store = &store->counted,
+                                                    .is_file = store->descriptor >= 0});
     if (source == NULL) {
         ms_fault_set(fault, "out of host memory");
         return NULL;
