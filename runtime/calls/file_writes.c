@@ -17,6 +17,7 @@
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/source/file_thread.h"
+#include "runtime/source/lease_thread.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/source_close.h"
 #include "runtime/state/caller.h"
@@ -363,7 +364,7 @@ int ms_file_writes_prepare(enum ms_file_change what, const char *call, dev_t dev
     const int error = prepare(what, call != NULL ? call : another_process, device, inode);
     ms_calls_inside--;
     if (what == MS_FILE_LEASED && error != 0)
-        ms_source_close_lease(device, inode);
+        ms_lease_thread_give_back(device, inode);
     return error;
 }
 
@@ -396,7 +397,7 @@ static void answer_breaker(dev_t device, ino_t inode)
 {
     if (can_have_turn() || !keep_without_turn(device, inode))
         ms_file_writes_prepare(MS_FILE_CHANGES, NULL, device, inode);
-    ms_source_close_lease(device, inode);
+    ms_lease_thread_give_back(device, inode);
 }
 
 /* The lease thread has found a file without links. */
@@ -407,5 +408,5 @@ static void answer_deletion(dev_t device, ino_t inode)
 
 void ms_file_writes_start(void)
 {
-    ms_source_close_start(answer_breaker, answer_deletion);
+    ms_lease_thread_start(answer_breaker, answer_deletion);
 }

@@ -2,7 +2,7 @@
 /*
  * Files that stay open for a moment though no deferred bytes come from them: the next copy is
  * likely from the same file, and opening a file takes longer than asking for its times. The lease
- * thread (source_close.h) lets a file go, with its lease, if nobody has asked for it within half a
+ * thread (lease_thread.h) lets a file go, with its lease, if nobody has asked for it within half a
  * second and no deferred bytes come from it.
  *
  * For the file thread alone, but for ms_kept_files_any.

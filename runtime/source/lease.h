@@ -42,7 +42,7 @@ void ms_lease_drop(struct ms_lease *lease, int descriptor);
 /* A check has found a file without links: the lease thread looks at all files, once. */
 void ms_lease_wake(void);
 
-/* --- in the lease thread (source_close.c) */
+/* --- in the lease thread (lease_thread.c) */
 
 /* Waits until there are leases, or ms_lease_wake is called. */
 void ms_lease_wait(void);

@@ -24,24 +24,3 @@ void ms_source_close_end(dev_t device, ino_t inode, bool is_lost);
  * no driver and no claim. Returns false if some source could not be copied.
  */
 bool ms_source_close_keep(dev_t device, ino_t inode);
-
-/* The lease thread calls this when another process waits to change the file. It materialises the
- * bytes that come from the file, and gives the lease back (ms_source_close_lease). */
-typedef void ms_source_close_answer(dev_t device, ino_t inode);
-
-/*
- * Called once, before any lease. The lease thread also calls `deleted`, for a file that has lost
- * its last link and whose deletion is not answered. It asks the file system about files with a
- * lease; deletions of other files are found by checks.
- */
-void ms_source_close_start(ms_source_close_answer *breaker, ms_source_close_answer *deleted);
-
-/* Starts the lease thread if it is needed, or there are leases. Gives all leases back if the thread
- * cannot start. For threads of the program. */
-void ms_source_close_serve(bool is_needed);
-
-/* Gives back the lease of a file. From then on only the file's times show a change. */
-void ms_source_close_lease(dev_t device, ino_t inode);
-
-/* For source_close.c and unit tests: finds a file whose deletion is not answered. */
-bool ms_source_close_find_deleted(dev_t *device_out, ino_t *inode_out);

@@ -17,11 +17,11 @@
 #include "runtime/source/file_thread.h"
 #include "runtime/source/held_files.h"
 #include "runtime/source/kept_files.h"
+#include "runtime/source/lease_thread.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/page_cache.h"
 #include "runtime/source/read_ahead.h"
 #include "runtime/source/reads.h"
-#include "runtime/source/source_close.h"
 #include "runtime/source/source_compare.h"
 #include "runtime/source/source_content.h"
 #include "runtime/source/source_internal.h"
@@ -126,7 +126,7 @@ static void look_for_writers(void *argument)
  * (calls/file_writes.h). */
 static struct ms_source *accept_file(struct ms_source *file)
 {
-    ms_source_close_serve(file != NULL);
+    ms_lease_thread_serve(file != NULL);
     if (file == NULL && ms_trust_was_not_asked())
         log_old_attributes();
     if (file == NULL || atomic_load(&file->is_unwritten) || atomic_load(&file->lease.is_taken))

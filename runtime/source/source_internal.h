@@ -2,7 +2,7 @@
 /*
  * The struct of a source, for the files that implement source.h: source.c (its life), source_find.c
  * (the file of an address) and source_content.c (by content), trust.c (is it unchanged),
- * file_read.c (reading), source_close.c (files that are about to change, and their leases).
+ * file_read.c (reading), source_close.c (files that are about to change), lease_thread.c.
  */
 #pragma once
 

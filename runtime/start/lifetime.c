@@ -30,7 +30,6 @@
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/source/source.h"
-#include "runtime/source/source_close.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
 #include "runtime/state/page.h"

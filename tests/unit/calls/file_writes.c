@@ -9,7 +9,7 @@
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/memory/space.h"
-#include "runtime/source/source_close.h"
+#include "runtime/source/lease_thread.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
@@ -156,7 +156,7 @@ MS_TEST(a_deleted_file_stays_where_there_is_no_room)
     fake.total_bytes = 0;
     delete_file();
     CHECK(!is_let_go() && may_be_read());
-    CHECK(!ms_source_close_find_deleted(&device, &inode));
+    CHECK(!ms_lease_thread_find_deleted(&device, &inode));
     CHECK_EQ(count_log_lines("keeps its space"), 1);
     fake.total_bytes = FAKE_GRANULE;
     CHECK_EQ(prepare(), 0);
@@ -169,14 +169,14 @@ MS_TEST_BETWEEN(start, end, a_check_finds_that_a_file_was_deleted)
 {
     dev_t device;
     ino_t inode;
-    CHECK(!ms_source_close_find_deleted(&device, &inode));
+    CHECK(!ms_lease_thread_find_deleted(&device, &inode));
     CHECK_EQ(unlink(file.path), 0);
-    CHECK(!ms_source_close_find_deleted(&device, &inode));
+    CHECK(!ms_lease_thread_find_deleted(&device, &inode));
     CHECK(may_be_read());
-    CHECK(ms_source_close_find_deleted(&device, &inode));
+    CHECK(ms_lease_thread_find_deleted(&device, &inode));
     CHECK(device == stat_of_file.st_dev && inode == stat_of_file.st_ino);
     ms_file_writes_prepare(MS_FILE_DELETED, NULL, device, inode);
-    CHECK(!ms_source_close_find_deleted(&device, &inode));
+    CHECK(!ms_lease_thread_find_deleted(&device, &inode));
     CHECK(!ms_lineage_any(ms_allocation_lineage(allocation), 0, FAKE_GRANULE, MS_NOT_RESIDENT));
     CHECK(is_let_go());
 }

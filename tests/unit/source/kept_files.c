@@ -7,9 +7,9 @@
 #include "runtime/driver/flags.h"
 #include "runtime/source/held_files.h"
 #include "runtime/source/lease.h"
+#include "runtime/source/lease_thread.h"
 #include "runtime/source/reads.h"
 #include "runtime/source/source.h"
-#include "runtime/source/source_close.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
 
@@ -41,7 +41,7 @@ static void set_up(void)
     memory = malloc(BYTES);
     memcpy(memory, file.data, BYTES);
     ms_config.unseen_reads = true;
-    ms_source_close_start(answer, answer);
+    ms_lease_thread_start(answer, answer);
 }
 
 static void look_for(void *is_open_out)

@@ -13,8 +13,8 @@
 
 #include "runtime/config/config.h"
 #include "runtime/source/lease.h"
+#include "runtime/source/lease_thread.h"
 #include "runtime/source/source.h"
-#include "runtime/source/source_close.h"
 #include "runtime/state/caller.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
@@ -337,7 +337,7 @@ MS_TEST_AFTER(make_file, a_let_go_file_without_leases_loses_its_advice)
 {
     enum { TRIES = 500 };
     const void *address = map();
-    ms_source_close_start(answer, answer);
+    ms_lease_thread_start(answer, answer);
     struct ms_source *source = copy_from(address);
     CHECK(is_random(address));
     ms_source_drop(source);

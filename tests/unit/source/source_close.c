@@ -12,6 +12,7 @@
 #include "runtime/config/config.h"
 #include "runtime/source/file_read.h"
 #include "runtime/source/file_thread.h"
+#include "runtime/source/lease_thread.h"
 #include "runtime/source/source_close.h"
 #include "runtime/source/trust.h"
 #include "runtime/source/source_internal.h"
@@ -359,7 +360,7 @@ static bool find_deleted(const struct test_file *file)
 {
     dev_t device;
     ino_t inode;
-    const bool is_found = ms_source_close_find_deleted(&device, &inode);
+    const bool is_found = ms_lease_thread_find_deleted(&device, &inode);
     if (is_found) {
         CHECK_EQ(device, stat_of(file)->st_dev);
         CHECK_EQ(inode, stat_of(file)->st_ino);
@@ -400,7 +401,7 @@ MS_TEST_AFTER(make_leased, a_deleted_file_with_a_lease_is_found)
     CHECK(!find_deleted(&first));
     CHECK_EQ(unlink(first.path), 0);
     CHECK(find_deleted(&first));
-    ms_source_close_lease(stat_of(&first)->st_dev, stat_of(&first)->st_ino);
+    ms_lease_thread_give_back(stat_of(&first)->st_dev, stat_of(&first)->st_ino);
     CHECK(!find_deleted(&first));
     ms_source_drop(first.source);
     ms_source_drop(second.source);
@@ -409,11 +410,11 @@ MS_TEST_AFTER(make_leased, a_deleted_file_with_a_lease_is_found)
 MS_TEST_AFTER(make_leased, the_lease_of_one_file_is_dropped)
 {
     const struct stat *stat = stat_of(&first);
-    ms_source_close_lease(stat->st_dev + 1, stat->st_ino);
-    ms_source_close_lease(stat->st_dev, stat->st_ino + 1000000);
+    ms_lease_thread_give_back(stat->st_dev + 1, stat->st_ino);
+    ms_lease_thread_give_back(stat->st_dev, stat->st_ino + 1000000);
     CHECK(atomic_load(&first.source->lease.is_taken) &&
           atomic_load(&second.source->lease.is_taken));
-    ms_source_close_lease(stat->st_dev, stat->st_ino);
+    ms_lease_thread_give_back(stat->st_dev, stat->st_ino);
     CHECK(!atomic_load(&first.source->lease.is_taken));
     CHECK(atomic_load(&second.source->lease.is_taken));
     close(open(first.path, O_WRONLY)); /* nobody waits */
@@ -451,14 +452,14 @@ MS_TEST(a_thread_answers_once_there_is_a_file)
     CHECK_EQ(pthread_create(&first_one, NULL, end_at_once, NULL), 0);
     CHECK_EQ(pthread_join(first_one, NULL), 0);
     const int before = count_threads();
-    ms_source_close_serve(true); /* nobody has started it */
+    ms_lease_thread_serve(true); /* nobody has started it */
     CHECK_EQ(count_threads(), before);
-    ms_source_close_start(answer, answer);
-    ms_source_close_serve(false);
+    ms_lease_thread_start(answer, answer);
+    ms_lease_thread_serve(false);
     CHECK_EQ(count_threads(), before);
-    ms_source_close_serve(true);
+    ms_lease_thread_serve(true);
     CHECK_EQ(count_threads(), before + 1);
-    ms_source_close_serve(true);
+    ms_lease_thread_serve(true);
     CHECK_EQ(count_threads(), before + 1);
 }
 

@@ -22,7 +22,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/lease.h"
-#include "runtime/source/source_close.h"
+#include "runtime/source/lease_thread.h"
 #include "runtime/source/source_content.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/kernel.h"
@@ -497,7 +497,7 @@ MS_TEST_AFTER(set_leases, a_held_file_whose_lease_was_given_back_is_asked)
     struct ms_source *held = find_first(mapped);
     needs_lease(held->lease.is_taken, path);
     check_found(mapped, held, true);
-    ms_source_close_lease(held->recorded.st_dev, held->recorded.st_ino);
+    ms_lease_thread_give_back(held->recorded.st_dev, held->recorded.st_ino);
     nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
     write_byte(5, 99);
     check_found(mapped, held, false);
