@@ -19,6 +19,7 @@
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/shard.h"
+#include "runtime/source/source_find.h"
 #include "runtime/source/trust.h"
 #include "runtime/state/counters.h"
 

@@ -17,6 +17,7 @@
 #include "runtime/shard/shard.h"
 #include "runtime/source/pinned_pool.h"
 #include "runtime/source/source.h"
+#include "runtime/source/source_find.h"
 
 enum { COMPARED_BYTES = 1 << 20 };
 

@@ -178,6 +178,14 @@ struct ms_source *ms_source_take_name(struct ms_source *file)
     return name;
 }
 
+struct ms_source_name ms_source_find_name(const struct ms_source *source)
+{
+    const struct ms_named *named = ms_source_named(source);
+    if (source->is_name)
+        return (struct ms_source_name){named->device, named->inode, named->path};
+    return (struct ms_source_name){source->mapped_device, source->mapped_inode, source->path};
+}
+
 bool ms_source_is_as_named(const struct ms_source *file, const struct ms_source *name)
 {
     const struct ms_named *named = ms_source_named(name);
@@ -432,6 +440,11 @@ bool ms_source_stays_open(const struct ms_source *file)
 }
 
 /* --- all */
+
+void ms_source_take(struct ms_source *source)
+{
+    ms_counted_take(&source->counted);
+}
 
 void ms_source_drop(struct ms_source *source)
 {

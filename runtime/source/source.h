@@ -23,18 +23,8 @@
 struct ms_source;
 
 /*
- * Returns a reference to the file that certainly holds the bytes of the host range [address,
- * address + bytes), and their offset in it. Either the file is mapped there (one mapping, within
- * the file, private pages never written), or one of its tensors has exactly these bytes
- * (source_content.h). This process must have no writable shared mapping or descriptor of the file.
- * NULL: take a snapshot.
- */
-struct ms_source *ms_source_find(const void *address, size_t bytes, uint64_t *offset_out);
-
-/*
- * A name finds a file again after its source is gone: ms_source_find_again returns the file as it
- * is now, perhaps with other bytes, or NULL as ms_source_find does. Names are equal if all members
- * are. The path belongs to the source, and has less than MS_PATH_BYTES.
+ * A name finds a file again after its source is gone (ms_source_find_again). Names are equal if all
+ * members are. The path belongs to the source, and has less than MS_PATH_BYTES.
  */
 struct ms_source_name {
     dev_t device; /* as the kernel lists its mappings */
@@ -42,7 +32,6 @@ struct ms_source_name {
     const char *path;
 };
 struct ms_source_name ms_source_find_name(const struct ms_source *source);
-struct ms_source *ms_source_find_again(const struct ms_source_name *name);
 
 /*
  * Returns a reference to a source that only names the file, for a lineage that is kept and not
@@ -79,6 +68,7 @@ struct ms_stored {
 };
 struct ms_source *ms_source_create_stored(const struct ms_stored *stored);
 
+void ms_source_take(struct ms_source *source);
 void ms_source_drop(struct ms_source *source);
 
 /*

@@ -247,7 +247,7 @@ void ms_source_content_find(struct ms_wanted_source *wanted)
         const struct ms_tensor_place *tensor = find_tensor(file, wanted->address, wanted->bytes);
         if (tensor == NULL)
             continue;
-        ms_counted_take(&file->kept.source->counted);
+        ms_source_take(file->kept.source);
         wanted->offset = tensor->offset;
         wanted->found = file->kept.source;
     }

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "runtime/source/source_internal.h"
+#include "runtime/source/find_internal.h"
 
 /*
  * Finds a tensor with exactly the wanted bytes in a file with a safetensors header

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The struct of a source, for the files that implement source.h: source.c (its life), source_find.c
- * (the file of an address) and source_content.c (by content), trust.c (is it unchanged),
- * file_read.c (reading), source_close.c (files that are about to change), lease_thread.c.
+ * The struct of a source, for the files of this folder that see inside: source.c (its life),
+ * trust.c (is it unchanged), own_writers.c, file_read.c, direct.c, source_sums.c, source_close.c
+ * (files that are about to change), lease_thread.c, and those that find files.
  */
 #pragma once
 
@@ -130,14 +130,3 @@ void ms_source_let_go(struct ms_source *file);
 
 /* Adds `change` to the bytes that snapshots have. False, without adding, if those are too many. */
 bool ms_source_count_bytes(int64_t change, enum ms_snapshot_limit limit);
-
-/* A search in the file thread, and the source that it has found. */
-struct ms_wanted_source {
-    const void *address;
-    size_t bytes;
-    uint64_t offset;
-    struct ms_source *found;
-    bool is_absent; /* some pages are not in memory; only a read can tell what they hold */
-    bool is_last;   /* the last search: the pages were read */
-    bool was_short; /* no descriptor was free */
-};

@@ -390,7 +390,7 @@ static bool is_there(struct opened *file, struct ms_wanted_source *wanted, uint6
     file->copied_end = offset + wanted->bytes;
     wanted->offset = offset;
     wanted->found = file->kept.source;
-    ms_counted_take(&file->kept.source->counted);
+    ms_source_take(file->kept.source);
     move_to_front(file);
     return true;
 }

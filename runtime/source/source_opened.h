@@ -18,7 +18,7 @@
  */
 #pragma once
 
-#include "runtime/source/source_internal.h"
+#include "runtime/source/find_internal.h"
 
 /* In the file thread. */
 void ms_source_opened_find(struct ms_wanted_source *wanted);

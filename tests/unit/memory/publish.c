@@ -8,6 +8,7 @@
 
 #include "runtime/memory/memory_internal.h"
 #include "runtime/source/source.h"
+#include "runtime/source/source_find.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "runtime/memory/carve.h"

@@ -14,6 +14,7 @@
 #include "runtime/config/config.h"
 #include "runtime/source/reader.h"
 #include "runtime/source/source_close.h"
+#include "runtime/source/source_find.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/kernel.h"
 #include "tools/simcuda/harness/deny.h"

@@ -7,6 +7,7 @@
 
 #include "runtime/source/reads.h"
 #include "runtime/source/source.h"
+#include "runtime/source/source_find.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
 #include "runtime/state/caller.h"

@@ -10,6 +10,7 @@
 #include "runtime/source/lease_thread.h"
 #include "runtime/source/reads.h"
 #include "runtime/source/source.h"
+#include "runtime/source/source_find.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
 

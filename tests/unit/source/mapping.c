@@ -19,6 +19,7 @@
 
 #include "runtime/source/file_thread.h"
 #include "runtime/source/held_files.h"
+#include "runtime/source/source_find.h"
 #include "runtime/source/trust.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/kernel.h"

@@ -15,6 +15,7 @@
 #include "runtime/source/lease.h"
 #include "runtime/source/lease_thread.h"
 #include "runtime/source/source.h"
+#include "runtime/source/source_find.h"
 #include "runtime/state/caller.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"

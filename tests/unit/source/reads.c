@@ -11,6 +11,7 @@
 #include "runtime/base/checksum.h"
 #include "runtime/driver/flags.h"
 #include "runtime/source/source.h"
+#include "runtime/source/source_find.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
 #include "tools/simcuda/harness/deny.h"

@@ -14,6 +14,7 @@
 #include "runtime/source/file_thread.h"
 #include "runtime/source/lease_thread.h"
 #include "runtime/source/source_close.h"
+#include "runtime/source/source_find.h"
 #include "runtime/source/trust.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/state/counters.h"

@@ -14,6 +14,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/source.h"
+#include "runtime/source/source_find.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/kernel.h"
 #include "tools/simcuda/harness/deny.h"

@@ -24,6 +24,8 @@
 #include "runtime/source/lease.h"
 #include "runtime/source/lease_thread.h"
 #include "runtime/source/source_content.h"
+#include "runtime/source/source_find.h"
+#include "runtime/source/source_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/kernel.h"
 #include "tools/simcuda/harness/deny.h"

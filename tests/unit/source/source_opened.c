@@ -5,6 +5,7 @@
 
 #include "runtime/config/config.h"
 #include "runtime/source/reads.h"
+#include "runtime/source/source_find.h"
 #include "tests/unit/between.h"
 #include "tests/unit/source/files.h"
 #include "tools/simcuda/harness/deny.h"

@@ -10,6 +10,7 @@
 #include "runtime/source/pinned_pool.h"
 #include "runtime/source/source_close.h"
 #include "runtime/source/direct.h"
+#include "runtime/source/source_find.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/source_sums.h"
 #include "runtime/state/counters.h"

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "runtime/config/config.h"
+#include "runtime/source/source_find.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/file_thread.h"
 #include "tests/unit/between.h"
