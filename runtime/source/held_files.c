@@ -13,7 +13,6 @@
 #include "runtime/source/file_thread.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/reads.h"
-#include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
 #include "runtime/state/caller.h"
 
@@ -53,10 +52,7 @@ bool ms_held_files_has(uint32_t number, const struct ms_source *file)
     struct stat then;
     if (file == NULL || !find_stat(number, &then))
         return false;
-    ms_lock_take(&ms_files.lock);
-    const bool has = ms_trust_is_unchanged(&then, file->last);
-    ms_lock_drop(&ms_files.lock);
-    return has;
+    return ms_trust_had_times(file, &then);
 }
 
 MS_HOLDS(lock) static struct held *find_locked(const struct stat *stat)
@@ -131,10 +127,7 @@ static bool can_be_trusted(int descriptor, const struct stat *stat)
     struct ms_source *file = ms_trust_open(&place, 0);
     if (file == NULL)
         return false;
-    ms_lock_take(&ms_files.lock);
-    const bool is_trusted = !file->system.is_overlay && !file->system.hides_stores &&
-                            ms_trust_is_unchanged(stat, file->last);
-    ms_lock_drop(&ms_files.lock);
+    const bool is_trusted = ms_trust_shows_all(file) && ms_trust_had_times(file, stat);
     ms_source_drop(file);
     return is_trusted;
 }

@@ -372,6 +372,18 @@ bool ms_source_may_be_of(dev_t device, ino_t inode)
     return file != NULL;
 }
 
+struct ms_source *ms_source_find_open(dev_t device, ino_t inode)
+{
+    ms_lock_take(&ms_files.lock);
+    struct ms_source *file = ms_files.first;
+    while (file != NULL &&
+           (file->recorded.st_dev != device || file->recorded.st_ino != inode ||
+            atomic_load(&file->state) != MS_SOURCE_IS_OPEN || !ms_counted_try_take(&file->counted)))
+        file = file->next;
+    ms_lock_drop(&ms_files.lock);
+    return file;
+}
+
 /* --- descriptors that are not kept */
 
 /* Returns false if another thread has opened the file meanwhile. */

@@ -147,6 +147,9 @@ enum ms_source_state ms_source_state(const struct ms_source *source);
 /* False if no source of this file is left, or each was let go. Almost always takes no lock. */
 bool ms_source_may_be_of(dev_t device, ino_t inode);
 
+/* Returns a reference to an open source of that file, or NULL. */
+struct ms_source *ms_source_find_open(dev_t device, ino_t inode);
+
 const char *ms_source_path(const struct ms_source *source); /* "" for a snapshot */
 
 void ms_source_set_snapshot_limit(uint64_t bytes);

@@ -12,7 +12,6 @@
 #include "runtime/source/kept_threads.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/page_cache.h"
-#include "runtime/source/source_internal.h"
 #include "runtime/source/source_sums.h"
 
 /* Few bytes are compared first, because most wrong guesses differ at once. READ_BYTES stay in a
@@ -181,7 +180,7 @@ static bool is_same(struct worker *worker, size_t at, size_t bytes)
 static bool is_cached(const struct comparison *comparison, size_t at, size_t bytes)
 {
     const uint64_t offset = comparison->offset + at;
-    return ms_page_cache_has(comparison->file->descriptor, offset, offset + bytes);
+    return ms_page_cache_has(ms_source_descriptor(comparison->file), offset, offset + bytes);
 }
 
 /* `bytes` are at most one part. */

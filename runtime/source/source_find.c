@@ -24,7 +24,6 @@
 #include "runtime/source/reads.h"
 #include "runtime/source/source_compare.h"
 #include "runtime/source/source_content.h"
-#include "runtime/source/source_internal.h"
 #include "runtime/source/source_opened.h"
 #include "runtime/source/trust.h"
 
@@ -102,7 +101,7 @@ static bool has_what_was_read_directly(const struct ms_source *file,
         if ((now = count_as_read(file, wanted, done)) > 0)
             continue;
         now = left < PAGE_BYTES ? left : PAGE_BYTES;
-        const bool is_cached = ms_page_cache_has(file->descriptor, at, at + now);
+        const bool is_cached = ms_page_cache_has(ms_source_descriptor(file), at, at + now);
         if ((!is_cached && now > room) ||
             !ms_source_compare(file, at, (const char *)wanted->address + done, now,
                                MS_COMPARING_ALL))
@@ -125,7 +124,7 @@ static bool has_what_was_read(const struct ms_source *file, const struct ms_want
 static bool is_mapped(const struct ms_source *file, const struct ms_wanted_source *wanted)
 {
     struct ms_source_failure failure;
-    return !file->system.may_be_copy ||
+    return !ms_trust_may_be_copy(file) ||
            (has_same_bytes(file, wanted) && ms_trust_check(file, &failure));
 }
 
@@ -152,22 +151,10 @@ static void add_place(const struct ms_mapping *mapping, uintptr_t address,
         .begin = mapping->begin,
         .end = mapping->end,
         .file_offset = mapping->file_offset - (address - mapping->begin),
-        .device = file->recorded.st_dev,
-        .inode = file->recorded.st_ino,
+        .device = ms_source_stat(file)->st_dev,
+        .inode = ms_source_stat(file)->st_ino,
         .lines = mapping->lines_read,
     };
-}
-
-static struct ms_source *find_open_file(dev_t device, ino_t inode)
-{
-    ms_lock_take(&ms_files.lock);
-    struct ms_source *file = ms_files.first;
-    while (file != NULL &&
-           (file->recorded.st_dev != device || file->recorded.st_ino != inode ||
-            atomic_load(&file->state) != MS_SOURCE_IS_OPEN || !ms_counted_try_take(&file->counted)))
-        file = file->next;
-    ms_lock_drop(&ms_files.lock);
-    return file;
 }
 
 static void find_by_place(struct ms_wanted_source *wanted, const struct place *place)
@@ -177,7 +164,7 @@ static void find_by_place(struct ms_wanted_source *wanted, const struct place *p
         wanted->bytes > place->lines * BYTES_FOR_LINE)
         return;
     wanted->offset = place->file_offset + (begin - place->begin);
-    struct ms_source *file = find_open_file(place->device, place->inode);
+    struct ms_source *file = ms_source_find_open(place->device, place->inode);
     if (file != NULL && has_same_bytes(file, wanted) && ms_trust_is_sure(file))
         wanted->found = file;
     else if (file != NULL)
@@ -191,7 +178,7 @@ static struct ms_source *open_place(struct ms_mapping *place, uint64_t end)
 {
     static struct ms_kept_file last;
     struct ms_source_failure failure;
-    struct ms_source *file = find_open_file(place->device, place->inode);
+    struct ms_source *file = ms_source_find_open(place->device, place->inode);
     if (file != NULL && !ms_trust_check(file, &failure)) { /* the source is outdated */
         ms_kept_files_set(&last, NULL);
         ms_source_drop(file);
@@ -201,7 +188,7 @@ static struct ms_source *open_place(struct ms_mapping *place, uint64_t end)
         file = ms_trust_open(place, end);
     if (file == NULL)
         return NULL;
-    ms_counted_take(&file->counted);
+    ms_source_take(file);
     ms_kept_files_set(&last, file);
     return file;
 }
@@ -245,10 +232,10 @@ static void find_by_range(struct ms_wanted_source *wanted)
     wanted->found = ms_trust_open(&mapping, mapping.file_offset + wanted->bytes);
     if (wanted->found == NULL)
         return;
-    wanted->is_absent = wanted->found->system.is_in_memory && !mapping.shared &&
+    wanted->is_absent = ms_trust_is_in_memory(wanted->found) && !mapping.shared &&
                         !ms_mapping_is_present(wanted->address, wanted->bytes);
     if (!wanted->is_absent && is_mapped(wanted->found, wanted)) {
-        if (!wanted->found->system.may_be_copy)
+        if (!ms_trust_may_be_copy(wanted->found))
             ms_read_ahead_note_copy(&mapping);
         if (mapping.lines_read > 0)
             add_place(&mapping, (uintptr_t)wanted->address, wanted->found);

@@ -2,7 +2,7 @@
 /*
  * The struct of a source, for the files of this folder that see inside: source.c (its life),
  * trust.c (is it unchanged), own_writers.c, file_read.c, direct.c, source_sums.c, source_close.c
- * (files that are about to change), lease_thread.c, and those that find files.
+ * (files that are about to change), lease_thread.c.
  */
 #pragma once
 

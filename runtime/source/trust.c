@@ -485,3 +485,26 @@ bool ms_trust_is_older(const struct ms_source *file)
 {
     return file->recorded.st_ctim.tv_sec < began.tv_sec;
 }
+
+bool ms_trust_had_times(const struct ms_source *file, const struct stat *then)
+{
+    ms_lock_take(&ms_files.lock);
+    const bool had = ms_trust_is_unchanged(then, file->last);
+    ms_lock_drop(&ms_files.lock);
+    return had;
+}
+
+bool ms_trust_may_be_copy(const struct ms_source *file)
+{
+    return file->system.may_be_copy;
+}
+
+bool ms_trust_is_in_memory(const struct ms_source *file)
+{
+    return file->system.is_in_memory;
+}
+
+bool ms_trust_shows_all(const struct ms_source *file)
+{
+    return !file->system.is_overlay && !file->system.hides_stores;
+}

@@ -47,6 +47,20 @@ bool ms_trust_is_sure(struct ms_source *file);
 /* True if the file was last changed before this process began. For any thread. */
 bool ms_trust_is_older(const struct ms_source *file);
 
+/* True if the last check of the file found these size and times. For any thread. */
+bool ms_trust_had_times(const struct ms_source *file, const struct stat *then);
+
+/* Of the file system, for any thread. True if a mapping of the file may be of another one, because
+ * the overlay may have copied the file up since the process began. */
+bool ms_trust_may_be_copy(const struct ms_source *file);
+
+/* True on tmpfs and hugetlbfs: a handler of the program (userfaultfd) may give a mapping pages that
+ * are not the file's. */
+bool ms_trust_is_in_memory(const struct ms_source *file);
+
+/* False on an overlay, and where stores through a mapping never show in the times. */
+bool ms_trust_shows_all(const struct ms_source *file);
+
 /* --- for trust.c and its unit test */
 
 /* True if the content is the same by size and times. */
