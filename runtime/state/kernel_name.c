@@ -59,8 +59,10 @@ static struct name read_function(const char **at)
 {
     struct name last = {0};
     *at += strspn(*at, "_ZNLrVK");
-    if (**at == 'S')
-        *at = (*at)[1] == 't' ? *at + 2 : skip_digits(*at) + 1;
+    if (**at == 'S') {
+        *at = skip_digits(*at);
+        *at += **at != '\0'; /* of "St", "Sa" and "S1_" the last letter */
+    }
     for (struct name name; isdigit((unsigned char)**at) && (name = read_name(at)).length > 0;)
         last = name;
     return last;

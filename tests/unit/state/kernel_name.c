@@ -72,6 +72,8 @@ MS_TEST(what_was_cut_is_read_as_far_as_it_goes)
         {"_Z29", "_Z29"},
         {"_Z", "_Z"},
         {"_ZN", "_ZN"},
+        {"_ZNSx3abc", "abc"},
+        {"_ZNS", "_ZNS"}, /* nothing of the name before */
     };
     CHECK_ROWS(rows);
 }
