@@ -129,6 +129,7 @@ struct walk {
     size_t lines;
     const char *path; /* of the last mapping */
     char *line;
+    bool is_cut; /* the rest of a line comes next */
     char text[MAPS_CHUNK + 1];
 };
 
@@ -140,6 +141,7 @@ static void walk_begin(struct walk *walk, unsigned flags, uintptr_t at)
     walk->list = -1;
     walk->lines = 0;
     walk->line = walk->text;
+    walk->is_cut = false;
     walk->text[0] = '\0';
 }
 
@@ -150,26 +152,43 @@ static void walk_end(const struct walk *walk)
         ms_descriptor_close(walk->list);
 }
 
-/* A read may end within a line, whose beginning is kept. */
+/* A read may end within a line, whose beginning is kept. NO: behind the last line. */
+static enum answer read_more(struct walk *walk)
+{
+    const size_t kept = strlen(walk->line);
+    memmove(walk->text, walk->line, kept);
+    const ssize_t got = syscall(SYS_read, walk->list, walk->text + kept, MAPS_CHUNK - kept);
+    walk->line = walk->text;
+    walk->text[kept + (got > 0 ? (size_t)got : 0)] = '\0';
+    if (got == 0)
+        return NO;
+    return got > 0 || errno == EINTR ? YES : UNKNOWN;
+}
+
+static bool is_full(const struct walk *walk)
+{
+    return walk->line == walk->text && strlen(walk->text) == MAPS_CHUNK;
+}
+
+/* A line that does not fit is cut within its path. The rest is no line: who names folders could make
+ * it look like another mapping. */
 static enum answer next_line(struct walk *walk, char **line_out)
 {
-    char *newline;
-    while ((newline = strchr(walk->line, '\n')) == NULL) {
-        size_t kept = strlen(walk->line);
-        memmove(walk->text, walk->line, kept);
-        if (kept == MAPS_CHUNK) /* a line longer than the buffer: not a mapping to find */
-            kept = 0;
-        const ssize_t got = syscall(SYS_read, walk->list, walk->text + kept, MAPS_CHUNK - kept);
-        walk->line = walk->text;
-        walk->text[kept + (got > 0 ? (size_t)got : 0)] = '\0';
-        if (got == 0)
-            return NO;
-        if (got < 0 && errno != EINTR)
-            return UNKNOWN;
-    }
-    *newline = '\0';
-    *line_out = walk->line;
-    walk->line = newline + 1;
+    bool is_rest;
+    do {
+        char *end;
+        while ((end = strchr(walk->line, '\n')) == NULL && !is_full(walk)) {
+            const enum answer answer = read_more(walk);
+            if (answer != YES)
+                return answer;
+        }
+        is_rest = walk->is_cut;
+        walk->is_cut = end == NULL;
+        *line_out = walk->line;
+        walk->line = end != NULL ? end + 1 : walk->text + MAPS_CHUNK;
+        if (end != NULL)
+            *end = '\0';
+    } while (is_rest);
     return YES;
 }
 
@@ -179,7 +198,7 @@ static bool parse_line(struct walk *walk, const char *text, struct found *found_
     unsigned long begin, end, inode;
     unsigned long long offset;
     unsigned major_number, minor_number;
-    char permissions[5];
+    char permissions[5] = "";
     int path_at = 0;
     /* The kernel writes no number that is too large. NOLINTNEXTLINE(cert-err34-c) */
     if (sscanf(text, "%lx-%lx %4s %llx %x:%x %lu %n", &begin, &end, permissions, &offset,
@@ -293,21 +312,35 @@ bool ms_mapping_is_stored_to(dev_t device, ino_t inode, bool *lasts_out)
     return is_stored_to || answer == UNKNOWN;
 }
 
-bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
+/* False: the list cannot be read. */
+static bool visit_all(struct walk *walk, ms_mapping_visitor *visit, void *context)
 {
-    struct walk walk;
     struct found found;
     struct ms_mapping mapping;
     enum answer answer;
-    walk_begin(&walk, OF_FILES | OR_THE_NEXT, 0);
-    while ((answer = walk_next(&walk, &found)) == YES) {
+    while ((answer = walk_next(walk, &found)) == YES) {
         if (found.offset != 0)
             continue;
-        convert_last(&walk, &found, &mapping);
+        convert_last(walk, &found, &mapping);
         visit(context, &mapping);
     }
-    walk_end(&walk);
+    walk_end(walk);
     return answer != UNKNOWN;
+}
+
+bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
+{
+    struct walk walk;
+    walk_begin(&walk, OF_FILES | OR_THE_NEXT, 0);
+    return visit_all(&walk, visit, context);
+}
+
+bool ms_mapping_visit_list(int list, ms_mapping_visitor *visit, void *context)
+{
+    struct walk walk;
+    walk_begin(&walk, OF_FILES | OR_THE_NEXT, 0);
+    walk.list = list;
+    return visit_all(&walk, visit, context);
 }
 
 /* Finds the first mapping that ends behind `begin`: the list ascends. */

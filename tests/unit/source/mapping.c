@@ -1013,3 +1013,31 @@ MS_TEST(pages_that_are_not_there_are_brought_in_before_they_are_loaded)
     CHECK_EQ(munmap(memory, 10 * page), 0);
     CHECK(!may_load(memory + 9 * page, 2 * page));
 }
+
+/* --- lists */
+
+static void note_found(void *context, const struct ms_mapping *mapping)
+{
+    char *seen = context;
+    sprintf(seen + strlen(seen), "%lx %s;", (unsigned long)mapping->begin, mapping->path);
+}
+
+/* As for a file deep within folders, which another user may have named. */
+MS_TEST(a_line_that_does_not_fit_is_one_mapping_without_a_path)
+{
+    static const char begin[] = "1000-2000 r--p 00000000 00:01 7 /";
+    static const char rest[] = "3000-4000 r--p 00000000 00:01 8 /b\n"
+                               "5000-6000 r--p 00000000 00:01 9 /c\n";
+    for (size_t bytes = 8190; bytes < 8195; bytes++) {
+        static char text[16384];
+        char seen[128] = "";
+        memset(text, 'a', bytes);
+        memcpy(text, begin, sizeof(begin) - 1);
+        strcpy(text + bytes, rest);
+        const int list = (int)syscall(SYS_memfd_create, "list", 0U);
+        CHECK_EQ(pwrite(list, text, strlen(text), 0), (ssize_t)strlen(text));
+        CHECK(ms_mapping_visit_list(list, note_found, seen));
+        if (strcmp(seen, "1000 ;5000 /c;") != 0)
+            ms_test_fail(__FILE__, __LINE__, "%zu bytes: found %s", bytes, seen);
+    }
+}
