@@ -155,9 +155,9 @@ def check_bill(wheel):
     # The one names itself in its messages; the other is what metashard-plan is built with.
     seen = {"jemalloc"} if any(b"<jemalloc>" in data for name, data in files.items() if name.endswith("/libmetashard.so")) else set()
     seen |= {"jansson"} if any(name.endswith("/metashard-plan") for name in files) else set()
-    check("of all that is linked in", set(parts) - set(LINKED) in ADDED and set(parts) & set(LINKED) == seen or parts)
+    check("of all that is linked in", set(parts) - set(LINKED) in ADDED and set(parts) & set(LINKED) == seen, parts)
     check("with versions and licences", all(re.fullmatch(r"\d[\d.]*", part["version"]) and part["licenses"] for part in parts.values()) and
-          {name: parts[name]["licenses"] for name in seen} == {name: [{"license": {"id": LINKED[name]}}] for name in seen} or parts)
+          {name: parts[name]["licenses"] for name in seen} == {name: [{"license": {"id": LINKED[name]}}] for name in seen}, parts)
     equal("none is twice, and the whole depends on each", (len(parts), bill["dependencies"][0]["dependsOn"]),
           (len(bill["components"]), [part["bom-ref"] for part in bill["components"]]))
     rows = dict(line.split(",", 1) for line in files[f"{place}/RECORD"].decode().splitlines())
@@ -236,9 +236,9 @@ def check_run(there, library):
     page = os.path.join(there.state, f"metashard-{pid}.state")
     lines = done.stderr.splitlines() or [""]
     check("the last lines say what it was worth", re.match(
-        r"metashard: peak of device memory: \d[\d.]* \w+ instead of \d[\d.]* \w+ \(-\d+ %\)$", lines[0]) is not None or lines)
+        r"metashard: peak of device memory: \d[\d.]* \w+ instead of \d[\d.]* \w+ \(-\d+ %\)$", lines[0]) is not None, lines)
     more = re.fullmatch(rf"metashard: more: METASHARD_STATE_DIR={re.escape(there.state)} metashard show --job (\S+)", lines[-1])
-    check("and how to see more", more is not None and there.run("show", "--job", more[1]).stdout.startswith(f"process {pid}") or lines)
+    check("and how to see more", more is not None and there.run("show", "--job", more[1]).stdout.startswith(f"process {pid}"), lines)
     check("which shows the last run", there.run("show").stdout.startswith(f"process {pid}"))
     check("as does the tool, by the page", pid in there.run("dump", "show", page).stdout)
     check("and a list has it", pid in there.run("list").stdout)
@@ -368,7 +368,7 @@ def check_pytest(there, folder):
     done = there.run("run", "--quiet", "--", there.program("python"), "-m", "pytest", "-p", "metashard.pytest_peak", "-p", "no:cacheprovider",
                      "-q", "--metashard-peak", "20MiB", path, PYTHONPATH=os.path.dirname(os.path.dirname(found.origin)), PYTHONDONTWRITEBYTECODE="1")
     check("a test above a peak fails, and no other", (re.findall(r"^FAILED .*::(\w+)", done.stdout, re.M), "2 passed" in done.stdout,
-                                                      "above 20.0; metashard show" in done.stdout) == (["test_much"], True, True) or done.stdout)
+                                                      "above 20.0; metashard show" in done.stdout) == (["test_much"], True, True), done.stdout)
 
 
 def check_kernel(there, library, folder):

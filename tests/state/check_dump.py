@@ -72,9 +72,9 @@ def check_running(folder, job):
     equal("a process that runs is shown by its id", (status, errors), (0, ""))
     seen = dump("metrics", "--job", "4711", METASHARD_STATE_DIR=folder)[1].splitlines()
     labels = f'pid="{job.pid}",rank="1",device="0",host="{os.uname().nodename}",metashard_job="4711"'
-    check("its figures are metrics", f"metashard_live_peak_bytes{{{labels}}} {23 << 20}" in seen or seen)
+    check("its figures are metrics", f"metashard_live_peak_bytes{{{labels}}} {23 << 20}" in seen, seen)
     check("what it is, too", len([line for line in seen if re.fullmatch(
-        r"metashard_process_info\{" + re.escape(labels) + r',version="\d[^"]*",command=".*job.*"\} 1', line)]) == 1 or seen)
+        r"metashard_process_info\{" + re.escape(labels) + r',version="\d[^"]*",command=".*job.*"\} 1', line)]) == 1, seen)
     equal("each with a type and a help, bytes with their unit, and an end",
           (*(len([line for line in seen if line.startswith(f"# {word} ")]) for word in ("TYPE", "HELP", "UNIT")), len(seen), seen[-1]),
           (11, 11, 9, 43, "# EOF"))
@@ -84,11 +84,11 @@ def check_running(folder, job):
     status, out, errors = dump("list", METASHARD_STATE_DIR=folder)
     check("it is in the list, with its age and its folder",
           re.search(rf"^ *{job.pid} +1 running +\d+ (s|min) .* 23\.0 MiB  job 4711: .*/job .* \({re.escape(os.getcwd())}\)$",
-                    out, re.M) is not None or out)
+                    out, re.M) is not None, out)
     narrow = dump("list", "--width", "80", METASHARD_STATE_DIR=folder)[1]
     check("where a terminal is narrow, its command has a line of its own, with the end of the folder", re.search(
         rf"^ *{job.pid} +1 running .* 23\.0 MiB\n +job 4711: \S.*{re.escape(os.path.basename(os.getcwd()))}\)$", narrow,
-        re.M) is not None or narrow)
+        re.M) is not None, narrow)
 
 
 def check_killed(folder, job):
@@ -111,7 +111,7 @@ def check_killed(folder, job):
             "the cause with the most bytes": r"^What brought bytes into memory\n.*\n +4\.0 MiB +1 .* fallback +cuLaunchKernel, fill32: ",
             "what can be done about it": r"fill32\s+used\s+these\s+tensors[^\"]*launch\s+it\s+after\s+the\s+weights\s+are\s+sharded",
             "the last event": r"record +3\.0 MiB +5  cuMemsetD8_v2, a fill\n\Z"}.items():
-        check(f"of it: {name}", re.search(wanted, out, re.M) is not None or out)
+        check(f"of it: {name}", re.search(wanted, out, re.M) is not None, out)
 
 
 def check_json(folder, job):
@@ -237,7 +237,7 @@ def check_json_merged(view):
 
 
 def check_merged(folder, data):
-    jobs = [start_job(folder, data, RANK=str(rank), WORLD_SIZE="3") for rank in (2, 0, 1)]
+    jobs = [start_job(folder, data, RANK=str(rank), WORLD_SIZE="3", SLURM_JOB_ID="4712") for rank in (2, 0, 1)]
     pages = [page_of(folder, job) for job in jobs]
     for job in jobs:
         kill(job)
@@ -249,7 +249,7 @@ def check_merged(folder, data):
     check("and the most of each column, which is no sum", re.search(r"^ +most +6\.0 MiB +23\.0 MiB ", out, re.M) is not None)
     check("first the number of runs, and the worst process", re.match(
         r"3 processes of 1 run\n(?:.*\n)*?  peak 6\.0 MiB instead of 23\.0 MiB \(-74 %\), of these allocations, in process \d+, the worst$", out, re.M)
-          is not None or out[:400])
+          is not None, out[:400])
     check("causes are added up", re.search(r"^ +12\.0 MiB +3 .* fallback +cuLaunchKernel, fill32", out, re.M) is not None)
     status, out, errors = dump("show", *pages, "--json")
     view = json.loads(out)
@@ -399,7 +399,7 @@ def check_names(folder):
     for name in names:
         equal("a narrow terminal has the end of a tensor's name, in blocks and in tensors",
               (len(re.findall("…\\S*" + re.escape(name[-26:]) + "$", out, re.M)), name in out), (2, False))
-    check("and in events", re.search(r"out-of-plan read .* …\S*proj\.weight$", out, re.M) is not None or out)
+    check("and in events", re.search(r"out-of-plan read .* …\S*proj\.weight$", out, re.M) is not None, out)
 
 
 def on_terminal(page, **settings):

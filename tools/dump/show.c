@@ -225,11 +225,11 @@ static enum color event_color(uint32_t kind)
 }
 
 /* Not why bytes have memory: what was replayed or materialised for another row is a part of it, and
- * what was evicted has none; nor has what MetaShard did not see. */
+ * what was evicted has none; nor has what MetaShard did not see. Pinned memory is the host's. */
 static bool is_given(const struct ms_state_cause *cause)
 {
     return cause->reason == MS_REASON_BYPASSED || cause->kind == MS_EVENT_REPLAY ||
-           cause->kind == MS_EVENT_EVICT ||
+           cause->kind == MS_EVENT_EVICT || cause->kind == MS_EVENT_PIN ||
            (cause->kind == MS_EVENT_MATERIALISE &&
             ms_explain((enum ms_reason)cause->reason, NULL, NULL, NULL, 0));
 }
