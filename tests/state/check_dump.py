@@ -168,7 +168,7 @@ def check_schema(page, what):
     validator.check_schema(schema)
     equal(f"the schema takes {what}", [fault.message for fault in validator(schema).iter_errors(page)][:3], [])
     equal(f"and not {what} without a figure", validator(schema).is_valid(
-        {name: value for name, value in page.items() if name != "backed_bytes_peak"}), False)
+        {name: value for name, value in page.items() if name not in ("backed_bytes_peak", "worst")}), False)
 
 
 def check_sealed(folder, data):
@@ -229,11 +229,30 @@ def check_json_merged(view):
           {key: (sum(row["bytes"] for row in group), sum(row["count"] for row in group),
                  max(row["duration_ns"] for row in group)) for key, group in causes.items()})
     for tensor in rows("tensors"):
-        tensors[tensor["name"]] = tensors.get(tensor["name"], 0) + tensor["bytes"]
+        tensors[tensor["name"]] = max(tensors.get(tensor["name"], 0), tensor["bytes"])
     equal("as JSON: tensors", {tensor["name"]: tensor["bytes"] for tensor in view["tensors"]}, tensors)
-    equal("as JSON: memory over time ends with the sum", [view["samples"][-1][key] for key in
-                                                          ("live_bytes", "deferred_bytes", "backed_bytes")],
-          [view[key] for key in ("live_bytes", "deferred_bytes", "backed_bytes")])
+    worst = max(view["processes"], key=lambda process: process["backed_bytes_peak"])
+    totals = set(view["largest"])
+    equal("as JSON: the worst process, with its figures", view["worst"],
+          {key: worst[key] for key in {"pid", "rank", "job", *totals}})
+    equal("as JSON: the largest of each figure", view["largest"],
+          {key: max(process[key] for process in view["processes"]) for key in totals})
+    equal("as JSON: memory over time is that of the worst process", view["samples"], worst["samples"])
+
+
+def check_json_runs(folder):
+    """Two runs of one folder, one after the other: nothing is their sum."""
+    runs = os.path.join(folder, "two-runs")
+    make_run(runs, "x", 600, 10**18, (3, 4))
+    make_run(runs, "y", 610, 10**18 + 10**15, (7, 5))
+    paths = [os.path.join(runs, name) for name in sorted(os.listdir(runs))]
+    view = json.loads(dump("show", *paths, "--json")[1])
+    check_schema(view, "two runs")
+    equal("as JSON: two runs, of which the worst process is named", (view["runs"], view["worst"]["pid"], view["worst"]["job"],
+          view["worst"]["backed_bytes_peak"], view["worst"]["live_bytes_peak"]), (2, 610, "y", 7 * MIB, 100 * MIB))
+    equal("as JSON: no figure of memory stands for all of them", {key for key in view if key.endswith(("_bytes", "_peak"))}, set())
+    equal("as text: the same", re.match(r"4 processes of 2 runs\n(?:.*\n)*?  peak 7\.0 MiB .* in process 610, the worst\n",
+                                        dump("show", *paths)[1]) is not None, True)
 
 
 def check_merged(folder, data):
@@ -253,8 +272,8 @@ def check_merged(folder, data):
     check("causes are added up", re.search(r"^ +12\.0 MiB +3 .* fallback +cuLaunchKernel, fill32", out, re.M) is not None)
     status, out, errors = dump("show", *pages, "--json")
     view = json.loads(out)
-    equal("as JSON", (view["pid"], view["rank"], view["requested_bytes"], view["backed_bytes"],
-                      [process["rank"] for process in view["processes"]]), (None, None, 84 * MIB, 18 * MIB, [0, 1, 2]))
+    equal("as JSON", (view["pid"], view["rank"], view["runs"], view["largest"]["requested_bytes"], view["largest"]["backed_bytes"],
+                      [process["rank"] for process in view["processes"]]), (None, None, 1, 28 * MIB, 6 * MIB, [0, 1, 2]))
     check_schema(view, "several processes")
     check_json_merged(view)
     status, out, errors = dump("list", METASHARD_STATE_DIR=folder)
@@ -692,6 +711,7 @@ def main():
         check_terminal(page_of(folder, job))
         check_settled(folder)
         check_runs(folder)
+        check_json_runs(folder)
         check_names(folder)
         check_bad(folder, page_of(folder, job))
         check_hostile(folder)

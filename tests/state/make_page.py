@@ -55,8 +55,8 @@ def block(number, size, flags=0, name="", of_file=0, file_offset=0):
                        flags, 0) + text("cuMemcpyDtoH_v2", 80) + text(name, 120)
 
 
-def event(number, kind=4, what="text"):
-    return struct.pack("<QQQQQQIIII", 2 * number + 2, number + 1, 0, 1, 4096, 8192, kind, 0, 11, 0) + \
+def event(number, kind=4, what="text", size=8192, reason=0):
+    return struct.pack("<QQQQQQIIII", 2 * number + 2, number + 1, 0, 1, 4096, size, kind, reason, 11, 0) + \
         text("cuMemcpyDtoH_v2", 64) + text(what, 128)
 
 

@@ -109,10 +109,10 @@ static void put_event(struct writer *list, const struct ms_state_event *record)
     json_end(&event, '}');
 }
 
-static void put_samples(struct writer *object, const struct view *view, size_t most)
+static void put_samples(struct writer *object, const struct ms_snapshot *snapshot, size_t most)
 {
     size_t count;
-    struct moment *moments = view_moments(view, most, &count);
+    struct moment *moments = moments_of(snapshot, most, &count);
     struct writer list = json_begin(object, "samples", '[', false);
     for (size_t i = 0; i < count && moments != NULL; i++) {
         struct writer sample = json_begin(&list, NULL, '{', true);
@@ -247,7 +247,7 @@ static void put_lists(struct writer *object, const struct ms_snapshot *snapshot,
 {
     const struct view view = {snapshot, 1};
     struct left_out left_out;
-    put_samples(object, &view, most);
+    put_samples(object, snapshot, most);
     struct writer blocks = json_begin(object, "blocks", '[', false);
     const size_t shown = within(snapshot->block_count, most, &left_out.blocks);
     for (size_t i = 0; i < shown; i++)
@@ -273,6 +273,14 @@ static void put_figures(struct writer *object, const struct ms_snapshot *snapsho
     put_number(object, "skipped_bytes", totals.of[TOTAL_SKIPPED]);
 }
 
+static void put_job(struct writer *object, const struct ms_snapshot *snapshot)
+{
+    if (snapshot->process.job[0] != '\0')
+        put_string(object, "job", snapshot->process.job);
+    else
+        put_value(object, "job", "null");
+}
+
 static void put_facts(struct writer *object, const struct ms_snapshot *snapshot)
 {
     const struct ms_state_process *process = &snapshot->process;
@@ -282,10 +290,7 @@ static void put_facts(struct writer *object, const struct ms_snapshot *snapshot)
     put_string(object, "state", life_name(snapshot));
     put_string(object, "version", process->version);
     put_string(object, "page", snapshot->path);
-    if (process->job[0] != '\0')
-        put_string(object, "job", process->job);
-    else
-        put_value(object, "job", "null");
+    put_job(object, snapshot);
     put_string(object, "host", process->host);
     put_string(object, "command", process->command);
     put_string(object, "folder", process->folder);
@@ -303,17 +308,44 @@ static void put_process(struct writer *object, const struct ms_snapshot *snapsho
     put_lists(object, snapshot, most);
 }
 
-/* Of several processes: their sums, their lists merged, and each of them. */
+static void put_totals(struct writer *object, const struct totals *totals)
+{
+    for (int i = 0; i < TOTAL_COUNT; i++)
+        put_number(object, total_names[i].figure, totals->of[i]);
+}
+
+/* The process that took the most device memory. */
+static void put_worst(struct writer *object, const struct ms_snapshot *worst)
+{
+    const struct totals totals = totals_of(worst);
+    struct writer process = json_begin(object, "worst", '{', true);
+    put_number(&process, "pid", worst->process.pid);
+    put_rank(&process, "rank", worst->process.rank);
+    put_job(&process, worst);
+    put_totals(&process, &totals);
+    json_end(&process, '}');
+}
+
+static void put_largest(struct writer *object, const struct view *view)
+{
+    const struct totals largest = view_largest(view);
+    struct writer figures = json_begin(object, "largest", '{', true);
+    put_totals(&figures, &largest);
+    json_end(&figures, '}');
+}
+
+/* Several processes have no sum of memory: they may have lived one after another. */
 static void put_processes(struct writer *object, const struct view *view, size_t most,
                           size_t most_merged)
 {
+    const struct ms_snapshot *worst = view_worst(view, "backed_bytes_peak");
     struct left_out left_out = {0};
-    const struct totals sum = view_totals(view);
     put_value(object, "pid", "null");
     put_value(object, "rank", "null");
-    for (int i = 0; i < TOTAL_COUNT; i++)
-        put_number(object, total_names[i].figure, sum.of[i]);
-    put_samples(object, view, most_merged);
+    put_number(object, "runs", view_runs(view));
+    put_worst(object, worst);
+    put_largest(object, view);
+    put_samples(object, worst, most_merged);
     put_tensors(object, view, most_merged, &left_out);
     put_causes(object, view, most_merged, &left_out);
     put_left_out(object, &left_out);
@@ -329,7 +361,7 @@ static void put_processes(struct writer *object, const struct view *view, size_t
 void write_json(FILE *file, const struct view *view, size_t most, size_t most_merged)
 {
     struct writer object = json_document(file);
-    put_string(&object, "format", "metashard-state/2");
+    put_string(&object, "format", "metashard-state/3");
     if (view->count == 1)
         put_process(&object, &view->processes[0], most);
     else

@@ -21,17 +21,6 @@ uint64_t view_shift_ns(const struct view *view, const struct ms_snapshot *snapsh
     return snapshot->process.started_ns - view_start_ns(view);
 }
 
-struct totals view_totals(const struct view *view)
-{
-    struct totals sum = {0};
-    for (size_t p = 0; p < view->count; p++) {
-        const struct totals own = totals_of(&view->processes[p]);
-        for (int i = 0; i < TOTAL_COUNT; i++)
-            sum.of[i] += own.of[i];
-    }
-    return sum;
-}
-
 static uint64_t larger(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
@@ -253,69 +242,58 @@ static void add_tensor(struct tensor_row *row, const struct tensor_row *added)
     row->blocks += added->blocks;
 }
 
+static void take_larger_tensor(struct tensor_row *row, const struct tensor_row *other)
+{
+    row->bytes = larger(row->bytes, other->bytes);
+    row->deferred_bytes = larger(row->deferred_bytes, other->deferred_bytes);
+    row->present_bytes = larger(row->present_bytes, other->present_bytes);
+    row->file_bytes = larger(row->file_bytes, other->file_bytes);
+    row->blocks = larger(row->blocks, other->blocks);
+}
+
+/* Leaves one row of each name. Returns how many are left. */
+static size_t merge_rows(struct tensor_row *rows, size_t count,
+                         void (*merge)(struct tensor_row *, const struct tensor_row *))
+{
+    size_t kept = 0;
+    qsort(rows, count, sizeof(*rows), by_name);
+    for (size_t i = 0; i < count; i++) {
+        if (kept > 0 && by_name(&rows[kept - 1], &rows[i]) == 0)
+            merge(&rows[kept - 1], &rows[i]);
+        else
+            rows[kept++] = rows[i];
+    }
+    return kept;
+}
+
+/* Of one process, blocks of one name added up. */
+static size_t add_rows_of(const struct ms_snapshot *snapshot, struct tensor_row *rows)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < snapshot->block_count; i++) {
+        if (is_named(&snapshot->blocks[i]))
+            rows[count++] = row_of(&snapshot->blocks[i]);
+    }
+    return merge_rows(rows, count, add_tensor);
+}
+
 struct tensor_row *view_tensors(const struct view *view, size_t *count_out)
 {
-    size_t count = 0, kept = 0;
+    size_t count = 0;
     for (size_t p = 0; p < view->count; p++)
         count += view->processes[p].block_count;
     struct tensor_row *rows = calloc(count + 1, sizeof(*rows));
     *count_out = count = 0;
-    for (size_t p = 0; p < view->count && rows != NULL; p++) {
-        const struct ms_snapshot *snapshot = &view->processes[p];
-        for (size_t i = 0; i < snapshot->block_count; i++) {
-            if (is_named(&snapshot->blocks[i]))
-                rows[count++] = row_of(&snapshot->blocks[i]);
-        }
-    }
+    for (size_t p = 0; p < view->count && rows != NULL; p++)
+        count += add_rows_of(&view->processes[p], rows + count);
     if (count == 0)
         return rows;
-    qsort(rows, count, sizeof(*rows), by_name);
-    for (size_t i = 0; i < count; i++) {
-        if (kept > 0 && by_name(&rows[kept - 1], &rows[i]) == 0)
-            add_tensor(&rows[kept - 1], &rows[i]);
-        else
-            rows[kept++] = rows[i];
-    }
-    qsort(rows, kept, sizeof(*rows), by_size);
-    *count_out = kept;
+    *count_out = merge_rows(rows, count, take_larger_tensor);
+    qsort(rows, *count_out, sizeof(*rows), by_size);
     return rows;
 }
 
 /* --- memory over time */
-
-/* A sample on the view's clock; and what the process had before it. */
-struct step {
-    uint64_t time_ns;
-    const struct ms_state_sample *now, *before;
-};
-
-static int by_time(const void *a, const void *b)
-{
-    const struct step *left = a, *right = b;
-    if (left->time_ns != right->time_ns)
-        return left->time_ns < right->time_ns ? -1 : 1;
-    return left->now < right->now ? -1 : left->now > right->now;
-}
-
-static struct step *steps_of(const struct view *view, size_t *count_out)
-{
-    static const struct ms_state_sample nothing;
-    size_t count = 0;
-    for (size_t p = 0; p < view->count; p++)
-        count += view->processes[p].sample_count;
-    struct step *steps = calloc(count + 1, sizeof(*steps));
-    count = 0;
-    for (size_t p = 0; p < view->count && steps != NULL; p++) {
-        const struct ms_snapshot *snapshot = &view->processes[p];
-        const uint64_t shift = view_shift_ns(view, snapshot);
-        for (size_t i = 0; i < snapshot->sample_count; i++) {
-            const struct ms_state_sample *now = &snapshot->samples[i];
-            steps[count++] = (struct step){now->time_ns + shift, now, i > 0 ? now - 1 : &nothing};
-        }
-    }
-    *count_out = count;
-    return steps;
-}
 
 static size_t thin_out(struct moment *moments, size_t count, size_t most)
 {
@@ -338,30 +316,17 @@ static size_t thin_out(struct moment *moments, size_t count, size_t most)
     return kept;
 }
 
-struct moment *view_moments(const struct view *view, size_t most, size_t *count_out)
+struct moment *moments_of(const struct ms_snapshot *snapshot, size_t most, size_t *count_out)
 {
-    size_t count, kept = 0;
-    struct step *steps = steps_of(view, &count);
-    struct moment *moments = calloc(count + 1, sizeof(*moments));
-    struct moment now = {0};
+    struct moment *moments = calloc(snapshot->sample_count + 1, sizeof(*moments));
     *count_out = 0;
-    if (steps == NULL || moments == NULL) {
-        free(steps);
-        free(moments);
+    if (moments == NULL)
         return NULL;
+    for (size_t i = 0; i < snapshot->sample_count; i++) {
+        const struct ms_state_sample *now = &snapshot->samples[i];
+        moments[i] = (struct moment){now->time_ns, now->live_bytes, now->deferred_bytes,
+                                     now->backed_bytes, now->h2d_bytes};
     }
-    qsort(steps, count, sizeof(*steps), by_time);
-    for (size_t i = 0; i < count; i++) {
-        now.time_ns = steps[i].time_ns;
-        now.live_bytes += steps[i].now->live_bytes - steps[i].before->live_bytes;
-        now.deferred_bytes += steps[i].now->deferred_bytes - steps[i].before->deferred_bytes;
-        now.backed_bytes += steps[i].now->backed_bytes - steps[i].before->backed_bytes;
-        now.h2d_bytes += steps[i].now->h2d_bytes - steps[i].before->h2d_bytes;
-        if (kept > 0 && moments[kept - 1].time_ns == now.time_ns)
-            kept--;
-        moments[kept++] = now;
-    }
-    free(steps);
-    *count_out = thin_out(moments, kept, most);
+    *count_out = thin_out(moments, snapshot->sample_count, most);
     return moments;
 }

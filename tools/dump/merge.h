@@ -10,8 +10,6 @@ uint64_t view_start_ns(const struct view *view);
 /* What is to be added to the times of one of them, so that they count from there. */
 uint64_t view_shift_ns(const struct view *view, const struct ms_snapshot *snapshot);
 
-struct totals view_totals(const struct view *view);
-
 /* The largest of each kind: processes that did not live together had no sum at any time. */
 struct totals view_largest(const struct view *view);
 
@@ -34,7 +32,8 @@ enum chapter { WHOLE_RUN, LOADING, WORK };
 struct ms_state_cause *view_causes(const struct view *view, enum chapter chapter,
                                    size_t *count_out);
 
-/* Blocks of one name, as one tensor, the largest first. */
+/* Blocks of one name, as one tensor, the largest first. Of several processes, the most that one of
+ * them has. */
 struct tensor_row {
     const char *name; /* of a block of a snapshot */
     uint64_t bytes, deferred_bytes, present_bytes, file_bytes;
@@ -42,11 +41,11 @@ struct tensor_row {
 };
 struct tensor_row *view_tensors(const struct view *view, size_t *count_out);
 
-/* Their memory from `time_ns` to the next moment. An ended process counts with its last sample. */
+/* The memory of a process from `time_ns` to the next moment. */
 struct moment {
     uint64_t time_ns, live_bytes, deferred_bytes, backed_bytes, h2d_bytes;
 };
 
 /* At most `most` (2 or more) are left: the one with the most memory of each span of time, and the
  * last. */
-struct moment *view_moments(const struct view *view, size_t most, size_t *count_out);
+struct moment *moments_of(const struct ms_snapshot *snapshot, size_t most, size_t *count_out);

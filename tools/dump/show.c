@@ -101,14 +101,27 @@ static void show_settled(const struct ms_snapshot *snapshot)
     }
 }
 
+/* Those that are worth a look: the program's work, after it had loaded, needs its memory. */
+static uint64_t count_fallbacks(const struct ms_snapshot *snapshot)
+{
+    enum { GRANULE = 2 << 20 };
+    uint64_t count = 0;
+    for (size_t i = 0; i < snapshot->cause_count; i++) {
+        const struct ms_state_cause *cause = &snapshot->causes[i];
+        if (cause->kind == MS_EVENT_FALLBACK && cause->loaded_bytes >= GRANULE)
+            count += cause->loaded_count;
+    }
+    return count;
+}
+
 /* Notes on fallbacks, reads of remote bytes, and damage. */
 static void show_notes(const struct ms_snapshot *snapshot)
 {
-    const uint64_t fallbacks = ms_snapshot_figure(snapshot, "fallbacks");
+    const uint64_t fallbacks = count_fallbacks(snapshot);
     const uint64_t outside = ms_snapshot_figure(snapshot, "remote_reads");
     if (fallbacks > 0)
-        line(YELLOW, "  %" PRIu64 " %s brought in more than was read: see below", fallbacks,
-             fallbacks == 1 ? "call" : "calls");
+        line(YELLOW, "  %" PRIu64 " %s brought in more than was read, while it loaded: see below",
+             fallbacks, fallbacks == 1 ? "call" : "calls");
     if (outside > 0)
         line(YELLOW, "  %" PRIu64 " reads of bytes that the plan gives to other ranks", outside);
     if (snapshot->torn_records > 0)
@@ -224,12 +237,18 @@ static enum color event_color(uint32_t kind)
                : PLAIN;
 }
 
+/* Pinned to read files through. An allocation can be pinned, too. */
+static bool is_host_memory(const struct ms_state_cause *cause)
+{
+    return cause->kind == MS_EVENT_PIN && strncmp(cause->text, "host memory", 11) == 0;
+}
+
 /* Not why bytes have memory: what was replayed or materialised for another row is a part of it, and
- * what was evicted has none; nor has what MetaShard did not see. Pinned memory is the host's. */
+ * what was evicted has none; nor has what MetaShard did not see. */
 static bool is_given(const struct ms_state_cause *cause)
 {
     return cause->reason == MS_REASON_BYPASSED || cause->kind == MS_EVENT_REPLAY ||
-           cause->kind == MS_EVENT_EVICT || cause->kind == MS_EVENT_PIN ||
+           cause->kind == MS_EVENT_EVICT || is_host_memory(cause) ||
            (cause->kind == MS_EVENT_MATERIALISE &&
             ms_explain((enum ms_reason)cause->reason, NULL, NULL, NULL, 0));
 }

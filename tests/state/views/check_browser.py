@@ -5,13 +5,16 @@ a headless Chromium, whose figures must be those of --json. TAP. The pictures ar
 import argparse
 import json
 import os
+import struct
 import sys
 import tempfile
 
-import views
-from browser import Browser, find_browser
-from tap import check, end
-from views import HOSTILE, Document, Page, check_page, check_title, dump, dump_json, same
+sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import make_page as made_pages  # noqa: E402
+import views  # noqa: E402
+from browser import Browser, find_browser  # noqa: E402
+from tap import check, end  # noqa: E402
+from views import HOSTILE, Document, Page, check_page, check_title, dump, dump_json, same  # noqa: E402
 
 
 def document_of(browser):
@@ -144,6 +147,43 @@ def check_zoom(browser, view):
     browser.move(5, 5)
 
 
+def check_loaded(tool, browser, folder, path):
+    """The label of the end of loading goes with its line, and out of sight with it."""
+    with open(path, "rb") as file:
+        page = bytearray(file.read())
+    at, number = page.index(b"loaded_ns\0"), 0
+    begin, _, size = struct.unpack_from("<QQQ", page, made_pages.HEADER.size + 24 * made_pages.SECTIONS.index("names"))
+    number = (at - begin) // size
+    figures, = struct.unpack_from("<Q", page, made_pages.HEADER.size + 24 * made_pages.SECTIONS.index("figures"))
+    loaded = dump_json(tool, [path])["time_ns"] // 10
+    struct.pack_into("<Q", page, figures + 8 * number, loaded)
+    changed, out = os.path.join(folder, "loaded.state"), os.path.join(folder, "loaded.html")
+    with open(changed, "wb") as file:
+        file.write(page)
+    view = check_figures(tool, browser, "a process that has loaded", [changed], out)
+    same("loading: its end is in the data", view["loaded_ns"], loaded)
+    browser.open(out)
+    label, line = (f"document.querySelector('{tag}.loaded')" for tag in ("text", "path"))
+    same("loading: the label is at the line", browser.value(
+        f"Math.abs({label}.getBoundingClientRect().left - {line}.getBoundingClientRect().left) < 12"), True)
+    browser.value("document.querySelector('svg.chart').focus()")
+    browser.press("+")
+    same("loading: where the chart shows other times, the label goes", browser.value(f"{label}.getAttribute('visibility')"), "hidden")
+    browser.press("0")
+    same("loading: and comes back", browser.value(f"{label}.getAttribute('visibility')"), "visible")
+
+
+def check_tree(browser, out):
+    """Levels are folded, and a click opens one."""
+    browser.open(out)
+    levels = "Array.from(document.querySelectorAll('#all-tree details'))"
+    tops = f"{levels}.filter(level => level.parentElement.id === 'all-tree')"
+    same("the tree: all levels are folded", browser.value(f"{levels}.some(level => level.open)"), False)
+    browser.value(f"{tops}[0].querySelector('summary').click()")
+    same("the tree: a click opens a level, and no other", browser.value(f"[{tops}[0].open, {levels}.filter(level => level.open).length]"),
+         [True, 1])
+
+
 def check_map(browser, view):
     browser.value("document.querySelector('.map g[data-block]').focus()")
     tip = "document.querySelector('body > .tip')"
@@ -263,8 +303,10 @@ def main():
             check_keyboard(browser)
             check_looks(browser, out, "hostile names", options.pictures)
             check_opened(browser, "hostile names, after all")
+            check_loaded(options.tool, browser, folder, pages[0])
             check_figures(options.tool, browser, "two hostile ranks", pages, out)
             check_figures(options.tool, browser, "a job", job, out)
+            check_tree(browser, out)
             check_ranks(browser, out)
             check_looks(browser, out, "a job", options.pictures)
         finally:

@@ -141,9 +141,56 @@ def check_size(tool, folder):
         data = data_of(Document(file.read()))
     same("64 ranks: all tensors and causes of all, and the end of the memory over time",
          [len(data["tensors"]), data["tensors"][0]["bytes"], len(data["causes"]), data["samples"][-1]["live_bytes"]],
-         [500, 64 * 10000, 60, 64 * made_pages.FIGURES["live_bytes"]])
+         [500, 10000, 60, made_pages.FIGURES["live_bytes"]])
     for text in drawn("64 ranks", [out]):
         check("64 ranks: each is drawn", all(f'<section id="p{i}"' in text for i in range(64)))
+
+
+def write_page(folder, name, parts, **figures):
+    """A page with these figures besides."""
+    path = os.path.join(folder, name)
+    names = [record.rstrip(b"\0").decode() for record in parts["names"]]
+    known = {**dict(zip(names, parts["figures"])), **{key: struct.pack("<Q", value) for key, value in figures.items()}}
+    parts["names"], parts["figures"] = [made_pages.text(key, 48) for key in known], list(known.values())
+    with open(path, "wb") as file:
+        file.write(made_pages.page(parts))
+    return path
+
+
+def check_normal(tool, folder):
+    """A run as it should be: it loads, one kernel brings in less than a granule, and then kernels use the rest."""
+    parts = made_pages.records()
+    parts["process"] = [made_pages.process(ended=9)] * 2
+    parts["causes"] = [made_pages.cause(what="loads", size=2 ** 21 - 1, loaded=(3, 2 ** 21 - 1, 7), kind=11),
+                       made_pages.cause(what="trains", size=2 ** 33, kind=11), made_pages.cause(what="trains", size=2 ** 33),
+                       made_pages.cause(what="replays", size=2 ** 33, kind=5), made_pages.cause(what="host memory, to read files through", size=2 ** 34, kind=8, reason=0)]
+    parts["events"] = [made_pages.event(i, kind=kind) for i, kind in enumerate((1, 3, 4, 11))] + [made_pages.event(6, kind=11, size=2 ** 33, reason=2)]
+    path = write_page(folder, "normal.state", parts, fallbacks=1000, loaded_ns=5, live_bytes_peak=2 ** 33)
+    _, text = check_file(tool, "a normal run", [path], folder)
+    shown = text[:text.find("</main>")]
+    check("a normal run: no alarm", 'class="note"' not in shown and 'class="alarm"' not in shown, re.findall(r'.*class="(?:note|alarm)".*', shown))
+    if text:
+        same("a normal run: a cause is there once", [row[3:6:2] for row in views.rows_of(Document(text), "p0-causes")],
+             [["used", "trains"], ["fallback", "loads"]])
+        check("a normal run: where loading ends", "loading ends: " in shown)
+    parts["causes"][0] = made_pages.cause(what="loads", size=2 ** 21, loaded=(3, 2 ** 21, 7), kind=11)
+    _, text = check_file(tool, "a run with a fallback", [write_page(folder, "fallback.state", parts)], folder)
+    check("a run with a fallback: it is noted", not text or '<p class="note">3 times while it loaded' in text)
+    parts["causes"].append(made_pages.cause(kind=11, reason=25, what="libother.so", sentence="libother.so stands before."))
+    _, text = check_file(tool, "a library before", [write_page(folder, "before.state", parts)], folder)
+
+
+def check_worst(tool, folder):
+    """Of two runs, that do not overlap: both peaks are of one process, and nothing is a sum."""
+    paths = []
+    for run, (peak, without) in enumerate(((700, 1000), (500, 90000))):
+        parts = made_pages.records()
+        parts["process"] = [made_pages.process(pid=600 + run, rank=0, world=1, ended=9, job=f"job{run}",
+                                               started_ns=10 ** 18 + run * 10 ** 12)] * 2
+        paths.append(write_page(folder, f"run{run}.state", parts, backed_bytes_peak=peak, live_bytes_peak=without, loaded_ns=3 + run))
+    _, text = check_file(tool, "two runs", paths, folder)
+    check("two runs: how many, and the peaks of one process", not text or "<h1>2 processes of 2 runs</h1>" in text and
+          "Peak of rank 0, the worst process, <b>700 B</b> instead of <b>1000 B</b>" in text)
 
 
 def check_work(tool, folder):
@@ -168,7 +215,7 @@ def check_ends(tool, make_page, folder):
     empty = Page(make_page, os.path.join(folder, "empty"), []).end()
     _, text = check_file(tool, "a process without blocks", [empty], folder)
     check("a process without blocks: it says so", not text or
-          text[:text.index("</main>")].count("<p>There are none.</p>") == 4)
+          text[:text.index("</main>")].count("<p>There are none.</p>") == 4 and "-tree" not in text[:text.index("</main>")])
 
 
 def check_self_checks(tool, folder):
@@ -256,6 +303,8 @@ def main():
         check_many(tool, make_page, folder)
         check_size(tool, folder)
         check_work(tool, folder)
+        check_normal(tool, folder)
+        check_worst(tool, folder)
         check_ends(tool, make_page, folder)
         check_self_checks(tool, folder)
         check_damaged(tool, make_page, folder)

@@ -25,9 +25,8 @@ static struct ms_snapshot process_of(uint64_t started_ns, uint64_t factor)
 MS_TEST(of_many_moments_the_one_with_the_most_memory_stays)
 {
     struct ms_snapshot snapshot = process_of(77, 3);
-    const struct view view = {&snapshot, 1};
     size_t count;
-    struct moment *moments = view_moments(&view, MOST, &count);
+    struct moment *moments = moments_of(&snapshot, MOST, &count);
     bool has_peak = false;
     CHECK(moments != NULL);
     CHECK(count > MOST / 2 && count <= MOST);
@@ -47,13 +46,12 @@ MS_TEST(of_many_moments_the_one_with_the_most_memory_stays)
 MS_TEST(as_many_as_there_is_room_for_stay_all)
 {
     struct ms_snapshot snapshot = process_of(0, 1);
-    const struct view view = {&snapshot, 1};
     size_t count;
-    struct moment *moments = view_moments(&view, SAMPLES, &count);
+    struct moment *moments = moments_of(&snapshot, SAMPLES, &count);
     CHECK(moments != NULL);
     CHECK_EQ(count, SAMPLES);
     free(moments);
-    moments = view_moments(&view, SAMPLES - 1, &count);
+    moments = moments_of(&snapshot, SAMPLES - 1, &count);
     CHECK(moments != NULL);
     CHECK(count <= SAMPLES - 1);
     free(moments);
@@ -63,25 +61,39 @@ MS_TEST(a_later_process_begins_later_on_the_same_clock)
 {
     const struct ms_snapshot snapshots[2] = {process_of(9000500, 1), process_of(9000000, 1)};
     const struct view view = {snapshots, 2};
-    size_t count;
     CHECK_EQ(view_start_ns(&view), 9000000);
     CHECK_EQ(view_shift_ns(&view, &snapshots[0]), 500);
-    struct moment *moments = view_moments(&view, SIZE_MAX, &count);
-    CHECK(moments != NULL);
-    CHECK_EQ(count, 2 * SAMPLES);
-    for (size_t i = 0; i < count; i++) {
-        CHECK_EQ(moments[i].time_ns, 1000 + 500 * i);
-        CHECK_EQ(moments[i].live_bytes, i / 2 + (i % 2 != 0 ? i / 2 : i == 0 ? 0 : i / 2 - 1));
-    }
-    free(moments);
+    CHECK_EQ(view_shift_ns(&view, &snapshots[1]), 0);
+}
+
+static struct ms_state_block named_block(uint64_t bytes, uint64_t deferred_bytes)
+{
+    struct ms_state_block block = {.bytes = bytes, .deferred_bytes = deferred_bytes};
+    snprintf(block.name, sizeof(block.name), "layer.weight");
+    return block;
+}
+
+MS_TEST(a_tensor_of_several_processes_has_the_most_of_one_and_no_sum)
+{
+    struct ms_state_block first[2] = {named_block(100, 10), named_block(200, 20)};
+    struct ms_state_block second[1] = {named_block(250, 40)};
+    const struct ms_snapshot snapshots[2] = {{.blocks = first, .block_count = 2},
+                                             {.blocks = second, .block_count = 1}};
+    size_t count;
+    struct tensor_row *rows = view_tensors(&(struct view){snapshots, 2}, &count);
+    CHECK(rows != NULL);
+    CHECK_EQ(count, 1);
+    CHECK_EQ(rows[0].bytes, 300);
+    CHECK_EQ(rows[0].deferred_bytes, 40);
+    CHECK_EQ(rows[0].blocks, 2);
+    free(rows);
 }
 
 MS_TEST(without_samples_there_are_no_moments)
 {
     const struct ms_snapshot snapshot = {0};
-    const struct view view = {&snapshot, 1};
     size_t count = 7;
-    struct moment *moments = view_moments(&view, MOST, &count);
+    struct moment *moments = moments_of(&snapshot, MOST, &count);
     CHECK(moments != NULL);
     CHECK_EQ(count, 0);
     free(moments);

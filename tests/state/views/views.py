@@ -285,7 +285,7 @@ def expected_tensors(group):
         for tensor in process["tensors"]:
             row = sums.setdefault(tensor["name"], [tensor["name"], 0, 0, 0, 0, 0])
             for i, key in enumerate(["bytes", "deferred_bytes", "present_bytes", "file_bytes", "blocks"], 1):
-                row[i] += tensor[key]
+                row[i] = max(row[i], tensor[key])  # a sum would be of several devices
     return sorted(sums.values(), key=lambda row: (-row[1], row[0].encode()))
 
 
@@ -296,12 +296,24 @@ def expected_blocks(process):
             for block in process["blocks"]]
 
 
+NO_RULE, BYPASSED = "a kernel without a rule", "another library stands before MetaShard"
+
+
+def causes_once(group):
+    """Without those that are a part of another one, and without what is a note."""
+    rows = [cause for process in group for cause in process["causes"]]
+    explained = {cause["reason"] for cause in rows if "explanation" in cause}
+    return [[cause for cause in process["causes"] if cause["kind"] not in ("replay", "evict") and
+             not (cause["kind"] == "pin" and cause["text"].startswith("host memory")) and cause["reason"] != BYPASSED and
+             not (cause["kind"] == "materialise" and cause["reason"] in explained)] for process in group]
+
+
 def expected_causes(group):
     sums = {}
-    for process in group:
-        for cause in process["causes"]:
-            used = cause["kind"] == "fallback" and cause["loaded_count"] == 0 and cause["reason"] == "a kernel without a rule"
-            key = ("used" if used else cause["kind"], cause["call"], cause["text"], cause["reason"] + cause.get("explanation", ""))
+    for causes in causes_once(group):
+        for cause in causes:
+            used = cause["kind"] == "fallback" and cause["loaded_count"] == 0 and cause["reason"] == NO_RULE
+            key = ("used" if used else cause["kind"], cause["call"], cause["text"], cause["reason"])
             row = sums.setdefault(key, [0, 0, 0])
             for i, name in enumerate(["bytes", "count"]):
                 row[i] += cause[name]
@@ -310,7 +322,10 @@ def expected_causes(group):
 
 
 def expected_events(process):
-    return [[event["time_ns"], event["kind"], event["bytes"], event["duration_ns"], event["block"], event["call"],
+    def kind(event):
+        is_work = event["kind"] == "fallback" and event["reason"] == NO_RULE and 0 < process["loaded_ns"] < event["time_ns"]
+        return "used" if is_work else event["kind"]
+    return [[event["time_ns"], kind(event), event["bytes"], event["duration_ns"], event["block"], event["call"],
              event["text"], event["reason"], event["thread"]] for event in process["events"]]
 
 
@@ -364,10 +379,16 @@ def chart_fault(chart, moments):
 # Of several processes the page has the most of one, not the sum.
 FIGURES = ["requested_bytes", "live_bytes_peak", "live_bytes", "deferred_bytes", "backed_bytes",
            "backed_bytes_peak", "saved_bytes", "skipped_bytes", "h2d_bytes", "materialise_ns"]
-FIRST_FIGURES = ["backed_bytes_peak", "saved_bytes", "h2d_bytes", "materialise_ns"]
+FIRST_FIGURES = ["saved_bytes", "skipped_bytes", "h2d_bytes", "materialise_ns"]
 
 
-NOTES = {"fallbacks": "times, memory could not stay deferred: see the causes.",
+def count_fallbacks(process):
+    """While it loaded, of 2 MiB and more."""
+    return sum(cause["loaded_count"] for cause in process["causes"]
+               if cause["kind"] == "fallback" and cause["loaded_bytes"] >= 2 << 20)
+
+
+NOTES = {"fallbacks": "times while it loaded, memory could not stay deferred: see the causes.",
          "remote_reads": "reads of bytes that the plan gives to other ranks: see the causes.",
          "torn_records": "records were half written when a process was killed; they are left out."}
 
@@ -379,9 +400,11 @@ def check_figures(name, element, source):
         key, value = datum.get("data-figure"), int(datum.get("value"))
         seen.append(key)
         wanted = time_text(value) if key.endswith("_ns") else bytes_text(value)
-        if value != source.get(key) or datum.text() not in (wanted, str(value)):
+        is_bar = datum.parent.parent.parent.parent.has("class_", "peaks")  # of them, check_peaks knows the unit
+        if value != source.get(key) or datum.text() not in (wanted, str(value)) and not is_bar:
             faults.append(f"{key}: {value}, {datum.text()}; expected {source.get(key)}, {wanted}")
     missing = [key for key in FIGURES if key not in seen]
+    same(f"{name}: no figure is there twice", sorted(seen), sorted(set(seen)))
     cards = element.first("dl", class_="figures")
     same(f"{name}: four figures are enough at first", [datum.get("data-figure") for datum in cards.all("data")],
          FIRST_FIGURES)
@@ -393,7 +416,7 @@ def check_peaks(name, document, part, figures, device):
     """The bars of the peaks, as long as the numbers beside them; what is far beyond them is cut."""
     without, peak = figures["live_bytes_peak"], figures["backed_bytes_peak"]
     most = max(without, peak)
-    if most == 0:
+    if without == 0:
         return
     rows = [("without MetaShard", without), ("with MetaShard", peak)] + ([("device memory", device)] if device else [])
     most = device if most < device <= 4 * most + 3 else most
@@ -408,7 +431,7 @@ def check_peaks(name, document, part, figures, device):
     unit = unit_of_all([without, peak])
     percent = round(100 * (peak - without) / without)
     line = document.root.first("section", id=part).first("p", class_="verdict").text()
-    whose = "of the worst process " if part == "all" else ""
+    whose = f"of {rank_name(figures)}, the worst process, " if part == "all" else ""
     check(f"{name}: the first line is what it was worth", line.startswith(
         f"Peak {whose}{in_unit(peak, unit)} instead of {in_unit(without, unit)} (") and abs(int(line[line.rindex("(") + 1:-3]) - percent) <= 1, line)
 
@@ -424,6 +447,45 @@ def check_units(name, section):
             used = words & {unit[0] for unit in units}
             mixed += [(table.get("id"), used)] if len(used) > 1 and not table.get("id").endswith("-processes") else []
     check(f"{name}: a table is in one unit", not mixed, mixed)
+
+
+def check_loaded(name, chart, loaded):
+    """A vertical line where loading ends, and its label."""
+    line, label = chart.first("path", class_="loaded"), chart.first("text", class_="loaded")
+    if not 0 < loaded <= float(chart.get("data-end")):
+        check(f"{name}: no end of loading", line is None and label is None)
+        return
+    left, right = float(chart.get("data-left")), float(chart.get("data-right"))
+    x = left + (right - left) * loaded / float(chart.get("data-end"))
+    drawn = re.fullmatch(r"M([\d.]+) ([\d.]+)V([\d.]+)", line.get("d"))
+    same(f"{name}: the chart has a line from top to bottom where loading ends",
+         [abs(float(drawn[1]) - x) < 0.01, drawn[2], drawn[3]], [True, chart.get("data-top"), chart.get("data-bottom")])
+    same(f"{name}: with its label", label.text(), f"loading ends: {time_text(loaded)}")
+
+
+def sums_of(node):
+    return [int(datum.get("value")) for datum in next(child for child in node.children if isinstance(child, Node) and
+                                                     child.tag == "span").all("data")]
+
+
+def check_tree(name, tree, rows):
+    """The leaves are the tensors, and each level has the sums of its leaves."""
+    if len(rows) < 2:
+        check(f"{name}: one tensor is no tree", tree is None)
+        return
+    leaves = {leaf.get("data-name"): sums_of(leaf) for leaf in tree.all("li")}
+    same(f"{name}: the tree has each tensor once", (leaves, len(list(tree.all("li")))),
+         ({row[0]: [row[1], row[3], row[2]] for row in rows}, len(rows)))
+    faults = []
+    for level in tree.all("details"):
+        below = [leaves[leaf.get("data-name")] for leaf in level.all("li")]
+        sums, count = [sum(column) for column in zip(*below)], level.first("i").text()
+        if sums_of(level.first("summary")) != sums or count != f"{len(below)} tensors" or level.get("open") is not None:
+            faults.append(f"{level.first('b').text()}: {sums_of(level.first('summary'))}, {count}; expected {sums}, {len(below)}")
+        prefix = os.path.commonprefix([leaf.get("data-name").split(".")[:-1] for leaf in level.all("li")])
+        if not ".".join(prefix).endswith(level.first("b").text()):
+            faults.append(f"{level.first('b').text()} is no part of {'.'.join(prefix)}")
+    check(f"{name}: a level of the tree has the sums of what is below it", not faults, "\n".join(faults[:5]))
 
 
 def check_links(name, document, part, process):
@@ -454,9 +516,10 @@ def check_view(document, name, view, number=None):
         check(f"{name}: is there", False)
         return
     if number is None:
-        most = dict(view, **{key: (min if key == "saved_bytes" else max)(process[key] for process in group) for key in FIGURES})
+        most = {key: (min if key == "saved_bytes" else max)(process[key] for process in group) for key in FIGURES}
+        most.update({key: view["worst"][key] for key in ("live_bytes_peak", "backed_bytes_peak")})
         check_figures(name, summary_of(section), most)
-        check_peaks(name, document, part, most, 0)
+        check_peaks(name, document, part, view["worst"], 0)
         for process in group:
             row = section.first("tr", data_pid=str(process["pid"]))
             wrong = [(datum.get("data-figure"), datum.get("value")) for datum in row.all("data", data_figure=True)
@@ -467,20 +530,29 @@ def check_view(document, name, view, number=None):
         check_peaks(name, document, part, group[0], group[0]["device_bytes"])
         check_links(name, document, part, group[0])
         counters = rows_of(document, part + "-counters")
-        check(f"{name}: there are all counters", len(counters) > 20 and
+        check(f"{name}: there are all other counters", len(counters) > 20 and
               all(group[0][key] == value for key, value in counters), counters)
         same(f"{name}: the configuration", dict(rows_of(document, part + "-options")), group[0]["options"])
         same(f"{name}: self-checks", [(line.has("class_", "note"), line.text().split(": ", 1)[-1].split(",")[0].rstrip("."))
                                       for line in section.all("p", class_="self-check")],
              [(bool(one["unmet"]), one["state"]) for one in group[0]["self_checks"] if one["state"] != "none"])
-    notes = [(sum(process[key] for process in group), text) for key, text in NOTES.items()]
+    notes = [(sum(count_fallbacks(process) if key == "fallbacks" else process[key] for process in group), text)
+             for key, text in NOTES.items()]
     same(f"{name}: what is to be noted", [note.text() for note in section.all("p", class_="note")
                                           if not note.has("class_", "self-check") and
                                           (number is not None or note.parent is section)],
+         sorted({cause["explanation"] for process in group for cause in process["causes"] if cause["reason"] == BYPASSED}) +
          [f"{count} {text}" for count, text in notes if count])
     same(f"{name}: tensors", rows_of(document, part + "-tensors"), expected_tensors(group))
+    check_tree(name, section.first("div", id=part + "-tree"), expected_tensors(group))
     causes = rows_of(document, part + "-causes")
-    same(f"{name}: causes", sorted(causes), expected_causes(group))
+    table = section.first("table", id=part + "-causes")
+    advice = [paragraph.text() for paragraph in table.all("p", class_="advice")] if table else []
+    explained = [next(text for text in advice if row[-1].endswith(text)) for row in causes if row[-1].endswith(tuple(advice) or "\0")]
+    rows = [[*row[:-1], next((row[-1].removesuffix(text) for text in explained if row[-1].endswith(text)), row[-1])] for row in causes]
+    same(f"{name}: causes", sorted(rows), expected_causes(group))
+    reasons = {cause["reason"] for rest in causes_once(group) for cause in rest if "explanation" in cause}
+    same(f"{name}: a reason is explained once", sorted(row[-1] for row, whole in zip(rows, causes) if row != whole), sorted(reasons))
     ranks = [row[0] for row in causes]
     same(f"{name}: causes are by bytes", ranks, sorted(ranks, reverse=True))
     moments = expected_moments([max(group, key=lambda process: process["backed_bytes_peak"])])
@@ -488,6 +560,7 @@ def check_view(document, name, view, number=None):
     chart = section.first("svg", id=part + "-chart")
     fault = chart_fault(chart, moments) if chart else "there is none"
     check(f"{name}: the chart shows it", fault is None, fault)
+    check_loaded(name, chart, max(group, key=lambda process: process["backed_bytes_peak"])["loaded_ns"])
     check_units(name, section)
     if number is None:
         return

@@ -71,11 +71,12 @@ ${rows.map(row => html`<tr${attributes(row)}>${columns.map(column => cell(column
   const heading = (part, text) => part.isInner ? html`<h3>${text}</h3>
 ` : html`<h2>${text}</h2>
 `;
-  const section = (part, what, title, columns, attributes) => {
-    const rows = part.data[what] ?? [], all = rows.length + (part.data.left_out?.[what] ?? 0);
-    return html`${heading(part, title)}${rows.length
+  // `rows`: those of the data that are to be shown; `before` stands between heading and table.
+  const section = (part, what, title, columns, {attributes, before = '', rows = part.data[what] ?? []} = {}) => {
+    const left = part.data.left_out?.[what] ?? 0;
+    return html`${heading(part, title)}${before}${rows.length
       ? makeTable(`${part.id}-${what}`, title, columns, rows, {attributes}) : html`<p>There are none.</p>
-`}${rows.length < all ? html`<p class="dim">${rows.length} of ${all} are shown; metashard-dump show --json has all.</p>
+`}${left ? html`<p class="dim">${rows.length} of ${rows.length + left} are shown; metashard-dump show --json has all.</p>
 ` : ''}`;
   };
 
@@ -95,18 +96,19 @@ ${rows.map(([key, value]) => html`<tr><th scope="row">${key}</th>${of(key, value
   // process that has the most of it, or saved the least.
   const TOTALS = {
     requested_bytes: ['requested', 'by all allocations together, freed ones too'],
-    live_bytes_peak: ['without', 'peak without MetaShard'],
+    live_bytes_peak: ['without MetaShard', 'its peak'],
     live_bytes: ['now', 'requested, and not freed'],
     deferred_bytes: ['deferred', 'now: not in device memory'],
     backed_bytes: ['backed', 'now: in device memory'],
-    backed_bytes_peak: ['peak', 'of device memory'],
+    backed_bytes_peak: ['with MetaShard', 'the peak of device memory'],
     saved_bytes: ['saved', 'peak without MetaShard less the peak with it'],
     skipped_bytes: ['skipped', 'written, and never copied to the device'],
     h2d_bytes: ['copied', 'to the device, by MetaShard'],
     materialise_ns: ['time', 'spent on loading bytes into memory'],
   };
-  const FIRST = ['backed_bytes_peak', 'saved_bytes', 'h2d_bytes', 'materialise_ns'];
-  const OTHERS = ['live_bytes_peak', 'live_bytes', 'deferred_bytes', 'backed_bytes', 'requested_bytes', 'skipped_bytes'];
+  // Both peaks are bars above the cards.
+  const FIRST = ['saved_bytes', 'skipped_bytes', 'h2d_bytes', 'materialise_ns'];
+  const OTHERS = ['live_bytes', 'deferred_bytes', 'backed_bytes', 'requested_bytes'];
   const OF_EACH = ['backed_bytes_peak', 'live_bytes_peak', 'saved_bytes', 'backed_bytes', 'deferred_bytes', 'skipped_bytes',
     'h2d_bytes', 'materialise_ns'];
 
@@ -124,33 +126,33 @@ ${rows.map(([key, value]) => html`<tr><th scope="row">${key}</th>${of(key, value
   };
 
   // A bar that is longer than the scale ends in dashes.
-  const peak = (name, kind, bytes, most, unit) => {
+  const peak = (figure, kind, bytes, most, unit) => {
+    const name = TOTALS[figure]?.[0] ?? 'device memory';
     const rects = bytes > most ? [[0, 91], [92, 2], [95, 2], [98, 2]] : [[0, 100 * bytes / most]];
     return html`<tr><th scope="row">${name}</th><td><svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">${
       rects.map(([x, width]) => html`<rect class="${kind}" x="${x}" width="${width.toFixed(2)}" height="4"/>`)
-    }</svg></td><td class="n">${datum(bytes, inUnit(bytes, unit))}${bytes > most ? ', not to scale' : ''}</td></tr>
+    }</svg></td><td class="n">${datum(bytes, inUnit(bytes, unit), figure)}${bytes > most ? ', not to scale' : ''}</td></tr>
 `;
   };
 
   // Of several processes there is no bar of devices: they may share one.
   const peaks = (part, without, peakBytes) => {
     const device = part.isAll ? 0 : part.data.device_bytes;
-    let most = Math.max(without, peakBytes);
-    if (!most) return '';
+    let most = Math.max(without, peakBytes, 1);
     if (device > most && Math.floor(device / 4) <= most) most = device;
     const unit = unitOfAll([without, peakBytes, device]);
     return html`<table class="peaks" id="${part.id}-peaks"><tbody>
-${peak('without MetaShard', 'without', without, most, unit)}${peak('with MetaShard', 'with', peakBytes, most, unit)}${
-      device ? peak('device memory', 'device', device, most, unit) : ''}</tbody></table>
+${peak('live_bytes_peak', 'without', without, most, unit)}${peak('backed_bytes_peak', 'with', peakBytes, most, unit)}${
+      device ? peak('device_bytes', 'device', device, most, unit) : ''}</tbody></table>
 `;
   };
 
   // Four figures are enough at first sight; the others are one click away.
   const figures = part => {
-    const without = worst(part, 'live_bytes_peak').live_bytes_peak, full = worst(part, 'backed_bytes_peak');
+    const full = worst(part, 'backed_bytes_peak'), without = full.live_bytes_peak;
     const percent = Math.round(100 * (full.backed_bytes_peak - without) / without);
     const unit = unitOfAll([without, full.backed_bytes_peak]);
-    return html`${without ? html`<p class="verdict">Peak ${part.isAll ? 'of the worst process ' : ''}<b>${
+    return html`${without ? html`<p class="verdict">Peak ${part.isAll ? `of ${rankName(full)}, the worst process, ` : ''}<b>${
       inUnit(full.backed_bytes_peak, unit)}</b> instead of <b>${inUnit(without, unit)}</b> (${percent > 0 ? '+' : ''}${percent} %)</p>
 ` : ''}${peaks(part, without, full.backed_bytes_peak)}<dl class="figures">
 ${FIRST.map(figure => card(part, figure))}</dl>
@@ -160,20 +162,29 @@ ${OTHERS.map(figure => card(part, figure))}</dl></details>
 `;
   };
 
+  const isBypassed = cause => cause.reason === 'another library stands before MetaShard';
+
   const planOf = plan => plan && html`<p>Plan ${plan.file}: rank ${plan.rank ?? '?'} of ${plan.world_size ?? '?'} keeps ${
     datum(plan.owned_bytes, bytesText(plan.owned_bytes))} of ${datum(plan.planned_bytes, bytesText(plan.planned_bytes))}, ${
     plan.mode === 'enforce' ? 'enforced' : 'as advice'}.</p>
 `;
 
+  // An alarm is for what a user can change. After a program has loaded, its kernels use memory; and less than a granule is not
+  // worth a look.
+  const GRANULE = 2 ** 21;
+  const fallbacks = process => process.causes.reduce((sum, cause) =>
+    sum + (cause.kind === 'fallback' && cause.loaded_bytes >= GRANULE ? cause.loaded_count : 0), 0);
+  const note = text => html`<p class="note">${text}</p>
+`;
   const notes = part => [
-    ['fallbacks', 'times, memory could not stay deferred: see the causes.'],
-    ['remote_reads', 'reads of bytes that the plan gives to other ranks: see the causes.'],
-    ['torn_records', 'records were half written when a process was killed; they are left out.'],
-  ].map(([figure, text]) => {
-    const count = part.processes.reduce((sum, process) => sum + process[figure], 0);
-    return count ? html`<p class="note">${count} ${text}</p>
-` : '';
-  });
+    ...new Set(part.data.causes.filter(isBypassed).map(cause => cause.explanation)),
+    ...[
+      [fallbacks, 'times while it loaded, memory could not stay deferred: see the causes.'],
+      [process => process.remote_reads, 'reads of bytes that the plan gives to other ranks: see the causes.'],
+      [process => process.torn_records, 'records were half written when a process was killed; they are left out.'],
+    ].map(([countOf, text]) => [part.processes.reduce((sum, process) => sum + countOf(process), 0), text])
+      .filter(([count]) => count).map(pair => pair.join(' ')),
+  ].map(note);
 
   // One line a device. What does not hold is as loud as a note.
   const selfChecks = process => process.self_checks.map((check, device) => {
@@ -195,11 +206,11 @@ ${OTHERS.map(figure => card(part, figure))}</dl></details>
     process.version}</p>
 `;
 
-  // What is a number there, but is none of the counters.
+  // What is a number there, but is none of the counters, or is shown already.
   const FACTS = ['pid', 'rank', 'world_size', 'started_unix_ns', 'time_ns', 'torn_records', 'events_lost', 'saved_bytes',
-    'skipped_bytes'];
+    'device_bytes', ...Object.keys(TOTALS)];
   const particulars = part => html`${
-    pairs(`${part.id}-counters`, 'All counters', Object.entries(part.data).filter(([key, value]) =>
+    pairs(`${part.id}-counters`, 'Other counters', Object.entries(part.data).filter(([key, value]) =>
       typeof value === 'number' && !FACTS.includes(key)),
     (key, value) => html`<td class="n">${datum(value, value, key)}</td>`)}${
     pairs(`${part.id}-options`, 'Configuration', Object.entries(part.data.options), (key, value) => html`<td>${value}</td>`)}`;
@@ -250,29 +261,40 @@ ${OTHERS.map(figure => card(part, figure))}</dl></details>
     return path;
   };
 
-  const plot = (part, samples) => {
+  // Where the program had loaded and went on to its work: the line is in the plot, which zooms, its label is not.
+  const loadedMark = (scale, loaded) => ({
+    line: html`<path class="loaded" d="M${scale.x(loaded).toFixed(2)} ${TOP}V${HEIGHT - BOTTOM}"/>
+`,
+    label: html`<text class="loaded" data-time="${loaded}" x="${scale.x(loaded).toFixed(2)}" y="${TOP + 10}" text-anchor="${
+      loaded > scale.end / 2 ? 'end' : 'start'}" dx="${loaded > scale.end / 2 ? -5 : 5}">loading ends: ${timeText(loaded)}</text>
+`,
+  });
+
+  const plot = (part, samples, loaded) => {
     const scale = scaleOf(samples), width = WIDTH - LEFT - RIGHT, height = HEIGHT - TOP - BOTTOM + 2 * MARGIN;
     const area = `${steps(scale, samples, 'backed_bytes')}V${scale.y(0).toFixed(2)}H${scale.x(samples[0].time_ns).toFixed(2)}Z`;
     // The first series is on top, dashed, so that an equal one shows through.
     const lines = [...SERIES].reverse().map(([, , key, mark]) =>
       html`<path class="line ${mark}" data-series="${mark}" d="${steps(scale, samples, key)}"/>
 `);
+    const mark = loaded > 0 && loaded <= scale.end ? loadedMark(scale, loaded) : {line: '', label: ''};
     return html`<svg class="chart" id="${part.id}-chart" viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-labelledby="${
       part.id}-chart-title" data-begin="0" data-end="${scale.end}" data-most="${scale.most}" data-left="${LEFT}" data-right="${
       WIDTH - RIGHT}" data-top="${TOP}" data-bottom="${HEIGHT - BOTTOM}">
-<title id="${part.id}-chart-title">Bytes without MetaShard, deferred and backed over ${timeText(scale.end)}</title>
+<title id="${part.id}-chart-title">Bytes without MetaShard, deferred and backed over ${timeText(scale.end)}${
+      mark.line && `; loading ends after ${timeText(loaded)}`}</title>
 ${grid(scale)}<g class="times"></g>
 <svg class="plot" x="${LEFT}" y="${TOP - MARGIN}" width="${width}" height="${height}" viewBox="${LEFT} ${TOP - MARGIN} ${
       width} ${height}" preserveAspectRatio="none">
 <path class="area backed" d="${area}"/>
-${lines}</svg>
-</svg>
+${lines}${mark.line}</svg>
+${mark.label}</svg>
 `;
   };
 
   const chart = part => {
     // Of several processes a sum would be of several devices.
-    const full = worst(part, 'backed_bytes_peak'), samples = full.samples;
+    const full = worst(part, 'backed_bytes_peak'), samples = part.data.samples;
     if (!samples.length) return html`${heading(part, 'Memory over time')}<p>Nothing was allocated.</p>
 `;
     const columns = [['time', 'time', sample => sample.time_ns],
@@ -280,7 +302,7 @@ ${lines}</svg>
     return html`${heading(part, 'Memory over time')}<figure>
 ${legend(SERIES, name => html`<path class="line ${name}" d="M0 4H24"/>`)}<p class="hint">← scroll sideways →</p>
 <div class="wide">
-${plot(part, samples)}</div>
+${plot(part, samples, full.loaded_ns)}</div>
 ${part.isAll ? html`<figcaption>Of ${rankName(full)}, which has the highest peak.</figcaption>
 ` : ''}</figure>
 <details class="table"><summary>The ${samples.length} points as a table</summary>
@@ -390,22 +412,91 @@ ${maps.length ? maps : html`<p>There are no blocks.</p>
   };
 
   // By the program's work, after it had loaded.
-  const used = cause => cause.kind === 'fallback' && cause.loaded_count === 0 && cause.reason === 'a kernel without a rule'
-    ? 'used' : cause.kind;
+  const NO_RULE = 'a kernel without a rule';
+  const used = cause => cause.kind === 'fallback' && cause.loaded_count === 0 && cause.reason === NO_RULE ? 'used' : cause.kind;
+
+  // Why bytes have memory, each once: not what was replayed or materialised for another row, nor what was evicted again, nor
+  // memory of the host. A library before MetaShard is a note.
+  const givenOnce = causes => {
+    const reasons = new Set(causes.filter(cause => cause.explanation).map(cause => cause.reason));
+    return causes.filter(cause => !isBypassed(cause) && !['replay', 'evict'].includes(cause.kind) &&
+      !(cause.kind === 'pin' && cause.text.startsWith('host memory')) &&
+      !(cause.kind === 'materialise' && reasons.has(cause.reason)));
+  };
+
   const causes = part => {
-    const most = part.data.causes[0]?.bytes;
+    const rows = givenOnce(part.data.causes), most = rows[0]?.bytes;
+    const firsts = new Map();
+    for (const cause of rows) if (cause.explanation && !firsts.has(cause.reason)) firsts.set(cause.reason, cause);
     return section(part, 'causes', 'Causes by bytes', [
       ['bytes', 'bytes', cause => cause.bytes, cause => bar(cause.bytes, 0, most)], ['times', 'count', cause => cause.count],
       [part.isAll ? 'longest time' : 'time', 'time', cause => cause.duration_ns], ['kind', 'word', used],
       ['call', 'word', cause => cause.call], ['kernel or tensor', 'text', cause => cause.text],
       ['why', 'text', cause => html`${cause.reason}${
-        cause.explanation ? html`<p class="advice">${cause.explanation}</p>` : ''}`]]);
+        firsts.get(cause.reason) === cause ? html`<p class="advice">${cause.explanation}</p>` : ''}`]], {rows});
   };
 
-  const tensors = part => section(part, 'tensors', 'Tensors by name', [
+  // --- tensors: a tree of the parts of their names, and a table
+
+  // A level has the sums of what is below it. A name may be the beginning of another one.
+  const addTo = (level, tensor) => {
+    level.count++;
+    for (const key of ['bytes', 'present_bytes', 'deferred_bytes']) level[key] += tensor[key];
+  };
+  const newLevel = name => ({name, count: 0, bytes: 0, present_bytes: 0, deferred_bytes: 0, below: new Map(), own: []});
+  const treeOf = rows => {
+    const root = newLevel('');
+    for (const tensor of rows) {
+      const words = tensor.name.split('.'), last = words.pop();
+      let level = root;
+      addTo(level, tensor);
+      for (const word of words) {
+        if (!level.below.has(word)) level.below.set(word, newLevel(word));
+        level = level.below.get(word);
+        addTo(level, tensor);
+      }
+      level.own.push([last, tensor]);
+    }
+    return root;
+  };
+
+  // One level below and nothing else: one line for both.
+  const joined = level => {
+    if (level.own.length || level.below.size !== 1) return level;
+    const [only] = level.below.values();
+    return joined({...only, name: `${level.name}.${only.name}`});
+  };
+
+  const sumsOf = level => html`<span>${datum(level.bytes, bytesText(level.bytes))}, in memory ${
+    datum(level.present_bytes, bytesText(level.present_bytes))}, deferred ${
+    datum(level.deferred_bytes, bytesText(level.deferred_bytes))}</span>`;
+  const byWord = ([a], [b]) => a.localeCompare(b, 'en', {numeric: true});
+  const leaves = rows => rows.length ? html`<ul>
+${rows.sort(byWord).map(([word, tensor]) => html`<li data-name="${tensor.name}">${word} ${sumsOf(tensor)}</li>
+`)}</ul>
+` : '';
+  // A level of one tensor is its line.
+  const below = level => {
+    const levels = Array.from(level.below.values(), joined), single = levels.filter(one => one.count === 1);
+    return html`${leaves([...level.own, ...single.map(({name, own: [[last, tensor]]}) => [`${name}.${last}`, tensor])])}${
+      levels.filter(one => one.count > 1).sort((a, b) => byWord([a.name], [b.name])).map(levelOf)}`;
+  };
+  const levelOf = level => html`<details class="level"><summary><b>${level.name}</b> ${sumsOf(level)} <i>${
+    level.count} tensors</i></summary>
+${below(level)}</details>
+`;
+  const tree = part => {
+    const rows = part.data.tensors ?? [], root = treeOf(rows);
+    return rows.length < 2 ? '' : html`<div class="tree" id="${part.id}-tree"><p class="caption">${root.count} tensors: ${
+      sumsOf(root)}. Open a level for what is below it.</p>
+${below(root)}</div>
+`;
+  };
+
+  const tensors = part => section(part, 'tensors', part.isAll ? 'Tensors by name: the most of one process' : 'Tensors by name', [
     ['name', 'text', tensor => tensor.name], ['bytes', 'bytes', tensor => tensor.bytes],
     ['deferred', 'bytes', tensor => tensor.deferred_bytes], ['in memory', 'bytes', tensor => tensor.present_bytes],
-    ['from files', 'bytes', tensor => tensor.file_bytes], ['blocks', 'count', tensor => tensor.blocks]]);
+    ['from files', 'bytes', tensor => tensor.file_bytes], ['blocks', 'count', tensor => tensor.blocks]], {before: tree(part)});
 
   const sourceOf = (block, units) => {
     const kinds = Object.entries(block.lineage_bytes).map(([kind, bytes], i) => html`${i > 0 ? ', ' : ''}${kind}${
@@ -432,23 +523,25 @@ ${maps.length ? maps : html`<p>There are no blocks.</p>
       ['tensor', 'text', block => block.name], ['what it has', 'text', sourceOf],
       ['backed for', 'text', block => [block.backed_call, block.backed_reason].filter(text =>
         text && text !== PLAIN).join(': ')]],
-    block => html` id="${part.id}-b${numbers.get(block)}" tabindex="-1"`)}${data.blocks_left_out > 0
+    {attributes: block => html` id="${part.id}-b${numbers.get(block)}" tabindex="-1"`})}${data.blocks_left_out > 0
       ? html`<p class="dim">${data.blocks_left_out} smaller blocks do not fit in the state page (METASHARD_STATE_BYTES), or in the 128 MiB of them that are read.</p>
 ` : ''}`;
   };
 
   const ALARMS = ['fail', 'fallback', 'out-of-plan read', 'pressure', 'differ'];
   const events = part => {
-    const numbers = new Map(part.data.events.map((event, i) => [event, i]));
+    const numbers = new Map(part.data.events.map((event, i) => [event, i])), loaded = part.data.loaded_ns || Infinity;
+    const kind = event => event.kind === 'fallback' && event.reason === NO_RULE && event.time_ns > loaded ? 'used' : event.kind;
     return html`${section(part, 'events', part.data.left_out?.events ? 'The last events' : 'Events', [
-      ['seconds', 'seconds', event => event.time_ns], ['kind', 'word', event => event.kind],
+      ['seconds', 'seconds', event => event.time_ns], ['kind', 'word', kind],
       ['bytes', 'bytes', event => event.bytes], ['time', 'time', event => event.duration_ns],
       ['block', 'count', event => event.block], ['call', 'word', event => event.call],
       ['kernel or tensor', 'text', event => event.text], ['why', 'text', event => event.reason],
       ['thread', 'count', event => event.thread]],
-    event => html` id="${part.id}-e${numbers.get(event)}" tabindex="-1"${
-      ALARMS.includes(event.kind) ? html` class="alarm"` : ''}`)}${part.data.events_lost > 0
-      ? html`<p class="dim">${part.data.events_lost} others do not fit in the state page (METASHARD_STATE_BYTES), or in the 64 MiB of them that are read.</p>
+    {attributes: event => html` id="${part.id}-e${numbers.get(event)}" tabindex="-1"${
+      ALARMS.includes(kind(event)) && !(event.kind === 'fallback' && event.bytes < GRANULE) ? html` class="alarm"` : ''}`})}${
+      part.data.events_lost > 0
+        ? html`<p class="dim">${part.data.events_lost} others do not fit in the state page (METASHARD_STATE_BYTES), or in the 64 MiB of them that are read.</p>
 ` : ''}`;
   };
 
@@ -459,9 +552,12 @@ ${where(part.data)}${figures(part)}${planOf(part.data.plan)}${notes(part)}${self
     chart(part)}${causes(part)}${map(part)}${tensors(part)}${blocks(part)}${events(part)}</section>
 `;
 
+  const countOf = view => `${view.processes.length} processes${
+    view.runs ? ` of ${view.runs} run${view.runs > 1 ? 's' : ''}` : ''}`;
+
   const allParts = view => {
     const all = {id: 'all', data: view, processes: view.processes, isAll: true};
-    return html`<header><h1>${view.processes.length} processes</h1></header>
+    return html`<header><h1>${countOf(view)}</h1></header>
 <main>
 <section id="all">
 ${figures(all)}${notes(all)}${processes(all)}${chart(all)}${causes(all)}${tensors(all)}</section>
@@ -483,7 +579,7 @@ ${processPart({id: `p${i}`, data, processes: [data], isInner: true})}</details>
     process.job === null ? '' : `, job ${process.job}`}, ${new Date(Number(process.started_unix_ns) / 1e6).toISOString().slice(0, 10)}`;
 
   return view => view.processes
-    ? {title: titleOf(`${view.processes.length} processes`, view.processes[0]), body: allParts(view).text}
+    ? {title: titleOf(countOf(view), view.processes[0]), body: allParts(view).text}
     : {title: titleOf(processName(view), view), body: html`<header><h1>${processName(view)}</h1><p>${life(view)}</p></header>
 <main>
 ${processPart({id: 'p0', data: view, processes: [view]})}</main>

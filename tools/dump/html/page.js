@@ -135,6 +135,7 @@
     const number = Object.fromEntries(Object.entries(chart.dataset).map(([key, value]) => [key, Number(value)]));
     const {left, right, bottom, end} = number;
     const plot = chart.querySelector('.plot'), times = chart.querySelector('.times');
+    const loaded = chart.querySelector('text.loaded');
     const [, top, , height] = plot.getAttribute('viewBox').split(' ');
     let begin = 0, span = end;
     const xOf = time => left + (right - left) * (time - begin) / span;
@@ -142,6 +143,9 @@
       plot.setAttribute('viewBox', `${left + (right - left) * begin / end} ${top} ${(right - left) * span / end} ${height}`);
       const step = roundTime(span);
       times.replaceChildren();
+      const isLoadedShown = loaded && loaded.dataset.time >= begin && loaded.dataset.time <= begin + span;
+      if (loaded) loaded.setAttribute('visibility', isLoadedShown ? 'visible' : 'hidden');
+      if (isLoadedShown) loaded.setAttribute('x', xOf(loaded.dataset.time));
       for (let at = Math.ceil(begin / step) * step; at <= begin + span; at += step) {
         const label = svg('text', {x: xOf(at), y: bottom + 19, 'text-anchor': 'middle'});
         label.textContent = timeText(at);
