@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libc's calls by which the program reads, changes and deletes files. Large reads are noted,
- * because their bytes may be copied to a device (source/reads.h); smaller reads cost one comparison
- * more than libc's function. While bytes on a device still come from a file, a call that opens the
- * file for writing, or changes it through a descriptor, first brings those bytes into memory, then
- * calls libc's function. Writes and stores are not watched: they need a descriptor that was opened
- * for writing. Calls that remove a link call libc's function first: while the shim has the file
- * open, its bytes stay, but so does its space, so the shim lets the file go if the link was the
- * last.
+ * because their bytes may be copied to a device (finding/reads.h); smaller reads cost one
+ * comparison more than libc's function. While bytes on a device still come from a file, a call that
+ * opens the file for writing, or changes it through a descriptor, first brings those bytes into
+ * memory, then calls libc's function. Writes and stores are not watched: they need a descriptor
+ * that was opened for writing. Calls that remove a link call libc's function first: while the shim
+ * has the file open, its bytes stay, but so does its space, so the shim lets the file go if the
+ * link was the last.
  *
  * While there is no such file, an entry costs one load more than libc's function. Nothing here
  * allocates or takes a lock before the file's inode is found among the needed ones, so open stays
@@ -35,9 +35,9 @@
 #include "runtime/base/log.h"
 #include "runtime/calls/file_writes.h"
 #include "runtime/driver/flags.h"
-#include "runtime/source/held_files.h"
-#include "runtime/source/read_ahead.h"
-#include "runtime/source/reads.h"
+#include "runtime/files/read_ahead.h"
+#include "runtime/finding/held_files.h"
+#include "runtime/finding/reads.h"
 #include "shim/off.h"
 #include "shim/real.h"
 
@@ -501,7 +501,7 @@ static void *map(enum call call, void *address, size_t bytes, int protection, in
 }
 
 /* Counts mappings of a file from offset 0, where a checkpoint has its header
- * (source/source_content.c). */
+ * (finding/mapped_tensors.c). */
 #define MMAP(name)                                                                         \
     CALL(void *, name,                                                                     \
          (void *address, size_t bytes, int protection, int flags, int file, off_t offset)) \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The shim starts nothing before the program's own cuInit has succeeded: no thread, no file, no
- * output, no memory. Exceptions: large reads are noted, in static memory (source/reads.h); a
+ * output, no memory. Exceptions: large reads are noted, in static memory (finding/reads.h); a
  * constructor reads one environment variable (off.c); another sets a pointer (resolver.c).
  * Preparations that only allocations need wait for the first allocation (ms_ready_to_defer).
  */

@@ -15,6 +15,7 @@
 #include "runtime/fill/scratch.h"
 #include "runtime/fill/settle.h"
 #include "runtime/kernel/parameters.h"
+#include "runtime/loading/pinned_pool.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/examining.h"
@@ -24,7 +25,6 @@
 #include "runtime/memory/space.h"
 #include "runtime/selfcheck/selfcheck.h"
 #include "runtime/shard/shard.h"
-#include "runtime/source/pinned_pool.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 

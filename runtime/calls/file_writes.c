@@ -9,6 +9,10 @@
 
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
+#include "runtime/files/change.h"
+#include "runtime/files/file_thread.h"
+#include "runtime/files/lease_thread.h"
+#include "runtime/files/mapping.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/bytes.h"
@@ -16,10 +20,6 @@
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
-#include "runtime/source/file_thread.h"
-#include "runtime/source/lease_thread.h"
-#include "runtime/source/mapping.h"
-#include "runtime/source/source_close.h"
 #include "runtime/state/caller.h"
 
 /* The largest size of one host copy, which is taken when device memory has run out. */

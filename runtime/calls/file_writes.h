@@ -41,5 +41,5 @@ enum ms_file_change {
  */
 int ms_file_writes_prepare(enum ms_file_change change, const char *call, dev_t device, ino_t inode);
 
-/* From now on the lease thread answers changes by other processes (source/lease_thread.h). */
+/* From now on the lease thread answers changes by other processes (files/lease_thread.h). */
 void ms_file_writes_start(void);

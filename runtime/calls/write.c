@@ -19,8 +19,8 @@
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/shard.h"
-#include "runtime/source/source_find.h"
-#include "runtime/source/trust.h"
+#include "runtime/finding/find.h"
+#include "runtime/files/trust.h"
 #include "runtime/state/counters.h"
 
 CUresult ms_write_bound(struct ms_allocation *allocation, size_t offset)

@@ -18,7 +18,7 @@
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
-#include "runtime/source/transfer.h"
+#include "runtime/loading/transfer.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 

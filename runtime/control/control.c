@@ -32,9 +32,9 @@
 #include "runtime/fill/prefetch.h"
 #include "runtime/fill/settle.h"
 #include "runtime/fill/suspend.h"
+#include "runtime/loading/transfer.h"
 #include "runtime/plan/plan.h"
 #include "runtime/shard/shard.h"
-#include "runtime/source/transfer.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/state.h"
 

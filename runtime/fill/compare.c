@@ -8,6 +8,7 @@
 #include "runtime/base/log.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
+#include "runtime/loading/pinned_pool.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/order.h"
@@ -15,7 +16,6 @@
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
-#include "runtime/source/pinned_pool.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 

@@ -16,6 +16,7 @@
 #include "runtime/fill/origins.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/restore.h"
+#include "runtime/loading/transfer.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/examining.h"
@@ -23,7 +24,6 @@
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
-#include "runtime/source/transfer.h"
 #include "runtime/state/counters.h"
 
 /* Limits of a batch: the thread holds its claims until the batch is filled. */

@@ -6,18 +6,18 @@
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/driver/driver.h"
+#include "runtime/files/source.h"
 #include "runtime/fill/compare.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/origins.h"
 #include "runtime/fill/replay.h"
+#include "runtime/finding/find.h"
+#include "runtime/loading/pinned_pool.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/memory/space.h"
 #include "runtime/shard/shard.h"
-#include "runtime/source/pinned_pool.h"
-#include "runtime/source/source.h"
-#include "runtime/source/source_find.h"
 
 enum { COMPARED_BYTES = 1 << 20 };
 

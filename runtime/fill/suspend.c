@@ -18,14 +18,14 @@
 #include "runtime/fill/replay.h"
 #include "runtime/fill/restore.h"
 #include "runtime/fill/shadow.h"
+#include "runtime/loading/pinned_pool.h"
+#include "runtime/loading/store.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/publish.h"
-#include "runtime/source/pinned_pool.h"
-#include "runtime/source/store.h"
 #include "runtime/state/counters.h"
 
 _Atomic bool ms_suspend_is_set;

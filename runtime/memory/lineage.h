@@ -26,7 +26,7 @@
 #include "runtime/base/counted.h"
 #include "runtime/base/range.h"
 #include "runtime/base/sorted.h"
-#include "runtime/source/source.h"
+#include "runtime/files/source.h"
 
 struct ms_recorded_launch;
 struct ms_parked;

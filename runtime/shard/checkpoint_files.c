@@ -10,7 +10,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/base/pages.h"
-#include "runtime/source/file_thread.h"
+#include "runtime/files/file_thread.h"
 
 size_t ms_checkpoint_files_most = 4096;
 

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/source/source.h"
+#include "runtime/files/source.h"
 
 /* The most files known at a time; then the oldest is forgotten, and read again when needed. A
  * program that saves and loads for days has new files each time. Tests make it small. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fill FOLDER: MiB per second of a fill of device memory from a file in FOLDER
- * (runtime/source/transfer.h), on the simulated driver, against plain read() into one buffer with
+ * (runtime/loading/transfer.h), on the simulated driver, against plain read() into one buffer with
  * several block sizes, which copies nothing to the device, and against a copy from the mapped file;
  * cold (not in the page cache) and warm. The ways take turns; each figure is the median of its
  * rounds. Prints and asserts nothing.
@@ -19,9 +19,9 @@
 #include <unistd.h>
 
 #include "runtime/config/config.h"
-#include "runtime/source/mapping.h"
-#include "runtime/source/transfer.h"
-#include "runtime/source/trust.h"
+#include "runtime/files/mapping.h"
+#include "runtime/files/trust.h"
+#include "runtime/loading/transfer.h"
 
 #define MIB ((size_t)1 << 20)
 enum { MAX_ROUNDS = 99, COPY_MIB = 64 };

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "runtime/driver/flags.h"
-#include "runtime/source/reads.h"
+#include "runtime/finding/reads.h"
 
 enum { ROUNDS = 1000, BYTES = MS_READS_LEAST, STEP = 2 * MS_READS_LEAST };
 

@@ -29,7 +29,7 @@ SUPPRESSIONS = os.path.join(SOURCE, "tests", "static", "cppcheck.txt")
 GCC_OFF = {
     # A pointer that is copied with memcpy, as a value or to where one lies, is a number for it that was never set.
     "runtime/kernel/call.c": ["-Wno-analyzer-use-of-uninitialized-value"],
-    "runtime/source/transfer.c": ["-Wno-analyzer-use-of-uninitialized-value"],
+    "runtime/loading/transfer.c": ["-Wno-analyzer-use-of-uninitialized-value"],
     "tools/dump/find_pages.c": ["-Wno-analyzer-malloc-leak"],  # what a list that grew holds
     # There are three values on the stack, so there is a stack.
     "runtime/checkpoint/pickle.c": ["-Wno-analyzer-null-dereference"],

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "runtime/source/source.h"
+#include "runtime/files/source.h"
 
 /* A snapshot of the bytes, or NULL as ms_source_create_snapshot. */
 static inline struct ms_source *snapshot_of(const void *address, size_t bytes)

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/files/trust.h"
+#include "runtime/finding/mapped_tensors.h"
 #include "runtime/memory/backing.h"
 #include "runtime/memory/order.h"
-#include "runtime/source/source_content.h"
-#include "runtime/source/trust.h"
 
 static bool is_planted(const char *fault)
 {

@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "tests/robust/overwrite/checkpoint.h"
-#include "tests/unit/source/kernel.h"
+#include "tests/unit/files/kernel.h"
 
 /* Not through libc's functions that are watched here, nor with what is preloaded. */
 static void run_shell(const char *command)

@@ -26,7 +26,7 @@
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 #include "tests/unit/use_plan.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE };

@@ -6,15 +6,15 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/driver/flags.h"
+#include "runtime/files/lease_thread.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/memory/space.h"
-#include "runtime/source/lease_thread.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 
 static struct test_file file;
 static struct stat stat_of_file;

@@ -26,7 +26,7 @@
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/snapshot_of.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 
 enum { GRANULES = 4, BYTES = GRANULES * FAKE_GRANULE, ROUNDING = 512 };
 

@@ -5,12 +5,12 @@
 
 #include "runtime/calls/copy.h"
 #include "runtime/driver/flags.h"
+#include "runtime/files/source.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/memory/space.h"
-#include "runtime/source/source.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 #include "tests/unit/between.h"

@@ -16,7 +16,7 @@
 #include "runtime/memory/memory_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 #include "tests/unit/use_plan.h"
 
 enum { BYTES = 2 * FAKE_GRANULE };

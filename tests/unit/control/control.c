@@ -29,7 +29,7 @@
 #include "runtime/fill/prefetch.h"
 #include "runtime/fill/settle.h"
 #include "runtime/fill/suspend.h"
-#include "runtime/source/transfer.h"
+#include "runtime/loading/transfer.h"
 #include "tests/unit/between.h"
 #include "tests/unit/descriptors.h"
 #include "tests/unit/logged.h"

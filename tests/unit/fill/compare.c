@@ -11,8 +11,8 @@
 #include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
+#include "tests/unit/files/files.h"
 #include "tests/unit/snapshot_of.h"
-#include "tests/unit/source/files.h"
 
 enum { G = FAKE_GRANULE, GRANULES = 40, BYTES = GRANULES * G, MIB = 1 << 20 };
 

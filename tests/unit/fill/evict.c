@@ -19,7 +19,7 @@
 #include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE };
 

@@ -9,7 +9,7 @@
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 
 enum { BYTES = 32 * FAKE_GRANULE, PART = 12 * FAKE_GRANULE, AT = 5 * FAKE_GRANULE };
 

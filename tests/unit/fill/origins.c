@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/files/source_internal.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/source/source_internal.h"
 #include "tools/simcuda/harness/test.h"
 
 enum { MOST_FILES = 4, MOST_ORIGINS = 16384, BYTES = 64 << 10 };

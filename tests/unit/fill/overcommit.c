@@ -5,7 +5,7 @@
 #include "runtime/memory/allocation.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 #include "tests/unit/use_plan.h"
 
 enum { GRANULES = 64, TOTAL = GRANULES * FAKE_GRANULE /* of the device */ };

@@ -3,13 +3,13 @@
 
 #include <string.h>
 
+#include "runtime/files/source_internal.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/source/source_internal.h"
 #include "runtime/memory/memory_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 
 enum { G = FAKE_GRANULE, GRANULES = 8, BYTES = GRANULES * G };
 

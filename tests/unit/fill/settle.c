@@ -13,7 +13,7 @@
 #include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 #include "tests/unit/use_plan.h"
 
 enum { GRANULES = 4, BYTES = GRANULES * FAKE_GRANULE };

@@ -20,7 +20,7 @@
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 
 enum { G = FAKE_GRANULE, GRANULES = 8, BYTES = GRANULES * G, PIECE_BYTES = 4 << 20 };
 

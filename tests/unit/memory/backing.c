@@ -9,7 +9,7 @@
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 
 enum { GRANULES = 24, BYTES = GRANULES * FAKE_GRANULE };
 

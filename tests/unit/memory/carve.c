@@ -12,7 +12,7 @@
 #include "runtime/memory/ready.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 
 enum { G = FAKE_GRANULE, GRANULES = 8, BYTES = GRANULES * G - 100 };
 

@@ -6,9 +6,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "runtime/files/source.h"
+#include "runtime/finding/find.h"
 #include "runtime/memory/memory_internal.h"
-#include "runtime/source/source.h"
-#include "runtime/source/source_find.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "runtime/memory/carve.h"

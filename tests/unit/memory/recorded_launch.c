@@ -3,8 +3,8 @@
 
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
+#include "tests/unit/files/files.h"
 #include "tests/unit/snapshot_of.h"
-#include "tests/unit/source/files.h"
 
 enum { BYTES = 4096 };
 

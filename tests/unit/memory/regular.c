@@ -2,7 +2,7 @@
 #include "runtime/memory/regular.h"
 
 #include "tests/unit/between.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 
 enum { SIZE = 4 << 20, ENOUGH = 16 };
 #define AT(i) ((CUdeviceptr)0x302000000 + (CUdeviceptr)(i)*SIZE)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The line that explains a copy which waits while headers are read. Nothing here measures time. */
+#include "runtime/files/source_internal.h"
+#include "runtime/files/trust.h"
 #include "runtime/shard/checkpoint_files.h"
-#include "runtime/source/source_internal.h"
-#include "runtime/source/trust.h"
 
 #include "tests/unit/between.h"
 #include "tests/unit/checkpoint/torch_bytes.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 
 static struct ms_source *make_checkpoint(char path_out[64])
 {

@@ -6,14 +6,14 @@
 #include "runtime/plan/placement.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
-#include "runtime/source/trust.h"
+#include "runtime/files/trust.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/carve.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 #include "tests/unit/use_plan.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE, HALF = BYTES / 2 };

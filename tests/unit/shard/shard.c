@@ -17,7 +17,7 @@
 #include "tests/unit/checkpoint/checkpoint_folder.h"
 #include "tests/unit/counted_pages.h"
 #include "tests/unit/fake_driver.h"
-#include "tests/unit/source/files.h"
+#include "tests/unit/files/files.h"
 #include "tests/unit/use_plan.h"
 
 #define PLAN "\"format\": \"metashard-plan/1\", \"tensors\": []"

@@ -19,9 +19,9 @@
 
 #include "runtime/calls/file_writes.h"
 #include "runtime/driver/flags.h"
-#include "runtime/source/held_files.h"
-#include "runtime/source/read_ahead.h"
-#include "runtime/source/reads.h"
+#include "runtime/files/read_ahead.h"
+#include "runtime/finding/held_files.h"
+#include "runtime/finding/reads.h"
 #include "shim/off.h"
 #include "shim/real.h"
 #include "tests/unit/between.h"

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/files/kept_files.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "runtime/files/lease.h"
+
+static const uint64_t kept_ns = UINT64_C(500) * 1000 * 1000;
+
+static struct ms_kept_file *first;
+_Atomic bool ms_kept_files_any;
+
+static void add(struct ms_kept_file *kept)
+{
+    kept->next = first;
+    kept->link = &first;
+    if (first != NULL)
+        first->link = &kept->next;
+    first = kept;
+    if (!atomic_exchange(&ms_kept_files_any, true))
+        ms_lease_wake();
+}
+
+static void remove_one(struct ms_kept_file *kept)
+{
+    *kept->link = kept->next;
+    if (kept->next != NULL)
+        kept->next->link = kept->link;
+    atomic_store(&ms_kept_files_any, first != NULL);
+}
+
+void ms_kept_files_set(struct ms_kept_file *kept, struct ms_source *source)
+{
+    struct ms_source *before = kept->source;
+    if (before != NULL && source == NULL)
+        remove_one(kept);
+    if (before == NULL && source != NULL)
+        add(kept);
+    kept->source = source;
+    ms_kept_files_use(kept);
+    if (before != NULL)
+        ms_source_drop(before);
+}
+
+void ms_kept_files_let_go(void)
+{
+    const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
+    struct ms_kept_file *kept = first, *next;
+    for (; kept != NULL; kept = next) {
+        next = kept->next;
+        if (now >= kept->used_ns + kept_ns)
+            ms_kept_files_set(kept, NULL);
+    }
+}

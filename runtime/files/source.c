@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/files/source.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/base/headroom.h"
+#include "runtime/base/heap.h"
+#include "runtime/driver/flags.h"
+#include "runtime/files/descriptor.h"
+#include "runtime/files/direct.h"
+#include "runtime/files/file_thread.h"
+#include "runtime/files/lease.h"
+#include "runtime/files/mapping.h"
+#include "runtime/files/source_internal.h"
+#include "runtime/files/sums.h"
+#include "runtime/state/counters.h"
+
+_Static_assert(offsetof(struct ms_source, counted) == 0, "as lineage wants it");
+
+struct ms_files ms_files = {.lock = MS_LOCK_INIT(files)};
+
+/* --- snapshots */
+
+static _Atomic uint64_t snapshot_bytes;
+static _Atomic uint64_t snapshot_limit = UINT64_MAX;
+static _Atomic uint64_t snapshot_known; /* snapshot_bytes were found to fit up to here */
+
+/* Room in host memory is asked for in such steps, because asking takes some system calls. */
+enum { ASK_BYTES = 16 << 20 };
+
+/* `bytes` of a new snapshot are counted already. */
+static bool is_room_for(uint64_t bytes)
+{
+    const uint64_t all = atomic_load(&snapshot_bytes);
+    if (all <= atomic_load(&snapshot_known))
+        return true;
+    const uint64_t room = ms_headroom_find(MS_HEADROOM_MEMORY).bytes, before = all - bytes;
+    if (room < UINT64_MAX - before && all > ms_headroom_share(before + room))
+        return false;
+    atomic_store(&snapshot_known, all + ASK_BYTES);
+    return true;
+}
+
+/* Asks for room again later: others may take memory that a snapshot has given back. */
+static void forget_known(void)
+{
+    const uint64_t most = atomic_load(&snapshot_bytes) + ASK_BYTES;
+    if (atomic_load(&snapshot_known) > most)
+        atomic_store(&snapshot_known, most);
+}
+
+bool ms_source_count_bytes(int64_t change, enum ms_snapshot_limit limit)
+{
+    const bool is_within = atomic_fetch_add(&snapshot_bytes, (uint64_t)change) + (uint64_t)change <=
+                           atomic_load(&snapshot_limit);
+    const bool is_allowed =
+        (is_within || limit == MS_SNAPSHOT_ANY) && (change <= 0 || is_room_for((uint64_t)change));
+    if (is_allowed)
+        ms_counter_move(MS_GAUGE_SNAPSHOT, change);
+    else
+        atomic_fetch_sub(&snapshot_bytes, (uint64_t)change);
+    if (change < 0)
+        forget_known();
+    return is_allowed;
+}
+
+static void destroy_snapshot(struct ms_counted *counted)
+{
+    struct ms_source *snapshot = (struct ms_source *)counted;
+    ms_source_count_bytes(-(int64_t)snapshot->bytes, MS_SNAPSHOT_ANY);
+    ms_heap_free(snapshot);
+}
+
+/*
+ * The kernel fills new memory with zeros before it is copied to, and with pages of 4 KiB most of
+ * that time goes into faults. So a large snapshot gets huge pages where the system has them. The
+ * next snapshot may get the same memory of the heap.
+ */
+static void use_huge_pages(const struct ms_source *snapshot)
+{
+    enum { HUGE_PAGE_BYTES = 2 << 20 };
+    const uintptr_t end = (uintptr_t)ms_snapshot_bytes(snapshot) + snapshot->bytes;
+    const uintptr_t first = ((uintptr_t)ms_snapshot_bytes(snapshot) + HUGE_PAGE_BYTES - 1) /
+                            HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    const uintptr_t last = end / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if (first < last)
+        madvise((void *)first, last - first, MADV_HUGEPAGE);
+}
+
+struct ms_source *ms_source_create_snapshot(size_t bytes, enum ms_snapshot_limit limit)
+{
+    const size_t head = offsetof(struct ms_source, descriptor);
+    if (!ms_source_count_bytes((int64_t)bytes, limit))
+        return NULL;
+    struct ms_source *snapshot = ms_heap_alloc(head + bytes);
+    if (snapshot == NULL) {
+        ms_source_count_bytes(-(int64_t)bytes, MS_SNAPSHOT_ANY);
+        return NULL;
+    }
+    memset(snapshot, 0, head);
+    ms_counted_init(&snapshot->counted, destroy_snapshot);
+    snapshot->bytes = bytes;
+    use_huge_pages(snapshot);
+    return snapshot;
+}
+
+void *ms_source_data(const struct ms_source *snapshot)
+{
+    return ms_snapshot_bytes(snapshot);
+}
+
+static void destroy_stored(struct ms_counted *counted)
+{
+    struct ms_source *source = (struct ms_source *)counted;
+    const struct ms_stored *stored = ms_source_stored(source);
+    madvise(stored->memory, stored->pages_bytes, stored->is_file ? MADV_REMOVE : MADV_DONTNEED);
+    ms_counted_drop(stored->store);
+    ms_heap_free(source);
+}
+
+struct ms_source *ms_source_create_stored(const struct ms_stored *stored)
+{
+    const size_t head = offsetof(struct ms_source, descriptor);
+    struct ms_source *source = ms_heap_alloc(head + sizeof(struct ms_stored));
+    if (source == NULL)
+        return NULL;
+    memset(source, 0, head);
+    ms_counted_init(&source->counted, destroy_stored);
+    ms_counted_take(stored->store);
+    source->is_stored = true;
+    source->bytes = stored->bytes;
+    *ms_source_stored(source) = *stored;
+    return source;
+}
+
+/* --- names */
+
+static void destroy_name(struct ms_counted *counted)
+{
+    ms_heap_free(counted);
+}
+
+static struct ms_source *create_name(const struct ms_source *file)
+{
+    const size_t head = offsetof(struct ms_source, descriptor) + sizeof(struct ms_named);
+    struct ms_source *source = ms_heap_zalloc(head + strlen(file->path) + 1);
+    if (source == NULL)
+        return NULL;
+    ms_counted_init(&source->counted, destroy_name);
+    source->is_name = true;
+    source->state = MS_SOURCE_IS_LOST;
+    struct ms_named *named = ms_source_named(source);
+    *named = (struct ms_named){file->mapped_device, file->mapped_inode, file->recorded.st_size,
+                               file->recorded.st_mtim};
+    strcpy(named->path, file->path);
+    return source;
+}
+
+struct ms_source *ms_source_take_name(struct ms_source *file)
+{
+    struct ms_source *name = atomic_load(&file->name), *other = NULL;
+    if (name == NULL) {
+        name = create_name(file);
+        if (name != NULL && !atomic_compare_exchange_strong(&file->name, &other, name)) {
+            ms_source_drop(name);
+            name = other;
+        }
+    }
+    if (name != NULL)
+        ms_counted_take(&name->counted);
+    return name;
+}
+
+struct ms_source_name ms_source_find_name(const struct ms_source *source)
+{
+    const struct ms_named *named = ms_source_named(source);
+    if (source->is_name)
+        return (struct ms_source_name){named->device, named->inode, named->path};
+    return (struct ms_source_name){source->mapped_device, source->mapped_inode, source->path};
+}
+
+bool ms_source_is_as_named(const struct ms_source *file, const struct ms_source *name)
+{
+    const struct ms_named *named = ms_source_named(name);
+    return file->recorded.st_size == named->bytes &&
+           file->recorded.st_mtim.tv_sec == named->changed.tv_sec &&
+           file->recorded.st_mtim.tv_nsec == named->changed.tv_nsec;
+}
+
+/* --- writers that have closed a file (inotify(7)): a mapping keeps its file open, so stores
+ * through it are over by then */
+
+static int events = -1;
+
+/* Returns a number for the file, equal for all its descriptors; -1: the file cannot be watched. */
+static int watch(int descriptor)
+{
+    char link[40];
+    if (events < 0)
+        events = (int)syscall(SYS_inotify_init1, IN_NONBLOCK | IN_CLOEXEC);
+    snprintf(link, sizeof(link), "/proc/thread-self/fd/%d", descriptor);
+    return events < 0 ? -1 : (int)syscall(SYS_inotify_add_watch, events, link, IN_CLOSE_WRITE);
+}
+
+/* `watch` -1: events were lost, so each file may have had a writer. */
+MS_HOLDS(ms_files.lock) static void add_closed_writer_locked(int watch)
+{
+    for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
+        if (file->system.hides_stores && (file->watch == watch || watch < 0))
+            file->was_writable = true;
+    }
+}
+
+MS_HOLDS(ms_files.lock) static void look_for_closed_locked(void)
+{
+    union {
+        struct inotify_event event;
+        char bytes[4096];
+    } told;
+    long got;
+    while (events >= 0 && (got = syscall(SYS_read, events, &told, sizeof(told))) > 0) {
+        for (long at = 0; at < got;) {
+            const struct inotify_event *event = (const struct inotify_event *)(told.bytes + at);
+            if ((event->mask & IN_CLOSE_WRITE) != 0 || (event->mask & IN_Q_OVERFLOW) != 0)
+                add_closed_writer_locked(event->wd);
+            at += (long)(sizeof(*event) + event->len);
+        }
+    }
+}
+
+bool ms_source_had_writer(const struct ms_source *file)
+{
+    ms_lock_take(&ms_files.lock);
+    look_for_closed_locked();
+    const bool was_writable = file->was_writable;
+    ms_lock_drop(&ms_files.lock);
+    return was_writable;
+}
+
+/* --- files */
+
+/* The number of sources whose inode has this hash. */
+static _Atomic uint32_t by_inode[1024];
+
+static _Atomic uint32_t *count_of(dev_t device, ino_t inode)
+{
+    const uint64_t mixed =
+        ((uint64_t)inode ^ (uint64_t)device << 32) * UINT64_C(0x9e3779b97f4a7c15);
+    return &by_inode[mixed >> 54];
+}
+
+MS_HOLDS(ms_files.lock) static bool is_watched_for_another_locked(const struct ms_source *file)
+{
+    const struct ms_source *other = ms_files.first;
+    while (other != NULL && (other == file || other->watch != file->watch))
+        other = other->next;
+    return other != NULL;
+}
+
+/* The file system may take long to free the bytes of a deleted file: no lock is held meanwhile. */
+void ms_source_let_go(struct ms_source *file)
+{
+    ms_lock_take(&ms_files.lock);
+    const bool is_done = file->is_let_go;
+    if (!is_done && file->watch >= 0 && !is_watched_for_another_locked(file))
+        syscall(SYS_inotify_rm_watch, events, file->watch);
+    ms_lock_drop(&ms_files.lock);
+    if (is_done)
+        return;
+    if (file->stays_open) { /* else ms_source_end_use closes the descriptor */
+        ms_lease_drop(&file->lease, file->descriptor);
+        ms_mapping_close(file->descriptor);
+    }
+    const int direct = atomic_exchange(&file->direct, MS_DIRECT_REFUSED);
+    if (direct >= 0)
+        ms_descriptor_close(direct);
+    ms_lock_take(&ms_files.lock);
+    file->is_let_go = true;
+    file->watch = -1;
+    atomic_fetch_sub(&ms_hot.files, 1);
+    ms_lock_drop(&ms_files.lock);
+}
+
+static void close_file(void *argument)
+{
+    struct ms_source *file = argument;
+    ms_source_let_go(file);
+    if (atomic_load(&file->copy) >= 0) {
+        ms_descriptor_close(atomic_load(&file->copy));
+        ms_source_count_bytes(-file->recorded.st_size, MS_SNAPSHOT_ANY);
+    }
+}
+
+static void destroy_file(struct ms_counted *counted)
+{
+    struct ms_source *file = (struct ms_source *)counted;
+    ms_lock_take(&ms_files.lock);
+    struct ms_source **link = &ms_files.first;
+    while (*link != file)
+        link = &(*link)->next;
+    *link = file->next;
+    atomic_fetch_sub(count_of(file->recorded.st_dev, file->recorded.st_ino), 1);
+    ms_lock_drop(&ms_files.lock);
+    ms_file_thread_call(close_file, file);
+    if (atomic_load(&file->name) != NULL)
+        ms_source_drop(file->name);
+    ms_source_sums_cleanup(file);
+    ms_heap_free(file);
+}
+
+/* Sources stay open within half of the limit of descriptors; the rest is for short uses. A file
+ * that cannot be opened again by its path stays open all the same. */
+static bool stays_open(int descriptor, const char *path, const struct stat *stat)
+{
+    struct stat now;
+    if (!ms_file_thread_has_own_table() || ms_descriptor_leaves_room(descriptor, 2))
+        return true;
+    const int again = ms_mapping_open_again(path, stat, &now);
+    if (again >= 0)
+        ms_descriptor_close(again);
+    return again < 0;
+}
+
+struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
+                                        const struct ms_file_system *system,
+                                        const struct ms_mapping *mapping)
+{
+    struct ms_source *file = ms_heap_zalloc(sizeof(*file));
+    if (file == NULL)
+        return NULL;
+    ms_counted_init(&file->counted, destroy_file);
+    file->is_file = true;
+    file->descriptor = descriptor;
+    file->direct = MS_DIRECT_NOT_OPENED;
+    file->copy = -1;
+    file->stays_open = stays_open(descriptor, mapping->path, stat);
+    file->users = 1;
+    file->recorded = *stat;
+    file->own_last = *stat;
+    file->last = &file->own_last;
+    file->system = *system;
+    file->mapped_device = mapping->device;
+    file->mapped_inode = mapping->inode;
+    snprintf(file->path, sizeof(file->path), "%s", mapping->path);
+    ms_lock_take(&ms_files.lock);
+    file->watch = system->hides_stores ? watch(descriptor) : -1;
+    file->next = ms_files.first;
+    ms_files.first = file;
+    atomic_fetch_add(count_of(stat->st_dev, stat->st_ino), 1);
+    atomic_fetch_add(&ms_hot.files, 1);
+    ms_lock_drop(&ms_files.lock);
+    return file;
+}
+
+bool ms_source_may_be_of(dev_t device, ino_t inode)
+{
+    if (atomic_load(count_of(device, inode)) == 0)
+        return false;
+    ms_lock_take(&ms_files.lock);
+    const struct ms_source *file = ms_files.first;
+    while (file != NULL &&
+           (file->recorded.st_dev != device || file->recorded.st_ino != inode || file->is_let_go))
+        file = file->next;
+    ms_lock_drop(&ms_files.lock);
+    return file != NULL;
+}
+
+struct ms_source *ms_source_find_open(dev_t device, ino_t inode)
+{
+    ms_lock_take(&ms_files.lock);
+    struct ms_source *file = ms_files.first;
+    while (file != NULL &&
+           (file->recorded.st_dev != device || file->recorded.st_ino != inode ||
+            atomic_load(&file->state) != MS_SOURCE_IS_OPEN || !ms_counted_try_take(&file->counted)))
+        file = file->next;
+    ms_lock_drop(&ms_files.lock);
+    return file;
+}
+
+/* --- descriptors that are not kept */
+
+/* Returns false if another thread has opened the file meanwhile. */
+static bool publish(struct ms_source *file, int descriptor)
+{
+    ms_lock_take(&ms_files.lock);
+    const bool is_first = file->descriptor < 0;
+    if (is_first)
+        file->descriptor = descriptor;
+    ms_lock_drop(&ms_files.lock);
+    return is_first;
+}
+
+static bool open_again(struct ms_source *file, struct ms_source_failure *failure_out)
+{
+    struct stat now;
+    const int descriptor = ms_mapping_open_again(file->path, &file->recorded, &now);
+    if (descriptor >= 0) {
+        if (!publish(file, descriptor))
+            ms_descriptor_close(descriptor);
+        return true;
+    }
+    *failure_out =
+        (struct ms_source_failure){.file = file,
+                                   .kind = errno != 0 ? MS_SOURCE_LOST : MS_SOURCE_CHANGED,
+                                   .error = errno,
+                                   .now = now};
+    return false;
+}
+
+bool ms_source_begin_use(const struct ms_source *file, struct ms_source_failure *failure_out)
+{
+    struct ms_source *used = (struct ms_source *)file; /* no source is really const */
+    if (file->stays_open)
+        return true;
+    ms_lock_take(&ms_files.lock);
+    used->users++;
+    const bool is_open = file->descriptor >= 0 || atomic_load(&file->copy) >= 0;
+    ms_lock_drop(&ms_files.lock);
+    if (is_open || open_again(used, failure_out))
+        return true;
+    ms_source_end_use(file);
+    return false;
+}
+
+void ms_source_end_use(const struct ms_source *file)
+{
+    struct ms_source *used = (struct ms_source *)file;
+    if (file->stays_open)
+        return;
+    ms_lock_take(&ms_files.lock);
+    const int descriptor = --used->users == 0 ? atomic_exchange(&used->descriptor, -1) : -1;
+    ms_lock_drop(&ms_files.lock);
+    if (descriptor >= 0)
+        ms_descriptor_close(descriptor);
+}
+
+int ms_source_descriptor(const struct ms_source *file)
+{
+    return atomic_load(&file->descriptor);
+}
+
+bool ms_source_stays_open(const struct ms_source *file)
+{
+    return file->stays_open;
+}
+
+/* --- all */
+
+void ms_source_take(struct ms_source *source)
+{
+    ms_counted_take(&source->counted);
+}
+
+void ms_source_drop(struct ms_source *source)
+{
+    ms_counted_drop(&source->counted);
+}
+
+const struct stat *ms_source_stat(const struct ms_source *file)
+{
+    return &file->recorded;
+}
+
+bool ms_source_ends_locks(const struct ms_source *file)
+{
+    return !ms_file_thread_has_own_table() &&
+           ms_descriptor_ask_for_locks(file->descriptor) != MS_DESCRIPTOR_UNLOCKED;
+}
+
+bool ms_source_is_file(const struct ms_source *source)
+{
+    return source->is_file;
+}
+
+enum ms_source_state ms_source_state(const struct ms_source *source)
+{
+    return atomic_load(&source->state);
+}
+
+const char *ms_source_path(const struct ms_source *source)
+{
+    return source->is_file ? source->path : "";
+}
+
+void ms_source_set_snapshot_limit(uint64_t bytes)
+{
+    atomic_store(&snapshot_limit, bytes);
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sources: the bytes behind deferred data that are not a simple pattern. A source is either a
+ * *file* that the program had mapped, or a *snapshot*: a host copy, taken because the program may
+ * change its buffer. Reference-counted; immutable after creation; usable from any thread.
+ *
+ * A file source has its own descriptor in the file thread's table (file_thread.h), so unlinking the
+ * file loses no bytes, and the program's own descriptors and locks of that file are not touched.
+ * Every read compares the file with its record: another size, time or inode means that the file may
+ * not have the copied bytes any more, and the read fails loudly.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include "runtime/base/counted.h"
+#include "runtime/driver/driver.h"
+
+struct ms_source;
+
+/*
+ * A name finds a file again after its source is gone (ms_source_find_again). Names are equal if all
+ * members are. The path belongs to the source, and has less than MS_PATH_BYTES.
+ */
+struct ms_source_name {
+    dev_t device; /* as the kernel lists its mappings */
+    ino_t inode;
+    const char *path;
+};
+struct ms_source_name ms_source_find_name(const struct ms_source *source);
+
+/*
+ * Returns a reference to a source that only names the file, for a lineage that is kept and not
+ * played: it has no descriptor and no lease, and cannot be read. Each file has one such source.
+ * NULL if out of memory.
+ */
+struct ms_source *ms_source_take_name(struct ms_source *file);
+
+/* True if the file still has the size and modification time of when it got that name. */
+bool ms_source_is_as_named(const struct ms_source *file, const struct ms_source *name);
+
+/* The file's attributes from when it became a source. */
+const struct stat *ms_source_stat(const struct ms_source *file);
+
+/*
+ * Returns a snapshot, which the caller fills (ms_source_data) before anybody else has it. NULL if
+ * out of memory, or beyond METASHARD_SNAPSHOT_BYTES. MS_SNAPSHOT_ANY ignores that limit, for bytes
+ * that would be lost.
+ */
+enum ms_snapshot_limit { MS_SNAPSHOT_LIMITED, MS_SNAPSHOT_ANY };
+struct ms_source *ms_source_create_snapshot(size_t bytes, enum ms_snapshot_limit limit);
+void *ms_source_data(const struct ms_source *snapshot);
+
+/*
+ * Returns a source whose bytes lie in a store (store.h). It takes a reference to the store, and
+ * frees the pages with the source, also those of a file, if the file system can do that. NULL if
+ * out of memory.
+ */
+struct ms_stored {
+    unsigned char *memory;
+    size_t bytes, pages_bytes; /* whole pages from `memory` on are this source's alone */
+    struct ms_counted *store;
+    bool is_file; /* the pages are of a file */
+};
+struct ms_source *ms_source_create_stored(const struct ms_stored *stored);
+
+void ms_source_take(struct ms_source *source);
+void ms_source_drop(struct ms_source *source);
+
+/*
+ * Reads the source's bytes [offset, offset + bytes) into buffer. A snapshot's bytes are in memory:
+ * *bytes_out points at them, and buffer is untouched. Fails with CUDA_ERROR_OPERATING_SYSTEM if the
+ * file has changed or cannot be read; the reason is logged. With bytes_out NULL, for files only,
+ * failures are not logged: the caller only guesses what is in the file.
+ */
+CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *buffer, size_t bytes,
+                        const void **bytes_out);
+
+bool ms_source_is_file(const struct ms_source *source);
+
+/* --- for the file thread and the threads that it starts; failures are returned, not logged */
+
+struct ms_source_failure {
+    const struct ms_source *file;
+    enum {
+        MS_SOURCE_LOST,
+        MS_SOURCE_GIVEN_UP,
+        MS_SOURCE_CHANGED,
+        MS_SOURCE_UNANSWERED, /* changed, after the kernel has taken the lease away */
+        MS_SOURCE_WRITTEN,
+        MS_SOURCE_STORED_TO,
+        MS_SOURCE_DIFFERS, /* from the copied bytes (sums.h) */
+        MS_SOURCE_UNREADABLE
+    } kind;
+    uint64_t offset; /* where reading failed */
+    size_t bytes;
+    int error; /* errno; 0: the file ends before these bytes */
+    struct stat now;
+};
+
+/* True if locks of the program may end when a descriptor of the file is closed. */
+bool ms_source_ends_locks(const struct ms_source *file);
+
+/*
+ * Brackets each use of the descriptor, in the file thread and the threads that it starts. Opens the
+ * file by its path if it is neither open nor copied. False: *failure_out says why the file cannot
+ * be opened.
+ */
+bool ms_source_begin_use(const struct ms_source *file, struct ms_source_failure *failure_out);
+void ms_source_end_use(const struct ms_source *file);
+
+/* The file's descriptor, within a use. -1: only the copy is open. */
+int ms_source_descriptor(const struct ms_source *file);
+
+/* False: each use opens the file by its path, and closes it. */
+bool ms_source_stays_open(const struct ms_source *file);
+
+/*
+ * Checks `bytes`, which were read from `offset` on, against sums of the copied bytes. False if a
+ * sample mistook other bytes for these (sums.h). Reads the rest of each part of which the
+ * range has only a piece.
+ */
+bool ms_source_read_check(const struct ms_source *file, uint64_t offset, const void *bytes,
+                          size_t count, struct ms_source_failure *failure_out);
+
+/* Logs one line. Not in the file thread. */
+void ms_source_read_log_failure(const struct ms_source_failure *failure);
+
+/* --- for all threads */
+
+/* True if a file's bytes are certainly unchanged; for a snapshot, always. */
+bool ms_source_read_is_current(const struct ms_source *source);
+
+/* A file's state before this process changes it, while its bytes are materialised, and after. */
+enum ms_source_state {
+    MS_SOURCE_IS_OPEN,
+    MS_SOURCE_IS_CLOSED,
+    MS_SOURCE_IS_LOST,
+    MS_SOURCE_IS_KEPT /* all bytes of the file are in a copy */
+};
+enum ms_source_state ms_source_state(const struct ms_source *source);
+
+/* False if no source of this file is left, or each was let go. Almost always takes no lock. */
+bool ms_source_may_be_of(dev_t device, ino_t inode);
+
+/* Returns a reference to an open source of that file, or NULL. */
+struct ms_source *ms_source_find_open(dev_t device, ino_t inode);
+
+const char *ms_source_path(const struct ms_source *source); /* "" for a snapshot */
+
+void ms_source_set_snapshot_limit(uint64_t bytes);

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/finding/file_compare.h"
+
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/thread.h"
+#include "runtime/files/descriptor.h"
+#include "runtime/files/file_read.h"
+#include "runtime/files/kept_threads.h"
+#include "runtime/files/mapping.h"
+#include "runtime/files/page_cache.h"
+#include "runtime/files/sums.h"
+
+/* Few bytes are compared first, because most wrong guesses differ at once. READ_BYTES stay in a
+ * core's cache. */
+enum {
+    PART_BYTES = MS_SOURCE_SUMS_PART,
+    PROBED_BYTES = 512,
+    PIECE_BYTES = 2 << 20,
+    READ_BYTES = 1 << 20,
+    PEEKED_BYTES = 128 << 10,
+    PAGE_BYTES = 4096,
+    MOST_WORKERS = 16
+};
+
+/* A sample reads from the disk the first SAMPLED_BYTES of one part in SAMPLED_PARTS. */
+enum { SAMPLED_PARTS = 16, SAMPLED_BYTES = 4 << 10 };
+
+struct comparison {
+    const struct ms_source *file;
+    uint64_t offset; /* of the first byte, in the file */
+    const char *address;
+    size_t bytes;
+    enum ms_comparing compared;
+    size_t mappings;     /* of anonymous memory, which is compared in place; 0: other memory */
+    size_t skew;         /* from the beginning of the first piece to the first byte */
+    uint64_t *sums;      /* of parts that were only sampled, from the first byte's part on */
+    _Atomic size_t next; /* the first piece that nobody compares yet */
+    _Atomic bool differs;
+    sem_t ended; /* each started worker posts it */
+};
+
+/* Each thread keeps its buffers. The file's bytes have the same offset in a page as in the file, so
+ * that the kernel copies them faster. */
+struct buffers {
+    unsigned char copied[PEEKED_BYTES];
+    unsigned char opened[READ_BYTES + 2 * PAGE_BYTES];
+};
+
+/* The file thread has one comparison at a time, and is the first worker. */
+static struct worker {
+    struct ms_kept_work work;
+    struct comparison *comparison;
+    unsigned char *copied, *opened; /* of the thread; NULL: out of memory */
+} workers[MOST_WORKERS];
+
+static bool take_buffers(struct worker *worker)
+{
+    struct buffers *buffers = ms_thread_memory(MS_THREAD_COMPARES, sizeof(*buffers));
+    worker->copied = buffers != NULL ? buffers->copied : NULL;
+    worker->opened =
+        buffers != NULL ? buffers->opened + -(uintptr_t)buffers->opened % PAGE_BYTES : NULL;
+    return buffers != NULL;
+}
+
+static const unsigned char *read_file(struct worker *worker, uint64_t offset, size_t bytes)
+{
+    struct ms_source_failure failure;
+    unsigned char *opened = worker->opened + offset % PAGE_BYTES;
+    return ms_file_read_now(worker->comparison->file, offset, opened, bytes, &failure) ? opened
+                                                                                       : NULL;
+}
+
+/* Compares `bytes` of the worker's copy, from `from` on, with the file from offset + from on. */
+static bool has_bytes(struct worker *worker, uint64_t offset, size_t from, size_t bytes)
+{
+    const unsigned char *opened = read_file(worker, offset + from, bytes);
+    return opened != NULL && memcmp(worker->copied + from, opened, bytes) == 0;
+}
+
+/* A sample says little about a part whose bytes are nearly all the same. */
+static bool is_plain(const unsigned char *part)
+{
+    enum { WORD = sizeof(uint64_t), WORDS = PART_BYTES / WORD };
+    size_t changes = 0;
+    uint64_t before = 0, word;
+    for (size_t i = 0; i < WORDS; i++, before = word) {
+        memcpy(&word, part + i * WORD, WORD);
+        changes += word != before;
+    }
+    return changes < WORDS / 2;
+}
+
+/* Reads only the parts at the ends of a copy, and one in SAMPLED_PARTS between them. */
+static bool has_sample(struct worker *worker, uint64_t number)
+{
+    const struct comparison *comparison = worker->comparison;
+    const uint64_t begin = number * PART_BYTES;
+    if (begin + 2 * PART_BYTES > comparison->offset + comparison->bytes)
+        return has_bytes(worker, begin, PART_BYTES - SAMPLED_BYTES, SAMPLED_BYTES);
+    const bool is_first = begin < comparison->offset + PART_BYTES;
+    return (!is_first && number % SAMPLED_PARTS != 0) || has_bytes(worker, begin, 0, SAMPLED_BYTES);
+}
+
+/* A whole part that is not in the page cache. */
+static bool has_part(struct worker *worker, uint64_t number)
+{
+    const struct comparison *comparison = worker->comparison;
+    const uint64_t sum = ms_source_sums_make(worker->copied);
+    bool is_seen;
+    const uint64_t known = ms_source_sums_get(comparison->file, number, &is_seen);
+    if (known != 0)
+        return known == sum;
+    if (is_plain(worker->copied))
+        return has_bytes(worker, number * PART_BYTES, 0, PART_BYTES);
+    comparison->sums[number - comparison->offset / PART_BYTES] = sum;
+    return has_sample(worker, number);
+}
+
+/* Another copy may have left a sum for this part. If the file's bytes have another sum, each read
+ * of the part fails (source_read.c): so no copy may come from there. */
+static bool is_refused(struct worker *worker, uint64_t number)
+{
+    const struct ms_source *file = worker->comparison->file;
+    bool is_seen;
+    const uint64_t known = ms_source_sums_get(file, number, &is_seen);
+    if (known == 0 || is_seen)
+        return false;
+    const unsigned char *opened = read_file(worker, number * PART_BYTES, PART_BYTES);
+    if (opened == NULL || ms_source_sums_make(opened) != known)
+        return true;
+    ms_source_sums_set_seen(file, number);
+    return false;
+}
+
+static bool is_any_refused(struct worker *worker, uint64_t offset, size_t bytes)
+{
+    bool is_any = false;
+    for (uint64_t number = offset / PART_BYTES; number * PART_BYTES < offset + bytes; number++)
+        is_any = is_any || is_refused(worker, number);
+    return is_any;
+}
+
+/* The kernel copies PEEKED_BYTES at a time. */
+static bool is_peeked_equal(struct worker *worker, const char *address, const unsigned char *opened,
+                            size_t bytes)
+{
+    size_t now;
+    for (size_t done = 0; done < bytes; done += now) {
+        now = bytes - done < PEEKED_BYTES ? bytes - done : PEEKED_BYTES;
+        if (!ms_mapping_peek(address + done, worker->copied, now) ||
+            memcmp(worker->copied, opened + done, now) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* No handler of the program answers for this thread, so it touches memory only where the kernel has
+ * just said that a load gets no signal. */
+static bool is_same(struct worker *worker, size_t at, size_t bytes)
+{
+    const struct comparison *comparison = worker->comparison;
+    const char *address = comparison->address + at;
+    const uint64_t offset = comparison->offset + at;
+    const bool is_in_place =
+        comparison->mappings > 0 && ms_mapping_may_load(address, bytes, comparison->mappings == 1);
+    for (size_t done = 0, now; done < bytes; done += now) {
+        now = bytes - done < READ_BYTES ? bytes - done : READ_BYTES;
+        const unsigned char *opened = read_file(worker, offset + done, now);
+        if (opened == NULL || !(is_in_place ? memcmp(address + done, opened, now) == 0
+                                            : is_peeked_equal(worker, address + done, opened, now)))
+            return false;
+    }
+    return !is_any_refused(worker, offset, bytes);
+}
+
+static bool is_cached(const struct comparison *comparison, size_t at, size_t bytes)
+{
+    const uint64_t offset = comparison->offset + at;
+    return ms_page_cache_has(ms_source_descriptor(comparison->file), offset, offset + bytes);
+}
+
+/* `bytes` are at most one part. */
+static bool is_same_or_sampled(struct worker *worker, size_t at, size_t bytes)
+{
+    const struct comparison *comparison = worker->comparison;
+    const uint64_t offset = comparison->offset + at;
+    if (bytes < PART_BYTES || is_cached(comparison, at, bytes))
+        return is_same(worker, at, bytes);
+    return ms_mapping_peek(comparison->address + at, worker->copied, bytes) &&
+           has_part(worker, offset / PART_BYTES);
+}
+
+static bool are_parts_same(struct worker *worker, size_t begin, size_t end)
+{
+    const size_t skew = worker->comparison->skew;
+    bool are_same = true;
+    for (size_t at = begin, next; at < end && are_same; at = next) {
+        next = ((at + skew) / PART_BYTES + 1) * PART_BYTES - skew;
+        are_same = is_same_or_sampled(worker, at, (next < end ? next : end) - at);
+    }
+    return are_same;
+}
+
+static void compare_piece(struct worker *worker, size_t number)
+{
+    struct comparison *comparison = worker->comparison;
+    const size_t begin = number == 0 ? 0 : number * PIECE_BYTES - comparison->skew;
+    const size_t next = (number + 1) * PIECE_BYTES - comparison->skew;
+    const size_t end = next < comparison->bytes ? next : comparison->bytes;
+    const bool is_sampled =
+        comparison->compared == MS_COMPARING_SAMPLED && !is_cached(comparison, begin, end - begin);
+    if (!(is_sampled ? are_parts_same(worker, begin, end) : is_same(worker, begin, end - begin)))
+        atomic_store(&comparison->differs, true);
+}
+
+static void compare_pieces(struct worker *worker)
+{
+    struct comparison *comparison = worker->comparison;
+    const size_t bytes = comparison->bytes + comparison->skew;
+    size_t piece;
+    while (!atomic_load(&comparison->differs) &&
+           (piece = atomic_fetch_add(&comparison->next, 1)) * PIECE_BYTES < bytes)
+        compare_piece(worker, piece);
+}
+
+static void help(void *worker_)
+{
+    struct worker *worker = worker_;
+    sem_t *ended = &worker->comparison->ended;
+    if (take_buffers(worker)) /* else other workers compare the rest */
+        compare_pieces(worker);
+    sem_post(ended);
+}
+
+static bool start(struct worker *worker, struct comparison *comparison)
+{
+    worker->comparison = comparison;
+    worker->work = (struct ms_kept_work){.run = help, .argument = worker};
+    return ms_kept_threads_start(&worker->work);
+}
+
+/* One worker for each piece: less work would be done before another thread runs. */
+static size_t count_workers(size_t bytes)
+{
+    static size_t allowed; /* for the file thread */
+    if (allowed == 0)
+        allowed = ms_kept_threads_cores();
+    if (allowed > MOST_WORKERS)
+        allowed = MOST_WORKERS;
+    const size_t useful = bytes / PIECE_BYTES;
+    return useful < allowed ? useful : allowed;
+}
+
+static bool compare_together(struct comparison *comparison)
+{
+    const size_t wanted = count_workers(comparison->bytes);
+    size_t started = 0;
+    sem_init(&comparison->ended, 0, 0);
+    while (started + 1 < wanted && start(&workers[started + 1], comparison))
+        started++;
+    compare_pieces(&workers[0]);
+    while (started > 0)
+        started -= sem_wait(&comparison->ended) == 0; /* else a signal came: EINTR */
+    sem_destroy(&comparison->ended);
+    return !atomic_load(&comparison->differs);
+}
+
+/* Keeps the sums only if nothing differs. */
+static bool compare_sampled(struct comparison *comparison)
+{
+    const uint64_t first = comparison->offset / PART_BYTES;
+    const size_t count =
+        (size_t)((comparison->offset + comparison->bytes - 1) / PART_BYTES - first + 1);
+    comparison->sums = ms_heap_zalloc(count * sizeof(*comparison->sums));
+    const bool is_same =
+        comparison->sums != NULL && compare_together(comparison) &&
+        ms_source_sums_add((struct ms_source *)comparison->file, first, comparison->sums, count);
+    ms_heap_free(comparison->sums);
+    return is_same;
+}
+
+/* Asked before any byte is read, because a byte may have to come from a disk. */
+static bool may_be_read(const struct comparison *comparison)
+{
+    return comparison->compared != MS_COMPARING_CACHED ||
+           is_cached(comparison, 0, comparison->bytes);
+}
+
+bool ms_source_compare(const struct ms_source *file, uint64_t offset, const void *address,
+                       size_t bytes, enum ms_comparing compared)
+{
+    struct comparison comparison = {
+        .file = file, .offset = offset, .address = address, .bytes = bytes, .compared = compared};
+    workers[0].comparison = &comparison;
+    if (!take_buffers(&workers[0]) || !may_be_read(&comparison) ||
+        !is_same(&workers[0], 0, bytes < PROBED_BYTES ? bytes : PROBED_BYTES))
+        return false;
+    if (bytes <= PROBED_BYTES)
+        return true;
+    comparison.mappings = ms_mapping_count_anonymous(address, bytes);
+    if (compared != MS_COMPARING_SAMPLED)
+        return compare_together(&comparison);
+    comparison.skew = offset % PART_BYTES;
+    return compare_sampled(&comparison);
+}

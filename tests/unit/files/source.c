@@ -1,0 +1,598 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/files/source.h"
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include "runtime/driver/flags.h"
+#include "runtime/files/descriptor.h"
+#include "runtime/files/file_thread.h"
+#include "runtime/base/headroom.h"
+#include "runtime/files/direct.h"
+#include "runtime/files/source_internal.h"
+#include "runtime/files/sums.h"
+#include "runtime/state/counters.h"
+#include "tests/unit/between.h"
+#include "tests/unit/counted_pages.h"
+#include "tests/unit/files/files.h"
+#include "tests/unit/files/kernel.h"
+#include "tools/simcuda/harness/deny.h"
+
+/* --- snapshots */
+
+static struct ms_headroom host = {UINT64_MAX, "the test"};
+static int asked;
+struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind);
+struct ms_headroom __wrap_ms_headroom_find(enum ms_headroom_kind kind)
+{
+    CHECK_EQ(kind, MS_HEADROOM_MEMORY);
+    asked++;
+    return host;
+}
+
+static uint64_t snapshot_bytes(void)
+{
+    return ms_counter_get(MS_GAUGE_SNAPSHOT);
+}
+
+MS_TEST(a_snapshot_is_bytes_that_the_caller_sets)
+{
+    struct ms_source *snapshot = ms_source_create_snapshot(1000, MS_SNAPSHOT_LIMITED);
+    CHECK(snapshot != NULL);
+    memset(ms_source_data(snapshot), 1, 1000);
+    CHECK_EQ(snapshot_bytes(), 1000);
+    CHECK(!ms_source_is_file(snapshot));
+    CHECK_EQ(ms_source_state(snapshot), MS_SOURCE_IS_OPEN);
+    CHECK(strcmp(ms_source_path(snapshot), "") == 0);
+    CHECK_EQ(live, 1);
+    ms_source_drop(snapshot);
+    CHECK_EQ(live, 0);
+    CHECK_EQ(snapshot_bytes(), 0);
+}
+
+/* Whatever limit they have of their own. */
+MS_TEST(snapshots_are_taken_where_host_memory_has_room)
+{
+    enum { MIB = 1 << 20 };
+    static const enum ms_snapshot_limit limits[] = {MS_SNAPSHOT_LIMITED, MS_SNAPSHOT_ANY};
+    for (int i = 0; i < 2; i++) {
+        host.bytes = 8 * MIB;
+        CHECK(ms_source_create_snapshot(7 * MIB + 1, limits[i]) == NULL);
+        CHECK_EQ(snapshot_bytes(), 0);
+    }
+    struct ms_source *snapshot = ms_source_create_snapshot(7 * MIB, MS_SNAPSHOT_LIMITED);
+    CHECK(snapshot != NULL);
+    ms_source_drop(snapshot);
+}
+
+/* Not for each of them, but again when others may have taken what was there. */
+MS_TEST(snapshots_ask_for_room_by_16_mib)
+{
+    enum { MIB = 1 << 20 };
+    struct ms_source *small[40], *large;
+    for (int i = 0; i < 40; i++) {
+        small[i] = ms_source_create_snapshot(MIB, MS_SNAPSHOT_LIMITED);
+        CHECK_EQ(asked, 1 + i / 17);
+    }
+    host.bytes = MIB;
+    CHECK(ms_source_create_snapshot(20 * MIB, MS_SNAPSHOT_LIMITED) == NULL);
+    for (int i = 0; i < 40; i++)
+        ms_source_drop(small[i]);
+    asked = 0;
+    host.bytes = 64 * MIB;
+    large = ms_source_create_snapshot(17 * MIB, MS_SNAPSHOT_LIMITED);
+    CHECK(large != NULL && asked == 1);
+    ms_source_drop(large);
+}
+
+MS_TEST(snapshots_have_so_many_bytes_at_most)
+{
+    ms_source_set_snapshot_limit(100);
+    struct ms_source *whole = ms_source_create_snapshot(100, MS_SNAPSHOT_LIMITED);
+    CHECK(whole != NULL);
+    CHECK(ms_source_create_snapshot(1, MS_SNAPSHOT_LIMITED) == NULL);
+    CHECK_EQ(snapshot_bytes(), 100);
+    struct ms_source *one = ms_source_create_snapshot(1, MS_SNAPSHOT_ANY);
+    CHECK(one != NULL);
+    CHECK_EQ(snapshot_bytes(), 101);
+    ms_source_drop(whole);
+    CHECK(ms_source_create_snapshot(100, MS_SNAPSHOT_LIMITED) == NULL);
+    ms_source_drop(one);
+    ms_source_drop(ms_source_create_snapshot(100, MS_SNAPSHOT_LIMITED));
+    CHECK_EQ(snapshot_bytes(), 0);
+    CHECK_EQ(live, 0);
+}
+
+MS_TEST(a_snapshot_that_gets_no_memory_counts_for_nothing)
+{
+    ms_source_set_snapshot_limit(100);
+    may_make = 0;
+    CHECK(ms_source_create_snapshot(100, MS_SNAPSHOT_LIMITED) == NULL);
+    CHECK(ms_source_create_snapshot(100, MS_SNAPSHOT_ANY) == NULL);
+    CHECK_EQ(snapshot_bytes(), 0);
+    may_make = 1;
+    ms_source_drop(ms_source_create_snapshot(100, MS_SNAPSHOT_LIMITED));
+    CHECK_EQ(live, 0);
+}
+
+/* What was advised last. */
+static struct {
+    uintptr_t begin, bytes;
+    int advice, count;
+} advised;
+
+int __real_madvise(void *address, size_t bytes, int advice);
+int __wrap_madvise(void *address, size_t bytes, int advice);
+int __wrap_madvise(void *address, size_t bytes, int advice)
+{
+    if (advice == MADV_HUGEPAGE) {
+        advised.begin = (uintptr_t)address;
+        advised.bytes = bytes;
+        advised.count++;
+    }
+    return __real_madvise(address, bytes, advice);
+}
+
+MS_TEST(a_large_snapshot_has_huge_pages_where_they_are_whole)
+{
+    enum { HUGE = 2 << 20 };
+    struct ms_source *small = ms_source_create_snapshot(HUGE / 2, MS_SNAPSHOT_ANY);
+    const uintptr_t begin = (uintptr_t)ms_source_data(small), end = begin + HUGE / 2;
+    CHECK_EQ(advised.count, 0 + (begin % HUGE == 0 && end % HUGE == 0));
+    ms_source_drop(small);
+    struct ms_source *large = ms_source_create_snapshot(4 * HUGE + 5, MS_SNAPSHOT_ANY);
+    const uintptr_t first = (uintptr_t)ms_source_data(large), last = first + 4 * HUGE + 5;
+    memset(ms_source_data(large), 1, 4 * HUGE + 5);
+    CHECK(advised.count > 0);
+    CHECK_EQ(advised.begin % HUGE, 0);
+    CHECK_EQ(advised.bytes % HUGE, 0);
+    CHECK(first <= advised.begin && advised.begin < first + HUGE);
+    CHECK(advised.begin + advised.bytes <= last && last - HUGE < advised.begin + advised.bytes);
+    ms_source_drop(large);
+}
+
+/* --- files */
+
+enum { BYTES = 1000 };
+
+static struct test_file file;
+
+static void start(void)
+{
+    make_test_file(&file, "/tmp", BYTES);
+}
+
+static struct ms_source *open_source(void)
+{
+    struct stat stat_;
+    CHECK_EQ(stat(file.path, &stat_), 0);
+    struct ms_mapping mapping = {.device = stat_.st_dev, .inode = stat_.st_ino};
+    snprintf(mapping.path, sizeof(mapping.path), "%s", file.path);
+    return ms_trust_open(&mapping, BYTES);
+}
+
+MS_TEST_AFTER(start, a_file_is_one_source_and_is_left_behind_by_none)
+{
+    struct stat stat_;
+    CHECK_EQ(stat(file.path, &stat_), 0);
+    struct ms_source *again = open_source();
+    CHECK(again == file.source);
+    ms_source_drop(again);
+    CHECK(ms_source_is_file(file.source));
+    CHECK_EQ(ms_source_state(file.source), MS_SOURCE_IS_OPEN);
+    CHECK(strcmp(ms_source_path(file.source), file.path) == 0);
+    CHECK_EQ(ms_source_stat(file.source)->st_ino, stat_.st_ino);
+    CHECK_EQ(ms_hot.files, 1);
+    CHECK(ms_source_may_be_of(stat_.st_dev, stat_.st_ino));
+    for (unsigned i = 1; i < 10000; i++) { /* some of them have the same hash */
+        CHECK(!ms_source_may_be_of(stat_.st_dev, stat_.st_ino + i));
+        CHECK(!ms_source_may_be_of(stat_.st_dev + i, stat_.st_ino));
+    }
+    const int before = count_open_there(), pieces = live;
+    ms_source_drop(file.source);
+    CHECK(!ms_source_may_be_of(stat_.st_dev, stat_.st_ino));
+    CHECK_EQ(ms_hot.files, 0);
+    CHECK(ms_files.first == NULL);
+    CHECK_EQ(count_open_there(), before - 1);
+    CHECK_EQ(live, pieces - 1);
+}
+
+MS_TEST_AFTER(start, each_of_several_sources_leaves_by_itself)
+{
+    struct ms_source *first = file.source, *second, *third;
+    start();
+    second = file.source;
+    start();
+    third = file.source;
+    ms_source_drop(second);
+    CHECK(ms_files.first == third && third->next == first && first->next == NULL);
+    CHECK(ms_source_may_be_of(first->recorded.st_dev, first->recorded.st_ino));
+    CHECK(ms_source_may_be_of(third->recorded.st_dev, third->recorded.st_ino));
+    ms_source_drop(first);
+    CHECK(ms_files.first == third && third->next == NULL);
+    ms_source_drop(third);
+    CHECK(ms_files.first == NULL);
+}
+
+MS_TEST_AFTER(start, a_source_without_memory_fails_and_leaves_nothing_open)
+{
+    const int before = count_open_there(), pieces = live;
+    ms_source_drop(file.source);
+    may_make = 0;
+    CHECK(open_source() == NULL);
+    CHECK_EQ(count_open_there(), before - 1);
+    CHECK_EQ(live, pieces - 1);
+}
+
+static void let_go(void *source)
+{
+    ms_source_let_go(source);
+}
+
+static void open_more(void *argument)
+{
+    struct ms_source *source = argument;
+    atomic_store(&source->direct, ms_descriptor_open(file.path, O_RDONLY));
+    atomic_store(&source->copy, ms_descriptor_open(file.path, O_RDONLY));
+}
+
+MS_TEST_AFTER(start, a_file_is_let_go_once_and_its_copy_goes_with_the_source)
+{
+    const struct stat recorded = *ms_source_stat(file.source);
+    const uint64_t sum = 2;
+    const int before = count_open_there(), pieces = live;
+    CHECK(ms_file_thread_call(open_more, file.source));
+    CHECK(ms_source_count_bytes(BYTES, MS_SNAPSHOT_ANY));
+    file.source->recorded.st_size = MS_SOURCE_SUMS_PART;
+    CHECK(ms_source_sums_add(file.source, 0, &sum, 1));
+    file.source->recorded.st_size = BYTES;
+    struct ms_source *name = ms_source_take_name(file.source);
+    CHECK_EQ(count_open_there(), before + 2);
+    for (int i = 0; i < 2; i++) {
+        CHECK(ms_file_thread_call(let_go, file.source));
+        CHECK_EQ(count_open_there(), before);
+        CHECK_EQ(ms_hot.files, 0);
+        CHECK_EQ(atomic_load(&file.source->direct), MS_DIRECT_REFUSED);
+        CHECK(!ms_source_may_be_of(recorded.st_dev, recorded.st_ino));
+    }
+    ms_source_drop(file.source);
+    CHECK_EQ(count_open_there(), before - 1);
+    CHECK_EQ(snapshot_bytes(), 0);
+    ms_source_drop(name);
+    CHECK_EQ(live, pieces - 1);
+}
+
+MS_TEST_AFTER(start, the_lease_of_a_source_goes_with_its_descriptor)
+{
+    ms_source_drop(file.source);
+    ms_config.leases = true;
+    file.source = open_source();
+    needs_lease(ms_lease_any(), file.path);
+    CHECK(ms_file_thread_call(let_go, file.source));
+    CHECK(!ms_lease_any());
+    ms_source_drop(file.source);
+}
+
+/* --- names */
+
+MS_TEST_AFTER(start, a_file_has_one_name_which_lasts_longer)
+{
+    const int pieces = live;
+    may_make = 0;
+    CHECK(ms_source_take_name(file.source) == NULL);
+    may_make = PLENTY;
+    struct ms_source *name = ms_source_take_name(file.source);
+    CHECK(name != NULL && ms_source_take_name(file.source) == name);
+    CHECK_EQ(live, pieces + 1);
+    const dev_t device = file.source->mapped_device;
+    const ino_t inode = file.source->mapped_inode;
+    ms_source_drop(file.source);
+    CHECK(!ms_source_is_file(name));
+    CHECK_EQ(ms_source_state(name), MS_SOURCE_IS_LOST);
+    CHECK(strcmp(ms_source_path(name), "") == 0);
+    const struct ms_source_name found = ms_source_find_name(name);
+    CHECK(found.device == device && found.inode == inode && strcmp(found.path, file.path) == 0);
+    ms_source_drop(name);
+    CHECK_EQ(live, pieces);
+    ms_source_drop(name);
+    CHECK_EQ(live, pieces - 1);
+}
+
+MS_TEST_AFTER(start, a_file_is_as_named_by_size_and_time)
+{
+    struct ms_source *name = ms_source_take_name(file.source);
+    struct stat *now = &file.source->recorded;
+    const struct stat then = *now;
+    CHECK(ms_source_is_as_named(file.source, name));
+    now->st_ctim.tv_sec++;
+    CHECK(ms_source_is_as_named(file.source, name));
+    now->st_size++;
+    CHECK(!ms_source_is_as_named(file.source, name));
+    *now = then;
+    now->st_mtim.tv_sec++;
+    CHECK(!ms_source_is_as_named(file.source, name));
+    *now = then;
+    now->st_mtim.tv_nsec++;
+    CHECK(!ms_source_is_as_named(file.source, name));
+    *now = then;
+    ms_source_drop(name);
+}
+
+/* --- descriptors that are not kept */
+
+/* A source whose descriptor is the first behind half of the limit, or the last before it. */
+static struct {
+    const char *path; /* by which it is opened again */
+    int descriptor;
+    bool hides_stores;
+    struct ms_source *source;
+} wanted;
+
+static void create_there(void *argument)
+{
+    struct stat stat;
+    const struct ms_file_system system = {.hides_stores = wanted.hides_stores};
+    struct ms_mapping mapping = {.device = 1, .inode = 2};
+    const int low = ms_descriptor_open(file.path, O_RDONLY);
+    const int high = fcntl(low, F_DUPFD_CLOEXEC, wanted.descriptor);
+    CHECK_EQ(high, wanted.descriptor);
+    ms_descriptor_close(low);
+    snprintf(mapping.path, sizeof(mapping.path), "%s", wanted.path);
+    CHECK(ms_descriptor_stat_cached(high, &stat));
+    wanted.source = ms_source_create_file(high, &stat, &system, &mapping);
+    (void)argument;
+}
+
+static struct ms_source *create(const char *path, int descriptor, bool hides_stores)
+{
+    struct rlimit limit;
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = 400;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    wanted.path = path;
+    wanted.descriptor = descriptor;
+    wanted.hides_stores = hides_stores;
+    CHECK(ms_file_thread_call(create_there, NULL));
+    CHECK(wanted.source != NULL);
+    needs_own_table(ms_file_thread_has_own_table());
+    return wanted.source;
+}
+
+static struct ms_source_failure failure;
+static bool is_begun;
+
+static void begin_use(void *source)
+{
+    is_begun = ms_source_begin_use(source, &failure);
+}
+
+static void end_use(void *source)
+{
+    ms_source_end_use(source);
+}
+
+static bool begin(struct ms_source *source)
+{
+    failure = (struct ms_source_failure){0};
+    CHECK(ms_file_thread_call(begin_use, source));
+    return is_begun;
+}
+
+static void end(struct ms_source *source)
+{
+    CHECK(ms_file_thread_call(end_use, source));
+}
+
+MS_TEST_AFTER(start, half_of_the_descriptors_are_for_files_that_stay_open)
+{
+    const int before = count_open_there();
+    CHECK(create(file.path, 199, false)->stays_open);
+    CHECK(wanted.source->mapped_device == 1 && wanted.source->mapped_inode == 2);
+    CHECK(begin(wanted.source));
+    CHECK_EQ(wanted.source->users, 1);
+    end(wanted.source);
+    CHECK_EQ(wanted.source->users, 1);
+    ms_source_drop(wanted.source);
+    CHECK(create("/nowhere", 200, false)->stays_open); /* it could not be opened again */
+    ms_source_drop(wanted.source);
+    CHECK(create("/dev/null", 200, false)->stays_open); /* nor this one */
+    ms_source_drop(wanted.source);
+    CHECK(!create(file.path, 200, false)->stays_open);
+    CHECK_EQ(count_open_there(), before + 1);
+    end(wanted.source);
+    CHECK_EQ(count_open_there(), before);
+    ms_source_drop(wanted.source);
+    CHECK_EQ(count_open_there(), before);
+}
+
+MS_TEST_AFTER(start, the_first_use_opens_a_file_and_the_last_one_closes_it)
+{
+    const int before = count_open_there();
+    struct ms_source *source = create(file.path, 200, false);
+    end(source);
+    CHECK_EQ(source->descriptor, -1);
+    for (int i = 0; i < 2; i++) {
+        CHECK(begin(source) && begin(source));
+        CHECK(source->descriptor >= 0);
+        CHECK_EQ(count_open_there(), before + 1);
+        end(source);
+        CHECK(source->descriptor >= 0);
+        end(source);
+        CHECK_EQ(source->descriptor, -1);
+        CHECK_EQ(count_open_there(), before);
+    }
+    atomic_store(&source->copy, 99);
+    CHECK(begin(source));
+    CHECK_EQ(source->descriptor, -1);
+    end(source);
+    atomic_store(&source->copy, -1);
+    ms_source_drop(source);
+}
+
+MS_TEST_AFTER(start, a_file_that_cannot_be_opened_again_says_why)
+{
+    struct ms_source *source = create(file.path, 200, false);
+    end(source);
+    const int before = count_open_there();
+    CHECK_EQ(rename(file.path, "/tmp/metashard-unit-renamed"), 0);
+    CHECK(!begin(source));
+    CHECK(failure.file == source && failure.kind == MS_SOURCE_LOST && failure.error == ENOENT);
+    CHECK_EQ(source->users, 0);
+    close(open(file.path, O_WRONLY | O_CREAT, 0600));
+    CHECK(!begin(source));
+    CHECK(failure.file == source && failure.kind == MS_SOURCE_CHANGED && failure.error == 0);
+    CHECK_EQ(failure.now.st_size, 0);
+    CHECK_EQ(source->users, 0);
+    CHECK_EQ(rename("/tmp/metashard-unit-renamed", file.path), 0);
+    CHECK(begin(source));
+    end(source);
+    CHECK_EQ(count_open_there(), before);
+    ms_source_drop(source);
+}
+
+/* --- writers */
+
+static int watches;
+
+/* How many files are watched. */
+static void count_watches_there(void *argument)
+{
+    char path[64], line[256];
+    watches = 0;
+    for (int number = 0; number < 400; number++) {
+        snprintf(path, sizeof(path), "/proc/thread-self/fdinfo/%d", number);
+        FILE *info = fopen(path, "r");
+        while (info != NULL && fgets(line, sizeof(line), info) != NULL)
+            watches += strncmp(line, "inotify ", strlen("inotify ")) == 0;
+        if (info != NULL)
+            fclose(info);
+    }
+    (void)argument;
+}
+
+static int count_watches(void)
+{
+    CHECK(ms_file_thread_call(count_watches_there, NULL));
+    return watches;
+}
+
+static bool had_one;
+
+static void look_there(void *source)
+{
+    had_one = ms_source_had_writer(source);
+}
+
+static bool had_writer(struct ms_source *source)
+{
+    CHECK(ms_file_thread_call(look_there, source));
+    return had_one;
+}
+
+static void write_once(const char *path)
+{
+    const int writer = open(path, O_WRONLY);
+    CHECK(writer >= 0);
+    close(writer);
+}
+
+MS_TEST_AFTER(start, a_source_had_a_writer_once_one_has_closed_its_file)
+{
+    struct ms_source *other = create(file.path, 100, true), *unwatched;
+    start();
+    struct ms_source *first = create(file.path, 101, true);
+    struct ms_source *second = create(file.path, 102, true);
+    unwatched = create(file.path, 103, false);
+    close(open(file.path, O_RDONLY));
+    CHECK_EQ(count_watches(), 2);
+    CHECK(!had_writer(first) && !had_writer(second));
+    ms_source_drop(second); /* the first one is still watched */
+    CHECK_EQ(count_watches(), 2);
+    write_once(file.path);
+    CHECK(had_writer(first));
+    CHECK(had_writer(first));
+    CHECK(!had_writer(other) && !had_writer(unwatched));
+    ms_source_drop(first);
+    CHECK_EQ(count_watches(), 1);
+    struct ms_source *third = create(file.path, 101, true);
+    CHECK(!had_writer(third));
+    CHECK(ms_file_thread_call(let_go, third)); /* nobody is watched for */
+    write_once(file.path);
+    CHECK(!had_writer(third));
+    CHECK_EQ(third->watch, -1);
+    ms_source_drop(third);
+    CHECK_EQ(count_watches(), 1);
+    ms_source_drop(other);
+    CHECK_EQ(count_watches(), 0);
+    ms_source_drop(unwatched);
+}
+
+/* --- locks */
+
+static bool is_ending;
+
+static void ask_there(void *source)
+{
+    is_ending = ms_source_ends_locks(source);
+}
+
+static bool ends_locks(void)
+{
+    CHECK(ms_file_thread_call(ask_there, file.source));
+    return is_ending;
+}
+
+static void lock_file(int kind)
+{
+    struct flock lock = {.l_type = (short)kind, .l_whence = SEEK_SET};
+    CHECK_EQ(fcntl(file.descriptor, F_SETLK, &lock), 0);
+}
+
+MS_TEST_AFTER(start, locks_end_only_in_the_program_s_own_table)
+{
+    CHECK(!ends_locks());
+    needs_own_table(ms_file_thread_has_own_table());
+    lock_file(F_RDLCK);
+    CHECK(!ends_locks());
+}
+
+MS_TEST(locks_end_where_there_is_no_other_table)
+{
+    deny(SYS_unshare, EPERM);
+    deny(436, EPERM); /* close_range */
+    start();
+    CHECK(!ends_locks());
+    lock_file(F_RDLCK);
+    CHECK(ends_locks());
+}
+
+/* --- whether a file stays open */
+
+static int has_table = -1, has_room = -1; /* -1: as it is */
+
+bool __real_ms_file_thread_has_own_table(void);
+bool __wrap_ms_file_thread_has_own_table(void);
+bool __wrap_ms_file_thread_has_own_table(void)
+{
+    return has_table >= 0 ? has_table : __real_ms_file_thread_has_own_table();
+}
+
+bool __real_ms_descriptor_leaves_room(int descriptor, unsigned of_four);
+bool __wrap_ms_descriptor_leaves_room(int descriptor, unsigned of_four);
+bool __wrap_ms_descriptor_leaves_room(int descriptor, unsigned of_four)
+{
+    return has_room >= 0 ? has_room : __real_ms_descriptor_leaves_room(descriptor, of_four);
+}
+
+/* Of the program's table it takes no descriptor again and again. */
+MS_TEST(a_file_is_closed_between_uses_where_a_table_of_its_own_is_nearly_full)
+{
+    static struct test_file files[4];
+    for (int i = 0; i < 4; i++) {
+        has_table = i & 1;
+        has_room = i >> 1;
+        make_test_file(&files[i], "/tmp", 4096);
+        CHECK_EQ(files[i].source->stays_open, !has_table || has_room);
+        ms_source_drop(files[i].source);
+    }
+}
