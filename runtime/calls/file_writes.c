@@ -304,7 +304,7 @@ static CUresult save_everything(dev_t device, ino_t inode, const char *path, uin
     const CUresult result = save_with((struct patience){.sleeps = SLEEPS}, bytes);
     if (result == CUDA_SUCCESS || is_device_lost(result))
         return result;
-    if (ms_source_close_keep(device, inode)) {
+    if (ms_change_keep(device, inode)) {
         ms_log(MS_INFO, "%s: a copy of it was taken, because its bytes could not be materialised",
                path);
         return CUDA_SUCCESS;
@@ -319,11 +319,11 @@ static int prepare_locked(enum ms_file_change what, const char *call, dev_t devi
 {
     char path[MS_PATH_BYTES];
     uint64_t bytes = 0;
-    if (!ms_source_close(device, inode, what == MS_FILE_DELETED, path))
+    if (!ms_change_begin(device, inode, what == MS_FILE_DELETED, path))
         return 0;
     const CUresult result = save_everything(device, inode, path, &bytes);
     const int error = answer(what, call, path, bytes, result);
-    ms_source_close_end(device, inode, error == 0);
+    ms_change_end(device, inode, error == 0);
     return error;
 }
 
@@ -385,10 +385,10 @@ static bool can_have_turn(void)
 static bool keep_without_turn(dev_t device, ino_t inode)
 {
     char path[MS_PATH_BYTES];
-    const bool is_closed_here = ms_source_close(device, inode, false, path);
-    const bool is_kept = ms_source_close_keep(device, inode);
+    const bool is_closed_here = ms_change_begin(device, inode, false, path);
+    const bool is_kept = ms_change_keep(device, inode);
     if (is_closed_here && !is_kept)
-        ms_source_close_end(device, inode, false);
+        ms_change_end(device, inode, false);
     return is_kept;
 }
 

@@ -33,7 +33,7 @@ enum ms_file_change {
  * A child that shares the memory (vfork), and a signal handler that has interrupted a call of the
  * shim, count as another process: for them the function returns 0 at once, and takes no lock. Other
  * threads wait for ever for a claim only if they may call the driver. When the bytes cannot be
- * brought into memory, the shim takes a host copy of the whole file (ms_source_close_keep).
+ * brought into memory, the shim takes a host copy of the whole file (ms_change_keep).
  *
  * Cheap, and without the turn, for a file that nothing comes from. A thread with a claim may call
  * the function for such files, because the driver writes files of its own; for other files, no

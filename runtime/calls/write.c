@@ -175,7 +175,7 @@ bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
 static struct ms_source *find_file(const void *source, size_t bytes, uint64_t *offset_out)
 {
     const size_t least = ms_shard_is_active() ? (size_t)4 << 10 : (size_t)64 << 10;
-    struct ms_source *file = bytes >= least ? ms_source_find(source, bytes, offset_out) : NULL;
+    struct ms_source *file = bytes >= least ? ms_find_file(source, bytes, offset_out) : NULL;
     if (file != NULL)
         ms_counter_add(MS_COUNT_RECORDED_FILE_BYTES, bytes);
     return file;

@@ -120,7 +120,7 @@ static void keep_all(void *argument)
     }
 }
 
-bool ms_source_close_keep(dev_t device, ino_t inode)
+bool ms_change_keep(dev_t device, ino_t inode)
 {
     struct wanted wanted = {.device = device, .inode = inode};
     ms_file_thread_call(keep_all, &wanted);
@@ -181,7 +181,7 @@ static void reopen_others(void *argument)
         ms_source_drop(file);
 }
 
-bool ms_source_close(dev_t device, ino_t inode, bool is_deleted, char *path_out)
+bool ms_change_begin(dev_t device, ino_t inode, bool is_deleted, char *path_out)
 {
     struct wanted wanted = {.device = device, .inode = inode, .is_found = true};
     if (!change_state(device, inode, MS_SOURCE_IS_OPEN, MS_SOURCE_IS_CLOSED, path_out))
@@ -191,7 +191,7 @@ bool ms_source_close(dev_t device, ino_t inode, bool is_deleted, char *path_out)
     return wanted.is_found;
 }
 
-void ms_source_close_end(dev_t device, ino_t inode, bool is_lost)
+void ms_change_end(dev_t device, ino_t inode, bool is_lost)
 {
     change_state(device, inode, MS_SOURCE_IS_CLOSED,
                  is_lost ? MS_SOURCE_IS_LOST : MS_SOURCE_IS_OPEN, NULL);

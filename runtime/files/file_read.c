@@ -8,7 +8,7 @@
 #include "runtime/files/source_internal.h"
 #include "runtime/files/trust.h"
 
-/* No source is really const: only ms_source_close_keep sees how many reads there are. */
+/* No source is really const: only ms_change_keep sees how many reads there are. */
 ssize_t ms_file_read_by(const struct ms_source *file, int descriptor, void *buffer, size_t bytes,
                         uint64_t offset)
 {

@@ -14,7 +14,7 @@
 #include "runtime/files/source.h"
 
 /* Reads as pread does, by any descriptor of the file; reads the copy instead, once there is one
- * (ms_source_close_keep). */
+ * (ms_change_keep). */
 ssize_t ms_file_read_by(const struct ms_source *file, int descriptor, void *buffer, size_t bytes,
                         uint64_t offset);
 

@@ -178,7 +178,7 @@ struct ms_source *ms_source_take_name(struct ms_source *file)
     return name;
 }
 
-struct ms_source_name ms_source_find_name(const struct ms_source *source)
+struct ms_source_name ms_source_get_name(const struct ms_source *source)
 {
     const struct ms_named *named = ms_source_named(source);
     if (source->is_name)
@@ -311,7 +311,7 @@ static void destroy_file(struct ms_counted *counted)
     ms_file_thread_call(close_file, file);
     if (atomic_load(&file->name) != NULL)
         ms_source_drop(file->name);
-    ms_source_sums_cleanup(file);
+    ms_sums_cleanup(file);
     ms_heap_free(file);
 }
 

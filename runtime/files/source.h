@@ -23,7 +23,7 @@
 struct ms_source;
 
 /*
- * A name finds a file again after its source is gone (ms_source_find_again). Names are equal if all
+ * A name finds a file again after its source is gone (ms_find_again). Names are equal if all
  * members are. The path belongs to the source, and has less than MS_PATH_BYTES.
  */
 struct ms_source_name {
@@ -31,7 +31,7 @@ struct ms_source_name {
     ino_t inode;
     const char *path;
 };
-struct ms_source_name ms_source_find_name(const struct ms_source *source);
+struct ms_source_name ms_source_get_name(const struct ms_source *source);
 
 /*
  * Returns a reference to a source that only names the file, for a lineage that is kept and not

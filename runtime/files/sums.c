@@ -4,12 +4,12 @@
 #include "runtime/base/checksum.h"
 #include "runtime/files/source_internal.h"
 
-enum { PART = MS_SOURCE_SUMS_PART };
+enum { PART = MS_SUMS_PART };
 
 /* The lowest bit of a sum. */
 static const uint64_t seen = 1;
 
-uint64_t ms_source_sums_make(const void *part)
+uint64_t ms_sums_make(const void *part)
 {
     const uint64_t sum = ms_checksum(part, PART) & ~seen;
     return sum != 0 ? sum : 2;
@@ -21,7 +21,7 @@ static _Atomic uint64_t *place_of(const struct ms_source *file, uint64_t number)
     return sums != NULL && number < (uint64_t)file->recorded.st_size / PART ? &sums[number] : NULL;
 }
 
-uint64_t ms_source_sums_get(const struct ms_source *file, uint64_t number, bool *is_seen_out)
+uint64_t ms_sums_get(const struct ms_source *file, uint64_t number, bool *is_seen_out)
 {
     _Atomic uint64_t *place = place_of(file, number);
     const uint64_t sum = place != NULL ? atomic_load(place) : 0;
@@ -29,7 +29,7 @@ uint64_t ms_source_sums_get(const struct ms_source *file, uint64_t number, bool 
     return sum & ~seen;
 }
 
-void ms_source_sums_set_seen(const struct ms_source *file, uint64_t number)
+void ms_sums_set_seen(const struct ms_source *file, uint64_t number)
 {
     _Atomic uint64_t *place = place_of(file, number);
     if (place != NULL)
@@ -48,8 +48,7 @@ static bool make_room(struct ms_source *file)
     return true;
 }
 
-bool ms_source_sums_add(struct ms_source *file, uint64_t first_number, const uint64_t *sums,
-                        size_t count)
+bool ms_sums_add(struct ms_source *file, uint64_t first_number, const uint64_t *sums, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         if (sums[i] == 0)
@@ -64,12 +63,12 @@ bool ms_source_sums_add(struct ms_source *file, uint64_t first_number, const uin
     return true;
 }
 
-bool ms_source_sums_any(const struct ms_source *file)
+bool ms_sums_any(const struct ms_source *file)
 {
     return atomic_load(&file->sums) != NULL;
 }
 
-void ms_source_sums_cleanup(struct ms_source *file)
+void ms_sums_cleanup(struct ms_source *file)
 {
     ms_pages_cleanup(&file->sum_pages);
 }

@@ -20,22 +20,21 @@
 
 #include "runtime/files/source.h"
 
-enum { MS_SOURCE_SUMS_PART = 64 << 10 };
+enum { MS_SUMS_PART = 64 << 10 };
 
 /* The sum of a whole part, as it is kept; never 0. */
-uint64_t ms_source_sums_make(const void *part);
+uint64_t ms_sums_make(const void *part);
 
 /* Returns the sum of the part with this number, or 0. *is_seen_out: the part was checked. */
-uint64_t ms_source_sums_get(const struct ms_source *file, uint64_t number, bool *is_seen_out);
+uint64_t ms_sums_get(const struct ms_source *file, uint64_t number, bool *is_seen_out);
 
 /* Keeps sums for the parts from first_number on. Skips a sum that is 0, and a part that has one.
  * False if out of memory. In the file thread. */
-bool ms_source_sums_add(struct ms_source *file, uint64_t first_number, const uint64_t *sums,
-                        size_t count);
+bool ms_sums_add(struct ms_source *file, uint64_t first_number, const uint64_t *sums, size_t count);
 
-void ms_source_sums_set_seen(const struct ms_source *file, uint64_t number);
+void ms_sums_set_seen(const struct ms_source *file, uint64_t number);
 
 /* True if any part of the file has a sum. */
-bool ms_source_sums_any(const struct ms_source *file);
+bool ms_sums_any(const struct ms_source *file);
 
-void ms_source_sums_cleanup(struct ms_source *file);
+void ms_sums_cleanup(struct ms_source *file);

@@ -25,7 +25,7 @@ enum { COMPARED_BYTES = 1 << 20 };
 
 static bool is_same_name(const struct ms_source *one, const struct ms_source *other)
 {
-    const struct ms_source_name a = ms_source_find_name(one), b = ms_source_find_name(other);
+    const struct ms_source_name a = ms_source_get_name(one), b = ms_source_get_name(other);
     return one == other ||
            (a.inode == b.inode && a.device == b.device && strcmp(a.path, b.path) == 0);
 }
@@ -40,8 +40,8 @@ static struct ms_source *open_named(struct ms_restoring *restoring, struct ms_so
     }
     if (!MS_ARRAY_GROW(restoring->files, restoring->file_count, restoring->file_capacity))
         return NULL;
-    const struct ms_source_name found = ms_source_find_name(name);
-    struct ms_source *file = ms_source_find_again(&found);
+    const struct ms_source_name found = ms_source_get_name(name);
+    struct ms_source *file = ms_find_again(&found);
     ms_counted_take((struct ms_counted *)name);
     restoring->files[restoring->file_count++] = (struct ms_reopened){name, file};
     return file;

@@ -17,7 +17,7 @@
 /* Few bytes are compared first, because most wrong guesses differ at once. READ_BYTES stay in a
  * core's cache. */
 enum {
-    PART_BYTES = MS_SOURCE_SUMS_PART,
+    PART_BYTES = MS_SUMS_PART,
     PROBED_BYTES = 512,
     PIECE_BYTES = 2 << 20,
     READ_BYTES = 1 << 20,
@@ -109,9 +109,9 @@ static bool has_sample(struct worker *worker, uint64_t number)
 static bool has_part(struct worker *worker, uint64_t number)
 {
     const struct comparison *comparison = worker->comparison;
-    const uint64_t sum = ms_source_sums_make(worker->copied);
+    const uint64_t sum = ms_sums_make(worker->copied);
     bool is_seen;
-    const uint64_t known = ms_source_sums_get(comparison->file, number, &is_seen);
+    const uint64_t known = ms_sums_get(comparison->file, number, &is_seen);
     if (known != 0)
         return known == sum;
     if (is_plain(worker->copied))
@@ -126,13 +126,13 @@ static bool is_refused(struct worker *worker, uint64_t number)
 {
     const struct ms_source *file = worker->comparison->file;
     bool is_seen;
-    const uint64_t known = ms_source_sums_get(file, number, &is_seen);
+    const uint64_t known = ms_sums_get(file, number, &is_seen);
     if (known == 0 || is_seen)
         return false;
     const unsigned char *opened = read_file(worker, number * PART_BYTES, PART_BYTES);
-    if (opened == NULL || ms_source_sums_make(opened) != known)
+    if (opened == NULL || ms_sums_make(opened) != known)
         return true;
-    ms_source_sums_set_seen(file, number);
+    ms_sums_set_seen(file, number);
     return false;
 }
 
@@ -278,7 +278,7 @@ static bool compare_sampled(struct comparison *comparison)
     comparison->sums = ms_heap_zalloc(count * sizeof(*comparison->sums));
     const bool is_same =
         comparison->sums != NULL && compare_together(comparison) &&
-        ms_source_sums_add((struct ms_source *)comparison->file, first, comparison->sums, count);
+        ms_sums_add((struct ms_source *)comparison->file, first, comparison->sums, count);
     ms_heap_free(comparison->sums);
     return is_same;
 }
@@ -290,8 +290,8 @@ static bool may_be_read(const struct comparison *comparison)
            is_cached(comparison, 0, comparison->bytes);
 }
 
-bool ms_source_compare(const struct ms_source *file, uint64_t offset, const void *address,
-                       size_t bytes, enum ms_comparing compared)
+bool ms_file_compare(const struct ms_source *file, uint64_t offset, const void *address,
+                     size_t bytes, enum ms_comparing compared)
 {
     struct comparison comparison = {
         .file = file, .offset = offset, .address = address, .bytes = bytes, .compared = compared};

@@ -53,7 +53,7 @@ static struct ms_source *accept_file(struct ms_source *file)
 
 /* --- files that were found before */
 
-struct ms_source *ms_source_find_again(const struct ms_source_name *name)
+struct ms_source *ms_find_again(const struct ms_source_name *name)
 {
     struct ms_mapping mapping = {.device = name->device, .inode = name->inode};
     snprintf(mapping.path, sizeof(mapping.path), "%s", name->path);
@@ -84,8 +84,7 @@ static size_t count_as_read(const struct ms_source *file, const struct ms_wanted
 
 static bool has_same_bytes(const struct ms_source *file, const struct ms_wanted_source *wanted)
 {
-    return ms_source_compare(file, wanted->offset, wanted->address, wanted->bytes,
-                             MS_COMPARING_ALL);
+    return ms_file_compare(file, wanted->offset, wanted->address, wanted->bytes, MS_COMPARING_ALL);
 }
 
 /* For bytes that were read past the page cache. Reads only the ends from a disk again, at most one
@@ -103,8 +102,7 @@ static bool has_what_was_read_directly(const struct ms_source *file,
         now = left < PAGE_BYTES ? left : PAGE_BYTES;
         const bool is_cached = ms_page_cache_has(ms_source_descriptor(file), at, at + now);
         if ((!is_cached && now > room) ||
-            !ms_source_compare(file, at, (const char *)wanted->address + done, now,
-                               MS_COMPARING_ALL))
+            !ms_file_compare(file, at, (const char *)wanted->address + done, now, MS_COMPARING_ALL))
             return false;
         room -= is_cached ? 0 : now;
     }
@@ -116,8 +114,8 @@ static bool has_what_was_read(const struct ms_source *file, const struct ms_want
 {
     return count_as_read(file, wanted, wanted->bytes / 2) > 0
                ? has_what_was_read_directly(file, wanted)
-               : ms_source_compare(file, wanted->offset, wanted->address, wanted->bytes,
-                                   MS_COMPARING_CACHED);
+               : ms_file_compare(file, wanted->offset, wanted->address, wanted->bytes,
+                                 MS_COMPARING_CACHED);
 }
 
 /* True if the descriptor reads what lies at the mapped address. */
@@ -253,9 +251,9 @@ static void find(void *argument)
     if (!wanted->is_absent)
         find_by_range(wanted);
     if (wanted->found == NULL && (!wanted->is_absent || wanted->is_last))
-        ms_source_content_find(wanted);
+        ms_mapped_tensors_find(wanted);
     if (wanted->found == NULL && (!wanted->is_absent || wanted->is_last))
-        ms_source_opened_find(wanted);
+        ms_uring_find(wanted);
     wanted->was_short = ms_descriptor_was_short();
 }
 
@@ -300,7 +298,7 @@ static struct ms_source *find_wanted(struct ms_wanted_source *wanted)
     return accept_file(wanted->found);
 }
 
-struct ms_source *ms_source_find(const void *address, size_t bytes, uint64_t *offset_out)
+struct ms_source *ms_find_file(const void *address, size_t bytes, uint64_t *offset_out)
 {
     struct ms_wanted_source wanted = {.address = address, .bytes = bytes};
     struct ms_source *file = find_wanted(&wanted);

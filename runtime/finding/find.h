@@ -18,8 +18,8 @@
  * (mapped_tensors.h). This process must have no writable shared mapping or descriptor of the file.
  * NULL: take a snapshot.
  */
-struct ms_source *ms_source_find(const void *address, size_t bytes, uint64_t *offset_out);
+struct ms_source *ms_find_file(const void *address, size_t bytes, uint64_t *offset_out);
 
-/* Returns the file with that name as it is now, perhaps with other bytes, or NULL as ms_source_find
+/* Returns the file with that name as it is now, perhaps with other bytes, or NULL as ms_find_file
  * does. */
-struct ms_source *ms_source_find_again(const struct ms_source_name *name);
+struct ms_source *ms_find_again(const struct ms_source_name *name);

@@ -23,7 +23,7 @@ struct file {
     struct ms_mapping *place; /* its mapping, if the file was tried; else NULL */
     struct ms_kept_file kept; /* its source */
     struct stat seen;         /* the file's attributes when its header was read */
-    struct ms_source_header header;
+    struct ms_tensor_places header;
     size_t last; /* the tensor that matched last: usually its successor matches next */
 };
 
@@ -32,7 +32,7 @@ static struct file *files; /* only the file thread uses the list */
 static void destroy(struct file *file)
 {
     ms_kept_files_set(&file->kept, NULL);
-    ms_source_header_cleanup(&file->header);
+    ms_tensor_places_cleanup(&file->header);
     ms_heap_free(file->place);
     ms_heap_free(file);
 }
@@ -40,12 +40,12 @@ static void destroy(struct file *file)
 /* Looks at the mapping, not the file, so a file that is not a checkpoint is never opened. */
 static bool looks_like_checkpoint(const struct ms_mapping *mapping)
 {
-    unsigned char start[MS_SOURCE_HEADER_START];
+    unsigned char start[MS_TENSOR_PLACES_START];
     uint64_t length;
     struct stat found;
     return stat(mapping->path, &found) == 0 && S_ISREG(found.st_mode) &&
            ms_mapping_peek((const void *)mapping->begin, start, sizeof(start)) &&
-           ms_source_header_is_start(start, &length);
+           ms_tensor_places_is_start(start, &length);
 }
 
 static bool is_same_file(const struct stat *a, const struct stat *b)
@@ -66,7 +66,7 @@ static void read_header(struct file *file, const struct ms_mapping *mapping)
     ms_kept_files_set(&file->kept, source);
     if (source == NULL)
         return;
-    ms_source_header_read(source, &file->header);
+    ms_tensor_places_read(source, &file->header);
     file->seen = *ms_source_stat(source);
     file->last = file->header.count - 1; /* the search begins with the first tensor */
     if (file->header.count > 0)
@@ -150,8 +150,8 @@ static void forget_unmapped(void)
 static bool holds(struct file *file, const struct ms_tensor_place *tensor, const void *address)
 {
     return is_held(file) &&
-           ms_source_compare(file->kept.source, tensor->offset, address, tensor->bytes,
-                             MS_COMPARING_ALL) &&
+           ms_file_compare(file->kept.source, tensor->offset, address, tensor->bytes,
+                           MS_COMPARING_ALL) &&
            ms_trust_is_sure(file->kept.source);
 }
 
@@ -238,7 +238,7 @@ static void look_for_files(void)
     set_found(mapped);
 }
 
-void ms_source_content_find(struct ms_wanted_source *wanted)
+void ms_mapped_tensors_find(struct ms_wanted_source *wanted)
 {
     if (!atomic_load(&last_visit.found_any) && !is_visit_due())
         return;

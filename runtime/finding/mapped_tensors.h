@@ -13,4 +13,4 @@
  * (https://github.com/huggingface/safetensors, format) that this process has mapped. Compares with
  * the file, not the mapping. In the file thread.
  */
-void ms_source_content_find(struct ms_wanted_source *wanted);
+void ms_mapped_tensors_find(struct ms_wanted_source *wanted);

@@ -268,7 +268,7 @@ static bool may_be_checkpoint(int descriptor, const struct stat *stat)
 {
     static const char starts[][8] = {"PK\3\4", "GGUF", "\x89HDF", "\x93NUM"};
     enum { LARGE_BYTES = 64 << 20, START = 4, PICKLE = 0x80, NEWEST_PICKLE = 5 };
-    unsigned char start[MS_SOURCE_HEADER_START];
+    unsigned char start[MS_TENSOR_PLACES_START];
     uint64_t length;
     if (stat->st_size >= LARGE_BYTES)
         return true;
@@ -280,7 +280,7 @@ static bool may_be_checkpoint(int descriptor, const struct stat *stat)
             return true;
     }
     return (start[0] == PICKLE && start[1] <= NEWEST_PICKLE) ||
-           ms_source_header_is_start(start, &length);
+           ms_tensor_places_is_start(start, &length);
 }
 
 /* Most processes never use a device: until the shim has started, only files that could be

@@ -36,7 +36,7 @@ static bool read_offsets(const char *at, uint64_t *begin_out, uint64_t *end_out)
     return skip(end, ']') != NULL;
 }
 
-static bool add_tensor(struct ms_source_header *header, uint64_t offset, uint64_t bytes)
+static bool add_tensor(struct ms_tensor_places *header, uint64_t offset, uint64_t bytes)
 {
     if (!MS_ARRAY_GROW(header->tensors, header->count, header->capacity))
         return false;
@@ -45,7 +45,7 @@ static bool add_tensor(struct ms_source_header *header, uint64_t offset, uint64_
 }
 
 /* The tensors' bytes are data_bytes bytes of the file, from data_at on. */
-static void read_text(struct ms_source_header *header, const char *text, uint64_t data_at,
+static void read_text(struct ms_tensor_places *header, const char *text, uint64_t data_at,
                       uint64_t data_bytes)
 {
     static const char key[] = "\"data_offsets\"";
@@ -58,21 +58,21 @@ static void read_text(struct ms_source_header *header, const char *text, uint64_
     }
 }
 
-bool ms_source_header_is_start(const unsigned char start[MS_SOURCE_HEADER_START],
+bool ms_tensor_places_is_start(const unsigned char start[MS_TENSOR_PLACES_START],
                                uint64_t *length_out)
 {
     memcpy(length_out, start, sizeof(*length_out)); /* little-endian, like this machine */
     return start[8] == '{' && *length_out >= 2 && *length_out <= MAX_HEADER_BYTES;
 }
 
-void ms_source_header_read(const struct ms_source *file, struct ms_source_header *header)
+void ms_tensor_places_read(const struct ms_source *file, struct ms_tensor_places *header)
 {
     struct ms_source_failure failure;
-    unsigned char start[MS_SOURCE_HEADER_START];
+    unsigned char start[MS_TENSOR_PLACES_START];
     uint64_t length;
     const uint64_t all_bytes = (uint64_t)ms_source_stat(file)->st_size;
     if (all_bytes < sizeof(start) || !ms_file_read_now(file, 0, start, sizeof(start), &failure) ||
-        !ms_source_header_is_start(start, &length) || length > all_bytes - 8)
+        !ms_tensor_places_is_start(start, &length) || length > all_bytes - 8)
         return;
     struct ms_pages text = {0};
     if (!ms_pages_grow(&text, length + 1)) /* room for a zero at the end */

@@ -11,7 +11,7 @@
 #include "runtime/files/source.h"
 
 /* A header begins with 8 bytes of length and the first letter of a JSON object. */
-enum { MS_SOURCE_HEADER_START = 9 };
+enum { MS_TENSOR_PLACES_START = 9 };
 
 struct ms_tensor_place {
     uint64_t offset, bytes; /* in the file */
@@ -19,21 +19,21 @@ struct ms_tensor_place {
 };
 
 /* Zeroed: no tensors. */
-struct ms_source_header {
+struct ms_tensor_places {
     struct ms_tensor_place *tensors;
     size_t count, capacity;
 };
 
 /* True if a file may begin so: the format allows a header of that length. */
-bool ms_source_header_is_start(const unsigned char start[MS_SOURCE_HEADER_START],
+bool ms_tensor_places_is_start(const unsigned char start[MS_TENSOR_PLACES_START],
                                uint64_t *length_out);
 
 /* Reads the header of a file. Out of memory, some tensors are missing; a file without a header has
  * none. In the file thread. */
-void ms_source_header_read(const struct ms_source *file, struct ms_source_header *header);
+void ms_tensor_places_read(const struct ms_source *file, struct ms_tensor_places *header);
 
-static inline void ms_source_header_cleanup(struct ms_source_header *header)
+static inline void ms_tensor_places_cleanup(struct ms_tensor_places *header)
 {
     ms_heap_free(header->tensors);
-    *header = (struct ms_source_header){0};
+    *header = (struct ms_tensor_places){0};
 }

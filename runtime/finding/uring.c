@@ -35,7 +35,7 @@ struct opened {
     bool is_unseen;           /* in the current walk */
     struct ms_kept_file kept; /* the file's source; none: the file is not held */
     struct stat seen;         /* the file's attributes when its header was read */
-    struct ms_source_header header;
+    struct ms_tensor_places header;
     size_t last;         /* the tensor that matched last */
     uint64_t copied_end; /* of the copy that was found last */
     uint64_t next_ns;    /* when a file that is not trusted is tried again */
@@ -74,7 +74,7 @@ static void forget(struct opened *file)
 {
     memset(step_sums, 0, sizeof(step_sums));
     let_go(file);
-    ms_source_header_cleanup(&file->header);
+    ms_tensor_places_cleanup(&file->header);
     ms_heap_free(file);
 }
 
@@ -150,7 +150,7 @@ static void read_header(struct opened *file)
     struct ms_source_failure failure;
     if (!ms_source_begin_use(file->kept.source, &failure))
         return;
-    ms_source_header_read(file->kept.source, &file->header);
+    ms_tensor_places_read(file->kept.source, &file->header);
     ms_source_end_use(file->kept.source);
 }
 
@@ -174,7 +174,7 @@ static bool is_held(struct opened *file)
     }
     if (!is_same_file(&file->seen, ms_source_stat(file->kept.source))) {
         memset(step_sums, 0, sizeof(step_sums));
-        ms_source_header_cleanup(&file->header);
+        ms_tensor_places_cleanup(&file->header);
         read_header(file);
         file->seen = *ms_source_stat(file->kept.source);
         file->last = 0;
@@ -235,12 +235,12 @@ static uint64_t shared_bytes(const struct ms_tensor_place *tensor, uint64_t begi
  * cannot be read. */
 static bool set_tensor(struct place *place, size_t bytes)
 {
-    const struct ms_source_header *header = &place->file->header;
+    const struct ms_tensor_places *header = &place->file->header;
     uint64_t most = 0, shared;
     size_t found = 0;
     for (size_t i = 0; i < header->count; i++) {
         shared = shared_bytes(&header->tensors[i], place->offset, place->offset + bytes);
-        if (shared <= most || header->tensors[i].bytes < MS_SOURCE_SUMS_PART)
+        if (shared <= most || header->tensors[i].bytes < MS_SUMS_PART)
             continue;
         most = shared;
         found = i;
@@ -346,7 +346,7 @@ static bool has_rivals(struct opened *file, const struct ms_wanted_source *wante
 /* A copy of less than a part is compared whole anyway. */
 static bool is_sampled(const struct ms_wanted_source *wanted)
 {
-    return ms_config.unseen_reads && wanted->bytes >= MS_SOURCE_SUMS_PART;
+    return ms_config.unseen_reads && wanted->bytes >= MS_SUMS_PART;
 }
 
 static enum ms_comparing choose_comparing(struct opened *file,
@@ -368,7 +368,7 @@ static bool has_bytes(struct opened *file, const struct ms_wanted_source *wanted
     if (!ms_source_begin_use(file->kept.source, &failure))
         return false;
     const bool is_same =
-        ms_source_compare(file->kept.source, offset, wanted->address, wanted->bytes, compared) &&
+        ms_file_compare(file->kept.source, offset, wanted->address, wanted->bytes, compared) &&
         ms_trust_is_sure(file->kept.source);
     ms_source_end_use(file->kept.source);
     return is_same;
@@ -411,7 +411,7 @@ static bool is_further_on(struct opened *file, struct ms_wanted_source *wanted)
 /* Starts after the last match, and wraps around. */
 static bool is_tensor(struct opened *file, struct ms_wanted_source *wanted)
 {
-    const struct ms_source_header *header = &file->header;
+    const struct ms_tensor_places *header = &file->header;
     if (!is_held(file))
         return false;
     for (size_t i = 1; i <= header->count; i++) {
@@ -432,10 +432,10 @@ static bool is_start(struct opened *file, struct ms_wanted_source *wanted)
 
 static bool begins_like_a_file(const struct ms_wanted_source *wanted)
 {
-    unsigned char start[MS_SOURCE_HEADER_START];
+    unsigned char start[MS_TENSOR_PLACES_START];
     uint64_t length;
     return ms_mapping_peek(wanted->address, start, sizeof(start)) &&
-           ms_source_header_is_start(start, &length);
+           ms_tensor_places_is_start(start, &length);
 }
 
 typedef bool is_of(struct opened *file, struct ms_wanted_source *wanted);
@@ -471,7 +471,7 @@ static bool sum_start(const struct ms_wanted_source *wanted)
     return true;
 }
 
-void ms_source_opened_find(struct ms_wanted_source *wanted)
+void ms_uring_find(struct ms_wanted_source *wanted)
 {
     learn();
     if (all == NULL || is_noted(wanted) || !sum_start(wanted))

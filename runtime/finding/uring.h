@@ -21,4 +21,4 @@
 #include "runtime/finding/find_internal.h"
 
 /* In the file thread. */
-void ms_source_opened_find(struct ms_wanted_source *wanted);
+void ms_uring_find(struct ms_wanted_source *wanted);

@@ -15,7 +15,7 @@
 
 /* --- bytes that were taken for the file's (sums.h) */
 
-enum { PART = MS_SOURCE_SUMS_PART };
+enum { PART = MS_SUMS_PART };
 
 struct read_range {
     const unsigned char *bytes;
@@ -34,7 +34,7 @@ static bool sum_part(const struct ms_source *file, uint64_t begin, const struct 
     const bool is_read =
         is_whole || (again != NULL && ms_file_read_now(file, begin, again, PART, failure_out));
     if (is_read)
-        *sum_out = ms_source_sums_make(is_whole ? range->bytes + (begin - range->offset) : again);
+        *sum_out = ms_sums_make(is_whole ? range->bytes + (begin - range->offset) : again);
     ms_heap_free(again);
     return is_read;
 }
@@ -52,11 +52,11 @@ bool ms_source_read_check(const struct ms_source *file, uint64_t offset, const v
                           size_t count, struct ms_source_failure *failure_out)
 {
     const struct read_range range = {bytes, offset, count};
-    if (!ms_source_sums_any(file))
+    if (!ms_sums_any(file))
         return true;
     for (uint64_t number = offset / PART; number * PART < offset + count; number++) {
         bool is_seen;
-        const uint64_t copied = ms_source_sums_get(file, number, &is_seen);
+        const uint64_t copied = ms_sums_get(file, number, &is_seen);
         uint64_t found;
         if (copied == 0 || is_seen)
             continue;
@@ -66,7 +66,7 @@ bool ms_source_read_check(const struct ms_source *file, uint64_t offset, const v
             explain_difference(file, number * PART, failure_out);
             return false;
         }
-        ms_source_sums_set_seen(file, number);
+        ms_sums_set_seen(file, number);
     }
     return true;
 }

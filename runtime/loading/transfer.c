@@ -123,7 +123,7 @@ static bool is_batch_open(const struct schedule *schedule)
  * the rest of it (sums.h). */
 static size_t cut_behind_part(uint64_t begin, size_t bytes, uint64_t end)
 {
-    const size_t beyond = (begin + bytes) % MS_SOURCE_SUMS_PART;
+    const size_t beyond = (begin + bytes) % MS_SUMS_PART;
     return begin + bytes < end && beyond < bytes ? bytes - beyond : bytes;
 }
 

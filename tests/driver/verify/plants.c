@@ -34,11 +34,11 @@ bool __wrap_ms_order_may_record(CUstream stream)
 }
 
 /* Staged bytes are taken for the next tensor of their size. */
-void __real_ms_source_content_find(struct ms_wanted_source *wanted);
-void __wrap_ms_source_content_find(struct ms_wanted_source *wanted);
-void __wrap_ms_source_content_find(struct ms_wanted_source *wanted)
+void __real_ms_mapped_tensors_find(struct ms_wanted_source *wanted);
+void __wrap_ms_mapped_tensors_find(struct ms_wanted_source *wanted);
+void __wrap_ms_mapped_tensors_find(struct ms_wanted_source *wanted)
 {
-    __real_ms_source_content_find(wanted);
+    __real_ms_mapped_tensors_find(wanted);
     if (wanted->found != NULL && is_planted("staged"))
         wanted->offset += wanted->bytes;
 }

@@ -49,7 +49,7 @@ static struct ms_source *make_source(void)
     void *mapped = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, again, 0);
     CHECK(mapped != MAP_FAILED);
     close(again);
-    struct ms_source *source = ms_source_find(mapped, BYTES, &offset);
+    struct ms_source *source = ms_find_file(mapped, BYTES, &offset);
     CHECK(source != NULL);
     CHECK_EQ(munmap(mapped, BYTES), 0);
     return source;
@@ -64,7 +64,7 @@ static void close_source(const struct ms_source *source)
 {
     char name[MS_PATH_BYTES];
     const struct stat *stat = ms_source_stat(source);
-    CHECK(ms_source_close(stat->st_dev, stat->st_ino, false, name));
+    CHECK(ms_change_begin(stat->st_dev, stat->st_ino, false, name));
     CHECK(strcmp(name, path) == 0);
     CHECK(is_closed(source));
 }
@@ -72,8 +72,8 @@ static void close_source(const struct ms_source *source)
 static bool keep(const struct ms_source *source)
 {
     const struct stat *stat = ms_source_stat(source);
-    const bool is_kept = ms_source_close_keep(stat->st_dev, stat->st_ino);
-    ms_source_close_end(stat->st_dev, stat->st_ino, is_kept);
+    const bool is_kept = ms_change_keep(stat->st_dev, stat->st_ino);
+    ms_change_end(stat->st_dev, stat->st_ino, is_kept);
     return is_kept;
 }
 
@@ -121,7 +121,7 @@ static bool close_deleted(const struct ms_source *source)
 {
     char name[MS_PATH_BYTES];
     const struct stat *stat = ms_source_stat(source);
-    return ms_source_close(stat->st_dev, stat->st_ino, true, name);
+    return ms_change_begin(stat->st_dev, stat->st_ino, true, name);
 }
 
 /* Somebody answers the deletion of a file that had this one's inode before. */
@@ -192,7 +192,7 @@ MS_TEST(nothing_else_is_kept)
 {
     struct ms_source *source = make_source();
     const struct stat *stat = ms_source_stat(source);
-    CHECK(ms_source_close_keep(stat->st_dev, stat->st_ino));
+    CHECK(ms_change_keep(stat->st_dev, stat->st_ino));
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
     ms_source_drop(source);
 }
@@ -245,12 +245,12 @@ static const struct stat *stat_of(const struct test_file *file)
 
 static bool close_one(const struct test_file *file, bool is_deleted)
 {
-    return ms_source_close(stat_of(file)->st_dev, stat_of(file)->st_ino, is_deleted, NULL);
+    return ms_change_begin(stat_of(file)->st_dev, stat_of(file)->st_ino, is_deleted, NULL);
 }
 
 static void end_one(const struct test_file *file, bool is_lost)
 {
-    ms_source_close_end(stat_of(file)->st_dev, stat_of(file)->st_ino, is_lost);
+    ms_change_end(stat_of(file)->st_dev, stat_of(file)->st_ino, is_lost);
 }
 
 static void check_states(enum ms_source_state of_first, enum ms_source_state of_second)
@@ -263,8 +263,8 @@ MS_TEST_AFTER(make_two, a_close_closes_the_file_it_names_alone)
 {
     const struct stat *stat = stat_of(&first);
     const int before = count_open_there();
-    CHECK(!ms_source_close(stat->st_dev + 1, stat->st_ino, false, NULL));
-    CHECK(!ms_source_close(stat->st_dev, stat->st_ino + 1000000, false, NULL));
+    CHECK(!ms_change_begin(stat->st_dev + 1, stat->st_ino, false, NULL));
+    CHECK(!ms_change_begin(stat->st_dev, stat->st_ino + 1000000, false, NULL));
     check_states(MS_SOURCE_IS_OPEN, MS_SOURCE_IS_OPEN);
     CHECK(close_one(&first, false));
     check_states(MS_SOURCE_IS_CLOSED, MS_SOURCE_IS_OPEN);
@@ -292,7 +292,7 @@ MS_TEST_AFTER(make_two, a_copy_has_all_bytes_and_others_have_none)
     static const unsigned char *bytes;
     const int before = count_open_there();
     CHECK(close_one(&second, false));
-    CHECK(ms_source_close_keep(stat_of(&second)->st_dev, stat_of(&second)->st_ino));
+    CHECK(ms_change_keep(stat_of(&second)->st_dev, stat_of(&second)->st_ino));
     check_states(MS_SOURCE_IS_OPEN, MS_SOURCE_IS_KEPT);
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), second.bytes);
     CHECK_EQ(count_open_there(), before + 1);
@@ -321,7 +321,7 @@ MS_TEST_AFTER(make_two, all_sources_of_a_file_are_kept)
     atomic_store(&first.source->state, MS_SOURCE_IS_OPEN);
     CHECK(close_one(&first, false));
     CHECK_EQ(ms_source_state(again), MS_SOURCE_IS_CLOSED);
-    CHECK(ms_source_close_keep(mapping.device, mapping.inode));
+    CHECK(ms_change_keep(mapping.device, mapping.inode));
     CHECK_EQ(ms_source_state(first.source), MS_SOURCE_IS_KEPT);
     CHECK_EQ(ms_source_state(again), MS_SOURCE_IS_KEPT);
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 2 * BYTES);
@@ -337,7 +337,7 @@ static void check_denied(int call)
     const int before = count_open_there();
     CHECK(close_one(&first, false));
     deny(call, EPERM);
-    CHECK(!ms_source_close_keep(stat_of(&first)->st_dev, stat_of(&first)->st_ino));
+    CHECK(!ms_change_keep(stat_of(&first)->st_dev, stat_of(&first)->st_ino));
     check_states(MS_SOURCE_IS_CLOSED, MS_SOURCE_IS_OPEN);
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
     CHECK_EQ(count_open_there(), before);

@@ -70,7 +70,7 @@ static struct ms_source *find(int number)
 {
     uint64_t offset;
     void *mapped = map(number);
-    struct ms_source *source = ms_source_find(mapped, BYTES, &offset);
+    struct ms_source *source = ms_find_file(mapped, BYTES, &offset);
     CHECK(source == NULL || offset == 0);
     CHECK_EQ(munmap(mapped, BYTES), 0);
     return source;
@@ -279,7 +279,7 @@ MS_TEST_AFTER(make_sources, a_file_without_a_name_is_kept)
     void *mapped = map(shard);
     delete_file(shard);
     uint64_t offset;
-    sources[shard] = ms_source_find(mapped, BYTES, &offset);
+    sources[shard] = ms_find_file(mapped, BYTES, &offset);
     if (sources[shard] == NULL)
         ms_test_skip("a file without a name cannot be opened here");
     check_source(shard);
@@ -291,8 +291,8 @@ MS_TEST_AFTER(make_sources, a_copy_of_a_file_without_a_descriptor)
     char path[MS_PATH_BYTES];
     for (int i = 0; i < FILES; i += FILES - 1) {
         const struct stat *stat = ms_source_stat(sources[i]);
-        CHECK(ms_source_close(stat->st_dev, stat->st_ino, false, path));
-        if (!ms_source_close_keep(stat->st_dev, stat->st_ino))
+        CHECK(ms_change_begin(stat->st_dev, stat->st_ino, false, path));
+        if (!ms_change_keep(stat->st_dev, stat->st_ino))
             ms_test_skip("no copies can be made here");
         write_file(i, i + 1);
         check_source(i);
@@ -309,7 +309,7 @@ MS_TEST_AFTER(make_sources, a_line_when_no_descriptor_is_free)
     const void *mapped = map(FILES);
     limit_descriptors(3);
     for (int i = 0; i < 3; i++)
-        CHECK(ms_source_find(mapped, BYTES, &(uint64_t){0}) == NULL);
+        CHECK(ms_find_file(mapped, BYTES, &(uint64_t){0}) == NULL);
     limit_descriptors(DESCRIPTORS);
     CHECK_EQ(count_log_lines("no descriptor is free"), 1);
     CHECK_EQ(count_log_lines("ulimit -n"), 1);

@@ -73,7 +73,7 @@ static void check_let_go(void)
 static struct ms_source *find(size_t at)
 {
     uint64_t found_at = 0;
-    struct ms_source *source = ms_source_find(memory + at, TENSOR, &found_at);
+    struct ms_source *source = ms_find_file(memory + at, TENSOR, &found_at);
     CHECK(source == NULL || found_at == at);
     return source;
 }

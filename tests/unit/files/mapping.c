@@ -72,7 +72,7 @@ static void write_byte(void)
 
 static struct ms_source *find(const unsigned char *address, size_t bytes, uint64_t *offset_out)
 {
-    return ms_source_find(address, bytes, offset_out);
+    return ms_find_file(address, bytes, offset_out);
 }
 
 /* The source of the whole file, as it is then. */

@@ -101,7 +101,7 @@ static struct ms_source *copy_from(const void *address)
         ms_test_skip("smaps has no mapping of its own for the file under valgrind");
     if (!is_advice_shown())
         ms_test_skip("an emulator takes no advice");
-    struct ms_source *source = ms_source_find((const char *)address + COPIED, COPIED, &offset);
+    struct ms_source *source = ms_find_file((const char *)address + COPIED, COPIED, &offset);
     needs_mappings(source != NULL, path);
     needs_lease(ms_lease_any(), path);
     return source;

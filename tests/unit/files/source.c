@@ -243,8 +243,8 @@ MS_TEST_AFTER(start, a_file_is_let_go_once_and_its_copy_goes_with_the_source)
     const int before = count_open_there(), pieces = live;
     CHECK(ms_file_thread_call(open_more, file.source));
     CHECK(ms_source_count_bytes(BYTES, MS_SNAPSHOT_ANY));
-    file.source->recorded.st_size = MS_SOURCE_SUMS_PART;
-    CHECK(ms_source_sums_add(file.source, 0, &sum, 1));
+    file.source->recorded.st_size = MS_SUMS_PART;
+    CHECK(ms_sums_add(file.source, 0, &sum, 1));
     file.source->recorded.st_size = BYTES;
     struct ms_source *name = ms_source_take_name(file.source);
     CHECK_EQ(count_open_there(), before + 2);
@@ -290,7 +290,7 @@ MS_TEST_AFTER(start, a_file_has_one_name_which_lasts_longer)
     CHECK(!ms_source_is_file(name));
     CHECK_EQ(ms_source_state(name), MS_SOURCE_IS_LOST);
     CHECK(strcmp(ms_source_path(name), "") == 0);
-    const struct ms_source_name found = ms_source_find_name(name);
+    const struct ms_source_name found = ms_source_get_name(name);
     CHECK(found.device == device && found.inode == inode && strcmp(found.path, file.path) == 0);
     ms_source_drop(name);
     CHECK_EQ(live, pieces);

@@ -109,7 +109,7 @@ long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
 static struct ms_source *find(const unsigned char *address)
 {
     uint64_t offset;
-    return ms_source_find(address, BYTES, &offset);
+    return ms_find_file(address, BYTES, &offset);
 }
 
 /* A test that has none cannot be done here. */

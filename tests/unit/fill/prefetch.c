@@ -130,7 +130,7 @@ MS_TEST_BETWEEN(start, end, a_file_that_has_become_shorter_is_no_failure)
 static void close_file(void)
 {
     char path[MS_PATH_BYTES];
-    ms_source_close(stat_of_file.st_dev, stat_of_file.st_ino, false, path);
+    ms_change_begin(stat_of_file.st_dev, stat_of_file.st_ino, false, path);
 }
 
 MS_TEST_BETWEEN(start, end, nothing_comes_to_depend_on_a_file_that_is_about_to_change)

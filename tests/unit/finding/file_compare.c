@@ -45,8 +45,8 @@ struct call {
 static void compare_now(void *call_)
 {
     struct call *call = call_;
-    call->is_same = ms_source_compare(file.source, call->offset, call->address, call->bytes,
-                                      call->only_cached ? MS_COMPARING_CACHED : MS_COMPARING_ALL);
+    call->is_same = ms_file_compare(file.source, call->offset, call->address, call->bytes,
+                                    call->only_cached ? MS_COMPARING_CACHED : MS_COMPARING_ALL);
 }
 
 static bool is_same(const void *address, size_t bytes, uint64_t offset, bool only_cached)

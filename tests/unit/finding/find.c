@@ -76,7 +76,7 @@ static unsigned char *map_to_store(void)
 static struct ms_source *find(const unsigned char *address)
 {
     uint64_t offset;
-    return ms_source_find(address, COPIED, &offset);
+    return ms_find_file(address, COPIED, &offset);
 }
 
 /* The source of the first copy; a test that has none cannot be done here. */
@@ -192,7 +192,7 @@ static void copy_from_memory(const unsigned char *mapped)
 
 static void search_content(void *wanted)
 {
-    ms_source_content_find(wanted);
+    ms_mapped_tensors_find(wanted);
 }
 
 static void copy_from_other_memory(const unsigned char *mapped)
@@ -294,7 +294,7 @@ static void check_held(int sharing, size_t most_calls)
         ms_test_skip("an older kernel");
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         forget_seen();
-        struct ms_source *source = ms_source_find(mapped + places[i], COPIED, &offset);
+        struct ms_source *source = ms_find_file(mapped + places[i], COPIED, &offset);
         CHECK(source == held);
         CHECK_EQ(offset, places[i]);
         CHECK_EQ(seen.opens, 0);
@@ -304,7 +304,7 @@ static void check_held(int sharing, size_t most_calls)
     /* Another mapping of it is as good. */
     const unsigned char *other = map_at(NULL, O_RDONLY, PROT_READ, sharing, PAGE);
     forget_seen();
-    CHECK(ms_source_find(other, COPIED, &offset) == held);
+    CHECK(ms_find_file(other, COPIED, &offset) == held);
     CHECK_EQ(offset, PAGE);
     CHECK_EQ(seen.opens, 0);
     CHECK(seen.calls <= most_calls);
@@ -394,7 +394,7 @@ static void check_found(const unsigned char *address, const struct ms_source *wa
     static unsigned char buffer[COPIED];
     uint64_t offset;
     const void *bytes;
-    struct ms_source *source = ms_source_find(address, COPIED, &offset);
+    struct ms_source *source = ms_find_file(address, COPIED, &offset);
     CHECK(source != NULL);
     CHECK_EQ(source == wanted, is_the_same);
     CHECK_EQ(ms_source_read(source, offset, buffer, COPIED, &bytes), CUDA_SUCCESS);
@@ -701,7 +701,7 @@ static void check_bytes_at(const unsigned char *address, bool must_be_found)
     static unsigned char buffer[COPIED];
     uint64_t offset;
     const void *bytes;
-    struct ms_source *source = ms_source_find(address, COPIED, &offset);
+    struct ms_source *source = ms_find_file(address, COPIED, &offset);
     CHECK(source != NULL || !must_be_found);
     if (source == NULL)
         return;

@@ -57,7 +57,7 @@ static void read_to(unsigned char *at, size_t bytes, off_t offset)
 static bool is_of_file(const unsigned char *at, size_t bytes, uint64_t offset)
 {
     uint64_t found_at = 0;
-    struct ms_source *source = ms_source_find(at, bytes, &found_at);
+    struct ms_source *source = ms_find_file(at, bytes, &found_at);
     if (source == NULL)
         return false;
     CHECK_EQ(found_at, offset);
@@ -390,7 +390,7 @@ MS_TEST_AFTER(set_up, a_file_is_held_by_its_number_alone)
     CHECK(source == NULL);
     uint64_t found_at;
     read_by(direct, memory, BYTES, 0, number);
-    source = ms_source_find(memory, BYTES, &found_at);
+    source = ms_find_file(memory, BYTES, &found_at);
     CHECK(source != NULL);
     CHECK(ms_held_files_has(number, source));
     CHECK(!ms_held_files_has(number + 1, source));

@@ -75,7 +75,7 @@ static int64_t find(const unsigned char *bytes, size_t count)
     unsigned char *staged = malloc(count);
     uint64_t offset;
     memcpy(staged, bytes, count);
-    struct ms_source *source = ms_source_find(staged, count, &offset);
+    struct ms_source *source = ms_find_file(staged, count, &offset);
     if (source != NULL) {
         unsigned char *buffer = malloc(count);
         const void *read;
@@ -194,7 +194,7 @@ MS_TEST_AFTER(start, a_pipe_in_the_place_of_a_file_is_not_opened)
     const int events = watch(path);
     CHECK_EQ(find(data, LARGE), -1);
     uint64_t offset;
-    CHECK(ms_source_find(mapped, 4096, &offset) == NULL ||
+    CHECK(ms_find_file(mapped, 4096, &offset) == NULL ||
           geteuid() == 0); /* by the link of the mapping */
     CHECK(!was_opened(events));
 }

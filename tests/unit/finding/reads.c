@@ -37,7 +37,7 @@ static void read_to(unsigned char *at, size_t bytes, off_t offset)
 static bool is_of_file(const unsigned char *at, size_t bytes, uint64_t offset)
 {
     uint64_t found_at = 0;
-    struct ms_source *source = ms_source_find(at, bytes, &found_at);
+    struct ms_source *source = ms_find_file(at, bytes, &found_at);
     if (source == NULL)
         return false;
     CHECK_EQ(found_at, offset);

@@ -9,7 +9,7 @@
 enum { DATA = 100 };
 
 static struct ms_source *source;
-static struct ms_source_header header;
+static struct ms_tensor_places header;
 
 /* A file that begins with this number, and has the text and some data behind it. */
 static void make_source(const char *text, uint64_t length)
@@ -37,13 +37,13 @@ static void make_source(const char *text, uint64_t length)
 static void read_there(void *argument)
 {
     (void)argument;
-    ms_source_header_read(source, &header);
+    ms_tensor_places_read(source, &header);
 }
 
 /* Reads it once more. */
 static void read_header(void)
 {
-    header = (struct ms_source_header){0};
+    header = (struct ms_tensor_places){0};
     CHECK(ms_file_thread_call(read_there, NULL));
 }
 
@@ -65,7 +65,7 @@ static void check_header(const char *text, const char *wanted)
                 (int)header.tensors[i].bytes);
     if (strcmp(seen, wanted) != 0)
         ms_test_fail(__FILE__, __LINE__, "%.200s: expected %s, found %s", text, wanted, seen);
-    ms_source_header_cleanup(&header);
+    ms_tensor_places_cleanup(&header);
     CHECK(header.tensors == NULL && header.count == 0 && header.capacity == 0);
     CHECK_EQ(live, before);
     drop_source();
@@ -73,11 +73,11 @@ static void check_header(const char *text, const char *wanted)
 
 static bool is_start(uint64_t length, char first)
 {
-    unsigned char start[MS_SOURCE_HEADER_START];
+    unsigned char start[MS_TENSOR_PLACES_START];
     uint64_t seen = 0;
     memcpy(start, &length, 8);
     start[8] = (unsigned char)first;
-    const bool is_one = ms_source_header_is_start(start, &seen);
+    const bool is_one = ms_tensor_places_is_start(start, &seen);
     CHECK_EQ(seen, length);
     return is_one;
 }
@@ -160,7 +160,7 @@ MS_TEST(text_behind_the_header_is_none_of_it)
     read_header();
     CHECK_EQ(header.count, 1);
     CHECK_EQ(header.tensors[0].bytes, 1);
-    ms_source_header_cleanup(&header);
+    ms_tensor_places_cleanup(&header);
     drop_source();
 }
 
@@ -184,7 +184,7 @@ static bool read_all_tensors(void)
     const size_t count = header.count;
     for (size_t i = 0; i < count; i++)
         CHECK_EQ(header.tensors[i].bytes, i + 1);
-    ms_source_header_cleanup(&header);
+    ms_tensor_places_cleanup(&header);
     return count == 20;
 }
 
@@ -195,7 +195,7 @@ MS_TEST(a_header_has_fewer_tensors_without_memory)
         sprintf(text + strlen(text), "\"data_offsets\":[0,%d] ", i + 1);
     make_source(text, strlen(text));
     read_header();
-    ms_source_header_cleanup(&header);
+    ms_tensor_places_cleanup(&header);
     without_each_piece(read_all_tensors, 3);
     drop_source();
 }

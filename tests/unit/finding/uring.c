@@ -97,7 +97,7 @@ static size_t tensor_at(int tensor)
 static struct ms_source *find(size_t count, size_t offset)
 {
     uint64_t found_at = 0;
-    struct ms_source *source = ms_source_find(memory, count, &found_at);
+    struct ms_source *source = ms_find_file(memory, count, &found_at);
     CHECK(source == NULL || found_at == offset);
     return source;
 }
@@ -275,7 +275,7 @@ static bool check_copied(const unsigned char *from, const char *whose, size_t at
 {
     memcpy(memory, from + at, count);
     uint64_t found_at = 0;
-    struct ms_source *source = ms_source_find(memory, count, &found_at);
+    struct ms_source *source = ms_find_file(memory, count, &found_at);
     if (source == NULL)
         return false;
     CHECK_EQ(found_at, at);

@@ -335,11 +335,11 @@ static size_t most_bytes;      /* that one gives */
 static int interruptions, direct_error;
 
 ssize_t __real_ms_file_read_by(const struct ms_source *source, int descriptor, void *buffer,
-                                 size_t bytes, uint64_t offset);
+                               size_t bytes, uint64_t offset);
 ssize_t __wrap_ms_file_read_by(const struct ms_source *source, int descriptor, void *buffer,
-                                 size_t bytes, uint64_t offset);
+                               size_t bytes, uint64_t offset);
 ssize_t __wrap_ms_file_read_by(const struct ms_source *source, int descriptor, void *buffer,
-                                 size_t bytes, uint64_t offset)
+                               size_t bytes, uint64_t offset)
 {
     CHECK(descriptor != source->descriptor);
     const size_t used = strlen(direct_reads);

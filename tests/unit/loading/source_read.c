@@ -13,7 +13,7 @@
 #include "tests/unit/files/kernel.h"
 #include "tools/simcuda/harness/deny.h"
 
-enum { PART = MS_SOURCE_SUMS_PART, BYTES = 3 * PART + 100 };
+enum { PART = MS_SUMS_PART, BYTES = 3 * PART + 100 };
 
 static struct test_file file;
 static unsigned char buffer[BYTES + PART];
@@ -247,7 +247,7 @@ MS_TEST_AFTER(start, a_file_that_was_given_up_says_so)
 static bool is_seen(uint64_t part)
 {
     bool seen;
-    ms_source_sums_get(file.source, part, &seen);
+    ms_sums_get(file.source, part, &seen);
     return seen;
 }
 
@@ -255,11 +255,11 @@ static bool is_seen(uint64_t part)
 static void add_sums(uint64_t change)
 {
     uint64_t sums[3];
-    ms_source_sums_cleanup(file.source);
+    ms_sums_cleanup(file.source);
     atomic_store(&file.source->sums, NULL);
     for (int i = 0; i < 3; i++)
-        sums[i] = ms_source_sums_make(file.data + i * PART) ^ (i == 1 ? change : 0);
-    CHECK(ms_source_sums_add(file.source, 0, sums, 3));
+        sums[i] = ms_sums_make(file.data + i * PART) ^ (i == 1 ? change : 0);
+    CHECK(ms_sums_add(file.source, 0, sums, 3));
     memcpy(buffer, file.data, BYTES);
 }
 

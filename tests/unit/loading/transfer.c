@@ -519,8 +519,8 @@ MS_TEST_AFTER(make_files, a_transfer_past_the_page_cache_opens_its_file_once)
     CHECK(file->source->direct >= 0);
     const struct stat stat = *ms_source_stat(file->source);
     char path[MS_PATH_BYTES];
-    CHECK(ms_source_close(stat.st_dev, stat.st_ino, false, path));
-    ms_source_close_end(stat.st_dev, stat.st_ino, true);
+    CHECK(ms_change_begin(stat.st_dev, stat.st_ino, false, path));
+    ms_change_end(stat.st_dev, stat.st_ino, true);
     CHECK_EQ(file->source->direct, MS_DIRECT_REFUSED);
     CHECK_EQ(transfer(requests, 1), CUDA_ERROR_OPERATING_SYSTEM);
 }
@@ -539,7 +539,7 @@ static void check_rows_alone(struct test_file *file, size_t row_bytes)
     make_memory(TENSORS * row_bytes);
     start(8 * MIB, 4);
     for (size_t i = 0; i < TENSORS; i++) {
-        struct ms_source *source = ms_source_find(mapped + i * MIB, MIB, &offset);
+        struct ms_source *source = ms_find_file(mapped + i * MIB, MIB, &offset);
         needs_mappings(source != NULL, file->path);
         CHECK(source == file->source && offset == i * MIB);
         ms_source_drop(source);
@@ -565,14 +565,14 @@ MS_TEST(a_transfer_of_rows_reads_nothing_between_them_ahead)
 MS_TEST(a_transfer_reads_more_at_its_ends_alone_for_checksums)
 {
     /* counters, and the limits of the process's memory, are read as well */
-    enum { PART = MS_SOURCE_SUMS_PART, TELLING = 16 * KIB };
+    enum { PART = MS_SUMS_PART, TELLING = 16 * KIB };
     uint64_t draw = (uint64_t)time(NULL);
     struct test_file file;
     printf("# drawn with %llu\n", (unsigned long long)draw);
     make_test_file(&file, "/var/tmp", 32 * MIB);
     for (size_t i = 0; i < file.bytes / PART; i++) {
-        const uint64_t sum = ms_source_sums_make(file.data + i * PART);
-        CHECK(ms_source_sums_add(file.source, i, &sum, 1));
+        const uint64_t sum = ms_sums_make(file.data + i * PART);
+        CHECK(ms_sums_add(file.source, i, &sum, 1));
     }
     const size_t bytes = 17 * MIB + next_random(&draw) % MIB;
     const size_t offset = 1 + next_random(&draw) % (14 * MIB);

@@ -247,7 +247,7 @@ MS_TEST_BETWEEN(start_with_page, end, a_record_has_the_file_of_what_has_changed)
     void *mapped = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, file, 0);
     CHECK(mapped != MAP_FAILED);
     struct ms_content content = {.kind = MS_SOURCE};
-    content.source = ms_source_find(mapped, BYTES, &content.source_offset);
+    content.source = ms_find_file(mapped, BYTES, &content.source_offset);
     CHECK(content.source != NULL);
     CHECK(ms_space_claim(allocation->address) == allocation);
     MS_OWN(allocation)->lineage.changed_begin = MS_OWN(allocation)->lineage.changed_end = 0;
