@@ -27,6 +27,9 @@
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
+#include "runtime/state/device.h"
+#include "runtime/driver/peers.h"
+#include "runtime/state/why.h"
 
 static bool can_map_memory(CUdevice device)
 {
@@ -163,7 +166,7 @@ static bool begin(const struct ms_promise *promise)
     if (ms_examining_is_complete(promise->context, promise->device))
         return true;
     ms_examining_end();
-    ms_publish_fallback(MS_REASON_UNEXAMINED, promise->bytes, NULL);
+    ms_why_fall_back(MS_REASON_UNEXAMINED, promise->bytes, NULL);
     return false;
 }
 
@@ -206,7 +209,7 @@ static bool keep(struct ms_promise *promise, ms_promise_maker *make, void *argum
     ms_counter_add(MS_COUNT_REQUESTED_BYTES, promise->bytes);
     if (!promise->is_transient)
         ms_window_open();
-    ms_publish_device(promise->device);
+    ms_device_publish(promise->device);
     *result_out = CUDA_SUCCESS;
     return true;
 }
@@ -451,7 +454,7 @@ void ms_alloc_end_context(CUcontext context)
 
 CUresult ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled)
 {
-    ms_backing_set_peer(device, peer, enabled);
+    ms_peers_set(device, peer, enabled);
     CUresult result = CUDA_SUCCESS;
     MS_CLAIMED struct ms_allocation *allocation = NULL;
     while (result == CUDA_SUCCESS && (allocation = ms_space_walk(allocation)) != NULL) {

@@ -21,6 +21,7 @@
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/caller.h"
+#include "runtime/state/why.h"
 
 /* The largest size of one host copy, which is taken when device memory has run out. */
 static const size_t copied_bytes = (size_t)16 << 20;
@@ -300,7 +301,7 @@ static CUresult save_with(struct patience patience, uint64_t *bytes)
 
 static CUresult save_everything(dev_t device, ino_t inode, const char *path, uint64_t *bytes)
 {
-    MS_WHY const struct ms_why why = ms_publish_why_begin(MS_REASON_FILE_WRITE);
+    MS_WHY const struct ms_why why = ms_why_begin(MS_REASON_FILE_WRITE);
     const CUresult result = save_with((struct patience){.sleeps = SLEEPS}, bytes);
     if (result == CUDA_SUCCESS || is_device_lost(result))
         return result;

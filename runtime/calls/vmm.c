@@ -19,6 +19,7 @@
 #include "runtime/memory/publish.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/caller.h"
+#include "runtime/state/why.h"
 
 static struct ms_lock turn = MS_LOCK_INIT(vmm);
 
@@ -598,7 +599,7 @@ static CUresult grant(CUdeviceptr address, struct ms_program_mapping *mapping, C
 {
     CUresult result = CUDA_SUCCESS;
     if (!may_defer && !mapping->is_accessible && !mapping->is_real) {
-        ms_publish_fallback(MS_REASON_UNEXAMINED, end - address, NULL);
+        ms_why_fall_back(MS_REASON_UNEXAMINED, end - address, NULL);
         result = make_range_real(address, end, attempt);
         mapping->is_real = true;
     }

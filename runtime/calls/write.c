@@ -22,6 +22,7 @@
 #include "runtime/finding/find.h"
 #include "runtime/files/trust.h"
 #include "runtime/state/counters.h"
+#include "runtime/state/why.h"
 
 CUresult ms_write_bound(struct ms_allocation *allocation, size_t offset)
 {
@@ -188,7 +189,7 @@ static struct ms_source *take_snapshot(size_t bytes)
     if (snapshot != NULL)
         ms_counter_add(MS_COUNT_RECORDED_SNAPSHOT_BYTES, bytes);
     else
-        ms_publish_fallback(MS_REASON_SNAPSHOT_LIMIT, bytes, NULL);
+        ms_why_fall_back(MS_REASON_SNAPSHOT_LIMIT, bytes, NULL);
     return snapshot;
 }
 

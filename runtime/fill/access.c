@@ -16,6 +16,7 @@
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
+#include "runtime/state/why.h"
 
 /* Claims and visits each allocation that meets [at, end), with its part of that range. */
 typedef CUresult visitor(struct ms_allocation *allocation, struct ms_range part, void *argument);
@@ -89,7 +90,7 @@ static bool may_hold(const struct ms_use *uses, size_t count)
 CUresult ms_access_uses(const struct ms_use *uses, size_t count)
 {
     const bool holds = may_hold(uses, count);
-    MS_WHY const struct ms_why why = ms_publish_why_begin(reason_of(uses));
+    MS_WHY const struct ms_why why = ms_why_begin(reason_of(uses));
     int attempts = 0, refusals = 0;
     CUresult result;
     make_dependents(uses, count);

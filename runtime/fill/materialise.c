@@ -940,6 +940,7 @@ const struct ms_need_row ms_needs[MS_NEED_COUNT] = {
                         MS_ABSENT_##absent,   MS_EXTENTS_##extents, MS_ORIGINAL_##original, \
                         MS_REASON_##why},
 #include "runtime/fill/needs.def"
+#include "runtime/state/why.h"
 #undef MS_NEED
 };
 
@@ -973,7 +974,7 @@ static CUresult materialise_alone(struct ms_allocation *allocation, size_t begin
 CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
                         enum ms_need need)
 {
-    MS_WHY const struct ms_why why = ms_publish_why_begin(ms_needs[need].why);
+    MS_WHY const struct ms_why why = ms_why_begin(ms_needs[need].why);
     const CUresult result = materialise_alone(allocation, begin, end, need);
     /* Programs mostly send a tensor in pieces: bytes beside a piece would be read twice. */
     if (result == CUDA_SUCCESS && need != MS_NEED_SEND && need != MS_NEED_SEND_LATER)

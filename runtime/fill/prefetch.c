@@ -25,6 +25,7 @@
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
+#include "runtime/state/why.h"
 
 /* Limits of a batch: the thread holds its claims until the batch is filled. */
 enum { MAX_PARTS = 256 };
@@ -251,7 +252,7 @@ static bool skip(CUdeviceptr *at)
  * keep the others deferred. */
 static bool fill(wanted *is_wanted)
 {
-    MS_WHY const struct ms_why why = ms_publish_why_begin(MS_REASON_PREFETCH);
+    MS_WHY const struct ms_why why = ms_why_begin(MS_REASON_PREFETCH);
     struct batch *batch = ms_heap_zalloc(sizeof(*batch));
     bool is_good = batch != NULL, more = is_good;
     CUdeviceptr at = 0;

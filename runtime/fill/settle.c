@@ -14,6 +14,7 @@
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
+#include "runtime/state/why.h"
 
 /* Goes on after a failure, so that an allocation whose bytes are lost does not keep the others
  * deferred. Stops where memory is short: allocations would only take it from each other. */
@@ -44,7 +45,7 @@ static uint64_t count_deferred(void)
 /* False: something stays deferred. */
 static bool fill(const char *why)
 {
-    MS_WHY const struct ms_why reason = ms_publish_why_begin(MS_REASON_SETTLE);
+    MS_WHY const struct ms_why reason = ms_why_begin(MS_REASON_SETTLE);
     const bool passed = ms_prefetch_run(why);
     const bool is_good = materialise_all() && passed && !ms_defers_any();
     ms_scratch_drop();

@@ -27,6 +27,7 @@
 #include "runtime/memory/parked.h"
 #include "runtime/memory/publish.h"
 #include "runtime/state/counters.h"
+#include "runtime/state/why.h"
 
 _Atomic bool ms_suspend_is_set;
 
@@ -412,7 +413,7 @@ static CUresult take_back(void)
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!have_room() && (!ms_evict_try_again(result, &attempts) || !have_room()))
         return result;
-    MS_WHY const struct ms_why reason = ms_publish_why_begin(MS_REASON_PREFETCH);
+    MS_WHY const struct ms_why reason = ms_why_begin(MS_REASON_PREFETCH);
     ms_prefetch_residents();
     do
         result = ms_restore_keep();

@@ -6,10 +6,8 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/driver/peers.h"
 #include "runtime/state/counters.h"
-
-/* Bit p of peers[d]: device p may reach memory of device d. */
-static _Atomic uint64_t peers[MS_MAX_DEVICES];
 
 /* Device memory that the shim holds: for allocations, parked bytes and sinks. */
 static _Atomic int64_t backed[MS_MAX_DEVICES];
@@ -222,8 +220,7 @@ static CUresult set_access(const struct ms_backing *backing, CUdeviceptr address
         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
     /* The program sets the access of its own mappings. */
-    uint64_t left =
-        backing->is_programs || backing->is_pooled ? 0 : atomic_load(&peers[backing->device]);
+    uint64_t left = backing->is_programs || backing->is_pooled ? 0 : ms_peers_of(backing->device);
     for (; left != 0; left &= left - 1) {
         access[count] = access[0];
         access[count++].location.id = __builtin_ctzll(left);
@@ -749,22 +746,6 @@ CUresult ms_backing_lend(struct ms_backing *backing, const struct ms_backing *co
 void ms_backing_sink_unmap(const struct ms_backing *backing, size_t begin, size_t end)
 {
     unmap_sink_granules(backing, round_down(backing, begin), round_up(backing, end));
-}
-
-void ms_backing_set_peer(CUdevice device, CUdevice peer, bool enabled)
-{
-    if (device < 0 || device >= MS_MAX_DEVICES || peer < 0 || peer >= MS_MAX_DEVICES)
-        return;
-    const uint64_t bit = UINT64_C(1) << peer;
-    if (enabled)
-        atomic_fetch_or(&peers[device], bit);
-    else
-        atomic_fetch_and(&peers[device], ~bit);
-}
-
-bool ms_backing_is_reached(CUdevice device, CUdevice by)
-{
-    return device == by || (atomic_load(&peers[device]) >> by & 1) != 0;
 }
 
 CUresult ms_backing_apply_access(struct ms_backing *backing, CUdevice peer, bool enabled)

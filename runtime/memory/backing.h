@@ -229,10 +229,5 @@ void ms_backing_end_pieces(struct ms_pieces *pieces, CUdevice device);
 /* All memory of the device that the shim holds. */
 uint64_t ms_backing_device_bytes(CUdevice device);
 
-/*
- * Gives `peer` access to memory of `device` from now on, or takes it. The caller then calls
- * ms_backing_apply_access for every allocation of that device.
- */
-void ms_backing_set_peer(CUdevice device, CUdevice peer, bool enabled);
-bool ms_backing_is_reached(CUdevice device, CUdevice by);
+/* Gives `peer` access to the memory that the backing has, or takes it (peers.h). */
 CUresult ms_backing_apply_access(struct ms_backing *backing, CUdevice peer, bool enabled);

@@ -6,7 +6,7 @@
 
 #include "runtime/config/config.h"
 #include "runtime/driver/facts.h"
-#include "runtime/memory/backing.h"
+#include "runtime/driver/peers.h"
 #include "runtime/memory/order.h"
 
 /* For each device, 1 + ms_hot.unexamined when all unexamined work was last known to be over; 0:
@@ -73,7 +73,7 @@ static bool are_done(CUcontext current, CUdevice device)
         return false;
     for (int at = 0; at < MAX_CONTEXTS; at++) {
         const CUcontext context = atomic_load(&contexts[at].context);
-        if (context != NULL && ms_backing_is_reached(device, atomic_load(&contexts[at].device)) &&
+        if (context != NULL && ms_peers_reach(device, atomic_load(&contexts[at].device)) &&
             !is_done(context))
             return false;
     }

@@ -9,7 +9,7 @@
 #include "runtime/driver/facts.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/order.h"
-#include "runtime/memory/publish.h"
+#include "runtime/state/why.h"
 
 CUresult ms_order_event_poll(CUevent event, uint64_t ms)
 {
@@ -231,7 +231,7 @@ bool ms_order_may_record(CUstream stream)
     if (ms_is_gated()) {
         const CUresult state = wait_a_moment(stream);
         if (state == CUDA_ERROR_NOT_READY)
-            ms_publish_fallback(MS_REASON_BUSY_STREAM, 0, NULL);
+            ms_why_fall_back(MS_REASON_BUSY_STREAM, 0, NULL);
         return state == CUDA_SUCCESS;
     }
     /* The query also fails for handles that are no streams, and after errors of earlier work: such

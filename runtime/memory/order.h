@@ -2,7 +2,10 @@
 /* Decides when a write may be recorded instead of run, and waits for queued work. */
 #pragma once
 
-#include "runtime/memory/space.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "runtime/driver/driver.h"
 
 /*
  * True if a write on the stream may be recorded.
@@ -94,17 +97,3 @@ void ms_order_forbid_waits(void);
  * call.
  */
 CUresult ms_order_capture_allows(void);
-
-/* The offset of an address in its allocation. */
-static inline size_t ms_offset(const struct ms_allocation *allocation, CUdeviceptr address)
-{
-    return (size_t)(address - allocation->address);
-}
-
-/* True if the program may use all of a range of a claimed allocation. */
-static inline bool ms_fits(const struct ms_allocation *allocation, CUdeviceptr address,
-                           size_t bytes)
-{
-    const size_t begin = ms_offset(allocation, address);
-    return bytes <= allocation->bytes - begin && ms_space_is_accessible(allocation, begin, bytes);
-}

@@ -5,7 +5,6 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
-#include "runtime/memory/backing.h"
 
 enum { USED, RESERVED, FIGURES };
 

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/publish.h"
 
-#include <inttypes.h>
-#include <stdatomic.h>
-#include <stdio.h>
-
-#include "runtime/base/launcher.h"
-#include "runtime/base/version.h"
-#include "runtime/config/config.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
-#include "runtime/state/explain.h"
+#include "runtime/state/why.h"
 
 /* --- blocks */
 
@@ -205,9 +197,6 @@ void ms_publish_freed(struct ms_allocation *allocation)
 
 /* --- events */
 
-/* Bytes that the thread has materialised. */
-static _Thread_local uint64_t thread_bytes __attribute__((tls_model("initial-exec")));
-
 struct ms_publish_timer ms_publish_begin(const struct ms_allocation *allocation)
 {
     return (struct ms_publish_timer){ms_state_now(), present_bytes(&MS_OWN(allocation)->lineage)};
@@ -221,92 +210,11 @@ void ms_publish_materialised(const struct ms_publish_timer *note,
     ms_counter_add(MS_COUNT_MATERIALISE_NS, ms_state_now() - note->began);
     const uint64_t present = present_bytes(&MS_OWN(allocation)->lineage);
     const uint64_t bytes = present > note->present_bytes ? present - note->present_bytes : 0;
-    thread_bytes += bytes;
+    ms_why_add(bytes);
     if (result == CUDA_SUCCESS)
         ms_state_event(&(struct ms_event){.kind = MS_EVENT_MATERIALISE,
                                           .block = allocation->id,
                                           .address = allocation->address + begin,
                                           .bytes = bytes,
                                           .began = note->began});
-}
-
-void ms_publish_filled(uint64_t bytes, uint64_t began)
-{
-    if (began == 0)
-        return;
-    ms_counter_add(MS_COUNT_MATERIALISE_NS, ms_state_now() - began);
-    thread_bytes += bytes;
-    ms_state_event(&(struct ms_event){.kind = MS_EVENT_MATERIALISE,
-                                      .bytes = bytes,
-                                      .began = began,
-                                      .text = "files, of a batch of allocations"});
-}
-
-void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin, uint64_t bytes,
-                            const char *tensor)
-{
-    ms_counter_add(MS_COUNT_REMOTE_READS, 1);
-    ms_counter_add(MS_COUNT_REMOTE_READ_BYTES, bytes);
-    ms_state_event(&(struct ms_event){.kind = MS_EVENT_REMOTE_READ,
-                                      .reason = MS_REASON_REMOTE_READ,
-                                      .block = allocation->id,
-                                      .address = allocation->address + begin,
-                                      .bytes = bytes,
-                                      .text = tensor});
-}
-
-/* The start-up line of the log, once for each device that the program uses. */
-static void log_start(CUdevice device, const char *name)
-{
-    const struct ms_launched launched = ms_launcher_read(false);
-    char of[64] = "";
-    int version = 0;
-    if (ms_driver.driver_get_version == NULL ||
-        ms_driver.driver_get_version(&version) != CUDA_SUCCESS)
-        version = 0;
-    if (launched.has_rank && launched.world != UINT32_MAX)
-        snprintf(of, sizeof(of), ", rank %" PRIu32 " of %" PRIu32, launched.rank, launched.world);
-    ms_log(MS_INFO, "MetaShard %s on device %d, %s, driver of CUDA %d.%d%s", ms_version, device,
-           name[0] != '\0' ? name : "without a name", version / 1000, version % 1000 / 10, of);
-}
-
-void ms_publish_device(CUdevice device)
-{
-    static _Atomic uint64_t asked;
-    char name[120] = "";
-    size_t bytes;
-    const uint64_t bit = UINT64_C(1) << (device & 63);
-    const bool is_logged = ms_config.log.level >= MS_INFO;
-    if ((!ms_is_recorded() && !is_logged) || (atomic_fetch_or(&asked, bit) & bit) != 0)
-        return;
-    if (ms_driver.device_get_name != NULL &&
-        ms_driver.device_get_name(name, sizeof(name), device) == CUDA_SUCCESS)
-        ms_state_set_device((uint32_t)device, &(struct ms_device_facts){.name = name});
-    if (ms_driver.device_total_mem(&bytes, device) == CUDA_SUCCESS)
-        ms_counter_add(MS_COUNT_DEVICE_BYTES, bytes);
-    if (is_logged)
-        log_start(device, name);
-}
-
-/* --- reasons */
-
-struct ms_why ms_publish_why_begin(enum ms_reason reason)
-{
-    const uint64_t began = reason != MS_REASON_CALL ? ms_state_now() : 0;
-    const struct ms_why why = {ms_caller_reason, began, thread_bytes};
-    if (ms_caller_reason == MS_REASON_CALL)
-        ms_caller_reason = reason;
-    return why;
-}
-
-void ms_publish_why_end(const struct ms_why *why)
-{
-    const enum ms_reason reason = (enum ms_reason)ms_caller_reason;
-    const uint64_t bytes = thread_bytes - why->bytes;
-    ms_caller_reason = why->before;
-    if (why->before != MS_REASON_CALL || bytes == 0 || !ms_explain(reason, NULL, NULL, NULL, 0))
-        return;
-    ms_counter_add(MS_COUNT_FALLBACKS, 1);
-    ms_state_event(&(struct ms_event){
-        .kind = MS_EVENT_FALLBACK, .reason = reason, .bytes = bytes, .began = why->began});
 }

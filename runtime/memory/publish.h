@@ -8,6 +8,7 @@
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/state.h"
+#include "runtime/state/why.h"
 
 /* Sets the function that names tensors. The namer writes the name of the tensor at the start of
  * [begin, end), cut to `bytes`, or returns false. To be called once, before the first claim. */
@@ -41,37 +42,29 @@ static inline void ms_publish_event(enum ms_event_kind kind, const struct ms_all
                                       .text = text});
 }
 
-/* Something could not stay deferred. `text` is the text of ms_explain, or NULL. */
-static inline void ms_publish_fallback(enum ms_reason reason, uint64_t bytes, const char *text)
+/* A prefetch has filled `bytes` bytes from files, since `began`; 0: there was no page. */
+static inline void ms_publish_filled(uint64_t bytes, uint64_t began)
 {
-    ms_counter_add(MS_COUNT_FALLBACKS, 1);
-    ms_state_event(&(struct ms_event){
-        .kind = MS_EVENT_FALLBACK, .reason = reason, .bytes = bytes, .text = text});
+    if (began == 0)
+        return;
+    ms_counter_add(MS_COUNT_MATERIALISE_NS, ms_state_now() - began);
+    ms_why_add(bytes);
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_MATERIALISE,
+                                      .bytes = bytes,
+                                      .began = began,
+                                      .text = "files, of a batch of allocations"});
 }
 
-/* A prefetch has filled `bytes` bytes from files. */
-void ms_publish_filled(uint64_t bytes, uint64_t began);
-
 /* The program's call reads `bytes` remote bytes. */
-void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin, uint64_t bytes,
-                            const char *tensor);
-
-/* Publishes the device's name, once. */
-void ms_publish_device(CUdevice device);
-
-/*
- * Gives the bytes that the thread materialises this reason, unless an outer reason is set, until
- * the end of the C block in which the variable stands:
- *
- *     MS_WHY const struct ms_why why = ms_publish_why_begin(MS_REASON_SETTLE);
- *
- * The end publishes a fallback if the thread has materialised anything and ms_explain knows the
- * reason.
- */
-#define MS_WHY __attribute__((cleanup(ms_publish_why_end), unused))
-struct ms_why {
-    uint32_t before;
-    uint64_t began, bytes;
-};
-struct ms_why ms_publish_why_begin(enum ms_reason reason);
-void ms_publish_why_end(const struct ms_why *why);
+static inline void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin,
+                                          uint64_t bytes, const char *tensor)
+{
+    ms_counter_add(MS_COUNT_REMOTE_READS, 1);
+    ms_counter_add(MS_COUNT_REMOTE_READ_BYTES, bytes);
+    ms_state_event(&(struct ms_event){.kind = MS_EVENT_REMOTE_READ,
+                                      .reason = MS_REASON_REMOTE_READ,
+                                      .block = allocation->id,
+                                      .address = allocation->address + begin,
+                                      .bytes = bytes,
+                                      .text = tensor});
+}

@@ -51,6 +51,20 @@ static inline bool ms_space_find_mapping(CUdeviceptr address,
  * mappings. */
 bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin, size_t bytes);
 
+/* The offset of an address in its allocation. */
+static inline size_t ms_offset(const struct ms_allocation *allocation, CUdeviceptr address)
+{
+    return (size_t)(address - allocation->address);
+}
+
+/* True if the program may use all of a range of a claimed allocation. */
+static inline bool ms_fits(const struct ms_allocation *allocation, CUdeviceptr address,
+                           size_t bytes)
+{
+    const size_t begin = ms_offset(allocation, address);
+    return bytes <= allocation->bytes - begin && ms_space_is_accessible(allocation, begin, bytes);
+}
+
 /* The bytes around an offset that the program may use, without a gap. Empty if the program may not
  * use the byte at the offset. */
 struct ms_range ms_space_accessible_around(const struct ms_allocation *allocation, size_t offset);

@@ -33,7 +33,7 @@ CONCERNS = {
     "placement": r"ms_placement_query",
     "retry": r"ms_evict_try_again|ms_evict_try_bytes_again",
     "hold": r"ms_evict_hold|ms_evict_let_go",
-    "why": r"ms_publish_why_begin|ms_publish_why_end",
+    "why": r"ms_why_begin|ms_why_end",
     "shadow": r"ms_shadow_(?!address\b)\w+",
     "window": r"ms_window_\w+",
     "publish": r"ms_publish_\w+",

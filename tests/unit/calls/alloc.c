@@ -23,6 +23,7 @@
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
+#include "runtime/state/device.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 
@@ -39,7 +40,7 @@ void *__wrap_ms_heap_zalloc(size_t bytes)
 
 enum told {
     TOLD_PUBLISH_FREED,
-    TOLD_PUBLISH_DEVICE,
+    TOLD_DEVICE_PUBLISH,
     TOLD_SHARD_FORGET,
     TOLD_COMPARE,
     TOLD_REPLAY_FORGET,
@@ -72,7 +73,7 @@ static size_t event_count;
 static CUcontext told_context;
 #define IS_OURS told_context = context
 TELLS(ms_publish_freed, TOLD_PUBLISH_FREED, (struct ms_allocation * allocation), (allocation), )
-TELLS(ms_publish_device, TOLD_PUBLISH_DEVICE, (CUdevice device), (device), CHECK_EQ(device, 0))
+TELLS(ms_device_publish, TOLD_DEVICE_PUBLISH, (CUdevice device), (device), CHECK_EQ(device, 0))
 TELLS(ms_shard_forget, TOLD_SHARD_FORGET,
       (const struct ms_allocation *allocation, size_t begin, size_t end), (allocation, begin, end),
       told_bytes = end - begin)
@@ -758,7 +759,7 @@ MS_TEST_AFTER(start, an_allocation_is_told_from_its_begin_to_its_end)
     CUresult result;
     CHECK(allocate(&address));
     CHECK(event_count == 1 && events[0].kind == MS_EVENT_ALLOCATE);
-    CHECK(events[0].bytes == FAKE_GRANULE && told[TOLD_PUBLISH_DEVICE] == 1);
+    CHECK(events[0].bytes == FAKE_GRANULE && told[TOLD_DEVICE_PUBLISH] == 1);
     forget_told();
     fake_set(ms_space_find_claimed(address), 0, 100, &(struct ms_content){.kind = MS_FILL});
     CHECK(ms_alloc_free(address, &result) && result == CUDA_SUCCESS);

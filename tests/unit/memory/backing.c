@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/memory/addresses.h"
+#include "runtime/driver/peers.h"
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
@@ -508,13 +509,13 @@ MS_TEST(nothing_is_lent_when_a_call_fails)
 MS_TEST_BETWEEN(start, release, peers_reach_what_is_mapped_now_and_later)
 {
     CHECK_EQ(cover(0, 1), CUDA_SUCCESS);
-    ms_backing_set_peer(0, 3, true);
-    ms_backing_set_peer(0, MS_MAX_DEVICES, true); /* there is none */
+    ms_peers_set(0, 3, true);
+    ms_peers_set(0, MS_MAX_DEVICES, true); /* there is none */
     CHECK_EQ(ms_backing_apply_access(&backing, 3, true), CUDA_SUCCESS);
     CHECK_EQ(cover(1, 2), CUDA_SUCCESS);
     CHECK_EQ(fake_access_at(address_of(0)), 1 | 1 << 3);
     CHECK_EQ(fake_access_at(address_of(1)), 1 | 1 << 3);
-    ms_backing_set_peer(0, 3, false);
+    ms_peers_set(0, 3, false);
     CHECK_EQ(ms_backing_apply_access(&backing, 3, false), CUDA_SUCCESS);
     CHECK_EQ(cover(2, 3), CUDA_SUCCESS);
     for (size_t i = 0; i < 3; i++)
@@ -526,30 +527,30 @@ MS_TEST_BETWEEN(start, release, each_pair_of_devices_is_told_apart)
     enum { LAST = MS_MAX_DEVICES - 1 };
     static const CUdevice none[][2] = {
         {-1, 0}, {0, -1}, {MS_MAX_DEVICES, 0}, {0, MS_MAX_DEVICES}, {-1, -1}};
-    CHECK(ms_backing_is_reached(0, 0) && ms_backing_is_reached(LAST, LAST));
-    CHECK(!ms_backing_is_reached(1, 0) && !ms_backing_is_reached(0, LAST));
-    ms_backing_set_peer(1, 0, true);
-    ms_backing_set_peer(0, LAST, true);
-    ms_backing_set_peer(LAST, 5, true);
+    CHECK(ms_peers_reach(0, 0) && ms_peers_reach(LAST, LAST));
+    CHECK(!ms_peers_reach(1, 0) && !ms_peers_reach(0, LAST));
+    ms_peers_set(1, 0, true);
+    ms_peers_set(0, LAST, true);
+    ms_peers_set(LAST, 5, true);
     for (size_t i = 0; i < sizeof(none) / sizeof(*none); i++)
-        ms_backing_set_peer(none[i][0], none[i][1], true);
-    CHECK(ms_backing_is_reached(1, 0) && !ms_backing_is_reached(0, 1));
-    CHECK(ms_backing_is_reached(0, LAST) && !ms_backing_is_reached(LAST, 0));
-    CHECK(ms_backing_is_reached(LAST, 5));
-    ms_backing_set_peer(0, 2, true);
-    ms_backing_set_peer(0, LAST, false);
-    CHECK(ms_backing_is_reached(0, 2) && !ms_backing_is_reached(0, LAST));
-    ms_backing_set_peer(0, 2, false);
+        ms_peers_set(none[i][0], none[i][1], true);
+    CHECK(ms_peers_reach(1, 0) && !ms_peers_reach(0, 1));
+    CHECK(ms_peers_reach(0, LAST) && !ms_peers_reach(LAST, 0));
+    CHECK(ms_peers_reach(LAST, 5));
+    ms_peers_set(0, 2, true);
+    ms_peers_set(0, LAST, false);
+    CHECK(ms_peers_reach(0, 2) && !ms_peers_reach(0, LAST));
+    ms_peers_set(0, 2, false);
 }
 
 /* Enabled peers cannot reach a pool's memory, nor what the program maps itself. */
 MS_TEST_BETWEEN(start, release, peers_reach_no_pool)
 {
-    ms_backing_set_peer(0, 3, true);
+    ms_peers_set(0, 3, true);
     backing.is_pooled = true;
     CHECK_EQ(cover(0, 1), CUDA_SUCCESS);
     CHECK_EQ(fake_access_at(address_of(0)), 1);
-    ms_backing_set_peer(0, 3, false);
+    ms_peers_set(0, 3, false);
 }
 
 MS_TEST_BETWEEN(start, release, access_is_given_up_to_the_first_failure)

@@ -6,6 +6,7 @@
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/backing.h"
+#include "runtime/driver/peers.h"
 #include "tests/unit/between.h"
 
 enum { CONTEXTS = 80 };
@@ -163,7 +164,7 @@ MS_TEST_AFTER(set_up, each_context_that_reaches_the_device_is_asked)
     CHECK(is_complete());
     CHECK(marks[1] == 1 && marks[2] == 1 && marks[3] == 0);
     ms_examining_missed();
-    ms_backing_set_peer(0, 1, true);
+    ms_peers_set(0, 1, true);
     CHECK(!is_complete());
     ms_examining_forget_context(context_of(3));
     CHECK(is_complete());

@@ -12,6 +12,8 @@
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "runtime/memory/carve.h"
+#include "runtime/state/device.h"
+#include "runtime/state/why.h"
 #include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
@@ -311,19 +313,19 @@ MS_TEST_BETWEEN(start_with_page, end,
                 the_outer_reason_counts_and_is_a_fallback_when_something_was_materialised)
 {
     set(0, 8, &fill);
-    struct ms_why outer = ms_publish_why_begin(MS_REASON_SEALED);
+    struct ms_why outer = ms_why_begin(MS_REASON_SEALED);
     CHECK_EQ(ms_caller_reason, MS_REASON_SEALED);
-    ms_publish_why_end(&outer);
+    ms_why_end(&outer);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 0); /* nothing was */
 
-    outer = ms_publish_why_begin(MS_REASON_SEALED);
-    const struct ms_why inner = ms_publish_why_begin(MS_REASON_EXPORT);
+    outer = ms_why_begin(MS_REASON_SEALED);
+    const struct ms_why inner = ms_why_begin(MS_REASON_EXPORT);
     materialise(0, 2);
     CHECK_EQ(last_event().reason, MS_REASON_SEALED);
-    ms_publish_why_end(&inner);
+    ms_why_end(&inner);
     CHECK_EQ(ms_caller_reason, MS_REASON_SEALED);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 0);
-    ms_publish_why_end(&outer);
+    ms_why_end(&outer);
     CHECK_EQ(ms_caller_reason, MS_REASON_CALL);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 1);
     const struct ms_state_event event = last_event();
@@ -331,9 +333,9 @@ MS_TEST_BETWEEN(start_with_page, end,
     CHECK_EQ(event.reason, MS_REASON_SEALED);
     CHECK_EQ(event.bytes, 2 * FAKE_GRANULE);
 
-    const struct ms_why settling = ms_publish_why_begin(MS_REASON_SETTLE);
+    const struct ms_why settling = ms_why_begin(MS_REASON_SETTLE);
     materialise(4, 5);
-    ms_publish_why_end(&settling);
+    ms_why_end(&settling);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 1); /* that is none */
 }
 
@@ -342,9 +344,9 @@ MS_TEST_BETWEEN(start_with_page, end, each_fallback_has_its_own_bytes)
 {
     set(0, 8, &fill);
     for (size_t i = 1; i <= 3; i++) {
-        const struct ms_why why = ms_publish_why_begin(MS_REASON_SEALED);
+        const struct ms_why why = ms_why_begin(MS_REASON_SEALED);
         materialise(2 * i - 2, 3 * i - 2);
-        ms_publish_why_end(&why);
+        ms_why_end(&why);
         const struct ms_state_event event = last_event();
         CHECK(event.kind == MS_EVENT_FALLBACK && event.reason == MS_REASON_SEALED);
         CHECK_EQ(event.bytes, i * FAKE_GRANULE);
@@ -364,7 +366,7 @@ MS_TEST_BETWEEN(start_with_page, end, other_events_are_counted_and_told)
           event.bytes == 7);
     CHECK_EQ(ms_counter_get(MS_COUNT_REMOTE_READS), 1);
     CHECK_EQ(ms_counter_get(MS_COUNT_REMOTE_READ_BYTES), 7);
-    ms_publish_fallback(MS_REASON_BUSY_STREAM, 3, NULL);
+    ms_why_fall_back(MS_REASON_BUSY_STREAM, 3, NULL);
     event = last_event();
     CHECK(event.kind == MS_EVENT_FALLBACK && event.reason == MS_REASON_BUSY_STREAM);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS), 1);
@@ -375,8 +377,8 @@ MS_TEST_BETWEEN(start_with_page, end, other_events_are_counted_and_told)
 
 MS_TEST_BETWEEN(start_with_page, end, a_device_is_asked_for_its_name_and_memory_once)
 {
-    ms_publish_device(1);
-    ms_publish_device(1);
+    ms_device_publish(1);
+    ms_device_publish(1);
     CHECK_EQ(fake.calls[FAKE_device_get_name], 1);
     CHECK_EQ(fake.calls[FAKE_device_total_mem], 1);
     CHECK_EQ(ms_counter_get(MS_COUNT_DEVICE_BYTES), fake.total_bytes);
@@ -389,10 +391,10 @@ MS_TEST_BETWEEN(start_with_page, end, a_device_is_asked_for_its_name_and_memory_
 MS_TEST_BETWEEN(start_with_page, end, a_page_leaves_out_what_a_device_does_not_tell)
 {
     fake_fail(FAKE_device_total_mem, 1, CUDA_ERROR_INVALID_DEVICE);
-    ms_publish_device(0);
+    ms_device_publish(0);
     CHECK_EQ(ms_counter_get(MS_COUNT_DEVICE_BYTES), 0);
     fake_fail(FAKE_device_get_name, 1, CUDA_ERROR_INVALID_DEVICE);
-    ms_publish_device(2);
+    ms_device_publish(2);
     CHECK_EQ(ms_counter_get(MS_COUNT_DEVICE_BYTES), fake.total_bytes);
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK_EQ(snapshot.device_count, 1);
