@@ -2,7 +2,7 @@
 /* Contexts: allocations end with their context; mapped memory needs explicit peer access. */
 #include "runtime/calls/alloc.h"
 #include "runtime/driver/flags.h"
-#include "runtime/memory/examining.h"
+#include "runtime/order/examining.h"
 #include "shim/graphics.h"
 #include "shim/newer.h"
 #include "shim/quick.h"

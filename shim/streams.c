@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Captures, and work that can block a stream unseen by the shim. */
 #include "runtime/fill/settle.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "shim/newer.h"
 #include "shim/quick.h"
 

@@ -20,7 +20,7 @@
 bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out);
 
 /* Allocates from a memory pool (NULL: the current pool), in the order of a stream. Only allocations
- * of plain pools are deferred (memory/pool.h). The caller asks ms_alloc_wants_pooled first. */
+ * of plain pools are deferred (driver/pool.h). The caller asks ms_alloc_wants_pooled first. */
 bool ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream stream,
                         CUdeviceptr *address_out, CUresult *result_out);
 

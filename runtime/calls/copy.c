@@ -14,7 +14,7 @@
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/bytes.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"

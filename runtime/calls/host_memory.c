@@ -10,7 +10,7 @@
 
 #include "runtime/base/array.h"
 #include "runtime/base/lock.h"
-#include "runtime/memory/examining.h"
+#include "runtime/order/examining.h"
 
 struct range {
     uint64_t begin, end;

@@ -15,7 +15,7 @@
 #include "runtime/fill/access.h"
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/allocation.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/state/caller.h"
 

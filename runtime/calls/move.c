@@ -10,7 +10,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/state/state.h"
 #include "runtime/state/window.h"
 

@@ -20,7 +20,7 @@
 #include "runtime/calls/pointer.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 
 enum ms_verdict { MS_ANSWERED, MS_STRAYS, MS_FORWARD };
 

@@ -17,7 +17,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/access.h"
 #include "runtime/memory/far_address.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/state/counters.h"
 
 /* The ranges of addresses that mean something. */

@@ -16,7 +16,7 @@
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/bytes.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/shard.h"
 #include "runtime/finding/find.h"

@@ -10,9 +10,9 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
-#include "runtime/memory/examining.h"
+#include "runtime/order/examining.h"
 #include "runtime/memory/allocation.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/state/counters.h"
 
 static CUdeviceptr address_of(const void *pointer)

@@ -13,7 +13,7 @@
 #include "runtime/memory/carve.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/allocation.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/placement_query.h"

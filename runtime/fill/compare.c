@@ -11,7 +11,7 @@
 #include "runtime/loading/pinned_pool.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/placement_query.h"

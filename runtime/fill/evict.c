@@ -15,7 +15,7 @@
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/carve.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/space.h"
 #include "runtime/state/caller.h"

@@ -10,7 +10,7 @@
 
 #include "runtime/driver/driver.h"
 #include "runtime/fill/materialise.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/memory/space.h"
 
 /*

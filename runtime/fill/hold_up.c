@@ -9,7 +9,7 @@
 #include "runtime/driver/quiesce.h"
 #include "runtime/fill/evict.h"
 #include "runtime/memory/delayed_free.h"
-#include "runtime/memory/examining.h"
+#include "runtime/order/examining.h"
 
 /* How long calls are held up at first, and at most, before they may go on: calls under way, and the
  * work of the device, may wait for them. */

@@ -19,7 +19,7 @@
 #include "runtime/loading/transfer.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
-#include "runtime/memory/examining.h"
+#include "runtime/order/examining.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/placement_query.h"

@@ -6,7 +6,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/replay.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/memory/space.h"
 #include "runtime/shard/shard.h"
 

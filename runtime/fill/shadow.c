@@ -7,7 +7,7 @@
 #include "runtime/fill/replay.h"
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/bytes.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/state/counters.h"
 
 static void count_left_out(size_t bytes)

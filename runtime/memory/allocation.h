@@ -18,7 +18,7 @@
 #include "runtime/driver/driver.h"
 #include "runtime/memory/backing.h"
 #include "runtime/memory/lineage.h"
-#include "runtime/memory/pool.h"
+#include "runtime/driver/pool.h"
 
 /* The facts: immutable after ms_space_add. Only memory/ makes an allocation, because the inside
  * lies behind the facts. */

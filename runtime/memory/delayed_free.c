@@ -8,7 +8,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/memory_internal.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/memory/publish.h"
 
 static struct {

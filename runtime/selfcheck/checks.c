@@ -11,7 +11,7 @@
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/backing.h"
 #include "runtime/memory/far_address.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 
 /*
  * The memory of a run, in granules. A, B and C are a handle each. The last place is for a second

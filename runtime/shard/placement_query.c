@@ -12,7 +12,7 @@
 #include "runtime/base/ranges.h"
 #include "runtime/config/config.h"
 #include "runtime/memory/bytes.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/plan/placement.h"
 #include "runtime/shard/checkpoint_files.h"

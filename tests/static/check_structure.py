@@ -43,7 +43,7 @@ EXCEPTIONS = {
 
 # From above to below. Folders of one floor know nothing of each other.
 FLOORS = [["shim"], ["runtime/start"], ["runtime/control"], ["runtime/collective"], ["runtime/calls"], ["runtime/selfcheck"], ["runtime/fill"],
-          ["runtime/shard"], ["runtime/memory"], ["runtime/plan", "runtime/finding", "runtime/loading"], ["runtime/files"],
+          ["runtime/shard"], ["runtime/memory"], ["runtime/order", "runtime/plan", "runtime/finding", "runtime/loading"], ["runtime/files"],
           ["runtime/checkpoint", "runtime/state", "runtime/kernel"],
           ["runtime/document", "runtime/config", "runtime/driver"], ["runtime/base"]]
 FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in folders}

@@ -9,7 +9,7 @@
 #include "runtime/files/trust.h"
 #include "runtime/finding/mapped_tensors.h"
 #include "runtime/memory/backing.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 
 static bool is_planted(const char *fault)
 {

@@ -7,7 +7,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/access.h"
 #include "runtime/memory/carve.h"
-#include "runtime/memory/examining.h"
+#include "runtime/order/examining.h"
 #include "runtime/memory/ready.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"

@@ -16,7 +16,7 @@
 #include "runtime/fill/reuse.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/carve.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/placement_query.h"

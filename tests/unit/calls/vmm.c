@@ -6,7 +6,7 @@
 
 #include "runtime/config/config.h"
 #include "runtime/fill/access.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/memory/space.h"
 #include "runtime/state/state.h"
 #include "tests/unit/between.h"

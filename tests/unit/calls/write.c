@@ -9,7 +9,7 @@
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/carve.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/state.h"

@@ -10,7 +10,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/carve.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/memory/parked.h"
 #include "runtime/state/counters.h"
 #include "runtime/memory/memory_internal.h"

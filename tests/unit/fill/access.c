@@ -14,7 +14,7 @@
 #include "runtime/fill/suspend.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/memory_internal.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/caller.h"

@@ -10,7 +10,7 @@
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/delayed_free.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "runtime/memory/memory_internal.h"

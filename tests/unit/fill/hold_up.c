@@ -9,7 +9,7 @@
 #include "runtime/driver/quiesce.h"
 #include "runtime/fill/evict.h"
 #include "runtime/memory/delayed_free.h"
-#include "runtime/memory/examining.h"
+#include "runtime/order/examining.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 

@@ -6,14 +6,14 @@
 
 #include "runtime/driver/flags.h"
 #include "runtime/memory/allocation.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/fill/scratch.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/fill/access.h"
-#include "runtime/memory/examining.h"
+#include "runtime/order/examining.h"
 #include "runtime/memory/carve.h"
 #include <stdatomic.h>
 #include "tests/unit/between.h"

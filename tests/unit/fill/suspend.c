@@ -14,7 +14,7 @@
 #include "runtime/fill/restore.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/carve.h"
-#include "runtime/memory/examining.h"
+#include "runtime/order/examining.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/parked.h"
 #include "tests/unit/between.h"

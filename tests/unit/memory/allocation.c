@@ -2,7 +2,7 @@
 #include "runtime/memory/allocation.h"
 
 #include "runtime/memory/memory_internal.h"
-#include "runtime/memory/pool.h"
+#include "runtime/driver/pool.h"
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
 #include "tools/simcuda/harness/test.h"

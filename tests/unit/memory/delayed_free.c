@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 #include "runtime/driver/flags.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 

@@ -2,7 +2,7 @@
 /* What the plan in force says of an allocation (shard/shard.h), and of reads of what is
  * remote. */
 #include "runtime/config/config.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/plan/placement.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "runtime/calls/alloc.h"
-#include "runtime/memory/examining.h"
+#include "runtime/order/examining.h"
 #include "shim/graphics.h"
 #include "shim/newer.h"
 #include "tests/unit/between.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "runtime/fill/settle.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "shim/newer.h"
 #include "tests/unit/between.h"
 #include "tests/unit/shim/real_side.h"

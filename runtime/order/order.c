@@ -8,7 +8,7 @@
 #include "runtime/config/config.h"
 #include "runtime/driver/facts.h"
 #include "runtime/driver/flags.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "runtime/state/why.h"
 
 CUresult ms_order_event_poll(CUevent event, uint64_t ms)

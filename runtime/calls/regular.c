@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/memory/regular.h"
+#include "runtime/calls/regular.h"
 
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/memory/examining.h"
+#include "runtime/order/examining.h"
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -7,7 +7,7 @@
 #include "runtime/config/config.h"
 #include "runtime/driver/facts.h"
 #include "runtime/driver/peers.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 
 /* For each device, 1 + ms_hot.unexamined when all unexamined work was last known to be over; 0:
  * never. */

@@ -5,7 +5,7 @@
 #include "runtime/config/config.h"
 #include "runtime/driver/facts.h"
 #include "runtime/driver/flags.h"
-#include "runtime/memory/order.h"
+#include "runtime/order/order.h"
 #include "tests/unit/between.h"
 
 #define CONTEXT ((CUcontext)1)

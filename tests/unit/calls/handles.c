@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/memory/handles.h"
+#include "runtime/calls/handles.h"
 
 #include "tools/simcuda/harness/test.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/memory/examining.h"
+#include "runtime/order/examining.h"
 
 #include <stdatomic.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/memory/regular.h"
+#include "runtime/calls/regular.h"
 
 #include "tests/unit/between.h"
 #include "tests/unit/files/files.h"

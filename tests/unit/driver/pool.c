@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/memory/pool.h"
+#include "runtime/driver/pool.h"
 
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
