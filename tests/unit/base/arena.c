@@ -27,7 +27,7 @@ static void check_zero(const unsigned char *memory, size_t bytes)
         CHECK_EQ(memory[i], 0);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_taken_is_zeroed_aligned_and_apart)
+MS_TEST_BETWEEN(start, end, a_take_gives_zeroed_aligned_and_separate_memory)
 {
     unsigned char *one = ms_arena_take(&arena, 1, 3), *other = ms_arena_take(&arena, 4, 5);
     CHECK(one != NULL && other == one + 16 && (uintptr_t)one % 16 == 0);
@@ -46,7 +46,7 @@ MS_TEST_BETWEEN(start, end, texts_lie_close_and_end_with_a_zero)
 }
 
 /* To its last byte a chunk is used, and not beyond. */
-MS_TEST_BETWEEN(start, end, what_does_not_fit_gets_a_chunk_of_its_own)
+MS_TEST_BETWEEN(start, end, a_take_that_does_not_fit_gets_a_chunk_of_its_own)
 {
     CHECK(ms_arena_take(&arena, 1, 16) != NULL);
     const struct ms_arena_chunk *first = arena.chunks;
@@ -73,7 +73,7 @@ MS_TEST_BETWEEN(start, end, more_than_there_can_be_is_refused)
     CHECK(arena.chunks == NULL);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_returned_is_taken_again_and_zeroed)
+MS_TEST_BETWEEN(start, end, memory_that_is_returned_is_taken_again_and_zeroed)
 {
     CHECK(ms_arena_take(&arena, 1, 32) != NULL);
     const struct ms_arena before = arena;

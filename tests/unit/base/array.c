@@ -27,7 +27,7 @@ MS_TEST(an_array_has_room_for_one_more_and_keeps_what_it_has)
     CHECK_EQ(live, 0);
 }
 
-MS_TEST(without_memory_an_array_is_as_it_was)
+MS_TEST(an_array_that_cannot_grow_is_as_it_was)
 {
     uint64_t *array = NULL;
     size_t capacity = 0;
@@ -51,7 +51,7 @@ static size_t find(const int *list, size_t count, int value)
     return MS_ARRAY_FIND(at, count, list[at] < value);
 }
 
-MS_TEST(of_a_sorted_list_those_that_come_before_are_counted)
+MS_TEST(a_search_counts_the_items_that_come_before)
 {
     static const int list[] = {1, 3, 3, 3, 5, 9, 9};
     for (size_t count = 0; count <= sizeof(list) / sizeof(list[0]); count++) {

@@ -53,7 +53,7 @@ MS_TEST(the_number_of_bytes_counts)
         CHECK(ms_checksum(bytes, count) != ms_checksum(bytes, count + 1));
 }
 
-MS_TEST(it_does_not_matter_where_they_are)
+MS_TEST(a_checksum_does_not_depend_on_the_address)
 {
     fill();
     const uint64_t sum = ms_checksum(bytes, BYTES);

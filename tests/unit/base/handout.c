@@ -87,7 +87,7 @@ static void check_none(const struct ms_handout_key *key, unsigned char first, co
     CHECK_EQ(descriptor, -1);
 }
 
-MS_TEST(who_knows_the_key_gets_what_is_asked_for)
+MS_TEST(a_client_that_knows_the_key_gets_the_descriptor)
 {
     const struct ms_handout_key *key = ms_handout_key(find);
     CHECK(key != NULL);
@@ -99,7 +99,7 @@ MS_TEST(who_knows_the_key_gets_what_is_asked_for)
 }
 
 /* As in a program that has closed its input. */
-MS_TEST(what_is_found_may_have_the_first_number)
+MS_TEST(a_descriptor_that_is_handed_out_may_be_the_lowest)
 {
     const struct ms_handout_key *key = ms_handout_key(find);
     CHECK(key != NULL);
@@ -133,7 +133,7 @@ MS_TEST(a_process_that_ends_answers_nobody)
     check_answer(key, 1);
 }
 
-MS_TEST(what_is_not_there_is_not_handed_out)
+MS_TEST(a_descriptor_that_is_not_there_is_not_handed_out)
 {
     const struct ms_handout_key *key = ms_handout_key(find);
     CHECK(key != NULL);
@@ -144,7 +144,7 @@ MS_TEST(what_is_not_there_is_not_handed_out)
     check_open(before);
 }
 
-MS_TEST(who_does_not_know_the_key_gets_nothing)
+MS_TEST(a_client_that_does_not_know_the_key_gets_nothing)
 {
     const struct ms_handout_key *key = ms_handout_key(find);
     CHECK(key != NULL);
@@ -277,7 +277,7 @@ static void allow_all(void)
     CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit_before), 0);
 }
 
-MS_TEST(who_has_no_descriptor_left_cannot_ask)
+MS_TEST(a_client_without_a_free_descriptor_cannot_ask)
 {
     const struct ms_handout_key *key = ms_handout_key(find);
     CHECK(key != NULL);
@@ -316,12 +316,12 @@ static void check_not_started(int count, int error)
     close(log);
 }
 
-MS_TEST(without_a_socket_there_is_no_key)
+MS_TEST(a_process_without_a_socket_has_no_key)
 {
     check_not_started(0, EMFILE);
 }
 
-MS_TEST(without_what_wakes_the_thread_there_is_no_key)
+MS_TEST(a_process_without_a_wakeup_descriptor_has_no_key)
 {
     check_not_started(1, EMFILE);
 }
@@ -335,7 +335,7 @@ int __wrap_ms_thread_create(pthread_t *thread, void *(*run)(void *), void *argum
     return may_start ? __real_ms_thread_create(thread, run, argument) : EAGAIN;
 }
 
-MS_TEST(without_a_thread_there_is_no_key)
+MS_TEST(a_process_without_a_thread_has_no_key)
 {
     may_start = false;
     check_not_started(2, EAGAIN);

@@ -96,7 +96,7 @@ static void *use_and_end(void *seed)
     return use_heap(seed);
 }
 
-MS_TEST_AFTER(expect_whole, what_is_cut_off_is_not_used)
+MS_TEST_AFTER(expect_whole, the_heap_does_not_use_the_part_that_is_cut_off)
 {
     enum { THREADS = 6 };
     pthread_t threads[THREADS];
@@ -110,7 +110,7 @@ MS_TEST_AFTER(expect_whole, what_is_cut_off_is_not_used)
     use_heap((void *)99);
 }
 
-MS_TEST_AFTER(expect_whole, nor_in_a_child)
+MS_TEST_AFTER(expect_whole, a_child_does_not_use_the_part_that_is_cut_off)
 {
     use_heap((void *)5);
     const pid_t child = fork();
@@ -124,7 +124,7 @@ MS_TEST_AFTER(expect_whole, nor_in_a_child)
     check_untouched();
 }
 
-MS_TEST_AFTER(expect_whole, nor_out_of_memory)
+MS_TEST_AFTER(expect_whole, a_heap_out_of_memory_does_not_use_the_part_that_is_cut_off)
 {
     const struct rlimit limit = {64 << 20, 64 << 20};
     if (ms_test_is_watched())

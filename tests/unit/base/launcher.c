@@ -32,7 +32,7 @@ static void check_rank(bool has_rank, uint32_t rank, uint32_t world)
     }
 }
 
-MS_TEST_AFTER(clear, without_a_launcher_there_is_no_rank_and_no_job)
+MS_TEST_AFTER(clear, a_process_without_a_launcher_has_no_rank_and_no_job)
 {
     check_rank(false, 0, 0);
     CHECK(strcmp(ms_launcher_read(true).job, "") == 0);

@@ -138,12 +138,12 @@ MS_TEST_AFTER(add_allocations, claims_against_the_order_of_addresses_end_the_pro
                             "docs/locking.md has the order\n");
 }
 
-MS_TEST(what_is_dropped_must_be_held)
+MS_TEST(a_lock_that_is_dropped_must_be_held)
 {
     check_ends(drop_what_is_not_held, "files is released and not held\n");
 }
 
-MS_TEST_AFTER(add_allocations, what_is_in_order_goes_on)
+MS_TEST_AFTER(add_allocations, locks_taken_in_order_go_on)
 {
     ms_lock_take(&turn);
     struct ms_allocation *first = claim(0), *second = claim(1);

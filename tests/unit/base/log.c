@@ -60,7 +60,7 @@ MS_TEST(a_line_says_who_and_how_bad)
     CHECK(strcmp(line, wanted) == 0);
 }
 
-MS_TEST(what_is_said_stays_in_one_line)
+MS_TEST(a_message_stays_in_one_line)
 {
     char line[2048], text[4000];
     unsetenv("RANK");
@@ -103,7 +103,7 @@ static void say_often(int times)
         ms_log(MS_WARN, "again and again: %d", i);
 }
 
-MS_TEST(one_place_does_not_fill_the_log)
+MS_TEST(a_message_that_repeats_does_not_fill_the_log)
 {
     char line[2048];
     open_log(MS_INFO);
@@ -129,7 +129,7 @@ MS_TEST(one_place_does_not_fill_the_log)
         CHECK_EQ(count("lines were left out, because there were too many of their kind", line), 1);
 }
 
-MS_TEST(who_debugs_gets_everything)
+MS_TEST(the_debug_level_leaves_no_message_out)
 {
     char line[2048];
     open_log(MS_DEBUG);
@@ -138,7 +138,7 @@ MS_TEST(who_debugs_gets_everything)
     CHECK_EQ(count("step ", line), 1000);
 }
 
-MS_TEST(what_was_asked_for_is_said_at_any_level)
+MS_TEST(a_line_that_was_asked_for_is_written_at_any_level)
 {
     char line[2048];
     open_log(MS_ERROR);

@@ -27,7 +27,7 @@ MS_TEST(a_word_with_few_wrong_letters_is_found)
         CHECK(strcmp(nearest_to(rows[i][0]), rows[i][1]) == 0);
 }
 
-MS_TEST(of_two_that_are_as_near_the_first_counts)
+MS_TEST(the_first_of_two_words_that_are_as_near_counts)
 {
     CHECK(strcmp(nearest_to("fsdp"), "fsdp2") == 0);
     CHECK(strcmp(nearest_to("fsdp3"), "fsdp2") == 0);
@@ -52,7 +52,7 @@ MS_TEST(other_words_are_not_near)
 }
 
 /* Distances are counted in a table of 48 letters. */
-MS_TEST(what_is_longer_than_48_letters_is_near_to_nothing)
+MS_TEST(a_word_of_more_than_48_letters_is_near_to_none)
 {
     for (size_t letters = 47; letters <= 49; letters++) {
         for (size_t word_letters = 47; word_letters <= 49; word_letters++) {

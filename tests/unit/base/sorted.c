@@ -130,7 +130,7 @@ MS_TEST(random_changes_match_the_model)
 }
 
 /* Leaves in pairs that would fit into one become one. */
-MS_TEST(what_is_nearly_empty_becomes_small)
+MS_TEST(a_list_that_is_nearly_empty_becomes_small)
 {
     start();
     for (uint64_t i = 0; i < MOST; i++)
@@ -154,7 +154,7 @@ MS_TEST(a_list_that_grows_at_its_end_wastes_nothing)
 }
 
 /* Some of what a step needs can be had, and the next is not. */
-MS_TEST(without_memory_an_item_is_not_added_and_all_others_stay)
+MS_TEST(an_insert_without_memory_leaves_the_list_as_it_was)
 {
     enum { PLENTY = 1000000 };
     int refused = 0;
@@ -178,7 +178,7 @@ MS_TEST(without_memory_an_item_is_not_added_and_all_others_stay)
 }
 
 /* Removing needs no memory: leaves stay more than they would be. */
-MS_TEST(without_memory_items_are_removed_all_the_same)
+MS_TEST(a_removal_needs_no_memory)
 {
     start();
     for (uint64_t i = 0; i < MOST; i++)

@@ -38,7 +38,7 @@ MS_TEST(each_thread_has_its_own_memory_until_it_ends)
     CHECK_EQ(live, before);
 }
 
-MS_TEST(without_memory_a_thread_has_none_and_asks_again)
+MS_TEST(a_thread_that_got_no_memory_asks_again)
 {
     may_make = 0;
     CHECK(ms_thread_memory(MS_THREAD_FAULT, BYTES) == NULL);

@@ -29,7 +29,7 @@ static bool is_expected(uint32_t character)
     return character < 0x20 || (character >= 0x7f && character < 0xa0);
 }
 
-MS_TEST(of_all_characters_those_that_are_obeyed_are_replaced)
+MS_TEST(characters_that_a_terminal_obeys_are_replaced)
 {
     char text[8], wanted[8];
     for (uint32_t character = 1; character < 0x110000; character++) {
@@ -46,7 +46,7 @@ MS_TEST(of_all_characters_those_that_are_obeyed_are_replaced)
     }
 }
 
-MS_TEST(what_is_no_utf8_is_replaced)
+MS_TEST(bytes_that_are_no_utf8_are_replaced)
 {
     static const char *const texts[][2] = {{"\x9b"
                                             "31m",
@@ -101,7 +101,7 @@ MS_TEST(a_text_is_valid_as_a_whole)
     }
 }
 
-MS_TEST(of_too_few_bytes_there_is_no_character)
+MS_TEST(too_few_bytes_are_no_character)
 {
     CHECK_EQ(ms_utf8_character_bytes("", 1), 0);
     CHECK_EQ(ms_utf8_character_bytes("a", 1), 1);

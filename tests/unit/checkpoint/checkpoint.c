@@ -149,7 +149,7 @@ MS_TEST_AFTER(make_folder, a_header_says_what_its_tensors_are)
     }
 }
 
-MS_TEST_AFTER(make_folder, what_is_not_weights_is_called_by_its_name)
+MS_TEST_AFTER(make_folder, a_file_of_another_format_is_called_by_its_name)
 {
     put_file("x", "version https://git-lfs.github.com/spec/v1\n", 43);
     check("x", "found a pointer of Git LFS");
@@ -182,7 +182,7 @@ MS_TEST_AFTER(make_folder, a_path_that_leads_to_nothing_may_be_the_name_of_a_mod
     CHECK(strstr(fault.text, "hub") == NULL);
 }
 
-MS_TEST_AFTER(make_folder, what_is_no_file_and_no_folder_is_not_opened)
+MS_TEST_AFTER(make_folder, a_path_to_no_file_and_no_folder_is_not_opened)
 {
     CHECK_EQ(mkfifo(in_folder("x.safetensors"), 0600), 0);
     check("x.safetensors", "x.safetensors: expected a file");
@@ -480,7 +480,7 @@ MS_TEST_AFTER(make_folder, an_open_checkpoint_has_no_memory_but_for_its_tensors)
     ms_checkpoint_close(checkpoint);
 }
 
-MS_TEST_AFTER(make_folder, without_memory_it_says_so_and_gives_all_back)
+MS_TEST_AFTER(make_folder, a_checkpoint_without_memory_is_refused_and_leaks_nothing)
 {
     save_torch("x.pt", some_parts, 2);
     without_each_piece(open_folder, 14);

@@ -166,7 +166,7 @@ MS_TEST(numbers_and_texts_are_known)
     CHECK_VALUES(rows);
 }
 
-MS_TEST(of_others_only_the_end_is_known)
+MS_TEST(values_of_other_opcodes_are_unknown)
 {
     static const struct row rows[] = {
         ROW("N.", "?"),
@@ -294,7 +294,7 @@ MS_TEST(arguments_end_in_the_pickle)
     CHECK_FAULTS(rows);
 }
 
-MS_TEST(what_is_not_on_the_stack_is_not_taken)
+MS_TEST(an_opcode_takes_only_values_that_are_on_the_stack)
 {
     static const struct row rows[] = {
         ROW(".", "0]: expected more values on the stack"),
@@ -368,7 +368,7 @@ static bool read_long(void)
     return is_read;
 }
 
-MS_TEST(without_memory_it_says_so_and_gives_all_back)
+MS_TEST(a_pickle_without_memory_is_refused_and_leaks_nothing)
 {
     strcpy(long_text, "](");
     for (int i = 0; i < 60; i++)

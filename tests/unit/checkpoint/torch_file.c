@@ -308,7 +308,7 @@ static bool read_given(void)
     return is_read;
 }
 
-MS_TEST(without_memory_it_says_so_and_gives_all_back)
+MS_TEST(a_torch_file_without_memory_is_refused_and_leaks_nothing)
 {
     static char texts[40][8];
     struct part parts[40];

@@ -304,7 +304,7 @@ static void double_names(int times)
     put_line(&text, ".");
 }
 
-MS_TEST(what_is_there_once_may_have_many_names_but_not_too_many)
+MS_TEST(a_value_may_have_many_names_but_not_too_many)
 {
     double_names(5);
     CHECK(read_state());
@@ -562,7 +562,7 @@ static bool read_many(void)
     return is_read;
 }
 
-MS_TEST(without_memory_it_says_so_and_gives_all_back)
+MS_TEST(a_state_without_memory_is_refused_and_leaks_nothing)
 {
     text.count = 0;
     put_value("[T T T T T T T T T T T T T T T T T T T T T T T T T T T T T T T T T T T T T T T T]");

@@ -392,7 +392,7 @@ static bool read_three(void)
     return is_read;
 }
 
-MS_TEST(without_memory_it_says_so_and_gives_all_back)
+MS_TEST(an_archive_without_memory_is_refused_and_leaks_nothing)
 {
     make();
     without_each_piece(read_three, 3);

@@ -88,7 +88,7 @@ static enum ms_kind kind_at(const struct ms_allocation *allocation, size_t offse
 
 /* --- what is read and written */
 
-MS_TEST_BETWEEN(start, end, what_is_sent_is_in_memory_and_held_until_it_is_queued)
+MS_TEST_BETWEEN(start, end, a_send_brings_in_and_holds_its_bytes_until_queued)
 {
     prepare(&(struct ms_operation){.read = at(one, 0), .read_bytes = HALF, .sends = true});
     CHECK(ms_allocation_lineage(one)->cached_bytes == HALF && is_held(one));
@@ -97,7 +97,7 @@ MS_TEST_BETWEEN(start, end, what_is_sent_is_in_memory_and_held_until_it_is_queue
     CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 0);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_reduced_is_resident_and_not_held)
+MS_TEST_BETWEEN(start, end, a_reduction_makes_its_bytes_resident_and_holds_none)
 {
     prepare(&(struct ms_operation){.read = at(one, 0),
                                    .read_bytes = HALF,
@@ -109,7 +109,7 @@ MS_TEST_BETWEEN(start, end, what_is_reduced_is_resident_and_not_held)
 }
 
 /* Its work comes when nobody knows: it keeps no lineage. */
-MS_TEST_BETWEEN(start, end, what_is_sent_late_is_resident)
+MS_TEST_BETWEEN(start, end, a_late_send_makes_its_bytes_resident)
 {
     prepare(&(struct ms_operation){
         .read = at(one, 0), .read_bytes = HALF, .sends = true, .is_late = true});
@@ -118,7 +118,7 @@ MS_TEST_BETWEEN(start, end, what_is_sent_late_is_resident)
 }
 
 /* The bytes beside what is read keep their value, though all is written. */
-MS_TEST_BETWEEN(start, end, in_place_the_bytes_are_brought_in)
+MS_TEST_BETWEEN(start, end, an_operation_in_place_brings_its_bytes_in)
 {
     const size_t last = HALF - FAKE_GRANULE;
     prepare(&(struct ms_operation){.read = at(one, last),
@@ -133,7 +133,7 @@ MS_TEST_BETWEEN(start, end, in_place_the_bytes_are_brought_in)
 
 /* Its original comes into memory; that of what is sent from elsewhere, or reduced in place, does
  * not. */
-MS_TEST_BETWEEN(start, end, what_is_gathered_in_place_is_copied_from_its_original)
+MS_TEST_BETWEEN(start, end, a_gather_in_place_copies_its_bytes_from_their_original)
 {
     static struct test_file file;
     make_test_file(&file, "/tmp", FAKE_GRANULE);
@@ -183,7 +183,7 @@ MS_TEST_BETWEEN(start, end, side_by_side_they_do_not_overlap)
     ms_collective_called(FAKE_STREAM);
 }
 
-MS_TEST_BETWEEN(start, end, what_fails_is_told_and_holds_nothing)
+MS_TEST_BETWEEN(start, end, an_operation_that_fails_holds_nothing)
 {
     fake_fail(FAKE_memset_d8_async, 1, CUDA_ERROR_INVALID_HANDLE);
     const struct ms_operation send = {.read = at(one, 0), .read_bytes = HALF, .sends = true};
@@ -196,7 +196,7 @@ MS_TEST_BETWEEN(start, end, what_fails_is_told_and_holds_nothing)
 
 /* --- groups */
 
-MS_TEST_BETWEEN(start, end, in_a_group_all_is_held_until_the_outermost_ends)
+MS_TEST_BETWEEN(start, end, a_group_holds_all_until_the_outermost_ends)
 {
     CHECK(!ms_collective_is_in_group());
     ms_collective_group(true);
@@ -213,7 +213,7 @@ MS_TEST_BETWEEN(start, end, in_a_group_all_is_held_until_the_outermost_ends)
 
 /* --- with a plan */
 
-MS_TEST_BETWEEN(start_with_plan, end, of_a_broadcast_only_what_is_ours_gets_memory)
+MS_TEST_BETWEEN(start_with_plan, end, a_broadcast_gets_memory_for_the_part_of_this_rank_alone)
 {
     broadcast(one);
     CHECK_EQ(ms_allocation_backing(one)->backed_bytes, HALF);
@@ -221,7 +221,7 @@ MS_TEST_BETWEEN(start_with_plan, end, of_a_broadcast_only_what_is_ours_gets_memo
     CHECK(kind_at(one, 0) == MS_RESIDENT && kind_at(one, HALF) == MS_ABSENT);
 }
 
-MS_TEST_BETWEEN(start_with_plan, end, in_a_group_it_is_received_when_the_group_ends)
+MS_TEST_BETWEEN(start_with_plan, end, a_broadcast_in_a_group_is_received_when_the_group_ends)
 {
     ms_collective_group(true);
     broadcast(one);
@@ -234,7 +234,7 @@ MS_TEST_BETWEEN(start_with_plan, end, in_a_group_it_is_received_when_the_group_e
     CHECK(kind_at(one, HALF) == MS_ABSENT && kind_at(other, HALF) == MS_ABSENT);
 }
 
-MS_TEST_BETWEEN(start_with_plan, end, what_may_come_late_is_received_whole)
+MS_TEST_BETWEEN(start_with_plan, end, a_late_broadcast_is_received_whole)
 {
     prepare(&(struct ms_operation){.written = at(one, 0),
                                    .written_bytes = BYTES,
@@ -246,7 +246,7 @@ MS_TEST_BETWEEN(start_with_plan, end, what_may_come_late_is_received_whole)
     CHECK_EQ(kind_at(one, HALF), MS_RESIDENT);
 }
 
-MS_TEST_BETWEEN(start_with_plan, end, what_is_gathered_is_received_whole)
+MS_TEST_BETWEEN(start_with_plan, end, a_gather_is_received_whole)
 {
     prepare(&(struct ms_operation){.written = at(one, 0), .written_bytes = BYTES, .ranks = 2});
     CHECK_EQ(ms_allocation_backing(one)->backed_bytes, BYTES);
@@ -266,7 +266,7 @@ static CUresult event_record(CUevent event, CUstream stream)
     return record(event, stream);
 }
 
-MS_TEST_BETWEEN(start_with_plan, end, in_a_group_each_is_waited_for_in_its_own_stream)
+MS_TEST_BETWEEN(start_with_plan, end, each_operation_of_a_group_is_waited_for_in_its_own_stream)
 {
     record = ms_driver.event_record;
     ms_driver.event_record = event_record;
@@ -298,7 +298,7 @@ MS_TEST_BETWEEN(start_with_plan, end, a_call_of_several_is_one_stream)
 }
 
 /* More than are kept of a group are received whole. */
-MS_TEST(so_many_of_a_group_are_received_in_parts)
+MS_TEST(sixteen_broadcasts_of_a_group_are_received_in_parts)
 {
     enum { MOST = 16 };
     struct ms_allocation *many[MOST + 1];
@@ -359,7 +359,7 @@ static struct ms_operation sending(void)
         .read = at(one, 0), .read_bytes = BYTES, .sends = true, .receives = true, .ranks = 2};
 }
 
-MS_TEST_BETWEEN(start_in_sequence, end, what_only_passes_is_sent_from_a_store)
+MS_TEST_BETWEEN(start_in_sequence, end, a_broadcast_of_bytes_that_only_pass_is_sent_from_a_store)
 {
     const struct ms_operation operation = sending();
     prepare(&operation);
@@ -370,7 +370,7 @@ MS_TEST_BETWEEN(start_in_sequence, end, what_only_passes_is_sent_from_a_store)
     CHECK_EQ(fake_memory_at(one->address), 0);
 }
 
-MS_TEST(what_is_sent_otherwise_is_sent_from_its_place)
+MS_TEST(other_sends_are_sent_from_their_place)
 {
     for (int i = 0; i < 5; i++) {
         start_in_sequence();
@@ -396,7 +396,7 @@ MS_TEST(what_is_sent_otherwise_is_sent_from_its_place)
 }
 
 /* Nothing has come into memory: a kernel may be queued as before. */
-MS_TEST_BETWEEN(start, end, what_is_there_already_is_sent_and_no_more_is_asked)
+MS_TEST_BETWEEN(start, end, a_send_of_bytes_in_memory_asks_no_more)
 {
     const struct ms_operation operation = {.read = at(one, 0), .read_bytes = HALF, .sends = true};
     looks = 0;
@@ -432,7 +432,7 @@ static size_t memory_of_both(void)
 
 /* What comes from the other rank takes memory, which is parked. What this rank has sent is a
  * pattern in both places. */
-MS_TEST_BETWEEN(start, end, what_is_gathered_stands_once)
+MS_TEST_BETWEEN(start, end, a_gather_keeps_each_byte_once)
 {
     const struct ms_operation operation = gathering();
     prepare(&operation);
@@ -447,7 +447,7 @@ MS_TEST_BETWEEN(start, end, what_is_gathered_stands_once)
 }
 
 /* A program that computes uses it where it comes, and sends what is in memory. */
-MS_TEST(what_is_gathered_otherwise_comes_to_its_place)
+MS_TEST(other_gathers_come_to_their_place)
 {
     for (int i = 0; i < 5; i++) {
         start();
@@ -471,7 +471,7 @@ MS_TEST(what_is_gathered_otherwise_comes_to_its_place)
 }
 
 /* Another operation of the group may send it too. */
-MS_TEST_BETWEEN(start, end, in_a_group_what_is_gathered_is_sent_from_its_place)
+MS_TEST_BETWEEN(start, end, a_gather_in_a_group_sends_from_its_place)
 {
     const struct ms_operation operation = gathering();
     ms_collective_group(true);
@@ -497,7 +497,7 @@ static int capture(const struct ms_operation *operation)
 }
 
 /* NCCL does not register it. */
-MS_TEST_BETWEEN(start, end, that_memory_of_a_captured_operation_is_in_pieces_is_said_once)
+MS_TEST_BETWEEN(start, end, the_log_tells_of_captured_memory_in_pieces_once)
 {
     struct ms_operation operation = {.written = at(one, 0), .written_bytes = BYTES};
     open_log(MS_WARN);
@@ -513,7 +513,7 @@ MS_TEST_BETWEEN(start, end, that_memory_of_a_captured_operation_is_in_pieces_is_
     CHECK_EQ(capture(&operation), 1);
 }
 
-MS_TEST_BETWEEN(start, end, what_is_written_counts_as_well)
+MS_TEST_BETWEEN(start, end, the_log_tells_of_written_memory_in_pieces_as_well)
 {
     const struct ms_operation operation = {.written = at(other, 0), .written_bytes = 8};
     open_log(MS_WARN);
@@ -526,7 +526,7 @@ MS_TEST_BETWEEN(start, end, what_is_written_counts_as_well)
 
 /* --- of no bytes */
 
-MS_TEST_BETWEEN(start_with_plan, end, where_nothing_is_read_nothing_overlaps)
+MS_TEST_BETWEEN(start_with_plan, end, an_operation_that_reads_nothing_overlaps_nothing)
 {
     prepare(&(struct ms_operation){.read = at(one, FAKE_GRANULE),
                                    .written = at(one, 0),
@@ -537,7 +537,7 @@ MS_TEST_BETWEEN(start_with_plan, end, where_nothing_is_read_nothing_overlaps)
     ms_collective_called(FAKE_STREAM);
 }
 
-MS_TEST_BETWEEN(start_with_plan, end, of_no_bytes_nothing_is_done)
+MS_TEST_BETWEEN(start_with_plan, end, an_operation_of_no_bytes_does_nothing)
 {
     prepare(&(struct ms_operation){
         .read = at(one, 0), .written = at(one, 0), .receives = true, .sends = true, .ranks = 2});

@@ -84,7 +84,7 @@ MS_TEST(a_handle_that_is_used_again_is_the_new_one)
     CHECK_EQ(rank_of(handle_of(5)), -1);
 }
 
-MS_TEST(what_does_not_fit_is_not_found_and_harms_nobody)
+MS_TEST(a_communicator_beyond_the_table_is_not_found)
 {
     for (int i = 0; i <= MOST; i++)
         set(i);
@@ -105,7 +105,7 @@ MS_TEST(the_first_of_the_plans_size_gives_it_its_rank)
     CHECK(ms_shard_is_active());
 }
 
-MS_TEST(what_has_no_rank_gives_none)
+MS_TEST(a_communicator_without_a_rank_gives_none)
 {
     read_plan();
     ms_communicator_set(handle_of(0), &(struct ms_communicator){2, -1, true, MS_MADE});

@@ -118,7 +118,7 @@ MS_TEST_BETWEEN(start, end, only_what_is_ours_gets_memory)
     CHECK_EQ(fake.events, 0);
 }
 
-MS_TEST_BETWEEN(start, end, without_a_sink_it_is_received_whole)
+MS_TEST_BETWEEN(start, end, a_receive_without_a_sink_is_whole)
 {
     ms_facts_set_unmet(0, MS_FACT_BIT(MS_FACT_ALIAS));
     CHECK_EQ(prepare(), CUDA_SUCCESS);
@@ -138,7 +138,7 @@ MS_TEST(a_granule_that_is_shared_is_kept_whole)
     end();
 }
 
-MS_TEST_BETWEEN(start, end, what_has_memory_is_received_there)
+MS_TEST_BETWEEN(start, end, a_receive_goes_to_memory_that_is_there)
 {
     CHECK_EQ(read_bytes(6 * FAKE_GRANULE, 7 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(prepare(), CUDA_SUCCESS);
@@ -165,7 +165,7 @@ MS_TEST_BETWEEN(start, end, a_part_of_an_allocation_is_received_alone)
 }
 
 /* Three tensors, of which the second one is received. */
-MS_TEST(of_some_tensors_the_one_that_is_received_goes_to_the_sink)
+MS_TEST(a_receive_of_one_tensor_of_several_uses_the_sink_there_alone)
 {
     enum { G = FAKE_GRANULE };
     static const char *const names[] = {"a", "b", "c"};
@@ -182,7 +182,7 @@ MS_TEST(of_some_tensors_the_one_that_is_received_goes_to_the_sink)
 }
 
 /* Nothing is left of the one before. */
-MS_TEST_BETWEEN(start, end, what_needs_no_wait_says_so)
+MS_TEST_BETWEEN(start, end, a_receive_that_needs_no_wait_says_so)
 {
     memset(&receive, 0x77, sizeof(receive));
     CHECK_EQ(prepare_range(allocation->address, BYTES, 3, false), CUDA_SUCCESS);
@@ -331,7 +331,7 @@ static void start_passing(void)
     start_put_together(GRANULES / 2, GRANULES);
 }
 
-MS_TEST(what_is_only_passing_is_stored)
+MS_TEST(a_receive_of_bytes_that_only_pass_goes_to_a_store)
 {
     start_passing();
     CHECK_EQ(prepare(), CUDA_SUCCESS);
@@ -366,7 +366,7 @@ MS_TEST(each_range_has_its_own_place_in_the_store)
     end();
 }
 
-MS_TEST(what_cannot_be_lent_gets_memory_of_its_own)
+MS_TEST(a_receive_that_cannot_be_lent_memory_gets_its_own)
 {
     start_passing();
     fake_fail(FAKE_mem_retain, 1, CUDA_ERROR_NOT_SUPPORTED);
@@ -389,7 +389,7 @@ static void start_in_sequence(void)
     CHECK(ms_lineage_set(&MS_OWN(allocation)->lineage, 0, BYTES, &zero));
 }
 
-MS_TEST_BETWEEN(start_in_sequence, end, what_is_copied_on_is_parked_and_goes_piece_by_piece)
+MS_TEST_BETWEEN(start_in_sequence, end, a_receive_of_a_sequence_is_parked_and_goes_piece_by_piece)
 {
     static const struct ms_content zero = {.kind = MS_FILL};
     CHECK_EQ(prepare(), CUDA_SUCCESS);
@@ -406,7 +406,7 @@ MS_TEST_BETWEEN(start_in_sequence, end, what_is_copied_on_is_parked_and_goes_pie
     CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE); /* one place for each byte */
 }
 
-MS_TEST_BETWEEN(start_in_sequence, end, what_has_memory_already_is_not_parked)
+MS_TEST_BETWEEN(start_in_sequence, end, a_receive_parks_nothing_that_has_memory)
 {
     CHECK_EQ(read_bytes(FAKE_GRANULE, 2 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(prepare(), CUDA_SUCCESS);
@@ -415,7 +415,7 @@ MS_TEST_BETWEEN(start_in_sequence, end, what_has_memory_already_is_not_parked)
     CHECK(kind_at(FAKE_GRANULE) == MS_RESIDENT && byte_at(FAKE_GRANULE) == 6);
 }
 
-MS_TEST(what_is_received_in_its_place_or_may_be_reached_is_not_parked)
+MS_TEST(a_receive_that_may_be_reached_is_not_parked)
 {
     for (int way = 0; way < 4; way++) {
         static const struct ms_content zero = {.kind = MS_FILL};
@@ -538,7 +538,7 @@ static size_t parked_bytes(void)
     return ms_allocation_lineage(allocation)->kind_bytes[MS_PARKED];
 }
 
-MS_TEST_BETWEEN(start_sending, end, what_a_root_sends_stands_in_its_place_while_it_is_sent)
+MS_TEST_BETWEEN(start_sending, end, a_send_of_a_root_stands_in_its_place_meanwhile)
 {
     CHECK(prepare_to_send());
     CHECK(holds_all());
@@ -563,7 +563,7 @@ MS_TEST_BETWEEN(start_sending, end, nobody_waits_for_it_before_a_copy)
     CHECK_EQ(ms_parked_wait(extent.content.parked), CUDA_SUCCESS);
 }
 
-MS_TEST_BETWEEN(start_sending, end, what_has_memory_is_sent_from_there)
+MS_TEST_BETWEEN(start_sending, end, a_send_leaves_bytes_with_memory_in_their_place)
 {
     CHECK_EQ(read_bytes(FAKE_GRANULE, 2 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK(prepare_to_send());
@@ -696,7 +696,7 @@ MS_TEST_BETWEEN(start_gathering, end_gathering, tensors_side_by_side_share_the_g
 }
 
 /* Without a whole granule it comes to its place, and nobody waits. */
-MS_TEST_BETWEEN(start_gathering, end_gathering, what_is_small_is_gathered_to_its_place)
+MS_TEST_BETWEEN(start_gathering, end_gathering, a_small_gather_comes_to_its_place)
 {
     CHECK_EQ(gather(512, FAKE_GRANULE + 512, &receive), CUDA_SUCCESS);
     CHECK(receive.address == 0 && receive.park.count == 0);
@@ -751,7 +751,7 @@ MS_TEST(a_failed_gathering_leaves_nothing)
 
 /* --- out of a file */
 
-MS_TEST(what_a_root_sends_of_a_file_is_read_to_its_place)
+MS_TEST(a_send_of_a_file_is_read_to_its_place)
 {
     static struct test_file file;
     fake_start();
@@ -813,7 +813,7 @@ static bool receive_without(void (*begin)(void), int pieces)
     return has_failed;
 }
 
-MS_TEST(without_heap_nothing_is_left)
+MS_TEST(a_receive_without_host_memory_leaves_nothing)
 {
     void (*const begins[])(void) = {start, start_passing, start_in_sequence, start_sending};
     for (int way = 0; way < 4; way++) {

@@ -355,7 +355,7 @@ static int lowest_descriptor(void)
 
 /* --- the name */
 
-MS_TEST_AFTER(start, its_own_name_goes_at_the_end)
+MS_TEST_AFTER(start, a_close_removes_the_name_of_the_socket)
 {
     CHECK(inode_of(path) != 0);
     ms_control_close();
@@ -381,7 +381,7 @@ MS_TEST_AFTER(start, a_name_is_given_up_once)
     CHECK(inode_of(path) != 0);
 }
 
-MS_TEST(what_is_no_socket_keeps_its_name)
+MS_TEST(a_file_that_is_no_socket_keeps_its_name)
 {
     make_folder();
     const int file = open(path, O_CREAT | O_WRONLY, 0600);
@@ -503,7 +503,7 @@ MS_TEST_AFTER(start, a_line_has_a_length_at_most)
     ms_control_close();
 }
 
-MS_TEST_AFTER(start, who_has_nothing_is_suspended_at_once)
+MS_TEST_AFTER(start, a_process_without_memory_is_suspended_at_once)
 {
     const int client = connect_client();
     CHECK(strstr(ask(client, "suspend\n"), "ok {\"freed_bytes\": 0") != NULL);
@@ -594,7 +594,7 @@ MS_TEST_AFTER(start, clients_are_answered_in_the_order_in_which_they_came)
     ms_control_close();
 }
 
-MS_TEST_AFTER(start, there_are_so_many_clients_at_most)
+MS_TEST_AFTER(start, a_client_beyond_the_most_is_refused)
 {
     int clients[MS_CONTROL_CLIENTS];
     for (int i = 0; i < MS_CONTROL_CLIENTS; i++) {
@@ -753,7 +753,7 @@ MS_TEST_AFTER(start, a_plan_may_come_in_pieces)
     ms_control_close();
 }
 
-MS_TEST_AFTER(start, what_comes_with_a_plan_is_the_next_request)
+MS_TEST_AFTER(start, bytes_behind_a_plan_are_the_next_request)
 {
     char text[512];
     const int client = connect_client();
@@ -847,7 +847,7 @@ MS_TEST_AFTER(start, a_folder_that_is_named_has_a_name)
     ms_control_close();
 }
 
-MS_TEST_AFTER(start, what_is_no_request_ends_the_connection)
+MS_TEST_AFTER(start, a_line_that_is_no_request_ends_the_connection)
 {
     static const char *const bad[] = {"\n",         "plan\n",  "planx\n",    "materialise \n",
                                       "suspendx\n", "resum\n", "resume x\n", "statusx\n"};
@@ -1224,7 +1224,7 @@ MS_TEST_AFTER(make_folder, a_relative_name_is_of_the_folder_at_the_start)
     CHECK_EQ(plans(), 1);
 }
 
-MS_TEST_AFTER(make_folder, what_holds_the_program_up_is_made_ready_when_it_may)
+MS_TEST_AFTER(make_folder, the_thread_is_made_ready_if_a_plan_may_hold_the_program_up)
 {
     ms_config.plan_mode = MS_ENFORCE;
     start_thread(false, false);
@@ -1341,7 +1341,7 @@ MS_TEST_AFTER(make_folder, a_signal_of_a_forked_child_is_not_the_parents)
     CHECK_EQ(begun, 1);
 }
 
-MS_TEST_AFTER(make_folder, so_many_signals_that_no_more_can_be_noted_are_one)
+MS_TEST_AFTER(make_folder, signals_that_fill_their_descriptor_count_as_one)
 {
     const uint64_t full = UINT64_MAX - 1;
     const int descriptor = lowest_descriptor();

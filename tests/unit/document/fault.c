@@ -58,7 +58,7 @@ MS_TEST(a_long_name_is_shortened_between_characters)
 }
 
 /* Bytes that begin no character have no end of one: they are cut anywhere, and soon. */
-MS_TEST(what_is_no_character_is_shortened_as_well)
+MS_TEST(a_name_of_bytes_that_are_no_characters_is_shortened_too)
 {
     struct ms_fault fault;
     char *name = long_name(0, "\x80", 900);
@@ -67,7 +67,7 @@ MS_TEST(what_is_no_character_is_shortened_as_well)
     free(name);
 }
 
-MS_TEST(what_fits_is_not_changed)
+MS_TEST(a_name_that_fits_is_not_changed)
 {
     for (size_t bytes = MS_FAULT_NAME_BYTES - 3; bytes < MS_FAULT_NAME_BYTES + 3; bytes++) {
         char *name = long_name(bytes, "", 0), buffer[MS_FAULT_NAME_BYTES];

@@ -41,7 +41,7 @@ static void bad(const char *text, const char *wanted)
         ms_test_fail(__FILE__, __LINE__, "%s: %s, expected %s", text, fault.text, wanted);
 }
 
-MS_TEST(what_is_json)
+MS_TEST(the_parser_accepts_json)
 {
     static const char *const texts[] = {
         "{}",
@@ -60,7 +60,7 @@ MS_TEST(what_is_json)
         good(texts[i]);
 }
 
-MS_TEST(where_a_text_stops_to_be)
+MS_TEST(the_parser_says_where_a_text_is_no_json)
 {
     static const struct {
         const char *text, *fault;
@@ -155,7 +155,7 @@ MS_TEST(a_text_that_is_cut_off)
 }
 
 /* As much of it as is one thing, and of a long one the first 20 bytes. */
-MS_TEST(what_stands_there_is_shown)
+MS_TEST(a_fault_shows_the_text_at_its_place)
 {
     static const struct {
         const char *text, *shown;

@@ -30,7 +30,7 @@ MS_TEST(a_bracket_is_in_its_context_and_lets_memory_calls_through)
     fake_check_empty();
 }
 
-MS_TEST(what_cannot_be_entered_needs_no_leave)
+MS_TEST(a_context_that_cannot_be_entered_needs_no_leave)
 {
     static const enum fake_call calls[] = {FAKE_ctx_get_current, FAKE_ctx_push_current,
                                            FAKE_exchange_capture_mode};
@@ -131,7 +131,7 @@ MS_TEST(the_last_device_may_be_the_one_that_reaches_pageable_memory)
     check_any_is_pageable(true, MS_MAX_DEVICES);
 }
 
-MS_TEST(what_a_driver_does_not_tell_yet_is_asked_again)
+MS_TEST(a_driver_that_does_not_tell_yet_is_asked_again)
 {
     have_devices(1, MS_MAX_DEVICES);
     attribute_result = CUDA_ERROR_NOT_INITIALIZED;

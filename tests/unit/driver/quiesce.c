@@ -66,7 +66,7 @@ MS_TEST(calls_from_before_counting_get_longer_and_once)
     CHECK_EQ(slept_by_one(), 10);
 }
 
-MS_TEST(where_all_calls_are_counted_none_gets_longer)
+MS_TEST(a_call_gets_no_longer_where_all_calls_are_counted)
 {
     ms_quiesce_start();
     CHECK_EQ(slept_by_one(), 10);
@@ -102,7 +102,7 @@ static void *call_until_told(void *unused)
     return unused;
 }
 
-MS_TEST(it_waits_for_calls_under_way)
+MS_TEST(quiescing_waits_for_calls_under_way)
 {
     pthread_t thread;
     CHECK_EQ(pthread_barrier_init(&barrier, NULL, 2), 0);
@@ -118,7 +118,7 @@ MS_TEST(it_waits_for_calls_under_way)
 }
 
 /* Longer than so many nanoseconds. */
-MS_TEST(it_waits_so_many_milliseconds_for_a_call)
+MS_TEST(quiescing_waits_so_many_milliseconds_for_a_call)
 {
     ms_quiesce_enter();
     ms_quiesce_is_counted = false; /* as if another thread had called */
@@ -141,7 +141,7 @@ MS_TEST(calls_that_were_held_up_in_vain_get_a_moment)
     ms_quiesce_end();
 }
 
-MS_TEST(it_does_not_wait_for_itself)
+MS_TEST(quiescing_does_not_wait_for_its_own_thread)
 {
     ms_quiesce_enter();
     CHECK(ms_quiesce_begin(0));

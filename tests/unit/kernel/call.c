@@ -185,7 +185,7 @@ MS_TEST_BETWEEN(start, end, a_buffer_of_the_program_is_used_as_it_is)
     call.extra = NULL;
 }
 
-MS_TEST_BETWEEN(start, end, without_the_array_there_are_none)
+MS_TEST_BETWEEN(start, end, a_call_without_the_array_has_no_arguments)
 {
     struct ms_packed other;
     call.params = NULL;
@@ -198,7 +198,7 @@ MS_TEST_BETWEEN(start, end, without_the_array_there_are_none)
     ms_call_end(&of_none);
 }
 
-MS_TEST_BETWEEN(start, end, of_a_function_that_tells_nothing_they_are_not_known)
+MS_TEST_BETWEEN(start, end, a_function_that_tells_nothing_has_no_known_arguments)
 {
     struct ms_packed other;
     struct ms_arguments of_it;
@@ -211,7 +211,7 @@ MS_TEST_BETWEEN(start, end, of_a_function_that_tells_nothing_they_are_not_known)
 
 /* --- what may wait */
 
-MS_TEST_BETWEEN(start, end, what_the_driver_would_accept_may_wait)
+MS_TEST_BETWEEN(start, end, a_call_the_driver_would_accept_may_wait)
 {
     CHECK(may_wait());
     most_threads--;
@@ -244,7 +244,7 @@ MS_TEST_BETWEEN(start, end, a_grid_beyond_the_device_may_not_wait)
     }
 }
 
-MS_TEST_BETWEEN(start, end, what_is_tied_to_other_work_may_not_wait)
+MS_TEST_BETWEEN(start, end, a_call_that_is_tied_to_other_work_may_not_wait)
 {
     const CUlaunchAttribute attributes[] = {{.id = CU_LAUNCH_ATTRIBUTE_PRIORITY},
                                             {.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE}};
@@ -260,7 +260,7 @@ MS_TEST_BETWEEN(start, end, what_is_tied_to_other_work_may_not_wait)
 
 /* --- what is recorded */
 
-MS_TEST_BETWEEN(start, end, it_runs_as_it_was_called_with_its_pointers_moved)
+MS_TEST_BETWEEN(start, end, a_recorded_call_runs_with_its_pointers_moved)
 {
     struct ms_launch *launch = record();
     const uint64_t word = second[0];
@@ -276,7 +276,7 @@ MS_TEST_BETWEEN(start, end, it_runs_as_it_was_called_with_its_pointers_moved)
     ms_call_forget(launch);
 }
 
-MS_TEST_BETWEEN(start, end, it_keeps_its_attributes)
+MS_TEST_BETWEEN(start, end, a_recorded_call_keeps_its_attributes)
 {
     CUlaunchAttribute priority = {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY, .value = {.priority = -4}};
     call.attributes = &priority;
@@ -326,7 +326,7 @@ MS_TEST_BETWEEN(start, end, the_last_reference_gives_all_memory_back)
     CHECK_EQ(live, before);
 }
 
-MS_TEST_BETWEEN(start, end, without_memory_nothing_is_recorded_and_nothing_stays)
+MS_TEST_BETWEEN(start, end, a_call_without_memory_is_not_recorded_and_leaks_nothing)
 {
     const CUlaunchAttribute priority = {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY};
     const int before = live;

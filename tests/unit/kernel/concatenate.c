@@ -271,7 +271,7 @@ MS_TEST(inputs_have_strides)
     CHECK(!find_strided(&strided));
 }
 
-MS_TEST_AFTER(start, what_is_not_dense_is_left_alone)
+MS_TEST_AFTER(start, a_tensor_that_is_not_dense_is_left_alone)
 {
     struct parameters other = good;
     other.dense[2] = 0;

@@ -134,7 +134,7 @@ MS_TEST(a_cast_whose_parameters_are_others_loads_as_much_as_it_can)
     check_rows(16 * COUNT, 0, 0, 0);
 }
 
-MS_TEST(what_other_kernels_load_is_not_known)
+MS_TEST(loads_of_other_kernels_are_not_known)
 {
     find_dense("_ZN2at6native29another_elementwise_kernelILi4E" TO_BFLOAT16 ARRAY);
     CHECK_EQ(loads.bytes, 0);

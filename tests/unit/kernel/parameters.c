@@ -211,7 +211,7 @@ MS_TEST_AFTER(start, a_pointer_lies_within_one_parameter)
                  offset == 8 || offset == 16 || offset == 32 || offset == 40);
 }
 
-MS_TEST_AFTER(start, what_is_forgotten_says_so_and_goes_with_its_last_reference)
+MS_TEST_AFTER(start, a_forgotten_layout_goes_with_its_last_reference)
 {
     const int before = live;
     struct ms_param_layout *held = ms_parameters_take((CUfunction)THREE);
@@ -235,7 +235,7 @@ static void ask_too(void)
 }
 
 /* Nothing is held while the driver is asked. */
-MS_TEST_AFTER(start, who_asks_at_the_same_time_gets_a_layout_too)
+MS_TEST_AFTER(start, a_second_thread_that_asks_gets_a_layout_too)
 {
     const int before = live;
     on_question = ask_too;
@@ -251,7 +251,7 @@ MS_TEST_AFTER(start, who_asks_at_the_same_time_gets_a_layout_too)
 
 /* --- host memory that fails */
 
-MS_TEST_AFTER(start, without_host_memory_there_is_no_layout_or_none_that_is_kept)
+MS_TEST_AFTER(start, a_layout_without_host_memory_is_none_or_not_kept)
 {
     const int before = live;
     for (int left = 0; left < 2; left++) {

@@ -215,7 +215,7 @@ MS_TEST(a_file_that_is_not_there_is_one_line)
 }
 
 /* Opening a pipe would wait for whoever writes it. */
-MS_TEST(what_is_no_file_is_not_opened)
+MS_TEST(a_path_of_rules_that_is_no_file_is_not_opened)
 {
     char name[64];
     snprintf(name, sizeof(name), "/tmp/metashard-rules-%d", (int)getpid());
@@ -291,7 +291,7 @@ MS_TEST(each_fault_of_a_line_has_its_words)
 }
 
 /* The built-in ones among them. */
-MS_TEST(there_is_room_for_256_rules)
+MS_TEST(a_file_gives_256_rules_at_most)
 {
     char text[257 * 32] = "", expected[80];
     for (int i = 1; i <= 257; i++)
@@ -310,7 +310,7 @@ MS_TEST(there_is_room_for_256_rules)
     CHECK_EQ(ms_rules_match("k256"), MS_RULE_RUN);
 }
 
-MS_TEST(who_reads_no_rules_has_the_built_in_ones)
+MS_TEST(a_process_that_reads_no_rules_has_the_built_in_ones)
 {
     CHECK_EQ(ms_rules_match(FILL), MS_RULE_WRITE_ONLY);
 }
@@ -338,7 +338,7 @@ MS_TEST(rules_that_are_read_again_take_no_more)
     close(descriptor);
 }
 
-MS_TEST(what_host_memory_fails_for_is_named)
+MS_TEST(a_fault_names_the_line_that_memory_fails_for)
 {
     const char *path = write_rules("run a\nin-place b\n");
     fails_once = true;

@@ -101,7 +101,7 @@ MS_TEST(a_single_element_has_no_dimensions)
     CHECK(finds_numbers(at));
 }
 
-MS_TEST(what_may_be_something_else_holds_pointers)
+MS_TEST(parameters_of_another_layout_may_hold_pointers)
 {
     static char other[] = "_ZN2at6native18selementwise_kernelILi128E";
     const size_t at = offsetof(struct behind, calculator);
@@ -179,7 +179,7 @@ MS_TEST(sizes_have_the_elements_of_the_launch)
 }
 
 /* The number of elements may lie behind all that the program has packed. */
-MS_TEST(what_was_not_packed_is_not_read)
+MS_TEST(parameters_that_were_not_packed_are_not_read)
 {
     const size_t at = offsetof(struct behind, calculator);
     start(sizeof(struct behind));

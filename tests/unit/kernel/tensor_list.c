@@ -96,7 +96,7 @@ MS_TEST(lists_are_known_by_their_sizes)
     CHECK(!find());
 }
 
-MS_TEST(what_is_not_as_pytorch_makes_it_has_no_tensors)
+MS_TEST(a_list_that_pytorch_would_not_make_has_no_tensors)
 {
     start_wide();
     CHECK(find());
@@ -230,7 +230,7 @@ static unsigned want(const struct shape *shape)
 }
 
 /* The addresses of a tensor without a block go too. */
-MS_TEST(of_each_shape_what_is_not_of_a_tensor_goes)
+MS_TEST(a_selection_drops_blocks_of_other_tensors_in_each_shape)
 {
     bool is_wanted[MS_MAX_LISTED];
     for (unsigned i = 0; i < MS_MAX_LISTED; i++)
@@ -247,7 +247,7 @@ MS_TEST(of_each_shape_what_is_not_of_a_tensor_goes)
     }
 }
 
-MS_TEST(of_each_shape_the_edges_hold)
+MS_TEST(a_list_of_each_shape_has_tensors_up_to_its_edges)
 {
     for (size_t i = 0; i < 8; i++) {
         const struct shape *shape = &shapes[i / 2];
@@ -359,7 +359,7 @@ MS_TEST(the_bytes_of_an_element_come_from_the_name)
 }
 
 /* A cast, a copy through numbers of 32 bits, of truth values, and other functions of an element. */
-MS_TEST(what_changes_bits_is_no_copy)
+MS_TEST(a_kernel_that_changes_bits_is_no_copy)
 {
     static char *const names[] = {
         COPY_NAME("f", "fd"),

@@ -169,7 +169,7 @@ MS_TEST(the_first_entry_that_matches_decides)
 }
 
 /* A program may have a tensor several times; one of another shape is another tensor. */
-MS_TEST(what_has_one_name_counts_once)
+MS_TEST(a_tensor_that_is_given_twice_counts_once)
 {
     static const char text[] =
         "{\"format\": \"metashard-plan/1\", \"world_size\": 1, \"tensors\": ["

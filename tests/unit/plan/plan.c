@@ -300,7 +300,7 @@ static bool parse_declared(void)
     return plan != NULL;
 }
 
-MS_TEST(without_memory_it_says_so_and_gives_all_back)
+MS_TEST(a_plan_without_memory_is_refused_and_leaks_nothing)
 {
     without_each_piece(parse_declared, 9);
     struct ms_plan *plan = parse_good(declared);
@@ -333,7 +333,7 @@ static bool lay_out(void)
     return is_good;
 }
 
-MS_TEST(without_memory_nothing_is_laid_out_and_all_is_given_back)
+MS_TEST(a_layout_without_memory_fails_and_leaks_nothing)
 {
     laid = parse_good("{'format':'metashard-plan/1','mesh':{'a':2,'b':3},'tensors':["
                       "{'name':'w','dtype':'U8','shape':[6],'placements':[{'shard':0}]},"

@@ -127,7 +127,7 @@ static CUresult short_set(CUdeviceptr address, unsigned value, size_t count, CUs
     return right.memset_d32_async(address, value, count / 2, stream);
 }
 
-MS_TEST_AFTER(begin, without_a_way_around_it_nothing_is_deferred)
+MS_TEST_AFTER(begin, an_unmet_fact_without_a_way_around_ends_deferral)
 {
     ms_driver.memset_d32_async = short_set;
     for (unsigned process = 0; process < 2; process++) {
@@ -145,7 +145,7 @@ static CUresult refuse_fourth(CUdeviceptr address, size_t bytes, size_t offset,
                              : CUDA_ERROR_INVALID_VALUE;
 }
 
-MS_TEST_AFTER(begin, with_a_way_around_it_goes_on_on_that_device)
+MS_TEST_AFTER(begin, an_unmet_fact_with_a_way_around_leaves_deferral_on)
 {
     ms_driver.mem_map = refuse_fourth;
     CHECK(allows(1));

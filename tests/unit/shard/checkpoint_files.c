@@ -116,7 +116,7 @@ static void remove_names(void)
     unlink(beside);
 }
 
-MS_TEST_AFTER(make_names, what_is_saved_again_under_its_name_is_known_once)
+MS_TEST_AFTER(make_names, a_file_saved_again_under_its_name_is_known_once)
 {
     struct ms_source *first = save(saved, "x", 0);
     CHECK_EQ(index_of(first), 0);
@@ -131,7 +131,7 @@ MS_TEST_AFTER(make_names, what_is_saved_again_under_its_name_is_known_once)
     remove_names();
 }
 
-MS_TEST_AFTER(make_names, what_takes_the_place_of_a_file_that_is_gone_is_known_once)
+MS_TEST_AFTER(make_names, a_file_in_the_place_of_one_that_is_gone_is_known_once)
 {
     struct ms_source *first = save(saved, "x", 0);
     CHECK_EQ(index_of(first), 0);
@@ -144,7 +144,7 @@ MS_TEST_AFTER(make_names, what_takes_the_place_of_a_file_that_is_gone_is_known_o
     remove_names();
 }
 
-MS_TEST_AFTER(make_names, what_is_there_beside_it_or_has_other_tensors_is_another)
+MS_TEST_AFTER(make_names, a_file_beside_it_or_with_other_tensors_is_another)
 {
     struct ms_source *first = save(saved, "x", 0);
     CHECK_EQ(index_of(first), 0);

@@ -65,7 +65,7 @@ static const struct ms_state_plan *describe(void)
 
 /* --- query */
 
-MS_TEST(without_a_plan_all_is_open)
+MS_TEST(a_process_without_a_plan_has_all_placements_open)
 {
     char name[8];
     fake_start();
@@ -123,7 +123,7 @@ MS_TEST_BETWEEN(start, end, only_what_is_asked_about_and_has_no_memory_is_judged
     CHECK_STANDING(HALF, BYTES, MS_LOCAL);
 }
 
-MS_TEST_BETWEEN(start, end, what_was_judged_stays_until_it_is_written_anew)
+MS_TEST_BETWEEN(start, end, a_placement_stays_until_its_bytes_are_written_anew)
 {
     struct ms_fault fault;
     name_tensor(allocation->address, BYTES, "w");
@@ -316,7 +316,7 @@ static void check_remote(size_t begin, size_t bytes, const char *wanted)
     check_remote_in(begin, &(struct ms_sequence){&bytes, 1, 0}, wanted);
 }
 
-MS_TEST_BETWEEN(start_sizes, end, what_all_tensors_of_a_size_leave_to_others_is_remote)
+MS_TEST_BETWEEN(start_sizes, end, bytes_that_all_tensors_of_a_size_leave_to_others_are_remote)
 {
     for (int i = 0; i < 2; i++) { /* found, and known */
         begins = 0;
@@ -341,7 +341,7 @@ MS_TEST_BETWEEN(start_sizes, end, what_all_tensors_of_a_size_leave_to_others_is_
     check_remote(0, 1000, "");
 }
 
-MS_TEST_BETWEEN(start_sizes, end, what_comes_before_and_behind_tells_which_of_a_size_it_is)
+MS_TEST_BETWEEN(start_sizes, end, neighbours_tell_which_tensor_of_a_size_is_received)
 {
     static const struct {
         size_t bytes[4], count, at;
@@ -386,7 +386,7 @@ MS_TEST_BETWEEN(start_sizes, end, many_sizes_are_each_known)
 }
 
 /* What lies there may be another tensor's, unless it is known. */
-MS_TEST_BETWEEN(start_sizes, end, what_is_known_of_the_content_counts_before_the_size)
+MS_TEST_BETWEEN(start_sizes, end, the_lineage_of_bytes_counts_before_their_size)
 {
     const struct ms_content ours = {.kind = MS_FILL, .locality = MS_LOCAL},
                             away = {.kind = MS_FILL, .locality = MS_REMOTE},
@@ -406,7 +406,7 @@ MS_TEST_BETWEEN(start_sizes, end, what_is_known_of_the_content_counts_before_the
     check_remote(0, 1000, "0-10 490-600 ");
 }
 
-MS_TEST_BETWEEN(start_sizes, end, of_bytes_of_a_file_that_go_on_elsewhere_nothing_is_known)
+MS_TEST_BETWEEN(start_sizes, end, bytes_of_a_file_that_go_on_elsewhere_have_no_placement)
 {
     struct test_file file;
     make_test_file(&file, "/tmp", 3000);
@@ -463,7 +463,7 @@ MS_TEST_BETWEEN(start, end, reads_of_a_tensor_of_a_file_are_told_by_where_in_it)
 }
 
 /* No more than are remembered. */
-MS_TEST_BETWEEN(start, end, of_many_tensors_that_are_read_the_first_are_told)
+MS_TEST_BETWEEN(start, end, the_log_tells_of_the_first_of_many_tensors_that_are_read)
 {
     enum { TOLD = 64 };
     open_log(MS_INFO);
@@ -483,7 +483,7 @@ MS_TEST_BETWEEN(start, end, of_many_tensors_that_are_read_the_first_are_told)
     CHECK_EQ(ms_counter_get(MS_COUNT_REMOTE_READS), 2 * (TOLD + 1));
 }
 
-MS_TEST_BETWEEN(start, end, in_enforce_mode_they_are_refused_and_told_each_time)
+MS_TEST_BETWEEN(start, end, an_enforced_plan_refuses_and_tells_each_remote_read)
 {
     open_log(MS_ERROR);
     ms_config.plan_mode = MS_ENFORCE;

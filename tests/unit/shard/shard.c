@@ -107,7 +107,7 @@ MS_TEST_AFTER(start, a_plan_with_a_rank_is_in_force_at_once)
     CHECK_EQ(count_log_lines(""), 2);
 }
 
-MS_TEST_AFTER(start, it_is_advice_if_the_mode_does_not_say_otherwise)
+MS_TEST_AFTER(start, a_plan_is_advice_if_the_mode_does_not_say_otherwise)
 {
     ms_config.plan_mode = MS_ENFORCE;
     CHECK(!ms_shard_enforces());
@@ -143,7 +143,7 @@ MS_TEST_AFTER(start, a_wrong_rank_changes_nothing)
 
 static const char grid[] = "{" PLAN ", \"mesh\": {\"a\": 2, \"b\": 3, \"one\": 1}}";
 
-MS_TEST_AFTER(start, without_a_rank_a_plan_waits_for_a_communicator_of_its_world)
+MS_TEST_AFTER(start, a_plan_without_a_rank_waits_for_a_communicator_of_its_world)
 {
     set_plan(grid);
     check_force(0, 0, 0);
@@ -196,7 +196,7 @@ MS_TEST_AFTER(start, a_group_of_all_ranks_is_the_world)
     check_force(1, 5, 6);
 }
 
-MS_TEST_AFTER(start, of_two_dimensions_of_a_size_a_group_tells_nothing)
+MS_TEST_AFTER(start, a_group_tells_no_rank_of_two_dimensions_of_a_size)
 {
     set_plan("{" PLAN ", \"mesh\": {\"a\": 2, \"b\": 3, \"c\": 2}}");
     CHECK(!ms_shard_add_communicator(2, 1, true));
@@ -208,7 +208,7 @@ MS_TEST_AFTER(start, of_two_dimensions_of_a_size_a_group_tells_nothing)
 }
 
 /* As many as there can be. */
-MS_TEST_AFTER(start, of_eight_dimensions_a_group_along_none_tells_nothing)
+MS_TEST_AFTER(start, a_group_along_none_of_eight_dimensions_tells_nothing)
 {
     set_plan("{" PLAN ", \"mesh\": {\"a\": 2, \"b\": 3, \"c\": 1, \"d\": 1, \"e\": 1, "
              "\"f\": 1, \"g\": 1, \"h\": 1}}");
@@ -364,7 +364,7 @@ MS_TEST_BETWEEN(start_memory, end_memory, names_of_memory_that_is_gone_are_forgo
     CHECK(live - pieces <= 2); /* what the lists have grown to */
 }
 
-MS_TEST_BETWEEN(start_memory, end_memory, what_is_no_memory_of_ours_gets_no_name)
+MS_TEST_BETWEEN(start_memory, end_memory, memory_that_is_not_deferred_gets_no_name)
 {
     const CUdeviceptr at = allocation->address;
     struct ms_tensor tensor = {.name = "t", .dtype = MS_DTYPE_U8, .dims = 1, .shape = {100}};
@@ -380,7 +380,7 @@ MS_TEST_BETWEEN(start_memory, end_memory, what_is_no_memory_of_ours_gets_no_name
     check_names("t ");
 }
 
-MS_TEST_BETWEEN(start_memory, end_memory, without_memory_there_is_no_name)
+MS_TEST_BETWEEN(start_memory, end_memory, a_name_without_host_memory_is_refused)
 {
     const int pieces = live;
     struct ms_tensor tensor = {.name = "t", .dtype = MS_DTYPE_U8, .dims = 1, .shape = {100}};
@@ -455,7 +455,7 @@ MS_TEST_AFTER(start, tensors_are_counted_once_the_program_has_copied_from_them)
     ms_source_drop(source);
 }
 
-MS_TEST_BETWEEN(start_memory, end_memory, what_was_copied_before_there_was_a_plan_is_counted)
+MS_TEST_BETWEEN(start_memory, end_memory, a_plan_counts_tensors_copied_before_it)
 {
     uint64_t data;
     struct ms_source *source = open_checkpoint(&data);
@@ -511,7 +511,7 @@ MS_TEST_BETWEEN(start_memory, end_memory, an_entry_that_meets_no_tensor_is_idle)
     check_idle("0:a 1:b 2:x* 3:y* ");
 }
 
-MS_TEST_AFTER(start, without_a_plan_no_entry_is_idle)
+MS_TEST_AFTER(start, a_process_without_a_plan_has_no_idle_entry)
 {
     check_idle("");
 }
@@ -535,7 +535,7 @@ MS_TEST_BETWEEN(start_memory, end_memory, the_one_block_of_a_size_is_the_one_ten
     fake_allocation_free(two);
 }
 
-MS_TEST_BETWEEN(start_memory, end_memory, of_two_tensors_of_a_size_a_block_is_neither)
+MS_TEST_BETWEEN(start_memory, end_memory, a_block_matches_neither_of_two_tensors_of_a_size)
 {
     struct ms_allocation *one = fake_allocation(1000), *two = fake_allocation(1000);
     set_plan("{\"format\": \"metashard-plan/1\", \"world_size\": 2, \"rank\": 1, \"tensors\": ["
@@ -604,7 +604,7 @@ static bool match_with(int pieces)
     return has_all;
 }
 
-MS_TEST_BETWEEN(start_memory, end_memory, without_memory_nothing_is_met_and_all_is_given_back)
+MS_TEST_BETWEEN(start_memory, end_memory, a_match_without_memory_fails_and_leaks_nothing)
 {
     struct ms_allocation *one = fake_allocation(1000);
     set_plan(by_size);
@@ -661,7 +661,7 @@ MS_TEST_BETWEEN(start_memory, end_memory, an_entry_may_give_the_form_of_its_bloc
     fake_allocation_free(one);
 }
 
-MS_TEST_BETWEEN(start_memory, end_memory, what_a_file_gave_is_no_block_to_look_for)
+MS_TEST_BETWEEN(start_memory, end_memory, a_match_leaves_out_blocks_with_bytes_of_a_file)
 {
     struct test_file file;
     make_test_file(&file, "/tmp", 1000);
@@ -676,7 +676,7 @@ MS_TEST_BETWEEN(start_memory, end_memory, what_a_file_gave_is_no_block_to_look_f
     ms_source_drop(file.source);
 }
 
-MS_TEST_BETWEEN(start_memory, end_memory, where_files_are_known_no_blocks_are_looked_for)
+MS_TEST_BETWEEN(start_memory, end_memory, a_match_looks_at_no_blocks_where_files_are_known)
 {
     uint64_t data;
     struct ms_source *source = open_checkpoint(&data);

@@ -204,7 +204,7 @@ static void must_say_bypassed(void)
     CHECK_EQ(lines_with("\n"), 1);
 }
 
-MS_TEST_AFTER(start, one_that_never_began_says_so_at_its_end)
+MS_TEST_AFTER(start, a_process_that_bypassed_the_shim_says_so_at_its_end)
 {
     ms_lifetime_begin(environ, "/lib/other.so");
     CHECK(!ms_is_started() && controlled == 0 && watched == 0);
@@ -212,7 +212,7 @@ MS_TEST_AFTER(start, one_that_never_began_says_so_at_its_end)
     must_say_bypassed();
 }
 
-MS_TEST_AFTER(start, one_that_is_off_says_nothing)
+MS_TEST_AFTER(start, a_process_that_is_off_says_nothing)
 {
     setenv("METASHARD", "off", 1);
     ms_lifetime_begin(environ, "/lib/other.so");
@@ -270,7 +270,7 @@ static void happen(enum ms_reason reason, const char *call, const char *name, ui
         .kind = MS_EVENT_FALLBACK, .reason = reason, .text = name, .bytes = bytes});
 }
 
-MS_TEST_AFTER(start, where_nothing_happened_nothing_is_explained)
+MS_TEST_AFTER(start, an_explanation_says_that_nothing_happened)
 {
     begin();
     happen(MS_REASON_CALL, "cuCall", "it has no sentence", 1);
@@ -303,7 +303,7 @@ MS_TEST_AFTER(start, each_reason_is_one_line_the_one_with_the_most_bytes_first)
 }
 
 /* As often as it has bytes; then the one that happened more often comes first. */
-MS_TEST_AFTER(start, of_a_reason_the_first_is_explained_and_three_more_are_named)
+MS_TEST_AFTER(start, an_explanation_names_three_more_of_a_reason)
 {
     char names[8][2] = {"a", "b", "c", "d", "e", "f"};
     begin();
@@ -387,7 +387,7 @@ MS_TEST_AFTER(start, only_whole_parts_are_numbers)
     must_say("; also: a..2x, 9, b.*.*\n");
 }
 
-MS_TEST_AFTER(start, of_as_many_bytes_the_most_frequent_is_first)
+MS_TEST_AFTER(start, an_explanation_begins_with_the_most_frequent_of_as_many_bytes)
 {
     begin();
     happen(MS_REASON_REMOTE_READ, "cuCall", "once", 4 * MIB);
@@ -410,7 +410,7 @@ MS_TEST_AFTER(start, another_call_is_another_cause)
     must_say("; also: x\n");
 }
 
-MS_TEST_AFTER(start, without_memory_nothing_is_explained)
+MS_TEST_AFTER(start, a_process_without_memory_explains_nothing)
 {
     begin();
     happen(MS_REASON_SEALED, "cuCall", NULL, MIB);
@@ -541,7 +541,7 @@ MS_TEST_AFTER(start, ranks_of_another_run_do_not_count)
     kill_rank(other);
 }
 
-MS_TEST_AFTER(start, of_a_rank_that_was_started_again_the_later_process_counts)
+MS_TEST_AFTER(start, the_later_process_of_a_restarted_rank_counts)
 {
     const struct rank first = start_rank("1", "2", MS_REASON_EXPORT),
                       second = start_rank("1", "2", MS_REASON_SEALED);
@@ -553,7 +553,7 @@ MS_TEST_AFTER(start, of_a_rank_that_was_started_again_the_later_process_counts)
     must_say("lists them. (2 times, 2.0 MiB, on 2 ranks)\n");
 }
 
-MS_TEST_AFTER(start, who_does_not_know_its_rank_speaks_for_itself)
+MS_TEST_AFTER(start, a_process_that_does_not_know_its_rank_speaks_for_itself)
 {
     static const char *const own[][2] = {{NULL, "2"}, {"0", NULL}};
     for (int i = 0; i < 2; i++) {
@@ -632,12 +632,12 @@ static void make_too_long(pid_t rank)
     rename_to(rank, 64);
 }
 
-MS_TEST_AFTER(start, without_the_folder_a_rank_speaks_for_itself)
+MS_TEST_AFTER(start, a_rank_without_the_folder_speaks_for_itself)
 {
     end_with_a_killed_rank(forbid_folder, "lists them. (1 time, 1.0 MiB)\n");
 }
 
-MS_TEST_AFTER(start, without_memory_a_rank_speaks_for_itself)
+MS_TEST_AFTER(start, a_rank_without_memory_speaks_for_itself)
 {
     end_with_a_killed_rank(forbid_pages, "lists them. (1 time, 1.0 MiB)\n");
 }
@@ -730,7 +730,7 @@ MS_TEST_AFTER(start_plan, entries_that_decide_nothing_are_named)
     ms_snapshot_cleanup(&snapshot);
 }
 
-MS_TEST_AFTER(start_plan, where_each_entry_decides_nothing_is_said)
+MS_TEST_AFTER(start_plan, a_plan_whose_entries_all_decide_is_not_told_of)
 {
     ms_counter_add(MS_COUNT_ALLOCATIONS, 1);
     end();
@@ -895,7 +895,7 @@ MS_TEST_AFTER(start, the_summary_has_the_sums)
     must_say("/dump\n");
 }
 
-MS_TEST_AFTER(start, without_figures_of_what_lives_the_summary_does_not_compare)
+MS_TEST_AFTER(start, the_summary_without_figures_of_live_memory_compares_none)
 {
     set_file("METASHARD_LOG", "info:%s/%s", "log");
     begin();

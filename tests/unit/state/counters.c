@@ -25,7 +25,7 @@ MS_TEST(each_figure_has_a_name_of_its_own)
     }
 }
 
-MS_TEST(what_was_counted_before_is_shared)
+MS_TEST(figures_counted_before_the_page_are_shared)
 {
     for (unsigned i = 0; i < MS_COUNTER_COUNT; i++)
         ms_counter_add((enum ms_counter)i, i + 1);

@@ -51,7 +51,7 @@ static bool explain(enum ms_reason reason, const char *call, const char *text)
     return ms_explain(reason, call, text, sentence, sizeof(sentence));
 }
 
-MS_TEST(what_needs_no_explanation_has_no_sentence)
+MS_TEST(a_reason_that_needs_no_explanation_has_no_sentence)
 {
     static const enum ms_reason without[] = {MS_REASON_CALL,       MS_REASON_SETTLE,
                                              MS_REASON_PREFETCH,   MS_REASON_PRESSURE,

@@ -62,7 +62,7 @@ MS_TEST(names_in_a_text)
     CHECK_ROWS(rows);
 }
 
-MS_TEST(what_was_cut_is_read_as_far_as_it_goes)
+MS_TEST(a_name_that_was_cut_is_read_as_far_as_it_goes)
 {
     static const char *const rows[][2] = {
         {"_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFun",

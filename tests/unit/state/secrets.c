@@ -115,7 +115,7 @@ MS_TEST(the_rest_of_a_text_goes_with_its_first_secret)
 }
 
 /* Whatever is cut off: the end of the buffer, or an argument that is not there whole. */
-MS_TEST(what_is_cut_off_shows_nothing_of_a_secret)
+MS_TEST(a_command_that_is_cut_off_shows_nothing_of_a_secret)
 {
     static const char whole[] = "a --token *** https://***@host";
     char text[8];

@@ -219,7 +219,7 @@ static void make_nothing(void)
     file = -1;
 }
 
-MS_TEST_BETWEEN(make_nothing, end, what_is_no_file_is_refused)
+MS_TEST_BETWEEN(make_nothing, end, a_descriptor_of_no_file_is_refused)
 {
     int ends[2];
     must_refuse("Bad file descriptor");
@@ -485,7 +485,7 @@ static void make_page_of(enum ms_state_section section, uint64_t count)
     make_page(counts);
 }
 
-MS_TEST(of_very_many_events_the_last_are_kept)
+MS_TEST(a_snapshot_keeps_the_last_of_very_many_events)
 {
     enum { MOST = (64 << 20) / sizeof(struct ms_state_event), MORE = 5 };
     make_page_of(MS_SECTION_EVENTS, MOST + MORE);
@@ -500,7 +500,7 @@ MS_TEST(of_very_many_events_the_last_are_kept)
 }
 
 /* Of those that are as large as the smallest that is kept, as many as there is room for. */
-MS_TEST(of_very_many_blocks_the_largest_are_kept)
+MS_TEST(a_snapshot_keeps_the_largest_of_very_many_blocks)
 {
     enum { MOST = (128 << 20) / sizeof(struct ms_state_block), MORE = 4, LARGE = 10 };
     make_page_of(MS_SECTION_BLOCKS, MOST + MORE);
@@ -521,7 +521,7 @@ MS_TEST(of_very_many_blocks_the_largest_are_kept)
     end();
 }
 
-MS_TEST(of_very_many_slots_for_blocks_few_may_be_in_use)
+MS_TEST(a_snapshot_finds_few_blocks_in_very_many_slots)
 {
     enum { MOST = (128 << 20) / sizeof(struct ms_state_block), MORE = 4 };
     make_page_of(MS_SECTION_BLOCKS, MOST + MORE);

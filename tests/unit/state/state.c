@@ -135,7 +135,7 @@ static void compute(enum ms_reason reason)
     ms_state_event(&(struct ms_event){.kind = MS_EVENT_FALLBACK, .reason = reason, .bytes = 1});
 }
 
-MS_TEST_AFTER(page_folder_make, what_is_deferred_when_the_program_computes_counts_as_loaded)
+MS_TEST_AFTER(page_folder_make, memory_deferred_when_a_program_computes_counts_as_loaded)
 {
     page_start(1 * MIB);
     ms_state_event(&(struct ms_event){.kind = MS_EVENT_RECORD, .bytes = 100, .loads = true});
@@ -331,7 +331,7 @@ MS_TEST_AFTER(page_folder_make, causes_are_added_up_and_the_rest_is_together)
     ms_snapshot_cleanup(&snapshot);
 }
 
-MS_TEST_AFTER(page_folder_make, who_has_read_a_page_gives_all_back)
+MS_TEST_AFTER(page_folder_make, a_reader_of_a_page_gives_all_back)
 {
     struct ms_snapshot snapshot;
     struct ms_fault fault;
@@ -441,7 +441,7 @@ MS_TEST_AFTER(page_folder_make, a_block_of_another_file_is_written_anew)
     }
 }
 
-MS_TEST_AFTER(page_folder_make, what_is_no_text_does_not_reach_a_reader)
+MS_TEST_AFTER(page_folder_make, bytes_that_are_no_text_do_not_reach_a_reader)
 {
     page_start(1 * MIB);
     ms_state_event(
@@ -593,7 +593,7 @@ MS_TEST_AFTER(page_folder_make, a_forked_child_writes_nothing)
     CHECK_EQ(page_count(), 1);
 }
 
-MS_TEST_AFTER(page_folder_make, there_is_no_page_before_the_first_record)
+MS_TEST_AFTER(page_folder_make, a_process_has_no_page_before_the_first_record)
 {
     const struct ms_config config = page_config(1 * MIB);
     ms_state_prepare(&config);
@@ -763,7 +763,7 @@ static void make_old_file(const char *name, const char *content, int hours)
     close(file);
 }
 
-MS_TEST(of_other_files_only_those_that_were_being_made_go)
+MS_TEST(a_cleaning_removes_unfinished_pages_and_no_other_files)
 {
     enum { MONTH = 24 * 30 };
     static const struct {
@@ -1101,7 +1101,7 @@ MS_TEST_AFTER(page_folder_make, a_page_that_cannot_be_kept_is_said)
     CHECK(ms_state_view().page == NULL && strcmp(ms_state_view().path, "") == 0);
 }
 
-MS_TEST_AFTER(page_folder_make, without_memory_there_is_no_page_and_it_is_said)
+MS_TEST_AFTER(page_folder_make, the_log_tells_that_there_is_no_memory_for_a_page)
 {
     char text[1024];
     for (int i = 0; i < 3; i++) {
@@ -1119,7 +1119,7 @@ MS_TEST_AFTER(page_folder_make, without_memory_there_is_no_page_and_it_is_said)
     }
 }
 
-MS_TEST_AFTER(page_folder_make, what_is_kept_for_the_end_alone_needs_no_file)
+MS_TEST_AFTER(page_folder_make, a_page_that_is_kept_for_the_end_alone_needs_no_file)
 {
     for (int i = 0; i < 3; i++) {
         const pid_t child = fork();
@@ -1223,7 +1223,7 @@ MS_TEST_AFTER(page_folder_make, some_events_are_causes_and_others_are_not)
 }
 
 /* A plan's entry that does nothing, say. */
-MS_TEST_AFTER(page_folder_make, what_no_call_has_done_is_a_cause_and_no_event)
+MS_TEST_AFTER(page_folder_make, an_event_of_no_call_is_a_cause_and_no_event)
 {
     page_start(1 * MIB);
     ms_caller = "cuCall";

@@ -34,7 +34,7 @@ static bool launch(int count)
     return ms_window_is_due();
 }
 
-MS_TEST_AFTER(start, it_ends_when_the_program_launches_for_a_while)
+MS_TEST_AFTER(start, the_window_ends_when_the_program_launches_for_a_while)
 {
     now_ms += SETTLE_MS;
     CHECK(!launch(LAUNCHES - 1));
@@ -52,7 +52,7 @@ MS_TEST_AFTER(start, many_launches_in_a_moment_do_not_end_it)
     CHECK(ms_window_is_due());
 }
 
-MS_TEST_AFTER(start, what_is_recorded_starts_the_time_and_the_launches_anew)
+MS_TEST_AFTER(start, a_record_starts_the_time_and_the_launches_anew)
 {
     now_ms += SETTLE_MS - 1;
     CHECK(!launch(LAUNCHES - 1));
@@ -67,7 +67,7 @@ MS_TEST_AFTER(start, what_is_recorded_starts_the_time_and_the_launches_anew)
     CHECK(ms_window_is_due());
 }
 
-MS_TEST_AFTER(start, what_was_in_vain_is_tried_again_when_something_new_is_recorded)
+MS_TEST_AFTER(start, a_window_in_vain_is_tried_again_after_a_new_record)
 {
     ms_window_end(true);
     CHECK(ms_window_now().is_settled && !ms_window_now().has_moved_on);
@@ -86,7 +86,7 @@ MS_TEST_AFTER(start, an_allocation_opens_the_next_one)
     CHECK(!ms_window_now().is_settled && !ms_window_now().has_moved_on && !ms_keeps_memory());
 }
 
-MS_TEST_AFTER(start, without_a_time_it_never_ends)
+MS_TEST_AFTER(start, a_window_without_a_time_never_ends)
 {
     ms_config.settle_ms = 0;
     now_ms += 1000 * 1000;

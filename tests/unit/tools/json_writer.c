@@ -22,7 +22,7 @@ static const char *escaped(const char *text)
     return begin;
 }
 
-MS_TEST(what_is_no_utf8_becomes_a_question_mark)
+MS_TEST(bytes_that_are_no_utf8_become_question_marks)
 {
     CHECK(strcmp(escaped("/data/\xe4\xff.bin"), "/data/??.bin") == 0);
     CHECK(strcmp(escaped("cut \xe2\x82"), "cut ??") == 0);
@@ -36,7 +36,7 @@ MS_TEST(other_characters_stay)
                  "gr\xc3\xb6\xc3\x9f\x65r \xf0\x9f\x98\x80") == 0);
 }
 
-MS_TEST(what_would_end_a_text_or_a_line_is_escaped)
+MS_TEST(characters_that_would_end_a_text_or_a_line_are_escaped)
 {
     CHECK(strcmp(escaped("a \"b\" \\c"), "a \\\"b\\\" \\\\c") == 0);
     CHECK(strcmp(escaped("\n\x1b\x7f"), "\\u000a\\u001b\\u007f") == 0);
