@@ -77,7 +77,7 @@ MS_TEST(a_file_is_opened_and_described)
     CHECK_EQ(opened, 1); /* so the watch would see it */
 }
 
-MS_TEST(why_a_file_is_not_opened_is_told)
+MS_TEST(an_open_that_fails_sets_errno)
 {
     struct stat stat_of;
     make_folder();

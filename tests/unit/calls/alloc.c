@@ -525,7 +525,7 @@ MS_TEST_AFTER(start_pool, a_stream_of_another_context_and_another_pool_are_the_d
 }
 
 /* What the driver keeps for the pool has room for it. */
-MS_TEST_AFTER(start_pool, before_a_pool_is_refused_what_the_driver_keeps_for_it_goes)
+MS_TEST_AFTER(start_pool, a_pool_gives_kept_memory_back_before_it_is_refused)
 {
     CUdeviceptr address;
     CUresult result;
@@ -594,8 +594,7 @@ static void move_on(void)
     CHECK(ms_window_now().has_moved_on);
 }
 
-MS_TEST_AFTER(start_pool,
-              when_the_program_has_moved_on_the_driver_serves_pools_until_the_model_is_freed)
+MS_TEST_AFTER(start_pool, the_driver_serves_pools_after_loading_until_the_model_is_freed)
 {
     CUdeviceptr addresses[16];
     CHECK(ms_alloc_wants_pooled());
@@ -729,7 +728,7 @@ MS_TEST_AFTER(start_pool, a_peer_reaches_what_the_device_has_beside_pools)
 
 /* --- the end of a context */
 
-MS_TEST_AFTER(start, with_a_context_all_in_it_ends_and_nothing_else)
+MS_TEST_AFTER(start, the_end_of_a_context_frees_its_allocations_alone)
 {
     CUdeviceptr first, second, last;
     CUresult result;
@@ -770,7 +769,7 @@ MS_TEST_AFTER(start, an_allocation_is_told_from_its_begin_to_its_end)
 }
 
 /* It may be allocated again: what serves all of them stays. */
-MS_TEST_AFTER(start, with_the_last_one_the_shims_own_memory_goes)
+MS_TEST_AFTER(start, a_free_of_the_last_allocation_drops_the_shims_own_memory)
 {
     CUdeviceptr first, second;
     CUresult result;
@@ -786,7 +785,7 @@ MS_TEST_AFTER(start, with_the_last_one_the_shims_own_memory_goes)
 }
 
 /* The device is not waited for. */
-MS_TEST_AFTER(start, during_a_capture_nothing_is_looked_at_or_given_back)
+MS_TEST_AFTER(start, a_free_in_a_capture_compares_and_gives_back_nothing)
 {
     CUdeviceptr address;
     CUresult result;

@@ -216,7 +216,7 @@ MS_TEST_BETWEEN(start, end, a_block_that_cannot_be_recorded_gets_memory)
 
 /* --- memory for what is handed out */
 
-MS_TEST_BETWEEN(start, end, after_the_window_it_has_memory)
+MS_TEST_BETWEEN(start, end, a_block_after_the_window_gets_memory)
 {
     report(0, G);
     CHECK(!has_memory(0));
@@ -227,7 +227,7 @@ MS_TEST_BETWEEN(start, end, after_the_window_it_has_memory)
     CHECK(has_memory(2 * G) && !has_memory(0) && !has_memory(3 * G));
 }
 
-MS_TEST_BETWEEN(start, end, during_a_capture_it_has_memory_and_keeps_it)
+MS_TEST_BETWEEN(start, end, a_block_in_a_capture_gets_memory_and_keeps_it)
 {
     ms_hot.captures = 1;
     report(2 * G, G);
@@ -244,7 +244,7 @@ MS_TEST_BETWEEN(start, end, during_a_capture_it_has_memory_and_keeps_it)
     ms_hot.captures = 0;
 }
 
-MS_TEST_BETWEEN(start, end, while_work_is_queued_that_was_not_examined_it_has_memory)
+MS_TEST_BETWEEN(start, end, a_block_gets_memory_while_unexamined_work_is_queued)
 {
     ms_examining_expect();
     ms_examining_missed();
@@ -331,7 +331,7 @@ MS_TEST_BETWEEN(leave, end, a_block_in_the_window_gives_much_left_over_memory_ba
     CHECK(!has_memory(2 * G));
 }
 
-MS_TEST_BETWEEN(leave, end, after_the_window_nothing_goes_back)
+MS_TEST_BETWEEN(leave, end, a_block_after_the_window_gives_nothing_back)
 {
     ms_config.leftover_bytes = 0;
     ms_window_end(false);
@@ -339,7 +339,7 @@ MS_TEST_BETWEEN(leave, end, after_the_window_nothing_goes_back)
     CHECK(has_memory(2 * G));
 }
 
-MS_TEST_BETWEEN(leave, end, after_the_window_it_is_used_again)
+MS_TEST_BETWEEN(leave, end, a_block_after_the_window_uses_left_over_memory)
 {
     ms_window_end(false);
     report(2 * G, 2 * G);

@@ -869,7 +869,7 @@ MS_TEST_BETWEEN(start, end, a_copy_of_remote_bytes_is_refused_by_an_enforced_pla
 }
 
 /* The second half of the source is another rank's, by a plan. */
-MS_TEST_BETWEEN(start, end, the_copy_of_what_is_anothers_says_so_where_it_lies)
+MS_TEST_BETWEEN(start, end, a_copy_of_remote_bytes_says_so_where_it_lies)
 {
     CUresult result;
     set(source, 0, 8, &sevens);
@@ -918,7 +918,7 @@ MS_TEST_BETWEEN(start, end, a_captured_copy_of_absent_bytes_is_refused)
 }
 
 /* What the program has not mapped is the driver's to refuse. */
-MS_TEST_BETWEEN(start, end, beyond_what_a_program_maps_the_driver_knows)
+MS_TEST_BETWEEN(start, end, a_copy_beyond_the_programs_mappings_is_the_drivers)
 {
     CUresult result;
     set(source, 0, 8, &sevens);

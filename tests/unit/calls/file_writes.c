@@ -267,7 +267,7 @@ MS_TEST_BETWEEN(start_wide, end_wide, the_host_keeps_bytes_of_a_file_without_dev
     check_bytes_of_wide();
 }
 
-MS_TEST_BETWEEN(start_wide, end_wide, another_file_is_no_business_of_it)
+MS_TEST_BETWEEN(start_wide, end_wide, a_change_of_another_file_brings_nothing_in)
 {
     CHECK_EQ(ms_file_writes_prepare(MS_FILE_CHANGES, "open", stat_of_file.st_dev,
                                     stat_of_file.st_ino + 1000000),
@@ -324,18 +324,18 @@ static void check_lost(size_t first, size_t behind)
     }
 }
 
-MS_TEST(nobody_needs_the_bytes_of_a_device_that_is_lost)
+MS_TEST(a_change_loses_no_bytes_of_a_lost_device)
 {
     CHECK_EQ(sizeof(losses) / sizeof(losses[0]), 12);
     check_lost(0, 6);
 }
 
-MS_TEST(nobody_needs_them_however_it_was_lost)
+MS_TEST(a_change_loses_no_bytes_however_the_device_was_lost)
 {
     check_lost(6, 12);
 }
 
-MS_TEST_BETWEEN(start, end, after_another_error_they_are_still_needed)
+MS_TEST_BETWEEN(start, end, a_change_after_another_error_still_needs_the_bytes)
 {
     ms_source_set_snapshot_limit(0);
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);

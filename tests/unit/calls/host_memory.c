@@ -128,7 +128,7 @@ MS_TEST(an_alias_is_forgotten_by_the_first_address)
     CHECK(!ms_host_memory_holds(5000) && has_ends(BEGIN, BEGIN + 100));
 }
 
-MS_TEST(after_a_range_that_was_lost_all_is_tracked)
+MS_TEST(all_host_memory_is_tracked_after_a_range_was_lost)
 {
     may_grow = 0;
     ms_host_memory_add(BEGIN, 1);

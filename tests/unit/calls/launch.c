@@ -458,7 +458,7 @@ MS_TEST_BETWEEN(start, end, a_kernel_is_learnt_to_have_its_pointer_at_one_place)
     check_recorded(PUT, one->address, other->address + 8);
 }
 
-MS_TEST_BETWEEN(start, end, before_that_one_of_two_is_not_chosen)
+MS_TEST_BETWEEN(start, end, a_launch_with_two_addresses_is_forwarded_before_learning)
 {
     check_forwarded(PUT, one->address, other->address + 8);
 }
@@ -503,7 +503,7 @@ MS_TEST_BETWEEN(start, end, a_launch_in_another_context_is_forwarded)
     CHECK_EQ(ms_allocation_lineage(one)->resident_bytes, BYTES);
 }
 
-MS_TEST_BETWEEN(start, end, over_what_is_in_memory_it_runs)
+MS_TEST_BETWEEN(start, end, a_launch_over_bytes_in_memory_runs)
 {
     fake_set(one, 3 * FAKE_GRANULE, BYTES, &(struct ms_content){.kind = MS_RESIDENT});
     check_forwarded(PUT, one->address, 5);
@@ -529,7 +529,7 @@ MS_TEST_BETWEEN(start, end, a_launch_that_reads_another_allocation_keeps_its_con
     CHECK_EQ(ms_allocation_backing(other)->backed_bytes, 0);
 }
 
-MS_TEST_BETWEEN(start, end, only_what_rounds_the_input_up_may_be_unwritten)
+MS_TEST_BETWEEN(start, end, a_launch_may_read_unwritten_bytes_that_round_its_input_up)
 {
     fill(other, 0, BYTES - ROUNDING + 1);
     check_recorded(TAKE, one->address, other->address);
@@ -838,7 +838,7 @@ MS_TEST_BETWEEN(start, end, a_launch_of_another_class_with_one_pointer_twice_run
 /* --- bytes of other ranks */
 
 /* The driver makes it, and if the kernel goes there, it meets no memory. */
-MS_TEST_BETWEEN(start, end, over_what_was_received_for_others_alone_nothing_is_recorded)
+MS_TEST_BETWEEN(start, end, a_launch_over_absent_bytes_is_not_recorded)
 {
     CUresult result;
     fake_set(one, 2 * FAKE_GRANULE, 3 * FAKE_GRANULE, &absent);
@@ -909,7 +909,7 @@ MS_TEST_BETWEEN(start, end, a_pointer_beside_its_allocation_is_not_recorded)
     }
 }
 
-MS_TEST_BETWEEN(start, end, only_what_lies_side_by_side_is_written_and_read)
+MS_TEST_BETWEEN(start, end, a_launch_over_a_part_of_its_input_is_forwarded)
 {
     fill(other, 0, BYTES);
     check_recorded(TAKE, one->address, other->address);
@@ -1742,7 +1742,7 @@ MS_TEST_BETWEEN(start, end, a_launch_that_may_reach_anything_is_not_recorded)
 
 /* --- what runs */
 
-MS_TEST_BETWEEN(start, end, why_memory_is_used_and_by_which_kernel_is_said)
+MS_TEST_BETWEEN(start, end, a_launch_tells_why_memory_is_used_and_by_which_kernel)
 {
     CUresult result;
     fill(one, 0, BYTES);

@@ -71,7 +71,7 @@ MS_TEST(a_box_has_planes)
     check_side(&movement.to, CU_MEMORYTYPE_DEVICE, 0x9000 + 2 * 4 * 64, 64, 4 * 64);
 }
 
-MS_TEST(between_devices_it_is_not_modelled)
+MS_TEST(a_movement_between_devices_is_not_modelled)
 {
     const CUDA_MEMCPY3D_PEER copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
                                      .srcDevice = 0x8000,

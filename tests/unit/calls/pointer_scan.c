@@ -165,7 +165,7 @@ MS_TEST_AFTER(start, a_scan_skips_neighbours_of_a_word_that_means_nothing)
     CHECK(lookups == 6 && gaps == 6); /* once for each */
 }
 
-MS_TEST_AFTER(start, behind_a_word_that_means_everything_none_is_looked_up)
+MS_TEST_AFTER(start, a_scan_ends_at_a_word_that_means_everything)
 {
     ms_host_memory_add(HOST_MEMORY, 4096);
     scan(HOST_MEMORY, FAR, 8);
@@ -173,7 +173,7 @@ MS_TEST_AFTER(start, behind_a_word_that_means_everything_none_is_looked_up)
 }
 
 /* What is tracked lies on either side of what means nothing. */
-MS_TEST_AFTER(start, beside_a_word_that_means_nothing_host_memory_is_found)
+MS_TEST_AFTER(start, a_scan_finds_host_memory_beside_a_word_that_means_nothing)
 {
     static const CUdeviceptr tracked = FAR + 10 * BYTES,
                              first[] = {FAR + 8 * BYTES, FAR + 12 * BYTES};

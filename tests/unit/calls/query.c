@@ -161,7 +161,7 @@ MS_TEST_BETWEEN(start, end, a_mapping_that_nobody_may_use_says_so)
     CHECK_EQ(result, CUDA_ERROR_NOT_FOUND);
 }
 
-MS_TEST_BETWEEN(start, end, from_another_device_a_mapping_is_not_there)
+MS_TEST_BETWEEN(start, end, a_query_from_another_device_finds_no_mapping)
 {
     CUresult result;
     set_access();

@@ -75,7 +75,7 @@ MS_TEST_AFTER(start, a_deferred_regular_allocation_is_no_sign_of_loading)
     CHECK(!ms_regular_expects(SIZE));
 }
 
-MS_TEST_AFTER(start, as_many_are_left_to_it_as_there_were_at_once)
+MS_TEST_AFTER(start, the_driver_serves_as_many_as_there_were_at_once)
 {
     enum { AT_ONCE = 8, TIMES = 4 };
     open_log(MS_DEBUG);
@@ -108,7 +108,7 @@ MS_TEST_AFTER(start, all_sizes_together_are_limited)
 }
 
 /* The first one after 16, then after twice as many each time. */
-MS_TEST_AFTER(start, every_so_often_one_is_deferred)
+MS_TEST_AFTER(start, a_regular_allocation_is_deferred_every_so_often)
 {
     int served = 0, turns = 0;
     for (int i = 0; i < ENOUGH; i++)
@@ -139,7 +139,7 @@ MS_TEST_AFTER(start, a_size_that_saves_memory_is_deferred)
 }
 
 /* What has a place is found there again. */
-MS_TEST_AFTER(start, at_most_half_of_the_places_are_for_one_size)
+MS_TEST_AFTER(start, a_size_has_half_of_the_places_at_most)
 {
     enum { SMALL = 4096, MOST = MS_REGULAR_PLACES / 2 };
     open_log(MS_DEBUG);
@@ -205,7 +205,7 @@ MS_TEST_AFTER(start, a_size_that_is_in_use_keeps_its_place)
 }
 
 /* Whoever asked while it was not served. */
-MS_TEST_AFTER(start, when_one_is_deferred_the_turns_begin_anew)
+MS_TEST_AFTER(start, a_deferred_allocation_begins_the_turns_anew)
 {
     for (int i = 0; i < ENOUGH / 2; i++)
         defer(2, SIZE, false);

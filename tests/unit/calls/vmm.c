@@ -387,7 +387,7 @@ MS_TEST_BETWEEN(start, end, a_handle_mapped_at_two_places_is_the_same_memory)
     CHECK_EQ(release(handle), CUDA_SUCCESS);
 }
 
-MS_TEST_BETWEEN(start, end, at_addresses_that_are_not_known_it_is_the_drivers)
+MS_TEST_BETWEEN(start, end, a_mapping_at_unknown_addresses_is_the_drivers)
 {
     CUdeviceptr elsewhere;
     CUresult result;
@@ -795,7 +795,7 @@ MS_TEST_BETWEEN(start_second, end_second, joining_waits_for_the_end_of_a_capture
 }
 
 /* The capturing thread may be this one. */
-MS_TEST_BETWEEN(start_second, end_second, and_not_for_longer_than_some_seconds)
+MS_TEST_BETWEEN(start_second, end_second, a_join_waits_for_a_capture_for_some_seconds_at_most)
 {
     CUmemGenericAllocationHandle number = handle;
     ms_order_set_capture(true);

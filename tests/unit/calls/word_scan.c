@@ -108,7 +108,7 @@ MS_TEST(a_scan_finds_an_address_between_words_it_skips)
     }
 }
 
-MS_TEST(before_and_behind_what_is_skipped_each_word_is_found)
+MS_TEST(a_scan_finds_each_word_around_those_it_skips)
 {
     const struct ms_range windows[MS_WORD_WINDOWS] = {{0x5a5b00000000, 0x5a5e00000000}};
     const struct ms_range skipped = {0x5a5b12345678, 0x5a5c12345678};

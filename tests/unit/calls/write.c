@@ -258,7 +258,7 @@ MS_TEST_BETWEEN(start, end, the_driver_sets_bytes_in_memory)
     CHECK_EQ(ms_counter_get(MS_COUNT_RECORDED_FILL_BYTES), 0);
 }
 
-MS_TEST_BETWEEN(start, end, behind_work_that_may_wait_the_driver_sets)
+MS_TEST_BETWEEN(start, end, the_driver_sets_behind_work_that_may_wait)
 {
     CUresult result;
     be_busy(true);
@@ -396,7 +396,7 @@ MS_TEST_BETWEEN(start, end, the_driver_writes_bytes_in_memory)
     CHECK_BYTES(bytes_at(0), host, BYTES);
 }
 
-MS_TEST_BETWEEN(start, end, behind_work_that_may_wait_the_driver_copies)
+MS_TEST_BETWEEN(start, end, the_driver_copies_behind_work_that_may_wait)
 {
     CUresult result;
     be_busy(true);

@@ -450,7 +450,7 @@ MS_TEST(a_tensor_is_contiguous_in_its_storage)
                MS_DTYPE_I8, 0, 0);
 }
 
-MS_TEST(others_are_skipped)
+MS_TEST(other_tensors_are_skipped)
 {
     static const struct view rows[] = {
         {.type = "CharStorage", .held = 6, .dims = 2, .shape = {2, 3}, .strides = {1, 2}},

@@ -319,7 +319,7 @@ MS_TEST(sixteen_broadcasts_of_a_group_are_received_in_parts)
     fake_check_empty();
 }
 
-MS_TEST_BETWEEN(start_with_plan, end, during_a_capture_it_is_received_whole)
+MS_TEST_BETWEEN(start_with_plan, end, a_captured_broadcast_is_received_whole)
 {
     ms_order_set_capture(true);
     broadcast(one);
@@ -328,7 +328,7 @@ MS_TEST_BETWEEN(start_with_plan, end, during_a_capture_it_is_received_whole)
     ms_collective_called(FAKE_STREAM);
 }
 
-MS_TEST_BETWEEN(start_with_plan, end, a_broadcast_into_what_it_reads_is_received_whole)
+MS_TEST_BETWEEN(start_with_plan, end, a_broadcast_in_place_is_received_whole)
 {
     prepare(&(struct ms_operation){.read = at(one, 0),
                                    .read_bytes = BYTES,

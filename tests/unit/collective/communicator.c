@@ -61,7 +61,7 @@ static void read_plan(void)
     CHECK(!ms_shard_is_active());
 }
 
-MS_TEST(each_is_found_until_it_is_forgotten)
+MS_TEST(a_communicator_is_found_until_it_is_forgotten)
 {
     struct ms_communicator found;
     CHECK(!ms_communicator_find(handle_of(0), &found));

@@ -102,7 +102,7 @@ static bool is_memory(size_t offset)
 
 /* --- into the sink */
 
-MS_TEST_BETWEEN(start, end, only_what_is_ours_gets_memory)
+MS_TEST_BETWEEN(start, end, a_receive_gets_memory_for_the_part_of_this_rank_alone)
 {
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, HALF);
@@ -553,7 +553,7 @@ MS_TEST_BETWEEN(start_sending, end, a_send_of_a_root_stands_in_its_place_meanwhi
 }
 
 /* NCCL only reads them. */
-MS_TEST_BETWEEN(start_sending, end, nobody_waits_for_it_before_a_copy)
+MS_TEST_BETWEEN(start_sending, end, a_copy_of_a_send_waits_for_nothing)
 {
     CHECK(prepare_to_send());
     const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), HALF);
@@ -635,7 +635,7 @@ MS_TEST(a_call_that_fails_leaves_the_bytes_where_they_were)
 }
 
 /* It can be sent from memory of its own instead. */
-MS_TEST_BETWEEN(start_sending, end, for_what_a_root_sends_nothing_else_is_freed)
+MS_TEST_BETWEEN(start_sending, end, a_send_of_a_root_frees_no_other_memory)
 {
     struct ms_allocation *other = fake_allocation(FAKE_GRANULE);
     fake_set(other, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .pattern = 1});
@@ -706,7 +706,7 @@ MS_TEST_BETWEEN(start_gathering, end_gathering, a_small_gather_comes_to_its_plac
 }
 
 /* Bytes of a file are received as all others: they would be read twice. */
-MS_TEST_BETWEEN(start_gathering, end_gathering, only_what_is_had_without_memory_is_not_received)
+MS_TEST_BETWEEN(start_gathering, end_gathering, a_gather_leaves_out_bytes_that_need_no_memory_alone)
 {
     enum { G = FAKE_GRANULE };
     ms_source_set_snapshot_limit(BYTES);

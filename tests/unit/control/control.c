@@ -1003,7 +1003,7 @@ MS_TEST_AFTER(start, clients_are_looked_at_while_there_are_any)
     CHECK(waited_ms == -1 && waited_count == 2);
 }
 
-MS_TEST_AFTER(start, only_what_is_ready_is_served)
+MS_TEST_AFTER(start, a_turn_serves_clients_that_are_ready_alone)
 {
     const int client = connect_client(), other = connect_client();
     serve_ready();

@@ -173,7 +173,7 @@ MS_TEST(a_wake_ends_one_wait_for_leases)
     CHECK_EQ(pthread_join(thread, NULL), 0);
 }
 
-MS_TEST(while_there_are_leases_nobody_waits_nor_when_the_last_has_gone)
+MS_TEST(a_wait_for_leases_ends_with_the_first_and_the_last_lease)
 {
     pthread_t thread;
     struct ms_lease lease = {false}, other = {false};

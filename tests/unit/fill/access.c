@@ -488,7 +488,7 @@ MS_TEST_BETWEEN(start_two, end_two, an_access_uses_a_part_of_each_allocation_it_
     check_backed(3, 4);
 }
 
-MS_TEST_BETWEEN(start_two, end_two, after_a_failure_nothing_else_is_used)
+MS_TEST_BETWEEN(start_two, end_two, an_access_uses_nothing_after_a_failure)
 {
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(ms_access(0, SIZE_MAX, MS_NEED_READ_WRITE), CUDA_ERROR_UNKNOWN);

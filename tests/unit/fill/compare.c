@@ -458,7 +458,7 @@ MS_TEST_BETWEEN(start, end, cached_bytes_are_compared_at_the_end_of_the_process)
     fake_allocation_free(other);
 }
 
-MS_TEST_BETWEEN(start, end, for_what_has_no_shadow_nobody_waits)
+MS_TEST_BETWEEN(start, end, a_comparison_without_a_shadow_waits_for_nothing)
 {
     fake_set(allocation, 0, G, &cached);
     fake.is_busy = true;

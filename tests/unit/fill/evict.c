@@ -391,7 +391,7 @@ MS_TEST_BETWEEN(start, end, a_claimed_allocation_is_left_out)
     ms_space_release(allocation);
 }
 
-MS_TEST_BETWEEN(start, end, the_sink_and_what_is_buried_go_as_well)
+MS_TEST_BETWEEN(start, end, an_eviction_takes_the_sink_and_runs_delayed_frees)
 {
     CHECK(try_again());
     CHECK(!try_again());
@@ -772,7 +772,7 @@ MS_TEST_BETWEEN(start, end, scratch_memory_is_not_refused_for_ever)
 }
 
 /* Enough of it, and what comes from a file, or lies on another device, stays. */
-MS_TEST_BETWEEN(start, end, only_what_is_in_the_way_goes_for_scratch_memory)
+MS_TEST_BETWEEN(start, end, an_eviction_for_scratch_memory_takes_no_more_than_enough)
 {
     struct test_file file;
     int attempts = 0;

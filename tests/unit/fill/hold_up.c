@@ -79,7 +79,7 @@ MS_TEST_BETWEEN(start, end, calls_of_a_quiet_program_wait_until_the_end)
     CHECK(gone_on);
 }
 
-MS_TEST_BETWEEN(start, end, while_a_stream_is_captured_nothing_is_held_up)
+MS_TEST_BETWEEN(start, end, holding_up_fails_while_a_stream_is_captured)
 {
     atomic_store(&ms_hot.captures, 1);
     CHECK(!ms_hold_up_begin(&fault) && says("captured"));
@@ -183,7 +183,7 @@ MS_TEST_BETWEEN(start, end, holding_up_runs_delayed_frees)
 }
 
 /* Which its work may wait for. */
-MS_TEST(while_the_device_is_busy_no_call_is_held_up)
+MS_TEST(holding_up_fails_while_the_device_is_busy)
 {
     fake_start();
     ms_config.suspend_ms = 0;

@@ -422,7 +422,7 @@ MS_TEST_BETWEEN(start_beside, end_beside, a_granule_without_bytes_to_fill_is_not
 }
 
 /* What the plan says of it is asked first. Rank 1 keeps the second half of each granule. */
-MS_TEST(only_what_this_rank_keeps_is_noted)
+MS_TEST(a_granule_is_noted_for_bytes_of_this_rank_alone)
 {
     for (int part = 0; part < 2; part++) {
         start_beside();

@@ -59,7 +59,7 @@ MS_TEST(a_program_allocates_a_few_times_the_device_at_most)
     fake_check_empty();
 }
 
-MS_TEST(by_default_it_follows_what_is_written)
+MS_TEST(the_default_limit_is_of_unwritten_memory)
 {
     const struct ms_content parts[] = {{.kind = MS_FILL}, {.kind = MS_RESIDENT}};
     start();
@@ -151,7 +151,7 @@ MS_TEST_BETWEEN(start, end, the_log_tells_of_a_refusal_once)
     CHECK_EQ(count_log_lines("is refused"), 1);
 }
 
-MS_TEST_BETWEEN(start, end, by_default_it_is_said_how_much_is_too_much)
+MS_TEST_BETWEEN(start, end, the_log_tells_how_much_is_too_much_by_default)
 {
     open_log(MS_INFO);
     ms_config.overcommit = 0;
@@ -174,7 +174,7 @@ MS_TEST_BETWEEN(start, end, the_log_tells_of_a_refusal_beyond_the_bound)
 }
 
 /* Of a file all is asked for in earnest. */
-MS_TEST_BETWEEN(start, end, by_default_what_is_read_from_files_is_allowed)
+MS_TEST_BETWEEN(start, end, the_default_limit_allows_memory_read_from_files)
 {
     static struct test_file file;
     make_test_file(&file, "/tmp", TOTAL);
@@ -198,7 +198,7 @@ MS_TEST_BETWEEN(start, end, the_log_tells_of_too_much_unwritten_memory)
     CHECK_EQ(count_log_lines("32 times the device's memory in what it has not written yet"), 1);
 }
 
-MS_TEST_BETWEEN(start, end, by_default_there_is_a_bound_for_what_is_written)
+MS_TEST_BETWEEN(start, end, the_default_limit_bounds_written_memory_too)
 {
     const struct ms_content absent = {.kind = MS_ABSENT, .locality = MS_REMOTE};
     struct ms_allocation *all[2];

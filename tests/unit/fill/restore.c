@@ -353,7 +353,7 @@ MS_TEST_BETWEEN(start, end, runs_of_what_was_written_are_kept_each_by_itself)
 }
 
 /* The first of several failures is answered, and the others are tried. */
-MS_TEST_BETWEEN(start, end, after_a_failure_the_others_are_kept)
+MS_TEST_BETWEEN(start, end, keeping_allocations_goes_on_after_a_failure)
 {
     struct ms_allocation *all[3] = {allocation, fake_allocation(G), fake_allocation(G)};
     for (int i = 0; i < 3; i++) {

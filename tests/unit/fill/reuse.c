@@ -379,7 +379,7 @@ MS_TEST_BETWEEN(start, end, other_bytes_at_the_address_are_no_copy)
     check_copy_is_left();
 }
 
-MS_TEST_BETWEEN(start, end, during_a_capture_and_with_a_plan_a_copy_is_left)
+MS_TEST_BETWEEN(start, end, a_copy_is_left_during_a_capture_and_with_a_plan)
 {
     atomic_fetch_add(&ms_hot.captures, 1);
     ms_reuse_make_dependents(original->address, BYTES);

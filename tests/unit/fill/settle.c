@@ -92,7 +92,7 @@ MS_TEST_BETWEEN(start, end, settling_ends_where_memory_is_short)
 
 static const char left[] = "not everything could be materialised while settling";
 
-MS_TEST_BETWEEN(start, end, why_it_settles_is_told)
+MS_TEST_BETWEEN(start, end, the_log_tells_why_it_settles)
 {
     open_log(MS_DEBUG);
     ms_settle_now("a test");
@@ -111,7 +111,7 @@ MS_TEST_BETWEEN(start, end, the_log_tells_what_stays_deferred)
 }
 
 /* Which stays deferred. */
-MS_TEST_BETWEEN(start, end, with_a_plan_what_other_ranks_keep_is_not_told)
+MS_TEST_BETWEEN(start, end, the_log_does_not_tell_of_bytes_other_ranks_keep)
 {
     open_log(MS_INFO);
     use_plan(0, BYTES);

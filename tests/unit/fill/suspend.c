@@ -299,7 +299,7 @@ MS_TEST_BETWEEN(start, end, suspending_takes_several_allocations)
     }
 }
 
-MS_TEST_BETWEEN(start, end, suspended_twice_it_gives_back_what_it_has_taken_since)
+MS_TEST_BETWEEN(start, end, suspending_twice_gives_back_memory_taken_since)
 {
     write_bytes(0, 2 * G, 5);
     suspend_to(NULL);
@@ -348,7 +348,7 @@ MS_TEST_BETWEEN(read_file, forget_file, suspending_stores_changed_bytes_of_a_fil
 }
 
 /* What was found to be the file's is resident again. */
-MS_TEST_BETWEEN(read_file, forget_file, after_a_failure_all_is_as_it_was)
+MS_TEST_BETWEEN(read_file, forget_file, suspending_that_fails_leaves_all_as_it_was)
 {
     memset(byte_at(2 * G), 9, G);
     ms_config.suspend_bytes = 1;
@@ -550,7 +550,7 @@ MS_TEST_BETWEEN(start, end, suspending_fails_in_verify_mode)
     ms_config.mode = MS_ON;
 }
 
-MS_TEST_BETWEEN(start, end, during_a_capture_nothing_is_suspended)
+MS_TEST_BETWEEN(start, end, suspending_fails_during_a_capture)
 {
     write_bytes(0, G, 5);
     atomic_store(&ms_hot.captures, 1);
@@ -748,7 +748,7 @@ MS_TEST_BETWEEN(start, end, room_that_goes_meanwhile_is_made_again)
 }
 
 /* What is in memory, what is to be received by others, and what holds nothing needs no room. */
-MS_TEST_BETWEEN(start, end, only_what_comes_back_needs_room)
+MS_TEST_BETWEEN(start, end, coming_back_needs_room_for_resident_bytes_alone)
 {
     struct ms_allocation *other = fake_allocation(BYTES);
     fake_set(other, 0, BYTES, &fill); /* was not resident */

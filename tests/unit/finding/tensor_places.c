@@ -138,7 +138,7 @@ MS_TEST(a_header_ends_in_its_file_and_may_fill_its_pages)
 }
 
 /* Its length is any number in a file that is no such one: no memory is had for it. */
-MS_TEST(for_a_header_that_is_longer_than_its_file_there_is_no_memory)
+MS_TEST(a_header_longer_than_its_file_takes_no_memory)
 {
     static const char one[] = "{\"a\":{\"data_offsets\":[3,4]}}";
     make_source(one, sizeof(one) - 1 + DATA + 1);

@@ -302,7 +302,7 @@ MS_TEST_BETWEEN(start, end, a_buffer_stays_a_buffer)
     call.extra = NULL;
 }
 
-MS_TEST_BETWEEN(start, end, once_code_is_unloaded_it_must_not_run)
+MS_TEST_BETWEEN(start, end, a_recorded_call_whose_code_is_unloaded_does_not_run)
 {
     struct ms_launch *launch = record();
     CHECK(ms_call_take(launch) == launch);

@@ -114,7 +114,7 @@ MS_TEST(a_question_that_fails_leaves_no_list)
     CHECK(look(THREE)->known);
 }
 
-MS_TEST_AFTER(start, not_to_know_is_remembered_too)
+MS_TEST_AFTER(start, a_function_that_tells_no_layout_is_asked_once)
 {
     CHECK(!look(UNKNOWN)->known);
     const int asked = questions;

@@ -68,7 +68,7 @@ static void keep_and_read(const char *folder)
     ms_source_drop(second);
 }
 
-MS_TEST(in_host_memory)
+MS_TEST(a_store_keeps_bytes_in_host_memory)
 {
     keep_and_read(NULL);
 }
@@ -78,7 +78,7 @@ static void check_empty(const char *folder)
     CHECK_EQ(rmdir(folder), 0);
 }
 
-MS_TEST(in_a_folder)
+MS_TEST(a_store_keeps_bytes_in_a_folder)
 {
     char folder[] = "/tmp/store-XXXXXX";
     CHECK(mkdtemp(folder) != NULL);

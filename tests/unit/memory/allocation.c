@@ -67,7 +67,7 @@ MS_TEST(an_allocation_without_addresses_fails_or_lies_elsewhere)
     fake_check_empty();
 }
 
-MS_TEST(at_addresses_of_the_program_nothing_is_mapped)
+MS_TEST(an_allocation_at_addresses_of_the_program_maps_nothing)
 {
     CUdeviceptr place;
     fake_start();

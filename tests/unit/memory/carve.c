@@ -113,7 +113,7 @@ MS_TEST_BETWEEN(start, end, an_allocation_that_is_not_carved_is_one_block)
     CHECK(ms_carve_is_block(allocation, 0, BYTES));
 }
 
-MS_TEST_BETWEEN(start, end_anyway, with_the_first_block_all_else_is_dead)
+MS_TEST_BETWEEN(start, end_anyway, the_first_block_makes_all_else_dead)
 {
     set(7 * G, BYTES, &unmapped);
     take(2 * G, 4 * G);
@@ -471,7 +471,7 @@ MS_TEST_BETWEEN(start_full, end, as_many_as_there_are_places_are_ready_and_all_a
         CHECK(!hand_out(blocks[i], BLOCK));
 }
 
-MS_TEST_BETWEEN(start_full, end, only_one_that_is_not_handed_out_is_given_up_for_another)
+MS_TEST_BETWEEN(start_full, end, a_ready_block_replaces_only_one_that_is_not_handed_out)
 {
     for (size_t i = 0; i < MS_READY_WAYS; i++)
         CHECK(hand_out(blocks[i], BLOCK));

@@ -14,7 +14,7 @@ static CUevent new_event(void)
     return event;
 }
 
-MS_TEST(all_of_it_is_one_chunk)
+MS_TEST(a_parked_store_is_one_chunk)
 {
     struct ms_parked *parked;
     fake_start();

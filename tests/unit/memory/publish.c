@@ -154,7 +154,7 @@ MS_TEST_BETWEEN(start_with_page, end, a_record_has_the_bytes_of_each_kind)
     CHECK(ms_space_add(allocation));
 }
 
-MS_TEST_BETWEEN(start_with_page, end, only_what_has_changed_is_written_again)
+MS_TEST_BETWEEN(start_with_page, end, a_record_is_written_again_for_changes_alone)
 {
     set(0, 1, &fill);
     const uint64_t before = written(0);

@@ -350,7 +350,7 @@ MS_TEST_AFTER(start, a_pointer_a_little_before_a_block_means_it)
 }
 
 /* What a scan may pass over. */
-MS_TEST_AFTER(start, between_two_blocks_nothing_is_pointed_to)
+MS_TEST_AFTER(start, a_pointer_between_two_blocks_points_to_nothing)
 {
     struct ms_pointed pointed = {.pointer = LOW + 20000};
     struct ms_range nothing;
@@ -416,7 +416,7 @@ enum { GUARD_BYTES = 4096 };
 #define HIGH_BEGIN (HIGH - GUARD_BYTES)
 #define HIGH_END (HIGH + LARGE + GUARD_BYTES)
 
-MS_TEST_AFTER(start, between_what_is_deferred_nothing_is_pointed_to)
+MS_TEST_AFTER(start, a_pointer_between_deferred_allocations_points_to_nothing)
 {
     check_nothing(5, 0, 0, LOW_BEGIN);
     check_nothing(LOW_BEGIN - 1, 0, 0, LOW_BEGIN);

@@ -208,7 +208,7 @@ MS_TEST_AFTER(set_up, a_context_without_a_launch_runs_no_kernel)
 }
 
 /* Launches are not seen then. */
-MS_TEST_AFTER(set_up, while_nothing_is_deferred_kernels_are_asked_for_each_time)
+MS_TEST_AFTER(set_up, kernels_are_asked_for_each_time_while_nothing_is_deferred)
 {
     CHECK(no_kernel());
     ms_examining_begin();
@@ -233,7 +233,7 @@ MS_TEST_AFTER(set_up, a_launch_while_the_driver_is_asked_counts)
     CHECK(!no_kernel());
 }
 
-MS_TEST_AFTER(set_up, with_more_contexts_than_are_kept_nothing_is_complete)
+MS_TEST_AFTER(set_up, work_is_never_complete_with_more_contexts_than_are_kept)
 {
     for (uintptr_t i = 1; i < CONTEXTS; i++)
         ms_examining_add_context(context_of(i), 0);

@@ -87,7 +87,7 @@ static bool count_question(char *seen, size_t bytes)
     return true;
 }
 
-MS_TEST_AFTER(begin, once_a_device)
+MS_TEST_AFTER(begin, each_device_is_checked_once)
 {
     ms_selfcheck_set_resolver(count_question);
     CHECK(allows(0) && allows(0));

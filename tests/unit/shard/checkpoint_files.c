@@ -62,7 +62,7 @@ MS_TEST(headers_that_take_longer_than_a_second_are_a_line)
     CHECK_EQ(count_slow_lines(0), 1);
 }
 
-MS_TEST(others_are_none)
+MS_TEST(quick_headers_are_no_line)
 {
     CHECK_EQ(count_slow_lines(UINT64_MAX), 0);
 }

@@ -99,7 +99,7 @@ MS_TEST_BETWEEN(start, end, a_named_tensor_is_ours_and_away_to_the_byte)
     CHECK_EQ(facts.owned_bytes, 500);
 }
 
-MS_TEST_BETWEEN(start, end, only_what_is_asked_about_and_has_no_memory_is_judged)
+MS_TEST_BETWEEN(start, end, a_placement_is_of_asked_bytes_without_memory_alone)
 {
     name_tensor(allocation->address, BYTES, "w");
     fake_set(allocation, 0, FAKE_GRANULE, &fill);

@@ -139,7 +139,7 @@ MS_TEST(code_whose_launches_fail_stays)
 
 /* --- calls that are not modelled */
 
-MS_TEST(before_a_call_that_is_not_modelled_all_is_brought_in)
+MS_TEST(a_call_that_is_not_modelled_brings_all_in_first)
 {
     struct ms_sealed sealed = ms_seal_enter(MS_ENTRY_cuModuleUnload);
     CHECK(sealed.result == CUDA_SUCCESS && sealed.real == (void *)real_cuModuleUnload);

@@ -260,7 +260,7 @@ MS_TEST_AFTER(start, a_caller_without_a_copy_gets_the_one_behind_the_shim)
     must_be(ms_nccl_of(NULL, program->code + 1), b);
 }
 
-MS_TEST_AFTER(start, else_the_first_that_was_found)
+MS_TEST_AFTER(start, a_caller_without_nccl_gets_the_first_copy_found)
 {
     must_be(ms_nccl_of(NULL, has_none->code), NULL);
     must_be(ms_nccl_of(NULL, has_b->code), b);
@@ -269,7 +269,7 @@ MS_TEST_AFTER(start, else_the_first_that_was_found)
     must_be(ms_nccl_of(NULL, has_none->code), b);
 }
 
-MS_TEST_AFTER(start, else_the_library_that_is_loaded)
+MS_TEST_AFTER(start, a_caller_without_nccl_gets_the_copy_that_is_loaded)
 {
     static const char *const others[] = {"/usr/lib/libnccl-net.so", "/libnccl.so/other",
                                          "/lib/other_libnccl.so"};

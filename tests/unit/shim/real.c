@@ -132,7 +132,7 @@ MS_TEST_AFTER(start, the_next_dlsym_is_that_of_a_library_behind_the_shim)
     CHECK(asked == 1 && forgotten == 0);
 }
 
-MS_TEST_AFTER(start, or_libcs_and_the_program_sees_no_error)
+MS_TEST_AFTER(start, the_next_dlsym_may_be_libcs_without_an_error)
 {
     has_next = false;
     ms_find_next_dlsym();
@@ -140,7 +140,7 @@ MS_TEST_AFTER(start, or_libcs_and_the_program_sees_no_error)
     CHECK_EQ(forgotten, 1);
 }
 
-MS_TEST_AFTER(start, so_is_the_next_dlvsym)
+MS_TEST_AFTER(start, the_next_dlvsym_is_found_once)
 {
     ms_find_next_dlvsym();
     ms_find_next_dlvsym();
@@ -148,7 +148,7 @@ MS_TEST_AFTER(start, so_is_the_next_dlvsym)
     CHECK(asked == 1 && forgotten == 0);
 }
 
-MS_TEST_AFTER(start, or_libcs)
+MS_TEST_AFTER(start, the_next_dlvsym_may_be_libcs)
 {
     has_next = false;
     ms_find_next_dlvsym();
@@ -221,13 +221,13 @@ MS_TEST_AFTER(start, the_driver_is_the_loaded_libcuda)
     must_have_driver(driver);
 }
 
-MS_TEST_AFTER(start, or_the_library_of_a_function)
+MS_TEST_AFTER(start, the_driver_may_be_the_library_of_a_function)
 {
     CHECK(ms_real_load(&second[3]));
     must_have_driver(second);
 }
 
-MS_TEST_AFTER(start, if_that_is_a_libcuda)
+MS_TEST_AFTER(start, the_library_of_a_function_must_be_a_libcuda)
 {
     static const char *const paths[] = {"/lib/libcudart.so.1", "/libcuda.so/x.so", "libcuda.s"};
     for (int i = 0; i < 3; i++) {

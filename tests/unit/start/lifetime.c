@@ -647,7 +647,7 @@ MS_TEST_AFTER(start, a_page_with_a_name_of_any_length_counts)
     end_with_a_killed_rank(make_long, "lists them. (2 times, 2.0 MiB, on 2 ranks)\n");
 }
 
-MS_TEST_AFTER(start, but_a_name_that_no_page_has)
+MS_TEST_AFTER(start, a_rank_whose_folder_name_is_too_long_speaks_for_itself)
 {
     end_with_a_killed_rank(make_too_long, "lists them. (1 time, 1.0 MiB)\n");
 }

@@ -157,7 +157,7 @@ MS_TEST_AFTER(page_folder_make, memory_deferred_when_a_program_computes_counts_a
     ms_snapshot_cleanup(&snapshot);
 }
 
-MS_TEST_AFTER(page_folder_make, under_a_plan_what_stays_deferred_does_not_count)
+MS_TEST_AFTER(page_folder_make, memory_deferred_under_a_plan_does_not_count_as_loaded)
 {
     page_start(1 * MIB);
     ms_state_set_plan(&(struct ms_state_plan){.generation = 1});
