@@ -129,7 +129,7 @@ def check_itself():
     told = [("10 of 20", "row", "x"), ("never", "says", "")]
     equal("a figure that no claim has is found", bare("It takes 10 of 20, or 30.", told), "30")
     equal("a word without a claim is found", bare("It never waits.", told), "It never waits.")
-    check("which sentences are wide", [is_wide(text) for text in ("It waits.", "It never waits.", "2 wait", "[a](b/2)", "`a 2`")] ==
+    check("sentences with wide words are found", [is_wide(text) for text in ("It waits.", "It never waits.", "2 wait", "[a](b/2)", "`a 2`")] ==
           [False, True, True, False, False])
     equal("numbers of a row", [has(figure, values("| a | 2,048 | 180.0 / 86.0 |")) for figure in ("2048", "2.0", "52", "53")],
           [True, True, True, False])

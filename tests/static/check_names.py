@@ -5,6 +5,7 @@
 Over the shim, the runtime and the tools: no two headers define the same tag or macro, no file defines a tag of a header
 again, and no two files have the same name, but for those in MANY. No line of C, the tests' included, is wider
 than WIDTH: clang-format sees to code, and this to comments. Drawings and tables (a comment with runs of spaces) may be.
+A name of a unit test is read alone, in a failure: its first word says who acts, and is no pronoun.
 """
 import collections
 import os
@@ -27,6 +28,8 @@ OTHERS = {"METASHARD_API", "__CUDA_API_VERSION_INTERNAL"}
 COMMENT = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 TAG = re.compile(r"\b(?:struct|enum|union)\s+(\w+)\s*\{")
 MACRO = re.compile(r"^\s*#\s*define\s+(\w+)", re.M)
+TEST = re.compile(r"^MS_TEST(?:_AFTER|_BETWEEN)?\((?:[^()]*,)?\s*(\w+)\)", re.M)
+PRONOUN = re.compile(r"(what|it|one|that|those|which)_")
 # A drawing, a table, or a name that cannot be broken.
 FREE = re.compile(r"\S {2,}\S|^ \* {2,}\S|\S{70}")
 
@@ -44,6 +47,9 @@ def find_faults(files):
         for number, line in enumerate(text.split("\n"), 1):
             if not path.endswith(".def") and len(line) > WIDTH and not FREE.search(line):
                 faults.append(f"{path}:{number}: {len(line)} columns, at most {WIDTH}")
+        if path.startswith("tests/unit/"):
+            faults += [f"{path}: the test {name} does not say who acts" for name in TEST.findall(text)
+                       if PRONOUN.match(name)]
         if path.startswith(OTHERS_FOLDERS):
             continue
         code = COMMENT.sub("", text)
@@ -66,8 +72,10 @@ def find_faults(files):
 def must_see():
     """Each kind of fault, so that a check that sees nothing any more is noticed."""
     wrong = {"shim/a.h": "struct x {\n};\n#define Y 1\n", "runtime/a.h": "struct x {\n};\n#define Y 2\n",
-             "runtime/b.c": "struct x {\n};\n/* " + "w " * 60 + "*/\n"}
-    return len(find_faults(wrong)) == 5
+             "runtime/b.c": "struct x {\n};\n/* " + "w " * 60 + "*/\n",
+             "tests/unit/b.c": "MS_TEST(what_is_buried_goes)\nMS_TEST_AFTER(start, it_waits)\n"
+                               "MS_TEST_BETWEEN(start, end,\n                one_that_fails)\nMS_TEST(items_come)\n"}
+    return len(find_faults(wrong)) == 8
 
 
 def main():
