@@ -285,7 +285,7 @@ MS_TEST(small_and_large_handles_come_and_go)
 }
 
 /* As the allocator does when there is no memory: what is free goes, and then it works. */
-MS_TEST(what_is_free_makes_room)
+MS_TEST(free_handles_make_room)
 {
     setenv("SIMCUDA_MEMORY_MIB", "160", 1);
     start();

@@ -415,7 +415,7 @@ static CUdeviceptr open_in(struct partner partner, CUipcMemHandle handle)
     return FINE(partner, OPEN, .handle = handle, LAZY).at;
 }
 
-MS_TEST(what_was_copied_before_is_there)
+MS_TEST(an_opened_allocation_has_bytes_copied_before)
 {
     const struct partner owner = start_partner(), other = start_partner();
     const CUdeviceptr at = make(owner, 5);
@@ -428,7 +428,7 @@ MS_TEST(what_was_copied_before_is_there)
 }
 
 /* Its memory comes in several handles of the driver's. */
-MS_TEST(what_is_partly_in_memory_is_there)
+MS_TEST(an_opened_allocation_partly_in_memory_is_there)
 {
     const struct partner owner = start_partner(), other = start_partner();
     const CUdeviceptr at = make(owner, 9);
@@ -665,7 +665,7 @@ MS_TEST(the_owner_frees_it_first)
 }
 
 /* Where addresses come again soon. */
-MS_TEST(the_handle_of_what_was_freed_opens_nothing_else)
+MS_TEST(the_handle_of_a_freed_allocation_opens_nothing_else)
 {
     if (!device_has_shim())
         ms_test_skip("the driver says nothing of that");
@@ -840,7 +840,7 @@ MS_TEST(a_process_that_shares_is_suspended)
     end_partner(owner);
 }
 
-MS_TEST(what_a_suspended_process_shares_is_opened)
+MS_TEST(an_allocation_of_a_suspended_process_is_opened)
 {
     if (!device_has_shim())
         ms_test_skip("the driver cannot");
@@ -900,7 +900,7 @@ static bool is_answered(const CUipcMemHandle *handle, bool knows_secret)
     return is_good;
 }
 
-MS_TEST(who_does_not_know_the_secret_or_is_another_user_gets_nothing)
+MS_TEST(a_process_without_the_secret_or_of_another_user_gets_nothing)
 {
     if (!device_has_shim())
         ms_test_skip("there is no shim");

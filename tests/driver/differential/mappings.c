@@ -365,7 +365,7 @@ MS_TEST(a_handle_moves_with_what_was_written)
     unmap(second, 8 * MIB, handle);
 }
 
-MS_TEST(what_is_unmapped_may_have_holes)
+MS_TEST(a_range_that_is_unmapped_may_have_holes)
 {
     start();
     const size_t before = free_bytes();

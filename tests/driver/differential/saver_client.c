@@ -36,7 +36,7 @@ static void free_all(CUdeviceptr first, CUdeviceptr second)
     CHECK_EQ(cudaFree((void *)(uintptr_t)second), cudaSuccess);
 }
 
-MS_TEST(what_the_runtime_allocates_is_paused_and_resumed)
+MS_TEST(memory_of_the_runtime_is_paused_and_resumed)
 {
     start_saved();
     const CUfunction add = kernel("add_in_place32");

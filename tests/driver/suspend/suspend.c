@@ -111,7 +111,7 @@ static const void *map_file(size_t bytes, uint32_t seed, char *path_out)
     return mapped;
 }
 
-MS_TEST(what_was_written_waits_and_comes_back)
+MS_TEST(suspending_stores_written_bytes_and_brings_them_back)
 {
     start();
     const CUdeviceptr address = allocate(BYTES);
@@ -222,7 +222,7 @@ MS_TEST(bytes_of_a_file_are_dropped_again_and_again)
     CHECK_EQ(unlink(path), 0);
 }
 
-MS_TEST(of_a_file_only_what_changed_waits)
+MS_TEST(suspending_stores_changed_bytes_of_a_file_alone)
 {
     char path[32];
     start();
@@ -294,7 +294,7 @@ static void make_three(CUdeviceptr made[3], const void *mapped)
         CHECK(is_in_memory(made[i]));
 }
 
-MS_TEST(what_launches_made_is_dropped_again_and_again)
+MS_TEST(suspending_drops_launched_bytes_again_and_again)
 {
     char path[32];
     CUdeviceptr made[3];
@@ -316,7 +316,7 @@ MS_TEST(what_launches_made_is_dropped_again_and_again)
     CHECK_EQ(unlink(path), 0);
 }
 
-MS_TEST(of_what_launches_made_only_what_changed_waits)
+MS_TEST(suspending_stores_changed_bytes_of_launches_alone)
 {
     char path[32];
     CUdeviceptr made[3];
@@ -375,7 +375,7 @@ static const char plan[] = "{\"format\": \"metashard-plan/1\", \"world_size\": 2
                            "\"tensors\": [{\"name\": \"t\", \"dtype\": \"U8\", \"shape\": "
                            "[16777216], \"placements\": [{\"shard\": 0}]}]}";
 
-MS_TEST(what_was_never_written_may_be_that_of_others)
+MS_TEST(suspending_works_with_unwritten_bytes_of_other_ranks)
 {
     start();
     const CUdeviceptr tensor = allocate(BYTES);
@@ -473,7 +473,7 @@ MS_TEST(with_nothing_to_suspend)
     resume();
 }
 
-MS_TEST(what_waits_is_freed_with_its_allocation)
+MS_TEST(stored_bytes_are_freed_with_their_allocation)
 {
     start();
     const CUdeviceptr address = allocate(BYTES), other = allocate(BYTES);

@@ -551,7 +551,7 @@ static void in_vfork(void)
     expect_child(child, 0);
 }
 
-MS_TEST(without_a_lease_a_vfork_child_is_told)
+MS_TEST(a_change_by_a_vfork_child_without_a_lease_is_told)
 {
     lose(in_vfork);
 }

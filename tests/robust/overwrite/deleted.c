@@ -330,7 +330,7 @@ MS_TEST(calls_that_fail)
     check_device(block);
 }
 
-MS_TEST(what_is_not_wanted_is_not_read)
+MS_TEST(a_freed_allocation_of_a_deleted_file_is_not_read)
 {
     start();
     const CUdeviceptr block = load();

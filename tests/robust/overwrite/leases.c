@@ -116,7 +116,7 @@ MS_TEST(a_child_changes_it)
 }
 
 /* Nothing of this changes a byte. */
-MS_TEST(what_changes_no_byte_is_harmless)
+MS_TEST(a_call_that_changes_no_byte_is_harmless)
 {
     const CUdeviceptr block = load_with_lease();
     run_shell(
@@ -214,17 +214,17 @@ static void lose(const char *command, const char *line)
     expect_line(line);
 }
 
-MS_TEST(without_a_lease_a_mode_is_told)
+MS_TEST(a_new_mode_without_a_lease_is_told)
 {
     lose("chmod 640 \"$FILE\"", "(ctime ");
 }
 
-MS_TEST(without_a_lease_a_touch_is_told)
+MS_TEST(a_touch_without_a_lease_is_told)
 {
     lose("touch \"$FILE\"", "(mtime ");
 }
 
-MS_TEST(without_a_lease_a_size_is_told)
+MS_TEST(a_new_size_without_a_lease_is_told)
 {
     lose("cat \"$FILE\" >> \"$FILE.\"; mv \"$FILE.\" \"$OTHER\"; cat \"$OTHER\" >> \"$FILE\"",
          "(size 8388608, was 4194304, mtime ");

@@ -482,7 +482,7 @@ MS_TEST(a_checkpoint_is_converted)
 }
 
 /* What was made of the file's bytes on the device is as good as lost with them. */
-MS_TEST(what_was_copied_on_the_device)
+MS_TEST(bytes_copied_on_the_device_survive_a_change)
 {
     make_files();
     device_start();
@@ -497,7 +497,7 @@ MS_TEST(what_was_copied_on_the_device)
 }
 
 /* What was read lies in memory, and can be taken away and read again; not any more. */
-MS_TEST(what_was_read_before)
+MS_TEST(bytes_read_before_survive_a_change)
 {
     make_files();
     device_start();
@@ -531,7 +531,7 @@ MS_TEST(errno_stays)
 }
 
 /* A kernel that was recorded, and whose input is gone, is run while there is a file. */
-MS_TEST(what_a_kernel_made)
+MS_TEST(bytes_a_kernel_made_survive_a_change)
 {
     make_files();
     setenv("METASHARD_KERNEL_RULES", getenv("OVERWRITE_RULES"), 1);

@@ -299,7 +299,7 @@ static void copy_without_statx(__attribute__((unused)) const struct server *serv
     check_device(block);
 }
 
-MS_TEST(without_statx)
+MS_TEST(a_change_without_statx_is_noticed)
 {
     int ran = 0;
     for (int i = 0; i < CHANGES; i++)

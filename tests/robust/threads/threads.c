@@ -192,7 +192,7 @@ MS_TEST(a_thread_that_is_cancelled_while_it_makes_memory_keeps_nothing)
     check_cancelled_read(PTHREAD_CANCEL_DEFERRED);
 }
 
-MS_TEST(nor_one_that_may_be_cancelled_anywhere)
+MS_TEST(a_read_that_is_cancelled_anywhere_holds_no_memory)
 {
     check_cancelled_read(PTHREAD_CANCEL_ASYNCHRONOUS);
 }
@@ -239,7 +239,7 @@ static void check_held(struct call *call, const char *function, bool in_busy_str
     CHECK_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
 }
 
-MS_TEST(what_a_copy_to_the_host_reads_stays_until_it_is_queued)
+MS_TEST(a_copy_to_the_host_holds_its_source_until_queued)
 {
     start();
     CUdeviceptr taken;
@@ -275,22 +275,22 @@ static void check_overlapping_copy_held(void (*run)(struct call *call), const ch
     check_filled(block, BYTES, 7);
 }
 
-MS_TEST(what_a_copy_on_the_device_reads_stays_until_it_is_queued)
+MS_TEST(a_copy_on_the_device_holds_its_source_until_queued)
 {
     check_overlapping_copy_held(copy_some, "cuMemcpyDtoD_v2");
 }
 
-MS_TEST(what_a_copy_of_any_kind_reads_stays_until_it_is_queued)
+MS_TEST(a_copy_of_any_kind_holds_its_source_until_queued)
 {
     check_overlapping_copy_held(copy_any, "cuMemcpy");
 }
 
-MS_TEST(what_a_copy_in_a_busy_stream_reads_stays_until_it_is_queued)
+MS_TEST(a_copy_in_a_busy_stream_holds_its_source_until_queued)
 {
     check_copy_in_stream_held(copy_in_stream, "cuMemcpyDtoDAsync_v2");
 }
 
-MS_TEST(what_a_copy_of_any_kind_in_a_busy_stream_reads_stays_until_it_is_queued)
+MS_TEST(any_copy_in_a_busy_stream_holds_its_source_until_queued)
 {
     check_copy_in_stream_held(copy_any_in_stream, "cuMemcpyAsync");
 }
@@ -323,12 +323,12 @@ static void check_held_by_other_context(bool to_host)
         check_filled(to, MIB, 7);
 }
 
-MS_TEST(what_a_copy_in_another_context_reads_stays)
+MS_TEST(a_copy_in_another_context_holds_its_source)
 {
     check_held_by_other_context(false);
 }
 
-MS_TEST(what_a_copy_to_the_host_in_another_context_reads_stays)
+MS_TEST(a_copy_to_the_host_in_another_context_holds_its_source)
 {
     check_held_by_other_context(true);
 }

@@ -22,7 +22,7 @@ static struct ms_snapshot process_of(uint64_t started_ns, uint64_t factor)
                                 .sample_count = SAMPLES};
 }
 
-MS_TEST(of_many_moments_the_one_with_the_most_memory_stays)
+MS_TEST(the_moment_with_the_most_memory_stays_of_many)
 {
     struct ms_snapshot snapshot = process_of(77, 3);
     size_t count;
@@ -89,7 +89,7 @@ MS_TEST(a_tensor_of_several_processes_has_the_most_of_one_and_no_sum)
     free(rows);
 }
 
-MS_TEST(without_samples_there_are_no_moments)
+MS_TEST(a_process_without_samples_has_no_moments)
 {
     const struct ms_snapshot snapshot = {0};
     size_t count = 7;
