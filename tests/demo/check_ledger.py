@@ -56,16 +56,16 @@ def check_known():
     sent = [PLAIN | {"h2d_bytes": bytes_} for bytes_ in (1000 * MIB, 1700 * MIB, 2000 * MIB, 2300 * MIB)]
     with known(row):
         found = compare("a flow", PLAIN, sent[2])
-        check("what is known is told, and not wrong", not found.wrong and "a cause" in found.known[0], found)
+        check("a known difference is told, and not wrong", not found.wrong and "a cause" in found.known[0], found)
         equal("another flow is not known", len(compare("another", PLAIN, sent[2]).wrong), 1)
         for what, figures in (("holds", sent[0]), ("is better", sent[1]), ("is worse", sent[3])):
-            equal(f"what is known and {what} is wrong", len(wrongs(figures)), 1)
-        equal("what is known of one quantity is not of others", len(wrongs(sent[2] | {"peak_bytes": 2000 * MIB})), 1)
+            equal(f"a known difference that {what} is wrong", len(wrongs(figures)), 1)
+        equal("a known difference of one quantity is not of others", len(wrongs(sent[2] | {"peak_bytes": 2000 * MIB})), 1)
 
 
 def check_nothing():
-    equal("where nobody has counted it is wrong", wrongs({}), ["nobody counted anything"])
-    equal("what nobody can count is left out", wrongs(PLAIN | {"opens": None}), [])
+    equal("a flow that nobody has counted is wrong", wrongs({}), ["nobody counted anything"])
+    equal("a quantity that nobody can count is left out", wrongs(PLAIN | {"opens": None}), [])
 
 
 EATS = """
@@ -87,7 +87,7 @@ def check_watch(folder):
     more = (large["host_peak_bytes"] - small["host_peak_bytes"]) / MIB
     check("host memory is seen", 60 <= more <= 68, more)
     done, _ = ledger.run([sys.executable, "-c", "import time; time.sleep(60)"], dict(os.environ), timeout=0.5)
-    check("what does not end is ended", done.returncode != 0 and "no end" in done.stderr, done)
+    check("a flow that does not end is ended", done.returncode != 0 and "no end" in done.stderr, done)
 
 
 def run_rank(arguments, folder, rank, ranks, is_cold, with_preload):

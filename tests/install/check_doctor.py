@@ -34,7 +34,7 @@ def check_doctor(folder):
     for name in ("system", "kernel", "/proc", "driver", "preloads", "switch", "state", "leases", "memory", "cache", "PyTorch"):
         seen = line_of(name, METASHARD_STATE_DIR=folder)
         check(f"a line about {name}, which does not say no", seen.startswith(("ok ", "note ")), seen)
-    check("without the package there is no library", line_of("library").startswith("no "), line_of("library"))
+    check("metashard doctor without the package finds no library", line_of("library").startswith("no "), line_of("library"))
     equal("a line with no is an exit status", metashard("doctor")[0], 1)
     check("no driver", "there is no CUDA driver" in line_of("driver", LD_LIBRARY_PATH="") or
           line_of("driver", LD_LIBRARY_PATH="").startswith("ok "), line_of("driver", LD_LIBRARY_PATH=""))

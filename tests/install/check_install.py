@@ -142,7 +142,7 @@ def check_example(options, root, library, mandir, folder):
         file.write(text.replace("\\e", "\\"))
     include = root + os.path.join(options.prefix, options.includedir)
     equal("the example in C compiles", run(["cc", "-Wall", "-Wextra", "-Werror", "-I" + include, program + ".c", "-o", program]), "")
-    equal("it runs without MetaShard", run(program), "without MetaShard\n")
+    equal("the example runs without MetaShard", run(program), "without MetaShard\n")
     output = run(program, LD_PRELOAD=":".join(options.preload.split(":")[:-1] + [library]))
     check("and with it", re.match(r"MetaShard " + re.escape(options.version) + r': \{"pid": \d+, .*\}\n$', output) is not None, output)
 

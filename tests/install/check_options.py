@@ -63,17 +63,17 @@ def summary_of(text, key):
 
 def check_without_packages(machine):
     status, text, targets = machine.configure()
-    check("without the packages of jemalloc and jansson it is configured", status == 0, text)
+    check("a build without the packages of jemalloc and jansson is configured", status == 0, text)
     check("the heap is libc's, and the summary says why",
           summary_of(text, "heap").startswith("libc: libjemalloc_pic.a was not found"), text)
     check("metashard-plan is left out, and the summary says why",
           summary_of(text, "metashard-plan").startswith("no: jansson was neither found nor fetched"), text)
-    check("it is not built, metashard-dump is",
+    check("metashard-plan is not built, metashard-dump is",
           "metashard-plan" not in targets and "metashard-dump" in targets, targets)
     status, text, _ = machine.configure("-Dplans=enabled")
-    check("one that is asked for and cannot be had is an error", status != 0 and "subproject" in text, text)
+    check("a metashard-plan that is asked for and cannot be had is an error", status != 0 and "subproject" in text, text)
     status, text, _ = machine.configure("-Dheap=jemalloc")
-    check("so is a heap", status != 0 and "libjemalloc_pic.a was not found" in text, text)
+    check("a heap that is asked for and cannot be had is an error", status != 0 and "libjemalloc_pic.a was not found" in text, text)
 
 
 def check_switched_off(machine):

@@ -55,7 +55,7 @@ def change(folder, path, old, new):
 def check_refusals(version):
     with tempfile.TemporaryDirectory() as folder:
         copy_of(folder)
-        check("what has no placeholder, and a day, may be published", ask(folder, "--tag", "v" + version) ==
+        check("a release without a placeholder, and with a day, may be published", ask(folder, "--tag", "v" + version) ==
               (0, f"metashard {version} may be published\n"), ask(folder, "--tag", "v" + version))
         status, text = ask(folder, "--tag", "v9.9.9")
         check("not by a tag of another version", status == 1 and "expected the version of the tag v9.9.9" in text, text)

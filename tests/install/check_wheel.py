@@ -155,7 +155,7 @@ def check_bill(wheel):
     # The one names itself in its messages; the other is what metashard-plan is built with.
     seen = {"jemalloc"} if any(b"<jemalloc>" in data for name, data in files.items() if name.endswith("/libmetashard.so")) else set()
     seen |= {"jansson"} if any(name.endswith("/metashard-plan") for name in files) else set()
-    check("of all that is linked in", set(parts) - set(LINKED) in ADDED and set(parts) & set(LINKED) == seen, parts)
+    check("the bill lists all that is linked in", set(parts) - set(LINKED) in ADDED and set(parts) & set(LINKED) == seen, parts)
     check("with versions and licences", all(re.fullmatch(r"\d[\d.]*", part["version"]) and part["licenses"] for part in parts.values()) and
           {name: parts[name]["licenses"] for name in seen} == {name: [{"license": {"id": LINKED[name]}}] for name in seen}, parts)
     equal("none is twice, and the whole depends on each", (len(parts), bill["dependencies"][0]["dependsOn"]),
@@ -239,22 +239,22 @@ def check_run(there, library):
         r"metashard: peak of device memory: \d[\d.]* \w+ instead of \d[\d.]* \w+ \(-\d+ %\)$", lines[0]) is not None, lines)
     more = re.fullmatch(rf"metashard: more: METASHARD_STATE_DIR={re.escape(there.state)} metashard show --job (\S+)", lines[-1])
     check("and how to see more", more is not None and there.run("show", "--job", more[1]).stdout.startswith(f"process {pid}"), lines)
-    check("which shows the last run", there.run("show").stdout.startswith(f"process {pid}"))
+    check("metashard show tells of the last run", there.run("show").stdout.startswith(f"process {pid}"))
     check("as does the tool, by the page", pid in there.run("dump", "show", page).stdout)
     check("and a list has it", pid in there.run("list").stdout)
     done = there.run("run", "--", "sh", "-c", f"{job}; METASHARD_JOB=other {job}")
-    equal("of its own processes, not of those that ran meanwhile", "the worst of" not in done.stderr and len(done.stderr.splitlines()), len(lines))
+    equal("the peak is of its own processes, not of those that ran meanwhile", "the worst of" not in done.stderr and len(done.stderr.splitlines()), len(lines))
     done = there.run("run", "--", job, METASHARD="off")
     equal("switched off: it says so", done.stderr.splitlines()[-1:], ["metashard: METASHARD=off: the command ran without it"])
     done = there.run("run", "--", job, METASHARD_STATE_DIR="")
-    equal("without a folder for pages: it says so", done.stderr.splitlines()[-1:],
+    equal("metashard run says that there is no folder for pages", done.stderr.splitlines()[-1:],
           ["metashard: METASHARD_STATE_DIR is empty, so no process has left a state page to show"])
     equal("without, if it is not wanted", there.run("run", "--quiet", "--", job).stderr, "")
     done = there.run("run", "--log", "info:log", "--plan", "/dev/null", "--explain", "--", "sh", "-c",
                      'printf "%s\\n" "$LD_PRELOAD" "$METASHARD_LOG" "$METASHARD_PLAN" "$METASHARD_EXPLAIN"; exit 3', LD_PRELOAD="libc.so.6")
     equal("variables are set, a preload is kept, the exit status is the command's", (done.returncode, done.stdout.split()),
           (3, [f"{library}:libc.so.6", "info:" + os.path.abspath("log"), "/dev/null", "on"]))
-    equal("one that used no device memory has no page", done.stderr.splitlines()[-1:],
+    equal("a command that used no device memory has no page", done.stderr.splitlines()[-1:],
           ["metashard: no process of the command deferred device memory; METASHARD_LOG=info says more of each"])
     done = there.run("run", "--", there.program("metashard"), "run", "--quiet", "--", "sh", "-c", 'echo "$LD_PRELOAD"')
     equal("within itself it is not preloaded twice", done.stdout.strip(), library)
@@ -268,7 +268,7 @@ def check_run(there, library):
         ["metashard: no-such-program: no such program in PATH"],
         [f"metashard: {script}: not executable: put python before it, or chmod +x"], [f"metashard: {SOURCE}: is a folder"]])
     if run([sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so.1')"]).returncode != 0:
-        equal("without a driver it says so", there.run("run", "--", "true", LD_LIBRARY_PATH="").stderr.splitlines()[-1:], [
+        equal("metashard run says that there is no driver", there.run("run", "--", "true", LD_LIBRARY_PATH="").stderr.splitlines()[-1:], [
             "metashard: there is no CUDA driver here (libcuda.so.1), so nothing was deferred; metashard dry-run needs none"])
 
 
@@ -289,7 +289,7 @@ def check_signals(there):
     process.kill()
     began = time.monotonic()
     process.stdout.read()  # until the command has closed it
-    check("one that is killed takes the command with it", time.monotonic() - began < 30)
+    check("a run that is killed takes the command with it", time.monotonic() - began < 30)
     process.wait()
 
 
@@ -308,12 +308,12 @@ def check_functions(there):
           (True, 0, 1, 1, 4))
     equal("a plan and a name do what they say: a quarter is in memory", (status["tensors"], status["owned_bytes"], status["backed_bytes"]),
           (1, 2 << 20, 2 << 20))
-    equal("what cannot be done is an error with its reason", [error.split(":")[0] for error in errors],
+    equal("a call that cannot be done is an error with its reason", [error.split(":")[0] for error in errors],
           ["Error", "ValueError", "TypeError", "Error", "Error"])
     is_loaded, caught, _, before, status, errors = results_of(run(command, **there.settings()))
-    equal("without it there is one warning, and nothing else", (is_loaded, len(caught), before, status, errors),
+    equal("a process without the shim has one warning, and nothing else", (is_loaded, len(caught), before, status, errors),
           (False, 1, {"loaded": False}, {"loaded": False}, [None, errors[1], errors[2], None, None]))
-    check("which says what to do", "metashard run" in "".join(caught))
+    check("the warning says what to do", "metashard run" in "".join(caught))
     is_loaded, caught, _, _, _, errors = results_of(there.run("run", "--quiet", "--", *command, METASHARD="off"))
     equal("switched off it does nothing, in silence", (is_loaded, caught, errors), (True, [], [None, errors[1], errors[2], None, None]))
 
@@ -323,7 +323,7 @@ def check_suspended(there):
     equal("a block is suspended, and resumed after an exception; the types have the keys of the results",
           results_of(there.run("run", "--quiet", "--", *command)), (True, False, 9, [], True, True))
     found = results_of(run(command, **there.settings()))
-    equal("without MetaShard the block is left alone", (found[:3], found[4:]), ((None, None, 0), (True, True)))
+    equal("a block without MetaShard is left alone", (found[:3], found[4:]), ((None, None, 0), (True, True)))
 
 
 def check_example(there):
@@ -379,7 +379,7 @@ def check_kernel(there, library, folder):
         found = json.load(file)
     equal("a kernel for notebooks has the preload and the variables", (done.returncode, found["env"], found["argv"][1:3]),
           (0, {"LD_PRELOAD": library, "METASHARD_LOG": "info"}, ["-m", "ipykernel_launcher"]))
-    equal("it can be removed", (there.run("run", "--kernel", "--remove", **data).returncode, files_below(folder)), (0, set()))
+    equal("the kernel can be removed", (there.run("run", "--kernel", "--remove", **data).returncode, files_below(folder)), (0, set()))
     equal("once", there.run("run", "--kernel", "--remove", **data).returncode, 2)
     there.run("run", "--kernel", "--prefix", folder)
     equal("or be below a prefix", files_below(folder), {"share/jupyter/kernels/metashard/kernel.json"})
@@ -395,7 +395,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         wheel = options.wheel or build_wheel(SOURCE, folder, {"build-dir": os.path.join(options.build, "wheel"), "setup-args": [
             "-Doptimization=0", f"-Dcuda-headers={options.cuda}"]})
-        check("it needs no version of Python", re.search(r"-py3-none-(many)?linux_\w+\.whl$", wheel) is not None)
+        check("the wheel needs no version of Python", re.search(r"-py3-none-(many)?linux_\w+\.whl$", wheel) is not None)
         check_bill(wheel)
         there = Environment(options, folder)
         before = files_below(there.folder)

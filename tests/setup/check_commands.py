@@ -49,7 +49,7 @@ def check_help():
         if script == "quickstart":
             program = subprocess.run([sys.executable, os.path.join(SOURCE, "tests", "demo", "quickstart.py"), "--help"],
                                      capture_output=True, text=True, check=True).stdout
-            check("it has the options of the program that it starts",
+            check("quickstart has the options of the program that it starts",
                   options_in(done.stdout) == options_in(program) - {"--build"}, (done.stdout, program))
 
 
@@ -124,9 +124,9 @@ def check_count():
         check("a failed case is counted", count("x=" + log) == (1, [
             "skipped x: metashard:unit / b: z", "x: 1 passed, 1 failed, 1 skipped", "FAILED x: metashard:unit / a: y",
             "    # why", "1 passed, 1 failed, 1 skipped"]), count("x=" + log))
-        check("it is named, to be run again", count("--again", log) == (0, ["a"]))
+        check("a failed case is named, to be run again", count("--again", log) == (0, ["a"]))
         write_log(folder, "again-x.json", {"a": ["ok 1 x", "ok 2 y"]})
-        check("what passes then is unstable", count("x=" + log) == (0, [
+        check("a case that passes then is unstable", count("x=" + log) == (0, [
             "skipped x: metashard:unit / b: z", "x: 2 passed, 0 failed, 1 skipped", "UNSTABLE x: metashard:unit / a: y",
             "    # why", "2 passed, 0 failed, 1 skipped"]), count("x=" + log))
         write_log(folder, "again-x.json", {"a": ["not ok 1 x", "ok 2 y"]})

@@ -73,7 +73,7 @@ def check_running(folder, job):
     seen = dump("metrics", "--job", "4711", METASHARD_STATE_DIR=folder)[1].splitlines()
     labels = f'pid="{job.pid}",rank="1",device="0",host="{os.uname().nodename}",metashard_job="4711"'
     check("its figures are metrics", f"metashard_live_peak_bytes{{{labels}}} {23 << 20}" in seen, seen)
-    check("what it is, too", len([line for line in seen if re.fullmatch(
+    check("its process is a metric, too", len([line for line in seen if re.fullmatch(
         r"metashard_process_info\{" + re.escape(labels) + r',version="\d[^"]*",command=".*job.*"\} 1', line)]) == 1, seen)
     equal("each with a type and a help, bytes with their unit, and an end",
           (*(len([line for line in seen if line.startswith(f"# {word} ")]) for word in ("TYPE", "HELP", "UNIT")), len(seen), seen[-1]),
@@ -82,11 +82,11 @@ def check_running(folder, job):
     equal("a name ends with its unit", {name for name in names["TYPE"] if name.endswith("_bytes")}, names["UNIT"])
     check("and said to run", out.startswith(f"process {job.pid}, rank 1 of 2: running for "))
     status, out, errors = dump("list", METASHARD_STATE_DIR=folder)
-    check("it is in the list, with its age and its folder",
+    check("the process is in the list, with its age and its folder",
           re.search(rf"^ *{job.pid} +1 running +\d+ (s|min) .* 23\.0 MiB  job 4711: .*/job .* \({re.escape(os.getcwd())}\)$",
                     out, re.M) is not None, out)
     narrow = dump("list", "--width", "80", METASHARD_STATE_DIR=folder)[1]
-    check("where a terminal is narrow, its command has a line of its own, with the end of the folder", re.search(
+    check("its command has a line of its own on a narrow terminal, with the end of the folder", re.search(
         rf"^ *{job.pid} +1 running .* 23\.0 MiB\n +job 4711: \S.*{re.escape(os.path.basename(os.getcwd()))}\)$", narrow,
         re.M) is not None, narrow)
 
@@ -111,7 +111,7 @@ def check_killed(folder, job):
             "the cause with the most bytes": r"^What brought bytes into memory\n.*\n +4\.0 MiB +1 .* fallback +cuLaunchKernel, fill32: ",
             "what can be done about it": r"fill32\s+used\s+these\s+tensors[^\"]*launch\s+it\s+after\s+the\s+weights\s+are\s+sharded",
             "the last event": r"record +3\.0 MiB +5  cuMemsetD8_v2, a fill\n\Z"}.items():
-        check(f"of it: {name}", re.search(wanted, out, re.M) is not None, out)
+        check(f"show tells of it: {name}", re.search(wanted, out, re.M) is not None, out)
 
 
 def check_json(folder, job):
@@ -130,11 +130,11 @@ def check_json(folder, job):
     equal("blocks by size", [(block["bytes"], block["deferred_bytes"], block["state"]) for block in page["blocks"]],
           [(8 * MIB, 6 * MIB, "partly"), (8 * MIB, 8 * MIB, "deferred"), (4 * MIB, 0, "resident"),
            (3 * MIB, 3 * MIB, "deferred")])
-    equal("where their bytes come from", [block["lineage_bytes"] for block in page["blocks"]],
+    equal("blocks tell where their bytes come from", [block["lineage_bytes"] for block in page["blocks"]],
           [{"file": 8 * MIB}, {"file": 8 * MIB}, {"resident": 4 * MIB}, {"fill": 3 * MIB}])
-    equal("from which file", [(block["file"], block["file_offset"]) for block in page["blocks"][:2]],
+    equal("blocks tell from which file", [(block["file"], block["file_offset"]) for block in page["blocks"][:2]],
           [(os.path.join(folder, "data"), 4096), (os.path.join(folder, "data"), 4096 + 8 * MIB)])
-    equal("of which tensors", [(tensor["name"], tensor["bytes"], tensor["file_bytes"]) for tensor in page["tensors"]],
+    equal("the page tells of which tensors", [(tensor["name"], tensor["bytes"], tensor["file_bytes"]) for tensor in page["tensors"]],
           [("first.weight", 8 * MIB, 8 * MIB), ("second.weight", 8 * MIB, 8 * MIB)])
     equal("sums are those of the blocks", (sum(block["deferred_bytes"] for block in page["blocks"]),
                                            sum(block["backed_bytes"] for block in page["blocks"])),
@@ -177,9 +177,9 @@ def check_sealed(folder, data):
     lines = [line for line in done.stderr.splitlines() if " explain: " in line]
     equal("METASHARD_EXPLAIN tells each once", (done.returncode, len(lines)), (0, 2))
     check("in the form of the log", all(re.match(r"metashard\[pid \d+\] explain: ", line) for line in lines))
-    check("which call", any("cuMemcpy3DPeer is not modelled" in line for line in lines))
-    check("which kernel, and where rules are described", any("kernel fill32" in line and "kernel-rules.txt" in line
-                                                             for line in lines))
+    check("the explanation names the call", any("cuMemcpy3DPeer is not modelled" in line for line in lines))
+    check("the explanation names the kernel, and where rules are described", any(
+        "kernel fill32" in line and "kernel-rules.txt" in line for line in lines))
     equal("no rule is offered for a kernel that may reduce", any(offer in done.stderr for offer in RULE_CLASSES), False)
     done = subprocess.run([JOB, data, KERNELS], capture_output=True, text=True,
                           env=job_environment("", JOB_SEALS="1", METASHARD_EXPLAIN="1"))
@@ -310,7 +310,7 @@ def check_diff(folder, data):
     status, out, errors = dump("diff", page_of(folder, job), page_of(folder, ended))
     equal("two processes", (status, errors), (0, ""))
     check("figures that differ", re.search(r"^  backed_bytes +6\.0 MiB +24\.0 MiB \+18\.0 MiB$", out, re.M) is not None)
-    equal("those that do not are left out", "requested_bytes" in out, False)
+    equal("figures that do not differ are left out", "requested_bytes" in out, False)
     check("causes that differ", re.search(r"fallback for a call that is not modelled, cuMemcpy3DPeer: 0 times, 0 B; 1 times, 17\.0 MiB$", out, re.M)
           is not None)
 
@@ -328,7 +328,7 @@ def check_settled(folder):
         file.write(make_page.page(parts))
     lines = [" ".join(line.split()) for line in dump("show", path)[1].splitlines()]
     at = lines.index("settled 5.0 MiB of 14 allocations, 3 times")
-    equal("what was settled, when and why", lines[at + 1:at + 3],
+    equal("show tells what was settled, when and why", lines[at + 1:at + 3],
           ["3.0 MiB last after 0.0 us: the program has moved on", "2.0 MiB last after 0.0 us: a capture begins"])
 
 
@@ -376,12 +376,12 @@ def check_runs(folder):
     equal("a launcher, which has no memory, is none of the processes", dump("show", "--brief", "--job", "launched",
           METASHARD_STATE_DIR=pages)[1].splitlines()[0], "peak of device memory: 7.0 MiB instead of 100.0 MiB (-93 %)")
     make_run(pages, "unused", 410, 10**18 + 50, (40,), loaded=(45,), unit=1024)
-    equal("what was never used does not count, and less than a granule is not worth a line", dump("show", "--brief", "--job", "unused", METASHARD_STATE_DIR=pages)[1]
+    equal("memory that was never used does not count, and less than a granule is not worth a line", dump("show", "--brief", "--job", "unused", METASHARD_STATE_DIR=pages)[1]
           .splitlines(), ["peak of device memory while it loaded: 40.0 MiB instead of 80.0 MiB (-50 %)"])
     os.unlink(os.path.join(pages, "metashard-410.state"))
     os.unlink(os.path.join(pages, "metashard-400.state"))
     os.unlink(os.path.join(pages, "metashard-401.state"))
-    equal("of one that has not loaded", dump("show", "--brief", METASHARD_STATE_DIR=pages)[1].splitlines(),
+    equal("the brief line of a process that has not loaded", dump("show", "--brief", METASHARD_STATE_DIR=pages)[1].splitlines(),
           ["peak of device memory: 5.0 MiB instead of 100.0 MiB (-95 %)",
            "could not stay deferred: 50.0 MiB, 3 times, for cuLaunchKernel of train (a kernel without a rule)"])
     make_run(pages, "part", 500, 10**18 + 15, (1,) * 8)
@@ -401,7 +401,7 @@ def check_runs(folder):
            "100.0 MiB 6 0.0 us used cuLaunchKernel, train"])
     causes = json.loads(dump("show", "--json", METASHARD_STATE_DIR=pages)[1])["causes"]
     equal("for programs names are whole", sum(cause["text"].startswith("_ZN2at6native13reduce_kernel") for cause in causes), 2)
-    check("of one process: loading, and all", re.search(r"^  while it loaded: peak 30\.0 MiB instead of 80\.0 MiB$", dump(
+    check("show of one process tells the peak while it loaded", re.search(r"^  while it loaded: peak 30\.0 MiB instead of 80\.0 MiB$", dump(
         "show", os.path.join(pages, "metashard-201.state"))[1], re.M) is not None)
 
 
@@ -455,7 +455,7 @@ def check_terminal(page):
     equal("on a terminal", status, 0)
     lines = re.sub(r"\033\[\d*m", "", seen.decode()).splitlines()
     equal("coloured there, and as wide as it is", (b"\033[31m" in seen, max(map(len, lines))), (True, 60))
-    equal("without colours where NO_COLOR is set", b"\033" in on_terminal(page, NO_COLOR="1")[1], False)
+    equal("a terminal with NO_COLOR gets no colours", b"\033" in on_terminal(page, NO_COLOR="1")[1], False)
     explained = dump("--help")[1].split("\n\n", 1)
     taken, told = (set(re.findall(r"--\w+", text)) for text in explained)
     check("--help explains each option", taken <= told, taken - told)
@@ -590,8 +590,8 @@ def check_secrets(folder, data):
     for name, out in seen.items():
         equal(f"no secret of the command line: {name}", "hush" in out, False)
         if name != "--events":
-            check(f"what is none: {name}", re.search(r"--hf-token=\*\*\* --password \*\*\* HF_TOKEN=\*\*\* \*\*\* "
-                                                     r"https://\*\*\*@host --lr=1", out) is not None)
+            check(f"words that are no secret stay: {name}", re.search(
+                r"--hf-token=\*\*\* --password \*\*\* HF_TOKEN=\*\*\* \*\*\* https://\*\*\*@host --lr=1", out) is not None)
     job = start_job(folder, data, "--plain-argument", METASHARD_STATE_COMMAND="off")
     kill(job)
     with open(page_of(folder, job), "rb") as file:
@@ -694,7 +694,7 @@ def check_default(folder, data):
     pages = [name for name in os.listdir(os.path.join(run, "metashard")) if not name.startswith(".selfcheck-")]
     equal("the default is the user's runtime directory", pages, [f"metashard-{job.pid}.state"])
     status, out, _ = dump("show", str(job.pid), XDG_RUNTIME_DIR=run)
-    equal("where it is found by its id", (status, out.startswith(f"process {job.pid}: ended after")), (0, True))
+    equal("the page there is found by its id", (status, out.startswith(f"process {job.pid}: ended after")), (0, True))
 
 
 def main():

@@ -18,7 +18,7 @@ def bare(test):
     test.check("blocks are seen, and nothing that is launched waits",
                dump["observed_blocks"] == 1 + 4 + 4 and dump["recorded_launches"] == 0, dump)
     _, dump = test.both("left_behind", BARE)
-    test.check("what blocks leave behind stays", dump["backed_bytes_peak"] == 48 * MIB and dump["evicted_bytes"] == 0,
+    test.check("memory that blocks leave behind stays", dump["backed_bytes_peak"] == 48 * MIB and dump["evicted_bytes"] == 0,
                (dump["backed_bytes_peak"], dump["evicted_bytes"]))
     test.both("after_settling", BARE)
     test.both("random", BARE)

@@ -30,14 +30,14 @@ def alone(test):
                [block["taken"] for block in dump["blocks"]] ==
                [[], [[at * MIB, (at + 4) * MIB] for at in (0, 4, 8, 12)]], dump)
     _, dump = test.both("experts")
-    test.check("of 18,432 experts only what was read had memory", dump["backed_bytes_peak"] <= 2 * MIB,
+    test.check("only the parts that were read of 18,432 experts had memory", dump["backed_bytes_peak"] <= 2 * MIB,
                dump["backed_bytes_peak"])
     _, dump = test.both("shredded", {"METASHARD_SETTLE_MS": "0"})
     test.check("a block in too many pieces is in memory, and no other", 16 * MIB < dump["backed_bytes_peak"] <= 18 * MIB,
                dump["backed_bytes_peak"])
     test.check("and that is said", dump["fallbacks"] == 1, dump["fallbacks"])
     _, dump = test.both("one_block")
-    test.check("one block and what was read of another had memory",
+    test.check("a block and the part that was read of another had memory",
                dump["backed_bytes_peak"] <= (16 + 2 + 2) * MIB, dump)
     test.both("neighbours")
     test.both("outside")
@@ -51,9 +51,9 @@ def alone(test):
     test.check("a stale address costs nothing", dump["backed_bytes_peak"] == 4 * MIB, dump)
     test.both("within")
     _, dump = test.both("first_is_source")
-    test.check("what is sent on to another block is recorded", dump["recorded_launches"] == 2 + 2, dump["recorded_launches"])
+    test.check("a launch that sends a block on to another is recorded", dump["recorded_launches"] == 2 + 2, dump["recorded_launches"])
     _, dump = test.both("chain")
-    test.check("of a chain of copies no more than two wait", dump["recorded_launches"] == 1 + 2, dump)
+    test.check("a chain of copies has no more than two that wait", dump["recorded_launches"] == 1 + 2, dump)
     _, dump = test.both("described")
     test.check("a map's tensor had memory, and no other",
                dump["backed_bytes_peak"] <= (16 + 4) * MIB and
@@ -63,7 +63,7 @@ def alone(test):
                dump["backed_bytes_peak"] <= 16 * MIB and dump["deferred_bytes"] == 48 * MIB, dump)
     test.both("odd_reports")
     seen, dump = test.both("silent")
-    test.check("it is said, once, that no blocks are reported", dump["observed_blocks"] == 0 and
+    test.check("the log tells, once, that no blocks are reported", dump["observed_blocks"] == 0 and
                seen.stderr.count("does not report the blocks") == 1, seen.stderr)
 
 
@@ -74,12 +74,12 @@ def with_time(test):
     patient = {"METASHARD_IDLE_MS": "5000"}
     for delay in ("0", "2000"):
         _, dump = test.both("left_behind", dict(patient, SIMCUDA_DELAY_US=delay), alone={})
-        test.check("one block's memory at a time", dump["backed_bytes_peak"] == 24 * MIB, dump["backed_bytes_peak"])
+        test.check("blocks have memory one at a time", dump["backed_bytes_peak"] == 24 * MIB, dump["backed_bytes_peak"])
     _, dump = test.both("left_in_use")
-    test.check("what is in use stays", dump["backed_bytes_peak"] == (24 + 4 + 24) * MIB and dump["evicted_bytes"] == 0,
+    test.check("memory in use stays", dump["backed_bytes_peak"] == (24 + 4 + 24) * MIB and dump["evicted_bytes"] == 0,
                (dump["backed_bytes_peak"], dump["evicted_bytes"]))
     _, dump = test.both("left_behind", dict(patient, METASHARD_LEFTOVER_BYTES="24M"), alone={})
-    test.check("what may be left behind stays, but not under a new block",
+    test.check("left over memory stays up to its limit, but not under a new block",
                dump["backed_bytes_peak"] == 48 * MIB and dump["evicted_bytes"] == 48 * MIB,
                (dump["backed_bytes_peak"], dump["evicted_bytes"]))
     _, dump = test.both("for_ever", patient, alone={})
@@ -94,7 +94,7 @@ def with_time(test):
                kinds(dump) == {"resident", "dead"} and
                dump["backed_bytes_peak"] <= (8 + 4 + 2) * MIB, dump)
     _, dump = test.both("described_again", dict(SMALL, **patient), alone={})
-    test.check("what a map is made over stays, and other memory is given back",
+    test.check("memory under a tensor map stays, and other memory is given back",
                dump["evicted_bytes"] >= 16 * MIB, dump["evicted_bytes"])
     test.both("captured", SMALL, alone={})
     _, dump = test.both("ready_when_short", SMALL, alone={})

@@ -36,7 +36,7 @@ def all_scenarios(test):
     _, dump = test.both("unseen_by_one_of_four", LIMIT)
     test.check("pieces between those of others are the file's", dump["recorded_file_bytes"] == ALL // 4, dump)
     seen, _ = test.run("unseen_changed_a_little")
-    test.check("what no sample shows fails when it is needed", f"result {OPERATING_SYSTEM_ERROR}" in seen.stdout and
+    test.check("a change that no sample shows fails when its bytes are needed", f"result {OPERATING_SYSTEM_ERROR}" in seen.stdout and
                "METASHARD_UNSEEN_READS=off" in seen.stderr, seen.stdout + seen.stderr)
     _, dump = test.both("unseen_changed_a_little", {"METASHARD_UNSEEN_READS": "off"})
     test.check("and is kept with the setting", dump["recorded_snapshot_bytes"] == TENSOR, dump)

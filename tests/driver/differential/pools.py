@@ -21,7 +21,7 @@ def all_scenarios(test):
         test.check("most of it is deferred when its context ends", dump["backed_bytes_peak"] <= 24 * MIB, dump)
     for settings in ({}, {"METASHARD_MIN_BYTES": "1"}, {"SIMCUDA_DELAY_US": "500"}):
         _, dump = test.both("warmed_up", dict(settings, SIMCUDA_MEMORY_MIB="256"))
-        test.check("what is only warmed up has no memory", 0 < dump["backed_bytes_peak"] <= 64 * MIB, dump)
+        test.check("memory that is only warmed up is not backed", 0 < dump["backed_bytes_peak"] <= 64 * MIB, dump)
 
     _, dump = test.both("sliced")
     test.check("only the part that was read had memory", dump["backed_bytes_peak"] <= 2 * MIB, dump)
@@ -30,7 +30,7 @@ def all_scenarios(test):
     test.check("a training loop settles", dump["settles"] == 1 and "launches work" in dump["settle_cause"], dump)
     test.check("and then the driver serves it", dump["deferred_allocations"] < 500, dump["deferred_allocations"])
     _, dump = test.both("train", {"METASHARD_SETTLE_MS": "0"})
-    test.check("without settling, all of it is deferred", dump["deferred_allocations"] >= 600, dump["deferred_allocations"])
+    test.check("a training loop without settling has all of it deferred", dump["deferred_allocations"] >= 600, dump["deferred_allocations"])
 
     _, dump = test.both("train_and_load")
     test.check("settled once", dump["settles"] == 1, dump)
@@ -38,7 +38,7 @@ def all_scenarios(test):
                dump["deferred_allocations"] == 2 and dump["backed_bytes_peak"] <= 18 * MIB, dump)
 
     _, dump = test.both("captured_early")
-    test.check("what comes after a capture is deferred", dump["deferred_allocations"] == 2 and
+    test.check("an allocation after a capture is deferred", dump["deferred_allocations"] == 2 and
                dump["backed_bytes_peak"] <= 4 * MIB, dump)
 
     test.both("short_of_memory", SMALL, alone={})

@@ -23,7 +23,7 @@ def refused(test):
     test.both("beside")
     test.both("retained")
     _, dump = test.both("batches")
-    test.check("what a batch does not touch stays deferred", 0 < dump["backed_bytes_peak"] <= 16 << 20 and
+    test.check("memory that a batch does not touch stays deferred", 0 < dump["backed_bytes_peak"] <= 16 << 20 and
                dump["live_bytes_peak"] == 24 << 20, dump)
 
 

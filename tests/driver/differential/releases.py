@@ -53,7 +53,7 @@ def checks(test, build_id, other):
             f"{dump['recorded_launches']}: {seen.stderr}")
 
     kept.keep(path, build_id, rules, "9.9.0+cu999", True)
-    run("one that the user has checked: recorded, and nothing is said", 16, [])
+    run("a release that the user has checked: recorded, and nothing is said", 16, [])
     os.chmod(path, 0o666)
     run("in a file that others may write: no kernel is recorded", 0, ["is not used", "this PyTorch"])
     os.chmod(path, 0o600)

@@ -35,7 +35,7 @@ def settling(test):
     seen, dump = test.run("overwrite_one", {"METASHARD_LEASES": "off"})
     test.check("settling goes on behind a block that is lost", dump["settles"] == 1 and
                is_deferred(dump) == [True, False] and dump["settled_allocations"] == 1, dump)
-    test.check("it is told when settling, and when it is read", seen.stderr.count("changed after") == 2,
+    test.check("the log tells of a lost block when settling, and when a read needs it", seen.stderr.count("changed after") == 2,
                seen.stderr)
     test.check("and the other is right", "kept: result 0" in seen.stdout, seen.stdout)
 
@@ -56,7 +56,7 @@ def settling(test):
 
 def pressure(test):
     _, dump = test.both("pressure", SMALL, alone={})
-    test.check("what was read was given back", dump["evicted_bytes"] > 0, dump)
+    test.check("memory of reads was given back", dump["evicted_bytes"] > 0, dump)
     test.both("pressure_for_others", SMALL, alone={})
     test.both("pageable_table", {"SIMCUDA_PAGEABLE": "1"})
 

@@ -49,7 +49,7 @@ def check_dump(program, preload, folder):
     equal("lineage of heap memory, and of zeros in it", blocks[3 * MIB]["kinds"], {"snapshot": 2 * MIB, "fill": MIB})
     without = run(program, preload, folder, METASHARD_DUMP=f"{folder}/alone", METASHARD_STATE_DIR="")
     alone = read_dump(f"{folder}/alone")
-    equal("it needs no page beside it", (without[0], without[2], alone["requested_bytes"], len(alone["blocks"])),
+    equal("a dump needs no page beside it", (without[0], without[2], alone["requested_bytes"], len(alone["blocks"])),
           (0, [], 31 * MIB, 3))
 
 
@@ -74,12 +74,12 @@ def check_no_plan(program, preload, folder):
 
 def check_messages(program, preload, folder):
     _, _, errors = run(program, preload, folder, METASHARD_LOG="info", RANK="5")
-    equal("one line at the start, the summary, and what to run next", len(errors), 3)
+    equal("the log has a line at the start, the summary, and what to run next", len(errors), 3)
     equal("they tell rank and pid", all(line.startswith("metashard[rank 5 pid ") for line in errors), True)
     equal("version, device and driver", re.search(
         r"info: MetaShard [\d.]+ on device 0, Simulated CUDA device, driver of CUDA \d+\.\d+$", errors[0]) is not None, True)
-    equal("what was deferred", "4 allocations of 31.0 MiB deferred" in errors[1], True)
-    equal("where the page is", re.search(r"metashard-dump show \S+/metashard-\d+\.state$", errors[2]) is not None, True)
+    equal("the summary tells what was deferred", "4 allocations of 31.0 MiB deferred" in errors[1], True)
+    equal("the last line tells where the page is", re.search(r"metashard-dump show \S+/metashard-\d+\.state$", errors[2]) is not None, True)
     _, _, errors = run(program, preload, folder, METASHARD_MIN_BYTES="many")
     equal("a wrong value is one line", [line.split(": ", 1)[1] for line in errors],
           ["METASHARD_MIN_BYTES=many is not understood: expected a number of bytes such as 65536, "
@@ -128,14 +128,14 @@ def run_busy(program, preload, folder, *arguments, **settings):
 
 def check_busy(program, preload, folder):
     status, errors, seen = run_busy(program, preload, folder)
-    equal("it ends while a thread has an allocation for ever", (status, errors), (0, []))
+    equal("a process ends while a thread has an allocation for ever", (status, errors), (0, []))
     equal("the dump tells what was known of that", seen, [{"fill": 4 * MIB}, {"fill": 4 * MIB}])
     status, errors, seen = run_busy(program, preload, folder, "free")
     equal("and while one is freed", (status, errors), (0, []))
     plan = os.path.join(folder, "plan.json")
     status, errors, seen = run_busy(program, preload, folder, plan, METASHARD_PLAN=plan)
-    equal("it ends while the thread for plans waits for that one", status, 0)
-    equal("which a line says", len([line for line in errors if "the thread for plans waits" in line]), 1)
+    equal("a process ends while the thread for plans waits for that one", status, 0)
+    equal("a line says that the thread for plans waits", len([line for line in errors if "the thread for plans waits" in line]), 1)
 
 
 def main():

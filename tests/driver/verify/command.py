@@ -50,7 +50,7 @@ def check_sums(commands):
     commands.check("all is equal", several, 0, whole)
     commands.check("a planted fault", commands.job("order"), 1, "error: verify: 4096 of the bytes 0 to 4096 ",
                    r"1 ranges, 4\.0 KiB compared, 1 differ; ", preload=PLANTED, PLANT="order", **FAULT)
-    commands.check("without it", commands.job("order"), 0, "0 differ; ", preload=PLANTED, **FAULT)
+    commands.check("the same job without the fault", commands.job("order"), 0, "0 differ; ", preload=PLANTED, **FAULT)
     commands.check("a sample", several, 0, r"1 process: .* 0 differ; \d+\.\d MiB was left out$", METASHARD_VERIFY_SAMPLE="50")
     both = commands.script("{one} & {other} & wait", one=several, other=commands.job("several", "other"))
     commands.check("two processes", both, 0, r"2 processes: 16 ranges, 128\.0 MiB compared, 0 differ; nothing")

@@ -78,7 +78,7 @@ def faults(test):
     wanted, _ = test.run("several", with_shim=False)
     done, _ = run(test, "several", plain, {})
     whole = sums_of(done)
-    test.check("without a fault all is compared", whole is not None and whole[0] >= 4 and whole[1] == 64 << 20 and
+    test.check("a run without a fault compares all", whole is not None and whole[0] >= 4 and whole[1] == 64 << 20 and
                whole[2:] == [0, 0] and done.stdout == wanted.stdout, done.stderr)
     for percent in ("50", "0"):
         done, _ = run(test, "several", plain, {"METASHARD_VERIFY_SAMPLE": percent})
@@ -88,10 +88,10 @@ def faults(test):
                    done.stderr)
     done, _ = run(test, "several", plain, {"SIMCUDA_MEMORY_MIB": "40"})
     sums = sums_of(done)
-    test.check("what has no memory for its shadow is left out", sums is not None and sums[2] == 0 and sums[3] > 0 and
+    test.check("bytes without memory for their shadow are left out", sums is not None and sums[2] == 0 and sums[3] > 0 and
                done.stdout == wanted.stdout, done.stderr)
     done, _ = run(test, "several", plain, {"METASHARD": "on"})
-    test.check("without the mode nothing is said", done.stderr == "" and done.stdout == wanted.stdout, done.stderr)
+    test.check("a run without the mode says nothing", done.stderr == "" and done.stdout == wanted.stdout, done.stderr)
 
 
 with tempfile.TemporaryDirectory() as directory:

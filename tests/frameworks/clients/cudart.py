@@ -35,7 +35,7 @@ def main():
     tap.check("the runtime reaches cuInit and gives up", "cuInit" in plain.log
               and "cudaGetDeviceCount: cudaSuccess" not in plain.output
               and "cudaDriverGetVersion: cudaSuccess" in plain.output, plain.tell())
-    tap.equal("it asks for the functions on the list", sorted(requests),
+    tap.equal("the runtime asks for the functions on the list", sorted(requests),
               sorted(expected_requests(names)))
     for how, settings in {"with the shim": {}, "switched off": {"METASHARD": "off"},
                           "deferring everything": {"METASHARD_MIN_BYTES": "1"}}.items():

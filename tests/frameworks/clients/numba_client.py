@@ -43,7 +43,7 @@ def main():
     argv = [python, PROGRAM]
     tap = Tap()
     plain = Run(argv, folder=folder, settings=driver)
-    tap.check("without the shim", plain.status == 0 and "WRONG" not in plain.output
+    tap.check("the program without the shim", plain.status == 0 and "WRONG" not in plain.output
               and plain.output.endswith("done\n") and is_clean(plain), plain.tell(), plain.stats)
     for how, settings in SHIM_SETTINGS.items():
         run = Run(argv, shim=True, folder=folder, settings={**driver, **settings})

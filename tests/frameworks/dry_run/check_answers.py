@@ -44,14 +44,14 @@ LABELS = [(30, {0: curve.WEIGHTS, 60 * GIB: curve.GRADIENTS})]
 def check_curve():
     read = curve.read(HISTORY, MARKS, LABELS)
     equal("the peaks", (read["peak_reserved"], read["peak_allocated"]), (101 * GIB, 40 * GIB))
-    equal("where the peak is", (read["peak_phase"], read["peak_step"]), (curve.BACKWARD, 1))
-    equal("what is there at the peak", read["kinds"],
+    equal("the phase and the step of the peak", (read["peak_phase"], read["peak_step"]), (curve.BACKWARD, 1))
+    equal("the kinds of memory at the peak", read["kinds"],
           {curve.WEIGHTS: 10 * GIB, curve.ACTIVATIONS: 20 * GIB, curve.GRADIENTS: 10 * GIB})
     equal("the line that has most", (read["places"][0]["place"], read["places"][0]["bytes"]), ("train.py:2", 20 * GIB))
     equal("the peak of each phase", {row["phase"]: row["allocated"] // GIB for row in read["phases"]},
           {curve.BUILD: 10, curve.FORWARD: 35, curve.BACKWARD: 40, curve.OPTIMIZER: 28, "later steps": 28})
     guessed = curve.read(HISTORY, MARKS, [])
-    equal("without labels, phases tell", guessed["kinds"],
+    equal("phases tell the kinds without labels", guessed["kinds"],
           {curve.WEIGHTS: 10 * GIB, curve.ACTIVATIONS: 20 * GIB, curve.GRADIENTS: 10 * GIB})
     equal("no history is no answer", curve.read([], [], []), None)
 
@@ -73,11 +73,11 @@ def check_store():
             client.sendall(b"\3" + text(b"/own"))
             equal("a value of this rank", answers.read(13), text(b"value"))
             client.sendall(b"\3" + text(b"/another"))
-            equal("one of another rank", answers.read(136), text(bytes(128)))
+            equal("a value of another rank", answers.read(136), text(bytes(128)))
             client.sendall(b"\1" + text(b"/gathered/3") + text(b"mine") + b"\3" + text(b"/gathered/5"))
             equal("under the number of another rank, what this one has", answers.read(12), text(b"mine"))
             client.sendall(b"\5" + struct.pack("<q", 2) + text(b"/own") + text(b"/another"))
-            equal("what is not there yet", answers.read(1), b"\1")
+            equal("a value that is not there yet", answers.read(1), b"\1")
             client.sendall(b"\6" + struct.pack("<q", 1) + text(b"/another"))
             equal("nobody waits", answers.read(1), b"\0")
     finally:
@@ -179,7 +179,7 @@ def check_generation():
         return ids
     found = [length([says] * 9) for says in (True, False, True)]
     equal("generation goes on to its greatest length", found, [8, 8, 8])
-    equal("without one, to where the device says", length([False, True], None), 5)
+    equal("generation without one goes on to where the device says", length([False, True], None), 5)
 
 
 def check_text():
@@ -187,7 +187,7 @@ def check_text():
               "world": "8", "steps": 0, "peak_reserved": 78 * GIB, "peak_allocated": 77 * GIB,
               "shortages": [{"wanted": 4 * GIB, "free": GIB, "phase": "forward", "step": 1, "lines": ["train.py:3 y = f(x)"]}]}
     lines = dry_run_answer.text({"as it is": answer})
-    equal("what does not fit, where and by how much",
+    equal("the answer tells where and by how much a run does not fit",
           "does NOT fit" in lines and "3.00 GiB missing, in forward of step 1" in lines and "train.py:3" in lines, True)
 
 
@@ -197,10 +197,10 @@ def check_notes():
               "peak_reserved": 70 * GIB, "peak_allocated": 60 * GIB, "driver": {"unknown_reads": 7},
               "reads": [{"place": "train.py:9", "times": 7}], "choices": [{"place": "train.py:8", "elements": 4096}]}
     wide, narrow = (dry_run_answer.text({"as it is": {**answer, "peak_reserved": peak * GIB}}) for peak in (70, 77))
-    equal("what fits narrowly", ("fits (" in wide, "it may not fit there" in wide, "fits narrowly (" in narrow,
-                                 "it may not fit there" in narrow), (True, False, True, True))
-    equal("where numbers were read", "train.py:9 (7)" in wide, True)
-    equal("which masks decided a size", "all true" in wide and "train.py:8 (4096)" in wide, True)
+    equal("a run that fits narrowly", ("fits (" in wide, "it may not fit there" in wide, "fits narrowly (" in narrow,
+                                       "it may not fit there" in narrow), (True, False, True, True))
+    equal("the answer tells where numbers were read", "train.py:9 (7)" in wide, True)
+    equal("the answer tells which masks decided a size", "all true" in wide and "train.py:8 (4096)" in wide, True)
 
 
 def check_ways():

@@ -43,12 +43,12 @@ def searched(lengths, need):
 
 
 def check_search():
-    equal("of four values two or three are run", [searched([4], lambda at, most=most: 10 if at < most else 100)[:2] for most in range(5)],
+    equal("a search of four values runs two or three", [searched([4], lambda at, most=most: 10 if at < most else 100)[:2] for most in range(5)],
           [(None, [(1,), (0,), (3,)]), ((0,), [(1,), (0,)]), ((1,), [(1,), (2,)]), ((2,), [(1,), (2,), (3,)]), ((3,), [(1,), (2,), (3,)])])
     for length in (1, 2, 3, 7, 8, 31, 32):
         found = [searched([length], lambda at, most=most: 10 if at < most else 100) for most in range(1, length + 1)]
-        equal(f"of {length} values the last that fits, by halves", ([place for place, _, _ in found],
-                                                                     max(len(tried) for _, tried, _ in found)),
+        equal(f"a search of {length} values finds the last that fits, by halves", ([place for place, _, _ in found],
+                                                                                   max(len(tried) for _, tried, _ in found)),
               ([(most,) for most in range(length)], length.bit_length()))
 
 
@@ -129,8 +129,8 @@ def fails(options):
 def check_failures():
     status, _, said = run_fit(fails, "--vary", "batch-size=1,2", *COMMAND)
     equal("a dry run that cannot start", (status, "cannot say: with batch-size=1: no PyTorch" in said), (2, True))
-    equal("what the program said last", "    the program says why\n" in said, True)
-    equal("of what has an answer, nothing is shown", "the program says" in run_fit(needs, "--vary", "batch-size=1", *COMMAND)[2], False)
+    equal("the answer has what the program said last", "    the program says why\n" in said, True)
+    equal("a program that has an answer is not shown", "the program says" in run_fit(needs, "--vary", "batch-size=1", *COMMAND)[2], False)
     status, _, said = run_fit(lambda options: os._exit(3), "--vary", "batch-size=1", *COMMAND)
     equal("a dry run that is killed", (status, "without an answer" in said), (2, True))
 
@@ -246,13 +246,13 @@ def marked(status, printed, **settings):
 def check_marker():
     of_test = "{\n1 failed\n"
     equal("a test without the marker runs", marked(0, ""), (None, []))
-    equal("one that fits on this GPU passes, and does not run here", marked(0, "", gpu="l4"),
+    equal("a test that fits on this GPU passes, and does not run here", marked(0, "", gpu="l4"),
           (True, [("test_a.py::test_b", "/x", {"gpu": "l4"})]))
     lines = marked(1, of_test + json.dumps(answer_of(90), indent=2), gpu="l4")[0]
-    equal("one that does not says so first, and not what it printed", ("does NOT fit" in lines[0], "1 failed" in lines), (True, False))
+    equal("a test that does not says so first, and not what it printed", ("does NOT fit" in lines[0], "1 failed" in lines), (True, False))
     lines = marked(2, of_test + json.dumps({"status": 2, "reason": "wants data"}, indent=2), gpu="l4")[0]
-    equal("one without an answer says why, and what it printed", lines, ["metashard dry-run: cannot say: wants data", "{", "1 failed"])
-    equal("one that cannot be run", marked(2, "", gpu="l4")[0], ["metashard: no such GPU"])
+    equal("a test without an answer says why, and what it printed", lines, ["metashard dry-run: cannot say: wants data", "{", "1 failed"])
+    equal("a test that cannot be run", marked(2, "", gpu="l4")[0], ["metashard: no such GPU"])
     equal("a setting that there is not", marked(0, "", gpus="l4")[0], ["fits: expected gpu=, world=, rank= or steps=, found gpus"])
     os.environ["DRY_RUN_FOLDER"] = "/x"
     equal("in the dry run it runs", marked(0, "", gpu="l4"), (None, []))

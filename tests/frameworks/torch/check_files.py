@@ -164,7 +164,7 @@ def check_kinds(tap, program, path):
     skipped = listed(program, path)["skipped"]
     # other: conjugated, the two tensors of the sparse one, and that of nine dimensions
     wanted = {"strided": 3, "dtype": 2, "other": 4}
-    tap.check("what is not listed is counted", skipped == wanted, f"{skipped}, expected {wanted}")
+    tap.check("tensors that are not listed are counted", skipped == wanted, f"{skipped}, expected {wanted}")
 
 
 def check_forms(tap, program, path):
@@ -177,7 +177,7 @@ def check_forms(tap, program, path):
         tap.check(f"records aligned to {alignment}", wrong == "", wrong)
     torch.save(state, path, _disable_byteorder_record=True)
     wrong = compare(program, path, torch.load(path, mmap=True))
-    tap.check("without byteorder", wrong == "", wrong)
+    tap.check("a file without byteorder", wrong == "", wrong)
     torch.save(state, path, _use_new_zipfile_serialization=False)
     said = listed(program, path)
     tap.check("the form before 1.6 is refused", isinstance(said, str) and "PyTorch 1.6" in said, said)

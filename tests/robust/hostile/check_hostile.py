@@ -172,7 +172,7 @@ def check_interposers(place):
             off = Case(place, mode, preload=three, deferred=False, METASHARD="off", **reports)
             report(f"the same with the shim switched off: {mode}", off.wrong() or
                    ("" if seen_by(off) == seen and seen[1] != silent else f"they saw {seen_by(off)}, without the shim {seen}"))
-            place.check(f"one before alone is no reason for a line: {mode}", mode, preload=":".join([*libraries[:-1], front, libraries[-1]]))
+            place.check(f"a library before the shim alone is no reason for a line: {mode}", mode, preload=":".join([*libraries[:-1], front, libraries[-1]]))
     check_system_interposer(place, place.built("robust", "hostile", "hooks-behind.so"), told)
     check_driver_shims(place)
 
