@@ -168,7 +168,7 @@ MS_TEST(a_part_of_an_address_counts_where_another_call_may_have_written_the_rest
         check_piece(&pieces[i]);
 }
 
-MS_TEST(nothing_means_nothing)
+MS_TEST(a_payload_of_no_bytes_is_clean)
 {
     const unsigned char byte = 0;
     unsigned char bytes[] = {1};

@@ -12,7 +12,7 @@
     ms_tensor_map_extent(CU_TENSOR_MAP_DATA_TYPE_##type, rank, dims, strides, \
                          CU_TENSOR_MAP_INTERLEAVE_NONE)
 
-MS_TEST(a_vector)
+MS_TEST(a_vector_has_its_elements_as_extent)
 {
     const cuuint64_t dims[] = {100};
     CHECK_EQ(EXTENT(UINT8, 1, dims, NULL), 100);

@@ -40,7 +40,7 @@ static int lines(const char *text)
     return count;
 }
 
-MS_TEST(defaults)
+MS_TEST(an_empty_environment_gives_the_defaults)
 {
     char *environment[] = {(char *)"HOME=/root", NULL};
     const struct ms_config config = read_config(environment);
@@ -110,7 +110,7 @@ MS_TEST(the_job_in_a_file_name_is_cut_and_the_launchers_if_there_is_no_other)
     unsetenv("SLURM_JOB_ID");
 }
 
-MS_TEST(values)
+MS_TEST(variables_set_their_options)
 {
     char *environment[] = {(char *)"METASHARD=Off",
                            (char *)"METASHARD_MIN_BYTES=512k",

@@ -338,7 +338,7 @@ MS_TEST(equal_texts_may_be_written_differently)
     }
 }
 
-MS_TEST(members_and_elements)
+MS_TEST(the_parser_finds_members_and_elements)
 {
     static const char *const keys[] = {"a", "b", "c", NULL};
     const char *values[3];
@@ -354,7 +354,7 @@ MS_TEST(members_and_elements)
     CHECK(!ms_json_members(&reading, NULL, values[1], keys, values, NULL));
 }
 
-MS_TEST(integers)
+MS_TEST(the_parser_accepts_integers_that_fit)
 {
     struct ms_json_walk walk = {
         .in = good("[0, 9223372036854775807, 5, 5.0, 5e0, -1, \"5\", true, [5], "

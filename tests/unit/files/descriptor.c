@@ -151,7 +151,7 @@ static void *read_all(__attribute__((unused)) void *argument)
     return NULL;
 }
 
-MS_TEST_AFTER(make_sources, many_threads)
+MS_TEST_AFTER(make_sources, threads_that_read_many_files_get_right_bytes)
 {
     pthread_t threads[8];
     for (int i = 0; i < 8; i++)
@@ -197,13 +197,13 @@ static void read_with(unsigned thread_count)
 }
 
 /* Those that read past the page cache have a descriptor for each file, too. */
-MS_TEST_AFTER(make_sources, readers)
+MS_TEST_AFTER(make_sources, readers_past_the_page_cache_get_right_bytes)
 {
     read_with(1);
     read_with(16);
 }
 
-MS_TEST_AFTER(make_sources, cold_files)
+MS_TEST_AFTER(make_sources, reads_of_cold_files_get_right_bytes)
 {
     for (int i = 0; i < FILES; i++) {
         const int file = open(name_of(i), O_RDONLY | O_CLOEXEC);

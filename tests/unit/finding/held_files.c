@@ -131,7 +131,7 @@ MS_TEST_AFTER(set_up, parts_make_a_whole)
 }
 
 /* Each reads more than its part, as blocks want it. */
-MS_TEST_AFTER(set_up, parts_that_overlap)
+MS_TEST_AFTER(set_up, reads_of_overlapping_parts_are_of_the_file)
 {
     enum { STEP = 8 * PART };
     for (off_t at = 0; at + STEP <= BYTES; at += STEP)
@@ -146,7 +146,7 @@ static void *read_half(void *half)
     return NULL;
 }
 
-MS_TEST_AFTER(set_up, threads_read_parts)
+MS_TEST_AFTER(set_up, parts_that_threads_read_are_of_the_file)
 {
     pthread_t thread;
     CHECK_EQ(pthread_create(&thread, NULL, read_half, memory), 0);
@@ -180,7 +180,7 @@ MS_TEST_AFTER(set_up, a_small_end_without_a_note)
     CHECK(is_of_file(memory + BYTES - 2 * BLOCK, 2 * BLOCK, BYTES - 2 * BLOCK) == false);
 }
 
-MS_TEST_AFTER(set_up, a_short_read)
+MS_TEST_AFTER(set_up, a_short_read_is_of_the_file_up_to_its_end)
 {
     CHECK_EQ(truncate(file.path, BYTES - 1000), 0);
     nanosleep(&(struct timespec){.tv_nsec = 100 * 1000 * 1000}, NULL);

@@ -233,7 +233,7 @@ MS_TEST_AFTER(set_up, errno_stays)
 }
 
 /* More than the table has. */
-MS_TEST_AFTER(set_up, many_reads)
+MS_TEST_AFTER(set_up, the_last_of_more_reads_than_the_table_has_is_noted)
 {
     enum { COUNT = 70000, STEP = 2 * MS_READS_LEAST };
     struct ms_mapping place;
@@ -348,7 +348,7 @@ MS_TEST_AFTER(set_up, a_read_over_many_windows)
     CHECK_EQ(place.file_offset, 100 + MANY / 2 - WINDOW);
 }
 
-MS_TEST_AFTER(set_up, many_files)
+MS_TEST_AFTER(set_up, the_last_of_more_files_than_the_table_has_is_noted)
 {
     enum { COUNT = 1100 };
     struct ms_mapping place;
@@ -805,28 +805,28 @@ MS_TEST(reads_of_no_checkpoint_are_not_noted_before_a_device_is_used)
     CHECK_START("\x03\0\0\0\0\0\0\0{", true);
 }
 
-MS_TEST(how_checkpoints_begin)
+MS_TEST(the_start_of_a_checkpoint_is_known)
 {
     CHECK_START("PK\5\6", false);
     CHECK_START("PK\3\4", true);
 }
 
-MS_TEST(how_a_model_of_ggml_begins)
+MS_TEST(the_start_of_a_model_of_ggml_is_known)
 {
     CHECK_START("GGUF", true);
 }
 
-MS_TEST(how_a_file_of_hdf5_begins)
+MS_TEST(the_start_of_a_file_of_hdf5_is_known)
 {
     CHECK_START("\x89HDF\r\n\x1a\n", true);
 }
 
-MS_TEST(how_an_array_of_numpy_begins)
+MS_TEST(the_start_of_an_array_of_numpy_is_known)
 {
     CHECK_START("\x93NUMPY\1", true);
 }
 
-MS_TEST(how_a_pickle_begins)
+MS_TEST(the_start_of_a_pickle_is_known)
 {
     CHECK_START("\x80\6", false);
     CHECK_START("\x80\5", true);

@@ -122,7 +122,7 @@ MS_TEST_AFTER(start, a_function_that_tells_no_layout_is_asked_once)
     CHECK_EQ(questions, asked);
 }
 
-MS_TEST_AFTER(start, unloading_forgets)
+MS_TEST_AFTER(start, an_unload_forgets_layouts)
 {
     struct ms_param_layout *before = ms_parameters_take((CUfunction)THREE);
     ms_parameters_forget(NULL);

@@ -486,7 +486,7 @@ MS_TEST(a_folder_that_takes_no_file_is_none)
     check_named(ENOSPC, false);
 }
 
-MS_TEST(a_limit)
+MS_TEST(a_store_takes_no_more_than_its_limit)
 {
     struct ms_store *store = ms_store_create(NULL, 4 * (size_t)BYTES, BYTES + 1, &fault);
     struct ms_source *source = add(store, 1, BYTES);

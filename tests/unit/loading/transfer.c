@@ -346,7 +346,7 @@ static void check_random(uint64_t state)
     CHECK(staging_bytes <= ms_config.staging_bytes || staging_bytes == 256 * KIB);
 }
 
-MS_TEST_AFTER(make_files, random_runs)
+MS_TEST_AFTER(make_files, a_transfer_of_random_runs_gets_right_bytes)
 {
     static const size_t stagings[] = {0, 300 * 1024, 1 << 20, 64 << 20};
 #ifdef __SANITIZE_THREAD__
@@ -374,7 +374,7 @@ MS_TEST_AFTER(make_files, runs_within_a_run)
     CHECK_EQ(ms_counter_get(MS_COUNT_FILE_READ_BYTES) - before, 6 * MIB);
 }
 
-MS_TEST_AFTER(make_files, nothing_to_do)
+MS_TEST_AFTER(make_files, a_transfer_of_no_bytes_calls_no_driver)
 {
     make_memory(MIB);
     start(MIB, 4);
@@ -784,7 +784,7 @@ MS_TEST(a_transfer_ends_when_cancelled_while_threads_read)
 
 /* Each driver call in its turn; nothing stays behind, and the next transfer works. Only pinned
  * memory can be done without. */
-MS_TEST_AFTER(make_files, failing_driver_calls)
+MS_TEST_AFTER(make_files, a_transfer_with_a_failing_driver_call_leaves_nothing)
 {
     make_memory(files[0].bytes);
     CUresult result;

@@ -406,7 +406,7 @@ static bool may_be(const struct ms_content *content)
            (kind != MS_DEAD && kind != MS_UNMAPPED && kind != MS_RESIDENT);
 }
 
-MS_TEST(legal_states)
+MS_TEST(every_state_of_content_is_legal_as_the_table_says)
 {
     int legal = 0;
     for (int i = 0; i < MS_KIND_COUNT * 3 * 2 * 2; i++) {

@@ -99,7 +99,7 @@ MS_TEST(more_ranks_than_rows)
               (const char *const[]){"0-2", "2-4", "", "", ""}, 5);
 }
 
-MS_TEST(tensors_without_elements)
+MS_TEST(tensors_without_elements_have_no_ranges)
 {
     static const char *const nothing[] = {"", "", "", ""};
     check_all(ALONE("\"dp\": 4", "0", "[{\"shard\": 0}]"), nothing, 4);
@@ -111,7 +111,7 @@ MS_TEST(tensors_without_elements)
     check_all(ALONE("\"dp\": 4", "0", "[\"replicate\"]"), nothing, 4);
 }
 
-MS_TEST(tensors_without_dimensions)
+MS_TEST(tensors_without_dimensions_are_one_element)
 {
     check_all(ALONE("\"dp\": 2", "", "[\"replicate\"]"), (const char *const[]){"0-2", "0-2"}, 2);
     check_all(ALONE("\"dp\": 2", "", "[{\"flat\": \"zero3\"}]"), (const char *const[]){"0-2", ""},
@@ -137,7 +137,7 @@ MS_TEST(the_order_of_placements)
               (const char *const[]){"0-4", "4-8", "8-12", "12-16"}, 4);
 }
 
-MS_TEST(interleaved_parts)
+MS_TEST(interleaved_parts_are_sharded_each_by_itself)
 {
     check_all(ALONE("\"tp\": 2", "8", "[{\"shard\": 0, \"interleave\": [2, 1, 1]}]"),
               (const char *const[]){"0-4 8-10 12-14", "4-8 10-12 14-16"}, 2);
@@ -165,7 +165,7 @@ MS_TEST(sixty_four_parts_cut_again)
 }
 
 /* The sums and products of shapes near 2^63 stay in 64 bits. */
-MS_TEST(the_largest_tensors)
+MS_TEST(the_largest_tensors_stay_in_64_bits)
 {
     struct used used;
     CHECK(use(&used, ALONE("\"dp\": 1048576", "4611686018427387903", "[{\"shard\": 0}]")));
@@ -275,7 +275,7 @@ MS_TEST(each_tensor_counts_with_its_own_list)
 }
 
 /* 8 mesh dimensions cut 8 tensor dimensions. */
-MS_TEST(eight_dimensions)
+MS_TEST(eight_dimensions_of_a_mesh_cut_eight_of_a_tensor)
 {
     struct used used;
     CHECK(use(&used, MESH("\"a\":2,\"b\":2,\"c\":2,\"d\":2,\"e\":2,\"f\":2,\"g\":2,\"h\":2")
