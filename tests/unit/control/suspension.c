@@ -80,7 +80,7 @@ static void must_tell(unsigned long long others)
         ms_test_fail(__FILE__, __LINE__, "%s, expected %s", text, expected);
 }
 
-SUSPENSION_TEST(it_tells_what_became_of_the_memory)
+SUSPENSION_TEST(a_suspension_tells_how_much_memory_stays_in_use)
 {
     fake.physical_bytes = 100;
     must_tell(100); /* somebody else's */
@@ -97,7 +97,7 @@ SUSPENSION_TEST(it_tells_what_became_of_the_memory)
     fake.physical_bytes = 0;
 }
 
-SUSPENSION_TEST(without_allocations_no_device_is_asked)
+SUSPENSION_TEST(a_suspension_without_allocations_asks_no_device)
 {
     fake_allocation_free(allocation);
     fake.physical_bytes = 100;
@@ -146,7 +146,7 @@ SUSPENSION_TEST(a_folder_is_one_that_can_be_written_by_its_whole_path)
     CHECK_EQ(rmdir(made), 0);
 }
 
-SUSPENSION_TEST(while_a_group_is_open_nothing_is_suspended)
+SUSPENSION_TEST(a_suspension_fails_while_a_group_is_open)
 {
     is_in_group = true;
     must_refuse(NULL, "an NCCL group of the program is open");
@@ -160,7 +160,7 @@ SUSPENSION_TEST(a_process_that_cannot_be_suspended_says_why)
     CHECK(strcmp(fault.text, "it cannot be suspended") == 0 && text[0] == '\0');
 }
 
-SUSPENSION_TEST(what_cannot_be_taken_back_is_said)
+SUSPENSION_TEST(a_resumption_says_why_memory_cannot_come_back)
 {
     CHECK(ms_suspension_end(&fault));
     taking_back = CUDA_ERROR_OUT_OF_MEMORY;

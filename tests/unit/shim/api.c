@@ -163,7 +163,7 @@ API_TEST(a_call_that_succeeds_leaves_no_error)
     }
 }
 
-API_TEST(while_it_is_off_calls_fail)
+API_TEST(calls_fail_while_the_shim_is_off)
 {
     is_off = true;
     for (int i = 0; i < 7; i++)
@@ -171,7 +171,7 @@ API_TEST(while_it_is_off_calls_fail)
     CHECK_EQ(metashard_status(text, sizeof(text)), 77); /* but this one */
 }
 
-API_TEST(what_is_missing_is_said)
+API_TEST(a_call_says_which_argument_is_missing)
 {
     must_refuse(metashard_plan_file(NULL), "expected a path");
     must_refuse(metashard_plan_text(NULL, 2), "expected a text");

@@ -276,7 +276,7 @@ CONTEXT_TEST(memory_follows_the_access_of_peers)
     must_be_told("enabled 1 0; ");
 }
 
-CONTEXT_TEST(what_gives_no_access_changes_nothing)
+CONTEXT_TEST(a_call_that_gives_no_access_changes_nothing)
 {
     CHECK_EQ(cuCtxEnablePeerAccess(OURS, 0), CUDA_SUCCESS); /* of the same device */
     must_be_told("");

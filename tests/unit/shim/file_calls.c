@@ -421,7 +421,7 @@ TEST(a_change_is_the_programs_alone_while_no_file_is_needed)
     CHECK_EQ(prepared.count, 0);
 }
 
-TEST(what_is_no_file_yet_is_libcs)
+TEST(a_call_on_a_file_that_is_not_there_is_libcs)
 {
     char name[128];
     snprintf(name, sizeof(name), "%s/new", folder_name);

@@ -324,7 +324,7 @@ NODE_TEST(a_node_of_another_type_is_handed_on_as_it_is)
 
 /* --- failures, and calls that are not looked at */
 
-NODE_TEST(what_cannot_be_made_real_is_not_called)
+NODE_TEST(a_node_whose_memory_cannot_be_made_real_is_not_called)
 {
     const CUDA_MEMCPY3D copy = copy_to(BAD);
     const CUDA_MEMSET_NODE_PARAMS set = set_to(BAD);
@@ -350,7 +350,7 @@ NODE_TEST(what_cannot_be_made_real_is_not_called)
     CHECK_EQ(reals, 0);
 }
 
-NODE_TEST(while_nothing_is_owned_nodes_go_straight_on)
+NODE_TEST(nodes_go_straight_on_while_nothing_is_owned)
 {
     const CUDA_MEMCPY3D copy = copy_to(BAD);
     const CUDA_MEMSET_NODE_PARAMS set = set_to(BAD);

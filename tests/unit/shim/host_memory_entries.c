@@ -176,7 +176,7 @@ static CUresult map(int way, CUdeviceptr *address, size_t *bytes)
                       : cuGLMapBufferObjectAsync_v2_ptsz(address, bytes, 0, NULL);
 }
 
-HOST_TEST(what_graphics_maps_is_host_memory)
+HOST_TEST(memory_that_graphics_maps_is_host_memory)
 {
     CUdeviceptr address;
     size_t bytes;
@@ -227,7 +227,7 @@ static CUresult find_global(int way, CUdeviceptr *address)
                       : cuLibraryGetManaged(address, &bytes, NULL, "name");
 }
 
-HOST_TEST(through_a_managed_variable_kernels_may_reach_anything)
+HOST_TEST(kernels_may_reach_anything_through_a_managed_variable)
 {
     CUdeviceptr address;
     for (int way = 0; way < 3; way++) {

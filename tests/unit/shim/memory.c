@@ -239,7 +239,7 @@ MEMORY_TEST(rows_are_the_drivers_after_eviction)
     must_have("PPP");
 }
 
-MEMORY_TEST(what_is_freed_is_the_runtimes_or_the_drivers)
+MEMORY_TEST(a_free_is_the_runtimes_or_the_drivers)
 {
     answer = CUDA_ERROR_INVALID_VALUE;
     CHECK_EQ(cuMemFree_v2(OURS), CUDA_ERROR_INVALID_VALUE);
@@ -260,7 +260,7 @@ MEMORY_TEST(what_is_freed_is_the_runtimes_or_the_drivers)
 }
 
 /* Some drivers free without a context, too. */
-MEMORY_TEST(without_a_context_the_driver_says_whether_it_frees)
+MEMORY_TEST(the_driver_says_whether_it_frees_without_a_context)
 {
     device_answer = CUDA_ERROR_INVALID_CONTEXT;
     CHECK_EQ(cuMemFree_v2(OURS), CUDA_SUCCESS);
@@ -324,7 +324,7 @@ MEMORY_TEST(an_attribute_is_the_runtimes_or_the_drivers)
 }
 
 /* NCCL then shares the driver's handle, which there is. */
-MEMORY_TEST(for_nccl_an_allocation_is_not_one_of_legacy_ipc)
+MEMORY_TEST(an_allocation_is_not_one_of_legacy_ipc_for_nccl)
 {
     const CUpointer_attribute legacy = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
     unsigned value = 0;

@@ -106,7 +106,7 @@ VALUES_TEST(each_operation_has_the_bytes_of_its_value)
     }
 }
 
-VALUES_TEST(without_memory_for_a_copy_there_is_an_error)
+VALUES_TEST(a_list_without_memory_for_its_copy_is_refused)
 {
     const CUstreamBatchMemOpParams one = operation(CU_STREAM_MEM_OP_WAIT_VALUE_32, BAD);
     CUstreamBatchMemOpParams *bounded;
@@ -187,7 +187,7 @@ VALUES_TEST(a_value_that_strays_is_the_drivers_to_refuse)
     }
 }
 
-VALUES_TEST(while_nothing_is_owned_values_go_straight_on)
+VALUES_TEST(values_go_straight_on_while_nothing_is_owned)
 {
     own_something(false);
     for (int i = 0; i < 16; i++) {
@@ -197,7 +197,7 @@ VALUES_TEST(while_nothing_is_owned_values_go_straight_on)
     CHECK_EQ(seals, 0);
 }
 
-VALUES_TEST(what_cannot_be_made_real_is_not_called)
+VALUES_TEST(an_operation_whose_memory_cannot_be_made_real_is_not_called)
 {
     sealing = CUDA_ERROR_OUT_OF_MEMORY;
     for (int i = 0; i < 16; i++)

@@ -146,7 +146,7 @@ MOVE_TEST(the_default_stream_is_that_of_the_entry)
     CHECK(said[3].from.begin == (uintptr_t)said);
 }
 
-MOVE_TEST(what_strays_is_the_drivers_to_refuse)
+MOVE_TEST(the_driver_refuses_a_copy_that_strays)
 {
     CHECK_EQ(cuMemcpyDtoD_v2(BAD, FROM, 100), CUDA_ERROR_NOT_READY);
     CHECK(got_to == 0 && got_from == FROM);
@@ -157,13 +157,13 @@ MOVE_TEST(what_strays_is_the_drivers_to_refuse)
     CHECK_EQ(let_go, 0);
 }
 
-MOVE_TEST(what_is_answered_does_not_reach_the_driver)
+MOVE_TEST(a_copy_that_is_answered_does_not_reach_the_driver)
 {
     CHECK_EQ(cuMemcpyDtoD_v2(REFUSED, FROM, 100), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(reals, 0);
 }
 
-MOVE_TEST(while_nothing_is_deferred_only_bounds_are_looked_at)
+MOVE_TEST(a_copy_is_checked_for_bounds_while_nothing_is_deferred)
 {
     atomic_store(&ms_hot.deferred, 0);
     CHECK_EQ(cuMemcpyDtoD_v2(REFUSED, FROM, 100), CUDA_ERROR_NOT_READY);
@@ -364,7 +364,7 @@ MOVE_TEST(the_attributes_of_a_batch_are_those_before_a_copy)
     CHECK(said[0].kind == MS_COPY_UNKNOWN && said[1].kind == MS_COPY_UNKNOWN);
 }
 
-MOVE_TEST(of_a_batch_only_copies_that_stray_are_replaced)
+MOVE_TEST(a_batch_has_only_copies_that_stray_replaced)
 {
     static const CUdeviceptr expected[] = {GOOD, 0, GOOD, 0};
     make_batch();
@@ -536,7 +536,7 @@ MOVE_TEST(a_length_that_overflows_is_the_longest)
     CHECK_EQ(said[0].width, SIZE_MAX);
 }
 
-MOVE_TEST(of_boxes_only_those_that_stray_are_replaced)
+MOVE_TEST(a_list_of_boxes_has_only_boxes_that_stray_replaced)
 {
     make_boxes();
     boxes[1].dst.op.ptr.ptr = BAD;

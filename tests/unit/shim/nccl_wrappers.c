@@ -402,7 +402,7 @@ static void must_prepare_everything(void)
     CHECK(prepared.read_bytes == SIZE_MAX && prepared.written_bytes == 0);
 }
 
-NCCL_TEST(what_has_no_known_size_prepares_everything)
+NCCL_TEST(an_operation_of_unknown_size_prepares_everything)
 {
     know_comm(ROOT, true);
     static const struct {
@@ -445,7 +445,7 @@ NCCL_TEST(a_single_rank_in_place_broadcasts_nothing)
     must_have("pnc");
 }
 
-NCCL_TEST(without_anything_deferred_nothing_is_prepared)
+NCCL_TEST(an_operation_prepares_nothing_without_anything_deferred)
 {
     know_comm(ROOT, true);
     atomic_store(&ms_hot.deferred, 0);
@@ -458,7 +458,7 @@ NCCL_TEST(without_anything_deferred_nothing_is_prepared)
     must_have("pnc");
 }
 
-NCCL_TEST(what_cannot_be_prepared_is_not_called)
+NCCL_TEST(an_operation_that_cannot_be_prepared_is_not_called)
 {
     know_comm(ROOT, true);
     preparing = CUDA_ERROR_OUT_OF_MEMORY;
@@ -594,7 +594,7 @@ NCCL_TEST(a_communicator_of_a_call_that_is_not_looked_at_is_not_asked)
     CHECK(!ms_communicator_find(COMM, &found));
 }
 
-NCCL_TEST(what_is_sent_while_nothing_is_deferred_is_not_late)
+NCCL_TEST(a_send_while_nothing_is_deferred_is_not_late)
 {
     atomic_store(&ms_hot.deferred, 0);
     atomic_store(&ms_hot.captures, 1);
@@ -635,7 +635,7 @@ NCCL_TEST(a_communicator_that_does_not_answer_prepares_everything)
 
 /* --- point to point */
 
-NCCL_TEST(what_is_sent_is_read_and_what_is_received_is_written)
+NCCL_TEST(a_send_reads_its_buffer_and_a_receive_writes_its_own)
 {
     for (int i = 0; i < 3; i++) {
         if (i > 0)
@@ -808,7 +808,7 @@ NCCL_TEST(a_child_that_blocks_is_asked_at_once)
     }
 }
 
-NCCL_TEST(where_no_child_was_made_none_is_known)
+NCCL_TEST(a_split_that_makes_no_child_is_not_known)
 {
     know_comm(0, true);
     for (int way = 0; way < 3; way++) {
@@ -851,7 +851,7 @@ static ncclResult_t keep_buffer(int way)
                     : ncclCommWindowRegister(COMM, received, BYTES, &window, 0);
 }
 
-NCCL_TEST(what_nccl_keeps_is_brought_into_memory)
+NCCL_TEST(a_buffer_that_nccl_keeps_is_brought_into_memory)
 {
     for (int way = 0; way < 2; way++) {
         has_one_handle = way == 0; /* a warning, no more */

@@ -437,7 +437,7 @@ TEST(a_file_that_others_may_write_is_not_trusted)
     }
 }
 
-TEST(what_is_no_file_is_no_check)
+TEST(a_path_of_checks_that_is_no_file_has_no_check)
 {
     CHECK(!ms_torch_checks_have("0a0b"));
     CHECK_EQ(mkfifo(checks, 0600), 0);

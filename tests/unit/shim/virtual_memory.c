@@ -321,7 +321,7 @@ VMM_TEST(memory_of_an_allocation_is_not_taken_apart)
     CHECK_EQ(seen_bytes, BYTES);
 }
 
-VMM_TEST(while_nothing_is_owned_no_block_is_looked_for)
+VMM_TEST(calls_look_for_no_block_while_nothing_is_owned)
 {
     atomic_store(&ms_hot.owned, 0);
     CHECK_EQ(cuMemGetAccess(NULL, NULL, BLOCK), CUDA_SUCCESS);
@@ -410,7 +410,7 @@ VMM_TEST(a_mapping_is_the_runtimes_or_the_drivers)
     must_have("M");
 }
 
-VMM_TEST(what_is_unmapped_is_no_host_memory_any_more)
+VMM_TEST(an_unmapped_range_is_no_host_memory_any_more)
 {
     CHECK_EQ(cuMemUnmap(PLACE, BYTES), CUDA_SUCCESS);
     must_have("uc");
@@ -425,7 +425,7 @@ VMM_TEST(what_is_unmapped_is_no_host_memory_any_more)
     must_have("uU");
 }
 
-VMM_TEST(what_the_host_may_write_is_host_memory)
+VMM_TEST(a_range_that_the_host_may_write_is_host_memory)
 {
     CUmemAccessDesc access[] = {{.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}},
                                 {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}}};
@@ -459,7 +459,7 @@ VMM_TEST(the_access_of_a_mapping_is_the_runtimes_or_the_drivers)
 
 /* --- memory that others will use */
 
-VMM_TEST(what_others_will_use_is_real_and_stays)
+VMM_TEST(memory_that_others_will_use_is_real_and_stays)
 {
     CHECK_EQ(cuMulticastBindAddr(HANDLE, 0, BLOCK, BYTES, 0), CUDA_SUCCESS);
     must_have("lpP");

@@ -209,7 +209,7 @@ PAGE_TEST(a_size_that_is_not_possible_is_brought_into_range_and_said)
     next_descriptor = free_descriptor(); /* the log keeps one */
 }
 
-PAGE_TEST(what_cannot_be_filled_leaves_nothing)
+PAGE_TEST(a_page_that_cannot_be_filled_leaves_nothing)
 {
     fills = false;
     CHECK(!ms_page_make(&page, &config, false, fill, why));
@@ -317,7 +317,7 @@ PAGE_TEST(a_folder_in_which_others_may_write_is_not_used)
     must_not_make(" belongs to another user, or others can write there");
 }
 
-PAGE_TEST(what_is_no_folder_is_not_used_and_the_reason_is_said)
+PAGE_TEST(a_path_that_is_no_folder_is_refused_with_its_reason)
 {
     strcpy(config.state_dir, in_folder("file"));
     close(open(config.state_dir, O_CREAT | O_WRONLY, 0600));
@@ -496,7 +496,7 @@ PAGE_TEST(a_process_ran_until_it_ended_or_changed_a_block)
     CHECK_EQ(ran_ns, 51);
 }
 
-PAGE_TEST(what_is_no_page_has_no_process)
+PAGE_TEST(a_file_that_is_no_page_has_no_process)
 {
     const struct ms_state_process process = {.sequence = 2, .pid = 7};
     struct ms_state_process found;

@@ -320,7 +320,7 @@ PAGE_TEST(a_read_of_one_record_that_fails_gives_all_back)
     }
 }
 
-PAGE_TEST(without_memory_reading_fails_and_keeps_nothing)
+PAGE_TEST(a_read_without_memory_fails_and_keeps_nothing)
 {
     must_read();
     ms_snapshot_cleanup(&snapshot);
@@ -352,7 +352,7 @@ MS_TEST(a_path_that_leads_to_no_file_is_refused)
 
 /* --- records */
 
-PAGE_TEST(of_two_records_the_newer_counts)
+PAGE_TEST(the_newer_of_two_records_counts)
 {
     static const struct {
         uint64_t sequences[2];
@@ -668,7 +668,7 @@ PAGE_TEST(causes_are_ordered_by_bytes_then_by_how_often)
     }
 }
 
-PAGE_TEST(what_a_cause_had_when_the_program_had_loaded_is_at_most_what_it_has)
+PAGE_TEST(a_cause_has_loaded_figures_no_larger_than_its_own)
 {
     static const uint64_t cases[][3] = {{1, 2, 3}, {9, 9, 9}, {0, 0, 0}};
     *figure(MS_GAUGE_LOADED_NS) = 1;
@@ -801,7 +801,7 @@ PAGE_TEST(a_page_of_a_living_process_is_of_now)
     CHECK_EQ(snapshot.taken_ns, 7);
 }
 
-PAGE_TEST(what_counted_as_loaded_and_never_came_is_not_there)
+PAGE_TEST(a_peak_while_loading_is_at_most_the_peak)
 {
     *figure(MS_GAUGE_BACKED_PEAK) = 50;
     *figure(MS_GAUGE_LOADED_PEAK) = 60;
