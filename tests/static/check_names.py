@@ -28,7 +28,8 @@ OTHERS = {"METASHARD_API", "__CUDA_API_VERSION_INTERNAL"}
 COMMENT = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 TAG = re.compile(r"\b(?:struct|enum|union)\s+(\w+)\s*\{")
 MACRO = re.compile(r"^\s*#\s*define\s+(\w+)", re.M)
-TEST = re.compile(r"^MS_TEST(?:_AFTER|_BETWEEN)?\((?:[^()]*,)?\s*(\w+)\)", re.M)
+# MS_TEST, or a macro of the file that ends in it.
+TEST = re.compile(r"^[A-Z_]*TEST(?:_[A-Z]+)*\((?:[^()]*,)?\s*(\w+)\)", re.M)
 PRONOUN = re.compile(r"(what|it|one|that|those|which)_")
 # A drawing, a table, or a name that cannot be broken.
 FREE = re.compile(r"\S {2,}\S|^ \* {2,}\S|\S{70}")
@@ -74,8 +75,9 @@ def must_see():
     wrong = {"shim/a.h": "struct x {\n};\n#define Y 1\n", "runtime/a.h": "struct x {\n};\n#define Y 2\n",
              "runtime/b.c": "struct x {\n};\n/* " + "w " * 60 + "*/\n",
              "tests/unit/b.c": "MS_TEST(what_is_buried_goes)\nMS_TEST_AFTER(start, it_waits)\n"
-                               "MS_TEST_BETWEEN(start, end,\n                one_that_fails)\nMS_TEST(items_come)\n"}
-    return len(find_faults(wrong)) == 8
+                               "MS_TEST_BETWEEN(start, end,\n                one_that_fails)\nMS_TEST(items_come)\n"
+                               "PAGE_TEST(which_ends)\n"}
+    return len(find_faults(wrong)) == 9
 
 
 def main():
