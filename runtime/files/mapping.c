@@ -170,8 +170,8 @@ static bool is_full(const struct walk *walk)
     return walk->line == walk->text && strlen(walk->text) == MAPS_CHUNK;
 }
 
-/* A line that does not fit is cut within its path. The rest is no line: who names folders could make
- * it look like another mapping. */
+/* A line that does not fit is cut within its path. The rest is no line: who names folders could
+ * make it look like another mapping. */
 static enum answer next_line(struct walk *walk, char **line_out)
 {
     bool is_rest;
