@@ -7,10 +7,11 @@ import shutil
 import stat
 import struct
 import sys
-from typing import NamedTuple, Optional
+from typing import BinaryIO, NamedTuple, Optional
 
 MACHINES = {62: "x86_64", 183: "aarch64"}
 PT_INTERP = 3
+ROW_BYTES = 56  # of a program header
 # They start the program with another environment, or elsewhere.
 CLEARING = {
     "sudo": "sudo removes LD_PRELOAD: put sudo before metashard",
@@ -28,6 +29,20 @@ class Elf(NamedTuple):
     interpreter: Optional[str]  # none: it is linked statically
 
 
+def interpreter_of(file: BinaryIO, head: bytes) -> Optional[str]:
+    """None: it names none."""
+    at, = struct.unpack_from("<Q", head, 32)
+    size, count = struct.unpack_from("<HH", head, 54)
+    file.seek(at)
+    table = file.read(ROW_BYTES * count) if size == ROW_BYTES else b""
+    for row in (table[at:at + ROW_BYTES] for at in range(0, len(table) - ROW_BYTES + 1, ROW_BYTES)):
+        if struct.unpack_from("<I", row)[0] == PT_INTERP:
+            begin, length = struct.unpack_from("<Q16xQ", row, 8)
+            file.seek(begin)
+            return file.read(min(length, 4096)).rstrip(b"\0").decode(errors="replace")
+    return None
+
+
 def elf_of(path: str) -> Optional[Elf]:
     """What the kernel needs to know of a program; None: a script, or no program."""
     with open(path, "rb") as file:
@@ -38,16 +53,10 @@ def elf_of(path: str) -> Optional[Elf]:
         machine = MACHINES.get(number, f"another machine ({number})")
         if head[4] != 2:
             return Elf(32, machine, "")
-        at, = struct.unpack_from("<Q", head, 32)
-        size, count = struct.unpack_from("<HH", head, 54)
-        file.seek(at)
-        table = file.read(size * count)
-        for row in (table[size * i:size * i + size] for i in range(count)):
-            if len(row) >= 40 and struct.unpack_from("<I", row)[0] == PT_INTERP:
-                begin, length = struct.unpack_from("<Q16xQ", row, 8)
-                file.seek(begin)
-                return Elf(64, machine, file.read(min(length, 4096)).rstrip(b"\0").decode(errors="replace"))
-    return Elf(64, machine, None)
+        try:
+            return Elf(64, machine, interpreter_of(file, head))
+        except (OSError, OverflowError, ValueError):  # places behind the end of any file
+            return None
 
 
 def why_unreached(path: str) -> Optional[str]:
