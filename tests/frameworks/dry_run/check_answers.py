@@ -80,8 +80,33 @@ def check_store():
             equal("a value that is not there yet", answers.read(1), b"\1")
             client.sendall(b"\6" + struct.pack("<q", 1) + text(b"/another"))
             equal("nobody waits", answers.read(1), b"\0")
+        for name, query in (("a length that is negative", b"\3" + struct.pack("<q", -1)),
+                            ("a length that is too great", b"\3" + struct.pack("<q", (64 << 20) + 1)),
+                            ("keys that are too many", b"\5" + struct.pack("<q", (128 << 10) + 1)),
+                            ("texts that are too long together", b"\2" + 2 * text(b"key") + struct.pack("<q", 64 << 20)),
+                            ("a number that is none", b"\1" + text(b"/word") + text(b"two") + b"\4" + text(b"/word") + bytes(8)),
+                            ("a query that does not exist", b"\x7f")):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+                client.sendall(query)
+                equal(f"{name} ends the connection", client.recv(8), b"")
     finally:
         dry_run_store.stop(child)
+
+
+def check_store_is_bounded():
+    kept = dry_run_store.Values()
+    for number in range(16):
+        kept.set(f"{number}", bytes((64 << 20) - 2))
+        kept.set(f"{number}", bytes((64 << 20) - 2))
+    seen = []
+    for store in (kept.set, kept.push):
+        try:
+            store("more", bytes(64))
+        except ValueError:
+            seen.append("refused")
+    kept.drop("3")
+    kept.push("more", bytes(64))
+    equal("a store that is full takes no more", (seen, kept.pop("more")), (["refused", "refused"], bytes(64)))
 
 
 def run(*arguments, paths=()):
@@ -225,6 +250,7 @@ def check_ways():
 check_curve()
 check_ways()
 check_store()
+check_store_is_bounded()
 check_bad_input()
 check_failures()
 check_releases()

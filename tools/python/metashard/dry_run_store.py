@@ -14,6 +14,8 @@ import threading
 
 # What another rank would have written: nobody looks at it but at its length, which is that of an NCCL id.
 UNKNOWN = bytes(128)
+# More than PyTorch's own server takes. Whoever finds the port can connect.
+MOST_BYTES, MOST_KEYS, MOST_STORED = 64 << 20, 128 << 10, 1 << 30  # in a query, in a query, in all
 WORLD_KEY = "metashard/world"  # written before anything else
 PR_SET_PDEATHSIG = 1
 QUERIES = ("validate", "set", "compare_set", "get", "add", "check", "wait", "count_keys", "delete", "append", "multi_get",
@@ -27,13 +29,40 @@ class Values:
         self.lock = threading.Lock()
         self.values: dict[str, bytes] = {}
         self.queues: dict[str, list[bytes]] = {}
+        self.stored = 0
 
     def world(self) -> int:
         return int(self.values.get(WORLD_KEY, b"1"))
 
+    def count(self, more: int) -> None:
+        if self.stored + more > MOST_STORED:
+            raise ValueError
+        self.stored += more
+
+    def set(self, key: str, value: bytes) -> None:
+        before = self.values.get(key)
+        self.count(len(value) - len(before) if before is not None else len(key) + len(value))
+        self.values[key] = value
+
+    def drop(self, key: str) -> bool:
+        before = self.values.pop(key, None)
+        self.stored -= 0 if before is None else len(key) + len(before)
+        return before is not None
+
+    def push(self, key: str, value: bytes) -> None:
+        self.count(len(key) + len(value))
+        self.queues.setdefault(key, []).append(value)
+
+    def pop(self, key: str) -> bytes:
+        queue = self.queues.get(key)
+        if not queue:
+            return UNKNOWN
+        self.stored -= len(key) + len(queue[0])
+        return queue.pop(0)
+
     def add(self, key: str, amount: int) -> int:
         total = int(self.values.get(key) or b"0") + amount * self.world()
-        self.values[key] = str(total).encode()
+        self.set(key, str(total).encode())
         return total
 
     def read(self, key: str) -> bytes:
@@ -46,13 +75,14 @@ class Values:
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         if self.values.get(key, b"" if expected == b"" else None) == expected:
-            self.values[key] = desired
+            self.set(key, desired)
         return self.values.get(key, expected)
 
 
 class Connection(socketserver.StreamRequestHandler):
     """One client. Numbers are little-endian, as on the machines that run this; texts have their length of 64 bits before them."""
     server: "Server"
+    left: int  # bytes of the query
 
     def number(self, form: str = "<q") -> int:
         data = self.rfile.read(struct.calcsize(form))
@@ -60,8 +90,19 @@ class Connection(socketserver.StreamRequestHandler):
             raise EOFError
         return struct.unpack(form, data)[0]
 
+    def count(self, most: int) -> int:
+        number = self.number()
+        if not 0 <= number <= most:
+            raise ValueError
+        return number
+
     def data(self) -> bytes:
-        return self.rfile.read(self.number())
+        size = self.count(self.left)
+        self.left -= size
+        data = self.rfile.read(size)
+        if len(data) < size:
+            raise EOFError
+        return data
 
     def key(self) -> str:
         # PyTorch puts this before the keys of its own.
@@ -69,7 +110,7 @@ class Connection(socketserver.StreamRequestHandler):
         return text[1:] if text.startswith("/") else text
 
     def keys(self) -> list[str]:
-        return [self.key() for _ in range(self.number())]
+        return [self.key() for _ in range(self.count(MOST_KEYS))]
 
     def give(self, form: str, *values: int) -> None:
         self.wfile.write(struct.pack(form, *values))
@@ -80,9 +121,10 @@ class Connection(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         try:
             while True:
+                self.left = MOST_BYTES
                 query = QUERIES[self.number("<B")]
                 getattr(self, "on_" + query)(self.server.kept)
-        except (EOFError, OSError, IndexError):
+        except (EOFError, OSError, IndexError, ValueError, struct.error):  # the last ones: a number that is none, or too large
             return
 
     def on_validate(self, kept: Values) -> None:
@@ -94,7 +136,7 @@ class Connection(socketserver.StreamRequestHandler):
     def on_set(self, kept: Values) -> None:
         key, value = self.key(), self.data()
         with kept.lock:
-            kept.values[key] = value
+            kept.set(key, value)
 
     def on_compare_set(self, kept: Values) -> None:
         key, expected, desired = self.key(), self.data(), self.data()
@@ -128,12 +170,15 @@ class Connection(socketserver.StreamRequestHandler):
         self.give("<q", len(kept.values))
 
     def on_delete(self, kept: Values) -> None:
-        self.give("<q", int(kept.values.pop(self.key(), None) is not None))
+        key = self.key()
+        with kept.lock:
+            found = kept.drop(key)
+        self.give("<q", int(found))
 
     def on_append(self, kept: Values) -> None:
         key, value = self.key(), self.data()
         with kept.lock:
-            kept.values[key] = kept.values.get(key, b"") + value
+            kept.set(key, kept.values.get(key, b"") + value)
 
     def on_multi_get(self, kept: Values) -> None:
         keys = self.keys()
@@ -143,18 +188,21 @@ class Connection(socketserver.StreamRequestHandler):
             self.give_data(value)
 
     def on_multi_set(self, kept: Values) -> None:
-        pairs = [(self.key(), self.data()) for _ in range(self.number())]
+        pairs = [(self.key(), self.data()) for _ in range(self.count(MOST_KEYS))]
         with kept.lock:
-            kept.values.update(pairs)
+            for key, value in pairs:
+                kept.set(key, value)
 
     def on_queue_push(self, kept: Values) -> None:
         key, value = self.key(), self.data()
         with kept.lock:
-            kept.queues.setdefault(key, []).append(value)
+            kept.push(key, value)
 
     def on_queue_pop(self, kept: Values) -> None:
-        queue = kept.queues.get(self.key())
-        self.give_data(queue.pop(0) if queue else UNKNOWN)
+        key = self.key()
+        with kept.lock:
+            value = kept.pop(key)
+        self.give_data(value)
 
     def on_queue_len(self, kept: Values) -> None:
         self.give("<q", len(kept.queues.get(self.key(), [])))
