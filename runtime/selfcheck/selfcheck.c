@@ -28,11 +28,11 @@
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/selfcheck/checks.h"
+#include "runtime/selfcheck/selfcheck_internal.h"
 #include "runtime/state/page.h"
 #include "runtime/state/process.h"
 #include "runtime/state/state.h"
 
-enum { TEXT_BYTES = 4096 };
 #define HOLDS "holds\n"
 #define UNMET "is not so: "
 #define END "end\n"
@@ -98,13 +98,6 @@ static void write_text(const char *name, const char *text)
 
 /* --- a report as a text */
 
-/* A report is valid for one device, driver and boot. */
-struct subject {
-    char device[40]; /* its UUID, as hexadecimal digits */
-    char driver[64]; /* the version of the driver, and of its kernel module if that tells */
-    char boot[40];
-};
-
 /* Reads the version of NVIDIA's kernel module, which may change without a boot. "": no module. */
 static void read_module_version(char *text, size_t bytes)
 {
@@ -117,7 +110,7 @@ static void read_module_version(char *text, size_t bytes)
 }
 
 /* False if the driver cannot name the device: nothing is kept then. */
-static bool find_subject(CUdevice device, struct subject *subject_out)
+static bool find_subject(CUdevice device, struct ms_selfcheck_subject *subject_out)
 {
     CUuuid uuid;
     int version;
@@ -135,12 +128,12 @@ static bool find_subject(CUdevice device, struct subject *subject_out)
     return true;
 }
 
-static void name_of(const struct subject *subject, char name[64])
+static void name_of(const struct ms_selfcheck_subject *subject, char name[64])
 {
     snprintf(name, 64, ".selfcheck-%s", subject->device);
 }
 
-static int put_head(const struct subject *subject, char *text, size_t bytes)
+static int put_head(const struct ms_selfcheck_subject *subject, char *text, size_t bytes)
 {
     return snprintf(text, bytes,
                     "metashard self-check\nversion %s\ndriver %s\ndevice %s\nboot %s\n",
@@ -182,15 +175,14 @@ static bool read_fact(const char **at, enum ms_fact fact, struct ms_check_report
     return skip(at, UNMET) && read_seen(at, report->seen[fact]);
 }
 
-/* False unless all of the text is a report of that subject. */
-static bool read_report(const struct subject *subject, struct ms_check_report *report_out)
+bool ms_selfcheck_parse(const struct ms_selfcheck_subject *subject, const char *text,
+                        struct ms_check_report *report_out)
 {
-    char name[64], text[TEXT_BYTES], head[TEXT_BYTES];
+    char head[MS_SELFCHECK_TEXT_BYTES];
     const char *at = text;
-    name_of(subject, name);
     put_head(subject, head, sizeof(head));
     *report_out = (struct ms_check_report){0};
-    if (!read_text(name, text, sizeof(text)) || !skip(&at, head))
+    if (!skip(&at, head))
         return false;
     for (enum ms_fact fact = 0; fact < MS_FACT_COUNT; fact++) {
         if (fact != MS_FACT_RESOLVER && !read_fact(&at, fact, report_out))
@@ -199,20 +191,35 @@ static bool read_report(const struct subject *subject, struct ms_check_report *r
     return strcmp(at, END) == 0;
 }
 
-static void write_report(const struct subject *subject, const struct ms_check_report *report)
+static bool read_report(const struct ms_selfcheck_subject *subject,
+                        struct ms_check_report *report_out)
 {
-    char name[64], text[TEXT_BYTES];
-    size_t used = (size_t)put_head(subject, text, sizeof(text));
+    char name[64], text[MS_SELFCHECK_TEXT_BYTES];
+    name_of(subject, name);
+    return read_text(name, text, sizeof(text)) && ms_selfcheck_parse(subject, text, report_out);
+}
+
+void ms_selfcheck_print(const struct ms_selfcheck_subject *subject,
+                        const struct ms_check_report *report, char text[MS_SELFCHECK_TEXT_BYTES])
+{
+    size_t used = (size_t)put_head(subject, text, MS_SELFCHECK_TEXT_BYTES);
     for (enum ms_fact fact = 0; fact < MS_FACT_COUNT; fact++) {
         const bool is_unmet = (report->unmet & MS_FACT_BIT(fact)) != 0;
         if (fact != MS_FACT_RESOLVER && is_unmet)
-            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s " UNMET "%s\n",
-                                     ms_facts[fact].name, report->seen[fact]);
+            used += (size_t)snprintf(text + used, MS_SELFCHECK_TEXT_BYTES - used,
+                                     "%s " UNMET "%s\n", ms_facts[fact].name, report->seen[fact]);
         else if (fact != MS_FACT_RESOLVER)
-            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s " HOLDS,
+            used += (size_t)snprintf(text + used, MS_SELFCHECK_TEXT_BYTES - used, "%s " HOLDS,
                                      ms_facts[fact].name);
     }
-    snprintf(text + used, sizeof(text) - used, END);
+    snprintf(text + used, MS_SELFCHECK_TEXT_BYTES - used, END);
+}
+
+static void write_report(const struct ms_selfcheck_subject *subject,
+                         const struct ms_check_report *report)
+{
+    char name[64], text[MS_SELFCHECK_TEXT_BYTES];
+    ms_selfcheck_print(subject, report, text);
     name_of(subject, name);
     write_text(name, text);
 }
@@ -238,7 +245,7 @@ static void run(CUcontext context, CUdevice device, struct ms_check_report *repo
 static enum ms_check_state check(CUcontext context, CUdevice device,
                                  struct ms_check_report *report_out)
 {
-    struct subject subject;
+    struct ms_selfcheck_subject subject;
     *report_out = (struct ms_check_report){0};
     if (ms_config.self_check == MS_SELF_CHECK_OFF)
         return MS_CHECK_OFF;
