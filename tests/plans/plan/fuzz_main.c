@@ -5,17 +5,20 @@
  * run, and then others for SECONDS. These begin with SEED, which is another one in each run if none
  * is given, and is printed.
  *
- * An input is in memory of its own size, so that a sanitizer sees a read behind it. When the target
- * dies, the input is kept in ./crash-input and its name printed. TAP.
+ * An input is in memory of its own size, so that a sanitizer sees a read behind it. It has twenty
+ * seconds, and 2 GiB of memory. When the target dies, the input is kept in ./crash-input and its
+ * name printed. TAP.
  */
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -239,6 +242,14 @@ static unsigned long run_for(unsigned long seconds)
     return count;
 }
 
+/* As libFuzzer's limit in tests/robust/fuzz/run is. */
+static bool takes_little(void)
+{
+    enum { MOST_KIB = 2 << 20 };
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 && usage.ru_maxrss < MOST_KIB;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2 || argc > 5) {
@@ -268,7 +279,8 @@ int main(int argc, char **argv)
     printf("# seed %lu\n", seed);
     fflush(stdout);
     set_seed(seed);
-    printf("ok 3 %lu more in %lu s\n1..3\n", run_for(seconds), seconds);
+    printf("ok 3 %lu more in %lu s\n", run_for(seconds), seconds);
+    printf("%s 4 no input takes 2 GiB\n1..4\n", takes_little() ? "ok" : "not ok");
     for (size_t i = 0; i < corpus_count; i++)
         free(corpus[i].data);
     return 0;
