@@ -111,6 +111,14 @@ def check_good(commands):
     expect(list(preload_order.exports(commands.put(LIBRARY))) == ["cuMemAlloc_v2", "dlsym"], "a library")
 
 
+def check_many(commands):
+    """Of more checks than libmetashard.so reads, the newest is kept, and the oldest goes."""
+    commands.put("\n".join([kept.FORMAT, *(f"{number:040x} {kept.sum_of(b'rules')} 2.15.0" for number in range(1100))]).encode())
+    kept.keep(commands.path, "abc", b"rules", "2.15.0", True)
+    lines = kept.read(commands.path)
+    expect(lines[0].startswith("abc ") and os.path.getsize(commands.path) <= kept.MOST_BYTES, f"{len(lines)} lines")
+
+
 def check_sparse(commands, content, read):
     """A file that takes no room on the disk."""
     path = commands.put(content)
@@ -139,6 +147,7 @@ def check_by_hand(commands):
                           ("headers of another size", program(rows=65535, size=65535)), ("half a header", program()[:100]),
                           ("a name behind any file", program()[:72] + struct.pack("<Q", 1 << 63) + program()[80:])):
         run(f"a program: {name}", commands.program, content)
+    run("more checks than are read", check_many, commands)
     run("a program of 8 GiB", check_sparse, commands, program(rows=65535, size=65535), programs.elf_of)
     run("a library of 8 GiB", check_sparse, commands, LIBRARY, lambda path: list(preload_order.exports(path)))
     for name, content in (("100,000 symbols of one name without end", one_name(100000)), ("20,000 sections of 4,096 symbols", overlapping(20000))):

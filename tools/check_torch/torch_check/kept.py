@@ -12,6 +12,7 @@ import tempfile
 
 FORMAT = "metashard-torch-checks/1"
 MASK = (1 << 64) - 1
+MOST_BYTES = 64 << 10  # what libmetashard.so reads of it
 
 
 def default_path():
@@ -34,20 +35,30 @@ def sum_of(rules):
 def read(path):
     """The lines of checks in a file; none where it is another file."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            first, *lines = file.read().splitlines() or [""]
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+            first, *lines = file.read(MOST_BYTES).split("\n")
     except FileNotFoundError:
         return []
-    return lines if first == FORMAT else []
+    return [line for line in lines if line] if first == FORMAT else []
+
+
+def first_of(lines):
+    """As many as there is room for."""
+    left = MOST_BYTES - len(FORMAT) - 1
+    for line in lines:
+        left -= len(os.fsencode(line)) + 1
+        if left < 0:
+            return
+        yield line
 
 
 def keep(path, build_id, rules, version, is_good):
-    """Puts the check of a library in the place of earlier ones of it, or takes those away."""
+    """Puts the check of a library before the others, without earlier ones of it, or takes those away."""
     lines = [line for line in read(path) if not line.startswith(build_id + " ")]
     if is_good:
-        lines.append(f"{build_id} {sum_of(rules)} {re.sub('[^ -~]| ', '_', version)}")
+        lines.insert(0, f"{build_id} {sum_of(rules)} {re.sub('[^ -~]| ', '_', version)}")
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, mode=0o700, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8", errors="surrogateescape") as file:  # of mode 600
-        file.write("\n".join([FORMAT, *lines]) + "\n")
+        file.write("\n".join([FORMAT, *first_of(lines)]) + "\n")
     os.replace(file.name, path)
