@@ -8,7 +8,8 @@
 #include "runtime/document/json.h"
 #include "runtime/plan/plan.h"
 
-enum { RULES_MAX_BYTES = 256 << 20 };
+/* What jansson makes of a text takes up to 48 times its bytes. */
+enum { RULES_MAX_BYTES = 8 << 20 };
 
 json_t *plan_document(json_t *mesh, json_t *entries)
 {

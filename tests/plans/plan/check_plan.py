@@ -264,6 +264,11 @@ def check_rules(plans):
     bad = plans.write("bad-rules.json", [{"nmae": "b.*"}])
     status, _, error = plans.run("make", path, "--strategy", "tp", "--world", 2, "--rules", bad)
     expect(status == 1 and bad in error and error.count("\n") == 1, f"{status} {error}")
+    great = plans.path("great-rules.json")
+    with open(great, "w", encoding="ascii") as file:
+        file.write("[" + " " * (8 << 20) + "]")
+    status, _, error = plans.run("make", path, "--strategy", "tp", "--world", 2, "--rules", great)
+    expect(status == 1 and "expected at most 8388608 bytes" in error and error.count("\n") == 1, f"{status} {error}")
 
 
 def check_rule_names(plans):
