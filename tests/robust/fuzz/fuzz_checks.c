@@ -48,7 +48,8 @@ static char *expand(const uint8_t *data, size_t size, size_t *bytes_out)
     require(text != NULL);
     *bytes_out = 0;
     for (size_t at = 0; at < size;) {
-        const bool is_sum = size - at >= word && memcmp(data + at, sum_word, word) == 0;
+        const bool is_sum =
+            data[at] == 'S' && size - at >= word && memcmp(data + at, sum_word, word) == 0;
         const size_t length = is_sum ? RULES_DIGITS : 1;
         memcpy(text + *bytes_out, is_sum ? sum_of_rules() : (const char *)data + at, length);
         *bytes_out += length;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "runtime/base/log.h"
+#include "runtime/config/config.h"
 #include "runtime/control/control_internal.h"
 #include "runtime/control/suspension.h"
 #include "runtime/fill/prefetch.h"
@@ -24,7 +25,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { PIECE_END = 0x01, ANSWER_BYTES = 2048, ROUNDS = 64 };
+enum { PIECE_END = 0x01, ANSWER_BYTES = 2048, ROUNDS = 64, LINE_BYTES = MS_PATH_BYTES + 64 };
 
 static char path[] = "/tmp/metashard-fuzz-XXXXXX/socket";
 static int wake;
@@ -114,12 +115,29 @@ static int connect_client(void)
 
 struct answers {
     char line[ANSWER_BYTES];
-    size_t length;
+    size_t length, count;
+    bool begins_wrong; /* the first request is no text */
 };
 
-static void check_line(const char *line)
+/* A NUL in the first line, or more letters than a request has. */
+static bool is_wrong(const uint8_t *data, size_t size)
 {
-    require(strncmp(line, "ok ", 3) == 0 || strncmp(line, "error ", 6) == 0);
+    size_t letters = 0;
+    for (size_t i = 0; i < size && data[i] != '\n'; i++) {
+        letters += data[i] != PIECE_END;
+        if (data[i] == '\0' || letters >= LINE_BYTES)
+            return memchr(data + i, '\n', size - i) != NULL;
+    }
+    return false;
+}
+
+static void check_line(struct answers *answers)
+{
+    const char *line = answers->line;
+    const bool is_error = strncmp(line, "error ", 6) == 0;
+    require(is_error || strncmp(line, "ok ", 3) == 0);
+    require(is_error || !answers->begins_wrong || answers->count > 0);
+    answers->count++;
     for (; *line != '\0'; line++)
         require((unsigned char)*line >= ' ' && *line != 0x7f);
 }
@@ -136,7 +154,7 @@ static bool take_answers(int client, struct answers *answers)
             if (letters[i] != '\n')
                 continue;
             answers->line[answers->length - 1] = '\0';
-            check_line(answers->line);
+            check_line(answers);
             answers->length = 0;
         }
     }
@@ -158,7 +176,7 @@ static bool say(int client, const uint8_t *data, size_t size, struct answers *an
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct answers answers = {.length = 0};
+    struct answers answers = {.begins_wrong = is_wrong(data, size)};
     open_once();
     const int client = connect_client();
     bool is_open = true;
@@ -174,7 +192,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         require(ms_control_serve(wake, 0));
         is_open = take_answers(client, &answers);
     }
-    require(!is_open && answers.length == 0);
+    require(!is_open && answers.length == 0 && (answers.count > 0 || !answers.begins_wrong));
     close(client);
     return 0;
 }

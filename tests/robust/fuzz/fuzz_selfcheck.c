@@ -23,8 +23,12 @@ static void check_report(const struct ms_check_report *report)
     require(report->unmet < MS_FACT_BIT(MS_FACT_COUNT));
     require((report->unmet & MS_FACT_BIT(MS_FACT_RESOLVER)) == 0);
     require(report->refused == 0 && report->unknown == 0 && !report->is_stuck);
-    for (enum ms_fact fact = 0; fact < MS_FACT_COUNT; fact++)
-        require(memchr(report->seen[fact], '\0', MS_SEEN_BYTES) != NULL);
+    for (enum ms_fact fact = 0; fact < MS_FACT_COUNT; fact++) {
+        const char *end = memchr(report->seen[fact], '\0', MS_SEEN_BYTES);
+        require(end != NULL);
+        for (const char *at = report->seen[fact]; at < end; at++)
+            require(*at >= ' ' && *at <= '~');
+    }
 }
 
 /* An input begins behind the head, which has the version of this build. */
