@@ -148,6 +148,82 @@ static bool is_asked(const struct command_line *line, struct options *options, c
     return *value_of(options, row) != NULL;
 }
 
+static const struct command *find_command(const struct command_line *line, const char *name)
+{
+    const struct command *command = line->commands;
+    while (command->name != NULL && name != NULL && strcmp(command->name, name) != 0)
+        command++;
+    return name != NULL && command->name != NULL ? command : NULL;
+}
+
+/* Prints the lines of the usage that are the command's: each begins with the program's name, or
+ * continues the one before. */
+static void print_usage(const struct command_line *line, const struct command *command)
+{
+    enum { INDENT = 7 }; /* "usage: " */
+    const size_t program = strlen(line->program), name = strlen(command->name);
+    const char *start = "usage: ";
+    bool is_its = false;
+    for (const char *at = line->usage; *at != '\0';) {
+        const size_t length = strcspn(at, "\n");
+        const bool is_line = length > INDENT + program && (*at == 'u' || *at == ' ');
+        const char *words = is_line ? at + INDENT : at;
+        if (is_line && strncmp(words, line->program, program) == 0) {
+            is_its = strncmp(words + program + 1, command->name, name) == 0 &&
+                     strchr(" \n", words[program + 1 + name]) != NULL;
+            if (is_its) {
+                printf("%s%.*s\n", start, (int)(length - INDENT), words);
+                start = "       ";
+            }
+        } else if (is_line && is_its) {
+            printf("%.*s\n", (int)length, at);
+        }
+        at += length + (at[length] == '\n');
+    }
+}
+
+static bool takes_option(const struct command_line *line, const struct command *command,
+                         const char *text)
+{
+    const char *name = strstr(text, "--");
+    for (const struct row *row = line->rows; row->name != NULL && name != NULL; row++) {
+        const size_t length = strlen(row->name);
+        if (strncmp(name + 2, row->name, length) == 0 && name[2 + length] == ' ')
+            return (row->commands & command->bit) != 0;
+    }
+    return true;
+}
+
+/* Prints what is explained, but for options of other commands. A line that is indented by more than
+ * an option continues it. */
+static void print_explained(const struct command_line *line, const struct command *command)
+{
+    bool is_its = true;
+    for (const char *at = line->explained; *at != '\0';) {
+        const size_t length = strcspn(at, "\n");
+        if (strncmp(at, "  -", 3) == 0)
+            is_its = takes_option(line, command, at);
+        else if (strncmp(at, "   ", 3) != 0)
+            is_its = true;
+        if (is_its)
+            printf("%.*s\n", (int)length, at);
+        at += length + (at[length] == '\n');
+    }
+}
+
+/* All of it, or what belongs to a command. */
+static void print_help(const struct command_line *line, const char *name)
+{
+    const struct command *command = find_command(line, name);
+    if (command == NULL) {
+        printf("%s\n%s", line->usage, line->explained);
+        return;
+    }
+    print_usage(line, command);
+    putchar('\n');
+    print_explained(line, command);
+}
+
 static int run(const struct command_line *line, int argc, char **argv, struct options *options)
 {
     const struct command *command = line->commands;
@@ -155,7 +231,7 @@ static int run(const struct command_line *line, int argc, char **argv, struct op
     if (parse(line, argc, argv, options, &name) != GOOD)
         return USAGE;
     if (is_asked(line, options, "help")) {
-        printf("%s\n%s", line->usage, line->explained);
+        print_help(line, name);
         return GOOD;
     }
     if (is_asked(line, options, "version")) {

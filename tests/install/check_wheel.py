@@ -206,6 +206,8 @@ def check_paths(there):
          "man7/metashard.7"]))
     equal("each tool is run", [there.run(tool, "--help").stdout.split("\n")[0].split()[:2] for tool in COMMANDS],
           [["usage:", f"metashard-{tool}"] for tool in COMMANDS])
+    equal("each command takes --help", [there.run(command, "--help").returncode for command in (
+        "run", "dry-run", "fit", "suspend", "resume", "doctor", "completion", "path", "show", "plan")], [0] * 10)
     for shell, word in (("bash", "complete -F"), ("fish", "complete -c metashard"), ("zsh", "#compdef metashard")):
         check(f"completion prints what {shell} reads", word in there.run("completion", shell).stdout, there.run("completion", shell))
     check("the doctor finds the library", f"ok   library   {library}\n" in there.run("doctor").stdout, there.run("doctor").stdout)

@@ -606,7 +606,10 @@ def check_usage():
         equal(f"metashard-dump {' '.join(arguments)}: usage", (status, out, errors.count("\n") == 1 or arguments == []),
               (2, "", True))
     status, out, errors = dump("--help")
-    equal("help", (status, errors, out.startswith("usage: ")), (0, "", True))
+    equal("help", (status, errors, out.startswith("usage: "), "Exit status: 0 " in out), (0, "", True, True))
+    for command, wanted in (("list", ["job", "json", "color", "width", "help", "version"]), ("diff", ["color", "width", "help", "version"])):
+        out = dump(command, "--help")[1]
+        equal(f"help of {command}", (re.findall(r"^  (?:-\w, )?--(\w+)", out, re.M), out.count("metashard-dump ")), (wanted, 1))
     with open("/dev/full", "w") as full:
         done = subprocess.run([DUMP, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
     equal("output that cannot be written", (done.returncode, "cannot be written" in done.stderr), (1, True))

@@ -23,7 +23,11 @@ static const char explained[] =
     "  --color WHEN        auto, the default: on a terminal, unless NO_COLOR is set\n"
     "  --width CHARACTERS  cut lines; the width of the terminal by default\n"
     "  -h, --help          print this\n"
-    "  --version           print the version\n";
+    "  --version           print the version\n"
+    "\n"
+    "Exit status: 0 for success, 1 if a page cannot be read or the output cannot be written, 2 "
+    "for\n"
+    "wrong usage.\n";
 
 enum { LIST = 1, SHOW = 2, DIFF = 4, METRICS = 8 };
 

@@ -18,6 +18,10 @@ static const char explained[] =
     "read.\n"
     "\n"
     "  --strategy S       how tensors are cut; fsdp2 is the default of estimate and fit\n"
+    "                     fsdp2: dimension 0 of every tensor; fsdp1: flat, a unit for each layer;\n"
+    "                     zero3: flat, each tensor by itself; tp: tensor parallel, by the names "
+    "of\n"
+    "                     Llama's layers; replicate: not at all\n"
     "  --mesh MESH        mesh dimensions, outermost first, as dp=4,tp=2\n"
     "  --world N          number of ranks\n"
     "  --rules FILE       JSON list of entries of a plan, which decide before the strategy\n"
@@ -29,7 +33,11 @@ static const char explained[] =
     "  --timeout SECONDS  how long send waits for an answer; 600 by default\n"
     "  --json             print one JSON document\n"
     "  -h, --help         print this\n"
-    "  --version          print the version\n";
+    "  --version          print the version\n"
+    "\n"
+    "Exit status: 0 for success, 1 if an input is not valid or fit finds no number of ranks, 2 "
+    "for\n"
+    "wrong usage (metashard-plan(1)).\n";
 
 enum { MAKE = 1, CHECK = 2, EXPLAIN = 4, FIT = 8, SEND = 16, ESTIMATE = 32 };
 

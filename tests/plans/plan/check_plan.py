@@ -524,6 +524,16 @@ def check_help(plans):
     for arguments in (["--help"], ["-h"], ["make", "--help"], ["send", "x", "--help"]):
         status, out, error = plans.run(*arguments)
         expect(status == 0 and out.startswith("usage: ") and error == "", f"{arguments}: {status} {error}")
+        expect("Exit status: 0 " in out, f"{arguments}: {out}")
+    _, out, _ = plans.run("make", "--help")
+    options = re.findall(r"^  (?:-\w, )?--(\w+)", out, re.M)
+    expect(options == ["strategy", "mesh", "world", "rules", "output", "help", "version"], f"the options of make: {options}")
+    expect(out.splitlines()[:2] == ["usage: metashard-plan make CHECKPOINT --strategy fsdp2|tp|fsdp1|zero3|replicate",
+                                    "                      [--mesh dp=4,tp=2] [--rules FILE] [--world N] [-o PLAN]"], out)
+    expect("metashard-plan fit" not in out and all(f"{name}: " in out for name in ("fsdp2", "fsdp1", "zero3", "tp", "replicate")), out)
+    _, out, _ = plans.run("fit", "--help")
+    expect(out.splitlines()[:3] == ["usage: metashard-plan fit PLAN [CHECKPOINT] --memory 80GiB",
+                                    "       metashard-plan fit CHECKPOINT --memory 80GiB [--strategy S]", ""], out)
 
 
 def check_usage(plans):

@@ -75,6 +75,8 @@ def main(arguments: Optional[list[str]] = None) -> int:
             return 0 if command else WRONG_USAGE
         elif command == "--version":
             print(f"metashard {installed.version()}")
+        elif command == "path" and rest in (["--help"], ["-h"]):
+            print("usage: metashard path\n\nPrints the path of libmetashard.so, for LD_PRELOAD. The exit status is 2 if the library is not there.")
         elif command == "path" and not rest:
             print(installed.library())
         elif command == "run":

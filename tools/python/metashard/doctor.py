@@ -184,7 +184,7 @@ def findings(command: Optional[str]) -> Iterator[tuple[str, Finding]]:
 
 def make_parser() -> Parser:
     parser = Parser(prog="metashard doctor", description=__doc__, allow_abbrev=False,
-                    epilog="The exit status is 1 if a line begins with no; a note costs memory or time, and nothing else.")
+                    epilog="The exit status is 1 if a line begins with no, else 0. A note costs memory or time, and nothing else.")
     parser.add_argument("command", metavar="COMMAND", nargs="?", help="a program that would run under MetaShard")
     return parser
 

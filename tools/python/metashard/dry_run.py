@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`metashard dry-run`: the user's own job with real PyTorch on a simulated driver that computes nothing, and an answer whether
-its memory fits."""
+"""`metashard dry-run`: runs your own job with real PyTorch on a simulated driver that computes nothing, and says whether its
+memory fits."""
 from __future__ import annotations
 
 import argparse
@@ -18,8 +18,8 @@ from .options import Parser
 USAGE = ("metashard dry-run [--gpu NAME|MIB] [--world N] [--rank R] [--ranks-here K] [--gpus-per-node N]\n"
          "                         [--steps N] [--compute] [--json] [--with-metashard] [--with-expandable-segments]\n"
          "                         [--html FILE] [--snapshot FILE] -- python|torchrun|accelerate launch TRAIN.PY [ARGUMENT...]")
-EPILOGUE = """The exit status is 0 if it fits, 1 if it does not, and 2 if that cannot be said.
-GPUs: """ + ", ".join(dry_run_gpus.GPUS) + ". docs/dry-run.md says what is simulated and how near it is."
+EPILOGUE = """The exit status is 0 if the job fits, 1 if it does not, and 2 if there is no answer.
+GPUs: """ + ", ".join(dry_run_gpus.GPUS) + ". docs/dry-run.md says what is simulated, and how accurate it is."
 FITS, DOES_NOT_FIT, CANNOT_SAY = 0, 1, 2
 GPUS_PER_NODE = 8
 OTHER_LAUNCHERS = ("deepspeed", "mpirun", "mpiexec", "srun", "sbatch", "horovodrun", "ray", "colossalai", "composer")
@@ -41,12 +41,12 @@ def number(text: str) -> int:
 def add_job(parser: argparse.ArgumentParser) -> None:
     """The machine, and the rank that is run on it."""
     parser.add_argument("--gpu", metavar="NAME|MIB", default=dry_run_gpus.DEFAULT,
-                        help=f"the GPU that each rank has ({dry_run_gpus.DEFAULT}), or how many MiB")
-    parser.add_argument("--world", metavar="N", type=number, help="ranks, whatever the command says")
-    parser.add_argument("--rank", metavar="R", type=number, default=0, help="the one that is run (0); the others do as it does")
+                        help=f"the GPU of each rank ({dry_run_gpus.DEFAULT}), or its memory in MiB")
+    parser.add_argument("--world", metavar="N", type=number, help="number of ranks, instead of the command's")
+    parser.add_argument("--rank", metavar="R", type=number, default=0, help="the rank that runs (0); the others are assumed to behave like it")
     parser.add_argument("--steps", metavar="N", type=number, default=STEPS,
-                        help=f"ends after so many steps of the optimizer ({STEPS}); 0: when the program ends")
-    parser.add_argument("--gpus-per-node", metavar="N", type=number, default=GPUS_PER_NODE, help=f"at most 16 ({GPUS_PER_NODE})")
+                        help=f"optimizer steps after which the run ends ({STEPS}); 0: the program ends by itself")
+    parser.add_argument("--gpus-per-node", metavar="N", type=number, default=GPUS_PER_NODE, help=f"GPUs of a node, at most {MOST_GPUS} ({GPUS_PER_NODE})")
 
 
 def check_job(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -60,13 +60,13 @@ def make_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="metashard dry-run", usage=USAGE, description=__doc__, epilog=EPILOGUE, allow_abbrev=False)
     add_job(parser)
     parser.add_argument("--ranks-here", metavar="K", type=number, default=0,
-                        help="all ranks of a job of so many, as processes of this machine, of one node")
+                        help="run all K ranks of a job as processes of this machine, as one node")
     parser.add_argument("--compute", action="store_true", help="run the kernels that have versions for the CPU")
-    parser.add_argument("--json", action="store_true", help="the answer as JSON on the standard output")
-    parser.add_argument("--with-metashard", action="store_true", help="a second time under MetaShard, side by side")
-    parser.add_argument("--with-expandable-segments", action="store_true", help="once more with PyTorch's expandable segments")
-    parser.add_argument("--html", metavar="FILE", help="the answer as a page, with the curve of the memory")
-    parser.add_argument("--snapshot", metavar="FILE", help="PyTorch's memory snapshot, for pytorch.org/memory_viz")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("--with-metashard", action="store_true", help="run a second time under MetaShard, and show both")
+    parser.add_argument("--with-expandable-segments", action="store_true", help="run once more with PyTorch's expandable segments, and show both")
+    parser.add_argument("--html", metavar="FILE", help="write the answer as a page, with the memory curve")
+    parser.add_argument("--snapshot", metavar="FILE", help="write PyTorch's memory snapshot, for pytorch.org/memory_viz")
     parser.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`metashard fit`: which batch size, number of ranks or other value of a training job fits on a GPU, by as few dry runs as tell."""
+"""`metashard fit`: finds the batch size, number of ranks or other value of a training job that fits on a GPU, by few dry runs."""
 from __future__ import annotations
 
 import argparse
@@ -14,10 +14,10 @@ from .options import Parser
 
 USAGE = ("metashard fit --vary NAME=VALUE,VALUE... [--vary ...] [--gpu NAME|MIB] [--world N] [--rank R] [--gpus-per-node N]\n"
          "                     [--steps N] [--timeout SECONDS] [--json] -- python|torchrun|accelerate launch TRAIN.PY [ARGUMENT...]")
-EPILOGUE = """{NAME} in the command is filled with a value, and {{NAME}} stands for {NAME}. The name `world` changes the number of ranks.
-Values stand from the one with which a rank needs the least memory to the one with which it needs the most: the last that fits is
-the answer, of an earlier --vary before a later one. Numbers of ranks stand in any order: the fewest with which it fits are the
-answer. The exit status is 0 if something fits, 1 if nothing does, and 2 if that cannot be said. docs/dry-run.md says how near it is."""
+EPILOGUE = """A value takes the place of {NAME} in the command; {{NAME}} stands for {NAME}. The name `world` changes the number of ranks.
+List values in order of memory, least first: the last value that fits is the answer, for an earlier --vary before a later one.
+Numbers of ranks may have any order: the fewest that fit are the answer. The exit status is 0 if something fits, 1 if nothing does,
+and 2 if there is no answer. docs/dry-run.md says how accurate it is."""
 WORLD = "world"
 SECONDS = 1800
 VARIED = re.compile(r"([A-Za-z][\w-]*)=(.+)")
@@ -41,11 +41,12 @@ def varied(text: str) -> tuple[str, list[str]]:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="metashard fit", usage=USAGE, description=__doc__, epilog=EPILOGUE, allow_abbrev=False)
-    parser.add_argument("--vary", metavar="NAME=VALUE,VALUE...", type=varied, action="append", default=[], help="what may change")
+    parser.add_argument("--vary", metavar="NAME=VALUE,VALUE...", type=varied, action="append", default=[],
+                        help="a name in the command, or world, and the values to try; may be repeated")
     dry_run.add_job(parser)
     parser.add_argument("--timeout", metavar="SECONDS", type=dry_run.number, default=SECONDS,
-                        help=f"of each dry run, after which there is no answer ({SECONDS})")
-    parser.add_argument("--json", action="store_true", help="the answer as JSON on the standard output")
+                        help=f"longest time of each dry run; beyond it there is no answer ({SECONDS})")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 

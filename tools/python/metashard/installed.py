@@ -16,7 +16,11 @@ def version() -> str:
 
 def find(name: str) -> str:
     """The path of the library, a tool or another file of the wheel; its folders may stand before its name."""
-    for path in importlib.metadata.files("metashard") or ():
+    try:
+        files = importlib.metadata.files("metashard") or ()
+    except importlib.metadata.PackageNotFoundError:  # the sources, run where they are
+        files = ()
+    for path in files:
         if f"/{path}".endswith(f"/{name}"):
             found = os.path.realpath(os.fspath(path.locate()))
             if os.path.exists(found):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`metashard run`: a command under MetaShard. Its exit status and its signals are the command's."""
+"""`metashard run`: runs a command under MetaShard, and prints its peak of device memory, without and with MetaShard."""
 from __future__ import annotations
 
 import argparse
@@ -20,7 +20,8 @@ from .options import Parser
 
 USAGE = """metashard run [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR] [--control SOCKET] [--explain] [--quiet] -- COMMAND [ARGUMENT...]
        metashard run --kernel [--prefix DIR] [--remove] [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR]"""
-EPILOGUE = """All variables of MetaShard (docs/environment.md) may also be set as usual: the command gets the whole environment."""
+EPILOGUE = """All variables of MetaShard (docs/environment.md) may also be set as usual: the command gets the whole environment.
+The exit status and signals are the command's; 127: there is no such program, 126: it cannot be started, 2: wrong usage."""
 
 NOT_FOUND, NOT_STARTED = 127, 126  # as shells have them
 PR_SET_PDEATHSIG = 1
@@ -43,7 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
                         help="a socket for metashard suspend and for later plans; %%p is the process id (METASHARD_CONTROL)")
     parser.add_argument("--explain", action="store_true",
                         help="print at the end of each process what could not be deferred, and why (METASHARD_EXPLAIN)")
-    parser.add_argument("--quiet", action="store_true", help="print no result at the end")
+    parser.add_argument("--quiet", action="store_true", help="print no figures at the end")
     parser.add_argument("--kernel", action="store_true",
                         help="run nothing, but install a Jupyter kernel of this Python that runs under MetaShard")
     parser.add_argument("--prefix", metavar="DIR", help="where to install the kernel, as sys.prefix; default: the user's own folder")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`metashard suspend` and `metashard resume`: the device memory of a living process, or of all processes of a job, goes back
-and comes again (docs/suspend.md). The processes need a control socket: METASHARD_CONTROL, or metashard run --control."""
+"""`metashard suspend` gives back the device memory of a living process, or of all processes of a job; `metashard resume`
+restores it (docs/suspend.md). The processes need a control socket: METASHARD_CONTROL, or metashard run --control."""
 from __future__ import annotations
 
 import argparse
@@ -74,7 +74,8 @@ def seconds_of(text: str) -> float:
 
 
 def make_parser(command: str) -> argparse.ArgumentParser:
-    parser = Parser(prog=f"metashard {command}", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog=f"metashard {command}", description=__doc__, allow_abbrev=False,
+                    epilog="The exit status is 0 if all processes did it, and 1 if a process could not.")
     parser.add_argument("target", metavar="PID|JOB", help="a process, or the name of a job (METASHARD_JOB, or a scheduler's id)")
     if command == "suspend":
         parser.add_argument("--to", metavar="DIR", help="keep modified data in a file of this folder, instead of in host memory")
