@@ -87,10 +87,10 @@ static bool is_complete(void)
         missing_count++;
     }
     if (missing_count > 1)
-        ms_log(MS_WARN, "the driver has no %s, nor %d more functions: the shim steps aside",
+        ms_log(MS_WARN, "the driver has no %s, nor %d more functions: MetaShard does nothing",
                missing, missing_count - 1);
     else if (missing_count > 0)
-        ms_log(MS_WARN, "the driver has no %s: the shim steps aside", missing);
+        ms_log(MS_WARN, "the driver has no %s: MetaShard does nothing", missing);
     return missing_count == 0;
 }
 

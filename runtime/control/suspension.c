@@ -73,9 +73,8 @@ bool ms_suspension_end(struct ms_fault *fault)
 {
     const CUresult result = ms_suspend_take_back();
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        return ms_fault_set(fault, "the device has no memory for what was given back: nothing is "
+        return ms_fault_set(fault, "the device has no memory for the suspended data: nothing is "
                                    "lost, and it may be resumed later");
     return result == CUDA_SUCCESS ||
-           ms_fault_set(fault, "what was given back cannot be brought into memory: CUDA error %d",
-                        (int)result);
+           ms_fault_set(fault, "the suspended data cannot be restored: CUDA error %d", (int)result);
 }

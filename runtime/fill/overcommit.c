@@ -129,7 +129,7 @@ static bool is_beyond_asked(CUdevice device, uint64_t live, size_t bytes, size_t
         live + bytes <= atomic_load(&devices[device].allowed_bytes))
         return false;
     if (unwritten_bytes(device) + bytes > UNWRITTEN_TIMES * (uint64_t)total)
-        return refuse(device, bytes, " in what it has not written yet", UNWRITTEN_TIMES);
+        return refuse(device, bytes, " unwritten", UNWRITTEN_TIMES);
     atomic_store(&devices[device].allowed_bytes, live + bytes + total);
     return false;
 }
@@ -212,7 +212,7 @@ static bool fits(CUdevice device, size_t bytes, bool *is_tight_out)
     }
     ms_log(MS_INFO,
            "an allocation of %zu bytes on device %d is refused: the program computes, and with it "
-           "what it has would be %llu bytes more than there is",
+           "the program's memory would be %llu bytes more than the device has",
            bytes, (int)device, (unsigned long long)(promised - has));
     return false;
 }

@@ -379,7 +379,7 @@ static void make_way(void)
            ms_shard_enforces()
                ? "a plan that comes before the tensors are used can leave out more"
                : "a plan that comes before the tensors are used can leave out more, and "
-                 "METASHARD_PLAN_MODE=enforce what is equal to its file");
+                 "METASHARD_PLAN_MODE=enforce also bytes that are equal to their file");
 }
 
 /* --- */
@@ -454,7 +454,7 @@ static bool hold_up(void)
     struct ms_fault fault;
     const bool is_held_up = ms_hold_up_begin(&fault);
     if (!is_held_up)
-        ms_log(MS_WARN, "the plan: what is in memory is not compared with its files: %s",
+        ms_log(MS_WARN, "the plan: bytes in memory are not compared with their files: %s",
                fault.text);
     return is_held_up;
 }

@@ -447,9 +447,9 @@ CUresult ms_suspend_take_back(void)
     }
     ms_lock_drop(&turn);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        ms_log(MS_ERROR, "this process is suspended, and the device has no memory for what it has "
-                         "given back: nothing is lost, and a later metashard_resume may succeed");
+        ms_log(MS_ERROR, "this process is suspended, and the device has no memory for its data: "
+                         "nothing is lost, and a later metashard_resume may succeed");
     else if (result == CUDA_SUCCESS)
-        ms_log(MS_DEBUG, "what was suspended is back");
+        ms_log(MS_DEBUG, "the suspended data is back");
     return result;
 }

@@ -303,7 +303,7 @@ static bool explain(void)
         say_reason(&sums, first);
     if (is_last && sums.count == 0)
         ms_log_say("explain",
-                   "nothing to explain: what was deferred stayed so until its bytes were used");
+                   "nothing to explain: deferred memory stayed deferred until its bytes were used");
     ms_heap_free(sums.rows);
     return is_last;
 }

@@ -97,7 +97,7 @@ static const struct {
         {"code that is unloaded",
          "%c unloads code of recorded launches, so they were run at once. Unload modules after "
          "the weights are sharded."},
-    [MS_REASON_SETTLE] = {"settling", NULL},
+    [MS_REASON_SETTLE] = {"loading has ended", NULL},
     [MS_REASON_PREFETCH] = {"the plan gives it to this rank", NULL},
     [MS_REASON_PRESSURE] = {"out of device memory", NULL},
     [MS_REASON_OVERCOMMIT] =
@@ -115,7 +115,7 @@ static const struct {
          "%c read tensor %k, which the plan gives to other ranks; the read took memory. Change "
          "the program to use only its own part, or change the plan; "
          "METASHARD_PLAN_MODE=enforce makes such calls fail where they happen."},
-    [MS_REASON_HANDED_OUT] = {"a block handed out after settling", NULL},
+    [MS_REASON_HANDED_OUT] = {"a block handed out after loading", NULL},
     [MS_REASON_FILE_WRITE] =
         {"a file that the program is about to change",
          "%c changes a file of which bytes were copied to the device and had no memory there "

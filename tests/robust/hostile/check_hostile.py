@@ -325,7 +325,7 @@ def check_file_systems(place):
 
 def check_drivers(place):
     place.check("a driver without virtual memory management", "job", driver=place.built("robust", "hostile", "old"), deferred=None,
-                said="steps aside")
+                said="MetaShard does nothing")
     place.check("a driver of CUDA 12.9", "job", driver="profile12")
     place.check("a driver that hides what is new", "job", SIMCUDA_PROFILE="12")
 

@@ -165,9 +165,8 @@ SUSPENSION_TEST(a_resumption_says_why_memory_cannot_come_back)
     CHECK(ms_suspension_end(&fault));
     taking_back = CUDA_ERROR_OUT_OF_MEMORY;
     CHECK(!ms_suspension_end(&fault));
-    CHECK(strstr(fault.text, "the device has no memory for what was given back") != NULL);
+    CHECK(strstr(fault.text, "the device has no memory for the suspended data") != NULL);
     taking_back = CUDA_ERROR_ILLEGAL_ADDRESS;
     CHECK(!ms_suspension_end(&fault));
-    CHECK(strcmp(fault.text, "what was given back cannot be brought into memory: CUDA error 700") ==
-          0);
+    CHECK(strcmp(fault.text, "the suspended data cannot be restored: CUDA error 700") == 0);
 }

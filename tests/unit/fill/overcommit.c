@@ -195,7 +195,7 @@ MS_TEST_BETWEEN(start, end, the_log_tells_of_too_much_unwritten_memory)
     ms_config.overcommit = 0;
     CHECK(!allows(32 * GRANULES + 1));
     CHECK_EQ(count_log_lines("an allocation of 134283264 bytes on device 0"), 1);
-    CHECK_EQ(count_log_lines("32 times the device's memory in what it has not written yet"), 1);
+    CHECK_EQ(count_log_lines("32 times the device's memory unwritten"), 1);
 }
 
 MS_TEST_BETWEEN(start, end, the_default_limit_bounds_written_memory_too)
@@ -449,9 +449,9 @@ MS_TEST_BETWEEN(start, end, the_log_tells_by_how_much_an_allocation_does_not_fit
     struct ms_allocation *allocation = compute(GRANULES / 2);
     CHECK(!allows(GRANULES / 2 + 1) && !allows(GRANULES / 2 + 3));
     CHECK_EQ(count_log_lines("2162688 bytes on device 0 is refused: the program computes, and with "
-                             "it what it has would be 65536 bytes more"),
+                             "it the program's memory would be 65536 bytes more"),
              1);
-    CHECK_EQ(count_log_lines("196608 bytes more than there is"), 1);
+    CHECK_EQ(count_log_lines("196608 bytes more than the device has"), 1);
     fake_allocation_free(allocation);
 }
 

@@ -761,7 +761,7 @@ MS_TEST_BETWEEN(start, end, a_plan_compares_nothing_in_a_program_not_held_up)
     ms_prefetch_arrive(true, true);
     atomic_store(&ms_hot.captures, 0);
     check_all_is_resident();
-    CHECK_EQ(count_log_lines("what is in memory is not compared with its files: a stream of the "
+    CHECK_EQ(count_log_lines("bytes in memory are not compared with their files: a stream of the "
                              "program is being captured"),
              1);
     CHECK_EQ(count_log_lines("0 bytes of memory were given back, 524288 stay"), 1);

@@ -202,11 +202,11 @@ MS_TEST_BETWEEN(start, end, the_log_tells_of_suspending_and_of_coming_back)
     CHECK_EQ(count_log_lines("suspended: 65536 bytes of device memory were given back; 0 come "
                              "back from files and recorded launches, 65536 wait outside"),
              1);
-    CHECK_EQ(count_log_lines("what was suspended is back"), 0);
+    CHECK_EQ(count_log_lines("the suspended data is back"), 0);
     resume();
-    CHECK_EQ(count_log_lines("what was suspended is back"), 1);
+    CHECK_EQ(count_log_lines("the suspended data is back"), 1);
     resume();
-    CHECK_EQ(count_log_lines("what was suspended is back"), 1);
+    CHECK_EQ(count_log_lines("the suspended data is back"), 1);
 }
 
 MS_TEST_BETWEEN(start, end, suspending_stores_bytes_in_a_folder_as_well)

@@ -239,12 +239,13 @@ MS_TEST_AFTER(prepare, a_driver_that_lacks_functions_is_left_alone)
     char line[256];
     for (size_t i = 0; i <= last; i += i == 0 ? last : 1) {
         absent[0] = needed[i];
-        snprintf(line, sizeof(line), "the driver has no %s: the shim steps aside",
+        snprintf(line, sizeof(line), "the driver has no %s: MetaShard does nothing",
                  ms_entry_symbol(needed[i]));
         must_step_aside(true, line);
     }
     absent[1] = needed[1];
-    snprintf(line, sizeof(line), "the driver has no %s, nor 1 more functions: the shim steps aside",
+    snprintf(line, sizeof(line),
+             "the driver has no %s, nor 1 more functions: MetaShard does nothing",
              ms_entry_symbol(needed[1]));
     must_step_aside(true, line);
     absent[0] = MS_ENTRY_cuCtxRecordEvent; /* it does without these */

@@ -276,7 +276,7 @@ MS_TEST_AFTER(start, an_explanation_says_that_nothing_happened)
     happen(MS_REASON_CALL, "cuCall", "it has no sentence", 1);
     end();
     must_say(
-        "explain: nothing to explain: what was deferred stayed so until its bytes were used\n");
+        "explain: nothing to explain: deferred memory stayed deferred until its bytes were used\n");
     must_say("for more, run: metashard-dump show ");
     must_say(page_path(getpid()));
     CHECK_EQ(lines_with("\n"), 2);
