@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "tests/driver/differential/c10.h"
+#include "tests/harness/fast_hash.h"
 
 static const char *kernels_path, *data_path;
 
@@ -34,17 +35,9 @@ CUdeviceptr allocate(size_t bytes)
     return address;
 }
 
-static uint64_t hash_of(const unsigned char *bytes, size_t count)
-{
-    uint64_t hash = UINT64_C(1469598103934665603); /* FNV-1a */
-    for (size_t i = 0; i < count; i++)
-        hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
-    return hash;
-}
-
 void print_host(const char *name, const void *bytes, size_t count)
 {
-    printf("%s: hash %016llx\n", name, (unsigned long long)hash_of(bytes, count));
+    printf("%s: hash %016llx\n", name, (unsigned long long)fast_hash(bytes, count));
 }
 
 void print_bytes(const char *name, CUdeviceptr address, size_t bytes)
@@ -52,7 +45,7 @@ void print_bytes(const char *name, CUdeviceptr address, size_t bytes)
     unsigned char *host = calloc(1, bytes);
     const CUresult result = cuMemcpyDtoH(host, address, bytes);
     printf("%s: result %d, hash %016llx\n", name, (int)result,
-           (unsigned long long)hash_of(host, result == CUDA_SUCCESS ? bytes : 0));
+           (unsigned long long)fast_hash(host, result == CUDA_SUCCESS ? bytes : 0));
     free(host);
 }
 

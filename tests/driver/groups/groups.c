@@ -3,6 +3,8 @@
 
 #include <dlfcn.h>
 
+#include "tests/harness/fast_hash.h"
+
 void must(CUresult result, const char *call, int line)
 {
     if (result == CUDA_SUCCESS)
@@ -18,10 +20,7 @@ void seen(const char *what, CUresult result)
 
 void print_host(const char *what, const void *bytes, size_t count)
 {
-    uint64_t hash = UINT64_C(1469598103934665603); /* FNV-1a */
-    for (size_t i = 0; i < count; i++)
-        hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(1099511628211);
-    printf("%s: %016llx\n", what, (unsigned long long)hash);
+    printf("%s: %016llx\n", what, (unsigned long long)fast_hash(bytes, count));
 }
 
 void print_device(const char *what, CUdeviceptr address, size_t bytes)

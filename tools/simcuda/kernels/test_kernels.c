@@ -77,11 +77,13 @@ SIMCUDA_KERNEL(uniform32)
     const uint64_t offset = SIMCUDA_ARG(args, 3, uint64_t);
     const uint64_t threads = (uint64_t)launch->grid[0] * launch->block[0];
     float *values = launch->touch(launch, SIMCUDA_ARG(args, 0, CUdeviceptr), count * 4);
+    uint64_t thread = 0;
+    uint64_t step = 0;
     for (uint64_t i = 0; values != NULL && i < count; i++) {
-        const uint64_t thread = i % threads;
-        const uint64_t step = i / threads;
         const uint64_t word = mix(mix(seed ^ mix(thread)) + offset + step);
         values[i] = (float)(word >> 40) * 0x1p-24F;
+        thread = thread + 1 < threads ? thread + 1 : 0;
+        step += thread == 0;
     }
 }
 SIMCUDA_PARAMS(uniform32, {0, 8}, {8, 8}, {16, 8}, {24, 8});
