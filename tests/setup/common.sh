@@ -275,7 +275,8 @@ show_progress() { # FOLDER LOG
 }
 
 # In the environment: setup_only, options that an existing build folder does not take again; targets (all);
-# for_suites, which makes those the targets that tests of these suites need, and what is installed.
+# for_suites, which makes those the targets that tests of these suites need, or with - before each all others, and what is
+# installed.
 build() { # FOLDER [MESON OPTION...]
     local folder=$1 log targets=${targets-}
     shift
