@@ -4,6 +4,7 @@
 Nothing here is checked; plans and checkpoints must be good ones. A tensor is Tensor(name, dtype, shape). Small
 tensors only: every element is an item of a list.
 """
+import functools
 import itertools
 import math
 import re
@@ -45,6 +46,7 @@ def coordinates_of(mesh, rank):
     return dict(zip(mesh, list(itertools.product(*map(range, mesh.values())))[rank]))
 
 
+@functools.lru_cache(maxsize=None)
 def regular_expression(pattern):
     """The same pattern in Python's words."""
     out, rest = "", pattern
