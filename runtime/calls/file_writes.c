@@ -15,6 +15,7 @@
 #include "runtime/files/mapping.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/loading/source_read.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"

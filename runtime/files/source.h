@@ -18,7 +18,6 @@
 #include <sys/types.h>
 
 #include "runtime/base/counted.h"
-#include "runtime/driver/driver.h"
 
 struct ms_source;
 
@@ -71,15 +70,6 @@ struct ms_source *ms_source_create_stored(const struct ms_stored *stored);
 void ms_source_take(struct ms_source *source);
 void ms_source_drop(struct ms_source *source);
 
-/*
- * Reads the source's bytes [offset, offset + bytes) into buffer. A snapshot's bytes are in memory:
- * *bytes_out points at them, and buffer is untouched. Fails with CUDA_ERROR_OPERATING_SYSTEM if the
- * file has changed or cannot be read; the reason is logged. With bytes_out NULL, for files only,
- * failures are not logged: the caller only guesses what is in the file.
- */
-CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *buffer, size_t bytes,
-                        const void **bytes_out);
-
 bool ms_source_is_file(const struct ms_source *source);
 
 /* --- for the file thread and the threads that it starts; failures are returned, not logged */
@@ -119,21 +109,7 @@ int ms_source_descriptor(const struct ms_source *file);
 /* False: each use opens the file by its path, and closes it. */
 bool ms_source_stays_open(const struct ms_source *file);
 
-/*
- * Checks `bytes`, which were read from `offset` on, against sums of the copied bytes. False if a
- * sample mistook other bytes for these (sums.h). Reads the rest of each part of which the
- * range has only a piece.
- */
-bool ms_source_read_check(const struct ms_source *file, uint64_t offset, const void *bytes,
-                          size_t count, struct ms_source_failure *failure_out);
-
-/* Logs one line. Not in the file thread. */
-void ms_source_read_log_failure(const struct ms_source_failure *failure);
-
 /* --- for all threads */
-
-/* True if a file's bytes are certainly unchanged; for a snapshot, always. */
-bool ms_source_read_is_current(const struct ms_source *source);
 
 /* A file's state before this process changes it, while its bytes are materialised, and after. */
 enum ms_source_state {

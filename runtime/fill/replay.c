@@ -5,6 +5,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/fill/scratch.h"
+#include "runtime/loading/source_read.h"
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/parked.h"

@@ -14,6 +14,7 @@
 #include "runtime/fill/replay.h"
 #include "runtime/finding/find.h"
 #include "runtime/loading/pinned_pool.h"
+#include "runtime/loading/source_read.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/memory/space.h"

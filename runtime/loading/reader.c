@@ -17,6 +17,7 @@
 #include "runtime/files/page_cache.h"
 #include "runtime/files/source.h"
 #include "runtime/files/trust.h"
+#include "runtime/loading/source_read.h"
 #include "runtime/state/counters.h"
 
 enum {

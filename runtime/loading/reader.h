@@ -25,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/driver/driver.h"
 #include "runtime/files/direct.h"
 #include "runtime/files/source.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads sources, in the file thread and in the reader's threads. */
+#include "runtime/loading/source_read.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +9,6 @@
 #include "runtime/base/log.h"
 #include "runtime/files/file_read.h"
 #include "runtime/files/file_thread.h"
-#include "runtime/files/source.h"
 #include "runtime/files/sums.h"
 #include "runtime/files/trust.h"
 #include "runtime/state/counters.h"

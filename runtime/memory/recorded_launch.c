@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/loading/source_read.h"
 #include "runtime/memory/space.h"
 
 _Static_assert(offsetof(struct ms_recorded_launch, counted) == 0, "as lineage wants it");

@@ -8,6 +8,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/files/lease_thread.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/loading/source_read.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/memory/space.h"
 #include "runtime/state/caller.h"

@@ -17,6 +17,7 @@
 #include "runtime/finding/find.h"
 #include "runtime/files/trust.h"
 #include "runtime/files/source_internal.h"
+#include "runtime/loading/source_read.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 #include "tests/unit/files/files.h"

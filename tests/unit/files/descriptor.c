@@ -15,6 +15,7 @@
 #include "runtime/files/change.h"
 #include "runtime/finding/find.h"
 #include "runtime/loading/reader.h"
+#include "runtime/loading/source_read.h"
 #include "tests/unit/between.h"
 #include "tests/unit/files/kernel.h"
 #include "tools/simcuda/harness/deny.h"

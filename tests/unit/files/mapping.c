@@ -21,6 +21,7 @@
 #include "runtime/files/trust.h"
 #include "runtime/finding/find.h"
 #include "runtime/finding/held_files.h"
+#include "runtime/loading/source_read.h"
 #include "tests/unit/between.h"
 #include "tests/unit/files/kernel.h"
 #include "tools/simcuda/harness/deny.h"

@@ -18,6 +18,7 @@
 #include "runtime/finding/find.h"
 #include "runtime/files/source_internal.h"
 #include "runtime/files/file_thread.h"
+#include "runtime/loading/source_read.h"
 #include "tests/unit/between.h"
 #include "tests/unit/files/files.h"
 #include "tests/unit/files/kernel.h"

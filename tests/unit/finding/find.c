@@ -26,6 +26,7 @@
 #include "runtime/files/source_internal.h"
 #include "runtime/finding/find.h"
 #include "runtime/finding/mapped_tensors.h"
+#include "runtime/loading/source_read.h"
 #include "tests/unit/between.h"
 #include "tests/unit/files/kernel.h"
 #include "tools/simcuda/harness/deny.h"

@@ -6,6 +6,7 @@
 #include "runtime/config/config.h"
 #include "runtime/finding/find.h"
 #include "runtime/finding/reads.h"
+#include "runtime/loading/source_read.h"
 #include "tests/unit/between.h"
 #include "tests/unit/files/files.h"
 #include "tools/simcuda/harness/deny.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/files/file_read.h"
 #include "runtime/loading/reader.h"
 
+#include "runtime/files/file_read.h"
 #include "runtime/files/kept_threads.h"
 #include "runtime/files/page_cache.h"
 #include "runtime/files/source_internal.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/files/file_read.h"
-#include "runtime/files/source.h"
+#include "runtime/loading/source_read.h"
 
 #include "runtime/files/descriptor.h"
+#include "runtime/files/file_read.h"
 #include "runtime/files/file_thread.h"
 #include "runtime/files/source_internal.h"
 #include "runtime/files/sums.h"

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/base/headroom.h"
+#include "runtime/loading/source_read.h"
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/descriptors.h"
 #include "tools/simcuda/harness/deny.h"
