@@ -1,5 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that are about to change, or were deleted, while deferred bytes may come from them. */
+/*
+ * Files that are about to change, or were deleted, while deferred bytes may come from them. While
+ * a file is closed its bytes are brought into memory, and nothing new refers to it:
+ *
+ *     open --- begin ---> closed --- end, is_lost ---> lost: reads fail
+ *          <--- end -----        --- keep -----------> kept: reads get the copy
+ *
+ * The file may change once its sources are lost or kept. The state changes under ms_files.lock,
+ * which is not held while the file thread asks a file system, or copies.
+ */
 #pragma once
 
 #include <stdbool.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A file's bytes as they are now: nothing says that these are the bytes that were copied. Who needs
- * that, checks the file after the read (trust.h), or reads by source_read.c. In the file thread and
- * the threads that it starts; failures are returned, not logged.
+ * that, checks the file after the read (trust.h), or reads by loading/source_read.h. In the file
+ * thread and the threads that it starts; failures are returned, not logged.
  */
 #pragma once
 

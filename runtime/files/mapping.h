@@ -3,7 +3,7 @@
  * File mappings of this process, from /proc/self/maps and /proc/self/pagemap (proc(5)), which stay
  * open. Every call looks again, because a program may map and unmap at any time. Linux 6.11 and
  * newer answers a query for one mapping; on older kernels the whole list is read, about a
- * microsecond for each mapping (find.c then remembers places). Only for the file thread
+ * microsecond for each mapping (finding/find.c then remembers places). Only for the file thread
  * (file_thread.h), which owns the descriptors.
  */
 #pragma once
@@ -25,7 +25,7 @@ struct ms_mapping {
     bool shared;
     size_t lines_read;        /* of the list, to find it; 0: the kernel answers queries */
     char path[MS_PATH_BYTES]; /* from the kernel; may end in " (deleted)" */
-    bool is_read;             /* not a mapping, but a place where the file was read (reads.h) */
+    bool is_read; /* not a mapping, but a place where the file was read (finding/reads.h) */
 };
 
 /*

@@ -55,9 +55,9 @@ struct ms_source *ms_source_create_snapshot(size_t bytes, enum ms_snapshot_limit
 void *ms_source_data(const struct ms_source *snapshot);
 
 /*
- * Returns a source whose bytes lie in a store (store.h). It takes a reference to the store, and
- * frees the pages with the source, also those of a file, if the file system can do that. NULL if
- * out of memory.
+ * Returns a source whose bytes lie in a store (loading/store.h). It takes a reference to the store,
+ * and frees the pages with the source, also those of a file, if the file system can do that. NULL
+ * if out of memory.
  */
 struct ms_stored {
     unsigned char *memory;

@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The struct of a source, for the files of this folder that see inside: source.c (its life),
- * trust.c (is it unchanged), own_writers.c, file_read.c, direct.c, sums.c, change.c
- * (files that are about to change), lease_thread.c.
+ * trust.c (is it unchanged), own_writers.c, file_read.c, direct.c, sums.c, change.c (files that are
+ * about to change), lease_thread.c.
+ *
+ * What one of them adds has to follow these rules. System calls with a descriptor are for the file
+ * thread and the threads that it starts, within a use (ms_source_begin_use). A file leaves the list
+ * while its last reference is dropped, so who finds it there takes a reference by
+ * ms_counted_try_take, or is done with it before the lock is dropped. A descriptor may be closed,
+ * and its number be another file's, as soon as a source is let go: what was read counts only after
+ * ms_trust_check.
  */
 #pragma once
 
@@ -32,7 +39,7 @@ struct ms_file_system {
 
 struct ms_source {
     struct ms_counted counted;           /* must be first: lineage.h */
-    bool is_file, is_stored, is_name;    /* stored: in a store (store.h) */
+    bool is_file, is_stored, is_name;    /* stored: in a store (loading/store.h) */
     _Atomic(enum ms_source_state) state; /* changed under ms_files.lock */
 
     size_t bytes; /* of a snapshot, whose bytes lie in place of all that follows */

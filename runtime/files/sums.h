@@ -2,7 +2,7 @@
 /*
  * Checksums of bytes that the program has copied to a device and that are taken for bytes of a
  * file, though most were not compared: nobody has seen the program read them, and the file is not
- * in the page cache (uring.h).
+ * in the page cache (finding/uring.h).
  *
  *     file     | part | part | part | part | ...      each 64 KiB, at multiples of that
  *                  |      |      `- seen: its bytes were read since, and had this sum

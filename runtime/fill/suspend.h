@@ -2,7 +2,7 @@
 /*
  * Suspending: the inverse of settling. The shim gives back all its device memory, and keeps the
  * addresses. It drops bytes that lineage can give again, and written bytes that are still equal to
- * their file; the other bytes wait in a store (store.h).
+ * their file; the other bytes wait in a store (loading/store.h).
  *
  *     memory    | cached | equal to its file | changed | zeros |
  *     lineage   |  same  |       file        |  store  | fill  |     none of it in memory

@@ -121,7 +121,7 @@ static bool has_part(struct worker *worker, uint64_t number)
 }
 
 /* Another copy may have left a sum for this part. If the file's bytes have another sum, each read
- * of the part fails (source_read.c): so no copy may come from there. */
+ * of the part fails (loading/source_read.c): so no copy may come from there. */
 static bool is_refused(struct worker *worker, uint64_t number)
 {
     const struct ms_source *file = worker->comparison->file;

@@ -2,7 +2,8 @@
 /*
  * Compares memory of the program with a file. A copy to the device is recorded as a reference to a
  * file only if each byte is the file's. So comparing takes as long as reading the file, while the
- * program waits. Kept threads (kept_threads.h) share the work, one for each core and at most 16:
+ * program waits. Kept threads (files/kept_threads.h) share the work, one for each core and at most
+ * 16:
  *
  *     bytes    | 2 MiB | 2 MiB | 2 MiB | 2 MiB | ...      each takes the next piece
  *                 file    read    read    file
@@ -22,7 +23,7 @@
 /*
  * How much is compared. ALL: every byte. CACHED: every byte, and all must be in the page cache, so
  * nothing is read from a disk. SAMPLED: every byte in the page cache, and a sample of the other
- * whole parts, whose sums are kept (sums.h).
+ * whole parts, whose sums are kept (files/sums.h).
  */
 enum ms_comparing { MS_COMPARING_ALL, MS_COMPARING_CACHED, MS_COMPARING_SAMPLED };
 

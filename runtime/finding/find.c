@@ -127,10 +127,10 @@ static bool is_mapped(const struct ms_source *file, const struct ms_wanted_sourc
 }
 
 /*
- * Places where files were mapped, for kernels that leave a list to read (mapping.h). A place is no
- * more than a guess, since anything may be mapped there by now. But bytes that equal the file's are
- * the file's, whatever is mapped. They are compared, even from a disk, where that is less work than
- * reading the list.
+ * Places where files were mapped, for kernels that leave a list to read (files/mapping.h). A place
+ * is no more than a guess, since anything may be mapped there by now. But bytes that equal the
+ * file's are the file's, whatever is mapped. They are compared, even from a disk, where that is
+ * less work than reading the list.
  */
 enum { PLACES = 16, BYTES_FOR_LINE = 512 };
 static struct place {

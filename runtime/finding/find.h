@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds the file that copied bytes come from: by notes of the program's reads (reads.h), by the
- * mapping at their address (mapping.h), by the tensors of mapped files (mapped_tensors.h), or by
- * the files that the program reads unseen (uring.h).
+ * mapping at their address (files/mapping.h), by the tensors of mapped files (mapped_tensors.h), or
+ * by the files that the program reads unseen (uring.h).
  */
 #pragma once
 

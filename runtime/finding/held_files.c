@@ -117,7 +117,7 @@ static uint32_t set(const struct stat *stat, bool is_trusted)
 /*
  * True if the file of a descriptor of the program could be a source, with the times that the
  * descriptor shows. Not on an overlay, where a descriptor from before a copy-up reads another file
- * (trust.h), nor where stores are hidden.
+ * (files/trust.h), nor where stores are hidden.
  */
 static bool can_be_trusted(int descriptor, const struct stat *stat)
 {

@@ -5,7 +5,7 @@
  * the program copies the bytes:
  *
  *     recorded ----- read ----- copied ----- used
- *        |                         `--------------  the file is a source (trust.h)
+ *        |                         `--------------  the file is a source (files/trust.h)
  *        `- it could be one, and had the same times as when it is copied
  *
  * The program has read the file's bytes if both looks find the same times; a checksum tells whether

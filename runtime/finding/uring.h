@@ -8,7 +8,7 @@
  *     - the start of a file, for bytes that begin with such a header.
  *
  * Bytes there that are in the page cache are compared. Bytes that were read past the page cache are
- * sampled; the sums of all are kept, and checked when the bytes are needed (sums.h).
+ * sampled; the sums of all are kept, and checked when the bytes are needed (files/sums.h).
  *
  * A sample never decides between places. Where another place begins as the copied bytes do, all
  * bytes are compared:

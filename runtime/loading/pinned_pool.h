@@ -23,8 +23,8 @@ struct ms_pinned_area {
 
 /*
  * Returns an area of at least `bytes` bytes that nobody else uses, or of `least` where host memory
- * has no room for more (headroom.h). `context` must be current. Fails with CUDA_ERROR_OUT_OF_MEMORY
- * if there is neither pinned nor pageable memory.
+ * has no room for more (base/headroom.h). `context` must be current. Fails with
+ * CUDA_ERROR_OUT_OF_MEMORY if there is neither pinned nor pageable memory.
  */
 CUresult ms_pinned_pool_take(CUcontext context, size_t least, size_t bytes,
                              struct ms_pinned_area *staging_out);

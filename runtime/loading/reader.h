@@ -11,12 +11,12 @@
  * for head and tail, which are not used. If the file system refuses O_DIRECT, the page cache is
  * used.
  *
- * After every read the file is compared with its record, as in source.h. The reader delivers a
- * batch only if its files were found unchanged, and the last batch only if no file was stored to
+ * After every read the file is compared with its record, as in files/source.h. The reader delivers
+ * a batch only if its files were found unchanged, and the last batch only if no file was stored to
  * unseen (ms_trust_check_mappings).
  *
  * Calls no CUDA function. One thread uses a reader. The reader's threads share the file thread's
- * table (file_thread.h) and block all signals; ms_reader_destroy waits for them.
+ * table (files/file_thread.h) and block all signals; ms_reader_destroy waits for them.
  */
 #pragma once
 

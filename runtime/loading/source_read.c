@@ -13,7 +13,7 @@
 #include "runtime/files/trust.h"
 #include "runtime/state/counters.h"
 
-/* --- bytes that were taken for the file's (sums.h) */
+/* --- bytes that were taken for the file's (files/sums.h) */
 
 enum { PART = MS_SUMS_PART };
 

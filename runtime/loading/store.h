@@ -2,7 +2,7 @@
 /*
  * A store: bytes of the device wait in it while they have no device memory. It is host memory, or a
  * file without a name in a folder; the file goes with the last of its bytes, or with the process.
- * The bytes are sources, as snapshots are (source.h), but do not count as snapshots.
+ * The bytes are sources, as snapshots are (files/source.h), but do not count as snapshots.
  *
  * One thread fills a store, and all may read. The store goes with its last source.
  */
@@ -21,7 +21,7 @@ struct ms_store;
 /*
  * Makes a store with room for `capacity` bytes, of which it takes at most `limit` (0: what fits).
  * `folder` NULL: host memory. Takes host memory, also for a folder that lies in memory, as far as
- * this process may have it (headroom.h), but for an eighth.
+ * this process may have it (base/headroom.h), but for an eighth.
  */
 struct ms_store *ms_store_create(const char *folder, size_t capacity, uint64_t limit,
                                  struct ms_fault *fault);

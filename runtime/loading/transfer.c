@@ -120,7 +120,7 @@ static bool is_batch_open(const struct schedule *schedule)
 }
 
 /* Cuts a range where a part that may have a checksum ends: else each piece of the part would read
- * the rest of it (sums.h). */
+ * the rest of it (files/sums.h). */
 static size_t cut_behind_part(uint64_t begin, size_t bytes, uint64_t end)
 {
     const size_t beyond = (begin + bytes) % MS_SUMS_PART;
