@@ -114,7 +114,6 @@ void ms_alloc_forget(struct ms_allocation *allocation)
     if (allocation->pool != NULL)
         end_pooled(allocation);
     ms_shard_forget(allocation, 0, allocation->bytes);
-    ms_publish_freed(allocation);
     ms_space_remove(allocation);
 }
 

@@ -148,6 +148,18 @@ struct patience {
 enum { SLEEP_NS = 10 * 1000 * 1000, SLEEPS = 200 };
 #define MS_STAYS_CLAIMED CUDA_ERROR_NOT_READY /* an allocation stays claimed */
 
+/* Claims the first allocation at or after an address, or none if there is none. False: another
+ * thread has claimed that allocation, or has just freed it. */
+static bool try_claim_next(CUdeviceptr address, struct ms_allocation **allocation_out)
+{
+    struct ms_allocation_facts facts;
+    *allocation_out = NULL;
+    if (!ms_space_first_behind(address, &facts))
+        return true;
+    *allocation_out = ms_space_try_claim(facts.address);
+    return *allocation_out != NULL;
+}
+
 /* Moves on to the next allocation, like ms_space_walk. */
 static CUresult claim_after(struct ms_allocation **allocation, struct patience *patience)
 {
@@ -158,7 +170,7 @@ static CUresult claim_after(struct ms_allocation **allocation, struct patience *
         *allocation = ms_space_claim_next(at);
         return CUDA_SUCCESS;
     }
-    while (!ms_space_try_claim_next(at, allocation)) {
+    while (!try_claim_next(at, allocation)) {
         if (patience->sleeps-- <= 0)
             return MS_STAYS_CLAIMED;
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);

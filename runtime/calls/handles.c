@@ -30,6 +30,19 @@ static bool grow(void)
            MS_ARRAY_GROW(handles.free_places, handles.count, handles.free_capacity);
 }
 
+bool ms_handle_serves(const CUmemAllocationProp *prop, CUdevice device)
+{
+    if (prop == NULL || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id != device ||
+        prop->win32HandleMetaData != NULL)
+        return false;
+    const CUmemAllocationProp ours = ms_backing_properties(device);
+    return (prop->requestedHandleTypes & ~ours.requestedHandleTypes) == 0 &&
+           prop->allocFlags.compressionType == CU_MEM_ALLOCATION_COMP_NONE &&
+           prop->allocFlags.gpuDirectRDMACapable <= ours.allocFlags.gpuDirectRDMACapable &&
+           prop->allocFlags.usage == 0;
+}
+
 struct ms_handle *ms_handle_create(size_t bytes, const CUmemAllocationProp *prop, CUcontext context)
 {
     if (handles.free_count == 0) {

@@ -33,6 +33,9 @@ static inline bool ms_handle_is_ours(CUmemGenericAllocationHandle number)
     return number >> 48 == 0x6d73;
 }
 
+/* True if the shim's memory on that device can stand for a handle with these properties. */
+bool ms_handle_serves(const CUmemAllocationProp *prop, CUdevice device);
+
 /* Makes a handle to which the program has one reference. NULL if out of memory. */
 struct ms_handle *ms_handle_create(size_t bytes, const CUmemAllocationProp *prop,
                                    CUcontext context);

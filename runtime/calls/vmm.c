@@ -10,7 +10,6 @@
 #include "runtime/calls/alloc.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
-#include "runtime/memory/addresses.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/order/examining.h"
 #include "runtime/calls/handles.h"
@@ -59,7 +58,7 @@ bool ms_vmm_defer(size_t bytes, const CUmemAllocationProp *prop,
     struct ms_promise promise;
     struct created created = {prop, handle_out};
     return handle_out != NULL && ms_alloc_may_defer(bytes, &promise) &&
-           ms_backing_serves(prop, promise.device) && is_granules(prop, bytes) &&
+           ms_handle_serves(prop, promise.device) && is_granules(prop, bytes) &&
            ms_alloc_promise(&promise, create, &created, result_out);
 }
 
@@ -194,28 +193,15 @@ static bool again(CUresult *result, struct attempt *attempt)
  * (make_real). */
 static CUresult join_pieces(const struct ms_handle *handle, CUmemGenericAllocationHandle *real)
 {
-    struct ms_backing scratch;
     struct ms_driver_scope scope;
-    bool is_lost;
     CUresult result = ms_driver_enter(handle->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_addresses_reserve_backing(&scratch, handle->prop.location.id, handle->bytes);
-    if (result == CUDA_SUCCESS) {
-        struct ms_source *copy = ms_source_create_snapshot(handle->bytes, MS_SNAPSHOT_ANY);
-        result = ms_backing_put_pieces(&scratch, 0, &handle->pieces);
-        if (result == CUDA_SUCCESS)
-            result = ms_backing_cover(&scratch, 0, handle->bytes);
-        if (result == CUDA_SUCCESS)
-            result = copy != NULL ? ms_backing_join(&scratch, 0, handle->bytes,
-                                                    ms_source_data(copy), false, &is_lost)
-                                  : CUDA_ERROR_OUT_OF_MEMORY;
-        if (result == CUDA_SUCCESS)
-            result = ms_backing_make_real(&scratch, 0, handle->bytes, real);
-        ms_backing_release(&scratch);
-        if (copy != NULL)
-            ms_source_drop(copy);
-    }
+    struct ms_source *copy = ms_source_create_snapshot(handle->bytes, MS_SNAPSHOT_ANY);
+    result = ms_mappings_unite(handle->prop.location.id, handle->bytes, &handle->pieces,
+                               copy != NULL ? ms_source_data(copy) : NULL, real);
+    if (copy != NULL)
+        ms_source_drop(copy);
     ms_driver_leave(&scope);
     return result;
 }
@@ -397,11 +383,18 @@ static bool is_whole_mappings(CUdeviceptr address, size_t bytes)
     return address == end && bytes > 0;
 }
 
+static bool has_mapping(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const struct ms_program_mapping *mapping =
+        ms_backing_mapping(ms_allocation_backing(allocation), begin);
+    return mapping != NULL && mapping->begin < end;
+}
+
 static bool meets_mapping(const struct ms_reservation *reservation, CUdeviceptr at, size_t bytes)
 {
     MS_CLAIMED struct ms_allocation *allocation = ms_space_claim(reservation->address);
     const size_t begin = at - reservation->address;
-    return allocation != NULL && ms_mappings_meet(allocation, begin, begin + bytes);
+    return allocation != NULL && has_mapping(allocation, begin, begin + bytes);
 }
 
 /* --- addresses */
@@ -445,7 +438,7 @@ static struct ms_allocation *claim_or_make(const struct ms_reservation *reservat
 /* Ends the claim on the allocation; if nothing is mapped in it any more, ends the allocation. */
 static void release_or_free(struct ms_allocation *allocation)
 {
-    if (ms_mappings_meet(allocation, 0, allocation->bytes)) {
+    if (has_mapping(allocation, 0, allocation->bytes)) {
         ms_space_release(allocation);
         return;
     }

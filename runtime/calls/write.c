@@ -24,14 +24,14 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/why.h"
 
+static CUresult gather(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    return ms_materialise(allocation, begin, end, MS_NEED_GATHER);
+}
+
 CUresult ms_write_bound(struct ms_allocation *allocation, size_t offset)
 {
-    struct ms_range block;
-    if (!ms_carve_is_scattered(allocation, offset, &block))
-        return CUDA_SUCCESS;
-    const CUresult result = ms_materialise(allocation, block.begin, block.end, MS_NEED_GATHER);
-    ms_carve_gathered(allocation, block);
-    return result;
+    return ms_carve_gather(allocation, offset, gather);
 }
 
 /* False during a capture, without a query of the stream: the query would end the capture. */

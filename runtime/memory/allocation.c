@@ -60,7 +60,7 @@ err_backing:
     return NULL;
 }
 
-struct ms_allocation *ms_allocation_reserve(const struct ms_promise *promise)
+const struct ms_allocation *ms_allocation_reserve(const struct ms_promise *promise)
 {
     struct ms_backing backing;
     return ms_addresses_reserve_backing(&backing, promise->device, promise->bytes) == CUDA_SUCCESS
@@ -68,8 +68,8 @@ struct ms_allocation *ms_allocation_reserve(const struct ms_promise *promise)
                : NULL;
 }
 
-struct ms_allocation *ms_allocation_adopt(CUcontext context, CUdevice device, CUdeviceptr address,
-                                          size_t bytes)
+const struct ms_allocation *ms_allocation_adopt(CUcontext context, CUdevice device,
+                                                CUdeviceptr address, size_t bytes)
 {
     struct ms_backing backing;
     const struct ms_promise promise = {.bytes = bytes, .context = context, .device = device};
@@ -78,8 +78,8 @@ struct ms_allocation *ms_allocation_adopt(CUcontext context, CUdevice device, CU
                : NULL;
 }
 
-struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
-                                         struct ms_backing *backing)
+const struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
+                                               struct ms_backing *backing)
 {
     const struct ms_promise promise = {.bytes = bytes,
                                        .context = context,

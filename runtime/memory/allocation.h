@@ -94,14 +94,14 @@ struct ms_promise {
  * addresses. ms_allocation_reserve gets new addresses, and all bytes are undefined.
  * ms_allocation_adopt uses addresses that the program has reserved, where nothing is mapped.
  */
-struct ms_allocation *ms_allocation_reserve(const struct ms_promise *promise);
-struct ms_allocation *ms_allocation_adopt(CUcontext context, CUdevice device, CUdeviceptr address,
-                                          size_t bytes);
+const struct ms_allocation *ms_allocation_reserve(const struct ms_promise *promise);
+const struct ms_allocation *ms_allocation_adopt(CUcontext context, CUdevice device,
+                                                CUdeviceptr address, size_t bytes);
 
 /* Makes an allocation for memory of another process, all of which `backing` has. Takes the backing
  * over, also on failure. */
-struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
-                                         struct ms_backing *backing);
+const struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
+                                               struct ms_backing *backing);
 
 /* True if the driver's own allocation would have taken more memory, or in verify mode. */
 bool ms_allocation_has_saved(const struct ms_allocation *allocation);

@@ -45,19 +45,6 @@ CUmemAllocationProp ms_backing_properties(CUdevice device)
     return prop;
 }
 
-bool ms_backing_serves(const CUmemAllocationProp *prop, CUdevice device)
-{
-    if (prop == NULL || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
-        prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id != device ||
-        prop->win32HandleMetaData != NULL)
-        return false;
-    const CUmemAllocationProp ours = ms_backing_properties(device);
-    return (prop->requestedHandleTypes & ~ours.requestedHandleTypes) == 0 &&
-           prop->allocFlags.compressionType == CU_MEM_ALLOCATION_COMP_NONE &&
-           prop->allocFlags.gpuDirectRDMACapable <= ours.allocFlags.gpuDirectRDMACapable &&
-           prop->allocFlags.usage == 0;
-}
-
 size_t ms_backing_rounded(CUdevice device, size_t bytes)
 {
     const CUmemAllocationProp prop = ms_backing_properties(device);

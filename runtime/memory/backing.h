@@ -97,9 +97,6 @@ CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdevicep
 /* The properties of the handles that the shim creates on the device. */
 CUmemAllocationProp ms_backing_properties(CUdevice device);
 
-/* True if the shim's memory on that device can stand for a handle with these properties. */
-bool ms_backing_serves(const CUmemAllocationProp *prop, CUdevice device);
-
 /* The place of the first mapping that ends behind offset; and the mapping, or NULL. */
 static inline struct ms_position ms_backing_mapping_behind(const struct ms_backing *backing,
                                                            size_t offset)

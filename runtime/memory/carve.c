@@ -408,10 +408,10 @@ static struct ms_range block_at(const struct ms_allocation *allocation, size_t o
 /*
  * A piece costs some 50 bytes. A large block may have more pieces: a copy row by row makes one for
  * each row. Bytes that the plan leaves to other ranks stay in pieces, so the next look comes at
- * twice as many (ms_carve_gathered).
+ * twice as many (ms_carve_gather).
  */
-bool ms_carve_is_scattered(struct ms_allocation *allocation, size_t offset,
-                           struct ms_range *block_out)
+static bool is_scattered(struct ms_allocation *allocation, size_t offset,
+                         struct ms_range *block_out)
 {
     enum { LEAST_PIECES = 1 << 17, BYTES_FOR_ONE = 512 << 10 };
     if (MS_OWN(allocation)->lineage.extents.count <= LEAST_PIECES)
@@ -423,10 +423,15 @@ bool ms_carve_is_scattered(struct ms_allocation *allocation, size_t offset,
            pieces > (block.end - block.begin) / BYTES_FOR_ONE;
 }
 
-void ms_carve_gathered(struct ms_allocation *allocation, struct ms_range block)
+CUresult ms_carve_gather(struct ms_allocation *allocation, size_t offset, ms_carve_bring *bring)
 {
+    struct ms_range block;
+    if (!is_scattered(allocation, offset, &block))
+        return CUDA_SUCCESS;
+    const CUresult result = bring(allocation, block.begin, block.end);
     MS_OWN(allocation)->least_pieces =
         2 * ms_lineage_pieces(&MS_OWN(allocation)->lineage, block.begin, block.end);
+    return result;
 }
 
 /* --- giving back */

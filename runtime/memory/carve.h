@@ -59,11 +59,10 @@ bool ms_carve_is_block(const struct ms_allocation *allocation, size_t begin, siz
 /* A call of the program uses [begin, end). */
 void ms_carve_add_use(struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* True if the block at an offset is in so many pieces that their record costs more than they are
- * worth. Then bring the block into memory, and call ms_carve_gathered. */
-bool ms_carve_is_scattered(struct ms_allocation *allocation, size_t offset,
-                           struct ms_range *block_out);
-void ms_carve_gathered(struct ms_allocation *allocation, struct ms_range block);
+/* Brings the block at an offset into memory by `bring` if the block is in so many pieces that their
+ * record costs more than they are worth. Returns what `bring` returns. */
+typedef CUresult ms_carve_bring(struct ms_allocation *allocation, size_t begin, size_t end);
+CUresult ms_carve_gather(struct ms_allocation *allocation, size_t offset, ms_carve_bring *bring);
 
 /*
  * Which memory to give back. MS_LEFTOVER: that of returned blocks, unless others may use it.

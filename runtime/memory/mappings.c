@@ -2,6 +2,7 @@
 #include "runtime/memory/mappings.h"
 
 #include "runtime/base/log.h"
+#include "runtime/memory/addresses.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/carve.h"
@@ -49,13 +50,6 @@ static void set_content(struct ms_allocation *allocation, size_t begin, size_t e
         fail(allocation, begin);
 }
 
-bool ms_mappings_meet(const struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    const struct ms_program_mapping *mapping =
-        ms_backing_mapping(&MS_OWN(allocation)->backing, begin);
-    return mapping != NULL && mapping->begin < end;
-}
-
 bool ms_mappings_add(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
 {
     if (!mapping->is_real)
@@ -90,6 +84,26 @@ CUresult ms_mappings_join(struct ms_allocation *allocation,
                         ms_source_data(copy), may_give_up, &is_lost);
     if (is_lost && ms_bytes_set(allocation, mapping->begin, mapping->end, &content) != CUDA_SUCCESS)
         fail(allocation, mapping->begin);
+    return result;
+}
+
+CUresult ms_mappings_unite(CUdevice device, size_t bytes, const struct ms_pieces *pieces,
+                           void *copy, CUmemGenericAllocationHandle *real_out)
+{
+    struct ms_backing scratch;
+    bool is_lost;
+    CUresult result = ms_addresses_reserve_backing(&scratch, device, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_backing_put_pieces(&scratch, 0, pieces);
+    if (result == CUDA_SUCCESS)
+        result = ms_backing_cover(&scratch, 0, bytes);
+    if (result == CUDA_SUCCESS)
+        result = copy != NULL ? ms_backing_join(&scratch, 0, bytes, copy, false, &is_lost)
+                              : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS)
+        result = ms_backing_make_real(&scratch, 0, bytes, real_out);
+    ms_backing_release(&scratch);
     return result;
 }
 

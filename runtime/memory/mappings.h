@@ -8,9 +8,6 @@
 
 #include "runtime/memory/space.h"
 
-/* True if a mapping meets [begin, end). */
-bool ms_mappings_meet(const struct ms_allocation *allocation, size_t begin, size_t end);
-
 /* Adds a mapping: a promised mapping, which nobody can use yet (false: it begins within a granule,
  * or out of memory); or a real mapping, which the driver has made, perhaps over a promised one. */
 bool ms_mappings_add(struct ms_allocation *allocation, const struct ms_program_mapping *mapping);
@@ -27,6 +24,11 @@ CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_progr
 CUresult ms_mappings_join(struct ms_allocation *allocation,
                           const struct ms_program_mapping *mapping, struct ms_source *copy,
                           bool may_give_up);
+
+/* Makes one real handle of memory under no mapping: of the pieces, which stay, with new memory
+ * between them. The bytes go through `copy`, host memory of that size. */
+CUresult ms_mappings_unite(CUdevice device, size_t bytes, const struct ms_pieces *pieces,
+                           void *copy, CUmemGenericAllocationHandle *real_out);
 
 /* From now on the program may use the mapping, or not. The pieces (may be NULL) are memory that the
  * program has kept by its handle: maps them, and ends them. A failure changes nothing. */

@@ -85,9 +85,9 @@ struct ms_inside {
     size_t leftover_bytes; /* bytes of returned blocks that still have memory (ms_space_leftover) */
     struct ms_ranges *trimmed; /* owned; ranges whose memory went back as MS_LEFTOVER (carve.h) and
                                   has not come again; NULL: none */
-    size_t least_pieces; /* ms_carve_is_scattered leaves a block in no more pieces than this */
-    bool has_ready;      /* some blocks are, or were, ready (ready.h) */
-    bool uncarvable;     /* written before the first block was taken: stays one block */
+    size_t least_pieces;       /* ms_carve_gather leaves a block in no more pieces than this */
+    bool has_ready;            /* some blocks are, or were, ready (ready.h) */
+    bool uncarvable;           /* written before the first block was taken: stays one block */
 
     struct ms_allocation *next_delayed; /* delayed_free.h */
     CUevent freed;                      /* follows the program's uses; or NULL */

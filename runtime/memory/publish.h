@@ -20,7 +20,7 @@ void ms_publish_set_namer(ms_tensor_namer *namer);
  * record of a block in many pieces lags behind by one change for each 64 pieces. */
 void ms_publish_allocation(struct ms_allocation *allocation);
 
-/* The allocation is about to be freed. */
+/* The allocation is about to leave the index. */
 void ms_publish_freed(struct ms_allocation *allocation);
 
 /* Brackets materialising: counts the time, and publishes an event with the bytes. */

@@ -183,6 +183,7 @@ bool ms_space_add(struct ms_allocation *allocation)
 
 void ms_space_remove(struct ms_allocation *allocation)
 {
+    ms_publish_freed(allocation);
     ms_carve_settle(allocation, 0, allocation->bytes);
     ms_lock_take(&ms_space_lock);
     const struct ms_position at = lower_bound_locked(allocation->address);
@@ -380,22 +381,6 @@ struct ms_allocation *ms_space_claim_next(CUdeviceptr address)
     struct ms_allocation *allocation = claim_locked(next_locked, address);
     ms_lock_drop(&ms_space_lock);
     return in_context(allocation);
-}
-
-bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocation_out)
-{
-    *allocation_out = NULL;
-    if (is_empty())
-        return true;
-    ms_lock_take(&ms_space_lock);
-    struct ms_allocation *allocation = next_locked(address);
-    const bool is_free = allocation == NULL || !MS_OWN(allocation)->claimed;
-    if (is_free && allocation != NULL)
-        set_claimed(allocation);
-    ms_lock_drop(&ms_space_lock);
-    if (is_free)
-        *allocation_out = in_context(allocation);
-    return is_free;
 }
 
 static bool is_deferred(const struct ms_allocation *allocation)

@@ -98,9 +98,6 @@ void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_o
 /* Claims the first allocation at or after address, or returns NULL. For walks. */
 struct ms_allocation *ms_space_claim_next(CUdeviceptr address);
 
-/* ms_space_claim_next without waiting: false if another thread has claimed the allocation. */
-bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocation_out);
-
 /* Publishes the allocation's changes, then ends the claim. NULL: does nothing. */
 void ms_space_release(struct ms_allocation *allocation);
 

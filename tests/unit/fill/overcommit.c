@@ -34,7 +34,7 @@ static struct ms_allocation *allocate(size_t granules, CUdevice device)
     const struct ms_promise promise = {.bytes = granules * FAKE_GRANULE,
                                        .context = FAKE_CONTEXT,
                                        .device = device};
-    struct ms_allocation *allocation = ms_allocation_reserve(&promise);
+    struct ms_allocation *allocation = (struct ms_allocation *)ms_allocation_reserve(&promise);
     CHECK(allocation != NULL);
     return allocation;
 }

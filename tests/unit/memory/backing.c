@@ -5,8 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/memory/addresses.h"
+#include "runtime/calls/handles.h"
 #include "runtime/driver/peers.h"
+#include "runtime/memory/addresses.h"
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
@@ -607,30 +608,30 @@ MS_TEST(a_backing_serves_properties_that_ask_for_no_more)
                                             .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
                                                          .id = 3}};
         CUmemAllocationProp prop = wanted;
-        CHECK(ms_backing_serves(&prop, 3));
-        CHECK(!ms_backing_serves(&prop, 2) && !ms_backing_serves(NULL, 3));
+        CHECK(ms_handle_serves(&prop, 3));
+        CHECK(!ms_handle_serves(&prop, 2) && !ms_handle_serves(NULL, 3));
         prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        CHECK_EQ(ms_backing_serves(&prop, 3), shares);
+        CHECK_EQ(ms_handle_serves(&prop, 3), shares);
         prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
-        CHECK(!ms_backing_serves(&prop, 3));
+        CHECK(!ms_handle_serves(&prop, 3));
         prop = wanted;
         prop.allocFlags.gpuDirectRDMACapable = 1;
-        CHECK_EQ(ms_backing_serves(&prop, 3), has_rdma);
+        CHECK_EQ(ms_handle_serves(&prop, 3), has_rdma);
         prop = wanted;
         prop.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC;
-        CHECK(!ms_backing_serves(&prop, 3));
+        CHECK(!ms_handle_serves(&prop, 3));
         prop = wanted;
         prop.allocFlags.usage = 1;
-        CHECK(!ms_backing_serves(&prop, 3));
+        CHECK(!ms_handle_serves(&prop, 3));
         prop = wanted;
         prop.win32HandleMetaData = &prop;
-        CHECK(!ms_backing_serves(&prop, 3));
+        CHECK(!ms_handle_serves(&prop, 3));
         prop = wanted;
         prop.location.type = CU_MEM_LOCATION_TYPE_HOST;
-        CHECK(!ms_backing_serves(&prop, 3));
+        CHECK(!ms_handle_serves(&prop, 3));
         prop = wanted;
         prop.type = CU_MEM_ALLOCATION_TYPE_INVALID;
-        CHECK(!ms_backing_serves(&prop, 3));
+        CHECK(!ms_handle_serves(&prop, 3));
     }
 }
 
