@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A hash of bytes that tests compare, eight at a time: with one byte at a time it is a third of what
- * such a test takes. A change of any one word changes the hash.
+ * A hash of bytes that tests compare, eight at a time: with one byte at a time the hash is a third
+ * of what such a test takes. A change of any one word changes the hash.
  */
 #pragma once
 
