@@ -96,6 +96,7 @@ def check_killed(folder, job):
     equal("a killed process is shown", (status, errors), (0, ""))
     check("and said to be killed",
           out.startswith(f"process {job.pid}, rank 1 of 2: killed, last change after "))
+    check("the kernel that ended loading is no alarm", "brought in more than was read" not in out, out)
     for name, wanted in {
             "what was requested": r"^  requested +28\.0 MiB   in 5 allocations",
             "what is deferred": r"^  deferred +17\.0 MiB ", "what is backed": r"^  backed +6\.0 MiB ",

@@ -101,14 +101,30 @@ static void show_settled(const struct ms_snapshot *snapshot)
     }
 }
 
+/* The kernel that ended loading, because it computes: it counts as loading, but is none. NULL: it is
+ * not known. */
+static const struct ms_state_cause *find_ending(const struct ms_snapshot *snapshot)
+{
+    const uint64_t loaded_ns = ms_snapshot_figure(snapshot, "loaded_ns");
+    const struct ms_state_cause *last = NULL;
+    for (size_t i = 0; i < snapshot->cause_count && snapshot->plan.generation == 0; i++) {
+        const struct ms_state_cause *cause = &snapshot->causes[i];
+        if (cause->kind == MS_EVENT_FALLBACK && cause->reason == MS_REASON_NO_RULE &&
+            cause->first_ns <= loaded_ns && (last == NULL || cause->first_ns > last->first_ns))
+            last = cause;
+    }
+    return last != NULL && last->loaded_count == 1 ? last : NULL;
+}
+
 /* Those that are worth a look: the program's work, after it had loaded, needs its memory. */
 static uint64_t count_fallbacks(const struct ms_snapshot *snapshot)
 {
     enum { GRANULE = 2 << 20 };
+    const struct ms_state_cause *ending = find_ending(snapshot);
     uint64_t count = 0;
     for (size_t i = 0; i < snapshot->cause_count; i++) {
         const struct ms_state_cause *cause = &snapshot->causes[i];
-        if (cause->kind == MS_EVENT_FALLBACK && cause->loaded_bytes >= GRANULE)
+        if (cause->kind == MS_EVENT_FALLBACK && cause->loaded_bytes >= GRANULE && cause != ending)
             count += cause->loaded_count;
     }
     return count;

@@ -158,20 +158,22 @@ def write_page(folder, name, parts, **figures):
 
 
 def check_normal(tool, folder):
-    """A run as it should be: it loads, one kernel brings in less than a granule, and then kernels use the rest."""
+    """A run as it should be: it loads, one kernel brings in less than a granule, one ends loading, and others use the rest."""
     parts = made_pages.records()
+    parts["plan"] = [bytes(568)] * 2
     parts["process"] = [made_pages.process(ended=9)] * 2
     parts["causes"] = [made_pages.cause(what="loads", size=2 ** 21 - 1, loaded=(3, 2 ** 21 - 1, 7), kind=11),
-                       made_pages.cause(what="trains", size=2 ** 33, kind=11), made_pages.cause(what="trains", size=2 ** 33),
+                       made_pages.cause(what="embeds", size=2 ** 30, loaded=(1, 2 ** 30, 7), kind=11, first_ns=5),
+                       made_pages.cause(what="trains", size=2 ** 33, kind=11, first_ns=6), made_pages.cause(what="trains", size=2 ** 33),
                        made_pages.cause(what="replays", size=2 ** 33, kind=5), made_pages.cause(what="host memory, to read files through", size=2 ** 34, kind=8, reason=0)]
-    parts["events"] = [made_pages.event(i, kind=kind) for i, kind in enumerate((1, 3, 4, 11))] + [made_pages.event(6, kind=11, size=2 ** 33, reason=2)]
+    parts["events"] = [made_pages.event(i, kind=kind) for i, kind in enumerate((1, 3, 4, 11))] + [made_pages.event(4, kind=11, size=2 ** 30, reason=2), made_pages.event(6, kind=11, size=2 ** 33, reason=2)]
     path = write_page(folder, "normal.state", parts, fallbacks=1000, loaded_ns=5, live_bytes_peak=2 ** 33)
     _, text = check_file(tool, "a normal run", [path], folder)
     shown = text[:text.find("</main>")]
     check("a normal run: no alarm", 'class="note"' not in shown and 'class="alarm"' not in shown, re.findall(r'.*class="(?:note|alarm)".*', shown))
     if text:
         same("a normal run: a cause is there once", [row[3:6:2] for row in views.rows_of(Document(text), "p0-causes")],
-             [["used", "trains"], ["fallback", "loads"]])
+             [["used", "trains"], ["fallback", "embeds"], ["fallback", "loads"]])
         check("a normal run: where loading ends", "loading ends: " in shown)
     parts["causes"][0] = made_pages.cause(what="loads", size=2 ** 21, loaded=(3, 2 ** 21, 7), kind=11)
     _, text = check_file(tool, "a run with a fallback", [write_page(folder, "fallback.state", parts)], folder)

@@ -383,9 +383,12 @@ FIRST_FIGURES = ["saved_bytes", "skipped_bytes", "h2d_bytes", "materialise_ns"]
 
 
 def count_fallbacks(process):
-    """While it loaded, of 2 MiB and more."""
-    return sum(cause["loaded_count"] for cause in process["causes"]
-               if cause["kind"] == "fallback" and cause["loaded_bytes"] >= 2 << 20)
+    """While it loaded, of 2 MiB and more, but for the kernel that ended loading."""
+    kernels = [cause for cause in process["causes"] if cause["kind"] == "fallback" and cause["reason"] == NO_RULE and
+               cause["first_ns"] <= process["loaded_ns"] and process["plan"] is None]
+    last = max(kernels, key=lambda cause: cause["first_ns"], default={"loaded_count": 0})
+    return sum(cause["loaded_count"] for cause in process["causes"] if cause["kind"] == "fallback" and cause["loaded_bytes"] >= 2 << 20 and
+               not (cause is last and cause["loaded_count"] == 1))
 
 
 NOTES = {"fallbacks": "times while it loaded, memory could not stay deferred: see the causes.",

@@ -162,6 +162,7 @@ ${OTHERS.map(figure => card(part, figure))}</dl></details>
 `;
   };
 
+  const NO_RULE = 'a kernel without a rule';
   const isBypassed = cause => cause.reason === 'another library stands before MetaShard';
 
   const planOf = plan => plan && html`<p>Plan ${plan.file}: rank ${plan.rank ?? '?'} of ${plan.world_size ?? '?'} keeps ${
@@ -172,8 +173,15 @@ ${OTHERS.map(figure => card(part, figure))}</dl></details>
   // An alarm is for what a user can change. After a program has loaded, its kernels use memory; and less than a granule is not
   // worth a look.
   const GRANULE = 2 ** 21;
-  const fallbacks = process => process.causes.reduce((sum, cause) =>
-    sum + (cause.kind === 'fallback' && cause.loaded_bytes >= GRANULE ? cause.loaded_count : 0), 0);
+  // The kernel that ends loading computes: it counts as loading, but is none.
+  const ending = process => process.plan ? undefined : process.causes.filter(cause => cause.kind === 'fallback' &&
+    cause.reason === NO_RULE && cause.first_ns <= process.loaded_ns).sort((a, b) => b.first_ns - a.first_ns)
+    .slice(0, 1).find(cause => cause.loaded_count === 1);
+  const fallbacks = process => {
+    const last = ending(process);
+    return process.causes.reduce((sum, cause) => sum + (cause.kind === 'fallback' && cause.loaded_bytes >= GRANULE && cause !== last
+      ? cause.loaded_count : 0), 0);
+  };
   const note = text => html`<p class="note">${text}</p>
 `;
   const notes = part => [
@@ -412,7 +420,6 @@ ${maps.length ? maps : html`<p>There are no blocks.</p>
   };
 
   // By the program's work, after it had loaded.
-  const NO_RULE = 'a kernel without a rule';
   const used = cause => cause.kind === 'fallback' && cause.loaded_count === 0 && cause.reason === NO_RULE ? 'used' : cause.kind;
 
   // Why bytes have memory, each once: not what was replayed or materialised for another row, nor what was evicted again, nor
@@ -532,6 +539,8 @@ ${below(root)}</div>
   const events = part => {
     const numbers = new Map(part.data.events.map((event, i) => [event, i])), loaded = part.data.loaded_ns || Infinity;
     const kind = event => event.kind === 'fallback' && event.reason === NO_RULE && event.time_ns > loaded ? 'used' : event.kind;
+    const first = ending(part.data)?.first_ns, isAlarm = event => ALARMS.includes(kind(event)) &&
+      !(event.kind === 'fallback' && (event.bytes < GRANULE || event.time_ns === first));
     return html`${section(part, 'events', part.data.left_out?.events ? 'The last events' : 'Events', [
       ['seconds', 'seconds', event => event.time_ns], ['kind', 'word', kind],
       ['bytes', 'bytes', event => event.bytes], ['time', 'time', event => event.duration_ns],
@@ -539,7 +548,7 @@ ${below(root)}</div>
       ['kernel or tensor', 'text', event => event.text], ['why', 'text', event => event.reason],
       ['thread', 'count', event => event.thread]],
     {attributes: event => html` id="${part.id}-e${numbers.get(event)}" tabindex="-1"${
-      ALARMS.includes(kind(event)) && !(event.kind === 'fallback' && event.bytes < GRANULE) ? html` class="alarm"` : ''}`})}${
+      isAlarm(event) ? html` class="alarm"` : ''}`})}${
       part.data.events_lost > 0
         ? html`<p class="dim">${part.data.events_lost} others do not fit in the state page (METASHARD_STATE_BYTES), or in the 64 MiB of them that are read.</p>
 ` : ''}`;
