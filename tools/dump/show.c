@@ -101,7 +101,7 @@ static void show_settled(const struct ms_snapshot *snapshot)
     }
 }
 
-/* The kernel that ended loading, because it computes: it counts as loading, but is none. NULL: it is
+/* The kernel that ended loading, because it computes: its use counts as loading. NULL: it is
  * not known. */
 static const struct ms_state_cause *find_ending(const struct ms_snapshot *snapshot)
 {
