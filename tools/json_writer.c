@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/base/utf8.h"
+#include "runtime/document/json.h"
 
 void put_escaped(FILE *file, const char *text, const char *special)
 {
@@ -91,4 +92,21 @@ void put_value(struct writer *writer, const char *key, const char *format, ...)
     va_start(args, format);
     vfprintf(writer->file, format, args);
     va_end(args);
+}
+
+void put_json(struct writer *writer, const char *key, const char *value)
+{
+    FILE *file = writer->file;
+    const char *const end = ms_json_end(value);
+    next(writer, key);
+    for (bool is_in_string = false; value < end; value++) {
+        if (*value == '\\')
+            putc(*value++, file);
+        else if (*value == '"')
+            is_in_string = !is_in_string;
+        if (is_in_string || strchr(" \n\r\t", *value) == NULL)
+            putc(*value, file);
+        if (!is_in_string && (*value == ',' || *value == ':'))
+            putc(' ', file);
+    }
 }

@@ -28,5 +28,8 @@ void put_string(struct writer *writer, const char *key, const char *text);
 void put_value(struct writer *writer, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* A value of a document that was read (runtime/document/json.h), in one line. */
+void put_json(struct writer *writer, const char *key, const char *value);
+
 /* The text, with a backslash before characters of `special`; control characters as \u0007. */
 void put_escaped(FILE *file, const char *text, const char *special);

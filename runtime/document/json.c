@@ -167,8 +167,9 @@ static const char *behind_string(const char *at)
     return at + 1;
 }
 
-static const char *behind_value(const char *at)
+const char *ms_json_end(const char *value)
 {
+    const char *at = value;
     unsigned depth = 0;
     if (*at == '"')
         return behind_string(at);
@@ -201,7 +202,7 @@ bool ms_json_next(struct ms_json_walk *walk)
     const bool is_object = ms_json_is_object(walk->in);
     if (!is_object && !ms_json_is_list(walk->in))
         return false;
-    const char *at = skip_space(walk->value != NULL ? behind_value(walk->value) : walk->in + 1);
+    const char *at = skip_space(walk->value != NULL ? ms_json_end(walk->value) : walk->in + 1);
     if (*at == ',')
         at = skip_space(at + 1);
     if (*at == '}' || *at == ']')

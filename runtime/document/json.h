@@ -57,6 +57,9 @@ struct ms_json_walk {
 };
 bool ms_json_next(struct ms_json_walk *walk);
 
+/* Where the value's text ends. */
+const char *ms_json_end(const char *value);
+
 /* The number of members or elements. */
 size_t ms_json_size(const char *value);
 

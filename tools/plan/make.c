@@ -2,24 +2,35 @@
 /* metashard-plan make: an entry for each tensor of a checkpoint. */
 #include <fnmatch.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/nearest.h"
+#include "runtime/base/utf8.h"
+#include "runtime/document/json.h"
 #include "tools/plan/commands.h"
 #include "tools/plan/make_rules.h"
 
 static const char *const strategies[] = {"fsdp2", "tp", "fsdp1", "zero3", "replicate", NULL};
 #define STRATEGIES "fsdp2, tp, fsdp1, zero3 or replicate"
 
+/* Of fsdp1: tensors that are cut as one. */
+struct unit {
+    const char *name; /* of a tensor that it begins with, or "root" */
+    size_t length;
+    enum ms_dtype dtype; /* of the first tensor */
+};
+
 struct maker {
     const char *strategy;
-    json_t *mesh;
+    char *mesh_text;
+    struct ms_mesh mesh;
     const char *data_dim; /* the strategy's own mesh dimension, or NULL */
     bool has_tp;
-    json_t *units; /* of fsdp1: the dtype of each */
+    struct ms_hash_set set; /* of the units, by name */
+    struct ms_pages units;
+    struct plan_writer writer;
 };
 
 /* The part of a name that identifies the tensor, and the dimension that tensor parallelism cuts. */
@@ -63,60 +74,97 @@ static int tp_dim(const struct ms_tensor *tensor)
     return -1;
 }
 
-/* The name up to its first numeric part, as "model.layers.0"; otherwise "root". free(). */
-static char *unit_name(const char *name)
+/* The name up to its first numeric part, as "model.layers.0"; otherwise "root". */
+static struct unit unit_of(const struct ms_tensor *tensor)
 {
-    for (const char *part = name; part != NULL; part = strchr(part, '.')) {
+    for (const char *part = tensor->name; part != NULL; part = strchr(part, '.')) {
         part += *part == '.';
         const size_t digits = strspn(part, "0123456789");
         if (digits > 0 && part[digits] == '.')
-            return strndup(name, (size_t)(part + digits - name));
+            return (struct unit){tensor->name, (size_t)(part + digits - tensor->name),
+                                 tensor->dtype};
     }
-    return strdup("root");
+    return (struct unit){"root", strlen("root"), tensor->dtype};
 }
 
-static json_t *unit_of(const struct maker *maker, const struct ms_tensor *tensor)
+struct wanted_unit {
+    const struct unit *units;
+    struct unit one;
+};
+
+static bool is_unit(const void *context, uint32_t number)
 {
-    const char *dtype = ms_dtype_names[tensor->dtype];
-    char *name = unit_name(tensor->name);
-    json_t *first = name != NULL ? json_object_get(maker->units, name) : NULL, *unit = NULL;
-    if (name != NULL && first == NULL)
-        json_object_set_new(maker->units, name, json_string(dtype));
-    if (first != NULL && strcmp(json_string_value(first), dtype) != 0) /* a unit has one dtype */
-        unit = json_sprintf("%s/%s", name, dtype);
-    else if (name != NULL)
-        unit = json_string(name);
-    free(name);
-    return unit;
+    const struct wanted_unit *wanted = context;
+    const struct unit *unit = &wanted->units[number];
+    return unit->length == wanted->one.length &&
+           memcmp(unit->name, wanted->one.name, unit->length) == 0;
 }
 
-static json_t *data_placement(const struct maker *maker, const struct ms_tensor *tensor)
+/* The dtype of the unit's first tensor. */
+static enum ms_dtype unit_dtype(struct maker *maker, struct unit unit)
 {
-    if (ms_dtype_bits[tensor->dtype] < 8)
-        return NULL;
-    if (strcmp(maker->strategy, "fsdp2") == 0)
-        return tensor->dims > 0 ? json_pack("{s:i}", "shard", 0) : NULL;
-    if (strcmp(maker->strategy, "zero3") == 0)
-        return json_pack("{s:s}", "flat", "zero3");
-    if (strcmp(maker->strategy, "fsdp1") == 0)
-        return json_pack("{s:s,s:o}", "flat", "fsdp1", "unit", unit_of(maker, tensor));
-    return NULL;
+    const uint64_t hash = ms_hash_set_bytes(unit.name, unit.length);
+    const struct wanted_unit wanted = {maker->units.memory, unit};
+    const uint32_t found = ms_hash_set_find(&maker->set, hash, is_unit, &wanted);
+    if (found != MS_NO_NUMBER)
+        return wanted.units[found].dtype;
+    const size_t count = maker->set.count;
+    if (ms_pages_grow(&maker->units, (count + 1) * sizeof(unit)) &&
+        ms_hash_set_add(&maker->set, hash, (uint32_t)count))
+        ((struct unit *)maker->units.memory)[count] = unit;
+    else
+        maker->writer.is_short = true;
+    return unit.dtype;
+}
+
+static void put_unit(struct maker *maker, struct writer *placement, const struct ms_tensor *tensor)
+{
+    const struct unit unit = unit_of(tensor);
+    const bool is_first = unit_dtype(maker, unit) == tensor->dtype; /* a unit has one dtype */
+    char *name;
+    if (asprintf(&name, "%.*s%s%s", (int)unit.length, unit.name, is_first ? "" : "/",
+                 is_first ? "" : ms_dtype_names[tensor->dtype]) < 0)
+        name = NULL;
+    plan_writer_text(&maker->writer, placement, "unit", name);
+}
+
+static void put_shard(struct writer *placements, const char *mesh_dim, int dim)
+{
+    struct writer placement = json_begin(placements, mesh_dim, '{', true);
+    put_number(&placement, "shard", (uint64_t)dim);
+    json_end(&placement, '}');
+}
+
+static void put_data_placement(struct maker *maker, struct writer *placements,
+                               const struct ms_tensor *tensor)
+{
+    const bool is_fsdp1 = strcmp(maker->strategy, "fsdp1") == 0;
+    if (strcmp(maker->strategy, "fsdp2") == 0 && tensor->dims > 0)
+        put_shard(placements, maker->data_dim, 0);
+    if (!is_fsdp1 && strcmp(maker->strategy, "zero3") != 0)
+        return;
+    struct writer placement = json_begin(placements, maker->data_dim, '{', true);
+    put_string(&placement, "flat", maker->strategy);
+    if (is_fsdp1)
+        put_unit(maker, &placement, tensor);
+    json_end(&placement, '}');
 }
 
 /* Tensor parallelism first: the data dimension cuts what it leaves. */
-static json_t *placements(const struct maker *maker, const struct ms_tensor *tensor)
+static void put_placements(struct maker *maker, struct writer *entry,
+                           const struct ms_tensor *tensor)
 {
-    json_t *made = json_object();
-    const bool is_cut = maker->has_tp && ms_dtype_bits[tensor->dtype] >= 8;
-    if (is_cut && tp_dim(tensor) >= 0)
-        json_object_set_new(made, "tp", json_pack("{s:i}", "shard", tp_dim(tensor)));
-    json_t *data = maker->data_dim != NULL ? data_placement(maker, tensor) : NULL;
-    if (data != NULL)
-        json_object_set_new(made, maker->data_dim, data);
-    return made;
+    const bool is_cut = ms_dtype_bits[tensor->dtype] >= 8;
+    struct writer placements = json_begin(entry, "placements", '{', true);
+    if (is_cut && maker->has_tp && tp_dim(tensor) >= 0)
+        put_shard(&placements, "tp", tp_dim(tensor));
+    if (is_cut && maker->data_dim != NULL)
+        put_data_placement(maker, &placements, tensor);
+    json_end(&placements, '}');
 }
 
-static json_t *escaped(const char *name)
+/* As a pattern that only the name matches; free(). NULL: out of memory. */
+static char *escaped(const char *name)
 {
     char *text = malloc(2 * strlen(name) + 1), *to = text;
     if (text == NULL)
@@ -126,18 +174,15 @@ static json_t *escaped(const char *name)
             *to++ = '\\';
     }
     *to = '\0';
-    json_t *string = json_string(text);
-    free(text);
-    return string;
+    return text;
 }
 
-static json_t *declared(const struct ms_tensor *tensor)
+static void put_declaration(struct maker *maker, struct writer *entry,
+                            const struct ms_tensor *tensor)
 {
-    json_t *shape = json_array();
-    for (unsigned i = 0; i < tensor->dims; i++)
-        json_array_append_new(shape, json_integer((json_int_t)tensor->shape[i]));
-    return json_pack("{s:o,s:s,s:o}", "name", escaped(tensor->name), "dtype",
-                     ms_dtype_names[tensor->dtype], "shape", shape);
+    plan_writer_text(&maker->writer, entry, "name", escaped(tensor->name));
+    put_string(entry, "dtype", ms_dtype_names[tensor->dtype]);
+    plan_writer_shape(entry, tensor);
 }
 
 bool read_count(const char *text, uint64_t most, uint64_t *count_out)
@@ -150,26 +195,28 @@ bool read_count(const char *text, uint64_t most, uint64_t *count_out)
     return true;
 }
 
-/* Parses sizes by name, separated by commas. Returns NULL if the text is something else. */
-static json_t *parse_mesh(const char *text)
+static bool has_dim(const struct ms_mesh *mesh, const char *name)
 {
-    json_t *mesh = json_object();
-    for (;;) {
-        char name[64], size[16];
-        int used = 0;
+    unsigned i = 0;
+    while (i < mesh->dims && strcmp(mesh->name[i], name) != 0)
+        i++;
+    return i < mesh->dims;
+}
+
+/* Parses sizes by name, separated by commas. The mesh points to the names in the text. */
+static bool parse_mesh(char *text, struct ms_mesh *mesh)
+{
+    for (char *one; (one = strsep(&text, ",")) != NULL; mesh->dims++) {
+        const char *name = strsep(&one, "=");
         uint64_t ranks;
-        if (sscanf(text, "%63[^=,]=%15[0-9]%n", name, size, &used) != 2 ||
-            !read_count(size, MS_WORLD_MAX, &ranks) || ranks == 0 ||
-            (text[used] != '\0' && text[used] != ',') || json_object_get(mesh, name) != NULL ||
-            json_object_size(mesh) == MS_MESH_DIMS_MAX ||
-            json_object_set_new(mesh, name, json_integer((json_int_t)ranks)) != 0) {
-            json_decref(mesh);
-            return NULL;
-        }
-        if (text[used] == '\0')
-            return mesh;
-        text += used + 1;
+        if (*name == '\0' || !ms_utf8_is_valid(name, strlen(name)) || one == NULL ||
+            !read_count(one, MS_WORLD_MAX, &ranks) || ranks == 0 ||
+            mesh->dims == MS_MESH_DIMS_MAX || has_dim(mesh, name))
+            return false;
+        mesh->name[mesh->dims] = name;
+        mesh->size[mesh->dims] = (uint32_t)ranks;
     }
+    return true;
 }
 
 /* Reports one that is not known. */
@@ -187,13 +234,34 @@ static bool is_known(const char *strategy)
     return false;
 }
 
+/* The mesh of the options, or a single dimension. Sets what the strategy does with it. False: the
+ * sizes are no sizes, or too many ranks together. */
+static bool set_mesh(struct maker *maker, const struct options *options, uint32_t world)
+{
+    struct ms_mesh *mesh = &maker->mesh;
+    const bool is_tp = strcmp(maker->strategy, "tp") == 0;
+    if (options->mesh == NULL)
+        *mesh = (struct ms_mesh){.dims = 1, .name = {is_tp ? "tp" : "dp"}, .size = {world}};
+    else if ((maker->mesh_text = strdup(options->mesh)) == NULL ||
+             !parse_mesh(maker->mesh_text, mesh))
+        return false;
+    uint64_t product = 1;
+    for (unsigned i = 0; i < mesh->dims && product <= MS_WORLD_MAX; i++) {
+        product *= mesh->size[i];
+        if (strcmp(mesh->name[i], "tp") == 0)
+            maker->has_tp = strcmp(maker->strategy, "replicate") != 0;
+        else if (!is_tp)
+            maker->data_dim = mesh->name[i];
+    }
+    mesh->world = (uint32_t)product;
+    return product <= MS_WORLD_MAX;
+}
+
 /* Reports what is wrong with the options. Call maker_cleanup() in any case. */
 static bool maker_init(struct maker *maker, const struct options *options)
 {
-    uint64_t world = 1, product = 1;
-    *maker = (struct maker){.strategy = options->strategy != NULL ? options->strategy : "fsdp2",
-                            .units = json_object()};
-    const bool is_tp = strcmp(maker->strategy, "tp") == 0;
+    uint64_t world = 1;
+    *maker = (struct maker){.strategy = options->strategy != NULL ? options->strategy : "fsdp2"};
     if (!is_known(maker->strategy))
         return false;
     if (options->world != NULL &&
@@ -201,87 +269,62 @@ static bool maker_init(struct maker *maker, const struct options *options)
         fprintf(stderr, "--world: expected a number from 1 to %d\n", MS_WORLD_MAX);
         return false;
     }
-    maker->mesh = options->mesh != NULL
-                      ? parse_mesh(options->mesh)
-                      : json_pack("{s:I}", is_tp ? "tp" : "dp", (json_int_t)world);
-    const char *name;
-    json_t *size;
-    json_object_foreach(maker->mesh, name, size)
-    {
-        if (product <= MS_WORLD_MAX)
-            product *= (uint64_t)json_integer_value(size);
-        if (strcmp(name, "tp") == 0)
-            maker->has_tp = strcmp(maker->strategy, "replicate") != 0;
-        else if (!is_tp)
-            maker->data_dim = name;
-    }
-    if (maker->mesh == NULL || product > MS_WORLD_MAX) {
+    if (!set_mesh(maker, options, (uint32_t)world)) {
         usage_fault("--mesh: expected a size for each dimension, as dp=4,tp=2 (at most %d, and "
                     "%d ranks), found %s",
-                    MS_MESH_DIMS_MAX, MS_WORLD_MAX, options->mesh != NULL ? options->mesh : "none");
+                    MS_MESH_DIMS_MAX, MS_WORLD_MAX, options->mesh);
         return false;
     }
-    if (is_tp && !maker->has_tp) {
+    if (strcmp(maker->strategy, "tp") == 0 && !maker->has_tp) {
         fprintf(stderr, "--strategy: tp needs a mesh dimension tp\n");
         return false;
     }
-    if (options->world != NULL && product != world)
-        fprintf(stderr, "--world: expected the product of the mesh, %" PRIu64 "\n", product);
-    return options->world == NULL || product == world;
+    if (options->world != NULL && maker->mesh.world != world)
+        fprintf(stderr, "--world: expected the product of the mesh, %" PRIu32 "\n",
+                maker->mesh.world);
+    return options->world == NULL || maker->mesh.world == world;
 }
 
 static void maker_cleanup(struct maker *maker)
 {
-    json_decref(maker->mesh);
-    json_decref(maker->units);
+    free(maker->mesh_text);
+    ms_hash_set_cleanup(&maker->set);
+    ms_pages_cleanup(&maker->units);
 }
 
-/* Returns NULL if out of memory. */
-static json_t *add_placement(const struct maker *maker, const struct rules *rules,
-                             const struct ms_tensor *tensor, size_t order, json_t *entry)
+/* Puts what the rules decide into the declaration of the `order`-th tensor. */
+static void put_entry(struct maker *maker, const struct rules *rules,
+                      const struct ms_tensor *tensor, size_t order)
 {
-    json_t *rule = rules_find(rules, order);
-    json_t *ranges = json_object_get(rule, "ranges"), *ruled = json_object_get(rule, "placements");
-    const int error = ranges != NULL  ? json_object_set(entry, "ranges", ranges)
-                      : ruled != NULL ? json_object_set(entry, "placements", ruled)
-                      : rule != NULL
-                          ? json_object_set_new(entry, "placements", json_object())
-                          : json_object_set_new(entry, "placements", placements(maker, tensor));
-    return error == 0 ? entry : NULL;
+    static const char *const keys[] = {"ranges", "placements", NULL};
+    struct ms_fault fault;
+    const struct ms_fault_context reading = {"", &fault};
+    const char *rule = rules_find(rules, order), *values[2] = {NULL};
+    struct writer entry = json_begin(&maker->writer.entries, NULL, '{', true);
+    put_declaration(maker, &entry, tensor);
+    if (rule == NULL)
+        put_placements(maker, &entry, tensor);
+    else if (ms_json_members(&reading, NULL, rule, keys, values, NULL) && values[0] != NULL)
+        put_json(&entry, "ranges", values[0]);
+    else
+        put_json(&entry, "placements", values[1] != NULL ? values[1] : "{}");
+    json_end(&entry, '}');
 }
 
-/* Writes what the rules decide into the declarations. These are in the order of the checkpoint, so
- * that order and units are the same with and without a rule for a name. Returns NULL if out of
- * memory, which was said. */
-static json_t *make_entries(const struct maker *maker, const struct rules *rules,
-                            const struct ms_checkpoint *checkpoint)
-{
-    json_t *entries = json_array();
-    bool good = entries != NULL;
-    for (size_t i = 0; i < ms_checkpoint_count(checkpoint) && good; i++) {
-        const struct ms_tensor tensor = ms_checkpoint_tensor(checkpoint, i);
-        json_t *entry = declared(&tensor);
-        good = entry != NULL && json_array_append_new(entries, entry) == 0 &&
-               add_placement(maker, rules, &tensor, i, entry) != NULL;
-    }
-    if (good)
-        return entries;
-    fputs("metashard-plan: out of memory\n", stderr);
-    json_decref(entries);
-    return NULL;
-}
-
-/* Checks the plan against the checkpoint. Reports a failure and returns NULL. */
-static char *make_text(const struct maker *maker, const struct rules *rules,
+/* Checks the plan against the checkpoint. Reports a failure and returns NULL. Entries are in the
+ * order of the checkpoint, so that order and units are the same with and without a rule for a name.
+ */
+static char *make_text(struct maker *maker, const struct rules *rules,
                        const struct ms_checkpoint *checkpoint)
 {
-    json_t *entries = make_entries(maker, rules, checkpoint);
-    if (entries == NULL)
-        return NULL;
-    json_t *plan = plan_document(maker->mesh, entries);
-    char *text = plan != NULL ? json_dumps(plan, JSON_INDENT(1)) : NULL;
-    json_decref(plan);
-    json_decref(entries);
+    char *text = NULL;
+    if (plan_writer_begin(&maker->writer, &maker->mesh)) {
+        for (size_t i = 0; i < ms_checkpoint_count(checkpoint); i++) {
+            const struct ms_tensor tensor = ms_checkpoint_tensor(checkpoint, i);
+            put_entry(maker, rules, &tensor, i);
+        }
+        text = plan_writer_end(&maker->writer);
+    }
     if (!plan_is_good(text, "metashard-plan: the plan that was made", checkpoint)) {
         free(text);
         return NULL;
@@ -302,7 +345,7 @@ char *plan_text(const struct options *options, const char *path,
         *status_out = BAD;
         if (!ms_checkpoint_open(path, &checkpoint, &fault))
             fprintf(stderr, "%s\n", fault.text);
-        else if (rules_init(&rules, options->rules, maker.mesh, checkpoint))
+        else if (rules_init(&rules, options->rules, &maker.mesh, checkpoint))
             text = make_text(&maker, &rules, checkpoint);
     }
     rules_cleanup(&rules);
@@ -317,7 +360,7 @@ char *plan_text(const struct options *options, const char *path,
 static int write_text(const char *text, const char *path)
 {
     FILE *file = path != NULL ? fopen(path, "we") : stdout;
-    bool is_good = file != NULL && fputs(text, file) >= 0 && fputc('\n', file) >= 0;
+    bool is_good = file != NULL && fputs(text, file) >= 0;
     if (file != NULL && path != NULL)
         is_good = fclose(file) == 0 && is_good;
     if (!is_good) {

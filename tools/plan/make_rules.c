@@ -6,16 +6,15 @@
 #include <string.h>
 
 #include "runtime/document/json.h"
-#include "runtime/plan/plan.h"
 
-/* What jansson makes of a text takes up to 48 times its bytes. */
-enum { RULES_MAX_BYTES = 8 << 20 };
+/* The keys of a rule. */
+enum { NAME, SIZE, ORDER, DTYPE, SHAPE, PLACEMENTS, RANGES, KEYS };
+static const char *const keys[] = {"name",  "size",       "order",  "dtype",
+                                   "shape", "placements", "ranges", NULL};
 
-json_t *plan_document(json_t *mesh, json_t *entries)
-{
-    return json_pack("{s:s,s:O,s:O}", "format", "metashard-plan/1", "mesh", mesh, "tensors",
-                     entries);
-}
+/* The rules as they are. Or those of an exact name do not declare its tensor: that would change the
+ * tensors' order, on which others may depend. Or nothing but these declarations. */
+enum part { ALL, DECISIONS, DECLARATIONS };
 
 /* Reports what is wrong; the caller destroys the plan anyway. text is NULL if out of memory. */
 static bool lay_out(const char *text, const char *file, const struct ms_checkpoint *checkpoint,
@@ -43,91 +42,102 @@ bool plan_is_good(const char *text, const char *file, const struct ms_checkpoint
     return good;
 }
 
-static char *text_of(json_t *mesh, json_t *entries)
+/* Sets where each entry is. */
+static bool list_entries(struct rules *rules, const char *list)
 {
-    json_t *plan = plan_document(mesh, entries);
-    char *text = plan != NULL ? json_dumps(plan, JSON_COMPACT) : NULL;
-    json_decref(plan);
-    return text;
+    rules->count = ms_json_size(list);
+    if (!ms_pages_grow(&rules->entries, (rules->count + 1) * sizeof(const char *)))
+        return false;
+    const char **entries = rules->entries.memory;
+    struct ms_json_walk walk = {.in = list};
+    for (size_t i = 0; ms_json_next(&walk); i++)
+        entries[i] = walk.value;
+    return true;
 }
 
-static json_t *load_rules(const char *path)
+static bool load_rules(struct rules *rules)
 {
     struct ms_fault fault;
-    const struct ms_fault_context reading = {path, &fault};
-    json_error_t error;
-    struct ms_pages text = {0};
+    const struct ms_fault_context reading = {rules->path, &fault};
+    const char *root;
     size_t bytes;
-    json_t *entries = NULL;
-    if (ms_json_read_file(path, RULES_MAX_BYTES, &text, &bytes, &fault)) {
-        entries = json_loadb(text.memory, bytes, JSON_REJECT_DUPLICATES, &error);
-        if (entries == NULL)
-            ms_fault_at_line(&reading, error.line, error.column, error.text);
-        else if (!json_is_array(entries))
-            ms_fault_at(&reading, NULL, "expected a list of entries");
-    }
-    ms_pages_cleanup(&text);
-    if (json_is_array(entries))
-        return entries;
+    if (ms_json_read_file(rules->path, MS_JSON_MAX_BYTES, &rules->text, &bytes, &fault) &&
+        ms_json_check(&reading, rules->text.memory, bytes, &root) &&
+        (ms_json_is_list(root) || ms_fault_at(&reading, NULL, "expected a list of entries")) &&
+        (list_entries(rules, root) || ms_fault_at(&reading, NULL, "out of memory")))
+        return true;
     fprintf(stderr, "%s\n", fault.text);
-    json_decref(entries);
-    return NULL;
+    return false;
 }
 
-/*
- * A copy of the rules, in which those of an exact name do not declare its tensor. That would change
- * the tensors' order, on which others may depend. Or a copy with nothing but these declarations.
- */
-static json_t *copy_rules(json_t *entries, bool has_declarations)
+static bool is_exact(const char *name)
 {
-    json_t *copy = json_deep_copy(entries);
-    for (size_t i = 0; i < json_array_size(copy); i++) {
-        json_t *rule = json_array_get(copy, i), *shape = json_object_get(rule, "shape");
-        const char *name = json_string_value(json_object_get(rule, "name"));
-        const bool is_exact = name != NULL && ms_entry_is_exact(name);
-        if (is_exact && !has_declarations) {
-            json_object_del(rule, "dtype");
-            json_object_del(rule, "shape");
-        } else if (has_declarations) {
-            json_t *bare = is_exact && shape != NULL
-                               ? json_pack("{s:O,s:O,s:O}", "name", json_object_get(rule, "name"),
-                                           "dtype", json_object_get(rule, "dtype"), "shape", shape)
-                               : json_pack("{s:s}", "name", "*");
-            json_array_set_new(copy, i, bare);
+    struct ms_arena arena = {0};
+    const char *text = ms_json_is_string(name) ? ms_json_text(name, &arena) : NULL;
+    const bool result = text != NULL && ms_entry_is_exact(text);
+    ms_arena_cleanup(&arena);
+    return result;
+}
+
+static void put_part(struct writer *entries, const char *rule, enum part part)
+{
+    struct ms_fault fault;
+    const struct ms_fault_context reading = {"", &fault};
+    const char *values[KEYS];
+    const bool is_declaration = part == DECLARATIONS;
+    ms_json_members(&reading, NULL, rule, keys, values, NULL);
+    const bool is_of_one = is_exact(values[NAME]);
+    struct writer entry = json_begin(entries, NULL, '{', true);
+    if (is_declaration && (!is_of_one || values[SHAPE] == NULL))
+        put_string(&entry, "name", "*");
+    else
+        for (size_t i = 0; i < KEYS; i++) {
+            const bool declares = i == DTYPE || i == SHAPE;
+            if (values[i] != NULL &&
+                (is_declaration ? declares || i == NAME : !declares || !is_of_one))
+                put_json(&entry, keys[i], values[i]);
         }
-    }
-    return copy;
+    json_end(&entry, '}');
 }
 
-/* Lays out the rules, or a copy of them that is given back. */
-static bool lay_out_rules(const struct rules *rules, json_t *mesh, json_t *copy,
-                          const struct ms_checkpoint *checkpoint, struct ms_plan **plan_out,
-                          struct ms_layout **layout_out)
+/* The text of a plan with this part of the rules; free(). NULL: out of memory. */
+static char *text_of(const struct rules *rules, const struct ms_mesh *mesh, enum part part)
 {
-    char *text = copy != NULL ? text_of(mesh, copy) : NULL;
+    struct plan_writer writer;
+    const char *const *entries = rules->entries.memory;
+    if (!plan_writer_begin(&writer, mesh))
+        return NULL;
+    for (size_t i = 0; i < rules->count; i++) {
+        if (part == ALL)
+            put_json(&writer.entries, NULL, entries[i]);
+        else
+            put_part(&writer.entries, entries[i], part);
+    }
+    return plan_writer_end(&writer);
+}
+
+static bool lay_out_part(const struct rules *rules, const struct ms_mesh *mesh, enum part part,
+                         const struct ms_checkpoint *checkpoint, struct ms_plan **plan_out,
+                         struct ms_layout **layout_out)
+{
+    char *text = text_of(rules, mesh, part);
     const bool good = lay_out(text, rules->path, checkpoint, plan_out, layout_out);
     free(text);
-    json_decref(copy);
     return good;
 }
 
-bool rules_init(struct rules *rules, const char *path, json_t *mesh,
+bool rules_init(struct rules *rules, const char *path, const struct ms_mesh *mesh,
                 const struct ms_checkpoint *checkpoint)
 {
     *rules = (struct rules){.path = path};
     if (path == NULL)
         return true;
-    rules->entries = load_rules(path);
-    if (rules->entries == NULL)
-        return false;
     struct ms_plan *plan[2] = {0};
     struct ms_layout *layout = NULL;
     const bool good =
-        lay_out_rules(rules, mesh, json_incref(rules->entries), NULL, &plan[0], NULL) &&
-        lay_out_rules(rules, mesh, copy_rules(rules->entries, true), checkpoint, &plan[1],
-                      &layout) &&
-        lay_out_rules(rules, mesh, copy_rules(rules->entries, false), checkpoint, &rules->plan,
-                      &rules->layout);
+        load_rules(rules) && lay_out_part(rules, mesh, ALL, NULL, &plan[0], NULL) &&
+        lay_out_part(rules, mesh, DECLARATIONS, checkpoint, &plan[1], &layout) &&
+        lay_out_part(rules, mesh, DECISIONS, checkpoint, &rules->plan, &rules->layout);
     ms_layout_destroy(layout);
     ms_plan_destroy(plan[0]);
     ms_plan_destroy(plan[1]);
@@ -136,14 +146,16 @@ bool rules_init(struct rules *rules, const char *path, json_t *mesh,
 
 void rules_cleanup(struct rules *rules)
 {
-    json_decref(rules->entries);
     ms_layout_destroy(rules->layout);
     ms_plan_destroy(rules->plan);
+    ms_pages_cleanup(&rules->entries);
+    ms_pages_cleanup(&rules->text);
 }
 
-json_t *rules_find(const struct rules *rules, size_t order)
+const char *rules_find(const struct rules *rules, size_t order)
 {
     const size_t entry =
         rules->layout != NULL ? ms_layout_at(rules->layout, order).entry : SIZE_MAX;
-    return entry != SIZE_MAX ? json_array_get(rules->entries, entry) : NULL;
+    const char *const *entries = rules->entries.memory;
+    return entry != SIZE_MAX ? entries[entry] : NULL;
 }

@@ -6,14 +6,15 @@
  */
 #pragma once
 
-#include <jansson.h>
-
 #include "runtime/plan/plan.h"
+#include "tools/plan/plan_writer.h"
 
 /* The entries of --rules, which are a plan for the checkpoint. */
 struct rules {
     const char *path; /* NULL if there are none */
-    json_t *entries;
+    struct ms_pages text;
+    struct ms_pages entries; /* their places in the text */
+    size_t count;
     struct ms_plan *plan;
     struct ms_layout *layout; /* tensors are in the order of the checkpoint */
 };
@@ -21,15 +22,12 @@ struct rules {
 /* path may be NULL. A rule may say what a tensor of its exact name is: checks that there is such a
  * tensor, of this dtype and shape. Call rules_cleanup() in any case, before the checkpoint is
  * closed. */
-bool rules_init(struct rules *rules, const char *path, json_t *mesh,
+bool rules_init(struct rules *rules, const char *path, const struct ms_mesh *mesh,
                 const struct ms_checkpoint *checkpoint);
 void rules_cleanup(struct rules *rules);
 
-/* The first rule that matches the `order`-th tensor of the checkpoint, borrowed, or NULL. */
-json_t *rules_find(const struct rules *rules, size_t order);
-
-/* A plan with these entries, as a new reference, or NULL if out of memory. */
-json_t *plan_document(json_t *mesh, json_t *entries);
+/* The first rule that matches the `order`-th tensor of the checkpoint, or NULL. */
+const char *rules_find(const struct rules *rules, size_t order);
 
 /* Checks that `text` is a valid plan, also for the checkpoint if there is one. `file` is for
  * faults. text is NULL if out of memory. */

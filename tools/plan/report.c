@@ -8,10 +8,10 @@
 
 #include "runtime/config/config.h"
 #include "runtime/plan/placement.h"
-#include "runtime/plan/placement.h"
 #include "tools/json_writer.h"
 #include "tools/plan/commands.h"
 #include "tools/plan/in_place.h"
+#include "tools/plan/plan_writer.h"
 
 /* A plan and its layout, with or without a checkpoint. */
 struct opened {
@@ -229,14 +229,6 @@ static void print_shape(const struct ms_tensor *tensor)
     putchar(']');
 }
 
-static void put_shape(struct writer *object, const struct ms_tensor *tensor)
-{
-    struct writer list = json_begin(object, "shape", '[', true);
-    for (unsigned i = 0; i < tensor->dims; i++)
-        put_number(&list, NULL, tensor->shape[i]);
-    json_end(&list, ']');
-}
-
 static void put_ranges(struct writer *object, const struct ms_placement *placement, size_t tensor)
 {
     static struct ms_cursor cursor;
@@ -260,7 +252,7 @@ static void print_json(const struct ms_layout *layout, const struct ms_placement
         struct writer row = json_begin(&list, NULL, '{', true);
         put_string(&row, "name", tensor.name);
         put_string(&row, "dtype", ms_dtype_names[tensor.dtype]);
-        put_shape(&row, &tensor);
+        plan_writer_shape(&row, &tensor);
         put_number(&row, "in_place", in_place_bytes(placement, i, tensor.bytes));
         put_ranges(&row, placement, i);
         json_end(&row, '}');

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/document/json.h"
 #include "tools/simcuda/harness/test.h"
 
 static const char *escaped(const char *text)
@@ -60,5 +61,32 @@ MS_TEST(lists_and_objects_have_commas_between_their_members)
     fclose(file);
     CHECK(strcmp(written, "{\n  \"list\": [18446744073709551615, null],\n  \"empty\": {}\n}\n") ==
           0);
+    free(written);
+}
+
+MS_TEST(what_was_read_is_written_in_one_line)
+{
+    static const char text[] =
+        "[ {\"a\\\\\" :\t[1,\n-2.5e3 ,true,null],\r\n\"b \\\" ,:\": { }} ,7 ]";
+    char *written;
+    size_t bytes;
+    struct ms_fault fault;
+    const struct ms_fault_context reading = {"f", &fault};
+    const char *root;
+    CHECK(ms_json_check(&reading, text, strlen(text), &root));
+    FILE *file = open_memstream(&written, &bytes);
+    struct writer object = json_document(file);
+    struct ms_json_walk walk = {.in = root};
+    put_json(&object, "all", root);
+    CHECK(ms_json_next(&walk));
+    put_json(&object, "first", walk.value);
+    CHECK(ms_json_next(&walk));
+    put_json(&object, "second", walk.value);
+    json_document_end(&object);
+    fclose(file);
+    CHECK(strcmp(written,
+                 "{\n  \"all\": [{\"a\\\\\": [1, -2.5e3, true, null], \"b \\\" ,:\": {}}, 7],\n"
+                 "  \"first\": {\"a\\\\\": [1, -2.5e3, true, null], \"b \\\" ,:\": {}},\n"
+                 "  \"second\": 7\n}\n") == 0);
     free(written);
 }
