@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* list-tensors CHECKPOINT: its tensors in their order, with the place of their bytes, as one JSON
  * document. */
-#include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "tools/plan/plan_writer.h"
 
-static json_t *described(struct ms_tensor tensor)
+static void put_tensor(struct writer *tensors, struct ms_tensor tensor)
 {
-    json_t *shape = json_array();
-    for (unsigned i = 0; i < tensor.dims; i++)
-        json_array_append_new(shape, json_integer((json_int_t)tensor.shape[i]));
-    return json_pack("{s:s,s:s,s:o,s:s,s:I,s:I}", "name", tensor.name, "dtype",
-                     ms_dtype_names[tensor.dtype], "shape", shape, "file", tensor.file, "offset",
-                     (json_int_t)tensor.offset, "bytes", (json_int_t)tensor.bytes);
+    struct writer one = json_begin(tensors, NULL, '{', true);
+    put_string(&one, "name", tensor.name);
+    put_string(&one, "dtype", ms_dtype_names[tensor.dtype]);
+    plan_writer_shape(&one, &tensor);
+    put_string(&one, "file", tensor.file);
+    put_number(&one, "offset", tensor.offset);
+    put_number(&one, "bytes", tensor.bytes);
+    json_end(&one, '}');
 }
 
 int main(int argc, char **argv)
@@ -25,13 +26,13 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", argc != 2 ? "usage: list-tensors CHECKPOINT" : fault.text);
         return argc != 2 ? 2 : 1;
     }
-    json_t *tensors = json_array();
+    struct writer document = json_document(stdout);
+    struct writer tensors = json_begin(&document, "tensors", '[', false);
     for (size_t i = 0; i < ms_checkpoint_count(checkpoint); i++)
-        json_array_append_new(tensors, described(ms_checkpoint_tensor(checkpoint, i)));
-    json_t *document = json_pack("{s:o,s:I}", "tensors", tensors, "skipped",
-                                 (json_int_t)ms_checkpoint_skipped(checkpoint));
-    json_dumpf(document, stdout, JSON_INDENT(1));
-    json_decref(document);
+        put_tensor(&tensors, ms_checkpoint_tensor(checkpoint, i));
+    json_end(&tensors, ']');
+    put_number(&document, "skipped", ms_checkpoint_skipped(checkpoint));
+    json_document_end(&document);
     ms_checkpoint_close(checkpoint);
     return 0;
 }

@@ -38,7 +38,6 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,6 +46,7 @@
 #include <unistd.h>
 
 #include "tests/demo/safetensors.h"
+#include "tools/json_writer.h"
 
 enum { MAX_OUTSIDE = 64, CARVE_BYTES = 512, SETTLE_LAUNCHES = 250, SETTLE_PAUSE_US = 2000 };
 
@@ -102,7 +102,13 @@ struct set {
 };
 
 static struct checkpoint checkpoint;
-static json_t *tensors_out, *ranges_out, *outside_out;
+
+/* What is printed at the end. */
+static struct list {
+    char *text;
+    size_t bytes;
+    struct writer writer;
+} tensors_out, ranges_out, outside_out;
 
 static _Noreturn void usage(const char *what, const char *found)
 {
@@ -152,6 +158,38 @@ static char **read_option(char **at)
         range = &options.outside[options.outside_count++];
     *range = (struct range){at[1], number(at[2]), number(at[3])};
     return at + 4;
+}
+
+/* --- what is printed */
+
+static void list_begin(struct list *list)
+{
+    FILE *file = open_memstream(&list->text, &list->bytes);
+    if (file == NULL)
+        usage("no memory", NULL);
+    list->writer = (struct writer){.file = file, .is_first = true, .is_in_line = true};
+}
+
+static void list_put(struct list *list, struct writer *object, const char *key)
+{
+    fclose(list->writer.file);
+    put_value(object, key, "[%s]", list->text);
+    free(list->text);
+}
+
+static void put_tensor(const char *name, CUdeviceptr address, uint64_t bytes)
+{
+    struct writer object = json_begin(&tensors_out.writer, NULL, '{', true);
+    put_string(&object, "name", name);
+    put_number(&object, "address", address);
+    put_number(&object, "bytes", bytes);
+    json_end(&object, '}');
+}
+
+static void put_hash(struct writer *object, const char *key, const unsigned char *bytes,
+                     uint64_t length)
+{
+    put_value(object, key, "\"%016llx\"", (unsigned long long)hash_bytes(0, bytes, length));
 }
 
 /* --- loading */
@@ -216,19 +254,11 @@ static void copy_set(const struct set *set)
             copy_piece(set->addresses[i] + at, checkpoint.tensors[i].data + at,
                        bytes - at < piece ? bytes - at : piece);
         if (bytes > 0)
-            json_array_append_new(tensors_out,
-                                  json_pack("{s:s, s:I, s:I}", "name", checkpoint.tensors[i].name,
-                                            "address", (json_int_t)set->addresses[i], "bytes",
-                                            (json_int_t)bytes));
+            put_tensor(checkpoint.tensors[i].name, set->addresses[i], bytes);
     }
 }
 
 /* --- reading */
-
-static json_t *hash_text(const unsigned char *bytes, uint64_t length)
-{
-    return json_sprintf("%016llx", (unsigned long long)hash_bytes(0, bytes, length));
-}
 
 static size_t tensor_named(const struct range *range)
 {
@@ -243,7 +273,7 @@ static size_t tensor_named(const struct range *range)
 }
 
 /* The range, which lies at from. */
-static void read_range(CUdeviceptr from, const struct range *range, json_t *out)
+static void read_range(CUdeviceptr from, const struct range *range, struct list *out)
 {
     const size_t tensor = tensor_named(range);
     const uint64_t bytes = range->end - range->begin;
@@ -252,11 +282,19 @@ static void read_range(CUdeviceptr from, const struct range *range, json_t *out)
                                                    : device_read(seen, from, bytes);
     const bool is_read = result == CUDA_SUCCESS;
     const unsigned char *file = checkpoint.tensors[tensor].data + range->begin;
-    json_array_append_new(
-        out, json_pack("{s:s, s:I, s:I, s:i, s:o, s:o}", "name", range->name, "begin",
-                       (json_int_t)range->begin, "end", (json_int_t)range->end, "result", result,
-                       "hash", is_read ? hash_text(seen, bytes) : json_null(), "file_hash",
-                       is_read ? hash_text(file, bytes) : json_null()));
+    struct writer object = json_begin(&out->writer, NULL, '{', true);
+    put_string(&object, "name", range->name);
+    put_number(&object, "begin", range->begin);
+    put_number(&object, "end", range->end);
+    put_number(&object, "result", result);
+    if (is_read) {
+        put_hash(&object, "hash", seen, bytes);
+        put_hash(&object, "file_hash", file, bytes);
+    } else {
+        put_value(&object, "hash", "null");
+        put_value(&object, "file_hash", "null");
+    }
+    json_end(&object, '}');
     free(seen);
 }
 
@@ -330,7 +368,7 @@ static void read_ranges(const struct set *set)
     for (size_t i = 0; i < count; i++)
         read_range(slices != NULL ? slices[i]
                                   : set->addresses[tensor_named(&list[i])] + list[i].begin,
-                   &list[i], ranges_out);
+                   &list[i], &ranges_out);
     free(slices);
     free(list);
 }
@@ -360,19 +398,24 @@ static void open_for_writing(const char *path)
     close(file);
 }
 
-/* Gives the plan to the functions of the preloaded object; what they said, or null without
- * options. */
-static json_t *tell_plan(void)
+/* What the functions of the preloaded object returned and said. */
+struct answer {
+    char result[16];
+    const char *error; /* NULL: not asked */
+};
+
+/* Gives the plan to these functions. */
+static struct answer tell_plan(void)
 {
     if (options.api == NULL && options.text == NULL)
-        return json_null();
+        return (struct answer){"", NULL};
     int (*plan_file)(const char *) =
         (__typeof__(plan_file))dlsym(RTLD_DEFAULT, "metashard_plan_file");
     int (*plan_text)(const char *, size_t) =
         (__typeof__(plan_text))dlsym(RTLD_DEFAULT, "metashard_plan_text");
     const char *(*error)(void) = (__typeof__(error))dlsym(RTLD_DEFAULT, "metashard_error");
     if (plan_file == NULL || plan_text == NULL || error == NULL)
-        return json_pack("{s:n, s:s}", "result", "error", "nothing is preloaded that reads plans");
+        return (struct answer){"null", "nothing is preloaded that reads plans"};
     int result;
     if (options.api != NULL) {
         result = plan_file(options.api);
@@ -383,7 +426,9 @@ static json_t *tell_plan(void)
         free(text);
     }
     const char *said = error();
-    return json_pack("{s:i, s:s}", "result", result, "error", said != NULL ? said : "");
+    struct answer answer = {.error = said != NULL ? strdup(said) : ""};
+    snprintf(answer.result, sizeof(answer.result), "%d", result);
+    return answer;
 }
 
 static void load_set(const struct set *set)
@@ -430,12 +475,12 @@ static void read_slice(const struct set *set, const struct range *range)
     must(device.allocate(&slice, range->end - range->begin), "cuMemAlloc of a slice");
     must(device.on_device(slice, set->addresses[tensor] + range->begin, range->end - range->begin),
          "cuMemcpyDtoD");
-    read_range(slice, range, ranges_out);
+    read_range(slice, range, &ranges_out);
 }
 
-static json_t *between(const struct set *set)
+static struct answer between(const struct set *set)
 {
-    json_t *said = tell_plan();
+    const struct answer said = tell_plan();
     if (options.fork)
         have_child();
     if (options.open != NULL)
@@ -452,12 +497,30 @@ static json_t *between(const struct set *set)
     return said;
 }
 
+static void print_all(const struct answer *said, CUresult more)
+{
+    struct writer object = json_document(stdout);
+    list_put(&tensors_out, &object, "tensors");
+    list_put(&ranges_out, &object, "ranges");
+    list_put(&outside_out, &object, "outside");
+    if (said->error != NULL) {
+        struct writer answer = json_begin(&object, "api", '{', true);
+        put_value(&answer, "result", "%s", said->result);
+        put_string(&answer, "error", said->error);
+        json_end(&answer, '}');
+    } else {
+        put_value(&object, "api", "null");
+    }
+    put_number(&object, "more", more);
+    json_document_end(&object);
+}
+
 static void run(void)
 {
     struct set second = {NULL};
     const struct set set = allocate_set();
     load_set(&set);
-    json_t *said = between(&set);
+    const struct answer said = between(&set);
     read_ranges(&set);
     if (options.slice.name != NULL)
         read_slice(&set, &options.slice);
@@ -478,16 +541,12 @@ static void run(void)
         options.kernel = NULL;
     for (size_t i = 0; i < options.outside_count; i++)
         read_range(set.addresses[tensor_named(&options.outside[i])] + options.outside[i].begin,
-                   &options.outside[i], outside_out);
+                   &options.outside[i], &outside_out);
     CUdeviceptr more;
     const CUresult result = options.more > 0 ? device.allocate(&more, options.more) : CUDA_SUCCESS;
     free(set.addresses);
     free(second.addresses);
-    json_t *out = json_pack("{s:o, s:o, s:o, s:o, s:i}", "tensors", tensors_out, "ranges",
-                            ranges_out, "outside", outside_out, "api", said, "more", (int)result);
-    json_dumpf(out, stdout, JSON_COMPACT);
-    putchar('\n');
-    json_decref(out);
+    print_all(&said, result);
 }
 
 int main(int argc, char **argv)
@@ -501,9 +560,9 @@ int main(int argc, char **argv)
     if (options.pieces == 0 || options.chunk == 0)
         usage("expected at least one", "--pieces or --chunk 0");
     checkpoint_open(&checkpoint, argv[3]);
-    tensors_out = json_array();
-    ranges_out = json_array();
-    outside_out = json_array();
+    list_begin(&tensors_out);
+    list_begin(&ranges_out);
+    list_begin(&outside_out);
     device_open();
     uint64_t largest = 0;
     for (size_t i = 0; i < checkpoint.count; i++)
