@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_options.py --meson 'COMMAND introspect' --cuda DIR: what configuring makes of a machine's packages. TAP.
 
-A compiler that does not find the archives of jemalloc and jansson stands for a machine where nobody installs them.
-Nothing is fetched; that jansson can be built here as well is seen by tests/setup/bare_machines.
+A compiler that does not find the archive of jemalloc stands for a machine where nobody installs it.
 """
 import argparse
 import json
@@ -21,7 +20,7 @@ from tap import check, end  # noqa: E402
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMPILER = """#!/bin/sh
 case " $* " in
-*" -print-file-name=libjemalloc_pic.a "* | *" -print-file-name=libjansson.a "*) echo "${1#*=}" ;;
+*" -print-file-name=libjemalloc_pic.a "*) echo "${1#*=}" ;;
 *) exec %s "$@" ;;
 esac
 """
@@ -31,12 +30,6 @@ class Machine:
     def __init__(self, folder, meson, cuda):
         self.folder, self.meson = folder, meson
         self.options = ["-Dtests=false", f"-Dcuda-headers={cuda}"]
-        # Where a jansson was fetched before, it would be found: a copy of the sources has none.
-        self.source = os.path.join(folder, "source")
-        shutil.copytree(SOURCE, self.source, ignore=lambda place, names: [
-            name for name in names if place == SOURCE and (name.startswith((".", "build"))) or
-            place == os.path.join(SOURCE, "subprojects") and os.path.isdir(os.path.join(place, name)) and
-            name != "packagefiles"])
         self.compiler = os.path.join(folder, "cc")
         with open(self.compiler, "w", encoding="utf-8") as file:
             file.write(COMPILER % shutil.which("cc"))
@@ -45,7 +38,7 @@ class Machine:
     def configure(self, *options, compiler=None):
         """(exit status, output, names of the targets)"""
         build = tempfile.mkdtemp(dir=self.folder)
-        done = subprocess.run([*self.meson, "setup", build, self.source, "--wrap-mode=nodownload", *self.options, *options],
+        done = subprocess.run([*self.meson, "setup", build, SOURCE, *self.options, *options],
                               env=dict(os.environ, CC=compiler or self.compiler, CFLAGS="", LDFLAGS=""), capture_output=True,
                               text=True, check=False)
         targets = []
@@ -63,23 +56,17 @@ def summary_of(text, key):
 
 def check_without_packages(machine):
     status, text, targets = machine.configure()
-    check("a build without the packages of jemalloc and jansson is configured", status == 0, text)
+    check("a build without the package of jemalloc is configured", status == 0, text)
     check("the heap is libc's, and the summary says why",
           summary_of(text, "heap").startswith("libc: libjemalloc_pic.a was not found"), text)
-    check("metashard-plan is left out, and the summary says why",
-          summary_of(text, "metashard-plan").startswith("no: jansson was neither found nor fetched"), text)
-    check("metashard-plan is not built, metashard-dump is",
-          "metashard-plan" not in targets and "metashard-dump" in targets, targets)
-    status, text, _ = machine.configure("-Dplans=enabled")
-    check("a metashard-plan that is asked for and cannot be had is an error", status != 0 and "subproject" in text, text)
+    check("the tools are built", {"metashard-plan", "metashard-dump"} <= set(targets), targets)
     status, text, _ = machine.configure("-Dheap=jemalloc")
     check("a heap that is asked for and cannot be had is an error", status != 0 and "libjemalloc_pic.a was not found" in text, text)
 
 
 def check_switched_off(machine):
-    status, text, targets = machine.configure("-Dplans=disabled", "-Dheap=libc")
-    check("metashard-plan and jemalloc can be switched off", status == 0 and summary_of(text, "metashard-plan") == "no" and
-          summary_of(text, "heap") == "libc" and "metashard-plan" not in targets, text)
+    status, text, _ = machine.configure("-Dheap=libc")
+    check("jemalloc can be switched off", status == 0 and summary_of(text, "heap") == "libc", text)
 
 
 def check_without_nccl(machine):

@@ -31,7 +31,7 @@ esac
 
 # Packages by what shows that they are there: "package test-command". The commands are evaluated
 # later, one by one; the lists are used by those who source this file. Without the first nothing can be built.
-# Of the second ninja and jansson are fetched from elsewhere where they cannot be installed, and the others are
+# Of the second ninja is fetched from elsewhere where it cannot be installed, and the others are
 # done without.
 # shellcheck disable=SC2016
 needed_packages='
@@ -46,7 +46,6 @@ ca-certificates python3 -c "import ssl, sys; sys.exit(ssl.get_default_verify_pat
 ninja-build    command -v ninja
 pkg-config     command -v pkg-config
 libjemalloc-dev test -e "$(cc -print-file-name=libjemalloc_pic.a)"
-libjansson-dev pkg-config --exists jansson
 '
 # shellcheck disable=SC2016,SC2034
 test_packages='

@@ -4,7 +4,7 @@
 
 A machine that has much installed hides what is missing on others. So each file that the build folder compiles is
 checked once more (syntax only), with no include folder but the project's own, the compiler's, and one with the
-files of libc's packages, the kernel's and jansson's, and the headers of CUDA as ./quickstart fetches them, in .headers/.
+files of libc's packages and the kernel's, and the headers of CUDA as ./quickstart fetches them, in .headers/.
 Exit status 77, with a line that says why, where those cannot be told apart.
 """
 import json
@@ -19,12 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FETCHED = os.path.join(SOURCE, ".headers", "nvidia", "cu13", "include")
-# jansson may be built in the build folder instead.
 # Built only where the headers of a library are that a bare machine has no use for.
 OPTIONAL = tuple(os.path.join(SOURCE, *name) for name in (
     ("tools", "simcuda", "cublas", ""), ("tools", "simcuda", "tests", "test_cublas.c"),
     ("tests", "robust", "overwrite", "server.c")))
-PACKAGES = ["libc6-dev", "linux-libc-dev", "libjansson-dev"]
+PACKAGES = ["libc6-dev", "linux-libc-dev"]
 DROPPED_WITH_NEXT = ("-o", "-MQ", "-MF", "-isystem")
 
 
@@ -95,8 +94,7 @@ def main():
         cannot(f"the headers of CUDA are not in {FETCHED} (./check fetches them)")
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
         entries = {os.path.realpath(os.path.join(entry["directory"], entry["file"])): entry for entry in json.load(file)}
-    entries = {name: entry for name, entry in entries.items() if name.endswith(".c") and "/subprojects/" not in name and
-               not name.startswith(OPTIONAL)}
+    entries = {name: entry for name, entry in entries.items() if name.endswith(".c") and not name.startswith(OPTIONAL)}
     with tempfile.TemporaryDirectory() as folder:
         compiler = [word for word in shlex.split(next(iter(entries.values()))["command"])[:2] if word[0] != "-"][-1:]
         includes = [FETCHED, compiler_headers(compiler), *libc_headers(folder)]

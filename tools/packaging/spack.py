@@ -23,7 +23,6 @@ class Metashard(MesonPackage):
     depends_on("meson@1.0:", type="build")
     depends_on("pkgconfig", type="build")
     depends_on("python@3:", type=("build", "run"))
-    depends_on("jansson@2.10: ~shared", type="build")
     depends_on("cuda@12.4:", type="build")  # cuda.h
 
     def meson_args(self):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""sbom.py --version V [--jemalloc ARCHIVE] [--jansson VERSION] --compiler 'ID VERSION' --runtime FILE --glibc VERSION: prints
+"""sbom.py --version V [--jemalloc ARCHIVE] --compiler 'ID VERSION' --runtime FILE --glibc VERSION: prints
 what is linked into the wheel's programs, as CycloneDX, for its .dist-info/sboms (PEP 770).
 
 Only what is inside of them: they need libc at run time, and no other library. The same input gives the same bytes.
@@ -28,10 +28,6 @@ def jemalloc(archive):
                      "The heap of libmetashard.so and of the tools, with names of its own")
 
 
-def jansson(version):
-    return component("jansson", version, "MIT", f"pkg:github/akheron/jansson@v{version}", "Writes the plans of metashard-plan")
-
-
 def compiler_runtime(path, compiler):
     """What a compiler adds to each program: helpers for arithmetic, and what runs before main. `path` is where it has them."""
     version = compiler.split()[-1]
@@ -56,11 +52,9 @@ def main():
     parser = argparse.ArgumentParser()
     for option in ("version", "compiler", "runtime", "glibc"):
         parser.add_argument("--" + option, required=True)
-    for option in ("jemalloc", "jansson"):
-        parser.add_argument("--" + option, default="")
+    parser.add_argument("--jemalloc", default="")
     options = parser.parse_args()
     inside = [jemalloc(options.jemalloc)] if options.jemalloc else []
-    inside += [jansson(options.jansson)] if options.jansson else []
     inside += [compiler_runtime(options.runtime, options.compiler), glibc(options.glibc)]
     purl = f"pkg:pypi/metashard@{options.version}"
     whole = component("metashard", options.version, "Apache-2.0", purl, "libmetashard.so, metashard-dump and metashard-plan")

@@ -33,9 +33,8 @@ def link(command, further):
 
 def main():
     target, jemalloc, *arguments = sys.argv[1:]
-    if arguments[:1] in (["-print-file-name=libjemalloc_pic.a"], ["-print-file-name=libjansson.a"]):
-        name = arguments[0].partition("=")[2]
-        print(jemalloc if jemalloc and "jemalloc" in name else name)
+    if arguments[:1] == ["-print-file-name=libjemalloc_pic.a"]:
+        print(jemalloc or "libjemalloc_pic.a")
         return 0
     if arguments == ["-print-libgcc-file-name"]:
         print("zig-" + subprocess.run([*ZIG, "version"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip())

@@ -265,10 +265,10 @@ def check_rules(plans):
     status, _, error = plans.run("make", path, "--strategy", "tp", "--world", 2, "--rules", bad)
     expect(status == 1 and bad in error and error.count("\n") == 1, f"{status} {error}")
     great = plans.path("great-rules.json")
-    with open(great, "w", encoding="ascii") as file:
-        file.write("[" + " " * (8 << 20) + "]")
+    with open(great, "wb") as file:
+        file.truncate((256 << 20) + 1)
     status, _, error = plans.run("make", path, "--strategy", "tp", "--world", 2, "--rules", great)
-    expect(status == 1 and "expected at most 8388608 bytes" in error and error.count("\n") == 1, f"{status} {error}")
+    expect(status == 1 and "expected at most 268435456 bytes" in error and error.count("\n") == 1, f"{status} {error}")
 
 
 def check_rule_names(plans):

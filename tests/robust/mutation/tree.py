@@ -53,14 +53,6 @@ class Tree:
             elif not os.path.exists(copy) or open(source, "rb").read() != open(copy, "rb").read():
                 shutil.copy2(source, copy)
                 os.utime(copy)
-        self.copy_fetched()
-
-    def copy_fetched(self):
-        """What git ignores, and a build would fetch again."""
-        for name in os.listdir(os.path.join(SOURCE, "subprojects")):
-            source, copy = (os.path.join(root, "subprojects", name) for root in (SOURCE, self.tree))
-            if os.path.isdir(source) and not os.path.exists(copy):
-                shutil.copytree(source, copy)
 
     def setup(self):
         if not os.path.exists(os.path.join(self.folder, "build.ninja")):
