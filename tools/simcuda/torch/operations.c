@@ -100,6 +100,7 @@ COMPUTE_PLAIN(inverse_root, 1 / sqrt(in[0]))
 COMPUTE_PLAIN(cosine, cos(in[0]))
 COMPUTE_PLAIN(sine, sin(in[0]))
 COMPUTE_PLAIN(exponential, exp(in[0]))
+COMPUTE_PLAIN(exponential_less_one, expm1(in[0]))
 COMPUTE_PLAIN(logarithm, log(in[0]))
 COMPUTE_PLAIN(sign, (in[0] > 0) - (in[0] < 0))
 COMPUTE_PLAIN(most, isnan(in[0]) || in[0] > in[1] ? in[0] : in[1])
@@ -303,6 +304,7 @@ static const struct host_operation operations[] = {
     {"15cos_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, cosine},
     {"15sin_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, sine},
     {"15exp_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, exponential},
+    {"17expm1_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, exponential_less_one},
     {"15log_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, logarithm},
     {"19maximum_kernel_cuda", NULL, TYPES_LAMBDA, 3, CAPTURES_NOTHING, most},
     {"19minimum_kernel_cuda", NULL, TYPES_LAMBDA, 3, CAPTURES_NOTHING, least},
