@@ -64,21 +64,32 @@ def of_flat(module, prefix):
         yield name, replica, sum_of(name, indices, values)
 
 
+def part_of(name, tensor, rank):
+    if isinstance(tensor, DTensor):
+        return list(of_dtensor(name, tensor))
+    return [[rank], sum_of(name, whole_indices(tensor.shape), tensor)]
+
+
 def clean(name):
     for wrapper in WRAPPERS:
         name = name.replace(wrapper, "")
     return name
 
 
-def parts_of(model, rank):
-    """name: [replica, sum] of all that this rank holds: parameters, tied ones once, and buffers, also those that are not saved."""
+def tensors_of(model):
+    """(name, tensor): parameters, tied ones once, and buffers, also those that are not saved."""
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def parts_of(model, rank, tensors=None):
+    """name: [replica, sum] of all that this rank holds; of some tensors only, with the names that they have in the whole model."""
+    if tensors is not None:
+        return {name: part_of(name, tensor, rank) for name, tensor in tensors}
     found, is_flat = {}, False
     for prefix, module in model.named_modules():
         if isinstance(module, FullyShardedDataParallel) and module._handle is not None:
             is_flat = True
             found.update({name: [replica, value] for name, replica, value in of_flat(module, prefix + "." * bool(prefix))})
-    tensors = [*([] if is_flat else model.named_parameters()), *model.named_buffers()]
-    for name, tensor in ((clean(name), tensor) for name, tensor in tensors):
-        found[name] = list(of_dtensor(name, tensor)) if isinstance(tensor, DTensor) else \
-            [[rank], sum_of(name, whole_indices(tensor.shape), tensor)]
+    for name, tensor in model.named_buffers() if is_flat else tensors_of(model):
+        found[clean(name)] = part_of(clean(name), tensor, rank)
     return found

@@ -7,10 +7,11 @@ import os
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, OffloadPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,6 +19,7 @@ import digest
 from models import DEFINITIONS
 
 SEED = 1234
+PARALLEL = ("none", "fsdp1", "fsdp2", "tp", "tp-fsdp2", "pipeline", "experts", "experts-fsdp2", "offload", "replicas")
 
 
 def layers_of(model, definition):
@@ -35,10 +37,10 @@ def wrap_fsdp1(model, definition, device, is_meta):
                                     param_init_fn=initialise if is_meta else None)
 
 
-def shard(model, definition, mesh):
+def shard(model, definition, mesh, offload=OffloadPolicy()):
     for layer in layers_of(model, definition):
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(layer, mesh=mesh, offload_policy=offload)
+    fully_shard(model, mesh=mesh, offload_policy=offload)
 
 
 def parallelize(model, definition, mesh):
@@ -47,6 +49,34 @@ def parallelize(model, definition, mesh):
     found = {name.split(".")[-2] for name, tensor in model.named_parameters() if isinstance(tensor, DTensor)}
     if not named <= found:
         raise RuntimeError(f"the plan finds no {', '.join(sorted(named - found))}")
+
+
+def spread_experts(model, mesh):
+    """Each rank keeps some experts of the stacked parameters."""
+    for module in model.modules():
+        if type(module).__name__.endswith("Experts"):
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                module.register_parameter(name, nn.Parameter(distribute_tensor(parameter, mesh, [Shard(0)])))
+
+
+def stages_of(model, definition, count):
+    """(module, its stage): what comes before the layers goes with the first stage, what follows them with the last."""
+    layers = layers_of(model, definition)
+    turns = {part: turn for turn, layer in enumerate(layers, 1) for part in layer.modules()}
+    after = False
+    for module in model.modules():
+        after = after or module in turns
+        turn = turns.get(module, len(layers) + 1 if after and not any(layer in turns for layer in module.modules()) else 0)
+        yield module, turn * count // (len(layers) + 2)
+
+
+def keep_stage(model, definition, rank, count):
+    """All tensors of other stages are freed; those that are left, with the names that they have in the whole model."""
+    names = {tensor: name for name, tensor in digest.tensors_of(model)}
+    for module, stage in stages_of(model, definition, count):
+        for tensors in (module._parameters, module._buffers) if stage != rank else ():
+            tensors.update(dict.fromkeys(tensors))
+    return [(names[tensor], tensor) for _, tensor in digest.tensors_of(model)]
 
 
 def distribute(model, definition, parallel, device, is_meta):
@@ -61,6 +91,14 @@ def distribute(model, definition, parallel, device, is_meta):
         mesh = init_device_mesh("cuda", (world // 2, 2), mesh_dim_names=("data", "tensor"))
         parallelize(model, definition, mesh["tensor"])
         shard(model, definition, mesh["data"])
+    elif parallel == "experts":
+        spread_experts(model, init_device_mesh("cuda", (world,)))
+    elif parallel == "experts-fsdp2":
+        mesh = init_device_mesh("cuda", (world // 2, 2), mesh_dim_names=("data", "experts"))
+        spread_experts(model, mesh["experts"])
+        shard(model, definition, mesh["data"])
+    elif parallel == "offload":
+        shard(model, definition, init_device_mesh("cuda", (world,)), CPUOffloadPolicy())
     elif parallel == "replicas":
         return DistributedDataParallel(model, device_ids=[device])
     return model
@@ -87,11 +125,13 @@ def make(definition, parallel, way):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=DEFINITIONS, required=True)
-    parser.add_argument("--parallel", choices=["none", "fsdp1", "fsdp2", "tp", "tp-fsdp2", "replicas"], default="none")
+    parser.add_argument("--parallel", choices=PARALLEL, default="none")
     parser.add_argument("--way", choices=["plain", "meta"], default="plain", help="plain: made whole on the device, then distributed")
     options = parser.parse_args()
-    model = make(DEFINITIONS[options.model], options.parallel, options.way)
-    parts = digest.parts_of(model, int(os.environ.get("RANK", 0)))
+    definition, rank = DEFINITIONS[options.model], int(os.environ.get("RANK", 0))
+    model = make(definition, options.parallel, options.way)
+    tensors = keep_stage(model, definition, rank, dist.get_world_size()) if options.parallel == "pipeline" else None
+    parts = digest.parts_of(model, rank, tensors)
     print(json.dumps({"parts": parts, "buffers": [digest.clean(name) for name, _ in model.named_buffers()]}), flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()

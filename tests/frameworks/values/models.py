@@ -54,6 +54,10 @@ class Definition:
     initialise: Callable[[nn.Module], None] = reset_all
     initialise_module: Callable[[nn.Module, nn.Module], None] = reset  # one of the model's, for FSDP1's param_init_fn
     plan: dict = field(default_factory=dict)  # of tensor parallelism, by names below the model
+    experts: bool = False  # stacked in modules of classes *Experts
+
+    def has(self):
+        return ["plan"] * bool(self.plan) + ["experts"] * self.experts
 
 
 class Scale(nn.Module):
@@ -89,15 +93,45 @@ OF_TORCH = {
                               ("TransformerEncoderLayer", "TransformerDecoderLayer"),
                               plan={"*.layers.*.linear1": ColwiseParallel(), "*.layers.*.linear2": RowwiseParallel()})}
 
+EXPERTS = {**SMALL, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 BERT = {name: value for name, value in SMALL.items() if name != "num_key_value_heads"}
 GPT2 = {"n_embd": 96, "n_layer": 2, "n_head": 4, "vocab_size": 501, "n_positions": 64}
 T5 = {"d_model": 96, "d_kv": 24, "d_ff": 160, "num_layers": 2, "num_heads": 4, "vocab_size": 501}
 VIT = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32, "patch_size": 8}
+OPT = {"hidden_size": 96, "ffn_dim": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 501, "max_position_embeddings": 64}
+BLOOM = {"hidden_size": 96, "n_layer": 2, "n_head": 4, "vocab_size": 501}
+FALCON = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 501}
+MAMBA = {"hidden_size": 96, "state_size": 8, "num_hidden_layers": 2, "vocab_size": 501}
+MAMBA2 = {**MAMBA, "num_heads": 12, "head_dim": 16, "n_groups": 2}
+WHISPER = {"d_model": 96, "num_mel_bins": 20, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+           "encoder_ffn_dim": 160, "decoder_ffn_dim": 160, "vocab_size": 501, "max_source_positions": 60, "max_target_positions": 40,
+           "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+
+
+def of_mlp(layer, first, second):
+    return {layer + first: ColwiseParallel(), layer + second: RowwiseParallel()}
+
+
 # name: title, what follows the model's name in its classes, its configuration, the class of a layer, the plan
 OF_TRANSFORMERS = {
     "llama": ("Llama", "ForCausalLM", SMALL, "DecoderLayer", OF_LAYERS),
     "qwen3": ("Qwen3, tied weights", "ForCausalLM", {**SMALL, "head_dim": 24, "tie_word_embeddings": True}, "DecoderLayer", OF_LAYERS),
     "gemma3": ("Gemma3, scaled embeddings", "ForCausalLM", {**SMALL, "head_dim": 24}, "DecoderLayer", OF_LAYERS),
+    "qwen2": ("Qwen2, biases of attention", "ForCausalLM", SMALL, "DecoderLayer", OF_LAYERS),
+    "mistral": ("Mistral", "ForCausalLM", SMALL, "DecoderLayer", OF_LAYERS),
+    "phi3": ("Phi3, projections in one", "ForCausalLM", {**SMALL, "pad_token_id": 0}, "DecoderLayer", {}),
+    "gemma2": ("Gemma2, tied weights", "ForCausalLM", {**SMALL, "head_dim": 24}, "DecoderLayer", OF_LAYERS),
+    "gpt-neox": ("GPTNeoX", "ForCausalLM", BERT, "Layer", of_mlp("gpt_neox.layers.*.mlp.", "dense_h_to_4h", "dense_4h_to_h")),
+    "opt": ("OPT, tied weights", "ForCausalLM", OPT, "DecoderLayer", of_mlp("model.decoder.layers.*.", "fc1", "fc2")),
+    "bloom": ("Bloom, tied weights", "ForCausalLM", BLOOM, "Block", of_mlp("transformer.h.*.mlp.", "dense_h_to_4h", "dense_4h_to_h")),
+    "falcon": ("Falcon, tied weights", "ForCausalLM", FALCON, "DecoderLayer", {}),
+    "mamba": ("Mamba, states", "ForCausalLM", MAMBA, "Block", {}),
+    "mamba2": ("Mamba2, states", "ForCausalLM", MAMBA2, "Block", {}),
+    "qwen2-moe": ("Qwen2Moe, a shared expert", "ForCausalLM", {**EXPERTS, "shared_expert_intermediate_size": 64}, "DecoderLayer", OF_HEADS),
+    "qwen3-moe": ("Qwen3Moe, experts", "ForCausalLM", {**EXPERTS, "head_dim": 24}, "DecoderLayer", OF_HEADS),
+    "olmoe": ("Olmoe, experts", "ForCausalLM", {**SMALL, "num_experts": 8, "eos_token_id": 2}, "DecoderLayer", OF_HEADS),
+    "whisper": ("Whisper, two kinds of layers", "ForConditionalGeneration", WHISPER, ("EncoderLayer", "DecoderLayer"), {}),
+    "siglip": ("SiglipVision", "Model", VIT, ("EncoderLayer",), {}),
     "gpt2": ("GPT2, tied weights", "LMHeadModel", GPT2, "Block", {}),
     "mixtral": ("Mixtral, a mixture of experts", "ForCausalLM", {**SMALL, "num_local_experts": 4}, "DecoderLayer", OF_HEADS),
     "bert": ("Bert, buffers that are not saved", "ForMaskedLM", BERT, "Layer", {}),
@@ -105,15 +139,19 @@ OF_TRANSFORMERS = {
     "vit": ("ViT", "ForImageClassification", VIT, "Layer", {})}
 OF_TIMM = {
     "timm-vit": ("ViT", "vit_tiny_patch16_224", {"img_size": 32, "embed_dim": 96, "depth": 2, "num_heads": 4}, "Block"),
+    "densenet": ("DenseNet, buffers of norms", "densenet121", {"growth_rate": 8, "block_config": (2, 2), "num_classes": 10}, "DenseBlock"),
     "resnet": ("ResNet-18, buffers of norms", "resnet18", {"channels": (16, 32, 48, 64), "num_classes": 10}, "BasicBlock")}
 
 
 def of_transformers(name, title, ending, settings, layer, plan):
+    """layer: as its class ends, or several."""
     import transformers
     kind = title.split(",")[0]
     configuration = getattr(transformers, kind + ("TextConfig" if name == "gemma3" else "Config"))
+    layers = [layer] if isinstance(layer, str) else layer
     return Definition("transformers, " + title, lambda: getattr(transformers, kind + ending)(configuration(**settings)),
-                      (kind + layer,), initialise_all, initialise_one, plan)
+                      tuple(kind.removesuffix("Vision") + one for one in layers), initialise_all, initialise_one, plan,
+                      "expert" in title)
 
 
 def of_timm(title, name, settings, layer):

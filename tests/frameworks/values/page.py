@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/results/values.md, of what run found."""
 import os
+import re
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ sys.path.insert(0, os.path.join(SOURCE, "tests", "harness"))
 import result_page  # noqa: E402
 
 TITLES = {"fsdp1": "FSDP1", "fsdp2": "FSDP2", "tp": "tensor parallel", "tp-fsdp2": "tensor parallel in twos, and FSDP2",
+          "pipeline": "pipeline stages", "experts": "expert parallel", "experts-fsdp2": "expert parallel in twos, and FSDP2",
+          "offload": "FSDP2, offloaded to the host",
           "replicas": "replicas (DDP)"}
 SHOWN = 8  # digits of a digest
 SAME = "as one device"
@@ -30,17 +33,27 @@ first eight digits are shown. *{same}* is the digest of one device, in all {digi
 persistent or not, that have each bit of one device after a meta device, on any number of ranks. Inverse frequencies of rotary
 embeddings are right up to rounding: transformers computes them again, on the host.
 
+In *pipeline stages* each rank frees the tensors of other stages, in *expert parallel* it keeps some experts of the stacked parameters
+(`Shard(0)`); *offloaded to the host* is FSDP2 with `CPUOffloadPolicy`. Each row names the commit that it was made with, and "-" was
+not run.
+
 The first rows are those of [pytorch#168058](https://github.com/pytorch/pytorch/issues/168058): shards have other values on other
 numbers of ranks.
 
 """
-HEADER = "| model | sharded | one device | with MetaShard | after a meta device: 1 rank | 2 ranks | 4 ranks | its buffers as one device |"
+HEADER = ("| model | sharded | one device | with MetaShard | after a meta device: 1 rank | 2 ranks | 4 ranks | 8 ranks |"
+          " its buffers as one device | commit |")
 FAILED_HEAD = """
 ## Runs that ended with an error
 
 Of these it is not known whether the values are those of one device.
 
 """
+
+
+def commit():
+    """Of the sources as they are now; with a + where they differ from the commit."""
+    return re.search(r"commit (\w+\+?)", result_page.version())[1]
 
 
 def cell(found, one):
@@ -52,7 +65,7 @@ def cell(found, one):
 
 
 def plain(record):
-    cells = {ranks: cell(found, record["one"]) for ranks, found in record["plain"].items()}
+    cells = {ranks: cell(record["plain"][ranks], record["one"]) for ranks in sorted(record["plain"], key=int)}
     words = f"{', '.join(cells)} ranks: " if cells else "-"
     return words + (SAME if set(cells.values()) == {SAME} else ", ".join(cells.values()))
 
@@ -66,7 +79,7 @@ def buffers(record):
 
 def line(record):
     cells = [record["title"], TITLES[record["parallel"]], record["one"][:SHOWN], plain(record),
-             *(cell(record["meta"].get(ranks), record["one"]) for ranks in ("1", "2", "4")), buffers(record)]
+             *(cell(record["meta"].get(ranks), record["one"]) for ranks in ("1", "2", "4", "8")), buffers(record), record["commit"]]
     return "| " + " | ".join(cells) + " |"
 
 
