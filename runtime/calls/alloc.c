@@ -6,8 +6,10 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/calls/regular.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/driver/peers.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/compare.h"
 #include "runtime/fill/overcommit.h"
@@ -18,18 +20,16 @@
 #include "runtime/loading/pinned_pool.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/delayed_free.h"
+#include "runtime/memory/publish.h"
+#include "runtime/memory/space.h"
 #include "runtime/order/examining.h"
 #include "runtime/order/order.h"
-#include "runtime/memory/publish.h"
-#include "runtime/calls/regular.h"
-#include "runtime/memory/space.h"
 #include "runtime/selfcheck/selfcheck.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
-#include "runtime/state/window.h"
 #include "runtime/state/device.h"
-#include "runtime/driver/peers.h"
 #include "runtime/state/why.h"
+#include "runtime/state/window.h"
 
 static bool can_map_memory(CUdevice device)
 {

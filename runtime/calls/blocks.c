@@ -7,9 +7,9 @@
 #include "runtime/fill/evict.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/carve.h"
+#include "runtime/memory/publish.h"
 #include "runtime/order/examining.h"
 #include "runtime/order/order.h"
-#include "runtime/memory/publish.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/window.h"
 

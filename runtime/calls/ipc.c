@@ -15,8 +15,8 @@
 #include "runtime/fill/access.h"
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/allocation.h"
-#include "runtime/order/order.h"
 #include "runtime/memory/publish.h"
+#include "runtime/order/order.h"
 #include "runtime/state/caller.h"
 
 /* The content of the program's handle: always equal for the same allocation. */

@@ -10,8 +10,8 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
-#include "runtime/order/examining.h"
 #include "runtime/memory/allocation.h"
+#include "runtime/order/examining.h"
 #include "runtime/order/order.h"
 #include "runtime/state/counters.h"
 

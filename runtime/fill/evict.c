@@ -13,11 +13,11 @@
 #include "runtime/fill/scratch.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/allocation.h"
-#include "runtime/memory/delayed_free.h"
 #include "runtime/memory/carve.h"
-#include "runtime/order/order.h"
+#include "runtime/memory/delayed_free.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/space.h"
+#include "runtime/order/order.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 

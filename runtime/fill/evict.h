@@ -10,8 +10,8 @@
 
 #include "runtime/driver/driver.h"
 #include "runtime/fill/materialise.h"
-#include "runtime/order/order.h"
 #include "runtime/memory/space.h"
+#include "runtime/order/order.h"
 
 /*
  * True if `result` is out of memory and another attempt makes sense: the function has waited for

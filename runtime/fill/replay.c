@@ -5,6 +5,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/fill/scratch.h"
+#include "runtime/kernel/call.h"
 #include "runtime/loading/source_read.h"
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/allocation.h"
@@ -12,7 +13,6 @@
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/state.h"
-#include "runtime/kernel/call.h"
 
 enum { BOUNCE_BYTES = 8 << 20, MAX_CONTEXTS = 64 };
 

@@ -13,8 +13,8 @@
 #include "runtime/memory/publish.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
-#include "runtime/state/window.h"
 #include "runtime/state/why.h"
+#include "runtime/state/window.h"
 
 /* Goes on after a failure, so that an allocation whose bytes are lost does not keep the others
  * deferred. Stops where memory is short: allocations would only take it from each other. */

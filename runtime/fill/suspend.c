@@ -23,9 +23,9 @@
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/carve.h"
-#include "runtime/order/order.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/publish.h"
+#include "runtime/order/order.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/why.h"
 

@@ -16,9 +16,9 @@
 
 #include "runtime/base/range.h"
 #include "runtime/driver/driver.h"
+#include "runtime/driver/pool.h"
 #include "runtime/memory/backing.h"
 #include "runtime/memory/lineage.h"
-#include "runtime/driver/pool.h"
 
 /* The facts: immutable after ms_space_add. Only memory/ makes an allocation, because the inside
  * lies behind the facts. */

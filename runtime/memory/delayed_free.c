@@ -8,8 +8,8 @@
 #include "runtime/driver/flags.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/memory_internal.h"
-#include "runtime/order/order.h"
 #include "runtime/memory/publish.h"
+#include "runtime/order/order.h"
 
 static struct {
     struct ms_lock lock;

@@ -14,8 +14,8 @@
 
 #include "runtime/config/config.h"
 #include "runtime/memory/space.h"
-#include "runtime/state/state.h"
 #include "runtime/plan/plan.h"
+#include "runtime/state/state.h"
 
 /* True if a plan is active. One relaxed load. */
 bool ms_shard_is_active(void);

@@ -4,8 +4,10 @@
 
 #include <string.h>
 
+#include "runtime/calls/regular.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/driver/pool.h"
 #include "runtime/fill/compare.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/overcommit.h"
@@ -15,15 +17,13 @@
 #include "runtime/kernel/parameters.h"
 #include "runtime/loading/pinned_pool.h"
 #include "runtime/memory/delayed_free.h"
+#include "runtime/memory/publish.h"
 #include "runtime/order/examining.h"
 #include "runtime/order/order.h"
-#include "runtime/driver/pool.h"
-#include "runtime/memory/publish.h"
-#include "runtime/calls/regular.h"
 #include "runtime/shard/shard.h"
 #include "runtime/state/counters.h"
-#include "runtime/state/window.h"
 #include "runtime/state/device.h"
+#include "runtime/state/window.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 

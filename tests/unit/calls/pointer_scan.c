@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "runtime/calls/host_memory.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
-#include "runtime/memory/carve.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 

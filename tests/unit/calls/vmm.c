@@ -6,8 +6,8 @@
 
 #include "runtime/config/config.h"
 #include "runtime/fill/access.h"
-#include "runtime/order/order.h"
 #include "runtime/memory/space.h"
+#include "runtime/order/order.h"
 #include "runtime/state/state.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"

@@ -10,13 +10,13 @@
 #include <unistd.h>
 
 #include "runtime/config/config.h"
+#include "runtime/files/change.h"
 #include "runtime/files/file_read.h"
 #include "runtime/files/file_thread.h"
 #include "runtime/files/lease_thread.h"
-#include "runtime/files/change.h"
-#include "runtime/finding/find.h"
-#include "runtime/files/trust.h"
 #include "runtime/files/source_internal.h"
+#include "runtime/files/trust.h"
+#include "runtime/finding/find.h"
 #include "runtime/loading/source_read.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "runtime/files/descriptor.h"
-#include "tools/simcuda/harness/deny.h"
 #include "tests/unit/files/kernel.h"
+#include "tools/simcuda/harness/deny.h"
 #include "tools/simcuda/harness/test.h"
 
 /* close_range(2), on all machines. */

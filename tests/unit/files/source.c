@@ -4,11 +4,11 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include "runtime/base/headroom.h"
 #include "runtime/driver/flags.h"
 #include "runtime/files/descriptor.h"
-#include "runtime/files/file_thread.h"
-#include "runtime/base/headroom.h"
 #include "runtime/files/direct.h"
+#include "runtime/files/file_thread.h"
 #include "runtime/files/source_internal.h"
 #include "runtime/files/sums.h"
 #include "runtime/state/counters.h"

@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "runtime/config/config.h"
-#include "runtime/finding/find.h"
-#include "runtime/files/source_internal.h"
 #include "runtime/files/file_thread.h"
+#include "runtime/files/source_internal.h"
+#include "runtime/finding/find.h"
 #include "runtime/loading/source_read.h"
 #include "tests/unit/between.h"
 #include "tests/unit/files/files.h"

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "runtime/fill/shadow.h"
+#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/state/counters.h"
-#include "runtime/memory/memory_internal.h"
 #include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"

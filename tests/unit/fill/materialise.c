@@ -5,16 +5,16 @@
 #include <string.h>
 
 #include "runtime/driver/flags.h"
-#include "runtime/memory/allocation.h"
-#include "runtime/order/order.h"
+#include "runtime/fill/access.h"
 #include "runtime/fill/scratch.h"
 #include "runtime/kernel/call.h"
+#include "runtime/memory/allocation.h"
+#include "runtime/memory/carve.h"
+#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/memory/memory_internal.h"
-#include "runtime/fill/access.h"
 #include "runtime/order/examining.h"
-#include "runtime/memory/carve.h"
+#include "runtime/order/order.h"
 #include <stdatomic.h>
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"

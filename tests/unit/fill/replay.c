@@ -8,17 +8,17 @@
 #include "runtime/base/log.h"
 #include "runtime/fill/scratch.h"
 #include "runtime/kernel/call.h"
-#include "runtime/memory/space.h"
 #include "runtime/memory/backing.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/recorded_launch.h"
+#include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
 #include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
-#include "tests/unit/snapshot_of.h"
 #include "tests/unit/files/files.h"
+#include "tests/unit/snapshot_of.h"
 
 enum { BYTES = 2 * FAKE_GRANULE };
 

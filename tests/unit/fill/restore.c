@@ -5,8 +5,8 @@
 
 #include "runtime/files/source_internal.h"
 #include "runtime/kernel/call.h"
-#include "runtime/memory/recorded_launch.h"
 #include "runtime/memory/memory_internal.h"
+#include "runtime/memory/recorded_launch.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/files/files.h"

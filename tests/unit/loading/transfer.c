@@ -6,13 +6,13 @@
 #include <sys/wait.h>
 
 #include "runtime/config/config.h"
-#include "runtime/files/kept_threads.h"
-#include "runtime/loading/pinned_pool.h"
 #include "runtime/files/change.h"
 #include "runtime/files/direct.h"
-#include "runtime/finding/find.h"
+#include "runtime/files/kept_threads.h"
 #include "runtime/files/source_internal.h"
 #include "runtime/files/sums.h"
+#include "runtime/finding/find.h"
+#include "runtime/loading/pinned_pool.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
 #include "tests/unit/counted_pages.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/allocation.h"
 
-#include "runtime/memory/memory_internal.h"
 #include "runtime/driver/pool.h"
+#include "runtime/memory/memory_internal.h"
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
 #include "tools/simcuda/harness/test.h"

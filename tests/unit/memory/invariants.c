@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/extent_states.h"
 #include "runtime/memory/memory_internal.h"
-#include "runtime/memory/space.h"
 #include "runtime/memory/recorded_launch.h"
-#include "runtime/memory/carve.h"
+#include "runtime/memory/space.h"
 #include "tests/unit/snapshot_of.h"
 #include "tools/simcuda/harness/test.h"
 

@@ -7,9 +7,9 @@
 
 #include "runtime/memory/extent_states.h"
 #include "runtime/memory/invariants.h"
+#include "runtime/memory/memory_internal.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/state/counters.h"
-#include "runtime/memory/memory_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/snapshot_of.h"
 

@@ -8,10 +8,10 @@
 
 #include "runtime/files/source.h"
 #include "runtime/finding/find.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
-#include "runtime/memory/carve.h"
 #include "runtime/state/device.h"
 #include "runtime/state/why.h"
 #include "tests/state/page_folder.h"

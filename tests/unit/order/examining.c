@@ -5,8 +5,8 @@
 
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
-#include "runtime/memory/backing.h"
 #include "runtime/driver/peers.h"
+#include "runtime/memory/backing.h"
 #include "tests/unit/between.h"
 
 enum { CONTEXTS = 80 };

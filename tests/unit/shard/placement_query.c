@@ -2,15 +2,15 @@
 /* What the plan in force says of an allocation (shard/shard.h), and of reads of what is
  * remote. */
 #include "runtime/config/config.h"
+#include "runtime/files/trust.h"
+#include "runtime/memory/carve.h"
+#include "runtime/memory/memory_internal.h"
 #include "runtime/order/order.h"
 #include "runtime/plan/placement.h"
 #include "runtime/shard/placement_query.h"
 #include "runtime/shard/shard.h"
-#include "runtime/files/trust.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
-#include "runtime/memory/memory_internal.h"
-#include "runtime/memory/carve.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/files/files.h"

@@ -9,8 +9,8 @@
 #include "runtime/memory/ready.h"
 #include "shim/nccl_wrappers.h"
 #include "tests/unit/between.h"
-#include "tests/unit/shim/called_in_order.h"
 #include "tests/unit/logged.h"
+#include "tests/unit/shim/called_in_order.h"
 #include "tests/unit/shim/real_side.h"
 
 enum { BLOCK = 0x10000, BYTES = 0x400 };

@@ -15,9 +15,9 @@
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
-#include "tests/unit/counted_heap.h"
 #include "tests/state/page_folder.h"
 #include "tests/unit/between.h"
+#include "tests/unit/counted_heap.h"
 
 #define MIB ((uint64_t)1 << 20)
 
