@@ -64,7 +64,7 @@ MS_TEST(lists_and_objects_have_commas_between_their_members)
     free(written);
 }
 
-MS_TEST(what_was_read_is_written_in_one_line)
+MS_TEST(a_document_that_was_read_is_written_in_one_line)
 {
     static const char text[] =
         "[ {\"a\\\\\" :\t[1,\n-2.5e3 ,true,null],\r\n\"b \\\" ,:\": { }} ,7 ]";
