@@ -35,9 +35,9 @@ const struct stat *__wrap_ms_source_stat(const struct ms_source *source)
 }
 
 bool __wrap_ms_file_read_now(const struct ms_source *source, uint64_t offset, void *buffer,
-                               size_t bytes, struct ms_source_failure *failure_out);
+                             size_t bytes, struct ms_source_failure *failure_out);
 bool __wrap_ms_file_read_now(const struct ms_source *source, uint64_t offset, void *buffer,
-                               size_t bytes, struct ms_source_failure *failure_out)
+                             size_t bytes, struct ms_source_failure *failure_out)
 {
     const uint64_t size = (uint64_t)file.stat.st_size;
     (void)source, (void)failure_out;
