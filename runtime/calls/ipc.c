@@ -256,7 +256,8 @@ static CUresult prepare(const struct part *first, struct ms_backing *backing_out
                                   : result;
 }
 
-/* On success the backing has all of the memory; after a failure there is no backing. */
+/* On success the backing has all of the memory; after a failure there is no backing. A process that
+ * names another size with a later part does not share the memory that the first part described. */
 static CUresult map_all(const struct handle *handle, struct ms_backing *backing_out,
                         size_t *bytes_out)
 {
@@ -269,14 +270,16 @@ static CUresult map_all(const struct handle *handle, struct ms_backing *backing_
         result = ask(handle, offset, &part, &descriptor);
         if (result != CUDA_SUCCESS)
             break;
-        if (offset == 0)
+        if (offset == 0) {
+            *bytes_out = part.bytes;
             result = prepare(&part, backing_out);
+        }
         if (result == CUDA_SUCCESS)
-            result = is_next(&part, backing_out, offset) ? map_part(backing_out, &part, descriptor)
-                                                         : CUDA_ERROR_INVALID_HANDLE;
+            result = part.bytes == *bytes_out && is_next(&part, backing_out, offset)
+                         ? map_part(backing_out, &part, descriptor)
+                         : CUDA_ERROR_INVALID_HANDLE;
         close(descriptor);
     } while (result == CUDA_SUCCESS && part.end < backing_out->bytes);
-    *bytes_out = part.bytes;
     if (result != CUDA_SUCCESS && backing_out->bytes > 0)
         ms_backing_release(backing_out);
     return result;
