@@ -28,6 +28,7 @@
 #include "runtime/config/config.h"
 #include "runtime/control/control_internal.h"
 #include "runtime/control/suspension.h"
+#include "runtime/document/json.h"
 #include "runtime/driver/quiesce.h"
 #include "runtime/fill/prefetch.h"
 #include "runtime/fill/settle.h"
@@ -84,7 +85,6 @@ size_t ms_control_status(char *text, size_t bytes)
 
 enum {
     LINE_BYTES = MS_PATH_BYTES + 64,
-    PLAN_MAX_BYTES = 256 << 20,
     ANSWER_BYTES = 2048,
     PATIENCE_S = 10,
     LOOK_MS = 250,
@@ -269,7 +269,7 @@ static void begin_plan(struct client *client, const char *number)
     char *end;
     const unsigned long long bytes = strtoull(number, &end, 10);
     if (number[0] < '0' || number[0] > '9' || *end != '\0' || bytes == 0 ||
-        bytes > PLAN_MAX_BYTES) {
+        bytes > MS_JSON_MAX_BYTES) {
         answer(client, "error", "expected plan and a number of bytes, at most 268435456");
         drop(client);
         return;

@@ -15,9 +15,7 @@
 #include "tools/json_writer.h"
 #include "tools/plan/commands.h"
 
-/* The most bytes that the reader of plans accepts. */
-enum { PLAN_MAX_BYTES = 256 << 20, ANSWER_MAX_BYTES = 1 << 16 };
-enum { PATIENCE_S = 600, PATIENCE_MAX_S = 1000000 };
+enum { ANSWER_MAX_BYTES = 1 << 16, PATIENCE_S = 600, PATIENCE_MAX_S = 1000000 };
 
 static bool say(const char *file, const char *what, int error)
 {
@@ -37,7 +35,7 @@ static char *read_message(const char *path, size_t *bytes_out)
     struct ms_pages text;
     char *message;
     size_t bytes;
-    if (!ms_json_read_file(path, PLAN_MAX_BYTES, &text, &bytes, &fault)) {
+    if (!ms_json_read_file(path, MS_JSON_MAX_BYTES, &text, &bytes, &fault)) {
         fprintf(stderr, "%s\n", fault.text);
         return NULL;
     }
