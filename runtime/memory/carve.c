@@ -413,7 +413,7 @@ static struct ms_range block_at(const struct ms_allocation *allocation, size_t o
 static bool is_scattered(struct ms_allocation *allocation, size_t offset,
                          struct ms_range *block_out)
 {
-    enum { LEAST_PIECES = 1 << 17, BYTES_FOR_ONE = 512 << 10 };
+    enum { LEAST_PIECES = 131072, BYTES_FOR_ONE = 512 << 10 };
     if (MS_OWN(allocation)->lineage.extents.count <= LEAST_PIECES)
         return false;
     ms_carve_settle(allocation, offset, offset + 1);
