@@ -25,6 +25,7 @@
 #include "runtime/shard/shard.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
+#include "runtime/state/why.h"
 #include "runtime/state/window.h"
 
 /* A smaller copy is done before a transfer has taken its staging memory. */
@@ -940,7 +941,6 @@ const struct ms_need_row ms_needs[MS_NEED_COUNT] = {
                         MS_ABSENT_##absent,   MS_EXTENTS_##extents, MS_ORIGINAL_##original, \
                         MS_REASON_##why},
 #include "runtime/fill/needs.def"
-#include "runtime/state/why.h"
 #undef MS_NEED
 };
 

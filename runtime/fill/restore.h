@@ -2,7 +2,7 @@
 /*
  * Gives resident bytes their lineage back: bytes that are still equal to the file, or the result of
  * the recorded launch, from which they came (origins.h) become cached, with that origin as their
- * lineage. Their allocation gets was_resident, since the program's kernels may know it by an
+ * lineage. Their allocation is marked (ms_restore_mark), because kernels may know it by an
  * address that nobody has seen.
  */
 #pragma once
@@ -55,6 +55,6 @@ static inline bool ms_restore_is_due(const struct ms_allocation *allocation)
     return ms_allocation_has(allocation, MS_TRAIT_WAS_RESIDENT);
 }
 
-/* Makes the written bytes of all allocations with was_resident resident again. An allocation for
- * which that fails stays due. Returns the first failure. The caller holds no claim. */
+/* Makes the written bytes of all marked allocations resident again. An allocation for which
+ * that fails stays due. Returns the first failure. The caller holds no claim. */
 CUresult ms_restore_keep(void);

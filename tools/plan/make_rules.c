@@ -42,10 +42,9 @@ bool plan_is_good(const char *text, const char *file, const struct ms_checkpoint
     return good;
 }
 
-/* Sets where each entry is. */
+/* Sets where each of the entries is; false: out of memory. */
 static bool list_entries(struct rules *rules, const char *list)
 {
-    rules->count = ms_json_size(list);
     if (!ms_pages_grow(&rules->entries, (rules->count + 1) * sizeof(const char *)))
         return false;
     const char **entries = rules->entries.memory;
@@ -64,29 +63,28 @@ static bool load_rules(struct rules *rules)
     if (ms_json_read_file(rules->path, MS_JSON_MAX_BYTES, &rules->text, &bytes, &fault) &&
         ms_json_check(&reading, rules->text.memory, bytes, &root) &&
         (ms_json_is_list(root) || ms_fault_at(&reading, NULL, "expected a list of entries")) &&
+        ((rules->count = ms_json_size(root)) <= MS_PLAN_MAX_ENTRIES ||
+         ms_fault_at(&reading, NULL, "expected at most %d entries", MS_PLAN_MAX_ENTRIES)) &&
         (list_entries(rules, root) || ms_fault_at(&reading, NULL, "out of memory")))
         return true;
     fprintf(stderr, "%s\n", fault.text);
     return false;
 }
 
-static bool is_exact(const char *name)
+/* `all` is the plan of all rules, which has their names. */
+static bool is_exact(const struct ms_plan *all, size_t index)
 {
-    struct ms_arena arena = {0};
-    const char *text = ms_json_is_string(name) ? ms_json_text(name, &arena) : NULL;
-    const bool result = text != NULL && ms_entry_is_exact(text);
-    ms_arena_cleanup(&arena);
-    return result;
+    const char *name = ms_entry_at(all, index).name;
+    return name != NULL && ms_entry_is_exact(name);
 }
 
-static void put_part(struct writer *entries, const char *rule, enum part part)
+static void put_part(struct writer *entries, const char *rule, bool is_of_one, enum part part)
 {
     struct ms_fault fault;
     const struct ms_fault_context reading = {"", &fault};
     const char *values[KEYS];
     const bool is_declaration = part == DECLARATIONS;
     ms_json_members(&reading, NULL, rule, keys, values, NULL);
-    const bool is_of_one = is_exact(values[NAME]);
     struct writer entry = json_begin(entries, NULL, '{', true);
     if (is_declaration && (!is_of_one || values[SHAPE] == NULL))
         put_string(&entry, "name", "*");
@@ -100,8 +98,10 @@ static void put_part(struct writer *entries, const char *rule, enum part part)
     json_end(&entry, '}');
 }
 
-/* The text of a plan with this part of the rules; free(). NULL: out of memory. */
-static char *text_of(const struct rules *rules, const struct ms_mesh *mesh, enum part part)
+/* The text of a plan with this part of the rules; free(). NULL: out of memory. `all` as for
+ * is_exact; NULL for the part ALL. */
+static char *text_of(const struct rules *rules, const struct ms_mesh *mesh, enum part part,
+                     const struct ms_plan *all)
 {
     struct plan_writer writer;
     const char *const *entries = rules->entries.memory;
@@ -111,16 +111,16 @@ static char *text_of(const struct rules *rules, const struct ms_mesh *mesh, enum
         if (part == ALL)
             put_json(&writer.entries, NULL, entries[i]);
         else
-            put_part(&writer.entries, entries[i], part);
+            put_part(&writer.entries, entries[i], is_exact(all, i), part);
     }
     return plan_writer_end(&writer);
 }
 
 static bool lay_out_part(const struct rules *rules, const struct ms_mesh *mesh, enum part part,
-                         const struct ms_checkpoint *checkpoint, struct ms_plan **plan_out,
-                         struct ms_layout **layout_out)
+                         const struct ms_plan *all, const struct ms_checkpoint *checkpoint,
+                         struct ms_plan **plan_out, struct ms_layout **layout_out)
 {
-    char *text = text_of(rules, mesh, part);
+    char *text = text_of(rules, mesh, part, all);
     const bool good = lay_out(text, rules->path, checkpoint, plan_out, layout_out);
     free(text);
     return good;
@@ -135,9 +135,9 @@ bool rules_init(struct rules *rules, const char *path, const struct ms_mesh *mes
     struct ms_plan *plan[2] = {0};
     struct ms_layout *layout = NULL;
     const bool good =
-        load_rules(rules) && lay_out_part(rules, mesh, ALL, NULL, &plan[0], NULL) &&
-        lay_out_part(rules, mesh, DECLARATIONS, checkpoint, &plan[1], &layout) &&
-        lay_out_part(rules, mesh, DECISIONS, checkpoint, &rules->plan, &rules->layout);
+        load_rules(rules) && lay_out_part(rules, mesh, ALL, NULL, NULL, &plan[0], NULL) &&
+        lay_out_part(rules, mesh, DECLARATIONS, plan[0], checkpoint, &plan[1], &layout) &&
+        lay_out_part(rules, mesh, DECISIONS, plan[0], checkpoint, &rules->plan, &rules->layout);
     ms_layout_destroy(layout);
     ms_plan_destroy(plan[0]);
     ms_plan_destroy(plan[1]);

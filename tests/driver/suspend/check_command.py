@@ -335,7 +335,7 @@ def check_overwritten(place, sitter):
     one = Sitter(place, sitter, METASHARD_LEASES="off")
     works("suspend", one.pid)
     write_weights(os.path.join(place, "weights.safetensors"))
-    fails("cannot be brought into memory", "resume", one.pid)
+    fails("cannot be restored", "resume", one.pid)
     expect(one.status()["suspended"], "it is not suspended any more")
     one.kill()
 

@@ -269,6 +269,10 @@ def check_rules(plans):
         file.truncate((256 << 20) + 1)
     status, _, error = plans.run("make", path, "--strategy", "tp", "--world", 2, "--rules", great)
     expect(status == 1 and "expected at most 268435456 bytes" in error and error.count("\n") == 1, f"{status} {error}")
+    with open(great, "w", encoding="ascii") as file:
+        file.write("[" + "{}," * (4 << 20) + "{}]")
+    status, _, error = plans.run("make", path, "--strategy", "tp", "--world", 2, "--rules", great)
+    expect(status == 1 and "expected at most 4194304 entries" in error and error.count("\n") == 1, f"{status} {error}")
 
 
 def check_rule_names(plans):

@@ -87,9 +87,10 @@ class Commands:
         connection.server = type("Server", (), {"kept": dry_run_store.Values()})
         connection.handle()
         values = connection.server.kept
-        stored = sum(len(key) + len(value) for key, value in values.values.items()) + sum(
-            len(key) + len(value) for key, queue in values.queues.items() for value in queue)
-        expect(stored == values.stored <= len(content) * 64, f"{stored} of {len(content)}, counted {values.stored}")
+        entries = [*values.values.items(), *((key, value) for key, queue in values.queues.items() for value in queue)]
+        stored = sum(dry_run_store.ENTRY_BYTES + len(key) + len(value) for key, value in entries)
+        expect(stored == values.stored and all(values.queues.values()), f"{stored} of {len(content)}, counted {values.stored}")
+        expect(stored <= len(content) * (64 + dry_run_store.ENTRY_BYTES), f"{stored} of {len(content)}")
 
     def checks(self, content):
         """Each line that is kept is one of the file, or the new one."""

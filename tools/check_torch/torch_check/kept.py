@@ -35,8 +35,8 @@ def sum_of(rules):
 def read(path):
     """The lines of checks in a file; none where it is another file."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-            first, *lines = file.read(MOST_BYTES).split("\n")
+        with open(path, "rb") as file:
+            first, *lines = file.read(MOST_BYTES).decode("utf-8", "surrogateescape").split("\n")
     except FileNotFoundError:
         return []
     return [line for line in lines if line] if first == FORMAT else []
@@ -46,7 +46,7 @@ def first_of(lines):
     """As many as there is room for."""
     left = MOST_BYTES - len(FORMAT) - 1
     for line in lines:
-        left -= len(os.fsencode(line)) + 1
+        left -= len(line.encode("utf-8", "surrogateescape")) + 1
         if left < 0:
             return
         yield line

@@ -16,6 +16,7 @@ import threading
 UNKNOWN = bytes(128)
 # More than PyTorch's own server takes. Whoever finds the port can connect.
 MOST_BYTES, MOST_KEYS, MOST_STORED = 64 << 20, 128 << 10, 1 << 30  # in a query, in a query, in all
+ENTRY_BYTES = 256  # what an entry takes besides its key and its value
 WORLD_KEY = "metashard/world"  # written before anything else
 PR_SET_PDEATHSIG = 1
 QUERIES = ("validate", "set", "compare_set", "get", "add", "check", "wait", "count_keys", "delete", "append", "multi_get",
@@ -41,24 +42,27 @@ class Values:
 
     def set(self, key: str, value: bytes) -> None:
         before = self.values.get(key)
-        self.count(len(value) - len(before) if before is not None else len(key) + len(value))
+        self.count(len(value) - len(before) if before is not None else ENTRY_BYTES + len(key) + len(value))
         self.values[key] = value
 
     def drop(self, key: str) -> bool:
         before = self.values.pop(key, None)
-        self.stored -= 0 if before is None else len(key) + len(before)
+        self.stored -= 0 if before is None else ENTRY_BYTES + len(key) + len(before)
         return before is not None
 
     def push(self, key: str, value: bytes) -> None:
-        self.count(len(key) + len(value))
+        self.count(ENTRY_BYTES + len(key) + len(value))
         self.queues.setdefault(key, []).append(value)
 
     def pop(self, key: str) -> bytes:
         queue = self.queues.get(key)
         if not queue:
             return UNKNOWN
-        self.stored -= len(key) + len(queue[0])
-        return queue.pop(0)
+        value = queue.pop(0)
+        self.stored -= ENTRY_BYTES + len(key) + len(value)
+        if not queue:
+            del self.queues[key]
+        return value
 
     def add(self, key: str, amount: int) -> int:
         total = int(self.values.get(key) or b"0") + amount * self.world()

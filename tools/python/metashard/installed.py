@@ -11,7 +11,10 @@ class Fault(Exception):
 
 
 def version() -> str:
-    return importlib.metadata.version("metashard")
+    try:
+        return importlib.metadata.version("metashard")
+    except importlib.metadata.PackageNotFoundError:  # the sources, run where they are
+        raise Fault("the version is not known: this package is not installed") from None
 
 
 def find(name: str) -> str:
