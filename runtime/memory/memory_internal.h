@@ -58,10 +58,6 @@ static inline size_t ms_mapped_bytes(const struct ms_lineage *lineage)
 struct ms_inside {
     struct ms_allocation facts; /* must be first: MS_OWN casts */
 
-    /* A caching allocator takes blocks from the allocation (carve.h). Changed under the claim and
-     * ms_space_lock, read under either. */
-    bool is_carved;
-
     /* guarded by the claim; only functions of lineage.h and backing.h change these */
     struct ms_lineage lineage;
     struct ms_backing backing;
@@ -70,6 +66,11 @@ struct ms_inside {
     /* guarded by the claim */
     uint32_t touches; /* ms_allocation_touch */
     bool has[MS_TRAIT_COUNT];
+
+    /* A caching allocator takes blocks from the allocation (carve.h). Changed under the claim and
+     * ms_space_lock, read under either. Stands here because a hole elsewhere would cost 128 bytes:
+     * the next size of the heap. */
+    bool is_carved;
 
     /* guarded by ms_space_lock */
     bool claimed;

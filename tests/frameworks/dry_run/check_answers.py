@@ -96,8 +96,9 @@ def check_store():
 def check_store_is_bounded():
     kept = dry_run_store.Values()
     for number in range(16):
-        kept.set(f"{number}", bytes((64 << 20) - 2))
-        kept.set(f"{number}", bytes((64 << 20) - 2))
+        value = bytes((64 << 20) - dry_run_store.ENTRY_BYTES - 2)
+        kept.set(f"{number}", value)
+        kept.set(f"{number}", value)
     seen = []
     for store in (kept.set, kept.push):
         try:
