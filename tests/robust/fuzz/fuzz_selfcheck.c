@@ -10,8 +10,6 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char mark[] = "metashard self-check\n";
-
 static void require(bool condition)
 {
     if (!condition)
@@ -40,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ms_selfcheck_print(&subject, &report, again);
     const size_t head = (size_t)(strstr(again, "memory ") - again);
     char *text = malloc(head + size + 1);
-    require(text != NULL && head > sizeof(mark));
+    require(text != NULL && head > sizeof("metashard self-check\n"));
     memcpy(text, again, head);
     if (size > 0)
         memcpy(text + head, data, size);
