@@ -66,10 +66,12 @@ struct ms_inside {
     /* guarded by the claim */
     uint32_t touches; /* ms_allocation_touch */
     bool has[MS_TRAIT_COUNT];
+    bool has_ready;  /* some blocks are, or were, ready (ready.h) */
+    bool uncarvable; /* written before the first block was taken: stays one block */
 
     /* A caching allocator takes blocks from the allocation (carve.h). Changed under the claim and
-     * ms_space_lock, read under either. Stands here because a hole elsewhere would cost 128 bytes:
-     * the next size of the heap. */
+     * ms_space_lock, read under either. The flags stand together because a hole would cost 128
+     * bytes: the next size of the heap. */
     bool is_carved;
 
     /* guarded by ms_space_lock */
@@ -87,8 +89,6 @@ struct ms_inside {
     struct ms_ranges *trimmed; /* owned; ranges whose memory went back as MS_LEFTOVER (carve.h) and
                                   has not come again; NULL: none */
     size_t least_pieces;       /* ms_carve_gather leaves a block in no more pieces than this */
-    bool has_ready;            /* some blocks are, or were, ready (ready.h) */
-    bool uncarvable;           /* written before the first block was taken: stays one block */
 
     struct ms_allocation *next_delayed; /* delayed_free.h */
     CUevent freed;                      /* follows the program's uses; or NULL */
