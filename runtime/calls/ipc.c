@@ -264,6 +264,7 @@ static CUresult map_all(const struct handle *handle, struct ms_backing *backing_
     struct part part = {.end = 0};
     CUresult result;
     *backing_out = (struct ms_backing){0};
+    *bytes_out = 0;
     do {
         const uint64_t offset = part.end;
         int descriptor;
