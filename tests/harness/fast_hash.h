@@ -9,8 +9,11 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint64_t fast_hash(const void *bytes, size_t count)
+#include "tools/simcuda/harness/range_access.h"
+
+RANGE_ACCESS static inline uint64_t fast_hash(const void *bytes, size_t count)
 {
+    range_read(bytes, count);
     const unsigned char *at = bytes;
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (; count >= sizeof(hash); at += sizeof(hash), count -= sizeof(hash)) {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tools/simcuda/driver/hook.h"
+#include "tools/simcuda/harness/range_access.h"
 
 /* --- host memory */
 
@@ -111,8 +112,9 @@ static void change_buffer(enum fuzz_buffer buffer)
 
 /* Numbers that depend on nothing but their place, so that leaving operations out changes no
  * buffer. */
-static void reset_buffers(void)
+RANGE_ACCESS static void reset_buffers(void)
 {
+    range_write(fuzz_buffers[FUZZ_PINNED], FUZZ_BUFFER_BYTES);
     memset(fuzz_buffers[FUZZ_PLAIN], 7, FUZZ_BUFFER_BYTES);
     for (uint32_t i = 0; i < FUZZ_BUFFER_BYTES / 4; i++)
         ((uint32_t *)fuzz_buffers[FUZZ_PINNED])[i] = i * 2654435761U;

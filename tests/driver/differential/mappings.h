@@ -4,6 +4,7 @@
 
 #include "tests/harness/preload.h"
 #include "tools/simcuda/driver/hook.h"
+#include "tools/simcuda/harness/range_access.h"
 #include "tools/simcuda/tests/program.h"
 
 #define READWRITE CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -69,13 +70,27 @@ static inline uint32_t word_of(uint32_t seed, size_t i)
 enum { MAPPINGS_WORDS = 1 << 20 };
 static uint32_t mappings_words[MAPPINGS_WORDS];
 
+RANGE_ACCESS static inline void make_words(size_t count, uint32_t seed)
+{
+    range_write(mappings_words, count * sizeof(uint32_t));
+    for (size_t i = 0; i < count; i++)
+        mappings_words[i] = word_of(seed, i);
+}
+
+/* Each word is `step` more than the one before. */
+RANGE_ACCESS static inline void expect_words(size_t count, uint32_t first, uint32_t step)
+{
+    range_read(mappings_words, count * sizeof(uint32_t));
+    for (size_t i = 0; i < count; i++)
+        CHECK_EQ(mappings_words[i], first + (uint32_t)i * step);
+}
+
 static inline void put_words(CUdeviceptr address, size_t bytes, uint32_t seed)
 {
     for (size_t done = 0; done < bytes; done += sizeof(mappings_words)) {
         const size_t left = bytes - done;
         const size_t part = left < sizeof(mappings_words) ? left : sizeof(mappings_words);
-        for (size_t i = 0; i < part / 4; i++)
-            mappings_words[i] = word_of(seed, done / 4 + i);
+        make_words(part / 4, seed + (uint32_t)(done / 4));
         OK(cuMemcpyHtoD(address + done, mappings_words, part));
     }
 }
@@ -86,8 +101,7 @@ static inline void check_words(CUdeviceptr address, size_t bytes, uint32_t seed)
         const size_t left = bytes - done;
         const size_t part = left < sizeof(mappings_words) ? left : sizeof(mappings_words);
         OK(cuMemcpyDtoH(mappings_words, address + done, part));
-        for (size_t i = 0; i < part / 4; i++)
-            CHECK_EQ(mappings_words[i], word_of(seed, done / 4 + i));
+        expect_words(part / 4, word_of(seed, done / 4), 1);
     }
 }
 
@@ -105,8 +119,7 @@ static inline void check_same(CUdeviceptr address, size_t bytes, uint32_t word)
         const size_t left = bytes - done;
         const size_t part = left < sizeof(mappings_words) ? left : sizeof(mappings_words);
         OK(cuMemcpyDtoH(mappings_words, address + done, part));
-        for (size_t i = 0; i < part / 4; i++)
-            CHECK_EQ(mappings_words[i], word);
+        expect_words(part / 4, word, 0);
     }
 }
 

@@ -5,6 +5,7 @@
  * does not block with it, before each way to allocate, with and without a part in memory.
  */
 #include "tests/driver/differential/scenario.h"
+#include "tests/harness/scrambled.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -395,8 +396,7 @@ static void write_file(CUdeviceptr block)
 static void write_snapshot(CUdeviceptr block)
 {
     unsigned char *bytes = malloc(block_bytes);
-    for (size_t i = 0; i < block_bytes; i++)
-        bytes[i] = (unsigned char)(i * 2654435761U >> 17);
+    scramble(bytes, block_bytes, 0, 17);
     OK(cuMemcpyHtoD(block, bytes, block_bytes));
     free(bytes);
 }
@@ -479,8 +479,7 @@ static CUdeviceptr load_tensors(void)
 {
     const CUdeviceptr block = allocate(TENSORS * tensor_bytes);
     unsigned char *bytes = malloc(TENSORS * tensor_bytes);
-    for (size_t i = 0; i < TENSORS * tensor_bytes; i++)
-        bytes[i] = (unsigned char)(i * 2654435761U >> 17);
+    scramble(bytes, TENSORS * tensor_bytes, 0, 17);
     for (size_t i = 0; i < TENSORS; i++)
         OK(cuMemcpyHtoD(block + i * tensor_bytes, bytes + i * tensor_bytes, tensor_bytes));
     free(bytes);

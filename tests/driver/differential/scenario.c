@@ -17,6 +17,7 @@
 
 #include "tests/driver/differential/c10.h"
 #include "tests/harness/fast_hash.h"
+#include "tests/harness/scrambled.h"
 
 static const char *kernels_path, *data_path;
 
@@ -187,8 +188,7 @@ const char *scenario_file(void)
 void *map_file(size_t bytes)
 {
     unsigned char *content = malloc(bytes);
-    for (size_t i = 0; i < bytes; i++)
-        content[i] = (unsigned char)(i * 2654435761U >> 13);
+    scramble(content, bytes, 0, 13);
     int file = open(data_path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     if (file < 0 || write(file, content, bytes) != (ssize_t)bytes)
         exit(2);

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include "tests/harness/fast_hash.h"
+#include "tests/harness/scrambled.h"
 
 void must(CUresult result, const char *call, int line)
 {
@@ -35,8 +36,7 @@ void print_device(const char *what, CUdeviceptr address, size_t bytes)
 unsigned char *make_bytes(size_t count, unsigned seed)
 {
     unsigned char *bytes = malloc(count);
-    for (size_t i = 0; i < count; i++)
-        bytes[i] = (unsigned char)((i + seed) * 2654435761U >> 11);
+    scramble(bytes, count, seed, 11);
     return bytes;
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/harness/scrambled.h"
 #include "tools/simcuda/driver/newer.h"
 
 #define MIB ((size_t)1 << 20)
@@ -27,8 +28,7 @@ static void must(CUresult result, int line)
 
 static void fill_host(size_t bytes)
 {
-    for (size_t i = 0; i < bytes; i++)
-        sides.host[i] = (unsigned char)((i + 9) * 2654435761U >> 11);
+    scramble(sides.host, bytes, 9, 11);
 }
 
 void moves_begin(void)

@@ -98,8 +98,7 @@ static const void *map_file(size_t bytes, uint32_t seed, char *path_out)
     const int file = mkstemp(path_out);
     CHECK(file >= 0);
     for (size_t done = 0; done < bytes; done += sizeof(mappings_words)) {
-        for (size_t i = 0; i < sizeof(mappings_words) / 4; i++)
-            mappings_words[i] = word_of(seed, done / 4 + i);
+        make_words(sizeof(mappings_words) / 4, seed + (uint32_t)(done / 4));
         CHECK_EQ(write(file, mappings_words, sizeof(mappings_words)), sizeof(mappings_words));
     }
     close(file);

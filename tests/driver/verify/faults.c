@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/driver/differential/scenario.h"
+#include "tests/harness/scrambled.h"
 
 enum { BYTES = 8 << 20, PART = 2 << 20 };
 
@@ -16,8 +17,7 @@ enum { BYTES = 8 << 20, PART = 2 << 20 };
 static unsigned char *distinct_bytes(size_t count)
 {
     unsigned char *bytes = malloc(count);
-    for (size_t i = 0; i < count; i++)
-        bytes[i] = (unsigned char)(i * 2654435761U >> 24);
+    scramble(bytes, count, 0, 24);
     return bytes;
 }
 

@@ -11,6 +11,7 @@
 #include "shim/metashard.h"
 #include "tests/harness/preload.h"
 #include "tools/simcuda/harness/device.h"
+#include "tools/simcuda/harness/range_access.h"
 
 enum { BYTES = 4 << 20, WRITTEN = 4096 };
 
@@ -33,6 +34,14 @@ static inline void write_file(const char *name, const unsigned char *bytes, size
     CHECK_EQ(close(file), 0);
 }
 
+RANGE_ACCESS static inline void make_original(void)
+{
+    uint32_t random = 1;
+    range_write(original, BYTES);
+    for (size_t i = 0; i < BYTES; i++)
+        original[i] = (unsigned char)((random = random * 1664525 + 1013904223) >> 24);
+}
+
 static inline void make_files(void)
 {
     const char *parent = getenv("OVERWRITE_FOLDER");
@@ -41,9 +50,7 @@ static inline void make_files(void)
     snprintf(path, sizeof(path), "%s/checkpoint", folder);
     snprintf(other, sizeof(other), "%s/other", folder);
     atexit(clean_up);
-    uint32_t random = 1;
-    for (size_t i = 0; i < BYTES; i++)
-        original[i] = (unsigned char)((random = random * 1664525 + 1013904223) >> 24);
+    make_original();
     write_file(path, original, BYTES);
     memset(scratch, 0x5a, sizeof(scratch));
 }

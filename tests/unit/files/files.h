@@ -18,6 +18,7 @@
 #include "runtime/files/file_thread.h"
 #include "runtime/files/mapping.h"
 #include "runtime/files/trust.h"
+#include "tools/simcuda/harness/range_access.h"
 #include "tools/simcuda/harness/test.h"
 
 struct test_file {
@@ -45,9 +46,10 @@ static inline uint64_t next_random(uint64_t *state)
     return *state >> 33;
 }
 
-static inline void fill_randomly(unsigned char *data, size_t bytes, uint64_t seed)
+RANGE_ACCESS static inline void fill_randomly(unsigned char *data, size_t bytes, uint64_t seed)
 {
     size_t i = 0;
+    range_write(data, bytes);
     for (; i + 4 <= bytes; i += 4) {
         const uint32_t word = (uint32_t)next_random(&seed);
         memcpy(data + i, &word, 4);

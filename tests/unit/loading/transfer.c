@@ -19,6 +19,7 @@
 #include "tests/unit/files/files.h"
 #include "tests/unit/files/kernel.h"
 #include "tools/simcuda/harness/deny.h"
+#include "tools/simcuda/harness/range_access.h"
 
 enum { BLOCK = 4096, MAX_QUEUED = 1 << 17, MAX_EVENTS = 1024 };
 #define MIB ((size_t)1 << 20)
@@ -308,7 +309,7 @@ static size_t make_random_runs(uint64_t *state)
 }
 
 /* The slow twin: every wanted byte once, and the gaps in which at most one block is nobody's. */
-static size_t count_read(const struct test_file *file, size_t count)
+RANGE_ACCESS static size_t count_read(const struct test_file *file, size_t count)
 {
     unsigned char *marks = calloc(file->bytes, 1);
     for (size_t i = 0; i < count; i++) {

@@ -3,6 +3,14 @@
 #include <string.h>
 
 #include "tools/simcuda/driver/simcuda.h"
+#include "tools/simcuda/harness/range_access.h"
+
+RANGE_ACCESS static void fill_words(uint32_t *words, uint32_t value, uint64_t count)
+{
+    range_write(words, count * 4);
+    for (uint64_t i = 0; i < count; i++)
+        words[i] = value;
+}
 
 /* fill32(address, value, count) */
 SIMCUDA_KERNEL(fill32)
@@ -10,10 +18,19 @@ SIMCUDA_KERNEL(fill32)
     const uint32_t value = SIMCUDA_ARG(args, 1, uint32_t);
     const uint64_t count = SIMCUDA_ARG(args, 2, uint64_t);
     uint32_t *words = launch->touch(launch, SIMCUDA_ARG(args, 0, CUdeviceptr), count * 4);
-    for (uint64_t i = 0; words != NULL && i < count; i++)
-        words[i] = value;
+    if (words != NULL)
+        fill_words(words, value, count);
 }
 SIMCUDA_PARAMS(fill32, {0, 8}, {8, 4}, {16, 8});
+
+/* The words may overlap. */
+RANGE_ACCESS static void copy_words(uint32_t *to, const uint32_t *from, uint64_t count)
+{
+    range_read(from, count * 4);
+    range_write(to, count * 4);
+    for (uint64_t i = 0; i < count; i++)
+        to[i] = from[i];
+}
 
 /* copy32(to, from, count) */
 SIMCUDA_KERNEL(copy32)
@@ -22,8 +39,8 @@ SIMCUDA_KERNEL(copy32)
     const uint32_t *from = launch->touch(launch, SIMCUDA_ARG(args, 1, CUdeviceptr), count * 4);
     uint32_t *to =
         from == NULL ? NULL : launch->touch(launch, SIMCUDA_ARG(args, 0, CUdeviceptr), count * 4);
-    for (uint64_t i = 0; to != NULL && i < count; i++)
-        to[i] = from[i];
+    if (to != NULL)
+        copy_words(to, from, count);
 }
 SIMCUDA_PARAMS(copy32, {0, 8}, {8, 8}, {16, 8});
 
@@ -46,13 +63,20 @@ struct add_args {
     uint32_t value;
 };
 
+RANGE_ACCESS static void add_to_words(uint32_t *words, uint32_t value, uint64_t count)
+{
+    range_write(words, count * 4);
+    for (uint64_t i = 0; i < count; i++)
+        words[i] += value;
+}
+
 /* add_in_place32(struct add_args) */
 SIMCUDA_KERNEL(add_in_place32)
 {
     const struct add_args *add = args[0];
     uint32_t *words = launch->touch(launch, add->address, add->count * 4);
-    for (uint64_t i = 0; words != NULL && i < add->count; i++)
-        words[i] += add->value;
+    if (words != NULL)
+        add_to_words(words, add->value, add->count);
 }
 SIMCUDA_PARAMS(add_in_place32, {0, sizeof(struct add_args)});
 
