@@ -11,6 +11,7 @@
 #include "runtime/base/log.h"
 #include "runtime/files/change.h"
 #include "runtime/files/file_thread.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/files/lease_thread.h"
 #include "runtime/files/mapping.h"
 #include "runtime/fill/evict.h"
@@ -79,12 +80,12 @@ static CUresult copy_part(struct ms_allocation *allocation, const struct ms_exte
 {
     const size_t bytes = extent->end - extent->begin;
     const void *unused;
-    struct ms_source *copy = ms_source_create_snapshot(bytes, MS_SNAPSHOT_LIMITED);
+    struct ms_source *copy = ms_host_snapshot_create(bytes, MS_SNAPSHOT_LIMITED);
     if (copy == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct ms_content content = extent->content;
-    CUresult result =
-        ms_source_read(content.source, content.source_offset, ms_source_data(copy), bytes, &unused);
+    CUresult result = ms_source_read(content.source, content.source_offset,
+                                     ms_host_snapshot_data(copy), bytes, &unused);
     content.source = copy;
     content.source_offset = 0;
     if (result == CUDA_SUCCESS)

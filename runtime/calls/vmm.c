@@ -9,6 +9,7 @@
 #include "runtime/base/log.h"
 #include "runtime/calls/alloc.h"
 #include "runtime/calls/handles.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/allocation.h"
@@ -197,9 +198,9 @@ static CUresult join_pieces(const struct ms_handle *handle, CUmemGenericAllocati
     CUresult result = ms_driver_enter(handle->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    struct ms_source *copy = ms_source_create_snapshot(handle->bytes, MS_SNAPSHOT_ANY);
+    struct ms_source *copy = ms_host_snapshot_create(handle->bytes, MS_SNAPSHOT_ANY);
     result = ms_mappings_unite(handle->prop.location.id, handle->bytes, &handle->pieces,
-                               copy != NULL ? ms_source_data(copy) : NULL, real);
+                               copy != NULL ? ms_host_snapshot_data(copy) : NULL, real);
     if (copy != NULL)
         ms_source_drop(copy);
     ms_driver_leave(&scope);
@@ -221,7 +222,7 @@ static CUresult join_chunks(struct ms_allocation *allocation,
         return CUDA_ERROR_NOT_READY;
     }
     struct ms_source *copy =
-        ms_source_create_snapshot(mapping->end - mapping->begin, MS_SNAPSHOT_ANY);
+        ms_host_snapshot_create(mapping->end - mapping->begin, MS_SNAPSHOT_ANY);
     attempt->joins = copy != NULL;
     if (copy == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -8,6 +8,7 @@
 #include "runtime/calls/payload.h"
 #include "runtime/calls/pointer.h"
 #include "runtime/driver/flags.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/files/trust.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/compare.h"
@@ -185,7 +186,7 @@ static struct ms_source *find_file(const void *source, size_t bytes, uint64_t *o
 /* Makes a snapshot without its bytes: expose_content copies them. */
 static struct ms_source *take_snapshot(size_t bytes)
 {
-    struct ms_source *snapshot = ms_source_create_snapshot(bytes, MS_SNAPSHOT_LIMITED);
+    struct ms_source *snapshot = ms_host_snapshot_create(bytes, MS_SNAPSHOT_LIMITED);
     if (snapshot != NULL)
         ms_counter_add(MS_COUNT_RECORDED_SNAPSHOT_BYTES, bytes);
     else
@@ -242,7 +243,7 @@ static CUresult expose_content(const void *source, size_t bytes, const struct ms
     const bool is_file = ms_source_is_file(content->source);
     if (is_file && ms_trust_is_older(content->source))
         return CUDA_SUCCESS;
-    return ms_payload_copy(is_file ? NULL : ms_source_data(content->source), source, bytes);
+    return ms_payload_copy(is_file ? NULL : ms_host_snapshot_data(content->source), source, bytes);
 }
 
 /* Prepares the copy for the driver: backs its destination. */

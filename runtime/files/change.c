@@ -10,6 +10,7 @@
 #include "runtime/files/descriptor.h"
 #include "runtime/files/file_read.h"
 #include "runtime/files/file_thread.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/files/source_internal.h"
 #include "runtime/files/trust.h"
 
@@ -64,14 +65,14 @@ static int make_copy(const struct ms_source *file)
     const size_t bytes = (size_t)file->recorded.st_size;
     /* In the program's table the program could close or replace the copy. */
     if (!ms_file_thread_has_own_table() ||
-        !ms_source_count_bytes((int64_t)bytes, MS_SNAPSHOT_LIMITED))
+        !ms_host_snapshot_count((int64_t)bytes, MS_SNAPSHOT_LIMITED))
         return -1;
     const int copy = (int)syscall(SYS_memfd_create, "metashard", (unsigned)MFD_CLOEXEC);
     if (copy >= 0 && copy_bytes(file, copy))
         return copy;
     if (copy >= 0)
         ms_descriptor_close(copy);
-    ms_source_count_bytes(-(int64_t)bytes, MS_SNAPSHOT_ANY);
+    ms_host_snapshot_count(-(int64_t)bytes, MS_SNAPSHOT_ANY);
     return -1;
 }
 

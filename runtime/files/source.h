@@ -45,28 +45,6 @@ bool ms_source_is_as_named(const struct ms_source *file, const struct ms_source 
 /* The file's attributes from when it became a source. */
 const struct stat *ms_source_stat(const struct ms_source *file);
 
-/*
- * Returns a snapshot, which the caller fills (ms_source_data) before anybody else has it. NULL if
- * out of memory, or beyond METASHARD_SNAPSHOT_BYTES. MS_SNAPSHOT_ANY ignores that limit, for bytes
- * that would be lost.
- */
-enum ms_snapshot_limit { MS_SNAPSHOT_LIMITED, MS_SNAPSHOT_ANY };
-struct ms_source *ms_source_create_snapshot(size_t bytes, enum ms_snapshot_limit limit);
-void *ms_source_data(const struct ms_source *snapshot);
-
-/*
- * Returns a source whose bytes lie in a store (loading/store.h). It takes a reference to the store,
- * and frees the pages with the source, also those of a file, if the file system can do that. NULL
- * if out of memory.
- */
-struct ms_stored {
-    unsigned char *memory;
-    size_t bytes, pages_bytes; /* whole pages from `memory` on are this source's alone */
-    struct ms_counted *store;
-    bool is_file; /* the pages are of a file */
-};
-struct ms_source *ms_source_create_stored(const struct ms_stored *stored);
-
 void ms_source_take(struct ms_source *source);
 void ms_source_drop(struct ms_source *source);
 
@@ -127,5 +105,3 @@ bool ms_source_may_be_of(dev_t device, ino_t inode);
 struct ms_source *ms_source_find_open(dev_t device, ino_t inode);
 
 const char *ms_source_path(const struct ms_source *source); /* "" for a snapshot */
-
-void ms_source_set_snapshot_limit(uint64_t bytes);

@@ -22,6 +22,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/pages.h"
 #include "runtime/config/config.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/files/lease.h"
 #include "runtime/files/source.h"
 
@@ -134,6 +135,3 @@ bool ms_source_had_writer(const struct ms_source *file);
 /* Closes the file's descriptor and gives its lease back, once. In the file thread. A thread that
  * still reads may then read another file, which ms_trust_check notices. */
 void ms_source_let_go(struct ms_source *file);
-
-/* Adds `change` to the bytes that snapshots have. False, without adding, if those are too many. */
-bool ms_source_count_bytes(int64_t change, enum ms_snapshot_limit limit);

@@ -9,6 +9,7 @@
 #include "runtime/base/log.h"
 #include "runtime/files/file_read.h"
 #include "runtime/files/file_thread.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/files/sums.h"
 #include "runtime/files/trust.h"
 #include "runtime/state/counters.h"
@@ -232,7 +233,7 @@ CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *b
                         const void **bytes_out)
 {
     if (!ms_source_is_file(source)) {
-        *bytes_out = (const unsigned char *)ms_source_data(source) + offset;
+        *bytes_out = (const unsigned char *)ms_host_snapshot_data(source) + offset;
         return CUDA_SUCCESS;
     }
     if (bytes_out != NULL)

@@ -17,6 +17,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/quiet.h"
 #include "runtime/config/config.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/files/source.h"
 
 struct ms_store {
@@ -223,11 +224,11 @@ struct ms_source *ms_store_add(struct ms_store *store, const void *bytes, size_t
     if (!has_room(store, whole_pages(count), fault) || !put(store, bytes, count, fault))
         return NULL;
     struct ms_source *source =
-        ms_source_create_stored(&(struct ms_stored){.memory = store->memory + store->used,
-                                                    .bytes = count,
-                                                    .pages_bytes = whole_pages(count),
-                                                    .store = &store->counted,
-                                                    .is_file = store->descriptor >= 0});
+        ms_host_snapshot_create_stored(&(struct ms_stored){.memory = store->memory + store->used,
+                                                           .bytes = count,
+                                                           .pages_bytes = whole_pages(count),
+                                                           .store = &store->counted,
+                                                           .is_file = store->descriptor >= 0});
     if (source == NULL) {
         ms_fault_set(fault, "out of host memory");
         return NULL;

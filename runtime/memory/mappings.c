@@ -2,6 +2,7 @@
 #include "runtime/memory/mappings.h"
 
 #include "runtime/base/log.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
@@ -81,7 +82,7 @@ CUresult ms_mappings_join(struct ms_allocation *allocation,
     bool is_lost;
     const CUresult result =
         ms_backing_join(&MS_OWN(allocation)->backing, mapping->begin, mapping->end,
-                        ms_source_data(copy), may_give_up, &is_lost);
+                        ms_host_snapshot_data(copy), may_give_up, &is_lost);
     if (is_lost && ms_bytes_set(allocation, mapping->begin, mapping->end, &content) != CUDA_SUCCESS)
         fail(allocation, mapping->begin);
     return result;

@@ -24,6 +24,7 @@
 #include "runtime/calls/file_writes.h"
 #include "runtime/control/control.h"
 #include "runtime/driver/flags.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/files/source.h"
 #include "runtime/fill/compare.h"
 #include "runtime/kernel/rules.h"
@@ -69,7 +70,7 @@ static void start(char **environment, const char *around)
     }
     ms_publish_set_namer(ms_placement_query_name);
     ms_file_writes_start();
-    ms_source_set_snapshot_limit(ms_config.snapshot_bytes);
+    ms_host_snapshot_set_limit(ms_config.snapshot_bytes);
     if (ms_config.kernel_rules[0] != '\0')
         ms_rules_read(ms_config.kernel_rules);
     ms_log(MS_DEBUG, "started: deferring allocations of %llu bytes and more",

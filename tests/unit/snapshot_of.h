@@ -3,13 +3,14 @@
 
 #include <string.h>
 
+#include "runtime/files/host_snapshot.h"
 #include "runtime/files/source.h"
 
-/* A snapshot of the bytes, or NULL as ms_source_create_snapshot. */
+/* A snapshot of the bytes, or NULL as ms_host_snapshot_create. */
 static inline struct ms_source *snapshot_of(const void *address, size_t bytes)
 {
-    struct ms_source *snapshot = ms_source_create_snapshot(bytes, MS_SNAPSHOT_LIMITED);
+    struct ms_source *snapshot = ms_host_snapshot_create(bytes, MS_SNAPSHOT_LIMITED);
     if (snapshot != NULL)
-        memcpy(ms_source_data(snapshot), address, bytes);
+        memcpy(ms_host_snapshot_data(snapshot), address, bytes);
     return snapshot;
 }

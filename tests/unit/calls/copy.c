@@ -10,6 +10,7 @@
 #include "runtime/calls/write.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/fill/compare.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
@@ -149,7 +150,7 @@ static void start(void)
     source = fake_allocation(BYTES);
     destination = fake_allocation(BYTES);
     program = fake_program_memory(BYTES);
-    ms_source_set_snapshot_limit(16 * BYTES);
+    ms_host_snapshot_set_limit(16 * BYTES);
     for (size_t i = 0; i < sizeof(host); i++)
         host[i] = (unsigned char)(i * 13);
 }

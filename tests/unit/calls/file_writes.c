@@ -6,6 +6,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/driver/flags.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/files/lease_thread.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/loading/source_read.h"
@@ -54,7 +55,7 @@ MS_TEST_BETWEEN(start, end, bytes_are_in_memory_before_their_file_changes)
 
 MS_TEST_BETWEEN(start, end, a_change_that_would_destroy_bytes_is_refused)
 {
-    ms_source_set_snapshot_limit(0);
+    ms_host_snapshot_set_limit(0);
     for (unsigned nth = 1; nth <= 8; nth++) { /* whatever is tried again */
         fake.total_bytes = 0;
         CHECK_EQ(prepare(), ETXTBSY);
@@ -153,7 +154,7 @@ MS_TEST(a_deleted_file_stays_where_there_is_no_room)
     ino_t inode;
     open_log(MS_INFO);
     start();
-    ms_source_set_snapshot_limit(0);
+    ms_host_snapshot_set_limit(0);
     fake.total_bytes = 0;
     delete_file();
     CHECK(!is_let_go() && may_be_read());
@@ -256,7 +257,7 @@ MS_TEST_BETWEEN(start_wide, end_wide, a_change_brings_in_bytes_of_its_file_alone
 
 MS_TEST_BETWEEN(start_wide, end_wide, the_host_keeps_bytes_of_a_file_without_device_memory)
 {
-    ms_source_set_snapshot_limit(4 * BYTES);
+    ms_host_snapshot_set_limit(4 * BYTES);
     fake.total_bytes = fake.physical_bytes;
     CHECK_EQ(prepare(), 0);
     CHECK(is_let_go() && fake.physical_bytes <= FAKE_GRANULE);
@@ -283,7 +284,7 @@ MS_TEST(the_host_cannot_keep_bytes_that_a_recorded_launch_needs)
 {
     for (int way = 0; way < 3; way++) {
         start();
-        ms_source_set_snapshot_limit(0);
+        ms_host_snapshot_set_limit(0);
         const struct ms_content whole = of(file.source, 0);
         struct ms_recorded_launch *recorded = ms_recorded_launch_create();
         CHECK(recorded != NULL && ms_lineage_init(&recorded->before, FAKE_GRANULE));
@@ -318,7 +319,7 @@ static void check_lost(size_t first, size_t behind)
 {
     for (size_t i = first; i < behind; i++) {
         start();
-        ms_source_set_snapshot_limit(0);
+        ms_host_snapshot_set_limit(0);
         fake_fail(FAKE_mem_create, 1, losses[i]);
         CHECK_EQ(prepare(), 0);
         end();
@@ -338,7 +339,7 @@ MS_TEST(a_change_loses_no_bytes_however_the_device_was_lost)
 
 MS_TEST_BETWEEN(start, end, a_change_after_another_error_still_needs_the_bytes)
 {
-    ms_source_set_snapshot_limit(0);
+    ms_host_snapshot_set_limit(0);
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(prepare(), ETXTBSY);
     CHECK_EQ(prepare(), 0);
@@ -355,10 +356,10 @@ MS_TEST_BETWEEN(start, end, a_change_in_a_host_function_asks_the_driver_for_noth
 {
     open_log(MS_INFO);
     ms_driver.mem_get_info = not_permitted;
-    ms_source_set_snapshot_limit(0);
+    ms_host_snapshot_set_limit(0);
     CHECK_EQ(prepare(), ETXTBSY);
     CHECK_EQ(count_log_lines("in a host function"), 1);
-    ms_source_set_snapshot_limit(FAKE_GRANULE);
+    ms_host_snapshot_set_limit(FAKE_GRANULE);
     CHECK_EQ(prepare(), 0);
     CHECK_EQ(fake.calls[FAKE_mem_create], 0);
     CHECK(is_let_go() &&
@@ -374,7 +375,7 @@ static int prepare_for(enum ms_file_change what, const char *call)
 MS_TEST_BETWEEN(start, end, the_log_says_who_loses_which_bytes_of_a_file)
 {
     open_log(MS_INFO);
-    ms_source_set_snapshot_limit(0);
+    ms_host_snapshot_set_limit(0);
     fake.total_bytes = 0;
     CHECK_EQ(prepare_for(MS_FILE_CHANGES, NULL), ETXTBSY);
     CHECK_EQ(count_log_lines("another process is about to change it"), 1);

@@ -8,6 +8,7 @@
 
 #include "runtime/calls/host_memory.h"
 #include "runtime/driver/flags.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/overcommit.h"
@@ -1696,7 +1697,7 @@ MS_TEST_BETWEEN(start, end, inputs_of_inputs_are_recorded_up_to_a_depth)
 MS_TEST_BETWEEN(start, end, an_input_that_is_a_snapshot_runs)
 {
     static unsigned char bytes[BYTES];
-    ms_source_set_snapshot_limit(2 * BYTES);
+    ms_host_snapshot_set_limit(2 * BYTES);
     memset(bytes, 3, sizeof(bytes));
     const struct ms_content content = {.kind = MS_SOURCE, .source = snapshot_of(bytes, BYTES)};
     fake_set(other, 0, BYTES, &content);

@@ -5,6 +5,7 @@
 
 #include "runtime/calls/copy.h"
 #include "runtime/driver/flags.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/files/source.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
@@ -525,7 +526,7 @@ static unsigned char wanted[BYTES];
 static void start_rows(void)
 {
     start();
-    ms_source_set_snapshot_limit(16 * BYTES);
+    ms_host_snapshot_set_limit(16 * BYTES);
     for (size_t i = 0; i < BYTES; i++)
         bytes[i] = (unsigned char)(i * 13 + i / 256);
     const struct ms_content content = {.kind = MS_SOURCE, .source = snapshot_of(bytes, BYTES)};
@@ -851,7 +852,7 @@ MS_TEST_BETWEEN(start_rows, end, a_batch_ends_at_a_move_that_cannot_be_copied)
     CHECK_EQ(fake.work_count, 0);
     parts[0] = rows(BYTES / 2, BYTES / 2, 128, 8);
     parts[0].from = one->address + 2 * FAKE_GRANULE;
-    ms_source_set_snapshot_limit(0);
+    ms_host_snapshot_set_limit(0);
     check_tried(2);
 }
 

@@ -5,6 +5,7 @@
 
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/fill/compare.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/shadow.h"
@@ -30,7 +31,7 @@ static void start(void)
     fake_start();
     allocation = fake_allocation(BYTES);
     fake_set(allocation, 0, BYTES, &nines);
-    ms_source_set_snapshot_limit(16 * BYTES);
+    ms_host_snapshot_set_limit(16 * BYTES);
     for (size_t i = 0; i < BYTES; i++)
         host[i] = (unsigned char)(i * 13);
 }
@@ -411,7 +412,7 @@ MS_TEST_BETWEEN(start, end, the_driver_copies_behind_work_that_may_wait)
 
 MS_TEST_BETWEEN(start, end, the_driver_writes_where_a_snapshot_has_no_room)
 {
-    ms_source_set_snapshot_limit(100);
+    ms_host_snapshot_set_limit(100);
     const uint64_t before = ms_counter_get(MS_COUNT_FALLBACKS);
     check_for_driver(allocation->address, host, 101);
     CHECK_EQ(ms_counter_get(MS_COUNT_FALLBACKS) - before, 1);

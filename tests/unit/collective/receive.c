@@ -8,6 +8,7 @@
 #include "runtime/config/config.h"
 #include "runtime/driver/facts.h"
 #include "runtime/driver/flags.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/memory_internal.h"
@@ -506,7 +507,7 @@ static unsigned char host[HALF];
 static void start_sending(void)
 {
     fake_start();
-    ms_source_set_snapshot_limit(BYTES);
+    ms_host_snapshot_set_limit(BYTES);
     for (size_t i = 0; i < sizeof(host); i++)
         host[i] = (unsigned char)(i * 13);
     const struct ms_content nines = {.kind = MS_FILL,
@@ -709,7 +710,7 @@ MS_TEST_BETWEEN(start_gathering, end_gathering, a_small_gather_comes_to_its_plac
 MS_TEST_BETWEEN(start_gathering, end_gathering, a_gather_leaves_out_bytes_that_need_no_memory_alone)
 {
     enum { G = FAKE_GRANULE };
-    ms_source_set_snapshot_limit(BYTES);
+    ms_host_snapshot_set_limit(BYTES);
     const struct ms_content pattern = {.kind = MS_FILL, .pattern = 0x04030201};
     const struct ms_content file = {.kind = MS_SOURCE, .source = snapshot_of(host, 64)};
     CHECK(ms_lineage_set(&own.lineage, 1, G, &pattern));

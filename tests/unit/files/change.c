@@ -13,6 +13,7 @@
 #include "runtime/files/change.h"
 #include "runtime/files/file_read.h"
 #include "runtime/files/file_thread.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/files/lease_thread.h"
 #include "runtime/files/source_internal.h"
 #include "runtime/files/trust.h"
@@ -156,11 +157,11 @@ MS_TEST(a_changed_file_is_not_kept)
 MS_TEST(copies_have_the_limit_of_snapshots)
 {
     struct ms_source *source = make_source();
-    ms_source_set_snapshot_limit(BYTES - 1);
+    ms_host_snapshot_set_limit(BYTES - 1);
     close_source(source);
     CHECK(!keep(source));
     CHECK_EQ(read_into(source, seen), CUDA_SUCCESS); /* as before */
-    ms_source_set_snapshot_limit(BYTES);
+    ms_host_snapshot_set_limit(BYTES);
     close_source(source);
     CHECK(keep(source));
     CHECK_EQ(read_into(source, seen), CUDA_SUCCESS);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/files/host_snapshot.h"
 #include "runtime/files/source.h"
 
 #include <sys/resource.h>
@@ -37,9 +38,9 @@ static uint64_t snapshot_bytes(void)
 
 MS_TEST(a_snapshot_is_bytes_that_the_caller_sets)
 {
-    struct ms_source *snapshot = ms_source_create_snapshot(1000, MS_SNAPSHOT_LIMITED);
+    struct ms_source *snapshot = ms_host_snapshot_create(1000, MS_SNAPSHOT_LIMITED);
     CHECK(snapshot != NULL);
-    memset(ms_source_data(snapshot), 1, 1000);
+    memset(ms_host_snapshot_data(snapshot), 1, 1000);
     CHECK_EQ(snapshot_bytes(), 1000);
     CHECK(!ms_source_is_file(snapshot));
     CHECK_EQ(ms_source_state(snapshot), MS_SOURCE_IS_OPEN);
@@ -57,10 +58,10 @@ MS_TEST(snapshots_are_taken_where_host_memory_has_room)
     static const enum ms_snapshot_limit limits[] = {MS_SNAPSHOT_LIMITED, MS_SNAPSHOT_ANY};
     for (int i = 0; i < 2; i++) {
         host.bytes = 8 * MIB;
-        CHECK(ms_source_create_snapshot(7 * MIB + 1, limits[i]) == NULL);
+        CHECK(ms_host_snapshot_create(7 * MIB + 1, limits[i]) == NULL);
         CHECK_EQ(snapshot_bytes(), 0);
     }
-    struct ms_source *snapshot = ms_source_create_snapshot(7 * MIB, MS_SNAPSHOT_LIMITED);
+    struct ms_source *snapshot = ms_host_snapshot_create(7 * MIB, MS_SNAPSHOT_LIMITED);
     CHECK(snapshot != NULL);
     ms_source_drop(snapshot);
 }
@@ -71,47 +72,47 @@ MS_TEST(snapshots_ask_for_room_by_16_mib)
     enum { MIB = 1 << 20 };
     struct ms_source *small[40], *large;
     for (int i = 0; i < 40; i++) {
-        small[i] = ms_source_create_snapshot(MIB, MS_SNAPSHOT_LIMITED);
+        small[i] = ms_host_snapshot_create(MIB, MS_SNAPSHOT_LIMITED);
         CHECK_EQ(asked, 1 + i / 17);
     }
     host.bytes = MIB;
-    CHECK(ms_source_create_snapshot(20 * MIB, MS_SNAPSHOT_LIMITED) == NULL);
+    CHECK(ms_host_snapshot_create(20 * MIB, MS_SNAPSHOT_LIMITED) == NULL);
     for (int i = 0; i < 40; i++)
         ms_source_drop(small[i]);
     asked = 0;
     host.bytes = 64 * MIB;
-    large = ms_source_create_snapshot(17 * MIB, MS_SNAPSHOT_LIMITED);
+    large = ms_host_snapshot_create(17 * MIB, MS_SNAPSHOT_LIMITED);
     CHECK(large != NULL && asked == 1);
     ms_source_drop(large);
 }
 
 MS_TEST(snapshots_have_so_many_bytes_at_most)
 {
-    ms_source_set_snapshot_limit(100);
-    struct ms_source *whole = ms_source_create_snapshot(100, MS_SNAPSHOT_LIMITED);
+    ms_host_snapshot_set_limit(100);
+    struct ms_source *whole = ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED);
     CHECK(whole != NULL);
-    CHECK(ms_source_create_snapshot(1, MS_SNAPSHOT_LIMITED) == NULL);
+    CHECK(ms_host_snapshot_create(1, MS_SNAPSHOT_LIMITED) == NULL);
     CHECK_EQ(snapshot_bytes(), 100);
-    struct ms_source *one = ms_source_create_snapshot(1, MS_SNAPSHOT_ANY);
+    struct ms_source *one = ms_host_snapshot_create(1, MS_SNAPSHOT_ANY);
     CHECK(one != NULL);
     CHECK_EQ(snapshot_bytes(), 101);
     ms_source_drop(whole);
-    CHECK(ms_source_create_snapshot(100, MS_SNAPSHOT_LIMITED) == NULL);
+    CHECK(ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED) == NULL);
     ms_source_drop(one);
-    ms_source_drop(ms_source_create_snapshot(100, MS_SNAPSHOT_LIMITED));
+    ms_source_drop(ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED));
     CHECK_EQ(snapshot_bytes(), 0);
     CHECK_EQ(live, 0);
 }
 
 MS_TEST(a_snapshot_that_gets_no_memory_counts_for_nothing)
 {
-    ms_source_set_snapshot_limit(100);
+    ms_host_snapshot_set_limit(100);
     may_make = 0;
-    CHECK(ms_source_create_snapshot(100, MS_SNAPSHOT_LIMITED) == NULL);
-    CHECK(ms_source_create_snapshot(100, MS_SNAPSHOT_ANY) == NULL);
+    CHECK(ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED) == NULL);
+    CHECK(ms_host_snapshot_create(100, MS_SNAPSHOT_ANY) == NULL);
     CHECK_EQ(snapshot_bytes(), 0);
     may_make = 1;
-    ms_source_drop(ms_source_create_snapshot(100, MS_SNAPSHOT_LIMITED));
+    ms_source_drop(ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED));
     CHECK_EQ(live, 0);
 }
 
@@ -136,13 +137,13 @@ int __wrap_madvise(void *address, size_t bytes, int advice)
 MS_TEST(a_large_snapshot_has_huge_pages_where_they_are_whole)
 {
     enum { HUGE = 2 << 20 };
-    struct ms_source *small = ms_source_create_snapshot(HUGE / 2, MS_SNAPSHOT_ANY);
-    const uintptr_t begin = (uintptr_t)ms_source_data(small), end = begin + HUGE / 2;
+    struct ms_source *small = ms_host_snapshot_create(HUGE / 2, MS_SNAPSHOT_ANY);
+    const uintptr_t begin = (uintptr_t)ms_host_snapshot_data(small), end = begin + HUGE / 2;
     CHECK_EQ(advised.count, 0 + (begin % HUGE == 0 && end % HUGE == 0));
     ms_source_drop(small);
-    struct ms_source *large = ms_source_create_snapshot(4 * HUGE + 5, MS_SNAPSHOT_ANY);
-    const uintptr_t first = (uintptr_t)ms_source_data(large), last = first + 4 * HUGE + 5;
-    memset(ms_source_data(large), 1, 4 * HUGE + 5);
+    struct ms_source *large = ms_host_snapshot_create(4 * HUGE + 5, MS_SNAPSHOT_ANY);
+    const uintptr_t first = (uintptr_t)ms_host_snapshot_data(large), last = first + 4 * HUGE + 5;
+    memset(ms_host_snapshot_data(large), 1, 4 * HUGE + 5);
     CHECK(advised.count > 0);
     CHECK_EQ(advised.begin % HUGE, 0);
     CHECK_EQ(advised.bytes % HUGE, 0);
@@ -242,7 +243,7 @@ MS_TEST_AFTER(start, a_file_is_let_go_once_and_its_copy_goes_with_the_source)
     const uint64_t sum = 2;
     const int before = count_open_there(), pieces = live;
     CHECK(ms_file_thread_call(open_more, file.source));
-    CHECK(ms_source_count_bytes(BYTES, MS_SNAPSHOT_ANY));
+    CHECK(ms_host_snapshot_count(BYTES, MS_SNAPSHOT_ANY));
     file.source->recorded.st_size = MS_SUMS_PART;
     CHECK(ms_sums_add(file.source, 0, &sum, 1));
     file.source->recorded.st_size = BYTES;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/files/host_snapshot.h"
 #include "runtime/fill/materialise.h"
 
 #include <stdlib.h>
@@ -44,7 +45,7 @@ static void start(void)
     allocation = fake_allocation(BYTES);
     for (size_t i = 0; i < sizeof(snapshot_bytes); i++)
         snapshot_bytes[i] = (unsigned char)(i * 7);
-    ms_source_set_snapshot_limit(BYTES);
+    ms_host_snapshot_set_limit(BYTES);
     const struct ms_content snapshot = {
         .kind = MS_SOURCE, .source = snapshot_of(snapshot_bytes, sizeof(snapshot_bytes))};
     set(0, 1, &fill);

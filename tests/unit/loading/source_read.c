@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/files/host_snapshot.h"
 #include "runtime/loading/source_read.h"
 
 #include "runtime/files/descriptor.h"
@@ -74,12 +75,12 @@ static void check_failure(int kind, uint64_t offset, size_t bytes, int error)
 
 MS_TEST(the_bytes_of_a_snapshot_are_in_memory)
 {
-    struct ms_source *snapshot = ms_source_create_snapshot(8, MS_SNAPSHOT_ANY);
+    struct ms_source *snapshot = ms_host_snapshot_create(8, MS_SNAPSHOT_ANY);
     const void *read = NULL;
-    memcpy(ms_source_data(snapshot), "snapshot", 8);
+    memcpy(ms_host_snapshot_data(snapshot), "snapshot", 8);
     memset(buffer, 1, 8);
     CHECK_EQ(ms_source_read(snapshot, 4, buffer, 4, &read), CUDA_SUCCESS);
-    CHECK(read == (unsigned char *)ms_source_data(snapshot) + 4);
+    CHECK(read == (unsigned char *)ms_host_snapshot_data(snapshot) + 4);
     CHECK_BYTES(read, "shot", 4);
     CHECK_EQ(buffer[0], 1);
     CHECK(ms_source_read_is_current(snapshot));

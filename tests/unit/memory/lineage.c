@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/files/host_snapshot.h"
 #include "runtime/memory/lineage.h"
 
 #include <stdio.h>
@@ -339,7 +340,7 @@ MS_TEST(patterns_keep_their_bytes_when_moved)
 MS_TEST(a_snapshot_beyond_the_limit_is_refused)
 {
     char text[100] = {0};
-    ms_source_set_snapshot_limit(150);
+    ms_host_snapshot_set_limit(150);
     struct ms_source *first = snapshot_of(text, sizeof(text));
     CHECK(first != NULL);
     CHECK(snapshot_of(text, sizeof(text)) == NULL);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/files/host_snapshot.h"
 #include "runtime/memory/mappings.h"
 
 #include <signal.h>
@@ -252,7 +253,7 @@ MS_TEST_BETWEEN(start, end, handles_are_joined_and_keep_their_bytes)
 {
     const struct ms_program_mapping mapping = make_two();
     struct ms_source *copy = snapshot_of(byte_at(G), 2 * G);
-    memset(ms_source_data(copy), 0, 2 * G);
+    memset(ms_host_snapshot_data(copy), 0, 2 * G);
     CHECK_EQ(ms_mappings_join(allocation, &mapping, copy, false), CUDA_SUCCESS);
     ms_source_drop(copy);
     CHECK(ms_backing_is_one_chunk(backing, G, 3 * G));
@@ -264,7 +265,7 @@ MS_TEST_BETWEEN(start, end, a_join_that_lost_memory_has_the_copy_as_its_source)
 {
     const struct ms_program_mapping mapping = make_two();
     struct ms_source *copy = snapshot_of(byte_at(G), 2 * G);
-    memset(ms_source_data(copy), 0, 2 * G);
+    memset(ms_host_snapshot_data(copy), 0, 2 * G);
     fake.total_bytes = 3 * G; /* no room for both */
     CHECK_EQ(ms_mappings_join(allocation, &mapping, copy, false), CUDA_ERROR_OUT_OF_MEMORY);
     check(G, 3 * G, MS_RESIDENT);
@@ -276,7 +277,7 @@ MS_TEST_BETWEEN(start, end, a_join_that_lost_memory_has_the_copy_as_its_source)
     const struct ms_content content =
         ms_lineage_at(ms_allocation_lineage(allocation), 2 * G).content;
     CHECK(content.source == copy && content.source_offset == G);
-    CHECK_EQ(((const unsigned char *)ms_source_data(copy))[G], 8);
+    CHECK_EQ(((const unsigned char *)ms_host_snapshot_data(copy))[G], 8);
     ms_source_drop(copy);
 }
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/files/host_snapshot.h"
 #include "runtime/memory/publish.h"
 
 #include <fcntl.h>
@@ -114,7 +115,7 @@ MS_TEST(an_allocation_is_not_noted_without_a_page)
 MS_TEST_BETWEEN(start_with_page, end, a_record_has_the_bytes_of_each_kind)
 {
     static unsigned char bytes[FAKE_GRANULE];
-    ms_source_set_snapshot_limit(BYTES);
+    ms_host_snapshot_set_limit(BYTES);
     const struct ms_content snapshot_content = {.kind = MS_SOURCE,
                                                 .source = snapshot_of(bytes, sizeof(bytes))};
     set(0, 1, &fill);
@@ -198,7 +199,7 @@ MS_TEST_BETWEEN(start_with_page, end, a_part_has_the_bytes_of_each_kind)
     static unsigned char bytes[FAKE_GRANULE];
     struct ms_content remote = fill;
     remote.locality = MS_REMOTE;
-    ms_source_set_snapshot_limit(BYTES);
+    ms_host_snapshot_set_limit(BYTES);
     const struct ms_content snapshot_content = {.kind = MS_SOURCE,
                                                 .source = snapshot_of(bytes, sizeof(bytes))};
     take_block(0, 7);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which plan is in force and for which rank, what the program names, and which entries decide
  * nothing. */
+#include "runtime/files/host_snapshot.h"
 #include "runtime/shard/shard.h"
 
 #include <stdlib.h>
@@ -437,7 +438,7 @@ MS_TEST_AFTER(start, tensors_are_counted_once_the_program_has_copied_from_them)
 {
     uint64_t data;
     struct ms_source *source = open_checkpoint(&data);
-    struct ms_source *snapshot = ms_source_create_snapshot(4000, MS_SNAPSHOT_ANY);
+    struct ms_source *snapshot = ms_host_snapshot_create(4000, MS_SNAPSHOT_ANY);
     set_plan(halves);
     ms_shard_add_copy(snapshot, 0, 4000);
     check_facts(0, 0, 0);

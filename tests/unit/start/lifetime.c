@@ -89,8 +89,8 @@ void __wrap_ms_control_start(void)
     controlled++;
 }
 
-void __wrap_ms_source_set_snapshot_limit(uint64_t bytes);
-void __wrap_ms_source_set_snapshot_limit(uint64_t bytes)
+void __wrap_ms_host_snapshot_set_limit(uint64_t bytes);
+void __wrap_ms_host_snapshot_set_limit(uint64_t bytes)
 {
     limit = bytes;
 }
