@@ -24,60 +24,6 @@ _Static_assert(offsetof(struct ms_source, counted) == 0, "as lineage wants it");
 
 struct ms_files ms_files = {.lock = MS_LOCK_INIT(files)};
 
-/* --- names */
-
-static void destroy_name(struct ms_counted *counted)
-{
-    ms_heap_free(counted);
-}
-
-static struct ms_source *create_name(const struct ms_source *file)
-{
-    const size_t head = offsetof(struct ms_source, descriptor) + sizeof(struct ms_named);
-    struct ms_source *source = ms_heap_zalloc(head + strlen(file->path) + 1);
-    if (source == NULL)
-        return NULL;
-    ms_counted_init(&source->counted, destroy_name);
-    source->is_name = true;
-    source->state = MS_SOURCE_IS_LOST;
-    struct ms_named *named = ms_source_named(source);
-    *named = (struct ms_named){file->mapped_device, file->mapped_inode, file->recorded.st_size,
-                               file->recorded.st_mtim};
-    strcpy(named->path, file->path);
-    return source;
-}
-
-struct ms_source *ms_source_take_name(struct ms_source *file)
-{
-    struct ms_source *name = atomic_load(&file->name), *other = NULL;
-    if (name == NULL) {
-        name = create_name(file);
-        if (name != NULL && !atomic_compare_exchange_strong(&file->name, &other, name)) {
-            ms_source_drop(name);
-            name = other;
-        }
-    }
-    if (name != NULL)
-        ms_counted_take(&name->counted);
-    return name;
-}
-
-struct ms_source_name ms_source_get_name(const struct ms_source *source)
-{
-    const struct ms_named *named = ms_source_named(source);
-    if (source->is_name)
-        return (struct ms_source_name){named->device, named->inode, named->path};
-    return (struct ms_source_name){source->mapped_device, source->mapped_inode, source->path};
-}
-
-bool ms_source_is_as_named(const struct ms_source *file, const struct ms_source *name)
-{
-    const struct ms_named *named = ms_source_named(name);
-    return file->recorded.st_size == named->bytes &&
-           file->recorded.st_mtim.tv_sec == named->changed.tv_sec &&
-           file->recorded.st_mtim.tv_nsec == named->changed.tv_nsec;
-}
-
 /* --- writers that have closed a file (inotify(7)): a mapping keeps its file open, so stores
  * through it are over by then */
 

@@ -21,27 +21,6 @@
 
 struct ms_source;
 
-/*
- * A name finds a file again after its source is gone (ms_find_again). Names are equal if all
- * members are. The path belongs to the source, and has less than MS_PATH_BYTES.
- */
-struct ms_source_name {
-    dev_t device; /* as the kernel lists its mappings */
-    ino_t inode;
-    const char *path;
-};
-struct ms_source_name ms_source_get_name(const struct ms_source *source);
-
-/*
- * Returns a reference to a source that only names the file, for a lineage that is kept and not
- * played: it has no descriptor and no lease, and cannot be read. Each file has one such source.
- * NULL if out of memory.
- */
-struct ms_source *ms_source_take_name(struct ms_source *file);
-
-/* True if the file still has the size and modification time of when it got that name. */
-bool ms_source_is_as_named(const struct ms_source *file, const struct ms_source *name);
-
 /* The file's attributes from when it became a source. */
 const struct stat *ms_source_stat(const struct ms_source *file);
 

@@ -7,6 +7,7 @@
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
+#include "runtime/files/file_name.h"
 #include "runtime/memory/recorded_launch.h"
 
 enum { ORIGINS = 1 << 14 };
@@ -21,7 +22,7 @@ static struct {
 static struct ms_source *name_of(struct ms_source *source, void *argument)
 {
     (void)argument;
-    return ms_source_is_file(source) ? ms_source_take_name(source) : NULL;
+    return ms_source_is_file(source) ? ms_file_name_take(source) : NULL;
 }
 
 /* The newest origin's copy if it is of the same launch: a launch comes into memory piece by

@@ -6,6 +6,7 @@
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/driver/driver.h"
+#include "runtime/files/file_name.h"
 #include "runtime/files/source.h"
 #include "runtime/fill/compare.h"
 #include "runtime/fill/evict.h"
@@ -26,7 +27,7 @@ enum { COMPARED_BYTES = 1 << 20 };
 
 static bool is_same_name(const struct ms_source *one, const struct ms_source *other)
 {
-    const struct ms_source_name a = ms_source_get_name(one), b = ms_source_get_name(other);
+    const struct ms_named_file a = ms_file_name_get(one), b = ms_file_name_get(other);
     return one == other ||
            (a.inode == b.inode && a.device == b.device && strcmp(a.path, b.path) == 0);
 }
@@ -41,7 +42,7 @@ static struct ms_source *open_named(struct ms_restoring *restoring, struct ms_so
     }
     if (!MS_ARRAY_GROW(restoring->files, restoring->file_count, restoring->file_capacity))
         return NULL;
-    const struct ms_source_name found = ms_source_get_name(name);
+    const struct ms_named_file found = ms_file_name_get(name);
     struct ms_source *file = ms_find_again(&found);
     ms_counted_take((struct ms_counted *)name);
     restoring->files[restoring->file_count++] = (struct ms_reopened){name, file};
@@ -53,7 +54,7 @@ static struct ms_source *open_named(struct ms_restoring *restoring, struct ms_so
 static struct ms_source *reopen(struct ms_source *name, void *restoring)
 {
     struct ms_source *file = open_named(restoring, name);
-    if (file == NULL || !ms_source_is_as_named(file, name))
+    if (file == NULL || !ms_file_name_fits(file, name))
         return NULL;
     ms_counted_take((struct ms_counted *)file);
     return file;

@@ -12,6 +12,7 @@
 #include "runtime/base/checksum.h"
 #include "runtime/base/log.h"
 #include "runtime/files/descriptor.h"
+#include "runtime/files/file_name.h"
 #include "runtime/files/file_thread.h"
 #include "runtime/files/kept_files.h"
 #include "runtime/files/lease_thread.h"
@@ -53,7 +54,7 @@ static struct ms_source *accept_file(struct ms_source *file)
 
 /* --- files that were found before */
 
-struct ms_source *ms_find_again(const struct ms_source_name *name)
+struct ms_source *ms_find_again(const struct ms_named_file *name)
 {
     struct ms_mapping mapping = {.device = name->device, .inode = name->inode};
     snprintf(mapping.path, sizeof(mapping.path), "%s", name->path);

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/files/file_name.h"
 #include "runtime/files/source.h"
 
 /*
@@ -22,4 +23,4 @@ struct ms_source *ms_find_file(const void *address, size_t bytes, uint64_t *offs
 
 /* Returns the file with that name as it is now, perhaps with other bytes, or NULL as ms_find_file
  * does. */
-struct ms_source *ms_find_again(const struct ms_source_name *name);
+struct ms_source *ms_find_again(const struct ms_named_file *name);

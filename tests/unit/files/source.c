@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/files/file_name.h"
 #include "runtime/files/host_snapshot.h"
 #include "runtime/files/source.h"
 
@@ -247,7 +248,7 @@ MS_TEST_AFTER(start, a_file_is_let_go_once_and_its_copy_goes_with_the_source)
     file.source->recorded.st_size = MS_SUMS_PART;
     CHECK(ms_sums_add(file.source, 0, &sum, 1));
     file.source->recorded.st_size = BYTES;
-    struct ms_source *name = ms_source_take_name(file.source);
+    struct ms_source *name = ms_file_name_take(file.source);
     CHECK_EQ(count_open_there(), before + 2);
     for (int i = 0; i < 2; i++) {
         CHECK(ms_file_thread_call(let_go, file.source));
@@ -280,10 +281,10 @@ MS_TEST_AFTER(start, a_file_has_one_name_which_lasts_longer)
 {
     const int pieces = live;
     may_make = 0;
-    CHECK(ms_source_take_name(file.source) == NULL);
+    CHECK(ms_file_name_take(file.source) == NULL);
     may_make = PLENTY;
-    struct ms_source *name = ms_source_take_name(file.source);
-    CHECK(name != NULL && ms_source_take_name(file.source) == name);
+    struct ms_source *name = ms_file_name_take(file.source);
+    CHECK(name != NULL && ms_file_name_take(file.source) == name);
     CHECK_EQ(live, pieces + 1);
     const dev_t device = file.source->mapped_device;
     const ino_t inode = file.source->mapped_inode;
@@ -291,7 +292,7 @@ MS_TEST_AFTER(start, a_file_has_one_name_which_lasts_longer)
     CHECK(!ms_source_is_file(name));
     CHECK_EQ(ms_source_state(name), MS_SOURCE_IS_LOST);
     CHECK(strcmp(ms_source_path(name), "") == 0);
-    const struct ms_source_name found = ms_source_get_name(name);
+    const struct ms_named_file found = ms_file_name_get(name);
     CHECK(found.device == device && found.inode == inode && strcmp(found.path, file.path) == 0);
     ms_source_drop(name);
     CHECK_EQ(live, pieces);
@@ -301,20 +302,20 @@ MS_TEST_AFTER(start, a_file_has_one_name_which_lasts_longer)
 
 MS_TEST_AFTER(start, a_file_is_as_named_by_size_and_time)
 {
-    struct ms_source *name = ms_source_take_name(file.source);
+    struct ms_source *name = ms_file_name_take(file.source);
     struct stat *now = &file.source->recorded;
     const struct stat then = *now;
-    CHECK(ms_source_is_as_named(file.source, name));
+    CHECK(ms_file_name_fits(file.source, name));
     now->st_ctim.tv_sec++;
-    CHECK(ms_source_is_as_named(file.source, name));
+    CHECK(ms_file_name_fits(file.source, name));
     now->st_size++;
-    CHECK(!ms_source_is_as_named(file.source, name));
+    CHECK(!ms_file_name_fits(file.source, name));
     *now = then;
     now->st_mtim.tv_sec++;
-    CHECK(!ms_source_is_as_named(file.source, name));
+    CHECK(!ms_file_name_fits(file.source, name));
     *now = then;
     now->st_mtim.tv_nsec++;
-    CHECK(!ms_source_is_as_named(file.source, name));
+    CHECK(!ms_file_name_fits(file.source, name));
     *now = then;
     ms_source_drop(name);
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/files/file_name.h"
 #include "runtime/fill/origins.h"
 
 #include <stdio.h>
@@ -40,7 +41,7 @@ static void check_count(size_t origins)
 static ino_t file_of(const struct ms_origin *origin)
 {
     CHECK(!ms_source_is_file(origin->content.source));
-    return ms_source_get_name(origin->content.source).inode;
+    return ms_file_name_get(origin->content.source).inode;
 }
 
 MS_TEST(the_oldest_of_more_than_16384_places_are_forgotten)
