@@ -10,6 +10,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/files/change.h"
+#include "runtime/files/file.h"
 #include "runtime/files/file_thread.h"
 #include "runtime/files/host_snapshot.h"
 #include "runtime/files/lease_thread.h"
@@ -35,7 +36,7 @@ static bool lineage_needs(const struct ms_lineage *lineage);
 static bool needs(const struct ms_content *content)
 {
     if (content->kind == MS_SOURCE)
-        return ms_source_state(content->source) == MS_SOURCE_IS_CLOSED;
+        return ms_file_state(content->source) == MS_FILE_IS_CLOSED;
     if (content->kind != MS_LAUNCHED)
         return false;
     const struct ms_launch_input *input = content->recorded->input;
@@ -356,7 +357,7 @@ static bool counts_as_another_process(void)
 static int prepare(enum ms_file_change what, const char *call, dev_t device, ino_t inode)
 {
     int cancel_state;
-    if (!ms_source_may_be_of(device, inode))
+    if (!ms_file_may_be_of(device, inode))
         return 0;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     const char *caller = ms_caller;

@@ -8,6 +8,7 @@
 #include "runtime/calls/payload.h"
 #include "runtime/calls/pointer.h"
 #include "runtime/driver/flags.h"
+#include "runtime/files/file.h"
 #include "runtime/files/host_snapshot.h"
 #include "runtime/files/trust.h"
 #include "runtime/fill/access.h"
@@ -223,7 +224,7 @@ static void drop_found(const struct ms_content *content)
  * that gets the content: whoever closes the source later will find it there. */
 static bool is_still_there(const struct ms_content *content)
 {
-    return content->kind != MS_SOURCE || ms_source_state(content->source) == MS_SOURCE_IS_OPEN;
+    return content->kind != MS_SOURCE || ms_file_state(content->source) == MS_FILE_IS_OPEN;
 }
 
 static const char *describe(const struct ms_content *content)

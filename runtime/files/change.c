@@ -11,12 +11,12 @@
 #include "runtime/files/file_read.h"
 #include "runtime/files/file_thread.h"
 #include "runtime/files/host_snapshot.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/files/trust.h"
 
 /* Moves the file's sources to another state. path_out (may be NULL): the path of one source. */
-static bool change_state(dev_t device, ino_t inode, enum ms_source_state from,
-                         enum ms_source_state to, char *path_out)
+static bool change_state(dev_t device, ino_t inode, enum ms_file_state from, enum ms_file_state to,
+                         char *path_out)
 {
     bool found = false;
     ms_lock_take(&ms_files.lock);
@@ -48,7 +48,7 @@ static bool copy_bytes(const struct ms_source *file, int copy)
 {
     static unsigned char buffer[COPIED_AT_ONCE]; /* for the file thread */
     const uint64_t end = (uint64_t)file->recorded.st_size;
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
     ms_descriptor_read_ahead(file->descriptor, POSIX_FADV_SEQUENTIAL); /* all is wanted */
     for (uint64_t at = 0; at < end;) {
         const size_t bytes = end - at < COPIED_AT_ONCE ? (size_t)(end - at) : COPIED_AT_ONCE;
@@ -86,7 +86,7 @@ static bool keep(struct ms_source *file)
     while (atomic_load(&file->under_read) > 0)
         nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
     ms_lock_take(&ms_files.lock);
-    atomic_store(&file->state, MS_SOURCE_IS_KEPT);
+    atomic_store(&file->state, MS_FILE_IS_KEPT);
     ms_lock_drop(&ms_files.lock);
     return true;
 }
@@ -107,7 +107,7 @@ static struct ms_source *take_one(const struct wanted *wanted,
 
 static bool is_closed(const struct ms_source *file)
 {
-    return atomic_load(&file->state) == MS_SOURCE_IS_CLOSED;
+    return atomic_load(&file->state) == MS_FILE_IS_CLOSED;
 }
 
 static void keep_all(void *argument)
@@ -132,14 +132,14 @@ bool ms_change_keep(dev_t device, ino_t inode)
 static bool is_useless(const struct ms_source *file)
 {
     const int state = atomic_load(&file->state);
-    return (state == MS_SOURCE_IS_LOST || state == MS_SOURCE_IS_KEPT) && !file->is_let_go;
+    return (state == MS_FILE_IS_LOST || state == MS_FILE_IS_KEPT) && !file->is_let_go;
 }
 
 static void let_go_of_useless(void *argument)
 {
     struct ms_source *file;
     while ((file = take_one(argument, is_useless)) != NULL) {
-        ms_source_let_go(file);
+        ms_file_let_go(file);
         ms_source_drop(file);
     }
 }
@@ -147,13 +147,13 @@ static void let_go_of_useless(void *argument)
 /* Asks by the descriptor: the inode of a deleted file may be that of a new source. */
 static bool is_gone(struct ms_source *file)
 {
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
     struct stat now;
-    if (!ms_source_begin_use(file, &failure))
+    if (!ms_file_begin_use(file, &failure))
         return true;
     const bool is_gone =
-        ms_descriptor_stat(file->descriptor, &now) && ms_source_has_lost_links(file, &now);
-    ms_source_end_use(file);
+        ms_descriptor_stat(file->descriptor, &now) && ms_file_has_lost_links(file, &now);
+    ms_file_end_use(file);
     return is_gone;
 }
 
@@ -172,7 +172,7 @@ static void reopen_others(void *argument)
         ms_lock_take(&ms_files.lock);
         file->is_answered = is_done;
         if (!is_done)
-            atomic_store(&file->state, MS_SOURCE_IS_OPEN);
+            atomic_store(&file->state, MS_FILE_IS_OPEN);
         ms_lock_drop(&ms_files.lock);
         ms_source_drop(file);
     }
@@ -185,7 +185,7 @@ static void reopen_others(void *argument)
 bool ms_change_begin(dev_t device, ino_t inode, bool is_deleted, char *path_out)
 {
     struct wanted wanted = {.device = device, .inode = inode, .is_found = true};
-    if (!change_state(device, inode, MS_SOURCE_IS_OPEN, MS_SOURCE_IS_CLOSED, path_out))
+    if (!change_state(device, inode, MS_FILE_IS_OPEN, MS_FILE_IS_CLOSED, path_out))
         return false;
     if (is_deleted)
         ms_file_thread_call(reopen_others, &wanted);
@@ -194,8 +194,8 @@ bool ms_change_begin(dev_t device, ino_t inode, bool is_deleted, char *path_out)
 
 void ms_change_end(dev_t device, ino_t inode, bool is_lost)
 {
-    change_state(device, inode, MS_SOURCE_IS_CLOSED,
-                 is_lost ? MS_SOURCE_IS_LOST : MS_SOURCE_IS_OPEN, NULL);
+    change_state(device, inode, MS_FILE_IS_CLOSED, is_lost ? MS_FILE_IS_LOST : MS_FILE_IS_OPEN,
+                 NULL);
     struct wanted wanted = {.device = device, .inode = inode};
     if (is_lost)
         ms_file_thread_call(let_go_of_useless, &wanted);

@@ -9,7 +9,7 @@
 
 #include "runtime/files/descriptor.h"
 #include "runtime/files/file_thread.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 
 static bool fits_alignment(int descriptor)
 {

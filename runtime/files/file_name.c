@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 
 static void destroy_name(struct ms_counted *counted)
 {
@@ -20,7 +20,7 @@ static struct ms_source *create_name(const struct ms_source *file)
         return NULL;
     ms_counted_init(&source->counted, destroy_name);
     source->is_name = true;
-    source->state = MS_SOURCE_IS_LOST;
+    source->state = MS_FILE_IS_LOST;
     struct ms_named *named = ms_source_named(source);
     *named = (struct ms_named){file->mapped_device, file->mapped_inode, file->recorded.st_size,
                                file->recorded.st_mtim};

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "runtime/files/descriptor.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/files/trust.h"
 
 /* No source is really const: only ms_change_keep sees how many reads there are. */
@@ -23,22 +23,22 @@ ssize_t ms_file_read_by(const struct ms_source *file, int descriptor, void *buff
 }
 
 void ms_file_read_explain(const struct ms_source *file, uint64_t offset, size_t bytes, int error,
-                          struct ms_source_failure *failure_out)
+                          struct ms_file_failure *failure_out)
 {
-    if (atomic_load(&file->state) != MS_SOURCE_IS_LOST && error == 0 &&
+    if (atomic_load(&file->state) != MS_FILE_IS_LOST && error == 0 &&
         !ms_trust_check(file, failure_out))
         return;
-    const bool is_lost = atomic_load(&file->state) == MS_SOURCE_IS_LOST;
+    const bool is_lost = atomic_load(&file->state) == MS_FILE_IS_LOST;
     *failure_out =
-        (struct ms_source_failure){.file = file,
-                                   .kind = is_lost ? MS_SOURCE_GIVEN_UP : MS_SOURCE_UNREADABLE,
-                                   .offset = offset,
-                                   .bytes = bytes,
-                                   .error = error};
+        (struct ms_file_failure){.file = file,
+                                 .kind = is_lost ? MS_FAILURE_GIVEN_UP : MS_FAILURE_UNREADABLE,
+                                 .offset = offset,
+                                 .bytes = bytes,
+                                 .error = error};
 }
 
 static bool read_open(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
-                      struct ms_source_failure *failure_out)
+                      struct ms_file_failure *failure_out)
 {
     for (size_t done = 0; done < bytes;) {
         const ssize_t got = ms_file_read_by(file, file->descriptor, (unsigned char *)buffer + done,
@@ -56,11 +56,11 @@ static bool read_open(const struct ms_source *file, uint64_t offset, void *buffe
 }
 
 bool ms_file_read_now(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
-                      struct ms_source_failure *failure_out)
+                      struct ms_file_failure *failure_out)
 {
-    if (!ms_source_begin_use(file, failure_out))
+    if (!ms_file_begin_use(file, failure_out))
         return false;
     const bool is_read = read_open(file, offset, buffer, bytes, failure_out);
-    ms_source_end_use(file);
+    ms_file_end_use(file);
     return is_read;
 }

@@ -7,7 +7,7 @@
 
 #include "runtime/base/headroom.h"
 #include "runtime/base/heap.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/state/counters.h"
 
 static _Atomic uint64_t snapshot_bytes;

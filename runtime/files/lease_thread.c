@@ -11,7 +11,7 @@
 #include "runtime/files/file_thread.h"
 #include "runtime/files/kept_files.h"
 #include "runtime/files/read_ahead.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 
 /* What the lease thread asks the file thread about, and a file that this has found. */
 struct wanted {
@@ -24,11 +24,11 @@ struct wanted {
 MS_HOLDS(ms_files.lock) static bool is_deleted_locked(struct ms_source *file)
 {
     struct stat now;
-    if (file->is_answered || atomic_load(&file->state) != MS_SOURCE_IS_OPEN)
+    if (file->is_answered || atomic_load(&file->state) != MS_FILE_IS_OPEN)
         return false;
     return atomic_load(&file->is_deleted) ||
            (atomic_load(&file->lease.is_taken) && ms_descriptor_stat(file->descriptor, &now) &&
-            ms_source_has_lost_links(file, &now));
+            ms_file_has_lost_links(file, &now));
 }
 
 MS_HOLDS(ms_files.lock) static bool is_broken_locked(struct ms_source *file)

@@ -13,7 +13,7 @@
 
 #include "runtime/files/descriptor.h"
 #include "runtime/files/file_thread.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 
 struct search {
     pid_t thread;

@@ -2,7 +2,7 @@
 #include "runtime/files/sums.h"
 
 #include "runtime/base/checksum.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 
 enum { PART = MS_SUMS_PART };
 

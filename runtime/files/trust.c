@@ -10,7 +10,7 @@
 #include "runtime/files/descriptor.h"
 #include "runtime/files/file_thread.h"
 #include "runtime/files/mapping.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 
 #ifndef F_SEAL_WRITE
 #define F_SEAL_WRITE 0x0008
@@ -211,7 +211,7 @@ static bool is_as_before(const struct ms_source *file, const struct stat *now)
 /* True if somebody had the file open for writing, or has it now. */
 static bool could_be_stored_to(const struct ms_source *file)
 {
-    return ms_source_had_writer(file) || ask_for_writers(file->descriptor, &file->system) == WRITER;
+    return ms_file_had_writer(file) || ask_for_writers(file->descriptor, &file->system) == WRITER;
 }
 
 static void set_last(const struct ms_source *file, const struct stat *now)
@@ -248,13 +248,13 @@ static bool is_lease_gone(const struct ms_source *file)
 /* Only notes the deletion: bringing the bytes in calls the driver, and waits for claims. */
 static void note_deletion(struct ms_source *file, const struct stat *now)
 {
-    if (ms_source_has_lost_links(file, now) && !atomic_exchange(&file->is_deleted, true))
+    if (ms_file_has_lost_links(file, now) && !atomic_exchange(&file->is_deleted, true))
         ms_lease_wake();
 }
 
-static bool check(const struct ms_source *file, struct ms_source_failure *failure_out)
+static bool check(const struct ms_source *file, struct ms_file_failure *failure_out)
 {
-    *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_LOST};
+    *failure_out = (struct ms_file_failure){.file = file, .kind = MS_FAILURE_LOST};
     if (atomic_load(&file->copy) >= 0)
         return true; /* the file may change only after the last read of it */
     if (!ms_descriptor_stat(file->descriptor, &failure_out->now)) {
@@ -264,40 +264,40 @@ static bool check(const struct ms_source *file, struct ms_source_failure *failur
     note_deletion((struct ms_source *)file, &failure_out->now);
     if (is_held(file, &failure_out->now))
         return true;
-    failure_out->kind = is_lease_gone(file) ? MS_SOURCE_UNANSWERED : MS_SOURCE_CHANGED;
+    failure_out->kind = is_lease_gone(file) ? MS_FAILURE_UNANSWERED : MS_FAILURE_CHANGED;
     if (!is_as_before(file, &failure_out->now))
         return false;
-    failure_out->kind = MS_SOURCE_WRITTEN;
+    failure_out->kind = MS_FAILURE_WRITTEN;
     return !file->system.hides_stores || !could_be_stored_to(file);
 }
 
 /* Called after a read: a write before the read shows in the times. Asks for the state first: once
  * the file is given up, its descriptor's number may be another file's. */
-bool ms_trust_check(const struct ms_source *file, struct ms_source_failure *failure_out)
+bool ms_trust_check(const struct ms_source *file, struct ms_file_failure *failure_out)
 {
-    *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_GIVEN_UP};
-    if (atomic_load(&file->state) == MS_SOURCE_IS_LOST)
+    *failure_out = (struct ms_file_failure){.file = file, .kind = MS_FAILURE_GIVEN_UP};
+    if (atomic_load(&file->state) == MS_FILE_IS_LOST)
         return false;
-    if (!ms_source_begin_use(file, failure_out))
+    if (!ms_file_begin_use(file, failure_out))
         return false;
     const bool is_same = check(file, failure_out);
-    ms_source_end_use(file);
+    ms_file_end_use(file);
     return is_same;
 }
 
 /* Asks for stores as ask_who_stores does. */
-bool ms_trust_check_mappings(const struct ms_source *file, struct ms_source_failure *failure_out)
+bool ms_trust_check_mappings(const struct ms_source *file, struct ms_file_failure *failure_out)
 {
     bool lasts;
     if (atomic_load(&file->copy) >= 0)
         return true;
-    if (!ms_source_begin_use(file, failure_out))
+    if (!ms_file_begin_use(file, failure_out))
         return false;
     const bool is_known = ms_lease_is_intact((struct ms_lease *)&file->lease, file->descriptor)
                               ? !file->looks_again
                               : ask_for_writers(file->descriptor, &file->system) != WRITERS_UNKNOWN;
-    ms_source_end_use(file);
-    *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_STORED_TO};
+    ms_file_end_use(file);
+    *failure_out = (struct ms_file_failure){.file = file, .kind = MS_FAILURE_STORED_TO};
     return is_known || !ms_mapping_is_stored_to(file->mapped_device, file->mapped_inode, &lasts);
 }
 
@@ -338,17 +338,17 @@ static bool ask_who_stores(struct ms_source *file, bool is_new)
 /* True if somebody may store to the file through a mapping, and no check of it would show that. */
 static bool may_be_stored_to(struct ms_source *file, bool is_new)
 {
-    struct ms_source_failure failure;
-    if (!ms_source_begin_use(file, &failure))
+    struct ms_file_failure failure;
+    if (!ms_file_begin_use(file, &failure))
         return true;
     const bool may_be = ask_who_stores(file, is_new);
-    ms_source_end_use(file);
+    ms_file_end_use(file);
     return may_be;
 }
 
 bool ms_trust_is_sure(struct ms_source *file)
 {
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
     return ms_trust_check(file, &failure) && !may_be_stored_to(file, false);
 }
 
@@ -358,7 +358,7 @@ MS_HOLDS(ms_files.lock) static struct ms_source *find_file_locked(const struct s
 {
     for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
         if (ms_trust_is_unchanged(file->last, stat) &&
-            atomic_load(&file->state) == MS_SOURCE_IS_OPEN && ms_counted_try_take(&file->counted))
+            atomic_load(&file->state) == MS_FILE_IS_OPEN && ms_counted_try_take(&file->counted))
             return file;
     }
     return NULL;
@@ -382,7 +382,7 @@ static bool may_be_copy(const struct ms_file_system *system, const struct stat *
 static struct ms_source *take_file(int descriptor, const struct ms_mapping *mapping, uint64_t end)
 {
     struct stat stat;
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
     struct ms_source *file = NULL;
     struct ms_file_system system = learn_system(descriptor);
     bool known = false, is_new = false;
@@ -392,7 +392,7 @@ static struct ms_source *take_file(int descriptor, const struct ms_mapping *mapp
         known = file != NULL;
         system.may_be_copy = may_be_copy(&system, &stat);
         if (!known && !is_in_use(descriptor, &system, &stat))
-            file = ms_source_create_file(descriptor, &stat, &system, mapping);
+            file = ms_file_create(descriptor, &stat, &system, mapping);
         is_new = file != NULL && !known;
     }
     if (known || file == NULL)
@@ -405,7 +405,7 @@ static struct ms_source *take_file(int descriptor, const struct ms_mapping *mapp
         (((known || file->system.hides_stores) && !ms_trust_check(file, &failure)) ||
          may_be_stored_to(file, is_new));
     if (is_new)
-        ms_source_end_use(file);
+        ms_file_end_use(file);
     if (is_bad)
         ms_source_drop(file);
     return is_bad ? NULL : file;
@@ -443,7 +443,7 @@ static struct ms_source *find_held(const struct ms_mapping *mapping, uint64_t en
     struct ms_source *file = ms_files.first;
     while (file != NULL &&
            (!is_mapped_by(file, mapping) || (uint64_t)file->recorded.st_size < end ||
-            atomic_load(&file->state) != MS_SOURCE_IS_OPEN || !ms_counted_try_take(&file->counted)))
+            atomic_load(&file->state) != MS_FILE_IS_OPEN || !ms_counted_try_take(&file->counted)))
         file = file->next;
     ms_lock_drop(&ms_files.lock);
     if (file == NULL || is_certain(file) || ms_trust_is_sure(file))

@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "runtime/files/file.h"
 #include "runtime/files/source.h"
 
 /*
@@ -33,12 +34,12 @@ struct ms_source *ms_trust_open(struct ms_mapping *mapping, uint64_t end);
 bool ms_trust_was_not_asked(void);
 
 /* True if the file is unchanged; to be called after each read. */
-bool ms_trust_check(const struct ms_source *file, struct ms_source_failure *failure_out);
+bool ms_trust_check(const struct ms_source *file, struct ms_file_failure *failure_out);
 
 /* True unless a store through a mapping of this process may have changed the file unseen. To be
  * called once all bytes were read, in the file thread itself, because it may look at all
  * mappings. */
-bool ms_trust_check_mappings(const struct ms_source *file, struct ms_source_failure *failure_out);
+bool ms_trust_check_mappings(const struct ms_source *file, struct ms_file_failure *failure_out);
 
 /* True if the file is unchanged, and nobody may store to it unseen: a copy may refer to it. In the
  * file thread itself. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/base/log.h"
+#include "runtime/files/file.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/loading/pinned_pool.h"
@@ -153,7 +154,7 @@ static void describe(const struct ms_extent *extent, char *text, size_t bytes)
         snprintf(text, bytes, "byte %llu of a recorded launch of %s", offset,
                  ms_call_name(content->recorded->launch));
     else if (content->kind == MS_SOURCE && ms_source_is_file(content->source))
-        snprintf(text, bytes, "byte %llu of %s", offset, ms_source_path(content->source));
+        snprintf(text, bytes, "byte %llu of %s", offset, ms_file_path(content->source));
     else if (content->kind == MS_SOURCE)
         snprintf(text, bytes, "a host copy of what the program wrote");
     else

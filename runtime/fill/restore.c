@@ -6,6 +6,7 @@
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/driver/driver.h"
+#include "runtime/files/file.h"
 #include "runtime/files/file_name.h"
 #include "runtime/files/source.h"
 #include "runtime/fill/compare.h"
@@ -119,11 +120,11 @@ static bool may_be_set(const struct comparison *comparison)
 {
     const struct ms_restoring *restoring = comparison->restoring;
     if (comparison->content->kind == MS_SOURCE)
-        return ms_source_state(comparison->content->source) == MS_SOURCE_IS_OPEN;
+        return ms_file_state(comparison->content->source) == MS_FILE_IS_OPEN;
     bool are_open = true;
     for (size_t i = 0; are_open && i < restoring->file_count; i++)
         are_open = restoring->files[i].file == NULL ||
-                   ms_source_state(restoring->files[i].file) == MS_SOURCE_IS_OPEN;
+                   ms_file_state(restoring->files[i].file) == MS_FILE_IS_OPEN;
     return are_open;
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/thread.h"
 #include "runtime/files/descriptor.h"
+#include "runtime/files/file.h"
 #include "runtime/files/file_read.h"
 #include "runtime/files/kept_threads.h"
 #include "runtime/files/mapping.h"
@@ -68,7 +69,7 @@ static bool take_buffers(struct worker *worker)
 
 static const unsigned char *read_file(struct worker *worker, uint64_t offset, size_t bytes)
 {
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
     unsigned char *opened = worker->opened + offset % PAGE_BYTES;
     return ms_file_read_now(worker->comparison->file, offset, opened, bytes, &failure) ? opened
                                                                                        : NULL;
@@ -180,7 +181,7 @@ static bool is_same(struct worker *worker, size_t at, size_t bytes)
 static bool is_cached(const struct comparison *comparison, size_t at, size_t bytes)
 {
     const uint64_t offset = comparison->offset + at;
-    return ms_page_cache_has(ms_source_descriptor(comparison->file), offset, offset + bytes);
+    return ms_page_cache_has(ms_file_descriptor(comparison->file), offset, offset + bytes);
 }
 
 /* `bytes` are at most one part. */

@@ -12,6 +12,7 @@
 #include "runtime/base/checksum.h"
 #include "runtime/base/log.h"
 #include "runtime/files/descriptor.h"
+#include "runtime/files/file.h"
 #include "runtime/files/file_name.h"
 #include "runtime/files/file_thread.h"
 #include "runtime/files/kept_files.h"
@@ -101,7 +102,7 @@ static bool has_what_was_read_directly(const struct ms_source *file,
         if ((now = count_as_read(file, wanted, done)) > 0)
             continue;
         now = left < PAGE_BYTES ? left : PAGE_BYTES;
-        const bool is_cached = ms_page_cache_has(ms_source_descriptor(file), at, at + now);
+        const bool is_cached = ms_page_cache_has(ms_file_descriptor(file), at, at + now);
         if ((!is_cached && now > room) ||
             !ms_file_compare(file, at, (const char *)wanted->address + done, now, MS_COMPARING_ALL))
             return false;
@@ -122,7 +123,7 @@ static bool has_what_was_read(const struct ms_source *file, const struct ms_want
 /* True if the descriptor reads what lies at the mapped address. */
 static bool is_mapped(const struct ms_source *file, const struct ms_wanted_source *wanted)
 {
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
     return !ms_trust_may_be_copy(file) ||
            (has_same_bytes(file, wanted) && ms_trust_check(file, &failure));
 }
@@ -150,8 +151,8 @@ static void add_place(const struct ms_mapping *mapping, uintptr_t address,
         .begin = mapping->begin,
         .end = mapping->end,
         .file_offset = mapping->file_offset - (address - mapping->begin),
-        .device = ms_source_stat(file)->st_dev,
-        .inode = ms_source_stat(file)->st_ino,
+        .device = ms_file_stat(file)->st_dev,
+        .inode = ms_file_stat(file)->st_ino,
         .lines = mapping->lines_read,
     };
 }
@@ -163,7 +164,7 @@ static void find_by_place(struct ms_wanted_source *wanted, const struct place *p
         wanted->bytes > place->lines * BYTES_FOR_LINE)
         return;
     wanted->offset = place->file_offset + (begin - place->begin);
-    struct ms_source *file = ms_source_find_open(place->device, place->inode);
+    struct ms_source *file = ms_file_find_open(place->device, place->inode);
     if (file != NULL && has_same_bytes(file, wanted) && ms_trust_is_sure(file))
         wanted->found = file;
     else if (file != NULL)
@@ -176,8 +177,8 @@ static void find_by_place(struct ms_wanted_source *wanted, const struct place *p
 static struct ms_source *open_place(struct ms_mapping *place, uint64_t end)
 {
     static struct ms_kept_file last;
-    struct ms_source_failure failure;
-    struct ms_source *file = ms_source_find_open(place->device, place->inode);
+    struct ms_file_failure failure;
+    struct ms_source *file = ms_file_find_open(place->device, place->inode);
     if (file != NULL && !ms_trust_check(file, &failure)) { /* the source is outdated */
         ms_kept_files_set(&last, NULL);
         ms_source_drop(file);
@@ -195,7 +196,7 @@ static struct ms_source *open_place(struct ms_mapping *place, uint64_t end)
 /* Stops at a file that is not trusted: asking again would take long. */
 static void find_by_note(struct ms_wanted_source *wanted)
 {
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
     struct ms_source *file = NULL;
     struct ms_mapping place;
     bool is_there = false;
@@ -204,9 +205,9 @@ static void find_by_note(struct ms_wanted_source *wanted)
         file = open_place(&place, wanted->offset + wanted->bytes);
         if (file == NULL)
             break;
-        if (ms_source_begin_use(file, &failure)) {
+        if (ms_file_begin_use(file, &failure)) {
             is_there = has_what_was_read(file, wanted) && ms_trust_is_sure(file);
-            ms_source_end_use(file);
+            ms_file_end_use(file);
         }
         if (!is_there)
             ms_source_drop(file);

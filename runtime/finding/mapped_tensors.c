@@ -7,6 +7,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
 #include "runtime/driver/flags.h"
+#include "runtime/files/file.h"
 #include "runtime/files/kept_files.h"
 #include "runtime/files/mapping.h"
 #include "runtime/files/trust.h"
@@ -67,7 +68,7 @@ static void read_header(struct file *file, const struct ms_mapping *mapping)
     if (source == NULL)
         return;
     ms_tensor_places_read(source, &file->header);
-    file->seen = *ms_source_stat(source);
+    file->seen = *ms_file_stat(source);
     file->last = file->header.count - 1; /* the search begins with the first tensor */
     if (file->header.count > 0)
         return;
@@ -83,8 +84,7 @@ static bool is_held(struct file *file)
     if (file->kept.source == NULL)
         ms_kept_files_set(&file->kept, ms_trust_open(file->place, 0));
     ms_kept_files_use(&file->kept);
-    return file->kept.source != NULL &&
-           is_same_file(ms_source_stat(file->kept.source), &file->seen);
+    return file->kept.source != NULL && is_same_file(ms_file_stat(file->kept.source), &file->seen);
 }
 
 static struct file *add_file(const struct ms_mapping *mapping)
@@ -106,7 +106,7 @@ static struct file *add_file(const struct ms_mapping *mapping)
  * again. */
 static bool is_as_before(const struct file *file)
 {
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
     struct stat now;
     if (file->kept.source != NULL)
         return ms_trust_check(file->kept.source, &failure);

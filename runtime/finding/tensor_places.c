@@ -8,6 +8,7 @@
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/pages.h"
+#include "runtime/files/file.h"
 #include "runtime/files/file_read.h"
 
 /* The format allows headers of 100 MB. */
@@ -67,10 +68,10 @@ bool ms_tensor_places_is_start(const unsigned char start[MS_TENSOR_PLACES_START]
 
 void ms_tensor_places_read(const struct ms_source *file, struct ms_tensor_places *header)
 {
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
     unsigned char start[MS_TENSOR_PLACES_START];
     uint64_t length;
-    const uint64_t all_bytes = (uint64_t)ms_source_stat(file)->st_size;
+    const uint64_t all_bytes = (uint64_t)ms_file_stat(file)->st_size;
     if (all_bytes < sizeof(start) || !ms_file_read_now(file, 0, start, sizeof(start), &failure) ||
         !ms_tensor_places_is_start(start, &length) || length > all_bytes - 8)
         return;

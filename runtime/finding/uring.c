@@ -10,6 +10,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/config/config.h"
 #include "runtime/files/descriptor.h"
+#include "runtime/files/file.h"
 #include "runtime/files/file_read.h"
 #include "runtime/files/kept_files.h"
 #include "runtime/files/mapping.h"
@@ -147,18 +148,18 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
 
 static void read_header(struct opened *file)
 {
-    struct ms_source_failure failure;
-    if (!ms_source_begin_use(file->kept.source, &failure))
+    struct ms_file_failure failure;
+    if (!ms_file_begin_use(file->kept.source, &failure))
         return;
     ms_tensor_places_read(file->kept.source, &file->header);
-    ms_source_end_use(file->kept.source);
+    ms_file_end_use(file->kept.source);
 }
 
 static bool is_held(struct opened *file)
 {
     static const uint64_t pause_ns = UINT64_C(1000000000);
-    struct ms_source_failure failure;
-    if (file->kept.source != NULL && (ms_source_state(file->kept.source) != MS_SOURCE_IS_OPEN ||
+    struct ms_file_failure failure;
+    if (file->kept.source != NULL && (ms_file_state(file->kept.source) != MS_FILE_IS_OPEN ||
                                       !ms_trust_check(file->kept.source, &failure)))
         let_go(file);
     ms_kept_files_use(&file->kept);
@@ -172,11 +173,11 @@ static bool is_held(struct opened *file)
         file->next_ns = ms_clock_ns(CLOCK_MONOTONIC) + pause_ns;
         return false;
     }
-    if (!is_same_file(&file->seen, ms_source_stat(file->kept.source))) {
+    if (!is_same_file(&file->seen, ms_file_stat(file->kept.source))) {
         memset(step_sums, 0, sizeof(step_sums));
         ms_tensor_places_cleanup(&file->header);
         read_header(file);
-        file->seen = *ms_source_stat(file->kept.source);
+        file->seen = *ms_file_stat(file->kept.source);
         file->last = 0;
     }
     return true;
@@ -188,13 +189,13 @@ static bool is_held(struct opened *file)
 static uint64_t sum_at(struct opened *file, uint64_t offset)
 {
     unsigned char page[POINT_BYTES];
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
     if (points == 0 || (file->kept.source == NULL && !is_held(file)) ||
-        !ms_source_begin_use(file->kept.source, &failure))
+        !ms_file_begin_use(file->kept.source, &failure))
         return 0;
     points--;
     const bool is_read = ms_file_read_now(file->kept.source, offset, page, sizeof(page), &failure);
-    ms_source_end_use(file->kept.source);
+    ms_file_end_use(file->kept.source);
     return is_read ? ms_checksum(page, sizeof(page)) | 1 : 0;
 }
 
@@ -360,17 +361,17 @@ static enum ms_comparing choose_comparing(struct opened *file,
 
 static bool has_bytes(struct opened *file, const struct ms_wanted_source *wanted, uint64_t offset)
 {
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
     points = 1;
     if (is_sampled(wanted) && sum_at(file, offset) != copied_start)
         return false;
     const enum ms_comparing compared = choose_comparing(file, wanted, offset);
-    if (!ms_source_begin_use(file->kept.source, &failure))
+    if (!ms_file_begin_use(file->kept.source, &failure))
         return false;
     const bool is_same =
         ms_file_compare(file->kept.source, offset, wanted->address, wanted->bytes, compared) &&
         ms_trust_is_sure(file->kept.source);
-    ms_source_end_use(file->kept.source);
+    ms_file_end_use(file->kept.source);
     return is_same;
 }
 
@@ -379,7 +380,7 @@ static bool has_bytes(struct opened *file, const struct ms_wanted_source *wanted
 /* True if no other place is to be tried. */
 static bool is_there(struct opened *file, struct ms_wanted_source *wanted, uint64_t offset)
 {
-    const uint64_t all_bytes = (uint64_t)ms_source_stat(file->kept.source)->st_size;
+    const uint64_t all_bytes = (uint64_t)ms_file_stat(file->kept.source)->st_size;
     if (guesses == 0)
         return true;
     if (offset > all_bytes || wanted->bytes > all_bytes - offset)

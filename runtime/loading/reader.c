@@ -11,6 +11,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/files/descriptor.h"
 #include "runtime/files/direct.h"
+#include "runtime/files/file.h"
 #include "runtime/files/file_read.h"
 #include "runtime/files/file_thread.h"
 #include "runtime/files/kept_threads.h"
@@ -56,7 +57,7 @@ struct ms_reader {
     size_t done_count;
     size_t delivered; /* only the thread that uses the reader counts */
     CUresult failed;  /* CUDA_SUCCESS: no failure */
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
     bool is_given; /* the failure was logged */
     bool is_over;  /* no more reads */
 };
@@ -163,7 +164,7 @@ static uint64_t stretch_end(const struct ms_file_range *range, uint64_t begin)
  * ends. Missing pages between the ends are read all the same, but more slowly. */
 static uint64_t find_alike(const struct ms_file_range *range, uint64_t begin, bool *cached_out)
 {
-    const int descriptor = ms_source_descriptor(range->source);
+    const int descriptor = ms_file_descriptor(range->source);
     const uint64_t end = range->offset + range->bytes;
     uint64_t at = stretch_end(range, begin);
     *cached_out = ms_page_cache_has_ends(descriptor, begin, at);
@@ -177,7 +178,7 @@ static uint64_t find_alike(const struct ms_file_range *range, uint64_t begin, bo
 }
 
 static bool read_large(struct ms_reader *reader, const struct ms_file_range *range,
-                       unsigned char *to, struct ms_source_failure *failure_out)
+                       unsigned char *to, struct ms_file_failure *failure_out)
 {
     struct direct_file *file = find_file(reader, range->source);
     const uint64_t end = range->offset + range->bytes;
@@ -198,28 +199,28 @@ static bool read_large(struct ms_reader *reader, const struct ms_file_range *ran
     return is_read;
 }
 
-static bool check(const struct ms_source *source, struct ms_source_failure *failure_out)
+static bool check(const struct ms_source *source, struct ms_file_failure *failure_out)
 {
     /* Checks twice, because one failed check may not mean that the file has changed. */
     return ms_trust_check(source, failure_out) || ms_trust_check(source, failure_out);
 }
 
 static bool read_range(struct ms_reader *reader, const struct ms_file_range *range,
-                       unsigned char *to, struct ms_source_failure *failure_out)
+                       unsigned char *to, struct ms_file_failure *failure_out)
 {
-    if (!ms_source_begin_use(range->source, failure_out))
+    if (!ms_file_begin_use(range->source, failure_out))
         return false;
     const bool is_read =
         (range->bytes < LARGE_BYTES
              ? ms_file_read_now(range->source, range->offset, to, range->bytes, failure_out)
              : read_large(reader, range, to, failure_out)) &&
         ms_source_read_check(range->source, range->offset, to, range->bytes, failure_out);
-    ms_source_end_use(range->source);
+    ms_file_end_use(range->source);
     return is_read;
 }
 
 static CUresult read_batch(struct ms_reader *reader, size_t number, size_t slot,
-                           struct ms_source_failure *failure_out)
+                           struct ms_file_failure *failure_out)
 {
     const struct ms_read_batch *batch = &reader->what.batches[number];
     const struct ms_file_range *range = &reader->what.ranges[batch->first];
@@ -252,7 +253,7 @@ static bool read_next_locked(struct ms_reader *reader)
         return false;
     const struct ms_read_done done = {reader->next_batch++,
                                       reader->free_slots[--reader->free_count]};
-    struct ms_source_failure failure = {0};
+    struct ms_file_failure failure = {0};
     ms_lock_drop(&reader->lock);
     const CUresult result = read_batch(reader, done.batch, done.slot, &failure);
     ms_lock_take(&reader->lock);
@@ -290,9 +291,8 @@ static bool is_for_caller(const struct ms_reading *what)
     const struct ms_file_range *first_part = &what->ranges[what->batches[0].first];
     const struct ms_file_range *last_part = &what->ranges[last->first + last->count - 1];
     return what->busy_threads <= 1 &&
-           ms_page_cache_count(ms_source_descriptor(first_part->source), first_part->offset, 1) >
-               0 &&
-           ms_page_cache_count(ms_source_descriptor(last_part->source),
+           ms_page_cache_count(ms_file_descriptor(first_part->source), first_part->offset, 1) > 0 &&
+           ms_page_cache_count(ms_file_descriptor(last_part->source),
                                last_part->offset + last_part->bytes - 1, 1) > 0;
 }
 
@@ -434,7 +434,7 @@ static void log_failure(struct ms_reader *reader)
 static void check_mappings(void *argument)
 {
     struct ms_reader *reader = argument;
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
     bool is_good = true;
     for (size_t i = 0; i < reader->file_count && is_good; i++)
         is_good = ms_trust_check_mappings(reader->files[i].source, &failure);

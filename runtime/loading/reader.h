@@ -11,7 +11,7 @@
  * for head and tail, which are not used. If the file system refuses O_DIRECT, the page cache is
  * used.
  *
- * After every read the file is compared with its record, as in files/source.h. The reader delivers
+ * After every read the file is compared with its record, as in files/file.h. The reader delivers
  * a batch only if its files were found unchanged, and the last batch only if no file was stored to
  * unseen (ms_trust_check_mappings).
  *

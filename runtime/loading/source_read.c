@@ -7,6 +7,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/files/file.h"
 #include "runtime/files/file_read.h"
 #include "runtime/files/file_thread.h"
 #include "runtime/files/host_snapshot.h"
@@ -26,7 +27,7 @@ struct read_range {
 
 /* Sums the part as it was read, or reads the whole part again if the range has only a piece. */
 static bool sum_part(const struct ms_source *file, uint64_t begin, const struct read_range *range,
-                     uint64_t *sum_out, struct ms_source_failure *failure_out)
+                     uint64_t *sum_out, struct ms_file_failure *failure_out)
 {
     const bool is_whole = begin >= range->offset && begin + PART <= range->offset + range->count;
     void *again = is_whole ? NULL : ms_heap_alloc(PART);
@@ -42,15 +43,15 @@ static bool sum_part(const struct ms_source *file, uint64_t begin, const struct 
 
 /* Reports a change of the file instead, if there was one: the copy need not have differed. */
 static void explain_difference(const struct ms_source *file, uint64_t begin,
-                               struct ms_source_failure *failure_out)
+                               struct ms_file_failure *failure_out)
 {
     if (ms_trust_check(file, failure_out))
-        *failure_out = (struct ms_source_failure){
-            .file = file, .kind = MS_SOURCE_DIFFERS, .offset = begin, .bytes = PART};
+        *failure_out = (struct ms_file_failure){
+            .file = file, .kind = MS_FAILURE_DIFFERS, .offset = begin, .bytes = PART};
 }
 
 bool ms_source_read_check(const struct ms_source *file, uint64_t offset, const void *bytes,
-                          size_t count, struct ms_source_failure *failure_out)
+                          size_t count, struct ms_file_failure *failure_out)
 {
     const struct read_range range = {bytes, offset, count};
     if (!ms_sums_any(file))
@@ -88,11 +89,11 @@ static int format_number(char *text, size_t bytes, const char *what, uint64_t no
                                   (unsigned long long)then);
 }
 
-static void log_change(const struct ms_source_failure *failure)
+static void log_change(const struct ms_file_failure *failure)
 {
     const struct ms_source *file = failure->file;
     const struct stat *now = &failure->now;
-    const struct stat *then = ms_source_stat(file);
+    const struct stat *then = ms_file_stat(file);
     char text[320] = "";
     const size_t bytes = sizeof(text) / 4; /* for each */
     char *end = text;
@@ -101,91 +102,91 @@ static void log_change(const struct ms_source_failure *failure)
     end += format_time(end, bytes, "mtime", now->st_mtim, then->st_mtim);
     format_time(end, bytes, "ctime", now->st_ctim, then->st_ctim);
     const char *what = text[0] != '\0' ? text + 2 : "another file";
-    if (failure->kind == MS_SOURCE_UNANSWERED)
+    if (failure->kind == MS_FAILURE_UNANSWERED)
         ms_log(MS_ERROR,
                "%s: changed by another process (%s), after the kernel had let it wait for "
                "lease-break-time (/proc/sys/fs/lease-break-time): until then this process did not "
                "bring the copied bytes into memory, since it was stopped, or the machine or the "
                "disk too slow; they are lost: call metashard_materialise() before it changes",
-               ms_source_path(file), what);
+               ms_file_path(file), what);
     else
         ms_log(MS_ERROR,
                "%s: changed after the program copied it to the device and before it was needed "
                "(%s); the copied bytes are lost: write another file and rename it over this one, "
                "or call metashard_materialise() before it changes",
-               ms_source_path(file), what);
+               ms_file_path(file), what);
 }
 
 static void log_loss(const struct ms_source *file, int error)
 {
     if (error == EBADF)
         ms_log(MS_ERROR, "%s: the shim's descriptor of it is gone (%s), but its bytes are needed",
-               ms_source_path(file), strerror(error));
-    else if (!ms_source_stays_open(file))
+               ms_file_path(file), strerror(error));
+    else if (!ms_file_stays_open(file))
         ms_log(MS_ERROR,
                "%s: cannot be opened again (%s), but its bytes are needed; the limit of open files "
                "leaves no descriptor to keep it open: raise the limit (ulimit -n), or let the file "
                "be until metashard_materialise() was called",
-               ms_source_path(file), strerror(error));
+               ms_file_path(file), strerror(error));
     else
         ms_log(MS_ERROR,
                "%s: its file system does not have it any more (%s), but its bytes are needed; the "
                "copied bytes are lost: let the file be where it comes from, or call "
                "metashard_materialise() before it is deleted there",
-               ms_source_path(file), strerror(error));
+               ms_file_path(file), strerror(error));
 }
 
-static void log_unreadable(const struct ms_source_failure *failure)
+static void log_unreadable(const struct ms_file_failure *failure)
 {
     const bool is_deleted = failure->error == ESTALE || failure->error == ENOENT;
-    ms_log(MS_ERROR, "%s: cannot read %zu bytes at %llu: %s%s", ms_source_path(failure->file),
+    ms_log(MS_ERROR, "%s: cannot read %zu bytes at %llu: %s%s", ms_file_path(failure->file),
            failure->bytes, (unsigned long long)failure->offset,
            failure->error != 0 ? strerror(failure->error) : "the file ends before them",
            is_deleted ? "; it was deleted where it comes from, and the copied bytes are lost" : "");
 }
 
-void ms_source_read_log_failure(const struct ms_source_failure *failure)
+void ms_source_read_log_failure(const struct ms_file_failure *failure)
 {
     const struct ms_source *file = failure->file;
     switch (failure->kind) {
-    case MS_SOURCE_GIVEN_UP:
+    case MS_FAILURE_GIVEN_UP:
         ms_log(MS_ERROR,
                "%s: it was opened for writing, or deleted, after the program copied it to the "
                "device; bytes that got no memory then, because the plan gives them to other ranks, "
                "are lost",
-               ms_source_path(file));
+               ms_file_path(file));
         return;
-    case MS_SOURCE_LOST:
+    case MS_FAILURE_LOST:
         log_loss(file, failure->error);
         return;
-    case MS_SOURCE_CHANGED:
-    case MS_SOURCE_UNANSWERED:
+    case MS_FAILURE_CHANGED:
+    case MS_FAILURE_UNANSWERED:
         log_change(failure);
         return;
-    case MS_SOURCE_WRITTEN:
+    case MS_FAILURE_WRITTEN:
         ms_log(MS_ERROR,
                "%s: open for writing somewhere after the program copied it to the device and "
                "before it was needed, on a file system that does not show stores; the copied bytes "
                "may be lost",
-               ms_source_path(file));
+               ms_file_path(file));
         return;
-    case MS_SOURCE_STORED_TO:
+    case MS_FAILURE_STORED_TO:
         ms_log(MS_ERROR,
                "%s: mapped shared and writable in this process after it was copied to the device "
                "and before it was needed, and the kernel does not tell whether it was stored to; "
                "the copied bytes may be lost: open the file for writing by functions of the C "
                "library, or call metashard_materialise() before it is mapped",
-               ms_source_path(file));
+               ms_file_path(file));
         return;
-    case MS_SOURCE_DIFFERS:
+    case MS_FAILURE_DIFFERS:
         ms_log(MS_ERROR,
                "%s: what the program copied to the device was taken for bytes of this file by a "
                "sample, but was not the same within the %zu bytes at %llu: it had changed them, or "
                "the file was changed before the copy; the copied bytes are lost: set "
                "METASHARD_UNSEEN_READS=off",
-               ms_source_path(file), failure->bytes, (unsigned long long)failure->offset);
+               ms_file_path(file), failure->bytes, (unsigned long long)failure->offset);
         return;
-    case MS_SOURCE_UNREADABLE:
+    case MS_FAILURE_UNREADABLE:
         log_unreadable(failure);
         return;
     }
@@ -197,13 +198,13 @@ struct wanted_bytes {
     void *buffer;
     size_t bytes;
     bool is_read;
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
 };
 
 static void read_bytes(void *argument)
 {
     struct wanted_bytes *wanted = argument;
-    if (!ms_source_begin_use(wanted->file, &wanted->failure))
+    if (!ms_file_begin_use(wanted->file, &wanted->failure))
         return;
     wanted->is_read =
         ms_file_read_now(wanted->file, wanted->offset, wanted->buffer, wanted->bytes,
@@ -212,14 +213,14 @@ static void read_bytes(void *argument)
                              &wanted->failure) &&
         ms_trust_check(wanted->file, &wanted->failure) &&
         (wanted->bytes == 0 || ms_trust_check_mappings(wanted->file, &wanted->failure));
-    ms_source_end_use(wanted->file);
+    ms_file_end_use(wanted->file);
 }
 
 static CUresult read_file(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
                           bool logs)
 {
     struct wanted_bytes wanted = {file, offset, buffer, bytes,
-                                  .failure = {.file = file, .kind = MS_SOURCE_LOST}};
+                                  .failure = {.file = file, .kind = MS_FAILURE_LOST}};
     ms_file_thread_call(read_bytes, &wanted);
     if (!wanted.is_read && logs)
         ms_source_read_log_failure(&wanted.failure);

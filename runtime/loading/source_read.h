@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "runtime/driver/driver.h"
+#include "runtime/files/file.h"
 #include "runtime/files/source.h"
 
 /*
@@ -33,7 +34,7 @@ bool ms_source_read_is_current(const struct ms_source *source);
  * the range has only a piece. In the file thread and the threads that it starts.
  */
 bool ms_source_read_check(const struct ms_source *file, uint64_t offset, const void *bytes,
-                          size_t count, struct ms_source_failure *failure_out);
+                          size_t count, struct ms_file_failure *failure_out);
 
 /* Logs one line. Not in the file thread. */
-void ms_source_read_log_failure(const struct ms_source_failure *failure);
+void ms_source_read_log_failure(const struct ms_file_failure *failure);

@@ -2,6 +2,7 @@
 #include "runtime/memory/invariants.h"
 
 #include "runtime/base/log.h"
+#include "runtime/files/file.h"
 #include "runtime/memory/extent_states.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/parked.h"
@@ -253,7 +254,7 @@ static bool refers_to_enough(const struct ms_extent *extent)
     switch (content->kind) {
     case MS_SOURCE:
         return ms_source_is_file(content->source)
-                   ? holds((uint64_t)ms_source_stat(content->source)->st_size, extent)
+                   ? holds((uint64_t)ms_file_stat(content->source)->st_size, extent)
                    : !content->cached;
     case MS_LAUNCHED:
         return holds(content->recorded->before.bytes, extent) &&

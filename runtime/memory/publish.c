@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/publish.h"
 
+#include "runtime/files/file.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/state/counters.h"
@@ -22,7 +23,7 @@ static void add_file(struct ms_state_block *block, const struct ms_content *cont
 {
     if (content->kind != MS_SOURCE || !ms_source_is_file(content->source))
         return;
-    block->file = ms_state_file(ms_source_path(content->source));
+    block->file = ms_state_file(ms_file_path(content->source));
     block->file_offset = content->source_offset;
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/base/pages.h"
+#include "runtime/files/file.h"
 #include "runtime/files/file_thread.h"
 
 size_t ms_checkpoint_files_most = 4096;
@@ -247,7 +248,7 @@ struct headers {
 static void read_headers_there(void *argument)
 {
     struct headers *headers = argument;
-    if (ms_source_ends_locks(headers->source))
+    if (ms_file_ends_locks(headers->source))
         ms_fault_set(headers->fault, "%s: another process has a lock on it", headers->path);
     else
         headers->is_read = ms_checkpoint_open(headers->path, &headers->checkpoint, headers->fault);
@@ -272,8 +273,8 @@ static bool read_headers(const struct ms_source *source, const char *path,
 /* Opens the checkpoint through its index if it has one, otherwise the file by itself. */
 static struct ms_checkpoint *open_checkpoint(const struct ms_source *source)
 {
-    const char *path = ms_source_path(source);
-    const struct stat *wanted = ms_source_stat(source);
+    const char *path = ms_file_path(source);
+    const struct stat *wanted = ms_file_stat(source);
     char index[4096];
     struct ms_checkpoint *checkpoint;
     struct ms_fault fault;
@@ -299,13 +300,12 @@ static struct ms_checkpoint *open_checkpoint(const struct ms_source *source)
 /* The file behind a source, or NULL if the file is not a checkpoint. Reads each file once. */
 static const struct file *find(const struct ms_source *source)
 {
-    const struct stat *stat = ms_source_stat(source);
+    const struct stat *stat = ms_file_stat(source);
     const struct file *file = find_file(stat);
     if (file == NULL) {
         struct ms_checkpoint *checkpoint = open_checkpoint(source);
         if (checkpoint != NULL && !add_checkpoint(checkpoint))
-            ms_log(MS_WARN, "out of memory: not all tensors of %s are known",
-                   ms_source_path(source));
+            ms_log(MS_WARN, "out of memory: not all tensors of %s are known", ms_file_path(source));
         file = find_file(stat);
         if (file == NULL)
             file = add_file(stat);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "runtime/files/file.h"
 #include "runtime/finding/tensor_places.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -27,17 +28,17 @@ static struct {
     struct stat stat;
 } file;
 
-const struct stat *__wrap_ms_source_stat(const struct ms_source *source);
-const struct stat *__wrap_ms_source_stat(const struct ms_source *source)
+const struct stat *__wrap_ms_file_stat(const struct ms_source *source);
+const struct stat *__wrap_ms_file_stat(const struct ms_source *source)
 {
     (void)source;
     return &file.stat;
 }
 
 bool __wrap_ms_file_read_now(const struct ms_source *source, uint64_t offset, void *buffer,
-                             size_t bytes, struct ms_source_failure *failure_out);
+                             size_t bytes, struct ms_file_failure *failure_out);
 bool __wrap_ms_file_read_now(const struct ms_source *source, uint64_t offset, void *buffer,
-                             size_t bytes, struct ms_source_failure *failure_out)
+                             size_t bytes, struct ms_file_failure *failure_out)
 {
     const uint64_t size = (uint64_t)file.stat.st_size;
     (void)source, (void)failure_out;

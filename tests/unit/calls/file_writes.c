@@ -6,6 +6,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/driver/flags.h"
+#include "runtime/files/file.h"
 #include "runtime/files/host_snapshot.h"
 #include "runtime/files/lease_thread.h"
 #include "runtime/fill/materialise.h"
@@ -117,7 +118,7 @@ static bool may_be_read(void)
 
 static bool is_let_go(void)
 {
-    return !ms_source_may_be_of(stat_of_file.st_dev, stat_of_file.st_ino);
+    return !ms_file_may_be_of(stat_of_file.st_dev, stat_of_file.st_ino);
 }
 
 MS_TEST_BETWEEN(start, end, bytes_are_in_memory_when_their_file_is_deleted)

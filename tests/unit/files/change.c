@@ -15,7 +15,7 @@
 #include "runtime/files/file_thread.h"
 #include "runtime/files/host_snapshot.h"
 #include "runtime/files/lease_thread.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/files/trust.h"
 #include "runtime/finding/find.h"
 #include "runtime/loading/source_read.h"
@@ -59,13 +59,13 @@ static struct ms_source *make_source(void)
 
 static bool is_closed(const struct ms_source *source)
 {
-    return ms_source_state(source) == MS_SOURCE_IS_CLOSED;
+    return ms_file_state(source) == MS_FILE_IS_CLOSED;
 }
 
 static void close_source(const struct ms_source *source)
 {
     char name[MS_PATH_BYTES];
-    const struct stat *stat = ms_source_stat(source);
+    const struct stat *stat = ms_file_stat(source);
     CHECK(ms_change_begin(stat->st_dev, stat->st_ino, false, name));
     CHECK(strcmp(name, path) == 0);
     CHECK(is_closed(source));
@@ -73,7 +73,7 @@ static void close_source(const struct ms_source *source)
 
 static bool keep(const struct ms_source *source)
 {
-    const struct stat *stat = ms_source_stat(source);
+    const struct stat *stat = ms_file_stat(source);
     const bool is_kept = ms_change_keep(stat->st_dev, stat->st_ino);
     ms_change_end(stat->st_dev, stat->st_ino, is_kept);
     return is_kept;
@@ -122,7 +122,7 @@ MS_TEST(a_changed_source_without_a_copy_fails)
 static bool close_deleted(const struct ms_source *source)
 {
     char name[MS_PATH_BYTES];
-    const struct stat *stat = ms_source_stat(source);
+    const struct stat *stat = ms_file_stat(source);
     return ms_change_begin(stat->st_dev, stat->st_ino, true, name);
 }
 
@@ -131,7 +131,7 @@ MS_TEST(only_a_file_without_links_is_deleted)
 {
     struct ms_source *source = make_source();
     CHECK(!close_deleted(source));
-    CHECK_EQ(ms_source_state(source), MS_SOURCE_IS_OPEN);
+    CHECK_EQ(ms_file_state(source), MS_FILE_IS_OPEN);
     CHECK_EQ(read_into(source, seen), CUDA_SUCCESS);
     CHECK_EQ(unlink(path), 0);
     CHECK(close_deleted(source));
@@ -193,7 +193,7 @@ MS_TEST(a_file_thread_without_a_table_of_its_own_keeps_nothing)
 MS_TEST(nothing_else_is_kept)
 {
     struct ms_source *source = make_source();
-    const struct stat *stat = ms_source_stat(source);
+    const struct stat *stat = ms_file_stat(source);
     CHECK(ms_change_keep(stat->st_dev, stat->st_ino));
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
     ms_source_drop(source);
@@ -201,7 +201,7 @@ MS_TEST(nothing_else_is_kept)
 
 struct short_read {
     struct ms_source *source;
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
     int error; /* of an earlier call */
     bool is_read;
 };
@@ -242,7 +242,7 @@ static void make_two(void)
 
 static const struct stat *stat_of(const struct test_file *file)
 {
-    return ms_source_stat(file->source);
+    return ms_file_stat(file->source);
 }
 
 static bool close_one(const struct test_file *file, bool is_deleted)
@@ -255,10 +255,10 @@ static void end_one(const struct test_file *file, bool is_lost)
     ms_change_end(stat_of(file)->st_dev, stat_of(file)->st_ino, is_lost);
 }
 
-static void check_states(enum ms_source_state of_first, enum ms_source_state of_second)
+static void check_states(enum ms_file_state of_first, enum ms_file_state of_second)
 {
-    CHECK_EQ(ms_source_state(first.source), of_first);
-    CHECK_EQ(ms_source_state(second.source), of_second);
+    CHECK_EQ(ms_file_state(first.source), of_first);
+    CHECK_EQ(ms_file_state(second.source), of_second);
 }
 
 MS_TEST_AFTER(make_two, a_close_closes_the_file_it_names_alone)
@@ -267,18 +267,18 @@ MS_TEST_AFTER(make_two, a_close_closes_the_file_it_names_alone)
     const int before = count_open_there();
     CHECK(!ms_change_begin(stat->st_dev + 1, stat->st_ino, false, NULL));
     CHECK(!ms_change_begin(stat->st_dev, stat->st_ino + 1000000, false, NULL));
-    check_states(MS_SOURCE_IS_OPEN, MS_SOURCE_IS_OPEN);
+    check_states(MS_FILE_IS_OPEN, MS_FILE_IS_OPEN);
     CHECK(close_one(&first, false));
-    check_states(MS_SOURCE_IS_CLOSED, MS_SOURCE_IS_OPEN);
+    check_states(MS_FILE_IS_CLOSED, MS_FILE_IS_OPEN);
     CHECK(!close_one(&first, false)); /* it is, already */
     end_one(&second, true);           /* it was not closed */
-    check_states(MS_SOURCE_IS_CLOSED, MS_SOURCE_IS_OPEN);
+    check_states(MS_FILE_IS_CLOSED, MS_FILE_IS_OPEN);
     end_one(&first, false);
-    check_states(MS_SOURCE_IS_OPEN, MS_SOURCE_IS_OPEN);
+    check_states(MS_FILE_IS_OPEN, MS_FILE_IS_OPEN);
     CHECK_EQ(count_open_there(), before);
     CHECK(close_one(&first, false) && close_one(&second, false));
     end_one(&first, true);
-    check_states(MS_SOURCE_IS_LOST, MS_SOURCE_IS_CLOSED);
+    check_states(MS_FILE_IS_LOST, MS_FILE_IS_CLOSED);
     CHECK_EQ(count_open_there(), before - 1); /* nobody reads it any more */
     end_one(&first, true);
     CHECK_EQ(count_open_there(), before - 1);
@@ -295,11 +295,11 @@ MS_TEST_AFTER(make_two, a_copy_has_all_bytes_and_others_have_none)
     const int before = count_open_there();
     CHECK(close_one(&second, false));
     CHECK(ms_change_keep(stat_of(&second)->st_dev, stat_of(&second)->st_ino));
-    check_states(MS_SOURCE_IS_OPEN, MS_SOURCE_IS_KEPT);
+    check_states(MS_FILE_IS_OPEN, MS_FILE_IS_KEPT);
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), second.bytes);
     CHECK_EQ(count_open_there(), before + 1);
     end_one(&second, true);
-    check_states(MS_SOURCE_IS_OPEN, MS_SOURCE_IS_KEPT);
+    check_states(MS_FILE_IS_OPEN, MS_FILE_IS_KEPT);
     CHECK_EQ(count_open_there(), before); /* the file itself is let go */
     CHECK_EQ(truncate(second.path, 0), 0);
     CHECK_EQ(ms_source_read(second.source, 0, seen, second.bytes, (const void **)&bytes),
@@ -317,15 +317,15 @@ MS_TEST_AFTER(make_two, all_sources_of_a_file_are_kept)
     struct ms_mapping mapping = {.device = stat_of(&first)->st_dev,
                                  .inode = stat_of(&first)->st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", first.path);
-    atomic_store(&first.source->state, MS_SOURCE_IS_LOST);
+    atomic_store(&first.source->state, MS_FILE_IS_LOST);
     struct ms_source *again = ms_trust_open(&mapping, BYTES);
     CHECK(again != NULL && again != first.source);
-    atomic_store(&first.source->state, MS_SOURCE_IS_OPEN);
+    atomic_store(&first.source->state, MS_FILE_IS_OPEN);
     CHECK(close_one(&first, false));
-    CHECK_EQ(ms_source_state(again), MS_SOURCE_IS_CLOSED);
+    CHECK_EQ(ms_file_state(again), MS_FILE_IS_CLOSED);
     CHECK(ms_change_keep(mapping.device, mapping.inode));
-    CHECK_EQ(ms_source_state(first.source), MS_SOURCE_IS_KEPT);
-    CHECK_EQ(ms_source_state(again), MS_SOURCE_IS_KEPT);
+    CHECK_EQ(ms_file_state(first.source), MS_FILE_IS_KEPT);
+    CHECK_EQ(ms_file_state(again), MS_FILE_IS_KEPT);
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 2 * BYTES);
     ms_source_drop(again);
     ms_source_drop(first.source);
@@ -340,7 +340,7 @@ static void check_denied(int call)
     CHECK(close_one(&first, false));
     deny(call, EPERM);
     CHECK(!ms_change_keep(stat_of(&first)->st_dev, stat_of(&first)->st_ino));
-    check_states(MS_SOURCE_IS_CLOSED, MS_SOURCE_IS_OPEN);
+    check_states(MS_FILE_IS_CLOSED, MS_FILE_IS_OPEN);
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
     CHECK_EQ(count_open_there(), before);
     ms_source_drop(first.source);
@@ -380,7 +380,7 @@ MS_TEST_AFTER(make_two, a_deleted_file_is_answered_once)
     CHECK(find_deleted(&second));
     CHECK(!close_one(&first, true)); /* it has its link */
     CHECK(close_one(&second, true));
-    check_states(MS_SOURCE_IS_OPEN, MS_SOURCE_IS_CLOSED);
+    check_states(MS_FILE_IS_OPEN, MS_FILE_IS_CLOSED);
     CHECK(!find_deleted(&second));
     end_one(&second, false);
     CHECK(!find_deleted(&second)); /* it has had its answer */
@@ -493,7 +493,7 @@ MS_TEST(a_file_that_is_kept_is_read_ahead)
 
 static void *read_again_and_again(void *source)
 {
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
     static _Thread_local unsigned char buffer[BYTES];
     while (!atomic_load(&is_over)) {
         memset(buffer, 0, sizeof(buffer));

@@ -13,6 +13,7 @@
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/files/change.h"
+#include "runtime/files/file.h"
 #include "runtime/finding/find.h"
 #include "runtime/loading/reader.h"
 #include "runtime/loading/source_read.h"
@@ -291,7 +292,7 @@ MS_TEST_AFTER(make_sources, a_copy_of_a_file_without_a_descriptor)
 {
     char path[MS_PATH_BYTES];
     for (int i = 0; i < FILES; i += FILES - 1) {
-        const struct stat *stat = ms_source_stat(sources[i]);
+        const struct stat *stat = ms_file_stat(sources[i]);
         CHECK(ms_change_begin(stat->st_dev, stat->st_ino, false, path));
         if (!ms_change_keep(stat->st_dev, stat->st_ino))
             ms_test_skip("no copies can be made here");

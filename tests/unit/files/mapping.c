@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/files/file.h"
 #include "runtime/files/mapping.h"
 
 #include <errno.h>
@@ -106,11 +107,11 @@ MS_TEST(no_other_inode_is_taken_for_that_of_a_source)
     CHECK_EQ(fstat(file, &stat), 0);
     struct ms_source *source = find(map(PROT_READ, MAP_PRIVATE), 100000, &offset);
     needs_mappings(source != NULL, path);
-    CHECK(ms_source_may_be_of(stat.st_dev, stat.st_ino));
+    CHECK(ms_file_may_be_of(stat.st_dev, stat.st_ino));
     for (ino_t other = 1; other < MANY; other++)
-        CHECK(!ms_source_may_be_of(stat.st_dev, stat.st_ino + other));
+        CHECK(!ms_file_may_be_of(stat.st_dev, stat.st_ino + other));
     ms_source_drop(source);
-    CHECK(!ms_source_may_be_of(stat.st_dev, stat.st_ino));
+    CHECK(!ms_file_may_be_of(stat.st_dev, stat.st_ino));
 }
 
 MS_TEST_AFTER(make_file, a_clean_private_mapping_is_the_file)

@@ -11,7 +11,7 @@
 #include "runtime/files/descriptor.h"
 #include "runtime/files/direct.h"
 #include "runtime/files/file_thread.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/files/sums.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
@@ -44,8 +44,8 @@ MS_TEST(a_snapshot_is_bytes_that_the_caller_sets)
     memset(ms_host_snapshot_data(snapshot), 1, 1000);
     CHECK_EQ(snapshot_bytes(), 1000);
     CHECK(!ms_source_is_file(snapshot));
-    CHECK_EQ(ms_source_state(snapshot), MS_SOURCE_IS_OPEN);
-    CHECK(strcmp(ms_source_path(snapshot), "") == 0);
+    CHECK_EQ(ms_file_state(snapshot), MS_FILE_IS_OPEN);
+    CHECK(strcmp(ms_file_path(snapshot), "") == 0);
     CHECK_EQ(live, 1);
     ms_source_drop(snapshot);
     CHECK_EQ(live, 0);
@@ -181,18 +181,18 @@ MS_TEST_AFTER(start, a_file_is_one_source_and_is_left_behind_by_none)
     CHECK(again == file.source);
     ms_source_drop(again);
     CHECK(ms_source_is_file(file.source));
-    CHECK_EQ(ms_source_state(file.source), MS_SOURCE_IS_OPEN);
-    CHECK(strcmp(ms_source_path(file.source), file.path) == 0);
-    CHECK_EQ(ms_source_stat(file.source)->st_ino, stat_.st_ino);
+    CHECK_EQ(ms_file_state(file.source), MS_FILE_IS_OPEN);
+    CHECK(strcmp(ms_file_path(file.source), file.path) == 0);
+    CHECK_EQ(ms_file_stat(file.source)->st_ino, stat_.st_ino);
     CHECK_EQ(ms_hot.files, 1);
-    CHECK(ms_source_may_be_of(stat_.st_dev, stat_.st_ino));
+    CHECK(ms_file_may_be_of(stat_.st_dev, stat_.st_ino));
     for (unsigned i = 1; i < 10000; i++) { /* some of them have the same hash */
-        CHECK(!ms_source_may_be_of(stat_.st_dev, stat_.st_ino + i));
-        CHECK(!ms_source_may_be_of(stat_.st_dev + i, stat_.st_ino));
+        CHECK(!ms_file_may_be_of(stat_.st_dev, stat_.st_ino + i));
+        CHECK(!ms_file_may_be_of(stat_.st_dev + i, stat_.st_ino));
     }
     const int before = count_open_there(), pieces = live;
     ms_source_drop(file.source);
-    CHECK(!ms_source_may_be_of(stat_.st_dev, stat_.st_ino));
+    CHECK(!ms_file_may_be_of(stat_.st_dev, stat_.st_ino));
     CHECK_EQ(ms_hot.files, 0);
     CHECK(ms_files.first == NULL);
     CHECK_EQ(count_open_there(), before - 1);
@@ -208,8 +208,8 @@ MS_TEST_AFTER(start, each_of_several_sources_leaves_by_itself)
     third = file.source;
     ms_source_drop(second);
     CHECK(ms_files.first == third && third->next == first && first->next == NULL);
-    CHECK(ms_source_may_be_of(first->recorded.st_dev, first->recorded.st_ino));
-    CHECK(ms_source_may_be_of(third->recorded.st_dev, third->recorded.st_ino));
+    CHECK(ms_file_may_be_of(first->recorded.st_dev, first->recorded.st_ino));
+    CHECK(ms_file_may_be_of(third->recorded.st_dev, third->recorded.st_ino));
     ms_source_drop(first);
     CHECK(ms_files.first == third && third->next == NULL);
     ms_source_drop(third);
@@ -228,7 +228,7 @@ MS_TEST_AFTER(start, a_source_without_memory_fails_and_leaves_nothing_open)
 
 static void let_go(void *source)
 {
-    ms_source_let_go(source);
+    ms_file_let_go(source);
 }
 
 static void open_more(void *argument)
@@ -240,7 +240,7 @@ static void open_more(void *argument)
 
 MS_TEST_AFTER(start, a_file_is_let_go_once_and_its_copy_goes_with_the_source)
 {
-    const struct stat recorded = *ms_source_stat(file.source);
+    const struct stat recorded = *ms_file_stat(file.source);
     const uint64_t sum = 2;
     const int before = count_open_there(), pieces = live;
     CHECK(ms_file_thread_call(open_more, file.source));
@@ -255,7 +255,7 @@ MS_TEST_AFTER(start, a_file_is_let_go_once_and_its_copy_goes_with_the_source)
         CHECK_EQ(count_open_there(), before);
         CHECK_EQ(ms_hot.files, 0);
         CHECK_EQ(atomic_load(&file.source->direct), MS_DIRECT_REFUSED);
-        CHECK(!ms_source_may_be_of(recorded.st_dev, recorded.st_ino));
+        CHECK(!ms_file_may_be_of(recorded.st_dev, recorded.st_ino));
     }
     ms_source_drop(file.source);
     CHECK_EQ(count_open_there(), before - 1);
@@ -290,8 +290,8 @@ MS_TEST_AFTER(start, a_file_has_one_name_which_lasts_longer)
     const ino_t inode = file.source->mapped_inode;
     ms_source_drop(file.source);
     CHECK(!ms_source_is_file(name));
-    CHECK_EQ(ms_source_state(name), MS_SOURCE_IS_LOST);
-    CHECK(strcmp(ms_source_path(name), "") == 0);
+    CHECK_EQ(ms_file_state(name), MS_FILE_IS_LOST);
+    CHECK(strcmp(ms_file_path(name), "") == 0);
     const struct ms_named_file found = ms_file_name_get(name);
     CHECK(found.device == device && found.inode == inode && strcmp(found.path, file.path) == 0);
     ms_source_drop(name);
@@ -341,7 +341,7 @@ static void create_there(void *argument)
     ms_descriptor_close(low);
     snprintf(mapping.path, sizeof(mapping.path), "%s", wanted.path);
     CHECK(ms_descriptor_stat_cached(high, &stat));
-    wanted.source = ms_source_create_file(high, &stat, &system, &mapping);
+    wanted.source = ms_file_create(high, &stat, &system, &mapping);
     (void)argument;
 }
 
@@ -360,22 +360,22 @@ static struct ms_source *create(const char *path, int descriptor, bool hides_sto
     return wanted.source;
 }
 
-static struct ms_source_failure failure;
+static struct ms_file_failure failure;
 static bool is_begun;
 
 static void begin_use(void *source)
 {
-    is_begun = ms_source_begin_use(source, &failure);
+    is_begun = ms_file_begin_use(source, &failure);
 }
 
 static void end_use(void *source)
 {
-    ms_source_end_use(source);
+    ms_file_end_use(source);
 }
 
 static bool begin(struct ms_source *source)
 {
-    failure = (struct ms_source_failure){0};
+    failure = (struct ms_file_failure){0};
     CHECK(ms_file_thread_call(begin_use, source));
     return is_begun;
 }
@@ -438,11 +438,11 @@ MS_TEST_AFTER(start, a_file_that_cannot_be_opened_again_says_why)
     const int before = count_open_there();
     CHECK_EQ(rename(file.path, "/tmp/metashard-unit-renamed"), 0);
     CHECK(!begin(source));
-    CHECK(failure.file == source && failure.kind == MS_SOURCE_LOST && failure.error == ENOENT);
+    CHECK(failure.file == source && failure.kind == MS_FAILURE_LOST && failure.error == ENOENT);
     CHECK_EQ(source->users, 0);
     close(open(file.path, O_WRONLY | O_CREAT, 0600));
     CHECK(!begin(source));
-    CHECK(failure.file == source && failure.kind == MS_SOURCE_CHANGED && failure.error == 0);
+    CHECK(failure.file == source && failure.kind == MS_FAILURE_CHANGED && failure.error == 0);
     CHECK_EQ(failure.now.st_size, 0);
     CHECK_EQ(source->users, 0);
     CHECK_EQ(rename("/tmp/metashard-unit-renamed", file.path), 0);
@@ -482,7 +482,7 @@ static bool had_one;
 
 static void look_there(void *source)
 {
-    had_one = ms_source_had_writer(source);
+    had_one = ms_file_had_writer(source);
 }
 
 static bool had_writer(struct ms_source *source)
@@ -535,7 +535,7 @@ static bool is_ending;
 
 static void ask_there(void *source)
 {
-    is_ending = ms_source_ends_locks(source);
+    is_ending = ms_file_ends_locks(source);
 }
 
 static bool ends_locks(void)

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 #include "tests/unit/counted_pages.h"
 
 enum { PART = MS_SUMS_PART, PARTS = 3 };

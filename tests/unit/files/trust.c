@@ -16,7 +16,7 @@
 
 #include "runtime/config/config.h"
 #include "runtime/files/file_thread.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/finding/find.h"
 #include "runtime/loading/source_read.h"
 #include "tests/unit/between.h"
@@ -835,7 +835,7 @@ MS_TEST(a_file_that_was_given_up_or_has_changed_becomes_another_source)
         make_file("/tmp");
         struct ms_source *first = open_again(BYTES);
         CHECK(first != NULL);
-        atomic_store(&first->state, MS_SOURCE_IS_LOST);
+        atomic_store(&first->state, MS_FILE_IS_LOST);
         struct ms_source *second = open_again(BYTES);
         CHECK(second != NULL && second != first);
         write_again();
@@ -908,10 +908,10 @@ static void check_mapped(uint32_t type, bool looks_later)
         ms_source_drop(again);
     CHECK_EQ(munmap(shared, BYTES), 0);
     CHECK(is_sure(source));
-    CHECK(ms_trust_check_mappings(source, &(struct ms_source_failure){0}));
-    atomic_store(&source->state, MS_SOURCE_IS_LOST);
+    CHECK(ms_trust_check_mappings(source, &(struct ms_file_failure){0}));
+    atomic_store(&source->state, MS_FILE_IS_LOST);
     CHECK(!is_sure(source));
-    atomic_store(&source->state, MS_SOURCE_IS_OPEN);
+    atomic_store(&source->state, MS_FILE_IS_OPEN);
     ms_source_drop(source);
 }
 
@@ -955,10 +955,10 @@ MS_TEST(a_new_link_explains_one_new_change_time)
 MS_TEST(a_file_loses_its_links_once)
 {
     const struct ms_source had = {.recorded.st_nlink = 1}, never = {.recorded.st_nlink = 0};
-    CHECK(ms_source_has_lost_links(&had, &(struct stat){.st_nlink = 0}));
-    CHECK(!ms_source_has_lost_links(&had, &(struct stat){.st_nlink = 1}));
-    CHECK(!ms_source_has_lost_links(&never, &(struct stat){.st_nlink = 0}));
-    CHECK(!ms_source_has_lost_links(&never, &(struct stat){.st_nlink = 1}));
+    CHECK(ms_file_has_lost_links(&had, &(struct stat){.st_nlink = 0}));
+    CHECK(!ms_file_has_lost_links(&had, &(struct stat){.st_nlink = 1}));
+    CHECK(!ms_file_has_lost_links(&never, &(struct stat){.st_nlink = 0}));
+    CHECK(!ms_file_has_lost_links(&never, &(struct stat){.st_nlink = 1}));
 }
 
 MS_TEST(a_file_that_loses_its_links_is_noted_as_deleted)
@@ -973,7 +973,7 @@ MS_TEST(a_file_that_loses_its_links_is_noted_as_deleted)
     ms_source_drop(source);
 }
 
-static struct ms_source_failure failure;
+static struct ms_file_failure failure;
 static bool is_same;
 
 static void check_there(void *source)
@@ -996,19 +996,19 @@ MS_TEST(a_check_says_why_a_file_is_not_as_it_was)
     struct ms_source *source = find_first();
     CHECK_EQ(check_kind(source), -1);
     pretended.asked_error = EIO;
-    CHECK_EQ(check_kind(source), MS_SOURCE_LOST);
+    CHECK_EQ(check_kind(source), MS_FAILURE_LOST);
     CHECK_EQ(failure.error, EIO);
     pretended.asked_error = 0;
     write_again();
-    CHECK_EQ(check_kind(source), MS_SOURCE_CHANGED);
+    CHECK_EQ(check_kind(source), MS_FAILURE_CHANGED);
     CHECK_EQ(failure.now.st_size, BYTES);
     atomic_store(&source->copy, 0); /* it is not read any more */
     CHECK_EQ(check_kind(source), -1);
     atomic_store(&source->copy, -1);
-    CHECK_EQ(check_kind(source), MS_SOURCE_CHANGED);
-    atomic_store(&source->state, MS_SOURCE_IS_LOST);
-    CHECK_EQ(check_kind(source), MS_SOURCE_GIVEN_UP);
-    atomic_store(&source->state, MS_SOURCE_IS_OPEN);
+    CHECK_EQ(check_kind(source), MS_FAILURE_CHANGED);
+    atomic_store(&source->state, MS_FILE_IS_LOST);
+    CHECK_EQ(check_kind(source), MS_FAILURE_GIVEN_UP);
+    atomic_store(&source->state, MS_FILE_IS_OPEN);
     ms_source_drop(source);
 }
 
@@ -1019,9 +1019,9 @@ MS_TEST(stores_that_show_in_no_time_are_told_by_their_writer)
     struct ms_source *source = find_first();
     CHECK_EQ(check_kind(source), -1);
     const int writer = open(path, O_WRONLY);
-    CHECK_EQ(check_kind(source), MS_SOURCE_WRITTEN);
+    CHECK_EQ(check_kind(source), MS_FAILURE_WRITTEN);
     close(writer);
-    CHECK_EQ(check_kind(source), MS_SOURCE_WRITTEN); /* it had one */
+    CHECK_EQ(check_kind(source), MS_FAILURE_WRITTEN); /* it had one */
     ms_source_drop(source);
 }
 
@@ -1150,10 +1150,10 @@ MS_TEST(times_under_a_lease_count_for_overlays_alone)
         CHECK_EQ(chmod(path, 0640), 0);
         CHECK_EQ(check_kind(source), -1);
         pretended.asked_later_s = 1;
-        CHECK_EQ(check_kind(source), is_overlay ? (int)MS_SOURCE_CHANGED : -1);
+        CHECK_EQ(check_kind(source), is_overlay ? (int)MS_FAILURE_CHANGED : -1);
         pretended.asked_later_s = 2;
         CHECK(ms_file_thread_call(take_lease_away, source));
-        CHECK_EQ(check_kind(source), is_overlay ? MS_SOURCE_CHANGED : MS_SOURCE_UNANSWERED);
+        CHECK_EQ(check_kind(source), is_overlay ? MS_FAILURE_CHANGED : MS_FAILURE_UNANSWERED);
         pretended.asked_later_s = 0;
         ms_source_drop(source);
         unlink(path);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/recorded_launch.h"
 #include "tools/simcuda/harness/test.h"

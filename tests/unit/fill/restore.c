@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/recorded_launch.h"

@@ -23,7 +23,7 @@
 #include "runtime/files/file_thread.h"
 #include "runtime/files/lease.h"
 #include "runtime/files/lease_thread.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/finding/find.h"
 #include "runtime/finding/mapped_tensors.h"
 #include "runtime/loading/source_read.h"

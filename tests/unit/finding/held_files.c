@@ -6,7 +6,7 @@
 #include <pthread.h>
 
 #include "runtime/files/source.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/files/trust.h"
 #include "runtime/finding/find.h"
 #include "runtime/finding/reads.h"
@@ -61,7 +61,7 @@ static bool is_of_file(const unsigned char *at, size_t bytes, uint64_t offset)
     if (source == NULL)
         return false;
     CHECK_EQ(found_at, offset);
-    CHECK(strcmp(ms_source_path(source), file.path) == 0);
+    CHECK(strcmp(ms_file_path(source), file.path) == 0);
     ms_source_drop(source);
     return true;
 }

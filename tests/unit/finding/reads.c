@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that the program has read a file into is the file's, if its bytes are. */
+#include "runtime/files/file.h"
 #include "runtime/finding/reads.h"
 
 #include <pthread.h>
@@ -41,7 +42,7 @@ static bool is_of_file(const unsigned char *at, size_t bytes, uint64_t offset)
     if (source == NULL)
         return false;
     CHECK_EQ(found_at, offset);
-    CHECK(strcmp(ms_source_path(source), file.path) == 0);
+    CHECK(strcmp(ms_file_path(source), file.path) == 0);
     ms_source_drop(source);
     return true;
 }

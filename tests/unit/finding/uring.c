@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that the program has read a file into unseen is the file's, if its bytes are: those in the
  * page cache are compared, of others a sample, and all when they are needed. */
+#include "runtime/files/file.h"
 #include "runtime/finding/uring.h"
 
 #include "runtime/config/config.h"
@@ -280,7 +281,7 @@ static bool check_copied(const unsigned char *from, const char *whose, size_t at
     if (source == NULL)
         return false;
     CHECK_EQ(found_at, at);
-    CHECK(strcmp(ms_source_path(source), whose) == 0);
+    CHECK(strcmp(ms_file_path(source), whose) == 0);
     unsigned char *to = malloc(count);
     const void *read;
     CHECK_EQ(ms_source_read(source, at, to, count, &read), CUDA_SUCCESS);
@@ -493,7 +494,7 @@ static void check_whose(const unsigned char *from, size_t at, const char *wanted
     CHECK_EQ(source != NULL, wanted != NULL);
     if (source == NULL)
         return;
-    CHECK(strcmp(ms_source_path(source), wanted) == 0);
+    CHECK(strcmp(ms_file_path(source), wanted) == 0);
     ms_source_drop(source);
 }
 

@@ -4,7 +4,7 @@
 #include "runtime/files/file_read.h"
 #include "runtime/files/kept_threads.h"
 #include "runtime/files/page_cache.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 #include "tests/unit/between.h"
 #include "tests/unit/files/files.h"
 #include "tools/simcuda/harness/deny.h"

@@ -5,7 +5,7 @@
 #include "runtime/files/descriptor.h"
 #include "runtime/files/file_read.h"
 #include "runtime/files/file_thread.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/files/sums.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
@@ -31,7 +31,7 @@ static struct {
     size_t bytes;
     bool is_checked; /* against the sums: what `buffer` has at this offset */
     bool is_good;
-    struct ms_source_failure failure;
+    struct ms_file_failure failure;
 } asked;
 
 static void ask_there(void *argument)
@@ -49,7 +49,7 @@ static bool ask(bool is_checked, uint64_t offset, size_t bytes)
     asked.offset = offset;
     asked.bytes = bytes;
     asked.is_checked = is_checked;
-    asked.failure = (struct ms_source_failure){0};
+    asked.failure = (struct ms_file_failure){0};
     const int before = live;
     CHECK(ms_file_thread_call(ask_there, NULL));
     CHECK_EQ(live, before);
@@ -146,7 +146,7 @@ MS_TEST_AFTER(start, a_read_past_the_end_says_which_bytes_are_missing)
     CHECK_EQ(count_log_lines(": cannot read 10 bytes at 196708: the file ends before them\n"), 1);
     CHECK_EQ(ms_counter_get(MS_COUNT_FILE_READ_BYTES), 0);
     CHECK(!ask(false, BYTES - 3, 5));
-    check_failure(MS_SOURCE_UNREADABLE, BYTES, 2, 0);
+    check_failure(MS_FAILURE_UNREADABLE, BYTES, 2, 0);
     CHECK(ask(false, BYTES - 3, 3));
 }
 
@@ -155,7 +155,7 @@ MS_TEST_AFTER(start, a_file_that_has_changed_is_not_read)
     const void *read;
     CHECK_EQ(truncate(file.path, BYTES - 10), 0);
     CHECK(!ask(false, BYTES - 20, 20));
-    CHECK_EQ(asked.failure.kind, MS_SOURCE_CHANGED);
+    CHECK_EQ(asked.failure.kind, MS_FAILURE_CHANGED);
     CHECK(ask(false, BYTES - 20, 10)); /* as it is now */
     CHECK(!ms_source_read_is_current(file.source));
     CHECK_EQ(ms_source_read(file.source, 0, buffer, 20, &read), CUDA_ERROR_OPERATING_SYSTEM);
@@ -176,7 +176,7 @@ MS_TEST_AFTER(start, the_copy_is_read_once_there_is_one)
     CHECK(ms_file_thread_call(open_null, NULL));
     atomic_store(&file.source->copy, open_there);
     CHECK(!ask(false, 3, 5));
-    check_failure(MS_SOURCE_UNREADABLE, 3, 5, EBADF);
+    check_failure(MS_FAILURE_UNREADABLE, 3, 5, EBADF);
     atomic_store(&file.source->copy, -1);
     CHECK(ask(false, 3, 5));
 }
@@ -194,7 +194,7 @@ MS_TEST_AFTER(start, a_read_is_a_use_of_the_file_and_ends_it)
 
 static void end_use(void *source)
 {
-    ms_source_end_use(source);
+    ms_file_end_use(source);
 }
 
 MS_TEST_AFTER(start, a_file_that_cannot_be_opened_again_is_not_read)
@@ -204,7 +204,7 @@ MS_TEST_AFTER(start, a_file_that_cannot_be_opened_again_is_not_read)
     CHECK(ms_file_thread_call(end_use, file.source));
     unlink(file.path);
     CHECK(!ask(false, 3, 5));
-    check_failure(MS_SOURCE_LOST, 0, 0, ENOENT);
+    check_failure(MS_FAILURE_LOST, 0, 0, ENOENT);
     CHECK_EQ(ms_source_read(file.source, 3, buffer, 5, &read), CUDA_ERROR_OPERATING_SYSTEM);
     CHECK_EQ(count_log_lines(": cannot be opened again (No such file or directory), but"), 1);
     CHECK_EQ(file.source->users, 0);
@@ -235,10 +235,10 @@ MS_TEST_AFTER(start, a_file_mapped_to_be_stored_to_is_not_read)
 MS_TEST_AFTER(start, a_file_that_was_given_up_says_so)
 {
     const void *read;
-    atomic_store(&file.source->state, MS_SOURCE_IS_LOST);
+    atomic_store(&file.source->state, MS_FILE_IS_LOST);
     CHECK(!ms_source_read_is_current(file.source));
     CHECK(!ask(false, BYTES, 1));
-    check_failure(MS_SOURCE_GIVEN_UP, BYTES, 1, 0);
+    check_failure(MS_FAILURE_GIVEN_UP, BYTES, 1, 0);
     CHECK_EQ(ms_source_read(file.source, 0, buffer, 20, &read), CUDA_ERROR_OPERATING_SYSTEM);
     CHECK_EQ(count_log_lines("it was opened for writing, or deleted, after the program"), 1);
 }
@@ -274,7 +274,7 @@ MS_TEST_AFTER(start, whole_parts_are_checked_by_what_was_read)
     add_sums(0);
     buffer[2 * PART - 1] ^= 1;
     CHECK(!check(0, BYTES));
-    check_failure(MS_SOURCE_DIFFERS, PART, PART, 0);
+    check_failure(MS_FAILURE_DIFFERS, PART, PART, 0);
     CHECK(is_seen(0) && !is_seen(1) && !is_seen(2));
     buffer[2 * PART - 1] ^= 1;
     CHECK(check(0, BYTES));
@@ -297,7 +297,7 @@ MS_TEST_AFTER(start, a_check_of_a_piece_reads_the_rest_of_its_part)
         CHECK_EQ(is_seen(2), begin + count > 2 * PART);
         add_sums(2);
         CHECK(!check(begin, count));
-        check_failure(MS_SOURCE_DIFFERS, PART, PART, 0);
+        check_failure(MS_FAILURE_DIFFERS, PART, PART, 0);
     }
 }
 
@@ -316,7 +316,7 @@ MS_TEST_AFTER(start, a_part_is_whole_up_to_its_last_byte)
     add_sums(0);
     memset(buffer, 0, BYTES);
     CHECK(!check(PART, PART));
-    check_failure(MS_SOURCE_DIFFERS, PART, PART, 0);
+    check_failure(MS_FAILURE_DIFFERS, PART, PART, 0);
     memcpy(buffer + PART, file.data + PART, PART);
     CHECK(check(PART - 10, PART + 10)); /* and a piece of the first, read again */
     CHECK(is_seen(0) && is_seen(1));
@@ -327,11 +327,11 @@ MS_TEST_AFTER(start, a_piece_cannot_be_checked_without_memory)
     add_sums(0);
     may_make = 0;
     CHECK(!check(PART + 1, 5));
-    check_failure(MS_SOURCE_UNREADABLE, PART, PART, ENOMEM);
+    check_failure(MS_FAILURE_UNREADABLE, PART, PART, ENOMEM);
     CHECK(!is_seen(1));
     CHECK_EQ(truncate(file.path, PART), 0);
     CHECK(!check(PART + 1, 5)); /* and nobody has seen that */
-    check_failure(MS_SOURCE_UNREADABLE, PART, PART, ENOMEM);
+    check_failure(MS_FAILURE_UNREADABLE, PART, PART, ENOMEM);
 }
 
 MS_TEST_AFTER(start, a_change_says_more_than_a_difference)
@@ -339,10 +339,10 @@ MS_TEST_AFTER(start, a_change_says_more_than_a_difference)
     add_sums(2);
     CHECK_EQ(truncate(file.path, 2 * PART), 0);
     CHECK(!check(PART, PART));
-    CHECK_EQ(asked.failure.kind, MS_SOURCE_CHANGED);
+    CHECK_EQ(asked.failure.kind, MS_FAILURE_CHANGED);
     CHECK_EQ(truncate(file.path, PART), 0);
     CHECK(!check(PART + 1, 5));
-    CHECK_EQ(asked.failure.kind, MS_SOURCE_CHANGED);
+    CHECK_EQ(asked.failure.kind, MS_FAILURE_CHANGED);
 }
 
 MS_TEST_AFTER(start, bytes_that_were_not_those_that_were_copied_are_a_failure)
@@ -361,7 +361,7 @@ MS_TEST_AFTER(start, bytes_that_were_not_those_that_were_copied_are_a_failure)
 
 /* --- what is said of a failure */
 
-static void check_line(struct ms_source_failure failure, const char *line)
+static void check_line(struct ms_file_failure failure, const char *line)
 {
     const int before = count_log_lines(line), all = count_log_lines("");
     failure.file = file.source;
@@ -372,19 +372,19 @@ static void check_line(struct ms_source_failure failure, const char *line)
 
 MS_TEST_AFTER(start, each_failure_has_its_line)
 {
-    check_line((struct ms_source_failure){.kind = MS_SOURCE_WRITTEN},
+    check_line((struct ms_file_failure){.kind = MS_FAILURE_WRITTEN},
                ": open for writing somewhere");
-    check_line((struct ms_source_failure){.kind = MS_SOURCE_STORED_TO},
+    check_line((struct ms_file_failure){.kind = MS_FAILURE_STORED_TO},
                ": mapped shared and writable");
-    check_line((struct ms_source_failure){.kind = MS_SOURCE_LOST, .error = EBADF},
+    check_line((struct ms_file_failure){.kind = MS_FAILURE_LOST, .error = EBADF},
                "the shim's descriptor of it is gone (Bad file descriptor)");
-    check_line((struct ms_source_failure){.kind = MS_SOURCE_LOST, .error = ESTALE},
+    check_line((struct ms_file_failure){.kind = MS_FAILURE_LOST, .error = ESTALE},
                "its file system does not have it any more (");
     file.source->stays_open = false;
-    check_line((struct ms_source_failure){.kind = MS_SOURCE_LOST, .error = ENOENT},
+    check_line((struct ms_file_failure){.kind = MS_FAILURE_LOST, .error = ENOENT},
                "cannot be opened again (No such file or directory), but");
-    struct ms_source_failure failure = {
-        .kind = MS_SOURCE_UNREADABLE, .offset = 7, .bytes = 9, .error = EIO};
+    struct ms_file_failure failure = {
+        .kind = MS_FAILURE_UNREADABLE, .offset = 7, .bytes = 9, .error = EIO};
     check_line(failure, ": cannot read 9 bytes at 7: Input/output error\n");
     failure.error = ESTALE;
     check_line(failure, "; it was deleted where it comes from, and the copied bytes are lost\n");
@@ -395,7 +395,7 @@ MS_TEST_AFTER(start, each_failure_has_its_line)
 MS_TEST_AFTER(start, a_change_is_said_by_what_has_changed)
 {
     struct stat *now, *then = &file.source->recorded;
-    struct ms_source_failure failure = {.kind = MS_SOURCE_CHANGED};
+    struct ms_file_failure failure = {.kind = MS_FAILURE_CHANGED};
     now = &failure.now;
     then->st_mtim = then->st_ctim = (struct timespec){5, 50};
     *now = *then;
@@ -407,6 +407,6 @@ MS_TEST_AFTER(start, a_change_is_said_by_what_has_changed)
     now->st_ctim.tv_sec = 6;
     check_line(failure, "(size 3, was 196708, links 7, was 1, mtime 5.000000051, was 5.000000050, "
                         "ctime 6.000000050, was 5.000000050); the");
-    failure.kind = MS_SOURCE_UNANSWERED;
+    failure.kind = MS_FAILURE_UNANSWERED;
     check_line(failure, ": changed by another process (size 3, was");
 }

@@ -9,7 +9,7 @@
 #include "runtime/files/change.h"
 #include "runtime/files/direct.h"
 #include "runtime/files/kept_threads.h"
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/files/sums.h"
 #include "runtime/finding/find.h"
 #include "runtime/loading/pinned_pool.h"
@@ -518,7 +518,7 @@ MS_TEST_AFTER(make_files, a_transfer_past_the_page_cache_opens_its_file_once)
     check_whole(file, 4);
     CHECK(count_cached(file) < 64);
     CHECK(file->source->direct >= 0);
-    const struct stat stat = *ms_source_stat(file->source);
+    const struct stat stat = *ms_file_stat(file->source);
     char path[MS_PATH_BYTES];
     CHECK(ms_change_begin(stat.st_dev, stat.st_ino, false, path));
     ms_change_end(stat.st_dev, stat.st_ino, true);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The line that explains a copy which waits while headers are read. Nothing here measures time. */
-#include "runtime/files/source_internal.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/files/trust.h"
 #include "runtime/shard/checkpoint_files.h"
 

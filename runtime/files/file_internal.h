@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The struct of a source, for the files of this folder that see inside: source.c (its life),
+ * The struct of a source, for the files of this folder that see inside: file.c (its life),
  * trust.c (is it unchanged), own_writers.c, file_read.c, direct.c, sums.c, change.c (files that are
  * about to change), lease_thread.c.
  *
  * What one of them adds has to follow these rules. System calls with a descriptor are for the file
- * thread and the threads that it starts, within a use (ms_source_begin_use). A file leaves the list
+ * thread and the threads that it starts, within a use (ms_file_begin_use). A file leaves the list
  * while its last reference is dropped, so who finds it there takes a reference by
  * ms_counted_try_take, or is done with it before the lock is dropped. A descriptor may be closed,
  * and its number be another file's, as soon as a source is let go: what was read counts only after
@@ -22,9 +22,9 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/pages.h"
 #include "runtime/config/config.h"
+#include "runtime/files/file.h"
 #include "runtime/files/host_snapshot.h"
 #include "runtime/files/lease.h"
-#include "runtime/files/source.h"
 
 /* Which changes the file system shows (trust.h). Immutable once the file can be found. */
 struct ms_file_system {
@@ -39,14 +39,14 @@ struct ms_file_system {
 };
 
 struct ms_source {
-    struct ms_counted counted;           /* must be first: lineage.h */
-    bool is_file, is_stored, is_name;    /* stored: in a store (loading/store.h) */
-    _Atomic(enum ms_source_state) state; /* changed under ms_files.lock */
+    struct ms_counted counted;         /* must be first: lineage.h */
+    bool is_file, is_stored, is_name;  /* stored: in a store (loading/store.h) */
+    _Atomic(enum ms_file_state) state; /* changed under ms_files.lock */
 
     size_t bytes; /* of a snapshot, whose bytes lie in place of all that follows */
 
     /* file */
-    _Atomic int descriptor; /* -1: ms_source_begin_use opens the file */
+    _Atomic int descriptor; /* -1: ms_file_begin_use opens the file */
     bool stays_open;        /* false: closed after each use; immutable once the file can be found */
     _Atomic int direct;     /* descriptor that reads past the page cache (direct.h) */
     uint32_t users;         /* uses of a file that does not stay open; guarded by ms_files.lock */
@@ -100,7 +100,7 @@ static inline struct ms_named *ms_source_named(const struct ms_source *name)
 }
 
 /* True if the file had a link when it became a source, and has none now. */
-static inline bool ms_source_has_lost_links(const struct ms_source *file, const struct stat *now)
+static inline bool ms_file_has_lost_links(const struct ms_source *file, const struct stat *now)
 {
     return now->st_nlink == 0 && file->recorded.st_nlink > 0;
 }
@@ -122,16 +122,16 @@ extern struct ms_files {
     struct ms_source *first;
 } ms_files;
 
-/* Adds a file to the list, with a use begun (ms_source_end_use), and owns the descriptor from then
+/* Adds a file to the list, with a use begun (ms_file_end_use), and owns the descriptor from then
  * on. Returns NULL if out of memory. */
 struct ms_mapping;
-struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
-                                        const struct ms_file_system *system,
-                                        const struct ms_mapping *mapping);
+struct ms_source *ms_file_create(int descriptor, const struct stat *stat,
+                                 const struct ms_file_system *system,
+                                 const struct ms_mapping *mapping);
 
 /* True if a writer has closed the watched file since it was recorded. */
-bool ms_source_had_writer(const struct ms_source *file);
+bool ms_file_had_writer(const struct ms_source *file);
 
 /* Closes the file's descriptor and gives its lease back, once. In the file thread. A thread that
  * still reads may then read another file, which ms_trust_check notices. */
-void ms_source_let_go(struct ms_source *file);
+void ms_file_let_go(struct ms_source *file);
