@@ -20,7 +20,7 @@
 #include "runtime/memory/backing.h"
 #include "runtime/memory/lineage.h"
 
-/* The facts: immutable after ms_space_add. Only memory/ makes an allocation, because the inside
+/* The facts: immutable after ms_space_add, but for `freed`. Only memory/ makes an allocation, because the inside
  * lies behind the facts. */
 struct ms_allocation {
     CUdeviceptr address;
@@ -35,6 +35,13 @@ struct ms_allocation {
     bool is_programs;              /* the program has reserved the addresses (backing.h) */
     bool is_opened;    /* memory of another process (calls/ipc.h), all of it resident for good */
     bool is_transient; /* takes the place of freed memory: no sign of a program that loads */
+
+    /* Of whoever owns an allocation that is in no index (delayed_free.h). */
+    struct {
+        struct ms_allocation *next;
+        CUevent event;     /* follows the program's uses; or NULL */
+        CUcontext context; /* whose work may use the memory; NULL: the allocation's own */
+    } freed;
 };
 
 /* All granules that have a byte of [begin, end), cut to the allocation. */

@@ -7,8 +7,6 @@
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/allocation.h"
-#include "runtime/memory/memory_internal.h"
-#include "runtime/memory/publish.h"
 #include "runtime/order/order.h"
 
 static struct {
@@ -22,12 +20,12 @@ static struct {
 /* sign: 1 or -1. */
 static void count(const struct ms_allocation *allocation, int64_t sign)
 {
-    if (MS_OWN(allocation)->freed == NULL)
+    if (allocation->freed.event == NULL)
         return;
-    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
-    atomic_fetch_add(&delayed.backed_bytes, (uint64_t)(sign * (int64_t)backing->backed_bytes));
+    const size_t backed = ms_backing_bytes(ms_allocation_backing(allocation));
+    atomic_fetch_add(&delayed.backed_bytes, (uint64_t)(sign * (int64_t)backed));
     atomic_fetch_add(&delayed.bytes[allocation->device],
-                     (uint64_t)(sign * (int64_t)backing->bytes));
+                     (uint64_t)(sign * (int64_t)allocation->granule_bytes));
 }
 
 /* Counts the allocation as owned, so that calls which may free it still come to the shim. */
@@ -36,7 +34,7 @@ static void add(struct ms_allocation *allocation)
     atomic_fetch_add(&ms_hot.owned, 1);
     count(allocation, 1);
     ms_lock_take(&delayed.lock);
-    MS_OWN(allocation)->next_delayed = delayed.first;
+    allocation->freed.next = delayed.first;
     delayed.first = allocation;
     atomic_store(&delayed.is_any, true);
     ms_lock_drop(&delayed.lock);
@@ -44,8 +42,8 @@ static void add(struct ms_allocation *allocation)
 
 void ms_delayed_free_add(struct ms_allocation *allocation, CUevent freed, CUcontext freed_in)
 {
-    MS_OWN(allocation)->freed = freed;
-    MS_OWN(allocation)->freed_in = freed_in;
+    allocation->freed.event = freed;
+    allocation->freed.context = freed_in;
     add(allocation);
 }
 
@@ -67,24 +65,23 @@ enum how { BY_EVENTS, PATIENTLY, BY_WAITING, AS_GONE };
 /* The context whose work may use the memory, and to which the event belongs. */
 static CUcontext user_of(const struct ms_allocation *allocation)
 {
-    return MS_OWN(allocation)->freed_in != NULL ? MS_OWN(allocation)->freed_in
-                                                : allocation->context;
+    return allocation->freed.context != NULL ? allocation->freed.context : allocation->context;
 }
 
 static bool is_done(const struct ms_allocation *allocation, enum how how)
 {
     const CUcontext context = user_of(allocation);
     if (how == AS_GONE ||
-        (MS_OWN(allocation)->freed != NULL &&
-         ms_order_event_passes(MS_OWN(allocation)->freed, context, how == PATIENTLY)))
+        (allocation->freed.event != NULL &&
+         ms_order_event_passes(allocation->freed.event, context, how == PATIENTLY)))
         return true;
     return how == BY_WAITING && ms_order_context_wait(context) == CUDA_SUCCESS;
 }
 
 static void destroy(struct ms_allocation *allocation, enum how how)
 {
-    if (MS_OWN(allocation)->freed != NULL && how != AS_GONE)
-        ms_driver.event_destroy(MS_OWN(allocation)->freed);
+    if (allocation->freed.event != NULL && how != AS_GONE)
+        ms_driver.event_destroy(allocation->freed.event);
     ms_allocation_destroy(allocation);
 }
 
@@ -98,7 +95,7 @@ static bool destroy_done(CUcontext context, enum how how)
     for (struct ms_allocation *allocation = take_all(), *next; allocation != NULL;
          allocation = next) {
         const bool is_meant = context == NULL || user_of(allocation) == context;
-        next = MS_OWN(allocation)->next_delayed;
+        next = allocation->freed.next;
         atomic_fetch_sub(&ms_hot.owned, 1);
         count(allocation, -1);
         const bool is_asked = how >= BY_WAITING || asked < MOST_ASKED;
@@ -132,7 +129,7 @@ bool ms_delayed_free_holds(CUdeviceptr address)
     ms_lock_take(&delayed.lock);
     const struct ms_allocation *at = delayed.first;
     while (at != NULL && address - at->address >= at->granule_bytes)
-        at = MS_OWN(at)->next_delayed;
+        at = at->freed.next;
     ms_lock_drop(&delayed.lock);
     return at != NULL;
 }

@@ -89,10 +89,6 @@ struct ms_inside {
     struct ms_ranges *trimmed; /* owned; ranges whose memory went back as MS_LEFTOVER (carve.h) and
                                   has not come again; NULL: none */
     size_t least_pieces;       /* ms_carve_gather leaves a block in no more pieces than this */
-
-    struct ms_allocation *next_delayed; /* delayed_free.h */
-    CUevent freed;                      /* follows the program's uses; or NULL */
-    CUcontext freed_in; /* the context whose work may use the memory; NULL: the allocation's own */
 };
 
 /* The bytes that count in the pool: whole granules; units of 512 bytes if the allocation is smaller
