@@ -8,7 +8,7 @@
 #include "runtime/calls/regular.h"
 #include "runtime/driver/flags.h"
 #include "runtime/driver/pool.h"
-#include "runtime/memory/delayed_free.h"
+#include "runtime/fill/delayed_free.h"
 #include "shim/init.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/observer.h"

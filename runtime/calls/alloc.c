@@ -19,7 +19,7 @@
 #include "runtime/kernel/parameters.h"
 #include "runtime/loading/pinned_pool.h"
 #include "runtime/memory/allocation.h"
-#include "runtime/memory/delayed_free.h"
+#include "runtime/fill/delayed_free.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/space.h"
 #include "runtime/order/examining.h"

@@ -2,7 +2,7 @@
 
 #include "runtime/calls/pointer.h"
 
-#include "runtime/memory/delayed_free.h"
+#include "runtime/fill/delayed_free.h"
 #include "runtime/memory/space.h"
 
 bool ms_pointer_is_owned(CUdeviceptr address)

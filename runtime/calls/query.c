@@ -7,7 +7,7 @@
 #include "runtime/calls/ipc.h"
 #include "runtime/calls/vmm.h"
 #include "runtime/fill/access.h"
-#include "runtime/memory/delayed_free.h"
+#include "runtime/fill/delayed_free.h"
 #include "runtime/memory/space.h"
 
 /* Buffer identifiers are unique in the process; the shim's start where the driver's never get. */

@@ -14,7 +14,7 @@
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/carve.h"
-#include "runtime/memory/delayed_free.h"
+#include "runtime/fill/delayed_free.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/space.h"
 #include "runtime/order/order.h"

@@ -8,7 +8,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/driver/quiesce.h"
 #include "runtime/fill/evict.h"
-#include "runtime/memory/delayed_free.h"
+#include "runtime/fill/delayed_free.h"
 #include "runtime/order/examining.h"
 
 /* How long calls are held up at first, and at most, before they may go on: calls under way, and the

@@ -16,7 +16,7 @@
 #include "runtime/fill/settle.h"
 #include "runtime/kernel/parameters.h"
 #include "runtime/loading/pinned_pool.h"
-#include "runtime/memory/delayed_free.h"
+#include "runtime/fill/delayed_free.h"
 #include "runtime/memory/publish.h"
 #include "runtime/order/examining.h"
 #include "runtime/order/order.h"

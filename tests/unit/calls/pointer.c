@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/calls/pointer.h"
 
-#include "runtime/memory/delayed_free.h"
+#include "runtime/fill/delayed_free.h"
 #include "runtime/memory/space.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"

@@ -6,7 +6,7 @@
 #include "runtime/calls/vmm.h"
 #include "runtime/config/config.h"
 #include "runtime/memory/allocation.h"
-#include "runtime/memory/delayed_free.h"
+#include "runtime/fill/delayed_free.h"
 #include "runtime/memory/space.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"

@@ -10,7 +10,7 @@
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/carve.h"
-#include "runtime/memory/delayed_free.h"
+#include "runtime/fill/delayed_free.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/ready.h"
 #include "runtime/order/order.h"

@@ -8,7 +8,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/driver/quiesce.h"
 #include "runtime/fill/evict.h"
-#include "runtime/memory/delayed_free.h"
+#include "runtime/fill/delayed_free.h"
 #include "runtime/order/examining.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"

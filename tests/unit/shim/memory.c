@@ -9,7 +9,7 @@
 #include "runtime/calls/query.h"
 #include "runtime/calls/regular.h"
 #include "runtime/fill/evict.h"
-#include "runtime/memory/delayed_free.h"
+#include "runtime/fill/delayed_free.h"
 #include "shim/init.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/observer.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/memory/delayed_free.h"
+#include "runtime/fill/delayed_free.h"
 
 #include <stdatomic.h>
 
