@@ -404,6 +404,40 @@ static CUresult replay_all(struct ms_allocation *allocation, size_t begin, size_
     return result == CUDA_SUCCESS ? replay_range(allocation, begin, end) : result;
 }
 
+/* When something began to come into memory, for the state page; began: 0 without a page. */
+struct timer {
+    uint64_t began, present_bytes;
+};
+
+static uint64_t present_bytes(const struct ms_allocation *allocation)
+{
+    const struct ms_lineage *lineage = ms_allocation_lineage(allocation);
+    return lineage->resident_bytes + lineage->cached_bytes;
+}
+
+static struct timer begin_timer(const struct ms_allocation *allocation)
+{
+    return (struct timer){ms_state_now(), present_bytes(allocation)};
+}
+
+/* Counts the time, and publishes an event with the bytes that have come. */
+static void publish(const struct timer *timer, const struct ms_allocation *allocation, size_t begin,
+                    CUresult result)
+{
+    if (timer->began == 0)
+        return;
+    ms_counter_add(MS_COUNT_MATERIALISE_NS, ms_state_now() - timer->began);
+    const uint64_t present = present_bytes(allocation);
+    const uint64_t bytes = present > timer->present_bytes ? present - timer->present_bytes : 0;
+    ms_why_add(bytes);
+    if (result == CUDA_SUCCESS)
+        ms_state_event(&(struct ms_event){.kind = MS_EVENT_MATERIALISE,
+                                          .block = allocation->id,
+                                          .address = allocation->address + begin,
+                                          .bytes = bytes,
+                                          .began = timer->began});
+}
+
 /* A way to bring bytes into memory. */
 typedef CUresult filler(struct ms_allocation *allocation, size_t begin, size_t end,
                         const void *argument);
@@ -411,9 +445,9 @@ typedef CUresult filler(struct ms_allocation *allocation, size_t begin, size_t e
 static CUresult fill_and_publish(struct ms_allocation *allocation, size_t begin, size_t end,
                                  filler *fill, const void *argument)
 {
-    const struct ms_publish_timer note = ms_publish_begin(allocation);
+    const struct timer timer = begin_timer(allocation);
     const CUresult result = fill(allocation, begin, end, argument);
-    ms_publish_materialised(&note, allocation, begin, result);
+    publish(&timer, allocation, begin, result);
     return result;
 }
 
@@ -713,7 +747,7 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
     if (!ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_NOT_RESIDENT))
         return CUDA_SUCCESS;
     struct ms_driver_scope scope;
-    const struct ms_publish_timer note = ms_publish_begin(allocation);
+    const struct timer timer = begin_timer(allocation);
     CUresult result = ms_driver_enter(allocation->context, &scope);
     if (result == CUDA_SUCCESS) {
         result = cover(allocation, begin, end);
@@ -725,7 +759,7 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
     extend_window(allocation);
     ms_counter_add(MS_COUNT_MATERIALISED_BYTES, end - begin);
     result = ms_bytes_set_kind(allocation, begin, end, MS_RESIDENT);
-    ms_publish_materialised(&note, allocation, begin, result);
+    publish(&timer, allocation, begin, result);
     return result;
 }
 

@@ -5,9 +5,6 @@
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/state/counters.h"
-#include "runtime/state/why.h"
-
-/* --- blocks */
 
 static uint64_t present_bytes(const struct ms_lineage *lineage)
 {
@@ -194,28 +191,4 @@ void ms_publish_freed(struct ms_allocation *allocation)
         ms_counter_move(MS_GAUGE_DEFERRED, -(int64_t)published->deferred_bytes);
     }
     ms_state_remove(&published->place);
-}
-
-/* --- events */
-
-struct ms_publish_timer ms_publish_begin(const struct ms_allocation *allocation)
-{
-    return (struct ms_publish_timer){ms_state_now(), present_bytes(&MS_OWN(allocation)->lineage)};
-}
-
-void ms_publish_materialised(const struct ms_publish_timer *note,
-                             const struct ms_allocation *allocation, size_t begin, CUresult result)
-{
-    if (note->began == 0)
-        return;
-    ms_counter_add(MS_COUNT_MATERIALISE_NS, ms_state_now() - note->began);
-    const uint64_t present = present_bytes(&MS_OWN(allocation)->lineage);
-    const uint64_t bytes = present > note->present_bytes ? present - note->present_bytes : 0;
-    ms_why_add(bytes);
-    if (result == CUDA_SUCCESS)
-        ms_state_event(&(struct ms_event){.kind = MS_EVENT_MATERIALISE,
-                                          .block = allocation->id,
-                                          .address = allocation->address + begin,
-                                          .bytes = bytes,
-                                          .began = note->began});
 }

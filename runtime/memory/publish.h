@@ -23,14 +23,6 @@ void ms_publish_allocation(struct ms_allocation *allocation);
 /* The allocation is about to leave the index. */
 void ms_publish_freed(struct ms_allocation *allocation);
 
-/* Brackets materialising: counts the time, and publishes an event with the bytes. */
-struct ms_publish_timer {
-    uint64_t began, present_bytes;
-};
-struct ms_publish_timer ms_publish_begin(const struct ms_allocation *allocation);
-void ms_publish_materialised(const struct ms_publish_timer *note,
-                             const struct ms_allocation *allocation, size_t begin, CUresult result);
-
 /* Publishes an event of [begin, begin + bytes) of an allocation. text may be NULL. */
 static inline void ms_publish_event(enum ms_event_kind kind, const struct ms_allocation *allocation,
                                     size_t begin, size_t bytes, const char *text)

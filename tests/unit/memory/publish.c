@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "runtime/files/source.h"
+#include "runtime/fill/materialise.h"
 #include "runtime/finding/find.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/memory_internal.h"
@@ -107,8 +108,7 @@ MS_TEST(an_allocation_is_not_noted_without_a_page)
     CHECK_EQ(ms_allocation_lineage(allocation)->changed_end,
              BYTES); /* for a page that comes later */
     ms_publish_freed(allocation);
-    const struct ms_publish_timer note = ms_publish_begin(allocation);
-    CHECK_EQ(note.began, 0);
+    CHECK_EQ(ms_state_now(), 0);
     end();
 }
 
@@ -287,27 +287,25 @@ MS_TEST_BETWEEN(start_with_page, end, a_record_has_the_name_of_its_tensor)
 
 /* --- events */
 
+static CUresult materialise(size_t first, size_t behind)
+{
+    MS_CLAIMED struct ms_allocation *claimed = ms_space_claim(allocation->address);
+    return ms_materialise(claimed, first * FAKE_GRANULE, behind * FAKE_GRANULE, MS_NEED_READ);
+}
+
 MS_TEST_BETWEEN(start_with_page, end, a_materialisation_is_told_when_it_succeeds)
 {
     set(0, 4, &fill);
-    struct ms_publish_timer note = ms_publish_begin(allocation);
-    CHECK(note.began > 0);
-    ms_publish_materialised(&note, allocation, FAKE_GRANULE, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(ms_state_now() > 0);
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(materialise(1, 3), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(last_event().kind, MS_EVENT_NONE);
-    set(1, 3, &cached);
-    ms_publish_materialised(&note, allocation, FAKE_GRANULE, CUDA_SUCCESS);
+    CHECK_EQ(materialise(1, 3), CUDA_SUCCESS);
     const struct ms_state_event event = last_event();
     CHECK_EQ(event.kind, MS_EVENT_MATERIALISE);
     CHECK_EQ(event.block, allocation->id);
     CHECK_EQ(event.address, allocation->address + FAKE_GRANULE);
     CHECK_EQ(event.bytes, 2 * FAKE_GRANULE);
-}
-
-static void materialise(size_t first, size_t behind)
-{
-    const struct ms_publish_timer note = ms_publish_begin(allocation);
-    set(first, behind, &cached);
-    ms_publish_materialised(&note, allocation, first * FAKE_GRANULE, CUDA_SUCCESS);
 }
 
 MS_TEST_BETWEEN(start_with_page, end,
