@@ -26,7 +26,7 @@ static const char *const group_names[GROUP_COUNT] = {"first", "rest", "faults"};
 static const struct {
     enum group group;
     const char *name;
-    void (*body)(void *unused);
+    probe_body *body;
     int limit_seconds;
 } sections[] = {
     {FIRST, "device", section_device, 30},
@@ -173,7 +173,7 @@ int main(int count, char **words)
             const int64_t section_ns = probe_clock_ns();
             if (!is_selected(&options, group_names[sections[i].group], sections[i].name))
                 continue;
-            probe_child(sections[i].name, sections[i].limit_seconds, sections[i].body, NULL);
+            probe_child(sections[i].name, sections[i].limit_seconds, sections[i].body, 0);
             fprintf(stderr, "%-14s %7.2f s\n", sections[i].name,
                     (double)(probe_clock_ns() - section_ns) / 1e9);
         }

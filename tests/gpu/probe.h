@@ -5,7 +5,7 @@
  * program runs on any driver, on the simulated one too.
  *
  * Every section runs in a child process that is forked before CUDA is initialised: a sticky error,
- * a crash or a hang of one section leaves the others alone. Inside a section, probe_step() does the
+ * a crash or a hang of one section leaves the others alone. Inside a section, probe_steps() does the
  * same for errors that do not poison the process: it writes {"error": "..."} and the section goes
  * on.
  */
@@ -28,106 +28,42 @@
 CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent);
 #endif
 
-/* The driver functions in use, by binary name. A name the driver lacks leaves its slot NULL. */
-#define PROBE_DRIVER(X)                  \
-    X(cuInit)                            \
-    X(cuDriverGetVersion)                \
-    X(cuGetErrorName)                    \
-    X(cuGetProcAddress_v2)               \
-    X(cuDeviceGetCount)                  \
-    X(cuDeviceGet)                       \
-    X(cuDeviceGetName)                   \
-    X(cuDeviceTotalMem_v2)               \
-    X(cuDeviceGetAttribute)              \
-    X(cuDevicePrimaryCtxRetain)          \
-    X(cuCtxSetCurrent)                   \
-    X(cuCtxSynchronize)                  \
-    X(cuCtxRecordEvent)                  \
-    X(cuMemGetInfo_v2)                   \
-    X(cuMemAlloc_v2)                     \
-    X(cuMemFree_v2)                      \
-    X(cuMemAllocAsync)                   \
-    X(cuMemFreeAsync)                    \
-    X(cuMemAllocFromPoolAsync)           \
-    X(cuMemPoolCreate)                   \
-    X(cuMemPoolDestroy)                  \
-    X(cuMemPoolTrimTo)                   \
-    X(cuMemPoolGetAttribute)             \
-    X(cuMemPoolSetAttribute)             \
-    X(cuDeviceGetDefaultMemPool)         \
-    X(cuMemAllocManaged)                 \
-    X(cuMemHostAlloc)                    \
-    X(cuMemFreeHost)                     \
-    X(cuMemHostRegister_v2)              \
-    X(cuMemHostUnregister)               \
-    X(cuMemGetAddressRange_v2)           \
-    X(cuMemGetAllocationGranularity)     \
-    X(cuMemAddressReserve)               \
-    X(cuMemAddressFree)                  \
-    X(cuMemCreate)                       \
-    X(cuMemRelease)                      \
-    X(cuMemMap)                          \
-    X(cuMemUnmap)                        \
-    X(cuMemSetAccess)                    \
-    X(cuMemGetAccess)                    \
-    X(cuMemRetainAllocationHandle)       \
-    X(cuMemExportToShareableHandle)      \
-    X(cuMemGetHandleForAddressRange)     \
-    X(cuIpcGetMemHandle)                 \
-    X(cuPointerGetAttribute)             \
-    X(cuPointerGetAttributes)            \
-    X(cuPointerSetAttribute)             \
-    X(cuMemcpy)                          \
-    X(cuMemcpyAsync)                     \
-    X(cuMemcpyHtoD_v2)                   \
-    X(cuMemcpyHtoDAsync_v2)              \
-    X(cuMemcpyDtoH_v2)                   \
-    X(cuMemcpyDtoHAsync_v2)              \
-    X(cuMemcpyDtoD_v2)                   \
-    X(cuMemcpyDtoDAsync_v2)              \
-    X(cuMemcpy2D_v2)                     \
-    X(cuMemcpy2DAsync_v2)                \
-    X(cuMemsetD8_v2)                     \
-    X(cuMemsetD8Async)                   \
-    X(cuMemsetD32_v2)                    \
-    X(cuMemsetD2D8_v2)                   \
-    X(cuMemAdvise_v2)                    \
-    X(cuMemPrefetchAsync_v2)             \
-    X(cuStreamCreate)                    \
-    X(cuStreamDestroy_v2)                \
-    X(cuStreamQuery)                     \
-    X(cuStreamSynchronize)               \
-    X(cuStreamWaitEvent)                 \
-    X(cuStreamBeginCapture_v2)           \
-    X(cuStreamEndCapture)                \
-    X(cuStreamIsCapturing)               \
-    X(cuThreadExchangeStreamCaptureMode) \
-    X(cuGraphDestroy)                    \
-    X(cuEventCreate)                     \
-    X(cuEventRecord)                     \
-    X(cuEventQuery)                      \
-    X(cuEventSynchronize)                \
-    X(cuEventDestroy_v2)                 \
-    X(cuLaunchHostFunc)                  \
-    X(cuLaunchKernel)                    \
-    X(cuModuleLoad)                      \
-    X(cuModuleLoadData)                  \
-    X(cuModuleUnload)                    \
-    X(cuModuleGetFunction)               \
-    X(cuFuncGetParamInfo)                \
-    X(cuFuncGetName)                     \
-    X(cuFuncIsLoaded)
+/* The driver functions in use, by binary name. One that the driver lacks is NULL. */
+#define PROBE_DRIVER(X)                                                                           \
+    X(cuInit), X(cuDriverGetVersion), X(cuGetErrorName), X(cuGetProcAddress_v2),                  \
+        X(cuDeviceGetCount), X(cuDeviceGet), X(cuDeviceGetName), X(cuDeviceTotalMem_v2),          \
+        X(cuDeviceGetAttribute), X(cuDevicePrimaryCtxRetain), X(cuCtxSetCurrent),                 \
+        X(cuCtxSynchronize), X(cuCtxRecordEvent), X(cuMemGetInfo_v2), X(cuMemAlloc_v2),           \
+        X(cuMemFree_v2), X(cuMemAllocAsync), X(cuMemFreeAsync), X(cuMemAllocFromPoolAsync),       \
+        X(cuMemPoolCreate), X(cuMemPoolDestroy), X(cuMemPoolTrimTo), X(cuMemPoolGetAttribute),    \
+        X(cuMemPoolSetAttribute), X(cuDeviceGetDefaultMemPool), X(cuMemAllocManaged),             \
+        X(cuMemHostAlloc), X(cuMemFreeHost), X(cuMemHostRegister_v2), X(cuMemHostUnregister),     \
+        X(cuMemGetAddressRange_v2), X(cuMemGetAllocationGranularity), X(cuMemAddressReserve),     \
+        X(cuMemAddressFree), X(cuMemCreate), X(cuMemRelease), X(cuMemMap), X(cuMemUnmap),         \
+        X(cuMemSetAccess), X(cuMemGetAccess), X(cuMemRetainAllocationHandle),                     \
+        X(cuMemExportToShareableHandle), X(cuMemGetHandleForAddressRange), X(cuIpcGetMemHandle),  \
+        X(cuPointerGetAttribute), X(cuPointerGetAttributes), X(cuPointerSetAttribute),            \
+        X(cuMemcpy), X(cuMemcpyAsync), X(cuMemcpyHtoD_v2), X(cuMemcpyHtoDAsync_v2),               \
+        X(cuMemcpyDtoH_v2), X(cuMemcpyDtoHAsync_v2), X(cuMemcpyDtoD_v2), X(cuMemcpyDtoDAsync_v2), \
+        X(cuMemcpy2D_v2), X(cuMemcpy2DAsync_v2), X(cuMemsetD8_v2), X(cuMemsetD8Async),            \
+        X(cuMemsetD32_v2), X(cuMemsetD2D8_v2), X(cuMemAdvise_v2), X(cuMemPrefetchAsync_v2),       \
+        X(cuStreamCreate), X(cuStreamDestroy_v2), X(cuStreamQuery), X(cuStreamSynchronize),       \
+        X(cuStreamWaitEvent), X(cuStreamBeginCapture_v2), X(cuStreamEndCapture),                  \
+        X(cuStreamIsCapturing), X(cuThreadExchangeStreamCaptureMode), X(cuGraphDestroy),          \
+        X(cuEventCreate), X(cuEventRecord), X(cuEventQuery), X(cuEventSynchronize),               \
+        X(cuEventDestroy_v2), X(cuLaunchHostFunc), X(cuLaunchKernel), X(cuModuleLoad),            \
+        X(cuModuleLoadData), X(cuModuleUnload), X(cuModuleGetFunction), X(cuFuncGetParamInfo),    \
+        X(cuFuncGetName), X(cuFuncIsLoaded)
 
-struct driver {
-    void *library;
-#define PROBE_SLOT(name) __typeof__(&name) name;
-    PROBE_DRIVER(PROBE_SLOT)
-#undef PROBE_SLOT
-};
-extern struct driver cu;
+#define PROBE_PLACE(name) PLACE_OF_##name
+enum { PROBE_DRIVER(PROBE_PLACE), PLACE_COUNT };
+extern void *probe_library, *probe_functions[PLACE_COUNT];
 
-/* Calls a slot; CUDA_ERROR_NOT_FOUND when the driver lacks it. */
-#define CU(name, ...) (cu.name == NULL ? CUDA_ERROR_NOT_FOUND : cu.name(__VA_ARGS__))
+/* Calls one; CUDA_ERROR_NOT_FOUND when the driver lacks it. */
+#define CU(name, ...)                           \
+    (probe_functions[PROBE_PLACE(name)] == NULL \
+         ? CUDA_ERROR_NOT_FOUND                 \
+         : ((__typeof__(&name))probe_functions[PROBE_PLACE(name)])(__VA_ARGS__))
 /* The same, and anything but success ends the step. */
 #define TRY(name, ...) probe_require(#name, CU(name, __VA_ARGS__))
 
@@ -143,6 +79,7 @@ void js_open_list(const char *key);
 void js_close(void);
 void js_int(const char *key, long long value);
 void js_number(const char *key, double value);
+void js_us(const char *key, int64_t ns);
 void js_bool(const char *key, bool value);
 void js_string(const char *key, const char *value);
 void js_format(const char *key, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -150,8 +87,18 @@ void js_address(const char *key, uint64_t value);
 void js_result(const char *key, CUresult result); /* its name, as "CUDA_ERROR_INVALID_VALUE" */
 void js_raw(const char *key, const char *json);   /* a whole JSON value, already text */
 
-/* Steps (probe_json.c): an object under `key`; a failure inside ends only that object. */
-void probe_step(const char *key, void (*body)(void *argument), void *argument);
+/*
+ * Steps (probe_json.c): an object under each key; a failure inside ends only that object. Bodies
+ * share a type, so many have no use for their argument.
+ */
+typedef void probe_body(size_t argument);
+struct probe_row {
+    const char *key;
+    probe_body *body;
+    size_t argument;
+};
+#define PROBE_STEPS(rows) probe_steps(rows, ARRAY_COUNT(rows))
+void probe_steps(const struct probe_row *rows, size_t count);
 _Noreturn void probe_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void probe_require(const char *what, CUresult result);
 
@@ -160,7 +107,7 @@ void probe_require(const char *what, CUresult result);
  * text becomes the value of `key` here. When the child crashes or outlives the limit, the value is
  * {"error": "..."}.
  */
-void probe_child(const char *key, int limit_seconds, void (*body)(void *argument), void *argument);
+void probe_child(const char *key, int limit_seconds, probe_body *body, size_t argument);
 
 /* Driver and device (probe_driver.c). */
 bool probe_driver_load(char *error, size_t capacity);
@@ -173,16 +120,20 @@ extern const char *probe_kernel_file; /* a module with the probe's kernels; NULL
 int64_t probe_clock_ns(void);
 int64_t probe_free_bytes(void);
 
-/* VMM in one line each; all fail the step on an error. */
+/* In one line each; all fail the step on an error but those that give a result. */
+CUmemLocation probe_location(void);
 CUmemAllocationProp probe_property(void);
 CUdeviceptr probe_reserve(size_t bytes);
 CUmemGenericAllocationHandle probe_create(size_t bytes);
 void probe_map(CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle handle);
-CUresult probe_set_access(CUdeviceptr address, size_t bytes, CUmemAccess_flags flags);
+CUresult probe_set_access_to(CUdeviceptr address, size_t bytes, CUmemAccess_flags flags);
+CUresult probe_set_access(CUdeviceptr address, size_t bytes); /* to read and to write */
+void probe_give_access(CUdeviceptr address, size_t bytes);    /* the same, or fails the step */
 CUdeviceptr probe_mapped(size_t bytes); /* reserve, create, map, set access, release */
 CUdeviceptr probe_alloc(size_t bytes);
 CUstream probe_stream(unsigned flags);
 void *probe_pinned(size_t bytes);
+void *probe_malloc(size_t bytes); /* a whole number of pages at a page */
 
 /* Samples of one operation, in nanoseconds; printed in microseconds. */
 struct samples {
@@ -191,6 +142,14 @@ struct samples {
 };
 void samples_add(struct samples *samples, int64_t ns);
 void samples_print(struct samples *samples, const char *key);
+/* Makes the call and adds the time that it took; anything but success ends the step. */
+#define TIMED(samples, name, ...)                                \
+    do {                                                         \
+        const int64_t timed_start_ns = probe_clock_ns();         \
+        const CUresult timed_result = CU(name, __VA_ARGS__);     \
+        samples_add(samples, probe_clock_ns() - timed_start_ns); \
+        probe_require(#name, timed_result);                      \
+    } while (0)
 
 /*
  * Work that keeps a stream busy for about `milliseconds` (probe_kernel.c): a spinning kernel when
@@ -204,26 +163,11 @@ void busy_start(CUstream stream, enum busy_kind kind, int milliseconds);
 
 /* The probe's own kernels, by name; fails the step when they cannot be loaded. */
 CUfunction probe_kernel(const char *name);
-CUresult probe_kernel_store(CUdeviceptr address, uint32_t value); /* one thread writes one word */
+CUresult probe_kernel_store(CUdeviceptr address, uint32_t value,
+                            CUstream stream); /* one thread writes one word */
 
 /* Sections, each the body of a child. */
-void section_device(void *unused);
-void section_shim(void *unused);
-void section_accounting(void *unused);
-void section_reserve(void *unused);
-void section_fresh_memory(void *unused);
-void section_resolver(void *unused);
-void section_cost(void *unused);
-void section_mappings(void *unused);
-void section_pools(void *unused);
-void section_busy(void *unused);
-void section_alias(void *unused);
-void section_attributes(void *unused);
-void section_unmapped(void *unused);
-void section_order(void *unused);
-void section_pageable(void *unused);
-void section_capture(void *unused);
-void section_edges(void *unused);
-void section_access_flags(void *unused);
-void section_past_end(void *unused);
-void section_parameters(void *unused);
+probe_body section_device, section_shim, section_accounting, section_reserve, section_fresh_memory,
+    section_resolver, section_cost, section_mappings, section_pools, section_busy, section_alias,
+    section_attributes, section_unmapped, section_order, section_pageable, section_capture,
+    section_edges, section_access_flags, section_past_end, section_parameters;

@@ -16,18 +16,15 @@ static void map_aliases(CUdeviceptr address, CUmemGenericAllocationHandle handle
 {
     map_costs.count = 0;
     for (size_t i = 0; i < count; i++) {
-        const int64_t start_ns = probe_clock_ns();
-        probe_map(address + i * bytes, bytes, handle);
-        samples_add(&map_costs, probe_clock_ns() - start_ns);
+        TIMED(&map_costs, cuMemMap, address + i * bytes, bytes, 0, handle, 0);
     }
 }
 
 static void give_access(CUdeviceptr address, size_t bytes)
 {
     const int64_t start_ns = probe_clock_ns();
-    probe_require("cuMemSetAccess",
-                  probe_set_access(address, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
-    js_number("set_access_over_all_us", (double)(probe_clock_ns() - start_ns) / 1e3);
+    probe_give_access(address, bytes);
+    js_us("set_access_over_all_us", probe_clock_ns() - start_ns);
 }
 
 static uint32_t read_word(CUdeviceptr address)
@@ -50,7 +47,7 @@ static void check_coherence(CUdeviceptr address, size_t count, size_t bytes)
     js_bool("copy_seen_through_all", read_word(address) == word && read_word(last) == word);
     if (!busy_kernel_available())
         return;
-    probe_require("cuLaunchKernel", probe_kernel_store(last, 0x44444444));
+    probe_require("cuLaunchKernel", probe_kernel_store(last, 0x44444444, NULL));
     js_bool("kernel_store_seen", read_word(address) == 0x44444444);
 }
 
@@ -64,34 +61,28 @@ static double memset_gib_per_second(CUdeviceptr address, size_t bytes)
     return (double)bytes / (double)GIB / ((double)(probe_clock_ns() - start_ns) / 1e9);
 }
 
-struct shape {
-    size_t handle_bytes, count;
-};
-
-static void many_aliases(void *shape_)
+static void many_aliases(size_t handle_bytes)
 {
-    const struct shape *const shape = shape_;
-    const size_t total = shape->handle_bytes * shape->count;
+    const size_t count = alias_count() * (2 * MIB) / (handle_bytes), total = handle_bytes * count;
     const CUdeviceptr address = probe_reserve(total);
     const int64_t before = probe_free_bytes();
-    const CUmemGenericAllocationHandle handle = probe_create(shape->handle_bytes);
-    js_int("mappings", (long long)shape->count);
-    map_aliases(address, handle, shape->count, shape->handle_bytes);
+    const CUmemGenericAllocationHandle handle = probe_create(handle_bytes);
+    js_int("mappings", (long long)count);
+    map_aliases(address, handle, count, handle_bytes);
     samples_print(&map_costs, "map");
     give_access(address, total);
     js_int("physical", before - probe_free_bytes());
-    check_coherence(address, shape->count, shape->handle_bytes);
+    check_coherence(address, count, handle_bytes);
     js_number("memset_gib_per_second", memset_gib_per_second(address, total));
     const int64_t start_ns = probe_clock_ns();
     TRY(cuMemUnmap, address, total);
-    js_number("unmap_all_in_one_us", (double)(probe_clock_ns() - start_ns) / 1e3);
+    js_us("unmap_all_in_one_us", probe_clock_ns() - start_ns);
     TRY(cuMemRelease, handle);
     TRY(cuMemAddressFree, address, total);
 }
 
-static void access_one_by_one(void *unused)
+static void access_one_by_one(size_t unused)
 {
-    (void)unused;
     const size_t count = probe_quick ? 16 : 256;
     const CUdeviceptr address = probe_reserve(count * GRANULE);
     const CUmemGenericAllocationHandle handle = probe_create(GRANULE);
@@ -99,8 +90,7 @@ static void access_one_by_one(void *unused)
     access_costs.count = 0;
     for (size_t i = 0; i < count; i++) {
         const int64_t start_ns = probe_clock_ns();
-        probe_require("cuMemSetAccess", probe_set_access(address + i * GRANULE, GRANULE,
-                                                         CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+        probe_give_access(address + i * GRANULE, GRANULE);
         samples_add(&access_costs, probe_clock_ns() - start_ns);
     }
     samples_print(&access_costs, "set_access_each");
@@ -109,9 +99,8 @@ static void access_one_by_one(void *unused)
 }
 
 /* Which sizes and offsets of a handle can be mapped. */
-static void partial(void *unused)
+static void partial(size_t unused)
 {
-    (void)unused;
     const CUdeviceptr address = probe_reserve(256 * MIB);
     const CUmemGenericAllocationHandle handle = probe_create(64 * MIB);
     static const struct {
@@ -143,9 +132,8 @@ static void partial(void *unused)
 }
 
 /* Owned and sink granules in turn, as under a tensor of which a rank keeps every second granule. */
-static void interleaved(void *unused)
+static void interleaved(size_t unused)
 {
-    (void)unused;
     const size_t count = probe_quick ? 16 : 512, total = count * GRANULE;
     const CUdeviceptr address = probe_reserve(total);
     const CUmemGenericAllocationHandle sink = probe_create(GRANULE);
@@ -153,9 +141,7 @@ static void interleaved(void *unused)
         probe_map(address + i * GRANULE, GRANULE, i % 2 ? sink : probe_create(GRANULE));
     give_access(address, total);
     js_number("memset_gib_per_second", memset_gib_per_second(address, total));
-    uint32_t *const pattern = malloc(total);
-    if (pattern == NULL)
-        probe_fail("malloc");
+    uint32_t *const pattern = probe_malloc(total);
     for (size_t i = 0; i < total / 4; i++)
         pattern[i] = (uint32_t)i * 2654435761u;
     TRY(cuMemcpyHtoD_v2, address, pattern, total);
@@ -170,15 +156,15 @@ static void interleaved(void *unused)
     js_number("memset_gib_per_second_one_handle", memset_gib_per_second(plain, total));
 }
 
-void section_alias(void *unused)
+void section_alias(size_t unused)
 {
-    (void)unused;
+    static const struct probe_row rows[] = {
+        {"sink_of_2_mib", many_aliases, GRANULE},
+        {"sink_of_64_mib", many_aliases, 64 * MIB},
+        {"access_one_by_one", access_one_by_one},
+        {"partial", partial},
+        {"interleaved", interleaved},
+    };
     probe_driver_start();
-    struct shape granule = {GRANULE, alias_count()};
-    struct shape large = {64 * MIB, alias_count() / 32};
-    probe_step("sink_of_2_mib", many_aliases, &granule);
-    probe_step("sink_of_64_mib", many_aliases, &large);
-    probe_step("access_one_by_one", access_one_by_one, NULL);
-    probe_step("partial", partial, NULL);
-    probe_step("interleaved", interleaved, NULL);
+    PROBE_STEPS(rows);
 }

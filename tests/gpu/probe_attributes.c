@@ -12,29 +12,27 @@
 static const struct {
     const char *name;
     CUpointer_attribute attribute;
-} attributes[] = {
-    ATTRIBUTE(CONTEXT),
-    ATTRIBUTE(MEMORY_TYPE),
-    ATTRIBUTE(DEVICE_POINTER),
-    ATTRIBUTE(HOST_POINTER),
-    ATTRIBUTE(P2P_TOKENS),
-    ATTRIBUTE(SYNC_MEMOPS),
-    ATTRIBUTE(BUFFER_ID),
-    ATTRIBUTE(IS_MANAGED),
-    ATTRIBUTE(DEVICE_ORDINAL),
-    ATTRIBUTE(IS_LEGACY_CUDA_IPC_CAPABLE),
-    ATTRIBUTE(RANGE_START_ADDR),
-    ATTRIBUTE(RANGE_SIZE),
-    ATTRIBUTE(MAPPED),
-    ATTRIBUTE(ALLOWED_HANDLE_TYPES),
-    ATTRIBUTE(IS_GPU_DIRECT_RDMA_CAPABLE),
-    ATTRIBUTE(ACCESS_FLAGS),
-    ATTRIBUTE(MEMPOOL_HANDLE),
-    ATTRIBUTE(MAPPING_SIZE),
-    ATTRIBUTE(MAPPING_BASE_ADDR),
-    ATTRIBUTE(MEMORY_BLOCK_ID),
-    ATTRIBUTE(IS_HW_DECOMPRESS_CAPABLE),
-};
+} attributes[] = {ATTRIBUTE(CONTEXT),
+                  ATTRIBUTE(MEMORY_TYPE),
+                  ATTRIBUTE(DEVICE_POINTER),
+                  ATTRIBUTE(HOST_POINTER),
+                  ATTRIBUTE(P2P_TOKENS),
+                  ATTRIBUTE(SYNC_MEMOPS),
+                  ATTRIBUTE(BUFFER_ID),
+                  ATTRIBUTE(IS_MANAGED),
+                  ATTRIBUTE(DEVICE_ORDINAL),
+                  ATTRIBUTE(IS_LEGACY_CUDA_IPC_CAPABLE),
+                  ATTRIBUTE(RANGE_START_ADDR),
+                  ATTRIBUTE(RANGE_SIZE),
+                  ATTRIBUTE(MAPPED),
+                  ATTRIBUTE(ALLOWED_HANDLE_TYPES),
+                  ATTRIBUTE(IS_GPU_DIRECT_RDMA_CAPABLE),
+                  ATTRIBUTE(ACCESS_FLAGS),
+                  ATTRIBUTE(MEMPOOL_HANDLE),
+                  ATTRIBUTE(MAPPING_SIZE),
+                  ATTRIBUTE(MAPPING_BASE_ADDR),
+                  ATTRIBUTE(MEMORY_BLOCK_ID),
+                  ATTRIBUTE(IS_HW_DECOMPRESS_CAPABLE)};
 
 enum { KINDS_MAX = 16 };
 static struct kind {
@@ -57,8 +55,7 @@ static void add_vmm_kinds(void)
     probe_map(base, GRANULE, probe_create(GRANULE));
     probe_map(base + GRANULE, 2 * GRANULE, probe_create(2 * GRANULE));
     probe_map(base + 6 * GRANULE, GRANULE, probe_create(GRANULE));
-    probe_require("cuMemSetAccess",
-                  probe_set_access(base, 3 * GRANULE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    probe_give_access(base, 3 * GRANULE);
     add_kind("reserved_never_mapped", probe_reserve(4 * GRANULE), GRANULE + 100);
     add_kind("mapped_first_handle", base, 100);
     add_kind("mapped_second_handle", base, 2 * GRANULE + 100);
@@ -113,87 +110,81 @@ static void print_attribute(CUpointer_attribute attribute, const struct kind *ki
     js_close();
 }
 
-static void print_address_range(void *unused)
+static void print_address_range(const struct kind *kind)
 {
-    (void)unused;
-    for (int i = 0; i < kind_count; i++) {
-        CUdeviceptr base = 0;
-        size_t bytes = 0;
-        const CUresult result = CU(cuMemGetAddressRange_v2, &base, &bytes, kinds[i].address);
-        js_open(kinds[i].name);
-        js_result("result", result);
-        if (result == CUDA_SUCCESS) {
-            js_int("base_minus_start", (long long)(base - kinds[i].base));
-            js_int("bytes", (long long)bytes);
-        }
-        js_close();
+    CUdeviceptr base = 0;
+    size_t bytes = 0;
+    const CUresult result = CU(cuMemGetAddressRange_v2, &base, &bytes, kind->address);
+    js_open(kind->name);
+    js_result("result", result);
+    if (result == CUDA_SUCCESS) {
+        js_int("base_minus_start", (long long)(base - kind->base));
+        js_int("bytes", (long long)bytes);
     }
+    js_close();
 }
 
 /* The plural form answers zeros where the singular one fails. */
-static void print_plural(void *unused)
+static void print_plural(const struct kind *kind)
 {
-    (void)unused;
     CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                    CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
                                    CU_POINTER_ATTRIBUTE_IS_MANAGED,
                                    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                                    CU_POINTER_ATTRIBUTE_MAPPED};
-    for (int i = 0; i < kind_count; i++) {
-        unsigned type = 0x5a5a5a5a, managed = 0, mapped = 0;
-        int ordinal = -7;
-        CUdeviceptr pointer = 0;
-        void *data[] = {&type, &pointer, &managed, &ordinal, &mapped};
-        const CUresult result =
-            CU(cuPointerGetAttributes, (unsigned)ARRAY_COUNT(which), which, data, kinds[i].address);
-        js_open(kinds[i].name);
-        js_result("result", result);
-        js_int("memory_type", (int)type);
-        js_bool("device_pointer_is_address", pointer == kinds[i].address);
-        js_int("device_ordinal", ordinal);
-        js_int("mapped_first_byte", (int)(mapped & 0xff));
-        js_close();
-    }
+    unsigned type = 0x5a5a5a5a, managed = 0, mapped = 0;
+    int ordinal = -7;
+    CUdeviceptr pointer = 0;
+    void *data[] = {&type, &pointer, &managed, &ordinal, &mapped};
+    const CUresult result =
+        CU(cuPointerGetAttributes, (unsigned)ARRAY_COUNT(which), which, data, kind->address);
+    js_open(kind->name);
+    js_result("result", result);
+    js_int("memory_type", (int)type);
+    js_bool("device_pointer_is_address", pointer == kind->address);
+    js_int("device_ordinal", ordinal);
+    js_int("mapped_first_byte", (int)(mapped & 0xff));
+    js_close();
 }
 
-static void print_access(void *unused)
+static void print_access(const struct kind *kind)
 {
-    (void)unused;
-    const CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = probe_device};
-    for (int i = 0; i < kind_count; i++) {
-        unsigned long long flags = 0;
-        CUmemGenericAllocationHandle handle = 0;
-        js_open(kinds[i].name);
-        js_result("get_access", CU(cuMemGetAccess, &flags, &location, kinds[i].address));
-        js_int("flags", (long long)flags);
-        js_result("retain_handle",
-                  CU(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)kinds[i].address));
-        js_close();
-    }
+    const CUmemLocation location = probe_location();
+    unsigned long long flags = 0;
+    CUmemGenericAllocationHandle handle = 0;
+    js_open(kind->name);
+    js_result("get_access", CU(cuMemGetAccess, &flags, &location, kind->address));
+    js_int("flags", (long long)flags);
+    js_result("retain_handle",
+              CU(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)kind->address));
+    js_close();
 }
 
-static void print_sync_memops(void *unused)
+static void print_sync_memops(const struct kind *kind)
 {
-    (void)unused;
-    for (int i = 0; i < kind_count; i++) {
-        unsigned on = 1;
-        js_result(kinds[i].name, CU(cuPointerSetAttribute, &on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
-                                    kinds[i].address));
-    }
+    unsigned on = 1;
+    js_result(kind->name,
+              CU(cuPointerSetAttribute, &on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, kind->address));
 }
 
-static void print_ipc(void *unused)
+static void print_ipc(const struct kind *kind)
 {
-    (void)unused;
-    for (int i = 0; i < kind_count; i++) {
-        CUipcMemHandle handle;
-        js_result(kinds[i].name, CU(cuIpcGetMemHandle, &handle, kinds[i].address));
-    }
+    CUipcMemHandle handle;
+    js_result(kind->name, CU(cuIpcGetMemHandle, &handle, kind->address));
 }
 
-void section_attributes(void *unused)
+void section_attributes(size_t unused)
 {
-    (void)unused;
+    static const struct {
+        const char *key;
+        void (*print)(const struct kind *kind);
+    } questions[] = {
+        {"cuMemGetAddressRange", print_address_range},
+        {"cuPointerGetAttributes", print_plural},
+        {"access", print_access},
+        {"cuIpcGetMemHandle", print_ipc},
+        {"set_sync_memops", print_sync_memops},
+    };
     probe_driver_start();
     add_vmm_kinds();
     add_other_kinds();
@@ -203,10 +194,11 @@ void section_attributes(void *unused)
             print_attribute(attributes[i].attribute, &kinds[j]);
         js_close();
     }
-    probe_step("cuMemGetAddressRange", print_address_range, NULL);
-    probe_step("cuPointerGetAttributes", print_plural, NULL);
-    probe_step("access", print_access, NULL);
-    probe_step("cuIpcGetMemHandle", print_ipc, NULL);
-    probe_step("set_sync_memops", print_sync_memops, NULL);
+    for (size_t i = 0; i < ARRAY_COUNT(questions); i++) {
+        js_open(questions[i].key);
+        for (int j = 0; j < kind_count; j++)
+            questions[i].print(&kinds[j]);
+        js_close();
+    }
     js_result("synchronize_at_the_end", CU(cuCtxSynchronize));
 }

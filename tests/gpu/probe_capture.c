@@ -6,205 +6,24 @@
 #include "tests/gpu/probe.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <unistd.h>
 
+/* What the calls are made on; some use it up, so a part is made anew for each. */
 static struct {
     CUdeviceptr reserved, mapped, device, block, new_address;
     CUmemGenericAllocationHandle handle, new_handle;
-    CUstream captured, other;
-    CUevent event;
+    CUstream captured, other, new_stream;
+    CUevent event, new_event;
+    void *new_host;
     char host[4096];
 } it;
 
-static CUresult call_nothing(void)
+static void prepare_once(void)
 {
-    return CUDA_SUCCESS;
+    it.device = probe_alloc(MIB);
+    it.other = probe_stream(CU_STREAM_NON_BLOCKING);
 }
 
-static CUresult call_reserve(void)
-{
-    return CU(cuMemAddressReserve, &it.new_address, GRANULE, 0, 0, 0);
-}
-
-static CUresult call_create(void)
-{
-    const CUmemAllocationProp property = probe_property();
-    return CU(cuMemCreate, &it.new_handle, GRANULE, &property, 0);
-}
-
-static CUresult call_map(void)
-{
-    return CU(cuMemMap, it.reserved, GRANULE, 0, it.handle, 0);
-}
-
-static CUresult call_set_access(void)
-{
-    return probe_set_access(it.mapped, GRANULE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-}
-
-static CUresult call_unmap(void)
-{
-    return CU(cuMemUnmap, it.mapped, GRANULE);
-}
-
-static CUresult call_release(void)
-{
-    return CU(cuMemRelease, it.handle);
-}
-
-static CUresult call_alloc(void)
-{
-    return CU(cuMemAlloc_v2, &it.new_address, MIB);
-}
-
-static CUresult call_free(void)
-{
-    return CU(cuMemFree_v2, it.block);
-}
-
-static CUresult call_host_alloc(void)
-{
-    void *host;
-    return CU(cuMemHostAlloc, &host, MIB, 0);
-}
-
-static CUresult call_get_info(void)
-{
-    size_t free_bytes, total_bytes;
-    return CU(cuMemGetInfo_v2, &free_bytes, &total_bytes);
-}
-
-static CUresult call_pointer_attribute(void)
-{
-    unsigned value[4];
-    return CU(cuPointerGetAttribute, value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, it.device);
-}
-
-static CUresult call_copy_in(void)
-{
-    return CU(cuMemcpyHtoD_v2, it.device, it.host, sizeof(it.host));
-}
-
-static CUresult call_memset(void)
-{
-    return CU(cuMemsetD8_v2, it.device, 1, 4096);
-}
-
-static CUresult call_copy_other_stream(void)
-{
-    return CU(cuMemcpyHtoDAsync_v2, it.device, it.host, sizeof(it.host), it.other);
-}
-
-static CUresult call_memset_other_stream(void)
-{
-    return CU(cuMemsetD8Async, it.device, 1, 4096, it.other);
-}
-
-static CUresult call_memset_captured(void)
-{
-    return CU(cuMemsetD8Async, it.device, 1, 4096, it.captured);
-}
-
-static CUresult call_pageable_copy_captured(void)
-{
-    return CU(cuMemcpyHtoDAsync_v2, it.device, it.host, sizeof(it.host), it.captured);
-}
-
-static CUresult call_synchronize_other(void)
-{
-    return CU(cuStreamSynchronize, it.other);
-}
-
-static CUresult call_query_other(void)
-{
-    return CU(cuStreamQuery, it.other);
-}
-
-static CUresult call_query_legacy(void)
-{
-    return CU(cuStreamQuery, NULL);
-}
-
-static CUresult call_query_captured(void)
-{
-    return CU(cuStreamQuery, it.captured);
-}
-
-static CUresult call_event_query(void)
-{
-    return CU(cuEventQuery, it.event);
-}
-
-static CUresult call_event_synchronize(void)
-{
-    return CU(cuEventSynchronize, it.event);
-}
-
-static CUresult call_context_synchronize(void)
-{
-    return CU(cuCtxSynchronize);
-}
-
-static CUresult call_context_record(void)
-{
-    return CU(cuCtxRecordEvent, probe_context, it.event);
-}
-
-static CUresult call_stream_create(void)
-{
-    CUstream stream;
-    return CU(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
-}
-
-static CUresult call_event_create(void)
-{
-    CUevent event;
-    return CU(cuEventCreate, &event, CU_EVENT_DISABLE_TIMING);
-}
-
-static CUresult call_param_info(void)
-{
-    size_t offset, bytes;
-    return CU(cuFuncGetParamInfo, probe_kernel("probe_store"), 0, &offset, &bytes);
-}
-
-static const struct call {
-    const char *name;
-    CUresult (*make)(void);
-} calls[] = {
-    {"nothing", call_nothing},
-    {"cuMemAddressReserve", call_reserve},
-    {"cuMemCreate", call_create},
-    {"cuMemMap", call_map},
-    {"cuMemSetAccess", call_set_access},
-    {"cuMemUnmap", call_unmap},
-    {"cuMemRelease", call_release},
-    {"cuMemAlloc", call_alloc},
-    {"cuMemFree", call_free},
-    {"cuMemHostAlloc", call_host_alloc},
-    {"cuMemGetInfo", call_get_info},
-    {"cuPointerGetAttribute", call_pointer_attribute},
-    {"cuMemcpyHtoD", call_copy_in},
-    {"cuMemsetD8", call_memset},
-    {"cuMemcpyHtoDAsync_other_stream", call_copy_other_stream},
-    {"cuMemsetD8Async_other_stream", call_memset_other_stream},
-    {"cuMemsetD8Async_captured_stream", call_memset_captured},
-    {"cuMemcpyHtoDAsync_pageable_captured_stream", call_pageable_copy_captured},
-    {"cuStreamSynchronize_other_stream", call_synchronize_other},
-    {"cuStreamQuery_other_stream", call_query_other},
-    {"cuStreamQuery_legacy", call_query_legacy},
-    {"cuStreamQuery_captured_stream", call_query_captured},
-    {"cuEventQuery_other_stream", call_event_query},
-    {"cuEventSynchronize_other_stream", call_event_synchronize},
-    {"cuCtxSynchronize", call_context_synchronize},
-    {"cuCtxRecordEvent", call_context_record},
-    {"cuStreamCreate", call_stream_create},
-    {"cuEventCreate", call_event_create},
-    {"cuFuncGetParamInfo", call_param_info},
-};
-
-/* Made anew for every call, as several of them use things up. */
 static void prepare(void)
 {
     it.reserved = probe_reserve(GRANULE);
@@ -214,74 +33,141 @@ static void prepare(void)
     it.captured = probe_stream(CU_STREAM_NON_BLOCKING);
 }
 
-struct way {
-    CUstreamCaptureMode mode;
-    bool relaxed_around; /* the call is made inside cuThreadExchangeStreamCaptureMode(RELAXED) */
-    bool other_thread;
-};
+/* --- a capture, on this thread or on one that waits meanwhile */
 
-struct attempt {
-    const struct call *call;
-    bool relaxed_around;
-    CUresult result;
-};
+enum { MODE = 3, RELAXED_AROUND = 4, OTHER_THREAD = 8 };
 
-static void *make_attempt(void *attempt_)
+static struct {
+    CUstreamCaptureMode mode, outer_mode;
+    bool relaxed_around; /* calls are made inside cuThreadExchangeStreamCaptureMode(RELAXED) */
+    bool other_thread;   /* calls are made on another thread than the capture */
+    pthread_t thread;
+    pthread_barrier_t has_begun, was_asked;
+    CUresult begun, captured_call, ended;
+    const char *status;
+} capture;
+
+static void begin_capture(void)
 {
-    struct attempt *const attempt = attempt_;
-    CU(cuCtxSetCurrent, probe_context);
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (attempt->relaxed_around)
-        CU(cuThreadExchangeStreamCaptureMode, &mode);
-    attempt->result = attempt->call->make();
-    if (attempt->relaxed_around)
-        CU(cuThreadExchangeStreamCaptureMode, &mode);
-    return NULL;
+    capture.begun = CU(cuStreamBeginCapture_v2, it.captured, capture.mode);
+    capture.captured_call = CU(cuMemsetD8Async, it.device, 0, 4096, it.captured);
 }
 
-static const char *status_name(CUstreamCaptureStatus status)
+static void end_capture(void)
 {
-    return status == CU_STREAM_CAPTURE_STATUS_ACTIVE        ? "active"
-           : status == CU_STREAM_CAPTURE_STATUS_INVALIDATED ? "invalidated"
-                                                            : "none";
-}
-
-static void try_call(const struct call *call, const struct way *way)
-{
-    struct attempt attempt = {.call = call, .relaxed_around = way->relaxed_around};
+    static const char *const names[] = {"none", "active", "invalidated"};
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUgraph graph = NULL;
-    prepare();
-    TRY(cuStreamBeginCapture_v2, it.captured, way->mode);
-    TRY(cuMemsetD8Async, it.device, 0, 4096, it.captured);
-    pthread_t thread;
-    if (!way->other_thread)
-        make_attempt(&attempt);
-    else if (pthread_create(&thread, NULL, make_attempt, &attempt) == 0)
-        pthread_join(thread, NULL);
     const CUresult asked = CU(cuStreamIsCapturing, it.captured, &status);
-    const CUresult ended = CU(cuStreamEndCapture, it.captured, &graph);
-    js_open(call->name);
-    js_result("result", attempt.result);
-    js_string("capture", asked == CUDA_SUCCESS ? status_name(status) : "not known");
-    js_result("end_capture", ended);
-    js_close();
+    capture.status = asked == CUDA_SUCCESS ? names[status] : "not known";
+    capture.ended = CU(cuStreamEndCapture, it.captured, &graph);
     if (graph != NULL)
         CU(cuGraphDestroy, graph);
 }
 
-static void try_way(void *way_)
+static void *capture_while_asked(void *unused)
+{
+    CU(cuCtxSetCurrent, probe_context);
+    begin_capture();
+    pthread_barrier_wait(&capture.has_begun);
+    pthread_barrier_wait(&capture.was_asked);
+    end_capture();
+    return NULL;
+}
+
+static void begin(void)
+{
+    prepare();
+    if (!capture.other_thread) {
+        begin_capture();
+    } else if (pthread_create(&capture.thread, NULL, capture_while_asked, NULL) == 0) {
+        pthread_barrier_wait(&capture.has_begun);
+    } else {
+        probe_fail("pthread_create");
+    }
+    capture.outer_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (capture.relaxed_around)
+        CU(cuThreadExchangeStreamCaptureMode, &capture.outer_mode);
+}
+
+static void end(const char *key, CUresult result)
+{
+    if (capture.relaxed_around)
+        CU(cuThreadExchangeStreamCaptureMode, &capture.outer_mode);
+    if (!capture.other_thread) {
+        end_capture();
+    } else {
+        pthread_barrier_wait(&capture.was_asked);
+        pthread_join(capture.thread, NULL);
+    }
+    probe_require("cuStreamBeginCapture_v2", capture.begun);
+    probe_require("cuMemsetD8Async", capture.captured_call);
+    js_open(key);
+    js_result("result", result);
+    js_string("capture", capture.status);
+    js_result("end_capture", capture.ended);
+    js_close();
+}
+
+/* One call during a capture. */
+#define ASK_RESULT(key, ...) (begin(), end(key, __VA_ARGS__))
+#define ASK(key, name, ...) ASK_RESULT(key, CU(name, __VA_ARGS__))
+
+static void ask_all(void)
+{
+    const CUmemAllocationProp property = probe_property();
+    size_t free_bytes, total_bytes;
+    unsigned value[4];
+    ASK_RESULT("nothing", CUDA_SUCCESS);
+    ASK("cuMemAddressReserve", cuMemAddressReserve, &it.new_address, GRANULE, 0, 0, 0);
+    ASK("cuMemCreate", cuMemCreate, &it.new_handle, GRANULE, &property, 0);
+    ASK("cuMemMap", cuMemMap, it.reserved, GRANULE, 0, it.handle, 0);
+    ASK_RESULT("cuMemSetAccess", probe_set_access(it.mapped, GRANULE));
+    ASK("cuMemUnmap", cuMemUnmap, it.mapped, GRANULE);
+    ASK("cuMemRelease", cuMemRelease, it.handle);
+    ASK("cuMemAlloc", cuMemAlloc_v2, &it.new_address, MIB);
+    ASK("cuMemFree", cuMemFree_v2, it.block);
+    ASK("cuMemHostAlloc", cuMemHostAlloc, &it.new_host, MIB, 0);
+    ASK("cuMemGetInfo", cuMemGetInfo_v2, &free_bytes, &total_bytes);
+    ASK("cuPointerGetAttribute", cuPointerGetAttribute, value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+        it.device);
+    ASK("cuMemcpyHtoD", cuMemcpyHtoD_v2, it.device, it.host, sizeof(it.host));
+    ASK("cuMemsetD8", cuMemsetD8_v2, it.device, 1, 4096);
+    ASK("cuMemcpyHtoDAsync_other_stream", cuMemcpyHtoDAsync_v2, it.device, it.host, sizeof(it.host),
+        it.other);
+    ASK("cuMemsetD8Async_other_stream", cuMemsetD8Async, it.device, 1, 4096, it.other);
+    ASK("cuMemsetD8Async_captured_stream", cuMemsetD8Async, it.device, 1, 4096, it.captured);
+    ASK("cuMemcpyHtoDAsync_pageable_captured_stream", cuMemcpyHtoDAsync_v2, it.device, it.host,
+        sizeof(it.host), it.captured);
+    ASK("cuStreamSynchronize_other_stream", cuStreamSynchronize, it.other);
+    ASK("cuStreamQuery_other_stream", cuStreamQuery, it.other);
+    ASK("cuStreamQuery_legacy", cuStreamQuery, NULL);
+    ASK("cuStreamQuery_captured_stream", cuStreamQuery, it.captured);
+    ASK("cuEventQuery_other_stream", cuEventQuery, it.event);
+    ASK("cuEventSynchronize_other_stream", cuEventSynchronize, it.event);
+    ASK_RESULT("cuCtxSynchronize", CU(cuCtxSynchronize));
+    ASK("cuCtxRecordEvent", cuCtxRecordEvent, probe_context, it.event);
+    ASK("cuStreamCreate", cuStreamCreate, &it.new_stream, CU_STREAM_NON_BLOCKING);
+    ASK("cuEventCreate", cuEventCreate, &it.new_event, CU_EVENT_DISABLE_TIMING);
+    if (busy_kernel_available())
+        ASK("cuFuncGetParamInfo", cuFuncGetParamInfo, probe_kernel("probe_store"), 0, &free_bytes,
+            &total_bytes);
+}
+
+static void try_way(size_t way)
 {
     probe_driver_start();
-    it.device = probe_alloc(MIB);
-    it.other = probe_stream(CU_STREAM_NON_BLOCKING);
+    prepare_once();
     TRY(cuEventCreate, &it.event, CU_EVENT_DISABLE_TIMING);
     TRY(cuEventRecord, it.event, it.other);
     /* Loads the module now: loading is a call of its own kind. */
-    const bool has_kernels = busy_kernel_available();
-    for (size_t i = 0; i < ARRAY_COUNT(calls); i++)
-        if (has_kernels || calls[i].make != call_param_info)
-            try_call(&calls[i], way_);
+    busy_kernel_available();
+    capture.mode = (CUstreamCaptureMode)(way & MODE);
+    capture.relaxed_around = way & RELAXED_AROUND;
+    capture.other_thread = way & OTHER_THREAD;
+    pthread_barrier_init(&capture.has_begun, NULL, 2);
+    pthread_barrier_init(&capture.was_asked, NULL, 2);
+    ask_all();
 }
 
 /* --- a capture that begins while another thread waits in cuMemFree */
@@ -291,70 +177,53 @@ enum { BUSY_MS = 60, HEAD_START_US = 10000 };
 static void *free_behind_work(void *result)
 {
     CU(cuCtxSetCurrent, probe_context);
-    *(CUresult *)result = call_free();
+    *(CUresult *)result = CU(cuMemFree_v2, it.block);
     return NULL;
 }
 
-static void capture_during_a_free(void *mode_)
+static void capture_during_a_free(size_t mode)
 {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult freed = CUDA_ERROR_UNKNOWN;
-    CUgraph graph = NULL;
     pthread_t thread;
     probe_driver_start();
-    it.device = probe_alloc(MIB);
-    it.other = probe_stream(CU_STREAM_NON_BLOCKING);
-    const bool has_kernels = busy_kernel_available();
+    prepare_once();
+    const enum busy_kind kind = busy_best();
     prepare();
+    capture.mode = (CUstreamCaptureMode)mode;
     const int64_t start_ns = probe_clock_ns();
-    busy_start(it.other, has_kernels ? BUSY_KERNEL : BUSY_HOST_FUNCTION, BUSY_MS);
+    busy_start(it.other, kind, BUSY_MS);
     if (pthread_create(&thread, NULL, free_behind_work, &freed) != 0)
         probe_fail("pthread_create");
     usleep(HEAD_START_US);
-    const CUresult began =
-        CU(cuStreamBeginCapture_v2, it.captured, *(const CUstreamCaptureMode *)mode_);
-    const CUresult captured = CU(cuMemsetD8Async, it.device, 0, 4096, it.captured);
+    begin_capture();
     /* A query of a stream would end the capture. */
     js_number("began_after_ms", (double)(probe_clock_ns() - start_ns) / 1e6);
     pthread_join(thread, NULL);
-    const CUresult asked = CU(cuStreamIsCapturing, it.captured, &status);
-    const CUresult ended = CU(cuStreamEndCapture, it.captured, &graph);
+    end_capture();
     js_result("free", freed);
-    js_result("begin", began);
-    js_result("captured_call", captured);
-    js_string("capture", asked == CUDA_SUCCESS ? status_name(status) : "not known");
-    js_result("end_capture", ended);
-    if (graph != NULL)
-        CU(cuGraphDestroy, graph);
+    js_result("begin", capture.begun);
+    js_result("captured_call", capture.captured_call);
+    js_string("capture", capture.status);
+    js_result("end_capture", capture.ended);
     js_result("synchronize_at_the_end", CU(cuCtxSynchronize));
 }
 
-void section_capture(void *unused)
+void section_capture(size_t unused)
 {
-    (void)unused;
-    static struct {
-        const char *key;
-        struct way way;
-    } ways[] = {
-        {"global", {CU_STREAM_CAPTURE_MODE_GLOBAL, false, false}},
-        {"global_relaxed_around", {CU_STREAM_CAPTURE_MODE_GLOBAL, true, false}},
-        {"global_other_thread", {CU_STREAM_CAPTURE_MODE_GLOBAL, false, true}},
-        {"global_other_thread_relaxed_around", {CU_STREAM_CAPTURE_MODE_GLOBAL, true, true}},
-        {"thread_local", {CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false, false}},
-        {"thread_local_relaxed_around", {CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, true, false}},
-        {"thread_local_other_thread", {CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false, true}},
-        {"relaxed", {CU_STREAM_CAPTURE_MODE_RELAXED, false, false}},
+    enum { GLOBAL = CU_STREAM_CAPTURE_MODE_GLOBAL, LOCAL = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL };
+    static const struct probe_row rows[] = {
+        {"global", try_way, GLOBAL},
+        {"global_relaxed_around", try_way, GLOBAL | RELAXED_AROUND},
+        {"global_other_thread", try_way, GLOBAL | OTHER_THREAD},
+        {"global_other_thread_relaxed_around", try_way, GLOBAL | RELAXED_AROUND | OTHER_THREAD},
+        {"thread_local", try_way, LOCAL},
+        {"thread_local_relaxed_around", try_way, LOCAL | RELAXED_AROUND},
+        {"thread_local_other_thread", try_way, LOCAL | OTHER_THREAD},
+        {"relaxed", try_way, CU_STREAM_CAPTURE_MODE_RELAXED},
+        {"global_during_a_free", capture_during_a_free, GLOBAL},
+        {"thread_local_during_a_free", capture_during_a_free, LOCAL},
+        {"relaxed_during_a_free", capture_during_a_free, CU_STREAM_CAPTURE_MODE_RELAXED},
     };
-    static struct {
-        const char *key;
-        CUstreamCaptureMode mode;
-    } modes[] = {
-        {"global_during_a_free", CU_STREAM_CAPTURE_MODE_GLOBAL},
-        {"thread_local_during_a_free", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
-        {"relaxed_during_a_free", CU_STREAM_CAPTURE_MODE_RELAXED},
-    };
-    for (size_t i = 0; i < ARRAY_COUNT(ways); i++)
-        probe_child(ways[i].key, 15, try_way, &ways[i].way);
-    for (size_t i = 0; i < ARRAY_COUNT(modes); i++)
-        probe_child(modes[i].key, 15, capture_during_a_free, &modes[i].mode);
+    for (size_t i = 0; i < ARRAY_COUNT(rows); i++)
+        probe_child(rows[i].key, 15, rows[i].body, rows[i].argument);
 }

@@ -88,7 +88,7 @@ static bool text_collect(struct text *text, int descriptor, int64_t deadline_ns)
     }
 }
 
-static _Noreturn void run_body(int descriptor, void (*body)(void *argument), void *argument)
+static _Noreturn void run_body(int descriptor, probe_body *body, size_t argument)
 {
     /* A child must not outlive a probe that was stopped, and hold the device. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -99,7 +99,7 @@ static _Noreturn void run_body(int descriptor, void (*body)(void *argument), voi
     _exit(0);
 }
 
-void probe_child(const char *key, int limit_seconds, void (*body)(void *argument), void *argument)
+void probe_child(const char *key, int limit_seconds, probe_body *body, size_t argument)
 {
     int ends[2];
     if (pipe(ends) != 0)

@@ -30,9 +30,8 @@ static const struct {
     {"host_numa_id", CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID},
 };
 
-static void print_attributes(void *unused)
+static void print_attributes(size_t unused)
 {
-    (void)unused;
     for (size_t i = 0; i < ARRAY_COUNT(device_attributes); i++) {
         int value = 0;
         const CUresult result =
@@ -44,9 +43,8 @@ static void print_attributes(void *unused)
     }
 }
 
-static void print_granularity(void *unused)
+static void print_granularity(size_t unused)
 {
-    (void)unused;
     CUmemAllocationProp property = probe_property();
     size_t bytes = 0;
     TRY(cuMemGetAllocationGranularity, &bytes, &property, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
@@ -59,9 +57,12 @@ static void print_granularity(void *unused)
     js_int("minimum_posix_fd_rdma", (long long)bytes);
 }
 
-void section_device(void *unused)
+void section_device(size_t unused)
 {
-    (void)unused;
+    static const struct probe_row rows[] = {
+        {"attributes", print_attributes},
+        {"granularity", print_granularity},
+    };
     const int64_t start_ns = probe_clock_ns();
     probe_driver_start();
     js_number("start_of_a_second_process_ms", (double)(probe_clock_ns() - start_ns) / 1e6);
@@ -78,15 +79,13 @@ void section_device(void *unused)
     TRY(cuDeviceTotalMem_v2, &total_bytes, probe_device);
     js_int("total_bytes", (long long)total_bytes);
     js_int("free_bytes", probe_free_bytes());
-    probe_step("attributes", print_attributes, NULL);
-    probe_step("granularity", print_granularity, NULL);
+    PROBE_STEPS(rows);
 }
 
 /* What one size of cuMemAlloc costs: the first block, then a row of them. */
-static void account_size(void *bytes_)
+static void account_size(size_t bytes)
 {
     enum { ROW = 32 };
-    const size_t bytes = *(const size_t *)bytes_;
     CUdeviceptr blocks[ROW], base = 0;
     size_t range_bytes = 0;
     const int64_t before = probe_free_bytes();
@@ -110,9 +109,8 @@ static void account_size(void *bytes_)
 }
 
 /* Does a handle cost its size, or page tables and bookkeeping too? */
-static void account_vmm(void *unused)
+static void account_vmm(size_t unused)
 {
-    (void)unused;
     enum { ROW = 64 };
     CUmemGenericAllocationHandle handles[ROW];
     const int64_t before = probe_free_bytes();
@@ -123,8 +121,7 @@ static void account_vmm(void *unused)
     js_int("create_64_granules", before - probe_free_bytes());
     for (size_t i = 0; i < ROW; i++)
         probe_map(address + i * GRANULE, GRANULE, handles[i]);
-    probe_require("cuMemSetAccess",
-                  probe_set_access(address, ROW * GRANULE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    probe_give_access(address, ROW * GRANULE);
     js_int("map_64_granules", before - probe_free_bytes());
     TRY(cuMemUnmap, address, ROW * GRANULE);
     js_int("after_unmap", before - probe_free_bytes());
@@ -134,33 +131,35 @@ static void account_vmm(void *unused)
     js_int("kept_after_release", before - probe_free_bytes());
 }
 
-void section_accounting(void *unused)
+void section_accounting(size_t unused)
 {
-    (void)unused;
-    static size_t sizes[] = {1,           512 * KIB,    MIB,      3 * MIB / 2,
-                             2 * MIB + 1, 11 * MIB / 2, 20 * MIB, 64 * MIB};
-    static const char *const names[ARRAY_COUNT(sizes)] = {"1_b",      "512_kib",       "1_mib",
-                                                          "1536_kib", "2_mib_and_1_b", "5632_kib",
-                                                          "20_mib",   "64_mib"};
+    static const struct probe_row rows[] = {
+        {"1_b", account_size, 1},
+        {"512_kib", account_size, 512 * KIB},
+        {"1_mib", account_size, MIB},
+        {"1536_kib", account_size, 3 * MIB / 2},
+        {"2_mib_and_1_b", account_size, 2 * MIB + 1},
+        {"5632_kib", account_size, 11 * MIB / 2},
+        {"20_mib", account_size, 20 * MIB},
+        {"64_mib", account_size, 64 * MIB},
+        {"vmm", account_vmm},
+    };
     probe_driver_start();
-    for (size_t i = 0; i < ARRAY_COUNT(sizes); i++)
-        probe_step(names[i], account_size, &sizes[i]);
-    probe_step("vmm", account_vmm, NULL);
+    PROBE_STEPS(rows);
     CUdeviceptr none = 0;
     js_result("alloc_of_zero_bytes", CU(cuMemAlloc_v2, &none, 0));
     js_result("free_of_null", CU(cuMemFree_v2, 0));
 }
 
-static void reserve_size(void *bytes_)
+static void reserve_size(size_t bytes)
 {
-    const size_t bytes = *(const size_t *)bytes_;
     CUdeviceptr address = 0;
     const int64_t free_before = probe_free_bytes();
     int64_t start_ns = probe_clock_ns();
     const CUresult result = CU(cuMemAddressReserve, &address, bytes, 0, 0, 0);
     const int64_t reserve_ns = probe_clock_ns() - start_ns;
     js_result("result", result);
-    js_number("reserve_us", (double)reserve_ns / 1e3);
+    js_us("reserve_us", reserve_ns);
     if (result != CUDA_SUCCESS)
         return;
     js_address("address", address);
@@ -168,13 +167,12 @@ static void reserve_size(void *bytes_)
     js_int("physical", free_before - probe_free_bytes());
     start_ns = probe_clock_ns();
     js_result("free_result", CU(cuMemAddressFree, address, bytes));
-    js_number("free_us", (double)(probe_clock_ns() - start_ns) / 1e3);
+    js_us("free_us", probe_clock_ns() - start_ns);
 }
 
 /* Hints: may the runtime choose an address, and is the alignment argument honoured? */
-static void reserve_hints(void *unused)
+static void reserve_hints(size_t unused)
 {
-    (void)unused;
     const CUdeviceptr first = probe_reserve(64 * GIB);
     TRY(cuMemAddressFree, first, 64 * GIB);
     CUdeviceptr again = 0, busy = 0, aligned = 0;
@@ -191,16 +189,15 @@ static void reserve_hints(void *unused)
     js_result("free_of_a_part", CU(cuMemAddressFree, again, GIB));
 }
 
-void section_reserve(void *unused)
+void section_reserve(size_t unused)
 {
-    (void)unused;
-    static size_t sizes[] = {TIB, 2 * TIB, 4 * TIB, 8 * TIB, 16 * TIB, 32 * TIB, 64 * TIB};
-    static const char *const names[ARRAY_COUNT(sizes)] = {"1_tib",  "2_tib",  "4_tib", "8_tib",
-                                                          "16_tib", "32_tib", "64_tib"};
+    static const struct probe_row rows[] = {
+        {"1_tib", reserve_size, TIB},       {"2_tib", reserve_size, 2 * TIB},
+        {"4_tib", reserve_size, 4 * TIB},   {"8_tib", reserve_size, 8 * TIB},
+        {"16_tib", reserve_size, 16 * TIB}, {"32_tib", reserve_size, 32 * TIB},
+        {"64_tib", reserve_size, 64 * TIB}, {"hints", reserve_hints}};
     probe_driver_start();
-    for (size_t i = 0; i < ARRAY_COUNT(sizes); i++)
-        probe_step(names[i], reserve_size, &sizes[i]);
-    probe_step("hints", reserve_hints, NULL);
+    PROBE_STEPS(rows);
 }
 
 static size_t fresh_bytes(void)
@@ -210,9 +207,7 @@ static size_t fresh_bytes(void)
 
 static long long count_nonzero(CUdeviceptr address, size_t bytes)
 {
-    uint64_t *const copy = malloc(bytes);
-    if (copy == NULL)
-        probe_fail("malloc");
+    uint64_t *const copy = probe_malloc(bytes);
     TRY(cuMemcpyDtoH_v2, copy, address, bytes);
     long long count = 0;
     for (size_t i = 0; i < bytes / 8; i++)
@@ -228,17 +223,15 @@ static void fill(CUdeviceptr address, size_t bytes)
 }
 
 /* Ends without freeing: the next process may be given the same pages. */
-static void dirty_and_exit(void *unused)
+static void dirty_and_exit(size_t unused)
 {
-    (void)unused;
     probe_driver_start();
     fill(probe_mapped(fresh_bytes()), fresh_bytes());
     fill(probe_alloc(fresh_bytes()), fresh_bytes());
 }
 
-static void look_at_fresh(void *unused)
+static void look_at_fresh(size_t unused)
 {
-    (void)unused;
     probe_driver_start();
     const size_t bytes = fresh_bytes();
     const CUdeviceptr first = probe_mapped(bytes);
@@ -260,9 +253,8 @@ static void look_at_fresh(void *unused)
     js_int("small_alloc_again_nonzero", count_nonzero(probe_alloc(256 * KIB), 256 * KIB));
 }
 
-void section_fresh_memory(void *unused)
+void section_fresh_memory(size_t unused)
 {
-    (void)unused;
-    probe_child("first_process", 15, dirty_and_exit, NULL);
-    probe_child("second_process", 15, look_at_fresh, NULL);
+    probe_child("first_process", 15, dirty_and_exit, 0);
+    probe_child("second_process", 15, look_at_fresh, 0);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-struct driver cu;
+void *probe_library, *probe_functions[PLACE_COUNT];
 CUdevice probe_device;
 CUcontext probe_context;
 bool probe_quick;
@@ -14,14 +14,15 @@ const char *probe_kernel_file;
 
 bool probe_driver_load(char *error, size_t capacity)
 {
-    cu.library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-    if (cu.library == NULL) {
+#define NAME(name) #name
+    static const char *const names[PLACE_COUNT] = {PROBE_DRIVER(NAME)};
+    probe_library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    if (probe_library == NULL) {
         snprintf(error, capacity, "%s", dlerror());
         return false;
     }
-#define LOAD(name) cu.name = (__typeof__(cu.name))dlsym(cu.library, #name);
-    PROBE_DRIVER(LOAD)
-#undef LOAD
+    for (int i = 0; i < PLACE_COUNT; i++)
+        probe_functions[i] = dlsym(probe_library, names[i]);
     return true;
 }
 
@@ -50,13 +51,15 @@ int64_t probe_free_bytes(void)
     return (int64_t)free_bytes;
 }
 
+CUmemLocation probe_location(void)
+{
+    return (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = probe_device};
+}
+
 CUmemAllocationProp probe_property(void)
 {
-    const CUmemAllocationProp property = {
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = probe_device},
-    };
-    return property;
+    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = probe_location()};
 }
 
 CUdeviceptr probe_reserve(size_t bytes)
@@ -79,13 +82,20 @@ void probe_map(CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle h
     TRY(cuMemMap, address, bytes, 0, handle, 0);
 }
 
-CUresult probe_set_access(CUdeviceptr address, size_t bytes, CUmemAccess_flags flags)
+CUresult probe_set_access_to(CUdeviceptr address, size_t bytes, CUmemAccess_flags flags)
 {
-    const CUmemAccessDesc access = {
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = probe_device},
-        .flags = flags,
-    };
+    const CUmemAccessDesc access = {.location = probe_location(), .flags = flags};
     return CU(cuMemSetAccess, address, bytes, &access, 1);
+}
+
+CUresult probe_set_access(CUdeviceptr address, size_t bytes)
+{
+    return probe_set_access_to(address, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+}
+
+void probe_give_access(CUdeviceptr address, size_t bytes)
+{
+    probe_require("cuMemSetAccess", probe_set_access(address, bytes));
 }
 
 CUdeviceptr probe_mapped(size_t bytes)
@@ -93,8 +103,7 @@ CUdeviceptr probe_mapped(size_t bytes)
     const CUdeviceptr address = probe_reserve(bytes);
     const CUmemGenericAllocationHandle handle = probe_create(bytes);
     probe_map(address, bytes, handle);
-    probe_require("cuMemSetAccess",
-                  probe_set_access(address, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    probe_give_access(address, bytes);
     TRY(cuMemRelease, handle);
     return address;
 }
@@ -120,6 +129,14 @@ void *probe_pinned(size_t bytes)
     return host;
 }
 
+void *probe_malloc(size_t bytes)
+{
+    void *const host = aligned_alloc(4096, bytes);
+    if (host == NULL)
+        probe_fail("malloc");
+    return host;
+}
+
 void samples_add(struct samples *samples, int64_t ns)
 {
     if (samples->count < (int)ARRAY_COUNT(samples->ns))
@@ -139,10 +156,10 @@ void samples_print(struct samples *samples, const char *key)
     js_int("count", count);
     if (count > 0) {
         qsort(samples->ns, (size_t)count, sizeof(samples->ns[0]), compare_ns);
-        js_number("median_us", (double)samples->ns[count / 2] / 1e3);
-        js_number("p90_us", (double)samples->ns[count * 9 / 10] / 1e3);
-        js_number("least_us", (double)samples->ns[0] / 1e3);
-        js_number("most_us", (double)samples->ns[count - 1] / 1e3);
+        js_us("median_us", samples->ns[count / 2]);
+        js_us("p90_us", samples->ns[count * 9 / 10]);
+        js_us("least_us", samples->ns[0]);
+        js_us("most_us", samples->ns[count - 1]);
     }
     js_close();
 }

@@ -123,6 +123,11 @@ void js_number(const char *key, double value)
         fputs("null", out.file);
 }
 
+void js_us(const char *key, int64_t ns)
+{
+    js_number(key, (double)ns / 1e3);
+}
+
 void js_bool(const char *key, bool value)
 {
     write_key(key);
@@ -173,16 +178,22 @@ void js_raw(const char *key, const char *json)
     }
 }
 
-void probe_step(const char *key, void (*body)(void *argument), void *argument)
+static void make_step(const struct probe_row *row)
 {
-    js_open(key);
+    js_open(row->key);
     struct step step = {.depth = out.depth, .outer = step_now};
     step_now = &step;
     if (setjmp(step.resume) == 0)
-        body(argument);
+        row->body(row->argument);
     step_now = step.outer;
     while (out.depth >= step.depth)
         js_close();
+}
+
+void probe_steps(const struct probe_row *rows, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        make_step(&rows[i]);
 }
 
 void probe_fail(const char *format, ...)

@@ -62,18 +62,20 @@ CUfunction probe_kernel(const char *name)
     return function;
 }
 
-static CUresult spin(CUstream stream, uint64_t ns)
+/* On one thread. */
+static CUresult launch(const char *name, CUstream stream, void **parameters, void **extra)
 {
-    void *parameters[] = {&ns};
-    return CU(cuLaunchKernel, probe_kernel("probe_spin"), 1, 1, 1, 1, 1, 1, 0, stream, parameters,
-              NULL);
+    return CU(cuLaunchKernel, probe_kernel(name), 1, 1, 1, 1, 1, 1, 0, stream, parameters, extra);
 }
 
-CUresult probe_kernel_store(CUdeviceptr address, uint32_t value)
+static CUresult spin(CUstream stream, uint64_t ns)
 {
-    void *parameters[] = {&address, &value};
-    return CU(cuLaunchKernel, probe_kernel("probe_store"), 1, 1, 1, 1, 1, 1, 0, NULL, parameters,
-              NULL);
+    return launch("probe_spin", stream, (void *[]){&ns}, NULL);
+}
+
+CUresult probe_kernel_store(CUdeviceptr address, uint32_t value, CUstream stream)
+{
+    return launch("probe_store", stream, (void *[]){&address, &value}, NULL);
 }
 
 bool busy_kernel_available(void)
@@ -115,9 +117,9 @@ void busy_start(CUstream stream, enum busy_kind kind, int milliseconds)
         TRY(cuLaunchHostFunc, stream, sleep_on_stream, (void *)(intptr_t)milliseconds);
 }
 
-static void print_layout(void *function_)
+static void print_layout(size_t unused)
 {
-    const CUfunction function = function_;
+    const CUfunction function = probe_kernel("probe_layout");
     js_open_list("parameters");
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; result == CUDA_SUCCESS && i < 8; i++) {
@@ -131,23 +133,20 @@ static void print_layout(void *function_)
     js_result("size_pointer_null", CU(cuFuncGetParamInfo, function, 0, &(size_t){0}, NULL));
 }
 
-static void print_query_cost(void *function_)
+static void print_query_cost(size_t unused)
 {
     static struct samples samples;
-    for (int i = 0; i < 200; i++) {
-        size_t offset, bytes;
-        const int64_t start_ns = probe_clock_ns();
-        TRY(cuFuncGetParamInfo, function_, 1, &offset, &bytes);
-        samples_add(&samples, probe_clock_ns() - start_ns);
-    }
-    js_number("first_call_us", (double)samples.ns[0] / 1e3);
+    const CUfunction function = probe_kernel("probe_layout");
+    size_t offset, bytes;
+    for (int i = 0; i < 200; i++)
+        TIMED(&samples, cuFuncGetParamInfo, function, 1, &offset, &bytes);
+    js_us("first_call_us", samples.ns[0]);
     samples_print(&samples, "all_calls");
 }
 
 /* Packed parameters with bytes past the last parameter, and with too few bytes. */
-static void launch_packed(void *unused)
+static void launch_packed(size_t unused)
 {
-    (void)unused;
     const CUdeviceptr word = probe_alloc(4);
     struct {
         CUdeviceptr address;
@@ -158,25 +157,29 @@ static void launch_packed(void *unused)
                          &bytes, CU_LAUNCH_PARAM_END};
         char key[32] = "buffer_of_12";
         key[11] = bytes == 12 ? '2' : '6';
-        js_result(key, CU(cuLaunchKernel, probe_kernel("probe_store"), 1, 1, 1, 1, 1, 1, 0, NULL,
-                          NULL, extra));
+        js_result(key, launch("probe_store", NULL, NULL, extra));
     }
     uint32_t seen = 0;
     TRY(cuMemcpyDtoH_v2, &seen, word, sizeof(seen));
     js_bool("stored", seen == packed.value);
 }
 
-static void launch_layout(void *function)
+static void launch_layout(size_t unused)
 {
     unsigned char words[24] = {0}, byte = 0;
     void *parameters[] = {words, words, words, &byte};
-    js_result("result", CU(cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+    js_result("result", launch("probe_layout", NULL, parameters, NULL));
     js_result("synchronize", CU(cuCtxSynchronize));
 }
 
-void section_parameters(void *unused)
+void section_parameters(size_t unused)
 {
-    (void)unused;
+    static const struct probe_row rows[] = {
+        {"layout", print_layout},
+        {"query_cost", print_query_cost},
+        {"packed_launch", launch_packed},
+        {"launch", launch_layout},
+    };
     probe_driver_start();
     js_bool("kernels_run", busy_kernel_available());
     const CUfunction function = probe_kernel("probe_layout");
@@ -186,10 +189,7 @@ void section_parameters(void *unused)
     const char *name = NULL;
     js_result("name_result", CU(cuFuncGetName, &name, function));
     js_string("name", name != NULL ? name : "");
-    probe_step("layout", print_layout, function);
-    probe_step("query_cost", print_query_cost, function);
-    probe_step("packed_launch", launch_packed, NULL);
-    probe_step("launch", launch_layout, function);
+    PROBE_STEPS(rows);
     js_result("is_loaded_after", CU(cuFuncIsLoaded, &state, function));
     js_int("loading_state_after", (int)state);
 }

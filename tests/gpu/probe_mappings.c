@@ -37,33 +37,26 @@ static void map_range(CUdeviceptr address, size_t bytes, size_t piece, enum orde
         probe_map(address + i * piece, piece, handles[i]);
     for (size_t i = 0; i < count; i++)
         TRY(cuMemRelease, handles[i]);
-    probe_require("cuMemSetAccess",
-                  probe_set_access(address, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    probe_give_access(address, bytes);
 }
 
 /* --- what it costs */
 
 /* As the shim does it when the first byte is needed, and as the program does it at once. */
-static void cost_of_handles(void *count_)
+static void cost_of_handles(size_t count)
 {
     static struct samples mapped, unmapped, allocated, freed;
-    const size_t count = *(const size_t *)count_, bytes = count * HANDLE;
+    const size_t bytes = count * HANDLE;
     const CUdeviceptr address = probe_reserve(bytes);
     mapped.count = unmapped.count = allocated.count = freed.count = 0;
     for (int i = 0; i < run_count(); i++) {
         CUdeviceptr other;
         const int64_t start_ns = probe_clock_ns();
         map_range(address, bytes, HANDLE, ASCENDING);
-        const int64_t mapped_ns = probe_clock_ns();
-        TRY(cuMemUnmap, address, bytes);
-        const int64_t unmapped_ns = probe_clock_ns();
-        TRY(cuMemAlloc_v2, &other, bytes);
-        const int64_t allocated_ns = probe_clock_ns();
-        TRY(cuMemFree_v2, other);
-        samples_add(&mapped, mapped_ns - start_ns);
-        samples_add(&unmapped, unmapped_ns - mapped_ns);
-        samples_add(&allocated, allocated_ns - unmapped_ns);
-        samples_add(&freed, probe_clock_ns() - allocated_ns);
+        samples_add(&mapped, probe_clock_ns() - start_ns);
+        TIMED(&unmapped, cuMemUnmap, address, bytes);
+        TIMED(&allocated, cuMemAlloc_v2, &other, bytes);
+        TIMED(&freed, cuMemFree_v2, other);
     }
     js_int("handles", (long long)count);
     samples_print(&mapped, "create_map_set_access");
@@ -77,30 +70,26 @@ static void cost_of_handles(void *count_)
 
 /* A program's mapping that was put off is made when the first byte is needed: late, between others,
  * and perhaps while the device works. */
-static void cost_of_a_late_one(void *is_busy)
+static void cost_of_a_late_one(size_t is_busy)
 {
     static struct samples created, mapped, given;
     const size_t count = handle_count(), bytes = count * HANDLE;
     const CUdeviceptr address = probe_reserve(bytes), late = address + count / 2 * HANDLE;
     const CUstream stream = probe_stream(CU_STREAM_NON_BLOCKING);
-    created.count = mapped.count = given.count = 0;
+    const CUmemAllocationProp property = probe_property();
+    const CUmemAccessDesc access = {property.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
     int waited = 0;
+    created.count = mapped.count = given.count = 0;
     map_range(address, bytes, HANDLE, ASCENDING);
     for (int i = 0; i < run_count(); i++) {
         TRY(cuMemUnmap, late, HANDLE);
-        if (*(const bool *)is_busy)
+        if (is_busy)
             busy_start(stream, busy_best(), 40);
-        const int64_t start_ns = probe_clock_ns();
-        const CUmemGenericAllocationHandle handle = probe_create(HANDLE);
-        const int64_t created_ns = probe_clock_ns();
-        probe_map(late, HANDLE, handle);
-        const int64_t mapped_ns = probe_clock_ns();
-        probe_require("cuMemSetAccess",
-                      probe_set_access(late, HANDLE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
-        samples_add(&given, probe_clock_ns() - mapped_ns);
-        samples_add(&mapped, mapped_ns - created_ns);
-        samples_add(&created, created_ns - start_ns);
-        waited += *(const bool *)is_busy && CU(cuStreamQuery, stream) == CUDA_SUCCESS;
+        TIMED(&created, cuMemCreate, &handle, HANDLE, &property, 0);
+        TIMED(&mapped, cuMemMap, late, HANDLE, 0, handle, 0);
+        TIMED(&given, cuMemSetAccess, late, HANDLE, &access, 1);
+        waited += is_busy && CU(cuStreamQuery, stream) == CUDA_SUCCESS;
         TRY(cuMemRelease, handle);
         TRY(cuCtxSynchronize);
     }
@@ -137,9 +126,9 @@ static void time_range(const char *key, CUdeviceptr address, size_t bytes)
     js_close();
 }
 
-static void speed_of_orders(void *piece_)
+static void speed_of_orders(size_t piece)
 {
-    const size_t piece = *(const size_t *)piece_, bytes = handle_count() * piece;
+    const size_t bytes = handle_count() * piece;
     const CUdeviceptr address = probe_reserve(bytes), whole = probe_alloc(bytes);
     js_int("bytes", (long long)bytes);
     time_range("alloc", whole, bytes);
@@ -158,9 +147,8 @@ static void speed_of_orders(void *piece_)
 
 /* How many handles of 20 MiB there is room for, of those that the free memory has room for, when
  * every other granule of it is taken. */
-static void room_between_granules(void *unused)
+static void room_between_granules(size_t unused)
 {
-    (void)unused;
     enum { GRANULES = 256, PAIRS = 40 };
     const int64_t left = GRANULES * (int64_t)GRANULE;
     const int64_t all = probe_free_bytes() - left;
@@ -187,19 +175,21 @@ static void room_between_granules(void *unused)
     TRY(cuMemRelease, rest);
 }
 
-void section_mappings(void *unused)
+void section_mappings(size_t unused)
 {
-    (void)unused;
-    static size_t one = 1, several = 4, many = 32, granule = GRANULE, handle = HANDLE;
-    static bool idle = false, busy = true;
+    static const struct probe_row costs[] = {
+        {"cost_of_1", cost_of_handles, 1},
+        {"cost_of_4", cost_of_handles, 4},
+        {"cost_of_32", cost_of_handles, 32}, /* not in a quick run */
+    };
+    static const struct probe_row rows[] = {
+        {"late_on_an_idle_device", cost_of_a_late_one, false},
+        {"late_on_a_busy_device", cost_of_a_late_one, true},
+        {"order_of_granules", speed_of_orders, GRANULE},
+        {"order_of_handles_of_20_mib", speed_of_orders, HANDLE},
+        {"room_between_granules", room_between_granules},
+    };
     probe_driver_start();
-    probe_step("cost_of_1", cost_of_handles, &one);
-    probe_step("cost_of_4", cost_of_handles, &several);
-    if (!probe_quick)
-        probe_step("cost_of_32", cost_of_handles, &many);
-    probe_step("late_on_an_idle_device", cost_of_a_late_one, &idle);
-    probe_step("late_on_a_busy_device", cost_of_a_late_one, &busy);
-    probe_step("order_of_granules", speed_of_orders, &granule);
-    probe_step("order_of_handles_of_20_mib", speed_of_orders, &handle);
-    probe_step("room_between_granules", room_between_granules, NULL);
+    probe_steps(costs, ARRAY_COUNT(costs) - probe_quick);
+    PROBE_STEPS(rows);
 }

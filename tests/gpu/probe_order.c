@@ -35,17 +35,13 @@ static void print_legacy_event(void)
     TRY(cuEventDestroy_v2, event);
 }
 
-struct busy_stream {
-    bool is_legacy;
-    unsigned flags;
-};
+enum { LEGACY = 100 };
 
-static void ask_while_busy(void *which_)
+static void ask_while_busy(size_t flags)
 {
-    const struct busy_stream *const which = which_;
     const CUstream idle_blocking = probe_stream(CU_STREAM_DEFAULT);
     const CUstream idle_nonblocking = probe_stream(CU_STREAM_NON_BLOCKING);
-    const CUstream busy = which->is_legacy ? NULL : probe_stream(which->flags);
+    const CUstream busy = flags == LEGACY ? NULL : probe_stream((unsigned)flags);
     busy_start(busy, busy_best(), busy_ms());
     js_result("query_itself", CU(cuStreamQuery, busy));
     print_queries(idle_blocking, idle_nonblocking);
@@ -54,9 +50,8 @@ static void ask_while_busy(void *which_)
 }
 
 /* Work put on a blocking stream while the legacy stream is busy must wait, and the reverse. */
-static void implicit_order(void *unused)
+static void implicit_order(size_t unused)
 {
-    (void)unused;
     const CUdeviceptr word = probe_alloc(4);
     const CUstream blocking = probe_stream(CU_STREAM_DEFAULT);
     uint32_t *const seen = probe_pinned(8);
@@ -72,23 +67,20 @@ static void implicit_order(void *unused)
     TRY(cuCtxSynchronize);
 }
 
-void section_order(void *unused)
+void section_order(size_t unused)
 {
-    (void)unused;
-    static struct busy_stream blocking = {false, CU_STREAM_DEFAULT};
-    static struct busy_stream nonblocking = {false, CU_STREAM_NON_BLOCKING};
-    static struct busy_stream legacy = {true, 0};
+    static const struct probe_row rows[] = {
+        {"blocking_stream_busy", ask_while_busy, CU_STREAM_DEFAULT},
+        {"nonblocking_stream_busy", ask_while_busy, CU_STREAM_NON_BLOCKING},
+        {"legacy_stream_busy", ask_while_busy, LEGACY},
+        {"implicit_order", implicit_order},
+    };
     probe_driver_start();
     js_string("busy_with", busy_names[busy_best()]);
-    probe_step("blocking_stream_busy", ask_while_busy, &blocking);
-    probe_step("nonblocking_stream_busy", ask_while_busy, &nonblocking);
-    probe_step("legacy_stream_busy", ask_while_busy, &legacy);
-    probe_step("implicit_order", implicit_order, NULL);
+    PROBE_STEPS(rows);
 }
 
-enum source { PAGEABLE, PINNED, REGISTERED, FILE_MAPPING, SOURCE_COUNT };
-static const char *const source_names[SOURCE_COUNT] = {"pageable", "pinned", "registered",
-                                                       "private_file_mapping"};
+enum source { PAGEABLE, PINNED, REGISTERED, FILE_MAPPING };
 enum { OLD = 0x11, NEW = 0x22, COPY_MAX = 16 << 20 };
 
 static unsigned char *map_file(size_t bytes)
@@ -105,15 +97,11 @@ static unsigned char *map_file(size_t bytes)
 
 static unsigned char *make_source(enum source source)
 {
-    unsigned char *host;
     if (source == PINNED)
         return probe_pinned(COPY_MAX);
     if (source == FILE_MAPPING)
         return map_file(COPY_MAX);
-    host = aligned_alloc(4096, COPY_MAX);
-    if (host == NULL)
-        probe_fail("malloc");
-    memset(host, 0, COPY_MAX);
+    unsigned char *const host = memset(probe_malloc(COPY_MAX), 0, COPY_MAX);
     if (source == REGISTERED)
         TRY(cuMemHostRegister_v2, host, COPY_MAX, 0);
     return host;
@@ -145,12 +133,10 @@ static void copy_in(unsigned char *host, CUdeviceptr device, const struct copy *
     const bool busy = CU(cuStreamQuery, copy->stream) == CUDA_ERROR_NOT_READY;
     memset(host, NEW, copy->bytes);
     TRY(cuCtxSynchronize);
-    unsigned char *const back = malloc(copy->bytes);
-    if (back == NULL)
-        probe_fail("malloc");
+    unsigned char *const back = probe_malloc(copy->bytes);
     TRY(cuMemcpyDtoH_v2, back, device, copy->bytes);
     js_result("in_result", result);
-    js_number("in_us", (double)call_ns / 1e3);
+    js_us("in_us", call_ns);
     js_bool("in_returned_before_the_stream_got_there", busy);
     js_string("in_content", content(back, copy->bytes));
     free(back);
@@ -162,13 +148,13 @@ static void copy_out(unsigned char *host, CUdeviceptr device, const struct copy 
     const int64_t start_ns = probe_clock_ns();
     const CUresult result = CU(cuMemcpyDtoHAsync_v2, host, device, copy->bytes, copy->stream);
     js_result("out_result", result);
-    js_number("out_us", (double)(probe_clock_ns() - start_ns) / 1e3);
+    js_us("out_us", probe_clock_ns() - start_ns);
     js_bool("out_returned_before_the_stream_got_there",
             CU(cuStreamQuery, copy->stream) == CUDA_ERROR_NOT_READY);
     TRY(cuCtxSynchronize);
 }
 
-static void copy_source(void *source_)
+static void copy_source(size_t source)
 {
     static const struct {
         const char *key;
@@ -177,7 +163,7 @@ static void copy_source(void *source_)
                  {"64_kib", 64 * KIB},   {"64_kib_and_4_b", 64 * KIB + 4},
                  {"128_kib", 128 * KIB}, {"256_kib", 256 * KIB},
                  {"1_mib", MIB},         {"16_mib", COPY_MAX}};
-    unsigned char *const host = make_source(*(const enum source *)source_);
+    unsigned char *const host = make_source((enum source)source);
     const CUdeviceptr device = probe_alloc(COPY_MAX);
     const CUstream streams[] = {probe_stream(CU_STREAM_NON_BLOCKING), NULL};
     for (size_t i = 0; i < 2; i++) {
@@ -193,12 +179,15 @@ static void copy_source(void *source_)
     }
 }
 
-void section_pageable(void *unused)
+void section_pageable(size_t unused)
 {
-    (void)unused;
-    static enum source sources[SOURCE_COUNT] = {PAGEABLE, PINNED, REGISTERED, FILE_MAPPING};
+    static const struct probe_row rows[] = {
+        {"pageable", copy_source, PAGEABLE},
+        {"pinned", copy_source, PINNED},
+        {"registered", copy_source, REGISTERED},
+        {"private_file_mapping", copy_source, FILE_MAPPING},
+    };
     probe_driver_start();
     js_string("busy_with", busy_names[busy_best()]);
-    for (int i = 0; i < SOURCE_COUNT; i++)
-        probe_step(source_names[i], copy_source, &sources[i]);
+    PROBE_STEPS(rows);
 }

@@ -6,10 +6,8 @@
 
 static CUmemoryPool make_pool(uint64_t threshold)
 {
-    const CUmemPoolProps property = {
-        .allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = probe_device},
-    };
+    const CUmemPoolProps property = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                     .location = probe_location()};
     CUmemoryPool pool = NULL;
     TRY(cuMemPoolCreate, &pool, &property);
     TRY(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
@@ -29,33 +27,27 @@ enum order { NOTHING, EVENT, WAITED, SAME_STREAM, ORDER_COUNT };
 static const char *const order_keys[ORDER_COUNT] = {"nothing_between", "event_between",
                                                     "synchronized_between", "same_stream"};
 
-struct reuse {
-    enum order order;
-    bool busy;
-};
-
-static void print_reuse(const struct reuse *reuse)
+static void print_reuse(enum order order, bool busy)
 {
     const CUmemoryPool pool = make_pool(UINT64_MAX);
     const CUstream first = probe_stream(CU_STREAM_NON_BLOCKING);
-    const CUstream second =
-        reuse->order == SAME_STREAM ? first : probe_stream(CU_STREAM_NON_BLOCKING);
+    const CUstream second = order == SAME_STREAM ? first : probe_stream(CU_STREAM_NON_BLOCKING);
     CUevent event;
     TRY(cuEventCreate, &event, CU_EVENT_DISABLE_TIMING);
     const CUdeviceptr before = take(pool, BLOCK, first);
     TRY(cuMemsetD8Async, before, 1, BLOCK, first);
     TRY(cuStreamSynchronize, first);
-    if (reuse->busy)
+    if (busy)
         busy_start(first, busy_best(), 40);
     TRY(cuMemFreeAsync, before, first);
     TRY(cuEventRecord, event, first);
-    if (reuse->order == EVENT)
+    if (order == EVENT)
         TRY(cuStreamWaitEvent, second, event, 0);
-    if (reuse->order == WAITED)
+    if (order == WAITED)
         TRY(cuStreamSynchronize, first);
     const int64_t start_ns = probe_clock_ns();
     const CUdeviceptr after = take(pool, BLOCK, second);
-    js_number("alloc_us", (double)(probe_clock_ns() - start_ns) / 1e3);
+    js_us("alloc_us", probe_clock_ns() - start_ns);
     js_bool("same_address", after == before);
     js_bool("first_stream_still_busy", CU(cuStreamQuery, first) == CUDA_ERROR_NOT_READY);
     js_bool("second_stream_waits", CU(cuStreamQuery, second) == CUDA_ERROR_NOT_READY);
@@ -64,12 +56,11 @@ static void print_reuse(const struct reuse *reuse)
     TRY(cuMemPoolDestroy, pool);
 }
 
-static void reuse_of(void *busy)
+static void reuse_of(size_t busy)
 {
     for (int order = 0; order < ORDER_COUNT; order++) {
-        const struct reuse reuse = {(enum order)order, *(const bool *)busy};
         js_open(order_keys[order]);
-        print_reuse(&reuse);
+        print_reuse((enum order)order, busy);
         js_close();
     }
 }
@@ -95,9 +86,9 @@ static void print_figures(const char *key, CUmemoryPool pool, int64_t before)
 }
 
 /* Three blocks; the one in the middle, and then all of them, are freed. */
-static void figures_of(void *threshold)
+static void figures_of(size_t threshold)
 {
-    const CUmemoryPool pool = make_pool(*(const uint64_t *)threshold);
+    const CUmemoryPool pool = make_pool(threshold);
     const CUstream stream = probe_stream(CU_STREAM_NON_BLOCKING);
     const int64_t before = probe_free_bytes();
     CUdeviceptr blocks[3];
@@ -163,9 +154,8 @@ static void print_addresses(const char *key, CUmemoryPool pool, size_t bytes, CU
     TRY(cuStreamSynchronize, stream);
 }
 
-static void addresses(void *unused)
+static void addresses(size_t unused)
 {
-    (void)unused;
     const CUstream stream = probe_stream(CU_STREAM_NON_BLOCKING);
     CUmemoryPool pool = NULL;
     TRY(cuDeviceGetDefaultMemPool, &pool, probe_device);
@@ -180,16 +170,16 @@ static void addresses(void *unused)
     js_address("cuMemAddressReserve", probe_reserve(20 * MIB));
 }
 
-void section_pools(void *unused)
+void section_pools(size_t unused)
 {
-    (void)unused;
-    static bool idle = false, busy = true;
-    static uint64_t nothing = 0, everything = UINT64_MAX;
+    static const struct probe_row rows[] = {
+        {"reuse_on_an_idle_device", reuse_of, false},
+        {"reuse_behind_work", reuse_of, true},
+        {"figures_with_threshold_0", figures_of, 0},
+        {"figures_with_threshold_of_everything", figures_of, SIZE_MAX},
+        {"addresses", addresses},
+    };
     probe_driver_start();
     js_string("busy_with", busy_names[busy_best()]);
-    probe_step("reuse_on_an_idle_device", reuse_of, &idle);
-    probe_step("reuse_behind_work", reuse_of, &busy);
-    probe_step("figures_with_threshold_0", figures_of, &nothing);
-    probe_step("figures_with_threshold_of_everything", figures_of, &everything);
-    probe_step("addresses", addresses, NULL);
+    PROBE_STEPS(rows);
 }

@@ -53,14 +53,13 @@ static void print_difference(const struct entry *entry, void *exported, void *re
     js_close();
 }
 
-static void compare_all(void *unused)
+static void compare_all(size_t unused)
 {
-    (void)unused;
     int same = 0, other_address = 0, only_exported = 0, only_resolved = 0, neither = 0;
     js_open_list("differing");
     for (size_t i = 0; i < ARRAY_COUNT(entries); i++) {
         CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
-        void *const exported = dlsym(cu.library, entries[i].symbol);
+        void *const exported = dlsym(probe_library, entries[i].symbol);
         void *const resolved = resolve(&entries[i], &status);
         if (exported == NULL && resolved == NULL)
             neither++;
@@ -137,11 +136,10 @@ static uint32_t symbol_count(const struct dynamic *dynamic)
     return last + 1;
 }
 
-static void list_unknown_exports(void *unused)
+static void list_unknown_exports(size_t unused)
 {
-    (void)unused;
     struct link_map *map = NULL;
-    if (dlinfo(cu.library, RTLD_DI_LINKMAP, &map) != 0)
+    if (dlinfo(probe_library, RTLD_DI_LINKMAP, &map) != 0)
         probe_fail("dlinfo: %s", dlerror());
     const struct dynamic dynamic = read_dynamic(map);
     const uint32_t count = symbol_count(&dynamic);
@@ -163,9 +161,8 @@ static void list_unknown_exports(void *unused)
 }
 
 /* How a program may ask that is not in the table: no flags, the newest version, odd names. */
-static void odd_questions(void *unused)
+static void odd_questions(size_t unused)
 {
-    (void)unused;
     static const struct {
         const char *key, *name;
         int version;
@@ -197,15 +194,18 @@ static void odd_questions(void *unused)
     }
 }
 
-void section_resolver(void *unused)
+void section_resolver(size_t unused)
 {
-    (void)unused;
+    static const struct probe_row rows[] = {
+        {"before_init", compare_all},
+        {"after_init", compare_all},
+        {"exports", list_unknown_exports},
+        {"odd_questions", odd_questions},
+    };
     char error[512];
     if (!probe_driver_load(error, sizeof(error)))
         probe_fail("%s", error);
-    probe_step("before_init", compare_all, NULL);
+    probe_steps(&rows[0], 1);
     probe_driver_start();
-    probe_step("after_init", compare_all, NULL);
-    probe_step("exports", list_unknown_exports, NULL);
-    probe_step("odd_questions", odd_questions, NULL);
+    probe_steps(&rows[1], 3);
 }

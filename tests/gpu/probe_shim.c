@@ -24,9 +24,8 @@ static CUmemAllocationProp shim_property(void)
     return property;
 }
 
-static void granularity(void *unused)
+static void granularity(size_t unused)
 {
-    (void)unused;
     const CUmemAllocationProp property = shim_property();
     CUmemGenericAllocationHandle handle = 0;
     size_t bytes = 0;
@@ -43,9 +42,8 @@ static void granularity(void *unused)
 
 /* --- address hints */
 
-static void hints(void *unused)
+static void hints(size_t unused)
 {
-    (void)unused;
     static const struct {
         const char *key;
         uint64_t address;
@@ -84,8 +82,7 @@ static CUdeviceptr map_granules(void)
         probe_map(address + i * GRANULE, GRANULE, handle);
         TRY(cuMemRelease, handle);
     }
-    probe_require("cuMemSetAccess", probe_set_access(address, GRANULES * GRANULE,
-                                                     CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    probe_give_access(address, GRANULES * GRANULE);
     TRY(cuMemsetD8_v2, address, 0, GRANULES * GRANULE);
     TRY(cuCtxSynchronize);
     return address;
@@ -96,18 +93,10 @@ static unsigned char expected(size_t row, size_t column)
     return (unsigned char)(1 + (row * 31 + column * 7 + (column >> 12)) % 251);
 }
 
-static unsigned char *host_memory(size_t bytes)
-{
-    unsigned char *const host = malloc(bytes);
-    if (host == NULL)
-        probe_fail("malloc");
-    return host;
-}
-
 /* Read back granule by granule, so that no copy of the comparison meets two handles. */
 static long long wrong_bytes(CUdeviceptr address)
 {
-    unsigned char *const seen = host_memory(GRANULES * GRANULE);
+    unsigned char *const seen = probe_malloc(GRANULES * GRANULE);
     TRY(cuCtxSynchronize);
     for (size_t i = 0; i < GRANULES; i++)
         TRY(cuMemcpyDtoH_v2, seen + i * GRANULE, address + i * GRANULE, GRANULE);
@@ -122,10 +111,9 @@ static long long wrong_bytes(CUdeviceptr address)
     return wrong;
 }
 
-static void copies_2d(void *unused)
+static void copies_2d(size_t unused)
 {
-    (void)unused;
-    unsigned char *const host = host_memory((size_t)ROWS * ROW_BYTES);
+    unsigned char *const host = probe_malloc((size_t)ROWS * ROW_BYTES);
     for (size_t row = 0; row < ROWS; row++)
         for (size_t column = 0; column < ROW_BYTES; column++)
             host[row * ROW_BYTES + column] = expected(row, column);
@@ -172,178 +160,60 @@ static void copies_2d(void *unused)
 /* --- calls of a thread that has no current context */
 
 static struct {
-    CUdeviceptr reserved, mapped, block, device, other;
+    CUdeviceptr reserved, block, device;
     CUmemGenericAllocationHandle handle, spare;
     CUstream stream;
     CUevent event;
     char host[4096];
 } it;
 
-static CUresult call_granularity(void)
-{
-    const CUmemAllocationProp property = probe_property();
-    size_t bytes;
-    return CU(cuMemGetAllocationGranularity, &bytes, &property,
-              CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
-}
-
-static CUresult call_reserve(void)
-{
-    return CU(cuMemAddressReserve, &it.other, GRANULE, 0, 0, 0);
-}
-
-static CUresult call_address_free(void)
-{
-    return CU(cuMemAddressFree, it.other, GRANULE);
-}
-
-static CUresult call_create(void)
-{
-    const CUmemAllocationProp property = probe_property();
-    return CU(cuMemCreate, &it.spare, GRANULE, &property, 0);
-}
-
-static CUresult call_release(void)
-{
-    return CU(cuMemRelease, it.spare);
-}
-
-static CUresult call_map(void)
-{
-    return CU(cuMemMap, it.reserved, GRANULE, 0, it.handle, 0);
-}
-
-static CUresult call_set_access(void)
-{
-    return probe_set_access(it.reserved, GRANULE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-}
-
-static CUresult call_unmap(void)
-{
-    return CU(cuMemUnmap, it.reserved, GRANULE);
-}
-
-static CUresult call_alloc(void)
-{
-    CUdeviceptr address;
-    return CU(cuMemAlloc_v2, &address, MIB);
-}
-
-static CUresult call_free(void)
-{
-    return CU(cuMemFree_v2, it.block);
-}
-
-static CUresult call_get_info(void)
-{
-    size_t free_bytes, total_bytes;
-    return CU(cuMemGetInfo_v2, &free_bytes, &total_bytes);
-}
-
-static CUresult call_attribute(void)
-{
-    unsigned value[4];
-    return CU(cuPointerGetAttribute, value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, it.device);
-}
-
-static CUresult call_copy(void)
-{
-    return CU(cuMemcpyHtoD_v2, it.device, it.host, sizeof(it.host));
-}
-
-static CUresult call_copy_on_stream(void)
-{
-    return CU(cuMemcpyHtoDAsync_v2, it.device, it.host, sizeof(it.host), it.stream);
-}
-
-static CUresult call_set_on_stream(void)
-{
-    return CU(cuMemsetD8Async, it.device, 1, 4096, it.stream);
-}
-
-static CUresult call_stream_query(void)
-{
-    return CU(cuStreamQuery, it.stream);
-}
-
-static CUresult call_stream_synchronize(void)
-{
-    return CU(cuStreamSynchronize, it.stream);
-}
-
-static CUresult call_legacy_query(void)
-{
-    return CU(cuStreamQuery, NULL);
-}
-
-static CUresult call_event_record(void)
-{
-    return CU(cuEventRecord, it.event, it.stream);
-}
-
-static CUresult call_event_query(void)
-{
-    return CU(cuEventQuery, it.event);
-}
-
-static CUresult call_event_synchronize(void)
-{
-    return CU(cuEventSynchronize, it.event);
-}
-
-static CUresult call_context_record(void)
-{
-    return CU(cuCtxRecordEvent, probe_context, it.event);
-}
-
-static CUresult call_event_destroy(void)
-{
-    return CU(cuEventDestroy_v2, it.event);
-}
-
-static const struct {
-    const char *name;
-    CUresult (*make)(void);
-} calls[] = {
-    {"cuMemGetAllocationGranularity", call_granularity},
-    {"cuMemAddressReserve", call_reserve},
-    {"cuMemAddressFree", call_address_free},
-    {"cuMemCreate", call_create},
-    {"cuMemRelease", call_release},
-    {"cuMemMap", call_map},
-    {"cuMemSetAccess", call_set_access},
-    {"cuMemUnmap", call_unmap},
-    {"cuMemAlloc", call_alloc},
-    {"cuMemFree", call_free},
-    {"cuMemGetInfo", call_get_info},
-    {"cuPointerGetAttribute", call_attribute},
-    {"cuMemcpyHtoD", call_copy},
-    {"cuMemcpyHtoDAsync", call_copy_on_stream},
-    {"cuMemsetD8Async", call_set_on_stream},
-    {"cuStreamQuery", call_stream_query},
-    {"cuStreamSynchronize", call_stream_synchronize},
-    {"cuStreamQuery_legacy", call_legacy_query},
-    {"cuEventRecord", call_event_record},
-    {"cuEventQuery", call_event_query},
-    {"cuEventSynchronize", call_event_synchronize},
-    {"cuCtxRecordEvent", call_context_record},
-    {"cuEventDestroy", call_event_destroy},
-};
-
-static CUresult results[ARRAY_COUNT(calls)];
+static struct {
+    const char *key;
+    CUresult result;
+} answers[32];
+static size_t answer_count;
 
 static void *make_calls(void *unused)
 {
-    (void)unused;
-    for (size_t i = 0; i < ARRAY_COUNT(calls); i++)
-        results[i] = calls[i].make();
+    const CUmemAllocationProp property = probe_property();
+    CUdeviceptr other = 0;
+    size_t free_bytes, total_bytes;
+    unsigned value[4];
+/* Printed later: nothing may take time between the calls. */
+#define ANSWER(key_, ...) \
+    (answers[answer_count].key = key_, answers[answer_count++].result = __VA_ARGS__)
+#define ASK(key, ...) ANSWER(key, CU(__VA_ARGS__))
+    ASK("cuMemGetAllocationGranularity", cuMemGetAllocationGranularity, &free_bytes, &property,
+        CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    ASK("cuMemAddressReserve", cuMemAddressReserve, &other, GRANULE, 0, 0, 0);
+    ASK("cuMemAddressFree", cuMemAddressFree, other, GRANULE);
+    ASK("cuMemCreate", cuMemCreate, &it.spare, GRANULE, &property, 0);
+    ASK("cuMemRelease", cuMemRelease, it.spare);
+    ASK("cuMemMap", cuMemMap, it.reserved, GRANULE, 0, it.handle, 0);
+    ANSWER("cuMemSetAccess", probe_set_access(it.reserved, GRANULE));
+    ASK("cuMemUnmap", cuMemUnmap, it.reserved, GRANULE);
+    ASK("cuMemAlloc", cuMemAlloc_v2, &other, MIB);
+    ASK("cuMemFree", cuMemFree_v2, it.block);
+    ASK("cuMemGetInfo", cuMemGetInfo_v2, &free_bytes, &total_bytes);
+    ASK("cuPointerGetAttribute", cuPointerGetAttribute, value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+        it.device);
+    ASK("cuMemcpyHtoD", cuMemcpyHtoD_v2, it.device, it.host, sizeof(it.host));
+    ASK("cuMemcpyHtoDAsync", cuMemcpyHtoDAsync_v2, it.device, it.host, sizeof(it.host), it.stream);
+    ASK("cuMemsetD8Async", cuMemsetD8Async, it.device, 1, 4096, it.stream);
+    ASK("cuStreamQuery", cuStreamQuery, it.stream);
+    ASK("cuStreamSynchronize", cuStreamSynchronize, it.stream);
+    ASK("cuStreamQuery_legacy", cuStreamQuery, NULL);
+    ASK("cuEventRecord", cuEventRecord, it.event, it.stream);
+    ASK("cuEventQuery", cuEventQuery, it.event);
+    ASK("cuEventSynchronize", cuEventSynchronize, it.event);
+    ASK("cuCtxRecordEvent", cuCtxRecordEvent, probe_context, it.event);
+    ASK("cuEventDestroy", cuEventDestroy_v2, it.event);
     return NULL;
 }
 
 /* A new thread has no current context; the device's primary one is retained, and used by others. */
-static void no_context(void *unused)
+static void no_context(size_t unused)
 {
-    (void)unused;
     pthread_t thread;
     it.reserved = probe_reserve(GRANULE);
     it.handle = probe_create(GRANULE);
@@ -355,17 +225,19 @@ static void no_context(void *unused)
     if (pthread_create(&thread, NULL, make_calls, NULL) != 0)
         probe_fail("pthread_create");
     pthread_join(thread, NULL);
-    for (size_t i = 0; i < ARRAY_COUNT(calls); i++)
-        js_result(calls[i].name, results[i]);
+    for (size_t i = 0; i < answer_count; i++)
+        js_result(answers[i].key, answers[i].result);
     js_result("synchronize_at_the_end", CU(cuCtxSynchronize));
 }
 
-void section_shim(void *unused)
+void section_shim(size_t unused)
 {
-    (void)unused;
+    static const struct probe_row rows[] = {
+        {"granularity", granularity},
+        {"hints", hints},
+        {"copies_over_handles", copies_2d},
+        {"no_current_context", no_context},
+    };
     probe_driver_start();
-    probe_step("granularity", granularity, NULL);
-    probe_step("hints", hints, NULL);
-    probe_step("copies_over_handles", copies_2d, NULL);
-    probe_step("no_current_context", no_context, NULL);
+    PROBE_STEPS(rows);
 }
