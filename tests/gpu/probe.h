@@ -68,12 +68,13 @@ extern void *probe_library, *probe_functions[PLACE_COUNT];
 #define TRY(name, ...) probe_require(#name, CU(name, __VA_ARGS__))
 
 /*
- * JSON output (probe_json.c). One value is open at a time; key is NULL inside a list. js_end closes
- * what is still open, so the text is valid wherever a section stopped.
+ * JSON output (probe_json.c). One value is open at a time; key is NULL inside a list. Each value is
+ * written at once, and where the output stands is shared with children.
  */
 void js_begin(int descriptor);
 void js_end(void);
-void js_flush(void);
+int js_depth(void);
+void js_close_to(int depth);
 void js_open(const char *key);
 void js_open_list(const char *key);
 void js_close(void);
@@ -85,7 +86,6 @@ void js_string(const char *key, const char *value);
 void js_format(const char *key, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void js_address(const char *key, uint64_t value);
 void js_result(const char *key, CUresult result); /* its name, as "CUDA_ERROR_INVALID_VALUE" */
-void js_raw(const char *key, const char *json);   /* a whole JSON value, already text */
 
 /*
  * Steps (probe_json.c): an object under each key; a failure inside ends only that object. Bodies
@@ -103,10 +103,10 @@ _Noreturn void probe_fail(const char *format, ...) __attribute__((format(printf,
 void probe_require(const char *what, CUresult result);
 
 /*
- * Children (probe_child.c). body() writes the fields of one object from a process of its own; its
- * text becomes the value of `key` here. When the child crashes or outlives the limit, the value is
- * {"error": "..."}.
+ * Children (probe_child.c). body() writes the fields of one object from a process of its own. When
+ * the child crashes or outlives the limit, "error" is one more of them.
  */
+enum { PROBE_SAID = 99 }; /* the exit status of a child that came to its end */
 void probe_child(const char *key, int limit_seconds, probe_body *body, size_t argument);
 
 /* Driver and device (probe_driver.c). */

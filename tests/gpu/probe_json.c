@@ -6,16 +6,18 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-enum { DEPTH_MAX = 16 };
+enum { DEPTH_MAX = 16, LINE_MAX_BYTES = 8192 };
 
+/* Shared with the children, which go on where their parent is, and it where they ended. */
 static struct {
-    FILE *file;
-    int depth;
+    int descriptor, depth;
     char closer[DEPTH_MAX]; /* '}' or ']' of each open level */
     bool empty[DEPTH_MAX];
-} out;
+} * out;
 
 struct step {
     jmp_buf resume;
@@ -24,103 +26,127 @@ struct step {
 };
 static struct step *step_now;
 
-static void write_text(const char *text)
+/* What is written at once, so that whoever is ended leaves whole values. */
+static char line[LINE_MAX_BYTES];
+static size_t line_bytes;
+
+static void add(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void add(const char *format, ...)
 {
-    fputc('"', out.file);
+    va_list arguments;
+    va_start(arguments, format);
+    line_bytes +=
+        (size_t)vsnprintf(line + line_bytes, sizeof(line) - line_bytes, format, arguments);
+    va_end(arguments);
+    if (line_bytes >= sizeof(line))
+        abort();
+}
+
+static void write_line(void)
+{
+    if (write(out->descriptor, line, line_bytes) != (ssize_t)line_bytes)
+        abort();
+    line_bytes = 0;
+}
+
+static void add_text(const char *text)
+{
+    add("\"");
     for (; *text != '\0'; text++) {
         const unsigned char byte = (unsigned char)*text;
         if (byte == '"' || byte == '\\')
-            fprintf(out.file, "\\%c", byte);
+            add("\\%c", byte);
         else if (byte < 0x20 || byte >= 0x7f)
-            fprintf(out.file, "\\u%04x", byte);
+            add("\\u%04x", byte);
         else
-            fputc(byte, out.file);
+            add("%c", byte);
     }
-    fputc('"', out.file);
+    add("\"");
 }
 
-static void write_key(const char *key)
+static void add_key(const char *key)
 {
-    const int level = out.depth - 1;
-    if (!out.empty[level])
-        fputc(',', out.file);
-    out.empty[level] = false;
-    fprintf(out.file, "\n%*s", 2 * out.depth, "");
-    if (key != NULL && out.closer[level] == '}') {
-        write_text(key);
-        fputs(": ", out.file);
+    const int level = out->depth - 1;
+    add("%s\n%*s", out->empty[level] ? "" : ",", 2 * out->depth, "");
+    out->empty[level] = false;
+    if (key != NULL && out->closer[level] == '}') {
+        add_text(key);
+        add(": ");
     }
 }
 
 static void open_level(char opener, char closer)
 {
-    if (out.depth == DEPTH_MAX)
+    if (out->depth == DEPTH_MAX)
         abort();
-    fputc(opener, out.file);
-    out.closer[out.depth] = closer;
-    out.empty[out.depth] = true;
-    out.depth++;
+    add("%c", opener);
+    write_line();
+    out->closer[out->depth] = closer;
+    out->empty[out->depth] = true;
+    out->depth++;
 }
 
 void js_begin(int descriptor)
 {
-    out.file = fdopen(descriptor, "w");
-    out.depth = 0;
-    step_now = NULL;
-    /* Flushed only between values: who reads the pipe of a killed child finds whole values. */
-    if (out.file == NULL || setvbuf(out.file, NULL, _IOFBF, 4 * MIB) != 0)
+    out = mmap(NULL, sizeof(*out), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (out == MAP_FAILED)
         abort();
+    out->descriptor = descriptor;
     open_level('{', '}');
+}
+
+int js_depth(void)
+{
+    return out->depth;
+}
+
+void js_close_to(int depth)
+{
+    while (out->depth > depth)
+        js_close();
 }
 
 void js_end(void)
 {
-    while (out.depth > 0)
-        js_close();
-    fputc('\n', out.file);
-    fclose(out.file);
-    out.file = NULL;
-}
-
-void js_flush(void)
-{
-    fflush(out.file);
+    js_close_to(0);
+    add("\n");
+    write_line();
+    close(out->descriptor);
 }
 
 void js_open(const char *key)
 {
-    write_key(key);
+    add_key(key);
     open_level('{', '}');
 }
 
 void js_open_list(const char *key)
 {
-    write_key(key);
+    add_key(key);
     open_level('[', ']');
 }
 
 void js_close(void)
 {
-    out.depth--;
-    if (!out.empty[out.depth])
-        fprintf(out.file, "\n%*s", 2 * out.depth, "");
-    fputc(out.closer[out.depth], out.file);
-    fflush(out.file);
+    out->depth--;
+    if (!out->empty[out->depth])
+        add("\n%*s", 2 * out->depth, "");
+    add("%c", out->closer[out->depth]);
+    write_line();
 }
 
 void js_int(const char *key, long long value)
 {
-    write_key(key);
-    fprintf(out.file, "%lld", value);
+    add_key(key);
+    add("%lld", value);
+    write_line();
 }
 
 void js_number(const char *key, double value)
 {
-    write_key(key);
-    if (isfinite(value))
-        fprintf(out.file, "%.3f", value);
-    else
-        fputs("null", out.file);
+    add_key(key);
+    add(isfinite(value) ? "%.3f" : "null", value);
+    write_line();
 }
 
 void js_us(const char *key, int64_t ns)
@@ -130,14 +156,16 @@ void js_us(const char *key, int64_t ns)
 
 void js_bool(const char *key, bool value)
 {
-    write_key(key);
-    fputs(value ? "true" : "false", out.file);
+    add_key(key);
+    add("%s", value ? "true" : "false");
+    write_line();
 }
 
 void js_string(const char *key, const char *value)
 {
-    write_key(key);
-    write_text(value);
+    add_key(key);
+    add_text(value);
+    write_line();
 }
 
 void js_format(const char *key, const char *format, ...)
@@ -168,26 +196,15 @@ void js_result(const char *key, CUresult result)
     js_string(key, result_name(result));
 }
 
-void js_raw(const char *key, const char *json)
-{
-    write_key(key);
-    for (; *json != '\0'; json++) {
-        fputc(*json, out.file);
-        if (*json == '\n')
-            fprintf(out.file, "%*s", 2 * out.depth, "");
-    }
-}
-
 static void make_step(const struct probe_row *row)
 {
     js_open(row->key);
-    struct step step = {.depth = out.depth, .outer = step_now};
+    struct step step = {.depth = out->depth, .outer = step_now};
     step_now = &step;
     if (setjmp(step.resume) == 0)
         row->body(row->argument);
     step_now = step.outer;
-    while (out.depth >= step.depth)
-        js_close();
+    js_close_to(step.depth - 1);
 }
 
 void probe_steps(const struct probe_row *rows, size_t count)
@@ -203,13 +220,12 @@ void probe_fail(const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    while (out.closer[out.depth - 1] == ']')
+    while (out->closer[out->depth - 1] == ']')
         js_close();
     js_string("error", text);
     if (step_now != NULL)
         longjmp(step_now->resume, 1);
-    js_end();
-    _exit(0);
+    _exit(PROBE_SAID);
 }
 
 void probe_require(const char *what, CUresult result)
