@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 
+from part_script import failure_of
 from run_tools import counters_of, last_line, run_limited, under_shim, without_shim, write_json
 
 MODES = ("without", "with")
@@ -22,8 +23,7 @@ class Turns:
         result["complete"] = False
 
     def write(self):
-        if self.options.out is not None:
-            write_json(self.options.out, self.result)
+        write_json(self.options.out, self.result)
 
     def time_left(self, what):
         """Whether there is time for one more, judged by how long the last one took."""
@@ -37,15 +37,10 @@ class Turns:
             done = run_limited([sys.executable, *arguments], self.deadline - time.monotonic(), environment)
             counters = counters_of(dump)
         self.lasted[what] = max(done.seconds, self.lasted.get(what, 0))
-        if done.timed_out:
-            record = {"error": "no time left"}
-        elif done.status != 0:
-            record = {"error": f"exit status {done.status}: {last_line(done.error)}"}
-        else:
-            try:
-                record = json.loads(done.out.splitlines()[-1])
-            except (ValueError, IndexError):
-                record = {"error": "no JSON: " + last_line(done.out)}
+        try:
+            record = failure_of(done) or json.loads(done.out.splitlines()[-1])
+        except (ValueError, IndexError):
+            record = {"error": "no JSON: " + last_line(done.out)}
         record["process_seconds"] = round(done.seconds, 3)
         if mode == "with":
             record["shim"] = counters

@@ -5,11 +5,12 @@ changed, a call that never returns and a driver that was not meant are seen.
     check_conformance.py --build DIR
 """
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
+
+from run_tools import read_json
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.join(HERE, "conformance.py")
@@ -21,10 +22,7 @@ def run(build, *arguments, environment=None):
         out = os.path.join(folder, "out.json")
         done = subprocess.run([sys.executable, "-B", PROGRAM, "--build", build, "--out", out, *arguments],
                               capture_output=True, text=True, env=environment, check=False)
-        if not os.path.exists(out):
-            return done.returncode, done.stderr, {}
-        with open(out, encoding="utf-8") as file:
-            return done.returncode, done.stderr, json.load(file)
+        return done.returncode, done.stderr, read_json(out)
 
 
 def different(result):

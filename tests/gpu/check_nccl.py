@@ -6,7 +6,6 @@ an answer that was changed, wrong bytes, a rank that fails and a library that wa
 """
 import argparse
 import copy
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from types import SimpleNamespace
 sys.dont_write_bytecode = True
 
 from nccl_alias import problems  # noqa: E402
-from run_tools import without_shim  # noqa: E402
+from run_tools import read_json, without_shim  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SYSTEMS = os.path.join(os.path.dirname(HERE), "frameworks", "systems", "run")
@@ -31,10 +30,7 @@ def run(build, program, *arguments, **environment):
         done = subprocess.run([sys.executable, "-B", os.path.join(HERE, program), "--build", build, "--out", out,
                                *arguments], capture_output=True, text=True, env=without_shim(**environment),
                               check=False)
-        if not os.path.exists(out):
-            return done.returncode, done.stderr, {}
-        with open(out, encoding="utf-8") as file:
-            return done.returncode, done.stderr, json.load(file)
+        return done.returncode, done.stderr, read_json(out)
 
 
 def check_nothing_differs(build):
@@ -107,8 +103,7 @@ def check_run(build):
                                "--out", out, "--only", "nccl"], capture_output=True, text=True, env=without_shim(),
                               check=False)
         assert done.returncode == 0, done.stderr
-        with open(os.path.join(out, "summary-simulated.json"), encoding="utf-8") as file:
-            rows = {row["part"]: row for row in json.load(file)["parts"]}
+        rows = {row["part"]: row for row in read_json(os.path.join(out, "summary-simulated.json"))["parts"]}
         for part in ("nccl-alias", "nccl-alone", "nccl-ranks"):
             assert rows[part]["result"] == "done" and rows[part]["details"] == [], rows
             assert os.path.exists(os.path.join(out, f"{part}-simulated.json")), os.listdir(out)

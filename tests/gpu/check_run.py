@@ -32,7 +32,8 @@ from alternating import medians  # noqa: E402
 from archive import write_archive  # noqa: E402
 from evidence import read  # noqa: E402
 from parts import GROUPS, PARTS, Part  # noqa: E402
-from run_tools import CODE, SOURCE, code_version, health, read_started, run_limited, without_shim  # noqa: E402
+from run_tools import (CODE, SOURCE, code_version, health, read_json, read_started, run_limited,  # noqa: E402
+                       without_shim, write_json)
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run")
 # Ends only when it is stopped, and so does what it starts, in a process group of its own.
@@ -75,8 +76,7 @@ def run(build, out, *arguments):
                            "--out", out, *arguments], capture_output=True, text=True,
                           env=without_shim(), check=False)
     assert done.returncode == 0, done.stderr
-    with open(os.path.join(out, "summary-simulated.json"), encoding="utf-8") as file:
-        summary = json.load(file)
+    summary = read_json(os.path.join(out, "summary-simulated.json"))
     for row in summary["parts"]:
         assert row["part"] in done.stdout and row["in_short"] in done.stdout, done.stdout
     return {row["part"]: row for row in summary["parts"]}
@@ -88,8 +88,7 @@ def check_parts(build):
         assert rows["conformance"]["result"] == "done", rows
         assert rows["step-time"]["result"] == "not run" and "GPU" in rows["step-time"]["in_short"], rows
         path = os.path.join(out, "conformance-simulated.json")
-        with open(path, encoding="utf-8") as file:
-            result = json.load(file)
+        result = read_json(path)
         assert result["run"]["complete"] and result["run"]["gpu"] == "simulated", result["run"]
         assert set(result["left_out"]) == {"vmm.unmapping_under_queued_work_is_a_race", "stream.callbacks_hear_of_errors",
                                            "launch.illegal_access_is_sticky"}, result["left_out"]
@@ -101,32 +100,26 @@ def again(build, out, path, result):
     if result["run"]["code"] == code_version():  # nobody is editing meanwhile
         assert run(build, out, "--only", "conformance")["conformance"]["result"] == "done before"
     for change in ({"code": "of yesterday"}, {"complete": False}):
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(dict(result, run=dict(result["run"], **change)), file)
+        write_json(path, dict(result, run=dict(result["run"], **change)))
         assert run(build, out, "--only", "conformance")["conformance"]["result"] == "done", change
     assert run(build, out, "--only", "conformance", "--again")["conformance"]["result"] == "done"
     assert run(build, out, "--only", "conformance", "--again", "--minutes", "0.2")["conformance"]["result"] \
         == "not run"
 
 
-def is_there(process):
-    try:
-        with open(f"/proc/{process}/stat", encoding="utf-8") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def check_limits(build):
     start = time.monotonic()
     done = run_limited([sys.executable, "-c", SLEEPERS], 2, session=True)
     assert done.timed_out and time.monotonic() - start < 15, done
-    inner = int(done.out)
-    for _ in range(100):
-        if not is_there(inner):
+    wait_for(lambda: not os.path.exists(f"/proc/{int(done.out)}/stat") or ") Z " in read(f"/proc/{int(done.out)}/stat"))
+
+
+def wait_for(condition):
+    for _ in range(600):
+        if condition():
             return
         time.sleep(0.05)
-    raise AssertionError("a process that the part started goes on")
+    raise AssertionError("it did not come in 30 s")
 
 
 # --- with parts of its own
@@ -164,8 +157,8 @@ def start(parts, build, out, *arguments, change=None):
         sys.argv = before
         for name in (signal.SIGTERM, signal.SIGALRM):
             signal.signal(name, signal.SIG_DFL)
-    with open(os.path.join(out, "summary-simulated.json"), encoding="utf-8") as file:
-        return status, {row["part"]: row for row in json.load(file)["parts"]}, printed.getvalue()
+    summary = read_json(os.path.join(out, "summary-simulated.json"))
+    return status, {row["part"]: row for row in summary["parts"]}, printed.getvalue()
 
 
 def check_deadline(build):
@@ -180,16 +173,13 @@ def check_deadline(build):
         assert rows["slow"]["result"] == "in part" and rows["slow"]["in_short"] == "has 2", rows
         assert rows["late"]["result"] == "not run" and "no time left" in rows["late"]["in_short"], rows
         assert status == 0 and "late" in printed
-        with open(os.path.join(out, "slow-simulated.json"), encoding="utf-8") as file:
-            result = json.load(file)
+        result = read_json(os.path.join(out, "slow-simulated.json"))
         assert result["first"] == {"a": 1} and not result["run"]["complete"], result
         # What a hanging part looked like.
         log = os.path.join(out, "logs-simulated", "slow")
-        with open(os.path.join(log, "said.log"), encoding="utf-8") as file:
-            assert "so it says" in file.read()
+        assert "so it says" in read(os.path.join(log, "said.log"))
         [seen] = os.listdir(os.path.join(log, "hung"))
-        with open(os.path.join(log, "hung", seen), encoding="utf-8") as file:
-            text = file.read()
+        text = read(os.path.join(log, "hung", seen))
         assert "wchan" in text and "python" in text.split("== status")[0] and "r-xp" in text, text
 
 
@@ -213,14 +203,6 @@ def check_end_of_the_run_itself(build):
         assert time.monotonic() - began < 20, time.monotonic() - began
         assert status == 1 and rows["quick"]["result"] == "done" and "time was up" in rows["run"]["in_short"], rows
         assert "quick" in printed and os.path.exists(os.path.join(out, "summary-simulated.txt"))
-
-
-def wait_for(condition):
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not come in 30 s")
 
 
 def check_killed(build):
@@ -340,21 +322,20 @@ def check_device_that_does_not_answer(build):
 def check_flow_that_hangs(build):
     """Under the shim alone: what was found without it is kept, and the log, the state page, threads
     and stacks tell where."""
-    before = flow_torch.SCRIPT, flow_torch.reason_to_skip, dict(os.environ)
-    flow_torch.SCRIPT, flow_torch.reason_to_skip = HANGS_UNDER_THE_SHIM, lambda shim: None
+    before = flow_torch.SCRIPT, flow_torch.why_no_torch, dict(os.environ)
+    flow_torch.SCRIPT, flow_torch.why_no_torch = HANGS_UNDER_THE_SHIM, lambda: None
     os.environ["LD_LIBRARY_PATH"] = os.path.join(build, "tools", "simcuda")
     try:
         with tempfile.TemporaryDirectory() as keep:
             out = os.path.join(keep, "out.json")
             flow_torch.measure(SimpleNamespace(shim=os.path.join(build, build_all.SHIM), out=out, keep=keep, rows=1, allocator=None,
                                                verify=False, seconds=18, device="simulated"))
-            with open(out, encoding="utf-8") as file:
-                result = json.load(file)
+            result = read_json(out)
             hung = os.listdir(os.path.join(keep, "with", "hung"))
             said = read(os.path.join(keep, "with", "error.log"))
             log = read(os.path.join(keep, "with", "shim.log"))
     finally:
-        flow_torch.SCRIPT, flow_torch.reason_to_skip = before[:2]
+        flow_torch.SCRIPT, flow_torch.why_no_torch = before[:2]
         os.environ.clear()
         os.environ.update(before[2])
     assert result["without"]["hashes"] == {"a": "b"} and not result["complete"] and not result["values_equal"], result

@@ -9,7 +9,6 @@ kernels; then with the shim, with the first one's cache and with an empty one. T
 so two runs with empty caches may differ by themselves; with one cache they should not. Prints, and writes after each run, one
 JSON object.
 """
-import argparse
 import json
 import os
 import shutil
@@ -17,7 +16,8 @@ import sys
 import tempfile
 import time
 
-from run_tools import counters_of, last_line, run_limited, under_shim, without_shim, write_json
+from part_script import failure_of, run_part
+from run_tools import counters_of, run_limited, under_shim, without_shim, write_json
 
 SCRIPT = """
 import json, sys, torch
@@ -49,11 +49,7 @@ def run(options, shim, cache, limit):
         environment["TORCHINDUCTOR_CACHE_DIR"] = cache
         width = "2048" if options.device == "cuda" else "64"
         done = run_limited([sys.executable, "-c", SCRIPT, options.device, width], limit, environment)
-        record = {"seconds": round(done.seconds, 1)}
-        if done.status == 0 and not done.timed_out:
-            record["losses"] = json.loads(done.out)
-        else:
-            record["error"] = "no time left" if done.timed_out else last_line(done.error)
+        record = {"seconds": round(done.seconds, 1), **(failure_of(done) or {"losses": json.loads(done.out)})}
         return record | ({"shim": counters_of(dump)} if shim else {})
 
 
@@ -73,8 +69,7 @@ def measure(options):
             result["runs"][name] = run(options, shim, os.path.join(folder, cache), deadline - time.monotonic())
             result["same_with_one_cache"] = same(result, RUNS[0][0], RUNS[2][0])
             result["same_without_twice"] = same(result, RUNS[0][0], RUNS[1][0])
-            if options.out:
-                write_json(options.out, result)
+            write_json(options.out, result)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     result["complete"] = all("losses" in record for record in result["runs"].values())
@@ -91,19 +86,5 @@ def problems(result):
     return [f"{name}: {record['error']}" for name, record in result["runs"].items() if "error" in record]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shim", required=True, type=os.path.abspath)
-    parser.add_argument("--out")
-    parser.add_argument("--seconds", type=float, default=200)
-    parser.add_argument("--device", default="cuda")
-    options = parser.parse_args()
-    result = measure(options)
-    if options.out:
-        write_json(options.out, result)
-    print(json.dumps(result, indent=1))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_part(__doc__, measure, 200)

@@ -12,16 +12,15 @@ conformance_rows.py. Kernels are those of conformance_kernels.ptx on the real dr
 without", a test that makes the simulated device fault is not run on the real one; with "--faults
 only", no other is.
 """
-import argparse
 import collections
 import fnmatch
 import os
-import sys
 import tempfile
 import time
 
 from build_all import SUBJECTS
 from conformance_rows import NOT_COMPARED
+from part_script import options_of
 from run_tools import SOURCE, last_line, run_limited, without_shim, write_json
 
 # They may leave a process hanging: after all others.
@@ -195,13 +194,11 @@ def measure(options):
         result["counts"] = {"same": same, "different": len(result["tests"]) - same,
                             "not_run": len(wanted) - len(result["tests"]) - len(result["left_out"]),
                             "not_compared": sum(row_of(other) is not None for other in names)}
-        if options.out is not None:
-            write_json(options.out, result)
+        write_json(options.out, result)
     result["complete"] = not result["not_run"]
     result["counts"].update(not_run=len(result["not_run"]), left_out=len(result["left_out"]))
     result["stale_rows"] = stale_rows(names, checks)
-    if options.out is not None:
-        write_json(options.out, result)
+    write_json(options.out, result)
     return result
 
 
@@ -216,6 +213,10 @@ def stale_rows(names, checks):
                                 for name, text in checks if name == tests)]
 
 
+def print_counts(result):
+    print(", ".join(f"{number} {what.replace('_', ' ')}" for what, number in result["counts"].items()))
+
+
 def show(result):
     print(f"{'test':58} {'simulated':28} {'real':28}")
     for record in result["tests"]:
@@ -225,24 +226,11 @@ def show(result):
         for number, difference in enumerate(record["differences"]):
             print(f"{record['test'] if number == 0 else '':58} {difference['simulated']:28} "
                   f"{difference['real']:28} {difference.get('at', '')} {difference['check']}")
-    print(", ".join(f"{number} {what.replace('_', ' ')}" for what, number in result["counts"].items()))
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", required=True, type=os.path.abspath)
-    parser.add_argument("--simulated", action="append", metavar="NAME=VALUE",
-                        help="compare with the simulated driver, with this setting")
-    parser.add_argument("--only", default="*", help="tests, as vmm.*")
-    parser.add_argument("--faults", choices=("with", "without", "only"), default="with",
-                        help="tests that make the device fault on purpose")
-    parser.add_argument("--limit", type=float, default=20, help="seconds for one test")
-    parser.add_argument("--seconds", type=float, default=600, help="for all")
-    parser.add_argument("--out")
-    options = parser.parse_args()
-    show(measure(options))
-    return 0
+    print_counts(result)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    show(measure(options_of(__doc__, 600, ("--build", None, {"required": True, "type": os.path.abspath}), ("--simulated", None, {"action": "append", "metavar": "NAME=VALUE"}),
+                            ("--only", "*", {"help": "tests, as vmm.*"}),
+                            ("--faults", "with", {"choices": ("with", "without", "only")}),
+                            ("--limit", 20.0, {"help": "seconds for one test"}))))

@@ -8,8 +8,6 @@ byte is the same, what each run took, and the shim's counters. DIR gets what bot
 log at debug and its state page; and of a run that does not end, the stacks of its threads. Without
 PyTorch or a GPU it says {"skipped": "..."} and ends with status 0.
 """
-import argparse
-import importlib.util
 import json
 import os
 import shutil
@@ -18,7 +16,8 @@ import tempfile
 import time
 
 import evidence
-from run_tools import last_line, read_json, run_limited, without_shim, write_json
+from part_script import failure_of, run_part, why_no_torch
+from run_tools import read_json, run_limited, without_shim, write_json
 
 # The script: what a user writes who initialises on the device and then shards. Large tensors, so that
 # the caching allocator asks the driver for each.
@@ -74,19 +73,8 @@ x = torch.randn(512, 512, device="cuda")
 hashes["work"] = hashlib.sha256(work(x).cpu().numpy().tobytes()).hexdigest()
 json.dump(hashes, sys.stdout)
 """
-AVAILABLE = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
 KNOWN_BEFORE_S = 4  # the stacks of Python are written so long before the end
 FOR_EVIDENCE_S = 8  # to look at a process that hangs
-
-
-def reason_to_skip(shim):
-    if importlib.util.find_spec("torch") is None:
-        return "PyTorch is not installed for " + sys.executable
-    if not os.path.exists(shim):
-        return "the shim is not built: " + shim
-    if run_limited([sys.executable, "-c", AVAILABLE], 60).status != 0:
-        return "PyTorch sees no GPU"
-    return None
 
 
 def run(options, shim, limit):
@@ -108,12 +96,8 @@ def run(options, shim, limit):
     with open(os.path.join(folder, "error.log"), "w", encoding="utf-8") as file:
         file.write(done.error)
     result = {"status": done.status, "seconds": round(done.seconds, 2), "errors": done.error[-2000:]}
-    if done.timed_out:
-        result["error"] = f"no end in {limit:.0f} s"
-    elif done.status == 0:
-        result["hashes"] = json.loads(done.out)
-    else:
-        result["error"] = f"exit status {done.status}: {last_line(done.error)}"
+    result.update({"error": f"no end in {limit:.0f} s"} if done.timed_out else
+                  failure_of(done) or {"hashes": json.loads(done.out)})
     counters = read_json(os.path.join(folder, "dump.state"))
     if counters:
         counters.pop("blocks", None)
@@ -124,45 +108,28 @@ def run(options, shim, limit):
 def measure(options):
     """Written after each run: what is known of the first is not lost with the second."""
     result = {"format": "metashard-flow-torch-2", "complete": False, "values_equal": False, "different": []}
-
-    def write():
-        if options.out:
-            write_json(options.out, result)
-
-    skipped = reason_to_skip(options.shim)
+    skipped = why_no_torch()
     if skipped is not None:
-        result = {"skipped": skipped}
-        write()
-        return result
+        return {"skipped": skipped}
     deadline = time.monotonic() + options.seconds - FOR_EVIDENCE_S
     result["without"] = run(options, None, (deadline - time.monotonic()) / 2)
-    write()
+    write_json(options.out, result)
     result["with"] = run(options, options.shim, max(5, deadline - time.monotonic()))
     wanted, seen = (result[name].get("hashes", {}) for name in ("without", "with"))
     result.update(values_equal=bool(wanted) and wanted == seen, complete=bool(wanted) and bool(seen),
                   different=sorted(name for name in wanted if wanted[name] != seen.get(name)))
-    write()
+    write_json(options.out, result)
     return result
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shim", required=True, type=os.path.abspath)
-    parser.add_argument("--out")
-    parser.add_argument("--seconds", type=float, default=240, help="for both runs")
-    parser.add_argument("--keep", type=os.path.abspath, help="folder for logs; default: a temporary one")
-    parser.add_argument("--rows", type=int, default=4096, help="of each tensor; it has twice as many columns")
-    parser.add_argument("--verify", action="store_true", help="the second run with METASHARD=verify")
-    parser.add_argument("--allocator", help="of both runs: PYTORCH_ALLOC_CONF")
-    parser.add_argument("--device", choices=("gpu", "simulated"), default="gpu")
-    options = parser.parse_args()
+def measure_and_keep(options):
     with tempfile.TemporaryDirectory() as folder:
-        options.keep = options.keep or folder
-        result = measure(options)
-    if not options.out:
-        json.dump(result, sys.stdout, indent=1)
-    return 0
+        options.keep = os.path.abspath(options.keep or folder)
+        return measure(options)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_part(__doc__, measure_and_keep, 240, ("--keep", None, {"help": "folder for logs; default: a temporary one"}),
+             ("--rows", 4096, {"help": "of each tensor; it has twice as many columns"}),
+             ("--verify", False, {"help": "the second run with METASHARD=verify"}),
+             ("--allocator", None, {"help": "of both runs: PYTORCH_ALLOC_CONF"}))

@@ -10,8 +10,6 @@ the device runs without the preload too, and the rank's tensors must be the same
 Of each run: the most that the device has in use, as nvidia-smi says 20 times a second, less what it had before; the shim's own
 figures; seconds, of the whole process. Prints, and writes after each run, one JSON object.
 """
-import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -21,7 +19,8 @@ import threading
 import time
 from collections import namedtuple
 
-from run_tools import SOURCE, counters_of, last_line, read_json, run_limited, under_shim, without_shim, write_json
+from part_script import failure_of, run_part
+from run_tools import SOURCE, counters_of, read_json, run_limited, under_shim, without_shim, write_json
 
 FLOWS = os.path.join(SOURCE, "tests", "frameworks", "flows")
 SPARSE = os.path.join(SOURCE, "tests", "frameworks", "scale", "sparse_checkpoint.py")
@@ -75,8 +74,7 @@ def run(options, case, mode, checkpoint, limit):
         done = run_limited(command, limit, environment)
         record = {"seconds": round(done.seconds, 1), "device_mib": memory.end()}
         result, shim = read_json(out), counters_of(dump)
-        if done.status != 0 or done.timed_out:
-            record["error"] = "no time left" if done.timed_out else last_line(done.error)
+        record.update(failure_of(done))
     tensors = result.get("tensors", {})
     owners = {tensor["storage"]: tensor["bytes"] for tensor in tensors.values()}
     record.update(shard_bytes=sum(owners.values()), read_seconds=result.get("read_seconds"),
@@ -127,8 +125,7 @@ def measure(options):
         if time.monotonic() > deadline - 10:
             return result
         result["cases"].append(measure_case(options, case, room_gib, deadline))
-        if options.out:
-            write_json(options.out, result)
+        write_json(options.out, result)
     result["complete"] = True
     return result
 
@@ -152,19 +149,5 @@ def problems(result):
            [f"{case['case']}: {name} differs" for case in result["cases"] for name in case.get("different", [])[:3]]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shim", required=True, type=os.path.abspath)
-    parser.add_argument("--out")
-    parser.add_argument("--seconds", type=float, default=300)
-    parser.add_argument("--tiny", action="store_true", help="short models, to try the script")
-    options = parser.parse_args()
-    result = measure(options)
-    if options.out:
-        write_json(options.out, result)
-    print(json.dumps(result, indent=1))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_part(__doc__, measure, 300, ("--tiny", False, {"help": "short models, to try the script"}))

@@ -47,13 +47,15 @@ static int launch_count, launch_capacity;
 static atomic_bool recording;
 static atomic_int dlsym_lookups, resolver_lookups;
 
+typedef CUresult CUDAAPI ask_parameter(void *function, size_t index, size_t *offset_out,
+                                       size_t *bytes_out);
+
 /* Filled when the program asks the resolver for the launch entries; atomic as any thread may. */
 static struct {
     _Atomic(PFN_cuGetProcAddress_v12000) resolve;
     _Atomic(__typeof__(&cuLaunchKernel)) launch[2];
     _Atomic(__typeof__(&cuLaunchKernelEx)) launch_ex[2];
-    __typeof__(&cuFuncGetParamInfo) parameter;
-    __typeof__(&cuKernelGetParamInfo) kernel_parameter;
+    ask_parameter *parameter, *kernel_parameter;
     __typeof__(&cuFuncGetName) name;
     __typeof__(&cuKernelGetName) kernel_name;
     __typeof__(&cuFuncIsLoaded) is_loaded;
@@ -68,21 +70,12 @@ static int64_t clock_ns(void)
 
 /* --- recording a launch */
 
-static CUresult ask_layout(struct launch *launch, bool kernel)
+static CUresult ask_layout(struct launch *launch, ask_parameter *ask)
 {
     CUresult result = CUDA_ERROR_NOT_FOUND;
     int i = 0;
-    for (; i < PARAMETERS_MAX; i++) {
-        if (kernel)
-            result = real.kernel_parameter == NULL
-                         ? CUDA_ERROR_NOT_FOUND
-                         : real.kernel_parameter((CUkernel)launch->function, (size_t)i,
-                                                 &launch->offsets[i], &launch->sizes[i]);
-        else
-            result = real.parameter == NULL
-                         ? CUDA_ERROR_NOT_FOUND
-                         : real.parameter(launch->function, (size_t)i, &launch->offsets[i],
-                                          &launch->sizes[i]);
+    for (; ask != NULL && i < PARAMETERS_MAX; i++) {
+        result = ask(launch->function, (size_t)i, &launch->offsets[i], &launch->sizes[i]);
         if (result != CUDA_SUCCESS)
             break;
     }
@@ -106,9 +99,9 @@ static void describe_function(struct launch *launch)
     }
     snprintf(launch->name, sizeof(launch->name), "%s", name != NULL ? name : "");
     const int64_t start_ns = clock_ns();
-    launch->layout_end = ask_layout(launch, false);
+    launch->layout_end = ask_layout(launch, real.parameter);
     if (launch->parameter_count == 0) {
-        launch->layout_end = ask_layout(launch, true);
+        launch->layout_end = ask_layout(launch, real.kernel_parameter);
         launch->layout_from_kernel = launch->parameter_count > 0;
     }
     launch->layout_ns = clock_ns() - start_ns;

@@ -10,7 +10,6 @@ files and for torch.distributed.checkpoint, and loads it in processes without an
 each kept byte is read on the device, so that what was put off counts. Figures are medians. Prints, and
 writes after each process, one JSON object.
 """
-import argparse
 import importlib.util
 import json
 import os
@@ -21,6 +20,7 @@ import tempfile
 import time
 
 from alternating import Turns, medians
+from part_script import run_part
 from run_tools import run_limited, without_shim
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -73,7 +73,7 @@ def files_of(folder):
     return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".safetensors"))
 
 
-def save_dcp(folder):
+def save_dcp(folder, options):
     """In a process of its own."""
     import torch.distributed.checkpoint as dcp
     from safetensors.torch import load_file
@@ -114,10 +114,10 @@ def with_dcp(torch, folder, device, what):
 LOADERS = {"load_file": with_load_file, "fastsafetensors": with_fastsafetensors, "dcp": with_dcp}
 
 
-def load(how, what, folder, device):
+def load(how, what, folder, options):
     """In a process of its own. Seconds are those after the start of CUDA."""
     import torch
-    on_device = device == "cuda"
+    device, on_device = options.device, options.device == "cuda"
     torch.zeros(1, device=device)
     __import__(MODULES[how])
 
@@ -218,29 +218,6 @@ def is_there(how, result):
     return True
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shim", type=os.path.abspath)
-    parser.add_argument("--out")
-    parser.add_argument("--seconds", type=float, default=300)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--bytes", type=int, default=LARGEST, help="of the checkpoint, at most")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--save-dcp", metavar="FOLDER", help=argparse.SUPPRESS)
-    parser.add_argument("--load", nargs=3, metavar=("HOW", "WHAT", "FOLDER"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.save_dcp is not None:
-        print(json.dumps(save_dcp(options.save_dcp)))
-        return 0
-    if options.load is not None:
-        print(json.dumps(load(*options.load, options.device)))
-        return 0
-    if options.shim is None or not os.path.exists(options.shim):
-        sys.exit("load_time.py: --shim names no file")
-    result = measure(options)
-    print(json.dumps(result.get("summary", result), indent=1))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_part(__doc__, measure, 300, ("--bytes", LARGEST, {"help": "of the checkpoint, at most"}), ("--rounds", ROUNDS),
+             children={"--save-dcp": save_dcp, "--load": load}, told=lambda result: result.get("summary", result))

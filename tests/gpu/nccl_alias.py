@@ -8,7 +8,6 @@ For each protocol and each root: does every rank get its own bytes when all othe
 mapping cost? And the same through the shim, in plain memory under a plan. --simulated: the simulated NCCL and driver
 take the place of the real ones, with small sizes; that shows that the experiment runs, and nothing about a GPU.
 """
-import argparse
 import json
 import os
 import sys
@@ -16,7 +15,8 @@ import tempfile
 import time
 
 import build_all
-from nccl_tools import find_nccl, json_lines, nccl_environment, refuse_simulated, run_ranks, ways_of, Library
+from nccl_tools import BUILD_ROWS, NO_NCCL, find_nccl, json_lines, nccl_environment, refuse_simulated, run_ranks, ways_of, Library
+from part_script import options_of
 from run_tools import counters_of, last_line, read_json, run_limited, without_shim, write_json
 
 RANKS = 3
@@ -45,8 +45,7 @@ class Experiment:
                        "nccl": self.library._asdict(), "ranks": RANKS}
 
     def write(self):
-        if self.options.out:
-            write_json(self.options.out, self.result)
+        write_json(self.options.out, self.result)
 
     def left(self):
         return self.deadline - time.monotonic()
@@ -152,25 +151,17 @@ def in_short(result):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", required=True, type=os.path.abspath)
-    parser.add_argument("--python", default=sys.executable, help="whose NCCL is used")
-    parser.add_argument("--simulated", action="store_true")
-    parser.add_argument("--seconds", type=float, default=200, help="for all")
-    parser.add_argument("--out")
-    options = parser.parse_args()
+    options = options_of(__doc__, 200, *BUILD_ROWS, ("--simulated", False))
     experiment = Experiment(options)
     if experiment.library is None:
-        if options.out:
-            write_json(options.out, {"skipped": "no libnccl.so.2; name one in NCCL_LIBRARY"})
-        return 0
+        write_json(options.out, NO_NCCL)
+        return
     result = experiment.run()
     if not options.out:
         print(json.dumps(result, indent=1))
     for line in problems(result):
         print(line, file=sys.stderr)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

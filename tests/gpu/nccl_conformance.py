@@ -8,16 +8,16 @@ As conformance.py does for the driver. Communicators have at most so many ranks:
 (nccl_tools.py tells how); tests that need more are not run. With --simulated the simulated NCCL, with this
 setting, takes the real one's place.
 """
-import argparse
 import fnmatch
 import os
 import sys
 import time
 
 import build_all
-from conformance import Side, compare, record_of, tests_of
+from conformance import Side, compare, print_counts, record_of, tests_of
 from nccl_rows import NOT_COMPARED
-from nccl_tools import Library, find_nccl, nccl_environment, refuse_simulated, ways_of
+from nccl_tools import BUILD_ROWS, NO_NCCL, Library, find_nccl, nccl_environment, refuse_simulated, ways_of
+from part_script import options_of
 from run_tools import write_json
 
 # What one rank shows best is first.
@@ -96,12 +96,10 @@ def measure(options, library, real):
                             "different_under_the_shim": sum(bool(one["shim_differences"]) for one in result["tests"]),
                             "not_run": len(result["not_run"]), "needs_more_ranks": len(result["needs_more_ranks"]),
                             "not_compared": len(left_out)}
-        if options.out is not None:
-            write_json(options.out, result)
+        write_json(options.out, result)
     result["counts"]["not_run"] = len(result["not_run"])
     result["complete"] = not result["not_run"]
-    if options.out is not None:
-        write_json(options.out, result)
+    write_json(options.out, result)
     return result
 
 
@@ -116,27 +114,19 @@ def details(result):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", required=True, type=os.path.abspath)
-    parser.add_argument("--ranks", type=int, default=1, help="at most so many")
-    parser.add_argument("--python", default=sys.executable, help="whose NCCL is used")
-    parser.add_argument("--simulated", nargs="?", const="", metavar="NAME=VALUE")
-    parser.add_argument("--only", default="*", help="tests, as nccl_alone.*")
-    parser.add_argument("--limit", type=float, default=30, help="seconds for one test")
-    parser.add_argument("--seconds", type=float, default=300, help="for all")
-    parser.add_argument("--out")
-    options = parser.parse_args()
+    options = options_of(__doc__, 300, *BUILD_ROWS, ("--ranks", 1, {"help": "at most so many"}),
+                         ("--simulated", None, {"nargs": "?", "const": "", "metavar": "NAME=VALUE"}),
+                         ("--only", "*", {"help": "tests, as nccl_alone.*"}),
+                         ("--limit", 30.0, {"help": "seconds for one test"}))
     library, real = libraries_of(options)
     if real is None:
-        if options.out:
-            write_json(options.out, {"skipped": "no libnccl.so.2; name one in NCCL_LIBRARY"})
-        return 0
+        write_json(options.out, NO_NCCL)
+        return
     result = measure(options, library, real)
     for line in details(result):
         print(line)
-    print(", ".join(f"{number} {what.replace('_', ' ')}" for what, number in result["counts"].items()))
-    return 0
+    print_counts(result)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,7 +8,6 @@
 is a process of its own, for two of eight ranks, so a flow that fails or hangs leaves the others alone. Writes
 one JSON object after each flow.
 """
-import argparse
 import os
 import re
 import sys
@@ -17,6 +16,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from part_script import run_part
 from run_tools import SOURCE, last_line, read_json, run_limited, without_shim, write_json
 
 PROGRAM = os.path.join(SOURCE, "tests", "frameworks", "flows", "run")
@@ -77,8 +77,7 @@ def measure(options):
             results = [flow["result"] for flow in result["flows"]]
             result["counts"] = {kind: results.count(kind) for kind in sorted(set(results))}
             result["complete"] = len(results) == len(names) and "no time left" not in results
-            if options.out is not None:
-                write_json(options.out, result)
+            write_json(options.out, result)
             print(f"{record['flow']:30} {record['result']}", flush=True)
 
     with ThreadPoolExecutor(max(1, min(4, (os.cpu_count() or 1) // 4))) as pool:
@@ -86,22 +85,6 @@ def measure(options):
     return result
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shim", required=True, type=os.path.abspath)
-    parser.add_argument("--out")
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--scale", type=float, default=1)
-    parser.add_argument("--ranks", default="0,5", help="of eight")
-    parser.add_argument("--flows", nargs="*", default=[])
-    options = parser.parse_args()
-    result = measure(options)
-    if options.out is not None:
-        write_json(options.out, result)
-    print(result.get("skipped") or result["counts"])
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_part(__doc__, measure, 600, ("--scale", 1.0), ("--ranks", "0,5", {"help": "of eight"}), ("--flows", "", {"nargs": "*"}),
+             told=lambda result: result.get("skipped") or result["counts"])

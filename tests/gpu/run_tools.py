@@ -19,6 +19,8 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 # What decides the results; results themselves are in docs/.
 CODE = ["meson.build", "meson_options.txt", "runtime", "shim", "tests", "tools"]
 
+LONGEST_LINE = 300  # of a result
+
 Done = namedtuple("Done", "status timed_out seconds out error")
 
 
@@ -94,11 +96,23 @@ def read_started(path):
         return {}
 
 
+def compact(value, margin="\n"):
+    """A record on a line: JSON that is broken up only where it would be longer than LONGEST_LINE."""
+    text = json.dumps(value)
+    if len(text) <= LONGEST_LINE or not isinstance(value, (dict, list)):
+        return text
+    inner = margin + " "
+    members = [compact(member, inner) for member in value] if isinstance(value, list) else \
+        [f"{json.dumps(name)}: {compact(member, inner)}" for name, member in value.items()]
+    return text[0] + inner + ("," + inner).join(members) + margin + text[-1]
+
+
 def write_json(path, value):
-    """Whole or not at all: who is stopped while writing leaves the older one."""
+    """Whole or not at all: who is stopped while writing leaves the older one. None: nowhere."""
+    if path is None:
+        return
     with open(path + ".new", "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
+        file.write(compact(value) + "\n")
     os.replace(path + ".new", path)
 
 

@@ -8,14 +8,12 @@ A small transformer in bf16: forward, backward, AdamW. Its steps are short, so t
 which is all that the shim can lengthen, counts. Processes without and with the preload take turns; the
 figures are medians. Prints, and writes after each process, one JSON object.
 """
-import argparse
-import json
 import os
 import statistics
-import sys
 import time
 
 from alternating import Turns, medians
+from part_script import run_part
 
 ROUNDS, STEPS, WARM_UP_STEPS = 4, 200, 20
 # Longer than METASHARD_SETTLE_MS: what is measured is the state that training is in.
@@ -43,13 +41,14 @@ def build_model(torch, device, layers, width):
     return torch.nn.Sequential(*blocks, torch.nn.Linear(width, width)).to(device, torch.bfloat16)
 
 
-def train(device, steps, layers, width, batch, length):
+def train(options):
     """In a process of its own: milliseconds per step, the host waiting at the end of each."""
     import torch
     torch.manual_seed(1)
-    model = build_model(torch, device, layers, width)
+    device, steps, width = options.device, options.steps, options.width
+    model = build_model(torch, device, options.layers, width)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    data = torch.randn(batch, length, width, device=device, dtype=torch.bfloat16)
+    data = torch.randn(options.batch, options.length, width, device=device, dtype=torch.bfloat16)
     milliseconds, start = [], time.monotonic()
 
     def step():
@@ -108,29 +107,6 @@ def summary_of(result):
             "losses": losses}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shim", type=os.path.abspath)
-    parser.add_argument("--out")
-    parser.add_argument("--seconds", type=float, default=300)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--length", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.train:
-        print(json.dumps(train(options.device, options.steps, options.layers, options.width, options.batch,
-                               options.length)))
-        return 0
-    if options.shim is None or not os.path.exists(options.shim):
-        sys.exit("step_time.py: --shim names no file")
-    print(json.dumps(measure(options)["summary"], indent=1))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_part(__doc__, measure, 300, ("--steps", STEPS), ("--layers", 6), ("--width", 512), ("--batch", 8), ("--length", 256),
+             ("--rounds", ROUNDS), children={"--train": train}, told=lambda result: result["summary"])

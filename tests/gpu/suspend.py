@@ -11,7 +11,6 @@ suspension before it and with one. After each the process reads all its bytes on
 Of each: seconds, the device's memory in use as nvidia-smi has it, and the process's memory on the host. Prints, and
 writes after each, one JSON object.
 """
-import argparse
 import json
 import os
 import shutil
@@ -22,6 +21,7 @@ import tempfile
 import time
 
 from load_time import affordable, files_of, make_checkpoint, warm
+from part_script import run_part
 from run_tools import under_shim, write_json
 
 GIB = 1 << 30
@@ -30,10 +30,11 @@ WRITTEN_PART = 8
 CHECKPOINT = "cuda-checkpoint"
 
 
-def sleep(folder, device):
+def sleep(folder, options):
     """In a process of its own: answers each line of its input with what its memory holds."""
     import torch
     from safetensors.torch import load_file
+    device = options.device
     tensors = {name: tensor for path in files_of(folder) for name, tensor in load_file(path, device=device).items()}
     size = sum(tensor.nbytes for tensor in tensors.values())
     written = torch.zeros(size // WRITTEN_PART // 4, dtype=torch.float32, device=device)
@@ -50,7 +51,7 @@ class Sleeper:
         self.control = os.path.join(folder, "control")
         environment = under_shim(options.shim, os.path.join(folder, "dump"))
         environment.update(METASHARD_CONTROL=self.control, PYTHONHASHSEED="0")
-        self.process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--sleep", folder, options.device], text=True,
+        self.process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--sleep", folder, "--device", options.device], text=True,
                                         env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.made = self.answer()
         self.right = self.work()["sums"]
@@ -153,12 +154,9 @@ def measure(options):
                 result["cases"][name] = run_case(one, steps)
             except RuntimeError as error:
                 result["cases"][name] = {"same": False, "error": str(error)}
-            if options.out is not None:
-                write_json(options.out, result)
+            write_json(options.out, result)
         one.end()
         result["complete"] = len(result["cases"]) == len(planned)
-        if options.out is not None:
-            write_json(options.out, result)
         return result
 
 
@@ -171,24 +169,5 @@ def in_short(result):
     return "; ".join(wrong or ["all bytes the same"]) + "; suspended and at work again: " + ", ".join(took)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shim", type=os.path.abspath)
-    parser.add_argument("--out")
-    parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--bytes", type=int, default=LARGEST, help="of the checkpoint, at most")
-    parser.add_argument("--sleep", nargs=2, metavar=("FOLDER", "DEVICE"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.sleep is not None:
-        sleep(*options.sleep)
-        return 0
-    if options.shim is None or not os.path.exists(options.shim):
-        sys.exit("suspend.py: --shim names no file")
-    result = measure(options)
-    print(json.dumps(result, indent=1))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_part(__doc__, measure, 120, ("--bytes", LARGEST, {"help": "of the checkpoint, at most"}), children={"--sleep": sleep})

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For the scripts that are parts of tests/gpu/run: their options, their result, and why a process of theirs failed."""
+import argparse
+import importlib.util
+import json
+import os
+import sys
+
+from run_tools import last_line, run_limited, write_json
+
+AVAILABLE = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
+
+
+def failure_of(done):
+    """{"error": why}, or {}."""
+    if done.timed_out:
+        return {"error": "no time left"}
+    return {"error": f"exit status {done.status}: {last_line(done.error)}"} if done.status != 0 else {}
+
+
+def why_no_torch():
+    """Why nothing can be run with PyTorch, or None."""
+    if importlib.util.find_spec("torch") is None:
+        return "PyTorch is not installed for " + sys.executable
+    done = run_limited([sys.executable, "-c", AVAILABLE], 120)
+    if done.timed_out:
+        return "PyTorch did not say within 120 s whether there is a GPU"
+    if done.status == 3:
+        return "PyTorch sees no GPU"
+    return None if done.status == 0 else "PyTorch cannot be imported: " + last_line(done.error)
+
+
+def options_of(doc, seconds, *rows):
+    """Rows are (name, default, what else argparse is told); a default says of which type an option is."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    for name, default, *more in [("--out", None), ("--seconds", float(seconds), {"help": "for all"}), *rows]:
+        kind = {"action": "store_true"} if default is False else {"default": default, "type": type(default or "")}
+        parser.add_argument(name, **kind | dict(*more))
+    return parser.parse_args()
+
+
+def run_part(doc, measure, seconds, *rows, children=None, told=lambda result: result):
+    """Measures, and writes the result, which is also printed. Children are processes of the part's own: {option: function},
+    whose answer is the last line that they print."""
+    hidden = {"help": argparse.SUPPRESS}
+    options = options_of(doc, seconds, ("--shim", None, {"type": os.path.abspath}), ("--device", "cuda"), *rows,
+                         *((name, None, {"nargs": "*", **hidden}) for name in children or {}))
+    for name, function in (children or {}).items():
+        arguments = getattr(options, name[2:].replace("-", "_"))
+        if arguments is not None:
+            print(json.dumps(function(*arguments, options)), flush=True)
+            return
+    if options.shim is None or not os.path.exists(options.shim):
+        sys.exit(f"{os.path.basename(sys.argv[0])}: --shim names no file")
+    result = measure(options)
+    write_json(options.out, result)
+    print(json.dumps(told(result), indent=1))
