@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { EXIT_SKIPPED = 77, SELECTED_MAX = 32 };
+enum { EXIT_SKIPPED = 77 };
 
 /* What is cheap and needed first, what else leaves the device as it was, what makes it fault. */
 enum group { FIRST, REST, FAULTS, GROUP_COUNT };
@@ -51,50 +51,40 @@ static const struct {
     {FAULTS, "past_end", section_past_end, 60},
 };
 
-struct options {
-    const char *out_path;
-    const char *group;
-    const char *selected[SELECTED_MAX];
-    int selected_count;
-};
+static bool is_wanted[ARRAY_COUNT(sections)];
 
-static bool is_group(const char *name)
+/* Those of a group, or of a name; false when there is none. */
+static bool want(const char *group, const char *name)
 {
-    for (int i = 0; i < GROUP_COUNT; i++)
-        if (strcmp(group_names[i], name) == 0)
-            return true;
-    return false;
+    bool found = false;
+    for (size_t i = 0; i < ARRAY_COUNT(sections); i++)
+        if ((group == NULL || strcmp(group, group_names[sections[i].group]) == 0) &&
+            (name == NULL || strcmp(name, sections[i].name) == 0))
+            found = is_wanted[i] = true;
+    return found;
 }
 
-static bool parse(int count, char **words, struct options *options)
+static bool parse(int count, char **words, const char **path_out)
 {
+    bool some = false;
     for (int i = 1; i < count; i++) {
-        const bool has_value = i + 1 < count;
-        if (strcmp(words[i], "--quick") == 0)
+        const char *const word = words[i];
+        if (strcmp(word, "--quick") == 0)
             probe_quick = true;
-        else if (strcmp(words[i], "--out") == 0 && has_value)
-            options->out_path = words[++i];
-        else if (strcmp(words[i], "--kernels") == 0 && has_value)
-            probe_kernel_file = words[++i];
-        else if (strcmp(words[i], "--group") == 0 && has_value && is_group(words[i + 1]))
-            options->group = words[++i];
-        else if (strcmp(words[i], "--section") == 0 && has_value &&
-                 options->selected_count < SELECTED_MAX)
-            options->selected[options->selected_count++] = words[++i];
+        else if (++i == count)
+            return false;
+        else if (strcmp(word, "--out") == 0)
+            *path_out = words[i];
+        else if (strcmp(word, "--kernels") == 0)
+            probe_kernel_file = words[i];
+        else if (strcmp(word, "--group") == 0 && want(words[i], NULL))
+            some = true;
+        else if (strcmp(word, "--section") == 0 && want(NULL, words[i]))
+            some = true;
         else
             return false;
     }
-    return true;
-}
-
-static bool is_selected(const struct options *options, const char *group, const char *name)
-{
-    for (int i = 0; i < options->selected_count; i++)
-        if (strcmp(options->selected[i], name) == 0)
-            return true;
-    if (options->selected_count > 0)
-        return false;
-    return options->group == NULL || strcmp(options->group, group) == 0;
+    return some || want(NULL, NULL);
 }
 
 /*
@@ -142,19 +132,32 @@ static pid_t start_keeper(char *answer, size_t capacity)
     return pid;
 }
 
+static void run_sections(int64_t start_ns)
+{
+    js_number("driver_start_ms", (double)(probe_clock_ns() - start_ns) / 1e6);
+    for (size_t i = 0; i < ARRAY_COUNT(sections); i++) {
+        const int64_t section_ns = probe_clock_ns();
+        if (!is_wanted[i])
+            continue;
+        probe_child(sections[i].name, sections[i].limit_seconds, sections[i].body, 0);
+        fprintf(stderr, "%-14s %7.2f s\n", sections[i].name,
+                (double)(probe_clock_ns() - section_ns) / 1e9);
+    }
+    js_number("seconds", (double)(probe_clock_ns() - start_ns) / 1e9);
+}
+
 int main(int count, char **words)
 {
-    struct options options = {.out_path = NULL};
-    if (!parse(count, words, &options)) {
+    const char *path = NULL;
+    if (!parse(count, words, &path)) {
         fprintf(stderr, "usage: probe [--quick] [--kernels FILE] [--out FILE] "
                         "[--group first|rest|faults] [--section NAME]...\n");
         return 2;
     }
-    int descriptor = STDOUT_FILENO;
-    if (options.out_path != NULL)
-        descriptor = open(options.out_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    const int descriptor =
+        path == NULL ? STDOUT_FILENO : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (descriptor < 0) {
-        perror(options.out_path);
+        perror(path);
         return 2;
     }
     char answer[600];
@@ -164,23 +167,13 @@ int main(int count, char **words)
     js_string("format", "metashard-probe-2");
     js_open_list("sections");
     for (size_t i = 0; i < ARRAY_COUNT(sections); i++)
-        if (is_selected(&options, group_names[sections[i].group], sections[i].name))
+        if (is_wanted[i])
             js_string(NULL, sections[i].name);
     js_close();
-    if (answer[0] == 'y') {
-        js_number("driver_start_ms", (double)(probe_clock_ns() - start_ns) / 1e6);
-        for (size_t i = 0; i < ARRAY_COUNT(sections); i++) {
-            const int64_t section_ns = probe_clock_ns();
-            if (!is_selected(&options, group_names[sections[i].group], sections[i].name))
-                continue;
-            probe_child(sections[i].name, sections[i].limit_seconds, sections[i].body, 0);
-            fprintf(stderr, "%-14s %7.2f s\n", sections[i].name,
-                    (double)(probe_clock_ns() - section_ns) / 1e9);
-        }
-        js_number("seconds", (double)(probe_clock_ns() - start_ns) / 1e9);
-    } else {
+    if (answer[0] == 'y')
+        run_sections(start_ns);
+    else
         js_string("skipped", answer[0] == 'n' ? answer + 1 : "the driver ended the process");
-    }
     js_end();
     if (keeper > 0) {
         kill(keeper, SIGKILL);

@@ -4,20 +4,18 @@
 
 #include <stdlib.h>
 
-static struct samples map_costs, access_costs;
-
 static size_t alias_count(void)
 {
     return probe_quick ? 64 : 4096;
 }
 
-static void map_aliases(CUdeviceptr address, CUmemGenericAllocationHandle handle, size_t count,
-                        size_t bytes)
+static struct samples map_aliases(CUdeviceptr address, CUmemGenericAllocationHandle handle,
+                                  size_t count, size_t bytes)
 {
-    map_costs.count = 0;
-    for (size_t i = 0; i < count; i++) {
-        TIMED(&map_costs, cuMemMap, address + i * bytes, bytes, 0, handle, 0);
-    }
+    struct samples maps = {0};
+    for (size_t i = 0; i < count; i++)
+        TIMED(&maps, cuMemMap, address + i * bytes, bytes, 0, handle, 0);
+    return maps;
 }
 
 static void give_access(CUdeviceptr address, size_t bytes)
@@ -68,8 +66,8 @@ static void many_aliases(size_t handle_bytes)
     const int64_t before = probe_free_bytes();
     const CUmemGenericAllocationHandle handle = probe_create(handle_bytes);
     js_int("mappings", (long long)count);
-    map_aliases(address, handle, count, handle_bytes);
-    samples_print(&map_costs, "map");
+    struct samples maps = map_aliases(address, handle, count, handle_bytes);
+    samples_print(&maps, "map");
     give_access(address, total);
     js_int("physical", before - probe_free_bytes());
     check_coherence(address, count, handle_bytes);
@@ -86,14 +84,12 @@ static void access_one_by_one(size_t unused)
     const size_t count = probe_quick ? 16 : 256;
     const CUdeviceptr address = probe_reserve(count * GRANULE);
     const CUmemGenericAllocationHandle handle = probe_create(GRANULE);
+    const CUmemAccessDesc access = {probe_location(), CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    struct samples accesses = {0};
     map_aliases(address, handle, count, GRANULE);
-    access_costs.count = 0;
-    for (size_t i = 0; i < count; i++) {
-        const int64_t start_ns = probe_clock_ns();
-        probe_give_access(address + i * GRANULE, GRANULE);
-        samples_add(&access_costs, probe_clock_ns() - start_ns);
-    }
-    samples_print(&access_costs, "set_access_each");
+    for (size_t i = 0; i < count; i++)
+        TIMED(&accesses, cuMemSetAccess, address + i * GRANULE, GRANULE, &access, 1);
+    samples_print(&accesses, "set_access_each");
     TRY(cuMemUnmap, address, count * GRANULE);
     TRY(cuMemRelease, handle);
 }

@@ -2,16 +2,12 @@
 /* What the VMM calls cost, on an idle device. */
 #include "tests/gpu/probe.h"
 
+#include <string.h>
+
 enum cost { CREATE, MAP, SET_ACCESS, UNMAP, RELEASE, COST_COUNT };
 static const char *const cost_keys[COST_COUNT] = {"create", "map", "set_access", "unmap",
                                                   "release"};
 static struct samples costs[COST_COUNT];
-
-static void costs_reset(void)
-{
-    for (int i = 0; i < COST_COUNT; i++)
-        costs[i].count = 0;
-}
 
 static void costs_print(void)
 {
@@ -35,9 +31,9 @@ static void one_handle(CUdeviceptr address, size_t bytes)
 
 static void cost_of_size(size_t bytes)
 {
+    memset(costs, 0, sizeof(costs));
     const int runs = probe_quick ? 5 : bytes > 64 * MIB ? 20 : 100;
     const CUdeviceptr address = probe_reserve(bytes);
-    costs_reset();
     for (int i = 0; i < runs; i++)
         one_handle(address, bytes);
     costs_print();
@@ -54,7 +50,7 @@ static void batch(size_t spanning)
     const CUmemAccessDesc access = {.location = property.location,
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     const CUdeviceptr address = probe_reserve(bytes);
-    costs_reset();
+    memset(costs, 0, sizeof(costs));
     const int64_t start_ns = probe_clock_ns();
     for (size_t i = 0; i < count; i++)
         TIMED(&costs[CREATE], cuMemCreate, &handles[i], GRANULE, &property, 0);
@@ -78,8 +74,7 @@ static void batch(size_t spanning)
 /* The calls that the shim replaces, for comparison. */
 static void cost_of_alloc(size_t bytes)
 {
-    static struct samples alloc, release;
-    alloc.count = release.count = 0;
+    struct samples alloc = {0}, release = {0};
     for (int i = 0; i < (probe_quick ? 5 : 50); i++) {
         CUdeviceptr address = 0;
         TIMED(&alloc, cuMemAlloc_v2, &address, bytes);
@@ -92,7 +87,7 @@ static void cost_of_alloc(size_t bytes)
 /* First with the properties the runtime will ask for, to see whether they cost anything. */
 static void cost_of_properties(size_t unused)
 {
-    static struct samples plain, shared;
+    struct samples plain = {0}, shared = {0};
     CUmemAllocationProp property = probe_property();
     for (int i = 0; i < (probe_quick ? 10 : 100); i++) {
         CUmemGenericAllocationHandle handle = 0;

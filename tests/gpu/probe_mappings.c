@@ -45,10 +45,9 @@ static void map_range(CUdeviceptr address, size_t bytes, size_t piece, enum orde
 /* As the shim does it when the first byte is needed, and as the program does it at once. */
 static void cost_of_handles(size_t count)
 {
-    static struct samples mapped, unmapped, allocated, freed;
+    struct samples mapped = {0}, unmapped = {0}, allocated = {0}, freed = {0};
     const size_t bytes = count * HANDLE;
     const CUdeviceptr address = probe_reserve(bytes);
-    mapped.count = unmapped.count = allocated.count = freed.count = 0;
     for (int i = 0; i < run_count(); i++) {
         CUdeviceptr other;
         const int64_t start_ns = probe_clock_ns();
@@ -72,7 +71,7 @@ static void cost_of_handles(size_t count)
  * and perhaps while the device works. */
 static void cost_of_a_late_one(size_t is_busy)
 {
-    static struct samples created, mapped, given;
+    struct samples created = {0}, mapped = {0}, given = {0};
     const size_t count = handle_count(), bytes = count * HANDLE;
     const CUdeviceptr address = probe_reserve(bytes), late = address + count / 2 * HANDLE;
     const CUstream stream = probe_stream(CU_STREAM_NON_BLOCKING);
@@ -80,7 +79,6 @@ static void cost_of_a_late_one(size_t is_busy)
     const CUmemAccessDesc access = {property.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle handle;
     int waited = 0;
-    created.count = mapped.count = given.count = 0;
     map_range(address, bytes, HANDLE, ASCENDING);
     for (int i = 0; i < run_count(); i++) {
         TRY(cuMemUnmap, late, HANDLE);
@@ -106,8 +104,7 @@ static void cost_of_a_late_one(size_t is_busy)
 
 static void time_range(const char *key, CUdeviceptr address, size_t bytes)
 {
-    static struct samples sets, copies;
-    sets.count = copies.count = 0;
+    struct samples sets = {0}, copies = {0};
     TRY(cuMemsetD8_v2, address, 1, bytes);
     TRY(cuCtxSynchronize);
     js_open(key);

@@ -47,10 +47,12 @@ static void print_reuse(enum order order, bool busy)
         TRY(cuStreamSynchronize, first);
     const int64_t start_ns = probe_clock_ns();
     const CUdeviceptr after = take(pool, BLOCK, second);
-    js_us("alloc_us", probe_clock_ns() - start_ns);
+    const int64_t alloc_ns = probe_clock_ns() - start_ns;
+    const CUresult first_state = CU(cuStreamQuery, first), second_state = CU(cuStreamQuery, second);
+    js_us("alloc_us", alloc_ns);
     js_bool("same_address", after == before);
-    js_bool("first_stream_still_busy", CU(cuStreamQuery, first) == CUDA_ERROR_NOT_READY);
-    js_bool("second_stream_waits", CU(cuStreamQuery, second) == CUDA_ERROR_NOT_READY);
+    js_bool("first_stream_still_busy", first_state == CUDA_ERROR_NOT_READY);
+    js_bool("second_stream_waits", second_state == CUDA_ERROR_NOT_READY);
     TRY(cuMemFreeAsync, after, second);
     TRY(cuCtxSynchronize);
     TRY(cuMemPoolDestroy, pool);
