@@ -26,7 +26,7 @@ static const char *const group_names[GROUP_COUNT] = {"first", "rest", "faults"};
 static const struct {
     enum group group;
     const char *name;
-    probe_body *body;
+    const struct probe_row *rows;
     int limit_seconds;
 } sections[] = {
     {FIRST, "device", section_device, 30},
@@ -139,7 +139,8 @@ static void run_sections(int64_t start_ns)
         const int64_t section_ns = probe_clock_ns();
         if (!is_wanted[i])
             continue;
-        probe_child(sections[i].name, sections[i].limit_seconds, sections[i].body, 0);
+        probe_child(sections[i].name, sections[i].limit_seconds, probe_section,
+                    (size_t)sections[i].rows);
         fprintf(stderr, "%-14s %7.2f s\n", sections[i].name,
                 (double)(probe_clock_ns() - section_ns) / 1e9);
     }

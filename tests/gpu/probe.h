@@ -5,8 +5,8 @@
  * program runs on any driver, on the simulated one too.
  *
  * Every section runs in a child process that is forked before CUDA is initialised: a sticky error,
- * a crash or a hang of one section leaves the others alone. Inside a section, probe_steps() does the
- * same for errors that do not poison the process: it writes {"error": "..."} and the section goes
+ * a crash or a hang of one section leaves the others alone. Inside a section, a row of a table does
+ * the same for errors that do not poison the process: it writes {"error": "..."} and the section goes
  * on.
  */
 #pragma once
@@ -88,17 +88,20 @@ void js_address(const char *key, uint64_t value);
 void js_result(const char *key, CUresult result); /* its name, as "CUDA_ERROR_INVALID_VALUE" */
 
 /*
- * Steps (probe_json.c): an object under each key; a failure inside ends only that object. Bodies
+ * A section is a table of questions, up to one without a body. Each is an object under its key, in
+ * which a failure ends only that object; without a key it writes into the section itself. Bodies
  * share a type, so many have no use for their argument.
  */
 typedef void probe_body(size_t argument);
+enum { ALONE_SECONDS = 15 };
 struct probe_row {
     const char *key;
     probe_body *body;
     size_t argument;
+    /* After cuInit and in a context; before; in a process of its own; or only in a whole run. */
+    enum { STARTED, LOADED, ALONE, NOT_QUICK } when;
 };
-#define PROBE_STEPS(rows) probe_steps(rows, ARRAY_COUNT(rows))
-void probe_steps(const struct probe_row *rows, size_t count);
+probe_body probe_section; /* of rows, in a process that has not started CUDA */
 _Noreturn void probe_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void probe_require(const char *what, CUresult result);
 
@@ -111,12 +114,15 @@ void probe_child(const char *key, int limit_seconds, probe_body *body, size_t ar
 
 /* Driver and device (probe_driver.c). */
 bool probe_driver_load(char *error, size_t capacity);
+void probe_driver_load_or_fail(void);
 void probe_driver_start(void); /* load, cuInit, primary context of device 0; fails the step */
 extern CUdevice probe_device;
 extern CUcontext probe_context;
+extern int64_t probe_start_ns;        /* how long the start took */
 extern bool probe_quick;              /* fewer and smaller, for a host that plays a device */
 extern const char *probe_kernel_file; /* a module with the probe's kernels; NULL: embedded PTX */
 
+probe_body probe_wait; /* that nothing is wrong at the end */
 int64_t probe_clock_ns(void);
 int64_t probe_free_bytes(void);
 
@@ -155,10 +161,10 @@ void samples_print(struct samples *samples, const char *key);
  * Work that keeps a stream busy for about `milliseconds` (probe_kernel.c): a spinning kernel when
  * the driver can compile the embedded PTX, else a host function. busy_kernel_available says which.
  */
-enum busy_kind { BUSY_KERNEL, BUSY_HOST_FUNCTION, BUSY_KIND_COUNT };
-extern const char *const busy_names[BUSY_KIND_COUNT];
+enum busy_kind { BUSY_KERNEL, BUSY_HOST_FUNCTION };
 bool busy_kernel_available(void);
 enum busy_kind busy_best(void);
+probe_body busy_print;
 void busy_start(CUstream stream, enum busy_kind kind, int milliseconds);
 
 /* The probe's own kernels, by name; fails the step when they cannot be loaded. */
@@ -166,8 +172,8 @@ CUfunction probe_kernel(const char *name);
 CUresult probe_kernel_store(CUdeviceptr address, uint32_t value,
                             CUstream stream); /* one thread writes one word */
 
-/* Sections, each the body of a child. */
-probe_body section_device, section_shim, section_accounting, section_reserve, section_fresh_memory,
-    section_resolver, section_cost, section_mappings, section_pools, section_busy, section_alias,
-    section_attributes, section_unmapped, section_order, section_pageable, section_capture,
-    section_edges, section_access_flags, section_past_end, section_parameters;
+extern const struct probe_row section_device[], section_shim[], section_accounting[],
+    section_reserve[], section_fresh_memory[], section_resolver[], section_cost[],
+    section_mappings[], section_pools[], section_busy[], section_alias[], section_attributes[],
+    section_unmapped[], section_order[], section_pageable[], section_capture[], section_edges[],
+    section_access_flags[], section_past_end[], section_parameters[];

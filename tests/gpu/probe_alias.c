@@ -152,15 +152,11 @@ static void interleaved(size_t unused)
     js_number("memset_gib_per_second_one_handle", memset_gib_per_second(plain, total));
 }
 
-void section_alias(size_t unused)
-{
-    static const struct probe_row rows[] = {
-        {"sink_of_2_mib", many_aliases, GRANULE},
-        {"sink_of_64_mib", many_aliases, 64 * MIB},
-        {"access_one_by_one", access_one_by_one},
-        {"partial", partial},
-        {"interleaved", interleaved},
-    };
-    probe_driver_start();
-    PROBE_STEPS(rows);
-}
+const struct probe_row section_alias[] = {
+    {"sink_of_2_mib", many_aliases, GRANULE},
+    {"sink_of_64_mib", many_aliases, 64 * MIB},
+    {"access_one_by_one", access_one_by_one},
+    {"partial", partial},
+    {"interleaved", interleaved},
+    {NULL},
+};

@@ -5,35 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ATTRIBUTE(name)                    \
-    {                                      \
-#name, CU_POINTER_ATTRIBUTE_##name \
-    }
-static const struct {
-    const char *name;
-    CUpointer_attribute attribute;
-} attributes[] = {ATTRIBUTE(CONTEXT),
-                  ATTRIBUTE(MEMORY_TYPE),
-                  ATTRIBUTE(DEVICE_POINTER),
-                  ATTRIBUTE(HOST_POINTER),
-                  ATTRIBUTE(P2P_TOKENS),
-                  ATTRIBUTE(SYNC_MEMOPS),
-                  ATTRIBUTE(BUFFER_ID),
-                  ATTRIBUTE(IS_MANAGED),
-                  ATTRIBUTE(DEVICE_ORDINAL),
-                  ATTRIBUTE(IS_LEGACY_CUDA_IPC_CAPABLE),
-                  ATTRIBUTE(RANGE_START_ADDR),
-                  ATTRIBUTE(RANGE_SIZE),
-                  ATTRIBUTE(MAPPED),
-                  ATTRIBUTE(ALLOWED_HANDLE_TYPES),
-                  ATTRIBUTE(IS_GPU_DIRECT_RDMA_CAPABLE),
-                  ATTRIBUTE(ACCESS_FLAGS),
-                  ATTRIBUTE(MEMPOOL_HANDLE),
-                  ATTRIBUTE(MAPPING_SIZE),
-                  ATTRIBUTE(MAPPING_BASE_ADDR),
-                  ATTRIBUTE(MEMORY_BLOCK_ID),
-                  ATTRIBUTE(IS_HW_DECOMPRESS_CAPABLE)};
-
 enum { KINDS_MAX = 16 };
 static struct kind {
     const char *name;
@@ -173,32 +144,60 @@ static void print_ipc(const struct kind *kind)
     js_result(kind->name, CU(cuIpcGetMemHandle, &handle, kind->address));
 }
 
-void section_attributes(size_t unused)
+static void make_kinds(size_t unused)
 {
-    static const struct {
-        const char *key;
-        void (*print)(const struct kind *kind);
-    } questions[] = {
-        {"cuMemGetAddressRange", print_address_range},
-        {"cuPointerGetAttributes", print_plural},
-        {"access", print_access},
-        {"cuIpcGetMemHandle", print_ipc},
-        {"set_sync_memops", print_sync_memops},
-    };
-    probe_driver_start();
     add_vmm_kinds();
     add_other_kinds();
-    for (size_t i = 0; i < ARRAY_COUNT(attributes); i++) {
-        js_open(attributes[i].name);
-        for (int j = 0; j < kind_count; j++)
-            print_attribute(attributes[i].attribute, &kinds[j]);
-        js_close();
-    }
-    for (size_t i = 0; i < ARRAY_COUNT(questions); i++) {
-        js_open(questions[i].key);
-        for (int j = 0; j < kind_count; j++)
-            questions[i].print(&kinds[j]);
-        js_close();
-    }
-    js_result("synchronize_at_the_end", CU(cuCtxSynchronize));
 }
+
+static void ask_attribute(size_t attribute)
+{
+    for (int i = 0; i < kind_count; i++)
+        print_attribute((CUpointer_attribute)attribute, &kinds[i]);
+}
+
+static void ask(size_t print)
+{
+    for (int i = 0; i < kind_count; i++)
+        ((void (*)(const struct kind *))print)(&kinds[i]);
+}
+
+#define ATTRIBUTE(name)                                   \
+    {                                                     \
+#name, ask_attribute, CU_POINTER_ATTRIBUTE_##name \
+    }
+#define ASK(key, print)           \
+    {                             \
+        key, ask, (size_t)(print) \
+    }
+const struct probe_row section_attributes[] = {
+    {NULL, make_kinds},
+    ATTRIBUTE(CONTEXT),
+    ATTRIBUTE(MEMORY_TYPE),
+    ATTRIBUTE(DEVICE_POINTER),
+    ATTRIBUTE(HOST_POINTER),
+    ATTRIBUTE(P2P_TOKENS),
+    ATTRIBUTE(SYNC_MEMOPS),
+    ATTRIBUTE(BUFFER_ID),
+    ATTRIBUTE(IS_MANAGED),
+    ATTRIBUTE(DEVICE_ORDINAL),
+    ATTRIBUTE(IS_LEGACY_CUDA_IPC_CAPABLE),
+    ATTRIBUTE(RANGE_START_ADDR),
+    ATTRIBUTE(RANGE_SIZE),
+    ATTRIBUTE(MAPPED),
+    ATTRIBUTE(ALLOWED_HANDLE_TYPES),
+    ATTRIBUTE(IS_GPU_DIRECT_RDMA_CAPABLE),
+    ATTRIBUTE(ACCESS_FLAGS),
+    ATTRIBUTE(MEMPOOL_HANDLE),
+    ATTRIBUTE(MAPPING_SIZE),
+    ATTRIBUTE(MAPPING_BASE_ADDR),
+    ATTRIBUTE(MEMORY_BLOCK_ID),
+    ATTRIBUTE(IS_HW_DECOMPRESS_CAPABLE),
+    ASK("cuMemGetAddressRange", print_address_range),
+    ASK("cuPointerGetAttributes", print_plural),
+    ASK("access", print_access),
+    ASK("cuIpcGetMemHandle", print_ipc),
+    ASK("set_sync_memops", print_sync_memops),
+    {NULL, probe_wait},
+    {NULL},
+};

@@ -140,14 +140,10 @@ static void behind_host_function(size_t stream_flags)
     try_all(BUSY_HOST_FUNCTION, (unsigned)stream_flags);
 }
 
-void section_busy(size_t unused)
-{
-    static const struct probe_row rows[] = {
-        {"kernel_on_nonblocking_stream", behind_kernel, CU_STREAM_NON_BLOCKING},
-        {"kernel_on_blocking_stream", behind_kernel, CU_STREAM_DEFAULT},
-        {"host_function_on_nonblocking_stream", behind_host_function, CU_STREAM_NON_BLOCKING},
-        {"host_function_on_blocking_stream", behind_host_function, CU_STREAM_DEFAULT},
-    };
-    probe_driver_start();
-    PROBE_STEPS(rows);
-}
+const struct probe_row section_busy[] = {
+    {"kernel_on_nonblocking_stream", behind_kernel, CU_STREAM_NON_BLOCKING},
+    {"kernel_on_blocking_stream", behind_kernel, CU_STREAM_DEFAULT},
+    {"host_function_on_nonblocking_stream", behind_host_function, CU_STREAM_NON_BLOCKING},
+    {"host_function_on_blocking_stream", behind_host_function, CU_STREAM_DEFAULT},
+    {NULL},
+};

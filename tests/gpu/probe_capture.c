@@ -156,7 +156,6 @@ static void ask_all(void)
 
 static void try_way(size_t way)
 {
-    probe_driver_start();
     prepare_once();
     TRY(cuEventCreate, &it.event, CU_EVENT_DISABLE_TIMING);
     TRY(cuEventRecord, it.event, it.other);
@@ -185,7 +184,6 @@ static void capture_during_a_free(size_t mode)
 {
     CUresult freed = CUDA_ERROR_UNKNOWN;
     pthread_t thread;
-    probe_driver_start();
     prepare_once();
     const enum busy_kind kind = busy_best();
     prepare();
@@ -205,25 +203,21 @@ static void capture_during_a_free(size_t mode)
     js_result("captured_call", capture.captured_call);
     js_string("capture", capture.status);
     js_result("end_capture", capture.ended);
-    js_result("synchronize_at_the_end", CU(cuCtxSynchronize));
+    probe_wait(0);
 }
 
-void section_capture(size_t unused)
-{
-    enum { GLOBAL = CU_STREAM_CAPTURE_MODE_GLOBAL, LOCAL = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL };
-    static const struct probe_row rows[] = {
-        {"global", try_way, GLOBAL},
-        {"global_relaxed_around", try_way, GLOBAL | RELAXED_AROUND},
-        {"global_other_thread", try_way, GLOBAL | OTHER_THREAD},
-        {"global_other_thread_relaxed_around", try_way, GLOBAL | RELAXED_AROUND | OTHER_THREAD},
-        {"thread_local", try_way, LOCAL},
-        {"thread_local_relaxed_around", try_way, LOCAL | RELAXED_AROUND},
-        {"thread_local_other_thread", try_way, LOCAL | OTHER_THREAD},
-        {"relaxed", try_way, CU_STREAM_CAPTURE_MODE_RELAXED},
-        {"global_during_a_free", capture_during_a_free, GLOBAL},
-        {"thread_local_during_a_free", capture_during_a_free, LOCAL},
-        {"relaxed_during_a_free", capture_during_a_free, CU_STREAM_CAPTURE_MODE_RELAXED},
-    };
-    for (size_t i = 0; i < ARRAY_COUNT(rows); i++)
-        probe_child(rows[i].key, 15, rows[i].body, rows[i].argument);
-}
+enum { GLOBAL = CU_STREAM_CAPTURE_MODE_GLOBAL, LOCAL = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL };
+const struct probe_row section_capture[] = {
+    {"global", try_way, GLOBAL, ALONE},
+    {"global_relaxed_around", try_way, GLOBAL | RELAXED_AROUND, ALONE},
+    {"global_other_thread", try_way, GLOBAL | OTHER_THREAD, ALONE},
+    {"global_other_thread_relaxed_around", try_way, GLOBAL | RELAXED_AROUND | OTHER_THREAD, ALONE},
+    {"thread_local", try_way, LOCAL, ALONE},
+    {"thread_local_relaxed_around", try_way, LOCAL | RELAXED_AROUND, ALONE},
+    {"thread_local_other_thread", try_way, LOCAL | OTHER_THREAD, ALONE},
+    {"relaxed", try_way, CU_STREAM_CAPTURE_MODE_RELAXED, ALONE},
+    {"global_during_a_free", capture_during_a_free, GLOBAL, ALONE},
+    {"thread_local_during_a_free", capture_during_a_free, LOCAL, ALONE},
+    {"relaxed_during_a_free", capture_during_a_free, CU_STREAM_CAPTURE_MODE_RELAXED, ALONE},
+    {NULL},
+};

@@ -100,16 +100,11 @@ static void cost_of_properties(size_t unused)
     samples_print(&shared, "posix_fd_and_rdma");
 }
 
-void section_cost(size_t unused)
-{
-    static const struct probe_row rows[] = {
-        {"handle_2_mib", cost_of_size, 2 * MIB},   {"handle_20_mib", cost_of_size, 20 * MIB},
-        {"handle_64_mib", cost_of_size, 64 * MIB}, {"handle_512_mib", cost_of_size, 512 * MIB},
-        {"granules_one_call_each", batch, false},  {"granules_spanning_calls", batch, true},
-        {"alloc_2_mib", cost_of_alloc, 2 * MIB},   {"alloc_20_mib", cost_of_alloc, 20 * MIB},
-        {"alloc_64_mib", cost_of_alloc, 64 * MIB}, {"alloc_512_mib", cost_of_alloc, 512 * MIB},
-        {"handle_properties", cost_of_properties},
-    };
-    probe_driver_start();
-    PROBE_STEPS(rows);
-}
+const struct probe_row section_cost[] = {
+    {"handle_2_mib", cost_of_size, 2 * MIB},   {"handle_20_mib", cost_of_size, 20 * MIB},
+    {"handle_64_mib", cost_of_size, 64 * MIB}, {"handle_512_mib", cost_of_size, 512 * MIB},
+    {"granules_one_call_each", batch, false},  {"granules_spanning_calls", batch, true},
+    {"alloc_2_mib", cost_of_alloc, 2 * MIB},   {"alloc_20_mib", cost_of_alloc, 20 * MIB},
+    {"alloc_64_mib", cost_of_alloc, 64 * MIB}, {"alloc_512_mib", cost_of_alloc, 512 * MIB},
+    {"handle_properties", cost_of_properties}, {NULL},
+};

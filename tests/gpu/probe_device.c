@@ -57,18 +57,12 @@ static void print_granularity(size_t unused)
     js_int("minimum_posix_fd_rdma", (long long)bytes);
 }
 
-void section_device(size_t unused)
+static void print_device(size_t unused)
 {
-    static const struct probe_row rows[] = {
-        {"attributes", print_attributes},
-        {"granularity", print_granularity},
-    };
-    const int64_t start_ns = probe_clock_ns();
-    probe_driver_start();
-    js_number("start_of_a_second_process_ms", (double)(probe_clock_ns() - start_ns) / 1e6);
     char name[256] = "";
     int version = 0, count = 0;
     size_t total_bytes = 0;
+    js_number("start_of_a_second_process_ms", (double)probe_start_ns / 1e6);
     TRY(cuDeviceGetName, name, sizeof(name), probe_device);
     js_string("name", name);
     TRY(cuDriverGetVersion, &version);
@@ -79,8 +73,14 @@ void section_device(size_t unused)
     TRY(cuDeviceTotalMem_v2, &total_bytes, probe_device);
     js_int("total_bytes", (long long)total_bytes);
     js_int("free_bytes", probe_free_bytes());
-    PROBE_STEPS(rows);
 }
+
+const struct probe_row section_device[] = {
+    {NULL, print_device},
+    {"attributes", print_attributes},
+    {"granularity", print_granularity},
+    {NULL},
+};
 
 /* What one size of cuMemAlloc costs: the first block, then a row of them. */
 static void account_size(size_t bytes)
@@ -131,25 +131,26 @@ static void account_vmm(size_t unused)
     js_int("kept_after_release", before - probe_free_bytes());
 }
 
-void section_accounting(size_t unused)
+static void account_nothing(size_t unused)
 {
-    static const struct probe_row rows[] = {
-        {"1_b", account_size, 1},
-        {"512_kib", account_size, 512 * KIB},
-        {"1_mib", account_size, MIB},
-        {"1536_kib", account_size, 3 * MIB / 2},
-        {"2_mib_and_1_b", account_size, 2 * MIB + 1},
-        {"5632_kib", account_size, 11 * MIB / 2},
-        {"20_mib", account_size, 20 * MIB},
-        {"64_mib", account_size, 64 * MIB},
-        {"vmm", account_vmm},
-    };
-    probe_driver_start();
-    PROBE_STEPS(rows);
     CUdeviceptr none = 0;
     js_result("alloc_of_zero_bytes", CU(cuMemAlloc_v2, &none, 0));
     js_result("free_of_null", CU(cuMemFree_v2, 0));
 }
+
+const struct probe_row section_accounting[] = {
+    {"1_b", account_size, 1},
+    {"512_kib", account_size, 512 * KIB},
+    {"1_mib", account_size, MIB},
+    {"1536_kib", account_size, 3 * MIB / 2},
+    {"2_mib_and_1_b", account_size, 2 * MIB + 1},
+    {"5632_kib", account_size, 11 * MIB / 2},
+    {"20_mib", account_size, 20 * MIB},
+    {"64_mib", account_size, 64 * MIB},
+    {"vmm", account_vmm},
+    {NULL, account_nothing},
+    {NULL},
+};
 
 static void reserve_size(size_t bytes)
 {
@@ -189,16 +190,17 @@ static void reserve_hints(size_t unused)
     js_result("free_of_a_part", CU(cuMemAddressFree, again, GIB));
 }
 
-void section_reserve(size_t unused)
-{
-    static const struct probe_row rows[] = {
-        {"1_tib", reserve_size, TIB},       {"2_tib", reserve_size, 2 * TIB},
-        {"4_tib", reserve_size, 4 * TIB},   {"8_tib", reserve_size, 8 * TIB},
-        {"16_tib", reserve_size, 16 * TIB}, {"32_tib", reserve_size, 32 * TIB},
-        {"64_tib", reserve_size, 64 * TIB}, {"hints", reserve_hints}};
-    probe_driver_start();
-    PROBE_STEPS(rows);
-}
+const struct probe_row section_reserve[] = {
+    {"1_tib", reserve_size, TIB},
+    {"2_tib", reserve_size, 2 * TIB},
+    {"4_tib", reserve_size, 4 * TIB},
+    {"8_tib", reserve_size, 8 * TIB},
+    {"16_tib", reserve_size, 16 * TIB},
+    {"32_tib", reserve_size, 32 * TIB},
+    {"64_tib", reserve_size, 64 * TIB},
+    {"hints", reserve_hints},
+    {NULL},
+};
 
 static size_t fresh_bytes(void)
 {
@@ -225,14 +227,12 @@ static void fill(CUdeviceptr address, size_t bytes)
 /* Ends without freeing: the next process may be given the same pages. */
 static void dirty_and_exit(size_t unused)
 {
-    probe_driver_start();
     fill(probe_mapped(fresh_bytes()), fresh_bytes());
     fill(probe_alloc(fresh_bytes()), fresh_bytes());
 }
 
 static void look_at_fresh(size_t unused)
 {
-    probe_driver_start();
     const size_t bytes = fresh_bytes();
     const CUdeviceptr first = probe_mapped(bytes);
     js_int("bytes", (long long)bytes);
@@ -253,8 +253,8 @@ static void look_at_fresh(size_t unused)
     js_int("small_alloc_again_nonzero", count_nonzero(probe_alloc(256 * KIB), 256 * KIB));
 }
 
-void section_fresh_memory(size_t unused)
-{
-    probe_child("first_process", 15, dirty_and_exit, 0);
-    probe_child("second_process", 15, look_at_fresh, 0);
-}
+const struct probe_row section_fresh_memory[] = {
+    {"first_process", dirty_and_exit, 0, ALONE},
+    {"second_process", look_at_fresh, 0, ALONE},
+    {NULL},
+};

@@ -10,6 +10,7 @@ void *probe_library, *probe_functions[PLACE_COUNT];
 CUdevice probe_device;
 CUcontext probe_context;
 bool probe_quick;
+int64_t probe_start_ns;
 const char *probe_kernel_file;
 
 bool probe_driver_load(char *error, size_t capacity)
@@ -26,15 +27,29 @@ bool probe_driver_load(char *error, size_t capacity)
     return true;
 }
 
-void probe_driver_start(void)
+void probe_driver_load_or_fail(void)
 {
     char error[512];
     if (!probe_driver_load(error, sizeof(error)))
         probe_fail("%s", error);
+}
+
+void probe_driver_start(void)
+{
+    if (probe_context != NULL)
+        return;
+    const int64_t start_ns = probe_clock_ns();
+    probe_driver_load_or_fail();
     TRY(cuInit, 0);
     TRY(cuDeviceGet, &probe_device, 0);
     TRY(cuDevicePrimaryCtxRetain, &probe_context, probe_device);
     TRY(cuCtxSetCurrent, probe_context);
+    probe_start_ns = probe_clock_ns() - start_ns;
+}
+
+void probe_wait(size_t unused)
+{
+    js_result("synchronize_at_the_end", CU(cuCtxSynchronize));
 }
 
 int64_t probe_clock_ns(void)

@@ -137,20 +137,16 @@ static void free_corners(size_t unused)
     js_result("cuMemFree_of_alloc_async", CU(cuMemFree_v2, pool));
 }
 
-void section_edges(size_t unused)
-{
-    static const struct probe_row rows[] = {
-        {"dma_buf", dma_buf_ranges},
-        {"handle_exports", handle_exports},
-        {"map_corners", map_corners},
-        {"neighbour_reservations", neighbours},
-        {"overlap_up_4_kib", overlap_up, 4096},
-        {"overlap_up_4_b", overlap_up, 4},
-        {"overlap_down_4_kib", overlap_down, 4096},
-        {"overlap_same", overlap_up, 0},
-        {"free_corners", free_corners},
-    };
-    probe_driver_start();
-    PROBE_STEPS(rows);
-    js_result("synchronize_at_the_end", CU(cuCtxSynchronize));
-}
+const struct probe_row section_edges[] = {
+    {"dma_buf", dma_buf_ranges},
+    {"handle_exports", handle_exports},
+    {"map_corners", map_corners},
+    {"neighbour_reservations", neighbours},
+    {"overlap_up_4_kib", overlap_up, 4096},
+    {"overlap_up_4_b", overlap_up, 4},
+    {"overlap_down_4_kib", overlap_down, 4096},
+    {"overlap_same", overlap_up, 0},
+    {"free_corners", free_corners},
+    {NULL, probe_wait},
+    {NULL},
+};

@@ -21,7 +21,6 @@ static struct {
 
 static void prepare(void)
 {
-    probe_driver_start();
     on.reserved = probe_reserve(16 * GRANULE);
     on.mixed = probe_reserve(2 * GRANULE);
     probe_map(on.mixed, GRANULE, probe_create(GRANULE));
@@ -88,19 +87,18 @@ static CUresult copy_2d_to(CUdeviceptr address, size_t bytes)
     return CU(cuMemcpy2D_v2, &copy);
 }
 
-struct row {
-    const char *key;
+struct fault {
     probe_call *call;
     const CUdeviceptr *target; /* an address of the scene */
     size_t offset, bytes;
 };
 
 /* The call, then what is left of the process: is the error sticky? */
-static void try_row(size_t row_)
+static void try_fault(size_t fault_)
 {
-    const struct row *const row = (const struct row *)row_;
+    const struct fault *const fault = (const struct fault *)fault_;
     prepare();
-    js_result("result", row->call(*row->target + row->offset, row->bytes));
+    js_result("result", fault->call(*fault->target + fault->offset, fault->bytes));
     js_result("synchronize", CU(cuCtxSynchronize));
     js_result("synchronize_again", CU(cuCtxSynchronize));
     CUdeviceptr later = 0;
@@ -111,86 +109,76 @@ static void try_row(size_t row_)
     js_bool("sticky", alloc != CUDA_SUCCESS || copy != CUDA_SUCCESS);
 }
 
-static void try_rows(const struct row *rows, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        probe_child(rows[i].key, 15, try_row, (size_t)&rows[i]);
-}
+#define FAULT(key, call, target, offset, bytes)                                                 \
+    {                                                                                           \
+        key, try_fault, (size_t) & (const struct fault){call, &on.target, offset, bytes}, ALONE \
+    }
 
-void section_unmapped(size_t unused)
-{
-    static const struct row rows[] = {
-        {"cuMemcpyHtoD", htod, &on.reserved, 0, 4096},
-        {"cuMemcpyHtoD_8_mib", htod, &on.reserved, 0, 8 * MIB},
-        {"cuMemcpyHtoDAsync", htod_async, &on.reserved, 0, 4096},
-        {"cuMemcpyDtoH", dtoh, &on.reserved, 0, 4096},
-        {"cuMemcpyDtoHAsync", dtoh_async, &on.reserved, 0, 4096},
-        {"cuMemcpyDtoD_to", dtod_to, &on.reserved, 0, 4096},
-        {"cuMemcpyDtoD_from", dtod_from, &on.reserved, 0, 4096},
-        {"cuMemcpyDtoDAsync_to", dtod_async_to, &on.reserved, 0, 4096},
-        {"cuMemcpyDtoDAsync_from", dtod_async_from, &on.reserved, 0, 4096},
-        {"cuMemcpy_to", unified_to, &on.reserved, 0, 4096},
-        {"cuMemcpy_from", unified_from, &on.reserved, 0, 4096},
-        {"cuMemcpyAsync_to", unified_async_to, &on.reserved, 0, 4096},
-        {"cuMemcpy2D_to", copy_2d_to, &on.reserved, 0, 4096},
-        {"cuMemsetD8", memset_8, &on.reserved, 0, 4096},
-        {"cuMemsetD8Async", memset_8_async, &on.reserved, 0, 4096},
-        {"cuMemsetD2D8", memset_2d, &on.reserved, 0, 4096},
-        {"kernel_store", kernel_store, &on.reserved, 0, 4},
-        {"cuMemcpyHtoD_of_0_bytes", htod, &on.reserved, 0, 0},
-        {"cuMemsetD8_of_0_bytes", memset_8, &on.reserved, 0, 0},
-        {"cuIpcGetMemHandle", ipc_handle, &on.reserved, 0, 0},
-        {"cuMemGetHandleForAddressRange", dma_buf, &on.reserved, 0, GRANULE},
-        {"cuMemFree", free_it, &on.reserved, 0, 0},
-        {"cuMemFreeAsync", free_async, &on.reserved, 0, 0},
-        {"cuMemUnmap", unmap, &on.reserved, 0, GRANULE},
-        {"cuMemSetAccess", set_access, &on.reserved, 0, GRANULE},
-        {"cuMemAdvise", advise, &on.reserved, 0, GRANULE},
-        {"cuMemPrefetchAsync", prefetch, &on.reserved, 0, GRANULE},
-        {"cuMemcpyHtoD_mapped_then_not", htod, &on.mixed, MIB, 2 * MIB},
-        {"cuMemcpyDtoH_mapped_then_not", dtoh, &on.mixed, MIB, 2 * MIB},
-        {"cuMemsetD8_mapped_then_not", memset_8, &on.mixed, MIB, 2 * MIB},
-        {"cuMemSetAccess_mapped_then_not", set_access, &on.mixed, 0, 2 * GRANULE},
-        {"cuMemUnmap_mapped_then_not", unmap, &on.mixed, 0, 2 * GRANULE},
-    };
-    try_rows(rows, ARRAY_COUNT(rows));
-}
+const struct probe_row section_unmapped[] = {
+    FAULT("cuMemcpyHtoD", htod, reserved, 0, 4096),
+    FAULT("cuMemcpyHtoD_8_mib", htod, reserved, 0, 8 * MIB),
+    FAULT("cuMemcpyHtoDAsync", htod_async, reserved, 0, 4096),
+    FAULT("cuMemcpyDtoH", dtoh, reserved, 0, 4096),
+    FAULT("cuMemcpyDtoHAsync", dtoh_async, reserved, 0, 4096),
+    FAULT("cuMemcpyDtoD_to", dtod_to, reserved, 0, 4096),
+    FAULT("cuMemcpyDtoD_from", dtod_from, reserved, 0, 4096),
+    FAULT("cuMemcpyDtoDAsync_to", dtod_async_to, reserved, 0, 4096),
+    FAULT("cuMemcpyDtoDAsync_from", dtod_async_from, reserved, 0, 4096),
+    FAULT("cuMemcpy_to", unified_to, reserved, 0, 4096),
+    FAULT("cuMemcpy_from", unified_from, reserved, 0, 4096),
+    FAULT("cuMemcpyAsync_to", unified_async_to, reserved, 0, 4096),
+    FAULT("cuMemcpy2D_to", copy_2d_to, reserved, 0, 4096),
+    FAULT("cuMemsetD8", memset_8, reserved, 0, 4096),
+    FAULT("cuMemsetD8Async", memset_8_async, reserved, 0, 4096),
+    FAULT("cuMemsetD2D8", memset_2d, reserved, 0, 4096),
+    FAULT("kernel_store", kernel_store, reserved, 0, 4),
+    FAULT("cuMemcpyHtoD_of_0_bytes", htod, reserved, 0, 0),
+    FAULT("cuMemsetD8_of_0_bytes", memset_8, reserved, 0, 0),
+    FAULT("cuIpcGetMemHandle", ipc_handle, reserved, 0, 0),
+    FAULT("cuMemGetHandleForAddressRange", dma_buf, reserved, 0, GRANULE),
+    FAULT("cuMemFree", free_it, reserved, 0, 0),
+    FAULT("cuMemFreeAsync", free_async, reserved, 0, 0),
+    FAULT("cuMemUnmap", unmap, reserved, 0, GRANULE),
+    FAULT("cuMemSetAccess", set_access, reserved, 0, GRANULE),
+    FAULT("cuMemAdvise", advise, reserved, 0, GRANULE),
+    FAULT("cuMemPrefetchAsync", prefetch, reserved, 0, GRANULE),
+    FAULT("cuMemcpyHtoD_mapped_then_not", htod, mixed, MIB, 2 * MIB),
+    FAULT("cuMemcpyDtoH_mapped_then_not", dtoh, mixed, MIB, 2 * MIB),
+    FAULT("cuMemsetD8_mapped_then_not", memset_8, mixed, MIB, 2 * MIB),
+    FAULT("cuMemSetAccess_mapped_then_not", set_access, mixed, 0, 2 * GRANULE),
+    FAULT("cuMemUnmap_mapped_then_not", unmap, mixed, 0, 2 * GRANULE),
+    {NULL},
+};
 
-void section_access_flags(size_t unused)
-{
-    static const struct row rows[] = {
-        {"read_only_cuMemcpyDtoH", dtoh, &on.read_only, 0, 4096},
-        {"read_only_cuMemcpyHtoD", htod, &on.read_only, 0, 4096},
-        {"read_only_cuMemsetD8", memset_8, &on.read_only, 0, 4096},
-        {"read_only_kernel_store", kernel_store, &on.read_only, 0, 4},
-        {"no_access_cuMemcpyDtoH", dtoh, &on.no_access, 0, 4096},
-        {"no_access_cuMemcpyHtoD", htod, &on.no_access, 0, 4096},
-        {"no_access_cuMemsetD8", memset_8, &on.no_access, 0, 4096},
-        {"no_access_kernel_store", kernel_store, &on.no_access, 0, 4},
-    };
-    try_rows(rows, ARRAY_COUNT(rows));
-}
+const struct probe_row section_access_flags[] = {
+    FAULT("read_only_cuMemcpyDtoH", dtoh, read_only, 0, 4096),
+    FAULT("read_only_cuMemcpyHtoD", htod, read_only, 0, 4096),
+    FAULT("read_only_cuMemsetD8", memset_8, read_only, 0, 4096),
+    FAULT("read_only_kernel_store", kernel_store, read_only, 0, 4),
+    FAULT("no_access_cuMemcpyDtoH", dtoh, no_access, 0, 4096),
+    FAULT("no_access_cuMemcpyHtoD", htod, no_access, 0, 4096),
+    FAULT("no_access_cuMemsetD8", memset_8, no_access, 0, 4096),
+    FAULT("no_access_kernel_store", kernel_store, no_access, 0, 4),
+    {NULL},
+};
 
 /* Blocks of 1 MiB share a granule with the next block, so their end is not the end of memory. */
-void section_past_end(size_t unused)
-{
-    static const struct row rows[] = {
-        {"alloc_cuMemcpyHtoD_by_512_b", htod, &on.first, 0, MIB + 512},
-        {"alloc_cuMemcpyHtoD_by_4_mib", htod, &on.first, 0, 5 * MIB},
-        {"alloc_cuMemcpyHtoDAsync_by_512_b", htod_async, &on.first, 0, MIB + 512},
-        {"alloc_cuMemcpyDtoH_by_512_b", dtoh, &on.first, 0, MIB + 512},
-        {"alloc_cuMemcpyDtoD_to_by_512_b", dtod_to, &on.first, 0, MIB + 512},
-        {"alloc_cuMemsetD8_by_512_b", memset_8, &on.first, 0, MIB + 512},
-        {"alloc_cuMemsetD8_by_4_mib", memset_8, &on.first, 0, 5 * MIB},
-        {"vmm_cuMemcpyHtoD_by_512_b", htod, &on.mixed, 0, GRANULE + 512},
-        {"vmm_cuMemsetD8_by_512_b", memset_8, &on.mixed, 0, GRANULE + 512},
-        {"alloc_cuMemFree_inside", free_it, &on.first, 512, 0},
-        {"alloc_cuMemFreeAsync", free_async, &on.first, 0, 0},
-        {"alloc_cuMemFreeAsync_inside", free_async, &on.first, 512, 0},
-        {"vmm_cuMemFree", free_it, &on.mixed, 0, 0},
-        {"vmm_cuMemFreeAsync", free_async, &on.mixed, 0, 0},
-        {"alloc_cuMemUnmap", unmap, &on.first, 0, GRANULE},
-        {"alloc_cuMemSetAccess", set_access, &on.first, 0, GRANULE},
-    };
-    try_rows(rows, ARRAY_COUNT(rows));
-}
+const struct probe_row section_past_end[] = {
+    FAULT("alloc_cuMemcpyHtoD_by_512_b", htod, first, 0, MIB + 512),
+    FAULT("alloc_cuMemcpyHtoD_by_4_mib", htod, first, 0, 5 * MIB),
+    FAULT("alloc_cuMemcpyHtoDAsync_by_512_b", htod_async, first, 0, MIB + 512),
+    FAULT("alloc_cuMemcpyDtoH_by_512_b", dtoh, first, 0, MIB + 512),
+    FAULT("alloc_cuMemcpyDtoD_to_by_512_b", dtod_to, first, 0, MIB + 512),
+    FAULT("alloc_cuMemsetD8_by_512_b", memset_8, first, 0, MIB + 512),
+    FAULT("alloc_cuMemsetD8_by_4_mib", memset_8, first, 0, 5 * MIB),
+    FAULT("vmm_cuMemcpyHtoD_by_512_b", htod, mixed, 0, GRANULE + 512),
+    FAULT("vmm_cuMemsetD8_by_512_b", memset_8, mixed, 0, GRANULE + 512),
+    FAULT("alloc_cuMemFree_inside", free_it, first, 512, 0),
+    FAULT("alloc_cuMemFreeAsync", free_async, first, 0, 0),
+    FAULT("alloc_cuMemFreeAsync_inside", free_async, first, 512, 0),
+    FAULT("vmm_cuMemFree", free_it, mixed, 0, 0),
+    FAULT("vmm_cuMemFreeAsync", free_async, mixed, 0, 0),
+    FAULT("alloc_cuMemUnmap", unmap, first, 0, GRANULE),
+    FAULT("alloc_cuMemSetAccess", set_access, first, 0, GRANULE),
+    {NULL},
+};

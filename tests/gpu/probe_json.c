@@ -207,10 +207,29 @@ static void make_step(const struct probe_row *row)
     js_close_to(step.depth - 1);
 }
 
-void probe_steps(const struct probe_row *rows, size_t count)
+static void make_alone(size_t row_)
 {
-    for (size_t i = 0; i < count; i++)
-        make_step(&rows[i]);
+    const struct probe_row *const row = (const struct probe_row *)row_;
+    probe_driver_start();
+    row->body(row->argument);
+}
+
+void probe_section(size_t rows)
+{
+    for (const struct probe_row *row = (const struct probe_row *)rows; row->body != NULL; row++) {
+        if (row->when == NOT_QUICK && probe_quick)
+            continue;
+        if (row->when == LOADED)
+            probe_driver_load_or_fail();
+        else if (row->when != ALONE)
+            probe_driver_start();
+        if (row->when == ALONE)
+            probe_child(row->key, ALONE_SECONDS, make_alone, (size_t)row);
+        else if (row->key == NULL)
+            row->body(row->argument);
+        else
+            make_step(row);
+    }
 }
 
 void probe_fail(const char *format, ...)

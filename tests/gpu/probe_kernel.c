@@ -4,8 +4,6 @@
 #include <string.h>
 #include <time.h>
 
-const char *const busy_names[BUSY_KIND_COUNT] = {"kernel", "host_function"};
-
 /*
  * The lowest PTX version and target that every driver with VMM support still compiles. Spinning on
  * the global timer, in nanoseconds, needs no knowledge of clock rates.
@@ -102,6 +100,11 @@ enum busy_kind busy_best(void)
     return busy_kernel_available() ? BUSY_KERNEL : BUSY_HOST_FUNCTION;
 }
 
+void busy_print(size_t unused)
+{
+    js_string("busy_with", busy_kernel_available() ? "kernel" : "host_function");
+}
+
 static void CUDA_CB sleep_on_stream(void *milliseconds)
 {
     const long ms = (long)(intptr_t)milliseconds;
@@ -172,24 +175,33 @@ static void launch_layout(size_t unused)
     js_result("synchronize", CU(cuCtxSynchronize));
 }
 
-void section_parameters(size_t unused)
+static void print_state(const char *result_key, const char *state_key)
 {
-    static const struct probe_row rows[] = {
-        {"layout", print_layout},
-        {"query_cost", print_query_cost},
-        {"packed_launch", launch_packed},
-        {"launch", launch_layout},
-    };
-    probe_driver_start();
-    js_bool("kernels_run", busy_kernel_available());
-    const CUfunction function = probe_kernel("probe_layout");
     CUfunctionLoadingState state = 0;
-    js_result("is_loaded_before", CU(cuFuncIsLoaded, &state, function));
-    js_int("loading_state_before", (int)state);
-    const char *name = NULL;
-    js_result("name_result", CU(cuFuncGetName, &name, function));
-    js_string("name", name != NULL ? name : "");
-    PROBE_STEPS(rows);
-    js_result("is_loaded_after", CU(cuFuncIsLoaded, &state, function));
-    js_int("loading_state_after", (int)state);
+    js_result(result_key, CU(cuFuncIsLoaded, &state, probe_kernel("probe_layout")));
+    js_int(state_key, (int)state);
 }
+
+static void print_before(size_t unused)
+{
+    const char *name = NULL;
+    js_bool("kernels_run", busy_kernel_available());
+    print_state("is_loaded_before", "loading_state_before");
+    js_result("name_result", CU(cuFuncGetName, &name, probe_kernel("probe_layout")));
+    js_string("name", name != NULL ? name : "");
+}
+
+static void print_after(size_t unused)
+{
+    print_state("is_loaded_after", "loading_state_after");
+}
+
+const struct probe_row section_parameters[] = {
+    {NULL, print_before},
+    {"layout", print_layout},
+    {"query_cost", print_query_cost},
+    {"packed_launch", launch_packed},
+    {"launch", launch_layout},
+    {NULL, print_after},
+    {NULL},
+};

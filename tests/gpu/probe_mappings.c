@@ -172,21 +172,14 @@ static void room_between_granules(size_t unused)
     TRY(cuMemRelease, rest);
 }
 
-void section_mappings(size_t unused)
-{
-    static const struct probe_row costs[] = {
-        {"cost_of_1", cost_of_handles, 1},
-        {"cost_of_4", cost_of_handles, 4},
-        {"cost_of_32", cost_of_handles, 32}, /* not in a quick run */
-    };
-    static const struct probe_row rows[] = {
-        {"late_on_an_idle_device", cost_of_a_late_one, false},
-        {"late_on_a_busy_device", cost_of_a_late_one, true},
-        {"order_of_granules", speed_of_orders, GRANULE},
-        {"order_of_handles_of_20_mib", speed_of_orders, HANDLE},
-        {"room_between_granules", room_between_granules},
-    };
-    probe_driver_start();
-    probe_steps(costs, ARRAY_COUNT(costs) - probe_quick);
-    PROBE_STEPS(rows);
-}
+const struct probe_row section_mappings[] = {
+    {"cost_of_1", cost_of_handles, 1},
+    {"cost_of_4", cost_of_handles, 4},
+    {"cost_of_32", cost_of_handles, 32, NOT_QUICK},
+    {"late_on_an_idle_device", cost_of_a_late_one, false},
+    {"late_on_a_busy_device", cost_of_a_late_one, true},
+    {"order_of_granules", speed_of_orders, GRANULE},
+    {"order_of_handles_of_20_mib", speed_of_orders, HANDLE},
+    {"room_between_granules", room_between_granules},
+    {NULL},
+};

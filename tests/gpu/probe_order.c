@@ -67,18 +67,14 @@ static void implicit_order(size_t unused)
     TRY(cuCtxSynchronize);
 }
 
-void section_order(size_t unused)
-{
-    static const struct probe_row rows[] = {
-        {"blocking_stream_busy", ask_while_busy, CU_STREAM_DEFAULT},
-        {"nonblocking_stream_busy", ask_while_busy, CU_STREAM_NON_BLOCKING},
-        {"legacy_stream_busy", ask_while_busy, LEGACY},
-        {"implicit_order", implicit_order},
-    };
-    probe_driver_start();
-    js_string("busy_with", busy_names[busy_best()]);
-    PROBE_STEPS(rows);
-}
+const struct probe_row section_order[] = {
+    {NULL, busy_print},
+    {"blocking_stream_busy", ask_while_busy, CU_STREAM_DEFAULT},
+    {"nonblocking_stream_busy", ask_while_busy, CU_STREAM_NON_BLOCKING},
+    {"legacy_stream_busy", ask_while_busy, LEGACY},
+    {"implicit_order", implicit_order},
+    {NULL},
+};
 
 enum source { PAGEABLE, PINNED, REGISTERED, FILE_MAPPING };
 enum { OLD = 0x11, NEW = 0x22, COPY_MAX = 16 << 20 };
@@ -179,15 +175,11 @@ static void copy_source(size_t source)
     }
 }
 
-void section_pageable(size_t unused)
-{
-    static const struct probe_row rows[] = {
-        {"pageable", copy_source, PAGEABLE},
-        {"pinned", copy_source, PINNED},
-        {"registered", copy_source, REGISTERED},
-        {"private_file_mapping", copy_source, FILE_MAPPING},
-    };
-    probe_driver_start();
-    js_string("busy_with", busy_names[busy_best()]);
-    PROBE_STEPS(rows);
-}
+const struct probe_row section_pageable[] = {
+    {NULL, busy_print},
+    {"pageable", copy_source, PAGEABLE},
+    {"pinned", copy_source, PINNED},
+    {"registered", copy_source, REGISTERED},
+    {"private_file_mapping", copy_source, FILE_MAPPING},
+    {NULL},
+};

@@ -172,16 +172,12 @@ static void addresses(size_t unused)
     js_address("cuMemAddressReserve", probe_reserve(20 * MIB));
 }
 
-void section_pools(size_t unused)
-{
-    static const struct probe_row rows[] = {
-        {"reuse_on_an_idle_device", reuse_of, false},
-        {"reuse_behind_work", reuse_of, true},
-        {"figures_with_threshold_0", figures_of, 0},
-        {"figures_with_threshold_of_everything", figures_of, SIZE_MAX},
-        {"addresses", addresses},
-    };
-    probe_driver_start();
-    js_string("busy_with", busy_names[busy_best()]);
-    PROBE_STEPS(rows);
-}
+const struct probe_row section_pools[] = {
+    {NULL, busy_print},
+    {"reuse_on_an_idle_device", reuse_of, false},
+    {"reuse_behind_work", reuse_of, true},
+    {"figures_with_threshold_0", figures_of, 0},
+    {"figures_with_threshold_of_everything", figures_of, SIZE_MAX},
+    {"addresses", addresses},
+    {NULL},
+};

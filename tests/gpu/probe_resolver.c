@@ -194,18 +194,10 @@ static void odd_questions(size_t unused)
     }
 }
 
-void section_resolver(size_t unused)
-{
-    static const struct probe_row rows[] = {
-        {"before_init", compare_all},
-        {"after_init", compare_all},
-        {"exports", list_unknown_exports},
-        {"odd_questions", odd_questions},
-    };
-    char error[512];
-    if (!probe_driver_load(error, sizeof(error)))
-        probe_fail("%s", error);
-    probe_steps(&rows[0], 1);
-    probe_driver_start();
-    probe_steps(&rows[1], 3);
-}
+const struct probe_row section_resolver[] = {
+    {"before_init", compare_all, 0, LOADED},
+    {"after_init", compare_all},
+    {"exports", list_unknown_exports},
+    {"odd_questions", odd_questions},
+    {NULL},
+};

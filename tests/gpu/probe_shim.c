@@ -227,17 +227,10 @@ static void no_context(size_t unused)
     pthread_join(thread, NULL);
     for (size_t i = 0; i < answer_count; i++)
         js_result(answers[i].key, answers[i].result);
-    js_result("synchronize_at_the_end", CU(cuCtxSynchronize));
+    probe_wait(0);
 }
 
-void section_shim(size_t unused)
-{
-    static const struct probe_row rows[] = {
-        {"granularity", granularity},
-        {"hints", hints},
-        {"copies_over_handles", copies_2d},
-        {"no_current_context", no_context},
-    };
-    probe_driver_start();
-    PROBE_STEPS(rows);
-}
+const struct probe_row section_shim[] = {
+    {"granularity", granularity},       {"hints", hints}, {"copies_over_handles", copies_2d},
+    {"no_current_context", no_context}, {NULL},
+};
