@@ -139,7 +139,7 @@ CUdeviceptr probe_mapped(size_t bytes); /* reserve, create, map, set access, rel
 CUdeviceptr probe_alloc(size_t bytes);
 CUstream probe_stream(unsigned flags);
 void *probe_pinned(size_t bytes);
-void *probe_malloc(size_t bytes); /* a whole number of pages at a page */
+void *probe_malloc(size_t bytes); /* at a page */
 
 /* Samples of one operation, in nanoseconds; printed in microseconds. */
 struct samples {

@@ -146,8 +146,8 @@ void *probe_pinned(size_t bytes)
 
 void *probe_malloc(size_t bytes)
 {
-    void *const host = aligned_alloc(4096, bytes);
-    if (host == NULL)
+    void *host = NULL;
+    if (posix_memalign(&host, 4096, bytes) != 0)
         probe_fail("malloc");
     return host;
 }
