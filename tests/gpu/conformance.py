@@ -166,6 +166,27 @@ def is_faulting(simulated):
     return any("ILLEGAL_ADDRESS" in answer for answers in simulated.checks.values() for answer in answers)
 
 
+def tests_in_time(wanted, result, options):
+    """Those that are begun before the time is over; the result is written after each."""
+    deadline = time.monotonic() + options.seconds
+    for name in wanted:
+        if time.monotonic() > deadline:
+            result["not_run"].append(name)
+            continue
+        yield name
+        write_json(options.out, result)
+    result["complete"] = not result["not_run"]
+
+
+def counts_of(result, **more):
+    same = sum(record["same"] for record in result["tests"])
+    return {"same": same, "different": len(result["tests"]) - same, **more}
+
+
+def rows_told(rows):
+    return [dict(zip(("tests", "check", "reason"), row)) for row in rows]
+
+
 def measure(options):
     simulated = Side(options.build, True)
     real = Side(options.build, bool(options.simulated), options.simulated or ())
@@ -173,15 +194,11 @@ def measure(options):
              for name in tests_of(options.build, subject, simulated.environment)]
     wanted = [name for name in names if row_of(name) is None and fnmatch.fnmatchcase(name, options.only)]
     wanted.sort(key=lambda name: name in LAST)
-    deadline = time.monotonic() + options.seconds
     result = {"format": "metashard-conformance-1", "complete": False, "real_driver": None, "counts": {},
               "tests": [], "not_run": [], "faults": options.faults, "left_out": [],
-              "not_compared": [dict(zip(("tests", "check", "reason"), row)) for row in NOT_COMPARED]}
+              "not_compared": rows_told(NOT_COMPARED)}
     checks = []
-    for name in wanted:
-        if time.monotonic() > deadline:
-            result["not_run"].append(name)
-            continue
+    for name in tests_in_time(wanted, result, options):
         with_simulated = simulated.run(name, options.limit)
         checks += [(name, text) for _, text in with_simulated.checks]
         if options.faults != "with" and is_faulting(with_simulated) != (options.faults == "only"):
@@ -190,12 +207,8 @@ def measure(options):
         with_real = real.run(name, options.limit)
         result["real_driver"] = result["real_driver"] or with_real.library
         result["tests"].append(record_of(name, with_simulated, with_real))
-        same = sum(record["same"] for record in result["tests"])
-        result["counts"] = {"same": same, "different": len(result["tests"]) - same,
-                            "not_run": len(wanted) - len(result["tests"]) - len(result["left_out"]),
-                            "not_compared": sum(row_of(other) is not None for other in names)}
-        write_json(options.out, result)
-    result["complete"] = not result["not_run"]
+        result["counts"] = counts_of(result, not_run=len(wanted) - len(result["tests"]) - len(result["left_out"]),
+                                     not_compared=sum(row_of(other) is not None for other in names))
     result["counts"].update(not_run=len(result["not_run"]), left_out=len(result["left_out"]))
     result["stale_rows"] = stale_rows(names, checks)
     write_json(options.out, result)

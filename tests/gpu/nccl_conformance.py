@@ -11,10 +11,9 @@ setting, takes the real one's place.
 import fnmatch
 import os
 import sys
-import time
 
 import build_all
-from conformance import Side, compare, print_counts, record_of, tests_of
+from conformance import Side, compare, counts_of, print_counts, record_of, rows_told, tests_in_time, tests_of
 from nccl_rows import NOT_COMPARED
 from nccl_tools import BUILD_ROWS, NO_NCCL, Library, find_nccl, nccl_environment, refuse_simulated, ways_of
 from part_script import options_of
@@ -74,15 +73,11 @@ def measure(options, library, real):
              NcclSide(options, options.simulated is not None, real, filter(None, [options.simulated])),
              NcclSide(options, options.simulated is not None, real, filter(None, [options.simulated]), shim))
     names, wanted, left_out = names_of(options, sides[0])
-    deadline = time.monotonic() + options.seconds
     result = {"format": "metashard-nccl-conformance-1", "complete": False, "nccl": real._asdict(),
               "ranks": options.ranks, "counts": {}, "tests": [], "not_run": [], "needs_more_ranks": [],
-              "not_compared": [dict(zip(("tests", "check", "reason"), row)) for row in NOT_COMPARED],
+              "not_compared": rows_told(NOT_COMPARED),
               "stale_rows": [tests for tests, _, _ in NOT_COMPARED if not fnmatch.filter(names, tests)]}
-    for name in wanted:
-        if time.monotonic() > deadline:
-            result["not_run"].append(name)
-            continue
+    for name in tests_in_time(wanted, result, options):
         simulated = sides[0].run(name, options.limit)
         if not has_ranks(simulated):
             result["needs_more_ranks"].append(name)
@@ -91,14 +86,10 @@ def measure(options, library, real):
         record = record_of(name, simulated, seen)
         record["shim_differences"] = compare(name, seen, under_shim)
         result["tests"].append(record)
-        same = sum(one["same"] for one in result["tests"])
-        result["counts"] = {"same": same, "different": len(result["tests"]) - same,
-                            "different_under_the_shim": sum(bool(one["shim_differences"]) for one in result["tests"]),
-                            "not_run": len(result["not_run"]), "needs_more_ranks": len(result["needs_more_ranks"]),
-                            "not_compared": len(left_out)}
-        write_json(options.out, result)
+        result["counts"] = counts_of(
+            result, different_under_the_shim=sum(bool(one["shim_differences"]) for one in result["tests"]), not_run=0,
+            needs_more_ranks=len(result["needs_more_ranks"]), not_compared=len(left_out))
     result["counts"]["not_run"] = len(result["not_run"])
-    result["complete"] = not result["not_run"]
     write_json(options.out, result)
     return result
 

@@ -135,18 +135,17 @@ void js_close(void)
     write_line();
 }
 
+/* A value that needs no quotes. */
+#define WRITE(key, ...) (add_key(key), add(__VA_ARGS__), write_line())
+
 void js_int(const char *key, long long value)
 {
-    add_key(key);
-    add("%lld", value);
-    write_line();
+    WRITE(key, "%lld", value);
 }
 
 void js_number(const char *key, double value)
 {
-    add_key(key);
-    add(isfinite(value) ? "%.3f" : "null", value);
-    write_line();
+    WRITE(key, isfinite(value) ? "%.3f" : "null", value);
 }
 
 void js_us(const char *key, int64_t ns)
@@ -156,9 +155,7 @@ void js_us(const char *key, int64_t ns)
 
 void js_bool(const char *key, bool value)
 {
-    add_key(key);
-    add("%s", value ? "true" : "false");
-    write_line();
+    WRITE(key, "%s", value ? "true" : "false");
 }
 
 void js_string(const char *key, const char *value)

@@ -175,45 +175,37 @@ def commit():
     return found[0] + ("+" if found[1] else "")
 
 
-ASK_DRIVER = """
-import ctypes, json
+CALLS = """
+import ctypes, json, sys
+from ctypes import byref, c_int, c_size_t, c_ubyte, c_uint64, c_void_p
 cuda = ctypes.CDLL("libcuda.so.1")
 def call(name, *arguments):
     result = getattr(cuda, name)(*arguments)
     if result != 0:
         raise SystemExit(f"{name} gave {result}")
-version, device, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(256)
+version, device, name = c_int(), c_int(), ctypes.create_string_buffer(256)
+context, address, seen = c_void_p(), c_uint64(), (c_ubyte * 4096)()
 call("cuInit", 0)
-call("cuDriverGetVersion", ctypes.byref(version))
-call("cuDeviceGet", ctypes.byref(device), 0)
+call("cuDeviceGet", byref(device), 0)
+"""
+ASK_DRIVER = CALLS + """
+call("cuDriverGetVersion", byref(version))
 call("cuDeviceGetName", name, 256, device)
 print(json.dumps({"gpu": name.value.decode(), "cuda": version.value}))
 """
 # A driver without persistence shuts the device down after its last process, and takes seconds to start it.
-HOLD_DEVICE = """
-import ctypes, sys
-cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
-if cuda.cuInit(0) == 0:
-    cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+HOLD_DEVICE = CALLS + """
+call("cuDevicePrimaryCtxRetain", byref(context), device)
 sys.stdin.read()
 """
 # Memory that is written, on the device, and read back; in a process of its own, whose context is a
 # new one's.
-ASK_HEALTH = """
-import ctypes
-cuda = ctypes.CDLL("libcuda.so.1")
-def call(name, *arguments):
-    result = getattr(cuda, name)(*arguments)
-    if result != 0:
-        raise SystemExit(f"{name} gave {result}")
-device, context, address, seen = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64(), (ctypes.c_ubyte * 4096)()
-call("cuInit", 0)
-call("cuDeviceGet", ctypes.byref(device), 0)
-call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+ASK_HEALTH = CALLS + """
+call("cuDevicePrimaryCtxRetain", byref(context), device)
 call("cuCtxSetCurrent", context)
-call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(4 << 20))
-call("cuMemsetD8_v2", address, ctypes.c_ubyte(0x5a), ctypes.c_size_t(4 << 20))
-call("cuMemcpyDtoH_v2", seen, address, ctypes.c_size_t(len(seen)))
+call("cuMemAlloc_v2", byref(address), c_size_t(4 << 20))
+call("cuMemsetD8_v2", address, c_ubyte(0x5a), c_size_t(4 << 20))
+call("cuMemcpyDtoH_v2", seen, address, c_size_t(len(seen)))
 call("cuMemFree_v2", address)
 if bytes(seen) != bytes([0x5a]) * len(seen):
     raise SystemExit("a byte that was written is another one")
