@@ -28,8 +28,8 @@ OTHERS = {"METASHARD_API", "__CUDA_API_VERSION_INTERNAL"}
 COMMENT = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 TAG = re.compile(r"\b(?:struct|enum|union)\s+(\w+)\s*\{")
 MACRO = re.compile(r"^\s*#\s*define\s+(\w+)", re.M)
-# MS_TEST, or a macro of the file that ends in it.
-TEST = re.compile(r"^[A-Z_]*TEST(?:_[A-Z]+)*\((?:[^()]*,)?\s*(\w+)\)", re.M)
+# MS_TEST, a macro of the file that ends in it, or a STORY (tests/unit/story.h).
+TEST = re.compile(r"^(?:[A-Z_]*TEST(?:_[A-Z]+)*\((?:[^()]*,)?\s*(\w+)\)|STORY\(\s*(\w+),)", re.M)
 PRONOUN = re.compile(r"(what|it|one|that|those|which)_")
 # A drawing, a table, or a name that cannot be broken.
 FREE = re.compile(r"\S {2,}\S|^ \* {2,}\S|\S{70}")
@@ -49,8 +49,8 @@ def find_faults(files):
             if not path.endswith(".def") and len(line) > WIDTH and not FREE.search(line):
                 faults.append(f"{path}:{number}: {len(line)} columns, at most {WIDTH}")
         if path.startswith("tests/unit/"):
-            faults += [f"{path}: the test {name} does not say who acts" for name in TEST.findall(text)
-                       if PRONOUN.match(name)]
+            faults += [f"{path}: the test {name} does not say who acts" for names_found in TEST.findall(text)
+                       for name in names_found if PRONOUN.match(name)]
         if path.startswith(OTHERS_FOLDERS):
             continue
         code = COMMENT.sub("", text)
@@ -76,8 +76,8 @@ def must_see():
              "runtime/b.c": "struct x {\n};\n/* " + "w " * 60 + "*/\n",
              "tests/unit/b.c": "MS_TEST(what_is_buried_goes)\nMS_TEST_AFTER(start, it_waits)\n"
                                "MS_TEST_BETWEEN(start, end,\n                one_that_fails)\nMS_TEST(items_come)\n"
-                               "PAGE_TEST(which_ends)\n"}
-    return len(find_faults(wrong)) == 9
+                               "PAGE_TEST(which_ends)\nSTORY(that_is_short, has(1))\nSTORY(items_go, has(1))\n"}
+    return len(find_faults(wrong)) == 10
 
 
 def main():

@@ -790,10 +790,16 @@ void fake_set(struct ms_allocation *allocation, size_t begin, size_t end,
               const struct ms_content *content)
 {
     WANT(ms_space_claim(allocation->address) == allocation);
+    fake_set_claimed(allocation, begin, end, content);
+    ms_space_release(allocation);
+}
+
+void fake_set_claimed(struct ms_allocation *allocation, size_t begin, size_t end,
+                      const struct ms_content *content)
+{
     if (ms_content_is_present(content))
         WANT(ms_backing_cover(ms_allocation_memory(allocation), begin, end) == CUDA_SUCCESS);
     WANT(ms_lineage_set(&MS_OWN(allocation)->lineage, begin, end, content));
-    ms_space_release(allocation);
 }
 
 static void check_memory(const struct ms_allocation *allocation, const struct ms_extent *extent)

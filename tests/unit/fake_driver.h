@@ -95,6 +95,10 @@ void fake_allocation_free(struct ms_allocation *allocation);
 void fake_set(struct ms_allocation *allocation, size_t begin, size_t end,
               const struct ms_content *content);
 
+/* The same of one that the test has claimed. */
+void fake_set_claimed(struct ms_allocation *allocation, size_t begin, size_t end,
+                      const struct ms_content *content);
+
 /* Ends the test unless its lineage is valid, what is present has memory, and each mapping in it is
  * a chunk. */
 void fake_check_allocation(const struct ms_allocation *allocation);
