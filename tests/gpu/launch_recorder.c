@@ -14,29 +14,18 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PARAMETERS_MAX = 128, ATTRIBUTES_MAX = 16, NAME_MAX_BYTES = 2048 };
+enum { ATTRIBUTES_MAX = 16 };
 
 enum entry { LAUNCH, LAUNCH_PER_THREAD, LAUNCH_EX, LAUNCH_EX_PER_THREAD, ENTRY_COUNT };
 static const char *const entry_names[ENTRY_COUNT] = {"cuLaunchKernel", "cuLaunchKernel_ptsz",
                                                      "cuLaunchKernelEx", "cuLaunchKernelEx_ptsz"};
 
 struct launch {
+    struct recorder_launch told;
     enum entry entry;
-    bool packed_by_caller; /* `extra` was used */
     CUfunction function;
     CUlaunchConfig config;
     CUlaunchAttribute attributes[ATTRIBUTES_MAX];
-    char name[NAME_MAX_BYTES];
-    const char *name_from;
-    CUresult layout_end; /* the answer after the last parameter */
-    bool layout_from_kernel;
-    int loaded_before; /* CUfunctionLoadingState, or -1 */
-    int64_t layout_ns;
-    int parameter_count;
-    size_t offsets[PARAMETERS_MAX], sizes[PARAMETERS_MAX];
-    unsigned char *packed;
-    size_t packed_bytes;
-    int64_t thread;
 };
 
 /* guarded by lock: the list. No driver call is made under it. */
@@ -70,12 +59,12 @@ static int64_t clock_ns(void)
 
 /* --- recording a launch */
 
-static CUresult ask_layout(struct launch *launch, ask_parameter *ask)
+static CUresult ask_layout(struct recorder_launch *launch, void *function, ask_parameter *ask)
 {
     CUresult result = CUDA_ERROR_NOT_FOUND;
     int i = 0;
-    for (; ask != NULL && i < PARAMETERS_MAX; i++) {
-        result = ask(launch->function, (size_t)i, &launch->offsets[i], &launch->sizes[i]);
+    for (; ask != NULL && i < RECORDER_PARAMETERS_MAX; i++) {
+        result = ask(function, (size_t)i, &launch->offsets[i], &launch->sizes[i]);
         if (result != CUDA_SUCCESS)
             break;
     }
@@ -83,31 +72,32 @@ static CUresult ask_layout(struct launch *launch, ask_parameter *ask)
     return result;
 }
 
-static void describe_function(struct launch *launch)
+static void describe_function(struct recorder_launch *launch, CUfunction function)
 {
     const char *name = NULL;
     CUfunctionLoadingState state;
     launch->loaded_before = -1;
-    if (real.is_loaded != NULL && real.is_loaded(&state, launch->function) == CUDA_SUCCESS)
+    if (real.is_loaded != NULL && real.is_loaded(&state, function) == CUDA_SUCCESS)
         launch->loaded_before = (int)state;
     launch->name_from = "cuFuncGetName";
-    if (real.name == NULL || real.name(&name, launch->function) != CUDA_SUCCESS) {
+    if (real.name == NULL || real.name(&name, function) != CUDA_SUCCESS) {
         launch->name_from = "cuKernelGetName";
-        if (real.kernel_name == NULL ||
-            real.kernel_name(&name, (CUkernel)launch->function) != CUDA_SUCCESS)
+        if (real.kernel_name == NULL || real.kernel_name(&name, (CUkernel)function) != CUDA_SUCCESS)
             launch->name_from = "nowhere";
     }
     snprintf(launch->name, sizeof(launch->name), "%s", name != NULL ? name : "");
     const int64_t start_ns = clock_ns();
-    launch->layout_end = ask_layout(launch, real.parameter);
+    launch->layout_from = "cuFuncGetParamInfo";
+    launch->layout_end = ask_layout(launch, function, real.parameter);
     if (launch->parameter_count == 0) {
-        launch->layout_end = ask_layout(launch, real.kernel_parameter);
-        launch->layout_from_kernel = launch->parameter_count > 0;
+        launch->layout_end = ask_layout(launch, function, real.kernel_parameter);
+        if (launch->parameter_count > 0)
+            launch->layout_from = "cuKernelGetParamInfo";
     }
     launch->layout_ns = clock_ns() - start_ns;
 }
 
-static void pack_extra(struct launch *launch, void **extra)
+static void pack_extra(struct recorder_launch *launch, void **extra)
 {
     const void *buffer = NULL;
     size_t bytes = 0;
@@ -125,7 +115,7 @@ static void pack_extra(struct launch *launch, void **extra)
     launch->packed_bytes = bytes;
 }
 
-static void pack_parameters(struct launch *launch, void **parameters)
+static void pack_parameters(struct recorder_launch *launch, void **parameters)
 {
     size_t bytes = 0;
     for (int i = 0; i < launch->parameter_count; i++)
@@ -166,12 +156,21 @@ static void record(enum entry entry, const CUlaunchConfig *config, CUfunction fu
     if (config->numAttrs <= ATTRIBUTES_MAX && config->numAttrs > 0)
         memcpy(launch->attributes, config->attrs, config->numAttrs * sizeof(config->attrs[0]));
     launch->config.attrs = launch->attributes;
-    launch->thread = syscall(SYS_gettid);
-    describe_function(launch);
+    struct recorder_launch *const told = &launch->told;
+    *told = (struct recorder_launch){
+        .entry = entry_names[entry],
+        .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+        .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
+        .shared_bytes = config->sharedMemBytes,
+        .attributes = config->numAttrs,
+        .stream = (uint64_t)(uintptr_t)config->hStream,
+        .thread = syscall(SYS_gettid),
+    };
+    describe_function(told, function);
     if (extra != NULL)
-        pack_extra(launch, extra);
+        pack_extra(told, extra);
     else
-        pack_parameters(launch, parameters);
+        pack_parameters(told, parameters);
     keep(launch);
 }
 
@@ -323,7 +322,7 @@ void recorder_clear(void)
 {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < launch_count; i++) {
-        free(launches[i]->packed);
+        free(launches[i]->told.packed);
         free(launches[i]);
     }
     launch_count = 0;
@@ -338,46 +337,14 @@ static const struct launch *find(int index)
     return launch;
 }
 
-const void *recorder_packed(int index, size_t *bytes_out)
+const struct recorder_launch *recorder_launch(int index)
 {
     const struct launch *const launch = find(index);
-    *bytes_out = launch != NULL ? launch->packed_bytes : 0;
-    return launch != NULL ? launch->packed : NULL;
+    return launch != NULL ? &launch->told : NULL;
 }
 
-int recorder_describe(int index, char *text, size_t capacity)
-{
-    const struct launch *const launch = find(index);
-    if (launch == NULL)
-        return -1;
-    const CUlaunchConfig *const config = &launch->config;
-    FILE *const out = fmemopen(text, capacity, "w");
-    if (out == NULL)
-        return -1;
-    /* Mangled names need no escapes. */
-    fprintf(out, "{\"entry\": \"%s\", \"name\": \"%s\", \"name_from\": \"%s\", ",
-            entry_names[launch->entry], launch->name, launch->name_from);
-    fprintf(out, "\"grid\": [%u, %u, %u], \"block\": [%u, %u, %u], \"shared_bytes\": %u, ",
-            config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
-            config->blockDimY, config->blockDimZ, config->sharedMemBytes);
-    fprintf(out, "\"stream\": %llu, \"attributes\": %u, \"thread\": %lld, ",
-            (unsigned long long)(uintptr_t)config->hStream, config->numAttrs,
-            (long long)launch->thread);
-    fprintf(out, "\"packed_by_caller\": %s, \"loaded_before\": %d, \"layout_from\": \"%s\", ",
-            launch->packed_by_caller ? "true" : "false", launch->loaded_before,
-            launch->layout_from_kernel ? "cuKernelGetParamInfo" : "cuFuncGetParamInfo");
-    fprintf(out, "\"layout_end\": %d, \"layout_us\": %.2f, \"packed_bytes\": %zu, ",
-            (int)launch->layout_end, (double)launch->layout_ns / 1e3, launch->packed_bytes);
-    fputs("\"parameters\": [", out);
-    for (int i = 0; i < launch->parameter_count; i++)
-        fprintf(out, "%s[%zu, %zu]", i == 0 ? "" : ", ", launch->offsets[i], launch->sizes[i]);
-    fputs("]}", out);
-    const long length = ftell(out);
-    return fclose(out) == 0 ? (int)length : -1;
-}
-
-static int move_words(const struct launch *launch, unsigned char *packed, uint64_t old_begin,
-                      uint64_t old_end, uint64_t new_begin)
+static int move_words(const struct recorder_launch *launch, unsigned char *packed,
+                      uint64_t old_begin, uint64_t old_end, uint64_t new_begin)
 {
     int moved = 0;
     for (size_t offset = 0; offset + 8 <= launch->packed_bytes; offset += 8) {
@@ -408,21 +375,22 @@ int recorder_relaunch(int index, uint64_t old_begin, uint64_t old_end, uint64_t 
                       int *words_moved_out)
 {
     const struct launch *const launch = find(index);
-    if (launch == NULL || launch->packed == NULL || launch->config.numAttrs > ATTRIBUTES_MAX)
+    if (launch == NULL || launch->told.packed == NULL || launch->config.numAttrs > ATTRIBUTES_MAX)
         return CUDA_ERROR_INVALID_VALUE;
-    unsigned char *const packed = malloc(launch->packed_bytes + 8);
+    const struct recorder_launch *const told = &launch->told;
+    unsigned char *const packed = malloc(told->packed_bytes + 8);
     if (packed == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(packed, launch->packed, launch->packed_bytes);
-    *words_moved_out = move_words(launch, packed, old_begin, old_end, new_begin);
-    size_t bytes = launch->packed_bytes;
+    memcpy(packed, told->packed, told->packed_bytes);
+    *words_moved_out = move_words(told, packed, old_begin, old_end, new_begin);
+    size_t bytes = told->packed_bytes;
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                      CU_LAUNCH_PARAM_END};
-    void *parameters[PARAMETERS_MAX];
-    for (int i = 0; i < launch->parameter_count; i++)
-        parameters[i] = packed + launch->offsets[i];
-    const CUresult result = launch->packed_by_caller ? launch_again(launch, NULL, extra)
-                                                     : launch_again(launch, parameters, NULL);
+    void *parameters[RECORDER_PARAMETERS_MAX];
+    for (int i = 0; i < told->parameter_count; i++)
+        parameters[i] = packed + told->offsets[i];
+    const CUresult result = told->packed_by_caller ? launch_again(launch, NULL, extra)
+                                                   : launch_again(launch, parameters, NULL);
     free(packed);
     return (int)result;
 }

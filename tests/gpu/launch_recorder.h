@@ -21,11 +21,22 @@ RECORDER_EXPORT void recorder_record(int on);
 RECORDER_EXPORT int recorder_count(void);
 RECORDER_EXPORT void recorder_clear(void);
 
-/* One launch as a JSON object; the text's length, without the ending zero, or -1. */
-RECORDER_EXPORT int recorder_describe(int index, char *text, size_t capacity);
-
-/* The packed parameters of a launch, at the offsets that the layout gives. */
-RECORDER_EXPORT const void *recorder_packed(int index, size_t *bytes_out);
+/* One launch; NULL when there is none of this number. */
+enum { RECORDER_NAME_BYTES = 2048, RECORDER_PARAMETERS_MAX = 128 };
+struct recorder_launch {
+    const char *entry, *name_from, *layout_from;
+    char name[RECORDER_NAME_BYTES];
+    uint32_t grid[3], block[3], shared_bytes, attributes;
+    int32_t packed_by_caller; /* `extra` was used */
+    int32_t loaded_before;    /* CUfunctionLoadingState, or -1 */
+    int32_t layout_end;       /* the answer after the last parameter */
+    int32_t parameter_count;
+    uint64_t stream;
+    int64_t thread, layout_ns;
+    size_t packed_bytes, offsets[RECORDER_PARAMETERS_MAX], sizes[RECORDER_PARAMETERS_MAX];
+    unsigned char *packed; /* at the offsets that the layout gives */
+};
+RECORDER_EXPORT const struct recorder_launch *recorder_launch(int index);
 
 /*
  * Makes launch `index` again with a copy of its parameters, on the stream it had. Every word of 8

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """For the parts of probe_torch.py: the recorder's functions, and VMM calls to the driver."""
 import ctypes
-import json
 import traceback
 
 GRANULE = 2 << 20
@@ -25,16 +24,26 @@ class Block(ctypes.Structure):
                 ("thread", ctypes.c_int64)]
 
 
+class Launch(ctypes.Structure):
+    """recorder_launch of launch_recorder.h."""
+    _fields_ = [("entry", ctypes.c_char_p), ("name_from", ctypes.c_char_p), ("layout_from", ctypes.c_char_p),
+                ("name", ctypes.c_char * 2048), ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3),
+                ("shared_bytes", ctypes.c_uint32), ("attributes", ctypes.c_uint32), ("packed_by_caller", ctypes.c_int32),
+                ("loaded_before", ctypes.c_int32), ("layout_end", ctypes.c_int32), ("parameter_count", ctypes.c_int32),
+                ("stream", ctypes.c_uint64), ("thread", ctypes.c_int64), ("layout_ns", ctypes.c_int64),
+                ("packed_bytes", ctypes.c_size_t), ("offsets", ctypes.c_size_t * 128), ("sizes", ctypes.c_size_t * 128),
+                ("packed", ctypes.c_void_p)]
+
+
 class Recorder:
     """The preloaded launch recorder of this process."""
 
     def __init__(self, path):
         self.library = ctypes.CDLL(path)
-        self.library.recorder_packed.restype = ctypes.c_void_p
+        self.library.recorder_launch.restype = ctypes.POINTER(Launch)
         self.library.recorder_relaunch.argtypes = [
             ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64,
             ctypes.POINTER(ctypes.c_int)]
-        self.text = ctypes.create_string_buffer(1 << 16)
 
     def lookups(self):
         return {way: self.library.recorder_lookups(way.encode()) for way in ("dlsym", "resolver")}
@@ -48,17 +57,14 @@ class Recorder:
         return [self.launch(index) for index in range(self.library.recorder_count())]
 
     def launch(self, index):
-        length = self.library.recorder_describe(index, self.text, len(self.text))
-        if length < 0:
-            raise RuntimeError(f"launch {index} cannot be described")
-        launch = json.loads(self.text.raw[:length].decode())
-        launch["packed"] = self.packed(index)
-        return launch
-
-    def packed(self, index):
-        size = ctypes.c_size_t()
-        address = self.library.recorder_packed(index, ctypes.byref(size))
-        return ctypes.string_at(address, size.value) if address and size.value else b""
+        seen = self.library.recorder_launch(index).contents
+        told = {name: getattr(seen, name) for name, *_ in Launch._fields_}
+        told.update({name: told[name].decode() for name in ("entry", "name", "name_from", "layout_from")},
+                    grid=list(seen.grid), block=list(seen.block), packed_by_caller=bool(seen.packed_by_caller),
+                    layout_us=round(seen.layout_ns / 1e3, 2),
+                    parameters=[[seen.offsets[i], seen.sizes[i]] for i in range(seen.parameter_count)],
+                    packed=ctypes.string_at(seen.packed, seen.packed_bytes) if seen.packed else b"")
+        return told
 
     def relaunch(self, index, old_begin=0, old_end=0, new_begin=0):
         """The number of words that were moved; an error of the driver is an exception."""
