@@ -46,18 +46,11 @@ def probe_torch_command(run, out, seconds):
     return [run.python, *script("probe_torch.py"), "--recorder", run.built.path(build_all.RECORDER), "--out", out]
 
 
-def under_shim_command(name, *more, small=()):
-    """small: instead, on a simulated device."""
+def under_shim_command(name, *more, small=(), log=None):
+    """small: instead, on a simulated device. log: the name of a folder for what it leaves beside its result."""
     return lambda run, out, seconds: [run.python, *script(name), "--shim", run.built.path(build_all.SHIM), "--out", out,
-                                      "--seconds", str(seconds), *more, *(small if run.simulated else [])]
-
-
-def flow_torch_command(name, *more):
-    def command(run, out, seconds):
-        small = ["--rows", "1024", "--device", "simulated"] if run.simulated else []
-        return [run.python, *script("flow_torch.py"), "--shim", run.built.path(build_all.SHIM), "--out", out, "--seconds",
-                str(seconds), "--keep", run.log_path(name), *more, *small]
-    return command
+                                      "--seconds", str(seconds), *(["--keep", run.log_path(log)] if log else []), *more,
+                                      *(small if run.simulated else [])]
 
 
 def systems_command(ranks, *rows):
@@ -69,19 +62,15 @@ def systems_command(ranks, *rows):
     return command
 
 
-def conformance_command(faults):
-    def command(run, out, seconds):
-        simulated = ["--simulated", "SIMCUDA_DEVICES=1"] if run.simulated else []
-        return [sys.executable, *script("conformance.py"), "--build", run.built.folder, "--out", out,
-                "--seconds", str(seconds), "--faults", faults, *simulated]
-    return command
+def build_command(name, *more, simulated=("--simulated",)):
+    """Scripts that choose between the real libraries and the simulated ones themselves."""
+    return lambda run, out, seconds: [sys.executable, *script(name), *more, "--build", run.built.folder, "--out", out,
+                                      "--seconds", str(seconds), *(simulated if run.simulated else [])]
 
 
 def nccl_command(name, *more):
-    """Scripts that look for the NCCL of PyTorch themselves."""
-    return lambda run, out, seconds: [sys.executable, *script(name), *more, "--build", run.built.folder, "--python",
-                                      run.python, "--out", out, "--seconds", str(seconds),
-                                      *(["--simulated"] if run.simulated else [])]
+    """Those that look for the NCCL of PyTorch."""
+    return lambda run, out, seconds: [*build_command(name, *more)(run, out, seconds), "--python", run.python]
 
 
 # --- in a line, and in more of them
@@ -158,6 +147,7 @@ def mib(value):
 SHIM = [build_all.SHIM]
 CONFORMANCE_NEEDS = [build_all.SIMULATOR, build_all.TEST_KERNELS, *build_all.CONFORMANCE]
 NCCL_NEEDS = [build_all.SHIM, build_all.SIMULATOR, *build_all.NCCL_TARGETS]
+SMALL_FLOW = ["--rows", "1024", "--device", "simulated"]
 SMALL_LOAD = ["--bytes", str(64 << 20), "--rounds", "1"]
 SMALL_SUSPEND = ["--bytes", str(64 << 20)]
 SMALL_STEPS = ["--device", "cpu", "--rounds", "1", "--steps", "20", "--layers", "1", "--width", "128", "--batch", "2",
@@ -176,13 +166,18 @@ def probe(group, call, seconds):
 
 
 def conformance(name, group, faults):
-    return Part(name, group, 90, CONFORMANCE_NEEDS, False, conformance_command(faults), counts_in_short,
-                conformance_details, True)
+    command = build_command("conformance.py", "--faults", faults, simulated=("--simulated", "SIMCUDA_DEVICES=1"))
+    return Part(name, group, 90, CONFORMANCE_NEEDS, False, command, counts_in_short, conformance_details, True)
+
+
+def flow_torch(name, group, *more):
+    command = under_shim_command("flow_torch.py", *more, small=SMALL_FLOW, log=name)
+    return Part(name, group, 110, SHIM, True, command, flow_torch_in_short)
 
 
 PARTS = [
     probe("first", "first", 60),
-    Part("flow-torch", "first", 110, SHIM, True, flow_torch_command("flow-torch"), flow_torch_in_short),
+    flow_torch("flow-torch", "first"),
     Part("load-time", "first", 100, SHIM, True, under_shim_command("load_time.py", small=SMALL_LOAD),
          load_time_in_short),
     flows("flows-first", "first", 110, *FIRST_FLOWS),
@@ -192,9 +187,9 @@ PARTS = [
     Part("probe-torch", "first", 90, [build_all.RECORDER], True, probe_torch_command, probe_torch_in_short),
     Part("systems-first", "first", 130, SHIM, True, systems_command("1", *FIRST_SYSTEMS), systems_in_short,
          systems_details),
-    Part("flow-verify", "second", 110, SHIM, True, flow_torch_command("flow-verify", "--verify"), flow_torch_in_short),
-    *(Part(name, "second", 110, SHIM, True, flow_torch_command(name, "--allocator", allocator), flow_torch_in_short)
-      for name, allocator in (("flow-expandable", "expandable_segments:True"), ("flow-async", "backend:cudaMallocAsync"))),
+    flow_torch("flow-verify", "second", "--verify"),
+    flow_torch("flow-expandable", "second", "--allocator", "expandable_segments:True"),
+    flow_torch("flow-async", "second", "--allocator", "backend:cudaMallocAsync"),
     Part("compile-torch", "second", 150, SHIM, True, under_shim_command("compile_torch.py", small=["--device", "cpu"]),
          compile_torch.in_short, compile_torch.problems),
     conformance("conformance", "second", "without"),
