@@ -19,14 +19,13 @@ import threading
 import time
 from collections import namedtuple
 
-from part_script import failure_of, run_part
+from part_script import SMI, device_mib, failure_of, free_on_device, run_part
 from run_tools import SOURCE, counters_of, read_json, run_limited, under_shim, without_shim, write_json
 
 FLOWS = os.path.join(SOURCE, "tests", "frameworks", "flows")
 SPARSE = os.path.join(SOURCE, "tests", "frameworks", "scale", "sparse_checkpoint.py")
 RANK = 1  # not the first: what is cut off lies on both sides
 TICK_SECONDS = 0.1  # a file this young could change unnoticed
-SMI = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
 GIB_OF_MODEL = {"70B": 131.4, "405B": 755.9, "tiny-70B": 2.0}  # in bfloat16
 SPARE_GIB = 6  # beside the model, on the device
 
@@ -43,13 +42,10 @@ class DeviceMemory(threading.Thread):
 
     def __init__(self):
         super().__init__(daemon=True)
-        self.before, self.most, self.watch = None, None, None
-        try:
-            self.before = int(subprocess.run(SMI, capture_output=True, text=True, check=True).stdout.split()[0])
+        self.before, self.most, self.watch = device_mib(), None, None
+        if self.before is not None:
             self.watch = subprocess.Popen([*SMI, "-lms", "50"], stdout=subprocess.PIPE, text=True)
             self.start()
-        except (OSError, ValueError, IndexError, subprocess.SubprocessError):
-            pass
 
     def run(self):
         for line in self.watch.stdout:
@@ -95,11 +91,6 @@ def make_files(case, folder, limit):
     return wanted
 
 
-def device_gib():
-    done = run_limited([sys.executable, "-c", "import torch; print(torch.cuda.mem_get_info()[0] / 2**30)"], 60, without_shim())
-    return float(done.out) if done.status == 0 else 0
-
-
 def measure_case(options, case, room_gib, deadline):
     record = {"case": case.name, "ranks": case.world}
     folder = tempfile.mkdtemp()
@@ -120,7 +111,7 @@ def measure_case(options, case, room_gib, deadline):
 def measure(options):
     deadline = time.monotonic() + options.seconds
     result = {"format": "metashard-large-1", "complete": False, "cases": []}
-    cases, room_gib = TINY if options.tiny else CASES, device_gib()
+    cases, room_gib = TINY if options.tiny else CASES, (free_on_device() or 0) / 2**30
     for case in cases:
         if time.monotonic() > deadline - 10:
             return result

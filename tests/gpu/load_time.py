@@ -15,13 +15,11 @@ import json
 import os
 import shutil
 import struct
-import sys
 import tempfile
 import time
 
 from alternating import Turns, medians
-from part_script import run_part
-from run_tools import run_limited, without_shim
+from part_script import free_on_device, run_part
 
 GIB, MIB = 1 << 30, 1 << 20
 LARGEST, SMALLEST = 4 * GIB, MIB
@@ -36,7 +34,6 @@ CASES = [("load_file", "shard"), ("load_file", "all"), ("fastsafetensors", "shar
          ("dcp", "shard"), ("dcp", "all")]
 MODULES = {"load_file": "safetensors.torch", "fastsafetensors": "fastsafetensors",
            "dcp": "torch.distributed.checkpoint"}
-FREE_ON_DEVICE = "import torch; print(torch.cuda.mem_get_info()[0])"
 
 
 def write_file(path, layers, columns):
@@ -154,10 +151,8 @@ def free_memory():
 def affordable(options, folder):
     """Both checkpoints fit on the disk and in the page cache, and one twice on the device."""
     limits = [options.bytes, shutil.disk_usage(folder).free // 3, free_memory() // 4]
-    if options.device == "cuda":
-        done = run_limited([sys.executable, "-c", FREE_ON_DEVICE], 60, without_shim())
-        if done.status == 0:
-            limits.append(int(done.out.split()[-1]) * 2 // 5)
+    if options.device == "cuda" and (free := free_on_device()) is not None:
+        limits.append(free * 2 // 5)
     size = LARGEST
     while size > min(limits):
         size //= 2

@@ -4,10 +4,12 @@ import argparse
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 
-from run_tools import last_line, run_limited, write_json
+from run_tools import last_line, run_limited, without_shim, write_json
 
+SMI = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
 AVAILABLE = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
 
 
@@ -28,6 +30,20 @@ def why_no_torch():
     if done.status == 3:
         return "PyTorch sees no GPU"
     return None if done.status == 0 else "PyTorch cannot be imported: " + last_line(done.error)
+
+
+def free_on_device():
+    """Bytes; None where PyTorch has no device."""
+    done = run_limited([sys.executable, "-c", "import torch; print(torch.cuda.mem_get_info()[0])"], 60, without_shim())
+    return int(done.out.split()[-1]) if done.status == 0 else None
+
+
+def device_mib():
+    """In use, of all processes; None without nvidia-smi."""
+    try:
+        return int(subprocess.run(SMI, capture_output=True, text=True, check=True).stdout.split()[0])
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return None
 
 
 def options_of(doc, seconds, *rows):

@@ -69,7 +69,8 @@ extern void *probe_library, *probe_functions[PLACE_COUNT];
 
 /*
  * JSON output (probe_json.c). One value is open at a time; key is NULL inside a list. Each value is
- * written at once, and where the output stands is shared with children.
+ * written at once, so nothing is printed while something is timed; where the output stands is
+ * shared with children.
  */
 void js_begin(int descriptor);
 void js_end(void);

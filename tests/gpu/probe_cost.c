@@ -64,9 +64,10 @@ static void batch(size_t spanning)
         TIMED(&costs[UNMAP], cuMemUnmap, address + i * piece_bytes, piece_bytes);
     for (size_t i = 0; i < count; i++)
         TIMED(&costs[RELEASE], cuMemRelease, handles[i]);
+    const int64_t dropped_ns = probe_clock_ns();
     js_int("handles", (long long)count);
     js_us("back_all_us", backed_ns - start_ns);
-    js_us("drop_all_us", probe_clock_ns() - backed_ns);
+    js_us("drop_all_us", dropped_ns - backed_ns);
     costs_print();
     TRY(cuMemAddressFree, address, bytes);
 }

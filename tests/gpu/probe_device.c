@@ -167,8 +167,10 @@ static void reserve_size(size_t bytes)
     js_int("alignment", (long long)(address & -address));
     js_int("physical", free_before - probe_free_bytes());
     start_ns = probe_clock_ns();
-    js_result("free_result", CU(cuMemAddressFree, address, bytes));
-    js_us("free_us", probe_clock_ns() - start_ns);
+    const CUresult freed = CU(cuMemAddressFree, address, bytes);
+    const int64_t free_ns = probe_clock_ns() - start_ns;
+    js_result("free_result", freed);
+    js_us("free_us", free_ns);
 }
 
 /* Hints: may the runtime choose an address, and is the alignment argument honoured? */

@@ -143,10 +143,11 @@ static void copy_out(unsigned char *host, CUdeviceptr device, const struct copy 
     busy_start(copy->stream, busy_best(), busy_ms());
     const int64_t start_ns = probe_clock_ns();
     const CUresult result = CU(cuMemcpyDtoHAsync_v2, host, device, copy->bytes, copy->stream);
+    const int64_t call_ns = probe_clock_ns() - start_ns;
+    const bool busy = CU(cuStreamQuery, copy->stream) == CUDA_ERROR_NOT_READY;
     js_result("out_result", result);
-    js_us("out_us", probe_clock_ns() - start_ns);
-    js_bool("out_returned_before_the_stream_got_there",
-            CU(cuStreamQuery, copy->stream) == CUDA_ERROR_NOT_READY);
+    js_us("out_us", call_ns);
+    js_bool("out_returned_before_the_stream_got_there", busy);
     TRY(cuCtxSynchronize);
 }
 

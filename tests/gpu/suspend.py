@@ -21,7 +21,7 @@ import tempfile
 import time
 
 from load_time import affordable, files_of, make_checkpoint, warm
-from part_script import run_part
+from part_script import device_mib, run_part
 from run_tools import under_shim, write_json
 
 GIB = 1 << 30
@@ -95,15 +95,6 @@ class Sleeper:
     def end(self):
         self.process.stdin.close()
         self.process.wait(60)
-
-
-def device_mib():
-    """In use, of all processes; None without nvidia-smi."""
-    if shutil.which("nvidia-smi") is None:
-        return None
-    done = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"],
-                          capture_output=True, text=True, check=False)
-    return int(done.stdout.split()[0]) if done.returncode == 0 else None
 
 
 # --- the cases: each a list of steps
