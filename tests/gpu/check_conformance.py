@@ -4,13 +4,12 @@ changed, a call that never returns and a driver that was not meant are seen.
 
     check_conformance.py --build DIR
 """
-import argparse
 import os
 import subprocess
 import sys
 import tempfile
 
-from run_tools import read_json
+from run_tools import read_json, run_checks
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.join(HERE, "conformance.py")
@@ -74,15 +73,6 @@ def check_wrong_driver(build):
     assert status != 0 and "the real driver was wanted" in error, (status, error)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", required=True)
-    build = os.path.abspath(parser.parse_args().build)
-    for check in (check_nothing_differs, check_changed_answer, check_changed_setting, check_hang,
-                  check_wrong_driver):
-        check(build)
-        print(check.__name__.replace("_", " "))
-
-
 if __name__ == "__main__":
-    main()
+    run_checks(check_nothing_differs, check_changed_answer, check_changed_setting, check_hang,
+               check_wrong_driver)

@@ -4,7 +4,6 @@ an answer that was changed, wrong bytes, a rank that fails and a library that wa
 
     check_nccl.py --build DIR
 """
-import argparse
 import copy
 import os
 import subprocess
@@ -17,7 +16,7 @@ from types import SimpleNamespace
 sys.dont_write_bytecode = True
 
 from nccl_alias import problems  # noqa: E402
-from run_tools import read_json, without_shim  # noqa: E402
+from run_tools import read_json, run_checks, without_shim  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SYSTEMS = os.path.join(os.path.dirname(HERE), "frameworks", "systems", "run")
@@ -109,15 +108,6 @@ def check_run(build):
             assert os.path.exists(os.path.join(out, f"{part}-simulated.json")), os.listdir(out)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", required=True)
-    build = os.path.abspath(parser.parse_args().build)
-    for check in (check_nothing_differs, check_changed_answer, check_alias, check_wrong_library,
-                  check_ranks_that_share_a_device, check_run):
-        check(build)
-        print(check.__name__.replace("_", " "))
-
-
 if __name__ == "__main__":
-    main()
+    run_checks(check_nothing_differs, check_changed_answer, check_alias, check_wrong_library,
+               check_ranks_that_share_a_device, check_run)

@@ -7,7 +7,6 @@ Results, what is left alone the second time, the end at the deadline, what stays
 killed, the archive, a build that was made elsewhere, a device that does not answer, what is kept of
 a part that hangs, and the version of the code.
 """
-import argparse
 import contextlib
 import io
 import json
@@ -32,8 +31,8 @@ from alternating import medians  # noqa: E402
 from archive import write_archive  # noqa: E402
 from evidence import read  # noqa: E402
 from parts import GROUPS, PARTS, Part  # noqa: E402
-from run_tools import (CODE, SOURCE, code_version, health, read_json, read_started, run_limited,  # noqa: E402
-                       without_shim, write_json)
+from run_tools import (CODE, SOURCE, code_version, health, read_json, read_started, run_checks,  # noqa: E402
+                       run_limited, without_shim, write_json)
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run")
 # Ends only when it is stopped, and so does what it starts, in a process group of its own.
@@ -391,17 +390,8 @@ def check_figures(build):
         assert read_started(file.name) == {"format": "x", "first": {"a": 1}}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", required=True)
-    build = os.path.abspath(parser.parse_args().build)
-    for check in (check_figures, check_order, check_code_version, check_headers, check_limits, check_archive,
-                  check_results_in_the_archive, check_deadline, check_silent_part, check_end_of_the_run_itself,
-                  check_killed, check_device_that_does_not_answer, check_flow_that_hangs,
-                  check_build_made_elsewhere, check_parts):
-        check(build)
-        print(check.__name__.replace("_", " "), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    run_checks(check_figures, check_order, check_code_version, check_headers, check_limits, check_archive,
+               check_results_in_the_archive, check_deadline, check_silent_part, check_end_of_the_run_itself,
+               check_killed, check_device_that_does_not_answer, check_flow_that_hangs,
+               check_build_made_elsewhere, check_parts)

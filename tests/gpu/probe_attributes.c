@@ -162,6 +162,12 @@ static void ask(size_t print)
         ((void (*)(const struct kind *))print)(&kinds[i]);
 }
 
+#define ATTRIBUTES(X)                                                                              \
+    X(CONTEXT), X(MEMORY_TYPE), X(DEVICE_POINTER), X(HOST_POINTER), X(P2P_TOKENS), X(SYNC_MEMOPS), \
+        X(BUFFER_ID), X(IS_MANAGED), X(DEVICE_ORDINAL), X(IS_LEGACY_CUDA_IPC_CAPABLE),             \
+        X(RANGE_START_ADDR), X(RANGE_SIZE), X(MAPPED), X(ALLOWED_HANDLE_TYPES),                    \
+        X(IS_GPU_DIRECT_RDMA_CAPABLE), X(ACCESS_FLAGS), X(MEMPOOL_HANDLE), X(MAPPING_SIZE),        \
+        X(MAPPING_BASE_ADDR), X(MEMORY_BLOCK_ID), X(IS_HW_DECOMPRESS_CAPABLE)
 #define ATTRIBUTE(name)                                   \
     {                                                     \
 #name, ask_attribute, CU_POINTER_ATTRIBUTE_##name \
@@ -172,27 +178,7 @@ static void ask(size_t print)
     }
 const struct probe_row section_attributes[] = {
     {NULL, make_kinds},
-    ATTRIBUTE(CONTEXT),
-    ATTRIBUTE(MEMORY_TYPE),
-    ATTRIBUTE(DEVICE_POINTER),
-    ATTRIBUTE(HOST_POINTER),
-    ATTRIBUTE(P2P_TOKENS),
-    ATTRIBUTE(SYNC_MEMOPS),
-    ATTRIBUTE(BUFFER_ID),
-    ATTRIBUTE(IS_MANAGED),
-    ATTRIBUTE(DEVICE_ORDINAL),
-    ATTRIBUTE(IS_LEGACY_CUDA_IPC_CAPABLE),
-    ATTRIBUTE(RANGE_START_ADDR),
-    ATTRIBUTE(RANGE_SIZE),
-    ATTRIBUTE(MAPPED),
-    ATTRIBUTE(ALLOWED_HANDLE_TYPES),
-    ATTRIBUTE(IS_GPU_DIRECT_RDMA_CAPABLE),
-    ATTRIBUTE(ACCESS_FLAGS),
-    ATTRIBUTE(MEMPOOL_HANDLE),
-    ATTRIBUTE(MAPPING_SIZE),
-    ATTRIBUTE(MAPPING_BASE_ADDR),
-    ATTRIBUTE(MEMORY_BLOCK_ID),
-    ATTRIBUTE(IS_HW_DECOMPRESS_CAPABLE),
+    ATTRIBUTES(ATTRIBUTE),
     ASK("cuMemGetAddressRange", print_address_range),
     ASK("cuPointerGetAttributes", print_plural),
     ASK("access", print_access),

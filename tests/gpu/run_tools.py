@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """For tests/gpu/run and its parts: programs with a limit, JSON files, and what code and machine this is."""
+import argparse
 import contextlib
 import hashlib
 import json
@@ -236,6 +237,16 @@ def device_held():
             holder.wait(10)
         except subprocess.TimeoutExpired:
             holder.kill()
+
+
+def run_checks(*checks):
+    """Each with the build folder that --build names: what a test of this folder does."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True, type=os.path.abspath)
+    build = parser.parse_args().build
+    for check in checks:
+        check(build)
+        print(check.__name__.replace("_", " "), flush=True)
 
 
 def driver_version():
