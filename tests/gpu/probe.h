@@ -5,9 +5,9 @@
  * program runs on any driver, on the simulated one too.
  *
  * Every section runs in a child process that is forked before CUDA is initialised: a sticky error,
- * a crash or a hang of one section leaves the others alone. Inside a section, a row of its table
- * does the same for errors that do not poison the process: {"error": "..."} is written in its place,
- * and the next row follows.
+ * a crash or a hang of one section leaves the others alone. Inside a section, each row of its table
+ * does the same for errors that do not poison the process: {"error": "..."} stands in its place, and
+ * the next row follows.
  */
 #pragma once
 
