@@ -6,8 +6,7 @@
  *
  * Every section runs in a child process that is forked before CUDA is initialised: a sticky error,
  * a crash or a hang of one section leaves the others alone. Inside a section, each row of its table
- * does the same for errors that do not poison the process: {"error": "..."} stands in its place, and
- * the next row follows.
+ * does the same for errors that do not poison the process: {"error": "..."} stands in its place.
  */
 #pragma once
 
