@@ -36,7 +36,8 @@ static bool lineage_needs(const struct ms_lineage *lineage);
 static bool needs(const struct ms_content *content)
 {
     if (content->kind == MS_SOURCE)
-        return ms_file_state(content->source) == MS_FILE_IS_CLOSED;
+        return ms_content_file(content) != NULL &&
+               ms_file_state(ms_content_file(content)) == MS_FILE_IS_CLOSED;
     if (content->kind != MS_LAUNCHED)
         return false;
     const struct ms_launch_input *input = content->recorded->input;
@@ -81,17 +82,17 @@ static CUresult copy_part(struct ms_allocation *allocation, const struct ms_exte
 {
     const size_t bytes = extent->end - extent->begin;
     const void *unused;
-    struct ms_source *copy = ms_host_snapshot_create(bytes, MS_SNAPSHOT_LIMITED);
+    struct ms_host_snapshot *copy = ms_host_snapshot_create(bytes, MS_SNAPSHOT_LIMITED);
     if (copy == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct ms_content content = extent->content;
     CUresult result = ms_source_read(content.source, content.source_offset,
                                      ms_host_snapshot_data(copy), bytes, &unused);
-    content.source = copy;
+    content.source = ms_host_snapshot_source(copy);
     content.source_offset = 0;
     if (result == CUDA_SUCCESS)
         result = ms_bytes_set(allocation, extent->begin, extent->end, &content);
-    ms_source_drop(copy);
+    ms_host_snapshot_drop(copy);
     return result;
 }
 

@@ -221,7 +221,7 @@ static struct ms_part part_of(struct ms_allocation *allocation, const struct ms_
 
 static bool is_snapshot(const struct ms_content *content)
 {
-    return content->kind == MS_SOURCE && !ms_source_is_file(content->source);
+    return content->kind == MS_SOURCE && ms_content_file(content) == NULL;
 }
 
 /*

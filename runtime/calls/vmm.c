@@ -198,11 +198,11 @@ static CUresult join_pieces(const struct ms_handle *handle, CUmemGenericAllocati
     CUresult result = ms_driver_enter(handle->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    struct ms_source *copy = ms_host_snapshot_create(handle->bytes, MS_SNAPSHOT_ANY);
+    struct ms_host_snapshot *copy = ms_host_snapshot_create(handle->bytes, MS_SNAPSHOT_ANY);
     result = ms_mappings_unite(handle->prop.location.id, handle->bytes, &handle->pieces,
                                copy != NULL ? ms_host_snapshot_data(copy) : NULL, real);
     if (copy != NULL)
-        ms_source_drop(copy);
+        ms_host_snapshot_drop(copy);
     ms_driver_leave(&scope);
     return result;
 }
@@ -221,13 +221,13 @@ static CUresult join_chunks(struct ms_allocation *allocation,
         attempt->wanted = allocation->context;
         return CUDA_ERROR_NOT_READY;
     }
-    struct ms_source *copy =
+    struct ms_host_snapshot *copy =
         ms_host_snapshot_create(mapping->end - mapping->begin, MS_SNAPSHOT_ANY);
     attempt->joins = copy != NULL;
     if (copy == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     const CUresult result = ms_mappings_join(allocation, mapping, copy, attempt->is_last);
-    ms_source_drop(copy);
+    ms_host_snapshot_drop(copy);
     return result;
 }
 

@@ -175,19 +175,19 @@ bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
 
 /* Finds the file that the bytes come from, or NULL. For a shorter copy the search costs more than a
  * snapshot, unless a plan has to know the file. */
-static struct ms_source *find_file(const void *source, size_t bytes, uint64_t *offset_out)
+static struct ms_file *find_file(const void *source, size_t bytes, uint64_t *offset_out)
 {
     const size_t least = ms_shard_is_active() ? (size_t)4 << 10 : (size_t)64 << 10;
-    struct ms_source *file = bytes >= least ? ms_find_file(source, bytes, offset_out) : NULL;
+    struct ms_file *file = bytes >= least ? ms_find_file(source, bytes, offset_out) : NULL;
     if (file != NULL)
         ms_counter_add(MS_COUNT_RECORDED_FILE_BYTES, bytes);
     return file;
 }
 
 /* Makes a snapshot without its bytes: expose_content copies them. */
-static struct ms_source *take_snapshot(size_t bytes)
+static struct ms_host_snapshot *take_snapshot(size_t bytes)
 {
-    struct ms_source *snapshot = ms_host_snapshot_create(bytes, MS_SNAPSHOT_LIMITED);
+    struct ms_host_snapshot *snapshot = ms_host_snapshot_create(bytes, MS_SNAPSHOT_LIMITED);
     if (snapshot != NULL)
         ms_counter_add(MS_COUNT_RECORDED_SNAPSHOT_BYTES, bytes);
     else
@@ -200,7 +200,7 @@ static struct ms_source *take_snapshot(size_t bytes)
 static bool find_content(const void *source, size_t bytes, struct ms_content *content)
 {
     uint64_t offset = 0;
-    struct ms_source *found = find_file(source, bytes, &offset);
+    struct ms_source *found = ms_file_source(find_file(source, bytes, &offset));
     *content = (struct ms_content){.kind = MS_FILL};
     if (found == NULL && ms_bytes_are_zero(source, bytes)) {
         ms_counter_add(MS_COUNT_RECORDED_FILL_BYTES, bytes);
@@ -208,7 +208,7 @@ static bool find_content(const void *source, size_t bytes, struct ms_content *co
     }
     if (found == NULL) {
         offset = 0;
-        found = take_snapshot(bytes);
+        found = ms_host_snapshot_source(take_snapshot(bytes));
     }
     *content = (struct ms_content){.kind = MS_SOURCE, .source = found, .source_offset = offset};
     return found != NULL;
@@ -224,14 +224,15 @@ static void drop_found(const struct ms_content *content)
  * that gets the content: whoever closes the source later will find it there. */
 static bool is_still_there(const struct ms_content *content)
 {
-    return content->kind != MS_SOURCE || ms_file_state(content->source) == MS_FILE_IS_OPEN;
+    const struct ms_file *file = ms_content_file(content);
+    return file == NULL || ms_file_state(file) == MS_FILE_IS_OPEN;
 }
 
 static const char *describe(const struct ms_content *content)
 {
     if (content->kind == MS_FILL)
         return "memory of zeros";
-    return ms_source_is_file(content->source) ? "bytes of a file" : "bytes of memory";
+    return ms_content_file(content) != NULL ? "bytes of a file" : "bytes of memory";
 }
 
 /* Materialises the blocks that addresses in the copied bytes point to, because kernels can read
@@ -241,10 +242,11 @@ static CUresult expose_content(const void *source, size_t bytes, const struct ms
 {
     if (content->kind == MS_FILL)
         return CUDA_SUCCESS;
-    const bool is_file = ms_source_is_file(content->source);
-    if (is_file && ms_trust_is_older(content->source))
+    const struct ms_file *file = ms_content_file(content);
+    if (file != NULL && ms_trust_is_older(file))
         return CUDA_SUCCESS;
-    return ms_payload_copy(is_file ? NULL : ms_host_snapshot_data(content->source), source, bytes);
+    void *to = file != NULL ? NULL : ms_host_snapshot_data(ms_source_snapshot(content->source));
+    return ms_payload_copy(to, source, bytes);
 }
 
 /* Prepares the copy for the driver: backs its destination. */

@@ -469,7 +469,7 @@ static bool next_part(const struct filling *filling, struct part *part)
 
 static bool is_file(const struct ms_content *content)
 {
-    return content->kind == MS_SOURCE && ms_source_is_file(content->source);
+    return ms_content_file(content) != NULL;
 }
 
 /* Lists the parts that come from files as requests, or only counts them if `requests` is NULL. */
@@ -482,7 +482,7 @@ static size_t list_files(const struct filling *filling, struct ms_read_request *
             continue;
         if (requests != NULL)
             requests[count] =
-                (struct ms_read_request){content->source, content->source_offset,
+                (struct ms_read_request){ms_content_file(content), content->source_offset,
                                          part.extent.end - part.extent.begin, part.address};
         count++;
     }

@@ -8,10 +8,10 @@
 
 #include "runtime/base/lock.h"
 #include "runtime/files/descriptor.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/files/file_read.h"
 #include "runtime/files/file_thread.h"
 #include "runtime/files/host_snapshot.h"
-#include "runtime/files/file_internal.h"
 #include "runtime/files/trust.h"
 
 /* Moves the file's sources to another state. path_out (may be NULL): the path of one source. */
@@ -20,7 +20,7 @@ static bool change_state(dev_t device, ino_t inode, enum ms_file_state from, enu
 {
     bool found = false;
     ms_lock_take(&ms_files.lock);
-    for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
+    for (struct ms_file *file = ms_files.first; file != NULL; file = file->next) {
         if (file->recorded.st_dev != device || file->recorded.st_ino != inode ||
             atomic_load(&file->state) != from)
             continue;
@@ -44,7 +44,7 @@ struct wanted {
 
 enum { COPIED_AT_ONCE = 64 << 10 };
 
-static bool copy_bytes(const struct ms_source *file, int copy)
+static bool copy_bytes(const struct ms_file *file, int copy)
 {
     static unsigned char buffer[COPIED_AT_ONCE]; /* for the file thread */
     const uint64_t end = (uint64_t)file->recorded.st_size;
@@ -60,7 +60,7 @@ static bool copy_bytes(const struct ms_source *file, int copy)
     return ms_trust_check(file, &failure) && ms_trust_check_mappings(file, &failure);
 }
 
-static int make_copy(const struct ms_source *file)
+static int make_copy(const struct ms_file *file)
 {
     const size_t bytes = (size_t)file->recorded.st_size;
     /* In the program's table the program could close or replace the copy. */
@@ -77,7 +77,7 @@ static int make_copy(const struct ms_source *file)
 }
 
 /* Nobody reads the file itself any more after keep has returned true: then it may change. */
-static bool keep(struct ms_source *file)
+static bool keep(struct ms_file *file)
 {
     const int copy = make_copy(file);
     if (copy < 0)
@@ -92,20 +92,19 @@ static bool keep(struct ms_source *file)
 }
 
 /* Returns a reference to a source of the wanted file that `is` accepts, or NULL. */
-static struct ms_source *take_one(const struct wanted *wanted,
-                                  bool (*is)(const struct ms_source *file))
+static struct ms_file *take_one(const struct wanted *wanted, bool (*is)(const struct ms_file *file))
 {
     ms_lock_take(&ms_files.lock);
-    struct ms_source *file = ms_files.first;
+    struct ms_file *file = ms_files.first;
     while (file != NULL &&
            (file->recorded.st_dev != wanted->device || file->recorded.st_ino != wanted->inode ||
-            !is(file) || !ms_counted_try_take(&file->counted)))
+            !is(file) || !ms_counted_try_take(&file->source.counted)))
         file = file->next;
     ms_lock_drop(&ms_files.lock);
     return file;
 }
 
-static bool is_closed(const struct ms_source *file)
+static bool is_closed(const struct ms_file *file)
 {
     return atomic_load(&file->state) == MS_FILE_IS_CLOSED;
 }
@@ -113,11 +112,11 @@ static bool is_closed(const struct ms_source *file)
 static void keep_all(void *argument)
 {
     struct wanted *wanted = argument;
-    struct ms_source *file;
+    struct ms_file *file;
     wanted->is_found = true;
     while (wanted->is_found && (file = take_one(wanted, is_closed)) != NULL) {
         wanted->is_found = keep(file);
-        ms_source_drop(file);
+        ms_file_drop(file);
     }
 }
 
@@ -129,7 +128,7 @@ bool ms_change_keep(dev_t device, ino_t inode)
 }
 
 /* Nobody reads the file itself any more. */
-static bool is_useless(const struct ms_source *file)
+static bool is_useless(const struct ms_file *file)
 {
     const int state = atomic_load(&file->state);
     return (state == MS_FILE_IS_LOST || state == MS_FILE_IS_KEPT) && !file->is_let_go;
@@ -137,15 +136,15 @@ static bool is_useless(const struct ms_source *file)
 
 static void let_go_of_useless(void *argument)
 {
-    struct ms_source *file;
+    struct ms_file *file;
     while ((file = take_one(argument, is_useless)) != NULL) {
         ms_file_let_go(file);
-        ms_source_drop(file);
+        ms_file_drop(file);
     }
 }
 
 /* Asks by the descriptor: the inode of a deleted file may be that of a new source. */
-static bool is_gone(struct ms_source *file)
+static bool is_gone(struct ms_file *file)
 {
     struct ms_file_failure failure;
     struct stat now;
@@ -157,7 +156,7 @@ static bool is_gone(struct ms_source *file)
     return is_gone;
 }
 
-static bool is_unanswered(const struct ms_source *file)
+static bool is_unanswered(const struct ms_file *file)
 {
     return is_closed(file) && !file->is_answered;
 }
@@ -166,7 +165,7 @@ static bool is_unanswered(const struct ms_source *file)
 static void reopen_others(void *argument)
 {
     struct wanted *wanted = argument;
-    struct ms_source *file;
+    struct ms_file *file;
     while ((file = take_one(wanted, is_unanswered)) != NULL) {
         const bool is_done = is_gone(file);
         ms_lock_take(&ms_files.lock);
@@ -174,12 +173,12 @@ static void reopen_others(void *argument)
         if (!is_done)
             atomic_store(&file->state, MS_FILE_IS_OPEN);
         ms_lock_drop(&ms_files.lock);
-        ms_source_drop(file);
+        ms_file_drop(file);
     }
     file = take_one(wanted, is_closed);
     wanted->is_found = file != NULL;
     if (file != NULL)
-        ms_source_drop(file);
+        ms_file_drop(file);
 }
 
 bool ms_change_begin(dev_t device, ino_t inode, bool is_deleted, char *path_out)

@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 
 #include "runtime/files/descriptor.h"
-#include "runtime/files/file_thread.h"
 #include "runtime/files/file_internal.h"
+#include "runtime/files/file_thread.h"
 
 static bool fits_alignment(int descriptor)
 {
@@ -24,7 +24,7 @@ static bool fits_alignment(int descriptor)
     return true;
 }
 
-int ms_direct_open(const struct ms_source *file)
+int ms_direct_open(const struct ms_file *file)
 {
     char path[40];
     if (!ms_file_thread_has_own_table()) /* closing it would end locks */
@@ -41,7 +41,7 @@ int ms_direct_open(const struct ms_source *file)
     return has_room ? MS_DIRECT_REFUSED : MS_DIRECT_NO_ROOM;
 }
 
-int ms_direct_left(const struct ms_source *file)
+int ms_direct_left(const struct ms_file *file)
 {
     return atomic_load(&file->direct);
 }
@@ -49,9 +49,9 @@ int ms_direct_left(const struct ms_source *file)
 /* Not to a file whose descriptors come and go, nor to one that was let go, which happens in this
  * thread, too. Uses at most a quarter of the limit, so that there is room for other files. No file
  * is really const. */
-bool ms_direct_leave(const struct ms_source *file, int descriptor)
+bool ms_direct_leave(const struct ms_file *file, int descriptor)
 {
     int none = MS_DIRECT_NOT_OPENED;
     return file->stays_open && !file->is_let_go && ms_descriptor_leaves_room(descriptor, 1) &&
-           atomic_compare_exchange_strong(&((struct ms_source *)file)->direct, &none, descriptor);
+           atomic_compare_exchange_strong(&((struct ms_file *)file)->direct, &none, descriptor);
 }

@@ -13,11 +13,12 @@
 #include "runtime/driver/flags.h"
 #include "runtime/files/descriptor.h"
 #include "runtime/files/direct.h"
+#include "runtime/files/file_internal.h"
+#include "runtime/files/file_name.h"
 #include "runtime/files/file_thread.h"
 #include "runtime/files/host_snapshot.h"
 #include "runtime/files/lease.h"
 #include "runtime/files/mapping.h"
-#include "runtime/files/file_internal.h"
 #include "runtime/files/sums.h"
 
 struct ms_files ms_files = {.lock = MS_LOCK_INIT(files)};
@@ -40,7 +41,7 @@ static int watch(int descriptor)
 /* `watch` -1: events were lost, so each file may have had a writer. */
 MS_HOLDS(ms_files.lock) static void add_closed_writer_locked(int watch)
 {
-    for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
+    for (struct ms_file *file = ms_files.first; file != NULL; file = file->next) {
         if (file->system.hides_stores && (file->watch == watch || watch < 0))
             file->was_writable = true;
     }
@@ -63,7 +64,7 @@ MS_HOLDS(ms_files.lock) static void look_for_closed_locked(void)
     }
 }
 
-bool ms_file_had_writer(const struct ms_source *file)
+bool ms_file_had_writer(const struct ms_file *file)
 {
     ms_lock_take(&ms_files.lock);
     look_for_closed_locked();
@@ -84,16 +85,16 @@ static _Atomic uint32_t *count_of(dev_t device, ino_t inode)
     return &by_inode[mixed >> 54];
 }
 
-MS_HOLDS(ms_files.lock) static bool is_watched_for_another_locked(const struct ms_source *file)
+MS_HOLDS(ms_files.lock) static bool is_watched_for_another_locked(const struct ms_file *file)
 {
-    const struct ms_source *other = ms_files.first;
+    const struct ms_file *other = ms_files.first;
     while (other != NULL && (other == file || other->watch != file->watch))
         other = other->next;
     return other != NULL;
 }
 
 /* The file system may take long to free the bytes of a deleted file: no lock is held meanwhile. */
-void ms_file_let_go(struct ms_source *file)
+void ms_file_let_go(struct ms_file *file)
 {
     ms_lock_take(&ms_files.lock);
     const bool is_done = file->is_let_go;
@@ -118,7 +119,7 @@ void ms_file_let_go(struct ms_source *file)
 
 static void close_file(void *argument)
 {
-    struct ms_source *file = argument;
+    struct ms_file *file = argument;
     ms_file_let_go(file);
     if (atomic_load(&file->copy) >= 0) {
         ms_descriptor_close(atomic_load(&file->copy));
@@ -128,9 +129,9 @@ static void close_file(void *argument)
 
 static void destroy_file(struct ms_counted *counted)
 {
-    struct ms_source *file = (struct ms_source *)counted;
+    struct ms_file *file = (struct ms_file *)counted;
     ms_lock_take(&ms_files.lock);
-    struct ms_source **link = &ms_files.first;
+    struct ms_file **link = &ms_files.first;
     while (*link != file)
         link = &(*link)->next;
     *link = file->next;
@@ -138,7 +139,7 @@ static void destroy_file(struct ms_counted *counted)
     ms_lock_drop(&ms_files.lock);
     ms_file_thread_call(close_file, file);
     if (atomic_load(&file->name) != NULL)
-        ms_source_drop(file->name);
+        ms_file_name_drop(file->name);
     ms_sums_cleanup(file);
     ms_heap_free(file);
 }
@@ -156,15 +157,15 @@ static bool stays_open(int descriptor, const char *path, const struct stat *stat
     return again < 0;
 }
 
-struct ms_source *ms_file_create(int descriptor, const struct stat *stat,
-                                 const struct ms_file_system *system,
-                                 const struct ms_mapping *mapping)
+struct ms_file *ms_file_create(int descriptor, const struct stat *stat,
+                               const struct ms_file_system *system,
+                               const struct ms_mapping *mapping)
 {
-    struct ms_source *file = ms_heap_zalloc(sizeof(*file));
+    struct ms_file *file = ms_heap_zalloc(sizeof(*file));
     if (file == NULL)
         return NULL;
-    ms_counted_init(&file->counted, destroy_file);
-    file->is_file = true;
+    ms_counted_init(&file->source.counted, destroy_file);
+    file->source.kind = MS_SOURCE_FILE;
     file->descriptor = descriptor;
     file->direct = MS_DIRECT_NOT_OPENED;
     file->copy = -1;
@@ -192,7 +193,7 @@ bool ms_file_may_be_of(dev_t device, ino_t inode)
     if (atomic_load(count_of(device, inode)) == 0)
         return false;
     ms_lock_take(&ms_files.lock);
-    const struct ms_source *file = ms_files.first;
+    const struct ms_file *file = ms_files.first;
     while (file != NULL &&
            (file->recorded.st_dev != device || file->recorded.st_ino != inode || file->is_let_go))
         file = file->next;
@@ -200,13 +201,13 @@ bool ms_file_may_be_of(dev_t device, ino_t inode)
     return file != NULL;
 }
 
-struct ms_source *ms_file_find_open(dev_t device, ino_t inode)
+struct ms_file *ms_file_find_open(dev_t device, ino_t inode)
 {
     ms_lock_take(&ms_files.lock);
-    struct ms_source *file = ms_files.first;
-    while (file != NULL &&
-           (file->recorded.st_dev != device || file->recorded.st_ino != inode ||
-            atomic_load(&file->state) != MS_FILE_IS_OPEN || !ms_counted_try_take(&file->counted)))
+    struct ms_file *file = ms_files.first;
+    while (file != NULL && (file->recorded.st_dev != device || file->recorded.st_ino != inode ||
+                            atomic_load(&file->state) != MS_FILE_IS_OPEN ||
+                            !ms_counted_try_take(&file->source.counted)))
         file = file->next;
     ms_lock_drop(&ms_files.lock);
     return file;
@@ -215,7 +216,7 @@ struct ms_source *ms_file_find_open(dev_t device, ino_t inode)
 /* --- descriptors that are not kept */
 
 /* Returns false if another thread has opened the file meanwhile. */
-static bool publish(struct ms_source *file, int descriptor)
+static bool publish(struct ms_file *file, int descriptor)
 {
     ms_lock_take(&ms_files.lock);
     const bool is_first = file->descriptor < 0;
@@ -225,7 +226,7 @@ static bool publish(struct ms_source *file, int descriptor)
     return is_first;
 }
 
-static bool open_again(struct ms_source *file, struct ms_file_failure *failure_out)
+static bool open_again(struct ms_file *file, struct ms_file_failure *failure_out)
 {
     struct stat now;
     const int descriptor = ms_mapping_open_again(file->path, &file->recorded, &now);
@@ -242,9 +243,9 @@ static bool open_again(struct ms_source *file, struct ms_file_failure *failure_o
     return false;
 }
 
-bool ms_file_begin_use(const struct ms_source *file, struct ms_file_failure *failure_out)
+bool ms_file_begin_use(const struct ms_file *file, struct ms_file_failure *failure_out)
 {
-    struct ms_source *used = (struct ms_source *)file; /* no source is really const */
+    struct ms_file *used = (struct ms_file *)file; /* no source is really const */
     if (file->stays_open)
         return true;
     ms_lock_take(&ms_files.lock);
@@ -257,9 +258,9 @@ bool ms_file_begin_use(const struct ms_source *file, struct ms_file_failure *fai
     return false;
 }
 
-void ms_file_end_use(const struct ms_source *file)
+void ms_file_end_use(const struct ms_file *file)
 {
-    struct ms_source *used = (struct ms_source *)file;
+    struct ms_file *used = (struct ms_file *)file;
     if (file->stays_open)
         return;
     ms_lock_take(&ms_files.lock);
@@ -269,33 +270,33 @@ void ms_file_end_use(const struct ms_source *file)
         ms_descriptor_close(descriptor);
 }
 
-int ms_file_descriptor(const struct ms_source *file)
+int ms_file_descriptor(const struct ms_file *file)
 {
     return atomic_load(&file->descriptor);
 }
 
-bool ms_file_stays_open(const struct ms_source *file)
+bool ms_file_stays_open(const struct ms_file *file)
 {
     return file->stays_open;
 }
 
-const struct stat *ms_file_stat(const struct ms_source *file)
+const struct stat *ms_file_stat(const struct ms_file *file)
 {
     return &file->recorded;
 }
 
-bool ms_file_ends_locks(const struct ms_source *file)
+bool ms_file_ends_locks(const struct ms_file *file)
 {
     return !ms_file_thread_has_own_table() &&
            ms_descriptor_ask_for_locks(file->descriptor) != MS_DESCRIPTOR_UNLOCKED;
 }
 
-enum ms_file_state ms_file_state(const struct ms_source *source)
+enum ms_file_state ms_file_state(const struct ms_file *file)
 {
-    return atomic_load(&source->state);
+    return atomic_load(&file->state);
 }
 
-const char *ms_file_path(const struct ms_source *source)
+const char *ms_file_path(const struct ms_file *file)
 {
-    return source->is_file ? source->path : "";
+    return file->path;
 }

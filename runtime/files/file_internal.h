@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The struct of a source, for the files of this folder that see inside: file.c (its life),
+ * The struct of a file, for the files of this folder that see inside: file.c (its life),
  * trust.c (is it unchanged), own_writers.c, file_read.c, direct.c, sums.c, change.c (files that are
  * about to change), lease_thread.c.
  *
@@ -18,12 +18,10 @@
 #include <stddef.h>
 #include <sys/stat.h>
 
-#include "runtime/base/counted.h"
 #include "runtime/base/lock.h"
 #include "runtime/base/pages.h"
 #include "runtime/config/config.h"
 #include "runtime/files/file.h"
-#include "runtime/files/host_snapshot.h"
 #include "runtime/files/lease.h"
 
 /* Which changes the file system shows (trust.h). Immutable once the file can be found. */
@@ -38,19 +36,14 @@ struct ms_file_system {
                         * mapping may be of another file than the descriptor */
 };
 
-struct ms_source {
-    struct ms_counted counted;         /* must be first: lineage.h */
-    bool is_file, is_stored, is_name;  /* stored: in a store (loading/store.h) */
+struct ms_file {
+    struct ms_source source;           /* must be first: ms_file_source */
     _Atomic(enum ms_file_state) state; /* changed under ms_files.lock */
-
-    size_t bytes; /* of a snapshot, whose bytes lie in place of all that follows */
-
-    /* file */
-    _Atomic int descriptor; /* -1: ms_file_begin_use opens the file */
-    bool stays_open;        /* false: closed after each use; immutable once the file can be found */
-    _Atomic int direct;     /* descriptor that reads past the page cache (direct.h) */
-    uint32_t users;         /* uses of a file that does not stay open; guarded by ms_files.lock */
-    _Atomic int copy;       /* a descriptor of the shim's copy of all bytes; -1: none */
+    _Atomic int descriptor;            /* -1: ms_file_begin_use opens the file */
+    bool stays_open;    /* false: closed after each use; immutable once the file can be found */
+    _Atomic int direct; /* descriptor that reads past the page cache (direct.h) */
+    uint32_t users;     /* uses of a file that does not stay open; guarded by ms_files.lock */
+    _Atomic int copy;   /* a descriptor of the shim's copy of all bytes; -1: none */
     _Atomic unsigned under_read; /* reads of the file itself in progress */
     struct ms_file_system system;
     int watch;               /* -1: the file is not watched */
@@ -69,69 +62,35 @@ struct ms_source {
     _Atomic uint64_t *_Atomic sums; /* in sum_pages (sums.h); NULL: none */
     struct stat *last, own_last;    /* from the last check; guarded by ms_files.lock */
     char path[MS_PATH_BYTES];
-    struct ms_source *_Atomic name; /* a reference; NULL: nobody has asked for it */
-    struct ms_source *next;         /* in the list of open files, guarded by ms_files.lock */
+    struct ms_file_name *_Atomic name; /* a reference; NULL: nobody has asked for it */
+    struct ms_file *next;              /* in the list of open files, guarded by ms_files.lock */
 };
 
-/* A snapshot ends before `descriptor`, because there may be very many snapshots: its bytes follow,
- * or a struct ms_stored, if they are in a store. */
-/* A name also ends before `descriptor`: this follows. */
-struct ms_named {
-    dev_t device;
-    ino_t inode;
-    off_t bytes; /* this and the time are from when the name was made */
-    struct timespec changed;
-    char path[];
-};
-
-static inline unsigned char *ms_source_inside(const struct ms_source *snapshot)
-{
-    return (unsigned char *)(uintptr_t)snapshot + offsetof(struct ms_source, descriptor);
-}
-
-static inline struct ms_stored *ms_source_stored(const struct ms_source *snapshot)
-{
-    return (struct ms_stored *)(void *)ms_source_inside(snapshot);
-}
-
-static inline struct ms_named *ms_source_named(const struct ms_source *name)
-{
-    return (struct ms_named *)(void *)ms_source_inside(name);
-}
+_Static_assert(offsetof(struct ms_file, source) == 0, "ms_file_source casts");
 
 /* True if the file had a link when it became a source, and has none now. */
-static inline bool ms_file_has_lost_links(const struct ms_source *file, const struct stat *now)
+static inline bool ms_file_has_lost_links(const struct ms_file *file, const struct stat *now)
 {
     return now->st_nlink == 0 && file->recorded.st_nlink > 0;
 }
-
-/* The first byte of a snapshot. */
-static inline unsigned char *ms_snapshot_bytes(const struct ms_source *snapshot)
-{
-    return snapshot->is_stored ? ms_source_stored(snapshot)->memory : ms_source_inside(snapshot);
-}
-
-_Static_assert(offsetof(struct ms_source, descriptor) % _Alignof(struct ms_stored) == 0 &&
-                   offsetof(struct ms_source, descriptor) % _Alignof(struct ms_named) == 0,
-               "they have the place of a snapshot's bytes");
 
 /* The open files. A file without references is about to leave the list. The lock is never held
  * across a wait. */
 extern struct ms_files {
     struct ms_lock lock;
-    struct ms_source *first;
+    struct ms_file *first;
 } ms_files;
 
 /* Adds a file to the list, with a use begun (ms_file_end_use), and owns the descriptor from then
  * on. Returns NULL if out of memory. */
 struct ms_mapping;
-struct ms_source *ms_file_create(int descriptor, const struct stat *stat,
-                                 const struct ms_file_system *system,
-                                 const struct ms_mapping *mapping);
+struct ms_file *ms_file_create(int descriptor, const struct stat *stat,
+                               const struct ms_file_system *system,
+                               const struct ms_mapping *mapping);
 
 /* True if a writer has closed the watched file since it was recorded. */
-bool ms_file_had_writer(const struct ms_source *file);
+bool ms_file_had_writer(const struct ms_file *file);
 
 /* Closes the file's descriptor and gives its lease back, once. In the file thread. A thread that
  * still reads may then read another file, which ms_trust_check notices. */
-void ms_file_let_go(struct ms_source *file);
+void ms_file_let_go(struct ms_file *file);

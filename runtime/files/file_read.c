@@ -9,10 +9,10 @@
 #include "runtime/files/trust.h"
 
 /* No source is really const: only ms_change_keep sees how many reads there are. */
-ssize_t ms_file_read_by(const struct ms_source *file, int descriptor, void *buffer, size_t bytes,
+ssize_t ms_file_read_by(const struct ms_file *file, int descriptor, void *buffer, size_t bytes,
                         uint64_t offset)
 {
-    _Atomic unsigned *under_read = &((struct ms_source *)file)->under_read;
+    _Atomic unsigned *under_read = &((struct ms_file *)file)->under_read;
     atomic_fetch_add(under_read, 1);
     const int copy = atomic_load(&file->copy);
     const ssize_t got = ms_descriptor_read(copy >= 0 ? copy : descriptor, buffer, bytes, offset);
@@ -22,7 +22,7 @@ ssize_t ms_file_read_by(const struct ms_source *file, int descriptor, void *buff
     return got;
 }
 
-void ms_file_read_explain(const struct ms_source *file, uint64_t offset, size_t bytes, int error,
+void ms_file_read_explain(const struct ms_file *file, uint64_t offset, size_t bytes, int error,
                           struct ms_file_failure *failure_out)
 {
     if (atomic_load(&file->state) != MS_FILE_IS_LOST && error == 0 &&
@@ -37,7 +37,7 @@ void ms_file_read_explain(const struct ms_source *file, uint64_t offset, size_t 
                                  .error = error};
 }
 
-static bool read_open(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
+static bool read_open(const struct ms_file *file, uint64_t offset, void *buffer, size_t bytes,
                       struct ms_file_failure *failure_out)
 {
     for (size_t done = 0; done < bytes;) {
@@ -55,7 +55,7 @@ static bool read_open(const struct ms_source *file, uint64_t offset, void *buffe
     return true;
 }
 
-bool ms_file_read_now(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
+bool ms_file_read_now(const struct ms_file *file, uint64_t offset, void *buffer, size_t bytes,
                       struct ms_file_failure *failure_out)
 {
     if (!ms_file_begin_use(file, failure_out))

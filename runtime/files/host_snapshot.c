@@ -2,12 +2,10 @@
 #include "runtime/files/host_snapshot.h"
 
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "runtime/base/headroom.h"
 #include "runtime/base/heap.h"
-#include "runtime/files/file_internal.h"
 #include "runtime/state/counters.h"
 
 static _Atomic uint64_t snapshot_bytes;
@@ -53,9 +51,30 @@ bool ms_host_snapshot_count(int64_t change, enum ms_snapshot_limit limit)
     return is_allowed;
 }
 
+/* The bytes follow, because there may be very many snapshots. */
+struct ms_host_snapshot {
+    struct ms_source source; /* must be first: ms_host_snapshot_source */
+    size_t bytes;
+};
+
+/* Of MS_SOURCE_STORED. */
+struct stored_snapshot {
+    struct ms_host_snapshot snapshot;
+    struct ms_stored stored;
+};
+
+_Static_assert(offsetof(struct ms_host_snapshot, source) == 0, "ms_host_snapshot_source casts");
+
+void *ms_host_snapshot_data(const struct ms_host_snapshot *snapshot)
+{
+    if (snapshot->source.kind == MS_SOURCE_STORED)
+        return ((const struct stored_snapshot *)snapshot)->stored.memory;
+    return (void *)(uintptr_t)(snapshot + 1);
+}
+
 static void destroy_snapshot(struct ms_counted *counted)
 {
-    struct ms_source *snapshot = (struct ms_source *)counted;
+    struct ms_host_snapshot *snapshot = (struct ms_host_snapshot *)counted;
     ms_host_snapshot_count(-(int64_t)snapshot->bytes, MS_SNAPSHOT_ANY);
     ms_heap_free(snapshot);
 }
@@ -65,61 +84,52 @@ static void destroy_snapshot(struct ms_counted *counted)
  * that time goes into faults. So a large snapshot gets huge pages where the system has them. The
  * next snapshot may get the same memory of the heap.
  */
-static void use_huge_pages(const struct ms_source *snapshot)
+static void use_huge_pages(const struct ms_host_snapshot *snapshot)
 {
     enum { HUGE_PAGE_BYTES = 2 << 20 };
-    const uintptr_t end = (uintptr_t)ms_snapshot_bytes(snapshot) + snapshot->bytes;
-    const uintptr_t first = ((uintptr_t)ms_snapshot_bytes(snapshot) + HUGE_PAGE_BYTES - 1) /
-                            HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    const uintptr_t last = end / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    const uintptr_t begin = (uintptr_t)ms_host_snapshot_data(snapshot);
+    const uintptr_t first = (begin + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    const uintptr_t last = (begin + snapshot->bytes) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if (first < last)
         madvise((void *)first, last - first, MADV_HUGEPAGE);
 }
 
-struct ms_source *ms_host_snapshot_create(size_t bytes, enum ms_snapshot_limit limit)
+struct ms_host_snapshot *ms_host_snapshot_create(size_t bytes, enum ms_snapshot_limit limit)
 {
-    const size_t head = offsetof(struct ms_source, descriptor);
     if (!ms_host_snapshot_count((int64_t)bytes, limit))
         return NULL;
-    struct ms_source *snapshot = ms_heap_alloc(head + bytes);
+    struct ms_host_snapshot *snapshot = ms_heap_alloc(sizeof(*snapshot) + bytes);
     if (snapshot == NULL) {
         ms_host_snapshot_count(-(int64_t)bytes, MS_SNAPSHOT_ANY);
         return NULL;
     }
-    memset(snapshot, 0, head);
-    ms_counted_init(&snapshot->counted, destroy_snapshot);
+    ms_counted_init(&snapshot->source.counted, destroy_snapshot);
+    snapshot->source.kind = MS_SOURCE_SNAPSHOT;
     snapshot->bytes = bytes;
     use_huge_pages(snapshot);
     return snapshot;
 }
 
-void *ms_host_snapshot_data(const struct ms_source *snapshot)
-{
-    return ms_snapshot_bytes(snapshot);
-}
-
 static void destroy_stored(struct ms_counted *counted)
 {
-    struct ms_source *source = (struct ms_source *)counted;
-    const struct ms_stored *stored = ms_source_stored(source);
+    struct stored_snapshot *snapshot = (struct stored_snapshot *)counted;
+    const struct ms_stored *stored = &snapshot->stored;
     madvise(stored->memory, stored->pages_bytes, stored->is_file ? MADV_REMOVE : MADV_DONTNEED);
     ms_counted_drop(stored->store);
-    ms_heap_free(source);
+    ms_heap_free(snapshot);
 }
 
-struct ms_source *ms_host_snapshot_create_stored(const struct ms_stored *stored)
+struct ms_host_snapshot *ms_host_snapshot_create_stored(const struct ms_stored *stored)
 {
-    const size_t head = offsetof(struct ms_source, descriptor);
-    struct ms_source *source = ms_heap_alloc(head + sizeof(struct ms_stored));
-    if (source == NULL)
+    struct stored_snapshot *made = ms_heap_alloc(sizeof(*made));
+    if (made == NULL)
         return NULL;
-    memset(source, 0, head);
-    ms_counted_init(&source->counted, destroy_stored);
+    ms_counted_init(&made->snapshot.source.counted, destroy_stored);
     ms_counted_take(stored->store);
-    source->is_stored = true;
-    source->bytes = stored->bytes;
-    *ms_source_stored(source) = *stored;
-    return source;
+    made->snapshot.source.kind = MS_SOURCE_STORED;
+    made->snapshot.bytes = stored->bytes;
+    made->stored = *stored;
+    return &made->snapshot;
 }
 
 void ms_host_snapshot_set_limit(uint64_t bytes)

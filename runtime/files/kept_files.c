@@ -30,17 +30,17 @@ static void remove_one(struct ms_kept_file *kept)
     atomic_store(&ms_kept_files_any, first != NULL);
 }
 
-void ms_kept_files_set(struct ms_kept_file *kept, struct ms_source *source)
+void ms_kept_files_set(struct ms_kept_file *kept, struct ms_file *file)
 {
-    struct ms_source *before = kept->source;
-    if (before != NULL && source == NULL)
+    struct ms_file *before = kept->file;
+    if (before != NULL && file == NULL)
         remove_one(kept);
-    if (before == NULL && source != NULL)
+    if (before == NULL && file != NULL)
         add(kept);
-    kept->source = source;
+    kept->file = file;
     ms_kept_files_use(kept);
     if (before != NULL)
-        ms_source_drop(before);
+        ms_file_drop(before);
 }
 
 void ms_kept_files_let_go(void)

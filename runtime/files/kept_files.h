@@ -14,17 +14,17 @@
 #include <time.h>
 
 #include "runtime/base/clock.h"
-#include "runtime/files/source.h"
+#include "runtime/files/file.h"
 
 /* A place for one file, in a struct of its owner. Zeroed: none. */
 struct ms_kept_file {
-    struct ms_source *source; /* a reference, or NULL: it may have been let go since */
+    struct ms_file *file; /* a reference, or NULL: it may have been let go since */
     uint64_t used_ns;
     struct ms_kept_file *next, **link; /* in the list of all places that keep a file */
 };
 
 /* Takes the reference, and drops the reference before. NULL: keeps no file. */
-void ms_kept_files_set(struct ms_kept_file *kept, struct ms_source *source);
+void ms_kept_files_set(struct ms_kept_file *kept, struct ms_file *file);
 
 /* The file is asked for: it is kept from now on. */
 static inline void ms_kept_files_use(struct ms_kept_file *kept)

@@ -8,10 +8,10 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/thread.h"
 #include "runtime/files/descriptor.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/files/file_thread.h"
 #include "runtime/files/kept_files.h"
 #include "runtime/files/read_ahead.h"
-#include "runtime/files/file_internal.h"
 
 /* What the lease thread asks the file thread about, and a file that this has found. */
 struct wanted {
@@ -21,7 +21,7 @@ struct wanted {
 };
 
 /* Asks only about files with a lease each time: others may be on another machine. */
-MS_HOLDS(ms_files.lock) static bool is_deleted_locked(struct ms_source *file)
+MS_HOLDS(ms_files.lock) static bool is_deleted_locked(struct ms_file *file)
 {
     struct stat now;
     if (file->is_answered || atomic_load(&file->state) != MS_FILE_IS_OPEN)
@@ -31,15 +31,15 @@ MS_HOLDS(ms_files.lock) static bool is_deleted_locked(struct ms_source *file)
             ms_file_has_lost_links(file, &now));
 }
 
-MS_HOLDS(ms_files.lock) static bool is_broken_locked(struct ms_source *file)
+MS_HOLDS(ms_files.lock) static bool is_broken_locked(struct ms_file *file)
 {
     return ms_lease_is_broken(&file->lease, file->descriptor);
 }
 
-static void find(struct wanted *wanted, bool (*is_locked)(struct ms_source *file))
+static void find(struct wanted *wanted, bool (*is_locked)(struct ms_file *file))
 {
     ms_lock_take(&ms_files.lock);
-    struct ms_source *file = ms_files.first;
+    struct ms_file *file = ms_files.first;
     while (file != NULL && !is_locked(file))
         file = file->next;
     wanted->is_found = file != NULL;
@@ -79,7 +79,7 @@ static void drop_there(void *argument)
 {
     const struct wanted *wanted = argument;
     ms_lock_take(&ms_files.lock);
-    for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
+    for (struct ms_file *file = ms_files.first; file != NULL; file = file->next) {
         if (wanted == NULL ||
             (file->recorded.st_dev == wanted->device && file->recorded.st_ino == wanted->inode))
             ms_lease_drop(&file->lease, file->descriptor);

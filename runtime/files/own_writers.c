@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "runtime/files/descriptor.h"
-#include "runtime/files/file_thread.h"
 #include "runtime/files/file_internal.h"
+#include "runtime/files/file_thread.h"
 
 struct search {
     pid_t thread;
@@ -94,7 +94,7 @@ static void look_for_writers(void *argument)
         is_open_for_writing(writers->thread, writers->file->st_dev, writers->file->st_ino);
 }
 
-bool ms_own_writers_any(struct ms_source *file)
+bool ms_own_writers_any(struct ms_file *file)
 {
     if (atomic_load(&file->is_unwritten) || atomic_load(&file->lease.is_taken))
         return false;

@@ -9,8 +9,8 @@
 
 #include <stdbool.h>
 
-#include "runtime/files/source.h"
+#include "runtime/files/file.h"
 
 /* True if the calling thread has the file open for writing, or this is unknown. For threads of the
  * program. */
-bool ms_own_writers_any(struct ms_source *file);
+bool ms_own_writers_any(struct ms_file *file);

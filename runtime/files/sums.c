@@ -15,13 +15,13 @@ uint64_t ms_sums_make(const void *part)
     return sum != 0 ? sum : 2;
 }
 
-static _Atomic uint64_t *place_of(const struct ms_source *file, uint64_t number)
+static _Atomic uint64_t *place_of(const struct ms_file *file, uint64_t number)
 {
     _Atomic uint64_t *sums = atomic_load_explicit(&file->sums, memory_order_acquire);
     return sums != NULL && number < (uint64_t)file->recorded.st_size / PART ? &sums[number] : NULL;
 }
 
-uint64_t ms_sums_get(const struct ms_source *file, uint64_t number, bool *is_seen_out)
+uint64_t ms_sums_get(const struct ms_file *file, uint64_t number, bool *is_seen_out)
 {
     _Atomic uint64_t *place = place_of(file, number);
     const uint64_t sum = place != NULL ? atomic_load(place) : 0;
@@ -29,7 +29,7 @@ uint64_t ms_sums_get(const struct ms_source *file, uint64_t number, bool *is_see
     return sum & ~seen;
 }
 
-void ms_sums_set_seen(const struct ms_source *file, uint64_t number)
+void ms_sums_set_seen(const struct ms_file *file, uint64_t number)
 {
     _Atomic uint64_t *place = place_of(file, number);
     if (place != NULL)
@@ -37,7 +37,7 @@ void ms_sums_set_seen(const struct ms_source *file, uint64_t number)
 }
 
 /* Pages without sums take no memory. */
-static bool make_room(struct ms_source *file)
+static bool make_room(struct ms_file *file)
 {
     const size_t parts = (size_t)file->recorded.st_size / PART;
     if (atomic_load(&file->sums) != NULL)
@@ -48,7 +48,7 @@ static bool make_room(struct ms_source *file)
     return true;
 }
 
-bool ms_sums_add(struct ms_source *file, uint64_t first_number, const uint64_t *sums, size_t count)
+bool ms_sums_add(struct ms_file *file, uint64_t first_number, const uint64_t *sums, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         if (sums[i] == 0)
@@ -63,12 +63,12 @@ bool ms_sums_add(struct ms_source *file, uint64_t first_number, const uint64_t *
     return true;
 }
 
-bool ms_sums_any(const struct ms_source *file)
+bool ms_sums_any(const struct ms_file *file)
 {
     return atomic_load(&file->sums) != NULL;
 }
 
-void ms_sums_cleanup(struct ms_source *file)
+void ms_sums_cleanup(struct ms_file *file)
 {
     ms_pages_cleanup(&file->sum_pages);
 }

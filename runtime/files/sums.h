@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "runtime/files/source.h"
+#include "runtime/files/file.h"
 
 enum { MS_SUMS_PART = 64 << 10 };
 
@@ -26,15 +26,15 @@ enum { MS_SUMS_PART = 64 << 10 };
 uint64_t ms_sums_make(const void *part);
 
 /* Returns the sum of the part with this number, or 0. *is_seen_out: the part was checked. */
-uint64_t ms_sums_get(const struct ms_source *file, uint64_t number, bool *is_seen_out);
+uint64_t ms_sums_get(const struct ms_file *file, uint64_t number, bool *is_seen_out);
 
 /* Keeps sums for the parts from first_number on. Skips a sum that is 0, and a part that has one.
  * False if out of memory. In the file thread. */
-bool ms_sums_add(struct ms_source *file, uint64_t first_number, const uint64_t *sums, size_t count);
+bool ms_sums_add(struct ms_file *file, uint64_t first_number, const uint64_t *sums, size_t count);
 
-void ms_sums_set_seen(const struct ms_source *file, uint64_t number);
+void ms_sums_set_seen(const struct ms_file *file, uint64_t number);
 
 /* True if any part of the file has a sum. */
-bool ms_sums_any(const struct ms_source *file);
+bool ms_sums_any(const struct ms_file *file);
 
-void ms_sums_cleanup(struct ms_source *file);
+void ms_sums_cleanup(struct ms_file *file);

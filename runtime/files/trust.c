@@ -8,9 +8,9 @@
 #include <sys/statfs.h>
 
 #include "runtime/files/descriptor.h"
+#include "runtime/files/file_internal.h"
 #include "runtime/files/file_thread.h"
 #include "runtime/files/mapping.h"
-#include "runtime/files/file_internal.h"
 
 #ifndef F_SEAL_WRITE
 #define F_SEAL_WRITE 0x0008
@@ -198,7 +198,7 @@ bool ms_trust_is_in_use(int descriptor, const struct stat *stat)
 /* --- once the file is a source */
 
 /* A new link count explains one new change time; the next new time needs its own reason. */
-static bool is_as_before(const struct ms_source *file, const struct stat *now)
+static bool is_as_before(const struct ms_file *file, const struct stat *now)
 {
     ms_lock_take(&ms_files.lock);
     const bool is_same = ms_trust_is_unchanged(file->last, now);
@@ -209,12 +209,12 @@ static bool is_as_before(const struct ms_source *file, const struct stat *now)
 }
 
 /* True if somebody had the file open for writing, or has it now. */
-static bool could_be_stored_to(const struct ms_source *file)
+static bool could_be_stored_to(const struct ms_file *file)
 {
     return ms_file_had_writer(file) || ask_for_writers(file->descriptor, &file->system) == WRITER;
 }
 
-static void set_last(const struct ms_source *file, const struct stat *now)
+static void set_last(const struct ms_file *file, const struct stat *now)
 {
     ms_lock_take(&ms_files.lock);
     *file->last = *now;
@@ -224,7 +224,7 @@ static void set_last(const struct ms_source *file, const struct stat *now)
 /* Nobody changed a byte while the lease was held. New times are recorded for the next check. A
  * lease of an overlay does not keep another machine from changing the file of a layer. In the
  * program's table the lease may be another file's: there only the times count. */
-static bool is_held(const struct ms_source *file, const struct stat *now)
+static bool is_held(const struct ms_file *file, const struct stat *now)
 {
     if (!ms_file_thread_has_own_table())
         return false;
@@ -239,20 +239,20 @@ static bool is_held(const struct ms_source *file, const struct stat *now)
 
 /* True if the kernel has taken the lease: nobody has given it back, so a process has changed the
  * file after lease-break-time. Not for overlays, whose files other machines may change. */
-static bool is_lease_gone(const struct ms_source *file)
+static bool is_lease_gone(const struct ms_file *file)
 {
     return ms_file_thread_has_own_table() && !file->system.is_overlay &&
            atomic_load(&file->lease.is_taken);
 }
 
 /* Only notes the deletion: bringing the bytes in calls the driver, and waits for claims. */
-static void note_deletion(struct ms_source *file, const struct stat *now)
+static void note_deletion(struct ms_file *file, const struct stat *now)
 {
     if (ms_file_has_lost_links(file, now) && !atomic_exchange(&file->is_deleted, true))
         ms_lease_wake();
 }
 
-static bool check(const struct ms_source *file, struct ms_file_failure *failure_out)
+static bool check(const struct ms_file *file, struct ms_file_failure *failure_out)
 {
     *failure_out = (struct ms_file_failure){.file = file, .kind = MS_FAILURE_LOST};
     if (atomic_load(&file->copy) >= 0)
@@ -261,7 +261,7 @@ static bool check(const struct ms_source *file, struct ms_file_failure *failure_
         failure_out->error = errno;
         return false;
     }
-    note_deletion((struct ms_source *)file, &failure_out->now);
+    note_deletion((struct ms_file *)file, &failure_out->now);
     if (is_held(file, &failure_out->now))
         return true;
     failure_out->kind = is_lease_gone(file) ? MS_FAILURE_UNANSWERED : MS_FAILURE_CHANGED;
@@ -273,7 +273,7 @@ static bool check(const struct ms_source *file, struct ms_file_failure *failure_
 
 /* Called after a read: a write before the read shows in the times. Asks for the state first: once
  * the file is given up, its descriptor's number may be another file's. */
-bool ms_trust_check(const struct ms_source *file, struct ms_file_failure *failure_out)
+bool ms_trust_check(const struct ms_file *file, struct ms_file_failure *failure_out)
 {
     *failure_out = (struct ms_file_failure){.file = file, .kind = MS_FAILURE_GIVEN_UP};
     if (atomic_load(&file->state) == MS_FILE_IS_LOST)
@@ -286,7 +286,7 @@ bool ms_trust_check(const struct ms_source *file, struct ms_file_failure *failur
 }
 
 /* Asks for stores as ask_who_stores does. */
-bool ms_trust_check_mappings(const struct ms_source *file, struct ms_file_failure *failure_out)
+bool ms_trust_check_mappings(const struct ms_file *file, struct ms_file_failure *failure_out)
 {
     bool lasts;
     if (atomic_load(&file->copy) >= 0)
@@ -315,7 +315,7 @@ bool ms_trust_check_mappings(const struct ms_source *file, struct ms_file_failur
  * (ms_trust_check_mappings). The first store through a mapping that is made in between changes the
  * file's times; where it might not, every copy looks.
  */
-static bool ask_who_stores(struct ms_source *file, bool is_new)
+static bool ask_who_stores(struct ms_file *file, bool is_new)
 {
     const bool is_leased = ms_lease_is_intact(&file->lease, file->descriptor);
     const bool is_overlay = file->system.is_overlay;
@@ -336,7 +336,7 @@ static bool ask_who_stores(struct ms_source *file, bool is_new)
 }
 
 /* True if somebody may store to the file through a mapping, and no check of it would show that. */
-static bool may_be_stored_to(struct ms_source *file, bool is_new)
+static bool may_be_stored_to(struct ms_file *file, bool is_new)
 {
     struct ms_file_failure failure;
     if (!ms_file_begin_use(file, &failure))
@@ -346,7 +346,7 @@ static bool may_be_stored_to(struct ms_source *file, bool is_new)
     return may_be;
 }
 
-bool ms_trust_is_sure(struct ms_source *file)
+bool ms_trust_is_sure(struct ms_file *file)
 {
     struct ms_file_failure failure;
     return ms_trust_check(file, &failure) && !may_be_stored_to(file, false);
@@ -354,20 +354,21 @@ bool ms_trust_is_sure(struct ms_source *file)
 
 /* --- making a file a source */
 
-MS_HOLDS(ms_files.lock) static struct ms_source *find_file_locked(const struct stat *stat)
+MS_HOLDS(ms_files.lock) static struct ms_file *find_file_locked(const struct stat *stat)
 {
-    for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
+    for (struct ms_file *file = ms_files.first; file != NULL; file = file->next) {
         if (ms_trust_is_unchanged(file->last, stat) &&
-            atomic_load(&file->state) == MS_FILE_IS_OPEN && ms_counted_try_take(&file->counted))
+            atomic_load(&file->state) == MS_FILE_IS_OPEN &&
+            ms_counted_try_take(&file->source.counted))
             return file;
     }
     return NULL;
 }
 
-static struct ms_source *find_file(const struct stat *stat)
+static struct ms_file *find_file(const struct stat *stat)
 {
     ms_lock_take(&ms_files.lock);
-    struct ms_source *file = find_file_locked(stat);
+    struct ms_file *file = find_file_locked(stat);
     ms_lock_drop(&ms_files.lock);
     return file;
 }
@@ -379,11 +380,11 @@ static bool may_be_copy(const struct ms_file_system *system, const struct stat *
 }
 
 /* Takes the descriptor, also on failure. Only the file thread adds files. */
-static struct ms_source *take_file(int descriptor, const struct ms_mapping *mapping, uint64_t end)
+static struct ms_file *take_file(int descriptor, const struct ms_mapping *mapping, uint64_t end)
 {
     struct stat stat;
     struct ms_file_failure failure;
-    struct ms_source *file = NULL;
+    struct ms_file *file = NULL;
     struct ms_file_system system = learn_system(descriptor);
     bool known = false, is_new = false;
     if (look(descriptor, &system, &stat) && (uint64_t)stat.st_size >= end &&
@@ -407,7 +408,7 @@ static struct ms_source *take_file(int descriptor, const struct ms_mapping *mapp
     if (is_new)
         ms_file_end_use(file);
     if (is_bad)
-        ms_source_drop(file);
+        ms_file_drop(file);
     return is_bad ? NULL : file;
 }
 
@@ -419,7 +420,7 @@ static struct ms_source *take_file(int descriptor, const struct ms_mapping *mapp
  * of the file below the overlay. There, and on other machines, the mapping must have the path as
  * well.
  */
-static bool is_mapped_by(const struct ms_source *file, const struct ms_mapping *mapping)
+static bool is_mapped_by(const struct ms_file *file, const struct ms_mapping *mapping)
 {
     if (file->mapped_device != mapping->device || file->mapped_inode != mapping->inode)
         return false;
@@ -431,31 +432,32 @@ static bool is_mapped_by(const struct ms_source *file, const struct ms_mapping *
 }
 
 /* An overlay's lease does not protect the file of a layer. */
-static bool is_certain(struct ms_source *file)
+static bool is_certain(struct ms_file *file)
 {
     return !file->system.is_overlay && ms_lease_is_intact(&file->lease, file->descriptor);
 }
 
 /* The source recorded last comes first: older ones may have the file's old content. */
-static struct ms_source *find_held(const struct ms_mapping *mapping, uint64_t end)
+static struct ms_file *find_held(const struct ms_mapping *mapping, uint64_t end)
 {
     ms_lock_take(&ms_files.lock);
-    struct ms_source *file = ms_files.first;
+    struct ms_file *file = ms_files.first;
     while (file != NULL &&
            (!is_mapped_by(file, mapping) || (uint64_t)file->recorded.st_size < end ||
-            atomic_load(&file->state) != MS_FILE_IS_OPEN || !ms_counted_try_take(&file->counted)))
+            atomic_load(&file->state) != MS_FILE_IS_OPEN ||
+            !ms_counted_try_take(&file->source.counted)))
         file = file->next;
     ms_lock_drop(&ms_files.lock);
     if (file == NULL || is_certain(file) || ms_trust_is_sure(file))
         return file;
-    ms_source_drop(file);
+    ms_file_drop(file);
     return NULL;
 }
 
 struct wanted_file {
     struct ms_mapping *mapping;
     uint64_t end;
-    struct ms_source *found;
+    struct ms_file *found;
 };
 
 static void find_by_mapping(void *argument)
@@ -469,7 +471,7 @@ static void find_by_mapping(void *argument)
         wanted->found = take_file(descriptor, wanted->mapping, wanted->end);
 }
 
-struct ms_source *ms_trust_open(struct ms_mapping *mapping, uint64_t end)
+struct ms_file *ms_trust_open(struct ms_mapping *mapping, uint64_t end)
 {
     struct wanted_file wanted = {.mapping = mapping, .end = end};
     ms_file_thread_call(find_by_mapping, &wanted);
@@ -481,12 +483,12 @@ bool ms_trust_was_not_asked(void)
     return atomic_exchange(&was_not_asked, false);
 }
 
-bool ms_trust_is_older(const struct ms_source *file)
+bool ms_trust_is_older(const struct ms_file *file)
 {
     return file->recorded.st_ctim.tv_sec < began.tv_sec;
 }
 
-bool ms_trust_had_times(const struct ms_source *file, const struct stat *then)
+bool ms_trust_had_times(const struct ms_file *file, const struct stat *then)
 {
     ms_lock_take(&ms_files.lock);
     const bool had = ms_trust_is_unchanged(then, file->last);
@@ -494,17 +496,17 @@ bool ms_trust_had_times(const struct ms_source *file, const struct stat *then)
     return had;
 }
 
-bool ms_trust_may_be_copy(const struct ms_source *file)
+bool ms_trust_may_be_copy(const struct ms_file *file)
 {
     return file->system.may_be_copy;
 }
 
-bool ms_trust_is_in_memory(const struct ms_source *file)
+bool ms_trust_is_in_memory(const struct ms_file *file)
 {
     return file->system.is_in_memory;
 }
 
-bool ms_trust_shows_all(const struct ms_source *file)
+bool ms_trust_shows_all(const struct ms_file *file)
 {
     return !file->system.is_overlay && !file->system.hides_stores;
 }

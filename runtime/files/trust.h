@@ -18,7 +18,6 @@
 #include <time.h>
 
 #include "runtime/files/file.h"
-#include "runtime/files/source.h"
 
 /*
  * Returns a mapped file as a source, if it has at least `end` bytes, and a change of it would show;
@@ -27,40 +26,40 @@
  * (F_SETLEASE); or it has no name, and is not sealed. For any thread.
  */
 struct ms_mapping;
-struct ms_source *ms_trust_open(struct ms_mapping *mapping, uint64_t end);
+struct ms_file *ms_trust_open(struct ms_mapping *mapping, uint64_t end);
 
 /* True if a file was refused since the last call because its file system cannot be asked. For any
  * thread. */
 bool ms_trust_was_not_asked(void);
 
 /* True if the file is unchanged; to be called after each read. */
-bool ms_trust_check(const struct ms_source *file, struct ms_file_failure *failure_out);
+bool ms_trust_check(const struct ms_file *file, struct ms_file_failure *failure_out);
 
 /* True unless a store through a mapping of this process may have changed the file unseen. To be
  * called once all bytes were read, in the file thread itself, because it may look at all
  * mappings. */
-bool ms_trust_check_mappings(const struct ms_source *file, struct ms_file_failure *failure_out);
+bool ms_trust_check_mappings(const struct ms_file *file, struct ms_file_failure *failure_out);
 
 /* True if the file is unchanged, and nobody may store to it unseen: a copy may refer to it. In the
  * file thread itself. */
-bool ms_trust_is_sure(struct ms_source *file);
+bool ms_trust_is_sure(struct ms_file *file);
 
 /* True if the file was last changed before this process began. For any thread. */
-bool ms_trust_is_older(const struct ms_source *file);
+bool ms_trust_is_older(const struct ms_file *file);
 
 /* True if the last check of the file found these size and times. For any thread. */
-bool ms_trust_had_times(const struct ms_source *file, const struct stat *then);
+bool ms_trust_had_times(const struct ms_file *file, const struct stat *then);
 
 /* Of the file system, for any thread. True if a mapping of the file may be of another one, because
  * the overlay may have copied the file up since the process began. */
-bool ms_trust_may_be_copy(const struct ms_source *file);
+bool ms_trust_may_be_copy(const struct ms_file *file);
 
 /* True on tmpfs and hugetlbfs: a handler of the program (userfaultfd) may give a mapping pages that
  * are not the file's. */
-bool ms_trust_is_in_memory(const struct ms_source *file);
+bool ms_trust_is_in_memory(const struct ms_file *file);
 
 /* False on an overlay, and where stores through a mapping never show in the times. */
-bool ms_trust_shows_all(const struct ms_source *file);
+bool ms_trust_shows_all(const struct ms_file *file);
 
 /* --- for trust.c and its unit test */
 

@@ -153,8 +153,8 @@ static void describe(const struct ms_extent *extent, char *text, size_t bytes)
     else if (content->kind == MS_LAUNCHED)
         snprintf(text, bytes, "byte %llu of a recorded launch of %s", offset,
                  ms_call_name(content->recorded->launch));
-    else if (content->kind == MS_SOURCE && ms_source_is_file(content->source))
-        snprintf(text, bytes, "byte %llu of %s", offset, ms_file_path(content->source));
+    else if (ms_content_file(content) != NULL)
+        snprintf(text, bytes, "byte %llu of %s", offset, ms_file_path(ms_content_file(content)));
     else if (content->kind == MS_SOURCE)
         snprintf(text, bytes, "a host copy of what the program wrote");
     else

@@ -10,7 +10,7 @@ enum { PLACES = 1024 };
 static const size_t min_bytes = (size_t)256 << 10;
 
 struct place {
-    const struct ms_source *file; /* compared, never followed: it may be gone */
+    const struct ms_file *file; /* compared, never followed: it may be gone */
     uint64_t offset, bytes;
     CUdeviceptr address;
 };
@@ -21,8 +21,7 @@ static struct {
     size_t next; /* modulo PLACES the oldest place */
 } table = {.lock = MS_LOCK_INIT(loaded)};
 
-void ms_loaded_note(const struct ms_source *file, uint64_t offset, size_t bytes,
-                    CUdeviceptr address)
+void ms_loaded_note(const struct ms_file *file, uint64_t offset, size_t bytes, CUdeviceptr address)
 {
     if (bytes < min_bytes)
         return;
@@ -39,7 +38,7 @@ static struct ms_range overlap(const struct place *place, uint64_t offset, size_
 }
 
 /* Removes a place from the table that has at least min_bytes of these bytes. */
-static bool take_place(const struct ms_source *file, uint64_t offset, size_t bytes,
+static bool take_place(const struct ms_file *file, uint64_t offset, size_t bytes,
                        struct place *place_out)
 {
     bool found = false;
@@ -67,7 +66,7 @@ static bool is_still_there(const struct ms_allocation *allocation, const struct 
         return false;
     const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), at);
     const struct ms_content *content = &extent.content;
-    return content->kind == MS_SOURCE && content->cached && content->source == place->file &&
+    return content->cached && ms_content_file(content) == place->file &&
            content->source_offset == wanted->begin &&
            extent.end - at >= wanted->end - wanted->begin;
 }
@@ -93,7 +92,7 @@ static bool copy_wanted(const struct ms_allocation *allocation, const struct pla
            copy_from(source, place, wanted, address, stream);
 }
 
-struct ms_range ms_loaded_copy(struct ms_allocation *allocation, const struct ms_source *file,
+struct ms_range ms_loaded_copy(struct ms_allocation *allocation, const struct ms_file *file,
                                uint64_t offset, size_t bytes, CUdeviceptr address, CUstream stream)
 {
     struct place place;

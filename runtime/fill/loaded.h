@@ -11,8 +11,7 @@
 #include "runtime/memory/space.h"
 
 /* `bytes` bytes of a file, from `offset`, are in memory at address. Ignores small pieces. */
-void ms_loaded_note(const struct ms_source *file, uint64_t offset, size_t bytes,
-                    CUdeviceptr address);
+void ms_loaded_note(const struct ms_file *file, uint64_t offset, size_t bytes, CUdeviceptr address);
 
 /*
  * The bytes `offset` to `offset + bytes` of a file belong at `address`, in the claimed
@@ -20,5 +19,5 @@ void ms_loaded_note(const struct ms_source *file, uint64_t offset, size_t bytes,
  * Returns the piece as offsets in the file; empty if nothing was copied: read the file then. Waits
  * for stream.
  */
-struct ms_range ms_loaded_copy(struct ms_allocation *allocation, const struct ms_source *file,
+struct ms_range ms_loaded_copy(struct ms_allocation *allocation, const struct ms_file *file,
                                uint64_t offset, size_t bytes, CUdeviceptr address, CUstream stream);

@@ -33,8 +33,7 @@ static const size_t min_transfer_bytes = (size_t)256 << 10;
 
 static bool is_missing_file(const struct ms_content *content)
 {
-    return content->kind == MS_SOURCE && !ms_content_is_present(content) &&
-           ms_source_is_file(content->source);
+    return !ms_content_is_present(content) && ms_content_file(content) != NULL;
 }
 
 /* Lists the missing file extents of [begin, end) as requests, or only counts them (NULL). */
@@ -49,9 +48,9 @@ static size_t list_files(const struct ms_allocation *allocation, size_t begin, s
         if (!is_missing_file(&extent.content))
             continue;
         if (runs != NULL)
-            runs[count] =
-                (struct ms_read_request){extent.content.source, extent.content.source_offset, bytes,
-                                         allocation->address + extent.begin};
+            runs[count] = (struct ms_read_request){ms_content_file(&extent.content),
+                                                   extent.content.source_offset, bytes,
+                                                   allocation->address + extent.begin};
         count++;
         *bytes_out += bytes;
     }
@@ -114,7 +113,7 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
         ms_counter_add(MS_COUNT_MATERIALISED_BYTES, bytes);
         ms_origins_note(allocation, &extent);
         if (is_missing_file(content))
-            ms_loaded_note(content->source, content->source_offset, bytes,
+            ms_loaded_note(ms_content_file(content), content->source_offset, bytes,
                            allocation->address + extent.begin);
     }
     return ms_bytes_set_present(allocation, &range, 1);
@@ -133,7 +132,7 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
         if (!is_missing_file(content))
             continue;
         const struct ms_range copied =
-            ms_loaded_copy(allocation, content->source, content->source_offset,
+            ms_loaded_copy(allocation, ms_content_file(content), content->source_offset,
                            extent.end - extent.begin, allocation->address + extent.begin, stream);
         if (copied.begin == copied.end)
             continue;

@@ -22,7 +22,8 @@ static struct {
 static struct ms_source *name_of(struct ms_source *source, void *argument)
 {
     (void)argument;
-    return ms_source_is_file(source) ? ms_file_name_take(source) : NULL;
+    struct ms_file *file = ms_source_file(source);
+    return file != NULL ? ms_file_name_source(ms_file_name_take(file)) : NULL;
 }
 
 /* The newest origin's copy if it is of the same launch: a launch comes into memory piece by

@@ -56,7 +56,7 @@ static bool add_run(struct batch *batch, const struct ms_allocation *allocation,
     if (!MS_ARRAY_GROW(batch->runs, batch->run_count, batch->run_capacity))
         return false;
     batch->runs[batch->run_count++] =
-        (struct ms_read_request){extent->content.source, extent->content.source_offset,
+        (struct ms_read_request){ms_content_file(&extent->content), extent->content.source_offset,
                                  extent->end - extent->begin, allocation->address + extent->begin};
     return true;
 }
@@ -89,7 +89,7 @@ static bool list_wanted(struct batch *batch, struct part *part)
         if (!batch->is_wanted(part->allocation, &extent->content))
             continue;
         ms_origins_note(part->allocation, extent);
-        if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))
+        if (ms_content_file(&extent->content) != NULL)
             is_good = ms_ranges_add(&part->files, extent->begin, extent->end) &&
                       add_run(batch, part->allocation, extent);
         else

@@ -67,7 +67,7 @@ static CUresult copy_piece(CUdeviceptr address, const void *host, size_t bytes, 
 static CUresult replay_source(const struct ms_content *content, CUdeviceptr address, size_t bytes,
                               CUstream stream)
 {
-    const bool is_file = ms_source_is_file(content->source);
+    const bool is_file = ms_content_file(content) != NULL;
     const size_t bounce_bytes = is_file && bytes > BOUNCE_BYTES ? BOUNCE_BYTES : bytes;
     void *bounce = is_file ? ms_heap_alloc(bounce_bytes) : NULL;
     if (is_file && bounce == NULL)

@@ -26,7 +26,7 @@ enum { COMPARED_BYTES = 1 << 20 };
 
 /* --- opening the files of origins again */
 
-static bool is_same_name(const struct ms_source *one, const struct ms_source *other)
+static bool is_same_name(const struct ms_file_name *one, const struct ms_file_name *other)
 {
     const struct ms_named_file a = ms_file_name_get(one), b = ms_file_name_get(other);
     return one == other ||
@@ -35,7 +35,7 @@ static bool is_same_name(const struct ms_source *one, const struct ms_source *ot
 
 /* The file with this name. NULL: the file is gone. Searches from the newest entry on, which mostly
  * matches. */
-static struct ms_source *open_named(struct ms_restoring *restoring, struct ms_source *name)
+static struct ms_file *open_named(struct ms_restoring *restoring, struct ms_file_name *name)
 {
     for (size_t at = restoring->file_count; at > 0; at--) {
         if (is_same_name(restoring->files[at - 1].name, name))
@@ -44,21 +44,22 @@ static struct ms_source *open_named(struct ms_restoring *restoring, struct ms_so
     if (!MS_ARRAY_GROW(restoring->files, restoring->file_count, restoring->file_capacity))
         return NULL;
     const struct ms_named_file found = ms_file_name_get(name);
-    struct ms_source *file = ms_find_again(&found);
-    ms_counted_take((struct ms_counted *)name);
+    struct ms_file *file = ms_find_again(&found);
+    ms_source_take(ms_file_name_source(name));
     restoring->files[restoring->file_count++] = (struct ms_reopened){name, file};
     return file;
 }
 
 /* For the files that a launch has read. NULL if the file looks different now: the launch is not
  * even run then. */
-static struct ms_source *reopen(struct ms_source *name, void *restoring)
+static struct ms_source *reopen(struct ms_source *source, void *restoring)
 {
-    struct ms_source *file = open_named(restoring, name);
-    if (file == NULL || !ms_file_name_fits(file, name))
+    struct ms_file_name *name = ms_source_name(source);
+    struct ms_file *file = open_named(restoring, name);
+    if (file == NULL || !ms_file_name_fits(name, file))
         return NULL;
-    ms_counted_take((struct ms_counted *)file);
-    return file;
+    ms_file_take(file);
+    return ms_file_source(file);
 }
 
 /* Puts files in place of the names in the origin's content, or sets its bytes to 0 if that
@@ -71,7 +72,7 @@ static void reopen_origin(struct ms_origin *origin, struct ms_restoring *restori
     if (named.kind == MS_LAUNCHED && restoring->with_launches) {
         content->recorded = ms_recorded_launch_copy(named.recorded, reopen, restoring);
     } else if (named.kind == MS_SOURCE) {
-        content->source = open_named(restoring, named.source);
+        content->source = ms_file_source(open_named(restoring, ms_source_name(named.source)));
         if (content->source != NULL)
             ms_counted_take(content->owned);
     }
@@ -94,9 +95,9 @@ void ms_restore_end(struct ms_restoring *restoring)
 {
     ms_origins_cleanup(&restoring->origins);
     for (size_t i = 0; i < restoring->file_count; i++) {
-        ms_source_drop(restoring->files[i].name);
+        ms_file_name_drop(restoring->files[i].name);
         if (restoring->files[i].file != NULL)
-            ms_source_drop(restoring->files[i].file);
+            ms_file_drop(restoring->files[i].file);
     }
     ms_heap_free(restoring->files);
 }
@@ -120,7 +121,7 @@ static bool may_be_set(const struct comparison *comparison)
 {
     const struct ms_restoring *restoring = comparison->restoring;
     if (comparison->content->kind == MS_SOURCE)
-        return ms_file_state(comparison->content->source) == MS_FILE_IS_OPEN;
+        return ms_file_state(ms_content_file(comparison->content)) == MS_FILE_IS_OPEN;
     bool are_open = true;
     for (size_t i = 0; are_open && i < restoring->file_count; i++)
         are_open = restoring->files[i].file == NULL ||

@@ -15,8 +15,8 @@
 
 /* A file of origins, as it is now. */
 struct ms_reopened {
-    struct ms_source *name;
-    struct ms_source *file; /* NULL: the file is gone */
+    struct ms_file_name *name;
+    struct ms_file *file; /* NULL: the file is gone */
 };
 
 struct ms_restoring {

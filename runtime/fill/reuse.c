@@ -16,7 +16,7 @@ static const size_t min_bytes = (size_t)16 << 10;
 
 /* Bytes of a file, and where an original has them. */
 struct note {
-    const struct ms_source *file; /* compared, never followed: it may be gone; NULL: no note */
+    const struct ms_file *file; /* compared, never followed: it may be gone; NULL: no note */
     uint64_t offset, bytes;
     CUdeviceptr address;
     uint64_t allocation_id;
@@ -62,8 +62,7 @@ MS_HOLDS(table.lock) static struct note *note_locked(size_t age)
 
 static bool is_noted(const struct ms_content *content, size_t bytes)
 {
-    return content->kind == MS_SOURCE && !content->cached && bytes >= min_bytes &&
-           ms_source_is_file(content->source);
+    return !content->cached && bytes >= min_bytes && ms_content_file(content) != NULL;
 }
 
 static void add(const struct note *note)
@@ -76,7 +75,7 @@ static void add(const struct note *note)
 static struct note make_note(const struct ms_allocation *source, size_t from, size_t bytes,
                              const struct ms_content *content)
 {
-    return (struct note){.file = content->source,
+    return (struct note){.file = ms_content_file(content),
                          .offset = content->source_offset,
                          .bytes = bytes,
                          .address = source->address + from,
@@ -104,7 +103,7 @@ static struct ms_range common_of(const struct note *note, uint64_t begin, uint64
                              note_end < end ? note_end : end};
 }
 
-static bool is_common(const struct note *note, const struct ms_source *file, uint64_t begin,
+static bool is_common(const struct note *note, const struct ms_file *file, uint64_t begin,
                       uint64_t end)
 {
     const struct ms_range common = common_of(note, begin, end);
@@ -186,7 +185,7 @@ bool ms_reuse_note(const struct ms_copied *copied)
 
 /* Finds the original that has the earliest of these bytes of a file; if several do, the newest,
  * which may be a copy itself. False if there is none. */
-static bool find(const struct ms_source *file, uint64_t begin, uint64_t end,
+static bool find(const struct ms_file *file, uint64_t begin, uint64_t end,
                  struct note *original_out, bool *is_again_out)
 {
     struct note *first = NULL;
@@ -241,7 +240,7 @@ static size_t count_there(const struct ms_allocation *original, const struct not
     const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(original), at);
     const size_t there = extent.end - at < bytes ? extent.end - at : bytes;
     *at_out = at;
-    return extent.content.kind == MS_SOURCE && extent.content.source == note->file &&
+    return ms_content_file(&extent.content) == note->file &&
                    extent.content.source_offset == wanted->bytes.begin
                ? there
                : 0;
@@ -302,7 +301,7 @@ static void use_originals(struct ms_allocation *copy, const struct ms_extent *ex
     const uint64_t end = begin + (extent->end - extent->begin);
     struct note note;
     bool is_again;
-    while (begin < end && find(content->source, begin, end, &note, &is_again)) {
+    while (begin < end && find(ms_content_file(content), begin, end, &note, &is_again)) {
         const struct wanted wanted = {copy, *extent, common_of(&note, begin, end)};
         const bool is_wanted = at_once || is_again;
         const size_t bytes = is_wanted ? use_original(&note, &wanted) : 0;

@@ -31,7 +31,7 @@ enum {
 enum { SAMPLED_PARTS = 16, SAMPLED_BYTES = 4 << 10 };
 
 struct comparison {
-    const struct ms_source *file;
+    const struct ms_file *file;
     uint64_t offset; /* of the first byte, in the file */
     const char *address;
     size_t bytes;
@@ -125,7 +125,7 @@ static bool has_part(struct worker *worker, uint64_t number)
  * of the part fails (loading/source_read.c): so no copy may come from there. */
 static bool is_refused(struct worker *worker, uint64_t number)
 {
-    const struct ms_source *file = worker->comparison->file;
+    const struct ms_file *file = worker->comparison->file;
     bool is_seen;
     const uint64_t known = ms_sums_get(file, number, &is_seen);
     if (known == 0 || is_seen)
@@ -279,7 +279,7 @@ static bool compare_sampled(struct comparison *comparison)
     comparison->sums = ms_heap_zalloc(count * sizeof(*comparison->sums));
     const bool is_same =
         comparison->sums != NULL && compare_together(comparison) &&
-        ms_sums_add((struct ms_source *)comparison->file, first, comparison->sums, count);
+        ms_sums_add((struct ms_file *)comparison->file, first, comparison->sums, count);
     ms_heap_free(comparison->sums);
     return is_same;
 }
@@ -291,8 +291,8 @@ static bool may_be_read(const struct comparison *comparison)
            is_cached(comparison, 0, comparison->bytes);
 }
 
-bool ms_file_compare(const struct ms_source *file, uint64_t offset, const void *address,
-                     size_t bytes, enum ms_comparing compared)
+bool ms_file_compare(const struct ms_file *file, uint64_t offset, const void *address, size_t bytes,
+                     enum ms_comparing compared)
 {
     struct comparison comparison = {
         .file = file, .offset = offset, .address = address, .bytes = bytes, .compared = compared};

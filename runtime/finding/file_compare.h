@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "runtime/files/source.h"
+#include "runtime/files/file.h"
 
 /*
  * How much is compared. ALL: every byte. CACHED: every byte, and all must be in the page cache, so
@@ -29,5 +29,5 @@ enum ms_comparing { MS_COMPARING_ALL, MS_COMPARING_CACHED, MS_COMPARING_SAMPLED 
 
 /* True if [address, address + bytes) equals the file from `offset` on, as far as it is compared.
  * Memory that may not be read is not touched, and counts as different. In the file thread. */
-bool ms_file_compare(const struct ms_source *file, uint64_t offset, const void *address,
-                     size_t bytes, enum ms_comparing compared);
+bool ms_file_compare(const struct ms_file *file, uint64_t offset, const void *address, size_t bytes,
+                     enum ms_comparing compared);

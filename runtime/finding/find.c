@@ -42,20 +42,20 @@ static void log_old_attributes(void)
 }
 
 /* Drops the file and returns NULL if this process may write to it. */
-static struct ms_source *accept_file(struct ms_source *file)
+static struct ms_file *accept_file(struct ms_file *file)
 {
     ms_lease_thread_serve(file != NULL);
     if (file == NULL && ms_trust_was_not_asked())
         log_old_attributes();
     if (file == NULL || !ms_own_writers_any(file))
         return file;
-    ms_source_drop(file);
+    ms_file_drop(file);
     return NULL;
 }
 
 /* --- files that were found before */
 
-struct ms_source *ms_find_again(const struct ms_named_file *name)
+struct ms_file *ms_find_again(const struct ms_named_file *name)
 {
     struct ms_mapping mapping = {.device = name->device, .inode = name->inode};
     snprintf(mapping.path, sizeof(mapping.path), "%s", name->path);
@@ -69,7 +69,7 @@ static unsigned char copied[64 << 10]; /* for the file thread */
  * from the file, past the page cache and while the file was held. Counts up to the end of one part
  * with a checksum (reads.h), which may begin before `done`.
  */
-static size_t count_as_read(const struct ms_source *file, const struct ms_wanted_source *wanted,
+static size_t count_as_read(const struct ms_file *file, const struct ms_wanted_source *wanted,
                             size_t done)
 {
     struct ms_reads_part part;
@@ -84,14 +84,14 @@ static size_t count_as_read(const struct ms_source *file, const struct ms_wanted
     return known < left ? known : left;
 }
 
-static bool has_same_bytes(const struct ms_source *file, const struct ms_wanted_source *wanted)
+static bool has_same_bytes(const struct ms_file *file, const struct ms_wanted_source *wanted)
 {
     return ms_file_compare(file, wanted->offset, wanted->address, wanted->bytes, MS_COMPARING_ALL);
 }
 
 /* For bytes that were read past the page cache. Reads only the ends from a disk again, at most one
  * byte in SHARE: they may have come by small reads. */
-static bool has_what_was_read_directly(const struct ms_source *file,
+static bool has_what_was_read_directly(const struct ms_file *file,
                                        const struct ms_wanted_source *wanted)
 {
     enum { PAGE_BYTES = 4096, SHARE = 16 };
@@ -112,7 +112,7 @@ static bool has_what_was_read_directly(const struct ms_source *file,
 }
 
 /* Reads nothing from a disk again, but for has_what_was_read_directly. */
-static bool has_what_was_read(const struct ms_source *file, const struct ms_wanted_source *wanted)
+static bool has_what_was_read(const struct ms_file *file, const struct ms_wanted_source *wanted)
 {
     return count_as_read(file, wanted, wanted->bytes / 2) > 0
                ? has_what_was_read_directly(file, wanted)
@@ -121,7 +121,7 @@ static bool has_what_was_read(const struct ms_source *file, const struct ms_want
 }
 
 /* True if the descriptor reads what lies at the mapped address. */
-static bool is_mapped(const struct ms_source *file, const struct ms_wanted_source *wanted)
+static bool is_mapped(const struct ms_file *file, const struct ms_wanted_source *wanted)
 {
     struct ms_file_failure failure;
     return !ms_trust_may_be_copy(file) ||
@@ -145,7 +145,7 @@ static struct place {
 static size_t next_place;
 
 static void add_place(const struct ms_mapping *mapping, uintptr_t address,
-                      const struct ms_source *file)
+                      const struct ms_file *file)
 {
     places[next_place++ % PLACES] = (struct place){
         .begin = mapping->begin,
@@ -164,31 +164,31 @@ static void find_by_place(struct ms_wanted_source *wanted, const struct place *p
         wanted->bytes > place->lines * BYTES_FOR_LINE)
         return;
     wanted->offset = place->file_offset + (begin - place->begin);
-    struct ms_source *file = ms_file_find_open(place->device, place->inode);
+    struct ms_file *file = ms_file_find_open(place->device, place->inode);
     if (file != NULL && has_same_bytes(file, wanted) && ms_trust_is_sure(file))
         wanted->found = file;
     else if (file != NULL)
-        ms_source_drop(file);
+        ms_file_drop(file);
 }
 
 /* --- files that were read */
 
 /* The last file is kept, whether or not something is found: the next copy is likely from it. */
-static struct ms_source *open_place(struct ms_mapping *place, uint64_t end)
+static struct ms_file *open_place(struct ms_mapping *place, uint64_t end)
 {
     static struct ms_kept_file last;
     struct ms_file_failure failure;
-    struct ms_source *file = ms_file_find_open(place->device, place->inode);
+    struct ms_file *file = ms_file_find_open(place->device, place->inode);
     if (file != NULL && !ms_trust_check(file, &failure)) { /* the source is outdated */
         ms_kept_files_set(&last, NULL);
-        ms_source_drop(file);
+        ms_file_drop(file);
         return NULL;
     }
     if (file == NULL)
         file = ms_trust_open(place, end);
     if (file == NULL)
         return NULL;
-    ms_source_take(file);
+    ms_file_take(file);
     ms_kept_files_set(&last, file);
     return file;
 }
@@ -197,7 +197,7 @@ static struct ms_source *open_place(struct ms_mapping *place, uint64_t end)
 static void find_by_note(struct ms_wanted_source *wanted)
 {
     struct ms_file_failure failure;
-    struct ms_source *file = NULL;
+    struct ms_file *file = NULL;
     struct ms_mapping place;
     bool is_there = false;
     for (size_t at = 0; !is_there && ms_reads_next(wanted->address, wanted->bytes, &at, &place);) {
@@ -210,7 +210,7 @@ static void find_by_note(struct ms_wanted_source *wanted)
             ms_file_end_use(file);
         }
         if (!is_there)
-            ms_source_drop(file);
+            ms_file_drop(file);
     }
     if (is_there)
         wanted->found = file;
@@ -241,7 +241,7 @@ static void find_by_range(struct ms_wanted_source *wanted)
             add_place(&mapping, (uintptr_t)wanted->address, wanted->found);
         return;
     }
-    ms_source_drop(wanted->found);
+    ms_file_drop(wanted->found);
     wanted->found = NULL;
 }
 
@@ -292,7 +292,7 @@ static bool touch(const void *address, size_t bytes)
     return true;
 }
 
-static struct ms_source *find_wanted(struct ms_wanted_source *wanted)
+static struct ms_file *find_wanted(struct ms_wanted_source *wanted)
 {
     ms_file_thread_call(find, wanted);
     if (wanted->found == NULL && wanted->was_short)
@@ -300,10 +300,10 @@ static struct ms_source *find_wanted(struct ms_wanted_source *wanted)
     return accept_file(wanted->found);
 }
 
-struct ms_source *ms_find_file(const void *address, size_t bytes, uint64_t *offset_out)
+struct ms_file *ms_find_file(const void *address, size_t bytes, uint64_t *offset_out)
 {
     struct ms_wanted_source wanted = {.address = address, .bytes = bytes};
-    struct ms_source *file = find_wanted(&wanted);
+    struct ms_file *file = find_wanted(&wanted);
     if (wanted.is_absent) {
         wanted.is_last = true;
         wanted.is_absent = !touch(address, bytes);

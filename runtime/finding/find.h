@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/files/file.h"
 #include "runtime/files/file_name.h"
-#include "runtime/files/source.h"
 
 /*
  * Returns a reference to the file that certainly holds the bytes of the host range [address,
@@ -19,8 +19,8 @@
  * (mapped_tensors.h). This process must have no writable shared mapping or descriptor of the file.
  * NULL: take a snapshot.
  */
-struct ms_source *ms_find_file(const void *address, size_t bytes, uint64_t *offset_out);
+struct ms_file *ms_find_file(const void *address, size_t bytes, uint64_t *offset_out);
 
 /* Returns the file with that name as it is now, perhaps with other bytes, or NULL as ms_find_file
  * does. */
-struct ms_source *ms_find_again(const struct ms_named_file *name);
+struct ms_file *ms_find_again(const struct ms_named_file *name);

@@ -6,14 +6,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "runtime/files/source.h"
+#include "runtime/files/file.h"
 
 /* A search in the file thread, and the source that it has found. */
 struct ms_wanted_source {
     const void *address;
     size_t bytes;
     uint64_t offset;
-    struct ms_source *found;
+    struct ms_file *found;
     bool is_absent; /* some pages are not in memory; only a read can tell what they hold */
     bool is_last;   /* the last search: the pages were read */
     bool was_short; /* no descriptor was free */

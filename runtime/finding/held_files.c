@@ -47,7 +47,7 @@ static bool find_stat(uint32_t number, struct stat *stat_out)
     return is_found;
 }
 
-bool ms_held_files_has(uint32_t number, const struct ms_source *file)
+bool ms_held_files_has(uint32_t number, const struct ms_file *file)
 {
     struct stat then;
     if (file == NULL || !find_stat(number, &then))
@@ -124,11 +124,11 @@ static bool can_be_trusted(int descriptor, const struct stat *stat)
     struct ms_mapping place = {.is_read = true, .device = stat->st_dev, .inode = stat->st_ino};
     if (!ms_reads_path(descriptor, place.path))
         return false;
-    struct ms_source *file = ms_trust_open(&place, 0);
+    struct ms_file *file = ms_trust_open(&place, 0);
     if (file == NULL)
         return false;
     const bool is_trusted = ms_trust_shows_all(file) && ms_trust_had_times(file, stat);
-    ms_source_drop(file);
+    ms_file_drop(file);
     return is_trusted;
 }
 

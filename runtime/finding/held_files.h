@@ -17,7 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "runtime/files/source.h"
+#include "runtime/files/file.h"
 
 /*
  * Called before the program reads from the descriptor. Returns a number for the file as it is now,
@@ -29,4 +29,4 @@ uint32_t ms_held_files_hold(int descriptor);
 
 /* True if the source's file has that number, and the last check found it unchanged since. For any
  * thread. */
-bool ms_held_files_has(uint32_t number, const struct ms_source *file);
+bool ms_held_files_has(uint32_t number, const struct ms_file *file);

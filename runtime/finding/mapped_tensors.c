@@ -58,7 +58,7 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
 /* Opens the file and reads its header. */
 static void read_header(struct file *file, const struct ms_mapping *mapping)
 {
-    struct ms_source *source = NULL;
+    struct ms_file *source = NULL;
     file->place = ms_heap_alloc(sizeof(*file->place));
     if (file->place != NULL) {
         *file->place = *mapping;
@@ -81,10 +81,10 @@ static bool is_held(struct file *file)
 {
     if (file->header.count == 0)
         return false;
-    if (file->kept.source == NULL)
+    if (file->kept.file == NULL)
         ms_kept_files_set(&file->kept, ms_trust_open(file->place, 0));
     ms_kept_files_use(&file->kept);
-    return file->kept.source != NULL && is_same_file(ms_file_stat(file->kept.source), &file->seen);
+    return file->kept.file != NULL && is_same_file(ms_file_stat(file->kept.file), &file->seen);
 }
 
 static struct file *add_file(const struct ms_mapping *mapping)
@@ -108,8 +108,8 @@ static bool is_as_before(const struct file *file)
 {
     struct ms_file_failure failure;
     struct stat now;
-    if (file->kept.source != NULL)
-        return ms_trust_check(file->kept.source, &failure);
+    if (file->kept.file != NULL)
+        return ms_trust_check(file->kept.file, &failure);
     return file->header.count > 0
                ? stat(file->place->path, &now) == 0 && is_same_file(&now, &file->seen)
                : !file->is_tried;
@@ -150,9 +150,9 @@ static void forget_unmapped(void)
 static bool holds(struct file *file, const struct ms_tensor_place *tensor, const void *address)
 {
     return is_held(file) &&
-           ms_file_compare(file->kept.source, tensor->offset, address, tensor->bytes,
+           ms_file_compare(file->kept.file, tensor->offset, address, tensor->bytes,
                            MS_COMPARING_ALL) &&
-           ms_trust_is_sure(file->kept.source);
+           ms_trust_is_sure(file->kept.file);
 }
 
 /* Starts after the last match, and wraps around. */
@@ -247,8 +247,8 @@ void ms_mapped_tensors_find(struct ms_wanted_source *wanted)
         const struct ms_tensor_place *tensor = find_tensor(file, wanted->address, wanted->bytes);
         if (tensor == NULL)
             continue;
-        ms_source_take(file->kept.source);
+        ms_file_take(file->kept.file);
         wanted->offset = tensor->offset;
-        wanted->found = file->kept.source;
+        wanted->found = file->kept.file;
     }
 }

@@ -66,7 +66,7 @@ bool ms_tensor_places_is_start(const unsigned char start[MS_TENSOR_PLACES_START]
     return start[8] == '{' && *length_out >= 2 && *length_out <= MAX_HEADER_BYTES;
 }
 
-void ms_tensor_places_read(const struct ms_source *file, struct ms_tensor_places *header)
+void ms_tensor_places_read(const struct ms_file *file, struct ms_tensor_places *header)
 {
     struct ms_file_failure failure;
     unsigned char start[MS_TENSOR_PLACES_START];

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/files/source.h"
+#include "runtime/files/file.h"
 
 /* A header begins with 8 bytes of length and the first letter of a JSON object. */
 enum { MS_TENSOR_PLACES_START = 9 };
@@ -30,7 +30,7 @@ bool ms_tensor_places_is_start(const unsigned char start[MS_TENSOR_PLACES_START]
 
 /* Reads the header of a file. Out of memory, some tensors are missing; a file without a header has
  * none. In the file thread. */
-void ms_tensor_places_read(const struct ms_source *file, struct ms_tensor_places *header);
+void ms_tensor_places_read(const struct ms_file *file, struct ms_tensor_places *header);
 
 static inline void ms_tensor_places_cleanup(struct ms_tensor_places *header)
 {

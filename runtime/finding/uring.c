@@ -149,35 +149,35 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
 static void read_header(struct opened *file)
 {
     struct ms_file_failure failure;
-    if (!ms_file_begin_use(file->kept.source, &failure))
+    if (!ms_file_begin_use(file->kept.file, &failure))
         return;
-    ms_tensor_places_read(file->kept.source, &file->header);
-    ms_file_end_use(file->kept.source);
+    ms_tensor_places_read(file->kept.file, &file->header);
+    ms_file_end_use(file->kept.file);
 }
 
 static bool is_held(struct opened *file)
 {
     static const uint64_t pause_ns = UINT64_C(1000000000);
     struct ms_file_failure failure;
-    if (file->kept.source != NULL && (ms_file_state(file->kept.source) != MS_FILE_IS_OPEN ||
-                                      !ms_trust_check(file->kept.source, &failure)))
+    if (file->kept.file != NULL && (ms_file_state(file->kept.file) != MS_FILE_IS_OPEN ||
+                                    !ms_trust_check(file->kept.file, &failure)))
         let_go(file);
     ms_kept_files_use(&file->kept);
-    if (file->kept.source != NULL)
+    if (file->kept.file != NULL)
         return true;
     if (ms_clock_ns(CLOCK_MONOTONIC) < file->next_ns)
         return false;
     struct ms_mapping place = file->place;
     ms_kept_files_set(&file->kept, ms_trust_open(&place, 0));
-    if (file->kept.source == NULL) {
+    if (file->kept.file == NULL) {
         file->next_ns = ms_clock_ns(CLOCK_MONOTONIC) + pause_ns;
         return false;
     }
-    if (!is_same_file(&file->seen, ms_file_stat(file->kept.source))) {
+    if (!is_same_file(&file->seen, ms_file_stat(file->kept.file))) {
         memset(step_sums, 0, sizeof(step_sums));
         ms_tensor_places_cleanup(&file->header);
         read_header(file);
-        file->seen = *ms_file_stat(file->kept.source);
+        file->seen = *ms_file_stat(file->kept.file);
         file->last = 0;
     }
     return true;
@@ -190,12 +190,12 @@ static uint64_t sum_at(struct opened *file, uint64_t offset)
 {
     unsigned char page[POINT_BYTES];
     struct ms_file_failure failure;
-    if (points == 0 || (file->kept.source == NULL && !is_held(file)) ||
-        !ms_file_begin_use(file->kept.source, &failure))
+    if (points == 0 || (file->kept.file == NULL && !is_held(file)) ||
+        !ms_file_begin_use(file->kept.file, &failure))
         return 0;
     points--;
-    const bool is_read = ms_file_read_now(file->kept.source, offset, page, sizeof(page), &failure);
-    ms_file_end_use(file->kept.source);
+    const bool is_read = ms_file_read_now(file->kept.file, offset, page, sizeof(page), &failure);
+    ms_file_end_use(file->kept.file);
     return is_read ? ms_checksum(page, sizeof(page)) | 1 : 0;
 }
 
@@ -366,12 +366,12 @@ static bool has_bytes(struct opened *file, const struct ms_wanted_source *wanted
     if (is_sampled(wanted) && sum_at(file, offset) != copied_start)
         return false;
     const enum ms_comparing compared = choose_comparing(file, wanted, offset);
-    if (!ms_file_begin_use(file->kept.source, &failure))
+    if (!ms_file_begin_use(file->kept.file, &failure))
         return false;
     const bool is_same =
-        ms_file_compare(file->kept.source, offset, wanted->address, wanted->bytes, compared) &&
-        ms_trust_is_sure(file->kept.source);
-    ms_file_end_use(file->kept.source);
+        ms_file_compare(file->kept.file, offset, wanted->address, wanted->bytes, compared) &&
+        ms_trust_is_sure(file->kept.file);
+    ms_file_end_use(file->kept.file);
     return is_same;
 }
 
@@ -380,7 +380,7 @@ static bool has_bytes(struct opened *file, const struct ms_wanted_source *wanted
 /* True if no other place is to be tried. */
 static bool is_there(struct opened *file, struct ms_wanted_source *wanted, uint64_t offset)
 {
-    const uint64_t all_bytes = (uint64_t)ms_file_stat(file->kept.source)->st_size;
+    const uint64_t all_bytes = (uint64_t)ms_file_stat(file->kept.file)->st_size;
     if (guesses == 0)
         return true;
     if (offset > all_bytes || wanted->bytes > all_bytes - offset)
@@ -390,8 +390,8 @@ static bool is_there(struct opened *file, struct ms_wanted_source *wanted, uint6
         return false;
     file->copied_end = offset + wanted->bytes;
     wanted->offset = offset;
-    wanted->found = file->kept.source;
-    ms_source_take(file->kept.source);
+    wanted->found = file->kept.file;
+    ms_file_take(file->kept.file);
     move_to_front(file);
     return true;
 }

@@ -16,7 +16,6 @@
 #include "runtime/files/file_thread.h"
 #include "runtime/files/kept_threads.h"
 #include "runtime/files/page_cache.h"
-#include "runtime/files/source.h"
 #include "runtime/files/trust.h"
 #include "runtime/loading/source_read.h"
 #include "runtime/state/counters.h"
@@ -30,10 +29,10 @@ enum {
     MAX_THREADS = 64
 };
 
-/* A descriptor that reads past the page cache; opened at its first use, and left to the source. */
+/* A descriptor that reads past the page cache; opened at its first use, and left to the file. */
 struct direct_file {
-    const struct ms_source *source;
-    int was_left; /* the source's, from a reader before */
+    const struct ms_file *file;
+    int was_left; /* the file's, from a reader before */
     _Atomic int descriptor;
 };
 
@@ -103,21 +102,21 @@ size_t ms_reader_place(uint64_t offset, size_t bytes, size_t slot_bytes, size_t 
 
 /* --- past the page cache */
 
-static struct direct_file *find_file(struct ms_reader *reader, const struct ms_source *source)
+static struct direct_file *find_file(struct ms_reader *reader, const struct ms_file *file)
 {
-    struct direct_file *file = reader->files;
-    while (file->source != source)
-        file++;
-    return file;
+    struct direct_file *direct = reader->files;
+    while (direct->file != file)
+        direct++;
+    return direct;
 }
 
-static int get_direct(struct direct_file *file)
+static int get_direct(struct direct_file *direct)
 {
-    int descriptor = atomic_load(&file->descriptor);
+    int descriptor = atomic_load(&direct->descriptor);
     if (descriptor != MS_DIRECT_NOT_OPENED)
         return descriptor;
-    const int opened = ms_direct_open(file->source);
-    if (atomic_compare_exchange_strong(&file->descriptor, &descriptor, opened))
+    const int opened = ms_direct_open(direct->file);
+    if (atomic_compare_exchange_strong(&direct->descriptor, &descriptor, opened))
         return opened;
     if (opened >= 0)
         ms_descriptor_close(opened); /* another thread was faster */
@@ -128,15 +127,15 @@ static int get_direct(struct direct_file *file)
  * Reads [begin, end) to `to`, with the whole blocks around it. Returns where it stopped: the caller
  * reads the rest through the page cache, which reports errors.
  */
-static uint64_t read_direct(struct direct_file *file, uint64_t begin, uint64_t end,
+static uint64_t read_direct(struct direct_file *direct, uint64_t begin, uint64_t end,
                             unsigned char *to)
 {
-    const int descriptor = get_direct(file);
+    const int descriptor = get_direct(direct);
     const uint64_t stop = block_up(end);
     to -= begin - block_down(begin);
     uint64_t at = block_down(begin);
     while (descriptor >= 0 && at < end) {
-        const ssize_t got = ms_file_read_by(file->source, descriptor, to, (size_t)(stop - at), at);
+        const ssize_t got = ms_file_read_by(direct->file, descriptor, to, (size_t)(stop - at), at);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
@@ -164,7 +163,7 @@ static uint64_t stretch_end(const struct ms_file_range *range, uint64_t begin)
  * ends. Missing pages between the ends are read all the same, but more slowly. */
 static uint64_t find_alike(const struct ms_file_range *range, uint64_t begin, bool *cached_out)
 {
-    const int descriptor = ms_file_descriptor(range->source);
+    const int descriptor = ms_file_descriptor(range->file);
     const uint64_t end = range->offset + range->bytes;
     uint64_t at = stretch_end(range, begin);
     *cached_out = ms_page_cache_has_ends(descriptor, begin, at);
@@ -180,18 +179,19 @@ static uint64_t find_alike(const struct ms_file_range *range, uint64_t begin, bo
 static bool read_large(struct ms_reader *reader, const struct ms_file_range *range,
                        unsigned char *to, struct ms_file_failure *failure_out)
 {
-    struct direct_file *file = find_file(reader, range->source);
+    struct direct_file *direct = find_file(reader, range->file);
     const uint64_t end = range->offset + range->bytes;
     bool is_read = true;
     for (uint64_t at = range->offset; at < end && is_read;) {
         bool cached = true;
-        const uint64_t stop = atomic_load(&file->descriptor) >= MS_DIRECT_NOT_OPENED
+        const uint64_t stop = atomic_load(&direct->descriptor) >= MS_DIRECT_NOT_OPENED
                                   ? find_alike(range, at, &cached)
                                   : end;
-        const uint64_t done = cached ? at : read_direct(file, at, stop, to + (at - range->offset));
+        const uint64_t done =
+            cached ? at : read_direct(direct, at, stop, to + (at - range->offset));
         while (sem_wait(&reader->cores) != 0) /* EINTR */
             ;
-        is_read = ms_file_read_now(range->source, done, to + (done - range->offset),
+        is_read = ms_file_read_now(range->file, done, to + (done - range->offset),
                                    (size_t)(stop - done), failure_out);
         sem_post(&reader->cores);
         at = stop;
@@ -199,23 +199,23 @@ static bool read_large(struct ms_reader *reader, const struct ms_file_range *ran
     return is_read;
 }
 
-static bool check(const struct ms_source *source, struct ms_file_failure *failure_out)
+static bool check(const struct ms_file *file, struct ms_file_failure *failure_out)
 {
     /* Checks twice, because one failed check may not mean that the file has changed. */
-    return ms_trust_check(source, failure_out) || ms_trust_check(source, failure_out);
+    return ms_trust_check(file, failure_out) || ms_trust_check(file, failure_out);
 }
 
 static bool read_range(struct ms_reader *reader, const struct ms_file_range *range,
                        unsigned char *to, struct ms_file_failure *failure_out)
 {
-    if (!ms_file_begin_use(range->source, failure_out))
+    if (!ms_file_begin_use(range->file, failure_out))
         return false;
     const bool is_read =
         (range->bytes < LARGE_BYTES
-             ? ms_file_read_now(range->source, range->offset, to, range->bytes, failure_out)
+             ? ms_file_read_now(range->file, range->offset, to, range->bytes, failure_out)
              : read_large(reader, range, to, failure_out)) &&
-        ms_source_read_check(range->source, range->offset, to, range->bytes, failure_out);
-    ms_file_end_use(range->source);
+        ms_source_read_check(range->file, range->offset, to, range->bytes, failure_out);
+    ms_file_end_use(range->file);
     return is_read;
 }
 
@@ -232,9 +232,9 @@ static CUresult read_batch(struct ms_reader *reader, size_t number, size_t slot,
             return CUDA_ERROR_DEINITIALIZED;
         is_read = read_range(reader, range, memory + range->place, failure_out);
         /* Checked after the read: a write before it shows in the times. */
-        const bool is_last = i + 1 == batch->count || range[1].source != range->source;
+        const bool is_last = i + 1 == batch->count || range[1].file != range->file;
         if (is_read && is_last)
-            is_read = check(range->source, failure_out);
+            is_read = check(range->file, failure_out);
         bytes += range->bytes;
     }
     if (is_read)
@@ -291,8 +291,8 @@ static bool is_for_caller(const struct ms_reading *what)
     const struct ms_file_range *first_part = &what->ranges[what->batches[0].first];
     const struct ms_file_range *last_part = &what->ranges[last->first + last->count - 1];
     return what->busy_threads <= 1 &&
-           ms_page_cache_count(ms_file_descriptor(first_part->source), first_part->offset, 1) > 0 &&
-           ms_page_cache_count(ms_file_descriptor(last_part->source),
+           ms_page_cache_count(ms_file_descriptor(first_part->file), first_part->offset, 1) > 0 &&
+           ms_page_cache_count(ms_file_descriptor(last_part->file),
                                last_part->offset + last_part->bytes - 1, 1) > 0;
 }
 
@@ -320,17 +320,17 @@ static bool list_files(struct ms_reader *reader)
     const size_t count = last->first + last->count;
     size_t changes = 1;
     for (size_t i = 1; i < count; i++)
-        changes += what->ranges[i].source != what->ranges[i - 1].source;
+        changes += what->ranges[i].file != what->ranges[i - 1].file;
     reader->files = ms_heap_alloc(changes * sizeof(*reader->files));
     if (reader->files == NULL)
         return false;
     for (size_t i = 0; i < count; i++) {
-        if (i > 0 && what->ranges[i].source == what->ranges[i - 1].source)
+        if (i > 0 && what->ranges[i].file == what->ranges[i - 1].file)
             continue;
-        struct direct_file *file = &reader->files[reader->file_count++];
-        file->source = what->ranges[i].source;
-        file->was_left = ms_direct_left(file->source);
-        atomic_init(&file->descriptor, file->was_left);
+        struct direct_file *direct = &reader->files[reader->file_count++];
+        direct->file = what->ranges[i].file;
+        direct->was_left = ms_direct_left(direct->file);
+        atomic_init(&direct->descriptor, direct->was_left);
     }
     return true;
 }
@@ -339,16 +339,16 @@ static void leave_or_close(void *argument)
 {
     const struct ms_reader *reader = argument;
     for (size_t i = 0; i < reader->file_count; i++) {
-        const struct direct_file *file = &reader->files[i];
-        const int descriptor = atomic_load(&file->descriptor);
-        const bool is_sources = descriptor == file->was_left;
-        if (!is_sources && descriptor != MS_DIRECT_NO_ROOM &&
-            !ms_direct_leave(file->source, descriptor) && descriptor >= 0)
+        const struct direct_file *direct = &reader->files[i];
+        const int descriptor = atomic_load(&direct->descriptor);
+        const bool is_files = descriptor == direct->was_left;
+        if (!is_files && descriptor != MS_DIRECT_NO_ROOM &&
+            !ms_direct_leave(direct->file, descriptor) && descriptor >= 0)
             ms_descriptor_close(descriptor);
     }
 }
 
-/* Usually false: nothing was opened, or the descriptor is the source's already. */
+/* Usually false: nothing was opened, or the descriptor is the file's already. */
 static bool has_opened(const struct ms_reader *reader)
 {
     bool has = false;
@@ -437,7 +437,7 @@ static void check_mappings(void *argument)
     struct ms_file_failure failure;
     bool is_good = true;
     for (size_t i = 0; i < reader->file_count && is_good; i++)
-        is_good = ms_trust_check_mappings(reader->files[i].source, &failure);
+        is_good = ms_trust_check_mappings(reader->files[i].file, &failure);
     if (!is_good) {
         reader->failed = CUDA_ERROR_OPERATING_SYSTEM;
         reader->failure = failure;

@@ -27,13 +27,13 @@
 
 #include "runtime/driver/driver.h"
 #include "runtime/files/direct.h"
-#include "runtime/files/source.h"
+#include "runtime/files/file.h"
 
 /* Slots begin and end at multiples of this; ranges are best cut there. */
 enum { MS_READER_BLOCK = MS_DIRECT_BLOCK };
 
 struct ms_file_range {
-    const struct ms_source *source; /* a file; the caller holds a reference */
+    const struct ms_file *file; /* the caller holds a reference */
     uint64_t offset;
     size_t bytes;
     size_t place; /* in its slot, from ms_reader_place */

@@ -26,7 +26,7 @@ struct read_range {
 };
 
 /* Sums the part as it was read, or reads the whole part again if the range has only a piece. */
-static bool sum_part(const struct ms_source *file, uint64_t begin, const struct read_range *range,
+static bool sum_part(const struct ms_file *file, uint64_t begin, const struct read_range *range,
                      uint64_t *sum_out, struct ms_file_failure *failure_out)
 {
     const bool is_whole = begin >= range->offset && begin + PART <= range->offset + range->count;
@@ -42,7 +42,7 @@ static bool sum_part(const struct ms_source *file, uint64_t begin, const struct 
 }
 
 /* Reports a change of the file instead, if there was one: the copy need not have differed. */
-static void explain_difference(const struct ms_source *file, uint64_t begin,
+static void explain_difference(const struct ms_file *file, uint64_t begin,
                                struct ms_file_failure *failure_out)
 {
     if (ms_trust_check(file, failure_out))
@@ -50,7 +50,7 @@ static void explain_difference(const struct ms_source *file, uint64_t begin,
             .file = file, .kind = MS_FAILURE_DIFFERS, .offset = begin, .bytes = PART};
 }
 
-bool ms_source_read_check(const struct ms_source *file, uint64_t offset, const void *bytes,
+bool ms_source_read_check(const struct ms_file *file, uint64_t offset, const void *bytes,
                           size_t count, struct ms_file_failure *failure_out)
 {
     const struct read_range range = {bytes, offset, count};
@@ -91,7 +91,7 @@ static int format_number(char *text, size_t bytes, const char *what, uint64_t no
 
 static void log_change(const struct ms_file_failure *failure)
 {
-    const struct ms_source *file = failure->file;
+    const struct ms_file *file = failure->file;
     const struct stat *now = &failure->now;
     const struct stat *then = ms_file_stat(file);
     char text[320] = "";
@@ -117,7 +117,7 @@ static void log_change(const struct ms_file_failure *failure)
                ms_file_path(file), what);
 }
 
-static void log_loss(const struct ms_source *file, int error)
+static void log_loss(const struct ms_file *file, int error)
 {
     if (error == EBADF)
         ms_log(MS_ERROR, "%s: the shim's descriptor of it is gone (%s), but its bytes are needed",
@@ -147,7 +147,7 @@ static void log_unreadable(const struct ms_file_failure *failure)
 
 void ms_source_read_log_failure(const struct ms_file_failure *failure)
 {
-    const struct ms_source *file = failure->file;
+    const struct ms_file *file = failure->file;
     switch (failure->kind) {
     case MS_FAILURE_GIVEN_UP:
         ms_log(MS_ERROR,
@@ -193,7 +193,7 @@ void ms_source_read_log_failure(const struct ms_file_failure *failure)
 }
 
 struct wanted_bytes {
-    const struct ms_source *file;
+    const struct ms_file *file;
     uint64_t offset;
     void *buffer;
     size_t bytes;
@@ -216,7 +216,7 @@ static void read_bytes(void *argument)
     ms_file_end_use(wanted->file);
 }
 
-static CUresult read_file(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
+static CUresult read_file(const struct ms_file *file, uint64_t offset, void *buffer, size_t bytes,
                           bool logs)
 {
     struct wanted_bytes wanted = {file, offset, buffer, bytes,
@@ -233,19 +233,21 @@ static CUresult read_file(const struct ms_source *file, uint64_t offset, void *b
 CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *buffer, size_t bytes,
                         const void **bytes_out)
 {
-    if (!ms_source_is_file(source)) {
-        *bytes_out = (const unsigned char *)ms_host_snapshot_data(source) + offset;
+    const struct ms_file *file = ms_source_file(source);
+    if (file == NULL) {
+        const struct ms_host_snapshot *snapshot = ms_source_snapshot(source);
+        *bytes_out = (const unsigned char *)ms_host_snapshot_data(snapshot) + offset;
         return CUDA_SUCCESS;
     }
     if (bytes_out != NULL)
         *bytes_out = buffer;
-    return read_file(source, offset, buffer, bytes, bytes_out != NULL);
+    return read_file(file, offset, buffer, bytes, bytes_out != NULL);
 }
 
 bool ms_source_read_is_current(const struct ms_source *source)
 {
-    struct wanted_bytes none = {.file = source};
-    if (!ms_source_is_file(source))
+    struct wanted_bytes none = {.file = ms_source_file(source)};
+    if (none.file == NULL)
         return true;
     ms_file_thread_call(read_bytes, &none);
     return none.is_read;

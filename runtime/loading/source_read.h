@@ -33,7 +33,7 @@ bool ms_source_read_is_current(const struct ms_source *source);
  * sample mistook other bytes for these (files/sums.h). Reads the rest of each part of which
  * the range has only a piece. In the file thread and the threads that it starts.
  */
-bool ms_source_read_check(const struct ms_source *file, uint64_t offset, const void *bytes,
+bool ms_source_read_check(const struct ms_file *file, uint64_t offset, const void *bytes,
                           size_t count, struct ms_file_failure *failure_out);
 
 /* Logs one line. Not in the file thread. */

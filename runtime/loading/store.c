@@ -18,7 +18,6 @@
 #include "runtime/base/quiet.h"
 #include "runtime/config/config.h"
 #include "runtime/files/host_snapshot.h"
-#include "runtime/files/source.h"
 
 struct ms_store {
     struct ms_counted counted; /* first: ms_store_drop */
@@ -223,18 +222,18 @@ struct ms_source *ms_store_add(struct ms_store *store, const void *bytes, size_t
 {
     if (!has_room(store, whole_pages(count), fault) || !put(store, bytes, count, fault))
         return NULL;
-    struct ms_source *source =
+    struct ms_host_snapshot *snapshot =
         ms_host_snapshot_create_stored(&(struct ms_stored){.memory = store->memory + store->used,
                                                            .bytes = count,
                                                            .pages_bytes = whole_pages(count),
                                                            .store = &store->counted,
                                                            .is_file = store->descriptor >= 0});
-    if (source == NULL) {
+    if (snapshot == NULL) {
         ms_fault_set(fault, "out of host memory");
         return NULL;
     }
     store->used += whole_pages(count);
-    return source;
+    return ms_host_snapshot_source(snapshot);
 }
 
 /* The program may have use for the addresses. */

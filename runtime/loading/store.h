@@ -2,7 +2,7 @@
 /*
  * A store: bytes of the device wait in it while they have no device memory. It is host memory, or a
  * file without a name in a folder; the file goes with the last of its bytes, or with the process.
- * The bytes are sources, as snapshots are (files/host_snapshot.h), but do not count as snapshots.
+ * The bytes are snapshots (files/host_snapshot.h), but do not count for METASHARD_SNAPSHOT_BYTES.
  *
  * One thread fills a store, and all may read. The store goes with its last source.
  */

@@ -128,13 +128,12 @@ static size_t cut_behind_part(uint64_t begin, size_t bytes, uint64_t end)
 }
 
 /* Adds [begin, end) of a file, cut where slots are full. */
-static void add_range(struct maker *maker, const struct ms_source *source, uint64_t begin,
-                      uint64_t end)
+static void add_range(struct maker *maker, const struct ms_file *file, uint64_t begin, uint64_t end)
 {
     while (begin < end) {
         if (!is_batch_open(maker->schedule) && !add_batch(maker))
             return;
-        struct ms_file_range range = {.source = source, .offset = begin};
+        struct ms_file_range range = {.file = file, .offset = begin};
         range.bytes = ms_reader_place(begin, (size_t)(end - begin), maker->slot_bytes, &maker->used,
                                       &range.place);
         range.bytes = cut_behind_part(begin, range.bytes, end);
@@ -152,21 +151,21 @@ static bool are_close(uint64_t end, uint64_t begin)
 
 static void make_ranges(struct maker *maker, const struct ms_read_request *requests, size_t count)
 {
-    const struct ms_source *source = requests[0].source;
+    const struct ms_file *file = requests[0].file;
     uint64_t begin = requests[0].offset;
     uint64_t end = begin + requests[0].bytes;
     for (size_t i = 1; i < count && !maker->out_of_memory; i++) {
         const uint64_t request_end = requests[i].offset + requests[i].bytes;
-        if (requests[i].source != source || !are_close(end, requests[i].offset)) {
-            add_range(maker, source, begin, end);
-            source = requests[i].source;
+        if (requests[i].file != file || !are_close(end, requests[i].offset)) {
+            add_range(maker, file, begin, end);
+            file = requests[i].file;
             begin = requests[i].offset;
             end = request_end;
         } else if (request_end > end) {
             end = request_end;
         }
     }
-    add_range(maker, source, begin, end);
+    add_range(maker, file, begin, end);
 }
 
 /* Extends the batch's last copy if the new copy follows it on both sides. */
@@ -212,7 +211,7 @@ static void add_copies(struct maker *maker, struct sweep *sweep, size_t batch,
                        const struct ms_file_range *range)
 {
     const uint64_t range_end = range->offset + range->bytes;
-    while (sweep->next < sweep->count && sweep->requests[sweep->next].source == range->source &&
+    while (sweep->next < sweep->count && sweep->requests[sweep->next].file == range->file &&
            sweep->requests[sweep->next].offset < range_end)
         sweep->active[sweep->active_count++] = sweep->next++;
     size_t kept = 0;
@@ -249,8 +248,8 @@ static int by_place_in_file(const void *a, const void *b)
 {
     const struct ms_read_request *left = a;
     const struct ms_read_request *right = b;
-    if (left->source != right->source)
-        return (uintptr_t)left->source < (uintptr_t)right->source ? -1 : 1;
+    if (left->file != right->file)
+        return (uintptr_t)left->file < (uintptr_t)right->file ? -1 : 1;
     if (left->offset != right->offset)
         return left->offset < right->offset ? -1 : 1;
     return left->address < right->address ? -1 : left->address > right->address;

@@ -10,11 +10,11 @@
 #include <stdint.h>
 
 #include "runtime/driver/driver.h"
-#include "runtime/files/source.h"
+#include "runtime/files/file.h"
 
-/* A range of a file source, and its destination. */
+/* A range of a file, and its destination. */
 struct ms_read_request {
-    const struct ms_source *source; /* the caller holds a reference */
+    const struct ms_file *file; /* the caller holds a reference */
     uint64_t offset;
     size_t bytes;
     CUdeviceptr address;

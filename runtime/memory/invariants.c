@@ -31,7 +31,7 @@ static void add(struct ms_lineage *sums, const struct ms_extent *extent)
     sums->kind_bytes[content->kind] += bytes;
     sums->cached_bytes += content->cached ? bytes : 0;
     sums->remote_bytes += content->locality == MS_REMOTE ? bytes : 0;
-    if (content->kind == MS_SOURCE && ms_source_is_file(content->source))
+    if (ms_content_file(content) != NULL)
         sums->file_bytes += bytes;
 }
 
@@ -253,8 +253,8 @@ static bool refers_to_enough(const struct ms_extent *extent)
     const struct ms_content *content = &extent->content;
     switch (content->kind) {
     case MS_SOURCE:
-        return ms_source_is_file(content->source)
-                   ? holds((uint64_t)ms_file_stat(content->source)->st_size, extent)
+        return ms_content_file(content) != NULL
+                   ? holds((uint64_t)ms_file_stat(ms_content_file(content))->st_size, extent)
                    : !content->cached;
     case MS_LAUNCHED:
         return holds(content->recorded->before.bytes, extent) &&

@@ -141,7 +141,7 @@ static void account(struct ms_lineage *lineage, const struct ms_extent *extent, 
     else if (!ms_content_is_nothing(&extent->content))
         lineage->deferred_bytes += change;
     lineage->kind_bytes[extent->content.kind] += change;
-    if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))
+    if (ms_content_file(&extent->content) != NULL)
         lineage->file_bytes += change;
     if (extent->content.cached)
         lineage->cached_bytes += change;
@@ -271,7 +271,7 @@ bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges
 static bool can_be_cached(const struct ms_content *content)
 {
     return content->kind == MS_FILL || content->kind == MS_LAUNCHED ||
-           (content->kind == MS_SOURCE && ms_source_is_file(content->source));
+           ms_content_file(content) != NULL;
 }
 
 static void make_present(struct ms_content *content)

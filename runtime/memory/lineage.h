@@ -90,6 +90,12 @@ static inline bool ms_content_is_present(const struct ms_content *content)
     return content->kind == MS_RESIDENT || content->cached;
 }
 
+/* The file that the bytes come from; NULL: none. */
+static inline struct ms_file *ms_content_file(const struct ms_content *content)
+{
+    return content->kind == MS_SOURCE ? ms_source_file(content->source) : NULL;
+}
+
 /* States of a byte, for questions about ranges (ms_lineage_any): a bit for each kind, and these. */
 #define MS_OF_KIND(kind) (1u << (kind))
 enum {

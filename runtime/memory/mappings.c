@@ -75,10 +75,10 @@ CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_progr
 }
 
 CUresult ms_mappings_join(struct ms_allocation *allocation,
-                          const struct ms_program_mapping *mapping, struct ms_source *copy,
+                          const struct ms_program_mapping *mapping, struct ms_host_snapshot *copy,
                           bool may_give_up)
 {
-    const struct ms_content content = {.kind = MS_SOURCE, .source = copy};
+    const struct ms_content content = {.kind = MS_SOURCE, .source = ms_host_snapshot_source(copy)};
     bool is_lost;
     const CUresult result =
         ms_backing_join(&MS_OWN(allocation)->backing, mapping->begin, mapping->end,

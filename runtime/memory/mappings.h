@@ -22,7 +22,7 @@ CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_progr
  * context is current.
  */
 CUresult ms_mappings_join(struct ms_allocation *allocation,
-                          const struct ms_program_mapping *mapping, struct ms_source *copy,
+                          const struct ms_program_mapping *mapping, struct ms_host_snapshot *copy,
                           bool may_give_up);
 
 /* Makes one real handle of memory under no mapping: of the pieces, which stay, with new memory

@@ -18,9 +18,10 @@ static uint64_t deferred_bytes(const struct ms_lineage *lineage)
 
 static void add_file(struct ms_state_block *block, const struct ms_content *content)
 {
-    if (content->kind != MS_SOURCE || !ms_source_is_file(content->source))
+    const struct ms_file *file = ms_content_file(content);
+    if (file == NULL)
         return;
-    block->file = ms_state_file(ms_file_path(content->source));
+    block->file = ms_state_file(ms_file_path(file));
     block->file_offset = content->source_offset;
 }
 
@@ -74,8 +75,7 @@ static enum ms_state_kind kind_of(const struct ms_content *content)
         [MS_SOURCE] = MS_BYTES_SNAPSHOT,     [MS_LAUNCHED] = MS_BYTES_LAUNCH,
         [MS_PARKED] = MS_BYTES_PARKED,       [MS_ABSENT] = MS_BYTES_ABSENT,
         [MS_RESIDENT] = MS_BYTES_RESIDENT};
-    return content->kind == MS_SOURCE && ms_source_is_file(content->source) ? MS_BYTES_FILE
-                                                                            : kinds[content->kind];
+    return ms_content_file(content) != NULL ? MS_BYTES_FILE : kinds[content->kind];
 }
 
 static struct ms_state_block describe_part(const struct ms_allocation *allocation, size_t begin,

@@ -238,7 +238,7 @@ static bool holds_file(const struct ms_checkpoint *checkpoint, const struct stat
 uint64_t ms_checkpoint_files_slow_ns = MS_NS_PER_S;
 
 struct headers {
-    const struct ms_source *source;
+    const struct ms_file *source;
     const char *path;
     struct ms_checkpoint *checkpoint;
     struct ms_fault *fault;
@@ -255,7 +255,7 @@ static void read_headers_there(void *argument)
 }
 
 /* Reads in the file thread: closing the file here would drop the program's locks on it. */
-static bool read_headers(const struct ms_source *source, const char *path,
+static bool read_headers(const struct ms_file *source, const char *path,
                          struct ms_checkpoint **checkpoint_out, struct ms_fault *fault)
 {
     struct headers headers = {.source = source, .path = path, .fault = fault};
@@ -271,7 +271,7 @@ static bool read_headers(const struct ms_source *source, const char *path,
 }
 
 /* Opens the checkpoint through its index if it has one, otherwise the file by itself. */
-static struct ms_checkpoint *open_checkpoint(const struct ms_source *source)
+static struct ms_checkpoint *open_checkpoint(const struct ms_file *source)
 {
     const char *path = ms_file_path(source);
     const struct stat *wanted = ms_file_stat(source);
@@ -298,7 +298,7 @@ static struct ms_checkpoint *open_checkpoint(const struct ms_source *source)
 }
 
 /* The file behind a source, or NULL if the file is not a checkpoint. Reads each file once. */
-static const struct file *find(const struct ms_source *source)
+static const struct file *find(const struct ms_file *source)
 {
     const struct stat *stat = ms_file_stat(source);
     const struct file *file = find_file(stat);
@@ -324,7 +324,7 @@ static size_t first_behind(const struct file *file, uint64_t begin)
     return MS_ARRAY_FIND(at, file->count, reach_of(file, at) <= begin);
 }
 
-void ms_checkpoint_files_visit(const struct ms_source *source, uint64_t begin, uint64_t end,
+void ms_checkpoint_files_visit(const struct ms_file *source, uint64_t begin, uint64_t end,
                                ms_checkpoint_files_visitor *visit, void *context)
 {
     const struct file *file = find(source);

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/files/source.h"
+#include "runtime/files/file.h"
 
 /* The most files known at a time; then the oldest is forgotten, and read again when needed. A
  * program that saves and loads for days has new files each time. Tests make it small. */
@@ -29,5 +29,5 @@ struct ms_tensor ms_checkpoint_files_at(size_t index);
  * read once, before the first visit. After the call only the tensor's name stays valid. */
 typedef bool ms_checkpoint_files_visitor(void *context, size_t index,
                                          const struct ms_tensor *tensor);
-void ms_checkpoint_files_visit(const struct ms_source *source, uint64_t begin, uint64_t end,
+void ms_checkpoint_files_visit(const struct ms_file *source, uint64_t begin, uint64_t end,
                                ms_checkpoint_files_visitor *visit, void *context);

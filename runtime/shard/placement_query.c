@@ -99,8 +99,8 @@ static void query_file(struct query *query, const struct ms_extent *extent)
     query->begin = extent->content.source_offset;
     query->end = query->begin + (extent->end - extent->begin);
     query->at = extent->begin;
-    ms_checkpoint_files_visit(extent->content.source, query->begin, query->end, query_tensor,
-                              query);
+    ms_checkpoint_files_visit(ms_content_file(&extent->content), query->begin, query->end,
+                              query_tensor, query);
 }
 
 /* Queries the part of a named range that lies in the extent; false: no part does. */
@@ -146,7 +146,7 @@ static void query_locked(struct query *query, const struct ms_allocation *alloca
     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
         if ((ms_content_states(&extent->content) & MS_UNDECIDED) == 0)
             continue;
-        if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))
+        if (ms_content_file(&extent->content) != NULL)
             query_file(query, extent);
         if (ms_shard_has_sheet_locked())
             query_by_address(query, allocation, extent);
@@ -234,9 +234,10 @@ static struct reader find_tensor_locked(const struct ms_allocation *allocation,
 {
     struct reader reader = {"a block", extent->begin, 0};
     const struct ms_content *content = &extent->content;
-    if (content->kind == MS_SOURCE && ms_source_is_file(content->source)) {
+    const struct ms_file *file = ms_content_file(content);
+    if (file != NULL) {
         reader.file_begin = content->source_offset;
-        ms_checkpoint_files_visit(content->source, reader.file_begin,
+        ms_checkpoint_files_visit(file, reader.file_begin,
                                   reader.file_begin + (extent->end - extent->begin), take_first,
                                   &reader);
     }

@@ -397,10 +397,11 @@ static bool set_seen(void *context, size_t index, const struct ms_tensor *tensor
 
 void ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t bytes)
 {
-    if (!ms_source_is_file(source))
+    const struct ms_file *file = ms_source_file(source);
+    if (file == NULL)
         return;
     ms_lock_take(&ms_shard.lock);
-    ms_checkpoint_files_visit(source, offset, offset + bytes, set_seen, NULL);
+    ms_checkpoint_files_visit(file, offset, offset + bytes, set_seen, NULL);
     ms_lock_drop(&ms_shard.lock);
 }
 
@@ -488,7 +489,7 @@ static bool is_given(const struct ms_allocation *allocation, size_t begin, size_
     bool found = false;
     struct ms_extent extent;
     while (!found && ms_lineage_next(ms_allocation_lineage(allocation), &begin, end, &extent))
-        found = extent.content.kind == MS_SOURCE && ms_source_is_file(extent.content.source);
+        found = ms_content_file(&extent.content) != NULL;
     return found;
 }
 

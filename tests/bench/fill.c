@@ -31,7 +31,7 @@ static size_t bytes;
 static CUcontext context;
 static CUstream stream;
 static CUdeviceptr memory;
-static struct ms_source *source;
+static struct ms_file *source;
 
 static void must(CUresult result, const char *what)
 {

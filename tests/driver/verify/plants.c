@@ -19,9 +19,9 @@ static bool is_planted(const char *fault)
 }
 
 /* A file that has changed is read all the same. */
-bool __real_ms_trust_check(const struct ms_source *file, struct ms_file_failure *failure_out);
-bool __wrap_ms_trust_check(const struct ms_source *file, struct ms_file_failure *failure_out);
-bool __wrap_ms_trust_check(const struct ms_source *file, struct ms_file_failure *failure_out)
+bool __real_ms_trust_check(const struct ms_file *file, struct ms_file_failure *failure_out);
+bool __wrap_ms_trust_check(const struct ms_file *file, struct ms_file_failure *failure_out);
+bool __wrap_ms_trust_check(const struct ms_file *file, struct ms_file_failure *failure_out)
 {
     return is_planted("file") || __real_ms_trust_check(file, failure_out);
 }

@@ -28,16 +28,16 @@ static struct {
     struct stat stat;
 } file;
 
-const struct stat *__wrap_ms_file_stat(const struct ms_source *source);
-const struct stat *__wrap_ms_file_stat(const struct ms_source *source)
+const struct stat *__wrap_ms_file_stat(const struct ms_file *source);
+const struct stat *__wrap_ms_file_stat(const struct ms_file *source)
 {
     (void)source;
     return &file.stat;
 }
 
-bool __wrap_ms_file_read_now(const struct ms_source *source, uint64_t offset, void *buffer,
+bool __wrap_ms_file_read_now(const struct ms_file *source, uint64_t offset, void *buffer,
                              size_t bytes, struct ms_file_failure *failure_out);
-bool __wrap_ms_file_read_now(const struct ms_source *source, uint64_t offset, void *buffer,
+bool __wrap_ms_file_read_now(const struct ms_file *source, uint64_t offset, void *buffer,
                              size_t bytes, struct ms_file_failure *failure_out)
 {
     const uint64_t size = (uint64_t)file.stat.st_size;

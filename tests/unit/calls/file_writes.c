@@ -263,9 +263,9 @@ MS_TEST_BETWEEN(start_wide, end_wide, the_host_keeps_bytes_of_a_file_without_dev
     CHECK_EQ(prepare(), 0);
     CHECK(is_let_go() && fake.physical_bytes <= FAKE_GRANULE);
     CHECK_EQ(wide_at(3 * FAKE_GRANULE).kind, MS_SOURCE);
-    CHECK(!ms_source_is_file(wide_at(3 * FAKE_GRANULE).source));
+    CHECK(ms_source_file(wide_at(3 * FAKE_GRANULE).source) == NULL);
     CHECK(wide_at(4 * FAKE_GRANULE).kind == MS_RESIDENT ||
-          !ms_source_is_file(wide_at(4 * FAKE_GRANULE).source));
+          ms_source_file(wide_at(4 * FAKE_GRANULE).source) == NULL);
     CHECK(wide_at(5 * FAKE_GRANULE).source == another.source);
     check_bytes_of_wide();
 }

@@ -329,18 +329,18 @@ MS_TEST_BETWEEN(start, end, a_copy_of_a_file_is_a_part_of_that)
     CHECK(mapped != MAP_FAILED);
     const uint64_t before = ms_counter_get(MS_COUNT_RECORDED_FILE_BYTES);
     check_copied(0, mapped, FAKE_GRANULE);
-    if (content().kind == MS_SOURCE && ms_source_is_file(content().source)) {
+    if (content().kind == MS_SOURCE && ms_source_file(content().source) != NULL) {
         CHECK_EQ(ms_counter_get(MS_COUNT_RECORDED_FILE_BYTES) - before, FAKE_GRANULE);
         CHECK_EQ(strcmp(event.text, "bytes of a file"), 0);
     }
     check_copied(FAKE_GRANULE, mapped, FAKE_GRANULE - 1); /* it is not looked for */
-    CHECK(!ms_source_is_file(content_at(FAKE_GRANULE).source));
-    if (ms_source_is_file(content().source)) {
+    CHECK(ms_source_file(content_at(FAKE_GRANULE).source) == NULL);
+    if (ms_source_file(content().source) != NULL) {
         use_plan(0, BYTES); /* which wants to know */
         check_copied(FAKE_GRANULE, mapped, 4096);
-        CHECK(ms_source_is_file(content_at(FAKE_GRANULE).source));
+        CHECK(ms_source_file(content_at(FAKE_GRANULE).source) != NULL);
         check_copied(FAKE_GRANULE, mapped, 4095);
-        CHECK(!ms_source_is_file(content_at(FAKE_GRANULE).source));
+        CHECK(ms_source_file(content_at(FAKE_GRANULE).source) == NULL);
         check_copied(FAKE_GRANULE, mapped, FAKE_GRANULE - 1);
     }
     CHECK_EQ(read_all(), CUDA_SUCCESS);

@@ -37,7 +37,7 @@ static void remove_file(void)
 }
 
 /* The file behind a mapping of it. */
-static struct ms_source *make_source(void)
+static struct ms_file *make_source(void)
 {
     uint64_t offset;
     const int file = mkstemp(path);
@@ -51,18 +51,18 @@ static struct ms_source *make_source(void)
     void *mapped = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, again, 0);
     CHECK(mapped != MAP_FAILED);
     close(again);
-    struct ms_source *source = ms_find_file(mapped, BYTES, &offset);
+    struct ms_file *source = ms_find_file(mapped, BYTES, &offset);
     CHECK(source != NULL);
     CHECK_EQ(munmap(mapped, BYTES), 0);
     return source;
 }
 
-static bool is_closed(const struct ms_source *source)
+static bool is_closed(const struct ms_file *source)
 {
     return ms_file_state(source) == MS_FILE_IS_CLOSED;
 }
 
-static void close_source(const struct ms_source *source)
+static void close_source(const struct ms_file *source)
 {
     char name[MS_PATH_BYTES];
     const struct stat *stat = ms_file_stat(source);
@@ -71,7 +71,7 @@ static void close_source(const struct ms_source *source)
     CHECK(is_closed(source));
 }
 
-static bool keep(const struct ms_source *source)
+static bool keep(const struct ms_file *source)
 {
     const struct stat *stat = ms_file_stat(source);
     const bool is_kept = ms_change_keep(stat->st_dev, stat->st_ino);
@@ -87,18 +87,18 @@ static void change(void)
     CHECK_EQ(close(file), 0);
 }
 
-static CUresult read_into(const struct ms_source *source, unsigned char *buffer)
+static CUresult read_into(struct ms_file *source, unsigned char *buffer)
 {
     const void *bytes;
     memset(buffer, 0, BYTES);
-    const CUresult result = ms_source_read(source, 0, buffer, BYTES, &bytes);
+    const CUresult result = ms_source_read(ms_file_source(source), 0, buffer, BYTES, &bytes);
     CHECK(result != CUDA_SUCCESS || bytes == buffer);
     return result;
 }
 
 MS_TEST(a_kept_source_is_read_from_its_copy)
 {
-    struct ms_source *source = make_source();
+    struct ms_file *source = make_source();
     close_source(source);
     CHECK(keep(source));
     CHECK(!is_closed(source));
@@ -106,20 +106,20 @@ MS_TEST(a_kept_source_is_read_from_its_copy)
     change();
     CHECK_EQ(read_into(source, seen), CUDA_SUCCESS);
     CHECK_BYTES(seen, original, BYTES);
-    CHECK(ms_source_read_is_current(source));
-    ms_source_drop(source);
+    CHECK(ms_source_read_is_current(ms_file_source(source)));
+    ms_file_drop(source);
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
 }
 
 MS_TEST(a_changed_source_without_a_copy_fails)
 {
-    struct ms_source *source = make_source();
+    struct ms_file *source = make_source();
     change();
     CHECK_EQ(read_into(source, seen), CUDA_ERROR_OPERATING_SYSTEM);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
-static bool close_deleted(const struct ms_source *source)
+static bool close_deleted(const struct ms_file *source)
 {
     char name[MS_PATH_BYTES];
     const struct stat *stat = ms_file_stat(source);
@@ -129,20 +129,20 @@ static bool close_deleted(const struct ms_source *source)
 /* Somebody answers the deletion of a file that had this one's inode before. */
 MS_TEST(only_a_file_without_links_is_deleted)
 {
-    struct ms_source *source = make_source();
+    struct ms_file *source = make_source();
     CHECK(!close_deleted(source));
     CHECK_EQ(ms_file_state(source), MS_FILE_IS_OPEN);
     CHECK_EQ(read_into(source, seen), CUDA_SUCCESS);
     CHECK_EQ(unlink(path), 0);
     CHECK(close_deleted(source));
     CHECK(is_closed(source));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* Too late for a copy. */
 MS_TEST(a_changed_file_is_not_kept)
 {
-    struct ms_source *source = make_source();
+    struct ms_file *source = make_source();
     close_source(source);
     usleep(30000);
     const int file = open(path, O_WRONLY);
@@ -151,12 +151,12 @@ MS_TEST(a_changed_file_is_not_kept)
     CHECK(!keep(source));
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
     CHECK_EQ(read_into(source, seen), CUDA_ERROR_OPERATING_SYSTEM);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST(copies_have_the_limit_of_snapshots)
 {
-    struct ms_source *source = make_source();
+    struct ms_file *source = make_source();
     ms_host_snapshot_set_limit(BYTES - 1);
     close_source(source);
     CHECK(!keep(source));
@@ -166,7 +166,7 @@ MS_TEST(copies_have_the_limit_of_snapshots)
     CHECK(keep(source));
     CHECK_EQ(read_into(source, seen), CUDA_SUCCESS);
     CHECK_BYTES(seen, original, BYTES);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 static bool is_own_table = true;
@@ -181,26 +181,26 @@ bool __wrap_ms_file_thread_has_own_table(void)
 /* The program could close the copy. */
 MS_TEST(a_file_thread_without_a_table_of_its_own_keeps_nothing)
 {
-    struct ms_source *source = make_source();
+    struct ms_file *source = make_source();
     is_own_table = false;
     close_source(source);
     CHECK(!keep(source));
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* A file that nobody closes is left alone. */
 MS_TEST(nothing_else_is_kept)
 {
-    struct ms_source *source = make_source();
+    struct ms_file *source = make_source();
     const struct stat *stat = ms_file_stat(source);
     CHECK(ms_change_keep(stat->st_dev, stat->st_ino));
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 struct short_read {
-    struct ms_source *source;
+    struct ms_file *source;
     struct ms_file_failure failure;
     int error; /* of an earlier call */
     bool is_read;
@@ -227,7 +227,7 @@ MS_TEST(a_file_that_ends_too_early_has_no_error)
         CHECK_EQ(read.failure.offset, BYTES);
         CHECK_EQ(read.failure.bytes, BYTES / 2);
     }
-    ms_source_drop(read.source);
+    ms_file_drop(read.source);
 }
 
 /* --- one of several files */
@@ -242,7 +242,7 @@ static void make_two(void)
 
 static const struct stat *stat_of(const struct test_file *file)
 {
-    return ms_file_stat(file->source);
+    return ms_file_stat(file->opened);
 }
 
 static bool close_one(const struct test_file *file, bool is_deleted)
@@ -257,8 +257,8 @@ static void end_one(const struct test_file *file, bool is_lost)
 
 static void check_states(enum ms_file_state of_first, enum ms_file_state of_second)
 {
-    CHECK_EQ(ms_file_state(first.source), of_first);
-    CHECK_EQ(ms_file_state(second.source), of_second);
+    CHECK_EQ(ms_file_state(first.opened), of_first);
+    CHECK_EQ(ms_file_state(second.opened), of_second);
 }
 
 MS_TEST_AFTER(make_two, a_close_closes_the_file_it_names_alone)
@@ -283,9 +283,9 @@ MS_TEST_AFTER(make_two, a_close_closes_the_file_it_names_alone)
     end_one(&first, true);
     CHECK_EQ(count_open_there(), before - 1);
     end_one(&second, false);
-    CHECK_EQ(read_into(second.source, seen), CUDA_ERROR_OPERATING_SYSTEM); /* it is shorter */
-    ms_source_drop(first.source);
-    ms_source_drop(second.source);
+    CHECK_EQ(read_into(second.opened, seen), CUDA_ERROR_OPERATING_SYSTEM); /* it is shorter */
+    ms_file_drop(first.opened);
+    ms_file_drop(second.opened);
     CHECK_EQ(count_open_there(), before - 2);
 }
 
@@ -305,10 +305,10 @@ MS_TEST_AFTER(make_two, a_copy_has_all_bytes_and_others_have_none)
     CHECK_EQ(ms_source_read(second.source, 0, seen, second.bytes, (const void **)&bytes),
              CUDA_SUCCESS);
     CHECK_BYTES(bytes, second.data, second.bytes);
-    ms_source_drop(second.source);
+    ms_file_drop(second.opened);
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
     CHECK_EQ(count_open_there(), before - 1);
-    ms_source_drop(first.source);
+    ms_file_drop(first.opened);
 }
 
 /* A file that was given up before: the copy is for the source that is there now. */
@@ -317,20 +317,20 @@ MS_TEST_AFTER(make_two, all_sources_of_a_file_are_kept)
     struct ms_mapping mapping = {.device = stat_of(&first)->st_dev,
                                  .inode = stat_of(&first)->st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", first.path);
-    atomic_store(&first.source->state, MS_FILE_IS_LOST);
-    struct ms_source *again = ms_trust_open(&mapping, BYTES);
-    CHECK(again != NULL && again != first.source);
-    atomic_store(&first.source->state, MS_FILE_IS_OPEN);
+    atomic_store(&first.opened->state, MS_FILE_IS_LOST);
+    struct ms_file *again = ms_trust_open(&mapping, BYTES);
+    CHECK(again != NULL && again != first.opened);
+    atomic_store(&first.opened->state, MS_FILE_IS_OPEN);
     CHECK(close_one(&first, false));
     CHECK_EQ(ms_file_state(again), MS_FILE_IS_CLOSED);
     CHECK(ms_change_keep(mapping.device, mapping.inode));
-    CHECK_EQ(ms_file_state(first.source), MS_FILE_IS_KEPT);
+    CHECK_EQ(ms_file_state(first.opened), MS_FILE_IS_KEPT);
     CHECK_EQ(ms_file_state(again), MS_FILE_IS_KEPT);
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 2 * BYTES);
-    ms_source_drop(again);
-    ms_source_drop(first.source);
+    ms_file_drop(again);
+    ms_file_drop(first.opened);
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
-    ms_source_drop(second.source);
+    ms_file_drop(second.opened);
 }
 
 static void check_denied(int call)
@@ -343,8 +343,8 @@ static void check_denied(int call)
     check_states(MS_FILE_IS_CLOSED, MS_FILE_IS_OPEN);
     CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), 0);
     CHECK_EQ(count_open_there(), before);
-    ms_source_drop(first.source);
-    ms_source_drop(second.source);
+    ms_file_drop(first.opened);
+    ms_file_drop(second.opened);
 }
 
 MS_TEST(a_source_has_no_copy_without_a_file_in_memory)
@@ -376,7 +376,7 @@ MS_TEST_AFTER(make_two, a_deleted_file_is_answered_once)
     CHECK(!find_deleted(&second));
     CHECK_EQ(unlink(second.path), 0);
     CHECK(!find_deleted(&second)); /* files without a lease are not asked */
-    atomic_store(&second.source->is_deleted, true);
+    atomic_store(&second.opened->is_deleted, true);
     CHECK(find_deleted(&second));
     CHECK(!close_one(&first, true)); /* it has its link */
     CHECK(close_one(&second, true));
@@ -388,15 +388,15 @@ MS_TEST_AFTER(make_two, a_deleted_file_is_answered_once)
     end_one(&second, true);
     CHECK(!find_deleted(&second));
     CHECK(!close_one(&second, true));
-    ms_source_drop(first.source);
-    ms_source_drop(second.source);
+    ms_file_drop(first.opened);
+    ms_file_drop(second.opened);
 }
 
 static void make_leased(void)
 {
     ms_config.leases = true;
     make_two();
-    needs_lease(atomic_load(&first.source->lease.is_taken), first.path);
+    needs_lease(atomic_load(&first.opened->lease.is_taken), first.path);
 }
 
 MS_TEST_AFTER(make_leased, a_deleted_file_with_a_lease_is_found)
@@ -406,8 +406,8 @@ MS_TEST_AFTER(make_leased, a_deleted_file_with_a_lease_is_found)
     CHECK(find_deleted(&first));
     ms_lease_thread_give_back(stat_of(&first)->st_dev, stat_of(&first)->st_ino);
     CHECK(!find_deleted(&first));
-    ms_source_drop(first.source);
-    ms_source_drop(second.source);
+    ms_file_drop(first.opened);
+    ms_file_drop(second.opened);
 }
 
 MS_TEST_AFTER(make_leased, the_lease_of_one_file_is_dropped)
@@ -415,15 +415,15 @@ MS_TEST_AFTER(make_leased, the_lease_of_one_file_is_dropped)
     const struct stat *stat = stat_of(&first);
     ms_lease_thread_give_back(stat->st_dev + 1, stat->st_ino);
     ms_lease_thread_give_back(stat->st_dev, stat->st_ino + 1000000);
-    CHECK(atomic_load(&first.source->lease.is_taken) &&
-          atomic_load(&second.source->lease.is_taken));
+    CHECK(atomic_load(&first.opened->lease.is_taken) &&
+          atomic_load(&second.opened->lease.is_taken));
     ms_lease_thread_give_back(stat->st_dev, stat->st_ino);
-    CHECK(!atomic_load(&first.source->lease.is_taken));
-    CHECK(atomic_load(&second.source->lease.is_taken));
+    CHECK(!atomic_load(&first.opened->lease.is_taken));
+    CHECK(atomic_load(&second.opened->lease.is_taken));
     close(open(first.path, O_WRONLY)); /* nobody waits */
-    ms_source_drop(second.source);
+    ms_file_drop(second.opened);
     CHECK(!ms_lease_any());
-    ms_source_drop(first.source);
+    ms_file_drop(first.opened);
 }
 
 /* --- the thread that answers */
@@ -475,7 +475,7 @@ static _Atomic unsigned wrong, read_count;
 MS_TEST(a_file_that_is_kept_is_read_ahead)
 {
     enum { STEP = 64 << 10, PAGE = 4096 };
-    struct ms_source *source = make_source();
+    struct ms_file *source = make_source();
     const int file = open(path, O_RDONLY);
     const struct test_file cold = {.descriptor = file, .bytes = BYTES};
     close_source(source);
@@ -488,7 +488,7 @@ MS_TEST(a_file_that_is_kept_is_read_ahead)
     CHECK(!keep(source));
     CHECK(count_cached(&cold) > STEP / PAGE);
     close(file);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 static void *read_again_and_again(void *source)
@@ -509,7 +509,7 @@ MS_TEST(reads_that_are_under_way_are_waited_for)
 {
     enum { READERS = 3, READS = 30 };
     pthread_t readers[READERS];
-    struct ms_source *source = make_source();
+    struct ms_file *source = make_source();
     for (int i = 0; i < READERS; i++)
         CHECK_EQ(ms_file_thread_create(&readers[i], read_again_and_again, source), 0);
     while (atomic_load(&read_count) < READS)
@@ -523,5 +523,5 @@ MS_TEST(reads_that_are_under_way_are_waited_for)
     for (int i = 0; i < READERS; i++)
         CHECK_EQ(pthread_join(readers[i], NULL), 0);
     CHECK_EQ(wrong, 0);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }

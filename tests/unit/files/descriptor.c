@@ -25,7 +25,7 @@ enum { FILES = 200, DESCRIPTORS = 64, BYTES = 96 << 10 };
 
 static char folder[] = "/tmp/metashard-descriptor-XXXXXX";
 static char log_path[] = "/tmp/metashard-descriptor-log-XXXXXX";
-static struct ms_source *sources[FILES];
+static struct ms_file *sources[FILES];
 
 static const char *name_of(int file)
 {
@@ -68,11 +68,11 @@ static void *map(int number)
     return mapped;
 }
 
-static struct ms_source *find(int number)
+static struct ms_file *find(int number)
 {
     uint64_t offset;
     void *mapped = map(number);
-    struct ms_source *source = ms_find_file(mapped, BYTES, &offset);
+    struct ms_file *source = ms_find_file(mapped, BYTES, &offset);
     CHECK(source == NULL || offset == 0);
     CHECK_EQ(munmap(mapped, BYTES), 0);
     return source;
@@ -112,7 +112,7 @@ static void make_sources(void)
 static CUresult read_source(int number, unsigned char *buffer)
 {
     const void *bytes;
-    return ms_source_read(sources[number], 0, buffer, BYTES, &bytes);
+    return ms_source_read(ms_file_source(sources[number]), 0, buffer, BYTES, &bytes);
 }
 
 static void check_source(int number)
@@ -171,7 +171,7 @@ static void read_with(unsigned thread_count)
     static struct ms_read_batch batches[FILES];
     _Atomic bool is_cancelled = false;
     for (size_t i = 0; i < FILES; i++) {
-        ranges[i] = (struct ms_file_range){.source = sources[i], .bytes = BYTES};
+        ranges[i] = (struct ms_file_range){.file = sources[i], .bytes = BYTES};
         batches[i] = (struct ms_read_batch){.first = i, .count = 1};
     }
     const struct ms_reading reading = {.ranges = ranges,
@@ -277,7 +277,7 @@ MS_TEST(a_file_that_was_deleted)
 MS_TEST_AFTER(make_sources, a_file_without_a_name_is_kept)
 {
     const int shard = FILES - 1;
-    ms_source_drop(sources[shard]);
+    ms_file_drop(sources[shard]);
     void *mapped = map(shard);
     delete_file(shard);
     uint64_t offset;

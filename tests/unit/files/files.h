@@ -26,7 +26,8 @@ struct test_file {
     int descriptor;
     size_t bytes;
     unsigned char *data;
-    struct ms_source *source;
+    struct ms_file *opened;
+    struct ms_source *source; /* the same, as contents have it */
 };
 
 enum { MAX_TEST_FILES = 8 };
@@ -86,8 +87,9 @@ static inline void make_test_file(struct test_file *file, const char *folder, si
     CHECK_EQ(fstat(file->descriptor, &stat), 0);
     struct ms_mapping mapping = {.device = stat.st_dev, .inode = stat.st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", file->path);
-    file->source = ms_trust_open(&mapping, bytes);
-    CHECK(file->source != NULL);
+    file->opened = ms_trust_open(&mapping, bytes);
+    CHECK(file->opened != NULL);
+    file->source = ms_file_source(file->opened);
 }
 
 /* How many pages of it are in the page cache. */

@@ -34,7 +34,7 @@ static void set_up(void)
                               "{\"a\":{\"data_offsets\":[0,%d]},\"b\":{\"data_offsets\":[%d,%d]}}",
                               TENSOR, TENSOR, 2 * TENSOR);
     file.data[8 + used] = ' ';
-    ms_source_drop(file.source);
+    ms_file_drop(file.opened);
     const int writer = open(file.path, O_WRONLY);
     CHECK_EQ(pwrite(writer, file.data, BYTES, 0), BYTES);
     close(writer);
@@ -70,10 +70,10 @@ static void check_let_go(void)
     CHECK(!ms_lease_any());
 }
 
-static struct ms_source *find(size_t at)
+static struct ms_file *find(size_t at)
 {
     uint64_t found_at = 0;
-    struct ms_source *source = ms_find_file(memory + at, TENSOR, &found_at);
+    struct ms_file *source = ms_find_file(memory + at, TENSOR, &found_at);
     CHECK(source == NULL || found_at == at);
     return source;
 }
@@ -91,11 +91,11 @@ static void check_miss(void)
 /* While deferred bytes come from it, it stays. */
 static void check_found(void)
 {
-    struct ms_source *source = find(HEAD);
+    struct ms_file *source = find(HEAD);
     CHECK(source != NULL);
     nanosleep(&(struct timespec){.tv_nsec = 900 * 1000 * 1000}, NULL);
     CHECK(is_open());
-    ms_source_drop(source);
+    ms_file_drop(source);
     CHECK(!is_open());
     CHECK(!ms_lease_any());
 }

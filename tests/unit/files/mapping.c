@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/files/file.h"
 #include "runtime/files/mapping.h"
 
 #include <errno.h>
@@ -18,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/files/file.h"
 #include "runtime/files/file_thread.h"
 #include "runtime/files/trust.h"
 #include "runtime/finding/find.h"
@@ -72,7 +72,7 @@ static void write_byte(void)
     close(writer);
 }
 
-static struct ms_source *find(const unsigned char *address, size_t bytes, uint64_t *offset_out)
+static struct ms_file *find(const unsigned char *address, size_t bytes, uint64_t *offset_out)
 {
     return ms_find_file(address, bytes, offset_out);
 }
@@ -80,10 +80,10 @@ static struct ms_source *find(const unsigned char *address, size_t bytes, uint64
 /* The source of the whole file, as it is then. */
 static struct stat found_as;
 
-static struct ms_source *find_whole(void)
+static struct ms_file *find_whole(void)
 {
     uint64_t offset;
-    struct ms_source *source = find(map(PROT_READ, MAP_PRIVATE), BYTES, &offset);
+    struct ms_file *source = find(map(PROT_READ, MAP_PRIVATE), BYTES, &offset);
     CHECK(source != NULL);
     CHECK_EQ(fstat(file, &found_as), 0);
     return source;
@@ -105,12 +105,12 @@ MS_TEST(no_other_inode_is_taken_for_that_of_a_source)
     uint64_t offset;
     struct stat stat;
     CHECK_EQ(fstat(file, &stat), 0);
-    struct ms_source *source = find(map(PROT_READ, MAP_PRIVATE), 100000, &offset);
+    struct ms_file *source = find(map(PROT_READ, MAP_PRIVATE), 100000, &offset);
     needs_mappings(source != NULL, path);
     CHECK(ms_file_may_be_of(stat.st_dev, stat.st_ino));
     for (ino_t other = 1; other < MANY; other++)
         CHECK(!ms_file_may_be_of(stat.st_dev, stat.st_ino + other));
-    ms_source_drop(source);
+    ms_file_drop(source);
     CHECK(!ms_file_may_be_of(stat.st_dev, stat.st_ino));
 }
 
@@ -118,16 +118,15 @@ MS_TEST_AFTER(make_file, a_clean_private_mapping_is_the_file)
 {
     unsigned char *address = map(PROT_READ | PROT_WRITE, MAP_PRIVATE);
     uint64_t offset;
-    struct ms_source *source = find(address + 1000, 100000, &offset);
+    struct ms_file *source = find(address + 1000, 100000, &offset);
     needs_mappings(source != NULL, path);
     CHECK_EQ(offset, 1000);
-    CHECK(ms_source_is_file(source));
     unsigned char *buffer = malloc(100000);
     const void *bytes;
-    CHECK_EQ(ms_source_read(source, offset, buffer, 100000, &bytes), CUDA_SUCCESS);
+    CHECK_EQ(ms_source_read(ms_file_source(source), offset, buffer, 100000, &bytes), CUDA_SUCCESS);
     CHECK_BYTES(bytes, address + 1000, 100000);
     free(buffer);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST_AFTER(make_file, a_written_private_page_is_not_the_file)
@@ -171,9 +170,9 @@ MS_TEST_AFTER(make_file, a_file_that_is_open_for_writing_is_not_trusted)
 {
     unsigned char *address = map(PROT_READ, MAP_PRIVATE);
     uint64_t offset;
-    struct ms_source *source = find(address, BYTES, &offset);
+    struct ms_file *source = find(address, BYTES, &offset);
     needs_mappings(source != NULL, path);
-    ms_source_drop(source);
+    ms_file_drop(source);
     const int flags[] = {O_WRONLY, O_RDWR, O_RDWR | O_APPEND};
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
         const int writer = open(path, flags[i] | O_CLOEXEC);
@@ -182,20 +181,20 @@ MS_TEST_AFTER(make_file, a_file_that_is_open_for_writing_is_not_trusted)
         CHECK_EQ(close(writer), 0);
         source = find(address, BYTES, &offset);
         CHECK(source != NULL);
-        ms_source_drop(source);
+        ms_file_drop(source);
     }
 }
 
-static CUresult read_all(const struct ms_source *source)
+static CUresult read_all(struct ms_file *source)
 {
     static unsigned char buffer[BYTES];
     const void *bytes;
-    return ms_source_read(source, 0, buffer, BYTES, &bytes);
+    return ms_source_read(ms_file_source(source), 0, buffer, BYTES, &bytes);
 }
 
 MS_TEST_AFTER(make_file, a_file_overwritten_later_is_refused)
 {
-    struct ms_source *source = find_whole();
+    struct ms_file *source = find_whole();
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
     write_byte(); /* same size, at once after the recording */
     CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
@@ -203,7 +202,7 @@ MS_TEST_AFTER(make_file, a_file_overwritten_later_is_refused)
 
 MS_TEST_AFTER(make_file, a_modification_time_set_back_does_not_hide_a_change)
 {
-    struct ms_source *source = find_whole();
+    struct ms_file *source = find_whole();
     write_byte();
     set_time_back(0);
     CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
@@ -211,14 +210,14 @@ MS_TEST_AFTER(make_file, a_modification_time_set_back_does_not_hide_a_change)
 
 MS_TEST_AFTER(make_file, a_truncated_file_is_refused)
 {
-    struct ms_source *source = find_whole();
+    struct ms_file *source = find_whole();
     CHECK_EQ(truncate(path, BYTES / 2), 0);
     CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
 }
 
 MS_TEST_AFTER(make_file, an_unlinked_file_still_works)
 {
-    struct ms_source *source = find_whole();
+    struct ms_file *source = find_whole();
     unlink(path);
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
 }
@@ -228,7 +227,7 @@ MS_TEST(a_link_does_not_hide_what_comes_later)
 {
     char other[sizeof(path) + 2];
     make_file();
-    struct ms_source *source = find_whole();
+    struct ms_file *source = find_whole();
     snprintf(other, sizeof(other), "%s-2", path);
     CHECK_EQ(link(path, other), 0);
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
@@ -244,7 +243,7 @@ MS_TEST(a_link_hides_a_write_whose_time_is_set_back)
 {
     char other[sizeof(path) + 2];
     make_file();
-    struct ms_source *source = find_whole();
+    struct ms_file *source = find_whole();
     snprintf(other, sizeof(other), "%s-2", path);
     write_byte();
     CHECK_EQ(link(path, other), 0);
@@ -276,13 +275,13 @@ MS_TEST_AFTER(make_file, two_tensors_of_one_file_share_a_descriptor)
 {
     unsigned char *address = map(PROT_READ, MAP_PRIVATE);
     uint64_t offset;
-    struct ms_source *first = find(address, 70000, &offset);
-    struct ms_source *second = find(address + 80000, 70000, &offset);
+    struct ms_file *first = find(address, 70000, &offset);
+    struct ms_file *second = find(address + 80000, 70000, &offset);
     CHECK(first != NULL && first == second);
     CHECK_EQ(offset, 80000);
-    ms_source_drop(first);
+    ms_file_drop(first);
     CHECK_EQ(read_all(second), CUDA_SUCCESS);
-    ms_source_drop(second);
+    ms_file_drop(second);
 }
 
 /* A file on an overlay whose lower layer is another file system: fstat and the kernel's list of
@@ -330,13 +329,14 @@ MS_TEST_BETWEEN(start_on_overlay, leave_overlay, a_file_on_an_overlay_is_found)
 {
     unsigned char *address = map(PROT_READ, MAP_PRIVATE);
     uint64_t offset;
-    struct ms_source *source = find(address + 100000, 70000, &offset);
+    struct ms_file *source = find(address + 100000, 70000, &offset);
     CHECK(source != NULL);
     unsigned char seen[10];
     const void *bytes;
-    CHECK_EQ(ms_source_read(source, offset, seen, sizeof(seen), &bytes), CUDA_SUCCESS);
+    CHECK_EQ(ms_source_read(ms_file_source(source), offset, seen, sizeof(seen), &bytes),
+             CUDA_SUCCESS);
     CHECK_BYTES(bytes, "checkpoint", 10);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* Neither the lease nor the writers of an overlay's file include its mappings. */
@@ -376,11 +376,11 @@ MS_TEST_BETWEEN(start_on_overlay, leave_overlay, a_file_that_was_copied_up_is_no
     CHECK_EQ(pwrite(writer, "CHECKPOINT", 10, 100000), 10);
     close(writer);
     CHECK_BYTES(address + 100000, "checkpoint", 10);
-    struct ms_source *changed = find(address + 100000, 70000, &offset);
-    struct ms_source *same = find(address, 70000, &offset);
+    struct ms_file *changed = find(address + 100000, 70000, &offset);
+    struct ms_file *same = find(address, 70000, &offset);
     CHECK(changed == NULL);
     CHECK(same != NULL);
-    ms_source_drop(same);
+    ms_file_drop(same);
 }
 
 /* Nor is what a descriptor from before that reads, which cannot be compared with it. */
@@ -675,12 +675,12 @@ static void check_given_pages(const char *folder, size_t page_bytes, size_t ther
         CHECK_EQ(*(volatile unsigned char *)&mapped[i * page_bytes], 0);
     if (!start_handler(mapped, bytes))
         ms_test_skip("no userfaultfd for such memory here");
-    struct ms_source *source = find(mapped, bytes, &offset);
+    struct ms_file *source = find(mapped, bytes, &offset);
     for (size_t i = 0; i < 4; i++)
         CHECK_EQ(mapped[i * page_bytes], i < there ? 0 : 0x5a);
     if (source == NULL)
         return; /* the memory is copied */
-    CHECK_EQ(ms_source_read(source, offset, seen, bytes, &from), CUDA_SUCCESS);
+    CHECK_EQ(ms_source_read(ms_file_source(source), offset, seen, bytes, &from), CUDA_SUCCESS);
     CHECK_BYTES(seen, mapped, bytes);
 }
 

@@ -93,7 +93,7 @@ static bool is_advice_shown(void)
     return is_shown;
 }
 
-static struct ms_source *copy_from(const void *address)
+static struct ms_file *copy_from(const void *address)
 {
     uint64_t offset;
     const char *preload = getenv("LD_PRELOAD");
@@ -101,7 +101,7 @@ static struct ms_source *copy_from(const void *address)
         ms_test_skip("smaps has no mapping of its own for the file under valgrind");
     if (!is_advice_shown())
         ms_test_skip("an emulator takes no advice");
-    struct ms_source *source = ms_find_file((const char *)address + COPIED, COPIED, &offset);
+    struct ms_file *source = ms_find_file((const char *)address + COPIED, COPIED, &offset);
     needs_mappings(source != NULL, path);
     needs_lease(ms_lease_any(), path);
     return source;
@@ -111,20 +111,20 @@ MS_TEST_AFTER(make_file, a_copy_stops_read_ahead_of_its_mapping)
 {
     const void *address = map(), *other = map();
     CHECK(!is_random(address));
-    struct ms_source *source = copy_from(address);
+    struct ms_file *source = copy_from(address);
     CHECK(is_random(address));
     CHECK(!is_random(other));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST_AFTER(make_file, a_checkpoint_that_is_mapped_then_is_not_read_ahead_either)
 {
-    struct ms_source *source = copy_from(map());
+    struct ms_file *source = copy_from(map());
     const void *address = map();
     CHECK(is_random(address));
     ms_read_ahead_look(false);
     CHECK(!is_random(map()));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* Before the first copy there is no advice, and who reads a header touches it. */
@@ -159,7 +159,7 @@ MS_TEST(a_device_that_is_mapped_is_not_read)
 MS_TEST_AFTER(make_file, a_mapping_where_another_was_gets_advice_of_its_own)
 {
     void *address = map();
-    struct ms_source *source = copy_from(address);
+    struct ms_file *source = copy_from(address);
     map_at(address, MAP_FIXED);
     CHECK(is_random(address));
     CHECK_EQ(munmap(address, BYTES), 0);
@@ -172,15 +172,15 @@ MS_TEST_AFTER(make_file, a_mapping_where_another_was_gets_advice_of_its_own)
     close(other);
     CHECK(!is_random(address));
     nanosleep(&(struct timespec){.tv_nsec = 100 * 1000 * 1000}, NULL); /* its times are old */
-    ms_source_drop(copy_from(address));
+    ms_file_drop(copy_from(address));
     CHECK(is_random(address));
     unlink("/tmp/metashard-ahead-before");
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST_AFTER(make_file, a_file_that_begins_otherwise_is_read_ahead)
 {
-    struct ms_source *source = copy_from(map());
+    struct ms_file *source = copy_from(map());
     char other[] = "/tmp/metashard-other-XXXXXX";
     const int file = mkstemp(other);
     unlink(other);
@@ -188,14 +188,14 @@ MS_TEST_AFTER(make_file, a_file_that_begins_otherwise_is_read_ahead)
     void *address = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, file, 0);
     ms_read_ahead_note_map(file, address, BYTES);
     CHECK(!is_random(address));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST_AFTER(make_file, more_faults_than_copies_take_the_advice_back)
 {
     const void *address = map();
     ms_read_ahead_look_at(5 * MANY);
-    struct ms_source *source = copy_from(address);
+    struct ms_file *source = copy_from(address);
     ms_read_ahead_look_at(6 * MANY); /* nobody knows when these were */
     CHECK(is_random(address));
     ms_read_ahead_look_at(6 * MANY + 10);
@@ -203,61 +203,61 @@ MS_TEST_AFTER(make_file, more_faults_than_copies_take_the_advice_back)
     use(address);
     ms_read_ahead_look_at(7 * MANY + 10);
     CHECK(!is_random(address));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST_AFTER(make_file, copies_explain_faults)
 {
     const void *address = map();
-    struct ms_source *source = copy_from(address);
+    struct ms_file *source = copy_from(address);
     ms_read_ahead_look_at(0);
     use(address);
     for (int i = 1; i <= MANY; i++)
-        ms_source_drop(copy_from(address));
+        ms_file_drop(copy_from(address));
     ms_read_ahead_look_at(MANY);
     CHECK(is_random(address));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST_AFTER(make_file, faults_of_other_memory_take_nothing_back)
 {
     const void *address = map();
-    struct ms_source *source = copy_from(address);
+    struct ms_file *source = copy_from(address);
     ms_read_ahead_look_at(0);
     ms_read_ahead_look_at(MANY);
     CHECK(is_random(address));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* On slow storage few faults take long. */
 MS_TEST_AFTER(make_file, few_faults_add_up)
 {
     const void *address = map();
-    struct ms_source *source = copy_from(address);
+    struct ms_file *source = copy_from(address);
     ms_read_ahead_look_at(0);
     use(address);
     for (uint64_t i = 1; i <= MANY; i++)
         ms_read_ahead_look_at(2 * i);
     CHECK(!is_random(address));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST_AFTER(make_file, advice_is_given_three_times_at_most)
 {
     const void *address = map();
-    struct ms_source *source = copy_from(address);
+    struct ms_file *source = copy_from(address);
     uint64_t faults = 0;
     use(address);
     for (int i = 0; i < 3; i++) {
-        ms_source_drop(copy_from(address));
+        ms_file_drop(copy_from(address));
         CHECK(is_random(address));
         ms_read_ahead_look_at(faults);
         ms_read_ahead_look_at(faults += MANY);
         CHECK(!is_random(address));
     }
-    ms_source_drop(copy_from(address));
+    ms_file_drop(copy_from(address));
     CHECK(!is_random(address));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* One lies on each side, and its owner has advised it. */
@@ -267,26 +267,26 @@ MS_TEST_AFTER(make_file, advice_of_neighbours_stays)
         mmap(NULL, BYTES + 2 * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(begin != MAP_FAILED);
     unsigned char *address = map_at(begin + PAGE, MAP_FIXED);
-    struct ms_source *source = copy_from(address);
+    struct ms_file *source = copy_from(address);
     CHECK_EQ(madvise(begin, PAGE, MADV_RANDOM), 0);
     CHECK_EQ(madvise(address + BYTES, PAGE, MADV_RANDOM), 0);
     CHECK(is_random(address));
     ms_read_ahead_look(false);
     CHECK(!is_random(address));
     CHECK(is_random(begin) && is_random(address + BYTES));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST_AFTER(make_file, another_mapping_in_its_place_keeps_its_advice)
 {
     void *address = map();
-    struct ms_source *source = copy_from(address);
+    struct ms_file *source = copy_from(address);
     CHECK(mmap(address, BYTES / 2, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
           address);
     CHECK_EQ(madvise(address, BYTES / 2, MADV_RANDOM), 0);
     ms_read_ahead_look(false);
     CHECK(is_random(address));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* What came in its place looks like it but for one thing, and its owner has advised it. */
@@ -294,7 +294,7 @@ static void check_other(const char *folder, size_t bytes)
 {
     char other[80];
     void *address = map();
-    struct ms_source *source = copy_from(address);
+    struct ms_file *source = copy_from(address);
     CHECK(is_random(address));
     snprintf(other, sizeof(other), "%s/metashard-ahead-%d", folder != NULL ? folder : "",
              (int)getpid());
@@ -311,7 +311,7 @@ static void check_other(const char *folder, size_t bytes)
     ms_read_ahead_look(false);
     CHECK(is_random(address));
     close(file);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST_AFTER(make_file, another_file_in_its_place_keeps_its_advice)
@@ -339,9 +339,9 @@ MS_TEST_AFTER(make_file, a_let_go_file_without_leases_loses_its_advice)
     enum { TRIES = 500 };
     const void *address = map();
     ms_lease_thread_start(answer, answer);
-    struct ms_source *source = copy_from(address);
+    struct ms_file *source = copy_from(address);
     CHECK(is_random(address));
-    ms_source_drop(source);
+    ms_file_drop(source);
     for (int i = 0; i < TRIES && is_random(address); i++)
         nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
     CHECK(!is_random(address));
@@ -358,17 +358,17 @@ static void use_header(const void *address)
 MS_TEST_AFTER(make_file, a_header_that_is_used_takes_nothing_back)
 {
     const void *address = map();
-    struct ms_source *source = copy_from(address);
+    struct ms_file *source = copy_from(address);
     ms_read_ahead_look_at(0);
     use_header(address);
     ms_read_ahead_look_at(MANY);
     CHECK(is_random(address));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST_AFTER(make_file, the_shim_leaves_its_own_mappings_and_errno_alone)
 {
-    struct ms_source *source = copy_from(map());
+    struct ms_file *source = copy_from(map());
     ms_calls_inside = 1;
     CHECK(!is_random(map()));
     CHECK_EQ(ms_calls_inside, 1);
@@ -381,7 +381,7 @@ MS_TEST_AFTER(make_file, the_shim_leaves_its_own_mappings_and_errno_alone)
     const int file = open(path, O_RDONLY);
     ms_read_ahead_note_map(file, MAP_FAILED, BYTES);
     close(file);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* Mappings that are gone make room. */
@@ -390,7 +390,7 @@ MS_TEST_AFTER(make_file, so_many_mappings_are_known)
     enum { KNOWN = 1024 };
     static void *known[KNOWN];
     known[0] = map();
-    struct ms_source *source = copy_from(known[0]);
+    struct ms_file *source = copy_from(known[0]);
     for (int i = 1; i < KNOWN; i++)
         known[i] = map();
     CHECK(is_random(known[KNOWN - 1]));
@@ -403,17 +403,17 @@ MS_TEST_AFTER(make_file, so_many_mappings_are_known)
     ms_read_ahead_look(false);
     for (int i = 0; i < KNOWN; i += KNOWN - 1)
         CHECK(!is_random(known[i]));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST_AFTER(make_file, faults_are_looked_at_while_there_is_advice)
 {
     CHECK(!ms_read_ahead_look(true));
-    struct ms_source *source = copy_from(map());
+    struct ms_file *source = copy_from(map());
     CHECK(ms_read_ahead_look(true));
     CHECK(!ms_read_ahead_look(false));
     CHECK(!ms_read_ahead_look(true));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* --- what is noted for who looks for checkpoints */

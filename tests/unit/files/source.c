@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/files/file_name.h"
-#include "runtime/files/host_snapshot.h"
 #include "runtime/files/source.h"
 
 #include <sys/resource.h>
@@ -10,8 +8,10 @@
 #include "runtime/driver/flags.h"
 #include "runtime/files/descriptor.h"
 #include "runtime/files/direct.h"
-#include "runtime/files/file_thread.h"
 #include "runtime/files/file_internal.h"
+#include "runtime/files/file_name.h"
+#include "runtime/files/file_thread.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/files/sums.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
@@ -39,15 +39,15 @@ static uint64_t snapshot_bytes(void)
 
 MS_TEST(a_snapshot_is_bytes_that_the_caller_sets)
 {
-    struct ms_source *snapshot = ms_host_snapshot_create(1000, MS_SNAPSHOT_LIMITED);
+    struct ms_host_snapshot *snapshot = ms_host_snapshot_create(1000, MS_SNAPSHOT_LIMITED);
     CHECK(snapshot != NULL);
     memset(ms_host_snapshot_data(snapshot), 1, 1000);
     CHECK_EQ(snapshot_bytes(), 1000);
-    CHECK(!ms_source_is_file(snapshot));
-    CHECK_EQ(ms_file_state(snapshot), MS_FILE_IS_OPEN);
-    CHECK(strcmp(ms_file_path(snapshot), "") == 0);
+    struct ms_source *source = ms_host_snapshot_source(snapshot);
+    CHECK(ms_source_snapshot(source) == snapshot);
+    CHECK(ms_source_file(source) == NULL && ms_source_name(source) == NULL);
     CHECK_EQ(live, 1);
-    ms_source_drop(snapshot);
+    ms_host_snapshot_drop(snapshot);
     CHECK_EQ(live, 0);
     CHECK_EQ(snapshot_bytes(), 0);
 }
@@ -62,16 +62,16 @@ MS_TEST(snapshots_are_taken_where_host_memory_has_room)
         CHECK(ms_host_snapshot_create(7 * MIB + 1, limits[i]) == NULL);
         CHECK_EQ(snapshot_bytes(), 0);
     }
-    struct ms_source *snapshot = ms_host_snapshot_create(7 * MIB, MS_SNAPSHOT_LIMITED);
+    struct ms_host_snapshot *snapshot = ms_host_snapshot_create(7 * MIB, MS_SNAPSHOT_LIMITED);
     CHECK(snapshot != NULL);
-    ms_source_drop(snapshot);
+    ms_host_snapshot_drop(snapshot);
 }
 
 /* Not for each of them, but again when others may have taken what was there. */
 MS_TEST(snapshots_ask_for_room_by_16_mib)
 {
     enum { MIB = 1 << 20 };
-    struct ms_source *small[40], *large;
+    struct ms_host_snapshot *small[40], *large;
     for (int i = 0; i < 40; i++) {
         small[i] = ms_host_snapshot_create(MIB, MS_SNAPSHOT_LIMITED);
         CHECK_EQ(asked, 1 + i / 17);
@@ -79,28 +79,28 @@ MS_TEST(snapshots_ask_for_room_by_16_mib)
     host.bytes = MIB;
     CHECK(ms_host_snapshot_create(20 * MIB, MS_SNAPSHOT_LIMITED) == NULL);
     for (int i = 0; i < 40; i++)
-        ms_source_drop(small[i]);
+        ms_host_snapshot_drop(small[i]);
     asked = 0;
     host.bytes = 64 * MIB;
     large = ms_host_snapshot_create(17 * MIB, MS_SNAPSHOT_LIMITED);
     CHECK(large != NULL && asked == 1);
-    ms_source_drop(large);
+    ms_host_snapshot_drop(large);
 }
 
 MS_TEST(snapshots_have_so_many_bytes_at_most)
 {
     ms_host_snapshot_set_limit(100);
-    struct ms_source *whole = ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED);
+    struct ms_host_snapshot *whole = ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED);
     CHECK(whole != NULL);
     CHECK(ms_host_snapshot_create(1, MS_SNAPSHOT_LIMITED) == NULL);
     CHECK_EQ(snapshot_bytes(), 100);
-    struct ms_source *one = ms_host_snapshot_create(1, MS_SNAPSHOT_ANY);
+    struct ms_host_snapshot *one = ms_host_snapshot_create(1, MS_SNAPSHOT_ANY);
     CHECK(one != NULL);
     CHECK_EQ(snapshot_bytes(), 101);
-    ms_source_drop(whole);
+    ms_host_snapshot_drop(whole);
     CHECK(ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED) == NULL);
-    ms_source_drop(one);
-    ms_source_drop(ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED));
+    ms_host_snapshot_drop(one);
+    ms_host_snapshot_drop(ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED));
     CHECK_EQ(snapshot_bytes(), 0);
     CHECK_EQ(live, 0);
 }
@@ -113,7 +113,7 @@ MS_TEST(a_snapshot_that_gets_no_memory_counts_for_nothing)
     CHECK(ms_host_snapshot_create(100, MS_SNAPSHOT_ANY) == NULL);
     CHECK_EQ(snapshot_bytes(), 0);
     may_make = 1;
-    ms_source_drop(ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED));
+    ms_host_snapshot_drop(ms_host_snapshot_create(100, MS_SNAPSHOT_LIMITED));
     CHECK_EQ(live, 0);
 }
 
@@ -138,11 +138,11 @@ int __wrap_madvise(void *address, size_t bytes, int advice)
 MS_TEST(a_large_snapshot_has_huge_pages_where_they_are_whole)
 {
     enum { HUGE = 2 << 20 };
-    struct ms_source *small = ms_host_snapshot_create(HUGE / 2, MS_SNAPSHOT_ANY);
+    struct ms_host_snapshot *small = ms_host_snapshot_create(HUGE / 2, MS_SNAPSHOT_ANY);
     const uintptr_t begin = (uintptr_t)ms_host_snapshot_data(small), end = begin + HUGE / 2;
     CHECK_EQ(advised.count, 0 + (begin % HUGE == 0 && end % HUGE == 0));
-    ms_source_drop(small);
-    struct ms_source *large = ms_host_snapshot_create(4 * HUGE + 5, MS_SNAPSHOT_ANY);
+    ms_host_snapshot_drop(small);
+    struct ms_host_snapshot *large = ms_host_snapshot_create(4 * HUGE + 5, MS_SNAPSHOT_ANY);
     const uintptr_t first = (uintptr_t)ms_host_snapshot_data(large), last = first + 4 * HUGE + 5;
     memset(ms_host_snapshot_data(large), 1, 4 * HUGE + 5);
     CHECK(advised.count > 0);
@@ -150,7 +150,7 @@ MS_TEST(a_large_snapshot_has_huge_pages_where_they_are_whole)
     CHECK_EQ(advised.bytes % HUGE, 0);
     CHECK(first <= advised.begin && advised.begin < first + HUGE);
     CHECK(advised.begin + advised.bytes <= last && last - HUGE < advised.begin + advised.bytes);
-    ms_source_drop(large);
+    ms_host_snapshot_drop(large);
 }
 
 /* --- files */
@@ -164,7 +164,7 @@ static void start(void)
     make_test_file(&file, "/tmp", BYTES);
 }
 
-static struct ms_source *open_source(void)
+static struct ms_file *open_source(void)
 {
     struct stat stat_;
     CHECK_EQ(stat(file.path, &stat_), 0);
@@ -177,13 +177,14 @@ MS_TEST_AFTER(start, a_file_is_one_source_and_is_left_behind_by_none)
 {
     struct stat stat_;
     CHECK_EQ(stat(file.path, &stat_), 0);
-    struct ms_source *again = open_source();
-    CHECK(again == file.source);
-    ms_source_drop(again);
-    CHECK(ms_source_is_file(file.source));
-    CHECK_EQ(ms_file_state(file.source), MS_FILE_IS_OPEN);
-    CHECK(strcmp(ms_file_path(file.source), file.path) == 0);
-    CHECK_EQ(ms_file_stat(file.source)->st_ino, stat_.st_ino);
+    struct ms_file *again = open_source();
+    CHECK(again == file.opened);
+    ms_file_drop(again);
+    CHECK(ms_source_file(file.source) == file.opened);
+    CHECK(ms_source_snapshot(file.source) == NULL && ms_source_name(file.source) == NULL);
+    CHECK_EQ(ms_file_state(file.opened), MS_FILE_IS_OPEN);
+    CHECK(strcmp(ms_file_path(file.opened), file.path) == 0);
+    CHECK_EQ(ms_file_stat(file.opened)->st_ino, stat_.st_ino);
     CHECK_EQ(ms_hot.files, 1);
     CHECK(ms_file_may_be_of(stat_.st_dev, stat_.st_ino));
     for (unsigned i = 1; i < 10000; i++) { /* some of them have the same hash */
@@ -191,7 +192,7 @@ MS_TEST_AFTER(start, a_file_is_one_source_and_is_left_behind_by_none)
         CHECK(!ms_file_may_be_of(stat_.st_dev + i, stat_.st_ino));
     }
     const int before = count_open_there(), pieces = live;
-    ms_source_drop(file.source);
+    ms_file_drop(file.opened);
     CHECK(!ms_file_may_be_of(stat_.st_dev, stat_.st_ino));
     CHECK_EQ(ms_hot.files, 0);
     CHECK(ms_files.first == NULL);
@@ -201,25 +202,25 @@ MS_TEST_AFTER(start, a_file_is_one_source_and_is_left_behind_by_none)
 
 MS_TEST_AFTER(start, each_of_several_sources_leaves_by_itself)
 {
-    struct ms_source *first = file.source, *second, *third;
+    struct ms_file *first = file.opened, *second, *third;
     start();
-    second = file.source;
+    second = file.opened;
     start();
-    third = file.source;
-    ms_source_drop(second);
+    third = file.opened;
+    ms_file_drop(second);
     CHECK(ms_files.first == third && third->next == first && first->next == NULL);
     CHECK(ms_file_may_be_of(first->recorded.st_dev, first->recorded.st_ino));
     CHECK(ms_file_may_be_of(third->recorded.st_dev, third->recorded.st_ino));
-    ms_source_drop(first);
+    ms_file_drop(first);
     CHECK(ms_files.first == third && third->next == NULL);
-    ms_source_drop(third);
+    ms_file_drop(third);
     CHECK(ms_files.first == NULL);
 }
 
 MS_TEST_AFTER(start, a_source_without_memory_fails_and_leaves_nothing_open)
 {
     const int before = count_open_there(), pieces = live;
-    ms_source_drop(file.source);
+    ms_file_drop(file.opened);
     may_make = 0;
     CHECK(open_source() == NULL);
     CHECK_EQ(count_open_there(), before - 1);
@@ -233,46 +234,46 @@ static void let_go(void *source)
 
 static void open_more(void *argument)
 {
-    struct ms_source *source = argument;
+    struct ms_file *source = argument;
     atomic_store(&source->direct, ms_descriptor_open(file.path, O_RDONLY));
     atomic_store(&source->copy, ms_descriptor_open(file.path, O_RDONLY));
 }
 
 MS_TEST_AFTER(start, a_file_is_let_go_once_and_its_copy_goes_with_the_source)
 {
-    const struct stat recorded = *ms_file_stat(file.source);
+    const struct stat recorded = *ms_file_stat(file.opened);
     const uint64_t sum = 2;
     const int before = count_open_there(), pieces = live;
-    CHECK(ms_file_thread_call(open_more, file.source));
+    CHECK(ms_file_thread_call(open_more, file.opened));
     CHECK(ms_host_snapshot_count(BYTES, MS_SNAPSHOT_ANY));
-    file.source->recorded.st_size = MS_SUMS_PART;
-    CHECK(ms_sums_add(file.source, 0, &sum, 1));
-    file.source->recorded.st_size = BYTES;
-    struct ms_source *name = ms_file_name_take(file.source);
+    file.opened->recorded.st_size = MS_SUMS_PART;
+    CHECK(ms_sums_add(file.opened, 0, &sum, 1));
+    file.opened->recorded.st_size = BYTES;
+    struct ms_file_name *name = ms_file_name_take(file.opened);
     CHECK_EQ(count_open_there(), before + 2);
     for (int i = 0; i < 2; i++) {
-        CHECK(ms_file_thread_call(let_go, file.source));
+        CHECK(ms_file_thread_call(let_go, file.opened));
         CHECK_EQ(count_open_there(), before);
         CHECK_EQ(ms_hot.files, 0);
-        CHECK_EQ(atomic_load(&file.source->direct), MS_DIRECT_REFUSED);
+        CHECK_EQ(atomic_load(&file.opened->direct), MS_DIRECT_REFUSED);
         CHECK(!ms_file_may_be_of(recorded.st_dev, recorded.st_ino));
     }
-    ms_source_drop(file.source);
+    ms_file_drop(file.opened);
     CHECK_EQ(count_open_there(), before - 1);
     CHECK_EQ(snapshot_bytes(), 0);
-    ms_source_drop(name);
+    ms_file_name_drop(name);
     CHECK_EQ(live, pieces - 1);
 }
 
 MS_TEST_AFTER(start, the_lease_of_a_source_goes_with_its_descriptor)
 {
-    ms_source_drop(file.source);
+    ms_file_drop(file.opened);
     ms_config.leases = true;
-    file.source = open_source();
+    file.opened = open_source();
     needs_lease(ms_lease_any(), file.path);
-    CHECK(ms_file_thread_call(let_go, file.source));
+    CHECK(ms_file_thread_call(let_go, file.opened));
     CHECK(!ms_lease_any());
-    ms_source_drop(file.source);
+    ms_file_drop(file.opened);
 }
 
 /* --- names */
@@ -281,43 +282,43 @@ MS_TEST_AFTER(start, a_file_has_one_name_which_lasts_longer)
 {
     const int pieces = live;
     may_make = 0;
-    CHECK(ms_file_name_take(file.source) == NULL);
+    CHECK(ms_file_name_take(file.opened) == NULL);
     may_make = PLENTY;
-    struct ms_source *name = ms_file_name_take(file.source);
-    CHECK(name != NULL && ms_file_name_take(file.source) == name);
+    struct ms_file_name *name = ms_file_name_take(file.opened);
+    CHECK(name != NULL && ms_file_name_take(file.opened) == name);
     CHECK_EQ(live, pieces + 1);
-    const dev_t device = file.source->mapped_device;
-    const ino_t inode = file.source->mapped_inode;
-    ms_source_drop(file.source);
-    CHECK(!ms_source_is_file(name));
-    CHECK_EQ(ms_file_state(name), MS_FILE_IS_LOST);
-    CHECK(strcmp(ms_file_path(name), "") == 0);
+    const dev_t device = file.opened->mapped_device;
+    const ino_t inode = file.opened->mapped_inode;
+    ms_file_drop(file.opened);
+    struct ms_source *source = ms_file_name_source(name);
+    CHECK(ms_source_name(source) == name);
+    CHECK(ms_source_file(source) == NULL && ms_source_snapshot(source) == NULL);
     const struct ms_named_file found = ms_file_name_get(name);
     CHECK(found.device == device && found.inode == inode && strcmp(found.path, file.path) == 0);
-    ms_source_drop(name);
+    ms_file_name_drop(name);
     CHECK_EQ(live, pieces);
-    ms_source_drop(name);
+    ms_file_name_drop(name);
     CHECK_EQ(live, pieces - 1);
 }
 
 MS_TEST_AFTER(start, a_file_is_as_named_by_size_and_time)
 {
-    struct ms_source *name = ms_file_name_take(file.source);
-    struct stat *now = &file.source->recorded;
+    struct ms_file_name *name = ms_file_name_take(file.opened);
+    struct stat *now = &file.opened->recorded;
     const struct stat then = *now;
-    CHECK(ms_file_name_fits(file.source, name));
+    CHECK(ms_file_name_fits(name, file.opened));
     now->st_ctim.tv_sec++;
-    CHECK(ms_file_name_fits(file.source, name));
+    CHECK(ms_file_name_fits(name, file.opened));
     now->st_size++;
-    CHECK(!ms_file_name_fits(file.source, name));
+    CHECK(!ms_file_name_fits(name, file.opened));
     *now = then;
     now->st_mtim.tv_sec++;
-    CHECK(!ms_file_name_fits(file.source, name));
+    CHECK(!ms_file_name_fits(name, file.opened));
     *now = then;
     now->st_mtim.tv_nsec++;
-    CHECK(!ms_file_name_fits(file.source, name));
+    CHECK(!ms_file_name_fits(name, file.opened));
     *now = then;
-    ms_source_drop(name);
+    ms_file_name_drop(name);
 }
 
 /* --- descriptors that are not kept */
@@ -327,7 +328,7 @@ static struct {
     const char *path; /* by which it is opened again */
     int descriptor;
     bool hides_stores;
-    struct ms_source *source;
+    struct ms_file *source;
 } wanted;
 
 static void create_there(void *argument)
@@ -345,7 +346,7 @@ static void create_there(void *argument)
     (void)argument;
 }
 
-static struct ms_source *create(const char *path, int descriptor, bool hides_stores)
+static struct ms_file *create(const char *path, int descriptor, bool hides_stores)
 {
     struct rlimit limit;
     CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -373,14 +374,14 @@ static void end_use(void *source)
     ms_file_end_use(source);
 }
 
-static bool begin(struct ms_source *source)
+static bool begin(struct ms_file *source)
 {
     failure = (struct ms_file_failure){0};
     CHECK(ms_file_thread_call(begin_use, source));
     return is_begun;
 }
 
-static void end(struct ms_source *source)
+static void end(struct ms_file *source)
 {
     CHECK(ms_file_thread_call(end_use, source));
 }
@@ -394,23 +395,23 @@ MS_TEST_AFTER(start, half_of_the_descriptors_are_for_files_that_stay_open)
     CHECK_EQ(wanted.source->users, 1);
     end(wanted.source);
     CHECK_EQ(wanted.source->users, 1);
-    ms_source_drop(wanted.source);
+    ms_file_drop(wanted.source);
     CHECK(create("/nowhere", 200, false)->stays_open); /* it could not be opened again */
-    ms_source_drop(wanted.source);
+    ms_file_drop(wanted.source);
     CHECK(create("/dev/null", 200, false)->stays_open); /* nor this one */
-    ms_source_drop(wanted.source);
+    ms_file_drop(wanted.source);
     CHECK(!create(file.path, 200, false)->stays_open);
     CHECK_EQ(count_open_there(), before + 1);
     end(wanted.source);
     CHECK_EQ(count_open_there(), before);
-    ms_source_drop(wanted.source);
+    ms_file_drop(wanted.source);
     CHECK_EQ(count_open_there(), before);
 }
 
 MS_TEST_AFTER(start, the_first_use_opens_a_file_and_the_last_one_closes_it)
 {
     const int before = count_open_there();
-    struct ms_source *source = create(file.path, 200, false);
+    struct ms_file *source = create(file.path, 200, false);
     end(source);
     CHECK_EQ(source->descriptor, -1);
     for (int i = 0; i < 2; i++) {
@@ -428,12 +429,12 @@ MS_TEST_AFTER(start, the_first_use_opens_a_file_and_the_last_one_closes_it)
     CHECK_EQ(source->descriptor, -1);
     end(source);
     atomic_store(&source->copy, -1);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST_AFTER(start, a_file_that_cannot_be_opened_again_says_why)
 {
-    struct ms_source *source = create(file.path, 200, false);
+    struct ms_file *source = create(file.path, 200, false);
     end(source);
     const int before = count_open_there();
     CHECK_EQ(rename(file.path, "/tmp/metashard-unit-renamed"), 0);
@@ -449,7 +450,7 @@ MS_TEST_AFTER(start, a_file_that_cannot_be_opened_again_says_why)
     CHECK(begin(source));
     end(source);
     CHECK_EQ(count_open_there(), before);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* --- writers */
@@ -485,7 +486,7 @@ static void look_there(void *source)
     had_one = ms_file_had_writer(source);
 }
 
-static bool had_writer(struct ms_source *source)
+static bool had_writer(struct ms_file *source)
 {
     CHECK(ms_file_thread_call(look_there, source));
     return had_one;
@@ -500,33 +501,33 @@ static void write_once(const char *path)
 
 MS_TEST_AFTER(start, a_source_had_a_writer_once_one_has_closed_its_file)
 {
-    struct ms_source *other = create(file.path, 100, true), *unwatched;
+    struct ms_file *other = create(file.path, 100, true), *unwatched;
     start();
-    struct ms_source *first = create(file.path, 101, true);
-    struct ms_source *second = create(file.path, 102, true);
+    struct ms_file *first = create(file.path, 101, true);
+    struct ms_file *second = create(file.path, 102, true);
     unwatched = create(file.path, 103, false);
     close(open(file.path, O_RDONLY));
     CHECK_EQ(count_watches(), 2);
     CHECK(!had_writer(first) && !had_writer(second));
-    ms_source_drop(second); /* the first one is still watched */
+    ms_file_drop(second); /* the first one is still watched */
     CHECK_EQ(count_watches(), 2);
     write_once(file.path);
     CHECK(had_writer(first));
     CHECK(had_writer(first));
     CHECK(!had_writer(other) && !had_writer(unwatched));
-    ms_source_drop(first);
+    ms_file_drop(first);
     CHECK_EQ(count_watches(), 1);
-    struct ms_source *third = create(file.path, 101, true);
+    struct ms_file *third = create(file.path, 101, true);
     CHECK(!had_writer(third));
     CHECK(ms_file_thread_call(let_go, third)); /* nobody is watched for */
     write_once(file.path);
     CHECK(!had_writer(third));
     CHECK_EQ(third->watch, -1);
-    ms_source_drop(third);
+    ms_file_drop(third);
     CHECK_EQ(count_watches(), 1);
-    ms_source_drop(other);
+    ms_file_drop(other);
     CHECK_EQ(count_watches(), 0);
-    ms_source_drop(unwatched);
+    ms_file_drop(unwatched);
 }
 
 /* --- locks */
@@ -540,7 +541,7 @@ static void ask_there(void *source)
 
 static bool ends_locks(void)
 {
-    CHECK(ms_file_thread_call(ask_there, file.source));
+    CHECK(ms_file_thread_call(ask_there, file.opened));
     return is_ending;
 }
 
@@ -594,7 +595,7 @@ MS_TEST(a_file_is_closed_between_uses_where_a_table_of_its_own_is_nearly_full)
         has_table = i & 1;
         has_room = i >> 1;
         make_test_file(&files[i], "/tmp", 4096);
-        CHECK_EQ(files[i].source->stays_open, !has_table || has_room);
-        ms_source_drop(files[i].source);
+        CHECK_EQ(files[i].opened->stays_open, !has_table || has_room);
+        ms_file_drop(files[i].opened);
     }
 }

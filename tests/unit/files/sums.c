@@ -11,7 +11,7 @@ enum { PART = MS_SUMS_PART, PARTS = 3 };
 static unsigned char part[PART];
 
 /* Of three parts and a piece, of which nothing else is used. */
-static struct ms_source file = {.recorded = {.st_size = (off_t)PARTS * PART + PART - 1}};
+static struct ms_file file = {.recorded = {.st_size = (off_t)PARTS * PART + PART - 1}};
 
 /* That the part has this sum. */
 static void check_sum(uint64_t number, uint64_t sum, bool is_seen)
@@ -89,7 +89,7 @@ MS_TEST(the_piece_at_the_end_has_no_sum)
     check_sum(PARTS + 1, 0, false);
     CHECK_EQ(file.sums[PARTS], 0);
     ms_sums_cleanup(&file);
-    file = (struct ms_source){.recorded = {.st_size = PART - 1}};
+    file = (struct ms_file){.recorded = {.st_size = PART - 1}};
     CHECK(!ms_sums_add(&file, 0, sums, 1));
     check_sum(0, 0, false);
     CHECK_EQ(live, 0);

@@ -107,25 +107,25 @@ long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
     return result;
 }
 
-static struct ms_source *find(const unsigned char *address)
+static struct ms_file *find(const unsigned char *address)
 {
     uint64_t offset;
     return ms_find_file(address, BYTES, &offset);
 }
 
 /* A test that has none cannot be done here. */
-static struct ms_source *find_first(void)
+static struct ms_file *find_first(void)
 {
-    struct ms_source *source = find(map(O_RDONLY, PROT_READ, MAP_PRIVATE));
+    struct ms_file *source = find(map(O_RDONLY, PROT_READ, MAP_PRIVATE));
     needs_mappings(source != NULL, path);
     return source;
 }
 
-static CUresult read_all(const struct ms_source *source)
+static CUresult read_all(struct ms_file *source)
 {
     static unsigned char buffer[BYTES];
     const void *bytes;
-    return ms_source_read(source, 0, buffer, BYTES, &bytes);
+    return ms_source_read(ms_file_source(source), 0, buffer, BYTES, &bytes);
 }
 
 /* --- times */
@@ -237,7 +237,7 @@ MS_TEST(a_file_is_unchanged_when_all_but_its_links_is)
 MS_TEST(a_file_is_older_than_the_process_by_its_change_time)
 {
     struct timespec now;
-    struct ms_source file = {.recorded.st_mtim.tv_sec = 1};
+    struct ms_file file = {.recorded.st_mtim.tv_sec = 1};
     clock_gettime(CLOCK_REALTIME, &now);
     file.recorded.st_ctim.tv_sec = now.tv_sec + 1;
     CHECK(!ms_trust_is_older(&file));
@@ -383,7 +383,7 @@ static void check_system(const char *folder)
     struct statfs system;
     make_file(folder);
     CHECK_EQ(statfs(path, &system), 0);
-    const struct ms_source *source = find_first();
+    const struct ms_file *source = find_first();
     const uint32_t type = (uint32_t)system.f_type;
     CHECK_EQ(source->system.is_local, ms_trust_is_local_type(type));
     CHECK_EQ(source->system.is_overlay, type == OVERLAYFS_SUPER_MAGIC);
@@ -406,9 +406,9 @@ static bool is_source(void)
     CHECK_EQ(stat(path, &stat_of), 0);
     struct ms_mapping mapping = {.device = stat_of.st_dev, .inode = stat_of.st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", path);
-    struct ms_source *source = ms_trust_open(&mapping, BYTES);
+    struct ms_file *source = ms_trust_open(&mapping, BYTES);
     if (source != NULL)
-        ms_source_drop(source);
+        ms_file_drop(source);
     unlink(path);
     return source != NULL;
 }
@@ -489,10 +489,10 @@ MS_TEST(a_new_file_of_an_overlay_may_be_a_copy)
         pretended.type = kind > 0 ? OVERLAYFS_SUPER_MAGIC : EXT4_SUPER_MAGIC;
         pretended.has_no_changed = kind == 2;
         make_file("/tmp");
-        struct ms_source *source = find_first();
+        struct ms_file *source = find_first();
         CHECK_EQ(source->system.may_be_copy, kind == 1);
         CHECK_EQ(ms_trust_is_older(source), kind == 2);
-        ms_source_drop(source);
+        ms_file_drop(source);
         unlink(path);
     }
 }
@@ -503,7 +503,7 @@ MS_TEST(stores_to_a_file_in_memory_without_seals_are_hidden)
     skip_without_mappings();
     pretended.type = TMPFS_MAGIC;
     make_file("/tmp");
-    const struct ms_source *source = find_first();
+    const struct ms_file *source = find_first();
     CHECK(source->system.is_in_memory && source->system.hides_stores);
 }
 
@@ -601,13 +601,13 @@ MS_TEST(a_locked_file_is_no_source_and_stays_locked)
 MS_TEST(a_lock_on_a_source_stays)
 {
     make_file("/tmp");
-    struct ms_source *source = find(map(O_RDONLY, PROT_READ, MAP_PRIVATE));
+    struct ms_file *source = find(map(O_RDONLY, PROT_READ, MAP_PRIVATE));
     CHECK(source != NULL);
     const int file = open(path, O_RDONLY);
     struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
     CHECK_EQ(fcntl(file, F_SETLK, &lock), 0);
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
-    ms_source_drop(source);
+    ms_file_drop(source);
     const pid_t child = fork();
     if (child == 0) {
         lock.l_type = F_WRLCK;
@@ -679,7 +679,7 @@ static unsigned char *store_unseen(void)
 MS_TEST(stores_on_tmpfs_are_refused)
 {
     make_file("/dev/shm");
-    struct ms_source *source = find_first();
+    struct ms_file *source = find_first();
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
     store_unseen(); /* by this process, in a mapping that is made after the look */
     CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
@@ -688,7 +688,7 @@ MS_TEST(stores_on_tmpfs_are_refused)
 MS_TEST(stores_on_tmpfs_in_between_are_refused)
 {
     make_file("/dev/shm");
-    struct ms_source *source = find_first();
+    struct ms_file *source = find_first();
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
     munmap(store_unseen(), BYTES);
     CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
@@ -708,7 +708,7 @@ static unsigned char *make_memory_file(int seals)
 MS_TEST(memory_files_are_sources_when_they_are_sealed)
 {
     CHECK(find(make_memory_file(F_SEAL_SHRINK | F_SEAL_GROW)) == NULL);
-    struct ms_source *source = find(make_memory_file(F_SEAL_WRITE));
+    struct ms_file *source = find(make_memory_file(F_SEAL_WRITE));
     if (source == NULL)
         ms_test_skip("a file without a name cannot be opened here");
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
@@ -751,14 +751,14 @@ MS_TEST(a_memory_file_of_huge_pages_without_a_seal_is_in_use)
 
 /* --- which source it is */
 
-static struct ms_source *open_by(const char *by_path, const struct stat *stat_of, uint64_t end)
+static struct ms_file *open_by(const char *by_path, const struct stat *stat_of, uint64_t end)
 {
     struct ms_mapping mapping = {.device = stat_of->st_dev, .inode = stat_of->st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", by_path);
     return ms_trust_open(&mapping, end);
 }
 
-static struct ms_source *open_again(uint64_t end)
+static struct ms_file *open_again(uint64_t end)
 {
     struct stat stat_of;
     CHECK_EQ(stat(path, &stat_of), 0);
@@ -769,12 +769,12 @@ MS_TEST(a_file_is_a_source_of_as_many_bytes_as_it_has)
 {
     make_file("/tmp");
     CHECK(open_again(BYTES + 1) == NULL);
-    struct ms_source *source = open_again(BYTES);
+    struct ms_file *source = open_again(BYTES);
     CHECK(source != NULL);
     CHECK(open_again(BYTES + 1) == NULL);
     CHECK(open_again(BYTES) == source && open_again(0) == source);
     for (int i = 0; i < 3; i++)
-        ms_source_drop(source);
+        ms_file_drop(source);
 }
 
 /* Of other machines and of overlays the kernel's numbers of a mapping are not enough. */
@@ -789,14 +789,14 @@ MS_TEST(a_file_is_one_source_by_each_of_its_names)
         snprintf(link_path, sizeof(link_path), "%s2", path);
         CHECK_EQ(link(path, link_path), 0);
         CHECK_EQ(stat(path, &stat_of), 0);
-        struct ms_source *source = open_by(path, &stat_of, BYTES);
+        struct ms_file *source = open_by(path, &stat_of, BYTES);
         CHECK(source != NULL);
         const int before = count_open_there();
         CHECK(open_by(path, &stat_of, BYTES) == source);
         CHECK(open_by(link_path, &stat_of, BYTES) == source);
         CHECK_EQ(count_open_there(), before);
         for (int drop = 0; drop < 3; drop++)
-            ms_source_drop(source);
+            ms_file_drop(source);
         CHECK_EQ(count_open_there(), before - 1);
         unlink(link_path);
         unlink(path);
@@ -811,7 +811,7 @@ MS_TEST(a_local_file_that_is_held_needs_no_name)
         pretended.type = is_remote ? REMOTE : EXT4_SUPER_MAGIC;
         make_file("/tmp");
         CHECK_EQ(stat(path, &stat_of), 0);
-        struct ms_source *source = open_by(path, &stat_of, BYTES);
+        struct ms_file *source = open_by(path, &stat_of, BYTES);
         CHECK(source != NULL);
         CHECK(open_by("/nowhere/at/all", &stat_of, BYTES) == (is_remote ? NULL : source));
         struct stat another = stat_of;
@@ -820,9 +820,9 @@ MS_TEST(a_local_file_that_is_held_needs_no_name)
         another = stat_of;
         another.st_dev++;
         CHECK(open_by(path, &another, BYTES) == NULL);
-        ms_source_drop(source);
+        ms_file_drop(source);
         if (!is_remote)
-            ms_source_drop(source);
+            ms_file_drop(source);
         unlink(path);
     }
 }
@@ -833,19 +833,19 @@ MS_TEST(a_file_that_was_given_up_or_has_changed_becomes_another_source)
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         pretended.type = types[i];
         make_file("/tmp");
-        struct ms_source *first = open_again(BYTES);
+        struct ms_file *first = open_again(BYTES);
         CHECK(first != NULL);
         atomic_store(&first->state, MS_FILE_IS_LOST);
-        struct ms_source *second = open_again(BYTES);
+        struct ms_file *second = open_again(BYTES);
         CHECK(second != NULL && second != first);
         write_again();
-        struct ms_source *third = open_again(BYTES);
+        struct ms_file *third = open_again(BYTES);
         CHECK(third != NULL && third != second && third != first);
         CHECK(open_again(BYTES) == third);
-        ms_source_drop(first);
-        ms_source_drop(second);
-        ms_source_drop(third);
-        ms_source_drop(third);
+        ms_file_drop(first);
+        ms_file_drop(second);
+        ms_file_drop(third);
+        ms_file_drop(third);
         unlink(path);
     }
 }
@@ -854,9 +854,9 @@ MS_TEST(a_file_that_is_refused_leaves_nothing_open)
 {
     make_file("/tmp");
     pretended.type = REMOTE;
-    struct ms_source *source = open_again(BYTES); /* what is kept open for all is, by now */
+    struct ms_file *source = open_again(BYTES); /* what is kept open for all is, by now */
     CHECK(source != NULL);
-    ms_source_drop(source);
+    ms_file_drop(source);
     pretended.type = 0;
     const int before = count_open_there(), writer = open(path, O_WRONLY);
     CHECK(open_again(BYTES) == NULL);
@@ -882,7 +882,7 @@ static void ask_there(void *source)
     is_known_to_be_sure = ms_trust_is_sure(source);
 }
 
-static bool is_sure(struct ms_source *source)
+static bool is_sure(struct ms_file *source)
 {
     CHECK(ms_file_thread_call(ask_there, source));
     return is_known_to_be_sure;
@@ -897,22 +897,22 @@ static void check_mapped(uint32_t type, bool looks_later)
     unsigned char *shared = map(O_RDWR, PROT_READ | PROT_WRITE, MAP_SHARED);
     CHECK(find(address) == NULL);
     CHECK_EQ(munmap(shared, BYTES), 0);
-    struct ms_source *source = find(address);
+    struct ms_file *source = find(address);
     CHECK(source != NULL);
     CHECK(is_sure(source));
     shared = map(O_RDWR, PROT_READ | PROT_WRITE, MAP_SHARED);
     CHECK_EQ(is_sure(source), !looks_later);
-    struct ms_source *again = find(address);
+    struct ms_file *again = find(address);
     CHECK_EQ(again == NULL, looks_later); /* the same question */
     if (again != NULL)
-        ms_source_drop(again);
+        ms_file_drop(again);
     CHECK_EQ(munmap(shared, BYTES), 0);
     CHECK(is_sure(source));
     CHECK(ms_trust_check_mappings(source, &(struct ms_file_failure){0}));
     atomic_store(&source->state, MS_FILE_IS_LOST);
     CHECK(!is_sure(source));
     atomic_store(&source->state, MS_FILE_IS_OPEN);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* A mapping that is made later shows by its first store. */
@@ -939,7 +939,7 @@ MS_TEST(a_new_link_explains_one_new_change_time)
 {
     char link_path[sizeof(path) + 1];
     make_file("/tmp");
-    struct ms_source *source = find_first();
+    struct ms_file *source = find_first();
     snprintf(link_path, sizeof(link_path), "%s2", path);
     for (int i = 0; i < 2; i++) {
         CHECK_EQ(link(path, link_path), 0);
@@ -949,12 +949,12 @@ MS_TEST(a_new_link_explains_one_new_change_time)
     }
     CHECK_EQ(chmod(path, 0640), 0);
     CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST(a_file_loses_its_links_once)
 {
-    const struct ms_source had = {.recorded.st_nlink = 1}, never = {.recorded.st_nlink = 0};
+    const struct ms_file had = {.recorded.st_nlink = 1}, never = {.recorded.st_nlink = 0};
     CHECK(ms_file_has_lost_links(&had, &(struct stat){.st_nlink = 0}));
     CHECK(!ms_file_has_lost_links(&had, &(struct stat){.st_nlink = 1}));
     CHECK(!ms_file_has_lost_links(&never, &(struct stat){.st_nlink = 0}));
@@ -964,13 +964,13 @@ MS_TEST(a_file_loses_its_links_once)
 MS_TEST(a_file_that_loses_its_links_is_noted_as_deleted)
 {
     make_file("/tmp");
-    struct ms_source *source = find_first();
+    struct ms_file *source = find_first();
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
     CHECK(!atomic_load(&source->is_deleted));
     CHECK_EQ(unlink(path), 0);
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
     CHECK(atomic_load(&source->is_deleted));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 static struct ms_file_failure failure;
@@ -982,7 +982,7 @@ static void check_there(void *source)
 }
 
 /* MS_SOURCE_KINDS: it is the same. */
-static int check_kind(struct ms_source *source)
+static int check_kind(struct ms_file *source)
 {
     memset(&failure, 0x5a, sizeof(failure));
     CHECK(ms_file_thread_call(check_there, source));
@@ -993,7 +993,7 @@ static int check_kind(struct ms_source *source)
 MS_TEST(a_check_says_why_a_file_is_not_as_it_was)
 {
     make_file("/tmp");
-    struct ms_source *source = find_first();
+    struct ms_file *source = find_first();
     CHECK_EQ(check_kind(source), -1);
     pretended.asked_error = EIO;
     CHECK_EQ(check_kind(source), MS_FAILURE_LOST);
@@ -1009,20 +1009,20 @@ MS_TEST(a_check_says_why_a_file_is_not_as_it_was)
     atomic_store(&source->state, MS_FILE_IS_LOST);
     CHECK_EQ(check_kind(source), MS_FAILURE_GIVEN_UP);
     atomic_store(&source->state, MS_FILE_IS_OPEN);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST(stores_that_show_in_no_time_are_told_by_their_writer)
 {
     pretended.type = TMPFS_MAGIC;
     make_file("/tmp");
-    struct ms_source *source = find_first();
+    struct ms_file *source = find_first();
     CHECK_EQ(check_kind(source), -1);
     const int writer = open(path, O_WRONLY);
     CHECK_EQ(check_kind(source), MS_FAILURE_WRITTEN);
     close(writer);
     CHECK_EQ(check_kind(source), MS_FAILURE_WRITTEN); /* it had one */
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* --- without a table of its own */
@@ -1068,24 +1068,24 @@ MS_TEST_AFTER(deny_table, locks_stay_in_the_programs_table)
 MS_TEST_AFTER(deny_table, a_lock_on_a_source_stays_in_the_programs_table)
 {
     make_file("/tmp");
-    struct ms_source *source = find_first();
+    struct ms_file *source = find_first();
     CHECK(source->descriptor >= 512);
     const int file = open(path, O_RDONLY);
     struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
     CHECK_EQ(fcntl(file, F_SETLK, &lock), 0);
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
-    ms_source_drop(source);
+    ms_file_drop(source);
     CHECK(!can_others_lock());
 }
 
 MS_TEST_AFTER(deny_table, a_number_that_the_program_took_is_not_closed)
 {
     make_file("/tmp");
-    struct ms_source *source = find_first();
+    struct ms_file *source = find_first();
     const int number = source->descriptor;
     CHECK_EQ(dup2(0, number), number);
     CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
-    ms_source_drop(source);
+    ms_file_drop(source);
     CHECK(fcntl(number, F_GETFD) >= 0);
 }
 
@@ -1096,7 +1096,7 @@ MS_TEST_AFTER(deny_table, a_number_that_is_another_files_is_not_read)
     for (int has_lease = 0; has_lease < 2; has_lease++) {
         char first[sizeof(path)];
         make_file("/tmp");
-        struct ms_source *source = find_first();
+        struct ms_file *source = find_first();
         CHECK_EQ(read_all(source), CUDA_SUCCESS);
         memcpy(first, path, sizeof(path));
         make_file("/tmp");
@@ -1115,7 +1115,7 @@ MS_TEST_AFTER(deny_table, a_number_that_is_another_files_is_not_read)
 /* As the kernel does when somebody has waited for lease-break-time. */
 static void take_lease_away(void *argument)
 {
-    struct ms_source *source = argument;
+    struct ms_file *source = argument;
     CHECK_EQ(syscall(SYS_fcntl, source->descriptor, F_SETLEASE, F_UNLCK), 0);
     atomic_store(&source->lease.held_ns, 0);
 }
@@ -1124,7 +1124,7 @@ MS_TEST(a_writer_that_has_waited_too_long_is_told_of)
 {
     ms_config.leases = true;
     make_file("/tmp");
-    struct ms_source *source = find_first();
+    struct ms_file *source = find_first();
     needs_lease(atomic_load(&source->lease.is_taken), path);
     open_log(MS_WARN);
     CHECK(ms_file_thread_call(take_lease_away, source));
@@ -1133,7 +1133,7 @@ MS_TEST(a_writer_that_has_waited_too_long_is_told_of)
     CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
     CHECK_EQ(count_log_lines("(size 100, was "), 1);
     CHECK_EQ(count_log_lines("lease-break-time"), 1);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* Nobody else can have changed a local file under a lease, but another machine may have changed the
@@ -1144,7 +1144,7 @@ MS_TEST(times_under_a_lease_count_for_overlays_alone)
     for (int is_overlay = 0; is_overlay < 2; is_overlay++) {
         pretended.type = is_overlay ? OVERLAYFS_SUPER_MAGIC : EXT4_SUPER_MAGIC;
         make_file("/tmp");
-        struct ms_source *source = open_again(BYTES);
+        struct ms_file *source = open_again(BYTES);
         CHECK(source != NULL);
         needs_lease(atomic_load(&source->lease.is_taken), path);
         CHECK_EQ(chmod(path, 0640), 0);
@@ -1155,14 +1155,14 @@ MS_TEST(times_under_a_lease_count_for_overlays_alone)
         CHECK(ms_file_thread_call(take_lease_away, source));
         CHECK_EQ(check_kind(source), is_overlay ? MS_FAILURE_CHANGED : MS_FAILURE_UNANSWERED);
         pretended.asked_later_s = 0;
-        ms_source_drop(source);
+        ms_file_drop(source);
         unlink(path);
     }
 }
 
 static void drop_lease(void *argument)
 {
-    struct ms_source *source = argument;
+    struct ms_file *source = argument;
     ms_lease_drop(&source->lease, source->descriptor);
 }
 
@@ -1171,7 +1171,7 @@ MS_TEST(times_that_change_under_a_lease_are_known_afterwards)
 {
     ms_config.leases = true;
     make_file("/tmp");
-    struct ms_source *source = find_first();
+    struct ms_file *source = find_first();
     needs_lease(atomic_load(&source->lease.is_taken), path);
     CHECK_EQ(chmod(path, 0640), 0);
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
@@ -1179,5 +1179,5 @@ MS_TEST(times_that_change_under_a_lease_are_known_afterwards)
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
     CHECK_EQ(chmod(path, 0600), 0);
     CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }

@@ -342,7 +342,7 @@ static struct ms_source *open_new(const char *path, size_t bytes)
     close(file);
     struct ms_mapping mapping = {.device = found.st_dev, .inode = found.st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", path);
-    return ms_trust_open(&mapping, bytes);
+    return ms_file_source(ms_trust_open(&mapping, bytes));
 }
 
 MS_TEST_BETWEEN(start, end, the_log_tells_the_start_of_a_long_path)

@@ -142,7 +142,7 @@ static struct ms_range copy(struct ms_allocation *allocation, uint64_t offset, s
     CHECK(ms_space_claim(allocation->address) == allocation);
     memset((void *)(uintptr_t)target, 0xee, BYTES);
     const struct ms_range range =
-        ms_loaded_copy(allocation, file.source, offset, bytes, target, NULL);
+        ms_loaded_copy(allocation, file.opened, offset, bytes, target, NULL);
     CHECK(ms_space_try_claim(allocation->address) == NULL); /* it is the caller's still */
     ms_space_release(allocation);
     CHECK(range.begin == range.end || (offset <= range.begin && range.end <= offset + bytes));
@@ -190,10 +190,10 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, the_common_part_is_copied_if
 MS_TEST_BETWEEN(start_with_target, end_with_target, small_places_are_not_noted)
 {
     for (int i = 0; i < PLACES; i++)
-        ms_loaded_note(file.source, 0, LEAST - 1, whole->address);
+        ms_loaded_note(file.opened, 0, LEAST - 1, whole->address);
     CHECK(is_copied(0, BYTES));
     for (int i = 0; i < PLACES; i++)
-        ms_loaded_note(file.source, 0, LEAST, whole->address);
+        ms_loaded_note(file.opened, 0, LEAST, whole->address);
     check_copied(0, BYTES, 0, LEAST);
 }
 
@@ -202,10 +202,10 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, the_oldest_place_goes)
     struct test_file other;
     make_test_file(&other, "/tmp", BYTES);
     for (int i = 0; i < PLACES - 1; i++)
-        ms_loaded_note(other.source, 0, LEAST, whole->address);
+        ms_loaded_note(other.opened, 0, LEAST, whole->address);
     CHECK(is_copied(0, BYTES)); /* and is the youngest */
     for (int i = 0; i < 2 * PLACES; i++)
-        ms_loaded_note(other.source, 0, LEAST, whole->address);
+        ms_loaded_note(other.opened, 0, LEAST, whole->address);
     CHECK(!is_copied(0, BYTES));
     ms_source_drop(other.source);
 }
@@ -215,7 +215,7 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, bytes_of_another_file_are_no
     struct test_file other;
     make_test_file(&other, "/tmp", BYTES);
     CHECK(ms_space_claim(part->address) == part);
-    const struct ms_range range = ms_loaded_copy(part, other.source, 0, BYTES, target, NULL);
+    const struct ms_range range = ms_loaded_copy(part, other.opened, 0, BYTES, target, NULL);
     ms_space_release(part);
     CHECK_EQ(range.end, 0);
     ms_source_drop(other.source);
@@ -228,7 +228,7 @@ static bool is_copied_after(size_t begin, size_t end, const struct ms_content *c
 {
     const struct ms_content read = {.kind = MS_SOURCE, .cached = true, .source = file.source};
     fake_set(whole, 0, BYTES, &read);
-    ms_loaded_note(file.source, 0, WANTED, whole->address);
+    ms_loaded_note(file.opened, 0, WANTED, whole->address);
     fake_set(whole, begin, end, content);
     return is_copied(0, WANTED);
 }
@@ -261,7 +261,7 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, a_place_that_has_changed_beh
     CHECK(is_copied_after(WANTED, BYTES, &resident));
     CHECK(!is_copied_after(WANTED - 1, BYTES, &resident));
     CHECK(!is_copied(0, WANTED - 1)); /* the place is gone */
-    ms_loaded_note(file.source, 0, WANTED, whole->address);
+    ms_loaded_note(file.opened, 0, WANTED, whole->address);
     CHECK(is_copied(0, WANTED - 1));
 }
 
@@ -275,7 +275,7 @@ MS_TEST_BETWEEN(start_with_target, end_with_target,
     fake_allocation_free(whole);
     whole = fake_allocation(BYTES);
     for (uint64_t offset = AT; offset <= AT + PART; offset += LEAST) {
-        ms_loaded_note(file.source, AT, BYTES - AT, part->address);
+        ms_loaded_note(file.opened, AT, BYTES - AT, part->address);
         const size_t bytes = offset < AT + PART ? AT + PART + 1 - offset : LEAST;
         CHECK_EQ(copy(whole, offset, bytes).end, 0);
     }
@@ -292,8 +292,8 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, a_place_behind_its_allocatio
     fake_set(part, PART - FAKE_GRANULE, PART, &(struct ms_content){.kind = MS_RESIDENT});
     fake_allocation_free(whole);
     whole = fake_allocation(BYTES);
-    ms_loaded_note(file.source, BEGIN, PART, part->address);
-    ms_loaded_note(file.source, FAKE_GRANULE, BYTES - FAKE_GRANULE, part->address);
+    ms_loaded_note(file.opened, BEGIN, PART, part->address);
+    ms_loaded_note(file.opened, FAKE_GRANULE, BYTES - FAKE_GRANULE, part->address);
     CHECK_EQ(copy(whole, BEGIN, PART).end, 0);
 }
 

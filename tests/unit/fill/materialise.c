@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/files/host_snapshot.h"
 #include "runtime/fill/materialise.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/driver/flags.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/fill/access.h"
 #include "runtime/fill/scratch.h"
 #include "runtime/kernel/call.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/files/file_name.h"
 #include "runtime/fill/origins.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/files/file_internal.h"
+#include "runtime/files/file_name.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/recorded_launch.h"
 #include "tools/simcuda/harness/test.h"
@@ -18,15 +18,15 @@ static const struct ms_allocation allocation = {.address = 1ULL << 40};
  * place of that number. */
 static void note_at(unsigned inode, unsigned place, size_t bytes)
 {
-    static struct ms_source files[MOST_FILES + 1];
-    struct ms_source *file = &files[inode];
-    file->is_file = true;
+    static struct ms_file files[MOST_FILES + 1];
+    struct ms_file *file = &files[inode];
+    file->source.kind = MS_SOURCE_FILE;
     file->mapped_inode = inode;
     snprintf(file->path, sizeof(file->path), "/models/%u.safetensors", inode);
     const struct ms_extent extent = {
         .begin = (uint64_t)place * BYTES,
         .end = (uint64_t)place * BYTES + bytes,
-        .content = {.kind = MS_SOURCE, .source = file, .source_offset = place}};
+        .content = {.kind = MS_SOURCE, .source = &file->source, .source_offset = place}};
     ms_origins_note(&allocation, &extent);
 }
 
@@ -40,8 +40,9 @@ static void check_count(size_t origins)
 
 static ino_t file_of(const struct ms_origin *origin)
 {
-    CHECK(!ms_source_is_file(origin->content.source));
-    return ms_file_name_get(origin->content.source).inode;
+    const struct ms_file_name *name = ms_source_name(origin->content.source);
+    CHECK(name != NULL);
+    return ms_file_name_get(name).inode;
 }
 
 MS_TEST(the_oldest_of_more_than_16384_places_are_forgotten)

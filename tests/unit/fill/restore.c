@@ -549,7 +549,7 @@ MS_TEST_BETWEEN(start_launched, end_launched, the_files_behind_a_launch_are_open
     fake_set(allocation, 0, MADE, &resident);
     CHECK_EQ(restore_launched(true), MADE);
     const struct ms_content content = at(0).content;
-    CHECK(ms_source_is_file(ms_lineage_at(&content.recorded->before, 0).content.source));
+    CHECK(ms_source_file(ms_lineage_at(&content.recorded->before, 0).content.source) != NULL);
     fake_set(allocation, 0, MADE, &resident);
     ms_source_drop(file.source);
 }

@@ -45,7 +45,7 @@ struct call {
 static void compare_now(void *call_)
 {
     struct call *call = call_;
-    call->is_same = ms_file_compare(file.source, call->offset, call->address, call->bytes,
+    call->is_same = ms_file_compare(file.opened, call->offset, call->address, call->bytes,
                                     call->only_cached ? MS_COMPARING_CACHED : MS_COMPARING_ALL);
 }
 

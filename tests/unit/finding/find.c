@@ -74,25 +74,25 @@ static unsigned char *map_to_store(void)
     return map_at(NULL, O_RDWR, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
 }
 
-static struct ms_source *find(const unsigned char *address)
+static struct ms_file *find(const unsigned char *address)
 {
     uint64_t offset;
     return ms_find_file(address, COPIED, &offset);
 }
 
 /* The source of the first copy; a test that has none cannot be done here. */
-static struct ms_source *find_first(const unsigned char *address)
+static struct ms_file *find_first(const unsigned char *address)
 {
-    struct ms_source *source = find(address);
+    struct ms_file *source = find(address);
     needs_mappings(source != NULL, path);
     return source;
 }
 
-static CUresult read_source(const struct ms_source *source)
+static CUresult read_source(struct ms_file *source)
 {
     static unsigned char buffer[COPIED];
     const void *bytes;
-    return ms_source_read(source, 0, buffer, COPIED, &bytes);
+    return ms_source_read(ms_file_source(source), 0, buffer, COPIED, &bytes);
 }
 
 /* The kernel knows of no writers, as on a network file system, or of another user's file. */
@@ -175,9 +175,9 @@ typedef void copy(const unsigned char *mapped);
 
 static void copy_from_file(const unsigned char *mapped)
 {
-    struct ms_source *source = find(mapped + PAGE);
+    struct ms_file *source = find(mapped + PAGE);
     CHECK(source != NULL);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 static void copy_from_memory(const unsigned char *mapped)
@@ -218,7 +218,7 @@ static void check_flat(copy *run, size_t most_calls, size_t most_bytes)
 {
     make_file();
     const unsigned char *mapped = map();
-    struct ms_source *held = find_first(mapped);
+    struct ms_file *held = find_first(mapped);
     if (!seen.answers && most_bytes == 0 && run != copy_from_memory)
         most_bytes = LIST_BYTES; /* an older kernel, or an emulator */
     const size_t counts[] = {0, 10, 990, 9000, 40000};
@@ -235,7 +235,7 @@ static void check_flat(copy *run, size_t most_calls, size_t most_bytes)
         CHECK(seen.read_bytes <= most_bytes);
     }
     CHECK(all >= 1000);
-    ms_source_drop(held);
+    ms_file_drop(held);
 }
 
 MS_TEST(a_copy_from_a_file_is_flat)
@@ -289,18 +289,18 @@ static void check_held(int sharing, size_t most_calls)
     ms_config.leases = true;
     make_file();
     const unsigned char *mapped = map_at(NULL, O_RDONLY, PROT_READ, sharing, 0);
-    struct ms_source *held = find_first(mapped);
+    struct ms_file *held = find_first(mapped);
     needs_lease(held->lease.is_taken, path);
     if (!seen.answers || (sharing == MAP_PRIVATE && !seen.scans))
         ms_test_skip("an older kernel");
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         forget_seen();
-        struct ms_source *source = ms_find_file(mapped + places[i], COPIED, &offset);
+        struct ms_file *source = ms_find_file(mapped + places[i], COPIED, &offset);
         CHECK(source == held);
         CHECK_EQ(offset, places[i]);
         CHECK_EQ(seen.opens, 0);
         CHECK(seen.calls <= most_calls);
-        ms_source_drop(source);
+        ms_file_drop(source);
     }
     /* Another mapping of it is as good. */
     const unsigned char *other = map_at(NULL, O_RDONLY, PROT_READ, sharing, PAGE);
@@ -328,7 +328,7 @@ MS_TEST(a_copy_from_a_held_file_without_a_lease_opens_nothing)
     enum { MOST_CALLS = 7 };
     make_file();
     const unsigned char *mapped = map();
-    struct ms_source *held = find_first(mapped);
+    struct ms_file *held = find_first(mapped);
     if (!seen.answers || !seen.scans)
         ms_test_skip("an older kernel");
     forget_seen();
@@ -348,7 +348,7 @@ MS_TEST(as_many_opens_as_files)
     enum { FILES = 4, ROUNDS = 8, OF_KERNEL = 3 };
     static char paths[FILES][sizeof(path)];
     const unsigned char *mapped[FILES];
-    struct ms_source *held[FILES];
+    struct ms_file *held[FILES];
     ms_config.leases = true;
     ms_file_thread_call(do_nothing, NULL);
     for (int i = 0; i < FILES; i++) {
@@ -360,7 +360,7 @@ MS_TEST(as_many_opens_as_files)
     forget_seen();
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < FILES; i++) {
-            struct ms_source *source = round == 0 ? find_first(mapped[i]) : find(mapped[i] + PAGE);
+            struct ms_file *source = round == 0 ? find_first(mapped[i]) : find(mapped[i] + PAGE);
             CHECK(source != NULL);
             if (round == 0)
                 held[i] = source;
@@ -389,18 +389,18 @@ static void write_byte(off_t at, unsigned char byte)
     close(file);
 }
 
-static void check_found(const unsigned char *address, const struct ms_source *wanted,
+static void check_found(const unsigned char *address, const struct ms_file *wanted,
                         bool is_the_same)
 {
     static unsigned char buffer[COPIED];
     uint64_t offset;
     const void *bytes;
-    struct ms_source *source = ms_find_file(address, COPIED, &offset);
+    struct ms_file *source = ms_find_file(address, COPIED, &offset);
     CHECK(source != NULL);
     CHECK_EQ(source == wanted, is_the_same);
-    CHECK_EQ(ms_source_read(source, offset, buffer, COPIED, &bytes), CUDA_SUCCESS);
+    CHECK_EQ(ms_source_read(ms_file_source(source), offset, buffer, COPIED, &bytes), CUDA_SUCCESS);
     CHECK_BYTES(bytes, address, COPIED);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* In place, without a lease: the held file's bytes are lost, but not those of a new copy. */
@@ -408,7 +408,7 @@ MS_TEST(a_held_file_that_has_changed_is_another_source)
 {
     make_file();
     const unsigned char *mapped = map();
-    struct ms_source *held = find_first(mapped);
+    struct ms_file *held = find_first(mapped);
     nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
     write_byte(5, 99);
     check_found(mapped, held, false);
@@ -419,7 +419,7 @@ MS_TEST(a_held_file_that_was_cut_off_is_no_source_of_what_is_gone)
 {
     make_file();
     const unsigned char *mapped = map();
-    struct ms_source *held = find_first(mapped);
+    struct ms_file *held = find_first(mapped);
     CHECK_EQ(truncate(path, PAGE), 0);
     CHECK(find(mapped + PAGE) == NULL);
     CHECK_EQ(read_source(held), CUDA_ERROR_OPERATING_SYSTEM);
@@ -431,7 +431,7 @@ static void check_replaced(void)
     char other[sizeof(path)];
     make_file();
     const unsigned char *mapped = map();
-    struct ms_source *held = find_first(mapped);
+    struct ms_file *held = find_first(mapped);
     memcpy(other, path, sizeof(path));
     memcpy(path, "/tmp/metashard-find-XXXXXX", sizeof(path));
     data[5] ^= 1;
@@ -457,7 +457,7 @@ static void check_unlinked(void)
 {
     make_file();
     const unsigned char *mapped = map();
-    struct ms_source *held = find_first(mapped);
+    struct ms_file *held = find_first(mapped);
     unlink(path);
     check_found(mapped + PAGE, held, true);
 }
@@ -478,7 +478,7 @@ MS_TEST_AFTER(set_leases, another_file_or_memory_where_a_held_file_was)
     char other[sizeof(path)];
     make_file();
     unsigned char *mapped = map_at(NULL, O_RDONLY, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0);
-    struct ms_source *held = find_first(mapped);
+    struct ms_file *held = find_first(mapped);
     check_found(mapped, held, true);
     mapped[COPIED] ^= 1;
     check_found(mapped, held, true);
@@ -497,7 +497,7 @@ MS_TEST_AFTER(set_leases, a_held_file_whose_lease_was_given_back_is_asked)
 {
     make_file();
     const unsigned char *mapped = map();
-    struct ms_source *held = find_first(mapped);
+    struct ms_file *held = find_first(mapped);
     needs_lease(held->lease.is_taken, path);
     check_found(mapped, held, true);
     ms_lease_thread_give_back(held->recorded.st_dev, held->recorded.st_ino);
@@ -514,7 +514,7 @@ static void check_staged_is_flat(void)
 {
     make_file();
     const unsigned char *mapped = map();
-    struct ms_source *held = find_first(mapped);
+    struct ms_file *held = find_first(mapped);
     map_more(1000);
     count_one(copy_from_other_memory, mapped);
     CHECK_EQ(seen.calls, 0);
@@ -522,7 +522,7 @@ static void check_staged_is_flat(void)
     forget_seen();
     copy_from_other_memory(mapped);
     CHECK(seen.queries > 0 || seen.read_bytes > 0);
-    ms_source_drop(held);
+    ms_file_drop(held);
 }
 
 MS_TEST(a_staged_copy_is_flat)
@@ -541,7 +541,7 @@ MS_TEST(a_staged_copy_is_flat_by_reading)
 MS_TEST_AFTER(make_file, a_mapping_to_store_is_noticed_by_the_next_copy)
 {
     const unsigned char *mapped = map();
-    struct ms_source *source = find_first(mapped);
+    struct ms_file *source = find_first(mapped);
     unsigned char *stored = map_to_store();
     CHECK(find(mapped) == NULL);
     munmap(stored, BYTES);
@@ -551,7 +551,7 @@ MS_TEST_AFTER(make_file, a_mapping_to_store_is_noticed_by_the_next_copy)
 
 MS_TEST_AFTER(make_file, a_store_after_the_copy_is_refused)
 {
-    struct ms_source *source = find_first(map());
+    struct ms_file *source = find_first(map());
     unsigned char *stored = map_to_store();
     stored[5] ^= 1;
     CHECK_EQ(read_source(source), CUDA_ERROR_OPERATING_SYSTEM);
@@ -563,7 +563,7 @@ MS_TEST_AFTER(make_file, a_store_after_the_copy_is_refused)
  * read; and when it has gone by then, the times have changed. */
 MS_TEST_AFTER(make_file_without_leases, a_store_after_the_copy_is_refused_where_writers_are_unknown)
 {
-    struct ms_source *source = find_first(map());
+    struct ms_file *source = find_first(map());
     unsigned char *stored = map_to_store();
     CHECK_EQ(read_source(source), CUDA_ERROR_OPERATING_SYSTEM);
     munmap(stored, BYTES);
@@ -612,7 +612,7 @@ MS_TEST_AFTER(make_file_without_leases, a_store_of_another_process_to_an_old_pag
     }
     store_there(ends, IN_THE_OLD_MAPPING);
     nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
-    struct ms_source *source = find_first(map());
+    struct ms_file *source = find_first(map());
     store_there(ends, IN_THE_OLD_MAPPING);
     CHECK_EQ(read_source(source), CUDA_SUCCESS);
     store_there(ends, IN_A_NEW_MAPPING);
@@ -625,7 +625,7 @@ MS_TEST_AFTER(make_file_without_leases, a_store_of_another_process_to_an_old_pag
 MS_TEST_AFTER(make_file_without_leases, a_mapping_that_can_become_writable_counts)
 {
     const unsigned char *mapped = map();
-    ms_source_drop(find_first(mapped));
+    ms_file_drop(find_first(mapped));
     unsigned char *stored = map_to_store();
     *(volatile unsigned char *)&stored[5] ^= 1;
     CHECK_EQ(mprotect(stored, BYTES, PROT_READ), 0);
@@ -639,7 +639,7 @@ MS_TEST_AFTER(make_file_without_leases, a_mapping_that_can_become_writable_count
 MS_TEST_AFTER(make_file_without_leases, a_shared_mapping_that_cannot_become_writable_does_not_count)
 {
     unsigned char *shared = map_at(NULL, O_RDONLY, PROT_READ, MAP_SHARED, 0);
-    ms_source_drop(find_first(map()));
+    ms_file_drop(find_first(map()));
     CHECK(find(shared) != NULL);
     CHECK_EQ(mprotect(shared, BYTES, PROT_READ | PROT_WRITE), -1);
 }
@@ -647,7 +647,7 @@ MS_TEST_AFTER(make_file_without_leases, a_shared_mapping_that_cannot_become_writ
 MS_TEST_AFTER(make_file_without_leases, a_mapping_to_store_that_is_moved_counts)
 {
     const unsigned char *mapped = map();
-    ms_source_drop(find_first(mapped));
+    ms_file_drop(find_first(mapped));
     unsigned char *stored = map_to_store();
     unsigned char *other = mremap(stored, 0, BYTES, MREMAP_MAYMOVE); /* a second one of the same */
     CHECK(other != MAP_FAILED);
@@ -667,7 +667,7 @@ static void *store_in_thread(void *unused)
 
 MS_TEST_AFTER(make_file_without_leases, a_store_of_another_thread_is_refused)
 {
-    struct ms_source *source = find_first(map());
+    struct ms_file *source = find_first(map());
     pthread_t thread;
     CHECK_EQ(pthread_create(&thread, NULL, store_in_thread, NULL), 0);
     CHECK_EQ(pthread_join(thread, NULL), 0);
@@ -680,7 +680,7 @@ MS_TEST_AFTER(make_file, a_mapping_that_a_child_has_left_counts)
     int end[2], status;
     char byte;
     const unsigned char *mapped = map();
-    ms_source_drop(find_first(mapped));
+    ms_file_drop(find_first(mapped));
     unsigned char *stored = map_to_store();
     CHECK_EQ(pipe(end), 0);
     const pid_t child = fork();
@@ -702,13 +702,13 @@ static void check_bytes_at(const unsigned char *address, bool must_be_found)
     static unsigned char buffer[COPIED];
     uint64_t offset;
     const void *bytes;
-    struct ms_source *source = ms_find_file(address, COPIED, &offset);
+    struct ms_file *source = ms_find_file(address, COPIED, &offset);
     CHECK(source != NULL || !must_be_found);
     if (source == NULL)
         return;
-    CHECK_EQ(ms_source_read(source, offset, buffer, COPIED, &bytes), CUDA_SUCCESS);
+    CHECK_EQ(ms_source_read(ms_file_source(source), offset, buffer, COPIED, &bytes), CUDA_SUCCESS);
     CHECK_BYTES(bytes, address, COPIED);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST(another_place_of_the_file_at_the_same_address)
@@ -716,7 +716,7 @@ MS_TEST(another_place_of_the_file_at_the_same_address)
     deny(SYS_ioctl, ENOTTY);
     make_file();
     unsigned char *mapped = map();
-    struct ms_source *held = find_first(mapped);
+    struct ms_file *held = find_first(mapped);
     map_more(1000);
     check_bytes_at(mapped, true);
     map_at(mapped, O_RDONLY, PROT_READ, MAP_PRIVATE, 2 * PAGE);
@@ -724,7 +724,7 @@ MS_TEST(another_place_of_the_file_at_the_same_address)
     check_bytes_at(mapped + PAGE, true);
     map_at(mapped, O_RDONLY, PROT_READ, MAP_PRIVATE, PAGE);
     check_bytes_at(mapped + PAGE, true);
-    ms_source_drop(held);
+    ms_file_drop(held);
 }
 
 MS_TEST(memory_of_its_own_at_the_same_address)
@@ -732,7 +732,7 @@ MS_TEST(memory_of_its_own_at_the_same_address)
     deny(SYS_ioctl, ENOTTY);
     make_file();
     unsigned char *mapped = map_at(NULL, O_RDONLY, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0);
-    struct ms_source *held = find_first(mapped);
+    struct ms_file *held = find_first(mapped);
     map_more(1000);
     check_bytes_at(mapped, true);
     mapped[5] ^= 1; /* no longer the file's */
@@ -744,7 +744,7 @@ MS_TEST(memory_of_its_own_at_the_same_address)
     CHECK(find(mapped) == NULL);
     memcpy(mapped, data, BYTES); /* whatever it is, these bytes are the file's */
     check_bytes_at(mapped, false);
-    ms_source_drop(held);
+    ms_file_drop(held);
 }
 
 /* --- descriptors of this process, where the kernel knows of no writers */
@@ -763,10 +763,10 @@ static bool is_source_while_open(const char *opened, int flags)
     const int held = open(opened != NULL ? opened : path, flags | O_CLOEXEC);
     CHECK(held >= 0);
     unsigned char *mapped = map();
-    struct ms_source *source = find(mapped);
+    struct ms_file *source = find(mapped);
     CHECK_EQ(munmap(mapped, BYTES), 0);
     if (source != NULL)
-        ms_source_drop(source);
+        ms_file_drop(source);
     close(held);
     return source != NULL;
 }
@@ -814,11 +814,11 @@ MS_TEST_AFTER(make_file_without_leases, a_file_that_is_open_among_many_is_found)
 MS_TEST_AFTER(make_file_without_leases, descriptors_are_looked_at_once)
 {
     const unsigned char *mapped = map();
-    struct ms_source *source = find_first(mapped);
+    struct ms_file *source = find_first(mapped);
     const int writer = open(path, O_WRONLY | O_CLOEXEC);
     CHECK(writer >= 0);
     CHECK(find(mapped) == source);
     close(writer);
-    ms_source_drop(source);
-    ms_source_drop(source);
+    ms_file_drop(source);
+    ms_file_drop(source);
 }

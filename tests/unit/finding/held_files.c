@@ -33,7 +33,7 @@ static unsigned char *map_pages(void)
 static void set_up(void)
 {
     make_test_file(&file, "/var/tmp", BYTES);
-    ms_source_drop(file.source);
+    ms_file_drop(file.opened);
     memory = map_pages();
     direct = open(file.path, O_RDONLY | O_DIRECT);
     if (direct < 0 || !make_cold(&file) || !can_tell_cold(&file))
@@ -57,12 +57,12 @@ static void read_to(unsigned char *at, size_t bytes, off_t offset)
 static bool is_of_file(const unsigned char *at, size_t bytes, uint64_t offset)
 {
     uint64_t found_at = 0;
-    struct ms_source *source = ms_find_file(at, bytes, &found_at);
+    struct ms_file *source = ms_find_file(at, bytes, &found_at);
     if (source == NULL)
         return false;
     CHECK_EQ(found_at, offset);
     CHECK(strcmp(ms_file_path(source), file.path) == 0);
-    ms_source_drop(source);
+    ms_file_drop(source);
     return true;
 }
 
@@ -385,7 +385,7 @@ MS_TEST_AFTER(set_up, a_file_that_is_always_refused_is_asked_for_each_minute)
 MS_TEST_AFTER(set_up, a_file_is_held_by_its_number_alone)
 {
     const uint32_t number = ms_held_files_hold(direct);
-    struct ms_source *source =
+    struct ms_file *source =
         ms_trust_open(&(struct ms_mapping){.device = 1, .inode = 1}, 0); /* there is none such */
     CHECK(source == NULL);
     uint64_t found_at;
@@ -397,7 +397,7 @@ MS_TEST_AFTER(set_up, a_file_is_held_by_its_number_alone)
     CHECK(!ms_held_files_has(0, source));
     CHECK(!ms_held_files_has(0, NULL));
     CHECK(!ms_held_files_has(number, NULL));
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* In between anybody may open it. */
@@ -423,7 +423,7 @@ MS_TEST_AFTER(set_up, a_file_that_could_have_been_written_is_as_its_times_say)
 MS_TEST(a_file_in_memory_has_no_number)
 {
     make_test_file(&file, "/dev/shm", BYTES);
-    ms_source_drop(file.source);
+    ms_file_drop(file.opened);
     direct = open(file.path, O_RDONLY | O_DIRECT);
     if (direct < 0)
         ms_test_skip("files there have no such reads");

@@ -76,14 +76,15 @@ static int64_t find(const unsigned char *bytes, size_t count)
     unsigned char *staged = malloc(count);
     uint64_t offset;
     memcpy(staged, bytes, count);
-    struct ms_source *source = ms_find_file(staged, count, &offset);
+    struct ms_file *source = ms_find_file(staged, count, &offset);
     if (source != NULL) {
         unsigned char *buffer = malloc(count);
         const void *read;
-        CHECK_EQ(ms_source_read(source, offset, buffer, count, &read), CUDA_SUCCESS);
+        CHECK_EQ(ms_source_read(ms_file_source(source), offset, buffer, count, &read),
+                 CUDA_SUCCESS);
         CHECK_BYTES(read, staged, count);
         free(buffer);
-        ms_source_drop(source);
+        ms_file_drop(source);
     }
     free(staged);
     return source != NULL ? (int64_t)(offset - 8 - strlen(header)) : -1;

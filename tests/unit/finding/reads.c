@@ -38,12 +38,12 @@ static void read_to(unsigned char *at, size_t bytes, off_t offset)
 static bool is_of_file(const unsigned char *at, size_t bytes, uint64_t offset)
 {
     uint64_t found_at = 0;
-    struct ms_source *source = ms_find_file(at, bytes, &found_at);
+    struct ms_file *source = ms_find_file(at, bytes, &found_at);
     if (source == NULL)
         return false;
     CHECK_EQ(found_at, offset);
     CHECK(strcmp(ms_file_path(source), file.path) == 0);
-    ms_source_drop(source);
+    ms_file_drop(source);
     return true;
 }
 
@@ -133,7 +133,7 @@ MS_TEST_AFTER(set_up, a_file_that_is_another_by_now)
     char other[sizeof(file.path) + 1];
     snprintf(other, sizeof(other), "%s2", file.path);
     read_to(memory, BYTES, 0);
-    ms_source_drop(file.source);
+    ms_file_drop(file.opened);
     CHECK_EQ(rename(file.path, other), 0);
     CHECK(!is_of_file(memory, BYTES, 0));
     CHECK_EQ(rename(other, file.path), 0);
@@ -146,7 +146,7 @@ MS_TEST_AFTER(set_up, a_path_that_changes)
     char before[sizeof(file.path)];
     memcpy(before, file.path, sizeof(before));
     read_to(memory, BYTES, 0);
-    ms_source_drop(file.source);
+    ms_file_drop(file.opened);
     file.path[strlen(file.path) - 1]++;
     CHECK_EQ(rename(before, file.path), 0);
     read_to(memory, BYTES, 0);

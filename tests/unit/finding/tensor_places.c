@@ -8,7 +8,7 @@
 
 enum { DATA = 100 };
 
-static struct ms_source *source;
+static struct ms_file *source;
 static struct ms_tensor_places header;
 
 /* A file that begins with this number, and has the text and some data behind it. */
@@ -49,7 +49,7 @@ static void read_header(void)
 
 static void drop_source(void)
 {
-    ms_source_drop(source);
+    ms_file_drop(source);
     unlink(test_files[0].path);
 }
 

@@ -96,27 +96,27 @@ static size_t tensor_at(int tensor)
     return head + (size_t)tensor * TENSOR;
 }
 
-static struct ms_source *find(size_t count, size_t offset)
+static struct ms_file *find(size_t count, size_t offset)
 {
     uint64_t found_at = 0;
-    struct ms_source *source = ms_find_file(memory, count, &found_at);
+    struct ms_file *source = ms_find_file(memory, count, &found_at);
     CHECK(source == NULL || found_at == offset);
     return source;
 }
 
 static bool is_of_file(size_t count, size_t offset)
 {
-    struct ms_source *source = find(count, offset);
+    struct ms_file *source = find(count, offset);
     if (source != NULL)
-        ms_source_drop(source);
+        ms_file_drop(source);
     return source != NULL;
 }
 
-static CUresult use(struct ms_source *source, size_t offset, size_t count)
+static CUresult use(struct ms_file *source, size_t offset, size_t count)
 {
     unsigned char *to = malloc(count);
     const void *read;
-    const CUresult result = ms_source_read(source, offset, to, count, &read);
+    const CUresult result = ms_source_read(ms_file_source(source), offset, to, count, &read);
     if (result == CUDA_SUCCESS)
         CHECK_BYTES(read, data + offset, count);
     free(to);
@@ -129,12 +129,12 @@ static void check_tensors(void)
     for (int i = 0; i < TENSORS; i++) {
         const size_t at = tensor_at(order[i]);
         read_unseen(at, TENSOR);
-        struct ms_source *source = find(TENSOR, at);
+        struct ms_file *source = find(TENSOR, at);
         CHECK(source != NULL);
         CHECK_EQ(use(source, at + 5, 70000), CUDA_SUCCESS);
         CHECK_EQ(use(source, at, TENSOR), CUDA_SUCCESS);
         CHECK_EQ(use(source, at, TENSOR), CUDA_SUCCESS);
-        ms_source_drop(source);
+        ms_file_drop(source);
     }
 }
 
@@ -183,7 +183,7 @@ static void check_changed(size_t place, bool is_seen_now)
     const size_t at = tensor_at(1);
     read_unseen(at, TENSOR);
     memory[place] ^= 1;
-    struct ms_source *source = find(TENSOR, at);
+    struct ms_file *source = find(TENSOR, at);
     CHECK_EQ(source == NULL, is_seen_now);
     if (source == NULL)
         return;
@@ -192,7 +192,7 @@ static void check_changed(size_t place, bool is_seen_now)
     CHECK_EQ(use(source, at + place, 1), CUDA_ERROR_OPERATING_SYSTEM);
     CHECK_EQ(use(source, part + PART, at + TENSOR - part - PART), CUDA_SUCCESS);
     CHECK_EQ(use(source, at, TENSOR), CUDA_ERROR_OPERATING_SYSTEM);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 MS_TEST_AFTER(make_file, a_changed_byte_of_what_is_in_the_page_cache)
@@ -223,12 +223,12 @@ MS_TEST_AFTER(make_cold_file, two_tensors_that_differ_are_not_both_the_files)
 {
     const size_t at = tensor_at(1), whole = (at + PART) / PART * PART - at;
     read_unseen(at, TENSOR);
-    struct ms_source *source = find(TENSOR, at);
+    struct ms_file *source = find(TENSOR, at);
     CHECK(source != NULL);
     memory[whole + PART + 100] ^= 1;
     CHECK(!is_of_file(TENSOR, at));
     CHECK_EQ(use(source, at, TENSOR), CUDA_SUCCESS);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 static void open_again(void)
@@ -247,14 +247,14 @@ MS_TEST_AFTER(make_cold_file, right_bytes_do_not_fail_for_others_that_were_chang
     const size_t at = tensor_at(1), whole = (at + PART) / PART * PART - at;
     read_unseen(at, TENSOR);
     memory[whole + PART + 100] ^= 1;
-    struct ms_source *changed = find(TENSOR, at), *right;
+    struct ms_file *changed = find(TENSOR, at), *right;
     CHECK(changed != NULL);
     CHECK_EQ(pread(file, memory, TENSOR, (off_t)at), TENSOR); /* now it is cached */
     right = find(TENSOR, at);
     CHECK(right == NULL || use(right, at, TENSOR) == CUDA_SUCCESS);
     if (right != NULL)
-        ms_source_drop(right);
-    ms_source_drop(changed);
+        ms_file_drop(right);
+    ms_file_drop(changed);
 }
 
 /* --- several places with the same sample */
@@ -277,17 +277,17 @@ static bool check_copied(const unsigned char *from, const char *whose, size_t at
 {
     memcpy(memory, from + at, count);
     uint64_t found_at = 0;
-    struct ms_source *source = ms_find_file(memory, count, &found_at);
+    struct ms_file *source = ms_find_file(memory, count, &found_at);
     if (source == NULL)
         return false;
     CHECK_EQ(found_at, at);
     CHECK(strcmp(ms_file_path(source), whose) == 0);
     unsigned char *to = malloc(count);
     const void *read;
-    CHECK_EQ(ms_source_read(source, at, to, count, &read), CUDA_SUCCESS);
+    CHECK_EQ(ms_source_read(ms_file_source(source), at, to, count, &read), CUDA_SUCCESS);
     CHECK_BYTES(read, from + at, count);
     free(to);
-    ms_source_drop(source);
+    ms_file_drop(source);
     return true;
 }
 
@@ -408,12 +408,12 @@ MS_TEST_AFTER(make_cold_file, memory_that_was_read_to_is_left_alone)
 MS_TEST_AFTER(make_cold_file, a_file_that_has_changed_is_read_anew)
 {
     read_unseen(tensor_at(1), TENSOR);
-    struct ms_source *source = find(TENSOR, tensor_at(1));
+    struct ms_file *source = find(TENSOR, tensor_at(1));
     CHECK(source != NULL);
     data[tensor_at(1) + 5] ^= 1;
     write_all();
     CHECK_EQ(use(source, tensor_at(1), TENSOR), CUDA_ERROR_OPERATING_SYSTEM);
-    ms_source_drop(source);
+    ms_file_drop(source);
     ms_reads_note_open(file);
     read_unseen(tensor_at(1), TENSOR);
     is_cold();
@@ -490,12 +490,12 @@ static int make_other(void)
 static void check_whose(const unsigned char *from, size_t at, const char *wanted)
 {
     memcpy(memory, from + at, TENSOR);
-    struct ms_source *source = find(TENSOR, at);
+    struct ms_file *source = find(TENSOR, at);
     CHECK_EQ(source != NULL, wanted != NULL);
     if (source == NULL)
         return;
     CHECK(strcmp(ms_file_path(source), wanted) == 0);
-    ms_source_drop(source);
+    ms_file_drop(source);
 }
 
 /* A checkpoint that was edited from another one. */

@@ -33,7 +33,7 @@ static size_t make_batches(size_t bytes, size_t part_bytes)
     for (size_t at = 0; at < bytes;) {
         const size_t left = bytes - at < part_bytes ? bytes - at : part_bytes;
         struct ms_file_range *range = &ranges[range_count];
-        *range = (struct ms_file_range){.source = file.source, .offset = at};
+        *range = (struct ms_file_range){.file = file.opened, .offset = at};
         range->bytes = ms_reader_place(at, left, SLOT, &used, &range->place);
         if (range->bytes == 0) {
             batches[batch_count++] = (struct ms_read_batch){range_count, 0};
@@ -334,11 +334,11 @@ static char direct_reads[256]; /* "OFFSET+BYTES " of each */
 static size_t most_bytes;      /* that one gives */
 static int interruptions, direct_error;
 
-ssize_t __real_ms_file_read_by(const struct ms_source *source, int descriptor, void *buffer,
+ssize_t __real_ms_file_read_by(const struct ms_file *source, int descriptor, void *buffer,
                                size_t bytes, uint64_t offset);
-ssize_t __wrap_ms_file_read_by(const struct ms_source *source, int descriptor, void *buffer,
+ssize_t __wrap_ms_file_read_by(const struct ms_file *source, int descriptor, void *buffer,
                                size_t bytes, uint64_t offset);
-ssize_t __wrap_ms_file_read_by(const struct ms_source *source, int descriptor, void *buffer,
+ssize_t __wrap_ms_file_read_by(const struct ms_file *source, int descriptor, void *buffer,
                                size_t bytes, uint64_t offset)
 {
     CHECK(descriptor != source->descriptor);
@@ -356,7 +356,7 @@ ssize_t __wrap_ms_file_read_by(const struct ms_source *source, int descriptor, v
 static void check_direct(uint64_t offset, size_t bytes, const char *wanted)
 {
     unsigned char *memory = aligned_alloc(BLOCK, 4 * MIB);
-    const struct ms_file_range range = {file.source, offset, bytes, (size_t)(offset % BLOCK)};
+    const struct ms_file_range range = {file.opened, offset, bytes, (size_t)(offset % BLOCK)};
     const struct ms_read_batch batch = {0, 1};
     const struct ms_reading reading = {.ranges = &range,
                                        .batches = &batch,

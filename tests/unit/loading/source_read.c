@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/files/host_snapshot.h"
 #include "runtime/loading/source_read.h"
 
 #include "runtime/files/descriptor.h"
 #include "runtime/files/file_read.h"
 #include "runtime/files/file_thread.h"
 #include "runtime/files/file_internal.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/files/sums.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
@@ -40,8 +40,8 @@ static void ask_there(void *argument)
     unsigned char *at = buffer + (asked.is_checked ? asked.offset : 0);
     asked.is_good =
         asked.is_checked
-            ? ms_source_read_check(file.source, asked.offset, at, asked.bytes, &asked.failure)
-            : ms_file_read_now(file.source, asked.offset, at, asked.bytes, &asked.failure);
+            ? ms_source_read_check(file.opened, asked.offset, at, asked.bytes, &asked.failure)
+            : ms_file_read_now(file.opened, asked.offset, at, asked.bytes, &asked.failure);
 }
 
 static bool ask(bool is_checked, uint64_t offset, size_t bytes)
@@ -53,7 +53,7 @@ static bool ask(bool is_checked, uint64_t offset, size_t bytes)
     const int before = live;
     CHECK(ms_file_thread_call(ask_there, NULL));
     CHECK_EQ(live, before);
-    CHECK_EQ(atomic_load(&file.source->under_read), 0);
+    CHECK_EQ(atomic_load(&file.opened->under_read), 0);
     return asked.is_good;
 }
 
@@ -64,7 +64,7 @@ static bool check(uint64_t offset, size_t bytes)
 
 static void check_failure(int kind, uint64_t offset, size_t bytes, int error)
 {
-    CHECK(asked.failure.file == file.source);
+    CHECK(asked.failure.file == file.opened);
     CHECK_EQ(asked.failure.kind, kind);
     CHECK_EQ(asked.failure.offset, offset);
     CHECK_EQ(asked.failure.bytes, bytes);
@@ -75,17 +75,18 @@ static void check_failure(int kind, uint64_t offset, size_t bytes, int error)
 
 MS_TEST(the_bytes_of_a_snapshot_are_in_memory)
 {
-    struct ms_source *snapshot = ms_host_snapshot_create(8, MS_SNAPSHOT_ANY);
+    struct ms_host_snapshot *snapshot = ms_host_snapshot_create(8, MS_SNAPSHOT_ANY);
+    struct ms_source *source = ms_host_snapshot_source(snapshot);
     const void *read = NULL;
     memcpy(ms_host_snapshot_data(snapshot), "snapshot", 8);
     memset(buffer, 1, 8);
-    CHECK_EQ(ms_source_read(snapshot, 4, buffer, 4, &read), CUDA_SUCCESS);
+    CHECK_EQ(ms_source_read(source, 4, buffer, 4, &read), CUDA_SUCCESS);
     CHECK(read == (unsigned char *)ms_host_snapshot_data(snapshot) + 4);
     CHECK_BYTES(read, "shot", 4);
     CHECK_EQ(buffer[0], 1);
-    CHECK(ms_source_read_is_current(snapshot));
+    CHECK(ms_source_read_is_current(source));
     CHECK_EQ(ms_counter_get(MS_COUNT_FILE_READ_BYTES), 0);
-    ms_source_drop(snapshot);
+    ms_host_snapshot_drop(snapshot);
     CHECK_EQ(live, 0);
 }
 
@@ -174,22 +175,22 @@ static void open_null(void *argument)
 MS_TEST_AFTER(start, the_copy_is_read_once_there_is_one)
 {
     CHECK(ms_file_thread_call(open_null, NULL));
-    atomic_store(&file.source->copy, open_there);
+    atomic_store(&file.opened->copy, open_there);
     CHECK(!ask(false, 3, 5));
     check_failure(MS_FAILURE_UNREADABLE, 3, 5, EBADF);
-    atomic_store(&file.source->copy, -1);
+    atomic_store(&file.opened->copy, -1);
     CHECK(ask(false, 3, 5));
 }
 
 MS_TEST_AFTER(start, a_read_is_a_use_of_the_file_and_ends_it)
 {
     const void *read;
-    file.source->stays_open = false; /* and there is one user, as at first */
+    file.opened->stays_open = false; /* and there is one user, as at first */
     CHECK_EQ(ms_source_read(file.source, 3, buffer, 5, &read), CUDA_SUCCESS);
-    CHECK_EQ(file.source->users, 1);
+    CHECK_EQ(file.opened->users, 1);
     CHECK(ask(false, 3, 5));
     CHECK(!ask(false, BYTES, 5));
-    CHECK_EQ(file.source->users, 1);
+    CHECK_EQ(file.opened->users, 1);
 }
 
 static void end_use(void *source)
@@ -200,14 +201,14 @@ static void end_use(void *source)
 MS_TEST_AFTER(start, a_file_that_cannot_be_opened_again_is_not_read)
 {
     const void *read;
-    file.source->stays_open = false;
-    CHECK(ms_file_thread_call(end_use, file.source));
+    file.opened->stays_open = false;
+    CHECK(ms_file_thread_call(end_use, file.opened));
     unlink(file.path);
     CHECK(!ask(false, 3, 5));
     check_failure(MS_FAILURE_LOST, 0, 0, ENOENT);
     CHECK_EQ(ms_source_read(file.source, 3, buffer, 5, &read), CUDA_ERROR_OPERATING_SYSTEM);
     CHECK_EQ(count_log_lines(": cannot be opened again (No such file or directory), but"), 1);
-    CHECK_EQ(file.source->users, 0);
+    CHECK_EQ(file.opened->users, 0);
 }
 
 static bool is_stored_to;
@@ -215,7 +216,7 @@ static bool is_stored_to;
 static void look_for_stores(void *argument)
 {
     (void)argument;
-    is_stored_to = ms_mapping_is_stored_to(file.source->mapped_device, file.source->mapped_inode,
+    is_stored_to = ms_mapping_is_stored_to(file.opened->mapped_device, file.opened->mapped_inode,
                                            &asked.is_good);
 }
 
@@ -235,7 +236,7 @@ MS_TEST_AFTER(start, a_file_mapped_to_be_stored_to_is_not_read)
 MS_TEST_AFTER(start, a_file_that_was_given_up_says_so)
 {
     const void *read;
-    atomic_store(&file.source->state, MS_FILE_IS_LOST);
+    atomic_store(&file.opened->state, MS_FILE_IS_LOST);
     CHECK(!ms_source_read_is_current(file.source));
     CHECK(!ask(false, BYTES, 1));
     check_failure(MS_FAILURE_GIVEN_UP, BYTES, 1, 0);
@@ -248,7 +249,7 @@ MS_TEST_AFTER(start, a_file_that_was_given_up_says_so)
 static bool is_seen(uint64_t part)
 {
     bool seen;
-    ms_sums_get(file.source, part, &seen);
+    ms_sums_get(file.opened, part, &seen);
     return seen;
 }
 
@@ -256,11 +257,11 @@ static bool is_seen(uint64_t part)
 static void add_sums(uint64_t change)
 {
     uint64_t sums[3];
-    ms_sums_cleanup(file.source);
-    atomic_store(&file.source->sums, NULL);
+    ms_sums_cleanup(file.opened);
+    atomic_store(&file.opened->sums, NULL);
     for (int i = 0; i < 3; i++)
         sums[i] = ms_sums_make(file.data + i * PART) ^ (i == 1 ? change : 0);
-    CHECK(ms_sums_add(file.source, 0, sums, 3));
+    CHECK(ms_sums_add(file.opened, 0, sums, 3));
     memcpy(buffer, file.data, BYTES);
 }
 
@@ -364,7 +365,7 @@ MS_TEST_AFTER(start, bytes_that_were_not_those_that_were_copied_are_a_failure)
 static void check_line(struct ms_file_failure failure, const char *line)
 {
     const int before = count_log_lines(line), all = count_log_lines("");
-    failure.file = file.source;
+    failure.file = file.opened;
     ms_source_read_log_failure(&failure);
     if (count_log_lines(line) != before + 1 || count_log_lines("") != all + 1)
         ms_test_fail(__FILE__, __LINE__, "no line: %s", line);
@@ -380,7 +381,7 @@ MS_TEST_AFTER(start, each_failure_has_its_line)
                "the shim's descriptor of it is gone (Bad file descriptor)");
     check_line((struct ms_file_failure){.kind = MS_FAILURE_LOST, .error = ESTALE},
                "its file system does not have it any more (");
-    file.source->stays_open = false;
+    file.opened->stays_open = false;
     check_line((struct ms_file_failure){.kind = MS_FAILURE_LOST, .error = ENOENT},
                "cannot be opened again (No such file or directory), but");
     struct ms_file_failure failure = {
@@ -394,7 +395,7 @@ MS_TEST_AFTER(start, each_failure_has_its_line)
 
 MS_TEST_AFTER(start, a_change_is_said_by_what_has_changed)
 {
-    struct stat *now, *then = &file.source->recorded;
+    struct stat *now, *then = &file.opened->recorded;
     struct ms_file_failure failure = {.kind = MS_FAILURE_CHANGED};
     now = &failure.now;
     then->st_mtim = then->st_ctim = (struct timespec){5, 50};

@@ -34,7 +34,7 @@ static void fill(unsigned seed)
 static const unsigned char *read_back(const struct ms_source *source)
 {
     const void *seen = NULL;
-    CHECK(!ms_source_is_file(source));
+    CHECK(ms_source_file(source) == NULL);
     CHECK_EQ(ms_source_read(source, 0, NULL, 1, &seen), CUDA_SUCCESS);
     return seen;
 }

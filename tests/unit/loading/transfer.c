@@ -235,7 +235,7 @@ static struct ms_read_request make_run(const struct test_file *file, size_t offs
 {
     CHECK(offset + bytes <= file->bytes && at + bytes <= memory_bytes);
     memcpy(wanted + at, file->data + offset, bytes);
-    return (struct ms_read_request){file->source, offset, bytes, (CUdeviceptr)(memory + at)};
+    return (struct ms_read_request){file->opened, offset, bytes, (CUdeviceptr)(memory + at)};
 }
 
 static CUresult transfer(struct ms_read_request *requests, size_t count)
@@ -313,7 +313,7 @@ RANGE_ACCESS static size_t count_read(const struct test_file *file, size_t count
 {
     unsigned char *marks = calloc(file->bytes, 1);
     for (size_t i = 0; i < count; i++) {
-        if (requests[i].source == file->source)
+        if (requests[i].file == file->opened)
             memset(marks + requests[i].offset, 1, requests[i].bytes);
     }
     size_t read = 0;
@@ -517,12 +517,12 @@ MS_TEST_AFTER(make_files, a_transfer_past_the_page_cache_opens_its_file_once)
     deny_with(SYS_openat, 2, O_DIRECT, EINVAL);
     check_whole(file, 4);
     CHECK(count_cached(file) < 64);
-    CHECK(file->source->direct >= 0);
-    const struct stat stat = *ms_file_stat(file->source);
+    CHECK(file->opened->direct >= 0);
+    const struct stat stat = *ms_file_stat(file->opened);
     char path[MS_PATH_BYTES];
     CHECK(ms_change_begin(stat.st_dev, stat.st_ino, false, path));
     ms_change_end(stat.st_dev, stat.st_ino, true);
-    CHECK_EQ(file->source->direct, MS_DIRECT_REFUSED);
+    CHECK_EQ(file->opened->direct, MS_DIRECT_REFUSED);
     CHECK_EQ(transfer(requests, 1), CUDA_ERROR_OPERATING_SYSTEM);
 }
 
@@ -540,10 +540,10 @@ static void check_rows_alone(struct test_file *file, size_t row_bytes)
     make_memory(TENSORS * row_bytes);
     start(8 * MIB, 4);
     for (size_t i = 0; i < TENSORS; i++) {
-        struct ms_source *source = ms_find_file(mapped + i * MIB, MIB, &offset);
+        struct ms_file *source = ms_find_file(mapped + i * MIB, MIB, &offset);
         needs_mappings(source != NULL, file->path);
-        CHECK(source == file->source && offset == i * MIB);
-        ms_source_drop(source);
+        CHECK(source == file->opened && offset == i * MIB);
+        ms_file_drop(source);
         requests[i] = make_run(file, i * MIB + FIRST_ROW, row_bytes, i * row_bytes);
     }
     CHECK_EQ(count_cached(file), 0);
@@ -573,7 +573,7 @@ MS_TEST(a_transfer_reads_more_at_its_ends_alone_for_checksums)
     make_test_file(&file, "/var/tmp", 32 * MIB);
     for (size_t i = 0; i < file.bytes / PART; i++) {
         const uint64_t sum = ms_sums_make(file.data + i * PART);
-        CHECK(ms_sums_add(file.source, i, &sum, 1));
+        CHECK(ms_sums_add(file.opened, i, &sum, 1));
     }
     const size_t bytes = 17 * MIB + next_random(&draw) % MIB;
     const size_t offset = 1 + next_random(&draw) % (14 * MIB);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/files/host_snapshot.h"
 #include "runtime/memory/lineage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/files/host_snapshot.h"
 #include "runtime/memory/extent_states.h"
 #include "runtime/memory/invariants.h"
 #include "runtime/memory/memory_internal.h"

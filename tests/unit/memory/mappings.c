@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/files/host_snapshot.h"
 #include "runtime/memory/mappings.h"
 
 #include <signal.h>
@@ -7,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/files/host_snapshot.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/memory_internal.h"
@@ -14,7 +14,6 @@
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/files/files.h"
-#include "tests/unit/snapshot_of.h"
 
 enum { G = FAKE_GRANULE, GRANULES = 8, BYTES = GRANULES * G };
 
@@ -252,10 +251,10 @@ static struct ms_program_mapping make_two(void)
 MS_TEST_BETWEEN(start, end, handles_are_joined_and_keep_their_bytes)
 {
     const struct ms_program_mapping mapping = make_two();
-    struct ms_source *copy = snapshot_of(byte_at(G), 2 * G);
+    struct ms_host_snapshot *copy = ms_host_snapshot_create(2 * G, MS_SNAPSHOT_ANY);
     memset(ms_host_snapshot_data(copy), 0, 2 * G);
     CHECK_EQ(ms_mappings_join(allocation, &mapping, copy, false), CUDA_SUCCESS);
-    ms_source_drop(copy);
+    ms_host_snapshot_drop(copy);
     CHECK(ms_backing_is_one_chunk(backing, G, 3 * G));
     check(G, 3 * G, MS_RESIDENT);
     CHECK(byte_at(G)[0] == 7 && byte_at(3 * G)[-1] == 8);
@@ -264,7 +263,7 @@ MS_TEST_BETWEEN(start, end, handles_are_joined_and_keep_their_bytes)
 MS_TEST_BETWEEN(start, end, a_join_that_lost_memory_has_the_copy_as_its_source)
 {
     const struct ms_program_mapping mapping = make_two();
-    struct ms_source *copy = snapshot_of(byte_at(G), 2 * G);
+    struct ms_host_snapshot *copy = ms_host_snapshot_create(2 * G, MS_SNAPSHOT_ANY);
     memset(ms_host_snapshot_data(copy), 0, 2 * G);
     fake.total_bytes = 3 * G; /* no room for both */
     CHECK_EQ(ms_mappings_join(allocation, &mapping, copy, false), CUDA_ERROR_OUT_OF_MEMORY);
@@ -276,9 +275,9 @@ MS_TEST_BETWEEN(start, end, a_join_that_lost_memory_has_the_copy_as_its_source)
     CHECK_EQ(backing->backed_bytes, 0);
     const struct ms_content content =
         ms_lineage_at(ms_allocation_lineage(allocation), 2 * G).content;
-    CHECK(content.source == copy && content.source_offset == G);
+    CHECK(content.source == ms_host_snapshot_source(copy) && content.source_offset == G);
     CHECK_EQ(((const unsigned char *)ms_host_snapshot_data(copy))[G], 8);
-    ms_source_drop(copy);
+    ms_host_snapshot_drop(copy);
 }
 
 /* --- access */

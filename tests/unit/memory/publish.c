@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/files/host_snapshot.h"
 #include "runtime/memory/publish.h"
 
 #include <fcntl.h>
@@ -7,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "runtime/files/host_snapshot.h"
 #include "runtime/files/source.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/finding/find.h"
@@ -250,7 +250,7 @@ MS_TEST_BETWEEN(start_with_page, end, a_record_has_the_file_of_what_has_changed)
     void *mapped = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, file, 0);
     CHECK(mapped != MAP_FAILED);
     struct ms_content content = {.kind = MS_SOURCE};
-    content.source = ms_find_file(mapped, BYTES, &content.source_offset);
+    content.source = ms_file_source(ms_find_file(mapped, BYTES, &content.source_offset));
     CHECK(content.source != NULL);
     CHECK(ms_space_claim(allocation->address) == allocation);
     MS_OWN(allocation)->lineage.changed_begin = MS_OWN(allocation)->lineage.changed_end = 0;

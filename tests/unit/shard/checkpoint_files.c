@@ -8,7 +8,7 @@
 #include "tests/unit/checkpoint/torch_bytes.h"
 #include "tests/unit/files/files.h"
 
-static struct ms_source *make_checkpoint(char path_out[64])
+static struct ms_file *make_checkpoint(char path_out[64])
 {
     static const char header[] = "{\"x\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}";
     const uint64_t length = sizeof(header) - 1;
@@ -23,7 +23,7 @@ static struct ms_source *make_checkpoint(char path_out[64])
     CHECK_EQ(stat(path_out, &stat_), 0);
     struct ms_mapping mapping = {.device = stat_.st_dev, .inode = stat_.st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", path_out);
-    struct ms_source *source = ms_trust_open(&mapping, sizeof(length) + length + 4);
+    struct ms_file *source = ms_trust_open(&mapping, sizeof(length) + length + 4);
     CHECK(source != NULL);
     return source;
 }
@@ -36,7 +36,7 @@ static bool take_index(void *context, size_t index, const struct ms_tensor *tens
 }
 
 /* The index of its only tensor; SIZE_MAX: it is no checkpoint that is known. */
-static size_t index_of(const struct ms_source *source)
+static size_t index_of(const struct ms_file *source)
 {
     size_t index = SIZE_MAX;
     ms_checkpoint_files_visit(source, 0, UINT64_MAX, take_index, &index);
@@ -49,10 +49,10 @@ static int count_slow_lines(uint64_t slow_ns)
     char path[64];
     open_log(MS_WARN);
     ms_checkpoint_files_slow_ns = slow_ns;
-    struct ms_source *source = make_checkpoint(path);
+    struct ms_file *source = make_checkpoint(path);
     CHECK_EQ(index_of(source), 0);
     unlink(path);
-    ms_source_drop(source);
+    ms_file_drop(source);
     return count_log_lines("s to read the names and places of its tensors");
 }
 
@@ -70,8 +70,8 @@ MS_TEST(quick_headers_are_no_line)
 /* --- a checkpoint that is saved again */
 
 /* Writes a checkpoint with that header, and returns it as a source. */
-static struct ms_source *save_header(const char *path, const char *header, size_t data_bytes,
-                                     int version)
+static struct ms_file *save_header(const char *path, const char *header, size_t data_bytes,
+                                   int version)
 {
     const uint64_t length = strlen(header);
     const struct timespec times[2] = {{1000 + version, 0}, {1000 + version, 0}};
@@ -87,13 +87,13 @@ static struct ms_source *save_header(const char *path, const char *header, size_
     CHECK_EQ(stat(path, &stat_), 0);
     struct ms_mapping mapping = {.device = stat_.st_dev, .inode = stat_.st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", path);
-    struct ms_source *source = ms_trust_open(&mapping, sizeof(length) + length + data_bytes);
+    struct ms_file *source = ms_trust_open(&mapping, sizeof(length) + length + data_bytes);
     CHECK(source != NULL);
     return source;
 }
 
 /* Of one tensor of 4 bytes. */
-static struct ms_source *save(const char *path, const char *tensor, int version)
+static struct ms_file *save(const char *path, const char *tensor, int version)
 {
     char header[128];
     snprintf(header, sizeof(header),
@@ -118,44 +118,44 @@ static void remove_names(void)
 
 MS_TEST_AFTER(make_names, a_file_saved_again_under_its_name_is_known_once)
 {
-    struct ms_source *first = save(saved, "x", 0);
+    struct ms_file *first = save(saved, "x", 0);
     CHECK_EQ(index_of(first), 0);
     for (int version = 1; version <= 5; version++) {
-        struct ms_source *again = save(saved, "x", version);
+        struct ms_file *again = save(saved, "x", version);
         CHECK_EQ(index_of(again), 0);
-        ms_source_drop(again);
+        ms_file_drop(again);
     }
     CHECK_EQ(index_of(first), 0);
     CHECK_EQ(ms_checkpoint_files_count(), 1);
-    ms_source_drop(first);
+    ms_file_drop(first);
     remove_names();
 }
 
 MS_TEST_AFTER(make_names, a_file_in_the_place_of_one_that_is_gone_is_known_once)
 {
-    struct ms_source *first = save(saved, "x", 0);
+    struct ms_file *first = save(saved, "x", 0);
     CHECK_EQ(index_of(first), 0);
     unlink(saved);
-    struct ms_source *next = save(beside, "x", 1);
+    struct ms_file *next = save(beside, "x", 1);
     CHECK_EQ(index_of(next), 0);
     CHECK_EQ(ms_checkpoint_files_count(), 1);
-    ms_source_drop(first);
-    ms_source_drop(next);
+    ms_file_drop(first);
+    ms_file_drop(next);
     remove_names();
 }
 
 MS_TEST_AFTER(make_names, a_file_beside_it_or_with_other_tensors_is_another)
 {
-    struct ms_source *first = save(saved, "x", 0);
+    struct ms_file *first = save(saved, "x", 0);
     CHECK_EQ(index_of(first), 0);
-    struct ms_source *copy = save(beside, "x", 1);
+    struct ms_file *copy = save(beside, "x", 1);
     CHECK_EQ(index_of(copy), 1);
-    struct ms_source *other = save(saved, "y", 2);
+    struct ms_file *other = save(saved, "y", 2);
     CHECK_EQ(index_of(other), 2);
     CHECK_EQ(ms_checkpoint_files_count(), 3);
-    ms_source_drop(first);
-    ms_source_drop(copy);
-    ms_source_drop(other);
+    ms_file_drop(first);
+    ms_file_drop(copy);
+    ms_file_drop(other);
     remove_names();
 }
 
@@ -164,23 +164,23 @@ MS_TEST_AFTER(make_names, files_that_were_forgotten_are_read_again)
 {
     enum { FILES = 12 };
     ms_checkpoint_files_most = FILES - 2;
-    struct ms_source *kept = save(beside, "z", 0);
+    struct ms_file *kept = save(beside, "z", 0);
     CHECK_EQ(index_of(kept), 0);
     for (int version = 1; version <= FILES; version++) {
-        struct ms_source *source = save(saved, "x", version);
+        struct ms_file *source = save(saved, "x", version);
         CHECK_EQ(index_of(source), 1);
-        ms_source_drop(source);
+        ms_file_drop(source);
     }
     CHECK_EQ(index_of(kept), 0);
     CHECK_EQ(ms_checkpoint_files_count(), 2);
-    ms_source_drop(kept);
+    ms_file_drop(kept);
     remove_names();
 }
 
 /* What the file at its path is by now is compared with what the source was recorded as. */
 MS_TEST_AFTER(make_names, a_file_is_known_by_what_it_was)
 {
-    struct ms_source *source = save(saved, "x", 0);
+    struct ms_file *source = save(saved, "x", 0);
     const struct stat then = source->recorded;
     struct stat now[8];
     for (int i = 0; i < 8; i++)
@@ -202,7 +202,7 @@ MS_TEST_AFTER(make_names, a_file_is_known_by_what_it_was)
     source->recorded = then;
     CHECK_EQ(index_of(source), 0);
     CHECK_EQ(ms_checkpoint_files_count(), 1);
-    ms_source_drop(source);
+    ms_file_drop(source);
     remove_names();
 }
 
@@ -255,8 +255,8 @@ MS_TEST(files_of_one_index_are_known_together)
         snprintf(x, sizeof(x), "x%d", i);
         snprintf(y, sizeof(y), "y%d", i);
         const size_t before = ms_checkpoint_files_count();
-        struct ms_source *other = save(in_folder("other.safetensors"), y, 2 * i);
-        struct ms_source *one = save(in_folder(rows[i].name), x, 2 * i + 1);
+        struct ms_file *other = save(in_folder("other.safetensors"), y, 2 * i);
+        struct ms_file *one = save(in_folder(rows[i].name), x, 2 * i + 1);
         write_index(rows[i].index, rows[i].name, i);
         const size_t index = index_of(one);
         CHECK(index == before || index == before + 1 || strchr(rows[i].name, '.') == NULL);
@@ -267,8 +267,8 @@ MS_TEST(files_of_one_index_are_known_together)
             CHECK_EQ(index_of(other), 2 * before + 1 - index);
             CHECK_EQ(ms_checkpoint_files_count(), before + 2);
         }
-        ms_source_drop(one);
-        ms_source_drop(other);
+        ms_file_drop(one);
+        ms_file_drop(other);
         unlink(in_folder(rows[i].index));
         unlink(in_folder(rows[i].name));
         unlink(in_folder("other.safetensors"));
@@ -287,8 +287,8 @@ MS_TEST(a_file_that_its_index_does_not_name_is_read_alone)
         snprintf(x, sizeof(x), "a%d", i);
         snprintf(y, sizeof(y), "y%d", i);
         const size_t before = ms_checkpoint_files_count();
-        struct ms_source *other = save(in_folder("other.safetensors"), y, 2 * i);
-        struct ms_source *one = save(in_folder("m-1-of-2.safetensors"), x, 2 * i + 1);
+        struct ms_file *other = save(in_folder("other.safetensors"), y, 2 * i);
+        struct ms_file *one = save(in_folder("m-1-of-2.safetensors"), x, 2 * i + 1);
         FILE *file = fopen(in_folder("m.safetensors.index.json"), "w");
         CHECK(file != NULL);
         if (wrong[i] != NULL)
@@ -296,8 +296,8 @@ MS_TEST(a_file_that_its_index_does_not_name_is_read_alone)
         fclose(file);
         CHECK_EQ(index_of(one), before);
         CHECK_EQ(ms_checkpoint_files_count(), before + 1);
-        ms_source_drop(one);
-        ms_source_drop(other);
+        ms_file_drop(one);
+        ms_file_drop(other);
         unlink(in_folder("m.safetensors.index.json"));
         unlink(in_folder("m-1-of-2.safetensors"));
         unlink(in_folder("other.safetensors"));
@@ -328,16 +328,16 @@ static unsigned stats_for(int tensors)
     CHECK(file != NULL);
     fprintf(file, "%s\"z\": \"m-1-of-2.safetensors\"}}", index);
     fclose(file);
-    struct ms_source *other =
+    struct ms_file *other =
         save_header(in_folder("a.safetensors"), header, 4 * (size_t)tensors, tensors);
-    struct ms_source *one = save(in_folder("m-1-of-2.safetensors"), "z", tensors);
+    struct ms_file *one = save(in_folder("m-1-of-2.safetensors"), "z", tensors);
     const size_t before = ms_checkpoint_files_count();
     stats = 0;
     CHECK(index_of(one) != SIZE_MAX);
     const unsigned found = stats;
     CHECK_EQ(ms_checkpoint_files_count(), before + (size_t)tensors + 1);
-    ms_source_drop(other);
-    ms_source_drop(one);
+    ms_file_drop(other);
+    ms_file_drop(one);
     unlink(in_folder("m.safetensors.index.json"));
     unlink(in_folder("m-1-of-2.safetensors"));
     unlink(in_folder("a.safetensors"));
@@ -370,7 +370,7 @@ static bool take_name(void *context, size_t index, const struct ms_tensor *tenso
     return --visited->most > 0;
 }
 
-static void check_visited(const struct ms_source *source, uint64_t begin, uint64_t end, int most,
+static void check_visited(const struct ms_file *source, uint64_t begin, uint64_t end, int most,
                           const char *wanted)
 {
     struct visited visited = {.most = most};
@@ -381,7 +381,7 @@ static void check_visited(const struct ms_source *source, uint64_t begin, uint64
 }
 
 /* Of floats in one storage; returns where its bytes begin. */
-static struct ms_source *save_views(const struct part *parts, size_t count, uint64_t *begin_out)
+static struct ms_file *save_views(const struct part *parts, size_t count, uint64_t *begin_out)
 {
     static struct bytes text;
     static struct zip zip;
@@ -406,12 +406,12 @@ MS_TEST_AFTER(make_names, the_last_view_may_lie_within_the_tensor_before_it)
     static const struct part views[] = {{"whole", "0", "FloatStorage", 16, 0, 16},
                                         {"part", "0", "FloatStorage", 16, 4, 4}};
     uint64_t begin;
-    struct ms_source *source = save_views(views, 2, &begin);
+    struct ms_file *source = save_views(views, 2, &begin);
     check_visited(source, begin, begin + 64, 9, "whole part ");
     check_visited(source, begin + 32, begin + 33, 9, "whole ");
     check_visited(source, begin + 63, begin + 64, 9, "whole ");
     check_visited(source, begin + 64, begin + 65, 9, "");
-    ms_source_drop(source);
+    ms_file_drop(source);
     remove_names();
 }
 
@@ -422,7 +422,7 @@ MS_TEST_AFTER(make_names, a_view_may_lie_within_a_tensor_that_is_not_the_one_bef
                                         {"c", "0", "FloatStorage", 16, 5, 2},
                                         {"d", "0", "FloatStorage", 16, 14, 2}};
     uint64_t begin;
-    struct ms_source *source = save_views(views, 4, &begin);
+    struct ms_file *source = save_views(views, 4, &begin);
     check_visited(source, begin, begin + 64, 9, "a b c d ");
     check_visited(source, begin, begin + 64, 2, "a b ");
     check_visited(source, begin + 16, begin + 20, 9, "a ");
@@ -430,6 +430,6 @@ MS_TEST_AFTER(make_names, a_view_may_lie_within_a_tensor_that_is_not_the_one_bef
     check_visited(source, begin + 47, begin + 57, 9, "a d ");
     check_visited(source, begin + 48, begin + 56, 9, "");
     check_visited(source, begin + 63, begin + 64, 9, "d ");
-    ms_source_drop(source);
+    ms_file_drop(source);
     remove_names();
 }

@@ -160,7 +160,7 @@ static struct ms_source *make_checkpoint(uint64_t *data_out)
     struct ms_mapping mapping = {.device = stat_.st_dev, .inode = stat_.st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", path);
     *data_out = sizeof(length) + length;
-    struct ms_source *source = ms_trust_open(&mapping, *data_out + sizeof(data));
+    struct ms_source *source = ms_file_source(ms_trust_open(&mapping, *data_out + sizeof(data)));
     CHECK(source != NULL);
     /* Its headers are read now; then the file has done its work. */
     ms_shard_add_copy(source, *data_out, 1);

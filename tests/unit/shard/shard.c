@@ -418,7 +418,7 @@ static struct ms_source *open_checkpoint(uint64_t *data_out)
     CHECK_EQ(stat(in_folder("c.safetensors"), &stat_), 0);
     struct ms_mapping mapping = {.device = stat_.st_dev, .inode = stat_.st_ino};
     snprintf(mapping.path, sizeof(mapping.path), "%s", in_folder("c.safetensors"));
-    struct ms_source *source = ms_trust_open(&mapping, (uint64_t)stat_.st_size);
+    struct ms_source *source = ms_file_source(ms_trust_open(&mapping, (uint64_t)stat_.st_size));
     CHECK(source != NULL);
     *data_out = 8 + strlen(header);
     return source;
@@ -438,9 +438,9 @@ MS_TEST_AFTER(start, tensors_are_counted_once_the_program_has_copied_from_them)
 {
     uint64_t data;
     struct ms_source *source = open_checkpoint(&data);
-    struct ms_source *snapshot = ms_host_snapshot_create(4000, MS_SNAPSHOT_ANY);
+    struct ms_host_snapshot *snapshot = ms_host_snapshot_create(4000, MS_SNAPSHOT_ANY);
     set_plan(halves);
-    ms_shard_add_copy(snapshot, 0, 4000);
+    ms_shard_add_copy(ms_host_snapshot_source(snapshot), 0, 4000);
     check_facts(0, 0, 0);
     ms_shard_add_copy(source, data + 2999, 1);
     check_facts(1, 3000, 1500);
@@ -452,7 +452,7 @@ MS_TEST_AFTER(start, tensors_are_counted_once_the_program_has_copied_from_them)
     check_facts(1, 1000, 500);
     ms_shard_add_copy(source, data, 3001);
     check_facts(2, 4000, 2000);
-    ms_source_drop(snapshot);
+    ms_host_snapshot_drop(snapshot);
     ms_source_drop(source);
 }
 
