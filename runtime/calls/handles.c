@@ -5,6 +5,7 @@
 
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
+#include "runtime/driver/device_memory.h"
 
 /* A number consists of the mark, how often its place was used before, and the place. */
 #define MARK (UINT64_C(0x6d73) << 48)
@@ -36,7 +37,7 @@ bool ms_handle_serves(const CUmemAllocationProp *prop, CUdevice device)
         prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id != device ||
         prop->win32HandleMetaData != NULL)
         return false;
-    const CUmemAllocationProp ours = ms_backing_properties(device);
+    const CUmemAllocationProp ours = ms_device_memory_properties(device);
     return (prop->requestedHandleTypes & ~ours.requestedHandleTypes) == 0 &&
            prop->allocFlags.compressionType == CU_MEM_ALLOCATION_COMP_NONE &&
            prop->allocFlags.gpuDirectRDMACapable <= ours.allocFlags.gpuDirectRDMACapable &&

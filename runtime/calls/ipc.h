@@ -13,6 +13,7 @@
 
 #include <stdbool.h>
 
+#include "runtime/driver/device_memory.h"
 #include "runtime/driver/driver.h"
 #include "runtime/memory/backing.h"
 #include "runtime/memory/space.h"
@@ -21,7 +22,7 @@
 static inline bool ms_ipc_can_share(const struct ms_allocation_facts *facts)
 {
     return !facts->is_programs && !facts->is_opened && facts->pool == NULL &&
-           ms_backing_properties(facts->device).requestedHandleTypes != 0;
+           ms_device_memory_properties(facts->device).requestedHandleTypes != 0;
 }
 
 /* cuIpcGetMemHandle: the whole allocation comes into memory, and stays there. */

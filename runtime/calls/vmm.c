@@ -9,6 +9,7 @@
 #include "runtime/base/log.h"
 #include "runtime/calls/alloc.h"
 #include "runtime/calls/handles.h"
+#include "runtime/driver/device_memory.h"
 #include "runtime/files/host_snapshot.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
@@ -31,7 +32,7 @@ static bool is_granules(const CUmemAllocationProp *prop, size_t bytes)
     size_t granule;
     return ms_driver.mem_get_granularity(&granule, prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) ==
                CUDA_SUCCESS &&
-           bytes % granule == 0 && ms_backing_rounded(prop->location.id, bytes) == bytes;
+           bytes % granule == 0 && ms_device_memory_rounded(prop->location.id, bytes) == bytes;
 }
 
 struct created {

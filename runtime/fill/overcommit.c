@@ -5,6 +5,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
+#include "runtime/driver/device_memory.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/placement_query.h"
@@ -203,7 +204,7 @@ static bool fits(CUdevice device, size_t bytes, bool *is_tight_out)
     if (ms_driver.mem_get_info(&free, &total) != CUDA_SUCCESS)
         return true;
     const uint64_t has = free + ms_backing_device_bytes(device);
-    uint64_t promised = ms_space_sums(device).reserved + ms_backing_rounded(device, bytes);
+    uint64_t promised = ms_space_sums(device).reserved + ms_device_memory_rounded(device, bytes);
     if (promised > has)
         promised -= unneeded_bytes(device);
     if (promised <= has) {

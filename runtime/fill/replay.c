@@ -4,6 +4,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
+#include "runtime/driver/device_memory.h"
 #include "runtime/fill/scratch.h"
 #include "runtime/kernel/call.h"
 #include "runtime/loading/source_read.h"
@@ -285,7 +286,7 @@ static CUresult run_with_scratch(const struct ms_recorded_launch *recorded, uint
     struct ms_backing scratch;
     CUresult result =
         ms_scratch_ask(recorded->device,
-                       ms_backing_rounded(recorded->device, needed.end - needed.begin));
+                       ms_device_memory_rounded(recorded->device, needed.end - needed.begin));
     if (result == CUDA_SUCCESS)
         result = ms_addresses_reserve_backing(&scratch, recorded->device,
                                               before + recorded->input->lineage.bytes);

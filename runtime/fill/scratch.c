@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 
 #include "runtime/config/config.h"
+#include "runtime/driver/device_memory.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/space.h"
@@ -185,7 +186,7 @@ void ms_scratch_make_way(CUdevice device, size_t bytes)
 /* Counts a sink too, which the replay may need as well. */
 CUresult ms_scratch_ask(CUdevice device, size_t bytes)
 {
-    const uint64_t all = bytes + ms_backing_rounded(device, 1);
+    const uint64_t all = bytes + ms_device_memory_rounded(device, 1);
     if (!ms_scratch_fits(device, all))
         ms_scratch_drop();
     const uint64_t beyond = bytes_beyond(device, all);

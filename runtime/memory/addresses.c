@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 
 #include "runtime/base/log.h"
+#include "runtime/driver/device_memory.h"
 #include "runtime/memory/far_address.h"
 #include "runtime/memory/space.h"
 
@@ -102,7 +103,7 @@ CUresult ms_addresses_reserve(CUdeviceptr *address_out, size_t bytes, size_t gra
 
 CUresult ms_addresses_reserve_backing(struct ms_backing *backing, CUdevice device, size_t bytes)
 {
-    const CUmemAllocationProp prop = ms_backing_properties(device);
+    const CUmemAllocationProp prop = ms_device_memory_properties(device);
     size_t granule;
     CUresult result =
         ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);

@@ -20,8 +20,8 @@
 #include "runtime/memory/backing.h"
 #include "runtime/memory/lineage.h"
 
-/* The facts: immutable after ms_space_add, but for `freed`. Only memory/ makes an allocation, because the inside
- * lies behind the facts. */
+/* The facts: immutable after ms_space_add, but for `freed`. Only memory/ makes an allocation,
+ * because the inside lies behind the facts. */
 struct ms_allocation {
     CUdeviceptr address;
     size_t bytes; /* as the program asked */

@@ -6,6 +6,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/driver/device_memory.h"
 #include "runtime/driver/peers.h"
 #include "runtime/state/counters.h"
 
@@ -24,42 +25,10 @@ static void count_backed(CUdevice device, int64_t change)
     ms_counter_move(MS_GAUGE_BACKED, change);
 }
 
-static bool has(CUdevice device, CUdevice_attribute attribute)
-{
-    int value = 0;
-    return ms_driver.device_get_attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
-}
-
-/* As cuMemAlloc's memory: pinned on the device, and where the device can, exportable and reachable
- * by RDMA. A handle cannot get the latter two later. */
-CUmemAllocationProp ms_backing_properties(CUdevice device)
-{
-    CUmemAllocationProp prop = {
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
-    };
-    if (has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
-        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    prop.allocFlags.gpuDirectRDMACapable =
-        has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
-    return prop;
-}
-
-size_t ms_backing_rounded(CUdevice device, size_t bytes)
-{
-    const CUmemAllocationProp prop = ms_backing_properties(device);
-    size_t granule;
-    if (ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) !=
-            CUDA_SUCCESS ||
-        bytes > SIZE_MAX - granule)
-        return bytes;
-    return (bytes + granule - 1) / granule * granule;
-}
-
 CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdeviceptr address,
                           size_t bytes)
 {
-    const CUmemAllocationProp prop = ms_backing_properties(device);
+    const CUmemAllocationProp prop = ms_device_memory_properties(device);
     size_t granule;
     CUresult result =
         ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
@@ -232,7 +201,7 @@ static CUresult map_chunk(const struct ms_backing *backing, const struct ms_chun
 {
     const CUdeviceptr address = backing->address + chunk->begin;
     const size_t bytes = chunk->end - chunk->begin;
-    const CUmemAllocationProp prop = ms_backing_properties(backing->device);
+    const CUmemAllocationProp prop = ms_device_memory_properties(backing->device);
     CUmemGenericAllocationHandle handle;
     CUresult result = ms_driver.mem_create(&handle, bytes, &prop, 0);
     if (result != CUDA_SUCCESS)
@@ -461,7 +430,7 @@ static CUresult fill_one_chunk(struct ms_backing *backing, struct ms_chunk chunk
 static CUresult replace(struct ms_backing *backing, struct ms_chunk chunk, const void *copy,
                         bool *is_lost_out)
 {
-    const CUmemAllocationProp prop = ms_backing_properties(backing->device);
+    const CUmemAllocationProp prop = ms_device_memory_properties(backing->device);
     struct ms_piece whole = {.begin = 0, .end = chunk.end - chunk.begin};
     struct ms_pieces old;
     CUresult result = ms_driver.mem_create(&whole.handle, whole.end, &prop, 0);
@@ -560,7 +529,7 @@ static CUresult get_sink(const struct ms_backing *backing, CUmemGenericAllocatio
     *sink_out = atomic_load(&sinks[backing->device].handle);
     if (*sink_out != 0)
         return CUDA_SUCCESS;
-    const CUmemAllocationProp prop = ms_backing_properties(backing->device);
+    const CUmemAllocationProp prop = ms_device_memory_properties(backing->device);
     const CUresult result = ms_driver.mem_create(sink_out, backing->granule, &prop, 0);
     if (result != CUDA_SUCCESS)
         return result;

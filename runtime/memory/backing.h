@@ -94,9 +94,6 @@ struct ms_backing {
 CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdeviceptr address,
                           size_t bytes);
 
-/* The properties of the handles that the shim creates on the device. */
-CUmemAllocationProp ms_backing_properties(CUdevice device);
-
 /* The place of the first mapping that ends behind offset; and the mapping, or NULL. */
 static inline struct ms_position ms_backing_mapping_behind(const struct ms_backing *backing,
                                                            size_t offset)
@@ -110,9 +107,6 @@ static inline struct ms_program_mapping *ms_backing_mapping(const struct ms_back
 {
     return ms_sorted_item(&backing->mappings, ms_backing_mapping_behind(backing, offset));
 }
-
-/* `bytes`, rounded up to whole granules. */
-size_t ms_backing_rounded(CUdevice device, size_t bytes);
 
 /* Unmaps everything and frees the reservation. The device must be done with the memory. */
 void ms_backing_release(struct ms_backing *backing);

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/driver/device_memory.h"
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/backing.h"
 #include "runtime/memory/far_address.h"
@@ -243,7 +244,7 @@ static size_t reserved_bytes(const struct run *run)
 /* The first fact. Its check makes memory, streams and the event for the others. */
 static bool check_memory(struct run *run)
 {
-    run->prop = ms_backing_properties(run->device);
+    run->prop = ms_device_memory_properties(run->device);
     if (!good(run,
               ms_driver.mem_get_granularity(&run->granule, &run->prop,
                                             CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),

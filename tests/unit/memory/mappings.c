@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/driver/device_memory.h"
 #include "runtime/files/host_snapshot.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/carve.h"
@@ -101,7 +102,7 @@ static struct ms_program_mapping promise_open(size_t begin, size_t end)
 /* What the driver has mapped there for the program. */
 static struct ms_program_mapping map_real(size_t begin, size_t end)
 {
-    const CUmemAllocationProp prop = ms_backing_properties(0);
+    const CUmemAllocationProp prop = ms_device_memory_properties(0);
     const CUmemAccessDesc access = {.location = prop.location,
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     struct ms_program_mapping mapping = mapping_of(begin, end);
