@@ -53,9 +53,9 @@ static bool may_need(const struct ms_lineage *lineage)
 static bool lineage_needs(const struct ms_lineage *lineage)
 {
     bool found = false;
-    struct ms_walk walk = ms_lineage_walk_all(lineage);
+    struct ms_walk walk = {lineage, 0, SIZE_MAX};
     for (const struct ms_extent *extent;
-         may_need(lineage) && !found && (extent = ms_lineage_walk_next(&walk)) != NULL;)
+         may_need(lineage) && !found && (extent = ms_lineage_walk(&walk)) != NULL;)
         found = needs(&extent->content);
     return found;
 }

@@ -165,8 +165,8 @@ static void measure(const struct ms_strided_copy *rows, struct extent *to, struc
 static bool is_worth_it(const struct ms_allocation *source, size_t begin, size_t end, size_t rows)
 {
     size_t launches = 0;
-    struct ms_walk walk = ms_lineage_walk(ms_allocation_lineage(source), begin, end);
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = {ms_allocation_lineage(source), begin, end};
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;) {
         const struct ms_content *content = &extent->content;
         if (ms_content_is_present(content))
             return false;

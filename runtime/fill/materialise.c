@@ -217,8 +217,8 @@ static bool has_only_made(const struct ms_allocation *allocation,
 /* The offset of the first present byte from begin on, or end. */
 static size_t end_of_missing(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    struct ms_walk walk = ms_lineage_walk(ms_allocation_lineage(allocation), begin, end);
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = {ms_allocation_lineage(allocation), begin, end};
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;) {
         if (ms_content_is_present(&extent->content))
             return extent->begin;
     }

@@ -164,8 +164,8 @@ static uint64_t left_out_bytes(const struct ms_allocation *allocation)
 {
     uint64_t bytes = 0;
     size_t begin = 0;
-    struct ms_walk walk = ms_lineage_walk(ms_allocation_lineage(allocation), 0, allocation->bytes);
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = {ms_allocation_lineage(allocation), 0, allocation->bytes};
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;) {
         if (extent->content.locality == MS_REMOTE || extent->content.kind == MS_ABSENT)
             continue;
         bytes += unbacked_bytes(allocation, begin, extent->begin);

@@ -82,10 +82,8 @@ static bool was_resident(const struct ms_allocation *allocation, const struct ms
 static bool list_wanted(struct batch *batch, struct part *part)
 {
     bool is_good = true;
-    struct ms_walk walk =
-        ms_lineage_walk(ms_allocation_lineage(part->allocation), 0, part->allocation->bytes);
-    for (const struct ms_extent *extent;
-         is_good && (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = {ms_allocation_lineage(part->allocation), 0, part->allocation->bytes};
+    for (const struct ms_extent *extent; is_good && (extent = ms_lineage_walk(&walk)) != NULL;) {
         if (!batch->is_wanted(part->allocation, &extent->content))
             continue;
         ms_origins_note(part->allocation, extent);

@@ -273,8 +273,8 @@ static void tell_what_stays(struct ms_suspended *told, const struct ms_allocatio
 
 static void tell_what_comes_back(struct ms_suspended *told, const struct ms_allocation *allocation)
 {
-    struct ms_walk walk = ms_lineage_walk_all(ms_allocation_lineage(allocation));
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = {ms_allocation_lineage(allocation), 0, SIZE_MAX};
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;) {
         const size_t bytes = extent->content.cached ? extent->end - extent->begin : 0;
         told->replayed += bytes;
         told->made += extent->content.kind != MS_SOURCE ? bytes : 0;
@@ -358,8 +358,8 @@ bool ms_suspend(const char *folder, struct ms_suspended *told_out, struct ms_fau
 static uint64_t missing_bytes_of(const struct ms_lineage *lineage)
 {
     uint64_t bytes = 0;
-    struct ms_walk walk = ms_lineage_walk_all(lineage);
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = {lineage, 0, SIZE_MAX};
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;) {
         const struct ms_content *content = &extent->content;
         if (!ms_content_is_present(content) && !ms_content_is_nothing(content) &&
             content->locality != MS_REMOTE)

@@ -496,8 +496,8 @@ static void give_up_dead(struct ms_allocation *allocation)
 static size_t uncover(struct ms_allocation *allocation)
 {
     size_t freed = 0, begin = 0;
-    struct ms_walk walk = ms_lineage_walk_all(&MS_OWN(allocation)->lineage);
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = {&MS_OWN(allocation)->lineage, 0, SIZE_MAX};
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;) {
         if (!ms_content_is_present(&extent->content))
             continue;
         freed += ms_backing_uncover(&MS_OWN(allocation)->backing, begin, extent->begin, false);

@@ -70,8 +70,8 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage, struct ms_violation *
     struct ms_lineage sums = {0};
     size_t at = 0;
     const struct ms_extent *before = NULL;
-    struct ms_walk walk = ms_lineage_walk_all(lineage);
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = {lineage, 0, lineage->bytes};
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;) {
         if (extent->begin != at || extent->end <= at)
             return extent_violates(violation, "extents are sorted, without gaps", extent);
         if (!ms_content_state_is_legal(&extent->content))
@@ -290,8 +290,8 @@ static bool extents_are_valid(const struct ms_allocation *allocation,
                               struct ms_violation *violation)
 {
     size_t outside = 0;
-    struct ms_walk walk = ms_lineage_walk_all(&MS_OWN(allocation)->lineage);
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = {&MS_OWN(allocation)->lineage, 0, SIZE_MAX};
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;) {
         const bool is_present = ms_content_is_present(&extent->content);
         outside += is_present ? remote_bytes_of(allocation, extent) : 0;
         if (is_present && !is_backed(&MS_OWN(allocation)->backing, extent->begin, extent->end))

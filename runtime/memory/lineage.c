@@ -29,22 +29,21 @@ bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes)
     return ms_sorted_insert(&lineage->extents, (struct ms_position){0, 0}, &all, 1);
 }
 
-struct ms_walk ms_lineage_walk(const struct ms_lineage *lineage, size_t begin, size_t end)
+const struct ms_extent *ms_lineage_walk(struct ms_walk *walk)
 {
-    return (struct ms_walk){&lineage->extents, ms_sorted_find(&lineage->extents, begin), end};
-}
-
-const struct ms_extent *ms_lineage_walk_next(struct ms_walk *walk)
-{
-    const struct ms_extent *extent = ms_sorted_item(walk->extents, walk->at);
-    walk->at = ms_sorted_next(walk->extents, walk->at);
+    const struct ms_sorted *extents = &walk->lineage->extents;
+    if (!walk->has_begun && walk->begin > 0)
+        walk->at = ms_sorted_find(extents, walk->begin);
+    walk->has_begun = true;
+    const struct ms_extent *extent = ms_sorted_item(extents, walk->at);
+    walk->at = ms_sorted_next(extents, walk->at);
     return extent != NULL && extent->begin < walk->end ? extent : NULL;
 }
 
 void ms_lineage_cleanup(struct ms_lineage *lineage)
 {
-    struct ms_walk walk = ms_lineage_walk_all(lineage);
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;)
+    struct ms_walk walk = {lineage, 0, SIZE_MAX};
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;)
         let_go(extent);
     ms_sorted_cleanup(&lineage->extents);
     *lineage = (struct ms_lineage){0};
@@ -106,8 +105,8 @@ bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end, 
     states &= possible(lineage);
     if (states == 0 || begin >= end)
         return false;
-    struct ms_walk walk = ms_lineage_walk(lineage, begin, end);
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = {lineage, begin, end};
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;) {
         if (ms_content_states(&extent->content) & states)
             return true;
     }
@@ -313,12 +312,12 @@ struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin
                                   size_t *count_out)
 {
     const size_t count = ms_lineage_pieces(lineage, begin, end);
-    struct ms_walk walk = ms_lineage_walk(lineage, begin, end);
+    struct ms_walk walk = {lineage, begin, end};
     struct ms_extent *copy = ms_heap_alloc(count * sizeof(*copy));
     if (copy == NULL)
         return NULL;
     size_t at = 0;
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL; at++) {
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL; at++) {
         copy[at] = *extent;
         hold(extent);
     }

@@ -208,20 +208,16 @@ static inline struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, s
  * For loops that do not change the lineage: its extents, whole, from the one that contains `begin`
  * to the last that begins before `end`.
  *
- *     struct ms_walk walk = ms_lineage_walk(lineage, begin, end);
- *     for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;)
+ *     struct ms_walk walk = {lineage, begin, end};
+ *     for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;)
  */
 struct ms_walk {
-    const struct ms_sorted *extents;
-    struct ms_position at;
-    size_t end;
+    const struct ms_lineage *lineage;
+    size_t begin, end;
+    bool has_begun;
+    struct ms_position at; /* of the next extent */
 };
-struct ms_walk ms_lineage_walk(const struct ms_lineage *lineage, size_t begin, size_t end);
-static inline struct ms_walk ms_lineage_walk_all(const struct ms_lineage *lineage)
-{
-    return (struct ms_walk){&lineage->extents, {0, 0}, lineage->bytes};
-}
-const struct ms_extent *ms_lineage_walk_next(struct ms_walk *walk);
+const struct ms_extent *ms_lineage_walk(struct ms_walk *walk);
 
 /* The number of extents of [begin, end). */
 size_t ms_lineage_pieces(const struct ms_lineage *lineage, size_t begin, size_t end);

@@ -50,9 +50,8 @@ struct ms_range ms_recorded_launch_needed(const struct ms_recorded_launch *recor
 static bool is_current(const struct ms_lineage *lineage)
 {
     bool is_current = true;
-    struct ms_walk walk = ms_lineage_walk_all(lineage);
-    for (const struct ms_extent *extent;
-         is_current && (extent = ms_lineage_walk_next(&walk)) != NULL;)
+    struct ms_walk walk = {lineage, 0, SIZE_MAX};
+    for (const struct ms_extent *extent; is_current && (extent = ms_lineage_walk(&walk)) != NULL;)
         is_current = ms_recorded_launch_is_current(&extent->content);
     return is_current;
 }
@@ -110,8 +109,8 @@ static bool copy_lineage(const struct ms_lineage *lineage, struct ms_lineage *co
     bool is_good = lineage->bytes > 0 &&
                    ms_lineage_pieces(lineage, 0, lineage->bytes) <= MOST_EXTENTS &&
                    ms_lineage_init(copy_out, lineage->bytes);
-    struct ms_walk walk = ms_lineage_walk_all(lineage);
-    for (const struct ms_extent *extent; is_good && (extent = ms_lineage_walk_next(&walk)) != NULL;)
+    struct ms_walk walk = {lineage, 0, SIZE_MAX};
+    for (const struct ms_extent *extent; is_good && (extent = ms_lineage_walk(&walk)) != NULL;)
         is_good = copy_extent(copy_out, extent, copying);
     return is_good;
 }

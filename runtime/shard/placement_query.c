@@ -142,8 +142,8 @@ MS_HOLDS(ms_shard.lock)
 static void query_locked(struct query *query, const struct ms_allocation *allocation, size_t begin,
                          size_t end)
 {
-    struct ms_walk walk = ms_lineage_walk(ms_allocation_lineage(allocation), begin, end);
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = {ms_allocation_lineage(allocation), begin, end};
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;) {
         if ((ms_content_states(&extent->content) & MS_UNDECIDED) == 0)
             continue;
         if (ms_content_file(&extent->content) != NULL)
@@ -624,9 +624,8 @@ static bool look_at(const struct ms_allocation *allocation, size_t begin, size_t
 {
     bool is_good = true;
     *found = (struct findings){.is_open = true};
-    struct ms_walk walk = ms_lineage_walk(ms_allocation_lineage(allocation), begin, end);
-    for (const struct ms_extent *extent;
-         is_good && (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = {ms_allocation_lineage(allocation), begin, end};
+    for (const struct ms_extent *extent; is_good && (extent = ms_lineage_walk(&walk)) != NULL;) {
         const struct ms_content *content = &extent->content;
         const size_t from = extent->begin > begin ? extent->begin : begin;
         const size_t to = extent->end < end ? extent->end : end;

@@ -407,8 +407,8 @@ void ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t
 
 static void set_extents(const struct ms_allocation *allocation)
 {
-    struct ms_walk walk = ms_lineage_walk(ms_allocation_lineage(allocation), 0, allocation->bytes);
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = {ms_allocation_lineage(allocation), 0, allocation->bytes};
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;) {
         if (extent->content.kind == MS_SOURCE)
             ms_shard_add_copy(extent->content.source, extent->content.source_offset,
                               extent->end - extent->begin);

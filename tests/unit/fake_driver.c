@@ -820,8 +820,8 @@ void fake_check_allocation(const struct ms_allocation *allocation)
     struct ms_violation violation;
     if (!ms_lineage_is_valid(&MS_OWN(allocation)->lineage, &violation))
         end_test("%s: \"%s\" is not true", __func__, violation.rule);
-    struct ms_walk walk = ms_lineage_walk_all(ms_allocation_lineage(allocation));
-    for (const struct ms_extent *extent; (extent = ms_lineage_walk_next(&walk)) != NULL;) {
+    struct ms_walk walk = {ms_allocation_lineage(allocation), 0, SIZE_MAX};
+    for (const struct ms_extent *extent; (extent = ms_lineage_walk(&walk)) != NULL;) {
         if (ms_content_is_present(&extent->content))
             check_memory(allocation, extent);
     }

@@ -185,10 +185,10 @@ static void change_some(struct ms_lineage *lineage, struct byte *twin)
 
 static const struct ms_extent *extent_of(const struct ms_lineage *of, size_t index)
 {
-    struct ms_walk walk = ms_lineage_walk_all(of);
-    const struct ms_extent *extent = ms_lineage_walk_next(&walk);
+    struct ms_walk walk = {of, 0, SIZE_MAX};
+    const struct ms_extent *extent = ms_lineage_walk(&walk);
     while (index-- > 0)
-        extent = ms_lineage_walk_next(&walk);
+        extent = ms_lineage_walk(&walk);
     return extent;
 }
 
