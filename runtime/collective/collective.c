@@ -153,26 +153,27 @@ static bool has_all_read(const struct ms_allocation *allocation,
            ms_fits(allocation, address_of(operation->read), operation->read_bytes);
 }
 
-/* The lineage of the bytes that are read; an empty lineage if they lie in no allocation. */
-static bool find_lineage(const struct ms_operation *operation, struct ms_lineage *lineage_out)
+/* Copies the extents of the bytes that are read; none if they lie in no allocation. */
+static bool find_own(const struct ms_operation *operation, struct ms_receive_own *own)
 {
     MS_CLAIMED struct ms_allocation *allocation = claim_at(operation->read);
     if (!has_all_read(allocation, operation))
-        return ms_lineage_init(lineage_out, operation->read_bytes);
+        return true;
     const size_t begin = ms_offset(allocation, address_of(operation->read));
-    return ms_lineage_extract(ms_allocation_lineage(allocation), begin,
-                              begin + operation->read_bytes, lineage_out);
+    own->extents = ms_lineage_copy(ms_allocation_lineage(allocation), begin,
+                                   begin + operation->read_bytes, &own->count);
+    return own->extents != NULL;
 }
 
 static CUresult prepare_gathered(const struct ms_operation *operation, struct ms_receive *receive)
 {
     struct ms_receive_own own = {.begin = (size_t)operation->rank * operation->read_bytes};
-    if (!find_lineage(operation, &own.lineage))
+    if (!find_own(operation, &own))
         return CUDA_ERROR_OUT_OF_MEMORY;
     const struct ms_receive_role role = {.gathers = true, .own = &own};
     const CUresult result = ms_receive_prepare(address_of(operation->written),
                                                operation->written_bytes, &role, receive);
-    ms_lineage_cleanup(&own.lineage);
+    ms_lineage_free_copy(own.extents, own.count);
     return result;
 }
 

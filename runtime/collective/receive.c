@@ -243,14 +243,13 @@ static CUresult set_own(struct ms_allocation *allocation, size_t begin,
                         const struct ms_receive_own *own)
 {
     CUresult result = CUDA_SUCCESS;
-    struct ms_extent extent;
-    begin += own->begin;
-    for (size_t at = 0; result == CUDA_SUCCESS &&
-                        ms_lineage_next(&own->lineage, &at, own->lineage.bytes, &extent);) {
-        const size_t from = begin + extent.begin, to = begin + extent.end;
-        const struct ms_content content = ms_content_move(&extent.content, extent.begin, from);
+    for (size_t i = 0; result == CUDA_SUCCESS && i < own->count; i++) {
+        const struct ms_extent *extent = &own->extents[i];
+        const size_t from = begin + own->begin + (extent->begin - own->extents[0].begin);
+        const struct ms_content content = ms_content_move(&extent->content, extent->begin, from);
         if (can_be_had(&content, allocation))
-            result = replace_parked(allocation, from, to, &content);
+            result =
+                replace_parked(allocation, from, from + (extent->end - extent->begin), &content);
     }
     return result;
 }

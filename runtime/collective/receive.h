@@ -37,10 +37,11 @@ struct ms_receive {
     CUcontext context;
 };
 
-/* The part of a gathered tensor that this rank sends: its lineage before the call, and where it
- * begins in the tensor. */
+/* The part of a gathered tensor that this rank sends: its extents before the call
+ * (ms_lineage_copy), and where the first one begins in the tensor. */
 struct ms_receive_own {
-    struct ms_lineage lineage; /* with offsets from 0 */
+    struct ms_extent *extents; /* NULL: not known */
+    size_t count;
     size_t begin;
 };
 

@@ -651,26 +651,33 @@ MS_TEST_BETWEEN(start_sending, end, a_send_of_a_root_frees_no_other_memory)
 
 /* --- what all ranks gather */
 
-static struct ms_receive_own own;
+static struct ms_lineage sent; /* 0 bytes: not known */
+static size_t sent_begin;
 
 static void start_gathering(void)
 {
     fake_start();
     allocation = fake_allocation(BYTES);
-    CHECK(ms_lineage_init(&own.lineage, 2 * FAKE_GRANULE));
-    own.begin = 2 * FAKE_GRANULE;
+    CHECK(ms_lineage_init(&sent, 2 * FAKE_GRANULE));
+    sent_begin = 2 * FAKE_GRANULE;
 }
 
 static void end_gathering(void)
 {
-    ms_lineage_cleanup(&own.lineage);
+    ms_lineage_cleanup(&sent);
     end();
 }
 
 static CUresult gather(size_t begin, size_t behind, struct ms_receive *receive_out)
 {
+    struct ms_receive_own own = {.begin = sent_begin};
     const struct ms_receive_role role = {.gathers = true, .own = &own};
-    return ms_receive_prepare(allocation->address + begin, behind - begin, &role, receive_out);
+    if (sent.bytes > 0)
+        own.extents = ms_lineage_copy(&sent, 0, sent.bytes, &own.count);
+    const CUresult result =
+        ms_receive_prepare(allocation->address + begin, behind - begin, &role, receive_out);
+    ms_lineage_free_copy(own.extents, own.count);
+    return result;
 }
 
 /* The granule in which two tensors meet has memory once, and the second one may be gathered before
@@ -679,7 +686,7 @@ MS_TEST_BETWEEN(start_gathering, end_gathering, tensors_side_by_side_share_the_g
 {
     enum { MIDDLE = 3 * FAKE_GRANULE + 512, LAST = BYTES - 512 };
     struct ms_receive second;
-    own.lineage.bytes = 0; /* nothing of it is this rank's */
+    sent.bytes = 0; /* nothing of it is this rank's */
     CHECK_EQ(gather(512, MIDDLE, &receive), CUDA_SUCCESS);
     CHECK_EQ(gather(MIDDLE, LAST, &second), CUDA_SUCCESS);
     CHECK_EQ(ms_allocation_lineage(allocation)->kind_bytes[MS_PARKED], 5 * FAKE_GRANULE);
@@ -693,7 +700,7 @@ MS_TEST_BETWEEN(start_gathering, end_gathering, tensors_side_by_side_share_the_g
     for (size_t i = 512; i < LAST; i += FAKE_GRANULE / 2)
         CHECK_EQ(byte_at(i), 6);
     CHECK_EQ(fake.physical_bytes, BYTES); /* one place for each byte */
-    own.lineage.bytes = 2 * FAKE_GRANULE;
+    sent.bytes = 2 * FAKE_GRANULE;
 }
 
 /* Without a whole granule it comes to its place, and nobody waits. */
@@ -713,10 +720,10 @@ MS_TEST_BETWEEN(start_gathering, end_gathering, a_gather_leaves_out_bytes_that_n
     ms_host_snapshot_set_limit(BYTES);
     const struct ms_content pattern = {.kind = MS_FILL, .pattern = 0x04030201};
     const struct ms_content file = {.kind = MS_SOURCE, .source = snapshot_of(host, 64)};
-    CHECK(ms_lineage_set(&own.lineage, 1, G, &pattern));
-    CHECK(ms_lineage_set(&own.lineage, G, 2 * G, &file));
+    CHECK(ms_lineage_set(&sent, 1, G, &pattern));
+    CHECK(ms_lineage_set(&sent, G, 2 * G, &file));
     ms_source_drop(file.source);
-    own.begin = 3 * G + 2;
+    sent_begin = 3 * G + 2;
     CHECK_EQ(gather(2 * G, BYTES, &receive), CUDA_SUCCESS);
     CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 0);
     memset((void *)(uintptr_t)(allocation->address + 2 * G), 6, BYTES - 2 * G);
