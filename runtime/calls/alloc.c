@@ -280,6 +280,17 @@ static CUresult wait_for_device(CUcontext context, bool *is_done_out)
     return *is_done_out ? result : CUDA_SUCCESS;
 }
 
+/* True if the driver's own allocation would have taken more memory, or in verify mode. */
+static bool has_saved(const struct ms_allocation *allocation)
+{
+    const struct ms_lineage *lineage = ms_allocation_lineage(allocation);
+    const size_t nothing = lineage->bytes - lineage->deferred_bytes - lineage->resident_bytes;
+    return ms_allocation_shadow(allocation) != NULL ||
+           lineage->deferred_bytes > lineage->cached_bytes ||
+           (nothing < lineage->bytes &&
+            ms_backing_bytes(ms_allocation_backing(allocation)) < allocation->granule_bytes);
+}
+
 /* The program has freed the allocation and can no longer reach it. */
 static void forget_freed(struct ms_allocation *allocation, const char *how)
 {
@@ -304,7 +315,7 @@ CUresult ms_alloc_end(const struct ms_allocation_facts *facts)
     if (is_done)
         ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
     if (facts->pool == NULL && !facts->is_opened)
-        ms_regular_end(facts->bytes, ms_shard_is_active() || ms_allocation_has_saved(allocation));
+        ms_regular_end(facts->bytes, ms_shard_is_active() || has_saved(allocation));
     forget_freed(allocation, "");
     if (is_done)
         ms_allocation_destroy(allocation);

@@ -92,15 +92,6 @@ const struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
     return allocation;
 }
 
-bool ms_allocation_has_saved(const struct ms_allocation *allocation)
-{
-    const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
-    const size_t nothing = lineage->bytes - lineage->deferred_bytes - lineage->resident_bytes;
-    return MS_OWN(allocation)->shadow != NULL || lineage->deferred_bytes > lineage->cached_bytes ||
-           (nothing < lineage->bytes &&
-            MS_OWN(allocation)->backing.backed_bytes < allocation->granule_bytes);
-}
-
 const struct ms_lineage *ms_allocation_lineage(const struct ms_allocation *allocation)
 {
     return &MS_OWN(allocation)->lineage;

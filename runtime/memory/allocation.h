@@ -110,9 +110,6 @@ const struct ms_allocation *ms_allocation_adopt(CUcontext context, CUdevice devi
 const struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
                                                struct ms_backing *backing);
 
-/* True if the driver's own allocation would have taken more memory, or in verify mode. */
-bool ms_allocation_has_saved(const struct ms_allocation *allocation);
-
 /* Frees an allocation that is in no index, with its memory. No queued work may use it. */
 void ms_allocation_destroy(struct ms_allocation *allocation);
 

@@ -784,6 +784,32 @@ MS_TEST_AFTER(start, a_free_of_the_last_allocation_drops_the_shims_own_memory)
     fake_check_empty();
 }
 
+MS_TEST_AFTER(start, an_allocation_has_saved_if_partly_written_and_without_memory)
+{
+    enum { G = FAKE_GRANULE, BYTES = 2 * FAKE_GRANULE };
+    static const struct ms_content nothing = {.kind = MS_UNDEFINED}, fill_ = {.kind = MS_FILL},
+                                   cached = {.kind = MS_FILL, .cached = true},
+                                   resident = {.kind = MS_RESIDENT};
+    static const struct {
+        const struct ms_content *content;
+        size_t bytes, unwritten;
+        bool wanted;
+    } rows[] = {{&nothing, G, 0, false},      {&fill_, G, 0, true},
+                {&resident, G, 0, true},      {&cached, BYTES, 0, false},
+                {&resident, BYTES, 0, false}, {&resident, BYTES, 8, false}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        CUdeviceptr address;
+        CUresult result;
+        CHECK(ms_alloc(BYTES, &address, &result) && result == CUDA_SUCCESS);
+        struct ms_allocation *allocation = ms_space_claim(address);
+        ms_space_release(allocation);
+        fake_set(allocation, 0, rows[i].bytes, rows[i].content);
+        fake_set(allocation, 0, rows[i].unwritten, &nothing);
+        CHECK(ms_alloc_free(address, &result) && result == CUDA_SUCCESS);
+        CHECK_EQ(has_saved, rows[i].wanted);
+    }
+}
+
 /* The device is not waited for. */
 MS_TEST_AFTER(start, a_free_in_a_capture_compares_and_gives_back_nothing)
 {

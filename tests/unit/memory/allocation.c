@@ -83,27 +83,6 @@ MS_TEST(an_allocation_at_addresses_of_the_program_maps_nothing)
     fake_check_empty();
 }
 
-MS_TEST(an_allocation_has_saved_if_partly_written_and_without_memory)
-{
-    const struct ms_content resident = {.kind = MS_RESIDENT}, nothing = {.kind = MS_UNDEFINED},
-                            fill = {.kind = MS_FILL}, cached = {.kind = MS_FILL, .cached = true};
-    fake_start();
-    struct ms_allocation *allocation = (struct ms_allocation *)ms_allocation_reserve(&promise);
-    CHECK(!ms_allocation_has_saved(allocation)); /* never used */
-    fake_set(allocation, 0, FAKE_GRANULE, &fill);
-    CHECK(ms_allocation_has_saved(allocation));
-    fake_set(allocation, 0, FAKE_GRANULE, &resident);
-    CHECK(ms_allocation_has_saved(allocation));
-    fake_set(allocation, 0, BYTES, &cached);
-    CHECK(!ms_allocation_has_saved(allocation));
-    fake_set(allocation, 0, BYTES, &resident);
-    CHECK(!ms_allocation_has_saved(allocation));
-    fake_set(allocation, 0, 8, &nothing);
-    CHECK(!ms_allocation_has_saved(allocation));
-    destroy(allocation);
-    fake_check_empty();
-}
-
 MS_TEST(an_allocation_says_where_device_memory_is_out)
 {
     fake_start();
