@@ -228,7 +228,7 @@ bool ms_alloc_promise(struct ms_promise *promise, ms_promise_maker *make, void *
 static bool reserve(const struct ms_promise *promise, void *argument)
 {
     CUdeviceptr *address_out = argument;
-    const struct ms_allocation *allocation = ms_allocation_reserve(promise);
+    const struct ms_allocation *allocation = ms_allocation_create(promise);
     if (allocation == NULL)
         return false;
     if (promise->pool != NULL)

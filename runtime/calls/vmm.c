@@ -430,11 +430,13 @@ static struct ms_allocation *claim_or_make(const struct ms_reservation *reservat
                                            const struct ms_handle *handle)
 {
     struct ms_allocation *allocation = ms_space_claim(reservation->address);
-    if (allocation == NULL && handle != NULL && !reservation->has_others &&
-        ms_allocation_adopt(handle->context, handle->prop.location.id, reservation->address,
-                            reservation->bytes) != NULL)
-        allocation = ms_space_claim(reservation->address);
-    return allocation;
+    if (allocation != NULL || handle == NULL || reservation->has_others)
+        return allocation;
+    const struct ms_promise promise = {.bytes = reservation->bytes,
+                                       .context = handle->context,
+                                       .device = handle->prop.location.id,
+                                       .address = reservation->address};
+    return ms_allocation_create(&promise) != NULL ? ms_space_claim(reservation->address) : NULL;
 }
 
 /* Ends the claim on the allocation; if nothing is mapped in it any more, ends the allocation. */

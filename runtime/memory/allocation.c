@@ -11,8 +11,8 @@
 #include "runtime/memory/publish.h"
 
 /* Takes over the backing. */
-static struct ms_allocation *create(struct ms_backing *backing, const struct ms_promise *promise,
-                                    enum ms_kind kind)
+static struct ms_allocation *make(struct ms_backing *backing, const struct ms_promise *promise,
+                                  enum ms_kind kind)
 {
     static _Atomic uint64_t next_id = 1;
     const size_t bytes = promise->bytes;
@@ -60,21 +60,15 @@ err_backing:
     return NULL;
 }
 
-const struct ms_allocation *ms_allocation_reserve(const struct ms_promise *promise)
+const struct ms_allocation *ms_allocation_create(const struct ms_promise *promise)
 {
     struct ms_backing backing;
-    return ms_addresses_reserve_backing(&backing, promise->device, promise->bytes) == CUDA_SUCCESS
-               ? create(&backing, promise, MS_UNDEFINED)
-               : NULL;
-}
-
-const struct ms_allocation *ms_allocation_adopt(CUcontext context, CUdevice device,
-                                                CUdeviceptr address, size_t bytes)
-{
-    struct ms_backing backing;
-    const struct ms_promise promise = {.bytes = bytes, .context = context, .device = device};
-    return ms_backing_adopt(&backing, device, address, bytes) == CUDA_SUCCESS
-               ? create(&backing, &promise, MS_UNMAPPED)
+    const bool is_programs = promise->address != 0;
+    const CUresult result =
+        is_programs ? ms_backing_adopt(&backing, promise->device, promise->address, promise->bytes)
+                    : ms_addresses_reserve_backing(&backing, promise->device, promise->bytes);
+    return result == CUDA_SUCCESS
+               ? make(&backing, promise, is_programs ? MS_UNMAPPED : MS_UNDEFINED)
                : NULL;
 }
 
@@ -84,7 +78,7 @@ const struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
     const struct ms_promise promise = {.bytes = bytes,
                                        .context = context,
                                        .device = backing->device};
-    struct ms_allocation *allocation = create(backing, &promise, MS_RESIDENT);
+    struct ms_allocation *allocation = make(backing, &promise, MS_RESIDENT);
     if (allocation == NULL)
         return NULL;
     /* The end of a claim counts that nothing of the allocation is deferred. */

@@ -92,18 +92,15 @@ struct ms_promise {
     size_t bytes;
     CUcontext context;
     CUdevice device;
+    CUdeviceptr address;  /* the program has reserved these addresses, and mapped nothing there; 0:
+                            the shim reserves */
     struct ms_pool *pool; /* NULL: none */
     bool is_transient;    /* takes the place of memory freed in the pool or by cuMemFree */
 };
 
-/*
- * Make an allocation, publish it, and add it to the index, unclaimed. NULL: out of memory or
- * addresses. ms_allocation_reserve gets new addresses, and all bytes are undefined.
- * ms_allocation_adopt uses addresses that the program has reserved, where nothing is mapped.
- */
-const struct ms_allocation *ms_allocation_reserve(const struct ms_promise *promise);
-const struct ms_allocation *ms_allocation_adopt(CUcontext context, CUdevice device,
-                                                CUdeviceptr address, size_t bytes);
+/* Makes an allocation, publishes it, and adds it to the index, unclaimed. All bytes are undefined,
+ * or unmapped in addresses that the program has reserved. NULL: out of memory or addresses. */
+const struct ms_allocation *ms_allocation_create(const struct ms_promise *promise);
 
 /* Makes an allocation for memory of another process, all of which `backing` has. Takes the backing
  * over, also on failure. */

@@ -774,7 +774,7 @@ void fake_program_memory_free(CUdeviceptr address)
 struct ms_allocation *fake_allocation(size_t bytes)
 {
     const struct ms_promise promise = {.bytes = bytes, .context = FAKE_CONTEXT};
-    struct ms_allocation *allocation = (struct ms_allocation *)ms_allocation_reserve(&promise);
+    struct ms_allocation *allocation = (struct ms_allocation *)ms_allocation_create(&promise);
     WANT(allocation != NULL);
     return allocation;
 }
