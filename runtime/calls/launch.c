@@ -207,16 +207,25 @@ static bool add_recorded(const struct ms_part *out, const struct ms_part *in,
     return ms_bytes_set(out->allocation, out->begin, out->end, &launched) == CUDA_SUCCESS;
 }
 
-/* The operand's block, cut to the program's mappings: a kernel that writes beyond them fails. Empty
- * if nothing is mapped where the pointer leads. */
+/* The operand's block, cut to the bytes around the pointer that the program may use: a kernel that
+ * writes beyond them fails. Empty if the program may not use the byte where the pointer leads. */
 static struct ms_part part_of(struct ms_allocation *allocation, const struct ms_pointed *operand)
 {
+    const size_t at = ms_offset(allocation, operand->pointer);
     const size_t begin = ms_offset(allocation, operand->block.address);
-    const size_t end = begin + operand->block.bytes;
-    const struct ms_range mapped =
-        ms_space_accessible_around(allocation, ms_offset(allocation, operand->pointer));
-    return (struct ms_part){allocation, begin > mapped.begin ? begin : mapped.begin,
-                            end < mapped.end ? end : mapped.end};
+    struct ms_part part = {allocation, begin, begin + operand->block.bytes};
+    struct ms_walk walk = {ms_allocation_lineage(allocation), part.begin, part.end};
+    for (const struct ms_extent *extent;
+         allocation->is_programs && (extent = ms_lineage_walk(&walk)) != NULL;) {
+        if (extent->content.kind != MS_UNMAPPED)
+            continue;
+        if (extent->end > at) {
+            part.end = extent->begin > at ? extent->begin : part.begin;
+            break;
+        }
+        part.begin = extent->end;
+    }
+    return part;
 }
 
 static bool is_snapshot(const struct ms_content *content)

@@ -259,8 +259,7 @@ static bool may_run_in_place(const struct ms_allocation *allocation, const struc
         return false;
     const size_t recorded_begin = ms_offset(allocation, recorded->address);
     const size_t recorded_end = recorded_begin + recorded->before.bytes;
-    if (recorded_end > allocation->bytes ||
-        !ms_space_is_accessible(allocation, recorded_begin, recorded_end - recorded_begin) ||
+    if (!ms_fits(allocation, recorded->address, recorded->before.bytes) ||
         (ms_lineage_any(ms_allocation_lineage(allocation), recorded_begin, recorded_end,
                         MS_PRESENT) &&
          !(is_repeatable(recorded) &&

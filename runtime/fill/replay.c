@@ -156,8 +156,7 @@ bool ms_replay_holds_input(const struct ms_allocation *allocation,
     const struct ms_launch_input *input = recorded->input;
     const size_t begin = input->address - allocation->address;
     if (allocation->id != input->allocation_id ||
-        begin + input->lineage.bytes > allocation->bytes ||
-        !ms_space_is_accessible(allocation, begin, input->lineage.bytes))
+        !ms_fits(allocation, input->address, input->lineage.bytes))
         return false;
     for (size_t at = needed.begin; at < needed.end;) {
         const struct ms_extent here = ms_lineage_at(ms_allocation_lineage(allocation), begin + at);

@@ -329,47 +329,6 @@ static struct ms_range find_pointed_locked(const struct ms_allocation *allocatio
     return found;
 }
 
-/* --- mappings of the program */
-
-bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin, size_t bytes)
-{
-    const struct ms_backing *backing = &MS_OWN(allocation)->backing;
-    const size_t end = begin + bytes;
-    if (!backing->is_programs)
-        return true;
-    for (struct ms_position at = ms_backing_mapping_behind(backing, begin); begin < end;
-         at = ms_sorted_next(&backing->mappings, at)) {
-        const struct ms_program_mapping *mapping = ms_sorted_item(&backing->mappings, at);
-        if (mapping == NULL || mapping->begin > begin || !mapping->is_accessible)
-            return false;
-        begin = mapping->end;
-    }
-    return true;
-}
-
-struct ms_range ms_space_accessible_around(const struct ms_allocation *allocation, size_t offset)
-{
-    const struct ms_sorted *all = &MS_OWN(allocation)->backing.mappings;
-    const struct ms_program_mapping *next;
-    if (!MS_OWN(allocation)->backing.is_programs)
-        return (struct ms_range){0, allocation->bytes};
-    if (!ms_space_is_accessible(allocation, offset, 1))
-        return (struct ms_range){offset, offset};
-    const struct ms_position here = ms_backing_mapping_behind(&MS_OWN(allocation)->backing, offset);
-    next = ms_sorted_item(all, here);
-    struct ms_range around = {next->begin, next->end};
-    for (struct ms_position at = ms_sorted_next(all, here);
-         (next = ms_sorted_item(all, at)) != NULL && next->is_accessible &&
-         next->begin == around.end;
-         at = ms_sorted_next(all, at))
-        around.end = next->end;
-    for (struct ms_position at = ms_sorted_previous(all, here);
-         (next = ms_sorted_item(all, at))->is_accessible && next->end == around.begin;
-         at = ms_sorted_previous(all, at))
-        around.begin = next->begin;
-    return around;
-}
-
 /* --- looking up */
 
 struct ms_allocation *ms_space_claim_next(CUdeviceptr address)

@@ -47,10 +47,6 @@ static inline bool ms_space_find_mapping(CUdeviceptr address,
            facts_out->address + mapping_out->begin <= address;
 }
 
-/* True if the program may use all of a range of a claimed allocation. The range may lie in several
- * mappings. */
-bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin, size_t bytes);
-
 /* The offset of an address in its allocation. */
 static inline size_t ms_offset(const struct ms_allocation *allocation, CUdeviceptr address)
 {
@@ -62,12 +58,10 @@ static inline bool ms_fits(const struct ms_allocation *allocation, CUdeviceptr a
                            size_t bytes)
 {
     const size_t begin = ms_offset(allocation, address);
-    return bytes <= allocation->bytes - begin && ms_space_is_accessible(allocation, begin, bytes);
+    return bytes <= allocation->bytes - begin &&
+           (!allocation->is_programs || !ms_lineage_any(ms_allocation_lineage(allocation), begin,
+                                                        begin + bytes, MS_OF_KIND(MS_UNMAPPED)));
 }
-
-/* The bytes around an offset that the program may use, without a gap. Empty if the program may not
- * use the byte at the offset. */
-struct ms_range ms_space_accessible_around(const struct ms_allocation *allocation, size_t offset);
 
 /* Counts memory of the device that the shim has promised to the program without an allocation. */
 void ms_space_count_promised(CUdevice device, int64_t bytes);

@@ -412,6 +412,41 @@ static CUresult change_meanwhile(CUstream stream)
     return CUDA_SUCCESS;
 }
 
+/* The program has mapped nothing in the first half granule and in the fourth one. */
+MS_TEST(a_launch_writes_what_is_mapped_around_its_pointer)
+{
+    enum { H = FAKE_GRANULE / 2 };
+    static const struct ms_content unmapped = {.kind = MS_UNMAPPED},
+                                   nothing = {.kind = MS_UNDEFINED};
+    static const struct {
+        size_t at;
+        struct ms_range written;
+    } rows[] = {{0, {0, 0}},
+                {H - 1, {0, 0}},
+                {H, {H, 3 * H}},
+                {2 * H, {H, 3 * H}},
+                {3 * H - 1, {H, 3 * H}},
+                {3 * H, {0, 0}},
+                {4 * H, {4 * H, BYTES}},
+                {BYTES - 1, {4 * H, BYTES}}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const struct ms_range written = rows[i].written;
+        CUresult result;
+        start();
+        one->is_programs = true;
+        fake_set(one, 0, H, &unmapped);
+        fake_set(one, 3 * H, 4 * H, &unmapped);
+        CHECK_EQ(launch(PUT, one->address + rows[i].at, 5, &result), written.end > 0);
+        const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(one), written.begin);
+        CHECK_EQ(extent.content.kind == MS_LAUNCHED, written.end > 0);
+        CHECK(written.end == 0 || extent.end == written.end);
+        CHECK_EQ(ms_allocation_lineage(one)->kind_bytes[MS_LAUNCHED], written.end - written.begin);
+        fake_set(one, 0, BYTES, &nothing);
+        one->is_programs = false;
+        end();
+    }
+}
+
 /* Another one lies at the address by now. */
 MS_TEST(a_launch_is_not_recorded_if_its_allocation_was_replaced)
 {

@@ -100,6 +100,31 @@ static struct ms_program_mapping promise_open(size_t begin, size_t end)
     return mapping;
 }
 
+/* Two granules that are open, one that is not, a gap, and another one that is. */
+MS_TEST_BETWEEN(start, end, a_range_fits_where_the_program_opened_it)
+{
+    static const struct {
+        size_t begin, bytes;
+        bool wanted;
+    } rows[] = {
+        {0, 1, false},     {0, 0, true},          {G - 1, 1, false},     {G, 1, true},
+        {G - 1, 2, false}, {G, 2 * G, true},      {G, 2 * G + 1, false}, {3 * G - 1, 1, true},
+        {3 * G, 1, false}, {3 * G, 0, true},      {4 * G, 1, false},     {4 * G, 2 * G, false},
+        {5 * G, G, true},  {5 * G, G + 1, false}, {2 * G, 4 * G, false}, {6 * G, 1, false},
+    };
+    const struct ms_program_mapping first = promise_open(G, 2 * G),
+                                    second = promise_open(2 * G, 3 * G),
+                                    third = promise(3 * G, 4 * G),
+                                    last = promise_open(5 * G, 6 * G);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        if (ms_fits(allocation, place + rows[i].begin, rows[i].bytes) != rows[i].wanted)
+            ms_test_fail(__FILE__, __LINE__, "row %zu", i);
+    }
+    CHECK_EQ(ms_mappings_set_access(allocation, &second, false, NULL), CUDA_SUCCESS);
+    CHECK(ms_fits(allocation, place + G, G) && !ms_fits(allocation, place + G, G + 1));
+    CHECK(first.end == second.begin && third.end < last.begin);
+}
+
 /* What the driver has mapped there for the program. */
 static struct ms_program_mapping map_real(size_t begin, size_t end)
 {

@@ -282,60 +282,6 @@ MS_TEST_AFTER(start, a_range_that_leaves_its_allocation_strays)
     CHECK(!ms_space_strays(LOW + 10 * LARGE, 1)); /* nothing of the shim's */
 }
 
-/* Two granules that are open, one that is not, a gap, and another one that is. */
-MS_TEST_AFTER(start, a_range_is_accessible_where_the_program_opened_it)
-{
-    static const struct ms_program_mapping mappings[] = {
-        {.begin = 4096, .end = 8192, .is_accessible = true},
-        {.begin = 8192, .end = 12288, .is_accessible = true},
-        {.begin = 12288, .end = 16384},
-        {.begin = 20480, .end = 24576, .is_accessible = true},
-    };
-    static const struct {
-        size_t begin, bytes;
-        bool wanted;
-    } rows[] = {
-        {0, 1, false},       {0, 0, true},         {4095, 1, false},     {4096, 1, true},
-        {4095, 2, false},    {4096, 8192, true},   {4096, 8193, false},  {12287, 1, true},
-        {12288, 1, false},   {12288, 0, true},     {16384, 1, false},    {16384, 8192, false},
-        {20480, 4096, true}, {20480, 4097, false}, {8192, 16384, false}, {24576, 1, false},
-    };
-    static const struct {
-        size_t offset;
-        struct ms_range wanted;
-    } around[] = {
-        {0, {0, 0}},
-        {4096, {4096, 12288}},
-        {8191, {4096, 12288}},
-        {8192, {4096, 12288}},
-        {12287, {4096, 12288}},
-        {12288, {12288, 12288}},
-        {20480, {20480, 24576}},
-        {24575, {20480, 24576}},
-        {24576, {24576, 24576}},
-    };
-    enum { MAPPINGS = sizeof(mappings) / sizeof(mappings[0]) };
-    const struct ms_allocation *of = &low.facts;
-    CHECK(ms_space_claim(LOW) == of && ms_space_is_accessible(of, 0, LARGE));
-    CHECK(ms_space_accessible_around(of, 5).begin == 0);
-    CHECK(ms_space_accessible_around(of, 5).end == LARGE);
-    low.backing.is_programs = true;
-    CHECK(!ms_space_is_accessible(of, 0, 1));
-    for (int i = 0; i < MAPPINGS; i++)
-        CHECK(ms_mappings_put(&low.facts, &mappings[i]));
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        if (ms_space_is_accessible(of, rows[i].begin, rows[i].bytes) != rows[i].wanted)
-            ms_test_fail(__FILE__, __LINE__, "row %zu", i);
-    }
-    for (size_t i = 0; i < sizeof(around) / sizeof(around[0]); i++) {
-        const struct ms_range found = ms_space_accessible_around(of, around[i].offset);
-        CHECK_EQ(found.begin, around[i].wanted.begin);
-        CHECK_EQ(found.end, around[i].wanted.end);
-    }
-    for (int i = 0; i < MAPPINGS; i++)
-        ms_mappings_drop(&low.facts, mappings[i].begin);
-}
-
 MS_TEST_AFTER(start, a_pointer_a_little_before_a_block_means_it)
 {
     struct ms_allocation_facts facts;
