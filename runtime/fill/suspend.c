@@ -262,10 +262,21 @@ static void set_kept(const struct kept *kept)
         ms_restore_mark(allocation);
 }
 
+static size_t pinned_bytes(const struct ms_backing *backing)
+{
+    size_t bytes = 0;
+    for (size_t at = 0, end; at < backing->bytes; at = end) {
+        end = backing->bytes;
+        if (ms_backing_is_pinned(backing, at, &end))
+            bytes += end - at;
+    }
+    return bytes;
+}
+
 static void tell_what_stays(struct ms_suspended *told, const struct ms_allocation *allocation)
 {
     const size_t backed = ms_backing_bytes(ms_allocation_backing(allocation));
-    const size_t pinned = ms_backing_pinned_bytes(ms_allocation_backing(allocation));
+    const size_t pinned = pinned_bytes(ms_allocation_backing(allocation));
     told->stays_exported += stays(allocation) ? backed : 0;
     told->stays_mapped += stays(allocation) ? 0 : pinned;
     told->stays_otherwise += stays(allocation) ? 0 : backed - pinned;

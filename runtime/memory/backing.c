@@ -287,16 +287,6 @@ bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_
     return is_in && chunk->is_pinned;
 }
 
-size_t ms_backing_pinned_bytes(const struct ms_backing *backing)
-{
-    const struct ms_chunk *chunk;
-    size_t bytes = 0;
-    for (struct ms_position at = {0, 0}; (chunk = ms_sorted_item(&backing->chunks, at)) != NULL;
-         at = ms_sorted_next(&backing->chunks, at))
-        bytes += chunk->is_pinned ? chunk->end - chunk->begin : 0;
-    return bytes;
-}
-
 bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range)
 {
     const struct ms_chunk *chunk = ms_backing_chunk(backing, range->begin);

@@ -138,9 +138,6 @@ bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range);
  * behind offset, down to where the answer changes at the earliest. */
 bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end);
 
-/* The bytes of pinned chunks. */
-size_t ms_backing_pinned_bytes(const struct ms_backing *backing);
-
 /* How many bytes of device memory the backing has. */
 static inline size_t ms_backing_bytes(const struct ms_backing *backing)
 {
