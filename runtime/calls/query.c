@@ -221,9 +221,10 @@ CUresult ms_query_free_memory(size_t *free_bytes)
     const CUresult result = ms_driver.ctx_get_device(&device);
     if (result != CUDA_SUCCESS)
         return result;
-    const uint64_t left = *free_bytes + ms_backing_device_bytes(device);
+    const struct ms_space_sums sums = ms_space_sums(device);
+    const uint64_t left = *free_bytes + sums.held;
     const uint64_t promised =
-        ms_space_sums(device).reserved + ms_pool_kept_bytes(device) + ms_delayed_free_bytes(device);
+        sums.reserved + ms_pool_kept_bytes(device) + ms_delayed_free_bytes(device);
     *free_bytes = promised < left ? left - promised : 0;
     return CUDA_SUCCESS;
 }

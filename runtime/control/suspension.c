@@ -31,7 +31,7 @@ static uint64_t others_bytes_of(CUdevice device, CUcontext context)
         return 0;
     const bool is_known = ms_driver.mem_get_info(&unused, &total) == CUDA_SUCCESS;
     ms_driver_leave(&scope);
-    const uint64_t own = ms_backing_device_bytes(device);
+    const uint64_t own = ms_space_sums(device).held;
     return is_known && total - unused > own ? total - unused - own : 0;
 }
 

@@ -203,8 +203,9 @@ static bool fits(CUdevice device, size_t bytes, bool *is_tight_out)
     size_t free, total;
     if (ms_driver.mem_get_info(&free, &total) != CUDA_SUCCESS)
         return true;
-    const uint64_t has = free + ms_backing_device_bytes(device);
-    uint64_t promised = ms_space_sums(device).reserved + ms_device_memory_rounded(device, bytes);
+    const struct ms_space_sums sums = ms_space_sums(device);
+    const uint64_t has = free + sums.held;
+    uint64_t promised = sums.reserved + ms_device_memory_rounded(device, bytes);
     if (promised > has)
         promised -= unneeded_bytes(device);
     if (promised <= has) {

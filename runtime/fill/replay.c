@@ -418,7 +418,7 @@ static const size_t min_window = (size_t)8 << 20;
 static size_t window_of(CUdevice device, size_t bytes)
 {
     enum { HELD_PART = 256, MOST_WINDOWS = 4 };
-    const size_t by_device = ms_backing_device_bytes(device) / HELD_PART;
+    const size_t by_device = ms_space_sums(device).held / HELD_PART;
     const size_t by_work = (bytes + MOST_WINDOWS - 1) / MOST_WINDOWS;
     const size_t window = by_device > by_work ? by_device : by_work;
     return window > min_window && ms_scratch_fits(device, window)

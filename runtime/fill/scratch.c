@@ -165,8 +165,8 @@ bool ms_scratch_drop(void)
 /* By how many bytes `bytes` more would break the bound. */
 static uint64_t bytes_beyond(CUdevice device, uint64_t bytes)
 {
-    const uint64_t all = ms_backing_device_bytes(device) + bytes;
-    const uint64_t most = ms_space_sums(device).most_reserved;
+    const struct ms_space_sums sums = ms_space_sums(device);
+    const uint64_t all = sums.held + bytes, most = sums.most_reserved;
     return all > most && ms_config.mode != MS_VERIFY ? all - most : 0;
 }
 

@@ -23,7 +23,7 @@ static uint64_t own_bytes;
 bool __wrap_ms_suspend(const char *into, struct ms_suspended *told_out, struct ms_fault *fault);
 CUresult __wrap_ms_suspend_take_back(void);
 bool __wrap_ms_collective_is_in_group(void);
-uint64_t __wrap_ms_backing_device_bytes(CUdevice device);
+struct ms_space_sums __wrap_ms_space_sums(CUdevice device);
 
 bool __wrap_ms_suspend(const char *into, struct ms_suspended *told_out, struct ms_fault *fault)
 {
@@ -43,10 +43,10 @@ bool __wrap_ms_collective_is_in_group(void)
     return is_in_group;
 }
 
-uint64_t __wrap_ms_backing_device_bytes(CUdevice device)
+struct ms_space_sums __wrap_ms_space_sums(CUdevice device)
 {
     CHECK_EQ(device, 0);
-    return own_bytes;
+    return (struct ms_space_sums){.held = own_bytes};
 }
 
 static struct ms_allocation *allocation;
