@@ -563,7 +563,7 @@ static void bring_of_launch(struct ms_allocation *claimed, struct ms_recorded_la
     ms_counted_take(&recorded->counted); /* nothing else may refer to the launch afterwards */
     bring_of_lineage(claimed, &recorded->before, begin, end);
     if (recorded->input != NULL) {
-        const struct ms_range needed = ms_recorded_launch_needed(recorded, begin, end);
+        const struct ms_range needed = ms_replay_needed(recorded, begin, end);
         if (needed.begin < needed.end && !bring_block(claimed, recorded, needed))
             bring_of_lineage(claimed, &recorded->input->lineage, needed.begin, needed.end);
     }

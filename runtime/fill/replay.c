@@ -112,6 +112,23 @@ CUresult ms_replay(const struct ms_content *content, size_t offset, CUdeviceptr 
     }
 }
 
+struct ms_range ms_replay_needed(const struct ms_recorded_launch *recorded, size_t begin,
+                                 size_t end)
+{
+    const struct ms_launch_input *input = recorded->input;
+    const struct ms_loads *loads = &input->loads;
+    const size_t first = begin > input->written_at ? begin - input->written_at : 0;
+    if (loads->in_row == 0)
+        return (struct ms_range){0, input->lineage.bytes};
+    if (end <= input->written_at || begin >= end)
+        return (struct ms_range){0, 0};
+    const uint64_t last = (end - 1 - input->written_at) / loads->out_step;
+    const uint64_t behind = last * loads->in_step + loads->in_row;
+    const struct ms_range needed = {first / loads->out_step * loads->in_step,
+                                    behind < loads->bytes ? behind : loads->bytes};
+    return needed.begin < needed.end ? needed : (struct ms_range){0, 0};
+}
+
 /* A lineage, and where its block lay when it was recorded. */
 struct placed {
     const struct ms_lineage *lineage;
@@ -307,7 +324,7 @@ static CUresult run_with_scratch(const struct ms_recorded_launch *recorded, uint
 static CUresult run_with_input(const struct ms_recorded_launch *recorded, uint64_t delta,
                                size_t begin, size_t end, CUstream stream)
 {
-    const struct ms_range needed = ms_recorded_launch_needed(recorded, begin, end);
+    const struct ms_range needed = ms_replay_needed(recorded, begin, end);
     CUresult result;
     return run_beside_input(recorded, delta, needed, stream, &result)
                ? result
@@ -356,8 +373,8 @@ static bool replay_again(const struct ms_recorded_launch *recorded, struct ms_ra
     const struct placed before = {&recorded->before, recorded->allocation_id, recorded->address};
     const struct ms_range all = {part.begin < made.begin ? part.begin : made.begin,
                                  part.end > made.end ? part.end : made.end};
-    const struct ms_range needed = ms_recorded_launch_needed(recorded, part.begin, part.end),
-                          needed_by_all = ms_recorded_launch_needed(recorded, all.begin, all.end);
+    const struct ms_range needed = ms_replay_needed(recorded, part.begin, part.end),
+                          needed_by_all = ms_replay_needed(recorded, all.begin, all.end);
     const bool is_same = needed.begin == needed_by_all.begin && needed.end == needed_by_all.end;
     if (!is_same && !run_beside_input(recorded, 0, needed_by_all, stream, NULL))
         return false;

@@ -51,8 +51,13 @@ bool ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr add
                       struct ms_range part, struct ms_range made, CUstream stream,
                       CUresult *result_out);
 
+/* The bytes of the input's lineage on which [begin, end) of the written block depends. The launch
+ * must have an input. */
+struct ms_range ms_replay_needed(const struct ms_recorded_launch *recorded, size_t begin,
+                                 size_t end);
+
 /* True if the claimed allocation is that of the launch's input, and still has the content that the
- * launch needs (ms_recorded_launch_needed), in memory or not. */
+ * launch needs (ms_replay_needed), in memory or not. */
 bool ms_replay_holds_input(const struct ms_allocation *allocation,
                            const struct ms_recorded_launch *recorded, struct ms_range needed);
 

@@ -352,9 +352,8 @@ static bool holds_input(struct ms_allocation *claimed, const struct ms_content *
     const struct ms_allocation *input = find_at(content->recorded->input->address, claimed, &other);
     return input != NULL &&
            ms_replay_holds_input(input, content->recorded,
-                                 ms_recorded_launch_needed(content->recorded,
-                                                           content->source_offset,
-                                                           content->source_offset + bytes));
+                                 ms_replay_needed(content->recorded, content->source_offset,
+                                                  content->source_offset + bytes));
 }
 
 static bool is_result(struct ms_allocation *claimed, const struct ms_extent *extent,

@@ -30,23 +30,6 @@ struct ms_recorded_launch *ms_recorded_launch_create(void)
     return recorded;
 }
 
-struct ms_range ms_recorded_launch_needed(const struct ms_recorded_launch *recorded, size_t begin,
-                                          size_t end)
-{
-    const struct ms_launch_input *input = recorded->input;
-    const struct ms_loads *loads = &input->loads;
-    const size_t first = begin > input->written_at ? begin - input->written_at : 0;
-    if (loads->in_row == 0)
-        return (struct ms_range){0, input->lineage.bytes};
-    if (end <= input->written_at || begin >= end)
-        return (struct ms_range){0, 0};
-    const uint64_t last = (end - 1 - input->written_at) / loads->out_step;
-    const uint64_t behind = last * loads->in_step + loads->in_row;
-    const struct ms_range needed = {first / loads->out_step * loads->in_step,
-                                    behind < loads->bytes ? behind : loads->bytes};
-    return needed.begin < needed.end ? needed : (struct ms_range){0, 0};
-}
-
 static bool is_current(const struct ms_lineage *lineage)
 {
     bool is_current = true;

@@ -48,11 +48,6 @@ struct ms_launch_input {
     size_t written_at; /* the offset of the output's pointer in the block that the launch writes */
 };
 
-/* The bytes of the input's lineage on which [begin, end) of the written block depends. The launch
- * must have an input. */
-struct ms_range ms_recorded_launch_needed(const struct ms_recorded_launch *recorded, size_t begin,
-                                          size_t end);
-
 /* A launch with one reference, the other fields 0. NULL if out of memory. */
 struct ms_recorded_launch *ms_recorded_launch_create(void);
 static inline void ms_recorded_launch_drop(struct ms_recorded_launch *recorded)

@@ -12,6 +12,7 @@
 #include "runtime/fill/access.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/overcommit.h"
+#include "runtime/fill/replay.h"
 #include "runtime/fill/scratch.h"
 #include "runtime/fill/suspend.h"
 #include "runtime/kernel/parameters.h"
@@ -634,9 +635,9 @@ MS_TEST_BETWEEN(start_casts, end_casts, a_launch_keeps_of_its_input_what_it_load
         ms_lineage_at(ms_allocation_lineage(one), 0).content.recorded;
     CHECK_EQ(recorded->input->address, other->address + 100);
     CHECK_EQ(recorded->input->lineage.bytes, LOADED);
-    const struct ms_range needed = ms_recorded_launch_needed(recorded, 8, 12);
+    const struct ms_range needed = ms_replay_needed(recorded, 8, 12);
     CHECK(needed.begin == 4 && needed.end == 12);
-    CHECK_EQ(ms_recorded_launch_needed(recorded, 0, 6).end, 0); /* before all that it stores */
+    CHECK_EQ(ms_replay_needed(recorded, 0, 6).end, 0); /* before all that it stores */
 }
 
 /* It is not loaded. */
@@ -652,7 +653,7 @@ MS_TEST_BETWEEN(start_casts, end_casts, loads_end_where_the_block_ends)
     CHECK(cast_is_recorded(one->address, other->address + BYTES - 8, CASTS));
     const struct ms_content content = ms_lineage_at(ms_allocation_lineage(one), 0).content;
     CHECK_EQ(content.recorded->input->lineage.bytes, 8);
-    CHECK_EQ(ms_recorded_launch_needed(content.recorded, 0, BYTES).end, 8);
+    CHECK_EQ(ms_replay_needed(content.recorded, 0, BYTES).end, 8);
     fill(one, 0, BYTES);
 }
 
