@@ -41,7 +41,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CU
     MS_ENTER("cuMemAddressReserve");
     const bool is_free = ms_is_started() && ptr != NULL && addr == 0 && flags == 0;
     const CUresult result = is_free
-                                ? ms_addresses_reserve_for_program(ptr, size, alignment)
+                                ? ms_addresses_reserve(ptr, size, alignment, true)
                                 : MS_REAL(cuMemAddressReserve)(ptr, size, alignment, addr, flags);
     if (result == CUDA_SUCCESS && ms_is_started())
         ms_vmm_reserved(*ptr, size);

@@ -81,10 +81,13 @@ static void note(struct area *area, bool honoured, CUdeviceptr address)
                address);
 }
 
-static CUresult reserve(struct area *area, CUdeviceptr *address_out, size_t bytes, size_t granule,
-                        size_t alignment)
+CUresult ms_addresses_reserve(CUdeviceptr *address_out, size_t bytes, size_t alignment,
+                              bool for_program)
 {
-    const uint64_t wish = choose(area, bytes, alignment > granule ? alignment : granule);
+    enum { GRANULE = 2 << 20 }; /* of a program that asks for less */
+    struct area *area = for_program ? &programs : &ours;
+    const size_t granule = for_program && alignment < GRANULE ? GRANULE : alignment;
+    const uint64_t wish = choose(area, bytes, granule);
     if (wish != 0) {
         const CUresult result =
             ms_driver.mem_address_reserve(address_out, bytes, alignment, wish, 0);
@@ -94,11 +97,6 @@ static CUresult reserve(struct area *area, CUdeviceptr *address_out, size_t byte
             return result;
     }
     return ms_driver.mem_address_reserve(address_out, bytes, alignment, 0, 0);
-}
-
-CUresult ms_addresses_reserve(CUdeviceptr *address_out, size_t bytes, size_t granule)
-{
-    return reserve(&ours, address_out, bytes, granule, granule);
 }
 
 CUresult ms_addresses_reserve_backing(struct ms_backing *backing, CUdevice device, size_t bytes)
@@ -113,7 +111,7 @@ CUresult ms_addresses_reserve_backing(struct ms_backing *backing, CUdevice devic
         return CUDA_ERROR_OUT_OF_MEMORY;
     const size_t rounded = (bytes + granule - 1) / granule * granule;
     CUdeviceptr address;
-    result = ms_addresses_reserve(&address, ms_backing_reserved(rounded, granule), granule);
+    result = ms_addresses_reserve(&address, ms_backing_reserved(rounded, granule), granule, false);
     if (result != CUDA_SUCCESS)
         return result;
     *backing = (struct ms_backing){.address = address + granule,
@@ -122,10 +120,4 @@ CUresult ms_addresses_reserve_backing(struct ms_backing *backing, CUdevice devic
                                    .device = device,
                                    .mapped_bytes = rounded};
     return CUDA_SUCCESS;
-}
-
-CUresult ms_addresses_reserve_for_program(CUdeviceptr *address_out, size_t bytes, size_t alignment)
-{
-    enum { GRANULE = 2 << 20 };
-    return reserve(&programs, address_out, bytes, GRANULE, alignment);
 }

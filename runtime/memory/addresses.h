@@ -15,13 +15,11 @@
 #include "runtime/driver/driver.h"
 #include "runtime/memory/backing.h"
 
-/* As cuMemAddressReserve with an alignment of granule. Gets far addresses if the driver honours the
- * hint. */
-CUresult ms_addresses_reserve(CUdeviceptr *address_out, size_t bytes, size_t granule);
+/* As cuMemAddressReserve, for the shim, or for a program that leaves the address to the driver.
+ * Gets far addresses if the driver honours the hint. */
+CUresult ms_addresses_reserve(CUdeviceptr *address_out, size_t bytes, size_t alignment,
+                              bool for_program);
 
 /* Reserves addresses for `bytes` bytes on device, with a guard granule on either side. Nothing is
  * backed. */
 CUresult ms_addresses_reserve_backing(struct ms_backing *backing, CUdevice device, size_t bytes);
-
-/* As ms_addresses_reserve, for a program that leaves the address to the driver. */
-CUresult ms_addresses_reserve_for_program(CUdeviceptr *address_out, size_t bytes, size_t alignment);

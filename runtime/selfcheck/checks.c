@@ -253,7 +253,7 @@ static bool check_memory(struct run *run)
     if (run->granule < 4 * WINDOW || (run->granule & (run->granule - 1)) != 0)
         return answer(run, NO, "the granularity is %zu bytes", run->granule);
     return has_free_memory(run) && make_host(run) && make_streams(run) &&
-           good(run, ms_addresses_reserve(&run->base, reserved_bytes(run), run->granule),
+           good(run, ms_addresses_reserve(&run->base, reserved_bytes(run), run->granule, false),
                 "cuMemAddressReserve") &&
            make_handles(run) && write_pattern(run, 1, place(run, 0), WINDOW) &&
            find_pattern(run, "written", 1, place(run, 0), WINDOW);

@@ -33,7 +33,7 @@ static CUdeviceptr reserved(size_t bytes)
 {
     CUdeviceptr address = 0;
     ms_driver.mem_address_reserve = reserve;
-    CHECK_EQ(ms_addresses_reserve(&address, bytes, GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(ms_addresses_reserve(&address, bytes, GRANULE, false), CUDA_SUCCESS);
     return address;
 }
 
@@ -109,7 +109,7 @@ static CUdeviceptr reserved_for_program(size_t bytes, size_t alignment)
     CUdeviceptr address = 0;
     ms_driver.mem_address_reserve = reserve;
     wanted_alignment = alignment;
-    CHECK_EQ(ms_addresses_reserve_for_program(&address, bytes, alignment), CUDA_SUCCESS);
+    CHECK_EQ(ms_addresses_reserve(&address, bytes, alignment, true), CUDA_SUCCESS);
     wanted_alignment = GRANULE;
     return address;
 }

@@ -32,7 +32,8 @@ static CUdeviceptr pinned = BLOCK;
 static bool is_in_nccl, is_opened, has_one_handle = true, is_ready = true;
 
 bool __wrap_ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out);
-CUresult __wrap_ms_addresses_reserve_for_program(CUdeviceptr *out, size_t bytes, size_t alignment);
+CUresult __wrap_ms_addresses_reserve(CUdeviceptr *out, size_t bytes, size_t alignment,
+                                     bool for_program);
 void __wrap_ms_vmm_reserved(CUdeviceptr address, size_t bytes);
 bool __wrap_ms_vmm_free_addresses(CUdeviceptr address, size_t bytes, CUresult *result_out);
 bool __wrap_ms_vmm_defer(size_t bytes, const CUmemAllocationProp *prop,
@@ -71,9 +72,10 @@ bool __wrap_ms_space_first_behind(CUdeviceptr address, struct ms_allocation_fact
     return address < PLACE + BYTES;
 }
 
-CUresult __wrap_ms_addresses_reserve_for_program(CUdeviceptr *out, size_t bytes, size_t alignment)
+CUresult __wrap_ms_addresses_reserve(CUdeviceptr *out, size_t bytes, size_t alignment,
+                                     bool for_program)
 {
-    CHECK(bytes == BYTES && alignment == 64);
+    CHECK(bytes == BYTES && alignment == 64 && for_program);
     note('r');
     *out = PLACE;
     return answer;
