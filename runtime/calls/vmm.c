@@ -214,22 +214,21 @@ static CUresult create_memory(const struct ms_handle *handle, CUmemGenericAlloca
                                     : ms_driver.mem_create(real, handle->bytes, &handle->prop, 0);
 }
 
-/* Moves the mapping's memory into one chunk, once the context's work has ended. */
-static CUresult join_chunks(struct ms_allocation *allocation,
-                            const struct ms_program_mapping *mapping, struct attempt *attempt)
+/* Makes room for the bytes of a mapping that are to be joined into one chunk, once the context's
+ * work has ended. *copy_out stays NULL if they lie in one. */
+static CUresult prepare_join(const struct ms_allocation *allocation,
+                             const struct ms_program_mapping *mapping, struct attempt *attempt,
+                             struct ms_host_snapshot **copy_out)
 {
+    if (ms_backing_is_one_chunk(ms_allocation_backing(allocation), mapping->begin, mapping->end))
+        return CUDA_SUCCESS;
     if (attempt->waited != allocation->context) {
         attempt->wanted = allocation->context;
         return CUDA_ERROR_NOT_READY;
     }
-    struct ms_host_snapshot *copy =
-        ms_host_snapshot_create(mapping->end - mapping->begin, MS_SNAPSHOT_ANY);
-    attempt->joins = copy != NULL;
-    if (copy == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = ms_mappings_join(allocation, mapping, copy, attempt->is_last);
-    ms_host_snapshot_drop(copy);
-    return result;
+    *copy_out = ms_host_snapshot_create(mapping->end - mapping->begin, MS_SNAPSHOT_ANY);
+    attempt->joins = *copy_out != NULL;
+    return attempt->joins ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Brings the mapping's bytes into memory, all under one handle. */
@@ -237,15 +236,17 @@ static CUresult gather(struct ms_allocation *allocation, const struct ms_program
                        struct attempt *attempt, CUmemGenericAllocationHandle *real)
 {
     struct ms_driver_scope scope;
+    struct ms_host_snapshot *copy = NULL;
     CUresult result = ms_materialise(allocation, mapping->begin, mapping->end, MS_NEED_HANDLE);
     if (result == CUDA_SUCCESS)
         result = ms_driver_enter(allocation->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!ms_backing_is_one_chunk(ms_allocation_backing(allocation), mapping->begin, mapping->end))
-        result = join_chunks(allocation, mapping, attempt);
+    result = prepare_join(allocation, mapping, attempt, &copy);
     if (result == CUDA_SUCCESS)
-        result = ms_mappings_pin(allocation, mapping, real);
+        result = ms_mappings_pin(allocation, mapping, copy, attempt->is_last, real);
+    if (copy != NULL)
+        ms_host_snapshot_drop(copy);
     ms_driver_leave(&scope);
     return result;
 }

@@ -62,21 +62,8 @@ bool ms_mappings_add(struct ms_allocation *allocation, const struct ms_program_m
     return true;
 }
 
-CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_program_mapping *mapping,
-                         CUmemGenericAllocationHandle *real_out)
-{
-    struct ms_program_mapping real = *mapping;
-    const CUresult result =
-        ms_backing_make_real(&MS_OWN(allocation)->backing, real.begin, real.end, real_out);
-    real.is_real = true;
-    if (result == CUDA_SUCCESS)
-        ms_mappings_put(allocation, &real);
-    return result;
-}
-
-CUresult ms_mappings_join(struct ms_allocation *allocation,
-                          const struct ms_program_mapping *mapping, struct ms_host_snapshot *copy,
-                          bool may_give_up)
+static CUresult join(struct ms_allocation *allocation, const struct ms_program_mapping *mapping,
+                     struct ms_host_snapshot *copy, bool may_give_up)
 {
     const struct ms_content content = {.kind = MS_SOURCE, .source = ms_host_snapshot_source(copy)};
     bool is_lost;
@@ -85,6 +72,20 @@ CUresult ms_mappings_join(struct ms_allocation *allocation,
                         ms_host_snapshot_data(copy), may_give_up, &is_lost);
     if (is_lost && ms_bytes_set(allocation, mapping->begin, mapping->end, &content) != CUDA_SUCCESS)
         fail(allocation, mapping->begin);
+    return result;
+}
+
+CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_program_mapping *mapping,
+                         struct ms_host_snapshot *copy, bool may_give_up,
+                         CUmemGenericAllocationHandle *real_out)
+{
+    struct ms_program_mapping real = *mapping;
+    CUresult result = copy != NULL ? join(allocation, mapping, copy, may_give_up) : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        result = ms_backing_make_real(&MS_OWN(allocation)->backing, real.begin, real.end, real_out);
+    real.is_real = true;
+    if (result == CUDA_SUCCESS)
+        ms_mappings_put(allocation, &real);
     return result;
 }
 

@@ -12,18 +12,15 @@
  * or out of memory); or a real mapping, which the driver has made, perhaps over a promised one. */
 bool ms_mappings_add(struct ms_allocation *allocation, const struct ms_program_mapping *mapping);
 
-/* Makes a mapping real whose memory lies in one handle, and returns that handle. */
-CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_program_mapping *mapping,
-                         CUmemGenericAllocationHandle *real_out);
-
 /*
- * Joins the handles of a mapping into one (ms_backing_join), by way of the copy. The copy becomes
- * the bytes' source if nothing else is left of them. The device is done with the bytes, and a
- * context is current.
+ * Makes a mapping real, all of which has memory, and returns its one handle. With a copy, first
+ * joins the handles of the mapping into one by way of the copy (ms_backing_join): the device is
+ * done with the bytes, and a context is current. The copy becomes the bytes' source if nothing else
+ * is left of them. NULL: the memory lies in one handle already.
  */
-CUresult ms_mappings_join(struct ms_allocation *allocation,
-                          const struct ms_program_mapping *mapping, struct ms_host_snapshot *copy,
-                          bool may_give_up);
+CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_program_mapping *mapping,
+                         struct ms_host_snapshot *copy, bool may_give_up,
+                         CUmemGenericAllocationHandle *real_out);
 
 /* Makes one real handle of memory under no mapping: of the pieces, which stay, with new memory
  * between them. The bytes go through `copy`, host memory of that size. */

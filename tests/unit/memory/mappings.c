@@ -247,16 +247,16 @@ MS_TEST_BETWEEN(start, end, a_mapping_in_one_handle_becomes_real)
     CUmemGenericAllocationHandle real = 0;
     const struct ms_program_mapping mapping = promise_open(G, 3 * G);
     set(G, 2 * G, &resident);
-    CHECK_EQ(ms_mappings_pin(allocation, &mapping, &real), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(ms_mappings_pin(allocation, &mapping, NULL, false, &real), CUDA_ERROR_INVALID_VALUE);
     set(2 * G, 3 * G, &resident); /* in two */
-    CHECK_EQ(ms_mappings_pin(allocation, &mapping, &real), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(ms_mappings_pin(allocation, &mapping, NULL, false, &real), CUDA_ERROR_INVALID_VALUE);
     CHECK(!ms_backing_mapping(backing, G)->is_real);
     ms_backing_uncover(backing, G, 3 * G, false);
     set(G, 3 * G, &resident);
     fake_fail(FAKE_mem_retain, 1, CUDA_ERROR_NOT_SUPPORTED);
-    CHECK_EQ(ms_mappings_pin(allocation, &mapping, &real), CUDA_ERROR_NOT_SUPPORTED);
+    CHECK_EQ(ms_mappings_pin(allocation, &mapping, NULL, false, &real), CUDA_ERROR_NOT_SUPPORTED);
     CHECK(!ms_backing_mapping(backing, G)->is_real && !ms_backing_chunk(backing, G)->is_pinned);
-    CHECK_EQ(ms_mappings_pin(allocation, &mapping, &real), CUDA_SUCCESS);
+    CHECK_EQ(ms_mappings_pin(allocation, &mapping, NULL, false, &real), CUDA_SUCCESS);
     const struct ms_program_mapping *there = ms_backing_mapping(backing, G);
     CHECK(there->is_real && there->is_accessible && there->handle == 5);
     CHECK(ms_backing_chunk(backing, G)->is_pinned);
@@ -278,9 +278,11 @@ static struct ms_program_mapping make_two(void)
 MS_TEST_BETWEEN(start, end, handles_are_joined_and_keep_their_bytes)
 {
     const struct ms_program_mapping mapping = make_two();
+    CUmemGenericAllocationHandle real;
     struct ms_host_snapshot *copy = ms_host_snapshot_create(2 * G, MS_SNAPSHOT_ANY);
     memset(ms_host_snapshot_data(copy), 0, 2 * G);
-    CHECK_EQ(ms_mappings_join(allocation, &mapping, copy, false), CUDA_SUCCESS);
+    CHECK_EQ(ms_mappings_pin(allocation, &mapping, copy, false, &real), CUDA_SUCCESS);
+    CHECK_EQ(ms_driver.mem_release(real), CUDA_SUCCESS);
     ms_host_snapshot_drop(copy);
     CHECK(ms_backing_is_one_chunk(backing, G, 3 * G));
     check(G, 3 * G, MS_RESIDENT);
@@ -290,14 +292,15 @@ MS_TEST_BETWEEN(start, end, handles_are_joined_and_keep_their_bytes)
 MS_TEST_BETWEEN(start, end, a_join_that_lost_memory_has_the_copy_as_its_source)
 {
     const struct ms_program_mapping mapping = make_two();
+    CUmemGenericAllocationHandle real;
     struct ms_host_snapshot *copy = ms_host_snapshot_create(2 * G, MS_SNAPSHOT_ANY);
     memset(ms_host_snapshot_data(copy), 0, 2 * G);
     fake.total_bytes = 3 * G; /* no room for both */
-    CHECK_EQ(ms_mappings_join(allocation, &mapping, copy, false), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(ms_mappings_pin(allocation, &mapping, copy, false, &real), CUDA_ERROR_OUT_OF_MEMORY);
     check(G, 3 * G, MS_RESIDENT);
     CHECK_EQ(backing->backed_bytes, 2 * G);
     ms_driver.memcpy_htod = refuse_htod;
-    CHECK_EQ(ms_mappings_join(allocation, &mapping, copy, true), CUDA_ERROR_LAUNCH_FAILED);
+    CHECK_EQ(ms_mappings_pin(allocation, &mapping, copy, true, &real), CUDA_ERROR_LAUNCH_FAILED);
     check(G, 3 * G, MS_SOURCE);
     CHECK_EQ(backing->backed_bytes, 0);
     const struct ms_content content =
