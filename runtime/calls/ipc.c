@@ -9,11 +9,12 @@
 #include "runtime/base/array.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/handout.h"
+#include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/calls/alloc.h"
+#include "runtime/driver/device_memory.h"
 #include "runtime/fill/access.h"
-#include "runtime/memory/addresses.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/publish.h"
 #include "runtime/order/order.h"
@@ -213,22 +214,38 @@ static CUresult find_device(const CUuuid *wanted, CUdevice *device_out)
     return CUDA_ERROR_INVALID_HANDLE;
 }
 
-static bool is_next(const struct part *part, const struct ms_backing *backing, uint64_t offset)
+/* The memory of an allocation of another process, as its parts arrive. */
+struct memory {
+    CUdevice device;
+    size_t bytes, granule, granule_bytes;
+    struct ms_pieces pieces; /* each with a reference to its handle */
+    size_t capacity;
+};
+
+static bool is_next(const struct part *part, const struct memory *memory, uint64_t offset)
 {
-    return part->begin == offset && part->end > offset && part->end <= backing->bytes &&
-           part->end % backing->granule == 0;
+    return part->bytes == memory->bytes && part->begin == offset && part->end > offset &&
+           part->end <= memory->granule_bytes && part->end % memory->granule == 0;
 }
 
-static CUresult map_part(struct ms_backing *backing, const struct part *part, int descriptor)
+static CUresult add_part(struct memory *memory, const struct part *part, int descriptor)
 {
-    struct ms_piece piece = {.begin = part->begin, .end = part->end};
-    CUresult result = ms_driver.mem_import(&piece.handle, (void *)(intptr_t)descriptor,
-                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = ms_backing_put_pieces(backing, 0, &(struct ms_pieces){&piece, 1});
-    ms_driver.mem_release(piece.handle);
+    struct ms_pieces *pieces = &memory->pieces;
+    if (!MS_ARRAY_GROW(pieces->all, pieces->count, memory->capacity))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct ms_piece *piece = &pieces->all[pieces->count];
+    *piece = (struct ms_piece){.begin = part->begin, .end = part->end};
+    const CUresult result = ms_driver.mem_import(&piece->handle, (void *)(intptr_t)descriptor,
+                                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    pieces->count += result == CUDA_SUCCESS;
     return result;
+}
+
+static void drop_parts(struct memory *memory)
+{
+    for (size_t i = 0; i < memory->pieces.count; i++)
+        ms_driver.mem_release(memory->pieces.all[i].handle);
+    ms_heap_free(memory->pieces.all);
 }
 
 static CUresult ask(const struct handle *handle, uint64_t offset, struct part *part_out,
@@ -247,62 +264,59 @@ static CUresult ask(const struct handle *handle, uint64_t offset, struct part *p
     return CUDA_SUCCESS;
 }
 
-/* Reserves addresses for the whole allocation, as its first part describes it. */
-static CUresult prepare(const struct part *first, struct ms_backing *backing_out)
+/* Learns from the first part what the whole memory is like. */
+static CUresult begin_memory(const struct part *first, struct memory *memory)
 {
-    CUdevice device;
-    const CUresult result = find_device(&first->device, &device);
-    return result == CUDA_SUCCESS ? ms_addresses_reserve_backing(backing_out, device, first->bytes)
-                                  : result;
+    const CUresult result = find_device(&first->device, &memory->device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    memory->bytes = first->bytes;
+    memory->granule = ms_device_memory_rounded(memory->device, 1);
+    memory->granule_bytes = ms_device_memory_rounded(memory->device, first->bytes);
+    return CUDA_SUCCESS;
 }
 
-/* On success the backing has all of the memory; after a failure there is no backing. A process that
- * names another size with a later part does not share the memory that the first part described. */
-static CUresult map_all(const struct handle *handle, struct ms_backing *backing_out,
-                        size_t *bytes_out)
+/* Gets all parts. A process that names another size with a later part does not share the memory
+ * that the first part described. */
+static CUresult get_memory(const struct handle *handle, struct memory *memory)
 {
     struct part part = {.end = 0};
     CUresult result;
-    *backing_out = (struct ms_backing){0};
-    *bytes_out = 0;
     do {
         const uint64_t offset = part.end;
         int descriptor;
         result = ask(handle, offset, &part, &descriptor);
         if (result != CUDA_SUCCESS)
-            break;
-        if (offset == 0) {
-            *bytes_out = part.bytes;
-            result = prepare(&part, backing_out);
-        }
+            return result;
+        if (offset == 0)
+            result = begin_memory(&part, memory);
         if (result == CUDA_SUCCESS)
-            result = part.bytes == *bytes_out && is_next(&part, backing_out, offset)
-                         ? map_part(backing_out, &part, descriptor)
-                         : CUDA_ERROR_INVALID_HANDLE;
+            result = is_next(&part, memory, offset) ? add_part(memory, &part, descriptor)
+                                                    : CUDA_ERROR_INVALID_HANDLE;
         close(descriptor);
-    } while (result == CUDA_SUCCESS && part.end < backing_out->bytes);
-    if (result != CUDA_SUCCESS && backing_out->bytes > 0)
-        ms_backing_release(backing_out);
+    } while (result == CUDA_SUCCESS && part.end < memory->granule_bytes);
     return result;
 }
 
 static CUresult open_new(const struct handle *handle, CUcontext context, struct opened **one_out)
 {
-    struct ms_backing backing;
+    const struct ms_allocation *allocation;
     struct ms_driver_scope scope;
-    size_t bytes;
+    struct memory memory = {.bytes = 0};
     if (!MS_ARRAY_GROW(opened.all, opened.count, opened.capacity))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = ms_driver_enter(context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    result = map_all(handle, &backing, &bytes);
-    const struct ms_allocation *allocation =
-        result == CUDA_SUCCESS ? ms_allocation_open(context, bytes, &backing) : NULL;
+    result = get_memory(handle, &memory);
+    if (result == CUDA_SUCCESS)
+        result =
+            ms_allocation_open(context, memory.device, memory.bytes, &memory.pieces, &allocation);
+    drop_parts(&memory);
     ms_driver_leave(&scope);
-    if (allocation == NULL)
-        return result != CUDA_SUCCESS ? result : CUDA_ERROR_OUT_OF_MEMORY;
-    ms_publish_event(MS_EVENT_ALLOCATE, allocation, 0, bytes, "memory of another process");
+    if (result != CUDA_SUCCESS)
+        return result;
+    ms_publish_event(MS_EVENT_ALLOCATE, allocation, 0, memory.bytes, "memory of another process");
     *one_out = &opened.all[opened.count++];
     **one_out =
         (struct opened){.handle = *handle, .address = allocation->address, .id = allocation->id};

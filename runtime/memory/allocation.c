@@ -72,18 +72,26 @@ const struct ms_allocation *ms_allocation_create(const struct ms_promise *promis
                : NULL;
 }
 
-const struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
-                                               struct ms_backing *backing)
+CUresult ms_allocation_open(CUcontext context, CUdevice device, size_t bytes,
+                            const struct ms_pieces *pieces,
+                            const struct ms_allocation **allocation_out)
 {
-    const struct ms_promise promise = {.bytes = bytes,
-                                       .context = context,
-                                       .device = backing->device};
-    struct ms_allocation *allocation = make(backing, &promise, MS_RESIDENT);
-    if (allocation == NULL)
-        return NULL;
+    const struct ms_promise promise = {.bytes = bytes, .context = context, .device = device};
+    struct ms_backing backing;
+    CUresult result = ms_addresses_reserve_backing(&backing, device, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_backing_put_pieces(&backing, 0, pieces);
+    if (result != CUDA_SUCCESS) {
+        ms_backing_release(&backing);
+        return result;
+    }
+    *allocation_out = make(&backing, &promise, MS_RESIDENT);
+    if (*allocation_out == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     /* The end of a claim counts that nothing of the allocation is deferred. */
-    ms_space_release(ms_space_claim(allocation->address));
-    return allocation;
+    ms_space_release(ms_space_claim((*allocation_out)->address));
+    return CUDA_SUCCESS;
 }
 
 const struct ms_lineage *ms_allocation_lineage(const struct ms_allocation *allocation)

@@ -102,10 +102,11 @@ struct ms_promise {
  * or unmapped in addresses that the program has reserved. NULL: out of memory or addresses. */
 const struct ms_allocation *ms_allocation_create(const struct ms_promise *promise);
 
-/* Makes an allocation for memory of another process, all of which `backing` has. Takes the backing
- * over, also on failure. */
-const struct ms_allocation *ms_allocation_open(CUcontext context, size_t bytes,
-                                               struct ms_backing *backing);
+/* Makes an allocation for memory of another process, all of which the pieces are. They stay the
+ * caller's. */
+CUresult ms_allocation_open(CUcontext context, CUdevice device, size_t bytes,
+                            const struct ms_pieces *pieces,
+                            const struct ms_allocation **allocation_out);
 
 /* Frees an allocation that is in no index, with its memory. No queued work may use it. */
 void ms_allocation_destroy(struct ms_allocation *allocation);
