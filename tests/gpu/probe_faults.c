@@ -40,37 +40,37 @@ static void prepare(void)
 
 /* One call on `address` with `bytes`; some use only the address. */
 typedef CUresult probe_call(CUdeviceptr address, size_t bytes);
-#define CALL_RESULT(call, ...)                              \
+#define BAD_CALL_RESULT(call, ...)                          \
     static CUresult call(CUdeviceptr address, size_t bytes) \
     {                                                       \
         return __VA_ARGS__;                                 \
     }
-#define CALL(call, name, ...) CALL_RESULT(call, CU(name, __VA_ARGS__))
+#define BAD_CALL(call, name, ...) BAD_CALL_RESULT(call, CU(name, __VA_ARGS__))
 
-CALL(htod, cuMemcpyHtoD_v2, address, on.host, bytes)
-CALL(htod_async, cuMemcpyHtoDAsync_v2, address, on.host, bytes, on.stream)
-CALL(dtoh, cuMemcpyDtoH_v2, on.host, address, bytes)
-CALL(dtoh_async, cuMemcpyDtoHAsync_v2, on.host, address, bytes, on.stream)
-CALL(dtod_to, cuMemcpyDtoD_v2, address, on.device, bytes)
-CALL(dtod_from, cuMemcpyDtoD_v2, on.device, address, bytes)
-CALL(dtod_async_to, cuMemcpyDtoDAsync_v2, address, on.device, bytes, on.stream)
-CALL(dtod_async_from, cuMemcpyDtoDAsync_v2, on.device, address, bytes, on.stream)
-CALL(unified_to, cuMemcpy, address, (CUdeviceptr)(uintptr_t)on.host, bytes)
-CALL(unified_from, cuMemcpy, (CUdeviceptr)(uintptr_t)on.host, address, bytes)
-CALL(unified_async_to, cuMemcpyAsync, address, on.device, bytes, on.stream)
-CALL(memset_8, cuMemsetD8_v2, address, 1, bytes)
-CALL(memset_8_async, cuMemsetD8Async, address, 1, bytes, on.stream)
-CALL(memset_2d, cuMemsetD2D8_v2, address, bytes / 4, 1, bytes / 4, 4)
-CALL_RESULT(kernel_store, probe_kernel_store(address, 1, NULL))
-CALL(ipc_handle, cuIpcGetMemHandle, &(CUipcMemHandle){{0}}, address)
-CALL(dma_buf, cuMemGetHandleForAddressRange, &(int){-1}, address, bytes,
-     CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0)
-CALL(free_it, cuMemFree_v2, address)
-CALL(free_async, cuMemFreeAsync, address, on.stream)
-CALL(unmap, cuMemUnmap, address, bytes)
-CALL_RESULT(set_access, probe_set_access(address, bytes))
-CALL(advise, cuMemAdvise_v2, address, bytes, CU_MEM_ADVISE_SET_READ_MOSTLY, probe_location())
-CALL(prefetch, cuMemPrefetchAsync_v2, address, bytes, probe_location(), 0, on.stream)
+BAD_CALL(htod, cuMemcpyHtoD_v2, address, on.host, bytes)
+BAD_CALL(htod_async, cuMemcpyHtoDAsync_v2, address, on.host, bytes, on.stream)
+BAD_CALL(dtoh, cuMemcpyDtoH_v2, on.host, address, bytes)
+BAD_CALL(dtoh_async, cuMemcpyDtoHAsync_v2, on.host, address, bytes, on.stream)
+BAD_CALL(dtod_to, cuMemcpyDtoD_v2, address, on.device, bytes)
+BAD_CALL(dtod_from, cuMemcpyDtoD_v2, on.device, address, bytes)
+BAD_CALL(dtod_async_to, cuMemcpyDtoDAsync_v2, address, on.device, bytes, on.stream)
+BAD_CALL(dtod_async_from, cuMemcpyDtoDAsync_v2, on.device, address, bytes, on.stream)
+BAD_CALL(unified_to, cuMemcpy, address, (CUdeviceptr)(uintptr_t)on.host, bytes)
+BAD_CALL(unified_from, cuMemcpy, (CUdeviceptr)(uintptr_t)on.host, address, bytes)
+BAD_CALL(unified_async_to, cuMemcpyAsync, address, on.device, bytes, on.stream)
+BAD_CALL(memset_8, cuMemsetD8_v2, address, 1, bytes)
+BAD_CALL(memset_8_async, cuMemsetD8Async, address, 1, bytes, on.stream)
+BAD_CALL(memset_2d, cuMemsetD2D8_v2, address, bytes / 4, 1, bytes / 4, 4)
+BAD_CALL_RESULT(kernel_store, probe_kernel_store(address, 1, NULL))
+BAD_CALL(ipc_handle, cuIpcGetMemHandle, &(CUipcMemHandle){{0}}, address)
+BAD_CALL(dma_buf, cuMemGetHandleForAddressRange, &(int){-1}, address, bytes,
+         CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0)
+BAD_CALL(free_it, cuMemFree_v2, address)
+BAD_CALL(free_async, cuMemFreeAsync, address, on.stream)
+BAD_CALL(unmap, cuMemUnmap, address, bytes)
+BAD_CALL_RESULT(set_access, probe_set_access(address, bytes))
+BAD_CALL(advise, cuMemAdvise_v2, address, bytes, CU_MEM_ADVISE_SET_READ_MOSTLY, probe_location())
+BAD_CALL(prefetch, cuMemPrefetchAsync_v2, address, bytes, probe_location(), 0, on.stream)
 
 static CUresult copy_2d_to(CUdeviceptr address, size_t bytes)
 {
