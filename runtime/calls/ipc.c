@@ -267,9 +267,14 @@ static CUresult ask(const struct handle *handle, uint64_t offset, struct part *p
 /* Learns from the first part what the whole memory is like. */
 static CUresult begin_memory(const struct part *first, struct memory *memory)
 {
-    const CUresult result = find_device(&first->device, &memory->device);
+    size_t total;
+    CUresult result = find_device(&first->device, &memory->device);
+    if (result == CUDA_SUCCESS)
+        result = ms_driver.device_total_mem(&total, memory->device);
     if (result != CUDA_SUCCESS)
         return result;
+    if (first->bytes > total) /* no end of parts would follow */
+        return CUDA_ERROR_INVALID_HANDLE;
     memory->bytes = first->bytes;
     memory->granule = ms_device_memory_rounded(memory->device, 1);
     memory->granule_bytes = ms_device_memory_rounded(memory->device, first->bytes);
