@@ -18,14 +18,14 @@
 #define RANGE_ACCESS __attribute__((no_sanitize("thread")))
 
 #ifdef __SANITIZE_THREAD__
-void __tsan_read_range(void *address, unsigned long bytes);
-void __tsan_write_range(void *address, unsigned long bytes);
+void __tsan_read_range(void *address, long bytes);
+void __tsan_write_range(void *address, long bytes);
 #endif
 
 static inline void range_read(const void *address, size_t bytes)
 {
 #ifdef __SANITIZE_THREAD__
-    __tsan_read_range((void *)(uintptr_t)address, bytes);
+    __tsan_read_range((void *)(uintptr_t)address, (long)bytes);
 #else
     (void)address;
     (void)bytes;
@@ -35,7 +35,7 @@ static inline void range_read(const void *address, size_t bytes)
 static inline void range_write(void *address, size_t bytes)
 {
 #ifdef __SANITIZE_THREAD__
-    __tsan_write_range(address, bytes);
+    __tsan_write_range(address, (long)bytes);
 #else
     (void)address;
     (void)bytes;
