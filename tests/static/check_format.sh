@@ -10,4 +10,5 @@ case $("$1" --version) in
     exit 77
     ;;
 esac
-find shim runtime tools tests \( -name '*.c' -o -name '*.h' \) -exec "$1" --dry-run --Werror {} +
+find shim runtime tools tests \( -name '*.c' -o -name '*.h' \) -print0 |
+    xargs -0 -n 50 -P "$(nproc)" "$1" --dry-run --Werror
