@@ -325,7 +325,7 @@ bool ms_allocation_is_valid(const struct ms_allocation *allocation, struct ms_vi
 /* Each claim adds FOR_A_CLAIM to the cost that its thread may spend. */
 static bool is_due(const struct ms_allocation *allocation)
 {
-    enum { FOR_A_CLAIM = 512 };
+    enum { FOR_A_CLAIM = 64 };
     static _Thread_local size_t saved __attribute__((tls_model("initial-exec")));
     const struct ms_backing *backing = &MS_OWN(allocation)->backing;
     size_t sink = 0;
