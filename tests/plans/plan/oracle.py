@@ -123,19 +123,18 @@ def sharded_piece(plan, tensor, placements, coordinates):
             kept[axis] = chunk(kept[axis], mesh[dimension])[coordinates[dimension]] \
                 if "interleave" not in placement else \
                 interleaved_chunk(kept[axis], weights, mesh[dimension])[coordinates[dimension]]
-    strides = [math.prod(tensor.shape[i + 1:]) for i in range(len(tensor.shape))]
-    return [sum(map(int.__mul__, place, strides)) for place in itertools.product(*kept)]
+    elements = [0]
+    for length, indices in zip(tensor.shape, kept):
+        elements = [element * length + index for element in elements for index in indices]
+    return elements
 
 
 def merged(elements, size):
     """Byte ranges of the elements."""
-    ranges = []
-    for element in sorted(elements):
-        if ranges and ranges[-1][1] == element * size:
-            ranges[-1][1] += size
-        else:
-            ranges.append([element * size, (element + 1) * size])
-    return ranges
+    places = sorted(elements)
+    starts = [0] + [at for at in range(1, len(places)) if places[at] != places[at - 1] + 1]
+    return [[places[begin] * size, (places[end - 1] + 1) * size]
+            for begin, end in zip(starts, starts[1:] + [len(places)]) if begin < end]
 
 
 def touching_merged(ranges):
