@@ -34,7 +34,8 @@ static inline void write_file(const char *name, const unsigned char *bytes, size
     CHECK_EQ(close(file), 0);
 }
 
-RANGE_ACCESS static inline void make_original(void)
+/* Once for all tests, which are children of this process. */
+__attribute__((constructor)) RANGE_ACCESS static void make_original(void)
 {
     uint32_t random = 1;
     range_write(original, BYTES);
@@ -50,7 +51,6 @@ static inline void make_files(void)
     snprintf(path, sizeof(path), "%s/checkpoint", folder);
     snprintf(other, sizeof(other), "%s/other", folder);
     atexit(clean_up);
-    make_original();
     write_file(path, original, BYTES);
     memset(scratch, 0x5a, sizeof(scratch));
 }

@@ -168,7 +168,7 @@ MS_TEST(each_call_that_deletes)
 
 /* --- a small disk, one shard at a time */
 
-enum { SHARDS = 6, SHARD_BYTES = 32 << 20 };
+enum { SHARDS = 6, SHARD_BYTES = 8 << 20 };
 
 static void write_text(const char *name, const char *text)
 {
@@ -193,7 +193,7 @@ static void make_small_folder(void)
     if (!is_root)
         write_text("/proc/self/uid_map", map);
     const bool is_mounted = mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-                            mount("none", folder, "tmpfs", 0, "size=100m") == 0;
+                            mount("none", folder, "tmpfs", 0, "size=25m") == 0;
     if (!is_mounted) {
         rmdir(folder);
         ms_test_skip("no mounts here");
@@ -280,6 +280,7 @@ MS_TEST(a_file_system_that_is_unmounted)
         unmount_soon();
     }
     rmdir(folder);
+    memset(original, 0, sizeof(original));
     memcpy(original, scratch, sizeof(scratch));
     check_device(block);
 }

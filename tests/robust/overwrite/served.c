@@ -59,6 +59,14 @@ static const struct server servers[] = {
 };
 enum { SERVERS = sizeof(servers) / sizeof(servers[0]) };
 
+RANGE_ACCESS static void make_changed(void)
+{
+    range_read(original, BYTES);
+    range_write(changed, BYTES);
+    for (int i = 0; i < BYTES; i++)
+        changed[i] = (unsigned char)~original[i];
+}
+
 static bool serve(const struct server *server)
 {
     make_files();
@@ -66,8 +74,7 @@ static bool serve(const struct server *server)
     snprintf(mounted, sizeof(mounted), "%s.mounted", folder);
     snprintf(layered, sizeof(layered), "%s.layered", folder);
     make_old(served);
-    for (int i = 0; i < BYTES; i++)
-        changed[i] = (unsigned char)~original[i];
+    make_changed();
     CHECK_EQ(mkdir(mounted, 0700), 0);
     atexit(unmount);
     if (run(server->command) != 0)
