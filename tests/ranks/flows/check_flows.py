@@ -7,7 +7,7 @@ Every byte that a rank reads must be that of the file; and memory is held to the
 each took (tables.py).
 
     --users            what users run: every setting at its default, granules of 2 MiB, PyTorch's allocator, programs that tell
-                       no names, larger models (USERS; by default one of 330 MiB)
+                       no names, larger models (USERS; by default one of 230 MiB)
     --slack-mib N      what a rank may have besides its shard and one tensor's; default 4
     --only NAME        one flow, or all of one program; --ranks N,N... and --models NAME,... choose as well. By default
                        a flow of four numbers of ranks is run with most and, in turn, with one of the others

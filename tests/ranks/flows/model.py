@@ -27,7 +27,7 @@ def llama(dim, layers, vocab):
 SHAPES = {
     "llama": llama(256, 4, 8017),
     "small": llama(256, 1, 4017),
-    "middle": llama(1024, 4, 16032),
+    "middle": llama(1024, 2, 16032),
     "users": llama(2048, 3, 32064),  # 1.1 GiB, layers of 208 MiB
     # Less rows than ranks, one element, and no number that another divides.
     "odd": [("embed", [1001, 33]), ("layers.0.q", [5, 7]), ("layers.0.o_proj", [129, 65]), ("layers.0.norm", [3]),
