@@ -39,6 +39,7 @@ struct comparison {
     size_t mappings;     /* of anonymous memory, which is compared in place; 0: other memory */
     size_t skew;         /* from the beginning of the first piece to the first byte */
     uint64_t *sums;      /* of parts that were only sampled, from the first byte's part on */
+    bool *cached;        /* of these parts: the page cache had it before anything was read */
     _Atomic size_t next; /* the first piece that nobody compares yet */
     _Atomic bool differs;
     sem_t ended; /* each started worker posts it */
@@ -184,24 +185,61 @@ static bool is_cached(const struct comparison *comparison, size_t at, size_t byt
     return ms_page_cache_has(ms_file_descriptor(comparison->file), offset, offset + bytes);
 }
 
-/* `bytes` are at most one part. */
-static bool is_same_or_sampled(struct worker *worker, size_t at, size_t bytes)
+static bool *part_at(const struct comparison *comparison, size_t at)
 {
-    const struct comparison *comparison = worker->comparison;
-    const uint64_t offset = comparison->offset + at;
-    if (bytes < PART_BYTES || is_cached(comparison, at, bytes))
-        return is_same(worker, at, bytes);
-    return ms_mapping_peek(comparison->address + at, worker->copied, bytes) &&
-           has_part(worker, offset / PART_BYTES);
+    return &comparison->cached[(at + comparison->skew) / PART_BYTES];
+}
+
+/* Where the part ends that has this byte. */
+static size_t part_end(const struct comparison *comparison, size_t at)
+{
+    const size_t end = ((at + comparison->skew) / PART_BYTES + 1) * PART_BYTES - comparison->skew;
+    return end < comparison->bytes ? end : comparison->bytes;
+}
+
+static size_t piece_end(const struct comparison *comparison, size_t number)
+{
+    const size_t end = (number + 1) * PIECE_BYTES - comparison->skew;
+    return end < comparison->bytes ? end : comparison->bytes;
+}
+
+/* A read of cached bytes can make the kernel read the next parts ahead, whatever the advice. They
+ * would be found in the page cache one after the other, up to the end of the file. */
+static void find_cached(const struct comparison *comparison)
+{
+    const int descriptor = ms_file_descriptor(comparison->file);
+    for (size_t at = 0, number = 0, end; at < comparison->bytes; number++) {
+        end = piece_end(comparison, number);
+        const bool is_any = ms_page_cache_count(descriptor, comparison->offset + at, end - at) != 0;
+        const bool is_all = is_any && is_cached(comparison, at, end - at);
+        for (size_t next; at < end; at = next) {
+            next = part_end(comparison, at);
+            *part_at(comparison, at) = is_all || (is_any && is_cached(comparison, at, next - at));
+        }
+    }
+}
+
+/* The end of the bytes from `at` on that are all compared, or are one part that is sampled. */
+static size_t find_alike(const struct comparison *comparison, size_t at, size_t end,
+                         bool *sampled_out)
+{
+    size_t next = part_end(comparison, at);
+    *sampled_out = next - at == PART_BYTES && !*part_at(comparison, at);
+    while (!*sampled_out && next < end && *part_at(comparison, next))
+        next = part_end(comparison, next);
+    return next;
 }
 
 static bool are_parts_same(struct worker *worker, size_t begin, size_t end)
 {
-    const size_t skew = worker->comparison->skew;
-    bool are_same = true;
+    const struct comparison *comparison = worker->comparison;
+    bool are_same = true, is_sampled;
     for (size_t at = begin, next; at < end && are_same; at = next) {
-        next = ((at + skew) / PART_BYTES + 1) * PART_BYTES - skew;
-        are_same = is_same_or_sampled(worker, at, (next < end ? next : end) - at);
+        next = find_alike(comparison, at, end, &is_sampled);
+        are_same = is_sampled
+                       ? ms_mapping_peek(comparison->address + at, worker->copied, PART_BYTES) &&
+                             has_part(worker, (comparison->offset + at) / PART_BYTES)
+                       : is_same(worker, at, next - at);
     }
     return are_same;
 }
@@ -210,11 +248,9 @@ static void compare_piece(struct worker *worker, size_t number)
 {
     struct comparison *comparison = worker->comparison;
     const size_t begin = number == 0 ? 0 : number * PIECE_BYTES - comparison->skew;
-    const size_t next = (number + 1) * PIECE_BYTES - comparison->skew;
-    const size_t end = next < comparison->bytes ? next : comparison->bytes;
-    const bool is_sampled =
-        comparison->compared == MS_COMPARING_SAMPLED && !is_cached(comparison, begin, end - begin);
-    if (!(is_sampled ? are_parts_same(worker, begin, end) : is_same(worker, begin, end - begin)))
+    const size_t end = piece_end(comparison, number);
+    if (!(comparison->cached != NULL ? are_parts_same(worker, begin, end)
+                                     : is_same(worker, begin, end - begin)))
         atomic_store(&comparison->differs, true);
 }
 
@@ -276,10 +312,15 @@ static bool compare_sampled(struct comparison *comparison)
     const uint64_t first = comparison->offset / PART_BYTES;
     const size_t count =
         (size_t)((comparison->offset + comparison->bytes - 1) / PART_BYTES - first + 1);
+    bool is_same = false;
     comparison->sums = ms_heap_zalloc(count * sizeof(*comparison->sums));
-    const bool is_same =
-        comparison->sums != NULL && compare_together(comparison) &&
-        ms_sums_add((struct ms_file *)comparison->file, first, comparison->sums, count);
+    comparison->cached = ms_heap_zalloc(count * sizeof(*comparison->cached));
+    if (comparison->sums != NULL && comparison->cached != NULL) {
+        find_cached(comparison);
+        is_same = compare_together(comparison) &&
+                  ms_sums_add((struct ms_file *)comparison->file, first, comparison->sums, count);
+    }
+    ms_heap_free(comparison->cached);
     ms_heap_free(comparison->sums);
     return is_same;
 }

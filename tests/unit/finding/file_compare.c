@@ -39,21 +39,28 @@ struct call {
     const void *address;
     size_t bytes;
     uint64_t offset;
-    bool only_cached, is_same;
+    enum ms_comparing compared;
+    bool is_same;
 };
 
 static void compare_now(void *call_)
 {
     struct call *call = call_;
-    call->is_same = ms_file_compare(file.opened, call->offset, call->address, call->bytes,
-                                    call->only_cached ? MS_COMPARING_CACHED : MS_COMPARING_ALL);
+    call->is_same =
+        ms_file_compare(file.opened, call->offset, call->address, call->bytes, call->compared);
+}
+
+static bool is_same_as(const void *address, size_t bytes, uint64_t offset,
+                       enum ms_comparing compared)
+{
+    struct call call = {address, bytes, offset, compared, false};
+    CHECK(ms_file_thread_call(compare_now, &call));
+    return call.is_same;
 }
 
 static bool is_same(const void *address, size_t bytes, uint64_t offset, bool only_cached)
 {
-    struct call call = {address, bytes, offset, only_cached, false};
-    CHECK(ms_file_thread_call(compare_now, &call));
-    return call.is_same;
+    return is_same_as(address, bytes, offset, only_cached ? MS_COMPARING_CACHED : MS_COMPARING_ALL);
 }
 
 static void check_parts(void)
@@ -125,6 +132,45 @@ MS_TEST_AFTER(set_up, a_comparison_may_leave_out_what_is_not_in_the_page_cache)
     CHECK(!is_same(memory, BYTES, 0, true));
     CHECK(count_cached(&file) < BYTES / 4096 / 2);
     CHECK(is_same(memory, BYTES, 0, false));
+}
+
+/* The kernel marks a page where a program has read in order, and reads ahead when the page is read.
+ * What comes into the page cache during the comparison is not read for that. */
+MS_TEST_AFTER(set_up, a_sample_is_small_whatever_the_kernel_reads_ahead)
+{
+    enum { READ = 64 << 10 };
+    char byte;
+    if (!make_cold(&file) || !can_tell_cold(&file))
+        ms_test_skip("nobody tells what is in the page cache here");
+    const int reader = open(file.path, O_RDONLY);
+    for (off_t at = 0; at < READ; at += 4096)
+        CHECK_EQ(pread(reader, &byte, 1, at), 1);
+    close(reader);
+    CHECK(count_cached(&file) < BYTES / 4096 / 4);
+    CHECK(is_same_as(memory, BYTES, 0, MS_COMPARING_SAMPLED));
+    CHECK(count_cached(&file) < BYTES / 4096 / 2);
+}
+
+/* One other bit, which no sample has, where the page cache has the part, and where it does not. */
+MS_TEST_AFTER(set_up, a_sample_has_all_bytes_that_are_in_the_page_cache)
+{
+    static const size_t parts[] = {3, 20, 37, 100};
+    enum { PART = 64 << 10 };
+    char cached[PART];
+    if (!make_cold(&file) || !can_tell_cold(&file))
+        ms_test_skip("nobody tells what is in the page cache here");
+    posix_fadvise(file.descriptor, 0, 0, POSIX_FADV_RANDOM);
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        const size_t place = parts[i] * PART + PART / 2;
+        memory[place] ^= 1;
+        CHECK_EQ(pread(file.descriptor, cached, PART, (off_t)(parts[i] * PART)), PART);
+        CHECK(!is_same_as(memory, BYTES, 0, MS_COMPARING_SAMPLED));
+        CHECK(!is_same_as(memory + PART + 1, BYTES - PART - 1, PART + 1, MS_COMPARING_SAMPLED));
+        CHECK(make_cold(&file));
+        memory[place] ^= 1;
+    }
+    memory[parts[0] * PART + PART / 2] ^= 1;
+    CHECK(is_same_as(memory, BYTES, 0, MS_COMPARING_SAMPLED));
 }
 
 /* --- what the kernel is asked */
