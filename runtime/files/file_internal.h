@@ -51,6 +51,7 @@ struct ms_file {
     _Atomic bool is_deleted; /* a check has found that no link is left */
     bool is_answered;        /* the deletion was answered; guarded by ms_files.lock */
     bool is_let_go;          /* its descriptor is closed; guarded by ms_files.lock */
+    bool has_asked;          /* for a lease; only the file thread uses it */
     struct ms_lease lease;
     /* A check found no descriptor of this process that can write; later opens are intercepted. */
     _Atomic bool is_unwritten;

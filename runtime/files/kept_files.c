@@ -49,7 +49,7 @@ void ms_kept_files_let_go(void)
     struct ms_kept_file *kept = first, *next;
     for (; kept != NULL; kept = next) {
         next = kept->next;
-        if (now >= kept->used_ns + kept_ns)
+        if (now >= atomic_load_explicit(&kept->used_ns, memory_order_relaxed) + kept_ns)
             ms_kept_files_set(kept, NULL);
     }
 }

@@ -5,10 +5,11 @@
  * thread (lease_thread.h) lets a file go, with its lease, if nobody has asked for it within half a
  * second and no deferred bytes come from it.
  *
- * For the file thread alone, but for ms_kept_files_any.
+ * For the file thread alone, but for ms_kept_files_use and ms_kept_files_any.
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
@@ -19,17 +20,17 @@
 /* A place for one file, in a struct of its owner. Zeroed: none. */
 struct ms_kept_file {
     struct ms_file *file; /* a reference, or NULL: it may have been let go since */
-    uint64_t used_ns;
+    _Atomic uint64_t used_ns;
     struct ms_kept_file *next, **link; /* in the list of all places that keep a file */
 };
 
 /* Takes the reference, and drops the reference before. NULL: keeps no file. */
 void ms_kept_files_set(struct ms_kept_file *kept, struct ms_file *file);
 
-/* The file is asked for: it is kept from now on. */
+/* The file is asked for: it is kept from now on, if it is still there. For any thread. */
 static inline void ms_kept_files_use(struct ms_kept_file *kept)
 {
-    kept->used_ns = ms_clock_ns(CLOCK_MONOTONIC);
+    atomic_store_explicit(&kept->used_ns, ms_clock_ns(CLOCK_MONOTONIC), memory_order_relaxed);
 }
 
 /* Lets go of files that nobody has asked for within half a second. */

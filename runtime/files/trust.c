@@ -346,9 +346,19 @@ static bool may_be_stored_to(struct ms_file *file, bool is_new)
     return may_be;
 }
 
+/* Asks for a lease once, at the first copy from the file. */
+static void take_lease(struct ms_file *file)
+{
+    if (file->has_asked || file->is_let_go || !file->stays_open || !file->system.is_local)
+        return;
+    file->has_asked = true;
+    ms_lease_take(&file->lease, file->descriptor);
+}
+
 bool ms_trust_is_sure(struct ms_file *file)
 {
     struct ms_file_failure failure;
+    take_lease(file);
     return ms_trust_check(file, &failure) && !may_be_stored_to(file, false);
 }
 
@@ -380,7 +390,8 @@ static bool may_be_copy(const struct ms_file_system *system, const struct stat *
 }
 
 /* Takes the descriptor, also on failure. Only the file thread adds files. */
-static struct ms_file *take_file(int descriptor, const struct ms_mapping *mapping, uint64_t end)
+static struct ms_file *take_file(int descriptor, const struct ms_mapping *mapping, uint64_t end,
+                                 bool with_lease)
 {
     struct stat stat;
     struct ms_file_failure failure;
@@ -398,8 +409,8 @@ static struct ms_file *take_file(int descriptor, const struct ms_mapping *mappin
     }
     if (known || file == NULL)
         ms_mapping_close(descriptor);
-    else if (file->stays_open && system.is_local)
-        ms_lease_take(&file->lease, descriptor);
+    if (file != NULL && with_lease)
+        take_lease(file);
     /* This also finds writers that could store before the file was watched. */
     const bool is_bad =
         file != NULL &&
@@ -460,15 +471,18 @@ struct wanted_file {
     struct ms_file *found;
 };
 
+static struct ms_file *open_file(struct ms_mapping *mapping, uint64_t end, bool with_lease)
+{
+    const int descriptor = ms_mapping_open(mapping);
+    return descriptor >= 0 ? take_file(descriptor, mapping, end, with_lease) : NULL;
+}
+
 static void find_by_mapping(void *argument)
 {
     struct wanted_file *wanted = argument;
     wanted->found = find_held(wanted->mapping, wanted->end);
-    if (wanted->found != NULL)
-        return;
-    const int descriptor = ms_mapping_open(wanted->mapping);
-    if (descriptor >= 0)
-        wanted->found = take_file(descriptor, wanted->mapping, wanted->end);
+    if (wanted->found == NULL)
+        wanted->found = open_file(wanted->mapping, wanted->end, true);
 }
 
 struct ms_file *ms_trust_open(struct ms_mapping *mapping, uint64_t end)
@@ -506,7 +520,16 @@ bool ms_trust_is_in_memory(const struct ms_file *file)
     return file->system.is_in_memory;
 }
 
-bool ms_trust_shows_all(const struct ms_file *file)
+static bool shows_all(const struct ms_file *file)
 {
     return !file->system.is_overlay && !file->system.hides_stores;
+}
+
+struct ms_file *ms_trust_look(struct ms_mapping *mapping, const struct stat *then)
+{
+    struct ms_file *file = open_file(mapping, 0, false);
+    if (file == NULL || (shows_all(file) && ms_trust_had_times(file, then)))
+        return file;
+    ms_file_drop(file);
+    return NULL;
 }

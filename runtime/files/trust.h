@@ -28,6 +28,14 @@
 struct ms_mapping;
 struct ms_file *ms_trust_open(struct ms_mapping *mapping, uint64_t end);
 
+/*
+ * Like ms_trust_open, for a file that no copy is from yet: takes no lease, so no writer waits. NULL
+ * also if the file has other times than `then`; on an overlay, where a descriptor from before a
+ * copy-up reads another file; and where stores through a mapping never show. In the file thread
+ * itself.
+ */
+struct ms_file *ms_trust_look(struct ms_mapping *mapping, const struct stat *then);
+
 /* True if a file was refused since the last call because its file system cannot be asked. For any
  * thread. */
 bool ms_trust_was_not_asked(void);
@@ -40,8 +48,8 @@ bool ms_trust_check(const struct ms_file *file, struct ms_file_failure *failure_
  * mappings. */
 bool ms_trust_check_mappings(const struct ms_file *file, struct ms_file_failure *failure_out);
 
-/* True if the file is unchanged, and nobody may store to it unseen: a copy may refer to it. In the
- * file thread itself. */
+/* True if the file is unchanged, and nobody may store to it unseen: a copy may refer to it, so a
+ * lease is taken, if there is none. In the file thread itself. */
 bool ms_trust_is_sure(struct ms_file *file);
 
 /* True if the file was last changed before this process began. For any thread. */
@@ -57,9 +65,6 @@ bool ms_trust_may_be_copy(const struct ms_file *file);
 /* True on tmpfs and hugetlbfs: a handler of the program (userfaultfd) may give a mapping pages that
  * are not the file's. */
 bool ms_trust_is_in_memory(const struct ms_file *file);
-
-/* False on an overlay, and where stores through a mapping never show in the times. */
-bool ms_trust_shows_all(const struct ms_file *file);
 
 /* --- for trust.c and its unit test */
 

@@ -11,6 +11,8 @@
 #include "runtime/base/lock.h"
 #include "runtime/files/descriptor.h"
 #include "runtime/files/file_thread.h"
+#include "runtime/files/kept_files.h"
+#include "runtime/files/lease_thread.h"
 #include "runtime/files/mapping.h"
 #include "runtime/files/trust.h"
 #include "runtime/finding/reads.h"
@@ -26,13 +28,13 @@ struct held {
     uint64_t next_ns;  /* when a refused file is tried again */
 };
 
-/* Other threads that read a file wait until it is held or refused. */
-static struct ms_lock holding = MS_LOCK_INIT(holding);
-
 static struct ms_lock lock = MS_LOCK_INIT(held_files);
 static MS_GUARDED_BY(lock) struct held table[MAX_HELD];
 static MS_GUARDED_BY(lock) uint32_t last_number;
 static MS_GUARDED_BY(lock) size_t next_place; /* of the file that was tried first */
+
+/* Keeps the file of each place in the table open, for the copy that is likely to follow. */
+static struct ms_kept_file kept[MAX_HELD];
 
 static bool find_stat(uint32_t number, struct stat *stat_out)
 {
@@ -80,6 +82,8 @@ static bool is_known(const struct stat *stat, uint32_t *number_out)
     const bool is_refused =
         held != NULL && !is_held && ms_clock_ns(CLOCK_MONOTONIC) < held->next_ns;
     *number_out = is_held ? held->number : 0;
+    if (is_held)
+        ms_kept_files_use(&kept[held - table]);
     ms_lock_drop(&lock);
     return is_held || is_refused;
 }
@@ -93,7 +97,7 @@ MS_HOLDS(lock) static void refuse_locked(struct held *held)
     held->refusals += held->refusals < MAX_DOUBLINGS;
 }
 
-static uint32_t set(const struct stat *stat, bool is_trusted)
+static uint32_t set(const struct stat *stat, bool is_trusted, size_t *place_out)
 {
     ms_lock_take(&lock);
     struct held *held = find_locked(stat);
@@ -110,38 +114,46 @@ static uint32_t set(const struct stat *stat, bool is_trusted)
     else
         refuse_locked(held);
     const uint32_t number = is_trusted ? held->number : 0;
+    *place_out = (size_t)(held - table);
     ms_lock_drop(&lock);
     return number;
 }
 
-/*
- * True if the file of a descriptor of the program could be a source, with the times that the
- * descriptor shows. Not on an overlay, where a descriptor from before a copy-up reads another file
- * (files/trust.h), nor where stores are hidden.
- */
-static bool can_be_trusted(int descriptor, const struct stat *stat)
+/* A file that the program is about to read, as its descriptor shows it. */
+struct wanted {
+    struct stat stat;
+    struct ms_mapping place;
+    bool has_path;
+    uint32_t number; /* 0: it cannot be trusted */
+};
+
+/* In the file thread, so threads that begin to read the same file open it once. */
+static void look(void *argument)
 {
-    struct ms_mapping place = {.is_read = true, .device = stat->st_dev, .inode = stat->st_ino};
-    if (!ms_reads_path(descriptor, place.path))
-        return false;
-    struct ms_file *file = ms_trust_open(&place, 0);
-    if (file == NULL)
-        return false;
-    const bool is_trusted = ms_trust_shows_all(file) && ms_trust_had_times(file, stat);
-    ms_file_drop(file);
-    return is_trusted;
+    struct wanted *wanted = argument;
+    size_t place;
+    if (is_known(&wanted->stat, &wanted->number))
+        return;
+    struct ms_file *file = wanted->has_path ? ms_trust_look(&wanted->place, &wanted->stat) : NULL;
+    wanted->number = set(&wanted->stat, file != NULL, &place);
+    ms_kept_files_set(&kept[place], file);
+}
+
+static uint32_t try(int descriptor, const struct stat *stat)
+{
+    struct wanted wanted = {
+        .stat = *stat, .place = {.is_read = true, .device = stat->st_dev, .inode = stat->st_ino}};
+    wanted.has_path = ms_reads_path(descriptor, wanted.place.path);
+    ms_file_thread_call(look, &wanted);
+    ms_lease_thread_serve(false);
+    return wanted.number;
 }
 
 static uint32_t hold(int descriptor, const struct stat *stat)
 {
     uint32_t number;
-    if (is_known(stat, &number) || ms_file_thread_is_of_parent())
-        return number;
-    ms_lock_take(&holding);
-    if (!is_known(stat, &number))
-        number = set(stat, can_be_trusted(descriptor, stat));
-    ms_lock_drop(&holding);
-    return number;
+    return is_known(stat, &number) || ms_file_thread_is_of_parent() ? number
+                                                                    : try(descriptor, stat);
 }
 
 /* False if the descriptor can write: its user must not wait for the lease of its own process. */

@@ -9,8 +9,9 @@
  *        `- it could be one, and had the same times as when it is copied
  *
  * The program has read the file's bytes if both looks find the same times; a checksum tells whether
- * the memory has changed since (reads.h). Between the two looks nothing is open, and there is no
- * lease: a file that is read and not copied is in nobody's way.
+ * the memory has changed since (reads.h). Between the two looks there is no lease, and the file is
+ * open for half a second after a read (files/kept_files.h): a file that is read and not copied is
+ * in nobody's way.
  */
 #pragma once
 

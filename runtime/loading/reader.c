@@ -42,8 +42,9 @@ struct ms_reader {
     size_t file_count;
 
     struct ms_kept_work work[MAX_THREADS];
-    unsigned thread_count; /* immutable after ms_reader_create */
-    sem_t cores;           /* free cores for reading cached bytes */
+    unsigned thread_count;  /* immutable after ms_reader_create */
+    sem_t cores;            /* free cores for reading cached bytes */
+    struct ms_lock opening; /* held by the thread that opens a file, for all of them */
 
     struct ms_lock lock;      /* guards what follows; held across nothing */
     pthread_cond_t more_room; /* a slot is free, or the reader is destroyed */
@@ -110,27 +111,25 @@ static struct direct_file *find_file(struct ms_reader *reader, const struct ms_f
     return direct;
 }
 
-static int get_direct(struct direct_file *direct)
+static int get_direct(struct ms_reader *reader, struct direct_file *direct)
 {
-    int descriptor = atomic_load(&direct->descriptor);
-    if (descriptor != MS_DIRECT_NOT_OPENED)
-        return descriptor;
-    const int opened = ms_direct_open(direct->file);
-    if (atomic_compare_exchange_strong(&direct->descriptor, &descriptor, opened))
-        return opened;
-    if (opened >= 0)
-        ms_descriptor_close(opened); /* another thread was faster */
-    return descriptor;
+    if (atomic_load(&direct->descriptor) == MS_DIRECT_NOT_OPENED) {
+        ms_lock_take(&reader->opening);
+        if (atomic_load(&direct->descriptor) == MS_DIRECT_NOT_OPENED)
+            atomic_store(&direct->descriptor, ms_direct_open(direct->file));
+        ms_lock_drop(&reader->opening);
+    }
+    return atomic_load(&direct->descriptor);
 }
 
 /*
  * Reads [begin, end) to `to`, with the whole blocks around it. Returns where it stopped: the caller
  * reads the rest through the page cache, which reports errors.
  */
-static uint64_t read_direct(struct direct_file *direct, uint64_t begin, uint64_t end,
-                            unsigned char *to)
+static uint64_t read_direct(struct ms_reader *reader, struct direct_file *direct, uint64_t begin,
+                            uint64_t end, unsigned char *to)
 {
-    const int descriptor = get_direct(direct);
+    const int descriptor = get_direct(reader, direct);
     const uint64_t stop = block_up(end);
     to -= begin - block_down(begin);
     uint64_t at = block_down(begin);
@@ -188,7 +187,7 @@ static bool read_large(struct ms_reader *reader, const struct ms_file_range *ran
                                   ? find_alike(range, at, &cached)
                                   : end;
         const uint64_t done =
-            cached ? at : read_direct(direct, at, stop, to + (at - range->offset));
+            cached ? at : read_direct(reader, direct, at, stop, to + (at - range->offset));
         while (sem_wait(&reader->cores) != 0) /* EINTR */
             ;
         is_read = ms_file_read_now(range->file, done, to + (done - range->offset),
@@ -376,6 +375,7 @@ static void init_lock(struct ms_reader *reader)
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     reader->lock = (struct ms_lock)MS_LOCK_INIT(reader);
+    reader->opening = (struct ms_lock)MS_LOCK_INIT(opening);
     pthread_cond_init(&reader->more_room, &attributes);
     pthread_cond_init(&reader->more_done, &attributes);
     pthread_condattr_destroy(&attributes);

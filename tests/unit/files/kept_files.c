@@ -3,6 +3,8 @@
  * the next copy finds it again. */
 #include "runtime/files/kept_files.h"
 
+#include <sys/inotify.h>
+
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/files/lease.h"
@@ -41,7 +43,7 @@ static void set_up(void)
     nanosleep(&(struct timespec){.tv_nsec = 100 * 1000 * 1000}, NULL);
     memory = malloc(BYTES);
     memcpy(memory, file.data, BYTES);
-    ms_config.unseen_reads = true;
+    ms_config.unseen_reads = ms_config.leases = true;
     ms_lease_thread_start(answer, answer);
 }
 
@@ -144,6 +146,21 @@ MS_TEST_AFTER(set_up, a_copy_finds_a_mapped_file_that_has_changed_since)
     check_found();
 }
 
+/* Of the file, since the last call. The first call begins to count. */
+static int count_opens(void)
+{
+    static int events = -1;
+    struct inotify_event told;
+    int count = 0;
+    if (events < 0) {
+        events = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+        CHECK(inotify_add_watch(events, file.path, IN_OPEN) >= 0);
+    }
+    while (read(events, &told, sizeof(told)) == (ssize_t)sizeof(told))
+        count++;
+    return count;
+}
+
 /* Who reads past the page cache is in nobody's way, and what was read is the file's. */
 MS_TEST_AFTER(set_up, a_copy_finds_a_file_read_past_the_page_cache)
 {
@@ -152,7 +169,7 @@ MS_TEST_AFTER(set_up, a_copy_finds_a_file_read_past_the_page_cache)
         ms_test_skip("nothing is read past the page cache here");
     const uint32_t number = ms_held_files_hold(direct);
     CHECK(number != 0);
-    CHECK(!is_open());
+    CHECK(is_open());
     CHECK(!ms_lease_any());
     const int writer = open(file.path, O_WRONLY | O_NONBLOCK);
     CHECK(writer >= 0);
@@ -161,6 +178,43 @@ MS_TEST_AFTER(set_up, a_copy_finds_a_file_read_past_the_page_cache)
     ms_reads_note(direct, memory, BYTES, 0, number);
     make_cold(&file);
     check_found();
+}
+
+/* A read asks for the file as a copy does. The copy that follows opens nothing. */
+MS_TEST_AFTER(set_up, a_file_stays_open_while_it_is_read_past_the_page_cache)
+{
+    const int direct = open(file.path, O_RDONLY | O_DIRECT);
+    if (direct < 0)
+        ms_test_skip("nothing is read past the page cache here");
+    uint32_t number = 0;
+    for (int i = 0; i < 8; i++) {
+        number = ms_held_files_hold(direct);
+        nanosleep(&(struct timespec){.tv_nsec = 150 * 1000 * 1000}, NULL);
+        CHECK(is_open());
+    }
+    CHECK(number != 0);
+    ms_reads_note(direct, memory, BYTES, 0, number);
+    make_cold(&file);
+    CHECK_EQ(count_opens(), 0);
+    struct ms_file *source = find(HEAD);
+    CHECK(source != NULL);
+    CHECK_EQ(count_opens(), 0);
+    CHECK(ms_lease_any());
+    ms_file_drop(source);
+    check_let_go();
+    CHECK(find(HEAD) != NULL);
+    CHECK_EQ(count_opens(), 1);
+}
+
+MS_TEST_AFTER(set_up, a_file_that_is_read_past_the_page_cache_and_not_copied_is_let_go)
+{
+    const int direct = open(file.path, O_RDONLY | O_DIRECT);
+    if (direct < 0)
+        ms_test_skip("nothing is read past the page cache here");
+    CHECK(ms_held_files_hold(direct) != 0);
+    check_let_go();
+    CHECK(ms_held_files_hold(direct) != 0);
+    CHECK(!is_open());
 }
 
 /* The last half second counts. */
