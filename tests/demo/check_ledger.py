@@ -63,6 +63,15 @@ def check_known():
         equal("a known difference of one quantity is not of others", len(wrongs(sent[2] | {"peak_bytes": 2000 * MIB})), 1)
 
 
+def check_brought():
+    equal("two ranks that gather 10 bytes send 5 each", ledger.brought_bytes([5, 5]), 10)
+    equal("three ranks that gather 12 bytes send 8 each", ledger.brought_bytes([8, 8, 8]), 12)
+    equal("what rank 0 sends to three others, each gets", ledger.brought_bytes([21, 0, 0, 0]), 7)
+    for words, sent in (("a rank alone", [0]), ("ranks that send nothing", [0, 0]), ("ranks of which nobody counted", [None, None])):
+        equal(f"{words}: nothing is brought", ledger.brought_bytes(sent), 0)
+    equal("calls for what is brought", ledger.collective_calls(10 * ledger.GRANULE), {"memory_calls": 10 * ledger.COLLECTIVE_CALLS})
+
+
 def check_nothing():
     equal("a flow that nobody has counted is wrong", wrongs({}), ["nobody counted anything"])
     equal("a quantity that nobody can count is left out", wrongs(PLAIN | {"opens": None}), [])
@@ -139,6 +148,7 @@ def main():
     check_tolerances()
     check_parts()
     check_known()
+    check_brought()
     check_nothing()
     # Not in a file system in memory, where nothing is read from a disk.
     with tempfile.TemporaryDirectory(dir=arguments.build) as folder:

@@ -166,9 +166,14 @@ def run(command, environment, files=(), timeout=600):
 # --- comparing
 
 
-def collective_calls(model_bytes, granule=GRANULE):
-    """What ranks that bring a model to each other may have more."""
-    return {"memory_calls": COLLECTIVE_CALLS * model_bytes // granule}
+def collective_calls(brought_bytes, granule=GRANULE):
+    """What a rank may have more to which others bring so many bytes: all that they gather, each time that they do."""
+    return {"memory_calls": COLLECTIVE_CALLS * brought_bytes // granule}
+
+
+def brought_bytes(sent):
+    """To each rank, where the ranks have sent so many: of what all get, each rank sends a part to every other one."""
+    return sum(sent) // (len(sent) - 1) if len(sent) > 1 and None not in sent else 0
 
 
 def bound_of(quantity, before, kept, exact, more):
