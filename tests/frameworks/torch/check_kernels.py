@@ -5,6 +5,8 @@
 Copies and arithmetic are compared with the host's; random numbers with those of a real GPU, which are
 well known for seed 0.
 """
+import ctypes
+
 import torch
 
 from check_wheel import Tap
@@ -75,6 +77,72 @@ def decisions(d, h):
     yield "where", same(torch.where(d > 9, d, d * 2), torch.where(h > 9, h, h * 2))
 
 
+def numbers(h):
+    """Functions of floating-point numbers that quantisers use."""
+    d, low = h.cuda(), h - 3
+    for name, function in {"floor": torch.floor, "ceil": torch.ceil, "round": torch.round, "trunc": torch.trunc}.items():
+        yield name, same(function(d / 3), function(h / 3))
+    yield "clamp between tensors", same(torch.clamp(d, low.cuda(), low.cuda() + 2), torch.clamp(h, low, low + 2))
+    yield "remainder", same(d % 7, h % 7)
+    for name, function in {"erf": torch.erf, "log2": torch.log2, "log1p": torch.log1p}.items():
+        yield name, torch.allclose(function(d / 50 + 1).cpu(), function(h / 50 + 1), atol=1e-2 if h.dtype == torch.bfloat16 else 1e-6)
+    for steps in (1, 7, 100):
+        device, host = (torch.linspace(-3, 11, steps, dtype=h.dtype, device=where) for where in ("cuda", "cpu"))
+        yield f"{steps} numbers of linspace", torch.allclose(device.cpu(), host, atol=1e-6 if h.dtype == torch.float32 else 0.04)
+
+
+def whole(h):
+    """Bits, and divisions, of integers; shifts by more bits than there are."""
+    d, by = h.cuda(), (h % 70).to(h.dtype)
+    for name, function in {"and": torch.bitwise_and, "or": torch.bitwise_or, "exclusive or": torch.bitwise_xor,
+                           "shift left": torch.bitwise_left_shift, "shift right": torch.bitwise_right_shift}.items():
+        yield f"{name} of two", same(function(d, by.cuda()), function(h, by))
+        yield f"{name} with a number", same(function(d, 3), function(h, 3))
+    yield "a number shifted", same(torch.bitwise_left_shift(5, d % 8), torch.bitwise_left_shift(5, h % 8))
+    yield "all bits changed", same(~d, ~h)
+    yield "remainder", same(d % 7, h % 7) and same(d % (by.cuda() + 1), h % (by + 1))
+    yield "divided down", same(d // 7, h // 7) and same(d // (by.cuda() + 1), h // (by + 1))
+    yield "linspace", same(torch.linspace(0, 90, 19, dtype=h.dtype, device="cuda"), torch.linspace(0, 90, 19, dtype=h.dtype))
+
+
+def eight_bits(kind):
+    """All 256 numbers, and casts to them: steps, halves of steps, what is too large, not a number."""
+    every = torch.arange(256, dtype=torch.uint8).view(kind)
+    yield "to float", torch.equal(every.cuda().float().cpu().nan_to_num(777), every.float().nan_to_num(777))
+    yield "copied", same(every.cuda().clone().view(torch.uint8), every.view(torch.uint8))
+    steps = every.float()
+    steps = steps[steps.isfinite()].sort()[0]
+    between = torch.cat([steps, (steps[1:] + steps[:-1]) / 2, steps * 1.001, torch.tensor([torch.inf, -torch.inf, torch.nan, 1e9])])
+    for other in FLOATING:
+        host = between.to(other)
+        device, expected = host.cuda().to(kind).cpu(), host.to(kind)
+        known = host.isnan() | ~expected.float().isnan()  # releases before 2.15 give nan for what is too large
+        yield f"{other} to it", torch.equal(device.view(torch.uint8)[known], expected.view(torch.uint8)[known])
+
+
+def unknown():
+    """A type that the simulated device does not compute: loud, and last, because the context is lost."""
+    try:
+        torch.zeros(8, dtype=torch.float8_e8m0fnu, device="cuda").to(torch.float32)
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return "illegal memory access" in str(error)
+    return False
+
+
+def managed():
+    """What a paged optimizer calls: memory that the host writes, brought to the device and back."""
+    runtime = ctypes.CDLL("libcudart.so.13")
+    pointer, bytes_ = ctypes.c_void_p(), 1 << 20
+    location = type("Location", (ctypes.Structure,), {"_fields_": [("type", ctypes.c_int), ("id", ctypes.c_int)]})
+    yield "managed memory", runtime.cudaMallocManaged(ctypes.byref(pointer), ctypes.c_size_t(bytes_), 1) == 0
+    ctypes.memset(pointer.value, 7, bytes_)
+    yield "brought to the device and back", all(
+        runtime.cudaMemPrefetchAsync(pointer, ctypes.c_size_t(bytes_), location(*place), 0, None) == 0 for place in ((1, 0), (2, 0)))
+    yield "has its bytes", runtime.cudaDeviceSynchronize() == 0 and ctypes.string_at(pointer.value, bytes_) == b"\7" * bytes_
+    yield "freed", runtime.cudaFree(pointer) == 0
+
+
 def random():
     torch.manual_seed(0)
     yield "uniform numbers of a GPU", torch.allclose(torch.rand(5, device="cuda").cpu(),
@@ -104,10 +172,21 @@ def main():
         h = (torch.rand(SHAPES[0]) * 50).to(kind)
         for name, good in decisions(h.cuda(), h):
             tap.check(f"{kind}: {name}", good)
+        for name, good in numbers(h):
+            tap.check(f"{kind}: {name}", good)
+    for kind in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        for name, good in whole((torch.rand(SHAPES[0]) * 200 - 100).to(torch.int64).to(kind)):
+            tap.check(f"{kind}: {name}", good)
+    for kind in (torch.float8_e4m3fn, torch.float8_e5m2):
+        for name, good in eight_bits(kind):
+            tap.check(f"{kind}: {name}", good)
+    for name, good in managed():
+        tap.check(name, good)
     large = torch.arange(4000 * 2048, dtype=torch.int32).view(4000, 2048)
     tap.check("large transposed", same(large.cuda().t().contiguous(), large.t().contiguous()))
     for name, good in random():
         tap.check(name, good)
+    tap.check("a cast of a type that is not known here fails", unknown())
     tap.end()
 
 

@@ -18,6 +18,19 @@ cudaError_t cudaFree(void *pointer)
     RT_RETURN(pointer == NULL ? CUDA_SUCCESS : rt.cuMemFree(address_of(pointer)));
 }
 
+cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned int flags)
+{
+    RT_RETURN(rt.cuMemAllocManaged((CUdeviceptr *)pointer, bytes, flags));
+}
+
+/* As CUDA 13 has it. */
+cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, struct cudaMemLocation to,
+                                 unsigned int flags, cudaStream_t stream)
+{
+    const CUmemLocation location = {.type = (CUmemLocationType)to.type, .id = to.id};
+    RT_RETURN(rt.cuMemPrefetchAsync(address_of(pointer), bytes, location, flags, stream));
+}
+
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 {
     RT_RETURN(rt.cuMemGetInfo(free, total));

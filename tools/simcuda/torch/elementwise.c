@@ -22,10 +22,21 @@ static bool is_plain_copy(const struct loop *loop)
            loop->operands.type[0] == loop->operands.type[1];
 }
 
+/* A cast names its type by a number at run time. For a type that is not known here the launch fails
+ * as if it touched no memory of the program. */
+static bool knows_types(const struct simcuda_launch *launch, const struct host_operands *operands)
+{
+    bool knows = true;
+    for (unsigned k = 0; k < operands->count; k++)
+        knows = knows && operands->type[k] != HOST_NONE;
+    return knows || launch->touch(launch, 0, 1) != NULL;
+}
+
 static void run_loop(const struct simcuda_launch *launch, struct loop *loop)
 {
     struct host_operands *operands = &loop->operands;
-    if (loop->numel == 0 || !host_touch(launch, operands, loop->numel))
+    if (loop->numel == 0 || !knows_types(launch, operands) ||
+        !host_touch(launch, operands, loop->numel))
         return;
     const size_t size = host_size(operands->type[0]);
     if (is_plain_copy(loop) && operands->dims == 0) {

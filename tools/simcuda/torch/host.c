@@ -10,6 +10,8 @@ static const struct {
     enum host_type type;
 } mangled_types[] = {{"N3c108BFloat16E", HOST_BFLOAT16},
                      {"N3c104HalfE", HOST_HALF},
+                     {"N3c1013Float8_e4m3fnE", HOST_E4M3FN},
+                     {"N3c1011Float8_e5m2E", HOST_E5M2},
                      {"b", HOST_BOOL},
                      {"h", HOST_UINT8},
                      {"a", HOST_INT8},
@@ -27,7 +29,10 @@ static enum host_type parse_in_known_namespace(const char **text)
     static const struct {
         const char *end;
         enum host_type type;
-    } types[] = {{"_8BFloat16E", HOST_BFLOAT16}, {"_4HalfE", HOST_HALF}};
+    } types[] = {{"_8BFloat16E", HOST_BFLOAT16},
+                 {"_4HalfE", HOST_HALF},
+                 {"_13Float8_e4m3fnE", HOST_E4M3FN},
+                 {"_11Float8_e5m2E", HOST_E5M2}};
     if (strncmp(*text, "NS", 2) != 0)
         return HOST_NONE;
     const char *end = *text + 2;
@@ -91,10 +96,10 @@ bool host_types_behind(const char *name, const char *before, enum host_type *typ
 
 enum host_type host_scalar_type(unsigned number)
 {
-    static const enum host_type types[] = {HOST_UINT8, HOST_INT8, HOST_INT16, HOST_INT32,
-                                           HOST_INT64, HOST_HALF, HOST_FLOAT, HOST_DOUBLE,
-                                           HOST_NONE,  HOST_NONE, HOST_NONE,  HOST_BOOL,
-                                           HOST_NONE,  HOST_NONE, HOST_NONE,  HOST_BFLOAT16};
+    static const enum host_type types[] = {
+        [0] = HOST_UINT8, [1] = HOST_INT8,      [2] = HOST_INT16, [3] = HOST_INT32,
+        [4] = HOST_INT64, [5] = HOST_HALF,      [6] = HOST_FLOAT, [7] = HOST_DOUBLE,
+        [11] = HOST_BOOL, [15] = HOST_BFLOAT16, [23] = HOST_E5M2, [24] = HOST_E4M3FN};
     return number < sizeof(types) / sizeof(types[0]) ? types[number] : HOST_NONE;
 }
 

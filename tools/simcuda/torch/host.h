@@ -26,6 +26,8 @@ enum host_type {
     HOST_BFLOAT16,
     HOST_FLOAT,
     HOST_DOUBLE,
+    HOST_E4M3FN, /* these two of eight bits: torch.float8_e4m3fn, torch.float8_e5m2 */
+    HOST_E5M2,
 };
 
 size_t host_size(enum host_type type);

@@ -92,6 +92,37 @@ COMPUTE(add)
 
 COMPUTE_PLAIN(multiply_two, in[0] * in[1])
 COMPUTE_PLAIN(divide_two, in[0] / in[1])
+/* The second argument of the lambda in a BUnaryFunctor, of the same type. */
+static double second(const struct host_functor *functor, const unsigned char *captured)
+{
+    return host_load(captured + host_size(functor->type), functor->type);
+}
+
+/* The sign of the divisor, as Python's. */
+static double remainder_of(enum host_type type, double value, double by)
+{
+    const double rest = fmod(value, by);
+    return host_round(type, rest != 0 && (rest < 0) != (by < 0) ? rest + by : rest);
+}
+
+static double quotient_of(enum host_type type, double value, double by)
+{
+    return host_round(type, floor(value / by));
+}
+
+COMPUTE_PLAIN(remainder_two, remainder_of(functor->type, in[0], in[1]))
+COMPUTE_PLAIN(remainder_by, remainder_of(functor->type, in[0], second(functor, captured)))
+COMPUTE_PLAIN(quotient_two, quotient_of(functor->type, in[0], in[1]))
+COMPUTE_PLAIN(quotient_by, quotient_of(functor->type, in[0], second(functor, captured)))
+COMPUTE_PLAIN(truncated_two, trunc(in[0] / in[1]))
+COMPUTE_PLAIN(truncated_by, trunc(in[0] / second(functor, captured)))
+COMPUTE_PLAIN(round_down, floor(in[0]))
+COMPUTE_PLAIN(round_up, ceil(in[0]))
+COMPUTE_PLAIN(round_even, rint(in[0]))
+COMPUTE_PLAIN(round_to_zero, trunc(in[0]))
+COMPUTE_PLAIN(error_function, erf(in[0]))
+COMPUTE_PLAIN(logarithm_of_two, log2(in[0]))
+COMPUTE_PLAIN(logarithm_of_one_more, log1p(in[0]))
 COMPUTE_PLAIN(negate, -in[0])
 COMPUTE_PLAIN(absolute, fabs(in[0]))
 COMPUTE_PLAIN(invert, 1 / in[0])
@@ -256,14 +287,52 @@ COMPUTE(equal)
     return (in[0] == with) != (number_at(captured) != 0);
 }
 
-COMPUTE(bitwise_or)
+/* --- bits */
+
+#define COMPUTE_BITS(name, op)                                                 \
+    COMPUTE(name##_two)                                                        \
+    {                                                                          \
+        return (double)((int64_t)in[0] op(int64_t) in[1]);                     \
+    }                                                                          \
+    COMPUTE(name##_one)                                                        \
+    {                                                                          \
+        return (double)((int64_t)in[0] op(int64_t) second(functor, captured)); \
+    }
+COMPUTE_BITS(or, |)
+COMPUTE_BITS(and, &)
+COMPUTE_BITS(exclusive_or, ^)
+
+COMPUTE(invert_bits)
 {
-    return (double)((int64_t)in[0] | (int64_t)in[1]);
+    return functor->type == HOST_BOOL ? in[0] == 0 : (double)~(int64_t)in[0];
 }
 
-COMPUTE(bitwise_and)
+/* By as many bits as there are, or by a negative number: 0, or the sign of a value to the right. */
+static double shift(enum host_type type, double value, double by, bool is_left)
 {
-    return (double)((int64_t)in[0] & (int64_t)in[1]);
+    const double bits = 8.0 * (double)host_size(type);
+    const int64_t number = (int64_t)value;
+    if (by < 0 || by >= bits)
+        return is_left || number >= 0 ? 0 : -1;
+    return (double)(is_left ? (int64_t)((uint64_t)number << (int)by) : number >> (int)by);
+}
+
+COMPUTE_PLAIN(shift_left_two, shift(functor->type, in[0], in[1], true))
+COMPUTE_PLAIN(shift_left_by, shift(functor->type, in[0], second(functor, captured), true))
+COMPUTE_PLAIN(shift_left_of, shift(functor->type, second(functor, captured), in[0], true))
+COMPUTE_PLAIN(shift_right_two, shift(functor->type, in[0], in[1], false))
+COMPUTE_PLAIN(shift_right_by, shift(functor->type, in[0], second(functor, captured), false))
+COMPUTE_PLAIN(shift_right_of, shift(functor->type, second(functor, captured), in[0], false))
+
+/* --- */
+
+/* clamp_kernel_impl: the value, and what it lies between. */
+COMPUTE(clamp_between)
+{
+    if (isnan(in[0]) || isnan(in[1]))
+        return isnan(in[0]) ? in[0] : in[1];
+    const double value = in[0] < in[1] ? in[1] : in[0];
+    return isnan(in[2]) || value > in[2] ? in[2] : value;
 }
 
 COMPUTE_PLAIN(logical_not, in[0] == 0)
@@ -293,6 +362,9 @@ static const struct host_operation operations[] = {
     {"24float16_copy_kernel_cuda", NULL, TYPES_HALF, 2, CAPTURES_NOTHING,
      NULL}, /* these two of 2.11 */
     {"25bfloat16_copy_kernel_cuda", NULL, TYPES_BFLOAT16, 2, CAPTURES_NOTHING, NULL},
+    {"23float8_copy_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, NULL},
+    {"23ConvertToFloat8E4M3fnOpI", NULL, TYPES_E4M3FN, 2, CAPTURES_NOTHING, NULL},
+    {"26ConvertFloatToFloat8E5M2Op", NULL, TYPES_E5M2, 2, CAPTURES_NOTHING, NULL},
     {"21CUDAFunctorOnSelf_addI", NULL, TYPES_BEHIND, 2, CAPTURES_TWO, add_on_self},
     {"22CUDAFunctorOnOther_addI", NULL, TYPES_BEHIND, 2, CAPTURES_TWO, add_on_other},
     {"15CUDAFunctor_addI", NULL, TYPES_BEHIND, 3, CAPTURES_SCALAR, add},
@@ -306,6 +378,13 @@ static const struct host_operation operations[] = {
     {"15exp_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, exponential},
     {"17expm1_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, exponential_less_one},
     {"15log_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, logarithm},
+    {"16log2_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, logarithm_of_two},
+    {"17log1p_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, logarithm_of_one_more},
+    {"15erf_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, error_function},
+    {"17floor_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, round_down},
+    {"16ceil_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, round_up},
+    {"17round_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, round_even},
+    {"17trunc_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, round_to_zero},
     {"19maximum_kernel_cuda", NULL, TYPES_LAMBDA, 3, CAPTURES_NOTHING, most},
     {"19minimum_kernel_cuda", NULL, TYPES_LAMBDA, 3, CAPTURES_NOTHING, least},
     {"29pow_tensor_scalar_kernel_implI", NULL, TYPES_LAMBDA, 2, CAPTURES_EMPTY, power},
@@ -336,8 +415,31 @@ static const struct host_operation operations[] = {
     {"13BinaryFunctorI", "16CompareEqFunctorI", TYPES_COMPARE, 3, CAPTURES_SCALAR, equal_two},
     {"13BUnaryFunctorI", "16CompareEqFunctorI", TYPES_COMPARE, 2, CAPTURES_TWO, equal},
     {"13AUnaryFunctorI", "16CompareEqFunctorI", TYPES_COMPARE, 2, CAPTURES_TWO, equal},
-    {"13BinaryFunctorI", "16BitwiseOrFunctorI", TYPES_BEHIND, 3, CAPTURES_NOTHING, bitwise_or},
-    {"13BinaryFunctorI", "17BitwiseAndFunctorI", TYPES_BEHIND, 3, CAPTURES_NOTHING, bitwise_and},
+    {"13BinaryFunctorI", "16BitwiseOrFunctorI", TYPES_BEHIND, 3, CAPTURES_NOTHING, or_two},
+    {"UnaryFunctorI", "16BitwiseOrFunctorI", TYPES_BEHIND, 2, CAPTURES_TWO, or_one},
+    {"13BinaryFunctorI", "17BitwiseAndFunctorI", TYPES_BEHIND, 3, CAPTURES_NOTHING, and_two},
+    {"UnaryFunctorI", "17BitwiseAndFunctorI", TYPES_BEHIND, 2, CAPTURES_TWO, and_one},
+    {"13BinaryFunctorI", "17BitwiseXorFunctorI", TYPES_BEHIND, 3, CAPTURES_NOTHING,
+     exclusive_or_two},
+    {"UnaryFunctorI", "17BitwiseXorFunctorI", TYPES_BEHIND, 2, CAPTURES_TWO, exclusive_or_one},
+    {"23bitwise_not_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, invert_bits},
+    {"13BinaryFunctorI", "18lshift_kernel_cuda", TYPES_BEHIND, 3, CAPTURES_NOTHING, shift_left_two},
+    {"13BUnaryFunctorI", "18lshift_kernel_cuda", TYPES_BEHIND, 2, CAPTURES_TWO, shift_left_by},
+    {"13AUnaryFunctorI", "18lshift_kernel_cuda", TYPES_BEHIND, 2, CAPTURES_TWO, shift_left_of},
+    {"13BinaryFunctorI", "18rshift_kernel_cuda", TYPES_BEHIND, 3, CAPTURES_NOTHING,
+     shift_right_two},
+    {"13BUnaryFunctorI", "18rshift_kernel_cuda", TYPES_BEHIND, 2, CAPTURES_TWO, shift_right_by},
+    {"13AUnaryFunctorI", "18rshift_kernel_cuda", TYPES_BEHIND, 2, CAPTURES_TWO, shift_right_of},
+    {"13BinaryFunctorI", "21remainder_kernel_cuda", TYPES_BEHIND, 3, CAPTURES_NOTHING,
+     remainder_two},
+    {"13BUnaryFunctorI", "21remainder_kernel_cuda", TYPES_BEHIND, 2, CAPTURES_TWO, remainder_by},
+    {"13BinaryFunctorI", "21div_floor_kernel_cuda", TYPES_BEHIND, 3, CAPTURES_NOTHING,
+     quotient_two},
+    {"13BUnaryFunctorI", "21div_floor_kernel_cuda", TYPES_BEHIND, 2, CAPTURES_TWO, quotient_by},
+    {"13BinaryFunctorI", "21div_trunc_kernel_cuda", TYPES_BEHIND, 3, CAPTURES_NOTHING,
+     truncated_two},
+    {"13BUnaryFunctorI", "21div_trunc_kernel_cuda", TYPES_BEHIND, 2, CAPTURES_TWO, truncated_by},
+    {"17clamp_kernel_impl", NULL, TYPES_LAMBDA, 4, CAPTURES_NOTHING, clamp_between},
     {"23logical_not_kernel_cuda", NULL, TYPES_DECIDE, 2, CAPTURES_NOTHING, logical_not},
     {"23logical_and_kernel_cuda", NULL, TYPES_DECIDE, 3, CAPTURES_NOTHING, logical_and},
     {"22logical_or_kernel_cuda", NULL, TYPES_DECIDE, 3, CAPTURES_NOTHING, logical_or},
@@ -415,6 +517,8 @@ static bool read_types_behind(const char *at, const char *name, struct host_func
         out = HOST_BOOL;
     if (functor->operation->types == TYPES_TWO)
         out = host_parse_type(&at, in);
+    if (functor->operation->types == TYPES_E4M3FN)
+        out = HOST_E4M3FN;
     functor->type = in;
     for (unsigned i = 1; i < functor->operation->operands; i++)
         functor->types[i] = in;
@@ -429,9 +533,19 @@ bool host_read_functor(const char *name, struct host_functor *out)
     if (out->operation == NULL)
         return false;
     const char *at = strstr(name, out->operation->name) + strlen(out->operation->name);
-    if (out->operation->types == TYPES_BEHIND || out->operation->types == TYPES_TWO ||
-        out->operation->types == TYPES_COMPARE)
+    switch (out->operation->types) {
+    case TYPES_BEHIND:
+    case TYPES_TWO:
+    case TYPES_COMPARE:
+    case TYPES_E4M3FN:
         return read_types_behind(at, name, out);
+    case TYPES_E5M2:
+        out->type = out->types[1] = HOST_FLOAT;
+        out->types[0] = HOST_E5M2;
+        return true;
+    default:
+        break;
+    }
     const enum host_type same = host_type_behind(name, out->operation->name);
     if (!read_lambda(at, same, arguments, &out->variant))
         return false;

@@ -20,15 +20,17 @@ struct host_operation {
     const char *name;  /* part of the mangled name */
     const char *other; /* NULL, or what has to be behind it */
     enum {
-        TYPES_BEHIND,  /* the type of all operands stands behind the name */
-        TYPES_LAMBDA,  /* it is the argument of the innermost lambda: "EUlfE" */
-        TYPES_TWO,     /* in, out behind the name */
-        TYPES_COMPARE, /* in behind the name, out is bool */
-        TYPES_DECIDE,  /* in is the argument of the lambda, out is bool */
-        TYPES_WHERE,   /* arguments of the lambda: bool, in, in */
-        TYPES_MASK,    /* arguments of the lambda: in, bool or byte */
-        TYPES_HALF,    /* in is the argument of the innermost lambda, out is half */
-        TYPES_BFLOAT16 /* or bfloat16 */
+        TYPES_BEHIND,   /* the type of all operands stands behind the name */
+        TYPES_LAMBDA,   /* it is the argument of the innermost lambda: "EUlfE" */
+        TYPES_TWO,      /* in, out behind the name */
+        TYPES_COMPARE,  /* in behind the name, out is bool */
+        TYPES_DECIDE,   /* in is the argument of the lambda, out is bool */
+        TYPES_WHERE,    /* arguments of the lambda: bool, in, in */
+        TYPES_MASK,     /* arguments of the lambda: in, bool or byte */
+        TYPES_HALF,     /* in is the argument of the innermost lambda, out is half */
+        TYPES_BFLOAT16, /* or bfloat16 */
+        TYPES_E4M3FN,   /* in behind the name, out is of eight bits */
+        TYPES_E5M2      /* in is float, out is of eight bits */
     } types;
     unsigned operands;
     enum {

@@ -10,6 +10,8 @@ size_t host_size(enum host_type type)
     case HOST_BOOL:
     case HOST_UINT8:
     case HOST_INT8:
+    case HOST_E4M3FN:
+    case HOST_E5M2:
         return 1;
     case HOST_INT16:
     case HOST_HALF:
@@ -61,7 +63,17 @@ static float from_half(uint16_t half)
     return sign != 0 ? -size : size;
 }
 
-/* To nearest, ties to even; rint rounds so. */
+/* The bits of a positive number with so many bits of fraction, to nearest, ties to even: an
+ * exponent of 0 has the same steps as 1. */
+static uint32_t to_small(float size, int fraction_bits, int bias)
+{
+    int exponent = size > 0 ? ilogbf(size) : 1 - bias;
+    if (exponent < 1 - bias)
+        exponent = 1 - bias;
+    const uint32_t steps = (uint32_t)rintf(ldexpf(size, fraction_bits - exponent));
+    return ((uint32_t)(exponent + bias - 1) << fraction_bits) + steps;
+}
+
 static uint16_t to_half(float value)
 {
     const uint16_t sign = signbit(value) ? 0x8000 : 0;
@@ -70,12 +82,41 @@ static uint16_t to_half(float value)
         return 0x7e00;
     if (size >= 65520.0F)
         return sign | 0x7c00;
-    if (size < 0x1p-14F)
-        return (uint16_t)(sign | (uint16_t)rintf(size * 0x1p24F));
-    int exponent;
-    const float fraction = frexpf(size, &exponent);             /* in [0.5, 1) */
-    const uint32_t steps = (uint32_t)rintf(fraction * 2048.0F); /* 1024 to 2048 */
-    return (uint16_t)(sign + ((uint32_t)(exponent + 13) << 10) + steps);
+    return (uint16_t)(sign | to_small(size, 10, 15));
+}
+
+static float from_small(uint32_t bits, int fraction_bits, int bias)
+{
+    const uint32_t one = 1U << fraction_bits, fraction = bits & (one - 1);
+    const int exponent = (int)(bits >> fraction_bits);
+    return exponent == 0 ? ldexpf((float)fraction, 1 - bias - fraction_bits)
+                         : ldexpf((float)(one + fraction), exponent - bias - fraction_bits);
+}
+
+/* The largest number has the bits `most`. Larger numbers become `above`: infinity, or the largest
+ * number where there is no infinity (Float8_e4m3fn.h). */
+static const struct small_type {
+    int fraction_bits, bias;
+    uint8_t most, above, nan;
+} e4m3fn = {3, 7, 0x7e, 0x7e, 0x7f}, e5m2 = {2, 15, 0x7b, 0x7c, 0x7f};
+
+static uint8_t to_float8(float value, const struct small_type *type)
+{
+    const uint8_t sign = signbit(value) ? 0x80 : 0;
+    if (isnan(value))
+        return sign | type->nan;
+    const uint32_t bits =
+        isinf(value) ? UINT32_MAX : to_small(fabsf(value), type->fraction_bits, type->bias);
+    return sign | (bits > type->most ? type->above : (uint8_t)bits);
+}
+
+static float from_float8(uint8_t bits, const struct small_type *type)
+{
+    const uint8_t size = bits & 0x7f;
+    const float value = size <= type->most    ? from_small(size, type->fraction_bits, type->bias)
+                        : size == type->above ? INFINITY
+                                              : NAN;
+    return (bits & 0x80) != 0 ? -value : value;
 }
 
 double host_load_any(const void *place, enum host_type type)
@@ -109,6 +150,10 @@ double host_load_any(const void *place, enum host_type type)
         return from_bits((uint32_t)at.u16 << 16);
     case HOST_FLOAT:
         return at.f;
+    case HOST_E4M3FN:
+        return from_float8(at.u8, &e4m3fn);
+    case HOST_E5M2:
+        return from_float8(at.u8, &e5m2);
     default:
         return at.d;
     }
@@ -140,6 +185,12 @@ void host_store_any(void *place, enum host_type type, double value)
         break;
     case HOST_FLOAT:
         memcpy(place, &real, sizeof(real));
+        break;
+    case HOST_E4M3FN:
+        *(uint8_t *)place = to_float8(real, &e4m3fn);
+        break;
+    case HOST_E5M2:
+        *(uint8_t *)place = to_float8(real, &e5m2);
         break;
     default:
         memcpy(place, &value, sizeof(value));
