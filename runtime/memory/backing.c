@@ -401,18 +401,38 @@ static bool is_worth_a_try(CUresult result, int *attempts)
            ++*attempts < JOIN_ATTEMPTS;
 }
 
-/* Nothing is backed in the chunk's range yet. */
+/* Nothing is backed in the chunk's range yet. `copy` NULL: the memory has the bytes. */
 static CUresult fill_one_chunk(struct ms_backing *backing, struct ms_chunk chunk, const void *copy,
                                const struct ms_piece *whole)
 {
     CUresult result = whole != NULL ? put_piece(backing, chunk.begin, whole)
                                     : ms_backing_cover(backing, chunk.begin, chunk.end);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && copy != NULL)
         result =
             ms_driver.memcpy_htod(backing->address + chunk.begin, copy, chunk.end - chunk.begin);
     if (result != CUDA_SUCCESS)
         ms_backing_uncover(backing, chunk.begin, chunk.end, false);
     return result;
+}
+
+/* Maps the new memory beside the chunk, and copies the chunk's bytes there on the device. False:
+ * they have to come from the host. */
+static bool copy_beside(const struct ms_backing *backing, struct ms_chunk chunk,
+                        const struct ms_piece *whole)
+{
+    const size_t bytes = chunk.end - chunk.begin;
+    CUdeviceptr beside;
+    if (ms_driver.mem_address_reserve(&beside, bytes, backing->granule, 0, 0) != CUDA_SUCCESS)
+        return false;
+    bool is_copied = map_handle(backing, whole->handle, beside, bytes) == CUDA_SUCCESS;
+    if (is_copied) {
+        const CUresult queued =
+            ms_driver.memcpy_dtod_async(beside, backing->address + chunk.begin, bytes, NULL);
+        is_copied = ms_driver_wait(NULL) == CUDA_SUCCESS && queued == CUDA_SUCCESS;
+        unmap(beside, bytes);
+    }
+    free_addresses(beside, bytes);
+    return is_copied;
 }
 
 /* Creates the new memory before it unmaps the old chunks. On failure the old memory comes back, by
@@ -428,8 +448,9 @@ static CUresult replace(struct ms_backing *backing, struct ms_chunk chunk, const
         return result;
     result = ms_backing_take_pieces(backing, chunk.begin, chunk.end, &old);
     if (result == CUDA_SUCCESS) {
+        const bool is_copied = copy_beside(backing, chunk, &whole);
         ms_backing_uncover(backing, chunk.begin, chunk.end, false);
-        result = fill_one_chunk(backing, chunk, copy, &whole);
+        result = fill_one_chunk(backing, chunk, is_copied ? NULL : copy, &whole);
         *is_lost_out = result != CUDA_SUCCESS &&
                        ms_backing_put_pieces(backing, chunk.begin, &old) != CUDA_SUCCESS;
         ms_backing_end_pieces(&old, backing->device);

@@ -194,11 +194,12 @@ CUresult ms_backing_make_real(struct ms_backing *backing, size_t begin, size_t e
                               CUmemGenericAllocationHandle *real_out);
 
 /*
- * Joins the chunks of [begin, end), all of which is backed, into one. The bytes go through `copy`,
- * host memory of that size. The device is done with the bytes, and a context of the device is
- * current. A failure leaves the chunks as they were. With may_give_up, a device without room for
- * old and new chunks gives the old ones back first: then a failure may leave the bytes only in
- * `copy` (*is_lost_out).
+ * Joins the chunks of [begin, end), all of which is backed, into one. The device copies the bytes
+ * to the new memory, which is mapped beside the old for that; `copy`, host memory of that size,
+ * gets the bytes too, in case this fails. The device is done with the bytes, and a context of the
+ * device is current. A failure leaves the chunks as they were. With may_give_up, a device without
+ * room for old and new chunks gives the old ones back first: then a failure may leave the bytes
+ * only in `copy` (*is_lost_out).
  */
 CUresult ms_backing_join(struct ms_backing *backing, size_t begin, size_t end, void *copy,
                          bool may_give_up, bool *is_lost_out);

@@ -72,7 +72,6 @@ COSTS = (
     Cost("suspending", "suspend", ANY, ANY, False, "what is suspended is sent again, by design"),
     Cost("host copies", COPIES, 1 * MIB, 0, True, "one of 256 KiB or more is sent to each place that it was copied to",
          without=("no snapshots",)),
-    Cost("one handle", "map memory", 16 * MIB, 0, True, "chunks of a mapping whose handle is asked for are joined by way of the host"),
 )
 # Where memory is short the shim gives it back and sends again; a plan's remote bytes are sent for each read, so a batch with
 # plans has no short programs.

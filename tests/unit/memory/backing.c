@@ -652,7 +652,7 @@ MS_TEST(nothing_stays_when_pieces_cannot_be_taken_or_put)
 
 /* --- joining */
 
-static CUresult copy_result[2]; /* to the host, and back */
+static CUresult copy_result[3]; /* to the host, and back; on the device */
 static unsigned copies_back;
 
 static CUresult memcpy_dtoh(void *to, CUdeviceptr from, size_t bytes)
@@ -670,6 +670,15 @@ static CUresult memcpy_htod(CUdeviceptr to, const void *from, size_t bytes)
     return copy_result[1];
 }
 
+static CUresult memcpy_dtod_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    (void)stream;
+    CHECK(fake_memory_at(to) > 0 && fake_memory_at(from) > 0);
+    if (copy_result[2] == CUDA_SUCCESS)
+        memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
+    return copy_result[2];
+}
+
 static unsigned char *joined; /* room for a copy */
 static bool is_lost;
 
@@ -678,7 +687,8 @@ static void start_join(void)
     start();
     ms_driver.memcpy_dtoh = memcpy_dtoh;
     ms_driver.memcpy_htod = memcpy_htod;
-    copy_result[0] = copy_result[1] = CUDA_SUCCESS;
+    ms_driver.memcpy_dtod_async = memcpy_dtod_async;
+    memset(copy_result, 0, sizeof(copy_result));
     joined = malloc(BYTES);
     cover_with(1, 2, 1);
     cover_with(2, 4, 2);
@@ -714,6 +724,24 @@ MS_TEST_BETWEEN(start_join, end_join, chunks_are_joined_with_their_bytes)
 {
     CHECK_EQ(join(false), CUDA_SUCCESS);
     check_joined(true);
+    CHECK_EQ(copies_back, 0); /* nothing is sent to the device */
+}
+
+MS_TEST_BETWEEN(start_join, end_join, a_device_that_cannot_copy_gets_the_bytes_from_the_host)
+{
+    copy_result[2] = CUDA_ERROR_UNKNOWN;
+    CHECK_EQ(join(false), CUDA_SUCCESS);
+    check_joined(true);
+    CHECK_EQ(copies_back, 1);
+}
+
+MS_TEST_BETWEEN(start_join, end_join, chunks_without_addresses_beside_get_the_bytes_from_the_host)
+{
+    fake_fail(FAKE_mem_address_reserve, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(join(false), CUDA_SUCCESS);
+    CHECK(fake_has_failed());
+    check_joined(true);
+    CHECK_EQ(copies_back, 1);
 }
 
 MS_TEST_BETWEEN(start_join, end_join, a_backing_that_cannot_be_read_is_not_joined)
@@ -741,7 +769,7 @@ MS_TEST_BETWEEN(start_join, end_join, a_join_that_may_give_up_the_old_memory_has
 
 MS_TEST_BETWEEN(start_join, end_join, joining_is_tried_three_times)
 {
-    copy_result[1] = CUDA_ERROR_UNKNOWN;
+    copy_result[1] = copy_result[2] = CUDA_ERROR_UNKNOWN;
     CHECK_EQ(join(true), CUDA_ERROR_UNKNOWN);
     CHECK_EQ(copies_back, 3);
     check_joined(false); /* it is under its old handles */
