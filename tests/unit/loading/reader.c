@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/loading/reader.h"
 
+#include <sys/inotify.h>
+
 #include "runtime/files/file_read.h"
 #include "runtime/files/kept_threads.h"
 #include "runtime/files/page_cache.h"
@@ -286,6 +288,27 @@ MS_TEST_AFTER(start_cold, threads_are_as_many_as_can_be)
     may_start = starts = 0;
     check_all(file.bytes, MIB, 3);
     CHECK_EQ(starts, 1);
+}
+
+/* All of them read past the page cache by one descriptor, which stays with the file. */
+MS_TEST_AFTER(start_cold, threads_open_a_file_past_the_page_cache_once)
+{
+    enum { ROUNDS = 8 };
+    for (int round = 0; round < ROUNDS; round++) {
+        struct inotify_event told;
+        int opens = 0, closes = 0;
+        const int events = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+        CHECK(inotify_add_watch(events, file.path, IN_OPEN | IN_CLOSE_NOWRITE) >= 0);
+        check_all(file.bytes, MIB, 8);
+        while (read(events, &told, sizeof(told)) == (ssize_t)sizeof(told)) {
+            opens += (told.mask & IN_OPEN) != 0;
+            closes += (told.mask & IN_CLOSE_NOWRITE) != 0;
+        }
+        close(events);
+        CHECK(opens <= 1); /* none where the file system reads nothing past the page cache */
+        CHECK_EQ(closes, 0);
+        start_cold();
+    }
 }
 
 /* Before Linux 6.5, too, where the question would make the kernel read. */
