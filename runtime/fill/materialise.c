@@ -537,6 +537,35 @@ static bool define_unwritten(struct ms_allocation *allocation, size_t begin, siz
     return is_defined;
 }
 
+static bool launch_needs_sources(const struct ms_recorded_launch *recorded, size_t begin,
+                                 size_t end);
+
+/* True if bytes of files or snapshots are sent to make [begin, end). Recursion ends at
+ * MS_MAX_LAUNCH_DEPTH. */
+static bool needs_sources(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    struct ms_extent extent;
+    bool needs = ms_lineage_any(lineage, begin, end, MS_OF_KIND(MS_SOURCE));
+    while (!needs && ms_lineage_next(lineage, &begin, end, &extent)) {
+        const size_t offset = extent.content.source_offset;
+        needs = extent.content.kind == MS_LAUNCHED &&
+                launch_needs_sources(extent.content.recorded, offset,
+                                     offset + (extent.end - extent.begin));
+    }
+    return needs;
+}
+
+static bool launch_needs_sources(const struct ms_recorded_launch *recorded, size_t begin,
+                                 size_t end)
+{
+    if (needs_sources(&recorded->before, begin, end))
+        return true;
+    const struct ms_range needed =
+        recorded->input != NULL ? ms_replay_needed(recorded, begin, end) : (struct ms_range){0, 0};
+    return needed.begin < needed.end &&
+           needs_sources(&recorded->input->lineage, needed.begin, needed.end);
+}
+
 /* Brings the needed part of the input's block into memory. False if the block is gone, or holds
  * other bytes now. */
 static bool bring_block(struct ms_allocation *claimed, const struct ms_recorded_launch *recorded,
@@ -564,7 +593,8 @@ static void bring_of_launch(struct ms_allocation *claimed, struct ms_recorded_la
     bring_of_lineage(claimed, &recorded->before, begin, end);
     if (recorded->input != NULL) {
         const struct ms_range needed = ms_replay_needed(recorded, begin, end);
-        if (needed.begin < needed.end && !bring_block(claimed, recorded, needed))
+        if (needs_sources(&recorded->input->lineage, needed.begin, needed.end) &&
+            !bring_block(claimed, recorded, needed))
             bring_of_lineage(claimed, &recorded->input->lineage, needed.begin, needed.end);
     }
     ms_recorded_launch_drop(recorded);
@@ -601,7 +631,9 @@ static void bring_of_extent(struct ms_allocation *allocation, const struct ms_ex
  * A recorded launch loads from the block that it was recorded with, if the block still exists and
  * holds the same bytes: the program would have these bytes in memory, and other launches find them
  * there, so the shim sends them once. Brings in the blocks that the input was made of if its block
- * is gone, as the cast of a shard is. Where that fails, the launch loads from scratch memory.
+ * is gone, as the cast of a shard is. Where that fails, the launch loads from scratch memory. So it
+ * does where nothing is sent for the input: a model that looks at its random numbers while it makes
+ * them would have them all in memory else.
  *
  * Looks only at the launches of the range: their inputs may lie in the same granule, and would in
  * turn ask for the inputs of everything in that granule.

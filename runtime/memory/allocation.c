@@ -168,6 +168,6 @@ CUresult ms_allocation_cover(struct ms_allocation *allocation, size_t begin, siz
                "%zu bytes at 0x%llx",
                begin, end, allocation->bytes, allocation->address);
     if (result == CUDA_SUCCESS)
-        ms_carve_note_memory(allocation, begin, end);
+        ms_carve_note(allocation, begin, end, NULL);
     return result;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/bytes.h"
 
+#include "runtime/memory/carve.h"
 #include "runtime/memory/memory_internal.h"
 
 static CUresult result_of(bool is_good)
@@ -11,6 +12,8 @@ static CUresult result_of(bool is_good)
 CUresult ms_bytes_set(struct ms_allocation *allocation, size_t begin, size_t end,
                       const struct ms_content *content)
 {
+    if (content->kind == MS_LAUNCHED)
+        ms_carve_note(allocation, begin, end, content->recorded);
     return result_of(ms_lineage_set(&MS_OWN(allocation)->lineage, begin, end, content));
 }
 

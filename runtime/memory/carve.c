@@ -543,13 +543,11 @@ static size_t trim(struct ms_allocation *allocation)
     return freed;
 }
 
-void ms_carve_note_memory(struct ms_allocation *allocation, size_t begin, size_t end)
+static void note_memory(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_ranges *trimmed = MS_OWN(allocation)->trimmed, rest = {0};
     const size_t granule = allocation->granule;
     struct ms_range range = {begin / granule * granule, (end + granule - 1) / granule * granule};
-    if (trimmed == NULL)
-        return;
     ms_ranges_sort(trimmed);
     atomic_fetch_sub(&trim_gain, 2 * (int64_t)trimmed_bytes(allocation, range.begin, range.end));
     ms_ranges_subtract(trimmed, &(struct ms_ranges){.list = &range, .count = 1}, &rest);
@@ -557,6 +555,28 @@ void ms_carve_note_memory(struct ms_allocation *allocation, size_t begin, size_t
     *trimmed = rest;
     if (rest.count == 0)
         ms_trimmed_forget(allocation);
+}
+
+/* With memory in its block the launch would not be recorded, and its input would come into memory:
+ * of that, the share of [begin, end). */
+static void note_recorded(const struct ms_allocation *allocation, size_t begin, size_t end,
+                          const struct ms_recorded_launch *recorded)
+{
+    if (recorded->input == NULL || trimmed_bytes(allocation, begin, end) == 0)
+        return;
+    const double share = (double)(end - begin) / (double)recorded->before.bytes;
+    atomic_fetch_add(&trim_gain, (int64_t)(share * (double)recorded->input->lineage.bytes));
+}
+
+void ms_carve_note(struct ms_allocation *allocation, size_t begin, size_t end,
+                   const struct ms_recorded_launch *recorded)
+{
+    if (MS_OWN(allocation)->trimmed == NULL)
+        return;
+    if (recorded == NULL)
+        note_memory(allocation, begin, end);
+    else
+        note_recorded(allocation, begin, end, recorded);
 }
 
 static void set_missing(struct ms_content *content)

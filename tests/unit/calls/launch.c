@@ -718,6 +718,30 @@ MS_TEST_BETWEEN(start_casts, end_casts, an_input_that_lives_comes_into_memory_in
     CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES), LOADED);
 }
 
+/* Random numbers, say: they are made again for each launch that loads them. */
+MS_TEST_BETWEEN(start_casts, end_casts, an_input_for_which_nothing_is_sent_stays_out_of_memory)
+{
+    fill(other, 0, BYTES);
+    CHECK(cast_is_recorded(one->address, other->address, CASTS));
+    CHECK_EQ(materialise(one, 0, STORED), CUDA_SUCCESS);
+    CHECK(ms_allocation_backing(other)->backed_bytes == 0 &&
+          ms_allocation_lineage(other)->cached_bytes == 0);
+}
+
+MS_TEST_BETWEEN(start_casts, end_casts, an_input_that_a_launch_makes_of_a_file_comes_into_its_place)
+{
+    struct ms_allocation *between = fake_allocation(BYTES);
+    CUresult result;
+    fill(between, 0, BYTES);
+    CHECK(cast_is_recorded(between->address, other->address, CASTS));
+    CHECK(launch(TAKE, one->address, between->address, &result));
+    CHECK_EQ(check_casts(0, STORED, 0), LOADED);
+    CHECK_EQ(ms_allocation_lineage(other)->cached_bytes, LOADED);
+    CHECK(ms_allocation_lineage(between)->cached_bytes >= STORED);
+    fill(one, 0, BYTES);
+    fake_allocation_free(between);
+}
+
 /* It is sent to where the launch finds it, and the block keeps what the program has put there. */
 MS_TEST_BETWEEN(start_casts, end_casts, an_input_that_was_overwritten_stays_as_it_is)
 {

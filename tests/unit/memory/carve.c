@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include "runtime/memory/allocation.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/ready.h"
+#include "runtime/memory/recorded_launch.h"
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/files/files.h"
@@ -871,6 +873,36 @@ MS_TEST_BETWEEN(start_dead, end, the_memory_a_block_did_without_is_a_gain)
     take(5 * G, 6 * G);
     give(5 * G, 6 * G);
     CHECK_EQ(ms_carve_trim_gain() - before, 2 * G);
+}
+
+static void drop_nothing(__attribute__((unused)) struct ms_counted *counted)
+{
+}
+
+static int64_t gain_of_launch(size_t begin, size_t end, struct ms_recorded_launch *recorded)
+{
+    const int64_t before = ms_carve_trim_gain();
+    const struct ms_content content = {.kind = MS_LAUNCHED, .recorded = recorded};
+    CHECK_EQ(ms_bytes_set(allocation, begin, end, &content), CUDA_SUCCESS);
+    CHECK_EQ(ms_bytes_set(allocation, begin, end, &undefined), CUDA_SUCCESS);
+    return ms_carve_trim_gain() - before;
+}
+
+/* With memory there, the launch would not be recorded: its share of the input is gained. */
+MS_TEST_BETWEEN(start_dead, end, the_input_of_a_launch_that_could_be_recorded_is_a_gain)
+{
+    struct ms_launch_input input = {.lineage = {.bytes = 10 * G}};
+    struct ms_recorded_launch alone = {.before = {.bytes = 2 * G}}, reader = alone;
+    reader.input = &input;
+    ms_counted_init(&alone.counted, drop_nothing);
+    ms_counted_init(&reader.counted, drop_nothing);
+    CHECK_EQ(gain_of_launch(4 * G, 6 * G, &reader), 0); /* no memory has gone */
+    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
+    CHECK_EQ(gain_of_launch(4 * G, 6 * G, &alone), 0);
+    CHECK_EQ(gain_of_launch(4 * G, 5 * G, &reader), 5 * G);
+    CHECK_EQ(gain_of_launch(4 * G, 6 * G, &reader), 10 * G);
+    CHECK_EQ(ms_allocation_cover(allocation, 4 * G, 6 * G), CUDA_SUCCESS);
+    CHECK_EQ(gain_of_launch(4 * G, 6 * G, &reader), 0); /* it has come again */
 }
 
 /* Memory was short. */
