@@ -293,7 +293,7 @@ MS_TEST_AFTER(start_cold, threads_are_as_many_as_can_be)
 /* All of them read past the page cache by one descriptor, which stays with the file. */
 MS_TEST_AFTER(start_cold, threads_open_a_file_past_the_page_cache_once)
 {
-    enum { ROUNDS = 8 };
+    enum { ROUNDS = 6 };
     for (int round = 0; round < ROUNDS; round++) {
         struct inotify_event told;
         int opens = 0, closes = 0;
