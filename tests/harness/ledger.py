@@ -167,7 +167,7 @@ def run(command, environment, files=(), timeout=600):
 
 
 def collective_calls(brought_bytes, granule=GRANULE):
-    """What a rank may have more to which others bring so many bytes: all that they gather, each time that they do."""
+    """What a rank may have more to which others bring so many bytes of a model, once."""
     return {"memory_calls": COLLECTIVE_CALLS * brought_bytes // granule}
 
 
