@@ -15,6 +15,7 @@
 #include "runtime/finding/reads.h"
 #include "tests/unit/between.h"
 #include "tests/unit/files/files.h"
+#include "tests/unit/files/kernel.h"
 
 enum { TENSOR = 1 << 20, HEAD = 4096, BYTES = HEAD + 2 * TENSOR };
 
@@ -199,7 +200,8 @@ MS_TEST_AFTER(set_up, a_file_stays_open_while_it_is_read_past_the_page_cache)
     struct ms_file *source = find(HEAD);
     CHECK(source != NULL);
     CHECK_EQ(count_opens(), 0);
-    CHECK(ms_lease_any());
+    CHECK_EQ(ms_lease_any(), are_there_leases(file.path));
+    count_opens(); /* the question was one */
     ms_file_drop(source);
     check_let_go();
     CHECK(find(HEAD) != NULL);
