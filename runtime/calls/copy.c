@@ -67,7 +67,7 @@ static CUresult copy_resident(const struct copy *copy, size_t at, size_t bytes)
 static bool may_move(const struct copy *copy, const struct ms_content *content)
 {
     if (content->kind == MS_PARKED)
-        return copy->destination->device == ms_parked_backing(content->parked)->device;
+        return copy->destination->device == content->parked->device;
     return content->kind != MS_LAUNCHED || copy->destination->context == content->recorded->context;
 }
 

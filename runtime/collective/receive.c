@@ -98,14 +98,28 @@ static size_t piece_bytes(const struct ms_allocation *allocation, const struct m
     return (granules + PIECES - 1) / PIECES * allocation->granule;
 }
 
-/* Cuts the ranges to pieces of at most so many bytes. */
-static size_t cut(const struct ms_ranges *ranges, size_t most, struct ms_range *pieces)
+/* The end of the piece that begins at `at`: bytes of `brief` are one piece up to the end of their
+ * range, others at most `most` bytes. */
+static size_t piece_end(size_t at, size_t end, size_t most, const struct ms_ranges *brief)
+{
+    size_t i = 0;
+    while (i < brief->count && brief->list[i].end <= at)
+        i++;
+    const bool is_brief = i < brief->count && brief->list[i].begin <= at;
+    const size_t stop = i == brief->count ? end
+                        : is_brief        ? brief->list[i].end
+                                          : brief->list[i].begin;
+    const size_t left = (stop < end ? stop : end) - at;
+    return at + (is_brief || left < most ? left : most);
+}
+
+static size_t cut(const struct ms_ranges *ranges, size_t most, const struct ms_ranges *brief,
+                  struct ms_range *pieces)
 {
     size_t count = 0;
     for (size_t i = 0; i < ranges->count; i++) {
         for (size_t at = ranges->list[i].begin; at < ranges->list[i].end; count++) {
-            const size_t left = ranges->list[i].end - at;
-            pieces[count] = (struct ms_range){at, at + (left < most ? left : most)};
+            pieces[count] = (struct ms_range){at, piece_end(at, ranges->list[i].end, most, brief)};
             at = pieces[count].end;
         }
     }
@@ -113,16 +127,16 @@ static size_t cut(const struct ms_ranges *ranges, size_t most, struct ms_range *
 }
 
 static CUresult create(const struct ms_allocation *allocation, const struct ms_ranges *ranges,
-                       bool is_filled, struct ms_park *park)
+                       const struct ms_ranges *brief, bool is_filled, struct ms_park *park)
 {
-    const size_t most = PIECES + ranges->count;
+    const size_t most = PIECES + ranges->count + 2 * brief->count;
     *park = (struct ms_park){.ranges = ms_heap_alloc(most * sizeof(*park->ranges)),
                              .parked = ms_heap_alloc(most * sizeof(struct ms_parked *))};
     if (park->ranges == NULL || park->parked == NULL) {
         drop_pieces(park);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    const size_t count = cut(ranges, piece_bytes(allocation, ranges), park->ranges);
+    const size_t count = cut(ranges, piece_bytes(allocation, ranges), brief, park->ranges);
     CUresult result = CUDA_SUCCESS;
     while (park->count < count && result == CUDA_SUCCESS) {
         const struct ms_range piece = park->ranges[park->count];
@@ -138,24 +152,25 @@ static CUresult create(const struct ms_allocation *allocation, const struct ms_r
 static CUresult lend(struct ms_allocation *allocation, const struct ms_park *park,
                      struct ms_sink_mapping **lent_out)
 {
-    const struct ms_backing **lenders = ms_heap_alloc(park->count * sizeof(*lenders));
-    if (lenders == NULL)
+    CUmemGenericAllocationHandle *handles = ms_heap_alloc(park->count * sizeof(*handles));
+    if (handles == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < park->count; i++)
-        lenders[i] = ms_parked_backing(park->parked[i]);
-    const CUresult result = ms_backing_lend(ms_allocation_memory(allocation), lenders, park->ranges,
+        handles[i] = park->parked[i]->pieces.all[0].handle;
+    const CUresult result = ms_backing_lend(ms_allocation_memory(allocation), handles, park->ranges,
                                             park->count, allocation->context, lent_out);
-    ms_heap_free(lenders);
+    ms_heap_free(handles);
     return result;
 }
 
-/* Makes pieces for the ranges, and maps them there until the work is done. Fails if there are no
- * ranges. */
+/* Makes pieces for the ranges, and maps them there until the work is done. `brief` are the granules
+ * whose bytes stand elsewhere, too: their memory goes as soon as the work is done. Fails if there
+ * are no ranges. */
 static CUresult lend_parked(struct ms_allocation *allocation, const struct ms_ranges *ranges,
-                            bool is_filled, struct ms_park *park_out,
+                            const struct ms_ranges *brief, bool is_filled, struct ms_park *park_out,
                             struct ms_sink_mapping **lent_out)
 {
-    CUresult result = ranges->count > 0 ? create(allocation, ranges, is_filled, park_out)
+    CUresult result = ranges->count > 0 ? create(allocation, ranges, brief, is_filled, park_out)
                                         : CUDA_ERROR_NOT_SUPPORTED;
     if (result != CUDA_SUCCESS)
         return result;
@@ -215,10 +230,42 @@ static bool can_be_had(const struct ms_content *content, const struct ms_allocat
     case MS_LAUNCHED:
         return content->recorded->context == allocation->context;
     case MS_PARKED:
-        return ms_parked_backing(content->parked)->device == allocation->device;
+        return content->parked->device == allocation->device;
     default:
         return false;
     }
+}
+
+/* An extent of what this rank has sent, as content of the bytes that it will receive. */
+static struct ms_range own_range(const struct ms_receive_own *own, size_t begin, size_t index,
+                                 struct ms_content *content_out)
+{
+    const struct ms_extent *extent = &own->extents[index];
+    const size_t from = begin + own->begin + (extent->begin - own->extents[0].begin);
+    *content_out = ms_content_move(&extent->content, extent->begin, from);
+    return (struct ms_range){from, from + (extent->end - extent->begin)};
+}
+
+/* Lists the granules that hold nothing but bytes that this rank has sent and can have elsewhere. */
+static bool list_own(const struct ms_allocation *allocation, size_t begin,
+                     const struct ms_receive_own *own, struct ms_ranges *granules_out)
+{
+    const size_t granule = allocation->granule;
+    struct ms_ranges bytes = {0};
+    struct ms_content content;
+    bool is_good = true;
+    for (size_t i = 0; own != NULL && i < own->count && is_good; i++) {
+        const struct ms_range range = own_range(own, begin, i, &content);
+        if (can_be_had(&content, allocation))
+            is_good = ms_ranges_add(&bytes, range.begin, range.end);
+    }
+    for (size_t i = 0; i < bytes.count && is_good; i++) {
+        const size_t from = (bytes.list[i].begin + granule - 1) / granule * granule;
+        const size_t to = bytes.list[i].end / granule * granule;
+        is_good = from >= to || ms_ranges_add(granules_out, from, to);
+    }
+    ms_ranges_cleanup(&bytes);
+    return is_good;
 }
 
 /* Sets the content of the parked parts of [begin, end). */
@@ -244,12 +291,10 @@ static CUresult set_own(struct ms_allocation *allocation, size_t begin,
 {
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; result == CUDA_SUCCESS && i < own->count; i++) {
-        const struct ms_extent *extent = &own->extents[i];
-        const size_t from = begin + own->begin + (extent->begin - own->extents[0].begin);
-        const struct ms_content content = ms_content_move(&extent->content, extent->begin, from);
+        struct ms_content content;
+        const struct ms_range range = own_range(own, begin, i, &content);
         if (can_be_had(&content, allocation))
-            result =
-                replace_parked(allocation, from, from + (extent->end - extent->begin), &content);
+            result = replace_parked(allocation, range.begin, range.end, &content);
     }
     return result;
 }
@@ -286,13 +331,18 @@ static CUresult set_received(struct ms_allocation *allocation, size_t begin, siz
 /* Finds memory for [begin, end), except for the bytes that go to the sink. */
 static CUresult find_memory(struct ms_allocation *allocation, size_t begin, size_t end,
                             const struct ms_ranges *sinkable, const struct ms_ranges *parkable,
-                            struct ms_receive *receive)
+                            const struct ms_receive_own *own, struct ms_receive *receive)
 {
-    struct ms_ranges taken = {0};
+    struct ms_ranges taken = {0}, brief = {0};
+    CUresult result =
+        list_own(allocation, begin, own, &brief)
+            ? lend_parked(allocation, parkable, &brief, false, &receive->park, &receive->lent)
+            : CUDA_ERROR_OUT_OF_MEMORY;
+    ms_ranges_cleanup(&brief);
     /* Without parked memory, the range gets memory of its own. */
-    if (lend_parked(allocation, parkable, false, &receive->park, &receive->lent) != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS)
         return cover_rest(allocation, begin, end, sinkable, false);
-    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    result = CUDA_ERROR_OUT_OF_MEMORY;
     if (ms_ranges_add_all(&taken, sinkable) && ms_ranges_add_all(&taken, parkable)) {
         ms_ranges_sort(&taken);
         result = cover_rest(allocation, begin, end, &taken, false);
@@ -317,7 +367,7 @@ static CUresult sink_and_park(struct ms_allocation *allocation, size_t begin, si
 {
     CUresult result = ms_backing_sink_wait(ms_allocation_memory(allocation), begin, end);
     if (result == CUDA_SUCCESS)
-        result = find_memory(allocation, begin, end, sinkable, parkable, receive);
+        result = find_memory(allocation, begin, end, sinkable, parkable, own, receive);
     if (result == CUDA_SUCCESS && sinkable->count > 0)
         result = ms_backing_lend(ms_allocation_memory(allocation), NULL, sinkable->list,
                                  sinkable->count, allocation->context, &receive->sink);
@@ -440,11 +490,10 @@ struct filling {
     const struct ms_park *park;
 };
 
-/* An extent, cut to a piece, and its address in the piece. */
+/* An extent, cut to a piece. */
 struct part {
     size_t piece, at; /* where the next part is looked for; zero: from the start */
     struct ms_extent extent;
-    CUdeviceptr address;
 };
 
 static bool next_part(const struct filling *filling, struct part *part)
@@ -457,13 +506,16 @@ static bool next_part(const struct filling *filling, struct part *part)
         if (part->at < from)
             part->at = from;
         if (ms_lineage_next(ms_allocation_lineage(filling->allocation), &part->at, to,
-                            &part->extent)) {
-            part->address = ms_parked_backing(park->parked[part->piece])->address +
-                            (part->extent.begin - piece.begin);
+                            &part->extent))
             return true;
-        }
     }
     return false;
+}
+
+/* The pieces are lent to the block, so that they are filled there. */
+static CUdeviceptr address_of(const struct filling *filling, const struct part *part)
+{
+    return filling->allocation->address + part->extent.begin;
 }
 
 static bool is_file(const struct ms_content *content)
@@ -482,7 +534,8 @@ static size_t list_files(const struct filling *filling, struct ms_read_request *
         if (requests != NULL)
             requests[count] =
                 (struct ms_read_request){ms_content_file(content), content->source_offset,
-                                         part.extent.end - part.extent.begin, part.address};
+                                         part.extent.end - part.extent.begin,
+                                         address_of(filling, &part)};
         count++;
     }
     return count;
@@ -510,7 +563,7 @@ static CUresult fill_pieces(const struct filling *filling, CUstream stream)
     while (result == CUDA_SUCCESS && next_part(filling, &part)) {
         const struct ms_extent *extent = &part.extent;
         if (!is_file(&extent->content) && !ms_content_is_nothing(&extent->content))
-            result = ms_replay(&extent->content, extent->begin, part.address,
+            result = ms_replay(&extent->content, extent->begin, address_of(filling, &part),
                                extent->end - extent->begin, stream);
     }
     return result;
@@ -541,11 +594,13 @@ static CUresult park_and_fill(struct ms_allocation *allocation, size_t begin, si
                               const struct ms_ranges *parkable, const struct ms_receive_role *role,
                               struct ms_receive *receive)
 {
+    static const struct ms_ranges none;
     CUresult result = ms_backing_sink_wait(ms_allocation_memory(allocation), begin, end);
     if (result == CUDA_SUCCESS)
         result = cover_rest(allocation, begin, end, parkable, true);
     if (result == CUDA_SUCCESS)
-        result = lend_parked(allocation, parkable, true, &receive->park, &receive->lent);
+        result = lend_parked(allocation, parkable, role->gathers ? parkable : &none, true,
+                             &receive->park, &receive->lent);
     if (result == CUDA_SUCCESS)
         result = fill(&(struct filling){allocation, begin, end, &receive->park});
     if (result == CUDA_SUCCESS && !role->gathers)

@@ -90,11 +90,11 @@ static CUresult replay_source(const struct ms_content *content, CUdeviceptr addr
 static CUresult replay_parked(const struct ms_content *content, CUdeviceptr address, size_t bytes,
                               CUstream stream)
 {
-    const CUresult result = ms_parked_wait(content->parked);
+    CUdeviceptr parked;
+    const CUresult result = ms_parked_read(content->parked, &parked);
     if (result != CUDA_SUCCESS)
         return result;
-    const CUdeviceptr from = ms_parked_backing(content->parked)->address + content->source_offset;
-    return ms_driver.memcpy_dtod_async(address, from, bytes, stream);
+    return ms_driver.memcpy_dtod_async(address, parked + content->source_offset, bytes, stream);
 }
 
 CUresult ms_replay(const struct ms_content *content, size_t offset, CUdeviceptr address,

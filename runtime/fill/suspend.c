@@ -127,19 +127,23 @@ static bool add_kept(struct suspension *suspension, struct ms_allocation *alloca
     return true;
 }
 
-/* The address in device memory of an extent's bytes; 0: they have none that can go. *end is where
- * that answer ends. */
-static CUdeviceptr address_of(const struct ms_allocation *allocation,
-                              const struct ms_extent *extent, size_t *end)
+/* Finds the address in device memory of an extent's bytes; 0: they have none that can go. *end is
+ * where that answer ends. */
+static CUresult find_address(const struct ms_allocation *allocation, const struct ms_extent *extent,
+                             CUdeviceptr *address_out, size_t *end)
 {
     const struct ms_content *content = &extent->content;
+    CUresult result = CUDA_SUCCESS;
+    *address_out = 0;
     *end = extent->end;
-    if (content->kind == MS_PARKED)
-        return ms_parked_backing(content->parked)->address + content->source_offset;
-    return content->kind == MS_RESIDENT &&
-                   !ms_backing_is_pinned(ms_allocation_backing(allocation), extent->begin, end)
-               ? allocation->address + extent->begin
-               : 0;
+    if (content->kind == MS_PARKED) {
+        result = ms_parked_read(content->parked, address_out);
+        *address_out += content->source_offset;
+    } else if (content->kind == MS_RESIDENT &&
+               !ms_backing_is_pinned(ms_allocation_backing(allocation), extent->begin, end)) {
+        *address_out = allocation->address + extent->begin;
+    }
+    return result;
 }
 
 static bool read_range(struct suspension *suspension, struct ms_allocation *allocation,
@@ -167,10 +171,13 @@ static bool read_extents(struct suspension *suspension, struct ms_allocation *al
     bool is_good = true;
     for (size_t at = 0, end; is_good && at < allocation->bytes; at = end) {
         extent = ms_lineage_at(ms_allocation_lineage(allocation), at);
-        const CUdeviceptr from = address_of(allocation, &extent, &end);
-        if (extent.content.kind == MS_PARKED &&
-            ms_parked_wait(extent.content.parked) != CUDA_SUCCESS)
+        CUdeviceptr from;
+        const CUresult found = find_address(allocation, &extent, &from, &end);
+        if (found == CUDA_ERROR_NOT_PERMITTED)
             return ms_fault_set(suspension->fault, "an NCCL group of the program is open");
+        if (found != CUDA_SUCCESS)
+            return ms_fault_set(suspension->fault, "device memory cannot be read: CUDA error %d",
+                                (int)found);
         if (from != 0)
             is_good =
                 read_range(suspension, allocation, (struct ms_range){at, end}, from, stream, area);

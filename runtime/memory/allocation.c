@@ -77,11 +77,12 @@ CUresult ms_allocation_open(CUcontext context, CUdevice device, size_t bytes,
                             const struct ms_allocation **allocation_out)
 {
     const struct ms_promise promise = {.bytes = bytes, .context = context, .device = device};
+    struct ms_pieces kept = *pieces;
     struct ms_backing backing;
     CUresult result = ms_addresses_reserve_backing(&backing, device, bytes);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_backing_put_pieces(&backing, 0, pieces);
+    result = ms_backing_put_pieces(&backing, 0, &kept, false);
     if (result != CUDA_SUCCESS) {
         ms_backing_release(&backing);
         return result;

@@ -335,13 +335,35 @@ static int64_t bytes_of(const struct ms_pieces *pieces)
     return bytes;
 }
 
-void ms_backing_end_pieces(struct ms_pieces *pieces, CUdevice device)
+CUresult ms_backing_create_pieces(CUdevice device, size_t bytes, struct ms_pieces *pieces_out)
 {
-    count_backed(device, -bytes_of(pieces));
+    const CUmemAllocationProp prop = ms_device_memory_properties(device);
+    struct ms_piece *piece = ms_heap_alloc(sizeof(*piece));
+    if (piece == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *piece = (struct ms_piece){.begin = 0, .end = bytes};
+    const CUresult result = ms_driver.mem_create(&piece->handle, bytes, &prop, 0);
+    if (result != CUDA_SUCCESS) {
+        ms_heap_free(piece);
+        return result;
+    }
+    count_backed(device, (int64_t)bytes);
+    *pieces_out = (struct ms_pieces){piece, 1};
+    return CUDA_SUCCESS;
+}
+
+static void drop_pieces(struct ms_pieces *pieces)
+{
     for (size_t i = 0; i < pieces->count; i++)
         release(pieces->all[i].handle);
     ms_heap_free(pieces->all);
     *pieces = (struct ms_pieces){NULL, 0};
+}
+
+void ms_backing_end_pieces(struct ms_pieces *pieces, CUdevice device)
+{
+    count_backed(device, -bytes_of(pieces));
+    drop_pieces(pieces);
 }
 
 CUresult ms_backing_take_pieces(const struct ms_backing *backing, size_t begin, size_t end,
@@ -380,14 +402,21 @@ static CUresult put_piece(struct ms_backing *backing, size_t begin, const struct
                                  chunk.end - chunk.begin));
 }
 
-CUresult ms_backing_put_pieces(struct ms_backing *backing, size_t begin,
-                               const struct ms_pieces *pieces)
+CUresult ms_backing_put_pieces(struct ms_backing *backing, size_t begin, struct ms_pieces *pieces,
+                               bool ends)
 {
+    /* Mappings count from when they are made, and no byte counts twice. */
+    const int64_t ended = ends ? bytes_of(pieces) : 0;
     CUresult result = CUDA_SUCCESS;
+    count_backed(backing->device, -ended);
     for (size_t i = 0; i < pieces->count && result == CUDA_SUCCESS; i++)
         result = put_piece(backing, begin, &pieces->all[i]);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         ms_backing_uncover(backing, begin, begin + pieces->all[pieces->count - 1].end, false);
+        count_backed(backing->device, ended);
+    } else if (ends) {
+        drop_pieces(pieces);
+    }
     return result;
 }
 
@@ -452,7 +481,7 @@ static CUresult replace(struct ms_backing *backing, struct ms_chunk chunk, const
         ms_backing_uncover(backing, chunk.begin, chunk.end, false);
         result = fill_one_chunk(backing, chunk, is_copied ? NULL : copy, &whole);
         *is_lost_out = result != CUDA_SUCCESS &&
-                       ms_backing_put_pieces(backing, chunk.begin, &old) != CUDA_SUCCESS;
+                       ms_backing_put_pieces(backing, chunk.begin, &old, false) != CUDA_SUCCESS;
         ms_backing_end_pieces(&old, backing->device);
     }
     release(whole.handle);
@@ -668,19 +697,7 @@ static CUresult lend_sink(struct ms_backing *backing, const struct ms_range *ran
     return result;
 }
 
-static CUresult lend(const struct ms_backing *backing, const struct ms_backing *lender,
-                     struct ms_range range)
-{
-    CUmemGenericAllocationHandle handle;
-    CUresult result = ms_driver.mem_retain(&handle, (void *)(uintptr_t)lender->address);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = map_handle(backing, handle, backing->address + range.begin, range.end - range.begin);
-    release(handle);
-    return result;
-}
-
-static CUresult lend_chunks(struct ms_backing *backing, const struct ms_backing *const *lenders,
+static CUresult lend_memory(struct ms_backing *backing, const CUmemGenericAllocationHandle *handles,
                             const struct ms_range *ranges, size_t count, CUcontext context,
                             struct ms_sink_mapping **sink_out)
 {
@@ -691,7 +708,9 @@ static CUresult lend_chunks(struct ms_backing *backing, const struct ms_backing 
     mapping->is_lent = true;
     mapping->count = 0;
     while (mapping->count < count && result == CUDA_SUCCESS) {
-        result = lend(backing, lenders[mapping->count], ranges[mapping->count]);
+        const struct ms_range range = ranges[mapping->count];
+        result = map_handle(backing, handles[mapping->count], backing->address + range.begin,
+                            range.end - range.begin);
         mapping->count += result == CUDA_SUCCESS;
     }
     backing->sinks = mapping;
@@ -702,11 +721,11 @@ static CUresult lend_chunks(struct ms_backing *backing, const struct ms_backing 
     return result;
 }
 
-CUresult ms_backing_lend(struct ms_backing *backing, const struct ms_backing *const *lenders,
+CUresult ms_backing_lend(struct ms_backing *backing, const CUmemGenericAllocationHandle *handles,
                          const struct ms_range *ranges, size_t count, CUcontext context,
                          struct ms_sink_mapping **lent_out)
 {
-    return lenders != NULL ? lend_chunks(backing, lenders, ranges, count, context, lent_out)
+    return handles != NULL ? lend_memory(backing, handles, ranges, count, context, lent_out)
                            : lend_sink(backing, ranges, count, context, lent_out);
 }
 

@@ -166,13 +166,11 @@ void ms_backing_sink_unmap(const struct ms_backing *backing, size_t begin, size_
 
 /*
  * For work that the caller queues later, in `context`. ms_backing_lend maps the sink under the
- * ranges, which are granules without memory. With lenders, one for each range, it maps their memory
- * instead: each lender has one chunk as long as its range, and must live until the work is done.
- * Lending fails with CUDA_ERROR_NOT_SUPPORTED if the driver cannot name a mapping's handle. When
- * the work is queued, pass the event that follows it to ms_backing_lent: the backing then owns the
- * event. NULL: the work was not queued after all.
+ * ranges, which are granules without memory. With handles, one for each range, it maps their memory
+ * instead, each whole. When the work is queued, pass the event that follows it to ms_backing_lent:
+ * the backing then owns the event. NULL: the work was not queued after all.
  */
-CUresult ms_backing_lend(struct ms_backing *backing, const struct ms_backing *const *lenders,
+CUresult ms_backing_lend(struct ms_backing *backing, const CUmemGenericAllocationHandle *handles,
                          const struct ms_range *ranges, size_t count, CUcontext context,
                          struct ms_sink_mapping **lent_out);
 void ms_backing_lent(struct ms_backing *backing, const struct ms_sink_mapping *lent, CUevent event);
@@ -205,14 +203,17 @@ CUresult ms_backing_join(struct ms_backing *backing, size_t begin, size_t end, v
                          bool may_give_up, bool *is_lost_out);
 
 /*
+ * ms_backing_create_pieces makes memory of whole granules as one piece that is mapped nowhere yet.
  * ms_backing_take_pieces gives the memory of all chunks in [begin, end) as pieces, which may
- * outlive the mapping. ms_backing_put_pieces maps pieces where nothing is backed. A failure changes
- * nothing. Pieces count as the shim's memory until the caller ends them.
+ * outlive the mapping. ms_backing_put_pieces maps pieces where nothing is backed; with `ends` the
+ * pieces then end, and the mappings alone hold the memory. A failure changes nothing. Pieces count
+ * as the shim's memory until they end.
  */
+CUresult ms_backing_create_pieces(CUdevice device, size_t bytes, struct ms_pieces *pieces_out);
 CUresult ms_backing_take_pieces(const struct ms_backing *backing, size_t begin, size_t end,
                                 struct ms_pieces *pieces_out);
-CUresult ms_backing_put_pieces(struct ms_backing *backing, size_t begin,
-                               const struct ms_pieces *pieces);
+CUresult ms_backing_put_pieces(struct ms_backing *backing, size_t begin, struct ms_pieces *pieces,
+                               bool ends);
 void ms_backing_end_pieces(struct ms_pieces *pieces, CUdevice device);
 
 /* All memory of the device that the shim holds. */

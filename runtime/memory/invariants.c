@@ -264,7 +264,7 @@ static bool refers_to_enough(const struct ms_extent *extent)
                content->recorded->depth <= MS_MAX_LAUNCH_DEPTH &&
                content->recorded->input_depth <= MS_MAX_INPUT_DEPTH;
     case MS_PARKED:
-        return holds(ms_parked_backing(content->parked)->bytes, extent);
+        return holds(content->parked->bytes, extent);
     default:
         return true;
     }

@@ -92,12 +92,13 @@ CUresult ms_mappings_pin(struct ms_allocation *allocation, const struct ms_progr
 CUresult ms_mappings_unite(CUdevice device, size_t bytes, const struct ms_pieces *pieces,
                            void *copy, CUmemGenericAllocationHandle *real_out)
 {
+    struct ms_pieces kept = *pieces;
     struct ms_backing scratch;
     bool is_lost;
     CUresult result = ms_addresses_reserve_backing(&scratch, device, bytes);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_backing_put_pieces(&scratch, 0, pieces);
+    result = ms_backing_put_pieces(&scratch, 0, &kept, false);
     if (result == CUDA_SUCCESS)
         result = ms_backing_cover(&scratch, 0, bytes);
     if (result == CUDA_SUCCESS)
@@ -129,7 +130,7 @@ CUresult ms_mappings_set_access(struct ms_allocation *allocation,
     if (pieces == NULL || pieces->count == 0)
         return CUDA_SUCCESS;
     const CUresult result =
-        ms_backing_put_pieces(&MS_OWN(allocation)->backing, mapping->begin, pieces);
+        ms_backing_put_pieces(&MS_OWN(allocation)->backing, mapping->begin, pieces, false);
     if (result != CUDA_SUCCESS) {
         set_access(allocation, mapping, false, MS_UNMAPPED);
         return result;

@@ -5,6 +5,7 @@
 
 #include "runtime/base/counted.h"
 #include "runtime/base/heap.h"
+#include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/memory/addresses.h"
 
@@ -19,7 +20,10 @@ static void destroy(struct ms_counted *counted)
         ms_driver_wait_for(parked->context, event);
         ms_driver.event_destroy(event);
     }
-    ms_backing_release(&parked->backing);
+    if (atomic_load(&parked->is_mapped))
+        ms_backing_release(&parked->backing);
+    else
+        ms_backing_end_pieces(&parked->pieces, parked->device);
     ms_heap_free(parked);
 }
 
@@ -29,26 +33,48 @@ CUresult ms_parked_create(CUcontext context, CUdevice device, size_t bytes, bool
     struct ms_parked *parked = ms_heap_zalloc(sizeof(*parked));
     if (parked == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = ms_addresses_reserve_backing(&parked->backing, device, bytes);
-    if (result != CUDA_SUCCESS)
-        goto err_free;
-    result = ms_backing_cover(&parked->backing, 0, bytes);
-    if (result != CUDA_SUCCESS)
-        goto err_release;
+    const CUresult result = ms_backing_create_pieces(device, bytes, &parked->pieces);
+    if (result != CUDA_SUCCESS) {
+        ms_heap_free(parked);
+        return result;
+    }
     ms_counted_init(&parked->counted, destroy);
     parked->context = context;
+    parked->device = device;
+    parked->bytes = bytes;
     parked->is_filled = is_filled;
     *parked_out = parked;
     return CUDA_SUCCESS;
+}
 
-err_release:
-    ms_backing_release(&parked->backing);
-err_free:
-    ms_heap_free(parked);
+static CUresult map_locked(struct ms_parked *parked)
+{
+    CUresult result = ms_addresses_reserve_backing(&parked->backing, parked->device, parked->bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_backing_put_pieces(&parked->backing, 0, &parked->pieces, true);
+    if (result != CUDA_SUCCESS) {
+        ms_backing_release(&parked->backing);
+        return result;
+    }
+    atomic_store(&parked->is_mapped, true);
+    return CUDA_SUCCESS;
+}
+
+static CUresult map(struct ms_parked *parked)
+{
+    static struct ms_lock lock = MS_LOCK_INIT(parked);
+    CUresult result = CUDA_SUCCESS;
+    if (atomic_load(&parked->is_mapped))
+        return CUDA_SUCCESS;
+    ms_lock_take(&lock);
+    if (!atomic_load(&parked->is_mapped))
+        result = map_locked(parked);
+    ms_lock_drop(&lock);
     return result;
 }
 
-CUresult ms_parked_wait(struct ms_parked *parked)
+static CUresult wait_for_work(struct ms_parked *parked)
 {
     const CUevent event = atomic_load(&parked->event);
     if (parked->is_filled)
@@ -57,4 +83,13 @@ CUresult ms_parked_wait(struct ms_parked *parked)
         return ms_driver_wait_for(parked->context, event);
     ms_log(MS_ERROR, "bytes are used that a collective of an open group is to write");
     return CUDA_ERROR_NOT_PERMITTED;
+}
+
+CUresult ms_parked_read(struct ms_parked *parked, CUdeviceptr *address_out)
+{
+    CUresult result = wait_for_work(parked);
+    if (result == CUDA_SUCCESS)
+        result = map(parked);
+    *address_out = result == CUDA_SUCCESS ? parked->backing.address : 0;
+    return result;
 }

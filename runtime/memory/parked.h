@@ -21,21 +21,20 @@
 struct ms_parked {
     struct ms_counted counted; /* must be first: lineage.h */
     CUcontext context;         /* immutable */
-    struct ms_backing backing; /* immutable, and all of it backed */
-    _Atomic(CUevent) event;    /* set once; NULL: nothing is queued yet */
+    CUdevice device;           /* immutable */
     bool is_filled;            /* immutable: the work only reads */
+    size_t bytes;              /* immutable */
+    struct ms_pieces pieces;   /* one, or with is_mapped none */
+    struct ms_backing backing; /* the memory at its own address; immutable after is_mapped */
+    _Atomic bool is_mapped;    /* set once, by the first reader */
+    _Atomic(CUevent) event;    /* set once; NULL: nothing is queued yet */
 };
 
-/* Device memory for whole granules, with one reference, in one chunk, so that it can be lent
- * (backing.h). Work of `context` will write the memory, or with is_filled only read it
+/* Device memory for whole granules, with one reference, that is mapped nowhere yet. Work of
+ * `context` will write the memory where it is lent (backing.h), or with is_filled only read it
  * (ms_parked_attach_event). */
 CUresult ms_parked_create(CUcontext context, CUdevice device, size_t bytes, bool is_filled,
                           struct ms_parked **parked_out);
-
-static inline const struct ms_backing *ms_parked_backing(const struct ms_parked *parked)
-{
-    return &parked->backing;
-}
 
 /* Drops a reference. The last one waits for the work, then frees the memory. May be NULL. */
 static inline void ms_parked_drop(struct ms_parked *parked)
@@ -50,5 +49,6 @@ static inline void ms_parked_attach_event(struct ms_parked *parked, CUevent even
     atomic_store(&parked->event, event);
 }
 
-/* Waits until the bytes are written. Fails if the work is not queued yet. */
-CUresult ms_parked_wait(struct ms_parked *parked);
+/* Waits until the bytes are written, and gives the address where they can be read. Fails if the
+ * work is not queued yet. The first reader maps the memory: many pieces go unread. */
+CUresult ms_parked_read(struct ms_parked *parked, CUdeviceptr *address_out);

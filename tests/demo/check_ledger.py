@@ -64,11 +64,12 @@ def check_known():
 
 
 def check_brought():
-    equal("two ranks that gather 10 bytes send 5 each", ledger.brought_bytes([5, 5]), 10)
-    equal("three ranks that gather 12 bytes send 8 each", ledger.brought_bytes([8, 8, 8]), 12)
-    equal("what rank 0 sends to three others, each gets", ledger.brought_bytes([21, 0, 0, 0]), 7)
+    equal("of two ranks that gather 10 bytes each gets 5", ledger.brought_bytes([5, 5], 0), 5)
+    equal("of three ranks that gather 12 bytes each gets 8", ledger.brought_bytes([8, 8, 8], 2), 8)
+    equal("what rank 0 sends to three others, each gets", ledger.brought_bytes([21, 0, 0, 0], 1), 7)
+    equal("and rank 0 brings it to each", ledger.brought_bytes([21, 0, 0, 0], 0), 7)
     for words, sent in (("a rank alone", [0]), ("ranks that send nothing", [0, 0]), ("ranks of which nobody counted", [None, None])):
-        equal(f"{words}: nothing is brought", ledger.brought_bytes(sent), 0)
+        equal(f"{words}: nothing is brought", ledger.brought_bytes(sent, 0), 0)
     equal("calls for what is brought", ledger.collective_calls(10 * ledger.GRANULE), {"memory_calls": 10 * ledger.COLLECTIVE_CALLS})
 
 

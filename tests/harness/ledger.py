@@ -167,13 +167,16 @@ def run(command, environment, files=(), timeout=600):
 
 
 def collective_calls(brought_bytes, granule=GRANULE):
-    """What a rank may have more to which others bring so many bytes of a model, once."""
+    """What a rank may have more to which others bring so many bytes, or which brings them to others."""
     return {"memory_calls": COLLECTIVE_CALLS * brought_bytes // granule}
 
 
-def brought_bytes(sent):
-    """To each rank, where the ranks have sent so many: of what all get, each rank sends a part to every other one."""
-    return sum(sent) // (len(sent) - 1) if len(sent) > 1 and None not in sent else 0
+def brought_bytes(sent, rank):
+    """What the others bring to the rank, where the ranks have sent so many, or what the rank brings to each of them: each
+    sends the same to every other one."""
+    if len(sent) < 2 or None in sent:
+        return 0
+    return max(sent[rank], sum(sent) - sent[rank]) // (len(sent) - 1)
 
 
 def bound_of(quantity, before, kept, exact, more):

@@ -17,7 +17,6 @@
 #include "runtime/fill/reuse.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/carve.h"
-#include "runtime/memory/parked.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/order/order.h"
 #include "runtime/shard/placement_query.h"
@@ -26,6 +25,7 @@
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
+#include "tests/unit/parked_of.h"
 #include "tests/unit/files/files.h"
 #include "tests/unit/snapshot_of.h"
 #include "tests/unit/use_plan.h"
@@ -548,11 +548,6 @@ MS_TEST_BETWEEN(start, end, a_copy_of_absent_bytes_is_absent_or_refused)
     be_busy(false);
 }
 
-static unsigned char *bytes_of_parked(const struct ms_content *content)
-{
-    return (unsigned char *)(uintptr_t)ms_parked_backing(content->parked)->address;
-}
-
 MS_TEST_BETWEEN(start, end, absence_is_copied_to_the_byte)
 {
     fake_set(source, 2 * FAKE_GRANULE + 3, 4 * FAKE_GRANULE, &absent);
@@ -571,7 +566,7 @@ static void set_stored(void)
     struct ms_content content = {.kind = MS_PARKED};
     CHECK_EQ(ms_parked_create(FAKE_CONTEXT, 0, 4 * FAKE_GRANULE, false, &content.parked),
              CUDA_SUCCESS);
-    memset(bytes_of_parked(&content), 9, 4 * FAKE_GRANULE);
+    memset(bytes_of_parked(content.parked), 9, 4 * FAKE_GRANULE);
     CHECK_EQ(ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
     CHECK_EQ(ms_driver.event_record(event, FAKE_STREAM), CUDA_SUCCESS);
     ms_parked_attach_event(content.parked, event);
@@ -653,7 +648,7 @@ static void set_store_inside(void)
     set(source, 0, 8, &sevens);
     set_stored();
     const struct ms_content content = at(source, 0);
-    unsigned char *bytes = bytes_of_parked(&content);
+    unsigned char *bytes = bytes_of_parked(content.parked);
     for (size_t i = 0; i < 4 * G; i++)
         bytes[i] = (unsigned char)(i * 31 + i / 251);
     ms_counted_take(content.owned);

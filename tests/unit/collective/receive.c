@@ -370,7 +370,7 @@ MS_TEST(each_range_has_its_own_place_in_the_store)
 MS_TEST(a_receive_that_cannot_be_lent_memory_gets_its_own)
 {
     start_passing();
-    fake_fail(FAKE_mem_retain, 1, CUDA_ERROR_NOT_SUPPORTED);
+    fake_fail(FAKE_mem_map, 1, CUDA_ERROR_NOT_SUPPORTED);
     CHECK_EQ(prepare(), CUDA_SUCCESS);
     CHECK(receive.park.count == 0 && receive.sink != NULL);
     CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, HALF);
@@ -558,10 +558,11 @@ MS_TEST_BETWEEN(start_sending, end, a_copy_of_a_send_waits_for_nothing)
 {
     CHECK(prepare_to_send());
     const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), HALF);
-    CHECK_EQ(ms_parked_wait(extent.content.parked), CUDA_SUCCESS);
+    CUdeviceptr address;
+    CHECK_EQ(ms_parked_read(extent.content.parked, &address), CUDA_SUCCESS);
     CHECK_EQ(fake.calls[FAKE_event_synchronize], 0);
     ms_receive_queued(&receive, FAKE_STREAM);
-    CHECK_EQ(ms_parked_wait(extent.content.parked), CUDA_SUCCESS);
+    CHECK_EQ(ms_parked_read(extent.content.parked, &address), CUDA_SUCCESS);
 }
 
 MS_TEST_BETWEEN(start_sending, end, a_send_leaves_bytes_with_memory_in_their_place)
@@ -734,6 +735,49 @@ MS_TEST_BETWEEN(start_gathering, end_gathering, a_gather_leaves_out_bytes_that_n
     CHECK(byte_at(5 * G + 2) == 6 && byte_at(6 * G + 2) == 6);
     /* as it stands where it was sent: at 1 is the byte of offset 1 */
     CHECK(byte_at(5 * G + 3) == 2 && byte_at(5 * G + 4) == 3 && byte_at(5 * G + 6) == 1);
+}
+
+/* Its memory goes as a whole when the gathering has run. Bytes of a snapshot stay received, piece
+ * by piece; so does a granule with a byte that another rank has sent. */
+MS_TEST(a_pattern_that_this_rank_gathers_is_one_piece)
+{
+    enum { G = FAKE_GRANULE };
+    const struct {
+        bool is_snapshot;
+        size_t begin, pieces;
+    } ways[] = {{false, 2 * G, GRANULES - 1},
+                {true, 2 * G, GRANULES},
+                {false, 2 * G + 2, GRANULES}};
+    for (int i = 0; i < 3; i++) {
+        start_gathering();
+        ms_host_snapshot_set_limit(BYTES);
+        struct ms_content content = {.kind = MS_FILL, .pattern = 1};
+        if (ways[i].is_snapshot)
+            content = (struct ms_content){.kind = MS_SOURCE, .source = snapshot_of(host, 2 * G)};
+        CHECK(ms_lineage_set(&sent, 0, 2 * G, &content));
+        if (ways[i].is_snapshot)
+            ms_source_drop(content.source);
+        sent_begin = ways[i].begin;
+        CHECK_EQ(gather(0, BYTES, &receive), CUDA_SUCCESS);
+        CHECK_EQ(receive.park.count, ways[i].pieces);
+        write_all();
+        ms_receive_queued(&receive, FAKE_STREAM);
+        CHECK_EQ(fake.physical_bytes, i == 0 ? BYTES - 2 * G : i == 1 ? BYTES : BYTES - G);
+        end_gathering();
+    }
+}
+
+MS_TEST_BETWEEN(start_gathering, end_gathering, a_pattern_that_is_sent_to_be_gathered_is_one_piece)
+{
+    const struct ms_receive_role role = {.sends = true, .gathers = true};
+    const struct ms_content pattern = {.kind = MS_FILL, .pattern = 0x06060606};
+    fake_set(allocation, 0, BYTES, &pattern);
+    CHECK_EQ(ms_receive_prepare(allocation->address, BYTES, &role, &receive), CUDA_SUCCESS);
+    CHECK(receive.park.count == 1 && fake.calls[FAKE_mem_create] == 1);
+    CHECK(byte_at(0) == 6 && byte_at(BYTES - 1) == 6);
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK(kind_at(0) == MS_FILL && fake.physical_bytes == 0);
+    CHECK_EQ(fake.calls[FAKE_mem_map], 1); /* nobody has read it elsewhere */
 }
 
 MS_TEST(a_failed_gathering_leaves_nothing)

@@ -12,7 +12,6 @@
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/memory_internal.h"
-#include "runtime/memory/parked.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/order/examining.h"
 #include "runtime/order/order.h"
@@ -20,6 +19,7 @@
 #include "tests/unit/between.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/files/files.h"
+#include "tests/unit/parked_of.h"
 #include "tests/unit/snapshot_of.h"
 #include "tests/unit/use_plan.h"
 
@@ -485,7 +485,7 @@ static void start_parked(void)
         struct ms_content content = {.kind = MS_PARKED};
         CUevent event;
         CHECK_EQ(ms_parked_create(FAKE_CONTEXT, 0, STEP, false, &content.parked), CUDA_SUCCESS);
-        memset((void *)(uintptr_t)ms_parked_backing(content.parked)->address, (int)i, STEP);
+        memset(bytes_of_parked(content.parked), (int)i, STEP);
         CHECK_EQ(ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
         ms_parked_attach_event(content.parked, event);
         fake_set(allocation, i * STEP, (i + 1) * STEP, &content);

@@ -9,7 +9,6 @@
 #include "runtime/fill/scratch.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/backing.h"
-#include "runtime/memory/parked.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
@@ -18,6 +17,7 @@
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/files/files.h"
+#include "tests/unit/parked_of.h"
 #include "tests/unit/snapshot_of.h"
 
 enum { BYTES = 2 * FAKE_GRANULE };
@@ -438,7 +438,7 @@ MS_TEST_AFTER(start_at_once, parked_bytes_are_copied_when_they_are_written)
     CUevent event;
     const CUdeviceptr memory = fake_program_memory(FAKE_GRANULE);
     CHECK_EQ(ms_parked_create(FAKE_CONTEXT, 0, FAKE_GRANULE, false, &parked), CUDA_SUCCESS);
-    memset(host(ms_parked_backing(parked)->address + 100), 5, 10);
+    memset(bytes_of_parked(parked) + 100, 5, 10);
     const struct ms_content content = {.kind = MS_PARKED, .parked = parked, .source_offset = 100};
     CHECK_EQ(ms_replay(&content, 0, memory, 10, FAKE_STREAM), CUDA_ERROR_NOT_PERMITTED);
     CHECK_EQ(fake.work_count, 0);

@@ -16,9 +16,9 @@
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/carve.h"
 #include "runtime/memory/memory_internal.h"
-#include "runtime/memory/parked.h"
 #include "runtime/order/examining.h"
 #include "tests/unit/counted_heap.h"
+#include "tests/unit/parked_of.h"
 #include "tests/unit/story.h"
 
 enum { BYTES = 8 * FAKE_GRANULE, PIECE_BYTES = 4 << 20 };
@@ -315,7 +315,7 @@ static void parks(size_t begin, size_t end_, bool is_filled)
 {
     struct ms_parked *parked;
     CHECK_EQ(ms_parked_create(FAKE_CONTEXT, 0, 2 * G, is_filled, &parked), CUDA_SUCCESS);
-    unsigned char *bytes = (unsigned char *)(uintptr_t)ms_parked_backing(parked)->address;
+    unsigned char *bytes = bytes_of_parked(parked);
     memset(bytes, 1, G);
     memset(bytes + G, 2, G);
     const struct ms_content content = {.kind = MS_PARKED, .parked = parked, .source_offset = G};

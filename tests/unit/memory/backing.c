@@ -447,40 +447,39 @@ MS_TEST(nothing_is_sunk_for_work_when_a_call_fails)
 
 /* --- lending */
 
-static struct ms_backing lender[2];
-static const struct ms_backing *const lenders[] = {&lender[0], &lender[1]};
+static struct ms_pieces lent[2];
+static CUmemGenericAllocationHandle handles[2];
 
-static void make_lenders(void)
+static void make_pieces(void)
 {
     for (size_t i = 0; i < 2; i++) {
-        const size_t bytes = two[i].end - two[i].begin;
-        CHECK_EQ(ms_addresses_reserve_backing(&lender[i], 0, bytes), CUDA_SUCCESS);
-        CHECK_EQ(ms_backing_cover(&lender[i], 0, bytes), CUDA_SUCCESS);
+        CHECK_EQ(ms_backing_create_pieces(0, two[i].end - two[i].begin, &lent[i]), CUDA_SUCCESS);
+        handles[i] = lent[i].all[0].handle;
     }
 }
 
-static void release_lenders(void)
+static void end_lent_pieces(void)
 {
-    ms_backing_release(&lender[0]);
-    ms_backing_release(&lender[1]);
+    ms_backing_end_pieces(&lent[0], 0);
+    ms_backing_end_pieces(&lent[1], 0);
 }
 
-MS_TEST_BETWEEN(start, release, a_lent_range_is_the_memory_of_each_lender)
+MS_TEST_BETWEEN(start, release, a_lent_range_is_the_memory_of_its_piece)
 {
     struct ms_sink_mapping *sink;
-    make_lenders();
-    CHECK_EQ(ms_backing_lend(&backing, lenders, two, 2, FAKE_CONTEXT, &sink), CUDA_SUCCESS);
-    CHECK_EQ(fake_memory_at(address_of(1)), fake_memory_at(lender[0].address));
-    CHECK_EQ(fake_memory_at(address_of(5)), fake_memory_at(lender[1].address));
+    make_pieces();
+    CHECK_EQ(ms_backing_lend(&backing, handles, two, 2, FAKE_CONTEXT, &sink), CUDA_SUCCESS);
+    CHECK(fake_memory_at(address_of(1)) != 0 && fake_memory_at(address_of(5)) != 0);
+    CHECK(fake_memory_at(address_of(1)) != fake_memory_at(address_of(5)));
     CHECK_EQ(backing.backed_bytes, 0);
     CHECK_EQ(fake.physical_bytes, 3 * FAKE_GRANULE);
-    CHECK_EQ(fake.handles, 0);
     ms_backing_lent(&backing, sink, new_event());
     CHECK_EQ(ms_backing_sink_wait(&backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
-    CHECK_EQ(fake.mappings, 4);
-    CHECK_EQ(ms_backing_sink_wait(&backing, 0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(fake.mappings, 2);
-    release_lenders();
+    CHECK_EQ(ms_backing_sink_wait(&backing, 0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK(fake.mappings == 0 && fake.physical_bytes == 3 * FAKE_GRANULE);
+    end_lent_pieces();
+    CHECK_EQ(fake.physical_bytes, 0);
 }
 
 MS_TEST(nothing_is_lent_when_a_call_fails)
@@ -488,14 +487,13 @@ MS_TEST(nothing_is_lent_when_a_call_fails)
     for (unsigned nth = 1;; nth++) {
         struct ms_sink_mapping *sink = NULL;
         reserve(BYTES);
-        make_lenders();
+        make_pieces();
         fake_fail(FAKE_ANY, nth, CUDA_ERROR_NOT_SUPPORTED);
-        const CUresult result = ms_backing_lend(&backing, lenders, two, 2, FAKE_CONTEXT, &sink);
+        const CUresult result = ms_backing_lend(&backing, handles, two, 2, FAKE_CONTEXT, &sink);
         CHECK_EQ(sink != NULL, result == CUDA_SUCCESS);
-        CHECK_EQ(fake.mappings, result == CUDA_SUCCESS ? 4 : 2);
-        CHECK_EQ(fake.handles, 0);
+        CHECK_EQ(fake.mappings, result == CUDA_SUCCESS ? 2 : 0);
         const bool has_failed = fake_has_failed();
-        release_lenders();
+        end_lent_pieces();
         release();
         if (!has_failed)
             return;
@@ -614,7 +612,7 @@ MS_TEST_BETWEEN(start, release, pieces_keep_memory_that_is_mapped_nowhere)
     CHECK_EQ(ms_backing_device_bytes(0), 13 * FAKE_GRANULE); /* counted twice meanwhile */
     ms_backing_uncover(&backing, 0, 9 * FAKE_GRANULE, false);
     CHECK_EQ(fake.physical_bytes, 7 * FAKE_GRANULE);
-    CHECK_EQ(ms_backing_put_pieces(&backing, 11 * FAKE_GRANULE, &pieces), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_put_pieces(&backing, 11 * FAKE_GRANULE, &pieces, false), CUDA_SUCCESS);
     check_bytes_of(11, 1);
     check_bytes_of(12, 2);
     check_bytes_of(14, 2);
@@ -636,7 +634,7 @@ MS_TEST(nothing_stays_when_pieces_cannot_be_taken_or_put)
         fake_fail(FAKE_ANY, nth, CUDA_ERROR_UNKNOWN);
         CUresult result = ms_backing_take_pieces(&backing, 0, 8 * FAKE_GRANULE, &pieces);
         if (result == CUDA_SUCCESS) {
-            result = ms_backing_put_pieces(&backing, 10 * FAKE_GRANULE, &pieces);
+            result = ms_backing_put_pieces(&backing, 10 * FAKE_GRANULE, &pieces, false);
             CHECK_EQ(backing.backed_bytes, (result == CUDA_SUCCESS ? 8 : 4) * FAKE_GRANULE);
             ms_backing_end_pieces(&pieces, 0);
         }
@@ -834,7 +832,7 @@ MS_TEST_BETWEEN(start, release, a_backing_without_host_memory_lends_and_keeps_no
 {
     struct ms_sink_mapping *sink;
     struct ms_pieces pieces;
-    const struct ms_backing *const one = &backing;
+    const CUmemGenericAllocationHandle one = 1;
     cover_with(0, 1, 1);
     may_make = 0;
     CHECK_EQ(ms_backing_lend(&backing, NULL, two, 2, FAKE_CONTEXT, &sink),
