@@ -111,7 +111,7 @@ class Watch(threading.Thread):
     {key: process} of those that are to be looked at now. files: of which no other process opens one meanwhile."""
 
     SAMPLE_SECONDS = 0.01
-    IN_OPEN, IN_CLOSE_NOWRITE = 0x20, 0x10  # closes stand between opens, so that these are not told as one
+    IN_ACCESS, IN_OPEN, IN_CLOSE_NOWRITE = 0x1, 0x20, 0x10  # reads and closes stand between opens: equal events are told as one
 
     def __init__(self, processes, files=()):
         super().__init__(daemon=True)
@@ -119,7 +119,7 @@ class Watch(threading.Thread):
         self.processes, self.events, self.is_over = processes, libc.inotify_init(), threading.Event()
         self.host_peaks, self.opens = {}, 0
         for path in files:
-            libc.inotify_add_watch(self.events, os.fsencode(path), self.IN_OPEN | self.IN_CLOSE_NOWRITE)
+            libc.inotify_add_watch(self.events, os.fsencode(path), self.IN_OPEN | self.IN_ACCESS | self.IN_CLOSE_NOWRITE)
         self.start()
 
     def look(self):
