@@ -167,19 +167,16 @@ MS_HOLDS(pools.lock) static void note_highs_locked(struct ms_pool *pool)
     }
 }
 
-void ms_pool_count(struct ms_pool *pool, size_t bytes)
+MS_HOLDS(pools.lock) static void count_locked(struct ms_pool *pool, size_t bytes)
 {
-    ms_lock_take(&pools.lock);
     note_highs_locked(pool);
     keep_locked(pool, pool->kept > bytes ? pool->kept - bytes : 0);
     pool->used += bytes;
     pool->allocations++;
-    ms_lock_drop(&pools.lock);
 }
 
-void ms_pool_uncount(struct ms_pool *pool, size_t bytes)
+MS_HOLDS(pools.lock) static void uncount_locked(struct ms_pool *pool, size_t bytes)
 {
-    ms_lock_take(&pools.lock);
     if (!pool->is_gone) {
         const uint64_t reserved =
             ask(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) + own_figure(pool, RESERVED);
@@ -190,6 +187,15 @@ void ms_pool_uncount(struct ms_pool *pool, size_t bytes)
     pool->used -= bytes;
     pool->allocations--;
     free_if_over_locked(pool);
+}
+
+void ms_pool_count(struct ms_pool *pool, int64_t change)
+{
+    ms_lock_take(&pools.lock);
+    if (change > 0)
+        count_locked(pool, (size_t)change);
+    else
+        uncount_locked(pool, (size_t)-change);
     ms_lock_drop(&pools.lock);
 }
 

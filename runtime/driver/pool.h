@@ -32,9 +32,8 @@ CUresult ms_pool_destroy(CUmemoryPool handle, CUresult (*destroy)(CUmemoryPool h
 
 CUmemoryPool ms_pool_handle(const struct ms_pool *pool); /* also of a destroyed pool */
 
-/* An allocation of the pool was made, or is gone. */
-void ms_pool_count(struct ms_pool *pool, size_t bytes);
-void ms_pool_uncount(struct ms_pool *pool, size_t bytes);
+/* An allocation of the pool was made, with so many bytes, or with a negative number is gone. */
+void ms_pool_count(struct ms_pool *pool, int64_t change);
 
 /* The driver is about to serve an allocation of the pool (NULL: the current pool), for which it
  * would use kept memory. Cheap if no pool keeps any. */

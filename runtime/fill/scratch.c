@@ -11,17 +11,31 @@
 
 static const size_t least_bytes = (size_t)8 << 20; /* room on either side of the middle */
 
-static struct ms_scratch kept[MS_MAX_DEVICES];
-static _Atomic bool is_used[MS_MAX_DEVICES]; /* the thread that has set it may use kept[device] */
-static _Atomic unsigned kept_count;          /* how many of kept have a backing */
+/* A launch is replayed in one while its input, a launch too, is replayed in the other. */
+enum { KEPT = 2, PLACES = MS_MAX_DEVICES * KEPT };
+
+static struct ms_scratch kept[PLACES]; /* those of a device follow each other */
+static _Atomic bool is_used[PLACES];   /* the thread that has set it may use the place of kept */
+static _Atomic unsigned kept_count;    /* how many of kept have a backing */
 
 _Thread_local struct ms_scratch_refusing ms_scratch_refusing;
 
-static bool try_use(CUdevice device)
+static bool try_use(size_t place)
 {
     bool no = false;
-    return device >= 0 && device < MS_MAX_DEVICES &&
-           atomic_compare_exchange_strong(&is_used[device], &no, true);
+    return atomic_compare_exchange_strong(&is_used[place], &no, true);
+}
+
+/* One that the device keeps, and nobody uses; NULL: none. */
+static struct ms_scratch *find_kept(CUdevice device)
+{
+    if (device < 0 || device >= MS_MAX_DEVICES)
+        return NULL;
+    for (size_t place = (size_t)device * KEPT; place < ((size_t)device + 1) * KEPT; place++) {
+        if (try_use(place))
+            return &kept[place];
+    }
+    return NULL;
 }
 
 static void release(struct ms_scratch *scratch)
@@ -124,10 +138,12 @@ CUresult ms_scratch_take(CUdevice device, size_t block_bytes, size_t begin, size
                          struct ms_scratch *own, struct ms_scratch **scratch_out,
                          CUdeviceptr *address_out)
 {
-    const bool is_kept = try_use(device);
-    struct ms_scratch *scratch = is_kept ? &kept[device] : own;
-    if (!is_kept)
+    struct ms_scratch *scratch = find_kept(device);
+    const bool is_kept = scratch != NULL;
+    if (!is_kept) {
         *own = (struct ms_scratch){0};
+        scratch = own;
+    }
     scratch->is_kept = is_kept;
     const CUresult result = prepare(scratch, device, block_bytes, begin, end, address_out);
     if (result == CUDA_SUCCESS) {
@@ -152,12 +168,12 @@ bool ms_scratch_drop(void)
     bool any = false;
     if (ms_is_capturing()) /* the driver may refuse to unmap */
         return false;
-    for (CUdevice device = 0; device < MS_MAX_DEVICES && atomic_load(&kept_count) > 0; device++) {
-        if (!try_use(device))
+    for (size_t place = 0; place < PLACES && atomic_load(&kept_count) > 0; place++) {
+        if (!try_use(place))
             continue;
-        any = kept[device].room.bytes > 0 || any;
-        release(&kept[device]);
-        atomic_store(&is_used[device], false);
+        any = kept[place].room.bytes > 0 || any;
+        release(&kept[place]);
+        atomic_store(&is_used[place], false);
     }
     return any;
 }

@@ -8,7 +8,8 @@
  *                       | part |
  *
  * The part always begins in the memory, so the sink is mapped once, as far as the largest block
- * needs it, and not once a replay. Each device keeps one scratch memory for the next replay.
+ * needs it, and not once a replay. Each device keeps two for the next replays: a launch runs in
+ * one, and what it has read is made in the other.
  */
 #pragma once
 
@@ -26,13 +27,13 @@ struct ms_scratch {
     struct ms_backing room; /* 0 bytes: none */
     size_t memory_bytes;    /* from the middle of the room on */
     size_t begin, end;      /* the range with memory or the sink */
-    bool is_kept;           /* the one that its device keeps */
+    bool is_kept;           /* one that its device keeps */
 };
 
 /*
  * Takes scratch memory of the device for [begin, end) of a block. All of the block, which begins at
- * *address_out, can be written. Two threads never share scratch memory: while the kept one is in
- * use, the function fills in `own`. The caller waits for the work that uses the memory before
+ * *address_out, can be written. Two threads never share scratch memory: while both that are kept
+ * are in use, the function fills in `own`. The caller waits for the work that uses the memory before
  * giving it back.
  */
 CUresult ms_scratch_take(CUdevice device, size_t block_bytes, size_t begin, size_t end,

@@ -41,7 +41,7 @@ static struct ms_allocation *make(struct ms_backing *backing, const struct ms_pr
     MS_OWN(allocation)->lineage.changed_end = bytes;
     ms_publish_allocation(allocation);
     if (pool != NULL)
-        ms_pool_count(pool, ms_pooled_bytes(allocation));
+        ms_pool_count(pool, (int64_t)ms_pooled_bytes(allocation));
     allocation->pool = pool;
     if (!ms_space_add(allocation))
         goto err_noted;
@@ -50,7 +50,7 @@ static struct ms_allocation *make(struct ms_backing *backing, const struct ms_pr
 err_noted:
     ms_publish_freed(allocation);
     if (pool != NULL)
-        ms_pool_uncount(pool, ms_pooled_bytes(allocation));
+        ms_pool_count(pool, -(int64_t)ms_pooled_bytes(allocation));
 err_lineage:
     ms_lineage_cleanup(&MS_OWN(allocation)->lineage);
 err_free:
@@ -151,7 +151,7 @@ void ms_allocation_destroy(struct ms_allocation *allocation)
     if (MS_OWN(allocation)->shadow != NULL)
         ms_backing_release(MS_OWN(allocation)->shadow);
     if (allocation->pool != NULL)
-        ms_pool_uncount(allocation->pool, pooled);
+        ms_pool_count(allocation->pool, -(int64_t)pooled);
     ms_state_sample();
     ms_lineage_cleanup(&MS_OWN(allocation)->lineage);
     ms_sorted_cleanup(&MS_OWN(allocation)->blocks.all);

@@ -40,7 +40,7 @@ MS_TEST_AFTER(fake_start, the_high_mark_is_that_of_the_sum)
     set_drivers(4 * MIB); /* 6 */
     set_drivers(0);
     CHECK_EQ(figure(used_high), 6 * MIB);
-    ms_pool_uncount(pool, 2 * MIB);
+    ms_pool_count(pool, -2 * MIB);
     set_drivers(5 * MIB);
     CHECK_EQ(figure(used), 5 * MIB);
     CHECK_EQ(figure(used_high), 6 * MIB);
@@ -54,11 +54,11 @@ MS_TEST_AFTER(fake_start, a_pool_keeps_freed_memory_up_to_its_threshold)
 {
     struct ms_pool *pool = ms_pool_find(FAKE_POOL, 0);
     ms_pool_count(pool, 4 * MIB);
-    ms_pool_uncount(pool, 4 * MIB);
+    ms_pool_count(pool, -4 * MIB);
     CHECK_EQ(figure(reserved), 0);
     fake.pool[CU_MEMPOOL_ATTR_RELEASE_THRESHOLD] = UINT64_MAX;
     ms_pool_count(pool, 4 * MIB);
-    ms_pool_uncount(pool, 4 * MIB);
+    ms_pool_count(pool, -4 * MIB);
     CHECK_EQ(figure(reserved), 4 * MIB);
     CHECK_EQ(ms_pool_kept_bytes(0), 4 * MIB);
     ms_pool_count(pool, 1 * MIB); /* of what is kept */
@@ -69,7 +69,7 @@ MS_TEST_AFTER(fake_start, a_pool_keeps_freed_memory_up_to_its_threshold)
     CHECK_EQ(ms_pool_kept_bytes(0), 2 * MIB);
     CHECK_EQ(ms_pool_trim(FAKE_POOL, 0), 0);
     CHECK_EQ(ms_pool_kept_bytes(0), 0);
-    ms_pool_uncount(pool, 1 * MIB);
+    ms_pool_count(pool, -1 * MIB);
 }
 
 static CUresult refuse(CUmemoryPool handle)
@@ -116,7 +116,7 @@ static struct ms_pool *keep(size_t bytes)
     struct ms_pool *pool = ms_pool_find(FAKE_POOL, 0);
     fake.pool[threshold] = UINT64_MAX;
     ms_pool_count(pool, bytes);
-    ms_pool_uncount(pool, bytes);
+    ms_pool_count(pool, -bytes);
     CHECK_EQ(ms_pool_kept_bytes(0), bytes);
     return pool;
 }
@@ -158,7 +158,7 @@ MS_TEST_AFTER(fake_start, the_threshold_is_of_the_sum)
     for (int more = 1; more >= 0; more--) {
         fake.pool[threshold] = 5 * MIB - (uint64_t)more;
         ms_pool_count(pool, 4 * MIB);
-        ms_pool_uncount(pool, 4 * MIB);
+        ms_pool_count(pool, -4 * MIB);
         CHECK_EQ(ms_pool_kept_bytes(0), more > 0 ? 0 : 4 * MIB);
     }
 }
@@ -197,11 +197,11 @@ MS_TEST_AFTER(fake_start, a_pool_that_is_destroyed_has_allocations_still)
     ms_pool_count(pool, MIB);
     CHECK_EQ(ms_pool_destroy(FAKE_POOL, destroy), CUDA_SUCCESS);
     CHECK_EQ(live, 1);
-    ms_pool_uncount(pool, MIB);
+    ms_pool_count(pool, -MIB);
     CHECK_EQ(live, 1);
     CHECK(ms_pool_find(FAKE_POOL, 0) != pool); /* a new one has the handle */
     CHECK_EQ(live, 2);
-    ms_pool_uncount(pool, MIB);
+    ms_pool_count(pool, -MIB);
     CHECK_EQ(live, 1);
     CHECK_EQ(ms_pool_kept_bytes(0), 0);
     CHECK_EQ(figure(used), 0);

@@ -103,21 +103,46 @@ MS_TEST_BETWEEN(fake_start, fake_check_empty, a_larger_part_and_a_larger_block_g
     ms_scratch_give_back(scratch);
 }
 
-MS_TEST_BETWEEN(fake_start, fake_check_empty,
-                a_second_user_of_scratch_memory_gets_a_block_of_its_own)
+static struct ms_scratch *take_beside(struct ms_scratch *unkept, CUdeviceptr *block_out)
 {
-    struct ms_scratch others_own, *others;
-    CUdeviceptr others_block;
-    memset(&others_own, 0xff, sizeof(others_own)); /* nobody has set it */
+    struct ms_scratch *taken;
+    memset(unkept, 0xff, sizeof(*unkept)); /* nobody has set it */
+    CHECK_EQ(ms_scratch_take(0, BLOCK, PART, 2 * PART, unkept, &taken, block_out), CUDA_SUCCESS);
+    CHECK(*block_out != block);
+    CHECK(fake_memory_at(*block_out + PART) != fake_memory_at(block + PART));
+    return taken;
+}
+
+MS_TEST_BETWEEN(fake_start, fake_check_empty, the_scratch_memory_of_an_input_is_kept_too)
+{
+    struct ms_scratch unkept;
+    CUdeviceptr inputs, again;
     use(BLOCK, PART, 2 * PART);
-    CHECK_EQ(ms_scratch_take(0, BLOCK, PART, 2 * PART, &others_own, &others, &others_block),
-             CUDA_SUCCESS);
-    CHECK(others_block != block && others == &others_own);
-    CHECK(fake_memory_at(others_block + PART) != fake_memory_at(block + PART));
+    ms_scratch_give_back(take_beside(&unkept, &inputs));
+    const unsigned maps = fake.calls[FAKE_mem_map], creates = fake.calls[FAKE_mem_create];
+    ms_scratch_give_back(take_beside(&unkept, &again));
+    CHECK(again == inputs && fake.calls[FAKE_mem_map] == maps);
+    CHECK_EQ(fake.calls[FAKE_mem_create], creates);
+    ms_scratch_give_back(scratch);
+    CHECK(ms_scratch_drop() && !ms_scratch_drop());
+    CHECK(fake.mappings == 0 && fake.reservations == 0);
+}
+
+MS_TEST_BETWEEN(fake_start, fake_check_empty,
+                a_third_user_of_scratch_memory_gets_a_block_of_its_own)
+{
+    struct ms_scratch unkept, others_own;
+    CUdeviceptr inputs, others_block;
+    use(BLOCK, PART, 2 * PART);
+    struct ms_scratch *second = take_beside(&unkept, &inputs);
+    struct ms_scratch *others = take_beside(&others_own, &others_block);
+    CHECK(second != &unkept && others == &others_own && others_block != inputs);
     CHECK(!ms_scratch_drop());
     check_block(BLOCK, PART, 2 * PART);
     ms_scratch_give_back(others);
     CHECK_EQ(fake_memory_at(others_block + PART), 0);
+    ms_scratch_give_back(second);
+    CHECK(fake_memory_at(inputs + PART) != 0);
     ms_scratch_give_back(scratch);
     CHECK(ms_scratch_drop() && !ms_scratch_drop());
     CHECK_EQ(fake.mappings, 0);
