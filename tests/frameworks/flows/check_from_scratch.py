@@ -121,6 +121,17 @@ def check_unread(report, pool, options):
         report.ledger(name, before, after, 0, SLACK_BYTES)  # nothing large has to be there
 
 
+def check_looked_at(report, options):
+    """What the program looks at while it makes a model takes the memory of one parameter at a time."""
+    case = Case(3, 8, ["--end", "--look", "--layers", "9"], {})
+    before, after = run(options, case, False), run(options, case, True)
+    ideal, largest = sizes(before)
+    name = "rank 3 of 8, looks at what it makes"
+    report.values(name, before, after)
+    # The multiple of a parameter is 8 times as large as the largest shard, and so is what it is made of, while it is made.
+    report.ledger(name, before, after, ideal, 2 * 8 * largest + 4 * GRANULE)
+
+
 def check_odd_shapes(report, pool, options):
     cases = [Case(rank, ODD_RANKS, ["--end", *ODD_SHAPE], {"METASHARD_MIN_BYTES": "1"})
              for rank in range(ODD_RANKS)]
@@ -189,6 +200,7 @@ def main():
         check_shards(report, pool, options, [int(n) for n in options.ranks.split(",")])
         check_unread(report, pool, options)
         check_odd_shapes(report, pool, options)
+    check_looked_at(report, options)
     check_questions(report, options)
     check_maps(report, options)
     print(f"1..{report.number}")

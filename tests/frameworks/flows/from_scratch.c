@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * from_scratch --kernels FILE [--rank R --ranks N] [--dim D] [--layers L] [--vocab V] [--end]
+ *              [--look]
  *
  * One rank of a program that initialises a model of the shape of Llama 3 8B, scaled, on the device
  * and then shards it by rows. Every parameter is allocated whole, initialised by kernels over the
  * whole tensor, this rank's rows are copied into an allocation of their own, and the whole is
  * freed; so values do not depend on the number of ranks. A plain CUDA program: it knows nothing of
  * the shim.
+ *
+ * With --look the model is made whole before it is sharded, and a kernel sums up a multiple of each
+ * parameter when it has been drawn, as trunc_normal_ looks for values out of bounds.
  *
  * Prints the shards' bytes, the largest one's, and with --end reads every shard back and prints a
  * hash of each.
@@ -142,15 +146,21 @@ static void shard_rows(struct shard *shard, CUdeviceptr whole, int64_t rows, int
                          shard->bytes, stream));
 }
 
-static void parameter(const char *name, int layer, int64_t rows, int64_t columns, init *initialise)
+static struct shard *add_shard(const char *name, int layer)
 {
-    CUdeviceptr whole;
     if (shard_count == MAX_TENSORS) {
         fprintf(stderr, "from_scratch: more than %d tensors\n", MAX_TENSORS);
         exit(1);
     }
     struct shard *shard = &shards[shard_count++];
     snprintf(shard->name, sizeof(shard->name), "layers.%d.%s", layer, name);
+    return shard;
+}
+
+static void parameter(const char *name, int layer, int64_t rows, int64_t columns, init *initialise)
+{
+    CUdeviceptr whole;
+    struct shard *shard = add_shard(name, layer);
     OK(cuMemAlloc(&whole, (size_t)(rows * columns) * sizeof(float)));
     initialise(whole, rows * columns);
     shard_rows(shard, whole, rows, columns);
@@ -167,6 +177,47 @@ static uint64_t hash_of(const unsigned char *bytes, size_t count)
         hash = (hash ^ word) * UINT64_C(1099511628211);
     }
     return hash;
+}
+
+/* The program reads the sum of the first row. */
+static float sum_rows(CUdeviceptr tensor, int rows, int columns)
+{
+    CUdeviceptr sums;
+    float first;
+    OK(cuMemAlloc(&sums, (size_t)rows * sizeof(float)));
+    void *params[] = {&sums, &tensor, &rows, &columns};
+    launch(TORCH_NAME(TORCH_ROW_SUM), (uint64_t)rows, 128, params);
+    OK(cuMemcpyDtoHAsync(&first, sums, sizeof(first), stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemFree(sums));
+    return first;
+}
+
+static void look_at(CUdeviceptr whole, int64_t rows, int64_t columns)
+{
+    CUdeviceptr multiple;
+    int numel = (int)(rows * columns);
+    float factor = 50.0F;
+    OK(cuMemAlloc(&multiple, (size_t)numel * sizeof(float)));
+    CUdeviceptr data[2] = {multiple, whole};
+    void *params[] = {&numel, &factor, data};
+    launch_over(TORCH_NAME(TORCH_MUL), numel, 128, 8, params);
+    printf("looked %.6f\n", (double)sum_rows(multiple, (int)rows, (int)columns));
+    OK(cuMemFree(multiple));
+}
+
+static void build_looking(int64_t dim, int layers)
+{
+    CUdeviceptr wholes[MAX_TENSORS];
+    for (int layer = 0; layer < layers; layer++) {
+        OK(cuMemAlloc(&wholes[layer], (size_t)(4 * dim * dim) * sizeof(float)));
+        init_normal(wholes[layer], 4 * dim * dim);
+        look_at(wholes[layer], 4 * dim, dim);
+    }
+    for (int layer = 0; layer < layers; layer++) {
+        shard_rows(add_shard("w", layer), wholes[layer], 4 * dim, dim);
+        OK(cuMemFree(wholes[layer]));
+    }
 }
 
 /* Work of another kind, as a rotary embedding's table: it is run, whatever is deferred. */
@@ -249,16 +300,20 @@ static void free_shards(void)
 struct settings {
     const char *kernels;
     int64_t dim, layers, vocab;
-    bool reads_back;
+    bool reads_back, looks;
 };
 
 static bool parse(int count, char **arguments, struct settings *settings)
 {
-    static const struct option options[] = {
-        {"kernels", required_argument, NULL, 'k'}, {"rank", required_argument, NULL, 'r'},
-        {"ranks", required_argument, NULL, 'n'},   {"dim", required_argument, NULL, 'd'},
-        {"layers", required_argument, NULL, 'l'},  {"vocab", required_argument, NULL, 'v'},
-        {"end", no_argument, NULL, 'e'},           {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"kernels", required_argument, NULL, 'k'},
+                                            {"rank", required_argument, NULL, 'r'},
+                                            {"ranks", required_argument, NULL, 'n'},
+                                            {"dim", required_argument, NULL, 'd'},
+                                            {"layers", required_argument, NULL, 'l'},
+                                            {"vocab", required_argument, NULL, 'v'},
+                                            {"end", no_argument, NULL, 'e'},
+                                            {"look", no_argument, NULL, 'o'},
+                                            {NULL, 0, NULL, 0}};
     int64_t *const numbers[] = {&rank, &ranks, &settings->dim, &settings->layers, &settings->vocab};
     static const char letters[] = "rndlv";
     for (int letter; (letter = getopt_long(count, arguments, "", options, NULL)) != -1;) {
@@ -269,12 +324,14 @@ static bool parse(int count, char **arguments, struct settings *settings)
             settings->kernels = optarg;
         else if (letter == 'e')
             settings->reads_back = true;
+        else if (letter == 'o')
+            settings->looks = true;
         else
             return false;
     }
     return optind == count && settings->kernels != NULL && ranks > 0 && rank >= 0 && rank < ranks &&
            settings->dim > 0 && settings->dim % 4 == 0 && settings->layers >= 0 &&
-           settings->vocab > 0;
+           settings->layers < MAX_TENSORS && settings->vocab > 0;
 }
 
 int main(int count, char **arguments)
@@ -284,14 +341,17 @@ int main(int count, char **arguments)
     CUcontext context;
     if (!parse(count, arguments, &settings)) {
         fprintf(stderr, "usage: from_scratch --kernels FILE [--rank R --ranks N] [--dim D] "
-                        "[--layers L] [--vocab V] [--end]\n");
+                        "[--layers L] [--vocab V] [--end] [--look]\n");
         return 2;
     }
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&context, 0));
     OK(cuCtxSetCurrent(context));
     OK(cuModuleLoad(&module, settings.kernels));
-    build(settings.dim, (int)settings.layers, settings.vocab);
+    if (settings.looks)
+        build_looking(settings.dim, (int)settings.layers);
+    else
+        build(settings.dim, (int)settings.layers, settings.vocab);
     const size_t largest = report_sizes();
     if (settings.reads_back)
         report_values(largest);
