@@ -23,8 +23,8 @@ own operations, gradient clipping and AdamW; once without and once with the shim
 `pretrained.py` beside it. *Same*: every loss of every rank is the same, bit for bit, and so are all parameters in the end. Two
 figures are those without and with the shim. Memory, and the bytes that the host sends to the device in the whole run, are those
 of the rank with the most. Times are of rank 0, to the end of the device's work: of several steps the one in the middle. Step 1
-brings into memory what was loaded. The kernels run on the processor, which other ranks and programs use too, so later steps
-differ by chance.
+brings into memory what was loaded. The kernels run on the processor, which other ranks use too, and the runs had low priority
+beside other work: times say nothing.
 
 """
 
