@@ -3,13 +3,14 @@
 
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "runtime/base/headroom.h"
 #include "runtime/base/heap.h"
 #include "runtime/state/counters.h"
 
 static _Atomic uint64_t snapshot_bytes;
-static _Atomic uint64_t snapshot_limit = UINT64_MAX;
+_Atomic uint64_t ms_host_snapshot_limit = UINT64_MAX;
 static _Atomic uint64_t snapshot_known; /* snapshot_bytes were found to fit up to here */
 
 /* Room in host memory is asked for in such steps, because asking takes some system calls. */
@@ -39,7 +40,7 @@ static void forget_known(void)
 bool ms_host_snapshot_count(int64_t change, enum ms_snapshot_limit limit)
 {
     const bool is_within = atomic_fetch_add(&snapshot_bytes, (uint64_t)change) + (uint64_t)change <=
-                           atomic_load(&snapshot_limit);
+                           atomic_load(&ms_host_snapshot_limit);
     const bool is_allowed =
         (is_within || limit == MS_SNAPSHOT_ANY) && (change <= 0 || is_room_for((uint64_t)change));
     if (is_allowed)
@@ -54,7 +55,7 @@ bool ms_host_snapshot_count(int64_t change, enum ms_snapshot_limit limit)
 /* The bytes follow, because there may be very many snapshots. */
 struct ms_host_snapshot {
     struct ms_source source; /* must be first: ms_host_snapshot_source */
-    size_t bytes;
+    _Atomic size_t bytes;    /* 0: they were forgotten */
 };
 
 /* Of MS_SOURCE_STORED. */
@@ -69,7 +70,7 @@ void *ms_host_snapshot_data(const struct ms_host_snapshot *snapshot)
 {
     if (snapshot->source.kind == MS_SOURCE_STORED)
         return ((const struct stored_snapshot *)snapshot)->stored.memory;
-    return (void *)(uintptr_t)(snapshot + 1);
+    return snapshot->bytes > 0 ? (void *)(uintptr_t)(snapshot + 1) : NULL;
 }
 
 static void destroy_snapshot(struct ms_counted *counted)
@@ -77,6 +78,20 @@ static void destroy_snapshot(struct ms_counted *counted)
     struct ms_host_snapshot *snapshot = (struct ms_host_snapshot *)counted;
     ms_host_snapshot_count(-(int64_t)snapshot->bytes, MS_SNAPSHOT_ANY);
     ms_heap_free(snapshot);
+}
+
+/* Leaves the last reference to be dropped, which frees the memory whole. */
+void ms_host_snapshot_forget(struct ms_source *source)
+{
+    struct ms_host_snapshot *snapshot = ms_source_snapshot(source);
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)(snapshot + 1);
+    if (atomic_load(&source->counted.references) == 1)
+        return;
+    const size_t bytes = atomic_exchange(&snapshot->bytes, 0);
+    const uintptr_t first = (begin + page - 1) / page * page, last = (begin + bytes) / page * page;
+    if (first < last)
+        madvise((void *)first, last - first, MADV_DONTNEED);
+    ms_host_snapshot_count(-(int64_t)bytes, MS_SNAPSHOT_ANY);
 }
 
 /*
@@ -103,8 +118,8 @@ struct ms_host_snapshot *ms_host_snapshot_create(size_t bytes, enum ms_snapshot_
         ms_host_snapshot_count(-(int64_t)bytes, MS_SNAPSHOT_ANY);
         return NULL;
     }
+    snapshot->source = (struct ms_source){.kind = MS_SOURCE_SNAPSHOT};
     ms_counted_init(&snapshot->source.counted, destroy_snapshot);
-    snapshot->source.kind = MS_SOURCE_SNAPSHOT;
     snapshot->bytes = bytes;
     use_huge_pages(snapshot);
     return snapshot;
@@ -124,15 +139,10 @@ struct ms_host_snapshot *ms_host_snapshot_create_stored(const struct ms_stored *
     struct stored_snapshot *made = ms_heap_alloc(sizeof(*made));
     if (made == NULL)
         return NULL;
+    made->snapshot.source = (struct ms_source){.kind = MS_SOURCE_STORED};
     ms_counted_init(&made->snapshot.source.counted, destroy_stored);
     ms_counted_take(stored->store);
-    made->snapshot.source.kind = MS_SOURCE_STORED;
     made->snapshot.bytes = stored->bytes;
     made->stored = *stored;
     return &made->snapshot;
-}
-
-void ms_host_snapshot_set_limit(uint64_t bytes)
-{
-    atomic_store(&snapshot_limit, bytes);
 }

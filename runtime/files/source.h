@@ -7,10 +7,11 @@
  *     struct ms_host_snapshot  a copy on the host, because the program may change its buffer
  *     struct ms_file_name      tells which file it was, without its bytes
  *
- * Reference-counted; immutable after creation; usable from any thread.
+ * Reference-counted; immutable after creation, but for the counts; usable from any thread.
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,7 +26,9 @@ enum ms_source_kind {
 
 struct ms_source {
     struct ms_counted counted; /* must be first: lineage.h */
-    enum ms_source_kind kind;
+    enum ms_source_kind kind : 8;
+    _Atomic bool is_shared; /* a snapshot: the program has copied the bytes on (host_snapshot.h) */
+    _Atomic uint32_t wants; /* of a snapshot: extents that may yet be made from the bytes */
 };
 
 static inline void ms_source_take(struct ms_source *source)

@@ -5,103 +5,130 @@
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
 
-/* Few enough places to search them all, and copies large enough to be worth the search. */
-enum { PLACES = 1024 };
+/* Few enough places to search them all, and copies large enough to be worth the search. A model and
+ * its copy are two waiting places for each tensor. */
+enum { PLACES = 1024, WAITING = 4096 };
 static const size_t min_bytes = (size_t)256 << 10;
-
-struct place {
-    const struct ms_file *file; /* compared, never followed: it may be gone */
-    uint64_t offset, bytes;
-    CUdeviceptr address;
-};
 
 static struct {
     struct ms_lock lock;
-    struct place places[PLACES];
-    size_t next; /* modulo PLACES the oldest place */
+    struct ms_loaded_place loaded[PLACES], waiting[WAITING];
+    size_t next_loaded, next_waiting; /* modulo the size of the array the oldest place */
 } table = {.lock = MS_LOCK_INIT(loaded)};
 
-void ms_loaded_note(const struct ms_file *file, uint64_t offset, size_t bytes, CUdeviceptr address)
+void ms_loaded_note(const struct ms_loaded_place *place, enum ms_loaded_state state)
 {
-    if (bytes < min_bytes)
+    if (place->bytes < min_bytes)
         return;
     ms_lock_take(&table.lock);
-    table.places[table.next++ % PLACES] = (struct place){file, offset, bytes, address};
+    if (state == MS_LOADED_IS_THERE)
+        table.loaded[table.next_loaded++ % PLACES] = *place;
+    else
+        table.waiting[table.next_waiting++ % WAITING] = *place;
     ms_lock_drop(&table.lock);
 }
 
-static struct ms_range overlap(const struct place *place, uint64_t offset, size_t bytes)
+/* The bytes of the source that both places have. */
+static struct ms_range overlap(const struct ms_loaded_place *place,
+                               const struct ms_loaded_place *other)
 {
-    const uint64_t begin = place->offset > offset ? place->offset : offset;
-    const uint64_t place_end = place->offset + place->bytes, end = offset + bytes;
-    return (struct ms_range){begin, place_end < end ? place_end : end};
+    const uint64_t begin = place->offset > other->offset ? place->offset : other->offset;
+    const uint64_t end = place->offset + place->bytes, other_end = other->offset + other->bytes;
+    return (struct ms_range){begin, end < other_end ? end : other_end};
 }
 
-/* Removes a place from the table that has at least min_bytes of these bytes. */
-static bool take_place(const struct ms_file *file, uint64_t offset, size_t bytes,
-                       struct place *place_out)
+/* True if the place has at least min_bytes of the wanted bytes, and at other addresses. */
+static bool has_some(const struct ms_loaded_place *place, const struct ms_loaded_place *wanted)
+{
+    const struct ms_range common = overlap(place, wanted);
+    return place->source == wanted->source && common.begin + min_bytes <= common.end &&
+           place->address - place->offset != wanted->address - wanted->offset;
+}
+
+/* Removes a place from the table that has some of the wanted bytes. */
+static bool take_place(struct ms_loaded_place *places, size_t count,
+                       const struct ms_loaded_place *wanted, struct ms_loaded_place *place_out)
 {
     bool found = false;
     ms_lock_take(&table.lock);
-    for (size_t i = 0; i < PLACES && !found; i++) {
-        struct place *place = &table.places[i];
-        const struct ms_range common = overlap(place, offset, bytes);
-        found = place->file == file && common.begin + min_bytes <= common.end;
+    for (size_t i = 0; i < count && !found; i++) {
+        found = has_some(&places[i], wanted);
         if (found) {
-            *place_out = *place;
-            place->file = NULL;
+            *place_out = places[i];
+            places[i].source = NULL;
         }
     }
     ms_lock_drop(&table.lock);
     return found;
 }
 
-/* True if the wanted bytes of the place are still those of the file. */
-static bool is_still_there(const struct ms_allocation *allocation, const struct place *place,
-                           const struct ms_range *wanted)
+static struct ms_loaded_place part_of(const struct ms_loaded_place *place, uint64_t begin,
+                                      uint64_t end)
 {
-    const CUdeviceptr begin = place->address + (wanted->begin - place->offset);
-    const size_t at = begin - allocation->address;
-    if (at + (wanted->end - wanted->begin) > allocation->bytes)
+    return (struct ms_loaded_place){place->source, begin, end - begin,
+                                    place->address + (begin - place->offset)};
+}
+
+/* True if the bytes of the place are still those of the source. */
+static bool is_still_there(const struct ms_allocation *allocation,
+                           const struct ms_loaded_place *place)
+{
+    const size_t at = place->address - allocation->address;
+    if (at + place->bytes > allocation->bytes)
         return false;
     const struct ms_extent extent = ms_lineage_at(ms_allocation_lineage(allocation), at);
     const struct ms_content *content = &extent.content;
-    return content->cached && ms_content_file(content) == place->file &&
-           content->source_offset == wanted->begin &&
-           extent.end - at >= wanted->end - wanted->begin;
+    return content->cached && content->kind == MS_SOURCE && content->source == place->source &&
+           content->source_offset == place->offset && extent.end - at >= place->bytes;
 }
 
-static bool copy_from(const struct ms_allocation *other, const struct place *place,
-                      const struct ms_range *wanted, CUdeviceptr address, CUstream stream)
+static bool copy_from(const struct ms_allocation *other, const struct ms_loaded_place *place,
+                      CUdeviceptr address, CUstream stream)
 {
-    if (!is_still_there(other, place, wanted))
+    if (!is_still_there(other, place))
         return false;
     const CUresult result =
-        ms_driver.memcpy_dtod_async(address, place->address + (wanted->begin - place->offset),
-                                    wanted->end - wanted->begin, stream);
+        ms_driver.memcpy_dtod_async(address, place->address, place->bytes, stream);
     return ms_driver_wait(stream) == CUDA_SUCCESS && result == CUDA_SUCCESS;
 }
 
-static bool copy_wanted(const struct ms_allocation *allocation, const struct place *place,
-                        const struct ms_range *wanted, CUdeviceptr address, CUstream stream)
+static bool copy_part(const struct ms_allocation *allocation, const struct ms_loaded_place *part,
+                      CUdeviceptr whole, CUdeviceptr address, CUstream stream)
 {
-    const bool is_own = place->address - allocation->address < allocation->bytes;
-    MS_CLAIMED struct ms_allocation *other = is_own ? NULL : ms_space_try_claim(place->address);
+    const bool is_own = whole - allocation->address < allocation->bytes;
+    MS_CLAIMED struct ms_allocation *other = is_own ? NULL : ms_space_try_claim(whole);
     const struct ms_allocation *source = is_own ? allocation : other;
     return source != NULL && source->context == allocation->context &&
-           copy_from(source, place, wanted, address, stream);
+           copy_from(source, part, address, stream);
 }
 
-struct ms_range ms_loaded_copy(struct ms_allocation *allocation, const struct ms_file *file,
-                               uint64_t offset, size_t bytes, CUdeviceptr address, CUstream stream)
+struct ms_range ms_loaded_copy(struct ms_allocation *allocation,
+                               const struct ms_loaded_place *place, CUstream stream)
 {
-    struct place place;
-    while (bytes >= min_bytes && take_place(file, offset, bytes, &place)) {
-        const struct ms_range wanted = overlap(&place, offset, bytes);
-        if (!copy_wanted(allocation, &place, &wanted, address + (wanted.begin - offset), stream))
+    struct ms_loaded_place loaded;
+    while (place->bytes >= min_bytes && take_place(table.loaded, PLACES, place, &loaded)) {
+        const struct ms_range wanted = overlap(&loaded, place);
+        const struct ms_loaded_place part = part_of(&loaded, wanted.begin, wanted.end);
+        if (!copy_part(allocation, &part, loaded.address,
+                       place->address + (wanted.begin - place->offset), stream))
             continue;
-        ms_loaded_note(file, place.offset, place.bytes, place.address);
+        ms_loaded_note(&loaded, MS_LOADED_IS_THERE);
         return wanted;
     }
     return (struct ms_range){0};
+}
+
+bool ms_loaded_take_waiting(const struct ms_loaded_place *place,
+                            struct ms_loaded_place *waiting_out)
+{
+    struct ms_loaded_place whole;
+    if (place->bytes < min_bytes || !take_place(table.waiting, WAITING, place, &whole))
+        return false;
+    const struct ms_range common = overlap(&whole, place);
+    const struct ms_loaded_place before = part_of(&whole, whole.offset, common.begin);
+    const struct ms_loaded_place behind = part_of(&whole, common.end, whole.offset + whole.bytes);
+    ms_loaded_note(&before, MS_LOADED_WAITS);
+    ms_loaded_note(&behind, MS_LOADED_WAITS);
+    *waiting_out = part_of(&whole, common.begin, common.end);
+    return true;
 }

@@ -1,23 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where bytes of files are in device memory. A program may need bytes in two places, such as a
- * tensor and a copy of a part of it: the shim sends them once, then copies them on the device.
+ * Where bytes of files and of shared snapshots (host_snapshot.h) are in device memory, or wait to
+ * come there. A program may need bytes in two places, such as a tensor and a copy of a part of it:
+ * the shim sends them once, then copies them on the device.
  *
- * The table holds the latest places only, and owns nothing. ms_loaded_copy checks a place again
- * before it uses the bytes.
+ * The tables hold the latest places only, and own nothing. Who uses a place checks it again.
  */
 #pragma once
 
 #include "runtime/memory/space.h"
 
-/* `bytes` bytes of a file, from `offset`, are in memory at address. Ignores small pieces. */
-void ms_loaded_note(const struct ms_file *file, uint64_t offset, size_t bytes, CUdeviceptr address);
+/* `bytes` bytes of a source, from `offset`, at address. Sources are compared, never followed: a
+ * place may be older than its source. */
+struct ms_loaded_place {
+    const struct ms_source *source;
+    uint64_t offset, bytes;
+    CUdeviceptr address;
+};
+
+/* Notes a place, unless it is small. */
+enum ms_loaded_state { MS_LOADED_IS_THERE, MS_LOADED_WAITS };
+void ms_loaded_note(const struct ms_loaded_place *place, enum ms_loaded_state state);
 
 /*
- * The bytes `offset` to `offset + bytes` of a file belong at `address`, in the claimed
- * `allocation`: copies one piece of them that is in memory elsewhere, in the order of stream.
- * Returns the piece as offsets in the file; empty if nothing was copied: read the file then. Waits
- * for stream.
+ * The bytes of the place belong there, in the claimed `allocation`: copies one piece of them that
+ * is in memory elsewhere, in the order of stream. Returns the piece as offsets in the source; empty
+ * if nothing was copied: read the source then. Waits for stream.
  */
-struct ms_range ms_loaded_copy(struct ms_allocation *allocation, const struct ms_file *file,
-                               uint64_t offset, size_t bytes, CUdeviceptr address, CUstream stream);
+struct ms_range ms_loaded_copy(struct ms_allocation *allocation,
+                               const struct ms_loaded_place *place, CUstream stream);
+
+/* Finds another place that has waited for some bytes of this one, and makes it the part with these
+ * bytes. Only the rest of that place waits from then on. */
+bool ms_loaded_take_waiting(const struct ms_loaded_place *place,
+                            struct ms_loaded_place *waiting_out);

@@ -8,6 +8,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/fill/compare.h"
 #include "runtime/fill/loaded.h"
 #include "runtime/fill/origins.h"
@@ -28,12 +29,34 @@
 #include "runtime/state/why.h"
 #include "runtime/state/window.h"
 
+/* True if writes may happen later than their calls, or kernels find addresses unseen. */
+static bool may_come_late(void)
+{
+    return ms_is_capturing() || ms_has_late_payloads();
+}
+
 /* A smaller copy is done before a transfer has taken its staging memory. */
 static const size_t min_transfer_bytes = (size_t)256 << 10;
 
 static bool is_missing_file(const struct ms_content *content)
 {
     return !ms_content_is_present(content) && ms_content_file(content) != NULL;
+}
+
+static struct ms_loaded_place place_of(const struct ms_allocation *allocation,
+                                       const struct ms_extent *extent)
+{
+    return (struct ms_loaded_place){extent->content.source, extent->content.source_offset,
+                                    extent->end - extent->begin,
+                                    allocation->address + extent->begin};
+}
+
+/* True if other places may have the missing bytes of a file or a snapshot. */
+static bool is_perhaps_elsewhere(const struct ms_content *content)
+{
+    return is_missing_file(content) ||
+           (!ms_content_is_present(content) && content->kind == MS_SOURCE &&
+            ms_host_snapshot_is_shared(content->source));
 }
 
 /* Lists the missing file extents of [begin, end) as requests, or only counts them (NULL). */
@@ -112,14 +135,25 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
             continue;
         ms_counter_add(MS_COUNT_MATERIALISED_BYTES, bytes);
         ms_origins_note(allocation, &extent);
-        if (is_missing_file(content))
-            ms_loaded_note(ms_content_file(content), content->source_offset, bytes,
-                           allocation->address + extent.begin);
+        const struct ms_loaded_place place = place_of(allocation, &extent);
+        if (is_perhaps_elsewhere(content))
+            ms_loaded_note(&place, MS_LOADED_IS_THERE);
     }
     return ms_bytes_set_present(allocation, &range, 1);
 }
 
-/* Copies missing bytes of files in [begin, end) that are in memory elsewhere. */
+/* Sends an extent of a snapshot by itself, because the next one may be the same bytes. */
+static CUresult send_snapshot(struct ms_allocation *allocation, const struct ms_extent *extent,
+                              CUstream stream)
+{
+    CUresult result = replay_extent(allocation, extent, stream);
+    const CUresult waited = ms_driver_wait(stream);
+    if (result == CUDA_SUCCESS)
+        result = waited;
+    return result == CUDA_SUCCESS ? set_present(allocation, extent->begin, extent->end) : result;
+}
+
+/* Copies missing bytes of files and snapshots in [begin, end) that are in memory elsewhere. */
 static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size_t end,
                             CUstream stream)
 {
@@ -129,11 +163,12 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
          result == CUDA_SUCCESS &&
          ms_lineage_next(ms_allocation_lineage(allocation), &next, end, &extent);) {
         const struct ms_content *content = &extent.content;
-        if (!is_missing_file(content))
+        if (!is_perhaps_elsewhere(content))
             continue;
-        const struct ms_range copied =
-            ms_loaded_copy(allocation, ms_content_file(content), content->source_offset,
-                           extent.end - extent.begin, allocation->address + extent.begin, stream);
+        const struct ms_loaded_place place = place_of(allocation, &extent);
+        const struct ms_range copied = ms_loaded_copy(allocation, &place, stream);
+        if (copied.begin == copied.end && ms_content_file(content) == NULL)
+            result = send_snapshot(allocation, &extent, stream);
         if (copied.begin == copied.end)
             continue;
         const size_t at = extent.begin + (copied.begin - content->source_offset);
@@ -684,6 +719,73 @@ static void extend_window(const struct ms_allocation *allocation)
         ms_window_extend();
 }
 
+/* With a plan, only bytes that this rank keeps. Never launches, which would write their whole
+ * block. */
+static bool fills_granule(const struct ms_content *content)
+{
+    const bool is_kept =
+        content->locality == MS_LOCAL || (content->locality == MS_UNKNOWN && !ms_shard_is_active());
+    return is_kept &&
+           (content->kind == MS_FILL || content->kind == MS_SOURCE || content->kind == MS_PARKED);
+}
+
+/* --- places that wait for bytes of a snapshot */
+
+/* Copies what the program has not written since from an extent to a place that waits for it. */
+static void fill_place(const struct ms_allocation *allocation, const struct ms_extent *from,
+                       struct ms_allocation *to, const struct ms_loaded_place *waiting)
+{
+    const size_t begin = waiting->address - to->address;
+    const size_t end = begin + waiting->bytes <= to->bytes ? begin + waiting->bytes : begin;
+    struct ms_extent extent;
+    for (size_t at = begin; ms_lineage_next(ms_allocation_lineage(to), &at, end, &extent);) {
+        const struct ms_content *content = &extent.content;
+        const uint64_t offset = waiting->offset + (extent.begin - begin);
+        if (content->kind == MS_SOURCE && content->source == waiting->source &&
+            content->source_offset == offset && !content->cached && !content->is_in_sequence &&
+            fills_granule(content) && ms_materialise_has_room(extent.end - extent.begin))
+            ms_materialise_copied(to, extent.begin, extent.end,
+                                  allocation->address + from->begin +
+                                      (offset - from->content.source_offset));
+    }
+    ms_materialise_granules(to, begin, end);
+}
+
+static void find_and_fill(struct ms_allocation *allocation, const struct ms_extent *from,
+                          const struct ms_loaded_place *waiting)
+{
+    const bool is_own = waiting->address - allocation->address < allocation->bytes;
+    MS_CLAIMED struct ms_allocation *other = is_own ? NULL : ms_space_try_claim(waiting->address);
+    struct ms_allocation *to = is_own ? allocation : other;
+    if (to != NULL && to->context == allocation->context)
+        fill_place(allocation, from, to, waiting);
+}
+
+/*
+ * Bytes of shared snapshots in [begin, end) are about to change. Other places that wait for these
+ * bytes get them before that, because the bytes would have to be sent again: without the shim those
+ * places have memory, too. With a plan, only places that this rank keeps; none during a capture.
+ */
+static void hand_on(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const struct ms_lineage *lineage = ms_allocation_lineage(allocation);
+    struct ms_driver_scope scope;
+    struct ms_extent extent;
+    if (lineage->cached_bytes == 0 || lineage->kind_bytes[MS_SOURCE] == lineage->file_bytes ||
+        may_come_late() || ms_driver_enter(allocation->context, &scope) != CUDA_SUCCESS)
+        return;
+    while (ms_lineage_next(lineage, &begin, end, &extent)) {
+        struct ms_loaded_place waiting, place;
+        if (!ms_content_is_kept_snapshot(&extent.content))
+            continue;
+        place = place_of(allocation, &extent);
+        while (ms_host_snapshot_is_wanted(place.source, 0) &&
+               ms_loaded_take_waiting(&place, &waiting))
+            find_and_fill(allocation, &extent, &waiting);
+    }
+    ms_driver_leave(&scope);
+}
+
 /* Materialises [begin, end) whatever a plan says. */
 static CUresult materialise(struct ms_allocation *allocation, size_t begin, size_t end,
                             const struct ms_need_row *need)
@@ -702,6 +804,7 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
     if (result == CUDA_SUCCESS && !is_cached &&
         ms_lineage_any(ms_allocation_lineage(allocation), begin, end, MS_NOT_RESIDENT)) {
         ms_compare(allocation, begin, end, MS_COMPARE_CACHED);
+        hand_on(allocation, begin, end);
         result = ms_bytes_set_kind(allocation, begin, end, MS_RESIDENT);
         ms_shadow_trim(allocation, begin, end);
     }
@@ -767,7 +870,7 @@ static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin
 static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t end,
                           const struct ms_need_row *need)
 {
-    if (ms_is_capturing() || ms_has_late_payloads()) {
+    if (may_come_late()) {
         /* A captured write runs later, or never: until then the old bytes must be in memory. They
          * must be there, too, if a kernel queued before the write may find their address. */
         const CUresult kept = materialise_chosen(allocation, begin, end, need);
@@ -787,6 +890,7 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
     if (result != CUDA_SUCCESS)
         return result;
     extend_window(allocation);
+    hand_on(allocation, begin, end);
     ms_counter_add(MS_COUNT_MATERIALISED_BYTES, end - begin);
     result = ms_bytes_set_kind(allocation, begin, end, MS_RESIDENT);
     publish(&timer, allocation, begin, result);
@@ -809,16 +913,6 @@ static CUresult overwrite_mapped(struct ms_allocation *allocation, size_t begin,
         at = stop;
     }
     return result;
-}
-
-/* With a plan, only bytes that this rank keeps. Never launches, which would write their whole
- * block. */
-static bool fills_granule(const struct ms_content *content)
-{
-    const bool is_kept =
-        content->locality == MS_LOCAL || (content->locality == MS_UNKNOWN && !ms_shard_is_active());
-    return is_kept &&
-           (content->kind == MS_FILL || content->kind == MS_SOURCE || content->kind == MS_PARKED);
 }
 
 /* The end of the bytes from `at` on that can be filled, or are present; `at` if there are none. */
@@ -878,8 +972,7 @@ static void set_count_locked(size_t count)
 /* While granules are noted, no kernel can have been queued: its launch would have filled them. */
 static bool may_wait(CUcontext context)
 {
-    return !ms_is_capturing() && !ms_has_late_payloads() &&
-           (ms_has_unfilled() || ms_examining_no_kernel(context));
+    return !may_come_late() && (ms_has_unfilled() || ms_examining_no_kernel(context));
 }
 
 static bool add_locked(CUdeviceptr granule)

@@ -60,6 +60,15 @@ void ms_materialise_unfilled(void);
 /* MS_NEED_OVERWRITE for a copy or set that the driver does: fills its granules later. */
 CUresult ms_materialise_for_copy(struct ms_allocation *allocation, size_t begin, size_t end);
 
+/* True if enough of the device's memory is left then for the other bytes that a call needs. */
+static inline bool ms_materialise_has_room(size_t bytes)
+{
+    enum { LEAST_PART = 8 };
+    size_t free, total;
+    return ms_driver.mem_get_info(&free, &total) == CUDA_SUCCESS && bytes < free &&
+           free - bytes >= total / LEAST_PART;
+}
+
 /* Copies [begin, end) from the address `from`, of the same context, where the same bytes are in
  * memory. The range is cached then. */
 CUresult ms_materialise_copied(struct ms_allocation *allocation, size_t begin, size_t end,

@@ -5,6 +5,8 @@
 
 #include "runtime/base/lock.h"
 #include "runtime/driver/flags.h"
+#include "runtime/files/host_snapshot.h"
+#include "runtime/fill/loaded.h"
 #include "runtime/fill/replay.h"
 #include "runtime/memory/space.h"
 #include "runtime/order/order.h"
@@ -166,12 +168,28 @@ static void add_result(const struct ms_copied *copied)
                                           copied->copy->id});
 }
 
+/* Both places wait for the same bytes of a snapshot. */
+static void note_waiting(const struct ms_copied *copied)
+{
+    struct ms_source *source = copied->content->source;
+    struct ms_loaded_place place = {source, copied->content->source_offset, copied->bytes,
+                                    copied->source->address + copied->from};
+    ms_host_snapshot_share(source);
+    if (!ms_host_snapshot_is_shared(source))
+        return;
+    ms_loaded_note(&place, MS_LOADED_WAITS);
+    place.address = copied->copy->address + copied->to;
+    ms_loaded_note(&place, MS_LOADED_WAITS);
+}
+
 bool ms_reuse_note(const struct ms_copied *copied)
 {
     const struct ms_content *content = copied->content;
     const struct ms_allocation *copy = copied->copy;
     if (content->kind == MS_LAUNCHED && copy != NULL)
         add_result(copied);
+    if (content->kind == MS_SOURCE && copy != NULL)
+        note_waiting(copied);
     if (!is_noted(content, copied->bytes))
         return false;
     const struct note note = make_note(copied->source, copied->from, copied->bytes, content);
@@ -246,19 +264,10 @@ static size_t count_there(const struct ms_allocation *original, const struct not
                : 0;
 }
 
-/* True if enough memory is left then for the other bytes that the call needs. */
-static bool has_room(size_t bytes)
-{
-    enum { LEAST_PART = 8 };
-    size_t free, total;
-    return ms_driver.mem_get_info(&free, &total) == CUDA_SUCCESS && bytes < free &&
-           free - bytes >= total / LEAST_PART;
-}
-
 static bool bring_in(struct ms_allocation *original, size_t at, size_t bytes)
 {
     return !ms_lineage_any(ms_allocation_lineage(original), at, at + bytes, MS_MISSING) ||
-           (has_room(bytes) &&
+           (ms_materialise_has_room(bytes) &&
             ms_materialise(original, at, at + bytes, MS_NEED_READ) == CUDA_SUCCESS);
 }
 
@@ -363,7 +372,8 @@ static bool is_result(struct ms_allocation *claimed, const struct ms_extent *ext
     const size_t bytes = extent->end - extent->begin;
     return content->kind == MS_LAUNCHED && !content->cached && content->recorded->input != NULL &&
            content->recorded->input->address == dependent->from &&
-           holds_input(claimed, content, bytes) && has_room(bytes + dependent->from_bytes);
+           holds_input(claimed, content, bytes) &&
+           ms_materialise_has_room(bytes + dependent->from_bytes);
 }
 
 static void make_results(struct ms_allocation *allocation, size_t begin, size_t end,

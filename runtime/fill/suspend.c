@@ -214,6 +214,13 @@ static bool stays(const struct ms_allocation *allocation)
     return allocation->is_opened || ms_allocation_has(allocation, MS_TRAIT_IS_EXPORTED);
 }
 
+/* The bytes cannot be sent again, so they are read as all that is only in device memory. */
+static void keep_snapshot(struct ms_content *content)
+{
+    if (ms_content_is_kept_snapshot(content))
+        *content = (struct ms_content){.kind = MS_RESIDENT};
+}
+
 /* Frees leftover memory, restores lineage, then reads the bytes that have to wait. */
 static bool prepare(struct suspension *suspension, struct ms_allocation *allocation)
 {
@@ -224,6 +231,8 @@ static bool prepare(struct suspension *suspension, struct ms_allocation *allocat
         CUDA_SUCCESS)
         return ms_fault_set(suspension->fault, "an NCCL group of the program is open");
     suspension->told->freed += ms_carve_give_back(allocation, MS_LEFTOVER);
+    if (ms_bytes_change_range(allocation, 0, allocation->bytes, keep_snapshot) != CUDA_SUCCESS)
+        return is_short_of_memory(suspension);
     if (suspension->can_restore)
         ms_restore(allocation, &suspension->restoring);
     return read_allocation(suspension, allocation);

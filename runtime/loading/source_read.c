@@ -235,9 +235,9 @@ CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *b
 {
     const struct ms_file *file = ms_source_file(source);
     if (file == NULL) {
-        const struct ms_host_snapshot *snapshot = ms_source_snapshot(source);
-        *bytes_out = (const unsigned char *)ms_host_snapshot_data(snapshot) + offset;
-        return CUDA_SUCCESS;
+        const unsigned char *data = ms_host_snapshot_data(ms_source_snapshot(source));
+        *bytes_out = data + offset;
+        return data != NULL ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
     }
     if (bytes_out != NULL)
         *bytes_out = buffer;

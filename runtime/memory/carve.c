@@ -7,6 +7,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/base/ranges.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/ready.h"
 #include "runtime/memory/recorded_launch.h"
@@ -87,9 +88,26 @@ static bool may_be_ready(const struct ms_allocation *allocation)
            lineage->resident_bytes + lineage->dead_bytes == ms_mapped_bytes(lineage);
 }
 
+static void keep_unwanted(struct ms_content *content)
+{
+    if (ms_content_is_kept_snapshot(content) && !ms_host_snapshot_is_wanted(content->source, 0))
+        *content = (struct ms_content){.kind = MS_RESIDENT};
+}
+
+/* Makes bytes of snapshots resident that no other place wants any more, where all is present. */
+static void settle_snapshots(struct ms_allocation *allocation)
+{
+    const struct ms_lineage *lineage = &MS_OWN(allocation)->lineage;
+    const struct ms_range all = {0, allocation->bytes};
+    if (lineage->kind_bytes[MS_SOURCE] > lineage->file_bytes &&
+        lineage->deferred_bytes == lineage->cached_bytes && MS_OWN(allocation)->shadow == NULL)
+        ms_lineage_change(&MS_OWN(allocation)->lineage, &all, 1, keep_unwanted);
+}
+
 /* The program has returned the block at offset: notes the block if it is ready. */
 static void add_ready(struct ms_allocation *allocation, size_t offset)
 {
+    settle_snapshots(allocation);
     const struct ms_extent extent = ms_lineage_at(&MS_OWN(allocation)->lineage, offset);
     if (extent.content.kind != MS_RESIDENT || !may_be_ready(allocation))
         return;

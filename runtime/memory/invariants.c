@@ -3,6 +3,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/files/file.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/memory/extent_states.h"
 #include "runtime/memory/memory_internal.h"
 #include "runtime/memory/parked.h"
@@ -255,7 +256,7 @@ static bool refers_to_enough(const struct ms_extent *extent)
     case MS_SOURCE:
         return ms_content_file(content) != NULL
                    ? holds((uint64_t)ms_file_stat(ms_content_file(content))->st_size, extent)
-                   : !content->cached;
+                   : !content->cached || ms_host_snapshot_is_shared(content->source);
     case MS_LAUNCHED:
         return holds(content->recorded->before.bytes, extent) &&
                is_missing(&content->recorded->before) &&

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/files/host_snapshot.h"
 
 static bool refers(enum ms_kind kind)
 {
@@ -12,14 +13,20 @@ static bool refers(enum ms_kind kind)
 
 static void hold(const struct ms_extent *extent)
 {
-    if (refers(extent->content.kind))
-        ms_counted_take(extent->content.owned);
+    if (!refers(extent->content.kind))
+        return;
+    ms_counted_take(extent->content.owned);
+    if (extent->content.kind == MS_SOURCE && !extent->content.cached)
+        ms_host_snapshot_want(extent->content.source);
 }
 
 static void let_go(const struct ms_extent *extent)
 {
-    if (refers(extent->content.kind))
-        ms_counted_drop(extent->content.owned);
+    if (!refers(extent->content.kind))
+        return;
+    if (extent->content.kind == MS_SOURCE && !extent->content.cached)
+        ms_host_snapshot_want_no_more(extent->content.source);
+    ms_counted_drop(extent->content.owned);
 }
 
 bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes)
@@ -267,10 +274,12 @@ bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges
     return true;
 }
 
+/* The extent itself is one of those that want the bytes of a snapshot. */
 static bool can_be_cached(const struct ms_content *content)
 {
     return content->kind == MS_FILL || content->kind == MS_LAUNCHED ||
-           ms_content_file(content) != NULL;
+           ms_content_file(content) != NULL ||
+           (content->kind == MS_SOURCE && ms_host_snapshot_is_wanted(content->source, 1));
 }
 
 static void make_present(struct ms_content *content)

@@ -90,6 +90,13 @@ static inline bool ms_content_is_present(const struct ms_content *content)
     return content->kind == MS_RESIDENT || content->cached;
 }
 
+/* Bytes of a snapshot that are cached: others get them from here, but a replay cannot. */
+static inline bool ms_content_is_kept_snapshot(const struct ms_content *content)
+{
+    return content->kind == MS_SOURCE && content->cached &&
+           ms_source_snapshot(content->source) != NULL;
+}
+
 /* The file that the bytes come from; NULL: none. */
 static inline struct ms_file *ms_content_file(const struct ms_content *content)
 {
@@ -236,7 +243,8 @@ bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges
                        ms_content_change *change);
 
 /* The bytes of the ranges came into memory: content that can be replayed becomes cached, the rest
- * resident. A snapshot becomes resident, which frees host memory. */
+ * resident. A snapshot becomes resident, which frees host memory; while other extents want bytes of
+ * a shared one (host_snapshot.h) it becomes cached, and is never made from the snapshot again. */
 bool ms_lineage_set_present(struct ms_lineage *lineage, const struct ms_range *ranges,
                             size_t count);
 

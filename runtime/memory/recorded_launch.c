@@ -42,7 +42,7 @@ static bool is_current(const struct ms_lineage *lineage)
 bool ms_recorded_launch_is_current(const struct ms_content *content)
 {
     if (content->kind == MS_SOURCE)
-        return ms_source_read_is_current(content->source);
+        return !ms_content_is_kept_snapshot(content) && ms_source_read_is_current(content->source);
     if (content->kind != MS_LAUNCHED)
         return true;
     const struct ms_recorded_launch *recorded = content->recorded;

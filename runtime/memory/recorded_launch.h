@@ -73,5 +73,6 @@ static inline bool ms_recorded_launch_is_at(const struct ms_content *content,
            recorded->address + content->source_offset == address;
 }
 
-/* True if a replay would still give the same bytes: no file behind the content has changed. */
+/* True if a replay would still give the same bytes: no file behind the content has changed, and the
+ * content is no snapshot that is in memory. */
 bool ms_recorded_launch_is_current(const struct ms_content *content);

@@ -4,7 +4,11 @@
 #include <pthread.h>
 #include <semaphore.h>
 
+#include "runtime/files/host_snapshot.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/fill/reuse.h"
+#include "runtime/memory/bytes.h"
+#include "runtime/memory/carve.h"
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
 #include "tests/unit/between.h"
@@ -136,13 +140,18 @@ enum { LEAST = 256 << 10, PLACES = 1024 };
 
 static CUdeviceptr target;
 
+static void note(const struct ms_source *source, uint64_t offset, size_t bytes, CUdeviceptr address)
+{
+    ms_loaded_note(&(struct ms_loaded_place){source, offset, bytes, address}, MS_LOADED_IS_THERE);
+}
+
 /* What of these bytes of the file is copied to `target`; they are the file's. */
 static struct ms_range copy(struct ms_allocation *allocation, uint64_t offset, size_t bytes)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     memset((void *)(uintptr_t)target, 0xee, BYTES);
-    const struct ms_range range =
-        ms_loaded_copy(allocation, file.opened, offset, bytes, target, NULL);
+    const struct ms_loaded_place place = {file.source, offset, bytes, target};
+    const struct ms_range range = ms_loaded_copy(allocation, &place, NULL);
     CHECK(ms_space_try_claim(allocation->address) == NULL); /* it is the caller's still */
     ms_space_release(allocation);
     CHECK(range.begin == range.end || (offset <= range.begin && range.end <= offset + bytes));
@@ -190,10 +199,10 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, the_common_part_is_copied_if
 MS_TEST_BETWEEN(start_with_target, end_with_target, small_places_are_not_noted)
 {
     for (int i = 0; i < PLACES; i++)
-        ms_loaded_note(file.opened, 0, LEAST - 1, whole->address);
+        note(file.source, 0, LEAST - 1, whole->address);
     CHECK(is_copied(0, BYTES));
     for (int i = 0; i < PLACES; i++)
-        ms_loaded_note(file.opened, 0, LEAST, whole->address);
+        note(file.source, 0, LEAST, whole->address);
     check_copied(0, BYTES, 0, LEAST);
 }
 
@@ -202,10 +211,10 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, the_oldest_place_goes)
     struct test_file other;
     make_test_file(&other, "/tmp", BYTES);
     for (int i = 0; i < PLACES - 1; i++)
-        ms_loaded_note(other.opened, 0, LEAST, whole->address);
+        note(other.source, 0, LEAST, whole->address);
     CHECK(is_copied(0, BYTES)); /* and is the youngest */
     for (int i = 0; i < 2 * PLACES; i++)
-        ms_loaded_note(other.opened, 0, LEAST, whole->address);
+        note(other.source, 0, LEAST, whole->address);
     CHECK(!is_copied(0, BYTES));
     ms_source_drop(other.source);
 }
@@ -215,7 +224,8 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, bytes_of_another_file_are_no
     struct test_file other;
     make_test_file(&other, "/tmp", BYTES);
     CHECK(ms_space_claim(part->address) == part);
-    const struct ms_range range = ms_loaded_copy(part, other.opened, 0, BYTES, target, NULL);
+    const struct ms_loaded_place place = {other.source, 0, BYTES, target};
+    const struct ms_range range = ms_loaded_copy(part, &place, NULL);
     ms_space_release(part);
     CHECK_EQ(range.end, 0);
     ms_source_drop(other.source);
@@ -228,7 +238,7 @@ static bool is_copied_after(size_t begin, size_t end, const struct ms_content *c
 {
     const struct ms_content read = {.kind = MS_SOURCE, .cached = true, .source = file.source};
     fake_set(whole, 0, BYTES, &read);
-    ms_loaded_note(file.opened, 0, WANTED, whole->address);
+    note(file.source, 0, WANTED, whole->address);
     fake_set(whole, begin, end, content);
     return is_copied(0, WANTED);
 }
@@ -261,7 +271,7 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, a_place_that_has_changed_beh
     CHECK(is_copied_after(WANTED, BYTES, &resident));
     CHECK(!is_copied_after(WANTED - 1, BYTES, &resident));
     CHECK(!is_copied(0, WANTED - 1)); /* the place is gone */
-    ms_loaded_note(file.opened, 0, WANTED, whole->address);
+    note(file.source, 0, WANTED, whole->address);
     CHECK(is_copied(0, WANTED - 1));
 }
 
@@ -275,7 +285,7 @@ MS_TEST_BETWEEN(start_with_target, end_with_target,
     fake_allocation_free(whole);
     whole = fake_allocation(BYTES);
     for (uint64_t offset = AT; offset <= AT + PART; offset += LEAST) {
-        ms_loaded_note(file.opened, AT, BYTES - AT, part->address);
+        note(file.source, AT, BYTES - AT, part->address);
         const size_t bytes = offset < AT + PART ? AT + PART + 1 - offset : LEAST;
         CHECK_EQ(copy(whole, offset, bytes).end, 0);
     }
@@ -292,8 +302,8 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, a_place_behind_its_allocatio
     fake_set(part, PART - FAKE_GRANULE, PART, &(struct ms_content){.kind = MS_RESIDENT});
     fake_allocation_free(whole);
     whole = fake_allocation(BYTES);
-    ms_loaded_note(file.opened, BEGIN, PART, part->address);
-    ms_loaded_note(file.opened, FAKE_GRANULE, BYTES - FAKE_GRANULE, part->address);
+    note(file.source, BEGIN, PART, part->address);
+    note(file.source, FAKE_GRANULE, BYTES - FAKE_GRANULE, part->address);
     CHECK_EQ(copy(whole, BEGIN, PART).end, 0);
 }
 
@@ -315,4 +325,207 @@ MS_TEST_BETWEEN(start_with_target, end_with_target, a_copy_that_cannot_be_waited
 MS_TEST_BETWEEN(start_with_target, end_with_target, a_place_in_the_same_allocation_is_copied)
 {
     CHECK_EQ(copy(whole, AT, LEAST).end, AT + LEAST);
+}
+
+/* --- snapshots */
+
+enum { COPIES = 3 };
+
+static struct ms_allocation *places[COPIES];
+static unsigned char *bytes_of_host;
+static uint64_t kept_before;
+
+/* The program copies the bytes of a place on to another, as the lineage has them. */
+static void copy_on(size_t from, size_t to)
+{
+    CHECK(ms_space_claim(places[from]->address) == places[from]);
+    const struct ms_content content = ms_lineage_at(ms_allocation_lineage(places[from]), 0).content;
+    CHECK(!content.cached);
+    ms_reuse_note(&(struct ms_copied){&content, places[from], 0, places[to], 0, BYTES});
+    fake_set(places[to], 0, BYTES, &content);
+    ms_space_release(places[from]);
+}
+
+/* One host buffer, in three places. */
+static void start_with_snapshot(void)
+{
+    fake_start();
+    kept_before = ms_counter_get(MS_GAUGE_SNAPSHOT);
+    struct ms_host_snapshot *snapshot = ms_host_snapshot_create(BYTES, MS_SNAPSHOT_ANY);
+    bytes_of_host = malloc(BYTES);
+    CHECK(snapshot != NULL && bytes_of_host != NULL);
+    for (size_t i = 0; i < BYTES; i++)
+        bytes_of_host[i] = (unsigned char)(i * 7 + i / 251);
+    memcpy(ms_host_snapshot_data(snapshot), bytes_of_host, BYTES);
+    for (size_t i = 0; i < COPIES; i++)
+        places[i] = fake_allocation(BYTES);
+    fake_set(places[0], 0, BYTES,
+             &(struct ms_content){.kind = MS_SOURCE, .source = ms_host_snapshot_source(snapshot)});
+    ms_host_snapshot_drop(snapshot);
+    copy_on(0, 1);
+    copy_on(0, 2);
+}
+
+static void free_place(size_t at)
+{
+    fake_check_allocation(places[at]);
+    fake_allocation_free(places[at]);
+    places[at] = NULL;
+}
+
+static void end_with_snapshot(void)
+{
+    for (size_t i = 0; i < COPIES; i++) {
+        if (places[i] != NULL)
+            free_place(i);
+    }
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), kept_before);
+    fake_check_empty();
+    free(bytes_of_host);
+}
+
+static bool is_kept(void)
+{
+    return ms_counter_get(MS_GAUGE_SNAPSHOT) > kept_before;
+}
+
+static struct ms_content content_of(size_t at)
+{
+    return ms_lineage_at(ms_allocation_lineage(places[at]), 0).content;
+}
+
+static void check_place(size_t at)
+{
+    CHECK_BYTES((void *)(uintptr_t)places[at]->address, bytes_of_host, BYTES);
+}
+
+MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot, a_snapshot_is_sent_once_to_all_its_places)
+{
+    CHECK_EQ(need(places[1], MS_NEED_READ), BYTES);
+    CHECK(content_of(1).cached && is_kept());
+    CHECK_EQ(content_of(0).cached, false);
+    CHECK_EQ(need(places[0], MS_NEED_READ), 0);
+    CHECK(content_of(0).cached && is_kept());
+    CHECK_EQ(need(places[2], MS_NEED_READ), 0);
+    CHECK_EQ(content_of(2).kind, MS_RESIDENT);
+    CHECK(!is_kept());
+    for (size_t i = 0; i < COPIES; i++)
+        check_place(i);
+}
+
+MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot, a_snapshot_goes_when_the_last_place_is_set)
+{
+    need(places[1], MS_NEED_READ);
+    fake_set(places[0], 0, BYTES, &(struct ms_content){.kind = MS_FILL});
+    CHECK(is_kept());
+    fake_set(places[2], 0, BYTES, &(struct ms_content){.kind = MS_FILL});
+    CHECK(!is_kept());
+    CHECK(content_of(1).cached);
+    check_place(1);
+    CHECK_EQ(need(places[1], MS_NEED_READ_WRITE), 0);
+    CHECK_EQ(content_of(1).kind, MS_RESIDENT);
+    check_place(1);
+}
+
+MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot,
+                a_snapshot_goes_when_the_last_place_is_freed)
+{
+    need(places[1], MS_NEED_READ);
+    free_place(0);
+    CHECK(is_kept());
+    free_place(2);
+    CHECK(!is_kept());
+    check_place(1);
+}
+
+/* A kernel may change the bytes. */
+MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot,
+                other_places_get_a_snapshot_before_it_changes)
+{
+    CHECK_EQ(need(places[1], MS_NEED_REACH), BYTES);
+    CHECK(!is_kept());
+    CHECK_EQ(content_of(1).kind, MS_RESIDENT);
+    memset((void *)(uintptr_t)places[1]->address, 1, BYTES);
+    CHECK_EQ(need(places[0], MS_NEED_REACH) + need(places[2], MS_NEED_REACH), 0);
+    check_place(0);
+    check_place(2);
+}
+
+MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot,
+                a_read_place_hands_on_before_it_is_overwritten)
+{
+    need(places[1], MS_NEED_READ);
+    CHECK_EQ(need(places[1], MS_NEED_OVERWRITE), 0);
+    memset((void *)(uintptr_t)places[1]->address, 1, BYTES);
+    CHECK_EQ(need(places[0], MS_NEED_READ) + need(places[2], MS_NEED_READ), 0);
+    check_place(0);
+    check_place(2);
+}
+
+/* Nothing is in memory that could be copied. */
+MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot,
+                a_place_that_is_overwritten_hands_nothing_on)
+{
+    need(places[1], MS_NEED_OVERWRITE);
+    CHECK_EQ(content_of(0).kind, MS_SOURCE);
+    CHECK_EQ(need(places[0], MS_NEED_READ), BYTES);
+    CHECK_EQ(need(places[2], MS_NEED_READ), 0);
+    check_place(0);
+    check_place(2);
+}
+
+MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot, a_part_hands_on_its_bytes_alone)
+{
+    enum { CUT = BYTES / 2 };
+    CHECK(ms_space_claim(places[1]->address) == places[1]);
+    CHECK_EQ(ms_materialise(places[1], CUT, BYTES, MS_NEED_REACH), CUDA_SUCCESS);
+    ms_space_release(places[1]);
+    memset((void *)(uintptr_t)(places[1]->address + CUT), 1, CUT);
+    CHECK_EQ(content_of(0).kind, MS_SOURCE);
+    CHECK_EQ(need(places[0], MS_NEED_REACH), CUT);
+    CHECK_EQ(need(places[2], MS_NEED_READ) + need(places[1], MS_NEED_READ), 0);
+    check_place(0);
+    check_place(2);
+    CHECK_BYTES((void *)(uintptr_t)places[1]->address, bytes_of_host, CUT);
+}
+
+/* Memory that has given its place to other bytes is never taken for the snapshot. */
+MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot,
+                a_place_with_other_bytes_than_the_snapshot_is_not_copied)
+{
+    need(places[1], MS_NEED_READ);
+    need(places[0], MS_NEED_READ);
+    ms_loaded_note(&(struct ms_loaded_place){content_of(2).source, 0, BYTES, places[1]->address},
+                   MS_LOADED_IS_THERE);
+    fake_set(places[1], 0, BYTES, &(struct ms_content){.kind = MS_RESIDENT});
+    memset((void *)(uintptr_t)places[1]->address, 1, BYTES);
+    free_place(0);
+    CHECK_EQ(need(places[2], MS_NEED_READ), BYTES);
+    check_place(2);
+}
+
+/* Eviction gives back no bytes that could not be sent again. */
+MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot, eviction_leaves_bytes_of_a_snapshot)
+{
+    need(places[1], MS_NEED_READ);
+    CHECK(ms_space_claim(places[1]->address) == places[1]);
+    CHECK_EQ(ms_carve_give_back(places[1], MS_RESTORABLE), 0);
+    ms_space_release(places[1]);
+    CHECK_EQ(content_of(1).kind, MS_RESIDENT);
+    check_place(1);
+    CHECK_EQ(need(places[0], MS_NEED_READ), BYTES);
+    CHECK_EQ(need(places[2], MS_NEED_READ), 0);
+    check_place(2);
+}
+
+/* Little of the device's memory is left. */
+MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot, where_memory_is_short_places_wait)
+{
+    fake_fail(FAKE_mem_get_info, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(need(places[1], MS_NEED_REACH), BYTES);
+    memset((void *)(uintptr_t)places[1]->address, 1, BYTES);
+    need(places[0], MS_NEED_READ);
+    need(places[2], MS_NEED_READ);
+    check_place(0);
+    check_place(2);
 }

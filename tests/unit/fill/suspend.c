@@ -9,6 +9,7 @@
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/driver/quiesce.h"
+#include "runtime/files/host_snapshot.h"
 #include "runtime/fill/hold_up.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/origins.h"
@@ -164,6 +165,22 @@ STORY(suspending_stores_written_bytes_and_brings_them_back, fills(G, 3 * G, 5),
       IS(at(4 * G).content.kind == MS_FILL && at(4 * G).content.pattern == 0), resumes(),
       finds(G, 3 * G, 5), finds(4 * G, 5 * G, 0), finds(6 * G, 7 * G, 7), has_resident(0, 4 * G),
       has_memory(0, 4 * G) /* what was never written has none */)
+/* Bytes of a snapshot are in memory, and another extent waits for them. */
+static void has_kept_snapshot(void)
+{
+    struct ms_host_snapshot *snapshot = ms_host_snapshot_create(G, MS_SNAPSHOT_ANY);
+    struct ms_content content = {.kind = MS_SOURCE, .source = ms_host_snapshot_source(snapshot)};
+    memset(ms_host_snapshot_data(snapshot), 5, G);
+    ms_host_snapshot_share(content.source);
+    fills(0, G, 5);
+    writes(0, 3 * G, 4 * G, content);
+    content.cached = true;
+    writes(0, 0, G, content);
+    ms_host_snapshot_drop(snapshot);
+}
+
+STORY(suspending_stores_bytes_of_a_snapshot_that_are_in_memory, has_kept_snapshot(), suspends(),
+      tells(G, 0, G, 0), device_lends(0), resumes(), finds(0, G, 5))
 STORY(suspending_reads_no_allocation_without_written_bytes, writes(0, 0, 2 * G, sevens), suspends(),
       tells(0, 0, 0, 0),
       EQUALS(fake.calls[FAKE_memcpy_dtoh_async] + fake.calls[FAKE_mem_host_alloc], 0), resumes(),

@@ -337,6 +337,72 @@ MS_TEST(patterns_keep_their_bytes_when_moved)
     }
 }
 
+static uint64_t snapshot_bytes_of(struct ms_lineage *lineages, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        ms_lineage_cleanup(&lineages[i]);
+    return ms_counter_get(MS_GAUGE_SNAPSHOT);
+}
+
+/* Two lineages with the same snapshot; the second one keeps a part of it. */
+static void make_two(struct ms_lineage lineages[2], bool is_shared)
+{
+    const struct ms_content content = {.kind = MS_SOURCE, .source = sources[0]};
+    if (is_shared)
+        ms_host_snapshot_share(sources[0]);
+    for (size_t i = 0; i < 2; i++) {
+        CHECK(ms_lineage_init(&lineages[i], BYTES));
+        CHECK(ms_lineage_set(&lineages[i], 0, i == 0 ? BYTES : 10, &content));
+    }
+    ms_source_drop(sources[0]);
+}
+
+static bool becomes_cached(struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    const struct ms_range range = {begin, end};
+    CHECK(ms_lineage_set_present(lineage, &range, 1));
+    check_valid(lineage);
+    return ms_lineage_at(lineage, begin).content.cached;
+}
+
+MS_TEST_AFTER(make_sources, a_shared_snapshot_is_cached_while_another_extent_wants_it)
+{
+    struct ms_lineage lineages[2];
+    size_t count;
+    make_two(lineages, true);
+    CHECK(becomes_cached(&lineages[0], 0, 20));
+    struct ms_extent *copy = ms_lineage_copy(&lineages[1], 0, BYTES, &count);
+    CHECK(ms_lineage_set(&lineages[1], 0, 10, &(struct ms_content){.kind = MS_FILL}));
+    CHECK(becomes_cached(&lineages[0], 20, 40)); /* for the copy */
+    ms_lineage_free_copy(copy, count);
+    CHECK(!becomes_cached(&lineages[0], 50, 60)); /* one extent alone */
+    CHECK_EQ(lineages[0].cached_bytes, 40);
+    CHECK_EQ(snapshot_bytes_of(lineages, 2), (SOURCES - 1) * BYTES);
+}
+
+MS_TEST_AFTER(make_sources, bytes_that_no_extent_wants_any_more_are_forgotten)
+{
+    struct ms_lineage lineages[2];
+    struct ms_host_snapshot *snapshot = ms_source_snapshot(sources[0]);
+    make_two(lineages, true);
+    CHECK(becomes_cached(&lineages[0], 0, BYTES));
+    CHECK(ms_host_snapshot_data(snapshot) != NULL);
+    CHECK(!becomes_cached(&lineages[1], 0, 10));
+    CHECK(ms_host_snapshot_data(snapshot) == NULL);
+    CHECK_EQ(ms_counter_get(MS_GAUGE_SNAPSHOT), (SOURCES - 1) * BYTES);
+    CHECK_EQ(lineages[0].cached_bytes, BYTES);
+    CHECK_EQ(snapshot_bytes_of(lineages, 2), (SOURCES - 1) * BYTES);
+}
+
+MS_TEST_AFTER(make_sources, a_snapshot_that_is_not_copied_on_becomes_resident)
+{
+    struct ms_lineage lineages[2];
+    make_two(lineages, false);
+    CHECK(!becomes_cached(&lineages[0], 0, BYTES));
+    CHECK_EQ(lineages[0].resident_bytes, BYTES);
+    CHECK_EQ(snapshot_bytes_of(lineages, 2), (SOURCES - 1) * BYTES);
+}
+
 MS_TEST(a_snapshot_beyond_the_limit_is_refused)
 {
     char text[100] = {0};
