@@ -5,10 +5,9 @@
 #include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
 
-/* Few enough places to search them all, and copies large enough to be worth the search. A model and
- * its copy are two waiting places for each tensor. */
+/* Few enough places to search them all. A model and its copy are two waiting places for each
+ * tensor. */
 enum { PLACES = 1024, WAITING = 4096 };
-static const size_t min_bytes = (size_t)256 << 10;
 
 static struct {
     struct ms_lock lock;
@@ -18,7 +17,7 @@ static struct {
 
 void ms_loaded_note(const struct ms_loaded_place *place, enum ms_loaded_state state)
 {
-    if (place->bytes < min_bytes)
+    if (place->bytes < MS_LOADED_LEAST)
         return;
     ms_lock_take(&table.lock);
     if (state == MS_LOADED_IS_THERE)
@@ -37,11 +36,11 @@ static struct ms_range overlap(const struct ms_loaded_place *place,
     return (struct ms_range){begin, end < other_end ? end : other_end};
 }
 
-/* True if the place has at least min_bytes of the wanted bytes, and at other addresses. */
+/* True if the place has at least MS_LOADED_LEAST of the wanted bytes, and at other addresses. */
 static bool has_some(const struct ms_loaded_place *place, const struct ms_loaded_place *wanted)
 {
     const struct ms_range common = overlap(place, wanted);
-    return place->source == wanted->source && common.begin + min_bytes <= common.end &&
+    return place->source == wanted->source && common.begin + MS_LOADED_LEAST <= common.end &&
            place->address - place->offset != wanted->address - wanted->offset;
 }
 
@@ -106,7 +105,7 @@ struct ms_range ms_loaded_copy(struct ms_allocation *allocation,
                                const struct ms_loaded_place *place, CUstream stream)
 {
     struct ms_loaded_place loaded;
-    while (place->bytes >= min_bytes && take_place(table.loaded, PLACES, place, &loaded)) {
+    while (place->bytes >= MS_LOADED_LEAST && take_place(table.loaded, PLACES, place, &loaded)) {
         const struct ms_range wanted = overlap(&loaded, place);
         const struct ms_loaded_place part = part_of(&loaded, wanted.begin, wanted.end);
         if (!copy_part(allocation, &part, loaded.address,
@@ -122,7 +121,7 @@ bool ms_loaded_take_waiting(const struct ms_loaded_place *place,
                             struct ms_loaded_place *waiting_out)
 {
     struct ms_loaded_place whole;
-    if (place->bytes < min_bytes || !take_place(table.waiting, WAITING, place, &whole))
+    if (place->bytes < MS_LOADED_LEAST || !take_place(table.waiting, WAITING, place, &whole))
         return false;
     const struct ms_range common = overlap(&whole, place);
     const struct ms_loaded_place before = part_of(&whole, whole.offset, common.begin);

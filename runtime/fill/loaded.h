@@ -18,7 +18,10 @@ struct ms_loaded_place {
     CUdeviceptr address;
 };
 
-/* Notes a place, unless it is small. */
+/* Smaller places are not noted: a search costs as much as to send them. */
+enum { MS_LOADED_LEAST = 256 << 10 };
+
+/* Notes a place. */
 enum ms_loaded_state { MS_LOADED_IS_THERE, MS_LOADED_WAITS };
 void ms_loaded_note(const struct ms_loaded_place *place, enum ms_loaded_state state);
 

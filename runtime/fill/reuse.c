@@ -171,15 +171,25 @@ static void add_result(const struct ms_copied *copied)
 /* Both places wait for the same bytes of a snapshot. */
 static void note_waiting(const struct ms_copied *copied)
 {
-    struct ms_source *source = copied->content->source;
-    struct ms_loaded_place place = {source, copied->content->source_offset, copied->bytes,
-                                    copied->source->address + copied->from};
-    ms_host_snapshot_share(source);
-    if (!ms_host_snapshot_is_shared(source))
-        return;
+    struct ms_loaded_place place = {copied->content->source, copied->content->source_offset,
+                                    copied->bytes, copied->source->address + copied->from};
     ms_loaded_note(&place, MS_LOADED_WAITS);
     place.address = copied->copy->address + copied->to;
     ms_loaded_note(&place, MS_LOADED_WAITS);
+}
+
+/* Notes a copy of bytes of a snapshot. True if they were copied before, and are sent at once: then
+ * they should come into memory instead. */
+static bool note_snapshot(const struct ms_copied *copied)
+{
+    struct ms_source *source = copied->content->source;
+    const bool is_again = ms_host_snapshot_is_shared(source);
+    if (copied->bytes < MS_LOADED_LEAST || copied->content->cached)
+        return false;
+    ms_host_snapshot_share(source);
+    if (copied->copy != NULL)
+        note_waiting(copied);
+    return copied->copy == NULL && is_again && !is_left();
 }
 
 bool ms_reuse_note(const struct ms_copied *copied)
@@ -188,8 +198,8 @@ bool ms_reuse_note(const struct ms_copied *copied)
     const struct ms_allocation *copy = copied->copy;
     if (content->kind == MS_LAUNCHED && copy != NULL)
         add_result(copied);
-    if (content->kind == MS_SOURCE && copy != NULL)
-        note_waiting(copied);
+    if (content->kind == MS_SOURCE && ms_content_file(content) == NULL)
+        return note_snapshot(copied);
     if (!is_noted(content, copied->bytes))
         return false;
     const struct note note = make_note(copied->source, copied->from, copied->bytes, content);

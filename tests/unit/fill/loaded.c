@@ -438,6 +438,19 @@ MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot,
     check_place(1);
 }
 
+/* A copy to bytes that are in memory gets them from the host, once. */
+MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot, a_snapshot_is_sent_past_its_place_once)
+{
+    struct ms_host_snapshot *snapshot = ms_host_snapshot_create(BYTES, MS_SNAPSHOT_ANY);
+    const struct ms_content content = {.kind = MS_SOURCE,
+                                       .source = ms_host_snapshot_source(snapshot)};
+    struct ms_copied copied = {&content, places[0], 0, NULL, 0, MS_LOADED_LEAST - 1};
+    CHECK(!ms_reuse_note(&copied) && !ms_reuse_note(&copied));
+    copied.bytes = MS_LOADED_LEAST;
+    CHECK(!ms_reuse_note(&copied) && ms_reuse_note(&copied));
+    ms_host_snapshot_drop(snapshot);
+}
+
 /* A kernel may change the bytes. */
 MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot,
                 other_places_get_a_snapshot_before_it_changes)
