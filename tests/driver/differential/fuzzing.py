@@ -70,7 +70,7 @@ COSTS = (
     Cost("scratch memory", "", 0, 8, False, "that of the last replay is kept, with its sink, until memory is needed"),
     Cost("many blocks", "many blocks", 0, 60, False, "each of 60 small allocations has a granule"),
     Cost("suspending", "suspend", ANY, ANY, False, "what is suspended is sent again, by design"),
-    Cost("host copies", COPIES, 1 * MIB, 0, True, "one of 256 KiB or more is sent to each place that it was copied to",
+    Cost("many pieces", "many pieces", 1 * MIB, 0, True, "a host copy is sent in pieces of less than 256 KiB to each place",
          without=("no snapshots",)),
 )
 # Where memory is short the shim gives it back and sends again; a plan's remote bytes are sent for each read, so a batch with
