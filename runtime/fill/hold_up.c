@@ -61,8 +61,3 @@ bool ms_hold_up_begin(struct ms_fault *fault)
     } while (now < until);
     return refuse_busy(fault);
 }
-
-void ms_hold_up_end(void)
-{
-    ms_quiesce_end();
-}

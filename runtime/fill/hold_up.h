@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "runtime/document/fault.h"
+#include "runtime/driver/quiesce.h"
 
 /* Waits up to METASHARD_SUSPEND_MS. False: the program goes on, and *fault says why. The caller
  * holds no claim. */
@@ -18,4 +19,7 @@ bool ms_hold_up_begin(struct ms_fault *fault);
  * may have queued work meanwhile. */
 bool ms_hold_up_is_quiet(void);
 
-void ms_hold_up_end(void);
+static inline void ms_hold_up_end(void)
+{
+    ms_quiesce_end();
+}

@@ -65,12 +65,12 @@ bool __wrap_ms_hold_up_begin(struct ms_fault *fault)
     return is_held_up;
 }
 
-void __real_ms_hold_up_end(void);
-void __wrap_ms_hold_up_end(void);
-void __wrap_ms_hold_up_end(void)
+void __real_ms_quiesce_end(void);
+void __wrap_ms_quiesce_end(void);
+void __wrap_ms_quiesce_end(void)
 {
     let_go++;
-    __real_ms_hold_up_end();
+    __real_ms_quiesce_end();
 }
 
 static struct test_file file;
