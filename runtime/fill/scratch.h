@@ -33,8 +33,8 @@ struct ms_scratch {
 /*
  * Takes scratch memory of the device for [begin, end) of a block. All of the block, which begins at
  * *address_out, can be written. Two threads never share scratch memory: while both kept ones are in
- * use, the function fills in `own`. The caller waits for the work that uses the memory before giving
- * it back.
+ * use, the function fills in `own`. The caller waits for the work that uses the memory before
+ * giving it back.
  */
 CUresult ms_scratch_take(CUdevice device, size_t block_bytes, size_t begin, size_t end,
                          struct ms_scratch *own, struct ms_scratch **scratch_out,
