@@ -236,8 +236,10 @@ CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *b
     const struct ms_file *file = ms_source_file(source);
     if (file == NULL) {
         const unsigned char *data = ms_host_snapshot_data(ms_source_snapshot(source));
+        if (data == NULL) /* forgotten, because nothing wanted the bytes any more */
+            return CUDA_ERROR_OPERATING_SYSTEM;
         *bytes_out = data + offset;
-        return data != NULL ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+        return CUDA_SUCCESS;
     }
     if (bytes_out != NULL)
         *bytes_out = buffer;
