@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The start of a process, and what it leaves and says at its end. */
+#include "runtime/files/host_snapshot.h"
 #include "runtime/start/lifetime.h"
 
 #include <dirent.h>
@@ -35,7 +36,6 @@ static char text[64 << 10]; /* what the process has said */
 
 static unsigned naps, locks, refused_locks, controlled, watched;
 static bool advice_fails, folder_fails, stream_fails;
-static uint64_t limit;
 static char rules[64];
 static ms_tensor_namer *namer;
 
@@ -87,12 +87,6 @@ void __wrap_ms_control_start(void)
 {
     CHECK(ms_is_started());
     controlled++;
-}
-
-void __wrap_ms_host_snapshot_set_limit(uint64_t bytes);
-void __wrap_ms_host_snapshot_set_limit(uint64_t bytes)
-{
-    limit = bytes;
 }
 
 void __wrap_ms_rules_read(const char *user_path);
@@ -250,7 +244,8 @@ MS_TEST_AFTER(start, the_start_hands_on_what_was_configured)
 {
     setenv("METASHARD_SNAPSHOT_BYTES", "123", 1);
     begin();
-    CHECK(limit == 123 && watched == 1 && controlled == 1 && namer == ms_placement_query_name);
+    CHECK(atomic_load(&ms_host_snapshot_limit) == 123 && watched == 1 && controlled == 1 &&
+          namer == ms_placement_query_name);
     CHECK_EQ(strlen(rules), 0);
 }
 
