@@ -342,8 +342,8 @@ static void copy_on(size_t from, size_t to)
     const struct ms_content content = ms_lineage_at(ms_allocation_lineage(places[from]), 0).content;
     CHECK(!content.cached);
     ms_reuse_note(&(struct ms_copied){&content, places[from], 0, places[to], 0, BYTES});
-    fake_set(places[to], 0, BYTES, &content);
     ms_space_release(places[from]);
+    fake_set(places[to], 0, BYTES, &content);
 }
 
 /* One host buffer, in three places. */
