@@ -171,7 +171,7 @@ def run(command, environment, files=(), timeout=600):
 
 
 def collective_calls(brought_bytes, granule=GRANULE):
-    """What a rank may have more to which others bring so many bytes, or which brings them to others."""
+    """What a rank may have more to which others bring so many bytes of a model, once, or which brings them to others."""
     return {"memory_calls": COLLECTIVE_CALLS * brought_bytes // granule}
 
 
