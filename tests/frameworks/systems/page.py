@@ -101,7 +101,7 @@ generators are in the same state.
 The model has Llama's shape: {model} MiB in bfloat16; the device's granules have {granule_kib} KiB. Figures in MiB. *Shard*: what the largest rank holds in the end.
 *Device peak*: all memory of the device, of the worst rank but 0; *of rank 0* that of rank 0, which in some systems
 has the whole model and sends it. *Host peak*: the most anonymous memory of a process, looked at 100 times a
-second, PyTorch's own {host} included; pages of mapped files can be dropped and are not in it. Here MetaShard saves
+second, PyTorch's own {host} included, where malloc keeps no freed memory of 1 MiB or more; pages of mapped files can be dropped and are not in it. Here MetaShard saves
 nothing: what a program builds on the host is there, and small things are kept beside it. *Read*: by system calls, what
 MetaShard asks of `/proc` among it; what a program reads through a mapping is not. *Bus*: copied to the devices; *wire*:
 sent between ranks; these three of all ranks together. *Seconds*: the slowest rank's, from the start of the script until
