@@ -22,8 +22,9 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-/* More pieces let memory that is needed no more go sooner, but each piece costs some calls. */
-enum { PIECES = 64 };
+/* More pieces let memory that is needed no more go sooner, but each piece costs three calls. A
+ * gathered tensor ends within a granule, which has memory of its own and costs two calls more. */
+enum { PIECES = 64, LEAST_GATHERED = 2 };
 
 /* True for bytes that are received or sent as a whole and then copied on: tensors that a kernel has
  * put one behind the other, without memory, or bytes that are gathered while a model is loaded. */
@@ -90,12 +91,15 @@ static void drop_pieces(struct ms_park *park)
     *park = (struct ms_park){0};
 }
 
-static size_t piece_bytes(const struct ms_allocation *allocation, const struct ms_ranges *ranges)
+static size_t piece_bytes(const struct ms_allocation *allocation, const struct ms_ranges *ranges,
+                          const struct ms_receive_role *role)
 {
+    const size_t least = role->gathers ? LEAST_GATHERED : 1;
     size_t granules = 0;
     for (size_t i = 0; i < ranges->count; i++)
         granules += (ranges->list[i].end - ranges->list[i].begin) / allocation->granule;
-    return (granules + PIECES - 1) / PIECES * allocation->granule;
+    const size_t most = (granules + PIECES - 1) / PIECES;
+    return (most > least ? most : least) * allocation->granule;
 }
 
 /* The end of the piece that begins at `at`: bytes of `brief` are one piece up to the end of their
@@ -127,7 +131,8 @@ static size_t cut(const struct ms_ranges *ranges, size_t most, const struct ms_r
 }
 
 static CUresult create(const struct ms_allocation *allocation, const struct ms_ranges *ranges,
-                       const struct ms_ranges *brief, bool is_filled, struct ms_park *park)
+                       const struct ms_ranges *brief, const struct ms_receive_role *role,
+                       struct ms_park *park)
 {
     const size_t most = PIECES + ranges->count + 2 * brief->count;
     *park = (struct ms_park){.ranges = ms_heap_alloc(most * sizeof(*park->ranges)),
@@ -136,12 +141,13 @@ static CUresult create(const struct ms_allocation *allocation, const struct ms_r
         drop_pieces(park);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    const size_t count = cut(ranges, piece_bytes(allocation, ranges), brief, park->ranges);
+    const size_t bytes = piece_bytes(allocation, ranges, role);
+    const size_t count = cut(ranges, bytes, brief, park->ranges);
     CUresult result = CUDA_SUCCESS;
     while (park->count < count && result == CUDA_SUCCESS) {
         const struct ms_range piece = park->ranges[park->count];
         result = ms_parked_create(allocation->context, allocation->device, piece.end - piece.begin,
-                                  is_filled, &park->parked[park->count]);
+                                  role->sends, &park->parked[park->count]);
         park->count += result == CUDA_SUCCESS;
     }
     if (result != CUDA_SUCCESS)
@@ -167,10 +173,10 @@ static CUresult lend(struct ms_allocation *allocation, const struct ms_park *par
  * whose bytes stand elsewhere, too: their memory goes as soon as the work is done. Fails if there
  * are no ranges. */
 static CUresult lend_parked(struct ms_allocation *allocation, const struct ms_ranges *ranges,
-                            const struct ms_ranges *brief, bool is_filled, struct ms_park *park_out,
-                            struct ms_sink_mapping **lent_out)
+                            const struct ms_ranges *brief, const struct ms_receive_role *role,
+                            struct ms_park *park_out, struct ms_sink_mapping **lent_out)
 {
-    CUresult result = ranges->count > 0 ? create(allocation, ranges, brief, is_filled, park_out)
+    CUresult result = ranges->count > 0 ? create(allocation, ranges, brief, role, park_out)
                                         : CUDA_ERROR_NOT_SUPPORTED;
     if (result != CUDA_SUCCESS)
         return result;
@@ -331,12 +337,12 @@ static CUresult set_received(struct ms_allocation *allocation, size_t begin, siz
 /* Finds memory for [begin, end), except for the bytes that go to the sink. */
 static CUresult find_memory(struct ms_allocation *allocation, size_t begin, size_t end,
                             const struct ms_ranges *sinkable, const struct ms_ranges *parkable,
-                            const struct ms_receive_own *own, struct ms_receive *receive)
+                            const struct ms_receive_role *role, struct ms_receive *receive)
 {
     struct ms_ranges taken = {0}, brief = {0};
     CUresult result =
-        list_own(allocation, begin, own, &brief)
-            ? lend_parked(allocation, parkable, &brief, false, &receive->park, &receive->lent)
+        list_own(allocation, begin, role->own, &brief)
+            ? lend_parked(allocation, parkable, &brief, role, &receive->park, &receive->lent)
             : CUDA_ERROR_OUT_OF_MEMORY;
     ms_ranges_cleanup(&brief);
     /* Without parked memory, the range gets memory of its own. */
@@ -362,17 +368,17 @@ static void take_back(struct ms_allocation *allocation, struct ms_receive *recei
 
 static CUresult sink_and_park(struct ms_allocation *allocation, size_t begin, size_t end,
                               const struct ms_ranges *absent, const struct ms_ranges *sinkable,
-                              const struct ms_ranges *parkable, const struct ms_receive_own *own,
+                              const struct ms_ranges *parkable, const struct ms_receive_role *role,
                               struct ms_receive *receive)
 {
     CUresult result = ms_backing_sink_wait(ms_allocation_memory(allocation), begin, end);
     if (result == CUDA_SUCCESS)
-        result = find_memory(allocation, begin, end, sinkable, parkable, own, receive);
+        result = find_memory(allocation, begin, end, sinkable, parkable, role, receive);
     if (result == CUDA_SUCCESS && sinkable->count > 0)
         result = ms_backing_lend(ms_allocation_memory(allocation), NULL, sinkable->list,
                                  sinkable->count, allocation->context, &receive->sink);
     if (result == CUDA_SUCCESS)
-        result = set_received(allocation, begin, end, absent, &receive->park, own);
+        result = set_received(allocation, begin, end, absent, &receive->park, role->own);
     if (result != CUDA_SUCCESS)
         take_back(allocation, receive);
     return result;
@@ -447,7 +453,7 @@ static CUresult receive_parts(struct ms_allocation *allocation, size_t begin, si
     else
         result = sink_and_park(allocation, begin, end,
                                passes && sinkable.count > 0 ? &remote_parts : &sinkable, &sinkable,
-                               &parkable, role->own, receive);
+                               &parkable, role, receive);
     count_received(allocation, begin, end, &sinkable, receive);
     ms_ranges_cleanup(&remote_parts);
     ms_ranges_cleanup(&sinkable);
@@ -599,7 +605,7 @@ static CUresult park_and_fill(struct ms_allocation *allocation, size_t begin, si
     if (result == CUDA_SUCCESS)
         result = cover_rest(allocation, begin, end, parkable, true);
     if (result == CUDA_SUCCESS)
-        result = lend_parked(allocation, parkable, role->gathers ? parkable : &none, true,
+        result = lend_parked(allocation, parkable, role->gathers ? parkable : &none, role,
                              &receive->park, &receive->lent);
     if (result == CUDA_SUCCESS)
         result = fill(&(struct filling){allocation, begin, end, &receive->park});

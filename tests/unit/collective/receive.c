@@ -737,17 +737,17 @@ MS_TEST_BETWEEN(start_gathering, end_gathering, a_gather_leaves_out_bytes_that_n
     CHECK(byte_at(5 * G + 3) == 2 && byte_at(5 * G + 4) == 3 && byte_at(5 * G + 6) == 1);
 }
 
-/* Its memory goes as a whole when the gathering has run. Bytes of a snapshot stay received, piece
- * by piece; so does a granule with a byte that another rank has sent. */
+/* Its memory goes as a whole when the gathering has run. Bytes of a snapshot stay received, in
+ * pieces of two granules; so does a granule with a byte that another rank has sent. */
 MS_TEST(a_pattern_that_this_rank_gathers_is_one_piece)
 {
     enum { G = FAKE_GRANULE };
     const struct {
         bool is_snapshot;
         size_t begin, pieces;
-    } ways[] = {{false, 2 * G, GRANULES - 1},
-                {true, 2 * G, GRANULES},
-                {false, 2 * G + 2, GRANULES}};
+    } ways[] = {{false, G, 1 + 1 + (GRANULES - 3 + 1) / 2},
+                {true, G, GRANULES / 2},
+                {false, G + 2, 1 + 1 + (GRANULES - 3 + 1) / 2}};
     for (int i = 0; i < 3; i++) {
         start_gathering();
         ms_host_snapshot_set_limit(BYTES);
