@@ -12,6 +12,7 @@ KNOWN, with the figure and the cause. Such a row may only go or shrink: more tha
 import ctypes
 import os
 import select
+import struct
 import subprocess
 import threading
 from collections import namedtuple
@@ -112,18 +113,23 @@ def ranks_in(folder, world):
 
 class Watch(threading.Thread):
     """The most anonymous memory of processes, sampled, and how often files are opened (inotify(7)). processes: a function,
-    {key: process} of those that are to be looked at now. files: of which no other process opens one meanwhile."""
+    {key: process} of those that are to be looked at now. files: of which no other process opens one meanwhile.
+
+    The kernel tells an event that equals the one before it once. So the folders are watched too: each open is told of the folder
+    and then of the file, and two opens of a file are not equal neighbours."""
 
     SAMPLE_SECONDS = 0.01
-    IN_ACCESS, IN_OPEN, IN_CLOSE_NOWRITE = 0x1, 0x20, 0x10  # reads and closes stand between opens: equal events are told as one
+    IN_OPEN = 0x20
 
     def __init__(self, processes, files=()):
         super().__init__(daemon=True)
         libc = ctypes.CDLL(None)
         self.processes, self.events, self.is_over = processes, libc.inotify_init(), threading.Event()
         self.host_peaks, self.opens = {}, 0
-        for path in files:
-            libc.inotify_add_watch(self.events, os.fsencode(path), self.IN_OPEN | self.IN_ACCESS | self.IN_CLOSE_NOWRITE)
+        paths = [os.fsencode(path) for path in files]
+        for folder in {os.path.dirname(path) or b"." for path in paths}:
+            libc.inotify_add_watch(self.events, folder, self.IN_OPEN)
+        self.files = {libc.inotify_add_watch(self.events, path, self.IN_OPEN) for path in paths}
         self.start()
 
     def look(self):
@@ -132,9 +138,11 @@ class Watch(threading.Thread):
 
     def count(self, seconds):
         while select.select([self.events], [], [], seconds)[0]:
-            told = os.read(self.events, 65536)
-            for at in range(0, len(told), 16):  # an event of a file has no name behind it
-                self.opens += int.from_bytes(told[at + 4:at + 8], "little") == self.IN_OPEN
+            told, at = os.read(self.events, 65536), 0
+            while at < len(told):
+                watch, _, _, name_bytes = struct.unpack_from("iIII", told, at)
+                self.opens += watch in self.files
+                at += 16 + name_bytes
 
     def run(self):
         while not self.is_over.is_set():
