@@ -111,6 +111,15 @@ static bool wait_for_contexts(const struct way *way, const struct candidate *can
     return true;
 }
 
+bool ms_evict_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end)
+{
+    const struct ms_chunk *chunk = ms_backing_chunk(backing, offset);
+    const bool is_in = chunk != NULL && chunk->begin <= offset;
+    const size_t stop = chunk == NULL ? *end : is_in ? chunk->end : chunk->begin;
+    *end = stop < *end ? stop : *end;
+    return is_in && chunk->is_pinned;
+}
+
 static size_t evict(struct ms_allocation *allocation, void *argument)
 {
     (void)argument;

@@ -72,3 +72,7 @@ static inline enum ms_need ms_evict_need_in(const struct ms_allocation *allocati
     return elsewhere == need || ms_order_stream_context(stream) == allocation->context ? need
                                                                                        : elsewhere;
 }
+
+/* True if the byte at offset lies in a pinned chunk, which others may write. Moves *end, which lies
+ * behind offset, down to where the answer changes at the earliest. */
+bool ms_evict_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end);

@@ -178,7 +178,7 @@ static bool next_piece(const struct comparison *comparison, size_t at, size_t en
     const size_t step = granule < COMPARED_BYTES ? granule : COMPARED_BYTES;
     const size_t next = (at / step + 1) * step;
     *piece_out = (struct ms_range){at, next < end ? next : end};
-    return !ms_backing_is_pinned(ms_allocation_backing(allocation), at, &piece_out->end);
+    return !ms_evict_is_pinned(ms_allocation_backing(allocation), at, &piece_out->end);
 }
 
 static void compare_with_file(struct comparison *comparison, struct ms_range range)

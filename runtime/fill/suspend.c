@@ -140,7 +140,7 @@ static CUresult find_address(const struct ms_allocation *allocation, const struc
         result = ms_parked_read(content->parked, address_out);
         *address_out += content->source_offset;
     } else if (content->kind == MS_RESIDENT &&
-               !ms_backing_is_pinned(ms_allocation_backing(allocation), extent->begin, end)) {
+               !ms_evict_is_pinned(ms_allocation_backing(allocation), extent->begin, end)) {
         *address_out = allocation->address + extent->begin;
     }
     return result;
@@ -283,7 +283,7 @@ static size_t pinned_bytes(const struct ms_backing *backing)
     size_t bytes = 0;
     for (size_t at = 0, end; at < backing->bytes; at = end) {
         end = backing->bytes;
-        if (ms_backing_is_pinned(backing, at, &end))
+        if (ms_evict_is_pinned(backing, at, &end))
             bytes += end - at;
     }
     return bytes;

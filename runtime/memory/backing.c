@@ -278,15 +278,6 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
     return result;
 }
 
-bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end)
-{
-    const struct ms_chunk *chunk = ms_backing_chunk(backing, offset);
-    const bool is_in = chunk != NULL && chunk->begin <= offset;
-    const size_t stop = chunk == NULL ? *end : is_in ? chunk->end : chunk->begin;
-    *end = stop < *end ? stop : *end;
-    return is_in && chunk->is_pinned;
-}
-
 bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range)
 {
     const struct ms_chunk *chunk = ms_backing_chunk(backing, range->begin);

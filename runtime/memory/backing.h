@@ -134,10 +134,6 @@ static inline struct ms_chunk *ms_backing_chunk(const struct ms_backing *backing
 /* Cuts *range to its first part that lies in one chunk. False if there is none. */
 bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range);
 
-/* True if the byte at offset lies in a pinned chunk, which others may write. Moves *end, which lies
- * behind offset, down to where the answer changes at the earliest. */
-bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end);
-
 /* How many bytes of device memory the backing has. */
 static inline size_t ms_backing_bytes(const struct ms_backing *backing)
 {

@@ -7,6 +7,7 @@
 
 #include "runtime/driver/device_memory.h"
 #include "runtime/driver/peers.h"
+#include "runtime/fill/evict.h"
 #include "runtime/memory/addresses.h"
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
@@ -344,12 +345,12 @@ MS_TEST_BETWEEN(start, release, a_backing_tells_which_chunks_are_pinned)
     ms_backing_chunk(&backing, 2 * FAKE_GRANULE)->is_pinned = true;
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
         size_t end = rows[i].end * FAKE_GRANULE;
-        CHECK_EQ(ms_backing_is_pinned(&backing, rows[i].offset * FAKE_GRANULE, &end),
+        CHECK_EQ(ms_evict_is_pinned(&backing, rows[i].offset * FAKE_GRANULE, &end),
                  rows[i].is_pinned);
         CHECK_EQ(end, rows[i].wanted_end * FAKE_GRANULE);
     }
     size_t end = BYTES;
-    CHECK(ms_backing_is_pinned(&backing, 4 * FAKE_GRANULE - 1, &end)); /* the last byte */
+    CHECK(ms_evict_is_pinned(&backing, 4 * FAKE_GRANULE - 1, &end)); /* the last byte */
     CHECK_EQ(end, 4 * FAKE_GRANULE);
 }
 
@@ -823,7 +824,7 @@ MS_TEST_BETWEEN(start_join, end_join, only_one_chunk_has_a_handle_to_name)
     CHECK_EQ(ms_backing_make_real(&backing, FAKE_GRANULE, 2 * FAKE_GRANULE, &handle),
              CUDA_ERROR_UNKNOWN);
     size_t end = BYTES;
-    CHECK(!ms_backing_is_pinned(&backing, FAKE_GRANULE, &end));
+    CHECK(!ms_evict_is_pinned(&backing, FAKE_GRANULE, &end));
 }
 
 /* --- without host memory */
