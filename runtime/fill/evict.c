@@ -192,17 +192,21 @@ static const struct way trimming = {has_leftover, is_idle, evict_leftover, NULL}
 /*
  * Freeing returned blocks saves much memory while a program makes its model. A program that trains
  * wants all of that memory again, in the next launches. So trimming ends once it has cost more than
- * an eighth of the program's memory (ms_carve_trim_gain). It also ends once it has freed TIMES the
+ * an eighth of the program's memory (ms_space_sums). It also ends once it has freed TIMES the
  * program's memory, because the program would never settle otherwise.
  */
 static bool may_trim(void)
 {
     enum { TIMES = 4, PART = 8 };
     uint64_t live = 0;
-    for (CUdevice device = 0; device < MS_MAX_DEVICES; device++)
-        live += ms_space_sums(device).live;
-    const bool may = atomic_load(&trimmed_bytes) < TIMES * live &&
-                     ms_carve_trim_gain() + (int64_t)(live / PART) >= 0;
+    int64_t gain = 0;
+    for (CUdevice device = 0; device < MS_MAX_DEVICES; device++) {
+        const struct ms_space_sums sums = ms_space_sums(device);
+        live += sums.live;
+        gain += sums.trim_gain;
+    }
+    const bool may =
+        atomic_load(&trimmed_bytes) < TIMES * live && gain + (int64_t)(live / PART) >= 0;
     if (!may)
         ms_keep_memory();
     return may;

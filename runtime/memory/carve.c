@@ -329,11 +329,16 @@ enum ms_carved ms_carve_take(struct ms_allocation *allocation, size_t begin, siz
     return carved;
 }
 
-static _Atomic int64_t trim_gain;
+static _Atomic int64_t trim_gain[MS_MAX_DEVICES];
 
-int64_t ms_carve_trim_gain(void)
+int64_t ms_carve_trim_gain(CUdevice device)
 {
-    return atomic_load_explicit(&trim_gain, memory_order_relaxed);
+    return atomic_load_explicit(&trim_gain[device], memory_order_relaxed);
+}
+
+static void add_gain(const struct ms_allocation *allocation, int64_t bytes)
+{
+    atomic_fetch_add(&trim_gain[allocation->device], bytes);
 }
 
 /* How many bytes of [begin, end) lost their memory as MS_LEFTOVER and have not got it again. */
@@ -358,7 +363,7 @@ bool ms_carve_return(struct ms_allocation *allocation, size_t begin, size_t *end
         !MS_OWN(allocation)->has[MS_TRAIT_KEEPS_DEAD])
         ms_carve_set_leftover(allocation, MS_OWN(allocation)->leftover_bytes +
                                               present_bytes(allocation, begin, *end_out));
-    atomic_fetch_add(&trim_gain, (int64_t)trimmed_bytes(allocation, begin, *end_out));
+    add_gain(allocation, (int64_t)trimmed_bytes(allocation, begin, *end_out));
     add_ready(allocation, begin);
     return true;
 }
@@ -557,7 +562,7 @@ static size_t trim(struct ms_allocation *allocation)
         ms_ranges_subtract(&before, &after, MS_OWN(allocation)->trimmed);
     ms_ranges_cleanup(&before);
     ms_ranges_cleanup(&after);
-    atomic_fetch_add(&trim_gain, (int64_t)freed);
+    add_gain(allocation, (int64_t)freed);
     return freed;
 }
 
@@ -567,7 +572,7 @@ static void note_memory(struct ms_allocation *allocation, size_t begin, size_t e
     const size_t granule = allocation->granule;
     struct ms_range range = {begin / granule * granule, (end + granule - 1) / granule * granule};
     ms_ranges_sort(trimmed);
-    atomic_fetch_sub(&trim_gain, 2 * (int64_t)trimmed_bytes(allocation, range.begin, range.end));
+    add_gain(allocation, -2 * (int64_t)trimmed_bytes(allocation, range.begin, range.end));
     ms_ranges_subtract(trimmed, &(struct ms_ranges){.list = &range, .count = 1}, &rest);
     ms_ranges_cleanup(trimmed);
     *trimmed = rest;
@@ -583,7 +588,7 @@ static void note_recorded(const struct ms_allocation *allocation, size_t begin, 
     if (recorded->input == NULL || trimmed_bytes(allocation, begin, end) == 0)
         return;
     const double share = (double)(end - begin) / (double)recorded->before.bytes;
-    atomic_fetch_add(&trim_gain, (int64_t)(share * (double)recorded->input->lineage.bytes));
+    add_gain(allocation, (int64_t)(share * (double)recorded->input->lineage.bytes));
 }
 
 void ms_carve_note(struct ms_allocation *allocation, size_t begin, size_t end,

@@ -78,13 +78,13 @@ bool ms_carve_may_give_back(const struct ms_allocation *allocation, enum ms_give
 size_t ms_carve_give_back(struct ms_allocation *allocation, enum ms_give_back what);
 
 /*
- * The bytes gained, over all allocations, by giving back memory as MS_LEFTOVER: memory that has not
- * come again since, counted once more for each later block that did without it until the block was
- * returned, and the inputs of launches that are recorded there, which would have come into memory;
- * less memory that has come again. ms_carve_note: [begin, end) has memory now (NULL), or the launch
- * is recorded there.
+ * The bytes gained, over all allocations of a device, by giving back memory as MS_LEFTOVER: memory
+ * that has not come again since, counted once more for each later block that did without it until
+ * the block was returned, and the inputs of launches that are recorded there, which would have come
+ * into memory; less memory that has come again. ms_carve_note: [begin, end) has memory now (NULL),
+ * or the launch is recorded there.
  */
-int64_t ms_carve_trim_gain(void);
+int64_t ms_carve_trim_gain(CUdevice device);
 struct ms_recorded_launch;
 void ms_carve_note(struct ms_allocation *allocation, size_t begin, size_t end,
                    const struct ms_recorded_launch *recorded);

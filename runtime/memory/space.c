@@ -601,5 +601,6 @@ struct ms_space_sums ms_space_sums(CUdevice device)
                                   .reserved = atomic_load(&space.reserved_bytes[device]),
                                   .most_reserved = atomic_load(&space.most_reserved_bytes[device]),
                                   .unbacked = unbacked > 0 ? (uint64_t)unbacked : 0,
-                                  .held = ms_backing_device_bytes(device)};
+                                  .held = ms_backing_device_bytes(device),
+                                  .trim_gain = ms_carve_trim_gain(device)};
 }

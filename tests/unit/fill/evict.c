@@ -403,12 +403,12 @@ STORY(trimming_of_one_allocation_ends_when_what_goes_comes_again, carves(),
 /* An eighth of what the program has may be lost: one granule. */
 STORY(trimming_goes_on_while_it_pays, carves(), ms_config.leftover_bytes = 0, trims(6 * G, 0),
       wants_again(1), trims(6 * G, 0), IS(!ms_keeps_memory()), wants_again(1), trims(6 * G, 0),
-      IS(!ms_keeps_memory()), EQUALS(ms_carve_trim_gain(), 0), wants_again(1),
-      EQUALS(ms_carve_trim_gain(), -2 * FAKE_GRANULE), trims(7 * G, G), IS(ms_keeps_memory()))
+      IS(!ms_keeps_memory()), EQUALS(ms_carve_trim_gain(0), 0), wants_again(1),
+      EQUALS(ms_carve_trim_gain(0), -2 * FAKE_GRANULE), trims(7 * G, G), IS(ms_keeps_memory()))
 /* The same, but a block did without the memory meanwhile. */
 STORY(trimming_goes_on_if_blocks_do_without, carves(), ms_config.leftover_bytes = 0,
       trims(6 * G, 0), takes_block(2 * G, 4 * G), returns_block(2 * G),
-      EQUALS(ms_carve_trim_gain(), 4 * FAKE_GRANULE), wants_again(2), trims(6 * G, 0),
+      EQUALS(ms_carve_trim_gain(0), 4 * FAKE_GRANULE), wants_again(2), trims(6 * G, 0),
       IS(!ms_keeps_memory()))
 
 static bool was_ready;

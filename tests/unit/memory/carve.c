@@ -835,22 +835,22 @@ MS_TEST_BETWEEN(start, end, memory_that_a_changed_file_cannot_restore_stays)
 
 static int64_t gain_of_memory(size_t begin, size_t end)
 {
-    const int64_t before = ms_carve_trim_gain();
+    const int64_t before = ms_carve_trim_gain(0);
     CHECK_EQ(ms_allocation_cover(allocation, begin, end), CUDA_SUCCESS);
-    return ms_carve_trim_gain() - before;
+    return ms_carve_trim_gain(0) - before;
 }
 
 MS_TEST_BETWEEN(start_dead, end, memory_that_comes_again_is_a_loss_once)
 {
     CHECK_EQ(gain_of_memory(0, BYTES), 0); /* none has gone */
     CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
-    CHECK_EQ(ms_carve_trim_gain(), 6 * G);
+    CHECK_EQ(ms_carve_trim_gain(0), 6 * G);
     CHECK_EQ(gain_of_memory(G, 2 * G), 0); /* it stayed */
     CHECK_EQ(gain_of_memory(4 * G - 1, 5 * G + 1), -2 * 2 * G);
     CHECK_EQ(gain_of_memory(4 * G, 6 * G), 0);
     CHECK_EQ(gain_of_memory(0, BYTES), -2 * 4 * G);
     CHECK_EQ(gain_of_memory(0, BYTES), 0);
-    CHECK_EQ(ms_carve_trim_gain(), -6 * G);
+    CHECK_EQ(ms_carve_trim_gain(0), -6 * G);
 }
 
 MS_TEST_BETWEEN(start_dead, end, memory_that_goes_again_may_come_again)
@@ -867,12 +867,12 @@ MS_TEST_BETWEEN(start_dead, end, the_memory_a_block_did_without_is_a_gain)
     CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
     take(4 * G, 7 * G);
     CHECK_EQ(gain_of_memory(5 * G, 6 * G), -2 * G);
-    const int64_t before = ms_carve_trim_gain();
+    const int64_t before = ms_carve_trim_gain(0);
     give(4 * G, 7 * G);
-    CHECK_EQ(ms_carve_trim_gain() - before, 2 * G);
+    CHECK_EQ(ms_carve_trim_gain(0) - before, 2 * G);
     take(5 * G, 6 * G);
     give(5 * G, 6 * G);
-    CHECK_EQ(ms_carve_trim_gain() - before, 2 * G);
+    CHECK_EQ(ms_carve_trim_gain(0) - before, 2 * G);
 }
 
 static void drop_nothing(__attribute__((unused)) struct ms_counted *counted)
@@ -881,11 +881,11 @@ static void drop_nothing(__attribute__((unused)) struct ms_counted *counted)
 
 static int64_t gain_of_launch(size_t begin, size_t end, struct ms_recorded_launch *recorded)
 {
-    const int64_t before = ms_carve_trim_gain();
+    const int64_t before = ms_carve_trim_gain(0);
     const struct ms_content content = {.kind = MS_LAUNCHED, .recorded = recorded};
     CHECK_EQ(ms_bytes_set(allocation, begin, end, &content), CUDA_SUCCESS);
     CHECK_EQ(ms_bytes_set(allocation, begin, end, &undefined), CUDA_SUCCESS);
-    return ms_carve_trim_gain() - before;
+    return ms_carve_trim_gain(0) - before;
 }
 
 /* With memory there, the launch would not be recorded: its share of the input is gained. */
@@ -910,7 +910,7 @@ MS_TEST_BETWEEN(start_dead, end, memory_that_had_to_go_is_neither)
 {
     CHECK_EQ(ms_carve_give_back(allocation, MS_RESTORABLE), 7 * G);
     CHECK_EQ(gain_of_memory(0, BYTES), 0);
-    CHECK_EQ(ms_carve_trim_gain(), 0);
+    CHECK_EQ(ms_carve_trim_gain(0), 0);
 }
 
 MS_TEST_BETWEEN(start_dead, end, memory_that_does_not_come_is_no_loss)
@@ -918,7 +918,7 @@ MS_TEST_BETWEEN(start_dead, end, memory_that_does_not_come_is_no_loss)
     CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(ms_allocation_cover(allocation, 0, G), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK_EQ(ms_carve_trim_gain(), 6 * G);
+    CHECK_EQ(ms_carve_trim_gain(0), 6 * G);
     CHECK_EQ(gain_of_memory(0, G), -2 * G);
 }
 
