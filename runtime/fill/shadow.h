@@ -48,13 +48,6 @@ bool ms_shadow_copy(struct ms_allocation *to, size_t to_at, const struct ms_allo
                     size_t from_at, size_t bytes, const struct ms_content *content,
                     CUstream stream);
 
-/* A range of a claimed allocation: a block, which may have been returned meanwhile, or two blocks
- * and the gap between them. */
-struct ms_part {
-    struct ms_allocation *allocation;
-    size_t begin, end;
-};
-
 /* A launch that writes `out` and reads `in` (NULL: nothing else) is about to be recorded. */
 bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
                       const struct ms_launch *launch, CUstream stream);

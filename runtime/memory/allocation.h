@@ -54,6 +54,13 @@ static inline struct ms_range ms_allocation_granules(const struct ms_allocation 
                              last < allocation->bytes ? last : allocation->bytes};
 }
 
+/* A range of a claimed allocation: a block, which may have been returned meanwhile, or two blocks
+ * and the gap between them. */
+struct ms_part {
+    struct ms_allocation *allocation;
+    size_t begin, end;
+};
+
 /* The record of a claimed allocation. Its content changes by the functions of bytes.h alone. */
 const struct ms_lineage *ms_allocation_lineage(const struct ms_allocation *allocation);
 
