@@ -173,40 +173,6 @@ static bool find_operands(const struct ms_call *call, const struct ms_pointer_sc
            hits[0].block.context == hits[1].block.context;
 }
 
-static struct ms_recorded_launch *create_recorded(const struct operands *operands,
-                                                  const struct ms_call *call,
-                                                  struct ms_param_layout *layout,
-                                                  const struct ms_packed *packed)
-{
-    const struct ms_allocation_facts *block = &operands->out->block;
-    struct ms_recorded_launch *recorded = ms_recorded_launch_create();
-    if (recorded == NULL)
-        return NULL;
-    recorded->launch = ms_call_record(call, layout, packed, operands->offsets, operands->count);
-    if (recorded->launch == NULL) {
-        ms_heap_free(recorded);
-        return NULL;
-    }
-    recorded->only_writes = layout->rule == MS_RULE_WRITE_ONLY;
-    recorded->allocation_id = block->id;
-    recorded->context = block->context;
-    recorded->device = block->device;
-    return recorded;
-}
-
-/* Makes the block the result of the recorded launch, which takes over the block's old lineage. */
-static bool add_recorded(const struct ms_part *out, const struct ms_part *in,
-                         struct ms_recorded_launch *recorded, CUstream stream)
-{
-    struct ms_content launched = {.kind = MS_LAUNCHED, .recorded = recorded};
-    recorded->address = out->allocation->address + out->begin;
-    if (!ms_lineage_extract(ms_allocation_lineage(out->allocation), out->begin, out->end,
-                            &recorded->before))
-        return false;
-    launched.is_shadowed = ms_verifies() && ms_shadow_launch(out, in, recorded->launch, stream);
-    return ms_bytes_set(out->allocation, out->begin, out->end, &launched) == CUDA_SUCCESS;
-}
-
 /* The operand's block, cut to the bytes around the pointer that the program may use: a kernel that
  * writes beyond them fails. Empty if the program may not use the byte where the pointer leads. */
 static struct ms_part part_of(struct ms_allocation *allocation, const struct ms_pointed *operand)
@@ -228,82 +194,12 @@ static struct ms_part part_of(struct ms_allocation *allocation, const struct ms_
     return part;
 }
 
-static bool is_snapshot(const struct ms_content *content)
-{
-    return content->kind == MS_SOURCE && ms_content_file(content) == NULL;
-}
-
-/*
- * True if a replay can restore all of the part, except perhaps the bytes that round a block up. Not
- * with a snapshot, which would be kept for the replay, and be sent twice if the block is kept as
- * well. Cached bytes of a file, as after a broadcast, would be sent twice, too: if they are at
- * least half, the kernel runs.
- */
-static bool can_be_input(const struct ms_part *part)
-{
-    enum { ROUNDING = 512 };
-    struct ms_extent extent;
-    size_t sent = 0, left = 0;
-    for (size_t at = part->begin;
-         ms_lineage_next(ms_allocation_lineage(part->allocation), &at, part->end, &extent);) {
-        if (extent.content.kind == MS_RESIDENT || extent.content.kind == MS_PARKED ||
-            is_snapshot(&extent.content) ||
-            (ms_content_is_nothing(&extent.content) && part->end - extent.begin >= ROUNDING))
-            return false;
-        if (extent.content.kind == MS_SOURCE)
-            *(extent.content.cached ? &sent : &left) += extent.end - extent.begin;
-    }
-    return sent == 0 || sent < left;
-}
-
-struct depths {
-    uint32_t launches, inputs;
-};
-
-/* The greatest depth and input_depth of the recorded launches in a part. */
-static struct depths depths_of(const struct ms_part *part)
-{
-    struct depths depths = {0, 0};
-    struct ms_extent extent;
-    size_t at = part->begin;
-    while (ms_lineage_next(ms_allocation_lineage(part->allocation), &at, part->end, &extent)) {
-        const struct ms_recorded_launch *recorded = extent.content.recorded;
-        if (extent.content.kind != MS_LAUNCHED)
-            continue;
-        depths.launches = recorded->depth > depths.launches ? recorded->depth : depths.launches;
-        depths.inputs =
-            recorded->input_depth > depths.inputs ? recorded->input_depth : depths.inputs;
-    }
-    return depths;
-}
-
 /* A launch's input, and how the output depends on the input. */
 struct input {
     struct ms_part part;
     struct ms_loads loads;
     size_t written_at;
 };
-
-static bool add_input(struct ms_recorded_launch *recorded, const struct input *from)
-{
-    const struct ms_part *in = &from->part;
-    const struct depths below = depths_of(in);
-    const uint32_t depth = 1 + below.launches, input_depth = 1 + below.inputs;
-    if (depth > MS_MAX_LAUNCH_DEPTH || input_depth > MS_MAX_INPUT_DEPTH || !can_be_input(in))
-        return false;
-    struct ms_launch_input *input = recorded->input = ms_heap_zalloc(sizeof(*input));
-    if (input == NULL || !ms_lineage_extract(ms_allocation_lineage(in->allocation), in->begin,
-                                             in->end, &input->lineage))
-        return false;
-    recorded->depth = depth > recorded->depth ? depth : recorded->depth;
-    recorded->input_depth =
-        input_depth > recorded->input_depth ? input_depth : recorded->input_depth;
-    input->allocation_id = in->allocation->id;
-    input->address = in->allocation->address + in->begin;
-    input->loads = from->loads;
-    input->written_at = from->written_at;
-    return true;
-}
 
 /* True if the part's content forbids recording the launch: a replay may read remote bytes when no
  * placement query follows, and absent bytes can never be read. */
@@ -319,21 +215,55 @@ static bool is_forbidden(const struct ms_part *part)
                           MS_OF_OTHERS);
 }
 
-static bool record_in(const struct ms_part *out, const struct input *in,
-                      struct ms_recorded_launch *recorded, CUstream stream)
+/* False if out of memory. */
+static bool add_call(struct ms_recorded_launch *recorded, const struct input *in,
+                     const struct operands *operands, const struct ms_call *call,
+                     const struct ms_arguments *arguments)
 {
-    const struct depths below = depths_of(out);
-    if (out->begin >= out->end || (in != NULL && in->part.begin >= in->part.end) ||
+    if (in != NULL) {
+        recorded->input->loads = in->loads;
+        recorded->input->written_at = in->written_at;
+    }
+    recorded->only_writes = arguments->layout->rule == MS_RULE_WRITE_ONLY;
+    recorded->launch = ms_call_record(call, arguments->layout, arguments->packed, operands->offsets,
+                                      operands->count);
+    return recorded->launch != NULL;
+}
+
+/* Makes the block the result of the recorded launch, which has the block's old lineage. */
+static bool set_launched(const struct ms_part *out, const struct ms_part *in,
+                         struct ms_recorded_launch *recorded, CUstream stream)
+{
+    struct ms_content launched = {.kind = MS_LAUNCHED, .recorded = recorded};
+    launched.is_shadowed = ms_verifies() && ms_shadow_launch(out, in, recorded->launch, stream);
+    if (ms_bytes_set(out->allocation, out->begin, out->end, &launched) != CUDA_SUCCESS)
+        return false;
+    if (in != NULL)
+        ms_reuse_note(&(struct ms_copied){.content = &launched,
+                                          .copy = out->allocation,
+                                          .to = out->begin,
+                                          .bytes = out->end - out->begin});
+    return true;
+}
+
+static bool record_in(const struct ms_part *out, const struct input *in,
+                      const struct operands *operands, const struct ms_call *call,
+                      const struct ms_arguments *arguments)
+{
+    const struct ms_part *part = in != NULL ? &in->part : NULL;
+    if (out->begin >= out->end || (part != NULL && part->begin >= part->end) ||
         !ms_carve_is_block(out->allocation, out->begin, out->end) ||
         ms_lineage_any(ms_allocation_lineage(out->allocation), out->begin, out->end,
                        MS_PRESENT | MS_OF_KIND(MS_PARKED)) ||
-        below.launches + 1 > MS_MAX_LAUNCH_DEPTH || is_forbidden(out) ||
-        (in != NULL && is_forbidden(&in->part)))
+        is_forbidden(out) || (part != NULL && is_forbidden(part)))
         return false;
-    recorded->depth = below.launches + 1;
-    recorded->input_depth = below.inputs;
-    return (in == NULL || add_input(recorded, in)) &&
-           add_recorded(out, in != NULL ? &in->part : NULL, recorded, stream);
+    struct ms_recorded_launch *recorded = ms_recorded_launch_of(out, part);
+    if (recorded == NULL)
+        return false;
+    const bool is_recorded = add_call(recorded, in, operands, call, arguments) &&
+                             set_launched(out, part, recorded, call->stream);
+    ms_recorded_launch_drop(recorded); /* the lineage has its own reference */
+    return is_recorded;
 }
 
 /* The input: the part of its block that the launch loads; all of the block, if the loads are not
@@ -357,7 +287,7 @@ static struct input input_of(struct ms_allocation *allocation, const struct oper
 /* Claims the allocations of the operands, and records the launch if these allocations are still the
  * same. */
 static bool claim_and_record(const struct operands *operands, const struct ms_loads *loads,
-                             struct ms_recorded_launch *recorded, CUstream stream)
+                             const struct ms_call *call, const struct ms_arguments *arguments)
 {
     const struct ms_pointed *second = operands->in != NULL ? operands->in : operands->out;
     MS_CLAIMED_BOTH const struct ms_claims claims =
@@ -368,16 +298,9 @@ static bool claim_and_record(const struct operands *operands, const struct ms_lo
         return false;
     const struct ms_part out_part = part_of(out, operands->out);
     if (operands->in == NULL)
-        return record_in(&out_part, NULL, recorded, stream);
+        return record_in(&out_part, NULL, operands, call, arguments);
     const struct input input = input_of(in, operands, &out_part, loads);
-    if (!record_in(&out_part, &input, recorded, stream))
-        return false;
-    const struct ms_content launched = {.kind = MS_LAUNCHED, .recorded = recorded};
-    ms_reuse_note(&(struct ms_copied){.content = &launched,
-                                      .copy = out,
-                                      .to = out_part.begin,
-                                      .bytes = out_part.end - out_part.begin});
-    return true;
+    return record_in(&out_part, &input, operands, call, arguments);
 }
 
 static bool record(const struct ms_call *call, const struct ms_arguments *arguments,
@@ -395,14 +318,10 @@ static bool record(const struct ms_call *call, const struct ms_arguments *argume
     if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context != block->context ||
         !ms_call_may_wait(call, layout, block->device) || !ms_order_may_record(call->stream))
         return false;
-    struct ms_recorded_launch *recorded = create_recorded(&operands, call, layout, packed);
-    if (recorded == NULL)
-        return false;
     struct ms_loads loads = {0};
     if (operands.in != NULL && layout->rule != MS_RULE_EACH)
         ms_loads_find(layout, packed, operands.offsets[0], &loads);
-    const bool is_recorded = claim_and_record(&operands, &loads, recorded, call->stream);
-    ms_recorded_launch_drop(recorded); /* the lineage has its own reference */
+    const bool is_recorded = claim_and_record(&operands, &loads, call, arguments);
     if (is_recorded) {
         learn_place(layout, reach);
         if (!block->is_transient)

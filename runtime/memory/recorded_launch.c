@@ -30,6 +30,97 @@ struct ms_recorded_launch *ms_recorded_launch_create(void)
     return recorded;
 }
 
+/* --- what a launch writes and reads */
+
+static bool extract(const struct ms_part *part, struct ms_lineage *lineage_out)
+{
+    return ms_lineage_extract(ms_allocation_lineage(part->allocation), part->begin, part->end,
+                              lineage_out);
+}
+
+/*
+ * True if a replay can restore all of the part, except perhaps the bytes that round a block up. Not
+ * with a snapshot, which would be kept for the replay, and be sent twice if the block is kept as
+ * well. Cached bytes of a file, as after a broadcast, would be sent twice, too: if they are at
+ * least half, the kernel runs.
+ */
+static bool can_be_input(const struct ms_part *part)
+{
+    enum { ROUNDING = 512 };
+    struct ms_extent extent;
+    size_t sent = 0, left = 0;
+    for (size_t at = part->begin;
+         ms_lineage_next(ms_allocation_lineage(part->allocation), &at, part->end, &extent);) {
+        if (extent.content.kind == MS_RESIDENT || extent.content.kind == MS_PARKED ||
+            (extent.content.kind == MS_SOURCE && ms_content_file(&extent.content) == NULL) ||
+            (ms_content_is_nothing(&extent.content) && part->end - extent.begin >= ROUNDING))
+            return false;
+        if (extent.content.kind == MS_SOURCE)
+            *(extent.content.cached ? &sent : &left) += extent.end - extent.begin;
+    }
+    return sent == 0 || sent < left;
+}
+
+struct depths {
+    uint32_t launches, inputs;
+};
+
+/* The greatest depth and input_depth of the recorded launches in a part. */
+static struct depths depths_of(const struct ms_part *part)
+{
+    struct depths depths = {0, 0};
+    struct ms_extent extent;
+    size_t at = part->begin;
+    while (ms_lineage_next(ms_allocation_lineage(part->allocation), &at, part->end, &extent)) {
+        const struct ms_recorded_launch *recorded = extent.content.recorded;
+        if (extent.content.kind != MS_LAUNCHED)
+            continue;
+        depths.launches = recorded->depth > depths.launches ? recorded->depth : depths.launches;
+        depths.inputs =
+            recorded->input_depth > depths.inputs ? recorded->input_depth : depths.inputs;
+    }
+    return depths;
+}
+
+static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part *in)
+{
+    const struct depths below = depths_of(in);
+    const uint32_t depth = 1 + below.launches, input_depth = 1 + below.inputs;
+    if (depth > MS_MAX_LAUNCH_DEPTH || input_depth > MS_MAX_INPUT_DEPTH || !can_be_input(in))
+        return false;
+    struct ms_launch_input *input = recorded->input = ms_heap_zalloc(sizeof(*input));
+    if (input == NULL || !extract(in, &input->lineage))
+        return false;
+    recorded->depth = depth > recorded->depth ? depth : recorded->depth;
+    recorded->input_depth =
+        input_depth > recorded->input_depth ? input_depth : recorded->input_depth;
+    input->allocation_id = in->allocation->id;
+    input->address = in->allocation->address + in->begin;
+    return true;
+}
+
+struct ms_recorded_launch *ms_recorded_launch_of(const struct ms_part *out,
+                                                 const struct ms_part *in)
+{
+    const struct depths below = depths_of(out);
+    struct ms_recorded_launch *recorded =
+        below.launches < MS_MAX_LAUNCH_DEPTH ? ms_recorded_launch_create() : NULL;
+    if (recorded == NULL)
+        return NULL;
+    recorded->depth = below.launches + 1;
+    recorded->input_depth = below.inputs;
+    recorded->allocation_id = out->allocation->id;
+    recorded->address = out->allocation->address + out->begin;
+    recorded->context = out->allocation->context;
+    recorded->device = out->allocation->device;
+    if ((in == NULL || add_input(recorded, in)) && extract(out, &recorded->before))
+        return recorded;
+    ms_recorded_launch_drop(recorded);
+    return NULL;
+}
+
+/* --- what a replay would give */
+
 static bool is_current(const struct ms_lineage *lineage)
 {
     bool is_current = true;

@@ -19,6 +19,7 @@
 
 #include "runtime/kernel/call.h"
 #include "runtime/kernel/loads.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/memory/lineage.h"
 
 /* Each input of a replay takes scratch memory of its block's size. Two inputs suffice for a slice
@@ -50,6 +51,14 @@ struct ms_launch_input {
 
 /* A launch with one reference, the other fields 0. NULL if out of memory. */
 struct ms_recorded_launch *ms_recorded_launch_create(void);
+
+/*
+ * A launch that writes `out` and, unless `in` is NULL, reads `in`: with the lineage of both. The
+ * caller adds the call, whether the launch only writes, and what it loads of its input. NULL: out
+ * of memory, launches lie too deep, or a replay might not restore `in`.
+ */
+struct ms_recorded_launch *ms_recorded_launch_of(const struct ms_part *out,
+                                                 const struct ms_part *in);
 static inline void ms_recorded_launch_drop(struct ms_recorded_launch *recorded)
 {
     ms_counted_drop(&recorded->counted);
