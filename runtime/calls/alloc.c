@@ -228,8 +228,8 @@ bool ms_alloc_promise(struct ms_promise *promise, ms_promise_maker *make, void *
 static bool reserve(const struct ms_promise *promise, void *argument)
 {
     CUdeviceptr *address_out = argument;
-    const struct ms_allocation *allocation = ms_allocation_create(promise);
-    if (allocation == NULL)
+    const struct ms_allocation *allocation;
+    if (ms_allocation_create(promise, &allocation) != CUDA_SUCCESS)
         return false;
     if (promise->pool != NULL)
         begin_pooled(allocation);

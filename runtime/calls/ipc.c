@@ -315,8 +315,11 @@ static CUresult open_new(const struct handle *handle, CUcontext context, struct 
         return result;
     result = get_memory(handle, &memory);
     if (result == CUDA_SUCCESS)
-        result =
-            ms_allocation_open(context, memory.device, memory.bytes, &memory.pieces, &allocation);
+        result = ms_allocation_create(&(struct ms_promise){.bytes = memory.bytes,
+                                                           .context = context,
+                                                           .device = memory.device,
+                                                           .pieces = &memory.pieces},
+                                      &allocation);
     drop_parts(&memory);
     ms_driver_leave(&scope);
     if (result != CUDA_SUCCESS)

@@ -437,7 +437,9 @@ static struct ms_allocation *claim_or_make(const struct ms_reservation *reservat
                                        .context = handle->context,
                                        .device = handle->prop.location.id,
                                        .address = reservation->address};
-    return ms_allocation_create(&promise) != NULL ? ms_space_claim(reservation->address) : NULL;
+    const struct ms_allocation *made;
+    return ms_allocation_create(&promise, &made) == CUDA_SUCCESS ? ms_space_claim(made->address)
+                                                                 : NULL;
 }
 
 /* Ends the claim on the allocation; if nothing is mapped in it any more, ends the allocation. */

@@ -60,38 +60,36 @@ err_backing:
     return NULL;
 }
 
-const struct ms_allocation *ms_allocation_create(const struct ms_promise *promise)
+static CUresult get_backing(const struct ms_promise *promise, struct ms_backing *backing_out)
 {
-    struct ms_backing backing;
-    const bool is_programs = promise->address != 0;
-    const CUresult result =
-        is_programs ? ms_backing_adopt(&backing, promise->device, promise->address, promise->bytes)
-                    : ms_addresses_reserve_backing(&backing, promise->device, promise->bytes);
-    return result == CUDA_SUCCESS
-               ? make(&backing, promise, is_programs ? MS_UNMAPPED : MS_UNDEFINED)
-               : NULL;
+    if (promise->address != 0)
+        return ms_backing_adopt(backing_out, promise->device, promise->address, promise->bytes);
+    CUresult result = ms_addresses_reserve_backing(backing_out, promise->device, promise->bytes);
+    if (result != CUDA_SUCCESS || promise->pieces == NULL)
+        return result;
+    struct ms_pieces kept = *promise->pieces;
+    result = ms_backing_put_pieces(backing_out, 0, &kept, false);
+    if (result != CUDA_SUCCESS)
+        ms_backing_release(backing_out);
+    return result;
 }
 
-CUresult ms_allocation_open(CUcontext context, CUdevice device, size_t bytes,
-                            const struct ms_pieces *pieces,
-                            const struct ms_allocation **allocation_out)
+CUresult ms_allocation_create(const struct ms_promise *promise,
+                              const struct ms_allocation **allocation_out)
 {
-    const struct ms_promise promise = {.bytes = bytes, .context = context, .device = device};
-    struct ms_pieces kept = *pieces;
     struct ms_backing backing;
-    CUresult result = ms_addresses_reserve_backing(&backing, device, bytes);
+    const enum ms_kind kind = promise->pieces != NULL ? MS_RESIDENT
+                              : promise->address != 0 ? MS_UNMAPPED
+                                                      : MS_UNDEFINED;
+    const CUresult result = get_backing(promise, &backing);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_backing_put_pieces(&backing, 0, &kept, false);
-    if (result != CUDA_SUCCESS) {
-        ms_backing_release(&backing);
-        return result;
-    }
-    *allocation_out = make(&backing, &promise, MS_RESIDENT);
+    *allocation_out = make(&backing, promise, kind);
     if (*allocation_out == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     /* The end of a claim counts that nothing of the allocation is deferred. */
-    ms_space_release(ms_space_claim((*allocation_out)->address));
+    if (kind == MS_RESIDENT)
+        ms_space_release(ms_space_claim((*allocation_out)->address));
     return CUDA_SUCCESS;
 }
 

@@ -94,7 +94,7 @@ void ms_allocation_set(struct ms_allocation *allocation, enum ms_trait trait, bo
 void ms_allocation_touch(struct ms_allocation *allocation);
 uint32_t ms_allocation_touches(const struct ms_allocation *allocation);
 
-/* Memory that the shim promises to the program. */
+/* Memory that the shim promises to the program, or opens for it. */
 struct ms_promise {
     size_t bytes;
     CUcontext context;
@@ -103,17 +103,14 @@ struct ms_promise {
                             the shim reserves */
     struct ms_pool *pool; /* NULL: none */
     bool is_transient;    /* takes the place of memory freed in the pool or by cuMemFree */
+    const struct ms_pieces *pieces; /* memory of another process, all of which the pieces are. They
+                                       stay the caller's. NULL: there is no memory yet */
 };
 
 /* Makes an allocation, publishes it, and adds it to the index, unclaimed. All bytes are undefined,
- * or unmapped in addresses that the program has reserved. NULL: out of memory or addresses. */
-const struct ms_allocation *ms_allocation_create(const struct ms_promise *promise);
-
-/* Makes an allocation for memory of another process, all of which the pieces are. They stay the
- * caller's. */
-CUresult ms_allocation_open(CUcontext context, CUdevice device, size_t bytes,
-                            const struct ms_pieces *pieces,
-                            const struct ms_allocation **allocation_out);
+ * resident in memory of another process, or unmapped in addresses that the program has reserved. */
+CUresult ms_allocation_create(const struct ms_promise *promise,
+                              const struct ms_allocation **allocation_out);
 
 /* Frees an allocation that is in no index, with its memory. No queued work may use it. */
 void ms_allocation_destroy(struct ms_allocation *allocation);

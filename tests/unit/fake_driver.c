@@ -771,10 +771,18 @@ void fake_program_memory_free(CUdeviceptr address)
     mem_address_free(address, bytes);
 }
 
+struct ms_allocation *fake_create(const struct ms_promise *promise)
+{
+    const struct ms_allocation *allocation;
+    return ms_allocation_create(promise, &allocation) == CUDA_SUCCESS
+               ? (struct ms_allocation *)allocation
+               : NULL;
+}
+
 struct ms_allocation *fake_allocation(size_t bytes)
 {
     const struct ms_promise promise = {.bytes = bytes, .context = FAKE_CONTEXT};
-    struct ms_allocation *allocation = (struct ms_allocation *)ms_allocation_create(&promise);
+    struct ms_allocation *allocation = fake_create(&promise);
     WANT(allocation != NULL);
     return allocation;
 }

@@ -88,6 +88,7 @@ CUdeviceptr fake_program_memory(size_t bytes);
 void fake_program_memory_free(CUdeviceptr address);
 
 /* An allocation as ms_alloc makes it, in the index, and its end. */
+struct ms_allocation *fake_create(const struct ms_promise *promise); /* or NULL */
 struct ms_allocation *fake_allocation(size_t bytes);
 void fake_allocation_free(struct ms_allocation *allocation);
 

@@ -59,7 +59,7 @@ static inline void has_on(CUdevice device, size_t bytes)
 {
     const struct ms_promise promise = {.bytes = bytes, .context = FAKE_CONTEXT, .device = device};
     CHECK(all_count < STORY_MOST);
-    all[all_count] = (struct ms_allocation *)ms_allocation_create(&promise);
+    all[all_count] = fake_create(&promise);
     CHECK(all[all_count++] != NULL);
 }
 

@@ -267,7 +267,7 @@ MS_TEST_BETWEEN(start, end, memory_of_a_pool_belongs_to_its_device)
     const struct ms_promise promise = {.bytes = BYTES,
                                        .context = FAKE_CONTEXT,
                                        .pool = ms_pool_find(FAKE_POOL, 0)};
-    struct ms_allocation *pooled = (struct ms_allocation *)ms_allocation_create(&promise);
+    struct ms_allocation *pooled = fake_create(&promise);
     CHECK(pooled != NULL);
     ms_driver.device_get_attribute = has_all;
     check_answer(CU_POINTER_ATTRIBUTE_CONTEXT, pooled->address, 8, 0);

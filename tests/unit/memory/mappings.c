@@ -59,7 +59,7 @@ static void start(void)
     ms_driver.memcpy_dtoh = memcpy_dtoh;
     ms_driver.memcpy_htod = memcpy_htod;
     CHECK_EQ(ms_driver.mem_address_reserve(&place, BYTES, G, 0, 0), CUDA_SUCCESS);
-    allocation = (struct ms_allocation *)ms_allocation_create(
+    allocation = fake_create(
         &(struct ms_promise){.bytes = BYTES, .context = FAKE_CONTEXT, .address = place});
     CHECK(allocation != NULL && ms_space_claim(place) == allocation);
     backing = &MS_OWN(allocation)->backing;
