@@ -385,8 +385,9 @@ static bool run_in_place(struct ms_allocation *allocation, const struct in_place
                                       run->recorded_end);
     if (*result_out != CUDA_SUCCESS)
         return true;
-    const bool is_run = ms_replay_launch(run->recorded, allocation->address + run->recorded_begin,
-                                         part, find_made(allocation, run), stream, result_out);
+    const bool is_run =
+        ms_replay_launch(run->recorded, allocation, allocation->address + run->recorded_begin, part,
+                         find_made(allocation, run), stream, result_out);
     const CUresult waited = ms_driver_wait(stream);
     ms_backing_sink_unmap(ms_allocation_backing(allocation), run->recorded_begin,
                           run->recorded_end);

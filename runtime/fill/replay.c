@@ -136,9 +136,10 @@ struct placed {
     CUdeviceptr address;
 };
 
-/* Replays [begin, end) of a block that now lies at address, where all of it can be written. */
-static CUresult replay_recorded(const struct placed *placed, CUdeviceptr address, size_t begin,
-                                size_t end, CUstream stream);
+/* Replays [begin, end) of a block that now lies at address, where all of it can be written. `own`:
+ * the claimed allocation if the block lies where it was recorded; else NULL. */
+static CUresult replay_recorded(const struct placed *placed, struct ms_allocation *own,
+                                CUdeviceptr address, size_t begin, size_t end, CUstream stream);
 
 /* True if two contents, of lineages that begin at begin_a and begin_b, are the same. Undefined
  * bytes of b are the same as zeros of a, because a replay makes them zero. */
@@ -260,17 +261,17 @@ static CUresult run_in_input(struct ms_allocation *allocation,
 /*
  * Runs the launch with the block that it has read, if that still exists: then the input is neither
  * sent nor in memory twice. False if the block is gone, or another thread works on its allocation.
- * A launch that runs in its own place has its allocation claimed, and the input may lie there too.
- * With result_out NULL the function only answers.
+ * The input may lie in the launch's own allocation, too. With result_out NULL the function only
+ * answers.
  */
-static bool run_beside_input(const struct ms_recorded_launch *recorded, uint64_t delta,
-                             struct ms_range needed, CUstream stream, CUresult *result_out)
+static bool run_beside_input(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
+                             uint64_t delta, struct ms_range needed, CUstream stream,
+                             CUresult *result_out)
 {
-    const bool is_own = delta == 0 && recorded->input->allocation_id == recorded->allocation_id;
+    const bool is_own = own != NULL && recorded->input->allocation_id == own->id;
     MS_CLAIMED struct ms_allocation *other =
         is_own ? NULL : ms_space_try_claim(recorded->input->address);
-    struct ms_allocation *allocation =
-        is_own ? ms_space_find_claimed(recorded->input->address) : other;
+    struct ms_allocation *allocation = is_own ? own : other;
     const bool has = allocation != NULL && has_input(allocation, recorded, needed) &&
                      (!is_own || has_whole_input(allocation, recorded->input));
     if (has && result_out != NULL)
@@ -286,7 +287,7 @@ static CUresult run_in_scratch(const struct ms_recorded_launch *recorded, uint64
     const struct ms_launch_input *read = recorded->input;
     const struct placed input = {&read->lineage, read->allocation_id, read->address};
     const uint64_t deltas[] = {delta, address - read->address};
-    CUresult result = replay_recorded(&input, address, needed.begin, needed.end, stream);
+    CUresult result = replay_recorded(&input, NULL, address, needed.begin, needed.end, stream);
     if (result == CUDA_SUCCESS)
         result = ms_call_run(recorded->launch, deltas, stream);
     const CUresult waited = ms_driver_wait(stream);
@@ -321,12 +322,12 @@ static CUresult run_with_scratch(const struct ms_recorded_launch *recorded, uint
 }
 
 /* Makes [begin, end) of the launch's output. */
-static CUresult run_with_input(const struct ms_recorded_launch *recorded, uint64_t delta,
-                               size_t begin, size_t end, CUstream stream)
+static CUresult run_with_input(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
+                               uint64_t delta, size_t begin, size_t end, CUstream stream)
 {
     const struct ms_range needed = ms_replay_needed(recorded, begin, end);
     CUresult result;
-    return run_beside_input(recorded, delta, needed, stream, &result)
+    return run_beside_input(recorded, own, delta, needed, stream, &result)
                ? result
                : run_with_scratch(recorded, delta, needed, stream);
 }
@@ -352,23 +353,24 @@ static void finish(const struct ms_recorded_launch *recorded, size_t begin, size
                ms_call_name(recorded->launch), (int)result);
 }
 
-static CUresult replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
-                              size_t begin, size_t end, CUstream stream)
+static CUresult replay_launch(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
+                              CUdeviceptr address, size_t begin, size_t end, CUstream stream)
 {
     const struct placed before = {&recorded->before, recorded->allocation_id, recorded->address};
     const uint64_t delta = address - recorded->address;
-    CUresult result = replay_recorded(&before, address, begin, end, stream);
+    CUresult result = replay_recorded(&before, own, address, begin, end, stream);
     if (result == CUDA_SUCCESS)
         result = recorded->input != NULL
-                     ? run_with_input(recorded, delta, begin, end, stream)
+                     ? run_with_input(recorded, own, delta, begin, end, stream)
                      : ms_call_run(recorded->launch, (const uint64_t[]){delta, delta}, stream);
     finish(recorded, begin, end, result);
     return result;
 }
 
 /* All that the launch has made is written once more, and so needs what the launch loads for it. */
-static bool replay_again(const struct ms_recorded_launch *recorded, struct ms_range part,
-                         struct ms_range made, CUstream stream, CUresult *result_out)
+static bool replay_again(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
+                         struct ms_range part, struct ms_range made, CUstream stream,
+                         CUresult *result_out)
 {
     const struct placed before = {&recorded->before, recorded->allocation_id, recorded->address};
     const struct ms_range all = {part.begin < made.begin ? part.begin : made.begin,
@@ -376,12 +378,12 @@ static bool replay_again(const struct ms_recorded_launch *recorded, struct ms_ra
     const struct ms_range needed = ms_replay_needed(recorded, part.begin, part.end),
                           needed_by_all = ms_replay_needed(recorded, all.begin, all.end);
     const bool is_same = needed.begin == needed_by_all.begin && needed.end == needed_by_all.end;
-    if (!is_same && !run_beside_input(recorded, 0, needed_by_all, stream, NULL))
+    if (!is_same && !run_beside_input(recorded, own, 0, needed_by_all, stream, NULL))
         return false;
     bool is_run = true;
-    *result_out = replay_recorded(&before, recorded->address, part.begin, part.end, stream);
+    *result_out = replay_recorded(&before, own, recorded->address, part.begin, part.end, stream);
     if (*result_out == CUDA_SUCCESS)
-        is_run = run_beside_input(recorded, 0, needed_by_all, stream, result_out);
+        is_run = run_beside_input(recorded, own, 0, needed_by_all, stream, result_out);
     if (!is_run && is_same) {
         *result_out = run_with_scratch(recorded, 0, needed, stream);
         is_run = true;
@@ -391,13 +393,13 @@ static bool replay_again(const struct ms_recorded_launch *recorded, struct ms_ra
     return is_run;
 }
 
-bool ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
-                      struct ms_range part, struct ms_range made, CUstream stream,
-                      CUresult *result_out)
+bool ms_replay_launch(const struct ms_recorded_launch *recorded, struct ms_allocation *own,
+                      CUdeviceptr address, struct ms_range part, struct ms_range made,
+                      CUstream stream, CUresult *result_out)
 {
     if (recorded->input != NULL && made.begin < made.end)
-        return replay_again(recorded, part, made, stream, result_out);
-    *result_out = replay_launch(recorded, address, part.begin, part.end, stream);
+        return replay_again(recorded, own, part, made, stream, result_out);
+    *result_out = replay_launch(recorded, own, address, part.begin, part.end, stream);
     return true;
 }
 
@@ -420,7 +422,7 @@ static CUresult replay_window(const struct ms_recorded_launch *recorded, size_t 
                                       &scratch, &block);
     if (result != CUDA_SUCCESS)
         return result;
-    result = replay_launch(recorded, block, begin, end, stream);
+    result = replay_launch(recorded, NULL, block, begin, end, stream);
     if (result == CUDA_SUCCESS)
         result = use(block + offset, offset, bytes, stream, argument);
     const CUresult waited = ms_driver_wait(stream);
@@ -509,16 +511,16 @@ static CUresult replay_extent(const struct ms_extent *extent, const struct ms_re
     return ms_replay_any(content, extent->begin, address, bytes, stream);
 }
 
-static CUresult replay_recorded(const struct placed *placed, CUdeviceptr address, size_t begin,
-                                size_t end, CUstream stream)
+static CUresult replay_recorded(const struct placed *placed, struct ms_allocation *own,
+                                CUdeviceptr address, size_t begin, size_t end, CUstream stream)
 {
-    const struct ms_recorded_launch *own = find_own_launch(placed, begin, end);
+    const struct ms_recorded_launch *launch = find_own_launch(placed, begin, end);
     CUresult result = CUDA_SUCCESS;
-    if (own != NULL)
-        result = replay_launch(own, address, begin, end, stream);
+    if (launch != NULL)
+        result = replay_launch(launch, own, address, begin, end, stream);
     struct ms_extent extent;
     while (result == CUDA_SUCCESS && ms_lineage_next(placed->lineage, &begin, end, &extent))
-        result = replay_extent(&extent, own, address + extent.begin, stream);
+        result = replay_extent(&extent, launch, address + extent.begin, stream);
     return result;
 }
 

@@ -277,14 +277,6 @@ struct ms_allocation *ms_space_try_claim(CUdeviceptr address)
     return in_context(allocation);
 }
 
-struct ms_allocation *ms_space_find_claimed(CUdeviceptr address)
-{
-    ms_lock_take(&ms_space_lock);
-    struct ms_allocation *allocation = find_locked(address);
-    ms_lock_drop(&ms_space_lock);
-    return allocation;
-}
-
 void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_out,
                         struct ms_allocation **b_out)
 {

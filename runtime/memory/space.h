@@ -80,10 +80,6 @@ struct ms_allocation *ms_space_claim(CUdeviceptr address);
 /* ms_space_claim without waiting: NULL also if another thread has claimed the allocation. */
 struct ms_allocation *ms_space_try_claim(CUdeviceptr address);
 
-/* The allocation that contains address, or NULL. The caller may use the allocation only if it holds
- * the claim already. */
-struct ms_allocation *ms_space_find_claimed(CUdeviceptr address);
-
 /* Claims the allocations that contain two addresses. *a_out and *b_out may be the same allocation,
  * and each may be NULL. */
 void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_out,

@@ -787,6 +787,13 @@ struct ms_allocation *fake_allocation(size_t bytes)
     return allocation;
 }
 
+struct ms_allocation *fake_find(CUdeviceptr address)
+{
+    struct ms_allocation *allocation = ms_space_claim(address);
+    ms_space_release(allocation);
+    return allocation;
+}
+
 void fake_allocation_free(struct ms_allocation *allocation)
 {
     WANT(ms_space_claim(allocation->address) == allocation);

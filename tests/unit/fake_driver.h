@@ -90,6 +90,7 @@ void fake_program_memory_free(CUdeviceptr address);
 /* An allocation as ms_alloc makes it, in the index, and its end. */
 struct ms_allocation *fake_create(const struct ms_promise *promise); /* or NULL */
 struct ms_allocation *fake_allocation(size_t bytes);
+struct ms_allocation *fake_find(CUdeviceptr address);
 void fake_allocation_free(struct ms_allocation *allocation);
 
 /* [begin, end) of it, which nobody has claimed, gets that content; with memory if it is present. */

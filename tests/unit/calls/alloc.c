@@ -495,7 +495,7 @@ MS_TEST_AFTER(start_pool, a_freed_allocation_is_materialised_for_late_copies)
 {
     CUresult result;
     const CUdeviceptr address = take(FAKE_GRANULE);
-    fake_set(ms_space_find_claimed(address), 0, FAKE_GRANULE,
+    fake_set(fake_find(address), 0, FAKE_GRANULE,
              &(struct ms_content){.kind = MS_FILL, .pattern = 7});
     fake.is_busy = true;
     atomic_fetch_add(&ms_hot.late_payloads, 1);
@@ -710,12 +710,12 @@ MS_TEST_AFTER(start_pool, a_peer_reaches_what_the_device_has_beside_pools)
     CHECK_EQ(fake_access_at(alone), 1);
     CHECK_EQ(ms_alloc_set_peer_access(0, 3, true), CUDA_SUCCESS);
     CHECK(fake_access_at(alone) == 9 && fake_access_at(pooled) == 1);
-    ms_space_find_claimed(alone)->is_opened = true;
+    fake_find(alone)->is_opened = true;
     CHECK_EQ(ms_alloc_set_peer_access(0, 3, false), CUDA_SUCCESS);
     CHECK_EQ(fake_access_at(alone), 9);
     CHECK_EQ(ms_alloc_set_peer_access(0, 4, true), CUDA_SUCCESS);
     CHECK_EQ(fake_access_at(alone), 25);
-    ms_space_find_claimed(alone)->is_opened = false;
+    fake_find(alone)->is_opened = false;
     fake_fail(FAKE_mem_set_access, 1, CUDA_ERROR_UNKNOWN);
     CHECK_EQ(ms_alloc_set_peer_access(0, 3, false), CUDA_ERROR_UNKNOWN);
     CHECK_EQ(ms_alloc_set_peer_access(0, 3, false), CUDA_SUCCESS);
@@ -734,11 +734,11 @@ MS_TEST_AFTER(start, the_end_of_a_context_frees_its_allocations_alone)
     CUresult result;
     CHECK(allocate(&first) && allocate(&second) && allocate(&last));
     fill(first);
-    ms_space_find_claimed(second)->context = (CUcontext)2;
+    fake_find(second)->context = (CUcontext)2;
     ms_alloc_end_context(FAKE_CONTEXT);
     CHECK(!ms_alloc_free(first, &result) && !ms_alloc_free(last, &result));
     CHECK(fake.reservations == 1 && fake.physical_bytes == 0);
-    ms_space_find_claimed(second)->context = FAKE_CONTEXT;
+    fake_find(second)->context = FAKE_CONTEXT;
     ms_alloc_end_context((CUcontext)2);
     CHECK(ms_alloc_free(second, &result) && result == CUDA_SUCCESS);
     fake_check_empty();
@@ -760,7 +760,7 @@ MS_TEST_AFTER(start, an_allocation_is_told_from_its_begin_to_its_end)
     CHECK(event_count == 1 && events[0].kind == MS_EVENT_ALLOCATE);
     CHECK(events[0].bytes == FAKE_GRANULE && told[TOLD_DEVICE_PUBLISH] == 1);
     forget_told();
-    fake_set(ms_space_find_claimed(address), 0, 100, &(struct ms_content){.kind = MS_FILL});
+    fake_set(fake_find(address), 0, 100, &(struct ms_content){.kind = MS_FILL});
     CHECK(ms_alloc_free(address, &result) && result == CUDA_SUCCESS);
     CHECK(event_count == 1 && events[0].kind == MS_EVENT_FREE && events[0].bytes == FAKE_GRANULE);
     CHECK(told[TOLD_COMPARE] == 1 && told_bytes == FAKE_GRANULE);
@@ -857,7 +857,7 @@ MS_TEST_AFTER(start, memory_the_program_has_mapped_outlives_its_context)
     CUresult result;
     CHECK(allocate(&address));
     fill(address);
-    struct ms_allocation *allocation = ms_space_find_claimed(address);
+    struct ms_allocation *allocation = fake_find(address);
     allocation->is_programs = true;
     ms_alloc_end_context(FAKE_CONTEXT);
     CHECK_EQ(ms_alloc_set_peer_access(0, 3, true), CUDA_SUCCESS);

@@ -215,7 +215,7 @@ MS_TEST_BETWEEN(start, end, bytes_move_under_one_handle_when_the_device_is_done_
 {
     const struct ms_content fill = {.kind = MS_FILL, .pattern = 0x07070707};
     set_access();
-    struct ms_allocation *allocation = ms_space_find_claimed(place);
+    struct ms_allocation *allocation = fake_find(place);
     fake_set(allocation, 0, BYTES, &fill);
     CHECK_EQ(ms_access(place, FAKE_GRANULE, MS_NEED_READ_WRITE), CUDA_SUCCESS);
     CHECK_EQ(ms_access(place + FAKE_GRANULE, FAKE_GRANULE, MS_NEED_READ_WRITE), CUDA_SUCCESS);
@@ -574,8 +574,7 @@ MS_TEST_BETWEEN(start, end, whole_mappings_are_unmapped_with_what_lies_between_t
 
 static void fill_all(uint32_t value)
 {
-    fake_set(ms_space_find_claimed(place), 0, BYTES,
-             &(struct ms_content){.kind = MS_FILL, .pattern = value});
+    fake_set(fake_find(place), 0, BYTES, &(struct ms_content){.kind = MS_FILL, .pattern = value});
 }
 
 /* By its handle the program gets at them again. */
@@ -711,7 +710,7 @@ static void start_second(void)
     handle = create();
     CHECK_EQ(map(place + BYTES, handle), CUDA_SUCCESS);
     CHECK_EQ(set_access_to(place + BYTES, BYTES, &access_of_device, 1), CUDA_SUCCESS);
-    fake_set(ms_space_find_claimed(place), BYTES, 2 * BYTES,
+    fake_set(fake_find(place), BYTES, 2 * BYTES,
              &(struct ms_content){.kind = MS_FILL, .pattern = 0x07070707});
     for (size_t i = 0; i < 2; i++)
         CHECK_EQ(ms_access(place + BYTES + i * FAKE_GRANULE, FAKE_GRANULE, MS_NEED_READ_WRITE),

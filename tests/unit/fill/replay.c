@@ -192,7 +192,7 @@ static CUresult replay_launch(const struct ms_recorded_launch *recorded, CUdevic
                               size_t begin, size_t end, CUstream stream)
 {
     CUresult result;
-    CHECK(ms_replay_launch(recorded, address, (struct ms_range){begin, end},
+    CHECK(ms_replay_launch(recorded, NULL, address, (struct ms_range){begin, end},
                            (struct ms_range){0, 0}, stream, &result));
     return result;
 }
@@ -673,8 +673,10 @@ MS_TEST_BETWEEN(start_with_input, end_with_input,
     recorded->allocation_id = input->id;
     recorded->address = input->address + FAKE_GRANULE;
     CHECK(ms_space_claim(input->address) == input);
-    CHECK_EQ(replay_launch(recorded, recorded->address, 0, FAKE_GRANULE, FAKE_STREAM),
-             CUDA_SUCCESS);
+    CUresult result;
+    CHECK(ms_replay_launch(recorded, input, recorded->address, (struct ms_range){0, FAKE_GRANULE},
+                           (struct ms_range){0, 0}, FAKE_STREAM, &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
     ms_space_release(input);
     CHECK_EQ(launched[1], input->address);
 }
