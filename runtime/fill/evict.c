@@ -67,7 +67,7 @@ static struct candidate candidate_of(struct ms_allocation *allocation)
     ms_carve_settle(allocation, 0, allocation->bytes);
     return (struct candidate){.address = allocation->address,
                               .id = allocation->id,
-                              .touches = ms_allocation_touches(allocation),
+                              .touches = ms_allocation_notes(allocation)->touches,
                               .context = allocation->context};
 }
 
@@ -152,7 +152,7 @@ static size_t evict_candidates(const struct way *way, const struct candidate *ca
     for (size_t i = 0; i < count; i++) {
         MS_CLAIMED struct ms_allocation *allocation = ms_space_try_claim(candidates[i].address);
         if (allocation != NULL && allocation->id == candidates[i].id &&
-            ms_allocation_touches(allocation) == candidates[i].touches)
+            ms_allocation_notes(allocation)->touches == candidates[i].touches)
             freed += evict_published(allocation, way);
     }
     ms_counter_add(MS_COUNT_EVICTED_BYTES, freed);

@@ -24,7 +24,8 @@ static bool is_sampled(const struct ms_allocation *allocation)
 
 static bool reserve(struct ms_allocation *allocation)
 {
-    if (ms_allocation_shadow(allocation) != NULL)
+    struct ms_notes *notes = ms_allocation_notes(allocation);
+    if (notes->shadow != NULL)
         return true;
     struct ms_backing *shadow = ms_heap_alloc(sizeof(*shadow));
     if (shadow == NULL || ms_addresses_reserve_backing(shadow, allocation->device,
@@ -32,7 +33,7 @@ static bool reserve(struct ms_allocation *allocation)
         ms_heap_free(shadow);
         return false;
     }
-    ms_allocation_set_shadow(allocation, shadow);
+    notes->shadow = shadow;
     return true;
 }
 
@@ -40,7 +41,7 @@ static bool reserve(struct ms_allocation *allocation)
 static bool cover(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     return is_sampled(allocation) && reserve(allocation) &&
-           ms_backing_cover(ms_allocation_shadow(allocation), begin, end) == CUDA_SUCCESS;
+           ms_backing_cover(ms_allocation_notes(allocation)->shadow, begin, end) == CUDA_SUCCESS;
 }
 
 /* Keeps the current context, because the legacy stream belongs to it. */
@@ -150,7 +151,7 @@ bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
 void ms_shadow_trim(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_driver_scope scope; /* unmapping would end a capture */
-    struct ms_backing *shadow = ms_allocation_shadow(allocation);
+    struct ms_backing *shadow = ms_allocation_notes(allocation)->shadow;
     if (shadow == NULL || !enter(&scope))
         return;
     ms_backing_uncover(shadow, begin, end < allocation->bytes ? end : shadow->bytes, false);
@@ -165,12 +166,14 @@ static void forget(struct ms_content *content)
 /* Frees the whole shadow, after marking that no byte has one. */
 static size_t give_up(struct ms_allocation *allocation)
 {
-    const struct ms_backing *shadow = ms_allocation_shadow(allocation);
-    const size_t freed = shadow != NULL ? shadow->backed_bytes : 0;
+    struct ms_notes *notes = ms_allocation_notes(allocation);
+    const size_t freed = notes->shadow != NULL ? notes->shadow->backed_bytes : 0;
     if (freed == 0 ||
         ms_bytes_change_range(allocation, 0, allocation->bytes, forget) != CUDA_SUCCESS)
         return 0;
-    ms_allocation_set_shadow(allocation, NULL);
+    ms_backing_release(notes->shadow);
+    ms_heap_free(notes->shadow);
+    notes->shadow = NULL;
     count_left_out(freed);
     return freed;
 }

@@ -108,53 +108,24 @@ struct ms_backing *ms_allocation_memory(struct ms_allocation *allocation)
     return &MS_OWN(allocation)->backing;
 }
 
-struct ms_backing *ms_allocation_shadow(const struct ms_allocation *allocation)
+struct ms_notes *ms_allocation_notes(const struct ms_allocation *allocation)
 {
-    return MS_OWN(allocation)->shadow;
-}
-
-void ms_allocation_set_shadow(struct ms_allocation *allocation, struct ms_backing *shadow)
-{
-    struct ms_backing *old = MS_OWN(allocation)->shadow;
-    if (old != NULL)
-        ms_backing_release(old);
-    ms_heap_free(old);
-    MS_OWN(allocation)->shadow = shadow;
-}
-
-bool ms_allocation_has(const struct ms_allocation *allocation, enum ms_trait trait)
-{
-    return MS_OWN(allocation)->has[trait];
-}
-
-void ms_allocation_set(struct ms_allocation *allocation, enum ms_trait trait, bool is_so)
-{
-    MS_OWN(allocation)->has[trait] = is_so;
-}
-
-void ms_allocation_touch(struct ms_allocation *allocation)
-{
-    MS_OWN(allocation)->touches++;
-}
-
-uint32_t ms_allocation_touches(const struct ms_allocation *allocation)
-{
-    return MS_OWN(allocation)->touches;
+    return &MS_OWN(allocation)->notes;
 }
 
 void ms_allocation_destroy(struct ms_allocation *allocation)
 {
     const size_t pooled = ms_pooled_bytes(allocation);
     ms_backing_release(&MS_OWN(allocation)->backing);
-    if (MS_OWN(allocation)->shadow != NULL)
-        ms_backing_release(MS_OWN(allocation)->shadow);
+    if (MS_OWN(allocation)->notes.shadow != NULL)
+        ms_backing_release(MS_OWN(allocation)->notes.shadow);
     if (allocation->pool != NULL)
         ms_pool_count(allocation->pool, -(int64_t)pooled);
     ms_state_sample();
     ms_lineage_cleanup(&MS_OWN(allocation)->lineage);
     ms_sorted_cleanup(&MS_OWN(allocation)->blocks.all);
     ms_trimmed_forget(allocation);
-    ms_heap_free(MS_OWN(allocation)->shadow);
+    ms_heap_free(MS_OWN(allocation)->notes.shadow);
     ms_heap_free(allocation);
 }
 

@@ -68,31 +68,19 @@ const struct ms_lineage *ms_allocation_lineage(const struct ms_allocation *alloc
 const struct ms_backing *ms_allocation_backing(const struct ms_allocation *allocation);
 struct ms_backing *ms_allocation_memory(struct ms_allocation *allocation);
 
-/* The shadow of a claimed allocation (fill/shadow.h), or NULL. ms_allocation_set_shadow releases
- * the old shadow and takes over the new one, of ms_heap_alloc; NULL: none. */
-struct ms_backing *ms_allocation_shadow(const struct ms_allocation *allocation);
-void ms_allocation_set_shadow(struct ms_allocation *allocation, struct ms_backing *shadow);
-
-/* What a room has to remember of a claimed allocation. */
-enum ms_trait {
-    MS_TRAIT_HAS_TOKENS,   /* the program asked for P2P_TOKENS, which sets SYNC_MEMOPS */
-    MS_TRAIT_IS_EXPORTED,  /* another process, or NCCL, uses the memory, which stays where it is */
-    MS_TRAIT_WAS_RESIDENT, /* before a plan came, or a suspension; not once resident again
-                              (restore.h) */
-    MS_TRAIT_KEEPS_DEAD,   /* a captured graph or an exported handle may use the memory of blocks
-                              that the program has returned */
-    MS_TRAIT_COUNT
+/* What the rooms note of a claimed allocation. */
+struct ms_notes {
+    struct ms_backing *shadow; /* owned, of ms_heap_alloc (fill/shadow.h); NULL: none */
+    uint32_t touches;  /* how often queued work was about to begin to use the memory, or the blocks
+                         changed: a thread that waited for the device before must wait again */
+    bool has_tokens;   /* the program asked for P2P_TOKENS, which sets SYNC_MEMOPS */
+    bool is_exported;  /* another process, or NCCL, uses the memory, which stays where it is */
+    bool was_resident; /* before a plan came, or a suspension; not once resident again
+                          (restore.h) */
+    bool keeps_dead; /* a captured graph or an exported handle may use the memory of blocks that the
+                        program has returned */
 };
-bool ms_allocation_has(const struct ms_allocation *allocation, enum ms_trait trait);
-void ms_allocation_set(struct ms_allocation *allocation, enum ms_trait trait, bool is_so);
-
-/*
- * Queued work is about to begin to use the memory of a claimed allocation, or its blocks change: a
- * thread that waited for the device before must wait again. ms_allocation_touches counts such
- * changes.
- */
-void ms_allocation_touch(struct ms_allocation *allocation);
-uint32_t ms_allocation_touches(const struct ms_allocation *allocation);
+struct ms_notes *ms_allocation_notes(const struct ms_allocation *allocation);
 
 /* Memory that the shim promises to the program, or opens for it. */
 struct ms_promise {

@@ -61,11 +61,9 @@ struct ms_inside {
     /* guarded by the claim; only functions of lineage.h and backing.h change these */
     struct ms_lineage lineage;
     struct ms_backing backing;
-    struct ms_backing *shadow; /* owned; NULL: none */
 
     /* guarded by the claim */
-    uint32_t touches; /* ms_allocation_touch */
-    bool has[MS_TRAIT_COUNT];
+    struct ms_notes notes;
     bool has_ready;  /* some blocks are, or were, ready (ready.h) */
     bool uncarvable; /* written before the first block was taken: stays one block */
 

@@ -187,7 +187,7 @@ static void read_granule(void)
 
 static void touch(void)
 {
-    ms_allocation_touch(all[0]);
+    ms_allocation_notes(all[0])->touches++;
 }
 
 /* Freed, and another one lies there. */
@@ -338,9 +338,9 @@ static void leaves(size_t granules)
 }
 
 STORY(dead_memory_goes_back_unless_a_graph_uses_it, carves(), writes(0, 0, 2 * G, cached),
-      ms_allocation_set(all[0], MS_TRAIT_KEEPS_DEAD, true), lets_go(6 * G), has_memory(0, 6 * G),
+      ms_allocation_notes(all[0])->keeps_dead = true, lets_go(6 * G), has_memory(0, 6 * G),
       IS(fake_memory_at(all[0]->address + 2 * G) > 0), gives_up(),
-      ms_allocation_set(all[0], MS_TRAIT_KEEPS_DEAD, false), lets_go(4 * G), has_memory(0, 4 * G),
+      ms_allocation_notes(all[0])->keeps_dead = false, lets_go(4 * G), has_memory(0, 4 * G),
       EQUALS(ms_allocation_lineage(all[0])->dead_bytes, 2 * G),
       EQUALS(fake_memory_at(all[0]->address + 2 * G), 0), EQUALS(ms_carve_leftover_bytes(), 0))
 
