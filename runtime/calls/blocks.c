@@ -49,12 +49,15 @@ static enum ms_carved take(struct ms_allocation *allocation, size_t begin, size_
     return ms_carve_take(allocation, begin, end);
 }
 
+/* True if at least a granule of the range has leftover memory: a block there could not be
+ * deferred. */
 static bool lies_on_leftover(CUdeviceptr address, size_t bytes)
 {
     MS_CLAIMED struct ms_allocation *allocation = claim(address);
     return allocation != NULL && ms_fits(allocation, address, bytes) &&
-           ms_carve_meets_leftover(allocation, ms_offset(allocation, address),
-                                   ms_offset(allocation, address) + bytes);
+           bytes >= allocation->granule &&
+           ms_carve_leftover(allocation, ms_offset(allocation, address),
+                             ms_offset(allocation, address) + bytes) >= allocation->granule;
 }
 
 /* While nothing is deferred, the shim does not see launches. The sign of a program that computes is

@@ -53,12 +53,15 @@ struct way {
 
 static bool can_restore(const struct ms_allocation *allocation)
 {
-    return ms_carve_may_give_back(allocation, MS_RESTORABLE);
+    const struct ms_lineage *lineage = ms_allocation_lineage(allocation);
+    return ms_backing_bytes(ms_allocation_backing(allocation)) > 0 &&
+           (lineage->resident_bytes < lineage->bytes ||
+            (ms_carve_has_begun(allocation) && !ms_allocation_notes(allocation)->keeps_dead));
 }
 
 static bool has_leftover(const struct ms_allocation *allocation)
 {
-    return ms_carve_may_give_back(allocation, MS_LEFTOVER);
+    return ms_carve_leftover(allocation, 0, allocation->bytes) > 0;
 }
 
 /* Ends the allocation's ready blocks, so that each later change of a block is a touch. */

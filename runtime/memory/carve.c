@@ -412,11 +412,11 @@ void ms_carve_cut(struct ms_allocation *allocation, size_t begin, size_t end)
     use_again(allocation, begin, end);
 }
 
-bool ms_carve_meets_leftover(const struct ms_allocation *allocation, size_t begin, size_t end)
+size_t ms_carve_leftover(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const size_t granule = allocation->granule;
-    return MS_OWN(allocation)->leftover_bytes >= granule && end - begin >= granule &&
-           present_bytes(allocation, begin, end) >= granule;
+    const size_t all = MS_OWN(allocation)->leftover_bytes;
+    const size_t present = all > 0 ? present_bytes(allocation, begin, end) : 0;
+    return present < all ? present : all;
 }
 
 /* --- blocks in many pieces */
@@ -459,15 +459,6 @@ CUresult ms_carve_gather(struct ms_allocation *allocation, size_t offset, ms_car
 }
 
 /* --- giving back */
-
-bool ms_carve_may_give_back(const struct ms_allocation *allocation, enum ms_give_back what)
-{
-    if (what == MS_LEFTOVER)
-        return MS_OWN(allocation)->leftover_bytes > 0;
-    return MS_OWN(allocation)->backing.backed_bytes > 0 &&
-           (MS_OWN(allocation)->lineage.resident_bytes < MS_OWN(allocation)->lineage.bytes ||
-            (MS_OWN(allocation)->is_carved && !MS_OWN(allocation)->notes.keeps_dead));
-}
 
 /* Makes cached bytes resident that a replay could not restore, because their file has changed. */
 static void keep_what_is_lost(struct ms_allocation *allocation)

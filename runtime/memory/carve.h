@@ -40,9 +40,8 @@ void ms_carve_settle(struct ms_allocation *allocation, size_t begin, size_t end)
  * if there is no host memory for the record. */
 void ms_carve_cut(struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* True if at least a granule of [begin, end) has leftover memory: a block there could not be
- * deferred. */
-bool ms_carve_meets_leftover(const struct ms_allocation *allocation, size_t begin, size_t end);
+/* How many bytes of [begin, end) have leftover memory, at most. */
+size_t ms_carve_leftover(const struct ms_allocation *allocation, size_t begin, size_t end);
 
 /* True if a caching allocator has taken a block from the allocation. */
 bool ms_carve_has_begun(const struct ms_allocation *allocation);
@@ -70,9 +69,6 @@ CUresult ms_carve_gather(struct ms_allocation *allocation, size_t offset, ms_car
  * device was done with the memory, and nothing has begun to use it since.
  */
 enum ms_give_back { MS_LEFTOVER, MS_RESTORABLE };
-
-/* True if there may be such memory. */
-bool ms_carve_may_give_back(const struct ms_allocation *allocation, enum ms_give_back what);
 
 /* Returns how many bytes of memory went back. */
 size_t ms_carve_give_back(struct ms_allocation *allocation, enum ms_give_back what);

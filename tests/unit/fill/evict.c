@@ -337,6 +337,27 @@ static void leaves(size_t granules)
     releases(0);
 }
 
+static size_t count_asked(struct ms_allocation *allocation, void *count)
+{
+    (void)allocation;
+    return ++*(int *)count, 0;
+}
+
+/* Whether the first allocation is asked for memory. */
+static bool is_asked(void)
+{
+    int count = 0;
+    ms_evict_all(NULL, count_asked, &count);
+    return count == 1;
+}
+
+STORY(memory_is_asked_of_what_has_some_to_give_back, has(ALL), IS(!is_asked()),
+      writes(0, 0, 1, resident), IS(is_asked()), writes(0, 0, ALL - 1, resident), IS(is_asked()),
+      writes(0, 0, ALL, resident), IS(!is_asked()))
+STORY(memory_is_asked_of_blocks_unless_a_graph_uses_it, has(ALL), takes_block(0, ALL),
+      writes(0, 0, ALL, resident), IS(is_asked()), ms_allocation_notes(all[0])->keeps_dead = true,
+      IS(!is_asked()))
+
 STORY(dead_memory_goes_back_unless_a_graph_uses_it, carves(), writes(0, 0, 2 * G, cached),
       ms_allocation_notes(all[0])->keeps_dead = true, lets_go(6 * G), has_memory(0, 6 * G),
       IS(fake_memory_at(all[0]->address + 2 * G) > 0), gives_up(),

@@ -229,19 +229,19 @@ MS_TEST_BETWEEN(start, end, memory_that_a_graph_may_use_is_not_left_over)
     CHECK_EQ(ms_carve_leftover_bytes(), 0);
 }
 
-MS_TEST_BETWEEN(start, end, a_block_meets_what_is_left_over_in_whole_granules)
+MS_TEST_BETWEEN(start, end, a_block_meets_what_is_left_over_there)
 {
     take(0, 4 * G);
     set(0, G - 1, &resident);
     give(0, 4 * G);
-    CHECK(!ms_carve_meets_leftover(allocation, 0, 4 * G));
+    CHECK_EQ(ms_carve_leftover(allocation, 0, 4 * G), G - 1);
     set(0, 4 * G, &resident);
-    CHECK(!ms_carve_meets_leftover(allocation, 0, G)); /* that much is not left over */
+    CHECK_EQ(ms_carve_leftover(allocation, 0, G), G - 1); /* that much is not left over */
     ms_carve_set_leftover(allocation, G);
-    CHECK(ms_carve_meets_leftover(allocation, 0, G));
-    CHECK(!ms_carve_meets_leftover(allocation, 0, G - 1));
-    CHECK(ms_carve_meets_leftover(allocation, 3 * G, 6 * G));
-    CHECK(!ms_carve_meets_leftover(allocation, 3 * G + 1, 6 * G));
+    CHECK_EQ(ms_carve_leftover(allocation, 0, G), G);
+    CHECK_EQ(ms_carve_leftover(allocation, 0, G - 1), G - 1);
+    CHECK_EQ(ms_carve_leftover(allocation, 3 * G, 6 * G), G);
+    CHECK_EQ(ms_carve_leftover(allocation, 3 * G + 1, 6 * G), G - 1);
 }
 
 /* --- what is in a block */
@@ -708,29 +708,14 @@ MS_TEST_BETWEEN(start_large, end, a_large_block_may_be_in_more_pieces)
 
 /* --- giving back */
 
-MS_TEST_BETWEEN(start, end, an_allocation_without_memory_has_none_to_give_back)
+MS_TEST_BETWEEN(start, end, nothing_is_left_over_unless_a_block_was_there)
 {
-    CHECK(!ms_carve_may_give_back(allocation, MS_LEFTOVER));
-    CHECK(!ms_carve_may_give_back(allocation, MS_RESTORABLE));
+    CHECK_EQ(ms_carve_leftover(allocation, 0, BYTES), 0);
     set(0, 1, &resident);
-    CHECK(!ms_carve_may_give_back(allocation, MS_LEFTOVER));
-    CHECK(ms_carve_may_give_back(allocation, MS_RESTORABLE));
-    set(0, BYTES - 1, &resident);
-    CHECK(ms_carve_may_give_back(allocation, MS_RESTORABLE));
-    set(0, BYTES, &resident);
-    CHECK(!ms_carve_may_give_back(allocation, MS_RESTORABLE));
+    CHECK_EQ(ms_carve_leftover(allocation, 0, BYTES), 0);
     ms_carve_set_leftover(allocation, 1);
-    CHECK(ms_carve_may_give_back(allocation, MS_LEFTOVER));
+    CHECK_EQ(ms_carve_leftover(allocation, 0, BYTES), 1);
     ms_carve_set_leftover(allocation, 0);
-}
-
-MS_TEST_BETWEEN(start, end, a_carved_allocation_may_give_back_its_dead_bytes)
-{
-    take(0, BYTES);
-    set(0, BYTES, &resident);
-    CHECK(ms_carve_may_give_back(allocation, MS_RESTORABLE));
-    ms_allocation_notes(allocation)->keeps_dead = true;
-    CHECK(!ms_carve_may_give_back(allocation, MS_RESTORABLE));
 }
 
 /* Granules 1 and 3 are blocks, all has memory of its own, and all else is left over. */
