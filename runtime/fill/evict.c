@@ -10,6 +10,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/compare.h"
 #include "runtime/fill/overcommit.h"
+#include "runtime/fill/replay.h"
 #include "runtime/fill/scratch.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/allocation.h"
@@ -127,13 +128,13 @@ static size_t evict(struct ms_allocation *allocation, void *argument)
 {
     (void)argument;
     ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
-    return ms_carve_give_back(allocation, MS_RESTORABLE);
+    return ms_carve_give_back(allocation, ms_replay_is_current);
 }
 
 static size_t evict_leftover(struct ms_allocation *allocation, void *argument)
 {
     (void)argument;
-    return ms_carve_give_back(allocation, MS_LEFTOVER);
+    return ms_carve_give_back(allocation, NULL);
 }
 
 static size_t evict_published(struct ms_allocation *allocation, const struct way *way)

@@ -286,8 +286,7 @@ static bool list_cached(const struct ms_allocation *allocation, const struct ms_
     for (size_t at = range->begin;
          ms_lineage_next(ms_allocation_lineage(allocation), &at, range->end, &extent);) {
         const struct ms_content *content = &extent.content;
-        if (content->kind == MS_RESIDENT ||
-            (content->cached && !ms_recorded_launch_is_current(content)))
+        if (content->kind == MS_RESIDENT || (content->cached && !ms_replay_is_current(content)))
             return false;
         if (content->cached && !ms_ranges_add(cached, extent.begin, extent.end))
             return false;

@@ -129,6 +129,26 @@ struct ms_range ms_replay_needed(const struct ms_recorded_launch *recorded, size
     return needed.begin < needed.end ? needed : (struct ms_range){0, 0};
 }
 
+static bool is_current(const struct ms_lineage *lineage)
+{
+    bool is_current = true;
+    struct ms_walk walk = {lineage, 0, SIZE_MAX};
+    for (const struct ms_extent *extent; is_current && (extent = ms_lineage_walk(&walk)) != NULL;)
+        is_current = ms_replay_is_current(&extent->content);
+    return is_current;
+}
+
+bool ms_replay_is_current(const struct ms_content *content)
+{
+    if (content->kind == MS_SOURCE)
+        return !ms_content_is_kept_snapshot(content) && ms_source_read_is_current(content->source);
+    if (content->kind != MS_LAUNCHED)
+        return true;
+    const struct ms_recorded_launch *recorded = content->recorded;
+    return is_current(&recorded->before) &&
+           (recorded->input == NULL || is_current(&recorded->input->lineage));
+}
+
 /* A lineage, and where its block lay when it was recorded. */
 struct placed {
     const struct ms_lineage *lineage;

@@ -18,6 +18,10 @@
 CUresult ms_replay(const struct ms_content *content, size_t offset, CUdeviceptr address,
                    size_t bytes, CUstream stream);
 
+/* True if a replay would still give the same bytes: no file behind the content has changed, and the
+ * content is no snapshot that is in memory. */
+bool ms_replay_is_current(const struct ms_content *content);
+
 /*
  * ms_replay for every kind of content that can be replayed. Runs a launch in scratch memory, copies
  * its bytes from there, and waits for stream then.

@@ -230,7 +230,7 @@ static bool prepare(struct suspension *suspension, struct ms_allocation *allocat
     if (ms_backing_sink_wait(ms_allocation_memory(allocation), 0, allocation->granule_bytes) !=
         CUDA_SUCCESS)
         return ms_fault_set(suspension->fault, "an NCCL group of the program is open");
-    suspension->told->freed += ms_carve_give_back(allocation, MS_LEFTOVER);
+    suspension->told->freed += ms_carve_give_back(allocation, NULL);
     if (ms_bytes_change_range(allocation, 0, allocation->bytes, keep_snapshot) != CUDA_SUCCESS)
         return is_short_of_memory(suspension);
     if (suspension->can_restore)
@@ -317,7 +317,7 @@ static void give_back_all(struct suspension *suspension)
         struct ms_allocation *allocation = suspension->claimed[i];
         if (!stays(allocation)) {
             tell_what_comes_back(told, allocation);
-            told->freed += ms_carve_give_back(allocation, MS_RESTORABLE);
+            told->freed += ms_carve_give_back(allocation, ms_replay_is_current);
         }
         tell_what_stays(told, allocation);
     }

@@ -342,7 +342,7 @@ static void add_gain(const struct ms_allocation *allocation, int64_t bytes)
     atomic_fetch_add(&trim_gain[allocation->device], bytes);
 }
 
-/* How many bytes of [begin, end) lost their memory as MS_LEFTOVER and have not got it again. */
+/* How many bytes of [begin, end) lost their memory as leftover and have not got it again. */
 static size_t trimmed_bytes(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_ranges *trimmed = MS_OWN(allocation)->trimmed;
@@ -460,14 +460,14 @@ CUresult ms_carve_gather(struct ms_allocation *allocation, size_t offset, ms_car
 
 /* --- giving back */
 
-/* Makes cached bytes resident that a replay could not restore, because their file has changed. */
-static void keep_what_is_lost(struct ms_allocation *allocation)
+/* Makes cached bytes resident that a replay could not restore. */
+static void keep_what_is_lost(struct ms_allocation *allocation, ms_carve_asks *can_replay)
 {
     static const struct ms_content resident = {.kind = MS_RESIDENT};
     struct ms_extent extent;
     for (size_t at = 0;
          ms_lineage_next(&MS_OWN(allocation)->lineage, &at, allocation->bytes, &extent);) {
-        if (extent.content.cached && !ms_recorded_launch_is_current(&extent.content))
+        if (extent.content.cached && !can_replay(&extent.content))
             ms_lineage_set(&MS_OWN(allocation)->lineage, extent.begin, extent.end, &resident);
     }
 }
@@ -599,14 +599,14 @@ static void set_missing(struct ms_content *content)
     content->cached = false;
 }
 
-size_t ms_carve_give_back(struct ms_allocation *allocation, enum ms_give_back what)
+size_t ms_carve_give_back(struct ms_allocation *allocation, ms_carve_asks *can_replay)
 {
     give_up_dead(allocation);
-    if (what == MS_RESTORABLE) {
-        keep_what_is_lost(allocation);
-        if (MS_OWN(allocation)->lineage.cached_bytes >
-            0) /* whole extents change: no memory is needed */
-            change(allocation, 0, allocation->bytes, set_missing);
-    }
-    return what == MS_LEFTOVER ? trim(allocation) : uncover(allocation);
+    if (can_replay == NULL)
+        return trim(allocation);
+    keep_what_is_lost(allocation, can_replay);
+    /* Whole extents change: no memory is needed. */
+    if (MS_OWN(allocation)->lineage.cached_bytes > 0)
+        change(allocation, 0, allocation->bytes, set_missing);
+    return uncover(allocation);
 }

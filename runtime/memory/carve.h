@@ -64,17 +64,16 @@ typedef CUresult ms_carve_bring(struct ms_allocation *allocation, size_t begin, 
 CUresult ms_carve_gather(struct ms_allocation *allocation, size_t offset, ms_carve_bring *bring);
 
 /*
- * Which memory to give back. MS_LEFTOVER: that of returned blocks, unless others may use it.
- * MS_RESTORABLE: also that of all bytes that can be replayed. The caller has waited until the
- * device was done with the memory, and nothing has begun to use it since.
+ * Gives the leftover memory back, that of returned blocks, unless others may use it. With
+ * can_replay also the memory of all bytes that a replay can make again, as can_replay says of their
+ * content. Returns how many bytes of memory went back. The caller has waited until the device was
+ * done with the memory, and nothing has begun to use it since.
  */
-enum ms_give_back { MS_LEFTOVER, MS_RESTORABLE };
-
-/* Returns how many bytes of memory went back. */
-size_t ms_carve_give_back(struct ms_allocation *allocation, enum ms_give_back what);
+typedef bool ms_carve_asks(const struct ms_content *content);
+size_t ms_carve_give_back(struct ms_allocation *allocation, ms_carve_asks *can_replay);
 
 /*
- * The bytes gained, over all allocations of a device, by giving back memory as MS_LEFTOVER: memory
+ * The bytes gained, over all allocations of a device, by giving only leftover memory back: memory
  * that has not come again since, counted once more for each later block that did without it until
  * the block was returned, and the inputs of launches that are recorded there, which would have come
  * into memory; less memory that has come again. ms_carve_note: [begin, end) has memory now (NULL),

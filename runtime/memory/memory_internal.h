@@ -84,7 +84,7 @@ struct ms_inside {
     /* guarded by the claim */
     struct ms_published published;
     size_t leftover_bytes; /* bytes of returned blocks that still have memory (ms_space_leftover) */
-    struct ms_ranges *trimmed; /* owned; ranges whose memory went back as MS_LEFTOVER (carve.h) and
+    struct ms_ranges *trimmed; /* owned; ranges whose memory went back as leftover (carve.h) and
                                   has not come again; NULL: none */
     size_t least_pieces;       /* ms_carve_gather leaves a block in no more pieces than this */
 };

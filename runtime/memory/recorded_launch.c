@@ -4,7 +4,6 @@
 #include <stddef.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/loading/source_read.h"
 #include "runtime/memory/space.h"
 
 _Static_assert(offsetof(struct ms_recorded_launch, counted) == 0, "as lineage wants it");
@@ -117,28 +116,6 @@ struct ms_recorded_launch *ms_recorded_launch_of(const struct ms_part *out,
         return recorded;
     ms_recorded_launch_drop(recorded);
     return NULL;
-}
-
-/* --- what a replay would give */
-
-static bool is_current(const struct ms_lineage *lineage)
-{
-    bool is_current = true;
-    struct ms_walk walk = {lineage, 0, SIZE_MAX};
-    for (const struct ms_extent *extent; is_current && (extent = ms_lineage_walk(&walk)) != NULL;)
-        is_current = ms_recorded_launch_is_current(&extent->content);
-    return is_current;
-}
-
-bool ms_recorded_launch_is_current(const struct ms_content *content)
-{
-    if (content->kind == MS_SOURCE)
-        return !ms_content_is_kept_snapshot(content) && ms_source_read_is_current(content->source);
-    if (content->kind != MS_LAUNCHED)
-        return true;
-    const struct ms_recorded_launch *recorded = content->recorded;
-    return is_current(&recorded->before) &&
-           (recorded->input == NULL || is_current(&recorded->input->lineage));
 }
 
 /* --- copies */

@@ -81,7 +81,3 @@ static inline bool ms_recorded_launch_is_at(const struct ms_content *content,
     return recorded->allocation_id == allocation_id &&
            recorded->address + content->source_offset == address;
 }
-
-/* True if a replay would still give the same bytes: no file behind the content has changed, and the
- * content is no snapshot that is in memory. */
-bool ms_recorded_launch_is_current(const struct ms_content *content);

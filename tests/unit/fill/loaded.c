@@ -6,6 +6,7 @@
 
 #include "runtime/files/host_snapshot.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/fill/replay.h"
 #include "runtime/fill/reuse.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/carve.h"
@@ -522,7 +523,7 @@ MS_TEST_BETWEEN(start_with_snapshot, end_with_snapshot, eviction_leaves_bytes_of
 {
     need(places[1], MS_NEED_READ);
     CHECK(ms_space_claim(places[1]->address) == places[1]);
-    CHECK_EQ(ms_carve_give_back(places[1], MS_RESTORABLE), 0);
+    CHECK_EQ(ms_carve_give_back(places[1], ms_replay_is_current), 0);
     ms_space_release(places[1]);
     CHECK_EQ(content_of(1).kind, MS_RESIDENT);
     check_place(1);

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/fill/replay.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/memory/bytes.h"
 #include "runtime/memory/memory_internal.h"
@@ -740,7 +741,7 @@ static void start_dead(void)
 /* The last granule reaches behind the end. */
 MS_TEST_BETWEEN(start_dead, end, dead_memory_goes_back_and_that_of_blocks_stays)
 {
-    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
+    CHECK_EQ(ms_carve_give_back(allocation, NULL), 6 * G);
     CHECK_EQ(ms_allocation_backing(allocation)->backed_bytes, 2 * G);
     CHECK_EQ(ms_carve_leftover_bytes(), 0);
     check(0, G, MS_DEAD);
@@ -752,7 +753,7 @@ MS_TEST_BETWEEN(start_dead, end, dead_memory_goes_back_and_that_of_blocks_stays)
 
 MS_TEST_BETWEEN(start_dead, end, memory_that_can_be_replayed_goes_back_as_well)
 {
-    CHECK_EQ(ms_carve_give_back(allocation, MS_RESTORABLE), 7 * G);
+    CHECK_EQ(ms_carve_give_back(allocation, ms_replay_is_current), 7 * G);
     CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 0);
     check(G, 2 * G, MS_FILL);
     CHECK(fake_memory_at(allocation->address + 3 * G) > 0);
@@ -761,11 +762,11 @@ MS_TEST_BETWEEN(start_dead, end, memory_that_can_be_replayed_goes_back_as_well)
 MS_TEST_BETWEEN(start_dead, end, memory_that_a_graph_or_another_may_use_is_kept)
 {
     ms_allocation_notes(allocation)->keeps_dead = true;
-    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 0);
+    CHECK_EQ(ms_carve_give_back(allocation, NULL), 0);
     CHECK_EQ(ms_carve_leftover_bytes(), 0);
     ms_allocation_notes(allocation)->keeps_dead = false;
     ms_backing_chunk(&MS_OWN(allocation)->backing, 4 * G)->is_pinned = true;
-    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 4 * G);
+    CHECK_EQ(ms_carve_give_back(allocation, NULL), 4 * G);
     check(4 * G, 6 * G, MS_RESIDENT);
     check(6 * G, BYTES, MS_DEAD);
 }
@@ -775,8 +776,8 @@ MS_TEST_BETWEEN(start, end, an_allocation_that_is_not_carved_keeps_its_memory)
     set(G, 2 * G, &resident);
     set(4 * G - 1, 4 * G, &resident); /* a byte of a granule */
     set(7 * G, BYTES, &cached);
-    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 0);
-    CHECK_EQ(ms_carve_give_back(allocation, MS_RESTORABLE), G);
+    CHECK_EQ(ms_carve_give_back(allocation, NULL), 0);
+    CHECK_EQ(ms_carve_give_back(allocation, ms_replay_is_current), G);
     CHECK_EQ(ms_allocation_lineage(allocation)->cached_bytes, 0);
     check(G, 2 * G, MS_RESIDENT);
 }
@@ -788,7 +789,7 @@ MS_TEST_BETWEEN(start, end, memory_that_a_block_shares_stays)
     take(2 * G, 4 * G);
     set(0, 4 * G, &resident);
     give(0, 2 * G);
-    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 0);
+    CHECK_EQ(ms_carve_give_back(allocation, NULL), 0);
     check(0, 2 * G, MS_DEAD);
     check(2 * G, 4 * G, MS_RESIDENT);
 }
@@ -809,7 +810,7 @@ MS_TEST_BETWEEN(start, end, memory_that_a_changed_file_cannot_restore_stays)
     set_file(&changed, BYTES - G, true);
     set_file(&missing, 0, false); /* it is lost already */
     CHECK(truncate(changed.path, 5) == 0 && truncate(missing.path, 5) == 0);
-    CHECK_EQ(ms_carve_give_back(allocation, MS_RESTORABLE), G);
+    CHECK_EQ(ms_carve_give_back(allocation, ms_replay_is_current), G);
     check(0, G, MS_SOURCE);
     check(2 * G, 3 * G, MS_SOURCE);
     check(BYTES - G, BYTES, MS_RESIDENT);
@@ -827,7 +828,7 @@ static int64_t gain_of_memory(size_t begin, size_t end)
 MS_TEST_BETWEEN(start_dead, end, memory_that_comes_again_is_a_loss_once)
 {
     CHECK_EQ(gain_of_memory(0, BYTES), 0); /* none has gone */
-    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
+    CHECK_EQ(ms_carve_give_back(allocation, NULL), 6 * G);
     CHECK_EQ(ms_carve_trim_gain(0), 6 * G);
     CHECK_EQ(gain_of_memory(G, 2 * G), 0); /* it stayed */
     CHECK_EQ(gain_of_memory(4 * G - 1, 5 * G + 1), -2 * 2 * G);
@@ -839,16 +840,16 @@ MS_TEST_BETWEEN(start_dead, end, memory_that_comes_again_is_a_loss_once)
 
 MS_TEST_BETWEEN(start_dead, end, memory_that_goes_again_may_come_again)
 {
-    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
+    CHECK_EQ(ms_carve_give_back(allocation, NULL), 6 * G);
     CHECK_EQ(gain_of_memory(0, 1), -2 * G);
-    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), G);
+    CHECK_EQ(ms_carve_give_back(allocation, NULL), G);
     CHECK_EQ(gain_of_memory(0, G), -2 * G);
     CHECK_EQ(gain_of_memory(2 * G, 3 * G), -2 * G); /* and what went before has not come yet */
 }
 
 MS_TEST_BETWEEN(start_dead, end, the_memory_a_block_did_without_is_a_gain)
 {
-    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
+    CHECK_EQ(ms_carve_give_back(allocation, NULL), 6 * G);
     take(4 * G, 7 * G);
     CHECK_EQ(gain_of_memory(5 * G, 6 * G), -2 * G);
     const int64_t before = ms_carve_trim_gain(0);
@@ -880,7 +881,7 @@ MS_TEST_BETWEEN(start_dead, end, the_input_of_a_launch_that_could_be_recorded_is
     reader.input = &input;
     ms_counted_init(&alone.counted, drop_nothing);
     ms_counted_init(&reader.counted, drop_nothing);
-    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
+    CHECK_EQ(ms_carve_give_back(allocation, NULL), 6 * G);
     take(4 * G, 7 * G);
     CHECK_EQ(gain_of_launch(4 * G, 6 * G, &alone), 0);
     CHECK_EQ(gain_of_launch(4 * G, 5 * G, &reader), 5 * G);
@@ -892,14 +893,14 @@ MS_TEST_BETWEEN(start_dead, end, the_input_of_a_launch_that_could_be_recorded_is
 /* Memory was short. */
 MS_TEST_BETWEEN(start_dead, end, memory_that_had_to_go_is_neither)
 {
-    CHECK_EQ(ms_carve_give_back(allocation, MS_RESTORABLE), 7 * G);
+    CHECK_EQ(ms_carve_give_back(allocation, ms_replay_is_current), 7 * G);
     CHECK_EQ(gain_of_memory(0, BYTES), 0);
     CHECK_EQ(ms_carve_trim_gain(0), 0);
 }
 
 MS_TEST_BETWEEN(start_dead, end, memory_that_does_not_come_is_no_loss)
 {
-    CHECK_EQ(ms_carve_give_back(allocation, MS_LEFTOVER), 6 * G);
+    CHECK_EQ(ms_carve_give_back(allocation, NULL), 6 * G);
     fake_fail(FAKE_mem_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(ms_allocation_cover(allocation, 0, G), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(ms_carve_trim_gain(0), 6 * G);
@@ -912,7 +913,7 @@ MS_TEST(memory_that_cannot_be_noted_goes_and_comes)
     for (int grows = 0; grows < 10; grows++) {
         start_dead();
         may_grow = grows;
-        const size_t freed = ms_carve_give_back(allocation, MS_LEFTOVER);
+        const size_t freed = ms_carve_give_back(allocation, NULL);
         may_grow = 0;
         CHECK(gain_of_memory(0, G) >= -2 * (int64_t)freed);
         may_grow = 1000000;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/recorded_launch.h"
 
+#include "runtime/fill/replay.h"
 #include "tests/unit/between.h"
 #include "tests/unit/counted_heap.h"
 #include "tests/unit/files/files.h"
@@ -111,7 +112,7 @@ MS_TEST_BETWEEN(start, end, launched_content_knows_where_its_launch_wrote_it)
 static bool is_current(struct ms_recorded_launch *recorded)
 {
     const struct ms_content content = {.kind = MS_LAUNCHED, .recorded = recorded};
-    return ms_recorded_launch_is_current(&content);
+    return ms_replay_is_current(&content);
 }
 
 MS_TEST_BETWEEN(start, end, a_changed_file_anywhere_behind_it_makes_other_bytes)
@@ -124,10 +125,10 @@ MS_TEST_BETWEEN(start, end, a_changed_file_anywhere_behind_it_makes_other_bytes)
     set(&with_input->input->lineage, 0, 10, of_file());
     set(&none->before, 0, 10, (struct ms_content){.kind = MS_FILL});
     const struct ms_content content = of_file(), fill = {.kind = MS_FILL};
-    CHECK(ms_recorded_launch_is_current(&content) && ms_recorded_launch_is_current(&fill));
+    CHECK(ms_replay_is_current(&content) && ms_replay_is_current(&fill));
     CHECK(is_current(much) && is_current(outer) && is_current(with_input) && is_current(none));
     CHECK_EQ(truncate(file.path, 5), 0);
-    CHECK(!ms_recorded_launch_is_current(&content) && ms_recorded_launch_is_current(&fill));
+    CHECK(!ms_replay_is_current(&content) && ms_replay_is_current(&fill));
     CHECK(!is_current(much) && !is_current(inner) && !is_current(outer));
     CHECK(!is_current(with_input) && is_current(none));
     ms_recorded_launch_drop(much);
