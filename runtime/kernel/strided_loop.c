@@ -8,6 +8,13 @@
  *     unsigned strides[25][N];
  *
  * (OffsetCalculator.cuh, IntegerDivider.cuh). The kernel reads the first `dims` of each.
+ *
+ * The kernel of reductions (Reduce.cuh) takes one structure. This is in it, behind others:
+ *
+ *     int element_bytes, inputs, outputs, others[13];
+ *     OffsetCalculator<1> of the inputs of one output;
+ *     OffsetCalculator<2> of all outputs;
+ *     void *in, *out[2], *buffers[2], *semaphores; int64_t first; bool flags[2]; int results;
  */
 #include "runtime/kernel/strided_loop.h"
 
@@ -22,8 +29,13 @@ enum {
     STRIDES_AT = SIZES_AT + MAX_DIMS * SIZE_BYTES,
     CALCULATOR_BYTES = STRIDES_AT + MAX_DIMS * STRIDE_BYTES,
     POINTERS_BYTES = 16,
-    /* One operand, padded so that a pointer can follow. */
-    ONE_BYTES = (STRIDES_AT + MAX_DIMS * 4 + 7) / 8 * 8
+    ONE_UNPADDED_BYTES = STRIDES_AT + MAX_DIMS * 4, /* one operand */
+    ONE_BYTES = (ONE_UNPADDED_BYTES + 7) / 8 * 8,   /* so that a pointer can follow */
+    INPUTS_BEFORE = 60,                             /* the calculator of a reduction's inputs */
+    OUTPUTS_BEFORE = 56,
+    LEAST_BEHIND = 64, /* a reduction's calculators: pointers, numbers, and what aligns them */
+    MOST_BEHIND = LEAST_BEHIND + 12,
+    REDUCTION_BYTES = INPUTS_BEFORE + ONE_UNPADDED_BYTES + CALCULATOR_BYTES
 };
 
 static uint32_t word(const struct ms_packed *packed, size_t at)
@@ -66,23 +78,78 @@ static bool is_loop(const struct ms_param_layout *layout)
            layout->params[0].bytes == sizeof(int);
 }
 
-/* True if a calculator of so many bytes lies at `at`, and its sizes have as many elements as the
- * launch. */
-static bool counts(const struct ms_param_layout *layout, const struct ms_packed *packed, size_t at,
-                   size_t bytes)
+/* True if the calculator at `at` has sizes for so many elements. */
+static bool counts(const struct ms_packed *packed, size_t at, uint32_t count)
 {
-    const size_t count_at = layout->params[0].offset;
-    uint64_t product = 1;
-    if (at + bytes > packed->count || count_at + sizeof(int) > packed->count)
-        return false;
     const uint32_t dims = word(packed, at);
+    uint64_t product = 1;
     for (uint32_t i = 0; i < dims && dims <= MAX_DIMS && product <= INT32_MAX; i++)
         product *= word(packed, at + SIZES_AT + (size_t)i * SIZE_BYTES);
-    return dims <= MAX_DIMS && product == word(packed, count_at);
+    return dims <= MAX_DIMS && product == count;
 }
 
-bool ms_strided_loop_find_numbers(const struct ms_param_layout *layout,
-                                  const struct ms_packed *packed, struct ms_range *numbers_out)
+/* True if a calculator of so many bytes lies at `at`, and its sizes have as many elements as the
+ * launch. */
+static bool counts_launch(const struct ms_param_layout *layout, const struct ms_packed *packed,
+                          size_t at, size_t bytes)
+{
+    const size_t count_at = layout->params[0].offset;
+    return at + bytes <= packed->count && count_at + sizeof(int) <= packed->count &&
+           counts(packed, at, word(packed, count_at));
+}
+
+static bool is_reduction(const struct ms_param_layout *layout, const struct ms_packed *packed)
+{
+    static const char name[] = "_ZN2at6native13reduce_kernelI";
+    return layout->count == 1 && strncmp(layout->name, name, strlen(name)) == 0 &&
+           layout->params[0].offset + layout->params[0].bytes <= packed->count;
+}
+
+/* True if the size at `at` has the factor and the shift by which IntDivider divides. */
+static bool is_divider(const struct ms_packed *packed, size_t at)
+{
+    const uint32_t divisor = word(packed, at);
+    uint32_t shift = 0;
+    if (divisor == 0 || divisor > INT32_MAX)
+        return false;
+    while (UINT64_C(1) << shift < divisor)
+        shift++;
+    const uint64_t factor = (((UINT64_C(1) << shift) - divisor) << 32) / divisor + 1;
+    return word(packed, at + 4) == factor && word(packed, at + 8) == shift;
+}
+
+/* No rule is about reductions, so nothing else may pass for a calculator. */
+static bool is_calculator(const struct ms_packed *packed, size_t at, uint32_t count)
+{
+    bool is_one = counts(packed, at, count);
+    for (uint32_t i = 0; is_one && i < word(packed, at); i++)
+        is_one = is_divider(packed, at + SIZES_AT + (size_t)i * SIZE_BYTES);
+    return is_one;
+}
+
+/* Tries the most padding first: what is found never reaches into the pointers. */
+static bool find_in_reduction(const struct ms_param_layout *layout, const struct ms_packed *packed,
+                              struct ms_range *numbers_out)
+{
+    if (!is_reduction(layout, packed))
+        return false;
+    const struct ms_param *param = &layout->params[0];
+    for (size_t behind = MOST_BEHIND; behind >= LEAST_BEHIND; behind -= 4) {
+        if (param->bytes < REDUCTION_BYTES + behind)
+            continue;
+        const size_t end = param->offset + param->bytes - behind;
+        const size_t outputs = end - CALCULATOR_BYTES, inputs = outputs - ONE_UNPADDED_BYTES;
+        if (!is_calculator(packed, inputs, word(packed, inputs - INPUTS_BEFORE)) ||
+            !is_calculator(packed, outputs, word(packed, inputs - OUTPUTS_BEFORE)))
+            continue;
+        *numbers_out = (struct ms_range){inputs, end};
+        return true;
+    }
+    return false;
+}
+
+static bool find_in_loop(const struct ms_param_layout *layout, const struct ms_packed *packed,
+                         struct ms_range *numbers_out)
 {
     const bool has_one = layout->rule == MS_RULE_WRITE_ONLY;
     const size_t bytes = has_one ? ONE_BYTES : CALCULATOR_BYTES;
@@ -91,12 +158,19 @@ bool ms_strided_loop_find_numbers(const struct ms_param_layout *layout,
         !is_loop(layout) || layout->params[1].bytes < bytes + pointers)
         return false;
     const size_t first = layout->params[1].offset, second = first + pointers;
-    const bool is_first = counts(layout, packed, first, bytes);
-    if (is_first == counts(layout, packed, second, bytes))
+    const bool is_first = counts_launch(layout, packed, first, bytes);
+    if (is_first == counts_launch(layout, packed, second, bytes))
         return false;
     const size_t at = is_first ? first : second;
     *numbers_out = (struct ms_range){at, at + bytes};
     return true;
+}
+
+bool ms_strided_loop_find_numbers(const struct ms_param_layout *layout,
+                                  const struct ms_packed *packed, struct ms_range *numbers_out)
+{
+    return find_in_loop(layout, packed, numbers_out) ||
+           find_in_reduction(layout, packed, numbers_out);
 }
 
 /* Adds the next outer dimension. False if it leads backwards. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loops over tensors of any strides. Their parameters hold sizes and strides for 25 dimensions.
- * Unused ones were never written: stale addresses there would name memory that the kernel does not
- * touch. Loops that only copy, such as of a column slice, are recognised as copies. */
+/* Loops over tensors of any strides, and reductions. Their parameters hold sizes and strides for 25
+ * dimensions. Unused ones were never written: stale addresses there would name memory that the
+ * kernel does not touch. Loops that only copy, such as of a column slice, are recognised as copies.
+ */
 #pragma once
 
 #include "runtime/base/range.h"
@@ -10,7 +11,8 @@
 
 /*
  * Finds the bytes of the parameters that are sizes and strides, used or not: no pointer lies there.
- * Returns false unless the kernel's rule, the sizes of its parameters and their content prove it.
+ * Returns false unless the kernel's rule (a reduction: its name), the sizes of its parameters and
+ * their content prove it.
  */
 bool ms_strided_loop_find_numbers(const struct ms_param_layout *layout,
                                   const struct ms_packed *packed, struct ms_range *numbers_out);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "tools/simcuda/harness/test.h"
 
@@ -215,6 +216,164 @@ MS_TEST(numbers_of_one_operand)
     layout->rule = MS_RULE_WRITE_ONLY;
     CHECK(ms_strided_loop_find_numbers(layout, &packed, &numbers));
     CHECK_EQ(numbers.begin, AT + 8);
+}
+
+/* --- reductions */
+
+/* As IntDivider has them: divisor, factor, shift. */
+static const uint32_t dividers[][3] = {{1, 1, 0},           {2, 1, 1},           {5, 2576980378, 3},
+                                       {7, 613566757, 3},   {12, 1431655766, 4}, {64, 1, 6},
+                                       {65, 4162814457, 7}, {INT32_MAX, 3, 31}};
+
+static void set_size(size_t at, uint32_t divisor)
+{
+    size_t i = 0;
+    while (dividers[i][0] != divisor)
+        i++;
+    memcpy(packed.local + at, dividers[i], sizeof(dividers[i]));
+}
+
+/* The structure of a reduction, of 24 inputs for each of 35 outputs. Its alignment says where the
+ * numbers of elements lie. */
+static void set_reduction(size_t numbers_at, size_t bytes)
+{
+    static char name[] = "_ZN2at6native13reduce_kernelILi512ELi1ENS0_8ReduceOpIf";
+    const size_t inputs = numbers_at + 64, outputs = inputs + 404;
+    start(bytes);
+    layout->name = name;
+    layout->rule = MS_RULE_RUN;
+    layout->count = 1;
+    layout->params[0] = (struct ms_param){0, (uint32_t)bytes};
+    set_word(numbers_at + 4, 24);
+    set_word(numbers_at + 8, 35);
+    set_word(inputs, 2);
+    set_size(inputs + 4, 2);
+    set_size(inputs + 16, 12);
+    set_word(outputs, 2);
+    set_size(outputs + 4, 7);
+    set_size(outputs + 16, 5);
+}
+
+static bool finds_both(size_t begin)
+{
+    struct ms_range numbers = {1, 2};
+    const bool is_found = ms_strided_loop_find_numbers(layout, &packed, &numbers);
+    CHECK_EQ(numbers.begin, is_found ? begin : 1);
+    CHECK_EQ(numbers.end, is_found ? begin + 404 + 504 : 2);
+    return is_found;
+}
+
+/* With results of 2, 4 and 16 bytes: the pointers begin at 976 or 984. */
+MS_TEST(numbers_of_a_reduction)
+{
+    static const struct {
+        size_t numbers_at, bytes;
+    } places[] = {{4, 1040}, {8, 1048}, {12, 1056}, {8, 1056}, {(size_t)-4, 1032}};
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        set_reduction(places[i].numbers_at, places[i].bytes);
+        CHECK(finds_both(places[i].numbers_at + 64));
+    }
+    layout->params[0].bytes -= 4; /* no room for all that is read */
+    CHECK(!finds_both(60));
+    set_reduction(4, 1056); /* more than an alignment needs */
+    CHECK(!finds_both(68));
+    set_reduction(8, 1040); /* less than the pointers need */
+    CHECK(!finds_both(72));
+    set_reduction(4, 1040);
+    layout->params[0].offset = 8;
+    CHECK(!finds_both(68));
+    memmove(packed.local + 8, packed.local, 1040);
+    packed.count += 8;
+    CHECK(finds_both(76));
+}
+
+/* Two inputs for each of two outputs, and unused sizes that look like the end of calculators
+ * 8 bytes further on, which would reach into the pointers. */
+MS_TEST(numbers_of_a_reduction_end_before_its_pointers)
+{
+    set_reduction(8, 1056);
+    for (int i = 0; i < 2; i++) {
+        const size_t at = i == 0 ? 72 : 476;
+        set_word((size_t)(12 + 4 * i), 2);
+        set_word((size_t)(20 + 4 * i), 1);
+        set_word(at, 1);
+        set_size(at + 4, 2);
+        set_word(at + 16, 1);
+        set_word(at + 20, 0);
+    }
+    CHECK(finds_both(72));
+    set_word(12, 3);
+    CHECK(finds_both(80));
+}
+
+/* The page before the parameters cannot be read. */
+MS_TEST(a_small_structure_is_no_reduction)
+{
+    enum { PAGE = 4096 };
+    unsigned char *pages =
+        mmap(NULL, (size_t)2 * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED);
+    CHECK_EQ(mprotect(pages, PAGE, PROT_NONE), 0);
+    set_reduction(8, 1048);
+    packed.bytes = pages + PAGE;
+    for (uint32_t bytes = 0; bytes <= 1048; bytes += 4) {
+        layout->params[0].bytes = bytes;
+        CHECK(!finds_both(0));
+    }
+    munmap(pages, (size_t)2 * PAGE);
+}
+
+MS_TEST(sizes_of_a_reduction_divide)
+{
+    for (size_t i = 0; i < sizeof(dividers) / sizeof(dividers[0]); i++) {
+        const uint32_t *divider = dividers[i];
+        set_reduction(8, 1048);
+        set_word(8 + 8, (int)divider[0]);
+        set_word(476, 1);
+        set_size(480, divider[0]);
+        CHECK(finds_both(72));
+        set_word(484, (int)divider[1] + 1);
+        CHECK(!finds_both(72));
+        set_size(480, divider[0]);
+        set_word(488, (int)divider[2] + 1);
+        CHECK(!finds_both(72));
+    }
+    set_reduction(8, 1048);
+    set_word(8 + 8, 1); /* one result has no dimensions */
+    set_word(476, 0);
+    CHECK(finds_both(72));
+    set_word(8 + 8, 0);
+    set_word(476, 1);
+    set_word(480, 0);
+    CHECK(!finds_both(72));
+    set_word(8 + 8, INT32_MIN);
+    set_word(480, INT32_MIN);
+    set_word(484, 1);
+    set_word(488, 31);
+    CHECK(!finds_both(72));
+}
+
+MS_TEST(other_structures_than_a_reduction_may_hold_pointers)
+{
+    static char other[] = "_ZN2at6native14reduce_kernelsILi512E";
+    static const struct {
+        size_t at;
+        int value;
+    } changes[] = {{12, 25}, {16, 36}, {72, 1}, {72, 26}, {476, 3}, {476, -1}, {480, 8}};
+    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+        set_reduction(8, 1048);
+        set_word(changes[i].at, changes[i].value);
+        CHECK(!finds_both(72));
+    }
+    set_reduction(8, 1048);
+    layout->count = 2;
+    CHECK(!finds_both(72));
+    set_reduction(8, 1048);
+    packed.count--; /* the program has packed less */
+    CHECK(!finds_both(72));
+    set_reduction(8, 1048);
+    layout->name = other;
+    CHECK(!finds_both(72));
 }
 
 /* --- loops over one tensor */
