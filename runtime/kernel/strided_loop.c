@@ -139,7 +139,9 @@ static bool find_in_reduction(const struct ms_param_layout *layout, const struct
             continue;
         const size_t end = param->offset + param->bytes - behind;
         const size_t outputs = end - CALCULATOR_BYTES, inputs = outputs - ONE_UNPADDED_BYTES;
-        if (!is_calculator(packed, inputs, word(packed, inputs - INPUTS_BEFORE)) ||
+        /* Without a size nothing is proved. */
+        if ((word(packed, inputs) == 0 && word(packed, outputs) == 0) ||
+            !is_calculator(packed, inputs, word(packed, inputs - INPUTS_BEFORE)) ||
             !is_calculator(packed, outputs, word(packed, inputs - OUTPUTS_BEFORE)))
             continue;
         *numbers_out = (struct ms_range){inputs, end};

@@ -365,6 +365,12 @@ MS_TEST(other_structures_than_a_reduction_may_hold_pointers)
         set_word(changes[i].at, changes[i].value);
         CHECK(!finds_both(72));
     }
+    set_reduction(8, 1048); /* no size in which a divider shows */
+    set_word(12, 1);
+    set_word(16, 1);
+    set_word(72, 0);
+    set_word(476, 0);
+    CHECK(!finds_both(72));
     set_reduction(8, 1048);
     layout->count = 2;
     CHECK(!finds_both(72));
