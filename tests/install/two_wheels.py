@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""two_wheels.py [--cuda DIR] [-jN]: builds the wheel twice, as pip does, from two copies of the sources: with another
-folder, user mask, time zone, language and number of compilers, and files of another age. Both wheels must be the same, bit
+"""two_wheels.py [--cuda DIR] [-jN]: builds the wheel twice, as pip does, from two copies of the sources, and the simulator's: with
+another folder, user mask, time zone, language and number of compilers, and files of another age. Both must be the same, bit
 for bit. TAP; exit status 77: meson-python is not there.
 
-It takes as long as two builds, so ./check --long runs it, and no other check.
+It takes as long as four builds, so ./check --long runs it, and no other check.
 """
 import argparse
 import hashlib
@@ -47,10 +47,16 @@ def build(options, folder, way):
     place, output = os.path.join(folder, name), tempfile.mkdtemp(dir=folder)
     copy_sources(place, mask, age)
     os.umask(mask)
-    how = {"compile-args": [options.jobs or jobs], "setup-args": [f"-Dcuda-headers={options.cuda}"] if options.cuda else []}
+    headers = [f"-Dcuda-headers={options.cuda}"] if options.cuda else []
+    how = {"compile-args": [options.jobs or jobs], "setup-args": headers}
     wheel = check_wheel.build_wheel(place, output, how, SOURCE_DATE_EPOCH=EPOCH, **settings)
+    path = os.path.join(output, "programs") + ":" + os.environ["PATH"]
+    for command in (["meson", "setup", "build", *headers], ["ninja", "-C", "build", options.jobs or jobs, "simulated-driver"],
+                    ["tools/python/build_simulator", "build", "--output", output]):
+        done = check_wheel.run(["sh", "-c", 'cd "$0" && exec "$@"', place, *command], timeout=1800, PATH=path, **settings)
+    equal("the simulator's wheel is built", (done.returncode, done.stderr), (0, ""))
     os.umask(0o022)
-    return wheel
+    return wheel, done.stdout.strip()
 
 
 def digests(path):
@@ -65,13 +71,13 @@ def main():
     parser.add_argument("-j", dest="jobs", type=lambda number: "-j" + number, help="compilers at a time")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        first, second = (build(options, folder, way) for way in WAYS)
-        before, after = digests(first), digests(second)
-        equal("both have the same name", os.path.basename(first), os.path.basename(second))
-        equal("each file is the same, with its mode and its time",
-              {name: (before.get(name), after.get(name)) for name in {**before, **after} if before.get(name) != after.get(name)}, {})
-        with open(first, "rb") as one, open(second, "rb") as other:
-            check("and so are the wheels, bit for bit", one.read() == other.read())
+        for first, second in zip(*(build(options, folder, way) for way in WAYS)):
+            before, after = digests(first), digests(second)
+            equal("both have the same name", os.path.basename(first), os.path.basename(second))
+            equal("each file is the same, with its mode and its time",
+                  {name: (before.get(name), after.get(name)) for name in {**before, **after} if before.get(name) != after.get(name)}, {})
+            with open(first, "rb") as one, open(second, "rb") as other:
+                check("and so are the wheels, bit for bit", one.read() == other.read())
     return end()
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""sbom.py --version V [--jemalloc ARCHIVE] --compiler 'ID VERSION' --runtime FILE --glibc VERSION: prints
-what is linked into the wheel's programs, as CycloneDX, for its .dist-info/sboms (PEP 770).
+"""sbom.py [--name NAME] --version V [--jemalloc ARCHIVE] [--unwinder FILE] --compiler 'ID VERSION' --runtime FILE --glibc VERSION: prints
+what is linked into the programs of a wheel, as CycloneDX, for its .dist-info/sboms (PEP 770).
 
 Only what is inside of them: they need libc at run time, and no other library. The same input gives the same bytes.
 """
@@ -43,28 +43,45 @@ def compiler_runtime(path, compiler):
                      "The compiler's runtime, LLVM's")
 
 
+def unwinder(path, compiler):
+    """What a library has in place of libgcc_s.so.1, of the compiler's own LLVM: none where it does not say so."""
+    with open(path, "rb") as file:
+        if b"libunwind: " not in file.read():
+            return []
+    version = compiler.split()[-1]
+    return [component("libunwind", version, "Apache-2.0 WITH LLVM-exception", f"pkg:generic/libunwind@{version}",
+                      "The unwinder of LLVM, with which the simulated driver finds its caller")]
+
+
 def glibc(version):
     return component("glibc", version, "LGPL-2.1-or-later", f"pkg:generic/glibc@{version}",
                      "Only what each program has of it: crt1.o, crti.o, crtn.o and libc_nonshared.a")
+
+
+WHOLES = {"metashard": "libmetashard.so, metashard-dump and metashard-plan",
+          "metashard-simulator": "The simulated CUDA driver, and stand-ins for libraries of CUDA"}
 
 
 def main():
     parser = argparse.ArgumentParser()
     for option in ("version", "compiler", "runtime", "glibc"):
         parser.add_argument("--" + option, required=True)
+    parser.add_argument("--name", default="metashard", choices=WHOLES)
     parser.add_argument("--jemalloc", default="")
+    parser.add_argument("--unwinder")
     options = parser.parse_args()
     inside = [jemalloc(options.jemalloc)] if options.jemalloc else []
+    inside += unwinder(options.unwinder, options.compiler) if options.unwinder else []
     inside += [compiler_runtime(options.runtime, options.compiler), glibc(options.glibc)]
-    purl = f"pkg:pypi/metashard@{options.version}"
-    whole = component("metashard", options.version, "Apache-2.0", purl, "libmetashard.so, metashard-dump and metashard-plan")
+    purl = f"pkg:pypi/{options.name}@{options.version}"
+    whole = component(options.name, options.version, "Apache-2.0", purl, WHOLES[options.name])
     print(json.dumps({
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json", "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
         "metadata": {"lifecycles": [{"phase": "build"}], "component": whole,
                      "tools": {"components": [{"type": "application", "name": options.compiler.split()[0],
                                                "version": options.compiler.split()[-1]}]}},
         "components": inside,
-        "dependencies": [{"ref": "metashard", "dependsOn": [part["bom-ref"] for part in inside]},
+        "dependencies": [{"ref": options.name, "dependsOn": [part["bom-ref"] for part in inside]},
                          *({"ref": part["bom-ref"]} for part in inside)]}, indent=1))
 
 
