@@ -63,6 +63,7 @@ def check_refusals(version):
                 ("CHANGELOG.md", "(2030-01-31)", "(not released)", "expected the day of " + version),
                 ("CHANGELOG.md", f"## {version}", "## 0.0.9", f"expected version {version} first, found 0.0.9"),
                 ("meson.build", f"'{version}'", "'9.9.9'", "expected version 9.9.9 first"),
+                ("pyproject.toml", f"simulator=={version}", "simulator==0.0.9", f"expected the simulator of version {version}, found 0.0.9"),
                 ("pyproject.toml", "metashard.example", "metashard.invalid", "pyproject.toml:"),
                 ("tools/packaging/debian/control", "metashard.example", "metashard.invalid", "tools/packaging/debian/control:"),
                 ("README.md", "# MetaShard", "# MetaShard, see https://metashard.invalid/x", "README.md:1: a placeholder: https://metashard.invalid/x"),
@@ -155,6 +156,10 @@ def check_workflows():
     check("two machines build, and what they have built is compared", "copy: [first, second]" in jobs["build"] and
           "diff -r dist-first dist-second" in jobs["attest"] and "dist-first" in jobs["publish"])
     check_trial(jobs)
+    projects = re.findall(r"- project: (\S+)\n", jobs["publish"])
+    check("both wheels are published, the simulator's before the one that asks for it, and attested", projects == [
+        "metashard-simulator", "metashard"] and "max-parallel: 1" in jobs["publish"] and all(
+        f"sbom-{name}-{machine}.json" in jobs["attest"] for name in ("metashard", "metashard_simulator") for machine in ("x86_64", "aarch64")), projects)
     check("publishing needs no password", not re.search(r"password|secrets\.", "".join(jobs.values())) and "id-token: write" in jobs["publish"])
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """check_wheel.py --build DIR --cuda DIR --job JOB --driver DIR [--wheel FILE]: builds the wheel as pip does, without its network, and uses it in
-a fresh virtual environment: `metashard run` and its signals, the functions of the package, the kernel for notebooks;
-pip uninstall leaves nothing. TAP.
+a fresh virtual environment: `metashard run` and its signals, the functions of the package, the kernel for notebooks; then
+with the simulator, as metashard[simulator], a dry run that needs no PyTorch; pip uninstall leaves nothing. TAP.
 
 The wheel is built without optimisation, in a folder that is kept: the second time takes seconds. The build backend is the
-one that is installed, or ./check's in .tools/. --wheel: one that is there is tested, as tools/python/build_wheel builds it.
+one that is installed, or ./check's in .tools/. --wheel: one that is there is tested, and the simulator's in the same folder, as
+tools/python/build_wheel builds them.
 """
 import argparse
 import base64
@@ -40,7 +41,9 @@ import wheel_backend
 os.chdir(sys.argv[1])
 print(wheel_backend.build_wheel(sys.argv[2], eval(sys.argv[3])))"""
 # Each has its own words in NOTICE, or is what any compiler and libc add to a program.
-LINKED = {"jemalloc": "BSD-2-Clause"}
+LINKED = {"jemalloc": [{"license": {"id": "BSD-2-Clause"}}], "libunwind": [{"expression": "Apache-2.0 WITH LLVM-exception"}]}
+# They name themselves in their messages.
+SEEN = {"libmetashard.so": {"jemalloc": b"<jemalloc>"}, "libcuda.so.1": {"libunwind": b"libunwind: "}}
 ADDED = ({"libgcc", "glibc"}, {"compiler-rt", "glibc"}, {"compiler_rt", "glibc"})
 # A program of the driver API in Python, and what stands for a tensor of PyTorch.
 PROGRAM = r'''
@@ -144,19 +147,18 @@ def build_wheel(source, folder, how, **variables):
     return os.path.join(folder, done.stdout.split()[-1])
 
 
-def check_bill(wheel):
+def check_bill(wheel, package):
     """What is linked in is told, where tools look for it, and each file of the wheel is in its record."""
     with zipfile.ZipFile(wheel) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     place, = (name.rpartition("/")[0] for name in files if name.endswith(".dist-info/RECORD"))
-    bill = json.loads(files.get(f"{place}/sboms/metashard.cdx.json", "{}"))
-    equal("the wheel has a bill of materials", (bill.get("bomFormat"), bill.get("specVersion")), ("CycloneDX", "1.6"))
+    bill = json.loads(files.get(f"{place}/sboms/{package}.cdx.json", "{}"))
+    equal(f"the wheel {package} has a bill of materials", (bill.get("bomFormat"), bill.get("specVersion")), ("CycloneDX", "1.6"))
     parts = {part["name"]: part for part in bill.get("components", ())}
-    # It names itself in its messages.
-    seen = {"jemalloc"} if any(b"<jemalloc>" in data for name, data in files.items() if name.endswith("/libmetashard.so")) else set()
+    seen = {part for name, data in files.items() for part, words in SEEN.get(os.path.basename(name), {}).items() if words in data}
     check("the bill lists all that is linked in", set(parts) - set(LINKED) in ADDED and set(parts) & set(LINKED) == seen, parts)
     check("with versions and licences", all(re.fullmatch(r"\d[\d.]*", part["version"]) and part["licenses"] for part in parts.values()) and
-          {name: parts[name]["licenses"] for name in seen} == {name: [{"license": {"id": LINKED[name]}}] for name in seen}, parts)
+          {name: parts[name]["licenses"] for name in seen} == {name: LINKED[name] for name in seen}, parts)
     equal("none is twice, and the whole depends on each", (len(parts), bill["dependencies"][0]["dependsOn"]),
           (len(bill["components"]), [part["bom-ref"] for part in bill["components"]]))
     rows = dict(line.split(",", 1) for line in files[f"{place}/RECORD"].decode().splitlines())
@@ -386,6 +388,78 @@ def check_kernel(there, library, folder):
     equal("or be below a prefix", files_below(folder), {"share/jupyter/kernels/metashard/kernel.json"})
 
 
+# What stands for PyTorch, of which a dry run asks the version before it starts; and a program on the stand-ins for CUDA.
+TORCH = {"__init__.py": "", "version.py": "__version__, cuda = '2.15.0', '13.0'"}
+ON_STAND_INS = """import ctypes, re
+runtime, free, total, memory = ctypes.CDLL("libcudart.so.13"), ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_void_p()
+name = ctypes.create_string_buffer(64)
+results = [runtime.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(64 << 30)), runtime.cudaMemset(memory, 1, ctypes.c_size_t(64 << 30)),
+           runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total)), ctypes.CDLL("libcuda.so.1").cuDeviceGetName(name, 64, 0)]
+print(results, name.value.decode(), total.value - free.value >> 30, sorted(set(re.findall(r"metashard_simulator/(lib.*)", open("/proc/self/maps").read()))))
+"""
+
+
+SIMULATED = ["libcublas.so.13", "libcublasLt.so.13", "libcuda.so.1", "libcudart.so.13", "libnccl.so.2"]
+
+
+def build_simulator(options, folder):
+    """Its wheel; None where it is not built."""
+    build = os.path.dirname(os.path.dirname(os.path.abspath(options.driver)))
+    wheels = []
+    for name, mask in (("", 0o022), ("again", 0o077)):
+        done = subprocess.run([sys.executable, os.path.join(SOURCE, "tools", "python", "build_simulator"), build, "--output",
+                               os.path.join(folder, name)], env=environment_of(), umask=mask, capture_output=True, text=True, check=False)
+        if "headers of CUDA, cuBLAS and NCCL are needed" in done.stderr:
+            skip("a dry run with the simulator's wheel", "headers of cuBLAS or NCCL are missing")
+            return None
+        equal("the simulator's wheel is built", (done.returncode, done.stderr), (0, ""))
+        wheels.append(done.stdout.strip())
+    with open(wheels[0], "rb") as one, open(wheels[1], "rb") as other:
+        check("it is the same each time", one.read() == other.read())
+    with zipfile.ZipFile(wheels[0]) as archive:
+        equal("without the time, and the mode of files of who builds it",
+              {(entry.date_time[0], oct(entry.external_attr >> 16)) for entry in archive.infolist()}, {(1980, "0o100644")})
+    return wheels[0]
+
+
+def simulator_beside(wheel):
+    """That for the same machine; None where there is none."""
+    found = glob.glob(os.path.join(os.path.dirname(wheel), "metashard_simulator-*-" + wheel.rpartition("-")[2]))
+    return found[0] if found else None
+
+
+def check_simulator(there, wheel, folder):
+    """`pip install metashard[simulator]`, of wheels in a folder, is all that a dry run needs besides PyTorch."""
+    os.mkdir(os.path.join(folder, "torch"))
+    for name, text in {**TORCH, "../program.py": ON_STAND_INS}.items():
+        with open(os.path.join(folder, "torch", name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def dry_run():
+        return there.run("dry-run", "--", there.program("python"), os.path.join(folder, "program.py"), PYTHONPATH=folder,
+                         PYTHONDONTWRITEBYTECODE="1", LD_LIBRARY_PATH="")
+    hint = "pip install 'metashard[simulator]'"
+    equal("a dry run without the simulator says what to install", dry_run().stderr.splitlines()[-1:],
+          [f"metashard: cannot say: the simulated driver is not installed: {hint}"])
+    done = there.pip("install", "--no-index", "--find-links", os.path.dirname(wheel), "metashard[simulator]")
+    equal("pip installs the simulator of this version", (done.returncode, done.stderr, done.stdout.split()[-1:]),
+          (0, "", ["-".join(["metashard-simulator", re.search(r"-([^-]*)-", wheel)[1]])]))
+    done = dry_run()
+    equal("a program of a dry run has the device, and memory that the host has not, by the installed libraries", done.stdout,
+          f"[0, 0, 0, 0] NVIDIA H100 80GB HBM3 64 {SIMULATED}\n")
+    equal("the dry run looks for PyTorch's answer", (done.returncode, done.stderr.splitlines()[-1:]), (2, [
+        "metashard dry-run: cannot say: the command did not use a GPU with PyTorch"]))
+    path, = glob.glob(os.path.join(there.folder, "lib", "python*", "site-packages", "metashard_simulator-*", "METADATA"))
+    text = read(path)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(re.sub(r"^Version: .*", "Version: 0.0.9", text, flags=re.M))
+    check("a simulator of another version is refused", re.fullmatch(
+        rf"metashard: cannot say: metashard-simulator is of version 0\.0\.9, and metashard of [\d.]+: {re.escape(hint)}",
+        (dry_run().stderr.splitlines() or [""])[-1]) is not None)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
 def main():
     parser = argparse.ArgumentParser()
     for option in ("build", "cuda", "job", "driver"):
@@ -396,8 +470,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         wheel = options.wheel or build_wheel(SOURCE, folder, {"build-dir": os.path.join(options.build, "wheel"), "setup-args": [
             "-Doptimization=0", f"-Dcuda-headers={options.cuda}"]})
+        simulator = simulator_beside(wheel) if options.wheel else build_simulator(options, os.path.dirname(wheel))
         check("the wheel needs no version of Python", re.search(r"-py3-none-(many)?linux_\w+\.whl$", wheel) is not None)
-        check_bill(wheel)
+        for path, package in ((wheel, "metashard"), (simulator, "metashard_simulator")):
+            if path is not None:
+                check_bill(path, package)
         there = Environment(options, folder)
         before = files_below(there.folder)
         done = there.pip("install", "--no-index", wheel)
@@ -411,9 +488,11 @@ def main():
         check_example(there)
         check_pytest(there, tempfile.mkdtemp(dir=folder))
         check_kernel(there, library, tempfile.mkdtemp(dir=folder))
-        done = there.pip("uninstall", "--yes", "metashard")
+        if simulator is not None:
+            check_simulator(there, simulator, tempfile.mkdtemp(dir=folder))
+        done = there.pip("uninstall", "--yes", "metashard", "metashard-simulator")
         equal("pip removes it, and leaves nothing", (done.returncode, files_below(there.folder) ^ before), (0, set()))
-        readme_commands.check_commands(tempfile.mkdtemp(dir=folder), options.driver, wheel, read(SOURCE, "README.md"))
+        readme_commands.check_commands(tempfile.mkdtemp(dir=folder), os.path.dirname(wheel), read(SOURCE, "README.md"), options.driver)
     return end()
 
 

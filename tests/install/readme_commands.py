@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""readme_commands.py --wheel FILE --driver DIR: installs a wheel in a fresh virtual environment, without network,
-and runs the README's commands there, on the simulated driver. TAP.
+"""readme_commands.py --wheels DIR [--driver DIR]: installs the wheels in a fresh virtual environment, without network,
+and runs the README's commands there, on the simulated driver: that of the simulator's wheel, if --driver names no other. TAP.
 
 It needs Python alone, so that it runs in an empty container. A checkpoint of one tensor stands for the model, a script that
-uses device memory for train.py, and one that starts the script once for torchrun. The wheel may be a pattern. The
-dry run is left out, which needs PyTorch: tests/setup/bare_machines runs one.
+uses device memory for train.py, and one that starts the script once for torchrun. The
+dry run is left out, which needs PyTorch: tests/setup/bare_machines runs the same one.
 """
 import argparse
 import glob
@@ -21,9 +21,8 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 sys.path.insert(0, os.path.join(SOURCE, "tests", "harness"))
 from tap import check, end, equal, skip  # noqa: E402
 
-# The one is what --wheel stands for; the others build the simulator's wheel.
-OTHERS = ("pip install .", "meson setup build && ninja -C build simulated-driver",
-          "tools/python/build_simulator build && pip install metashard_simulator-*.whl")
+BUILT = "pip install ."  # for which the wheel stands
+WITH_SIMULATOR = "pip install 'metashard[simulator]'"
 COMMANDS = {"run", "plan", "show", "verify", "dry-run"}
 SETTINGS = re.compile(r"(?:METASHARD|LD_PRELOAD|LD_LIBRARY_PATH|PYTHON|PIP_|VIRTUAL_ENV|RANK$|WORLD_SIZE$)")
 TRAIN = r'''
@@ -52,11 +51,12 @@ def commands_of(text):
 
 
 class Place:
-    def __init__(self, folder, driver):
+    def __init__(self, folder, wheels, driver):
         self.folder, self.venv = os.path.join(folder, "job"), os.path.join(folder, "venv")
         self.settings = {name: value for name, value in os.environ.items() if not SETTINGS.match(name)}
         self.settings.update(PATH=f"{self.venv}/bin:{os.environ['PATH']}", METASHARD_STATE_DIR=os.path.join(folder, "state"),
-                             LD_LIBRARY_PATH=driver, HOME=folder)
+                             PIP_NO_INDEX="1", PIP_FIND_LINKS=wheels, HOME=folder,
+                             LD_LIBRARY_PATH=driver or os.path.join(self.venv, "simulator"))
         os.makedirs(self.folder)
 
     def run(self, command):
@@ -71,18 +71,20 @@ class Place:
         os.chmod(os.path.join(self.venv, "bin", "torchrun"), 0o755)
 
 
-def check_commands(folder, driver, wheel, text):
+def check_commands(folder, wheels, text, driver=None):
     """The commands of the text, each with the status 0."""
-    place = Place(folder, driver)
-    done = place.run(f"{sys.executable} -m venv {place.venv} && pip install --quiet --no-index {wheel}")
-    equal("the wheel is installed where there is Python alone", (done.returncode, done.stderr), (0, ""))
+    place = Place(folder, wheels, driver)
+    has_simulator = bool(glob.glob(os.path.join(wheels, "metashard_simulator-*.whl")))
+    done = place.run(f"{sys.executable} -m venv {place.venv} && pip install --quiet 'metashard{'[simulator]' * has_simulator}' && "
+                     f"ln -s {place.venv}/lib/python*/site-packages/metashard_simulator {place.venv}/simulator")
+    equal("the wheels are installed where there is Python alone", (done.returncode, done.stderr), (0, ""))
     place.prepare()
     commands = commands_of(text)
-    own = [command for command in commands if command not in OTHERS]
+    own = [command for command in commands if command != BUILT]
     equal("each of the README's commands is known here", {command.split()[1] for command in own if command.startswith("metashard ")}, COMMANDS)
     for command in own:
-        if command.startswith("metashard dry-run"):
-            skip(f"README: {command}", "it needs PyTorch")
+        if command.startswith("metashard dry-run") or command == WITH_SIMULATOR and not has_simulator:
+            skip(f"README: {command}", "it needs PyTorch, and the simulator's wheel")
             continue
         done = place.run(command)
         check(f"README: {command}", done.returncode == 0, (done.returncode, done.stdout[-500:], done.stderr[-1500:]))
@@ -90,14 +92,13 @@ def check_commands(folder, driver, wheel, text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
-    for name in ("wheel", "driver"):
-        parser.add_argument("--" + name, required=True)
+    parser.add_argument("--wheels", required=True)
+    parser.add_argument("--driver", help="its folder")
     options = parser.parse_args()
-    wheel, = glob.glob(options.wheel)
     with open(os.path.join(SOURCE, "README.md"), encoding="utf-8") as file:
         text = file.read()
     with tempfile.TemporaryDirectory() as folder:
-        check_commands(folder, os.path.abspath(options.driver), os.path.abspath(wheel), text)
+        check_commands(folder, os.path.abspath(options.wheels), text, options.driver and os.path.abspath(options.driver))
     return end()
 
 

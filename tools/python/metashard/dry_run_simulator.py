@@ -16,6 +16,7 @@ CUDA = "13"  # of the stand-ins, which PyTorch finds by names that end so
 PRELOADED = (f"libcudart.so.{CUDA}", "libnccl.so.2", f"libcublasLt.so.{CUDA}", f"libcublas.so.{CUDA}")
 OTHERS = ("libcuda.so.1", "libnvidia-ml.so.1")
 HOST_KERNELS = "torch_host.so"
+INSTALL = "pip install 'metashard[simulator]'"
 QUESTION = """
 import importlib.metadata as m, importlib.util as u, json, os
 spec = u.find_spec("torch")
@@ -38,11 +39,13 @@ class Simulator(NamedTuple):
 
 def installed_library(name: str) -> str:
     try:
-        files = importlib.metadata.files("metashard-simulator") or ()
+        package = importlib.metadata.distribution("metashard-simulator")
     except importlib.metadata.PackageNotFoundError:
-        raise installed.Fault("cannot say: the simulated driver is not installed: it is the package metashard-simulator, "
-                              "which tools/python/build_simulator of MetaShard's sources makes") from None
-    for path in files:
+        raise installed.Fault(f"cannot say: the simulated driver is not installed: {INSTALL}") from None
+    if package.version != installed.version():
+        raise installed.Fault(f"cannot say: metashard-simulator is of version {package.version}, and metashard of "
+                              f"{installed.version()}: {INSTALL}")
+    for path in package.files or ():
         if path.name == name:
             return os.path.realpath(os.fspath(path.locate()))
     raise installed.Fault(f"cannot say: {name} is not in the package metashard-simulator")
