@@ -33,12 +33,17 @@ nm --defined-only --extern-only "$work/private.a" |
 for name in mmap secure_getenv readlink exp log round _Unwind_Backtrace _Unwind_GetIP; do
     echo "$name $prefix$name" >>"$work/renames"
 done
-# In 5.3.0 with pages of 4 KiB, the cache begins at byte 856 of 2632.
+# In 5.3.0 the cache begins at byte 856 of 2632 with pages of 4 KiB, and at byte 920 of 2696 with pages of 64 KiB, which have
+# 16 more bins.
 cut_thread_data() {
     objcopy -O binary --only-section=.tdata "$work/tsd.pic.o" "$work/tdata"
-    if grep -aq '5\.3\.0-0-g54eaed1d8b56b1aa528be3bdd1877e59c56fa90c' "$in" &&
-        [ "$(wc -c <"$work/tdata")" -eq 2632 ]; then
-        head -c 856 "$work/tdata" >"$work/cut"
+    case $(wc -c <"$work/tdata") in
+    2632) begin=856 ;;
+    2696) begin=920 ;;
+    *) return 0 ;;
+    esac
+    if grep -aq '5\.3\.0-0-g54eaed1d8b56b1aa528be3bdd1877e59c56fa90c' "$in"; then
+        head -c "$begin" "$work/tdata" >"$work/cut"
         objcopy --update-section ".tdata=$work/cut" "$work/tsd.pic.o"
         (cd "$work" && ar r private.a tsd.pic.o)
     fi

@@ -20,7 +20,7 @@ GLIBC = (2, 34)
 MOST_RELATIVE = {"X86-64": 300, "AArch64": 340}  # clang makes 20 more there
 # With LD_AUDIT all preloaded libraries share 1664 bytes (glibc, csu/dl-tls_static_surplus.c), and others need some of that.
 MOST_THREAD_LOCAL = 1024
-CUT_CACHE = 2632  # bytes, of a jemalloc whose caches are cut off
+CUT_CACHES = (2632, 2696)  # bytes, of a jemalloc whose caches are cut off, with pages of 4 and of 64 KiB
 # What the headers of glibc 2.38 and newer make of strtoul and its kin: what is built there does not run on older ones.
 BY_HEADERS = re.compile(r"__isoc23_\w+")
 
@@ -48,7 +48,7 @@ def main():
     thread_local = [int(bytes_, 16) for bytes_ in re.findall(r"^\s+TLS(?:\s+\w+){4}\s+(0x\w+)", read("readelf", "-lW", library), re.M)]
     caches = [int(size) for size in re.findall(r"(\d+) +TLS .*je_tsd_tls$", read("readelf", "-sW", library), re.M)]
     # runtime/base/private-jemalloc.sh knows what to cut off of some versions only.
-    if caches and caches[0] != CUT_CACHE and sum(thread_local) - caches[0] < MOST_THREAD_LOCAL:
+    if caches and caches[0] not in CUT_CACHES and sum(thread_local) - caches[0] < MOST_THREAD_LOCAL:
         print(f"{sum(thread_local)} bytes of thread-local data: too much for LD_AUDIT, with the {caches[0]} of this jemalloc")
     elif "--sanitized" not in sys.argv and sum(thread_local) >= MOST_THREAD_LOCAL:
         faults.append(f"{sum(thread_local)} bytes of thread-local data, expected less than {MOST_THREAD_LOCAL}: ms_thread_memory")
