@@ -443,7 +443,7 @@ def check_simulator(there, wheel, folder):
           [f"metashard: cannot say: the simulated driver is not installed: {hint}"])
     done = there.pip("install", "--no-index", "--find-links", os.path.dirname(wheel), "metashard[simulator]")
     equal("pip installs the simulator of this version", (done.returncode, done.stderr, done.stdout.split()[-1:]),
-          (0, "", ["-".join(["metashard-simulator", re.search(r"-([^-]*)-", wheel)[1]])]))
+          (0, "", ["-".join(["metashard-simulator", os.path.basename(wheel).split("-")[1]])]))
     done = dry_run()
     equal("a program of a dry run has the device, and memory that the host has not, by the installed libraries", done.stdout,
           f"[0, 0, 0, 0] NVIDIA H100 80GB HBM3 64 {SIMULATED}\n")
@@ -466,7 +466,7 @@ def main():
         parser.add_argument("--" + option, required=True)
     parser.add_argument("--wheel")
     options = parser.parse_args()
-    options.job = os.path.abspath(options.job)
+    options.job, options.driver = os.path.abspath(options.job), os.path.abspath(options.driver)
     with tempfile.TemporaryDirectory() as folder:
         wheel = options.wheel or build_wheel(SOURCE, folder, {"build-dir": os.path.join(options.build, "wheel"), "setup-args": [
             "-Doptimization=0", f"-Dcuda-headers={options.cuda}"]})
