@@ -13,7 +13,7 @@
 #include "runtime/files/kept_files.h"
 #include "runtime/files/read_ahead.h"
 
-/* What the lease thread asks the file thread about, and a file that this has found. */
+/* A question of the lease thread to the file thread, and the file that the latter has found. */
 struct wanted {
     dev_t device;
     ino_t inode;

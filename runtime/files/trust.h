@@ -58,8 +58,8 @@ bool ms_trust_is_older(const struct ms_file *file);
 /* True if the last check of the file found these size and times. For any thread. */
 bool ms_trust_had_times(const struct ms_file *file, const struct stat *then);
 
-/* Of the file system, for any thread. True if a mapping of the file may be of another one, because
- * the overlay may have copied the file up since the process began. */
+/* For any thread. True if a mapping of the file may be of another file, because the file system, an
+ * overlay, may have copied the file up since the process began. */
 bool ms_trust_may_be_copy(const struct ms_file *file);
 
 /* True on tmpfs and hugetlbfs: a handler of the program (userfaultfd) may give a mapping pages that

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a search has found, for find.c and the files that it asks one after the other. */
+/* The result of a search, for find.c and the files that find.c asks one after the other. */
 #pragma once
 
 #include <stdbool.h>

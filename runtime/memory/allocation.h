@@ -36,7 +36,7 @@ struct ms_allocation {
     bool is_opened;    /* memory of another process (calls/ipc.h), all of it resident for good */
     bool is_transient; /* takes the place of freed memory: no sign of a program that loads */
 
-    /* Of whoever owns an allocation that is in no index (delayed_free.h). */
+    /* For the owner of an allocation that is in no index (delayed_free.h). */
     struct {
         struct ms_allocation *next;
         CUevent event;     /* follows the program's uses; or NULL */
@@ -68,7 +68,7 @@ const struct ms_lineage *ms_allocation_lineage(const struct ms_allocation *alloc
 const struct ms_backing *ms_allocation_backing(const struct ms_allocation *allocation);
 struct ms_backing *ms_allocation_memory(struct ms_allocation *allocation);
 
-/* What the rooms note of a claimed allocation. */
+/* Notes of the rooms about a claimed allocation. */
 struct ms_notes {
     struct ms_backing *shadow; /* owned, of ms_heap_alloc (fill/shadow.h); NULL: none */
     uint32_t touches;  /* how often queued work was about to begin to use the memory, or the blocks

@@ -39,8 +39,8 @@ static inline bool ms_content_state_is_legal(const struct ms_content *content)
         [MS_DEAD] = {.plain = UNKNOWN},
         /* Nobody can use unmapped bytes. */
         [MS_UNMAPPED] = {.plain = UNKNOWN},
-        /* A replay can give these bytes, so memory may hold them too. Of snapshots only shared ones
-         * are cached. */
+        /* A replay can give these bytes, so memory may hold them too. Only shared snapshots are
+         * cached. */
         [MS_FILL] = {.plain = ANY, .cached = PRESENT, .copy = COPIED},
         [MS_SOURCE] = {.plain = ANY, .cached = PRESENT, .copy = COPIED},
         [MS_LAUNCHED] = {.plain = ANY, .cached = PRESENT, .copy = COPIED},
