@@ -6,7 +6,7 @@ import sys
 
 from tool_table import ALONE, table
 
-# What the usage calls a file. PID is a process that has a state page; anything else is the user's to know.
+# Words of the usage that stand for a file. PID is a process that has a state page; only the user knows the values of other words.
 FILES = {"CHECKPOINT", "DIR", "FILE", "FOLDER", "OUT", "PAGE", "PLAN", "SOCKET"}
 LABEL = "-"  # of the one command of a tool that has none
 

@@ -13,7 +13,7 @@ ALONE = ""  # the one command of a tool that has none
 
 
 def table(path):
-    """What is read depends on the file: main.c of a tool in C, a program or module in Python, or the command `metashard`."""
+    """Reads main.c of a tool in C, a program or module in Python, or the command `metashard`."""
     if path.endswith(".c"):
         return Tool(path)
     return Package(path) if os.path.basename(path) == "__main__.py" else Script(path)

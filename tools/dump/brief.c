@@ -8,7 +8,7 @@
 #include "tools/dump/line.h"
 #include "tools/dump/merge.h"
 
-/* Of the process that took the most, by the names of both figures. Nothing if there are none. */
+/* Shows the process that took the most, by the names of both figures. Nothing if there is none. */
 static void show_peak(const struct view *view, const char *of, const char *figure,
                       const char *figure_without)
 {
@@ -41,8 +41,8 @@ static void show_peaks(const struct view *view)
                   "live_bytes_peak");
 }
 
-/* What could not stay deferred and has the most bytes, if that is worth a look. What comes after
- * loading is the program's work, which needs its memory. */
+/* Shows the fallback of the most bytes while the program loaded, if it has a granule or more.
+ * After loading comes the program's work, which needs its memory. */
 static void show_largest_cause(const struct view *view)
 {
     enum { GRANULE = 2 << 20 };

@@ -82,7 +82,7 @@ static size_t show_figures(const struct ms_snapshot *a, const struct ms_snapshot
     return changes;
 }
 
-/* What is compared of a list. */
+/* Rows of a list, as keys and values to compare. */
 struct item {
     char key[512], value[64];
 };

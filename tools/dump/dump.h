@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of metashard-dump share. */
+/* Shared by the files of metashard-dump. */
 #pragma once
 
 #include <stdbool.h>
@@ -31,8 +31,8 @@ void view_close(struct view *view);
  * read, which was said; the others are there. */
 bool view_find(struct view *view, const char *job);
 
-/* Of pages that are sorted so: leaves the first, with the others of its run, of the same job, or
- * at least of as many ranks; each rank once. */
+/* Keeps the first of the sorted pages, with the others of its run, of the same job, or at least of
+ * as many ranks; each rank once. */
 void view_keep_newest(struct view *view);
 
 /* The folders where pages are looked for, "A or B". The buffer is one for all. */
@@ -76,7 +76,7 @@ struct totals totals_of(const struct ms_snapshot *snapshot);
 const char *life_name(const struct ms_snapshot *snapshot);
 const char *life_words(const struct ms_snapshot *snapshot);
 
-/* What the self-check of a device found, to stand behind its state. Empty if it says nothing. */
+/* The outcome of a device's self-check, to stand behind its state. Empty if it says nothing. */
 const char *check_outcome(const struct ms_state_device *device);
 
 /* "deferred", "partly", "cached", "resident", or "dead". */
@@ -95,13 +95,13 @@ int run_show(const struct options *options);
 int run_metrics(const struct options *options);
 int run_diff(const struct options *options);
 
-/* What a run was worth, in two or three lines. */
+/* The saving of a run, in two or three lines. */
 void show_brief(const struct view *view);
 void show_missing(const struct view *view);
 void show_bypassed(const struct view *view); /* MetaShard did not see all calls */
 
 /* Writes the view as one JSON object (docs/state-schema.json). `most`: rows of each list of a
- * process; `most_merged`: of a list of all processes. What is left out is counted. */
+ * process; `most_merged`: of a list of all processes. The object counts the rows left out. */
 void write_json(FILE *file, const struct view *view, size_t most, size_t most_merged);
 
 /* The same of each process without what there are many of: blocks, tensors, events and the like. */

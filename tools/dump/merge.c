@@ -73,8 +73,8 @@ static bool is_there(const struct view *view, uint32_t rank)
     return false;
 }
 
-/* Of one job, all of whose processes have the same number of ranks; 0 if that is not so. A launcher
- * has none. A page may be damaged, so there is a most. */
+/* The number of ranks, if all processes are of one job and have the same number; else 0. A launcher
+ * has no rank. A page may be damaged, so the number has a bound. */
 static uint32_t world_of(const struct view *view)
 {
     enum { WORLD_MAX = 65536 };
@@ -266,7 +266,7 @@ static size_t merge_rows(struct tensor_row *rows, size_t count,
     return kept;
 }
 
-/* Of one process, blocks of one name added up. */
+/* Adds the rows of one process, with blocks of one name added up. */
 static size_t add_rows_of(const struct ms_snapshot *snapshot, struct tensor_row *rows)
 {
     size_t count = 0;

@@ -7,7 +7,7 @@
 /* When the first of them started: their times are put on one clock with it. Unix nanoseconds. */
 uint64_t view_start_ns(const struct view *view);
 
-/* What is to be added to the times of one of them, so that they count from there. */
+/* The nanoseconds to add to the times of one process, so that they count from view_start_ns(). */
 uint64_t view_shift_ns(const struct view *view, const struct ms_snapshot *snapshot);
 
 /* The largest of each kind: processes that did not live together had no sum at any time. */
@@ -27,13 +27,13 @@ const char *view_missing_ranks(const struct view *view);
 
 /* Causes of the same kind, reason, call and text added up; the most bytes first, then the most
  * often. Processes wait at the same time, so the time is that of the one that waited longest. First
- * and last are on the view's clock. Of a chapter, the other sums and causes are left out. */
+ * and last are on the view's clock. A chapter leaves out the other sums and causes. */
 enum chapter { WHOLE_RUN, LOADING, WORK };
 struct ms_state_cause *view_causes(const struct view *view, enum chapter chapter,
                                    size_t *count_out);
 
-/* Blocks of one name, as one tensor, the largest first. Of several processes, the most that one of
- * them has. */
+/* Blocks of one name, as one tensor, the largest first. With several processes, each figure is the
+ * most that one process has. */
 struct tensor_row {
     const char *name; /* of a block of a snapshot */
     uint64_t bytes, deferred_bytes, present_bytes, file_bytes;

@@ -22,7 +22,7 @@ static void show_title(const struct ms_snapshot *snapshot)
          process->job[0] != '\0' ? ", job " : "", process->job, process->version);
 }
 
-/* What it was worth, before all figures. `whose`: "", or of which process. */
+/* Shows the saving, before all figures. `whose`: "", or of which process. */
 static void show_headline(const struct totals *totals, const char *whose)
 {
     const uint64_t without = totals->of[TOTAL_LIVE_PEAK], with = totals->of[TOTAL_BACKED_PEAK];
@@ -83,7 +83,7 @@ static void show_self_checks(const struct ms_snapshot *snapshot)
     }
 }
 
-/* What was settled, when and why. */
+/* Shows the settled bytes, with time and reason. */
 static void show_settled(const struct ms_snapshot *snapshot)
 {
     uint64_t bytes = 0;
@@ -269,8 +269,8 @@ static bool is_given(const struct ms_state_cause *cause)
             ms_explain((enum ms_reason)cause->reason, NULL, NULL, NULL, 0));
 }
 
-/* With its sentence, if it is the first for that reason. What a kernel of the program's work uses
- * needs no explanation. */
+/* Shows the cause with its sentence, if it is the first for that reason. Memory that kernels of the
+ * program's work use needs no explanation. */
 static void show_cause(const struct ms_state_cause *cause, enum chapter chapter, bool is_first)
 {
     const bool is_work =

@@ -40,7 +40,7 @@ static uint64_t process_id(const struct trace *trace, size_t process)
     return trace->has_ids ? trace->view.processes[process].process.pid : process + 1;
 }
 
-/* What all entries begin with, and with what most go on: their arguments. */
+/* Begins an entry with the fields that all entries have; most go on with their arguments. */
 static struct writer begin_entry(struct trace *trace, const char *phase, uint64_t time_ns,
                                  size_t process, uint64_t thread, const char *name)
 {

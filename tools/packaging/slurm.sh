@@ -7,6 +7,6 @@ preload=${LIBMETASHARD:-/opt/metashard/lib/libmetashard.so}
 export METASHARD_STATE_DIR=${SLURM_TMPDIR:-/tmp}/metashard-$USER-$SLURM_JOB_ID
 export METASHARD_LOG=info:$SLURM_SUBMIT_DIR/metashard-$SLURM_JOB_ID-%p.log
 srun env LD_PRELOAD="$preload" python train.py "$@"
-# What happened, a page for each node.
+# Each node writes a page on what happened.
 srun --ntasks-per-node=1 bash -c \
     'metashard-dump show "$METASHARD_STATE_DIR"/*.state --html "$SLURM_SUBMIT_DIR/metashard-$SLURM_JOB_ID-$(hostname).html"'

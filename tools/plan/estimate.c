@@ -21,7 +21,7 @@ static const char *size_text(char text[32], uint64_t bytes)
     return text;
 }
 
-/* What a rank has without and with MetaShard, in one way to load. */
+/* Bytes of a rank without and with MetaShard, in one way to load. */
 struct way {
     const char *key, *words;
     uint64_t without, with;
@@ -41,7 +41,7 @@ static uint64_t least_of(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Of the rank with the most. Padding of flat placements is no saving of less than nothing. */
+/* The shard of the rank with the most. Padding of flat placements makes no saving negative. */
 static uint64_t shard_of(const struct ms_census *census, uint64_t whole)
 {
     uint64_t shard = 0;
@@ -52,8 +52,8 @@ static uint64_t shard_of(const struct ms_census *census, uint64_t whole)
     return least_of(shard, whole);
 }
 
-/* What a rank but the sender's has of a tensor that is broadcast while it keeps its shard already:
- * the granules of its part, and the one that takes all other bytes. */
+/* A tensor that is broadcast takes, on a rank that keeps its shard already and is not the sender,
+ * the granules of its part, and one granule for all other bytes. */
 static uint64_t received_of(const struct in_place_needs *in_place, uint64_t largest)
 {
     return least_of(in_place->most + IN_PLACE_GRANULE, largest);

@@ -5,7 +5,7 @@
 
 enum { LOOKED_AT = 128 }; /* ranks, at most */
 
-/* Of granules that hold some of the rank's. */
+/* The bytes of the granules that hold any of the rank's part. */
 uint64_t in_place_bytes(const struct ms_placement *placement, size_t tensor, uint64_t bytes)
 {
     static struct ms_cursor cursor;

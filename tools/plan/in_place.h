@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank needs that uses its part where the whole tensor lies, instead of copying it out. */
+/* The memory of a rank that uses its part inside the whole tensor, instead of copying it out. */
 #pragma once
 
 #include "runtime/plan/plan.h"
@@ -16,19 +16,19 @@ struct in_place_needs {
 
 /* Each tensor is taken to begin with a granule. */
 
-/* What one tensor needs; at most its bytes. */
+/* The memory that one tensor needs; at most its bytes. */
 struct ms_placement;
 uint64_t in_place_bytes(const struct ms_placement *placement, size_t tensor, uint64_t bytes);
 
-/* Of the tensors that a rank has something of, for the rank with the most: what kernels bring into
- * memory where no plan is enforced. Returns false if out of memory. */
+/* The bytes of all tensors that a rank has a part of, for the rank with the most: kernels bring
+ * these into memory where no plan is enforced. Returns false if out of memory. */
 bool in_place_whole_bytes(const struct ms_layout *layout, uint32_t world, uint64_t *bytes_out);
 
-/* What all need. Returns false if out of memory. */
+/* The memory that all tensors need. Returns false if out of memory. */
 bool in_place_measure(const struct ms_layout *layout, uint32_t rank,
                       struct in_place_needs *found_out);
 
-/* The same of the rank that needs most. Of a very large world this one and the one above look at
- * some ranks. */
+/* The same for the rank that needs most. In a very large world this function and
+ * in_place_whole_bytes look at some ranks only. */
 bool in_place_measure_most(const struct ms_layout *layout, uint32_t world,
                            struct in_place_needs *found_out);

@@ -15,7 +15,7 @@
 static const char *const strategies[] = {"fsdp2", "tp", "fsdp1", "zero3", "replicate", NULL};
 #define STRATEGIES "fsdp2, tp, fsdp1, zero3 or replicate"
 
-/* Of fsdp1: tensors that are cut as one. */
+/* Tensors that fsdp1 cuts as one. */
 struct unit {
     const char *name; /* of a tensor that it begins with, or "root" */
     size_t length;

@@ -348,7 +348,7 @@ static bool fits(const struct opened *opened, uint32_t size, uint64_t memory, ui
     return *most_out <= memory;
 }
 
-/* Of rank 0, at the size that the plan has now. */
+/* Measures rank 0, at the size that the plan has now. */
 static bool measure_in_place(const struct opened *opened, struct in_place_needs *found_out)
 {
     struct ms_layout *layout;

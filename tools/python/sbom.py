@@ -9,7 +9,7 @@ import argparse
 import json
 import re
 
-# What jemalloc says of itself in each build.
+# jemalloc's version, a text in each build.
 JEMALLOC = re.compile(rb"\b(\d+\.\d+\.\d+)-\d+-g[0-9a-f]{40}\b")
 
 
@@ -29,7 +29,7 @@ def jemalloc(archive):
 
 
 def compiler_runtime(path, compiler):
-    """What a compiler adds to each program: helpers for arithmetic, and what runs before main. `path` is where it has them."""
+    """The code that a compiler adds to each program: helpers for arithmetic, and startup before main. The compiler has it at `path`."""
     version = compiler.split()[-1]
     if "libgcc" in path:
         # Another compiler takes gcc's as well; the folder says of which version.
@@ -44,7 +44,7 @@ def compiler_runtime(path, compiler):
 
 
 def unwinder(path, compiler):
-    """What a library has in place of libgcc_s.so.1, of the compiler's own LLVM: none where it does not say so."""
+    """The unwinder of the compiler's own LLVM, linked into a library in place of libgcc_s.so.1, if the library has libunwind's messages."""
     with open(path, "rb") as file:
         if b"libunwind: " not in file.read():
             return []

@@ -17,7 +17,7 @@ DROPPED = ("-Wl,-rpath",)
 
 
 def link(command, further):
-    # What is in its cache is not linked, and nothing is printed.
+    # zig neither links a result that its cache has nor prints the command: this cache is new.
     with tempfile.TemporaryDirectory() as cache:
         done = subprocess.run(command, env=dict(os.environ, ZIG_VERBOSE_LINK="1", ZIG_LOCAL_CACHE_DIR=cache),
                               stderr=subprocess.PIPE, text=True, check=False)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes the addresses of a kernel's loads and stores.
+"""Finds the origins of the addresses of a kernel's loads and stores.
 
-Each register has the set of what its value was computed from: words of the parameters, what was loaded, tables of the
+Each register has the set of origins of its value: words of the parameters, loaded values, tables of the
 module. The sets grow along the kernel's control flow until nothing changes. So they may hold too much, and never too little,
-but for what goes through predicates alone: a pointer is not made of those.
+but for values that go through predicates alone: no pointer is computed from predicates.
 """
 import collections
 import functools
@@ -29,7 +29,7 @@ LOCAL = frozenset(("LDL", "STL"))
 OPCODES = ARITHMETIC | PREDICATES | CONTROL | CONSTANTS | LOADS | STORES | LOCAL
 TILE = frozenset(("LDS", "STS"))  # memory of a block, through which a transposition goes
 
-# What a value may be made of, beside words of parameters.
+# Origins of a value, beside words of parameters.
 MODULE, LOADED, INDEXED, STACK = (1 << n for n in range(4))
 FIRST_WORD = 4
 
@@ -42,12 +42,12 @@ STEPS = 4000000  # a minute or two; kernels of PyTorch 2.15 take 220,000 at most
 
 
 def word(number):
-    """What is made of that word of the parameters."""
+    """The origin that stands for this word of the parameters."""
     return 1 << FIRST_WORD + number
 
 
 class Access(NamedTuple):
-    """A load or a store: what its address is made of."""
+    """A load or a store, with the origins of its address."""
     instruction: disassembly.Instruction
     origins: int
 
@@ -107,14 +107,14 @@ class Step(NamedTuple):
 
 
 class Reader:
-    """Reads instructions of kernels whose parameters begin at `base` of the bank of constants. What a parameter by index is made
-    of is INDEXED, and with `tells_array` the word from which it is counted too."""
+    """Reads instructions of kernels whose parameters begin at `base` of the bank of constants. A parameter by
+    index has the origin INDEXED, and with `tells_array` also the word that the index counts from."""
 
     def __init__(self, base, size, tells_array=False):
         self.base, self.size, self.tells_array = base, size, tells_array
 
     def constant_origins(self, text, words):
-        """Of the constants that an operand names. Before CUDA 12.4 the address of a table is half a number of the instruction."""
+        """The origins of the constants in an operand. Before CUDA 12.4 the address of a table is half a number of the instruction."""
         found = MODULE if SYMBOL.match(text) else 0
         for bank, uniform, place in disassembly.CONSTANT.findall(text):
             if bank == "0x4":
@@ -237,7 +237,7 @@ class Flow:
                 if step.read.base == "LDL" and not step.address else step for step in steps]
 
     def end(self, start):
-        """Of a block."""
+        """The end of a block."""
         if start not in self.ends:
             raise Unclear("a branch leads out of the code")
         return self.ends[start]
@@ -311,8 +311,8 @@ def opposite(predicate):
 
 
 class State:
-    """What each place holds; and what it holds if a predicate is true under which it was written. That is known until the
-    predicate changes, and again when it is taken back from a register in which it was kept: the predicate is then ("P5", place)."""
+    """The origins that each place holds, and those it holds if the predicate is true under which it was written. The latter are known until
+    the predicate changes, and again when the predicate is restored from a register that kept it: the predicate is then ("P5", place)."""
 
     def __init__(self, held, under=(), kept=()):
         self.held, self.under = list(held), dict(under)  # place: (predicate, set)
@@ -490,6 +490,6 @@ class Follower:
 
 
 def follow(flow):
-    """What the addresses of all loads and stores are made of: [Access]"""
+    """The origins of the addresses of all loads and stores: [Access]"""
     return Follower(flow).follow()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read of 64-bit little-endian ELF files: sections, dynamic symbols, the build-id."""
+"""Reads 64-bit little-endian ELF files: sections, dynamic symbols, the build-id."""
 import mmap
 import os
 import struct
@@ -23,7 +23,7 @@ class Section(NamedTuple):
 
 
 def rows_of(data):
-    """Of the table of sections: 64-bit, little-endian, with headers that lie in the file."""
+    """The table of sections, and the number of its row of names. The file has to be 64-bit and little-endian, and to hold all headers."""
     require(bytes(data[:6]) == MAGIC, "a 64-bit little-endian ELF file")
     start, = numbers("<Q", data, 0x28, "an ELF header")
     size, count, names = numbers("<HHH", data, 0x3A, "an ELF header")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was checked here: a file of the user, which libmetashard.so reads (shim/torch_release.c).
+"""The file of the PyTorch builds that the user has checked, which libmetashard.so reads (shim/torch_release.c).
 
     metashard-torch-checks/1
     BUILD-ID RULES VERSION

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine code of a kernel shows of the promise of its class: the opcodes, and which parameters make the addresses of
+"""Checks the machine code of a kernel against the promise of its class: the opcodes, and which parameters make the addresses of
 its loads and stores (data_flow.py).
 """
 import collections
@@ -58,7 +58,7 @@ def promise_of_lists(parameters):
 
 
 def promises_of(class_, name, parameters):
-    """What the class promises of a kernel with these parameters; several, where closures may lie in either order."""
+    """The promise of the class for a kernel with these parameters; several, where closures may lie in either order."""
     count = len(parameters)
     if class_ == "concatenate":
         return [Promise(words_of(parameters, 0), (INDEXED | words_of(parameters, 1),),
@@ -87,7 +87,7 @@ def shown(origins):
 
 
 class Seen(NamedTuple):
-    """What is read of a kernel's code, whatever its class."""
+    """Facts read from a kernel's code, whatever its class."""
     opcodes: frozenset
     accesses: tuple  # (opcode, operands, origins)
     unclear: str  # empty: the code could be followed
@@ -107,7 +107,7 @@ def see(code, reader):
 
 
 def breaks(promise, access):
-    """What is wrong with a load or a store, or None."""
+    """The fault of a load or a store, or None."""
     opcode, text, origins = access
     is_load = opcode.partition(".")[0] in LOADS
     pointers = promise.output
@@ -122,7 +122,7 @@ def breaks(promise, access):
 
 
 def fault_of(name, class_, parameters, seen):
-    """What is wrong with a kernel, or None."""
+    """The fault of a kernel, or None."""
     if seen.opcodes - allowed(class_):
         return f"opcodes {' '.join(sorted(seen.opcodes - allowed(class_)))}"
     fault = seen.unclear or None
@@ -138,7 +138,7 @@ def fault_of(name, class_, parameters, seen):
 
 
 class Known:
-    """What is seen of kernels, by their bytes: many are the same in releases that follow each other. In a file, if there is one."""
+    """Facts about kernels, by their bytes: successive releases share many kernels. A file keeps the facts, if `path` names one."""
 
     def __init__(self, path=None):
         self.found, self.path = {}, path
@@ -155,7 +155,7 @@ class Known:
                                                                      for opcode, text, origins in accesses), unclear)
 
     def key(self, sections, has_lists):
-        """Of all that an image has of a kernel: code, tables, layouts."""
+        """The hash of a kernel's sections in an image: code, tables, layouts."""
         digest = self.version.copy()
         digest.update(b"lists" if has_lists else b"")
         for kind, content in sorted(sections):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be true of a PyTorch so that its kernels may be recorded: by names of symbols and kernels, and by where parameters
+"""Checks whether the kernels of a PyTorch may be recorded: by names of symbols and kernels, and by where parameters
 lie. `findings` has check(name, is_good, detail="", is_harmless=False); what is harmless costs memory, and no values.
 """
 import collections
@@ -20,7 +20,7 @@ CALCULATOR_OF_TWO = 4 + 25 * 12 + 25 * 2 * 4  # OffsetCalculator<2>: dims, divid
 LISTED = "25multi_tensor_apply_kernelI"
 LISTS = {25768: (1, 770), 24200: (2, 448), 3368: (1, 110), 3144: (2, 64)}
 
-# What must not be recorded: several inputs, a whole tensor for each element, pointers in device memory.
+# Kernels that must not be recorded: several inputs, a whole tensor for each element, pointers in device memory.
 NEVER = [r"(St5arrayIPcLm|6detail5ArrayIPcLi)[3-9]E", r"13reduce_kernelI", LISTED + r"(?!\w+?TensorListMetadataILi[12]EEE\w{4,8}(Zero|BinaryOpScalar|Copy|UnaryOp)Functor)",
          r"47_amp_foreach_non_finite_check_and_unscale_cuda_",
          r"24index_elementwise_kernelI", r"34_scatter_gather_elementwise_", r"39_amp_non_finite_check_and_unscale_cuda_",

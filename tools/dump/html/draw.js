@@ -5,7 +5,7 @@
 const drawPage = (() => {
   // --- texts
 
-  // What a template has between its own text is anybody's, and is escaped, unless it is a template itself.
+  // A template escapes the values between its own text, which anybody may have written, unless a value is a template itself.
   class Markup { constructor(text) { this.text = text; } }
   const ESCAPES = {'&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;'};
   const escaped = value => Array.isArray(value) ? value.map(escaped).join('')
@@ -16,7 +16,7 @@ const drawPage = (() => {
   const TIMES = [{name: 'us', size: 1e3, digits: 1}, {name: 'ms', size: 1e6, digits: 1}, {name: 's', size: 1e9, digits: 3}];
   const unitFor = (units, most) => units.findLast(unit => most >= unit.size) ?? units[0];
 
-  // What is not 0 is not shown as 0.
+  // Enough digits that a small value is not shown as 0.
   const inUnit = (value, unit) => {
     if (!value) return '0';
     let digits = unit.digits;
@@ -24,7 +24,7 @@ const drawPage = (() => {
     return `${(value / unit.size).toFixed(digits)} ${unit.name}`;
   };
   const bytesText = value => inUnit(value, unitFor(BYTES, value));
-  // Of figures that are compared: the unit of the least, unless others were long in it.
+  // Figures that are compared share the unit of the least, unless others were long in it.
   const unitOfAll = values => {
     const most = Math.max(...values), unit = unitFor(BYTES, Math.min(...values.filter(value => value > 0)));
     return most < 10000 * unit.size ? unit : unitFor(BYTES, most);
@@ -92,7 +92,7 @@ ${rows.map(([key, value]) => html`<tr><th scope="row">${key}</th>${of(key, value
 
   // --- summary
 
-  // Of several processes a sum says little: each has a device of its own, and all wait at once. So the figure is that of the
+  // A sum over several processes says little: each has a device of its own, and all wait at once. So the figure is that of the
   // process that has the most of it, or saved the least.
   const TOTALS = {
     requested_bytes: ['requested', 'by all allocations together, freed ones too'],
@@ -135,7 +135,7 @@ ${rows.map(([key, value]) => html`<tr><th scope="row">${key}</th>${of(key, value
 `;
   };
 
-  // Of several processes there is no bar of devices: they may share one.
+  // Several processes have no bar of devices: they may share a device.
   const peaks = (part, without, peakBytes) => {
     const device = part.isAll ? 0 : part.data.device_bytes;
     let most = Math.max(without, peakBytes, 1);
@@ -194,7 +194,7 @@ ${OTHERS.map(figure => card(part, figure))}</dl></details>
       .filter(([count]) => count).map(pair => pair.join(' ')),
   ].map(note);
 
-  // One line a device. What does not hold is as loud as a note.
+  // One line a device. A fact that does not hold is as loud as a note.
   const selfChecks = process => process.self_checks.map((check, device) => {
     const isBad = check.unmet.length > 0;
     const outcome = check.steps_aside ? ', and nothing is deferred there' : isBad ? ', and some facts do not hold'
@@ -214,7 +214,7 @@ ${OTHERS.map(figure => card(part, figure))}</dl></details>
     process.version}</p>
 `;
 
-  // What is a number there, but is none of the counters, or is shown already.
+  // Numbers of a process that are no counters, or that the page shows already.
   const FACTS = ['pid', 'rank', 'world_size', 'started_unix_ns', 'time_ns', 'torn_records', 'events_lost', 'saved_bytes',
     'device_bytes', ...Object.keys(TOTALS)];
   const particulars = part => html`${
@@ -301,7 +301,7 @@ ${mark.label}</svg>
   };
 
   const chart = part => {
-    // Of several processes a sum would be of several devices.
+    // A sum over several processes would add up several devices, so the chart shows the worst process.
     const full = worst(part, 'backed_bytes_peak'), samples = part.data.samples;
     if (!samples.length) return html`${heading(part, 'Memory over time')}<p>Nothing was allocated.</p>
 `;
@@ -583,7 +583,7 @@ ${processPart({id: `p${i}`, data, processes: [data], isInner: true})}</details>
     return letters.length > COMMAND_LENGTH ? `${letters.slice(0, COMMAND_LENGTH - 1).join('')}…` : text;
   };
 
-  // Of several runs the first: a browser has room for one.
+  // The title names the first of several runs: a browser has room for one.
   const titleOf = (heading, process) => `MetaShard ${process.version}: ${heading}, ${cut(process.command)}${
     process.job === null ? '' : `, job ${process.job}`}, ${new Date(Number(process.started_unix_ns) / 1e6).toISOString().slice(0, 10)}`;
 

@@ -8,7 +8,7 @@
 
 #include "tools/dump/dump.h"
 
-/* Of each list, so that a page of 64 ranks has less than 5 MB. The processes share the rows. */
+/* Rows of each list, so few that a page of 64 ranks has under 5 MB. Processes share the rows. */
 enum { ROWS = 3000, LEAST_ROWS = 20, ROWS_OF_ALL = 1000 };
 
 /* The page before its data, and behind it. Made by embed_page.py. */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Python program can tell MetaShard, and ask it: the functions of metashard.h.
+"""The functions of metashard.h, by which a Python program informs MetaShard and queries it.
 
 No program needs this package: MetaShard is made for programs that know nothing of it. It is loaded by
 `metashard run -- python train.py`, or by LD_PRELOAD. In a process without it, and with METASHARD=off, everything here
@@ -38,7 +38,7 @@ class Error(RuntimeError):
 
 
 class Tensor(Protocol):
-    """What is used of a tensor: torch.Tensor has it."""
+    """The members of a tensor that this module uses: torch.Tensor has them."""
 
     @property
     def dtype(self) -> Any: ...
@@ -56,7 +56,7 @@ class Tensor(Protocol):
 
 
 class Status(TypedDict, total=False):
-    """What status() returns: `loaded`, and with MetaShard the keys of metashard_status() in metashard.h."""
+    """The result of status(): `loaded`, and with MetaShard the keys of metashard_status() in metashard.h."""
 
     loaded: bool
     pid: int
@@ -76,7 +76,7 @@ class Status(TypedDict, total=False):
 
 
 class Suspension(TypedDict, total=False):
-    """What suspend() returns, in bytes: the keys of metashard_suspend() in metashard.h."""
+    """The result of suspend(), in bytes: the keys of metashard_suspend() in metashard.h."""
 
     freed_bytes: int
     replayed_bytes: int
@@ -197,8 +197,8 @@ materialize = materialise
 
 
 def suspend(to: Union[str, os.PathLike[str], None] = None) -> Suspension:
-    """Gives the device memory of this process back while it lives; tensors keep their addresses. What is still in its file
-    is dropped; the rest waits in host memory, or in a file of the folder `to`. Returns what became of it, in bytes, with the
+    """Gives the device memory of this process back while it lives; tensors keep their addresses. Data still in its file
+    is dropped; the rest waits in host memory, or in a file of the folder `to`. Returns the bytes of each outcome, with the
     keys of metashard_suspend() in metashard.h; {} without MetaShard. Raises Error, and changes nothing, while a stream is
     captured, in an open NCCL group, or where there is no room."""
     if not _is_there():

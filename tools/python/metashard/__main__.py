@@ -54,7 +54,7 @@ def run_tool(name: str, arguments: list[str]) -> int:
 
 
 def say_wrong(arguments: list[str]) -> None:
-    """What was typed is no command."""
+    """Says why the typed words are no command, with the nearest command."""
     known = [*COMMANDS, "path", "--help", "--version"]
     command = arguments[0] if arguments else ""
     near = [f"--{command}"] if f"--{command}" in known else difflib.get_close_matches(command, known, 1)

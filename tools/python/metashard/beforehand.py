@@ -85,7 +85,7 @@ def world_of(command: list[str], environment: Mapping[str, str]) -> Optional[int
 
 
 def ask_plan(*words: str) -> tuple[int, str, str]:
-    """What metashard-plan says of a plan."""
+    """The check of a plan by metashard-plan: its status, output and errors."""
     done = subprocess.run([installed.find("metashard-plan"), "check", *words, "--json"], capture_output=True, text=True, check=False,
                           env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"})
     return done.returncode, done.stdout, done.stderr

@@ -43,7 +43,7 @@ def is_own(pid: int) -> bool:
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """What a process of this user was started with; {} for others."""
+    """The environment that a process of this user was started with; {} for others."""
     if not is_own(pid):
         return {}
     try:
@@ -144,7 +144,7 @@ def receive(connection: socket.socket, seconds: float) -> str:
 
 
 def ask(pid: int, path: str, request: str, seconds: float) -> str:
-    """What the process answers behind "ok". Fault, or OSError: what it answers behind "error", or why there is no answer."""
+    """The process's answer behind "ok". Raises Fault or OSError: the answer behind "error", or why there is no answer."""
     if re.search("[\n\0]", request):
         raise installed.Fault("a request is one line")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

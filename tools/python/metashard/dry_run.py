@@ -118,7 +118,7 @@ def check_command(command: list[str]) -> None:
 
 
 def settings_of(options: argparse.Namespace, gpu: dry_run_gpus.Gpu, folder: str) -> dict[str, str]:
-    """Of the simulated machine, and of what watches the program."""
+    """Variables for the simulated machine, and for the modules that watch the program."""
     many = is_launcher(options.command) or (options.world or 1) > 1
     found = {"SIMCUDA_DRY": "1", "SIMCUDA_EAGER": "1", "SIMCUDA_BEHIND": "1", "SIMCUDA_NAME": gpu.name,
              "SIMCUDA_MEMORY_MIB": str(gpu.mebibytes),
@@ -137,7 +137,7 @@ def settings_of(options: argparse.Namespace, gpu: dry_run_gpus.Gpu, folder: str)
 
 
 def world_of(options: argparse.Namespace) -> dict[str, str]:
-    """Of a plain `python train.py`, which no launcher tells its rank."""
+    """Variables for a plain `python train.py`, which no launcher tells its rank."""
     if options.world is None or is_launcher(options.command):
         return {}
     local = min(options.world, options.gpus_per_node)
@@ -171,7 +171,7 @@ def environment_of(options: argparse.Namespace, folder: str, ports: list[int], w
 
 
 def read_folder(folder: str) -> list[dict]:
-    """What each process with a device wrote, with what its driver counted."""
+    """The results of each process with a device, with the counts of its driver."""
     found = []
     for path in glob.glob(os.path.join(glob.escape(folder), "rank-*.json")):
         with open(path, encoding="utf-8") as file:
@@ -185,7 +185,7 @@ def read_folder(folder: str) -> list[dict]:
 
 
 def failure_of(folder: str) -> dict:
-    """What ended the program, of its first process that failed."""
+    """The error of the first process that failed; {} if no process left one."""
     paths = sorted(glob.glob(os.path.join(glob.escape(folder), "failure-*.json")), key=os.path.getmtime)
     if not paths:
         return {}

@@ -114,7 +114,7 @@ def comparison(answers: dict[str, dict]) -> list[str]:
 
 
 def text(answers: dict[str, dict]) -> str:
-    """Of the way that was asked for first, with the others beside it."""
+    """The answer for the way that was asked for first, with the others beside it."""
     answer = next(iter(answers.values()))
     lines = ["", "metashard dry-run: " + verdict(answer)]
     if answer.get("shortages"):

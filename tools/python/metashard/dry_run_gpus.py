@@ -37,5 +37,5 @@ def find(text: str) -> Gpu:
     if text not in GPUS:
         raise installed.Fault(f"--gpu {text}: no such GPU; there are {', '.join(GPUS)}, or a number of MiB")
     return GPUS[text]
-# Of each communicator of several ranks: 16 channels, each with a ring and a tree of a connection of 10 MiB.
+# Memory of each communicator of several ranks: 16 channels, each with a ring and a tree of a connection of 10 MiB.
 NCCL_MIB = 16 * 2 * 10

@@ -52,7 +52,7 @@ def installed_library(name: str) -> str:
 
 
 def places() -> dict[str, str]:
-    """Of each library, by its name: DRY_RUN_SIMULATOR is the folder tools/simcuda of a build, otherwise they are installed."""
+    """The path of each library, by its name: DRY_RUN_SIMULATOR is the folder tools/simcuda of a build, otherwise they are installed."""
     build = os.environ.get("DRY_RUN_SIMULATOR")
     if build is None:
         return {name: installed_library(name) for name in PRELOADED + OTHERS}

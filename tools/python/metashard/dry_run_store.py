@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store that the ranks of a job share, of a job of which one rank runs: a server that PyTorch's TCPStore talks to. What this
-rank writes the others have written too, so nobody waits, and what is added is added by all.
+"""The store that the ranks of a job share, for a job of which one rank runs: a server that PyTorch's TCPStore talks to. The store
+counts each value of this rank as written by all ranks, so nobody waits, and each addition as made by all.
 
 The protocol is that of torch/csrc/distributed/c10d/TCPStore.cpp and TCPStoreBackend.hpp in PyTorch 2.15."""
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socketserver
 import struct
 import threading
 
-# What another rank would have written: nobody looks at it but at its length, which is that of an NCCL id.
+# Stands for a value of another rank: programs look only at the length, which is that of an NCCL id.
 UNKNOWN = bytes(128)
 # More than PyTorch's own server takes. Whoever finds the port can connect.
 MOST_BYTES, MOST_KEYS, MOST_STORED = 64 << 20, 128 << 10, 1 << 30  # in a query, in a query, in all
@@ -24,7 +24,7 @@ QUERIES = ("validate", "set", "compare_set", "get", "add", "check", "wait", "cou
 
 
 class Values:
-    """What is stored, and what each query answers."""
+    """The stored values, and the answer to each query."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -70,7 +70,7 @@ class Values:
         return total
 
     def read(self, key: str) -> bytes:
-        """Of a key that ends in the number of another rank: what this one wrote under its own."""
+        """The value of a key. A key that ends in the number of another rank has the value that this rank wrote under its own."""
         if key not in self.values and key.rpartition("/")[2].isdigit():
             before = key.rpartition("/")[0] + "/"
             return next((value for name, value in self.values.items() if name.startswith(before) and name[len(before):].isdigit()),

@@ -48,7 +48,7 @@ class Run:
             return json.load(file)
 
     def last_lines(self) -> list[str]:
-        """Of what the program said."""
+        """The last lines of the program's output."""
         if not os.path.exists(self.said):
             return []
         with open(self.said, encoding="utf-8", errors="replace") as file:

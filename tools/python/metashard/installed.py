@@ -7,7 +7,7 @@ import os
 
 
 class Fault(Exception):
-    """What was asked cannot be done; the text says why."""
+    """The command cannot do what the user asked; the text says why."""
 
 
 def version() -> str:

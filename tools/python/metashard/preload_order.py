@@ -9,7 +9,7 @@ import re
 import struct
 from typing import Iterator
 
-# What a library of the driver's kind exports, and what it answers lookups with.
+# Names that a library of the driver's kind exports: entry points, and dlsym if the library answers lookups.
 OF_DRIVER = re.compile(rb"cu[A-Z]\w*|dlsym")
 SHT_DYNSYM = 11
 MOST_SYMBOLS, NAME_BYTES = 1 << 20, 256

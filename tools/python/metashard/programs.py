@@ -44,7 +44,7 @@ def interpreter_of(file: BinaryIO, head: bytes) -> Optional[str]:
 
 
 def elf_of(path: str) -> Optional[Elf]:
-    """What the kernel needs to know of a program; None: a script, or no program."""
+    """The facts by which the kernel starts a program; None: a script, or no program."""
     with open(path, "rb") as file:
         head = file.read(64)
         if head[:4] != b"\x7fELF" or len(head) < 64:

@@ -33,7 +33,7 @@ def bytes_of(text: str) -> int:
 
 
 def peak() -> int:
-    """Of this process until now, in bytes; 0 if it has no state page."""
+    """The peak of this process until now, in bytes; 0 if it has no state page."""
     if not is_loaded():
         return 0
     done = subprocess.run([installed.find("metashard-dump"), "show", "--json", str(os.getpid())], capture_output=True, check=False,
@@ -47,7 +47,7 @@ def pytest_addoption(parser: Any) -> None:
 
 
 def dry_run_of(test: str, folder: str, settings: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    """Of one test. The inner pytest leaves no cache."""
+    """Runs one test. The inner pytest leaves no cache."""
     options = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     return subprocess.run([sys.executable, "-m", "metashard", "dry-run", "--json", *options, "--", sys.executable, "-m", "pytest", "-q",
                            "-p", "metashard.pytest_peak", "-p", "no:cacheprovider", test],
@@ -55,7 +55,7 @@ def dry_run_of(test: str, folder: str, settings: dict[str, Any]) -> subprocess.C
 
 
 def why_not(done: subprocess.CompletedProcess[str]) -> Optional[str]:
-    """What the test's failure says, if it is one. The answer stands behind all that the test printed."""
+    """The text of the test's failure, or None. The dry run prints its answer after the output of the test."""
     if done.returncode == dry_run.FITS:
         return None
     said, begin, answer = ("\n" + done.stdout).rpartition("\n{\n")

@@ -123,8 +123,8 @@ def start(command: list[str], environment: dict[str, str], mask: set[int | signa
 
 
 def wait(child: int) -> int:
-    """The command's wait status. Hands on signals that a process sent. What the terminal sends has reached the command
-    already, because it is in the same group."""
+    """The command's wait status. Hands on signals that a process sent. Signals of the terminal have reached the command
+    already, because the command is in the same group."""
     while True:
         info = signal.sigwaitinfo(FORWARDED | {signal.SIGCHLD})
         if info.si_signo == signal.SIGCHLD:
@@ -194,7 +194,7 @@ def environment_of_tools(environment: dict[str, str]) -> dict[str, str]:
 
 
 def last_lines(environment: dict[str, str], pages: list[str]) -> list[str]:
-    """What the run was worth, and the command that shows more. Another program may have made pages meanwhile: a name that
+    """The saving of the run, and the command that shows more. Another program may have made pages meanwhile: a name that
     this run has given itself tells them apart."""
     if not pages:
         return [without_pages(environment)]

@@ -27,7 +27,7 @@ def in_words(count: int) -> str:
 
 
 def figures_of(answer: str) -> dict[str, int]:
-    """What became of the memory."""
+    """The figures in the answer of a process. Raises Fault if the answer is none of MetaShard's."""
     try:
         told = json.loads(answer)
         figures = {name: told.get(name, 0) for name in FIGURES}

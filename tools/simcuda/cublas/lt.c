@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is in the opaque structures. */
+/* Contents of the opaque structures. */
 struct layout {
     uint64_t rows, columns;
     int64_t column, batch;

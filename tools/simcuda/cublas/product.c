@@ -120,7 +120,7 @@ static double finish(int32_t epilogue, double value)
     return value;
 }
 
-/* What the program handed over, at the time of the call or where it is now. */
+/* Reads a scale that the program left in memory; address 0: the call gave the value. */
 static bool read_scale(const struct simcuda_launch *launch, CUdeviceptr address, int32_t type,
                        double *scale)
 {

@@ -20,7 +20,7 @@
 
 enum simcublas_epilogue { SIMCUBLAS_PLAIN, SIMCUBLAS_RELU, SIMCUBLAS_GELU };
 
-/* Matrices by columns. Of a and b, the transposed one is what is in memory. */
+/* Matrices by columns. If a or b is transposed, memory holds its transpose. */
 struct simcublas_matrix {
     CUdeviceptr address;
     int64_t column; /* elements from one to the next */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What PyTorch links with and no test needs: says so once, and fails. */
+/* Functions that PyTorch links with and no test needs: each says so, and fails. */
 #include <stdio.h>
 
 #define ABSENT(name)                                                      \

@@ -14,7 +14,7 @@
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
 
-/* Of cudaProfiler.h, which a toolkit has and the wheels of the headers have not. */
+/* Declared in cudaProfiler.h, which a toolkit has and the wheels of the headers lack. */
 CUresult CUDAAPI cuProfilerStart(void);
 CUresult CUDAAPI cuProfilerStop(void);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What nvcc's host code calls: registration of fat binaries and their kernels when an object is
+ * Calls of nvcc's host code: registration of fat binaries and their kernels when an object is
  * loaded, and launches. As with the real runtime, code is loaded lazily: a fat binary becomes a
  * library, and a name a kernel, at the first launch.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every file needs and what needs none: the lock, settings, names, messages, memory, ids. */
+/* The base of all files: the lock, settings, names, messages, memory, ids. */
 #include "tools/simcuda/driver/state.h"
 
 #include <stdarg.h>

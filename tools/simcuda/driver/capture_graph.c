@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Stream capture. The work of all its streams goes into the graph in the order in which it came,
- * which is an order that the graph may run in: each node depends on the one before. What depends
- * on what by the rules is kept as one vector for each stream: how much of every stream's work
- * lies before its present point. With it, work that was forked off and never joined is found when
- * the capture ends.
+ * which is an order that the graph may run in: each node depends on the one before. One vector
+ * for each stream keeps the dependencies by the rules: how much of every stream's work lies before
+ * the stream's present point. When the capture ends, the vectors show work that was forked off and
+ * never joined.
  */
 #include "tools/simcuda/driver/capture.h"
 #include "tools/simcuda/driver/newer.h"
@@ -167,7 +167,7 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
     return begin_to_graph(hStream, hGraph, dependencies, numDependencies, mode, true);
 }
 
-/* Of a graph without nodes: captured work is compared with none. */
+/* Takes only a graph without nodes: captured work is compared with none. */
 static CUresult begin_recapture(CUstream handle, CUstreamCaptureMode mode, CUgraph graph,
                                 CUgraphRecaptureCallback callback, bool per_thread)
 {
@@ -197,7 +197,7 @@ CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream, CUstreamCaptureMod
     return begin_recapture(hStream, mode, hGraph, callbackFunc, true);
 }
 
-/* What the next captured work depends on; the nodes of it are chained besides, as all are here. */
+/* Sets the dependencies of the next captured work; its nodes are also chained, as all are here. */
 static CUresult update_dependencies(CUstream handle, const CUgraphNode *nodes, size_t count,
                                     unsigned flags, bool per_thread)
 {
@@ -329,7 +329,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 
 /* --- queries */
 
-/* What a query is told, where it asks; the list is the capture's, until its next call. */
+/* The places for a query's answer; the list is the capture's, until the capture's next call. */
 struct answer {
     CUstreamCaptureStatus *status;
     cuuint64_t *id;

@@ -155,7 +155,7 @@ CUresult cuCtxDestroy(CUcontext ctx)
     return destroy(ctx);
 }
 
-/* Of a context that cuCtxCreate made and nobody attached to; there it is the last reference. */
+/* Gives back the last reference to a context that cuCtxCreate made and nobody attached to. */
 CUresult cuCtxDetach(CUcontext ctx)
 {
     SIM_ENTER(cuCtxDetach);

@@ -9,7 +9,7 @@
 /* Larger pageable sources are not staged: the call waits for the stream instead. */
 #define STAGING_MAX_BYTES ((size_t)64 << 20)
 
-/* What the addresses turned out to be. */
+/* The kind of memory that an address lies in. */
 struct place {
     bool is_device;
     bool is_pageable;
@@ -132,7 +132,7 @@ static bool can_touch(const struct copy_work *job, const struct sim_box *box,
                                               job->copy.depth, -1, write, job->copy.name);
 }
 
-/* What a dry run leaves out: copies within devices, and of others what is more than a message. */
+/* A dry run leaves out copies within devices, and other copies of more than a message. */
 static bool skips(const struct copy_work *job)
 {
     const bool is_within = job->to.is_device && job->from.is_device;
@@ -161,7 +161,7 @@ static void destroy(struct sim_work *work)
 
 /* --- checking and queueing */
 
-/* Of an address that may be the host's: what has no memory of the device is. */
+/* The host may own an address at which no memory of the device is. */
 static bool is_of_host_locked(const struct sim_box *box, const struct sim_memory *memory)
 {
     return memory == NULL || (box->type == CU_MEMORYTYPE_UNIFIED && memory->kind == SIM_RESERVED &&

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Descriptors that hide an address: tensor maps and texture objects over linear memory. What a real
- * one looks like is the driver's secret; here the address is there in a form that no scan for
- * addresses finds.
+ * Descriptors that hide an address: tensor maps and texture objects over linear memory. A real
+ * driver keeps their layout secret; these hold the address in a form that no scan for addresses
+ * finds.
  */
 #include "tools/simcuda/driver/kernel.h"
 #include "tools/simcuda/driver/state.h"

@@ -11,7 +11,7 @@ struct sim_device sim_devices[SIM_DEVICES_MAX] = {
 };
 
 #define VALUE(name, value) [CU_DEVICE_ATTRIBUTE_##name] = value
-/* What is not named here is 0: not supported, or no limit to speak of. */
+/* Attributes that the table does not name are 0: not supported, or no limit to speak of. */
 static const int attributes[CU_DEVICE_ATTRIBUTE_MAX] = {
     VALUE(MAX_THREADS_PER_BLOCK, 1024),
     VALUE(MAX_BLOCK_DIM_X, 1024),
@@ -113,7 +113,7 @@ static int shared_bytes_of(int capability)
     }
 }
 
-/* What the environment says of the device, or else the table. */
+/* The environment's value of an attribute, or else the table's. */
 static int attribute_of(CUdevice_attribute attribute)
 {
     switch ((int)attribute) {

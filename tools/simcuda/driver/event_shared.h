@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What processes share of an event that was made with CU_EVENT_INTERPROCESS: how often it was
+ * The state that processes share of an event made with CU_EVENT_INTERPROCESS: how often it was
  * recorded, and which of its records are done. A page of a memory file, which an opener finds
  * through the exporter's process and descriptor.
  *
@@ -22,8 +22,8 @@ void sim_shared_event_drop_locked(struct sim_shared_event *shared);
 
 /* A handle that another process can open, while this process has the event. */
 void sim_shared_event_export(const struct sim_shared_event *shared, CUipcEventHandle *handle_out);
-/* CUDA_ERROR_INVALID_HANDLE: it is none, or its process is gone. Of this process:
- * CUDA_ERROR_INVALID_CONTEXT. */
+/* CUDA_ERROR_INVALID_HANDLE: no event's handle, or its process is gone. CUDA_ERROR_INVALID_CONTEXT:
+ * the handle is of this process. */
 CUresult sim_shared_event_open(const CUipcEventHandle *handle, struct sim_shared_event **out);
 
 /* The number of the newest record; 0: it was never recorded. */

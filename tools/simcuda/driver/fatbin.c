@@ -61,7 +61,7 @@ static int compare(const char *name, const char *line)
     return order != 0 ? order : name[length] != '\0';
 }
 
-/* What follows the name in its line, or NULL. */
+/* The rest of the line that begins with the name, or NULL. */
 static const char *find_line(const char *name)
 {
     size_t low = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program can ask and set of a CUfunction or CUkernel; occupancy. */
+/* Queries and settings of a CUfunction or CUkernel; occupancy. */
 #include "tools/simcuda/driver/module.h"
 
 /* As device.c answers for these attributes. */

@@ -185,7 +185,7 @@ static CUresult check_locked(const CUgraphicsResource *handles, unsigned count, 
     return CUDA_SUCCESS;
 }
 
-/* What graphics has to do before is done: here its calls are. */
+/* Graphics work from before is done: here calls of graphics work at once. */
 static CUresult map_all(const CUgraphicsResource *handles, unsigned count, CUstream handle,
                         bool per_thread)
 {

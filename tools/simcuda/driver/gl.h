@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What stands for OpenGL: buffers with a name, whose bytes the graphics side has at an address of
+ * Stands in for OpenGL: buffers with a name, whose bytes the graphics side has at an address of
  * its own. A program under test plays that side; it finds these names with dlsym in the
  * libcuda.so.1 that the process has.
  */
@@ -20,7 +20,7 @@ simcuda_gl_bytes_function simcuda_gl_bytes;
 typedef void simcuda_gl_delete_function(unsigned buffer);
 simcuda_gl_delete_function simcuda_gl_delete;
 
-/* Of cudaGL.h and cudaEGL.h, whose other types are not needed. */
+/* Declared in cudaGL.h and cudaEGL.h, whose other types are not needed. */
 typedef CUresult simcuda_gl_register_function(CUgraphicsResource *resource_out, unsigned buffer,
                                               unsigned flags);
 simcuda_gl_register_function cuGraphicsGLRegisterBuffer;

@@ -109,7 +109,7 @@ struct sim_body *sim_body_make_empty(void);
 struct sim_body *sim_body_make_captured(struct sim_work *owned);
 struct sim_body *sim_body_make_memory(CUgraphNodeType type, CUdeviceptr address);
 /* From the struct of cuGraphAddNode, for this graph (NULL: for one that is instantiated). A child
- * graph is copied. What nodes make is written into the struct. */
+ * graph is copied. The call writes the values that nodes make into the struct. */
 CUresult sim_body_make(CUgraph graph, CUgraphNodeParams *params, struct sim_body **body_out);
 /* For the functions that set parameters: `made` is how the making of the body ended. */
 CUresult sim_exec_replace_body(CUgraphExec exec, CUgraphNode node, CUresult made,

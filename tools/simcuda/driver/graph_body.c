@@ -38,8 +38,8 @@ static bool pitch_is_valid(const CUDA_MEMCPY3D *copy, size_t x, size_t pitch, si
            (copy->Depth <= 1 || height >= copy->Height);
 }
 
-/* The bytes have to begin in memory that the device knows, and may not run past its end. What is
- * not known may be pageable memory, if the address may be one of the host. */
+/* The bytes have to begin in memory that the device knows, and may not run past its end. An
+ * unknown address may be pageable memory, if the address may be one of the host. */
 static bool is_in_memory(CUmemorytype type, CUdeviceptr address, size_t pitch, size_t slice,
                          const size_t extent[3])
 {
@@ -139,7 +139,7 @@ struct sim_body *sim_body_make_empty(void)
     return sim_body_new(CU_GRAPH_NODE_TYPE_EMPTY, NULL);
 }
 
-/* What a captured call other than a launch is, by its name. */
+/* The type of node for a captured call other than a launch, by the call's name. */
 static CUgraphNodeType type_of_work(const char *name)
 {
     if (name != NULL && strcasestr(name, "memcpy") != NULL)

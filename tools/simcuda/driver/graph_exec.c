@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 /*
- * What is run: bodies in order, and for each conditional node the programs that it chooses from.
- * What is in those does not change after the instantiation, so they are shared.
+ * Bodies to run in order, and for each conditional node the programs that it chooses from. Programs
+ * do not change after the instantiation, so they are shared.
  */
 struct program {
     atomic_int references;
@@ -114,7 +114,7 @@ CUresult sim_exec_replace_body(CUgraphExec handle, CUgraphNode node, CUresult ma
 
 static CUresult make_branches_locked(const struct sim_body *body, struct program ***branches_out);
 
-/* What the body of a conditional node may have. */
+/* Nodes that the body of a conditional node may have. */
 static bool is_allowed_in_branch(const struct sim_body *body)
 {
     return body->type == CU_GRAPH_NODE_TYPE_KERNEL || body->type == CU_GRAPH_NODE_TYPE_EMPTY ||
@@ -426,7 +426,7 @@ static void destroy_graph_work(struct sim_work *work)
     free(work);
 }
 
-/* What the launch allocates and frees, in its order. */
+/* Allocates and frees the memory of a launch, in the launch's order. */
 static CUresult change_memory_locked(CUgraphExec exec)
 {
     const bool frees_before = (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
@@ -515,7 +515,7 @@ static CUgraphExecUpdateResult compare(CUgraphExec exec, const CUgraphNode *node
             *error_out = nodes[i];
             return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
         }
-        /* What such a node has belongs to the graph that was instantiated. */
+        /* The memory and branches of such a node belong to the instantiated graph. */
         if ((body->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
              body->type == CU_GRAPH_NODE_TYPE_CONDITIONAL) &&
             body != exec->steps[i].body) {

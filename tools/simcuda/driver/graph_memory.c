@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory nodes. The address is there from the making of the node to the end of its last user; the
- * memory from the first launch on. What a launch allocates and frees is decided when it is
- * queued. So memory between a free and the next launch can still be reached, and what graphs use
- * is what is reserved: nothing is kept for others, and trimming gives nothing back.
+ * memory from the first launch on. The call that queues a launch decides what the launch allocates
+ * and frees. So memory between a free and the next launch can still be reached, and graphs use all
+ * that they reserve: nothing is kept for others, and trimming gives nothing back.
  */
 #include "tools/simcuda/driver/graph.h"
 #include "tools/simcuda/driver/state.h"

@@ -252,7 +252,7 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PAR
     return result;
 }
 
-/* --- nodes of any type. What 13.4 changed is no node that is simulated. */
+/* --- nodes of any type. Nodes that 13.4 changed are not simulated. */
 
 static CUresult make_any(CUgraph graph, CUgraphNodeParams *params, struct sim_body **body_out)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the simulated driver exports for other stand-ins (nccl/), beside the functions of a driver:
- * work of their own kind in streams, and what addresses mean while it runs. Programs under test use
- * none of it but the gate. A stand-in finds these names with dlsym in the libcuda.so.1 that the
+ * Exports of the simulated driver for other stand-ins (nccl/), beside the functions of a driver:
+ * work of their own kind in streams, and the meaning of addresses while it runs. A program under
+ * test uses only the gate. A stand-in finds these names with dlsym in the libcuda.so.1 that the
  * process has.
  */
 #pragma once
@@ -81,14 +81,14 @@ struct simcuda_counts {
 typedef void simcuda_take_counts_function(struct simcuda_counts *counts_out);
 simcuda_take_counts_function simcuda_take_counts;
 
-/* What a kernel does with cudaGraphSetConditional. */
+/* Stands for a kernel's call of cudaGraphSetConditional. */
 typedef void simcuda_set_conditional_function(CUgraphConditionalHandle handle, unsigned value);
 simcuda_set_conditional_function simcuda_set_conditional;
 
 /*
- * What a kernel stores through a switch: the bytes, into the memory that each device of the team
- * has bound at [begin, begin + count) of a multicast object. CUDA_ERROR_ILLEGAL_ADDRESS: one has
- * none there.
+ * Stands for a kernel's store through a switch: writes the bytes to the memory that each device of
+ * the team has bound at [begin, begin + count) of a multicast object. CUDA_ERROR_ILLEGAL_ADDRESS: a
+ * device has bound none there.
  */
 typedef CUresult simcuda_multicast_store_function(CUmemGenericAllocationHandle object, size_t begin,
                                                   const void *bytes, size_t count);

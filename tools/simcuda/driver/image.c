@@ -66,7 +66,7 @@ static bool is_ptx(const char *text)
     }
 }
 
-/* What only a GPU runs: PTX, or an ELF image for one. */
+/* Code that only a GPU runs: PTX, or an ELF image for a GPU. */
 static bool is_device_code(const char *data)
 {
     Elf64_Half machine;

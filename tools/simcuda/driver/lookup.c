@@ -121,7 +121,7 @@ static CUresult enter(enum sim_entry entry, const char *base, int version, cuuin
                                  (unsigned long long)flags);
 }
 
-/* What is not found is no error here: *symbolStatus says it, and the address that is none. */
+/* A missing symbol is no error here: *symbolStatus says so, and the address is NULL. */
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
                              CUdriverProcAddressQueryResult *symbolStatus)
 {
@@ -135,7 +135,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cu
     return CUDA_SUCCESS;
 }
 
-/* Here it is one, and *pfn stays as it is. */
+/* A missing symbol is an error here, and *pfn stays as it is. */
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
 {
     const CUresult result = enter(SIM_ENTRY_cuGetProcAddress, symbol, cudaVersion, flags);

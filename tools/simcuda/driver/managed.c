@@ -6,7 +6,7 @@
 
 enum { PAGE_BYTES = 4096, CPU_BIT = SIM_DEVICES_MAX };
 
-/* What was said of a page. Its location of kind CU_MEM_LOCATION_TYPE_INVALID: nothing. */
+/* The advice for a page. A location of type CU_MEM_LOCATION_TYPE_INVALID: none was given. */
 struct sim_advice {
     bool is_read_mostly;
     CUmemLocation preferred, prefetched;
@@ -196,7 +196,7 @@ CUresult cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdeviceptr dptr, size_t 
     return hint_in_stream(dptr, length == 0 ? 1 : length, hStream, true);
 }
 
-/* What holds for all pages of a range. */
+/* The advice that holds for all pages of a range. */
 static struct sim_advice common_advice(const struct pages *pages)
 {
     struct sim_advice common = pages->first[0];

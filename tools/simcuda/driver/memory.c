@@ -238,7 +238,7 @@ static bool mapping_allows(const struct sim_mapping *mapping, CUdevice device, b
     return false;
 }
 
-/* Of the work that this thread runs, or for which it checks. */
+/* The context of the work that this thread runs, or for which it checks. */
 static const struct CUctx_st *working_context(void)
 {
     return sim_thread.is_worker ? sim_thread.running_context : sim_context_current();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Entry points of modules and libraries. What they do is in image.c. */
+/* Entry points of modules and libraries; image.c does their work. */
 #include "tools/simcuda/driver/module.h"
 
 static CUresult open_module(const char *path, const void *data, bool is_library, void **handle_out)

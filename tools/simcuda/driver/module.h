@@ -15,7 +15,7 @@
 enum { SIM_MAX_PARAM_BYTES = 32764, SIM_MAX_THREADS = 1024, SIM_MAX_SHARED_BYTES = 232448 };
 enum { SIM_DEFAULT_SHARED_BYTES = 48 * 1024 }; /* that a launch has without asking for more */
 
-/* What the calls of CUDA 3 set one by one before cuLaunch; guarded by sim_lock. */
+/* Arguments that the calls of CUDA 3 set one by one before cuLaunch; guarded by sim_lock. */
 struct sim_legacy_args {
     unsigned block[3];
     unsigned shared_bytes;
@@ -73,7 +73,7 @@ CUresult sim_module_function_locked(struct sim_module *module, const char *name,
 CUresult sim_module_global(const void *handle, bool is_library, const char *name,
                            CUdeviceptr *address_out, size_t *bytes_out);
 
-/* Of a variable of a module that was asked for before; or 0. */
+/* The address of a module's variable that the program has asked for before; or 0. */
 CUdeviceptr sim_module_global_address(const void *handle, const char *name);
 /* Up to `room` functions of the module's list of kernels; count_out says how many there are. */
 CUresult sim_module_list_locked(struct sim_module *module, unsigned room, void **handles,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Multicast objects, on devices with a switch between them (SIMCUDA_MULTICAST). Memory is bound to
- * and unbound from an object by handle or by address. What a kernel stores through the switch,
- * simcuda_multicast_store of hook.h stores: kernels here know no such instructions, so an object
- * cannot be mapped; and it cannot be shared with other processes.
+ * and unbound from an object by handle or by address. simcuda_multicast_store of hook.h stands for
+ * a kernel's store through the switch: kernels here know no such instructions, so an object cannot
+ * be mapped; and it cannot be shared with other processes.
  */
 #include "tools/simcuda/driver/hook.h"
 #include "tools/simcuda/driver/newer.h"
@@ -78,7 +78,7 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle,
     object->bytes = prop->size;
     object->wanted = prop->numDevices;
     pthread_mutex_lock(&sim_lock);
-    /* Of no range that handles of memory have (vmm.c). */
+    /* Handles of memory are never in this range (vmm.c). */
     object->region = (struct sim_region){0x5144000000000000ull + sim_new_id_locked(), 1};
     sim_table_add(&objects, &object->region);
     *mcHandle = object->region.begin;
@@ -204,8 +204,8 @@ CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId leId, CUdevice dev, cuuint
     return is_memory && flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Of cuMemCreate, mapped there, or of a pool; one allocation has all of the range. NULL: there is
- * none such. */
+/* The memory of cuMemCreate that is mapped there, or memory of a pool. NULL: no one allocation has
+ * all of the range. */
 static struct sim_physical *find_memory_locked(CUdeviceptr address, size_t bytes,
                                                size_t *inside_out)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Stream-ordered memory. An allocation exists when the call returns; a free takes effect when the
- * stream gets there. What is freed stays in the pool up to its release threshold. Pools of host
+ * stream gets there. The pool keeps freed memory up to its release threshold. Pools of host
  * memory and of managed memory give memory that the host writes too.
  */
 #include "tools/simcuda/driver/state.h"
@@ -634,7 +634,8 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
     return set_pool(dev, pool);
 }
 
-/* Of a device's own memory, or of host and managed memory, whose default pools know the current. */
+/* The pool of a device's own memory, or of host or managed memory, whose default pool knows the
+ * current one. */
 static CUresult get_pool_at(CUmemoryPool *pool_out, const CUmemLocation *location,
                             CUmemAllocationType type, bool is_default)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the driver says about a pointer. */
+/* Queries about a pointer. */
 #include "tools/simcuda/driver/state.h"
 
 #include <string.h>
 
-/* What is known of an address; all NULL and 0 for one that is not the driver's. */
+/* Facts about an address; all NULL and 0 for an address that is not the driver's. */
 struct facts {
     struct sim_memory *memory;
     const struct sim_mapping *mapping; /* of reserved addresses */
@@ -255,7 +255,7 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
     return result;
 }
 
-/* Of mapped memory, the one chunk in which the address lies. */
+/* The range of mapped memory is the one chunk in which the address lies. */
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
     SIM_ENTER(cuMemGetAddressRange_v2);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Semaphores of other APIs. What stands for them here: an eventfd for a semaphore with two states
- * (signaled: it can be read), and a memory file that begins with a number of 64 bits for one that
- * counts (a timeline).
+ * Semaphores of other APIs. Here an eventfd stands for a semaphore with two states (signaled: it
+ * can be read), and a memory file that begins with a number of 64 bits for a semaphore that counts
+ * (a timeline).
  */
 #include "tools/simcuda/driver/state.h"
 

@@ -44,9 +44,9 @@ enum sim_entry {
 extern const char *const sim_entry_names[SIM_ENTRY_COUNT]; /* base.c */
 
 /*
- * What cuDriverGetVersion says: what SIMCUDA_PROFILE says, else 13000, or the version of the
- * library in profile12/, profile12.4/ or profile13.5/. Entries that are newer are not found by
- * cuGetProcAddress (lookup.c).
+ * The version that cuDriverGetVersion gives: that of SIMCUDA_PROFILE, else 13000, or the version of
+ * the library in profile12/, profile12.4/ or profile13.5/. cuGetProcAddress finds no newer entries
+ * (lookup.c).
  */
 int sim_driver_version(void);
 
@@ -92,8 +92,8 @@ CUresult sim_enter_query(enum sim_entry entry);
 /* Stops here while the gate before this function is closed (gate.c). */
 void sim_gate_pass(enum sim_entry entry);
 
-/* Of the settings that make a driver what it is, and of this library's file. Who keeps what he
- * found out of a device must not believe it of another one. */
+/* The hash of the settings that make a driver what it is, and of this library's file. A program
+ * that keeps facts about a device must not believe them of another device. */
 uint64_t sim_settings_hash(void);
 
 extern pthread_mutex_t sim_lock;

@@ -46,7 +46,7 @@
  *                              host has waited for something that was queued after it, or queues nothing for a second, in
  *                              which it asks again and again.
  *                              Only a thread that queues work sees it so: one that looks whether work takes too long does not.
- *                              What waits for an event to be done, as blocks of PyTorch's allocator do, waits as long as
+ *                              Whoever waits for an event to be done, as blocks of PyTorch's allocator do, waits as long as
  *                              with a device that has much to do
  *   SIMCUDA_LATE=1             asynchronous copies read pageable memory when the stream gets there, not before they return.
  *                              "If pageable memory must first be staged to pinned memory, the driver may synchronize with
@@ -138,7 +138,7 @@
  *
  * Graphs. Memory of memory nodes is there from the first launch to the end of the graph and its
  * executable, so what graphs use is what they reserve, and it can be reached after its free node.
- * Of a conditional node, the value is set by default or by simcuda_set_conditional (hook.h); nodes
+ * The value of a conditional node is set by default or by simcuda_set_conditional (hook.h); nodes
  * inside its graphs cannot be changed once it is executable. Graphs with either cannot be cloned.
  * User objects are held by the program, graphs, executables and launches; a thread of its own runs
  * the function that destroys one.

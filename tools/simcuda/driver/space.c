@@ -408,7 +408,7 @@ void sim_physical_drop_if_unused_locked(struct sim_physical *physical)
         device->used_bytes -= physical->bytes;
         sim_shared_set(physical->device, device->used_bytes);
         sim_stats.physical_bytes_now -= physical->bytes;
-        /* What another process may still have open keeps its bytes and its place in the file. */
+        /* Exported memory keeps its bytes and its place: another process may have it open. */
         if (!physical->exported) {
             if (fallocate(physical->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                           (off_t)physical->offset, (off_t)physical->bytes) != 0)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the core of the simulated driver shares between its own files: tables, memory, contexts,
- * streams. Modules, launches and graphs see sim.h only. Everything here is guarded by sim_lock
- * unless it says otherwise.
+ * Shared by the files of the simulated driver's core: tables, memory, contexts, streams. Modules,
+ * launches and graphs see sim.h only. sim_lock guards everything here that names no other guard.
  */
 #pragma once
 
@@ -71,7 +70,7 @@ static inline unsigned char sim_poison_byte_locked(void)
     return sim_config.poison == 2 ? next++ : 0xCB;
 }
 
-/* What the thread is doing. */
+/* The state of a thread. */
 struct sim_thread {
     bool is_worker;
     struct CUctx_st *running_context; /* of the work that a worker is running */
@@ -141,7 +140,7 @@ CUresult sim_device_check(CUdevice device);
 
 void sim_shared_open(const char *path);
 
-/* What other processes have of a device, and what this one has from now on. */
+/* The bytes that other processes have of a device, and those that this process has from now on. */
 size_t sim_shared_others(CUdevice device);
 void sim_shared_set(CUdevice device, size_t used_bytes);
 
@@ -159,7 +158,7 @@ struct sim_physical {
     CUmemAllocationProp prop;
 };
 CUresult sim_physical_create_locked(CUdevice device, size_t bytes, struct sim_physical **out);
-/* What the device has left at this moment (SIMCUDA_OTHERS). */
+/* The bytes that the device has left at this moment (SIMCUDA_OTHERS). */
 size_t sim_physical_free_bytes_locked(CUdevice device);
 /* From what sim_physical_open_locked gave, here or in another process; NULL: it is not that. */
 struct sim_physical *sim_physical_import_locked(int file);
@@ -236,7 +235,7 @@ void sim_memory_destroy_locked(struct sim_memory *memory);
 /* The granules under cuMemAlloc's memory, and where in them it begins. */
 struct sim_physical *sim_memory_physical_locked(const struct sim_memory *memory,
                                                 uint64_t *begin_out);
-/* Of an address in host memory (host.c). */
+/* The device's address for an address in host memory (host.c). */
 CUdeviceptr sim_host_device_address_locked(const struct sim_memory *memory, CUdeviceptr address);
 
 /* The bytes of [address, address + bytes) that lie in the mapping in which it begins. All of them
@@ -390,7 +389,7 @@ CUresult sim_capture_refuse_unsafe_locked(void);
 CUresult sim_capture_refuse_stream_locked(struct CUstream_st *stream);
 void sim_capture_leave_locked(struct CUstream_st *stream); /* the stream is destroyed */
 
-/* What an event knows of the capture in which it was recorded. */
+/* The point of a capture at which an event was recorded. */
 enum { SIM_CAPTURE_STREAMS_MAX = 64 };
 struct sim_capture_point {
     uint64_t capture_id; /* 0: not captured */
@@ -410,7 +409,7 @@ bool sim_multicast_release_locked(CUmemGenericAllocationHandle handle); /* false
 bool sim_graph_memory_free_locked(CUdeviceptr address); /* false: there is none to be freed */
 
 /* --- memory of other processes (ipc.c) */
-/* What names granules of this process to others, in 64 bytes, while it lives. */
+/* Writes a name of granules of this process for others, in 64 bytes, valid while it lives. */
 void sim_ipc_describe_locked(const struct sim_memory *memory, void *handle_out);
 /* The same granules here, also in the process that they are of. CUDA_ERROR_INVALID_VALUE: the bytes
  * are no such name. */

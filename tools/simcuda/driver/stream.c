@@ -292,7 +292,7 @@ bool sim_streams_are_stopping(void)
 
 /* --- queueing */
 
-/* What the default stream's rules make the new entry wait for. Returns how many there are. */
+/* The marks that the new entry waits for by the default stream's rules. Returns their number. */
 static int implicit_order(const struct CUstream_st *stream, struct sim_mark **after_out)
 {
     const struct CUctx_st *context = stream->context;
@@ -360,7 +360,7 @@ struct sim_mark *sim_stream_queue_locked(struct CUstream_st *stream, struct sim_
         set_last(stream, mark);
         return mark;
     }
-    /* What a thread runs is in no queue: the worker waits for it. */
+    /* Work that a thread of its own runs is in no queue: the worker waits for it. */
     struct sim_mark *waits_for[] = {after, stream->eager};
     int extra = 0;
     for (int i = 0; i < 2; i++) {

@@ -84,7 +84,7 @@ static CUresult query(CUstream handle, bool per_thread)
     return result;
 }
 
-/* What every one of the queries below does with a stream. */
+/* Facts of a stream, which the queries below share. */
 struct answer {
     unsigned flags;
     int priority;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every symbol that the driver exports, defined weakly: the files that simulate a call define it
- * again, strongly, and win. What nobody simulates is logged like any call and refused.
+ * again, strongly, and win. A stub logs its call like any other, and refuses it.
  *
  * cuda.h is left out on purpose. Its macros rename the symbols, and its prototypes would have to be
  * repeated here; a stub reads none of its arguments, so it needs neither.

@@ -34,7 +34,7 @@ static bool is_multiple(uint64_t value, size_t unit)
     return value % unit == 0;
 }
 
-/* What a broken driver asks of memory that can be exported. */
+/* The granule of memory, which a broken driver doubles for memory that can be exported. */
 static size_t granule_of(const CUmemAllocationProp *prop, enum sim_broken broken)
 {
     return prop->requestedHandleTypes != 0 && sim_is_broken(broken) ? 2 * SIM_GRANULE : SIM_GRANULE;

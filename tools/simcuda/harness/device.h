@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests that are linked with the driver begin with. */
+/* The beginning of tests that are linked with the driver. */
 #pragma once
 
 #include <cuda.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What torch_kernels.h declares, for the simulated driver. */
+/* The kernels of torch_kernels.h, for the simulated driver. */
 #include "tools/simcuda/kernels/torch_kernels.h"
 
 #include <math.h>

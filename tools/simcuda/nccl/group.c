@@ -11,7 +11,7 @@ NC_API(ncclGroupStart);
 NC_API(ncclGroupEnd);
 NC_API(ncclGroupSimulateEnd);
 
-/* What one thread has called since its outermost ncclGroupStart. */
+/* The calls of one thread since its outermost ncclGroupStart. */
 struct group {
     int depth;
     ncclResult_t error;

@@ -7,7 +7,7 @@
  * run.c: executing them. registration.c, window.c; mirror.c: one rank alone that stands for all.
  *
  * Locks. comm->lock guards the order of batches (tickets), registrations and operators of one rank;
- * nothing is waited for under it but its own condition. What ranks share is atomic.
+ * its holder waits only for the lock's own condition. Memory that ranks share is atomic.
  */
 #pragma once
 
@@ -126,7 +126,7 @@ enum nc_kind {
 };
 extern const char *const nc_kind_names[NC_KINDS];
 
-/* What ranks compare; all of it must be equal. */
+/* The facts that ranks compare; all must be equal. */
 struct nc_row {
     uint64_t seq;
     uint64_t bytes;
@@ -341,7 +341,7 @@ ncclResult_t nc_group_end_quietly(void);
 
 /* --- run.c */
 
-/* What one communicator runs for one launch. Collectives first, in order, then sends and
+/* The operations of one communicator in one launch: collectives first, in order, then sends and
  * receives. */
 struct nc_batch {
     struct ncclComm *comm; /* holds a reference */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions that NCCL has had since 2.29 to 2.32, which programs built with those import. What can
- * be answered by a machine without NVLink multicast, and without network cards that reach the
- * device's memory, is answered; for the rest such a machine says ncclInvalidUsage, and so do we.
+ * Functions that NCCL has had since 2.29 to 2.32, which programs built with those import. They
+ * answer as a machine without NVLink multicast, and without network cards that reach the device's
+ * memory: where such a machine says ncclInvalidUsage, so do these functions.
  */
 #include "tools/simcuda/nccl/internal.h"
 

@@ -109,7 +109,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId,
     return nc_group_note(init(comm, nranks, &commId, 1, rank, NULL, "ncclCommInitRank"));
 }
 
-/* What NCCL answers for a communicator that does not block, in a group too. */
+/* NCCL's answer for a communicator that does not block, in a group too. */
 static ncclResult_t answer(ncclComm_t *place, ncclResult_t result)
 {
     if ((result == ncclSuccess || result == ncclInProgress) && place != NULL && *place != NULL &&

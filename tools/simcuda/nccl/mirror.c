@@ -63,8 +63,8 @@ static void reduce(const struct nc_op *op, CUdeviceptr from, size_t bytes)
 }
 
 /*
- * What the root of a broadcast sends. In a group with a broadcast of this rank, as PyTorch gathers
- * a list, each rank sends its own part, and a peer's is as this one's.
+ * The memory that the root of a broadcast sends. In a group with a broadcast of this rank, as
+ * PyTorch gathers a list, each rank sends its own part, and a peer's part is like this rank's.
  */
 static CUdeviceptr sent_by_root(const struct nc_batch *batch, const struct nc_op *op)
 {

@@ -19,7 +19,7 @@
 #define ID_MAGIC 0x31444c43434e4d53ull
 #define SEGMENT_MAGIC 0x31474553434e4d53ull
 
-/* What is in an id; the rest is zero. */
+/* Contents of an id; the rest is zero. */
 struct id {
     uint64_t magic;
     unsigned char nonce[16];
@@ -236,8 +236,8 @@ static ncclResult_t find_processes(struct ncclComm *comm)
     return ncclSuccess;
 }
 
-/* Of those that have not come, one that is gone from the communicator that this one is made from;
- * -1: none. */
+/* A rank that has not come, and is gone from the communicator that this one is made from; -1:
+ * none. */
 static int find_lost(const struct ncclComm *comm, const struct nc_origin *origin)
 {
     nc_find_dead(origin->parent);

@@ -130,7 +130,7 @@ static ncclResult_t wait_for_row(struct ring *ring)
     return ncclSuccess;
 }
 
-/* Of any two ranks the later one sees the row of the other. */
+/* The later of any two ranks sees the row of the other. */
 static ncclResult_t compare(struct ring *ring)
 {
     struct ncclComm *comm = ring->wait.comm;
@@ -272,8 +272,8 @@ static ncclResult_t reduce_scatter(struct ring *ring, const struct blocks *from,
 }
 
 /*
- * This rank's block lies at `own`. What came in is forwarded from private memory, or, when the
- * buffer is registered, from the buffer itself. values has room for two blocks.
+ * This rank's block lies at `own`. The rank forwards received bytes from private memory, or,
+ * when the buffer is registered, from the buffer itself. values has room for two blocks.
  */
 static ncclResult_t all_gather(struct ring *ring, CUdeviceptr own, const struct blocks *to,
                                unsigned char *values)
@@ -401,7 +401,7 @@ static void pause_us(uint64_t us)
         nanosleep(&pause, NULL);
 }
 
-/* What the environment wants of this operation. */
+/* Delays or breaks this operation as the environment wants. */
 static ncclResult_t meddle(struct ncclComm *comm)
 {
     const uint64_t nth = comm->runs++;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks of a communicator share, and how they wait for each other. */
+/* Memory that the ranks of a communicator share, and their waits for each other. */
 #include "tools/simcuda/nccl/internal.h"
 
 #include <errno.h>
@@ -163,8 +163,8 @@ void nc_comm_listen(struct ncclComm *comm)
 
 /* --- waiting */
 
-/* What knows no pidfds (Linux before 5.3, valgrind before 3.22) has a folder for each process,
- * which stays that of this one. */
+/* Linux before 5.3 and valgrind before 3.22 have no pidfds, but a folder for each process, which
+ * stays that of the same process. */
 static atomic_bool has_no_pidfds;
 
 int nc_watch(int process)

@@ -9,7 +9,7 @@
  * calls Broadcast; whatever needs a communicator that is ready asks GetAsyncError, and
  * InitRankConfig, InitRankScalable, Finalize, Revoke and operations ask it once more when the
  * communicator does not block; InitAll calls GetUniqueId; windows call CommRegister and
- * CommDeregister. Of the functions that 2.29 to 2.32 added there are those that programs import
+ * CommDeregister. The stand-in has those functions of 2.29 to 2.32 that programs import
  * (later.c): ncclCommSuspend, Resume and MemStats, ncclWinGetUserPtr and collectives with a
  * configuration of the call (nccl*Config) work; ncclGetPeerDevicePointer knows a rank's own memory
  * alone, and there is no multicast; growing, signals and what else kernels use to communicate

@@ -93,7 +93,7 @@ static inline struct sim_peer sim_peer_start(void)
     return sim_peer_start_as(NULL);
 }
 
-/* What it answers about memory of this process. */
+/* The peer's answer about memory of this process. */
 struct sim_peer_shared {
     CUresult result; /* of opening it */
     uint64_t sum;    /* of its words, before it added 1 to each */

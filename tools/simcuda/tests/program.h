@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of the simulated driver have in common. */
+/* Shared by the tests of the simulated driver. */
 #pragma once
 
 #include "tools/simcuda/harness/test.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the driver keeps and gives back: advice, textures, core dumps, resources. */
+/* Descriptions that the driver keeps and gives back: advice, textures, core dumps, resources. */
 #include "tools/simcuda/driver/simcuda.h"
 #include "tools/simcuda/harness/test.h"
 

@@ -106,7 +106,7 @@ MS_TEST(a_dry_run_that_computes_leaves_nothing_out)
     CHECK_EQ(word_at(from), 5u);
 }
 
-/* What is not there is refused still. */
+/* A dry run still refuses memory that is not there. */
 MS_TEST(memory_that_is_not_there_is_refused)
 {
     setenv("SIMCUDA_DRY", "1", 1);

@@ -125,7 +125,7 @@ MS_TEST(packed_arguments)
              CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
 }
 
-/* What the kernel would read is not there. */
+/* The arguments lack bytes that the kernel would read. */
 MS_TEST(too_few_arguments_are_refused)
 {
     CUfunction fill = get(load(), "fill32");

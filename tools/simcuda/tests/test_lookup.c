@@ -73,7 +73,7 @@ MS_TEST(all_names_of_the_toolkit_are_exported)
     check_exports("cuda13-stub-exports.txt", 637);
 }
 
-/* Of other headers than cuda.h, and of none. */
+/* Names of other headers than cuda.h, and of no header. */
 MS_TEST(all_names_of_a_driver_are_exported)
 {
     check_exports("driver-580-more-exports.txt", 37);
@@ -329,7 +329,7 @@ MS_TEST(the_newer_profile_by_environment)
     CHECK(look_up(driver, "cuMulticastBindMem", 13010, 0) != dlsym(driver, "cuMulticastBindMem"));
 }
 
-/* What a version brought, and not the version before it; profile13.5/ exports all. */
+/* A symbol that a version brought, and not the version before; profile13.5/ exports all. */
 static void check_version(const char *profile, int version, const char *base, const char *symbol)
 {
     setenv("SIMCUDA_PROFILE", profile, 1);

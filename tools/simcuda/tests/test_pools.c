@@ -126,7 +126,7 @@ static CUmemoryPool make_shareable(void)
     return pool;
 }
 
-/* What another process would do. */
+/* One process exports and imports, as two would. */
 MS_TEST(pools_are_shared_by_descriptors)
 {
     enum { BYTES = 3000 };

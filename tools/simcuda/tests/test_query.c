@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the driver says about devices and pointers. */
+/* Queries about devices and pointers. */
 #include "tools/simcuda/tests/program.h"
 
 #include <stdlib.h>

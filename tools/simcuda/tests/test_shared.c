@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is shared with other processes, other APIs and a switch. */
+/* Sharing with other processes, other APIs and a switch. */
 #include "tools/simcuda/driver/gl.h"
 #include "tools/simcuda/driver/hook.h"
 #include "tools/simcuda/tests/program.h"
@@ -451,7 +451,7 @@ MS_TEST(no_switch)
     FAILS(cuMulticastBindAddr(1, 0, 2 * MIB, 2 * MIB, 0), CUDA_ERROR_NOT_SUPPORTED);
 }
 
-/* Of both devices, by handle and by address; what is stored through the switch is in both. */
+/* Binds memory of both devices, by handle and by address: a store through the switch is in both. */
 MS_TEST(memory_of_two_devices)
 {
     start_with_switch();
@@ -489,7 +489,7 @@ MS_TEST(memory_of_two_devices)
     FAILS(cuMemRelease(object), CUDA_ERROR_INVALID_VALUE);
 }
 
-/* What is bound lives on when nothing else holds it. */
+/* Bound memory lives on when nothing else holds it. */
 MS_TEST(a_binding_holds_its_memory)
 {
     start_with_switch();

@@ -92,7 +92,7 @@ MS_TEST(reservations)
 
 #define FAR ((CUdeviceptr)0x5a5b00000000)
 
-/* What fits into what is left of an area comes there, wherever it was wanted. */
+/* A reservation that fits into the rest of an area comes there, whatever its hint. */
 MS_TEST(addresses_come_in_areas)
 {
     enum { COUNT = 64 };

@@ -96,7 +96,7 @@ MS_TEST(others_take_memory_and_give_it_back)
     CHECK(scarce > ROUNDS / 4 && scarce < ROUNDS);
 }
 
-/* What others take is never the program's own. */
+/* Others never take the program's own memory. */
 MS_TEST(others_leave_what_the_program_has)
 {
     CUdeviceptr large = 0;

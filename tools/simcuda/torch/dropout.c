@@ -86,7 +86,7 @@ static void run(const struct simcuda_launch *launch, void **args)
              elements_of_vector(launch->name));
 }
 
-/* Of 64-bit indices: not known here. */
+/* Kernels with 64-bit indices are not known here. */
 simcuda_kernel *host_find_dropout(const char *name)
 {
     enum host_type types[2];

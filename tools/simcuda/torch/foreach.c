@@ -24,7 +24,7 @@ struct small_metadata {
     int32_t start_tensor;
 };
 
-/* What one block of the launch copies. */
+/* The elements that one block of the launch copies. */
 struct chunk {
     CUdeviceptr from, to;
     int64_t numel; /* of the tensor */

@@ -80,7 +80,7 @@ static void forward(const struct simcuda_launch *launch, void **args)
     host_set(&job.one, 0, job.is_mean ? loss / total : loss);
 }
 
-/* What is not of a target stays: it is zero. */
+/* Gradients of classes that are no target stay zero. */
 static void backward(const struct simcuda_launch *launch, void **args)
 {
     struct job job = {.is_mean = SIMCUDA_ARG(args, 5, bool),

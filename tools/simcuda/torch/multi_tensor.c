@@ -236,7 +236,7 @@ static struct lists read_metadata(const struct functor *functor, const void *byt
     return lists;
 }
 
-/* What one block of the launch works on. */
+/* The elements that one block of the launch works on. */
 struct chunk {
     size_t tensor, number, first, count; /* elements */
     struct host_vector list[MAX_LISTS];

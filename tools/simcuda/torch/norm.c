@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * LayerNorm and RMSNorm (layer_norm_kernel.cu), T the elements' type and A the one in which it
- * computes; of RMSNorm, whose kernels end with true, there is no mean and no beta:
+ * computes; RMSNorm, whose kernels end with true, has no mean and no beta:
  *
  *     vectorized_layer_norm_kernel<T, A, rms>(int N, A eps, T *x, T *gamma, T *beta, A *mean, A *rstd, T *y)
  *     RowwiseMomentsCUDAKernel<T, A, rms>(int64 M, int64 N, A eps, T *x, A *mean, A *rstd)
@@ -15,7 +15,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Of M rows of N elements. */
+/* M rows of N elements. */
 struct job {
     bool is_rms;
     enum host_type type, computed;

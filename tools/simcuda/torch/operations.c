@@ -34,7 +34,7 @@ static uint32_t number_at(const unsigned char *bytes)
                        __attribute__((unused)) const unsigned char *captured,      \
                        __attribute__((unused)) const double *in)
 
-/* Of one or two inputs and nothing else. */
+/* An operation that reads one or two inputs and nothing else. */
 #define COMPUTE_PLAIN(name, value)               \
     COMPUTE(name)                                \
     {                                            \
@@ -204,7 +204,7 @@ static double sigmoid(double value)
 COMPUTE_PLAIN(activate_sigmoid, sigmoid(in[0]))
 COMPUTE_PLAIN(activate_silu, in[0] * sigmoid(in[0]))
 COMPUTE_PLAIN(activate_tanh, tanh(in[0]))
-/* What is above, and the input; of tanh the result. */
+/* in: the gradient from above, and the input; for tanh and sigmoid the result. */
 COMPUTE_PLAIN(back_tanh, in[0] * (1 - in[1] * in[1]))
 COMPUTE_PLAIN(back_sigmoid, in[0] * (1 - in[1]) * in[1])
 

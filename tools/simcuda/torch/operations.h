@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What elementwise loops compute: a functor, found by its mangled name (operations.c). */
+/* The functors of elementwise loops, found by their mangled names (operations.c). */
 #pragma once
 
 #include "tools/simcuda/torch/host.h"

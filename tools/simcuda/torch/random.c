@@ -60,7 +60,7 @@ static void to_normal(const uint32_t *numbers, float *values)
     values[1] = cosf(angle) * radius;
 }
 
-/* What the transform's lambda captured. */
+/* The values that the transform's lambda captured. */
 struct transform {
     bool is_normal, is_whole;
     enum host_type type;

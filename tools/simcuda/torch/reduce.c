@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reduce_kernel<..., ReduceOp<T, ...>> (Reduce.cuh). Of ReduceOp's members these are read; A is the
- * type in which it computes:
+ * reduce_kernel<..., ReduceOp<T, ...>> (Reduce.cuh). This file reads these members of ReduceOp; A
+ * is the type in which it computes:
  *
  *     {operation (of MeanOps: A factor; else empty), A identity,
  *      ReduceConfig {int element size, inputs, outputs, ...}: 64 bytes,
@@ -61,7 +61,7 @@ static bool read_name(const char *name, struct reduction *out)
         out->computed = host_size(out->in);
         if (out->kind >= BY_SUM && out->computed < sizeof(float) && out->in > HOST_INT64)
             out->computed = sizeof(float);
-        /* Of any and all there are versions that read another type than they give. */
+        /* any and all have versions that read another type than they give. */
         return out->in != HOST_NONE && out->out != HOST_NONE &&
                (out->kind > BY_AND || out->in == HOST_BOOL);
     }

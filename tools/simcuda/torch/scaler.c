@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What torch.amp.GradScaler launches (AmpKernels.cu):
+ * The kernels that torch.amp.GradScaler launches (AmpKernels.cu):
  *
  *     multi_tensor_apply_kernel<TensorListMetadata<1>, UnaryOpFunctor<T, ...>, lambda>
  *     (list, functor, {float *found, float *inverse of the scale, nvcc's pointer})

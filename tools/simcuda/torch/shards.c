@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What FSDP2 puts together for a collective, and takes apart behind it (TensorShape.cu). The
- * addresses of its tensors lie in device memory, and so does everything else that there is one of
- * for each tensor:
+ * FSDP2 puts tensors together for a collective, and takes them apart behind it (TensorShape.cu).
+ * The addresses of its tensors lie in device memory, and so do all other lists with an entry for
+ * each tensor:
  *
  *     split_with_sizes_copy_out_contiguous_no_cast_kernel(char *out[], char *in[], int64 bytes[],
  *         int64 tensor_of_block[], int64 first_block[], int64 distance of chunks in, int64 chunks)
@@ -10,7 +10,7 @@
  *         int64 first_block[], int64 bytes in[], int64 bytes out[], int64 blocks[],
  *         int64 bytes of a slice, int64 bytes of a chunk, int64 size of D by that of S)
  *
- * Of chunk_cat, y is the chunk and z the slice. What is missing in the last chunk is zero.
+ * In chunk_cat, y is the chunk and z the slice. Missing bytes of the last chunk are zero.
  */
 #include "tools/simcuda/torch/host.h"
 

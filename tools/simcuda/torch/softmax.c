@@ -36,7 +36,7 @@ static void forward(const struct rows *rows, const struct host_vector *out,
     }
 }
 
-/* What is above has been multiplied with the result before, if it is not the logarithm. */
+/* Without a logarithm, `above` comes multiplied with the result. */
 static void backward(const struct rows *rows, const struct host_vector *gradient,
                      const struct host_vector *above, const struct host_vector *result, bool is_log)
 {

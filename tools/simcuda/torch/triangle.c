@@ -37,7 +37,7 @@ static void run(const struct simcuda_launch *launch, void **args)
     }
 }
 
-/* Of 32-bit indices. */
+/* Finds only kernels with 32-bit indices. */
 simcuda_kernel *host_find_triangle(const char *name)
 {
     const char *at = strstr(name, name_begin);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the allocator's history says: the peak, what was there at that moment, and the peak of each phase. Knows nothing of
+"""Reads the allocator's history: the peak, the memory held at that moment, and the peak of each phase. Knows nothing of
 PyTorch but the entries of torch.cuda.memory._snapshot()["device_traces"]."""
 import bisect
 
@@ -115,7 +115,7 @@ def by_phase(sums, phases):
 
 
 def thin(sums, most=400):
-    """Of a long curve, the highest points of equal parts."""
+    """Reduces a long curve to the highest points of equal parts."""
     length = max(1, -(-len(sums) // most))
     return [max(sums[at:at + length], key=lambda row: row[2]) for at in range(0, len(sums), length)]
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a program failed, in a line: of the error that ended it, for the command to say. What a dry run cannot give, data, the network
-or a token, has a line of its own."""
+"""Says in a line why a program failed: the error that ended it, for the command to print. Data, the network and a token, which a dry run
+cannot give, have lines of their own."""
 import json
 import os
 import sys

@@ -5,7 +5,7 @@ import sys
 
 
 def variables(world, local_world):
-    """What a launcher tells a rank. The world of the command line (DRY_RUN_WORLD) comes first."""
+    """The variables by which a launcher tells a rank its place. The world of the command line (DRY_RUN_WORLD) comes first."""
     world = int(os.environ.get("DRY_RUN_WORLD") or world)
     rank = int(os.environ.get("DRY_RUN_RANK") or 0)
     if not 0 <= rank < world:

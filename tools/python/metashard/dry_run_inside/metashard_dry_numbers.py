@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs and PyTorch itself decide by numbers of the device, which nobody computed. Draws that are made again until all are good
-would never end. Masks count as all true, so that what they choose is not less than on a GPU; tensors that are compared count as equal,
-as those of peers are. Where a program reads and chooses is kept, for the answer."""
+"""Answers programs and PyTorch itself where they decide by numbers of the device, which nobody computed. Draws that are repeated until all
+are good would never end. Masks count as all true, so that they choose no less than on a GPU; tensors that are compared count as equal,
+as those of peers are. This module keeps the places where a program reads and chooses, for the answer."""
 import inspect
 import os
 import sys
@@ -74,7 +74,7 @@ def change_reads(torch):
 
 
 def change_masks(torch):
-    """Those that come to the host, as those that choose on the device (`nonzero` above). What is there is of who had the memory before."""
+    """Makes masks that come to the host all true, like those of `nonzero` above: the memory holds bytes of its previous owner."""
     def changed(function):
         def to_host(self, *arguments, **named):
             found = function(self, *arguments, **named)
@@ -97,7 +97,7 @@ def note_choice(mask):
 
 
 def answer():
-    """Of the choices those of the most elements, and of the reads the most frequent places."""
+    """The choices of the most elements, and the places of the most frequent reads."""
     def rows(found, value):
         ordered = sorted(found.items(), key=lambda row: -row[1])[:MOST_PLACES]
         return [{"place": where, value: number} for where, number in ordered]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The other ranks, which are not there: every store is the one of the command (dry_run_store.py), whose waits end, and groups on
-the CPU and objects give back what one rank has. What NCCL does without them, the simulated NCCL does (SIMNCCL_MIRROR)."""
+the CPU and objects give back what one rank has. The simulated NCCL does its part without them (SIMNCCL_MIRROR)."""
 import copy
 import os
 import pickle
@@ -60,7 +60,7 @@ class Messages:
         return src if src is not None else self.c10d.get_global_rank(group, group_src or 0)
 
     def ask(self, rank):
-        """What that rank sends first."""
+        """The first object that the rank sends."""
         if self.given:
             return None  # it has not got far enough to say
         print(f"metashard: rank {os.environ.get('RANK', 0)} wants an object of another: rank {rank} is run until it sends one",

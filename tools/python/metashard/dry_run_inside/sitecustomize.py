@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs at the start of each Python of a dry run: PYTHONPATH has this folder first. What has to be otherwise in PyTorch is
-changed when it is imported, and the sitecustomize of the user's own, which this file hides, is run."""
+"""Runs at the start of each Python of a dry run: PYTHONPATH has this folder first. Changes
+PyTorch when a program imports it, and runs the user's own sitecustomize, which this file hides."""
 import importlib.machinery
 import importlib.util
 import os

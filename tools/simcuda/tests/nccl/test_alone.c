@@ -99,7 +99,7 @@ ALONE(collectives_in_place_change_nothing, {
     end(bench);
 })
 
-/* Of 2.28: made of sends and receives. */
+/* Collectives of 2.28 are made of sends and receives. */
 ALONE(exchanges_copy, {
     struct bench *bench = start(rank);
     NCCL(ncclAlltoAll(IN, OUT, COUNT, ncclUint32, ON));

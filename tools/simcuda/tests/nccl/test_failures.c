@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What goes wrong: differences between ranks, deadlocks, deaths, aborts, wanted errors. */
+/* Failures: differences between ranks, deadlocks, deaths, aborts, wanted errors. */
 #include "tools/simcuda/tests/nccl/ranks.h"
 
 #include <errno.h>
@@ -493,7 +493,7 @@ static void run_half_mapped(struct rank *rank)
     default:
         NCCL(ncclBroadcast(fine, one, 2, ncclUint8, 0, comm, bench.stream));
     }
-    /* Of a reduction only the root writes. */
+    /* Only the root of a reduction writes. */
     CHECK_EQ(cuStreamSynchronize(bench.stream),
              *which == 5 && rank->rank == 1 ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS);
 }

@@ -214,7 +214,7 @@ static void run_streams(struct rank *rank)
     const CUdeviceptr a = word(1);
     const CUdeviceptr b = word(1);
     for (uint32_t i = 0; i < 2; i++) {
-        /* What is before the group on any of its streams is before all of it. */
+        /* Work before the group on any of its streams is before all of the group. */
         CU(cuStreamWaitValue32(streams[i], gate, i + 1, CU_STREAM_WAIT_VALUE_EQ));
         NCCL(ncclGroupStart());
         NCCL(add_up(a, comm, streams[0]));

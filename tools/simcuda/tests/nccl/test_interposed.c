@@ -77,7 +77,7 @@ MS_TEST(calls_of_the_library_to_itself_are_seen)
     ranks_run(1, run, NULL);
 }
 
-/* Of these symbols of the library: are they bound so? By nm, W: weak, T: not. */
+/* Whether nm shows the symbol with this binding: W: weak, T: not. */
 static bool is_bound(const char *table, char binding, const char *name)
 {
     char wanted[160];

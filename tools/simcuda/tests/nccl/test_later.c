@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What programs built with a later NCCL find: its functions, and configs of another length. */
+/* Programs built with a later NCCL find its functions, and pass configs of another length. */
 #include "tools/simcuda/tests/nccl/ranks.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 
-/* Of functions that an older header does not declare. */
+/* Types of functions that an older header does not declare. */
 typedef ncclResult_t suspend_function(ncclComm_t comm, int flags);
 typedef ncclResult_t resume_function(ncclComm_t comm);
 typedef ncclResult_t stats_function(ncclComm_t comm, int stat, uint64_t *value);
 typedef ncclResult_t pointer_function(ncclComm_t comm, ncclWindow_t window, void **address);
-/* Of collectives with a configuration: of all ranks, with an operator, with a root, with both. */
+/* Collectives with a configuration: of all ranks, with an operator, with a root, with both. */
 typedef ncclResult_t all_function(const void *from, void *to, size_t count, ncclDataType_t type,
                                   ncclComm_t comm, CUstream stream, const void *config);
 typedef ncclResult_t op_function(const void *from, void *to, size_t count, ncclDataType_t type,
@@ -38,7 +38,7 @@ static void *find(const char *name)
     return found;
 }
 
-/* What libtorch_cuda.so of PyTorch 2.15 imports besides the names of 2.28.9. */
+/* libtorch_cuda.so of PyTorch 2.15 imports these besides the names of 2.28.9. */
 MS_TEST(names_that_programs_import)
 {
     static const char *const names[] = {"ncclCommGetUniqueId",
@@ -86,7 +86,7 @@ MS_TEST(nothing_is_sent_while_suspended)
     ranks_run(2, run_suspended, NULL);
 }
 
-/* Of its own memory a rank has the address, of others' none, and none of all together. */
+/* A rank gets the address of its own memory, none of others', and none of all together. */
 static void check_pointers(const struct rank *rank, ncclWindow_t window, char *memory)
 {
     void *found = &found;

@@ -207,8 +207,8 @@ MS_TEST(windows_are_registered_together)
     ranks_run(3, run_windows, NULL);
 }
 
-/* What was set and copied before the window was made is there for all ranks, and so is what is set
- * afterwards; and what the program has written to another part stays. */
+/* All ranks find the bytes that were set and copied before the window was made, and those that are
+ * set afterwards; bytes that the program has written to another part stay. */
 static void use_window(const struct rank *rank, CUdeviceptr buffer, ncclComm_t comm)
 {
     const CUstream stream = rank_stream();
