@@ -56,7 +56,7 @@ static void copy(void)
     must(cuMemcpyDtoD(real, real + 4096, 64));
 }
 
-/* Of the program's own, on a stream that is busy with the copies before it. */
+/* A copy of the program's own, on a stream that is busy with the copies before it. */
 static void copy_pinned(void)
 {
     must(cuMemcpyHtoDAsync(real, pinned, 64, stream));

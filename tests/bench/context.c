@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes a context, and with an argument allocates memory. What start.py counts. */
+/* Makes a context, and with an argument allocates memory. start.py counts this program's work. */
 #include <cuda.h>
 
 int main(int argc, char **argv)

@@ -216,7 +216,7 @@ static void weigh_file(const unsigned char *mapped)
     release(segment);
 }
 
-/* Pieces of one block. What is set again over some of them is one piece then. */
+/* Pieces of one block. A set over some of them makes one piece of them. */
 static void weigh_pieces(void)
 {
     enum { MOST = 100000, JOINED = 8 };

@@ -27,7 +27,7 @@ SIZES = [10 ** power for power in range(2, 7) if 10 ** power <= LARGEST]
 # Each deferred allocation takes three granules of addresses.
 SMALL = {"SIMCUDA_GRANULE_KIB": "64", "METASHARD_MIN_BYTES": str(64 << 10), "METASHARD_SETTLE_MS": "0",
          "METASHARD_OVERCOMMIT": "1000000", "METASHARD_SELFCHECK": "off"}
-# Of bench-plan's rows, one with a shard for each rank and the one with the most ranges; its columns by name.
+# Two of bench-plan's rows, one with a shard for each rank and the one with the most ranges; its columns by name.
 PLANS = ("fsdp2 over tp by columns", "fsdp1 over tp, a unit each")
 COLUMNS = {"parse": 0, "list": 1, "one rank": 2, "all ranks": 4}
 FIXED_RANKS, FIXED_TENSORS = 1024, 1000
@@ -36,7 +36,7 @@ LEAST_PRINTED = 1e-5  # what bench-plan prints; below that there is nothing to f
 
 
 def exponent(points):
-    """Of the line through (log n, log t) with the least squares."""
+    """The slope of the line through (log n, log t) with the least squares."""
     points = [(math.log(n), math.log(max(t, LEAST * 1e-3))) for n, t in points]
     if len(points) < 2:
         return None

@@ -114,7 +114,7 @@ static void renew_blocks(void)
     }
 }
 
-/* What the shim does only once in a process, or once for each kernel, is not steady state. */
+/* The first call is not steady state: the shim does some work once in a process or kernel. */
 static void report(const char *name, CUresult (*call)(void))
 {
     renew_blocks();

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """instructions.py PROGRAM KERNELS DRIVER PRELOAD [--check]: instructions the shim adds to a call.
 
-Callgrind counts what runs on the calling thread while the program makes its calls. What counts as
-added is everything in the shim and everything that the shim calls, except the driver's function of
-the same name: that one would have run anyway, and its cost varies with the driver's own threads.
+Callgrind counts what runs on the calling thread while the program makes its calls. Added are
+all instructions in the shim and in everything that the shim calls, except the driver's function of
+the same name: that function would have run anyway, and its cost varies with the driver's own threads.
 
 Prints a table, by deferred blocks that the call does not touch. With --check: nothing is deferred,
 and a launch or a copy that adds more than LIMIT instructions is a failure; where there are blocks, a copy or set asks
@@ -50,8 +50,8 @@ def costs(part):
 
 
 def added_instructions(part, shim, driver, entry):
-    """Of a part that callgrind wrote, and whether the driver was called through the shim. What the simulated driver does
-    by functions of libc that the shim exports, too, is its own."""
+    """The instructions added in a part that callgrind wrote, and whether the driver was called through the shim. Functions of
+    libc that the shim exports, too, count as the simulated driver's own where the driver calls them."""
     added, forwarded = 0, False
     for place, callee, instructions in costs(part):
         if place == driver and callee is not None and callee[0] == shim:

@@ -49,7 +49,7 @@ static struct {
     char *buffer;
 } load;
 
-/* What the first copy starts is no part of loading. */
+/* The first copy, and the work that the shim starts with the copy, are no part of loading. */
 static void copy_other(void)
 {
     CUdeviceptr copy;

@@ -3,8 +3,8 @@
 """loads.py PROGRAM PRELOAD [--check]: system calls that the shim adds, for each MiB that a loader copies.
 
 PROGRAM (loads.c) loads a checkpoint through a buffer, which hides where the bytes come from, so the shim compares each byte with the
-file. Counted are the calls of all threads while it loads one half more than another time: what a start costs is not for each MiB. What
-depends on when threads meet (futex) is left out, and what is done so many times a second for the leases. --check: compares them with
+file. Counted are the calls of all threads while it loads one half more than another time: what a start costs is not for each MiB. Calls
+that depend on when threads meet (futex) are left out, and those made so many times a second for the leases. --check: compares them with
 LIMIT. Without strace the exit status is 77.
 """
 import collections

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of a program, as its entry points make them. What fails ends the program. */
+/* Calls of a program, as its entry points make them. A call that fails ends the program. */
 #pragma once
 
 #include <stdio.h>

@@ -18,7 +18,7 @@ import tempfile
 
 ROWS, ROW_BYTES = 64, 4096
 CASES = [(100, 4, 8), (1000, 4, 8), (1000, 16, 8), (1000, 4, 64)]  # tensors, files, ranks
-# Of the kernel's files two are opened, once each.
+# Two of the kernel's files are opened, once each.
 LIMITS = {"opens": lambda tensors, files: files, "look-ups": lambda tensors, files: files,
           "kernel's": lambda tensors, files: 2, "mappings": lambda tensors, files: 2 * tensors + files}
 COLUMNS = ["opens", "look-ups", "kernel's", "mappings", "questions", "reads", "read MiB"]

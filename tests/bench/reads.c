@@ -31,7 +31,7 @@ static void must(int is_good, const char *what)
     exit(1);
 }
 
-/* Of no disk. */
+/* A file on no disk. */
 static int make_file(void)
 {
     const int file = memfd_create("read", 0);

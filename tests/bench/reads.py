@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """reads.py PROGRAM DRIVER PRELOAD [--check]: what the shim adds to a read of 64 KiB, in instructions (callgrind).
 
-Of the note alone, by how many files or places in memory are noted already; and of the program's own call, before and after
+For the note alone, by how many files or places in memory are noted already; and for the program's own call, before and after
 cuInit, as the difference of two runs, without and with the preload. More than LIMIT is a failure with --check. Without
 valgrind or objcopy the exit status is 77.
 """

@@ -3,8 +3,8 @@
  * scale KERNELS FOLDER [LARGEST [SECONDS]]: what the runtime's work costs by the number of things
  * it holds, from 100 to LARGEST (default 1000000): deferred allocations, blocks of one allocation,
  * tensors in files. A line each: what, how many, and seconds of processor time for all of them, or
- * nanoseconds for one call. growth.py fits the growth. What would last longer than SECONDS (default
- * 60), going by the two sizes before, is left out: its line has "-".
+ * nanoseconds for one call. growth.py fits the growth. A measurement that would last longer than
+ * SECONDS (default 60), going by the two sizes before, is left out: its line has "-".
  *
  * The driver is the simulated one, but addresses of allocations come from a counter that goes down,
  * as the kernel's mmap does, and nothing waits for the device: the tables of the simulated driver
@@ -383,7 +383,7 @@ static const unsigned char *map_file(size_t bytes)
 
 enum { SEGMENT_TENSORS = 256, STEP = TENSOR_BYTES + PIECE /* so that two are not one extent */ };
 
-/* What tensor i holds. The file is at most 512 MiB, and is gone through again and again. */
+/* The bytes of tensor i. The file has at most 512 MiB, so tensors share bytes. */
 static const unsigned char *tensor_of(const unsigned char *mapped, size_t i)
 {
     return mapped + i % FILE_TENSORS * TENSOR_BYTES;
@@ -509,8 +509,8 @@ static void measure_mappings(bool is_older)
     munmap((void *)(uintptr_t)mapped, 16 * TENSOR_BYTES);
 }
 
-/* As an allocator that grows: each mapping is a handle of its own. What is brought into memory has
- * nothing to be filled with. */
+/* As an allocator that grows: each mapping is a handle of its own. No bytes are due for the memory
+ * that is brought in. */
 static void measure_reservation(void)
 {
     enum { MOST = 100000 };

@@ -14,7 +14,7 @@ static void must(CUresult result)
         exit(1);
 }
 
-/* What callgrind counts. */
+/* callgrind counts this function. */
 __attribute__((noinline)) void measured(CUdeviceptr *address);
 __attribute__((noinline)) void measured(CUdeviceptr *address)
 {

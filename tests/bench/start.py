@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """start.py PROGRAM DRIVER PRELOAD [--check]: what the preload adds to the start of a process.
 
-Instructions in user space, the dynamic linker's included (callgrind counts all threads), and system calls (strace). Of
+Instructions in user space, the dynamic linker's included (callgrind counts all threads), and system calls (strace): of
 /bin/true, which does not use CUDA; of PROGRAM (context.c), which makes a context and allocates nothing; and of PROGRAM when it
 allocates, beside as many pages of ended processes as are kept. Both sides run under the same tool, so what the tool itself
 adds goes away in the difference. --check: compares with LIMITS. Without valgrind, objcopy or strace the exit status is 77.

@@ -97,8 +97,8 @@ static double median(double *values, int count)
     return values[count / 2];
 }
 
-/* What the flag says decides everything: without it no page is kept, as with an empty
- * METASHARD_STATE_DIR. Nothing is alive while it changes. */
+/* The flag decides everything: without it no page is kept, as with an empty
+ * METASHARD_STATE_DIR. Nothing is alive while the flag changes. */
 static void measure(const struct way *way, double scale)
 {
     static double times[2][MAX_ROUNDS];

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """table.py --folder DIR [--write PAGE] [--run BUILD]: one table of what the benchmarks have printed (keep.py).
 
---run: all benchmarks first, with meson. --write: a page with the table, for docs/results. What was not run is named, and
-has no figure; figures of PyTorch's flows are those of docs/results/flows-simulated.md, which tests/frameworks/torch/run made.
+--run: all benchmarks first, with meson. --write: a page with the table, for docs/results. Benchmarks that were not run are named, and
+have no figure; figures of PyTorch's flows are those of docs/results/flows-simulated.md, which tests/frameworks/torch/run made.
 """
 import argparse
 import math
@@ -182,7 +182,7 @@ def torch_flows():
 
 
 def quickstart(text):
-    """What it prints, but for the line that is for programs."""
+    """The output of quickstart, but for the line that is for programs."""
     return "\n".join(line for line in text.splitlines() if not line.startswith("RESULT ")).strip("\n") + "\n"
 
 

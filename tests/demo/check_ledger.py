@@ -124,7 +124,7 @@ def run_rank(arguments, folder, rank, ranks, is_cold, with_preload):
 
 
 def read_ahead_bytes(folder):
-    """Of the folder's disk; of one that says nothing, no bound."""
+    """The read-ahead of the folder's disk; no bound if the disk says nothing."""
     device = os.stat(folder).st_dev
     try:
         path = f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb"

@@ -100,7 +100,7 @@ int main(int argc, char **argv)
             ;
     }
 
-    /* Of each tensor: the whole of it, then its rows. */
+    /* Loads each tensor whole, then keeps its rows. */
     CUdeviceptr *model = calloc(checkpoint.count, sizeof(*model));
     for (size_t i = 0; i < checkpoint.count && !by_hand; i++)
         model[i] = load_whole(&checkpoint.tensors[i]);

@@ -41,8 +41,8 @@ void must(CUresult result, const char *what);
 /* Initialises CUDA, with a context of device 0. Ends the program when that fails. */
 void device_open(void);
 
-/* Of bytes that follow others with this hash; 0 at first. Eight bytes a step; enough to tell any
- * two loads apart. */
+/* The hash of bytes that follow others with this hash; 0 at first. Eight bytes a step; enough to
+ * tell any two loads apart. */
 uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, uint64_t length);
 
 /* Loads a kernel library of tools/simcuda/kernels, with scratch memory for reads of at most so many

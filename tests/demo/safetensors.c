@@ -57,7 +57,7 @@ static uint64_t element_bytes(const char *path, const char *type)
     damaged(path, "unknown dtype %s", type);
 }
 
-/* Where reading of a header is. What it reads is the JSON of safetensors and no more: no escapes,
+/* The place in a header. The reader knows the JSON of safetensors and no more: no escapes,
  * no fractions. */
 struct header {
     const char *path, *begin, *at, *end;
@@ -89,7 +89,7 @@ static void expect(struct header *header, char sign)
         expected(header, (char[]){'\'', sign, '\'', '\0'});
 }
 
-/* Of the caller. */
+/* The caller frees the text. */
 static char *read_string(struct header *header)
 {
     expect(header, '"');
@@ -126,7 +126,7 @@ static size_t read_list(struct header *header, uint64_t *numbers, size_t most)
 
 enum { DIMENSIONS_MOST = 8 };
 
-/* What the header says of a tensor. */
+/* The header's entry for a tensor. */
 struct entry {
     char *dtype;
     uint64_t shape[DIMENSIONS_MOST], offsets[2];

@@ -2,7 +2,7 @@
 """Builds what tests/gpu/run needs, with the machine's meson and ninja, or those that prepare
 fetched.
 
-What cannot be built is missing afterwards, and only the parts that need it say so.
+Targets that cannot be built are missing afterwards, and only the parts that need them say so.
 """
 import glob
 import os
@@ -14,7 +14,7 @@ import time
 
 from run_tools import SOURCE, code_version
 
-# Of tools/simcuda/tests/test_*.c; what the design leans on most comes first.
+# Subjects of tools/simcuda/tests/test_*.c; those that the design leans on most come first.
 SUBJECTS = ["vmm", "memory", "copy", "stream", "query", "launch", "capture", "graph", "lookup",
             "environment"]
 PROBE, RECORDER = "tests/gpu/probe", "tests/gpu/liblaunch_recorder.so"
@@ -22,7 +22,7 @@ SHIM, SIMULATOR = "shim/libmetashard.so", "tools/simcuda/libcuda.so.1"
 PLAN_TOOL, DUMP_TOOL = "tools/metashard-plan", "tools/metashard-dump"
 PROBE_KERNELS, TEST_KERNELS = "tests/gpu/libprobe_sim_kernels.so", "tools/simcuda/test_kernels.so"
 CONFORMANCE = [f"tests/gpu/conformance_{subject}" for subject in SUBJECTS]
-# Of tools/simcuda/tests/nccl/test_*.c; only where nccl.h is.
+# Subjects of tools/simcuda/tests/nccl/test_*.c; only where nccl.h is.
 NCCL_SUBJECTS = ["alone", "collectives", "comms", "groups", "numbers", "registration"]
 NCCL_ALIAS, SIMULATED_NCCL = "tests/gpu/nccl_alias", "tools/simcuda/nccl/libnccl.so.2"
 NCCL_CONFORMANCE = [f"tests/gpu/conformance_nccl_{subject}" for subject in NCCL_SUBJECTS]
@@ -69,7 +69,7 @@ class Builder:
         return [target for target in TARGETS if not os.path.exists(self.path(target))]
 
     def code(self):
-        """What the folder was built from, or None."""
+        """The version of the sources that the folder was built from, or None."""
         try:
             with open(self.path(CODE_FILE), encoding="ascii") as file:
                 return file.read().strip()

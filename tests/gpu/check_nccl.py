@@ -78,7 +78,7 @@ def check_wrong_library(build):
 
 
 def check_ranks_that_share_a_device(build):
-    """Of tests/frameworks/systems/run --gpu: before 2.30 each is a host of its own, and they talk
+    """Ranks of tests/frameworks/systems/run --gpu: before 2.30 each is a host of its own, and they talk
     over sockets."""
     loader = SourceFileLoader("systems_run", SYSTEMS)
     systems = module_from_spec(spec_from_loader("systems_run", loader))

@@ -39,7 +39,7 @@ def is_not(value):
 
 
 def have_rows(names):
-    """As the table is now. What a debugger calls needs none: no program does, and it takes no memory."""
+    """As the table is now. A debugger's functions need no rows: no program calls them, and they take no memory."""
     return set(names) - {row.symbol for row in read_rows()} == {name for name in names if name.startswith("cudbg")}
 
 
@@ -56,7 +56,7 @@ FACTS = {
     "device.attributes.pageable_memory_access": one_of(0, 1),
     "device.granularity.minimum": 2 << 20,
     "device.granularity.minimum_posix_fd_rdma": 2 << 20,
-    # What the shim does, with its properties and at its addresses.
+    # The shim's own calls, with its properties and at its addresses.
     "shim.granularity.minimum": 2 << 20,
     "shim.granularity.recommended": 2 << 20,
     "shim.granularity.create_of_one": OK,
@@ -108,7 +108,7 @@ FACTS = {
     "alias.partial.more_than_the_handle": NOT_SUPPORTED,
     "alias.partial.half_a_granule": NOT_SUPPORTED,
     "alias.interleaved.owned_words_wrong": 0,
-    # What tells memory that is not there, mapped memory and cuMemAlloc memory apart.
+    # Attributes that tell memory that is not there, mapped memory and cuMemAlloc memory apart.
     "attributes.MAPPED.mapped_first_handle.value": "0x1",
     "attributes.MAPPED.alloc_large.value": "0x1",
     "attributes.IS_LEGACY_CUDA_IPC_CAPABLE.mapped_first_handle.value": "0x0",

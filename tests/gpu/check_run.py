@@ -174,7 +174,7 @@ def check_deadline(build):
         assert status == 0 and "late" in printed
         result = read_json(os.path.join(out, "slow-simulated.json"))
         assert result["first"] == {"a": 1} and not result["run"]["complete"], result
-        # What a hanging part looked like.
+        # The evidence of a hanging part.
         log = os.path.join(out, "logs-simulated", "slow")
         assert "so it says" in read(os.path.join(log, "said.log"))
         [seen] = os.listdir(os.path.join(log, "hung"))
@@ -244,7 +244,7 @@ def check_archive(build):
         with tarfile.open(path) as archive:
             found = {entry.name: entry.size for entry in archive.getmembers()}
             left_out = archive.extractfile("left-out.txt").read().decode()
-        # Of a log the beginning and the end; what does not fit, and what is gone, is named.
+        # The archive has the beginning and the end of a log, and names files that do not fit or are gone.
         assert found["small.json"] == 2000 and 4 << 20 < found["long.log"] < 5 << 20, found
         assert "page.state" in left_out and "gone.json" in left_out, left_out
 
@@ -295,7 +295,7 @@ def check_headers(build):
 
 
 def check_device_that_does_not_answer(build):
-    """What the device is asked is seen to fail; then the run stops, and names the part."""
+    """A call that fails on the device is noticed; then the run stops, and names the part."""
     simulated = {"LD_LIBRARY_PATH": os.path.join(build, "tools", "simcuda")}
     assert health(without_shim(**simulated)) is None
     for fault in ("cuMemsetD8_v2:1=719", "cuMemcpyDtoH_v2:1=700"):

@@ -152,7 +152,7 @@ def compare(name, simulated, real):
 
 
 def record_of(name, simulated, real):
-    """What both saw: where all is the same, only how many checks there were."""
+    """The answers of both drivers: where all are the same, only how many checks there were."""
     differences = compare(name, simulated, real)
     first = differences[0] if differences else None
     return {"test": name, "same": not differences, "checks": len(simulated.checks),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What conformance.py does not compare: tests of tools/simcuda that are about the simulated driver itself.
+"""Left out by conformance.py: tests of tools/simcuda that are about the simulated driver itself.
 
 A row is (tests, check, reason). `tests` is program.test, with * for any. With a check, as it stands in the
 test's source, only its answer is left out; without one the test is not run at all.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be seen of processes that hang, without a debugger: /proc, and state pages."""
+"""Evidence of processes that hang, without a debugger: /proc, and state pages."""
 import glob
 import os
 import shutil
@@ -7,7 +7,7 @@ import tempfile
 
 from run_tools import members_of
 
-# Of a process, and of each of its threads. Some are for root alone, or are not there in every
+# Files of a process, and of each of its threads. Some are for root alone, or are not there in every
 # kernel.
 OF_PROCESS = ("cmdline", "status", "limits")
 OF_THREAD = ("comm", "status", "wchan", "stack", "syscall")

@@ -7,7 +7,7 @@
 The scripts are those of tests/frameworks/flows, the models those of tests/frameworks/scale: initialised on the device, or loaded
 from sparse safetensors files, and sharded by fully_shard; one rank of many, whose process group does nothing. A model that fits on
 the device runs without the preload too, and the rank's tensors must be the same; what was loaded must be what lies in the files.
-Of each run: the most that the device has in use, as nvidia-smi says 20 times a second, less what it had before; the shim's own
+Measured in each run: the most that the device has in use, as nvidia-smi says 20 times a second, less what it had before; the shim's own
 figures; seconds, of the whole process. Prints, and writes after each run, one JSON object.
 """
 import os

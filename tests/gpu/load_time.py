@@ -195,7 +195,7 @@ def measure(options):
         warm(folder)
         complete = False
         for number in range(options.rounds):
-            # What takes its time the others need not wait for: later rounds go on with what fits.
+            # The others need not wait for a slow case: later rounds go on with the cases that fit.
             finished = [turns.round(how, [script, "--load", how, what, folder, "--device", options.device],
                                     result["cases"].setdefault(f"{how}, {what}", {}))
                         for how, what in cases]

@@ -190,7 +190,7 @@ static void start_rank(char **argv, size_t most_bytes)
            now_us() - start_us);
 }
 
-/* What the root sends in this round. */
+/* The word that the root sends in this round. */
 static uint32_t word_at(size_t index, unsigned round)
 {
     return ((uint32_t)index + round * 977u) * 2654435761u;

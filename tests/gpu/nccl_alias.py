@@ -51,7 +51,7 @@ class Experiment:
         return self.deadline - time.monotonic()
 
     def start(self, arguments, way, more, limit):
-        """What the ranks print and how they end."""
+        """Starts the ranks; returns what they print and how they end."""
         settings, own_hosts = ways_of(self.library)[way]
         with tempfile.TemporaryDirectory() as folder:
             commands, environments = [], []

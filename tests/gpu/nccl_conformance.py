@@ -19,7 +19,7 @@ from nccl_tools import BUILD_ROWS, NO_NCCL, Library, find_nccl, nccl_environment
 from part_script import options_of
 from run_tools import write_json
 
-# What one rank shows best is first.
+# The subjects that one rank shows best are first.
 SUBJECTS = ["alone", "collectives", "groups", "comms", "registration", "numbers"]
 
 

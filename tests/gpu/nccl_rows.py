@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nccl_conformance.py does not run of the simulated NCCL's tests; rows as in conformance_rows.py."""
+"""The simulated NCCL's tests that nccl_conformance.py does not run; rows as in conformance_rows.py."""
 NOT_NOTICED = "NCCL does not notice it, and hangs"
 NOT_COMPARED = [
     ("nccl_collectives.links_count_their_bytes", None, "simncclLinkBytes"),

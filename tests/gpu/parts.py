@@ -15,7 +15,7 @@ from run_tools import SOURCE
 
 HERE = os.path.join(SOURCE, "tests", "gpu")
 SYSTEMS = os.path.join(SOURCE, "tests", "frameworks", "systems", "run")
-# Of all the flows and of all the systems, what says most in little time. One rank: NCCL is for the
+# The flows and systems that say most in little time. One rank: NCCL is for the
 # second call.
 FIRST_FLOWS = ["from_scratch", "safetensors_load:mapping", "torch_load:assign", "warm_up"]
 FIRST_SYSTEMS = ["plain-scratch", "plain-load", "plain-fsdp1-load", "dcp-real", "plain-pretrained", "lora",

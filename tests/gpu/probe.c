@@ -19,7 +19,7 @@
 
 enum { EXIT_SKIPPED = 77 };
 
-/* What is cheap and needed first, what else leaves the device as it was, what makes it fault. */
+/* Sections that are cheap and needed first, that leave the device as it was, that make it fault. */
 enum group { FIRST, REST, FAULTS, GROUP_COUNT };
 static const char *const group_names[GROUP_COUNT] = {"first", "rest", "faults"};
 

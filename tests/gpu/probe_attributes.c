@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the driver answers about an address, for every kind of memory side by side. */
+/* The driver's answers about an address, for every kind of memory side by side. */
 #include "tests/gpu/probe.h"
 
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-/* What the calls are made on; some use it up, so a part is made anew for each. */
+/* The objects of the calls; some use theirs up, so a part is made anew for each. */
 static struct {
     CUdeviceptr reserved, mapped, device, block, new_address;
     CUmemGenericAllocationHandle handle, new_handle;

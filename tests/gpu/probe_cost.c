@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the VMM calls cost, on an idle device. */
+/* The cost of the VMM calls, on an idle device. */
 #include "tests/gpu/probe.h"
 
 #include <string.h>

@@ -82,7 +82,7 @@ const struct probe_row section_device[] = {
     {NULL},
 };
 
-/* What one size of cuMemAlloc costs: the first block, then a row of them. */
+/* The memory that one size of cuMemAlloc takes: the first block, then a row of them. */
 static void account_size(size_t bytes)
 {
     enum { ROW = 32 };

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* What the calls are made on. */
+/* The objects of the calls. */
 static struct {
     CUdeviceptr reserved;      /* 16 granules, nothing mapped */
     CUdeviceptr mixed;         /* 2 granules, the first one mapped */

@@ -26,7 +26,7 @@ struct step {
 };
 static struct step *step_now;
 
-/* What is written at once, so that whoever is ended leaves whole values. */
+/* The text to write at once, so that a process that is ended leaves whole values. */
 static char line[LINE_MAX_BYTES];
 static size_t line_bytes;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program can learn about order from queries, and when a copy has taken its source. */
+/* Queries from which a program can learn about order, and when a copy has taken its source. */
 #include "tests/gpu/probe.h"
 
 #include <stdio.h>

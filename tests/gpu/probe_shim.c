@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the shim does itself, with the properties and at the addresses that it uses. */
+/* The shim's own calls, with the properties and at the addresses that it uses. */
 #include "tests/gpu/probe.h"
 
 #include <pthread.h>

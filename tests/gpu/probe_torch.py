@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a real PyTorch does at the driver: launches, replayed launches, reports about blocks.
+"""Calls of a real PyTorch to the driver: launches, replayed launches, reports about blocks.
 
     probe_torch.py --recorder liblaunch_recorder.so [--out FILE]
 

@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from state_page import read_facts  # noqa: E402
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# What decides the results; results themselves are in docs/.
+# The sources that decide the results; results themselves are in docs/.
 CODE = ["meson.build", "meson_options.txt", "runtime", "shim", "tests", "tools"]
 
 LONGEST_LINE = 300  # of a result
@@ -88,7 +88,7 @@ def read_json(path):
 
 
 def read_started(path):
-    """What the probe wrote before it was stopped: its whole sections."""
+    """The whole sections that the probe wrote before it was stopped."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -164,7 +164,7 @@ def code_version():
 
 
 def commit():
-    """Of the working tree, or None where there is no git; with a + where the sources differ from
+    """The commit of the working tree, or None where there is no git; with a + where the sources differ from
     it."""
     found = []
     for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *CODE]):

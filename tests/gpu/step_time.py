@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the shim costs a training step, and a start of PyTorch, without anything to defer.
+"""The shim's cost for a training step, and for a start of PyTorch, without anything to defer.
 
     step_time.py --shim libmetashard.so [--out FILE] [--seconds S]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a suspension frees and costs on this GPU, and what cuda-checkpoint copies before and after one.
+"""Memory that a suspension frees on this GPU, its cost, and bytes that cuda-checkpoint copies before and after one.
 
     suspend.py --shim libmetashard.so [--out FILE] [--seconds S]
 
@@ -8,7 +8,7 @@ A process under the preload loads 2 GiB from safetensors (less where there is no
 1/8 as much that kernels write. It is suspended and resumed, by request and by its next kernel, with what has to wait
 on the host and in a file. If there is a `cuda-checkpoint`, the process is stopped and woken by it, without a
 suspension before it and with one. After each the process reads all its bytes on the device: they have to be the same.
-Of each: seconds, the device's memory in use as nvidia-smi has it, and the process's memory on the host. Prints, and
+Measured for each: seconds, the device's memory in use as nvidia-smi has it, and the process's memory on the host. Prints, and
 writes after each, one JSON object.
 """
 import json

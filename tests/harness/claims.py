@@ -13,7 +13,7 @@ RULE = re.compile(r"[|:\s-]+")
 
 
 def parts():
-    """Paragraphs, rows and items of the pages, each in one line. What a program printed is none."""
+    """Paragraphs, rows and items of the pages, each in one line; without output of programs."""
     for page in PAGES:
         text = MADE.sub(lambda found: f"@figures {found[1]}@", read(SOURCE, page))
         for paragraph in re.split(r"\n\s*\n", OUTPUT.sub("", text).partition("## Reading on")[0]):

@@ -43,7 +43,7 @@ size_t drawn_tensor_bytes(const struct drawn_tensor *tensor)
 
 /* --- placements */
 
-/* What is known of a tensor that an entry selects: a name may be that of many. */
+/* The known properties of a tensor that an entry selects: several tensors may have its name. */
 struct selected {
     const struct drawn_tensor *tensor; /* NULL: not which one */
     size_t bytes;                      /* 0: not how many */

@@ -18,7 +18,7 @@ struct drawn_tensor {
     size_t element, rows, columns;
 };
 struct drawn_program {
-    /* Of its checkpoints, as a plan sees them; those of drawn_file_make are last. */
+    /* The tensors of its checkpoints, as a plan sees them; those of drawn_file_make are last. */
     struct drawn_tensor tensors[DRAWN_TENSORS_MOST];
     size_t tensor_count;
     const size_t *sizes; /* of its blocks, where nothing has a name; else NULL */

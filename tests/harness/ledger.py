@@ -46,7 +46,7 @@ BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
 COLLECTIVE_CALLS = 3  # a granule, of memory_calls
 LIBRARIES = {"disk_bytes": 64 * MIB}
 
-# Of the environment of what is measured, without and with the preload: what is freed goes back to the system at once. By default
+# The environment of each measured program, without and with the preload: freed memory goes back to the system at once. By default
 # glibc moves this bound up to 32 MiB, and then keeps a freed tensor in its heap if a small block happens to lie behind it.
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(MIB)}
 
@@ -179,12 +179,12 @@ def run(command, environment, files=(), timeout=600):
 
 
 def collective_calls(brought_bytes, granule=GRANULE):
-    """What a rank may have more to which others bring so many bytes of a model, once, or which brings them to others."""
+    """Further calls of a rank to which others bring so many bytes of a model, once, or which brings them to others."""
     return {"memory_calls": COLLECTIVE_CALLS * brought_bytes // granule}
 
 
 def brought_bytes(sent, rank):
-    """What the others bring to the rank, where the ranks have sent so many, or what the rank brings to each of them: each
+    """The bytes that the others bring to the rank, or that the rank brings to each of them; sent: by each rank, which
     sends the same to every other one."""
     if len(sent) < 2 or None in sent:
         return 0

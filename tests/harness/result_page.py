@@ -36,7 +36,7 @@ def output_of(*command):
 
 
 def version(note=""):
-    """Of the sources as they are now; with a + where they differ from the commit."""
+    """The version of the sources as they are now; with a + where they differ from the commit."""
     with open(os.path.join(SOURCE, "meson.build"), encoding="utf-8") as file:
         number = re.search(r"version: '([\d.]+)'", file.read())[1]
     changed = output_of("git", "status", "--porcelain", "--", "shim", "runtime", "tools", "tests")
@@ -45,7 +45,7 @@ def version(note=""):
 
 
 def machine(python=None, more=()):
-    """Of this machine, which nobody has to itself; with a Python, its PyTorch. more: other packages, "name 1.2"."""
+    """A description of this machine, which nobody has to itself; with a Python, its PyTorch. more: other packages, "name 1.2"."""
     with open("/proc/meminfo", encoding="ascii") as file:
         memory = round(int(file.readline().split()[1]) / (1 << 20))
     torch = output_of(python, "-c", "import torch; print(torch.__version__)") if python else ""
@@ -56,7 +56,7 @@ def machine(python=None, more=()):
 
 
 def settings_of(environment, granules="2 MiB"):
-    """Of the preload's variables that a run sets, as a page says them."""
+    """The preload's variables that a run sets, as a page says them."""
     said = ", ".join(f"{name}={value}" for name, value in sorted(environment.items())) or DEFAULTS
     why = ", so that peaks do not depend on how fast this machine is" if "METASHARD_IDLE_MS" in environment else ""
     return f"{said}{why}; granules of {granules}"
@@ -113,7 +113,7 @@ def renew(text):
 
 
 def add_row(page, section, row):
-    """Of a page of runs: the row becomes the last one of the table behind the line `section`."""
+    """Adds the row to a page of runs, as the last one of the table behind the line `section`."""
     path = os.path.join(PAGES, page)
     with open(path, encoding="utf-8") as file:
         before, line, after = file.read().partition(section + "\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sockets of a process, as the kernel lists them. Of all threads: the shim has a thread with descriptors of its own."""
+"""The sockets of a process, as the kernel lists them, of all threads: the shim has a thread with descriptors of its own."""
 import glob
 import os
 import re

@@ -39,7 +39,7 @@ def skip_all(why):
 
 
 class Wrong(Exception):
-    """What a test finds."""
+    """A fault that a test finds."""
 
 
 def expect(holds, what):

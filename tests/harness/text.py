@@ -3,6 +3,6 @@ import os
 
 
 def read(*path):
-    """What the file says; path: its folders, and its name."""
+    """The text of a file; path: its folders, and its name."""
     with open(os.path.join(*path), encoding="utf-8") as file:
         return file.read()

@@ -69,7 +69,7 @@ def said(code, *arguments):
 
 
 def check_mistakes(folder):
-    """What a table of commands cannot show (tests/messages/mistakes.txt)."""
+    """Mistakes that a table of commands cannot show (tests/messages/mistakes.txt)."""
     seen = said("import os.path; os.path.isdir = lambda path: path != '/dev/shm'; from metashard import doctor; print(doctor.memory()[1])")
     check("no /dev/shm", seen.startswith("there is no /dev/shm that you can write:") and "--shm-size" in seen, seen)
     seen = said("from metashard import doctor; print(doctor.memory()[1])", "sh", "-c", 'ulimit -v 4194304; exec "$@"', "sh")

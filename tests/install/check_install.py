@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.join(SOURCE, "tools", "completions"))
 import shells  # noqa: E402
 from tool_table import table  # noqa: E402
 
-# What belongs to a tool beside the program, its manual page and its completions.
+# Files that belong to a tool beside the program, its manual page and its completions.
 BESIDE = {"metashard-plan": {"{mandir}/man5/metashard-plan.5", "{datadir}/metashard/plan-schema.json"},
           "metashard-dump": {"{datadir}/metashard/state-schema.json"}, "metashard-verify": set(), "metashard-check-torch": set()}
 FILES = {"{libdir}/libmetashard.so", "{libdir}/pkgconfig/metashard.pc", "{includedir}/metashard.h",

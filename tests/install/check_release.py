@@ -27,7 +27,7 @@ def ask(source, *arguments):
 
 
 def copy_of(folder):
-    """What it reads, as whoever publishes would have it."""
+    """Copies the files that the check reads, filled in as whoever publishes would have them."""
     for place in ("docs", "tools/packaging", ".github"):
         shutil.copytree(os.path.join(SOURCE, place), os.path.join(folder, place))
     for path in [*glob.glob(os.path.join(SOURCE, "*.md")), *(os.path.join(SOURCE, name) for name in ("meson.build", "pyproject.toml"))]:
@@ -96,7 +96,7 @@ def before(jobs, name):
     return {needs[1], *before(jobs, needs[1])} if needs else set()
 
 
-# What continuous integration runs, by job, in the words of check.yml and of the script that a job calls.
+# The commands of continuous integration, by job, in the words of check.yml and of the script that a job calls.
 RUNS = {"all": ("./check --all", "build-clang/", "build-asan/", "build-tsan/", "build-aarch64/"),
         "python": ("tests/setup/python_tests", "actions/setup-python@", *(f'"3.{minor}"' for minor in range(9, 15))),
         "bare": ("sudo tests/setup/bare_machines --quickstart debian-12 debian-13-user debian-11-python",)}
@@ -126,7 +126,7 @@ def check_trial(jobs):
 
 
 def check_forms():
-    """What somebody who reports something meets."""
+    """The pages that somebody who reports something meets."""
     folder = os.path.join(SOURCE, ".github")
     for name in ("fault", "wish"):
         text = read(folder, "ISSUE_TEMPLATE", name + ".yml")

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_snippets.py --meson 'COMMAND introspect' --client CLIENT --maker MAKER --driver DIR
 --cuda DIR: what tools/packaging gives to administrators, used: the module file, the batch job for Slurm, the drop-in for systemd and the job for Kubernetes, each with a build that is installed by
-the command of docs/administrators.md, in a folder that stands for /. What a machine lacks is skipped. TAP."""
+the command of docs/administrators.md, in a folder that stands for /. Parts that a machine lacks are skipped. TAP."""
 import argparse
 import os
 import re
@@ -112,7 +112,7 @@ def check_systemd(options, root):
 
 
 def check_kubernetes(options, root):
-    """What its two containers do, without containers: the paths are those inside."""
+    """Does what the job's two containers do, without containers: the paths are those inside."""
     try:
         import yaml
     except ImportError:

@@ -33,7 +33,7 @@ from text import read  # noqa: E402
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOLS = os.path.join(SOURCE, ".tools")
-# Of a job in which this test may run.
+# Variables of a job in which this test may run.
 OUTER = re.compile(r"^(RANK|WORLD_SIZE|METASHARD.*|LD_PRELOAD|LD_LIBRARY_PATH|PYTHON.*|PIP_.*|VIRTUAL_ENV|MESON.*|NINJA)$")
 BUILD = """import os, sys
 sys.path[:0] = [os.path.join(sys.argv[1], "tools", "python")]
@@ -109,7 +109,7 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 signal.signal(signal.SIGINT, lambda *_: os.write(1, b"int\\n"))
 print("ready", flush=True)
 for _ in range(600): time.sleep(0.05)"""
-# What says what a tool takes (tools/completions/tool_table.py).
+# The files that say what a tool takes (tools/completions/tool_table.py).
 TABLES = ("dump/main.c", "plan/main.c", "verify/metashard-verify", "check_torch/torch_check/command.py", "python/metashard/__main__.py")
 COMMANDS = ("plan", "dump", "verify", "check-torch")
 
@@ -148,7 +148,7 @@ def build_wheel(source, folder, how, **variables):
 
 
 def check_bill(wheel, package):
-    """What is linked in is told, where tools look for it, and each file of the wheel is in its record."""
+    """The wheel tells what is linked in, where tools look for such a bill, and each of its files is in its record."""
     with zipfile.ZipFile(wheel) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     place, = (name.rpartition("/")[0] for name in files if name.endswith(".dist-info/RECORD"))
@@ -388,7 +388,7 @@ def check_kernel(there, library, folder):
     equal("or be below a prefix", files_below(folder), {"share/jupyter/kernels/metashard/kernel.json"})
 
 
-# What stands for PyTorch, of which a dry run asks the version before it starts; and a program on the stand-ins for CUDA.
+# A stand-in for PyTorch, whose version a dry run asks for before it starts; and a program on the stand-ins for CUDA.
 TORCH = {"__init__.py": "", "version.py": "__version__, cuda = '2.15.0', '13.0'"}
 ON_STAND_INS = """import ctypes, re
 runtime, free, total, memory = ctypes.CDLL("libcudart.so.13"), ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_void_p()

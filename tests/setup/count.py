@@ -4,9 +4,9 @@
 count.py --again LOG: names of the tests that failed, if they are few enough to be run again.
 
 A test that speaks TAP counts with its cases, any other as one. Failed cases are named, with what they
-said, after what was skipped and the counts of each build. Of a test that was run again (its log is beside, again- instead of
-log-) the second run counts; what it did not confirm is named as unstable, and is a fault to be looked for. The last line is "N passed, N failed", or
-"N passed, N failed, N skipped". Exit status 1 when a case failed, or when nothing ran.
+said, after what was skipped and the counts of each build. If a test was run again (its log is beside, again- instead of
+log-) the second run counts; failures that it did not confirm are named as unstable, and are faults to be looked for. The
+last line is "N passed, N failed", or "N passed, N failed, N skipped". Exit status 1 when a case failed, or when nothing ran.
 """
 import itertools
 import json
@@ -73,7 +73,7 @@ def second_runs(path):
 
 
 def unstable_cases(build, first, second):
-    """What the first run said of cases that did not fail in the second one."""
+    """The first run's lines about cases that did not fail in the second one."""
     still = {name for name, outcome, _ in cases_of(second) if outcome == "failed"}
     return [line for name, outcome, said in cases_of(first) if outcome == "failed" and name not in still
             for line in (f"UNSTABLE {build}: {first['name']}: {name}", *("    " + line for line in said))]

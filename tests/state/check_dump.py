@@ -25,7 +25,7 @@ from tap import check, end, equal, skip  # noqa: E402
 DUMP, JOB, KERNELS, PRELOAD, SCHEMA = sys.argv[1:]
 MIB = 1 << 20
 RULE_CLASSES = ["write-only", "in-place", "from-other", "from-first", "concatenate", "each"]
-# What a terminal obeys instead of showing it: Unicode's Cc but for the end of a line, Zl, Zp and Bidi_Control.
+# Characters that a terminal obeys instead of showing them: Unicode's Cc but for the end of a line, Zl, Zp and Bidi_Control.
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 OBEYED_NAME = "a\x1b[2J\x9b31m\u202egnp.\u2066b"
 NOBODY = 65534
@@ -59,7 +59,7 @@ def kill(job):
 
 
 def checkpoint_header():
-    """Of two tensors of 8 MiB, 4096 bytes long."""
+    """The header of two tensors of 8 MiB, 4096 bytes long."""
     header = json.dumps({f"{name}.weight": {"dtype": "U8", "shape": [8 * MIB], "data_offsets": [begin, begin + 8 * MIB]}
                          for name, begin in (("first", 0), ("second", 8 * MIB))}).encode()
     return struct.pack("<Q", 4088) + header.ljust(4088)
@@ -288,7 +288,7 @@ def check_merged(folder, data):
 
 
 def check_jobs(folder, data):
-    """What launchers call the job: the first that is there, but for torchrun's "none", as far as it fits."""
+    """The page has a launcher's name of the job: the first that is there, but for torchrun's "none", as far as it fits."""
     none = {name: "" for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")}
     for given, wanted in (({"PBS_JOBID": "12.server", "TORCHELASTIC_RUN_ID": "7f"}, "12.server"), ({"LSB_JOBID": "8"}, "8"),
                           ({"TORCHELASTIC_RUN_ID": "none"}, None), ({"TORCHELASTIC_RUN_ID": "\x1b" + "x" * 40}, "?" + "x" * 22)):
@@ -423,7 +423,7 @@ def check_names(folder):
 
 
 def on_terminal(page, **settings):
-    """What a terminal of 60 characters gets."""
+    """The output on a terminal of 60 characters."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 60, 0, 0))
     shown = subprocess.Popen([DUMP, "show", page], stdout=follower, stderr=follower, env=dict(os.environ, **settings))

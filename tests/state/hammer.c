@@ -118,7 +118,7 @@ static bool is_whole_event(const struct ms_state_event *event)
            strcmp(event->text, name) == 0;
 }
 
-/* What was read wrong, in words; NULL: all was whole. */
+/* The part that was read wrong, in words; NULL: all was whole. */
 static const char *find_torn(const struct ms_snapshot *snapshot)
 {
     for (size_t i = 0; i < snapshot->block_count; i++) {

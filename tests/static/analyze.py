@@ -25,9 +25,9 @@ SIMULATED = "tools/simcuda/"  # runs in tests
 # The versions that decide: another one has other findings of C that is right.
 VERSIONS = {"clang-tidy": "LLVM version 14.", "cppcheck": "Cppcheck 2.10", "gcc": " 12."}
 SUPPRESSIONS = os.path.join(SOURCE, "tests", "static", "cppcheck.txt")
-# What gcc 12's analyzer says of C that is right, by file.
+# False findings of gcc 12's analyzer, by file.
 GCC_OFF = {
-    # A pointer that is copied with memcpy, as a value or to where one lies, is a number for it that was never set.
+    # The analyzer takes a pointer that is copied with memcpy, as a value or to a pointer's place, for a number that was never set.
     "runtime/kernel/call.c": ["-Wno-analyzer-use-of-uninitialized-value"],
     "runtime/loading/transfer.c": ["-Wno-analyzer-use-of-uninitialized-value"],
     "tools/dump/find_pages.c": ["-Wno-analyzer-malloc-leak"],  # what a list that grew holds
@@ -83,7 +83,7 @@ def command_of(tool, build, name, arguments):
 
 
 def fingerprint(tool, version, folder, arguments, command):
-    """Of all that the finding depends on: the preprocessed source, the command, the settings."""
+    """A hash of all that the finding depends on: the preprocessed source, the command, the settings."""
     text = subprocess.run([*without_output(arguments), "-E"], cwd=folder, capture_output=True, check=False).stdout
     digest = hashlib.sha256(text)
     for part in (tool, version, *command):

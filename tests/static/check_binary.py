@@ -21,7 +21,7 @@ MOST_RELATIVE = {"X86-64": 300, "AArch64": 340}  # clang makes 20 more there
 # With LD_AUDIT all preloaded libraries share 1664 bytes (glibc, csu/dl-tls_static_surplus.c), and others need some of that.
 MOST_THREAD_LOCAL = 1024
 CUT_CACHES = (2632, 2696)  # bytes, of a jemalloc whose caches are cut off, with pages of 4 and of 64 KiB
-# What the headers of glibc 2.38 and newer make of strtoul and its kin: what is built there does not run on older ones.
+# Names that the headers of glibc 2.38 and newer give strtoul and its kin: programs built there do not run on older ones.
 BY_HEADERS = re.compile(r"__isoc23_\w+")
 
 

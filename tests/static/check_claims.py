@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """check_claims.py: each sentence of README.md and docs/faq.md that has a figure, "never", "every", "no", "all" or "the same" is a
-claim of tests/install/claims.txt, and a claim's figures are those of the row of docs/results that it names. What an old row, or
-one of sources that were not committed, says is told as such. TAP."""
+claim of tests/install/claims.txt, and a claim's figures are those of the row of docs/results that it names. A claim by an old row, or
+one of sources that were not committed, says so. TAP."""
 import datetime
 import json
 import os
@@ -40,7 +40,7 @@ def is_wide(sentence):
 
 
 def bare(sentence, told):
-    """What of a wide sentence stands in no claim: its figures, or all of it."""
+    """The part of a wide sentence that stands in no claim: its figures, or all of the sentence."""
     texts = [text for text, kind, _ in told if kind != "says" and text in sentence]
     rest = sentence
     for text in texts:
@@ -58,7 +58,7 @@ def cells_of(page, row):
 
 
 def total(page, column):
-    """Of a column of the one table that has it."""
+    """The sum of a column of the one table that has it."""
     lines = read(SOURCE, "docs", "results", page).splitlines()
     begin = next(number for number, line in enumerate(lines) if f"| {column} | code |" in line)
     at = lines[begin].split("|").index(f" {column} ")
@@ -116,7 +116,7 @@ def newer(head):
 
 
 def untold(part, by):
-    """What a part does not say of the rows that its claim names."""
+    """Facts of its claim's rows that a part has to state and does not."""
     for page, row in rows_of(by):
         cells, head = cells_of(page, row)
         if newer(head) > MOST_COMMITS and not days(part):

@@ -106,7 +106,7 @@ def check_contract(page, text):
 
 
 def check_exceptions():
-    """What is silent stands in that table of docs/limits.md alone; each row names a test that is there."""
+    """Silent differences stand in that table of docs/limits.md alone; each row names a test that is there."""
     page = os.path.join(SOURCE, "docs", "limits.md")
     head, table, rest = re.fullmatch(rf"(.*?\n)(## {EXCEPTIONS}\n.*?)(\n## .*)", read(page), re.S).groups()
     for line in (head + rest).replace(ANCHOR, "").splitlines():
@@ -121,7 +121,7 @@ def check_exceptions():
     return len(rows)
 
 
-# What a user reads: all that the README names under "To use it". What is printed or typed counts for none.
+# The users' pages: all that the README names under "To use it". Output and commands do not count.
 USERS = ("README.md", *(f"docs/{page}.md" for page in ("dry-run", "environment", "faq", "launchers", "limits", "plan-format", "suspend",
                                                          "troubleshooting", "tutorial")))
 MOST_WORDS = 22000
@@ -135,7 +135,7 @@ def count_words():
     return words
 
 
-# Of the command that administrators type: where the library and the rest come to lie.
+# Where the command that administrators type puts the library and the rest.
 PLACED = re.compile(r"--prefix=(/opt/metashard) --libdir=(\w+)")
 PLACE = re.compile(r"/opt/metashard(/[\w./]*\w)?")
 # A folder of a version, and the whole of it, as it is mounted.
@@ -143,7 +143,7 @@ WHOLE = ("", "/VERSION", "/.")
 
 
 def check_places():
-    """What is installed to be copied, and every page, has the paths that the command of administrators.md gives."""
+    """Files that are installed to be copied, and all pages, have the paths that the command of administrators.md gives."""
     prefix, libdir = PLACED.search(read(os.path.join(SOURCE, "docs", "administrators.md"))).groups()
     known = {f"{prefix}/{libdir}/libmetashard.so", f"{prefix}/bin", f"{prefix}/share/man"}
     snippets = [path for path in glob.glob(os.path.join(SOURCE, "tools", "packaging", "**"), recursive=True) if os.path.isfile(path)]
@@ -207,7 +207,7 @@ def main():
         links += check_links(page, text)
         quoted += check_messages(page, text, known)
     for page in documents + manuals:
-        # What a message says of a variable that is none is no claim that there is one.
+        # A message about a name that is no variable does not claim that there is such a variable.
         check_variables(page, re.sub(r"^.* is not a variable of MetaShard.*$", "", read(page), flags=re.M),
                         variables)
     if links == 0 or quoted == 0 or words == 0 or places < 10 or not known or not variables or promises < 4 or rows == 0 or changes == 0:

@@ -23,7 +23,7 @@ ROW = (r"MS_ENTRY\((?P<class_>OWN|OBSERVE|SEAL|FORWARD), (?P<symbol>\w+), (?P<ba
 TWINS = re.compile(r'^MS_ENTRY_TWINS\((\w+), (\w+), (\w+), (\d+), (\w+), (\d+),\s+(\w+|"[^"\n]*")\)$', re.M)
 SHORTEST_REASON = 20
 DATA = os.path.join(SOURCE, "tools", "simcuda", "data")
-# What libcudart 13.5.37, cuda-bindings 13.5.0 and NCCL 2.32.3 look up: the names in their files (strings).
+# Names that libcudart 13.5.37, cuda-bindings 13.5.0 and NCCL 2.32.3 look up: those in their files (strings).
 LOOKED_UP = ("libcudart-13.5-names.txt", "cuda-bindings-13.5-names.txt", "nccl-2.32.3-names.txt")
 
 

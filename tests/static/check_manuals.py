@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.join(SOURCE, "tools", "completions"))
 from tool_table import ALONE, table  # noqa: E402
 
 faults = []
-# What mandoc says of pages that are not installed, and of an .Os that is not an operating system.
+# mandoc's complaints about pages that are not installed, and about an .Os that is not an operating system.
 ACCEPTED = ("referenced manual not found", "operating system explicitly specified", "outdated mandoc.db")
 
 
@@ -58,7 +58,7 @@ def check_tool(path):
     check_synopsis(name, tool, parts["SYNOPSIS"])
     long, short = options_in(parts["DESCRIPTION"])
     letters = {letter for _, _, letter in tool.options.values() if letter is not None}
-    # What is said of those two is the same everywhere.
+    # Those two have the same text everywhere.
     usual = set() if path.endswith(".c") else {"help", "version"}
     for kind, said, known in (("options", long - usual - {""}, set(tool.options) - usual), ("letters", short, letters - {"h"} if usual else letters)):
         if said != known:

@@ -22,7 +22,7 @@ MANY = {"main.c", "meson.build"}
 ROWS = re.compile(r"MS_(COUNTER|DRIVER|DRIVER_OPTIONAL|ENTRY|FILE_CALL|LOCK|NCCL|NEED|OPTION|HOT_PAGE)$")
 # Each tool defines its own for tools/command_line.h.
 EACH_TOOLS = {"options"}
-# What programs and the system's headers want to see.
+# Names that programs and the system's headers want to see.
 OTHERS = {"METASHARD_API", "__CUDA_API_VERSION_INTERNAL"}
 
 COMMENT = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)

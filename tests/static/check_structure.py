@@ -3,13 +3,13 @@
 """check_structure.py BUILD: no circles and no arrows up in the runtime, the shim, the tools and what is simulated.
 
 A file depends on another one when its object needs a symbol that the other one's defines, as `nm` has them. So a strongly
-connected component of more than one file is a knot: none of its files can be understood, tested or left out alone. What
-must be so all the same stands in EXCEPTIONS; a row there that no circle needs is an error, so the table only shrinks. The
+connected component of more than one file is a knot: none of its files can be understood, tested or left out alone.
+Necessary circles stand in EXCEPTIONS; a row there that no circle needs is an error, so the table only shrinks. The
 code under MS_DEBUG_CHECKS is looked at too, whatever BUILD has: the files that have any are compiled with it, not linked.
 
 Folders have an order, FLOORS: a file includes, and needs symbols of, its own folder and of floors below it. The map in
-docs/design.md has each of them. None holds more than MOST of all lines. What a header named x_internal.h has, such as the
-inside of an allocation, is its folder's own.
+docs/design.md has each of them. None holds more than MOST of all lines. The contents of a header named x_internal.h, such as the
+inside of an allocation, are its folder's own.
 """
 import collections
 import concurrent.futures
@@ -23,7 +23,7 @@ import tempfile
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 RUNTIME = "runtime/libmetashard-runtime.a.p"
-# What is linked with the runtime. Nothing of the runtime is bound to it: the exports of the shim have names of others.
+# Objects that are linked with the runtime. Nothing of the runtime is bound to them: the exports of the shim have names of others.
 OVER_RUNTIME = ("shim/libmetashard.so.p", "tools/metashard-dump.p", "tools/metashard-plan.p")
 
 # Nobody of these needs the runtime, and each has its symbols for itself: the programs that are linked with them are tests.
@@ -131,7 +131,7 @@ def read_simulated(build):
 
 
 def list_checked(build, texts):
-    """What of the runtime and the shim MS_DEBUG_CHECKS changes, as read_commands() has it."""
+    """The files of the runtime and the shim that MS_DEBUG_CHECKS changes, as read_commands() has them."""
     rows = [row for row in read_commands(build) if os.path.dirname(row[0]) in (RUNTIME, OVER_RUNTIME[0])]
     if CHECKS not in (source for _, source, _ in rows):
         log = next(command for _, source, command in rows if source == "runtime/base/log.c")
@@ -204,7 +204,7 @@ def check_circles(references, exceptions):
 
 
 def list_files():
-    """Of the shim, the runtime and the tools: {path from the root: text}."""
+    """The files of the shim, the runtime and the tools: {path from the root: text}."""
     texts = {}
     for top in ("shim", "runtime", "tools"):
         for folder, folders, names in os.walk(os.path.join(SOURCE, top)):

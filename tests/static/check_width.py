@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_width.py BUILD [--write | --list FIGURE]: how wide the doors between the runtime's files are.
 
-What is counted stands in MEANINGS, and how much there is in width.txt. It may only shrink: more is a fault, and so is a row
+MEANINGS says what is counted, and width.txt how much there is. The figures may only shrink: more is a fault, and so is a row
 that says more than there is. --write sets the rows to what is found, --list prints what is counted.
 """
 import collections
@@ -22,7 +22,7 @@ MEANINGS = {
     "memory": "those of memory/ that another folder uses: the door to what an allocation is",
     "concerns": "calls of what CONCERNS has, outside of the file that defines it",
 }
-# What whoever writes an entry point or a kind of call has to remember.
+# Calls that whoever writes an entry point or a kind of call has to remember.
 CONCERNS = {
     "strays": r"ms_pointer_strays|ms_space_strays",
     "gate": r"ms_order_add_gate\w*",

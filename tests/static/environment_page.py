@@ -29,7 +29,7 @@ with the likely variable. Programs with raised privileges (setuid) get the defau
 Behind each variable stand its value and its default.
 
 """
-# What lies between these lines of the manual page is made here.
+# This script makes the text between these lines of the manual page.
 BEGIN = '.\\" Made from runtime/config/options.def by tests/static/environment_page.py --write\n'
 END = '.\\" End of what is made from runtime/config/options.def\n'
 

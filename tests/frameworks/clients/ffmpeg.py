@@ -7,7 +7,7 @@ import shutil
 
 from client import Run, Tap, is_clean, skip, skip_under_sanitizers
 
-# Of the frames that the filters below make at 320x240, with any driver or with none.
+# The hash of the frames that the filters below make at 320x240, with any driver or with none.
 SMALL_MD5 = "MD5=3546927f32d23327af71d4a646aeaa42"
 
 SHIM_SETTINGS = {

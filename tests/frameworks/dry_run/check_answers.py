@@ -128,7 +128,7 @@ def check_bad_input():
 
 
 def error_of(function):
-    """What it raises, as it would reach the end of a program."""
+    """The function's exception, as it would reach the end of a program, or None."""
     try:
         function()
     except Exception as error:
@@ -218,7 +218,7 @@ def check_text():
 
 
 def check_notes():
-    """Of what fits: how near it is, and where numbers decided that nobody computed."""
+    """An answer says how narrowly a job fits, and where numbers that nobody computed decided."""
     answer = {"status": 0, "reason": None, "total": 80 * GIB, "outside": GIB, "device": "a GPU", "rank": "0", "world": "8", "steps": 3,
               "peak_reserved": 70 * GIB, "peak_allocated": 60 * GIB, "driver": {"unknown_reads": 7},
               "reads": [{"place": "train.py:9", "times": 7}], "choices": [{"place": "train.py:8", "elements": 4096}]}

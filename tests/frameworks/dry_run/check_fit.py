@@ -27,7 +27,7 @@ SECONDS = 60
 
 
 def answer_of(gibibytes):
-    """Of a job that needs so much, beside one GiB outside of the allocator."""
+    """The answer for a job that needs so much, beside one GiB outside of the allocator."""
     fits = gibibytes + 1 <= 80
     shortages = [] if fits else [{"wanted": (gibibytes - 70) * GIB, "free": 9 * GIB, "phase": "forward", "step": 1, "lines": []}]
     return {"status": 0 if fits else 1, "reason": None, "total": TOTAL, "outside": GIB, "device": "a GPU", "rank": "0", "world": "1",
@@ -37,7 +37,7 @@ def answer_of(gibibytes):
 # --- which runs a search makes
 
 def searched(lengths, need):
-    """What is found, and what was run for it; need: how many GiB a place needs."""
+    """The place that a search finds, the places that it ran, and whether they are in order; need: GiB that a place needs."""
     search = fit_search.Search(lengths, lambda place: answer_of(need(*place)))
     return search.find(), list(search.tried), search.is_ordered
 
@@ -53,7 +53,7 @@ def check_search():
 
 
 def check_order():
-    """Of two parameters the earlier comes first, and what the later needs least decides whether a value of it fits at all."""
+    """The earlier of two parameters comes first; the later one's least need decides whether a value of the earlier fits at all."""
     best, tried, _ = searched([3, 4], lambda world, batch: (world + 1) * (batch + 1) * 10)
     equal("the best of the first, then of the second", best, (2, 1))
     equal("and what is next to it was run, and does not fit", (2, 2) in tried, True)

@@ -122,7 +122,7 @@ def check_unread(report, pool, options):
 
 
 def check_looked_at(report, options):
-    """What the program looks at while it makes a model takes the memory of one parameter at a time."""
+    """A program that looks at parameters while it makes a model takes the memory of one parameter at a time."""
     case = Case(3, 8, ["--end", "--look", "--layers", "9"], {})
     before, after = run(options, case, False), run(options, case, True)
     ideal, largest = sizes(before)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs in this folder share: arguments, a rank without its peers, and the report at the end."""
+"""Shared by the programs in this folder: arguments, a rank without its peers, and the report at the end."""
 import argparse
 import hashlib
 import json
@@ -84,7 +84,7 @@ GRANULE_BYTES = 2 << 20
 
 
 def granule_bytes_of(storages):
-    """Of the device's granules that hold a byte of the tensors. Where PyTorch has put them, no less memory has them."""
+    """The size of the device's granules that hold a byte of the tensors: the least memory for tensors where PyTorch put them."""
     granules = set()
     for _, begin, offset, size in storages:
         if size > 0:
@@ -122,7 +122,7 @@ def finish(tensors, options, **more):
     began = time.monotonic()
     result = {"rank": options.rank, "world": options.world, "listeners": listeners_of(os.getpid()), "tensors": {}} | more
     if torch.device(options.device).type == "cuda":
-        # What the caching allocator took from the driver.
+        # The memory that the caching allocator took from the driver.
         result["reserved_bytes_peak"] = torch.cuda.max_memory_reserved()
     storages = {}
     for name, tensor in tensors:

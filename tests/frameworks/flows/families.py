@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts do now and then while they initialise or load, with kernels that have no rule: each a part of its own, in layers
-that FSDP2 shards then. --parts names them, separated by commas. How much memory a rule for these kernels would save is what they
+"""Work that scripts do now and then while they initialise or load, with kernels that have no rule: each a part, in layers
+that FSDP2 shards then. --parts names them, separated by commas. A rule for these kernels would save the memory that they
 bring in (without_rule.py)."""
 import sys
 

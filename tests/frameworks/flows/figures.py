@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run of a program came to: its files, its figures, and checks of them as TAP."""
+"""The outcome of a program's run: its files, its figures, and checks of them as TAP."""
 import os
 import sys
 from collections import namedtuple
@@ -11,7 +11,7 @@ from state_page import read_facts  # noqa: E402
 
 MIB = 1 << 20
 SLACK_BYTES = 64 * MIB
-# What a run with the shim gets. default: what a user gets who sets nothing. patient: settling and impatience would make
+# The settings of a run with the shim. default: those of a user who sets nothing. patient: settling and impatience would make
 # the peak depend on how fast this machine is: with two cores and eight ranks no stream is idle within the usual 20 ms.
 SETTINGS = {"patient": {"METASHARD_SETTLE_MS": "0", "METASHARD_IDLE_MS": "5000"}, "default": {}}
 # In a dump, of kind 11 (something was not deferred): a stream was busy, or work was queued that had not been examined, for
@@ -60,7 +60,7 @@ class Report:
 
 
 def figures(result, shim):
-    """What one run took, as far as someone counted; None where nobody did."""
+    """The figures of one run; None where nobody counted."""
     stats, dump = result.stats, result.dump
     peak = stats.get("physical_bytes_peak")
     if peak is None:

@@ -46,7 +46,7 @@ KNOWN = [
     Kernel(r"PowKernel_cu\w*pow_tensor_tensor", "a power of two tensors",
            "the table of a rotary embedding, computed on the device: some KiB", MIB),
 ]
-# Of the programs of families.py: why no rule names these kernels.
+# Kernels of the programs of families.py, and why no rule names them.
 NOBODY = "none of the programs above loads or initialises so"
 RARE = [
     Kernel(r"18elementwise_kernelI", "other loops of any strides", NOBODY),

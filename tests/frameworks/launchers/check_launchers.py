@@ -24,7 +24,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 RANKS = 4
 TIMEOUT_SECONDS = 60
 LINE = re.compile(r"^process (\d+) rank (-?\d+) byte (\d+)$", re.M)
-# Of an outer job, in which this test may run.
+# Variables of an outer job, in which this test may run.
 OUTER = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_RANK|OMPI_.*|PMIX_.*|PMI_.*|SLURM_.*|METASHARD.*|LD_PRELOAD)$")
 
 JOB, PRELOAD = os.path.abspath(sys.argv[1]), sys.argv[2]
@@ -117,7 +117,7 @@ def check_slurm():
 
 
 def check_shell():
-    """What stands between a launcher and the program."""
+    """Programs between a launcher and the program hand the preload on."""
     settings = {"RANK": "0", "WORLD_SIZE": "1"}
     for name, command in {
             "a shell": ["sh", "-c", '"$@"; exit $?', "sh"], "env": ["env", "OMP_NUM_THREADS=1"], "nice": ["nice"],

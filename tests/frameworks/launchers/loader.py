@@ -43,7 +43,7 @@ class Driver:
 
 
 def use_device(driver, is_forked):
-    """What a worker sees of it: errors, and a byte."""
+    """Errors, and a byte of memory, as a worker sees them."""
     if not is_forked:
         error = driver.start()
         if error:

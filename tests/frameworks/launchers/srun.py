@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """srun.py [-n TASKS] [--export=LIST] COMMAND...: stands in for Slurm's srun where there is no Slurm.
 
-What of srun(1) concerns a preload: every task gets the environment that --export says, and the variables of
+The part of srun(1) that concerns a preload: every task gets the environment that --export says, and the variables of
 Slurm that say which task it is. --export=ALL, which is the default, is the whole environment of srun; NAME is
 that variable of srun's environment, NAME=VALUE a new one; without ALL among them, nothing else is passed on
 but SLURM_*. NONE is only SLURM_*. The same checks run with the real srun where there is one.

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What argument `from` holds, to where argument `to` points. */
+/* Stores the value of argument `from` where argument `to` points. */
 static void store(const struct simcuda_launch *launch, void **args, int from, int to, size_t bytes)
 {
     void *place = launch->touch(launch, SIMCUDA_ARG(args, to, CUdeviceptr), bytes);
@@ -128,7 +128,7 @@ SIMCUDA_KERNEL(gpu_arange)
 }
 SIMCUDA_PARAMS(gpu_arange, {0, 8});
 
-/* Of test_large_smem: the number of the thread. */
+/* The kernel of test_large_smem: the number of the thread. */
 SIMCUDA_KERNEL(kernel)
 {
     _Z10helloworldPi(launch, args);

@@ -4,7 +4,7 @@
 (table.py), on the simulated driver: without the preload, with it, and with everything deferred. No outcome may differ.
 
 The environment is that of tests/frameworks/clients/client.py. Each suite has a virtual environment in the user's cache.
-What cannot be fetched, compiled, or found in the clone of a repository that --checkout names is skipped. Output is TAP.
+Parts that cannot be fetched, compiled, or found in the clone of a repository that --checkout names are skipped. Output is TAP.
 """
 import argparse
 import datetime

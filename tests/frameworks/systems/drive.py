@@ -8,7 +8,7 @@ called. It runs the script as its own program would be run; then every parameter
 and every tensor of its `values`, is read back. Written to the folder, R is the rank: out-R, what it holds and what it
 took; said-R and error-R; pid-R; ready-R, when the script is through; status-R, the exit status.
 
-What it took: seconds, until the device has done all that the script queued; read_seconds, from then on until everything
+The figures in out-R: seconds, until the device has done all that the script queued; read_seconds, from then on until everything
 that the script left has been read back, which brings into memory what is still deferred; step_seconds, of each
 optimizer step but the first, on the device's clock. The first step is what is left of the seconds.
 """
@@ -23,7 +23,7 @@ from types import SimpleNamespace
 
 
 def import_all():
-    """What the scripts import, and what PyTorch imports for them later; none of it calls CUDA. A row may do without."""
+    """Imports the scripts' modules, and those that PyTorch imports for them later; none calls CUDA. A row may do without."""
     try:
         import safetensors.torch  # noqa: F401
         import torch._dynamo  # noqa: F401 # with the first fully_shard
@@ -83,7 +83,7 @@ def step_seconds(marks):
 
 
 def run_rank(job, rank):
-    """What the script is not told: that there is anybody who looks at it afterwards."""
+    """Runs the script, and reads its tensors afterwards, of which the script learns nothing."""
     def path(name):
         return os.path.join(job["folder"], f"{name}-{rank}")
 

@@ -16,7 +16,7 @@ from start import load_safetensors
 
 class Model(Llama):
     def reset_parameters(self):
-        """What is not in a layer of PyTorch's: without it empty_init leaves the buffer as it is, and FSDP complains."""
+        """Resets the buffer, which is in no layer of PyTorch's: else empty_init leaves the buffer as it is, and FSDP complains."""
         self.reset_buffers(torch.get_default_device())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts with Hugging Face's packages share: the arguments, and the model that make_checkpoint.py saves."""
+"""Shared by the scripts with Hugging Face's packages: the arguments, and the model that make_checkpoint.py saves."""
 import argparse
 
 HEAD_DIM = 32
@@ -21,7 +21,7 @@ def choice(name, *values):
 
 
 def config(scale):
-    """Of transformers, in the shape of model.py: Llama 3 8B at half its width, with 3 layers and a small vocabulary."""
+    """A configuration of transformers in the shape of model.py: Llama 3 8B at half its width, with 3 layers and a small vocabulary."""
     from transformers import LlamaConfig
     unit = 4 * HEAD_DIM
     dim = max(round(2048 * scale / unit), 1) * unit
@@ -32,7 +32,7 @@ def config(scale):
 
 
 def mixture_config(scale):
-    """Of transformers: a mixture of experts in the shape of Qwen2-MoE, with 3 layers of 64 experts."""
+    """A configuration of transformers: a mixture of experts in the shape of Qwen2-MoE, with 3 layers of 64 experts."""
     from transformers import Qwen2MoeConfig
     dim = max(round(1024 * scale / 128), 1) * 128
     return Qwen2MoeConfig(hidden_size=dim, intermediate_size=dim, num_hidden_layers=3, num_experts=64,

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs without PyTorch's allocator. --what numba: device arrays of numba, copied there, on the device, sliced, and back;
 bindings: the same with cuda.bindings, from a mapped file; cupy, jax: what they need to begin with; triton: a
-kernel that it compiles, over a slice of a tensor of PyTorch's. What is left are the arrays that came back."""
+kernel that it compiles, over a slice of a tensor of PyTorch's. The program leaves the arrays that came back."""
 import mmap
 import tempfile
 

@@ -41,7 +41,7 @@ def each_way(record, figure):
 
 
 def seconds(record, figure):
-    """Of the slowest rank; "-" where nobody measured."""
+    """The figure of the slowest rank; "-" where nobody measured."""
     def of(ranks):
         slowest = worst(ranks, figure)
         return "-" if slowest is None else f"{slowest:.1f}"
@@ -161,7 +161,7 @@ def slack_shares(result, ran):
 
 
 def options_of(result):
-    """What decides on the figures, as it is typed."""
+    """The options that decide on the figures, as they are typed."""
     slack = result["slack_bytes"] / (1 << 20)
     settings = "" if result.get("settings", "patient") == "patient" else f"--settings {result['settings']} "
     worlds = ",".join(map(str, sorted({record["world"] for record in result["records"]})))

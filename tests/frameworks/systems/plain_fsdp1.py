@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a user would rather write, with FSDP1: build on the device, load if there is something, wrap."""
+"""The script that a user would rather write, with FSDP1: build on the device, load if there is something, wrap."""
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a user would rather write: build on the device, load, shard."""
+"""The script that a user would rather write: build on the device, load, shard."""
 import torch
 from torch.distributed.fsdp import fully_shard
 

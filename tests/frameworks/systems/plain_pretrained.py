@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a user of transformers would rather write: load onto the rank's device, shard."""
+"""The script that a user of transformers would rather write: load onto the rank's device, shard."""
 import torch
 from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a user would rather write: build on the device, initialise, shard. From scratch."""
+"""The script that a user would rather write: build on the device, initialise, shard. From scratch."""
 import torch
 from torch.distributed.fsdp import fully_shard
 

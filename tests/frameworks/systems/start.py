@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the scripts of this folder begin: arguments, the process group, the rank's device. What torchrun's tutorials do."""
+"""How the scripts of this folder begin: arguments, the process group, the rank's device; as in torchrun's tutorials."""
 import argparse
 import functools
 import json

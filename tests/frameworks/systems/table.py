@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows: a script of this folder each, as its users write it.
 
-What a script does not say is what every rank is started with: torchrun's variables, and
+The runner starts every rank with what a script does not say: torchrun's variables, and
     --checkpoint PATH   of the row's kind, if it has one (tests/frameworks/flows/make_checkpoint.py)
     --scale S           the width of the model
-and the row's own arguments. It leaves what it made in a global variable: `model`, a module, or `values`, a dict of
+and the row's own arguments. The script leaves what it made in a global variable: `model`, a module, or `values`, a dict of
 tensors by name, or both. Nothing in it knows of MetaShard.
 """
 from collections import namedtuple
@@ -62,7 +62,7 @@ ROWS = [
         ("--fsdp", "1", "--load", "device"), "pretrained", bound="all", packages=("accelerate", "transformers")),
     Row("accelerate-fsdp1-host", "transformers, on every host, accelerate FSDP1", "accelerate_pretrained",
         ("--fsdp", "1", "--load", "host"), "pretrained", bound="all", packages=("accelerate", "transformers")),
-    # What the other ranks' hosts hold, never written, is copied to the device before rank 0's arrives.
+    # The other ranks copy their hosts' tensors, never written, to the device before rank 0's arrive.
     Row("accelerate-fsdp1-rank0", "transformers, on rank 0's host, accelerate FSDP1", "accelerate_pretrained",
         ("--fsdp", "1", "--load", "rank0"), "pretrained", "fsdp1", bound="small", packages=("accelerate", "transformers"),
         slack=64),

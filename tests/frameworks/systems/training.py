@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps of a small transformer, FSDP2 around each layer: --how plain, with activation checkpointing, with gradients
 accumulated over several batches, compiled by torch.compile, or with each step's forward and backward in a CUDA graph
-(which is for one rank: the model is not sharded). What is left is the loss of each step and the model."""
+(which is for one rank: the model is not sharded). The script leaves the loss of each step and the model."""
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_convert.py SHIM: a checkpoint is converted under its own name, without and with the shim. TAP.
 
-What torch.load(mmap=True) brings to the device is cast, sliced, or saved as it is, over the file that it came from.
+Tensors that torch.load(mmap=True) brings to the device are cast, sliced, or saved as they are, over the file they came from.
 """
 import hashlib
 import os
@@ -41,7 +41,7 @@ def tensors(path):
 
 
 def convert(program, preload, **settings):
-    """What is in the file afterwards, or what the program said."""
+    """The tensors in the file afterwards, or the program's error."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.pt")
         make(path)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """check_distributed.py SHIM: torch.distributed over NCCL, every rank a process with a device of its own, without and
-with the shim. What every rank says is compared with what is right. TAP.
+with the shim. The output of every rank is compared with the right one. TAP.
 """
 import os
 import socket
@@ -22,7 +22,7 @@ def free_port():
 
 
 def run(world, preload):
-    """What every rank has written, and what is wrong."""
+    """The output of every rank, and the faults."""
     port = str(free_port())
     ranks = [subprocess.Popen(
         [sys.executable, PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

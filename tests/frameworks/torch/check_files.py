@@ -91,7 +91,7 @@ def listed(program, path):
 
 
 def compare(program, path, loaded, prefix=""):
-    """What is different, or "". Without its prefix a name is that of the plan."""
+    """The first difference, or "". A name without its prefix is that of the plan."""
     seen = listed(program, path)
     if isinstance(seen, str):
         return seen

@@ -62,7 +62,7 @@ def arithmetic(d, h):
     yield "sum and product of two", same(d + d, h + h) and same(d * d, h * h)
     yield "least and most", same(d.max(), h.max()) and same(d.min(), h.min())
     if d.dtype in FLOATING + [torch.int64]:
-        # Of few bits, so that every order of adding gives the same.
+        # Numbers of few bits, so that every order of adding gives the same.
         yield "sum", same((d > 9).to(d.dtype).sum(), (h > 9).to(h.dtype).sum())
     yield "clamp", same(d.clamp(4, 20), h.clamp(4, 20)) and same(d.clamp(min=4), h.clamp(min=4))
 
@@ -131,7 +131,7 @@ def unknown():
 
 
 def managed():
-    """What a paged optimizer calls: memory that the host writes, brought to the device and back."""
+    """The calls of a paged optimizer: memory that the host writes, brought to the device and back."""
     runtime = ctypes.CDLL("libcudart.so.13")
     pointer, bytes_ = ctypes.c_void_p(), 1 << 20
     location = type("Location", (ctypes.Structure,), {"_fields_": [("type", ctypes.c_int), ("id", ctypes.c_int)]})

@@ -18,7 +18,7 @@ from check_wheel import Tap
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "passes_program.py")
 NUMBERS = 4 * (2053 * 1031 + 2053)  # at least those of the model
 MIB = 1 << 20
-# What the program itself copies to the device, and what shares a granule.
+# For the program's own copies to the device, and for tensors that share a granule.
 SENT_ALLOWANCE, PEAK_ALLOWANCE = MIB // 2, 4 * MIB
 
 # Passes, ranks, ways (passes_program.py).

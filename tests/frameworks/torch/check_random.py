@@ -3,7 +3,7 @@
 """check_random.py SHIM [--seeds FIRST-LAST] [--ops N]: random PyTorch programs without and with the shim. TAP.
 
 The settings vary with the seed: everything deferred, a slow device, little memory, early settling. Counted are the bytes sent to
-the device, and the most memory that there was. What is more than without the shim, and not in COSTS, is told.
+the device, and the most memory that there was. The check reports costs above those without the shim that COSTS does not allow.
 """
 import argparse
 import json
@@ -22,7 +22,7 @@ PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "random_progr
 SETTINGS = [{}, {"METASHARD_MIN_BYTES": "1"}, {"SIMCUDA_DELAY_US": "300"}, {"METASHARD_SETTLE_MS": "1"},
             {"SIMCUDA_MEMORY_MIB": "128"}, {"METASHARD_SNAPSHOT_BYTES": "1M"}]
 MIB = 1 << 20
-# What a program may cost beyond what it costs without the shim, by count of the simulated driver: (what, bytes, why).
+# Allowed costs of a program beyond those without the shim, by count of the simulated driver: (what, bytes, why).
 COSTS = {
     "h2d_bytes": (("self-check", MIB, "the device is asked what it does, when it is used first"),),
     "physical_bytes_peak": (("sink", 2 * MIB, "one granule, kept once something was replayed"),
@@ -47,7 +47,7 @@ def read_counts(path):
 
 
 def dearer(wanted, counts, settings):
-    """What the program costs more than it may, in words. Where memory is short, what was given back is sent again."""
+    """Costs beyond the allowed ones, in words; none where memory is short: there, data that was given back is sent again."""
     if "SIMCUDA_MEMORY_MIB" in settings:
         return ""
     return ", ".join(f"{name} {counts[name]}, without the shim {wanted[name]}" for name, rows in COSTS.items()

@@ -92,7 +92,7 @@ def check_stand_in(tap, wheel, stand_in):
     listed = subprocess.run(["nm", "-D", "--defined-only", stand_in], check=True, capture_output=True, text=True)
     there = {line.split()[-1].split("@")[0] for line in listed.stdout.splitlines()}
     soname = os.path.basename(stand_in)
-    # What is loaded for linear algebra alone, with cuSOLVER, is not run here.
+    # Libraries that are loaded for linear algebra alone, with cuSOLVER, do not run here.
     users = [path for path in glob.glob(wheel.library("*.so")) if not ("cublas" in soname and "linalg" in path)]
     wanted = set().union(*(imports(path, soname) for path in users))
     tap.check(f"the stand-in {soname} has what is imported: {len(wanted)} functions",

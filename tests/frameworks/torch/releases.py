@@ -34,7 +34,7 @@ def read(path=KEPT):
 
 
 def keep(release, found):
-    """What a check has found, beside what another one has of the same libraries; each release is a line."""
+    """Writes a check's findings beside those of another check of the same libraries; each release is a line."""
     before = read()
     kept = dict(before, **{release: {**before.get(release, {}), **found}})
     lines = [f"  {json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept, key=number)]
@@ -54,7 +54,7 @@ def list_of(kept):
 
 
 def ran(found):
-    """What run_releases.py has found, in a cell."""
+    """The findings of run_releases.py, in a cell."""
     flows = found.get("flows")
     if flows is None:
         return "not run"
@@ -67,7 +67,7 @@ def ran(found):
 
 
 def code_of(found):
-    """Of which kernels the machine code was read, in a cell."""
+    """The kernels whose machine code was read, in a cell."""
     if "code" not in found:
         return "names and layouts alone"
     return "read" if set(found["rules"]) - {"run"} <= set(found["code"]) else "read, but for lists and parts of tensors"

@@ -101,7 +101,7 @@ def row(record):
 
 
 def flows(options, python, folder):
-    """What a release came to, as releases.json keeps it."""
+    """The results of a release, as releases.json keeps them."""
     json_path = os.path.join(folder, "flows.json")
     done = subprocess.run([python, os.path.join(SOURCE, "tests", "frameworks", "flows", "run"), "--python", python,
                            "--shim", os.path.join(options.build, "shim", "libmetashard.so"), "--world", "8", "--ranks", "0",

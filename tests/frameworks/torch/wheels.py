@@ -38,7 +38,7 @@ def download(release, folder):
 
 @contextlib.contextmanager
 def opened(path=None, release=None):
-    """The wheel in a file, of a release, or the installed one. What is fetched or unpacked is deleted behind."""
+    """The wheel in a file, of a release, or the installed one. Fetched and unpacked files are deleted at the end."""
     if path is None and release is None:
         yield installed()
         return

@@ -18,7 +18,7 @@ FAILED_SECONDS = 20  # the others have, when a rank has failed
 
 
 def import_all():
-    """What the scripts import, and what PyTorch imports for them later; none of it calls CUDA."""
+    """Imports the scripts' modules, and those that PyTorch imports for them later; none calls CUDA."""
     import safetensors.torch  # noqa: F401
     import torch._dynamo  # noqa: F401
     import torch.distributed.checkpoint.state_dict  # noqa: F401

@@ -74,7 +74,7 @@ def bytes_of(tensor):
 
 
 def digest_of(model):
-    """Of all parameters, or of this rank's part of them."""
+    """The digest of all parameters, or of this rank's part of them."""
     result = hashlib.sha256()
     for parameter in model.parameters():
         result.update(bytes_of(local_of(parameter)))
@@ -82,7 +82,7 @@ def digest_of(model):
 
 
 def digests_of(model):
-    """Of each parameter: of this rank's part of it, and of all of it."""
+    """Two digests of each parameter: of this rank's part, and of the whole."""
     found = {}
     for name, parameter in model.named_parameters():
         whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
@@ -95,27 +95,27 @@ def recompute(layer):
 
 
 def host_bytes():
-    """Of this process, without what the simulated device has."""
+    """Memory of this process, without that of the simulated device."""
     with open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("RssAnon")) << 10
 
 
 def device_bytes():
-    """Of the simulated device, which is this process's own: all that exists, whoever has made it."""
+    """All memory of the simulated device, which is this process's own, whoever has made it."""
     ctypes.CDLL("libcuda.so.1").simcuda_write_statistics()
     with open(os.environ["SIMCUDA_STATS"], encoding="ascii") as file:
         return json.load(file)["physical_bytes_now"]
 
 
 class Elsewhere(nn.Module):
-    """What another stage of the pipeline has."""
+    """Stands for a module of another stage of the pipeline."""
 
     def forward(self, x, *_):
         return x
 
 
 def keep_stage(model, rank, world):
-    """Of a whole model on every rank: the others' modules are dropped, the names of the rest stay."""
+    """Keeps this rank's stage of a whole model: the others' modules are dropped, the names of the rest stay."""
     if rank > 0:
         model.embedding = Elsewhere()
     if rank < world - 1:
@@ -136,7 +136,7 @@ class Training:
         self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(self.device)
         if options.parallel != "none":
-            # What is offloaded needs a backend for the host.
+            # Offloaded tensors need a backend for the host.
             dist.init_process_group("cuda:nccl,cpu:gloo" if options.offload else "nccl", device_id=self.device)
         torch.manual_seed(1234)
         data = {"tp": self.rank // 2, "pipeline": 0}.get(options.parallel, self.rank)  # ranks with the same get the same words
@@ -223,7 +223,7 @@ class Training:
         return total
 
     def gradients(self):
-        """Of the next batches; their loss."""
+        """Computes the gradients of the next batches; returns their loss."""
         if self.options.parallel == "pipeline":
             return self.pipeline_loss(self.batch())
         parts = 4 if self.options.accumulate else 1

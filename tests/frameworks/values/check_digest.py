@@ -69,7 +69,7 @@ def shard_flat(model, world):
 
 
 def in_process(function):
-    """What it returns, of a process of its own: PyTorch keeps meshes."""
+    """The function's result, from a process of its own: PyTorch keeps meshes."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

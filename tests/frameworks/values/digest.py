@@ -22,7 +22,7 @@ def mix(values):
 
 
 def sum_of(name, indices, values):
-    """Of elements of a tensor, at these places of the whole, which is counted along its rows."""
+    """The sum over elements of a tensor, at these places of the whole, which is counted along its rows."""
     values = values.detach().cpu().contiguous().reshape(-1)
     if values.is_complex():
         values, indices = torch.view_as_real(values).reshape(-1), torch.stack([indices.reshape(-1) * 2, indices.reshape(-1) * 2 + 1], -1)
@@ -50,7 +50,7 @@ def of_dtensor(name, tensor):
 
 
 def of_flat(module, prefix):
-    """Of each original parameter in a flat one."""
+    """The sum of each original parameter in a flat one."""
     handle = module._handle
     flat = handle.flat_param
     replica = dist.get_process_group_ranks(handle.process_group) if handle.uses_sharded_strategy else [dist.get_rank()]

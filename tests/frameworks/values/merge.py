@@ -16,5 +16,5 @@ def merge(ranks):
 
 
 def total(digests):
-    """Of the model, in words."""
+    """The digest of the model, in words."""
     return DIFFER if DIFFER in digests.values() else f"{sum(digests.values()) % (1 << 64):016x}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public definitions of models, with configurations made small, of those packages that are there. Of each: how it is built, which
+"""Public definitions of models, with configurations made small, of those packages that are there. Each says how it is built, which
 modules are wrapped, a plan of tensor parallelism, and how its project initialises a model that was built on the meta device."""
 import importlib.util
 from dataclasses import dataclass, field

@@ -53,7 +53,7 @@ Of these it is not known whether the values are those of one device.
 
 
 def commit():
-    """Of the sources as they are now; with a + where they differ from the commit."""
+    """The commit of the sources as they are now; with a + where they differ from the commit."""
     return re.search(r"commit (\w+\+?)", result_page.version())[1]
 
 

@@ -101,7 +101,7 @@ file("zip: the same record twice", torch_zip(RECORDS + [RECORDS[0]]), ": archive
 file("zip: overlapping records", torch_zip(RECORDS, entry=lambda name, found: found.update(bytes=200, packed=200)
                                            if name.endswith("data/0") else None), ": archive/")
 
-# What torch.save puts in it.
+# The records that torch.save puts in a file.
 file("record without a folder", torch_zip([("data.pkl", b"")]))
 records("no data.pkl", **{"data.pkl": None})
 records("no storage", ": w: ", **{"data/0": None})

@@ -59,7 +59,7 @@ def header_of(text):
 
 
 def worst_files():
-    """What a file can say so that each of its bytes takes as much memory as possible: (kind, what, content)."""
+    """Files of which each byte takes as much memory as possible: (kind, what, content)."""
     tensor = {"k" * (40 * MIB): View(Storage(TYPES[0], bytes(48)), 0, (3, 4))}
     bodies = {"lists": b"]" * MOST, "tuples in tuples": b")" + b"\x85" * MOST, "marks": b"(" * MOST, "nothing": b"N" * MOST,
               "a great memo": b"]r" + struct.pack("<I", MOST) + b"B" + struct.pack("<I", MOST) + bytes(MOST)}

@@ -43,7 +43,7 @@ def torch_cut(tensor, placement, size, coordinate):
 
 
 def torch_local(tensor, mesh, placements, coordinates):
-    """What the rank holds, by DTensor's own splits, from the outermost mesh dimension on."""
+    """The part that the rank holds, by DTensor's own splits, from the outermost mesh dimension on."""
     local = whole(tensor)
     for size, placement, coordinate in zip(mesh.values(), placements, coordinates.values()):
         local = torch_cut(local, placement, size, coordinate)

@@ -97,7 +97,7 @@ def write_checkpoint(plans, name, tensors, dice):
 
 
 def check_coverage(plan, tensors):
-    """Of what the oracle says: ranks that differ only in how they are cut have each byte once."""
+    """By the oracle's ranges, ranks that differ only in how they are cut have each byte once."""
     mesh = mesh_of(plan)
     world = math.prod(mesh.values())
     kept = [resolve(plan, tensors, rank)[0] for rank in range(world)]
@@ -448,7 +448,7 @@ def check_fit(plans):
 
 
 def check_fit_plans(plans):
-    """Of a plan that declares nothing the tensors must be given."""
+    """A plan that declares no tensors needs a checkpoint that gives them."""
     path = plans.path("fit.safetensors")
     files.write_file(path, [Tensor("a", "U8", (100,))])
     document = {"format": "metashard-plan/1", "mesh": {"dp": 7}, "tensors": [

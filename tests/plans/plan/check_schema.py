@@ -13,7 +13,7 @@ from random_plan import random_plan, random_tensors
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
 from tap import end, report, skip_all  # noqa: E402
 
-# What needs the other parts of the plan, the tensors, or the meaning of a name.
+# Faults that show only by the other parts of the plan, the tensors, or the meaning of a name.
 BEYOND = """
 mesh too large|world is not the product|rank beyond the world|coordinates too few
 coordinates too many|a coordinate missing|a coordinate unknown|a coordinate too large

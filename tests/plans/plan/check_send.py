@@ -39,7 +39,7 @@ class Server:
             self.got = serve(client)
 
     def close(self):
-        """What was read."""
+        """Returns what was read."""
         self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
         self.thread.join()

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold of any plan over any tensors that were accepted; a program that sees otherwise
- * dies. */
+/* Checks of any plan over any tensors that were accepted; a failed check ends the program. */
 #pragma once
 
 #include "runtime/plan/plan.h"

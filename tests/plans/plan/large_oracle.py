@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan means, for large tensors and many ranks: oracle.py with intervals in place of lists of indices.
+"""The meaning of a plan, for large tensors and many ranks: oracle.py with intervals in place of lists of indices.
 
-Intervals are half-open pairs, in the order in which a rank has what they say. The rules are those of torch.chunk and
+Intervals are half-open pairs, in the order in which a rank has their elements. The rules are those of torch.chunk and
 of DTensor's Shard, applied one after the other (docs/plan-format.md); check_large.py compares this file with oracle.py,
 on plans that are small enough for both. Nothing of it is from runtime/plan/.
 
@@ -37,7 +37,7 @@ def chunk(intervals, count, index):
 
 
 def sharded_axes(mesh, tensor, cuts, place):
-    """What of each tensor dimension is left to a rank."""
+    """The intervals of each tensor dimension that are left to a rank."""
     axes = [[(0, length)] for length in tensor.shape]
     for dimension, placement in cuts:
         if "shard" not in placement:
@@ -101,7 +101,7 @@ class Lookup:
 
 
 class Large:
-    """Of a plan and all its tensors: ranges of one rank, bytes and padding of all."""
+    """A plan and all its tensors: ranges of one rank, bytes and padding of all."""
 
     def __init__(self, plan, tensors):
         self.mesh = mesh_of(plan)
@@ -123,7 +123,7 @@ class Large:
                 self.units.setdefault(unit, []).append(order)
 
     def kind_of(self, order):
-        """What two tensors have in common that are alike, but for the unit."""
+        """A key that tensors share if they are alike, but for the unit."""
         tensor = self.tensors[order]
         return tensor.dtype, tensor.shape, tuple((dimension, str({**one, "unit": None}))
                                                  for dimension, one in self.cuts[order])
@@ -232,7 +232,7 @@ def coordinates_of_rank(mesh, rank):
 
 @functools.cache
 def places(mesh, dimensions):
-    """Of each rank the coordinates along these mesh dimensions."""
+    """The coordinates of each rank along these mesh dimensions."""
     names = [name for name, _ in mesh]
     picked = [names.index(dimension) for dimension in dimensions]
     return [tuple(place[i] for i in picked) for place in itertools.product(*(range(size) for _, size in mesh))]
@@ -240,14 +240,14 @@ def places(mesh, dimensions):
 
 @functools.cache
 def positions(mesh, dimensions):
-    """Of each rank the position of these coordinates in a list of all of them, the first one slowest."""
+    """The position of each rank's coordinates in a list of all such coordinates, the first one slowest."""
     sizes = [dict(mesh)[dimension] for dimension in dimensions]
     number = {place: i for i, place in enumerate(itertools.product(*map(range, sizes)))}
     return [number[place] for place in places(mesh, dimensions)]
 
 
 def chunk_sizes(length, count):
-    """Of torch.chunk, with empty chunks up to the count."""
+    """The sizes of torch.chunk's chunks, with empty ones up to the count."""
     size = -(-length // count)
     return [len(range(length)[size * i:size * (i + 1)]) for i in range(count)]
 

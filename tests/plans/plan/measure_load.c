@@ -10,7 +10,7 @@
  *   peak     the most resident memory while it was read, beyond that before
  *   heap     bytes that are allocated from the program's malloc, beyond those before
  *
- * Of a file that is refused: "refused 1", the peak and the heap.
+ * For a file that is refused: "refused 1", the peak and the heap.
  */
 #include <malloc.h>
 #include <stdio.h>

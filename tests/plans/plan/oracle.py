@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan means (docs/plan-format.md), the slow and obvious way: lists of indices, cut with slices.
+"""The meaning of a plan (docs/plan-format.md), the slow and obvious way: lists of indices, cut with slices.
 
 Nothing here is checked; plans and checkpoints must be good ones. A tensor is Tensor(name, dtype, shape). Small
 tensors only: every element is an item of a list.

@@ -182,7 +182,7 @@ def check_more(place, checkpoints):
 
 
 def check_settling(place, checkpoints):
-    """A program that never loads one of the tensors: its ranges are there when it settles. What is away stays."""
+    """A program that never loads one of the tensors: the rank's ranges are there when it settles, the rest stays away."""
     checkpoint = checkpoints["three files"]
     ranges = ranges_of(SHARD0, checkpoint, 1)
     for skip in ([], ["--skip", "layers.0.q.weight"]):
@@ -350,7 +350,7 @@ def check_enforced(place, checkpoints, carve):
 
 
 def check_file_opened(place, checkpoints):
-    """What the rank keeps is brought in before the file may change; what others keep is lost, loudly."""
+    """The rank's ranges are brought in before the file may change; those of others are lost, loudly."""
     checkpoint, rank = checkpoints["one file"], 1
     ranges = ranges_of(SHARD0, checkpoint, rank)
     begin = ranges["embed.weight"][0][0]
@@ -361,7 +361,7 @@ def check_file_opened(place, checkpoints):
     check_memory(run, ranges)
     expect(run.out["outside"][0]["result"] == OPERATING_SYSTEM, f"{run.out['outside']}: expected {OPERATING_SYSTEM}")
     expect(any("opened for writing" in line for line in run.lines), f"no line says why: {run.lines}")
-    # What is copied again is there.
+    # Tensors that are copied again are there.
     run = place.run(checkpoint, rank, 4, [*options, "--reload"], METASHARD_PLAN=place.write(SHARD0))
     run.values()
     row = run.out["outside"][0]

@@ -29,7 +29,7 @@ TENSORS = [Tensor("lm_head.weight", "F32", (2048, 2048)), Tensor("model.layers.0
            Tensor("model.layers.0.mlp.gate_proj.weight", "F32", (4096, 1024)),
            Tensor("model.layers.0.self_attn.q_proj.weight", "F32", (2048, 2048)),
            Tensor("model.layers.0.input_layernorm.weight", "F32", (2048,)), Tensor("model.norm.weight", "F32", (2048,))]
-# Of a user who sets nothing.
+# The settings of a user who sets nothing.
 SETTINGS = {"SIMCUDA_GRANULE_KIB": GRANULE >> 10, "METASHARD_MIN_BYTES": None, "METASHARD_SELFCHECK": None}
 FIGURES = ("physical_bytes_peak", "h2d_bytes")
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MIB, "GiB": 1 << 30}
@@ -87,14 +87,14 @@ def never_more(what, done, base):
 
 
 def weights_peak(done):
-    """What the shim had in memory at most, without the scratch memory of the kernel."""
+    """The most that the shim had in memory, without the scratch memory of the kernel."""
     scratch = [block["backed_bytes"] for block in done.dump["blocks"] if not tensors_in(block, done.out)
                and block["bytes"] == max(tensor.bytes() for tensor in TENSORS) + 8]
     return done.dump["backed_bytes_peak"] - sum(scratch)
 
 
 def as_estimated(what, ranks, said, is_bound):
-    """Of the rank with the most. Memory comes in granules: the one in which the part ends is counted whole. Where tensors
+    """Compares the rank with the most. Memory comes in granules: the last one of a part is counted whole. Where tensors
     are cut as one (fsdp1) and used whole, another rank than these may have the most."""
     for name, seen, wanted, more in (("memory", max(map(weights_peak, ranks)), said[0], GRANULE),
                                      ("copied", max(done.dump["h2d_bytes"] for done in ranks), said[1], 0)):

@@ -63,7 +63,7 @@ static struct {
     size_t outside_count;
 } options = {.pieces = 1, .chunk = UINT64_MAX};
 
-/* What follows an option: nothing, a text, a number, or NAME BEGIN END. */
+/* The words behind an option: none, a text, a number, or NAME BEGIN END. */
 enum kind { FLAG, TEXT, NUMBER, RANGE, RANGES };
 
 static const struct {
@@ -103,7 +103,7 @@ struct set {
 
 static struct checkpoint checkpoint;
 
-/* What is printed at the end. */
+/* The lists that are printed at the end. */
 static struct list {
     char *text;
     size_t bytes;
@@ -313,7 +313,7 @@ static struct range parse_range(char *line)
     return (struct range){line, number(begin + 1), number(end + 1)};
 }
 
-/* What the lines of the file say; the caller frees it. The lines themselves stay. */
+/* The ranges in the file's lines; the caller frees the list. The lines themselves stay. */
 static struct range *list_ranges(size_t *count_out)
 {
     struct range *list = NULL;
@@ -398,7 +398,7 @@ static void open_for_writing(const char *path)
     close(file);
 }
 
-/* What the functions of the preloaded object returned and said. */
+/* The results and errors of the preloaded object's functions. */
 struct answer {
     char result[16];
     const char *error; /* NULL: not asked */

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""no_files.py: a program whose tensors are in no file. What it does is a JSON object on its standard input:
+"""no_files.py: a program whose tensors are in no file. A JSON object on its standard input says what it does:
 
     "blocks"  a list of {"bytes", "name"?, "dtype"?, "shape"?}: each is allocated, filled with random bytes from the
               host and, if it has a name, named

@@ -79,7 +79,7 @@ def check_named_enforced(place):
 
 
 def check_unnamed(place):
-    """What has no name any more is the program's own again, and only that."""
+    """Bytes that have no name any more are the program's own again, and only those."""
     plan = plan_of({"name": "a", "placements": SHARD0}, {"name": "b", "placements": SHARD0})
     wanted = {"blocks": [{"bytes": 2 << 20}],
               "names": [[0, 0, 1 << 20, "a", "F32", F32_ROWS], [0, 1 << 20, 1 << 20, "b", "F32", F32_ROWS]],
@@ -135,7 +135,7 @@ def check_by_order(place):
 
 
 def check_narrow_columns(place):
-    """What is cut into a very large number of pieces in one granule takes time with their number, not with its square."""
+    """A tensor cut into a very large number of pieces in one granule takes time with their number, not with its square."""
     plan = plan_of({"name": "a", "placements": SHARD1})
     blocks = [{"bytes": 256 * KIB, "name": "a", "dtype": "U8", "shape": [16 * KIB, 16]}]
     out, _, lines = run(place, plan, {"blocks": blocks, "reads": [[0, 4, 8], [0, 16, 64 * KIB]]},

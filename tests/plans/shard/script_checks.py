@@ -70,7 +70,7 @@ def check_midway(place):
 
 def check_late(place):
     """A plan that comes when everything was read: what other ranks keep goes, this rank's range stays, and all of it can
-    be read again. What the program may have written stays, and a line says so."""
+    be read again. Bytes that the program may have written stay, and a line says so."""
     _, (a, b) = make(place)
     load = [["load", *a], ["load", *b]]
     reads = [["read", 0, 0, SIZE], ["read", 1, 0, SIZE]]

@@ -59,7 +59,7 @@ def check_place(place, checkpoint, made):
 
 
 def as_another_user(talk):
-    """What the function returns, 0 to 255, called as a user who owns nothing."""
+    """The function's result, 0 to 255, when a user who owns nothing calls the function."""
     child = os.fork()
     if child == 0:
         status = 99
@@ -112,7 +112,7 @@ def check_plan(place, checkpoint, made):
 
 
 def check_garbage(place, checkpoint, made):
-    """What is no command, and what is no plan, is answered with 'error ...'; the next command is understood."""
+    """The answer to bytes that are no command, or no plan, is 'error ...'; the next command is understood."""
     session = Session(place, checkpoint, made)
     text = json.dumps(made).encode()
     for said in (b"hello\n", b"\n", b"\0\n", b"plan\n", b"plan x\n", b"plan -1\n", b"plan 99999999999999999999999\n",
@@ -217,7 +217,7 @@ def check_bad_plans(place, checkpoint, made):
 
 
 def check_occupied(place, checkpoint, made):
-    """A path that cannot be a socket: one line, and what is there stays. What a dead process left is replaced."""
+    """A path that cannot be a socket: one line, and what is there stays. A socket that a dead process left is replaced."""
     ordinary = place.write(b"keep me")
     folder = place.path("a-folder")
     os.makedirs(folder, exist_ok=True)

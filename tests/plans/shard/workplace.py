@@ -112,8 +112,8 @@ class Run:
         self.number = place.runs = place.runs + 1
         environment = {name: value for name, value in os.environ.items()
                        if name not in LAUNCHERS and not name.startswith(("METASHARD", "SIMCUDA_"))}
-        # Fresh device memory is filled with something: what is not materialised cannot look right by accident.
-        # What the driver copies is counted, and a self-check copies too.
+        # Fresh device memory is filled with something: bytes that are not materialised cannot look right by accident.
+        # The driver's copies are counted, and a self-check copies too.
         environment.update(RANK=str(rank), WORLD_SIZE=str(world), SIMCUDA_GRANULE_KIB=str(GRANULE >> 10),
                            SIMCUDA_POISON="2", SIMCUDA_STATS=self.path("stats"), METASHARD_MIN_BYTES=str(MIN_BYTES),
                            METASHARD_DUMP=self.path("dump"), METASHARD_SELFCHECK="off")
@@ -186,7 +186,7 @@ class Run:
         self.errors.close()
 
     def values(self):
-        """What was read inside the plan; every read must have succeeded with the bytes of the file."""
+        """Every read inside the plan must have succeeded with the bytes of the file."""
         for row in self.out["ranges"]:
             where = f"{row['name']} [{row['begin']}, {row['end']})"
             expect(row["result"] == 0, f"{where}: CUDA error {row['result']}, expected success\n{self.said}\n"
@@ -244,7 +244,7 @@ def touched(ranges, granule):
 
 
 def untouched(part, granules, granule):
-    """What of [begin, end) lies in other granules."""
+    """The parts of [begin, end) in other granules."""
     begin, end = part
     return [[max(begin, index * granule), min(end, (index + 1) * granule)] for index in touched([part], granule) - granules]
 
@@ -257,7 +257,7 @@ def tensors_in(block, out):
 
 
 def in_block(inside, ranges):
-    """What the rank owns of the tensors that the plan knows, as offsets in the block."""
+    """The rank's parts of the tensors that the plan knows, as offsets in the block."""
     return [[offset + begin, offset + end] for name, offset, size in inside if size >= SHORT_BYTES
             for begin, end in ranges[name]]
 

@@ -37,7 +37,7 @@ class Browser:
                    f"--window-size={width},{height}", f"--user-data-dir={self.profile.name}", "about:blank"]
         if os.geteuid() == 0:
             command.insert(1, "--no-sandbox")  # Chromium's does not start for root
-        # It reads at 3 and writes at 4. What is preloaded for the shim is not for it.
+        # The browser reads at 3 and writes at 4. Libraries preloaded for the shim are not for the browser.
         environment = {key: value for key, value in os.environ.items()
                        if key not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
         environment["HOME"] = self.profile.name
@@ -107,7 +107,7 @@ class Browser:
             self.read(deadline)
 
     def value(self, expression):
-        """Of a JavaScript expression, as JSON."""
+        """The value of a JavaScript expression, from JSON."""
         reply = self.ask("Runtime.evaluate", expression=expression, returnByValue=True,
                          awaitPromise=True)
         if "exceptionDetails" in reply:

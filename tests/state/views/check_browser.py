@@ -103,7 +103,7 @@ def check_chart(browser, view):
 
 
 def check_zoom(browser, view):
-    """Of the memory over time: by buttons, keys and the mouse."""
+    """Buttons, keys and the mouse zoom the memory over time."""
     chart = "document.querySelector('svg.chart')"
     data = browser.value(f"Object.assign({{}}, {chart}.dataset)")
     left, right, end = (float(data[key]) for key in ("left", "right", "end"))

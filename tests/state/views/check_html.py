@@ -21,7 +21,7 @@ from views import HOSTILE, OBEYED, Document, Page, check_page, dump, dump_json, 
 
 
 def check_shell(name, text, document):
-    """What goes for every page, and for what it draws."""
+    """Checks that go for every page, and for its charts."""
     check(f"{name}: is well formed", not document.faults, document.faults[:5])
     scripts = list(document.root.all("script"))
     kinds = [script.get("type") for script in scripts]
@@ -183,7 +183,7 @@ def check_normal(tool, folder):
 
 
 def check_worst(tool, folder):
-    """Of two runs, that do not overlap: both peaks are of one process, and nothing is a sum."""
+    """A page of two runs that do not overlap: both peaks are of one process, and nothing is a sum."""
     paths = []
     for run, (peak, without) in enumerate(((700, 1000), (500, 90000))):
         parts = made_pages.records()
@@ -196,7 +196,7 @@ def check_worst(tool, folder):
 
 
 def check_work(tool, folder):
-    """What a kernel used after the program had loaded is no fallback."""
+    """Memory that a kernel used after the program had loaded is no fallback."""
     parts, path, out = made_pages.records(), os.path.join(folder, "work.state"), os.path.join(folder, "work.html")
     parts["figures"].append(struct.pack("<Q", 1))
     parts["names"].append(made_pages.text("loaded_ns", 48))

@@ -20,7 +20,7 @@ COUNTERS = {"requested": "live_bytes", "deferred": "deferred_bytes", "backed": "
 
 
 def fault_of(event):
-    """What the format does not allow, or None."""
+    """The first thing in the event that the format does not allow, or None."""
     for key, kind in COMMON.items():
         if not isinstance(event.get(key), kind) or isinstance(event.get(key), bool):
             return f"{key} is {event.get(key)!r}"

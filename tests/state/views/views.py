@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks of this folder share: processes that keep state pages, metashard-dump, and the page of --html
+"""Shared by the checks of this folder: processes that keep state pages, metashard-dump, and the page of --html
 as a browser sees it."""
 import datetime
 import json
@@ -25,7 +25,7 @@ HOSTILE = ["</script><script>window.hacked = 1</script>", "\"><img src=x onerror
            "<script type=\"application/json\">", "layers.0." + "long" * 24, "</style><style>*{display:none}",
            "no UTF-8 \udcff<\udc80", "c1 \x9b31m \x90", "bidi \u202egnp.\u2066x \u061c\u200f", "lines \u2028\x85"]
 
-# What a terminal or a browser obeys instead of showing it.
+# Characters that a terminal or a browser obeys instead of showing them.
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -127,7 +127,7 @@ def unit_for(units, most):
 
 
 def in_unit(value, unit):
-    """What is not 0 is not shown as 0."""
+    """A value other than 0 is not shown as 0."""
     if value == 0:
         return "0"
     name, size, digits = unit
@@ -143,7 +143,7 @@ def bytes_text(number):
 
 
 def unit_of_all(values):
-    """Of figures that are compared: that of the least, unless others were long in it."""
+    """The unit of figures that are compared: that of the least, unless others were long in that unit."""
     unit = unit_for(BYTES, min(value for value in values if value > 0))
     return unit if max(values) < 10000 * unit[1] else unit_for(BYTES, max(values))
 
@@ -153,7 +153,7 @@ def time_text(ns):
 
 
 def point_texts(samples, sample):
-    """What a pointer says at a moment: in the units of all of them."""
+    """The texts of a pointer at a moment, in the units of all moments."""
     keys = ["live_bytes", "deferred_bytes", "backed_bytes"]
     unit = unit_for(BYTES, max(other[key] for other in samples for key in keys))
     time = unit_for(TIMES, max(other["time_ns"] for other in samples))
@@ -341,7 +341,7 @@ def expected_moments(group):
 
 
 def points_of(chart, series):
-    """What the line of a chart shows: times at which it changes, and values; as far as its digits go."""
+    """The points of a chart's line: times at which the line changes, and values; as far as its digits go."""
     number = {name: float(chart.get("data-" + name)) for name in
               ("begin", "end", "most", "left", "right", "top", "bottom")}
     path = chart.first("path", data_series=series).get("d")
@@ -376,7 +376,7 @@ def chart_fault(chart, moments):
     return None
 
 
-# Of several processes the page has the most of one, not the sum.
+# For several processes the page has the most of one, not the sum.
 FIGURES = ["requested_bytes", "live_bytes_peak", "live_bytes", "deferred_bytes", "backed_bytes",
            "backed_bytes_peak", "saved_bytes", "skipped_bytes", "h2d_bytes", "materialise_ns"]
 FIRST_FIGURES = ["saved_bytes", "skipped_bytes", "h2d_bytes", "materialise_ns"]
@@ -604,7 +604,7 @@ def check_map(name, section, process, part):
 
 
 def check_title(name, title, heading, view):
-    """Of a page among many in a browser: which command, job and version, and of which day."""
+    """The title tells a page from many others in a browser: the command, job, version and day."""
     first = processes_of(view)[0]
     command = first["command"] if len(first["command"]) <= 80 else first["command"][:79] + "…"
     day = datetime.datetime.fromtimestamp(first["started_unix_ns"] // 10 ** 9, datetime.timezone.utc).date().isoformat()
